@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# dlpackd: the daemon, the library libdlx, the command line tool dlxctl, their tests, benchmarks and
+# examples. `make help` lists the targets. Variables that change the result:
+#
+#   SAN=address,undefined | thread   sanitizers, in a build folder of their own
+#   CC=clang                         another compiler, in a build folder of its own
+#   WERROR=1                         warnings are errors (continuous integration)
+#   V=1                              print the commands
+#   T='test_a e2e_b'                 `make check`: only these programs
+#   VALGRIND=1                       `make check`: under valgrind
+#   QUICK=1                          `make model`: the small sizes only
+#   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR UNITDIR   where `make install` puts things
+#
+# Nothing here downloads or installs anything except through tools/setup.sh, which `check` and `demo`
+# call first and which returns at once when everything is there.
+
+MAKEFLAGS += --no-builtin-rules
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := all
+
+# All processors unless the caller said how many (make adds its own -j to MAKEFLAGS only in recipes, so look at the
+# command line of make itself).
+ifeq ($(MAKELEVEL),0)
+ifeq ($(shell tr '\0' '\n' </proc/$$PPID/cmdline 2>/dev/null | grep -E '^(-[a-zA-Z]*j|--jobs)' || true),)
+MAKEFLAGS += -j$(shell nproc) --output-sync=target
+endif
+endif
+
+# -- version ------------------------------------------------------------------------------------------
+VERSION := 0.1.0
+SOVERSION := 0
+
+# -- where things go ----------------------------------------------------------------------------------
+PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
+UNITDIR ?= $(PREFIX)/lib/systemd/user
+DESTDIR ?=
+INSTALL ?= install
+
+# -- compiler and variant -----------------------------------------------------------------------------
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+ifeq ($(origin AR),default)
+AR := ar
+endif
+CXX_FOR_HEADERS ?= g++
+PKG_CONFIG ?= pkg-config
+PROTOC_C ?= protoc-c
+PYTHON ?= python3
+SAN ?=
+FUZZ ?=
+WERROR ?=
+V ?=
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@)
+VALGRIND ?=
+QUICK ?=
+T ?=
+
+, := ,
+empty :=
+space := $(empty) $(empty)
+VARIANT := $(subst $(space),-,$(strip $(filter-out cc gcc,$(notdir $(firstword $(CC)))) \
+    $(if $(SAN),san-$(SAN)) $(if $(FUZZ),fuzz)))
+BUILD_ROOT ?= build
+BUILD := $(BUILD_ROOT)$(if $(VARIANT),/$(VARIANT))
+OBJ := $(BUILD)/obj
+SIM := $(BUILD)/sim
+BUILD_ABS := $(abspath $(BUILD))
+RUN_ENV = BUILD='$(BUILD_ABS)' SRCDIR='$(CURDIR)' SAN='$(SAN)' VALGRIND='$(VALGRIND)' \
+    CC='$(CC)' PYTHON='$(PYTHON)'
+
+CFLAGS ?= -O2 -g
+WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wmissing-prototypes -Wvla
+BASE_CFLAGS := -std=c11 -fPIC -fvisibility=hidden -pthread
+BASE_CPPFLAGS := -D_GNU_SOURCE -DDLX_BUILD_VERSION='"$(VERSION)"' -Iinclude -I. -I$(BUILD)
+BASE_LDFLAGS := -pthread -Wl,--as-needed -Wl,-z,relro,-z,now
+ifneq ($(WERROR),)
+WARNINGS += -Werror
+endif
+ifneq ($(SAN),)
+BASE_CFLAGS += -fsanitize=$(SAN) -fno-omit-frame-pointer
+BASE_LDFLAGS += -fsanitize=$(SAN)
+BASE_CPPFLAGS += -DDLX_SANITIZE=1
+ifneq ($(findstring thread,$(SAN)),)
+ifeq ($(findstring clang,$(CC)),)
+# gcc warns at each fence that ThreadSanitizer does not model it: worth reading, not worth failing.
+BASE_CFLAGS += -Wno-error=tsan
+endif
+endif
+endif
+ifneq ($(FUZZ),)
+BASE_CFLAGS += -fsanitize=fuzzer-no-link
+endif
+
+# -- libraries ----------------------------------------------------------------------------------------
+# Evaluated once; a missing library is named before the compiler can say something less clear.
+pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
+NEEDED_PKGS := libuv libprotobuf-c jansson check
+LIGHT_GOALS := help clean distclean check demo setup format model lint fuzz bench
+ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
+ifneq ($(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p || echo $$p; done 2>&1),)
+$(error missing: $(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p 2>/dev/null || echo $$p; done); \
+    run tools/setup.sh)
+endif
+endif
+PKG_CFLAGS := $(call pkg,--cflags,$(NEEDED_PKGS))
+UV_LIBS := $(call pkg,--libs,libuv)
+PBC_LIBS := $(call pkg,--libs,libprotobuf-c)
+JSON_LIBS := $(call pkg,--libs,jansson)
+CHECK_LIBS := $(call pkg,--libs,check) -lm -lrt
+IMAGE_LIBS := $(call pkg,--libs,libjpeg) $(call pkg,--libs,libpng) -lm
+
+# -- sources ------------------------------------------------------------------------------------------
+COMMON_SRC := $(wildcard common/*.c)
+DAEMON_SRC := $(filter-out daemon/main.c,$(wildcard daemon/*.c))
+CLIENT_SRC := $(wildcard client/*.c)
+CLI_SRC := $(filter-out cli/main.c,$(wildcard cli/*.c))
+HARNESS_SRC := $(wildcard tests/harness*.c)
+PROTO_SRC := $(wildcard proto/dlx.proto)
+TEST_SRC := $(wildcard tests/test_*.c tests/e2e_*.c)
+SIM_SRC := $(wildcard tests/sim_*.c)
+FUZZ_SRC := $(wildcard tests/fuzz_*.c)
+BENCH_SRC := $(wildcard bench/bench_*.c)
+BENCH_HELP_SRC := $(filter-out $(BENCH_SRC),$(wildcard bench/*.c))
+# In examples/ a file with a main is a program; a file without one is shared by all of them.
+EXAMPLE_ALL := $(wildcard examples/*.c)
+EXAMPLE_SRC := $(if $(EXAMPLE_ALL),$(shell grep -lE '^(int +)?main\>' $(EXAMPLE_ALL)))
+EXAMPLE_HELP_SRC := $(filter-out $(EXAMPLE_SRC),$(EXAMPLE_ALL))
+
+obj = $(patsubst %.c,$(OBJ)/%.o,$(1))
+sim = $(patsubst %.c,$(SIM)/%.o,$(1))
+COMMON_OBJ := $(call obj,$(COMMON_SRC))
+DAEMON_OBJ := $(call obj,$(DAEMON_SRC))
+CLIENT_OBJ := $(call obj,$(CLIENT_SRC))
+CLI_OBJ := $(call obj,$(CLI_SRC))
+HARNESS_OBJ := $(call obj,$(HARNESS_SRC))
+PROTO_OBJ := $(if $(PROTO_SRC),$(OBJ)/proto/dlx.pb-c.o)
+PROTO_GEN := $(if $(PROTO_SRC),$(BUILD)/proto/dlx.pb-c.h)
+
+TEST_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC) $(SIM_SRC))
+FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
+BENCH_BIN := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SRC))
+EXAMPLE_BIN := $(patsubst examples/%.c,$(BUILD)/examples/%,$(EXAMPLE_SRC))
+TEST_SCRIPTS := $(wildcard tests/check_*.sh)
+
+SOREAL := $(BUILD)/libdlx.so.$(VERSION)
+SONAME := libdlx.so.$(SOVERSION)
+SOLINKS := $(BUILD)/$(SONAME) $(BUILD)/libdlx.so
+MAP := $(wildcard client/libdlx.map)
+DAEMON_BIN := $(if $(wildcard daemon/main.c),$(BUILD)/dlpackd)
+CLI_BIN := $(if $(wildcard cli/main.c),$(BUILD)/dlxctl)
+LIB_BIN := $(if $(CLIENT_SRC),$(SOREAL) $(SOLINKS) $(BUILD)/libdlx.a)
+
+# -- what people ask for ------------------------------------------------------------------------------
+.PHONY: all help demo check check-programs bench bench-programs lint lint-analyzer format install \
+    uninstall clean distclean model fuzz setup install-check
+all: $(DAEMON_BIN) $(LIB_BIN) $(CLI_BIN) $(EXAMPLE_BIN) ## build the daemon, the library, dlxctl and the examples (default)
+
+help: ## list the targets
+	@echo 'Targets:'
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | \
+	    awk -F'\t' '{ printf "  %-14s %s\n", $$1, $$2 }'
+	@echo 'Variables:'
+	@sed -nE 's/^#   ([A-Z].*)$$/  \1/p' $(firstword $(MAKEFILE_LIST))
+
+setup: ## install what the build needs (apt, only what is missing)
+	@tools/setup.sh
+
+demo: ## set up if needed, build, and run examples/demo.sh
+	@tools/setup.sh
+	@$(MAKE) --no-print-directory all
+	@$(RUN_ENV) examples/demo.sh
+
+check: ## set up if needed, build, and run every test
+	@tools/setup.sh
+	@$(MAKE) --no-print-directory all check-programs
+	@$(RUN_ENV) tools/run-tests $(if $(T),--only '$(T)') $(TEST_BIN) $(TEST_SCRIPTS)
+
+check-programs: $(TEST_BIN)
+
+bench: ## build the benchmarks and run bench/run
+	@tools/setup.sh
+	@$(MAKE) --no-print-directory all bench-programs
+	@$(RUN_ENV) $(firstword $(wildcard bench/run bench/run.py bench/run.sh) bench/run) $(BENCH_ARGS)
+
+bench-programs: $(BENCH_BIN)
+
+lint: ## check the rules of the tree, formatting and static analysers (not gcc -fanalyzer)
+	@tools/setup.sh --lint
+	@$(MAKE) --no-print-directory all
+	@$(RUN_ENV) tools/lint/run
+
+lint-analyzer: ## gcc -fanalyzer over all sources
+	@$(MAKE) --no-print-directory BUILD_ROOT=$(BUILD_ROOT)/analyzer \
+	    CFLAGS='-O1 -g -fanalyzer -Werror=analyzer-double-free -Werror=analyzer-use-after-free \
+	    -Werror=analyzer-malloc-leak -Werror=analyzer-null-dereference \
+	    -Werror=analyzer-fd-leak -Werror=analyzer-fd-double-close -Werror=analyzer-fd-use-after-close' \
+	    $(DAEMON_BIN:$(BUILD)/%=$(BUILD_ROOT)/analyzer/%) $(CLI_BIN:$(BUILD)/%=$(BUILD_ROOT)/analyzer/%)
+
+format: ## format all C files
+	@tools/lint/format --fix
+
+model: ## verify the models of the protocol with spin, and that broken variants fail (QUICK=1: under 90 s)
+	@tools/setup.sh --model
+	@QUICK='$(QUICK)' tests/model/run.sh
+
+fuzz: ## build the fuzz targets with clang
+	@tools/setup.sh --lint
+	@$(MAKE) --no-print-directory CC=clang SAN=address,undefined FUZZ=1 fuzz-programs
+
+.PHONY: fuzz-programs
+fuzz-programs: $(FUZZ_BIN)
+
+clean: ## remove what was built (not build/venv and build/cache)
+	@if [ -d '$(BUILD_ROOT)' ]; then \
+	    find '$(BUILD_ROOT)' -mindepth 1 -maxdepth 1 ! -name venv ! -name cache -exec rm -rf {} +; fi
+
+distclean: ## remove build/ with everything in it
+	@rm -rf '$(BUILD_ROOT)'
+
+# -- flags stamp: other flags rebuild what they change --------------------------------------------------
+FLAGS_LINE := $(CC) $(CFLAGS) $(WARNINGS) $(BASE_CFLAGS) $(BASE_CPPFLAGS) $(CPPFLAGS) $(LDFLAGS)
+FLAGS_FILE := $(BUILD)/.flags
+ifneq ($(filter-out help clean distclean setup format model,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(file <$(FLAGS_FILE)),$(FLAGS_LINE))
+$(shell mkdir -p '$(BUILD)')
+$(file >$(FLAGS_FILE),$(FLAGS_LINE))
+endif
+endif
+$(FLAGS_FILE): ;
+
+# -- compiling ------------------------------------------------------------------------------------------
+COMPILE = $(CC) $(BASE_CPPFLAGS) $(CPPFLAGS) $(PKG_CFLAGS) $(BASE_CFLAGS) $(CFLAGS) -MMD -MP
+
+$(OBJ)/%.o: %.c $(FLAGS_FILE) | $(PROTO_GEN)
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(COMPILE) $(WARNINGS) -c -o $@ $<
+
+# Seeded simulations hook the atomics: they have their own copies of the core.
+$(SIM)/%.o: %.c $(FLAGS_FILE) | $(PROTO_GEN)
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(COMPILE) $(WARNINGS) -DDLX_SIM -c -o $@ $<
+
+# Generated code is not held to our warnings.
+$(OBJ)/proto/dlx.pb-c.o: $(BUILD)/proto/dlx.pb-c.c $(FLAGS_FILE)
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(COMPILE) -Wall -c -o $@ $<
+
+$(BUILD)/proto/dlx.pb-c.c $(BUILD)/proto/dlx.pb-c.h &: proto/dlx.proto
+	@mkdir -p $(BUILD)
+	$(call say,GEN)
+	$(Q)$(PROTOC_C) --proto_path=. --c_out=$(BUILD) proto/dlx.proto
+
+# -- archives -------------------------------------------------------------------------------------------
+define archive
+$(BUILD)/$(1): $(2)
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	$$(call say,AR)
+	$$(Q)$$(AR) rcs $$@ $(2)
+endef
+$(eval $(call archive,lib/libcommon.a,$(COMMON_OBJ) $(PROTO_OBJ)))
+$(eval $(call archive,lib/libdaemon.a,$(DAEMON_OBJ)))
+$(eval $(call archive,lib/libclient.a,$(CLIENT_OBJ)))
+$(eval $(call archive,lib/libcli.a,$(CLI_OBJ)))
+$(eval $(call archive,lib/libharness.a,$(HARNESS_OBJ)))
+$(eval $(call archive,lib/libbench.a,$(call obj,$(BENCH_HELP_SRC))))
+$(eval $(call archive,lib/libexamples.a,$(call obj,$(EXAMPLE_HELP_SRC))))
+$(eval $(call archive,lib/libsim.a,$(call sim,$(COMMON_SRC) $(CLIENT_SRC) $(HARNESS_SRC)) $(PROTO_OBJ)))
+$(eval $(call archive,libdlx.a,$(COMMON_OBJ) $(CLIENT_OBJ) $(PROTO_OBJ)))
+
+lib = $(BUILD)/lib/lib$(1).a
+group = -Wl,--start-group $(1) -Wl,--end-group
+LINK = $(CC) $(BASE_CFLAGS) $(CFLAGS) $(BASE_LDFLAGS) $(LDFLAGS)
+
+# -- products -------------------------------------------------------------------------------------------
+$(BUILD)/dlpackd: $(OBJ)/daemon/main.o $(call lib,daemon) $(call lib,common)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(UV_LIBS) $(PBC_LIBS)
+
+# -z defs finds a forgotten library at once; the sanitizers' run-time is left open by clang, so not there.
+$(SOREAL): $(COMMON_OBJ) $(CLIENT_OBJ) $(PROTO_OBJ) $(MAP)
+	$(call say,LINK)
+	$(Q)$(LINK) -shared -Wl,-soname,$(SONAME) $(if $(MAP),-Wl$(,)--version-script=$(MAP)) \
+	    $(if $(SAN),,-Wl$(,)-z$(,)defs) -o $@ $(filter %.o,$^) $(PBC_LIBS)
+
+$(BUILD)/$(SONAME): $(SOREAL)
+	$(Q)ln -sf $(notdir $<) $@
+$(BUILD)/libdlx.so: $(BUILD)/$(SONAME)
+	$(Q)ln -sf $(notdir $<) $@
+
+# Programs of the build tree find the library next to them; the installed ones are linked anew.
+$(BUILD)/dlxctl: $(OBJ)/cli/main.o $(call lib,cli) $(BUILD)/libdlx.so
+	$(call say,LINK)
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) \
+	    -L$(BUILD) -ldlx $(JSON_LIBS) -lm
+
+$(EXAMPLE_BIN): $(BUILD)/examples/%: $(OBJ)/examples/%.o $(call lib,examples) $(BUILD)/libdlx.so
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' -o $@ $(filter %.o,$^) $(filter %.a,$^) -L$(BUILD) -ldlx $(IMAGE_LIBS)
+
+$(BENCH_BIN): $(BUILD)/bench/%: $(OBJ)/bench/%.o $(call lib,bench) $(call lib,client) $(call lib,common)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(PBC_LIBS) -lm
+
+# -- tests ----------------------------------------------------------------------------------------------
+TEST_LIBS := $(foreach l,harness cli client daemon common,$(call lib,$(l)))
+TEST_LINK_LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) -lm
+
+$(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC)): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(TEST_LIBS)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
+
+$(patsubst tests/%.c,$(BUILD)/tests/%,$(SIM_SRC)): $(BUILD)/tests/%: $(SIM)/tests/%.o $(call lib,sim)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
+
+$(FUZZ_BIN): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(TEST_LIBS)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
+
+# -- install --------------------------------------------------------------------------------------------
+# A run path is written only where the loader would not look by itself.
+STD_LIBDIRS := /lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 /usr/lib/% /lib/%
+INSTALL_RPATH := $(if $(filter $(STD_LIBDIRS),$(LIBDIR)),,-Wl$(,)-rpath$(,)$(LIBDIR))
+D := $(DESTDIR)
+PUBLIC_HEADERS := $(wildcard include/dlx/*.h)
+
+install: all ## install under PREFIX (default /usr/local), below DESTDIR when given
+	$(INSTALL) -d '$(D)$(BINDIR)' '$(D)$(LIBDIR)' '$(D)$(PKGCONFIGDIR)' '$(D)$(INCLUDEDIR)/dlx' \
+	    '$(D)$(INCLUDEDIR)/dlpack'
+	$(if $(DAEMON_BIN),$(INSTALL) -m 755 $(BUILD)/dlpackd '$(D)$(BINDIR)/dlpackd')
+	$(if $(CLI_BIN),$(LINK) $(INSTALL_RPATH) -o '$(D)$(BINDIR)/dlxctl' $(OBJ)/cli/main.o \
+	    $(call group,$(call lib,cli)) -L$(BUILD) -ldlx $(JSON_LIBS) -lm)
+	$(INSTALL) -m 755 $(SOREAL) '$(D)$(LIBDIR)/libdlx.so.$(VERSION)'
+	ln -sf libdlx.so.$(VERSION) '$(D)$(LIBDIR)/$(SONAME)'
+	ln -sf $(SONAME) '$(D)$(LIBDIR)/libdlx.so'
+	$(INSTALL) -m 644 $(BUILD)/libdlx.a '$(D)$(LIBDIR)/libdlx.a'
+	$(INSTALL) -m 644 $(PUBLIC_HEADERS) '$(D)$(INCLUDEDIR)/dlx/'
+	$(INSTALL) -m 644 include/dlpack/dlpack.h '$(D)$(INCLUDEDIR)/dlpack/dlpack.h'
+	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' 'Name: libdlx' \
+	    'Description: exchange DLPack tensors between processes without copying' 'Version: $(VERSION)' \
+	    'Requires.private: libprotobuf-c' 'Libs: -L$${libdir} -ldlx' 'Libs.private: -pthread' \
+	    'Cflags: -I$${includedir}' >'$(D)$(PKGCONFIGDIR)/libdlx.pc'
+	if [ -f systemd/dlpackd.service ]; then $(INSTALL) -d '$(D)$(UNITDIR)'; \
+	    sed -e 's|@bindir@|$(BINDIR)|g' -e 's|@BINDIR@|$(BINDIR)|g' systemd/dlpackd.service \
+	        >'$(D)$(UNITDIR)/dlpackd.service'; chmod 644 '$(D)$(UNITDIR)/dlpackd.service'; fi
+	if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
+
+uninstall: ## remove what `make install` put there
+	rm -f '$(D)$(BINDIR)/dlpackd' '$(D)$(BINDIR)/dlxctl' '$(D)$(LIBDIR)/libdlx.so.$(VERSION)' \
+	    '$(D)$(LIBDIR)/$(SONAME)' '$(D)$(LIBDIR)/libdlx.so' '$(D)$(LIBDIR)/libdlx.a' \
+	    '$(D)$(PKGCONFIGDIR)/libdlx.pc' '$(D)$(INCLUDEDIR)/dlpack/dlpack.h' \
+	    '$(D)$(UNITDIR)/dlpackd.service' $(patsubst include/%,'$(D)$(INCLUDEDIR)/%',$(PUBLIC_HEADERS))
+	-rmdir --ignore-fail-on-non-empty '$(D)$(INCLUDEDIR)/dlx' '$(D)$(INCLUDEDIR)/dlpack' 2>/dev/null
+
+# -- dependencies found by the compiler -------------------------------------------------------------------
+DEPS := $(shell [ -d '$(OBJ)' ] && find '$(OBJ)' '$(SIM)' -name '*.d' 2>/dev/null)
+ifneq ($(filter-out help clean distclean setup,$(or $(MAKECMDGOALS),all)),)
+-include $(DEPS)
+endif

@@ -1,0 +1,120 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs what is missing for the build and the tests, and says what. Returns at once, without the
+# network, when everything is there.
+#
+#   tools/setup.sh [--lint] [--model] [--bench] [--no-venv] [--dry-run]
+#
+# On Debian and its relatives it asks dpkg what is missing and apt for it, with sudo when not root. On
+# another system it looks for the tools and libraries themselves and names what is not found.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+build=(gcc g++ make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler
+    check libsubunit-dev libjansson-dev libjpeg62-turbo-dev libpng-dev python3 python3-venv
+    python3-pip)
+lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck valgrind strace binutils)
+model=(spin)
+bench=(strace)
+
+want=("${build[@]}")
+venv=yes
+dry=
+for arg in "$@"; do
+    case $arg in
+    --lint) want+=("${lint[@]}") ;;
+    --model) want+=("${model[@]}") ;;
+    --bench) want+=("${bench[@]}") ;;
+    --no-venv) venv= ;;
+    --dry-run) dry=yes ;;
+    --help | -h)
+        sed -n '3,10s/^# \{0,1\}//p' "$0"
+        exit 0
+        ;;
+    *)
+        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --no-venv --dry-run)" >&2
+        exit 2
+        ;;
+    esac
+done
+
+# What is installed, by package name; "a|b" alternatives are not needed on Debian 12.
+missing_debian() {
+    local have pkg
+    # A virtual or renamed package (libjpeg62-turbo-dev elsewhere) counts when something provides it.
+    have=" $(dpkg-query -W -f '${db:Status-Status}:${Package} ${Provides} \n' 2>/dev/null |
+        sed -n 's/^installed://p' | tr ',\n' '  ') "
+    for pkg in "$@"; do
+        case $have in *" $pkg "*) ;; *) printf '%s\n' "$pkg" ;; esac
+    done
+}
+
+missing_elsewhere() {
+    local tool lib
+    for tool in gcc g++ make pkg-config protoc-c python3; do
+        command -v "$tool" >/dev/null || printf '%s\n' "$tool"
+    done
+    for lib in libuv libprotobuf-c check jansson libjpeg libpng; do
+        pkg-config --exists "$lib" 2>/dev/null || printf '%s (development files)\n' "$lib"
+    done
+}
+
+apt_install() {
+    local sudo=()
+    if [ "$(id -u)" != 0 ]; then
+        if ! command -v sudo >/dev/null; then
+            echo "tools/setup.sh: not root and no sudo; as root run: apt-get install $*" >&2
+            return 1
+        fi
+        sudo=(sudo)
+    fi
+    echo "tools/setup.sh: installing with apt: $*"
+    # The lists may be old or absent (a fresh machine): only then is update needed, so try without first
+    # when there are any.
+    if ! "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -q --no-install-recommends "$@" >"$log" 2>&1; then
+        "${sudo[@]}" apt-get update -q >"$log" 2>&1 || true
+        "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y -q --no-install-recommends "$@" >"$log" 2>&1 || {
+            cat "$log" >&2
+            echo "tools/setup.sh: apt could not install: $*" >&2
+            return 1
+        }
+    fi
+}
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
+    mapfile -t missing < <(missing_debian "${want[@]}")
+    if [ "${#missing[@]}" -gt 0 ]; then
+        if [ -n "$dry" ]; then
+            echo "would install: ${missing[*]}"
+        else
+            apt_install "${missing[@]}"
+        fi
+    fi
+else
+    mapfile -t missing < <(missing_elsewhere)
+    if [ "${#missing[@]}" -gt 0 ]; then
+        echo "tools/setup.sh: this system has no apt; please install:" >&2
+        printf '  %s\n' "${missing[@]}" >&2
+        exit 1
+    fi
+fi
+
+# The real dlpack.h, to check ours against (tests/check_dlpack_abi.sh), comes with this package of PyPI. Tests that
+# lack it say SKIP.
+if [ -n "$venv" ] && [ -z "$dry" ] && [ ! -e build/venv/.have-tvm-ffi ]; then
+    echo "tools/setup.sh: build/venv: apache-tvm-ffi from PyPI, for the real dlpack.h"
+    if { [ -x build/venv/bin/python ] || python3 -m venv build/venv; } >"$log" 2>&1 &&
+        build/venv/bin/python -m pip install -q --disable-pip-version-check \
+            'apache-tvm-ffi>=0.1.8,<1' >>"$log" 2>&1; then
+        touch build/venv/.have-tvm-ffi
+    else
+        tail -n 5 "$log" >&2
+        echo "tools/setup.sh: no apache-tvm-ffi: the check of dlpack.h will be skipped" >&2
+    fi
+fi
