@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/packet.h"
+#include "common/error.h"
+#include <assert.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+union dlx_packet_control {
+    struct cmsghdr align;
+    /* SCM_RIGHTS at its largest. Nothing else is ever asked for with setsockopt(), so nothing else
+     * can arrive beside it. */
+    char buffer[CMSG_SPACE(sizeof(int) * DLX_PACKET_FDS_MAX)];
+};
+
+void dlx__packet_deinit(struct dlx_packet *packet)
+{
+    if (!packet)
+        return;
+    for (size_t i = 0; i < packet->n_fds; i++)
+        packet->fds[i] = dlx__close(packet->fds[i]);
+    packet->n_fds = 0;
+    packet->size = 0;
+}
+
+int dlx__packet_steal_fd(struct dlx_packet *packet, size_t i)
+{
+    return i < packet->n_fds ? dlx__steal_fd(&packet->fds[i]) : -1;
+}
+
+/* Collect every fd of every control message, so that each one is closed on any error below. */
+static bool collect_fds(struct msghdr *msg, struct dlx_packet *packet)
+{
+    bool foreign = false;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) {
+            foreign = true;
+            continue;
+        }
+        size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        assert(packet->n_fds + n <= DLX_PACKET_FDS_MAX); /* the control buffer holds no more */
+        memcpy(packet->fds + packet->n_fds, CMSG_DATA(c), n * sizeof(int));
+        packet->n_fds += n;
+    }
+    return !foreign;
+}
+
+int dlx__packet_recv(int sock, struct dlx_packet *packet)
+{
+    union dlx_packet_control control;
+    struct iovec iov = {.iov_base = packet->data, .iov_len = sizeof packet->data};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t n;
+    bool reset = false;
+
+    packet->size = 0;
+    packet->n_fds = 0;
+    for (;;) {
+        msg.msg_control = &control;
+        msg.msg_controllen = sizeof control;
+        msg.msg_flags = 0;
+        n = recvmsg(sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n >= 0)
+            break;
+        if (errno == EINTR)
+            continue;
+        if (errno == ECONNRESET && !reset) {
+            /* The peer closed with something of ours unread. The kernel reports that once, before
+             * the packets that it sent; those are still there. */
+            reset = true;
+            continue;
+        }
+        if (errno == EAGAIN || errno == EWOULDBLOCK)
+            return reset ? DLX_E_DISCONNECTED : DLX_E_EMPTY;
+        if (errno == ECONNRESET)
+            return DLX_E_DISCONNECTED;
+        return dlx__fail_errno("recvmsg");
+    }
+
+    bool clean = collect_fds(&msg, packet);
+    if (n == 0 && packet->n_fds == 0 && !(msg.msg_flags & (MSG_CTRUNC | MSG_TRUNC)))
+        /* End of file, or an empty packet, which on SEQPACKET look the same: nobody of ours sends
+         * empty packets. */
+        return DLX_E_DISCONNECTED;
+
+    int r = 0;
+    if (msg.msg_flags & MSG_CTRUNC)
+        r = dlx__fail(DLX_E_FD_LIMIT,
+                      "file descriptors of a packet were lost: the process is at its limit of "
+                      "open files (RLIMIT_NOFILE), or a security module refused them");
+    else if ((msg.msg_flags & MSG_TRUNC) || (size_t)n > DLX_PACKET_SIZE_MAX)
+        r = dlx__fail(DLX_E_PROTOCOL, "packet of more than %u bytes", DLX_PACKET_SIZE_MAX);
+    else if (n == 0)
+        r = dlx__fail(DLX_E_PROTOCOL, "empty packet with %zu file descriptors", packet->n_fds);
+    else if (!clean)
+        r = dlx__fail(DLX_E_PROTOCOL, "control data that was not asked for");
+    if (r < 0) {
+        dlx__packet_deinit(packet);
+        return r;
+    }
+    packet->size = (size_t)n;
+    return 0;
+}
+
+int dlx__packet_send(int sock, const void *data, size_t size, const int *fds, size_t n_fds)
+{
+    union dlx_packet_control control;
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)data, .iov_len = size};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    assert(size > 0 && size <= DLX_PACKET_SIZE_MAX && n_fds <= DLX_PACKET_FDS_MAX);
+    if (n_fds > 0) {
+        memset(&control, 0, sizeof control);
+        msg.msg_control = &control;
+        msg.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
+        memcpy(CMSG_DATA(c), fds, sizeof(int) * n_fds);
+    }
+    for (;;) {
+        ssize_t n = sendmsg(sock, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n >= 0) /* SEQPACKET: all or nothing */
+            return 0;
+        if (errno == EINTR)
+            continue;
+        switch (errno) {
+        case EAGAIN:
+        case ENOBUFS:
+        case ETOOMANYREFS:
+            return DLX_E_FULL;
+        default:
+            return dlx__fail_errno("sendmsg");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_COMMON_PACKET_H
+#define DLX_COMMON_PACKET_H
+
+/*
+ * Packets with file descriptors over Unix SOCK_SEQPACKET. Here is the only recvmsg() and the only
+ * sendmsg() of the project: what the kernel may do with fds is handled once.
+ */
+
+#include "common/util.h"
+
+#define DLX_PACKET_SIZE_MAX 16384U
+/* What the kernel lets one message carry (SCM_MAX_FD). */
+#define DLX_PACKET_FDS_MAX 253U
+
+/* A received packet. It owns `fds` until they are stolen. */
+struct dlx_packet {
+    size_t size;
+    size_t n_fds;
+    int fds[DLX_PACKET_FDS_MAX];
+    uint8_t data[DLX_PACKET_SIZE_MAX + 1]; /* + 1: a longer packet shows as MSG_TRUNC or as too long */
+};
+
+/* Close what was not stolen. The packet can be used again. NULL is fine. */
+void dlx__packet_deinit(struct dlx_packet *packet);
+
+/* Take fd `i` out: the caller owns it. -1 when there is none or it was taken before. */
+int dlx__packet_steal_fd(struct dlx_packet *packet, size_t i);
+
+/*
+ * Receive one packet without waiting. Returns 0; DLX_E_EMPTY (nothing there), DLX_E_DISCONNECTED (the
+ * peer is gone and everything it sent was read), DLX_E_PROTOCOL (empty, longer than
+ * DLX_PACKET_SIZE_MAX, or foreign control data), DLX_E_FD_LIMIT (MSG_CTRUNC: fds were lost to
+ * RLIMIT_NOFILE or a security module), DLX_E_SYSTEM. On every error all fds are closed and the
+ * packet is empty.
+ */
+int dlx__packet_recv(int sock_borrow_fd, struct dlx_packet *packet);
+
+/*
+ * Send one packet without waiting; `fds` stay the caller's. Returns 0; DLX_E_FULL (the receiver
+ * does not read, or ETOOMANYREFS: its user has too many fds on their way; try later),
+ * DLX_E_DISCONNECTED, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
+ */
+int dlx__packet_send(int sock_borrow_fd, const void *data, size_t size, const int *fds_borrow,
+                     size_t n_fds);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_COMMON_UTIL_H
+#define DLX_COMMON_UTIL_H
+
+/* Small helpers without state: cleanup attributes, ownership of fds, checked arithmetic, time. */
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define dlx_cleanup(fn) __attribute__((__cleanup__(fn)))
+#define dlx_likely(x) __builtin_expect(!!(x), 1)
+#define dlx_unlikely(x) __builtin_expect(!!(x), 0)
+#define dlx_printf(fmt, args) __attribute__((__format__(__printf__, fmt, args)))
+#define DLX_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#define DLX_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define DLX_MAX(a, b) ((a) > (b) ? (a) : (b))
+
+#define DLX_PAGE 4096U
+#define DLX_CACHELINE 64U
+
+/* Take the value out of a variable whose cleanup attribute would free it. */
+#define dlx_steal(p)                                                                               \
+    __extension__({                                                                                \
+        __typeof__(p) dlx_stolen_ = (p);                                                           \
+        (p) = NULL;                                                                                \
+        dlx_stolen_;                                                                               \
+    })
+
+static inline void dlx__freep(void *p)
+{
+    free(*(void **)p);
+}
+
+/* Close and preserve errno; -1 is ignored. Returns -1, for `fd = dlx__close(fd)`. */
+static inline int dlx__close(int fd)
+{
+    if (fd >= 0) {
+        int saved = errno;
+        close(fd);
+        errno = saved;
+    }
+    return -1;
+}
+
+static inline void dlx__closep(int *fd)
+{
+    *fd = dlx__close(*fd);
+}
+
+static inline int dlx__steal_fd(int *fd)
+{
+    int stolen = *fd;
+    *fd = -1;
+    return stolen;
+}
+
+/* Round up to a multiple of `align`, a power of two. Returns false when that overflows. */
+static inline bool dlx__align_up(uint64_t value, uint64_t align, uint64_t *ret)
+{
+    uint64_t sum;
+    if (__builtin_add_overflow(value, align - 1, &sum))
+        return false;
+    *ret = sum & ~(align - 1);
+    return true;
+}
+
+static inline uint64_t dlx__now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
+}
+
+/* A point in time `timeout_ns` from now; negative time-outs and overflow mean never (UINT64_MAX). */
+static inline uint64_t dlx__deadline(int64_t timeout_ns)
+{
+    uint64_t sum;
+    if (timeout_ns < 0 || __builtin_add_overflow(dlx__now_ns(), (uint64_t)timeout_ns, &sum))
+        return UINT64_MAX;
+    return sum;
+}
+
+/* Milliseconds to a deadline for poll(2) and epoll_wait(2): rounded up, -1 for never. */
+static inline int dlx__deadline_ms(uint64_t deadline, uint64_t now)
+{
+    if (deadline == UINT64_MAX)
+        return -1;
+    if (deadline <= now)
+        return 0;
+    uint64_t ms = (deadline - now + 999999) / 1000000;
+    return ms > 3600000 ? 3600000 : (int)ms;
+}
+
+static inline void dlx__cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+#endif

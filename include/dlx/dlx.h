@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_DLX_H
+#define DLX_DLX_H
+
+/**
+ * libdlx: exchange DLPack tensors between processes without copying them.
+ *
+ *     publisher                                   subscriber
+ *     dlx_connect(&c, NULL)                       dlx_connect(&c, NULL)
+ *     dlx_publisher_new(c, "cam/front", NULL, &p) dlx_subscribe(c, "cam/front", NULL, &s)
+ *     dlx_alloc(p, &spec, &t)                     dlx_take(s, timeout_ns, &m)
+ *     ... fill t->dl_tensor.data ...              dlx_message_tensor(m, 0, &r)
+ *     dlx_publish(p, t, NULL)                     ... use r, then r->deleter(r) ...
+ *
+ * Conventions
+ *   - Functions return 0 (or DLX_OK) or a negative code of enum dlx_error. Outputs are written only
+ *     on success. dlx_client_errmsg() tells the last failure of the calling thread in words.
+ *   - `x_unref(NULL)` is allowed and every x_unref returns NULL.
+ *   - Argument structs begin with `size_t size`: set it to sizeof(the struct) and zero the rest
+ *     (`struct dlx_subscribe_args a = {.size = sizeof a}`); a zero field means its default. NULL
+ *     means all defaults. Size smaller than the first version or with set bytes that this library
+ *     does not know: DLX_E_INVALID.
+ *   - Times are nanoseconds of CLOCK_MONOTONIC. A timeout_ns of 0 does not wait; DLX_FOREVER (any
+ *     negative number) waits without a limit.
+ *   - Tensors are DLPack 1.x (dlpack/dlpack.h): shapes and strides count elements, not bytes.
+ *
+ * Threads
+ *   - A client may be used by any number of threads at once. One publisher, and one subscription,
+ *     is used by one thread at a time: the caller serialises calls on it (it is the same rule as for
+ *     a FILE without locks). Different publishers and subscriptions are independent.
+ *   - A message, and the deleter of a tensor, may be used and released on any thread, in any order,
+ *     also after the publisher, subscription and client were unreffed: what is held stays valid.
+ *
+ * Fork
+ *   - A child must not use its parent's handles: every call says DLX_E_FORKED, and releasing is a
+ *     no-op. Memory of received and allocated tensors is not mapped in the child: touching it
+ *     faults. Connect again in the child.
+ *
+ * The library starts no thread, installs no signal handler, never logs and never exits.
+ */
+
+#include <dlpack/dlpack.h>
+#include <dlx/error.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define DLX_API __attribute__((visibility("default")))
+#else
+#define DLX_API
+#endif
+
+#define DLX_VERSION_MAJOR 0
+#define DLX_VERSION_MINOR 1
+#define DLX_VERSION_PATCH 0
+
+/** Longest topic name in bytes, without the terminating NUL. */
+#define DLX_TOPIC_MAX 255
+/** Most dimensions of a tensor. */
+#define DLX_NDIM_MAX 64
+/** Alignment in bytes of everything that dlx_alloc() returns and every subscriber receives. */
+#define DLX_ALIGNMENT 256
+/** Wait without a limit. */
+#define DLX_FOREVER INT64_C(-1)
+
+struct dlx_client;
+struct dlx_publisher;
+struct dlx_subscription;
+struct dlx_message;
+
+/* ---- errors and versions ------------------------------------------------------------------- */
+
+/** The text of a code, "unknown error" for one that is not known. Static, never NULL. */
+DLX_API const char *dlx_strerror(int code);
+
+/** The name of a code without its prefix ("TOPIC"), "UNKNOWN" for one that is not known. Static. */
+DLX_API const char *dlx_error_name(int code);
+
+/**
+ * The last failure of a libdlx call made by the calling thread, in words: what failed, on which
+ * topic or peer, and which limit. Empty when none did. Valid until the thread's next call. `c` may
+ * be NULL (for a dlx_connect() that failed).
+ */
+DLX_API const char *dlx_client_errmsg(const struct dlx_client *c);
+
+/** The library's version, "0.1.0". Static. */
+DLX_API const char *dlx_version(void);
+
+/* ---- client -------------------------------------------------------------------------------- */
+
+struct dlx_connect_args {
+    size_t size;
+    /** Path of the daemon's socket. NULL: $DLX_SOCKET, else $XDG_RUNTIME_DIR/dlpackd.sock if that
+     *  exists, else /run/dlpackd/dlpackd.sock. */
+    const char *socket;
+    /** Name of this program for `dlxctl ls`, at most 63 bytes. NULL: the process's comm. */
+    const char *name;
+    /** Bound on this and every later call that asks the daemon something. 0: 5 seconds. */
+    int64_t timeout_ns;
+};
+
+/**
+ * Connect to the daemon.
+ *
+ * Returns 0; DLX_E_NO_DAEMON (nobody listens: the message names the path and why),
+ * DLX_E_ACCESS, DLX_E_VERSION, DLX_E_TIMEOUT, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_NO_MEMORY,
+ * DLX_E_DISCONNECTED, DLX_E_PROTOCOL, DLX_E_INVALID, DLX_E_SYSTEM.
+ */
+DLX_API int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *args);
+
+/** Drop the handle. Publishers, subscriptions and messages made with it stay valid. */
+DLX_API struct dlx_client *dlx_client_unref(struct dlx_client *c);
+
+/* ---- publisher ----------------------------------------------------------------------------- */
+
+enum dlx_on_full {
+    DLX_ON_FULL_DROP_OLDEST = 0, /**< retire the oldest message beyond `history` */
+    DLX_ON_FULL_BLOCK = 1,       /**< wait until reliable subscribers have taken it */
+};
+
+struct dlx_publisher_args {
+    size_t size;
+    /** Messages that stay readable at least, 1 to 1024. 0: 4. */
+    uint32_t history;
+    /** enum dlx_on_full. Only a BLOCK publisher serves reliable subscribers. */
+    uint32_t on_full;
+    /** Slots of the ring, history + 2 to 4096. 0: the larger of 64 and history * 2. */
+    uint32_t n_slots;
+};
+
+/**
+ * Announce a publisher on `topic`. A topic name is 1 to 255 bytes: segments of [A-Za-z0-9_.-]
+ * separated by '/', none of them empty, "." or "..".
+ *
+ * Several publishers may serve one topic; order holds per publisher.
+ *
+ * Returns 0; DLX_E_TOPIC, DLX_E_INVALID, DLX_E_ACCESS, DLX_E_LIMIT, DLX_E_NO_MEMORY (the control
+ * block could not be allocated), DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_FD_LIMIT,
+ * DLX_E_PROTOCOL, DLX_E_FORKED, DLX_E_SYSTEM.
+ */
+DLX_API int dlx_publisher_new(struct dlx_client *c, const char *topic,
+                              const struct dlx_publisher_args *args, struct dlx_publisher **ret);
+
+/** Leave. Subscribers keep what they hold and drain what was published. */
+DLX_API struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p);
+
+struct dlx_tensor_spec {
+    size_t size;
+    DLDataType dtype;     /**< any code with bits > 0 and lanes > 0; unknown codes are carried */
+    int32_t ndim;         /**< 0 (a scalar) to DLX_NDIM_MAX */
+    const int64_t *shape; /**< ndim sizes >= 0, borrowed for the call; may be NULL for ndim 0 */
+};
+
+/**
+ * Allocate a tensor that already lies in shared memory, so that publishing it copies nothing.
+ *
+ * The tensor is CPU, writable, row-major, aligned to DLX_ALIGNMENT, its content undefined. It
+ * belongs to the caller until dlx_publish() succeeds on it or its deleter is called. The deleter may
+ * run on any thread, also after the publisher was unreffed.
+ *
+ * Memory is reused from messages that nobody needs any more, else an arena is added (this asks the
+ * daemon). A DLX_ON_FULL_BLOCK publisher does not wait here, only in dlx_publish().
+ *
+ * Returns 0; DLX_E_SHAPE (negative, too many dimensions, size overflows 2^63-1 bytes, zero bits or
+ * lanes), DLX_E_NO_MEMORY (names the bytes asked for and why), DLX_E_LIMIT (a quota or the process's
+ * mappings), DLX_E_DISCONNECTED or DLX_E_TIMEOUT (an arena is needed and the daemon does not
+ * answer), DLX_E_FORKED, DLX_E_INVALID.
+ */
+DLX_API int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *spec,
+                      DLManagedTensorVersioned **ret);
+
+/** What dlx_publish() did. */
+struct dlx_publish_report {
+    size_t size;
+    uint64_t seq;          /**< number of the message, 1 for the publisher's first */
+    uint64_t copied_bytes; /**< payload bytes that were copied into shared memory */
+    uint32_t n_copied;     /**< tensors that were copied, 0 or 1 */
+};
+
+struct dlx_publish_args {
+    size_t size;
+    /** DLX_ON_FULL_BLOCK publishers: how long to wait for a slot. 0: do not wait. */
+    int64_t timeout_ns;
+    /** Publish time to stamp, CLOCK_MONOTONIC. 0: now. */
+    uint64_t time_ns;
+    /** Fail with DLX_E_WOULD_COPY instead of copying. */
+    bool strict;
+    /** Filled on success when not NULL; its `size` must be set. */
+    struct dlx_publish_report *report;
+};
+
+/**
+ * Publish a tensor as one message.
+ *
+ * A tensor of dlx_alloc() of this publisher is passed on without a copy. Any other tensor in CPU
+ * memory (device CPU, CUDAHost, ROCMHost or CUDAManaged are host-readable: only CPU, CUDAHost and
+ * ROCMHost are accepted) is copied once, compacted to row-major, and the report and the receiver's
+ * DLPACK_FLAG_BITMASK_IS_COPIED say so.
+ *
+ * Ownership passes on success: the tensor is spent, and its deleter is called when it was copied.
+ * On failure the caller still owns it and may publish it again.
+ *
+ * No system call is made while no subscriber sleeps, no memory is needed and nobody joins.
+ *
+ * Returns 0; DLX_E_FULL (every slot is held or, for a BLOCK publisher, still to be taken, and
+ * timeout_ns is 0: the message names who is in the way), DLX_E_TIMEOUT (likewise, after the wait),
+ * DLX_E_SHAPE, DLX_E_DEVICE, DLX_E_VERSION (major version not 1), DLX_E_WOULD_COPY, DLX_E_NO_MEMORY,
+ * DLX_E_LIMIT, DLX_E_DISCONNECTED, DLX_E_INVALID, DLX_E_FORKED.
+ */
+DLX_API int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
+                        const struct dlx_publish_args *args);
+
+/** As dlx_publish(), for the struct that DLPack used before version 1. Always copies. */
+DLX_API int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
+                               const struct dlx_publish_args *args);
+
+/**
+ * Wait until at least `n_subscribers` are attached. Returns 0; DLX_E_TIMEOUT (the message tells how
+ * many are), DLX_E_INVALID, DLX_E_FORKED, DLX_E_SYSTEM.
+ */
+DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns);
+
+struct dlx_publisher_stats {
+    size_t size;
+    uint64_t published;       /**< messages */
+    uint64_t published_bytes; /**< payload */
+    uint64_t copied;          /**< messages that were copied in */
+    uint64_t copied_bytes;
+    uint64_t full;        /**< publishes that failed with FULL or TIMEOUT */
+    uint64_t blocked;     /**< publishes that had to wait */
+    uint64_t bells;       /**< sleeping subscribers woken, one system call each */
+    uint64_t arena_bytes; /**< shared memory for payload, now */
+    uint32_t n_arenas;
+    uint32_t n_subscribers; /**< attached when this thread last looked */
+};
+
+/** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED. */
+DLX_API int dlx_publisher_stats(struct dlx_publisher *p, struct dlx_publisher_stats *stats);
+
+/* ---- subscription -------------------------------------------------------------------------- */
+
+enum dlx_mode {
+    DLX_MODE_ALL = 0,    /**< every message in order, from now on */
+    DLX_MODE_LATEST = 1, /**< only ever the newest; what it passes over counts as skipped */
+};
+
+struct dlx_subscribe_args {
+    size_t size;
+    uint32_t mode; /**< enum dlx_mode */
+    /** Begin with up to this many messages that were published before, at most what the publisher
+     *  keeps. 0: from now on. */
+    uint32_t history;
+    /** The publisher waits for this subscription instead of dropping. Needs a BLOCK publisher and
+     *  DLX_MODE_ALL. */
+    bool reliable;
+    /** Messages held at once at most, 1 to 4096. 0: 16. */
+    uint32_t max_held;
+    /** Longest busy wait of dlx_take() before it sleeps, ns. 0: the default (20 us, adaptive: it
+     *  shrinks while waits are longer than that). DLX_SPIN_NEVER, DLX_SPIN_ALWAYS. */
+    int64_t spin_ns;
+};
+#define DLX_SPIN_NEVER INT64_C(-1)
+#define DLX_SPIN_ALWAYS INT64_C(-2)
+
+/**
+ * Subscribe to a topic. When this returns the subscription is attached to every publisher that the
+ * topic had, and what they publish from here on reaches it. Publishers that come later are attached
+ * by dlx_take() on their own; no publisher need exist yet.
+ *
+ * Returns 0; DLX_E_TOPIC, DLX_E_INVALID, DLX_E_ACCESS, DLX_E_QOS (a reliable subscription, a
+ * publisher that drops: the message names both), DLX_E_PUBLISHER_NOT_RESPONDING, DLX_E_LIMIT,
+ * DLX_E_NO_MEMORY, DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_FD_LIMIT, DLX_E_PROTOCOL, DLX_E_BAD_PEER,
+ * DLX_E_FORKED, DLX_E_SYSTEM.
+ */
+DLX_API int dlx_subscribe(struct dlx_client *c, const char *topic,
+                          const struct dlx_subscribe_args *args, struct dlx_subscription **ret);
+
+/** Leave. Messages and tensors that are held stay valid. */
+DLX_API struct dlx_subscription *dlx_subscription_unref(struct dlx_subscription *s);
+
+/**
+ * A file descriptor for poll(2), epoll, libuv or asyncio, owned by the subscription: never read,
+ * write or close it. It is readable when dlx_take() may have something; that is guaranteed only
+ * after dlx_take() returned DLX_E_EMPTY or DLX_E_TIMEOUT: so take until EMPTY, then poll.
+ *
+ * From the first call of this function on, a dlx_take() that returns DLX_E_EMPTY asks its
+ * publishers to ring (one system call for them a message).
+ */
+DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
+
+/**
+ * Take the next message.
+ *
+ * timeout_ns 0 does not wait. The message holds its memory until it and every tensor made from it
+ * is released; at most `max_held` messages are held at once.
+ *
+ * Returns 0; DLX_E_EMPTY (timeout_ns is 0), DLX_E_TIMEOUT, DLX_E_TOO_MANY_HELD (release some: the
+ * message tells the limit), DLX_E_PUBLISHER_GONE (once, when the last publisher left and everything
+ * it published was taken; later calls wait for a new one), DLX_E_BAD_PEER (the publisher wrote
+ * values that cannot be: its link is cut, others go on), DLX_E_INTERRUPTED (a signal handler ran
+ * while waiting), DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_FORKED, DLX_E_SYSTEM,
+ * DLX_E_QOS, DLX_E_DISCONNECTED (no publisher is left and the daemon is gone).
+ */
+DLX_API int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret);
+
+struct dlx_subscription_stats {
+    size_t size;
+    uint64_t taken;
+    uint64_t taken_bytes; /**< payload */
+    uint64_t skipped;     /**< messages of mode LATEST that were passed over on purpose */
+    uint64_t lost;        /**< messages that were overwritten before they could be taken */
+    uint64_t sleeps;      /**< times that dlx_take() slept, one or more system calls each */
+    uint64_t rejected;    /**< links that were cut because their publisher wrote invalid values */
+    uint32_t n_held;      /**< messages held now */
+    uint32_t n_publishers; /**< attached now */
+};
+
+/** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED. */
+DLX_API int dlx_subscription_stats(struct dlx_subscription *s,
+                                   struct dlx_subscription_stats *stats);
+
+/* ---- message ------------------------------------------------------------------------------- */
+
+DLX_API struct dlx_message *dlx_message_ref(struct dlx_message *m);
+
+/** Tensors made from it stay valid. */
+DLX_API struct dlx_message *dlx_message_unref(struct dlx_message *m);
+
+/** Number of tensors, at least 1. */
+DLX_API uint32_t dlx_message_n_tensors(const struct dlx_message *m);
+
+/** Number of the message in its publisher's stream, from 1; a gap means loss or a skip. */
+DLX_API uint64_t dlx_message_seq(const struct dlx_message *m);
+
+/** Messages of this publisher between the one taken before and this one that were lost or skipped. */
+DLX_API uint64_t dlx_message_gap(const struct dlx_message *m);
+
+/** When it was published: nanoseconds of CLOCK_MONOTONIC. */
+DLX_API uint64_t dlx_message_time_ns(const struct dlx_message *m);
+
+/** Its topic. Valid as long as the message. */
+DLX_API const char *dlx_message_topic(const struct dlx_message *m);
+
+/** Id of its publisher, never reused while the daemon lives; greater means newer. */
+DLX_API uint64_t dlx_message_publisher(const struct dlx_message *m);
+
+/**
+ * Borrow tensor `i` of the message: valid as long as the message is, not to be modified. Returns
+ * NULL when there is no such tensor. Costs nothing.
+ */
+DLX_API const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i);
+
+/**
+ * Make a managed tensor of tensor `i`. It is read-only (DLPACK_FLAG_BITMASK_READ_ONLY, and enforced
+ * by the page tables: writing to it faults), byte_offset is 0, strides are never NULL for ndim > 0,
+ * data is aligned to DLX_ALIGNMENT. Its deleter gives the memory back, on any thread. May be called
+ * more than once.
+ *
+ * Returns 0; DLX_E_INVALID (no such tensor), DLX_E_NO_MEMORY, DLX_E_FORKED.
+ */
+DLX_API int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret);
+
+/**
+ * As dlx_message_tensor(), with the struct that DLPack used before version 1, which cannot say that
+ * the tensor is read-only. DLX_E_READ_ONLY unless `allow_read_only`: then it is the caller who knows
+ * that the consumer does not write.
+ */
+DLX_API int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool allow_read_only,
+                                      DLManagedTensor **ret);
+
+/* ---- what is there ------------------------------------------------------------------------- */
+
+/** One publisher, as the daemon knows it. */
+struct dlx_publisher_info {
+    size_t size;
+    char topic[DLX_TOPIC_MAX + 1];
+    char client_name[64];
+    uint64_t publisher;       /**< id */
+    uint64_t published;       /**< messages, as the publisher counts them */
+    uint64_t published_bytes; /**< payload */
+    uint64_t arena_bytes;     /**< shared memory for payload */
+    uint64_t control_bytes;   /**< shared memory for the control block */
+    uint32_t pid;
+    uint32_t uid;
+    uint32_t n_subscribers;
+    uint32_t n_arenas;
+    uint32_t n_slots;
+    uint32_t history;
+    uint32_t on_full; /**< enum dlx_on_full */
+};
+
+/** One link: a publisher and a subscription that are attached to each other. */
+struct dlx_link_info {
+    size_t size;
+    char client_name[64];
+    uint64_t link;
+    uint64_t publisher;
+    uint64_t taken;   /**< as the subscriber counts them */
+    uint64_t skipped; /**< likewise */
+    uint64_t lost;    /**< likewise */
+    uint32_t pid;
+    uint32_t uid;
+    uint32_t n_held;
+    uint32_t max_held;
+    uint32_t mode; /**< enum dlx_mode */
+    bool reliable;
+};
+
+struct dlx_daemon_info {
+    size_t size;
+    char version[32];
+    char socket[108];
+    uint32_t pid;
+    uint32_t protocol_major;
+    uint32_t protocol_minor;
+    uint32_t n_clients;
+    uint32_t n_publishers;
+    uint32_t n_links;
+    uint32_t n_topics;
+    uint64_t shared_bytes; /**< all shared memory that it handed out */
+    uint64_t uptime_ns;
+};
+
+/** Called once an entry; `info` is valid during the call. Return 0 to go on; anything else ends the
+ *  listing, which returns it. */
+typedef int (*dlx_publisher_info_fn)(const struct dlx_publisher_info *info, void *userdata);
+typedef int (*dlx_link_info_fn)(const struct dlx_link_info *info, void *userdata);
+
+/**
+ * List publishers, in the order of topic names, then ids. `topic` NULL: all.
+ * Returns 0; what `fn` returned; DLX_E_TOPIC and the errors of every call to the daemon
+ * (DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_PROTOCOL, DLX_E_FORKED, DLX_E_NO_MEMORY).
+ */
+DLX_API int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_info_fn fn,
+                                void *userdata);
+
+/** List the links of a publisher, in the order of link ids. Errors as above, and DLX_E_NOT_FOUND. */
+DLX_API int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn,
+                           void *userdata);
+
+/** Ask the daemon about itself. Errors as above. */
+DLX_API int dlx_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
