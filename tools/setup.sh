@@ -110,7 +110,7 @@ fi
 if [ -n "$venv" ] && [ -z "$dry" ] && [ ! -e build/venv/.have-tvm-ffi ]; then
     echo "tools/setup.sh: build/venv: apache-tvm-ffi from PyPI, for the real dlpack.h"
     if { [ -x build/venv/bin/python ] || python3 -m venv build/venv; } >"$log" 2>&1 &&
-        build/venv/bin/python -m pip install -q --disable-pip-version-check \
+        build/venv/bin/python -m pip install -q --disable-pip-version-check --retries 1 --timeout 20 \
             'apache-tvm-ffi>=0.1.8,<1' >>"$log" 2>&1; then
         touch build/venv/.have-tvm-ffi
     else
