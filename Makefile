@@ -26,7 +26,7 @@ SHELL := /bin/bash
 # command line of make itself).
 ifeq ($(MAKELEVEL),0)
 ifeq ($(shell tr '\0' '\n' </proc/$$PPID/cmdline 2>/dev/null | grep -E '^(-[a-zA-Z]*j|--jobs)' || true),)
-MAKEFLAGS += -j$(shell nproc) --output-sync=target
+MAKEFLAGS += -j$(shell nproc)
 endif
 endif
 
@@ -81,7 +81,7 @@ RUN_ENV = BUILD='$(BUILD_ABS)' SRCDIR='$(CURDIR)' SAN='$(SAN)' VALGRIND='$(VALGR
 CFLAGS ?= -O2 -g
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wmissing-prototypes -Wvla
 BASE_CFLAGS := -std=c11 -fPIC -fvisibility=hidden -pthread
-BASE_CPPFLAGS := -D_GNU_SOURCE -DDLX_BUILD_VERSION='"$(VERSION)"' -Iinclude -I. -I$(BUILD)
+BASE_CPPFLAGS := -D_GNU_SOURCE -DDLX_VERSION_STRING='"$(VERSION)"' -Iinclude -I. -I$(BUILD)
 BASE_LDFLAGS := -pthread -Wl,--as-needed -Wl,-z,relro,-z,now
 ifneq ($(WERROR),)
 WARNINGS += -Werror
@@ -160,6 +160,9 @@ DAEMON_BIN := $(if $(wildcard daemon/main.c),$(BUILD)/dlpackd)
 CLI_BIN := $(if $(wildcard cli/main.c),$(BUILD)/dlxctl)
 LIB_BIN := $(if $(CLIENT_SRC),$(SOREAL) $(SOLINKS) $(BUILD)/libdlx.a)
 
+# Programs' output in one piece; not for the targets below, whose own output should appear as it comes.
+SUBMAKE = $(MAKE) --no-print-directory --output-sync=target
+
 # -- what people ask for ------------------------------------------------------------------------------
 .PHONY: all help demo check check-programs bench bench-programs lint lint-analyzer format install \
     uninstall clean distclean model fuzz setup install-check
@@ -177,30 +180,30 @@ setup: ## install what the build needs (apt, only what is missing)
 
 demo: ## set up if needed, build, and run examples/demo.sh
 	@tools/setup.sh
-	@$(MAKE) --no-print-directory all
+	@$(SUBMAKE) all
 	@$(RUN_ENV) examples/demo.sh
 
 check: ## set up if needed, build, and run every test
 	@tools/setup.sh
-	@$(MAKE) --no-print-directory all check-programs
+	@$(SUBMAKE) all check-programs
 	@$(RUN_ENV) tools/run-tests $(if $(T),--only '$(T)') $(TEST_BIN) $(TEST_SCRIPTS)
 
 check-programs: $(TEST_BIN)
 
 bench: ## build the benchmarks and run bench/run
 	@tools/setup.sh
-	@$(MAKE) --no-print-directory all bench-programs
+	@$(SUBMAKE) all bench-programs
 	@$(RUN_ENV) $(firstword $(wildcard bench/run bench/run.py bench/run.sh) bench/run) $(BENCH_ARGS)
 
 bench-programs: $(BENCH_BIN)
 
 lint: ## check the rules of the tree, formatting and static analysers (not gcc -fanalyzer)
 	@tools/setup.sh --lint
-	@$(MAKE) --no-print-directory all
+	@$(SUBMAKE) all
 	@$(RUN_ENV) tools/lint/run
 
 lint-analyzer: ## gcc -fanalyzer over all sources
-	@$(MAKE) --no-print-directory BUILD_ROOT=$(BUILD_ROOT)/analyzer \
+	@$(SUBMAKE) BUILD_ROOT=$(BUILD_ROOT)/analyzer \
 	    CFLAGS='-O1 -g -fanalyzer -Werror=analyzer-double-free -Werror=analyzer-use-after-free \
 	    -Werror=analyzer-malloc-leak -Werror=analyzer-null-dereference \
 	    -Werror=analyzer-fd-leak -Werror=analyzer-fd-double-close -Werror=analyzer-fd-use-after-close' \
@@ -215,7 +218,7 @@ model: ## verify the models of the protocol with spin, and that broken variants 
 
 fuzz: ## build the fuzz targets with clang
 	@tools/setup.sh --lint
-	@$(MAKE) --no-print-directory CC=clang SAN=address,undefined FUZZ=1 fuzz-programs
+	@$(SUBMAKE) CC=clang SAN=address,undefined FUZZ=1 fuzz-programs
 
 .PHONY: fuzz-programs
 fuzz-programs: $(FUZZ_BIN)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints every fact of <dlpack/dlpack.h> that another binary can depend on, one a line. Compiled once with our header and
- * once with a real copy, as C and as C++; tests/check_dlpack_abi.sh compares what they print.
+ * Prints every fact of <dlpack/dlpack.h> that another binary can depend on, one a line. Compiled
+ * once with our header and once with a real copy, as C and as C++; tests/check_dlpack_abi.sh compares
+ * what they print.
  */
 #include <dlpack/dlpack.h>
 #include <stddef.h>
@@ -13,7 +14,7 @@
 #define ALIGN(type) _Alignof(type)
 #endif
 #define STR_(x) #x
-#define STR(x) STR_(x)
+#define STR(x)  STR_(x)
 
 #define SIZE(type) printf("type %s size %zu align %zu\n", #type, sizeof(type), (size_t)ALIGN(type))
 #define FIELD(type, field)                                                                         \
@@ -24,8 +25,8 @@
     printf("macro %s %llu size %zu\n", #name, (unsigned long long)(name), sizeof(name))
 #define TEXT(name) printf("text %s '%s'\n", #name, STR(name))
 
-/* The prototypes: a call through each pointer type with arguments of the right types compiles, and the pointers have a size
- * that can be compared. Differences of argument type are found by assignment, where they are errors. */
+/* The prototypes: functions with the argument types that the ABI has. Assigned to the pointers below, where
+ * another type is an error of the compiler. */
 static int allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *error_ctx,
                     void (*set_error)(void *error_ctx, const char *kind, const char *message))
 {
@@ -216,9 +217,9 @@ int main(void)
     DLPackManagedTensorToPyObjectNoSync f3 = api.managed_tensor_to_py_object_no_sync;
     DLPackDLTensorFromPyObjectNoSync f4 = api.dltensor_from_py_object_no_sync;
     DLPackCurrentWorkStream f5 = api.current_work_stream;
-    printf("functions %d\n", f1 == allocate && f2 == managed_from_object && f3 == managed_to_object &&
-                                 f4 == tensor_from_object && f5 == stream &&
-                                 legacy.deleter == delete_legacy &&
+    printf("functions %d\n", f1 == allocate && f2 == managed_from_object &&
+                                 f3 == managed_to_object && f4 == tensor_from_object &&
+                                 f5 == stream && legacy.deleter == delete_legacy &&
                                  versioned.deleter == delete_versioned);
     print_enums();
     print_macros();
