@@ -45,7 +45,7 @@ static const char *load_jpeg(struct picture *ret, FILE *f)
     if (setjmp(failure.jump)) {
         jpeg_destroy_decompress(&info);
         picture_deinit(picture);
-        return "not a JPEG file that libjpeg can decode";
+        return "not a JPEG file, or a damaged one";
     }
     jpeg_create_decompress(&info);
     jpeg_stdio_src(&info, f);
@@ -60,6 +60,8 @@ static const char *load_jpeg(struct picture *ret, FILE *f)
         jpeg_read_scanlines(&info, &row, 1);
     }
     jpeg_finish_decompress(&info);
+    if (failure.manager.num_warnings) /* grey where data was missing */
+        longjmp(failure.jump, 1);
     jpeg_destroy_decompress(&info);
     return NULL;
 }

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs benchmark programs: a private daemon, programs that print JSON, alternation, medians."""
+
+import contextlib
+import json
+import os
+import pathlib
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+
+
+class Failure(Exception):
+    """A program failed; the row that needed it says why."""
+
+
+def pick_cpus():
+    """Two CPUs of this process's set that are not siblings of one core where that can be had."""
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        raise SystemExit("bench: needs two CPUs; this process may run on one only")
+    for cpu in cpus[1:]:
+        if cpu not in siblings(cpus[0]):
+            return cpus[0], cpu
+    return cpus[0], cpus[1]
+
+
+def siblings(cpu):
+    path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+    found = set()
+    with contextlib.suppress(OSError):
+        for part in pathlib.Path(path).read_text().strip().split(","):
+            first, _, last = part.partition("-")
+            found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def median(values):
+    return statistics.median(values)
+
+
+def spread(values):
+    """Largest minus smallest, over the median."""
+    middle = median(values)
+    return (max(values) - min(values)) / middle if middle else 0.0
+
+
+class Daemon:
+    """A dlpackd of our own, on a socket in a private folder, perhaps under strace."""
+
+    def __init__(self, build, folder, strace_output=None):
+        self.socket = str(pathlib.Path(folder) / "dlpackd.sock")
+        command = [str(build / "dlpackd"), "--foreground", "--socket", self.socket]
+        if strace_output:
+            command = ["strace", "-f", "-ttt", "-o", str(strace_output)] + command
+        self.log = open(pathlib.Path(folder) / "dlpackd.log", "w+", encoding="utf-8")
+        # A session of its own: under strace the daemon is the child of what we started.
+        self.process = subprocess.Popen(
+            command, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        for _ in range(200):
+            if os.path.exists(self.socket):
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        self.log.seek(0)
+        words = self.log.read()
+        self.stop()
+        raise Failure(f"dlpackd did not start: {words.strip()}")
+
+    def rss_mib(self):
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+    def stop(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.log.close()
+
+
+class Bench:
+    """One run: where the programs are, which CPUs they use, the daemon that they talk to."""
+
+    def __init__(self, build, quick):
+        self.build = pathlib.Path(build)
+        self.quick = quick
+        self.cpus = pick_cpus()
+        self.folder = tempfile.mkdtemp(prefix="dlx-bench.")
+        self.daemon = None
+
+    def __enter__(self):
+        self.daemon = Daemon(self.build, self.folder)
+        return self
+
+    def __exit__(self, *_):
+        if self.daemon:
+            self.daemon.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self, program, prefix=(), socket=None, **options):
+        """Start bench/bench_<program>; options become --name value."""
+        command = [*prefix, str(self.build / "bench" / f"bench_{program}")]
+        command += ["--cpus", f"{self.cpus[0]},{self.cpus[1]}"]
+        for name, value in options.items():
+            command += [f"--{name}", str(value)]
+        environment = dict(os.environ, DLX_SOCKET=socket or self.daemon.socket)
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+
+    @staticmethod
+    def finish(process, timeout=120):
+        """The JSON object that the program printed."""
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            raise Failure(f"did not end within {timeout} s: {err.strip()}") from None
+        if process.returncode:
+            words = err.strip().splitlines()
+            raise Failure(words[-1] if words else f"status {process.returncode}")
+        return json.loads(out.strip().splitlines()[-1])
+
+    def run(self, program, **options):
+        return self.finish(self.start(program, **options))
+
+    @staticmethod
+    def alternate(contestants, rounds):
+        """Run each of {name: function} in turn, `rounds` times over: {name: [result, ...]}.
+
+        What is compared is so measured within a second or so of each other: machines drift. A peer
+        is one more contestant.
+        """
+        results = {name: [] for name in contestants}
+        for _ in range(rounds):
+            for name, function in contestants.items():
+                results[name].append(function())
+        return results
+
+
+class Row:
+    """One line of the table and its values in the JSON file."""
+
+    def __init__(self, name, values, unit, meaning, bar=None, reason=None):
+        self.name = name
+        self.unit = unit
+        self.meaning = meaning
+        self.bar = bar  # ("<=", 2.0)
+        self.reason = reason  # why there is no value
+        values = list(values) if values is not None else []
+        self.value = median(values) if values else None
+        self.spread = spread(values) if len(values) > 1 else None
+
+    def verdict(self):
+        if self.bar is None or self.value is None:
+            return ""
+        sign, limit = self.bar
+        return "met" if (self.value <= limit if sign == "<=" else self.value >= limit) else "MISSED"
+
+    def bar_text(self):
+        return f"{self.bar[0]} {self.bar[1]:g}" if self.bar else ""
+
+    def value_text(self):
+        if self.value is None:
+            return "-"
+        if abs(self.value) >= 1000:
+            return f"{self.value:,.0f}"
+        return f"{self.value:.3g}"
+
+    def spread_text(self):
+        return f"{self.spread * 100:.0f} %" if self.spread is not None else ""
+
+
+def command_output(*command, cwd=None):
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=cwd
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def machine(source):
+    """What a reader needs to judge the numbers."""
+    info = pathlib.Path("/proc/cpuinfo").read_text()
+    model = platform.machine()
+    for line in info.splitlines():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    memory = pathlib.Path("/proc/meminfo").read_text().split("MemTotal:")[1].split()[0]
+    commit = command_output("git", "rev-parse", "--short=12", "HEAD", cwd=source) or "unknown"
+    changed = command_output("git", "status", "--porcelain", "-uno", cwd=source)
+    return {
+        "machine_cpu": model,
+        "machine_cpus": os.cpu_count(),
+        "machine_virtual": "hypervisor" in info,
+        "machine_kernel": platform.release(),
+        "machine_memory_gib": round(int(memory) / 2**20, 1),
+        "machine_load_at_start": round(os.getloadavg()[0], 2),
+        "commit": commit + (" with changes" if changed else ""),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured. Each function measures a group and returns its rows.
+
+Names are those of build/bench.json. A peer joins a comparison as one more contestant of alternate()
+and one more ratio.
+"""
+
+import shutil
+import tempfile
+import time
+
+from harness import Daemon, Failure, Row
+
+SIZES = {"64B": 64, "4KiB": 4 << 10, "1MiB": 1 << 20, "64MiB": 64 << 20}
+
+
+def values(results, key, scale=1.0):
+    return [r[key] * scale for r in results]
+
+
+def ratios(results, others, key="p50_ns"):
+    return [a[key] / b[key] for a, b in zip(results, others)]
+
+
+def rounds(bench):
+    return 5 if bench.quick else 9
+
+
+def latency_busy(bench):
+    n = 100_000 if bench.quick else 300_000
+    n_large = n // 2
+    contestants = {"floor": lambda: bench.run("floor", what="cacheline", n=n)}
+    for name, size in SIZES.items():
+        count = n_large if size > 1 << 20 else n
+        contestants[name] = lambda size=size, count=count: bench.run(
+            "latency", mode="busy", size=size, n=count
+        )
+    r = bench.alternate(contestants, rounds(bench))
+    out = [
+        Row("lat_busy_vs_floor", ratios(r["64B"], r["floor"]), "",
+            "one-way p50, 64 B, busy / cache-line ping-pong", ("<=", 2.0)),
+        Row("lat_busy_flat", ratios(r["64MiB"], r["64B"]), "",
+            "one-way p50, busy, 64 MiB / 64 B", ("<=", 1.1)),
+    ]
+    for name in ("1MiB", "64MiB"):
+        out.append(Row(f"lat_busy_vs_floor_{name}", ratios(r[name], r["floor"]), "",
+                       f"one-way p50, {name}, busy / cache-line ping-pong", ("<=", 2.0)))
+    for key in ("p50_ns", "p99_ns"):
+        out.append(Row(f"floor_cacheline_{key}", values(r["floor"], key), "ns",
+                       f"cache-line ping-pong, one way, {key[:3]}"))
+        for name in SIZES:
+            out.append(Row(f"lat_busy_{name}_{key}", values(r[name], key), "ns",
+                           f"one-way {key[:3]}, busy, {name}"))
+    sleeps = [x["sleeps_per_take"] for name in SIZES for x in r[name]]
+    out.append(Row("lat_busy_sleeps_per_take", [max(sleeps)], "",
+                   "sleeps a take in the busy rows, largest", ("<=", 0)))
+    return out
+
+
+def latency_block(bench):
+    n = 4_000 if bench.quick else 12_000
+    r = bench.alternate(
+        {
+            "floor": lambda: bench.run("floor", what="socketpair", n=n),
+            "ours": lambda: bench.run("latency", mode="block", size=64, n=n),
+            "ours_1MiB": lambda: bench.run("latency", mode="block", size=1 << 20, n=n),
+        },
+        rounds(bench),
+    )
+    out = [
+        Row("lat_block_vs_floor", ratios(r["ours"], r["floor"]), "",
+            "one-way p50, 64 B, spinning off / socketpair ping-pong by poll + recv",
+            ("<=", 1.15)),
+        Row("lat_block_sleeps_per_take", values(r["ours"], "sleeps_per_take"), "",
+            "sleeps a take in that row: it slept every time"),
+    ]
+    for key in ("p50_ns", "p99_ns"):
+        out.append(Row(f"floor_socketpair_{key}", values(r["floor"], key), "ns",
+                       f"socketpair ping-pong, one way, {key[:3]}"))
+        out.append(Row(f"lat_block_64B_{key}", values(r["ours"], key), "ns",
+                       f"one-way {key[:3]}, spinning off, 64 B"))
+        out.append(Row(f"lat_block_1MiB_{key}", values(r["ours_1MiB"], key), "ns",
+                       f"one-way {key[:3]}, spinning off, 1 MiB"))
+    return out
+
+
+def rate(bench):
+    n = 500_000 if bench.quick else 2_000_000
+    r = bench.alternate(
+        {
+            "default": lambda: bench.run("rate", full="spin", n=n),
+            "blocking": lambda: bench.run("rate", full="block", n=n // 5),
+            "1024": lambda: bench.run("rate", full="spin", n=n, slots=1024),
+        },
+        rounds(bench),
+    )
+    return [
+        Row("rate_64B_per_s", values(r["default"], "per_s"), "/s",
+            "messages a second, 64 B, one to one, all delivered, default ring"),
+        Row("rate_64B_1024_slots_per_s", values(r["1024"], "per_s"), "/s",
+            "likewise with a ring of 1,024 slots"),
+        Row("rate_64B_blocking_per_s", values(r["blocking"], "per_s"), "/s",
+            "likewise, default ring, the publisher waits in dlx_publish() when it is ahead"),
+    ]
+
+
+def fanout(bench):
+    counts = [1, 64] if bench.quick else [0, 1, 2, 4, 8, 16, 32, 64]
+    n = 5_000 if bench.quick else 20_000
+    contestants = {
+        (active, count): lambda active=active, count=count: bench.run(
+            "fanout", subscribers=count, active=active, n=n
+        )
+        for active in (0, 1)
+        for count in counts
+        if count or not active
+    }
+    r = bench.alternate(contestants, 5)
+    out = [
+        Row("fanout_64", ratios(r[0, 64], r[0, 1]), "",
+            "cost of a publish, 64 subscribers attached, none asleep / with 1", ("<=", 4.0)),
+        Row("fanout_64_active", ratios(r[1, 64], r[1, 1]), "",
+            "likewise while one process takes from all of them in turn"),
+    ]
+    for (active, count), results in r.items():
+        suffix = "_active" if active else ""
+        how = "which take all the time" if active else "which take nothing"
+        out.append(Row(f"publish_{count}_subscribers{suffix}_ns", values(results, "p50_ns"), "ns",
+                       f"alloc and publish of 64 B, {count} subscribers" +
+                       (f" {how}" if count else "")))
+    return out
+
+
+def run_frames(bench, n, warmup, socket=None, traces=None):
+    topic = f"bench/frames-{time.monotonic_ns()}"
+    prefix = {"publisher": (), "subscriber": ()}
+    for role, path in (traces or {}).items():
+        prefix[role] = ("strace", "-f", "-ttt", "-o", path)
+    options = {"topic": topic, "n": n, "warmup": warmup, "socket": socket}
+    roles = ("subscriber", "publisher")
+    processes = {
+        role: bench.start("frames", prefix=prefix[role], role=role, **options) for role in roles
+    }
+    try:
+        return {role: bench.finish(processes[role]) for role in ("publisher", "subscriber")}
+    finally:
+        for process in processes.values():
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+def frames(bench):
+    n = 100 if bench.quick else 300
+    r = [run_frames(bench, n, 200) for _ in range(3 if bench.quick else 5)]
+    both = [(x["publisher"]["faults"] + x["subscriber"]["faults"]) / n for x in r]
+    return [
+        Row("faults_per_frame", both, "", "page faults a 4K frame, publisher and subscriber",
+            ("<=", 0)),
+        Row("copied_bytes_per_frame", [x["publisher"]["copied_bytes"] / n for x in r], "",
+            "payload bytes copied a 4K frame by dlx_alloc", ("<=", 0)),
+        Row("frames_4k_per_s", [x["publisher"]["frames_per_s"] for x in r], "/s",
+            "4K frames a second, all bytes written and all bytes read"),
+        Row("frames_arena_mib", [x["publisher"]["arena_bytes"] / 2**20 for x in r], "MiB",
+            "arenas of that publisher"),
+        Row("frames_lost_per_frame", [x["subscriber"]["lost"] / n for x in r], "",
+            "4K frames lost, publisher at full speed and dropping"),
+    ]
+
+
+def parse_trace(path):
+    """[(seconds, system call)] of a `strace -f -ttt -o` file."""
+    calls = []
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            _, stamp, rest = line.split(None, 2)
+            if rest.startswith(("+++", "---", "<...")):
+                continue
+            calls.append((float(stamp), rest.split("(", 1)[0]))
+    return calls
+
+
+def window(calls, who):
+    marks = [i for i, (_, name) in enumerate(calls) if name == "getppid"]
+    if len(marks) != 2:
+        raise Failure(f"strace of the {who} shows {len(marks)} markers instead of 2")
+    return marks
+
+
+def syscalls(bench):
+    """Counted by strace from the start; getppid() marks the steady state."""
+    names = {
+        "syscalls_publish": "system calls a 4K frame, publisher, subscriber awake (strace)",
+        "syscalls_take": "system calls a 4K frame, subscriber that is awake (strace)",
+        "syscalls_daemon": "system calls a 4K frame, daemon (strace)",
+    }
+    if not shutil.which("strace"):
+        return [Row(n, None, "", m, ("<=", 0), reason="strace is not installed")
+                for n, m in names.items()]
+    n = 100 if bench.quick else 300
+    with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
+        traces = {role: f"{folder}/{role}" for role in ("publisher", "subscriber", "daemon")}
+        daemon = Daemon(bench.build, folder, strace_output=traces["daemon"])
+        try:
+            run_frames(bench, n, 200, socket=daemon.socket,
+                       traces={k: traces[k] for k in ("publisher", "subscriber")})
+        finally:
+            daemon.stop()
+        calls = {role: parse_trace(path) for role, path in traces.items()}
+    count = {}
+    for role in ("publisher", "subscriber"):
+        first, last = window(calls[role], role)
+        count[role] = last - first - 1
+        if role == "publisher":
+            begin, end = calls[role][first][0], calls[role][last][0]
+    count["daemon"] = sum(1 for stamp, _ in calls["daemon"] if begin < stamp < end)
+    roles = ("publisher", "subscriber", "daemon")
+    out = [Row(name, [count[role] / n], "", meaning, ("<=", 0))
+           for (name, meaning), role in zip(names.items(), roles)]
+    # That strace saw what there was to see: calls outside of the window.
+    out.append(Row("syscalls_seen_outside", [min(len(calls[r]) - count[r] for r in roles)], "",
+                   "system calls that the same traces show outside of the steady state, fewest"))
+    return out
+
+
+def copyin(bench):
+    r = bench.alternate({"ours": lambda: bench.run("copyin", n=10 if bench.quick else 20)}, 5)["ours"]
+    return [
+        Row("copyin_vs_memcpy", [x["copyin_gb_per_s"] / x["memcpy_gb_per_s"] for x in r], "",
+            "copy-in of a 64 MiB private tensor / memcpy into a warm map", (">=", 0.95)),
+        Row("copyin_vs_memcpy_rotating",
+            [x["copyin_gb_per_s"] / x["memcpy_rotating_gb_per_s"] for x in r], "",
+            "likewise / memcpy into as many places as the publisher has"),
+        Row("copyin_gb_per_s", values(r, "copyin_gb_per_s"), "GB/s", "copy-in bandwidth, 64 MiB"),
+        Row("memcpy_gb_per_s", values(r, "memcpy_gb_per_s"), "GB/s",
+            "plain memcpy into one warm map, 64 MiB"),
+    ]
+
+
+def attach(bench):
+    n = 300 if bench.quick else 1000
+    out = []
+    for links, suffix, bar in ((0, "_no_links", None), (1000, "", ("<=", 1000))):
+        meaning = f"connect and subscribe to a live topic, {links:,} other links present"
+        try:
+            r = [bench.run("attach", n=n, links=links) for _ in range(3 if bench.quick else 5)]
+        except Failure as e:
+            out.append(Row(f"attach_p99_us{suffix}", None, "us", meaning, bar, reason=str(e)))
+            continue
+        for key in ("p99", "p50"):
+            out.append(Row(f"attach_{key}_us{suffix}", values(r, f"{key}_ns", 1e-3), "us",
+                           f"{meaning}, {key}", bar if key == "p99" else None))
+    return out
+
+
+def daemon_memory(bench):
+    with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
+        daemon = Daemon(bench.build, folder)
+        try:
+            time.sleep(0.3)
+            idle = daemon.rss_mib()
+        finally:
+            daemon.stop()
+    return [Row("daemon_rss_idle_mib", [idle], "MiB", "resident memory of a daemon without clients",
+                ("<=", 5))]
+
+
+GROUPS = {
+    "latency_busy": latency_busy,
+    "latency_block": latency_block,
+    "rate": rate,
+    "fanout": fanout,
+    "frames": frames,
+    "syscalls": syscalls,
+    "copyin": copyin,
+    "attach": attach,
+    "daemon": daemon_memory,
+}
