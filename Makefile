@@ -205,8 +205,7 @@ lint: ## check the rules of the tree, formatting and static analysers (not gcc -
 lint-analyzer: ## gcc -fanalyzer over all sources
 	@$(SUBMAKE) BUILD_ROOT=$(BUILD_ROOT)/analyzer \
 	    CFLAGS='-O1 -g -fanalyzer -Werror=analyzer-double-free -Werror=analyzer-use-after-free \
-	    -Werror=analyzer-malloc-leak -Werror=analyzer-null-dereference \
-	    -Werror=analyzer-fd-leak -Werror=analyzer-fd-double-close -Werror=analyzer-fd-use-after-close' \
+	    -Werror=analyzer-malloc-leak -Werror=analyzer-file-leak -Werror=analyzer-null-dereference' \
 	    $(DAEMON_BIN:$(BUILD)/%=$(BUILD_ROOT)/analyzer/%) $(CLI_BIN:$(BUILD)/%=$(BUILD_ROOT)/analyzer/%)
 
 format: ## format all C files

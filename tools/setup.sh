@@ -73,10 +73,10 @@ apt_install() {
     # The lists may be old or absent (a fresh machine): only then is update needed, so try without first
     # when there are any.
     if ! "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -q --no-install-recommends "$@" >"$log" 2>&1; then
+        apt-get -o DPkg::Lock::Timeout=120 install -y -q --no-install-recommends "$@" >"$log" 2>&1; then
         "${sudo[@]}" apt-get update -q >"$log" 2>&1 || true
         "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-            apt-get install -y -q --no-install-recommends "$@" >"$log" 2>&1 || {
+            apt-get -o DPkg::Lock::Timeout=120 install -y -q --no-install-recommends "$@" >"$log" 2>&1 || {
             cat "$log" >&2
             echo "tools/setup.sh: apt could not install: $*" >&2
             return 1

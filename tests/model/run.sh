@@ -4,8 +4,8 @@
 # Verifies the models of the take, reclaim, bell, move, forward and queue protocols with spin: the protocol as designed has no
 # error in any interleaving at these sizes, and each broken variant has one (else the model looks away).
 #
-#   tests/model/run.sh           everything, about two minutes on two processors, up to 4 GiB
-#   QUICK=1 tests/model/run.sh   the small sizes, well under 90 s, up to 1 GiB
+#   tests/model/run.sh           everything, about three minutes on two processors, up to 4 GiB at once
+#   QUICK=1 tests/model/run.sh   the small sizes, under 90 s, up to 1 GiB
 #   MODEL_JOBS=N                 so many at once (default: processors, at most 4, as memory allows)
 #
 # Every access to a shared word is one step, as with seq_cst atomics; a lost wake-up shows as an invalid end state.
@@ -78,7 +78,7 @@ one() {
         {
             echo "--- $model $params"
             tail -n 40 spin.out gcc.out pan.out 2>/dev/null
-            [ "$result" != error ] || spin -t -p -l "${defines[@]}" "$here/$model.pml" 2>/dev/null | tail -n 60
+            [ "$result" != error ] || spin -k "$model.pml.trail" -p -l "${defines[@]}" "$here/$model.pml" 2>/dev/null | tail -n 60
         } >"$tmp/$number.why" || true
     fi
     rm -f pan pan.[cbhmtp] ./*.trail
