@@ -25,7 +25,8 @@ SHELL := /bin/bash
 # All processors unless the caller said how many (make adds its own -j to MAKEFLAGS only in recipes, so look at the
 # command line of make itself).
 ifeq ($(MAKELEVEL),0)
-ifeq ($(shell tr '\0' '\n' </proc/$$PPID/cmdline 2>/dev/null | grep -E '^(-[a-zA-Z]*j|--jobs)' || true),)
+ifeq ($(shell { tr '\0' '\n' </proc/$$PPID/cmdline; tr '\0 ' '\n\n' </proc/$$PPID/environ | \
+    sed -nE 's/^MAKEFLAGS=//; /^-j/p'; } 2>/dev/null | grep -E '^(-[a-zA-Z]*j|--jobs)' || true),)
 MAKEFLAGS += -j$(shell nproc)
 endif
 endif
@@ -81,7 +82,7 @@ RUN_ENV = BUILD='$(BUILD_ABS)' SRCDIR='$(CURDIR)' SAN='$(SAN)' VALGRIND='$(VALGR
 CFLAGS ?= -O2 -g
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wmissing-prototypes -Wvla
 BASE_CFLAGS := -std=c11 -fPIC -fvisibility=hidden -pthread
-BASE_CPPFLAGS := -D_GNU_SOURCE -DDLX_VERSION_STRING='"$(VERSION)"' -Iinclude -I. -I$(BUILD)
+BASE_CPPFLAGS := -D_GNU_SOURCE -DDLX_VERSION_STRING='"$(VERSION)"' -DDLX_BUILD_VERSION='"$(VERSION)"' -Iinclude -I. -I$(BUILD)
 BASE_LDFLAGS := -pthread -Wl,--as-needed -Wl,-z,relro,-z,now
 ifneq ($(WERROR),)
 WARNINGS += -Werror
