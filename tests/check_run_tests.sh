@@ -77,7 +77,8 @@ expect 1 '0 passed, 1 failed, 0 skipped' 'left in $XDG_RUNTIME_DIR: forgotten.so
 expect 1 '0 passed, 1 failed, 0 skipped' 'left in $HOME: forgotten' "$t/leaves_home"
 expect 0 '1 passed, 0 failed, 0 skipped' '' "$t/tidy"
 expect 0 '1 passed, 0 failed, 0 skipped' '' "$t/private"
-expect 1 '0 passed, 1 failed, 0 skipped' 'Permission denied' "$t/output"
+expect 1 '0 passed, 1 failed, 0 skipped' 'may not be executed' "$t/output"
+expect 1 '0 passed, 1 failed, 0 skipped' 'no such program' "$t/not_there"
 expect 1 '0 passed, 0 failed, 0 skipped' 'no test programs'
 expect 0 '1 passed, 0 failed, 0 skipped' '' --only passes "$t/passes" "$t/fails"
 expect 1 '7 passed, 3 failed, 1 skipped' 'fails' --jobs 4 \
