@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/broker.h"
+#include "daemon/client.h"
+#include "daemon/delivery.h"
+#include "daemon/subscription.h"
+
+void dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64_t ram_bytes)
+{
+    *broker = (struct dlxd_broker){.loop = loop};
+    broker->uid = geteuid();
+    broker->socket_path = "";
+    broker->start_ns = dlx__now_ns();
+    dlxd_users_init(&broker->users, ram_bytes);
+    dlxd_registry_init(&broker->registry);
+    dlxd_list_init(&broker->clients);
+    dlxd_list_init(&broker->greeting);
+    dlxd_list_init(&broker->dirty);
+    dlxd_list_init(&broker->stuck);
+    dlxd_list_init(&broker->doomed_subscriptions);
+    dlxd_list_init(&broker->doomed_clients);
+}
+
+void dlxd_broker_deinit(struct dlxd_broker *broker)
+{
+    dlxd_registry_deinit(&broker->registry);
+    dlxd_users_deinit(&broker->users);
+}
+
+void dlxd_broker_deliver(struct dlxd_broker *broker)
+{
+    while (!dlxd_list_empty(&broker->dirty)) {
+        struct dlxd_subscription *subscription =
+            dlxd_container_of(broker->dirty.next, struct dlxd_subscription, work);
+        dlxd_list_remove(&subscription->work);
+        dlxd_delivery_run(subscription);
+    }
+}
+
+void dlxd_broker_settle(struct dlxd_broker *broker)
+{
+    for (;;) {
+        dlxd_broker_deliver(broker);
+        if (!dlxd_list_empty(&broker->doomed_subscriptions)) {
+            dlxd_subscription_free(dlxd_container_of(broker->doomed_subscriptions.next,
+                                                     struct dlxd_subscription, work));
+        } else if (!dlxd_list_empty(&broker->doomed_clients)) {
+            dlxd_client_free(
+                dlxd_container_of(broker->doomed_clients.next, struct dlxd_client, doomed));
+        } else {
+            break;
+        }
+    }
+}
+
+void dlxd_broker_unstick(struct dlxd_broker *broker)
+{
+    dlx_for_each (it, &broker->stuck) {
+        dlxd_list_remove(it);
+        dlxd_list_push_back(&broker->dirty, it);
+    }
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_BROKER_H
+#define DLXD_BROKER_H
+
+/*
+ * What the daemon knows, without the listening socket: server.h has that.
+ *
+ * No handler frees a client or a subscription: it puts it on a list of the doomed, and
+ * dlxd_broker_settle() frees them after the handler, when no pointer to them is on the stack.
+ */
+
+#include "daemon/registry.h"
+#include "daemon/user.h"
+
+struct uv_loop_s;
+
+struct dlxd_broker {
+    struct uv_loop_s *loop;
+    struct dlxd_users users;
+    struct dlxd_registry registry;
+    uid_t uid; /* whom the daemon runs as */
+    const char *socket_path;
+    uint64_t start_ns;
+    uint64_t last_client; /* ids count from 1 */
+
+    struct dlxd_list clients;  /* all of them */
+    struct dlxd_list greeting; /* those that have not said Hello, oldest first */
+    size_t n_clients;          /* that have said Hello */
+    size_t n_greeting;         /* allowed, but have not said Hello */
+    size_t n_refused;          /* will get an error for their Hello */
+
+    struct dlxd_list dirty; /* subscriptions that may have something to send */
+    struct dlxd_list stuck; /* subscriptions to be tried again in a while: see delivery.c */
+    struct dlxd_list doomed_subscriptions;
+    struct dlxd_list doomed_clients;
+};
+
+/* `ram_bytes` is what the quotas are a part of. */
+void dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64_t ram_bytes);
+/* All clients are gone. */
+void dlxd_broker_deinit(struct dlxd_broker *broker);
+
+/* Send what can be sent, free what is doomed, until nothing is left to do. */
+void dlxd_broker_settle(struct dlxd_broker *broker);
+/* Only the sending: a handler calls it when its reply must come after the news. Frees nothing. */
+void dlxd_broker_deliver(struct dlxd_broker *broker);
+/* The stuck ones may try again. */
+void dlxd_broker_unstick(struct dlxd_broker *broker);
+
+#endif

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/client.h"
+#include "common/error.h"
+#include "common/proto.h"
+#include "daemon/access.h"
+#include "daemon/broker.h"
+#include "daemon/dispatch.h"
+#include "daemon/log.h"
+#include "daemon/subscription.h"
+#include "daemon/watch.h"
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+/* A packet that waits for room in the socket. */
+struct tx_packet {
+    struct dlxd_list node;
+    size_t size;
+    uint8_t data[];
+};
+
+static bool hung_up(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
+}
+
+static bool fallback_forced(void)
+{
+    const char *value = getenv("DLX_TEST_NO_PEERPIDFD");
+    return value && strcmp(value, "1") == 0;
+}
+
+/*
+ * A pidfd of the process that connected. Before Linux 6.5 by its number, which may have been given to
+ * another process meanwhile: but while the connection stands, somebody of the same origin holds it, and
+ * the number was right when it connected.
+ */
+static int open_pidfd(int sock, pid_t pid, int *ret)
+{
+    int pidfd = -1;
+    socklen_t size = sizeof pidfd;
+    if (!fallback_forced() && getsockopt(sock, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) == 0) {
+        *ret = pidfd;
+        return 0;
+    }
+    if (!fallback_forced() && errno != ENOPROTOOPT) {
+        if (errno == ESRCH || errno == EINVAL || errno == ENODATA)
+            return DLX_E_DISCONNECTED; /* dead and waited for */
+        return dlx__fail_errno("SO_PEERPIDFD");
+    }
+    pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (pidfd < 0) {
+        if (errno == ESRCH)
+            return DLX_E_DISCONNECTED;
+        return dlx__fail_errno("pidfd_open of %d", (int)pid);
+    }
+    if (hung_up(sock)) {
+        dlx__close(pidfd);
+        return DLX_E_DISCONNECTED;
+    }
+    *ret = pidfd;
+    return 0;
+}
+
+static void on_death(void *data, int events)
+{
+    struct dlxd_client *client = data;
+    struct dlxd_broker *broker = client->broker;
+    (void)events;
+    dlxd_log(DLXD_LOG_INFO, "%s (pid %d) has died", client->name, (int)client->pid);
+    dlxd_client_doom(client);
+    dlxd_broker_settle(broker);
+}
+
+static void flush(struct dlxd_client *client)
+{
+    while (!dlxd_list_empty(&client->tx)) {
+        struct tx_packet *tx = dlxd_container_of(client->tx.next, struct tx_packet, node);
+        int r = dlx__packet_send(client->fd, tx->data, tx->size, NULL, 0);
+        if (r == DLX_E_FULL)
+            return;
+        dlxd_list_remove(&tx->node);
+        client->n_tx--;
+        client->tx_size -= tx->size;
+        free(tx);
+        if (r < 0) {
+            dlxd_client_doom(client);
+            return;
+        }
+    }
+    dlxd_watch_set(client->watch, DLXD_READABLE);
+}
+
+static void on_events(void *data, int events)
+{
+    struct dlxd_client *client = data;
+    struct dlxd_broker *broker = client->broker;
+    if (events & DLXD_WRITABLE)
+        flush(client);
+    if ((events & DLXD_READABLE) && !dlxd_client_is_doomed(client))
+        dlxd_dispatch_client(client);
+    dlxd_broker_settle(broker);
+}
+
+/* What can fail, for a client that nobody knows yet. */
+static int set_up(struct dlxd_client *client)
+{
+    struct ucred cred;
+    socklen_t size = sizeof cred;
+    if (getsockopt(client->fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) < 0)
+        return dlx__fail_errno("SO_PEERCRED");
+    client->pid = cred.pid;
+    client->uid = cred.uid;
+    int r = open_pidfd(client->fd, cred.pid, &client->pidfd);
+    if (r == 0)
+        r = dlxd_users_get(&client->broker->users, cred.uid, &client->user);
+    if (r < 0)
+        return r;
+    client->refuse_code = dlxd_access_check(cred.uid, client->broker->uid);
+    if (client->refuse_code == 0)
+        client->refuse_code =
+            dlxd_charge_init(&client->connection_charge, client->user, DLXD_CONNECTIONS, 1);
+    if (client->refuse_code < 0)
+        client->refuse_text = strdup(dlx__error_message());
+    r = dlxd_watch_new(&client->watch, client->broker->loop, client->fd, DLXD_READABLE, on_events,
+                       client);
+    if (r == 0)
+        r = dlxd_watch_new(&client->pid_watch, client->broker->loop, client->pidfd, DLXD_READABLE,
+                           on_death, client);
+    return r;
+}
+
+int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd)
+{
+    struct dlxd_client *client = calloc(1, sizeof *client);
+    if (!client) {
+        dlx__close(take_fd);
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a client");
+    }
+    client->broker = broker;
+    client->fd = take_fd;
+    client->pidfd = -1;
+    client->accepted_ns = dlx__now_ns();
+    dlxd_list_init(&client->node);
+    dlxd_list_init(&client->greeting);
+    dlxd_list_init(&client->doomed);
+    dlxd_list_init(&client->publishers);
+    dlxd_list_init(&client->subscriptions);
+    dlxd_list_init(&client->tx);
+    (void)snprintf(client->name, sizeof client->name, "client");
+    int r = set_up(client);
+    if (r < 0) {
+        dlxd_client_free(client);
+        return r;
+    }
+    client->id = ++broker->last_client;
+    dlxd_list_push_back(&broker->clients, &client->node);
+    dlxd_list_push_back(&broker->greeting, &client->greeting);
+    if (client->refuse_code < 0)
+        broker->n_refused++;
+    else
+        broker->n_greeting++;
+    *ret = client;
+    return 0;
+}
+
+static void leave_greeting(struct dlxd_client *client)
+{
+    if (!dlxd_list_linked(&client->greeting))
+        return;
+    dlxd_list_remove(&client->greeting);
+    if (client->refuse_code < 0)
+        client->broker->n_refused--;
+    else
+        client->broker->n_greeting--;
+}
+
+void dlxd_client_free(struct dlxd_client *client)
+{
+    if (!client)
+        return;
+    dlx_for_each (p, &client->publishers)
+        dlxd_publisher_end(dlxd_container_of(p, struct dlxd_publisher, by_client));
+    dlx_for_each (s, &client->subscriptions)
+        dlxd_subscription_free(dlxd_container_of(s, struct dlxd_subscription, by_client));
+    dlx_for_each (t, &client->tx) {
+        dlxd_list_remove(t);
+        free(dlxd_container_of(t, struct tx_packet, node));
+    }
+    leave_greeting(client);
+    if (client->greeted)
+        client->broker->n_clients--;
+    dlxd_list_remove(&client->node);
+    dlxd_list_remove(&client->doomed);
+    dlxd_watch_free(client->watch);
+    dlxd_watch_free(client->pid_watch);
+    dlx__close(client->fd);
+    dlx__close(client->pidfd);
+    dlxd_charge_deinit(&client->connection_charge);
+    dlxd_user_unref(client->user);
+    free(client->refuse_text);
+    free(client);
+}
+
+void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t max_links)
+{
+    leave_greeting(client);
+    client->greeted = true;
+    client->broker->n_clients++;
+    client->max_links = max_links;
+    size_t n = 0;
+    for (const unsigned char *c = (const unsigned char *)name; *c && n < sizeof client->name - 1;
+         c++)
+        client->name[n++] = (*c >= 0x20 && *c < 0x7f) ? (char)*c : '?';
+    if (n > 0)
+        client->name[n] = '\0';
+    dlxd_log(DLXD_LOG_INFO, "%s (pid %d, uid %u) is here", client->name, (int)client->pid,
+             (unsigned)client->uid);
+}
+
+void dlxd_client_doom(struct dlxd_client *client)
+{
+    if (dlxd_client_is_doomed(client))
+        return;
+    dlxd_watch_set(client->watch, 0);
+    dlxd_watch_set(client->pid_watch, 0);
+    dlxd_list_push_back(&client->broker->doomed_clients, &client->doomed);
+}
+
+void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fmt, ...)
+{
+    char text[DLX_ERROR_TEXT_SIZE];
+    va_list ap;
+    if (dlxd_client_is_doomed(client))
+        return;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    dlxd_log(DLXD_LOG_NOTICE, "disconnecting %s (pid %d, uid %u): %s: %s", client->name,
+             (int)client->pid, (unsigned)client->uid, dlx__error_name(code), text);
+    flush(client);
+    if (dlxd_list_empty(&client->tx)) {
+        Dlx__Wire__Disconnect body = DLX__WIRE__DISCONNECT__INIT;
+        Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+        body.code = code;
+        body.text = text;
+        packet.body_case = DLX__WIRE__PACKET__BODY_DISCONNECT;
+        packet.disconnect = &body;
+        (void)dlx__proto_send(client->fd, &packet, NULL, 0);
+    }
+    dlxd_client_doom(client);
+}
+
+static void enqueue(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    size_t size = dlx__wire__packet__get_packed_size(packet);
+    if (client->n_tx >= DLXD_TX_PACKETS_MAX || size > DLXD_TX_BYTES_MAX - client->tx_size) {
+        dlxd_client_disconnect(
+            client, DLX_E_LIMIT, "%zu replies of %zu bytes were not read: at most %u and %u",
+            client->n_tx, client->tx_size, DLXD_TX_PACKETS_MAX, DLXD_TX_BYTES_MAX);
+        return;
+    }
+    struct tx_packet *tx = malloc(sizeof *tx + size);
+    if (!tx) {
+        dlxd_client_disconnect(client, DLX_E_NO_MEMORY, "out of memory for a reply");
+        return;
+    }
+    tx->size = dlx__wire__packet__pack(packet, tx->data);
+    dlxd_list_push_back(&client->tx, &tx->node);
+    client->n_tx++;
+    client->tx_size += tx->size;
+    dlxd_watch_set(client->watch, DLXD_READABLE | DLXD_WRITABLE);
+}
+
+void dlxd_client_send(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    if (dlxd_client_is_doomed(client))
+        return;
+    int r = DLX_E_FULL;
+    if (dlxd_list_empty(&client->tx))
+        r = dlx__proto_send(client->fd, packet, NULL, 0);
+    if (r == DLX_E_FULL || r == DLX_E_NO_MEMORY)
+        enqueue(client, packet);
+    else if (r < 0)
+        dlxd_client_doom(client);
+}
+
+int dlxd_client_send_fds(struct dlxd_client *client, const Dlx__Wire__Packet *packet,
+                         const int *fds, size_t n_fds)
+{
+    int r = DLX_E_FULL;
+    if (dlxd_list_empty(&client->tx))
+        r = dlx__proto_send(client->fd, packet, fds, n_fds);
+    if (r == DLX_E_FULL)
+        return dlx__fail(
+            DLX_E_LIMIT,
+            "%s (pid %d) cannot be sent file descriptors: it does not read its replies, "
+            "or uid %u has too many on their way",
+            client->name, (int)client->pid, (unsigned)client->uid);
+    return r;
+}
+
+void dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code, const char *text)
+{
+    Dlx__Wire__Error body = DLX__WIRE__ERROR__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.code = code;
+    body.text = (char *)(uintptr_t)text;
+    packet.serial = serial;
+    packet.body_case = DLX__WIRE__PACKET__BODY_ERROR;
+    packet.error = &body;
+    dlxd_client_send(client, &packet);
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_CLIENT_H
+#define DLXD_CLIENT_H
+
+/*
+ * A connection: who it is, its control socket with a bounded queue of replies, and what it owns. It
+ * ends when its process dies (pidfd), when its socket hangs up, or when it is disconnected with a
+ * reason.
+ */
+
+#include "daemon/list.h"
+#include "daemon/publisher.h"
+#include "daemon/user.h"
+
+struct dlx_packet;
+struct dlxd_broker;
+struct dlxd_watch;
+struct Dlx__Wire__Packet;
+
+#define DLXD_TX_PACKETS_MAX 64U
+#define DLXD_TX_BYTES_MAX   (256U * 1024U)
+#define DLXD_HELLO_NS       UINT64_C(2000000000)
+/* With so many that have not said Hello, more wait in the listen queue. */
+#define DLXD_GREETING_MAX 32U
+/* How many that are not allowed in are kept until their Hello, to answer it. */
+#define DLXD_REFUSED_MAX 32U
+
+struct dlxd_client {
+    struct dlxd_list node;     /* in broker->clients */
+    struct dlxd_list greeting; /* in broker->greeting until Hello */
+    struct dlxd_list doomed;   /* in broker->doomed_clients at the end */
+    struct dlxd_broker *broker;
+    uint64_t id;
+    int fd;
+    struct dlxd_watch *watch;
+    int pidfd;
+    struct dlxd_watch *pid_watch;
+
+    pid_t pid;
+    uid_t uid;
+    struct dlxd_user *user;
+    char name[DLXD_NAME_SIZE];
+    bool greeted;
+    int refuse_code; /* not 0: the answer to its Hello */
+    char *refuse_text;
+    uint64_t accepted_ns;
+
+    uint32_t max_links; /* that its process can bear */
+    size_t n_links;     /* as publisher and as subscriber */
+    struct dlxd_list publishers;
+    struct dlxd_list subscriptions;
+
+    struct dlxd_list tx; /* packets that did not fit in the socket */
+    size_t n_tx;
+    size_t tx_size;
+
+    struct dlxd_charge connection_charge;
+};
+
+/*
+ * A client for an accepted connection. Takes the fd, also on failure. A client that may not come in is
+ * made as well, to answer its Hello with the reason. Returns 0; DLX_E_DISCONNECTED (it is dead
+ * already), DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
+ */
+int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd);
+/* With everything it owns. NULL is fine. */
+void dlxd_client_free(struct dlxd_client *client);
+
+/* It said Hello. */
+void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t max_links);
+static inline bool dlxd_client_is_doomed(const struct dlxd_client *client)
+{
+    return dlxd_list_linked(&client->doomed);
+}
+/* Free it after the current handler; nothing is sent. */
+void dlxd_client_doom(struct dlxd_client *client);
+/* The same, with a Disconnect that tells why, if it fits in the socket. */
+void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fmt, ...)
+    dlx_printf(3, 4);
+
+/*
+ * Send on the control socket, after what is queued already. Without fds it cannot fail: a client whose
+ * queue is full is disconnected. With fds (they stay the caller's) nothing is queued; returns
+ * DLX_E_LIMIT when they cannot be sent now.
+ */
+void dlxd_client_send(struct dlxd_client *client, const struct Dlx__Wire__Packet *packet);
+int dlxd_client_send_fds(struct dlxd_client *client, const struct Dlx__Wire__Packet *packet,
+                         const int *fds_borrow, size_t n_fds);
+void dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code,
+                            const char *text);
+
+#endif

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/delivery.h"
+#include "common/error.h"
+#include "common/memory.h"
+#include "common/proto.h"
+#include "daemon/broker.h"
+#include "daemon/client.h"
+#include "daemon/link.h"
+#include "daemon/log.h"
+#include "daemon/publisher.h"
+#include "daemon/subscription.h"
+#include "daemon/watch.h"
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
+
+static int send_on_subscription(struct dlxd_link *link, const Dlx__Wire__Packet *packet,
+                                const int *fds, size_t n_fds)
+{
+    return dlx__proto_send(link->subscription->fd, packet, fds, n_fds);
+}
+
+static int send_failed(struct dlxd_link *link)
+{
+    Dlx__Wire__LinkFailed body = DLX__WIRE__LINK_FAILED__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.link = dlxd_link_id(link);
+    body.code = link->fail_code;
+    body.text =
+        link->fail_text ? link->fail_text : (char *)(uintptr_t)dlx__error_text(link->fail_code);
+    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_FAILED;
+    packet.link_failed = &body;
+    return send_on_subscription(link, &packet, NULL, 0);
+}
+
+static int send_dropped(struct dlxd_link *link)
+{
+    Dlx__Wire__ArenaDropped body = DLX__WIRE__ARENA_DROPPED__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.link = dlxd_link_id(link);
+    body.arena = dlxd_link_next_dropped(link)->id;
+    packet.body_case = DLX__WIRE__PACKET__BODY_ARENA_DROPPED;
+    packet.arena_dropped = &body;
+    return send_on_subscription(link, &packet, NULL, 0);
+}
+
+static int send_gone(struct dlxd_link *link)
+{
+    Dlx__Wire__PublisherGone body = DLX__WIRE__PUBLISHER_GONE__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.link = dlxd_link_id(link);
+    packet.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_GONE;
+    packet.publisher_gone = &body;
+    return send_on_subscription(link, &packet, NULL, 0);
+}
+
+/* The page is made only now: links that wait for credit cost no fd. */
+static int send_offer(struct dlxd_link *link)
+{
+    Dlx__Wire__LinkOffer body = DLX__WIRE__LINK_OFFER__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    if (link->page_fd < 0) {
+        int r = dlx__memfd_new("dlx-link", link->page_size, &link->page_fd);
+        if (r < 0) {
+            dlxd_link_fail(link, r, dlx__error_message());
+            return r;
+        }
+    }
+    body.link = dlxd_link_id(link);
+    body.publisher = dlxd_publisher_id(link->publisher);
+    body.link_index = link->index;
+    body.page_size = link->page_size;
+    body.max_held = link->subscription->config.max_held;
+    body.topic = link->subscription->topic_name;
+    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OFFER;
+    packet.link_offer = &body;
+    return send_on_subscription(link, &packet, &link->page_fd, 1);
+}
+
+/* A stream socket: one byte wakes the other side. Where the kernel can, no fd travels on it: a byte
+ * with a lingering socket attached would block its reader. */
+static int make_bell(int pair[2])
+{
+    const int no = 0;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        return dlx__fail_errno("bell");
+    (void)setsockopt(pair[0], SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof no);
+    (void)setsockopt(pair[1], SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof no);
+    return 0;
+}
+
+static int send_added(struct dlxd_link *link, int bell)
+{
+    const struct dlxd_subscription *subscription = link->subscription;
+    const struct dlxd_publisher *publisher = link->publisher;
+    Dlx__Wire__LinkAdded body = DLX__WIRE__LINK_ADDED__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    const int fds[] = {link->page_fd, bell, subscription->client->pidfd};
+    body.link = dlxd_link_id(link);
+    body.client = subscription->client->id;
+    body.pid = (uint32_t)subscription->client->pid;
+    body.link_index = link->index;
+    body.page_size = link->page_size;
+    body.max_held = subscription->config.max_held;
+    body.reliable = subscription->config.reliable;
+    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_ADDED;
+    packet.link_added = &body;
+    int r = dlx__proto_send(publisher->link_sock, &packet, fds, DLX_ARRAY_SIZE(fds));
+    if (r == DLX_E_FULL)
+        return dlx__fail(DLX_E_PUBLISHER_NOT_RESPONDING,
+                         "publisher of %s (pid %d) does not pick up new subscribers",
+                         publisher->topic_name, (int)publisher->pid);
+    if (r == DLX_E_DISCONNECTED)
+        return dlx__fail(DLX_E_PUBLISHER_NOT_RESPONDING,
+                         "publisher of %s (pid %d) has closed its link socket",
+                         publisher->topic_name, (int)publisher->pid);
+    return r;
+}
+
+static int join(struct dlxd_link *link)
+{
+    int pair[2];
+    int r = dlx__memfd_seal(dlx__steal_fd(&link->page_fd), link->page_size, &link->page_fd);
+    if (r < 0)
+        return dlx__fail_prefix(r, "link page");
+    r = make_bell(pair);
+    if (r < 0)
+        return r;
+    dlx_cleanup(dlx__closep) int publishers_end = pair[0];
+    dlx_cleanup(dlx__closep) int subscribers_end = pair[1];
+    r = send_added(link, publishers_end);
+    if (r < 0)
+        return r;
+    link->bell_fd = dlx__steal_fd(&subscribers_end);
+    return 0;
+}
+
+static int send_open(struct dlxd_link *link)
+{
+    const struct dlxd_publisher *publisher = link->publisher;
+    Dlx__Wire__LinkOpen body = DLX__WIRE__LINK_OPEN__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    const int fds[] = {publisher->control_fd, link->bell_fd};
+    body.link = dlxd_link_id(link);
+    body.publisher = dlxd_publisher_id(publisher);
+    body.control_size = publisher->control_size;
+    body.n_slots = publisher->config.n_slots;
+    body.history = publisher->config.history;
+    body.on_full = publisher->config.on_full;
+    body.from_start = link->from_start;
+    body.n_arenas = dlxd_link_n_arenas(link);
+    body.pid = (uint32_t)publisher->pid;
+    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OPEN;
+    packet.link_open = &body;
+    return send_on_subscription(link, &packet, fds, DLX_ARRAY_SIZE(fds));
+}
+
+static int send_arena(struct dlxd_link *link)
+{
+    const struct dlxd_arena *arena = dlxd_link_next_arena(link);
+    Dlx__Wire__ArenaAdded body = DLX__WIRE__ARENA_ADDED__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.link = dlxd_link_id(link);
+    body.arena = arena->id;
+    body.arena_size = arena->size;
+    packet.body_case = DLX__WIRE__PACKET__BODY_ARENA_ADDED;
+    packet.arena_added = &body;
+    return send_on_subscription(link, &packet, &arena->fd, 1);
+}
+
+static int take_step(struct dlxd_link *link, enum dlxd_link_step step)
+{
+    switch (step) {
+    case DLXD_STEP_FAILED:
+        return send_failed(link);
+    case DLXD_STEP_DROPPED:
+        return send_dropped(link);
+    case DLXD_STEP_GONE:
+        return send_gone(link);
+    case DLXD_STEP_OFFER:
+        return send_offer(link);
+    case DLXD_STEP_JOIN:
+        return join(link);
+    case DLXD_STEP_OPEN:
+        return send_open(link);
+    case DLXD_STEP_ARENA:
+        return send_arena(link);
+    case DLXD_STEP_NONE:
+        break;
+    }
+    return 0;
+}
+
+/*
+ * The socket took no more. When it is full, the loop tells when there is room. When it is not, the
+ * kernel refused the fds (ETOOMANYREFS: the user has too many on their way) or had no memory, and
+ * nothing tells when that is over: the server tries again after a while.
+ */
+static void wait_for_room(struct dlxd_subscription *subscription)
+{
+    struct pollfd p = {.fd = subscription->fd, .events = POLLOUT};
+    if (poll(&p, 1, 0) == 1) {
+        dlxd_list_remove(&subscription->work);
+        dlxd_list_push_back(&subscription->broker->stuck, &subscription->work);
+        return;
+    }
+    subscription->blocked = true;
+    dlxd_list_remove(&subscription->work);
+    dlxd_watch_set(subscription->watch, DLXD_READABLE | DLXD_WRITABLE);
+}
+
+/* Returns false when nothing more can be sent now. */
+static bool run_step(struct dlxd_subscription *subscription, struct dlxd_link *link,
+                     enum dlxd_link_step step)
+{
+    int r = take_step(link, step);
+    if (r == 0) {
+        dlxd_link_step_done(link, step);
+        /* The publisher may wait for this one by now: it does not queue up behind offers. */
+        return step != DLXD_STEP_JOIN || run_step(subscription, link, DLXD_STEP_OPEN);
+    }
+    if (link->state == DLXD_LINK_FAILED && step != DLXD_STEP_FAILED)
+        return true; /* LinkFailed is pending now */
+    if (step == DLXD_STEP_JOIN) {
+        dlxd_link_fail(link, r, dlx__error_message());
+        return true;
+    }
+    if (r == DLX_E_FULL || r == DLX_E_NO_MEMORY) {
+        wait_for_room(subscription);
+        return false;
+    }
+    if (r != DLX_E_DISCONNECTED)
+        dlxd_log(DLXD_LOG_WARNING, "subscription %" PRIu64 " of %s (pid %d) to %s: %s",
+                 dlxd_subscription_id(subscription), subscription->client->name,
+                 (int)subscription->client->pid, subscription->topic_name, dlx__error_message());
+    dlxd_subscription_doom(subscription);
+    return false;
+}
+
+void dlxd_delivery_run(struct dlxd_subscription *subscription)
+{
+    while (!subscription->doomed && !subscription->blocked &&
+           !dlxd_list_empty(&subscription->pending)) {
+        struct dlxd_link *link =
+            dlxd_container_of(subscription->pending.next, struct dlxd_link, pending);
+        enum dlxd_link_step step = dlxd_link_next(link);
+        if (step == DLXD_STEP_NONE) {
+            dlxd_list_remove(&link->pending);
+            continue;
+        }
+        /* Those without fds come first: when this one waits for credit, all do. */
+        if (dlxd_link_step_has_fds(step) && dlxd_subscription_credit(subscription) == 0)
+            break;
+        if (!run_step(subscription, link, step))
+            return;
+    }
+    /* What the steps scheduled was done in this loop. */
+    if (!subscription->doomed)
+        dlxd_list_remove(&subscription->work);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_DISPATCH_H
+#define DLXD_DISPATCH_H
+
+/*
+ * From a readable socket to a handler: receive, unpack, look up the body in a table, validate, handle.
+ * A request that fails gets an Error; a violation of the protocol disconnects the client.
+ */
+
+#include "common/util.h"
+
+struct dlxd_client;
+struct dlxd_subscription;
+struct Dlx__Wire__Packet;
+
+/* Packets that are handled before other clients have their turn. */
+#define DLXD_BATCH 16
+
+/* The control socket, and a subscription's socket, are readable. */
+void dlxd_dispatch_client(struct dlxd_client *client);
+void dlxd_dispatch_subscription(struct dlxd_subscription *subscription);
+
+/* One packet's bytes, without fds: for tests and fuzzing. */
+void dlxd_dispatch_client_bytes(struct dlxd_client *client, const uint8_t *data, size_t size);
+void dlxd_dispatch_subscription_bytes(struct dlxd_subscription *subscription, const uint8_t *data,
+                                      size_t size);
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_HANDLER_H
+#define DLXD_HANDLER_H
+
+/*
+ * What each request does. The packet is validated and the client has said Hello. A handler that
+ * returns 0 has replied; one that fails has changed nothing, and dispatch.c sends the Error.
+ */
+
+#include "common/proto.h"
+
+struct dlxd_client;
+struct dlxd_subscription;
+
+/* handler_client.c */
+int dlxd_handle_hello(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+/* Reply Ok. Always 0. */
+int dlxd_reply_ok(struct dlxd_client *client, const Dlx__Wire__Packet *request);
+
+/* handler_publisher.c */
+int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_publisher_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_publisher_close(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_arena_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_arena_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+
+/* handler_subscription.c; the last three are for the subscription socket */
+int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_subscription_close(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_link_ready(struct dlxd_subscription *subscription, const Dlx__Wire__Packet *packet);
+int dlxd_handle_ack(struct dlxd_subscription *subscription, const Dlx__Wire__Packet *packet);
+int dlxd_handle_link_close(struct dlxd_subscription *subscription, const Dlx__Wire__Packet *packet);
+
+/* handler_list.c */
+int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+
+#endif

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/error.h"
+#include "daemon/broker.h"
+#include "daemon/client.h"
+#include "daemon/handler.h"
+#include "daemon/link.h"
+#include "daemon/publisher.h"
+#include "daemon/report.h"
+#include "daemon/subscription.h"
+#include <inttypes.h>
+#include <string.h>
+
+#define PUBLISHERS_MAX 16U
+#define LINKS_MAX      32U
+
+/* ---- publishers ---------------------------------------------------------------------------- */
+
+struct publisher_page {
+    Dlx__Wire__PublisherEntry entries[PUBLISHERS_MAX];
+    Dlx__Wire__PublisherEntry *pointers[PUBLISHERS_MAX];
+    size_t n;
+    bool more;
+};
+
+static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_publisher *publisher)
+{
+    struct dlxd_control_report report;
+    dlxd_report_control(publisher->control_fd, publisher->control_size, &report);
+    dlx__wire__publisher_entry__init(entry);
+    entry->publisher = dlxd_publisher_id(publisher);
+    entry->topic = (char *)(uintptr_t)publisher->topic_name;
+    entry->client_name = publisher->client->name;
+    entry->pid = (uint32_t)publisher->pid;
+    entry->uid = publisher->client->uid;
+    entry->n_subscribers = (uint32_t)publisher->n_links;
+    entry->n_arenas = (uint32_t)publisher->ready.n;
+    entry->n_slots = publisher->config.n_slots;
+    entry->history = publisher->config.history;
+    entry->on_full = publisher->config.on_full;
+    entry->published = report.published;
+    entry->published_bytes = report.published_bytes;
+    entry->control_bytes = publisher->control_size;
+    for (size_t i = 0; i < publisher->ready.n; i++)
+        entry->arena_bytes += publisher->ready.items[i]->size;
+}
+
+/* The announced publishers of one topic that come after the id `after`. */
+static void add_topic(struct publisher_page *page, const struct dlxd_topic *topic, uint64_t after)
+{
+    dlx_for_each (it, &topic->publishers) {
+        const struct dlxd_publisher *publisher =
+            dlxd_container_of(it, struct dlxd_publisher, by_topic);
+        if (publisher->state != DLXD_PUBLISHER_OPEN || dlxd_publisher_id(publisher) <= after)
+            continue;
+        if (page->n == PUBLISHERS_MAX) {
+            page->more = true;
+            return;
+        }
+        fill_publisher(&page->entries[page->n], publisher);
+        page->pointers[page->n] = &page->entries[page->n];
+        page->n++;
+    }
+}
+
+static void add_topics(struct publisher_page *page, const struct dlxd_registry *registry,
+                       const Dlx__Wire__ListPublishers *request)
+{
+    bool one = *request->topic != '\0';
+    if (one && strcmp(request->after_topic, request->topic) > 0)
+        return;
+    /* Bisection: the first topic that is asked for and not wholly before the last page's end. */
+    bool resume =
+        *request->after_topic && (!one || strcmp(request->after_topic, request->topic) == 0);
+    const char *first = resume ? request->after_topic : request->topic;
+    for (size_t i = dlxd_registry_lower_bound(registry, first);
+         i < registry->n_topics && !page->more; i++) {
+        const struct dlxd_topic *topic = registry->topics[i];
+        if (one && strcmp(topic->name, request->topic) != 0)
+            return;
+        bool same = resume && strcmp(topic->name, request->after_topic) == 0;
+        add_topic(page, topic, same ? request->after_publisher : 0);
+    }
+}
+
+int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    struct publisher_page page = {.n = 0};
+    Dlx__Wire__PublisherList body = DLX__WIRE__PUBLISHER_LIST__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    add_topics(&page, &client->broker->registry, packet->list_publishers);
+    body.n_entries = page.n;
+    body.entries = page.pointers;
+    body.more = page.more;
+    reply.serial = packet->serial;
+    reply.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_LIST;
+    reply.publisher_list = &body;
+    dlxd_client_send(client, &reply);
+    return 0;
+}
+
+/* ---- links --------------------------------------------------------------------------------- */
+
+struct link_page {
+    Dlx__Wire__LinkEntry entries[LINKS_MAX];
+    Dlx__Wire__LinkEntry *pointers[LINKS_MAX];
+    size_t n;
+    bool more;
+};
+
+static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link)
+{
+    const struct dlxd_subscription *subscription = link->subscription;
+    struct dlxd_link_report report;
+    dlxd_report_link(link->page_fd, link->page_size, subscription->config.max_held, &report);
+    dlx__wire__link_entry__init(entry);
+    entry->link = dlxd_link_id(link);
+    entry->publisher = dlxd_publisher_id(link->publisher);
+    entry->client_name = subscription->client->name;
+    entry->pid = (uint32_t)subscription->client->pid;
+    entry->uid = subscription->client->uid;
+    entry->n_held = report.n_held;
+    entry->max_held = subscription->config.max_held;
+    entry->mode = subscription->config.mode;
+    entry->reliable = subscription->config.reliable;
+    entry->taken = report.taken;
+    entry->skipped = report.skipped;
+    entry->lost = report.lost;
+}
+
+static void add_links(struct link_page *page, const struct dlxd_publisher *publisher,
+                      uint64_t after)
+{
+    dlx_for_each (it, &publisher->links) {
+        const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        if (link->state != DLXD_LINK_OPEN || dlxd_link_id(link) <= after)
+            continue;
+        if (page->n == LINKS_MAX) {
+            page->more = true;
+            return;
+        }
+        fill_link(&page->entries[page->n], link);
+        page->pointers[page->n] = &page->entries[page->n];
+        page->n++;
+    }
+}
+
+int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__ListLinks *request = packet->list_links;
+    struct link_page page = {.n = 0};
+    struct dlxd_idmap_node *node =
+        dlxd_idmap_find(&client->broker->registry.publishers, request->publisher);
+    if (!node)
+        return dlx__fail(DLX_E_NOT_FOUND, "there is no publisher %" PRIu64, request->publisher);
+    add_links(&page, dlxd_container_of(node, struct dlxd_publisher, by_id), request->after_link);
+
+    Dlx__Wire__LinkList body = DLX__WIRE__LINK_LIST__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    body.n_entries = page.n;
+    body.entries = page.pointers;
+    body.more = page.more;
+    reply.serial = packet->serial;
+    reply.body_case = DLX__WIRE__PACKET__BODY_LINK_LIST;
+    reply.link_list = &body;
+    dlxd_client_send(client, &reply);
+    return 0;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/error.h"
+#include "daemon/broker.h"
+#include "daemon/client.h"
+#include "daemon/handler.h"
+#include "daemon/publisher.h"
+#include "daemon/subscription.h"
+
+int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__PublisherNew *request = packet->publisher_new;
+    const struct dlxd_publisher_config config = {
+        .history = request->history,
+        .n_slots = request->n_slots,
+        .on_full = request->on_full,
+    };
+    struct dlxd_publisher_fds fds;
+    struct dlxd_publisher *publisher;
+    int r = dlxd_publisher_new(&publisher, client, request->topic, &config, &fds);
+    if (r < 0)
+        return r;
+    dlx_cleanup(dlx__closep) int membership_fd = fds.membership_fd;
+    dlx_cleanup(dlx__closep) int link_sock = fds.link_sock;
+
+    Dlx__Wire__PublisherNewReply body = DLX__WIRE__PUBLISHER_NEW_REPLY__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    const int reply_fds[] = {publisher->control_fd, membership_fd, link_sock};
+    body.publisher = dlxd_publisher_id(publisher);
+    body.control_size = publisher->control_size;
+    body.membership_size = dlxd_membership_size();
+    body.membership_line = publisher->line.index;
+    reply.serial = packet->serial;
+    reply.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY;
+    reply.publisher_new_reply = &body;
+    r = dlxd_client_send_fds(client, &reply, reply_fds, DLX_ARRAY_SIZE(reply_fds));
+    if (r < 0)
+        dlxd_publisher_end(publisher);
+    return r;
+}
+
+int dlxd_handle_publisher_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    struct dlxd_publisher *publisher =
+        dlxd_publisher_find(client, packet->publisher_ready->publisher);
+    if (!publisher)
+        return DLX_E_NOT_FOUND;
+    int r = dlxd_publisher_ready(publisher);
+    if (r < 0)
+        return r;
+    dlxd_subscription_offer_publisher(publisher);
+    return dlxd_reply_ok(client, packet);
+}
+
+int dlxd_handle_publisher_close(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    struct dlxd_publisher *publisher =
+        dlxd_publisher_find(client, packet->publisher_close->publisher);
+    if (!publisher)
+        return DLX_E_NOT_FOUND;
+    dlxd_publisher_end(publisher);
+    return dlxd_reply_ok(client, packet);
+}
+
+int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    struct dlxd_publisher *publisher = dlxd_publisher_find(client, packet->arena_new->publisher);
+    struct dlxd_arena *arena;
+    if (!publisher)
+        return DLX_E_NOT_FOUND;
+    int r = dlxd_publisher_arena_new(publisher, packet->arena_new->arena_size, &arena);
+    if (r < 0)
+        return r;
+    Dlx__Wire__ArenaNewReply body = DLX__WIRE__ARENA_NEW_REPLY__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    body.arena = arena->id;
+    body.arena_size = arena->size;
+    reply.serial = packet->serial;
+    reply.body_case = DLX__WIRE__PACKET__BODY_ARENA_NEW_REPLY;
+    reply.arena_new_reply = &body;
+    r = dlxd_client_send_fds(client, &reply, &arena->fd, 1);
+    if (r < 0)
+        (void)dlxd_publisher_arena_drop(publisher, arena->id);
+    return r;
+}
+
+/* The news goes out before the reply: when the publisher uses the arena, it is in the socket of every
+ * subscriber that has room and credit. */
+int dlxd_handle_arena_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    struct dlxd_publisher *publisher = dlxd_publisher_find(client, packet->arena_ready->publisher);
+    if (!publisher)
+        return DLX_E_NOT_FOUND;
+    int r = dlxd_publisher_arena_ready(publisher, packet->arena_ready->arena);
+    if (r < 0)
+        return r;
+    dlxd_broker_deliver(client->broker);
+    return dlxd_reply_ok(client, packet);
+}
+
+int dlxd_handle_arena_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    struct dlxd_publisher *publisher = dlxd_publisher_find(client, packet->arena_drop->publisher);
+    if (!publisher)
+        return DLX_E_NOT_FOUND;
+    int r = dlxd_publisher_arena_drop(publisher, packet->arena_drop->arena);
+    if (r < 0 || packet->serial == 0)
+        return r;
+    return dlxd_reply_ok(client, packet);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_IDMAP_H
+#define DLXD_IDMAP_H
+
+/*
+ * Objects by id. The ids are counted by the daemon, so no client can aim at one bucket. Nodes are
+ * members of the objects: inserting allocates nothing and cannot fail.
+ */
+
+#include "common/util.h"
+
+struct dlxd_idmap_node {
+    uint64_t id;
+    struct dlxd_idmap_node *next;
+};
+
+struct dlxd_idmap {
+    struct dlxd_idmap_node **buckets;
+    size_t n_buckets; /* 0 or a power of two */
+    size_t n;
+    struct dlxd_idmap_node *first; /* the only bucket until one could be allocated */
+};
+
+void dlxd_idmap_init(struct dlxd_idmap *map);
+/* The map is empty. */
+void dlxd_idmap_deinit(struct dlxd_idmap *map);
+
+void dlxd_idmap_add(struct dlxd_idmap *map, struct dlxd_idmap_node *node, uint64_t id);
+/* A node that is not in the map is ignored. */
+void dlxd_idmap_remove(struct dlxd_idmap *map, struct dlxd_idmap_node *node);
+struct dlxd_idmap_node *dlxd_idmap_find(const struct dlxd_idmap *map, uint64_t id);
+
+#endif

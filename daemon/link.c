@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/link.h"
+#include "common/error.h"
+#include "common/shm.h"
+#include "daemon/broker.h"
+#include "daemon/client.h"
+#include "daemon/publisher.h"
+#include "daemon/subscription.h"
+#include <assert.h>
+#include <string.h>
+
+static int check_client(const struct dlxd_client *client, const char *role)
+{
+    if (client->n_links < client->max_links)
+        return 0;
+    return dlx__fail(DLX_E_LIMIT, "%s %s (pid %d) has %zu links and can bear %u", role,
+                     client->name, (int)client->pid, client->n_links, client->max_links);
+}
+
+/* The limits of both sides and of the users who pay; what was charged before a failure is given back
+ * when the link becomes FAILED. */
+static int attach(struct dlxd_link *link, struct dlxd_publisher *publisher)
+{
+    struct dlxd_client *subscriber = link->subscription->client;
+    int r = check_client(subscriber, "subscriber");
+    if (r == 0)
+        r = check_client(publisher->client, "publisher");
+    if (r == 0)
+        r = dlxd_charge_init(&link->links_charge, subscriber->user, DLXD_LINKS, 1);
+    if (r == 0)
+        r = dlxd_charge_init(&link->bytes_charge, subscriber->user, DLXD_BYTES, link->page_size);
+    if (r == 0)
+        r = dlxd_publisher_index_get(publisher, &link->index);
+    if (r < 0)
+        return r;
+    link->publisher = publisher;
+    dlxd_list_push_back(&publisher->links, &link->by_publisher);
+    publisher->n_links++;
+    publisher->client->n_links++;
+    subscriber->n_links++;
+    return 0;
+}
+
+static void release_resources(struct dlxd_link *link)
+{
+    link->page_fd = dlx__close(link->page_fd);
+    link->bell_fd = dlx__close(link->bell_fd);
+    dlxd_charge_deinit(&link->links_charge);
+    dlxd_charge_deinit(&link->bytes_charge);
+}
+
+/* Undo attach(). */
+static void detach(struct dlxd_link *link)
+{
+    struct dlxd_publisher *publisher = link->publisher;
+    if (!publisher)
+        return;
+    struct dlxd_arena *arena;
+    while (link->state == DLXD_LINK_OPEN && (arena = dlxd_link_next_dropped(link))) {
+        link->drop_seq = arena->drop_seq;
+        dlxd_publisher_drop_told(publisher, arena);
+    }
+    if (link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN)
+        dlxd_membership_left(&publisher->line);
+    dlxd_publisher_index_put(publisher, link->index);
+    dlxd_list_remove(&link->by_publisher);
+    publisher->n_links--;
+    if (publisher->client)
+        publisher->client->n_links--;
+    link->subscription->client->n_links--;
+    link->publisher = NULL;
+    release_resources(link);
+    if (publisher->state == DLXD_PUBLISHER_GONE && !link->gone_sent)
+        dlxd_publisher_delivered(publisher);
+    dlxd_publisher_link_left(publisher);
+}
+
+int dlxd_link_new(struct dlxd_link **ret, struct dlxd_subscription *subscription,
+                  struct dlxd_publisher *publisher, bool from_start)
+{
+    struct dlxd_registry *registry = &subscription->broker->registry;
+    struct dlxd_link *link = calloc(1, sizeof *link);
+    if (!link)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a link to publisher %s",
+                         publisher->topic_name);
+    link->subscription = subscription;
+    link->state = DLXD_LINK_NEW;
+    link->from_start = from_start;
+    link->page_size = dlx_shm_link_size(subscription->config.max_held);
+    link->page_fd = link->bell_fd = -1;
+    dlxd_list_init(&link->by_publisher);
+    dlxd_list_init(&link->pending);
+    dlxd_list_push_back(&subscription->links, &link->by_subscription);
+    dlxd_idmap_add(&registry->links, &link->by_id, ++registry->last_link);
+    int r = attach(link, publisher);
+    if (r < 0)
+        dlxd_link_fail(link, r, dlx__error_message());
+    else
+        dlxd_link_schedule(link);
+    *ret = link;
+    return 0;
+}
+
+void dlxd_link_end(struct dlxd_link *link)
+{
+    if (!link)
+        return;
+    detach(link);
+    dlxd_list_remove(&link->pending);
+    dlxd_list_remove(&link->by_subscription);
+    dlxd_idmap_remove(&link->subscription->broker->registry.links, &link->by_id);
+    release_resources(link);
+    free(link->fail_text);
+    free(link);
+}
+
+void dlxd_link_fail(struct dlxd_link *link, int code, const char *text)
+{
+    if (link->state == DLXD_LINK_FAILED)
+        return;
+    link->fail_code = code;
+    link->fail_text = strdup(text);
+    detach(link);
+    release_resources(link);
+    link->state = DLXD_LINK_FAILED;
+    dlxd_link_schedule(link);
+}
+
+bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *arena)
+{
+    return link->state == DLXD_LINK_OPEN &&
+           (arena->ready_seq <= link->arena_seq || arena->ready_seq <= link->open_seq);
+}
+
+struct dlxd_arena *dlxd_link_next_dropped(struct dlxd_link *link)
+{
+    struct dlxd_arena *arena;
+    while ((arena = dlxd_arenas_dropped_after(&link->publisher->dropped, link->drop_seq))) {
+        if (dlxd_link_knows(link, arena))
+            return arena;
+        link->drop_seq = arena->drop_seq; /* somebody else's news */
+    }
+    return NULL;
+}
+
+struct dlxd_arena *dlxd_link_next_arena(const struct dlxd_link *link)
+{
+    return dlxd_arenas_ready_after(&link->publisher->ready, link->arena_seq);
+}
+
+uint32_t dlxd_link_n_arenas(const struct dlxd_link *link)
+{
+    return (uint32_t)link->publisher->ready.n;
+}
+
+/* Drops come before arenas: so whoever was not told of an arena when it was dropped, never will be,
+ * and dlxd_link_knows() gives the same answer from the drop until it is told. */
+static enum dlxd_link_step next_when_open(struct dlxd_link *link)
+{
+    if (dlxd_link_next_dropped(link))
+        return DLXD_STEP_DROPPED;
+    if (dlxd_link_next_arena(link))
+        return DLXD_STEP_ARENA;
+    if (link->publisher->state == DLXD_PUBLISHER_GONE && !link->gone_sent)
+        return DLXD_STEP_GONE;
+    return DLXD_STEP_NONE;
+}
+
+enum dlxd_link_step dlxd_link_next(struct dlxd_link *link)
+{
+    switch (link->state) {
+    case DLXD_LINK_NEW:
+        return DLXD_STEP_OFFER;
+    case DLXD_LINK_OFFERED:
+        return DLXD_STEP_NONE;
+    case DLXD_LINK_READY:
+        return DLXD_STEP_JOIN;
+    case DLXD_LINK_ADDED:
+        return DLXD_STEP_OPEN;
+    case DLXD_LINK_OPEN:
+        return next_when_open(link);
+    case DLXD_LINK_FAILED:
+        return DLXD_STEP_FAILED;
+    }
+    return DLXD_STEP_NONE;
+}
+
+bool dlxd_link_step_has_fds(enum dlxd_link_step step)
+{
+    return step >= DLXD_STEP_OFFER;
+}
+
+void dlxd_link_schedule(struct dlxd_link *link)
+{
+    struct dlxd_subscription *subscription = link->subscription;
+    enum dlxd_link_step step = dlxd_link_next(link);
+    dlxd_list_remove(&link->pending);
+    if (step == DLXD_STEP_NONE)
+        return;
+    if (dlxd_link_step_has_fds(step))
+        dlxd_list_push_back(&subscription->pending, &link->pending);
+    else
+        dlxd_list_push_front(&subscription->pending, &link->pending);
+    dlxd_subscription_mark(subscription);
+}
+
+void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
+{
+    struct dlxd_publisher *publisher = link->publisher;
+    struct dlxd_arena *arena;
+
+    if (dlxd_link_step_has_fds(step) && step != DLXD_STEP_JOIN)
+        link->subscription->n_fds_sent++;
+    switch (step) {
+    case DLXD_STEP_NONE:
+        break;
+    case DLXD_STEP_FAILED:
+        dlxd_link_end(link);
+        return;
+    case DLXD_STEP_DROPPED:
+        arena = dlxd_link_next_dropped(link);
+        link->drop_seq = arena->drop_seq;
+        dlxd_publisher_drop_told(publisher, arena);
+        break;
+    case DLXD_STEP_GONE:
+        link->gone_sent = true;
+        dlxd_publisher_delivered(publisher);
+        break;
+    case DLXD_STEP_OFFER:
+        link->state = DLXD_LINK_OFFERED;
+        break;
+    case DLXD_STEP_JOIN:
+        link->state = DLXD_LINK_ADDED;
+        dlxd_membership_joined(&publisher->line);
+        break;
+    case DLXD_STEP_OPEN:
+        link->state = DLXD_LINK_OPEN;
+        link->bell_fd = dlx__close(link->bell_fd);
+        link->open_seq = publisher->last_ready_seq;
+        link->drop_seq = publisher->last_drop_seq;
+        break;
+    case DLXD_STEP_ARENA:
+        link->arena_seq = dlxd_link_next_arena(link)->ready_seq;
+        break;
+    }
+    dlxd_link_schedule(link);
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_LINK_H
+#define DLXD_LINK_H
+
+/*
+ * A link: one publisher and one subscription, and how far the subscriber has been told.
+ *
+ *      NEW --LinkOffer--> OFFERED --(LinkReady)--> READY --LinkAdded--> ADDED --LinkOpen--> OPEN
+ *       |                    |                       |
+ *       +--------------------+-----------------------+---> FAILED --LinkFailed--> (freed)
+ *
+ * This file decides what is to be sent next; delivery.c sends it and says so. No I/O here.
+ */
+
+#include "daemon/arena.h"
+#include "daemon/idmap.h"
+#include "daemon/list.h"
+#include "daemon/user.h"
+
+struct dlxd_publisher;
+struct dlxd_subscription;
+
+enum dlxd_link_state {
+    DLXD_LINK_NEW,     /* the offer is to be sent */
+    DLXD_LINK_OFFERED, /* the subscriber prepares its page */
+    DLXD_LINK_READY,   /* the page is to be sealed and sent to the publisher */
+    DLXD_LINK_ADDED,   /* the publisher has it; the subscriber is to be told */
+    DLXD_LINK_OPEN,
+    DLXD_LINK_FAILED, /* the subscriber is to be told; no publisher any more */
+};
+
+enum dlxd_link_step {
+    DLXD_STEP_NONE,
+    /* without fds: these do not wait for credit */
+    DLXD_STEP_FAILED,
+    DLXD_STEP_DROPPED,
+    DLXD_STEP_GONE,
+    /* with fds */
+    DLXD_STEP_OFFER,
+    DLXD_STEP_JOIN, /* seal, LinkAdded; LinkOpen follows */
+    DLXD_STEP_OPEN,
+    DLXD_STEP_ARENA,
+};
+
+struct dlxd_link {
+    struct dlxd_idmap_node by_id;
+    struct dlxd_list by_publisher; /* not linked: FAILED */
+    struct dlxd_list by_subscription;
+    struct dlxd_list pending;         /* in subscription->pending when there is a step to take */
+    struct dlxd_publisher *publisher; /* NULL: FAILED */
+    struct dlxd_subscription *subscription;
+    enum dlxd_link_state state;
+    uint32_t index; /* among the publisher's links */
+    bool from_start;
+    bool gone_sent;
+
+    /* How far the subscriber has been told: see arena.h. */
+    uint64_t arena_seq;
+    uint64_t drop_seq;
+    uint64_t open_seq; /* the arenas that LinkOpen counted */
+
+    uint64_t page_size;
+    int page_fd; /* read-write until READY, then read-only, for reports */
+    int bell_fd; /* the subscriber's end, from LinkAdded to LinkOpen */
+
+    int fail_code;
+    char *fail_text; /* NULL: the code's own text */
+
+    struct dlxd_charge links_charge;
+    struct dlxd_charge bytes_charge;
+};
+
+/*
+ * A link between the two, to be offered. A limit makes it FAILED, to be told to the subscriber: that
+ * is no error here. Returns 0, DLX_E_NO_MEMORY.
+ */
+int dlxd_link_new(struct dlxd_link **ret, struct dlxd_subscription *subscription,
+                  struct dlxd_publisher *publisher, bool from_start);
+/* The link ends, whoever wants it; the publisher's side is told. May free a publisher that is gone.
+ * NULL is fine. */
+void dlxd_link_end(struct dlxd_link *link);
+/* The subscriber will get LinkFailed. May free a publisher that is gone. */
+void dlxd_link_fail(struct dlxd_link *link, int code, const char *text);
+
+/* What is to be sent next, and whether that takes credit. */
+enum dlxd_link_step dlxd_link_next(struct dlxd_link *link);
+bool dlxd_link_step_has_fds(enum dlxd_link_step step);
+/* Put the link where it belongs in its subscription's `pending`: after each change of its state. */
+void dlxd_link_schedule(struct dlxd_link *link);
+
+/* What the next step is about: valid when dlxd_link_next() said DROPPED or ARENA. */
+struct dlxd_arena *dlxd_link_next_dropped(struct dlxd_link *link);
+struct dlxd_arena *dlxd_link_next_arena(const struct dlxd_link *link);
+/* Arenas that LinkOpen announces. */
+uint32_t dlxd_link_n_arenas(const struct dlxd_link *link);
+
+/* The step was taken: its packet is in the socket. Frees the link after FAILED; may free a publisher
+ * after GONE. */
+void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step);
+
+/* Was, or will the subscriber be, told of this arena, so that it must hear of its drop? */
+bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *arena);
+
+static inline uint64_t dlxd_link_id(const struct dlxd_link *link)
+{
+    return link->by_id.id;
+}
+
+#endif

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/listener.h"
+#include "common/error.h"
+#include "daemon/log.h"
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#define BACKLOG 1024
+
+char *dlxd_listener_default_path(void)
+{
+    const char *path = getenv("DLX_SOCKET");
+    char *made;
+    if (path && *path)
+        return strdup(path);
+    const char *dir = getenv("XDG_RUNTIME_DIR");
+    if (!dir || !*dir)
+        return strdup("/run/dlpackd/dlpackd.sock");
+    return asprintf(&made, "%s/dlpackd.sock", dir) < 0 ? NULL : made;
+}
+
+static int make_directory(const char *path)
+{
+    dlx_cleanup(dlx__freep) char *copy = strdup(path);
+    if (!copy)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+    const char *dir = dirname(copy);
+    if (mkdir(dir, 0755) < 0 && errno != EEXIST)
+        return dlx__fail_errno("making the directory of the socket, %s", dir);
+    return 0;
+}
+
+/* Nothing, or a socket; anything else is left alone. */
+static int check_path(const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) < 0) {
+        if (errno == ENOENT)
+            return 0;
+        return dlx__fail_errno("%s", path);
+    }
+    if (!S_ISSOCK(st.st_mode))
+        return dlx__fail(DLX_E_IN_USE, "%s exists and is not a socket: it is left alone", path);
+    return 0;
+}
+
+static int report_holder(const struct dlxd_listener *listener)
+{
+    char text[32] = "";
+    ssize_t n = pread(listener->lock_fd, text, sizeof text - 1, 0);
+    text[DLX_MAX(n, 0)] = '\0';
+    return dlx__fail(DLX_E_IN_USE, "another dlpackd (pid %ld) is listening on %s",
+                     strtol(text, NULL, 10), listener->path);
+}
+
+/* Was the file unlinked by a daemon that ended between our open() and flock()? */
+static bool is_current(const struct dlxd_listener *listener)
+{
+    struct stat mine;
+    struct stat there;
+    return fstat(listener->lock_fd, &mine) == 0 && stat(listener->lock_path, &there) == 0 &&
+           mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
+}
+
+static int take_lock(struct dlxd_listener *listener)
+{
+    do {
+        dlx__closep(&listener->lock_fd);
+        listener->lock_fd =
+            open(listener->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+        if (listener->lock_fd < 0)
+            return dlx__fail_errno("lock file %s", listener->lock_path);
+        if (flock(listener->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+            int r = errno == EWOULDBLOCK ? report_holder(listener)
+                                         : dlx__fail_errno("locking %s", listener->lock_path);
+            dlx__closep(&listener->lock_fd); /* deinit must not unlink another's lock */
+            return r;
+        }
+    } while (!is_current(listener));
+
+    char text[32];
+    int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    if (ftruncate(listener->lock_fd, 0) < 0 ||
+        pwrite(listener->lock_fd, text, (size_t)n, 0) != (ssize_t)n)
+        return dlx__fail_errno("writing %s", listener->lock_path);
+    return 0;
+}
+
+/* A socket without a lock is stale, unless some other program answers there. */
+static int remove_stale(const char *path, const struct sockaddr_un *address)
+{
+    int r = check_path(path);
+    if (r < 0)
+        return r;
+    dlx_cleanup(dlx__closep) int fd =
+        socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return dlx__fail_errno("socket");
+    if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0 || errno == EAGAIN ||
+        errno == EPROTOTYPE)
+        return dlx__fail(DLX_E_IN_USE, "another program is listening on %s: it is left alone",
+                         path);
+    if (errno == ENOENT)
+        return 0;
+    if (errno != ECONNREFUSED)
+        return dlx__fail_errno("looking who is on %s", path);
+    if (unlink(path) < 0 && errno != ENOENT)
+        return dlx__fail_errno("removing the stale socket %s", path);
+    dlxd_log(DLXD_LOG_NOTICE, "replaced the stale socket %s", path);
+    return 0;
+}
+
+static int bind_and_listen(struct dlxd_listener *listener, const struct sockaddr_un *address)
+{
+    struct stat st;
+    listener->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listener->fd < 0)
+        return dlx__fail_errno("socket");
+    if (bind(listener->fd, (const struct sockaddr *)address, sizeof *address) < 0)
+        return dlx__fail_errno("binding to %s", listener->path);
+    listener->bound = true;
+    if (lstat(listener->path, &st) == 0) {
+        listener->dev = st.st_dev;
+        listener->ino = st.st_ino;
+    }
+    /* Anybody may connect, and gets an answer: access.h decides. */
+    if (chmod(listener->path, 0666) < 0)
+        return dlx__fail_errno("mode of %s", listener->path);
+    if (listen(listener->fd, BACKLOG) < 0)
+        return dlx__fail_errno("listening on %s", listener->path);
+    return 0;
+}
+
+static int start(struct dlxd_listener *listener, const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof address.sun_path)
+        return dlx__fail(DLX_E_INVALID, "socket path of %zu bytes, at most %zu are possible: %s",
+                         strlen(path), sizeof address.sun_path - 1, path);
+    if (!*path)
+        return dlx__fail(DLX_E_INVALID, "empty socket path");
+    memcpy(address.sun_path, path, strlen(path));
+    listener->path = strdup(path);
+    if (!listener->path || asprintf(&listener->lock_path, "%s.lock", path) < 0) {
+        listener->lock_path = NULL;
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+    }
+    int r = make_directory(path);
+    if (r == 0)
+        r = check_path(path);
+    if (r == 0)
+        r = take_lock(listener);
+    if (r == 0)
+        r = remove_stale(path, &address);
+    if (r == 0)
+        r = bind_and_listen(listener, &address);
+    return r;
+}
+
+int dlxd_listener_init(struct dlxd_listener *listener, const char *path)
+{
+    *listener = (struct dlxd_listener){.fd = -1, .lock_fd = -1};
+    int r = start(listener, path);
+    if (r < 0)
+        dlxd_listener_deinit(listener);
+    return r;
+}
+
+void dlxd_listener_deinit(struct dlxd_listener *listener)
+{
+    struct stat st;
+    if (listener->bound && lstat(listener->path, &st) == 0 && st.st_dev == listener->dev &&
+        st.st_ino == listener->ino)
+        (void)unlink(listener->path);
+    dlx__closep(&listener->fd);
+    if (listener->lock_fd >= 0)
+        (void)unlink(listener->lock_path);
+    dlx__closep(&listener->lock_fd);
+    free(listener->path);
+    free(listener->lock_path);
+    *listener = (struct dlxd_listener){.fd = -1, .lock_fd = -1};
+}

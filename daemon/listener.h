@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_LISTENER_H
+#define DLXD_LISTENER_H
+
+/*
+ * The listening socket and its lock file (PATH.lock), which is what keeps a second daemon off the
+ * path: it lives as long as its process, so a socket file without it is stale.
+ */
+
+#include "common/util.h"
+#include <sys/stat.h>
+
+struct dlxd_listener {
+    char *path;
+    char *lock_path;
+    int fd;
+    int lock_fd;
+    bool bound; /* the socket file is ours */
+    dev_t dev;
+    ino_t ino;
+};
+
+/*
+ * Returns 0; DLX_E_IN_USE naming the path and the pid of the daemon that has it, or a path that is
+ * something else than a socket, which is left alone; DLX_E_INVALID (path too long); DLX_E_ACCESS,
+ * DLX_E_SYSTEM.
+ */
+int dlxd_listener_init(struct dlxd_listener *listener, const char *path);
+/* Unlinks what is ours. */
+void dlxd_listener_deinit(struct dlxd_listener *listener);
+
+/* The default path: $DLX_SOCKET, else $XDG_RUNTIME_DIR/dlpackd.sock, else
+ * /run/dlpackd/dlpackd.sock. To be freed; NULL when out of memory. */
+char *dlxd_listener_default_path(void);
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_MEMBERSHIP_H
+#define DLXD_MEMBERSHIP_H
+
+/*
+ * Membership pages: a cache line for each publisher, written by the daemon, read by the publishers
+ * of one user. A user gets pages as needed; an empty page is given back.
+ */
+
+#include "daemon/user.h"
+
+struct dlxd_membership_page;
+
+/* All zero: no line. */
+struct dlxd_membership_line {
+    struct dlxd_membership_page *page;
+    uint32_t index; /* in the page */
+};
+
+/* A line with both words 0. Returns 0, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_user *user);
+void dlxd_membership_line_deinit(struct dlxd_membership_line *line);
+
+/* A read-only fd of the page, for the publisher. */
+int dlxd_membership_reopen(const struct dlxd_membership_line *line, int *ret_ro_fd);
+uint64_t dlxd_membership_size(void);
+
+/* A link was given to the publisher: its LinkAdded packet is in the link socket. No line is fine. */
+void dlxd_membership_joined(const struct dlxd_membership_line *line);
+/* A link ended. */
+void dlxd_membership_left(const struct dlxd_membership_line *line);
+
+#endif

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/publisher.h"
+#include "common/error.h"
+#include "common/memory.h"
+#include "common/shm.h"
+#include "daemon/broker.h"
+#include "daemon/client.h"
+#include "daemon/link.h"
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+/* Linux charges 768 bytes for a packet of LinkAdded's size and doubles this number: 64 packets. */
+#define LINK_SOCK_SNDBUF (64 * 768 / 2)
+
+static void publisher_free(struct dlxd_publisher *publisher)
+{
+    dlxd_arenas_deinit(&publisher->unready);
+    dlxd_arenas_deinit(&publisher->ready);
+    dlxd_arenas_deinit(&publisher->dropped);
+    dlx__close(publisher->control_fd);
+    dlx__close(publisher->link_sock);
+    dlxd_membership_line_deinit(&publisher->line);
+    dlxd_charge_deinit(&publisher->control_charge);
+    dlxd_charge_deinit(&publisher->object_charge);
+    free(publisher->index_bits);
+    free(publisher);
+}
+
+/* What can fail, for a publisher that nobody knows yet. */
+static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
+                    struct dlxd_publisher_fds *ret_fds)
+{
+    int pair[2];
+    int size = LINK_SOCK_SNDBUF;
+    int membership_fd;
+    int r = dlxd_charge_init(&publisher->object_charge, user, DLXD_OBJECTS, 1);
+    if (r == 0)
+        r = dlxd_charge_init(&publisher->control_charge, user, DLXD_BYTES, publisher->control_size);
+    if (r == 0)
+        r = dlx__memfd_new("dlx-control", publisher->control_size, &publisher->control_fd);
+    if (r == 0)
+        r = dlxd_membership_line_init(&publisher->line, user);
+    if (r < 0)
+        return r;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        return dlx__fail_errno("link socket");
+    publisher->link_sock = pair[0];
+    dlx_cleanup(dlx__closep) int theirs = pair[1];
+    if (setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size) < 0)
+        return dlx__fail_errno("SO_SNDBUF of a link socket");
+    r = dlxd_membership_reopen(&publisher->line, &membership_fd);
+    if (r < 0)
+        return r;
+    ret_fds->membership_fd = membership_fd;
+    ret_fds->link_sock = dlx__steal_fd(&theirs);
+    return 0;
+}
+
+int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, const char *topic,
+                       const struct dlxd_publisher_config *config,
+                       struct dlxd_publisher_fds *ret_fds)
+{
+    struct dlxd_registry *registry = &client->broker->registry;
+    struct dlxd_publisher_fds fds;
+    struct dlxd_publisher *publisher = calloc(1, sizeof *publisher);
+    if (!publisher)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a publisher of %s", topic);
+    publisher->broker = client->broker;
+    publisher->client = client;
+    publisher->state = DLXD_PUBLISHER_NEW;
+    publisher->config = *config;
+    publisher->pid = client->pid;
+    publisher->control_size = dlx_shm_control_size(config->n_slots);
+    publisher->control_fd = publisher->link_sock = -1;
+    dlxd_list_init(&publisher->links);
+    (void)snprintf(publisher->topic_name, sizeof publisher->topic_name, "%s", topic);
+    int r = allocate(publisher, client->user, &fds);
+    if (r < 0) {
+        publisher_free(publisher);
+        return r;
+    }
+    r = dlxd_registry_get(registry, topic, &publisher->topic);
+    if (r < 0) {
+        dlx__close(fds.membership_fd);
+        dlx__close(fds.link_sock);
+        publisher_free(publisher);
+        return r;
+    }
+    dlxd_idmap_add(&registry->publishers, &publisher->by_id, ++registry->last_publisher);
+    dlxd_list_push_back(&publisher->topic->publishers, &publisher->by_topic);
+    dlxd_list_push_back(&client->publishers, &publisher->by_client);
+    *ret_fds = fds;
+    *ret = publisher;
+    return 0;
+}
+
+/* Tell every link, or make it fail when the subscriber was not told of the publisher yet. The last
+ * link that fails may be the last reference: the caller holds `n_links` up by one. */
+static void end_links(struct dlxd_publisher *publisher)
+{
+    char text[DLX_ERROR_TEXT_SIZE];
+    (void)snprintf(text, sizeof text, "publisher of %s (pid %d) left before the link was open",
+                   publisher->topic_name, (int)publisher->pid);
+    dlx_for_each (it, &publisher->links) {
+        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        if (link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN)
+            dlxd_link_schedule(link);
+        else
+            dlxd_link_fail(link, DLX_E_PUBLISHER_GONE, text);
+    }
+}
+
+void dlxd_publisher_end(struct dlxd_publisher *publisher)
+{
+    if (!publisher || publisher->state == DLXD_PUBLISHER_GONE)
+        return;
+    struct dlxd_registry *registry = &publisher->broker->registry;
+    publisher->state = DLXD_PUBLISHER_GONE;
+    publisher->client->n_links -= publisher->n_links;
+    publisher->client = NULL;
+    dlxd_list_remove(&publisher->by_client);
+    dlxd_list_remove(&publisher->by_topic);
+    dlxd_registry_put(registry, publisher->topic);
+    publisher->topic = NULL;
+    dlxd_idmap_remove(&registry->publishers, &publisher->by_id);
+    publisher->link_sock = dlx__close(publisher->link_sock);
+    dlxd_membership_line_deinit(&publisher->line);
+    dlxd_arenas_deinit(&publisher->unready);
+    publisher->n_undelivered = publisher->n_links + 1;
+    publisher->n_links++;
+    end_links(publisher);
+    publisher->n_links--;
+    dlxd_publisher_delivered(publisher);
+    dlxd_publisher_link_left(publisher);
+}
+
+void dlxd_publisher_delivered(struct dlxd_publisher *publisher)
+{
+    assert(publisher->n_undelivered > 0);
+    if (--publisher->n_undelivered > 0)
+        return;
+    /* The charges stay: the subscribers have the memory mapped. */
+    publisher->control_fd = dlx__close(publisher->control_fd);
+    for (size_t i = 0; i < publisher->ready.n; i++)
+        publisher->ready.items[i]->fd = dlx__close(publisher->ready.items[i]->fd);
+}
+
+void dlxd_publisher_link_left(struct dlxd_publisher *publisher)
+{
+    if (publisher->state == DLXD_PUBLISHER_GONE && publisher->n_links == 0)
+        publisher_free(publisher);
+}
+
+struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t id)
+{
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&client->broker->registry.publishers, id);
+    if (node) {
+        struct dlxd_publisher *p = dlxd_container_of(node, struct dlxd_publisher, by_id);
+        if (p->client == client)
+            return p;
+    }
+    (void)dlx__fail(DLX_E_NOT_FOUND, "%s (pid %d) has no publisher %" PRIu64, client->name,
+                    (int)client->pid, id);
+    return NULL;
+}
+
+int dlxd_publisher_ready(struct dlxd_publisher *publisher)
+{
+    if (publisher->state != DLXD_PUBLISHER_NEW)
+        return dlx__fail(DLX_E_IN_USE, "publisher %" PRIu64 " of %s was made ready before",
+                         dlxd_publisher_id(publisher), publisher->topic_name);
+    int r = dlx__memfd_seal(dlx__steal_fd(&publisher->control_fd), publisher->control_size,
+                            &publisher->control_fd);
+    if (r < 0) {
+        dlxd_publisher_end(publisher);
+        return dlx__fail_prefix(r, "control block");
+    }
+    publisher->state = DLXD_PUBLISHER_OPEN;
+    return 0;
+}
+
+int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
+                             struct dlxd_arena **ret)
+{
+    struct dlxd_arena *arena;
+    size_t n = publisher->unready.n + publisher->ready.n;
+    if (n >= DLX_SHM_ARENAS_MAX || publisher->last_arena == UINT32_MAX)
+        return dlx__fail(DLX_E_LIMIT,
+                         "publisher %" PRIu64 " of %s has %zu arenas, at most %u are "
+                         "possible",
+                         dlxd_publisher_id(publisher), publisher->topic_name, n,
+                         DLX_SHM_ARENAS_MAX);
+    int r = dlxd_arenas_reserve(&publisher->unready);
+    if (r < 0)
+        return r;
+    r = dlxd_arena_new(&arena, publisher->client->user, publisher->last_arena + 1, size);
+    if (r < 0)
+        return dlx__fail_prefix(r, "arena of %" PRIu64 " bytes for %s", size,
+                                publisher->topic_name);
+    r = dlx__memfd_new("dlx-arena", size, &arena->fd);
+    if (r < 0) {
+        dlxd_arena_free(arena);
+        return r;
+    }
+    publisher->last_arena++;
+    dlxd_arenas_push(&publisher->unready, arena);
+    *ret = arena;
+    return 0;
+}
+
+static int no_such_arena(const struct dlxd_publisher *publisher, uint32_t id)
+{
+    return dlx__fail(DLX_E_NOT_FOUND, "publisher %" PRIu64 " of %s has no such arena %u",
+                     dlxd_publisher_id(publisher), publisher->topic_name, id);
+}
+
+int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, uint32_t id)
+{
+    struct dlxd_arena *arena = dlxd_arenas_find(&publisher->unready, id);
+    if (!arena)
+        return no_such_arena(publisher, id);
+    int r = dlxd_arenas_reserve(&publisher->ready);
+    if (r < 0)
+        return r;
+    dlxd_arenas_remove(&publisher->unready, arena);
+    r = dlx__memfd_seal(dlx__steal_fd(&arena->fd), arena->size, &arena->fd);
+    if (r < 0) {
+        dlxd_arena_free(arena);
+        return dlx__fail_prefix(r, "arena %u", id);
+    }
+    arena->ready_seq = ++publisher->last_ready_seq;
+    dlxd_arenas_push(&publisher->ready, arena);
+    dlx_for_each (it, &publisher->links) {
+        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        if (link->state == DLXD_LINK_OPEN)
+            dlxd_link_schedule(link);
+    }
+    return 0;
+}
+
+/*
+ * The bytes are given back now. The design wants them charged until every link has unmapped them: for
+ * that the subscriber would have to answer ArenaDropped.
+ */
+static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
+{
+    dlxd_arenas_remove(&publisher->ready, arena);
+    dlx_for_each (it, &publisher->links) {
+        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        if (dlxd_link_knows(link, arena))
+            arena->n_notify++;
+    }
+    if (arena->n_notify == 0) {
+        dlxd_arena_free(arena);
+        return;
+    }
+    arena->fd = dlx__close(arena->fd);
+    dlxd_charge_deinit(&arena->charge);
+    arena->drop_seq = ++publisher->last_drop_seq;
+    dlxd_arenas_push(&publisher->dropped, arena);
+    dlx_for_each (it, &publisher->links) {
+        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        if (link->state == DLXD_LINK_OPEN)
+            dlxd_link_schedule(link);
+    }
+}
+
+int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id)
+{
+    struct dlxd_arena *arena = dlxd_arenas_take(&publisher->unready, id);
+    if (arena) {
+        dlxd_arena_free(arena);
+        return 0;
+    }
+    arena = dlxd_arenas_find(&publisher->ready, id);
+    if (!arena)
+        return no_such_arena(publisher, id);
+    int r = dlxd_arenas_reserve(&publisher->dropped);
+    if (r < 0)
+        return r;
+    drop_ready(publisher, arena);
+    return 0;
+}
+
+void dlxd_publisher_drop_told(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
+{
+    assert(arena->n_notify > 0);
+    if (--arena->n_notify == 0) {
+        dlxd_arenas_remove(&publisher->dropped, arena);
+        dlxd_arena_free(arena);
+    }
+}
+
+int dlxd_publisher_index_get(struct dlxd_publisher *publisher, uint32_t *ret)
+{
+    size_t i = 0;
+    while (i < publisher->n_index_words && publisher->index_bits[i] == UINT64_MAX)
+        i++;
+    if (i == publisher->n_index_words) {
+        size_t n = i ? i * 2 : 1;
+        uint64_t *bits = reallocarray(publisher->index_bits, n, sizeof *bits);
+        if (!bits)
+            return dlx__fail(DLX_E_NO_MEMORY, "out of memory for link indices");
+        for (size_t k = i; k < n; k++)
+            bits[k] = 0;
+        publisher->index_bits = bits;
+        publisher->n_index_words = n;
+    }
+    unsigned bit = (unsigned)__builtin_ctzll(~publisher->index_bits[i]);
+    publisher->index_bits[i] |= UINT64_C(1) << bit;
+    *ret = (uint32_t)(i * 64 + bit);
+    return 0;
+}
+
+void dlxd_publisher_index_put(struct dlxd_publisher *publisher, uint32_t index)
+{
+    publisher->index_bits[index / 64] &= ~(UINT64_C(1) << (index % 64));
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_PUBLISHER_H
+#define DLXD_PUBLISHER_H
+
+/*
+ * A publisher: its control block, membership line, arenas and links.
+ *
+ * When it closes or dies it is GONE: nobody finds it any more, but it stays until its last link has
+ * ended, since its subscribers drain what it published and may yet need its arenas.
+ */
+
+#include "common/topic.h"
+#include "daemon/arena.h"
+#include "daemon/idmap.h"
+#include "daemon/list.h"
+#include "daemon/membership.h"
+#include <sys/types.h>
+
+#define DLXD_NAME_SIZE 64
+
+struct dlxd_broker;
+struct dlxd_client;
+struct dlxd_link;
+struct dlxd_topic;
+
+enum dlxd_publisher_state {
+    DLXD_PUBLISHER_NEW, /* its control block is not ready */
+    DLXD_PUBLISHER_OPEN,
+    DLXD_PUBLISHER_GONE,
+};
+
+struct dlxd_publisher_config {
+    uint32_t history;
+    uint32_t n_slots;
+    uint32_t on_full; /* 0 drop oldest, 1 block */
+};
+
+struct dlxd_publisher {
+    struct dlxd_idmap_node by_id; /* not once GONE */
+    struct dlxd_list by_topic;    /* likewise */
+    struct dlxd_list by_client;   /* likewise */
+    struct dlxd_list links;       /* in the order of their ids */
+    struct dlxd_broker *broker;
+    struct dlxd_client *client; /* NULL once GONE */
+    struct dlxd_topic *topic;   /* likewise */
+    enum dlxd_publisher_state state;
+    struct dlxd_publisher_config config;
+    pid_t pid;
+    char topic_name[DLX_TOPIC_SIZE_MAX + 1];
+
+    uint64_t control_size;
+    int control_fd; /* read-write until OPEN, then read-only */
+    int link_sock;  /* the daemon's end */
+    struct dlxd_membership_line line;
+
+    struct dlxd_arenas unready; /* by id */
+    struct dlxd_arenas ready;   /* by ready_seq */
+    struct dlxd_arenas dropped; /* by drop_seq: somebody has yet to be told */
+    uint32_t last_arena;
+    uint64_t last_ready_seq;
+    uint64_t last_drop_seq;
+
+    size_t n_links;
+    size_t n_undelivered; /* GONE: links that have not been told everything */
+    uint64_t *index_bits; /* which link indices are taken */
+    size_t n_index_words;
+
+    struct dlxd_charge object_charge;
+    struct dlxd_charge control_charge;
+};
+
+/* What the publisher gets: fds that belong to whoever called. */
+struct dlxd_publisher_fds {
+    int membership_fd;
+    int link_sock;
+};
+
+/*
+ * A publisher of `client`, in its topic but not announced. Its read-write control fd is
+ * publisher->control_fd. Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
+ */
+int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, const char *topic,
+                       const struct dlxd_publisher_config *config,
+                       struct dlxd_publisher_fds *ret_fds);
+/* It closed or died: GONE, and freed as soon as its last link has ended. NULL is fine. */
+void dlxd_publisher_end(struct dlxd_publisher *publisher);
+
+/* The publisher of this client with this id, or NULL with DLX_E_NOT_FOUND's text set. */
+struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t id);
+
+/* Seal the control block. Returns 0; on failure the publisher has ended: DLX_E_BAD_PEER (not
+ * allocated by its writer), DLX_E_FD_LIMIT, DLX_E_SYSTEM. DLX_E_IN_USE (was ready) changes nothing. */
+int dlxd_publisher_ready(struct dlxd_publisher *publisher);
+
+/* A region for an arena; arena->fd is read-write. Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY,
+ * DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
+                             struct dlxd_arena **ret);
+/* Seal the arena and schedule it on every open link. Returns 0, DLX_E_NOT_FOUND, DLX_E_NO_MEMORY; on
+ * DLX_E_BAD_PEER, DLX_E_FD_LIMIT and DLX_E_SYSTEM the arena is gone. */
+int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, uint32_t id);
+/* Returns 0, DLX_E_NOT_FOUND, DLX_E_NO_MEMORY (nothing changed). */
+int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id);
+
+/* For links: an index that no other link of the publisher has. Returns 0, DLX_E_NO_MEMORY. */
+int dlxd_publisher_index_get(struct dlxd_publisher *publisher, uint32_t *ret);
+void dlxd_publisher_index_put(struct dlxd_publisher *publisher, uint32_t index);
+/* A dropped arena was told to one more link. */
+void dlxd_publisher_drop_told(struct dlxd_publisher *publisher, struct dlxd_arena *arena);
+/* A link of a publisher that is GONE has been told everything: the fds go when all have. */
+void dlxd_publisher_delivered(struct dlxd_publisher *publisher);
+/* A link has left the list: frees a publisher that is GONE with its last link. */
+void dlxd_publisher_link_left(struct dlxd_publisher *publisher);
+
+static inline uint64_t dlxd_publisher_id(const struct dlxd_publisher *publisher)
+{
+    return publisher->by_id.id;
+}
+
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_REPORT_H
+#define DLXD_REPORT_H
+
+/*
+ * Counters out of clients' pages, for lists. A page is mapped for the time of one look. Whatever is in
+ * there was written by a client: the numbers are passed on, nothing is decided by them.
+ */
+
+#include "common/util.h"
+
+struct dlxd_control_report {
+    uint64_t published;
+    uint64_t published_bytes;
+};
+
+struct dlxd_link_report {
+    uint64_t taken;
+    uint64_t skipped;
+    uint64_t lost;
+    uint32_t n_held;
+};
+
+/* A page that cannot be mapped reports zeros. The fds stay the caller's. */
+void dlxd_report_control(int borrow_fd, uint64_t size, struct dlxd_control_report *ret);
+void dlxd_report_link(int borrow_fd, uint64_t size, uint32_t max_held,
+                      struct dlxd_link_report *ret);
+
+#endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/server.h"
+#include "common/error.h"
+#include "daemon/broker.h"
+#include "daemon/client.h"
+#include "daemon/listener.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "daemon/watch.h"
+#include <assert.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/sysinfo.h>
+#include <uv.h>
+
+#define ACCEPT_BATCH 16
+/* When DLXD_GREETING_MAX wait to be greeted and others wait behind them, 200 ms have to do. */
+#define HELLO_CROWDED_NS UINT64_C(200000000)
+#define RETRY_MS         20U
+
+struct dlxd_server {
+    uv_loop_t loop;
+    uv_signal_t term;
+    uv_signal_t interrupt;
+    uv_timer_t hello;
+    uv_timer_t retry;
+    uv_prepare_t prepare; /* arms the timers before each sleep */
+    struct dlxd_listener listener;
+    struct dlxd_watch *watch;
+    int reserve_fd; /* given up to accept, and close, one when the process is out of fds */
+    bool fds_exhausted;
+    bool stopping;
+    struct dlxd_broker broker;
+};
+
+/* ---- time ---------------------------------------------------------------------------------- */
+
+static uint64_t hello_limit(const struct dlxd_broker *broker)
+{
+    return broker->n_greeting >= DLXD_GREETING_MAX ? HELLO_CROWDED_NS : DLXD_HELLO_NS;
+}
+
+static struct dlxd_client *oldest_greeting(struct dlxd_broker *broker)
+{
+    if (dlxd_list_empty(&broker->greeting))
+        return NULL;
+    return dlxd_container_of(broker->greeting.next, struct dlxd_client, greeting);
+}
+
+static void on_hello(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    uint64_t limit = hello_limit(&server->broker);
+    uint64_t now = dlx__now_ns();
+    dlx_for_each (it, &server->broker.greeting) {
+        struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, greeting);
+        if (now - client->accepted_ns < limit)
+            break;
+        if (!dlxd_client_is_doomed(client))
+            dlxd_client_disconnect(client, DLX_E_TIMEOUT, "no Hello within %u ms",
+                                   (unsigned)(limit / 1000000));
+    }
+    dlxd_broker_settle(&server->broker);
+}
+
+static void on_retry(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    dlxd_broker_unstick(&server->broker);
+    dlxd_broker_settle(&server->broker);
+}
+
+/* Before the loop sleeps: which timers, and whether to accept. A full house leaves newcomers in the
+ * listen queue. */
+static void on_prepare(uv_prepare_t *prepare)
+{
+    struct dlxd_server *server = prepare->data;
+    struct dlxd_broker *broker = &server->broker;
+    if (server->stopping)
+        return;
+    const struct dlxd_client *oldest = oldest_greeting(broker);
+    if (!oldest) {
+        (void)uv_timer_stop(&server->hello);
+    } else {
+        uint64_t due = oldest->accepted_ns + hello_limit(broker);
+        uint64_t now = dlx__now_ns();
+        uv_update_time(&server->loop);
+        (void)uv_timer_start(&server->hello, on_hello, due > now ? (due - now) / 1000000 + 1 : 0,
+                             0);
+    }
+    if (dlxd_list_empty(&broker->stuck))
+        (void)uv_timer_stop(&server->retry);
+    else if (!uv_is_active((uv_handle_t *)&server->retry))
+        (void)uv_timer_start(&server->retry, on_retry, RETRY_MS, 0);
+    dlxd_watch_set(server->watch, broker->n_greeting < DLXD_GREETING_MAX ? DLXD_READABLE : 0);
+}
+
+/* ---- connections --------------------------------------------------------------------------- */
+
+static int open_reserve(void)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+/* Out of fds: accept with the reserve and close at once, so that the peer sees a hang-up and the loop
+ * does not spin on a queue that it cannot empty. */
+static void refuse_one(struct dlxd_server *server)
+{
+    server->reserve_fd = dlx__close(server->reserve_fd);
+    dlx__close(accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    server->reserve_fd = open_reserve();
+    if (!server->fds_exhausted)
+        dlxd_log(DLXD_LOG_ERROR, "out of file descriptors: refusing connections");
+    server->fds_exhausted = true;
+}
+
+/* Those that may not come in wait for their Hello, too, but not too many of them. */
+static void limit_refused(struct dlxd_broker *broker)
+{
+    if (broker->n_refused <= DLXD_REFUSED_MAX)
+        return;
+    dlx_for_each (it, &broker->greeting) {
+        struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, greeting);
+        if (client->refuse_code < 0 && !dlxd_client_is_doomed(client)) {
+            dlxd_client_disconnect(client, client->refuse_code, "%s",
+                                   client->refuse_text ? client->refuse_text : "");
+            return;
+        }
+    }
+}
+
+static void on_connection(void *data, int events)
+{
+    struct dlxd_server *server = data;
+    struct dlxd_broker *broker = &server->broker;
+    struct dlxd_client *client;
+    (void)events;
+    for (int i = 0; i < ACCEPT_BATCH && broker->n_greeting < DLXD_GREETING_MAX; i++) {
+        int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE)
+                refuse_one(server);
+            break; /* nobody there, or somebody who has left, or memory: the loop comes back */
+        }
+        server->fds_exhausted = false;
+        int r = dlxd_client_new(&client, broker, fd);
+        if (r < 0 && r != DLX_E_DISCONNECTED)
+            dlxd_log(DLXD_LOG_ERROR, "refused a connection: %s", dlx__error_message());
+        limit_refused(broker);
+    }
+    dlxd_broker_settle(broker);
+}
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+static void on_signal(uv_signal_t *handle, int signum)
+{
+    struct dlxd_server *server = handle->data;
+    dlxd_log(DLXD_LOG_NOTICE, "%s: stopping", strsignal(signum));
+    server->stopping = true;
+    uv_stop(&server->loop);
+}
+
+static uint64_t ram_bytes(void)
+{
+    struct sysinfo info;
+    if (sysinfo(&info) < 0)
+        return UINT64_C(1) << 30;
+    return (uint64_t)info.totalram * info.mem_unit;
+}
+
+static void close_handle(uv_handle_t *handle, void *data)
+{
+    (void)data;
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+struct dlxd_server *dlxd_server_free(struct dlxd_server *server)
+{
+    if (!server)
+        return NULL;
+    server->watch = dlxd_watch_free(server->watch);
+    dlxd_listener_deinit(&server->listener);
+    server->reserve_fd = dlx__close(server->reserve_fd);
+    dlxd_broker_deinit(&server->broker);
+    /* Watches are closing already; what is left are the handles of this struct. */
+    uv_walk(&server->loop, close_handle, NULL);
+    (void)uv_run(&server->loop, UV_RUN_DEFAULT);
+    int r = uv_loop_close(&server->loop);
+    assert(r == 0);
+    (void)r;
+    free(server);
+    return NULL;
+}
+
+/* What cannot fail, or only when the machine is out of memory. */
+static int init_handles(struct dlxd_server *server)
+{
+    int r = uv_signal_init(&server->loop, &server->term);
+    if (r == 0)
+        r = uv_signal_init(&server->loop, &server->interrupt);
+    if (r < 0)
+        return dlx__fail(dlx__error_from_errno(-r), "signals: %s", uv_strerror(r));
+    (void)uv_timer_init(&server->loop, &server->hello);
+    (void)uv_timer_init(&server->loop, &server->retry);
+    (void)uv_prepare_init(&server->loop, &server->prepare);
+    server->term.data = server->interrupt.data = server;
+    server->hello.data = server->retry.data = server->prepare.data = server;
+    (void)uv_prepare_start(&server->prepare, on_prepare);
+    (void)uv_signal_start(&server->term, on_signal, SIGTERM);
+    (void)uv_signal_start(&server->interrupt, on_signal, SIGINT);
+    return 0;
+}
+
+int dlxd_server_new(struct dlxd_server **ret, const char *path)
+{
+    struct dlxd_server *server = calloc(1, sizeof *server);
+    if (!server)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory");
+    int r = uv_loop_init(&server->loop);
+    if (r < 0) {
+        free(server);
+        return dlx__fail(dlx__error_from_errno(-r), "event loop: %s", uv_strerror(r));
+    }
+    server->listener = (struct dlxd_listener){.fd = -1, .lock_fd = -1};
+    server->reserve_fd = open_reserve();
+    dlxd_broker_init(&server->broker, &server->loop, ram_bytes());
+    r = init_handles(server);
+    if (r == 0)
+        r = dlxd_listener_init(&server->listener, path);
+    if (r == 0)
+        r = dlxd_watch_new(&server->watch, &server->loop, server->listener.fd, DLXD_READABLE,
+                           on_connection, server);
+    if (r < 0) {
+        dlxd_server_free(server);
+        return r;
+    }
+    server->broker.socket_path = server->listener.path;
+    *ret = server;
+    return 0;
+}
+
+void dlxd_server_run(struct dlxd_server *server)
+{
+    dlxd_log(DLXD_LOG_NOTICE, "listening on %s", server->listener.path);
+    dlxd_notify("READY=1");
+    (void)uv_run(&server->loop, UV_RUN_DEFAULT);
+    dlxd_notify("STOPPING=1");
+    dlx_for_each (it, &server->broker.clients)
+        dlxd_client_disconnect(dlxd_container_of(it, struct dlxd_client, node), DLX_E_DISCONNECTED,
+                               "dlpackd is stopping");
+    dlxd_broker_settle(&server->broker);
+}

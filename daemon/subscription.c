@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/subscription.h"
+#include "common/error.h"
+#include "daemon/broker.h"
+#include "daemon/client.h"
+#include "daemon/dispatch.h"
+#include "daemon/link.h"
+#include "daemon/log.h"
+#include "daemon/publisher.h"
+#include "daemon/watch.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+static void on_events(void *data, int events)
+{
+    struct dlxd_subscription *subscription = data;
+    struct dlxd_broker *broker = subscription->broker;
+    if (events & DLXD_WRITABLE) {
+        subscription->blocked = false;
+        dlxd_watch_set(subscription->watch, DLXD_READABLE);
+        dlxd_subscription_mark(subscription);
+    }
+    if (events & DLXD_READABLE)
+        dlxd_dispatch_subscription(subscription);
+    dlxd_broker_settle(broker);
+}
+
+static void release(struct dlxd_subscription *subscription)
+{
+    dlxd_watch_free(subscription->watch);
+    dlx__close(subscription->fd);
+    dlxd_charge_deinit(&subscription->object_charge);
+    free(subscription);
+}
+
+int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *client,
+                          const char *topic, const struct dlxd_subscription_config *config,
+                          int *ret_fd)
+{
+    struct dlxd_registry *registry = &client->broker->registry;
+    dlx_cleanup(dlx__closep) int theirs = -1;
+    int pair[2];
+    struct dlxd_subscription *subscription = calloc(1, sizeof *subscription);
+    if (!subscription)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a subscription to %s", topic);
+    subscription->broker = client->broker;
+    subscription->client = client;
+    subscription->config = *config;
+    subscription->fd = -1;
+    dlxd_list_init(&subscription->links);
+    dlxd_list_init(&subscription->pending);
+    dlxd_list_init(&subscription->work);
+    (void)snprintf(subscription->topic_name, sizeof subscription->topic_name, "%s", topic);
+    int r = dlxd_charge_init(&subscription->object_charge, client->user, DLXD_OBJECTS, 1);
+    if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        r = dlx__fail_errno("subscription socket");
+    if (r == 0) {
+        subscription->fd = pair[0];
+        theirs = pair[1];
+        r = dlxd_watch_new(&subscription->watch, client->broker->loop, pair[0], DLXD_READABLE,
+                           on_events, subscription);
+    }
+    if (r == 0)
+        r = dlxd_registry_get(registry, topic, &subscription->topic);
+    if (r < 0) {
+        release(subscription);
+        return r;
+    }
+    dlxd_idmap_add(&registry->subscriptions, &subscription->by_id, ++registry->last_subscription);
+    dlxd_list_push_back(&subscription->topic->subscriptions, &subscription->by_topic);
+    dlxd_list_push_back(&client->subscriptions, &subscription->by_client);
+    *ret_fd = dlx__steal_fd(&theirs);
+    *ret = subscription;
+    return 0;
+}
+
+void dlxd_subscription_free(struct dlxd_subscription *subscription)
+{
+    if (!subscription)
+        return;
+    struct dlxd_registry *registry = &subscription->broker->registry;
+    subscription->doomed = true; /* ending links schedules nothing here */
+    dlx_for_each (it, &subscription->links)
+        dlxd_link_end(dlxd_container_of(it, struct dlxd_link, by_subscription));
+    dlxd_list_remove(&subscription->work);
+    dlxd_list_remove(&subscription->by_client);
+    dlxd_list_remove(&subscription->by_topic);
+    dlxd_registry_put(registry, subscription->topic);
+    dlxd_idmap_remove(&registry->subscriptions, &subscription->by_id);
+    release(subscription);
+}
+
+void dlxd_subscription_doom(struct dlxd_subscription *subscription)
+{
+    if (subscription->doomed)
+        return;
+    subscription->doomed = true;
+    dlxd_watch_set(subscription->watch, 0);
+    dlxd_list_remove(&subscription->work);
+    dlxd_list_push_back(&subscription->broker->doomed_subscriptions, &subscription->work);
+}
+
+struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uint64_t id)
+{
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&client->broker->registry.subscriptions, id);
+    if (node) {
+        struct dlxd_subscription *s = dlxd_container_of(node, struct dlxd_subscription, by_id);
+        if (s->client == client && !s->doomed)
+            return s;
+    }
+    (void)dlx__fail(DLX_E_NOT_FOUND, "%s (pid %d) has no subscription %" PRIu64, client->name,
+                    (int)client->pid, id);
+    return NULL;
+}
+
+int dlxd_subscription_fits(const struct dlxd_subscription *subscription,
+                           const struct dlxd_publisher *publisher)
+{
+    if (!subscription->config.reliable || publisher->config.on_full == 1)
+        return 0;
+    return dlx__fail(DLX_E_QOS,
+                     "subscriber %s (pid %d) asks for a reliable link to %s, publisher %s (pid %d) "
+                     "drops its oldest messages",
+                     subscription->client->name, (int)subscription->client->pid,
+                     subscription->topic_name, publisher->client->name, (int)publisher->pid);
+}
+
+int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n_offers)
+{
+    uint32_t n = 0;
+    dlx_for_each (it, &subscription->topic->publishers) {
+        struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
+        struct dlxd_link *link;
+        if (publisher->state != DLXD_PUBLISHER_OPEN)
+            continue;
+        int r = dlxd_subscription_fits(subscription, publisher);
+        if (r == 0)
+            r = dlxd_link_new(&link, subscription, publisher, false);
+        if (r < 0)
+            return r;
+        n++;
+    }
+    *ret_n_offers = n;
+    return 0;
+}
+
+void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher)
+{
+    dlx_for_each (it, &publisher->topic->subscriptions) {
+        struct dlxd_subscription *subscription =
+            dlxd_container_of(it, struct dlxd_subscription, by_topic);
+        struct dlxd_link *link;
+        if (subscription->doomed)
+            continue;
+        int r = dlxd_link_new(&link, subscription, publisher, true);
+        if (r < 0) {
+            dlxd_log(DLXD_LOG_ERROR, "%s", dlx__error_message());
+            continue;
+        }
+        r = dlxd_subscription_fits(subscription, publisher);
+        if (r < 0)
+            dlxd_link_fail(link, r, dlx__error_message());
+    }
+}
+
+uint32_t dlxd_subscription_credit(const struct dlxd_subscription *subscription)
+{
+    return DLXD_CREDIT - (subscription->n_fds_sent - subscription->n_fds_acked);
+}
+
+int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n)
+{
+    uint32_t outstanding = subscription->n_fds_sent - subscription->n_fds_acked;
+    if (n - subscription->n_fds_acked > outstanding)
+        return dlx__fail(DLX_E_PROTOCOL, "Ack of %u packets with fds, %u were sent", n,
+                         subscription->n_fds_sent);
+    subscription->n_fds_acked = n;
+    dlxd_subscription_mark(subscription);
+    return 0;
+}
+
+void dlxd_subscription_mark(struct dlxd_subscription *subscription)
+{
+    if (subscription->doomed || subscription->blocked || dlxd_list_linked(&subscription->work))
+        return;
+    dlxd_list_push_back(&subscription->broker->dirty, &subscription->work);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_SUBSCRIPTION_H
+#define DLXD_SUBSCRIPTION_H
+
+/* A subscription: its socket, its links, and the credit for packets with fds. */
+
+#include "common/topic.h"
+#include "daemon/idmap.h"
+#include "daemon/list.h"
+#include "daemon/user.h"
+
+/* Packets with fds that may be on their way on one subscription socket. */
+#define DLXD_CREDIT 4U
+
+struct dlxd_broker;
+struct dlxd_client;
+struct dlxd_publisher;
+struct dlxd_topic;
+struct dlxd_watch;
+
+struct dlxd_subscription_config {
+    uint32_t mode; /* 0 all, 1 latest */
+    uint32_t history;
+    uint32_t max_held;
+    bool reliable;
+};
+
+struct dlxd_subscription {
+    struct dlxd_idmap_node by_id;
+    struct dlxd_list by_topic;
+    struct dlxd_list by_client;
+    struct dlxd_list links;   /* in the order of their ids */
+    struct dlxd_list pending; /* links with a step to take: those without fds come first */
+    struct dlxd_list work;    /* in one of the broker's lists: dirty, stuck or doomed */
+    struct dlxd_broker *broker;
+    struct dlxd_client *client;
+    struct dlxd_topic *topic;
+    struct dlxd_subscription_config config;
+    char topic_name[DLX_TOPIC_SIZE_MAX + 1];
+
+    int fd; /* the daemon's end */
+    struct dlxd_watch *watch;
+    bool blocked; /* the socket is full: wait until it is writable */
+    bool doomed;
+    uint32_t n_fds_sent;  /* packets with fds, modulo 2^32 */
+    uint32_t n_fds_acked; /* likewise */
+
+    struct dlxd_charge object_charge;
+};
+
+/* Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. `ret_fd` is the subscriber's
+ * end and the caller's. */
+int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *client,
+                          const char *topic, const struct dlxd_subscription_config *config,
+                          int *ret_fd);
+/* Ends all its links. NULL is fine. */
+void dlxd_subscription_free(struct dlxd_subscription *subscription);
+/* The same, after the current handler: see broker.h. */
+void dlxd_subscription_doom(struct dlxd_subscription *subscription);
+
+/* The subscription of this client with this id, or NULL with DLX_E_NOT_FOUND's text set. */
+struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uint64_t id);
+
+/* 0, or DLX_E_QOS naming both: may this publisher serve this subscription? */
+int dlxd_subscription_fits(const struct dlxd_subscription *subscription,
+                           const struct dlxd_publisher *publisher);
+
+/*
+ * Make links: one to each publisher that is there, or from each subscription that is there. A
+ * publisher that does not fit: the subscriber that comes later fails (DLX_E_QOS), one that was there
+ * gets LinkFailed.
+ */
+int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n_offers);
+void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher);
+
+/* Packets with fds that may be sent now. */
+uint32_t dlxd_subscription_credit(const struct dlxd_subscription *subscription);
+/* Returns 0, or DLX_E_PROTOCOL when more is acknowledged than was sent. */
+int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n);
+/* It may have something to send. */
+void dlxd_subscription_mark(struct dlxd_subscription *subscription);
+
+static inline uint64_t dlxd_subscription_id(const struct dlxd_subscription *subscription)
+{
+    return subscription->by_id.id;
+}
+
+#endif

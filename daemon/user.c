@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/user.h"
+#include "common/error.h"
+#include <assert.h>
+#include <inttypes.h>
+
+static const char *const resource_names[DLXD_N_RESOURCES] = {
+    [DLXD_BYTES] = "bytes of shared memory",
+    [DLXD_CONNECTIONS] = "connections",
+    [DLXD_OBJECTS] = "publishers and subscriptions",
+    [DLXD_LINKS] = "links",
+};
+
+void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
+{
+    dlxd_list_init(&users->users);
+    users->all_bytes = 0;
+    users->all_bytes_max = ram_bytes / 4 * 3;
+    users->max[DLXD_BYTES] = ram_bytes / 2;
+    users->max[DLXD_CONNECTIONS] = 4096;
+    users->max[DLXD_OBJECTS] = 65536;
+    users->max[DLXD_LINKS] = 65536;
+}
+
+void dlxd_users_deinit(struct dlxd_users *users)
+{
+    assert(dlxd_list_empty(&users->users));
+    assert(users->all_bytes == 0);
+    (void)users;
+}
+
+int dlxd_users_get(struct dlxd_users *users, uid_t uid, struct dlxd_user **ret)
+{
+    dlx_for_each (it, &users->users) {
+        struct dlxd_user *user = dlxd_container_of(it, struct dlxd_user, node);
+        if (user->uid == uid) {
+            *ret = dlxd_user_ref(user);
+            return 0;
+        }
+    }
+    struct dlxd_user *user = calloc(1, sizeof *user);
+    if (!user)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for uid %u", (unsigned)uid);
+    user->users = users;
+    user->n_refs = 1;
+    user->uid = uid;
+    dlxd_list_init(&user->membership_pages);
+    dlxd_list_push_back(&users->users, &user->node);
+    *ret = user;
+    return 0;
+}
+
+struct dlxd_user *dlxd_user_ref(struct dlxd_user *user)
+{
+    user->n_refs++;
+    return user;
+}
+
+struct dlxd_user *dlxd_user_unref(struct dlxd_user *user)
+{
+    if (user && --user->n_refs == 0) {
+        for (int i = 0; i < DLXD_N_RESOURCES; i++)
+            assert(user->used[i] == 0);
+        assert(dlxd_list_empty(&user->membership_pages));
+        dlxd_list_remove(&user->node);
+        free(user);
+    }
+    return NULL;
+}
+
+int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
+                     enum dlxd_resource resource, uint64_t amount)
+{
+    struct dlxd_users *users = user->users;
+    uint64_t used = user->used[resource];
+    uint64_t max = users->max[resource];
+
+    assert(!charge->user);
+    if (amount > max || used > max - amount)
+        return dlx__fail(DLX_E_LIMIT,
+                         "uid %u asks for %" PRIu64 " %s, uses %" PRIu64 " and may have %" PRIu64,
+                         (unsigned)user->uid, amount, resource_names[resource], used, max);
+    if (resource == DLXD_BYTES) {
+        if (amount > users->all_bytes_max || users->all_bytes > users->all_bytes_max - amount)
+            return dlx__fail(DLX_E_LIMIT,
+                             "uid %u asks for %" PRIu64 " %s, all users together use %" PRIu64
+                             " and may have %" PRIu64,
+                             (unsigned)user->uid, amount, resource_names[resource],
+                             users->all_bytes, users->all_bytes_max);
+        users->all_bytes += amount;
+    }
+    user->used[resource] += amount;
+    charge->user = dlxd_user_ref(user);
+    charge->resource = resource;
+    charge->amount = amount;
+    return 0;
+}
+
+void dlxd_charge_deinit(struct dlxd_charge *charge)
+{
+    if (!charge->user)
+        return;
+    assert(charge->user->used[charge->resource] >= charge->amount);
+    charge->user->used[charge->resource] -= charge->amount;
+    if (charge->resource == DLXD_BYTES)
+        charge->user->users->all_bytes -= charge->amount;
+    charge->user = dlxd_user_unref(charge->user);
+    charge->amount = 0;
+}

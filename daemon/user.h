@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_USER_H
+#define DLXD_USER_H
+
+/*
+ * What each uid uses. Every object that costs something holds a charge on the user who pays for it;
+ * the charge goes with the object. No I/O here.
+ */
+
+#include "daemon/list.h"
+#include <sys/types.h>
+#include "common/util.h"
+
+enum dlxd_resource {
+    DLXD_BYTES, /* of shared memory */
+    DLXD_CONNECTIONS,
+    DLXD_OBJECTS, /* publishers and subscriptions */
+    DLXD_LINKS,
+    DLXD_N_RESOURCES,
+};
+
+struct dlxd_users {
+    struct dlxd_list users;
+    uint64_t max[DLXD_N_RESOURCES]; /* of one user */
+    uint64_t all_bytes;             /* of all users together */
+    uint64_t all_bytes_max;
+};
+
+struct dlxd_user {
+    struct dlxd_list node;
+    struct dlxd_users *users;
+    size_t n_refs;
+    uid_t uid;
+    uint64_t used[DLXD_N_RESOURCES];
+    struct dlxd_list membership_pages; /* see membership.h */
+};
+
+/* Holds a reference on the user. All zero: nothing is charged. */
+struct dlxd_charge {
+    struct dlxd_user *user;
+    enum dlxd_resource resource;
+    uint64_t amount;
+};
+
+/* Defaults: half of `ram_bytes` a user, three quarters for all. */
+void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes);
+/* No user is left. */
+void dlxd_users_deinit(struct dlxd_users *users);
+
+/* The user with this uid, referenced. DLX_E_NO_MEMORY. */
+int dlxd_users_get(struct dlxd_users *users, uid_t uid, struct dlxd_user **ret);
+struct dlxd_user *dlxd_user_ref(struct dlxd_user *user);
+/* Returns NULL; NULL is fine. */
+struct dlxd_user *dlxd_user_unref(struct dlxd_user *user);
+
+/* Returns 0, or DLX_E_LIMIT naming what is asked for, what is used and the limit. */
+int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
+                     enum dlxd_resource resource, uint64_t amount);
+/* Gives back what was charged, if anything. */
+void dlxd_charge_deinit(struct dlxd_charge *charge);
+
+#endif

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/validate.h"
+#include "common/error.h"
+#include "common/shm.h"
+#include "common/topic.h"
+#include "daemon/publisher.h"
+#include <inttypes.h>
+#include <string.h>
+
+int dlxd_validate_hello(const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__Hello *hello = packet->hello;
+    if (hello->major != DLX_PROTO_MAJOR)
+        return dlx__fail(
+            DLX_E_VERSION,
+            "protocol version %u.%u is not known: this daemon (%s) knows %u.0 to %u.%u",
+            hello->major, hello->minor, DLX_BUILD_VERSION, DLX_PROTO_MAJOR, DLX_PROTO_MAJOR,
+            DLX_PROTO_MINOR);
+    size_t size = strlen(hello->name);
+    if (size > DLXD_NAME_SIZE - 1)
+        return dlx__fail(DLX_E_INVALID, "client name of %zu bytes, at most %d are allowed", size,
+                         DLXD_NAME_SIZE - 1);
+    return 0;
+}
+
+int dlxd_validate_publisher_new(const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__PublisherNew *body = packet->publisher_new;
+    int r = dlx__topic_check(body->topic);
+    if (r < 0)
+        return r;
+    if (body->history < 1 || body->history > DLX_SHM_HISTORY_MAX)
+        return dlx__fail(DLX_E_INVALID, "publisher of %s: history of %u, from 1 to %u is possible",
+                         body->topic, body->history, DLX_SHM_HISTORY_MAX);
+    if (body->n_slots < body->history + 2 || body->n_slots > DLX_SHM_SLOTS_MAX)
+        return dlx__fail(DLX_E_INVALID,
+                         "publisher of %s: %u slots, from %u (history + 2) to %u are possible",
+                         body->topic, body->n_slots, body->history + 2, DLX_SHM_SLOTS_MAX);
+    if (body->on_full > 1)
+        return dlx__fail(DLX_E_INVALID,
+                         "publisher of %s: on_full is %u, 0 (drop oldest) or 1 (block) is possible",
+                         body->topic, body->on_full);
+    return 0;
+}
+
+int dlxd_validate_arena_new(const Dlx__Wire__Packet *packet)
+{
+    uint64_t size = packet->arena_new->arena_size;
+    if (size == 0 || size % DLX_PAGE != 0)
+        return dlx__fail(DLX_E_INVALID, "arena of %" PRIu64 " bytes, not a multiple of %u", size,
+                         DLX_PAGE);
+    if (size > DLX_SHM_ARENA_MAX)
+        return dlx__fail(DLX_E_LIMIT,
+                         "arena of %" PRIu64 " bytes, at most %" PRIu64 " are possible", size,
+                         DLX_SHM_ARENA_MAX);
+    return 0;
+}
+
+int dlxd_validate_subscribe(const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__Subscribe *body = packet->subscribe;
+    int r = dlx__topic_check(body->topic);
+    if (r < 0)
+        return r;
+    if (body->mode > 1)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: mode is %u, 0 (all) or 1 (latest) is possible",
+                         body->topic, body->mode);
+    if (body->mode == 1 && body->reliable)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: mode latest skips messages, so it cannot be reliable",
+                         body->topic);
+    if (body->history > DLX_SHM_HISTORY_MAX)
+        return dlx__fail(DLX_E_INVALID, "subscription to %s: history of %u, at most %u is possible",
+                         body->topic, body->history, DLX_SHM_HISTORY_MAX);
+    if (body->max_held < 1 || body->max_held > DLX_SHM_HELD_MAX)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: %u messages held, from 1 to %u are possible",
+                         body->topic, body->max_held, DLX_SHM_HELD_MAX);
+    return 0;
+}
+
+int dlxd_validate_list_publishers(const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__ListPublishers *body = packet->list_publishers;
+    int r = *body->topic ? dlx__topic_check(body->topic) : 0;
+    if (r == 0 && *body->after_topic)
+        r = dlx__topic_check(body->after_topic);
+    return r;
+}
