@@ -65,6 +65,18 @@ int dlx__error_from_errno(int err)
     }
 }
 
+/* Add ": <text>", cut at the end of the buffer. */
+static void append(const char *text)
+{
+    size_t used = strlen(message), left = sizeof message - used - 1;
+    size_t n = DLX_MIN(strlen(text), left > 2 ? left - 2 : 0);
+    if (n == 0)
+        return;
+    memcpy(message + used, ": ", 2);
+    memcpy(message + used + 2, text, n);
+    message[used + 2 + n] = '\0';
+}
+
 int dlx__fail(int code, const char *fmt, ...)
 {
     va_list ap;
@@ -80,11 +92,9 @@ int dlx__fail_errno(const char *fmt, ...)
     char reason[96];
     va_list ap;
     va_start(ap, fmt);
-    int n = vsnprintf(message, sizeof message, fmt, ap);
+    (void)vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
-    if (n >= 0 && (size_t)n < sizeof message)
-        (void)snprintf(message + n, sizeof message - (size_t)n, ": %s",
-                       strerror_r(err, reason, sizeof reason));
+    append(strerror_r(err, reason, sizeof reason));
     return dlx__error_from_errno(err);
 }
 
@@ -94,11 +104,9 @@ int dlx__fail_prefix(int code, const char *fmt, ...)
     memcpy(old, message, sizeof old);
     va_list ap;
     va_start(ap, fmt);
-    int n = vsnprintf(message, sizeof message, fmt, ap);
+    (void)vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
-    if (n >= 0 && (size_t)n < sizeof message)
-        (void)snprintf(message + n, sizeof message - (size_t)n, ": %s",
-                       old[0] ? old : dlx__error_text(code));
+    append(old[0] ? old : dlx__error_text(code));
     return code;
 }
 

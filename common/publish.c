@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/publish.h"
+#include "common/error.h"
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+int dlx__pub_init(struct dlx_pub *pub, struct dlx_shm_control *control, uint32_t n_slots,
+                  uint32_t history, bool gating, const struct dlx_shm_membership *membership,
+                  const struct dlx_pub_env *env, void *userdata)
+{
+    assert(n_slots > history && n_slots <= DLX_SHM_SLOTS_MAX);
+    uint32_t ring_size = dlx_shm_ring_size(n_slots);
+    *pub = (struct dlx_pub){
+        .control = control,
+        .ring = dlx_shm_ring(control),
+        .slots = dlx_shm_slots(control, n_slots),
+        .membership = membership,
+        .env = env,
+        .userdata = userdata,
+        .n_slots = n_slots,
+        .ring_mask = ring_size - 1,
+        .history = history,
+        .gating = gating,
+        .oldest = 1,
+        .n_free = n_slots,
+        .free = malloc(n_slots * sizeof *pub->free),
+        .slot_of = malloc(ring_size * sizeof *pub->slot_of),
+        .retired = malloc(n_slots * sizeof *pub->retired),
+    };
+    if (!pub->free || !pub->slot_of || !pub->retired) {
+        dlx__pub_deinit(pub);
+        return dlx__fail(DLX_E_NO_MEMORY, "state of %u slots", n_slots);
+    }
+    for (uint32_t i = 0; i < n_slots; i++)
+        pub->free[i] = i;
+    return 0;
+}
+
+void dlx__pub_deinit(struct dlx_pub *pub)
+{
+    for (uint32_t i = 0; i < pub->n_links; i++)
+        pub->env->link_gone(pub->userdata, pub->links[i]);
+    free(pub->free);
+    free(pub->slot_of);
+    free(pub->retired);
+    free(pub->links);
+    *pub = (struct dlx_pub){0};
+}
+
+/* ---- links --------------------------------------------------------------------------------- */
+
+int dlx__pub_link_add(struct dlx_pub *pub, struct dlx_pub_link *link)
+{
+    if (pub->n_links == pub->links_room) {
+        uint32_t room = pub->links_room ? pub->links_room * 2 : 4;
+        struct dlx_pub_link **links = realloc(pub->links, room * sizeof(struct dlx_pub_link *));
+        if (!links)
+            return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
+        pub->links = links;
+        pub->links_room = room;
+    }
+    pub->links[pub->n_links++] = link;
+    pub->joins_picked++;
+    return 0;
+}
+
+static void remove_link(struct dlx_pub *pub, uint32_t i)
+{
+    struct dlx_pub_link *link = pub->links[i];
+    pub->links[i] = pub->links[--pub->n_links];
+    pub->env->link_gone(pub->userdata, link);
+}
+
+bool dlx__pub_link_holds(const struct dlx_pub_link *link, uint64_t n)
+{
+    dlx_atomic_u64 *hold = (dlx_atomic_u64 *)(uintptr_t)link->page->hold;
+    for (uint32_t i = 0; i < link->max_held; i++)
+        if (dlx_load64_relaxed(&hold[i]) == n)
+            return true;
+    return false;
+}
+
+/* The membership line is the daemon's; const is the page's protection, the word is atomic. */
+static dlx_atomic_u64 *word(const dlx_atomic_u64 *w)
+{
+    return (dlx_atomic_u64 *)(uintptr_t)w;
+}
+
+static void ring_sleepers(struct dlx_pub *pub)
+{
+    for (uint32_t i = 0; i < pub->n_links; i++) {
+        struct dlx_pub_link *link = pub->links[i];
+        /* Partner: a subscriber raises its ticket, then loads head (and moved, and state). */
+        uint64_t ticket = dlx_load64_sc(link->ticket);
+        if (dlx_unlikely(ticket != link->rung)) {
+            link->rung = ticket;
+            pub->env->ring(pub->userdata, link);
+        }
+    }
+}
+
+void dlx__pub_read_membership(struct dlx_pub *pub)
+{
+    /* Partner: the daemon raises `joins` after it queued the link's packet, before the joiner may
+     * load `head`. So whoever loads our head from now on is seen here. */
+    uint64_t joins = dlx_load64_sc(word(&pub->membership->joins));
+    if (dlx_unlikely(joins != pub->joins_seen)) {
+        pub->joins_seen = joins;
+        pub->env->pick_up(pub->userdata);
+    } else if (dlx_unlikely(pub->joins_picked < pub->joins_seen)) {
+        /* A packet is still missing: look again, and wake who slept through what was published since. */
+        pub->env->pick_up(pub->userdata);
+        ring_sleepers(pub);
+    }
+    uint64_t leaves = dlx_load64_relaxed(word(&pub->membership->leaves));
+    if (dlx_unlikely(leaves != pub->leaves_seen)) {
+        pub->leaves_seen = leaves;
+        pub->env->look_for_dead(pub->userdata);
+    }
+}
+
+/* ---- reclaim ------------------------------------------------------------------------------- */
+
+static void push_free(struct dlx_pub *pub, uint32_t slot)
+{
+    uint32_t at = pub->free_first + pub->n_free;
+    pub->free[at >= pub->n_slots ? at - pub->n_slots : at] = slot;
+    pub->n_free++;
+}
+
+/* The newest message that every reliable link has passed. */
+static uint64_t passed_by_all(struct dlx_pub *pub)
+{
+    uint64_t passed = UINT64_MAX;
+    if (!pub->gating)
+        return passed;
+    if (pub->joins_picked < pub->joins_seen)
+        return 0; /* a link that we could not pick up: it may have passed nothing */
+    for (uint32_t i = 0; i < pub->n_links; i++) {
+        struct dlx_pub_link *link = pub->links[i];
+        if (!link->reliable || link->dead)
+            continue;
+        /* CLOSED is the greatest number: it has passed everything. A cursor ahead of head is a lie
+         * that hurts only the link itself. */
+        uint64_t cursor = dlx_load64_sc(word(&link->page->cursor));
+        passed = DLX_MIN(passed, cursor);
+    }
+    return passed;
+}
+
+/* The newest message that may be retired, given what reliable links have passed. */
+static uint64_t retirable_to(const struct dlx_pub *pub, uint64_t passed)
+{
+    uint64_t beyond_history = pub->head > pub->history ? pub->head - pub->history : 0;
+    return DLX_MIN(beyond_history, passed);
+}
+
+static void retire(struct dlx_pub *pub, uint64_t to, uint32_t max_retire)
+{
+    while (pub->oldest <= to && max_retire-- > 0) {
+        uint64_t n = pub->oldest++;
+        uint32_t slot = pub->slot_of[n & pub->ring_mask];
+        /* Partner: a taker stores its hold word, then loads gen. Either it sees 0 here and lets go,
+         * or free_unheld() below sees its hold word. */
+        dlx_store64_sc(&pub->slots[slot].gen, 0);
+        pub->retired[pub->n_retired++] = (struct dlx_pub_retired){.n = n, .slot = slot};
+    }
+}
+
+static void mark_held(struct dlx_pub *pub, uint64_t n)
+{
+    uint32_t low = 0, high = pub->n_retired;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (pub->retired[middle].n < n)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low < pub->n_retired && pub->retired[low].n == n)
+        pub->retired[low].held = true;
+}
+
+/* Mark what live links hold, let closed links that hold nothing go, and free the rest. */
+static uint32_t free_unheld(struct dlx_pub *pub)
+{
+    if (pub->joins_picked < pub->joins_seen)
+        return 0; /* somebody whose page we do not see may hold anything */
+
+    for (uint32_t i = 0; i < pub->n_retired; i++)
+        pub->retired[i].held = false;
+    for (uint32_t i = pub->n_links; i-- > 0;) {
+        struct dlx_pub_link *link = pub->links[i];
+        if (link->dead) {
+            remove_link(pub, i);
+            continue;
+        }
+        /* Before the hold words: a closed subscription takes no more. */
+        bool closed = dlx_load64_sc(word(&link->page->cursor)) == DLX_SHM_CURSOR_CLOSED;
+        bool holds = false;
+        for (uint32_t k = 0; k < link->max_held; k++) {
+            uint64_t n = dlx_load64_sc(word(&link->page->hold[k]));
+            if (n) {
+                holds = true;
+                mark_held(pub, n);
+            }
+        }
+        if (closed && !holds)
+            remove_link(pub, i);
+    }
+
+    uint32_t kept = 0, freed = 0;
+    for (uint32_t i = 0; i < pub->n_retired; i++) {
+        struct dlx_pub_retired retired = pub->retired[i];
+        if (retired.held) {
+            pub->retired[kept++] = retired;
+            continue;
+        }
+        push_free(pub, retired.slot);
+        freed++;
+        pub->env->slot_freed(pub->userdata, retired.slot);
+    }
+    pub->n_retired = kept;
+    return freed;
+}
+
+uint32_t dlx__pub_retirable(struct dlx_pub *pub)
+{
+    uint64_t to = retirable_to(pub, passed_by_all(pub));
+    return to >= pub->oldest ? (uint32_t)(to - pub->oldest + 1) : 0;
+}
+
+uint32_t dlx__pub_reclaim(struct dlx_pub *pub, uint32_t max_retire)
+{
+    dlx__pub_read_membership(pub);
+    /* Cursors before retiring: a link that has passed a message holds it by a hold word, if at all,
+     * and that is looked at after. The other order loses messages (tests/model, ASWRITTEN). */
+    retire(pub, retirable_to(pub, passed_by_all(pub)), max_retire);
+    dlx__pub_read_membership(pub);
+    return free_unheld(pub);
+}
+
+int dlx__pub_slot(struct dlx_pub *pub, uint32_t *ret_slot)
+{
+    if (dlx_unlikely(pub->n_free == 0)) {
+        /* A part at a time, the oldest first: what is retired is lost to whoever is a little
+         * behind, and one pass over the hold words is dear for a single slot. */
+        uint32_t batch = DLX_MAX(pub->n_slots / 4, 1U);
+        bool looked = false;
+        while (dlx__pub_reclaim(pub, batch) == 0) {
+            if (dlx__pub_retirable(pub) > 0)
+                continue;
+            if (looked)
+                return DLX_E_FULL;
+            pub->env->look_for_dead(pub->userdata);
+            looked = true;
+        }
+    }
+    *ret_slot = pub->free[pub->free_first];
+    return 0;
+}
+
+void dlx__pub_set_blocked(struct dlx_pub *pub, bool blocked)
+{
+    /* Partner: who clears a hold word or moves a cursor loads `blocked` after. Either it sees this
+     * store and rings, or the reclaim that follows sees its room. */
+    dlx_store32_sc(&pub->control->blocked, blocked);
+}
+
+/* ---- publish ------------------------------------------------------------------------------- */
+
+uint64_t dlx__pub_commit(struct dlx_pub *pub, uint32_t slot)
+{
+    assert(pub->n_free > 0 && pub->free[pub->free_first] == slot);
+    pub->free_first = pub->free_first + 1 == pub->n_slots ? 0 : pub->free_first + 1;
+    pub->n_free--;
+
+    uint64_t n = ++pub->head;
+    uint32_t at = (uint32_t)n & pub->ring_mask;
+    pub->slot_of[at] = slot;
+    /* Release: the records are there for whoever reads n in gen. The slot was free, so no taker's
+     * hold depends on this store's place in the total order. */
+    dlx_store64_release(&pub->slots[slot].gen, n);
+    dlx_store32_relaxed(&pub->ring[at], slot);
+    dlx_store32_relaxed(&pub->control->newest_slot, slot);
+    dlx_store64_sc(&pub->control->head, n); /* publishes gen and the ring entry */
+
+    dlx__pub_read_membership(pub);
+    ring_sleepers(pub);
+
+    /* Own the next slot's lines before they are needed: a reader had them last. */
+    if (pub->n_free > 0) {
+        struct dlx_shm_slot *next = &pub->slots[pub->free[pub->free_first]];
+        __builtin_prefetch(next, 1);
+        __builtin_prefetch(next->shape, 1);
+    }
+    return n;
+}
+
+void dlx__pub_close(struct dlx_pub *pub)
+{
+    dlx_store32_sc(&pub->control->state, DLX_SHM_STATE_CLOSED);
+    dlx__pub_read_membership(pub); /* who joined since the last message may be asleep by now */
+    ring_sleepers(pub);
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/take.h"
+#include "common/error.h"
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+/* The publisher's words: const is the page's protection, they change all the same. */
+static dlx_atomic_u64 *word64(const dlx_atomic_u64 *w)
+{
+    return (dlx_atomic_u64 *)(uintptr_t)w;
+}
+
+static dlx_atomic_u32 *word32(const dlx_atomic_u32 *w)
+{
+    return (dlx_atomic_u32 *)(uintptr_t)w;
+}
+
+void dlx__take_init(struct dlx_take *take, const struct dlx_shm_control *control, uint32_t n_slots,
+                    struct dlx_shm_link *page, uint32_t link_index, uint32_t max_held, bool latest,
+                    bool reliable, const struct dlx_take_env *env, void *userdata)
+{
+    assert(n_slots > 0 && n_slots <= DLX_SHM_SLOTS_MAX && max_held > 0 && !(latest && reliable));
+    *take = (struct dlx_take){
+        .control = control,
+        .ring = dlx_shm_ring(control),
+        .slots = dlx_shm_slots(control, n_slots),
+        .page = page,
+        .ticket = dlx_shm_ticket(page, link_index),
+        .env = env,
+        .userdata = userdata,
+        .n_slots = n_slots,
+        .ring_mask = dlx_shm_ring_size(n_slots) - 1,
+        .max_held = max_held,
+        .latest = latest,
+        .reliable = reliable,
+    };
+}
+
+/* After every store that may unblock the publisher. */
+static void ring_if_blocked(struct dlx_take *take)
+{
+    /* Partner: dlx__pub_set_blocked(), then reclaim. */
+    if (dlx_unlikely(dlx_load32_sc(word32(&take->control->blocked))))
+        take->env->ring(take->userdata);
+}
+
+static void set_cursor(struct dlx_take *take, uint64_t n)
+{
+    take->cursor = n;
+    if (take->reliable) {
+        /* Partner: passed_by_all(). The hold word was stored before. */
+        dlx_store64_sc(&take->page->cursor, n);
+        ring_if_blocked(take);
+    } else {
+        dlx_store64_relaxed(&take->page->cursor, n); /* for reports only */
+    }
+}
+
+void dlx__take_start(struct dlx_take *take, uint32_t history, bool from_start)
+{
+    uint64_t head = dlx_load64_sc(word64(&take->control->head));
+    uint64_t back = from_start ? head : DLX_MIN(head, (uint64_t)history);
+    take->cursor = head - back;
+    dlx_store64_sc(&take->page->cursor, take->cursor);
+    ring_if_blocked(take);
+}
+
+/* ---- hold words ---------------------------------------------------------------------------- */
+
+static bool find_hold(struct dlx_take *take, uint32_t *ret)
+{
+    for (uint32_t i = 0; i < take->max_held; i++) {
+        uint32_t at = take->next_hold;
+        take->next_hold = at + 1 == take->max_held ? 0 : at + 1;
+        /* Acquire: whoever released it is done with the payload, and with the word. */
+        if (dlx_load64_acquire(&take->page->hold[at]) == 0) {
+            *ret = at;
+            return true;
+        }
+    }
+    return false;
+}
+
+void dlx__take_release(struct dlx_take *take, uint32_t hold)
+{
+    assert(hold < take->max_held);
+    /* Partner: free_unheld() loads it, and then lets the payload be written again. */
+    dlx_store64_sc(&take->page->hold[hold], 0);
+    ring_if_blocked(take);
+}
+
+uint32_t dlx__take_n_held(struct dlx_take *take)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < take->max_held; i++)
+        n += dlx_load64_relaxed(&take->page->hold[i]) != 0;
+    return n;
+}
+
+/* ---- take ---------------------------------------------------------------------------------- */
+
+static int nothing_there(struct dlx_take *take)
+{
+    /* Closed is stored after the last head: look at head again before believing it. */
+    if (dlx_unlikely(dlx_load32_sc(word32(&take->control->state)) == DLX_SHM_STATE_CLOSED) &&
+        dlx_load64_sc(word64(&take->control->head)) == take->cursor)
+        return DLX_E_PUBLISHER_GONE;
+    return DLX_E_EMPTY;
+}
+
+/* Does this slot hold message n? The hold word must be stored before. */
+static bool slot_has(struct dlx_take *take, uint32_t slot, uint64_t n)
+{
+    /* Partner: retire() stores gen = 0, then loads hold words. */
+    return slot < take->n_slots && dlx_load64_sc(word64(&take->slots[slot].gen)) == n;
+}
+
+/* The slot of message n. The ring is the truth; for the newest message there is a shorter way, which
+ * may be stale. An index out of range names no slot, so it is the same as a message that is gone. */
+static bool find_slot(struct dlx_take *take, uint64_t n, uint64_t head, uint32_t *ret)
+{
+    uint32_t slot;
+    if (n == head) {
+        slot = dlx_load32_relaxed(word32(&take->control->newest_slot));
+        if (dlx_likely(slot_has(take, slot, n))) {
+            *ret = slot;
+            return true;
+        }
+    }
+    slot = dlx_load32_relaxed(word32(&take->ring[n & take->ring_mask]));
+    *ret = slot;
+    return slot_has(take, slot, n);
+}
+
+static int copy_slot(struct dlx_take *take, uint32_t index, struct dlx_taken *ret)
+{
+    const struct dlx_shm_slot *slot = &take->slots[index];
+    ret->time_ns = slot->time_ns;
+    ret->n_tensors = slot->n_tensors;
+    ret->flags = slot->flags;
+    /* Once each: from here on only the private copy is looked at. */
+    __asm__ volatile("" ::: "memory");
+    if (ret->n_tensors == 0 || ret->n_tensors > DLX_SHM_TENSORS_MAX)
+        return dlx__fail(DLX_E_BAD_PEER, "message %" PRIu64 " claims %u tensors", ret->n,
+                         ret->n_tensors);
+    if (ret->flags & ~DLX_SHM_SLOT_FLAGS_ALL)
+        return dlx__fail(DLX_E_BAD_PEER, "message %" PRIu64 " has unknown flags %#x", ret->n,
+                         ret->flags);
+    if (ret->flags & DLX_SHM_SLOT_MANIFEST) {
+        ret->manifest_offset = slot->manifest_offset;
+        ret->manifest_size = slot->manifest_size;
+        ret->manifest_arena = slot->manifest_arena;
+        __asm__ volatile("" ::: "memory");
+        return 0;
+    }
+    memcpy(&ret->record, &slot->record, sizeof ret->record);
+    __asm__ volatile("" ::: "memory");
+    if (ret->n_tensors != 1 || ret->record.ndim > DLX_SHM_NDIM_INLINE)
+        return dlx__fail(DLX_E_BAD_PEER,
+                         "message %" PRIu64 " claims %u tensors of %u dimensions in its slot",
+                         ret->n, ret->n_tensors, ret->record.ndim);
+    for (uint32_t i = 0; i < ret->record.ndim; i++)
+        ret->shape[i] = slot->shape[i];
+    if (!(ret->record.flags & DLX_SHM_RECORD_ROW_MAJOR))
+        for (uint32_t i = 0; i < ret->record.ndim; i++)
+            ret->strides[i] = slot->strides[i];
+    __asm__ volatile("" ::: "memory");
+    return 0;
+}
+
+/* Which message is next, given head > cursor; what is passed over is counted. */
+static uint64_t choose(struct dlx_take *take, uint64_t head)
+{
+    uint64_t n = take->cursor + 1;
+    if (take->latest && head > n) {
+        take->skipped += head - n;
+        dlx_store64_relaxed(&take->page->skipped, take->skipped);
+        n = head;
+    } else if (!take->reliable && head - n > take->ring_mask) {
+        uint64_t first = head - take->ring_mask; /* older ring entries are overwritten */
+        take->lost += first - n;
+        dlx_store64_relaxed(&take->page->lost, take->lost);
+        n = first;
+    }
+    return n;
+}
+
+/* The message was overwritten. Who only wants the newest has lost nothing: a newer one is there. */
+static void count_gone(struct dlx_take *take)
+{
+    if (take->latest)
+        dlx_store64_relaxed(&take->page->skipped, ++take->skipped);
+    else
+        dlx_store64_relaxed(&take->page->lost, ++take->lost);
+}
+
+int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
+{
+    uint64_t before = take->cursor;
+    for (;;) {
+        uint64_t head = dlx_load64_acquire(word64(&take->control->head));
+        if (head == take->cursor)
+            return nothing_there(take);
+        if (dlx_unlikely(head < take->cursor || head == DLX_SHM_CURSOR_CLOSED))
+            return dlx__fail(DLX_E_BAD_PEER, "head went from %" PRIu64 " to %" PRIu64,
+                             take->cursor, head);
+        uint32_t hold, slot;
+        if (dlx_unlikely(!find_hold(take, &hold)))
+            return dlx__fail(DLX_E_TOO_MANY_HELD,
+                             "%u messages are held, the limit of this subscription (max_held): "
+                             "release some first",
+                             take->max_held);
+        uint64_t n = choose(take, head);
+
+        dlx_store64_sc(&take->page->hold[hold], n);
+        if (dlx_unlikely(!find_slot(take, n, head, &slot))) {
+            dlx__take_release(take, hold); /* rings: the publisher may wait for this very word */
+            count_gone(take);
+            set_cursor(take, n);
+            continue;
+        }
+        ret->n = n;
+        ret->hold = hold;
+        ret->gap = n - before - 1;
+        int r = copy_slot(take, slot, ret);
+        set_cursor(take, n);
+        if (dlx_unlikely(r < 0)) {
+            dlx__take_release(take, hold);
+            return r;
+        }
+        take->taken++;
+        dlx_store64_relaxed(&take->page->taken, take->taken);
+        return 0;
+    }
+}
+
+/* ---- sleep and leave ----------------------------------------------------------------------- */
+
+bool dlx__take_arm(struct dlx_take *take)
+{
+    /* Partner: ring_sleepers(), after head, moved or state was stored. */
+    dlx_store64_sc(take->ticket, ++take->sleep_ticket);
+    return dlx_load64_sc(word64(&take->control->head)) == take->cursor &&
+           dlx_load32_sc(word32(&take->control->state)) == DLX_SHM_STATE_OPEN;
+}
+
+void dlx__take_close(struct dlx_take *take)
+{
+    dlx_store64_sc(&take->page->cursor, DLX_SHM_CURSOR_CLOSED);
+    ring_if_blocked(take);
+}

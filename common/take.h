@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_COMMON_TAKE_H
+#define DLX_COMMON_TAKE_H
+
+/*
+ * The subscriber's half of the data plane: take, hold, release, sleep, as plain code. common/publish.h
+ * is the other half. Nothing that the publisher wrote is believed: words are loaded once and checked.
+ *
+ * One thread at a time, but dlx__take_release() may be called by any thread at any time.
+ */
+
+#include "common/shm.h"
+
+struct dlx_take_env {
+    /* Wake the publisher: it waits for room. Called by any thread that releases. */
+    void (*ring)(void *userdata);
+};
+
+struct dlx_take {
+    const struct dlx_shm_control *control;
+    const dlx_atomic_u32 *ring;
+    const struct dlx_shm_slot *slots;
+    struct dlx_shm_link *page;
+    dlx_atomic_u64 *ticket;
+    const struct dlx_take_env *env;
+    void *userdata;
+
+    uint32_t n_slots;
+    uint32_t ring_mask;
+    uint32_t max_held;
+    uint32_t next_hold; /* where to look for a free hold word first */
+    bool latest;
+    bool reliable;
+    uint64_t cursor; /* the last message passed */
+    uint64_t sleep_ticket;
+
+    /* Counters, copied to the page's report lines. */
+    uint64_t taken;
+    uint64_t skipped;
+    uint64_t lost;
+};
+
+/* A message that is held: a private copy of what its slot said, not yet checked against arenas. */
+struct dlx_taken {
+    uint64_t n;
+    uint64_t gap; /* messages between the one taken before and this one */
+    uint64_t time_ns;
+    uint32_t hold; /* index of the hold word: for dlx__take_release() */
+    uint32_t n_tensors;
+    uint32_t flags;                 /* enum dlx_shm_slot_flags */
+    struct dlx_shm_record record;   /* unless flags has MANIFEST */
+    uint64_t manifest_offset;       /* if it has */
+    uint64_t manifest_size;
+    uint32_t manifest_arena;
+    int64_t shape[DLX_SHM_NDIM_INLINE];   /* record.ndim of them */
+    int64_t strides[DLX_SHM_NDIM_INLINE]; /* likewise, unless ROW_MAJOR */
+};
+
+/* Begin on a zeroed link page. `latest` and `reliable` exclude each other. */
+void dlx__take_init(struct dlx_take *take, const struct dlx_shm_control *control, uint32_t n_slots,
+                    struct dlx_shm_link *page, uint32_t link_index, uint32_t max_held, bool latest,
+                    bool reliable, const struct dlx_take_env *env, void *userdata);
+
+/*
+ * The first cursor: with up to `history` messages that are there already, or from message 1 if
+ * `from_start`.
+ */
+void dlx__take_start(struct dlx_take *take, uint32_t history, bool from_start);
+
+/*
+ * Take the next message. Returns 0; DLX_E_EMPTY; DLX_E_TOO_MANY_HELD; DLX_E_PUBLISHER_GONE (it closed,
+ * and everything was taken); DLX_E_BAD_PEER (values that cannot be; the thread's message tells which).
+ * On any error nothing is held.
+ */
+int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret);
+
+/* Let go of a held message. Any thread. */
+void dlx__take_release(struct dlx_take *take, uint32_t hold);
+
+/* Is there something that dlx__take_next() would not call EMPTY? One load: for busy waiting. */
+static inline bool dlx__take_pending(struct dlx_take *take)
+{
+    dlx_atomic_u64 *head = (dlx_atomic_u64 *)(uintptr_t)&take->control->head;
+    return dlx_load64_relaxed(head) != take->cursor;
+}
+
+/*
+ * Before sleeping: ask for a bell. Returns true if there is still nothing, so sleeping is safe.
+ */
+bool dlx__take_arm(struct dlx_take *take);
+
+/* Leave: takes no more; what is held stays held. */
+void dlx__take_close(struct dlx_take *take);
+
+/* Held now. */
+uint32_t dlx__take_n_held(struct dlx_take *take);
+
+#endif

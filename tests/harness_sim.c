@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/harness_sim.h"
+#include <assert.h>
+#include <stdlib.h>
+#include <ucontext.h>
+
+#define STACK_SIZE (128U * 1024)
+
+struct sim_process {
+    ucontext_t context;
+    void (*main)(void *);
+    void *userdata;
+    const uint64_t *ready; /* waits until this is not 0 */
+    char *stack;
+    bool ended;
+};
+
+struct sim {
+    uint64_t state;
+    uint64_t steps;
+    ucontext_t scheduler;
+    struct sim_process processes[SIM_PROCESSES_MAX];
+    int n;
+    int current;
+    bool running;
+};
+
+static struct sim *active;
+
+static uint64_t next_random(struct sim *sim)
+{
+    /* splitmix64 */
+    uint64_t z = (sim->state += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+struct sim *sim_new(uint64_t seed)
+{
+    struct sim *sim = calloc(1, sizeof *sim);
+    assert(sim);
+    sim->state = seed;
+    sim->current = -1;
+    return sim;
+}
+
+struct sim *sim_free(struct sim *sim)
+{
+    if (sim)
+        for (int i = 0; i < sim->n; i++)
+            free(sim->processes[i].stack);
+    active = NULL;
+    free(sim);
+    return NULL;
+}
+
+static void enter(void)
+{
+    struct sim_process *p = &active->processes[active->current];
+    p->main(p->userdata);
+    p->ended = true;
+    swapcontext(&p->context, &active->scheduler);
+}
+
+int sim_spawn(struct sim *sim, void (*main)(void *), void *userdata)
+{
+    assert(sim->n < SIM_PROCESSES_MAX);
+    struct sim_process *p = &sim->processes[sim->n];
+    p->main = main;
+    p->userdata = userdata;
+    p->stack = malloc(STACK_SIZE);
+    assert(p->stack);
+    getcontext(&p->context);
+    p->context.uc_stack.ss_sp = p->stack;
+    p->context.uc_stack.ss_size = STACK_SIZE;
+    p->context.uc_link = NULL;
+    makecontext(&p->context, enter, 0);
+    return sim->n++;
+}
+
+bool sim_run(struct sim *sim)
+{
+    bool ok = true;
+    active = sim;
+    sim->running = true;
+    for (;;) {
+        int runnable[SIM_PROCESSES_MAX], n = 0, left = 0;
+        for (int i = 0; i < sim->n; i++) {
+            struct sim_process *p = &sim->processes[i];
+            if (p->ended)
+                continue;
+            left++;
+            if (!p->ready || *p->ready)
+                runnable[n++] = i;
+        }
+        if (n == 0 || sim->steps == SIM_STEPS_MAX) {
+            ok = left == 0;
+            break;
+        }
+        sim->current = runnable[next_random(sim) % (uint64_t)n];
+        sim->processes[sim->current].ready = NULL;
+        sim->steps++;
+        swapcontext(&sim->scheduler, &sim->processes[sim->current].context);
+    }
+    sim->running = false;
+    return ok;
+}
+
+uint32_t sim_random(uint32_t below)
+{
+    return (uint32_t)(next_random(active) % below);
+}
+
+void sim_yield(void)
+{
+    swapcontext(&active->processes[active->current].context, &active->scheduler);
+}
+
+void sim_wait(const uint64_t *ready)
+{
+    active->processes[active->current].ready = ready;
+    sim_yield();
+}
+
+void sim_kill(int i)
+{
+    active->processes[i].ended = true;
+    if (i == active->current)
+        sim_yield();
+}
+
+bool sim_killed(int i)
+{
+    return active->processes[i].ended;
+}
+
+void dlx_sim_step(const volatile void *word);
+
+void dlx_sim_step(const volatile void *word)
+{
+    (void)word;
+    if (active && active->running)
+        sim_yield();
+}
