@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/harness_broker.h"
+#include "daemon/dispatch.h"
+#include <check.h>
+#include <sys/socket.h>
+
+void dlx_test_broker_init(struct dlx_test_broker *test, uint64_t ram_bytes)
+{
+    ck_assert_int_eq(uv_loop_init(&test->loop), 0);
+    dlxd_broker_init(&test->broker, &test->loop, ram_bytes);
+}
+
+void dlx_test_broker_run(struct dlx_test_broker *test)
+{
+    (void)uv_run(&test->loop, UV_RUN_NOWAIT);
+}
+
+void dlx_test_broker_deinit(struct dlx_test_broker *test)
+{
+    dlx_for_each (it, &test->broker.clients)
+        dlxd_client_free(dlxd_container_of(it, struct dlxd_client, node));
+    dlxd_broker_settle(&test->broker);
+    ck_assert_uint_eq(test->broker.users.all_bytes, 0);
+    ck_assert_uint_eq(test->broker.n_clients, 0);
+    ck_assert_uint_eq(test->broker.n_greeting, 0);
+    ck_assert_uint_eq(test->broker.n_refused, 0);
+    dlxd_broker_deinit(&test->broker);
+    (void)uv_run(&test->loop, UV_RUN_DEFAULT);
+    ck_assert_int_eq(uv_loop_close(&test->loop), 0);
+}
+
+struct dlxd_client *dlx_test_broker_client(struct dlx_test_broker *test, uint32_t max_links,
+                                           int *ret_fd)
+{
+    struct dlxd_client *client;
+    int pair[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
+                     0);
+    ck_assert_int_eq(dlxd_client_new(&client, &test->broker, pair[0]), 0);
+    if (max_links > 0)
+        dlxd_client_greet(client, "test", max_links);
+    *ret_fd = pair[1];
+    return client;
+}
+
+void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,
+                             void *message, uint32_t serial)
+{
+    static uint8_t data[DLX_PACKET_SIZE_MAX];
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    packet.serial = serial;
+    packet.body_case = body;
+    packet.ok = message;
+    ck_assert_uint_le(dlx__wire__packet__get_packed_size(&packet), sizeof data);
+    dlxd_dispatch_client_bytes(client, data, dlx__wire__packet__pack(&packet, data));
+}

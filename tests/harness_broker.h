@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_TESTS_HARNESS_BROKER_H
+#define DLX_TESTS_HARNESS_BROKER_H
+
+/* A broker inside the test's own process, with clients on socket pairs. */
+
+#include "common/proto.h"
+#include "daemon/broker.h"
+#include "daemon/client.h"
+#include <uv.h>
+
+struct dlx_test_broker {
+    uv_loop_t loop;
+    struct dlxd_broker broker;
+};
+
+void dlx_test_broker_init(struct dlx_test_broker *test, uint64_t ram_bytes);
+/* Frees the clients, and checks that nothing is left. */
+void dlx_test_broker_deinit(struct dlx_test_broker *test);
+/* Handle what is readable and writable now. */
+void dlx_test_broker_run(struct dlx_test_broker *test);
+
+/* A client, which has said Hello if it is to have links; `ret_fd` is its own end. */
+struct dlxd_client *dlx_test_broker_client(struct dlx_test_broker *test, uint32_t max_links,
+                                           int *ret_fd);
+/* Hand it a packet, without a socket. */
+void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,
+                             void *message, uint32_t serial);
+
+#endif

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Registry, charges, access, membership: the parts of the daemon that do no I/O on sockets. */
+#include "common/error.h"
+#include "common/memory.h"
+#include "common/shm.h"
+#include "daemon/access.h"
+#include "daemon/idmap.h"
+#include "daemon/membership.h"
+#include "daemon/registry.h"
+#include "daemon/user.h"
+#include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- idmap --------------------------------------------------------------------------------- */
+
+START_TEST(objects_are_found_by_id_until_removed)
+{
+    enum { N = 5000 };
+    static struct dlxd_idmap_node nodes[N];
+    struct dlxd_idmap map;
+    dlxd_idmap_init(&map);
+    ck_assert_ptr_null(dlxd_idmap_find(&map, 1));
+    for (uint64_t i = 0; i < N; i++)
+        dlxd_idmap_add(&map, &nodes[i], i + 1);
+    for (uint64_t i = 0; i < N; i++)
+        ck_assert_ptr_eq(dlxd_idmap_find(&map, i + 1), &nodes[i]);
+    ck_assert_ptr_null(dlxd_idmap_find(&map, 0));
+    ck_assert_ptr_null(dlxd_idmap_find(&map, N + 1));
+    for (uint64_t i = 0; i < N; i += 2)
+        dlxd_idmap_remove(&map, &nodes[i]);
+    dlxd_idmap_remove(&map, &nodes[0]); /* again: ignored */
+    for (uint64_t i = 0; i < N; i++)
+        ck_assert_ptr_eq(dlxd_idmap_find(&map, i + 1), i % 2 ? &nodes[i] : NULL);
+    for (uint64_t i = 1; i < N; i += 2)
+        dlxd_idmap_remove(&map, &nodes[i]);
+    dlxd_idmap_deinit(&map);
+}
+END_TEST
+
+/* ---- registry ------------------------------------------------------------------------------ */
+
+START_TEST(topics_are_sorted_found_and_go_with_their_last_user)
+{
+    static const char *const names[] = {"m", "a/b", "z", "a", "a/b/c", "M", "a-b"};
+    struct dlxd_registry registry;
+    struct dlxd_topic *topic;
+    struct dlxd_topic *again;
+    struct dlxd_list member;
+    dlxd_registry_init(&registry);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(names); i++) {
+        ck_assert_ptr_null(dlxd_registry_find(&registry, names[i]));
+        ck_assert_int_eq(dlxd_registry_get(&registry, names[i], &topic), 0);
+        ck_assert_int_eq(dlxd_registry_get(&registry, names[i], &again), 0);
+        ck_assert_ptr_eq(topic, again);
+        ck_assert_ptr_eq(dlxd_registry_find(&registry, names[i]), topic);
+    }
+    ck_assert_uint_eq(registry.n_topics, DLX_ARRAY_SIZE(names));
+    for (size_t i = 1; i < registry.n_topics; i++)
+        ck_assert_int_lt(strcmp(registry.topics[i - 1]->name, registry.topics[i]->name), 0);
+    ck_assert_uint_eq(dlxd_registry_lower_bound(&registry, ""), 0);
+    ck_assert_uint_eq(dlxd_registry_lower_bound(&registry, "zz"), registry.n_topics);
+
+    dlxd_list_init(&member);
+    dlxd_list_push_back(&topic->subscriptions, &member);
+    dlxd_registry_put(&registry, topic);
+    ck_assert_ptr_eq(dlxd_registry_find(&registry, "a-b"), topic);
+    dlxd_list_remove(&member);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(names); i++)
+        dlxd_registry_put(&registry, dlxd_registry_find(&registry, names[i]));
+    dlxd_registry_put(&registry, NULL);
+    ck_assert_uint_eq(registry.n_topics, 0);
+    dlxd_registry_deinit(&registry);
+}
+END_TEST
+
+START_TEST(many_topics)
+{
+    enum { N = 10000 };
+    struct dlxd_registry registry;
+    struct dlxd_topic *topic;
+    char name[32];
+    dlxd_registry_init(&registry);
+    for (int i = 0; i < N; i++) {
+        (void)snprintf(name, sizeof name, "t/%d", (i * 7919) % N);
+        ck_assert_int_eq(dlxd_registry_get(&registry, name, &topic), 0);
+    }
+    ck_assert_uint_eq(registry.n_topics, N);
+    while (registry.n_topics > 0)
+        dlxd_registry_put(&registry, registry.topics[registry.n_topics / 2]);
+    dlxd_registry_deinit(&registry);
+}
+END_TEST
+
+/* ---- charges ------------------------------------------------------------------------------- */
+
+START_TEST(charges_are_limited_and_come_back)
+{
+    struct dlxd_users users;
+    struct dlxd_user *user;
+    struct dlxd_user *same;
+    struct dlxd_charge a = {.user = NULL};
+    struct dlxd_charge b = {.user = NULL};
+    dlxd_users_init(&users, 1000);
+    ck_assert_int_eq(dlxd_users_get(&users, 7, &user), 0);
+    ck_assert_int_eq(dlxd_users_get(&users, 7, &same), 0);
+    ck_assert_ptr_eq(user, same);
+    ck_assert_int_eq(dlxd_charge_init(&a, user, DLXD_BYTES, 400), 0);
+    ck_assert_int_eq(dlxd_charge_init(&b, user, DLXD_BYTES, 101), DLX_E_LIMIT);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "uid 7 asks for 101 bytes"));
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "uses 400 and may have 500"));
+    ck_assert_int_eq(dlxd_charge_init(&b, user, DLXD_BYTES, UINT64_MAX), DLX_E_LIMIT);
+    ck_assert_int_eq(dlxd_charge_init(&b, user, DLXD_BYTES, 100), 0);
+    dlxd_charge_deinit(&b);
+    dlxd_charge_deinit(&b); /* nothing is charged: nothing happens */
+    ck_assert_uint_eq(user->used[DLXD_BYTES], 400);
+    dlxd_charge_deinit(&a);
+    ck_assert_uint_eq(users.all_bytes, 0);
+    dlxd_user_unref(same);
+    ck_assert_ptr_null(dlxd_user_unref(user));
+    ck_assert_ptr_null(dlxd_user_unref(NULL));
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+START_TEST(charge_keeps_its_user)
+{
+    struct dlxd_users users;
+    struct dlxd_user *user;
+    struct dlxd_charge charge = {.user = NULL};
+    dlxd_users_init(&users, 1 << 20);
+    ck_assert_int_eq(dlxd_users_get(&users, 7, &user), 0);
+    ck_assert_int_eq(dlxd_charge_init(&charge, user, DLXD_LINKS, 1), 0);
+    dlxd_user_unref(user);
+    ck_assert(!dlxd_list_empty(&users.users));
+    dlxd_charge_deinit(&charge);
+    ck_assert(dlxd_list_empty(&users.users));
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+START_TEST(all_users_together_have_a_limit)
+{
+    struct dlxd_users users;
+    struct dlxd_user *user[2];
+    struct dlxd_charge charge[2] = {{.user = NULL}, {.user = NULL}};
+    dlxd_users_init(&users, 1000);
+    for (unsigned i = 0; i < 2; i++)
+        ck_assert_int_eq(dlxd_users_get(&users, i, &user[i]), 0);
+    ck_assert_int_eq(dlxd_charge_init(&charge[0], user[0], DLXD_BYTES, 500), 0);
+    ck_assert_int_eq(dlxd_charge_init(&charge[1], user[1], DLXD_BYTES, 251), DLX_E_LIMIT);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "all users together"));
+    ck_assert_int_eq(dlxd_charge_init(&charge[1], user[1], DLXD_BYTES, 250), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        dlxd_charge_deinit(&charge[i]);
+        dlxd_user_unref(user[i]);
+    }
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+/* ---- access -------------------------------------------------------------------------------- */
+
+START_TEST(own_user_and_root_may_come_in)
+{
+    ck_assert_int_eq(dlxd_access_check(1000, 1000), 0);
+    ck_assert_int_eq(dlxd_access_check(0, 1000), 0);
+    ck_assert_int_eq(dlxd_access_check(0, 0), 0);
+    ck_assert_int_eq(dlxd_access_check(1001, 1000), DLX_E_ACCESS);
+    ck_assert_str_eq(dlx__error_message(),
+                     "uid 1001 may not use this daemon, which serves uid 1000 and root");
+    ck_assert_int_eq(dlxd_access_check(1000, 0), DLX_E_ACCESS);
+    ck_assert_int_eq(dlxd_access_check(65534, 65534), DLX_E_ACCESS); /* nobody in particular */
+}
+END_TEST
+
+/* ---- membership ---------------------------------------------------------------------------- */
+
+START_TEST(lines_are_given_out_zeroed_and_taken_back)
+{
+    enum { N = 130 };
+    static struct dlxd_membership_line lines[N];
+    struct dlxd_users users;
+    struct dlxd_user *user;
+    dlxd_users_init(&users, 1 << 20);
+    ck_assert_int_eq(dlxd_users_get(&users, 7, &user), 0);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < N; i++) {
+            const void *map;
+            int fd;
+            ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user), 0);
+            ck_assert_uint_eq(lines[i].index, (unsigned)i % 64);
+            ck_assert_int_eq(dlxd_membership_reopen(&lines[i], &fd), 0);
+            ck_assert_int_eq(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+            ck_assert_int_eq(dlx__membership_attach(fd, dlxd_membership_size(), &map), 0);
+            struct dlx_shm_membership *line =
+                (struct dlx_shm_membership *)(uintptr_t)map + lines[i].index;
+            ck_assert_uint_eq(dlx_load64_sc(&line->joins), 0);
+            ck_assert_uint_eq(dlx_load64_sc(&line->leaves), 0);
+            dlxd_membership_joined(&lines[i]);
+            dlxd_membership_joined(&lines[i]);
+            dlxd_membership_left(&lines[i]);
+            ck_assert_uint_eq(dlx_load64_sc(&line->joins), 2);
+            ck_assert_uint_eq(dlx_load64_sc(&line->leaves), 1);
+            dlx__region_unmap(map, dlxd_membership_size());
+        }
+        for (int i = 0; i < N; i++)
+            dlxd_membership_line_deinit(&lines[i]);
+        dlxd_membership_line_deinit(&lines[0]);
+        dlxd_membership_joined(&lines[0]); /* no line: nothing happens */
+        ck_assert(dlxd_list_empty(&user->membership_pages));
+    }
+    dlxd_user_unref(user);
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_core");
+    TCase *tcase = tcase_create("core");
+    tcase_add_test(tcase, objects_are_found_by_id_until_removed);
+    tcase_add_test(tcase, topics_are_sorted_found_and_go_with_their_last_user);
+    tcase_add_test(tcase, many_topics);
+    tcase_add_test(tcase, charges_are_limited_and_come_back);
+    tcase_add_test(tcase, charge_keeps_its_user);
+    tcase_add_test(tcase, all_users_together_have_a_limit);
+    tcase_add_test(tcase, own_user_and_root_may_come_in);
+    tcase_add_test(tcase, lines_are_given_out_zeroed_and_taken_back);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
