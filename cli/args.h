@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_ARGS_H
+#define CLI_ARGS_H
+
+/** Values of options. The parse functions are pure; each returns false for anything but a whole,
+ *  valid value. */
+
+#include <argp.h>
+#include <dlpack/dlpack.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/** Decimal digits only, min to max. */
+bool args_parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *ret);
+
+/** Seconds with an optional fraction ("2", "0.25"), 0 to 10^9, as nanoseconds. */
+bool args_parse_seconds(const char *text, int64_t *ret_ns);
+
+/** A rate in hertz, over 0 to 10^9. */
+bool args_parse_rate(const char *text, double *ret);
+
+/** "3,608,608", "3x608x608" or "(3, 608, 608)"; "()" is a scalar. At most 64 sizes. */
+bool args_parse_shape(const char *text, int64_t shape[64], int32_t *ret_ndim);
+
+/** The same for an argp parser: a bad value ends the program with usage status, naming `option`. */
+uint64_t args_number(struct argp_state *state, const char *option, const char *text, uint64_t min,
+                     uint64_t max);
+int64_t args_seconds(struct argp_state *state, const char *option, const char *text);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_SOURCE_H
+#define CLI_SOURCE_H
+
+/**
+ * Tensors out of files: .npy, raw bytes, YUV4MPEG. Each file may hold several, one after the other.
+ * Files are read from front to back, so a pipe is as good as a file, and straight into the memory
+ * that the caller gives, except where the data must be rearranged.
+ */
+
+#include "cli/error.h"
+#include "cli/npy.h"
+#include "cli/y4m.h"
+
+struct source_args {
+    char *const *files; /**< "-" is the standard input; borrowed for the source's life */
+    size_t n_files;
+    bool y4m;         /**< they must be YUV4MPEG; else what they are shows in the first bytes */
+    bool raw;         /**< they are raw bytes of `dtype` and `shape` */
+    DLDataType dtype; /**< bits 0: as the file says */
+    int32_t ndim;
+    int64_t shape[NPY_NDIM_MAX];
+    bool yuv; /**< video frames as they stand in the file, not RGB */
+    enum y4m_matrix matrix;
+};
+
+/** The next tensor. */
+struct source_item {
+    DLDataType dtype;
+    int32_t ndim;
+    int64_t shape[NPY_NDIM_MAX];
+    uint64_t size;    /**< bytes */
+    double rate;      /**< that the file says, in hertz; 0 when it does not */
+    const char *file; /**< "standard input" for "-" */
+};
+
+struct source;
+
+/** Returns 0 or DLX_E_NO_MEMORY. Opens nothing yet. */
+int source_new(struct source **ret, const struct source_args *args, struct cli_error *e);
+struct source *source_free(struct source *s);
+
+/** Begin with the first file again. */
+void source_rewind(struct source *s);
+
+/**
+ * Look at the next tensor. Returns 1; 0 after the last one; DLX_E_INTERRUPTED when a signal came
+ * (wait_signal()); DLX_E_INVALID, DLX_E_SHAPE, DLX_E_LIMIT, DLX_E_SYSTEM with words.
+ */
+int source_next(struct source *s, struct source_item *ret_item, struct cli_error *e);
+
+/** Read its content, item.size bytes. Errors as above, and DLX_E_NO_MEMORY. */
+int source_read(struct source *s, void *data, struct cli_error *e);
+
+#endif

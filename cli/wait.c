@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/wait.h"
+#include <dlx/error.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <time.h>
+
+static volatile sig_atomic_t caught;
+
+static void on_signal(int number)
+{
+    caught = number;
+}
+
+int64_t wait_now(void)
+{
+    struct timespec ts;
+    (void)clock_gettime(CLOCK_MONOTONIC, &ts); /* cannot fail for this clock */
+    return ts.tv_sec * INT64_C(1000000000) + ts.tv_nsec;
+}
+
+int64_t wait_deadline(int64_t delay_ns)
+{
+    int64_t deadline;
+    return __builtin_add_overflow(wait_now(), delay_ns, &deadline) ? WAIT_FOREVER : deadline;
+}
+
+void wait_catch_signals(void)
+{
+    /* SA_RESTART: only the waits below care about signals, other calls go on */
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
+    struct sigaction old;
+    static const int numbers[] = {SIGINT, SIGTERM};
+    (void)sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        /* ignored by the one who started us (a job in the background): leave it so */
+        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN)
+            continue;
+        (void)sigaction(numbers[i], &action, NULL);
+    }
+}
+
+int wait_signal(void)
+{
+    return caught;
+}
+
+int wait_until(int fd, int64_t deadline)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    struct timespec timeout = {0};
+    sigset_t blocked, before;
+    int64_t left = deadline == WAIT_FOREVER ? 0 : deadline - wait_now();
+    if (left > 0) {
+        timeout.tv_sec = left / 1000000000;
+        timeout.tv_nsec = left % 1000000000;
+    }
+    (void)sigemptyset(&blocked);
+    (void)sigaddset(&blocked, SIGINT);
+    (void)sigaddset(&blocked, SIGTERM);
+    if (sigprocmask(SIG_BLOCK, &blocked, &before) < 0)
+        return DLX_E_SYSTEM;
+    int r = -1, error = EINTR;
+    if (!caught) {
+        r = ppoll(&p, fd >= 0, deadline == WAIT_FOREVER ? NULL : &timeout, &before);
+        error = errno;
+    }
+    (void)sigprocmask(SIG_SETMASK, &before, NULL);
+    if (r > 0)
+        return 0;
+    if (r == 0)
+        return DLX_E_TIMEOUT;
+    if (error != EINTR)
+        return DLX_E_SYSTEM;
+    return DLX_E_INTERRUPTED;
+}
