@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/wait.h"
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DLXCTL "dlxctl"
+
+static const struct command {
+    const char *name;
+    int (*run)(struct cli *cli, int argc, char **argv);
+    const char *help;
+} commands[] = {
+    {"ls", cmd_ls, "list topics and their publishers"},
+    {"info", cmd_info, "show the daemon, or a topic with its links"},
+    {"pub", cmd_pub, "publish .npy files, raw bytes or YUV4MPEG video"},
+    {"echo", cmd_echo, "print messages"},
+    {"save", cmd_save, "write messages to .npy files"},
+    {"hz", cmd_hz, "measure rate, loss and age of messages"},
+};
+
+enum { OPTION_SOCKET = 0x100, OPTION_JSON };
+
+/* -- messages ------------------------------------------------------------------------------------
+ */
+
+int cli_report(const struct cli *cli, const char *what, const char *format, ...)
+{
+    char words[1024];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(words, sizeof words, format, args);
+    va_end(args);
+    progress_clear();
+    (void)fflush(stdout);
+    (void)fprintf(stderr, DLXCTL " %s: %s%s%s\n", cli->command, what ? what : "", what ? ": " : "",
+                  words);
+    return CLI_FAILURE;
+}
+
+int cli_report_dlx(const struct cli *cli, const char *what, int code)
+{
+    const char *words = dlx_client_errmsg(cli->client);
+    return cli_report(cli, what, "%s", words && *words ? words : dlx_strerror(code));
+}
+
+int cli_json(const struct cli *cli, json_t *json, bool lines)
+{
+    int code = output_json(stdout, json, lines);
+    if (code == DLX_E_NO_MEMORY)
+        return cli_report(cli, NULL, "out of memory");
+    return cli_finish(cli, CLI_OK);
+}
+
+int cli_finish(const struct cli *cli, int status)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    int error = errno;
+    return cli_report(cli, NULL, "writing to standard output: %s",
+                      error ? strerror(error) : "failed");
+}
+
+int cli_signal_status(bool endless)
+{
+    return endless ? CLI_OK : CLI_SIGNAL + wait_signal();
+}
+
+int cli_connect(struct cli *cli)
+{
+    struct dlx_connect_args args = {.size = sizeof args, .socket = cli->socket};
+    int code = dlx_connect(&cli->client, &args);
+    if (code < 0)
+        (void)cli_report_dlx(cli, NULL, code);
+    return code;
+}
+
+/* -- the command line
+ * ------------------------------------------------------------------------------ */
+
+static const struct argp_option common_options[] = {
+    {"json", OPTION_JSON, NULL, 0, "Print JSON", 0},
+    {"socket", OPTION_SOCKET, "PATH", 0, "Socket of the daemon", 0},
+    {NULL, 'h', NULL, OPTION_HIDDEN, NULL, -1},
+    {0},
+};
+
+static error_t parse_common(int key, char *arg, struct argp_state *state)
+{
+    struct cli *cli = state->input;
+    switch (key) {
+    case OPTION_SOCKET:
+        cli->socket = arg;
+        return 0;
+    case OPTION_JSON:
+        cli->json = true;
+        return 0;
+    case 'h':
+        argp_state_help(state, state->out_stream, ARGP_HELP_STD_HELP);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp cli_argp_common = {.options = common_options, .parser = parse_common};
+
+struct global {
+    struct cli *cli;
+    const struct command *command;
+    int first; /* index of the command in argv */
+};
+
+static const struct command *find_command(const char *name)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+static error_t parse_global(int key, char *arg, struct argp_state *state)
+{
+    struct global *g = state->input;
+    switch (key) {
+    case OPTION_SOCKET:
+        g->cli->socket = arg;
+        return 0;
+    case OPTION_JSON:
+        g->cli->json = true;
+        return 0;
+    case 'h':
+        argp_state_help(state, state->out_stream, ARGP_HELP_STD_HELP);
+        return 0;
+    case ARGP_KEY_ARG:
+        g->command = find_command(arg);
+        if (!g->command)
+            argp_error(state, "unknown command '%s'", arg);
+        g->first = state->next - 1;
+        state->next = state->argc; /* the rest is the command's */
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "a command is missing");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The list of commands stands where argp puts the text before the options. */
+static char *global_help(int key, const char *text, void *input)
+{
+    (void)input;
+    if (key != ARGP_KEY_HELP_PRE_DOC)
+        return (char *)(uintptr_t)text; /* argp's own convention: unchanged */
+    char *help = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&help, &size);
+    if (!file)
+        return (char *)(uintptr_t)text;
+    fprintf(file, "%s\n\nCommands:\n", text);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        fprintf(file, "  %-6s%s\n", commands[i].name, commands[i].help);
+    fprintf(file, "\n" DLXCTL " COMMAND --help tells more about one.\n");
+    (void)fclose(file);
+    return help;
+}
+
+static const struct argp_option global_options[] = {
+    {"json", OPTION_JSON, NULL, 0, "Print JSON", 0},
+    {"socket", OPTION_SOCKET, "PATH", 0,
+     "Socket of the daemon (default: $DLX_SOCKET, else $XDG_RUNTIME_DIR/dlpackd.sock if it exists, "
+     "else /run/dlpackd/dlpackd.sock)",
+     0},
+    {NULL, 'h', NULL, OPTION_HIDDEN, NULL, -1},
+    {0},
+};
+
+int cli_run(int argc, char **argv)
+{
+    struct cli cli = {.command = ""};
+    struct global g = {.cli = &cli};
+    static const struct argp argp = {
+        .options = global_options,
+        .parser = parse_global,
+        .args_doc = "COMMAND [ARG...]",
+        .doc = "Look at, feed and record the tensors that dlpackd brokers between processes.\v"
+               "Exit status: 0 done, 1 failed, 2 wrong usage, 128 + n ended by signal n before it "
+               "was done.",
+        .help_filter = global_help,
+    };
+    argp_err_exit_status = CLI_USAGE;
+    argp_program_version = DLXCTL " " DLX_VERSION_STRING;
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &g) != 0 || !g.command)
+        return CLI_USAGE;
+
+    char name[64];
+    (void)snprintf(name, sizeof name, DLXCTL " %s", g.command->name);
+    argv[g.first] = name;
+    cli.command = g.command->name;
+    int status = g.command->run(&cli, argc - g.first, argv + g.first);
+    dlx_client_unref(cli.client);
+    return status;
+}

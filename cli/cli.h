@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+/** What all of dlxctl's commands share. One file a command: cmd_<name>.c. */
+
+#include "cli/error.h"
+#include <argp.h>
+#include <dlx/dlx.h>
+#include <jansson.h>
+#include <stdbool.h>
+
+enum cli_status {
+    CLI_OK = 0,
+    CLI_FAILURE = 1,
+    CLI_USAGE = 2,
+    CLI_SIGNAL = 128, /**< plus the number of the signal: what was asked for is not complete */
+};
+
+struct cli {
+    const char *socket; /**< NULL: the library's default */
+    bool json;
+    const char *command;
+    struct dlx_client *client;
+};
+
+/** Parse the command line and run the command. Returns the exit status. */
+int cli_run(int argc, char **argv);
+
+/* The commands. argv[0] is "dlxctl <command>". They return the exit status. */
+int cmd_ls(struct cli *cli, int argc, char **argv);
+int cmd_info(struct cli *cli, int argc, char **argv);
+int cmd_pub(struct cli *cli, int argc, char **argv);
+int cmd_echo(struct cli *cli, int argc, char **argv);
+int cmd_save(struct cli *cli, int argc, char **argv);
+int cmd_hz(struct cli *cli, int argc, char **argv);
+
+/** Options of every command: --json, --socket, -h. Its input is the struct cli. */
+extern const struct argp cli_argp_common;
+
+/** Connect; reports what fails. Returns 0 or a negative code. */
+int cli_connect(struct cli *cli);
+
+/** Print "dlxctl <command>: [what: ]words" on stderr. Returns CLI_FAILURE. */
+int cli_report(const struct cli *cli, const char *what, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/** The same with the words for what libdlx said last. */
+int cli_report_dlx(const struct cli *cli, const char *what, int code);
+
+/** Print JSON and report what fails. Returns an exit status. */
+int cli_json(const struct cli *cli, json_t *json, bool lines);
+
+/** Flush stdout; a write that failed (a full disk) is reported. Returns `status`, or CLI_FAILURE.
+ */
+int cli_finish(const struct cli *cli, int status);
+
+/** The status after a signal: CLI_OK for what ends only by one, else 128 + its number. */
+int cli_signal_status(bool endless);
+
+#endif

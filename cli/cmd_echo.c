@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+#include "cli/describe.h"
+#include "cli/output.h"
+#include "cli/args.h"
+#include "cli/stream.h"
+#include "cli/tensor.h"
+#include "cli/value.h"
+#include "cli/wait.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum { OPTION_COUNT = 0x300, OPTION_VALUES, VALUES_DEFAULT = 6, VALUES_MAX = 1000000 };
+
+struct echo {
+    struct stream_args stream;
+    const char *topic;
+    uint64_t count; /* 0: without an end */
+    uint64_t n_values;
+    uint64_t publisher; /* of the first message */
+    bool several;       /* publishers were seen: name them */
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct echo *e = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &e->stream;
+        return 0;
+    case OPTION_COUNT:
+        e->count = args_number(state, "--count", arg, 1, UINT64_MAX);
+        return 0;
+    case OPTION_VALUES:
+        e->n_values = args_number(state, "--values", arg, 0, VALUES_MAX);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (e->topic)
+            argp_error(state, "one topic, '%s' is the second", arg);
+        e->topic = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "a topic is missing");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void print_values(const DLTensor *t, uint64_t n_values)
+{
+    char text[VALUE_TEXT_SIZE];
+    uint64_t n_items = 0, size = 0;
+    if (n_values == 0 || !tensor_size(t, &n_items, &size))
+        return;
+    if (!tensor_is_readable(t)) {
+        fputs("  (not readable here)", stdout);
+        return;
+    }
+    uint64_t lanes = t->dtype.lanes, all = n_items * lanes; /* fits: bytes do */
+    uint64_t n = n_values < all ? n_values : all;
+    bool compact = tensor_is_compact(t);
+    fputs("  [", stdout);
+    for (uint64_t i = 0; i < n; i++) {
+        if (compact)
+            value_text(t->dtype, tensor_data(t), i, text);
+        else
+            value_text(t->dtype, tensor_item(t, i / lanes), i % lanes, text);
+        printf("%s%s", i ? " " : "", text);
+    }
+    fputs(n < all ? " ...]" : "]", stdout);
+}
+
+static void print_message(struct echo *e, const struct dlx_message *m)
+{
+    char age[HUMAN_SIZE], tensor[DESCRIBE_SIZE];
+    uint32_t n = dlx_message_n_tensors(m);
+    human_ns(describe_age(m), age);
+    if (e->publisher == 0)
+        e->publisher = dlx_message_publisher(m);
+    e->several = e->several || e->publisher != dlx_message_publisher(m);
+    if (e->several)
+        printf("publisher %" PRIu64 " ", dlx_message_publisher(m));
+    printf("#%" PRIu64 "  %s", dlx_message_seq(m), age);
+    if (dlx_message_gap(m) > 0)
+        printf("  (gap %" PRIu64 ")", dlx_message_gap(m));
+    for (uint32_t i = 0; i < n; i++) {
+        const DLTensor *t = dlx_message_peek(m, i);
+        if (!t)
+            continue;
+        describe_tensor_text(t, tensor);
+        printf("%s%s", i ? "  |  " : "  ", tensor);
+        print_values(t, e->n_values);
+    }
+    putchar('\n');
+}
+
+static int run(struct echo *e, struct stream *s)
+{
+    struct cli *cli = e->stream.cli;
+    for (uint64_t n = 0; e->count == 0 || n < e->count; n++) {
+        struct dlx_message *m = NULL;
+        int code = stream_next(s, &m);
+        if (code < 0)
+            return CLI_FAILURE;
+        if (code == 0)
+            return wait_signal() ? cli_signal_status(e->count == 0) : CLI_OK;
+        int status = CLI_OK;
+        if (cli->json) {
+            status = cli_json(cli, describe_message(m, e->n_values), false);
+        } else {
+            print_message(e, m);
+            status = cli_finish(cli, CLI_OK);
+        }
+        dlx_message_unref(m);
+        if (status != CLI_OK)
+            return status;
+    }
+    return CLI_OK;
+}
+
+int cmd_echo(struct cli *cli, int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        {"count", OPTION_COUNT, "N", 0, "End after N messages", 0},
+        {"values", OPTION_VALUES, "N", 0, "Show the first N values of each tensor (default: 6)", 0},
+        {0},
+    };
+    static const struct argp_child children[] = {{&stream_argp, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .args_doc = "TOPIC",
+        .doc =
+            "Print a line for each message: its number in its publisher's stream, its age, data "
+            "type, shape, size and first values.\v\"(gap N)\" tells that N messages before it were "
+            "lost, or skipped because of --latest. --json prints an object a line; values that "
+            "JSON "
+            "has no numbers for are the strings \"nan\", \"inf\" and \"-inf\". Data types without "
+            "a "
+            "name are shown as code:bits:lanes, their values in hexadecimal.",
+        .children = children,
+    };
+    struct echo e = {.stream = {.cli = cli}, .n_values = VALUES_DEFAULT};
+    struct stream s = {0};
+    int status = CLI_FAILURE;
+
+    if (argp_parse(&argp, argc, argv, 0, NULL, &e) != 0)
+        return CLI_USAGE;
+    wait_catch_signals();
+    if (stream_open(&s, &e.stream, e.topic) == 0)
+        status = run(&e, &s);
+    struct dlx_subscription_stats stats = stream_stats(&s);
+    if (s.subscription && isatty(STDERR_FILENO) && !cli->json && e.count == 0)
+        fprintf(stderr, "%s%" PRIu64 " messages, %" PRIu64 " skipped, %" PRIu64 " lost\n",
+                wait_signal() ? "\n" : "", stats.taken, stats.skipped, stats.lost);
+    stream_close(&s);
+    return status;
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+#include "cli/describe.h"
+#include "cli/output.h"
+#include <inttypes.h>
+#include <stdio.h>
+
+struct ls {
+    struct cli *cli;
+    const char *topic;
+    json_t *json;
+    struct table *table;
+    size_t n;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct ls *ls = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = ls->cli;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (ls->topic)
+            argp_error(state, "one topic at most, '%s' is the second", arg);
+        ls->topic = arg;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int add(const struct dlx_publisher_info *info, void *userdata)
+{
+    struct ls *ls = userdata;
+    char name[256], bytes[HUMAN_SIZE], memory[HUMAN_SIZE];
+
+    ls->n++;
+    if (ls->cli->json)
+        return json_array_append_new(ls->json, describe_publisher(info)) < 0 ? DLX_E_NO_MEMORY : 0;
+    output_printable(info->client_name, name, sizeof name);
+    human_bytes(info->published_bytes, bytes);
+    human_bytes(info->arena_bytes + info->control_bytes, memory);
+    table_cell(ls->table, "%s", info->topic);
+    table_cell(ls->table, "%" PRIu64, info->publisher);
+    table_cell(ls->table, "%u", info->pid);
+    table_cell(ls->table, "%s", name);
+    table_cell(ls->table, "%u", info->n_subscribers);
+    table_cell(ls->table, "%" PRIu64, info->published);
+    table_cell(ls->table, "%s", bytes);
+    table_cell(ls->table, "%s", memory);
+    return 0;
+}
+
+static int print(struct ls *ls)
+{
+    if (ls->cli->json) {
+        json_t *json = ls->json;
+        ls->json = NULL;
+        return cli_json(ls->cli, json, true);
+    }
+    if (ls->n == 0 && ls->topic)
+        printf("no publisher of %s\n", ls->topic);
+    else if (ls->n == 0)
+        printf("no publishers\n");
+    else if (table_print(ls->table, stdout, 0, output_width(stdout)) < 0)
+        return cli_report(ls->cli, NULL, "out of memory");
+    return cli_finish(ls->cli, CLI_OK);
+}
+
+int cmd_ls(struct cli *cli, int argc, char **argv)
+{
+    static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .parser = parse,
+        .args_doc = "[TOPIC]",
+        .doc = "List publishers: topic, id, process, program, attached subscribers, messages and "
+               "bytes "
+               "published, and the shared memory they use.\vID is the publisher's, SUBS its "
+               "attached subscribers; MEMORY is payload arenas and control "
+               "block together. --json prints an array of objects.",
+        .children = children,
+    };
+    static const struct table_column columns[] = {
+        {"TOPIC", TABLE_LEFT, true},   {"ID", TABLE_RIGHT, false},
+        {"PID", TABLE_RIGHT, false},   {"PROGRAM", TABLE_LEFT, true},
+        {"SUBS", TABLE_RIGHT, false},  {"MESSAGES", TABLE_RIGHT, false},
+        {"BYTES", TABLE_RIGHT, false}, {"MEMORY", TABLE_RIGHT, false},
+    };
+    struct ls ls = {.cli = cli};
+    int status = CLI_FAILURE;
+
+    if (argp_parse(&argp, argc, argv, 0, NULL, &ls) != 0)
+        return CLI_USAGE;
+    ls.json = json_array();
+    if (!ls.json || table_new(&ls.table, columns, sizeof columns / sizeof columns[0]) < 0) {
+        (void)cli_report(cli, NULL, "out of memory");
+    } else if (cli_connect(cli) == 0) {
+        int code = dlx_list_publishers(cli->client, ls.topic, add, &ls);
+        status = code < 0 ? cli_report_dlx(cli, ls.topic, code) : print(&ls);
+    }
+    json_decref(ls.json);
+    table_free(ls.table);
+    return status;
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/args.h"
+#include "cli/cli.h"
+#include "cli/dtype.h"
+#include "cli/pub.h"
+#include "cli/source.h"
+#include "cli/wait.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    OPTION_DTYPE = 0x300,
+    OPTION_SHAPE,
+    OPTION_Y4M,
+    OPTION_PIXEL_FORMAT,
+    OPTION_MATRIX,
+    OPTION_RATE,
+    OPTION_LOOP,
+    OPTION_HISTORY,
+    OPTION_BLOCK,
+    OPTION_WAIT,
+    OPTION_TIMEOUT,
+    OPTION_LINGER,
+    OPTION_HOLD,
+};
+
+struct options {
+    struct pub pub;
+    struct source_args source;
+    char **files;
+    bool has_shape;
+};
+
+static void parse_dtype(struct options *o, const char *arg, struct argp_state *state)
+{
+    if (!dtype_parse(arg, &o->source.dtype))
+        argp_error(state,
+                   "--dtype: '%s' is not known; names are like uint8, float32, bfloat16, "
+                   "float8_e4m3fn, complex64, float32x4, or code:bits:lanes",
+                   arg);
+}
+
+static void parse_shape(struct options *o, const char *arg, struct argp_state *state)
+{
+    o->has_shape = args_parse_shape(arg, o->source.shape, &o->source.ndim);
+    if (!o->has_shape)
+        argp_error(state,
+                   "--shape: '%s' is not a shape like 3,608,608 or 3x608x608 of at most %d sizes, "
+                   "each up to 2^63 - 1",
+                   arg, NPY_NDIM_MAX);
+}
+
+static void parse_rate(struct options *o, const char *arg, struct argp_state *state)
+{
+    o->pub.file_rate = strcmp(arg, "file") == 0;
+    if (!o->pub.file_rate && !args_parse_rate(arg, &o->pub.rate))
+        argp_error(state, "--rate: '%s' is neither a number over 0 and up to 10^9 nor 'file'", arg);
+}
+
+/* The number is optional, so getopt takes only "--loop=3"; people write "--loop 3". */
+static void parse_loop(struct options *o, const char *arg, struct argp_state *state)
+{
+    const char *next = state->next < state->argc ? state->argv[state->next] : NULL;
+    if (!arg && next && *next && strspn(next, "0123456789") == strlen(next) &&
+        access(next, F_OK) != 0) {
+        arg = next;
+        state->next++;
+    }
+    o->pub.n_loops = arg ? args_number(state, "--loop", arg, 1, UINT64_MAX) : 0;
+}
+
+static void add_file(struct options *o, char *arg, struct argp_state *state)
+{
+    char **files = reallocarray(o->files, o->source.n_files + 1, sizeof *files);
+    if (!files)
+        argp_failure(state, CLI_FAILURE, 0, "out of memory");
+    o->files = files;
+    files[o->source.n_files++] = arg;
+}
+
+static void check(struct options *o, struct argp_state *state)
+{
+    static char standard_input[] = "-";
+    struct source_args *s = &o->source;
+    if (!o->pub.topic)
+        argp_error(state, "a topic is missing");
+    if (o->has_shape && s->dtype.bits == 0)
+        argp_error(state, "--shape needs --dtype");
+    if (s->y4m && s->dtype.bits)
+        argp_error(state, "--y4m and --dtype exclude each other");
+    if (o->pub.hold && o->pub.linger_ns)
+        argp_error(state, "--hold and --linger exclude each other");
+    s->raw = o->has_shape;
+    if (s->n_files == 0) {
+        if (isatty(STDIN_FILENO))
+            argp_error(state, "a file is missing, and the standard input is a terminal");
+        add_file(o, standard_input, state);
+    }
+    size_t n_standard = 0;
+    for (size_t i = 0; i < s->n_files; i++)
+        n_standard += strcmp(o->files[i], "-") == 0;
+    if (n_standard > 1)
+        argp_error(state, "the standard input ('-') can only be given once");
+    if (n_standard > 0 && o->pub.n_loops != 1)
+        argp_error(state, "--loop cannot read the standard input again; give a file");
+    s->files = o->files;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct options *o = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = o->pub.cli;
+        return 0;
+    case OPTION_DTYPE:
+        parse_dtype(o, arg, state);
+        return 0;
+    case OPTION_SHAPE:
+        parse_shape(o, arg, state);
+        return 0;
+    case OPTION_Y4M:
+        o->source.y4m = true;
+        return 0;
+    case OPTION_PIXEL_FORMAT:
+        o->source.yuv = strcmp(arg, "yuv") == 0;
+        if (!o->source.yuv && strcmp(arg, "rgb") != 0)
+            argp_error(state, "--pixel-format: '%s' is neither rgb nor yuv", arg);
+        return 0;
+    case OPTION_MATRIX:
+        o->source.matrix = strcmp(arg, "bt601") == 0   ? Y4M_MATRIX_BT601
+                           : strcmp(arg, "bt709") == 0 ? Y4M_MATRIX_BT709
+                                                       : Y4M_MATRIX_AUTO;
+        if (o->source.matrix == Y4M_MATRIX_AUTO && strcmp(arg, "auto") != 0)
+            argp_error(state, "--matrix: '%s' is none of auto, bt601 and bt709", arg);
+        return 0;
+    case OPTION_RATE:
+        parse_rate(o, arg, state);
+        return 0;
+    case OPTION_LOOP:
+        parse_loop(o, arg, state);
+        return 0;
+    case OPTION_HISTORY:
+        o->pub.history = (uint32_t)args_number(state, "--history", arg, 1, 1024);
+        return 0;
+    case OPTION_BLOCK:
+        o->pub.block = true;
+        return 0;
+    case OPTION_WAIT:
+        o->pub.n_wait = (uint32_t)args_number(state, "--wait", arg, 1, UINT32_MAX);
+        return 0;
+    case OPTION_TIMEOUT:
+        o->pub.timeout_ns = args_seconds(state, "--timeout", arg);
+        if (o->pub.timeout_ns == 0)
+            argp_error(state, "--timeout: must be more than 0");
+        return 0;
+    case OPTION_LINGER:
+        o->pub.linger_ns = args_seconds(state, "--linger", arg);
+        return 0;
+    case OPTION_HOLD:
+        o->pub.hold = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (!o->pub.topic)
+            o->pub.topic = arg;
+        else
+            add_file(o, arg, state);
+        return 0;
+    case ARGP_KEY_END:
+        check(o, state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "What the files are:", 1},
+    {"dtype", OPTION_DTYPE, "TYPE", 0,
+     "With --shape: raw bytes of this type. Alone: take the items of .npy files for this type of "
+     "the "
+     "same size (bfloat16, float8_e4m3fn)",
+     1},
+    {"shape", OPTION_SHAPE, "N,N,...", 0, "Shape of raw bytes, like 3,608,608", 1},
+    {"y4m", OPTION_Y4M, NULL, 0, "YUV4MPEG2 video; it is also recognised by itself", 1},
+    {"pixel-format", OPTION_PIXEL_FORMAT, "FORMAT", 0,
+     "Publish video frames as rgb (H x W x 3, the default) or yuv (planes as they are in the file)",
+     1},
+    {"matrix", OPTION_MATRIX, "MATRIX", 0,
+     "Convert to RGB by bt601, bt709, or auto (the default: bt709 from 720 lines on)", 1},
+    {NULL, 0, NULL, 0, "When:", 2},
+    {"rate", OPTION_RATE, "HZ", 0,
+     "Messages a second, or 'file' for the video's own rate (default: as fast as they are read)",
+     2},
+    {"loop", OPTION_LOOP, "N", OPTION_ARG_OPTIONAL, "Publish the files N times, without N for ever",
+     2},
+    {"wait", OPTION_WAIT, "N", 0, "Begin when N subscribers are attached", 2},
+    {"linger", OPTION_LINGER, "SECONDS", 0, "Stay for so long afterwards", 2},
+    {"hold", OPTION_HOLD, NULL, 0, "Stay until Ctrl-C, so that late subscribers get the history",
+     2},
+    {NULL, 0, NULL, 0, "How:", 3},
+    {"history", OPTION_HISTORY, "N", 0, "Keep the last N messages (1 to 1024, default: 4)", 3},
+    {"block", OPTION_BLOCK, NULL, 0, "Wait for reliable subscribers instead of dropping", 3},
+    {"timeout", OPTION_TIMEOUT, "SECONDS", 0,
+     "Fail when --wait or a subscriber makes it wait for so long (default: never)", 3},
+    {0},
+};
+
+int cmd_pub(struct cli *cli, int argc, char **argv)
+{
+    static const struct argp_child children[] = {{&cli_argp_common, 0, "General:", 4}, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .args_doc = "TOPIC [FILE...|-]",
+        .doc = "Publish tensors from .npy files, raw bytes or YUV4MPEG2 video, read straight into "
+               "shared memory.\v"
+               "Examples:\n"
+               "  dlxctl pub weights/w0 w0.npy --hold\n"
+               "  dlxctl pub net/in --dtype float32 --shape 3,608,608 batch.bin\n"
+               "  ffmpeg -i film.mp4 -f yuv4mpegpipe - | dlxctl pub cam/front --y4m -\n"
+               "\n"
+               "'-' and no FILE are the standard input. A file may hold several arrays, tensors or "
+               "frames, one after the other. Arrays in column-major order and of foreign byte "
+               "order are "
+               "brought into row-major native order. Raw yuv frames have the shape (H*3/2, W) for "
+               "4:2:0, "
+               "(H*2, W) for 4:2:2, (3, H, W) for 4:4:4, (H, W) for mono, and one dimension when a "
+               "side "
+               "is odd.",
+        .children = children,
+    };
+    struct options o = {.pub = {.cli = cli, .n_loops = 1}};
+    struct cli_error e = {{0}};
+    int status = CLI_FAILURE;
+
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+        return CLI_USAGE;
+    wait_catch_signals();
+    if (source_new(&o.pub.source, &o.source, &e) < 0)
+        (void)cli_report(cli, o.pub.topic, "%s", e.text);
+    else
+        status = pub_run(&o.pub);
+    source_free(o.pub.source);
+    free(o.files);
+    return status;
+}

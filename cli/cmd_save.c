@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/args.h"
+#include "cli/cli.h"
+#include "cli/describe.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/save.h"
+#include "cli/stream.h"
+#include "cli/wait.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { OPTION_COUNT = 0x300, OPTION_TENSOR };
+#define INTERVAL_NS INT64_C(250000000)
+
+struct save {
+    struct stream_args stream;
+    const char *topic, *file;
+    uint64_t count; /* UINT64_MAX: until the stream ends */
+    bool counted;
+    uint32_t tensor;
+    uint64_t n, bytes;
+    bool told_type, told_more;
+    struct progress progress;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct save *s = state->input;
+    struct cli_error e = {{0}};
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &s->stream;
+        return 0;
+    case OPTION_COUNT:
+        s->count = args_number(state, "--count", arg, 1, UINT32_MAX);
+        s->counted = true;
+        return 0;
+    case OPTION_TENSOR:
+        s->tensor = (uint32_t)args_number(state, "--tensor", arg, 0, UINT16_MAX);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (!s->topic)
+            s->topic = arg;
+        else if (!s->file)
+            s->file = arg;
+        else
+            argp_error(state, "a topic and a file, '%s' is the third", arg);
+        return 0;
+    case ARGP_KEY_END:
+        if (!s->file)
+            argp_error(state, "a topic and a file are needed");
+        if (save_pattern_check(s->file, &e) < 0)
+            argp_error(state, "%s", e.text);
+        if (strcmp(s->file, "-") == 0 && s->stream.cli->json)
+            argp_error(state, "--json and the file '-' exclude each other");
+        if (!s->counted)
+            s->count = s->stream.until_gone ? UINT64_MAX : 1;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* Say once what the file cannot. */
+static void tell(struct save *s, const struct dlx_message *m, const struct save_report *report)
+{
+    struct cli *cli = s->stream.cli;
+    uint32_t n = dlx_message_n_tensors(m);
+    if (n > 1 && !s->told_more)
+        (void)cli_report(cli, s->topic, "messages have %u tensors, tensor %u is saved (--tensor)",
+                         n, s->tensor);
+    s->told_more = true;
+    if (!report->exact && !s->told_type)
+        (void)cli_report(
+            cli, s->topic,
+            ".npy cannot name %s: stored as '%s' with shape %.200s; `dlxctl pub --dtype "
+            "%s` takes single items back",
+            report->dtype, report->descr, report->shape, report->dtype);
+    s->told_type = true;
+}
+
+static int save_one(struct save *s, struct dlx_message *m)
+{
+    struct cli *cli = s->stream.cli;
+    struct save_report report;
+    struct cli_error e = {{0}};
+    char path[SAVE_PATH_SIZE];
+    const DLTensor *t = dlx_message_peek(m, s->tensor);
+    if (!t)
+        return cli_report(cli, s->topic,
+                          "message %" PRIu64 " has %u tensors, there is no tensor %u",
+                          dlx_message_seq(m), dlx_message_n_tensors(m), s->tensor);
+    int code =
+        save_path(s->file, s->n + 1, dlx_message_seq(m), s->count != 1, path, sizeof path, &e);
+    if (code == 0)
+        code = save_tensor(t, path, &report, &e);
+    if (code < 0)
+        return cli_report(cli, s->topic, "%s", e.text);
+    s->n++;
+    s->bytes += report.size;
+    tell(s, m, &report);
+    if (cli->json) {
+        json_t *json = describe_message(m, 0);
+        if (json && (json_object_set_new(json, "file", output_json_text(path)) < 0 ||
+                     json_object_set_new(json, "descr", json_string(report.descr)) < 0)) {
+            json_decref(json);
+            json = NULL;
+        }
+        return cli_json(cli, json, false);
+    }
+    int64_t now = wait_now();
+    if (s->count > 1 && progress_due(&s->progress, now)) {
+        char bytes[HUMAN_SIZE];
+        human_bytes(s->bytes, bytes);
+        progress_show(&s->progress, "%s: %" PRIu64 " messages, %s, last %s", s->topic, s->n, bytes,
+                      path);
+    }
+    return CLI_OK;
+}
+
+static int run(struct save *s, struct stream *stream)
+{
+    int status = CLI_OK;
+    while (status == CLI_OK && s->n < s->count) {
+        struct dlx_message *m = NULL;
+        int code = stream_next(stream, &m);
+        if (code < 0)
+            return CLI_FAILURE;
+        if (code == 0 && wait_signal())
+            return cli_signal_status(!s->counted && s->count != 1);
+        if (code == 0) /* --until-gone */
+            return !s->counted
+                       ? CLI_OK
+                       : cli_report(s->stream.cli, s->topic,
+                                    "the publisher left after %" PRIu64 " of %" PRIu64 " messages",
+                                    s->n, s->count);
+        status = save_one(s, m);
+        dlx_message_unref(m);
+    }
+    return status;
+}
+
+static void summary(const struct save *s, const struct stream *stream)
+{
+    struct dlx_subscription_stats stats = stream_stats(stream);
+    char bytes[HUMAN_SIZE];
+    progress_clear();
+    if (!stream->subscription || s->stream.cli->json || !isatty(STDERR_FILENO))
+        return;
+    human_bytes(s->bytes, bytes);
+    fprintf(stderr, "%s: %" PRIu64 " message%s saved, %s, %" PRIu64 " lost, %" PRIu64 " skipped\n",
+            s->topic, s->n, s->n == 1 ? "" : "s", bytes, stats.lost, stats.skipped);
+}
+
+int cmd_save(struct cli *cli, int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        {"count", OPTION_COUNT, "N", 0,
+         "Save N messages (default: 1; with --until-gone all that come)", 0},
+        {"tensor", OPTION_TENSOR, "I", 0,
+         "Of messages with several tensors, save tensor I (default: 0)", 0},
+        {0},
+    };
+    static const struct argp_child children[] = {{&stream_argp, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .args_doc = "TOPIC FILE",
+        .doc =
+            "Write messages to .npy files.\vWith more than one message FILE is a pattern: %06d "
+            "(any "
+            "width, or %d) is replaced by the number of the file, from 1, and {seq} by the number "
+            "of the message; without either, \"-000001\" goes before the suffix. A file "
+            "appears under its name only when it is complete. '-' writes one array after the other "
+            "to "
+            "the standard output, which `dlxctl pub TOPIC -` reads. Types that .npy cannot name "
+            "(bfloat16, float8) are stored as unsigned integers of their size.",
+        .children = children,
+    };
+    struct save save = {.stream = {.cli = cli}};
+    struct stream stream = {0};
+    int status = CLI_FAILURE;
+
+    if (argp_parse(&argp, argc, argv, 0, NULL, &save) != 0)
+        return CLI_USAGE;
+    wait_catch_signals();
+    progress_init(&save.progress, stderr, !cli->json, INTERVAL_NS);
+    if (stream_open(&stream, &save.stream, save.topic) == 0)
+        status = run(&save, &stream);
+    summary(&save, &stream);
+    stream_close(&stream);
+    return status;
+}

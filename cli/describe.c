@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/describe.h"
+#include "cli/dtype.h"
+#include "cli/output.h"
+#include "cli/tensor.h"
+#include "cli/value.h"
+#include "cli/wait.h"
+
+json_t *describe_publisher(const struct dlx_publisher_info *i)
+{
+    return json_pack("{s:o, s:o, s:I, s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:s}",
+                     "topic", output_json_text(i->topic), "publisher",
+                     output_json_u64(i->publisher), "pid", (json_int_t)i->pid, "uid",
+                     (json_int_t)i->uid, "program", output_json_text(i->client_name), "subscribers",
+                     (json_int_t)i->n_subscribers, "messages", output_json_u64(i->published),
+                     "bytes", output_json_u64(i->published_bytes), "arena_bytes",
+                     output_json_u64(i->arena_bytes), "control_bytes",
+                     output_json_u64(i->control_bytes), "arenas", (json_int_t)i->n_arenas, "slots",
+                     (json_int_t)i->n_slots, "history", (json_int_t)i->history, "on_full",
+                     i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop-oldest");
+}
+
+json_t *describe_link(const struct dlx_link_info *i)
+{
+    return json_pack("{s:o, s:I, s:I, s:o, s:s, s:b, s:o, s:o, s:o, s:I, s:I}", "link",
+                     output_json_u64(i->link), "pid", (json_int_t)i->pid, "uid", (json_int_t)i->uid,
+                     "program", output_json_text(i->client_name), "mode",
+                     i->mode == DLX_MODE_LATEST ? "latest" : "all", "reliable", (int)i->reliable,
+                     "taken", output_json_u64(i->taken), "skipped", output_json_u64(i->skipped),
+                     "lost", output_json_u64(i->lost), "held", (json_int_t)i->n_held, "max_held",
+                     (json_int_t)i->max_held);
+}
+
+json_t *describe_daemon(const struct dlx_daemon_info *i)
+{
+    return json_pack("{s:o, s:o, s:I, s:[I,I], s:I, s:I, s:I, s:I, s:o, s:o}", "version",
+                     output_json_text(i->version), "socket", output_json_text(i->socket), "pid",
+                     (json_int_t)i->pid, "protocol", (json_int_t)i->protocol_major,
+                     (json_int_t)i->protocol_minor, "clients", (json_int_t)i->n_clients, "topics",
+                     (json_int_t)i->n_topics, "publishers", (json_int_t)i->n_publishers, "links",
+                     (json_int_t)i->n_links, "shared_bytes", output_json_u64(i->shared_bytes),
+                     "uptime_ns", output_json_u64(i->uptime_ns));
+}
+
+static json_t *values(const DLTensor *t, uint64_t n_items, uint64_t n_values)
+{
+    json_t *array = json_array();
+    uint64_t lanes = t->dtype.lanes, n = n_values / lanes < n_items ? n_values : n_items * lanes;
+    bool compact = tensor_is_compact(t);
+    for (uint64_t i = 0; array && i < n; i++) {
+        json_t *v = compact ? value_json(t->dtype, tensor_data(t), i)
+                            : value_json(t->dtype, tensor_item(t, i / lanes), i % lanes);
+        if (json_array_append_new(array, v) < 0) {
+            json_decref(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+json_t *describe_tensor(const DLTensor *t, uint64_t n_values)
+{
+    char dtype[DTYPE_NAME_SIZE];
+    uint64_t n_items = 0, size = 0;
+    if (!tensor_size(t, &n_items, &size))
+        return json_pack("{s:s}", "error", "its size overflows");
+    dtype_name(t->dtype, dtype);
+    json_t *shape = json_array();
+    for (int32_t i = 0; i < t->ndim; i++)
+        (void)json_array_append_new(shape, json_integer(t->shape[i]));
+    json_t *json = json_pack("{s:s, s:o, s:o}", "dtype", dtype, "shape", shape, "bytes",
+                             output_json_u64(size));
+    if (json && n_values > 0 && tensor_is_readable(t) &&
+        json_object_set_new(json, "values", values(t, n_items, n_values)) < 0) {
+        json_decref(json);
+        return NULL;
+    }
+    return json;
+}
+
+json_t *describe_message(const struct dlx_message *m, uint64_t n_values)
+{
+    json_t *tensors = json_array();
+    for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++) {
+        const DLTensor *t = dlx_message_peek(m, i);
+        if (t)
+            (void)json_array_append_new(tensors, describe_tensor(t, n_values));
+    }
+    return json_pack("{s:o, s:o, s:o, s:o, s:I, s:o, s:o}", "topic",
+                     output_json_text(dlx_message_topic(m)), "publisher",
+                     output_json_u64(dlx_message_publisher(m)), "seq",
+                     output_json_u64(dlx_message_seq(m)), "time_ns",
+                     output_json_u64(dlx_message_time_ns(m)), "age_ns", (json_int_t)describe_age(m),
+                     "gap", output_json_u64(dlx_message_gap(m)), "tensors", tensors);
+}
+
+void describe_tensor_text(const DLTensor *t, char text[DESCRIBE_SIZE])
+{
+    char dtype[DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE], bytes[HUMAN_SIZE];
+    uint64_t n_items = 0, size = 0;
+    if (!tensor_size(t, &n_items, &size)) {
+        (void)snprintf(text, DESCRIBE_SIZE, "(its size overflows)");
+        return;
+    }
+    dtype_name(t->dtype, dtype);
+    shape_name(t->shape, t->ndim, shape);
+    human_bytes(size, bytes);
+    (void)snprintf(text, DESCRIBE_SIZE, "%s %s  %s", dtype, shape, bytes);
+}
+
+int64_t describe_age(const struct dlx_message *m)
+{
+    return (int64_t)((uint64_t)wait_now() - dlx_message_time_ns(m));
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_DESCRIBE_H
+#define CLI_DESCRIBE_H
+
+/** The public API's structs as JSON, and tensors in words. Each returns NULL when out of memory. */
+
+#include <dlx/dlx.h>
+#include <jansson.h>
+
+json_t *describe_publisher(const struct dlx_publisher_info *info);
+json_t *describe_link(const struct dlx_link_info *info);
+json_t *describe_daemon(const struct dlx_daemon_info *info);
+
+/** dtype, shape, bytes; with `n_values` > 0 the first values. */
+json_t *describe_tensor(const DLTensor *tensor, uint64_t n_values);
+
+/** seq, publisher, time_ns, age_ns, gap, and the tensors as above. */
+json_t *describe_message(const struct dlx_message *m, uint64_t n_values);
+
+/** "uint8 (1080, 1920, 3)  5.93 MiB". `text` should have room for DESCRIBE_SIZE. */
+#define DESCRIBE_SIZE 1700
+void describe_tensor_text(const DLTensor *tensor, char text[DESCRIBE_SIZE]);
+
+/** Nanoseconds since the message was published. */
+int64_t describe_age(const struct dlx_message *m);
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/output.h"
+#include <dlx/error.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+void human_number(double n, char text[HUMAN_SIZE])
+{
+    double magnitude = fabs(n);
+    if (!isfinite(n))
+        (void)snprintf(text, HUMAN_SIZE, "-");
+    else if (magnitude >= 99.95)
+        (void)snprintf(text, HUMAN_SIZE, "%.0f", n);
+    else if (magnitude >= 9.995)
+        (void)snprintf(text, HUMAN_SIZE, "%.1f", n);
+    else if (magnitude >= 0.9995 || magnitude == 0)
+        (void)snprintf(text, HUMAN_SIZE, "%.*f", magnitude == 0 ? 0 : 2, n);
+    else
+        (void)snprintf(text, HUMAN_SIZE, "%.3g", n);
+}
+
+void human_bytes(uint64_t bytes, char text[HUMAN_SIZE])
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    if (bytes < 1024) {
+        (void)snprintf(text, HUMAN_SIZE, "%" PRIu64 " B", bytes);
+        return;
+    }
+    double n = (double)bytes / 1024;
+    size_t unit = 0;
+    for (; n >= 1023.5 && unit + 1 < sizeof units / sizeof units[0]; unit++)
+        n /= 1024;
+    char number[HUMAN_SIZE];
+    human_number(n, number);
+    (void)snprintf(text, HUMAN_SIZE, "%.20s %s", number, units[unit]);
+}
+
+void human_ns(int64_t ns, char text[HUMAN_SIZE])
+{
+    const char *sign = ns < 0 ? "-" : "";
+    uint64_t n = ns < 0 ? 0 - (uint64_t)ns : (uint64_t)ns, s = n / 1000000000;
+    char number[HUMAN_SIZE];
+    const char *unit;
+    if (s >= 2 * 86400) {
+        (void)snprintf(text, HUMAN_SIZE, "%s%" PRIu64 " d %" PRIu64 " h", sign, s / 86400,
+                       s % 86400 / 3600);
+        return;
+    }
+    if (s >= 3600) {
+        (void)snprintf(text, HUMAN_SIZE, "%s%" PRIu64 " h %" PRIu64 " min", sign, s / 3600,
+                       s % 3600 / 60);
+        return;
+    }
+    if (s >= 60) {
+        (void)snprintf(text, HUMAN_SIZE, "%s%" PRIu64 " min %" PRIu64 " s", sign, s / 60, s % 60);
+        return;
+    }
+    if (n < 1000) {
+        (void)snprintf(text, HUMAN_SIZE, "%s%" PRIu64 " ns", sign, n);
+        return;
+    }
+    double d = (double)n / 1e3;
+    if (d < 999.5) {
+        unit = "us";
+    } else if ((d /= 1e3) < 999.5) {
+        unit = "ms";
+    } else {
+        d /= 1e3;
+        unit = "s";
+    }
+    human_number(d, number);
+    (void)snprintf(text, HUMAN_SIZE, "%s%.20s %s", sign, number, unit);
+}
+
+/* Length of the valid UTF-8 sequence at `p`, 0 when there is none. */
+static size_t utf8_length(const unsigned char *p)
+{
+    size_t n;
+    uint32_t c, min;
+    if (p[0] < 0x80)
+        return 1;
+    if (p[0] >= 0xc2 && p[0] < 0xe0) {
+        n = 2;
+        c = p[0] & 0x1fU;
+        min = 0x80;
+    } else if (p[0] >= 0xe0 && p[0] < 0xf0) {
+        n = 3;
+        c = p[0] & 0x0fU;
+        min = 0x800;
+    } else if (p[0] >= 0xf0 && p[0] < 0xf5) {
+        n = 4;
+        c = p[0] & 0x07U;
+        min = 0x10000;
+    } else {
+        return 0;
+    }
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+        c = c << 6 | (p[i] & 0x3fU);
+    }
+    /* 0x80 to 0x9f are control characters too; surrogates are no characters; U+200E to U+206F hold
+     * the ones that turn the direction of what follows */
+    if (c < min || c > 0x10ffff || (c >= 0x80 && c < 0xa0) || (c >= 0xd800 && c < 0xe000) ||
+        (c >= 0x200b && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) ||
+        (c >= 0x2060 && c <= 0x206f))
+        return 0;
+    return n;
+}
+
+void output_printable(const char *from, char *to, size_t size)
+{
+    const unsigned char *p = (const unsigned char *)from;
+    size_t at = 0;
+    while (*p) {
+        size_t n = utf8_length(p);
+        bool plain = n > 1 || (n == 1 && *p >= 0x20 && *p != 0x7f);
+        if (at + (plain ? n : 1) >= size)
+            break;
+        if (plain)
+            memcpy(to + at, p, n);
+        else
+            to[at] = '?';
+        at += plain ? n : 1;
+        p += n ? n : 1;
+    }
+    to[at] = '\0';
+}
+
+int output_json(FILE *file, json_t *json, bool lines)
+{
+    if (!json)
+        return DLX_E_NO_MEMORY;
+    int r = json_dumpf(json, file, lines ? JSON_INDENT(2) : JSON_COMPACT);
+    json_decref(json);
+    if (r < 0 || putc('\n', file) == EOF)
+        return DLX_E_SYSTEM;
+    return 0;
+}
+
+json_t *output_json_u64(uint64_t n)
+{
+    return n <= INT64_MAX ? json_integer((json_int_t)n) : json_real((double)n);
+}
+
+json_t *output_json_text(const char *text)
+{
+    char printable[512];
+    output_printable(text, printable, sizeof printable);
+    return json_string(printable);
+}
+
+unsigned output_width(FILE *file)
+{
+    struct winsize size = {0};
+    int fd = fileno(file);
+    if (fd < 0 || !isatty(fd) || ioctl(fd, TIOCGWINSZ, &size) < 0)
+        return 0;
+    return size.ws_col;
+}

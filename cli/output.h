@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_OUTPUT_H
+#define CLI_OUTPUT_H
+
+/** What people read, and what programs read. */
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define HUMAN_SIZE 32
+
+/** "512 B", "5.93 MiB": three digits, powers of 1024. */
+void human_bytes(uint64_t bytes, char text[HUMAN_SIZE]);
+
+/** "812 ns", "2.14 ms", "3.40 s", "3 min 12 s", "2 h 5 min", "4 d 7 h"; a negative one with a sign.
+ */
+void human_ns(int64_t ns, char text[HUMAN_SIZE]);
+
+/** Three digits, but all of those before the point: "0.0123", "29.9", "12345". */
+void human_number(double n, char text[HUMAN_SIZE]);
+
+/**
+ * Copy text that another process chose so that it can be shown on a terminal and be put into JSON:
+ * control characters and what is not UTF-8 become '?'. Truncates to `size`.
+ */
+void output_printable(const char *from, char *to, size_t size);
+
+/** Print as one line, or indented when `lines` is set, and drop the reference. Returns 0 or a
+ *  negative code when `json` is NULL (out of memory) or cannot be written. */
+int output_json(FILE *file, json_t *json, bool lines);
+
+/** A count that may exceed what jansson's integers hold. */
+json_t *output_json_u64(uint64_t n);
+
+/** Text that another process chose. */
+json_t *output_json_text(const char *text);
+
+/* -- tables
+ * ----------------------------------------------------------------------------------------- */
+
+struct table;
+
+enum table_align { TABLE_LEFT, TABLE_RIGHT };
+
+struct table_column {
+    const char *title;
+    enum table_align align;
+    bool shrinks; /**< its cells may be cut when the terminal is too narrow */
+};
+
+/** `columns` must live as long as the table. Returns 0 or DLX_E_NO_MEMORY. */
+int table_new(struct table **ret, const struct table_column *columns, size_t n_columns);
+struct table *table_free(struct table *t);
+
+/** Add the next cell; rows are filled from left to right. Lack of memory shows in table_print(). */
+void table_cell(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/** Print with every column as wide as it must be. `width`: cut cells of shrinking columns so that
+ * rows fit, 0 for any width. Each line begins with `indent` spaces. Returns 0 or DLX_E_NO_MEMORY.
+ */
+int table_print(const struct table *t, FILE *file, unsigned indent, unsigned width);
+
+/** Columns of the terminal that `file` writes to, 0 when it is none. */
+unsigned output_width(FILE *file);
+
+#endif

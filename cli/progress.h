@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_PROGRESS_H
+#define CLI_PROGRESS_H
+
+/** One line on a terminal that is written again and again. Nothing at all where there is none. */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct progress {
+    FILE *file; /**< NULL: not shown */
+    int64_t interval_ns;
+    int64_t next_ns;
+    bool shown;
+};
+
+/** Show it when `file` is a terminal that can rewrite a line, and `wanted`. At most one at a time.
+ */
+void progress_init(struct progress *p, FILE *file, bool wanted, int64_t interval_ns);
+
+/** Whether it is time to write the line. The first time is one interval after progress_init(). */
+bool progress_due(struct progress *p, int64_t now_ns);
+
+/** Write the line in place of the one before, cut at the terminal's width. */
+void progress_show(struct progress *p, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/** Remove the line, of the progress that is shown; for anything that is to be printed. */
+void progress_clear(void);
+
+#endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/pub.h"
+#include "cli/output.h"
+#include "cli/wait.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define PROGRESS_NS INT64_C(250000000)
+#define PATIENCE_NS INT64_C(2000000000) /* waiting for so long is worth a word on a terminal */
+
+/* The functions below return 0, DLX_E_INTERRUPTED after a signal, or another negative code, which
+ * they have reported. */
+
+static struct dlx_publisher_stats get_stats(const struct pub *p)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    if (dlx_publisher_stats(p->publisher, &stats) < 0)
+        return (struct dlx_publisher_stats){0};
+    return stats;
+}
+
+static void show_progress(struct pub *p)
+{
+    char bytes[HUMAN_SIZE], rate[HUMAN_SIZE], throughput[HUMAN_SIZE];
+    int64_t now = wait_now();
+    if (!progress_due(&p->progress, now))
+        return;
+    struct dlx_publisher_stats s = get_stats(p);
+    double seconds = (double)(now - p->start_ns) / 1e9;
+    human_bytes(s.published_bytes, bytes);
+    human_number((double)s.published / seconds, rate);
+    human_bytes((uint64_t)((double)s.published_bytes / seconds), throughput);
+    progress_show(&p->progress, "%s: %" PRIu64 " messages, %s, %s/s, %s/s, %u subscriber%s",
+                  p->topic, s.published, bytes, rate, throughput, s.n_subscribers,
+                  s.n_subscribers == 1 ? "" : "s");
+}
+
+static int wait_subscribers(struct pub *p)
+{
+    int64_t deadline = p->timeout_ns ? wait_deadline(p->timeout_ns) : WAIT_FOREVER;
+    while (p->n_wait > 0) {
+        if (wait_signal())
+            return DLX_E_INTERRUPTED;
+        int code = dlx_publisher_wait(p->publisher, p->n_wait, WAIT_SLICE_NS);
+        if (code == 0)
+            break;
+        if (code != DLX_E_TIMEOUT || wait_now() >= deadline) {
+            (void)cli_report_dlx(p->cli, p->topic, code);
+            return code;
+        }
+        if (progress_due(&p->progress, wait_now()))
+            progress_show(&p->progress, "%s: %u of %u subscribers", p->topic,
+                          get_stats(p).n_subscribers, p->n_wait);
+    }
+    return 0;
+}
+
+/* Until the next message is due. Being late is not made up for by a burst of more than one period. */
+static int wait_turn(struct pub *p, double rate)
+{
+    if (rate <= 0)
+        return 0;
+    int64_t now = wait_now(), period = (int64_t)(1e9 / rate);
+    if (p->next_ns == 0 || p->next_ns < now - period)
+        p->next_ns = now;
+    while (wait_now() < p->next_ns)
+        if (wait_until(-1, p->next_ns) == DLX_E_INTERRUPTED && wait_signal())
+            return DLX_E_INTERRUPTED;
+    p->next_ns += period;
+    return 0;
+}
+
+/* Publish, however long subscribers make it wait. *ret_spent: the tensor is no longer ours. */
+static int publish(struct pub *p, DLManagedTensorVersioned *tensor, bool *ret_spent)
+{
+    struct dlx_publish_args args = {.size = sizeof args,
+                                    .timeout_ns = p->block ? WAIT_SLICE_NS : 0};
+    int64_t start = 0;
+    for (;;) {
+        int code = dlx_publish(p->publisher, tensor, &args);
+        *ret_spent = code == 0;
+        if (code == 0)
+            return 0;
+        if (code == DLX_E_FULL && !p->block) { /* a live stream goes on without it */
+            if (p->n_refused++ == 0)
+                (void)cli_report_dlx(p->cli, p->topic, code);
+            return 0;
+        }
+        if (code != DLX_E_FULL && code != DLX_E_TIMEOUT && code != DLX_E_INTERRUPTED) {
+            (void)cli_report_dlx(p->cli, p->topic, code);
+            return code;
+        }
+        if (wait_signal())
+            return DLX_E_INTERRUPTED;
+        int64_t now = wait_now();
+        start = start ? start : now;
+        if (p->timeout_ns && now - start >= p->timeout_ns) {
+            (void)cli_report_dlx(p->cli, p->topic, code);
+            return code;
+        }
+        if (!p->told_waiting && now - start > PATIENCE_NS && isatty(STDERR_FILENO)) {
+            (void)cli_report(p->cli, p->topic, "waiting: %s", dlx_client_errmsg(p->cli->client));
+            p->told_waiting = true;
+        }
+    }
+}
+
+static int publish_item(struct pub *p, const struct source_item *item)
+{
+    struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = item->dtype, .ndim = item->ndim, .shape = item->shape};
+    DLManagedTensorVersioned *tensor = NULL;
+    struct cli_error e = {{0}};
+    bool spent = false;
+
+    int code = dlx_alloc(p->publisher, &spec, &tensor);
+    if (code < 0) {
+        (void)cli_report(p->cli, p->topic, "%s: %s", item->file, dlx_client_errmsg(p->cli->client));
+        return code;
+    }
+    code = source_read(p->source, tensor->dl_tensor.data, &e);
+    if (code < 0 && code != DLX_E_INTERRUPTED)
+        (void)cli_report(p->cli, p->topic, "%s", e.text);
+    if (code == 0)
+        code = wait_turn(p, p->file_rate ? item->rate : p->rate);
+    if (code == 0)
+        code = publish(p, tensor, &spent);
+    if (!spent && tensor->deleter)
+        tensor->deleter(tensor);
+    return code;
+}
+
+static int publish_files(struct pub *p)
+{
+    for (uint64_t loop = 0; p->n_loops == 0 || loop < p->n_loops; loop++) {
+        source_rewind(p->source);
+        for (;;) {
+            struct source_item item;
+            struct cli_error e = {{0}};
+            int code = wait_signal() ? DLX_E_INTERRUPTED : source_next(p->source, &item, &e);
+            if (code == 0)
+                break;
+            if (code < 0 && code != DLX_E_INTERRUPTED)
+                (void)cli_report(p->cli, p->topic, "%s", e.text);
+            if (code > 0)
+                code = publish_item(p, &item);
+            if (code < 0)
+                return code;
+            p->end_ns = wait_now();
+            show_progress(p);
+        }
+    }
+    return 0;
+}
+
+/* Stay, for late subscribers. Waiting for one more subscriber than there is lets the library attend
+ * to those who join. */
+static int linger(struct pub *p)
+{
+    int64_t deadline = p->hold ? WAIT_FOREVER : wait_deadline(p->linger_ns);
+    while (p->hold || p->linger_ns > 0) {
+        int64_t left = deadline == WAIT_FOREVER ? WAIT_SLICE_NS : deadline - wait_now();
+        if (left <= 0)
+            break;
+        if (wait_signal())
+            return DLX_E_INTERRUPTED;
+        struct dlx_publisher_stats s = get_stats(p);
+        if (progress_due(&p->progress, wait_now()))
+            progress_show(&p->progress,
+                          "%s: %" PRIu64 " messages published, %u subscriber%s, staying%s",
+                          p->topic, s.published, s.n_subscribers, s.n_subscribers == 1 ? "" : "s",
+                          p->hold ? " until Ctrl-C" : "");
+        int code = dlx_publisher_wait(p->publisher, s.n_subscribers + 1,
+                                      left < WAIT_SLICE_NS ? left : WAIT_SLICE_NS);
+        if (code < 0 && code != DLX_E_TIMEOUT && code != DLX_E_INTERRUPTED) {
+            (void)cli_report_dlx(p->cli, p->topic, code);
+            return code;
+        }
+    }
+    return 0;
+}
+
+static int summary(struct pub *p)
+{
+    struct dlx_publisher_stats s = get_stats(p);
+    int64_t elapsed = p->end_ns > p->start_ns ? p->end_ns - p->start_ns : 0;
+    double seconds = (double)elapsed / 1e9;
+    char bytes[HUMAN_SIZE], time[HUMAN_SIZE], rate[HUMAN_SIZE];
+
+    progress_clear();
+    if (p->cli->json)
+        return cli_json(
+            p->cli,
+            json_pack("{s:s, s:o, s:o, s:I, s:o, s:o, s:I}", "topic", p->topic, "messages",
+                      output_json_u64(s.published), "bytes", output_json_u64(s.published_bytes),
+                      "elapsed_ns", (json_int_t)elapsed, "copied_bytes",
+                      output_json_u64(s.copied_bytes), "refused", output_json_u64(p->n_refused),
+                      "subscribers", (json_int_t)s.n_subscribers),
+            true);
+    if (p->n_refused > 0)
+        (void)cli_report(p->cli, p->topic,
+                         "%" PRIu64 " message%s not published, all slots were held", p->n_refused,
+                         p->n_refused == 1 ? " was" : "s were");
+    if (!isatty(STDERR_FILENO))
+        return CLI_OK;
+    human_bytes(s.published_bytes, bytes);
+    human_ns(elapsed, time);
+    human_number(seconds > 0 ? (double)s.published / seconds : 0, rate);
+    fprintf(stderr, "%s: %" PRIu64 " message%s, %s in %s", p->topic, s.published,
+            s.published == 1 ? "" : "s", bytes, time);
+    if (s.published > 1)
+        fprintf(stderr, " (%s/s)", rate);
+    fprintf(stderr, ", %" PRIu64 " bytes copied, %u subscriber%s\n", s.copied_bytes,
+            s.n_subscribers, s.n_subscribers == 1 ? "" : "s");
+    return CLI_OK;
+}
+
+static int run_stages(struct pub *p, bool *ret_endless)
+{
+    *ret_endless = false;
+    int code = wait_subscribers(p);
+    if (code < 0)
+        return code;
+    *ret_endless = p->n_loops == 0;
+    p->start_ns = p->end_ns = wait_now();
+    code = publish_files(p);
+    if (code < 0)
+        return code;
+    *ret_endless = p->hold;
+    return linger(p);
+}
+
+int pub_run(struct pub *p)
+{
+    struct dlx_publisher_args args = {.size = sizeof args,
+                                      .history = p->history,
+                                      .on_full =
+                                          p->block ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP_OLDEST};
+    bool endless = false;
+
+    if (cli_connect(p->cli) < 0)
+        return CLI_FAILURE;
+    int code = dlx_publisher_new(p->cli->client, p->topic, &args, &p->publisher);
+    if (code < 0)
+        return cli_report_dlx(p->cli, p->topic, code);
+    progress_init(&p->progress, stderr, !p->cli->json, PROGRESS_NS);
+    code = run_stages(p, &endless);
+    int status = summary(p);
+    if (code == DLX_E_INTERRUPTED)
+        status = status == CLI_OK ? cli_signal_status(endless) : status;
+    else if (code < 0 || p->n_refused > 0)
+        status = CLI_FAILURE;
+    p->publisher = dlx_publisher_unref(p->publisher);
+    return status;
+}

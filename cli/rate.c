@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/rate.h"
+#include <dlx/error.h>
+#include <math.h>
+#include <stdlib.h>
+
+struct sample {
+    int64_t now_ns, age_ns;
+    uint64_t bytes;
+};
+
+struct rate {
+    struct sample *samples; /* a ring */
+    int64_t *ages;          /* to sort */
+    size_t window, next;
+    uint64_t n;
+};
+
+int rate_new(struct rate **ret, size_t window)
+{
+    struct rate *r = calloc(1, sizeof *r);
+    if (!r)
+        return DLX_E_NO_MEMORY;
+    r->window = window;
+    r->samples = calloc(window, sizeof *r->samples);
+    r->ages = calloc(window, sizeof *r->ages);
+    if (!r->samples || !r->ages) {
+        rate_free(r);
+        return DLX_E_NO_MEMORY;
+    }
+    *ret = r;
+    return 0;
+}
+
+struct rate *rate_free(struct rate *r)
+{
+    if (!r)
+        return NULL;
+    free(r->samples);
+    free(r->ages);
+    free(r);
+    return NULL;
+}
+
+void rate_add(struct rate *r, int64_t now_ns, int64_t age_ns, uint64_t bytes)
+{
+    r->samples[r->next] = (struct sample){now_ns, age_ns, bytes};
+    r->next = (r->next + 1) % r->window;
+    r->n++;
+}
+
+static int compare(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The smallest value that at least `percent` of them do not exceed. */
+static int64_t percentile(const int64_t *sorted, size_t n, unsigned percent)
+{
+    size_t rank = (n * percent + 99) / 100;
+    return sorted[rank ? rank - 1 : 0];
+}
+
+struct rate_summary rate_summarize(struct rate *r)
+{
+    size_t n = r->n < r->window ? (size_t)r->n : r->window;
+    struct rate_summary s = {.n_messages = r->n, .n_window = n};
+    if (n == 0)
+        return s;
+    size_t first = r->n < r->window ? 0 : r->next;
+    double shortest = INFINITY, longest = 0, mean = 0, squares = 0, bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct sample *now = &r->samples[(first + i) % r->window];
+        r->ages[i] = now->age_ns;
+        if (i == 0)
+            continue;
+        const struct sample *before = &r->samples[(first + i - 1) % r->window];
+        double interval = (double)(now->now_ns - before->now_ns), delta = interval - mean;
+        mean += delta / (double)i; /* Welford's method */
+        squares += delta * (interval - mean);
+        shortest = interval < shortest ? interval : shortest;
+        longest = interval > longest ? interval : longest;
+        bytes += (double)now->bytes;
+    }
+    qsort(r->ages, n, sizeof *r->ages, compare);
+    s.age_p50_ns = percentile(r->ages, n, 50);
+    s.age_p99_ns = percentile(r->ages, n, 99);
+    s.age_max_ns = r->ages[n - 1];
+    if (n > 1 && mean > 0) {
+        s.mean_hz = 1e9 / mean;
+        s.min_hz = 1e9 / longest;
+        s.max_hz = shortest > 0 ? 1e9 / shortest : INFINITY;
+        s.jitter_ns = sqrt(squares / (double)(n - 1));
+        s.bytes_per_s = bytes / (mean * (double)(n - 1)) * 1e9;
+    }
+    return s;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_RATE_H
+#define CLI_RATE_H
+
+/** Intervals and ages of the last messages, and what they come to. Pure, no clock. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct rate;
+
+struct rate_summary {
+    uint64_t n_messages; /**< in all */
+    uint64_t n_window;   /**< the last ones, that all below is about */
+    double mean_hz;      /**< 0 with fewer than two messages, like all of the next four */
+    double min_hz, max_hz;
+    double jitter_ns; /**< standard deviation of the intervals */
+    double bytes_per_s;
+    int64_t age_p50_ns, age_p99_ns, age_max_ns;
+};
+
+/** Returns 0 or DLX_E_NO_MEMORY. */
+int rate_new(struct rate **ret, size_t window);
+struct rate *rate_free(struct rate *r);
+
+/** A message of so many bytes came at `now_ns`, so old. */
+void rate_add(struct rate *r, int64_t now_ns, int64_t age_ns, uint64_t bytes);
+
+struct rate_summary rate_summarize(struct rate *r);
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_SAVE_H
+#define CLI_SAVE_H
+
+/** Tensors into .npy files. */
+
+#include "cli/dtype.h"
+#include "cli/error.h"
+#include <dlpack/dlpack.h>
+#include <stddef.h>
+
+#define SAVE_PATH_SIZE 4096
+
+/** Check a file name that may hold one %d or %0Nd, any number of {seq}, and "%%".
+ *  Returns 0 or DLX_E_INVALID. */
+int save_pattern_check(const char *pattern, struct cli_error *e);
+
+/**
+ * The name of a file: `number` for %0Nd, `seq` for {seq}; when `several` and the pattern has neither,
+ * the number before the suffix. "-" stays. Returns 0, DLX_E_INVALID or DLX_E_LIMIT.
+ */
+int save_path(const char *pattern, uint64_t number, uint64_t seq, bool several, char *path,
+              size_t size, struct cli_error *e);
+
+struct save_report {
+    char dtype[DTYPE_NAME_SIZE];
+    char descr[16];
+    char shape[256]; /**< as stored, perhaps cut */
+    bool exact;      /**< the file says the type */
+    uint64_t size;   /**< bytes of the file */
+};
+
+/**
+ * Write a tensor to a file that appears when it is complete, or to the standard output ("-").
+ * Returns 0; DLX_E_SHAPE, DLX_E_DEVICE, DLX_E_SYSTEM, DLX_E_NO_MEMORY with words.
+ */
+int save_tensor(const DLTensor *t, const char *path, struct save_report *ret_report,
+                struct cli_error *e);
+
+#endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/stream.h"
+#include "cli/args.h"
+#include "cli/output.h"
+#include "cli/wait.h"
+#include <stdio.h>
+#include <unistd.h>
+
+enum { OPTION_HISTORY = 0x200, OPTION_LATEST, OPTION_RELIABLE, OPTION_TIMEOUT, OPTION_UNTIL_GONE };
+
+static const struct argp_option options[] = {
+    {"history", OPTION_HISTORY, "N", 0, "Begin with up to N messages published before", 0},
+    {"latest", OPTION_LATEST, NULL, 0, "Take only ever the newest message, skip older ones", 0},
+    {"reliable", OPTION_RELIABLE, NULL, 0, "Make the publisher wait; it must offer it (--block)",
+     0},
+    {"timeout", OPTION_TIMEOUT, "SECONDS", 0, "Fail when no message comes for so long", 0},
+    {"until-gone", OPTION_UNTIL_GONE, NULL, 0, "End when the last publisher has left", 0},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct stream_args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = a->cli;
+        return 0;
+    case OPTION_HISTORY:
+        a->subscribe.history = (uint32_t)args_number(state, "--history", arg, 0, UINT32_MAX);
+        return 0;
+    case OPTION_LATEST:
+        a->subscribe.mode = DLX_MODE_LATEST;
+        return 0;
+    case OPTION_RELIABLE:
+        a->subscribe.reliable = true;
+        return 0;
+    case OPTION_TIMEOUT:
+        a->timeout_ns = args_seconds(state, "--timeout", arg);
+        if (a->timeout_ns == 0)
+            argp_error(state, "--timeout: must be more than 0");
+        return 0;
+    case OPTION_UNTIL_GONE:
+        a->until_gone = true;
+        return 0;
+    case ARGP_KEY_END:
+        if (a->subscribe.reliable && a->subscribe.mode == DLX_MODE_LATEST)
+            argp_error(state, "--latest and --reliable exclude each other");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
+const struct argp stream_argp = {.options = options, .parser = parse, .children = children};
+
+int stream_open(struct stream *s, const struct stream_args *args, const char *topic)
+{
+    *s = (struct stream){.args = *args, .topic = topic, .wake = WAIT_FOREVER};
+    s->args.subscribe.size = sizeof s->args.subscribe;
+    int code = cli_connect(args->cli);
+    if (code < 0)
+        return code;
+    code = dlx_subscribe(args->cli->client, topic, &s->args.subscribe, &s->subscription);
+    if (code < 0) {
+        (void)cli_report_dlx(args->cli, topic, code);
+        return code;
+    }
+    s->end = args->duration_ns > 0 ? wait_deadline(args->duration_ns) : WAIT_FOREVER;
+    if (stream_stats(s).n_publishers == 0 && isatty(STDERR_FILENO))
+        (void)cli_report(args->cli, topic, "no publisher yet, waiting for one");
+    return 0;
+}
+
+void stream_close(struct stream *s)
+{
+    s->subscription = dlx_subscription_unref(s->subscription);
+}
+
+struct dlx_subscription_stats stream_stats(const struct stream *s)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    if (dlx_subscription_stats(s->subscription, &stats) < 0)
+        return (struct dlx_subscription_stats){0};
+    return stats;
+}
+
+static int report_silence(const struct stream *s)
+{
+    char time[HUMAN_SIZE];
+    uint32_t n = stream_stats(s).n_publishers;
+    human_ns(s->args.timeout_ns, time);
+    (void)cli_report(s->args.cli, s->topic, "no message within %s (%u publisher%s attached)", time,
+                     n, n == 1 ? "" : "s");
+    return DLX_E_TIMEOUT;
+}
+
+/* What dlx_take() said other than a message. Returns 1 to go on, 0 for the end, or a negative code.
+ */
+static int handle(struct stream *s, int code)
+{
+    switch (code) {
+    case DLX_E_PUBLISHER_GONE:
+        if (s->args.until_gone)
+            return 0;
+        if (isatty(STDERR_FILENO))
+            (void)cli_report(s->args.cli, s->topic, "the publisher has left, waiting for another");
+        return 1;
+    case DLX_E_BAD_PEER: /* that link is cut, others go on */
+        (void)cli_report_dlx(s->args.cli, s->topic, code);
+        return 1;
+    case DLX_E_INTERRUPTED:
+        return 1;
+    default:
+        (void)cli_report_dlx(s->args.cli, s->topic, code);
+        return code;
+    }
+}
+
+int stream_next(struct stream *s, struct dlx_message **ret_message)
+{
+    int64_t silence = s->args.timeout_ns > 0 ? wait_deadline(s->args.timeout_ns) : WAIT_FOREVER;
+    int64_t deadline = silence < s->end ? silence : s->end;
+    deadline = deadline < s->wake ? deadline : s->wake;
+
+    while (!wait_signal() && (s->end == WAIT_FOREVER || wait_now() < s->end)) {
+        int code = dlx_take(s->subscription, 0, ret_message);
+        if (code == 0)
+            return 1;
+        if (code != DLX_E_EMPTY && code != DLX_E_TIMEOUT) {
+            code = handle(s, code);
+            if (code <= 0)
+                return code;
+            continue;
+        }
+        int fd = dlx_subscription_fd(s->subscription);
+        if (fd < 0) {
+            (void)cli_report_dlx(s->args.cli, s->topic, fd);
+            return fd;
+        }
+        code = wait_until(fd, deadline);
+        if (code == DLX_E_SYSTEM) {
+            (void)cli_report(s->args.cli, s->topic, "waiting for messages failed");
+            return code;
+        }
+        if (code == DLX_E_TIMEOUT && wait_now() >= silence)
+            return report_silence(s);
+        if (code == DLX_E_TIMEOUT && wait_now() >= s->wake)
+            return STREAM_WAKE;
+    }
+    return 0;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_STREAM_H
+#define CLI_STREAM_H
+
+/** The messages of a topic, for the commands that receive: one subscription and when it ends. */
+
+#include "cli/cli.h"
+
+struct stream_args {
+    struct cli *cli; /**< set before parsing */
+    struct dlx_subscribe_args subscribe;
+    int64_t timeout_ns;  /**< without a message for so long is a failure; 0: wait for ever */
+    int64_t duration_ns; /**< end after so long; 0: never */
+    bool until_gone;     /**< end when the last publisher has left */
+};
+
+/** --history, --latest, --reliable, --timeout, --until-gone. Its input is a struct stream_args. */
+extern const struct argp stream_argp;
+
+struct stream {
+    struct stream_args args;
+    const char *topic;
+    struct dlx_subscription *subscription;
+    int64_t end;  /**< when duration_ns is over */
+    int64_t wake; /**< when stream_next() returns STREAM_WAKE; WAIT_FOREVER: never */
+};
+
+/** Connect and subscribe; reports what fails. Returns 0 or a negative code. */
+int stream_open(struct stream *s, const struct stream_args *args, const char *topic);
+
+void stream_close(struct stream *s);
+
+#define STREAM_WAKE 2
+
+/**
+ * Wait for the next message, to be unreffed by the caller. Returns 1; STREAM_WAKE; 0 when the stream ends: a
+ * signal (wait_signal()), the duration is over, the publisher is gone; or a negative code,
+ * reported.
+ */
+int stream_next(struct stream *s, struct dlx_message **ret_message);
+
+/** Counters; all 0 when they cannot be had. */
+struct dlx_subscription_stats stream_stats(const struct stream *s);
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/output.h"
+#include <dlx/error.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GAP = 2, SHRINK_MIN = 8 };
+
+struct table {
+    const struct table_column *columns;
+    size_t n_columns;
+    char **cells; /* row after row */
+    size_t n_cells, n_allocated;
+    bool failed;
+};
+
+int table_new(struct table **ret, const struct table_column *columns, size_t n_columns)
+{
+    struct table *t = calloc(1, sizeof *t);
+    if (!t)
+        return DLX_E_NO_MEMORY;
+    t->columns = columns;
+    t->n_columns = n_columns;
+    *ret = t;
+    return 0;
+}
+
+struct table *table_free(struct table *t)
+{
+    if (!t)
+        return NULL;
+    for (size_t i = 0; i < t->n_cells; i++)
+        free(t->cells[i]);
+    free(t->cells);
+    free(t);
+    return NULL;
+}
+
+void table_cell(struct table *t, const char *format, ...)
+{
+    if (t->n_cells == t->n_allocated) {
+        size_t n = t->n_allocated ? t->n_allocated * 2 : 64;
+        char **cells = reallocarray(t->cells, n, sizeof *cells);
+        if (!cells) {
+            t->failed = true;
+            return;
+        }
+        t->cells = cells;
+        t->n_allocated = n;
+    }
+    char *text = NULL;
+    va_list args;
+    va_start(args, format);
+    int r = vasprintf(&text, format, args);
+    va_end(args);
+    if (r < 0) {
+        t->failed = true;
+        return;
+    }
+    t->cells[t->n_cells++] = text;
+}
+
+/* Columns on the screen: bytes that do not continue a UTF-8 character. Wide characters count as
+ * one. */
+static size_t text_width(const char *text)
+{
+    size_t n = 0;
+    for (; *text; text++)
+        n += ((unsigned char)*text & 0xc0) != 0x80;
+    return n;
+}
+
+static void put_spaces(FILE *file, size_t n)
+{
+    while (n-- > 0)
+        putc(' ', file);
+}
+
+/* The first width - 3 characters and "...". */
+static void put_cut(FILE *file, const char *text, size_t width)
+{
+    size_t n = 0;
+    for (; *text; text++) {
+        n += ((unsigned char)*text & 0xc0) != 0x80;
+        if (n > width - 3)
+            break;
+        putc(*text, file);
+    }
+    fputs("...", file);
+}
+
+static void put_cell(FILE *file, const struct table_column *column, const char *text, size_t width,
+                     bool last)
+{
+    size_t used = text_width(text), cut = used > width ? width : used;
+    if (column->align == TABLE_RIGHT)
+        put_spaces(file, width - cut);
+    if (used > width)
+        put_cut(file, text, width);
+    else
+        fputs(text, file);
+    if (column->align == TABLE_LEFT && !last)
+        put_spaces(file, width - cut);
+    if (!last)
+        put_spaces(file, GAP);
+}
+
+static size_t *measure(const struct table *t)
+{
+    size_t *widths = calloc(t->n_columns, sizeof *widths);
+    if (!widths)
+        return NULL;
+    for (size_t c = 0; c < t->n_columns; c++)
+        widths[c] = text_width(t->columns[c].title);
+    for (size_t i = 0; i < t->n_cells; i++) {
+        size_t c = i % t->n_columns, n = text_width(t->cells[i]);
+        if (n > widths[c])
+            widths[c] = n;
+    }
+    return widths;
+}
+
+/* Take from the widest shrinking column, again and again, until the rows fit or nothing gives way.
+ */
+static void shrink(const struct table *t, size_t *widths, size_t limit)
+{
+    for (;;) {
+        size_t total = 0, widest = t->n_columns;
+        for (size_t c = 0; c < t->n_columns; c++) {
+            total += widths[c] + (c + 1 < t->n_columns ? GAP : 0);
+            if (t->columns[c].shrinks && widths[c] > SHRINK_MIN &&
+                (widest == t->n_columns || widths[c] > widths[widest]))
+                widest = c;
+        }
+        if (total <= limit || widest == t->n_columns)
+            return;
+        widths[widest]--;
+    }
+}
+
+int table_print(const struct table *t, FILE *file, unsigned indent, unsigned width)
+{
+    size_t *widths = t->failed ? NULL : measure(t);
+    if (!widths)
+        return DLX_E_NO_MEMORY;
+    if (width > indent)
+        shrink(t, widths, width - indent);
+    put_spaces(file, indent);
+    for (size_t c = 0; c < t->n_columns; c++)
+        put_cell(file, &t->columns[c], t->columns[c].title, widths[c], c + 1 == t->n_columns);
+    for (size_t i = 0; i < t->n_cells; i++) {
+        size_t c = i % t->n_columns;
+        if (c == 0) {
+            putc('\n', file);
+            put_spaces(file, indent);
+        }
+        put_cell(file, &t->columns[c], t->cells[i], widths[c], c + 1 == t->n_columns);
+    }
+    putc('\n', file);
+    free(widths);
+    return 0;
+}

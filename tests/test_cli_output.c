@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What people read: numbers, tables, text of others, rates; and the names and contents of saved files. */
+#include "cli/npy.h"
+#include "cli/output.h"
+#include "cli/rate.h"
+#include "cli/save.h"
+#include <check.h>
+#include <dirent.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+START_TEST(sizes_have_three_digits)
+{
+    static const struct {
+        uint64_t bytes;
+        const char *text;
+    } cases[] = {
+        {0, "0 B"},
+        {1023, "1023 B"},
+        {1024, "1.00 KiB"},
+        {6220800, "5.93 MiB"},
+        {1048575, "1.00 MiB"},
+        {104857600, "100 MiB"},
+        {UINT64_MAX, "16.0 EiB"},
+        {1047552, "1023 KiB"},
+    };
+    char text[HUMAN_SIZE];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        human_bytes(cases[i].bytes, text);
+        ck_assert_str_eq(text, cases[i].text);
+    }
+}
+END_TEST
+
+START_TEST(times_have_a_unit_that_fits)
+{
+    static const struct {
+        int64_t ns;
+        const char *text;
+    } cases[] = {
+        {0, "0 ns"},
+        {999, "999 ns"},
+        {1000, "1.00 us"},
+        {999499, "999 us"},
+        {999500, "1.00 ms"},
+        {INT64_C(2140000), "2.14 ms"},
+        {INT64_C(59990000000), "60.0 s"},
+        {INT64_C(192000000000), "3 min 12 s"},
+        {INT64_C(7500000000000), "2 h 5 min"},
+        {INT64_C(370800000000000), "4 d 7 h"},
+        {-1500, "-1.50 us"},
+        {INT64_MIN, "-106751 d 23 h"},
+    };
+    char text[HUMAN_SIZE];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        human_ns(cases[i].ns, text);
+        ck_assert_str_eq(text, cases[i].text);
+    }
+}
+END_TEST
+
+START_TEST(numbers_have_three_digits)
+{
+    static const struct {
+        double n;
+        const char *text;
+    } cases[] = {{0, "0"},           {29.97, "30.0"}, {9.996, "10.0"}, {0.0123456, "0.0123"},
+                 {12345.6, "12346"}, {1.005, "1.00"}, {INFINITY, "-"}, {NAN, "-"}};
+    char text[HUMAN_SIZE];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        human_number(cases[i].n, text);
+        ck_assert_str_eq(text, cases[i].text);
+    }
+}
+END_TEST
+
+START_TEST(text_of_others_cannot_reach_the_terminal)
+{
+    static const struct {
+        const char *from, *to;
+    } cases[] = {
+        {"camera", "camera"},
+        {"\x1b[31mred\x07\n", "?[31mred??"},
+        {"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"\xff\xfe", "??"},
+        {"\xc3", "?"},
+        {"\xe2\x82", "??"},
+        {"\xc0\xaf", "??"},           /* overlong */
+        {"\xed\xa0\x80", "???"},      /* a surrogate */
+        {"\xf4\x90\x80\x80", "????"}, /* beyond Unicode */
+        {"\xc2\x9b"
+         "31m",
+         "??31m"},               /* a control sequence in one character */
+        {"\xe2\x80\xae", "???"}, /* right-to-left override */
+        {"\x7f", "?"},
+    };
+    char text[64], cut[4];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        output_printable(cases[i].from, text, sizeof text);
+        ck_assert_msg(strcmp(text, cases[i].to) == 0, "%zu: %s", i, text);
+        json_t *json = output_json_text(cases[i].from);
+        ck_assert_ptr_nonnull(json);
+        json_decref(json);
+    }
+    output_printable("ab\xc3\xa9", cut, sizeof cut); /* does not cut a character in two */
+    ck_assert_str_eq(cut, "ab");
+}
+END_TEST
+
+static char *table_text(struct table *t, unsigned indent, unsigned width)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    ck_assert_int_eq(table_print(t, f, indent, width), 0);
+    (void)fclose(f);
+    return text;
+}
+
+START_TEST(tables_are_aligned)
+{
+    static const struct table_column columns[] = {
+        {"TOPIC", TABLE_LEFT, true}, {"PID", TABLE_RIGHT, false}, {"PROGRAM", TABLE_LEFT, true}};
+    struct table *t = NULL;
+    ck_assert_int_eq(table_new(&t, columns, 3), 0);
+    table_cell(t, "%s", "cam/front");
+    table_cell(t, "%d", 7);
+    table_cell(t, "%s", "caf\xc3\xa9");
+    table_cell(t, "%s", "x");
+    table_cell(t, "%d", 123456);
+    table_cell(t, "%s", "viewer");
+    char *text = table_text(t, 2, 0);
+    ck_assert_str_eq(text, "  TOPIC         PID  PROGRAM\n"
+                           "  cam/front       7  caf\xc3\xa9\n"
+                           "  x          123456  viewer\n");
+    free(text);
+    table_free(t);
+}
+END_TEST
+
+START_TEST(tables_fit_the_terminal)
+{
+    static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, true},
+                                                  {"BYTES", TABLE_RIGHT, false}};
+    struct table *t = NULL;
+    ck_assert_int_eq(table_new(&t, columns, 2), 0);
+    table_cell(t, "%s", "a/very/long/name/of/a/topic");
+    table_cell(t, "%s", "1234567");
+    char *text = table_text(t, 0, 20);
+    ck_assert_str_eq(text, "TOPIC          BYTES\na/very/l...  1234567\n");
+    free(text);
+    text = table_text(t, 0, 5); /* no narrower than what can be read */
+    ck_assert_str_eq(text, "TOPIC       BYTES\na/ver...  1234567\n");
+    free(text);
+    table_free(t);
+    table_free(NULL);
+}
+END_TEST
+
+START_TEST(json_is_one_line_or_many)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    ck_assert_int_eq(output_json(f, json_pack("{s:i}", "a", 1), false), 0);
+    ck_assert_int_eq(output_json(f, json_pack("{s:i}", "a", 1), true), 0);
+    ck_assert_int_lt(output_json(f, NULL, true), 0);
+    (void)fclose(f);
+    ck_assert_str_eq(text, "{\"a\":1}\n{\n  \"a\": 1\n}\n");
+    free(text);
+    json_t *big = output_json_u64(UINT64_MAX);
+    ck_assert(json_is_real(big));
+    json_decref(big);
+}
+END_TEST
+
+START_TEST(rates_come_from_the_last_messages)
+{
+    struct rate *r = NULL;
+    ck_assert_int_eq(rate_new(&r, 5), 0);
+    struct rate_summary s = rate_summarize(r);
+    ck_assert(s.n_messages == 0 && s.mean_hz == 0);
+    rate_add(r, 5, 1, 1); /* falls out of the window */
+    s = rate_summarize(r);
+    ck_assert(s.n_window == 1 && s.mean_hz == 0 && s.age_p99_ns == 1);
+    static const int64_t intervals[] = {0, 10000000, 30000000, 10000000, 30000000};
+    int64_t now = 1000000000;
+    for (int i = 0; i < 5; i++) {
+        now += intervals[i];
+        rate_add(r, now, (i + 1) * 100, 1000);
+    }
+    s = rate_summarize(r);
+    ck_assert(s.n_messages == 6 && s.n_window == 5);
+    ck_assert(fabs(s.mean_hz - 50) < 1e-9 && fabs(s.max_hz - 100) < 1e-9);
+    ck_assert(fabs(s.min_hz - 1e9 / 3e7) < 1e-9 && fabs(s.jitter_ns - 1e7) < 1e-3);
+    ck_assert(fabs(s.bytes_per_s - 50000) < 1e-6);
+    ck_assert(s.age_p50_ns == 300 && s.age_p99_ns == 500 && s.age_max_ns == 500);
+    rate_free(r);
+    rate_free(NULL);
+}
+END_TEST
+
+static void check_path(const char *pattern, bool several, const char *expected)
+{
+    char path[SAVE_PATH_SIZE];
+    struct cli_error e = {{0}};
+    ck_assert_msg(save_path(pattern, 7, 1234, several, path, sizeof path, &e) == 0, "%s", e.text);
+    ck_assert_str_eq(path, expected);
+}
+
+START_TEST(file_names_are_numbered)
+{
+    check_path("out.npy", false, "out.npy");
+    check_path("out.npy", true, "out-000007.npy");
+    check_path("out", true, "out-000007");
+    check_path("a.b/out", true, "a.b/out-000007");
+    check_path("a/.hidden", true, "a/.hidden-000007");
+    check_path("out-%06d.npy", true, "out-000007.npy");
+    check_path("out-%06d.npy", false, "out-000007.npy");
+    check_path("out-%d.npy", true, "out-7.npy");
+    check_path("out-{seq}.npy", true, "out-001234.npy");
+    check_path("{seq}-%03d.npy", true, "001234-007.npy");
+    check_path("100%%.npy", true, "100%-000007.npy");
+    check_path("-", true, "-");
+}
+END_TEST
+
+START_TEST(file_names_are_no_format_strings)
+{
+    static const char *const bad[] = {"%s",    "%n.npy", "%6d", "%",   "out%",
+                                      "%099d", "%d%d",   "%ld", "%0x", ""};
+    struct cli_error e;
+    char small[8];
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        ck_assert_msg(save_pattern_check(bad[i], &e) == DLX_E_INVALID, "'%s'", bad[i]);
+    ck_assert_int_eq(save_path("abcdefgh", 1, 1, false, small, sizeof small, &e), DLX_E_LIMIT);
+    ck_assert_int_eq(save_path("a%020d", 1, 1, false, small, sizeof small, &e), DLX_E_LIMIT);
+    ck_assert_int_eq(save_path("abcdefg", 1, 1, false, small, sizeof small, &e), 0);
+}
+END_TEST
+
+static const char *folder(void)
+{
+    const char *dir = getenv("TMPDIR");
+    return dir ? dir : "/tmp";
+}
+
+static size_t entries_of(const char *path)
+{
+    size_t n = 0;
+    DIR *d = opendir(path);
+    ck_assert_ptr_nonnull(d);
+    for (struct dirent *entry; (entry = readdir(d));)
+        n += entry->d_name[0] != '.';
+    (void)closedir(d);
+    return n;
+}
+
+START_TEST(tensors_are_saved_whole_or_not_at_all)
+{
+    char dir[256], path[512];
+    (void)snprintf(dir, sizeof dir, "%s/save.XXXXXX", folder());
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    int64_t shape[] = {2, 3}, column_major[] = {1, 2};
+    float data[] = {0, 3, 1, 4, 2, 5};
+    DLTensor t = {.data = data,
+                  .device = {kDLCPU, 0},
+                  .ndim = 2,
+                  .dtype = {kDLFloat, 32, 1},
+                  .shape = shape,
+                  .strides = column_major};
+    struct save_report report;
+    struct cli_error e;
+    (void)snprintf(path, sizeof path, "%s/t.npy", dir);
+    ck_assert_msg(save_tensor(&t, path, &report, &e) == 0, "%s", e.text);
+    ck_assert(report.exact && report.size == 128 + 24);
+    ck_assert_str_eq(report.dtype, "float32");
+
+    uint8_t file[256];
+    FILE *f = fopen(path, "rb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_uint_eq(fread(file, 1, sizeof file, f), 128 + 24);
+    (void)fclose(f);
+    struct npy_header h;
+    ck_assert_int_eq(npy_header_parse(file, 152, &h, &e), 0);
+    ck_assert(h.ndim == 2 && h.shape[0] == 2 && h.shape[1] == 3 && !h.fortran_order);
+    for (size_t i = 0; i < 6; i++) { /* compacted */
+        float v;
+        memcpy(&v, file + 128 + 4 * i, 4);
+        ck_assert(v == (float)i);
+    }
+    ck_assert_uint_eq(entries_of(dir), 1);
+    (void)unlink(path);
+
+    t.device.device_type = kDLCUDA;
+    ck_assert_int_eq(save_tensor(&t, path, &report, &e), DLX_E_DEVICE);
+    t.device.device_type = kDLCPU;
+    (void)snprintf(path, sizeof path, "%s/no/such/folder.npy", dir);
+    ck_assert_int_eq(save_tensor(&t, path, &report, &e), DLX_E_SYSTEM);
+    ck_assert_ptr_nonnull(strstr(e.text, "No such file"));
+    ck_assert_int_eq(save_tensor(&t, "/dev/full", &report, &e), DLX_E_SYSTEM);
+    ck_assert_str_eq(e.text, "/dev/full: write: No space left on device");
+    shape[0] = INT64_MAX;
+    ck_assert_int_eq(save_tensor(&t, path, &report, &e), DLX_E_SHAPE);
+    ck_assert_uint_eq(entries_of(dir), 0);
+    ck_assert_int_eq(rmdir(dir), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cli_output");
+    TCase *tcase = tcase_create("output");
+    tcase_add_test(tcase, sizes_have_three_digits);
+    tcase_add_test(tcase, times_have_a_unit_that_fits);
+    tcase_add_test(tcase, numbers_have_three_digits);
+    tcase_add_test(tcase, text_of_others_cannot_reach_the_terminal);
+    tcase_add_test(tcase, tables_are_aligned);
+    tcase_add_test(tcase, tables_fit_the_terminal);
+    tcase_add_test(tcase, json_is_one_line_or_many);
+    tcase_add_test(tcase, rates_come_from_the_last_messages);
+    tcase_add_test(tcase, file_names_are_numbered);
+    tcase_add_test(tcase, file_names_are_no_format_strings);
+    tcase_add_test(tcase, tensors_are_saved_whole_or_not_at_all);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
