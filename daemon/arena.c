@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/arena.h"
 #include "common/error.h"
+#include "daemon/reaper.h"
 #include <assert.h>
 #include <string.h>
 
-int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_user *user, uint32_t id, uint64_t size)
+int dlxd_arena_new(struct dlxd_arena **ret, struct uv_loop_s *loop, struct dlxd_user *user,
+                   uint32_t id, uint64_t size)
 {
     struct dlxd_arena *arena = calloc(1, sizeof *arena);
     if (!arena)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for an arena's description");
+    arena->loop = loop;
     arena->id = id;
     arena->size = size;
     arena->fd = -1;
@@ -21,10 +24,15 @@ int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_user *user, uint32_t id,
     return 0;
 }
 
+void dlxd_arena_close(struct dlxd_arena *arena)
+{
+    arena->fd = dlxd_reaper_close(arena->loop, arena->fd, arena->size);
+}
+
 struct dlxd_arena *dlxd_arena_free(struct dlxd_arena *arena)
 {
     if (arena) {
-        dlx__close(arena->fd);
+        dlxd_arena_close(arena);
         dlxd_charge_deinit(&arena->charge);
         free(arena);
     }

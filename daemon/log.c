@@ -7,16 +7,16 @@
 #define LINES_PER_SECOND 100U
 
 static struct {
-    bool verbose;
+    enum dlxd_log_level level;
     bool journal;
     uint64_t second_ns; /* start of the second that n_lines counts */
     unsigned n_lines;
     unsigned n_dropped;
 } state;
 
-void dlxd_log_init(bool verbose, bool journal)
+void dlxd_log_init(enum dlxd_log_level level, bool journal)
 {
-    state.verbose = verbose;
+    state.level = level;
     state.journal = journal;
 }
 
@@ -53,9 +53,9 @@ void dlxd_log(enum dlxd_log_level level, const char *fmt, ...)
 {
     char text[960];
     va_list ap;
-    if (level >= DLXD_LOG_INFO && !state.verbose)
+    if (level > state.level)
         return;
-    if (level > DLXD_LOG_ERROR && !within_rate()) {
+    if (!within_rate()) {
         state.n_dropped++;
         return;
     }

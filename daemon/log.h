@@ -4,7 +4,7 @@
 
 /*
  * Lines on stderr. A line is dropped, and counted, rather than written to a stderr that would block,
- * or when more than a hundred lines a second are caused by clients. Not thread-safe: the daemon has
+ * or when there are more than a hundred in a second: clients can cause lines. Not thread-safe: the daemon has
  * one thread.
  */
 
@@ -17,8 +17,8 @@ enum dlxd_log_level { /* the numbers of syslog and of sd-daemon's prefixes */
                       DLXD_LOG_INFO = 6,
 };
 
-/* `verbose`: info lines too. `journal`: "<4>text" instead of "dlpackd: text". */
-void dlxd_log_init(bool verbose, bool journal);
+/* Lines up to `level`; none before this was called. `journal`: "<4>text" instead of "dlpackd: text". */
+void dlxd_log_init(enum dlxd_log_level level, bool journal);
 void dlxd_log(enum dlxd_log_level level, const char *fmt, ...) dlx_printf(2, 3);
 
 #endif

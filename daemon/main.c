@@ -72,7 +72,8 @@ int main(int argc, char **argv)
 
     argp_err_exit_status = 2;
     (void)argp_parse(&argp, argc, argv, 0, NULL, &arguments);
-    dlxd_log_init(arguments.foreground, !arguments.foreground && getenv("JOURNAL_STREAM"));
+    dlxd_log_init(arguments.foreground ? DLXD_LOG_INFO : DLXD_LOG_NOTICE,
+                  !arguments.foreground && getenv("JOURNAL_STREAM"));
     if (!arguments.socket) {
         default_path = dlxd_listener_default_path();
         arguments.socket = default_path;

@@ -144,7 +144,7 @@ void dlxd_publisher_delivered(struct dlxd_publisher *publisher)
     /* The charges stay: the subscribers have the memory mapped. */
     publisher->control_fd = dlx__close(publisher->control_fd);
     for (size_t i = 0; i < publisher->ready.n; i++)
-        publisher->ready.items[i]->fd = dlx__close(publisher->ready.items[i]->fd);
+        dlxd_arena_close(publisher->ready.items[i]);
 }
 
 void dlxd_publisher_link_left(struct dlxd_publisher *publisher)
@@ -195,7 +195,8 @@ int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
     int r = dlxd_arenas_reserve(&publisher->unready);
     if (r < 0)
         return r;
-    r = dlxd_arena_new(&arena, publisher->client->user, publisher->last_arena + 1, size);
+    r = dlxd_arena_new(&arena, publisher->broker->loop, publisher->client->user,
+                       publisher->last_arena + 1, size);
     if (r < 0)
         return dlx__fail_prefix(r, "arena of %" PRIu64 " bytes for %s", size,
                                 publisher->topic_name);
@@ -256,7 +257,7 @@ static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *aren
         dlxd_arena_free(arena);
         return;
     }
-    arena->fd = dlx__close(arena->fd);
+    dlxd_arena_close(arena);
     dlxd_charge_deinit(&arena->charge);
     arena->drop_seq = ++publisher->last_drop_seq;
     dlxd_arenas_push(&publisher->dropped, arena);

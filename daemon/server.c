@@ -49,6 +49,14 @@ static struct dlxd_client *oldest_greeting(struct dlxd_broker *broker)
     return dlxd_container_of(broker->greeting.next, struct dlxd_client, greeting);
 }
 
+/* Without waiting for its Hello. */
+static void refuse(struct dlxd_client *client)
+{
+    dlxd_client_disconnect(client, client->refuse_code, "%s",
+                           client->refuse_text ? client->refuse_text
+                                               : dlx__error_text(client->refuse_code));
+}
+
 static void on_hello(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
@@ -58,7 +66,9 @@ static void on_hello(uv_timer_t *timer)
         struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, greeting);
         if (now - client->accepted_ns < limit)
             break;
-        if (!dlxd_client_is_doomed(client))
+        if (client->refuse_code < 0)
+            refuse(client);
+        else
             dlxd_client_disconnect(client, DLX_E_TIMEOUT, "no Hello within %u ms",
                                    (unsigned)(limit / 1000000));
     }
@@ -124,8 +134,7 @@ static void limit_refused(struct dlxd_broker *broker)
     dlx_for_each (it, &broker->greeting) {
         struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, greeting);
         if (client->refuse_code < 0 && !dlxd_client_is_doomed(client)) {
-            dlxd_client_disconnect(client, client->refuse_code, "%s",
-                                   client->refuse_text ? client->refuse_text : "");
+            refuse(client);
             return;
         }
     }
