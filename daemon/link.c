@@ -219,6 +219,7 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
         return;
     case DLXD_STEP_DROPPED:
         arena = dlxd_link_next_dropped(link);
+        assert(arena);
         link->drop_seq = arena->drop_seq;
         dlxd_publisher_drop_told(publisher, arena);
         break;
@@ -240,7 +241,9 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
         link->drop_seq = publisher->last_drop_seq;
         break;
     case DLXD_STEP_ARENA:
-        link->arena_seq = dlxd_link_next_arena(link)->ready_seq;
+        arena = dlxd_link_next_arena(link);
+        assert(arena);
+        link->arena_seq = arena->ready_seq;
         break;
     }
     dlxd_link_schedule(link);

@@ -27,7 +27,7 @@ static struct dlxd_membership_page *page_free(struct dlxd_membership_page *page)
 
 static int page_new(struct dlxd_membership_page **ret, struct dlxd_user *user)
 {
-    void *map;
+    void *map = NULL;
     struct dlxd_membership_page *page = calloc(1, sizeof *page);
     if (!page)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a membership page");
@@ -61,6 +61,7 @@ int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_use
         if (r < 0)
             return r;
     }
+    assert(page);
     line->page = page;
     line->index = (uint32_t)__builtin_ctzll(~page->used);
     page->used |= UINT64_C(1) << line->index;

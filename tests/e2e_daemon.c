@@ -131,6 +131,39 @@ START_TEST(bad_socket_paths_are_errors)
 }
 END_TEST
 
+/* The path comes from the environment; a folder that is missing is made. */
+START_TEST(default_path_and_readiness)
+{
+    struct dlx_test_daemon other = daemon_;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char env[300];
+    char state[64] = "";
+    (void)snprintf(other.path, sizeof other.path, "%s/new/s", daemon_.dir);
+    (void)snprintf(env, sizeof env, "DLX_SOCKET=%s", other.path);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.90s/notify", daemon_.dir);
+    int notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(notify, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(setenv("NOTIFY_SOCKET", address.sun_path, 1), 0);
+    dlx_test_daemon_start_default(&other, env);
+    dlx_test_wait_readable(notify);
+    ck_assert_int_gt(recv(notify, state, sizeof state - 1, 0), 0);
+    ck_assert_str_eq(state, "READY=1");
+    close(dlx_test_hello(&other, 1));
+    ck_assert_int_eq(dlx_test_daemon_stop(&other), 0);
+    (void)snprintf(other.path, sizeof other.path, "%s/new/dlpackd.sock", daemon_.dir);
+    (void)snprintf(env, sizeof env, "XDG_RUNTIME_DIR=%s/new", daemon_.dir);
+    unsetenv("NOTIFY_SOCKET");
+    unsetenv("DLX_SOCKET");
+    dlx_test_daemon_start_default(&other, env);
+    close(dlx_test_hello(&other, 1));
+    ck_assert_int_eq(dlx_test_daemon_stop(&other), 0);
+    (void)snprintf(env, sizeof env, "%s/new", daemon_.dir);
+    ck_assert_int_eq(rmdir(env), 0);
+    unlink(address.sun_path);
+    close(notify);
+}
+END_TEST
+
 START_TEST(shutdown_tells_the_clients)
 {
     int fd = dlx_test_hello(&daemon_, 1);
@@ -491,6 +524,7 @@ int main(void)
     tcase_add_test(tcase, path_that_is_no_socket_is_left_alone);
     tcase_add_test(tcase, socket_of_another_program_is_left_alone);
     tcase_add_test(tcase, bad_socket_paths_are_errors);
+    tcase_add_test(tcase, default_path_and_readiness);
     tcase_add_test(tcase, shutdown_tells_the_clients);
     tcase_add_test(tcase, unknown_version_hears_which_are_known);
     tcase_add_test(tcase, newer_minor_version_is_answered_with_ours);

@@ -7,10 +7,8 @@
 #include <check.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
@@ -396,100 +394,61 @@ START_TEST(more_memory_than_there_is_is_refused_with_numbers)
 }
 END_TEST
 
-/* A client process that does its part of a story up to `stage` and is killed there. */
-static void play(int stage, int ready_fd)
+START_TEST(lists_report_what_the_pages_say)
 {
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
-    Dlx__Wire__ArenaNew arena_new = DLX__WIRE__ARENA_NEW__INIT;
-    int fd = stage == 0 ? dlx_test_connect(&daemon_) : dlx_test_hello(&daemon_, 100);
-    if (stage >= 2)
-        dlx_test_publisher_new(&pub, fd, "mine", 0);
-    if (stage >= 3)
-        dlx_test_publisher_ready(&pub);
-    if (stage >= 4) {
-        arena_new.publisher = pub.id;
-        arena_new.arena_size = 4096;
-        (void)dlx_test_call(fd, BODY(ARENA_NEW), &arena_new);
-    }
-    if (stage >= 5)
-        (void)dlx_test_arena(&pub, 4096);
-    if (stage >= 6)
-        dlx_test_subscribe(&sub, fd, "theirs", false);
-    if (stage == 7)
-        (void)dlx_test_expect(sub.fd, BODY(LINK_OFFER));
-    if (stage == 8)
-        (void)dlx_test_accept_offer(&sub);
-    if (stage == 9)
-        (void)dlx_test_join(&sub);
-    ck_assert_int_eq(write(ready_fd, "", 1), 1);
-    for (;;)
-        pause();
-}
-
-START_TEST(death_at_any_stage_leaves_nothing)
-{
-    struct dlx_test_publisher pub;
-    struct dlx_test_subscription sub;
-    int ready[2];
-    char byte;
-    dlx_test_publisher_new(&pub, control, "theirs", 0);
-    dlx_test_publisher_ready(&pub);
-    dlx_test_subscribe(&sub, control, "mine", false);
-    barrier();
-    size_t n = dlx_test_daemon_n_fds(&daemon_);
-    ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
-    pid_t pid = fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0)
-        play(_i, ready[1]);
-    close(ready[1]);
-    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
-    close(ready[0]);
-    if (_i >= 3) {
-        uint64_t link = dlx_test_join(&sub);
-        ck_assert_int_eq(kill(pid, SIGKILL), 0);
-        const Dlx__Wire__Packet *p = dlx_test_recv(sub.fd);
-        while (p->body_case == BODY(ARENA_ADDED)) {
-            dlx_test_ack(&sub);
-            p = dlx_test_recv(sub.fd);
-        }
-        ck_assert_int_eq(p->body_case, BODY(PUBLISHER_GONE));
-        ck_assert_uint_eq(p->publisher_gone->link, link);
-        Dlx__Wire__LinkClose leave = DLX__WIRE__LINK_CLOSE__INIT;
-        leave.link = link;
-        dlx_test_send(sub.fd, BODY(LINK_CLOSE), &leave, 0);
-    } else {
-        ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    }
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
-    dlx_test_daemon_wait_n_fds(&daemon_, n);
-    if (_i >= 8) {
-        while (dlx_test_leaves(&pub) == 0)
-            barrier();
-        ck_assert_uint_eq(dlx_test_joins(&pub), 1);
-    }
-    dlx_test_publisher_deinit(&pub);
-    dlx_test_subscription_deinit(&sub);
-}
-END_TEST
-
-START_TEST(publisher_that_leaves_before_the_link_is_open)
-{
-    struct dlx_test_publisher pub;
-    struct dlx_test_subscription sub;
+    Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
+    Dlx__Wire__ListLinks links = DLX__WIRE__LIST_LINKS__INIT;
     Dlx__Wire__LinkReady ready = DLX__WIRE__LINK_READY__INIT;
+    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
+    void *map;
     dlx_test_publisher_new(&pub, control, "t", 0);
     dlx_test_publisher_ready(&pub);
+    (void)dlx_test_arena(&pub, 8192);
     dlx_test_subscribe(&sub, control, "t", false);
-    ready.link = dlx_test_expect(sub.fd, BODY(LINK_OFFER))->link_offer->link;
-    close_publisher(&pub);
-    const Dlx__Wire__Packet *p = dlx_test_expect(sub.fd, BODY(LINK_FAILED));
-    ck_assert_uint_eq(p->link_failed->link, ready.link);
-    ck_assert_int_eq(p->link_failed->code, DLX_E_PUBLISHER_GONE);
-    dlx_test_send(sub.fd, BODY(LINK_READY), &ready, 0); /* crossed: no violation */
-    barrier();
-    ck_assert(dlx_test_is_silent(sub.fd));
+    const Dlx__Wire__Packet *p = dlx_test_expect(sub.fd, BODY(LINK_OFFER));
+    uint64_t size = p->link_offer->page_size;
+    ready.link = p->link_offer->link;
+    ck_assert_int_eq(dlx__region_populate(dlx_test_take_fd(0), size, &map), 0);
+    dlx_test_send(sub.fd, BODY(LINK_READY), &ready, 0);
+    (void)dlx_test_expect(sub.fd, BODY(LINK_OPEN));
+
+    struct dlx_shm_control *block = pub.block;
+    struct dlx_shm_link *page = map;
+    dlx_store64_relaxed(&block->published, 5);
+    dlx_store64_relaxed(&block->published_bytes, UINT64_MAX);
+    dlx_store64_relaxed(&page->taken, 3);
+    dlx_store64_relaxed(&page->skipped, 1);
+    dlx_store64_relaxed(&page->lost, 2);
+    dlx_store64_relaxed(&page->hold[0], 4);
+    dlx_store64_relaxed(&page->hold[15], UINT64_MAX);
+    const Dlx__Wire__PublisherList *pubs =
+        dlx_test_call(control, BODY(LIST_PUBLISHERS), &list)->publisher_list;
+    ck_assert_uint_eq(pubs->n_entries, 1);
+    ck_assert(!pubs->more);
+    ck_assert_uint_eq(pubs->entries[0]->published, 5);
+    ck_assert_uint_eq(pubs->entries[0]->published_bytes, UINT64_MAX);
+    ck_assert_uint_eq(pubs->entries[0]->n_subscribers, 1);
+    ck_assert_uint_eq(pubs->entries[0]->n_arenas, 1);
+    ck_assert_uint_eq(pubs->entries[0]->arena_bytes, 8192);
+    ck_assert_uint_eq(pubs->entries[0]->control_bytes, pub.block_size);
+    links.publisher = pub.id;
+    const Dlx__Wire__LinkList *got = dlx_test_call(control, BODY(LIST_LINKS), &links)->link_list;
+    ck_assert_uint_eq(got->n_entries, 1);
+    ck_assert_uint_eq(got->entries[0]->link, ready.link);
+    ck_assert_uint_eq(got->entries[0]->taken, 3);
+    ck_assert_uint_eq(got->entries[0]->skipped, 1);
+    ck_assert_uint_eq(got->entries[0]->lost, 2);
+    ck_assert_uint_eq(got->entries[0]->n_held, 2);
+    ck_assert_uint_eq(got->entries[0]->max_held, 16);
+    p = dlx_test_call(control, BODY(DAEMON_INFO), &info);
+    ck_assert_uint_eq(p->daemon_info_reply->n_publishers, 1);
+    ck_assert_uint_eq(p->daemon_info_reply->n_links, 1);
+    ck_assert_uint_eq(p->daemon_info_reply->n_topics, 1);
+    ck_assert_uint_eq(p->daemon_info_reply->n_clients, 1);
+    ck_assert_uint_eq(p->daemon_info_reply->shared_bytes, pub.block_size + size + 8192);
+    dlx__region_unmap(map, size);
     dlx_test_publisher_deinit(&pub);
     dlx_test_subscription_deinit(&sub);
 }
@@ -544,8 +503,7 @@ int main(void)
     tcase_add_test(tcase, links_beyond_what_a_client_can_bear_fail_alone);
     tcase_add_test(tcase, regions_that_were_not_allocated_are_refused);
     tcase_add_test(tcase, more_memory_than_there_is_is_refused_with_numbers);
-    tcase_add_loop_test(tcase, death_at_any_stage_leaves_nothing, 0, 10);
-    tcase_add_test(tcase, publisher_that_leaves_before_the_link_is_open);
+    tcase_add_test(tcase, lists_report_what_the_pages_say);
     tcase_add_test(tcase, other_clients_objects_are_not_found);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -69,7 +69,10 @@ static pid_t spawn(const char *socket, const char *env, int *ret_log_fd)
         if (env)
             putenv(strdup(env));
         dup2(pipe_fds[1], STDERR_FILENO);
-        execl(program(), "dlpackd", "--foreground", "--socket", socket, (char *)NULL);
+        if (socket)
+            execl(program(), "dlpackd", "--foreground", "--socket", socket, (char *)NULL);
+        else
+            execl(program(), "dlpackd", (char *)NULL);
         _exit(127);
     }
     close(pipe_fds[1]);
@@ -84,17 +87,27 @@ static int wait_for(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
 }
 
-void dlx_test_daemon_start(struct dlx_test_daemon *daemon, const char *env)
+static void start(struct dlx_test_daemon *daemon, const char *socket, const char *env)
 {
     char log[4096] = "";
     size_t n = 0;
-    daemon->pid = spawn(daemon->path, env, &daemon->log_fd);
+    daemon->pid = spawn(socket, env, &daemon->log_fd);
     while (!strstr(log, "listening on ")) {
         ssize_t got = read(daemon->log_fd, log + n, sizeof log - 1 - n);
         ck_assert_msg(got > 0, "%s does not start: %s", program(), log);
         n += (size_t)got;
         log[n] = '\0';
     }
+}
+
+void dlx_test_daemon_start(struct dlx_test_daemon *daemon, const char *env)
+{
+    start(daemon, daemon->path, env);
+}
+
+void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *env)
+{
+    start(daemon, NULL, env);
 }
 
 int dlx_test_daemon_fail(const char *socket, char *log, size_t log_size)

@@ -25,6 +25,8 @@ void dlx_test_dir_remove(struct dlx_test_daemon *daemon);
 
 /* Run the daemon of this build until it listens. `env` is NULL or "NAME=value". */
 void dlx_test_daemon_start(struct dlx_test_daemon *daemon, const char *env);
+/* The same without --socket: it is to find daemon->path by `env`. */
+void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *env);
 /* Run it where it is to fail: returns its exit status; `ret_log` is what it said. */
 int dlx_test_daemon_fail(const char *socket, char *ret_log, size_t log_size);
 /* SIGTERM; returns the exit status. */
