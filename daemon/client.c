@@ -70,6 +70,21 @@ static int open_pidfd(int sock, pid_t pid, int *ret)
     return 0;
 }
 
+int dlxd_client_supported(void)
+{
+    int pair[2];
+    int pidfd;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return dlx__fail_errno("socketpair");
+    int r = open_pidfd(pair[0], getpid(), &pidfd);
+    dlx__close(pair[0]);
+    dlx__close(pair[1]);
+    if (r < 0)
+        return dlx__fail_prefix(DLX_E_KERNEL, "no pidfds (Linux 5.3 or newer is needed)");
+    dlx__close(pidfd);
+    return 0;
+}
+
 static void on_death(void *data, int events)
 {
     struct dlxd_client *client = data;

@@ -57,6 +57,9 @@ struct dlxd_client {
     struct dlxd_charge connection_charge;
 };
 
+/* 0, or DLX_E_KERNEL with the reason: can the death of a client be seen at all? */
+int dlxd_client_supported(void);
+
 /*
  * A client for an accepted connection. Takes the fd, also on failure. A client that may not come in is
  * made as well, to answer its Hello with the reason. Returns 0; DLX_E_DISCONNECTED (it is dead

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
 #include "common/memory.h"
+#include "daemon/client.h"
 #include "daemon/listener.h"
 #include "daemon/log.h"
 #include "daemon/server.h"
@@ -82,7 +83,7 @@ int main(int argc, char **argv)
         return EXIT_FAILURE;
     (void)signal(SIGPIPE, SIG_IGN);
     raise_fd_limit();
-    if (dlx__memfd_supported() < 0)
+    if (dlx__memfd_supported() < 0 || dlxd_client_supported() < 0)
         return fail();
     if (dlxd_server_new(&server, arguments.socket) < 0)
         return fail();

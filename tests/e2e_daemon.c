@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
@@ -499,6 +500,12 @@ END_TEST
 
 START_TEST(pidfd_by_number_works_as_well)
 {
+    int pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    if (pidfd < 0) {
+        puts("SKIP: no pidfd_open here (valgrind does not know it)");
+        return;
+    }
+    close(pidfd);
     close(witness);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
     dlx_test_daemon_start(&daemon_, "DLX_TEST_NO_PEERPIDFD=1");
