@@ -78,9 +78,11 @@ static void show_line(struct hz *h, const struct stream *s, int64_t now)
     human_ns(r.age_p50_ns, p50);
     human_ns(r.age_p99_ns, p99);
     human_bytes((uint64_t)r.bytes_per_s, bytes);
-    progress_show(&h->progress,
-                  "%s: %s/s  jitter %s  %s/s  age p50 %s p99 %s  lost %" PRIu64 " skipped %" PRIu64,
-                  h->topic, mean, jitter, bytes, p50, p99, stats.lost, stats.skipped);
+    char skipped[48] = "";
+    if (stats.skipped > 0)
+        (void)snprintf(skipped, sizeof skipped, "  skipped %" PRIu64, stats.skipped);
+    progress_show(&h->progress, "%s: %s/s  jitter %s  %s/s  age p50 %s p99 %s  lost %" PRIu64 "%s",
+                  h->topic, mean, jitter, bytes, p50, p99, stats.lost, skipped);
 }
 
 static json_t *summary_json(const struct hz *h, const struct rate_summary *r,
