@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dlxctl and what goes wrong: exit statuses, and words that name what, who and the limit. */
+#include "tests/harness_cli.h"
+#include "tests/harness_daemon.h"
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct dlx_test_daemon daemon_;
+static char files[256];
+
+static void make_dirs(void)
+{
+    dlx_test_dir_make(&daemon_);
+    dlx_test_files_make(files);
+}
+
+static void remove_dirs(void)
+{
+    dlx_test_files_remove(files);
+    dlx_test_dir_remove(&daemon_);
+}
+
+static void start(void)
+{
+    dlx_test_daemon_start(&daemon_, NULL);
+}
+
+static void stop(void)
+{
+    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
+}
+
+/* Run, check the status, and that stderr has these words and is one line; stdout stays empty. */
+static void expect(int status, const char *words, int stdin_fd, const char *const *arguments)
+{
+    struct dlx_test_cli cli;
+    dlx_test_cli_run(&cli, daemon_.path, stdin_fd, status, arguments);
+    ck_assert_msg(strstr(cli.err, words), "'%s' lacks '%s'", cli.err, words);
+    ck_assert_str_eq(cli.out, "");
+    dlx_test_cli_deinit(&cli);
+}
+
+START_TEST(every_command_has_help)
+{
+    static const char *const commands[] = {"ls", "info", "pub", "echo", "save", "hz"};
+    struct dlx_test_cli cli;
+    dlx_test_cli_run(&cli, "/nowhere", -1, 0, DLX_TEST_WORDS("--help"));
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        struct dlx_test_cli one;
+        char usage[64];
+        (void)snprintf(usage, sizeof usage, "\n  %s ", commands[i]);
+        ck_assert_ptr_nonnull(strstr(cli.out, usage));
+        (void)snprintf(usage, sizeof usage, "Usage: dlxctl %s [OPTION...]", commands[i]);
+        dlx_test_cli_run(&one, "/nowhere", -1, 0, DLX_TEST_WORDS(commands[i], "--help"));
+        ck_assert_ptr_nonnull(strstr(one.out, usage));
+        ck_assert_ptr_nonnull(strstr(one.out, "--json"));
+        ck_assert_ptr_nonnull(strstr(one.out, "--socket=PATH"));
+        dlx_test_cli_deinit(&one);
+        dlx_test_cli_run(&one, "/nowhere", -1, 0, DLX_TEST_WORDS(commands[i], "-h"));
+        dlx_test_cli_deinit(&one);
+    }
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, "/nowhere", -1, 0, DLX_TEST_WORDS("--version"));
+    ck_assert_ptr_nonnull(strstr(cli.out, "dlxctl " DLX_VERSION_STRING));
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
+START_TEST(wrong_usage_is_status_2)
+{
+    const char *npy = dlx_test_npy("f4.npy");
+    expect(2, "a command is missing", -1, DLX_TEST_WORDS("--json"));
+    expect(2, "unknown command 'lss'", -1, DLX_TEST_WORDS("lss"));
+    expect(2, "dlxctl echo: a topic is missing", -1, DLX_TEST_WORDS("echo"));
+    expect(2, "one topic, 'b' is the second", -1, DLX_TEST_WORDS("echo", "a", "b"));
+    expect(2, "--count: '-3' is not a number from 1", -1,
+           DLX_TEST_WORDS("echo", "a", "--count", "-3"));
+    expect(2, "--timeout: 'soon'", -1, DLX_TEST_WORDS("echo", "a", "--timeout", "soon"));
+    expect(2, "exclude each other", -1, DLX_TEST_WORDS("echo", "a", "--latest", "--reliable"));
+    expect(2, "a topic and a file are needed", -1, DLX_TEST_WORDS("save", "a"));
+    expect(2, "only %d, %0Nd", -1, DLX_TEST_WORDS("save", "a", "%s.npy"));
+    expect(2, "--shape needs --dtype", -1, DLX_TEST_WORDS("pub", "a", npy, "--shape", "3"));
+    expect(2, "--shape: '3,-1'", -1,
+           DLX_TEST_WORDS("pub", "a", npy, "--dtype", "u1", "--shape", "3,-1"));
+    expect(2, "--dtype: 'float33' is not known", -1,
+           DLX_TEST_WORDS("pub", "a", npy, "--dtype", "float33"));
+    expect(2, "--loop cannot read the standard input again", -1,
+           DLX_TEST_WORDS("pub", "a", "-", "--loop"));
+    expect(2, "--history: '1025' is not a number from 1 to 1024", -1,
+           DLX_TEST_WORDS("pub", "a", npy, "--history", "1025"));
+    expect(2, "--rate: '0'", -1, DLX_TEST_WORDS("pub", "a", npy, "--rate", "0"));
+    expect(2, "--frobnicate", -1, DLX_TEST_WORDS("ls", "--frobnicate"));
+}
+END_TEST
+
+START_TEST(no_daemon_is_said_with_the_path)
+{
+    static const char *const commands[][4] = {
+        {"ls"}, {"info"}, {"echo", "a"}, {"save", "a", "x.npy"}, {"hz", "a"}};
+    struct dlx_test_cli cli;
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        char words[64];
+        dlx_test_cli_run(&cli, "/no/such/socket", -1, 1, commands[i]);
+        (void)snprintf(words, sizeof words, "dlxctl %s: ", commands[i][0]);
+        ck_assert_msg(strncmp(cli.err, words, strlen(words)) == 0, "%s", cli.err);
+        ck_assert_msg(strstr(cli.err, "/no/such/socket"), "%s", cli.err);
+        dlx_test_cli_deinit(&cli);
+    }
+    /* --socket is stronger than the environment, before and after the command */
+    expect(1, "/another", -1, DLX_TEST_WORDS("--socket", "/another", "ls"));
+    expect(1, "/another", -1, DLX_TEST_WORDS("ls", "--socket=/another"));
+}
+END_TEST
+
+START_TEST(topics_that_break_the_rules_are_named)
+{
+    expect(1, "a//b", -1, DLX_TEST_WORDS("echo", "a//b"));
+    expect(1, "dlxctl pub: a b: ", -1, DLX_TEST_WORDS("pub", "a b", dlx_test_npy("f4.npy")));
+    expect(1, "dlxctl hz: ../x: ", -1, DLX_TEST_WORDS("hz", "../x"));
+    expect(1, "dlxctl info: nobody/here: no publisher", -1, DLX_TEST_WORDS("info", "nobody/here"));
+}
+END_TEST
+
+START_TEST(files_that_lie_leave_nothing_behind)
+{
+    static const char lie[] =
+        "\x93NUMPY\x01\x00\x47\x00"
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), } \n"
+        "short";
+    struct dlx_test_cli cli;
+    int in = dlx_test_memfd(lie, sizeof lie - 1);
+    expect(1,
+           "standard input: '<f8' (1099511627776,) should have 8796093022208 bytes, the file has 5",
+           in, DLX_TEST_WORDS("pub", "a"));
+    (void)close(in);
+    in = dlx_test_memfd("12345", 5);
+    expect(1, "has 5 bytes, which is not a whole number of tensors of 8 bytes (float32 (2,))", in,
+           DLX_TEST_WORDS("pub", "a", "--dtype", "float32", "--shape", "2"));
+    (void)close(in);
+    in = dlx_test_memfd("YUV4MPEG2 W2 H2 C420p10\nFRAME\n", 30);
+    expect(1, "C420p10 is not supported", in, DLX_TEST_WORDS("pub", "a", "--y4m", "-"));
+    (void)close(in);
+    expect(1, "Python objects", -1, DLX_TEST_WORDS("pub", "a", dlx_test_npy("objects.npy")));
+    expect(1, "no/such: No such file or directory", -1, DLX_TEST_WORDS("pub", "a", "no/such"));
+    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("ls"));
+    ck_assert_str_eq(cli.out, "no publishers\n");
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
+START_TEST(more_memory_than_there_is)
+{
+    int in = dlx_test_memfd("", 0);
+    /* raw bytes of the standard input, whose size only a regular file tells */
+    expect(1, "dlxctl pub: a: ", in,
+           DLX_TEST_WORDS("pub", "a", "--dtype", "u1", "--shape", "4611686018427387904"));
+    (void)close(in);
+    in = dlx_test_memfd("x", 1);
+    expect(1, "float64 (9223372036854775807,) is over the limit of 2^63 - 1 bytes", in,
+           DLX_TEST_WORDS("pub", "a", "--dtype", "f8", "--shape", "9223372036854775807"));
+    (void)close(in);
+    pid_t feeder = -1;
+    in = dlx_test_pipe("some bytes", 10, &feeder);
+    expect(1, "4611686018427387904", in,
+           DLX_TEST_WORDS("pub", "a", "--dtype", "u1", "--shape", "4611686018427387904"));
+    (void)close(in);
+}
+END_TEST
+
+START_TEST(a_reliable_subscriber_needs_a_publisher_that_blocks)
+{
+    struct dlx_test_cli pub, echo;
+    dlx_test_cli_start(&pub, daemon_.path, -1,
+                       DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--hold", "--wait", "1"));
+    dlx_test_cli_start(&echo, daemon_.path, -1, DLX_TEST_WORDS("echo", "a"));
+    dlx_test_cli_wait_lines(&echo, 1);
+    expect(1, "dlxctl echo: a: ", -1, DLX_TEST_WORDS("echo", "a", "--reliable", "--count", "1"));
+    ck_assert_int_eq(kill(pub.pid, SIGINT), 0);
+    ck_assert_int_eq(kill(echo.pid, SIGINT), 0);
+    dlx_test_cli_deinit(&pub);
+    dlx_test_cli_deinit(&echo);
+}
+END_TEST
+
+START_TEST(silence_is_a_failure_when_asked_for)
+{
+    char path[400];
+    expect(1, "dlxctl echo: quiet: no message within 20.0 ms (0 publishers attached)", -1,
+           DLX_TEST_WORDS("echo", "quiet", "--timeout", "0.02"));
+    (void)snprintf(path, sizeof path, "%s/never.npy", files);
+    expect(1, "no message within", -1, DLX_TEST_WORDS("save", "quiet", path, "--timeout", "0.02"));
+    ck_assert_uint_eq(dlx_test_files_count(files), 0);
+    expect(1, "of 2", -1,
+           DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--wait", "2", "--timeout", "0.02"));
+}
+END_TEST
+
+/* Interrupt a command once it prints, or is known to the daemon. */
+static int interrupt_after_line(const char *const *words, int signal)
+{
+    struct dlx_test_cli pub, cli;
+    dlx_test_cli_start(&cli, daemon_.path, -1, words);
+    dlx_test_cli_start(&pub, daemon_.path, -1,
+                       DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--wait", "1"));
+    dlx_test_cli_wait_lines(&cli, 1);
+    ck_assert_int_eq(kill(cli.pid, signal), 0);
+    dlx_test_cli_wait(&cli);
+    int status = cli.status;
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_deinit(&pub);
+    return status;
+}
+
+START_TEST(interrupting_is_success_only_for_what_has_no_end)
+{
+    char path[400];
+    (void)snprintf(path, sizeof path, "%s/%%d.npy", files);
+    ck_assert_int_eq(interrupt_after_line(DLX_TEST_WORDS("echo", "a"), SIGINT), 0);
+    ck_assert_int_eq(interrupt_after_line(DLX_TEST_WORDS("echo", "a"), SIGTERM), 0);
+    ck_assert_int_eq(interrupt_after_line(DLX_TEST_WORDS("echo", "a", "--count", "5"), SIGINT),
+                     130);
+    ck_assert_int_eq(
+        interrupt_after_line(DLX_TEST_WORDS("save", "a", path, "--count", "5", "--json"), SIGTERM),
+        143);
+    ck_assert_uint_eq(dlx_test_files_count(files), 1);
+}
+END_TEST
+
+START_TEST(a_full_disk_is_noticed)
+{
+    struct dlx_test_cli save, pub;
+    dlx_test_cli_start(&save, daemon_.path, -1, DLX_TEST_WORDS("save", "a", "/dev/full"));
+    dlx_test_cli_run(&pub, daemon_.path, -1, 0,
+                     DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--wait", "1"));
+    dlx_test_cli_wait(&save);
+    ck_assert_int_eq(save.status, 1);
+    ck_assert_str_eq(save.err, "dlxctl save: a: /dev/full: write: No space left on device\n");
+    dlx_test_cli_deinit(&save);
+    dlx_test_cli_deinit(&pub);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("e2e_cli_errors");
+    TCase *tcase = tcase_create("dlxctl");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_unchecked_fixture(tcase, make_dirs, remove_dirs);
+    tcase_add_checked_fixture(tcase, start, stop);
+    tcase_add_test(tcase, every_command_has_help);
+    tcase_add_test(tcase, wrong_usage_is_status_2);
+    tcase_add_test(tcase, no_daemon_is_said_with_the_path);
+    tcase_add_test(tcase, topics_that_break_the_rules_are_named);
+    tcase_add_test(tcase, files_that_lie_leave_nothing_behind);
+    tcase_add_test(tcase, more_memory_than_there_is);
+    tcase_add_test(tcase, a_reliable_subscriber_needs_a_publisher_that_blocks);
+    tcase_add_test(tcase, silence_is_a_failure_when_asked_for);
+    tcase_add_test(tcase, interrupting_is_success_only_for_what_has_no_end);
+    tcase_add_test(tcase, a_full_disk_is_noticed);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
