@@ -100,6 +100,40 @@ static void ring_sleepers(struct dlx_pub *pub)
     }
 }
 
+static void mark_held(struct dlx_pub *pub, uint64_t n)
+{
+    uint32_t low = 0, high = pub->n_retired;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (pub->retired[middle].n < n)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low < pub->n_retired && pub->retired[low].n == n)
+        pub->retired[low].held = true;
+}
+
+/* Does the link hold anything? Retired messages that it holds are marked. */
+static bool holds_any(struct dlx_pub *pub, const struct dlx_pub_link *link)
+{
+    bool holds = false;
+    for (uint32_t k = 0; k < link->max_held; k++) {
+        /* Partner: a taker stores its hold word, then loads gen. */
+        uint64_t n = dlx_load64_sc(word(&link->page->hold[k]));
+        if (n) {
+            holds = true;
+            mark_held(pub, n);
+        }
+    }
+    return holds;
+}
+
+static bool is_closed(const struct dlx_pub_link *link)
+{
+    return dlx_load64_sc(word(&link->page->cursor)) == DLX_SHM_CURSOR_CLOSED;
+}
+
 void dlx__pub_read_membership(struct dlx_pub *pub)
 {
     /* Partner: the daemon raises `joins` after it queued the link's packet, before the joiner may
@@ -117,6 +151,9 @@ void dlx__pub_read_membership(struct dlx_pub *pub)
     if (dlx_unlikely(leaves != pub->leaves_seen)) {
         pub->leaves_seen = leaves;
         pub->env->look_for_dead(pub->userdata);
+        for (uint32_t i = pub->n_links; i-- > 0;)
+            if (pub->links[i]->dead || (is_closed(pub->links[i]) && !holds_any(pub, pub->links[i])))
+                remove_link(pub, i);
     }
 }
 
@@ -168,20 +205,6 @@ static void retire(struct dlx_pub *pub, uint64_t to, uint32_t max_retire)
     }
 }
 
-static void mark_held(struct dlx_pub *pub, uint64_t n)
-{
-    uint32_t low = 0, high = pub->n_retired;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (pub->retired[middle].n < n)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    if (low < pub->n_retired && pub->retired[low].n == n)
-        pub->retired[low].held = true;
-}
-
 /* Mark what live links hold, let closed links that hold nothing go, and free the rest. */
 static uint32_t free_unheld(struct dlx_pub *pub)
 {
@@ -196,17 +219,8 @@ static uint32_t free_unheld(struct dlx_pub *pub)
             remove_link(pub, i);
             continue;
         }
-        /* Before the hold words: a closed subscription takes no more. */
-        bool closed = dlx_load64_sc(word(&link->page->cursor)) == DLX_SHM_CURSOR_CLOSED;
-        bool holds = false;
-        for (uint32_t k = 0; k < link->max_held; k++) {
-            uint64_t n = dlx_load64_sc(word(&link->page->hold[k]));
-            if (n) {
-                holds = true;
-                mark_held(pub, n);
-            }
-        }
-        if (closed && !holds)
+        bool closed = is_closed(link); /* before its hold words: it takes no more then */
+        if (!holds_any(pub, link) && closed)
             remove_link(pub, i);
     }
 

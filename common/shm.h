@@ -34,7 +34,7 @@
  *        0  +--------------------------------------+
  *           | ticket lane: the ticket is at        |  32 lines, so that the tickets of many links,
  *           | (link_index % 32) * 64               |  all read on every publish, do not share a set
- *     2048  | cursor                               |
+ *     2048  | cursor, started                      |
  *     2112  | counters                             |
  *     2176  | hold words [max_held], 0 is free     |
  *           +--------------------------------------+  (rounded up to a page)
@@ -175,6 +175,7 @@ struct dlx_shm_link {
 
     /* 0 before the first message is passed. Gates the publisher if the link is reliable. */
     _Alignas(64) dlx_atomic_u64 cursor;
+    dlx_atomic_u32 started; /* 1 once the first cursor is stored: what comes from now on is received */
 
     /* For reports only. */
     _Alignas(64) dlx_atomic_u64 taken;
@@ -286,6 +287,7 @@ DLX_SHM_AT(dlx_shm_manifest_entry, name_offset, 44);
 DLX_SHM_AT(dlx_shm_manifest_entry, name_size, 48);
 _Static_assert(sizeof(struct dlx_shm_manifest_entry) == 64, "manifest entry");
 DLX_SHM_AT(dlx_shm_link, cursor, 2048);
+DLX_SHM_AT(dlx_shm_link, started, 2056);
 DLX_SHM_AT(dlx_shm_link, taken, 2112);
 DLX_SHM_AT(dlx_shm_link, lost, 2136);
 DLX_SHM_AT(dlx_shm_link, hold, 2176);

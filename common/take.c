@@ -63,6 +63,7 @@ void dlx__take_start(struct dlx_take *take, uint32_t history, bool from_start)
     uint64_t back = from_start ? head : DLX_MIN(head, (uint64_t)history);
     take->cursor = head - back;
     dlx_store64_sc(&take->page->cursor, take->cursor);
+    dlx_store32_sc(&take->page->started, 1);
     ring_if_blocked(take);
 }
 

@@ -12,6 +12,7 @@ struct sim_process {
     void *userdata;
     const uint64_t *ready; /* waits until this is not 0 */
     char *stack;
+    uint32_t speed; /* how often it is chosen, against the others */
     bool ended;
 };
 
@@ -71,6 +72,7 @@ int sim_spawn(struct sim *sim, void (*main)(void *), void *userdata)
     p->userdata = userdata;
     p->stack = malloc(STACK_SIZE);
     assert(p->stack);
+    p->speed = 1U << (next_random(sim) % 7);
     getcontext(&p->context);
     p->context.uc_stack.ss_sp = p->stack;
     p->context.uc_stack.ss_size = STACK_SIZE;
@@ -86,19 +88,26 @@ bool sim_run(struct sim *sim)
     sim->running = true;
     for (;;) {
         int runnable[SIM_PROCESSES_MAX], n = 0, left = 0;
+        uint64_t speed = 0;
         for (int i = 0; i < sim->n; i++) {
             struct sim_process *p = &sim->processes[i];
             if (p->ended)
                 continue;
             left++;
-            if (!p->ready || *p->ready)
+            if (!p->ready || *p->ready) {
                 runnable[n++] = i;
+                speed += p->speed;
+            }
         }
         if (n == 0 || sim->steps == SIM_STEPS_MAX) {
             ok = left == 0;
             break;
         }
-        sim->current = runnable[next_random(sim) % (uint64_t)n];
+        uint64_t at = next_random(sim) % speed;
+        int chosen = 0;
+        while (at >= sim->processes[runnable[chosen]].speed)
+            at -= sim->processes[runnable[chosen++]].speed;
+        sim->current = runnable[chosen];
         sim->processes[sim->current].ready = NULL;
         sim->steps++;
         swapcontext(&sim->scheduler, &sim->processes[sim->current].context);

@@ -59,6 +59,7 @@ struct world {
     uint64_t pub_bell; /* bell bytes and hang-ups */
     struct subscriber *queue[N_SUBSCRIBERS]; /* the link socket */
     uint32_t n_queued, n_picked;
+    bool joining;
     uint64_t progress; /* some subscriber did something */
     uint32_t n_subs;
     bool may_die;
@@ -226,6 +227,7 @@ static void drop_held(struct subscriber *s, struct held *h)
 static void raise_joins(struct subscriber *s)
 {
     s->raised = true;
+    s->world->joining = false;
     s->at_join = atomic_load(&s->world->control->head);
     atomic_fetch_add(&s->world->membership->joins, 1);
 }
@@ -234,7 +236,9 @@ static void raise_joins(struct subscriber *s)
 static void join(struct subscriber *s)
 {
     struct world *w = s->world;
-    sim_yield();
+    while (w->joining) /* the daemon does one join after the other */
+        sim_yield();
+    w->joining = true;
     w->queue[w->n_queued++] = s; /* LinkAdded */
     s->announced = true;
     sim_yield();

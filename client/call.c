@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/call.h"
+#include "client/call_wire.h"
+#include "client/limits.h"
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+struct dlx_call *dlx__call_free(struct dlx_call *call)
+{
+    if (call)
+        dlx__packet_deinit(&call->packet);
+    free(call);
+    return NULL;
+}
+
+/* ---- one round trip ------------------------------------------------------------------------ */
+
+/* The connection is of no use any more. */
+static int lose(struct dlx_client *c, int code)
+{
+    c->sock = dlx__close(c->sock);
+    return code;
+}
+
+static int wait_for(struct dlx_client *c, short events, uint64_t deadline)
+{
+    struct pollfd pfd = {.fd = c->sock, .events = events};
+    for (;;) {
+        int n = poll(&pfd, 1, dlx__deadline_ms(deadline, dlx__now_ns()));
+        if (n > 0)
+            return 0;
+        if (n < 0 && errno != EINTR)
+            return dlx__fail_errno("poll");
+        if (dlx__now_ns() >= deadline)
+            return dlx__fail(DLX_E_TIMEOUT, "dlpackd at %s did not answer within %.3g s", c->path,
+                             (double)c->timeout_ns / 1e9);
+    }
+}
+
+static int receive(struct dlx_client *c, uint64_t deadline, const Dlx__Wire__Packet **ret)
+{
+    for (;;) {
+        dlx__packet_deinit(&c->call->packet);
+        int r = dlx__packet_recv(c->sock, &c->call->packet);
+        if (r == 0)
+            r = dlx__proto_unpack(&c->call->arena, c->call->packet.data, c->call->packet.size, ret);
+        if (r == 0)
+            return 0;
+        if (r == DLX_E_DISCONNECTED)
+            return lose(c, dlx__fail(r, "dlpackd at %s closed the connection", c->path));
+        if (r != DLX_E_EMPTY)
+            return lose(c, dlx__fail_prefix(r, "packet from dlpackd at %s", c->path));
+        r = wait_for(c, POLLIN, deadline);
+        if (r < 0)
+            return r;
+    }
+}
+
+static int send_request(struct dlx_client *c, const Dlx__Wire__Packet *request, uint64_t deadline)
+{
+    for (;;) {
+        int r = dlx__proto_send(c->sock, request, NULL, 0);
+        if (r == DLX_E_DISCONNECTED)
+            return 0; /* it may have told why: receive() looks */
+        if (r != DLX_E_FULL)
+            return r;
+        r = wait_for(c, POLLOUT, deadline);
+        if (r < 0)
+            return r;
+    }
+}
+
+int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
+                         Dlx__Wire__Packet__BodyCase expected, size_t n_fds,
+                         const Dlx__Wire__Packet **ret)
+{
+    const Dlx__Wire__Packet *reply;
+    uint64_t deadline = dlx__deadline(c->timeout_ns);
+    if (c->sock < 0)
+        return dlx__fail(DLX_E_DISCONNECTED, "the connection to dlpackd at %s is lost", c->path);
+    request->serial = c->serial = c->serial == UINT32_MAX ? 1 : c->serial + 1;
+    int r = send_request(c, request, deadline);
+    if (r < 0)
+        return r;
+    for (;;) {
+        r = receive(c, deadline, &reply);
+        if (r < 0)
+            return r;
+        if (reply->body_case == DLX__WIRE__PACKET__BODY_DISCONNECT)
+            return lose(c, dlx__fail(DLX_E_DISCONNECTED, "dlpackd at %s disconnects: %s", c->path,
+                                     reply->disconnect->text));
+        if (reply->serial == request->serial)
+            break;
+        /* The reply to a request that timed out: nobody waits for it any more. */
+    }
+    if (reply->body_case == DLX__WIRE__PACKET__BODY_ERROR) {
+        int code = reply->error->code < 0 ? reply->error->code : DLX_E_PROTOCOL;
+        return dlx__fail(code, "%s", reply->error->text);
+    }
+    if (reply->body_case != expected || c->call->packet.n_fds != n_fds)
+        return lose(c, dlx__fail(DLX_E_PROTOCOL, "dlpackd at %s answered %s with %zu fds", c->path,
+                                 dlx__proto_name(reply), c->call->packet.n_fds));
+    *ret = reply;
+    return 0;
+}
+
+int dlx__call_simple(struct dlx_client *c, Dlx__Wire__Packet *request)
+{
+    const Dlx__Wire__Packet *reply;
+    pthread_mutex_lock(&c->lock);
+    int r = dlx__call_round_trip(c, request, DLX__WIRE__PACKET__BODY_OK, 0, &reply);
+    pthread_mutex_unlock(&c->lock);
+    return r;
+}
+
+/* ---- connect ------------------------------------------------------------------------------- */
+
+static int open_socket(struct dlx_client *c, int *ret)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    dlx_cleanup(dlx__closep) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return dlx__fail_errno("socket");
+    /* path has the size of sun_path and was checked to fit. */
+    memcpy(address.sun_path, c->path, sizeof address.sun_path);
+    while (connect(fd, (struct sockaddr *)&address, sizeof address) < 0) {
+        if (errno == EINTR)
+            continue;
+        int r = dlx__fail_errno("no dlpackd at %s", c->path);
+        return r == DLX_E_ACCESS || r == DLX_E_FD_LIMIT ? r : DLX_E_NO_DAEMON;
+    }
+    *ret = dlx__steal_fd(&fd);
+    return 0;
+}
+
+int dlx__call_connect(struct dlx_client *c, const char *name)
+{
+    Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    c->call = malloc(sizeof *c->call);
+    if (!c->call)
+        return dlx__fail(DLX_E_NO_MEMORY, "buffers of %zu bytes", sizeof *c->call);
+    c->call->packet.n_fds = 0;
+    int r = open_socket(c, &c->sock);
+    if (r < 0)
+        return r;
+    hello.major = DLX_PROTO_MAJOR;
+    hello.minor = DLX_PROTO_MINOR;
+    hello.name = (char *)(uintptr_t)name;
+    hello.max_links = dlx__limits_max_links();
+    request.body_case = DLX__WIRE__PACKET__BODY_HELLO;
+    request.hello = &hello;
+    r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_HELLO_REPLY, 0, &reply);
+    if (r < 0)
+        return r;
+    if (reply->hello_reply->major != DLX_PROTO_MAJOR)
+        return dlx__fail(DLX_E_VERSION, "dlpackd %s at %s speaks protocol %u, this library %u",
+                         reply->hello_reply->version, c->path, reply->hello_reply->major,
+                         DLX_PROTO_MAJOR);
+    c->id = reply->hello_reply->client;
+    return 0;
+}
+
+/* ---- publisher ----------------------------------------------------------------------------- */
+
+int dlx__call_publisher_new(struct dlx_client *c, const char *topic, uint32_t history,
+                            uint32_t n_slots, uint32_t on_full, struct dlx_new_publisher *ret)
+{
+    Dlx__Wire__PublisherNew body = DLX__WIRE__PUBLISHER_NEW__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    body.topic = (char *)(uintptr_t)topic;
+    body.history = history;
+    body.n_slots = n_slots;
+    body.on_full = on_full;
+    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_NEW;
+    request.publisher_new = &body;
+    pthread_mutex_lock(&c->lock);
+    int r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY, 3, &reply);
+    if (r == 0) {
+        const Dlx__Wire__PublisherNewReply *got = reply->publisher_new_reply;
+        *ret = (struct dlx_new_publisher){
+            .id = got->publisher,
+            .control_size = got->control_size,
+            .membership_size = got->membership_size,
+            .membership_line = got->membership_line,
+            .control_fd = dlx__packet_steal_fd(&c->call->packet, 0),
+            .membership_fd = dlx__packet_steal_fd(&c->call->packet, 1),
+            .link_sock = dlx__packet_steal_fd(&c->call->packet, 2),
+        };
+    }
+    pthread_mutex_unlock(&c->lock);
+    return r;
+}
+
+int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher)
+{
+    Dlx__Wire__PublisherReady body = DLX__WIRE__PUBLISHER_READY__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    body.publisher = publisher;
+    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_READY;
+    request.publisher_ready = &body;
+    return dlx__call_simple(c, &request);
+}
+
+int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher)
+{
+    Dlx__Wire__PublisherClose body = DLX__WIRE__PUBLISHER_CLOSE__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    body.publisher = publisher;
+    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_CLOSE;
+    request.publisher_close = &body;
+    return dlx__call_simple(c, &request);
+}
+
+int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size, uint32_t *ret_arena,
+                        int *ret_fd)
+{
+    Dlx__Wire__ArenaNew body = DLX__WIRE__ARENA_NEW__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    body.publisher = publisher;
+    body.arena_size = size;
+    request.body_case = DLX__WIRE__PACKET__BODY_ARENA_NEW;
+    request.arena_new = &body;
+    pthread_mutex_lock(&c->lock);
+    int r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_ARENA_NEW_REPLY, 1, &reply);
+    if (r == 0 && reply->arena_new_reply->arena_size != size)
+        r = dlx__fail(DLX_E_PROTOCOL, "arena of another size than asked for");
+    if (r == 0) {
+        *ret_arena = reply->arena_new_reply->arena;
+        *ret_fd = dlx__packet_steal_fd(&c->call->packet, 0);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return r;
+}
+
+int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena)
+{
+    Dlx__Wire__ArenaReady body = DLX__WIRE__ARENA_READY__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    body.publisher = publisher;
+    body.arena = arena;
+    request.body_case = DLX__WIRE__PACKET__BODY_ARENA_READY;
+    request.arena_ready = &body;
+    return dlx__call_simple(c, &request);
+}
+
+int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena)
+{
+    Dlx__Wire__ArenaDrop body = DLX__WIRE__ARENA_DROP__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT; /* serial 0: no answer */
+    body.publisher = publisher;
+    body.arena = arena;
+    request.body_case = DLX__WIRE__PACKET__BODY_ARENA_DROP;
+    request.arena_drop = &body;
+    pthread_mutex_lock(&c->lock);
+    int r = c->sock < 0 ? DLX_E_DISCONNECTED : dlx__proto_send(c->sock, &request, NULL, 0);
+    pthread_mutex_unlock(&c->lock);
+    return r;
+}
+
+/* ---- subscription -------------------------------------------------------------------------- */
+
+int dlx__call_subscribe(struct dlx_client *c, const char *topic,
+                        const struct dlx_subscribe_args *args, struct dlx_new_subscription *ret)
+{
+    Dlx__Wire__Subscribe body = DLX__WIRE__SUBSCRIBE__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    body.topic = (char *)(uintptr_t)topic;
+    body.mode = args->mode;
+    body.history = args->history;
+    body.reliable = args->reliable;
+    body.max_held = args->max_held;
+    request.body_case = DLX__WIRE__PACKET__BODY_SUBSCRIBE;
+    request.subscribe = &body;
+    pthread_mutex_lock(&c->lock);
+    int r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY, 1, &reply);
+    if (r == 0)
+        *ret = (struct dlx_new_subscription){.id = reply->subscribe_reply->subscription,
+                                             .n_offers = reply->subscribe_reply->n_offers,
+                                             .sock = dlx__packet_steal_fd(&c->call->packet, 0)};
+    pthread_mutex_unlock(&c->lock);
+    return r;
+}

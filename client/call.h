@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_CALL_H
+#define DLX_CLIENT_CALL_H
+
+/*
+ * The control protocol as functions: one a request. Only client/call*.c see the wire's structs.
+ *
+ * Every function may return, beside what is written at it: DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_PROTOCOL,
+ * DLX_E_FD_LIMIT, DLX_E_SYSTEM, and whatever code the daemon answered, with the daemon's words.
+ */
+
+#include "client/client.h"
+#include "common/packet.h"
+
+struct dlx_call *dlx__call_free(struct dlx_call *call);
+
+/* Connect to `path` and greet, with `timeout_ns` for all of it. Sets c->sock, call and id. */
+int dlx__call_connect(struct dlx_client *c, const char *name);
+
+struct dlx_new_publisher {
+    uint64_t id;
+    uint64_t control_size;
+    uint64_t membership_size;
+    uint32_t membership_line;
+    int control_fd; /* the caller owns these */
+    int membership_fd;
+    int link_sock;
+};
+int dlx__call_publisher_new(struct dlx_client *c, const char *topic, uint32_t history,
+                            uint32_t n_slots, uint32_t on_full, struct dlx_new_publisher *ret);
+int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher);
+int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher);
+
+/* On success the caller owns the fd. */
+int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size, uint32_t *ret_arena,
+                        int *ret_fd);
+int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena);
+/* Tells, does not wait: DLX_E_FULL when the socket has no room. */
+int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena);
+
+struct dlx_new_subscription {
+    uint64_t id;
+    uint32_t n_offers;
+    int sock; /* the caller owns it */
+};
+int dlx__call_subscribe(struct dlx_client *c, const char *topic,
+                        const struct dlx_subscribe_args *args, struct dlx_new_subscription *ret);
+
+/* ---- news: packets of the link socket and of the subscription socket ------------------------ */
+
+enum dlx_news_kind {
+    DLX_NEWS_LINK_ADDED, /* [page, bell, pidfd] */
+    DLX_NEWS_LINK_OFFER, /* [page] */
+    DLX_NEWS_LINK_OPEN,  /* [control, bell] */
+    DLX_NEWS_ARENA_ADDED, /* [arena] */
+    DLX_NEWS_ARENA_DROPPED,
+    DLX_NEWS_PUBLISHER_GONE,
+    DLX_NEWS_LINK_FAILED,
+};
+
+/* One packet, copied out of the wire's structs. Owns `fds`. */
+struct dlx_news {
+    enum dlx_news_kind kind;
+    uint64_t link;
+    uint64_t publisher;
+    uint64_t client;
+    uint64_t size; /* of the page, control block or arena */
+    uint32_t pid;
+    uint32_t link_index;
+    uint32_t max_held;
+    uint32_t arena;
+    uint32_t n_slots;
+    uint32_t history;
+    uint32_t n_arenas;
+    uint32_t on_full;
+    int32_t code;
+    bool reliable;
+    bool from_start;
+    char text[DLX_ERROR_TEXT_SIZE]; /* topic of an offer, reason of a failure */
+    size_t n_fds;
+    int fds[3];
+};
+
+/* NULL is fine. */
+void dlx__news_deinit(struct dlx_news *news);
+
+/*
+ * Read one packet of a link or subscription socket, without waiting. Returns 0; DLX_E_EMPTY,
+ * DLX_E_DISCONNECTED, DLX_E_PROTOCOL, DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
+ */
+int dlx__news_read(int sock_borrow_fd, struct dlx_news *ret);
+
+/* Answers on the subscription socket, without waiting: 0, DLX_E_FULL, DLX_E_DISCONNECTED. */
+int dlx__news_link_ready(int sock_borrow_fd, uint64_t link);
+int dlx__news_link_close(int sock_borrow_fd, uint64_t link);
+int dlx__news_ack(int sock_borrow_fd, uint32_t n);
+
+#endif

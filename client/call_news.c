@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/call.h"
+#include "client/call_wire.h"
+#include <stdio.h>
+
+void dlx__news_deinit(struct dlx_news *news)
+{
+    if (!news)
+        return;
+    for (size_t i = 0; i < news->n_fds; i++)
+        dlx__close(news->fds[i]);
+    news->n_fds = 0;
+}
+
+/* How many fds belong to a kind. */
+static const size_t n_fds_of[] = {
+    [DLX_NEWS_LINK_ADDED] = 3,     [DLX_NEWS_LINK_OFFER] = 1,     [DLX_NEWS_LINK_OPEN] = 2,
+    [DLX_NEWS_ARENA_ADDED] = 1,    [DLX_NEWS_ARENA_DROPPED] = 0,  [DLX_NEWS_PUBLISHER_GONE] = 0,
+    [DLX_NEWS_LINK_FAILED] = 0,
+};
+
+static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
+{
+    switch (p->body_case) {
+    case DLX__WIRE__PACKET__BODY_LINK_ADDED:
+        news->kind = DLX_NEWS_LINK_ADDED;
+        news->link = p->link_added->link;
+        news->client = p->link_added->client;
+        news->pid = p->link_added->pid;
+        news->link_index = p->link_added->link_index;
+        news->size = p->link_added->page_size;
+        news->max_held = p->link_added->max_held;
+        news->reliable = p->link_added->reliable;
+        return 0;
+    case DLX__WIRE__PACKET__BODY_LINK_OFFER:
+        news->kind = DLX_NEWS_LINK_OFFER;
+        news->link = p->link_offer->link;
+        news->publisher = p->link_offer->publisher;
+        news->link_index = p->link_offer->link_index;
+        news->size = p->link_offer->page_size;
+        news->max_held = p->link_offer->max_held;
+        (void)snprintf(news->text, sizeof news->text, "%s", p->link_offer->topic);
+        return 0;
+    case DLX__WIRE__PACKET__BODY_LINK_OPEN:
+        news->kind = DLX_NEWS_LINK_OPEN;
+        news->link = p->link_open->link;
+        news->publisher = p->link_open->publisher;
+        news->size = p->link_open->control_size;
+        news->n_slots = p->link_open->n_slots;
+        news->history = p->link_open->history;
+        news->on_full = p->link_open->on_full;
+        news->from_start = p->link_open->from_start;
+        news->n_arenas = p->link_open->n_arenas;
+        news->pid = p->link_open->pid;
+        return 0;
+    case DLX__WIRE__PACKET__BODY_ARENA_ADDED:
+        news->kind = DLX_NEWS_ARENA_ADDED;
+        news->link = p->arena_added->link;
+        news->arena = p->arena_added->arena;
+        news->size = p->arena_added->arena_size;
+        return 0;
+    case DLX__WIRE__PACKET__BODY_ARENA_DROPPED:
+        news->kind = DLX_NEWS_ARENA_DROPPED;
+        news->link = p->arena_dropped->link;
+        news->arena = p->arena_dropped->arena;
+        return 0;
+    case DLX__WIRE__PACKET__BODY_PUBLISHER_GONE:
+        news->kind = DLX_NEWS_PUBLISHER_GONE;
+        news->link = p->publisher_gone->link;
+        return 0;
+    case DLX__WIRE__PACKET__BODY_LINK_FAILED:
+        news->kind = DLX_NEWS_LINK_FAILED;
+        news->link = p->link_failed->link;
+        news->code = p->link_failed->code < 0 ? p->link_failed->code : DLX_E_PROTOCOL;
+        (void)snprintf(news->text, sizeof news->text, "%s", p->link_failed->text);
+        return 0;
+    default:
+        return dlx__fail(DLX_E_PROTOCOL, "unexpected %s from dlpackd", dlx__proto_name(p));
+    }
+}
+
+int dlx__news_read(int sock, struct dlx_news *ret)
+{
+    /* News are rare: buffers of their own cost less than a lock. */
+    struct dlx_call *call = malloc(sizeof *call);
+    const Dlx__Wire__Packet *packet;
+    if (!call)
+        return dlx__fail(DLX_E_NO_MEMORY, "buffers of %zu bytes", sizeof *call);
+    call->packet.n_fds = 0;
+    int r = dlx__packet_recv(sock, &call->packet);
+    if (r == 0)
+        r = dlx__proto_unpack(&call->arena, call->packet.data, call->packet.size, &packet);
+    if (r == 0)
+        r = translate(packet, ret);
+    if (r == 0 && call->packet.n_fds != n_fds_of[ret->kind])
+        r = dlx__fail(DLX_E_PROTOCOL, "%s from dlpackd with %zu fds", dlx__proto_name(packet),
+                      call->packet.n_fds);
+    if (r == 0) {
+        ret->n_fds = call->packet.n_fds;
+        for (size_t i = 0; i < ret->n_fds; i++)
+            ret->fds[i] = dlx__packet_steal_fd(&call->packet, i);
+    }
+    dlx__call_free(call);
+    return r;
+}
+
+int dlx__news_link_ready(int sock, uint64_t link)
+{
+    Dlx__Wire__LinkReady body = DLX__WIRE__LINK_READY__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.link = link;
+    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_READY;
+    packet.link_ready = &body;
+    return dlx__proto_send(sock, &packet, NULL, 0);
+}
+
+int dlx__news_link_close(int sock, uint64_t link)
+{
+    Dlx__Wire__LinkClose body = DLX__WIRE__LINK_CLOSE__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.link = link;
+    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_CLOSE;
+    packet.link_close = &body;
+    return dlx__proto_send(sock, &packet, NULL, 0);
+}
+
+int dlx__news_ack(int sock, uint32_t n)
+{
+    Dlx__Wire__Ack body = DLX__WIRE__ACK__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.n = n;
+    packet.body_case = DLX__WIRE__PACKET__BODY_ACK;
+    packet.ack = &body;
+    return dlx__proto_send(sock, &packet, NULL, 0);
+}

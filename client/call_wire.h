@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_CALL_WIRE_H
+#define DLX_CLIENT_CALL_WIRE_H
+
+/* What client/call*.c share: the only files that see the wire's structs. */
+
+#include "client/client.h"
+#include "common/proto.h"
+
+struct dlx_call {
+    struct dlx_packet packet;
+    struct dlx_proto_arena arena;
+};
+
+/*
+ * Send a request and wait for its reply, which must be `expected` with `n_fds` fds. The caller holds
+ * c->lock; `ret` and c->call->packet are valid until it lets go.
+ */
+int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
+                         Dlx__Wire__Packet__BodyCase expected, size_t n_fds,
+                         const Dlx__Wire__Packet **ret);
+
+/* The same for requests that are answered with Ok; takes the lock itself. */
+int dlx__call_simple(struct dlx_client *c, Dlx__Wire__Packet *request);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_CLIENT_H
+#define DLX_CLIENT_CLIENT_H
+
+/*
+ * The connection to the daemon. Publishers and subscriptions keep a reference. Calls are made one at a
+ * time under `lock`, which no data path takes.
+ */
+
+#include "client/fork.h"
+#include "client/peer.h"
+#include "common/error.h"
+#include "common/util.h"
+#include <dlx/dlx.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct dlx_call; /* buffers of the calls: client/call.c */
+
+struct dlx_client {
+    atomic_uint refs;
+    uint64_t generation;
+    pthread_mutex_t lock; /* for sock, serial, call */
+    int sock;             /* control socket; -1 once it is lost */
+    uint32_t serial;
+    struct dlx_call *call;
+    int64_t timeout_ns;
+    uint64_t id;
+    struct dlx_peers peers;
+    char path[108];
+};
+
+struct dlx_client *dlx__client_ref(struct dlx_client *c);
+
+/* Copy an argument struct that a caller compiled with another version of the library. `args` may be NULL.
+ * Returns 0 or DLX_E_INVALID: smaller than `min`, or bytes set that this library does not know. */
+int dlx__args_copy(void *dst, size_t dst_size, size_t min, const void *args);
+
+/* The same for a struct that is filled for the caller. */
+int dlx__args_return(void *dst, size_t min, const void *src, size_t src_size);
+
+#endif

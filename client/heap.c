@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/heap.h"
+#include "common/memory.h"
+#include "common/tensor.h"
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define ARENA_MIN (16U * 1024)
+#define GROWTH_MAX (UINT64_C(64) << 20)
+
+/* Free bytes in an arena: [offset, offset + size). */
+struct dlx_extent {
+    uint64_t offset;
+    uint64_t size;
+};
+
+struct dlx_arena {
+    struct dlx_arena *next; /* ascending id */
+    uint8_t *map;
+    uint64_t size;
+    uint64_t free_bytes;
+    uint64_t empty_since; /* message number at which it was seen empty; UINT64_MAX: used since */
+    uint32_t id;
+    uint32_t n_blocks; /* in use */
+    uint32_t n_extents;
+    uint32_t extents_room;
+    struct dlx_extent *extents; /* ascending offset, never adjacent */
+};
+
+struct dlx_heap {
+    atomic_uint refs; /* the publisher, and each local tensor */
+    uint64_t generation;
+    struct dlx_arena *arenas;
+    uint32_t n_arenas;
+    uint64_t bytes;
+    struct dlx_block *pool; /* block structs without memory */
+    struct dlx_block *_Atomic returned;
+};
+
+int dlx__heap_new(struct dlx_heap **ret, uint64_t generation)
+{
+    struct dlx_heap *heap = calloc(1, sizeof *heap);
+    if (!heap)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of a publisher's memory");
+    atomic_init(&heap->refs, 1);
+    heap->generation = generation;
+    *ret = heap;
+    return 0;
+}
+
+static void free_block(struct dlx_block *block)
+{
+    if (block->dims != block->inline_dims)
+        free(block->dims);
+    free(block);
+}
+
+static void free_blocks(struct dlx_block *block)
+{
+    while (block) {
+        struct dlx_block *next = block->next;
+        free_block(block);
+        block = next;
+    }
+}
+
+static void free_arena(struct dlx_arena *arena)
+{
+    dlx__region_unmap(arena->map, arena->size);
+    free(arena->extents);
+    free(arena);
+}
+
+struct dlx_heap *dlx__heap_unref(struct dlx_heap *heap)
+{
+    if (!heap || atomic_fetch_sub_explicit(&heap->refs, 1, memory_order_acq_rel) != 1)
+        return NULL;
+    free_blocks(atomic_load_explicit(&heap->returned, memory_order_relaxed));
+    free_blocks(heap->pool);
+    while (heap->arenas) {
+        struct dlx_arena *arena = heap->arenas;
+        heap->arenas = arena->next;
+        free_arena(arena);
+    }
+    free(heap);
+    return NULL;
+}
+
+/* ---- extents ------------------------------------------------------------------------------- */
+
+static bool reserve_extents(struct dlx_arena *arena, uint32_t n)
+{
+    if (n <= arena->extents_room)
+        return true;
+    uint32_t room = DLX_MAX(n, arena->extents_room * 2);
+    struct dlx_extent *extents = realloc(arena->extents, room * sizeof *extents);
+    if (!extents)
+        return false;
+    arena->extents = extents;
+    arena->extents_room = room;
+    return true;
+}
+
+static void remove_extent(struct dlx_arena *arena, uint32_t i)
+{
+    arena->n_extents--;
+    memmove(&arena->extents[i], &arena->extents[i + 1],
+            (arena->n_extents - i) * sizeof *arena->extents);
+}
+
+static void give_extent(struct dlx_arena *arena, uint64_t offset, uint64_t size)
+{
+    uint32_t low = 0, high = arena->n_extents;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (arena->extents[middle].offset < offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    struct dlx_extent *after = low < arena->n_extents ? &arena->extents[low] : NULL;
+    struct dlx_extent *before = low > 0 ? &arena->extents[low - 1] : NULL;
+    bool joins_after = after && offset + size == after->offset;
+    bool joins_before = before && before->offset + before->size == offset;
+    arena->free_bytes += size;
+    if (joins_before && joins_after) {
+        before->size += size + after->size;
+        remove_extent(arena, low);
+    } else if (joins_before) {
+        before->size += size;
+    } else if (joins_after) {
+        after->offset = offset;
+        after->size += size;
+    } else {
+        assert(arena->n_extents < arena->extents_room); /* reserved when the block was taken */
+        memmove(&arena->extents[low + 1], &arena->extents[low],
+                (arena->n_extents - low) * sizeof *arena->extents);
+        arena->extents[low] = (struct dlx_extent){offset, size};
+        arena->n_extents++;
+    }
+}
+
+/* ---- blocks -------------------------------------------------------------------------------- */
+
+static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
+{
+    struct dlx_block *block = heap->pool;
+    if (block) {
+        heap->pool = block->next;
+    } else {
+        block = malloc(sizeof *block);
+        if (!block)
+            return dlx__fail(DLX_E_NO_MEMORY, "state of a tensor");
+        block->dims = block->inline_dims;
+        block->dims_room = DLX_SHM_NDIM_INLINE;
+        block->heap = heap;
+    }
+    block->next = NULL;
+    block->arena = NULL;
+    block->offset = 0;
+    block->size = 0;
+    *ret = block;
+    return 0;
+}
+
+/* The smallest extent that fits: what is left over is small, or stays large. */
+static struct dlx_arena *best_fit(struct dlx_heap *heap, uint64_t size, uint32_t *ret_extent)
+{
+    struct dlx_arena *best = NULL;
+    uint64_t best_size = UINT64_MAX;
+    for (struct dlx_arena *arena = heap->arenas; arena; arena = arena->next) {
+        if (arena->free_bytes < size)
+            continue;
+        for (uint32_t i = 0; i < arena->n_extents; i++) {
+            uint64_t have = arena->extents[i].size;
+            if (have >= size && have < best_size) {
+                best = arena;
+                best_size = have;
+                *ret_extent = i;
+                if (have == size)
+                    return best;
+            }
+        }
+    }
+    return best;
+}
+
+int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
+{
+    uint64_t rounded;
+    uint32_t i = 0;
+    struct dlx_arena *arena = NULL;
+    dlx__heap_collect(heap);
+    if (!dlx__align_up(size, DLX_SHM_ALIGN, &rounded))
+        return DLX_E_FULL;
+    if (rounded > 0) {
+        arena = best_fit(heap, rounded, &i);
+        if (!arena)
+            return DLX_E_FULL;
+        /* n blocks leave at most n + 1 extents between them: with room for those, giving a block
+         * back never needs memory. */
+        if (!reserve_extents(arena, arena->n_blocks + 2))
+            return dlx__fail(DLX_E_NO_MEMORY, "state of an arena");
+    }
+    int r = new_block(heap, ret);
+    if (r < 0 || !arena)
+        return r;
+    struct dlx_extent *extent = &arena->extents[i];
+    (*ret)->arena = arena;
+    (*ret)->offset = extent->offset;
+    (*ret)->size = rounded;
+    extent->offset += rounded;
+    extent->size -= rounded;
+    if (extent->size == 0)
+        remove_extent(arena, i);
+    arena->free_bytes -= rounded;
+    arena->n_blocks++;
+    arena->empty_since = UINT64_MAX;
+    return 0;
+}
+
+void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
+{
+    if (!block)
+        return;
+    if (block->arena) {
+        give_extent(block->arena, block->offset, block->size);
+        block->arena->n_blocks--;
+    }
+    block->arena = NULL;
+    block->next = heap->pool;
+    heap->pool = block;
+}
+
+void dlx__heap_collect(struct dlx_heap *heap)
+{
+    if (dlx_likely(!atomic_load_explicit(&heap->returned, memory_order_relaxed)))
+        return;
+    struct dlx_block *block = atomic_exchange_explicit(&heap->returned, NULL, memory_order_acquire);
+    while (block) {
+        struct dlx_block *next = block->next;
+        dlx__heap_give(heap, block);
+        block = next;
+    }
+}
+
+uint32_t dlx__block_arena_id(const struct dlx_block *block)
+{
+    return block->arena ? block->arena->id : 0;
+}
+
+void *dlx__block_data(const struct dlx_block *block)
+{
+    return block->arena ? block->arena->map + block->offset : NULL;
+}
+
+/* ---- local tensors ------------------------------------------------------------------------- */
+
+/* Any thread, also after the publisher has gone; never in a forked child. */
+static void delete_local(DLManagedTensorVersioned *tensor)
+{
+    struct dlx_block *block = tensor->manager_ctx;
+    struct dlx_heap *heap = block->heap;
+    if (dlx__forked(heap->generation))
+        return; /* the memory is the parent's */
+    struct dlx_block *top = atomic_load_explicit(&heap->returned, memory_order_relaxed);
+    do {
+        block->next = top;
+    } while (!atomic_compare_exchange_weak_explicit(&heap->returned, &top, block,
+                                                    memory_order_release, memory_order_relaxed));
+    dlx__heap_unref(heap);
+}
+
+int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, const int64_t *shape)
+{
+    uint32_t n = (uint32_t)ndim;
+    if (n > block->dims_room) {
+        int64_t *dims = malloc(2 * (size_t)n * sizeof *dims);
+        if (!dims)
+            return dlx__fail(DLX_E_NO_MEMORY, "shape of %d dimensions", ndim);
+        if (block->dims != block->inline_dims)
+            free(block->dims);
+        block->dims = dims;
+        block->dims_room = n;
+    }
+    if (n > 0)
+        memcpy(block->dims, shape, n * sizeof *shape);
+    dlx__tensor_row_major(ndim, block->dims, block->dims + n);
+    block->tensor = (DLManagedTensorVersioned){
+        .version = {DLPACK_MAJOR_VERSION, 0},
+        .manager_ctx = block,
+        .deleter = delete_local,
+        .dl_tensor = {.data = dlx__block_data(block),
+                      .device = {kDLCPU, 0},
+                      .ndim = ndim,
+                      .dtype = dtype,
+                      .shape = block->dims,
+                      .strides = block->dims + n},
+    };
+    atomic_fetch_add_explicit(&block->heap->refs, 1, memory_order_relaxed);
+    return 0;
+}
+
+struct dlx_block *dlx__block_of(const struct dlx_heap *heap, const DLManagedTensorVersioned *tensor)
+{
+    if (tensor->deleter != delete_local)
+        return NULL;
+    struct dlx_block *block = tensor->manager_ctx;
+    return block->heap == heap ? block : NULL;
+}
+
+void dlx__block_published(struct dlx_block *block)
+{
+    /* Not the last: the publisher is publishing. */
+    atomic_fetch_sub_explicit(&block->heap->refs, 1, memory_order_relaxed);
+}
+
+/* ---- arenas -------------------------------------------------------------------------------- */
+
+uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size)
+{
+    /* A quarter more than there is: few arenas, little of it unused. */
+    uint64_t step = DLX_MIN(heap->bytes / 4, GROWTH_MAX);
+    uint64_t rounded;
+    if (!dlx__align_up(DLX_MAX(DLX_MAX(size, step), ARENA_MIN), DLX_PAGE, &rounded) ||
+        rounded > DLX_SHM_ARENA_MAX)
+        return UINT64_MAX;
+    return rounded;
+}
+
+int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size)
+{
+    struct dlx_arena *arena = calloc(1, sizeof *arena);
+    if (!arena || !reserve_extents(arena, 8)) {
+        free(arena);
+        return dlx__fail(DLX_E_NO_MEMORY, "state of an arena");
+    }
+    arena->id = id;
+    arena->map = map;
+    arena->size = size;
+    arena->free_bytes = size;
+    arena->extents[0] = (struct dlx_extent){0, size};
+    arena->n_extents = 1;
+    arena->empty_since = UINT64_MAX; /* it was asked for: about to be used */
+    struct dlx_arena **at = &heap->arenas;
+    while (*at)
+        at = &(*at)->next;
+    *at = arena;
+    heap->n_arenas++;
+    heap->bytes += size;
+    return 0;
+}
+
+uint32_t dlx__heap_drop_idle(struct dlx_heap *heap, uint64_t now, uint64_t since)
+{
+    for (struct dlx_arena **at = &heap->arenas; *at; at = &(*at)->next) {
+        struct dlx_arena *arena = *at;
+        if (arena->n_blocks > 0)
+            continue;
+        if (arena->empty_since == UINT64_MAX) {
+            arena->empty_since = now;
+        } else if (arena->empty_since < since && heap->n_arenas > 1) {
+            uint32_t id = arena->id;
+            *at = arena->next;
+            heap->n_arenas--;
+            heap->bytes -= arena->size;
+            free_arena(arena);
+            return id;
+        }
+    }
+    return 0;
+}
+
+uint64_t dlx__heap_bytes(const struct dlx_heap *heap)
+{
+    return heap->bytes;
+}
+
+uint32_t dlx__heap_n_arenas(const struct dlx_heap *heap)
+{
+    return heap->n_arenas;
+}

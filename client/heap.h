@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_HEAP_H
+#define DLX_CLIENT_HEAP_H
+
+/*
+ * A publisher's payload memory: arenas, and blocks inside them. A block is either LOCAL (a tensor that
+ * the caller has from dlx_alloc()) or in a slot. Blocks of local tensors come back from any thread,
+ * over a lock-free stack; everything else is the publisher's thread's.
+ *
+ * The heap outlives its publisher as long as a local tensor does.
+ */
+
+#include "client/client.h"
+#include "common/shm.h"
+#include <dlpack/dlpack.h>
+
+struct dlx_heap;
+struct dlx_arena;
+
+/* Payload of a tensor or a manifest, and the managed tensor that dlx_alloc() hands out. */
+struct dlx_block {
+    DLManagedTensorVersioned tensor;
+    struct dlx_heap *heap;
+    struct dlx_arena *arena; /* NULL: a block of 0 bytes */
+    struct dlx_block *next;  /* in a pool, in the stack of returned blocks, or in its slot */
+    uint64_t offset;         /* in the arena, a multiple of DLX_SHM_ALIGN */
+    uint64_t size;           /* usable bytes */
+    uint32_t dims_room;      /* of `dims` */
+    int64_t *dims;           /* shape and strides of `tensor`: inline_dims unless there are many */
+    int64_t inline_dims[2 * DLX_SHM_NDIM_INLINE];
+};
+
+/* Returns 0; DLX_E_NO_MEMORY. */
+int dlx__heap_new(struct dlx_heap **ret, uint64_t generation);
+
+/* The publisher is gone: what is local stays. NULL is fine. */
+struct dlx_heap *dlx__heap_unref(struct dlx_heap *heap);
+
+/*
+ * A block of `size` bytes from the arenas that are there. Returns 0; DLX_E_FULL (none fits),
+ * DLX_E_NO_MEMORY.
+ */
+int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret);
+
+/* Give a block back, on the publisher's thread. NULL is fine. */
+void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block);
+
+/* Fetch blocks whose local tensors were deleted. Part of dlx__heap_take(). */
+void dlx__heap_collect(struct dlx_heap *heap);
+
+/* Bytes of a new arena that has room for `size` more; UINT64_MAX if there is no such number. */
+uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size);
+
+/* Add an arena: mapped read-write and announced. Owns the map on success. Returns 0; DLX_E_NO_MEMORY. */
+int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size);
+
+/*
+ * An arena that has been empty since before `since` (a message number), not the only one: unmap it and
+ * return its id. 0 if there is none. `now` is the current message number.
+ */
+uint32_t dlx__heap_drop_idle(struct dlx_heap *heap, uint64_t now, uint64_t since);
+
+uint64_t dlx__heap_bytes(const struct dlx_heap *heap);
+uint32_t dlx__heap_n_arenas(const struct dlx_heap *heap);
+
+uint32_t dlx__block_arena_id(const struct dlx_block *block); /* 0 for a block of 0 bytes */
+void *dlx__block_data(const struct dlx_block *block);        /* NULL for a block of 0 bytes */
+
+/*
+ * Make the block a local tensor: its deleter gives it back. Fills dtype, shape and row-major strides.
+ * Returns 0; DLX_E_NO_MEMORY.
+ */
+int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, const int64_t *shape);
+
+/* The block of a tensor that dlx__block_export() of this heap made, else NULL. */
+struct dlx_block *dlx__block_of(const struct dlx_heap *heap, const DLManagedTensorVersioned *tensor);
+
+/* The local tensor was published: the heap no longer waits for its deleter. */
+void dlx__block_published(struct dlx_block *block);
+
+#endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_INLET_H
+#define DLX_CLIENT_INLET_H
+
+/*
+ * A link, from the subscriber's side: the core of common/take.h with its mappings. It lives as long as
+ * its subscription or a message of it does.
+ */
+
+#include "client/client.h"
+#include "common/take.h"
+#include "common/tensor.h"
+
+struct dlx_message;
+
+/* An arena of the publisher, mapped read-only. */
+struct dlx_inlet_arena {
+    uint32_t id;
+    const uint8_t *map;
+    uint64_t size;
+    uint64_t dropped_after; /* 0: in use; else the cursor when the publisher dropped it, plus 1 */
+};
+
+enum dlx_inlet_state {
+    DLX_INLET_OFFERED, /* its page is mapped; waiting for LinkOpen */
+    DLX_INLET_OPEN,
+};
+
+struct dlx_inlet {
+    atomic_uint refs; /* the subscription, and each message */
+    uint64_t generation;
+    enum dlx_inlet_state state;
+    struct dlx_take core;
+    uint64_t id;
+    uint64_t publisher;
+    uint32_t pid; /* of the publisher, for messages */
+    uint32_t link_index;
+    uint32_t max_held;
+    int bell; /* -1 before LinkOpen */
+    bool gone; /* nothing new will come: drain it, then detach */
+    bool stuck; /* `pending` is held, but its arena is not here yet */
+    struct dlx_taken pending;
+    struct dlx_shm_link *page;
+    uint64_t page_size;
+    const struct dlx_shm_control *control;
+    uint64_t control_size;
+    struct dlx_inlet_arena *arenas; /* ascending id */
+    uint32_t n_arenas;
+    uint32_t arenas_room;
+    uint64_t taken_bytes;
+    struct dlx_message **messages; /* [max_held]: one for each hold word, made when first used */
+    char topic[DLX_TOPIC_MAX + 1];
+};
+
+/* Make a link of an offer: populates and maps its page. Takes the fd, also on failure. */
+int dlx__inlet_new(struct dlx_inlet **ret, uint64_t generation, uint64_t id, uint64_t publisher,
+                   const char *topic, int take_page_fd, uint64_t page_size, uint32_t link_index,
+                   uint32_t max_held);
+
+/* LinkOpen: attach the control block. Takes the fds, also on failure. */
+int dlx__inlet_open(struct dlx_inlet *inlet, int take_control_fd, int take_bell,
+                    uint64_t control_size, uint32_t n_slots, bool latest, bool reliable);
+
+struct dlx_inlet *dlx__inlet_ref(struct dlx_inlet *inlet);
+/* NULL is fine. Any thread. */
+struct dlx_inlet *dlx__inlet_unref(struct dlx_inlet *inlet);
+
+/* The subscription takes no more from it. */
+void dlx__inlet_close(struct dlx_inlet *inlet);
+
+/* ArenaAdded; takes the fd, also on failure. */
+int dlx__inlet_arena_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint64_t size);
+/* ArenaDropped: unmapped once nothing that was taken before is held. */
+void dlx__inlet_arena_dropped(struct dlx_inlet *inlet, uint32_t id);
+void dlx__inlet_sweep_arenas(struct dlx_inlet *inlet);
+
+/* NULL if it is not here (yet). */
+const struct dlx_inlet_arena *dlx__inlet_arena(const struct dlx_inlet *inlet, uint32_t id);
+
+/*
+ * Take the next message. Returns 0; DLX_E_EMPTY, DLX_E_TOO_MANY_HELD, DLX_E_PUBLISHER_GONE, DLX_E_BAD_PEER,
+ * DLX_E_NO_MEMORY, and DLX_E_NOT_FOUND: a message is held but its arena has not arrived; call again after
+ * reading news.
+ */
+int dlx__inlet_take(struct dlx_inlet *inlet, struct dlx_message **ret);
+
+/* client/message.c */
+
+/*
+ * Build the message of `taken`, whose hold word is set: checks every number. Returns 0; DLX_E_NOT_FOUND (an
+ * arena is missing), DLX_E_BAD_PEER, DLX_E_NO_MEMORY. The hold word stays set on failure.
+ */
+int dlx__message_build(struct dlx_inlet *inlet, const struct dlx_taken *taken,
+                       struct dlx_message **ret);
+void dlx__message_free(struct dlx_message *m);
+
+#endif

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Messages: tensors rebuilt from records, and the count that gives the memory back. One message struct
+ * belongs to each hold word of a link, so taking allocates nothing: the hold word that the last release
+ * clears is also what makes the struct free.
+ */
+
+#include "client/inlet.h"
+#include "common/manifest.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* A managed tensor that dlx_message_tensor() handed out. */
+struct export {
+    union {
+        DLManagedTensorVersioned versioned;
+        DLManagedTensor legacy;
+    } as;
+    struct dlx_message *message;
+};
+
+struct dlx_message {
+    atomic_uint refs; /* the message, and each tensor of it */
+    uint32_t n_tensors;
+    struct dlx_inlet *inlet;
+    uint64_t seq;
+    uint64_t gap;
+    uint64_t time_ns;
+    uint32_t hold;
+    atomic_bool first_used; /* `first` is handed out */
+    DLTensor *tensors;      /* [n_tensors]: &inline_tensor, or in `table` */
+    uint64_t *flags;        /* [n_tensors]: of the managed tensors */
+    void *table;            /* what a manifest needs; NULL for one tensor in its slot */
+    struct export first;    /* saves an allocation for the first tensor */
+    uint64_t inline_flags;
+    DLTensor inline_tensor;
+    int64_t dims[2 * DLX_SHM_NDIM_INLINE];
+};
+
+void dlx__message_free(struct dlx_message *m)
+{
+    if (m)
+        free(m->table);
+    free(m);
+}
+
+/* ---- build --------------------------------------------------------------------------------- */
+
+static uint64_t export_flags(const struct dlx_shm_record *record)
+{
+    uint64_t flags = DLPACK_FLAG_BITMASK_READ_ONLY;
+    if (record->flags & DLX_SHM_RECORD_COPIED)
+        flags |= DLPACK_FLAG_BITMASK_IS_COPIED;
+    if (record->flags & DLX_SHM_RECORD_PADDED)
+        flags |= DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+    return flags;
+}
+
+/* Check a record and make a DLTensor of it. shape and strides point to memory that stays. */
+static int build_tensor(const struct dlx_inlet *inlet, const struct dlx_shm_record *record,
+                        int64_t *shape, int64_t *strides, DLTensor *ret)
+{
+    const struct dlx_inlet_arena *arena = NULL;
+    if (record->size > 0) {
+        arena = dlx__inlet_arena(inlet, record->arena);
+        if (dlx_unlikely(!arena))
+            return dlx__fail(DLX_E_NOT_FOUND, "arena %u has not been announced", record->arena);
+    }
+    int r = dlx__record_check(record, shape, strides, arena ? arena->size : 0);
+    if (dlx_unlikely(r < 0))
+        return r;
+    if (record->flags & DLX_SHM_RECORD_ROW_MAJOR)
+        dlx__tensor_row_major((int32_t)record->ndim, shape, strides);
+    *ret = (DLTensor){
+        .data = arena ? (void *)(uintptr_t)(arena->map + record->offset) : NULL,
+        .device = {kDLCPU, 0},
+        .ndim = (int32_t)record->ndim,
+        .dtype = {record->dtype_code, record->dtype_bits, record->dtype_lanes},
+        .shape = shape,
+        .strides = strides,
+    };
+    return 0;
+}
+
+/* A private, checked copy of the manifest; to be freed. */
+static int copy_manifest(const struct dlx_inlet *inlet, const struct dlx_taken *taken, void **ret_copy,
+                         struct dlx_manifest *ret)
+{
+    const struct dlx_inlet_arena *arena = dlx__inlet_arena(inlet, taken->manifest_arena);
+    uint64_t end;
+    if (!arena)
+        return dlx__fail(DLX_E_NOT_FOUND, "arena %u has not been announced", taken->manifest_arena);
+    if (__builtin_add_overflow(taken->manifest_offset, taken->manifest_size, &end) ||
+        end > arena->size || taken->manifest_offset % sizeof(uint64_t) != 0)
+        return dlx__fail(DLX_E_BAD_PEER,
+                         "manifest at offset %" PRIu64 " of %" PRIu64
+                         " bytes is not inside arena %u of %" PRIu64 " bytes",
+                         taken->manifest_offset, taken->manifest_size, arena->id, arena->size);
+    void *copy = malloc((size_t)taken->manifest_size);
+    if (!copy)
+        return dlx__fail(DLX_E_NO_MEMORY, "manifest of %" PRIu64 " bytes", taken->manifest_size);
+    memcpy(copy, arena->map + taken->manifest_offset, (size_t)taken->manifest_size);
+    int r = dlx__manifest_read(copy, taken->manifest_size, taken->n_tensors, ret);
+    if (r < 0) {
+        free(copy);
+        return r;
+    }
+    *ret_copy = copy;
+    return 0;
+}
+
+/* Tensors, flags and dimensions of a manifest, in one piece of memory. */
+static int build_table(const struct dlx_inlet *inlet, const struct dlx_manifest *manifest,
+                       struct dlx_message *m)
+{
+    uint32_t n = m->n_tensors;
+    uint64_t dims = 0;
+    for (uint32_t i = 0; i < n; i++)
+        dims += 2 * (uint64_t)manifest->entries[i].record.ndim;
+    m->table = malloc(n * (sizeof *m->tensors + sizeof *m->flags) + (size_t)dims * sizeof(int64_t));
+    if (!m->table)
+        return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", n);
+    m->tensors = m->table;
+    m->flags = (uint64_t *)(m->tensors + n);
+    int64_t *dim = (int64_t *)(m->flags + n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct dlx_manifest_item item = dlx__manifest_item(manifest, i);
+        uint32_t ndim = item.record.ndim;
+        if (ndim > 0)
+            memcpy(dim, item.shape, ndim * sizeof *dim);
+        if (ndim > 0 && item.strides)
+            memcpy(dim + ndim, item.strides, ndim * sizeof *dim);
+        int r = build_tensor(inlet, &item.record, dim, dim + ndim, &m->tensors[i]);
+        if (r < 0)
+            return r;
+        m->flags[i] = export_flags(&item.record);
+        dim += 2 * (size_t)ndim;
+    }
+    return 0;
+}
+
+static int build_from_manifest(const struct dlx_inlet *inlet, const struct dlx_taken *taken,
+                               struct dlx_message *m)
+{
+    struct dlx_manifest manifest;
+    void *copy;
+    int r = copy_manifest(inlet, taken, &copy, &manifest);
+    if (r < 0)
+        return r;
+    r = build_table(inlet, &manifest, m);
+    free(copy);
+    return r;
+}
+
+static int build_from_slot(const struct dlx_inlet *inlet, const struct dlx_taken *taken,
+                           struct dlx_message *m)
+{
+    uint32_t ndim = taken->record.ndim;
+    m->tensors = &m->inline_tensor;
+    m->flags = &m->inline_flags;
+    m->inline_flags = export_flags(&taken->record);
+    for (uint32_t i = 0; i < ndim; i++)
+        m->dims[i] = taken->shape[i];
+    if (!(taken->record.flags & DLX_SHM_RECORD_ROW_MAJOR))
+        for (uint32_t i = 0; i < ndim; i++)
+            m->dims[ndim + i] = taken->strides[i];
+    return build_tensor(inlet, &taken->record, m->dims, m->dims + ndim, &m->inline_tensor);
+}
+
+int dlx__message_build(struct dlx_inlet *inlet, const struct dlx_taken *taken,
+                       struct dlx_message **ret)
+{
+    struct dlx_message *m = inlet->messages[taken->hold];
+    if (dlx_unlikely(!m)) {
+        m = calloc(1, sizeof *m);
+        if (!m)
+            return dlx__fail(DLX_E_NO_MEMORY, "state of a message");
+        m->inlet = inlet;
+        m->hold = taken->hold;
+        inlet->messages[taken->hold] = m;
+    }
+    if (dlx_unlikely(m->table)) {
+        free(m->table);
+        m->table = NULL;
+    }
+    m->n_tensors = taken->n_tensors;
+    m->seq = taken->n;
+    m->gap = taken->gap;
+    m->time_ns = taken->time_ns;
+    atomic_store_explicit(&m->first_used, false, memory_order_relaxed);
+    int r = taken->flags & DLX_SHM_SLOT_MANIFEST ? build_from_manifest(inlet, taken, m)
+                                                 : build_from_slot(inlet, taken, m);
+    if (dlx_unlikely(r < 0))
+        return r;
+    if (dlx_likely(!(taken->flags & DLX_SHM_SLOT_MANIFEST)))
+        inlet->taken_bytes += taken->record.size;
+    dlx_store64_relaxed(&inlet->page->taken_bytes, inlet->taken_bytes);
+    atomic_store_explicit(&m->refs, 1, memory_order_relaxed);
+    dlx__inlet_ref(inlet);
+    *ret = m;
+    return 0;
+}
+
+/* ---- count --------------------------------------------------------------------------------- */
+
+struct dlx_message *dlx_message_ref(struct dlx_message *m)
+{
+    if (m && !dlx__forked(m->inlet->generation))
+        atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
+    return m;
+}
+
+struct dlx_message *dlx_message_unref(struct dlx_message *m)
+{
+    if (!m)
+        return NULL;
+    struct dlx_inlet *inlet = m->inlet;
+    if (dlx__forked(inlet->generation))
+        return NULL; /* the parent's to release */
+    /* Who sees 1 is alone: nobody else can add a reference. */
+    if (atomic_load_explicit(&m->refs, memory_order_acquire) != 1 &&
+        atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1)
+        return NULL;
+    /* From here on the message may be taken anew by another thread. */
+    dlx__take_release(&inlet->core, m->hold);
+    dlx__inlet_unref(inlet);
+    return NULL;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------- */
+
+static void release(struct export *e)
+{
+    struct dlx_message *m = e->message;
+    if (dlx__forked(m->inlet->generation))
+        return;
+    if (e != &m->first)
+        free(e);
+    /* A `first` that came back stays used: its message is about to end, or has other tensors out. */
+    dlx_message_unref(m);
+}
+
+static void delete_versioned(DLManagedTensorVersioned *tensor)
+{
+    release(tensor->manager_ctx);
+}
+
+static void delete_legacy(DLManagedTensor *tensor)
+{
+    release(tensor->manager_ctx);
+}
+
+static int new_export(struct dlx_message *m, uint32_t i, struct export **ret)
+{
+    dlx__error_clear();
+    if (dlx_unlikely(!m || !ret))
+        return dlx__fail(DLX_E_INVALID, "dlx_message_tensor: message or ret is NULL");
+    if (dlx_unlikely(dlx__forked(m->inlet->generation)))
+        return dlx__fail_forked();
+    if (dlx_unlikely(i >= m->n_tensors))
+        return dlx__fail(DLX_E_INVALID, "tensor %u of a message of %u", i, m->n_tensors);
+    struct export *e = &m->first;
+    if (atomic_load_explicit(&m->first_used, memory_order_relaxed) ||
+        atomic_exchange_explicit(&m->first_used, true, memory_order_relaxed)) {
+        e = malloc(sizeof *e);
+        if (!e)
+            return dlx__fail(DLX_E_NO_MEMORY, "state of a tensor");
+    }
+    e->message = dlx_message_ref(m);
+    *ret = e;
+    return 0;
+}
+
+int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret)
+{
+    struct export *e;
+    int r = new_export(m, i, ret ? &e : NULL);
+    if (dlx_unlikely(r < 0))
+        return r;
+    e->as.versioned = (DLManagedTensorVersioned){
+        .version = {DLPACK_MAJOR_VERSION, 0},
+        .manager_ctx = e,
+        .deleter = delete_versioned,
+        .flags = m->flags[i],
+        .dl_tensor = m->tensors[i],
+    };
+    *ret = &e->as.versioned;
+    return 0;
+}
+
+int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool allow_read_only,
+                              DLManagedTensor **ret)
+{
+    struct export *e;
+    if (!allow_read_only)
+        return dlx__fail(DLX_E_READ_ONLY, "a received tensor is read-only, which DLManagedTensor "
+                                          "cannot say: use DLManagedTensorVersioned, or allow it");
+    int r = new_export(m, i, ret ? &e : NULL);
+    if (r < 0)
+        return r;
+    e->as.legacy = (DLManagedTensor){
+        .dl_tensor = m->tensors[i], .manager_ctx = e, .deleter = delete_legacy};
+    *ret = &e->as.legacy;
+    return 0;
+}
+
+const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i)
+{
+    return m && i < m->n_tensors ? &m->tensors[i] : NULL;
+}
+
+/* ---- what is known of it ------------------------------------------------------------------- */
+
+uint32_t dlx_message_n_tensors(const struct dlx_message *m)
+{
+    return m->n_tensors;
+}
+
+uint64_t dlx_message_seq(const struct dlx_message *m)
+{
+    return m->seq;
+}
+
+uint64_t dlx_message_gap(const struct dlx_message *m)
+{
+    return m->gap;
+}
+
+uint64_t dlx_message_time_ns(const struct dlx_message *m)
+{
+    return m->time_ns;
+}
+
+const char *dlx_message_topic(const struct dlx_message *m)
+{
+    return m->inlet->topic;
+}
+
+uint64_t dlx_message_publisher(const struct dlx_message *m)
+{
+    return m->inlet->publisher;
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The publisher's links: picked up from the link socket, rung, and let go when their process died. */
+
+#include "client/call.h"
+#include "client/publisher.h"
+#include "common/memory.h"
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+static struct dlx_outlet *outlet_of(const struct dlx_pub_link *link)
+{
+    return (struct dlx_outlet *)(uintptr_t)((const char *)link - offsetof(struct dlx_outlet, core));
+}
+
+static void outlet_free(struct dlx_publisher *p, struct dlx_outlet *outlet)
+{
+    if (!outlet)
+        return;
+    if (outlet->bell >= 0)
+        shutdown(outlet->bell, SHUT_RDWR); /* a forked child may have inherited it */
+    dlx__close(outlet->bell);
+    dlx__region_unmap(outlet->core.page, outlet->page_size);
+    dlx__peers_put(&p->client->peers, outlet->peer);
+    free(outlet);
+}
+
+static int outlet_new(struct dlx_publisher *p, struct dlx_news *news, struct dlx_outlet **ret)
+{
+    struct dlx_outlet *outlet = calloc(1, sizeof *outlet);
+    const void *page;
+    if (!outlet)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of a link");
+    outlet->bell = -1;
+    int pidfd = dlx__steal_fd(&news->fds[2]);
+    int r = dlx__peers_get(&p->client->peers, news->client, news->pid, pidfd, &outlet->peer);
+    if (r == 0 && (news->max_held == 0 || news->max_held > DLX_SHM_HELD_MAX ||
+                   news->size != dlx_shm_link_size(news->max_held)))
+        r = dlx__fail(DLX_E_PROTOCOL, "link page of %" PRIu64 " bytes for %u hold words",
+                      news->size, news->max_held);
+    if (r == 0)
+        r = dlx__region_attach(dlx__steal_fd(&news->fds[0]), news->size, &page);
+    if (r < 0) {
+        outlet_free(p, outlet);
+        return r;
+    }
+    outlet->id = news->link;
+    outlet->page_size = news->size;
+    outlet->bell = dlx__steal_fd(&news->fds[1]);
+    outlet->core = (struct dlx_pub_link){.page = page,
+                                         .ticket = dlx_shm_ticket(page, news->link_index),
+                                         .max_held = news->max_held,
+                                         .reliable = news->reliable};
+    *ret = outlet;
+    return 0;
+}
+
+/* ---- environment of the core --------------------------------------------------------------- */
+
+static void env_pick_up(void *userdata)
+{
+    struct dlx_publisher *p = userdata;
+    while (p->link_sock >= 0) {
+        struct dlx_news news;
+        struct dlx_outlet *outlet = NULL;
+        int r = dlx__news_read(p->link_sock, &news);
+        if (r == DLX_E_DISCONNECTED) {
+            p->link_sock = dlx__close(p->link_sock); /* no joins until the daemon is back */
+            return;
+        }
+        if (r < 0)
+            return; /* nothing there; or lost, and then it counts as a link that holds everything */
+        if (news.kind == DLX_NEWS_LINK_ADDED && outlet_new(p, &news, &outlet) == 0 &&
+            dlx__pub_link_add(&p->core, &outlet->core) < 0)
+            outlet_free(p, outlet);
+        dlx__news_deinit(&news);
+    }
+}
+
+static void env_ring(void *userdata, struct dlx_pub_link *link)
+{
+    struct dlx_publisher *p = userdata;
+    p->stats.bells++;
+    /* A full socket has a byte in it already; a closed one has nobody to wake. */
+    (void)!send(outlet_of(link)->bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* A process is dead when its pidfd says so, never by a time-out or a hang-up. */
+static void env_look_for_dead(void *userdata)
+{
+    struct dlx_publisher *p = userdata;
+    for (uint32_t i = 0; i < p->core.n_links; i++) {
+        struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
+        struct pollfd pfd = {.fd = outlet->peer->pidfd, .events = POLLIN};
+        if (!outlet->core.dead && poll(&pfd, 1, 0) == 1 && pfd.revents)
+            outlet->core.dead = true;
+    }
+}
+
+static void env_link_gone(void *userdata, struct dlx_pub_link *link)
+{
+    outlet_free(userdata, outlet_of(link));
+}
+
+static void env_slot_freed(void *userdata, uint32_t slot)
+{
+    struct dlx_publisher *p = userdata;
+    struct dlx_block *block = p->slot_blocks[slot];
+    p->slot_blocks[slot] = NULL;
+    while (block) {
+        struct dlx_block *next = block->next;
+        dlx__heap_give(p->heap, block);
+        block = next;
+    }
+}
+
+const struct dlx_pub_env dlx__outlet_env = {
+    .pick_up = env_pick_up,
+    .ring = env_ring,
+    .look_for_dead = env_look_for_dead,
+    .link_gone = env_link_gone,
+    .slot_freed = env_slot_freed,
+};
+
+/* ---- waiting ------------------------------------------------------------------------------- */
+
+uint32_t dlx__outlet_n_started(const struct dlx_publisher *p)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->core.n_links; i++)
+        n += dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&p->core.links[i]->page->started) != 0;
+    return n;
+}
+
+static void drain(int fd)
+{
+    char bytes[64];
+    while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) == (ssize_t)sizeof bytes)
+        ;
+}
+
+int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
+{
+    uint32_t n_links = p->core.n_links;
+    dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(2 * (size_t)n_links + 1, sizeof *fds);
+    if (!fds)
+        return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
+    fds[0] = (struct pollfd){.fd = p->link_sock, .events = POLLIN};
+    for (uint32_t i = 0; i < n_links; i++) {
+        struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
+        fds[1 + 2 * i] = (struct pollfd){.fd = outlet->hung_up ? -1 : outlet->bell,
+                                            .events = POLLIN};
+        fds[2 + 2 * i] = (struct pollfd){.fd = outlet->peer->pidfd, .events = POLLIN};
+    }
+    int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(deadline, dlx__now_ns()));
+    if (n < 0)
+        return errno == EINTR ? dlx__fail(DLX_E_INTERRUPTED, "interrupted by a signal")
+                              : dlx__fail_errno("poll of %u links", n_links);
+    if (n == 0)
+        return dlx__now_ns() >= deadline ? DLX_E_TIMEOUT : 0;
+    if (fds[0].revents)
+        env_pick_up(p);
+    for (uint32_t i = 0; i < n_links; i++) {
+        struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
+        if (fds[1 + 2 * i].revents & POLLIN)
+            drain(outlet->bell);
+        if (fds[2 + 2 * i].revents)
+            outlet->core.dead = true;
+        /* It will ring no more. What it holds still counts until its page says CLOSED and holds
+         * nothing, or until its process is dead. */
+        if (fds[1 + 2 * i].revents & (POLLHUP | POLLERR))
+            outlet->hung_up = true;
+    }
+    return 0;
+}
+
+/* ---- who is in the way --------------------------------------------------------------------- */
+
+int dlx__outlet_blame(const struct dlx_publisher *p, int code)
+{
+    char who[DLX_ERROR_TEXT_SIZE];
+    size_t used = 0;
+    who[0] = '\0';
+    for (uint32_t i = 0; i < p->core.n_links && used < sizeof who - 80; i++) {
+        const struct dlx_pub_link *link = p->core.links[i];
+        uint32_t held = 0;
+        for (uint32_t k = 0; k < link->max_held; k++)
+            held += dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)&link->page->hold[k]) != 0;
+        uint64_t cursor = dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)&link->page->cursor);
+        uint64_t behind = link->reliable && cursor < p->core.head ? p->core.head - cursor : 0;
+        if (held == 0 && behind == 0)
+            continue;
+        int n = snprintf(who + used, sizeof who - used, "%spid %u holds %u and is %" PRIu64 " behind",
+                         used ? ", " : "", outlet_of(link)->peer->pid, held, behind);
+        used += n > 0 ? (size_t)n : 0;
+    }
+    if (p->core.joins_picked < p->core.joins_seen)
+        return dlx__fail(code,
+                         "topic %s: %" PRIu64 " subscribers could not be attached (open files or "
+                         "memory of this process), so none of its %u slots can be reused",
+                         p->topic, p->core.joins_seen - p->core.joins_picked, p->core.n_slots);
+    return dlx__fail(code, "topic %s: all %u slots are in use (history %u): %s", p->topic,
+                     p->core.n_slots, p->core.history, used ? who : "by its history");
+}

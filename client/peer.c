@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/peer.h"
+#include "common/error.h"
+#include <assert.h>
+
+void dlx__peers_init(struct dlx_peers *peers)
+{
+    pthread_mutex_init(&peers->lock, NULL);
+    peers->first = NULL;
+}
+
+void dlx__peers_deinit(struct dlx_peers *peers)
+{
+    assert(!peers->first); /* links hold the client */
+    pthread_mutex_destroy(&peers->lock);
+}
+
+int dlx__peers_get(struct dlx_peers *peers, uint64_t client, uint32_t pid, int take_pidfd,
+                   struct dlx_peer **ret)
+{
+    dlx_cleanup(dlx__closep) int pidfd = take_pidfd;
+    struct dlx_peer *peer;
+    int r = 0;
+    pthread_mutex_lock(&peers->lock);
+    for (peer = peers->first; peer && peer->client != client; peer = peer->next)
+        ;
+    if (!peer) {
+        peer = malloc(sizeof *peer);
+        if (peer) {
+            *peer = (struct dlx_peer){.next = peers->first,
+                                      .client = client,
+                                      .pid = pid,
+                                      .pidfd = dlx__steal_fd(&pidfd)};
+            peers->first = peer;
+        } else {
+            r = dlx__fail(DLX_E_NO_MEMORY, "state of a peer process");
+        }
+    }
+    if (peer) {
+        peer->refs++;
+        *ret = peer;
+    }
+    pthread_mutex_unlock(&peers->lock);
+    return r;
+}
+
+void dlx__peers_put(struct dlx_peers *peers, struct dlx_peer *peer)
+{
+    if (!peer)
+        return;
+    pthread_mutex_lock(&peers->lock);
+    if (--peer->refs == 0) {
+        struct dlx_peer **at = &peers->first;
+        while (*at != peer)
+            at = &(*at)->next;
+        *at = peer->next;
+        dlx__close(peer->pidfd);
+        free(peer);
+    }
+    pthread_mutex_unlock(&peers->lock);
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_PEER_H
+#define DLX_CLIENT_PEER_H
+
+/* Subscribers' processes as their publishers know them: one pidfd a process, shared by its links. */
+
+#include <pthread.h>
+#include <stdint.h>
+
+struct dlx_peer {
+    struct dlx_peer *next;
+    uint64_t client; /* the daemon's id of the process's connection */
+    uint32_t pid;    /* for messages */
+    uint32_t refs;
+    int pidfd; /* readable when it is dead */
+};
+
+struct dlx_peers {
+    pthread_mutex_t lock;
+    struct dlx_peer *first;
+};
+
+void dlx__peers_init(struct dlx_peers *peers);
+void dlx__peers_deinit(struct dlx_peers *peers);
+
+/* The peer of this client id: a known one (the pidfd is closed) or a new one. Takes the pidfd, also on
+ * failure. Returns 0 or DLX_E_NO_MEMORY. */
+int dlx__peers_get(struct dlx_peers *peers, uint64_t client, uint32_t pid, int take_pidfd,
+                   struct dlx_peer **ret);
+
+/* NULL is fine. */
+void dlx__peers_put(struct dlx_peers *peers, struct dlx_peer *peer);
+
+#endif

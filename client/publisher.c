@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/publisher.h"
+#include "client/call.h"
+#include "common/memory.h"
+#include "common/topic.h"
+#include <inttypes.h>
+#include <string.h>
+
+#define DEFAULT_HISTORY 4U
+#define DEFAULT_SLOTS   64U
+
+/* Arenas grow freely up to this many bytes, so that small messages can use the whole ring. Beyond it, old
+ * messages make room first. */
+#define FREE_GROWTH (UINT64_C(1) << 20)
+
+static int check_args(const char *topic, struct dlx_publisher_args *args)
+{
+    int r = dlx__topic_check(topic);
+    if (r < 0)
+        return r;
+    if (args->history == 0)
+        args->history = DEFAULT_HISTORY;
+    if (args->history > DLX_SHM_HISTORY_MAX)
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: history %u, at most %u is possible", topic,
+                         args->history, DLX_SHM_HISTORY_MAX);
+    if (args->n_slots == 0)
+        args->n_slots = DLX_MAX(DEFAULT_SLOTS, args->history * 2);
+    if (args->n_slots < args->history + 2 || args->n_slots > DLX_SHM_SLOTS_MAX)
+        return dlx__fail(DLX_E_INVALID,
+                         "publisher on %s: %u slots, possible are %u (history + 2) to %u", topic,
+                         args->n_slots, args->history + 2, DLX_SHM_SLOTS_MAX);
+    if (args->on_full > DLX_ON_FULL_BLOCK)
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: on_full %u", topic, args->on_full);
+    return 0;
+}
+
+/* Map what the daemon made, and begin the core on it. Takes the fds of `made`. */
+static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args,
+                  struct dlx_new_publisher *made)
+{
+    void *control;
+    p->id = made->id;
+    p->link_sock = made->link_sock;
+    dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
+    int r = dlx__region_populate(made->control_fd, made->control_size, &control);
+    if (r < 0)
+        return r;
+    p->control = control;
+    p->control_size = made->control_size;
+    if (made->control_size != dlx_shm_control_size(args->n_slots) ||
+        made->membership_line >= made->membership_size / DLX_CACHELINE)
+        return dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
+    r = dlx__membership_attach(dlx__steal_fd(&membership_fd), made->membership_size,
+                               &p->membership);
+    if (r < 0)
+        return r;
+    p->membership_size = made->membership_size;
+    const struct dlx_shm_membership *line =
+        (const struct dlx_shm_membership *)p->membership + made->membership_line;
+    r = dlx__pub_init(&p->core, p->control, args->n_slots, args->history,
+                      args->on_full == DLX_ON_FULL_BLOCK, line, &dlx__outlet_env, p);
+    if (r < 0)
+        return r;
+    p->slot_blocks = calloc(args->n_slots, sizeof(struct dlx_block *));
+    if (!p->slot_blocks)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of %u slots", args->n_slots);
+    return dlx__heap_new(&p->heap, p->generation);
+}
+
+static void publisher_free(struct dlx_publisher *p)
+{
+    for (uint32_t i = 0; p->slot_blocks && i < p->core.n_slots; i++)
+        dlx__outlet_env.slot_freed(p, i);
+    dlx__pub_deinit(&p->core);
+    free(p->slot_blocks);
+    dlx__heap_unref(p->heap);
+    dlx__region_unmap(p->membership, p->membership_size);
+    dlx__region_unmap(p->control, p->control_size);
+    dlx__close(p->link_sock);
+    dlx_client_unref(p->client);
+    free(p);
+}
+
+int dlx_publisher_new(struct dlx_client *c, const char *topic,
+                      const struct dlx_publisher_args *user_args, struct dlx_publisher **ret)
+{
+    struct dlx_publisher_args args;
+    struct dlx_new_publisher made;
+    dlx__error_clear();
+    if (!c || !ret)
+        return dlx__fail(DLX_E_INVALID, "dlx_publisher_new: client or ret is NULL");
+    if (dlx__forked(c->generation))
+        return dlx__fail_forked();
+    int r = dlx__args_copy(&args, sizeof args, sizeof args, user_args);
+    if (r == 0)
+        r = check_args(topic, &args);
+    if (r < 0)
+        return r;
+    struct dlx_publisher *p = calloc(1, sizeof *p);
+    if (!p)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of a publisher");
+    p->client = dlx__client_ref(c);
+    p->generation = c->generation;
+    p->link_sock = -1;
+    memcpy(p->topic, topic, strlen(topic) + 1);
+    p->stats.size = sizeof p->stats;
+    r = dlx__call_publisher_new(c, topic, args.history, args.n_slots, args.on_full, &made);
+    if (r == 0) {
+        r = set_up(p, &args, &made);
+        if (r == 0)
+            r = dlx__call_publisher_ready(c, p->id);
+        if (r < 0) {
+            char why[DLX_ERROR_TEXT_SIZE];
+            memcpy(why, dlx__error_message(), sizeof why);
+            (void)dlx__call_publisher_close(c, p->id);
+            dlx__fail(r, "%s", why);
+        }
+    }
+    if (r < 0) {
+        dlx__fail_prefix(r, "publisher on %s", topic);
+        publisher_free(p);
+        return r;
+    }
+    *ret = p;
+    return 0;
+}
+
+struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
+{
+    if (!p || dlx__forked(p->generation))
+        return NULL;
+    dlx__pub_close(&p->core);
+    (void)dlx__call_publisher_close(p->client, p->id); /* a daemon that is gone knows already */
+    publisher_free(p);
+    return NULL;
+}
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+/* Ask the daemon for an arena with room for `size` bytes. */
+static int grow(struct dlx_publisher *p, uint64_t size)
+{
+    uint64_t bytes = dlx__heap_growth(p->heap, size);
+    uint32_t arena = 0;
+    void *map = NULL;
+    int fd;
+    if (bytes == UINT64_MAX)
+        return dlx__fail(DLX_E_NO_MEMORY, "%" PRIu64 " bytes are more than an arena can have (%" PRIu64
+                         ")", size, DLX_SHM_ARENA_MAX);
+    if (dlx__heap_n_arenas(p->heap) >= DLX_SHM_ARENAS_MAX)
+        return dlx__fail(DLX_E_LIMIT, "%u arenas, the most of a publisher", DLX_SHM_ARENAS_MAX);
+    int r = dlx__call_arena_new(p->client, p->id, bytes, &arena, &fd);
+    if (r < 0)
+        return r;
+    r = dlx__region_populate(fd, bytes, &map);
+    if (r == 0)
+        r = dlx__call_arena_ready(p->client, p->id, arena);
+    if (r == 0)
+        r = dlx__heap_add(p->heap, arena, map, bytes);
+    if (r < 0) {
+        dlx__region_unmap(map, bytes);
+        (void)dlx__call_arena_drop(p->client, p->id, arena);
+    }
+    return r;
+}
+
+/* Now and then, give back arenas that nothing has used for long. */
+static void drop_idle_arenas(struct dlx_publisher *p)
+{
+    uint64_t now = p->core.head, age = 4 * (uint64_t)p->core.n_slots;
+    if (now < p->next_idle_check)
+        return;
+    p->next_idle_check = now + age;
+    uint32_t arena = dlx__heap_drop_idle(p->heap, now, now > age ? now - age + 1 : 0);
+    if (arena)
+        (void)dlx__call_arena_drop(p->client, p->id, arena); /* at worst its subscribers keep it */
+}
+
+int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+{
+    drop_idle_arenas(p);
+    int r = dlx__heap_take(p->heap, size, ret);
+    if (dlx_likely(r != DLX_E_FULL))
+        return r;
+    if (dlx__heap_bytes(p->heap) >= FREE_GROWTH || size >= FREE_GROWTH) {
+        bool looked = false;
+        for (;;) {
+            uint32_t freed = dlx__pub_reclaim(&p->core, 1);
+            r = dlx__heap_take(p->heap, size, ret);
+            if (r != DLX_E_FULL)
+                return r;
+            if (freed > 0 || dlx__pub_retirable(&p->core) > 0)
+                continue;
+            if (looked || p->core.n_retired == 0)
+                break;
+            dlx__outlet_env.look_for_dead(p); /* before taking more memory: who holds, and is dead? */
+            looked = true;
+        }
+    }
+    r = grow(p, size);
+    if (r == 0)
+        r = dlx__heap_take(p->heap, size, ret);
+    if (r < 0)
+        dlx__fail_prefix(r, "topic %s: %" PRIu64 " bytes of shared memory", p->topic, size);
+    return r;
+}
+
+/* ---- subscribers and counters -------------------------------------------------------------- */
+
+int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns)
+{
+    dlx__error_clear();
+    if (!p)
+        return dlx__fail(DLX_E_INVALID, "dlx_publisher_wait: publisher is NULL");
+    if (dlx__forked(p->generation))
+        return dlx__fail_forked();
+    uint64_t deadline = dlx__deadline(timeout_ns);
+    int r = 0;
+    /* A subscription that stores its first cursor rings if somebody waits. */
+    dlx__pub_set_blocked(&p->core, true);
+    for (;;) {
+        dlx__outlet_env.pick_up(p);
+        dlx__pub_read_membership(&p->core);
+        uint32_t n = dlx__outlet_n_started(p);
+        if (n >= n_subscribers)
+            break;
+        r = dlx__outlet_wait(p, deadline);
+        if (r == DLX_E_TIMEOUT)
+            r = dlx__fail(r, "topic %s has %u of %u subscribers", p->topic, n, n_subscribers);
+        if (r < 0)
+            break;
+    }
+    dlx__pub_set_blocked(&p->core, false);
+    return r;
+}
+
+int dlx_publisher_stats(struct dlx_publisher *p, struct dlx_publisher_stats *stats)
+{
+    dlx__error_clear();
+    if (!p || !stats)
+        return dlx__fail(DLX_E_INVALID, "dlx_publisher_stats: publisher or stats is NULL");
+    if (dlx__forked(p->generation))
+        return dlx__fail_forked();
+    dlx__pub_read_membership(&p->core);
+    p->stats.published = p->core.head;
+    p->stats.arena_bytes = dlx__heap_bytes(p->heap);
+    p->stats.n_arenas = dlx__heap_n_arenas(p->heap);
+    p->stats.n_subscribers = p->core.n_links;
+    return dlx__args_return(stats, sizeof *stats, &p->stats, sizeof p->stats);
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_PUBLISHER_H
+#define DLX_CLIENT_PUBLISHER_H
+
+/* A publisher: the core of common/publish.h with its memory, its sockets and its links. */
+
+#include "client/client.h"
+#include "client/heap.h"
+#include "common/publish.h"
+
+/* A link, from the publisher's side. */
+struct dlx_outlet {
+    struct dlx_pub_link core;
+    struct dlx_peer *peer;
+    uint64_t id;
+    uint64_t page_size;
+    int bell;
+    bool hung_up; /* the other end of the bell is closed */
+};
+
+struct dlx_publisher {
+    struct dlx_client *client;
+    uint64_t generation;
+    uint64_t id;
+    char topic[DLX_TOPIC_MAX + 1];
+    struct dlx_pub core;
+    struct dlx_heap *heap;
+    struct dlx_block **slot_blocks; /* [n_slots]: list of what the slot's message lies in */
+    struct dlx_shm_control *control;
+    uint64_t control_size;
+    const void *membership;
+    uint64_t membership_size;
+    int link_sock; /* -1 once the daemon is gone */
+    uint64_t next_idle_check; /* message number */
+    struct dlx_publisher_stats stats;
+};
+
+/* The environment of the core: client/outlet.c. */
+extern const struct dlx_pub_env dlx__outlet_env;
+
+/*
+ * Wait until something may have changed: a bell, a join, a death. Bells are drained. Returns 0;
+ * DLX_E_TIMEOUT, DLX_E_INTERRUPTED, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
+ */
+int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline);
+
+/* Links whose subscriber receives what is published from now on. */
+uint32_t dlx__outlet_n_started(const struct dlx_publisher *p);
+
+/* Set the thread's message to who keeps the publisher from a slot, and return `code`. */
+int dlx__outlet_blame(const struct dlx_publisher *p, int code);
+
+/*
+ * A block of `size` bytes: from the heap, from messages that nobody needs any more, or from a new
+ * arena. Errors as of dlx_alloc().
+ */
+int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret);
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/manifest.h"
+#include "common/error.h"
+#include <inttypes.h>
+#include <string.h>
+
+static uint32_t n_dims(const struct dlx_shm_record *record)
+{
+    return record->flags & DLX_SHM_RECORD_ROW_MAJOR ? record->ndim : 2 * record->ndim;
+}
+
+/* Fill the header for these items. */
+static bool lay_out(const struct dlx_manifest_item *items, uint32_t n_items, uint32_t meta_size,
+                    struct dlx_shm_manifest *header, uint64_t *ret_size)
+{
+    uint64_t dims = 0, names = 0;
+    if (n_items == 0 || n_items > DLX_SHM_TENSORS_MAX || meta_size > DLX_SHM_META_MAX)
+        return false;
+    for (uint32_t i = 0; i < n_items; i++) {
+        if (items[i].record.ndim > DLX_SHM_NDIM_MAX || items[i].name_size > DLX_SHM_NAME_MAX)
+            return false;
+        dims += n_dims(&items[i].record);
+        names += items[i].name_size;
+    }
+    *header = (struct dlx_shm_manifest){.n_tensors = n_items, .meta_size = meta_size};
+    header->dims_offset = sizeof *header + n_items * sizeof(struct dlx_shm_manifest_entry);
+    header->dims_size = dims * sizeof(int64_t);
+    header->names_offset = header->dims_offset + header->dims_size;
+    header->names_size = names;
+    header->meta_offset = header->names_offset + names;
+    *ret_size = header->meta_offset + meta_size;
+    return true;
+}
+
+uint64_t dlx__manifest_size(const struct dlx_manifest_item *items, uint32_t n_items,
+                            uint32_t meta_size)
+{
+    struct dlx_shm_manifest header;
+    uint64_t size;
+    return lay_out(items, n_items, meta_size, &header, &size) ? size : UINT64_MAX;
+}
+
+void dlx__manifest_write(void *dst, const struct dlx_manifest_item *items, uint32_t n_items,
+                         const void *meta, uint32_t meta_size)
+{
+    struct dlx_shm_manifest *header = dst;
+    struct dlx_shm_manifest_entry *entries = (struct dlx_shm_manifest_entry *)(header + 1);
+    uint64_t size;
+    uint32_t dim = 0, name = 0;
+    if (!lay_out(items, n_items, meta_size, header, &size))
+        return;
+    int64_t *dims = (int64_t *)((uint8_t *)dst + header->dims_offset);
+    char *names = (char *)dst + header->names_offset;
+    for (uint32_t i = 0; i < n_items; i++) {
+        const struct dlx_manifest_item *item = &items[i];
+        uint32_t ndim = item->record.ndim;
+        entries[i] = (struct dlx_shm_manifest_entry){.record = item->record,
+                                                     .dims_first = dim,
+                                                     .name_offset = name,
+                                                     .name_size = item->name_size};
+        if (ndim > 0)
+            memcpy(dims + dim, item->shape, ndim * sizeof *dims);
+        if (ndim > 0 && !(item->record.flags & DLX_SHM_RECORD_ROW_MAJOR))
+            memcpy(dims + dim + ndim, item->strides, ndim * sizeof *dims);
+        if (item->name_size > 0)
+            memcpy(names + name, item->name, item->name_size);
+        dim += n_dims(&item->record);
+        name += item->name_size;
+    }
+    if (meta_size > 0)
+        memcpy((uint8_t *)dst + header->meta_offset, meta, meta_size);
+}
+
+static bool inside(uint64_t offset, uint64_t size, uint64_t whole)
+{
+    uint64_t end;
+    return !__builtin_add_overflow(offset, size, &end) && end <= whole;
+}
+
+int dlx__manifest_read(const void *data, uint64_t size, uint32_t n_tensors,
+                       struct dlx_manifest *ret)
+{
+    const struct dlx_shm_manifest *h = data;
+    if (size < sizeof *h)
+        return dlx__fail(DLX_E_BAD_PEER, "manifest of %" PRIu64 " bytes", size);
+    if (n_tensors == 0 || n_tensors > DLX_SHM_TENSORS_MAX || h->n_tensors != n_tensors)
+        return dlx__fail(DLX_E_BAD_PEER, "manifest of %u tensors in a message of %u", h->n_tensors,
+                         n_tensors);
+    uint64_t table = n_tensors * sizeof(struct dlx_shm_manifest_entry);
+    if (!inside(sizeof *h, table, size) || h->dims_offset % sizeof(int64_t) != 0 ||
+        !inside(h->dims_offset, h->dims_size, size) ||
+        !inside(h->names_offset, h->names_size, size) || h->meta_size > DLX_SHM_META_MAX ||
+        !inside(h->meta_offset, h->meta_size, size))
+        return dlx__fail(DLX_E_BAD_PEER, "manifest with parts outside its %" PRIu64 " bytes", size);
+    const struct dlx_shm_manifest_entry *entries =
+        (const struct dlx_shm_manifest_entry *)(h + 1);
+    for (uint32_t i = 0; i < n_tensors; i++) {
+        const struct dlx_shm_manifest_entry *e = &entries[i];
+        if (e->record.ndim > DLX_SHM_NDIM_MAX ||
+            !inside(e->dims_first, n_dims(&e->record), h->dims_size / sizeof(int64_t)) ||
+            e->name_size > DLX_SHM_NAME_MAX || !inside(e->name_offset, e->name_size, h->names_size))
+            return dlx__fail(DLX_E_BAD_PEER,
+                             "manifest entry %u: %u dimensions or a name outside the manifest", i,
+                             e->record.ndim);
+    }
+    *ret = (struct dlx_manifest){
+        .header = h,
+        .entries = entries,
+        .dims = (const int64_t *)((const uint8_t *)data + h->dims_offset),
+        .names = (const char *)data + h->names_offset,
+        .meta = (const uint8_t *)data + h->meta_offset,
+    };
+    return 0;
+}
+
+struct dlx_manifest_item dlx__manifest_item(const struct dlx_manifest *manifest, uint32_t i)
+{
+    const struct dlx_shm_manifest_entry *e = &manifest->entries[i];
+    bool row_major = e->record.flags & DLX_SHM_RECORD_ROW_MAJOR;
+    return (struct dlx_manifest_item){
+        .record = e->record,
+        .shape = manifest->dims + e->dims_first,
+        .strides = row_major ? NULL : manifest->dims + e->dims_first + e->record.ndim,
+        .name = manifest->names + e->name_offset,
+        .name_size = e->name_size,
+    };
+}

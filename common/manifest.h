@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_COMMON_MANIFEST_H
+#define DLX_COMMON_MANIFEST_H
+
+/*
+ * The table of tensors of a message that does not fit into its slot: several tensors, names, metadata,
+ * more than DLX_SHM_NDIM_INLINE dimensions. Layout: struct dlx_shm_manifest.
+ */
+
+#include "common/shm.h"
+
+struct dlx_manifest_item {
+    struct dlx_shm_record record;
+    const int64_t *shape;   /* record.ndim sizes */
+    const int64_t *strides; /* likewise; not looked at if ROW_MAJOR */
+    const char *name;       /* NULL: none */
+    uint32_t name_size;
+};
+
+/* Bytes of a manifest of these items; UINT64_MAX if there are too many or too long ones. */
+uint64_t dlx__manifest_size(const struct dlx_manifest_item *items, uint32_t n_items,
+                            uint32_t meta_size);
+
+/* Write it to `dst`, which has dlx__manifest_size() bytes and is aligned to 8. */
+void dlx__manifest_write(void *dst, const struct dlx_manifest_item *items, uint32_t n_items,
+                         const void *meta, uint32_t meta_size);
+
+/* A manifest in private memory whose every offset was checked. */
+struct dlx_manifest {
+    const struct dlx_shm_manifest *header;
+    const struct dlx_shm_manifest_entry *entries;
+    const int64_t *dims;
+    const char *names;
+    const void *meta;
+};
+
+/*
+ * Look at `data`, a private copy of what a peer wrote, aligned to 8. Returns 0, or DLX_E_BAD_PEER with the
+ * reason. The records are not checked against arenas: dlx__record_check().
+ */
+int dlx__manifest_read(const void *data, uint64_t size, uint32_t n_tensors,
+                       struct dlx_manifest *ret);
+
+/* Item `i`, borrowed from the copy; its name is not terminated. */
+struct dlx_manifest_item dlx__manifest_item(const struct dlx_manifest *manifest, uint32_t i);
+
+#endif
