@@ -144,7 +144,7 @@ static int build_from_manifest(const struct dlx_inlet *inlet, const struct dlx_t
                                struct dlx_message *m)
 {
     struct dlx_manifest manifest;
-    void *copy;
+    void *copy = NULL;
     int r = copy_manifest(inlet, taken, &copy, &manifest);
     if (r < 0)
         return r;

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlx_list_publishers(), dlx_list_links(), dlx_daemon_info(): what is there. */
+
+#include "client/call.h"
+#include "client/call_wire.h"
+#include "common/topic.h"
+#include <stdio.h>
+#include <string.h>
+
+#define PAGE_MAX 64U
+
+static void copy_text(char *dst, size_t size, const char *src)
+{
+    (void)snprintf(dst, size, "%s", src ? src : "");
+}
+
+static void publisher_info(const Dlx__Wire__PublisherEntry *e, struct dlx_publisher_info *ret)
+{
+    *ret = (struct dlx_publisher_info){
+        .size = sizeof *ret,
+        .publisher = e->publisher,
+        .published = e->published,
+        .published_bytes = e->published_bytes,
+        .arena_bytes = e->arena_bytes,
+        .control_bytes = e->control_bytes,
+        .pid = e->pid,
+        .uid = e->uid,
+        .n_subscribers = e->n_subscribers,
+        .n_arenas = e->n_arenas,
+        .n_slots = e->n_slots,
+        .history = e->history,
+        .on_full = e->on_full,
+    };
+    copy_text(ret->topic, sizeof ret->topic, e->topic);
+    copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
+}
+
+static void link_info(const Dlx__Wire__LinkEntry *e, struct dlx_link_info *ret)
+{
+    *ret = (struct dlx_link_info){
+        .size = sizeof *ret,
+        .link = e->link,
+        .publisher = e->publisher,
+        .taken = e->taken,
+        .skipped = e->skipped,
+        .lost = e->lost,
+        .pid = e->pid,
+        .uid = e->uid,
+        .n_held = e->n_held,
+        .max_held = e->max_held,
+        .mode = e->mode,
+        .reliable = e->reliable,
+    };
+    copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
+}
+
+static int check_list(const struct dlx_client *c, bool given, size_t n, bool more)
+{
+    if (!given)
+        return dlx__fail(DLX_E_INVALID, "listing: client or function is NULL");
+    if (n > PAGE_MAX || (n == 0 && more))
+        return dlx__fail(DLX_E_PROTOCOL, "list of %zu entries from dlpackd at %s", n, c->path);
+    return 0;
+}
+
+/* The callback runs without the lock: it may make calls of its own. So a page is copied first. */
+int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_info_fn fn,
+                        void *userdata)
+{
+    Dlx__Wire__ListPublishers body = DLX__WIRE__LIST_PUBLISHERS__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    char after[DLX_TOPIC_MAX + 1] = "";
+    bool more = true;
+    dlx__error_clear();
+    int r = check_list(c, c && fn, 0, false);
+    if (r == 0 && topic)
+        r = dlx__topic_check(topic);
+    if (r < 0)
+        return r;
+    if (dlx__forked(c->generation))
+        return dlx__fail_forked();
+    dlx_cleanup(dlx__freep) struct dlx_publisher_info *page = malloc(PAGE_MAX * sizeof *page);
+    if (!page)
+        return dlx__fail(DLX_E_NO_MEMORY, "listing");
+    body.topic = (char *)(uintptr_t)(topic ? topic : "");
+    body.after_topic = after;
+    request.body_case = DLX__WIRE__PACKET__BODY_LIST_PUBLISHERS;
+    request.list_publishers = &body;
+    while (more) {
+        size_t n = 0;
+        pthread_mutex_lock(&c->lock);
+        r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_PUBLISHER_LIST, 0, &reply);
+        if (r == 0) {
+            const Dlx__Wire__PublisherList *list = reply->publisher_list;
+            n = list->n_entries;
+            more = list->more;
+            r = check_list(c, true, n, more);
+            for (size_t i = 0; r == 0 && i < n; i++)
+                publisher_info(list->entries[i], &page[i]);
+        }
+        pthread_mutex_unlock(&c->lock);
+        for (size_t i = 0; r == 0 && i < n; i++)
+            r = fn(&page[i], userdata);
+        if (r != 0)
+            return r;
+        if (n > 0) {
+            memcpy(after, page[n - 1].topic, sizeof after);
+            body.after_publisher = page[n - 1].publisher;
+        }
+    }
+    return 0;
+}
+
+int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn, void *userdata)
+{
+    Dlx__Wire__ListLinks body = DLX__WIRE__LIST_LINKS__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    bool more = true;
+    dlx__error_clear();
+    int r = check_list(c, c && fn, 0, false);
+    if (r < 0)
+        return r;
+    if (dlx__forked(c->generation))
+        return dlx__fail_forked();
+    dlx_cleanup(dlx__freep) struct dlx_link_info *page = malloc(PAGE_MAX * sizeof *page);
+    if (!page)
+        return dlx__fail(DLX_E_NO_MEMORY, "listing");
+    body.publisher = publisher;
+    request.body_case = DLX__WIRE__PACKET__BODY_LIST_LINKS;
+    request.list_links = &body;
+    while (more) {
+        size_t n = 0;
+        pthread_mutex_lock(&c->lock);
+        r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_LINK_LIST, 0, &reply);
+        if (r == 0) {
+            const Dlx__Wire__LinkList *list = reply->link_list;
+            n = list->n_entries;
+            more = list->more;
+            r = check_list(c, true, n, more);
+            for (size_t i = 0; r == 0 && i < n; i++)
+                link_info(list->entries[i], &page[i]);
+        }
+        pthread_mutex_unlock(&c->lock);
+        for (size_t i = 0; r == 0 && i < n; i++)
+            r = fn(&page[i], userdata);
+        if (r != 0)
+            return r;
+        if (n > 0)
+            body.after_link = page[n - 1].link;
+    }
+    return 0;
+}
+
+int dlx_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info)
+{
+    Dlx__Wire__DaemonInfo body = DLX__WIRE__DAEMON_INFO__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    struct dlx_daemon_info got = {.size = sizeof got};
+    dlx__error_clear();
+    if (!c || !info)
+        return dlx__fail(DLX_E_INVALID, "dlx_daemon_info: client or info is NULL");
+    if (dlx__forked(c->generation))
+        return dlx__fail_forked();
+    request.body_case = DLX__WIRE__PACKET__BODY_DAEMON_INFO;
+    request.daemon_info = &body;
+    pthread_mutex_lock(&c->lock);
+    int r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_DAEMON_INFO_REPLY, 0, &reply);
+    if (r == 0) {
+        const Dlx__Wire__DaemonInfoReply *d = reply->daemon_info_reply;
+        got.pid = d->pid;
+        got.protocol_major = d->major;
+        got.protocol_minor = d->minor;
+        got.n_clients = d->n_clients;
+        got.n_publishers = d->n_publishers;
+        got.n_links = d->n_links;
+        got.n_topics = d->n_topics;
+        got.shared_bytes = d->shared_bytes;
+        got.uptime_ns = d->uptime_ns;
+        copy_text(got.version, sizeof got.version, d->version);
+        copy_text(got.socket, sizeof got.socket, d->socket);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return r == 0 ? dlx__args_return(info, sizeof got, &got, sizeof got) : r;
+}

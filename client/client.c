@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/client.h"
+#include "client/call.h"
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#define DEFAULT_TIMEOUT_NS INT64_C(5000000000)
+#define NAME_MAX_SIZE      63U
+
+const char *dlx_strerror(int code)
+{
+    return dlx__error_text(code);
+}
+
+const char *dlx_error_name(int code)
+{
+    return dlx__error_name(code);
+}
+
+const char *dlx_client_errmsg(const struct dlx_client *c)
+{
+    (void)c; /* the message is the thread's */
+    return dlx__error_message();
+}
+
+#define TEXT_OF(x)   #x
+#define NUMBER_OF(x) TEXT_OF(x)
+
+const char *dlx_version(void)
+{
+    return NUMBER_OF(DLX_VERSION_MAJOR) "." NUMBER_OF(DLX_VERSION_MINOR) "." NUMBER_OF(
+        DLX_VERSION_PATCH);
+}
+
+/* ---- argument structs ---------------------------------------------------------------------- */
+
+int dlx__args_copy(void *dst, size_t dst_size, size_t min, const void *args)
+{
+    size_t size;
+    memset(dst, 0, dst_size);
+    if (!args)
+        return 0;
+    memcpy(&size, args, sizeof size);
+    if (size < min)
+        return dlx__fail(DLX_E_INVALID,
+                         "argument struct of %zu bytes, at least %zu are needed: is `size` set?", size,
+                         min);
+    for (size_t i = dst_size; i < size; i++)
+        if (((const uint8_t *)args)[i] != 0)
+            return dlx__fail(DLX_E_INVALID,
+                             "argument struct of %zu bytes uses fields that libdlx %s does not know",
+                             size, dlx_version());
+    memcpy(dst, args, DLX_MIN(size, dst_size));
+    return 0;
+}
+
+int dlx__args_return(void *dst, size_t min, const void *src, size_t src_size)
+{
+    size_t size;
+    memcpy(&size, dst, sizeof size);
+    if (size < min)
+        return dlx__fail(DLX_E_INVALID,
+                         "result struct of %zu bytes, at least %zu are needed: is `size` set?", size,
+                         min);
+    size_t n = DLX_MIN(size, src_size);
+    memcpy((uint8_t *)dst + sizeof size, (const uint8_t *)src + sizeof size, n - sizeof size);
+    return 0;
+}
+
+/* ---- connect ------------------------------------------------------------------------------- */
+
+static int choose_path(const char *given, char *ret, size_t ret_size)
+{
+    const char *dir = getenv("XDG_RUNTIME_DIR");
+    const char *path = given ? given : getenv("DLX_SOCKET");
+    int n;
+    if (path && path[0]) {
+        n = snprintf(ret, ret_size, "%s", path);
+    } else {
+        n = -1;
+        if (dir && dir[0] == '/')
+            n = snprintf(ret, ret_size, "%s/dlpackd.sock", dir);
+        if (n < 0 || (size_t)n >= ret_size || access(ret, F_OK) < 0)
+            n = snprintf(ret, ret_size, "/run/dlpackd/dlpackd.sock");
+    }
+    if (n < 0 || (size_t)n >= ret_size)
+        return dlx__fail(DLX_E_INVALID, "socket path %.200s is longer than %zu bytes", path,
+                         ret_size - 1);
+    return 0;
+}
+
+static void client_free(struct dlx_client *c)
+{
+    dlx__close(c->sock);
+    dlx__call_free(c->call);
+    dlx__peers_deinit(&c->peers);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_args)
+{
+    struct dlx_connect_args args;
+    char name[NAME_MAX_SIZE + 1] = "";
+    uint64_t generation;
+    dlx__error_clear();
+    if (!ret)
+        return dlx__fail(DLX_E_INVALID, "dlx_connect: ret is NULL");
+    int r = dlx__args_copy(&args, sizeof args, sizeof args, user_args);
+    if (r == 0 && args.name && strlen(args.name) > NAME_MAX_SIZE)
+        r = dlx__fail(DLX_E_INVALID, "client name of %zu bytes, at most %u are possible",
+                      strlen(args.name), NAME_MAX_SIZE);
+    if (r == 0)
+        r = dlx__fork_init(&generation);
+    if (r < 0)
+        return r;
+    struct dlx_client *c = calloc(1, sizeof *c);
+    if (!c)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of a connection");
+    atomic_init(&c->refs, 1);
+    c->generation = generation;
+    c->sock = -1;
+    c->timeout_ns = args.timeout_ns ? args.timeout_ns : DEFAULT_TIMEOUT_NS;
+    pthread_mutex_init(&c->lock, NULL);
+    dlx__peers_init(&c->peers);
+    if (args.name)
+        memcpy(name, args.name, strlen(args.name) + 1);
+    else
+        prctl(PR_GET_NAME, name); /* at most 16 bytes, terminated */
+    r = choose_path(args.socket, c->path, sizeof c->path);
+    if (r == 0)
+        r = dlx__call_connect(c, name);
+    if (r < 0) {
+        client_free(c);
+        return r;
+    }
+    *ret = c;
+    return 0;
+}
+
+struct dlx_client *dlx__client_ref(struct dlx_client *c)
+{
+    atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
+    return c;
+}
+
+struct dlx_client *dlx_client_unref(struct dlx_client *c)
+{
+    if (!c || dlx__forked(c->generation))
+        return NULL;
+    if (atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) == 1)
+        client_free(c);
+    return NULL;
+}
