@@ -15,7 +15,12 @@
 
 #define CHUNK 32 /* publishes a stamp */
 
-static void subscribers(const char *topic, size_t n, bool is_active, _Atomic int *stop)
+struct shared {
+    struct bm_meeting meeting;
+    _Atomic int stop;
+};
+
+static void subscribers(const char *topic, size_t n, bool is_active, struct shared *shared)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .spin_ns = DLX_SPIN_ALWAYS};
     struct dlx_client *c = bm_connect();
@@ -23,9 +28,10 @@ static void subscribers(const char *topic, size_t n, bool is_active, _Atomic int
 
     if (!s)
         bm_fail("out of memory");
+    bm_meet(&shared->meeting);
     for (size_t i = 0; i < n; i++)
         bm_check(dlx_subscribe(c, topic, &args, &s[i]), topic);
-    while (!atomic_load(stop)) {
+    while (!atomic_load(&shared->stop)) {
         if (!is_active)
             usleep(1000);
         for (size_t i = 0; is_active && i < n; i++) {
@@ -54,17 +60,19 @@ int main(int argc, char **argv)
     size_t n_subscribers = (size_t)bm_long("subscribers", 1);
     size_t n = (size_t)bm_long("n", 20000), n_warmup = n / 10;
     bool is_active = bm_long("active", 0) != 0;
-    _Atomic int *stop = bm_shared(sizeof *stop);
+    struct shared *shared = bm_shared(sizeof *shared);
     bm_topic("fanout", getpid(), topic);
     pid_t pid = n_subscribers ? bm_fork() : -1;
     if (!pid) {
         bm_pin(1);
-        subscribers(topic, n_subscribers, is_active, stop);
+        subscribers(topic, n_subscribers, is_active, shared);
         _exit(0);
     }
     bm_pin(0);
     struct dlx_client *c = bm_connect();
     bm_check(dlx_publisher_new(c, topic, NULL, &p), topic);
+    if (n_subscribers)
+        bm_meet(&shared->meeting);
     /* Each call picks up those who joined: so many at once would not fit into the queue for them. */
     for (uint32_t i = 1; i <= n_subscribers; i++)
         bm_check(dlx_publisher_wait(p, i, INT64_C(10000000000)), "waiting for subscribers");
@@ -83,7 +91,7 @@ int main(int argc, char **argv)
     }
     struct bm_summary summary = bm_series_end(&series, CHUNK);
     struct dlx_publisher_stats stats = bm_publisher_stats(p);
-    atomic_store(stop, 1);
+    atomic_store(&shared->stop, 1);
     if (n_subscribers)
         bm_wait(pid);
     bm_json_begin();

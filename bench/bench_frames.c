@@ -3,12 +3,13 @@
 /*
  * 4K frames (3840 x 2160 x 3 uint8, 24.9 MB) in the steady state: the publisher writes all of each
  * frame, the subscriber reads all of it and is always awake. Counts copied bytes and page faults; for
- * counting system calls run it under strace: getppid() is called right before and right after the
- * steady state and nowhere else.
+ * counting system calls run it under strace: getppid() is called once at the start (its code is then
+ * mapped), right before and right after the steady state, and nowhere else.
  *
  *   --role publisher | subscriber    started separately
  *   --topic NAME
  *   --n N --warmup N                 frames
+ *   --rate N                         frames a second, paced without a system call; 0: at full speed
  */
 
 #include "measure.h"
@@ -30,6 +31,9 @@ static double faults(void)
 
 static void publish_frames(struct dlx_publisher *p, uint64_t n)
 {
+    uint64_t rate = (uint64_t)bm_long("rate", 0);
+    uint64_t start_ns = bm_now_ns();
+
     const struct dlx_tensor_spec spec = {
         .size = sizeof spec,
         .dtype = {.code = kDLUInt, .bits = 8, .lanes = 1},
@@ -40,6 +44,8 @@ static void publish_frames(struct dlx_publisher *p, uint64_t n)
     for (uint64_t i = 0; i < n; i++) {
         DLManagedTensorVersioned *t;
         bm_check(dlx_alloc(p, &spec, &t), "dlx_alloc");
+        while (rate && bm_now_ns() < start_ns + i * 1000000000u / rate)
+            continue;
         memset(t->dl_tensor.data, (int)(i & 0x7f) + 1, frame_size);
         bm_check(dlx_publish(p, t, NULL), "dlx_publish");
     }
@@ -133,6 +139,7 @@ static void subscriber(const char *topic, uint64_t n_warmup, uint64_t n)
 int main(int argc, char **argv)
 {
     bm_init(argc, argv);
+    getppid();
     const char *role = bm_text("role", "publisher");
     const char *topic = bm_text("topic", "bench/frames");
     uint64_t n = (uint64_t)bm_long("n", 200), n_warmup = (uint64_t)bm_long("warmup", 200);

@@ -25,7 +25,8 @@ struct side {
     uint64_t sum; /* of what was read, so that reading is not optimised away */
 };
 
-static void side_init(struct side *s, const char *out, const char *in, size_t size, bool is_busy)
+static void side_init(struct side *s, const char *out, const char *in, size_t size, bool is_busy,
+                      struct bm_meeting *meeting)
 {
     const struct dlx_subscribe_args args = {
         .size = sizeof args,
@@ -35,8 +36,9 @@ static void side_init(struct side *s, const char *out, const char *in, size_t si
     s->client = bm_connect();
     s->spec = bm_bytes(s->shape, size);
     s->sum = 0;
-    bm_check(dlx_subscribe(s->client, in, &args, &s->in), in);
     bm_check(dlx_publisher_new(s->client, out, NULL, &s->out), out);
+    bm_meet(meeting);
+    bm_check(dlx_subscribe(s->client, in, &args, &s->in), in);
     bm_check(dlx_publisher_wait(s->out, 1, INT64_C(10000000000)), "waiting for the other side");
 }
 
@@ -90,10 +92,11 @@ int main(int argc, char **argv)
     bm_topic("ping", getpid(), ping);
     bm_topic("pong", getpid(), pong);
 
+    struct bm_meeting *meeting = bm_shared(sizeof *meeting);
     pid_t pid = bm_fork();
     if (!pid) {
         bm_pin(1);
-        side_init(&s, pong, ping, size, is_busy);
+        side_init(&s, pong, ping, size, is_busy, meeting);
         for (size_t i = 0; i < n_warmup + n; i++) {
             side_receive(&s);
             side_send(&s);
@@ -104,7 +107,7 @@ int main(int argc, char **argv)
         _exit(0);
     }
     bm_pin(0);
-    side_init(&s, ping, pong, size, is_busy);
+    side_init(&s, ping, pong, size, is_busy, meeting);
     bm_series_init(&series, n);
     uint64_t n_sleeps = 0;
     for (size_t i = 1; i <= n_warmup + n; i++) {

@@ -110,6 +110,19 @@ void bm_wait(pid_t pid)
         bm_fail("the other process failed (status %#x)", (unsigned)status);
 }
 
+void bm_meet(struct bm_meeting *m)
+{
+    uint64_t deadline_ns = bm_now_ns() + UINT64_C(10000000000);
+
+    /* The first to come waits until the second has; meetings can be held again and again. */
+    int n = atomic_fetch_add(&m->n_arrived, 1) + 1;
+    while (n % 2 && atomic_load(&m->n_arrived) == n) {
+        if (bm_now_ns() > deadline_ns)
+            bm_fail("the other process does not come");
+        usleep(100);
+    }
+}
+
 void *bm_shared(size_t size)
 {
     void *p =

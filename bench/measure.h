@@ -40,6 +40,15 @@ pid_t bm_fork(void);
 /** Wait for a child that must end with status 0. */
 void bm_wait(pid_t pid);
 
+/**
+ * A place where the two processes wait for each other, in memory of bm_shared(): before dlx_subscribe(),
+ * say, for the publisher, which is then attached when it returns.
+ */
+struct bm_meeting {
+    _Atomic int n_arrived;
+};
+void bm_meet(struct bm_meeting *m);
+
 /** A zeroed page-aligned anonymous mapping that parent and children share. */
 void *bm_shared(size_t size);
 
