@@ -176,33 +176,46 @@ static void drop_idle_arenas(struct dlx_publisher *p)
         (void)dlx__call_arena_drop(p->client, p->id, arena); /* at worst its subscribers keep it */
 }
 
+/* Let the oldest messages go until `size` bytes are free. DLX_E_FULL: none can go any more. */
+static int make_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+{
+    bool looked = false;
+    for (;;) {
+        uint32_t freed = dlx__pub_reclaim(&p->core, 1);
+        int r = dlx__heap_take(p->heap, size, ret);
+        if (r != DLX_E_FULL)
+            return r;
+        if (freed > 0 || dlx__pub_retirable(&p->core) > 0)
+            continue;
+        if (looked || p->core.n_retired == 0)
+            return DLX_E_FULL;
+        dlx__outlet_env.look_for_dead(p); /* before taking more memory: who holds, and is dead? */
+        looked = true;
+    }
+}
+
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
 {
     drop_idle_arenas(p);
     int r = dlx__heap_take(p->heap, size, ret);
     if (dlx_likely(r != DLX_E_FULL))
         return r;
-    if (dlx__heap_bytes(p->heap) >= FREE_GROWTH || size >= FREE_GROWTH) {
-        bool looked = false;
-        for (;;) {
-            uint32_t freed = dlx__pub_reclaim(&p->core, 1);
-            r = dlx__heap_take(p->heap, size, ret);
-            if (r != DLX_E_FULL)
-                return r;
-            if (freed > 0 || dlx__pub_retirable(&p->core) > 0)
-                continue;
-            if (looked || p->core.n_retired == 0)
-                break;
-            dlx__outlet_env.look_for_dead(p); /* before taking more memory: who holds, and is dead? */
-            looked = true;
-        }
+    bool large = dlx__heap_bytes(p->heap) >= FREE_GROWTH || size >= FREE_GROWTH;
+    if (large) {
+        r = make_room(p, size, ret);
+        if (r != DLX_E_FULL)
+            return r;
     }
-    r = grow(p, size);
-    if (r == 0)
-        r = dlx__heap_take(p->heap, size, ret);
-    if (r < 0)
-        dlx__fail_prefix(r, "topic %s: %" PRIu64 " bytes of shared memory", p->topic, size);
-    return r;
+    int grown = grow(p, size);
+    if (grown == 0)
+        return dlx__heap_take(p->heap, size, ret);
+    /* No memory, or no daemon: the stream goes on with what there is, if that is enough. */
+    char why[DLX_ERROR_TEXT_SIZE];
+    memcpy(why, dlx__error_message(), sizeof why);
+    r = large ? DLX_E_FULL : make_room(p, size, ret);
+    if (r != DLX_E_FULL)
+        return r;
+    return dlx__fail(grown, "topic %s: %" PRIu64 " bytes of shared memory: %s", p->topic, size, why);
 }
 
 /* ---- subscribers and counters -------------------------------------------------------------- */

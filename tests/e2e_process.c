@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* libdlx between processes: death of each side and of the daemon, reliable streams, fork. */
+
+#include "tests/harness_stream.h"
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* ---- other processes ----------------------------------------------------------------------- */
+
+/* Fork; the child runs `fn` with a fresh connection and never returns. */
+static pid_t spawn(void (*fn)(struct dlx_client *c, int ready), int *ret_ready)
+{
+    int fds[2];
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        close(fds[0]);
+        fn(dlx_test_stream_connect(), fds[1]);
+        _exit(0);
+    }
+    close(fds[1]);
+    *ret_ready = fds[0];
+    return pid;
+}
+
+static void wait_ready(int fd)
+{
+    char byte;
+    ck_assert_int_eq(read(fd, &byte, 1), 1);
+    close(fd);
+}
+
+static void say_ready(int fd)
+{
+    ck_assert_int_eq(write(fd, "", 1), 1);
+}
+
+static int reap(pid_t pid)
+{
+    int status = 0;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+static void publish_for_ever(struct dlx_client *c, int ready)
+{
+    struct dlx_publisher *p = NULL;
+    ok(dlx_publisher_new(c, "test/stream", NULL, &p));
+    say_ready(ready);
+    ok(dlx_publisher_wait(p, 1, 10 * SECOND));
+    for (int64_t i = 1;; i++)
+        dlx_test_stream_publish(p, 64, i);
+}
+
+START_TEST(a_killed_publisher_leaves_what_it_published)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *held[4] = {0}, *m = NULL;
+    int64_t value[4];
+    int ready, r;
+    pid_t pid = spawn(publish_for_ever, &ready);
+    wait_ready(ready);
+    ok(dlx_subscribe(c, "test/stream", NULL, &s));
+    for (int i = 0; i < 4; i++) {
+        ok(dlx_take(s, 10 * SECOND, &held[i]));
+        value[i] = (int64_t)dlx_message_seq(held[i]);
+    }
+    for (int i = 0; i < 10000; i++) {
+        ok(dlx_take(s, 10 * SECOND, &m));
+        dlx_test_stream_check(m, 64, (int64_t)dlx_message_seq(m));
+        dlx_message_unref(m);
+    }
+    kill(pid, SIGKILL);
+    ck_assert(WIFSIGNALED(reap(pid)));
+    /* Drain: all that was published and not overwritten is still right. */
+    while ((r = dlx_take(s, 10 * SECOND, &m)) == 0) {
+        dlx_test_stream_check(m, 64, (int64_t)dlx_message_seq(m));
+        dlx_message_unref(m);
+    }
+    ck_assert_msg(r == DLX_E_PUBLISHER_GONE, "%d %s", r, dlx_client_errmsg(c));
+    for (int i = 0; i < 4; i++) {
+        dlx_test_stream_check(held[i], 64, value[i]);
+        dlx_message_unref(held[i]);
+    }
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+END_TEST
+
+static void take_and_hold(struct dlx_client *c, int ready)
+{
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    say_ready(ready);
+    for (int i = 0; i < 16; i++)
+        ok(dlx_take(s, 10 * SECOND, &m));
+    say_ready(ready);
+    pause();
+}
+
+START_TEST(a_killed_subscriber_gives_its_memory_back)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher_args pa = {.size = sizeof pa, .history = 1, .n_slots = 17};
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    struct dlx_publisher *p = NULL;
+    char byte;
+    int ready;
+    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    pid_t pid = spawn(take_and_hold, &ready);
+    ck_assert_int_eq(read(ready, &byte, 1), 1);
+    for (int64_t i = 0; i < 17; i++)
+        dlx_test_stream_publish(p, 64, i);
+    ck_assert_int_eq(read(ready, &byte, 1), 1);
+    close(ready);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 64, 17);
+    fails(dlx_publish(p, t, NULL), DLX_E_FULL, "holds 16");
+    kill(pid, SIGKILL);
+    ck_assert(WIFSIGNALED(reap(pid)));
+    ok(dlx_publish(p, t, NULL)); /* at once: death is the kernel's word */
+    for (int64_t i = 0; i < 100; i++)
+        dlx_test_stream_publish(p, 64, i);
+    ok(dlx_publisher_stats(p, &stats));
+    ck_assert_uint_eq(stats.n_subscribers, 0);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+static void take_reliably(struct dlx_client *c, int ready)
+{
+    struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_subscribe(c, "test/a", &sa, &s));
+    say_ready(ready);
+    for (int64_t i = 1; i <= 20000; i++) {
+        ok(dlx_take(s, 10 * SECOND, &m));
+        ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
+        dlx_test_stream_check(m, 4, i);
+        dlx_message_unref(m);
+    }
+    ok(dlx_subscription_stats(s, &stats));
+    ck_assert_uint_eq(stats.lost + stats.skipped, 0);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+
+START_TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher_args pa = {
+        .size = sizeof pa, .history = 1, .n_slots = 8, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = 10 * SECOND};
+    struct dlx_publisher *p = NULL;
+    int ready[2];
+    pid_t pid[2];
+    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    for (int i = 0; i < 2; i++)
+        pid[i] = spawn(take_reliably, &ready[i]);
+    for (int i = 0; i < 2; i++)
+        wait_ready(ready[i]);
+    ok(dlx_publisher_wait(p, 2, 10 * SECOND));
+    for (int64_t i = 1; i <= 20000; i++)
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), &args));
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(reap(pid[i]), 0);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(a_stream_goes_on_while_the_daemon_is_dead)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    struct dlx_publisher *p2 = NULL;
+    dlx_test_stream_publish(x.p, 64, 1);
+    ok(dlx_take(x.s, SECOND, &m));
+    dlx_message_unref(m);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    for (int64_t i = 0; i < 5000; i++) {
+        dlx_test_stream_publish(x.p, 64, i);
+        ok(dlx_take(x.s, SECOND, &m));
+        dlx_test_stream_check(m, 64, i);
+        dlx_message_unref(m);
+    }
+    fails(dlx_publisher_new(x.c, "test/b", NULL, &p2), DLX_E_DISCONNECTED,
+          dlx_test_stream_daemon.path);
+    dlx_test_pair_end(&x);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL); /* over the stale socket file */
+}
+END_TEST
+
+START_TEST(a_forked_child_gets_an_error_and_breaks_nothing)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL, *m2 = NULL;
+    DLManagedTensorVersioned *r = NULL, *t = dlx_test_stream_alloc(x.p, 4, 9);
+    dlx_test_stream_publish(x.p, 4, 1);
+    ok(dlx_take(x.s, SECOND, &m));
+    ok(dlx_message_tensor(m, 0, &r));
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool good = dlx_take(x.s, 0, &m2) == DLX_E_FORKED &&
+                    dlx_publish(x.p, t, NULL) == DLX_E_FORKED &&
+                    strstr(dlx_client_errmsg(x.c), "fork") != NULL;
+        r->deleter(r);
+        t->deleter(t);
+        dlx_message_unref(m);
+        dlx_test_pair_end(&x);
+        struct dlx_client *own = dlx_test_stream_connect(); /* its own is fine */
+        dlx_client_unref(own);
+        _exit(good ? 0 : 1);
+    }
+    ck_assert_int_eq(reap(pid), 0);
+    ok(dlx_publish(x.p, t, NULL));
+    dlx_test_stream_check(m, 4, 1);
+    dlx_message_unref(m);
+    r->deleter(r);
+    ok(dlx_take(x.s, SECOND, &m));
+    dlx_test_stream_check(m, 4, 9);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("e2e_process");
+    TCase *tcase = dlx_test_stream_case("stream");
+    tcase_add_test(tcase, a_killed_publisher_leaves_what_it_published);
+    tcase_add_test(tcase, a_killed_subscriber_gives_its_memory_back);
+    tcase_add_test(tcase, a_blocking_publisher_loses_nothing_for_reliable_subscribers);
+    tcase_add_test(tcase, a_stream_goes_on_while_the_daemon_is_dead);
+    tcase_add_test(tcase, a_forked_child_gets_an_error_and_breaks_nothing);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_stream_run(suite);
+}

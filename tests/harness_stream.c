@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/harness_stream.h"
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+
+struct dlx_test_daemon dlx_test_stream_daemon;
+static size_t fds_before;
+
+static void make_dir(void)
+{
+    dlx_test_dir_make(&dlx_test_stream_daemon);
+}
+
+static void remove_dir(void)
+{
+    dlx_test_dir_remove(&dlx_test_stream_daemon);
+}
+
+static size_t own_fds(void)
+{
+    size_t n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    ck_assert_ptr_nonnull(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+static void start(void)
+{
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    fds_before = own_fds();
+}
+
+/* Everything that a test opened is closed again, here and in the daemon. */
+static void stop(void)
+{
+    ck_assert_uint_eq(own_fds(), fds_before);
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+}
+
+struct dlx_client *dlx_test_stream_connect(void)
+{
+    struct dlx_client *c = NULL;
+    struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_stream_daemon.path};
+    ok(dlx_connect(&c, &args));
+    return c;
+}
+
+DLManagedTensorVersioned *dlx_test_stream_alloc(struct dlx_publisher *p, int64_t n, int64_t value)
+{
+    struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+    DLManagedTensorVersioned *t = NULL;
+    ok(dlx_alloc(p, &spec, &t));
+    for (int64_t i = 0; i < n; i++)
+        ((int64_t *)t->dl_tensor.data)[i] = value + i;
+    return t;
+}
+
+void dlx_test_stream_publish(struct dlx_publisher *p, int64_t n, int64_t value)
+{
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, n, value), NULL));
+}
+
+void dlx_test_stream_check(struct dlx_message *m, int64_t n, int64_t value)
+{
+    const DLTensor *t = dlx_message_peek(m, 0);
+    ck_assert_ptr_nonnull(t);
+    ck_assert_int_eq(t->ndim, 1);
+    ck_assert_int_eq(t->shape[0], n);
+    ck_assert_int_eq(t->strides[0], 1);
+    ck_assert_uint_eq((uintptr_t)t->data % DLX_ALIGNMENT, 0);
+    for (int64_t i = 0; i < n; i++)
+        ck_assert_int_eq(((const int64_t *)t->data)[i], value + i);
+}
+
+struct dlx_test_pair dlx_test_pair_make(const struct dlx_publisher_args *pa,
+                                        const struct dlx_subscribe_args *sa)
+{
+    struct dlx_test_pair pair = {.c = dlx_test_stream_connect()};
+    ok(dlx_publisher_new(pair.c, "test/a", pa, &pair.p));
+    ok(dlx_subscribe(pair.c, "test/a", sa, &pair.s));
+    return pair;
+}
+
+void dlx_test_pair_end(struct dlx_test_pair *pair)
+{
+    dlx_publisher_unref(pair->p);
+    dlx_subscription_unref(pair->s);
+    dlx_client_unref(pair->c);
+}
+
+TCase *dlx_test_stream_case(const char *name)
+{
+    TCase *tcase = tcase_create(name);
+    tcase_set_timeout(tcase, 120);
+    tcase_add_unchecked_fixture(tcase, make_dir, remove_dir);
+    tcase_add_checked_fixture(tcase, start, stop);
+    return tcase;
+}
+
+int dlx_test_stream_run(Suite *suite)
+{
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
