@@ -180,7 +180,8 @@ int dlx__call_publisher_new(struct dlx_client *c, const char *topic, uint32_t hi
     request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_NEW;
     request.publisher_new = &body;
     pthread_mutex_lock(&c->lock);
-    int r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY, 3, &reply);
+    int r =
+        dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY, 3, &reply);
     if (r == 0) {
         const Dlx__Wire__PublisherNewReply *got = reply->publisher_new_reply;
         *ret = (struct dlx_new_publisher){
@@ -217,8 +218,8 @@ int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher)
     return dlx__call_simple(c, &request);
 }
 
-int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size, uint32_t *ret_arena,
-                        int *ret_fd)
+int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
+                        uint32_t *ret_arena, int *ret_fd)
 {
     Dlx__Wire__ArenaNew body = DLX__WIRE__ARENA_NEW__INIT;
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;

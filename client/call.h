@@ -32,8 +32,8 @@ int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher);
 int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher);
 
 /* On success the caller owns the fd. */
-int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size, uint32_t *ret_arena,
-                        int *ret_fd);
+int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
+                        uint32_t *ret_arena, int *ret_fd);
 int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena);
 /* Tells, does not wait: DLX_E_FULL when the socket has no room. */
 int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena);
@@ -49,9 +49,9 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
 /* ---- news: packets of the link socket and of the subscription socket ------------------------ */
 
 enum dlx_news_kind {
-    DLX_NEWS_LINK_ADDED, /* [page, bell, pidfd] */
-    DLX_NEWS_LINK_OFFER, /* [page] */
-    DLX_NEWS_LINK_OPEN,  /* [control, bell] */
+    DLX_NEWS_LINK_ADDED,  /* [page, bell, pidfd] */
+    DLX_NEWS_LINK_OFFER,  /* [page] */
+    DLX_NEWS_LINK_OPEN,   /* [control, bell] */
     DLX_NEWS_ARENA_ADDED, /* [arena] */
     DLX_NEWS_ARENA_DROPPED,
     DLX_NEWS_PUBLISHER_GONE,

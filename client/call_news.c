@@ -14,8 +14,8 @@ void dlx__news_deinit(struct dlx_news *news)
 
 /* How many fds belong to a kind. */
 static const size_t n_fds_of[] = {
-    [DLX_NEWS_LINK_ADDED] = 3,     [DLX_NEWS_LINK_OFFER] = 1,     [DLX_NEWS_LINK_OPEN] = 2,
-    [DLX_NEWS_ARENA_ADDED] = 1,    [DLX_NEWS_ARENA_DROPPED] = 0,  [DLX_NEWS_PUBLISHER_GONE] = 0,
+    [DLX_NEWS_LINK_ADDED] = 3,  [DLX_NEWS_LINK_OFFER] = 1,    [DLX_NEWS_LINK_OPEN] = 2,
+    [DLX_NEWS_ARENA_ADDED] = 1, [DLX_NEWS_ARENA_DROPPED] = 0, [DLX_NEWS_PUBLISHER_GONE] = 0,
     [DLX_NEWS_LINK_FAILED] = 0,
 };
 

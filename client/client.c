@@ -44,13 +44,14 @@ int dlx__args_copy(void *dst, size_t dst_size, size_t min, const void *args)
     memcpy(&size, args, sizeof size);
     if (size < min)
         return dlx__fail(DLX_E_INVALID,
-                         "argument struct of %zu bytes, at least %zu are needed: is `size` set?", size,
-                         min);
+                         "argument struct of %zu bytes, at least %zu are needed: is `size` set?",
+                         size, min);
     for (size_t i = dst_size; i < size; i++)
         if (((const uint8_t *)args)[i] != 0)
-            return dlx__fail(DLX_E_INVALID,
-                             "argument struct of %zu bytes uses fields that libdlx %s does not know",
-                             size, dlx_version());
+            return dlx__fail(
+                DLX_E_INVALID,
+                "argument struct of %zu bytes uses fields that libdlx %s does not know", size,
+                dlx_version());
     memcpy(dst, args, DLX_MIN(size, dst_size));
     return 0;
 }
@@ -61,8 +62,8 @@ int dlx__args_return(void *dst, size_t min, const void *src, size_t src_size)
     memcpy(&size, dst, sizeof size);
     if (size < min)
         return dlx__fail(DLX_E_INVALID,
-                         "result struct of %zu bytes, at least %zu are needed: is `size` set?", size,
-                         min);
+                         "result struct of %zu bytes, at least %zu are needed: is `size` set?",
+                         size, min);
     size_t n = DLX_MIN(size, src_size);
     memcpy((uint8_t *)dst + sizeof size, (const uint8_t *)src + sizeof size, n - sizeof size);
     return 0;

@@ -14,7 +14,8 @@ int dlx__fork_init(uint64_t *ret_generation)
     int r = 0;
     pthread_mutex_lock(&lock);
     if (!dlx__fork_page) {
-        void *page = mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void *page =
+            mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (page == MAP_FAILED) {
             r = dlx__fail_errno("mmap of a page");
         } else if (madvise(page, DLX_PAGE, MADV_WIPEONFORK) < 0) {

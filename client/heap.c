@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define ARENA_MIN (16U * 1024)
+#define ARENA_MIN  (16U * 1024)
 #define GROWTH_MAX (UINT64_C(64) << 20)
 
 /* Free bytes in an arena: [offset, offset + size). */

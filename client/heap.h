@@ -70,10 +70,12 @@ void *dlx__block_data(const struct dlx_block *block);        /* NULL for a block
  * Make the block a local tensor: its deleter gives it back. Fills dtype, shape and row-major strides.
  * Returns 0; DLX_E_NO_MEMORY.
  */
-int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, const int64_t *shape);
+int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim,
+                      const int64_t *shape);
 
 /* The block of a tensor that dlx__block_export() of this heap made, else NULL. */
-struct dlx_block *dlx__block_of(const struct dlx_heap *heap, const DLManagedTensorVersioned *tensor);
+struct dlx_block *dlx__block_of(const struct dlx_heap *heap,
+                                const DLManagedTensorVersioned *tensor);
 
 /* The local tensor was published: the heap no longer waits for its deleter. */
 void dlx__block_published(struct dlx_block *block);

@@ -36,8 +36,8 @@ struct dlx_inlet {
     uint32_t pid; /* of the publisher, for messages */
     uint32_t link_index;
     uint32_t max_held;
-    int bell; /* -1 before LinkOpen */
-    bool gone; /* nothing new will come: drain it, then detach */
+    int bell;   /* -1 before LinkOpen */
+    bool gone;  /* nothing new will come: drain it, then detach */
     bool stuck; /* `pending` is held, but its arena is not here yet */
     struct dlx_taken pending;
     struct dlx_shm_link *page;
@@ -47,6 +47,8 @@ struct dlx_inlet {
     struct dlx_inlet_arena *arenas; /* ascending id */
     uint32_t n_arenas;
     uint32_t arenas_room;
+    uint32_t arenas_due; /* of those that were there at the join, not here yet */
+    bool settled;        /* attached with all of them: counted by its subscription */
     uint64_t taken_bytes;
     struct dlx_message **messages; /* [max_held]: one for each hold word, made when first used */
     char topic[DLX_TOPIC_MAX + 1];

@@ -6,10 +6,10 @@
 #include <sys/resource.h>
 
 /* Left to the program, and the library's own sockets. */
-#define FDS_KEPT 64U
-#define FDS_PER_LINK 2U
+#define FDS_KEPT      64U
+#define FDS_PER_LINK  2U
 #define MAPS_PER_LINK 8U
-#define MAPS_DEFAULT 65530U
+#define MAPS_DEFAULT  65530U
 
 static uint64_t max_map_count(void)
 {

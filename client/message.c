@@ -12,7 +12,8 @@
 #include <string.h>
 
 /* A managed tensor that dlx_message_tensor() handed out. */
-struct export {
+struct export
+{
     union {
         DLManagedTensorVersioned versioned;
         DLManagedTensor legacy;
@@ -84,8 +85,8 @@ static int build_tensor(const struct dlx_inlet *inlet, const struct dlx_shm_reco
 }
 
 /* A private, checked copy of the manifest; to be freed. */
-static int copy_manifest(const struct dlx_inlet *inlet, const struct dlx_taken *taken, void **ret_copy,
-                         struct dlx_manifest *ret)
+static int copy_manifest(const struct dlx_inlet *inlet, const struct dlx_taken *taken,
+                         void **ret_copy, struct dlx_manifest *ret)
 {
     const struct dlx_inlet_arena *arena = dlx__inlet_arena(inlet, taken->manifest_arena);
     uint64_t end;
@@ -299,8 +300,8 @@ int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool allow_read
     int r = new_export(m, i, ret ? &e : NULL);
     if (r < 0)
         return r;
-    e->as.legacy = (DLManagedTensor){
-        .dl_tensor = m->tensors[i], .manager_ctx = e, .deleter = delete_legacy};
+    e->as.legacy =
+        (DLManagedTensor){.dl_tensor = m->tensors[i], .manager_ctx = e, .deleter = delete_legacy};
     *ret = &e->as.legacy;
     return 0;
 }

@@ -151,8 +151,8 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
     fds[0] = (struct pollfd){.fd = p->link_sock, .events = POLLIN};
     for (uint32_t i = 0; i < n_links; i++) {
         struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
-        fds[1 + 2 * i] = (struct pollfd){.fd = outlet->hung_up ? -1 : outlet->bell,
-                                            .events = POLLIN};
+        fds[1 + 2 * i] =
+            (struct pollfd){.fd = outlet->hung_up ? -1 : outlet->bell, .events = POLLIN};
         fds[2 + 2 * i] = (struct pollfd){.fd = outlet->peer->pidfd, .events = POLLIN};
     }
     int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(deadline, dlx__now_ns()));
@@ -193,8 +193,9 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code)
         uint64_t behind = link->reliable && cursor < p->core.head ? p->core.head - cursor : 0;
         if (held == 0 && behind == 0)
             continue;
-        int n = snprintf(who + used, sizeof who - used, "%spid %u holds %u and is %" PRIu64 " behind",
-                         used ? ", " : "", outlet_of(link)->peer->pid, held, behind);
+        int n =
+            snprintf(who + used, sizeof who - used, "%spid %u holds %u and is %" PRIu64 " behind",
+                     used ? ", " : "", outlet_of(link)->peer->pid, held, behind);
         used += n > 0 ? (size_t)n : 0;
     }
     if (p->core.joins_picked < p->core.joins_seen)

@@ -27,10 +27,8 @@ int dlx__peers_get(struct dlx_peers *peers, uint64_t client, uint32_t pid, int t
     if (!peer) {
         peer = malloc(sizeof *peer);
         if (peer) {
-            *peer = (struct dlx_peer){.next = peers->first,
-                                      .client = client,
-                                      .pid = pid,
-                                      .pidfd = dlx__steal_fd(&pidfd)};
+            *peer = (struct dlx_peer){
+                .next = peers->first, .client = client, .pid = pid, .pidfd = dlx__steal_fd(&pidfd)};
             peers->first = peer;
         } else {
             r = dlx__fail(DLX_E_NO_MEMORY, "state of a peer process");

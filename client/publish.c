@@ -69,8 +69,9 @@ static bool fits_block(const struct dlx_block *block, const DLTensor *t, bool pa
         return false;
     if (!row_major && overlaps(t))
         return false;
-    int r = row_major ? dlx__tensor_size(t->dtype, padded, t->ndim, t->shape, ret_size)
-                      : dlx__tensor_extent(t->dtype, padded, t->ndim, t->shape, t->strides, ret_size);
+    int r = row_major
+                ? dlx__tensor_size(t->dtype, padded, t->ndim, t->shape, ret_size)
+                : dlx__tensor_extent(t->dtype, padded, t->ndim, t->shape, t->strides, ret_size);
     if (r < 0)
         return false;
     if (*ret_size == 0) {
@@ -127,8 +128,8 @@ static int copy_in(struct dlx_publisher *p, const DLTensor *t, bool padded, stru
     return 0;
 }
 
-static int make_parcel(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *own, bool padded,
-                       bool strict, struct parcel *parcel)
+static int make_parcel(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *own,
+                       bool padded, bool strict, struct parcel *parcel)
 {
     uint64_t offset = 0, size = 0;
     int r = 0;
@@ -141,7 +142,8 @@ static int make_parcel(struct dlx_publisher *p, const DLTensor *t, struct dlx_bl
             parcel->record.flags |= DLX_SHM_RECORD_ROW_MAJOR;
     } else if (strict) {
         return dlx__fail(DLX_E_WOULD_COPY,
-                         "topic %s: the tensor %s, so it would be copied, and `strict` is set", p->topic,
+                         "topic %s: the tensor %s, so it would be copied, and `strict` is set",
+                         p->topic,
                          own ? "was moved out of what dlx_alloc() gave, or overlaps itself"
                              : "is not from dlx_alloc() of this publisher");
     } else {

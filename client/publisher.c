@@ -21,8 +21,8 @@ static int check_args(const char *topic, struct dlx_publisher_args *args)
     if (args->history == 0)
         args->history = DEFAULT_HISTORY;
     if (args->history > DLX_SHM_HISTORY_MAX)
-        return dlx__fail(DLX_E_INVALID, "publisher on %s: history %u, at most %u is possible", topic,
-                         args->history, DLX_SHM_HISTORY_MAX);
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: history %u, at most %u is possible",
+                         topic, args->history, DLX_SHM_HISTORY_MAX);
     if (args->n_slots == 0)
         args->n_slots = DLX_MAX(DEFAULT_SLOTS, args->history * 2);
     if (args->n_slots < args->history + 2 || args->n_slots > DLX_SHM_SLOTS_MAX)
@@ -145,8 +145,9 @@ static int grow(struct dlx_publisher *p, uint64_t size)
     void *map = NULL;
     int fd;
     if (bytes == UINT64_MAX)
-        return dlx__fail(DLX_E_NO_MEMORY, "%" PRIu64 " bytes are more than an arena can have (%" PRIu64
-                         ")", size, DLX_SHM_ARENA_MAX);
+        return dlx__fail(DLX_E_NO_MEMORY,
+                         "%" PRIu64 " bytes are more than an arena can have (%" PRIu64 ")", size,
+                         DLX_SHM_ARENA_MAX);
     if (dlx__heap_n_arenas(p->heap) >= DLX_SHM_ARENAS_MAX)
         return dlx__fail(DLX_E_LIMIT, "%u arenas, the most of a publisher", DLX_SHM_ARENAS_MAX);
     int r = dlx__call_arena_new(p->client, p->id, bytes, &arena, &fd);
@@ -215,7 +216,8 @@ int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_bloc
     r = large ? DLX_E_FULL : make_room(p, size, ret);
     if (r != DLX_E_FULL)
         return r;
-    return dlx__fail(grown, "topic %s: %" PRIu64 " bytes of shared memory: %s", p->topic, size, why);
+    return dlx__fail(grown, "topic %s: %" PRIu64 " bytes of shared memory: %s", p->topic, size,
+                     why);
 }
 
 /* ---- subscribers and counters -------------------------------------------------------------- */

@@ -30,7 +30,7 @@ struct dlx_publisher {
     uint64_t control_size;
     const void *membership;
     uint64_t membership_size;
-    int link_sock; /* -1 once the daemon is gone */
+    int link_sock;            /* -1 once the daemon is gone */
     uint64_t next_idle_check; /* message number */
     struct dlx_publisher_stats stats;
 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_subscribe() and dlx_take(): a subscription, its links, its sleep. */
+/* dlx_subscribe(): a subscription, its links and their news. client/receive.c takes from it. */
 
+#include "client/subscription.h"
 #include "client/call.h"
-#include "client/inlet.h"
 #include "common/topic.h"
 #include <inttypes.h>
 #include <poll.h>
@@ -11,38 +11,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#define DEFAULT_HELD    16U
-#define DEFAULT_SPIN_NS UINT64_C(20000)
-#define SPIN_MIN_NS     UINT64_C(500)
-/* How often a caller that never waits looks for news. */
-#define NEWS_EVERY_TAKES 1024U
-#define NEWS_EVERY_NS    UINT64_C(1000000)
-
-struct dlx_subscription {
-    struct dlx_client *client;
-    uint64_t generation;
-    uint64_t id;
-    char topic[DLX_TOPIC_MAX + 1];
-    struct dlx_subscribe_args args;
-    int sock;  /* news; -1 once the daemon is gone */
-    int epoll; /* every bell, and sock */
-    bool fd_given;
-    struct dlx_inlet **inlets;
-    uint32_t n_inlets;
-    uint32_t inlets_room;
-    uint32_t n_open;
-    uint32_t next;      /* whose turn it is */
-    uint32_t n_settled; /* offers that ended in a link or a failure */
-    uint32_t fd_news;   /* packets with fds received, for Ack */
-    uint32_t acked;
-    uint32_t takes;
-    uint64_t last_news_ns;
-    uint64_t spin_ns; /* adaptive */
-    int failure;      /* of a link, to be told once */
-    char failure_text[DLX_ERROR_TEXT_SIZE];
-    bool was_attached; /* tell when the last publisher leaves */
-    struct dlx_subscription_stats stats;
-};
+#define DEFAULT_HELD 16U
 
 /* ---- links --------------------------------------------------------------------------------- */
 
@@ -64,12 +33,21 @@ static struct dlx_inlet *find_inlet(struct dlx_subscription *s, uint64_t link, u
     return NULL;
 }
 
+/* The link is complete, or will never be: dlx_subscribe() does not wait for it any more. */
+static void settle(struct dlx_subscription *s, struct dlx_inlet *inlet)
+{
+    if (!inlet->settled)
+        s->n_settled++;
+    inlet->settled = true;
+}
+
 /* Leave a link: what is held stays held. */
-static void detach(struct dlx_subscription *s, uint32_t i)
+void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
 {
     struct dlx_inlet *inlet = s->inlets[i];
     s->inlets[i] = s->inlets[--s->n_inlets];
     s->next = 0;
+    settle(s, inlet);
     if (inlet->state == DLX_INLET_OPEN) {
         s->n_open--;
         s->stats.taken += inlet->core.taken;
@@ -101,7 +79,6 @@ static int add_inlet(struct dlx_subscription *s, struct dlx_inlet *inlet)
 /* A link could not be made: remembered, and told by the next take (or by dlx_subscribe()). */
 static void fail_link(struct dlx_subscription *s, int code)
 {
-    s->n_settled++;
     if (s->failure == 0) {
         s->failure = code;
         memcpy(s->failure_text, dlx__error_message(), sizeof s->failure_text);
@@ -113,9 +90,9 @@ static void fail_link(struct dlx_subscription *s, int code)
 static void on_offer(struct dlx_subscription *s, struct dlx_news *news)
 {
     struct dlx_inlet *inlet = NULL;
-    int r = dlx__inlet_new(&inlet, s->generation, news->link, news->publisher, news->text,
-                           dlx__steal_fd(&news->fds[0]), news->size, news->link_index,
-                           news->max_held);
+    int r =
+        dlx__inlet_new(&inlet, s->generation, news->link, news->publisher, news->text,
+                       dlx__steal_fd(&news->fds[0]), news->size, news->link_index, news->max_held);
     if (r == 0)
         r = add_inlet(s, inlet);
     if (r == 0) {
@@ -146,12 +123,35 @@ static void on_open(struct dlx_subscription *s, struct dlx_news *news)
     }
     if (r < 0) {
         fail_link(s, r);
-        detach(s, i);
+        dlx__subscription_detach(s, i);
         return;
     }
-    s->n_settled++;
     s->was_attached = true;
     dlx__take_start(&inlet->core, DLX_MIN(s->args.history, news->history), news->from_start);
+    inlet->arenas_due = news->n_arenas;
+    if (inlet->arenas_due == 0)
+        settle(s, inlet);
+}
+
+static void on_arena(struct dlx_subscription *s, struct dlx_news *news)
+{
+    uint32_t i;
+    struct dlx_inlet *inlet = find_inlet(s, news->link, &i);
+    if (!inlet || inlet->state != DLX_INLET_OPEN)
+        return; /* we closed it meanwhile */
+    if (news->kind == DLX_NEWS_ARENA_DROPPED) {
+        dlx__inlet_arena_dropped(inlet, news->arena);
+    } else {
+        int r = dlx__inlet_arena_add(inlet, news->arena, dlx__steal_fd(&news->fds[0]), news->size);
+        if (r < 0) { /* its messages cannot be read: better no link than one that hangs */
+            fail_link(s, r);
+            dlx__subscription_detach(s, i);
+            return;
+        }
+    }
+    /* A drop stands in for an arena that was never added. */
+    if (inlet->arenas_due > 0 && --inlet->arenas_due == 0)
+        settle(s, inlet);
 }
 
 static void on_news(struct dlx_subscription *s, struct dlx_news *news)
@@ -169,30 +169,18 @@ static void on_news(struct dlx_subscription *s, struct dlx_news *news)
         dlx__fail(news->code, "%s", news->text);
         fail_link(s, news->code);
         if (find_inlet(s, news->link, &i))
-            detach(s, i);
+            dlx__subscription_detach(s, i);
         return;
     case DLX_NEWS_ARENA_ADDED:
-        inlet = find_inlet(s, news->link, &i);
-        if (inlet) {
-            int r = dlx__inlet_arena_add(inlet, news->arena, dlx__steal_fd(&news->fds[0]),
-                                         news->size);
-            if (r < 0) { /* its messages cannot be read: better no link than one that hangs */
-                fail_link(s, r);
-                detach(s, i);
-            }
-        }
-        return;
     case DLX_NEWS_ARENA_DROPPED:
-        inlet = find_inlet(s, news->link, &i);
-        if (inlet && inlet->state == DLX_INLET_OPEN)
-            dlx__inlet_arena_dropped(inlet, news->arena);
+        on_arena(s, news);
         return;
     case DLX_NEWS_PUBLISHER_GONE:
         inlet = find_inlet(s, news->link, &i);
         if (inlet && inlet->state == DLX_INLET_OPEN)
             inlet->gone = true;
         else if (inlet)
-            detach(s, i);
+            dlx__subscription_detach(s, i);
         return;
     case DLX_NEWS_LINK_ADDED:
         return; /* a publisher's: not ours to understand */
@@ -205,11 +193,11 @@ static void lose_daemon(struct dlx_subscription *s)
     s->sock = dlx__close(s->sock);
     for (uint32_t i = s->n_inlets; i-- > 0;)
         if (s->inlets[i]->state == DLX_INLET_OFFERED)
-            detach(s, i); /* nobody will open it */
+            dlx__subscription_detach(s, i); /* nobody will open it */
 }
 
 /* Read what the daemon has sent. */
-static void read_news(struct dlx_subscription *s)
+void dlx__subscription_read_news(struct dlx_subscription *s)
 {
     s->last_news_ns = dlx__now_ns();
     while (s->sock >= 0) {
@@ -278,7 +266,7 @@ static int attach_all(struct dlx_subscription *s, uint32_t n_offers)
 {
     uint64_t deadline = dlx__deadline(s->client->timeout_ns);
     for (;;) {
-        read_news(s);
+        dlx__subscription_read_news(s);
         if (s->failure < 0)
             return dlx__fail(s->failure, "%s", s->failure_text);
         if (s->n_settled >= n_offers)
@@ -296,7 +284,7 @@ static int attach_all(struct dlx_subscription *s, uint32_t n_offers)
 static void subscription_free(struct dlx_subscription *s)
 {
     while (s->n_inlets > 0)
-        detach(s, s->n_inlets - 1);
+        dlx__subscription_detach(s, s->n_inlets - 1);
     free(s->inlets);
     if (s->sock >= 0)
         shutdown(s->sock, SHUT_RDWR); /* a forked child may have inherited it */
@@ -327,7 +315,9 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     s->client = dlx__client_ref(c);
     s->generation = c->generation;
     s->args = args;
-    s->spin_ns = args.spin_ns == 0 ? DEFAULT_SPIN_NS : args.spin_ns > 0 ? (uint64_t)args.spin_ns : 0;
+    s->spin_ns = args.spin_ns == 0  ? DLX_SPIN_DEFAULT_NS
+                 : args.spin_ns > 0 ? (uint64_t)args.spin_ns
+                                    : 0;
     s->sock = -1;
     memcpy(s->topic, topic, strlen(topic) + 1);
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -365,247 +355,6 @@ int dlx_subscription_fd(struct dlx_subscription *s)
         return dlx__fail_forked();
     s->fd_given = true;
     return s->epoll;
-}
-
-/* ---- take ---------------------------------------------------------------------------------- */
-
-/* Something that is not a message: a failed link, the end of the last publisher. */
-static int check_ends(struct dlx_subscription *s)
-{
-    if (dlx_unlikely(s->failure < 0)) {
-        int code = s->failure;
-        s->failure = 0;
-        return dlx__fail(code, "topic %s: %s", s->topic, s->failure_text);
-    }
-    if (dlx_unlikely(s->n_inlets == 0)) {
-        if (s->was_attached) {
-            s->was_attached = false;
-            return dlx__fail(DLX_E_PUBLISHER_GONE, "topic %s: the last publisher left, and "
-                                                   "everything it published was taken",
-                             s->topic);
-        }
-        if (s->sock < 0)
-            return dlx__fail(DLX_E_DISCONNECTED,
-                             "topic %s: no publisher is attached and dlpackd is gone", s->topic);
-    }
-    return DLX_E_EMPTY;
-}
-
-/* One look at every link. EMPTY: nothing anywhere. */
-static int try_take(struct dlx_subscription *s, struct dlx_message **ret)
-{
-    for (uint32_t k = 0; k < s->n_inlets; k++) {
-        uint32_t i = s->next < s->n_inlets ? s->next : 0;
-        struct dlx_inlet *inlet = s->inlets[i];
-        s->next = i + 1;
-        if (inlet->state != DLX_INLET_OPEN)
-            continue;
-        int r = dlx__inlet_take(inlet, ret);
-        if (dlx_likely(r == 0))
-            return 0;
-        switch (r) {
-        case DLX_E_EMPTY:
-            if (!inlet->gone)
-                break;
-            detach(s, i);
-            k = UINT32_MAX; /* the table changed: begin again */
-            break;
-        case DLX_E_PUBLISHER_GONE:
-            detach(s, i);
-            k = UINT32_MAX;
-            break;
-        case DLX_E_NOT_FOUND: /* held; its arena is on its way */
-            read_news(s);
-            r = s->n_inlets > i && s->inlets[i] == inlet ? dlx__inlet_take(inlet, ret) : r;
-            if (r == 0)
-                return 0;
-            if (r == DLX_E_NOT_FOUND && (s->sock < 0 || inlet->gone) &&
-                s->n_inlets > i && s->inlets[i] == inlet) {
-                /* Nobody will bring it any more. */
-                s->stats.rejected++;
-                r = dlx__fail(DLX_E_BAD_PEER, "topic %s, pid %u: its memory was never announced",
-                              s->topic, inlet->pid);
-                detach(s, i);
-                return r;
-            }
-            break;
-        case DLX_E_BAD_PEER:
-            s->stats.rejected++;
-            dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u)", s->topic,
-                             inlet->publisher, inlet->pid);
-            detach(s, i);
-            return r;
-        case DLX_E_TOO_MANY_HELD:
-            return dlx__fail_prefix(r, "topic %s", s->topic);
-        default:
-            return r;
-        }
-    }
-    return DLX_E_EMPTY;
-}
-
-static bool pending(struct dlx_subscription *s)
-{
-    for (uint32_t i = 0; i < s->n_inlets; i++) {
-        struct dlx_inlet *inlet = s->inlets[i];
-        if (inlet->state == DLX_INLET_OPEN && (inlet->stuck || dlx__take_pending(&inlet->core)))
-            return true;
-    }
-    return false;
-}
-
-/* Busy-wait until something is pending. Returns false when `until` has passed. */
-static bool spin(struct dlx_subscription *s, uint64_t until)
-{
-    for (;;) {
-        for (int i = 0; i < 64; i++) {
-            if (pending(s))
-                return true;
-            dlx__cpu_relax();
-        }
-        uint64_t now = dlx__now_ns();
-        if (now >= until)
-            return false;
-        if (now - s->last_news_ns > NEWS_EVERY_NS) {
-            uint32_t n_inlets = s->n_inlets;
-            read_news(s);
-            for (uint32_t i = 0; i < s->n_inlets; i++)
-                if (s->inlets[i]->gone)
-                    return true;
-            if (s->n_inlets != n_inlets || s->failure < 0 || s->sock < 0)
-                return true;
-        }
-    }
-}
-
-/* Ask every publisher for a bell. Returns false if something is there already. */
-static bool arm(struct dlx_subscription *s)
-{
-    bool nothing = true;
-    for (uint32_t i = 0; i < s->n_inlets; i++)
-        if (s->inlets[i]->state == DLX_INLET_OPEN)
-            nothing &= dlx__take_arm(&s->inlets[i]->core);
-    return nothing;
-}
-
-static void on_bell(struct dlx_subscription *s, struct dlx_inlet *inlet)
-{
-    char bytes[64];
-    ssize_t n = recv(inlet->bell, bytes, sizeof bytes, MSG_DONTWAIT);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
-        /* The publisher is gone: it will not ring again. Drain what it published. */
-        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
-        inlet->gone = true;
-    }
-}
-
-static int handle_events(struct dlx_subscription *s, int timeout_ms)
-{
-    struct epoll_event events[16];
-    bool news = false;
-    int n = epoll_wait(s->epoll, events, (int)DLX_ARRAY_SIZE(events), timeout_ms);
-    if (n < 0)
-        return errno == EINTR ? dlx__fail(DLX_E_INTERRUPTED, "interrupted by a signal")
-                              : dlx__fail_errno("epoll_wait");
-    for (int i = 0; i < n; i++) {
-        if (events[i].data.ptr)
-            on_bell(s, events[i].data.ptr);
-        else
-            news = true;
-    }
-    if (news) /* last: it may free links that the events name */
-        read_news(s);
-    return 0;
-}
-
-/* Nothing is there and the caller does not wait. */
-static int dont_wait(struct dlx_subscription *s, struct dlx_message **ret)
-{
-    if (!s->fd_given) {
-        if (dlx__now_ns() - s->last_news_ns > NEWS_EVERY_NS)
-            read_news(s);
-        int r = try_take(s, ret);
-        return r == DLX_E_EMPTY ? check_ends(s) : r;
-    }
-    /* What made the fd readable is read here, before the caller polls it again. */
-    for (;;) {
-        int r = handle_events(s, 0);
-        if (r < 0 && r != DLX_E_INTERRUPTED)
-            return r;
-        bool nothing = arm(s);
-        r = try_take(s, ret);
-        if (r == DLX_E_EMPTY)
-            r = check_ends(s);
-        if (r != DLX_E_EMPTY || nothing)
-            return r;
-    }
-}
-
-static int sleep_until(struct dlx_subscription *s, uint64_t deadline, struct dlx_message **ret)
-{
-    for (;;) {
-        if (arm(s)) {
-            s->stats.sleeps++;
-            int r = handle_events(s, dlx__deadline_ms(deadline, dlx__now_ns()));
-            if (r < 0)
-                return r;
-        }
-        int r = try_take(s, ret);
-        if (r == DLX_E_EMPTY)
-            r = check_ends(s);
-        if (r != DLX_E_EMPTY)
-            return r;
-        if (dlx__now_ns() >= deadline)
-            return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time", s->topic);
-    }
-}
-
-static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
-{
-    uint64_t deadline = dlx__deadline(timeout_ns);
-    if (s->args.spin_ns == DLX_SPIN_ALWAYS) {
-        for (;;) {
-            bool more = spin(s, deadline);
-            int r = try_take(s, ret);
-            if (r == DLX_E_EMPTY)
-                r = check_ends(s);
-            if (r != DLX_E_EMPTY)
-                return r;
-            if (!more)
-                return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time", s->topic);
-        }
-    }
-    if (s->spin_ns > 0) {
-        uint64_t until = DLX_MIN(deadline, dlx__now_ns() + s->spin_ns);
-        uint64_t most = s->args.spin_ns > 0 ? (uint64_t)s->args.spin_ns : DEFAULT_SPIN_NS;
-        /* Spinning that pays is done longer; spinning that does not, shorter. */
-        bool paid = spin(s, until);
-        s->spin_ns = paid ? DLX_MIN(s->spin_ns * 2, most) : DLX_MAX(s->spin_ns / 2, SPIN_MIN_NS);
-        int r = paid ? try_take(s, ret) : DLX_E_EMPTY;
-        if (r == DLX_E_EMPTY && paid)
-            r = check_ends(s);
-        if (r != DLX_E_EMPTY)
-            return r;
-    }
-    return sleep_until(s, deadline, ret);
-}
-
-int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
-{
-    dlx__error_clear();
-    if (dlx_unlikely(!s || !ret))
-        return dlx__fail(DLX_E_INVALID, "dlx_take: subscription or ret is NULL");
-    if (dlx_unlikely(dlx__forked(s->generation)))
-        return dlx__fail_forked();
-    if (dlx_unlikely(++s->takes % NEWS_EVERY_TAKES == 0))
-        read_news(s); /* a caller that always finds messages still hears of new publishers */
-    int r = try_take(s, ret);
-    if (dlx_likely(r != DLX_E_EMPTY))
-        return r;
-    r = check_ends(s);
-    if (r != DLX_E_EMPTY)
-        return r;
-    return timeout_ns == 0 ? dont_wait(s, ret) : wait_take(s, timeout_ns, ret);
 }
 
 int dlx_subscription_stats(struct dlx_subscription *s, struct dlx_subscription_stats *stats)

@@ -92,8 +92,7 @@ int dlx__manifest_read(const void *data, uint64_t size, uint32_t n_tensors,
         !inside(h->names_offset, h->names_size, size) || h->meta_size > DLX_SHM_META_MAX ||
         !inside(h->meta_offset, h->meta_size, size))
         return dlx__fail(DLX_E_BAD_PEER, "manifest with parts outside its %" PRIu64 " bytes", size);
-    const struct dlx_shm_manifest_entry *entries =
-        (const struct dlx_shm_manifest_entry *)(h + 1);
+    const struct dlx_shm_manifest_entry *entries = (const struct dlx_shm_manifest_entry *)(h + 1);
     for (uint32_t i = 0; i < n_tensors; i++) {
         const struct dlx_shm_manifest_entry *e = &entries[i];
         if (e->record.ndim > DLX_SHM_NDIM_MAX ||

@@ -16,7 +16,7 @@
 #endif
 
 #define SIZE_SEALS (F_SEAL_GROW | F_SEAL_SHRINK)
-#define ALL_SEALS (SIZE_SEALS | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+#define ALL_SEALS  (SIZE_SEALS | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 
 /* Memory is asked for in pieces, so that a signal does not undo (EINTR) an allocation of gigabytes. */
 #define POPULATE_CHUNK (UINT64_C(64) << 20)
@@ -73,9 +73,8 @@ static int check_region(int fd, uint64_t size, int seals, bool populated)
         return dlx__fail(DLX_E_PROTOCOL, "region has %jd bytes, announced were %" PRIu64,
                          (intmax_t)st.st_size, size);
     if (populated && (uint64_t)st.st_blocks * 512 < size)
-        return dlx__fail(DLX_E_PROTOCOL,
-                         "region of %" PRIu64 " bytes has only %jd bytes of memory", size,
-                         (intmax_t)st.st_blocks * 512);
+        return dlx__fail(DLX_E_PROTOCOL, "region of %" PRIu64 " bytes has only %jd bytes of memory",
+                         size, (intmax_t)st.st_blocks * 512);
     return 0;
 }
 

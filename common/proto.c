@@ -38,7 +38,8 @@ int dlx__proto_unpack(struct dlx_proto_arena *arena, const uint8_t *data, size_t
         return dlx__fail(DLX_E_PROTOCOL, "%s with unknown fields", dlx__proto_name(packet));
     /* A string with an embedded NUL, or a number in more bytes than it needs, packs to another size. */
     if (dlx__wire__packet__get_packed_size(packet) != size)
-        return dlx__fail(DLX_E_PROTOCOL, "%s is not in canonical encoding", dlx__proto_name(packet));
+        return dlx__fail(DLX_E_PROTOCOL, "%s is not in canonical encoding",
+                         dlx__proto_name(packet));
     *ret = packet;
     return 0;
 }

@@ -66,7 +66,7 @@ struct dlx_pub {
 
     uint32_t n_free;
     uint32_t n_retired;
-    uint32_t *free;                  /* [n_slots], used as a queue, so that slots rotate */
+    uint32_t *free; /* [n_slots], used as a queue, so that slots rotate */
     uint32_t free_first;
     uint32_t *slot_of;               /* [ring_mask + 1]: slot of LIVE message n at n & ring_mask */
     struct dlx_pub_retired *retired; /* [n_slots], ascending n */

@@ -53,17 +53,17 @@
 
 /* ---- limits -------------------------------------------------------------------------------- */
 
-#define DLX_SHM_NDIM_INLINE 8U     /* dimensions that a slot has room for */
-#define DLX_SHM_NDIM_MAX 64U       /* of any tensor */
-#define DLX_SHM_SLOTS_MAX 4096U
+#define DLX_SHM_NDIM_INLINE 8U  /* dimensions that a slot has room for */
+#define DLX_SHM_NDIM_MAX    64U /* of any tensor */
+#define DLX_SHM_SLOTS_MAX   4096U
 #define DLX_SHM_HISTORY_MAX 1024U
-#define DLX_SHM_HELD_MAX 4096U
+#define DLX_SHM_HELD_MAX    4096U
 #define DLX_SHM_TENSORS_MAX 65535U /* of one message */
-#define DLX_SHM_NAME_MAX 1023U     /* bytes of a tensor's name */
-#define DLX_SHM_META_MAX 65536U    /* bytes of user metadata */
-#define DLX_SHM_ALIGN 256U         /* of payloads */
-#define DLX_SHM_ARENA_MAX (UINT64_C(1) << 46)
-#define DLX_SHM_ARENAS_MAX 4096U   /* of one publisher at a time */
+#define DLX_SHM_NAME_MAX    1023U  /* bytes of a tensor's name */
+#define DLX_SHM_META_MAX    65536U /* bytes of user metadata */
+#define DLX_SHM_ALIGN       256U   /* of payloads */
+#define DLX_SHM_ARENA_MAX   (UINT64_C(1) << 46)
+#define DLX_SHM_ARENAS_MAX  4096U /* of one publisher at a time */
 
 /* ---- control block ------------------------------------------------------------------------- */
 
@@ -155,7 +155,7 @@ struct dlx_shm_manifest {
 
 struct dlx_shm_manifest_entry {
     struct dlx_shm_record record;
-    uint32_t dims_first; /* index into dims: ndim sizes, then ndim strides unless ROW_MAJOR */
+    uint32_t dims_first;  /* index into dims: ndim sizes, then ndim strides unless ROW_MAJOR */
     uint32_t name_offset; /* from names_offset */
     uint32_t name_size;
     uint32_t reserved[3];
@@ -175,7 +175,8 @@ struct dlx_shm_link {
 
     /* 0 before the first message is passed. Gates the publisher if the link is reliable. */
     _Alignas(64) dlx_atomic_u64 cursor;
-    dlx_atomic_u32 started; /* 1 once the first cursor is stored: what comes from now on is received */
+    dlx_atomic_u32
+        started; /* 1 once the first cursor is stored: what comes from now on is received */
 
     /* For reports only. */
     _Alignas(64) dlx_atomic_u64 taken;
@@ -215,8 +216,7 @@ static inline uint64_t dlx_shm_slots_offset(uint32_t n_slots)
 /* Bytes of a control block with so many slots; n_slots is at most DLX_SHM_SLOTS_MAX. */
 static inline uint64_t dlx_shm_control_size(uint32_t n_slots)
 {
-    uint64_t size =
-        dlx_shm_slots_offset(n_slots) + (uint64_t)n_slots * sizeof(struct dlx_shm_slot);
+    uint64_t size = dlx_shm_slots_offset(n_slots) + (uint64_t)n_slots * sizeof(struct dlx_shm_slot);
     return (size + DLX_PAGE - 1) & ~(uint64_t)(DLX_PAGE - 1);
 }
 

@@ -204,8 +204,8 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
         if (head == take->cursor)
             return nothing_there(take);
         if (dlx_unlikely(head < take->cursor || head == DLX_SHM_CURSOR_CLOSED))
-            return dlx__fail(DLX_E_BAD_PEER, "head went from %" PRIu64 " to %" PRIu64,
-                             take->cursor, head);
+            return dlx__fail(DLX_E_BAD_PEER, "head went from %" PRIu64 " to %" PRIu64, take->cursor,
+                             head);
         uint32_t hold, slot;
         if (dlx_unlikely(!find_hold(take, &hold)))
             return dlx__fail(DLX_E_TOO_MANY_HELD,

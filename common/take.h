@@ -47,9 +47,9 @@ struct dlx_taken {
     uint64_t time_ns;
     uint32_t hold; /* index of the hold word: for dlx__take_release() */
     uint32_t n_tensors;
-    uint32_t flags;                 /* enum dlx_shm_slot_flags */
-    struct dlx_shm_record record;   /* unless flags has MANIFEST */
-    uint64_t manifest_offset;       /* if it has */
+    uint32_t flags;               /* enum dlx_shm_slot_flags */
+    struct dlx_shm_record record; /* unless flags has MANIFEST */
+    uint64_t manifest_offset;     /* if it has */
     uint64_t manifest_size;
     uint32_t manifest_arena;
     int64_t shape[DLX_SHM_NDIM_INLINE];   /* record.ndim of them */

@@ -185,8 +185,8 @@ static int check_span(const DLTensor *src, uint64_t bits)
 {
     uint64_t last = 0, total;
     for (int32_t i = 0; i < src->ndim; i++) {
-        uint64_t size = src->strides[i] < 0 ? 0U - (uint64_t)src->strides[i]
-                                            : (uint64_t)src->strides[i];
+        uint64_t size =
+            src->strides[i] < 0 ? 0U - (uint64_t)src->strides[i] : (uint64_t)src->strides[i];
         uint64_t span;
         if (__builtin_mul_overflow((uint64_t)(src->shape[i] - 1), size, &span) ||
             __builtin_add_overflow(last, span, &last))

@@ -12,15 +12,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#define dlx_cleanup(fn) __attribute__((__cleanup__(fn)))
-#define dlx_likely(x) __builtin_expect(!!(x), 1)
-#define dlx_unlikely(x) __builtin_expect(!!(x), 0)
+#define dlx_cleanup(fn)       __attribute__((__cleanup__(fn)))
+#define dlx_likely(x)         __builtin_expect(!!(x), 1)
+#define dlx_unlikely(x)       __builtin_expect(!!(x), 0)
 #define dlx_printf(fmt, args) __attribute__((__format__(__printf__, fmt, args)))
-#define DLX_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
-#define DLX_MIN(a, b) ((a) < (b) ? (a) : (b))
-#define DLX_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define DLX_ARRAY_SIZE(a)     (sizeof(a) / sizeof((a)[0]))
+#define DLX_MIN(a, b)         ((a) < (b) ? (a) : (b))
+#define DLX_MAX(a, b)         ((a) > (b) ? (a) : (b))
 
-#define DLX_PAGE 4096U
+#define DLX_PAGE      4096U
 #define DLX_CACHELINE 64U
 
 /* Take the value out of a variable whose cleanup attribute would free it. */

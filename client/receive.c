@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlx_take(): look, spin, sleep. */
+
+#include "client/subscription.h"
+#include <inttypes.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#define SPIN_MIN_NS UINT64_C(500)
+/* How often a caller that never waits looks for news. */
+#define NEWS_EVERY_TAKES 1024U
+#define NEWS_EVERY_NS    UINT64_C(1000000)
+
+/* Something that is not a message: a failed link, the end of the last publisher. */
+static int check_ends(struct dlx_subscription *s)
+{
+    if (dlx_unlikely(s->failure < 0)) {
+        int code = s->failure;
+        s->failure = 0;
+        return dlx__fail(code, "topic %s: %s", s->topic, s->failure_text);
+    }
+    if (dlx_unlikely(s->n_inlets == 0)) {
+        if (s->was_attached) {
+            s->was_attached = false;
+            return dlx__fail(DLX_E_PUBLISHER_GONE,
+                             "topic %s: the last publisher left, and "
+                             "everything it published was taken",
+                             s->topic);
+        }
+        if (s->sock < 0)
+            return dlx__fail(DLX_E_DISCONNECTED,
+                             "topic %s: no publisher is attached and dlpackd is gone", s->topic);
+    }
+    return DLX_E_EMPTY;
+}
+
+/* One look at every link. EMPTY: nothing anywhere. */
+static int try_take(struct dlx_subscription *s, struct dlx_message **ret)
+{
+    for (uint32_t k = 0; k < s->n_inlets; k++) {
+        uint32_t i = s->next < s->n_inlets ? s->next : 0;
+        struct dlx_inlet *inlet = s->inlets[i];
+        s->next = i + 1;
+        if (inlet->state != DLX_INLET_OPEN)
+            continue;
+        int r = dlx__inlet_take(inlet, ret);
+        if (dlx_likely(r == 0))
+            return 0;
+        switch (r) {
+        case DLX_E_EMPTY:
+            if (!inlet->gone)
+                break;
+            dlx__subscription_detach(s, i);
+            k = UINT32_MAX; /* the table changed: begin again */
+            break;
+        case DLX_E_PUBLISHER_GONE:
+            dlx__subscription_detach(s, i);
+            k = UINT32_MAX;
+            break;
+        case DLX_E_NOT_FOUND: /* held; its arena is on its way */
+            dlx__subscription_read_news(s);
+            r = s->n_inlets > i && s->inlets[i] == inlet ? dlx__inlet_take(inlet, ret) : r;
+            if (r == 0)
+                return 0;
+            if (r == DLX_E_NOT_FOUND && (s->sock < 0 || inlet->gone) && s->n_inlets > i &&
+                s->inlets[i] == inlet) {
+                /* Nobody will bring it any more. */
+                s->stats.rejected++;
+                r = dlx__fail(DLX_E_BAD_PEER, "topic %s, pid %u: its memory was never announced",
+                              s->topic, inlet->pid);
+                dlx__subscription_detach(s, i);
+                return r;
+            }
+            break;
+        case DLX_E_BAD_PEER:
+            s->stats.rejected++;
+            dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u)", s->topic,
+                             inlet->publisher, inlet->pid);
+            dlx__subscription_detach(s, i);
+            return r;
+        case DLX_E_TOO_MANY_HELD:
+            return dlx__fail_prefix(r, "topic %s", s->topic);
+        default:
+            return r;
+        }
+    }
+    return DLX_E_EMPTY;
+}
+
+static bool pending(struct dlx_subscription *s)
+{
+    for (uint32_t i = 0; i < s->n_inlets; i++) {
+        struct dlx_inlet *inlet = s->inlets[i];
+        if (inlet->state == DLX_INLET_OPEN && (inlet->stuck || dlx__take_pending(&inlet->core)))
+            return true;
+    }
+    return false;
+}
+
+/* Busy-wait until something is pending. Returns false when `until` has passed. */
+static bool spin(struct dlx_subscription *s, uint64_t until)
+{
+    for (;;) {
+        for (int i = 0; i < 64; i++) {
+            if (pending(s))
+                return true;
+            dlx__cpu_relax();
+        }
+        uint64_t now = dlx__now_ns();
+        if (now >= until)
+            return false;
+        if (now - s->last_news_ns > NEWS_EVERY_NS) {
+            uint32_t n_inlets = s->n_inlets;
+            dlx__subscription_read_news(s);
+            for (uint32_t i = 0; i < s->n_inlets; i++)
+                if (s->inlets[i]->gone)
+                    return true;
+            if (s->n_inlets != n_inlets || s->failure < 0 || s->sock < 0)
+                return true;
+        }
+    }
+}
+
+/* Ask every publisher for a bell. Returns false if something is there already. */
+static bool arm(struct dlx_subscription *s)
+{
+    bool nothing = true;
+    for (uint32_t i = 0; i < s->n_inlets; i++)
+        if (s->inlets[i]->state == DLX_INLET_OPEN)
+            nothing &= dlx__take_arm(&s->inlets[i]->core);
+    return nothing;
+}
+
+static void on_bell(struct dlx_subscription *s, struct dlx_inlet *inlet)
+{
+    char bytes[64];
+    ssize_t n = recv(inlet->bell, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+        /* The publisher is gone: it will not ring again. Drain what it published. */
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
+        inlet->gone = true;
+    }
+}
+
+static int handle_events(struct dlx_subscription *s, int timeout_ms)
+{
+    struct epoll_event events[16];
+    bool news = false;
+    int n = epoll_wait(s->epoll, events, (int)DLX_ARRAY_SIZE(events), timeout_ms);
+    if (n < 0)
+        return errno == EINTR ? dlx__fail(DLX_E_INTERRUPTED, "interrupted by a signal")
+                              : dlx__fail_errno("epoll_wait");
+    for (int i = 0; i < n; i++) {
+        if (events[i].data.ptr)
+            on_bell(s, events[i].data.ptr);
+        else
+            news = true;
+    }
+    if (news) /* last: it may free links that the events name */
+        dlx__subscription_read_news(s);
+    return 0;
+}
+
+/* Nothing is there and the caller does not wait. */
+static int dont_wait(struct dlx_subscription *s, struct dlx_message **ret)
+{
+    if (!s->fd_given) {
+        if (dlx__now_ns() - s->last_news_ns > NEWS_EVERY_NS)
+            dlx__subscription_read_news(s);
+        int r = try_take(s, ret);
+        return r == DLX_E_EMPTY ? check_ends(s) : r;
+    }
+    /* What made the fd readable is read here, before the caller polls it again. */
+    for (;;) {
+        int r = handle_events(s, 0);
+        if (r < 0 && r != DLX_E_INTERRUPTED)
+            return r;
+        bool nothing = arm(s);
+        r = try_take(s, ret);
+        if (r == DLX_E_EMPTY)
+            r = check_ends(s);
+        if (r != DLX_E_EMPTY || nothing)
+            return r;
+    }
+}
+
+static int sleep_until(struct dlx_subscription *s, uint64_t deadline, struct dlx_message **ret)
+{
+    for (;;) {
+        if (arm(s)) {
+            s->stats.sleeps++;
+            int r = handle_events(s, dlx__deadline_ms(deadline, dlx__now_ns()));
+            if (r < 0)
+                return r;
+        }
+        int r = try_take(s, ret);
+        if (r == DLX_E_EMPTY)
+            r = check_ends(s);
+        if (r != DLX_E_EMPTY)
+            return r;
+        if (dlx__now_ns() >= deadline)
+            return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time", s->topic);
+    }
+}
+
+static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
+{
+    uint64_t deadline = dlx__deadline(timeout_ns);
+    if (s->args.spin_ns == DLX_SPIN_ALWAYS) {
+        for (;;) {
+            bool more = spin(s, deadline);
+            int r = try_take(s, ret);
+            if (r == DLX_E_EMPTY)
+                r = check_ends(s);
+            if (r != DLX_E_EMPTY)
+                return r;
+            if (!more)
+                return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time", s->topic);
+        }
+    }
+    if (s->spin_ns > 0) {
+        uint64_t until = DLX_MIN(deadline, dlx__now_ns() + s->spin_ns);
+        uint64_t most = s->args.spin_ns > 0 ? (uint64_t)s->args.spin_ns : DLX_SPIN_DEFAULT_NS;
+        /* Spinning that pays is done longer; spinning that does not, shorter. */
+        bool paid = spin(s, until);
+        s->spin_ns = paid ? DLX_MIN(s->spin_ns * 2, most) : DLX_MAX(s->spin_ns / 2, SPIN_MIN_NS);
+        int r = paid ? try_take(s, ret) : DLX_E_EMPTY;
+        if (r == DLX_E_EMPTY && paid)
+            r = check_ends(s);
+        if (r != DLX_E_EMPTY)
+            return r;
+    }
+    return sleep_until(s, deadline, ret);
+}
+
+int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
+{
+    dlx__error_clear();
+    if (dlx_unlikely(!s || !ret))
+        return dlx__fail(DLX_E_INVALID, "dlx_take: subscription or ret is NULL");
+    if (dlx_unlikely(dlx__forked(s->generation)))
+        return dlx__fail_forked();
+    if (dlx_unlikely(++s->takes % NEWS_EVERY_TAKES == 0))
+        dlx__subscription_read_news(
+            s); /* a caller that always finds messages still hears of new publishers */
+    int r = try_take(s, ret);
+    if (dlx_likely(r != DLX_E_EMPTY))
+        return r;
+    r = check_ends(s);
+    if (r != DLX_E_EMPTY)
+        return r;
+    return timeout_ns == 0 ? dont_wait(s, ret) : wait_take(s, timeout_ns, ret);
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_SUBSCRIPTION_H
+#define DLX_CLIENT_SUBSCRIPTION_H
+
+/* A subscription: its links, the socket that brings their news, and the epoll that it sleeps on. */
+
+#include "client/inlet.h"
+
+/* Longest busy wait unless the caller chose one. */
+#define DLX_SPIN_DEFAULT_NS UINT64_C(20000)
+
+struct dlx_subscription {
+    struct dlx_client *client;
+    uint64_t generation;
+    uint64_t id;
+    char topic[DLX_TOPIC_MAX + 1];
+    struct dlx_subscribe_args args;
+    int sock;  /* news; -1 once the daemon is gone */
+    int epoll; /* every bell, and sock */
+    bool fd_given;
+    struct dlx_inlet **inlets;
+    uint32_t n_inlets;
+    uint32_t inlets_room;
+    uint32_t n_open;
+    uint32_t next;      /* whose turn it is */
+    uint32_t n_settled; /* offers that ended in a link or a failure */
+    uint32_t fd_news;   /* packets with fds received, for Ack */
+    uint32_t acked;
+    uint32_t takes;
+    uint64_t last_news_ns;
+    uint64_t spin_ns; /* adaptive */
+    int failure;      /* of a link, to be told once */
+    char failure_text[DLX_ERROR_TEXT_SIZE];
+    bool was_attached; /* tell when the last publisher leaves */
+    struct dlx_subscription_stats stats;
+};
+
+/* Leave link `i`: what is held stays held. */
+void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i);
+
+/* Read what the daemon has sent, without waiting. May attach and detach links, and set `failure`. */
+void dlx__subscription_read_news(struct dlx_subscription *s);
+
+#endif
