@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define SIM_PROCESSES_MAX 16
-#define SIM_STEPS_MAX 1000000U /* of one run: more is a livelock */
+#define SIM_STEPS_MAX     1000000U /* of one run: more is a livelock */
 
 struct sim;
 

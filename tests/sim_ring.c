@@ -20,8 +20,8 @@
 
 #define N_SUBSCRIBERS 3
 #define PAYLOAD_WORDS 3
-#define MAX_SLOTS (2 + 1 + N_SUBSCRIBERS * MAX_HELD)
-#define MAX_HELD 3
+#define MAX_SLOTS     (2 + 1 + N_SUBSCRIBERS * MAX_HELD)
+#define MAX_HELD      3
 
 struct world;
 
@@ -32,14 +32,14 @@ struct subscriber {
     struct dlx_take take;
     uint32_t index;
     int process;
-    uint64_t bell;     /* rung by the publisher */
-    bool announced;    /* the daemon queued its packet */
-    bool raised;       /* and raised the epoch */
-    bool picked;       /* the publisher has it */
-    bool gone;         /* link_gone() was called */
-    bool started;      /* stored its first cursor */
-    bool finished;     /* took everything */
-    bool keeps;        /* releases only when it must, or has nothing to do */
+    uint64_t bell;  /* rung by the publisher */
+    bool announced; /* the daemon queued its packet */
+    bool raised;    /* and raised the epoch */
+    bool picked;    /* the publisher has it */
+    bool gone;      /* link_gone() was called */
+    bool started;   /* stored its first cursor */
+    bool finished;  /* took everything */
+    bool keeps;     /* releases only when it must, or has nothing to do */
     bool latest, reliable;
     uint32_t history;
     uint64_t start;    /* first cursor */
@@ -55,8 +55,8 @@ struct world {
     uint64_t payload[MAX_SLOTS][PAYLOAD_WORDS];
     uint32_t n_slots, history;
     bool gating;
-    uint64_t last;     /* messages to publish */
-    uint64_t pub_bell; /* bell bytes and hang-ups */
+    uint64_t last;                           /* messages to publish */
+    uint64_t pub_bell;                       /* bell bytes and hang-ups */
     struct subscriber *queue[N_SUBSCRIBERS]; /* the link socket */
     uint32_t n_queued, n_picked;
     bool joining;
@@ -64,7 +64,7 @@ struct world {
     uint32_t n_subs;
     bool may_die;
     bool misses; /* packets are sometimes picked up late */
-    bool roomy; /* slots >= history + 1 + all hold words: nobody can be starved */
+    bool roomy;  /* slots >= history + 1 + all hold words: nobody can be starved */
     uint64_t seed;
 };
 
@@ -96,8 +96,7 @@ static void env_pick_up(void *userdata)
 static void env_ring(void *userdata, struct dlx_pub_link *link)
 {
     (void)userdata;
-    struct subscriber *s =
-        (struct subscriber *)((char *)link - offsetof(struct subscriber, link));
+    struct subscriber *s = (struct subscriber *)((char *)link - offsetof(struct subscriber, link));
     s->bell++;
 }
 
@@ -112,8 +111,7 @@ static void env_look_for_dead(void *userdata)
 static void env_link_gone(void *userdata, struct dlx_pub_link *link)
 {
     (void)userdata;
-    struct subscriber *s =
-        (struct subscriber *)((char *)link - offsetof(struct subscriber, link));
+    struct subscriber *s = (struct subscriber *)((char *)link - offsetof(struct subscriber, link));
     s->gone = true;
 }
 
@@ -373,8 +371,8 @@ static uint64_t run_seed(uint64_t seed)
 
     w.control = pages(dlx_shm_control_size(w.n_slots));
     w.membership = pages(DLX_PAGE);
-    ck_assert_int_eq(dlx__pub_init(&w.pub, w.control, w.n_slots, w.history, w.gating,
-                                   w.membership, &pub_env, &w),
+    ck_assert_int_eq(dlx__pub_init(&w.pub, w.control, w.n_slots, w.history, w.gating, w.membership,
+                                   &pub_env, &w),
                      0);
     sim_spawn(sim, publisher_main, &w);
     for (uint32_t i = 0; i < w.n_subs; i++) {
@@ -391,8 +389,8 @@ static uint64_t run_seed(uint64_t seed)
                                         .ticket = dlx_shm_ticket(s->page, i),
                                         .max_held = max_held,
                                         .reliable = s->reliable};
-        dlx__take_init(&s->take, w.control, w.n_slots, s->page, i, max_held, s->latest,
-                       s->reliable, &take_env, s);
+        dlx__take_init(&s->take, w.control, w.n_slots, s->page, i, max_held, s->latest, s->reliable,
+                       &take_env, s);
         s->process = sim_spawn(sim, subscriber_main, s);
     }
     if (w.may_die)

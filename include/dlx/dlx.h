@@ -264,7 +264,7 @@ struct dlx_subscribe_args {
      *  shrinks while waits are longer than that). DLX_SPIN_NEVER, DLX_SPIN_ALWAYS. */
     int64_t spin_ns;
 };
-#define DLX_SPIN_NEVER INT64_C(-1)
+#define DLX_SPIN_NEVER  INT64_C(-1)
 #define DLX_SPIN_ALWAYS INT64_C(-2)
 
 /**
@@ -311,12 +311,12 @@ DLX_API int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_
 struct dlx_subscription_stats {
     size_t size;
     uint64_t taken;
-    uint64_t taken_bytes; /**< payload */
-    uint64_t skipped;     /**< messages of mode LATEST that were passed over on purpose */
-    uint64_t lost;        /**< messages that were overwritten before they could be taken */
-    uint64_t sleeps;      /**< times that dlx_take() slept, one or more system calls each */
-    uint64_t rejected;    /**< links that were cut because their publisher wrote invalid values */
-    uint32_t n_held;      /**< messages held now */
+    uint64_t taken_bytes;  /**< payload */
+    uint64_t skipped;      /**< messages of mode LATEST that were passed over on purpose */
+    uint64_t lost;         /**< messages that were overwritten before they could be taken */
+    uint64_t sleeps;       /**< times that dlx_take() slept, one or more system calls each */
+    uint64_t rejected;     /**< links that were cut because their publisher wrote invalid values */
+    uint32_t n_held;       /**< messages held now */
     uint32_t n_publishers; /**< attached now */
 };
 
