@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/output.h"
+#include <assert.h>
 #include <dlx/error.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -108,6 +109,7 @@ static void put_cell(FILE *file, const struct table_column *column, const char *
 
 static size_t *measure(const struct table *t)
 {
+    assert(t->n_columns > 0);
     size_t *widths = calloc(t->n_columns, sizeof *widths);
     if (!widths)
         return NULL;
@@ -141,6 +143,7 @@ static void shrink(const struct table *t, size_t *widths, size_t limit)
 
 int table_print(const struct table *t, FILE *file, unsigned indent, unsigned width)
 {
+    assert(t->n_columns > 0);
     size_t *widths = t->failed ? NULL : measure(t);
     if (!widths)
         return DLX_E_NO_MEMORY;
