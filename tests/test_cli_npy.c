@@ -162,7 +162,9 @@ START_TEST(malformed_headers_are_refused)
         "{'d\xc3\xa9scr': '<f4', 'fortran_order': False, 'shape': (1,)}",
         "{'descr': '\xff\xfe', 'fortran_order': False, 'shape': (1,)}",
         "{'descr': '<f4\\n', 'fortran_order': False, 'shape': (1,)}",
-        "{'descr': '<f4aaaaaaaaaaaaaaaaaaaaaaaaaaaa', 'fortran_order': False, 'shape': (1,)}",
+        ("{'descr': '<f4aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', 'fortran_order': False, "
+         "'shape': "
+         "(1,)}"),
         "{'descr': __import__('os').system('true'), 'fortran_order': False, 'shape': (1,)}",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
