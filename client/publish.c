@@ -246,6 +246,8 @@ static int publish(struct dlx_publisher *p, const DLTensor *t, struct dlx_block 
     parcel.block->next = parcel.manifest;
     p->slot_blocks[slot] = parcel.block;
     uint64_t seq = dlx__pub_commit(&p->core, slot);
+    if (p->made_room) /* while the message is on its way */
+        dlx__pub_reclaim(&p->core, 1);
     bool copied = parcel.block != own;
     count(p, parcel.record.size, parcel.copied_bytes, copied);
     if (parcel.block == own)

@@ -203,10 +203,12 @@ int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_bloc
         return r;
     bool large = dlx__heap_bytes(p->heap) >= FREE_GROWTH || size >= FREE_GROWTH;
     if (large) {
+        p->made_room = true;
         r = make_room(p, size, ret);
         if (r != DLX_E_FULL)
             return r;
     }
+    p->made_room = false;
     int grown = grow(p, size);
     if (grown == 0)
         return dlx__heap_take(p->heap, size, ret);

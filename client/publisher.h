@@ -32,6 +32,7 @@ struct dlx_publisher {
     uint64_t membership_size;
     int link_sock;            /* -1 once the daemon is gone */
     uint64_t next_idle_check; /* message number */
+    bool made_room; /* the last block needed an old message to go: the next one will, too */
     struct dlx_publisher_stats stats;
 };
 

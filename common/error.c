@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* initial-exec keeps the TLS access free of calls; 512 bytes fit in the static TLS surplus. */
 static _Thread_local char message[DLX_ERROR_TEXT_SIZE];
 
 const char *dlx__error_text(int code)

@@ -255,14 +255,18 @@ uint32_t dlx__pub_reclaim(struct dlx_pub *pub, uint32_t max_retire)
     return free_unheld(pub);
 }
 
+/* A part at a time, the oldest first: what is retired is lost to whoever is a little behind, and one pass
+ * over the hold words is dear for a single slot. */
+static uint32_t reclaim_batch(const struct dlx_pub *pub)
+{
+    return DLX_MAX(pub->n_slots / 4, 1U);
+}
+
 int dlx__pub_slot(struct dlx_pub *pub, uint32_t *ret_slot)
 {
     if (dlx_unlikely(pub->n_free == 0)) {
-        /* A part at a time, the oldest first: what is retired is lost to whoever is a little
-         * behind, and one pass over the hold words is dear for a single slot. */
-        uint32_t batch = DLX_MAX(pub->n_slots / 4, 1U);
         bool looked = false;
-        while (dlx__pub_reclaim(pub, batch) == 0) {
+        while (dlx__pub_reclaim(pub, reclaim_batch(pub)) == 0) {
             if (dlx__pub_retirable(pub) > 0)
                 continue;
             if (looked)
@@ -303,7 +307,10 @@ uint64_t dlx__pub_commit(struct dlx_pub *pub, uint32_t slot)
     dlx__pub_read_membership(pub);
     ring_sleepers(pub);
 
-    /* Own the next slot's lines before they are needed: a reader had them last. */
+    /* While the message is on its way: room for the next one, and its slot's lines, which a reader had
+     * last. */
+    if (pub->n_free == 0)
+        dlx__pub_reclaim(pub, reclaim_batch(pub));
     if (pub->n_free > 0) {
         struct dlx_shm_slot *next = &pub->slots[pub->free[pub->free_first]];
         __builtin_prefetch(next, 1);

@@ -187,6 +187,16 @@ static uint64_t choose(struct dlx_take *take, uint64_t head)
     return n;
 }
 
+/* Fetch the slot's lines while the hold word is stored, not after. */
+static void prefetch_newest(struct dlx_take *take)
+{
+    uint32_t slot = dlx_load32_relaxed(word32(&take->control->newest_slot));
+    if (slot < take->n_slots) {
+        __builtin_prefetch(&take->slots[slot]);
+        __builtin_prefetch(take->slots[slot].shape);
+    }
+}
+
 /* The message was overwritten. Who only wants the newest has lost nothing: a newer one is there. */
 static void count_gone(struct dlx_take *take)
 {
@@ -206,6 +216,8 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
         if (dlx_unlikely(head < take->cursor || head == DLX_SHM_CURSOR_CLOSED))
             return dlx__fail(DLX_E_BAD_PEER, "head went from %" PRIu64 " to %" PRIu64, take->cursor,
                              head);
+        if (head == take->cursor + 1)
+            prefetch_newest(take);
         uint32_t hold, slot;
         if (dlx_unlikely(!find_hold(take, &hold)))
             return dlx__fail(DLX_E_TOO_MANY_HELD,

@@ -211,6 +211,7 @@ char *dlx_test_read_file(const char *path, size_t *ret_size)
     ck_assert_ptr_nonnull(data);
     ck_assert_int_eq(read(fd, data, (size_t)st.st_size), st.st_size);
     (void)close(fd);
+    data[st.st_size] = '\0'; /* so that it can be searched as text */
     *ret_size = (size_t)st.st_size;
     return data;
 }
