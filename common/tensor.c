@@ -148,7 +148,7 @@ static void copy_bits(uint8_t *dst, uint64_t dst_bit, const uint8_t *src, int64_
 {
     for (uint64_t b = 0; b < bits; b++, dst_bit++, src_bit++) {
         /* Arithmetic shift: a negative bit index lies before src. */
-        unsigned bit = (src[src_bit >> 3] >> (src_bit & 7)) & 1U;
+        unsigned bit = ((unsigned)src[src_bit >> 3] >> (unsigned)(src_bit & 7)) & 1U;
         uint8_t mask = (uint8_t)(1U << (dst_bit & 7));
         dst[dst_bit >> 3] = (uint8_t)((dst[dst_bit >> 3] & ~mask) | (bit ? mask : 0));
     }
