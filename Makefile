@@ -192,7 +192,7 @@ check: ## set up if needed, build, and run every test
 check-programs: $(TEST_BIN)
 
 bench: ## build the benchmarks and run bench/run
-	@tools/setup.sh
+	@tools/setup.sh --bench
 	+@$(SUBMAKE) all bench-programs
 	@$(RUN_ENV) $(firstword $(wildcard bench/run bench/run.py bench/run.sh) bench/run) $(BENCH_ARGS)
 

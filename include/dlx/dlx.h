@@ -220,7 +220,9 @@ DLX_API int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
                                const struct dlx_publish_args *args);
 
 /**
- * Wait until at least `n_subscribers` are attached. Returns 0; DLX_E_TIMEOUT (the message tells how
+ * Wait until at least `n_subscribers` are attached. A subscription that was there before this publisher
+ * is attached by its own dlx_take(): two programs that subscribe first and then both wait here wait
+ * for ever. Returns 0; DLX_E_TIMEOUT (the message tells how
  * many are), DLX_E_INVALID, DLX_E_FORKED, DLX_E_SYSTEM.
  */
 DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns);
