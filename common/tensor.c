@@ -40,16 +40,19 @@ static bool has_elements(int32_t ndim, const int64_t *shape)
 /* Bytes of `n` elements, or false if that is more than INT64_MAX. */
 static bool bytes_of(uint64_t n, uint64_t bits, uint64_t *ret)
 {
-    uint64_t total;
+    uint64_t total, bytes;
     if (bits % 8 == 0) {
-        if (__builtin_mul_overflow(n, bits / 8, ret))
+        if (__builtin_mul_overflow(n, bits / 8, &bytes))
             return false;
     } else {
         if (__builtin_mul_overflow(n, bits, &total) || __builtin_add_overflow(total, 7U, &total))
             return false;
-        *ret = total / 8;
+        bytes = total / 8;
     }
-    return *ret <= INT64_MAX;
+    if (bytes > INT64_MAX)
+        return false;
+    *ret = bytes;
+    return true;
 }
 
 int dlx__tensor_size(DLDataType dtype, bool padded, int32_t ndim, const int64_t *shape,
@@ -87,11 +90,13 @@ bool dlx__tensor_is_row_major(int32_t ndim, const int64_t *shape, const int64_t 
     if (!strides || !has_elements(ndim, shape))
         return true;
     int64_t expected = 1;
+    bool overflow = false; /* no stride is that large: only dimensions of size 1 may follow */
     for (int32_t i = ndim; i-- > 0;) {
         if (shape[i] == 1)
             continue;
-        if (strides[i] != expected || __builtin_mul_overflow(expected, shape[i], &expected))
+        if (overflow || strides[i] != expected)
             return false;
+        overflow = __builtin_mul_overflow(expected, shape[i], &expected);
     }
     return true;
 }
