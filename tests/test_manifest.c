@@ -214,6 +214,7 @@ START_TEST(changed_bytes_stay_inside)
     uint8_t *copy = malloc(size);
     unsigned believed = 0;
     ck_assert_ptr_nonnull(copy);
+    ck_assert_uint_gt(size, 0);
     for (uint64_t at = 0; at < size; at++) { /* each byte */
         for (size_t v = 0; v < DLX_ARRAY_SIZE(values); v++) {
             memcpy(copy, data, size);

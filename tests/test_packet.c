@@ -175,7 +175,7 @@ START_TEST(what_a_peer_sent_before_it_went_is_read)
     if (_i == 1)
         ck_assert_int_eq(dlx__packet_send(pair[1], "z", 1, NULL, 0), 0);
     pair[0] = dlx__close(pair[0]);
-    for (char c = 'a'; c <= 'b'; c++) {
+    for (int c = 'a'; c <= 'b'; c++) {
         ck_assert_int_eq(dlx__packet_recv(pair[1], &packet), 0);
         ck_assert_int_eq(packet.data[0], c);
         dlx__packet_deinit(&packet);
