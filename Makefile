@@ -82,7 +82,7 @@ RUN_ENV = BUILD='$(BUILD_ABS)' SRCDIR='$(CURDIR)' SAN='$(SAN)' VALGRIND='$(VALGR
 CFLAGS ?= -O2 -g
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wmissing-prototypes -Wvla
 BASE_CFLAGS := -std=c11 -fPIC -fvisibility=hidden -pthread
-BASE_CPPFLAGS := -D_GNU_SOURCE -DDLX_VERSION_STRING='"$(VERSION)"' -DDLX_BUILD_VERSION='"$(VERSION)"' -Iinclude -I. -I$(BUILD)
+BASE_CPPFLAGS := -D_GNU_SOURCE -DDLX_VERSION_STRING='"$(VERSION)"' -Iinclude -I. -I$(BUILD)
 BASE_LDFLAGS := -pthread -Wl,--as-needed -Wl,-z,relro,-z,now
 ifneq ($(WERROR),)
 WARNINGS += -Werror

@@ -215,7 +215,7 @@ static int tell_daemon(struct cli *cli)
 {
     struct dlx_daemon_info d = {.size = sizeof d};
     char uptime[HUMAN_SIZE], memory[HUMAN_SIZE], version[64], socket[256];
-    int code = dlx_daemon_info(cli->client, &d);
+    int code = dlx_client_get_daemon_info(cli->client, &d);
     if (code < 0)
         return cli_report_dlx(cli, NULL, code);
     if (cli->json)

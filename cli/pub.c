@@ -15,7 +15,7 @@
 static struct dlx_publisher_stats get_stats(const struct pub *p)
 {
     struct dlx_publisher_stats stats = {.size = sizeof stats};
-    if (dlx_publisher_stats(p->publisher, &stats) < 0)
+    if (dlx_publisher_get_stats(p->publisher, &stats) < 0)
         return (struct dlx_publisher_stats){0};
     return stats;
 }

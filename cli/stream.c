@@ -80,7 +80,7 @@ void stream_close(struct stream *s)
 struct dlx_subscription_stats stream_stats(const struct stream *s)
 {
     struct dlx_subscription_stats stats = {.size = sizeof stats};
-    if (dlx_subscription_stats(s->subscription, &stats) < 0)
+    if (dlx_subscription_get_stats(s->subscription, &stats) < 0)
         return (struct dlx_subscription_stats){0};
     return stats;
 }

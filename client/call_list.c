@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_list_publishers(), dlx_list_links(), dlx_daemon_info(): what is there. */
+/* dlx_list_publishers(), dlx_list_links(), dlx_client_get_daemon_info(): what is there. */
 
 #include "client/call.h"
 #include "client/call_wire.h"
@@ -154,7 +154,7 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
     return 0;
 }
 
-int dlx_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info)
+int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info)
 {
     Dlx__Wire__DaemonInfo body = DLX__WIRE__DAEMON_INFO__INIT;
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
@@ -162,7 +162,7 @@ int dlx_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info)
     struct dlx_daemon_info got = {.size = sizeof got};
     dlx__error_clear();
     if (!c || !info)
-        return dlx__fail(DLX_E_INVALID, "dlx_daemon_info: client or info is NULL");
+        return dlx__fail(DLX_E_INVALID, "dlx_client_get_daemon_info: client or info is NULL");
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
     request.body_case = DLX__WIRE__PACKET__BODY_DAEMON_INFO;

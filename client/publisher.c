@@ -251,11 +251,11 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
     return r;
 }
 
-int dlx_publisher_stats(struct dlx_publisher *p, struct dlx_publisher_stats *stats)
+int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats *stats)
 {
     dlx__error_clear();
     if (!p || !stats)
-        return dlx__fail(DLX_E_INVALID, "dlx_publisher_stats: publisher or stats is NULL");
+        return dlx__fail(DLX_E_INVALID, "dlx_publisher_get_stats: publisher or stats is NULL");
     if (dlx__forked(p->generation))
         return dlx__fail_forked();
     dlx__pub_read_membership(&p->core);

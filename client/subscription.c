@@ -357,11 +357,12 @@ int dlx_subscription_fd(struct dlx_subscription *s)
     return s->epoll;
 }
 
-int dlx_subscription_stats(struct dlx_subscription *s, struct dlx_subscription_stats *stats)
+int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscription_stats *stats)
 {
     dlx__error_clear();
     if (!s || !stats)
-        return dlx__fail(DLX_E_INVALID, "dlx_subscription_stats: subscription or stats is NULL");
+        return dlx__fail(DLX_E_INVALID,
+                         "dlx_subscription_get_stats: subscription or stats is NULL");
     if (dlx__forked(s->generation))
         return dlx__fail_forked();
     struct dlx_subscription_stats sum = s->stats;

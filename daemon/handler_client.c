@@ -3,7 +3,7 @@
 #include "daemon/client.h"
 #include "daemon/handler.h"
 
-static char version[] = DLX_BUILD_VERSION;
+static char version[] = DLX_VERSION_STRING;
 
 int dlxd_reply_ok(struct dlxd_client *client, const Dlx__Wire__Packet *request)
 {

@@ -13,7 +13,7 @@
 
 /* Exported, so that argp in libc sees it in spite of -fvisibility=hidden. */
 __attribute__((visibility("default"))) const char *argp_program_version =
-    "dlpackd " DLX_BUILD_VERSION;
+    "dlpackd " DLX_VERSION_STRING;
 
 static const char doc[] =
     "Let processes of this machine exchange DLPack tensors in shared memory without copying.\v"

@@ -14,7 +14,7 @@ int dlxd_validate_hello(const Dlx__Wire__Packet *packet)
         return dlx__fail(
             DLX_E_VERSION,
             "protocol version %u.%u is not known: this daemon (%s) knows %u.0 to %u.%u",
-            hello->major, hello->minor, DLX_BUILD_VERSION, DLX_PROTO_MAJOR, DLX_PROTO_MAJOR,
+            hello->major, hello->minor, DLX_VERSION_STRING, DLX_PROTO_MAJOR, DLX_PROTO_MAJOR,
             DLX_PROTO_MINOR);
     size_t size = strlen(hello->name);
     if (size > DLXD_NAME_SIZE - 1)

@@ -184,7 +184,7 @@ void ex_report_publisher(FILE *f, struct dlx_publisher *p, double seconds)
 {
     struct dlx_publisher_stats stats = {.size = sizeof stats};
 
-    ex_check(dlx_publisher_stats(p, &stats), "publisher statistics");
+    ex_check(dlx_publisher_get_stats(p, &stats), "publisher statistics");
     fprintf(f, "published=%" PRIu64 "\n", stats.published);
     fprintf(f, "published_bytes=%" PRIu64 "\n", stats.published_bytes);
     fprintf(f, "copied_bytes=%" PRIu64 "\n", stats.copied_bytes);
@@ -197,7 +197,7 @@ void ex_report_subscription(FILE *f, struct dlx_subscription *s, double seconds,
 {
     struct dlx_subscription_stats stats = {.size = sizeof stats};
 
-    ex_check(dlx_subscription_stats(s, &stats), "subscription statistics");
+    ex_check(dlx_subscription_get_stats(s, &stats), "subscription statistics");
     fprintf(f, "taken=%" PRIu64 "\n", stats.taken);
     fprintf(f, "lost=%" PRIu64 "\n", stats.lost);
     fprintf(f, "skipped=%" PRIu64 "\n", stats.skipped);

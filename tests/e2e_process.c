@@ -126,7 +126,7 @@ START_TEST(a_killed_subscriber_gives_its_memory_back)
     ok(dlx_publish(p, t, NULL)); /* at once: death is the kernel's word */
     for (int64_t i = 0; i < 100; i++)
         dlx_test_stream_publish(p, 64, i);
-    ok(dlx_publisher_stats(p, &stats));
+    ok(dlx_publisher_get_stats(p, &stats));
     ck_assert_uint_eq(stats.n_subscribers, 0);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
@@ -147,7 +147,7 @@ static void take_reliably(struct dlx_client *c, int ready)
         dlx_test_stream_check(m, 4, i);
         dlx_message_unref(m);
     }
-    ok(dlx_subscription_stats(s, &stats));
+    ok(dlx_subscription_get_stats(s, &stats));
     ck_assert_uint_eq(stats.lost + stats.skipped, 0);
     dlx_subscription_unref(s);
     dlx_client_unref(c);

@@ -22,7 +22,7 @@ START_TEST(a_tensor_arrives_without_a_copy)
         dlx_test_stream_check(m, 16, i * 100);
         dlx_message_unref(m);
     }
-    ok(dlx_publisher_stats(x.p, &stats));
+    ok(dlx_publisher_get_stats(x.p, &stats));
     ck_assert_uint_eq(stats.published, 1000);
     ck_assert_uint_eq(stats.copied_bytes, 0);
     ck_assert_uint_eq(stats.n_subscribers, 1);
@@ -187,7 +187,7 @@ START_TEST(latest_sees_the_newest_and_counts_the_rest)
     dlx_test_stream_check(m, 4, 500);
     ck_assert_uint_eq(dlx_message_gap(m), 499);
     dlx_message_unref(m);
-    ok(dlx_subscription_stats(x.s, &stats));
+    ok(dlx_subscription_get_stats(x.s, &stats));
     ck_assert_uint_eq(stats.taken + stats.skipped, 500);
     ck_assert_uint_eq(stats.lost, 0);
     dlx_test_pair_end(&x);
@@ -208,7 +208,7 @@ START_TEST(every_lost_message_is_counted)
         dlx_test_stream_check(m, 4, (int64_t)dlx_message_seq(m));
         dlx_message_unref(m);
     }
-    ok(dlx_subscription_stats(x.s, &stats));
+    ok(dlx_subscription_get_stats(x.s, &stats));
     ck_assert_uint_gt(stats.lost, 0);
     ck_assert_uint_eq(taken + gaps, 1000);
     ck_assert_uint_eq(stats.taken, taken);
@@ -405,9 +405,9 @@ START_TEST(frames_of_one_size_need_no_more_memory_after_a_while)
         ok(dlx_take(x.s, SECOND, &m));
         dlx_message_unref(m);
         if (i == 20)
-            ok(dlx_publisher_stats(x.p, &before));
+            ok(dlx_publisher_get_stats(x.p, &before));
     }
-    ok(dlx_publisher_stats(x.p, &after));
+    ok(dlx_publisher_get_stats(x.p, &after));
     ck_assert_uint_le(after.arena_bytes, before.arena_bytes);
     ck_assert_uint_le(after.arena_bytes, 8 * 100000 * 9); /* history 4, one filled, growth */
     dlx_test_pair_end(&x);

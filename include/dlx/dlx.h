@@ -242,7 +242,7 @@ struct dlx_publisher_stats {
 };
 
 /** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED. */
-DLX_API int dlx_publisher_stats(struct dlx_publisher *p, struct dlx_publisher_stats *stats);
+DLX_API int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats *stats);
 
 /* ---- subscription -------------------------------------------------------------------------- */
 
@@ -323,8 +323,8 @@ struct dlx_subscription_stats {
 };
 
 /** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED. */
-DLX_API int dlx_subscription_stats(struct dlx_subscription *s,
-                                   struct dlx_subscription_stats *stats);
+DLX_API int dlx_subscription_get_stats(struct dlx_subscription *s,
+                                       struct dlx_subscription_stats *stats);
 
 /* ---- message ------------------------------------------------------------------------------- */
 
@@ -446,7 +446,7 @@ DLX_API int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_in
                            void *userdata);
 
 /** Ask the daemon about itself. Errors as above. */
-DLX_API int dlx_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info);
+DLX_API int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info);
 
 #ifdef __cplusplus
 }
