@@ -152,10 +152,12 @@ static int handle_events(struct dlx_subscription *s, int timeout_ms)
         return errno == EINTR ? dlx__fail(DLX_E_INTERRUPTED, "interrupted by a signal")
                               : dlx__fail_errno("epoll_wait");
     for (int i = 0; i < n; i++) {
-        if (events[i].data.ptr)
-            on_bell(s, events[i].data.ptr);
-        else
+        if (!events[i].data.ptr)
             news = true;
+        else if (events[i].data.ptr == &s->nudge)
+            s->nudge = dlx__close(s->nudge); /* leaves the epoll by that */
+        else
+            on_bell(s, events[i].data.ptr);
     }
     if (news) /* last: it may free links that the events name */
         dlx__subscription_read_news(s);

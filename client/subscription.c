@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #define DEFAULT_HELD 16U
@@ -289,6 +290,7 @@ static void subscription_free(struct dlx_subscription *s)
     if (s->sock >= 0)
         shutdown(s->sock, SHUT_RDWR); /* a forked child may have inherited it */
     dlx__close(s->sock);
+    dlx__close(s->nudge);
     dlx__close(s->epoll);
     dlx_client_unref(s->client);
     free(s);
@@ -319,6 +321,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
                  : args.spin_ns > 0 ? (uint64_t)args.spin_ns
                                     : 0;
     s->sock = -1;
+    s->nudge = -1;
     memcpy(s->topic, topic, strlen(topic) + 1);
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
     r = s->epoll < 0 ? dlx__fail_errno("epoll_create1")
@@ -353,7 +356,18 @@ int dlx_subscription_fd(struct dlx_subscription *s)
         return dlx__fail(DLX_E_INVALID, "dlx_subscription_fd: subscription is NULL");
     if (dlx__forked(s->generation))
         return dlx__fail_forked();
-    s->fd_given = true;
+    if (!s->fd_given) {
+        /* No publisher was asked to ring yet, and there may be something already: the first poll says
+         * "look", and the EMPTY that follows is the one that arms. */
+        dlx_cleanup(dlx__closep) int nudge = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (nudge < 0)
+            return dlx__fail_errno("eventfd");
+        int r = epoll_add(s, nudge, &s->nudge);
+        if (r < 0)
+            return r;
+        s->nudge = dlx__steal_fd(&nudge);
+        s->fd_given = true;
+    }
     return s->epoll;
 }
 

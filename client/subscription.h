@@ -18,6 +18,7 @@ struct dlx_subscription {
     int sock;  /* news; -1 once the daemon is gone */
     int epoll; /* every bell, and sock */
     bool fd_given;
+    int nudge; /* makes the epoll readable once, when its fd is first given away; else -1 */
     struct dlx_inlet **inlets;
     uint32_t n_inlets;
     uint32_t inlets_room;

@@ -395,6 +395,28 @@ START_TEST(the_fd_is_readable_when_there_is_something)
 }
 END_TEST
 
+/* dlxctl echo slept for ever now and then: it asked for the fd after it had looked. */
+START_TEST(the_fd_is_readable_when_it_is_first_given)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    dlx_test_stream_publish(x.p, 4, 0); /* its arena is known from here on */
+    ok(dlx_take(x.s, 1000000000, &m));
+    dlx_message_unref(m);
+    ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
+    dlx_test_stream_publish(x.p, 4, 1);
+    struct pollfd pfd = {.fd = dlx_subscription_fd(x.s), .events = POLLIN};
+    ck_assert_int_eq(poll(&pfd, 1, 10000), 1);
+    ok(dlx_take(x.s, 0, &m));
+    dlx_test_stream_check(m, 4, 1);
+    dlx_message_unref(m);
+    ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
+    ck_assert_int_eq(dlx_subscription_fd(x.s), pfd.fd);
+    ck_assert_int_eq(poll(&pfd, 1, 0), 0);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 START_TEST(frames_of_one_size_need_no_more_memory_after_a_while)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -431,6 +453,7 @@ int main(void)
     tcase_add_test(tcase, a_full_publisher_names_who_holds);
     tcase_add_test(tcase, bad_arguments_are_refused_in_words);
     tcase_add_test(tcase, the_fd_is_readable_when_there_is_something);
+    tcase_add_test(tcase, the_fd_is_readable_when_it_is_first_given);
     tcase_add_test(tcase, frames_of_one_size_need_no_more_memory_after_a_while);
     suite_add_tcase(suite, tcase);
     return dlx_test_stream_run(suite);

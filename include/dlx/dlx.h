@@ -291,7 +291,9 @@ DLX_API struct dlx_subscription *dlx_subscription_unref(struct dlx_subscription 
  * after dlx_take() returned DLX_E_EMPTY or DLX_E_TIMEOUT: so take until EMPTY, then poll.
  *
  * From the first call of this function on, a dlx_take() that returns DLX_E_EMPTY asks its
- * publishers to ring (one system call for them a message).
+ * publishers to ring (one system call for them a message). It is readable when it is first given.
+ *
+ * Returns the fd; DLX_E_INVALID, DLX_E_FORKED, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
 DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
 
