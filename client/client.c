@@ -35,7 +35,7 @@ const char *dlx_version(void)
 
 /* ---- argument structs ---------------------------------------------------------------------- */
 
-int dlx__args_copy(void *dst, size_t dst_size, size_t min, const void *args)
+int dlx__args_convert(void *dst, size_t dst_size, size_t min, const void *args)
 {
     size_t size;
     memset(dst, 0, dst_size);

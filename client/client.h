@@ -14,6 +14,7 @@
 #include <dlx/dlx.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
 struct dlx_call; /* buffers of the calls: client/call.c */
 
@@ -34,7 +35,19 @@ struct dlx_client *dlx__client_ref(struct dlx_client *c);
 
 /* Copy an argument struct that a caller compiled with another version of the library. `args` may be NULL.
  * Returns 0 or DLX_E_INVALID: smaller than `min`, or bytes set that this library does not know. */
-int dlx__args_copy(void *dst, size_t dst_size, size_t min, const void *args);
+int dlx__args_convert(void *dst, size_t dst_size, size_t min, const void *args);
+static inline int dlx__args_copy(void *dst, size_t dst_size, size_t min, const void *args)
+{
+    size_t size;
+    if (dlx_likely(args != NULL)) {
+        memcpy(&size, args, sizeof size);
+        if (dlx_likely(size == dst_size)) { /* the same version */
+            memcpy(dst, args, dst_size);
+            return 0;
+        }
+    }
+    return dlx__args_convert(dst, dst_size, min, args);
+}
 
 /* The same for a struct that is filled for the caller. */
 int dlx__args_return(void *dst, size_t min, const void *src, size_t src_size);

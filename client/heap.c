@@ -19,31 +19,46 @@ struct dlx_arena {
     struct dlx_arena *next; /* ascending id */
     uint8_t *map;
     uint64_t size;
-    uint64_t free_bytes;
+    uint64_t free_bytes;  /* in extents */
     uint64_t empty_since; /* message number at which it was seen empty; UINT64_MAX: used since */
     uint32_t id;
-    uint32_t n_blocks; /* in use */
+    uint32_t n_blocks; /* with memory in it, spare ones included */
+    uint32_t n_spare;
     uint32_t n_extents;
     uint32_t extents_room;
     struct dlx_extent *extents; /* ascending offset, never adjacent */
 };
 
+/* Blocks that were given back and keep their memory, all of one size. */
+struct dlx_spare {
+    uint64_t size;
+    struct dlx_block *top; /* the one used last: the caches know it best */
+};
+
+#define N_SPARES 8U
+
 struct dlx_heap {
-    atomic_uint refs; /* the publisher, and each local tensor */
     uint64_t generation;
     struct dlx_arena *arenas;
     uint32_t n_arenas;
     uint64_t bytes;
     struct dlx_block *pool; /* block structs without memory */
+    struct dlx_spare spares[N_SPARES];
+    uint64_t n_local; /* exported, neither published nor seen coming back */
+
+    /* Local blocks whose deleter was called; `closed_stack` once the publisher has gone. */
     struct dlx_block *_Atomic returned;
+    /* After that: local blocks that are left. */
+    _Atomic uint64_t n_orphans;
 };
+
+static struct dlx_block closed_stack;
 
 int dlx__heap_new(struct dlx_heap **ret, uint64_t generation)
 {
     struct dlx_heap *heap = calloc(1, sizeof *heap);
     if (!heap)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a publisher's memory");
-    atomic_init(&heap->refs, 1);
     heap->generation = generation;
     *ret = heap;
     return 0;
@@ -72,19 +87,35 @@ static void free_arena(struct dlx_arena *arena)
     free(arena);
 }
 
-struct dlx_heap *dlx__heap_unref(struct dlx_heap *heap)
+static void heap_free(struct dlx_heap *heap)
 {
-    if (!heap || atomic_fetch_sub_explicit(&heap->refs, 1, memory_order_acq_rel) != 1)
-        return NULL;
-    free_blocks(atomic_load_explicit(&heap->returned, memory_order_relaxed));
     free_blocks(heap->pool);
+    for (uint32_t i = 0; i < N_SPARES; i++)
+        free_blocks(heap->spares[i].top);
     while (heap->arenas) {
         struct dlx_arena *arena = heap->arenas;
         heap->arenas = arena->next;
         free_arena(arena);
     }
     free(heap);
-    return NULL;
+}
+
+void dlx__heap_close(struct dlx_heap *heap)
+{
+    if (!heap)
+        return;
+    for (;;) {
+        dlx__heap_collect(heap);
+        if (heap->n_local == 0)
+            break;
+        struct dlx_block *empty = NULL;
+        atomic_store_explicit(&heap->n_orphans, heap->n_local, memory_order_relaxed);
+        /* From here on the last of them frees the heap. */
+        if (atomic_compare_exchange_strong_explicit(&heap->returned, &empty, &closed_stack,
+                                                    memory_order_acq_rel, memory_order_relaxed))
+            return;
+    }
+    heap_free(heap);
 }
 
 /* ---- extents ------------------------------------------------------------------------------- */
@@ -186,16 +217,48 @@ static struct dlx_arena *best_fit(struct dlx_heap *heap, uint64_t size, uint32_t
     return best;
 }
 
-int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
+/* ---- spares -------------------------------------------------------------------------------- */
+
+static struct dlx_spare *spare_of(struct dlx_heap *heap, uint64_t size)
 {
-    uint64_t rounded;
+    uint64_t units = size / DLX_SHM_ALIGN;
+    return &heap->spares[(units ^ (units >> 8) ^ (units >> 16)) % N_SPARES];
+}
+
+static void give_up_spares(struct dlx_heap *heap, struct dlx_spare *spare)
+{
+    while (spare->top) {
+        struct dlx_block *block = spare->top;
+        spare->top = block->next;
+        give_extent(block->arena, block->offset, block->size);
+        block->arena->n_blocks--;
+        block->arena->n_spare--;
+        block->arena = NULL;
+        block->next = heap->pool;
+        heap->pool = block;
+    }
+}
+
+static bool give_up_all_spares(struct dlx_heap *heap)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < N_SPARES; i++) {
+        any |= heap->spares[i].top != NULL;
+        give_up_spares(heap, &heap->spares[i]);
+    }
+    return any;
+}
+
+/* ---- take and give ------------------------------------------------------------------------- */
+
+static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
+{
     uint32_t i = 0;
     struct dlx_arena *arena = NULL;
-    dlx__heap_collect(heap);
-    if (!dlx__align_up(size, DLX_SHM_ALIGN, &rounded))
-        return DLX_E_FULL;
-    if (rounded > 0) {
-        arena = best_fit(heap, rounded, &i);
+    if (size > 0) {
+        arena = best_fit(heap, size, &i);
+        if (!arena && give_up_all_spares(heap))
+            arena = best_fit(heap, size, &i);
         if (!arena)
             return DLX_E_FULL;
         /* n blocks leave at most n + 1 extents between them: with room for those, giving a block
@@ -209,28 +272,59 @@ int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     struct dlx_extent *extent = &arena->extents[i];
     (*ret)->arena = arena;
     (*ret)->offset = extent->offset;
-    (*ret)->size = rounded;
-    extent->offset += rounded;
-    extent->size -= rounded;
+    (*ret)->size = size;
+    extent->offset += size;
+    extent->size -= size;
     if (extent->size == 0)
         remove_extent(arena, i);
-    arena->free_bytes -= rounded;
+    arena->free_bytes -= size;
     arena->n_blocks++;
     arena->empty_since = UINT64_MAX;
     return 0;
+}
+
+int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
+{
+    uint64_t rounded;
+    dlx__heap_collect(heap);
+    if (!dlx__align_up(size, DLX_SHM_ALIGN, &rounded))
+        return DLX_E_FULL;
+    struct dlx_spare *spare = spare_of(heap, rounded);
+    struct dlx_block *block = spare->top;
+    if (dlx_unlikely(!block || block->size != rounded))
+        return carve(heap, rounded, ret);
+    spare->top = block->next;
+    block->next = NULL;
+    block->arena->n_spare--;
+    block->arena->empty_since = UINT64_MAX;
+    *ret = block;
+    return 0;
+}
+
+bool dlx__heap_has(const struct dlx_heap *heap, uint64_t size)
+{
+    uint64_t rounded;
+    if (!dlx__align_up(size, DLX_SHM_ALIGN, &rounded))
+        return false;
+    const struct dlx_spare *spare = spare_of((struct dlx_heap *)(uintptr_t)heap, rounded);
+    return spare->top && spare->top->size == rounded;
 }
 
 void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
 {
     if (!block)
         return;
-    if (block->arena) {
-        give_extent(block->arena, block->offset, block->size);
-        block->arena->n_blocks--;
+    if (!block->arena) {
+        block->next = heap->pool;
+        heap->pool = block;
+        return;
     }
-    block->arena = NULL;
-    block->next = heap->pool;
-    heap->pool = block;
+    struct dlx_spare *spare = spare_of(heap, block->size);
+    if (dlx_unlikely(spare->top && spare->top->size != block->size))
+        give_up_spares(heap, spare);
+    block->next = spare->top;
+    spare->top = block;
+    block->arena->n_spare++;
 }
 
 void dlx__heap_collect(struct dlx_heap *heap)
@@ -240,6 +334,7 @@ void dlx__heap_collect(struct dlx_heap *heap)
     struct dlx_block *block = atomic_exchange_explicit(&heap->returned, NULL, memory_order_acquire);
     while (block) {
         struct dlx_block *next = block->next;
+        heap->n_local--;
         dlx__heap_give(heap, block);
         block = next;
     }
@@ -264,19 +359,25 @@ static void delete_local(DLManagedTensorVersioned *tensor)
     struct dlx_heap *heap = block->heap;
     if (dlx__forked(heap->generation))
         return; /* the memory is the parent's */
-    struct dlx_block *top = atomic_load_explicit(&heap->returned, memory_order_relaxed);
+    struct dlx_block *top = atomic_load_explicit(&heap->returned, memory_order_acquire);
     do {
+        if (dlx_unlikely(top == &closed_stack)) {
+            free_block(block);
+            if (atomic_fetch_sub_explicit(&heap->n_orphans, 1, memory_order_acq_rel) == 1)
+                heap_free(heap);
+            return;
+        }
         block->next = top;
     } while (!atomic_compare_exchange_weak_explicit(&heap->returned, &top, block,
-                                                    memory_order_release, memory_order_relaxed));
-    dlx__heap_unref(heap);
+                                                    memory_order_release, memory_order_acquire));
 }
 
-int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, const int64_t *shape)
+int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, const int64_t *shape,
+                      uint64_t payload_size)
 {
     uint32_t n = (uint32_t)ndim;
     if (n > block->dims_room) {
-        int64_t *dims = malloc(2 * (size_t)n * sizeof *dims);
+        int64_t *dims = malloc(4 * (size_t)n * sizeof *dims);
         if (!dims)
             return dlx__fail(DLX_E_NO_MEMORY, "shape of %d dimensions", ndim);
         if (block->dims != block->inline_dims)
@@ -284,9 +385,14 @@ int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, c
         block->dims = dims;
         block->dims_room = n;
     }
-    if (n > 0)
-        memcpy(block->dims, shape, n * sizeof *shape);
+    for (uint32_t i = 0; i < n; i++)
+        block->dims[i] = shape[i];
     dlx__tensor_row_major(ndim, block->dims, block->dims + n);
+    for (uint32_t i = 0; i < 2 * n; i++)
+        block->dims[2 * n + i] = block->dims[i];
+    block->ndim = ndim;
+    block->dtype = dtype;
+    block->payload_size = payload_size;
     block->tensor = (DLManagedTensorVersioned){
         .version = {DLPACK_MAJOR_VERSION, 0},
         .manager_ctx = block,
@@ -298,8 +404,24 @@ int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, c
                       .shape = block->dims,
                       .strides = block->dims + n},
     };
-    atomic_fetch_add_explicit(&block->heap->refs, 1, memory_order_relaxed);
+    block->heap->n_local++;
     return 0;
+}
+
+bool dlx__block_is_unchanged(const struct dlx_block *block, bool padded)
+{
+    const DLTensor *t = &block->tensor.dl_tensor;
+    uint32_t n = (uint32_t)block->ndim;
+    if (padded || t->data != dlx__block_data(block) || t->byte_offset != 0 ||
+        t->ndim != block->ndim || t->shape != block->dims || t->strides != block->dims + n ||
+        t->dtype.code != block->dtype.code || t->dtype.bits != block->dtype.bits ||
+        t->dtype.lanes != block->dtype.lanes || t->device.device_type != kDLCPU ||
+        t->device.device_id != 0)
+        return false;
+    int64_t differs = 0;
+    for (uint32_t i = 0; i < 2 * n; i++)
+        differs |= block->dims[i] ^ block->dims[2 * n + i];
+    return differs == 0;
 }
 
 struct dlx_block *dlx__block_of(const struct dlx_heap *heap, const DLManagedTensorVersioned *tensor)
@@ -312,8 +434,7 @@ struct dlx_block *dlx__block_of(const struct dlx_heap *heap, const DLManagedTens
 
 void dlx__block_published(struct dlx_block *block)
 {
-    /* Not the last: the publisher is publishing. */
-    atomic_fetch_sub_explicit(&block->heap->refs, 1, memory_order_relaxed);
+    block->heap->n_local--;
 }
 
 /* ---- arenas -------------------------------------------------------------------------------- */
@@ -356,12 +477,13 @@ uint32_t dlx__heap_drop_idle(struct dlx_heap *heap, uint64_t now, uint64_t since
 {
     for (struct dlx_arena **at = &heap->arenas; *at; at = &(*at)->next) {
         struct dlx_arena *arena = *at;
-        if (arena->n_blocks > 0)
+        if (arena->n_blocks > arena->n_spare)
             continue;
         if (arena->empty_since == UINT64_MAX) {
             arena->empty_since = now;
         } else if (arena->empty_since < since && heap->n_arenas > 1) {
             uint32_t id = arena->id;
+            (void)give_up_all_spares(heap);
             *at = arena->next;
             heap->n_arenas--;
             heap->bytes -= arena->size;

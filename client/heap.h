@@ -4,8 +4,9 @@
 
 /*
  * A publisher's payload memory: arenas, and blocks inside them. A block is either LOCAL (a tensor that
- * the caller has from dlx_alloc()) or in a slot. Blocks of local tensors come back from any thread,
- * over a lock-free stack; everything else is the publisher's thread's.
+ * the caller has from dlx_alloc()), or in a slot, or spare: given back, and kept whole because the next
+ * message is probably of the same size. Blocks of local tensors come back from any thread, over a
+ * lock-free stack; everything else is the publisher's thread's, and needs no atomic operation.
  *
  * The heap outlives its publisher as long as a local tensor does.
  */
@@ -25,22 +26,31 @@ struct dlx_block {
     struct dlx_block *next;  /* in a pool, in the stack of returned blocks, or in its slot */
     uint64_t offset;         /* in the arena, a multiple of DLX_SHM_ALIGN */
     uint64_t size;           /* usable bytes */
-    uint32_t dims_room;      /* of `dims` */
-    int64_t *dims;           /* shape and strides of `tensor`: inline_dims unless there are many */
-    int64_t inline_dims[2 * DLX_SHM_NDIM_INLINE];
+    uint64_t payload_size;   /* bytes of the tensor that was exported */
+    DLDataType dtype;        /* likewise */
+    int32_t ndim;            /* likewise */
+    uint32_t dims_room;      /* dimensions that `dims` has room for */
+    int64_t
+        *dims; /* shape and strides of `tensor`, and the same again as they were made: inline_dims
+                    * unless there are many */
+    int64_t inline_dims[4 * DLX_SHM_NDIM_INLINE];
 };
 
 /* Returns 0; DLX_E_NO_MEMORY. */
 int dlx__heap_new(struct dlx_heap **ret, uint64_t generation);
 
-/* The publisher is gone: what is local stays. NULL is fine. */
-struct dlx_heap *dlx__heap_unref(struct dlx_heap *heap);
+/* The publisher is gone, all its slots were given back: what is local stays, and the heap goes with the
+ * last of it. NULL is fine. */
+void dlx__heap_close(struct dlx_heap *heap);
 
 /*
  * A block of `size` bytes from the arenas that are there. Returns 0; DLX_E_FULL (none fits),
  * DLX_E_NO_MEMORY.
  */
 int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret);
+
+/* Is there a block of exactly that size, given back? */
+bool dlx__heap_has(const struct dlx_heap *heap, uint64_t size);
 
 /* Give a block back, on the publisher's thread. NULL is fine. */
 void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block);
@@ -68,16 +78,19 @@ void *dlx__block_data(const struct dlx_block *block);        /* NULL for a block
 
 /*
  * Make the block a local tensor: its deleter gives it back. Fills dtype, shape and row-major strides.
- * Returns 0; DLX_E_NO_MEMORY.
+ * `payload_size` is what dlx__tensor_size() says of them. Returns 0; DLX_E_NO_MEMORY.
  */
-int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim,
-                      const int64_t *shape);
+int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, const int64_t *shape,
+                      uint64_t payload_size);
+
+/* Is the local tensor as it was exported, so that its payload has the size known then, row-major? */
+bool dlx__block_is_unchanged(const struct dlx_block *block, bool padded);
 
 /* The block of a tensor that dlx__block_export() of this heap made, else NULL. */
 struct dlx_block *dlx__block_of(const struct dlx_heap *heap,
                                 const DLManagedTensorVersioned *tensor);
 
-/* The local tensor was published: the heap no longer waits for its deleter. */
+/* The local tensor was published: its deleter will not be called. */
 void dlx__block_published(struct dlx_block *block);
 
 #endif

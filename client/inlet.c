@@ -20,7 +20,7 @@ int dlx__inlet_new(struct dlx_inlet **ret, uint64_t generation, uint64_t id, uin
     struct dlx_inlet *inlet = calloc(1, sizeof *inlet);
     if (!inlet)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a link");
-    atomic_init(&inlet->refs, 1);
+    atomic_init(&inlet->refs, DLX_INLET_ALIVE);
     inlet->generation = generation;
     inlet->id = id;
     inlet->publisher = publisher;
@@ -42,16 +42,10 @@ int dlx__inlet_new(struct dlx_inlet **ret, uint64_t generation, uint64_t id, uin
     return r;
 }
 
-struct dlx_inlet *dlx__inlet_ref(struct dlx_inlet *inlet)
+static void put(struct dlx_inlet *inlet, uint64_t n)
 {
-    atomic_fetch_add_explicit(&inlet->refs, 1, memory_order_relaxed);
-    return inlet;
-}
-
-struct dlx_inlet *dlx__inlet_unref(struct dlx_inlet *inlet)
-{
-    if (!inlet || atomic_fetch_sub_explicit(&inlet->refs, 1, memory_order_acq_rel) != 1)
-        return NULL;
+    if (dlx_likely(atomic_fetch_sub_explicit(&inlet->refs, n, memory_order_acq_rel) != n))
+        return;
     for (uint32_t i = 0; inlet->messages && i < inlet->max_held; i++)
         dlx__message_free(inlet->messages[i]);
     free(inlet->messages);
@@ -64,6 +58,17 @@ struct dlx_inlet *dlx__inlet_unref(struct dlx_inlet *inlet)
     dlx__region_unmap(inlet->control, inlet->control_size);
     dlx__region_unmap(inlet->page, inlet->page_size);
     free(inlet);
+}
+
+void dlx__inlet_released(struct dlx_inlet *inlet)
+{
+    put(inlet, 1);
+}
+
+struct dlx_inlet *dlx__inlet_unref(struct dlx_inlet *inlet)
+{
+    if (inlet)
+        put(inlet, DLX_INLET_ALIVE - inlet->n_given);
     return NULL;
 }
 

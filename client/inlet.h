@@ -21,13 +21,18 @@ struct dlx_inlet_arena {
     uint64_t dropped_after; /* 0: in use; else the cursor when the publisher dropped it, plus 1 */
 };
 
+#define DLX_INLET_ALIVE (UINT64_C(1) << 62)
+
 enum dlx_inlet_state {
     DLX_INLET_OFFERED, /* its page is mapped; waiting for LinkOpen */
     DLX_INLET_OPEN,
 };
 
 struct dlx_inlet {
-    atomic_uint refs; /* the subscription, and each message */
+    /* DLX_INLET_ALIVE less the messages released; once the subscription has left, the messages that
+     * are still out. So taking a message costs no atomic operation. */
+    _Atomic uint64_t refs;
+    uint64_t n_given; /* messages handed out */
     uint64_t generation;
     enum dlx_inlet_state state;
     struct dlx_take core;
@@ -63,9 +68,11 @@ int dlx__inlet_new(struct dlx_inlet **ret, uint64_t generation, uint64_t id, uin
 int dlx__inlet_open(struct dlx_inlet *inlet, int take_control_fd, int take_bell,
                     uint64_t control_size, uint32_t n_slots, bool latest, bool reliable);
 
-struct dlx_inlet *dlx__inlet_ref(struct dlx_inlet *inlet);
-/* NULL is fine. Any thread. */
+/* The subscription lets go of it: it goes with its last message. NULL is fine. */
 struct dlx_inlet *dlx__inlet_unref(struct dlx_inlet *inlet);
+
+/* A message that was handed out has been released. Any thread. */
+void dlx__inlet_released(struct dlx_inlet *inlet);
 
 /* The subscription takes no more from it. */
 void dlx__inlet_close(struct dlx_inlet *inlet);

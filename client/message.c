@@ -22,22 +22,23 @@ struct export
 };
 
 struct dlx_message {
-    atomic_uint refs; /* the message, and each tensor of it */
+    atomic_uint refs; /* the message, and each tensor of it; and FIRST_USED */
     uint32_t n_tensors;
     struct dlx_inlet *inlet;
     uint64_t seq;
     uint64_t gap;
     uint64_t time_ns;
     uint32_t hold;
-    atomic_bool first_used; /* `first` is handed out */
-    DLTensor *tensors;      /* [n_tensors]: &inline_tensor, or in `table` */
-    uint64_t *flags;        /* [n_tensors]: of the managed tensors */
-    void *table;            /* what a manifest needs; NULL for one tensor in its slot */
-    struct export first;    /* saves an allocation for the first tensor */
+    DLTensor *tensors;   /* [n_tensors]: &inline_tensor, or in `table` */
+    uint64_t *flags;     /* [n_tensors]: of the managed tensors */
+    void *table;         /* what a manifest needs; NULL for one tensor in its slot */
+    struct export first; /* saves an allocation for the first tensor, unless FIRST_USED */
     uint64_t inline_flags;
     DLTensor inline_tensor;
     int64_t dims[2 * DLX_SHM_NDIM_INLINE];
 };
+
+#define FIRST_USED (1U << 31)
 
 void dlx__message_free(struct dlx_message *m)
 {
@@ -189,7 +190,6 @@ int dlx__message_build(struct dlx_inlet *inlet, const struct dlx_taken *taken,
     m->seq = taken->n;
     m->gap = taken->gap;
     m->time_ns = taken->time_ns;
-    atomic_store_explicit(&m->first_used, false, memory_order_relaxed);
     int r = taken->flags & DLX_SHM_SLOT_MANIFEST ? build_from_manifest(inlet, taken, m)
                                                  : build_from_slot(inlet, taken, m);
     if (dlx_unlikely(r < 0))
@@ -198,7 +198,7 @@ int dlx__message_build(struct dlx_inlet *inlet, const struct dlx_taken *taken,
         inlet->taken_bytes += taken->record.size;
     dlx_store64_relaxed(&inlet->page->taken_bytes, inlet->taken_bytes);
     atomic_store_explicit(&m->refs, 1, memory_order_relaxed);
-    dlx__inlet_ref(inlet);
+    inlet->n_given++;
     *ret = m;
     return 0;
 }
@@ -220,12 +220,12 @@ struct dlx_message *dlx_message_unref(struct dlx_message *m)
     if (dlx__forked(inlet->generation))
         return NULL; /* the parent's to release */
     /* Who sees 1 is alone: nobody else can add a reference. */
-    if (atomic_load_explicit(&m->refs, memory_order_acquire) != 1 &&
-        atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1)
+    if ((atomic_load_explicit(&m->refs, memory_order_acquire) & ~FIRST_USED) != 1 &&
+        (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) & ~FIRST_USED) != 1)
         return NULL;
     /* From here on the message may be taken anew by another thread. */
     dlx__take_release(&inlet->core, m->hold);
-    dlx__inlet_unref(inlet);
+    dlx__inlet_released(inlet);
     return NULL;
 }
 
@@ -262,13 +262,19 @@ static int new_export(struct dlx_message *m, uint32_t i, struct export **ret)
     if (dlx_unlikely(i >= m->n_tensors))
         return dlx__fail(DLX_E_INVALID, "tensor %u of a message of %u", i, m->n_tensors);
     struct export *e = &m->first;
-    if (atomic_load_explicit(&m->first_used, memory_order_relaxed) ||
-        atomic_exchange_explicit(&m->first_used, true, memory_order_relaxed)) {
+    unsigned refs = 1;
+    /* The one reference is the caller's, as a rule: `first` and the count are taken in one step. */
+    while (dlx_unlikely(!atomic_compare_exchange_weak_explicit(
+        &m->refs, &refs, (refs + 1) | FIRST_USED, memory_order_relaxed, memory_order_relaxed)))
+        if (refs & FIRST_USED)
+            break;
+    if (dlx_unlikely(refs & FIRST_USED)) {
         e = malloc(sizeof *e);
         if (!e)
             return dlx__fail(DLX_E_NO_MEMORY, "state of a tensor");
+        dlx_message_ref(m);
     }
-    e->message = dlx_message_ref(m);
+    e->message = m;
     *ret = e;
     return 0;
 }

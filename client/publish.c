@@ -28,7 +28,7 @@ int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
         r = dlx__publisher_block(p, size, &block);
     if (r < 0)
         return r;
-    r = dlx__block_export(block, spec.dtype, spec.ndim, spec.shape);
+    r = dlx__block_export(block, spec.dtype, spec.ndim, spec.shape, size);
     if (r < 0) {
         dlx__heap_give(p->heap, block);
         return r;
@@ -60,10 +60,16 @@ static bool overlaps(const DLTensor *t)
 /* Can this tensor be read where it lies, in its own block? The user may have changed the shape, the strides
  * or the start of what dlx_alloc() gave. */
 static bool fits_block(const struct dlx_block *block, const DLTensor *t, bool padded,
-                       uint64_t *ret_offset, uint64_t *ret_size)
+                       uint64_t *ret_offset, uint64_t *ret_size, bool *ret_row_major)
 {
+    if (dlx_likely(dlx__block_is_unchanged(block, padded))) {
+        *ret_offset = block->offset;
+        *ret_size = block->payload_size;
+        *ret_row_major = true;
+        return true;
+    }
     const uint8_t *base = dlx__block_data(block);
-    bool row_major = dlx__tensor_is_row_major(t->ndim, t->shape, t->strides);
+    bool row_major = *ret_row_major = dlx__tensor_is_row_major(t->ndim, t->shape, t->strides);
     uint64_t start, end;
     if (t->device.device_type != kDLCPU || t->device.device_id != 0)
         return false;
@@ -132,13 +138,14 @@ static int make_parcel(struct dlx_publisher *p, const DLTensor *t, struct dlx_bl
                        bool padded, bool strict, struct parcel *parcel)
 {
     uint64_t offset = 0, size = 0;
+    bool row_major;
     int r = 0;
     parcel->record.flags = padded ? DLX_SHM_RECORD_PADDED : 0;
-    if (own && fits_block(own, t, padded, &offset, &size)) {
+    if (own && fits_block(own, t, padded, &offset, &size, &row_major)) {
         parcel->block = own;
         parcel->record.offset = offset;
         parcel->record.size = size;
-        if (dlx__tensor_is_row_major(t->ndim, t->shape, t->strides))
+        if (row_major)
             parcel->record.flags |= DLX_SHM_RECORD_ROW_MAJOR;
     } else if (strict) {
         return dlx__fail(DLX_E_WOULD_COPY,
@@ -246,8 +253,7 @@ static int publish(struct dlx_publisher *p, const DLTensor *t, struct dlx_block 
     parcel.block->next = parcel.manifest;
     p->slot_blocks[slot] = parcel.block;
     uint64_t seq = dlx__pub_commit(&p->core, slot);
-    if (p->made_room) /* while the message is on its way */
-        dlx__pub_reclaim(&p->core, 1);
+    dlx__publisher_look_ahead(p);
     bool copied = parcel.block != own;
     count(p, parcel.record.size, parcel.copied_bytes, copied);
     if (parcel.block == own)

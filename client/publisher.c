@@ -13,6 +13,12 @@
  * messages make room first. */
 #define FREE_GROWTH (UINT64_C(1) << 20)
 
+/* But there may be some blocks more than the history and the one being filled: looking at the hold words of
+ * the readers disturbs them, so it is done once in a few messages. So many bytes of them, at least 2 blocks
+ * unless they are large, at most 4. */
+#define EXTRA_BYTES     (UINT64_C(8) << 20)
+#define EXTRA_BLOCK_MAX (UINT64_C(64) << 20)
+
 static int check_args(const char *topic, struct dlx_publisher_args *args)
 {
     int r = dlx__topic_check(topic);
@@ -73,7 +79,7 @@ static void publisher_free(struct dlx_publisher *p)
         dlx__outlet_env.slot_freed(p, i);
     dlx__pub_deinit(&p->core);
     free(p->slot_blocks);
-    dlx__heap_unref(p->heap);
+    dlx__heap_close(p->heap);
     dlx__region_unmap(p->membership, p->membership_size);
     dlx__region_unmap(p->control, p->control_size);
     dlx__close(p->link_sock);
@@ -195,27 +201,45 @@ static int make_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **
     }
 }
 
+static bool may_grow_freely(const struct dlx_publisher *p, uint64_t size)
+{
+    uint64_t bytes = dlx__heap_bytes(p->heap), after, most;
+    uint64_t extra =
+        size > EXTRA_BLOCK_MAX ? 0 : DLX_MIN(DLX_MAX(EXTRA_BYTES / DLX_MAX(size, 1U), 2U), 4U);
+    uint64_t blocks = p->core.history + 1 + extra;
+    if (__builtin_add_overflow(bytes, size, &after))
+        return false;
+    return after <= FREE_GROWTH || (!__builtin_mul_overflow(blocks, size, &most) && after <= most);
+}
+
+void dlx__publisher_look_ahead(struct dlx_publisher *p)
+{
+    if (dlx_likely(p->room_size == 0) || dlx__heap_has(p->heap, p->room_size))
+        return;
+    (void)dlx__pub_reclaim(&p->core, UINT32_MAX);
+}
+
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
 {
     drop_idle_arenas(p);
     int r = dlx__heap_take(p->heap, size, ret);
     if (dlx_likely(r != DLX_E_FULL))
         return r;
-    bool large = dlx__heap_bytes(p->heap) >= FREE_GROWTH || size >= FREE_GROWTH;
-    if (large) {
-        p->made_room = true;
+    bool free_growth = may_grow_freely(p, size);
+    if (!free_growth) {
+        p->room_size = size;
         r = make_room(p, size, ret);
         if (r != DLX_E_FULL)
             return r;
     }
-    p->made_room = false;
+    p->room_size = 0;
     int grown = grow(p, size);
     if (grown == 0)
         return dlx__heap_take(p->heap, size, ret);
     /* No memory, or no daemon: the stream goes on with what there is, if that is enough. */
     char why[DLX_ERROR_TEXT_SIZE];
     memcpy(why, dlx__error_message(), sizeof why);
-    r = large ? DLX_E_FULL : make_room(p, size, ret);
+    r = free_growth ? make_room(p, size, ret) : DLX_E_FULL;
     if (r != DLX_E_FULL)
         return r;
     return dlx__fail(grown, "topic %s: %" PRIu64 " bytes of shared memory: %s", p->topic, size,

@@ -32,7 +32,8 @@ struct dlx_publisher {
     uint64_t membership_size;
     int link_sock;            /* -1 once the daemon is gone */
     uint64_t next_idle_check; /* message number */
-    bool made_room; /* the last block needed an old message to go: the next one will, too */
+    uint64_t
+        room_size; /* not 0: the last block, of this size, needed an old message to go; the next one will, too */
     struct dlx_publisher_stats stats;
 };
 
@@ -56,5 +57,8 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code);
  * arena. Errors as of dlx_alloc().
  */
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret);
+
+/* Make room for the next message while this one is on its way, if room is short. */
+void dlx__publisher_look_ahead(struct dlx_publisher *p);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+_Thread_local bool dlx__error_is_set;
 static _Thread_local char message[DLX_ERROR_TEXT_SIZE];
 
 const char *dlx__error_text(int code)
@@ -79,6 +80,7 @@ static void append(const char *text)
 int dlx__fail(int code, const char *fmt, ...)
 {
     va_list ap;
+    dlx__error_is_set = true;
     va_start(ap, fmt);
     (void)vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
@@ -90,6 +92,7 @@ int dlx__fail_errno(const char *fmt, ...)
     int err = errno;
     char reason[96];
     va_list ap;
+    dlx__error_is_set = true;
     va_start(ap, fmt);
     (void)vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
@@ -100,8 +103,9 @@ int dlx__fail_errno(const char *fmt, ...)
 int dlx__fail_prefix(int code, const char *fmt, ...)
 {
     char old[DLX_ERROR_TEXT_SIZE];
-    memcpy(old, message, sizeof old);
+    memcpy(old, dlx__error_message(), sizeof old);
     va_list ap;
+    dlx__error_is_set = true;
     va_start(ap, fmt);
     (void)vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
@@ -111,10 +115,7 @@ int dlx__fail_prefix(int code, const char *fmt, ...)
 
 const char *dlx__error_message(void)
 {
+    if (!dlx__error_is_set)
+        message[0] = '\0';
     return message;
-}
-
-void dlx__error_clear(void)
-{
-    message[0] = '\0';
 }

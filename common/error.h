@@ -31,7 +31,14 @@ int dlx__fail_prefix(int code, const char *fmt, ...) dlx_printf(2, 3);
 /* The thread's message, "" when there is none. */
 const char *dlx__error_message(void);
 
+/* Is there a message? A word of its own, at a fixed place of the thread (one byte of the static TLS that
+ * libraries share), so that clearing costs one store and no call. */
+extern _Thread_local bool dlx__error_is_set __attribute__((tls_model("initial-exec")));
+
 /* Forget the thread's message: at the entry of public functions that can fail. */
-void dlx__error_clear(void);
+static inline void dlx__error_clear(void)
+{
+    dlx__error_is_set = false;
+}
 
 #endif

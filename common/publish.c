@@ -195,6 +195,9 @@ static uint64_t retirable_to(const struct dlx_pub *pub, uint64_t passed)
 
 static void retire(struct dlx_pub *pub, uint64_t to, uint32_t max_retire)
 {
+    /* Readers had these lines last: ask for all of them at once, as each store below waits for its own. */
+    for (uint64_t n = pub->oldest; n <= to && n - pub->oldest < max_retire; n++)
+        dlx__prefetch_write(&pub->slots[pub->slot_of[n & pub->ring_mask]]);
     while (pub->oldest <= to && max_retire-- > 0) {
         uint64_t n = pub->oldest++;
         uint32_t slot = pub->slot_of[n & pub->ring_mask];
@@ -313,8 +316,8 @@ uint64_t dlx__pub_commit(struct dlx_pub *pub, uint32_t slot)
         dlx__pub_reclaim(pub, reclaim_batch(pub));
     if (pub->n_free > 0) {
         struct dlx_shm_slot *next = &pub->slots[pub->free[pub->free_first]];
-        __builtin_prefetch(next, 1);
-        __builtin_prefetch(next->shape, 1);
+        dlx__prefetch_write(next);
+        dlx__prefetch_write(next->shape);
     }
     return n;
 }

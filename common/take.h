@@ -80,6 +80,7 @@ void dlx__take_release(struct dlx_take *take, uint32_t hold);
 /* Is there something that dlx__take_next() would not call EMPTY? One load: for busy waiting. */
 static inline bool dlx__take_pending(struct dlx_take *take)
 {
+    dlx__prefetch_write(&take->page->hold[take->next_hold]);
     dlx_atomic_u64 *head = (dlx_atomic_u64 *)(uintptr_t)&take->control->head;
     return dlx_load64_relaxed(head) != take->cursor;
 }

@@ -62,15 +62,14 @@ int dlx__tensor_size(DLDataType dtype, bool padded, int32_t ndim, const int64_t 
     if (r < 0)
         return r;
     uint64_t n = 1;
-    bool overflow = false;
-    if (!has_elements(ndim, shape)) {
-        *ret_size = 0;
-        return 0;
-    }
+    bool fits = true;
     for (int32_t i = 0; i < ndim; i++)
-        overflow |= __builtin_mul_overflow(n, (uint64_t)shape[i], &n);
-    if (overflow || !bytes_of(n, element_bits(dtype, padded), ret_size))
+        fits &= !__builtin_mul_overflow(n, (uint64_t)shape[i], &n);
+    if (dlx_likely(fits && bytes_of(n, element_bits(dtype, padded), ret_size)))
+        return 0;
+    if (has_elements(ndim, shape))
         return dlx__fail(DLX_E_SHAPE, "a tensor of this shape has more than 2^63-1 bytes");
+    *ret_size = 0; /* a 0 came after an overflow */
     return 0;
 }
 

@@ -96,6 +96,17 @@ static inline int dlx__deadline_ms(uint64_t deadline, uint64_t now)
     return ms > 3600000 ? 3600000 : (int)ms;
 }
 
+/* Ask for a cache line that is about to be written, so that the store finds it here. A hint: changes nothing,
+ * on any address. */
+static inline void dlx__prefetch_write(const void *line)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line)); /* a no-op where it is unknown */
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
 static inline void dlx__cpu_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
