@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/publish.h"
+#include "common/brief.h"
 #include "common/error.h"
 #include <assert.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@ int dlx__pub_init(struct dlx_pub *pub, struct dlx_shm_control *control, uint32_t
                   uint32_t history, bool gating, const struct dlx_shm_membership *membership,
                   const struct dlx_pub_env *env, void *userdata)
 {
-    assert(n_slots > history && n_slots <= DLX_SHM_SLOTS_MAX);
+    assert(history > 0 && n_slots > history && n_slots <= DLX_SHM_SLOTS_MAX);
     uint32_t ring_size = dlx_shm_ring_size(n_slots);
     *pub = (struct dlx_pub){
         .control = control,
@@ -291,6 +292,14 @@ void dlx__pub_set_blocked(struct dlx_pub *pub, bool blocked)
 
 /* ---- publish ------------------------------------------------------------------------------- */
 
+static void store_brief(struct dlx_pub *pub, uint32_t slot, uint64_t n)
+{
+    struct dlx_brief brief = dlx__brief_pack(&pub->slots[slot], slot, n);
+    /* Release: whoever sees one of these also sees word 0, so it knows that they are being written. */
+    for (uint32_t i = 0; i < DLX_SHM_BRIEF_WORDS; i++)
+        dlx_store64_release(&pub->control->brief[i], brief.words[i]);
+}
+
 uint64_t dlx__pub_commit(struct dlx_pub *pub, uint32_t slot)
 {
     assert(pub->n_free > 0 && pub->free[pub->free_first] == slot);
@@ -304,8 +313,8 @@ uint64_t dlx__pub_commit(struct dlx_pub *pub, uint32_t slot)
      * hold depends on this store's place in the total order. */
     dlx_store64_release(&pub->slots[slot].gen, n);
     dlx_store32_relaxed(&pub->ring[at], slot);
-    dlx_store32_relaxed(&pub->control->newest_slot, slot);
-    dlx_store64_sc(&pub->control->head, n); /* publishes gen and the ring entry */
+    store_brief(pub, slot, n);
+    dlx_store64_sc(&pub->control->head, n); /* publishes gen, the ring entry and the brief */
 
     dlx__pub_read_membership(pub);
     ring_sleepers(pub);

@@ -15,7 +15,7 @@
  * Control block          writer: publisher            readers: its subscribers, daemon
  *
  *        0  +--------------------------------------+
- *           | head, newest_slot                    |  each message
+ *           | head, brief of the newest message    |  each message
  *       64  | moved, state                         |  rarely
  *      128  | blocked                              |  when a publisher waits
  *      192  | counters                             |  each message; the daemon reads it on request
@@ -56,6 +56,7 @@
 #define DLX_SHM_NDIM_INLINE 8U  /* dimensions that a slot has room for */
 #define DLX_SHM_NDIM_MAX    64U /* of any tensor */
 #define DLX_SHM_SLOTS_MAX   4096U
+#define DLX_SHM_BRIEF_WORDS 7U
 #define DLX_SHM_HISTORY_MAX 1024U
 #define DLX_SHM_HELD_MAX    4096U
 #define DLX_SHM_TENSORS_MAX 65535U /* of one message */
@@ -75,9 +76,9 @@ enum dlx_shm_state {
 struct dlx_shm_control {
     /* Number of the newest message; 0: none yet. Stored seq_cst after the slot and ring entry. */
     _Alignas(64) dlx_atomic_u64 head;
-    /* The slot of `head`: a hint that saves a reader the ring's cache line. It may be stale or ahead;
-     * only a slot whose gen is n holds n. */
-    dlx_atomic_u32 newest_slot;
+    /* The newest message in short: common/brief.h. The slot in it is a hint that saves a reader the
+     * ring's cache line: it may be ahead of `head`; only a slot whose gen is n holds n. */
+    dlx_atomic_u64 brief[DLX_SHM_BRIEF_WORDS];
 
     /* Number of the last message in this block once the publisher has moved to another; 0: it has
      * not. */
@@ -253,7 +254,7 @@ static inline dlx_atomic_u64 *dlx_shm_ticket(const struct dlx_shm_link *link, ui
 
 _Static_assert(sizeof(dlx_atomic_u64) == 8 && sizeof(dlx_atomic_u32) == 4, "plain words");
 DLX_SHM_AT(dlx_shm_control, head, 0);
-DLX_SHM_AT(dlx_shm_control, newest_slot, 8);
+DLX_SHM_AT(dlx_shm_control, brief, 8);
 DLX_SHM_AT(dlx_shm_control, moved, 64);
 DLX_SHM_AT(dlx_shm_control, state, 72);
 DLX_SHM_AT(dlx_shm_control, blocked, 128);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/take.h"
+#include "common/brief.h"
 #include "common/error.h"
+#include "common/tensor.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -123,7 +125,7 @@ static bool find_slot(struct dlx_take *take, uint64_t n, uint64_t head, uint32_t
 {
     uint32_t slot;
     if (n == head) {
-        slot = dlx_load32_relaxed(word32(&take->control->newest_slot));
+        slot = (uint32_t)dlx_load64_relaxed(word64(&take->control->brief[0]));
         if (dlx_likely(slot_has(take, slot, n))) {
             *ret = slot;
             return true;
@@ -187,14 +189,51 @@ static uint64_t choose(struct dlx_take *take, uint64_t head)
     return n;
 }
 
-/* Fetch the slot's lines while the hold word is stored, not after. */
-static void prefetch_newest(struct dlx_take *take)
+/* Copy the brief. What it is a brief of is known after the hold word was stored. Says whether it is
+ * worth asking. */
+static bool copy_brief(struct dlx_take *take, uint64_t n, struct dlx_brief *ret)
 {
-    uint32_t slot = dlx_load32_relaxed(word32(&take->control->newest_slot));
+    for (uint32_t i = 0; i < DLX_SHM_BRIEF_WORDS; i++)
+        ret->words[i] = dlx_load64_acquire(word64(&take->control->brief[i]));
+    if (dlx_likely(dlx__brief_is_of(ret, n)))
+        return true;
+    /* Fetch the slot's lines while the hold word is stored, not after. */
+    uint32_t slot = (uint32_t)ret->words[0];
     if (slot < take->n_slots) {
         __builtin_prefetch(&take->slots[slot]);
         __builtin_prefetch(take->slots[slot].shape);
     }
+    return false;
+}
+
+/*
+ * Is the brief that was copied still that of the newest message n? The hold word must be stored before.
+ *
+ * If head is still n, then n was not retired: that happens only after head was stored again, as the history
+ * is at least 1, and is followed by a look at the hold words. If word 0 still names n, then nobody had begun
+ * to write the next brief while this one was copied. It is loaded seq_cst because a publisher that moves
+ * to another block stores it last: from then on head says nothing about what is retired.
+ */
+static bool brief_holds(struct dlx_take *take, uint64_t n, const struct dlx_brief *brief)
+{
+    return dlx_load64_sc(word64(&take->control->head)) == n &&
+           dlx_load64_sc(word64(&take->control->brief[0])) == brief->words[0];
+}
+
+static int read_brief(const struct dlx_brief *brief, struct dlx_taken *ret)
+{
+    ret->time_ns = brief->words[1];
+    ret->n_tensors = 1;
+    ret->flags = 0;
+    if (!dlx__brief_unpack(brief, &ret->record, ret->shape) ||
+        !(ret->record.flags & DLX_SHM_RECORD_ROW_MAJOR))
+        return dlx__fail(DLX_E_BAD_PEER,
+                         "message %" PRIu64 " claims %u dimensions and flags %#x in its brief",
+                         ret->n, ret->record.ndim, ret->record.flags);
+    DLDataType dtype = {ret->record.dtype_code, ret->record.dtype_bits, ret->record.dtype_lanes};
+    int r = dlx__tensor_size(dtype, ret->record.flags & DLX_SHM_RECORD_PADDED,
+                             (int32_t)ret->record.ndim, ret->shape, &ret->record.size);
+    return r < 0 ? dlx__fail_prefix(DLX_E_BAD_PEER, "message %" PRIu64, ret->n) : 0;
 }
 
 /* The message was overwritten. Who only wants the newest has lost nothing: a newer one is there. */
@@ -216,18 +255,19 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
         if (dlx_unlikely(head < take->cursor || head == DLX_SHM_CURSOR_CLOSED))
             return dlx__fail(DLX_E_BAD_PEER, "head went from %" PRIu64 " to %" PRIu64, take->cursor,
                              head);
-        if (head == take->cursor + 1)
-            prefetch_newest(take);
         uint32_t hold, slot;
+        struct dlx_brief brief;
         if (dlx_unlikely(!find_hold(take, &hold)))
             return dlx__fail(DLX_E_TOO_MANY_HELD,
                              "%u messages are held, the limit of this subscription (max_held): "
                              "release some first",
                              take->max_held);
         uint64_t n = choose(take, head);
+        bool has_brief = n == head && copy_brief(take, n, &brief);
 
         dlx_store64_sc(&take->page->hold[hold], n);
-        if (dlx_unlikely(!find_slot(take, n, head, &slot))) {
+        has_brief = has_brief && brief_holds(take, n, &brief);
+        if (dlx_unlikely(!has_brief && !find_slot(take, n, head, &slot))) {
             dlx__take_release(take, hold); /* rings: the publisher may wait for this very word */
             count_gone(take);
             set_cursor(take, n);
@@ -236,7 +276,7 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
         ret->n = n;
         ret->hold = hold;
         ret->gap = n - before - 1;
-        int r = copy_slot(take, slot, ret);
+        int r = has_brief ? read_brief(&brief, ret) : copy_slot(take, slot, ret);
         set_cursor(take, n);
         if (dlx_unlikely(r < 0)) {
             dlx__take_release(take, hold);

@@ -87,6 +87,10 @@ bool sim_run(struct sim *sim)
     active = sim;
     sim->running = true;
     for (;;) {
+        /* Now and then somebody else is quick, or preempted for long, wherever it happens to be. */
+        if (next_random(sim) % 32 == 0)
+            sim->processes[next_random(sim) % (uint64_t)sim->n].speed = 1U
+                                                                        << (next_random(sim) % 10);
         int runnable[SIM_PROCESSES_MAX], n = 0, left = 0;
         uint64_t speed = 0;
         for (int i = 0; i < sim->n; i++) {

@@ -14,6 +14,7 @@
 #include "common/take.h"
 #include "tests/harness_sim.h"
 #include <check.h>
+#include <dlpack/dlpack.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,7 +187,16 @@ static void publisher_main(void *userdata)
         s->n_tensors = 1;
         s->flags = 0;
         s->time_ns = n;
-        s->record = (struct dlx_shm_record){.ndim = 1, .arena = slot, .size = n};
+        s->record = (struct dlx_shm_record){.ndim = 1,
+                                            .arena = slot,
+                                            .size = n,
+                                            .dtype_code = kDLUInt,
+                                            .dtype_bits = 8,
+                                            .dtype_lanes = 1,
+                                            .device_type = kDLCPU,
+                                            .offset = n};
+        if (sim_random(4)) /* it fits into the brief */
+            s->record.flags = DLX_SHM_RECORD_ROW_MAJOR;
         sim_yield();
         s->shape[0] = (int64_t)n;
         sim_check(w, dlx__pub_commit(&w->pub, slot) == n, "number");
@@ -207,7 +217,9 @@ struct held {
 static void check_held(struct subscriber *s, const struct dlx_taken *t)
 {
     struct world *w = s->world;
-    sim_check(w, t->record.size == t->n && t->shape[0] == (int64_t)t->n && t->time_ns == t->n,
+    sim_check(w,
+              t->record.size == t->n && t->shape[0] == (int64_t)t->n && t->time_ns == t->n &&
+                  t->record.offset == t->n,
               "message %llu has the record of %llu", (unsigned long long)t->n,
               (unsigned long long)t->record.size);
     for (int i = 0; i < PAYLOAD_WORDS; i++)
