@@ -3,8 +3,9 @@
 #include "daemon/client.h"
 #include "daemon/delivery.h"
 #include "daemon/subscription.h"
+#include "daemon/watch.h"
 
-void dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64_t ram_bytes)
+int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64_t ram_bytes)
 {
     *broker = (struct dlxd_broker){.loop = loop};
     broker->uid = geteuid();
@@ -18,12 +19,14 @@ void dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64
     dlxd_list_init(&broker->stuck);
     dlxd_list_init(&broker->doomed_subscriptions);
     dlxd_list_init(&broker->doomed_clients);
+    return dlxd_watches_new(&broker->watches, loop);
 }
 
 void dlxd_broker_deinit(struct dlxd_broker *broker)
 {
     dlxd_registry_deinit(&broker->registry);
     dlxd_users_deinit(&broker->users);
+    broker->watches = dlxd_watches_free(broker->watches);
 }
 
 void dlxd_broker_deliver(struct dlxd_broker *broker)

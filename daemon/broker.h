@@ -13,9 +13,11 @@
 #include "daemon/user.h"
 
 struct uv_loop_s;
+struct dlxd_watches;
 
 struct dlxd_broker {
     struct uv_loop_s *loop;
+    struct dlxd_watches *watches;
     struct dlxd_users users;
     struct dlxd_registry registry;
     uid_t uid; /* whom the daemon runs as */
@@ -35,9 +37,9 @@ struct dlxd_broker {
     struct dlxd_list doomed_clients;
 };
 
-/* `ram_bytes` is what the quotas are a part of. */
-void dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64_t ram_bytes);
-/* All clients are gone. */
+/* `ram_bytes` is what the quotas are a part of. Deinit it also when this fails. */
+int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64_t ram_bytes);
+/* All clients are gone; the loop must run once more. */
 void dlxd_broker_deinit(struct dlxd_broker *broker);
 
 /* Send what can be sent, free what is doomed, until nothing is left to do. */

@@ -145,11 +145,11 @@ static int set_up(struct dlxd_client *client)
             dlxd_charge_init(&client->connection_charge, client->user, DLXD_CONNECTIONS, 1);
     if (client->refuse_code < 0)
         client->refuse_text = strdup(dlx__error_message());
-    r = dlxd_watch_new(&client->watch, client->broker->loop, client->fd, DLXD_READABLE, on_events,
-                       client);
+    r = dlxd_watch_new(&client->watch, client->broker->watches, client->fd, DLXD_READABLE,
+                       on_events, client);
     if (r == 0)
-        r = dlxd_watch_new(&client->pid_watch, client->broker->loop, client->pidfd, DLXD_READABLE,
-                           on_death, client);
+        r = dlxd_watch_new(&client->pid_watch, client->broker->watches, client->pidfd,
+                           DLXD_READABLE, on_death, client);
     return r;
 }
 

@@ -236,13 +236,14 @@ int dlxd_server_new(struct dlxd_server **ret, const char *path)
     }
     server->listener = (struct dlxd_listener){.fd = -1, .lock_fd = -1};
     server->reserve_fd = open_reserve();
-    dlxd_broker_init(&server->broker, &server->loop, ram_bytes());
-    r = init_handles(server);
+    r = dlxd_broker_init(&server->broker, &server->loop, ram_bytes());
+    if (r == 0)
+        r = init_handles(server);
     if (r == 0)
         r = dlxd_listener_init(&server->listener, path);
     if (r == 0)
-        r = dlxd_watch_new(&server->watch, &server->loop, server->listener.fd, DLXD_READABLE,
-                           on_connection, server);
+        r = dlxd_watch_new(&server->watch, server->broker.watches, server->listener.fd,
+                           DLXD_READABLE, on_connection, server);
     if (r < 0) {
         dlxd_server_free(server);
         return r;

@@ -58,7 +58,7 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
     if (r == 0) {
         subscription->fd = pair[0];
         theirs = pair[1];
-        r = dlxd_watch_new(&subscription->watch, client->broker->loop, pair[0], DLXD_READABLE,
+        r = dlxd_watch_new(&subscription->watch, client->broker->watches, pair[0], DLXD_READABLE,
                            on_events, subscription);
     }
     if (r == 0)

@@ -94,7 +94,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     (void)signal(SIGPIPE, SIG_IGN);
     if (uv_loop_init(&loop) < 0)
         abort();
-    dlxd_broker_init(&broker, &loop, UINT64_C(1) << 26);
+    if (dlxd_broker_init(&broker, &loop, UINT64_C(1) << 26) < 0)
+        abort();
     struct dlxd_client *clients[2] = {connect_client(&fds[0]), connect_client(&fds[1])};
     dlxd_client_greet(clients[1], "fuzz", 8);
     make_publisher(clients[1]);

@@ -7,7 +7,7 @@
 void dlx_test_broker_init(struct dlx_test_broker *test, uint64_t ram_bytes)
 {
     ck_assert_int_eq(uv_loop_init(&test->loop), 0);
-    dlxd_broker_init(&test->broker, &test->loop, ram_bytes);
+    ck_assert_int_eq(dlxd_broker_init(&test->broker, &test->loop, ram_bytes), 0);
 }
 
 void dlx_test_broker_run(struct dlx_test_broker *test)

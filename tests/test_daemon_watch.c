@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Watches of the daemon, and what happens when the kernel takes no more of them. */
+
+#include "common/error.h"
+#include "common/util.h"
+#include "daemon/watch.h"
+#include "tests/harness_broker.h"
+#include <check.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <uv.h>
+
+/* Instead of the C library's, for the daemon and libuv alike: fs.epoll.max_user_watches is of the whole machine. */
+static int adds_left = INT32_MAX;
+
+int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
+{
+    if (op == EPOLL_CTL_ADD && adds_left-- <= 0) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return (int)syscall(SYS_epoll_ctl, epoll, op, fd, event);
+}
+
+struct seen {
+    struct dlxd_watch *watch;
+    struct dlxd_watch **victim; /* freed by the first event */
+    unsigned n;
+    int events;
+};
+
+static void on_event(void *data, int events)
+{
+    struct seen *seen = data;
+    seen->n++;
+    seen->events = events;
+    if (seen->victim)
+        *seen->victim = dlxd_watch_free(*seen->victim);
+}
+
+static uv_loop_t loop;
+static struct dlxd_watches *watches;
+static int a[2], b[2];
+
+static void setup(void)
+{
+    adds_left = INT32_MAX;
+    ck_assert_int_eq(uv_loop_init(&loop), 0);
+    ck_assert_int_eq(dlxd_watches_new(&watches, &loop), 0);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, a), 0);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, b), 0);
+}
+
+static void teardown(void)
+{
+    watches = dlxd_watches_free(watches);
+    (void)uv_run(&loop, UV_RUN_DEFAULT);
+    ck_assert_int_eq(uv_loop_close(&loop), 0);
+    for (int i = 0; i < 2; i++) {
+        dlx__close(a[i]);
+        dlx__close(b[i]);
+    }
+}
+
+static void run(void)
+{
+    for (int i = 0; i < 5; i++)
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+}
+
+START_TEST(what_holds_is_told_until_it_is_paused)
+{
+    struct seen seen = {0};
+    ck_assert_int_eq(dlxd_watch_new(&seen.watch, watches, a[0], DLXD_READABLE, on_event, &seen), 0);
+    run();
+    ck_assert_uint_eq(seen.n, 0);
+    dlxd_watch_set(seen.watch, DLXD_READABLE | DLXD_WRITABLE);
+    run();
+    ck_assert_uint_ge(seen.n, 5);
+    ck_assert_int_eq(seen.events, DLXD_WRITABLE);
+    dlxd_watch_set(seen.watch, 0);
+    a[1] = dlx__close(a[1]); /* a hang-up is no reason either */
+    seen.n = 0;
+    run();
+    ck_assert_uint_eq(seen.n, 0);
+    dlxd_watch_set(seen.watch, DLXD_READABLE);
+    run();
+    ck_assert_uint_ge(seen.n, 5);
+    ck_assert_int_eq(seen.events, DLXD_READABLE);
+    dlxd_watch_free(seen.watch);
+}
+END_TEST
+
+START_TEST(a_watch_that_an_event_before_it_freed_is_silent)
+{
+    struct seen one = {0}, two = {0};
+    ck_assert_int_eq(dlxd_watch_new(&one.watch, watches, a[0], DLXD_WRITABLE, on_event, &one), 0);
+    ck_assert_int_eq(dlxd_watch_new(&two.watch, watches, b[0], DLXD_WRITABLE, on_event, &two), 0);
+    one.victim = &two.watch;
+    two.victim = &one.watch;
+    run();
+    ck_assert_int_eq((one.n > 0) + (two.n > 0), 1);
+    dlxd_watch_free(one.watch);
+    dlxd_watch_free(two.watch);
+}
+END_TEST
+
+/* libuv calls abort() when epoll_ctl() fails. */
+START_TEST(a_kernel_that_watches_no_more_refuses_one_fd)
+{
+    struct seen seen = {0}, other = {0};
+    ck_assert_int_eq(dlxd_watch_new(&seen.watch, watches, a[0], DLXD_READABLE, on_event, &seen), 0);
+    run();
+    adds_left = 0;
+    ck_assert_int_eq(dlxd_watch_new(&other.watch, watches, b[0], DLXD_READABLE, on_event, &other),
+                     DLX_E_NO_MEMORY);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "max_user_watches"));
+    dlxd_watch_set(seen.watch, 0);
+    dlxd_watch_set(seen.watch, DLXD_READABLE);
+    ck_assert_int_eq(send(a[1], "x", 1, 0), 1);
+    run();
+    ck_assert_uint_ge(seen.n, 1);
+    dlxd_watch_free(seen.watch);
+}
+END_TEST
+
+START_TEST(a_client_that_cannot_be_watched_is_refused_alone)
+{
+    struct dlx_test_broker test;
+    struct dlxd_client *client;
+    int first, pair[2];
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    (void)dlx_test_broker_client(&test, 8, &first);
+    for (int left = 0; left < 2; left++) { /* the socket, the pidfd */
+        ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+        adds_left = left;
+        ck_assert_int_eq(dlxd_client_new(&client, &test.broker, pair[0]), DLX_E_NO_MEMORY);
+        adds_left = INT32_MAX;
+        char byte;
+        ck_assert_int_eq(recv(pair[1], &byte, 1, MSG_DONTWAIT), 0); /* closed */
+        dlx__close(pair[1]);
+        dlx_test_broker_run(&test);
+    }
+    ck_assert_uint_eq(test.broker.n_clients, 1);
+    dlx_test_broker_deinit(&test);
+    dlx__close(first);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_watch");
+    TCase *tcase = tcase_create("watch");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, what_holds_is_told_until_it_is_paused);
+    tcase_add_test(tcase, a_watch_that_an_event_before_it_freed_is_silent);
+    tcase_add_test(tcase, a_kernel_that_watches_no_more_refuses_one_fd);
+    tcase_add_test(tcase, a_client_that_cannot_be_watched_is_refused_alone);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
