@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* A publisher's payload memory, against a plain model: no two blocks overlap, everything comes back. */
+
+#include "client/heap.h"
+#include "common/tensor.h"
+#include <check.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static uint64_t seed;
+
+static uint64_t random_below(uint64_t n)
+{
+    seed ^= seed >> 12;
+    seed ^= seed << 25;
+    seed ^= seed >> 27;
+    return (seed * UINT64_C(2685821657736338717) >> 20) % n;
+}
+
+static uint64_t generation;
+
+static struct dlx_heap *make_heap(void)
+{
+    struct dlx_heap *heap;
+    ck_assert_int_eq(dlx__fork_init(&generation), 0);
+    ck_assert_int_eq(dlx__heap_new(&heap, generation), 0);
+    return heap;
+}
+
+static void add_arena(struct dlx_heap *heap, uint32_t id, uint64_t size)
+{
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ck_assert_ptr_ne(map, MAP_FAILED);
+    ck_assert_int_eq(dlx__heap_add(heap, id, map, size), 0);
+}
+
+static struct dlx_block *take(struct dlx_heap *heap, uint64_t size)
+{
+    struct dlx_block *block = NULL;
+    ck_assert_int_eq(dlx__heap_take(heap, size, &block), 0);
+    return block;
+}
+
+static const DLDataType u8 = {kDLUInt, 8, 1};
+
+static DLManagedTensorVersioned *export_block(struct dlx_block *block, int64_t n)
+{
+    ck_assert_int_eq(dlx__block_export(block, u8, 1, &n, (uint64_t)n), 0);
+    return &block->tensor;
+}
+
+START_TEST(blocks_are_aligned_and_whole)
+{
+    struct dlx_heap *heap = make_heap();
+    struct dlx_block *block;
+    ck_assert_int_eq(dlx__heap_take(heap, 1, &block), DLX_E_FULL);
+    add_arena(heap, 1, 65536);
+    struct dlx_block *a = take(heap, 1), *b = take(heap, 257), *none = take(heap, 0);
+    ck_assert_uint_eq(a->size, 256);
+    ck_assert_uint_eq(b->size, 512);
+    ck_assert_uint_eq(b->offset % DLX_SHM_ALIGN, 0);
+    ck_assert_ptr_null(dlx__block_data(none));
+    ck_assert_uint_eq(dlx__block_arena_id(none), 0);
+    ck_assert_uint_eq(dlx__block_arena_id(a), 1);
+    ck_assert_int_eq(dlx__heap_take(heap, 65536, &block), DLX_E_FULL);
+    ck_assert_int_eq(dlx__heap_take(heap, UINT64_MAX, &block), DLX_E_FULL);
+    dlx__heap_give(heap, a);
+    dlx__heap_give(heap, b);
+    dlx__heap_give(heap, none);
+    dlx__heap_give(heap, NULL);
+    /* What was kept whole is given up when that is what it takes. */
+    dlx__heap_give(heap, take(heap, 65536));
+    dlx__heap_close(heap);
+    dlx__heap_close(NULL);
+}
+END_TEST
+
+START_TEST(the_block_used_last_is_used_next)
+{
+    struct dlx_heap *heap = make_heap();
+    add_arena(heap, 1, 65536);
+    struct dlx_block *a = take(heap, 1000), *b = take(heap, 1000);
+    void *data = dlx__block_data(a);
+    ck_assert(!dlx__heap_has(heap, 1000));
+    dlx__heap_give(heap, b);
+    dlx__heap_give(heap, a);
+    ck_assert(dlx__heap_has(heap, 1000));
+    ck_assert(!dlx__heap_has(heap, 1025));
+    ck_assert(!dlx__heap_has(heap, UINT64_MAX));
+    a = take(heap, 900);
+    ck_assert_ptr_eq(dlx__block_data(a), data);
+    dlx__heap_give(heap, a);
+    dlx__heap_close(heap);
+}
+END_TEST
+
+#define N_LIVE 64
+
+START_TEST(random_use_keeps_blocks_apart)
+{
+    seed = (uint64_t)_i + 1;
+    struct dlx_heap *heap = make_heap();
+    struct dlx_block *live[N_LIVE] = {0};
+    uint32_t n_arenas = 0;
+    uint64_t sizes[N_LIVE];
+    for (int round = 0; round < 8000; round++) {
+        uint64_t at = random_below(N_LIVE);
+        if (live[at]) {
+            const uint8_t *data = dlx__block_data(live[at]);
+            for (uint64_t i = 0; i < sizes[at]; i += 997)
+                ck_assert_uint_eq(data[i], at);
+            dlx__heap_give(heap, live[at]);
+            live[at] = NULL;
+            continue;
+        }
+        uint64_t size = random_below(3) ? 1 + random_below(4) * 1000 : 1 + random_below(20000);
+        int r = dlx__heap_take(heap, size, &live[at]);
+        if (r == DLX_E_FULL) {
+            uint64_t growth = dlx__heap_growth(heap, size);
+            ck_assert_uint_ge(growth, size);
+            ck_assert_uint_eq(growth % DLX_PAGE, 0);
+            add_arena(heap, ++n_arenas, growth);
+            r = dlx__heap_take(heap, size, &live[at]);
+        }
+        ck_assert_int_eq(r, 0);
+        ck_assert_uint_ge(live[at]->size, size);
+        sizes[at] = size;
+        memset(dlx__block_data(live[at]), (int)at, size);
+        if (random_below(100) == 0 && dlx__heap_n_arenas(heap) > 1) {
+            uint64_t bytes = dlx__heap_bytes(heap);
+            uint32_t id = dlx__heap_drop_idle(heap, (uint64_t)round, (uint64_t)round);
+            ck_assert(id == 0 || dlx__heap_bytes(heap) < bytes);
+        }
+    }
+    for (int i = 0; i < N_LIVE; i++)
+        dlx__heap_give(heap, live[i]);
+    /* Everything came back: all arenas but one are idle. */
+    while (dlx__heap_drop_idle(heap, 100000, 0) != 0 || dlx__heap_drop_idle(heap, 1, 100001) != 0)
+        ;
+    ck_assert_uint_eq(dlx__heap_n_arenas(heap), 1);
+    dlx__heap_close(heap);
+}
+END_TEST
+
+START_TEST(only_what_stayed_idle_is_dropped)
+{
+    struct dlx_heap *heap = make_heap();
+    add_arena(heap, 1, 16384);
+    add_arena(heap, 2, 16384);
+    struct dlx_block *a = take(heap, 16384), *b = take(heap, 16384);
+    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 10, 11), 0); /* both are used */
+    dlx__heap_give(heap, b);
+    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 10, 0), 0);  /* seen empty at 10 */
+    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 20, 10), 0); /* not since before 10 */
+    b = take(heap, 16384);                                   /* used in between */
+    dlx__heap_give(heap, b);
+    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 30, 25), 0);
+    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 40, 31), 2);
+    ck_assert_uint_eq(dlx__heap_bytes(heap), 16384);
+    dlx__heap_give(heap, a);
+    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 50, 0), 0);
+    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 60, 61), 0); /* the last one stays */
+    dlx__heap_close(heap);
+}
+END_TEST
+
+START_TEST(growth_has_limits)
+{
+    struct dlx_heap *heap = make_heap();
+    ck_assert_uint_eq(dlx__heap_growth(heap, 1), 16384);
+    ck_assert_uint_eq(dlx__heap_growth(heap, 16385), 20480);
+    ck_assert_uint_eq(dlx__heap_growth(heap, DLX_SHM_ARENA_MAX), DLX_SHM_ARENA_MAX);
+    ck_assert_uint_eq(dlx__heap_growth(heap, DLX_SHM_ARENA_MAX + 1), UINT64_MAX);
+    ck_assert_uint_eq(dlx__heap_growth(heap, UINT64_MAX), UINT64_MAX);
+    dlx__heap_close(heap);
+}
+END_TEST
+
+START_TEST(an_exported_block_knows_whether_it_was_changed)
+{
+    struct dlx_heap *heap = make_heap(), *other = make_heap();
+    add_arena(heap, 1, 16384);
+    struct dlx_block *block = take(heap, 24);
+    int64_t shape[12] = {2, 3, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    for (int32_t ndim = 3; ndim <= 12; ndim += 9) { /* inside the block, and beside it */
+        ck_assert_int_eq(dlx__block_export(block, u8, ndim, shape, 24), 0);
+        DLTensor *t = &block->tensor.dl_tensor;
+        DLTensor before = *t;
+        ck_assert(dlx__block_is_unchanged(block, false));
+        ck_assert(!dlx__block_is_unchanged(block, true));
+#define CHANGED(...)                                                                               \
+    do {                                                                                           \
+        __VA_ARGS__;                                                                               \
+        ck_assert(!dlx__block_is_unchanged(block, false));                                         \
+        *t = before;                                                                               \
+    } while (0)
+        CHANGED(t->data = (char *)t->data + 256);
+        CHANGED(t->byte_offset = 1);
+        CHANGED(t->ndim--);
+        CHANGED(t->shape++);
+        CHANGED(t->strides = NULL);
+        CHANGED(t->dtype.code = kDLInt);
+        CHANGED(t->dtype.bits = 4);
+        CHANGED(t->dtype.lanes = 2);
+        CHANGED(t->device.device_type = kDLCUDAHost);
+        CHANGED(t->device.device_id = 1);
+#undef CHANGED
+        t->shape[0] = 1;
+        ck_assert(!dlx__block_is_unchanged(block, false));
+        t->shape[0] = 2;
+        t->strides[2] = 2;
+        ck_assert(!dlx__block_is_unchanged(block, false));
+        t->strides[2] = 1;
+        ck_assert(dlx__block_is_unchanged(block, false));
+        ck_assert_ptr_eq(dlx__block_of(heap, &block->tensor), block);
+        ck_assert_ptr_null(dlx__block_of(other, &block->tensor));
+        dlx__block_published(block);
+    }
+    dlx__heap_give(heap, block);
+    dlx__heap_close(heap);
+    dlx__heap_close(other);
+}
+END_TEST
+
+/* ---- local tensors that outlive, on other threads --------------------------------------------- */
+
+#define N_TENSORS 2000
+
+static void *delete_all(void *userdata)
+{
+    DLManagedTensorVersioned **tensors = userdata;
+    for (int i = 0; i < N_TENSORS; i++)
+        tensors[i]->deleter(tensors[i]);
+    return NULL;
+}
+
+START_TEST(tensors_come_back_from_other_threads)
+{
+    static DLManagedTensorVersioned *tensors[2][N_TENSORS];
+    struct dlx_heap *heap = make_heap();
+    pthread_t threads[2];
+    add_arena(heap, 1, 2 * N_TENSORS * 256);
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < N_TENSORS; i++)
+            for (int k = 0; k < 2; k++)
+                tensors[k][i] = export_block(take(heap, 100), 100);
+        struct dlx_block *block;
+        ck_assert_int_eq(dlx__heap_take(heap, 100, &block), DLX_E_FULL);
+        for (int k = 0; k < 2; k++)
+            ck_assert_int_eq(pthread_create(&threads[k], NULL, delete_all, tensors[k]), 0);
+        if (round == 4) /* the publisher goes meanwhile: the last tensor frees the heap */
+            dlx__heap_close(heap);
+        for (int k = 0; k < 2; k++)
+            ck_assert_int_eq(pthread_join(threads[k], NULL), 0);
+    }
+}
+END_TEST
+
+START_TEST(a_local_tensor_outlives_its_publisher)
+{
+    struct dlx_heap *heap = make_heap();
+    add_arena(heap, 1, 16384);
+    DLManagedTensorVersioned *kept = export_block(take(heap, 1000), 1000);
+    DLManagedTensorVersioned *back = export_block(take(heap, 1000), 1000);
+    back->deleter(back);
+    dlx__heap_close(heap);
+    memset(kept->dl_tensor.data, 7, 1000);
+    kept->deleter(kept);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("heap");
+    TCase *tcase = tcase_create("heap");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_test(tcase, blocks_are_aligned_and_whole);
+    tcase_add_test(tcase, the_block_used_last_is_used_next);
+    tcase_add_loop_test(tcase, random_use_keeps_blocks_apart, 0, 4);
+    tcase_add_test(tcase, only_what_stayed_idle_is_dropped);
+    tcase_add_test(tcase, growth_has_limits);
+    tcase_add_test(tcase, an_exported_block_knows_whether_it_was_changed);
+    tcase_add_test(tcase, tensors_come_back_from_other_threads);
+    tcase_add_test(tcase, a_local_tensor_outlives_its_publisher);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
