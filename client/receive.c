@@ -35,6 +35,26 @@ static int check_ends(struct dlx_subscription *s)
     return DLX_E_EMPTY;
 }
 
+/* Take from link `i`, reading news if its message lies in an arena that is not here yet. EMPTY also if the
+ * link has gone meanwhile. */
+static int take_from(struct dlx_subscription *s, uint32_t i, struct dlx_message **ret)
+{
+    struct dlx_inlet *inlet = s->inlets[i];
+    int r = dlx__inlet_take(inlet, ret);
+    if (dlx_likely(r != DLX_E_NOT_FOUND))
+        return r;
+    dlx__subscription_read_news(s);
+    if (i >= s->n_inlets || s->inlets[i] != inlet)
+        return DLX_E_EMPTY;
+    r = dlx__inlet_take(inlet, ret);
+    if (r != DLX_E_NOT_FOUND)
+        return r;
+    if (s->sock >= 0 && !inlet->gone)
+        return DLX_E_EMPTY; /* on its way: the message is held until then */
+    return dlx__fail(DLX_E_BAD_PEER,
+                     "its memory was never announced"); /* and will not be any more */
+}
+
 /* One look at every link. EMPTY: nothing anywhere. */
 static int try_take(struct dlx_subscription *s, struct dlx_message **ret)
 {
@@ -44,34 +64,23 @@ static int try_take(struct dlx_subscription *s, struct dlx_message **ret)
         s->next = i + 1;
         if (inlet->state != DLX_INLET_OPEN)
             continue;
-        int r = dlx__inlet_take(inlet, ret);
+        int r = take_from(s, i, ret);
         if (dlx_likely(r == 0))
             return 0;
         switch (r) {
         case DLX_E_EMPTY:
+            if (i >= s->n_inlets || s->inlets[i] != inlet) {
+                k = UINT32_MAX; /* the table changed: begin again */
+                break;
+            }
             if (!inlet->gone)
                 break;
             dlx__subscription_detach(s, i);
-            k = UINT32_MAX; /* the table changed: begin again */
+            k = UINT32_MAX;
             break;
         case DLX_E_PUBLISHER_GONE:
             dlx__subscription_detach(s, i);
             k = UINT32_MAX;
-            break;
-        case DLX_E_NOT_FOUND: /* held; its arena is on its way */
-            dlx__subscription_read_news(s);
-            r = s->n_inlets > i && s->inlets[i] == inlet ? dlx__inlet_take(inlet, ret) : r;
-            if (r == 0)
-                return 0;
-            if (r == DLX_E_NOT_FOUND && (s->sock < 0 || inlet->gone) && s->n_inlets > i &&
-                s->inlets[i] == inlet) {
-                /* Nobody will bring it any more. */
-                s->stats.rejected++;
-                r = dlx__fail(DLX_E_BAD_PEER, "topic %s, pid %u: its memory was never announced",
-                              s->topic, inlet->pid);
-                dlx__subscription_detach(s, i);
-                return r;
-            }
             break;
         case DLX_E_BAD_PEER:
             s->stats.rejected++;

@@ -34,9 +34,8 @@ static inline struct dlx_brief dlx__brief_pack(const struct dlx_shm_slot *slot, 
     const struct dlx_shm_record *record = &slot->record;
     struct dlx_brief brief = {.words = {[0] = index | n << 32}};
     uint32_t dims[DLX_BRIEF_NDIM] = {0};
-    if (slot->n_tensors != 1 || (slot->flags & DLX_SHM_SLOT_MANIFEST) ||
-        !(record->flags & DLX_SHM_RECORD_ROW_MAJOR) || record->ndim > DLX_BRIEF_NDIM ||
-        record->device_type != kDLCPU || record->device_id != 0)
+    if (slot->n_tensors != 1 || slot->flags != 0 || !(record->flags & DLX_SHM_RECORD_ROW_MAJOR) ||
+        record->ndim > DLX_BRIEF_NDIM || record->device_type != kDLCPU || record->device_id != 0)
         return brief;
     uint64_t all = 0;
     for (uint32_t i = 0; i < record->ndim; i++) {
