@@ -5,13 +5,13 @@
 #include <assert.h>
 #include <string.h>
 
-int dlxd_arena_new(struct dlxd_arena **ret, struct uv_loop_s *loop, struct dlxd_user *user,
+int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_reaper *reaper, struct dlxd_user *user,
                    uint32_t id, uint64_t size)
 {
     struct dlxd_arena *arena = calloc(1, sizeof *arena);
     if (!arena)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for an arena's description");
-    arena->loop = loop;
+    arena->reaper = reaper;
     arena->id = id;
     arena->size = size;
     arena->fd = -1;
@@ -26,7 +26,7 @@ int dlxd_arena_new(struct dlxd_arena **ret, struct uv_loop_s *loop, struct dlxd_
 
 void dlxd_arena_close(struct dlxd_arena *arena)
 {
-    arena->fd = dlxd_reaper_close(arena->loop, arena->fd, arena->size);
+    arena->fd = dlxd_reaper_close(arena->reaper, arena->fd, arena->size);
 }
 
 struct dlxd_arena *dlxd_arena_free(struct dlxd_arena *arena)

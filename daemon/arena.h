@@ -13,16 +13,16 @@
 
 #include "daemon/user.h"
 
-struct uv_loop_s;
+struct dlxd_reaper;
 
 struct dlxd_arena {
     uint32_t id;
     uint64_t size;
-    uint64_t ready_seq;     /* 0: not ready yet */
-    uint64_t drop_seq;      /* 0: not dropped */
-    size_t n_notify;        /* dropped: links that have yet to be told */
-    int fd;                 /* read-write until ready, then read-only; -1 once dropped */
-    struct uv_loop_s *loop; /* where the fd is closed: see reaper.h */
+    uint64_t ready_seq;         /* 0: not ready yet */
+    uint64_t drop_seq;          /* 0: not dropped */
+    size_t n_notify;            /* dropped: links that have yet to be told */
+    int fd;                     /* read-write until ready, then read-only; -1 once dropped */
+    struct dlxd_reaper *reaper; /* closes the fd */
     struct dlxd_charge charge;
 };
 
@@ -35,7 +35,7 @@ struct dlxd_arenas {
 };
 
 /* Without an fd yet. Charges `size` bytes to the user. Returns 0, DLX_E_NO_MEMORY, DLX_E_LIMIT. */
-int dlxd_arena_new(struct dlxd_arena **ret, struct uv_loop_s *loop, struct dlxd_user *user,
+int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_reaper *reaper, struct dlxd_user *user,
                    uint32_t id, uint64_t size);
 void dlxd_arena_close(struct dlxd_arena *arena);
 struct dlxd_arena *dlxd_arena_free(struct dlxd_arena *arena);

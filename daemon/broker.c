@@ -2,13 +2,13 @@
 #include "daemon/broker.h"
 #include "daemon/client.h"
 #include "daemon/delivery.h"
+#include "daemon/reaper.h"
 #include "daemon/subscription.h"
 #include "daemon/watch.h"
 
 int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64_t ram_bytes)
 {
-    *broker = (struct dlxd_broker){.loop = loop};
-    broker->uid = geteuid();
+    *broker = (struct dlxd_broker){.uid = geteuid()};
     broker->socket_path = "";
     broker->start_ns = dlx__now_ns();
     dlxd_users_init(&broker->users, ram_bytes);
@@ -19,7 +19,8 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64_
     dlxd_list_init(&broker->stuck);
     dlxd_list_init(&broker->doomed_subscriptions);
     dlxd_list_init(&broker->doomed_clients);
-    return dlxd_watches_new(&broker->watches, loop);
+    int r = dlxd_reaper_new(&broker->reaper);
+    return r < 0 ? r : dlxd_watches_new(&broker->watches, loop);
 }
 
 void dlxd_broker_deinit(struct dlxd_broker *broker)
@@ -27,6 +28,7 @@ void dlxd_broker_deinit(struct dlxd_broker *broker)
     dlxd_registry_deinit(&broker->registry);
     dlxd_users_deinit(&broker->users);
     broker->watches = dlxd_watches_free(broker->watches);
+    broker->reaper = dlxd_reaper_free(broker->reaper);
 }
 
 void dlxd_broker_deliver(struct dlxd_broker *broker)

@@ -13,11 +13,12 @@
 #include "daemon/user.h"
 
 struct uv_loop_s;
+struct dlxd_reaper;
 struct dlxd_watches;
 
 struct dlxd_broker {
-    struct uv_loop_s *loop;
     struct dlxd_watches *watches;
+    struct dlxd_reaper *reaper;
     struct dlxd_users users;
     struct dlxd_registry registry;
     uid_t uid; /* whom the daemon runs as */

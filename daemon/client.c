@@ -153,8 +153,20 @@ static int set_up(struct dlxd_client *client)
     return r;
 }
 
+void dlxd_client_goodbye(int fd, int code, const char *text)
+{
+    Dlx__Wire__Disconnect body = DLX__WIRE__DISCONNECT__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.code = code;
+    body.text = (char *)(uintptr_t)text;
+    packet.body_case = DLX__WIRE__PACKET__BODY_DISCONNECT;
+    packet.disconnect = &body;
+    (void)dlx__proto_send(fd, &packet, NULL, 0);
+}
+
 int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd)
 {
+    char why[DLX_ERROR_TEXT_SIZE];
     struct dlxd_client *client = calloc(1, sizeof *client);
     if (!client) {
         dlx__close(take_fd);
@@ -173,8 +185,11 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     (void)snprintf(client->name, sizeof client->name, "client");
     int r = set_up(client);
     if (r < 0) {
+        (void)snprintf(why, sizeof why, "%s", dlx__error_message());
+        if (r != DLX_E_DISCONNECTED)
+            dlxd_client_goodbye(client->fd, r, why);
         dlxd_client_free(client);
-        return r;
+        return dlx__fail(r, "%s", why);
     }
     client->id = ++broker->last_client;
     dlxd_list_push_back(&broker->clients, &client->node);
@@ -262,15 +277,8 @@ void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fm
     dlxd_log(DLXD_LOG_NOTICE, "disconnecting %s (pid %d, uid %u): %s: %s", client->name,
              (int)client->pid, (unsigned)client->uid, dlx__error_name(code), text);
     flush(client);
-    if (dlxd_list_empty(&client->tx)) {
-        Dlx__Wire__Disconnect body = DLX__WIRE__DISCONNECT__INIT;
-        Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-        body.code = code;
-        body.text = text;
-        packet.body_case = DLX__WIRE__PACKET__BODY_DISCONNECT;
-        packet.disconnect = &body;
-        (void)dlx__proto_send(client->fd, &packet, NULL, 0);
-    }
+    if (dlxd_list_empty(&client->tx))
+        dlxd_client_goodbye(client->fd, code, text);
     dlxd_client_doom(client);
 }
 

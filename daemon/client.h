@@ -61,8 +61,8 @@ struct dlxd_client {
 int dlxd_client_supported(void);
 
 /*
- * A client for an accepted connection. Takes the fd, also on failure. A client that may not come in is
- * made as well, to answer its Hello with the reason. Returns 0; DLX_E_DISCONNECTED (it is dead
+ * A client for an accepted connection. Takes the fd, also on failure, of which it is told. A client that
+ * may not come in is made as well, to answer its Hello with the reason. Returns 0; DLX_E_DISCONNECTED (it is dead
  * already), DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
 int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd);
@@ -77,7 +77,9 @@ static inline bool dlxd_client_is_doomed(const struct dlxd_client *client)
 }
 /* Free it after the current handler; nothing is sent. */
 void dlxd_client_doom(struct dlxd_client *client);
-/* The same, with a Disconnect that tells why, if it fits in the socket. */
+/* Tell a connection why it is about to be closed, if that fits in its socket. */
+void dlxd_client_goodbye(int borrow_fd, int code, const char *text);
+/* The same as doom, with a Disconnect that tells why, if it fits in the socket. */
 void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fmt, ...)
     dlx_printf(3, 4);
 

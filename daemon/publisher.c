@@ -195,7 +195,7 @@ int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
     int r = dlxd_arenas_reserve(&publisher->unready);
     if (r < 0)
         return r;
-    r = dlxd_arena_new(&arena, publisher->broker->loop, publisher->client->user,
+    r = dlxd_arena_new(&arena, publisher->broker->reaper, publisher->client->user,
                        publisher->last_arena + 1, size);
     if (r < 0)
         return dlx__fail_prefix(r, "arena of %" PRIu64 " bytes for %s", size,

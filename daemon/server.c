@@ -114,12 +114,15 @@ static int open_reserve(void)
     return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* Out of fds: accept with the reserve and close at once, so that the peer sees a hang-up and the loop
- * does not spin on a queue that it cannot empty. */
+/* Out of fds: accept with the reserve, say so and close at once, so that the loop does not spin on a queue
+ * that it cannot empty. */
 static void refuse_one(struct dlxd_server *server)
 {
     server->reserve_fd = dlx__close(server->reserve_fd);
-    dlx__close(accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0)
+        dlxd_client_goodbye(fd, DLX_E_FD_LIMIT, "dlpackd has no file descriptor left");
+    dlx__close(fd);
     server->reserve_fd = open_reserve();
     if (!server->fds_exhausted)
         dlxd_log(DLXD_LOG_ERROR, "out of file descriptors: refusing connections");

@@ -451,7 +451,7 @@ END_TEST
 
 START_TEST(acknowledging_more_than_was_sent_is_refused)
 {
-    struct dlxd_broker broker = {.loop = NULL};
+    struct dlxd_broker broker = {.watches = NULL};
     struct dlxd_subscription sub = {.broker = &broker};
     dlxd_list_init(&broker.dirty);
     dlxd_list_init(&sub.work);

@@ -127,26 +127,73 @@ START_TEST(a_kernel_that_watches_no_more_refuses_one_fd)
 }
 END_TEST
 
+static const Dlx__Wire__Packet *receive(int fd, struct dlx_packet *packet,
+                                        struct dlx_proto_arena *arena)
+{
+    const Dlx__Wire__Packet *ret;
+    dlx__packet_deinit(packet);
+    ck_assert_int_eq(dlx__packet_recv(fd, packet), 0);
+    ck_assert_int_eq(dlx__proto_unpack(arena, packet->data, packet->size, &ret), 0);
+    return ret;
+}
+
 START_TEST(a_client_that_cannot_be_watched_is_refused_alone)
 {
     struct dlx_test_broker test;
     struct dlxd_client *client;
+    struct dlx_packet rx = {0};
+    static struct dlx_proto_arena arena;
     int first, pair[2];
     dlx_test_broker_init(&test, UINT64_C(1) << 30);
     (void)dlx_test_broker_client(&test, 8, &first);
     for (int left = 0; left < 2; left++) { /* the socket, the pidfd */
-        ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+        ck_assert_int_eq(
+            socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+        /* As every client does: what waits unread turns the end into a reset, which must not hide why. */
+        ck_assert_int_eq(send(pair[1], "hello", 5, 0), 5);
         adds_left = left;
         ck_assert_int_eq(dlxd_client_new(&client, &test.broker, pair[0]), DLX_E_NO_MEMORY);
         adds_left = INT32_MAX;
-        char byte;
-        ck_assert_int_eq(recv(pair[1], &byte, 1, MSG_DONTWAIT), 0); /* closed */
+        const Dlx__Wire__Packet *packet = receive(pair[1], &rx, &arena);
+        ck_assert_int_eq(packet->body_case, DLX__WIRE__PACKET__BODY_DISCONNECT);
+        ck_assert_int_eq(packet->disconnect->code, DLX_E_NO_MEMORY);
+        ck_assert_ptr_nonnull(strstr(packet->disconnect->text, "max_user_watches"));
+        ck_assert_int_eq(dlx__packet_recv(pair[1], &rx), DLX_E_DISCONNECTED);
         dlx__close(pair[1]);
         dlx_test_broker_run(&test);
     }
     ck_assert_uint_eq(test.broker.n_clients, 1);
+    dlx__packet_deinit(&rx);
     dlx_test_broker_deinit(&test);
     dlx__close(first);
+}
+END_TEST
+
+START_TEST(a_subscription_that_cannot_be_watched_fails_alone)
+{
+    struct dlx_test_broker test;
+    struct dlx_packet rx = {0};
+    static struct dlx_proto_arena arena;
+    Dlx__Wire__Subscribe request = DLX__WIRE__SUBSCRIBE__INIT;
+    int fd;
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    struct dlxd_client *client = dlx_test_broker_client(&test, 8, &fd);
+    request.topic = (char *)(uintptr_t) "t";
+    request.max_held = 1;
+    adds_left = 0;
+    dlx_test_broker_request(client, DLX__WIRE__PACKET__BODY_SUBSCRIBE, &request, 7);
+    adds_left = INT32_MAX;
+    const Dlx__Wire__Packet *packet = receive(fd, &rx, &arena);
+    ck_assert_int_eq(packet->body_case, DLX__WIRE__PACKET__BODY_ERROR);
+    ck_assert_uint_eq(packet->serial, 7);
+    ck_assert_int_eq(packet->error->code, DLX_E_NO_MEMORY);
+    ck_assert_ptr_nonnull(strstr(packet->error->text, "max_user_watches"));
+    ck_assert_uint_eq(test.broker.registry.n_topics, 0);
+    dlx_test_broker_request(client, DLX__WIRE__PACKET__BODY_SUBSCRIBE, &request, 8);
+    ck_assert_int_eq(receive(fd, &rx, &arena)->body_case, DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY);
+    dlx__packet_deinit(&rx);
+    dlx_test_broker_deinit(&test);
+    dlx__close(fd);
 }
 END_TEST
 
@@ -159,6 +206,7 @@ int main(void)
     tcase_add_test(tcase, a_watch_that_an_event_before_it_freed_is_silent);
     tcase_add_test(tcase, a_kernel_that_watches_no_more_refuses_one_fd);
     tcase_add_test(tcase, a_client_that_cannot_be_watched_is_refused_alone);
+    tcase_add_test(tcase, a_subscription_that_cannot_be_watched_fails_alone);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
