@@ -105,7 +105,7 @@ endif
 # -- libraries ----------------------------------------------------------------------------------------
 # Evaluated once; a missing library is named before the compiler can say something less clear.
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
-NEEDED_PKGS := libuv libprotobuf-c jansson check
+NEEDED_PKGS := libuv libprotobuf-c jansson libxxhash check
 LIGHT_GOALS := help clean distclean check demo setup format model lint fuzz bench
 ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p || echo $$p; done 2>&1),)

@@ -7,6 +7,7 @@
  */
 
 #include "client/inlet.h"
+#include "client/nametable.h"
 #include "common/manifest.h"
 #include <inttypes.h>
 #include <string.h>
@@ -21,6 +22,17 @@ struct export
     struct dlx_message *message;
 };
 
+/* What a message with a manifest has beside its struct, in one piece of memory. */
+struct table {
+    _Atomic(struct dlx_nametable *) index; /* made by the first dlx_message_find() */
+    uint32_t *names;                       /* [n_tensors]: offsets in `text` */
+    char *text;                            /* names, each terminated */
+    void *meta;
+    uint32_t meta_size;
+    atomic_bool *used;      /* [n_tensors]: is exports[i] handed out? */
+    struct export *exports; /* [n_tensors]: saves an allocation for the first of each tensor */
+};
+
 struct dlx_message {
     atomic_uint refs; /* the message, and each tensor of it; and FIRST_USED */
     uint32_t n_tensors;
@@ -28,10 +40,11 @@ struct dlx_message {
     uint64_t seq;
     uint64_t gap;
     uint64_t time_ns;
+    uint64_t bytes; /* payload, if it has a manifest */
     uint32_t hold;
     DLTensor *tensors;   /* [n_tensors]: &inline_tensor, or in `table` */
     uint64_t *flags;     /* [n_tensors]: of the managed tensors */
-    void *table;         /* what a manifest needs; NULL for one tensor in its slot */
+    struct table *table; /* what a manifest needs; NULL for one tensor in its slot */
     struct export first; /* saves an allocation for the first tensor, unless FIRST_USED */
     uint64_t inline_flags;
     DLTensor inline_tensor;
@@ -40,10 +53,18 @@ struct dlx_message {
 
 #define FIRST_USED (1U << 31)
 
+static struct table *table_free(struct table *table)
+{
+    if (table)
+        dlx__nametable_free(atomic_load_explicit(&table->index, memory_order_acquire));
+    free(table);
+    return NULL;
+}
+
 void dlx__message_free(struct dlx_message *m)
 {
     if (m)
-        free(m->table);
+        table_free(m->table);
     free(m);
 }
 
@@ -112,31 +133,83 @@ static int copy_manifest(const struct dlx_inlet *inlet, const struct dlx_taken *
     return 0;
 }
 
-/* Tensors, flags and dimensions of a manifest, in one piece of memory. */
+/* Sizes of what is in the table. An honest manifest shares no bytes between its entries, so what they need
+ * together is not more than the manifest has. */
+static int measure(const struct dlx_manifest *manifest, uint32_t n, uint64_t *ret_dims,
+                   uint64_t *ret_text)
+{
+    uint64_t dims = 0, text = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        dims += manifest->entries[i].record.ndim;
+        text += manifest->entries[i].name_size;
+    }
+    if (dims * sizeof(int64_t) > manifest->header->dims_size || text > manifest->header->names_size)
+        return dlx__fail(DLX_E_BAD_PEER, "manifest whose %u entries share dimensions or names", n);
+    *ret_dims = 2 * dims;
+    *ret_text = text + n;
+    return 0;
+}
+
+/* Lay the table out: what is aligned most comes first. */
+static int new_table(struct dlx_message *m, uint64_t n_dims, uint64_t text_size, uint32_t meta_size,
+                     int64_t **ret_dims)
+{
+    size_t n = m->n_tensors, meta_room = ((size_t)meta_size + 7) / 8 * 8;
+    size_t size = sizeof *m->table + meta_room +
+                  n * (sizeof *m->tensors + sizeof *m->flags + sizeof(struct export)) +
+                  n_dims * sizeof(int64_t) + n * (sizeof(uint32_t) + sizeof(atomic_bool)) +
+                  text_size;
+    struct table *table = malloc(size);
+    if (!table)
+        return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", m->n_tensors);
+    table->meta = table + 1;
+    table->meta_size = meta_size;
+    m->tensors = (DLTensor *)((char *)table->meta + meta_room);
+    m->flags = (uint64_t *)(m->tensors + n);
+    table->exports = (struct export *)(m->flags + n);
+    *ret_dims = (int64_t *)(table->exports + n);
+    table->names = (uint32_t *)(*ret_dims + n_dims);
+    table->used = (atomic_bool *)(table->names + n);
+    table->text = (char *)(table->used + n);
+    atomic_init(&table->index, NULL);
+    for (size_t i = 0; i < n; i++)
+        atomic_init(&table->used[i], false);
+    m->table = table;
+    return 0;
+}
+
 static int build_table(const struct dlx_inlet *inlet, const struct dlx_manifest *manifest,
                        struct dlx_message *m)
 {
-    uint32_t n = m->n_tensors;
-    uint64_t dims = 0;
-    for (uint32_t i = 0; i < n; i++)
-        dims += 2 * (uint64_t)manifest->entries[i].record.ndim;
-    m->table = malloc(n * (sizeof *m->tensors + sizeof *m->flags) + (size_t)dims * sizeof(int64_t));
-    if (!m->table)
-        return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", n);
-    m->tensors = m->table;
-    m->flags = (uint64_t *)(m->tensors + n);
-    int64_t *dim = (int64_t *)(m->flags + n);
-    for (uint32_t i = 0; i < n; i++) {
+    uint64_t n_dims = 0, text_size = 0;
+    int64_t *dim = NULL;
+    uint32_t text = 0, meta_size = manifest->header->meta_size;
+    int r = measure(manifest, m->n_tensors, &n_dims, &text_size);
+    if (r == 0)
+        r = new_table(m, n_dims, text_size, meta_size, &dim);
+    if (r < 0)
+        return r;
+    struct table *table = m->table;
+    if (meta_size > 0)
+        memcpy(table->meta, manifest->meta, meta_size);
+    m->bytes = 0;
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
         struct dlx_manifest_item item = dlx__manifest_item(manifest, i);
         uint32_t ndim = item.record.ndim;
-        if (ndim > 0)
-            memcpy(dim, item.shape, ndim * sizeof *dim);
-        if (ndim > 0 && item.strides)
-            memcpy(dim + ndim, item.strides, ndim * sizeof *dim);
-        int r = build_tensor(inlet, &item.record, dim, dim + ndim, &m->tensors[i]);
+        for (uint32_t k = 0; k < ndim; k++)
+            dim[k] = item.shape[k];
+        for (uint32_t k = 0; item.strides && k < ndim; k++)
+            dim[ndim + k] = item.strides[k];
+        r = build_tensor(inlet, &item.record, dim, dim + ndim, &m->tensors[i]);
         if (r < 0)
-            return r;
+            return r == DLX_E_NOT_FOUND ? r : dlx__fail_prefix(r, "tensor %u", i);
         m->flags[i] = export_flags(&item.record);
+        m->bytes += item.record.size;
+        table->names[i] = text;
+        if (item.name_size > 0)
+            memcpy(table->text + text, item.name, item.name_size);
+        table->text[text + item.name_size] = '\0';
+        text += item.name_size + 1;
         dim += 2 * (size_t)ndim;
     }
     return 0;
@@ -182,20 +255,17 @@ int dlx__message_build(struct dlx_inlet *inlet, const struct dlx_taken *taken,
         m->hold = taken->hold;
         inlet->messages[taken->hold] = m;
     }
-    if (dlx_unlikely(m->table)) {
-        free(m->table);
-        m->table = NULL;
-    }
     m->n_tensors = taken->n_tensors;
     m->seq = taken->n;
     m->gap = taken->gap;
     m->time_ns = taken->time_ns;
     int r = taken->flags & DLX_SHM_SLOT_MANIFEST ? build_from_manifest(inlet, taken, m)
                                                  : build_from_slot(inlet, taken, m);
-    if (dlx_unlikely(r < 0))
+    if (dlx_unlikely(r < 0)) {
+        m->table = table_free(m->table);
         return r;
-    if (dlx_likely(!(taken->flags & DLX_SHM_SLOT_MANIFEST)))
-        inlet->taken_bytes += taken->record.size;
+    }
+    inlet->taken_bytes += m->table ? m->bytes : taken->record.size;
     dlx_store64_relaxed(&inlet->page->taken_bytes, inlet->taken_bytes);
     atomic_store_explicit(&m->refs, 1, memory_order_relaxed);
     inlet->n_given++;
@@ -223,6 +293,8 @@ struct dlx_message *dlx_message_unref(struct dlx_message *m)
     if ((atomic_load_explicit(&m->refs, memory_order_acquire) & ~FIRST_USED) != 1 &&
         (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) & ~FIRST_USED) != 1)
         return NULL;
+    if (dlx_unlikely(m->table))
+        m->table = table_free(m->table);
     /* From here on the message may be taken anew by another thread. */
     dlx__take_release(&inlet->core, m->hold);
     dlx__inlet_released(inlet);
@@ -236,9 +308,11 @@ static void release(struct export *e)
     struct dlx_message *m = e->message;
     if (dlx__forked(m->inlet->generation))
         return;
-    if (e != &m->first)
+    /* One of the message's own stays used: the message is about to end, or has other tensors out. */
+    bool own = e == &m->first ||
+               (m->table && e >= m->table->exports && e < m->table->exports + m->n_tensors);
+    if (!own)
         free(e);
-    /* A `first` that came back stays used: its message is about to end, or has other tensors out. */
     dlx_message_unref(m);
 }
 
@@ -252,6 +326,27 @@ static void delete_legacy(DLManagedTensor *tensor)
     release(tensor->manager_ctx);
 }
 
+/* The one inside the message, with a reference; NULL if it is handed out. The one reference that there is is
+ * the caller's, as a rule: both are taken in one step. */
+static struct export *take_first(struct dlx_message *m)
+{
+    unsigned refs = 1;
+    while (dlx_unlikely(!atomic_compare_exchange_weak_explicit(
+        &m->refs, &refs, (refs + 1) | FIRST_USED, memory_order_relaxed, memory_order_relaxed)))
+        if (refs & FIRST_USED)
+            return NULL;
+    return &m->first;
+}
+
+/* The one of tensor i of a set, with a reference; NULL if it is handed out. */
+static struct export *take_own(struct dlx_message *m, uint32_t i)
+{
+    if (atomic_exchange_explicit(&m->table->used[i], true, memory_order_relaxed))
+        return NULL;
+    dlx_message_ref(m);
+    return &m->table->exports[i];
+}
+
 static int new_export(struct dlx_message *m, uint32_t i, struct export **ret)
 {
     dlx__error_clear();
@@ -261,14 +356,8 @@ static int new_export(struct dlx_message *m, uint32_t i, struct export **ret)
         return dlx__fail_forked();
     if (dlx_unlikely(i >= m->n_tensors))
         return dlx__fail(DLX_E_INVALID, "tensor %u of a message of %u", i, m->n_tensors);
-    struct export *e = &m->first;
-    unsigned refs = 1;
-    /* The one reference is the caller's, as a rule: `first` and the count are taken in one step. */
-    while (dlx_unlikely(!atomic_compare_exchange_weak_explicit(
-        &m->refs, &refs, (refs + 1) | FIRST_USED, memory_order_relaxed, memory_order_relaxed)))
-        if (refs & FIRST_USED)
-            break;
-    if (dlx_unlikely(refs & FIRST_USED)) {
+    struct export *e = m->table ? take_own(m, i) : take_first(m);
+    if (dlx_unlikely(!e)) {
         e = malloc(sizeof *e);
         if (!e)
             return dlx__fail(DLX_E_NO_MEMORY, "state of a tensor");
@@ -317,6 +406,59 @@ const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i)
     return m && i < m->n_tensors ? &m->tensors[i] : NULL;
 }
 
+/* ---- names --------------------------------------------------------------------------------- */
+
+const char *dlx_message_name(const struct dlx_message *m, uint32_t i)
+{
+    if (!m || i >= m->n_tensors)
+        return NULL;
+    return m->table ? m->table->text + m->table->names[i] : "";
+}
+
+/* Any number of threads may be here at once: one of their indexes stays. */
+static int make_index(struct dlx_message *m, struct dlx_nametable **ret)
+{
+    struct dlx_nametable *index, *other = NULL;
+    int r = dlx__nametable_new(&index, m->n_tensors);
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; i < m->n_tensors; i++) {
+        const char *name = dlx_message_name(m, i);
+        if (name[0])
+            (void)dlx__nametable_add(index, name, (uint32_t)strlen(name), i);
+    }
+    if (!atomic_compare_exchange_strong_explicit(&m->table->index, &other, index,
+                                                 memory_order_acq_rel, memory_order_acquire)) {
+        dlx__nametable_free(index);
+        index = other;
+    }
+    *ret = index;
+    return 0;
+}
+
+int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i)
+{
+    dlx__error_clear();
+    if (!m || !name || !ret_i)
+        return dlx__fail(DLX_E_INVALID, "dlx_message_find: message, name or ret_i is NULL");
+    if (dlx__forked(m->inlet->generation))
+        return dlx__fail_forked();
+    uint32_t found = DLX_NAMETABLE_NONE;
+    size_t size = strnlen(name, DLX_SHM_NAME_MAX + 1);
+    if (m->table && size > 0 && size <= DLX_SHM_NAME_MAX) {
+        struct dlx_nametable *index = atomic_load_explicit(&m->table->index, memory_order_acquire);
+        int r = index ? 0 : make_index(m, &index);
+        if (r < 0)
+            return r;
+        found = dlx__nametable_find(index, name, (uint32_t)size);
+    }
+    if (found == DLX_NAMETABLE_NONE)
+        return dlx__fail(DLX_E_NOT_FOUND, "topic %s, message %" PRIu64 " has no tensor \"%.200s\"",
+                         m->inlet->topic, m->seq, name);
+    *ret_i = found;
+    return 0;
+}
+
 /* ---- what is known of it ------------------------------------------------------------------- */
 
 uint32_t dlx_message_n_tensors(const struct dlx_message *m)
@@ -337,6 +479,14 @@ uint64_t dlx_message_gap(const struct dlx_message *m)
 uint64_t dlx_message_time_ns(const struct dlx_message *m)
 {
     return m->time_ns;
+}
+
+const void *dlx_message_meta(const struct dlx_message *m, size_t *ret_size)
+{
+    uint32_t size = m->table ? m->table->meta_size : 0;
+    if (ret_size)
+        *ret_size = size;
+    return size > 0 ? m->table->meta : NULL;
 }
 
 const char *dlx_message_topic(const struct dlx_message *m)

@@ -2,7 +2,7 @@
 
 /* dlx_alloc() and dlx_publish(): the hot path of a publisher. */
 
-#include "client/publisher.h"
+#include "client/publish.h"
 #include "common/manifest.h"
 #include "common/tensor.h"
 #include <inttypes.h>
@@ -111,78 +111,90 @@ static int check_device(const DLTensor *t)
     }
 }
 
-static int copy_in(struct dlx_publisher *p, const DLTensor *t, bool padded, struct parcel *parcel)
+static int fail_would_copy(const struct dlx_publisher *p, const struct dlx_block *own)
 {
-    uint64_t size;
-    int r = check_device(t);
-    if (r == 0)
-        r = dlx__tensor_size(t->dtype, padded, t->ndim, t->shape, &size);
-    if (r == 0)
-        r = dlx__publisher_block(p, size, &parcel->block);
-    if (r < 0)
-        return r;
-    r = dlx__tensor_compact(dlx__block_data(parcel->block), t, padded);
-    if (r < 0) {
-        dlx__heap_give(p->heap, parcel->block);
-        parcel->block = NULL;
-        return r;
+    return dlx__fail(DLX_E_WOULD_COPY,
+                     "topic %s: the tensor %s, so it would be copied, and `strict` is set",
+                     p->topic,
+                     own ? "was moved out of what dlx_alloc() gave, or overlaps itself"
+                         : "is not from dlx_alloc() of this publisher");
+}
+
+int dlx__publish_place(const DLTensor *t, const struct dlx_block *own, bool padded,
+                       struct dlx_shm_record *ret)
+{
+    uint64_t offset = 0, size = 0;
+    bool row_major = true, copy = false;
+    if (!own || !fits_block(own, t, padded, &offset, &size, &row_major)) {
+        copy = true;
+        int r = check_device(t);
+        if (r == 0)
+            r = dlx__tensor_size(t->dtype, padded, t->ndim, t->shape, &size);
+        if (r < 0)
+            return r;
     }
-    parcel->record.flags |= DLX_SHM_RECORD_COPIED | DLX_SHM_RECORD_ROW_MAJOR;
-    parcel->record.offset = parcel->block->offset;
-    parcel->record.size = size;
-    parcel->copied_bytes = size;
-    return 0;
+    *ret = (struct dlx_shm_record){
+        .arena = own && !copy && size > 0 ? dlx__block_arena_id(own) : 0,
+        .dtype_code = t->dtype.code,
+        .dtype_bits = t->dtype.bits,
+        .dtype_lanes = t->dtype.lanes,
+        .device_type = kDLCPU,
+        .ndim = (uint32_t)t->ndim,
+        .flags = (padded ? DLX_SHM_RECORD_PADDED : 0U) |
+                 (copy || row_major ? DLX_SHM_RECORD_ROW_MAJOR : 0U) |
+                 (copy ? DLX_SHM_RECORD_COPIED : 0U),
+        .offset = offset,
+        .size = size,
+    };
+    return copy;
+}
+
+int dlx__publish_copy(const struct dlx_block *block, uint64_t at, const DLTensor *t,
+                      struct dlx_shm_record *record)
+{
+    if (record->size == 0)
+        return 0;
+    int r = dlx__tensor_compact((uint8_t *)dlx__block_data(block) + at, t,
+                                record->flags & DLX_SHM_RECORD_PADDED);
+    record->arena = dlx__block_arena_id(block);
+    record->offset = block->offset + at;
+    return r;
 }
 
 static int make_parcel(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *own,
                        bool padded, bool strict, struct parcel *parcel)
 {
-    uint64_t offset = 0, size = 0;
-    bool row_major;
-    int r = 0;
-    parcel->record.flags = padded ? DLX_SHM_RECORD_PADDED : 0;
-    if (own && fits_block(own, t, padded, &offset, &size, &row_major)) {
-        parcel->block = own;
-        parcel->record.offset = offset;
-        parcel->record.size = size;
-        if (row_major)
-            parcel->record.flags |= DLX_SHM_RECORD_ROW_MAJOR;
-    } else if (strict) {
-        return dlx__fail(DLX_E_WOULD_COPY,
-                         "topic %s: the tensor %s, so it would be copied, and `strict` is set",
-                         p->topic,
-                         own ? "was moved out of what dlx_alloc() gave, or overlaps itself"
-                             : "is not from dlx_alloc() of this publisher");
-    } else {
-        r = copy_in(p, t, padded, parcel);
-        if (r < 0)
-            return r;
-    }
+    int r = dlx__publish_place(t, own, padded, &parcel->record);
+    if (dlx_unlikely(r < 0))
+        return r;
+    parcel->block = own;
     parcel->shape = t->shape;
     parcel->strides = t->strides;
-    parcel->record.arena = parcel->record.size > 0 ? dlx__block_arena_id(parcel->block) : 0;
-    parcel->record.dtype_code = t->dtype.code;
-    parcel->record.dtype_bits = t->dtype.bits;
-    parcel->record.dtype_lanes = t->dtype.lanes;
-    parcel->record.device_type = kDLCPU;
-    parcel->record.ndim = (uint32_t)t->ndim;
-    if (parcel->record.ndim > DLX_SHM_NDIM_INLINE) {
+    if (r > 0) {
+        if (strict)
+            return fail_would_copy(p, own);
+        r = dlx__publisher_block(p, parcel->record.size, &parcel->block);
+        if (r < 0)
+            return r;
+        r = dlx__publish_copy(parcel->block, 0, t, &parcel->record);
+        parcel->copied_bytes = parcel->record.size;
+    }
+    if (dlx_unlikely(r == 0 && parcel->record.ndim > DLX_SHM_NDIM_INLINE)) {
         struct dlx_manifest_item item = {
             .record = parcel->record, .shape = parcel->shape, .strides = parcel->strides};
         uint64_t bytes = dlx__manifest_size(&item, 1, 0);
         r = dlx__publisher_block(p, bytes, &parcel->manifest);
         if (r == 0)
             dlx__manifest_write(dlx__block_data(parcel->manifest), &item, 1, NULL, 0);
-        else if (parcel->block != own)
-            dlx__heap_give(p->heap, parcel->block);
     }
+    if (dlx_unlikely(r < 0 && parcel->block != own))
+        dlx__heap_give(p->heap, parcel->block);
     return r;
 }
 
 /* ---- slot ---------------------------------------------------------------------------------- */
 
-/* A slot, waiting for one if the publisher blocks. */
-static int wait_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot)
+int dlx__publish_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot)
 {
     int r = dlx__pub_slot(&p->core, ret_slot);
     if (dlx_likely(r == 0))
@@ -205,17 +217,25 @@ static int wait_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_
     return r == DLX_E_FULL || r == DLX_E_TIMEOUT ? dlx__outlet_blame(p, r) : r;
 }
 
-static void fill_slot(struct dlx_shm_slot *slot, const struct parcel *parcel, uint64_t time_ns)
+void dlx__publish_fill_manifest(struct dlx_shm_slot *slot, const struct dlx_block *manifest,
+                                uint32_t n_tensors, uint64_t time_ns)
 {
     slot->time_ns = time_ns;
-    slot->n_tensors = 1;
+    slot->n_tensors = n_tensors;
+    slot->flags = DLX_SHM_SLOT_MANIFEST;
+    slot->manifest_arena = dlx__block_arena_id(manifest);
+    slot->manifest_offset = manifest->offset;
+    slot->manifest_size = manifest->size;
+}
+
+static void fill_slot(struct dlx_shm_slot *slot, const struct parcel *parcel, uint64_t time_ns)
+{
     if (dlx_unlikely(parcel->manifest)) {
-        slot->flags = DLX_SHM_SLOT_MANIFEST;
-        slot->manifest_arena = dlx__block_arena_id(parcel->manifest);
-        slot->manifest_offset = parcel->manifest->offset;
-        slot->manifest_size = parcel->manifest->size;
+        dlx__publish_fill_manifest(slot, parcel->manifest, 1, time_ns);
         return;
     }
+    slot->time_ns = time_ns;
+    slot->n_tensors = 1;
     slot->flags = 0;
     slot->record = parcel->record;
     for (uint32_t i = 0; i < parcel->record.ndim; i++)
@@ -225,8 +245,12 @@ static void fill_slot(struct dlx_shm_slot *slot, const struct parcel *parcel, ui
             slot->strides[i] = parcel->strides[i];
 }
 
-static void count(struct dlx_publisher *p, uint64_t bytes, uint64_t copied_bytes, bool copied)
+uint64_t dlx__publish_commit(struct dlx_publisher *p, uint32_t slot, struct dlx_block *blocks,
+                             uint64_t bytes, uint64_t copied_bytes, bool copied)
 {
+    p->slot_blocks[slot] = blocks;
+    uint64_t seq = dlx__pub_commit(&p->core, slot);
+    dlx__publisher_look_ahead(p);
     p->stats.published_bytes += bytes;
     p->stats.copied_bytes += copied_bytes;
     p->stats.copied += copied;
@@ -234,6 +258,7 @@ static void count(struct dlx_publisher *p, uint64_t bytes, uint64_t copied_bytes
     dlx_store64_relaxed(&p->control->published_bytes, p->stats.published_bytes);
     dlx_store64_relaxed(&p->control->copied, p->stats.copied);
     dlx_store64_relaxed(&p->control->copied_bytes, p->stats.copied_bytes);
+    return seq;
 }
 
 static int publish(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *own, bool padded,
@@ -244,18 +269,16 @@ static int publish(struct dlx_publisher *p, const DLTensor *t, struct dlx_block 
     uint32_t slot;
     int r = user_args ? dlx__args_copy(&args, sizeof args, sizeof args, user_args) : 0;
     if (dlx_likely(r == 0))
-        r = wait_slot(p, args.timeout_ns, &slot);
+        r = dlx__publish_slot(p, args.timeout_ns, &slot);
     if (dlx_likely(r == 0))
         r = make_parcel(p, t, own, padded, args.strict, &parcel);
     if (dlx_unlikely(r < 0))
         return r;
     fill_slot(&p->core.slots[slot], &parcel, args.time_ns ? args.time_ns : dlx__now_ns());
     parcel.block->next = parcel.manifest;
-    p->slot_blocks[slot] = parcel.block;
-    uint64_t seq = dlx__pub_commit(&p->core, slot);
-    dlx__publisher_look_ahead(p);
     bool copied = parcel.block != own;
-    count(p, parcel.record.size, parcel.copied_bytes, copied);
+    uint64_t seq =
+        dlx__publish_commit(p, slot, parcel.block, parcel.record.size, parcel.copied_bytes, copied);
     if (parcel.block == own)
         dlx__block_published(own);
     if (args.report) {

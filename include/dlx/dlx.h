@@ -179,7 +179,7 @@ struct dlx_publish_report {
     size_t size;
     uint64_t seq;          /**< number of the message, 1 for the publisher's first */
     uint64_t copied_bytes; /**< payload bytes that were copied into shared memory */
-    uint32_t n_copied;     /**< tensors that were copied, 0 or 1 */
+    uint32_t n_copied;     /**< tensors that were copied */
 };
 
 struct dlx_publish_args {
@@ -218,6 +218,48 @@ DLX_API int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tenso
 /** As dlx_publish(), for the struct that DLPack used before version 1. Always copies. */
 DLX_API int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
                                const struct dlx_publish_args *args);
+
+/** Most tensors of one message. */
+#define DLX_TENSORS_MAX 65535
+/** Longest name of a tensor, and most metadata of a message, in bytes. */
+#define DLX_NAME_MAX 1023
+#define DLX_META_MAX 65536
+
+/** A tensor of a set. */
+struct dlx_item {
+    /** At most DLX_NAME_MAX bytes, no two the same. NULL or "": none. Borrowed for the call. */
+    const char *name;
+    DLManagedTensorVersioned *tensor;
+};
+
+/** Bytes of the caller. */
+struct dlx_bytes {
+    const void *data;
+    size_t size;
+};
+
+/**
+ * Allocate `n` tensors (1 to DLX_TENSORS_MAX) as n calls of dlx_alloc() would, all or none, from one piece of
+ * shared memory if none is free that they fit into. `ret` has room for n pointers.
+ *
+ * Returns as dlx_alloc(); the message names the tensor.
+ */
+DLX_API int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
+                          DLManagedTensorVersioned **ret);
+
+/**
+ * Publish `n_items` tensors (1 to DLX_TENSORS_MAX) and metadata (NULL: none; at most DLX_META_MAX bytes, which
+ * the library does not look at) as one message: a subscriber gets all of it or nothing.
+ *
+ * Tensors of dlx_alloc() and dlx_alloc_set() of this publisher are passed on without a copy; all others are
+ * copied, as by dlx_publish(), into one piece of memory. Ownership passes on success, of all of them; on
+ * failure of none.
+ *
+ * Returns as dlx_publish(), whose codes name the tensor's index and name; and DLX_E_INVALID for no items or too
+ * many, a name that is too long or there twice, a tensor that is there twice, too much metadata.
+ */
+DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n_items,
+                            const struct dlx_bytes *meta, const struct dlx_publish_args *args);
 
 /**
  * Wait until at least `n_subscribers` are attached. A subscription that was there before this publisher
@@ -352,6 +394,19 @@ DLX_API const char *dlx_message_topic(const struct dlx_message *m);
 
 /** Id of its publisher, never reused while the daemon lives; greater means newer. */
 DLX_API uint64_t dlx_message_publisher(const struct dlx_message *m);
+
+/** Name of tensor `i`, "" when it has none, NULL when there is no such tensor. Valid as long as the message. */
+DLX_API const char *dlx_message_name(const struct dlx_message *m, uint32_t i);
+
+/**
+ * Find the tensor of that name: its index for the calls below. Any thread; the first call on a message makes an
+ * index. Returns 0; DLX_E_NOT_FOUND, DLX_E_INVALID, DLX_E_NO_MEMORY, DLX_E_FORKED.
+ */
+DLX_API int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i);
+
+/** Metadata of the message, aligned to 8, and its size in bytes; NULL and 0 when there is none. Valid as long as
+ *  the message. */
+DLX_API const void *dlx_message_meta(const struct dlx_message *m, size_t *ret_size);
 
 /**
  * Borrow tensor `i` of the message: valid as long as the message is, not to be modified. Returns

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_PUBLISH_H
+#define DLX_CLIENT_PUBLISH_H
+
+/* The steps of publishing, for one tensor (publish.c) and for sets (publish_set.c). */
+
+#include "client/publisher.h"
+
+/*
+ * Fill the record of a tensor. Returns 0: it can be read where it lies, in its block `own` (NULL: it has
+ * none). Returns 1: it is to be copied; arena and offset are not known yet. DLX_E_DEVICE, DLX_E_SHAPE.
+ */
+int dlx__publish_place(const DLTensor *t, const struct dlx_block *own, bool padded,
+                       struct dlx_shm_record *ret);
+
+/* Copy it to `at` in the block, row-major, and complete the record. Returns 0; DLX_E_SHAPE. */
+int dlx__publish_copy(const struct dlx_block *block, uint64_t at, const DLTensor *t,
+                      struct dlx_shm_record *record);
+
+/* A slot, waiting for one if the publisher blocks. Returns 0; DLX_E_FULL, DLX_E_TIMEOUT, DLX_E_INTERRUPTED. */
+int dlx__publish_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot);
+
+void dlx__publish_fill_manifest(struct dlx_shm_slot *slot, const struct dlx_block *manifest,
+                                uint32_t n_tensors, uint64_t time_ns);
+
+/* The slot is filled: make it the next message, and count it. `blocks`, a list by `next`, come back when the
+ * slot does. Returns the message's number. */
+uint64_t dlx__publish_commit(struct dlx_publisher *p, uint32_t slot, struct dlx_block *blocks,
+                             uint64_t bytes, uint64_t copied_bytes, bool copied);
+
+#endif

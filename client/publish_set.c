@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Sets: several named tensors and metadata as one message. */
+
+#include "client/nametable.h"
+#include "client/publish.h"
+#include "common/manifest.h"
+#include "common/tensor.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- alloc --------------------------------------------------------------------------------- */
+
+static int copy_spec(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t i,
+                     struct dlx_tensor_spec *ret, uint64_t *ret_size)
+{
+    int r = dlx__args_copy(ret, sizeof *ret, sizeof *ret, &specs[i]);
+    if (r == 0)
+        r = dlx__tensor_size(ret->dtype, false, ret->ndim, ret->shape, ret_size);
+    return r < 0 ? dlx__fail_prefix(r, "topic %s: tensor %u", p->topic, i) : 0;
+}
+
+static int alloc_one(struct dlx_publisher *p, const struct dlx_tensor_spec *spec, uint64_t size,
+                     DLManagedTensorVersioned **ret)
+{
+    struct dlx_block *block;
+    int r = dlx__publisher_block(p, size, &block);
+    if (r < 0)
+        return r;
+    r = dlx__block_export(block, spec->dtype, spec->ndim, spec->shape, size);
+    if (r < 0) {
+        dlx__heap_give(p->heap, block);
+        return r;
+    }
+    *ret = &block->tensor;
+    return 0;
+}
+
+int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
+                  DLManagedTensorVersioned **ret)
+{
+    struct dlx_tensor_spec spec;
+    struct dlx_block *whole;
+    uint64_t size, total = 0;
+    int r = 0;
+    dlx__error_clear();
+    if (!p || !specs || !ret)
+        return dlx__fail(DLX_E_INVALID, "dlx_alloc_set: publisher, specs or ret is NULL");
+    if (dlx__forked(p->generation))
+        return dlx__fail_forked();
+    if (n == 0 || n > DLX_SHM_TENSORS_MAX)
+        return dlx__fail(DLX_E_INVALID, "topic %s: a set of %u tensors, possible are 1 to %u",
+                         p->topic, n, DLX_SHM_TENSORS_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        r = copy_spec(p, specs, i, &spec, &size);
+        if (r < 0)
+            return r;
+        if (!dlx__align_up(size, DLX_SHM_ALIGN, &size) ||
+            __builtin_add_overflow(total, size, &total))
+            return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
+    }
+    /* Room for all of it in one piece; then its parts. */
+    r = dlx__publisher_block(p, total, &whole);
+    if (r < 0)
+        return r;
+    dlx__heap_give(p->heap, whole);
+    for (uint32_t i = 0; i < n; i++) {
+        r = copy_spec(p, specs, i, &spec, &size);
+        if (r == 0)
+            r = alloc_one(p, &spec, size, &ret[i]);
+        if (r < 0) {
+            while (i-- > 0)
+                ret[i]->deleter(ret[i]);
+            return r;
+        }
+    }
+    return 0;
+}
+
+/* ---- publish ------------------------------------------------------------------------------- */
+
+struct set {
+    const struct dlx_item *items;
+    uint32_t n;
+    struct dlx_manifest_item *entries; /* [n] */
+    uint64_t copy_size;                /* of what is to be copied, each part aligned */
+    uint64_t copied_bytes;
+    uint64_t bytes;
+    uint32_t n_copied;
+    struct dlx_block *copies; /* NULL if there is nothing to copy */
+    struct dlx_block *manifest;
+};
+
+static int check_item(const struct dlx_publisher *p, const struct set *set, uint32_t i,
+                      struct dlx_nametable *names, struct dlx_nametable *tensors)
+{
+    const struct dlx_item *item = &set->items[i];
+    const char *name = item->name ? item->name : "";
+    size_t size = strnlen(name, DLX_SHM_NAME_MAX + 1);
+    if (!item->tensor)
+        return dlx__fail(DLX_E_INVALID, "topic %s: tensor %u is NULL", p->topic, i);
+    if (item->tensor->version.major != DLPACK_MAJOR_VERSION)
+        return dlx__fail(DLX_E_VERSION,
+                         "topic %s: tensor %u is of DLPack %u.%u, this library knows %d.x",
+                         p->topic, i, item->tensor->version.major, item->tensor->version.minor,
+                         DLPACK_MAJOR_VERSION);
+    if (size > DLX_SHM_NAME_MAX)
+        return dlx__fail(DLX_E_INVALID,
+                         "topic %s: the name of tensor %u is longer than %u bytes: \"%.40s...\"",
+                         p->topic, i, DLX_SHM_NAME_MAX, name);
+    if (size > 0) {
+        uint32_t other = dlx__nametable_add(names, name, (uint32_t)size, i);
+        if (other != DLX_NAMETABLE_NONE)
+            return dlx__fail(DLX_E_INVALID, "topic %s: tensors %u and %u are both named \"%.200s\"",
+                             p->topic, other, i, name);
+    }
+    uint32_t other = dlx__nametable_add(tensors, &item->tensor, sizeof item->tensor, i);
+    if (other != DLX_NAMETABLE_NONE)
+        return dlx__fail(DLX_E_INVALID, "topic %s: tensors %u and %u are the same", p->topic, other,
+                         i);
+    set->entries[i].name = name;
+    set->entries[i].name_size = (uint32_t)size;
+    return 0;
+}
+
+static int check_items(const struct dlx_publisher *p, const struct set *set)
+{
+    struct dlx_nametable *names = NULL, *tensors = NULL;
+    int r = dlx__nametable_new(&names, set->n);
+    if (r == 0)
+        r = dlx__nametable_new(&tensors, set->n);
+    for (uint32_t i = 0; r == 0 && i < set->n; i++)
+        r = check_item(p, set, i, names, tensors);
+    dlx__nametable_free(names);
+    dlx__nametable_free(tensors);
+    return r;
+}
+
+/* Where does each tensor lie, and what must be copied? */
+static int place_items(const struct dlx_publisher *p, struct set *set, bool strict)
+{
+    for (uint32_t i = 0; i < set->n; i++) {
+        const DLManagedTensorVersioned *t = set->items[i].tensor;
+        struct dlx_manifest_item *entry = &set->entries[i];
+        uint64_t aligned;
+        int r = dlx__publish_place(&t->dl_tensor, dlx__block_of(p->heap, t),
+                                   t->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED,
+                                   &entry->record);
+        if (r < 0)
+            return dlx__fail_prefix(r, "topic %s: tensor %u (\"%.200s\")", p->topic, i,
+                                    entry->name);
+        entry->shape = t->dl_tensor.shape;
+        entry->strides = t->dl_tensor.strides;
+        set->bytes += entry->record.size;
+        if (r == 0)
+            continue;
+        if (strict)
+            return dlx__fail(
+                DLX_E_WOULD_COPY,
+                "topic %s: tensor %u (\"%.200s\") is not as dlx_alloc() of this publisher "
+                "gave it, so it would be copied, and `strict` is set",
+                p->topic, i, entry->name);
+        if (!dlx__align_up(entry->record.size, DLX_SHM_ALIGN, &aligned) ||
+            __builtin_add_overflow(set->copy_size, aligned, &set->copy_size))
+            return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
+        set->copied_bytes += entry->record.size;
+        set->n_copied++;
+    }
+    return 0;
+}
+
+static int copy_items(struct dlx_publisher *p, struct set *set)
+{
+    uint64_t at = 0, aligned = 0;
+    if (set->n_copied == 0)
+        return 0;
+    int r = dlx__publisher_block(p, set->copy_size, &set->copies);
+    for (uint32_t i = 0; r == 0 && i < set->n; i++) {
+        struct dlx_shm_record *record = &set->entries[i].record;
+        if (!(record->flags & DLX_SHM_RECORD_COPIED))
+            continue;
+        r = dlx__publish_copy(set->copies, at, &set->items[i].tensor->dl_tensor, record);
+        if (r < 0)
+            dlx__fail_prefix(r, "topic %s: tensor %u (\"%.200s\")", p->topic, i,
+                             set->entries[i].name);
+        (void)dlx__align_up(record->size, DLX_SHM_ALIGN, &aligned);
+        at += aligned;
+    }
+    return r;
+}
+
+static int write_manifest(struct dlx_publisher *p, struct set *set, const struct dlx_bytes *meta)
+{
+    uint32_t meta_size = meta ? (uint32_t)meta->size : 0;
+    uint64_t size = dlx__manifest_size(set->entries, set->n, meta_size);
+    int r = dlx__publisher_block(p, size, &set->manifest);
+    if (r == 0)
+        dlx__manifest_write(dlx__block_data(set->manifest), set->entries, set->n,
+                            meta_size ? meta->data : NULL, meta_size);
+    return r;
+}
+
+static uint64_t commit(struct dlx_publisher *p, struct set *set, uint32_t slot, uint64_t time_ns)
+{
+    struct dlx_block *blocks = set->manifest;
+    dlx__publish_fill_manifest(&p->core.slots[slot], set->manifest, set->n,
+                               time_ns ? time_ns : dlx__now_ns());
+    blocks->next = set->copies;
+    if (set->copies)
+        set->copies->next = NULL;
+    for (uint32_t i = set->n; i-- > 0;) {
+        struct dlx_block *own = dlx__block_of(p->heap, set->items[i].tensor);
+        if (!own || (set->entries[i].record.flags & DLX_SHM_RECORD_COPIED))
+            continue;
+        own->next = blocks;
+        blocks = own;
+        dlx__block_published(own);
+    }
+    return dlx__publish_commit(p, slot, blocks, set->bytes, set->copied_bytes, set->n_copied > 0);
+}
+
+static int publish_set(struct dlx_publisher *p, struct set *set, const struct dlx_bytes *meta,
+                       const struct dlx_publish_args *args)
+{
+    uint32_t slot;
+    int r = check_items(p, set);
+    if (r == 0)
+        r = place_items(p, set, args->strict);
+    if (r == 0)
+        r = dlx__publish_slot(p, args->timeout_ns, &slot);
+    if (r == 0)
+        r = copy_items(p, set);
+    if (r == 0)
+        r = write_manifest(p, set, meta);
+    if (r < 0) {
+        dlx__heap_give(p->heap, set->copies);
+        dlx__heap_give(p->heap, set->manifest);
+        return r;
+    }
+    uint64_t seq = commit(p, set, slot, args->time_ns);
+    if (args->report) {
+        struct dlx_publish_report report = {.size = sizeof report,
+                                            .seq = seq,
+                                            .copied_bytes = set->copied_bytes,
+                                            .n_copied = set->n_copied};
+        (void)dlx__args_return(args->report, sizeof report, &report, sizeof report);
+    }
+    for (uint32_t i = 0; set->n_copied > 0 && i < set->n; i++) {
+        DLManagedTensorVersioned *t = set->items[i].tensor;
+        if ((set->entries[i].record.flags & DLX_SHM_RECORD_COPIED) && t->deleter)
+            t->deleter(t);
+    }
+    return 0;
+}
+
+int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n_items,
+                    const struct dlx_bytes *meta, const struct dlx_publish_args *user_args)
+{
+    struct dlx_publish_args args = {0};
+    dlx__error_clear();
+    if (!p || !items || (meta && meta->size > 0 && !meta->data))
+        return dlx__fail(DLX_E_INVALID, "dlx_publish_set: publisher, items or metadata is NULL");
+    if (dlx__forked(p->generation))
+        return dlx__fail_forked();
+    if (n_items == 0 || n_items > DLX_SHM_TENSORS_MAX)
+        return dlx__fail(DLX_E_INVALID, "topic %s: a set of %u tensors, possible are 1 to %u",
+                         p->topic, n_items, DLX_SHM_TENSORS_MAX);
+    if (meta && meta->size > DLX_SHM_META_MAX)
+        return dlx__fail(DLX_E_INVALID, "topic %s: %zu bytes of metadata, at most %u are possible",
+                         p->topic, meta->size, DLX_SHM_META_MAX);
+    int r = user_args ? dlx__args_copy(&args, sizeof args, sizeof args, user_args) : 0;
+    if (r < 0)
+        return r;
+    struct set set = {.items = items, .n = n_items};
+    set.entries = calloc(n_items, sizeof *set.entries);
+    if (!set.entries)
+        return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", n_items);
+    r = publish_set(p, &set, meta, &args);
+    free(set.entries);
+    return r;
+}
