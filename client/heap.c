@@ -186,6 +186,7 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
         block->dims = block->inline_dims;
         block->dims_room = DLX_SHM_NDIM_INLINE;
         block->heap = heap;
+        block->in_set = false;
     }
     block->next = NULL;
     block->arena = NULL;

@@ -27,6 +27,7 @@ struct dlx_block {
     uint64_t offset;         /* in the arena, a multiple of DLX_SHM_ALIGN */
     uint64_t size;           /* usable bytes */
     uint64_t payload_size;   /* bytes of the tensor that was exported */
+    bool in_set;             /* while a set is checked: seen in it */
     DLDataType dtype;        /* likewise */
     int32_t ndim;            /* likewise */
     uint32_t dims_room;      /* dimensions that `dims` has room for */

@@ -33,7 +33,7 @@ int dlx__nametable_new(struct dlx_nametable **ret, uint32_t n_keys)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     uint32_t size = 4;
     (void)pthread_once(&once, make_seed);
-    while (size < 2 * n_keys)
+    while (size < n_keys + n_keys / 2)
         size *= 2;
     struct dlx_nametable *table = calloc(1, sizeof *table + size * sizeof(struct entry));
     if (!table)

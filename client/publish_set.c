@@ -91,48 +91,84 @@ struct set {
     struct dlx_block *manifest;
 };
 
-static int check_item(const struct dlx_publisher *p, const struct set *set, uint32_t i,
-                      struct dlx_nametable *names, struct dlx_nametable *tensors)
+/* Names that were seen, and tensors that are not ours: those carry a mark. Made when needed. */
+struct seen {
+    struct dlx_nametable *names, *tensors;
+};
+
+static int add_seen(struct dlx_nametable **table, uint32_t n, const void *key, uint32_t key_size,
+                    uint32_t i, uint32_t *ret_other)
 {
-    const struct dlx_item *item = &set->items[i];
-    const char *name = item->name ? item->name : "";
-    size_t size = strnlen(name, DLX_SHM_NAME_MAX + 1);
-    if (!item->tensor)
+    int r = *table ? 0 : dlx__nametable_new(table, n);
+    if (r == 0)
+        *ret_other = dlx__nametable_add(*table, key, key_size, i);
+    return r;
+}
+
+static int check_tensor(const struct dlx_publisher *p, const struct set *set, uint32_t i,
+                        struct seen *seen)
+{
+    DLManagedTensorVersioned *const *t = &set->items[i].tensor;
+    uint32_t other = DLX_NAMETABLE_NONE;
+    if (!*t)
         return dlx__fail(DLX_E_INVALID, "topic %s: tensor %u is NULL", p->topic, i);
-    if (item->tensor->version.major != DLPACK_MAJOR_VERSION)
-        return dlx__fail(DLX_E_VERSION,
-                         "topic %s: tensor %u is of DLPack %u.%u, this library knows %d.x",
-                         p->topic, i, item->tensor->version.major, item->tensor->version.minor,
-                         DLPACK_MAJOR_VERSION);
+    if ((*t)->version.major != DLPACK_MAJOR_VERSION)
+        return dlx__fail(
+            DLX_E_VERSION, "topic %s: tensor %u is of DLPack %u.%u, this library knows %d.x",
+            p->topic, i, (*t)->version.major, (*t)->version.minor, DLPACK_MAJOR_VERSION);
+    struct dlx_block *own = dlx__block_of(p->heap, *t);
+    bool twice = own && own->in_set;
+    if (own) {
+        own->in_set = true;
+    } else {
+        int r = add_seen(&seen->tensors, set->n, t, sizeof(*t), i, &other);
+        if (r < 0)
+            return r;
+        twice = other != DLX_NAMETABLE_NONE;
+    }
+    if (twice)
+        return dlx__fail(DLX_E_INVALID, "topic %s: tensor %u (\"%.200s\") is in the set twice",
+                         p->topic, i, set->entries[i].name);
+    return 0;
+}
+
+static int check_name(const struct dlx_publisher *p, const struct set *set, uint32_t i,
+                      struct seen *seen)
+{
+    const char *name = set->items[i].name ? set->items[i].name : "";
+    size_t size = strnlen(name, DLX_SHM_NAME_MAX + 1);
+    uint32_t other = DLX_NAMETABLE_NONE;
     if (size > DLX_SHM_NAME_MAX)
         return dlx__fail(DLX_E_INVALID,
                          "topic %s: the name of tensor %u is longer than %u bytes: \"%.40s...\"",
                          p->topic, i, DLX_SHM_NAME_MAX, name);
-    if (size > 0) {
-        uint32_t other = dlx__nametable_add(names, name, (uint32_t)size, i);
-        if (other != DLX_NAMETABLE_NONE)
-            return dlx__fail(DLX_E_INVALID, "topic %s: tensors %u and %u are both named \"%.200s\"",
-                             p->topic, other, i, name);
-    }
-    uint32_t other = dlx__nametable_add(tensors, &item->tensor, sizeof item->tensor, i);
-    if (other != DLX_NAMETABLE_NONE)
-        return dlx__fail(DLX_E_INVALID, "topic %s: tensors %u and %u are the same", p->topic, other,
-                         i);
+    int r = size > 0 ? add_seen(&seen->names, set->n, name, (uint32_t)size, i, &other) : 0;
+    if (r == 0 && other != DLX_NAMETABLE_NONE)
+        return dlx__fail(DLX_E_INVALID, "topic %s: tensors %u and %u are both named \"%.200s\"",
+                         p->topic, other, i, name);
     set->entries[i].name = name;
     set->entries[i].name_size = (uint32_t)size;
-    return 0;
+    return r;
 }
 
 static int check_items(const struct dlx_publisher *p, const struct set *set)
 {
-    struct dlx_nametable *names = NULL, *tensors = NULL;
-    int r = dlx__nametable_new(&names, set->n);
-    if (r == 0)
-        r = dlx__nametable_new(&tensors, set->n);
-    for (uint32_t i = 0; r == 0 && i < set->n; i++)
-        r = check_item(p, set, i, names, tensors);
-    dlx__nametable_free(names);
-    dlx__nametable_free(tensors);
+    struct seen seen = {0};
+    uint32_t n = 0;
+    int r = 0;
+    for (; r == 0 && n < set->n; n++) {
+        r = check_name(p, set, n, &seen);
+        if (r == 0)
+            r = check_tensor(p, set, n, &seen);
+    }
+    while (n-- > 0) {
+        struct dlx_block *own =
+            set->items[n].tensor ? dlx__block_of(p->heap, set->items[n].tensor) : NULL;
+        if (own)
+            own->in_set = false;
+    }
+    dlx__nametable_free(seen.names);
+    dlx__nametable_free(seen.tensors);
     return r;
 }
 

@@ -132,7 +132,11 @@ START_TEST(what_is_refused_changes_nothing)
     items[2].name = "c";
     DLManagedTensorVersioned *c = items[2].tensor;
     items[2].tensor = items[1].tensor;
-    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_INVALID, "1 and 2 are the same");
+    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_INVALID,
+          "2 (\"c\") is in the set twice");
+    items[2].tensor = items[0].tensor;
+    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_INVALID,
+          "2 (\"c\") is in the set twice");
     items[2].tensor = NULL;
     fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_INVALID, "tensor 2 is NULL");
     items[2].tensor = c;
