@@ -74,7 +74,7 @@ static void print_values(const DLTensor *t, uint64_t n_values)
 
 static void print_message(struct echo *e, const struct dlx_message *m)
 {
-    char age[HUMAN_SIZE], tensor[DESCRIBE_SIZE];
+    char age[HUMAN_SIZE], tensor[DESCRIBE_ITEM_SIZE];
     uint32_t n = dlx_message_n_tensors(m);
     human_ns(describe_age(m), age);
     if (e->publisher == 0)
@@ -85,15 +85,23 @@ static void print_message(struct echo *e, const struct dlx_message *m)
     printf("#%" PRIu64 "  %s", dlx_message_seq(m), age);
     if (dlx_message_gap(m) > 0)
         printf("  (gap %" PRIu64 ")", dlx_message_gap(m));
-    for (uint32_t i = 0; i < n; i++) {
-        const DLTensor *t = dlx_message_peek(m, i);
-        if (!t)
-            continue;
-        describe_tensor_text(t, tensor);
-        printf("%s%s", i ? "  |  " : "  ", tensor);
-        print_values(t, e->n_values);
+    if (!describe_is_set(m)) {
+        describe_tensor_text(dlx_message_peek(m, 0), tensor);
+        printf("  %s", tensor);
+        print_values(dlx_message_peek(m, 0), e->n_values);
+        putchar('\n');
+        return;
     }
-    putchar('\n');
+    describe_set_text(m, tensor);
+    printf("  %s\n", tensor);
+    for (uint32_t i = 0; i < n && i < DESCRIBE_TENSORS; i++) {
+        describe_item_text(m, i, tensor);
+        printf("    %s", tensor);
+        print_values(dlx_message_peek(m, i), e->n_values);
+        putchar('\n');
+    }
+    if (n > DESCRIBE_TENSORS)
+        printf("    ... and %u more\n", n - DESCRIBE_TENSORS);
 }
 
 static int run(struct echo *e, struct stream *s)

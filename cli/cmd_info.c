@@ -130,16 +130,20 @@ static json_t *topic_json(const struct info *i)
 
 static void print_newest(const struct dlx_message *m)
 {
-    char age[HUMAN_SIZE], tensor[DESCRIBE_SIZE];
+    char age[HUMAN_SIZE], tensor[DESCRIBE_ITEM_SIZE];
     human_ns(describe_age(m), age);
     printf("  newest       message %" PRIu64 ", %s old\n", dlx_message_seq(m), age);
-    for (uint32_t t = 0; t < dlx_message_n_tensors(m); t++) {
-        const DLTensor *dl = dlx_message_peek(m, t);
-        if (!dl)
-            continue;
-        describe_tensor_text(dl, tensor);
+    uint32_t n = dlx_message_n_tensors(m);
+    if (describe_is_set(m)) {
+        describe_set_text(m, tensor);
         printf("               %s\n", tensor);
     }
+    for (uint32_t i = 0; i < n && i < DESCRIBE_TENSORS; i++) {
+        describe_item_text(m, i, tensor);
+        printf("               %s\n", tensor);
+    }
+    if (n > DESCRIBE_TENSORS)
+        printf("               ... and %u more\n", n - DESCRIBE_TENSORS);
 }
 
 static int print_links(const struct entry *entry)

@@ -5,6 +5,7 @@
 #include "cli/tensor.h"
 #include "cli/value.h"
 #include "cli/wait.h"
+#include <string.h>
 
 json_t *describe_publisher(const struct dlx_publisher_info *i)
 {
@@ -83,15 +84,20 @@ json_t *describe_message(const struct dlx_message *m, uint64_t n_values)
     json_t *tensors = json_array();
     for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++) {
         const DLTensor *t = dlx_message_peek(m, i);
-        if (t)
-            (void)json_array_append_new(tensors, describe_tensor(t, n_values));
+        json_t *tensor = t ? describe_tensor(t, n_values) : NULL;
+        if (tensor && dlx_message_name(m, i)[0])
+            (void)json_object_set_new(tensor, "name", output_json_text(dlx_message_name(m, i)));
+        if (tensor)
+            (void)json_array_append_new(tensors, tensor);
     }
-    return json_pack("{s:o, s:o, s:o, s:o, s:I, s:o, s:o}", "topic",
-                     output_json_text(dlx_message_topic(m)), "publisher",
-                     output_json_u64(dlx_message_publisher(m)), "seq",
-                     output_json_u64(dlx_message_seq(m)), "time_ns",
-                     output_json_u64(dlx_message_time_ns(m)), "age_ns", (json_int_t)describe_age(m),
-                     "gap", output_json_u64(dlx_message_gap(m)), "tensors", tensors);
+    size_t meta_size = 0;
+    (void)dlx_message_meta(m, &meta_size);
+    return json_pack(
+        "{s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "topic", output_json_text(dlx_message_topic(m)),
+        "publisher", output_json_u64(dlx_message_publisher(m)), "seq",
+        output_json_u64(dlx_message_seq(m)), "time_ns", output_json_u64(dlx_message_time_ns(m)),
+        "age_ns", (json_int_t)describe_age(m), "gap", output_json_u64(dlx_message_gap(m)),
+        "meta_bytes", output_json_u64(meta_size), "tensors", tensors);
 }
 
 void describe_tensor_text(const DLTensor *t, char text[DESCRIBE_SIZE])
@@ -106,6 +112,39 @@ void describe_tensor_text(const DLTensor *t, char text[DESCRIBE_SIZE])
     shape_name(t->shape, t->ndim, shape);
     human_bytes(size, bytes);
     (void)snprintf(text, DESCRIBE_SIZE, "%s %s  %s", dtype, shape, bytes);
+}
+
+bool describe_is_set(const struct dlx_message *m)
+{
+    return dlx_message_n_tensors(m) > 1 || dlx_message_name(m, 0)[0] ||
+           dlx_message_meta(m, NULL) != NULL;
+}
+
+void describe_set_text(const struct dlx_message *m, char text[DESCRIBE_SIZE])
+{
+    char bytes[HUMAN_SIZE], meta[HUMAN_SIZE];
+    uint32_t n = dlx_message_n_tensors(m);
+    uint64_t sum = 0, n_items, size;
+    size_t meta_size = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (tensor_size(dlx_message_peek(m, i), &n_items, &size))
+            sum += size;
+    (void)dlx_message_meta(m, &meta_size);
+    human_bytes(sum, bytes);
+    human_bytes(meta_size, meta);
+    (void)snprintf(text, DESCRIBE_SIZE, "%u tensor%s, %s%s%s%s", n, n == 1 ? "" : "s", bytes,
+                   meta_size ? ", " : "", meta_size ? meta : "", meta_size ? " of metadata" : "");
+}
+
+void describe_item_text(const struct dlx_message *m, uint32_t i, char text[DESCRIBE_ITEM_SIZE])
+{
+    output_printable(dlx_message_name(m, i), text, DESCRIBE_ITEM_SIZE - DESCRIBE_SIZE - 2);
+    size_t used = strlen(text);
+    if (used > 0) {
+        memcpy(text + used, "  ", 2);
+        used += 2;
+    }
+    describe_tensor_text(dlx_message_peek(m, i), text + used);
 }
 
 int64_t describe_age(const struct dlx_message *m)

@@ -21,6 +21,19 @@ json_t *describe_message(const struct dlx_message *m, uint64_t n_values);
 #define DESCRIBE_SIZE 1700
 void describe_tensor_text(const DLTensor *tensor, char text[DESCRIBE_SIZE]);
 
+/** Tensors of a set that text shows; the rest is counted. */
+#define DESCRIBE_TENSORS 16
+
+/** Is it more than one tensor without a name? */
+bool describe_is_set(const struct dlx_message *m);
+
+/** "3 tensors, 1.50 MiB, 40 B of metadata". */
+void describe_set_text(const struct dlx_message *m, char text[DESCRIBE_SIZE]);
+
+/** "layer.0  float32 (2, 3)  24 B": tensor `i` of a set, its name safe for a terminal. */
+#define DESCRIBE_ITEM_SIZE (DESCRIBE_SIZE + 258)
+void describe_item_text(const struct dlx_message *m, uint32_t i, char text[DESCRIBE_ITEM_SIZE]);
+
 /** Nanoseconds since the message was published. */
 int64_t describe_age(const struct dlx_message *m);
 

@@ -3,6 +3,7 @@
 #include "tests/harness_cli.h"
 #include "tests/harness_daemon.h"
 #include <check.h>
+#include <dlx/dlx.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -400,6 +401,54 @@ START_TEST(a_reliable_subscriber_gets_everything)
 }
 END_TEST
 
+/* A set of `n` scalars named t0, t1, ... The names are a stranger's: they may hold an escape sequence. */
+static struct dlx_publisher *publish_set(struct dlx_client *c, uint32_t n)
+{
+    struct dlx_item items[32];
+    char names[32][16];
+    struct dlx_bytes meta = {.data = "{}", .size = 2};
+    struct dlx_publisher *p = NULL;
+    struct dlx_tensor_spec spec = {.size = sizeof spec, .dtype = {kDLFloat, 32, 1}};
+    ck_assert_int_eq(dlx_publisher_new(c, "w", NULL, &p), 0);
+    for (uint32_t i = 0; i < n; i++) {
+        (void)snprintf(names[i], sizeof names[i], "t%u%s", i, i == 1 ? "\x1b[2J" : "");
+        items[i].name = names[i];
+        ck_assert_int_eq(dlx_alloc(p, &spec, &items[i].tensor), 0);
+        *(float *)items[i].tensor->dl_tensor.data = (float)i;
+    }
+    ck_assert_int_eq(dlx_publish_set(p, items, n, &meta, NULL), 0);
+    return p;
+}
+
+START_TEST(sets_are_shown_with_names_and_not_without_end)
+{
+    struct dlx_connect_args args = {.size = sizeof args, .socket = daemon_.path};
+    struct dlx_client *c = NULL;
+    struct dlx_test_cli cli;
+    ck_assert_int_eq(dlx_connect(&c, &args), 0);
+    struct dlx_publisher *p = publish_set(c, 20);
+    dlx_test_cli_run(&cli, daemon_.path, -1, 0,
+                     DLX_TEST_WORDS("echo", "w", "--history", "1", "--count", "1"));
+    ck_assert_ptr_nonnull(strstr(cli.out, "  20 tensors, 80 B, 2 B of metadata\n"));
+    ck_assert_ptr_nonnull(
+        strstr(cli.out, "\n    t15  float32 ()  4 B  [15]\n    ... and 4 more\n"));
+    ck_assert_ptr_null(strchr(cli.out, '\x1b'));
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("info", "w"));
+    ck_assert_ptr_nonnull(strstr(cli.out, " t15  float32 ()  4 B\n"));
+    ck_assert_ptr_nonnull(strstr(cli.out, "... and 4 more\n"));
+    ck_assert_ptr_null(strchr(cli.out, '\x1b'));
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, daemon_.path, -1, 0,
+                     DLX_TEST_WORDS("echo", "w", "--history", "1", "--count", "1", "--json"));
+    ck_assert_ptr_nonnull(strstr(cli.out, "\"name\":\"t19\""));
+    ck_assert_ptr_nonnull(strstr(cli.out, "\"meta_bytes\":2,"));
+    dlx_test_cli_deinit(&cli);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("e2e_cli");
@@ -418,6 +467,7 @@ int main(void)
     tcase_add_test(tcase, ls_and_info_show_what_is_there);
     tcase_add_test(tcase, hz_measures);
     tcase_add_test(tcase, a_reliable_subscriber_gets_everything);
+    tcase_add_test(tcase, sets_are_shown_with_names_and_not_without_end);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
