@@ -80,15 +80,30 @@ static uint64_t export_flags(const struct dlx_shm_record *record)
     return flags;
 }
 
+/* The arena `id` for the message that is pending. */
+static int find_arena(const struct dlx_inlet *inlet, uint32_t id,
+                      const struct dlx_inlet_arena **ret)
+{
+    const struct dlx_inlet_arena *arena = dlx__inlet_arena(inlet, id);
+    if (dlx_unlikely(!arena))
+        return dlx__fail(DLX_E_NOT_FOUND, "arena %u has not been announced", id);
+    /* It stays mapped for what was taken before, and no longer. */
+    if (dlx_unlikely(arena->dropped_after && inlet->pending.n >= arena->dropped_after))
+        return dlx__fail(DLX_E_BAD_PEER, "message %" PRIu64 " lies in arena %u, which was dropped",
+                         inlet->pending.n, id);
+    *ret = arena;
+    return 0;
+}
+
 /* Check a record and make a DLTensor of it. shape and strides point to memory that stays. */
 static int build_tensor(const struct dlx_inlet *inlet, const struct dlx_shm_record *record,
                         int64_t *shape, int64_t *strides, DLTensor *ret)
 {
     const struct dlx_inlet_arena *arena = NULL;
     if (record->size > 0) {
-        arena = dlx__inlet_arena(inlet, record->arena);
-        if (dlx_unlikely(!arena))
-            return dlx__fail(DLX_E_NOT_FOUND, "arena %u has not been announced", record->arena);
+        int found = find_arena(inlet, record->arena, &arena);
+        if (dlx_unlikely(found < 0))
+            return found;
     }
     int r = dlx__record_check(record, shape, strides, arena ? arena->size : 0);
     if (dlx_unlikely(r < 0))
@@ -110,10 +125,16 @@ static int build_tensor(const struct dlx_inlet *inlet, const struct dlx_shm_reco
 static int copy_manifest(const struct dlx_inlet *inlet, const struct dlx_taken *taken,
                          void **ret_copy, struct dlx_manifest *ret)
 {
-    const struct dlx_inlet_arena *arena = dlx__inlet_arena(inlet, taken->manifest_arena);
-    uint64_t end;
-    if (!arena)
-        return dlx__fail(DLX_E_NOT_FOUND, "arena %u has not been announced", taken->manifest_arena);
+    const struct dlx_inlet_arena *arena = NULL;
+    uint64_t end, most = dlx__manifest_size_max(taken->n_tensors);
+    int r = find_arena(inlet, taken->manifest_arena, &arena);
+    if (r < 0)
+        return r;
+    if (taken->manifest_size > most) /* or a liar has us allocate as much as it likes */
+        return dlx__fail(DLX_E_BAD_PEER,
+                         "manifest of %" PRIu64 " bytes for %u tensors, at most %" PRIu64
+                         " are possible",
+                         taken->manifest_size, taken->n_tensors, most);
     if (__builtin_add_overflow(taken->manifest_offset, taken->manifest_size, &end) ||
         end > arena->size || taken->manifest_offset % sizeof(uint64_t) != 0)
         return dlx__fail(DLX_E_BAD_PEER,
@@ -124,7 +145,7 @@ static int copy_manifest(const struct dlx_inlet *inlet, const struct dlx_taken *
     if (!copy)
         return dlx__fail(DLX_E_NO_MEMORY, "manifest of %" PRIu64 " bytes", taken->manifest_size);
     memcpy(copy, arena->map + taken->manifest_offset, (size_t)taken->manifest_size);
-    int r = dlx__manifest_read(copy, taken->manifest_size, taken->n_tensors, ret);
+    r = dlx__manifest_read(copy, taken->manifest_size, taken->n_tensors, ret);
     if (r < 0) {
         free(copy);
         return r;

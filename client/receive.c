@@ -11,6 +11,8 @@
 /* How often a caller that never waits looks for news. */
 #define NEWS_EVERY_TAKES 1024U
 #define NEWS_EVERY_NS    UINT64_C(1000000)
+/* How often a caller that never waits looks again because something came meanwhile. */
+#define ROUNDS_MAX 16
 
 /* Something that is not a message: a failed link, the end of the last publisher. */
 static int check_ends(struct dlx_subscription *s)
@@ -97,11 +99,18 @@ static int try_take(struct dlx_subscription *s, struct dlx_message **ret)
     return DLX_E_EMPTY;
 }
 
+/* A link that is stuck waits for news, not for its publisher: whatever else that published is no reason to look
+ * again. */
+static bool listens(const struct dlx_inlet *inlet)
+{
+    return inlet->state == DLX_INLET_OPEN && !inlet->stuck;
+}
+
 static bool pending(struct dlx_subscription *s)
 {
     for (uint32_t i = 0; i < s->n_inlets; i++) {
         struct dlx_inlet *inlet = s->inlets[i];
-        if (inlet->state == DLX_INLET_OPEN && (inlet->stuck || dlx__take_pending(&inlet->core)))
+        if (listens(inlet) && dlx__take_pending(&inlet->core))
             return true;
     }
     return false;
@@ -123,7 +132,7 @@ static bool spin(struct dlx_subscription *s, uint64_t until)
             uint32_t n_inlets = s->n_inlets;
             dlx__subscription_read_news(s);
             for (uint32_t i = 0; i < s->n_inlets; i++)
-                if (s->inlets[i]->gone)
+                if (s->inlets[i]->gone || s->inlets[i]->stuck)
                     return true;
             if (s->n_inlets != n_inlets || s->failure < 0 || s->sock < 0)
                 return true;
@@ -136,7 +145,7 @@ static bool arm(struct dlx_subscription *s)
 {
     bool nothing = true;
     for (uint32_t i = 0; i < s->n_inlets; i++)
-        if (s->inlets[i]->state == DLX_INLET_OPEN)
+        if (listens(s->inlets[i]))
             nothing &= dlx__take_arm(&s->inlets[i]->core);
     return nothing;
 }
@@ -182,8 +191,9 @@ static int dont_wait(struct dlx_subscription *s, struct dlx_message **ret)
         int r = try_take(s, ret);
         return r == DLX_E_EMPTY ? check_ends(s) : r;
     }
-    /* What made the fd readable is read here, before the caller polls it again. */
-    for (;;) {
+    /* What made the fd readable is read here, before the caller polls it again. Again if something came
+     * meanwhile, but a publisher that always says so does not keep us here: it was asked to ring. */
+    for (int round = 1;; round++) {
         int r = handle_events(s, 0);
         if (r < 0 && r != DLX_E_INTERRUPTED)
             return r;
@@ -191,7 +201,7 @@ static int dont_wait(struct dlx_subscription *s, struct dlx_message **ret)
         r = try_take(s, ret);
         if (r == DLX_E_EMPTY)
             r = check_ends(s);
-        if (r != DLX_E_EMPTY || nothing)
+        if (r != DLX_E_EMPTY || nothing || round == ROUNDS_MAX)
             return r;
     }
 }

@@ -40,6 +40,13 @@ uint64_t dlx__manifest_size(const struct dlx_manifest_item *items, uint32_t n_it
     return lay_out(items, n_items, meta_size, &header, &size) ? size : UINT64_MAX;
 }
 
+uint64_t dlx__manifest_size_max(uint32_t n_tensors)
+{
+    uint64_t one = sizeof(struct dlx_shm_manifest_entry) + DLX_SHM_NAME_MAX +
+                   2 * DLX_SHM_NDIM_MAX * sizeof(int64_t);
+    return sizeof(struct dlx_shm_manifest) + n_tensors * one + DLX_SHM_META_MAX + DLX_SHM_ALIGN;
+}
+
 void dlx__manifest_write(void *dst, const struct dlx_manifest_item *items, uint32_t n_items,
                          const void *meta, uint32_t meta_size)
 {

@@ -21,6 +21,9 @@ struct dlx_manifest_item {
 uint64_t dlx__manifest_size(const struct dlx_manifest_item *items, uint32_t n_items,
                             uint32_t meta_size);
 
+/* What a manifest of so many tensors has at most, rounded up as a block is. */
+uint64_t dlx__manifest_size_max(uint32_t n_tensors);
+
 /* Write it to `dst`, which has dlx__manifest_size() bytes and is aligned to 8. */
 void dlx__manifest_write(void *dst, const struct dlx_manifest_item *items, uint32_t n_items,
                          const void *meta, uint32_t meta_size);

@@ -7,6 +7,10 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* How many messages that were gone a take passes over, beyond the size of the ring, when a publisher is as fast
+ * as we are. */
+#define MISSES_MORE 1024U
+
 /* The publisher's words: const is the page's protection, they change all the same. */
 static dlx_atomic_u64 *word64(const dlx_atomic_u64 *w)
 {
@@ -63,7 +67,7 @@ void dlx__take_start(struct dlx_take *take, uint32_t history, bool from_start)
 {
     uint64_t head = dlx_load64_sc(word64(&take->control->head));
     uint64_t back = from_start ? head : DLX_MIN(head, (uint64_t)history);
-    take->cursor = head - back;
+    take->cursor = take->last = head - back;
     dlx_store64_sc(&take->page->cursor, take->cursor);
     dlx_store32_sc(&take->page->started, 1);
     ring_if_blocked(take);
@@ -180,8 +184,10 @@ static uint64_t choose(struct dlx_take *take, uint64_t head)
         take->skipped += head - n;
         dlx_store64_relaxed(&take->page->skipped, take->skipped);
         n = head;
-    } else if (!take->reliable && head - n > take->ring_mask) {
-        uint64_t first = head - take->ring_mask; /* older ring entries are overwritten */
+    } else if (head - n > take->ring_mask) {
+        /* Older ring entries are overwritten. A reliable link never sees that from an honest publisher, which
+         * has fewer slots than that to fill before we pass them; a liar must not have us count to 2^62. */
+        uint64_t first = head - take->ring_mask;
         take->lost += first - n;
         dlx_store64_relaxed(&take->page->lost, take->lost);
         n = first;
@@ -247,8 +253,8 @@ static void count_gone(struct dlx_take *take)
 
 int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
 {
-    uint64_t before = take->cursor;
-    for (;;) {
+    /* More than there can be behind an honest head; one that runs away from us does not keep us here. */
+    for (uint32_t misses = 0; misses <= take->ring_mask + MISSES_MORE; misses++) {
         uint64_t head = dlx_load64_acquire(word64(&take->control->head));
         if (head == take->cursor)
             return nothing_there(take);
@@ -275,17 +281,19 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
         }
         ret->n = n;
         ret->hold = hold;
-        ret->gap = n - before - 1;
+        ret->gap = n - take->last - 1;
         int r = has_brief ? read_brief(&brief, ret) : copy_slot(take, slot, ret);
         set_cursor(take, n);
         if (dlx_unlikely(r < 0)) {
             dlx__take_release(take, hold);
             return r;
         }
+        take->last = n;
         take->taken++;
         dlx_store64_relaxed(&take->page->taken, take->taken);
         return 0;
     }
+    return DLX_E_EMPTY;
 }
 
 /* ---- sleep and leave ----------------------------------------------------------------------- */
@@ -295,7 +303,7 @@ bool dlx__take_arm(struct dlx_take *take)
     /* Partner: ring_sleepers(), after head, moved or state was stored. */
     dlx_store64_sc(take->ticket, ++take->sleep_ticket);
     return dlx_load64_sc(word64(&take->control->head)) == take->cursor &&
-           dlx_load32_sc(word32(&take->control->state)) == DLX_SHM_STATE_OPEN;
+           dlx_load32_sc(word32(&take->control->state)) != DLX_SHM_STATE_CLOSED;
 }
 
 void dlx__take_close(struct dlx_take *take)

@@ -32,6 +32,7 @@ struct dlx_take {
     bool latest;
     bool reliable;
     uint64_t cursor; /* the last message passed */
+    uint64_t last;   /* the last message taken; at first, where we began */
     uint64_t sleep_ticket;
 
     /* Counters, copied to the page's report lines. */
@@ -68,7 +69,9 @@ void dlx__take_init(struct dlx_take *take, const struct dlx_shm_control *control
 void dlx__take_start(struct dlx_take *take, uint32_t history, bool from_start);
 
 /*
- * Take the next message. Returns 0; DLX_E_EMPTY; DLX_E_TOO_MANY_HELD; DLX_E_PUBLISHER_GONE (it closed,
+ * Take the next message. Ends in bounded time: DLX_E_EMPTY also means that so many messages in a row were gone
+ * when we came to them that somebody else should have a turn; dlx__take_arm() then says that there is
+ * something. Returns 0; DLX_E_EMPTY; DLX_E_TOO_MANY_HELD; DLX_E_PUBLISHER_GONE (it closed,
  * and everything was taken); DLX_E_BAD_PEER (values that cannot be; the thread's message tells which).
  * On any error nothing is held.
  */

@@ -5,6 +5,7 @@
  * is a publisher or subscription of this process, whose pages are written behind the library's back.
  */
 
+#include "client/call.h"
 #include "client/publisher.h"
 #include "client/subscription.h"
 #include "tests/harness_stream.h"
@@ -200,6 +201,28 @@ START_TEST(an_arena_that_nobody_announced_is_waited_for)
     for (int i = 0; i < 10 && !told; i++)
         told = honest_goes_on(&x);
     ck_assert(told);
+    end_scene(&x);
+}
+END_TEST
+
+/* An arena stays mapped as long as something that was taken before its drop is held: a later message in it would
+ * lose its memory under its reader, at the next sweep. */
+START_TEST(a_dropped_arena_is_of_no_use_to_later_messages)
+{
+    struct scene x = make_scene();
+    struct dlx_message *old = NULL, *m = NULL;
+    dlx_test_stream_publish(x.liar, 4, 1);
+    ok(dlx_take(x.s, SECOND, &old));
+    uint32_t first = x.liar->core.slots[0].record.arena;
+    ck_assert_int_eq(dlx__call_arena_drop(x.c, x.liar->id, first), 0);
+    dlx_test_wait_readable(x.s->sock);
+    dlx__subscription_read_news(x.s);
+    dlx_test_stream_publish(x.liar, 4, 2); /* there all the same */
+    ck_assert_uint_eq(x.liar->core.slots[1].record.arena, first);
+    fails(dlx_take(x.s, SECOND, &m), DLX_E_BAD_PEER, "dropped");
+    dlx_test_stream_check(old, 4, 1);
+    dlx_message_unref(old);
+    ck_assert(!honest_goes_on(&x));
     end_scene(&x);
 }
 END_TEST
@@ -418,6 +441,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_record_that_cannot_be_ends_its_link_alone, 0,
                         (int)DLX_ARRAY_SIZE(slot_lies));
     tcase_add_test(tcase, an_arena_that_nobody_announced_is_waited_for);
+    tcase_add_test(tcase, a_dropped_arena_is_of_no_use_to_later_messages);
     tcase_add_loop_test(tcase, a_head_that_jumps_harms_only_its_link, 0,
                         (int)DLX_ARRAY_SIZE(heads));
     tcase_add_test(tcase, ring_and_slots_that_point_nowhere_are_losses);
