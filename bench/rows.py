@@ -249,6 +249,18 @@ def copyin(bench):
     ]
 
 
+def sets(bench):
+    r = [bench.run("set", n=20 if bench.quick else 50) for _ in range(3 if bench.quick else 5)]
+    what = "publish, take and build a set of 20,000 tensors that lie in shared memory"
+    return [
+        Row("set_20000_ms", values(r, "p50_ns", 1e-6), "ms", what, ("<=", 5)),
+        Row("set_20000_first_ms", values(r, "first_ns", 1e-6), "ms",
+            "likewise, the first set of a publisher", ("<=", 5)),
+        Row("set_20000_arenas", values(r, "arenas_of_first"), "", "arenas that the first set takes",
+            ("<=", 1)),
+    ]
+
+
 def attach(bench):
     n = 300 if bench.quick else 1000
     out = []
@@ -285,6 +297,7 @@ GROUPS = {
     "frames": frames,
     "syscalls": syscalls,
     "copyin": copyin,
+    "sets": sets,
     "attach": attach,
     "daemon": daemon_memory,
 }

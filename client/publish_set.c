@@ -41,7 +41,7 @@ int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, 
 {
     struct dlx_tensor_spec spec;
     struct dlx_block *whole;
-    uint64_t size, total = 0;
+    uint64_t size, total = 0, n_dims = 0;
     int r = 0;
     dlx__error_clear();
     if (!p || !specs || !ret)
@@ -58,8 +58,13 @@ int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, 
         if (!dlx__align_up(size, DLX_SHM_ALIGN, &size) ||
             __builtin_add_overflow(total, size, &total))
             return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
+        n_dims += (uint32_t)spec.ndim;
     }
-    /* Room for all of it in one piece; then its parts. */
+    /* Room for all of it in one piece, and for its manifest with names of usual length; then its parts. */
+    size = sizeof(struct dlx_shm_manifest) + (sizeof(struct dlx_shm_manifest_entry) + 64) * n +
+           sizeof(int64_t) * n_dims;
+    if (__builtin_add_overflow(total, size, &total))
+        total = UINT64_MAX;
     r = dlx__publisher_block(p, total, &whole);
     if (r < 0)
         return r;
