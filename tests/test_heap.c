@@ -98,6 +98,60 @@ START_TEST(the_block_used_last_is_used_next)
 }
 END_TEST
 
+/* In whatever order neighbours come back, they are one piece again, at the ends of an arena and inside. */
+START_TEST(neighbours_become_one_again)
+{
+    struct dlx_heap *heap = make_heap();
+    add_arena(heap, 1, 16384);
+    for (int order = 0; order < 256; order++) {
+        int turn[4] = {order & 3, order >> 2 & 3, order >> 4 & 3, order >> 6 & 3};
+        struct dlx_block *blocks[4], *none;
+        if ((1 << turn[0] | 1 << turn[1] | 1 << turn[2] | 1 << turn[3]) != 15)
+            continue; /* not each of them once */
+        for (int i = 0; i < 4; i++)
+            blocks[i] = take(heap, 4096);
+        ck_assert_int_eq(dlx__heap_take(heap, 1, &none), DLX_E_FULL);
+        for (int i = 0; i < 4; i++)
+            dlx__heap_give(heap, blocks[turn[i]]);
+        struct dlx_block *whole = take(heap, 16384);
+        dlx__heap_give(heap, whole);
+    }
+    dlx__heap_close(heap);
+}
+END_TEST
+
+/* Or a large piece would be cut for a small block, and a large block find none. */
+START_TEST(a_block_comes_from_the_smallest_piece_that_fits)
+{
+    static const uint64_t sizes[] = {8192, 256,  2048,
+                                     256,  4096, 256}; /* free those that are not 256 */
+    struct dlx_heap *heap = make_heap();
+    struct dlx_block *blocks[7];
+    add_arena(heap, 1, 16384);
+    for (int i = 0; i < 6; i++)
+        blocks[i] = take(heap, sizes[i]);
+    blocks[6] = take(heap, 16384 - 8192 - 2048 - 4096 - 3 * 256);
+    void *two = dlx__block_data(blocks[2]), *four = dlx__block_data(blocks[4]);
+    for (int i = 0; i < 6; i += 2)
+        dlx__heap_give(heap, blocks[i]);
+    struct dlx_block *eight;
+    ck_assert_int_eq(dlx__heap_take(heap, 16384, &eight),
+                     DLX_E_FULL); /* gives up what is kept whole */
+    struct dlx_block *three = take(heap, 3072), *one = take(heap, 1024);
+    ck_assert_ptr_eq(dlx__block_data(three), four);
+    /* What is left of the 4096 is 1024: it fits better than the 2048. */
+    ck_assert_ptr_eq(dlx__block_data(one), (char *)four + 3072);
+    eight = take(heap, 8192); /* still in one piece */
+    struct dlx_block *last = take(heap, 2048);
+    ck_assert_ptr_eq(dlx__block_data(last), two);
+    struct dlx_block *all[] = {three, one, eight, last, blocks[1], blocks[3], blocks[5], blocks[6]};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++)
+        dlx__heap_give(heap, all[i]);
+    dlx__heap_give(heap, take(heap, 16384));
+    dlx__heap_close(heap);
+}
+END_TEST
+
 #define N_LIVE 64
 
 START_TEST(random_use_keeps_blocks_apart)
@@ -280,6 +334,8 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, blocks_are_aligned_and_whole);
     tcase_add_test(tcase, the_block_used_last_is_used_next);
+    tcase_add_test(tcase, neighbours_become_one_again);
+    tcase_add_test(tcase, a_block_comes_from_the_smallest_piece_that_fits);
     tcase_add_loop_test(tcase, random_use_keeps_blocks_apart, 0, 4);
     tcase_add_test(tcase, only_what_stayed_idle_is_dropped);
     tcase_add_test(tcase, growth_has_limits);
