@@ -320,7 +320,8 @@ START_TEST(ls_and_info_show_what_is_there)
     ck_assert_int_eq(integer(first, "messages"), 1);
     ck_assert_int_eq(integer(first, "bytes"), 96);
     ck_assert_int_eq(integer(first, "subscribers"), 1);
-    ck_assert_str_eq(json_string_value(json_object_get(first, "program")), "dlxctl");
+    if (!dlx_test_valgrind()) /* which is the program that runs then */
+        ck_assert_str_eq(json_string_value(json_object_get(first, "program")), "dlxctl");
     json_decref(list);
     dlx_test_cli_deinit(&cli);
 

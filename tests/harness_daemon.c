@@ -25,6 +25,12 @@ static uint32_t last_serial;
 
 /* ---- the daemon ---------------------------------------------------------------------------- */
 
+bool dlx_test_valgrind(void)
+{
+    const char *value = getenv("VALGRIND");
+    return value && *value && strcmp(value, "0") != 0;
+}
+
 void dlx_test_dir_make(struct dlx_test_daemon *daemon)
 {
     const char *tmp = getenv("TMPDIR");

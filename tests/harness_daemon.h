@@ -18,6 +18,9 @@ struct dlx_test_daemon {
     char path[256];
 };
 
+/* Does this run under valgrind (VALGRIND=1)? It simulates some things that a test may look at. */
+bool dlx_test_valgrind(void);
+
 /* A folder for the socket, under $TMPDIR; and away with it. In unchecked fixtures: a daemon that a
  * failed test left is ended by the kernel (PDEATHSIG), but its folder is not. */
 void dlx_test_dir_make(struct dlx_test_daemon *daemon);

@@ -2,9 +2,11 @@
 /* Packets with file descriptors: nothing leaks, whatever goes wrong. */
 #include "common/error.h"
 #include "common/packet.h"
+#include "tests/harness_daemon.h"
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -142,6 +144,10 @@ START_TEST(lost_fds_are_an_error_and_the_others_are_closed)
 {
     struct rlimit limit, low;
     size_t before = count_fds();
+    if (dlx_test_valgrind()) {
+        puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself: the kernel hands over all descriptors");
+        return;
+    }
     int highest = dup(pair[0]); /* the lowest number that is free */
     ck_assert_int_ge(highest, 0);
     dlx__close(highest);
