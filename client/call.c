@@ -167,16 +167,19 @@ int dlx__call_connect(struct dlx_client *c, const char *name)
 
 /* ---- publisher ----------------------------------------------------------------------------- */
 
-int dlx__call_publisher_new(struct dlx_client *c, const char *topic, uint32_t history,
-                            uint32_t n_slots, uint32_t on_full, struct dlx_new_publisher *ret)
+int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
+                            const struct dlx_publisher_args *args, struct dlx_new_publisher *ret)
 {
     Dlx__Wire__PublisherNew body = DLX__WIRE__PUBLISHER_NEW__INIT;
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
     const Dlx__Wire__Packet *reply;
     body.topic = (char *)(uintptr_t)topic;
-    body.history = history;
-    body.n_slots = n_slots;
-    body.on_full = on_full;
+    body.history = args->history;
+    body.n_slots = args->n_slots;
+    body.on_full = args->on_full;
+    body.retain = args->retain;
+    body.latched = args->retain_for_ns == DLX_RETAIN_LATCHED;
+    body.retain_for_ns = args->retain_for_ns > 0 ? (uint64_t)args->retain_for_ns : 0;
     request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_NEW;
     request.publisher_new = &body;
     pthread_mutex_lock(&c->lock);
@@ -206,6 +209,40 @@ int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher)
     request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_READY;
     request.publisher_ready = &body;
     return dlx__call_simple(c, &request);
+}
+
+/* Without an answer: DLX_E_FULL, DLX_E_DISCONNECTED. */
+static int tell(struct dlx_client *c, const Dlx__Wire__Packet *request)
+{
+    pthread_mutex_lock(&c->lock);
+    int r = c->sock < 0 ? DLX_E_DISCONNECTED : dlx__proto_send(c->sock, request, NULL, 0);
+    pthread_mutex_unlock(&c->lock);
+    return r;
+}
+
+int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher)
+{
+    Dlx__Wire__PublisherRetains body = DLX__WIRE__PUBLISHER_RETAINS__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT; /* serial 0: no answer */
+    body.publisher = publisher;
+    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_RETAINS;
+    request.publisher_retains = &body;
+    return tell(c, &request);
+}
+
+int dlx__call_retained_drop(struct dlx_client *c, const char *topic)
+{
+    Dlx__Wire__RetainedDrop body = DLX__WIRE__RETAINED_DROP__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    body.topic = (char *)(uintptr_t)topic;
+    request.body_case = DLX__WIRE__PACKET__BODY_RETAINED_DROP;
+    request.retained_drop = &body;
+    pthread_mutex_lock(&c->lock);
+    int r =
+        dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_RETAINED_DROP_REPLY, 0, &reply);
+    pthread_mutex_unlock(&c->lock);
+    return r;
 }
 
 int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher)
@@ -259,10 +296,7 @@ int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t aren
     body.arena = arena;
     request.body_case = DLX__WIRE__PACKET__BODY_ARENA_DROP;
     request.arena_drop = &body;
-    pthread_mutex_lock(&c->lock);
-    int r = c->sock < 0 ? DLX_E_DISCONNECTED : dlx__proto_send(c->sock, &request, NULL, 0);
-    pthread_mutex_unlock(&c->lock);
-    return r;
+    return tell(c, &request);
 }
 
 /* ---- subscription -------------------------------------------------------------------------- */
@@ -275,7 +309,7 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
     const Dlx__Wire__Packet *reply;
     body.topic = (char *)(uintptr_t)topic;
     body.mode = args->mode;
-    body.history = args->history;
+    body.history = args->history == DLX_HISTORY_NONE ? 0 : args->history;
     body.reliable = args->reliable;
     body.max_held = args->max_held;
     request.body_case = DLX__WIRE__PACKET__BODY_SUBSCRIBE;

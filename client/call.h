@@ -26,9 +26,12 @@ struct dlx_new_publisher {
     int membership_fd;
     int link_sock;
 };
-int dlx__call_publisher_new(struct dlx_client *c, const char *topic, uint32_t history,
-                            uint32_t n_slots, uint32_t on_full, struct dlx_new_publisher *ret);
+int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
+                            const struct dlx_publisher_args *args, struct dlx_new_publisher *ret);
 int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher);
+/* It has published what it retains. Tells, does not wait: DLX_E_FULL when the socket has no room. */
+int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher);
+int dlx__call_retained_drop(struct dlx_client *c, const char *topic);
 int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher);
 
 /* On success the caller owns the fd. */
@@ -71,6 +74,7 @@ struct dlx_news {
     uint32_t arena;
     uint32_t n_slots;
     uint32_t history;
+    uint32_t retain;
     uint32_t n_arenas;
     uint32_t on_full;
     int32_t code;

@@ -31,6 +31,8 @@ static void publisher_info(const Dlx__Wire__PublisherEntry *e, struct dlx_publis
         .n_slots = e->n_slots,
         .history = e->history,
         .on_full = e->on_full,
+        .retain = e->retain,
+        .retained = e->retained,
     };
     copy_text(ret->topic, sizeof ret->topic, e->topic);
     copy_text(ret->client_name, sizeof ret->client_name, e->client_name);

@@ -48,6 +48,7 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->size = p->link_open->control_size;
         news->n_slots = p->link_open->n_slots;
         news->history = p->link_open->history;
+        news->retain = p->link_open->retain;
         news->on_full = p->link_open->on_full;
         news->from_start = p->link_open->from_start;
         news->n_arenas = p->link_open->n_arenas;

@@ -25,10 +25,17 @@ static int check_args(const char *topic, struct dlx_publisher_args *args)
     if (r < 0)
         return r;
     if (args->history == 0)
-        args->history = DEFAULT_HISTORY;
+        args->history = DLX_MAX(DEFAULT_HISTORY, args->retain);
     if (args->history > DLX_SHM_HISTORY_MAX)
         return dlx__fail(DLX_E_INVALID, "publisher on %s: history %u, at most %u is possible",
                          topic, args->history, DLX_SHM_HISTORY_MAX);
+    if (args->retain > args->history)
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: retains %u messages of a history of %u",
+                         topic, args->retain, args->history);
+    if (args->retain_for_ns < DLX_RETAIN_LATCHED || (args->retain_for_ns != 0 && args->retain == 0))
+        return dlx__fail(DLX_E_INVALID,
+                         "publisher on %s: retain_for_ns %" PRId64 " with %u messages to retain",
+                         topic, args->retain_for_ns, args->retain);
     if (args->n_slots == 0)
         args->n_slots = DLX_MAX(DEFAULT_SLOTS, args->history * 2);
     if (args->n_slots < args->history + 2 || args->n_slots > DLX_SHM_SLOTS_MAX)
@@ -110,7 +117,9 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     p->link_sock = -1;
     memcpy(p->topic, topic, strlen(topic) + 1);
     p->stats.size = sizeof p->stats;
-    r = dlx__call_publisher_new(c, topic, args.history, args.n_slots, args.on_full, &made);
+    p->retain = args.retain;
+    p->has_succeeded = args.retain == 0;
+    r = dlx__call_publisher_new(c, topic, &args, &made);
     if (r == 0) {
         r = set_up(p, &args, &made);
         if (r == 0)
@@ -131,11 +140,30 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     return 0;
 }
 
+void dlx__publisher_succeed(struct dlx_publisher *p)
+{
+    int r = dlx__call_publisher_retains(p->client, p->id);
+    p->has_succeeded = r != DLX_E_FULL; /* a daemon that is gone has nothing of predecessors */
+}
+
+/* What the daemon keeps is charged: give back the arenas that have none of it. */
+static void keep_only_retained(struct dlx_publisher *p)
+{
+    uint32_t arena;
+    p->core.history = p->retain;
+    (void)dlx__pub_reclaim(&p->core, UINT32_MAX);
+    (void)dlx__heap_drop_idle(p->heap, 0, 0);
+    while ((arena = dlx__heap_drop_idle(p->heap, 0, UINT64_MAX)))
+        (void)dlx__call_arena_drop(p->client, p->id, arena);
+}
+
 struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 {
     if (!p || dlx__forked(p->generation))
         return NULL;
     dlx__pub_close(&p->core);
+    if (p->retain > 0)
+        keep_only_retained(p);
     (void)dlx__call_publisher_close(p->client, p->id); /* a daemon that is gone knows already */
     publisher_free(p);
     return NULL;

@@ -34,6 +34,8 @@ struct dlx_publisher {
     uint64_t next_idle_check; /* message number */
     uint64_t
         room_size; /* not 0: the last block, of this size, needed an old message to go; the next one will, too */
+    uint32_t retain;    /* messages */
+    bool has_succeeded; /* the daemon knows that there are so many */
     struct dlx_publisher_stats stats;
 };
 
@@ -57,6 +59,9 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code);
  * arena. Errors as of dlx_alloc().
  */
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret);
+
+/* It has as many messages as it retains: what predecessors left may go. */
+void dlx__publisher_succeed(struct dlx_publisher *p);
 
 /* Make room for the next message while this one is on its way, if room is short. */
 void dlx__publisher_look_ahead(struct dlx_publisher *p);

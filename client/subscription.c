@@ -128,7 +128,9 @@ static void on_open(struct dlx_subscription *s, struct dlx_news *news)
         return;
     }
     s->was_attached = true;
-    dlx__take_start(&inlet->core, DLX_MIN(s->args.history, news->history), news->from_start);
+    uint32_t history = DLX_MIN(DLX_MAX(s->args.history, news->retain), news->history);
+    dlx__take_start(&inlet->core, s->args.history == DLX_HISTORY_NONE ? 0 : history,
+                    news->from_start);
     inlet->arenas_due = news->n_arenas;
     if (inlet->arenas_due == 0)
         settle(s, inlet);
@@ -167,8 +169,11 @@ static void on_news(struct dlx_subscription *s, struct dlx_news *news)
         on_open(s, news);
         return;
     case DLX_NEWS_LINK_FAILED:
-        dlx__fail(news->code, "%s", news->text);
-        fail_link(s, news->code);
+        /* One that left before the link was open had nothing for us. */
+        if (news->code != DLX_E_PUBLISHER_GONE) {
+            dlx__fail(news->code, "%s", news->text);
+            fail_link(s, news->code);
+        }
         if (find_inlet(s, news->link, &i))
             dlx__subscription_detach(s, i);
         return;

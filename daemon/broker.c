@@ -3,6 +3,7 @@
 #include "daemon/client.h"
 #include "daemon/delivery.h"
 #include "daemon/reaper.h"
+#include "daemon/retained.h"
 #include "daemon/subscription.h"
 #include "daemon/watch.h"
 
@@ -15,6 +16,8 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64_
     dlxd_registry_init(&broker->registry);
     dlxd_list_init(&broker->clients);
     dlxd_list_init(&broker->greeting);
+    dlxd_list_init(&broker->retained);
+    dlxd_list_init(&broker->expiring);
     dlxd_list_init(&broker->dirty);
     dlxd_list_init(&broker->stuck);
     dlxd_list_init(&broker->doomed_subscriptions);
@@ -25,6 +28,7 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64_
 
 void dlxd_broker_deinit(struct dlxd_broker *broker)
 {
+    dlxd_retained_clear(broker);
     dlxd_registry_deinit(&broker->registry);
     dlxd_users_deinit(&broker->users);
     broker->watches = dlxd_watches_free(broker->watches);

@@ -32,6 +32,9 @@ struct dlxd_broker {
     size_t n_greeting;         /* allowed, but have not said Hello */
     size_t n_refused;          /* will get an error for their Hello */
 
+    struct dlxd_list retained; /* publishers: see retained.h */
+    struct dlxd_list expiring; /* likewise, by expires_ns */
+
     struct dlxd_list dirty; /* subscriptions that may have something to send */
     struct dlxd_list stuck; /* subscriptions to be tried again in a while: see delivery.c */
     struct dlxd_list doomed_subscriptions;

@@ -32,6 +32,14 @@ static bool hung_up(int fd)
     return poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
 }
 
+bool dlxd_client_has_left(const struct dlxd_client *client)
+{
+    if (hung_up(client->fd))
+        return true;
+    struct pollfd p = {.fd = client->pidfd, .events = POLLIN};
+    return poll(&p, 1, 0) == 1;
+}
+
 static bool fallback_forced(void)
 {
     const char *value = getenv("DLX_TEST_NO_PEERPIDFD");
@@ -217,8 +225,13 @@ void dlxd_client_free(struct dlxd_client *client)
 {
     if (!client)
         return;
-    dlx_for_each (p, &client->publishers)
-        dlxd_publisher_end(dlxd_container_of(p, struct dlxd_publisher, by_client));
+    dlx_for_each (p, &client->publishers) {
+        struct dlxd_publisher *publisher = dlxd_container_of(p, struct dlxd_publisher, by_client);
+        if (client->dismissed)
+            dlxd_publisher_vanish(publisher);
+        else
+            dlxd_publisher_die(publisher, client->pidfd);
+    }
     dlx_for_each (s, &client->subscriptions)
         dlxd_subscription_free(dlxd_container_of(s, struct dlxd_subscription, by_client));
     dlx_for_each (t, &client->tx) {
@@ -276,6 +289,7 @@ void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fm
     va_end(ap);
     dlxd_log(DLXD_LOG_NOTICE, "disconnecting %s (pid %d, uid %u): %s: %s", client->name,
              (int)client->pid, (unsigned)client->uid, dlx__error_name(code), text);
+    client->dismissed = true;
     flush(client);
     if (dlxd_list_empty(&client->tx))
         dlxd_client_goodbye(client->fd, code, text);

@@ -41,6 +41,7 @@ struct dlxd_client {
     struct dlxd_user *user;
     char name[DLXD_NAME_SIZE];
     bool greeted;
+    bool dismissed;  /* disconnected for a reason: it may be alive, and leaves nothing */
     int refuse_code; /* not 0: the answer to its Hello */
     char *refuse_text;
     uint64_t accepted_ns;
@@ -71,6 +72,8 @@ void dlxd_client_free(struct dlxd_client *client);
 
 /* It said Hello. */
 void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t max_links);
+/* Has its process closed the control socket, or died? Looks at both, since the news may be still to come. */
+bool dlxd_client_has_left(const struct dlxd_client *client);
 static inline bool dlxd_client_is_doomed(const struct dlxd_client *client)
 {
     return dlxd_list_linked(&client->doomed);

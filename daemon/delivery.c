@@ -125,15 +125,19 @@ static int send_added(struct dlxd_link *link, int bell)
 static int join(struct dlxd_link *link)
 {
     int pair[2];
-    int r = dlx__memfd_seal(dlx__steal_fd(&link->page_fd), link->page_size, &link->page_fd);
+    int r = 0;
+    if (!link->sealed)
+        r = dlx__memfd_seal(dlx__steal_fd(&link->page_fd), link->page_size, &link->page_fd);
     if (r < 0)
         return dlx__fail_prefix(r, "link page");
+    link->sealed = true;
     r = make_bell(pair);
     if (r < 0)
         return r;
     dlx_cleanup(dlx__closep) int publishers_end = pair[0];
     dlx_cleanup(dlx__closep) int subscribers_end = pair[1];
-    r = send_added(link, publishers_end);
+    /* Messages that are retained have no publisher: nobody needs the page, and the bell hangs up. */
+    r = link->publisher->client ? send_added(link, publishers_end) : 0;
     if (r < 0)
         return r;
     link->bell_fd = dlx__steal_fd(&subscribers_end);
@@ -155,6 +159,9 @@ static int send_open(struct dlxd_link *link)
     body.from_start = link->from_start;
     body.n_arenas = dlxd_link_n_arenas(link);
     body.pid = (uint32_t)publisher->pid;
+    body.retain = publisher->config.retain;
+    if (publisher->state == DLXD_PUBLISHER_RETAINED)
+        body.history = body.retain; /* the others may be gone, or not whole */
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OPEN;
     packet.link_open = &body;
     return send_on_subscription(link, &packet, fds, DLX_ARRAY_SIZE(fds));
@@ -226,6 +233,13 @@ static bool run_step(struct dlxd_subscription *subscription, struct dlxd_link *l
     }
     if (link->state == DLXD_LINK_FAILED && step != DLXD_STEP_FAILED)
         return true; /* LinkFailed is pending now */
+    struct dlxd_client *left = link->publisher ? link->publisher->client : NULL;
+    if (step == DLXD_STEP_JOIN && left && dlxd_client_has_left(left)) {
+        /* Its end comes next, and decides about the link: it may retain messages. */
+        dlxd_client_doom(left);
+        dlxd_link_schedule(link);
+        return true;
+    }
     if (step == DLXD_STEP_JOIN) {
         dlxd_link_fail(link, r, dlx__error_message());
         return true;

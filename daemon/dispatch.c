@@ -27,6 +27,8 @@ static const struct request requests[] = {
     {BODY(PUBLISHER_NEW), dlxd_validate_publisher_new, dlxd_handle_publisher_new},
     {BODY(PUBLISHER_READY), NULL, dlxd_handle_publisher_ready},
     {BODY(PUBLISHER_CLOSE), NULL, dlxd_handle_publisher_close},
+    {BODY(PUBLISHER_RETAINS), NULL, dlxd_handle_publisher_retains},
+    {BODY(RETAINED_DROP), dlxd_validate_retained_drop, dlxd_handle_retained_drop},
     {BODY(ARENA_NEW), dlxd_validate_arena_new, dlxd_handle_arena_new},
     {BODY(ARENA_READY), NULL, dlxd_handle_arena_ready},
     {BODY(ARENA_DROP), NULL, dlxd_handle_arena_drop},
@@ -58,6 +60,12 @@ static const struct request *find_request(Dlx__Wire__Packet__BodyCase body)
     return NULL;
 }
 
+/* With serial 0: no answer, whatever comes of it. */
+static bool may_be_silent(Dlx__Wire__Packet__BodyCase body)
+{
+    return body == BODY(ARENA_DROP) || body == BODY(PUBLISHER_RETAINS);
+}
+
 static void refuse(struct dlxd_client *client, uint32_t serial)
 {
     dlxd_client_send_error(client, serial, client->refuse_code,
@@ -76,7 +84,7 @@ static void handle_request(struct dlxd_client *client, const Dlx__Wire__Packet *
         dlxd_client_disconnect(client, DLX_E_PROTOCOL, "%s is not a request", name);
         return;
     }
-    if (packet->serial == 0 && packet->body_case != BODY(ARENA_DROP)) {
+    if (packet->serial == 0 && !may_be_silent(packet->body_case)) {
         dlxd_client_disconnect(client, DLX_E_PROTOCOL, "%s with serial 0", name);
         return;
     }

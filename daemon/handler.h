@@ -22,6 +22,8 @@ int dlxd_reply_ok(struct dlxd_client *client, const Dlx__Wire__Packet *request);
 int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_publisher_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_publisher_close(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_publisher_retains(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_retained_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_arena_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_arena_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet);

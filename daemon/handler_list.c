@@ -29,9 +29,9 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
     dlx__wire__publisher_entry__init(entry);
     entry->publisher = dlxd_publisher_id(publisher);
     entry->topic = (char *)(uintptr_t)publisher->topic_name;
-    entry->client_name = publisher->client->name;
+    entry->client_name = (char *)(uintptr_t)publisher->client_name;
     entry->pid = (uint32_t)publisher->pid;
-    entry->uid = publisher->client->uid;
+    entry->uid = publisher->uid;
     entry->n_subscribers = (uint32_t)publisher->n_links;
     entry->n_arenas = (uint32_t)publisher->ready.n;
     entry->n_slots = publisher->config.n_slots;
@@ -40,6 +40,8 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
     entry->published = report.published;
     entry->published_bytes = report.published_bytes;
     entry->control_bytes = publisher->control_size;
+    entry->retain = publisher->config.retain;
+    entry->retained = publisher->state == DLXD_PUBLISHER_RETAINED;
     for (size_t i = 0; i < publisher->ready.n; i++)
         entry->arena_bytes += publisher->ready.items[i]->size;
 }
@@ -50,7 +52,7 @@ static void add_topic(struct publisher_page *page, const struct dlxd_topic *topi
     dlx_for_each (it, &topic->publishers) {
         const struct dlxd_publisher *publisher =
             dlxd_container_of(it, struct dlxd_publisher, by_topic);
-        if (publisher->state != DLXD_PUBLISHER_OPEN || dlxd_publisher_id(publisher) <= after)
+        if (publisher->state == DLXD_PUBLISHER_NEW || dlxd_publisher_id(publisher) <= after)
             continue;
         if (page->n == PUBLISHERS_MAX) {
             page->more = true;

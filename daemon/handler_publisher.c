@@ -4,6 +4,7 @@
 #include "daemon/client.h"
 #include "daemon/handler.h"
 #include "daemon/publisher.h"
+#include "daemon/retained.h"
 #include "daemon/subscription.h"
 
 int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
@@ -13,6 +14,9 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
         .history = request->history,
         .n_slots = request->n_slots,
         .on_full = request->on_full,
+        .retain = request->retain,
+        .latched = request->latched,
+        .retain_for_ns = request->retain_for_ns,
     };
     struct dlxd_publisher_fds fds;
     struct dlxd_publisher *publisher;
@@ -59,6 +63,30 @@ int dlxd_handle_publisher_close(struct dlxd_client *client, const Dlx__Wire__Pac
         return DLX_E_NOT_FOUND;
     dlxd_publisher_end(publisher);
     return dlxd_reply_ok(client, packet);
+}
+
+int dlxd_handle_publisher_retains(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    struct dlxd_publisher *publisher =
+        dlxd_publisher_find(client, packet->publisher_retains->publisher);
+    if (!publisher)
+        return DLX_E_NOT_FOUND;
+    dlxd_retained_succeed(publisher);
+    return packet->serial == 0 ? 0 : dlxd_reply_ok(client, packet);
+}
+
+int dlxd_handle_retained_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    Dlx__Wire__RetainedDropReply body = DLX__WIRE__RETAINED_DROP_REPLY__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    int r = dlxd_retained_drop(client, packet->retained_drop->topic, &body.n_dropped);
+    if (r < 0)
+        return r;
+    reply.serial = packet->serial;
+    reply.body_case = DLX__WIRE__PACKET__BODY_RETAINED_DROP_REPLY;
+    reply.retained_drop_reply = &body;
+    dlxd_client_send(client, &reply);
+    return 0;
 }
 
 int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet)

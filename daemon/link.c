@@ -24,7 +24,7 @@ static int attach(struct dlxd_link *link, struct dlxd_publisher *publisher)
     struct dlxd_client *subscriber = link->subscription->client;
     int r = check_client(subscriber, "subscriber");
     if (r == 0)
-        r = check_client(publisher->client, "publisher");
+        r = publisher->client ? check_client(publisher->client, "publisher") : 0;
     if (r == 0)
         r = dlxd_charge_init(&link->links_charge, subscriber->user, DLXD_LINKS, 1);
     if (r == 0)
@@ -36,7 +36,8 @@ static int attach(struct dlxd_link *link, struct dlxd_publisher *publisher)
     link->publisher = publisher;
     dlxd_list_push_back(&publisher->links, &link->by_publisher);
     publisher->n_links++;
-    publisher->client->n_links++;
+    if (publisher->client)
+        publisher->client->n_links++;
     subscriber->n_links++;
     return 0;
 }
@@ -161,7 +162,7 @@ static enum dlxd_link_step next_when_open(struct dlxd_link *link)
         return DLXD_STEP_DROPPED;
     if (dlxd_link_next_arena(link))
         return DLXD_STEP_ARENA;
-    if (link->publisher->state == DLXD_PUBLISHER_GONE && !link->gone_sent)
+    if (link->publisher->state >= DLXD_PUBLISHER_RETAINED && !link->gone_sent)
         return DLXD_STEP_GONE;
     return DLXD_STEP_NONE;
 }
@@ -174,7 +175,7 @@ enum dlxd_link_step dlxd_link_next(struct dlxd_link *link)
     case DLXD_LINK_OFFERED:
         return DLXD_STEP_NONE;
     case DLXD_LINK_READY:
-        return DLXD_STEP_JOIN;
+        return dlxd_publisher_is_settled(link->publisher) ? DLXD_STEP_JOIN : DLXD_STEP_NONE;
     case DLXD_LINK_ADDED:
         return DLXD_STEP_OPEN;
     case DLXD_LINK_OPEN:
@@ -225,7 +226,8 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
         break;
     case DLXD_STEP_GONE:
         link->gone_sent = true;
-        dlxd_publisher_delivered(publisher);
+        if (publisher->state == DLXD_PUBLISHER_GONE)
+            dlxd_publisher_delivered(publisher);
         break;
     case DLXD_STEP_OFFER:
         link->state = DLXD_LINK_OFFERED;

@@ -53,6 +53,7 @@ struct dlxd_link {
     uint32_t index; /* among the publisher's links */
     bool from_start;
     bool gone_sent;
+    bool sealed; /* its page */
 
     /* How far the subscriber has been told: see arena.h. */
     uint64_t arena_seq;

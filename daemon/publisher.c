@@ -6,9 +6,11 @@
 #include "daemon/broker.h"
 #include "daemon/client.h"
 #include "daemon/link.h"
+#include "daemon/retained.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 
 /* Linux charges 768 bytes for a packet of LinkAdded's size and doubles this number: 64 packets. */
@@ -72,10 +74,13 @@ int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, 
     publisher->state = DLXD_PUBLISHER_NEW;
     publisher->config = *config;
     publisher->pid = client->pid;
+    publisher->uid = client->uid;
+    publisher->dying_pidfd = -1;
     publisher->control_size = dlx_shm_control_size(config->n_slots);
     publisher->control_fd = publisher->link_sock = -1;
     dlxd_list_init(&publisher->links);
     (void)snprintf(publisher->topic_name, sizeof publisher->topic_name, "%s", topic);
+    memcpy(publisher->client_name, client->name, sizeof publisher->client_name);
     int r = allocate(publisher, client->user, &fds);
     if (r < 0) {
         publisher_free(publisher);
@@ -96,44 +101,79 @@ int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, 
     return 0;
 }
 
-/* Tell every link, or make it fail when the subscriber was not told of the publisher yet. The last
- * link that fails may be the last reference: the caller holds `n_links` up by one. */
-static void end_links(struct dlxd_publisher *publisher)
+/* Tell every link. Of a publisher that is GONE, those fail whose subscribers were not told of it yet; the last of
+ * them may be the last reference: the caller holds `n_links` up by one. */
+void dlxd_publisher_tell_links(struct dlxd_publisher *publisher)
 {
     char text[DLX_ERROR_TEXT_SIZE];
     (void)snprintf(text, sizeof text, "publisher of %s (pid %d) left before the link was open",
                    publisher->topic_name, (int)publisher->pid);
     dlx_for_each (it, &publisher->links) {
         struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
-        if (link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN)
+        if (publisher->state != DLXD_PUBLISHER_GONE || link->state == DLXD_LINK_ADDED ||
+            link->state == DLXD_LINK_OPEN)
             dlxd_link_schedule(link);
         else
             dlxd_link_fail(link, DLX_E_PUBLISHER_GONE, text);
     }
 }
 
-void dlxd_publisher_end(struct dlxd_publisher *publisher)
+/* What it needs no more when its client has left. */
+static void leave_client(struct dlxd_publisher *publisher)
 {
-    if (!publisher || publisher->state == DLXD_PUBLISHER_GONE)
-        return;
-    struct dlxd_registry *registry = &publisher->broker->registry;
-    publisher->state = DLXD_PUBLISHER_GONE;
     publisher->client->n_links -= publisher->n_links;
     publisher->client = NULL;
     dlxd_list_remove(&publisher->by_client);
+    publisher->link_sock = dlx__close(publisher->link_sock);
+    dlxd_membership_line_deinit(&publisher->line);
+    dlxd_arenas_deinit(&publisher->unready);
+}
+
+void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
+{
+    struct dlxd_registry *registry = &publisher->broker->registry;
+    assert(publisher->state != DLXD_PUBLISHER_GONE);
+    publisher->state = DLXD_PUBLISHER_GONE;
+    if (publisher->client)
+        leave_client(publisher);
+    else
+        dlxd_retained_remove(publisher);
     dlxd_list_remove(&publisher->by_topic);
     dlxd_registry_put(registry, publisher->topic);
     publisher->topic = NULL;
     dlxd_idmap_remove(&registry->publishers, &publisher->by_id);
-    publisher->link_sock = dlx__close(publisher->link_sock);
-    dlxd_membership_line_deinit(&publisher->line);
-    dlxd_arenas_deinit(&publisher->unready);
-    publisher->n_undelivered = publisher->n_links + 1;
+    publisher->n_undelivered = 1;
+    dlx_for_each (it, &publisher->links)
+        publisher->n_undelivered +=
+            !dlxd_container_of(it, struct dlxd_link, by_publisher)->gone_sent;
     publisher->n_links++;
-    end_links(publisher);
+    dlxd_publisher_tell_links(publisher);
     publisher->n_links--;
     dlxd_publisher_delivered(publisher);
     dlxd_publisher_link_left(publisher);
+}
+
+static void end(struct dlxd_publisher *publisher, int pidfd)
+{
+    if (!dlxd_retained_is_wanted(publisher)) {
+        dlxd_publisher_vanish(publisher);
+        return;
+    }
+    leave_client(publisher);
+    publisher->state = DLXD_PUBLISHER_RETAINED;
+    dlxd_retained_add(publisher, pidfd);
+    dlxd_publisher_tell_links(publisher);
+}
+
+void dlxd_publisher_end(struct dlxd_publisher *publisher)
+{
+    if (publisher)
+        end(publisher, -1);
+}
+
+void dlxd_publisher_die(struct dlxd_publisher *publisher, int pidfd)
+{
+    end(publisher, pidfd);
 }
 
 void dlxd_publisher_delivered(struct dlxd_publisher *publisher)
@@ -151,6 +191,13 @@ void dlxd_publisher_link_left(struct dlxd_publisher *publisher)
 {
     if (publisher->state == DLXD_PUBLISHER_GONE && publisher->n_links == 0)
         publisher_free(publisher);
+}
+
+bool dlxd_publisher_is_settled(const struct dlxd_publisher *publisher)
+{
+    if (publisher->state == DLXD_PUBLISHER_RETAINED)
+        return !publisher->dying;
+    return !publisher->client || !dlxd_client_is_doomed(publisher->client);
 }
 
 struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t id)

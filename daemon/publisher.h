@@ -6,7 +6,8 @@
  * A publisher: its control block, membership line, arenas and links.
  *
  * When it closes or dies it is GONE: nobody finds it any more, but it stays until its last link has
- * ended, since its subscribers drain what it published and may yet need its arenas.
+ * ended, since its subscribers drain what it published and may yet need its arenas. If it retains
+ * messages it is RETAINED before that (daemon/retained.h): it has no client any more, but newcomers find it.
  */
 
 #include "common/topic.h"
@@ -22,30 +23,37 @@ struct dlxd_broker;
 struct dlxd_client;
 struct dlxd_link;
 struct dlxd_topic;
+struct dlxd_watch;
 
 enum dlxd_publisher_state {
     DLXD_PUBLISHER_NEW, /* its control block is not ready */
     DLXD_PUBLISHER_OPEN,
+    DLXD_PUBLISHER_RETAINED,
     DLXD_PUBLISHER_GONE,
 };
 
 struct dlxd_publisher_config {
     uint32_t history;
     uint32_t n_slots;
-    uint32_t on_full; /* 0 drop oldest, 1 block */
+    uint32_t on_full;       /* 0 drop oldest, 1 block */
+    uint32_t retain;        /* messages; 0: none */
+    bool latched;           /* not beyond its end */
+    uint64_t retain_for_ns; /* 0: for ever */
 };
 
 struct dlxd_publisher {
     struct dlxd_idmap_node by_id; /* not once GONE */
     struct dlxd_list by_topic;    /* likewise */
-    struct dlxd_list by_client;   /* likewise */
+    struct dlxd_list by_client;   /* RETAINED: in one of the broker's lists */
     struct dlxd_list links;       /* in the order of their ids */
     struct dlxd_broker *broker;
-    struct dlxd_client *client; /* NULL once GONE */
-    struct dlxd_topic *topic;   /* likewise */
+    struct dlxd_client *client; /* NULL once RETAINED or GONE */
+    struct dlxd_topic *topic;   /* NULL once GONE */
     enum dlxd_publisher_state state;
     struct dlxd_publisher_config config;
     pid_t pid;
+    uid_t uid;
+    char client_name[DLXD_NAME_SIZE];
     char topic_name[DLX_TOPIC_SIZE_MAX + 1];
 
     uint64_t control_size;
@@ -65,6 +73,11 @@ struct dlxd_publisher {
     uint64_t *index_bits; /* which link indices are taken */
     size_t n_index_words;
 
+    /* RETAINED: see retained.h. */
+    uint64_t expires_ns;
+    struct dlxd_watch *dying; /* its process may still write, until this tells its end */
+    int dying_pidfd;
+
     struct dlxd_charge object_charge;
     struct dlxd_charge control_charge;
 };
@@ -82,8 +95,12 @@ struct dlxd_publisher_fds {
 int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, const char *topic,
                        const struct dlxd_publisher_config *config,
                        struct dlxd_publisher_fds *ret_fds);
-/* It closed or died: GONE, and freed as soon as its last link has ended. NULL is fine. */
+/* It closed: RETAINED if it leaves something, else GONE. NULL is fine. */
 void dlxd_publisher_end(struct dlxd_publisher *publisher);
+/* The same, and its process, which seems to be dead, may write until the pidfd says that it is. */
+void dlxd_publisher_die(struct dlxd_publisher *publisher, int pidfd_borrow_fd);
+/* GONE, and freed as soon as its last link has ended. */
+void dlxd_publisher_vanish(struct dlxd_publisher *publisher);
 
 /* The publisher of this client with this id, or NULL with DLX_E_NOT_FOUND's text set. */
 struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t id);
@@ -102,6 +119,9 @@ int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, uint32_t id);
 /* Returns 0, DLX_E_NOT_FOUND, DLX_E_NO_MEMORY (nothing changed). */
 int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id);
 
+/* Its links have something new to be told. */
+void dlxd_publisher_tell_links(struct dlxd_publisher *publisher);
+
 /* For links: an index that no other link of the publisher has. Returns 0, DLX_E_NO_MEMORY. */
 int dlxd_publisher_index_get(struct dlxd_publisher *publisher, uint32_t *ret);
 void dlxd_publisher_index_put(struct dlxd_publisher *publisher, uint32_t index);
@@ -111,6 +131,9 @@ void dlxd_publisher_drop_told(struct dlxd_publisher *publisher, struct dlxd_aren
 void dlxd_publisher_delivered(struct dlxd_publisher *publisher);
 /* A link has left the list: frees a publisher that is GONE with its last link. */
 void dlxd_publisher_link_left(struct dlxd_publisher *publisher);
+
+/* May a newcomer join it? Not while its client ends, or its process may still write what is retained. */
+bool dlxd_publisher_is_settled(const struct dlxd_publisher *publisher);
 
 static inline uint64_t dlxd_publisher_id(const struct dlxd_publisher *publisher)
 {

@@ -10,6 +10,7 @@
 #include "common/util.h"
 
 struct dlxd_control_report {
+    uint64_t head; /* newest message */
     uint64_t published;
     uint64_t published_bytes;
 };

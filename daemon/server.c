@@ -6,6 +6,7 @@
 #include "daemon/listener.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
+#include "daemon/retained.h"
 #include "daemon/watch.h"
 #include <assert.h>
 #include <fcntl.h>
@@ -26,6 +27,7 @@ struct dlxd_server {
     uv_signal_t interrupt;
     uv_timer_t hello;
     uv_timer_t retry;
+    uv_timer_t expiry;    /* of what is retained */
     uv_prepare_t prepare; /* arms the timers before each sleep */
     struct dlxd_listener listener;
     struct dlxd_watch *watch;
@@ -82,6 +84,21 @@ static void on_retry(uv_timer_t *timer)
     dlxd_broker_settle(&server->broker);
 }
 
+static void on_expiry(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    dlxd_retained_expire(&server->broker, dlx__now_ns());
+    dlxd_broker_settle(&server->broker);
+}
+
+/* Run `fn` at `due_ns`, or as soon as that has passed. */
+static void start_at(struct dlxd_server *server, uv_timer_t *timer, uv_timer_cb fn, uint64_t due_ns)
+{
+    uint64_t now = dlx__now_ns();
+    uv_update_time(&server->loop);
+    (void)uv_timer_start(timer, fn, due_ns > now ? (due_ns - now) / 1000000 + 1 : 0, 0);
+}
+
 /* Before the loop sleeps: which timers, and whether to accept. A full house leaves newcomers in the
  * listen queue. */
 static void on_prepare(uv_prepare_t *prepare)
@@ -91,15 +108,15 @@ static void on_prepare(uv_prepare_t *prepare)
     if (server->stopping)
         return;
     const struct dlxd_client *oldest = oldest_greeting(broker);
-    if (!oldest) {
+    if (!oldest)
         (void)uv_timer_stop(&server->hello);
-    } else {
-        uint64_t due = oldest->accepted_ns + hello_limit(broker);
-        uint64_t now = dlx__now_ns();
-        uv_update_time(&server->loop);
-        (void)uv_timer_start(&server->hello, on_hello, due > now ? (due - now) / 1000000 + 1 : 0,
-                             0);
-    }
+    else
+        start_at(server, &server->hello, on_hello, oldest->accepted_ns + hello_limit(broker));
+    uint64_t expiry = dlxd_retained_next_ns(broker);
+    if (expiry == UINT64_MAX)
+        (void)uv_timer_stop(&server->expiry);
+    else
+        start_at(server, &server->expiry, on_expiry, expiry);
     if (dlxd_list_empty(&broker->stuck))
         (void)uv_timer_stop(&server->retry);
     else if (!uv_is_active((uv_handle_t *)&server->retry))
@@ -218,9 +235,10 @@ static int init_handles(struct dlxd_server *server)
         return dlx__fail(dlx__error_from_errno(-r), "signals: %s", uv_strerror(r));
     (void)uv_timer_init(&server->loop, &server->hello);
     (void)uv_timer_init(&server->loop, &server->retry);
+    (void)uv_timer_init(&server->loop, &server->expiry);
     (void)uv_prepare_init(&server->loop, &server->prepare);
     server->term.data = server->interrupt.data = server;
-    server->hello.data = server->retry.data = server->prepare.data = server;
+    server->hello.data = server->retry.data = server->expiry.data = server->prepare.data = server;
     (void)uv_prepare_start(&server->prepare, on_prepare);
     (void)uv_signal_start(&server->term, on_signal, SIGTERM);
     (void)uv_signal_start(&server->interrupt, on_signal, SIGINT);

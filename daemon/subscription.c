@@ -117,13 +117,14 @@ struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uin
 int dlxd_subscription_fits(const struct dlxd_subscription *subscription,
                            const struct dlxd_publisher *publisher)
 {
-    if (!subscription->config.reliable || publisher->config.on_full == 1)
+    if (!subscription->config.reliable || publisher->config.on_full == 1 ||
+        publisher->state == DLXD_PUBLISHER_RETAINED) /* it drops nothing any more */
         return 0;
     return dlx__fail(DLX_E_QOS,
                      "subscriber %s (pid %d) asks for a reliable link to %s, publisher %s (pid %d) "
                      "drops its oldest messages",
                      subscription->client->name, (int)subscription->client->pid,
-                     subscription->topic_name, publisher->client->name, (int)publisher->pid);
+                     subscription->topic_name, publisher->client_name, (int)publisher->pid);
 }
 
 int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n_offers)
@@ -132,7 +133,7 @@ int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t
     dlx_for_each (it, &subscription->topic->publishers) {
         struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
         struct dlxd_link *link;
-        if (publisher->state != DLXD_PUBLISHER_OPEN)
+        if (publisher->state == DLXD_PUBLISHER_NEW)
             continue;
         int r = dlxd_subscription_fits(subscription, publisher);
         if (r == 0)

@@ -40,7 +40,15 @@ int dlxd_validate_publisher_new(const Dlx__Wire__Packet *packet)
         return dlx__fail(DLX_E_INVALID,
                          "publisher of %s: on_full is %u, 0 (drop oldest) or 1 (block) is possible",
                          body->topic, body->on_full);
+    if (body->retain > body->history)
+        return dlx__fail(DLX_E_INVALID, "publisher of %s: retains %u messages of a history of %u",
+                         body->topic, body->retain, body->history);
     return 0;
+}
+
+int dlxd_validate_retained_drop(const Dlx__Wire__Packet *packet)
+{
+    return dlx__topic_check(packet->retained_drop->topic);
 }
 
 int dlxd_validate_arena_new(const Dlx__Wire__Packet *packet)

@@ -13,6 +13,7 @@ dlxd_validate_fn dlxd_validate_hello;
 dlxd_validate_fn dlxd_validate_publisher_new;
 dlxd_validate_fn dlxd_validate_arena_new;
 dlxd_validate_fn dlxd_validate_subscribe;
+dlxd_validate_fn dlxd_validate_retained_drop;
 dlxd_validate_fn dlxd_validate_list_publishers;
 
 #endif

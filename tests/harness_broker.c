@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness_broker.h"
 #include "daemon/dispatch.h"
+#include "daemon/retained.h"
 #include <check.h>
 #include <sys/socket.h>
 
@@ -20,6 +21,7 @@ void dlx_test_broker_deinit(struct dlx_test_broker *test)
     dlx_for_each (it, &test->broker.clients)
         dlxd_client_free(dlxd_container_of(it, struct dlxd_client, node));
     dlxd_broker_settle(&test->broker);
+    dlxd_retained_clear(&test->broker);
     ck_assert_uint_eq(test->broker.users.all_bytes, 0);
     ck_assert_uint_eq(test->broker.n_clients, 0);
     ck_assert_uint_eq(test->broker.n_greeting, 0);

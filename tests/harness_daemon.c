@@ -314,7 +314,13 @@ void dlx_test_publisher_new(struct dlx_test_publisher *publisher, int control, c
     request.history = 4;
     request.n_slots = 16;
     request.on_full = on_full;
-    const Dlx__Wire__Packet *reply = dlx_test_call(control, BODY(PUBLISHER_NEW), &request);
+    dlx_test_publisher_new_from(publisher, control, &request);
+}
+
+void dlx_test_publisher_new_from(struct dlx_test_publisher *publisher, int control,
+                                 Dlx__Wire__PublisherNew *request)
+{
+    const Dlx__Wire__Packet *reply = dlx_test_call(control, BODY(PUBLISHER_NEW), request);
     ck_assert_msg(reply->body_case == BODY(PUBLISHER_NEW_REPLY), "got %s: %s",
                   dlx__proto_name(reply),
                   reply->body_case == BODY(ERROR) ? reply->error->text : "");
@@ -324,7 +330,7 @@ void dlx_test_publisher_new(struct dlx_test_publisher *publisher, int control, c
     publisher->control = control;
     publisher->block_size = body->control_size;
     publisher->line = body->membership_line;
-    ck_assert_uint_eq(body->control_size, dlx_shm_control_size(16));
+    ck_assert_uint_eq(body->control_size, dlx_shm_control_size(request->n_slots));
     ck_assert_int_eq(
         dlx__membership_attach(dlx_test_take_fd(1), body->membership_size, &publisher->membership),
         0);

@@ -87,6 +87,9 @@ struct dlx_test_subscription {
 
 void dlx_test_publisher_new(struct dlx_test_publisher *publisher, int control, const char *topic,
                             uint32_t on_full);
+/* The same, with a request of one's own. */
+void dlx_test_publisher_new_from(struct dlx_test_publisher *publisher, int control,
+                                 Dlx__Wire__PublisherNew *request);
 void dlx_test_publisher_ready(struct dlx_test_publisher *publisher);
 void dlx_test_publisher_deinit(struct dlx_test_publisher *publisher);
 /* New and ready; returns the id. */

@@ -131,7 +131,21 @@ struct dlx_publisher_args {
     uint32_t on_full;
     /** Slots of the ring, history + 2 to 4096. 0: the larger of 64 and history * 2. */
     uint32_t n_slots;
+    /**
+     * Newest messages that a subscription gets that comes later, without asking for a history, and that
+     * stay when the publisher has gone, also if it was killed: the daemon keeps them for newcomers and
+     * dlx_get(). At most `history`. 0: none.
+     *
+     * They go when another publisher of the topic, of the same user or of root, has published as many messages as
+     * it retains itself; by dlx_retained_drop(); after `retain_for_ns`; when the daemon ends. Their memory
+     * stays charged to the user until then.
+     */
+    uint32_t retain;
+    /** How long they stay when the publisher has gone. 0 and DLX_FOREVER: without a limit.
+     *  DLX_RETAIN_LATCHED: not at all, they are for those who come while it is there. */
+    int64_t retain_for_ns;
 };
+#define DLX_RETAIN_LATCHED INT64_C(-2)
 
 /**
  * Announce a publisher on `topic`. A topic name is 1 to 255 bytes: segments of [A-Za-z0-9_.-]
@@ -297,7 +311,8 @@ struct dlx_subscribe_args {
     size_t size;
     uint32_t mode; /**< enum dlx_mode */
     /** Begin with up to this many messages that were published before, at most what the publisher
-     *  keeps. 0: from now on. */
+     *  keeps, but at least with what it retains. 0: from now on, and what is retained.
+     *  DLX_HISTORY_NONE: from now on, whatever is retained. */
     uint32_t history;
     /** The publisher waits for this subscription instead of dropping. Needs a BLOCK publisher and
      *  DLX_MODE_ALL. */
@@ -308,8 +323,9 @@ struct dlx_subscribe_args {
      *  shrinks while waits are longer than that). DLX_SPIN_NEVER, DLX_SPIN_ALWAYS. */
     int64_t spin_ns;
 };
-#define DLX_SPIN_NEVER  INT64_C(-1)
-#define DLX_SPIN_ALWAYS INT64_C(-2)
+#define DLX_HISTORY_NONE UINT32_MAX
+#define DLX_SPIN_NEVER   INT64_C(-1)
+#define DLX_SPIN_ALWAYS  INT64_C(-2)
 
 /**
  * Subscribe to a topic. When this returns the subscription is attached to every publisher that the
@@ -353,6 +369,25 @@ DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
  * DLX_E_QOS, DLX_E_DISCONNECTED (no publisher is left and the daemon is gone).
  */
 DLX_API int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret);
+
+/**
+ * The newest message of a topic, of all its publishers and of what is retained; waits for the first one if there is
+ * none. It is whole, and stays valid until it is released, whatever becomes of its publisher. For more than
+ * one message, or all that follow, subscribe.
+ *
+ * Returns 0; DLX_E_EMPTY (timeout_ns is 0 and there is none), DLX_E_TIMEOUT, and what dlx_subscribe() and
+ * dlx_take() return.
+ */
+DLX_API int dlx_get(struct dlx_client *c, const char *topic, int64_t timeout_ns,
+                    struct dlx_message **ret);
+
+/**
+ * Drop what publishers that have gone retain on a topic. Who holds a message of it keeps it.
+ *
+ * Returns 0; DLX_E_NOT_FOUND (nothing is retained; the message says if a publisher is still there),
+ * DLX_E_ACCESS (it belongs to another user), DLX_E_TOPIC, and the errors of every call to the daemon.
+ */
+DLX_API int dlx_retained_drop(struct dlx_client *c, const char *topic);
 
 struct dlx_subscription_stats {
     size_t size;
@@ -451,6 +486,8 @@ struct dlx_publisher_info {
     uint32_t n_slots;
     uint32_t history;
     uint32_t on_full; /**< enum dlx_on_full */
+    uint32_t retain;  /**< messages */
+    bool retained;    /**< it has gone, and the daemon keeps its messages */
 };
 
 /** One link: a publisher and a subscription that are attached to each other. */

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/retained.h"
+#include "common/error.h"
+#include "daemon/broker.h"
+#include "daemon/client.h"
+#include "daemon/log.h"
+#include "daemon/publisher.h"
+#include "daemon/report.h"
+#include "daemon/watch.h"
+#include <fcntl.h>
+#include <poll.h>
+
+/* From the hang-up of a process's sockets to its death. */
+#define DYING_NS UINT64_C(1000000000)
+
+/* A counter that its owner writes: what it says wrongly harms nobody else. */
+static uint64_t n_published(const struct dlxd_publisher *publisher)
+{
+    struct dlxd_control_report report;
+    dlxd_report_control(publisher->control_fd, publisher->control_size, &report);
+    return report.head;
+}
+
+bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher)
+{
+    return publisher->state == DLXD_PUBLISHER_OPEN && publisher->config.retain > 0 &&
+           !publisher->config.latched && n_published(publisher) > 0;
+}
+
+/* Into the list of those that stay, or of those that expire, the first to do so first. */
+static void enlist(struct dlxd_publisher *publisher, uint64_t for_ns)
+{
+    struct dlxd_broker *broker = publisher->broker;
+    dlxd_list_remove(&publisher->by_client);
+    if (for_ns == 0) {
+        dlxd_list_push_back(&broker->retained, &publisher->by_client);
+        return;
+    }
+    uint64_t now = dlx__now_ns();
+    publisher->expires_ns = for_ns < UINT64_MAX - now ? now + for_ns : UINT64_MAX;
+    struct dlxd_list *after = broker->expiring.prev;
+    while (after != &broker->expiring &&
+           dlxd_container_of(after, struct dlxd_publisher, by_client)->expires_ns >
+               publisher->expires_ns)
+        after = after->prev;
+    dlxd_list_push_front(after, &publisher->by_client);
+}
+
+/* Nobody can write any more. */
+static void settle(struct dlxd_publisher *publisher)
+{
+    publisher->dying = dlxd_watch_free(publisher->dying);
+    publisher->dying_pidfd = dlx__close(publisher->dying_pidfd);
+    enlist(publisher, publisher->config.retain_for_ns);
+    dlxd_log(DLXD_LOG_INFO, "%s: retaining messages of %s (pid %d, uid %u)", publisher->topic_name,
+             publisher->client_name, (int)publisher->pid, (unsigned)publisher->uid);
+    dlxd_retained_succeed(publisher);
+}
+
+static void on_death(void *data, int events)
+{
+    struct dlxd_publisher *publisher = data;
+    struct dlxd_broker *broker = publisher->broker;
+    (void)events;
+    settle(publisher);
+    dlxd_publisher_tell_links(publisher);
+    dlxd_broker_settle(broker);
+}
+
+void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd)
+{
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    if (pidfd < 0 || poll(&p, 1, 0) == 1) {
+        settle(publisher);
+        return;
+    }
+    enlist(publisher, DYING_NS);
+    publisher->dying_pidfd = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
+    if (publisher->dying_pidfd < 0 ||
+        dlxd_watch_new(&publisher->dying, publisher->broker->watches, publisher->dying_pidfd,
+                       DLXD_READABLE, on_death, publisher) < 0)
+        publisher->expires_ns = 0; /* its end could not be seen */
+}
+
+void dlxd_retained_remove(struct dlxd_publisher *publisher)
+{
+    publisher->dying = dlxd_watch_free(publisher->dying);
+    publisher->dying_pidfd = dlx__close(publisher->dying_pidfd);
+    dlxd_list_remove(&publisher->by_client);
+}
+
+/* ---- the end ------------------------------------------------------------------------------- */
+
+static bool may_drop(const struct dlxd_broker *broker, uid_t uid,
+                     const struct dlxd_publisher *publisher)
+{
+    return uid == publisher->uid || uid == 0 || uid == broker->uid;
+}
+
+void dlxd_retained_succeed(struct dlxd_publisher *successor)
+{
+    if (successor->config.retain == 0 || successor->state == DLXD_PUBLISHER_NEW ||
+        n_published(successor) < successor->config.retain)
+        return;
+    dlx_for_each (it, &successor->topic->publishers) {
+        struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
+        if (publisher->state == DLXD_PUBLISHER_RETAINED &&
+            dlxd_publisher_id(publisher) < dlxd_publisher_id(successor) &&
+            may_drop(successor->broker, successor->uid, publisher))
+            dlxd_publisher_vanish(publisher);
+    }
+}
+
+int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint32_t *ret_n)
+{
+    struct dlxd_topic *topic = dlxd_registry_find(&client->broker->registry, name);
+    const struct dlxd_publisher *other = NULL, *here = NULL;
+    uint32_t n = 0;
+    /* The topic goes with the last of them, unless there is somebody else. */
+    struct dlxd_list *end = topic ? &topic->publishers : NULL;
+    for (struct dlxd_list *it = topic ? end->next : NULL, *next; it != end; it = next) {
+        struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
+        next = it->next;
+        if (publisher->state != DLXD_PUBLISHER_RETAINED) {
+            here = publisher;
+        } else if (!may_drop(client->broker, client->uid, publisher)) {
+            other = publisher;
+        } else {
+            dlxd_publisher_vanish(publisher);
+            n++;
+        }
+    }
+    *ret_n = n;
+    if (n > 0)
+        return 0;
+    if (other)
+        return dlx__fail(DLX_E_ACCESS, "what is retained on %s is of uid %u, not %u", name,
+                         (unsigned)other->uid, (unsigned)client->uid);
+    if (here)
+        return dlx__fail(DLX_E_NOT_FOUND,
+                         "nothing is retained on %s: its publisher %s (pid %d) is still there",
+                         name, here->client_name, (int)here->pid);
+    return dlx__fail(DLX_E_NOT_FOUND, "nothing is retained on %s", name);
+}
+
+static struct dlxd_publisher *first_of(const struct dlxd_list *list)
+{
+    return dlxd_list_empty(list) ? NULL
+                                 : dlxd_container_of(list->next, struct dlxd_publisher, by_client);
+}
+
+uint64_t dlxd_retained_next_ns(const struct dlxd_broker *broker)
+{
+    const struct dlxd_publisher *first = first_of(&broker->expiring);
+    return first ? first->expires_ns : UINT64_MAX;
+}
+
+void dlxd_retained_expire(struct dlxd_broker *broker, uint64_t now)
+{
+    while (dlxd_retained_next_ns(broker) <= now)
+        dlxd_publisher_vanish(first_of(&broker->expiring));
+}
+
+void dlxd_retained_clear(struct dlxd_broker *broker)
+{
+    struct dlxd_publisher *publisher;
+    while ((publisher = first_of(&broker->expiring)) || (publisher = first_of(&broker->retained)))
+        dlxd_publisher_vanish(publisher);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_RETAINED_H
+#define DLXD_RETAINED_H
+
+/*
+ * What publishers leave behind. A publisher that has gone and retains messages stays in its topic, with its control
+ * block and its arenas, which nobody writes any more: newcomers attach to it as to one that is there, get
+ * its newest messages, and are told at once that it has gone. Its bytes stay charged to its user. It ends
+ * when a successor of a user with the right to drop it has published as many messages as that retains, when
+ * somebody with that right drops it, or when its time is over.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct dlxd_broker;
+struct dlxd_client;
+struct dlxd_publisher;
+
+/* Does it leave anything that the daemon is to keep? */
+bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher);
+
+/*
+ * It has become RETAINED. With a pidfd (-1: none) nobody joins before that process is dead, since it may be
+ * writing; if it is not dead soon, the publisher vanishes.
+ */
+void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd_borrow_fd);
+
+/* It vanishes: let go of what was kept for it. Harmless for others. */
+void dlxd_retained_remove(struct dlxd_publisher *publisher);
+
+/* The publisher may have published what it retains: if so, its predecessors vanish. */
+void dlxd_retained_succeed(struct dlxd_publisher *successor);
+
+/* Drop what is retained on a topic. Returns 0; DLX_E_NOT_FOUND, DLX_E_ACCESS. */
+int dlxd_retained_drop(const struct dlxd_client *client, const char *topic, uint32_t *ret_n);
+
+/* When dlxd_retained_expire() has something to do; UINT64_MAX: never. */
+uint64_t dlxd_retained_next_ns(const struct dlxd_broker *broker);
+void dlxd_retained_expire(struct dlxd_broker *broker, uint64_t now_ns);
+
+/* All of it vanishes: the daemon ends. */
+void dlxd_retained_clear(struct dlxd_broker *broker);
+
+#endif

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who may drop what is retained, and when it ends: users and times that a test cannot have for real. */
+#include "common/error.h"
+#include "common/shm.h"
+#include "daemon/publisher.h"
+#include "daemon/retained.h"
+#include "tests/harness_broker.h"
+#include <check.h>
+#include <fcntl.h>
+#include <string.h>
+
+static struct dlx_test_broker test;
+static int fds[3];
+
+static struct dlxd_client *new_client(int i, uid_t uid)
+{
+    struct dlxd_client *client = dlx_test_broker_client(&test, 10, &fds[i]);
+    client->uid = uid; /* the broker asks for nothing else */
+    return client;
+}
+
+static void set_up(void)
+{
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    test.broker.uid = 500;
+}
+
+static void tear_down(void)
+{
+    dlx_test_broker_deinit(&test);
+    for (int i = 0; i < 3; i++)
+        if (fds[i] > 0)
+            close(fds[i]);
+}
+
+/* One that is ready and has published so many messages. */
+static struct dlxd_publisher *new_publisher(struct dlxd_client *client, uint64_t head,
+                                            uint64_t retain_for_ns)
+{
+    const struct dlxd_publisher_config config = {
+        .history = 4, .n_slots = 16, .retain = 2, .retain_for_ns = retain_for_ns};
+    struct dlxd_publisher *publisher = NULL;
+    struct dlxd_publisher_fds made;
+    ck_assert_int_eq(dlxd_publisher_new(&publisher, client, "t", &config, &made), 0);
+    close(made.membership_fd);
+    close(made.link_sock);
+    ck_assert_int_eq(fallocate(publisher->control_fd, 0, 0, (off_t)publisher->control_size), 0);
+    ck_assert_int_eq(pwrite(publisher->control_fd, &head, sizeof head, 0), sizeof head);
+    ck_assert_int_eq(dlxd_publisher_ready(publisher), 0);
+    return publisher;
+}
+
+static size_t n_publishers(void)
+{
+    return test.broker.registry.publishers.n;
+}
+
+START_TEST(another_user_neither_evicts_nor_drops)
+{
+    uint32_t n;
+    struct dlxd_client *a = new_client(0, 1000), *b = new_client(1, 1001);
+    dlxd_publisher_end(new_publisher(a, 5, 0));
+    ck_assert_uint_eq(n_publishers(), 1);
+    struct dlxd_publisher *other = new_publisher(b, 9, 0);
+    dlxd_retained_succeed(other);
+    ck_assert_uint_eq(n_publishers(), 2);
+    dlxd_publisher_end(other);
+    ck_assert_uint_eq(n_publishers(), 2);
+    ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), 0);
+    ck_assert_uint_eq(n, 1);
+    ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), DLX_E_ACCESS);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "uid 1000"));
+    ck_assert_uint_eq(n_publishers(), 1);
+    /* The same user, root and the daemon's own user may. */
+    struct dlxd_publisher *same = new_publisher(a, 2, 0);
+    dlxd_retained_succeed(same);
+    ck_assert_uint_eq(n_publishers(), 1);
+    dlxd_publisher_end(same);
+    b->uid = 0;
+    dlxd_retained_succeed(new_publisher(b, 2, 0));
+    ck_assert_uint_eq(n_publishers(), 1);
+    dlxd_publisher_end(new_publisher(a, 2, 0));
+    ck_assert_uint_eq(n_publishers(), 2);
+    b->uid = 500;
+    ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), 0);
+}
+END_TEST
+
+START_TEST(a_counter_that_lies_low_replaces_nothing)
+{
+    struct dlxd_client *a = new_client(0, 1000);
+    dlxd_publisher_end(new_publisher(a, 5, 0));
+    struct dlxd_publisher *successor = new_publisher(a, 1, 0); /* retains 2 */
+    dlxd_retained_succeed(successor);
+    ck_assert_uint_eq(n_publishers(), 2);
+    /* A publisher that published nothing leaves nothing. */
+    dlxd_publisher_end(new_publisher(a, 0, 0));
+    ck_assert_uint_eq(n_publishers(), 2);
+}
+END_TEST
+
+START_TEST(the_first_to_expire_comes_first)
+{
+    struct dlxd_client *a = new_client(0, 1000);
+    static const uint64_t times[] = {3000000, 1000000, 0, 2000000, UINT64_MAX, 4000000};
+    uint64_t begin = dlx__now_ns();
+    ck_assert_uint_eq(dlxd_retained_next_ns(&test.broker), UINT64_MAX);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(times); i++) {
+        struct dlxd_publisher *publisher = new_publisher(a, 1, times[i]);
+        dlxd_publisher_end(publisher);
+    }
+    /* 2 of retain, but 1 published each: none replaces another. */
+    ck_assert_uint_eq(n_publishers(), 6);
+    ck_assert_uint_ge(dlxd_retained_next_ns(&test.broker), begin + 1000000);
+    for (size_t left = 6; left > 2; left--) {
+        uint64_t next = dlxd_retained_next_ns(&test.broker);
+        dlxd_retained_expire(&test.broker, next - 1);
+        ck_assert_uint_eq(n_publishers(), left);
+        dlxd_retained_expire(&test.broker, next);
+        ck_assert_uint_eq(n_publishers(), left - 1);
+    }
+    ck_assert_uint_eq(dlxd_retained_next_ns(&test.broker), UINT64_MAX);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_retained");
+    TCase *tcase = tcase_create("retained");
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_test(tcase, another_user_neither_evicts_nor_drops);
+    tcase_add_test(tcase, a_counter_that_lies_low_replaces_nothing);
+    tcase_add_test(tcase, the_first_to_expire_comes_first);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
