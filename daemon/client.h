@@ -19,7 +19,9 @@ struct Dlx__Wire__Packet;
 
 #define DLXD_TX_PACKETS_MAX 64U
 #define DLXD_TX_BYTES_MAX   (256U * 1024U)
-#define DLXD_HELLO_NS       UINT64_C(2000000000)
+/* From the hang-up of a process's sockets to its death, at most. */
+#define DLXD_DYING_NS UINT64_C(1000000000)
+#define DLXD_HELLO_NS UINT64_C(2000000000)
 /* With so many that have not said Hello, more wait in the listen queue. */
 #define DLXD_GREETING_MAX 32U
 /* How many that are not allowed in are kept until their Hello, to answer it. */

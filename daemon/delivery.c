@@ -116,8 +116,7 @@ static int send_added(struct dlxd_link *link, int bell)
                          "publisher of %s (pid %d) does not pick up new subscribers",
                          publisher->topic_name, (int)publisher->pid);
     if (r == DLX_E_DISCONNECTED)
-        return dlx__fail(DLX_E_PUBLISHER_NOT_RESPONDING,
-                         "publisher of %s (pid %d) has closed its link socket",
+        return dlx__fail(r, "publisher of %s (pid %d) has closed its link socket",
                          publisher->topic_name, (int)publisher->pid);
     return r;
 }
@@ -221,6 +220,19 @@ static void wait_for_room(struct dlxd_subscription *subscription)
     dlxd_watch_set(subscription->watch, DLXD_READABLE | DLXD_WRITABLE);
 }
 
+/* The publisher's link socket is closed. If it is about to end, its end decides about the link, since it may retain
+ * messages: a process closes its sockets in no particular order and is dead a little later. */
+static bool await_end(struct dlxd_link *link)
+{
+    struct dlxd_client *client = link->publisher->client;
+    uint64_t now = dlx__now_ns();
+    if (client && dlxd_client_has_left(client))
+        dlxd_client_doom(client);
+    if (link->join_until_ns == 0)
+        link->join_until_ns = now + DLXD_DYING_NS;
+    return now < link->join_until_ns;
+}
+
 /* Returns false when nothing more can be sent now. */
 static bool run_step(struct dlxd_subscription *subscription, struct dlxd_link *link,
                      enum dlxd_link_step step)
@@ -233,15 +245,13 @@ static bool run_step(struct dlxd_subscription *subscription, struct dlxd_link *l
     }
     if (link->state == DLXD_LINK_FAILED && step != DLXD_STEP_FAILED)
         return true; /* LinkFailed is pending now */
-    struct dlxd_client *left = link->publisher ? link->publisher->client : NULL;
-    if (step == DLXD_STEP_JOIN && left && dlxd_client_has_left(left)) {
-        /* Its end comes next, and decides about the link: it may retain messages. */
-        dlxd_client_doom(left);
-        dlxd_link_schedule(link);
-        return true;
+    if (step == DLXD_STEP_JOIN && r == DLX_E_DISCONNECTED && await_end(link)) {
+        wait_for_room(subscription);
+        return false;
     }
     if (step == DLXD_STEP_JOIN) {
-        dlxd_link_fail(link, r, dlx__error_message());
+        dlxd_link_fail(link, r == DLX_E_DISCONNECTED ? DLX_E_PUBLISHER_NOT_RESPONDING : r,
+                       dlx__error_message());
         return true;
     }
     if (r == DLX_E_FULL || r == DLX_E_NO_MEMORY) {

@@ -53,7 +53,8 @@ struct dlxd_link {
     uint32_t index; /* among the publisher's links */
     bool from_start;
     bool gone_sent;
-    bool sealed; /* its page */
+    bool sealed;            /* its page */
+    uint64_t join_until_ns; /* not 0: its publisher seems to be about to end */
 
     /* How far the subscriber has been told: see arena.h. */
     uint64_t arena_seq;

@@ -10,9 +10,6 @@
 #include <fcntl.h>
 #include <poll.h>
 
-/* From the hang-up of a process's sockets to its death. */
-#define DYING_NS UINT64_C(1000000000)
-
 /* A counter that its owner writes: what it says wrongly harms nobody else. */
 static uint64_t n_published(const struct dlxd_publisher *publisher)
 {
@@ -74,7 +71,7 @@ void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd)
         settle(publisher);
         return;
     }
-    enlist(publisher, DYING_NS);
+    enlist(publisher, DLXD_DYING_NS);
     publisher->dying_pidfd = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
     if (publisher->dying_pidfd < 0 ||
         dlxd_watch_new(&publisher->dying, publisher->broker->watches, publisher->dying_pidfd,
