@@ -78,7 +78,7 @@ int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_i
     dlx__error_clear();
     int r = check_list(c, c && fn, 0, false);
     if (r == 0 && topic)
-        r = dlx__topic_check(topic);
+        r = dlx__pattern_check(topic);
     if (r < 0)
         return r;
     if (dlx__forked(c->generation))

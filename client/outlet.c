@@ -28,6 +28,14 @@ static void outlet_free(struct dlx_publisher *p, struct dlx_outlet *outlet)
     free(outlet);
 }
 
+static void tell_left(struct dlx_publisher *p, struct dlx_outlet *outlet)
+{
+    if (!outlet->left)
+        dlx__events_push(&p->events, outlet->core.dead ? DLX_EVENT_LOST : DLX_EVENT_LEFT,
+                         outlet->id, p->id, outlet->peer->pid, p->topic);
+    outlet->left = true;
+}
+
 static int outlet_new(struct dlx_publisher *p, struct dlx_news *news, struct dlx_outlet **ret)
 {
     struct dlx_outlet *outlet = calloc(1, sizeof *outlet);
@@ -73,9 +81,13 @@ static void env_pick_up(void *userdata)
         }
         if (r < 0)
             return; /* nothing there; or lost, and then it counts as a link that holds everything */
-        if (news.kind == DLX_NEWS_LINK_ADDED && outlet_new(p, &news, &outlet) == 0 &&
-            dlx__pub_link_add(&p->core, &outlet->core) < 0)
-            outlet_free(p, outlet);
+        if (news.kind == DLX_NEWS_LINK_ADDED && outlet_new(p, &news, &outlet) == 0) {
+            if (dlx__pub_link_add(&p->core, &outlet->core) == 0)
+                dlx__events_push(&p->events, DLX_EVENT_JOINED, outlet->id, p->id, outlet->peer->pid,
+                                 p->topic);
+            else
+                outlet_free(p, outlet);
+        }
         dlx__news_deinit(&news);
     }
 }
@@ -97,11 +109,14 @@ static void env_look_for_dead(void *userdata)
         struct pollfd pfd = {.fd = outlet->peer->pidfd, .events = POLLIN};
         if (!outlet->core.dead && poll(&pfd, 1, 0) == 1 && pfd.revents)
             outlet->core.dead = true;
+        if (outlet->core.dead || dlx__pub_link_is_closed(&outlet->core))
+            tell_left(p, outlet);
     }
 }
 
 static void env_link_gone(void *userdata, struct dlx_pub_link *link)
 {
+    tell_left(userdata, outlet_of(link));
     outlet_free(userdata, outlet_of(link));
 }
 

@@ -86,6 +86,7 @@ static void publisher_free(struct dlx_publisher *p)
         dlx__outlet_env.slot_freed(p, i);
     dlx__pub_deinit(&p->core);
     free(p->slot_blocks);
+    dlx__events_deinit(&p->events);
     dlx__heap_close(p->heap);
     dlx__region_unmap(p->membership, p->membership_size);
     dlx__region_unmap(p->control, p->control_size);

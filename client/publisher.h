@@ -5,6 +5,7 @@
 /* A publisher: the core of common/publish.h with its memory, its sockets and its links. */
 
 #include "client/client.h"
+#include "client/event.h"
 #include "client/heap.h"
 #include "common/publish.h"
 
@@ -16,6 +17,7 @@ struct dlx_outlet {
     uint64_t page_size;
     int bell;
     bool hung_up; /* the other end of the bell is closed */
+    bool left;    /* an event told that */
 };
 
 struct dlx_publisher {
@@ -36,6 +38,7 @@ struct dlx_publisher {
         room_size; /* not 0: the last block, of this size, needed an old message to go; the next one will, too */
     uint32_t retain;    /* messages */
     bool has_succeeded; /* the daemon knows that there are so many */
+    struct dlx_events events;
     struct dlx_publisher_stats stats;
 };
 

@@ -56,6 +56,9 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
         s->stats.skipped += inlet->core.skipped;
         s->stats.lost += inlet->core.lost;
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
+        dlx__events_push(&s->events,
+                         dlx__take_is_closed(&inlet->core) ? DLX_EVENT_LEFT : DLX_EVENT_LOST,
+                         inlet->id, inlet->publisher, inlet->pid, inlet->topic);
     }
     dlx__inlet_close(inlet);
     if (s->sock >= 0)
@@ -128,6 +131,8 @@ static void on_open(struct dlx_subscription *s, struct dlx_news *news)
         return;
     }
     s->was_attached = true;
+    dlx__events_push(&s->events, DLX_EVENT_JOINED, inlet->id, inlet->publisher, inlet->pid,
+                     inlet->topic);
     uint32_t history = DLX_MIN(DLX_MAX(s->args.history, news->retain), news->history);
     dlx__take_start(&inlet->core, s->args.history == DLX_HISTORY_NONE ? 0 : history,
                     news->from_start);
@@ -246,7 +251,7 @@ static int wait_news(struct dlx_subscription *s, uint64_t deadline)
 
 static int check_args(const char *topic, struct dlx_subscribe_args *args)
 {
-    int r = dlx__topic_check(topic);
+    int r = dlx__pattern_check(topic);
     if (r < 0)
         return r;
     if (args->max_held == 0)
@@ -292,6 +297,7 @@ static void subscription_free(struct dlx_subscription *s)
     while (s->n_inlets > 0)
         dlx__subscription_detach(s, s->n_inlets - 1);
     free(s->inlets);
+    dlx__events_deinit(&s->events);
     if (s->sock >= 0)
         shutdown(s->sock, SHUT_RDWR); /* a forked child may have inherited it */
     dlx__close(s->sock);

@@ -4,6 +4,7 @@
 
 /* A subscription: its links, the socket that brings their news, and the epoll that it sleeps on. */
 
+#include "client/event.h"
 #include "client/inlet.h"
 
 /* Longest busy wait unless the caller chose one. */
@@ -33,6 +34,7 @@ struct dlx_subscription {
     int failure;      /* of a link, to be told once */
     char failure_text[DLX_ERROR_TEXT_SIZE];
     bool was_attached; /* tell when the last publisher leaves */
+    struct dlx_events events;
     struct dlx_subscription_stats stats;
 };
 

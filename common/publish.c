@@ -130,7 +130,7 @@ static bool holds_any(struct dlx_pub *pub, const struct dlx_pub_link *link)
     return holds;
 }
 
-static bool is_closed(const struct dlx_pub_link *link)
+bool dlx__pub_link_is_closed(const struct dlx_pub_link *link)
 {
     return dlx_load64_sc(word(&link->page->cursor)) == DLX_SHM_CURSOR_CLOSED;
 }
@@ -153,7 +153,8 @@ void dlx__pub_read_membership(struct dlx_pub *pub)
         pub->leaves_seen = leaves;
         pub->env->look_for_dead(pub->userdata);
         for (uint32_t i = pub->n_links; i-- > 0;)
-            if (pub->links[i]->dead || (is_closed(pub->links[i]) && !holds_any(pub, pub->links[i])))
+            if (pub->links[i]->dead ||
+                (dlx__pub_link_is_closed(pub->links[i]) && !holds_any(pub, pub->links[i])))
                 remove_link(pub, i);
     }
 }
@@ -223,7 +224,8 @@ static uint32_t free_unheld(struct dlx_pub *pub)
             remove_link(pub, i);
             continue;
         }
-        bool closed = is_closed(link); /* before its hold words: it takes no more then */
+        bool closed =
+            dlx__pub_link_is_closed(link); /* before its hold words: it takes no more then */
         if (!holds_any(pub, link) && closed)
             remove_link(pub, i);
     }

@@ -122,6 +122,9 @@ void dlx__pub_read_membership(struct dlx_pub *pub);
 /* No message will follow. Wakes who sleeps. */
 void dlx__pub_close(struct dlx_pub *pub);
 
+/* Has its subscription left? It may still hold messages. */
+bool dlx__pub_link_is_closed(const struct dlx_pub_link *link);
+
 /* Is message `n` of this publisher held by the link, as far as its page tells? For reports. */
 bool dlx__pub_link_holds(const struct dlx_pub_link *link, uint64_t n);
 

@@ -107,10 +107,15 @@ uint32_t dlx__take_n_held(struct dlx_take *take)
 
 /* ---- take ---------------------------------------------------------------------------------- */
 
+bool dlx__take_is_closed(const struct dlx_take *take)
+{
+    return dlx_load32_sc(word32(&take->control->state)) == DLX_SHM_STATE_CLOSED;
+}
+
 static int nothing_there(struct dlx_take *take)
 {
     /* Closed is stored after the last head: look at head again before believing it. */
-    if (dlx_unlikely(dlx_load32_sc(word32(&take->control->state)) == DLX_SHM_STATE_CLOSED) &&
+    if (dlx_unlikely(dlx__take_is_closed(take)) &&
         dlx_load64_sc(word64(&take->control->head)) == take->cursor)
         return DLX_E_PUBLISHER_GONE;
     return DLX_E_EMPTY;
@@ -303,7 +308,7 @@ bool dlx__take_arm(struct dlx_take *take)
     /* Partner: ring_sleepers(), after head, moved or state was stored. */
     dlx_store64_sc(take->ticket, ++take->sleep_ticket);
     return dlx_load64_sc(word64(&take->control->head)) == take->cursor &&
-           dlx_load32_sc(word32(&take->control->state)) != DLX_SHM_STATE_CLOSED;
+           !dlx__take_is_closed(take);
 }
 
 void dlx__take_close(struct dlx_take *take)

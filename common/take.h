@@ -96,6 +96,9 @@ bool dlx__take_arm(struct dlx_take *take);
 /* Leave: takes no more; what is held stays held. */
 void dlx__take_close(struct dlx_take *take);
 
+/* Has the publisher said that nothing will follow? */
+bool dlx__take_is_closed(const struct dlx_take *take);
+
 /* Held now. */
 uint32_t dlx__take_n_held(struct dlx_take *take);
 

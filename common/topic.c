@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/topic.h"
 #include "common/error.h"
-#include <stdbool.h>
-#include <stddef.h>
+#include <string.h>
 
 static bool is_topic_char(char c)
 {
@@ -16,35 +15,95 @@ static bool is_dots(const char *segment, size_t size)
            (size == 2 && segment[0] == '.' && segment[1] == '.');
 }
 
-int dlx__topic_check(const char *topic)
+/* "**": only as the last segment. */
+static int check_stars(const char *pattern)
+{
+    const char *stars = strstr(pattern, "**");
+    if (!stars || ((stars == pattern || stars[-1] == '/') && stars[2] == '\0'))
+        return 0;
+    return dlx__fail(DLX_E_TOPIC,
+                     "pattern \"%.255s\" has \"**\" at %zu; it is only allowed as the last segment",
+                     pattern, (size_t)(stars - pattern));
+}
+
+/* `what` is "topic name" or "pattern"; only a pattern has stars. */
+static int check(const char *topic, const char *what, bool pattern)
 {
     if (!topic || !topic[0])
-        return dlx__fail(DLX_E_TOPIC, "topic name is empty");
+        return dlx__fail(DLX_E_TOPIC, "%s is empty", what);
     size_t start = 0;
     for (size_t i = 0;; i++) {
         if (i > DLX_TOPIC_SIZE_MAX)
-            return dlx__fail(DLX_E_TOPIC, "topic name \"%.40s...\" is longer than %u bytes", topic,
+            return dlx__fail(DLX_E_TOPIC, "%s \"%.40s...\" is longer than %u bytes", what, topic,
                              DLX_TOPIC_SIZE_MAX);
         char c = topic[i];
         if (c == '/' || c == '\0') {
             if (i == start)
-                return dlx__fail(DLX_E_TOPIC, "topic name \"%.255s\" has an empty segment", topic);
+                return dlx__fail(DLX_E_TOPIC, "%s \"%.255s\" has an empty segment", what, topic);
             if (is_dots(topic + start, i - start))
-                return dlx__fail(DLX_E_TOPIC, "topic name \"%.255s\" has a segment \".\" or \"..\"",
+                return dlx__fail(DLX_E_TOPIC, "%s \"%.255s\" has a segment \".\" or \"..\"", what,
                                  topic);
             if (c == '\0')
-                return 0;
+                return pattern ? check_stars(topic) : 0;
             start = i + 1;
-        } else if (!is_topic_char(c)) {
+        } else if (!is_topic_char(c) && !(pattern && c == '*')) {
             if (c < 0x20 || c > 0x7e)
                 return dlx__fail(DLX_E_TOPIC,
-                                 "topic name has byte 0x%02x at %zu; allowed are A-Z a-z 0-9 _ . - "
+                                 "%s has byte 0x%02x at %zu; allowed are A-Z a-z 0-9 _ . - "
                                  "and / between segments",
-                                 (unsigned char)c, i);
+                                 what, (unsigned char)c, i);
             return dlx__fail(DLX_E_TOPIC,
-                             "topic name \"%.255s\" has '%c' at %zu; allowed are A-Z a-z 0-9 _ . - "
+                             "%s \"%.255s\" has '%c' at %zu; allowed are A-Z a-z 0-9 _ . - %s"
                              "and / between segments",
-                             topic, c, i);
+                             what, topic, c, i, pattern ? "* " : "");
+        }
+    }
+}
+
+int dlx__topic_check(const char *topic)
+{
+    return check(topic, "topic name", false);
+}
+
+int dlx__pattern_check(const char *pattern)
+{
+    return check(pattern, pattern && dlx__is_pattern(pattern) ? "pattern" : "topic name", true);
+}
+
+bool dlx__is_pattern(const char *pattern)
+{
+    return strchr(pattern, '*') != NULL;
+}
+
+size_t dlx__pattern_prefix(const char *pattern)
+{
+    return strcspn(pattern, "*");
+}
+
+/* The last star of the segment is the only one that may have to take more: each one before it is done with
+ * when the next one is reached. A star never takes a '/'. */
+bool dlx__pattern_matches(const char *pattern, const char *topic)
+{
+    const char *star = NULL; /* the pattern after it */
+    const char *taken = NULL;
+    for (;;) {
+        if (strcmp(pattern, "**") == 0)
+            return *topic != '\0';
+        if (*pattern == '*') {
+            star = ++pattern;
+            taken = topic;
+        } else if (*pattern == *topic) {
+            if (*topic == '\0')
+                return true;
+            if (*topic == '/')
+                star = NULL;
+            pattern++;
+            topic++;
+        } else if (star && *taken && *taken != '/') {
+            pattern = star;
+            topic = ++taken;
+        } else {
+            return false;
         }
     }
 }

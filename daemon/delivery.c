@@ -76,7 +76,7 @@ static int send_offer(struct dlxd_link *link)
     body.link_index = link->index;
     body.page_size = link->page_size;
     body.max_held = link->subscription->config.max_held;
-    body.topic = link->subscription->topic_name;
+    body.topic = link->publisher->topic_name;
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OFFER;
     packet.link_offer = &body;
     return send_on_subscription(link, &packet, &link->page_fd, 1);

@@ -67,19 +67,12 @@ static void add_topic(struct publisher_page *page, const struct dlxd_topic *topi
 static void add_topics(struct publisher_page *page, const struct dlxd_registry *registry,
                        const Dlx__Wire__ListPublishers *request)
 {
-    bool one = *request->topic != '\0';
-    if (one && strcmp(request->after_topic, request->topic) > 0)
-        return;
-    /* Bisection: the first topic that is asked for and not wholly before the last page's end. */
-    bool resume =
-        *request->after_topic && (!one || strcmp(request->after_topic, request->topic) == 0);
-    const char *first = resume ? request->after_topic : request->topic;
-    for (size_t i = dlxd_registry_lower_bound(registry, first);
-         i < registry->n_topics && !page->more; i++) {
-        const struct dlxd_topic *topic = registry->topics[i];
-        if (one && strcmp(topic->name, request->topic) != 0)
-            return;
-        bool same = resume && strcmp(topic->name, request->after_topic) == 0;
+    const char *pattern = *request->topic ? request->topic : "**";
+    const struct dlxd_topic *topic;
+    size_t at = 0;
+    while (!page->more &&
+           (topic = dlxd_registry_next_match(registry, pattern, request->after_topic, &at))) {
+        bool same = strcmp(topic->name, request->after_topic) == 0;
         add_topic(page, topic, same ? request->after_publisher : 0);
     }
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/registry.h"
 #include "common/error.h"
+#include "common/topic.h"
 #include <assert.h>
 #include <string.h>
 
 void dlxd_registry_init(struct dlxd_registry *registry)
 {
     *registry = (struct dlxd_registry){.n_topics = 0};
+    dlxd_list_init(&registry->patterns);
     dlxd_idmap_init(&registry->publishers);
     dlxd_idmap_init(&registry->subscriptions);
     dlxd_idmap_init(&registry->links);
@@ -42,6 +44,27 @@ struct dlxd_topic *dlxd_registry_find(const struct dlxd_registry *registry, cons
     if (i == registry->n_topics || strcmp(registry->topics[i]->name, name) != 0)
         return NULL;
     return registry->topics[i];
+}
+
+struct dlxd_topic *dlxd_registry_next_match(const struct dlxd_registry *registry,
+                                            const char *pattern, const char *from, size_t *at)
+{
+    char first[DLX_TOPIC_SIZE_MAX + 1];
+    size_t size = dlx__pattern_prefix(pattern);
+    if (*at == 0) {
+        memcpy(first, pattern, size);
+        first[size] = '\0';
+        *at = dlxd_registry_lower_bound(registry, from && strcmp(from, first) > 0 ? from : first);
+    }
+    while (*at < registry->n_topics) {
+        struct dlxd_topic *topic = registry->topics[(*at)++];
+        /* What begins with a whole name is not that topic. */
+        if (strncmp(topic->name, pattern, size + (pattern[size] == '\0')) != 0)
+            break;
+        if (dlx__pattern_matches(pattern, topic->name))
+            return topic;
+    }
+    return NULL;
 }
 
 static int reserve_one(struct dlxd_registry *registry)

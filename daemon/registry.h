@@ -20,7 +20,8 @@ struct dlxd_topic {
 struct dlxd_registry {
     struct dlxd_topic **topics; /* sorted by strcmp(): found by bisection, listed page by page */
     size_t n_topics;
-    size_t n_topics_max; /* room in `topics` */
+    size_t n_topics_max;       /* room in `topics` */
+    struct dlxd_list patterns; /* subscriptions to patterns: in no topic */
     struct dlxd_idmap publishers;
     struct dlxd_idmap subscriptions;
     struct dlxd_idmap links;
@@ -40,6 +41,12 @@ size_t dlxd_registry_lower_bound(const struct dlxd_registry *registry, const cha
 struct dlxd_topic *dlxd_registry_find(const struct dlxd_registry *registry, const char *name);
 /* Find it or make it. Returns 0, DLX_E_NO_MEMORY. */
 int dlxd_registry_get(struct dlxd_registry *registry, const char *name, struct dlxd_topic **ret);
+/*
+ * The topics that match a pattern, in order: `*at` is 0 at first, and NULL is the end. Topics may neither come nor go
+ * meanwhile. With `from`, those before that name are left out.
+ */
+struct dlxd_topic *dlxd_registry_next_match(const struct dlxd_registry *registry,
+                                            const char *pattern, const char *from, size_t *at);
 /* Free it when nobody is left. NULL is fine. */
 void dlxd_registry_put(struct dlxd_registry *registry, struct dlxd_topic *topic);
 

@@ -31,6 +31,7 @@ static void release(struct dlxd_subscription *subscription)
     dlxd_watch_free(subscription->watch);
     dlx__close(subscription->fd);
     dlxd_charge_deinit(&subscription->object_charge);
+    dlxd_charge_deinit(&subscription->pattern_charge);
     free(subscription);
 }
 
@@ -61,14 +62,18 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
         r = dlxd_watch_new(&subscription->watch, client->broker->watches, pair[0], DLXD_READABLE,
                            on_events, subscription);
     }
+    bool pattern = dlx__is_pattern(topic);
     if (r == 0)
-        r = dlxd_registry_get(registry, topic, &subscription->topic);
+        r = pattern
+                ? dlxd_charge_init(&subscription->pattern_charge, client->user, DLXD_PATTERNS, 1)
+                : dlxd_registry_get(registry, topic, &subscription->topic);
     if (r < 0) {
         release(subscription);
         return r;
     }
     dlxd_idmap_add(&registry->subscriptions, &subscription->by_id, ++registry->last_subscription);
-    dlxd_list_push_back(&subscription->topic->subscriptions, &subscription->by_topic);
+    dlxd_list_push_back(pattern ? &registry->patterns : &subscription->topic->subscriptions,
+                        &subscription->by_topic);
     dlxd_list_push_back(&client->subscriptions, &subscription->by_client);
     *ret_fd = dlx__steal_fd(&theirs);
     *ret = subscription;
@@ -124,13 +129,13 @@ int dlxd_subscription_fits(const struct dlxd_subscription *subscription,
                      "subscriber %s (pid %d) asks for a reliable link to %s, publisher %s (pid %d) "
                      "drops its oldest messages",
                      subscription->client->name, (int)subscription->client->pid,
-                     subscription->topic_name, publisher->client_name, (int)publisher->pid);
+                     publisher->topic_name, publisher->client_name, (int)publisher->pid);
 }
 
-int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n_offers)
+static int offer_topic(struct dlxd_subscription *subscription, const struct dlxd_topic *topic,
+                       uint32_t *n)
 {
-    uint32_t n = 0;
-    dlx_for_each (it, &subscription->topic->publishers) {
+    dlx_for_each (it, &topic->publishers) {
         struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
         struct dlxd_link *link;
         if (publisher->state == DLXD_PUBLISHER_NEW)
@@ -140,28 +145,51 @@ int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t
             r = dlxd_link_new(&link, subscription, publisher, false);
         if (r < 0)
             return r;
-        n++;
+        ++*n;
     }
-    *ret_n_offers = n;
     return 0;
+}
+
+int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n_offers)
+{
+    struct dlxd_topic *topic = subscription->topic;
+    uint32_t n = 0;
+    size_t at = 0;
+    int r = 0;
+    if (topic)
+        r = offer_topic(subscription, topic, &n);
+    else
+        while (r == 0 && (topic = dlxd_registry_next_match(&subscription->broker->registry,
+                                                           subscription->topic_name, NULL, &at)))
+            r = offer_topic(subscription, topic, &n);
+    *ret_n_offers = n;
+    return r;
+}
+
+static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher)
+{
+    struct dlxd_link *link;
+    if (subscription->doomed)
+        return;
+    int r = dlxd_link_new(&link, subscription, publisher, true);
+    if (r < 0) {
+        dlxd_log(DLXD_LOG_ERROR, "%s", dlx__error_message());
+        return;
+    }
+    r = dlxd_subscription_fits(subscription, publisher);
+    if (r < 0)
+        dlxd_link_fail(link, r, dlx__error_message());
 }
 
 void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher)
 {
-    dlx_for_each (it, &publisher->topic->subscriptions) {
+    dlx_for_each (it, &publisher->topic->subscriptions)
+        offer_to(dlxd_container_of(it, struct dlxd_subscription, by_topic), publisher);
+    dlx_for_each (it, &publisher->broker->registry.patterns) {
         struct dlxd_subscription *subscription =
             dlxd_container_of(it, struct dlxd_subscription, by_topic);
-        struct dlxd_link *link;
-        if (subscription->doomed)
-            continue;
-        int r = dlxd_link_new(&link, subscription, publisher, true);
-        if (r < 0) {
-            dlxd_log(DLXD_LOG_ERROR, "%s", dlx__error_message());
-            continue;
-        }
-        r = dlxd_subscription_fits(subscription, publisher);
-        if (r < 0)
-            dlxd_link_fail(link, r, dlx__error_message());
+        if (dlx__pattern_matches(subscription->topic_name, publisher->topic_name))
+            offer_to(subscription, publisher);
     }
 }
 

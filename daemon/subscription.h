@@ -27,14 +27,14 @@ struct dlxd_subscription_config {
 
 struct dlxd_subscription {
     struct dlxd_idmap_node by_id;
-    struct dlxd_list by_topic;
+    struct dlxd_list by_topic; /* or in registry->patterns */
     struct dlxd_list by_client;
     struct dlxd_list links;   /* in the order of their ids */
     struct dlxd_list pending; /* links with a step to take: those without fds come first */
     struct dlxd_list work;    /* in one of the broker's lists: dirty, stuck or doomed */
     struct dlxd_broker *broker;
     struct dlxd_client *client;
-    struct dlxd_topic *topic;
+    struct dlxd_topic *topic; /* NULL: a pattern */
     struct dlxd_subscription_config config;
     char topic_name[DLX_TOPIC_SIZE_MAX + 1];
 
@@ -46,6 +46,7 @@ struct dlxd_subscription {
     uint32_t n_fds_acked; /* likewise */
 
     struct dlxd_charge object_charge;
+    struct dlxd_charge pattern_charge;
 };
 
 /* Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. `ret_fd` is the subscriber's

@@ -5,10 +5,9 @@
 #include <inttypes.h>
 
 static const char *const resource_names[DLXD_N_RESOURCES] = {
-    [DLXD_BYTES] = "bytes of shared memory",
-    [DLXD_CONNECTIONS] = "connections",
-    [DLXD_OBJECTS] = "publishers and subscriptions",
-    [DLXD_LINKS] = "links",
+    [DLXD_BYTES] = "bytes of shared memory",         [DLXD_CONNECTIONS] = "connections",
+    [DLXD_OBJECTS] = "publishers and subscriptions", [DLXD_LINKS] = "links",
+    [DLXD_PATTERNS] = "subscriptions to patterns",
 };
 
 void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
@@ -20,6 +19,7 @@ void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
     users->max[DLXD_CONNECTIONS] = 4096;
     users->max[DLXD_OBJECTS] = 65536;
     users->max[DLXD_LINKS] = 65536;
+    users->max[DLXD_PATTERNS] = 1024;
 }
 
 void dlxd_users_deinit(struct dlxd_users *users)

@@ -16,6 +16,7 @@ enum dlxd_resource {
     DLXD_CONNECTIONS,
     DLXD_OBJECTS, /* publishers and subscriptions */
     DLXD_LINKS,
+    DLXD_PATTERNS, /* subscriptions to patterns: each is looked at for every new publisher */
     DLXD_N_RESOURCES,
 };
 

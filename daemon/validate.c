@@ -67,7 +67,7 @@ int dlxd_validate_arena_new(const Dlx__Wire__Packet *packet)
 int dlxd_validate_subscribe(const Dlx__Wire__Packet *packet)
 {
     const Dlx__Wire__Subscribe *body = packet->subscribe;
-    int r = dlx__topic_check(body->topic);
+    int r = dlx__pattern_check(body->topic);
     if (r < 0)
         return r;
     if (body->mode > 1)
@@ -91,7 +91,7 @@ int dlxd_validate_subscribe(const Dlx__Wire__Packet *packet)
 int dlxd_validate_list_publishers(const Dlx__Wire__Packet *packet)
 {
     const Dlx__Wire__ListPublishers *body = packet->list_publishers;
-    int r = *body->topic ? dlx__topic_check(body->topic) : 0;
+    int r = *body->topic ? dlx__pattern_check(body->topic) : 0;
     if (r == 0 && *body->after_topic)
         r = dlx__topic_check(body->after_topic);
     return r;

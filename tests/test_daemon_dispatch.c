@@ -76,8 +76,8 @@ static Dlx__Wire__Subscribe subscribe_request(const char *topic)
 START_TEST(bad_topics)
 {
     char too_long[DLX_TOPIC_SIZE_MAX + 2];
-    static const char *const bad[] = {"",      "/",   "/a", "a/",   "a//b", "..",      "a/../b",
-                                      "a/./b", "a b", "*",  "\xff", "a\nb", "\xc3\xa4"};
+    static const char *const bad[] = {"",      "/",   "/a",   "a/",   "a//b", "..",      "a/../b",
+                                      "a/./b", "a b", "**/a", "\xff", "a\nb", "\xc3\xa4"};
     Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
     memset(too_long, 'a', sizeof too_long - 1);
     too_long[sizeof too_long - 1] = '\0';
@@ -92,6 +92,12 @@ START_TEST(bad_topics)
             expect_error(BODY(LIST_PUBLISHERS), &list, DLX_E_TOPIC, "");
         }
     }
+    /* A pattern is for those who look, not for those who publish or drop. */
+    Dlx__Wire__PublisherNew publisher = publisher_request("a/*");
+    Dlx__Wire__RetainedDrop drop = DLX__WIRE__RETAINED_DROP__INIT;
+    drop.topic = (char *)(uintptr_t) "a/*";
+    expect_error(BODY(PUBLISHER_NEW), &publisher, DLX_E_TOPIC, "'*'");
+    expect_error(BODY(RETAINED_DROP), &drop, DLX_E_TOPIC, "'*'");
 }
 END_TEST
 

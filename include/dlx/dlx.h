@@ -283,6 +283,28 @@ DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *item
  */
 DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns);
 
+enum dlx_event_kind {
+    DLX_EVENT_JOINED = 1, /**< a subscriber, or a publisher, is attached */
+    DLX_EVENT_LEFT = 2,   /**< it closed; of a publisher: and everything was taken */
+    DLX_EVENT_LOST = 3,   /**< likewise, its process died, or it misbehaved and was cut off */
+};
+
+struct dlx_event {
+    size_t size;
+    uint32_t kind;                 /**< enum dlx_event_kind */
+    uint32_t pid;                  /**< of the other side */
+    uint64_t link;                 /**< id, as in struct dlx_link_info */
+    uint64_t publisher;            /**< id */
+    uint64_t missed;               /**< events before this one that were dropped: 64 are kept */
+    char topic[DLX_TOPIC_MAX + 1]; /**< of the publisher */
+};
+
+/**
+ * Which subscriber came or left next, in the order in which this publisher noticed. Never waits.
+ * Returns 0; DLX_E_EMPTY, DLX_E_INVALID, DLX_E_FORKED.
+ */
+DLX_API int dlx_publisher_next_event(struct dlx_publisher *p, struct dlx_event *ret);
+
 struct dlx_publisher_stats {
     size_t size;
     uint64_t published;       /**< messages */
@@ -331,6 +353,10 @@ struct dlx_subscribe_args {
  * Subscribe to a topic. When this returns the subscription is attached to every publisher that the
  * topic had, and what they publish from here on reaches it. Publishers that come later are attached
  * by dlx_take() on their own; no publisher need exist yet.
+ *
+ * `topic` may be a pattern, for all topics that match it, now and later: '*' stands for any characters
+ * of its segment ("cam/front-*", "*"), a last segment of two stars for one segment or more.
+ * dlx_message_topic() tells where a message is from.
  *
  * Returns 0; DLX_E_TOPIC, DLX_E_INVALID, DLX_E_ACCESS, DLX_E_QOS (a reliable subscription, a
  * publisher that drops: the message names both), DLX_E_PUBLISHER_NOT_RESPONDING, DLX_E_LIMIT,
@@ -404,6 +430,12 @@ struct dlx_subscription_stats {
 /** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED. */
 DLX_API int dlx_subscription_get_stats(struct dlx_subscription *s,
                                        struct dlx_subscription_stats *stats);
+
+/**
+ * Which publisher came or left next. Never waits; the fd of the subscription gets readable for these, too.
+ * Returns 0; DLX_E_EMPTY, DLX_E_INVALID, DLX_E_FORKED.
+ */
+DLX_API int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *ret);
 
 /* ---- message ------------------------------------------------------------------------------- */
 
@@ -528,7 +560,7 @@ typedef int (*dlx_publisher_info_fn)(const struct dlx_publisher_info *info, void
 typedef int (*dlx_link_info_fn)(const struct dlx_link_info *info, void *userdata);
 
 /**
- * List publishers, in the order of topic names, then ids. `topic` NULL: all.
+ * List publishers, in the order of topic names, then ids. `topic` may be a pattern; NULL: all.
  * Returns 0; what `fn` returned; DLX_E_TOPIC and the errors of every call to the daemon
  * (DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_PROTOCOL, DLX_E_FORKED, DLX_E_NO_MEMORY).
  */

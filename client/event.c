@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlx_publisher_next_event(), dlx_subscription_next_event(). */
+
+#include "client/event.h"
+#include "client/publisher.h"
+#include "client/subscription.h"
+#include <string.h>
+
+struct dlx_event_node {
+    struct dlx_event_node *next;
+    enum dlx_event_kind kind;
+    uint32_t pid;
+    uint64_t link;
+    uint64_t publisher;
+    char topic[];
+};
+
+static void drop_first(struct dlx_events *events)
+{
+    struct dlx_event_node *node = events->first;
+    events->first = node->next;
+    events->n--;
+    free(node);
+}
+
+void dlx__events_deinit(struct dlx_events *events)
+{
+    while (events->n > 0)
+        drop_first(events);
+}
+
+void dlx__events_push(struct dlx_events *events, enum dlx_event_kind kind, uint64_t link,
+                      uint64_t publisher, uint32_t pid, const char *topic)
+{
+    size_t size = strlen(topic) + 1;
+    struct dlx_event_node *node = malloc(sizeof *node + size);
+    if (!node || events->n == DLX_EVENTS_MAX)
+        events->missed++;
+    if (!node)
+        return;
+    if (events->n == DLX_EVENTS_MAX)
+        drop_first(events);
+    *node = (struct dlx_event_node){.kind = kind, .pid = pid, .link = link, .publisher = publisher};
+    memcpy(node->topic, topic, size);
+    if (events->n++ == 0)
+        events->first = node;
+    else
+        events->last->next = node;
+    events->last = node;
+}
+
+int dlx__events_pop(struct dlx_events *events, struct dlx_event *ret)
+{
+    if (events->n == 0)
+        return DLX_E_EMPTY;
+    const struct dlx_event_node *node = events->first;
+    struct dlx_event event = {.size = sizeof event,
+                              .kind = node->kind,
+                              .pid = node->pid,
+                              .link = node->link,
+                              .publisher = node->publisher,
+                              .missed = events->missed};
+    memcpy(event.topic, node->topic, strlen(node->topic) + 1);
+    int r = dlx__args_return(ret, sizeof event, &event, sizeof event);
+    if (r == 0) {
+        drop_first(events);
+        events->missed = 0;
+    }
+    return r;
+}
+
+int dlx_publisher_next_event(struct dlx_publisher *p, struct dlx_event *ret)
+{
+    dlx__error_clear();
+    if (!p || !ret)
+        return dlx__fail(DLX_E_INVALID, "dlx_publisher_next_event: publisher or ret is NULL");
+    if (dlx__forked(p->generation))
+        return dlx__fail_forked();
+    dlx__pub_read_membership(&p->core);
+    return dlx__events_pop(&p->events, ret);
+}
+
+int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *ret)
+{
+    dlx__error_clear();
+    if (!s || !ret)
+        return dlx__fail(DLX_E_INVALID, "dlx_subscription_next_event: subscription or ret is NULL");
+    if (dlx__forked(s->generation))
+        return dlx__fail_forked();
+    if (s->events.n == 0)
+        dlx__subscription_read_news(s);
+    return dlx__events_pop(&s->events, ret);
+}
