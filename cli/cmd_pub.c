@@ -215,15 +215,18 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
         .options = options,
         .parser = parse,
         .args_doc = "TOPIC [FILE...|-]",
-        .doc = "Publish tensors from .npy files, raw bytes or YUV4MPEG2 video, read straight into "
-               "shared memory.\v"
+        .doc = "Publish tensors from .npy files, raw bytes or YUV4MPEG2 video, and sets of tensors "
+               "from .safetensors files, read straight into shared memory.\v"
                "Examples:\n"
                "  dlxctl pub weights/w0 w0.npy --hold\n"
+               "  dlxctl pub weights/policy model.safetensors --hold\n"
                "  dlxctl pub net/in --dtype float32 --shape 3,608,608 batch.bin\n"
                "  ffmpeg -i film.mp4 -f yuv4mpegpipe - | dlxctl pub cam/front --y4m -\n"
                "\n"
                "'-' and no FILE are the standard input. A file may hold several arrays, tensors or "
-               "frames, one after the other. Arrays in column-major order and of foreign byte "
+               "frames, one after the other; a .safetensors file is one message, a set with names, "
+               "its "
+               "__metadata__ the metadata. Arrays in column-major order and of foreign byte "
                "order are "
                "brought into row-major native order. Raw yuv frames have the shape (H*3/2, W) for "
                "4:2:0, "

@@ -4,6 +4,8 @@
 #include "cli/wait.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define PROGRESS_NS INT64_C(250000000)
@@ -71,15 +73,82 @@ static int wait_turn(struct pub *p, double rate)
     return 0;
 }
 
-/* Publish, however long subscribers make it wait. *ret_spent: the tensor is no longer ours. */
-static int publish(struct pub *p, DLManagedTensorVersioned *tensor, bool *ret_spent)
+/* What is to be published: a tensor, or a set. */
+struct outgoing {
+    const struct source_item *source;
+    struct dlx_item *items;             /* names and tensors; a single tensor is the first one's */
+    struct dlx_tensor_spec *specs;      /* the same tensors, as they are asked for */
+    DLManagedTensorVersioned **tensors; /* the same again */
+    void **data;                        /* and where their bytes go */
+    uint32_t n;
+    bool spent; /* the tensors are no longer ours */
+};
+
+static void outgoing_deinit(struct outgoing *o)
+{
+    for (uint32_t i = 0; i < o->n && o->tensors && !o->spent; i++)
+        if (o->tensors[i] && o->tensors[i]->deleter)
+            o->tensors[i]->deleter(o->tensors[i]);
+    free(o->items);
+    free(o->specs);
+    free(o->tensors);
+    free(o->data);
+}
+
+/* Memory for it, shared from the start. */
+static int outgoing_init(struct outgoing *o, struct pub *p, const struct source_item *item)
+{
+    uint32_t n = item->set ? item->set->n_tensors : 1;
+    *o = (struct outgoing){.source = item,
+                           .items = calloc(n, sizeof *o->items),
+                           .specs = calloc(n, sizeof *o->specs),
+                           .tensors = calloc(n, sizeof(DLManagedTensorVersioned *)),
+                           .data = calloc(n, sizeof *o->data),
+                           .n = n};
+    if (!o->items || !o->specs || !o->tensors || !o->data) {
+        (void)cli_report(p->cli, p->topic, "out of memory");
+        return DLX_E_NO_MEMORY;
+    }
+    o->specs[0] = (struct dlx_tensor_spec){
+        .size = sizeof *o->specs, .dtype = item->dtype, .ndim = item->ndim, .shape = item->shape};
+    for (uint32_t i = 0; item->set && i < n; i++) {
+        const struct safetensors_tensor *t = &item->set->tensors[i];
+        o->specs[i] = (struct dlx_tensor_spec){
+            .size = sizeof *o->specs, .dtype = t->dtype, .ndim = t->ndim, .shape = t->shape};
+        o->items[i].name = t->name;
+    }
+    int code = item->set ? dlx_alloc_set(p->publisher, o->specs, n, o->tensors)
+                         : dlx_alloc(p->publisher, o->specs, o->tensors);
+    if (code < 0) { /* none was allocated, whatever the pointers say */
+        memset(o->tensors, 0, n * sizeof(DLManagedTensorVersioned *));
+        (void)cli_report(p->cli, p->topic, "%s: %s", item->file, dlx_client_errmsg(p->cli->client));
+        return code;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        o->items[i].tensor = o->tensors[i];
+        o->data[i] = o->tensors[i]->dl_tensor.data;
+    }
+    return 0;
+}
+
+static int publish_once(struct pub *p, struct outgoing *o, const struct dlx_publish_args *args)
+{
+    const struct safetensors *set = o->source->set;
+    if (!set)
+        return dlx_publish(p->publisher, o->tensors[0], args);
+    struct dlx_bytes meta = {.data = set->meta, .size = set->meta_size};
+    return dlx_publish_set(p->publisher, o->items, o->n, set->meta ? &meta : NULL, args);
+}
+
+/* Publish, however long subscribers make it wait. */
+static int publish(struct pub *p, struct outgoing *o)
 {
     struct dlx_publish_args args = {.size = sizeof args,
                                     .timeout_ns = p->block ? WAIT_SLICE_NS : 0};
     int64_t start = 0;
     for (;;) {
-        int code = dlx_publish(p->publisher, tensor, &args);
-        *ret_spent = code == 0;
+        int code = publish_once(p, o, &args);
+        o->spent = code == 0;
         if (code == 0)
             return 0;
         if (code == DLX_E_FULL && !p->block) { /* a live stream goes on without it */
@@ -108,26 +177,20 @@ static int publish(struct pub *p, DLManagedTensorVersioned *tensor, bool *ret_sp
 
 static int publish_item(struct pub *p, const struct source_item *item)
 {
-    struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = item->dtype, .ndim = item->ndim, .shape = item->shape};
-    DLManagedTensorVersioned *tensor = NULL;
+    struct outgoing o;
     struct cli_error e = {{0}};
-    bool spent = false;
-
-    int code = dlx_alloc(p->publisher, &spec, &tensor);
-    if (code < 0) {
-        (void)cli_report(p->cli, p->topic, "%s: %s", item->file, dlx_client_errmsg(p->cli->client));
-        return code;
+    int code = outgoing_init(&o, p, item);
+    if (code == 0) {
+        code = item->set ? source_read_set(p->source, o.data, &e)
+                         : source_read(p->source, o.data[0], &e);
+        if (code < 0 && code != DLX_E_INTERRUPTED)
+            (void)cli_report(p->cli, p->topic, "%s", e.text);
     }
-    code = source_read(p->source, tensor->dl_tensor.data, &e);
-    if (code < 0 && code != DLX_E_INTERRUPTED)
-        (void)cli_report(p->cli, p->topic, "%s", e.text);
     if (code == 0)
         code = wait_turn(p, p->file_rate ? item->rate : p->rate);
     if (code == 0)
-        code = publish(p, tensor, &spent);
-    if (!spent && tensor->deleter)
-        tensor->deleter(tensor);
+        code = publish(p, &o);
+    outgoing_deinit(&o);
     return code;
 }
 

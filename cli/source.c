@@ -22,6 +22,7 @@ struct source *source_free(struct source *s)
     if (!s)
         return NULL;
     input_close(&s->in);
+    safetensors_free(s->set);
     free(s->scratch);
     free(s);
     return NULL;
@@ -78,6 +79,12 @@ int source_lies(struct source *s, uint64_t expected, uint64_t found, const char 
                     what, expected, found);
 }
 
+static bool has_suffix(const char *name, const char *suffix)
+{
+    size_t size = strlen(name), suffix_size = strlen(suffix);
+    return size > suffix_size && strcmp(name + size - suffix_size, suffix) == 0;
+}
+
 /* Open the next file and see what it is. Returns 1, or 0 after the last one. */
 static int open_next(struct source *s, struct cli_error *e)
 {
@@ -101,6 +108,11 @@ static int open_next(struct source *s, struct cli_error *e)
     if (got == 0)
         return cli_fail(e, DLX_E_INVALID, "%.255s: is empty", s->in.name);
     s->prefix_size = (size_t)got;
+    if (!s->args.y4m &&
+        (has_suffix(s->in.name, ".safetensors") || safetensors_is(s->prefix, s->prefix_size))) {
+        s->format = &source_safetensors;
+        return 1;
+    }
     bool video = s->args.y4m || (got >= 10 && memcmp(s->prefix, "YUV4MPEG2 ", 10) == 0);
     s->format = video ? &source_y4m : &source_npy;
     return 1;
@@ -113,6 +125,7 @@ int source_next(struct source *s, struct source_item *ret_item, struct cli_error
         if (code <= 0)
             return code;
         struct source_item item = {.file = s->in.name};
+        s->set = safetensors_free(s->set);
         code = s->format->next(s, &item, e);
         if (code < 0)
             return code;
@@ -129,6 +142,11 @@ int source_next(struct source *s, struct source_item *ret_item, struct cli_error
 int source_read(struct source *s, void *data, struct cli_error *e)
 {
     return s->format->read(s, data, e);
+}
+
+int source_read_set(struct source *s, void *const *data, struct cli_error *e)
+{
+    return s->format->read_set(s, data, e);
 }
 
 /* -- raw bytes ------------------------------------------------------------------------------------- */

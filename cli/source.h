@@ -3,13 +3,14 @@
 #define CLI_SOURCE_H
 
 /**
- * Tensors out of files: .npy, raw bytes, YUV4MPEG. Each file may hold several, one after the other.
- * Files are read from front to back, so a pipe is as good as a file, and straight into the memory
+ * Tensors out of files: .npy, raw bytes, YUV4MPEG. Each file may hold several, one after the other. A
+ * .safetensors file is one set of named tensors. Files are read from front to back, so a pipe is as good as a file, and straight into the memory
  * that the caller gives, except where the data must be rearranged.
  */
 
 #include "cli/error.h"
 #include "cli/npy.h"
+#include "cli/safetensors.h"
 #include "cli/y4m.h"
 
 struct source_args {
@@ -24,12 +25,13 @@ struct source_args {
     enum y4m_matrix matrix;
 };
 
-/** The next tensor. */
+/** The next tensor, or set. */
 struct source_item {
+    const struct safetensors *set; /**< NULL: one tensor, as follows; lives until the next item */
     DLDataType dtype;
     int32_t ndim;
     int64_t shape[NPY_NDIM_MAX];
-    uint64_t size;    /**< bytes */
+    uint64_t size;    /**< bytes, of a set all together */
     double rate;      /**< that the file says, in hertz; 0 when it does not */
     const char *file; /**< "standard input" for "-" */
 };
@@ -49,7 +51,10 @@ void source_rewind(struct source *s);
  */
 int source_next(struct source *s, struct source_item *ret_item, struct cli_error *e);
 
-/** Read its content, item.size bytes. Errors as above, and DLX_E_NO_MEMORY. */
+/** Read the content of a single tensor, item.size bytes. Errors as above, and DLX_E_NO_MEMORY. */
 int source_read(struct source *s, void *data, struct cli_error *e);
+
+/** Read the content of a set: data[i] has room for item.set->tensors[i].size bytes. Errors likewise. */
+int source_read_set(struct source *s, void *const *data, struct cli_error *e);
 
 #endif

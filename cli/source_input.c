@@ -7,7 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PIPE_SIZE = 1 << 20 };
+enum { PIPE_SIZE = 1 << 20, PIECES_AT_ONCE = 256 };
+
+/* Large enough that calls cost nothing; small enough that Ctrl-C is seen, also on a slow disk. */
+#define READ_SIZE ((size_t)64 << 20)
 
 int input_open(struct input *in, const char *path, struct cli_error *e)
 {
@@ -43,31 +46,74 @@ void input_close(struct input *in)
     in->fd = -1;
 }
 
+/* One readv(2). *ret_size 0: the end of the file, or nothing yet if *ret_again. */
+static int read_some(struct input *in, const struct iovec *pieces, int n, uint64_t *ret_size,
+                     bool *ret_again, struct cli_error *e)
+{
+    *ret_size = 0;
+    *ret_again = false;
+    if (wait_signal())
+        return DLX_E_INTERRUPTED;
+    if (!in->regular) {
+        int code = wait_until(in->fd, WAIT_FOREVER);
+        *ret_again = code == DLX_E_INTERRUPTED;
+        if (code == DLX_E_INTERRUPTED)
+            return 0;
+        if (code < 0)
+            return cli_fail(e, code, "%.255s: poll: %s", in->name, strerror(errno));
+    }
+    ssize_t got = readv(in->fd, pieces, n);
+    *ret_again = got < 0 && (errno == EINTR || errno == EAGAIN);
+    if (got < 0 && !*ret_again)
+        return cli_fail(e, DLX_E_SYSTEM, "%.255s: %s", in->name, strerror(errno));
+    *ret_size = got > 0 ? (uint64_t)got : 0;
+    in->offset += *ret_size;
+    return 0;
+}
+
+/* What one call is to read; the first piece has bytes. */
+static int fill_batch(struct iovec batch[PIECES_AT_ONCE], const struct iovec *pieces, size_t n)
+{
+    size_t room = READ_SIZE;
+    int i = 0;
+    for (; i < PIECES_AT_ONCE && (size_t)i < n && room > 0; i++) {
+        batch[i] = pieces[i];
+        if (batch[i].iov_len > room)
+            batch[i].iov_len = room;
+        room -= batch[i].iov_len;
+    }
+    return i;
+}
+
+int input_read_pieces(struct input *in, struct iovec *pieces, size_t n, uint64_t *ret_size,
+                      struct cli_error *e)
+{
+    struct iovec batch[PIECES_AT_ONCE];
+    uint64_t sum = 0, got = 0;
+    bool again = false;
+    for (size_t i = 0;;) {
+        while (i < n && pieces[i].iov_len == 0)
+            i++;
+        if (i == n)
+            break;
+        int code = read_some(in, batch, fill_batch(batch, pieces + i, n - i), &got, &again, e);
+        if (code < 0)
+            return code;
+        if (got == 0 && !again)
+            break;
+        sum += got;
+        for (size_t step; got > 0; got -= step, i += pieces[i].iov_len == 0) {
+            step = pieces[i].iov_len < got ? pieces[i].iov_len : (size_t)got;
+            pieces[i].iov_base = (uint8_t *)pieces[i].iov_base + step;
+            pieces[i].iov_len -= step;
+        }
+    }
+    *ret_size = sum;
+    return 0;
+}
+
 int input_read(struct input *in, void *data, uint64_t size, uint64_t *ret_size, struct cli_error *e)
 {
-    uint64_t got = 0;
-    while (got < size) {
-        if (wait_signal())
-            return DLX_E_INTERRUPTED;
-        if (!in->regular) {
-            int code = wait_until(in->fd, WAIT_FOREVER);
-            if (code == DLX_E_INTERRUPTED)
-                continue;
-            if (code < 0)
-                return cli_fail(e, code, "%.255s: poll: %s", in->name, strerror(errno));
-        }
-        uint64_t want = size - got;
-        ssize_t n = read(in->fd, (uint8_t *)data + got, want > 1U << 30 ? 1U << 30 : want);
-        if (n == 0)
-            break;
-        if (n < 0) {
-            if (errno == EINTR || errno == EAGAIN)
-                continue;
-            return cli_fail(e, DLX_E_SYSTEM, "%.255s: %s", in->name, strerror(errno));
-        }
-        got += (uint64_t)n;
-        in->offset += (uint64_t)n;
-    }
-    *ret_size = got;
-    return 0;
+    struct iovec piece = {.iov_base = data, .iov_len = (size_t)size};
+    return input_read_pieces(in, &piece, 1, ret_size, e);
 }

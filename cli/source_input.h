@@ -5,8 +5,7 @@
 /** One open file of a source, and what is behind the formats' table. Private to cli/source*.c. */
 
 #include "cli/source.h"
-#include "cli/npy.h"
-#include "cli/y4m.h"
+#include <sys/uio.h>
 
 struct input {
     const char *name;
@@ -26,13 +25,18 @@ void input_close(struct input *in);
 int input_read(struct input *in, void *data, uint64_t size, uint64_t *ret_size,
                struct cli_error *e);
 
+/** The same into several pieces of memory, one after the other. Changes `pieces`. */
+int input_read_pieces(struct input *in, struct iovec *pieces, size_t n, uint64_t *ret_size,
+                      struct cli_error *e);
+
 struct source_format {
     /** As source_next(), for the file that is open; 0 at its end. */
     int (*next)(struct source *s, struct source_item *item, struct cli_error *e);
-    int (*read)(struct source *s, void *data, struct cli_error *e);
+    int (*read)(struct source *s, void *data, struct cli_error *e); /**< NULL: only sets */
+    int (*read_set)(struct source *s, void *const *data, struct cli_error *e); /**< NULL: no sets */
 };
 
-extern const struct source_format source_npy, source_raw, source_y4m;
+extern const struct source_format source_npy, source_raw, source_safetensors, source_y4m;
 
 struct source {
     struct source_args args;
@@ -45,7 +49,8 @@ struct source {
     uint64_t n_items;   /**< tensors of this file so far, the current one included */
     struct npy_header npy;
     struct y4m_header y4m;
-    uint8_t *scratch; /**< for data that must be rearranged */
+    struct safetensors *set; /**< of the current item */
+    uint8_t *scratch;        /**< for data that must be rearranged */
     uint64_t scratch_size;
 };
 
