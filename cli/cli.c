@@ -18,9 +18,9 @@ static const struct command {
 } commands[] = {
     {"ls", cmd_ls, "list topics and their publishers"},
     {"info", cmd_info, "show the daemon, or a topic with its links"},
-    {"pub", cmd_pub, "publish .npy files, raw bytes or YUV4MPEG video"},
+    {"pub", cmd_pub, "publish .npy or .safetensors files, raw bytes or YUV4MPEG video"},
     {"echo", cmd_echo, "print messages"},
-    {"save", cmd_save, "write messages to .npy files"},
+    {"save", cmd_save, "write messages to .npy or .safetensors files"},
     {"hz", cmd_hz, "measure rate, loss and age of messages"},
 };
 

@@ -21,8 +21,10 @@ struct save {
     uint64_t count; /* UINT64_MAX: until the stream ends */
     bool counted;
     uint32_t tensor;
+    bool chosen; /* --tensor was given */
+    bool set;    /* into .safetensors files */
     uint64_t n, bytes;
-    bool told_type, told_more;
+    bool told_type, told_more, told_meta;
     struct progress progress;
 };
 
@@ -40,6 +42,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPTION_TENSOR:
         s->tensor = (uint32_t)args_number(state, "--tensor", arg, 0, UINT16_MAX);
+        s->chosen = true;
         return 0;
     case ARGP_KEY_ARG:
         if (!s->topic)
@@ -56,6 +59,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "%s", e.text);
         if (strcmp(s->file, "-") == 0 && s->stream.cli->json)
             argp_error(state, "--json and the file '-' exclude each other");
+        s->set = save_is_set(s->file);
+        if (s->set && s->chosen)
+            argp_error(state, "--tensor is for .npy; a .safetensors file has all tensors");
         if (!s->counted)
             s->count = s->stream.until_gone ? UINT64_MAX : 1;
         return 0;
@@ -69,6 +75,14 @@ static void tell(struct save *s, const struct dlx_message *m, const struct save_
 {
     struct cli *cli = s->stream.cli;
     uint32_t n = dlx_message_n_tensors(m);
+    if (report->lost_meta_size > 0 && !s->told_meta)
+        (void)cli_report(cli, s->topic,
+                         "%zu bytes of metadata are left out: .safetensors has room for a JSON "
+                         "object of strings only",
+                         report->lost_meta_size);
+    s->told_meta = s->told_meta || report->lost_meta_size > 0;
+    if (s->set)
+        return;
     if (n > 1 && !s->told_more)
         (void)cli_report(cli, s->topic, "messages have %u tensors, tensor %u is saved (--tensor)",
                          n, s->tensor);
@@ -89,14 +103,14 @@ static int save_one(struct save *s, struct dlx_message *m)
     struct cli_error e = {{0}};
     char path[SAVE_PATH_SIZE];
     const DLTensor *t = dlx_message_peek(m, s->tensor);
-    if (!t)
+    if (!s->set && !t)
         return cli_report(cli, s->topic,
                           "message %" PRIu64 " has %u tensors, there is no tensor %u",
                           dlx_message_seq(m), dlx_message_n_tensors(m), s->tensor);
     int code =
         save_path(s->file, s->n + 1, dlx_message_seq(m), s->count != 1, path, sizeof path, &e);
     if (code == 0)
-        code = save_tensor(t, path, &report, &e);
+        code = s->set ? save_set(m, path, &report, &e) : save_tensor(t, path, &report, &e);
     if (code < 0)
         return cli_report(cli, s->topic, "%s", e.text);
     s->n++;
@@ -104,8 +118,9 @@ static int save_one(struct save *s, struct dlx_message *m)
     tell(s, m, &report);
     if (cli->json) {
         json_t *json = describe_message(m, 0);
-        if (json && (json_object_set_new(json, "file", output_json_text(path)) < 0 ||
-                     json_object_set_new(json, "descr", json_string(report.descr)) < 0)) {
+        if (json &&
+            (json_object_set_new(json, "file", output_json_text(path)) < 0 ||
+             (!s->set && json_object_set_new(json, "descr", json_string(report.descr)) < 0))) {
             json_decref(json);
             json = NULL;
         }
@@ -170,14 +185,20 @@ int cmd_save(struct cli *cli, int argc, char **argv)
         .parser = parse,
         .args_doc = "TOPIC FILE",
         .doc =
-            "Write messages to .npy files.\vWith more than one message FILE is a pattern: %06d "
+            "Write messages to .npy files, or, when FILE ends in .safetensors, whole sets with "
+            "names "
+            "and metadata to .safetensors files.\vWith more than one message FILE is a pattern: "
+            "%06d "
             "(any "
             "width, or %d) is replaced by the number of the file, from 1, and {seq} by the number "
             "of the message; without either, \"-000001\" goes before the suffix. A file "
             "appears under its name only when it is complete. '-' writes one array after the other "
             "to "
             "the standard output, which `dlxctl pub TOPIC -` reads. Types that .npy cannot name "
-            "(bfloat16, float8) are stored as unsigned integers of their size.",
+            "(bfloat16, float8) are stored as unsigned integers of their size. In a .safetensors "
+            "file a tensor without a name is called tensor_<its place in the message, from 0>; "
+            "metadata that is no JSON object of strings is left out, and a line says so; a type "
+            "that the format does not know is an error.",
         .children = children,
     };
     struct save save = {.stream = {.cli = cli}};

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/save.h"
 #include "cli/npy.h"
+#include "cli/safetensors.h"
 #include "cli/tensor.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-enum { CHUNK_SIZE = 1 << 16, DIGITS_DEFAULT = 6, DIGITS_MAX = 20 };
+enum { DIGITS_DEFAULT = 6, DIGITS_MAX = 20 };
 
 /* -- names -------------------------------------------------------------------------------------------- */
 
@@ -108,135 +105,131 @@ int save_path(const char *pattern, uint64_t number, uint64_t seq, bool several, 
     return 0;
 }
 
-/* -- content ------------------------------------------------------------------------------------------ */
+/* -- .npy --------------------------------------------------------------------------------------------- */
 
-static int write_all(int fd, const void *data, uint64_t size)
-{
-    const uint8_t *p = data;
-    while (size > 0) {
-        ssize_t n = write(fd, p, size > 1U << 30 ? 1U << 30 : size);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return DLX_E_SYSTEM;
-        p += n;
-        size -= (uint64_t)n;
-    }
-    return 0;
-}
-
-/* Items one by one through a buffer: only for what a publisher did not make compact. */
-static int write_strided(int fd, const DLTensor *t, uint64_t n_items)
-{
-    uint8_t chunk[CHUNK_SIZE];
-    size_t item_size = t->dtype.bits * t->dtype.lanes / 8U, used = 0;
-    if (item_size >
-        sizeof chunk) { /* hundreds of lanes: rare enough to go to the file one by one */
-        for (uint64_t i = 0; i < n_items; i++)
-            if (write_all(fd, tensor_item(t, i), item_size) < 0)
-                return DLX_E_SYSTEM;
-        return 0;
-    }
-    for (uint64_t i = 0; i < n_items; i++) {
-        if (used + item_size > sizeof chunk) {
-            if (write_all(fd, chunk, used) < 0)
-                return DLX_E_SYSTEM;
-            used = 0;
-        }
-        memcpy(chunk + used, tensor_item(t, i), item_size);
-        used += item_size;
-    }
-    return write_all(fd, chunk, used);
-}
-
-static int write_tensor(int fd, const DLTensor *t, const struct npy_storage *storage,
-                        uint64_t n_items, uint64_t size, uint64_t *ret_size)
-{
+struct npy_content {
     uint8_t header[NPY_WRITE_SIZE_MAX];
-    size_t header_size = npy_header_write(storage, header, sizeof header);
-    if (write_all(fd, header, header_size) < 0)
-        return DLX_E_SYSTEM;
-    *ret_size = header_size + size;
-    return tensor_is_compact(t) ? write_all(fd, size ? tensor_data(t) : NULL, size)
-                                : write_strided(fd, t, n_items);
+    size_t header_size;
+    const DLTensor *tensor;
+    uint64_t n_items, size;
+};
+
+static int write_npy(int fd, const void *content)
+{
+    const struct npy_content *c = content;
+    int code = save_bytes(fd, c->header, c->header_size);
+    return code < 0 ? code : save_items(fd, c->tensor, c->n_items, c->size);
 }
 
-/* Permissions as open(2) would give them; the umask can only be read by setting it. */
-static mode_t usual_mode(void)
+/* Whether this program can read it, and how much it is. */
+static int look(const DLTensor *t, uint64_t *ret_n_items, uint64_t *ret_size, struct cli_error *e)
 {
-    mode_t mask = umask(0);
-    (void)umask(mask);
-    return 0666 & ~mask;
-}
-
-static int failed(struct cli_error *e, const char *path, const char *what)
-{
-    return cli_fail(e, DLX_E_SYSTEM, "%.255s: %s: %s", path, what, strerror(errno));
-}
-
-static int write_file(const DLTensor *t, const char *path, const struct npy_storage *storage,
-                      uint64_t n_items, uint64_t size, uint64_t *ret_size, struct cli_error *e)
-{
-    char temporary[SAVE_PATH_SIZE + 16];
-    struct stat st;
-    /* a device or a pipe is written to, not replaced */
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
-        FILE *file = fopen(path, "we");
-        if (!file)
-            return failed(e, path, "open");
-        int code = write_tensor(fileno(file), t, storage, n_items, size, ret_size);
-        if (code < 0)
-            (void)failed(e, path, "write");
-        (void)fclose(file);
-        return code;
-    }
-    (void)snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
-    int fd = mkostemp(temporary, O_CLOEXEC);
-    if (fd < 0)
-        return failed(e, path, "create");
-    int code = write_tensor(fd, t, storage, n_items, size, ret_size);
-    if (code < 0)
-        (void)failed(e, path, "write");
-    else if (fchmod(fd, usual_mode()) < 0)
-        code = failed(e, path, "chmod");
-    if (close(fd) < 0 && code == 0)
-        code = failed(e, path, "close");
-    if (code == 0 && rename(temporary, path) < 0)
-        code = failed(e, path, "rename");
-    if (code < 0)
-        (void)unlink(temporary);
-    return code;
+    char dtype[DTYPE_NAME_SIZE];
+    if (!tensor_size(t, ret_n_items, ret_size))
+        return cli_fail(e, DLX_E_SHAPE, "the tensor's size overflows");
+    if (tensor_is_readable(t))
+        return 0;
+    dtype_name(t->dtype, dtype);
+    return cli_fail(e, DLX_E_DEVICE, "a tensor of %s on device type %d cannot be read here", dtype,
+                    (int)t->device.device_type);
 }
 
 int save_tensor(const DLTensor *t, const char *path, struct save_report *ret_report,
                 struct cli_error *e)
 {
     struct save_report r = {.size = 0};
+    struct npy_content c = {.tensor = t};
     struct npy_storage storage;
     char shape[SHAPE_NAME_SIZE];
-    uint64_t n_items = 0, size = 0;
 
     dtype_name(t->dtype, r.dtype);
-    if (!tensor_size(t, &n_items, &size))
-        return cli_fail(e, DLX_E_SHAPE, "the tensor's size overflows");
-    if (!tensor_is_readable(t))
-        return cli_fail(e, DLX_E_DEVICE, "a tensor of %s on device type %d cannot be read here",
-                        r.dtype, (int)t->device.device_type);
-    int code = npy_storage_choose(t->dtype, t->shape, t->ndim, &storage, e);
+    int code = look(t, &c.n_items, &c.size, e);
+    if (code == 0)
+        code = npy_storage_choose(t->dtype, t->shape, t->ndim, &storage, e);
     if (code < 0)
         return code;
     memcpy(r.descr, storage.descr, sizeof r.descr);
     shape_name(storage.shape, storage.ndim, shape);
     (void)snprintf(r.shape, sizeof r.shape, "%.250s", shape);
     r.exact = storage.exact;
-    if (strcmp(path, "-") == 0) {
-        code = write_tensor(STDOUT_FILENO, t, &storage, n_items, size, &r.size);
-        if (code < 0)
-            (void)failed(e, "standard output", "write");
-    } else {
-        code = write_file(t, path, &storage, n_items, size, &r.size, e);
-    }
+    c.header_size = npy_header_write(&storage, c.header, sizeof c.header);
+    r.size = c.header_size + c.size;
+    code = save_file(path, write_npy, &c, e);
     if (code == 0)
         *ret_report = r;
+    return code;
+}
+
+/* -- .safetensors ------------------------------------------------------------------------------------- */
+
+bool save_is_set(const char *pattern)
+{
+    static const char suffix[] = ".safetensors";
+    size_t size = strlen(pattern);
+    return size >= sizeof suffix - 1 && strcmp(pattern + size - (sizeof suffix - 1), suffix) == 0;
+}
+
+struct set_content {
+    const struct dlx_message *message;
+    struct safetensors_header header;
+    struct safetensors_tensor *tensors;
+    uint32_t n;
+};
+
+static int write_set(int fd, const void *content)
+{
+    const struct set_content *c = content;
+    uint64_t n_items = 0, size = 0;
+    int code = save_bytes(fd, c->header.data, c->header.size);
+    for (uint32_t i = 0; code == 0 && i < c->n; i++) {
+        const DLTensor *t = dlx_message_peek(c->message, c->tensors[i].index);
+        if (tensor_size(t, &n_items, &size)) /* it was looked at before */
+            code = save_items(fd, t, n_items, size);
+    }
+    return code;
+}
+
+static int fill_set(struct set_content *c, struct cli_error *e)
+{
+    char label[SAFETENSORS_LABEL_SIZE];
+    for (uint32_t i = 0; i < c->n; i++) {
+        const DLTensor *t = dlx_message_peek(c->message, i);
+        uint64_t n_items = 0, size = 0;
+        int code = look(t, &n_items, &size, e);
+        if (code < 0) {
+            safetensors_label(dlx_message_name(c->message, i), label);
+            return cli_fail_at(e, code, label);
+        }
+        c->tensors[i] = (struct safetensors_tensor){.name = dlx_message_name(c->message, i),
+                                                    .dtype = t->dtype,
+                                                    .ndim = t->ndim,
+                                                    .shape = t->shape};
+    }
+    return 0;
+}
+
+int save_set(const struct dlx_message *m, const char *path, struct save_report *ret_report,
+             struct cli_error *e)
+{
+    struct set_content c = {.message = m, .n = dlx_message_n_tensors(m)};
+    size_t meta_size = 0;
+    const void *meta = dlx_message_meta(m, &meta_size);
+
+    c.tensors = calloc(c.n, sizeof *c.tensors);
+    if (!c.tensors)
+        return cli_fail(e, DLX_E_NO_MEMORY, "out of memory");
+    int code = fill_set(&c, e);
+    if (code == 0)
+        code = safetensors_header_make(c.tensors, c.n, meta, meta_size, &c.header, e);
+    if (code == 0)
+        code = save_file(path, write_set, &c, e);
+    if (code == 0) {
+        const struct safetensors_tensor *last = &c.tensors[c.n - 1];
+        *ret_report = (struct save_report){.exact = true,
+                                           .size = c.header.size + last->offset + last->size,
+                                           .lost_meta_size = c.header.has_meta ? 0 : meta_size};
+    }
+    safetensors_header_free(&c.header);
+    free(c.tensors);
     return code;
 }

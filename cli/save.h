@@ -2,14 +2,14 @@
 #ifndef CLI_SAVE_H
 #define CLI_SAVE_H
 
-/** Tensors into .npy files. */
+/** Tensors into .npy files, sets into .safetensors files. */
 
 #include "cli/dtype.h"
 #include "cli/error.h"
-#include <dlpack/dlpack.h>
+#include "cli/save_file.h"
+#include <dlx/dlx.h>
+#include <stdbool.h>
 #include <stddef.h>
-
-#define SAVE_PATH_SIZE 4096
 
 /** Check a file name that may hold one %d or %0Nd, any number of {seq}, and "%%".
  *  Returns 0 or DLX_E_INVALID. */
@@ -23,11 +23,12 @@ int save_path(const char *pattern, uint64_t number, uint64_t seq, bool several, 
               size_t size, struct cli_error *e);
 
 struct save_report {
-    char dtype[DTYPE_NAME_SIZE];
+    char dtype[DTYPE_NAME_SIZE]; /**< of .npy, like the next two */
     char descr[16];
-    char shape[256]; /**< as stored, perhaps cut */
-    bool exact;      /**< the file says the type */
-    uint64_t size;   /**< bytes of the file */
+    char shape[256];       /**< as stored, perhaps cut */
+    bool exact;            /**< the file says the type */
+    uint64_t size;         /**< bytes of the file */
+    size_t lost_meta_size; /**< bytes of metadata that a .safetensors file cannot hold */
 };
 
 /**
@@ -36,5 +37,15 @@ struct save_report {
  */
 int save_tensor(const DLTensor *t, const char *path, struct save_report *ret_report,
                 struct cli_error *e);
+
+/** Whether a file of that name, or pattern, is to be .safetensors. */
+bool save_is_set(const char *pattern);
+
+/**
+ * Write all tensors of a message to a .safetensors file, likewise. Metadata that is no JSON object of
+ * strings is left out. Returns as save_tensor(), and DLX_E_INVALID, DLX_E_LIMIT (safetensors_header_make()).
+ */
+int save_set(const struct dlx_message *m, const char *path, struct save_report *ret_report,
+             struct cli_error *e);
 
 #endif

@@ -216,14 +216,21 @@ char *dlx_test_read_file(const char *path, size_t *ret_size)
     return data;
 }
 
-const char *dlx_test_npy(const char *name)
+const char *dlx_test_data(const char *name)
 {
     static char paths[4][512];
     static unsigned next;
     const char *top = getenv("SRCDIR");
     char *path = paths[next++ % 4];
-    (void)snprintf(path, sizeof paths[0], "%s/tests/data/npy/%s", top ? top : ".", name);
+    (void)snprintf(path, sizeof paths[0], "%s/tests/data/%s", top ? top : ".", name);
     return path;
+}
+
+const char *dlx_test_npy(const char *name)
+{
+    char path[256];
+    (void)snprintf(path, sizeof path, "npy/%s", name);
+    return dlx_test_data(path);
 }
 
 void dlx_test_files_make(char path[256])

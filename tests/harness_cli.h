@@ -49,7 +49,8 @@ int dlx_test_pipe(const void *data, size_t size, pid_t *ret_pid);
 
 /* The whole of a file; the caller frees. */
 char *dlx_test_read_file(const char *path, size_t *ret_size);
-/* A path below tests/data/npy, static, four at once. */
+/* A path below tests/data, or tests/data/npy; static, four at once. */
+const char *dlx_test_data(const char *name);
 const char *dlx_test_npy(const char *name);
 
 /* A folder for files under $TMPDIR, and away with it and the files in it. */

@@ -105,16 +105,18 @@ else
     fi
 fi
 
-# The real dlpack.h, to check ours against (tests/check_dlpack_abi.sh), comes with this package of PyPI. Tests that
-# lack it say SKIP.
-if [ -n "$venv" ] && [ -z "$dry" ] && [ ! -e build/venv/.have-tvm-ffi ]; then
-    echo "tools/setup.sh: build/venv: apache-tvm-ffi from PyPI, for the real dlpack.h"
+# What the tests compare us with. Tests that lack it say SKIP.
+venv_package() { # NAME SPECIFICATION WHAT-FOR
+    [ -n "$venv" ] && [ -z "$dry" ] && [ ! -e "build/venv/.have-$1" ] || return 0
+    echo "tools/setup.sh: build/venv: $2 from PyPI, $3"
     if { [ -x build/venv/bin/python ] || python3 -m venv build/venv; } >"$log" 2>&1 &&
         build/venv/bin/python -m pip install -q --disable-pip-version-check --retries 1 --timeout 20 \
-            'apache-tvm-ffi>=0.1.8,<1' >>"$log" 2>&1; then
-        touch build/venv/.have-tvm-ffi
+            "$2" >>"$log" 2>&1; then
+        touch "build/venv/.have-$1"
     else
         tail -n 5 "$log" >&2
-        echo "tools/setup.sh: no apache-tvm-ffi: the check of dlpack.h will be skipped" >&2
+        echo "tools/setup.sh: no $2: what needs it will be skipped" >&2
     fi
-fi
+}
+venv_package tvm-ffi 'apache-tvm-ffi>=0.1.8,<1' 'for the real dlpack.h (tests/check_dlpack_abi.sh)'
+venv_package safetensors 'safetensors>=0.8,<1' 'to read the files that dlxctl writes'

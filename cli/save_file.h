@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_SAVE_FILE_H
+#define CLI_SAVE_FILE_H
+
+/** Files that appear when they are complete, and tensors' content into them. */
+
+#include "cli/error.h"
+#include <dlpack/dlpack.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SAVE_PATH_SIZE 4096
+
+/** Write all of it. Returns 0 or DLX_E_SYSTEM with errno. */
+int save_bytes(int fd, const void *data, uint64_t size);
+
+/** Write the `size` bytes of a readable tensor's `n_items` items, row-major and packed. Likewise. */
+int save_items(int fd, const DLTensor *t, uint64_t n_items, uint64_t size);
+
+/** Writes a file's content with the functions above. Returns 0 or DLX_E_SYSTEM with errno. */
+typedef int (*save_content_fn)(int fd, const void *content);
+
+/**
+ * Have `write` make a file: under a temporary name, renamed when it is complete. A device or a pipe is
+ * written to; "-" is the standard output. Returns 0 or DLX_E_SYSTEM with words, and leaves nothing then.
+ */
+int save_file(const char *path, save_content_fn write, const void *content, struct cli_error *e);
+
+#endif

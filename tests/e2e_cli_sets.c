@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dlxctl and .safetensors files: what one publishes, another saves, and what the reference implementation makes of it. */
+#include "tests/harness_cli.h"
+#include "tests/harness_daemon.h"
+#include <check.h>
+#include <dlx/dlx.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct dlx_test_daemon daemon_;
+static char files[256];
+
+static void make_dirs(void)
+{
+    dlx_test_dir_make(&daemon_);
+    dlx_test_files_make(files);
+}
+
+static void remove_dirs(void)
+{
+    dlx_test_files_remove(files);
+    dlx_test_dir_remove(&daemon_);
+}
+
+static void start(void)
+{
+    dlx_test_daemon_start(&daemon_, NULL);
+}
+
+static void stop(void)
+{
+    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
+}
+
+static const char *file(const char *name)
+{
+    static char paths[4][512];
+    static unsigned next;
+    char *path = paths[next++ % 4];
+    (void)snprintf(path, sizeof paths[0], "%s/%s", files, name);
+    return path;
+}
+
+static void check_same(const char *a, const char *b)
+{
+    size_t a_size = 0, b_size = 0;
+    char *x = dlx_test_read_file(a, &a_size), *y = dlx_test_read_file(b, &b_size);
+    ck_assert_msg(a_size == b_size && memcmp(x, y, a_size) == 0, "%s and %s differ", a, b);
+    free(x);
+    free(y);
+}
+
+static void finish(struct dlx_test_cli *cli, int status)
+{
+    dlx_test_cli_wait(cli);
+    ck_assert_msg(cli->status == status, "status %d; printed: %.2000s; said: %.2000s", cli->status,
+                  cli->out, cli->err);
+}
+
+static json_int_t integer(const json_t *json, const char *key)
+{
+    json_t *value = json_object_get(json, key);
+    ck_assert_msg(json_is_integer(value), "%s is no integer", key);
+    return json_integer_value(value);
+}
+
+/* What dlxctl saves of what dlxctl publishes; `in` is the publisher's standard input. */
+static void pass_on(const char *from, int in, const char *to)
+{
+    struct dlx_test_cli pub, save;
+    dlx_test_cli_start(&save, daemon_.path, -1, DLX_TEST_WORDS("save", "w/a", to));
+    dlx_test_cli_run(&pub, daemon_.path, in, 0,
+                     DLX_TEST_WORDS("pub", "w/a", from, "--wait", "1", "--json"));
+    finish(&save, 0);
+    ck_assert_str_eq(save.err, "");
+    json_t *json = dlx_test_cli_json(&pub);
+    ck_assert_int_eq(integer(json, "messages"), 1);
+    ck_assert_int_eq(integer(json, "copied_bytes"), 0);
+    json_decref(json);
+    dlx_test_cli_deinit(&pub);
+    dlx_test_cli_deinit(&save);
+}
+
+START_TEST(files_of_the_reference_come_back_byte_for_byte)
+{
+    const char *reference = dlx_test_data("safetensors/reference.safetensors");
+    pass_on(reference, -1, file("out.safetensors"));
+    check_same(file("out.safetensors"), reference);
+    ck_assert_int_eq(unlink(file("out.safetensors")), 0);
+
+    size_t size = 0;
+    pid_t feeder = -1;
+    char *data = dlx_test_read_file(reference, &size);
+    int in = dlx_test_pipe(data, size, &feeder);
+    pass_on("-", in, file("out.safetensors"));
+    (void)close(in);
+    ck_assert_int_eq(waitpid(feeder, NULL, 0), feeder);
+    check_same(file("out.safetensors"), reference);
+    ck_assert_uint_eq(dlx_test_files_count(files), 1); /* no temporary file is left */
+    free(data);
+}
+END_TEST
+
+START_TEST(the_reference_reads_what_was_saved)
+{
+    const char *top = getenv("SRCDIR");
+    char command[2048];
+    if (dlx_test_valgrind()) {
+        puts("SKIP: under valgrind Python would be looked at, and that takes a minute");
+        return;
+    }
+    (void)snprintf(command, sizeof command,
+                   "%s/build/venv/bin/python -c 'import safetensors' 2>/dev/null", top ? top : ".");
+    if (system(command) != 0) { /* NOLINT(cert-env33-c): a test */
+        puts("SKIP: build/venv has no safetensors (tools/setup.sh installs it)");
+        return;
+    }
+    pass_on(dlx_test_data("safetensors/reference.safetensors"), -1, file("read.safetensors"));
+    (void)snprintf(command, sizeof command, "%s/build/venv/bin/python %s %s", top ? top : ".",
+                   dlx_test_data("safetensors/make.py"), file("read.safetensors"));
+    ck_assert_int_eq(system(command), 0); /* NOLINT(cert-env33-c): a test */
+    /* it would see a difference */
+    size_t size = 0;
+    char *data = dlx_test_read_file(file("read.safetensors"), &size);
+    data[size - 1] ^= 1;
+    FILE *f = fopen(file("read.safetensors"), "wb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_uint_eq(fwrite(data, 1, size, f), size);
+    (void)fclose(f);
+    free(data);
+    strcat(command, " 2>/dev/null");
+    ck_assert_int_ne(system(command), 0); /* NOLINT(cert-env33-c): a test */
+}
+END_TEST
+
+START_TEST(a_set_of_a_file_has_its_names_and_metadata)
+{
+    struct dlx_connect_args args = {.size = sizeof args, .socket = daemon_.path};
+    struct dlx_client *c = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    struct dlx_test_cli pub;
+    uint32_t i = 0;
+    size_t size = 0;
+    ck_assert_int_eq(dlx_connect(&c, &args), 0);
+    ck_assert_int_eq(dlx_subscribe(c, "w", NULL, &s), 0);
+    dlx_test_cli_start(&pub, daemon_.path, -1,
+                       DLX_TEST_WORDS("pub", "w",
+                                      dlx_test_data("safetensors/reference.safetensors"), "--wait",
+                                      "1"));
+    ck_assert_int_eq(dlx_take(s, INT64_C(30000000000), &m), 0);
+    ck_assert_uint_eq(dlx_message_n_tensors(m), 22);
+    const char *meta = dlx_message_meta(m, &size);
+    ck_assert_ptr_nonnull(meta);
+    json_t *json = json_loadb(meta, size, 0, NULL);
+    ck_assert_str_eq(json_string_value(json_object_get(json, "format")), "pt");
+    ck_assert_str_eq(json_string_value(json_object_get(json, "note")), "\"caf\xc3\xa9\"\n");
+    json_decref(json);
+    ck_assert_int_eq(dlx_message_find(m, "layer.float8_e4m3fn", &i), 0);
+    const DLTensor *t = dlx_message_peek(m, i);
+    ck_assert(t->dtype.code == kDLFloat8_e4m3fn && t->ndim == 2 && t->shape[0] == 2 &&
+              t->shape[1] == 3);
+    ck_assert_int_eq(dlx_message_find(m, "scalar", &i), 0);
+    t = dlx_message_peek(m, i);
+    ck_assert(t->ndim == 0 && *(const float *)t->data == 1.5F);
+    ck_assert_int_eq(dlx_message_find(m, "empty", &i), 0);
+    ck_assert_int_eq(dlx_message_peek(m, i)->shape[1], 0);
+    finish(&pub, 0);
+    dlx_test_cli_deinit(&pub);
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* Publish two tensors of this type, the second with this name, and have dlxctl save them. */
+static void save_pair(DLDataType dtype, const char *name, const char *meta, int status,
+                      struct dlx_test_cli *save)
+{
+    static const int64_t shape[] = {5};
+    struct dlx_connect_args args = {.size = sizeof args, .socket = daemon_.path};
+    struct dlx_tensor_spec spec = {.size = sizeof spec, .dtype = dtype, .ndim = 1, .shape = shape};
+    struct dlx_item items[2] = {{.name = NULL}, {.name = name}};
+    struct dlx_bytes bytes = {.data = meta, .size = strlen(meta)};
+    struct dlx_client *c = NULL;
+    struct dlx_publisher *p = NULL;
+    ck_assert_int_eq(dlx_connect(&c, &args), 0);
+    ck_assert_int_eq(dlx_publisher_new(c, "w", NULL, &p), 0);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(dlx_alloc(p, &spec, &items[i].tensor), 0);
+        memset(items[i].tensor->dl_tensor.data, 'a' + i, 5U * dtype.bits / 8);
+    }
+    ck_assert_int_eq(dlx_publish_set(p, items, 2, &bytes, NULL), 0);
+    dlx_test_cli_run(
+        save, daemon_.path, -1, status,
+        DLX_TEST_WORDS("save", "w", file("pair.safetensors"), "--history", "1", "--json"));
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+
+START_TEST(a_tensor_without_a_name_gets_one)
+{
+    static const char expected[] =
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[0,5]},"
+        "\"tensor_0\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[5,10]}}";
+    struct dlx_test_cli save;
+    size_t size = 0;
+    save_pair((DLDataType){kDLUInt, 8, 1}, "a", "no JSON", 0, &save);
+    ck_assert_str_eq(save.err, "dlxctl save: w: 7 bytes of metadata are left out: .safetensors has "
+                               "room for a JSON object of strings only\n");
+    json_t *json = dlx_test_cli_json(&save);
+    ck_assert_str_eq(json_string_value(json_object_get(json, "file")), file("pair.safetensors"));
+    json_decref(json);
+    char *data = dlx_test_read_file(file("pair.safetensors"), &size);
+    ck_assert_uint_gt(size, 8 + sizeof expected);
+    ck_assert_mem_eq(data + 8, expected, sizeof expected - 1);
+    ck_assert_mem_eq(data + size - 10, "bbbbbaaaaa", 10);
+    free(data);
+    dlx_test_cli_deinit(&save);
+}
+END_TEST
+
+START_TEST(what_the_format_cannot_say_leaves_no_file)
+{
+    struct dlx_test_cli save;
+    (void)unlink(file("pair.safetensors"));
+    size_t before = dlx_test_files_count(files);
+    save_pair((DLDataType){kDLComplex, 128, 1}, "a", "{}", 1, &save);
+    ck_assert_str_eq(
+        save.err, "dlxctl save: w: tensor 'tensor_0': .safetensors has no dtype for complex128\n");
+    dlx_test_cli_deinit(&save);
+    save_pair((DLDataType){kDLUInt, 8, 1}, "tensor_0", "{}", 1, &save);
+    ck_assert_str_eq(save.err,
+                     "dlxctl save: w: tensor 'tensor_0' is there twice: tensor 0 has no name "
+                     "and would get that\n");
+    dlx_test_cli_deinit(&save);
+    ck_assert_uint_eq(dlx_test_files_count(files), before);
+    dlx_test_cli_run(&save, daemon_.path, -1, 2,
+                     DLX_TEST_WORDS("save", "w", "x.safetensors", "--tensor", "0"));
+    ck_assert_ptr_nonnull(strstr(save.err, "--tensor is for .npy"));
+    dlx_test_cli_deinit(&save);
+}
+END_TEST
+
+START_TEST(several_sets_are_numbered_files)
+{
+    struct dlx_test_cli pub, save;
+    const char *reference = dlx_test_data("safetensors/reference.safetensors");
+    dlx_test_cli_start(
+        &save, daemon_.path, -1,
+        DLX_TEST_WORDS("save", "w", file("n.safetensors"), "--count", "3", "--reliable"));
+    dlx_test_cli_run(
+        &pub, daemon_.path, -1, 0,
+        DLX_TEST_WORDS("pub", "w", reference, "--loop", "3", "--wait", "1", "--block"));
+    finish(&save, 0);
+    check_same(file("n-000001.safetensors"), reference);
+    check_same(file("n-000003.safetensors"), reference);
+    dlx_test_cli_deinit(&pub);
+    dlx_test_cli_deinit(&save);
+}
+END_TEST
+
+START_TEST(a_file_that_lies_publishes_nothing)
+{
+    struct dlx_test_cli pub;
+    size_t size = 0;
+    char *data = dlx_test_read_file(dlx_test_data("safetensors/reference.safetensors"), &size);
+    char words[700];
+    FILE *f = fopen(file("bad.safetensors"), "wb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_uint_eq(fwrite(data, 1, size - 1, f), size - 1);
+    (void)fclose(f);
+    free(data);
+    dlx_test_cli_run(&pub, daemon_.path, -1, 1,
+                     DLX_TEST_WORDS("pub", "w", file("bad.safetensors"), "--json"));
+    (void)snprintf(
+        words, sizeof words,
+        "dlxctl pub: w: %s: tensor 'layer.bool' ends at 367, the file has only 366 bytes of data\n",
+        file("bad.safetensors"));
+    ck_assert_str_eq(pub.err, words);
+    json_t *json = dlx_test_cli_json(&pub);
+    ck_assert_int_eq(integer(json, "messages"), 0);
+    json_decref(json);
+    dlx_test_cli_deinit(&pub);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("e2e_cli_sets");
+    TCase *tcase = tcase_create("dlxctl");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_unchecked_fixture(tcase, make_dirs, remove_dirs);
+    tcase_add_checked_fixture(tcase, start, stop);
+    tcase_add_test(tcase, files_of_the_reference_come_back_byte_for_byte);
+    tcase_add_test(tcase, the_reference_reads_what_was_saved);
+    tcase_add_test(tcase, a_set_of_a_file_has_its_names_and_metadata);
+    tcase_add_test(tcase, a_tensor_without_a_name_gets_one);
+    tcase_add_test(tcase, what_the_format_cannot_say_leaves_no_file);
+    tcase_add_test(tcase, several_sets_are_numbered_files);
+    tcase_add_test(tcase, a_file_that_lies_publishes_nothing);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
