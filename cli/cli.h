@@ -34,6 +34,7 @@ int cmd_pub(struct cli *cli, int argc, char **argv);
 int cmd_echo(struct cli *cli, int argc, char **argv);
 int cmd_save(struct cli *cli, int argc, char **argv);
 int cmd_hz(struct cli *cli, int argc, char **argv);
+int cmd_bw(struct cli *cli, int argc, char **argv);
 
 /** Options of every command: --json, --socket, -h. Its input is the struct cli. */
 extern const struct argp cli_argp_common;

@@ -13,7 +13,7 @@ struct rate {
     struct sample *samples; /* a ring */
     int64_t *ages;          /* to sort */
     size_t window, next;
-    uint64_t n;
+    uint64_t n, bytes;
 };
 
 int rate_new(struct rate **ret, size_t window)
@@ -47,6 +47,7 @@ void rate_add(struct rate *r, int64_t now_ns, int64_t age_ns, uint64_t bytes)
     r->samples[r->next] = (struct sample){now_ns, age_ns, bytes};
     r->next = (r->next + 1) % r->window;
     r->n++;
+    r->bytes += bytes;
 }
 
 static int compare(const void *a, const void *b)
@@ -65,14 +66,18 @@ static int64_t percentile(const int64_t *sorted, size_t n, unsigned percent)
 struct rate_summary rate_summarize(struct rate *r)
 {
     size_t n = r->n < r->window ? (size_t)r->n : r->window;
-    struct rate_summary s = {.n_messages = r->n, .n_window = n};
+    struct rate_summary s = {.n_messages = r->n, .n_bytes = r->bytes, .n_window = n};
     if (n == 0)
         return s;
     size_t first = r->n < r->window ? 0 : r->next;
     double shortest = INFINITY, longest = 0, mean = 0, squares = 0, bytes = 0;
+    s.bytes_min = UINT64_MAX;
     for (size_t i = 0; i < n; i++) {
         const struct sample *now = &r->samples[(first + i) % r->window];
         r->ages[i] = now->age_ns;
+        s.bytes_min = now->bytes < s.bytes_min ? now->bytes : s.bytes_min;
+        s.bytes_max = now->bytes > s.bytes_max ? now->bytes : s.bytes_max;
+        s.bytes_mean += ((double)now->bytes - s.bytes_mean) / (double)(i + 1);
         if (i == 0)
             continue;
         const struct sample *before = &r->samples[(first + i - 1) % r->window];

@@ -2,7 +2,7 @@
 #ifndef CLI_RATE_H
 #define CLI_RATE_H
 
-/** Intervals and ages of the last messages, and what they come to. Pure, no clock. */
+/** Intervals, sizes and ages of the last messages, and what they come to. Pure, no clock. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -11,11 +11,14 @@ struct rate;
 
 struct rate_summary {
     uint64_t n_messages; /**< in all */
+    uint64_t n_bytes;    /**< likewise */
     uint64_t n_window;   /**< the last ones, that all below is about */
     double mean_hz;      /**< 0 with fewer than two messages, like all of the next four */
     double min_hz, max_hz;
     double jitter_ns; /**< standard deviation of the intervals */
     double bytes_per_s;
+    uint64_t bytes_min, bytes_max; /**< of a message; 0 without one, like all that follow */
+    double bytes_mean;
     int64_t age_p50_ns, age_p99_ns, age_max_ns;
 };
 

@@ -187,17 +187,22 @@ START_TEST(rates_come_from_the_last_messages)
     rate_add(r, 5, 1, 1); /* falls out of the window */
     s = rate_summarize(r);
     ck_assert(s.n_window == 1 && s.mean_hz == 0 && s.age_p99_ns == 1);
+    ck_assert(s.n_bytes == 1 && s.bytes_min == 1 && s.bytes_max == 1 && s.bytes_mean == 1);
     static const int64_t intervals[] = {0, 10000000, 30000000, 10000000, 30000000};
+    static const uint64_t sizes[] = {0, 900, 1000, 1100, 800};
     int64_t now = 1000000000;
     for (int i = 0; i < 5; i++) {
         now += intervals[i];
-        rate_add(r, now, (i + 1) * 100, 1000);
+        rate_add(r, now, (i + 1) * 100, sizes[i]);
     }
     s = rate_summarize(r);
     ck_assert(s.n_messages == 6 && s.n_window == 5);
     ck_assert(fabs(s.mean_hz - 50) < 1e-9 && fabs(s.max_hz - 100) < 1e-9);
     ck_assert(fabs(s.min_hz - 1e9 / 3e7) < 1e-9 && fabs(s.jitter_ns - 1e7) < 1e-3);
-    ck_assert(fabs(s.bytes_per_s - 50000) < 1e-6);
+    /* the first came before the time that is looked at */
+    ck_assert(fabs(s.bytes_per_s - 3800 / 0.08) < 1e-6);
+    ck_assert(s.n_bytes == 3801 && s.bytes_min == 0 && s.bytes_max == 1100);
+    ck_assert(fabs(s.bytes_mean - 760) < 1e-9);
     ck_assert(s.age_p50_ns == 300 && s.age_p99_ns == 500 && s.age_max_ns == 500);
     rate_free(r);
     rate_free(NULL);

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/measure.h"
+#include "cli/output.h"
+#include <stdio.h>
+
+static void line(const struct rate_summary *r, char text[MEASURE_LINE_SIZE])
+{
+    char bytes[HUMAN_SIZE], rate[HUMAN_SIZE], min[HUMAN_SIZE], mean[HUMAN_SIZE], max[HUMAN_SIZE];
+    human_bytes((uint64_t)r->bytes_per_s, bytes);
+    human_number(r->mean_hz, rate);
+    human_bytes(r->bytes_min, min);
+    human_bytes((uint64_t)r->bytes_mean, mean);
+    human_bytes(r->bytes_max, max);
+    (void)snprintf(text, MEASURE_LINE_SIZE, "%s/s  %s messages/s  size mean %s min %s max %s",
+                   bytes, rate, mean, min, max);
+}
+
+static void print(const struct rate_summary *r)
+{
+    char a[HUMAN_SIZE], b[HUMAN_SIZE], c[HUMAN_SIZE];
+    if (r->n_window > 1) {
+        human_bytes((uint64_t)r->bytes_per_s, a);
+        human_number(r->mean_hz, b);
+        printf("  data  %s/s, %s messages/s\n", a, b);
+    }
+    if (r->n_window > 0) {
+        human_bytes((uint64_t)r->bytes_mean, a);
+        human_bytes(r->bytes_min, b);
+        human_bytes(r->bytes_max, c);
+        printf("  size  mean %s  min %s  max %s\n", a, b, c);
+    }
+}
+
+static json_t *json(const struct rate_summary *r)
+{
+    json_t *rate = r->n_window < 2 ? json_null()
+                                   : json_pack("{s:f, s:f}", "mean_hz", r->mean_hz, "bytes_per_s",
+                                               r->bytes_per_s);
+    json_t *size = r->n_window == 0 ? json_null()
+                                    : json_pack("{s:f, s:o, s:o}", "mean_bytes", r->bytes_mean,
+                                                "min_bytes", output_json_u64(r->bytes_min),
+                                                "max_bytes", output_json_u64(r->bytes_max));
+    return json_pack("{s:o, s:o}", "rate", rate, "size", size);
+}
+
+int cmd_bw(struct cli *cli, int argc, char **argv)
+{
+    static const struct measure measure = {
+        .doc =
+            "Measure how many bytes and messages arrive a second, how large the messages are, and "
+            "how many were lost. On a terminal a line is rewritten each second; the summary "
+            "comes at the end.\vBytes are those of the tensors, of all tensors of a set. They "
+            "are not read: this program only looks at what the messages say.",
+        .of_window = "data and size",
+        .line = line,
+        .print = print,
+        .json = json,
+    };
+    return measure_run(cli, &measure, argc, argv);
+}

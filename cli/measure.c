@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/measure.h"
+#include "cli/args.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/tensor.h"
+#include "cli/wait.h"
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { OPTION_COUNT = 0x300, OPTION_WINDOW, OPTION_DURATION };
+#define WINDOW_DEFAULT 10000
+#define WINDOW_MAX     10000000
+#define SECOND_NS      INT64_C(1000000000)
+
+struct run {
+    const struct measure *measure;
+    struct stream_args stream;
+    const char *topic;
+    uint64_t count; /* 0: without an end */
+    size_t window;
+    struct rate *rate;
+    int64_t last_ns; /* when the last message came; 0: none did */
+    struct progress progress;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct run *h = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &h->stream;
+        return 0;
+    case OPTION_COUNT:
+        h->count = args_number(state, "--count", arg, 1, UINT64_MAX);
+        return 0;
+    case OPTION_WINDOW:
+        h->window = args_number(state, "--window", arg, 2, WINDOW_MAX);
+        return 0;
+    case OPTION_DURATION:
+        h->stream.duration_ns = args_seconds(state, "--duration", arg);
+        if (h->stream.duration_ns == 0)
+            argp_error(state, "--duration: must be more than 0");
+        return 0;
+    case ARGP_KEY_ARG:
+        if (h->topic)
+            argp_error(state, "one topic, '%s' is the second", arg);
+        h->topic = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "a topic is missing");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void show_line(struct run *h, const struct stream *s, int64_t now)
+{
+    struct rate_summary r = rate_summarize(h->rate);
+    struct dlx_subscription_stats stats = stream_stats(s);
+    char words[MEASURE_LINE_SIZE], silence[HUMAN_SIZE], skipped[48] = "";
+    if (h->last_ns == 0) {
+        progress_show(&h->progress, "%s: no message yet", h->topic);
+        return;
+    }
+    if (now - h->last_ns > 2 * SECOND_NS) {
+        human_ns(now - h->last_ns, silence);
+        progress_show(&h->progress, "%s: no message for %s, %" PRIu64 " before", h->topic, silence,
+                      r.n_messages);
+        return;
+    }
+    h->measure->line(&r, words);
+    if (stats.skipped > 0)
+        (void)snprintf(skipped, sizeof skipped, "  skipped %" PRIu64, stats.skipped);
+    progress_show(&h->progress, "%s: %s  lost %" PRIu64 "%s", h->topic, words, stats.lost, skipped);
+}
+
+static json_t *summary_json(const struct run *h, const struct rate_summary *r,
+                            const struct dlx_subscription_stats *stats, int64_t elapsed_ns)
+{
+    json_t *json =
+        json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:I}", "topic", h->topic, "elapsed_ns",
+                  (json_int_t)elapsed_ns, "messages", output_json_u64(r->n_messages), "bytes",
+                  output_json_u64(r->n_bytes), "skipped", output_json_u64(stats->skipped), "lost",
+                  output_json_u64(stats->lost), "window", (json_int_t)r->n_window);
+    json_t *more = h->measure->json(r);
+    if (!json || !more || json_object_update(json, more) < 0) {
+        json_decref(json);
+        json = NULL;
+    }
+    json_decref(more);
+    return json;
+}
+
+static int print_summary(struct run *h, const struct stream *s, int64_t elapsed_ns)
+{
+    struct cli *cli = h->stream.cli;
+    struct rate_summary r = rate_summarize(h->rate);
+    struct dlx_subscription_stats stats = stream_stats(s);
+    char time[HUMAN_SIZE], bytes[HUMAN_SIZE];
+
+    if (cli->json)
+        return cli_json(cli, summary_json(h, &r, &stats, elapsed_ns), true);
+    human_ns(elapsed_ns, time);
+    human_bytes(r.n_bytes, bytes);
+    printf("%s: %" PRIu64 " message%s, %s in %s, %" PRIu64 " lost, %" PRIu64 " skipped\n", h->topic,
+           r.n_messages, r.n_messages == 1 ? "" : "s", bytes, time, stats.lost, stats.skipped);
+    h->measure->print(&r);
+    if (r.n_window < r.n_messages)
+        printf("  (%s: the last %" PRIu64 " messages)\n", h->measure->of_window, r.n_window);
+    return cli_finish(cli, CLI_OK);
+}
+
+static uint64_t message_bytes(const struct dlx_message *m)
+{
+    uint64_t sum = 0, n_items = 0, size = 0;
+    for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++) {
+        const DLTensor *t = dlx_message_peek(m, i);
+        if (t && tensor_size(t, &n_items, &size))
+            sum += size;
+    }
+    return sum;
+}
+
+static int run(struct run *h, struct stream *s)
+{
+    int64_t start = wait_now();
+    int code = 1;
+    uint64_t n = 0;
+    while (code > 0 && (h->count == 0 || n < h->count)) {
+        struct dlx_message *m = NULL;
+        s->wake = h->progress.file ? h->progress.next_ns : WAIT_FOREVER;
+        code = stream_next(s, &m);
+        int64_t now = wait_now();
+        if (code == 1) {
+            n++;
+            h->last_ns = now;
+            rate_add(h->rate, now, (int64_t)((uint64_t)now - dlx_message_time_ns(m)),
+                     message_bytes(m));
+            dlx_message_unref(m);
+        }
+        if (code > 0 && progress_due(&h->progress, now))
+            show_line(h, s, now);
+    }
+    progress_clear();
+    if (code < 0 && n == 0)
+        return CLI_FAILURE;
+    int status = print_summary(h, s, wait_now() - start);
+    if (code < 0)
+        return CLI_FAILURE;
+    if (status == CLI_OK && code == 0 && wait_signal())
+        status = cli_signal_status(h->count == 0 && h->stream.duration_ns == 0);
+    return status;
+}
+
+int measure_run(struct cli *cli, const struct measure *measure, int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        {"window", OPTION_WINDOW, "N", 0, "Look at the last N messages (default: 10000)", 0},
+        {"count", OPTION_COUNT, "N", 0, "End after N messages", 0},
+        {"duration", OPTION_DURATION, "SECONDS", 0, "End after so long", 0},
+        {0},
+    };
+    static const struct argp_child children[] = {{&stream_argp, 0, NULL, 0}, {0}};
+    const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .args_doc = "TOPIC",
+        .doc = measure->doc,
+        .children = children,
+    };
+    struct run h = {.measure = measure, .stream = {.cli = cli}, .window = WINDOW_DEFAULT};
+    struct stream s = {0};
+    int status = CLI_FAILURE;
+
+    if (argp_parse(&argp, argc, argv, 0, NULL, &h) != 0)
+        return CLI_USAGE;
+    wait_catch_signals();
+    if (rate_new(&h.rate, h.window) < 0) {
+        (void)cli_report(cli, NULL, "out of memory");
+    } else if (stream_open(&s, &h.stream, h.topic) == 0) {
+        progress_init(&h.progress, stdout, !cli->json, SECOND_NS);
+        status = run(&h, &s);
+    }
+    stream_close(&s);
+    rate_free(h.rate);
+    return status;
+}

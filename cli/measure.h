@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_MEASURE_H
+#define CLI_MEASURE_H
+
+/** The commands that receive for a while and then say what came: hz, bw. They differ in what they say. */
+
+#include "cli/cli.h"
+#include "cli/rate.h"
+#include "cli/stream.h"
+
+#define MEASURE_LINE_SIZE 256
+
+struct measure {
+    const char *doc;       /**< for --help */
+    const char *of_window; /**< which of the figures are about the last messages only */
+    /** The line that is shown meanwhile, without topic and losses. */
+    void (*line)(const struct rate_summary *r, char text[MEASURE_LINE_SIZE]);
+    /** The summary's lines on stdout, after the one with messages, bytes and time. */
+    void (*print)(const struct rate_summary *r);
+    /** The same as an object, to be added to the common one; NULL: out of memory. */
+    json_t *(*json)(const struct rate_summary *r);
+};
+
+/** Returns the exit status. */
+int measure_run(struct cli *cli, const struct measure *measure, int argc, char **argv);
+
+#endif
