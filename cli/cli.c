@@ -23,6 +23,7 @@ static const struct command {
     {"save", cmd_save, "write messages to .npy or .safetensors files"},
     {"hz", cmd_hz, "measure rate, loss and age of messages"},
     {"bw", cmd_bw, "measure bytes a second and sizes of messages"},
+    {"holds", cmd_holds, "show who holds messages"},
 };
 
 enum { OPTION_SOCKET = 0x100, OPTION_JSON };

@@ -35,6 +35,7 @@ int cmd_echo(struct cli *cli, int argc, char **argv);
 int cmd_save(struct cli *cli, int argc, char **argv);
 int cmd_hz(struct cli *cli, int argc, char **argv);
 int cmd_bw(struct cli *cli, int argc, char **argv);
+int cmd_holds(struct cli *cli, int argc, char **argv);
 
 /** Options of every command: --json, --socket, -h. Its input is the struct cli. */
 extern const struct argp cli_argp_common;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dlxctl bw. */
+/* dlxctl bw and dlxctl holds. */
 #include "tests/harness_cli.h"
 #include "tests/harness_daemon.h"
 #include <check.h>
@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct dlx_test_daemon daemon_;
 static void make_dir(void)
@@ -112,6 +113,151 @@ START_TEST(bw_and_hz_fail_without_messages)
 }
 END_TEST
 
+/* -- holds ------------------------------------------------------------------------------------------------ */
+
+enum { N_SUBSCRIPTIONS = 4, N_MESSAGES = 3 };
+
+/* A publisher of topic "a" and one of "b", and subscribers that hold 1, 3 and 0 messages of "a" and 2 of "b". */
+struct story {
+    struct dlx_client *c;
+    struct dlx_publisher *p[2];
+    struct dlx_subscription *s[N_SUBSCRIPTIONS];
+    struct dlx_message *m[6];
+    int n_held;
+};
+
+static void take(struct story *story, struct dlx_subscription *s, int n)
+{
+    for (int i = 0; i < n; i++)
+        ck_assert_int_eq(dlx_take(s, INT64_C(30000000000), &story->m[story->n_held++]), 0);
+}
+
+static void begin(struct story *story)
+{
+    struct dlx_connect_args args = {
+        .size = sizeof args, .socket = daemon_.path, .name = "h\x1b[2J"};
+    struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_subscribe_args how[N_SUBSCRIPTIONS] = {
+        {.reliable = true}, {.max_held = 5}, {.mode = DLX_MODE_LATEST}, {.max_held = 0}};
+    struct dlx_tensor_spec spec = {.size = sizeof spec, .dtype = {kDLUInt, 8, 1}};
+    *story = (struct story){0};
+    ck_assert_int_eq(dlx_connect(&story->c, &args), 0);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(dlx_publisher_new(story->c, i ? "b" : "a", &block, &story->p[i]), 0);
+    for (int i = 0; i < N_SUBSCRIPTIONS; i++) {
+        how[i].size = sizeof how[i];
+        ck_assert_int_eq(dlx_subscribe(story->c, i == 3 ? "b" : "a", &how[i], &story->s[i]), 0);
+    }
+    for (int i = 0; i < 2 * N_MESSAGES; i++) {
+        DLManagedTensorVersioned *t = NULL;
+        ck_assert_int_eq(dlx_alloc(story->p[i % 2], &spec, &t), 0);
+        ck_assert_int_eq(dlx_publish(story->p[i % 2], t, NULL), 0);
+    }
+    take(story, story->s[0], 1);
+    take(story, story->s[1], 3);
+    take(story, story->s[3], 2);
+}
+
+static void end(struct story *story)
+{
+    for (int i = 0; i < story->n_held; i++)
+        dlx_message_unref(story->m[i]);
+    for (int i = 0; i < N_SUBSCRIPTIONS; i++)
+        dlx_subscription_unref(story->s[i]);
+    for (int i = 0; i < 2; i++)
+        dlx_publisher_unref(story->p[i]);
+    dlx_client_unref(story->c);
+}
+
+static void check_row(const json_t *row, const char *topic, int held, int max_held,
+                      const char *mode, bool reliable)
+{
+    ck_assert_str_eq(json_string_value(json_object_get(row, "topic")), topic);
+    ck_assert_int_eq(integer(row, "held"), held);
+    ck_assert_int_eq(integer(row, "max_held"), max_held);
+    ck_assert_int_eq(integer(row, "pid"), getpid());
+    ck_assert_int_eq(integer(row, "uid"), getuid());
+    ck_assert_int_eq(integer(row, "lost"), 0);
+    ck_assert_int_eq(integer(row, "taken"), held);
+    ck_assert_str_eq(json_string_value(json_object_get(row, "mode")), mode);
+    ck_assert(json_is_boolean(json_object_get(row, "reliable")));
+    ck_assert(json_is_true(json_object_get(row, "reliable")) == reliable);
+}
+
+START_TEST(holds_lists_those_who_hold_most_first)
+{
+    struct story story;
+    struct dlx_test_cli cli;
+    begin(&story);
+    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "--json"));
+    json_t *json = dlx_test_cli_json(&cli);
+    ck_assert_uint_eq(json_array_size(json), 3);
+    check_row(json_array_get(json, 0), "a", 3, 5, "all", false);
+    check_row(json_array_get(json, 1), "b", 2, 16, "all", false);
+    check_row(json_array_get(json, 2), "a", 1, 16, "all", true);
+    json_decref(json);
+    dlx_test_cli_deinit(&cli);
+
+    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "a", "--all", "--json"));
+    json = dlx_test_cli_json(&cli);
+    ck_assert_uint_eq(json_array_size(json), 3);
+    check_row(json_array_get(json, 0), "a", 3, 5, "all", false);
+    check_row(json_array_get(json, 1), "a", 1, 16, "all", true);
+    check_row(json_array_get(json, 2), "a", 0, 16, "latest", false);
+    json_decref(json);
+    dlx_test_cli_deinit(&cli);
+    end(&story);
+}
+END_TEST
+
+START_TEST(holds_is_a_table_for_people)
+{
+    struct story story;
+    struct dlx_test_cli cli;
+    begin(&story);
+    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "a"));
+    ck_assert_int_eq(strncmp(cli.out, "TOPIC  ", 7), 0);
+    ck_assert_ptr_nonnull(strstr(cli.out, "h?[2J"));
+    ck_assert_ptr_null(strchr(cli.out, '\x1b'));
+    const char *first = strstr(cli.out, "3 of 5"), *second = strstr(cli.out, "1 of 16");
+    ck_assert(first && second && first < second);
+    ck_assert_ptr_null(strstr(cli.out, "2 of 16")); /* of the other topic */
+    ck_assert_ptr_null(strstr(cli.out, "latest"));
+    dlx_test_cli_deinit(&cli);
+
+    for (; story.n_held > 0; story.n_held--)
+        dlx_message_unref(story.m[story.n_held - 1]);
+    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "a"));
+    ck_assert_str_eq(cli.out, "nobody holds a message of a\n");
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "--all"));
+    ck_assert_ptr_nonnull(strstr(cli.out, "0 of 5"));
+    ck_assert_ptr_nonnull(strstr(cli.out, "latest"));
+    dlx_test_cli_deinit(&cli);
+    end(&story);
+}
+END_TEST
+
+START_TEST(holds_says_when_there_is_nothing)
+{
+    struct dlx_test_cli cli;
+    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds"));
+    ck_assert_str_eq(cli.out, "no publishers\n");
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "x/y"));
+    ck_assert_str_eq(cli.out, "no publisher of x/y\n");
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "--json"));
+    ck_assert_str_eq(cli.out, "[]\n");
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, daemon_.path, -1, 2, DLX_TEST_WORDS("holds", "a", "b"));
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, daemon_.path, -1, 1, DLX_TEST_WORDS("holds", "no//topic"));
+    ck_assert_ptr_nonnull(strstr(cli.err, "dlxctl holds: no//topic: "));
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("e2e_cli_measure");
@@ -122,6 +268,9 @@ int main(void)
     tcase_add_test(tcase, bw_measures);
     tcase_add_test(tcase, bw_says_what_it_measured);
     tcase_add_test(tcase, bw_and_hz_fail_without_messages);
+    tcase_add_test(tcase, holds_lists_those_who_hold_most_first);
+    tcase_add_test(tcase, holds_is_a_table_for_people);
+    tcase_add_test(tcase, holds_says_when_there_is_nothing);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+#include "cli/describe.h"
+#include "cli/output.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { OPTION_ALL = 0x300 };
+
+struct publisher {
+    uint64_t id;
+    char topic[DLX_TOPIC_MAX + 1];
+};
+
+struct row {
+    size_t publisher; /* its place in the array */
+    struct dlx_link_info link;
+};
+
+struct holds {
+    struct cli *cli;
+    const char *topic;
+    bool all;
+    struct publisher *publishers;
+    size_t n_publishers;
+    struct row *rows;
+    size_t n_rows, n_allocated;
+    size_t asked; /* the publisher whose links are listed now */
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct holds *h = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = h->cli;
+        return 0;
+    case OPTION_ALL:
+        h->all = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (h->topic)
+            argp_error(state, "one topic at most, '%s' is the second", arg);
+        h->topic = arg;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* -- asking ------------------------------------------------------------------------------------------ */
+
+static int add_publisher(const struct dlx_publisher_info *info, void *userdata)
+{
+    struct holds *h = userdata;
+    struct publisher *p = reallocarray(h->publishers, h->n_publishers + 1, sizeof *p);
+    if (!p)
+        return DLX_E_NO_MEMORY;
+    h->publishers = p;
+    p += h->n_publishers++;
+    p->id = info->publisher;
+    (void)snprintf(p->topic, sizeof p->topic, "%s", info->topic);
+    return 0;
+}
+
+static int add_link(const struct dlx_link_info *link, void *userdata)
+{
+    struct holds *h = userdata;
+    if (link->n_held == 0 && !h->all)
+        return 0;
+    if (h->n_rows == h->n_allocated) {
+        size_t n = h->n_allocated ? h->n_allocated * 2 : 64;
+        struct row *rows = reallocarray(h->rows, n, sizeof *rows);
+        if (!rows)
+            return DLX_E_NO_MEMORY;
+        h->rows = rows;
+        h->n_allocated = n;
+    }
+    h->rows[h->n_rows++] = (struct row){.publisher = h->asked, .link = *link};
+    return 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct dlx_link_info *x = &((const struct row *)a)->link;
+    const struct dlx_link_info *y = &((const struct row *)b)->link;
+    if (x->n_held != y->n_held)
+        return x->n_held > y->n_held ? -1 : 1;
+    return (x->link > y->link) - (x->link < y->link);
+}
+
+static int ask(struct holds *h)
+{
+    int code = dlx_list_publishers(h->cli->client, h->topic, add_publisher, h);
+    if (code < 0)
+        return code;
+    for (h->asked = 0; h->asked < h->n_publishers; h->asked++) {
+        code = dlx_list_links(h->cli->client, h->publishers[h->asked].id, add_link, h);
+        if (code < 0 && code != DLX_E_NOT_FOUND) /* it may have left by now */
+            return code;
+    }
+    if (h->n_rows > 0)
+        qsort(h->rows, h->n_rows, sizeof *h->rows, compare);
+    return 0;
+}
+
+/* -- telling ----------------------------------------------------------------------------------------- */
+
+static json_t *rows_json(const struct holds *h)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < h->n_rows; i++) {
+        const struct publisher *p = &h->publishers[h->rows[i].publisher];
+        json_t *row = describe_link(&h->rows[i].link);
+        if (json_object_set_new(row, "topic", output_json_text(p->topic)) < 0 ||
+            json_object_set_new(row, "publisher", output_json_u64(p->id)) < 0 ||
+            json_array_append(array, row) < 0) {
+            json_decref(row);
+            json_decref(array);
+            return NULL;
+        }
+        json_decref(row);
+    }
+    return array;
+}
+
+static int print_rows(const struct holds *h)
+{
+    static const struct table_column columns[] = {
+        {"TOPIC", TABLE_LEFT, true},     {"PID", TABLE_RIGHT, false},
+        {"UID", TABLE_RIGHT, false},     {"PROGRAM", TABLE_LEFT, true},
+        {"HELD", TABLE_RIGHT, false},    {"TAKEN", TABLE_RIGHT, false},
+        {"LOST", TABLE_RIGHT, false},    {"MODE", TABLE_LEFT, false},
+        {"RELIABLE", TABLE_LEFT, false},
+    };
+    struct table *table = NULL;
+    char name[256];
+    if (table_new(&table, columns, sizeof columns / sizeof columns[0]) < 0)
+        return DLX_E_NO_MEMORY;
+    for (size_t i = 0; i < h->n_rows; i++) {
+        const struct dlx_link_info *link = &h->rows[i].link;
+        output_printable(link->client_name, name, sizeof name);
+        table_cell(table, "%s", h->publishers[h->rows[i].publisher].topic);
+        table_cell(table, "%u", link->pid);
+        table_cell(table, "%u", link->uid);
+        table_cell(table, "%s", name);
+        table_cell(table, "%u of %u", link->n_held, link->max_held);
+        table_cell(table, "%" PRIu64, link->taken);
+        table_cell(table, "%" PRIu64, link->lost);
+        table_cell(table, "%s", link->mode == DLX_MODE_LATEST ? "latest" : "all");
+        table_cell(table, "%s", link->reliable ? "yes" : "no");
+    }
+    int code = table_print(table, stdout, 0, output_width(stdout));
+    table_free(table);
+    return code;
+}
+
+static int tell(const struct holds *h)
+{
+    if (h->cli->json)
+        return cli_json(h->cli, rows_json(h), true);
+    if (h->n_publishers == 0)
+        printf("no publisher%s%s\n", h->topic ? " of " : "s", h->topic ? h->topic : "");
+    else if (h->n_rows == 0)
+        printf("%s%s%s\n", h->all ? "no subscribers" : "nobody holds a message",
+               h->topic ? " of " : "", h->topic ? h->topic : "");
+    else if (print_rows(h) < 0)
+        return cli_report(h->cli, NULL, "out of memory");
+    return cli_finish(h->cli, CLI_OK);
+}
+
+int cmd_holds(struct cli *cli, int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        {"all", OPTION_ALL, NULL, 0, "Also show subscribers that hold nothing", 0},
+        {0},
+    };
+    static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .args_doc = "[TOPIC]",
+        .doc =
+            "Show who holds messages, and so keeps publishers from using their memory again: for "
+            "each subscriber of each publisher its process, user and program, the messages that "
+            "it holds of as many as it may, those it has taken and lost, its mode and whether "
+            "it is reliable. Those who hold most come first.\vHELD, TAKEN and LOST are as the "
+            "subscriber counts them. A program that subscribes to a topic of several "
+            "publishers has a line for each. --json prints an array of objects.",
+        .children = children,
+    };
+    struct holds h = {.cli = cli};
+    int status = CLI_FAILURE;
+
+    if (argp_parse(&argp, argc, argv, 0, NULL, &h) != 0)
+        return CLI_USAGE;
+    if (cli_connect(cli) == 0) {
+        int code = ask(&h);
+        status = code < 0 ? cli_report_dlx(cli, h.topic, code) : tell(&h);
+    }
+    free(h.publishers);
+    free(h.rows);
+    return status;
+}
