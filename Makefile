@@ -211,7 +211,7 @@ lint-analyzer: ## gcc -fanalyzer over all sources
 	    -Wno-analyzer-use-of-uninitialized-value' \
 	    all
 
-format: ## format all C files
+format: ## format all C and C++ files
 	@tools/lint/format --fix
 
 model: ## verify the models of the protocol with spin, and that broken variants fail (QUICK=1: under 90 s)
@@ -346,7 +346,7 @@ $(FUZZ_BIN): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(TEST_LIBS)
 STD_LIBDIRS := /lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 /usr/lib/% /lib/%
 INSTALL_RPATH := $(if $(filter $(STD_LIBDIRS),$(LIBDIR)),,-Wl$(,)-rpath$(,)$(LIBDIR))
 D := $(DESTDIR)
-PUBLIC_HEADERS := $(wildcard include/dlx/*.h)
+PUBLIC_HEADERS := $(wildcard include/dlx/*.h include/dlx/*.hpp)
 
 install: all ## install under PREFIX (default /usr/local), below DESTDIR when given
 	$(INSTALL) -d '$(D)$(BINDIR)' '$(D)$(LIBDIR)' '$(D)$(PKGCONFIGDIR)' '$(D)$(INCLUDEDIR)/dlx' \

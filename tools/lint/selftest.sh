@@ -74,6 +74,9 @@ c '' cli/x.c '#include "cli/y.h"' '#include "y.h"' '#include <jansson.h>' '#incl
 c '' bench/x.c '#include "common/shm.h"' '#include "bench/y.h"'
 c '' examples/x.c '#include "examples/y.h"' '#include <dlpack/dlpack.h>'
 c '' include/dlx/x.h '#include <stdint.h>' '#include <dlx/error.h>' '#include <dlpack/dlpack.h>'
+c include include/dlx/x.hpp '#include "common/x.h"'
+c '' include/dlx/x.hpp '#include <chrono>' '#include <dlx/dlx.h>'
+c '' tests/cpp/x.cpp '#include <dlx/dlx.hpp>' '#include <chrono>' '#include <poll.h>'
 c '' client/x.c '#include "daemon/y.h" /* lint-allow: include: a reason */'
 
 # -- length, licence, blanks -------------------------------------------------------------------------------
@@ -83,6 +86,8 @@ rule '' common/x.c "$spdx" "${long[@]:1}"
 rule '' docs/long.md "${long[@]}"
 rule spdx common/x.c 'int x;'
 rule spdx include/dlx/x.h 'int x;'
+rule spdx include/dlx/x.hpp 'int x;'
+rule spdx tests/cpp/x.cpp 'int x;'
 rule spdx tools/x.sh 'true'
 rule spdx tools/x '#!/bin/bash' 'true'
 rule spdx python/x.py 'pass'
@@ -148,6 +153,17 @@ header 1 'needs another header' '#ifndef X_H' '#define X_H' 'uint32_t f(void);' 
 header 1 'no include guard' 'struct x { int a; };'
 header 1 'a C++ keyword' '#ifndef X_H' '#define X_H' 'int f(int class);' '#endif'
 header 1 'a C23 feature' '#ifndef X_H' '#define X_H' 'void f(void) { typeof(1) x = nullptr; }' '#endif'
+
+rm "$tmp/include/dlx/dlx.h"
+header_cpp() { # header_cpp <status> <what> <lines...>: likewise, for C++ only
+    local status=$1 what=$2
+    shift 2
+    printf '%s\n' "$@" >"$tmp/include/dlx/dlx.hpp"
+    expect "$status" "$what" "$here/headers" "$tmp/include"
+}
+header_cpp 0 'a good C++ header' '#ifndef X_H' '#define X_H' '#include <string>' 'std::string f();' '#endif'
+header_cpp 1 'a C++20 feature' '#ifndef X_H' '#define X_H' '#include <span>' 'std::span<int> f();' '#endif'
+header_cpp 1 'not C++20 any more' '#ifndef X_H' '#define X_H' 'inline const char *f() { return u8"x"; }' '#endif'
 
 # -- format --------------------------------------------------------------------------------------------------
 if clang-format --version 2>/dev/null | grep -q 'version 14'; then
