@@ -112,17 +112,27 @@ static void nothing_there()
     stream x("cpp/empty");
     EXPECT(!x.s.take(0s));
     EXPECT(!x.s.take(1ns) && !x.s.take(std::chrono::duration<double>(1e-12)));
-    EXPECT(x.s.get_stats().sleeps > 0); /* a time under a nanosecond is a time */
     EXPECT(!x.p.wait(2, 1ms));
     pollfd fd = {x.s.fd(), POLLIN, 0};
     EXPECT(!x.s.take(0s));
     EXPECT(poll(&fd, 1, 0) == 0);
     (void)x.p.publish(x.p.alloc<int>({}));
     EXPECT(poll(&fd, 1, 10000) == 1);
-    EXPECT(x.s.take(std::chrono::hours::max())
-               .has_value()); /* more than fits into nanoseconds: for ever */
+    EXPECT(x.s.take(std::chrono::hours::max()).has_value());
     x.p = dlx::publisher(x.c, "cpp/other");
     FAILS(x.s.take(), DLX_E_PUBLISHER_GONE, "cpp/empty");
+}
+
+static void times_do_not_overflow()
+{
+    using dlx::detail::nanoseconds;
+    EXPECT(nanoseconds(0s) == 0 && nanoseconds(3us) == 3000 && nanoseconds(1.5s) == 1500000000);
+    EXPECT(nanoseconds(std::chrono::duration<double>(1e-12)) ==
+           1); /* a time is not "do not wait" */
+    EXPECT(nanoseconds(dlx::forever) == DLX_FOREVER && nanoseconds(-5h) == DLX_FOREVER);
+    EXPECT(nanoseconds(std::chrono::hours::max()) == DLX_FOREVER);
+    EXPECT(nanoseconds(std::chrono::duration<double>(1e300)) == DLX_FOREVER);
+    EXPECT(nanoseconds(100000 * 24h) == std::int64_t{100000} * 24 * 3600 * 1000000000);
 }
 
 static void types_are_checked()
@@ -310,6 +320,7 @@ static const struct {
 } stories[] = {
     {"alloc_publish_take", alloc_publish_take},
     {"nothing_there", nothing_there},
+    {"times_do_not_overflow", times_do_not_overflow},
     {"types_are_checked", types_are_checked},
     {"foreign_tensors", foreign_tensors},
     {"sets_by_name", sets_by_name},
