@@ -10,7 +10,7 @@
 #   T='test_a e2e_b'                 `make check`: only these programs
 #   VALGRIND=1                       `make check`: under valgrind
 #   QUICK=1                          `make model`: the small sizes only
-#   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR UNITDIR   where `make install` puts things
+#   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR UNITDIR   where `make install` puts things
 #
 # Nothing here downloads or installs anything except through tools/setup.sh, which `check` and `demo`
 # call first and which returns at once when everything is there.
@@ -41,6 +41,7 @@ BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
+CMAKEDIR ?= $(LIBDIR)/cmake/dlx
 UNITDIR ?= $(PREFIX)/lib/systemd/user
 DESTDIR ?=
 INSTALL ?= install
@@ -346,6 +347,8 @@ $(FUZZ_BIN): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(TEST_LIBS)
 STD_LIBDIRS := /lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 /usr/lib/% /lib/%
 INSTALL_RPATH := $(if $(filter $(STD_LIBDIRS),$(LIBDIR)),,-Wl$(,)-rpath$(,)$(LIBDIR))
 D := $(DESTDIR)
+CMAKE_FILES := dlxConfig.cmake dlxConfigVersion.cmake
+from_cmakedir = $(shell realpath -ms --relative-to='$(CMAKEDIR)' '$(1)')
 PUBLIC_HEADERS := $(wildcard include/dlx/*.h include/dlx/*.hpp)
 
 install: all ## install under PREFIX (default /usr/local), below DESTDIR when given
@@ -364,17 +367,25 @@ install: all ## install under PREFIX (default /usr/local), below DESTDIR when gi
 	    'Description: exchange DLPack tensors between processes without copying' 'Version: $(VERSION)' \
 	    'Requires.private: libprotobuf-c' 'Libs: -L$${libdir} -ldlx' 'Libs.private: -pthread' \
 	    'Cflags: -I$${includedir}' >'$(D)$(PKGCONFIGDIR)/libdlx.pc'
+	$(INSTALL) -d '$(D)$(CMAKEDIR)'
+	set -e; for f in $(CMAKE_FILES); do sed -e 's|@VERSION@|$(VERSION)|g' -e 's|@SOVERSION@|$(SOVERSION)|g' \
+	    -e 's|@LIBDIR@|$(call from_cmakedir,$(LIBDIR))|g' -e 's|@INCLUDEDIR@|$(call from_cmakedir,$(INCLUDEDIR))|g' \
+	    packaging/$$f.in >'$(D)$(CMAKEDIR)'/$$f; chmod 644 '$(D)$(CMAKEDIR)'/$$f; done
 	if [ -f systemd/dlpackd.service ]; then $(INSTALL) -d '$(D)$(UNITDIR)'; \
 	    sed -e 's|@bindir@|$(BINDIR)|g' -e 's|@BINDIR@|$(BINDIR)|g' systemd/dlpackd.service \
 	        >'$(D)$(UNITDIR)/dlpackd.service'; chmod 644 '$(D)$(UNITDIR)/dlpackd.service'; fi
 	if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
 
+install-check: all ## install somewhere, use it from there with pkg-config and CMake, uninstall
+	+@tools/install-check
+
 uninstall: ## remove what `make install` put there
 	rm -f '$(D)$(BINDIR)/dlpackd' '$(D)$(BINDIR)/dlxctl' '$(D)$(LIBDIR)/libdlx.so.$(VERSION)' \
 	    '$(D)$(LIBDIR)/$(SONAME)' '$(D)$(LIBDIR)/libdlx.so' '$(D)$(LIBDIR)/libdlx.a' \
 	    '$(D)$(PKGCONFIGDIR)/libdlx.pc' '$(D)$(INCLUDEDIR)/dlpack/dlpack.h' \
-	    '$(D)$(UNITDIR)/dlpackd.service' $(patsubst include/%,'$(D)$(INCLUDEDIR)/%',$(PUBLIC_HEADERS))
-	-rmdir --ignore-fail-on-non-empty '$(D)$(INCLUDEDIR)/dlx' '$(D)$(INCLUDEDIR)/dlpack' 2>/dev/null
+	    '$(D)$(UNITDIR)/dlpackd.service' $(CMAKE_FILES:%='$(D)$(CMAKEDIR)/%') $(patsubst include/%,'$(D)$(INCLUDEDIR)/%',$(PUBLIC_HEADERS))
+	-rmdir --ignore-fail-on-non-empty '$(D)$(INCLUDEDIR)/dlx' '$(D)$(INCLUDEDIR)/dlpack' \
+	    '$(D)$(CMAKEDIR)' "$$(dirname '$(D)$(CMAKEDIR)')" 2>/dev/null
 
 # -- dependencies found by the compiler -------------------------------------------------------------------
 DEPS := $(shell [ -d '$(OBJ)' ] && find '$(OBJ)' '$(SIM)' -name '*.d' 2>/dev/null)
