@@ -10,7 +10,7 @@
 #   T='test_a e2e_b'                 `make check`: only these programs
 #   VALGRIND=1                       `make check`: under valgrind
 #   QUICK=1                          `make model`: the small sizes only
-#   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR UNITDIR   where `make install` puts things
+#   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR UNITDIR MANDIR   where `make install` puts things
 #
 # Nothing here downloads or installs anything except through tools/setup.sh, which `check` and `demo`
 # call first and which returns at once when everything is there.
@@ -43,6 +43,7 @@ INCLUDEDIR ?= $(PREFIX)/include
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 CMAKEDIR ?= $(LIBDIR)/cmake/dlx
 UNITDIR ?= $(PREFIX)/lib/systemd/user
+MANDIR ?= $(PREFIX)/share/man
 DESTDIR ?=
 INSTALL ?= install
 
@@ -107,7 +108,7 @@ endif
 # Evaluated once; a missing library is named before the compiler can say something less clear.
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 NEEDED_PKGS := libuv libprotobuf-c jansson libxxhash check
-LIGHT_GOALS := help clean distclean check demo setup format model lint fuzz bench
+LIGHT_GOALS := help man clean distclean check demo setup format model lint fuzz bench
 ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p || echo $$p; done 2>&1),)
 $(error missing: $(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p 2>/dev/null || echo $$p; done); \
@@ -166,7 +167,7 @@ LIB_BIN := $(if $(CLIENT_SRC),$(SOREAL) $(SOLINKS) $(BUILD)/libdlx.a)
 SUBMAKE = $(MAKE) --no-print-directory --output-sync=target
 
 # -- what people ask for ------------------------------------------------------------------------------
-.PHONY: all help demo check check-programs bench bench-programs lint lint-analyzer format install \
+.PHONY: all man help demo check check-programs bench bench-programs lint lint-analyzer format install \
     uninstall clean distclean model fuzz setup install-check
 all: $(DAEMON_BIN) $(LIB_BIN) $(CLI_BIN) $(EXAMPLE_BIN) ## build the daemon, the library, dlxctl and the examples (default)
 
@@ -176,6 +177,12 @@ help: ## list the targets
 	    awk -F'\t' '{ printf "  %-14s %s\n", $$1, $$2 }'
 	@echo 'Variables:'
 	@sed -nE 's/^#   ([A-Z].*)$$/  \1/p' $(firstword $(MAKEFILE_LIST))
+
+man: $(BUILD)/man/.made ## make the manual pages in build/man (tools/man; `make install` does it too)
+$(BUILD)/man/.made: tools/man $(wildcard include/dlx/*.h docs/man/*) $(firstword $(MAKEFILE_LIST))
+	@rm -rf $(@D)
+	$(call say,GEN)
+	$(Q)$(PYTHON) tools/man $(@D) $(VERSION) && touch $@
 
 setup: ## install what the build needs (apt, only what is missing)
 	@tools/setup.sh
@@ -351,7 +358,7 @@ CMAKE_FILES := dlxConfig.cmake dlxConfigVersion.cmake
 from_cmakedir = $(shell realpath -ms --relative-to='$(CMAKEDIR)' '$(1)')
 PUBLIC_HEADERS := $(wildcard include/dlx/*.h include/dlx/*.hpp)
 
-install: all ## install under PREFIX (default /usr/local), below DESTDIR when given
+install: all man ## install under PREFIX (default /usr/local), below DESTDIR when given
 	$(INSTALL) -d '$(D)$(BINDIR)' '$(D)$(LIBDIR)' '$(D)$(PKGCONFIGDIR)' '$(D)$(INCLUDEDIR)/dlx' \
 	    '$(D)$(INCLUDEDIR)/dlpack'
 	$(if $(DAEMON_BIN),$(INSTALL) -m 755 $(BUILD)/dlpackd '$(D)$(BINDIR)/dlpackd')
@@ -371,6 +378,7 @@ install: all ## install under PREFIX (default /usr/local), below DESTDIR when gi
 	set -e; for f in $(CMAKE_FILES); do sed -e 's|@VERSION@|$(VERSION)|g' -e 's|@SOVERSION@|$(SOVERSION)|g' \
 	    -e 's|@LIBDIR@|$(call from_cmakedir,$(LIBDIR))|g' -e 's|@INCLUDEDIR@|$(call from_cmakedir,$(INCLUDEDIR))|g' \
 	    packaging/$$f.in >'$(D)$(CMAKEDIR)'/$$f; chmod 644 '$(D)$(CMAKEDIR)'/$$f; done
+	cd $(BUILD)/man && for f in man*/*; do $(INSTALL) -D -m 644 "$$f" '$(D)$(MANDIR)'"/$$f"; done
 	if [ -f systemd/dlpackd.service ]; then $(INSTALL) -d '$(D)$(UNITDIR)'; \
 	    sed -e 's|@bindir@|$(BINDIR)|g' -e 's|@BINDIR@|$(BINDIR)|g' systemd/dlpackd.service \
 	        >'$(D)$(UNITDIR)/dlpackd.service'; chmod 644 '$(D)$(UNITDIR)/dlpackd.service'; fi
@@ -384,6 +392,7 @@ uninstall: ## remove what `make install` put there
 	    '$(D)$(LIBDIR)/$(SONAME)' '$(D)$(LIBDIR)/libdlx.so' '$(D)$(LIBDIR)/libdlx.a' \
 	    '$(D)$(PKGCONFIGDIR)/libdlx.pc' '$(D)$(INCLUDEDIR)/dlpack/dlpack.h' \
 	    '$(D)$(UNITDIR)/dlpackd.service' $(CMAKE_FILES:%='$(D)$(CMAKEDIR)/%') $(patsubst include/%,'$(D)$(INCLUDEDIR)/%',$(PUBLIC_HEADERS))
+	for f in $$($(PYTHON) tools/man --list); do rm -f '$(D)$(MANDIR)'"/$$f"; done
 	-rmdir --ignore-fail-on-non-empty '$(D)$(INCLUDEDIR)/dlx' '$(D)$(INCLUDEDIR)/dlpack' \
 	    '$(D)$(CMAKEDIR)' "$$(dirname '$(D)$(CMAKEDIR)')" 2>/dev/null
 

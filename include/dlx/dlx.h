@@ -439,6 +439,7 @@ DLX_API int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_e
 
 /* ---- message ------------------------------------------------------------------------------- */
 
+/** Hold the message once more, for one more dlx_message_unref(). Returns it; any thread. */
 DLX_API struct dlx_message *dlx_message_ref(struct dlx_message *m);
 
 /** Tensors made from it stay valid. */

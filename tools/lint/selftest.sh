@@ -165,6 +165,67 @@ header_cpp 0 'a good C++ header' '#ifndef X_H' '#define X_H' '#include <string>'
 header_cpp 1 'a C++20 feature' '#ifndef X_H' '#define X_H' '#include <span>' 'std::span<int> f();' '#endif'
 header_cpp 1 'not C++20 any more' '#ifndef X_H' '#define X_H' 'inline const char *f() { return u8"x"; }' '#endif'
 
+# -- manual pages ----------------------------------------------------------------------------------------------
+m=$tmp/m
+mkdir -p "$m/include/dlx" "$m/docs/man" "$m/bin"
+sheet() { # sheet <name> <section> <lines...>: a page
+    local name=$1 section=$2
+    shift 2
+    printf '%s\n' '.Dd November 21, 2026' ".Dt ${name^^} $section" '.Os x' '.Sh NAME' ".Nm $name" '.Nd x' \
+        '.Sh DESCRIPTION' "$@" >"$m/docs/man/$name.$section"
+}
+program() { # program <name> <lines of --help...>: of dlxctl those of `x --help` in $m/bin/x
+    local name=$1
+    shift
+    printf '%s\n' "$@" >"$m/bin/$name.help"
+    printf '#!/bin/sh\ncase $1 in -*) f=%s ;; *) f=$1 ;; esac\ncat "$(dirname "$0")/$f.help"\n' "$name" >"$m/bin/$name"
+    chmod +x "$m/bin/$name"
+}
+put_good() {
+    printf '%s\n' 'X(BAD, -1, "bad")' >"$m/include/dlx/error.h"
+    printf '%s\n' '/* ---- one --- */' '/** Do it. Returns 0; DLX_E_BAD (why: `x`). */' 'DLX_API int dlx_one(int a);' '' \
+        '/** More. */' 'DLX_API int dlx_two(void);' >"$m/include/dlx/dlx.h"
+    printf '{ global: dlx_one; dlx_two; };\n' >"$m/map"
+    sheet dlx 7 '@ERRORS@'
+    sheet dlpackd 8 '.Bl -tag -width x' '.It Fl s , Fl \-socket Ns = Ns Ar PATH' 'Text.' '.It Fl \-help' 'Text.' '.El'
+    sheet dlxctl 1 '.Bl -tag -width x' '.It Fl \-help' 'Text.' '.El' '.Sh COMMANDS' '.Ss ls Oo Ar TOPIC Oc' \
+        '.Bl -tag -width x' '.It Xo' '.Fl \-all , \-fast' '.Xc' 'Text.' '.El' '.Sh SEE ALSO' '.Xr dlx 7'
+    program dlpackd '  -s, --socket=PATH   listen' '  -?, --help   help' 'see --nothing'
+    program dlxctl 'Commands:' '  ls  list' '' '  -?, --help   help'
+    printf '%s\n' '      --all   all' '      --fast   fast' '  -?, --help   help' >"$m/bin/ls.help"
+}
+pages() { # make them and look at them
+    rm -rf "$m/out"
+    "$here/../man" "$m/out" 1 "$m" && "$here/man" "$m/out" "$m/map" "$m/bin/dlxctl" "$m/bin/dlpackd"
+}
+# manual <status> <what> [<file> <sed expression>]: that status, after this change
+manual() {
+    put_good
+    if [ $# -gt 2 ]; then
+        cp "$m/$3" "$m/before"
+        sed -i "$4" "$m/$3"
+        if cmp -s "$m/$3" "$m/before"; then
+            echo "selftest: $2: nothing changed"
+            n_bad=$((n_bad + 1))
+        fi
+    fi
+    expect "$1" "$2" pages
+}
+manual 0 'good pages'
+manual 1 'a function without a comment' include/dlx/dlx.h '/More/d'
+manual 1 'a function that is not declared' map 's/dlx_two/dlx_two; dlx_three/'
+manual 1 'an error that is not there' include/dlx/dlx.h 's/DLX_E_BAD/DLX_E_OTHER/'
+manual 0 'one more function' include/dlx/dlx.h '$a\\n/** Even more. */\nDLX_API int dlx_three(void);'
+manual 1 'an option of dlpackd is missing' bin/dlpackd.help '1i\      --new  new'
+manual 1 'an option of dlpackd too many' bin/dlpackd.help '/socket/d'
+manual 1 'an option of dlxctl is missing' bin/dlxctl.help '$a\      --new  new'
+manual 1 'an option of a command is missing' bin/ls.help '1i\      --new  new'
+manual 1 'an option of a command too many' bin/ls.help '/fast/d'
+manual 1 'a command is missing' docs/man/dlxctl.1 's/^\.Ss ls/.Ss la/'
+manual 1 'a command too many' docs/man/dlxctl.1 '/^\.Sh SEE/i.Ss new'
+manual 1 'a reference to no page' docs/man/dlxctl.1 's/^\.Xr dlx 7/.Xr dlx_nothing 3/'
+if command -v mandoc >/dev/null; then manual 1 'a page that mandoc warns of' docs/man/dlpackd.8 's/^\.El$//'; fi
+
 # -- format --------------------------------------------------------------------------------------------------
 if clang-format --version 2>/dev/null | grep -q 'version 14'; then
     printf '%s\n' "$spdx" '#include <dlx/b.h>' '#include <dlx/a.h>' '' 'int f(char *p)' '{' \
