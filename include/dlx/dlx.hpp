@@ -93,6 +93,14 @@ inline void check(int code)
         throw error(code);
 }
 
+/* Is something there in time? */
+inline bool there(int code)
+{
+    if (code != DLX_E_EMPTY && code != DLX_E_TIMEOUT)
+        check(code);
+    return code >= 0;
+}
+
 /* A name for C, which would end it at a NUL byte inside. */
 inline const char *c_str(const std::string &s)
 {
@@ -332,10 +340,7 @@ class publisher : public detail::handle<dlx_publisher>
     /** Waits until `n` subscribers are attached; false when they are not in time. */
     template <class R, class P> bool wait(std::uint32_t n, std::chrono::duration<R, P> timeout)
     {
-        const int r = dlx_publisher_wait(get(), n, detail::nanoseconds(timeout));
-        if (r != DLX_E_TIMEOUT)
-            detail::check(r);
-        return r == 0;
+        return detail::there(dlx_publisher_wait(get(), n, detail::nanoseconds(timeout)));
     }
     bool wait(std::uint32_t n) { return wait(n, forever); }
     dlx_publisher_stats get_stats() const
@@ -432,11 +437,9 @@ class subscription : public detail::handle<dlx_subscription>
     template <class R, class P> std::optional<message> take(std::chrono::duration<R, P> timeout)
     {
         dlx_message *m = nullptr;
-        const int r = dlx_take(get(), detail::nanoseconds(timeout), &m);
-        if (r == DLX_E_EMPTY || r == DLX_E_TIMEOUT)
-            return std::nullopt;
-        detail::check(r);
-        return message(m);
+        return detail::there(dlx_take(get(), detail::nanoseconds(timeout), &m))
+                   ? std::optional<message>(m)
+                   : std::nullopt;
     }
     std::optional<message> take() { return take(forever); }
     /** For poll(2); owned by the subscription. See dlx_subscription_fd(). */
@@ -453,6 +456,17 @@ class subscription : public detail::handle<dlx_subscription>
         return stats;
     }
 };
+
+/** The newest message of a topic, also one that is retained; nothing when there is none in time. */
+template <class R, class P>
+std::optional<message> get(const client &c, const std::string &topic,
+                           std::chrono::duration<R, P> timeout)
+{
+    dlx_message *m = nullptr;
+    return detail::there(dlx_get(c.get(), detail::c_str(topic), detail::nanoseconds(timeout), &m))
+               ? std::optional<message>(m)
+               : std::nullopt;
+}
 
 } // namespace dlx
 

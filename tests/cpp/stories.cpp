@@ -245,6 +245,27 @@ static void errors_have_words()
     EXPECT(dlx::error(DLX_E_FULL).what() == std::string(dlx_strerror(DLX_E_FULL)));
 }
 
+static void retained()
+{
+    dlx::client c;
+    EXPECT(!dlx::get(c, "cpp/weights", 0s));
+    {
+        dlx_publisher_args args{};
+        args.retain = 1;
+        dlx::publisher p(c, "cpp/weights", args);
+        for (int i = 0; i < 3; i++) {
+            dlx::tensor t = p.alloc<int>({1});
+            t.data<int>()[0] = i;
+            (void)p.publish(std::move(t));
+        }
+    }
+    const std::optional<dlx::message> m = dlx::get(c, "cpp/weights", 10s);
+    EXPECT(m && m->seq() == 3 && m->data<int>(0)[0] == 2);
+    FAILS(dlx::get(c, "not//good", 1s), DLX_E_TOPIC, "not//good");
+    EXPECT(dlx_retained_drop(c.get(), "cpp/weights") == 0);
+    EXPECT(!dlx::get(c, "cpp/weights", 1ms));
+}
+
 static void moves()
 {
     dlx::client a, b(std::move(a));
@@ -325,6 +346,7 @@ static const struct {
     {"foreign_tensors", foreign_tensors},
     {"sets_by_name", sets_by_name},
     {"errors_have_words", errors_have_words},
+    {"retained", retained},
     {"moves", moves},
     {"what_is_held_outlives_its_client", what_is_held_outlives_its_client},
 #ifdef DLX_README

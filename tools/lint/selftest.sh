@@ -212,6 +212,10 @@ manual() {
     expect "$1" "$2" pages
 }
 manual 0 'good pages'
+expect 0 'the list of errors' grep -A1 -x '.It Dv DLX_E_BAD' "$m/out/man3/dlx_one.3"
+expect 0 'the reason of an error' grep -x 'why: .fBx.fP' "$m/out/man3/dlx_one.3"
+expect 0 'functions of one heading share a page' grep -x '.so man3/dlx_one.3' "$m/out/man3/dlx_two.3"
+expect 0 'the table of errors' grep -x '.It Dv DLX_E_BAD Pq -1' "$m/out/man7/dlx.7"
 manual 1 'a function without a comment' include/dlx/dlx.h '/More/d'
 manual 1 'a function that is not declared' map 's/dlx_two/dlx_two; dlx_three/'
 manual 1 'an error that is not there' include/dlx/dlx.h 's/DLX_E_BAD/DLX_E_OTHER/'
