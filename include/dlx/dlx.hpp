@@ -24,65 +24,20 @@
  */
 
 #include <dlx/dlx.h>
+#include <dlx/tensor.hpp>
 
 #include <chrono>
 #include <initializer_list>
-#include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace dlx
 {
 
-/** A failed call: code() is an enum dlx_error, what() says what failed, on whom, and the limit. */
-class error : public std::runtime_error
-{
-  public:
-    error(int code, const std::string &what) : std::runtime_error(what), code_(code) {}
-    /** From the calling thread's last failure. */
-    explicit error(int code) : error(code, words(code)) {}
-    int code() const noexcept { return code_; }
-    /** "TOPIC" for DLX_E_TOPIC. */
-    const char *name() const noexcept { return dlx_error_name(code_); }
-
-  private:
-    static std::string words(int code)
-    {
-        const char *text = dlx_client_errmsg(nullptr);
-        return *text ? text : dlx_strerror(code);
-    }
-    int code_;
-};
-
 /** Waits without a limit. Every negative duration does. */
 inline constexpr std::chrono::nanoseconds forever{DLX_FOREVER};
-
-/** A view of values that somebody else owns. */
-template <class T> class span
-{
-  public:
-    constexpr span() noexcept = default;
-    constexpr span(T *data, std::size_t size) noexcept : data_(data), size_(size) {}
-    /** Of anything that has data() and size(): std::vector, std::array, std::span. */
-    template <class C, class = decltype(static_cast<T *>(std::declval<C &>().data()))>
-    constexpr span(C &&of) noexcept : data_(of.data()), size_(of.size())
-    {
-    }
-    constexpr T *data() const noexcept { return data_; }
-    constexpr std::size_t size() const noexcept { return size_; }
-    constexpr bool empty() const noexcept { return size_ == 0; }
-    constexpr T *begin() const noexcept { return data_; }
-    constexpr T *end() const noexcept { return data_ + size_; }
-    constexpr T &operator[](std::size_t i) const noexcept { return data_[i]; }
-
-  private:
-    T *data_ = nullptr;
-    std::size_t size_ = 0;
-};
 
 namespace detail
 {
@@ -118,145 +73,19 @@ template <class R, class P> std::int64_t nanoseconds(std::chrono::duration<R, P>
     return std::int64_t{std::chrono::ceil<std::chrono::nanoseconds>(d).count()};
 }
 
-struct release {
-    void operator()(dlx_client *x) const noexcept { dlx_client_unref(x); }
-    void operator()(dlx_publisher *x) const noexcept { dlx_publisher_unref(x); }
-    void operator()(dlx_subscription *x) const noexcept { dlx_subscription_unref(x); }
-    void operator()(dlx_message *x) const noexcept { dlx_message_unref(x); }
-    void operator()(DLManagedTensorVersioned *x) const noexcept
-    {
-        if (x->deleter)
-            x->deleter(x);
-    }
-};
-
-/* What all owners have in common. */
-template <class T> class handle
-{
-  public:
-    T *get() const noexcept { return x_.get(); }
-    explicit operator bool() const noexcept { return x_ != nullptr; }
-
-  protected:
-    handle() = default;
-    explicit handle(T *x) noexcept : x_(x) {}
-    std::unique_ptr<T, release> x_;
-};
-
-template <class T> constexpr DLDataType dtype()
-{
-    static_assert(std::is_integral_v<T> || std::is_same_v<T, float> || std::is_same_v<T, double>,
-                  "no data type for T: specialise dlx::dtype_of<T>");
-    const DLDataTypeCode code = std::is_same_v<T, bool>       ? kDLBool
-                                : std::is_floating_point_v<T> ? kDLFloat
-                                : std::is_signed_v<T>         ? kDLInt
-                                                              : kDLUInt;
-    return {static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(sizeof(T) * 8), 1};
-}
-
-/* As dlxctl writes a type that it has no name for: code:bits:lanes. */
-inline std::string text(DLDataType d)
-{
-    return std::to_string(d.code) + ":" + std::to_string(d.bits) + ":" + std::to_string(d.lanes);
-}
-
 template <class S> S args(S a)
 {
     a.size = sizeof a;
     return a;
 }
 
+template <class H> std::optional<dlx_event> event(H *h, int (*next)(H *, dlx_event *))
+{
+    auto e = args(dlx_event{});
+    return there(next(h, &e)) ? std::optional<dlx_event>(e) : std::nullopt;
+}
+
 } // namespace detail
-
-/** The data type of T. For other types specialise it:
- *  `template <> inline constexpr DLDataType dlx::dtype_of<half>{kDLFloat, 16, 1};` */
-template <class T> inline constexpr DLDataType dtype_of = detail::dtype<T>();
-
-/** A look at a tensor that somebody else owns: valid as long as that is. Costs nothing. */
-class tensor_view
-{
-  public:
-    explicit tensor_view(const DLTensor &t) noexcept : t_(&t) {}
-    const DLTensor *get() const noexcept { return t_; }
-    DLDataType dtype() const noexcept { return t_->dtype; }
-    std::int32_t ndim() const noexcept { return t_->ndim; }
-    /** Sizes and steps of the dimensions, in elements. Steps may be absent: row-major. */
-    span<const std::int64_t> shape() const noexcept { return {t_->shape, n_dims()}; }
-    span<const std::int64_t> strides() const noexcept
-    {
-        return {t_->strides, t_->strides ? n_dims() : 0};
-    }
-    /** Number of elements. */
-    std::size_t size() const noexcept
-    {
-        std::size_t n = 1;
-        for (std::int64_t x : shape())
-            n *= static_cast<std::size_t>(x);
-        return n;
-    }
-    bool is_row_major() const noexcept
-    {
-        std::int64_t step = 1;
-        for (std::size_t i = n_dims(); t_->strides && i-- > 0; step *= t_->shape[i])
-            if (t_->shape[i] != 1 && t_->strides[i] != step)
-                return size() == 0;
-        return true;
-    }
-    /** The first element. Throws DLX_E_SHAPE when the tensor is not of T, DLX_E_DEVICE when the host
-     *  cannot read it. */
-    template <class T> const T *data() const
-    {
-        constexpr DLDataType want = dtype_of<T>;
-        const DLDataType have = t_->dtype;
-        const DLDeviceType d = t_->device.device_type;
-        if (have.code != want.code || have.bits != want.bits || have.lanes != want.lanes)
-            throw error(DLX_E_SHAPE, "the tensor's data type is " + detail::text(have) + ", not " +
-                                         detail::text(want));
-        if (d != kDLCPU && d != kDLCUDAHost && d != kDLROCMHost && d != kDLCUDAManaged)
-            throw error(DLX_E_DEVICE, "the host cannot read device type " + std::to_string(d));
-        const void *p = static_cast<const unsigned char *>(t_->data) + t_->byte_offset;
-        return static_cast<const T *>(p);
-    }
-    /** All elements in row-major order. Throws as data(), and DLX_E_SHAPE for other strides. */
-    template <class T> span<const T> values() const
-    {
-        if (!is_row_major())
-            throw error(DLX_E_SHAPE, "the tensor is not row-major");
-        return {data<T>(), size()};
-    }
-
-  private:
-    std::size_t n_dims() const noexcept { return static_cast<std::size_t>(t_->ndim); }
-    const DLTensor *t_;
-};
-
-/** Owns a DLManagedTensorVersioned, from libdlx or anybody else: its deleter runs once, here. */
-class tensor : public detail::handle<DLManagedTensorVersioned>
-{
-  public:
-    tensor() noexcept = default;
-    explicit tensor(DLManagedTensorVersioned *t) noexcept : handle(t) {}
-    /** Gives ownership away. */
-    DLManagedTensorVersioned *release() noexcept { return x_.release(); }
-    tensor_view view() const noexcept { return tensor_view(x_->dl_tensor); }
-    bool is_read_only() const noexcept { return x_->flags & DLPACK_FLAG_BITMASK_READ_ONLY; }
-    bool is_copied() const noexcept { return x_->flags & DLPACK_FLAG_BITMASK_IS_COPIED; }
-    DLDataType dtype() const noexcept { return view().dtype(); }
-    span<const std::int64_t> shape() const noexcept { return view().shape(); }
-    std::size_t size() const noexcept { return view().size(); }
-    /** As tensor_view::data(). Without const in T also DLX_E_READ_ONLY for a received tensor. */
-    template <class T> T *data() const
-    {
-        if (!std::is_const_v<T> && is_read_only())
-            throw error(DLX_E_READ_ONLY, "the tensor is read-only: ask for const values");
-        return const_cast<T *>(view().template data<std::remove_const_t<T>>());
-    }
-    template <class T> span<T> values() const
-    {
-        const auto all = view().template values<std::remove_const_t<T>>();
-        return {data<T>(), all.size()};
-    }
-};
 
 /** A connection to the daemon. */
 class client : public detail::handle<dlx_client>
@@ -343,6 +172,8 @@ class publisher : public detail::handle<dlx_publisher>
         return detail::there(dlx_publisher_wait(get(), n, detail::nanoseconds(timeout)));
     }
     bool wait(std::uint32_t n) { return wait(n, forever); }
+    /** Which subscriber came or left next; nothing when none did. */
+    std::optional<dlx_event> next_event() { return detail::event(get(), dlx_publisher_next_event); }
     dlx_publisher_stats get_stats() const
     {
         auto stats = detail::args(dlx_publisher_stats{});
@@ -448,6 +279,11 @@ class subscription : public detail::handle<dlx_subscription>
         const int r = dlx_subscription_fd(get());
         detail::check(r);
         return r;
+    }
+    /** Which publisher came or left next; nothing when none did. */
+    std::optional<dlx_event> next_event()
+    {
+        return detail::event(get(), dlx_subscription_next_event);
     }
     dlx_subscription_stats get_stats() const
     {

@@ -266,6 +266,22 @@ static void retained()
     EXPECT(!dlx::get(c, "cpp/weights", 1ms));
 }
 
+static void who_came_and_left()
+{
+    stream x("cpp/events");
+    EXPECT(x.p.wait(1, 10s));
+    const std::optional<dlx_event> joined = x.p.next_event();
+    EXPECT(joined && joined->kind == DLX_EVENT_JOINED &&
+           joined->topic == std::string("cpp/events"));
+    EXPECT(!x.p.next_event());
+    const std::optional<dlx_event> seen = x.s.next_event();
+    EXPECT(seen && seen->kind == DLX_EVENT_JOINED && seen->link == joined->link);
+    EXPECT(!x.s.next_event());
+    dlx::subscription all(x.c, "cpp/ev*");
+    (void)x.p.publish(x.p.alloc<int>({}));
+    EXPECT(all.take(10s)->topic() == std::string("cpp/events"));
+}
+
 static void moves()
 {
     dlx::client a, b(std::move(a));
@@ -347,6 +363,7 @@ static const struct {
     {"sets_by_name", sets_by_name},
     {"errors_have_words", errors_have_words},
     {"retained", retained},
+    {"who_came_and_left", who_came_and_left},
     {"moves", moves},
     {"what_is_held_outlives_its_client", what_is_held_outlives_its_client},
 #ifdef DLX_README
