@@ -2,11 +2,16 @@
 #include "client/call.h"
 #include "client/call_wire.h"
 #include "client/limits.h"
+#include "common/shm.h"
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
+
+/* For what a stream can do without: it does not stand still for a daemon that does. */
+#define HURRY_NS INT64_C(20000000)
 
 struct dlx_call *dlx__call_free(struct dlx_call *call)
 {
@@ -25,7 +30,7 @@ static int lose(struct dlx_client *c, int code)
     return code;
 }
 
-static int wait_for(struct dlx_client *c, short events, uint64_t deadline)
+static int wait_for(struct dlx_client *c, short events, uint64_t deadline, int64_t timeout_ns)
 {
     struct pollfd pfd = {.fd = c->sock, .events = events};
     for (;;) {
@@ -36,11 +41,12 @@ static int wait_for(struct dlx_client *c, short events, uint64_t deadline)
             return dlx__fail_errno("poll");
         if (dlx__now_ns() >= deadline)
             return dlx__fail(DLX_E_TIMEOUT, "dlpackd at %s did not answer within %.3g s", c->path,
-                             (double)c->timeout_ns / 1e9);
+                             (double)timeout_ns / 1e9);
     }
 }
 
-static int receive(struct dlx_client *c, uint64_t deadline, const Dlx__Wire__Packet **ret)
+static int receive(struct dlx_client *c, uint64_t deadline, int64_t timeout_ns,
+                   const Dlx__Wire__Packet **ret)
 {
     for (;;) {
         dlx__packet_deinit(&c->call->packet);
@@ -53,13 +59,14 @@ static int receive(struct dlx_client *c, uint64_t deadline, const Dlx__Wire__Pac
             return lose(c, dlx__fail(r, "dlpackd at %s closed the connection", c->path));
         if (r != DLX_E_EMPTY)
             return lose(c, dlx__fail_prefix(r, "packet from dlpackd at %s", c->path));
-        r = wait_for(c, POLLIN, deadline);
+        r = wait_for(c, POLLIN, deadline, timeout_ns);
         if (r < 0)
             return r;
     }
 }
 
-static int send_request(struct dlx_client *c, const Dlx__Wire__Packet *request, uint64_t deadline)
+static int send_request(struct dlx_client *c, const Dlx__Wire__Packet *request, uint64_t deadline,
+                        int64_t timeout_ns)
 {
     for (;;) {
         int r = dlx__proto_send(c->sock, request, NULL, 0);
@@ -67,26 +74,26 @@ static int send_request(struct dlx_client *c, const Dlx__Wire__Packet *request, 
             return 0; /* it may have told why: receive() looks */
         if (r != DLX_E_FULL)
             return r;
-        r = wait_for(c, POLLOUT, deadline);
+        r = wait_for(c, POLLOUT, deadline, timeout_ns);
         if (r < 0)
             return r;
     }
 }
 
-int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
-                         Dlx__Wire__Packet__BodyCase expected, size_t n_fds,
-                         const Dlx__Wire__Packet **ret)
+int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
+                                Dlx__Wire__Packet *request, Dlx__Wire__Packet__BodyCase expected,
+                                size_t n_fds, const Dlx__Wire__Packet **ret)
 {
     const Dlx__Wire__Packet *reply;
-    uint64_t deadline = dlx__deadline(c->timeout_ns);
+    uint64_t deadline = dlx__deadline(timeout_ns);
     if (c->sock < 0)
         return dlx__fail(DLX_E_DISCONNECTED, "the connection to dlpackd at %s is lost", c->path);
     request->serial = c->serial = c->serial == UINT32_MAX ? 1 : c->serial + 1;
-    int r = send_request(c, request, deadline);
+    int r = send_request(c, request, deadline, timeout_ns);
     if (r < 0)
         return r;
     for (;;) {
-        r = receive(c, deadline, &reply);
+        r = receive(c, deadline, timeout_ns, &reply);
         if (r < 0)
             return r;
         if (reply->body_case == DLX__WIRE__PACKET__BODY_DISCONNECT)
@@ -105,6 +112,27 @@ int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
                                  dlx__proto_name(reply), c->call->packet.n_fds));
     *ret = reply;
     return 0;
+}
+
+int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
+                         Dlx__Wire__Packet__BodyCase expected, size_t n_fds,
+                         const Dlx__Wire__Packet **ret)
+{
+    return dlx__call_round_trip_within(c, c->timeout_ns, request, expected, n_fds, ret);
+}
+
+int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns)
+{
+    struct timespec until;
+    if (pthread_mutex_trylock(&c->lock) == 0)
+        return 0;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += (long)timeout_ns;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    if (pthread_mutex_timedlock(&c->lock, &until) == 0)
+        return 0;
+    return dlx__fail(DLX_E_TIMEOUT, "another thread waits for dlpackd at %s", c->path);
 }
 
 int dlx__call_simple(struct dlx_client *c, Dlx__Wire__Packet *request)
@@ -214,7 +242,8 @@ int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher)
 /* Without an answer: DLX_E_FULL, DLX_E_DISCONNECTED. */
 static int tell(struct dlx_client *c, const Dlx__Wire__Packet *request)
 {
-    pthread_mutex_lock(&c->lock);
+    if (dlx__call_lock_within(c, HURRY_NS) < 0)
+        return DLX_E_FULL;
     int r = c->sock < 0 ? DLX_E_DISCONNECTED : dlx__proto_send(c->sock, request, NULL, 0);
     pthread_mutex_unlock(&c->lock);
     return r;
@@ -255,37 +284,83 @@ int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher)
     return dlx__call_simple(c, &request);
 }
 
-int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
-                        uint32_t *ret_arena, int *ret_fd)
+/* Without the lock. */
+static int region_new(struct dlx_client *c, int64_t timeout_ns, Dlx__Wire__ArenaNew *body,
+                      uint32_t *ret_arena, int *ret_fd)
 {
-    Dlx__Wire__ArenaNew body = DLX__WIRE__ARENA_NEW__INIT;
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
     const Dlx__Wire__Packet *reply;
-    body.publisher = publisher;
-    body.arena_size = size;
     request.body_case = DLX__WIRE__PACKET__BODY_ARENA_NEW;
-    request.arena_new = &body;
-    pthread_mutex_lock(&c->lock);
-    int r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_ARENA_NEW_REPLY, 1, &reply);
-    if (r == 0 && reply->arena_new_reply->arena_size != size)
+    request.arena_new = body;
+    int r = dlx__call_round_trip_within(c, timeout_ns, &request,
+                                        DLX__WIRE__PACKET__BODY_ARENA_NEW_REPLY, 1, &reply);
+    if (r == 0 && reply->arena_new_reply->arena_size != body->arena_size)
         r = dlx__fail(DLX_E_PROTOCOL, "arena of another size than asked for");
     if (r == 0) {
         *ret_arena = reply->arena_new_reply->arena;
         *ret_fd = dlx__packet_steal_fd(&c->call->packet, 0);
     }
+    return r;
+}
+
+static int region_ready(struct dlx_client *c, int64_t timeout_ns, uint64_t publisher,
+                        uint32_t arena)
+{
+    Dlx__Wire__ArenaReady body = DLX__WIRE__ARENA_READY__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    body.publisher = publisher;
+    body.arena = arena;
+    request.body_case = DLX__WIRE__PACKET__BODY_ARENA_READY;
+    request.arena_ready = &body;
+    return dlx__call_round_trip_within(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_OK, 0,
+                                       &reply);
+}
+
+int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
+                        uint32_t *ret_arena, int *ret_fd)
+{
+    Dlx__Wire__ArenaNew body = DLX__WIRE__ARENA_NEW__INIT;
+    body.publisher = publisher;
+    body.arena_size = size;
+    pthread_mutex_lock(&c->lock);
+    int r = region_new(c, c->timeout_ns, &body, ret_arena, ret_fd);
     pthread_mutex_unlock(&c->lock);
     return r;
 }
 
 int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena)
 {
-    Dlx__Wire__ArenaReady body = DLX__WIRE__ARENA_READY__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    pthread_mutex_lock(&c->lock);
+    int r = region_ready(c, c->timeout_ns, publisher, arena);
+    pthread_mutex_unlock(&c->lock);
+    return r;
+}
+
+int dlx__call_control_new(struct dlx_client *c, uint64_t publisher, uint32_t n_slots, uint64_t base,
+                          uint32_t *ret_arena, int *ret_fd)
+{
+    Dlx__Wire__ArenaNew body = DLX__WIRE__ARENA_NEW__INIT;
     body.publisher = publisher;
-    body.arena = arena;
-    request.body_case = DLX__WIRE__PACKET__BODY_ARENA_READY;
-    request.arena_ready = &body;
-    return dlx__call_simple(c, &request);
+    body.arena_size = dlx_shm_control_size(n_slots);
+    body.n_slots = n_slots;
+    body.after_seq = base;
+    int r = dlx__call_lock_within(c, HURRY_NS);
+    if (r == 0) {
+        r = region_new(c, HURRY_NS, &body, ret_arena, ret_fd);
+        pthread_mutex_unlock(&c->lock);
+    }
+    return r;
+}
+
+int dlx__call_control_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena)
+{
+    int r = dlx__call_lock_within(c, HURRY_NS);
+    if (r == 0) {
+        r = region_ready(c, HURRY_NS, publisher, arena);
+        pthread_mutex_unlock(&c->lock);
+    }
+    return r;
 }
 
 int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena)

@@ -37,6 +37,10 @@ int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher);
 /* On success the caller owns the fd. */
 int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
                         uint32_t *ret_arena, int *ret_fd);
+/* The same for a control block that begins after the message `base`; these two do not wait for long. */
+int dlx__call_control_new(struct dlx_client *c, uint64_t publisher, uint32_t n_slots, uint64_t base,
+                          uint32_t *ret_arena, int *ret_fd);
+int dlx__call_control_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena);
 int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena);
 /* Tells, does not wait: DLX_E_FULL when the socket has no room. */
 int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena);
@@ -76,9 +80,12 @@ struct dlx_news {
     uint32_t history;
     uint32_t retain;
     uint32_t n_arenas;
+    uint32_t n_blocks;
+    uint64_t base; /* of a control block */
     uint32_t on_full;
     int32_t code;
     bool reliable;
+    bool control; /* of a dropped arena: it was a control block */
     bool from_start;
     char text[DLX_ERROR_TEXT_SIZE]; /* topic of an offer, reason of a failure */
     size_t n_fds;

@@ -49,6 +49,9 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->n_slots = p->link_open->n_slots;
         news->history = p->link_open->history;
         news->retain = p->link_open->retain;
+        news->arena = p->link_open->arena;
+        news->base = p->link_open->after_seq;
+        news->n_blocks = p->link_open->n_blocks;
         news->on_full = p->link_open->on_full;
         news->from_start = p->link_open->from_start;
         news->n_arenas = p->link_open->n_arenas;
@@ -59,11 +62,14 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->link = p->arena_added->link;
         news->arena = p->arena_added->arena;
         news->size = p->arena_added->arena_size;
+        news->n_slots = p->arena_added->n_slots;
+        news->base = p->arena_added->after_seq;
         return 0;
     case DLX__WIRE__PACKET__BODY_ARENA_DROPPED:
         news->kind = DLX_NEWS_ARENA_DROPPED;
         news->link = p->arena_dropped->link;
         news->arena = p->arena_dropped->arena;
+        news->control = p->arena_dropped->control;
         return 0;
     case DLX__WIRE__PACKET__BODY_PUBLISHER_GONE:
         news->kind = DLX_NEWS_PUBLISHER_GONE;

@@ -19,6 +19,13 @@ struct dlx_call {
 int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
                          Dlx__Wire__Packet__BodyCase expected, size_t n_fds,
                          const Dlx__Wire__Packet **ret);
+/* The same with a time of its own. */
+int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
+                                Dlx__Wire__Packet *request, Dlx__Wire__Packet__BodyCase expected,
+                                size_t n_fds, const Dlx__Wire__Packet **ret);
+
+/* c->lock, but not for long, for callers that would rather do without. Returns 0; DLX_E_TIMEOUT. */
+int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns);
 
 /* The same for requests that are answered with Ok; takes the lock itself. */
 int dlx__call_simple(struct dlx_client *c, Dlx__Wire__Packet *request);

@@ -42,6 +42,13 @@ int dlx__inlet_new(struct dlx_inlet **ret, uint64_t generation, uint64_t id, uin
     return r;
 }
 
+static void unmap_blocks(struct dlx_take_block **blocks, uint32_t *n)
+{
+    for (uint32_t i = 0; i < *n; i++)
+        dlx__region_unmap((*blocks)[i].control, (*blocks)[i].size);
+    *n = 0;
+}
+
 static void put(struct dlx_inlet *inlet, uint64_t n)
 {
     if (dlx_likely(atomic_fetch_sub_explicit(&inlet->refs, n, memory_order_acq_rel) != n))
@@ -55,7 +62,10 @@ static void put(struct dlx_inlet *inlet, uint64_t n)
     if (inlet->bell >= 0)
         shutdown(inlet->bell, SHUT_RDWR); /* a forked child may have inherited it */
     dlx__close(inlet->bell);
-    dlx__region_unmap(inlet->control, inlet->control_size);
+    unmap_blocks(&inlet->blocks, &inlet->n_blocks);
+    unmap_blocks(&inlet->left, &inlet->n_left);
+    free(inlet->blocks);
+    free(inlet->left);
     dlx__region_unmap(inlet->page, inlet->page_size);
     free(inlet);
 }
@@ -81,25 +91,15 @@ static void ring_publisher(void *userdata)
 
 static const struct dlx_take_env take_env = {.ring = ring_publisher};
 
-int dlx__inlet_open(struct dlx_inlet *inlet, int take_control_fd, int take_bell,
-                    uint64_t control_size, uint32_t n_slots, bool latest, bool reliable)
+int dlx__inlet_open(struct dlx_inlet *inlet, int take_bell, uint32_t n_blocks)
 {
-    dlx_cleanup(dlx__closep) int control_fd = take_control_fd;
-    dlx_cleanup(dlx__closep) int bell = take_bell;
-    const void *control;
-    if (inlet->state != DLX_INLET_OFFERED || n_slots == 0 || n_slots > DLX_SHM_SLOTS_MAX ||
-        control_size != dlx_shm_control_size(n_slots))
-        return dlx__fail(DLX_E_PROTOCOL, "control block of %" PRIu64 " bytes for %u slots",
-                         control_size, n_slots);
-    int r = dlx__region_attach(dlx__steal_fd(&control_fd), control_size, &control);
-    if (r < 0)
-        return r;
-    inlet->control = control;
-    inlet->control_size = control_size;
-    inlet->bell = dlx__steal_fd(&bell);
-    inlet->state = DLX_INLET_OPEN;
-    dlx__take_init(&inlet->core, control, n_slots, inlet->page, inlet->link_index, inlet->max_held,
-                   latest, reliable, &take_env, inlet);
+    if (inlet->state != DLX_INLET_OFFERED || n_blocks > DLX_SHM_ARENAS_MAX) {
+        dlx__close(take_bell);
+        return dlx__fail(DLX_E_PROTOCOL, "LinkOpen with %u more control blocks", n_blocks);
+    }
+    inlet->bell = take_bell;
+    inlet->blocks_due = n_blocks;
+    inlet->state = DLX_INLET_OPENING;
     return 0;
 }
 
@@ -107,10 +107,122 @@ void dlx__inlet_close(struct dlx_inlet *inlet)
 {
     if (inlet->state != DLX_INLET_OPEN)
         return;
-    if (inlet->stuck)
+    if (inlet->has_pending)
         dlx__take_release(&inlet->core, inlet->pending.hold);
-    inlet->stuck = false;
+    inlet->stuck = inlet->has_pending = false;
     dlx__take_close(&inlet->core);
+}
+
+/* ---- control blocks ------------------------------------------------------------------------ */
+
+static int add_block(struct dlx_take_block **blocks, uint32_t *n, uint32_t at,
+                     const struct dlx_take_block *block)
+{
+    struct dlx_take_block *more = realloc(*blocks, (*n + 1) * sizeof *more);
+    if (!more)
+        return dlx__fail(DLX_E_NO_MEMORY, "table of %u control blocks", *n + 1);
+    memmove(&more[at + 1], &more[at], (*n - at) * sizeof *more);
+    more[at] = *block;
+    *blocks = more;
+    ++*n;
+    return 0;
+}
+
+static void remove_block(struct dlx_inlet *inlet, uint32_t at)
+{
+    inlet->n_blocks--;
+    memmove(&inlet->blocks[at], &inlet->blocks[at + 1],
+            (inlet->n_blocks - at) * sizeof *inlet->blocks);
+}
+
+int dlx__inlet_block_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint64_t size,
+                         uint32_t n_slots, uint64_t base)
+{
+    struct dlx_take_block block = {.base = base, .n_slots = n_slots, .id = id, .size = size};
+    const void *map;
+    dlx_cleanup(dlx__closep) int fd = take_fd;
+    if (n_slots == 0 || n_slots > DLX_SHM_SLOTS_MAX || size != dlx_shm_control_size(n_slots) ||
+        base >= DLX_SHM_MOVED)
+        return dlx__fail(DLX_E_PROTOCOL, "control block of %" PRIu64 " bytes for %u slots", size,
+                         n_slots);
+    int r = dlx__region_attach(dlx__steal_fd(&fd), size, &map);
+    if (r < 0)
+        return r;
+    block.control = map;
+    uint32_t at = inlet->n_blocks;
+    while (at > 0 && inlet->blocks[at - 1].base > base)
+        at--;
+    if (inlet->state == DLX_INLET_OPEN && at == 0)
+        r = dlx__fail(DLX_E_BAD_PEER,
+                      "control block that begins after message %" PRIu64
+                      ", later than one that does after %" PRIu64,
+                      base, inlet->blocks[0].base);
+    else
+        r = add_block(&inlet->blocks, &inlet->n_blocks, at, &block);
+    if (r < 0)
+        dlx__region_unmap(map, size);
+    return r;
+}
+
+void dlx__inlet_block_dropped(struct dlx_inlet *inlet, uint32_t id)
+{
+    /* Where we are, or will start, is the last to go: there is another one after it. */
+    for (uint32_t i = inlet->state == DLX_INLET_OPEN; i < inlet->n_blocks; i++) {
+        if (inlet->blocks[i].id == id && inlet->n_blocks > 1) {
+            dlx__region_unmap(inlet->blocks[i].control, inlet->blocks[i].size);
+            remove_block(inlet, i);
+            return;
+        }
+    }
+}
+
+void dlx__inlet_start(struct dlx_inlet *inlet, uint32_t history, bool from_start, bool latest,
+                      bool reliable)
+{
+    uint64_t cursor;
+    uint32_t first = dlx__take_choose(inlet->blocks, inlet->n_blocks, history, from_start, &cursor);
+    for (uint32_t i = 0; i < first; i++) {
+        dlx__region_unmap(inlet->blocks[0].control, inlet->blocks[0].size);
+        remove_block(inlet, 0);
+    }
+    inlet->state = DLX_INLET_OPEN;
+    dlx__take_init(&inlet->core, inlet->blocks[0].control, inlet->blocks[0].n_slots, inlet->page,
+                   inlet->link_index, inlet->max_held, latest, reliable, &take_env, inlet);
+    dlx__take_start(&inlet->core, cursor);
+}
+
+/* A release looks at the block that we were in when it began, and is done when it is counted. */
+static void sweep_left(struct dlx_inlet *inlet)
+{
+    uint64_t refs = atomic_load_explicit(&inlet->refs, memory_order_acquire);
+    if (refs == DLX_INLET_ALIVE - inlet->n_given)
+        unmap_blocks(&inlet->left, &inlet->n_left);
+}
+
+/* The publisher has moved on: so do we. DLX_E_NOT_FOUND: the next block is not here yet. */
+static int go_on(struct dlx_inlet *inlet)
+{
+    struct dlx_take *core = &inlet->core;
+    const struct dlx_take_block *next = inlet->n_blocks > 1 ? &inlet->blocks[1] : NULL;
+    if (core->latest && (!next || dlx__take_block_is_empty(next))) {
+        if (!next && !inlet->asked) {
+            inlet->asked = true;
+            return DLX_E_NOT_FOUND;
+        }
+        if (dlx__take_stay(core))
+            return 0;
+    }
+    if (!next)
+        return DLX_E_NOT_FOUND;
+    int r = add_block(&inlet->left, &inlet->n_left, inlet->n_left, &inlet->blocks[0]);
+    if (r == 0)
+        r = dlx__take_move(core, next->control, next->n_slots, next->base);
+    if (r < 0)
+        return r;
+    inlet->asked = false;
+    remove_block(inlet, 0);
+    sweep_left(inlet);
+    return 0;
 }
 
 /* ---- arenas -------------------------------------------------------------------------------- */
@@ -170,6 +282,7 @@ void dlx__inlet_arena_dropped(struct dlx_inlet *inlet, uint32_t id)
 
 void dlx__inlet_sweep_arenas(struct dlx_inlet *inlet)
 {
+    sweep_left(inlet);
     uint64_t oldest = UINT64_MAX; /* message that is held */
     for (uint32_t i = 0; i < inlet->max_held; i++) {
         uint64_t n = dlx_load64_acquire(&inlet->page->hold[i]);
@@ -193,13 +306,18 @@ void dlx__inlet_sweep_arenas(struct dlx_inlet *inlet)
 
 int dlx__inlet_take(struct dlx_inlet *inlet, struct dlx_message **ret)
 {
-    if (!inlet->stuck) {
+    while (dlx_likely(!inlet->has_pending)) {
         int r = dlx__take_next(&inlet->core, &inlet->pending);
+        if (dlx_likely(r == 0))
+            break;
+        if (r == DLX_E_NOT_FOUND)
+            r = go_on(inlet);
+        inlet->stuck = r == DLX_E_NOT_FOUND;
         if (r < 0)
             return r;
     }
     int r = dlx__message_build(inlet, &inlet->pending, ret);
-    inlet->stuck = r == DLX_E_NOT_FOUND;
+    inlet->stuck = inlet->has_pending = r == DLX_E_NOT_FOUND;
     if (dlx_unlikely(r < 0 && !inlet->stuck))
         dlx__take_release(&inlet->core, inlet->pending.hold);
     return r;

@@ -25,6 +25,7 @@ struct dlx_inlet_arena {
 
 enum dlx_inlet_state {
     DLX_INLET_OFFERED, /* its page is mapped; waiting for LinkOpen */
+    DLX_INLET_OPENING, /* waiting for the other control blocks that were there at the join */
     DLX_INLET_OPEN,
 };
 
@@ -41,14 +42,23 @@ struct dlx_inlet {
     uint32_t pid; /* of the publisher, for messages */
     uint32_t link_index;
     uint32_t max_held;
+    uint32_t history; /* what LinkOpen said of it */
+    uint32_t retain;
+    bool from_start;
     int bell;   /* -1 before LinkOpen */
     bool gone;  /* nothing new will come: drain it, then detach */
-    bool stuck; /* `pending` is held, but its arena is not here yet */
-    struct dlx_taken pending;
+    bool told;  /* the daemon said so: no news will follow either */
+    bool stuck; /* waits for news: an arena for `pending`, or the next control block */
+    bool has_pending;
+    bool asked;               /* latest: news were read since the publisher moved */
+    struct dlx_taken pending; /* held, if there is one */
     struct dlx_shm_link *page;
     uint64_t page_size;
-    const struct dlx_shm_control *control;
-    uint64_t control_size;
+    struct dlx_take_block *blocks; /* ascending base; the first is where we are */
+    uint32_t n_blocks;
+    uint32_t blocks_due;         /* before we can start */
+    struct dlx_take_block *left; /* those that we have left and that a release may still look at */
+    uint32_t n_left;
     struct dlx_inlet_arena *arenas; /* ascending id */
     uint32_t n_arenas;
     uint32_t arenas_room;
@@ -64,9 +74,18 @@ int dlx__inlet_new(struct dlx_inlet **ret, uint64_t generation, uint64_t id, uin
                    const char *topic, int take_page_fd, uint64_t page_size, uint32_t link_index,
                    uint32_t max_held);
 
-/* LinkOpen: attach the control block. Takes the fds, also on failure. */
-int dlx__inlet_open(struct dlx_inlet *inlet, int take_control_fd, int take_bell,
-                    uint64_t control_size, uint32_t n_slots, bool latest, bool reliable);
+/* LinkOpen, with so many control blocks to follow: OPENING. Takes the bell, also on failure. */
+int dlx__inlet_open(struct dlx_inlet *inlet, int take_bell, uint32_t n_blocks);
+
+/* A control block, announced by LinkOpen or ArenaAdded; takes the fd, also on failure. */
+int dlx__inlet_block_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint64_t size,
+                         uint32_t n_slots, uint64_t base);
+/* One was dropped: nothing in it is there for us any more. */
+void dlx__inlet_block_dropped(struct dlx_inlet *inlet, uint32_t id);
+
+/* All control blocks are here: OPEN, beginning as dlx__take_choose() says. */
+void dlx__inlet_start(struct dlx_inlet *inlet, uint32_t history, bool from_start, bool latest,
+                      bool reliable);
 
 /* The subscription lets go of it: it goes with its last message. NULL is fine. */
 struct dlx_inlet *dlx__inlet_unref(struct dlx_inlet *inlet);
@@ -88,7 +107,7 @@ const struct dlx_inlet_arena *dlx__inlet_arena(const struct dlx_inlet *inlet, ui
 
 /*
  * Take the next message. Returns 0; DLX_E_EMPTY, DLX_E_TOO_MANY_HELD, DLX_E_PUBLISHER_GONE, DLX_E_BAD_PEER,
- * DLX_E_NO_MEMORY, and DLX_E_NOT_FOUND: a message is held but its arena has not arrived; call again after
+ * DLX_E_NO_MEMORY, and DLX_E_NOT_FOUND: an arena or a control block has not arrived; call again after
  * reading news.
  */
 int dlx__inlet_take(struct dlx_inlet *inlet, struct dlx_message **ret);

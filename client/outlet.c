@@ -120,16 +120,23 @@ static void env_link_gone(void *userdata, struct dlx_pub_link *link)
     outlet_free(userdata, outlet_of(link));
 }
 
-static void env_slot_freed(void *userdata, uint32_t slot)
+static void env_slot_freed(void *userdata, void *payload)
 {
     struct dlx_publisher *p = userdata;
-    struct dlx_block *block = p->slot_blocks[slot];
-    p->slot_blocks[slot] = NULL;
+    struct dlx_block *block = payload;
     while (block) {
         struct dlx_block *next = block->next;
         dlx__heap_give(p->heap, block);
         block = next;
     }
+}
+
+static void env_block_gone(void *userdata, const struct dlx_pub_block *block)
+{
+    struct dlx_publisher *p = userdata;
+    dlx__region_unmap(block->control, dlx_shm_control_size(block->n_slots));
+    if (!p->closed)
+        (void)dlx__call_arena_drop(p->client, p->id, block->id); /* at worst the daemon keeps it */
 }
 
 const struct dlx_pub_env dlx__outlet_env = {
@@ -138,6 +145,7 @@ const struct dlx_pub_env dlx__outlet_env = {
     .look_for_dead = env_look_for_dead,
     .link_gone = env_link_gone,
     .slot_freed = env_slot_freed,
+    .block_gone = env_block_gone,
 };
 
 /* ---- waiting ------------------------------------------------------------------------------- */

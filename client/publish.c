@@ -196,9 +196,17 @@ static int make_parcel(struct dlx_publisher *p, const DLTensor *t, struct dlx_bl
 
 int dlx__publish_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot)
 {
+    if (dlx_unlikely(p->core.pressure >= DLX_PUB_PRESSURE))
+        dlx__publisher_relieve(p);
     int r = dlx__pub_slot(&p->core, ret_slot);
     if (dlx_likely(r == 0))
         return 0;
+    if (p->core.pressure >= DLX_PUB_PRESSURE) {
+        dlx__publisher_relieve(p);
+        r = dlx__pub_slot(&p->core, ret_slot);
+        if (r == 0)
+            return 0;
+    }
     if (timeout_ns != 0 && p->core.gating) {
         uint64_t deadline = dlx__deadline(timeout_ns);
         p->stats.blocked++;
@@ -248,8 +256,7 @@ static void fill_slot(struct dlx_shm_slot *slot, const struct parcel *parcel, ui
 uint64_t dlx__publish_commit(struct dlx_publisher *p, uint32_t slot, struct dlx_block *blocks,
                              uint64_t bytes, uint64_t copied_bytes, bool copied)
 {
-    p->slot_blocks[slot] = blocks;
-    uint64_t seq = dlx__pub_commit(&p->core, slot);
+    uint64_t seq = dlx__pub_commit(&p->core, slot, blocks);
     dlx__publisher_look_ahead(p);
     p->stats.published_bytes += bytes;
     p->stats.copied_bytes += copied_bytes;

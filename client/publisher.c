@@ -58,38 +58,34 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
     int r = dlx__region_populate(made->control_fd, made->control_size, &control);
     if (r < 0)
         return r;
-    p->control = control;
-    p->control_size = made->control_size;
     if (made->control_size != dlx_shm_control_size(args->n_slots) ||
         made->membership_line >= made->membership_size / DLX_CACHELINE)
-        return dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
-    r = dlx__membership_attach(dlx__steal_fd(&membership_fd), made->membership_size,
-                               &p->membership);
-    if (r < 0)
+        r = dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
+    if (r == 0)
+        r = dlx__membership_attach(dlx__steal_fd(&membership_fd), made->membership_size,
+                                   &p->membership);
+    if (r == 0) {
+        p->membership_size = made->membership_size;
+        const struct dlx_shm_membership *line =
+            (const struct dlx_shm_membership *)p->membership + made->membership_line;
+        r = dlx__pub_init(&p->core, control, args->n_slots, args->history,
+                          args->on_full == DLX_ON_FULL_BLOCK, line, &dlx__outlet_env, p);
+    }
+    if (r < 0) {
+        dlx__region_unmap(control, made->control_size);
         return r;
-    p->membership_size = made->membership_size;
-    const struct dlx_shm_membership *line =
-        (const struct dlx_shm_membership *)p->membership + made->membership_line;
-    r = dlx__pub_init(&p->core, p->control, args->n_slots, args->history,
-                      args->on_full == DLX_ON_FULL_BLOCK, line, &dlx__outlet_env, p);
-    if (r < 0)
-        return r;
-    p->slot_blocks = calloc(args->n_slots, sizeof(struct dlx_block *));
-    if (!p->slot_blocks)
-        return dlx__fail(DLX_E_NO_MEMORY, "state of %u slots", args->n_slots);
+    }
+    p->control = control; /* goes with the core */
     return dlx__heap_new(&p->heap, p->generation);
 }
 
 static void publisher_free(struct dlx_publisher *p)
 {
-    for (uint32_t i = 0; p->slot_blocks && i < p->core.n_slots; i++)
-        dlx__outlet_env.slot_freed(p, i);
+    p->closed = true;
     dlx__pub_deinit(&p->core);
-    free(p->slot_blocks);
     dlx__events_deinit(&p->events);
     dlx__heap_close(p->heap);
     dlx__region_unmap(p->membership, p->membership_size);
-    dlx__region_unmap(p->control, p->control_size);
     dlx__close(p->link_sock);
     dlx_client_unref(p->client);
     free(p);
@@ -118,6 +114,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     p->link_sock = -1;
     memcpy(p->topic, topic, strlen(topic) + 1);
     p->stats.size = sizeof p->stats;
+    p->grows = user_args == NULL || user_args->n_slots == 0;
     p->retain = args.retain;
     p->has_succeeded = args.retain == 0;
     r = dlx__call_publisher_new(c, topic, &args, &made);

@@ -27,15 +27,17 @@ struct dlx_publisher {
     char topic[DLX_TOPIC_MAX + 1];
     struct dlx_pub core;
     struct dlx_heap *heap;
-    struct dlx_block **slot_blocks; /* [n_slots]: list of what the slot's message lies in */
-    struct dlx_shm_control *control;
-    uint64_t control_size;
+    struct dlx_shm_control *control; /* the newest */
     const void *membership;
     uint64_t membership_size;
     int link_sock;            /* -1 once the daemon is gone */
     uint64_t next_idle_check; /* message number */
     uint64_t
         room_size; /* not 0: the last block, of this size, needed an old message to go; the next one will, too */
+    bool closed;             /* the daemon knows that it has left, or soon will */
+    bool grows;              /* its slots were not given by the caller */
+    uint64_t next_relief_ns; /* not before: the last try failed */
+    uint64_t relief_asked_ns;
     uint32_t retain;    /* messages */
     bool has_succeeded; /* the daemon knows that there are so many */
     struct dlx_events events;
@@ -62,6 +64,13 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code);
  * arena. Errors as of dlx_alloc().
  */
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret);
+
+/* client/move.c */
+/* Most slots are held, or many messages are published: go on with more slots, if that is allowed and can be done. */
+void dlx__publisher_relieve(struct dlx_publisher *p);
+/* Go on in a new control block with so many slots, more than the history. Returns 0; the errors of a call to the daemon, which
+ * is not waited for long; DLX_E_NO_MEMORY. On failure nothing has changed. */
+int dlx__publisher_move(struct dlx_publisher *p, uint32_t n_slots);
 
 /* It has as many messages as it retains: what predecessors left may go. */
 void dlx__publisher_succeed(struct dlx_publisher *p);

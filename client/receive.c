@@ -52,7 +52,9 @@ static int take_from(struct dlx_subscription *s, uint32_t i, struct dlx_message 
     if (r != DLX_E_NOT_FOUND)
         return r;
     if (s->sock >= 0 && !inlet->gone)
-        return DLX_E_EMPTY; /* on its way: the message is held until then */
+        return DLX_E_EMPTY;  /* on its way: the message is held until then */
+    if (!inlet->has_pending) /* the publisher has moved, and died */
+        return inlet->told || s->sock < 0 ? DLX_E_PUBLISHER_GONE : DLX_E_EMPTY;
     return dlx__fail(DLX_E_BAD_PEER,
                      "its memory was never announced"); /* and will not be any more */
 }
@@ -75,7 +77,7 @@ static int try_take(struct dlx_subscription *s, struct dlx_message **ret)
                 k = UINT32_MAX; /* the table changed: begin again */
                 break;
             }
-            if (!inlet->gone)
+            if (!inlet->gone || (inlet->stuck && !inlet->told && s->sock >= 0))
                 break;
             dlx__subscription_detach(s, i);
             k = UINT32_MAX;

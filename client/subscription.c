@@ -49,13 +49,14 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
     s->inlets[i] = s->inlets[--s->n_inlets];
     s->next = 0;
     settle(s, inlet);
+    if (inlet->bell >= 0)
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
     if (inlet->state == DLX_INLET_OPEN) {
         s->n_open--;
         s->stats.taken += inlet->core.taken;
         s->stats.taken_bytes += inlet->taken_bytes;
         s->stats.skipped += inlet->core.skipped;
         s->stats.lost += inlet->core.lost;
-        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
         dlx__events_push(&s->events,
                          dlx__take_is_closed(&inlet->core) ? DLX_EVENT_LEFT : DLX_EVENT_LOST,
                          inlet->id, inlet->publisher, inlet->pid, inlet->topic);
@@ -111,53 +112,75 @@ static void on_offer(struct dlx_subscription *s, struct dlx_news *news)
     }
 }
 
+/* The control blocks that were there are here. */
+static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
+{
+    uint32_t history = DLX_MIN(DLX_MAX(s->args.history, inlet->retain), inlet->history);
+    dlx__inlet_start(inlet, s->args.history == DLX_HISTORY_NONE ? 0 : history, inlet->from_start,
+                     s->args.mode == DLX_MODE_LATEST, s->args.reliable);
+    s->n_open++;
+    s->was_attached = true;
+    dlx__events_push(&s->events, DLX_EVENT_JOINED, inlet->id, inlet->publisher, inlet->pid,
+                     inlet->topic);
+}
+
 static void on_open(struct dlx_subscription *s, struct dlx_news *news)
 {
     uint32_t i;
     struct dlx_inlet *inlet = find_inlet(s, news->link, &i);
     if (!inlet)
         return; /* we closed it meanwhile */
-    int r = dlx__inlet_open(inlet, dlx__steal_fd(&news->fds[0]), dlx__steal_fd(&news->fds[1]),
-                            news->size, news->n_slots, s->args.mode == DLX_MODE_LATEST,
-                            s->args.reliable);
-    if (r == 0) {
-        s->n_open++;
-        inlet->pid = news->pid;
+    int r = dlx__inlet_open(inlet, dlx__steal_fd(&news->fds[1]), news->n_blocks);
+    if (r == 0)
+        r = dlx__inlet_block_add(inlet, news->arena, dlx__steal_fd(&news->fds[0]), news->size,
+                                 news->n_slots, news->base);
+    if (r == 0)
         r = epoll_add(s, inlet->bell, inlet);
-    }
     if (r < 0) {
         fail_link(s, r);
         dlx__subscription_detach(s, i);
         return;
     }
-    s->was_attached = true;
-    dlx__events_push(&s->events, DLX_EVENT_JOINED, inlet->id, inlet->publisher, inlet->pid,
-                     inlet->topic);
-    uint32_t history = DLX_MIN(DLX_MAX(s->args.history, news->retain), news->history);
-    dlx__take_start(&inlet->core, s->args.history == DLX_HISTORY_NONE ? 0 : history,
-                    news->from_start);
+    inlet->pid = news->pid;
+    inlet->history = news->history;
+    inlet->retain = news->retain;
+    inlet->from_start = news->from_start;
     inlet->arenas_due = news->n_arenas;
+    if (inlet->blocks_due == 0)
+        start(s, inlet);
     if (inlet->arenas_due == 0)
         settle(s, inlet);
+}
+
+static int add_region(struct dlx_inlet *inlet, struct dlx_news *news)
+{
+    int fd = dlx__steal_fd(&news->fds[0]);
+    if (news->n_slots > 0)
+        return dlx__inlet_block_add(inlet, news->arena, fd, news->size, news->n_slots, news->base);
+    return dlx__inlet_arena_add(inlet, news->arena, fd, news->size);
 }
 
 static void on_arena(struct dlx_subscription *s, struct dlx_news *news)
 {
     uint32_t i;
     struct dlx_inlet *inlet = find_inlet(s, news->link, &i);
-    if (!inlet || inlet->state != DLX_INLET_OPEN)
+    bool added = news->kind == DLX_NEWS_ARENA_ADDED;
+    if (!inlet || inlet->state == DLX_INLET_OFFERED)
         return; /* we closed it meanwhile */
-    if (news->kind == DLX_NEWS_ARENA_DROPPED) {
-        dlx__inlet_arena_dropped(inlet, news->arena);
-    } else {
-        int r = dlx__inlet_arena_add(inlet, news->arena, dlx__steal_fd(&news->fds[0]), news->size);
-        if (r < 0) { /* its messages cannot be read: better no link than one that hangs */
-            fail_link(s, r);
-            dlx__subscription_detach(s, i);
-            return;
-        }
+    int r = added ? add_region(inlet, news) : 0;
+    if (r < 0) { /* its messages cannot be read: better no link than one that hangs */
+        fail_link(s, r);
+        dlx__subscription_detach(s, i);
+        return;
     }
-    /* A drop stands in for an arena that was never added. */
+    if (!added && news->control)
+        dlx__inlet_block_dropped(inlet, news->arena);
+    else if (!added)
+        dlx__inlet_arena_dropped(inlet, news->arena);
+    /* A drop stands in for one that was never added. */
+    bool is_block = added ? news->n_slots > 0 : news->control;
+    if (is_block && inlet->blocks_due > 0 && --inlet->blocks_due == 0)
+        start(s, inlet);
     if (inlet->arenas_due > 0 && --inlet->arenas_due == 0)
         settle(s, inlet);
 }
@@ -189,7 +212,7 @@ static void on_news(struct dlx_subscription *s, struct dlx_news *news)
     case DLX_NEWS_PUBLISHER_GONE:
         inlet = find_inlet(s, news->link, &i);
         if (inlet && inlet->state == DLX_INLET_OPEN)
-            inlet->gone = true;
+            inlet->gone = inlet->told = true;
         else if (inlet)
             dlx__subscription_detach(s, i);
         return;
@@ -203,7 +226,7 @@ static void lose_daemon(struct dlx_subscription *s)
     (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->sock, NULL);
     s->sock = dlx__close(s->sock);
     for (uint32_t i = s->n_inlets; i-- > 0;)
-        if (s->inlets[i]->state == DLX_INLET_OFFERED)
+        if (s->inlets[i]->state != DLX_INLET_OPEN)
             dlx__subscription_detach(s, i); /* nobody will open it */
 }
 

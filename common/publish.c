@@ -6,46 +6,98 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- life ---------------------------------------------------------------------------------- */
+
+void dlx__pub_block_free(struct dlx_pub_block *block)
+{
+    if (!block)
+        return;
+    free(block->slot_of);
+    free(block->payloads);
+    free(block->free);
+    free(block->retired);
+    free(block);
+}
+
+static int block_new(struct dlx_shm_control *control, uint32_t n_slots, uint32_t n_slots_all,
+                     struct dlx_pub_block **ret)
+{
+    uint32_t ring_size = dlx_shm_ring_size(n_slots);
+    struct dlx_pub_block *block = calloc(1, sizeof *block);
+    if (block)
+        *block = (struct dlx_pub_block){
+            .control = control,
+            .ring = dlx_shm_ring(control),
+            .slots = dlx_shm_slots(control, n_slots),
+            .n_slots = n_slots,
+            .ring_mask = ring_size - 1,
+            .last = UINT64_MAX,
+            .slot_of = malloc(ring_size * sizeof *block->slot_of),
+            .payloads = calloc(n_slots, sizeof(void *)),
+            .free = malloc(n_slots * sizeof *block->free),
+            .retired = malloc(n_slots_all * sizeof *block->retired),
+        };
+    if (!block || !block->slot_of || !block->payloads || !block->free || !block->retired) {
+        dlx__pub_block_free(block);
+        return dlx__fail(DLX_E_NO_MEMORY, "state of %u slots", n_slots);
+    }
+    for (uint32_t i = 0; i < n_slots; i++)
+        block->free[i] = i;
+    *ret = block;
+    return 0;
+}
+
+/* The core works in this block. */
+static void enter(struct dlx_pub *pub, struct dlx_pub_block *block)
+{
+    pub->block = block;
+    pub->slots = block->slots;
+    pub->n_slots = pub->n_free = block->n_slots;
+    pub->free = block->free;
+    pub->free_first = 0;
+    pub->retired = block->retired;
+}
+
 int dlx__pub_init(struct dlx_pub *pub, struct dlx_shm_control *control, uint32_t n_slots,
                   uint32_t history, bool gating, const struct dlx_shm_membership *membership,
                   const struct dlx_pub_env *env, void *userdata)
 {
     assert(history > 0 && n_slots > history && n_slots <= DLX_SHM_SLOTS_MAX);
-    uint32_t ring_size = dlx_shm_ring_size(n_slots);
+    struct dlx_pub_block *block = NULL;
     *pub = (struct dlx_pub){
-        .control = control,
-        .ring = dlx_shm_ring(control),
-        .slots = dlx_shm_slots(control, n_slots),
         .membership = membership,
         .env = env,
         .userdata = userdata,
-        .n_slots = n_slots,
-        .ring_mask = ring_size - 1,
         .history = history,
         .gating = gating,
         .oldest = 1,
-        .n_free = n_slots,
-        .free = malloc(n_slots * sizeof *pub->free),
-        .slot_of = malloc(ring_size * sizeof *pub->slot_of),
-        .retired = malloc(n_slots * sizeof *pub->retired),
     };
-    if (!pub->free || !pub->slot_of || !pub->retired) {
-        dlx__pub_deinit(pub);
-        return dlx__fail(DLX_E_NO_MEMORY, "state of %u slots", n_slots);
-    }
-    for (uint32_t i = 0; i < n_slots; i++)
-        pub->free[i] = i;
+    int r = block_new(control, n_slots, n_slots, &block);
+    if (r < 0)
+        return r;
+    pub->oldest_block = block;
+    enter(pub, block);
     return 0;
+}
+
+static void block_gone(struct dlx_pub *pub, struct dlx_pub_block *block)
+{
+    pub->env->block_gone(pub->userdata, block);
+    dlx__pub_block_free(block);
 }
 
 void dlx__pub_deinit(struct dlx_pub *pub)
 {
     for (uint32_t i = 0; i < pub->n_links; i++)
         pub->env->link_gone(pub->userdata, pub->links[i]);
-    free(pub->free);
-    free(pub->slot_of);
-    free(pub->retired);
     free(pub->links);
+    for (struct dlx_pub_block *block = pub->oldest_block, *next; block; block = next) {
+        next = block->next;
+        for (uint32_t i = 0; i < block->n_slots; i++)
+            if (block->payloads[i])
+                pub->env->slot_freed(pub->userdata, block->payloads[i]);
+        block_gone(pub, block);
+    }
     *pub = (struct dlx_pub){0};
 }
 
@@ -92,7 +144,7 @@ static void ring_sleepers(struct dlx_pub *pub)
 {
     for (uint32_t i = 0; i < pub->n_links; i++) {
         struct dlx_pub_link *link = pub->links[i];
-        /* Partner: a subscriber raises its ticket, then loads head (and moved, and state). */
+        /* Partner: a subscriber raises its ticket, then loads head (and state). */
         uint64_t ticket = dlx_load64_sc(link->ticket);
         if (dlx_unlikely(ticket != link->rung)) {
             link->rung = ticket;
@@ -161,11 +213,42 @@ void dlx__pub_read_membership(struct dlx_pub *pub)
 
 /* ---- reclaim ------------------------------------------------------------------------------- */
 
+/* An old block whose slots are all free holds nothing for anybody. */
+static void forget_block(struct dlx_pub *pub, struct dlx_pub_block *block)
+{
+    struct dlx_pub_block **at = &pub->oldest_block;
+    while (*at != block)
+        at = &(*at)->next;
+    *at = block->next;
+    block_gone(pub, block);
+}
+
 static void push_free(struct dlx_pub *pub, uint32_t slot)
 {
     uint32_t at = pub->free_first + pub->n_free;
     pub->free[at >= pub->n_slots ? at - pub->n_slots : at] = slot;
     pub->n_free++;
+}
+
+static void free_slot(struct dlx_pub *pub, struct dlx_pub_block *block, uint32_t slot)
+{
+    void *payload = block->payloads[slot];
+    block->payloads[slot] = NULL;
+    if (payload)
+        pub->env->slot_freed(pub->userdata, payload);
+    if (dlx_likely(block == pub->block))
+        push_free(pub, slot);
+    else if (--block->n_used == 0)
+        forget_block(pub, block);
+}
+
+/* The block of LIVE message n. */
+static struct dlx_pub_block *block_of(const struct dlx_pub *pub, uint64_t n)
+{
+    struct dlx_pub_block *block = pub->oldest_block;
+    while (n > block->last)
+        block = block->next;
+    return block;
 }
 
 /* The newest message that every reliable link has passed. */
@@ -198,15 +281,19 @@ static uint64_t retirable_to(const struct dlx_pub *pub, uint64_t passed)
 static void retire(struct dlx_pub *pub, uint64_t to, uint32_t max_retire)
 {
     /* Readers had these lines last: ask for all of them at once, as each store below waits for its own. */
-    for (uint64_t n = pub->oldest; n <= to && n - pub->oldest < max_retire; n++)
-        dlx__prefetch_write(&pub->slots[pub->slot_of[n & pub->ring_mask]]);
+    for (uint64_t n = pub->oldest; n <= to && n - pub->oldest < max_retire; n++) {
+        const struct dlx_pub_block *block = block_of(pub, n);
+        dlx__prefetch_write(&block->slots[block->slot_of[n & block->ring_mask]]);
+    }
     while (pub->oldest <= to && max_retire-- > 0) {
         uint64_t n = pub->oldest++;
-        uint32_t slot = pub->slot_of[n & pub->ring_mask];
+        struct dlx_pub_block *block = block_of(pub, n);
+        uint32_t slot = block->slot_of[n & block->ring_mask];
         /* Partner: a taker stores its hold word, then loads gen. Either it sees 0 here and lets go,
          * or free_unheld() below sees its hold word. */
-        dlx_store64_sc(&pub->slots[slot].gen, 0);
-        pub->retired[pub->n_retired++] = (struct dlx_pub_retired){.n = n, .slot = slot};
+        dlx_store64_sc(&block->slots[slot].gen, 0);
+        pub->retired[pub->n_retired++] =
+            (struct dlx_pub_retired){.n = n, .block = block, .slot = slot};
     }
 }
 
@@ -237,11 +324,12 @@ static uint32_t free_unheld(struct dlx_pub *pub)
             pub->retired[kept++] = retired;
             continue;
         }
-        push_free(pub, retired.slot);
+        free_slot(pub, retired.block, retired.slot);
         freed++;
-        pub->env->slot_freed(pub->userdata, retired.slot);
     }
     pub->n_retired = kept;
+    if (dlx_unlikely(kept > pub->n_slots / 2))
+        pub->pressure += DLX_PUB_PRESSURE;
     return freed;
 }
 
@@ -263,8 +351,9 @@ uint32_t dlx__pub_reclaim(struct dlx_pub *pub, uint32_t max_retire)
 
 /* A part at a time, the oldest first: what is retired is lost to whoever is a little behind, and one pass
  * over the hold words is dear for a single slot. */
-static uint32_t reclaim_batch(const struct dlx_pub *pub)
+static uint32_t reclaim_batch(struct dlx_pub *pub)
 {
+    pub->pressure++;
     return DLX_MAX(pub->n_slots / 4, 1U);
 }
 
@@ -272,8 +361,11 @@ int dlx__pub_slot(struct dlx_pub *pub, uint32_t *ret_slot)
 {
     if (dlx_unlikely(pub->n_free == 0)) {
         bool looked = false;
-        while (dlx__pub_reclaim(pub, reclaim_batch(pub)) == 0) {
-            if (dlx__pub_retirable(pub) > 0)
+        for (;;) {
+            uint32_t freed = dlx__pub_reclaim(pub, reclaim_batch(pub));
+            if (pub->n_free > 0)
+                break;
+            if (freed > 0 || dlx__pub_retirable(pub) > 0) /* of an old block */
                 continue;
             if (looked)
                 return DLX_E_FULL;
@@ -289,7 +381,40 @@ void dlx__pub_set_blocked(struct dlx_pub *pub, bool blocked)
 {
     /* Partner: who clears a hold word or moves a cursor loads `blocked` after. Either it sees this
      * store and rings, or the reclaim that follows sees its room. */
-    dlx_store32_sc(&pub->control->blocked, blocked);
+    dlx_store32_sc(&pub->block->control->blocked, blocked);
+}
+
+/* ---- moving -------------------------------------------------------------------------------- */
+
+int dlx__pub_block_new(const struct dlx_pub *pub, struct dlx_shm_control *control, uint32_t n_slots,
+                       struct dlx_pub_block **ret)
+{
+    uint32_t n_slots_all = n_slots;
+    for (const struct dlx_pub_block *block = pub->oldest_block; block; block = block->next)
+        n_slots_all += block->n_slots;
+    /* Nobody sees it yet. Whoever starts in it has passed what was before. */
+    dlx_store64_relaxed(&control->head, pub->head);
+    return block_new(control, n_slots, n_slots_all, ret);
+}
+
+void dlx__pub_move(struct dlx_pub *pub, struct dlx_pub_block *block)
+{
+    struct dlx_pub_block *old = pub->block;
+    assert(old->n_slots >= pub->n_free);
+    memcpy(block->retired, pub->retired, pub->n_retired * sizeof *block->retired);
+    old->last = pub->head;
+    old->n_used = old->n_slots - pub->n_free;
+    old->next = block;
+    /* set_blocked() comes here no more, but a newcomer that wants the history may start here, and dlx_publisher_wait()
+     * waits for it: from now on everybody here rings. */
+    dlx_store32_sc(&old->control->blocked, 1);
+    enter(pub, block);
+    /* Partner: whoever holds the newest message by its brief loads head after its hold word was stored, and sees that
+     * head does not vouch for it any more. Who sleeps is rung with the next message: it raised its ticket and saw
+     * the head from before. */
+    dlx_store64_sc(&old->control->head, pub->head | DLX_SHM_MOVED);
+    if (old->n_used == 0)
+        forget_block(pub, old);
 }
 
 /* ---- publish ------------------------------------------------------------------------------- */
@@ -299,24 +424,26 @@ static void store_brief(struct dlx_pub *pub, uint32_t slot, uint64_t n)
     struct dlx_brief brief = dlx__brief_pack(&pub->slots[slot], slot, n);
     /* Release: whoever sees one of these also sees word 0, so it knows that they are being written. */
     for (uint32_t i = 0; i < DLX_SHM_BRIEF_WORDS; i++)
-        dlx_store64_release(&pub->control->brief[i], brief.words[i]);
+        dlx_store64_release(&pub->block->control->brief[i], brief.words[i]);
 }
 
-uint64_t dlx__pub_commit(struct dlx_pub *pub, uint32_t slot)
+uint64_t dlx__pub_commit(struct dlx_pub *pub, uint32_t slot, void *payload)
 {
+    struct dlx_pub_block *block = pub->block;
     assert(pub->n_free > 0 && pub->free[pub->free_first] == slot);
     pub->free_first = pub->free_first + 1 == pub->n_slots ? 0 : pub->free_first + 1;
     pub->n_free--;
 
     uint64_t n = ++pub->head;
-    uint32_t at = (uint32_t)n & pub->ring_mask;
-    pub->slot_of[at] = slot;
+    uint32_t at = (uint32_t)n & block->ring_mask;
+    block->slot_of[at] = slot;
+    block->payloads[slot] = payload;
     /* Release: the records are there for whoever reads n in gen. The slot was free, so no taker's
      * hold depends on this store's place in the total order. */
     dlx_store64_release(&pub->slots[slot].gen, n);
-    dlx_store32_relaxed(&pub->ring[at], slot);
+    dlx_store32_relaxed(&block->ring[at], slot);
     store_brief(pub, slot, n);
-    dlx_store64_sc(&pub->control->head, n); /* publishes gen, the ring entry and the brief */
+    dlx_store64_sc(&block->control->head, n); /* publishes gen, the ring entry and the brief */
 
     dlx__pub_read_membership(pub);
     ring_sleepers(pub);
@@ -335,7 +462,7 @@ uint64_t dlx__pub_commit(struct dlx_pub *pub, uint32_t slot)
 
 void dlx__pub_close(struct dlx_pub *pub)
 {
-    dlx_store32_sc(&pub->control->state, DLX_SHM_STATE_CLOSED);
+    dlx_store32_sc(&pub->block->control->state, DLX_SHM_STATE_CLOSED);
     dlx__pub_read_membership(pub); /* who joined since the last message may be asleep by now */
     ring_sleepers(pub);
 }

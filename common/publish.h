@@ -11,6 +11,10 @@
  * A slot goes FREE -> filled by the caller -> LIVE (commit) -> RETIRED (gen = 0) -> FREE, when nobody
  * alive holds its number. Messages are retired in order, so LIVE are always the newest ones.
  *
+ * A publisher that needs more slots, or whose daemon was replaced, goes on in another control block: it
+ * makes one with dlx__pub_block_new(), has it announced, and calls dlx__pub_move(). The old block stays until
+ * the last of its slots is FREE. Hold words and cursors are about message numbers, so they span blocks.
+ *
  * One thread at a time.
  */
 
@@ -26,6 +30,8 @@ struct dlx_pub_link {
     bool dead; /* set by the environment: its process is gone, its holds count no more */
 };
 
+struct dlx_pub_block;
+
 struct dlx_pub_env {
     /* The membership line changed: fetch the new links and hand each to dlx__pub_link_add(). */
     void (*pick_up)(void *userdata);
@@ -35,26 +41,48 @@ struct dlx_pub_env {
     void (*look_for_dead)(void *userdata);
     /* The link has left the core: closed and holding nothing, or dead. Free it. */
     void (*link_gone)(void *userdata, struct dlx_pub_link *link);
-    /* Nobody can see this slot's message any more: its payload may be used again. */
-    void (*slot_freed)(void *userdata, uint32_t slot);
+    /* Nobody can see this message any more: its payload, as given to dlx__pub_commit(), may be used again. */
+    void (*slot_freed)(void *userdata, void *payload);
+    /* The core has no use for this control block any more. */
+    void (*block_gone)(void *userdata, const struct dlx_pub_block *block);
+};
+
+/* A control block and what its publisher remembers of it. */
+struct dlx_pub_block {
+    struct dlx_pub_block *next; /* a newer one */
+    struct dlx_shm_control *control;
+    dlx_atomic_u32 *ring;
+    struct dlx_shm_slot *slots;
+    uint32_t n_slots;
+    uint32_t ring_mask;
+    uint32_t id;                     /* the environment's */
+    uint64_t last;                   /* the last message in it; UINT64_MAX for the newest block */
+    uint32_t n_used;                 /* LIVE or RETIRED slots, once it is an old block */
+    uint32_t *slot_of;               /* [ring_mask + 1]: slot of LIVE message n at n & ring_mask */
+    void **payloads;                 /* [n_slots] */
+    uint32_t *free;                  /* [n_slots]; becomes that of the core */
+    struct dlx_pub_retired *retired; /* likewise, with room for the slots of all blocks */
 };
 
 struct dlx_pub_retired {
     uint64_t n;
+    struct dlx_pub_block *block;
     uint32_t slot;
     bool held;
 };
 
+/* `pressure` from which on it is worth asking whether more slots would help. */
+#define DLX_PUB_PRESSURE 64U
+
 struct dlx_pub {
-    struct dlx_shm_control *control;
-    dlx_atomic_u32 *ring;
-    struct dlx_shm_slot *slots;
+    struct dlx_pub_block *block; /* the newest: where messages go */
+    struct dlx_pub_block *oldest_block;
+    struct dlx_shm_slot *slots; /* of the newest */
+    uint32_t n_slots;           /* likewise */
     const struct dlx_shm_membership *membership;
     const struct dlx_pub_env *env;
     void *userdata;
 
-    uint32_t n_slots;
-    uint32_t ring_mask;
     uint32_t history;
     bool gating; /* waits for reliable links instead of dropping */
 
@@ -66,10 +94,11 @@ struct dlx_pub {
 
     uint32_t n_free;
     uint32_t n_retired;
+    uint32_t
+        pressure; /* grows with each batch that is reclaimed, and faster while most slots are held */
     uint32_t *free; /* [n_slots], used as a queue, so that slots rotate */
     uint32_t free_first;
-    uint32_t *slot_of;               /* [ring_mask + 1]: slot of LIVE message n at n & ring_mask */
-    struct dlx_pub_retired *retired; /* [n_slots], ascending n */
+    struct dlx_pub_retired *retired; /* ascending n */
 
     struct dlx_pub_link **links;
     uint32_t n_links;
@@ -84,8 +113,19 @@ int dlx__pub_init(struct dlx_pub *pub, struct dlx_shm_control *control, uint32_t
                   uint32_t history, bool gating, const struct dlx_shm_membership *membership,
                   const struct dlx_pub_env *env, void *userdata);
 
-/* Forget. Links that are still there are handed to link_gone(). Zeroed memory is fine. */
+/* Forget. Links, payloads and blocks that are still there are handed to the environment. Zeroed memory is fine. */
 void dlx__pub_deinit(struct dlx_pub *pub);
+
+/*
+ * Prepare a zeroed control block to go on in: no message may be published until it was announced to every link and
+ * dlx__pub_move() called, which cannot fail, or dlx__pub_block_free(). Returns 0 or DLX_E_NO_MEMORY.
+ */
+int dlx__pub_block_new(const struct dlx_pub *pub, struct dlx_shm_control *control, uint32_t n_slots,
+                       struct dlx_pub_block **ret);
+/* NULL is fine. The control block stays the caller's. */
+void dlx__pub_block_free(struct dlx_pub_block *block);
+/* Go on in this block. */
+void dlx__pub_move(struct dlx_pub *pub, struct dlx_pub_block *block);
 
 /* Called from pick_up(). Returns 0 or DLX_E_NO_MEMORY: the link was not added, and counts as one that
  * holds everything. */
@@ -97,8 +137,9 @@ int dlx__pub_link_add(struct dlx_pub *pub, struct dlx_pub_link *link);
  */
 int dlx__pub_slot(struct dlx_pub *pub, uint32_t *ret_slot);
 
-/* The filled slot becomes the next message; wakes who sleeps. Returns its number. */
-uint64_t dlx__pub_commit(struct dlx_pub *pub, uint32_t slot);
+/* The filled slot becomes the next message; wakes who sleeps. Returns its number. The payload (not NULL, if it is to
+ * come back) is the environment's. */
+uint64_t dlx__pub_commit(struct dlx_pub *pub, uint32_t slot, void *payload);
 
 /*
  * Free what nobody needs: retire at most `max_retire` of the oldest messages beyond the history (and, if

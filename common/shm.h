@@ -16,7 +16,7 @@
  *
  *        0  +--------------------------------------+
  *           | head, brief of the newest message    |  each message
- *       64  | moved, state                         |  rarely
+ *       64  | state                                |  rarely
  *      128  | blocked                              |  when a publisher waits
  *      192  | counters                             |  each message; the daemon reads it on request
  *      256  +--------------------------------------+
@@ -68,24 +68,25 @@
 
 /* ---- control block ------------------------------------------------------------------------- */
 
+/* In `head`. Numbers of messages are below it. */
+#define DLX_SHM_MOVED (UINT64_C(1) << 63)
+
 enum dlx_shm_state {
     DLX_SHM_STATE_OPEN = 0,
     DLX_SHM_STATE_CLOSED = 1, /* the publisher left on purpose: nothing more will come */
 };
 
 struct dlx_shm_control {
-    /* Number of the newest message; 0: none yet. Stored seq_cst after the slot and ring entry. */
+    /* Number of the newest message; 0: none yet. Stored seq_cst after the slot and ring entry. With DLX_SHM_MOVED
+     * the publisher has gone on to another block: this number is the last one here. */
     _Alignas(64) dlx_atomic_u64 head;
     /* The newest message in short: common/brief.h. The slot in it is a hint that saves a reader the
      * ring's cache line: it may be ahead of `head`; only a slot whose gen is n holds n. */
     dlx_atomic_u64 brief[DLX_SHM_BRIEF_WORDS];
 
-    /* Number of the last message in this block once the publisher has moved to another; 0: it has
-     * not. */
-    _Alignas(64) dlx_atomic_u64 moved;
-    dlx_atomic_u32 state; /* enum dlx_shm_state */
+    _Alignas(64) dlx_atomic_u32 state; /* enum dlx_shm_state */
 
-    /* Not 0: the publisher waits for room, so whoever makes room rings it. */
+    /* Not 0: the publisher waits for room, so whoever makes room rings it. Always once it has moved: see dlx__pub_move(). */
     _Alignas(64) dlx_atomic_u32 blocked;
 
     /* For reports only. */
@@ -255,8 +256,7 @@ static inline dlx_atomic_u64 *dlx_shm_ticket(const struct dlx_shm_link *link, ui
 _Static_assert(sizeof(dlx_atomic_u64) == 8 && sizeof(dlx_atomic_u32) == 4, "plain words");
 DLX_SHM_AT(dlx_shm_control, head, 0);
 DLX_SHM_AT(dlx_shm_control, brief, 8);
-DLX_SHM_AT(dlx_shm_control, moved, 64);
-DLX_SHM_AT(dlx_shm_control, state, 72);
+DLX_SHM_AT(dlx_shm_control, state, 64);
 DLX_SHM_AT(dlx_shm_control, blocked, 128);
 DLX_SHM_AT(dlx_shm_control, published, 192);
 DLX_SHM_AT(dlx_shm_control, copied_bytes, 216);

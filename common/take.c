@@ -22,32 +22,44 @@ static dlx_atomic_u32 *word32(const dlx_atomic_u32 *w)
     return (dlx_atomic_u32 *)(uintptr_t)w;
 }
 
+/* Where we are. Written by the thread that takes. */
+static const struct dlx_shm_control *block(const struct dlx_take *take)
+{
+    return atomic_load_explicit(&take->control, memory_order_relaxed);
+}
+
+static void enter(struct dlx_take *take, const struct dlx_shm_control *control, uint32_t n_slots)
+{
+    take->ring = dlx_shm_ring(control);
+    take->slots = dlx_shm_slots(control, n_slots);
+    take->n_slots = n_slots;
+    take->ring_mask = dlx_shm_ring_size(n_slots) - 1;
+    atomic_store_explicit(&take->control, control, memory_order_relaxed);
+}
+
 void dlx__take_init(struct dlx_take *take, const struct dlx_shm_control *control, uint32_t n_slots,
                     struct dlx_shm_link *page, uint32_t link_index, uint32_t max_held, bool latest,
                     bool reliable, const struct dlx_take_env *env, void *userdata)
 {
     assert(n_slots > 0 && n_slots <= DLX_SHM_SLOTS_MAX && max_held > 0 && !(latest && reliable));
     *take = (struct dlx_take){
-        .control = control,
-        .ring = dlx_shm_ring(control),
-        .slots = dlx_shm_slots(control, n_slots),
         .page = page,
         .ticket = dlx_shm_ticket(page, link_index),
         .env = env,
         .userdata = userdata,
-        .n_slots = n_slots,
-        .ring_mask = dlx_shm_ring_size(n_slots) - 1,
         .max_held = max_held,
         .latest = latest,
         .reliable = reliable,
     };
+    enter(take, control, n_slots);
 }
 
 /* After every store that may unblock the publisher. */
 static void ring_if_blocked(struct dlx_take *take)
 {
-    /* Partner: dlx__pub_set_blocked(), then reclaim. */
-    if (dlx_unlikely(dlx_load32_sc(word32(&take->control->blocked))))
+    /* Partner: dlx__pub_set_blocked(), then reclaim. A publisher waits for slots of its newest block; whoever has a
+     * message of that has seen the taker enter it. */
+    if (dlx_unlikely(dlx_load32_sc(word32(&block(take)->blocked))))
         take->env->ring(take->userdata);
 }
 
@@ -63,14 +75,71 @@ static void set_cursor(struct dlx_take *take, uint64_t n)
     }
 }
 
-void dlx__take_start(struct dlx_take *take, uint32_t history, bool from_start)
+static uint64_t newest_in(const struct dlx_shm_control *control)
 {
-    uint64_t head = dlx_load64_sc(word64(&take->control->head));
-    uint64_t back = from_start ? head : DLX_MIN(head, (uint64_t)history);
-    take->cursor = take->last = head - back;
+    return dlx_load64_sc(word64(&control->head)) & ~DLX_SHM_MOVED;
+}
+
+bool dlx__take_block_is_empty(const struct dlx_take_block *block)
+{
+    return newest_in(block->control) == block->base;
+}
+
+uint32_t dlx__take_choose(const struct dlx_take_block *blocks, uint32_t n_blocks, uint32_t history,
+                          bool from_start, uint64_t *ret_cursor)
+{
+    uint32_t i = n_blocks - 1;
+    uint64_t head = newest_in(blocks[i].control);
+    uint64_t cursor = from_start ? 0 : head - DLX_MIN(head, (uint64_t)history);
+    while (i > 0 && blocks[i].base > cursor)
+        i--;
+    *ret_cursor = DLX_MAX(cursor, blocks[i].base);
+    return i;
+}
+
+void dlx__take_start(struct dlx_take *take, uint64_t cursor)
+{
+    take->cursor = take->last = cursor;
     dlx_store64_sc(&take->page->cursor, take->cursor);
     dlx_store32_sc(&take->page->started, 1);
     ring_if_blocked(take);
+}
+
+static void count_skipped(struct dlx_take *take, uint64_t n)
+{
+    take->skipped += n;
+    dlx_store64_relaxed(&take->page->skipped, take->skipped);
+}
+
+static void count_lost(struct dlx_take *take, uint64_t n)
+{
+    take->lost += n;
+    dlx_store64_relaxed(&take->page->lost, take->lost);
+}
+
+int dlx__take_move(struct dlx_take *take, const struct dlx_shm_control *control, uint32_t n_slots,
+                   uint64_t base)
+{
+    if (base < take->cursor || base >= DLX_SHM_MOVED)
+        return dlx__fail(DLX_E_BAD_PEER,
+                         "a control block begins after message %" PRIu64 ", %" PRIu64 " was passed",
+                         base, take->cursor);
+    if (base > take->cursor) {
+        if (take->latest)
+            count_skipped(take, base - take->cursor);
+        else
+            count_lost(take, base - take->cursor);
+        set_cursor(take, base);
+    }
+    take->stays = false;
+    enter(take, control, n_slots);
+    return 0;
+}
+
+bool dlx__take_stay(struct dlx_take *take)
+{
+    take->stays = true;
+    return newest_in(block(take)) != take->cursor;
 }
 
 /* ---- hold words ---------------------------------------------------------------------------- */
@@ -109,14 +178,14 @@ uint32_t dlx__take_n_held(struct dlx_take *take)
 
 bool dlx__take_is_closed(const struct dlx_take *take)
 {
-    return dlx_load32_sc(word32(&take->control->state)) == DLX_SHM_STATE_CLOSED;
+    return dlx_load32_sc(word32(&block(take)->state)) == DLX_SHM_STATE_CLOSED;
 }
 
 static int nothing_there(struct dlx_take *take)
 {
     /* Closed is stored after the last head: look at head again before believing it. */
     if (dlx_unlikely(dlx__take_is_closed(take)) &&
-        dlx_load64_sc(word64(&take->control->head)) == take->cursor)
+        dlx_load64_sc(word64(&block(take)->head)) == take->cursor)
         return DLX_E_PUBLISHER_GONE;
     return DLX_E_EMPTY;
 }
@@ -134,7 +203,7 @@ static bool find_slot(struct dlx_take *take, uint64_t n, uint64_t head, uint32_t
 {
     uint32_t slot;
     if (n == head) {
-        slot = (uint32_t)dlx_load64_relaxed(word64(&take->control->brief[0]));
+        slot = (uint32_t)dlx_load64_relaxed(word64(&block(take)->brief[0]));
         if (dlx_likely(slot_has(take, slot, n))) {
             *ret = slot;
             return true;
@@ -186,15 +255,13 @@ static uint64_t choose(struct dlx_take *take, uint64_t head)
 {
     uint64_t n = take->cursor + 1;
     if (take->latest && head > n) {
-        take->skipped += head - n;
-        dlx_store64_relaxed(&take->page->skipped, take->skipped);
+        count_skipped(take, head - n);
         n = head;
     } else if (head - n > take->ring_mask) {
         /* Older ring entries are overwritten. A reliable link never sees that from an honest publisher, which
          * has fewer slots than that to fill before we pass them; a liar must not have us count to 2^62. */
         uint64_t first = head - take->ring_mask;
-        take->lost += first - n;
-        dlx_store64_relaxed(&take->page->lost, take->lost);
+        count_lost(take, first - n);
         n = first;
     }
     return n;
@@ -205,7 +272,7 @@ static uint64_t choose(struct dlx_take *take, uint64_t head)
 static bool copy_brief(struct dlx_take *take, uint64_t n, struct dlx_brief *ret)
 {
     for (uint32_t i = 0; i < DLX_SHM_BRIEF_WORDS; i++)
-        ret->words[i] = dlx_load64_acquire(word64(&take->control->brief[i]));
+        ret->words[i] = dlx_load64_acquire(word64(&block(take)->brief[i]));
     if (dlx_likely(dlx__brief_is_of(ret, n)))
         return true;
     /* Fetch the slot's lines while the hold word is stored, not after. */
@@ -222,13 +289,13 @@ static bool copy_brief(struct dlx_take *take, uint64_t n, struct dlx_brief *ret)
  *
  * If head is still n, then n was not retired: that happens only after head was stored again, as the history
  * is at least 1, and is followed by a look at the hold words. If word 0 still names n, then nobody had begun
- * to write the next brief while this one was copied. It is loaded seq_cst because a publisher that moves
- * to another block stores it last: from then on head says nothing about what is retired.
+ * to write the next brief while this one was copied. A publisher that moves to another block marks head before
+ * it retires anything more.
  */
 static bool brief_holds(struct dlx_take *take, uint64_t n, const struct dlx_brief *brief)
 {
-    return dlx_load64_sc(word64(&take->control->head)) == n &&
-           dlx_load64_sc(word64(&take->control->brief[0])) == brief->words[0];
+    return dlx_load64_sc(word64(&block(take)->head)) == n &&
+           dlx_load64_acquire(word64(&block(take)->brief[0])) == brief->words[0];
 }
 
 static int read_brief(const struct dlx_brief *brief, struct dlx_taken *ret)
@@ -251,19 +318,22 @@ static int read_brief(const struct dlx_brief *brief, struct dlx_taken *ret)
 static void count_gone(struct dlx_take *take)
 {
     if (take->latest)
-        dlx_store64_relaxed(&take->page->skipped, ++take->skipped);
+        count_skipped(take, 1);
     else
-        dlx_store64_relaxed(&take->page->lost, ++take->lost);
+        count_lost(take, 1);
 }
 
 int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
 {
     /* More than there can be behind an honest head; one that runs away from us does not keep us here. */
     for (uint32_t misses = 0; misses <= take->ring_mask + MISSES_MORE; misses++) {
-        uint64_t head = dlx_load64_acquire(word64(&take->control->head));
+        uint64_t word = dlx_load64_acquire(word64(&block(take)->head));
+        uint64_t head = word & ~DLX_SHM_MOVED;
         if (head == take->cursor)
-            return nothing_there(take);
-        if (dlx_unlikely(head < take->cursor || head == DLX_SHM_CURSOR_CLOSED))
+            return word == head ? nothing_there(take) : DLX_E_NOT_FOUND;
+        if (dlx_unlikely(word != head && take->latest && !take->stays))
+            return DLX_E_NOT_FOUND; /* there may be a newer one in the next block */
+        if (dlx_unlikely(head < take->cursor))
             return dlx__fail(DLX_E_BAD_PEER, "head went from %" PRIu64 " to %" PRIu64, take->cursor,
                              head);
         uint32_t hold, slot;
@@ -274,7 +344,7 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
                              "release some first",
                              take->max_held);
         uint64_t n = choose(take, head);
-        bool has_brief = n == head && copy_brief(take, n, &brief);
+        bool has_brief = n == word && copy_brief(take, n, &brief);
 
         dlx_store64_sc(&take->page->hold[hold], n);
         has_brief = has_brief && brief_holds(take, n, &brief);
@@ -305,10 +375,9 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
 
 bool dlx__take_arm(struct dlx_take *take)
 {
-    /* Partner: ring_sleepers(), after head, moved or state was stored. */
+    /* Partner: ring_sleepers(), after head or state was stored. */
     dlx_store64_sc(take->ticket, ++take->sleep_ticket);
-    return dlx_load64_sc(word64(&take->control->head)) == take->cursor &&
-           !dlx__take_is_closed(take);
+    return dlx_load64_sc(word64(&block(take)->head)) == take->cursor && !dlx__take_is_closed(take);
 }
 
 void dlx__take_close(struct dlx_take *take)

@@ -17,7 +17,8 @@ struct dlx_take_env {
 };
 
 struct dlx_take {
-    const struct dlx_shm_control *control;
+    /* The block that we are in. Releases on other threads look at it, too. */
+    _Atomic(const struct dlx_shm_control *) control;
     const dlx_atomic_u32 *ring;
     const struct dlx_shm_slot *slots;
     struct dlx_shm_link *page;
@@ -31,6 +32,8 @@ struct dlx_take {
     uint32_t next_hold; /* where to look for a free hold word first */
     bool latest;
     bool reliable;
+    bool
+        stays; /* latest, in a block that its publisher has left: there is nothing newer elsewhere */
     uint64_t cursor; /* the last message passed */
     uint64_t last;   /* the last message taken; at first, where we began */
     uint64_t sleep_ticket;
@@ -39,6 +42,15 @@ struct dlx_take {
     uint64_t taken;
     uint64_t skipped;
     uint64_t lost;
+};
+
+/* A control block that the daemon announced. */
+struct dlx_take_block {
+    const struct dlx_shm_control *control;
+    uint64_t base; /* the number of the last message before it, as its publisher said */
+    uint32_t n_slots;
+    uint32_t id;
+    uint64_t size; /* bytes */
 };
 
 /* A message that is held: a private copy of what its slot said, not yet checked against arenas. */
@@ -63,19 +75,38 @@ void dlx__take_init(struct dlx_take *take, const struct dlx_shm_control *control
                     bool reliable, const struct dlx_take_env *env, void *userdata);
 
 /*
- * The first cursor: with up to `history` messages that are there already, or from message 1 if
- * `from_start`.
+ * Where to start: with up to `history` messages that are there already, or with all if `from_start`. Blocks are in the
+ * order of their bases, at least one. Returns the index of the block to start in.
  */
-void dlx__take_start(struct dlx_take *take, uint32_t history, bool from_start);
+uint32_t dlx__take_choose(const struct dlx_take_block *blocks, uint32_t n_blocks, uint32_t history,
+                          bool from_start, uint64_t *ret_cursor);
+
+/* Is there no message in it? */
+bool dlx__take_block_is_empty(const struct dlx_take_block *block);
+
+/* The first cursor: from here on the publisher waits for us, if we are reliable. */
+void dlx__take_start(struct dlx_take *take, uint64_t cursor);
+
+/*
+ * Go on in another block, whose first message comes after number `base`. Messages up to there that were not
+ * taken are lost, since their block has gone, or skipped, if only the latest is wanted. The old block stays mapped until no release can be looking at it. Returns
+ * 0; DLX_E_BAD_PEER (`base` was passed before).
+ */
+int dlx__take_move(struct dlx_take *take, const struct dlx_shm_control *control, uint32_t n_slots,
+                   uint64_t base);
 
 /*
  * Take the next message. Ends in bounded time: DLX_E_EMPTY also means that so many messages in a row were gone
  * when we came to them that somebody else should have a turn; dlx__take_arm() then says that there is
- * something. Returns 0; DLX_E_EMPTY; DLX_E_TOO_MANY_HELD; DLX_E_PUBLISHER_GONE (it closed,
+ * something. Returns 0; DLX_E_EMPTY; DLX_E_NOT_FOUND (the publisher has moved to another block, and everything in
+ * this one was taken, or is not the latest: dlx__take_move(), or dlx__take_stay()); DLX_E_TOO_MANY_HELD; DLX_E_PUBLISHER_GONE (it closed,
  * and everything was taken); DLX_E_BAD_PEER (values that cannot be; the thread's message tells which).
  * On any error nothing is held.
  */
 int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret);
+
+/* Of mode latest: take the last message of this block, although the publisher has left it. False: it was taken. */
+bool dlx__take_stay(struct dlx_take *take);
 
 /* Let go of a held message. Any thread. */
 void dlx__take_release(struct dlx_take *take, uint32_t hold);
@@ -84,7 +115,9 @@ void dlx__take_release(struct dlx_take *take, uint32_t hold);
 static inline bool dlx__take_pending(struct dlx_take *take)
 {
     dlx__prefetch_write(&take->page->hold[take->next_hold]);
-    dlx_atomic_u64 *head = (dlx_atomic_u64 *)(uintptr_t)&take->control->head;
+    const struct dlx_shm_control *control =
+        atomic_load_explicit(&take->control, memory_order_relaxed);
+    dlx_atomic_u64 *head = (dlx_atomic_u64 *)(uintptr_t)&control->head;
     return dlx_load64_relaxed(head) != take->cursor;
 }
 

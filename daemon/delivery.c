@@ -44,6 +44,7 @@ static int send_dropped(struct dlxd_link *link)
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     body.link = dlxd_link_id(link);
     body.arena = dlxd_link_next_dropped(link)->id;
+    body.control = dlxd_link_next_dropped(link)->n_slots > 0;
     packet.body_case = DLX__WIRE__PACKET__BODY_ARENA_DROPPED;
     packet.arena_dropped = &body;
     return send_on_subscription(link, &packet, NULL, 0);
@@ -148,11 +149,15 @@ static int send_open(struct dlxd_link *link)
     const struct dlxd_publisher *publisher = link->publisher;
     Dlx__Wire__LinkOpen body = DLX__WIRE__LINK_OPEN__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-    const int fds[] = {publisher->control_fd, link->bell_fd};
+    const struct dlxd_arena *block = dlxd_link_first_block(link);
+    const int fds[] = {block->fd, link->bell_fd};
     body.link = dlxd_link_id(link);
     body.publisher = dlxd_publisher_id(publisher);
-    body.control_size = publisher->control_size;
-    body.n_slots = publisher->config.n_slots;
+    body.control_size = block->size;
+    body.n_slots = block->n_slots;
+    body.arena = block->id;
+    body.after_seq = block->base;
+    body.n_blocks = dlxd_arenas_n_control(&publisher->ready) - 1;
     body.history = publisher->config.history;
     body.on_full = publisher->config.on_full;
     body.from_start = link->from_start;
@@ -174,6 +179,8 @@ static int send_arena(struct dlxd_link *link)
     body.link = dlxd_link_id(link);
     body.arena = arena->id;
     body.arena_size = arena->size;
+    body.n_slots = arena->n_slots;
+    body.after_seq = arena->base;
     packet.body_case = DLX__WIRE__PACKET__BODY_ARENA_ADDED;
     packet.arena_added = &body;
     return send_on_subscription(link, &packet, &arena->fd, 1);

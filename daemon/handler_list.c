@@ -25,7 +25,8 @@ struct publisher_page {
 static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_publisher *publisher)
 {
     struct dlxd_control_report report;
-    dlxd_report_control(publisher->control_fd, publisher->control_size, &report);
+    const struct dlxd_arena *control = dlxd_publisher_control(publisher);
+    dlxd_report_control(control->fd, control->size, &report);
     dlx__wire__publisher_entry__init(entry);
     entry->publisher = dlxd_publisher_id(publisher);
     entry->topic = (char *)(uintptr_t)publisher->topic_name;
@@ -33,17 +34,19 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
     entry->pid = (uint32_t)publisher->pid;
     entry->uid = publisher->uid;
     entry->n_subscribers = (uint32_t)publisher->n_links;
-    entry->n_arenas = (uint32_t)publisher->ready.n;
-    entry->n_slots = publisher->config.n_slots;
+    entry->n_slots = control->n_slots;
     entry->history = publisher->config.history;
     entry->on_full = publisher->config.on_full;
     entry->published = report.published;
     entry->published_bytes = report.published_bytes;
-    entry->control_bytes = publisher->control_size;
     entry->retain = publisher->config.retain;
     entry->retained = publisher->state == DLXD_PUBLISHER_RETAINED;
-    for (size_t i = 0; i < publisher->ready.n; i++)
-        entry->arena_bytes += publisher->ready.items[i]->size;
+    for (size_t i = 0; i < publisher->ready.n; i++) {
+        const struct dlxd_arena *arena = publisher->ready.items[i];
+        bool is_control = arena->n_slots > 0;
+        entry->n_arenas += !is_control;
+        *(is_control ? &entry->control_bytes : &entry->arena_bytes) += arena->size;
+    }
 }
 
 /* The announced publishers of one topic that come after the id `after`. */

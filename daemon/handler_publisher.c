@@ -28,9 +28,10 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
 
     Dlx__Wire__PublisherNewReply body = DLX__WIRE__PUBLISHER_NEW_REPLY__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
-    const int reply_fds[] = {publisher->control_fd, membership_fd, link_sock};
+    const struct dlxd_arena *control = dlxd_publisher_control(publisher);
+    const int reply_fds[] = {control->fd, membership_fd, link_sock};
     body.publisher = dlxd_publisher_id(publisher);
-    body.control_size = publisher->control_size;
+    body.control_size = control->size;
     body.membership_size = dlxd_membership_size();
     body.membership_line = publisher->line.index;
     reply.serial = packet->serial;
@@ -95,7 +96,9 @@ int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *p
     struct dlxd_arena *arena;
     if (!publisher)
         return DLX_E_NOT_FOUND;
-    int r = dlxd_publisher_arena_new(publisher, packet->arena_new->arena_size, &arena);
+    const Dlx__Wire__ArenaNew *request = packet->arena_new;
+    int r = dlxd_publisher_arena_new(publisher, request->arena_size, request->n_slots,
+                                     request->after_seq, &arena);
     if (r < 0)
         return r;
     Dlx__Wire__ArenaNewReply body = DLX__WIRE__ARENA_NEW_REPLY__INIT;

@@ -146,12 +146,20 @@ struct dlxd_arena *dlxd_link_next_dropped(struct dlxd_link *link)
 
 struct dlxd_arena *dlxd_link_next_arena(const struct dlxd_link *link)
 {
-    return dlxd_arenas_ready_after(&link->publisher->ready, link->arena_seq);
+    struct dlxd_arena *arena = dlxd_arenas_ready_after(&link->publisher->ready, link->arena_seq);
+    if (arena && arena->ready_seq == link->block_seq)
+        arena = dlxd_arenas_ready_after(&link->publisher->ready, link->block_seq);
+    return arena;
+}
+
+struct dlxd_arena *dlxd_link_first_block(const struct dlxd_link *link)
+{
+    return dlxd_arenas_oldest_control(&link->publisher->ready);
 }
 
 uint32_t dlxd_link_n_arenas(const struct dlxd_link *link)
 {
-    return (uint32_t)link->publisher->ready.n;
+    return (uint32_t)link->publisher->ready.n - 1;
 }
 
 /* Drops come before arenas: so whoever was not told of an arena when it was dropped, never will be,
@@ -240,6 +248,7 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
         link->state = DLXD_LINK_OPEN;
         link->bell_fd = dlx__close(link->bell_fd);
         link->open_seq = publisher->last_ready_seq;
+        link->block_seq = dlxd_link_first_block(link)->ready_seq;
         link->drop_seq = publisher->last_drop_seq;
         break;
     case DLXD_STEP_ARENA:

@@ -59,7 +59,8 @@ struct dlxd_link {
     /* How far the subscriber has been told: see arena.h. */
     uint64_t arena_seq;
     uint64_t drop_seq;
-    uint64_t open_seq; /* the arenas that LinkOpen counted */
+    uint64_t open_seq;  /* the arenas that LinkOpen counted */
+    uint64_t block_seq; /* the control block that came with it */
 
     uint64_t page_size;
     int page_fd; /* read-write until READY, then read-only, for reports */
@@ -93,7 +94,8 @@ void dlxd_link_schedule(struct dlxd_link *link);
 /* What the next step is about: valid when dlxd_link_next() said DROPPED or ARENA. */
 struct dlxd_arena *dlxd_link_next_dropped(struct dlxd_link *link);
 struct dlxd_arena *dlxd_link_next_arena(const struct dlxd_link *link);
-/* Arenas that LinkOpen announces. */
+/* The control block that goes with LinkOpen, and how many arenas and other control blocks follow it. */
+struct dlxd_arena *dlxd_link_first_block(const struct dlxd_link *link);
 uint32_t dlxd_link_n_arenas(const struct dlxd_link *link);
 
 /* The step was taken: its packet is in the socket. Frees the link after FAILED; may free a publisher

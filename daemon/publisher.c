@@ -21,13 +21,31 @@ static void publisher_free(struct dlxd_publisher *publisher)
     dlxd_arenas_deinit(&publisher->unready);
     dlxd_arenas_deinit(&publisher->ready);
     dlxd_arenas_deinit(&publisher->dropped);
-    dlx__close(publisher->control_fd);
     dlx__close(publisher->link_sock);
     dlxd_membership_line_deinit(&publisher->line);
-    dlxd_charge_deinit(&publisher->control_charge);
     dlxd_charge_deinit(&publisher->object_charge);
     free(publisher->index_bits);
     free(publisher);
+}
+
+/* A region of this number, not ready yet. */
+static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, uint32_t id,
+                      uint64_t size, struct dlxd_arena **ret)
+{
+    struct dlxd_arena *arena;
+    int r = dlxd_arenas_reserve(&publisher->unready);
+    if (r == 0)
+        r = dlxd_arena_new(&arena, publisher->broker->reaper, user, id, size);
+    if (r < 0)
+        return r;
+    r = dlx__memfd_new("dlx-arena", size, &arena->fd);
+    if (r < 0) {
+        dlxd_arena_free(arena);
+        return r;
+    }
+    dlxd_arenas_push(&publisher->unready, arena);
+    *ret = arena;
+    return 0;
 }
 
 /* What can fail, for a publisher that nobody knows yet. */
@@ -37,13 +55,15 @@ static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
     int pair[2];
     int size = LINK_SOCK_SNDBUF;
     int membership_fd;
+    struct dlxd_arena *control;
     int r = dlxd_charge_init(&publisher->object_charge, user, DLXD_OBJECTS, 1);
     if (r == 0)
-        r = dlxd_charge_init(&publisher->control_charge, user, DLXD_BYTES, publisher->control_size);
-    if (r == 0)
-        r = dlx__memfd_new("dlx-control", publisher->control_size, &publisher->control_fd);
-    if (r == 0)
+        r = new_region(publisher, user, 0, dlx_shm_control_size(publisher->config.n_slots),
+                       &control);
+    if (r == 0) {
+        control->n_slots = publisher->config.n_slots;
         r = dlxd_membership_line_init(&publisher->line, user);
+    }
     if (r < 0)
         return r;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
@@ -76,8 +96,7 @@ int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, 
     publisher->pid = client->pid;
     publisher->uid = client->uid;
     publisher->dying_pidfd = -1;
-    publisher->control_size = dlx_shm_control_size(config->n_slots);
-    publisher->control_fd = publisher->link_sock = -1;
+    publisher->link_sock = -1;
     dlxd_list_init(&publisher->links);
     (void)snprintf(publisher->topic_name, sizeof publisher->topic_name, "%s", topic);
     memcpy(publisher->client_name, client->name, sizeof publisher->client_name);
@@ -182,7 +201,6 @@ void dlxd_publisher_delivered(struct dlxd_publisher *publisher)
     if (--publisher->n_undelivered > 0)
         return;
     /* The charges stay: the subscribers have the memory mapped. */
-    publisher->control_fd = dlx__close(publisher->control_fd);
     for (size_t i = 0; i < publisher->ready.n; i++)
         dlxd_arena_close(publisher->ready.items[i]);
 }
@@ -213,13 +231,40 @@ struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t 
     return NULL;
 }
 
+struct dlxd_arena *dlxd_publisher_control(const struct dlxd_publisher *publisher)
+{
+    struct dlxd_arena *control = dlxd_arenas_newest_control(&publisher->ready);
+    return control ? control : dlxd_arenas_newest_control(&publisher->unready);
+}
+
+/* Seal it, and schedule it on every open link. On failure it is as if it had never been, unless there was no memory. */
+static int make_ready(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
+{
+    int r = dlxd_arenas_reserve(&publisher->ready);
+    if (r < 0)
+        return r;
+    dlxd_arenas_remove(&publisher->unready, arena);
+    r = dlx__memfd_seal(dlx__steal_fd(&arena->fd), arena->size, &arena->fd);
+    if (r < 0) {
+        dlxd_arena_free(arena);
+        return r;
+    }
+    arena->ready_seq = ++publisher->last_ready_seq;
+    dlxd_arenas_push(&publisher->ready, arena);
+    dlx_for_each (it, &publisher->links) {
+        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        if (link->state == DLXD_LINK_OPEN)
+            dlxd_link_schedule(link);
+    }
+    return 0;
+}
+
 int dlxd_publisher_ready(struct dlxd_publisher *publisher)
 {
     if (publisher->state != DLXD_PUBLISHER_NEW)
         return dlx__fail(DLX_E_IN_USE, "publisher %" PRIu64 " of %s was made ready before",
                          dlxd_publisher_id(publisher), publisher->topic_name);
-    int r = dlx__memfd_seal(dlx__steal_fd(&publisher->control_fd), publisher->control_size,
-                            &publisher->control_fd);
+    int r = make_ready(publisher, dlxd_publisher_control(publisher));
     if (r < 0) {
         dlxd_publisher_end(publisher);
         return dlx__fail_prefix(r, "control block");
@@ -228,33 +273,42 @@ int dlxd_publisher_ready(struct dlxd_publisher *publisher)
     return 0;
 }
 
-int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
-                             struct dlxd_arena **ret)
+static int check_control(const struct dlxd_publisher *publisher, uint64_t size, uint32_t n_slots)
 {
-    struct dlxd_arena *arena;
+    if (publisher->state != DLXD_PUBLISHER_OPEN)
+        return dlx__fail(DLX_E_INVALID, "publisher of %s has no control block to move from",
+                         publisher->topic_name);
+    if (n_slots < publisher->config.history + 2 || n_slots > DLX_SHM_SLOTS_MAX ||
+        size != dlx_shm_control_size(n_slots))
+        return dlx__fail(DLX_E_INVALID,
+                         "publisher of %s: control block of %" PRIu64
+                         " bytes for %u slots, from %u (history + 2) to %u are possible",
+                         publisher->topic_name, size, n_slots, publisher->config.history + 2,
+                         DLX_SHM_SLOTS_MAX);
+    return 0;
+}
+
+int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size, uint32_t n_slots,
+                             uint64_t base, struct dlxd_arena **ret)
+{
     size_t n = publisher->unready.n + publisher->ready.n;
-    if (n >= DLX_SHM_ARENAS_MAX || publisher->last_arena == UINT32_MAX)
+    if (n > DLX_SHM_ARENAS_MAX || publisher->last_arena == UINT32_MAX)
         return dlx__fail(DLX_E_LIMIT,
                          "publisher %" PRIu64 " of %s has %zu arenas, at most %u are "
                          "possible",
-                         dlxd_publisher_id(publisher), publisher->topic_name, n,
+                         dlxd_publisher_id(publisher), publisher->topic_name, n - 1,
                          DLX_SHM_ARENAS_MAX);
-    int r = dlxd_arenas_reserve(&publisher->unready);
+    int r = n_slots > 0 ? check_control(publisher, size, n_slots) : 0;
     if (r < 0)
         return r;
-    r = dlxd_arena_new(&arena, publisher->broker->reaper, publisher->client->user,
-                       publisher->last_arena + 1, size);
+    r = new_region(publisher, publisher->client->user, publisher->last_arena + 1, size, ret);
     if (r < 0)
-        return dlx__fail_prefix(r, "arena of %" PRIu64 " bytes for %s", size,
+        return dlx__fail_prefix(r, "%s of %" PRIu64 " bytes for %s",
+                                n_slots > 0 ? "control block" : "arena", size,
                                 publisher->topic_name);
-    r = dlx__memfd_new("dlx-arena", size, &arena->fd);
-    if (r < 0) {
-        dlxd_arena_free(arena);
-        return r;
-    }
     publisher->last_arena++;
-    dlxd_arenas_push(&publisher->unready, arena);
-    *ret = arena;
+    (*ret)->n_slots = n_slots;
+    (*ret)->base = base;
     return 0;
 }
 
@@ -266,26 +320,12 @@ static int no_such_arena(const struct dlxd_publisher *publisher, uint32_t id)
 
 int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, uint32_t id)
 {
-    struct dlxd_arena *arena = dlxd_arenas_find(&publisher->unready, id);
+    /* Number 0 is made ready with its publisher. */
+    struct dlxd_arena *arena = id > 0 ? dlxd_arenas_find(&publisher->unready, id) : NULL;
     if (!arena)
         return no_such_arena(publisher, id);
-    int r = dlxd_arenas_reserve(&publisher->ready);
-    if (r < 0)
-        return r;
-    dlxd_arenas_remove(&publisher->unready, arena);
-    r = dlx__memfd_seal(dlx__steal_fd(&arena->fd), arena->size, &arena->fd);
-    if (r < 0) {
-        dlxd_arena_free(arena);
-        return dlx__fail_prefix(r, "arena %u", id);
-    }
-    arena->ready_seq = ++publisher->last_ready_seq;
-    dlxd_arenas_push(&publisher->ready, arena);
-    dlx_for_each (it, &publisher->links) {
-        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
-        if (link->state == DLXD_LINK_OPEN)
-            dlxd_link_schedule(link);
-    }
-    return 0;
+    int r = make_ready(publisher, arena);
+    return r < 0 ? dlx__fail_prefix(r, "arena %u", id) : 0;
 }
 
 /*
@@ -317,7 +357,7 @@ static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *aren
 
 int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id)
 {
-    struct dlxd_arena *arena = dlxd_arenas_take(&publisher->unready, id);
+    struct dlxd_arena *arena = id > 0 ? dlxd_arenas_take(&publisher->unready, id) : NULL;
     if (arena) {
         dlxd_arena_free(arena);
         return 0;
@@ -325,6 +365,9 @@ int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id)
     arena = dlxd_arenas_find(&publisher->ready, id);
     if (!arena)
         return no_such_arena(publisher, id);
+    if (arena == dlxd_publisher_control(publisher))
+        return dlx__fail(DLX_E_INVALID, "publisher %" PRIu64 " of %s needs its control block %u",
+                         dlxd_publisher_id(publisher), publisher->topic_name, id);
     int r = dlxd_arenas_reserve(&publisher->dropped);
     if (r < 0)
         return r;

@@ -3,7 +3,8 @@
 #define DLXD_PUBLISHER_H
 
 /*
- * A publisher: its control block, membership line, arenas and links.
+ * A publisher: its control blocks, membership line, arenas and links. Control blocks are among the arenas: it has one, and
+ * more while it moves to another.
  *
  * When it closes or dies it is GONE: nobody finds it any more, but it stays until its last link has
  * ended, since its subscribers drain what it published and may yet need its arenas. If it retains
@@ -56,9 +57,7 @@ struct dlxd_publisher {
     char client_name[DLXD_NAME_SIZE];
     char topic_name[DLX_TOPIC_SIZE_MAX + 1];
 
-    uint64_t control_size;
-    int control_fd; /* read-write until OPEN, then read-only */
-    int link_sock;  /* the daemon's end */
+    int link_sock; /* the daemon's end */
     struct dlxd_membership_line line;
 
     struct dlxd_arenas unready; /* by id */
@@ -79,7 +78,6 @@ struct dlxd_publisher {
     int dying_pidfd;
 
     struct dlxd_charge object_charge;
-    struct dlxd_charge control_charge;
 };
 
 /* What the publisher gets: fds that belong to whoever called. */
@@ -89,8 +87,7 @@ struct dlxd_publisher_fds {
 };
 
 /*
- * A publisher of `client`, in its topic but not announced. Its read-write control fd is
- * publisher->control_fd. Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
+ * A publisher of `client`, in its topic but not announced. Its control block is dlxd_publisher_control(). Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
 int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, const char *topic,
                        const struct dlxd_publisher_config *config,
@@ -109,10 +106,12 @@ struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t 
  * allocated by its writer), DLX_E_FD_LIMIT, DLX_E_SYSTEM. DLX_E_IN_USE (was ready) changes nothing. */
 int dlxd_publisher_ready(struct dlxd_publisher *publisher);
 
-/* A region for an arena; arena->fd is read-write. Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY,
- * DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
-int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
-                             struct dlxd_arena **ret);
+/* A region for an arena, or for a control block of so many slots; arena->fd is read-write. Returns 0, DLX_E_INVALID (of a
+ * control block), DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size, uint32_t n_slots,
+                             uint64_t base, struct dlxd_arena **ret);
+/* The newest control block. */
+struct dlxd_arena *dlxd_publisher_control(const struct dlxd_publisher *publisher);
 /* Seal the arena and schedule it on every open link. Returns 0, DLX_E_NOT_FOUND, DLX_E_NO_MEMORY; on
  * DLX_E_BAD_PEER, DLX_E_FD_LIMIT and DLX_E_SYSTEM the arena is gone. */
 int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, uint32_t id);

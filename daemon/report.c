@@ -25,7 +25,7 @@ void dlxd_report_control(int fd, uint64_t size, struct dlxd_control_report *ret)
     const struct dlx_shm_control *control = map(fd, size);
     if (!control)
         return;
-    ret->head = look(&control->head);
+    ret->head = look(&control->head) & ~DLX_SHM_MOVED;
     ret->published = look(&control->published);
     ret->published_bytes = look(&control->published_bytes);
     dlx__region_unmap(control, size);

@@ -14,7 +14,8 @@
 static uint64_t n_published(const struct dlxd_publisher *publisher)
 {
     struct dlxd_control_report report;
-    dlxd_report_control(publisher->control_fd, publisher->control_size, &report);
+    const struct dlxd_arena *control = dlxd_publisher_control(publisher);
+    dlxd_report_control(control->fd, control->size, &report);
     return report.head;
 }
 

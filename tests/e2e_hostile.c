@@ -114,8 +114,7 @@ static void publish_lie(struct dlx_publisher *p, void (*change)(struct dlx_shm_s
     slot->shape[0] = 16;
     slot->shape[1] = 16;
     change(slot);
-    p->slot_blocks[at] = block;
-    (void)dlx__pub_commit(&p->core, at);
+    (void)dlx__pub_commit(&p->core, at, block);
 }
 
 #define LIE(name, ...)                                                                             \
@@ -251,8 +250,9 @@ START_TEST(ring_and_slots_that_point_nowhere_are_losses)
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     for (int i = 0; i < 10; i++)
         dlx_test_stream_publish(x.liar, 4, i);
-    for (uint32_t i = 0; i <= x.liar->core.ring_mask; i++)
-        dlx_store32_relaxed(&x.liar->core.ring[i], i % 2 ? UINT32_MAX : x.liar->core.n_slots);
+    for (uint32_t i = 0; i <= x.liar->core.block->ring_mask; i++)
+        dlx_store32_relaxed(&x.liar->core.block->ring[i],
+                            i % 2 ? UINT32_MAX : x.liar->core.n_slots);
     dlx_store64_relaxed(&x.liar->control->brief[0], UINT64_MAX);
     for (int i = 0; i < 12; i++)
         ck_assert(!honest_goes_on(&x));
@@ -291,7 +291,7 @@ START_TEST(a_control_block_that_changes_all_the_time_is_survived)
         pthread_t thread;
         struct scribbler scribbler = {.seed = (uint64_t)(round + 1),
                                       .words = (uint64_t *)x.liar->control,
-                                      .n_words = x.liar->control_size / 8};
+                                      .n_words = dlx_shm_control_size(x.liar->core.n_slots) / 8};
         for (int i = 0; i < 10; i++)
             dlx_test_stream_publish(x.liar, 4, i);
         ck_assert_int_eq(pthread_create(&thread, NULL, scribble, &scribbler), 0);

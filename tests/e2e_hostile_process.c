@@ -113,8 +113,8 @@ static void storm(int bell, int tell)
 
 static void break_ring(struct dlx_publisher *p)
 {
-    for (uint32_t i = 0; i <= p->core.ring_mask; i++)
-        dlx_store32_relaxed(&p->core.ring[i], UINT32_MAX - i);
+    for (uint32_t i = 0; i <= p->core.block->ring_mask; i++)
+        dlx_store32_relaxed(&p->core.block->ring[i], UINT32_MAX - i);
     dlx_store64_relaxed(&p->control->brief[0], UINT64_MAX);
 }
 
@@ -190,7 +190,7 @@ static void arena_unknown(struct dlx_publisher *p, int tell)
                                             .flags = DLX_SHM_RECORD_ROW_MAJOR,
                                             .size = 32},
                                  .shape = {4}};
-    (void)dlx__pub_commit(&p->core, slot);
+    (void)dlx__pub_commit(&p->core, slot, NULL);
     for (int i = 0; i < 3; i++) {
         if (i == 0)
             ok(dlx_publish(p, t, NULL));
@@ -232,7 +232,7 @@ static void manifest_flips(struct dlx_publisher *p, int tell)
         if (dlx_publish(p, t, NULL) < 0)
             t->deleter(t);
         for (uint32_t i = 0; i < p->core.n_slots; i++) {
-            const struct dlx_block *block = p->slot_blocks[i];
+            const struct dlx_block *block = p->core.block->payloads[i];
             if (!block || !block->next)
                 continue;
             uint64_t *words = dlx__block_data(block->next);
@@ -267,7 +267,7 @@ static void manifest_huge(struct dlx_publisher *p, int tell)
     lie->manifest_arena = dlx__block_arena_id(block);
     lie->manifest_offset = block->offset;
     lie->manifest_size = 1 << 20;
-    (void)dlx__pub_commit(&p->core, slot);
+    (void)dlx__pub_commit(&p->core, slot, NULL);
     rest(tell);
 }
 

@@ -49,10 +49,10 @@ static void make_publisher(struct dlxd_client *client)
         abort();
     dlx__close(fds.membership_fd);
     dlx__close(fds.link_sock);
-    if (dlx__region_populate(fcntl(publisher->control_fd, F_DUPFD_CLOEXEC, 0),
-                             publisher->control_size, &map) < 0)
+    if (dlx__region_populate(fcntl(dlxd_publisher_control(publisher)->fd, F_DUPFD_CLOEXEC, 0),
+                             dlxd_publisher_control(publisher)->size, &map) < 0)
         abort();
-    dlx__region_unmap(map, publisher->control_size);
+    dlx__region_unmap(map, dlxd_publisher_control(publisher)->size);
     if (dlxd_publisher_ready(publisher) < 0)
         abort();
 }

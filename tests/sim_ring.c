@@ -23,6 +23,8 @@
 #define PAYLOAD_WORDS 3
 #define MAX_SLOTS     (2 + 1 + N_SUBSCRIBERS * MAX_HELD)
 #define MAX_HELD      3
+#define MAX_BLOCKS    4
+#define MAX_CELLS     (MAX_BLOCKS * MAX_SLOTS)
 
 struct world;
 
@@ -33,27 +35,41 @@ struct subscriber {
     struct dlx_take take;
     uint32_t index;
     int process;
-    uint64_t bell;  /* rung by the publisher */
-    bool announced; /* the daemon queued its packet */
-    bool raised;    /* and raised the epoch */
-    bool picked;    /* the publisher has it */
-    bool gone;      /* link_gone() was called */
-    bool started;   /* stored its first cursor */
-    bool finished;  /* took everything */
-    bool keeps;     /* releases only when it must, or has nothing to do */
+    uint64_t bell;                   /* rung by the publisher */
+    bool announced;                  /* the daemon queued its packet */
+    bool raised;                     /* and raised the epoch */
+    bool picked;                     /* the publisher has it */
+    bool gone;                       /* link_gone() was called */
+    bool started;                    /* stored its first cursor */
+    bool finished;                   /* took everything */
+    bool keeps;                      /* releases only when it must, or has nothing to do */
+    bool delegates;                  /* what it releases, another thread releases */
+    uint32_t returned[MAX_HELD * 2]; /* for that thread: a queue of hold words */
+    uint64_t n_returned, n_released;
+    uint64_t to_release; /* or has ended */
     bool latest, reliable;
     uint32_t history;
+    uint32_t block;    /* where it is */
     uint64_t start;    /* first cursor */
     uint64_t at_join;  /* head at the join: older messages may be missed by anybody */
     uint64_t n_missed; /* of newer ones */
 };
 
+/* Memory of one message. */
+struct cell {
+    bool used;
+    uint64_t words[PAYLOAD_WORDS];
+};
+
 struct world {
-    struct dlx_shm_control *control;
+    struct dlx_take_block blocks[MAX_BLOCKS]; /* as the daemon announces them */
+    uint32_t n_blocks;                        /* announced */
+    uint32_t n_blocks_gone;
+    bool moves;
     struct dlx_shm_membership *membership;
     struct dlx_pub pub;
     struct subscriber subs[N_SUBSCRIBERS];
-    uint64_t payload[MAX_SLOTS][PAYLOAD_WORDS];
+    struct cell cells[MAX_CELLS];
     uint32_t n_slots, history;
     bool gating;
     uint64_t last;                           /* messages to publish */
@@ -116,10 +132,22 @@ static void env_link_gone(void *userdata, struct dlx_pub_link *link)
     s->gone = true;
 }
 
-static void env_slot_freed(void *userdata, uint32_t slot)
+static void env_slot_freed(void *userdata, void *payload)
+{
+    struct cell *cell = payload;
+    (void)userdata;
+    memset(cell->words, 0xdd, sizeof cell->words);
+    cell->used = false;
+}
+
+static void env_block_gone(void *userdata, const struct dlx_pub_block *block)
 {
     struct world *w = userdata;
-    memset(w->payload[slot], 0xdd, sizeof w->payload[slot]);
+    uint32_t i = 0;
+    while (i < w->n_blocks && w->blocks[i].control != block->control)
+        i++;
+    sim_check(w, i < w->n_blocks, "a block that was never announced");
+    w->n_blocks_gone++;
 }
 
 static const struct dlx_pub_env pub_env = {
@@ -128,6 +156,7 @@ static const struct dlx_pub_env pub_env = {
     .look_for_dead = env_look_for_dead,
     .link_gone = env_link_gone,
     .slot_freed = env_slot_freed,
+    .block_gone = env_block_gone,
 };
 
 static void env_ring_publisher(void *userdata)
@@ -173,22 +202,57 @@ static void wait_for_subscribers(struct world *w)
     }
 }
 
+static void *pages(uint64_t size)
+{
+    void *p = aligned_alloc(DLX_PAGE, (size_t)size);
+    ck_assert_ptr_nonnull(p);
+    return memset(p, 0, (size_t)size);
+}
+
+/* Make a block, have the daemon announce it, go on in it. */
+static void move(struct world *w)
+{
+    uint32_t n_slots = w->roomy ? MAX_SLOTS : w->history + 2 + sim_random(3);
+    struct dlx_shm_control *control = pages(dlx_shm_control_size(n_slots));
+    struct dlx_pub_block *block;
+    sim_check(w, dlx__pub_block_new(&w->pub, control, n_slots, &block) == 0, "no memory");
+    sim_yield();
+    w->blocks[w->n_blocks++] =
+        (struct dlx_take_block){.control = control, .n_slots = n_slots, .base = w->pub.head};
+    sim_yield();
+    dlx__pub_move(&w->pub, block);
+}
+
+static struct cell *new_cell(struct world *w)
+{
+    for (int i = 0; i < MAX_CELLS; i++)
+        if (!w->cells[i].used) {
+            w->cells[i].used = true;
+            return &w->cells[i];
+        }
+    sim_check(w, false, "memory did not come back");
+    return NULL;
+}
+
 static void publisher_main(void *userdata)
 {
     struct world *w = userdata;
     while (w->pub.head < w->last) {
+        if (w->moves && w->n_blocks < MAX_BLOCKS && sim_random(6) == 0)
+            move(w);
         uint32_t slot = wait_for_slot(w);
         uint64_t n = w->pub.head + 1;
         struct dlx_shm_slot *s = &w->pub.slots[slot];
+        struct cell *cell = new_cell(w);
         for (int i = 0; i < PAYLOAD_WORDS; i++) {
-            w->payload[slot][i] = n;
+            cell->words[i] = n;
             sim_yield();
         }
         s->n_tensors = 1;
         s->flags = 0;
         s->time_ns = n;
         s->record = (struct dlx_shm_record){.ndim = 1,
-                                            .arena = slot,
+                                            .arena = (uint32_t)(cell - w->cells),
                                             .size = n,
                                             .dtype_code = kDLUInt,
                                             .dtype_bits = 8,
@@ -199,7 +263,7 @@ static void publisher_main(void *userdata)
             s->record.flags = DLX_SHM_RECORD_ROW_MAJOR;
         sim_yield();
         s->shape[0] = (int64_t)n;
-        sim_check(w, dlx__pub_commit(&w->pub, slot) == n, "number");
+        sim_check(w, dlx__pub_commit(&w->pub, slot, cell) == n, "number");
         if (sim_random(8) == 0)
             dlx__pub_reclaim(&w->pub, sim_random(3));
         if (!w->misses && sim_random(4) == 0)
@@ -223,22 +287,42 @@ static void check_held(struct subscriber *s, const struct dlx_taken *t)
               "message %llu has the record of %llu", (unsigned long long)t->n,
               (unsigned long long)t->record.size);
     for (int i = 0; i < PAYLOAD_WORDS; i++)
-        sim_check(w, w->payload[t->record.arena][i] == t->n, "message %llu: payload is %llx",
-                  (unsigned long long)t->n, (unsigned long long)w->payload[t->record.arena][i]);
+        sim_check(w, w->cells[t->record.arena].words[i] == t->n, "message %llu: payload is %llx",
+                  (unsigned long long)t->n, (unsigned long long)w->cells[t->record.arena].words[i]);
 }
 
 static void drop_held(struct subscriber *s, struct held *h)
 {
     check_held(s, &h->taken);
     h->used = false;
-    dlx__take_release(&s->take, h->taken.hold);
+    if (s->delegates) {
+        s->returned[s->n_returned++ % DLX_ARRAY_SIZE(s->returned)] = h->taken.hold;
+        s->to_release++;
+    } else {
+        dlx__take_release(&s->take, h->taken.hold);
+    }
+}
+
+static void releaser_main(void *userdata)
+{
+    struct subscriber *s = userdata;
+    for (;;) {
+        sim_wait(&s->to_release);
+        s->to_release = 0;
+        while (s->n_released < s->n_returned) {
+            dlx__take_release(&s->take, s->returned[s->n_released % DLX_ARRAY_SIZE(s->returned)]);
+            s->n_released++;
+        }
+        if (s->finished || sim_killed(s->process))
+            return;
+    }
 }
 
 static void raise_joins(struct subscriber *s)
 {
     s->raised = true;
     s->world->joining = false;
-    s->at_join = atomic_load(&s->world->control->head);
+    s->at_join = s->world->pub.head;
     atomic_fetch_add(&s->world->membership->joins, 1);
 }
 
@@ -254,8 +338,11 @@ static void join(struct subscriber *s)
     sim_yield();
     raise_joins(s);
     sim_yield();
-    dlx__take_start(&s->take, s->history, false);
-    s->start = s->take.cursor;
+    uint32_t i = dlx__take_choose(w->blocks, w->n_blocks, s->history, false, &s->start);
+    dlx__take_init(&s->take, w->blocks[i].control, w->blocks[i].n_slots, s->page, s->index,
+                   s->link.max_held, s->latest, s->reliable, &take_env, s);
+    s->block = i;
+    dlx__take_start(&s->take, s->start);
     s->started = true;
 }
 
@@ -278,10 +365,24 @@ static void subscriber_main(void *userdata)
             uint32_t i = sim_random(MAX_HELD);
             if (held[i].used)
                 drop_held(s, &held[i]);
+            sim_yield();
             continue;
         }
         if (r == DLX_E_PUBLISHER_GONE)
             break;
+        if (r == DLX_E_NOT_FOUND) {
+            const struct dlx_take_block *next = &w->blocks[s->block + 1];
+            bool known = s->block + 1 < w->n_blocks;
+            if (s->latest && (!known || dlx__take_block_is_empty(next)) && dlx__take_stay(&s->take))
+                continue;
+            s->block++;
+            sim_check(w, known && (s->latest || next->base == s->take.cursor),
+                      "moved on from %llu without an announced block",
+                      (unsigned long long)s->take.cursor);
+            sim_check(w, dlx__take_move(&s->take, next->control, next->n_slots, next->base) == 0,
+                      "%s", dlx__error_message());
+            continue;
+        }
         if (r == DLX_E_EMPTY) {
             /* Who sleeps while it holds may starve the publisher, unless there are slots for all. */
             for (int i = 0; i < MAX_HELD; i++)
@@ -327,6 +428,7 @@ static void subscriber_main(void *userdata)
         if (held[i].used)
             drop_held(s, &held[i]);
     s->finished = true;
+    s->to_release++;
     w->progress++;
     /* The daemon sees it leave. */
     atomic_fetch_add(&w->membership->leaves, 1);
@@ -343,6 +445,7 @@ static void reaper_main(void *userdata)
     if (s->finished || sim_killed(s->process))
         return;
     sim_kill(s->process);
+    s->to_release++;
     w->progress++;
     sim_yield();
     if (s->announced && !s->raised)
@@ -352,13 +455,6 @@ static void reaper_main(void *userdata)
 }
 
 /* ---- one run ------------------------------------------------------------------------------- */
-
-static void *pages(uint64_t size)
-{
-    void *p = aligned_alloc(DLX_PAGE, (size_t)size);
-    ck_assert_ptr_nonnull(p);
-    return memset(p, 0, (size_t)size);
-}
 
 static uint64_t run_seed(uint64_t seed)
 {
@@ -380,12 +476,15 @@ static uint64_t run_seed(uint64_t seed)
     w.n_subs = 1 + (uint32_t)(x % N_SUBSCRIBERS);
     x /= N_SUBSCRIBERS;
     w.last = 5 + x % 30;
+    x /= 30;
+    w.moves = x % 2;
 
-    w.control = pages(dlx_shm_control_size(w.n_slots));
+    struct dlx_shm_control *control = pages(dlx_shm_control_size(w.n_slots));
+    w.blocks[w.n_blocks++] = (struct dlx_take_block){.control = control, .n_slots = w.n_slots};
     w.membership = pages(DLX_PAGE);
-    ck_assert_int_eq(dlx__pub_init(&w.pub, w.control, w.n_slots, w.history, w.gating, w.membership,
-                                   &pub_env, &w),
-                     0);
+    ck_assert_int_eq(
+        dlx__pub_init(&w.pub, control, w.n_slots, w.history, w.gating, w.membership, &pub_env, &w),
+        0);
     sim_spawn(sim, publisher_main, &w);
     for (uint32_t i = 0; i < w.n_subs; i++) {
         struct subscriber *s = &w.subs[i];
@@ -401,9 +500,10 @@ static uint64_t run_seed(uint64_t seed)
                                         .ticket = dlx_shm_ticket(s->page, i),
                                         .max_held = max_held,
                                         .reliable = s->reliable};
-        dlx__take_init(&s->take, w.control, w.n_slots, s->page, i, max_held, s->latest, s->reliable,
-                       &take_env, s);
         s->process = sim_spawn(sim, subscriber_main, s);
+        s->delegates = (seed >> (i + 5)) % 2;
+        if (s->delegates)
+            sim_spawn(sim, releaser_main, s);
     }
     if (w.may_die)
         sim_spawn(sim, reaper_main, &w);
@@ -418,12 +518,22 @@ static uint64_t run_seed(uint64_t seed)
     dlx__pub_reclaim(&w.pub, UINT32_MAX);
     for (uint32_t i = 0; i < w.n_subs; i++)
         sim_check(&w, !w.subs[i].picked || w.subs[i].gone, "link %u stays", i);
-    sim_check(&w, w.pub.n_free == w.n_slots - w.history && w.pub.n_retired == 0,
-              "%u of %u slots free", w.pub.n_free, w.n_slots);
+    uint32_t n_live = 0, n_used = 0;
+    for (int i = 0; i < MAX_CELLS; i++)
+        n_live += w.cells[i].used;
+    for (const struct dlx_pub_block *b = w.pub.oldest_block; b; b = b->next)
+        n_used += b->next ? b->n_used : b->n_slots - w.pub.n_free;
+    sim_check(&w, n_live == w.history && n_used == w.history && w.pub.n_retired == 0,
+              "%u cells, %u slots used", n_live, n_used);
     dlx__pub_deinit(&w.pub);
+    sim_check(&w, w.n_blocks_gone == w.n_blocks, "%u of %u blocks gone", w.n_blocks_gone,
+              w.n_blocks);
+    for (int i = 0; i < MAX_CELLS; i++)
+        sim_check(&w, !w.cells[i].used, "payload %d did not come back", i);
     for (int i = 0; i < N_SUBSCRIBERS; i++)
         free(w.subs[i].page);
-    free(w.control);
+    for (uint32_t i = 0; i < w.n_blocks; i++)
+        free((void *)(uintptr_t)w.blocks[i].control);
     free(w.membership);
     uint64_t published = w.last;
     sim_free(sim);

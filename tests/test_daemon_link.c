@@ -240,7 +240,7 @@ static void new_publisher(void)
     close(p->publisher->link_sock);
     p->publisher->link_sock = pair[0];
     p->id = dlxd_publisher_id(p->publisher);
-    allocate(p->publisher->control_fd, p->publisher->control_size);
+    allocate(dlxd_publisher_control(p->publisher)->fd, dlxd_publisher_control(p->publisher)->size);
     ck_assert_int_eq(dlxd_publisher_ready(p->publisher), 0);
     dlxd_subscription_offer_publisher(p->publisher);
     /* Joins are read by nobody, but there are fewer than fit. */
@@ -262,7 +262,7 @@ static void new_arena(struct publisher *p)
     struct dlxd_arena *arena;
     if (!p->publisher || p->publisher->last_arena == N_ARENAS - 1)
         return;
-    ck_assert_int_eq(dlxd_publisher_arena_new(p->publisher, DLX_PAGE, &arena), 0);
+    ck_assert_int_eq(dlxd_publisher_arena_new(p->publisher, DLX_PAGE, 0, 0, &arena), 0);
     if (pick(10) == 0) { /* never made ready */
         ck_assert_int_eq(dlxd_publisher_arena_drop(p->publisher, arena->id), 0);
         return;
@@ -433,7 +433,7 @@ START_TEST(subscriber_that_stands_still_costs_nothing_more)
     ck_assert(s->links[0].open);
     struct dlxd_publisher *p = publishers[0].publisher;
     for (int i = 0; i < 10000; i++) {
-        ck_assert_int_eq(dlxd_publisher_arena_new(p, DLX_PAGE, &arena), 0);
+        ck_assert_int_eq(dlxd_publisher_arena_new(p, DLX_PAGE, 0, 0, &arena), 0);
         allocate(arena->fd, DLX_PAGE);
         ck_assert_int_eq(dlxd_publisher_arena_ready(p, arena->id), 0);
         dlxd_broker_settle(&test.broker);

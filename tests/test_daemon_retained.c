@@ -44,8 +44,11 @@ static struct dlxd_publisher *new_publisher(struct dlxd_client *client, uint64_t
     ck_assert_int_eq(dlxd_publisher_new(&publisher, client, "t", &config, &made), 0);
     close(made.membership_fd);
     close(made.link_sock);
-    ck_assert_int_eq(fallocate(publisher->control_fd, 0, 0, (off_t)publisher->control_size), 0);
-    ck_assert_int_eq(pwrite(publisher->control_fd, &head, sizeof head, 0), sizeof head);
+    ck_assert_int_eq(fallocate(dlxd_publisher_control(publisher)->fd, 0, 0,
+                               (off_t)dlxd_publisher_control(publisher)->size),
+                     0);
+    ck_assert_int_eq(pwrite(dlxd_publisher_control(publisher)->fd, &head, sizeof head, 0),
+                     sizeof head);
     ck_assert_int_eq(dlxd_publisher_ready(publisher), 0);
     return publisher;
 }

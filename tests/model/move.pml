@@ -2,10 +2,11 @@
 /* The move to a larger control block.  One publisher that must not drop, NR reliable subscribers.
  * Fixed design: the link page (cursor = global message number, sleeping flag, hold words) belongs to the LINK, not to
  * the block; a hold word names a message number, so the lease page does not depend on the number of slots.
- * Block 0 has N0 slots, block 1 has N1.  The daemon announces block 1 (announced) before `moved' is stored.
+ * Block 0 has N0 slots, block 1 has N1.  The daemon announces block 1 (announced) before the head of block 0 is marked
+ * (MV, DLX_SHM_MOVED in the code), which says that it is the last there. The mark rings nobody: the next message does.
  * A newcomer may be given block 0 or, once announced, block 1.
  *
- * mutants: -DNORECHECK  before it polls the subscriber looks at head again but not at `moved'         must fail
+ * mutants: -DNORECHECK  before it polls the subscriber looks at head again but not at its mark         must fail
  *          -DATTACHGATE only links that have attached to block 1 gate/hold slots of block 1 (flags, cursors and
  *                       lease words live in a per-block page, as a first design had it)          must fail
  *          -DNOBASE     the new block's head starts at 0 instead of n                                    must fail
@@ -29,13 +30,14 @@
 #ifndef B
 #define B 1        /* hold words per link */
 #endif
+#define MV 64
 #define UNSET 255
 #define CLOSED 254
 #define BASE(b) ((b) * N0)
 #define NSL(b) ((b) == 0 -> N0 : N1)
 #define RINGI(b, n) (BASE(b) + ((n) % NSL(b)))
 
-byte head[2], moved, ring[NT], gen[NT], payload[NT]; bool blocked;   /* publisher (two blocks side by side) */
+byte head[2], ring[NT], gen[NT], payload[NT]; bool blocked;   /* publisher (two blocks side by side) */
 bool announced; byte epoch; bool joined[NR]; byte hj[NR];             /* daemon */
 byte hold[NR * B], cursor[NR]; bool sleeping[NR], inblk1[NR];        /* subscribers */
 bool gone[NR], bellP, bellS[NR];
@@ -120,7 +122,7 @@ proctype publisher() {
            head[1] = top;
 #endif
            announced = true;                           /* daemon has block 1 and offers it */
-           moved = top; read_membership(); ringall(); blk = 1
+           head[0] = top + MV; blk = 1
         :: skip
      fi
   od
@@ -128,27 +130,27 @@ proctype publisher() {
 inline ringP() { if :: blocked -> bellP = true :: else -> skip fi }
 
 proctype subscriber(byte me) {
-  byte h, n, s, cur, b; bool hist;
-  atomic { joined[me] = true; epoch++; b = 0; if :: announced -> b = 1 :: skip fi; hj[me] = (head[0] > head[1] -> head[0] : head[1]) }
+  byte h, n, s, cur, b; bool mv;
+  atomic { joined[me] = true; epoch++; b = 0; if :: announced -> b = 1 :: skip fi; hj[me] = ((head[0] % MV) > head[1] -> (head[0] % MV) : head[1]) }
   inblk1[me] = b;
-  h = head[b];
+  h = head[b] % MV;
   if :: h >= H && b == 0 -> cur = h - H :: h < H -> cur = 0 :: cur = h fi;
   cursor[me] = cur; ringP();
   do
   :: cur == LAST -> break
   :: else ->
-     h = head[b];
+     d_step { h = head[b]; mv = (h >= MV); h = h % MV }
      if
      :: h == cur ->
         if
-        :: b == 0 && moved != 0 && moved == cur -> b = 1; inblk1[me] = true
+        :: mv -> b = 1; inblk1[me] = true
         :: else ->
            sleeping[me] = true;
            if
 #ifdef NORECHECK
-           :: head[b] == cur ->
+           :: head[b] % MV == cur ->
 #else
-           :: (head[b] == cur && !(b == 0 && moved != 0)) ->
+           :: head[b] == cur ->
 #endif
               atomic { bellS[me] -> bellS[me] = false }
            :: else -> skip
@@ -167,7 +169,7 @@ proctype subscriber(byte me) {
            assert(payload[s] == n);
            hold[me * B] = 0; ringP()
         fi
-     fi; h = 0; n = 0; s = 0
+     fi; h = 0; n = 0; s = 0; mv = false
   od;
 out: skip
 }

@@ -38,7 +38,7 @@ reliable: no bell after a failed take      |reliable|SKIPNORING NR=1 NS=3 LAST=6
 reliable: hang-ups not polled              |reliable|NOHUP NR=1 NS=3 LAST=5|error|quick
 reliable: bell before head                 |reliable|BELLFIRST NR=1 NS=3 LAST=5|error|quick
 reliable: no pick-up after head            |reliable|NOPICKUP NR=1 NS=3 LAST=5|error|quick
-move: moved not looked at before sleeping  |move|NORECHECK NR=1 LAST=5|error|quick
+move: mark not looked at before sleeping   |move|NORECHECK NR=1 LAST=5|error|quick
 move: only attached links gate             |move|ATTACHGATE NR=1 LAST=6|error|quick
 move: new block starts at 0                |move|NOBASE NR=1 LAST=5|error|quick
 forward: death ends holds at once          |forward|ASWRITTEN|error|quick
