@@ -61,6 +61,11 @@ void dlxd_broker_settle(struct dlxd_broker *broker)
     }
 }
 
+bool dlxd_broker_is_idle(const struct dlxd_broker *broker)
+{
+    return dlxd_list_empty(&broker->clients) && dlxd_list_empty(&broker->retained);
+}
+
 void dlxd_broker_unstick(struct dlxd_broker *broker)
 {
     dlx_for_each (it, &broker->stuck) {

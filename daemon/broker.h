@@ -50,6 +50,8 @@ void dlxd_broker_deinit(struct dlxd_broker *broker);
 void dlxd_broker_settle(struct dlxd_broker *broker);
 /* Only the sending: a handler calls it when its reply must come after the news. Frees nothing. */
 void dlxd_broker_deliver(struct dlxd_broker *broker);
+/* Would nobody miss the daemon, if it ended now: no client is there, and nothing is kept for later ones? */
+bool dlxd_broker_is_idle(const struct dlxd_broker *broker);
 /* The stuck ones may try again. */
 void dlxd_broker_unstick(struct dlxd_broker *broker);
 

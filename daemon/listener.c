@@ -4,6 +4,7 @@
 #include "daemon/log.h"
 #include <fcntl.h>
 #include <libgen.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -11,6 +12,9 @@
 #include <sys/un.h>
 
 #define BACKLOG 1024
+/* A daemon that is just ending has the lock a moment longer than its socket. */
+#define LOCK_WAIT_NS UINT64_C(2000000000)
+#define LOCK_POLL_MS 2
 
 char *dlxd_listener_default_path(void)
 {
@@ -58,6 +62,15 @@ static int report_holder(const struct dlxd_listener *listener)
                      strtol(text, NULL, 10), listener->path);
 }
 
+/* Does somebody answer? */
+static bool is_served(const struct sockaddr_un *address)
+{
+    dlx_cleanup(dlx__closep) int fd =
+        socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return fd < 0 || connect(fd, (const struct sockaddr *)address, sizeof *address) == 0 ||
+           (errno != ENOENT && errno != ECONNREFUSED);
+}
+
 /* Was the file unlinked by a daemon that ended between our open() and flock()? */
 static bool is_current(const struct dlxd_listener *listener)
 {
@@ -67,21 +80,31 @@ static bool is_current(const struct dlxd_listener *listener)
            mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
 }
 
-static int take_lock(struct dlxd_listener *listener)
+static int take_lock(struct dlxd_listener *listener, const struct sockaddr_un *address)
 {
-    do {
+    const uint64_t deadline = dlx__now_ns() + LOCK_WAIT_NS;
+    for (;;) {
         dlx__closep(&listener->lock_fd);
         listener->lock_fd =
             open(listener->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
         if (listener->lock_fd < 0)
             return dlx__fail_errno("lock file %s", listener->lock_path);
-        if (flock(listener->lock_fd, LOCK_EX | LOCK_NB) < 0) {
-            int r = errno == EWOULDBLOCK ? report_holder(listener)
-                                         : dlx__fail_errno("locking %s", listener->lock_path);
-            dlx__closep(&listener->lock_fd); /* deinit must not unlink another's lock */
-            return r;
+        if (flock(listener->lock_fd, LOCK_EX | LOCK_NB) == 0) {
+            if (is_current(listener))
+                break;
+            continue;
         }
-    } while (!is_current(listener));
+        int err = errno;
+        if (err == EWOULDBLOCK && !is_served(address) && dlx__now_ns() < deadline) {
+            (void)poll(NULL, 0, LOCK_POLL_MS);
+            continue;
+        }
+        errno = err;
+        int r = err == EWOULDBLOCK ? report_holder(listener)
+                                   : dlx__fail_errno("locking %s", listener->lock_path);
+        dlx__closep(&listener->lock_fd); /* deinit must not unlink another's lock */
+        return r;
+    }
 
     char text[32];
     int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
@@ -154,7 +177,7 @@ static int start(struct dlxd_listener *listener, const char *path)
     if (r == 0)
         r = check_path(path);
     if (r == 0)
-        r = take_lock(listener);
+        r = take_lock(listener, &address);
     if (r == 0)
         r = remove_stale(path, &address);
     if (r == 0)

@@ -6,6 +6,8 @@
 #include "daemon/log.h"
 #include "daemon/server.h"
 #include <argp.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,19 +21,53 @@ static const char doc[] =
     "Let processes of this machine exchange DLPack tensors in shared memory without copying.\v"
     "The socket is $DLX_SOCKET, else $XDG_RUNTIME_DIR/dlpackd.sock, else "
     "/run/dlpackd/dlpackd.sock. "
-    "The daemon stays in the foreground; SIGTERM and SIGINT end it.";
+    "The daemon stays in the foreground; SIGTERM and SIGINT end it. "
+    "Programs that find no daemon start one like this: "
+    "dlpackd --socket PATH --idle-exit 10 --ready-fd 2";
+
+enum { OPTION_IDLE_EXIT = 0x100, OPTION_READY_FD };
+#define IDLE_EXIT_MAX_S 1e6
 
 static const struct argp_option options[] = {
     {"socket", 's', "PATH", 0, "listen here", 0},
     {"foreground", 'f', NULL, 0,
      "log clients that come and go as well, without prefixes for the journal", 0},
+    {"idle-exit", OPTION_IDLE_EXIT, "SECONDS", 0,
+     "end after so long without a client, with status 0; 0.25 is possible", 0},
+    {"ready-fd", OPTION_READY_FD, "FD", 0,
+     "once listening, write the line READY=1 to this file descriptor and close it (0, 1 and 2 "
+     "become "
+     "/dev/null, so that with 2 what goes wrong before comes from the same pipe)",
+     0},
     {0},
 };
 
 struct arguments {
     const char *socket;
     bool foreground;
+    uint64_t idle_ms; /* 0: never */
+    int ready_fd;     /* -1: none */
 };
+
+static uint64_t parse_seconds(const char *text, struct argp_state *state)
+{
+    char *end;
+    double seconds = strtod(text, &end);
+    if (end == text || *end || !(seconds > 0) || seconds > IDLE_EXIT_MAX_S)
+        argp_error(state, "--idle-exit %s: more than 0 and at most %.0f seconds are possible", text,
+                   IDLE_EXIT_MAX_S);
+    uint64_t ms = (uint64_t)(seconds * 1e3);
+    return ms > 0 ? ms : 1;
+}
+
+static int parse_fd(const char *text, struct argp_state *state)
+{
+    char *end;
+    long fd = strtol(text, &end, 10);
+    if (end == text || *end || fd < 0 || fd > INT_MAX || fcntl((int)fd, F_GETFD) < 0)
+        argp_error(state, "--ready-fd %s: no open file descriptor", text);
+    return (int)fd;
+}
 
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
@@ -42,6 +78,12 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case 'f':
         arguments->foreground = true;
+        return 0;
+    case OPTION_IDLE_EXIT:
+        arguments->idle_ms = parse_seconds(argument, state);
+        return 0;
+    case OPTION_READY_FD:
+        arguments->ready_fd = parse_fd(argument, state);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -58,6 +100,23 @@ static void raise_fd_limit(void)
     }
 }
 
+/* Nobody may be there any more to read it: no reason to end. */
+static void tell_ready(int fd)
+{
+    static const char line[] = "READY=1\n";
+    if (fd < 0)
+        return;
+    (void)!write(fd, line, sizeof line - 1);
+    if (fd > STDERR_FILENO) {
+        dlx__close(fd);
+        return;
+    }
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0 || dup2(null, fd) < 0)
+        dlx__close(fd);
+    dlx__close(null);
+}
+
 static int fail(void)
 {
     dlxd_log(DLXD_LOG_ERROR, "%s", dlx__error_message());
@@ -67,7 +126,7 @@ static int fail(void)
 int main(int argc, char **argv)
 {
     static const struct argp argp = {options, parse, NULL, doc, NULL, NULL, NULL};
-    struct arguments arguments = {.socket = NULL};
+    struct arguments arguments = {.ready_fd = -1};
     struct dlxd_server *server;
     dlx_cleanup(dlx__freep) char *default_path = NULL;
 
@@ -87,6 +146,8 @@ int main(int argc, char **argv)
         return fail();
     if (dlxd_server_new(&server, arguments.socket) < 0)
         return fail();
+    dlxd_server_set_idle_exit(server, arguments.idle_ms);
+    tell_ready(arguments.ready_fd);
     dlxd_server_run(server);
     dlxd_server_free(server);
     return EXIT_SUCCESS;

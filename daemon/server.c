@@ -10,6 +10,7 @@
 #include "daemon/watch.h"
 #include <assert.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -27,7 +28,10 @@ struct dlxd_server {
     uv_signal_t interrupt;
     uv_timer_t hello;
     uv_timer_t retry;
-    uv_timer_t expiry;    /* of what is retained */
+    uv_timer_t expiry; /* of what is retained */
+    uv_timer_t idle;
+    uint64_t idle_ms;     /* 0: never ends by itself */
+    uint64_t idle_client; /* the last client there was when the idle time began */
     uv_prepare_t prepare; /* arms the timers before each sleep */
     struct dlxd_listener listener;
     struct dlxd_watch *watch;
@@ -99,6 +103,39 @@ static void start_at(struct dlxd_server *server, uv_timer_t *timer, uv_timer_cb 
     (void)uv_timer_start(timer, fn, due_ns > now ? (due_ns - now) / 1000000 + 1 : 0, 0);
 }
 
+/*
+ * Whoever is in the listen queue is a client already. One who comes between this look and the closing of the
+ * socket gets a hang-up before any answer: the library tries again, and finds nobody. Closed here, since the loop
+ * looks at its fds once more after uv_stop(), and would greet somebody only to lose him.
+ */
+static void on_idle(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    struct pollfd queue = {.fd = server->listener.fd, .events = POLLIN};
+    /* Timers run before prepare: somebody may have come since it armed this one. */
+    if (!dlxd_broker_is_idle(&server->broker) || poll(&queue, 1, 0) != 0)
+        return; /* the time begins anew */
+    dlxd_log(DLXD_LOG_NOTICE, "no client for %.3g s: stopping", (double)server->idle_ms / 1e3);
+    server->stopping = true;
+    server->watch = dlxd_watch_free(server->watch);
+    server->broker.socket_path = "";
+    dlxd_listener_deinit(&server->listener);
+    uv_stop(&server->loop);
+}
+
+static void arm_idle(struct dlxd_server *server)
+{
+    struct dlxd_broker *broker = &server->broker;
+    bool anew = broker->last_client != server->idle_client;
+    if (server->idle_ms == 0 || !dlxd_broker_is_idle(broker)) {
+        (void)uv_timer_stop(&server->idle);
+    } else if (anew || !uv_is_active((uv_handle_t *)&server->idle)) {
+        server->idle_client = broker->last_client;
+        uv_update_time(&server->loop);
+        (void)uv_timer_start(&server->idle, on_idle, server->idle_ms, 0);
+    }
+}
+
 /* Before the loop sleeps: which timers, and whether to accept. A full house leaves newcomers in the
  * listen queue. */
 static void on_prepare(uv_prepare_t *prepare)
@@ -121,6 +158,7 @@ static void on_prepare(uv_prepare_t *prepare)
         (void)uv_timer_stop(&server->retry);
     else if (!uv_is_active((uv_handle_t *)&server->retry))
         (void)uv_timer_start(&server->retry, on_retry, RETRY_MS, 0);
+    arm_idle(server);
     dlxd_watch_set(server->watch, broker->n_greeting < DLXD_GREETING_MAX ? DLXD_READABLE : 0);
 }
 
@@ -236,9 +274,11 @@ static int init_handles(struct dlxd_server *server)
     (void)uv_timer_init(&server->loop, &server->hello);
     (void)uv_timer_init(&server->loop, &server->retry);
     (void)uv_timer_init(&server->loop, &server->expiry);
+    (void)uv_timer_init(&server->loop, &server->idle);
     (void)uv_prepare_init(&server->loop, &server->prepare);
     server->term.data = server->interrupt.data = server;
     server->hello.data = server->retry.data = server->expiry.data = server->prepare.data = server;
+    server->idle.data = server;
     (void)uv_prepare_start(&server->prepare, on_prepare);
     (void)uv_signal_start(&server->term, on_signal, SIGTERM);
     (void)uv_signal_start(&server->interrupt, on_signal, SIGINT);
@@ -272,6 +312,11 @@ int dlxd_server_new(struct dlxd_server **ret, const char *path)
     server->broker.socket_path = server->listener.path;
     *ret = server;
     return 0;
+}
+
+void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms)
+{
+    server->idle_ms = idle_ms;
 }
 
 void dlxd_server_run(struct dlxd_server *server)

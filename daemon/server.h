@@ -3,16 +3,20 @@
 #define DLXD_SERVER_H
 
 /*
- * The loop around the broker: the listening socket, signals, and the two things that time does: those
- * that do not say Hello are disconnected, those that the kernel would not take fds for are tried again.
- * Neither timer runs when there are none.
+ * The loop around the broker: the listening socket, signals, and the three things that time does: those
+ * that do not say Hello are disconnected, those that the kernel would not take fds for are tried again,
+ * and a private daemon that nobody uses ends. No timer runs without need.
  */
+
+#include <stdint.h>
 
 struct dlxd_server;
 
 /* Listens on `path`. Returns 0, or what dlxd_listener_init() returns. */
 int dlxd_server_new(struct dlxd_server **ret, const char *path);
-/* Until SIGTERM or SIGINT; then every client has been disconnected. */
+/* End by itself after so long without a client, from now on; 0: never. */
+void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms);
+/* Until SIGTERM or SIGINT, or idle for long enough; then every client has been disconnected. */
 void dlxd_server_run(struct dlxd_server *server);
 /* Returns NULL; NULL is fine. */
 struct dlxd_server *dlxd_server_free(struct dlxd_server *server);
