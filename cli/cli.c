@@ -15,15 +15,17 @@ static const struct command {
     const char *name;
     int (*run)(struct cli *cli, int argc, char **argv);
     const char *help;
+    enum dlx_autospawn autospawn; /**< who only looks starts no daemon */
 } commands[] = {
-    {"ls", cmd_ls, "list topics and their publishers"},
-    {"info", cmd_info, "show the daemon, or a topic with its links"},
-    {"pub", cmd_pub, "publish .npy or .safetensors files, raw bytes or YUV4MPEG video"},
-    {"echo", cmd_echo, "print messages"},
-    {"save", cmd_save, "write messages to .npy or .safetensors files"},
-    {"hz", cmd_hz, "measure rate, loss and age of messages"},
-    {"bw", cmd_bw, "measure bytes a second and sizes of messages"},
-    {"holds", cmd_holds, "show who holds messages"},
+    {"ls", cmd_ls, "list topics and their publishers", DLX_AUTOSPAWN_NEVER},
+    {"info", cmd_info, "show the daemon, or a topic with its links", DLX_AUTOSPAWN_NEVER},
+    {"pub", cmd_pub, "publish .npy or .safetensors files, raw bytes or YUV4MPEG video",
+     DLX_AUTOSPAWN_DEFAULT},
+    {"echo", cmd_echo, "print messages", DLX_AUTOSPAWN_DEFAULT},
+    {"save", cmd_save, "write messages to .npy or .safetensors files", DLX_AUTOSPAWN_DEFAULT},
+    {"hz", cmd_hz, "measure rate, loss and age of messages", DLX_AUTOSPAWN_DEFAULT},
+    {"bw", cmd_bw, "measure bytes a second and sizes of messages", DLX_AUTOSPAWN_DEFAULT},
+    {"holds", cmd_holds, "show who holds messages", DLX_AUTOSPAWN_NEVER},
 };
 
 enum { OPTION_SOCKET = 0x100, OPTION_JSON };
@@ -76,7 +78,8 @@ int cli_signal_status(bool endless)
 
 int cli_connect(struct cli *cli)
 {
-    struct dlx_connect_args args = {.size = sizeof args, .socket = cli->socket};
+    struct dlx_connect_args args = {
+        .size = sizeof args, .socket = cli->socket, .autospawn = cli->autospawn};
     int code = dlx_connect(&cli->client, &args);
     if (code < 0)
         (void)cli_report_dlx(cli, NULL, code);
@@ -177,8 +180,9 @@ static char *global_help(int key, const char *text, void *input)
 static const struct argp_option global_options[] = {
     {"json", OPTION_JSON, NULL, 0, "Print JSON", 0},
     {"socket", OPTION_SOCKET, "PATH", 0,
-     "Socket of the daemon (default: $DLX_SOCKET, else $XDG_RUNTIME_DIR/dlpackd.sock if it exists, "
-     "else /run/dlpackd/dlpackd.sock)",
+     "Socket of the daemon (default: $DLX_SOCKET, else who answers first of "
+     "$XDG_RUNTIME_DIR/dlpackd.sock, /run/dlpackd/dlpackd.sock and /tmp/dlpackd-UID/dlpackd.sock; "
+     "pub, echo, save, hz and bw start a daemon when none does)",
      0},
     {NULL, 'h', NULL, OPTION_HIDDEN, NULL, -1},
     {0},
@@ -206,6 +210,7 @@ int cli_run(int argc, char **argv)
     (void)snprintf(name, sizeof name, DLXCTL " %s", g.command->name);
     argv[g.first] = name;
     cli.command = g.command->name;
+    cli.autospawn = g.command->autospawn;
     int status = g.command->run(&cli, argc - g.first, argv + g.first);
     dlx_client_unref(cli.client);
     return status;

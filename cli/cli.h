@@ -21,6 +21,7 @@ struct cli {
     const char *socket; /**< NULL: the library's default */
     bool json;
     const char *command;
+    uint32_t autospawn; /**< enum dlx_autospawn: may it start a daemon? */
     struct dlx_client *client;
 };
 

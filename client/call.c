@@ -146,7 +146,7 @@ int dlx__call_simple(struct dlx_client *c, Dlx__Wire__Packet *request)
 
 /* ---- connect ------------------------------------------------------------------------------- */
 
-static int open_socket(struct dlx_client *c, int *ret)
+int dlx__call_open(struct dlx_client *c)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     dlx_cleanup(dlx__closep) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -160,29 +160,29 @@ static int open_socket(struct dlx_client *c, int *ret)
         int r = dlx__fail_errno("no dlpackd at %s", c->path);
         return r == DLX_E_ACCESS || r == DLX_E_FD_LIMIT ? r : DLX_E_NO_DAEMON;
     }
-    *ret = dlx__steal_fd(&fd);
+    dlx__close(c->sock);
+    c->sock = dlx__steal_fd(&fd);
     return 0;
 }
 
-int dlx__call_connect(struct dlx_client *c, const char *name)
+int dlx__call_greet(struct dlx_client *c, const char *name)
 {
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
     const Dlx__Wire__Packet *reply;
-    c->call = malloc(sizeof *c->call);
-    if (!c->call)
-        return dlx__fail(DLX_E_NO_MEMORY, "buffers of %zu bytes", sizeof *c->call);
-    c->call->packet.n_fds = 0;
-    int r = open_socket(c, &c->sock);
-    if (r < 0)
-        return r;
+    if (!c->call) {
+        c->call = malloc(sizeof *c->call);
+        if (!c->call)
+            return dlx__fail(DLX_E_NO_MEMORY, "buffers of %zu bytes", sizeof *c->call);
+        c->call->packet.n_fds = 0;
+    }
     hello.major = DLX_PROTO_MAJOR;
     hello.minor = DLX_PROTO_MINOR;
     hello.name = (char *)(uintptr_t)name;
     hello.max_links = dlx__limits_max_links();
     request.body_case = DLX__WIRE__PACKET__BODY_HELLO;
     request.hello = &hello;
-    r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_HELLO_REPLY, 0, &reply);
+    int r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_HELLO_REPLY, 0, &reply);
     if (r < 0)
         return r;
     if (reply->hello_reply->major != DLX_PROTO_MAJOR)

@@ -14,8 +14,10 @@
 
 struct dlx_call *dlx__call_free(struct dlx_call *call);
 
-/* Connect to `path` and greet, with `timeout_ns` for all of it. Sets c->sock, call and id. */
-int dlx__call_connect(struct dlx_client *c, const char *name);
+/* Connect to c->path. Sets c->sock. Returns 0; DLX_E_NO_DAEMON, DLX_E_ACCESS, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+int dlx__call_open(struct dlx_client *c);
+/* Greet, within c->timeout_ns. Sets c->call and id. */
+int dlx__call_greet(struct dlx_client *c, const char *name);
 
 struct dlx_new_publisher {
     uint64_t id;

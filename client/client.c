@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/client.h"
 #include "client/call.h"
-#include <stdio.h>
+#include "client/connect.h"
 #include <string.h>
 #include <sys/prctl.h>
 
@@ -71,26 +71,6 @@ int dlx__args_return(void *dst, size_t min, const void *src, size_t src_size)
 
 /* ---- connect ------------------------------------------------------------------------------- */
 
-static int choose_path(const char *given, char *ret, size_t ret_size)
-{
-    const char *dir = getenv("XDG_RUNTIME_DIR");
-    const char *path = given ? given : getenv("DLX_SOCKET");
-    int n;
-    if (path && path[0]) {
-        n = snprintf(ret, ret_size, "%s", path);
-    } else {
-        n = -1;
-        if (dir && dir[0] == '/')
-            n = snprintf(ret, ret_size, "%s/dlpackd.sock", dir);
-        if (n < 0 || (size_t)n >= ret_size || access(ret, F_OK) < 0)
-            n = snprintf(ret, ret_size, "/run/dlpackd/dlpackd.sock");
-    }
-    if (n < 0 || (size_t)n >= ret_size)
-        return dlx__fail(DLX_E_INVALID, "socket path %.200s is longer than %zu bytes", path,
-                         ret_size - 1);
-    return 0;
-}
-
 static void client_free(struct dlx_client *c)
 {
     dlx__close(c->sock);
@@ -112,6 +92,9 @@ int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_arg
     if (r == 0 && args.name && strlen(args.name) > NAME_MAX_SIZE)
         r = dlx__fail(DLX_E_INVALID, "client name of %zu bytes, at most %u are possible",
                       strlen(args.name), NAME_MAX_SIZE);
+    if (r == 0 && args.autospawn > DLX_AUTOSPAWN_NEVER)
+        r = dlx__fail(DLX_E_INVALID, "autospawn is %u, no value of enum dlx_autospawn",
+                      args.autospawn);
     if (r == 0)
         r = dlx__fork_init(&generation);
     if (r < 0)
@@ -129,9 +112,7 @@ int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_arg
         memcpy(name, args.name, strlen(args.name) + 1);
     else
         prctl(PR_GET_NAME, name); /* at most 16 bytes, terminated */
-    r = choose_path(args.socket, c->path, sizeof c->path);
-    if (r == 0)
-        r = dlx__call_connect(c, name);
+    r = dlx__connect(c, args.socket, args.autospawn, name);
     if (r < 0) {
         client_free(c);
         return r;

@@ -93,23 +93,38 @@ DLX_API const char *dlx_version(void);
 
 /* ---- client -------------------------------------------------------------------------------- */
 
+/** What dlx_connect() does when no daemon answers. */
+enum dlx_autospawn {
+    DLX_AUTOSPAWN_DEFAULT = 0, /**< start a private one, unless $DLX_AUTOSPAWN is no, off or 0 */
+    DLX_AUTOSPAWN_NEVER = 1,   /**< fail with DLX_E_NO_DAEMON */
+};
+
 struct dlx_connect_args {
     size_t size;
-    /** Path of the daemon's socket. NULL: $DLX_SOCKET, else $XDG_RUNTIME_DIR/dlpackd.sock if that
-     *  exists, else /run/dlpackd/dlpackd.sock. */
+    /** Path of the daemon's socket. NULL: $DLX_SOCKET; if that is not set, whoever answers first of
+     *  $XDG_RUNTIME_DIR/dlpackd.sock, /run/dlpackd/dlpackd.sock and /tmp/dlpackd-UID/dlpackd.sock. */
     const char *socket;
     /** Name of this program for `dlxctl ls`, at most 63 bytes. NULL: the process's comm. */
     const char *name;
     /** Bound on this and every later call that asks the daemon something. 0: 5 seconds. */
     int64_t timeout_ns;
+    /** enum dlx_autospawn. Only where neither `socket` nor $DLX_SOCKET names a daemon. */
+    uint32_t autospawn;
 };
 
 /**
- * Connect to the daemon.
+ * Connect to the daemon; where nobody named one and none answers, start a private one for this user: $DLX_DAEMON, else
+ * `dlpackd` beside the library or in ../bin from there, else that on PATH; it listens in $XDG_RUNTIME_DIR if
+ * that is this user's alone to write to, else in /tmp/dlpackd-UID, is shared by all who start one at the same time,
+ * and ends when for 10 seconds ($DLX_IDLE_EXIT) nobody was connected and nothing retained. It is no child of the
+ * caller (unless that is a child subreaper, or process 1): no SIGCHLD, nothing to wait for. Signals of the calling thread
+ * wait until it listens. A program with rights of its file (set-user-ID) starts none; a service should not, since
+ * what it started would end with it: DLX_AUTOSPAWN=no.
  *
- * Returns 0; DLX_E_NO_DAEMON (nobody listens: the message names the path and why),
- * DLX_E_ACCESS, DLX_E_VERSION, DLX_E_TIMEOUT, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_NO_MEMORY,
- * DLX_E_DISCONNECTED, DLX_E_PROTOCOL, DLX_E_INVALID, DLX_E_SYSTEM.
+ * Returns 0; DLX_E_NO_DAEMON (nobody listens, or none could be started: the message names the path or the program, its
+ * exit status and what it said), DLX_E_TIMEOUT (no answer, or the one started was late and was ended), DLX_E_ACCESS
+ * (not let in; or /tmp/dlpackd-UID is a link, somebody else's, or not of mode 0700), DLX_E_VERSION, DLX_E_LIMIT,
+ * DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_DISCONNECTED, DLX_E_PROTOCOL, DLX_E_INVALID, DLX_E_SYSTEM.
  */
 DLX_API int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *args);
 

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_CONNECT_H
+#define DLX_CLIENT_CONNECT_H
+
+#include "client/client.h"
+
+/*
+ * Find a daemon, or start one, and greet. `socket` is the caller's, or NULL; all of it takes c->timeout_ns at most.
+ * Sets c->path, sock, call and id. Returns what dlx_connect() says.
+ */
+int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn, const char *name);
+
+#endif
