@@ -244,9 +244,8 @@ static int linger(struct pub *p)
     return 0;
 }
 
-static int summary(struct pub *p)
+static int summary(struct pub *p, const struct dlx_publisher_stats *s)
 {
-    struct dlx_publisher_stats s = get_stats(p);
     int64_t elapsed = p->end_ns > p->start_ns ? p->end_ns - p->start_ns : 0;
     double seconds = (double)elapsed / 1e9;
     char bytes[HUMAN_SIZE], time[HUMAN_SIZE], rate[HUMAN_SIZE];
@@ -256,10 +255,10 @@ static int summary(struct pub *p)
         return cli_json(
             p->cli,
             json_pack("{s:s, s:o, s:o, s:I, s:o, s:o, s:I}", "topic", p->topic, "messages",
-                      output_json_u64(s.published), "bytes", output_json_u64(s.published_bytes),
+                      output_json_u64(s->published), "bytes", output_json_u64(s->published_bytes),
                       "elapsed_ns", (json_int_t)elapsed, "copied_bytes",
-                      output_json_u64(s.copied_bytes), "refused", output_json_u64(p->n_refused),
-                      "subscribers", (json_int_t)s.n_subscribers),
+                      output_json_u64(s->copied_bytes), "refused", output_json_u64(p->n_refused),
+                      "subscribers", (json_int_t)s->n_subscribers),
             true);
     if (p->n_refused > 0)
         (void)cli_report(p->cli, p->topic,
@@ -267,15 +266,15 @@ static int summary(struct pub *p)
                          p->n_refused == 1 ? " was" : "s were");
     if (!isatty(STDERR_FILENO))
         return CLI_OK;
-    human_bytes(s.published_bytes, bytes);
+    human_bytes(s->published_bytes, bytes);
     human_ns(elapsed, time);
-    human_number(seconds > 0 ? (double)s.published / seconds : 0, rate);
-    fprintf(stderr, "%s: %" PRIu64 " message%s, %s in %s", p->topic, s.published,
-            s.published == 1 ? "" : "s", bytes, time);
-    if (s.published > 1)
+    human_number(seconds > 0 ? (double)s->published / seconds : 0, rate);
+    fprintf(stderr, "%s: %" PRIu64 " message%s, %s in %s", p->topic, s->published,
+            s->published == 1 ? "" : "s", bytes, time);
+    if (s->published > 1)
         fprintf(stderr, " (%s/s)", rate);
-    fprintf(stderr, ", %" PRIu64 " bytes copied, %u subscriber%s\n", s.copied_bytes,
-            s.n_subscribers, s.n_subscribers == 1 ? "" : "s");
+    fprintf(stderr, ", %" PRIu64 " bytes copied, %u subscriber%s\n", s->copied_bytes,
+            s->n_subscribers, s->n_subscribers == 1 ? "" : "s");
     return CLI_OK;
 }
 
@@ -309,7 +308,10 @@ int pub_run(struct pub *p)
         return cli_report_dlx(p->cli, p->topic, code);
     progress_init(&p->progress, stderr, !p->cli->json, PROGRESS_NS);
     code = run_stages(p, &endless);
-    int status = summary(p);
+    struct dlx_publisher_stats stats = get_stats(p);
+    int status = CLI_OK;
+    if (code == 0 || code == DLX_E_INTERRUPTED || stats.published > 0)
+        status = summary(p, &stats); /* else the failure is all there is to say */
     if (code == DLX_E_INTERRUPTED)
         status = status == CLI_OK ? cli_signal_status(endless) : status;
     else if (code < 0 || p->n_refused > 0)

@@ -152,6 +152,28 @@ START_TEST(files_that_lie_leave_nothing_behind)
 }
 END_TEST
 
+/* On a terminal, and for programs: a summary is for what was published. */
+START_TEST(pub_that_publishes_nothing_has_no_summary)
+{
+    const char *npy = dlx_test_npy("f4.npy");
+    struct dlx_test_cli cli;
+    dlx_test_cli_run_on_terminal(&cli, daemon_.path, 1, DLX_TEST_WORDS("pub", "a", "no/such"));
+    ck_assert_str_eq(cli.err, "dlxctl pub: a: no/such: No such file or directory\r\n");
+    dlx_test_cli_deinit(&cli);
+    expect(1, "no/such: No such file or directory", -1,
+           DLX_TEST_WORDS("pub", "a", "no/such", "--json"));
+    /* what came before a failure is told */
+    dlx_test_cli_run_on_terminal(&cli, daemon_.path, 1, DLX_TEST_WORDS("pub", "a", npy, "no/such"));
+    ck_assert_ptr_nonnull(strstr(cli.err, "no/such: No such file or directory\r\n"));
+    ck_assert_ptr_nonnull(strstr(cli.err, "a: 1 message, 96 B in "));
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, daemon_.path, -1, 1,
+                     DLX_TEST_WORDS("pub", "a", npy, "no/such", "--json"));
+    ck_assert_ptr_nonnull(strstr(cli.out, "\"messages\": 1,"));
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
 START_TEST(more_memory_than_there_is)
 {
     int in = dlx_test_memfd("", 0);
@@ -256,6 +278,7 @@ int main(void)
     tcase_add_test(tcase, no_daemon_is_said_with_the_path);
     tcase_add_test(tcase, topics_that_break_the_rules_are_named);
     tcase_add_test(tcase, files_that_lie_leave_nothing_behind);
+    tcase_add_test(tcase, pub_that_publishes_nothing_has_no_summary);
     tcase_add_test(tcase, more_memory_than_there_is);
     tcase_add_test(tcase, a_reliable_subscriber_needs_a_publisher_that_blocks);
     tcase_add_test(tcase, silence_is_a_failure_when_asked_for);

@@ -281,9 +281,7 @@ START_TEST(a_file_that_lies_publishes_nothing)
         "dlxctl pub: w: %s: tensor 'layer.bool' ends at 367, the file has only 366 bytes of data\n",
         file("bad.safetensors"));
     ck_assert_str_eq(pub.err, words);
-    json_t *json = dlx_test_cli_json(&pub);
-    ck_assert_int_eq(integer(json, "messages"), 0);
-    json_decref(json);
+    ck_assert_str_eq(pub.out, "");
     dlx_test_cli_deinit(&pub);
 }
 END_TEST

@@ -35,6 +35,9 @@ void dlx_test_cli_deinit(struct dlx_test_cli *cli);
 /* Start, wait, and check the status. */
 void dlx_test_cli_run(struct dlx_test_cli *cli, const char *socket, int stdin_fd, int status,
                       const char *const *words);
+/* The same with a terminal as its stderr; lines end in "\r\n" there. */
+void dlx_test_cli_run_on_terminal(struct dlx_test_cli *cli, const char *socket, int status,
+                                  const char *const *words);
 
 #define DLX_TEST_WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
