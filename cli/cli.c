@@ -22,6 +22,8 @@ static const struct command {
     {"pub", cmd_pub, "publish .npy or .safetensors files, raw bytes or YUV4MPEG video",
      DLX_AUTOSPAWN_DEFAULT},
     {"echo", cmd_echo, "print messages", DLX_AUTOSPAWN_DEFAULT},
+    {"get", cmd_get, "show or save the newest message of a topic", DLX_AUTOSPAWN_NEVER},
+    {"rm", cmd_rm, "drop what is retained on a topic", DLX_AUTOSPAWN_NEVER},
     {"save", cmd_save, "write messages to .npy or .safetensors files", DLX_AUTOSPAWN_DEFAULT},
     {"hz", cmd_hz, "measure rate, loss and age of messages", DLX_AUTOSPAWN_DEFAULT},
     {"bw", cmd_bw, "measure bytes a second and sizes of messages", DLX_AUTOSPAWN_DEFAULT},
@@ -74,6 +76,11 @@ int cli_finish(const struct cli *cli, int status)
 int cli_signal_status(bool endless)
 {
     return endless ? CLI_OK : CLI_SIGNAL + wait_signal();
+}
+
+bool cli_is_pattern(const char *topic)
+{
+    return strchr(topic, '*') != NULL; /* no topic has one */
 }
 
 int cli_connect(struct cli *cli)

@@ -33,10 +33,20 @@ int cmd_ls(struct cli *cli, int argc, char **argv);
 int cmd_info(struct cli *cli, int argc, char **argv);
 int cmd_pub(struct cli *cli, int argc, char **argv);
 int cmd_echo(struct cli *cli, int argc, char **argv);
+int cmd_rm(struct cli *cli, int argc, char **argv);
+int cmd_get(struct cli *cli, int argc, char **argv);
 int cmd_save(struct cli *cli, int argc, char **argv);
 int cmd_hz(struct cli *cli, int argc, char **argv);
 int cmd_bw(struct cli *cli, int argc, char **argv);
 int cmd_holds(struct cli *cli, int argc, char **argv);
+
+/** Words for --help. */
+#define CLI_PATTERN_HELP                                                                           \
+    "In a PATTERN '*' stands for any characters of its segment ('cam/*'), a last segment '**' "    \
+    "for one or more."
+
+/** Is it a pattern, for several topics? */
+bool cli_is_pattern(const char *topic);
 
 /** Options of every command: --json, --socket, -h. Its input is the struct cli. */
 extern const struct argp cli_argp_common;

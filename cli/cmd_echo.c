@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/args.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
-#include "cli/output.h"
-#include "cli/args.h"
+#include "cli/show.h"
 #include "cli/stream.h"
-#include "cli/tensor.h"
-#include "cli/value.h"
 #include "cli/wait.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
 
-enum { OPTION_COUNT = 0x300, OPTION_VALUES, VALUES_DEFAULT = 6, VALUES_MAX = 1000000 };
+enum { OPTION_COUNT = 0x300, OPTION_VALUES };
 
 struct echo {
     struct stream_args stream;
@@ -33,7 +31,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         e->count = args_number(state, "--count", arg, 1, UINT64_MAX);
         return 0;
     case OPTION_VALUES:
-        e->n_values = args_number(state, "--values", arg, 0, VALUES_MAX);
+        e->n_values = args_number(state, "--values", arg, 0, SHOW_VALUES_MAX);
         return 0;
     case ARGP_KEY_ARG:
         if (e->topic)
@@ -48,60 +46,18 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static void print_values(const DLTensor *t, uint64_t n_values)
-{
-    char text[VALUE_TEXT_SIZE];
-    uint64_t n_items = 0, size = 0;
-    if (n_values == 0 || !tensor_size(t, &n_items, &size))
-        return;
-    if (!tensor_is_readable(t)) {
-        fputs("  (not readable here)", stdout);
-        return;
-    }
-    uint64_t lanes = t->dtype.lanes, all = n_items * lanes; /* fits: bytes do */
-    uint64_t n = n_values < all ? n_values : all;
-    bool compact = tensor_is_compact(t);
-    fputs("  [", stdout);
-    for (uint64_t i = 0; i < n; i++) {
-        if (compact)
-            value_text(t->dtype, tensor_data(t), i, text);
-        else
-            value_text(t->dtype, tensor_item(t, i / lanes), i % lanes, text);
-        printf("%s%s", i ? " " : "", text);
-    }
-    fputs(n < all ? " ...]" : "]", stdout);
-}
-
 static void print_message(struct echo *e, const struct dlx_message *m)
 {
-    char age[HUMAN_SIZE], tensor[DESCRIBE_ITEM_SIZE];
-    uint32_t n = dlx_message_n_tensors(m);
-    human_ns(describe_age(m), age);
+    char publisher[48] = "";
     if (e->publisher == 0)
         e->publisher = dlx_message_publisher(m);
     e->several = e->several || e->publisher != dlx_message_publisher(m);
     if (e->several)
-        printf("publisher %" PRIu64 " ", dlx_message_publisher(m));
-    printf("#%" PRIu64 "  %s", dlx_message_seq(m), age);
-    if (dlx_message_gap(m) > 0)
-        printf("  (gap %" PRIu64 ")", dlx_message_gap(m));
-    if (!describe_is_set(m)) {
-        describe_tensor_text(dlx_message_peek(m, 0), tensor);
-        printf("  %s", tensor);
-        print_values(dlx_message_peek(m, 0), e->n_values);
-        putchar('\n');
-        return;
-    }
-    describe_set_text(m, tensor);
-    printf("  %s\n", tensor);
-    for (uint32_t i = 0; i < n && i < DESCRIBE_TENSORS; i++) {
-        describe_item_text(m, i, tensor);
-        printf("    %s", tensor);
-        print_values(dlx_message_peek(m, i), e->n_values);
-        putchar('\n');
-    }
-    if (n > DESCRIBE_TENSORS)
-        printf("    ... and %u more\n", n - DESCRIBE_TENSORS);
+        (void)snprintf(publisher, sizeof publisher, "publisher %" PRIu64, dlx_message_publisher(m));
+    if (cli_is_pattern(e->topic))
+        show_message(m, dlx_message_topic(m), e->n_values);
+    else
+        show_message(m, e->several ? publisher : NULL, e->n_values);
 }
 
 static int run(struct echo *e, struct stream *s)
@@ -139,7 +95,7 @@ int cmd_echo(struct cli *cli, int argc, char **argv)
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .args_doc = "TOPIC",
+        .args_doc = "TOPIC|PATTERN",
         .doc =
             "Print a line for each message: its number in its publisher's stream, its age, data "
             "type, shape, size and first values.\v\"(gap N)\" tells that N messages before it were "
@@ -147,10 +103,11 @@ int cmd_echo(struct cli *cli, int argc, char **argv)
             "JSON "
             "has no numbers for are the strings \"nan\", \"inf\" and \"-inf\". Data types without "
             "a "
-            "name are shown as code:bits:lanes, their values in hexadecimal.",
+            "name are shown as code:bits:lanes, their values in hexadecimal. With a PATTERN each "
+            "line begins with the topic. " CLI_PATTERN_HELP,
         .children = children,
     };
-    struct echo e = {.stream = {.cli = cli}, .n_values = VALUES_DEFAULT};
+    struct echo e = {.stream = {.cli = cli}, .n_values = SHOW_VALUES_DEFAULT};
     struct stream s = {0};
     int status = CLI_FAILURE;
 

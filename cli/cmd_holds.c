@@ -180,14 +180,14 @@ int cmd_holds(struct cli *cli, int argc, char **argv)
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .args_doc = "[TOPIC]",
+        .args_doc = "[TOPIC|PATTERN]",
         .doc =
             "Show who holds messages, and so keeps publishers from using their memory again: for "
             "each subscriber of each publisher its process, user and program, the messages that "
             "it holds of as many as it may, those it has taken and lost, its mode and whether "
             "it is reliable. Those who hold most come first.\vHELD, TAKEN and LOST are as the "
             "subscriber counts them. A program that subscribes to a topic of several "
-            "publishers has a line for each. --json prints an array of objects.",
+            "publishers has a line for each. --json prints an array of objects. " CLI_PATTERN_HELP,
         .children = children,
     };
     struct holds h = {.cli = cli};

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { HELD_MAX = 4096 }; /* messages, the library's limit */
+
 /* One publisher and all that is known about it. */
 struct entry {
     struct dlx_publisher_info info;
@@ -68,7 +70,10 @@ static int add_link(const struct dlx_link_info *link, void *userdata)
 static void take_newest(struct info *i)
 {
     struct dlx_subscribe_args args = {
-        .size = sizeof args, .mode = DLX_MODE_LATEST, .history = 1, .max_held = 64};
+        .size = sizeof args,
+        .mode = DLX_MODE_LATEST,
+        .history = 1,
+        .max_held = (uint32_t)(i->n_entries < HELD_MAX ? i->n_entries + 1 : HELD_MAX)};
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     if (dlx_subscribe(i->cli->client, i->topic, &args, &s) < 0)
@@ -175,7 +180,7 @@ static int print_links(const struct entry *entry)
     return code;
 }
 
-static int print_entry(const struct entry *entry)
+static int print_entry(const struct entry *entry, bool pattern)
 {
     const struct dlx_publisher_info *p = &entry->info;
     char name[256], bytes[HUMAN_SIZE], arena[HUMAN_SIZE], control[HUMAN_SIZE];
@@ -183,11 +188,19 @@ static int print_entry(const struct entry *entry)
     human_bytes(p->published_bytes, bytes);
     human_bytes(p->arena_bytes, arena);
     human_bytes(p->control_bytes, control);
-    printf("\npublisher %" PRIu64 ": %s (pid %u, uid %u)\n", p->publisher, name, p->pid, p->uid);
+    printf("\npublisher %" PRIu64 "%s%s: %s (", p->publisher, pattern ? " of " : "",
+           pattern ? p->topic : "", name);
+    if (p->retained)
+        printf("retained, its process has gone; uid %u)\n", p->uid);
+    else
+        printf("pid %u, uid %u)\n", p->pid, p->uid);
     printf("  published    %" PRIu64 " message%s, %s\n", p->published, p->published == 1 ? "" : "s",
            bytes);
-    printf("  settings     history %u, %u slots, %s\n", p->history, p->n_slots,
+    printf("  settings     history %u, %u slots, %s", p->history, p->n_slots,
            p->on_full == DLX_ON_FULL_BLOCK ? "blocks when full" : "drops the oldest when full");
+    if (p->retain > 0)
+        printf(", retains %u", p->retain);
+    putchar('\n');
     printf("  memory       %s in %u arena%s, control block %s\n", arena, p->n_arenas,
            p->n_arenas == 1 ? "" : "s", control);
     if (entry->newest)
@@ -204,13 +217,20 @@ static int print_entry(const struct entry *entry)
 
 static int tell_topic(struct info *i)
 {
+    size_t n_retained = 0;
     if (i->n_entries == 0)
         return cli_report(i->cli, i->topic, "no publisher of this topic");
     if (i->cli->json)
         return cli_json(i->cli, topic_json(i), true);
-    printf("%s: %zu publisher%s\n", i->topic, i->n_entries, i->n_entries == 1 ? "" : "s");
     for (size_t e = 0; e < i->n_entries; e++)
-        if (print_entry(&i->entries[e]) < 0)
+        n_retained += i->entries[e].info.retained;
+    size_t n = i->n_entries - n_retained;
+    printf("%s: %zu publisher%s", i->topic, n, n == 1 ? "" : "s");
+    if (n_retained > 0)
+        printf(", %zu retained", n_retained);
+    putchar('\n');
+    for (size_t e = 0; e < i->n_entries; e++)
+        if (print_entry(&i->entries[e], cli_is_pattern(i->topic)) < 0)
             return cli_report(i->cli, NULL, "out of memory");
     return cli_finish(i->cli, CLI_OK);
 }
@@ -244,12 +264,13 @@ int cmd_info(struct cli *cli, int argc, char **argv)
     static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .parser = parse,
-        .args_doc = "[TOPIC]",
+        .args_doc = "[TOPIC|PATTERN]",
         .doc =
             "Without a topic: show the daemon. With one: show its publishers, their settings, "
             "memory and newest message, and who is subscribed.\vOf a subscriber: messages taken, "
             "skipped on purpose (mode latest), lost (overwritten before they were taken), and "
-            "held now, of as many as it may hold. A topic without a publisher is a failure.",
+            "held now, of as many as it may hold. A topic without a publisher is a "
+            "failure. " CLI_PATTERN_HELP,
         .children = children,
     };
     struct info info = {.cli = cli};

@@ -43,7 +43,10 @@ static int add(const struct dlx_publisher_info *info, void *userdata)
     human_bytes(info->arena_bytes + info->control_bytes, memory);
     table_cell(ls->table, "%s", info->topic);
     table_cell(ls->table, "%" PRIu64, info->publisher);
-    table_cell(ls->table, "%u", info->pid);
+    if (info->retained) /* its process has gone */
+        table_cell(ls->table, "retained");
+    else
+        table_cell(ls->table, "%u", info->pid);
     table_cell(ls->table, "%s", name);
     table_cell(ls->table, "%u", info->n_subscribers);
     table_cell(ls->table, "%" PRIu64, info->published);
@@ -73,12 +76,14 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
     static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .parser = parse,
-        .args_doc = "[TOPIC]",
-        .doc = "List publishers: topic, id, process, program, attached subscribers, messages and "
-               "bytes "
-               "published, and the shared memory they use.\vID is the publisher's, SUBS its "
-               "attached subscribers; MEMORY is payload arenas and control "
-               "block together. --json prints an array of objects.",
+        .args_doc = "[TOPIC|PATTERN]",
+        .doc =
+            "List publishers: topic, id, process, program, attached subscribers, messages and "
+            "bytes "
+            "published, and the shared memory they use.\vID is the publisher's, SUBS its "
+            "attached subscribers; MEMORY is payload arenas and control "
+            "block together. \"retained\" in place of a process: it has gone, and the daemon keeps "
+            "its last messages. --json prints an array of objects. " CLI_PATTERN_HELP,
         .children = children,
     };
     static const struct table_column columns[] = {

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { HISTORY_DEFAULT = 4, HISTORY_MAX = 1024 };
+
 enum {
     OPTION_DTYPE = 0x300,
     OPTION_SHAPE,
@@ -20,6 +22,9 @@ enum {
     OPTION_LOOP,
     OPTION_HISTORY,
     OPTION_BLOCK,
+    OPTION_RETAIN,
+    OPTION_RETAIN_FOR,
+    OPTION_LATCH,
     OPTION_WAIT,
     OPTION_TIMEOUT,
     OPTION_LINGER,
@@ -31,6 +36,7 @@ struct options {
     struct source_args source;
     char **files;
     bool has_shape;
+    bool latch;
 };
 
 static void parse_dtype(struct options *o, const char *arg, struct argp_state *state)
@@ -80,6 +86,22 @@ static void add_file(struct options *o, char *arg, struct argp_state *state)
     files[o->source.n_files++] = arg;
 }
 
+static void check_retain(struct options *o, struct argp_state *state)
+{
+    struct pub *p = &o->pub;
+    if (o->latch && p->retain_for_ns)
+        argp_error(state, "--latch and --retain-for exclude each other");
+    if (p->retain == 0 && (o->latch || p->retain_for_ns))
+        p->retain = 1;
+    if (o->latch)
+        p->retain_for_ns = DLX_RETAIN_LATCHED;
+    if (p->history == 0 && p->retain > HISTORY_DEFAULT)
+        p->history = p->retain;
+    if (p->history > 0 && p->retain > p->history)
+        argp_error(state, "--retain: %u messages cannot stay, --history keeps only %u", p->retain,
+                   p->history);
+}
+
 static void check(struct options *o, struct argp_state *state)
 {
     static char standard_input[] = "-";
@@ -92,6 +114,7 @@ static void check(struct options *o, struct argp_state *state)
         argp_error(state, "--y4m and --dtype exclude each other");
     if (o->pub.hold && o->pub.linger_ns)
         argp_error(state, "--hold and --linger exclude each other");
+    check_retain(o, state);
     s->raw = o->has_shape;
     if (s->n_files == 0) {
         if (isatty(STDIN_FILENO))
@@ -143,10 +166,21 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         parse_loop(o, arg, state);
         return 0;
     case OPTION_HISTORY:
-        o->pub.history = (uint32_t)args_number(state, "--history", arg, 1, 1024);
+        o->pub.history = (uint32_t)args_number(state, "--history", arg, 1, HISTORY_MAX);
         return 0;
     case OPTION_BLOCK:
         o->pub.block = true;
+        return 0;
+    case OPTION_RETAIN:
+        o->pub.retain = (uint32_t)args_number(state, "--retain", arg, 1, HISTORY_MAX);
+        return 0;
+    case OPTION_RETAIN_FOR:
+        o->pub.retain_for_ns = args_seconds(state, "--retain-for", arg);
+        if (o->pub.retain_for_ns == 0)
+            argp_error(state, "--retain-for: must be more than 0");
+        return 0;
+    case OPTION_LATCH:
+        o->latch = true;
         return 0;
     case OPTION_WAIT:
         o->pub.n_wait = (uint32_t)args_number(state, "--wait", arg, 1, UINT32_MAX);
@@ -201,7 +235,18 @@ static const struct argp_option options[] = {
     {"hold", OPTION_HOLD, NULL, 0, "Stay until Ctrl-C, so that late subscribers get the history",
      2},
     {NULL, 0, NULL, 0, "How:", 3},
-    {"history", OPTION_HISTORY, "N", 0, "Keep the last N messages (1 to 1024, default: 4)", 3},
+    {"history", OPTION_HISTORY, "N", 0,
+     "Keep the last N messages (1 to 1024, default: 4, or as many as --retain)", 3},
+    {"retain", OPTION_RETAIN, "N", 0,
+     "The last N messages stay afterwards: the daemon keeps them for `dlxctl get` and those who "
+     "subscribe",
+     3},
+    {"retain-for", OPTION_RETAIN_FOR, "SECONDS", 0,
+     "They stay for so long (default: until another one of the topic replaces them, or `dlxctl "
+     "rm`)",
+     3},
+    {"latch", OPTION_LATCH, NULL, 0,
+     "Who comes meanwhile gets them unasked, but they do not stay afterwards", 3},
     {"block", OPTION_BLOCK, NULL, 0, "Wait for reliable subscribers instead of dropping", 3},
     {"timeout", OPTION_TIMEOUT, "SECONDS", 0,
      "Fail when --wait or a subscriber makes it wait for so long (default: never)", 3},
@@ -219,7 +264,7 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
                "from .safetensors files, read straight into shared memory.\v"
                "Examples:\n"
                "  dlxctl pub weights/w0 w0.npy --hold\n"
-               "  dlxctl pub weights/policy model.safetensors --hold\n"
+               "  dlxctl pub weights/policy model.safetensors --retain 1\n"
                "  dlxctl pub net/in --dtype float32 --shape 3,608,608 batch.bin\n"
                "  ffmpeg -i film.mp4 -f yuv4mpegpipe - | dlxctl pub cam/front --y4m -\n"
                "\n"
@@ -232,7 +277,11 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
                "4:2:0, "
                "(H*2, W) for 4:2:2, (3, H, W) for 4:4:4, (H, W) for mono, and one dimension when a "
                "side "
-               "is odd.",
+               "is odd.\n"
+               "\n"
+               "--retain-for and --latch without --retain are about one message. What is retained "
+               "stays charged to the user; it is replaced when another publisher of the topic has "
+               "published as many messages as it retains itself.",
         .children = children,
     };
     struct options o = {.pub = {.cli = cli, .n_loops = 1}};

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/args.h"
 #include "cli/cli.h"
-#include "cli/describe.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/save.h"
+#include "cli/saving.h"
 #include "cli/stream.h"
 #include "cli/wait.h"
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { OPTION_COUNT = 0x300, OPTION_TENSOR };
@@ -17,14 +16,10 @@ enum { OPTION_COUNT = 0x300, OPTION_TENSOR };
 
 struct save {
     struct stream_args stream;
-    const char *topic, *file;
+    struct saving to;
     uint64_t count; /* UINT64_MAX: until the stream ends */
     bool counted;
-    uint32_t tensor;
-    bool chosen; /* --tensor was given */
-    bool set;    /* into .safetensors files */
     uint64_t n, bytes;
-    bool told_type, told_more, told_meta;
     struct progress progress;
 };
 
@@ -41,27 +36,23 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         s->counted = true;
         return 0;
     case OPTION_TENSOR:
-        s->tensor = (uint32_t)args_number(state, "--tensor", arg, 0, UINT16_MAX);
-        s->chosen = true;
+        s->to.tensor = (uint32_t)args_number(state, "--tensor", arg, 0, UINT16_MAX);
+        s->to.chosen = true;
         return 0;
     case ARGP_KEY_ARG:
-        if (!s->topic)
-            s->topic = arg;
-        else if (!s->file)
-            s->file = arg;
+        if (!s->to.topic)
+            s->to.topic = arg;
+        else if (!s->to.file)
+            s->to.file = arg;
         else
             argp_error(state, "a topic and a file, '%s' is the third", arg);
         return 0;
     case ARGP_KEY_END:
-        if (!s->file)
+        if (!s->to.file)
             argp_error(state, "a topic and a file are needed");
-        if (save_pattern_check(s->file, &e) < 0)
+        if (save_pattern_check(s->to.file, &e) < 0)
             argp_error(state, "%s", e.text);
-        if (strcmp(s->file, "-") == 0 && s->stream.cli->json)
-            argp_error(state, "--json and the file '-' exclude each other");
-        s->set = save_is_set(s->file);
-        if (s->set && s->chosen)
-            argp_error(state, "--tensor is for .npy; a .safetensors file has all tensors");
+        saving_check(&s->to, state);
         if (!s->counted)
             s->count = s->stream.until_gone ? UINT64_MAX : 1;
         return 0;
@@ -70,68 +61,25 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-/* Say once what the file cannot. */
-static void tell(struct save *s, const struct dlx_message *m, const struct save_report *report)
+static int save_one(struct save *s, const struct dlx_message *m)
 {
     struct cli *cli = s->stream.cli;
-    uint32_t n = dlx_message_n_tensors(m);
-    if (report->lost_meta_size > 0 && !s->told_meta)
-        (void)cli_report(cli, s->topic,
-                         "%zu bytes of metadata are left out: .safetensors has room for a JSON "
-                         "object of strings only",
-                         report->lost_meta_size);
-    s->told_meta = s->told_meta || report->lost_meta_size > 0;
-    if (s->set)
-        return;
-    if (n > 1 && !s->told_more)
-        (void)cli_report(cli, s->topic, "messages have %u tensors, tensor %u is saved (--tensor)",
-                         n, s->tensor);
-    s->told_more = true;
-    if (!report->exact && !s->told_type)
-        (void)cli_report(
-            cli, s->topic,
-            ".npy cannot name %s: stored as '%s' with shape %.200s; `dlxctl pub --dtype "
-            "%s` takes single items back",
-            report->dtype, report->descr, report->shape, report->dtype);
-    s->told_type = true;
-}
-
-static int save_one(struct save *s, struct dlx_message *m)
-{
-    struct cli *cli = s->stream.cli;
-    struct save_report report;
     struct cli_error e = {{0}};
     char path[SAVE_PATH_SIZE];
-    const DLTensor *t = dlx_message_peek(m, s->tensor);
-    if (!s->set && !t)
-        return cli_report(cli, s->topic,
-                          "message %" PRIu64 " has %u tensors, there is no tensor %u",
-                          dlx_message_seq(m), dlx_message_n_tensors(m), s->tensor);
-    int code =
-        save_path(s->file, s->n + 1, dlx_message_seq(m), s->count != 1, path, sizeof path, &e);
-    if (code == 0)
-        code = s->set ? save_set(m, path, &report, &e) : save_tensor(t, path, &report, &e);
-    if (code < 0)
-        return cli_report(cli, s->topic, "%s", e.text);
+    uint64_t size = 0;
+    if (save_path(s->to.file, s->n + 1, dlx_message_seq(m), s->count != 1, path, sizeof path, &e) <
+        0)
+        return cli_report(cli, s->to.topic, "%s", e.text);
+    int status = saving_write(&s->to, m, path, &size);
+    if (status != CLI_OK)
+        return status;
     s->n++;
-    s->bytes += report.size;
-    tell(s, m, &report);
-    if (cli->json) {
-        json_t *json = describe_message(m, 0);
-        if (json &&
-            (json_object_set_new(json, "file", output_json_text(path)) < 0 ||
-             (!s->set && json_object_set_new(json, "descr", json_string(report.descr)) < 0))) {
-            json_decref(json);
-            json = NULL;
-        }
-        return cli_json(cli, json, false);
-    }
-    int64_t now = wait_now();
-    if (s->count > 1 && progress_due(&s->progress, now)) {
+    s->bytes += size;
+    if (s->count > 1 && progress_due(&s->progress, wait_now())) {
         char bytes[HUMAN_SIZE];
         human_bytes(s->bytes, bytes);
-        progress_show(&s->progress, "%s: %" PRIu64 " messages, %s, last %s", s->topic, s->n, bytes,
-                      path);
+        progress_show(&s->progress, "%s: %" PRIu64 " messages, %s, last %s", s->to.topic, s->n,
+                      bytes, path);
     }
     return CLI_OK;
 }
@@ -149,7 +97,7 @@ static int run(struct save *s, struct stream *stream)
         if (code == 0) /* --until-gone */
             return !s->counted
                        ? CLI_OK
-                       : cli_report(s->stream.cli, s->topic,
+                       : cli_report(s->stream.cli, s->to.topic,
                                     "the publisher left after %" PRIu64 " of %" PRIu64 " messages",
                                     s->n, s->count);
         status = save_one(s, m);
@@ -167,7 +115,7 @@ static void summary(const struct save *s, const struct stream *stream)
         return;
     human_bytes(s->bytes, bytes);
     fprintf(stderr, "%s: %" PRIu64 " message%s saved, %s, %" PRIu64 " lost, %" PRIu64 " skipped\n",
-            s->topic, s->n, s->n == 1 ? "" : "s", bytes, stats.lost, stats.skipped);
+            s->to.topic, s->n, s->n == 1 ? "" : "s", bytes, stats.lost, stats.skipped);
 }
 
 int cmd_save(struct cli *cli, int argc, char **argv)
@@ -201,7 +149,7 @@ int cmd_save(struct cli *cli, int argc, char **argv)
             "that the format does not know is an error.",
         .children = children,
     };
-    struct save save = {.stream = {.cli = cli}};
+    struct save save = {.stream = {.cli = cli}, .to = {.cli = cli}};
     struct stream stream = {0};
     int status = CLI_FAILURE;
 
@@ -209,7 +157,7 @@ int cmd_save(struct cli *cli, int argc, char **argv)
         return CLI_USAGE;
     wait_catch_signals();
     progress_init(&save.progress, stderr, !cli->json, INTERVAL_NS);
-    if (stream_open(&stream, &save.stream, save.topic) == 0)
+    if (stream_open(&stream, &save.stream, save.to.topic) == 0)
         status = run(&save, &stream);
     summary(&save, &stream);
     stream_close(&stream);

@@ -9,16 +9,17 @@
 
 json_t *describe_publisher(const struct dlx_publisher_info *i)
 {
-    return json_pack("{s:o, s:o, s:I, s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:s}",
-                     "topic", output_json_text(i->topic), "publisher",
-                     output_json_u64(i->publisher), "pid", (json_int_t)i->pid, "uid",
-                     (json_int_t)i->uid, "program", output_json_text(i->client_name), "subscribers",
-                     (json_int_t)i->n_subscribers, "messages", output_json_u64(i->published),
-                     "bytes", output_json_u64(i->published_bytes), "arena_bytes",
-                     output_json_u64(i->arena_bytes), "control_bytes",
-                     output_json_u64(i->control_bytes), "arenas", (json_int_t)i->n_arenas, "slots",
-                     (json_int_t)i->n_slots, "history", (json_int_t)i->history, "on_full",
-                     i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop-oldest");
+    return json_pack(
+        "{s:o, s:o, s:I, s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:s, s:I, s:b}", "topic",
+        output_json_text(i->topic), "publisher", output_json_u64(i->publisher), "pid",
+        (json_int_t)i->pid, "uid", (json_int_t)i->uid, "program", output_json_text(i->client_name),
+        "subscribers", (json_int_t)i->n_subscribers, "messages", output_json_u64(i->published),
+        "bytes", output_json_u64(i->published_bytes), "arena_bytes",
+        output_json_u64(i->arena_bytes), "control_bytes", output_json_u64(i->control_bytes),
+        "arenas", (json_int_t)i->n_arenas, "slots", (json_int_t)i->n_slots, "history",
+        (json_int_t)i->history, "on_full",
+        i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop-oldest", "retain", (json_int_t)i->retain,
+        "retained", (int)i->retained);
 }
 
 json_t *describe_link(const struct dlx_link_info *i)

@@ -244,7 +244,51 @@ static int linger(struct pub *p)
     return 0;
 }
 
-static int summary(struct pub *p, const struct dlx_publisher_stats *s)
+/* What stays of it: the newest that is retained on the topic, and is like what was published here. */
+struct legacy {
+    const struct pub *pub;
+    const struct dlx_publisher_stats *stats;
+    uint64_t n_messages;
+};
+
+static int look_for_legacy(const struct dlx_publisher_info *info, void *userdata)
+{
+    struct legacy *l = userdata;
+    if (info->retained && info->published == l->stats->published &&
+        info->published_bytes == l->stats->published_bytes && info->retain == l->pub->retain)
+        l->n_messages = info->published < info->retain ? info->published : info->retain;
+    return 0;
+}
+
+/* It has been left: ask the daemon what is retained of it. Returns a status. */
+static int ask_retained(const struct pub *p, const struct dlx_publisher_stats *s, uint64_t *ret_n)
+{
+    struct legacy legacy = {.pub = p, .stats = s};
+    *ret_n = 0;
+    if (p->retain == 0 || p->retain_for_ns == DLX_RETAIN_LATCHED || s->published == 0)
+        return CLI_OK;
+    int code = dlx_list_publishers(p->cli->client, p->topic, look_for_legacy, &legacy);
+    if (code < 0)
+        return cli_report_dlx(p->cli, p->topic, code);
+    *ret_n = legacy.n_messages;
+    if (legacy.n_messages == 0)
+        return cli_report(p->cli, p->topic,
+                          "nothing is retained: it was replaced or dropped meanwhile");
+    return CLI_OK;
+}
+
+static void print_retained(const struct pub *p, uint64_t n)
+{
+    char time[HUMAN_SIZE];
+    printf("%s: %" PRIu64 " message%s retained", p->topic, n, n == 1 ? " is" : "s are");
+    if (p->retain_for_ns > 0) {
+        human_ns(p->retain_for_ns, time);
+        printf(" for %s", time);
+    }
+    putchar('\n');
+}
+
+static int summary(struct pub *p, const struct dlx_publisher_stats *s, uint64_t n_retained)
 {
     int64_t elapsed = p->end_ns > p->start_ns ? p->end_ns - p->start_ns : 0;
     double seconds = (double)elapsed / 1e9;
@@ -254,18 +298,21 @@ static int summary(struct pub *p, const struct dlx_publisher_stats *s)
     if (p->cli->json)
         return cli_json(
             p->cli,
-            json_pack("{s:s, s:o, s:o, s:I, s:o, s:o, s:I}", "topic", p->topic, "messages",
+            json_pack("{s:s, s:o, s:o, s:I, s:o, s:o, s:I, s:o}", "topic", p->topic, "messages",
                       output_json_u64(s->published), "bytes", output_json_u64(s->published_bytes),
                       "elapsed_ns", (json_int_t)elapsed, "copied_bytes",
                       output_json_u64(s->copied_bytes), "refused", output_json_u64(p->n_refused),
-                      "subscribers", (json_int_t)s->n_subscribers),
+                      "subscribers", (json_int_t)s->n_subscribers, "retained",
+                      output_json_u64(n_retained)),
             true);
     if (p->n_refused > 0)
         (void)cli_report(p->cli, p->topic,
                          "%" PRIu64 " message%s not published, all slots were held", p->n_refused,
                          p->n_refused == 1 ? " was" : "s were");
+    if (n_retained > 0)
+        print_retained(p, n_retained);
     if (!isatty(STDERR_FILENO))
-        return CLI_OK;
+        return cli_finish(p->cli, CLI_OK);
     human_bytes(s->published_bytes, bytes);
     human_ns(elapsed, time);
     human_number(seconds > 0 ? (double)s->published / seconds : 0, rate);
@@ -275,7 +322,7 @@ static int summary(struct pub *p, const struct dlx_publisher_stats *s)
         fprintf(stderr, " (%s/s)", rate);
     fprintf(stderr, ", %" PRIu64 " bytes copied, %u subscriber%s\n", s->copied_bytes,
             s->n_subscribers, s->n_subscribers == 1 ? "" : "s");
-    return CLI_OK;
+    return cli_finish(p->cli, CLI_OK);
 }
 
 static int run_stages(struct pub *p, bool *ret_endless)
@@ -298,8 +345,11 @@ int pub_run(struct pub *p)
     struct dlx_publisher_args args = {.size = sizeof args,
                                       .history = p->history,
                                       .on_full =
-                                          p->block ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP_OLDEST};
+                                          p->block ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP_OLDEST,
+                                      .retain = p->retain,
+                                      .retain_for_ns = p->retain_for_ns};
     bool endless = false;
+    uint64_t n_retained = 0;
 
     if (cli_connect(p->cli) < 0)
         return CLI_FAILURE;
@@ -309,13 +359,16 @@ int pub_run(struct pub *p)
     progress_init(&p->progress, stderr, !p->cli->json, PROGRESS_NS);
     code = run_stages(p, &endless);
     struct dlx_publisher_stats stats = get_stats(p);
+    p->publisher = dlx_publisher_unref(p->publisher);
     int status = CLI_OK;
-    if (code == 0 || code == DLX_E_INTERRUPTED || stats.published > 0)
-        status = summary(p, &stats); /* else the failure is all there is to say */
+    if (code == 0 || code == DLX_E_INTERRUPTED || stats.published > 0) {
+        status = ask_retained(p, &stats, &n_retained);
+        if (summary(p, &stats, n_retained) != CLI_OK)
+            status = CLI_FAILURE;
+    } /* else the failure is all there is to say */
     if (code == DLX_E_INTERRUPTED)
         status = status == CLI_OK ? cli_signal_status(endless) : status;
     else if (code < 0 || p->n_refused > 0)
         status = CLI_FAILURE;
-    p->publisher = dlx_publisher_unref(p->publisher);
     return status;
 }

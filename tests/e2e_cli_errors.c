@@ -46,7 +46,8 @@ static void expect(int status, const char *words, int stdin_fd, const char *cons
 
 START_TEST(every_command_has_help)
 {
-    static const char *const commands[] = {"ls", "info", "pub", "echo", "save", "hz"};
+    static const char *const commands[] = {"ls",   "info", "pub", "get", "rm",
+                                           "echo", "save", "hz",  "bw",  "holds"};
     struct dlx_test_cli cli;
     dlx_test_cli_run(&cli, "/nowhere", -1, 0, DLX_TEST_WORDS("--help"));
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
@@ -100,7 +101,8 @@ END_TEST
 START_TEST(no_daemon_is_said_with_the_path)
 {
     static const char *const commands[][4] = {
-        {"ls"}, {"info"}, {"echo", "a"}, {"save", "a", "x.npy"}, {"hz", "a"}};
+        {"ls"},      {"info"},    {"echo", "a"}, {"save", "a", "x.npy"}, {"hz", "a"}, {"get", "a"},
+        {"rm", "a"}, {"bw", "a"}, {"holds"}};
     struct dlx_test_cli cli;
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         char words[64];

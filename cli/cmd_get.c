@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/args.h"
+#include "cli/cli.h"
+#include "cli/describe.h"
+#include "cli/output.h"
+#include "cli/saving.h"
+#include "cli/show.h"
+#include "cli/wait.h"
+#include <stdio.h>
+#include <unistd.h>
+
+enum { OPTION_TIMEOUT = 0x300, OPTION_VALUES, OPTION_TENSOR };
+
+struct get {
+    struct saving to; /* without a file it is shown */
+    int64_t timeout_ns;
+    uint64_t n_values;
+    bool has_values;
+};
+
+static void check(struct get *g, struct argp_state *state)
+{
+    if (!g->to.topic)
+        argp_error(state, "a topic is missing");
+    if (g->to.file && !*g->to.file)
+        argp_error(state, "the file name is empty");
+    if (g->to.file && g->has_values)
+        argp_error(state, "--values is for showing a message; a file has all of them");
+    if (!g->to.file && g->to.chosen)
+        argp_error(state, "--tensor needs a file");
+    if (g->to.file)
+        saving_check(&g->to, state);
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct get *g = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = g->to.cli;
+        return 0;
+    case OPTION_TIMEOUT:
+        g->timeout_ns = args_seconds(state, "--timeout", arg);
+        return 0;
+    case OPTION_VALUES:
+        g->n_values = args_number(state, "--values", arg, 0, SHOW_VALUES_MAX);
+        g->has_values = true;
+        return 0;
+    case OPTION_TENSOR:
+        g->to.tensor = (uint32_t)args_number(state, "--tensor", arg, 0, UINT16_MAX);
+        g->to.chosen = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (!g->to.topic)
+            g->to.topic = arg;
+        else if (!g->to.file)
+            g->to.file = arg;
+        else
+            argp_error(state, "a topic and a file, '%s' is the third", arg);
+        return 0;
+    case ARGP_KEY_END:
+        check(g, state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int report(const struct get *g, int code)
+{
+    char time[HUMAN_SIZE];
+    if (code == DLX_E_EMPTY)
+        return cli_report(g->to.cli, g->to.topic, "no message (--timeout waits for one)");
+    if (code != DLX_E_TIMEOUT)
+        return cli_report_dlx(g->to.cli, g->to.topic, code);
+    human_ns(g->timeout_ns, time);
+    return cli_report(g->to.cli, g->to.topic, "no message within %s", time);
+}
+
+static int save(struct get *g, const struct dlx_message *m)
+{
+    char bytes[HUMAN_SIZE];
+    uint64_t size = 0;
+    wait_catch_signals(); /* a file is either complete or not there */
+    int status = saving_write(&g->to, m, g->to.file, &size);
+    if (status == CLI_OK && !g->to.cli->json && isatty(STDERR_FILENO)) {
+        human_bytes(size, bytes);
+        fprintf(stderr, "%s: %s saved\n", dlx_message_topic(m), bytes);
+    }
+    return status;
+}
+
+static int show(const struct get *g, const struct dlx_message *m)
+{
+    struct cli *cli = g->to.cli;
+    if (cli->json)
+        return cli_json(cli, describe_message(m, g->n_values), false);
+    show_message(m, cli_is_pattern(g->to.topic) ? dlx_message_topic(m) : NULL, g->n_values);
+    return cli_finish(cli, CLI_OK);
+}
+
+int cmd_get(struct cli *cli, int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        {"timeout", OPTION_TIMEOUT, "SECONDS", 0,
+         "Wait so long for the first message (default: not at all)", 0},
+        {"values", OPTION_VALUES, "N", 0, "Show the first N values of each tensor (default: 6)", 0},
+        {"tensor", OPTION_TENSOR, "I", 0,
+         "Of a message with several tensors, save tensor I to a .npy file (default: 0)", 0},
+        {0},
+    };
+    static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .args_doc = "TOPIC|PATTERN [FILE|-]",
+        .doc =
+            "Get the newest message of a topic, of those who publish there now and of what is "
+            "retained: print it as echo does, or write it to a .npy file, or all of it to a "
+            ".safetensors file, as save does; '-' is the standard output, as .npy.\vThat there is "
+            "no message is a failure, at once or after --timeout. " CLI_PATTERN_HELP,
+        .children = children,
+    };
+    struct get get = {.to = {.cli = cli}, .n_values = SHOW_VALUES_DEFAULT};
+    struct dlx_message *m = NULL;
+
+    if (argp_parse(&argp, argc, argv, 0, NULL, &get) != 0)
+        return CLI_USAGE;
+    if (cli_connect(cli) < 0)
+        return CLI_FAILURE;
+    int code = dlx_get(cli->client, get.to.topic, get.timeout_ns, &m);
+    if (code < 0)
+        return report(&get, code);
+    int status = get.to.file ? save(&get, m) : show(&get, m);
+    dlx_message_unref(m);
+    return status;
+}

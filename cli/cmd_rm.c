@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+
+struct rm {
+    struct cli *cli;
+    const char *topic;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct rm *rm = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = rm->cli;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (rm->topic)
+            argp_error(state, "one topic, '%s' is the second", arg);
+        rm->topic = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "a topic is missing");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int cmd_rm(struct cli *cli, int argc, char **argv)
+{
+    static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .parser = parse,
+        .args_doc = "TOPIC",
+        .doc = "Drop what publishers that have gone retain on a topic.\vWho holds a message of it "
+               "keeps it; what a publisher retains that is still there stays. That nothing is "
+               "retained is a failure.",
+        .children = children,
+    };
+    struct rm rm = {.cli = cli};
+
+    if (argp_parse(&argp, argc, argv, 0, NULL, &rm) != 0)
+        return CLI_USAGE;
+    if (cli_connect(cli) < 0)
+        return CLI_FAILURE;
+    int code = dlx_retained_drop(cli->client, rm.topic);
+    if (code < 0)
+        return cli_report_dlx(cli, rm.topic, code);
+    if (cli->json)
+        return cli_json(cli, json_pack("{s:s, s:b}", "topic", rm.topic, "dropped", 1), true);
+    return CLI_OK;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/saving.h"
+#include "cli/describe.h"
+#include "cli/output.h"
+#include "cli/save.h"
+#include <inttypes.h>
+#include <string.h>
+
+void saving_check(struct saving *s, struct argp_state *state)
+{
+    if (strcmp(s->file, "-") == 0 && s->cli->json)
+        argp_error(state, "--json and the file '-' exclude each other");
+    s->set = save_is_set(s->file);
+    if (s->set && s->chosen)
+        argp_error(state, "--tensor is for .npy; a .safetensors file has all tensors");
+}
+
+/* Say once what the file cannot. */
+static void tell(struct saving *s, const struct dlx_message *m, const struct save_report *report)
+{
+    struct cli *cli = s->cli;
+    uint32_t n = dlx_message_n_tensors(m);
+    if (report->lost_meta_size > 0 && !s->told_meta)
+        (void)cli_report(cli, s->topic,
+                         "%zu bytes of metadata are left out: .safetensors has room for a JSON "
+                         "object of strings only",
+                         report->lost_meta_size);
+    s->told_meta = s->told_meta || report->lost_meta_size > 0;
+    if (s->set)
+        return;
+    if (n > 1 && !s->told_more)
+        (void)cli_report(cli, s->topic, "messages have %u tensors, tensor %u is saved (--tensor)",
+                         n, s->tensor);
+    s->told_more = true;
+    if (!report->exact && !s->told_type)
+        (void)cli_report(
+            cli, s->topic,
+            ".npy cannot name %s: stored as '%s' with shape %.200s; `dlxctl pub --dtype "
+            "%s` takes single items back",
+            report->dtype, report->descr, report->shape, report->dtype);
+    s->told_type = true;
+}
+
+static int print_json(const struct saving *s, const struct dlx_message *m, const char *path,
+                      const char *descr)
+{
+    json_t *json = describe_message(m, 0);
+    if (json && (json_object_set_new(json, "file", output_json_text(path)) < 0 ||
+                 (!s->set && json_object_set_new(json, "descr", json_string(descr)) < 0))) {
+        json_decref(json);
+        json = NULL;
+    }
+    return cli_json(s->cli, json, false);
+}
+
+int saving_write(struct saving *s, const struct dlx_message *m, const char *path,
+                 uint64_t *ret_size)
+{
+    struct save_report report;
+    struct cli_error e = {{0}};
+    const DLTensor *t = dlx_message_peek(m, s->tensor);
+    if (!s->set && !t)
+        return cli_report(s->cli, s->topic,
+                          "message %" PRIu64 " has %u tensors, there is no tensor %u",
+                          dlx_message_seq(m), dlx_message_n_tensors(m), s->tensor);
+    int code = s->set ? save_set(m, path, &report, &e) : save_tensor(t, path, &report, &e);
+    if (code < 0)
+        return cli_report(s->cli, s->topic, "%s", e.text);
+    *ret_size = report.size;
+    tell(s, m, &report);
+    return s->cli->json ? print_json(s, m, path, report.descr) : CLI_OK;
+}

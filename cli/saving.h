@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_SAVING_H
+#define CLI_SAVING_H
+
+/** Messages into files, for the commands that save: what the command line asks for, and what is said about it. */
+
+#include "cli/cli.h"
+
+struct saving {
+    struct cli *cli;
+    const char *topic; /**< or pattern */
+    const char *file;  /**< or pattern, its suffix says what it is */
+    uint32_t tensor;   /**< the one that a .npy file gets */
+    bool chosen;       /**< that was asked for */
+    bool set;          /**< into .safetensors: saving_check() sets it */
+    bool told_type, told_more, told_meta;
+};
+
+/** Does the command line make sense? Else the program ends with usage status. */
+void saving_check(struct saving *s, struct argp_state *state);
+
+/**
+ * Write a message to `path`, and a JSON object to stdout if that was asked for; say once what the file
+ * cannot hold. Failures are reported. Returns an exit status, and the size of the file.
+ */
+int saving_write(struct saving *s, const struct dlx_message *m, const char *path,
+                 uint64_t *ret_size);
+
+#endif
