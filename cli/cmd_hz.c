@@ -58,7 +58,8 @@ int cmd_hz(struct cli *cli, int argc, char **argv)
             "Measure how often messages arrive, how evenly, how old they are when they do, and how "
             "many were lost. On a terminal a line is rewritten each second; the summary comes at "
             "the end.\vThe age is from the publisher's time stamp to the moment this program has "
-            "the message: it includes waking this program up.",
+            "the message: it includes waking this program up. With a PATTERN "
+            "the summary tells of all topics together, then of each. " CLI_PATTERN_HELP,
         .of_window = "rate, data and age",
         .line = line,
         .print = print,

@@ -55,6 +55,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         saving_check(&s->to, state);
         if (!s->counted)
             s->count = s->stream.until_gone ? UINT64_MAX : 1;
+        if (s->count != 1 && cli_is_pattern(s->to.topic) && save_pattern_mixes_topics(s->to.file))
+            argp_error(state,
+                       "file name '%s': messages of several topics may have the same "
+                       "number, {topic} or %%d is needed, too",
+                       s->to.file);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -67,8 +72,12 @@ static int save_one(struct save *s, const struct dlx_message *m)
     struct cli_error e = {{0}};
     char path[SAVE_PATH_SIZE];
     uint64_t size = 0;
-    if (save_path(s->to.file, s->n + 1, dlx_message_seq(m), s->count != 1, path, sizeof path, &e) <
-        0)
+    const struct save_name name = {.pattern = s->to.file,
+                                   .number = s->n + 1,
+                                   .seq = dlx_message_seq(m),
+                                   .topic = dlx_message_topic(m),
+                                   .several = s->count != 1};
+    if (save_path(&name, path, sizeof path, &e) < 0)
         return cli_report(cli, s->to.topic, "%s", e.text);
     int status = saving_write(&s->to, m, path, &size);
     if (status != CLI_OK)
@@ -131,7 +140,7 @@ int cmd_save(struct cli *cli, int argc, char **argv)
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .args_doc = "TOPIC FILE",
+        .args_doc = "TOPIC|PATTERN FILE",
         .doc =
             "Write messages to .npy files, or, when FILE ends in .safetensors, whole sets with "
             "names "
@@ -139,14 +148,16 @@ int cmd_save(struct cli *cli, int argc, char **argv)
             "%06d "
             "(any "
             "width, or %d) is replaced by the number of the file, from 1, and {seq} by the number "
-            "of the message; without either, \"-000001\" goes before the suffix. A file "
+            "of the message; without either, \"-000001\" goes before the suffix. {topic} is the "
+            "topic, "
+            "with + for /. A file "
             "appears under its name only when it is complete. '-' writes one array after the other "
             "to "
             "the standard output, which `dlxctl pub TOPIC -` reads. Types that .npy cannot name "
             "(bfloat16, float8) are stored as unsigned integers of their size. In a .safetensors "
             "file a tensor without a name is called tensor_<its place in the message, from 0>; "
             "metadata that is no JSON object of strings is left out, and a line says so; a type "
-            "that the format does not know is an error.",
+            "that the format does not know is an error. " CLI_PATTERN_HELP,
         .children = children,
     };
     struct save save = {.stream = {.cli = cli}, .to = {.cli = cli}};

@@ -3,6 +3,7 @@
 #include "cli/args.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "cli/rates.h"
 #include "cli/tensor.h"
 #include "cli/wait.h"
 #include <inttypes.h>
@@ -19,8 +20,9 @@ struct run {
     const char *topic;
     uint64_t count; /* 0: without an end */
     size_t window;
-    struct rate *rate;
-    int64_t last_ns; /* when the last message came; 0: none did */
+    struct rate *rate;   /* of all messages */
+    struct rates *rates; /* of each topic, when `topic` is a pattern; else NULL */
+    int64_t last_ns;     /* when the last message came; 0: none did */
     struct progress progress;
 };
 
@@ -76,6 +78,36 @@ static void show_line(struct run *h, const struct stream *s, int64_t now)
     progress_show(&h->progress, "%s: %s  lost %" PRIu64 "%s", h->topic, words, stats.lost, skipped);
 }
 
+/* Add what the command says of these messages. Takes `json`; returns it, or NULL when out of memory. */
+static json_t *add_measured(const struct run *h, const struct rate_summary *r, json_t *json)
+{
+    json_t *more = h->measure->json(r);
+    if (!json || !more || json_object_update(json, more) < 0) {
+        json_decref(json);
+        json = NULL;
+    }
+    json_decref(more);
+    return json;
+}
+
+static json_t *topics_json(const struct run *h)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < rates_count(h->rates); i++) {
+        const struct rates_entry *e = rates_at(h->rates, i);
+        struct rate_summary r = rate_summarize(e->rate);
+        json_t *json =
+            json_pack("{s:s, s:o, s:o, s:o, s:I}", "topic", e->topic, "messages",
+                      output_json_u64(r.n_messages), "bytes", output_json_u64(r.n_bytes), "missed",
+                      output_json_u64(e->missed), "window", (json_int_t)r.n_window);
+        if (json_array_append_new(array, add_measured(h, &r, json)) < 0) {
+            json_decref(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
 static json_t *summary_json(const struct run *h, const struct rate_summary *r,
                             const struct dlx_subscription_stats *stats, int64_t elapsed_ns)
 {
@@ -84,13 +116,32 @@ static json_t *summary_json(const struct run *h, const struct rate_summary *r,
                   (json_int_t)elapsed_ns, "messages", output_json_u64(r->n_messages), "bytes",
                   output_json_u64(r->n_bytes), "skipped", output_json_u64(stats->skipped), "lost",
                   output_json_u64(stats->lost), "window", (json_int_t)r->n_window);
-    json_t *more = h->measure->json(r);
-    if (!json || !more || json_object_update(json, more) < 0) {
+    json = add_measured(h, r, json);
+    if (json && h->rates && json_object_set_new(json, "topics", topics_json(h)) < 0) {
         json_decref(json);
         json = NULL;
     }
-    json_decref(more);
     return json;
+}
+
+static void print_measured(const struct run *h, const struct rate_summary *r)
+{
+    h->measure->print(r);
+    if (r->n_window < r->n_messages)
+        printf("  (%s: the last %" PRIu64 " messages)\n", h->measure->of_window, r->n_window);
+}
+
+static void print_topics(const struct run *h)
+{
+    char bytes[HUMAN_SIZE];
+    for (size_t i = 0; i < rates_count(h->rates); i++) {
+        const struct rates_entry *e = rates_at(h->rates, i);
+        struct rate_summary r = rate_summarize(e->rate);
+        human_bytes(r.n_bytes, bytes);
+        printf("%s: %" PRIu64 " message%s, %s, %" PRIu64 " missed\n", e->topic, r.n_messages,
+               r.n_messages == 1 ? "" : "s", bytes, e->missed);
+        print_measured(h, &r);
+    }
 }
 
 static int print_summary(struct run *h, const struct stream *s, int64_t elapsed_ns)
@@ -106,9 +157,9 @@ static int print_summary(struct run *h, const struct stream *s, int64_t elapsed_
     human_bytes(r.n_bytes, bytes);
     printf("%s: %" PRIu64 " message%s, %s in %s, %" PRIu64 " lost, %" PRIu64 " skipped\n", h->topic,
            r.n_messages, r.n_messages == 1 ? "" : "s", bytes, time, stats.lost, stats.skipped);
-    h->measure->print(&r);
-    if (r.n_window < r.n_messages)
-        printf("  (%s: the last %" PRIu64 " messages)\n", h->measure->of_window, r.n_window);
+    print_measured(h, &r);
+    if (h->rates)
+        print_topics(h);
     return cli_finish(cli, CLI_OK);
 }
 
@@ -121,6 +172,21 @@ static uint64_t message_bytes(const struct dlx_message *m)
             sum += size;
     }
     return sum;
+}
+
+static int add(struct run *h, const struct dlx_message *m, int64_t now)
+{
+    int64_t age = (int64_t)((uint64_t)now - dlx_message_time_ns(m));
+    uint64_t bytes = message_bytes(m);
+    struct rates_entry *e = h->rates ? rates_of(h->rates, dlx_message_topic(m)) : NULL;
+    if (rate_add(h->rate, now, age, bytes) < 0 ||
+        (h->rates && (!e || rate_add(e->rate, now, age, bytes) < 0))) {
+        (void)cli_report(h->stream.cli, NULL, "out of memory");
+        return DLX_E_NO_MEMORY;
+    }
+    if (e)
+        e->missed += dlx_message_gap(m);
+    return 1;
 }
 
 static int run(struct run *h, struct stream *s)
@@ -136,8 +202,7 @@ static int run(struct run *h, struct stream *s)
         if (code == 1) {
             n++;
             h->last_ns = now;
-            rate_add(h->rate, now, (int64_t)((uint64_t)now - dlx_message_time_ns(m)),
-                     message_bytes(m));
+            code = add(h, m, now);
             dlx_message_unref(m);
         }
         if (code > 0 && progress_due(&h->progress, now))
@@ -166,7 +231,7 @@ int measure_run(struct cli *cli, const struct measure *measure, int argc, char *
     const struct argp argp = {
         .options = options,
         .parser = parse,
-        .args_doc = "TOPIC",
+        .args_doc = "TOPIC|PATTERN",
         .doc = measure->doc,
         .children = children,
     };
@@ -177,7 +242,8 @@ int measure_run(struct cli *cli, const struct measure *measure, int argc, char *
     if (argp_parse(&argp, argc, argv, 0, NULL, &h) != 0)
         return CLI_USAGE;
     wait_catch_signals();
-    if (rate_new(&h.rate, h.window) < 0) {
+    if (rate_new(&h.rate, h.window) < 0 ||
+        (cli_is_pattern(h.topic) && rates_new(&h.rates, h.window) < 0)) {
         (void)cli_report(cli, NULL, "out of memory");
     } else if (stream_open(&s, &h.stream, h.topic) == 0) {
         progress_init(&h.progress, stdout, !cli->json, SECOND_NS);
@@ -185,5 +251,6 @@ int measure_run(struct cli *cli, const struct measure *measure, int argc, char *
     }
     stream_close(&s);
     rate_free(h.rate);
+    rates_free(h.rates);
     return status;
 }

@@ -10,9 +10,9 @@ struct sample {
 };
 
 struct rate {
-    struct sample *samples; /* a ring */
+    struct sample *samples; /* a ring, which grows until it is as large as the window */
     int64_t *ages;          /* to sort */
-    size_t window, next;
+    size_t window, n_allocated, next;
     uint64_t n, bytes;
 };
 
@@ -22,12 +22,6 @@ int rate_new(struct rate **ret, size_t window)
     if (!r)
         return DLX_E_NO_MEMORY;
     r->window = window;
-    r->samples = calloc(window, sizeof *r->samples);
-    r->ages = calloc(window, sizeof *r->ages);
-    if (!r->samples || !r->ages) {
-        rate_free(r);
-        return DLX_E_NO_MEMORY;
-    }
     *ret = r;
     return 0;
 }
@@ -42,12 +36,31 @@ struct rate *rate_free(struct rate *r)
     return NULL;
 }
 
-void rate_add(struct rate *r, int64_t now_ns, int64_t age_ns, uint64_t bytes)
+static int grow(struct rate *r)
 {
+    size_t n = r->n_allocated ? r->n_allocated * 2 : 64;
+    n = n < r->window ? n : r->window;
+    struct sample *samples = reallocarray(r->samples, n, sizeof *samples);
+    if (samples)
+        r->samples = samples;
+    int64_t *ages = reallocarray(r->ages, n, sizeof *ages);
+    if (ages)
+        r->ages = ages;
+    if (!samples || !ages)
+        return DLX_E_NO_MEMORY;
+    r->n_allocated = n;
+    return 0;
+}
+
+int rate_add(struct rate *r, int64_t now_ns, int64_t age_ns, uint64_t bytes)
+{
+    if (r->next == r->n_allocated && grow(r) < 0)
+        return DLX_E_NO_MEMORY;
     r->samples[r->next] = (struct sample){now_ns, age_ns, bytes};
     r->next = (r->next + 1) % r->window;
     r->n++;
     r->bytes += bytes;
+    return 0;
 }
 
 static int compare(const void *a, const void *b)

@@ -26,8 +26,8 @@ struct rate_summary {
 int rate_new(struct rate **ret, size_t window);
 struct rate *rate_free(struct rate *r);
 
-/** A message of so many bytes came at `now_ns`, so old. */
-void rate_add(struct rate *r, int64_t now_ns, int64_t age_ns, uint64_t bytes);
+/** A message of so many bytes came at `now_ns`, so old. Returns 0 or DLX_E_NO_MEMORY. */
+int rate_add(struct rate *r, int64_t now_ns, int64_t age_ns, uint64_t bytes);
 
 struct rate_summary rate_summarize(struct rate *r);
 

@@ -60,49 +60,71 @@ static const char *suffix_of(const char *pattern)
     return dot && dot != base ? dot : base + strlen(base);
 }
 
-int save_path(const char *pattern, uint64_t number, uint64_t seq, bool several, char *path,
-              size_t size, struct cli_error *e)
+/* Has it a %d or %0Nd? */
+static bool has_number(const char *pattern)
 {
-    const char *insert = NULL;
-    size_t at = 0;
-    int width = 0, code = save_pattern_check(pattern, e);
+    for (const char *p = pattern; *p; p++) {
+        if (p[0] == '%' && p[1] == '%')
+            p++;
+        else if (p[0] == '%')
+            return true;
+    }
+    return false;
+}
+
+bool save_pattern_mixes_topics(const char *pattern)
+{
+    return strstr(pattern, "{seq}") && !strstr(pattern, "{topic}") && !has_number(pattern);
+}
+
+/* Write the field, or the character, at `p`. Returns how much of the pattern that was. */
+static size_t expand(const struct save_name *name, const char *p, FILE *file)
+{
+    int width = 0;
+    if (p[0] == '%' && p[1] != '%') {
+        size_t n = number_field(p, &width);
+        (void)fprintf(file, "%0*" PRIu64, width, name->number);
+        return n;
+    }
+    if (strncmp(p, "{seq}", 5) == 0) {
+        (void)fprintf(file, "%0*" PRIu64, DIGITS_DEFAULT, name->seq);
+        return 5;
+    }
+    if (strncmp(p, "{topic}", 7) == 0) {
+        for (const char *t = name->topic; *t; t++)
+            (void)fputc(*t == '/' ? '+' : *t, file);
+        return 7;
+    }
+    (void)fputc(*p, file);
+    return p[0] == '%' ? 2 : 1; /* "%%" */
+}
+
+int save_path(const struct save_name *name, char *path, size_t size, struct cli_error *e)
+{
+    const char *p = name->pattern, *insert = NULL;
+    int code = save_pattern_check(p, e);
     if (code < 0)
         return code;
-    if (strcmp(pattern, "-") == 0)
-        several = false;
-    if (several && !strstr(pattern, "{seq}")) {
-        insert = suffix_of(pattern);
-        for (const char *p = pattern; *p; p++) {
-            if (p[0] == '%' && p[1] == '%')
-                p++;
-            else if (p[0] == '%')
-                insert = NULL;
-        }
-    }
-    for (const char *p = pattern;;) {
-        int n = 0;
-        if (p == insert) {
-            n = snprintf(path + at, size - at, "-%0*" PRIu64, DIGITS_DEFAULT, number);
-            insert = NULL;
-        } else if (!*p) {
-            break;
-        } else if (p[0] == '%' && p[1] == '%') {
-            n = snprintf(path + at, size - at, "%%");
-            p += 2;
-        } else if (p[0] == '%') {
-            p += number_field(p, &width);
-            n = snprintf(path + at, size - at, "%0*" PRIu64, width, number);
-        } else if (strncmp(p, "{seq}", 5) == 0) {
-            n = snprintf(path + at, size - at, "%0*" PRIu64, DIGITS_DEFAULT, seq);
-            p += 5;
-        } else {
-            n = snprintf(path + at, size - at, "%c", *p++);
-        }
-        at += (size_t)n;
-        if (at >= size)
-            return cli_fail(e, DLX_E_LIMIT, "file name is longer than %zu bytes", size - 1);
-    }
-    return 0;
+    if (name->several && strcmp(p, "-") != 0 && !strstr(p, "{seq}") && !has_number(p))
+        insert = suffix_of(p);
+    char *text = NULL;
+    size_t text_size = 0;
+    FILE *file = open_memstream(&text, &text_size);
+    if (!file)
+        return cli_fail(e, DLX_E_NO_MEMORY, "out of memory");
+    for (; *p; p += expand(name, p, file))
+        if (p == insert)
+            (void)fprintf(file, "-%0*" PRIu64, DIGITS_DEFAULT, name->number);
+    if (p == insert)
+        (void)fprintf(file, "-%0*" PRIu64, DIGITS_DEFAULT, name->number);
+    if (fclose(file) != 0)
+        code = cli_fail(e, DLX_E_NO_MEMORY, "out of memory");
+    else if (text_size >= size)
+        code = cli_fail(e, DLX_E_LIMIT, "file name is longer than %zu bytes", size - 1);
+    else
+        memcpy(path, text, text_size + 1);
+    free(text);
+    return code;
 }
 
 /* -- .npy --------------------------------------------------------------------------------------------- */

@@ -11,16 +11,24 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/** Check a file name that may hold one %d or %0Nd, any number of {seq}, and "%%".
+/** Check a file name that may hold one %d or %0Nd, any number of {seq} and {topic}, and "%%".
  *  Returns 0 or DLX_E_INVALID. */
 int save_pattern_check(const char *pattern, struct cli_error *e);
 
-/**
- * The name of a file: `number` for %0Nd, `seq` for {seq}; when `several` and the pattern has neither,
- * the number before the suffix. "-" stays. Returns 0, DLX_E_INVALID or DLX_E_LIMIT.
- */
-int save_path(const char *pattern, uint64_t number, uint64_t seq, bool several, char *path,
-              size_t size, struct cli_error *e);
+/** What a file's name tells. */
+struct save_name {
+    const char *pattern;
+    uint64_t number;   /**< for %0Nd */
+    uint64_t seq;      /**< for {seq} */
+    const char *topic; /**< for {topic}, with '+' for '/', which no topic has */
+    bool several; /**< there are more: without %0Nd and {seq} the number goes before the suffix */
+};
+
+/** The name of a file. "-" stays. Returns 0, DLX_E_INVALID or DLX_E_LIMIT. */
+int save_path(const struct save_name *name, char *path, size_t size, struct cli_error *e);
+
+/** Could files of two topics get the same name? */
+bool save_pattern_mixes_topics(const char *pattern);
 
 struct save_report {
     char dtype[DTYPE_NAME_SIZE]; /**< of .npy, like the next two */

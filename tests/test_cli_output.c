@@ -3,6 +3,7 @@
 #include "cli/npy.h"
 #include "cli/output.h"
 #include "cli/rate.h"
+#include "cli/rates.h"
 #include "cli/save.h"
 #include <check.h>
 #include <dirent.h>
@@ -209,11 +210,50 @@ START_TEST(rates_come_from_the_last_messages)
 }
 END_TEST
 
+START_TEST(rates_are_kept_for_each_topic)
+{
+    struct rates *r = NULL;
+    char topic[16];
+    ck_assert_int_eq(rates_new(&r, 1000), 0);
+    for (int i = 0; i < 500; i++) {
+        (void)snprintf(topic, sizeof topic, "t/%03d", i * 7 % 100);
+        struct rates_entry *e = rates_of(r, topic);
+        ck_assert_ptr_nonnull(e);
+        ck_assert_int_eq(rate_add(e->rate, i, i, 10), 0);
+        e->missed++;
+    }
+    ck_assert_uint_eq(rates_count(r), 100);
+    for (size_t i = 0; i < 100; i++) {
+        (void)snprintf(topic, sizeof topic, "t/%03zu", i);
+        ck_assert_str_eq(rates_at(r, i)->topic, topic);
+        ck_assert_uint_eq(rates_at(r, i)->missed, 5);
+        ck_assert_uint_eq(rate_summarize(rates_at(r, i)->rate).n_bytes, 50);
+    }
+    rates_free(r);
+    rates_free(NULL);
+}
+END_TEST
+
+START_TEST(a_large_window_grows)
+{
+    struct rate *r = NULL;
+    ck_assert_int_eq(rate_new(&r, 1000), 0);
+    for (int i = 0; i < 5000; i++)
+        ck_assert_int_eq(rate_add(r, i * INT64_C(1000), i, (uint64_t)i), 0);
+    struct rate_summary s = rate_summarize(r);
+    ck_assert(s.n_messages == 5000 && s.n_window == 1000);
+    ck_assert(s.bytes_min == 4000 && s.bytes_max == 4999 && s.age_max_ns == 4999);
+    ck_assert(fabs(s.mean_hz - 1e6) < 1e-3 && s.jitter_ns < 1e-3);
+    rate_free(r);
+}
+END_TEST
+
 static void check_path(const char *pattern, bool several, const char *expected)
 {
     char path[SAVE_PATH_SIZE];
     struct cli_error e = {{0}};
-    ck_assert_msg(save_path(pattern, 7, 1234, several, path, sizeof path, &e) == 0, "%s", e.text);
+    const struct save_name name = {pattern, 7, 1234, "cam/front", several};
+    ck_assert_msg(save_path(&name, path, sizeof path, &e) == 0, "%s", e.text);
     ck_assert_str_eq(path, expected);
 }
 
@@ -230,7 +270,21 @@ START_TEST(file_names_are_numbered)
     check_path("out-{seq}.npy", true, "out-001234.npy");
     check_path("{seq}-%03d.npy", true, "001234-007.npy");
     check_path("100%%.npy", true, "100%-000007.npy");
+    check_path("{topic}.npy", true, "cam+front-000007.npy");
+    check_path("x/{topic}-{seq}.npy", true, "x/cam+front-001234.npy");
+    check_path("{topic", false, "{topic");
+    check_path("%%d-%d", true, "%d-7");
     check_path("-", true, "-");
+}
+END_TEST
+
+START_TEST(file_names_of_several_topics_differ)
+{
+    ck_assert(save_pattern_mixes_topics("a-{seq}.npy"));
+    ck_assert(save_pattern_mixes_topics("{seq}%%d"));
+    ck_assert(!save_pattern_mixes_topics("a-{seq}-%d.npy"));
+    ck_assert(!save_pattern_mixes_topics("{topic}-{seq}.npy"));
+    ck_assert(!save_pattern_mixes_topics("a.npy")); /* gets a number */
 }
 END_TEST
 
@@ -242,9 +296,14 @@ START_TEST(file_names_are_no_format_strings)
     char small[8];
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         ck_assert_msg(save_pattern_check(bad[i], &e) == DLX_E_INVALID, "'%s'", bad[i]);
-    ck_assert_int_eq(save_path("abcdefgh", 1, 1, false, small, sizeof small, &e), DLX_E_LIMIT);
-    ck_assert_int_eq(save_path("a%020d", 1, 1, false, small, sizeof small, &e), DLX_E_LIMIT);
-    ck_assert_int_eq(save_path("abcdefg", 1, 1, false, small, sizeof small, &e), 0);
+    ck_assert_int_eq(
+        save_path(&(struct save_name){"abcdefgh", 1, 1, "t", false}, small, sizeof small, &e),
+        DLX_E_LIMIT);
+    ck_assert_int_eq(
+        save_path(&(struct save_name){"a%020d", 1, 1, "t", false}, small, sizeof small, &e),
+        DLX_E_LIMIT);
+    ck_assert_int_eq(
+        save_path(&(struct save_name){"abcdefg", 1, 1, "t", false}, small, sizeof small, &e), 0);
 }
 END_TEST
 
@@ -328,7 +387,10 @@ int main(void)
     tcase_add_test(tcase, tables_fit_the_terminal);
     tcase_add_test(tcase, json_is_one_line_or_many);
     tcase_add_test(tcase, rates_come_from_the_last_messages);
+    tcase_add_test(tcase, rates_are_kept_for_each_topic);
+    tcase_add_test(tcase, a_large_window_grows);
     tcase_add_test(tcase, file_names_are_numbered);
+    tcase_add_test(tcase, file_names_of_several_topics_differ);
     tcase_add_test(tcase, file_names_are_no_format_strings);
     tcase_add_test(tcase, tensors_are_saved_whole_or_not_at_all);
     suite_add_tcase(suite, tcase);
