@@ -49,6 +49,12 @@ def spread(values):
     return (max(values) - min(values)) / middle if middle else 0.0
 
 
+def proc_kib(file, name):
+    """A line like "MemAvailable:  123 kB" of a file of /proc."""
+    text = pathlib.Path("/proc", file).read_text()
+    return int(text.split(f"{name}:")[1].split()[0])
+
+
 class Daemon:
     """A dlpackd of our own, on a socket in a private folder, perhaps under strace."""
 
@@ -74,8 +80,7 @@ class Daemon:
         raise Failure(f"dlpackd did not start: {words.strip()}")
 
     def rss_mib(self):
-        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+        return proc_kib(f"{self.process.pid}/status", "VmRSS") / 1024
 
     def stop(self):
         with contextlib.suppress(ProcessLookupError):
@@ -107,7 +112,7 @@ class Bench:
             self.daemon.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def start(self, program, prefix=(), socket=None, **options):
+    def start(self, program, prefix=(), socket=None, stdin=None, **options):
         """Start bench/bench_<program>; options become --name value."""
         command = [*prefix, str(self.build / "bench" / f"bench_{program}")]
         command += ["--cpus", f"{self.cpus[0]},{self.cpus[1]}"]
@@ -115,8 +120,26 @@ class Bench:
             command += [f"--{name}", str(value)]
         environment = dict(os.environ, DLX_SOCKET=socket or self.daemon.socket)
         return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment,
         )
+
+    @contextlib.contextmanager
+    def holding(self, program, **options):
+        """A program that prints its object and then keeps what it has until its input ends."""
+        process = self.start(program, stdin=subprocess.PIPE, **options)
+        try:
+            line = process.stdout.readline()
+            if not line:
+                self.finish(process)
+                raise Failure(f"{program} printed nothing")
+            yield process, json.loads(line)
+        finally:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=30)  # closes its input
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
     @staticmethod
     def finish(process, timeout=120):
@@ -152,12 +175,13 @@ class Bench:
 class Row:
     """One line of the table and its values in the JSON file."""
 
-    def __init__(self, name, values, unit, meaning, bar=None, reason=None):
+    def __init__(self, name, values, unit, meaning, bar=None, reason=None, skipped=False):
         self.name = name
         self.unit = unit
         self.meaning = meaning
         self.bar = bar  # ("<=", 2.0)
         self.reason = reason  # why there is no value
+        self.skipped = skipped  # that is the machine's fault, and no failure
         values = list(values) if values is not None else []
         self.value = median(values) if values else None
         self.spread = spread(values) if len(values) > 1 else None

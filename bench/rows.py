@@ -5,11 +5,12 @@ Names are those of build/bench.json. A peer joins a comparison as one more conte
 and one more ratio.
 """
 
+import contextlib
 import shutil
 import tempfile
 import time
 
-from harness import Daemon, Failure, Row
+from harness import Daemon, Failure, Row, proc_kib
 
 SIZES = {"64B": 64, "4KiB": 4 << 10, "1MiB": 1 << 20, "64MiB": 64 << 20}
 
@@ -277,16 +278,96 @@ def attach(bench):
     return out
 
 
-def daemon_memory(bench):
+@contextlib.contextmanager
+def own_daemon(bench):
+    """One that nobody else talks to, and that takes what it keeps with it."""
     with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
         daemon = Daemon(bench.build, folder)
         try:
-            time.sleep(0.3)
-            idle = daemon.rss_mib()
+            yield daemon
         finally:
             daemon.stop()
+
+
+def daemon_memory(bench):
+    with own_daemon(bench) as daemon:
+        time.sleep(0.3)
+        idle = daemon.rss_mib()
     return [Row("daemon_rss_idle_mib", [idle], "MiB", "resident memory of a daemon without clients",
                 ("<=", 5))]
+
+
+TOPICS, TOPICS_LESS, TOPIC_LINKS = 10_000, 5_000, 1_000
+
+
+def topics(bench):
+    """With 10,000 topics; where the daemon may not have the file descriptors for that, with 5,000."""
+    try:
+        return quiet_topics(bench, TOPICS)
+    except Failure as e:
+        if "file descriptors" not in str(e):
+            raise
+        rows = [
+            Row(name, None, unit, f"{TOPICS:,} topics", reason=str(e), skipped=True)
+            for name, unit in (("daemon_rss_10k_topics_mib", "MiB"), ("attach_10k_p99_us", "us"))
+        ]
+        return rows + quiet_topics(bench, TOPICS_LESS)
+
+
+def quiet_topics(bench, n):
+    there = f"{n:,} topics with a message each, {TOPIC_LINKS:,} links"
+    k = f"{n // 1000}k"
+    with own_daemon(bench) as daemon:
+        options = {"topics": n, "links": TOPIC_LINKS, "socket": daemon.socket}
+        with bench.holding("topics", **options) as (_, held):
+            rss = daemon.rss_mib()
+            r = [
+                bench.run("attach", n=300 if bench.quick else 1000, socket=daemon.socket)
+                for _ in range(3 if bench.quick else 5)
+            ]
+    full = n == TOPICS  # the bars are about that
+    return [
+        Row(f"daemon_rss_{k}_topics_mib", [rss], "MiB", f"resident memory of the daemon, {there}",
+            ("<=", 64) if full else None),
+        Row("topic_shared_kib", [held["shared_bytes_a_topic"] / 1024], "KiB",
+            "shared memory of such a topic: control block and arena"),
+        Row(f"attach_{k}_p99_us", values(r, "p99_ns", 1e-3), "us",
+            f"connect and subscribe to a live topic, {there}, p99", ("<=", 1000) if full else None),
+        Row(f"attach_{k}_p50_us", values(r, "p50_ns", 1e-3), "us", "likewise, p50"),
+        Row(f"announce_{k}_p99_us", [held["p99_ns"] / 1e3], "us",
+            f"dlx_publisher_new, {there}, p99"),
+        Row(f"announce_{k}_p50_us", [held["p50_ns"] / 1e3], "us", "likewise, p50"),
+        Row(f"announce_{k}_all_ms", [held["all_ns"] / 1e6], "ms",
+            "all of these topics, announced by several processes at once, with their messages"),
+    ]
+
+
+def retained(bench):
+    size, name = (64 << 20, "64mib") if bench.quick else (1 << 30, "1gib")
+    what = f"a retained set of {size >> 20:,} MiB in 300 tensors"
+    names = {f"retained_{name}_attach_ms": "ms", "retained_memory_ratio": ""}
+    total, free = (proc_kib("meminfo", x) << 10 for x in ("MemTotal", "MemAvailable"))
+    if free < size * 3 // 2 or total // 2 < size * 5 // 4:
+        why = f"{what} needs more memory than there is ({free >> 20:,} of {total >> 20:,} MiB free)"
+        return [Row(n, None, u, what, reason=why, skipped=True) for n, u in names.items()]
+    r, ratios_ = [], []
+    with own_daemon(bench) as daemon:
+        before = proc_kib("meminfo", "Shmem")
+        published = bench.run("retained", role="publish", size=size, socket=daemon.socket)
+        for _ in range(rounds(bench)):
+            with bench.holding("retained", role="attach", socket=daemon.socket) as (process, held):
+                used = proc_kib("meminfo", "Shmem") - before
+                used += proc_kib(f"{process.pid}/status", "RssAnon")
+                used += proc_kib(f"{daemon.process.pid}/status", "RssAnon")
+            r.append(held)
+            ratios_.append(used * 1024 / published["payload_bytes"])
+    return [
+        Row(f"retained_{name}_attach_ms", values(r, "ns", 1e-6), "ms",
+            f"connect, get {what}, find one, read a byte of it; its publisher has ended", ("<=", 10)),
+        Row(f"retained_{name}_get_ms", values(r, "get_ns", 1e-6), "ms", "of that dlx_get"),
+        Row("retained_memory_ratio", ratios_, "",
+            "shared memory, and own memory of subscriber and daemon / payload"),
+    ]
 
 
 GROUPS = {
@@ -299,5 +380,7 @@ GROUPS = {
     "copyin": copyin,
     "sets": sets,
     "attach": attach,
+    "topics": topics,
+    "retained": retained,
     "daemon": daemon_memory,
 }
