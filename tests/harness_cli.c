@@ -88,7 +88,9 @@ void dlx_test_cli_run_on_terminal(struct dlx_test_cli *cli, const char *socket, 
     free(cli->err);
     cli->err = calloc(1, 4096);
     ck_assert_ptr_nonnull(cli->err);
-    /* The last slave is closed: what was written arrives in pieces, and then EIO. */
+    /* The last slave closes here: what was written arrives in pieces, and then EIO. */
+    (void)close(cli->err_fd);
+    cli->err_fd = -1;
     struct pollfd p = {.fd = terminal, .events = POLLIN};
     for (size_t size = 0; size < 4095;) {
         ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
