@@ -10,8 +10,7 @@
 #include <sys/un.h>
 #include <time.h>
 
-/* For what a stream can do without: it does not stand still for a daemon that does. */
-#define HURRY_NS INT64_C(20000000)
+#define HURRY_NS DLX_CALL_HURRY_NS
 
 struct dlx_call *dlx__call_free(struct dlx_call *call)
 {
@@ -126,10 +125,14 @@ int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns)
     struct timespec until;
     if (pthread_mutex_trylock(&c->lock) == 0)
         return 0;
+    if (timeout_ns < 0) {
+        (void)pthread_mutex_lock(&c->lock);
+        return 0;
+    }
     (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += (long)timeout_ns;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    int64_t ns = timeout_ns % 1000000000 + until.tv_nsec;
+    until.tv_sec += timeout_ns / 1000000000 + ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
     if (pthread_mutex_timedlock(&c->lock, &until) == 0)
         return 0;
     return dlx__fail(DLX_E_TIMEOUT, "another thread waits for dlpackd at %s", c->path);
@@ -148,10 +151,20 @@ int dlx__call_simple(struct dlx_client *c, Dlx__Wire__Packet *request)
 
 int dlx__call_open(struct dlx_client *c)
 {
+    return dlx__call_open_within(c, DLX_FOREVER);
+}
+
+int dlx__call_open_within(struct dlx_client *c, int64_t timeout_ns)
+{
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     dlx_cleanup(dlx__closep) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return dlx__fail_errno("socket");
+    /* How long to wait for a place in the listen queue. */
+    struct timeval limit = {.tv_sec = timeout_ns / 1000000000,
+                            .tv_usec = timeout_ns / 1000 % 1000000};
+    if (timeout_ns > 0 && setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) < 0)
+        return dlx__fail_errno("SO_SNDTIMEO");
     /* path has the size of sun_path and was checked to fit. */
     memcpy(address.sun_path, c->path, sizeof address.sun_path);
     while (connect(fd, (struct sockaddr *)&address, sizeof address) < 0) {
@@ -166,6 +179,11 @@ int dlx__call_open(struct dlx_client *c)
 }
 
 int dlx__call_greet(struct dlx_client *c, const char *name)
+{
+    return dlx__call_greet_within(c, name, c->timeout_ns);
+}
+
+int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeout_ns)
 {
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
@@ -182,7 +200,8 @@ int dlx__call_greet(struct dlx_client *c, const char *name)
     hello.max_links = dlx__limits_max_links();
     request.body_case = DLX__WIRE__PACKET__BODY_HELLO;
     request.hello = &hello;
-    int r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_HELLO_REPLY, 0, &reply);
+    int r = dlx__call_round_trip_within(c, timeout_ns, &request,
+                                        DLX__WIRE__PACKET__BODY_HELLO_REPLY, 0, &reply);
     if (r < 0)
         return r;
     if (reply->hello_reply->major != DLX_PROTO_MAJOR)
@@ -196,7 +215,8 @@ int dlx__call_greet(struct dlx_client *c, const char *name)
 /* ---- publisher ----------------------------------------------------------------------------- */
 
 int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
-                            const struct dlx_publisher_args *args, struct dlx_new_publisher *ret)
+                            const struct dlx_publisher_args *args, uint64_t resumes,
+                            uint64_t after_seq, int64_t timeout_ns, struct dlx_new_publisher *ret)
 {
     Dlx__Wire__PublisherNew body = DLX__WIRE__PUBLISHER_NEW__INIT;
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
@@ -208,11 +228,15 @@ int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
     body.retain = args->retain;
     body.latched = args->retain_for_ns == DLX_RETAIN_LATCHED;
     body.retain_for_ns = args->retain_for_ns > 0 ? (uint64_t)args->retain_for_ns : 0;
+    body.resumes = resumes;
+    body.after_seq = after_seq;
     request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_NEW;
     request.publisher_new = &body;
-    pthread_mutex_lock(&c->lock);
-    int r =
-        dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY, 3, &reply);
+    int r = dlx__call_lock_within(c, timeout_ns);
+    if (r < 0)
+        return r;
+    r = dlx__call_round_trip_within(c, timeout_ns, &request,
+                                    DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY, 3, &reply);
     if (r == 0) {
         const Dlx__Wire__PublisherNewReply *got = reply->publisher_new_reply;
         *ret = (struct dlx_new_publisher){
@@ -229,14 +253,20 @@ int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
     return r;
 }
 
-int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher)
+int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns)
 {
     Dlx__Wire__PublisherReady body = DLX__WIRE__PUBLISHER_READY__INIT;
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
     body.publisher = publisher;
     request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_READY;
     request.publisher_ready = &body;
-    return dlx__call_simple(c, &request);
+    int r = dlx__call_lock_within(c, timeout_ns);
+    if (r < 0)
+        return r;
+    r = dlx__call_round_trip_within(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_OK, 0, &reply);
+    pthread_mutex_unlock(&c->lock);
+    return r;
 }
 
 /* Without an answer: DLX_E_FULL, DLX_E_DISCONNECTED. */
@@ -377,7 +407,8 @@ int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t aren
 /* ---- subscription -------------------------------------------------------------------------- */
 
 int dlx__call_subscribe(struct dlx_client *c, const char *topic,
-                        const struct dlx_subscribe_args *args, struct dlx_new_subscription *ret)
+                        const struct dlx_subscribe_args *args, int64_t timeout_ns,
+                        struct dlx_new_subscription *ret)
 {
     Dlx__Wire__Subscribe body = DLX__WIRE__SUBSCRIBE__INIT;
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
@@ -389,8 +420,11 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
     body.max_held = args->max_held;
     request.body_case = DLX__WIRE__PACKET__BODY_SUBSCRIBE;
     request.subscribe = &body;
-    pthread_mutex_lock(&c->lock);
-    int r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY, 1, &reply);
+    int r = dlx__call_lock_within(c, timeout_ns);
+    if (r < 0)
+        return r;
+    r = dlx__call_round_trip_within(c, timeout_ns, &request,
+                                    DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY, 1, &reply);
     if (r == 0)
         *ret = (struct dlx_new_subscription){.id = reply->subscribe_reply->subscription,
                                              .n_offers = reply->subscribe_reply->n_offers,

@@ -12,12 +12,17 @@
 #include "client/client.h"
 #include "common/packet.h"
 
+/* For what a stream can do without: it does not stand still for a daemon that does. */
+#define DLX_CALL_HURRY_NS INT64_C(20000000)
+
 struct dlx_call *dlx__call_free(struct dlx_call *call);
 
 /* Connect to c->path. Sets c->sock. Returns 0; DLX_E_NO_DAEMON, DLX_E_ACCESS, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
 int dlx__call_open(struct dlx_client *c);
+int dlx__call_open_within(struct dlx_client *c, int64_t timeout_ns);
 /* Greet, within c->timeout_ns. Sets c->call and id. */
 int dlx__call_greet(struct dlx_client *c, const char *name);
+int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeout_ns);
 
 struct dlx_new_publisher {
     uint64_t id;
@@ -29,8 +34,9 @@ struct dlx_new_publisher {
     int link_sock;
 };
 int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
-                            const struct dlx_publisher_args *args, struct dlx_new_publisher *ret);
-int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher);
+                            const struct dlx_publisher_args *args, uint64_t resumes,
+                            uint64_t after_seq, int64_t timeout_ns, struct dlx_new_publisher *ret);
+int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns);
 /* It has published what it retains. Tells, does not wait: DLX_E_FULL when the socket has no room. */
 int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher);
 int dlx__call_retained_drop(struct dlx_client *c, const char *topic);
@@ -53,7 +59,8 @@ struct dlx_new_subscription {
     int sock; /* the caller owns it */
 };
 int dlx__call_subscribe(struct dlx_client *c, const char *topic,
-                        const struct dlx_subscribe_args *args, struct dlx_new_subscription *ret);
+                        const struct dlx_subscribe_args *args, int64_t timeout_ns,
+                        struct dlx_new_subscription *ret);
 
 /* ---- news: packets of the link socket and of the subscription socket ------------------------ */
 
@@ -83,7 +90,8 @@ struct dlx_news {
     uint32_t retain;
     uint32_t n_arenas;
     uint32_t n_blocks;
-    uint64_t base; /* of a control block */
+    uint64_t base;    /* of a control block */
+    uint64_t resumes; /* the publisher's id with another daemon, or 0 */
     uint32_t on_full;
     int32_t code;
     bool reliable;

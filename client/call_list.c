@@ -4,6 +4,7 @@
 
 #include "client/call.h"
 #include "client/call_wire.h"
+#include "client/revive.h"
 #include "common/topic.h"
 #include <stdio.h>
 #include <string.h>
@@ -83,6 +84,7 @@ int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_i
         return r;
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
+    dlx__client_ensure(c);
     dlx_cleanup(dlx__freep) struct dlx_publisher_info *page = malloc(PAGE_MAX * sizeof *page);
     if (!page)
         return dlx__fail(DLX_E_NO_MEMORY, "listing");
@@ -127,6 +129,7 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
         return r;
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
+    dlx__client_ensure(c);
     dlx_cleanup(dlx__freep) struct dlx_link_info *page = malloc(PAGE_MAX * sizeof *page);
     if (!page)
         return dlx__fail(DLX_E_NO_MEMORY, "listing");
@@ -167,6 +170,7 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *inf
         return dlx__fail(DLX_E_INVALID, "dlx_client_get_daemon_info: client or info is NULL");
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
+    dlx__client_ensure(c);
     request.body_case = DLX__WIRE__PACKET__BODY_DAEMON_INFO;
     request.daemon_info = &body;
     pthread_mutex_lock(&c->lock);

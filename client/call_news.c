@@ -52,6 +52,7 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->arena = p->link_open->arena;
         news->base = p->link_open->after_seq;
         news->n_blocks = p->link_open->n_blocks;
+        news->resumes = p->link_open->resumes;
         news->on_full = p->link_open->on_full;
         news->from_start = p->link_open->from_start;
         news->n_arenas = p->link_open->n_arenas;

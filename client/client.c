@@ -112,6 +112,7 @@ int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_arg
         memcpy(name, args.name, strlen(args.name) + 1);
     else
         prctl(PR_GET_NAME, name); /* at most 16 bytes, terminated */
+    memcpy(c->name, name, sizeof name);
     r = dlx__connect(c, args.socket, args.autospawn, name);
     if (r < 0) {
         client_free(c);

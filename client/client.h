@@ -23,6 +23,10 @@ struct dlx_client {
     uint64_t generation;
     pthread_mutex_t lock; /* for sock, serial, call */
     int sock;             /* control socket; -1 once it is lost */
+    _Atomic uint64_t
+        epoch; /* counts connections: what was made with an earlier one is not known to the daemon */
+    uint64_t next_try_ns; /* to connect again */
+    char name[64];
     uint32_t serial;
     struct dlx_call *call;
     int64_t timeout_ns;

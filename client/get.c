@@ -3,6 +3,7 @@
 /* dlx_get() and dlx_retained_drop(): what is there, also when nobody publishes it any more. */
 
 #include "client/call.h"
+#include "client/revive.h"
 #include "client/subscription.h"
 #include "common/topic.h"
 
@@ -72,6 +73,7 @@ int dlx_retained_drop(struct dlx_client *c, const char *topic)
         return dlx__fail(DLX_E_INVALID, "dlx_retained_drop: client is NULL");
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
+    dlx__client_ensure(c);
     int r = dlx__topic_check(topic);
     return r < 0 ? r : dlx__call_retained_drop(c, topic);
 }

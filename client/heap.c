@@ -40,6 +40,7 @@ struct dlx_spare {
 struct dlx_heap {
     uint64_t generation;
     struct dlx_arena *arenas;
+    struct dlx_arena *frozen; /* see dlx__heap_freeze() */
     uint32_t n_arenas;
     uint64_t bytes;
     struct dlx_block *pool; /* block structs without memory */
@@ -87,16 +88,22 @@ static void free_arena(struct dlx_arena *arena)
     free(arena);
 }
 
+static void free_arenas(struct dlx_arena *first)
+{
+    while (first) {
+        struct dlx_arena *arena = first;
+        first = arena->next;
+        free_arena(arena);
+    }
+}
+
 static void heap_free(struct dlx_heap *heap)
 {
     free_blocks(heap->pool);
     for (uint32_t i = 0; i < N_SPARES; i++)
         free_blocks(heap->spares[i].top);
-    while (heap->arenas) {
-        struct dlx_arena *arena = heap->arenas;
-        heap->arenas = arena->next;
-        free_arena(arena);
-    }
+    free_arenas(heap->arenas);
+    free_arenas(heap->frozen);
     free(heap);
 }
 
@@ -311,10 +318,26 @@ bool dlx__heap_has(const struct dlx_heap *heap, uint64_t size)
     return spare->top && spare->top->size == rounded;
 }
 
+/* The last block of a frozen arena takes it along. */
+static void leave_frozen(struct dlx_heap *heap, struct dlx_block *block)
+{
+    struct dlx_arena *arena = block->arena;
+    block->arena = NULL;
+    if (--arena->n_blocks > 0)
+        return;
+    struct dlx_arena **at = &heap->frozen;
+    while (*at != arena)
+        at = &(*at)->next;
+    *at = arena->next;
+    free_arena(arena);
+}
+
 void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
 {
     if (!block)
         return;
+    if (dlx_unlikely(block->arena && block->arena->id == 0))
+        leave_frozen(heap, block);
     if (!block->arena) {
         block->next = heap->pool;
         heap->pool = block;
@@ -472,6 +495,25 @@ int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size)
     heap->n_arenas++;
     heap->bytes += size;
     return 0;
+}
+
+void dlx__heap_freeze(struct dlx_heap *heap)
+{
+    dlx__heap_collect(heap);
+    (void)give_up_all_spares(heap);
+    while (heap->arenas) {
+        struct dlx_arena *arena = heap->arenas;
+        heap->arenas = arena->next;
+        if (arena->n_blocks == 0) {
+            free_arena(arena);
+            continue;
+        }
+        arena->id = 0;
+        arena->next = heap->frozen;
+        heap->frozen = arena;
+    }
+    heap->n_arenas = 0;
+    heap->bytes = 0;
 }
 
 uint32_t dlx__heap_drop_idle(struct dlx_heap *heap, uint64_t now, uint64_t since)

@@ -71,10 +71,16 @@ int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size);
  */
 uint32_t dlx__heap_drop_idle(struct dlx_heap *heap, uint64_t now, uint64_t since);
 
+/*
+ * The arenas are of no use any more, since the daemon that knew them has ended: nothing new is put into them, each goes with
+ * its last block. The number of a block's arena is 0 then.
+ */
+void dlx__heap_freeze(struct dlx_heap *heap);
+
 uint64_t dlx__heap_bytes(const struct dlx_heap *heap);
 uint32_t dlx__heap_n_arenas(const struct dlx_heap *heap);
 
-uint32_t dlx__block_arena_id(const struct dlx_block *block); /* 0 for a block of 0 bytes */
+uint32_t dlx__block_arena_id(const struct dlx_block *block); /* 0: a block of 0 bytes, or frozen */
 void *dlx__block_data(const struct dlx_block *block);        /* NULL for a block of 0 bytes */
 
 /*

@@ -302,6 +302,12 @@ void dlx__inlet_sweep_arenas(struct dlx_inlet *inlet)
     inlet->n_arenas = kept;
 }
 
+void dlx__inlet_lose(struct dlx_inlet *inlet)
+{
+    dlx__take_lose(&inlet->core, &inlet->pending);
+    inlet->stuck = inlet->has_pending = false;
+}
+
 /* ---- take ---------------------------------------------------------------------------------- */
 
 int dlx__inlet_take(struct dlx_inlet *inlet, struct dlx_message **ret)

@@ -44,11 +44,14 @@ struct dlx_inlet {
     uint32_t max_held;
     uint32_t history; /* what LinkOpen said of it */
     uint32_t retain;
+    uint64_t resumes;        /* the publisher's id with another daemon, or 0 */
+    struct dlx_inlet *after; /* not NULL: it is not our turn before this one has ended */
     bool from_start;
-    int bell;   /* -1 before LinkOpen */
-    bool gone;  /* nothing new will come: drain it, then detach */
-    bool told;  /* the daemon said so: no news will follow either */
-    bool stuck; /* waits for news: an arena for `pending`, or the next control block */
+    int bell;     /* -1 before LinkOpen */
+    bool gone;    /* nothing new will come: drain it, then detach */
+    bool foreign; /* made by a daemon that has ended */
+    bool told;    /* the daemon said so: no news will follow either */
+    bool stuck;   /* waits for news: an arena for `pending`, or the next control block */
     bool has_pending;
     bool asked;               /* latest: news were read since the publisher moved */
     struct dlx_taken pending; /* held, if there is one */
@@ -111,6 +114,9 @@ const struct dlx_inlet_arena *dlx__inlet_arena(const struct dlx_inlet *inlet, ui
  * reading news.
  */
 int dlx__inlet_take(struct dlx_inlet *inlet, struct dlx_message **ret);
+
+/* The message that waits for its arena is lost. */
+void dlx__inlet_lose(struct dlx_inlet *inlet);
 
 /* client/message.c */
 

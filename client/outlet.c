@@ -4,6 +4,7 @@
 
 #include "client/call.h"
 #include "client/publisher.h"
+#include "client/revive.h"
 #include "common/memory.h"
 #include <inttypes.h>
 #include <poll.h>
@@ -135,7 +136,7 @@ static void env_block_gone(void *userdata, const struct dlx_pub_block *block)
 {
     struct dlx_publisher *p = userdata;
     dlx__region_unmap(block->control, dlx_shm_control_size(block->n_slots));
-    if (!p->closed)
+    if (!p->closed && block->id != DLX_BLOCK_FOREIGN)
         (void)dlx__call_arena_drop(p->client, p->id, block->id); /* at worst the daemon keeps it */
 }
 
@@ -179,10 +180,13 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
         fds[2 + 2 * i] = (struct pollfd){.fd = outlet->peer->pidfd, .events = POLLIN};
     }
     uint64_t now = dlx__now_ns();
-    int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(deadline, now));
+    uint64_t until = p->link_sock < 0 ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
+    int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));
     if (n < 0)
         return errno == EINTR ? dlx__fail(DLX_E_INTERRUPTED, "interrupted by a signal")
                               : dlx__fail_errno("poll of %u links", n_links);
+    if (p->link_sock < 0)
+        dlx__publisher_check(p, dlx__now_ns());
     if (n == 0)
         return dlx__now_ns() >= deadline ? DLX_E_TIMEOUT : 0;
     if (fds[0].revents)

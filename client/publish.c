@@ -3,6 +3,7 @@
 /* dlx_alloc() and dlx_publish(): the hot path of a publisher. */
 
 #include "client/publish.h"
+#include "client/revive.h"
 #include "common/manifest.h"
 #include "common/tensor.h"
 #include <inttypes.h>
@@ -25,6 +26,8 @@ int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
     if (r == 0)
         r = dlx__tensor_size(spec.dtype, false, spec.ndim, spec.shape, &size);
     if (r == 0)
+        r = dlx__publisher_block(p, size, &block);
+    if (dlx_unlikely(r < 0 && dlx__publisher_has_resumed(p, r)))
         r = dlx__publisher_block(p, size, &block);
     if (r < 0)
         return r;
@@ -62,6 +65,8 @@ static bool overlaps(const DLTensor *t)
 static bool fits_block(const struct dlx_block *block, const DLTensor *t, bool padded,
                        uint64_t *ret_offset, uint64_t *ret_size, bool *ret_row_major)
 {
+    if (dlx_unlikely(block->arena && dlx__block_arena_id(block) == 0))
+        return false; /* no newcomer will be told of this memory */
     if (dlx_likely(dlx__block_is_unchanged(block, padded))) {
         *ret_offset = block->offset;
         *ret_size = block->payload_size;
@@ -116,7 +121,8 @@ static int fail_would_copy(const struct dlx_publisher *p, const struct dlx_block
     return dlx__fail(DLX_E_WOULD_COPY,
                      "topic %s: the tensor %s, so it would be copied, and `strict` is set",
                      p->topic,
-                     own ? "was moved out of what dlx_alloc() gave, or overlaps itself"
+                     own ? "was moved out of what dlx_alloc() gave, overlaps itself, or is from "
+                           "before dlpackd was started anew"
                          : "is not from dlx_alloc() of this publisher");
 }
 
@@ -210,8 +216,8 @@ int dlx__publish_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret
     if (timeout_ns != 0 && p->core.gating) {
         uint64_t deadline = dlx__deadline(timeout_ns);
         p->stats.blocked++;
-        dlx__pub_set_blocked(&p->core, true);
         do {
+            dlx__pub_set_blocked(&p->core, true); /* again, as it may have moved */
             r = dlx__pub_slot(&p->core, ret_slot);
             if (r == 0)
                 break;
@@ -283,13 +289,16 @@ static int publish(struct dlx_publisher *p, const DLTensor *t, struct dlx_block 
         r = make_parcel(p, t, own, padded, args.strict, &parcel);
     if (dlx_unlikely(r < 0))
         return r;
-    fill_slot(&p->core.slots[slot], &parcel, args.time_ns ? args.time_ns : dlx__now_ns());
+    uint64_t now = dlx__now_ns();
+    fill_slot(&p->core.slots[slot], &parcel, args.time_ns ? args.time_ns : now);
     parcel.block->next = parcel.manifest;
     bool copied = parcel.block != own;
     uint64_t seq =
         dlx__publish_commit(p, slot, parcel.block, parcel.record.size, parcel.copied_bytes, copied);
     if (parcel.block == own)
         dlx__block_published(own);
+    if (dlx_unlikely(now >= p->next_look_ns))
+        dlx__publisher_check(p, now); /* last: it may move */
     if (args.report) {
         struct dlx_publish_report report = {.size = sizeof report,
                                             .seq = seq,
@@ -316,6 +325,9 @@ int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
                          DLPACK_MAJOR_VERSION);
     int r = publish(p, &tensor->dl_tensor, dlx__block_of(p->heap, tensor),
                     tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, args);
+    if (dlx_unlikely(r < 0 && dlx__publisher_has_resumed(p, r)))
+        r = publish(p, &tensor->dl_tensor, dlx__block_of(p->heap, tensor),
+                    tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, args);
     if (r <= 0)
         return r;
     if (tensor->deleter) /* copied: the original has done its work */
@@ -332,6 +344,8 @@ int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
     if (dlx__forked(p->generation))
         return dlx__fail_forked();
     int r = publish(p, &tensor->dl_tensor, NULL, false, args);
+    if (r < 0 && dlx__publisher_has_resumed(p, r))
+        r = publish(p, &tensor->dl_tensor, NULL, false, args);
     if (r <= 0)
         return r;
     if (tensor->deleter)

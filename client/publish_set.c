@@ -4,6 +4,7 @@
 
 #include "client/nametable.h"
 #include "client/publish.h"
+#include "client/revive.h"
 #include "common/manifest.h"
 #include "common/tensor.h"
 #include <inttypes.h>
@@ -66,6 +67,8 @@ int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, 
     if (__builtin_add_overflow(total, size, &total))
         total = UINT64_MAX;
     r = dlx__publisher_block(p, total, &whole);
+    if (r < 0 && dlx__publisher_has_resumed(p, r))
+        r = dlx__publisher_block(p, total, &whole);
     if (r < 0)
         return r;
     dlx__heap_give(p->heap, whole);
@@ -264,11 +267,18 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
                        const struct dlx_publish_args *args)
 {
     uint32_t slot;
+    uint64_t epoch = p->epoch;
     int r = check_items(p, set);
+    const struct set fresh = *set;
     if (r == 0)
         r = place_items(p, set, args->strict);
     if (r == 0)
         r = dlx__publish_slot(p, args->timeout_ns, &slot);
+    if (dlx_unlikely(r == 0 &&
+                     p->epoch != epoch)) { /* it went on with another daemon while it waited */
+        *set = fresh;
+        r = place_items(p, set, args->strict);
+    }
     if (r == 0)
         r = copy_items(p, set);
     if (r == 0)
@@ -291,6 +301,9 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
         if ((set->entries[i].record.flags & DLX_SHM_RECORD_COPIED) && t->deleter)
             t->deleter(t);
     }
+    uint64_t now = dlx__now_ns();
+    if (now >= p->next_look_ns)
+        dlx__publisher_check(p, now); /* last: it may move */
     return 0;
 }
 
@@ -317,6 +330,12 @@ int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint3
     if (!set.entries)
         return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", n_items);
     r = publish_set(p, &set, meta, &args);
+    if (dlx_unlikely(r < 0 && dlx__publisher_has_resumed(p, r))) {
+        memset(set.entries, 0, n_items * sizeof *set.entries);
+        struct dlx_manifest_item *entries = set.entries;
+        set = (struct set){.items = items, .n = n_items, .entries = entries};
+        r = publish_set(p, &set, meta, &args);
+    }
     free(set.entries);
     return r;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/publisher.h"
 #include "client/call.h"
+#include "client/revive.h"
 #include "common/memory.h"
 #include "common/topic.h"
 #include <inttypes.h>
@@ -109,6 +110,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     struct dlx_publisher *p = calloc(1, sizeof *p);
     if (!p)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a publisher");
+    dlx__client_ensure(c);
     p->client = dlx__client_ref(c);
     p->generation = c->generation;
     p->link_sock = -1;
@@ -116,12 +118,14 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     p->stats.size = sizeof p->stats;
     p->grows = user_args == NULL || user_args->n_slots == 0;
     p->retain = args.retain;
+    p->args = args;
+    p->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
     p->has_succeeded = args.retain == 0;
-    r = dlx__call_publisher_new(c, topic, &args, &made);
+    r = dlx__call_publisher_new(c, topic, &args, 0, 0, c->timeout_ns, &made);
     if (r == 0) {
         r = set_up(p, &args, &made);
         if (r == 0)
-            r = dlx__call_publisher_ready(c, p->id);
+            r = dlx__call_publisher_ready(c, p->id, c->timeout_ns);
         if (r < 0) {
             char why[DLX_ERROR_TEXT_SIZE];
             memcpy(why, dlx__error_message(), sizeof why);
@@ -284,8 +288,8 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
     uint64_t deadline = dlx__deadline(timeout_ns);
     int r = 0;
     /* A subscription that stores its first cursor rings if somebody waits. */
-    dlx__pub_set_blocked(&p->core, true);
     for (;;) {
+        dlx__pub_set_blocked(&p->core, true); /* again, as it may have moved */
         dlx__outlet_env.pick_up(p);
         dlx__pub_read_membership(&p->core);
         uint32_t n = dlx__outlet_n_started(p);

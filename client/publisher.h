@@ -34,15 +34,21 @@ struct dlx_publisher {
     uint64_t next_idle_check; /* message number */
     uint64_t
         room_size; /* not 0: the last block, of this size, needed an old message to go; the next one will, too */
-    bool closed;             /* the daemon knows that it has left, or soon will */
-    bool grows;              /* its slots were not given by the caller */
-    uint64_t next_relief_ns; /* not before: the last try failed */
+    struct dlx_publisher_args args; /* to announce it again */
+    uint64_t epoch;                 /* of the client, when it was announced */
+    uint64_t next_look_ns;          /* whether the daemon is still there */
+    bool closed;                    /* the daemon knows that it has left, or soon will */
+    bool grows;                     /* its slots were not given by the caller */
+    uint64_t next_relief_ns;        /* not before: the last try failed */
     uint64_t relief_asked_ns;
     uint32_t retain;    /* messages */
     bool has_succeeded; /* the daemon knows that there are so many */
     struct dlx_events events;
     struct dlx_publisher_stats stats;
 };
+
+/* Number of a control block that another daemon knew. */
+#define DLX_BLOCK_FOREIGN UINT32_MAX
 
 /* The environment of the core: client/outlet.c. */
 extern const struct dlx_pub_env dlx__outlet_env;

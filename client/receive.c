@@ -30,11 +30,38 @@ static int check_ends(struct dlx_subscription *s)
                              "everything it published was taken",
                              s->topic);
         }
-        if (s->sock < 0)
+        if (s->sock < 0 && !s->told_lost) {
+            s->told_lost = true;
             return dlx__fail(DLX_E_DISCONNECTED,
                              "topic %s: no publisher is attached and dlpackd is gone", s->topic);
+        }
     }
     return DLX_E_EMPTY;
+}
+
+/* No news will come about this link: its daemon has ended. */
+static bool is_cut_off(const struct dlx_subscription *s, const struct dlx_inlet *inlet)
+{
+    return s->sock < 0 || inlet->foreign;
+}
+
+/* What it needs is not here. */
+static int wait_for_news(struct dlx_subscription *s, struct dlx_inlet *inlet)
+{
+    bool no_more = inlet->told || is_cut_off(s, inlet);
+    if (!inlet
+             ->has_pending) /* the publisher has moved: here it ends, or its next block is on its way */
+        return dlx__subscription_successor(s, inlet) || (inlet->gone && no_more)
+                   ? DLX_E_PUBLISHER_GONE
+                   : DLX_E_EMPTY;
+    if (is_cut_off(s, inlet)) {
+        dlx__inlet_lose(inlet); /* its arena was never told us, and will not be */
+        return DLX_E_EMPTY;
+    }
+    if (!inlet->gone)
+        return DLX_E_EMPTY; /* on its way: the message is held until then */
+    return dlx__fail(DLX_E_BAD_PEER,
+                     "its memory was never announced"); /* and will not be any more */
 }
 
 /* Take from link `i`, reading news if its message lies in an arena that is not here yet. EMPTY also if the
@@ -49,14 +76,7 @@ static int take_from(struct dlx_subscription *s, uint32_t i, struct dlx_message 
     if (i >= s->n_inlets || s->inlets[i] != inlet)
         return DLX_E_EMPTY;
     r = dlx__inlet_take(inlet, ret);
-    if (r != DLX_E_NOT_FOUND)
-        return r;
-    if (s->sock >= 0 && !inlet->gone)
-        return DLX_E_EMPTY;  /* on its way: the message is held until then */
-    if (!inlet->has_pending) /* the publisher has moved, and died */
-        return inlet->told || s->sock < 0 ? DLX_E_PUBLISHER_GONE : DLX_E_EMPTY;
-    return dlx__fail(DLX_E_BAD_PEER,
-                     "its memory was never announced"); /* and will not be any more */
+    return r == DLX_E_NOT_FOUND ? wait_for_news(s, inlet) : r;
 }
 
 /* One look at every link. EMPTY: nothing anywhere. */
@@ -66,7 +86,7 @@ static int try_take(struct dlx_subscription *s, struct dlx_message **ret)
         uint32_t i = s->next < s->n_inlets ? s->next : 0;
         struct dlx_inlet *inlet = s->inlets[i];
         s->next = i + 1;
-        if (inlet->state != DLX_INLET_OPEN)
+        if (inlet->state != DLX_INLET_OPEN || inlet->after)
             continue;
         int r = take_from(s, i, ret);
         if (dlx_likely(r == 0))
@@ -77,7 +97,7 @@ static int try_take(struct dlx_subscription *s, struct dlx_message **ret)
                 k = UINT32_MAX; /* the table changed: begin again */
                 break;
             }
-            if (!inlet->gone || (inlet->stuck && !inlet->told && s->sock >= 0))
+            if (!inlet->gone || (inlet->stuck && !inlet->told && !is_cut_off(s, inlet)))
                 break;
             dlx__subscription_detach(s, i);
             k = UINT32_MAX;
@@ -105,7 +125,7 @@ static int try_take(struct dlx_subscription *s, struct dlx_message **ret)
  * again. */
 static bool listens(const struct dlx_inlet *inlet)
 {
-    return inlet->state == DLX_INLET_OPEN && !inlet->stuck;
+    return inlet->state == DLX_INLET_OPEN && !inlet->stuck && !inlet->after;
 }
 
 static bool pending(struct dlx_subscription *s)
@@ -136,7 +156,7 @@ static bool spin(struct dlx_subscription *s, uint64_t until)
             for (uint32_t i = 0; i < s->n_inlets; i++)
                 if (s->inlets[i]->gone || s->inlets[i]->stuck)
                     return true;
-            if (s->n_inlets != n_inlets || s->failure < 0 || s->sock < 0)
+            if (s->n_inlets != n_inlets || s->failure < 0 || (s->sock < 0 && !s->told_lost))
                 return true;
         }
     }
@@ -163,6 +183,13 @@ static void on_bell(struct dlx_subscription *s, struct dlx_inlet *inlet)
     }
 }
 
+static void on_timer(struct dlx_subscription *s)
+{
+    uint64_t n;
+    (void)!read(s->timer, &n, sizeof n);
+    dlx__subscription_read_news(s);
+}
+
 static int handle_events(struct dlx_subscription *s, int timeout_ms)
 {
     struct epoll_event events[16];
@@ -174,6 +201,8 @@ static int handle_events(struct dlx_subscription *s, int timeout_ms)
     for (int i = 0; i < n; i++) {
         if (!events[i].data.ptr)
             news = true;
+        else if (events[i].data.ptr == &s->timer)
+            on_timer(s);
         else if (events[i].data.ptr == &s->nudge)
             s->nudge = dlx__close(s->nudge); /* leaves the epoll by that */
         else

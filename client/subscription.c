@@ -4,6 +4,7 @@
 
 #include "client/subscription.h"
 #include "client/call.h"
+#include "client/revive.h"
 #include "common/topic.h"
 #include <inttypes.h>
 #include <poll.h>
@@ -11,6 +12,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 
 #define DEFAULT_HELD 16U
 
@@ -42,6 +44,15 @@ static void settle(struct dlx_subscription *s, struct dlx_inlet *inlet)
     inlet->settled = true;
 }
 
+struct dlx_inlet *dlx__subscription_successor(const struct dlx_subscription *s,
+                                              const struct dlx_inlet *inlet)
+{
+    for (uint32_t i = 0; i < s->n_inlets; i++)
+        if (s->inlets[i]->after == inlet)
+            return s->inlets[i];
+    return NULL;
+}
+
 /* Leave a link: what is held stays held. */
 void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
 {
@@ -57,11 +68,15 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
         s->stats.taken_bytes += inlet->taken_bytes;
         s->stats.skipped += inlet->core.skipped;
         s->stats.lost += inlet->core.lost;
-        dlx__events_push(&s->events,
-                         dlx__take_is_closed(&inlet->core) ? DLX_EVENT_LEFT : DLX_EVENT_LOST,
-                         inlet->id, inlet->publisher, inlet->pid, inlet->topic);
+        if (!dlx__subscription_successor(s, inlet))
+            dlx__events_push(&s->events,
+                             dlx__take_is_closed(&inlet->core) ? DLX_EVENT_LEFT : DLX_EVENT_LOST,
+                             inlet->id, inlet->publisher, inlet->pid, inlet->topic);
     }
     dlx__inlet_close(inlet);
+    for (uint32_t k = 0; k < s->n_inlets; k++)
+        if (s->inlets[k]->after == inlet)
+            s->inlets[k]->after = NULL; /* its turn */
     if (s->sock >= 0)
         (void)dlx__news_link_close(s->sock, inlet->id); /* else the daemon sees us leave */
     dlx__inlet_unref(inlet);
@@ -116,12 +131,19 @@ static void on_offer(struct dlx_subscription *s, struct dlx_news *news)
 static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
     uint32_t history = DLX_MIN(DLX_MAX(s->args.history, inlet->retain), inlet->history);
-    dlx__inlet_start(inlet, s->args.history == DLX_HISTORY_NONE ? 0 : history, inlet->from_start,
-                     s->args.mode == DLX_MODE_LATEST, s->args.reliable);
+    /* The publisher announced itself to another daemon: it goes on here where it ended there. One that we do not know
+     * came while we were away. */
+    for (uint32_t i = 0; inlet->resumes != 0 && i < s->n_inlets; i++)
+        if (s->inlets[i]->state == DLX_INLET_OPEN && s->inlets[i]->publisher == inlet->resumes)
+            inlet->after = s->inlets[i];
+    dlx__inlet_start(inlet, s->args.history == DLX_HISTORY_NONE ? 0 : history,
+                     inlet->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
+                     s->args.reliable);
     s->n_open++;
     s->was_attached = true;
-    dlx__events_push(&s->events, DLX_EVENT_JOINED, inlet->id, inlet->publisher, inlet->pid,
-                     inlet->topic);
+    if (!inlet->after)
+        dlx__events_push(&s->events, DLX_EVENT_JOINED, inlet->id, inlet->publisher, inlet->pid,
+                         inlet->topic);
 }
 
 static void on_open(struct dlx_subscription *s, struct dlx_news *news)
@@ -145,6 +167,7 @@ static void on_open(struct dlx_subscription *s, struct dlx_news *news)
     inlet->history = news->history;
     inlet->retain = news->retain;
     inlet->from_start = news->from_start;
+    inlet->resumes = news->resumes;
     inlet->arenas_due = news->n_arenas;
     if (inlet->blocks_due == 0)
         start(s, inlet);
@@ -221,10 +244,24 @@ static void on_news(struct dlx_subscription *s, struct dlx_news *news)
     }
 }
 
+/* Wakes whoever sleeps on the epoll, the caller of dlx_subscription_fd() too, to look for a new daemon. */
+static void start_timer(struct dlx_subscription *s)
+{
+    const struct itimerspec often = {.it_interval = {.tv_nsec = (long)DLX_REVIVE_NS},
+                                     .it_value = {.tv_nsec = (long)DLX_REVIVE_NS}};
+    dlx_cleanup(dlx__closep) int timer =
+        timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (timer >= 0 && timerfd_settime(timer, 0, &often, NULL) == 0 &&
+        epoll_add(s, timer, &s->timer) == 0)
+        s->timer = dlx__steal_fd(&timer);
+}
+
 static void lose_daemon(struct dlx_subscription *s)
 {
     (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->sock, NULL);
     s->sock = dlx__close(s->sock);
+    s->told_lost = false;
+    start_timer(s);
     for (uint32_t i = s->n_inlets; i-- > 0;)
         if (s->inlets[i]->state != DLX_INLET_OPEN)
             dlx__subscription_detach(s, i); /* nobody will open it */
@@ -234,6 +271,8 @@ static void lose_daemon(struct dlx_subscription *s)
 void dlx__subscription_read_news(struct dlx_subscription *s)
 {
     s->last_news_ns = dlx__now_ns();
+    if (s->sock < 0 && !s->lost)
+        dlx__subscription_revive(s);
     while (s->sock >= 0) {
         struct dlx_news news;
         int r = dlx__news_read(s->sock, &news);
@@ -325,9 +364,27 @@ static void subscription_free(struct dlx_subscription *s)
         shutdown(s->sock, SHUT_RDWR); /* a forked child may have inherited it */
     dlx__close(s->sock);
     dlx__close(s->nudge);
+    dlx__close(s->timer);
     dlx__close(s->epoll);
     dlx_client_unref(s->client);
     free(s);
+}
+
+int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_subscription *made)
+{
+    int r = epoll_add(s, made->sock, NULL);
+    if (r < 0) {
+        dlx__close(made->sock);
+        return r;
+    }
+    s->id = made->id;
+    s->sock = made->sock;
+    s->fd_news = s->acked = 0;
+    s->made_again = true;
+    for (uint32_t i = 0; i < s->n_inlets; i++)
+        s->inlets[i]->foreign = true;
+    s->timer = dlx__close(s->timer); /* leaves the epoll by that */
+    return 0;
 }
 
 int dlx_subscribe(struct dlx_client *c, const char *topic,
@@ -348,6 +405,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     struct dlx_subscription *s = calloc(1, sizeof *s);
     if (!s)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a subscription");
+    dlx__client_ensure(c);
     s->client = dlx__client_ref(c);
     s->generation = c->generation;
     s->args = args;
@@ -356,10 +414,12 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
                                     : 0;
     s->sock = -1;
     s->nudge = -1;
+    s->timer = -1;
+    s->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
     memcpy(s->topic, topic, strlen(topic) + 1);
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
     r = s->epoll < 0 ? dlx__fail_errno("epoll_create1")
-                     : dlx__call_subscribe(c, topic, &args, &made);
+                     : dlx__call_subscribe(c, topic, &args, c->timeout_ns, &made);
     if (r == 0) {
         s->id = made.id;
         s->sock = made.sock;

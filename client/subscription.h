@@ -16,8 +16,14 @@ struct dlx_subscription {
     uint64_t id;
     char topic[DLX_TOPIC_MAX + 1];
     struct dlx_subscribe_args args;
-    int sock;  /* news; -1 once the daemon is gone */
-    int epoll; /* every bell, and sock */
+    int sock;             /* news; -1 once the daemon is gone */
+    int timer;            /* while it is gone: a time to look for another one; else -1 */
+    uint64_t epoch;       /* of the client, when it was made */
+    uint64_t next_try_ns; /* to make it again */
+    bool made_again;      /* with another daemon */
+    bool lost;            /* the daemon closed it, and is there: it stays closed */
+    bool told_lost;       /* the caller knows that the daemon is gone */
+    int epoll;            /* every bell, and sock */
     bool fd_given;
     int nudge; /* makes the epoll readable once, when its fd is first given away; else -1 */
     struct dlx_inlet **inlets;
@@ -38,8 +44,16 @@ struct dlx_subscription {
     struct dlx_subscription_stats stats;
 };
 
+/* It was made again: news come on the new socket, which is taken, also on failure. */
+struct dlx_new_subscription;
+int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_subscription *made);
+
 /* Leave link `i`: what is held stays held. */
 void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i);
+
+/* The link that goes on where this one ends, with another daemon; NULL: none. */
+struct dlx_inlet *dlx__subscription_successor(const struct dlx_subscription *s,
+                                              const struct dlx_inlet *inlet);
 
 /* Read what the daemon has sent, without waiting. May attach and detach links, and set `failure`. */
 void dlx__subscription_read_news(struct dlx_subscription *s);

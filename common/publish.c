@@ -211,6 +211,12 @@ void dlx__pub_read_membership(struct dlx_pub *pub)
     }
 }
 
+void dlx__pub_set_membership(struct dlx_pub *pub, const struct dlx_shm_membership *membership)
+{
+    pub->membership = membership;
+    pub->joins_seen = pub->joins_picked = pub->leaves_seen = 0;
+}
+
 /* ---- reclaim ------------------------------------------------------------------------------- */
 
 /* An old block whose slots are all free holds nothing for anybody. */

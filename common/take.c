@@ -136,6 +136,14 @@ int dlx__take_move(struct dlx_take *take, const struct dlx_shm_control *control,
     return 0;
 }
 
+void dlx__take_lose(struct dlx_take *take, const struct dlx_taken *taken)
+{
+    dlx__take_release(take, taken->hold);
+    take->last = taken->n - taken->gap - 1; /* the next one tells the gap */
+    dlx_store64_relaxed(&take->page->taken, --take->taken);
+    count_lost(take, 1);
+}
+
 bool dlx__take_stay(struct dlx_take *take)
 {
     take->stays = true;

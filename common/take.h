@@ -105,6 +105,9 @@ int dlx__take_move(struct dlx_take *take, const struct dlx_shm_control *control,
  */
 int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret);
 
+/* The message taken last, still held, cannot be read: it counts as lost. */
+void dlx__take_lose(struct dlx_take *take, const struct dlx_taken *taken);
+
 /* Of mode latest: take the last message of this block, although the publisher has left it. False: it was taken. */
 bool dlx__take_stay(struct dlx_take *take);
 

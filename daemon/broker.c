@@ -12,6 +12,7 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64_
     *broker = (struct dlxd_broker){.uid = geteuid()};
     broker->socket_path = "";
     broker->start_ns = dlx__now_ns();
+    broker->last_client = broker->start_ns / 1000; /* as in registry.c */
     dlxd_users_init(&broker->users, ram_bytes);
     dlxd_registry_init(&broker->registry);
     dlxd_list_init(&broker->clients);

@@ -24,7 +24,7 @@ struct dlxd_broker {
     uid_t uid; /* whom the daemon runs as */
     const char *socket_path;
     uint64_t start_ns;
-    uint64_t last_client; /* ids count from 1 */
+    uint64_t last_client; /* id */
 
     struct dlxd_list clients;  /* all of them */
     struct dlxd_list greeting; /* those that have not said Hello, oldest first */

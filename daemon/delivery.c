@@ -164,6 +164,7 @@ static int send_open(struct dlxd_link *link)
     body.n_arenas = dlxd_link_n_arenas(link);
     body.pid = (uint32_t)publisher->pid;
     body.retain = publisher->config.retain;
+    body.resumes = publisher->config.resumes;
     if (publisher->state == DLXD_PUBLISHER_RETAINED)
         body.history = body.retain; /* the others may be gone, or not whole */
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OPEN;

@@ -17,6 +17,8 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
         .retain = request->retain,
         .latched = request->latched,
         .retain_for_ns = request->retain_for_ns,
+        .resumes = request->resumes,
+        .after_seq = request->after_seq,
     };
     struct dlxd_publisher_fds fds;
     struct dlxd_publisher *publisher;

@@ -62,6 +62,7 @@ static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
                        &control);
     if (r == 0) {
         control->n_slots = publisher->config.n_slots;
+        control->base = publisher->config.after_seq;
         r = dlxd_membership_line_init(&publisher->line, user);
     }
     if (r < 0)

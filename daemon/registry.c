@@ -2,12 +2,16 @@
 #include "daemon/registry.h"
 #include "common/error.h"
 #include "common/topic.h"
+#include "common/util.h"
 #include <assert.h>
 #include <string.h>
 
 void dlxd_registry_init(struct dlxd_registry *registry)
 {
-    *registry = (struct dlxd_registry){.n_topics = 0};
+    /* A daemon that takes the place of this one gives other ids: it starts later, and nobody makes one a microsecond. */
+    uint64_t first = dlx__now_ns() / 1000;
+    *registry = (struct dlxd_registry){
+        .last_publisher = first, .last_subscription = first, .last_link = first};
     dlxd_list_init(&registry->patterns);
     dlxd_idmap_init(&registry->publishers);
     dlxd_idmap_init(&registry->subscriptions);

@@ -25,7 +25,7 @@ struct dlxd_registry {
     struct dlxd_idmap publishers;
     struct dlxd_idmap subscriptions;
     struct dlxd_idmap links;
-    /* Ids count from 1 and are never used again. */
+    /* Ids are never used again until the machine restarts, by this daemon or another one. */
     uint64_t last_publisher;
     uint64_t last_subscription;
     uint64_t last_link;

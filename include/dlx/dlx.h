@@ -407,7 +407,7 @@ DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
  * it published was taken; later calls wait for a new one), DLX_E_BAD_PEER (the publisher wrote
  * values that cannot be: its link is cut, others go on), DLX_E_INTERRUPTED (a signal handler ran
  * while waiting), DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_FORKED, DLX_E_SYSTEM,
- * DLX_E_QOS, DLX_E_DISCONNECTED (no publisher is left and the daemon is gone).
+ * DLX_E_QOS, DLX_E_DISCONNECTED (once, when no publisher is left and the daemon is gone; later calls wait for a new one).
  */
 DLX_API int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret);
 

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/revive.h"
+#include "client/call.h"
+#include "client/call_wire.h"
+#include "common/memory.h"
+#include <poll.h>
+
+/* Connecting and what follows, each. A new daemon has much to do. */
+#define PATIENCE_NS INT64_C(100000000)
+
+static bool hung_up(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return fd < 0 || (poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)));
+}
+
+static int connect_again(struct dlx_client *c, bool at_once)
+{
+    uint64_t now = dlx__now_ns();
+    if (now < c->next_try_ns && !at_once)
+        return DLX_E_TIMEOUT;
+    c->next_try_ns = now + DLX_REVIVE_NS;
+    int r = dlx__call_open_within(c, DLX_CALL_HURRY_NS);
+    if (r == 0) {
+        r = dlx__call_greet_within(c, c->name, PATIENCE_NS);
+        if (r < 0)
+            c->sock = dlx__close(c->sock);
+    }
+    if (r == 0) {
+        c->next_try_ns = 0;
+        atomic_fetch_add_explicit(&c->epoch, 1, memory_order_release);
+    }
+    return r;
+}
+
+static int revive(struct dlx_client *c, uint64_t epoch, bool at_once)
+{
+    int r = dlx__call_lock_within(c, DLX_CALL_HURRY_NS);
+    if (r < 0)
+        return r;
+    if (atomic_load_explicit(&c->epoch, memory_order_relaxed) != epoch)
+        r = 0;
+    else if (!hung_up(c->sock))
+        r = DLX_E_IN_USE;
+    else {
+        c->sock = dlx__close(c->sock);
+        r = connect_again(c, at_once);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return r;
+}
+
+int dlx__client_revive(struct dlx_client *c, uint64_t epoch)
+{
+    return revive(c, epoch, false);
+}
+
+void dlx__client_ensure(struct dlx_client *c)
+{
+    (void)revive(c, atomic_load_explicit(&c->epoch, memory_order_acquire), true);
+    dlx__error_clear(); /* the call itself will say what is wrong */
+}
+
+/* ---- publisher ----------------------------------------------------------------------------- */
+
+/* What the old daemon said last is in the socket: newcomers that must be waited for. */
+static bool drain(struct dlx_publisher *p)
+{
+    dlx__pub_read_membership(&p->core);
+    dlx__outlet_env.pick_up(p);
+    return p->core.joins_picked >= p->core.joins_seen;
+}
+
+/* Everything that can fail, for a publisher that the new daemon does not show yet. */
+static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made,
+                   struct dlx_pub_block **ret_block, const void **ret_membership)
+{
+    dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
+    struct dlx_pub_block *block = NULL;
+    void *control = NULL;
+    uint32_t n_slots = p->args.n_slots;
+    int r = dlx__region_populate(made->control_fd, made->control_size, &control);
+    if (r < 0)
+        return r;
+    if (made->control_size != dlx_shm_control_size(n_slots) ||
+        made->membership_line >= made->membership_size / DLX_CACHELINE)
+        r = dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
+    if (r == 0)
+        r = dlx__membership_attach(dlx__steal_fd(&membership_fd), made->membership_size,
+                                   ret_membership);
+    if (r == 0)
+        r = dlx__pub_block_new(&p->core, control, n_slots, &block);
+    if (r == 0)
+        r = dlx__call_publisher_ready(p->client, made->id, PATIENCE_NS);
+    if (r < 0) {
+        dlx__pub_block_free(block);
+        dlx__region_unmap(control, made->control_size);
+        return r;
+    }
+    *ret_block = block;
+    return 0;
+}
+
+/* From here on nothing can fail. */
+static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
+                  struct dlx_pub_block *block, const void *membership)
+{
+    for (struct dlx_pub_block *old = p->core.oldest_block; old; old = old->next)
+        old->id = DLX_BLOCK_FOREIGN; /* the new daemon knows nothing of it */
+    dlx__pub_move(&p->core, block);
+    p->control = block->control;
+    dlx__pub_set_membership(&p->core,
+                            (const struct dlx_shm_membership *)membership + made->membership_line);
+    dlx__region_unmap(p->membership, p->membership_size);
+    p->membership = membership;
+    p->membership_size = made->membership_size;
+    dlx__close(p->link_sock);
+    p->link_sock = made->link_sock;
+    dlx__heap_freeze(p->heap);
+    p->room_size = 0;
+    p->id = made->id;
+    p->has_succeeded = p->retain == 0;
+}
+
+static int resume(struct dlx_publisher *p)
+{
+    struct dlx_new_publisher made;
+    struct dlx_pub_block *block;
+    const void *membership = NULL;
+    uint64_t epoch = atomic_load_explicit(&p->client->epoch, memory_order_acquire);
+    if (!drain(p))
+        return DLX_E_NO_MEMORY; /* a link that could not be picked up holds everything, for ever */
+    p->args.n_slots = p->core.n_slots;
+    int r = dlx__call_publisher_new(p->client, p->topic, &p->args, p->id, p->core.head, PATIENCE_NS,
+                                    &made);
+    if (r < 0)
+        return r;
+    r = prepare(p, &made, &block, &membership);
+    if (r < 0) {
+        dlx__region_unmap(membership, made.membership_size);
+        dlx__close(made.link_sock);
+        (void)dlx__call_publisher_close(p->client, made.id);
+        return r;
+    }
+    go_on(p, &made, block, membership);
+    p->epoch = epoch;
+    return 0;
+}
+
+void dlx__publisher_check(struct dlx_publisher *p, uint64_t now)
+{
+    p->next_look_ns = now + DLX_LOOK_NS;
+    if (!hung_up(p->link_sock))
+        return;
+    p->next_look_ns = now + DLX_REVIVE_NS;
+    if (dlx__client_revive(p->client, p->epoch) == 0)
+        (void)resume(p);
+    dlx__error_clear(); /* it is no failure of the call that looked */
+}
+
+bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code)
+{
+    char why[DLX_ERROR_TEXT_SIZE];
+    uint64_t epoch = p->epoch;
+    if (code != DLX_E_DISCONNECTED && code != DLX_E_NOT_FOUND)
+        return false;
+    memcpy(why, dlx__error_message(), sizeof why);
+    dlx__publisher_check(p, dlx__now_ns());
+    if (p->epoch != epoch)
+        return true;
+    dlx__fail(code, "%s", why);
+    return false;
+}
+
+/* ---- subscription -------------------------------------------------------------------------- */
+
+void dlx__subscription_revive(struct dlx_subscription *s)
+{
+    struct dlx_new_subscription made;
+    uint64_t now = dlx__now_ns();
+    if (now < s->next_try_ns)
+        return;
+    s->next_try_ns = now + DLX_REVIVE_NS;
+    if (dlx__client_revive(s->client, s->epoch) == 0) {
+        uint64_t epoch = atomic_load_explicit(&s->client->epoch, memory_order_acquire);
+        if (dlx__call_subscribe(s->client, s->topic, &s->args, PATIENCE_NS, &made) == 0 &&
+            dlx__subscription_adopt(s, &made) == 0)
+            s->epoch = epoch;
+    }
+    dlx__error_clear();
+}

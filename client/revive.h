@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_REVIVE_H
+#define DLX_CLIENT_REVIVE_H
+
+/*
+ * The daemon may end and another one may take its place. Streams go on meanwhile. The library has no thread of its
+ * own: publishers and subscriptions look in their calls, connect again, and announce themselves to the new one.
+ *
+ * A publisher goes on in a control block and arenas that the new daemon made (it moves), and stays on the links that it
+ * has. A subscription gets a new link to it, which begins where the publisher moved, and takes from it when it
+ * has taken everything from the old one. So nothing is lost, and a publisher that waits for its readers goes on
+ * waiting for them: the new link's cursor is there before the old link is left.
+ */
+
+#include "client/publisher.h"
+#include "client/subscription.h"
+
+/* How often to look whether the daemon is there, and, once it is known to be gone, whether another one is. */
+#define DLX_LOOK_NS   UINT64_C(1000000000)
+#define DLX_REVIVE_NS UINT64_C(20000000)
+
+/*
+ * The connection of this epoch seems to be lost: make a new one, unless that was done. Does not wait for long. Returns 0:
+ * c->epoch is another one now; DLX_E_IN_USE: it is not lost; else: not yet.
+ */
+int dlx__client_revive(struct dlx_client *c, uint64_t epoch);
+
+/* For calls that need a daemon and no object of an earlier one: if the connection is lost, try to make a new one. */
+void dlx__client_ensure(struct dlx_client *c);
+
+/* Is the daemon that the publisher knows still there? If not, try to go on with another one. Not while a message is being
+ * made: it moves, and its arenas are of no use any more. */
+void dlx__publisher_check(struct dlx_publisher *p, uint64_t now_ns);
+
+/*
+ * A call of the publisher failed with this code. True: because its daemon has ended, and it is known to another one now: try
+ * again.
+ */
+bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code);
+
+/* The subscription's daemon is gone: try to subscribe with another one. */
+void dlx__subscription_revive(struct dlx_subscription *s);
+
+#endif

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The daemon ends and another one takes its place: streams go on, and everybody is there again. */
+
+#include "client/publisher.h"
+#include "tests/harness_stream.h"
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+static void restart(void)
+{
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+
+/* Publish until this is true. */
+static void publish_until(struct dlx_publisher *p, int64_t *n, bool (*done)(void *userdata),
+                          void *userdata)
+{
+    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = 10 * SECOND};
+    const struct timespec pause = {.tv_nsec = 100000}; /* a rate, not a synchronisation */
+    time_t end = time(NULL) + 30;
+    while (!done(userdata)) {
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, ++*n), &wait));
+        ck_assert_int_lt(time(NULL), end);
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+static bool has_n_publishers(void *userdata)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(userdata, &stats));
+    struct dlx_message *m = NULL;
+    (void)dlx_take(userdata, 0, &m);
+    dlx_message_unref(m);
+    return stats.n_publishers > 0;
+}
+
+struct reader {
+    struct dlx_client *c;
+    struct dlx_subscription *s;
+    atomic_bool stop;
+    atomic_uint_fast64_t last; /* value */
+    bool polls;
+};
+
+static void wait_readable(struct dlx_subscription *s)
+{
+    struct pollfd p = {.fd = dlx_subscription_fd(s), .events = POLLIN};
+    ck_assert_int_ge(p.fd, 0);
+    ck_assert_int_eq(poll(&p, 1, 10000), 1);
+}
+
+/* Every value, one after the other. */
+static void *read_all(void *userdata)
+{
+    struct reader *r = userdata;
+    uint64_t last = atomic_load(&r->last);
+    while (!atomic_load(&r->stop)) {
+        struct dlx_message *m = NULL;
+        int code = dlx_take(r->s, r->polls ? 0 : 10 * SECOND, &m);
+        if (code == DLX_E_EMPTY) {
+            wait_readable(r->s);
+            continue;
+        }
+        ok(code);
+        ck_assert_uint_eq(dlx_message_seq(m), last + 1);
+        ck_assert_uint_eq(dlx_message_gap(m), 0);
+        dlx_test_stream_check(m, 10, (int64_t)++last);
+        dlx_message_unref(m);
+        atomic_store(&r->last, last);
+    }
+    return NULL;
+}
+
+static void start_reader(struct reader *r, pthread_t *thread)
+{
+    struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
+    r->c = dlx_test_stream_connect();
+    ok(dlx_subscribe(r->c, "test/a", &args, &r->s));
+    ck_assert_int_eq(pthread_create(thread, NULL, read_all, r), 0);
+}
+
+struct progress {
+    struct reader *readers;
+    uint64_t to;
+};
+
+static bool have_read(void *userdata)
+{
+    struct progress *p = userdata;
+    for (int i = 0; i < 2; i++)
+        if (atomic_load(&p->readers[i].last) < p->to)
+            return false;
+    return true;
+}
+
+START_TEST(a_reliable_stream_loses_nothing_through_restarts)
+{
+    enum { RESTARTS = 12 };
+    struct dlx_publisher_args args = {.size = sizeof args, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    static struct reader readers[2];
+    pthread_t threads[2];
+    int64_t n = 0;
+    memset(readers, 0, sizeof readers);
+    readers[1].polls = true;
+    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    for (int i = 0; i < 2; i++)
+        start_reader(&readers[i], &threads[i]);
+    for (int round = 0; round < RESTARTS; round++) {
+        struct progress progress = {readers, (uint64_t)n + 20};
+        publish_until(p, &n, have_read, &progress);
+        restart();
+        /* A newcomer is let in, once the publisher has announced itself. */
+        struct dlx_client *c2 = dlx_test_stream_connect();
+        struct dlx_subscription *s = NULL;
+        ok(dlx_subscribe(c2, "test/a", NULL, &s));
+        publish_until(p, &n, has_n_publishers, s);
+        dlx_subscription_unref(s);
+        dlx_client_unref(c2);
+    }
+    struct progress progress = {readers, (uint64_t)n};
+    publish_until(p, &n, have_read, &progress);
+    for (int i = 0; i < 2; i++)
+        atomic_store(&readers[i].stop, true);
+    dlx_test_stream_publish(p, 10, ++n);
+    for (int i = 0; i < 2; i++) {
+        struct dlx_subscription_stats stats = {.size = sizeof stats};
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+        ok(dlx_subscription_get_stats(readers[i].s, &stats));
+        ck_assert_uint_eq(stats.lost, 0);
+        ck_assert_uint_eq(stats.n_publishers, 1);
+        dlx_subscription_unref(readers[i].s);
+        dlx_client_unref(readers[i].c);
+    }
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+static bool is_announced(void *userdata)
+{
+    return ((struct dlx_publisher *)userdata)->epoch > 0;
+}
+
+START_TEST(what_was_allocated_before_is_copied_and_said_so)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_report report = {.size = sizeof report};
+    struct dlx_publish_args strict = {.size = sizeof strict, .strict = true},
+                            reported = {.size = sizeof reported, .report = &report};
+    DLManagedTensorVersioned *before = dlx_test_stream_alloc(x.p, 10, 7777),
+                             *never = dlx_test_stream_alloc(x.p, 10, 1);
+    int64_t n = 0;
+    restart();
+    publish_until(x.p, &n, is_announced, x.p);
+    fails(dlx_publish(x.p, before, &strict), DLX_E_WOULD_COPY, "started anew");
+    ok(dlx_publish(x.p, before, &reported));
+    ck_assert_uint_eq(report.n_copied, 1);
+    ck_assert_uint_eq(report.copied_bytes, 80);
+    ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 10, 1), &strict));
+    struct dlx_message *m = NULL;
+    ok(dlx_take(x.s, 10 * SECOND, &m));
+    while (((const int64_t *)dlx_message_peek(m, 0)->data)[0] != 7777) {
+        dlx_message_unref(m);
+        ok(dlx_take(x.s, 10 * SECOND, &m));
+    }
+    dlx_test_stream_check(m, 10, 7777);
+    dlx_message_unref(m);
+    never->deleter(never); /* also after its arena was given up */
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(what_is_held_stays_valid)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *held[3] = {NULL}, *m = NULL;
+    int64_t n = 0;
+    for (int i = 0; i < 3; i++) {
+        dlx_test_stream_publish(x.p, 10, ++n);
+        ok(dlx_take(x.s, SECOND, &held[i]));
+    }
+    restart();
+    publish_until(x.p, &n, is_announced, x.p);
+    for (int i = 0; i < 2000; i++) {
+        dlx_test_stream_publish(x.p, 10, ++n);
+        while (dlx_take(x.s, 0, &m) == 0)
+            dlx_message_unref(m);
+    }
+    for (int i = 0; i < 3; i++) {
+        dlx_test_stream_check(held[i], 10, i + 1);
+        dlx_message_unref(held[i]);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(who_needs_memory_finds_the_new_daemon_at_once)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    int64_t values[10] = {0};
+    int64_t shape = 10, stride = 1;
+    dlx_test_stream_publish(x.p, 10, 1);
+    restart();
+    dlx_test_stream_publish(x.p, 1 << 20, 2); /* does not fit into what is there */
+    ck_assert_uint_eq(x.p->epoch, 1);
+    for (int64_t i = 1; i <= 2; i++) {
+        ok(dlx_take(x.s, 10 * SECOND, &m));
+        ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[0], i);
+        dlx_message_unref(m);
+    }
+    restart();
+    DLManagedTensorVersioned foreign = {.version = {DLPACK_MAJOR_VERSION, 0},
+                                        .dl_tensor = {.data = values,
+                                                      .device = {kDLCPU, 0},
+                                                      .ndim = 1,
+                                                      .dtype = {kDLInt, 64, 1},
+                                                      .shape = &shape,
+                                                      .strides = &stride}};
+    struct dlx_item items[] = {{"own", dlx_test_stream_alloc(x.p, 1 << 19, 3)},
+                               {"foreign", &foreign}};
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    ck_assert_uint_eq(x.p->epoch, 2);
+    ok(dlx_take(x.s, 10 * SECOND, &m));
+    ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[0], 3);
+    ck_assert_uint_eq(dlx_message_n_tensors(m), 2);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+static int count(const struct dlx_publisher_info *info, void *userdata)
+{
+    (void)info;
+    ++*(int *)userdata;
+    return 0;
+}
+
+START_TEST(an_old_connection_serves_new_calls)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    int n = 0;
+    restart();
+    ok(dlx_list_publishers(c, NULL, count, &n));
+    ck_assert_int_eq(n, 0);
+    restart();
+    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    dlx_test_stream_publish(p, 10, 1);
+    ok(dlx_take(s, SECOND, &m));
+    dlx_test_stream_check(m, 10, 1);
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s = NULL;
+    struct dlx_publisher *p = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    fails(dlx_take(s, 10 * SECOND, &m), DLX_E_DISCONNECTED, "dlpackd is gone");
+    fails(dlx_take(s, 30000000, &m), DLX_E_TIMEOUT, "test/a");
+    ck_assert_int_eq(dlx_publisher_new(c, "test/a", NULL, &p), DLX_E_DISCONNECTED);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    struct dlx_client *c2 = dlx_test_stream_connect();
+    ok(dlx_publisher_new(c2, "test/a", NULL, &p));
+    dlx_test_stream_publish(p, 10, 1);
+    ok(dlx_take(s, 10 * SECOND, &m)); /* it is there again, and misses nothing of who came later */
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    dlx_client_unref(c2);
+}
+END_TEST
+
+/* A publisher that waits announces itself, too. */
+START_TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    static struct reader r;
+    pthread_t thread;
+    memset(&r, 0, sizeof r);
+    ok(dlx_publisher_new(c, "test/a",
+                         &(struct dlx_publisher_args){.size = sizeof(struct dlx_publisher_args),
+                                                      .on_full = DLX_ON_FULL_BLOCK},
+                         &p));
+    restart();
+    start_reader(&r, &thread);
+    ok(dlx_publisher_wait(p, 1, 10 * SECOND));
+    dlx_test_stream_publish(p, 10, 1);
+    while (atomic_load(&r.last) < 1)
+        sched_yield();
+    atomic_store(&r.stop, true);
+    dlx_test_stream_publish(p, 10, 2);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    dlx_subscription_unref(r.s);
+    dlx_client_unref(r.c);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("restart");
+    TCase *tcase = dlx_test_stream_case("restart");
+    tcase_add_test(tcase, a_reliable_stream_loses_nothing_through_restarts);
+    tcase_add_test(tcase, what_was_allocated_before_is_copied_and_said_so);
+    tcase_add_test(tcase, what_is_held_stays_valid);
+    tcase_add_test(tcase, who_needs_memory_finds_the_new_daemon_at_once);
+    tcase_add_test(tcase, an_old_connection_serves_new_calls);
+    tcase_add_test(tcase, who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone);
+    tcase_add_test(tcase, a_publisher_that_waits_for_subscribers_is_announced_again);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_stream_run(suite);
+}
