@@ -515,83 +515,10 @@ DLX_API int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTenso
 DLX_API int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool allow_read_only,
                                       DLManagedTensor **ret);
 
-/* ---- what is there ------------------------------------------------------------------------- */
-
-/** One publisher, as the daemon knows it. */
-struct dlx_publisher_info {
-    size_t size;
-    char topic[DLX_TOPIC_MAX + 1];
-    char client_name[64];
-    uint64_t publisher;       /**< id */
-    uint64_t published;       /**< messages, as the publisher counts them */
-    uint64_t published_bytes; /**< payload */
-    uint64_t arena_bytes;     /**< shared memory for payload */
-    uint64_t control_bytes;   /**< shared memory for the control block */
-    uint32_t pid;
-    uint32_t uid;
-    uint32_t n_subscribers;
-    uint32_t n_arenas;
-    uint32_t n_slots;
-    uint32_t history;
-    uint32_t on_full; /**< enum dlx_on_full */
-    uint32_t retain;  /**< messages */
-    bool retained;    /**< it has gone, and the daemon keeps its messages */
-};
-
-/** One link: a publisher and a subscription that are attached to each other. */
-struct dlx_link_info {
-    size_t size;
-    char client_name[64];
-    uint64_t link;
-    uint64_t publisher;
-    uint64_t taken;   /**< as the subscriber counts them */
-    uint64_t skipped; /**< likewise */
-    uint64_t lost;    /**< likewise */
-    uint32_t pid;
-    uint32_t uid;
-    uint32_t n_held;
-    uint32_t max_held;
-    uint32_t mode; /**< enum dlx_mode */
-    bool reliable;
-};
-
-struct dlx_daemon_info {
-    size_t size;
-    char version[32];
-    char socket[108];
-    uint32_t pid;
-    uint32_t protocol_major;
-    uint32_t protocol_minor;
-    uint32_t n_clients;
-    uint32_t n_publishers;
-    uint32_t n_links;
-    uint32_t n_topics;
-    uint64_t shared_bytes; /**< all shared memory that it handed out */
-    uint64_t uptime_ns;
-};
-
-/** Called once an entry; `info` is valid during the call. Return 0 to go on; anything else ends the
- *  listing, which returns it. */
-typedef int (*dlx_publisher_info_fn)(const struct dlx_publisher_info *info, void *userdata);
-typedef int (*dlx_link_info_fn)(const struct dlx_link_info *info, void *userdata);
-
-/**
- * List publishers, in the order of topic names, then ids. `topic` may be a pattern; NULL: all.
- * Returns 0; what `fn` returned; DLX_E_TOPIC and the errors of every call to the daemon
- * (DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_PROTOCOL, DLX_E_FORKED, DLX_E_NO_MEMORY).
- */
-DLX_API int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_info_fn fn,
-                                void *userdata);
-
-/** List the links of a publisher, in the order of link ids. Errors as above, and DLX_E_NOT_FOUND. */
-DLX_API int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn,
-                           void *userdata);
-
-/** Ask the daemon about itself. Errors as above. */
-DLX_API int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info);
-
 #ifdef __cplusplus
 }
 #endif
+
+#include <dlx/info.h>
 
 #endif
