@@ -194,6 +194,8 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
         block->dims_room = DLX_SHM_NDIM_INLINE;
         block->heap = heap;
         block->in_set = false;
+        block->n_refs = 0;
+        block->of = NULL;
     }
     block->next = NULL;
     block->arena = NULL;
@@ -332,15 +334,26 @@ static void leave_frozen(struct dlx_heap *heap, struct dlx_block *block)
     free_arena(arena);
 }
 
+/* The struct of a block without memory. Returns the block whose last reference it was, if that is to be given
+ * back now. */
+static struct dlx_block *give_struct(struct dlx_heap *heap, struct dlx_block *block)
+{
+    struct dlx_block *of = block->of;
+    block->of = NULL;
+    block->next = heap->pool;
+    heap->pool = block;
+    return of && --of->n_refs == 0 && !of->is_local ? of : NULL;
+}
+
 void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
 {
+    while (block && !block->arena)
+        block = give_struct(heap, block);
     if (!block)
         return;
-    if (dlx_unlikely(block->arena && block->arena->id == 0))
+    if (dlx_unlikely(block->arena->id == 0)) { /* frozen */
         leave_frozen(heap, block);
-    if (!block->arena) {
-        block->next = heap->pool;
-        heap->pool = block;
+        (void)give_struct(heap, block);
         return;
     }
     struct dlx_spare *spare = spare_of(heap, block->size);
@@ -359,7 +372,10 @@ void dlx__heap_collect(struct dlx_heap *heap)
     while (block) {
         struct dlx_block *next = block->next;
         heap->n_local--;
-        dlx__heap_give(heap, block);
+        if (dlx_unlikely(block->n_refs > 0))
+            block->is_local = false; /* the last slot gives it back */
+        else
+            dlx__heap_give(heap, block);
         block = next;
     }
 }
@@ -459,6 +475,18 @@ struct dlx_block *dlx__block_of(const struct dlx_heap *heap, const DLManagedTens
 void dlx__block_published(struct dlx_block *block)
 {
     block->heap->n_local--;
+    block->is_local = false;
+}
+
+int dlx__block_share(struct dlx_block *block, struct dlx_block **ret)
+{
+    int r = new_block(block->heap, ret);
+    if (r < 0)
+        return r;
+    (*ret)->of = block;
+    block->n_refs++;
+    block->is_local = true;
+    return 0;
 }
 
 /* ---- arenas -------------------------------------------------------------------------------- */

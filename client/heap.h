@@ -8,6 +8,11 @@
  * message is probably of the same size. Blocks of local tensors come back from any thread, over a
  * lock-free stack; everything else is the publisher's thread's, and needs no atomic operation.
  *
+ * A block may also be LOCAL and in slots (published with `share`), in any number of them. Each slot then has
+ * a reference: a block without memory of its own. They are counted on the publisher's thread, which fills and
+ * frees slots and empties the stack, so the count is a plain number. The block comes back with the last
+ * of its references and its local tensor.
+ *
  * The heap outlives its publisher as long as a local tensor does.
  */
 
@@ -27,9 +32,12 @@ struct dlx_block {
     uint64_t offset;         /* in the arena, a multiple of DLX_SHM_ALIGN */
     uint64_t size;           /* usable bytes */
     uint64_t payload_size;   /* bytes of the tensor that was exported */
-    bool in_set;             /* while a set is checked: seen in it */
     DLDataType dtype;        /* likewise */
     int32_t ndim;            /* likewise */
+    bool in_set;             /* while a set is checked: seen in it */
+    bool is_local;           /* while there are references: the caller has its tensor */
+    uint32_t n_refs;         /* blocks that refer to it */
+    struct dlx_block *of;    /* what it refers to; NULL: it is no reference */
     uint32_t dims_room;      /* dimensions that `dims` has room for */
     int64_t
         *dims; /* shape and strides of `tensor`, and the same again as they were made: inline_dims
@@ -53,7 +61,7 @@ int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
 /* Is there a block of exactly that size, given back? */
 bool dlx__heap_has(const struct dlx_heap *heap, uint64_t size);
 
-/* Give a block back, on the publisher's thread. NULL is fine. */
+/* Give a block that is not local back, or a reference, on the publisher's thread. NULL is fine. */
 void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block);
 
 /* Fetch blocks whose local tensors were deleted. Part of dlx__heap_take(). */
@@ -97,7 +105,10 @@ bool dlx__block_is_unchanged(const struct dlx_block *block, bool padded);
 struct dlx_block *dlx__block_of(const struct dlx_heap *heap,
                                 const DLManagedTensorVersioned *tensor);
 
-/* The local tensor was published: its deleter will not be called. */
+/* The local tensor was published and does not stay local: its deleter will not be called. */
 void dlx__block_published(struct dlx_block *block);
+
+/* A reference to a block whose tensor is local, for a slot: to be given back. Returns 0; DLX_E_NO_MEMORY. */
+int dlx__block_share(struct dlx_block *block, struct dlx_block **ret);
 
 #endif

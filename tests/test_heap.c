@@ -327,6 +327,204 @@ START_TEST(a_local_tensor_outlives_its_publisher)
 }
 END_TEST
 
+/* ---- shared blocks --------------------------------------------------------------------------- */
+
+static void *delete_one(void *userdata)
+{
+    DLManagedTensorVersioned *tensor = userdata;
+    tensor->deleter(tensor);
+    return NULL;
+}
+
+static void delete_on(bool other_thread, DLManagedTensorVersioned *tensor)
+{
+    pthread_t thread;
+    if (!other_thread) {
+        tensor->deleter(tensor);
+        return;
+    }
+    ck_assert_int_eq(pthread_create(&thread, NULL, delete_one, tensor), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+}
+
+#define ARENA 16384
+
+static bool is_free(struct dlx_heap *heap)
+{
+    struct dlx_block *whole;
+    int r = dlx__heap_take(heap, ARENA, &whole);
+    if (r == 0)
+        dlx__heap_give(heap, whole);
+    ck_assert(r == 0 || r == DLX_E_FULL);
+    return r == 0;
+}
+
+/* The deleter and two slots, in every order, the deleter here and on another thread: it comes back with the
+ * last of them, and not before. Once more, to see that a reused block starts anew. */
+START_TEST(a_shared_block_comes_back_with_the_last_use)
+{
+    static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                     {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    struct dlx_heap *heap = make_heap();
+    add_arena(heap, 1, ARENA);
+    for (int round = 0; round < 2 * 2 * 6; round++) {
+        struct dlx_block *block = take(heap, 100), *refs[2];
+        DLManagedTensorVersioned *tensor = export_block(block, 100);
+        for (int i = 0; i < 2; i++) {
+            ck_assert_int_eq(dlx__block_share(block, &refs[i]), 0);
+            ck_assert_ptr_null(dlx__block_data(refs[i]));
+        }
+        ck_assert_ptr_ne(refs[0], refs[1]);
+        for (int k = 0; k < 3; k++) {
+            int what = orders[round % 6][k];
+            ck_assert(!is_free(heap));
+            if (what == 2)
+                delete_on(round / 6 % 2, tensor);
+            else
+                dlx__heap_give(heap, refs[what]);
+        }
+        ck_assert(is_free(heap));
+    }
+    dlx__heap_close(heap);
+}
+END_TEST
+
+START_TEST(a_shared_block_is_still_local_when_its_slots_are_free)
+{
+    struct dlx_heap *heap = make_heap();
+    struct dlx_block *ref;
+    add_arena(heap, 1, ARENA);
+    struct dlx_block *block = take(heap, 100);
+    DLManagedTensorVersioned *tensor = export_block(block, 100);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(dlx__block_share(block, &ref), 0);
+        dlx__heap_give(heap, ref);
+        ck_assert(!is_free(heap));
+    }
+    tensor->deleter(tensor);
+    ck_assert(is_free(heap));
+    dlx__heap_close(heap);
+}
+END_TEST
+
+/* Published for the last time without `share`: the slots are all that is left, whichever is freed first. */
+START_TEST(ownership_of_a_shared_block_may_pass)
+{
+    struct dlx_heap *heap = make_heap();
+    struct dlx_block *refs[2];
+    add_arena(heap, 1, ARENA);
+    for (int round = 0; round < 2; round++) {
+        struct dlx_block *block = take(heap, 100);
+        (void)export_block(block, 100);
+        for (int i = 0; i < 2; i++)
+            ck_assert_int_eq(dlx__block_share(block, &refs[i]), 0);
+        dlx__block_published(block);
+        dlx__heap_give(heap, refs[round]);
+        ck_assert(!is_free(heap));
+        dlx__heap_give(heap, refs[!round]);
+        ck_assert(is_free(heap));
+    }
+    /* Or when no slot refers to it any more: then it goes into one itself. */
+    struct dlx_block *block = take(heap, 100);
+    (void)export_block(block, 100);
+    ck_assert_int_eq(dlx__block_share(block, &refs[0]), 0);
+    dlx__heap_give(heap, refs[0]);
+    dlx__block_published(block);
+    ck_assert(!is_free(heap));
+    dlx__heap_give(heap, block);
+    ck_assert(is_free(heap));
+    dlx__heap_close(heap);
+}
+END_TEST
+
+START_TEST(a_shared_block_of_no_bytes_comes_back)
+{
+    struct dlx_heap *heap = make_heap();
+    struct dlx_block *refs[2];
+    for (int order = 0; order < 2; order++) {
+        struct dlx_block *block = take(heap, 0);
+        DLManagedTensorVersioned *tensor = export_block(block, 0);
+        for (int i = 0; i < 2; i++)
+            ck_assert_int_eq(dlx__block_share(block, &refs[i]), 0);
+        if (order == 0)
+            tensor->deleter(tensor);
+        for (int i = 0; i < 2; i++)
+            dlx__heap_give(heap, refs[i]);
+        if (order == 1)
+            tensor->deleter(tensor);
+        /* All three structs are used again, each once. */
+        struct dlx_block *again[3];
+        for (int i = 0; i < 3; i++) {
+            again[i] = take(heap, 0);
+            ck_assert_ptr_null(again[i]->of);
+            ck_assert(again[i] == block || again[i] == refs[0] || again[i] == refs[1]);
+            for (int k = 0; k < i; k++)
+                ck_assert_ptr_ne(again[i], again[k]);
+        }
+        for (int i = 0; i < 3; i++)
+            dlx__heap_give(heap, again[i]);
+    }
+    dlx__heap_close(heap);
+}
+END_TEST
+
+/* The publisher frees its slots and goes; a shared tensor may be deleted before its slots are free, after them,
+ * or after the publisher, here or on another thread. Leaks and double frees are the sanitizer's to find. */
+START_TEST(a_shared_tensor_and_its_publisher_end_in_any_order)
+{
+    enum { BEFORE, BETWEEN, AFTER_SLOTS, LAST, N_TIMES };
+    for (int when = 0; when < 2 * N_TIMES; when++) {
+        struct dlx_heap *heap = make_heap();
+        struct dlx_block *refs[2];
+        add_arena(heap, 1, ARENA);
+        struct dlx_block *block = take(heap, 100);
+        DLManagedTensorVersioned *tensor = export_block(block, 100);
+        for (int i = 0; i < 2; i++)
+            ck_assert_int_eq(dlx__block_share(block, &refs[i]), 0);
+        memset(tensor->dl_tensor.data, 7, 100);
+        for (int time = 0; time < N_TIMES; time++) {
+            if (when % N_TIMES == time) {
+                ck_assert_uint_eq(((uint8_t *)tensor->dl_tensor.data)[99], 7);
+                delete_on(when >= N_TIMES, tensor);
+            }
+            if (time < 2)
+                dlx__heap_give(heap, refs[time]);
+            else if (time == AFTER_SLOTS)
+                dlx__heap_close(heap);
+        }
+    }
+}
+END_TEST
+
+/* Deleters on two threads while the publisher's thread frees slots and goes on sharing. */
+START_TEST(shared_blocks_come_back_from_other_threads)
+{
+    static DLManagedTensorVersioned *tensors[2][N_TENSORS];
+    static struct dlx_block *refs[2 * N_TENSORS];
+    struct dlx_heap *heap = make_heap();
+    pthread_t threads[2];
+    add_arena(heap, 1, 2 * N_TENSORS * 256);
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < N_TENSORS; i++)
+            for (int k = 0; k < 2; k++) {
+                struct dlx_block *block = take(heap, 100);
+                tensors[k][i] = export_block(block, 100);
+                ck_assert_int_eq(dlx__block_share(block, &refs[2 * i + k]), 0);
+            }
+        for (int k = 0; k < 2; k++)
+            ck_assert_int_eq(pthread_create(&threads[k], NULL, delete_all, tensors[k]), 0);
+        for (int i = 0; i < 2 * N_TENSORS; i++) {
+            dlx__heap_collect(heap);
+            dlx__heap_give(heap, refs[i]);
+        }
+        if (round == 4)
+            dlx__heap_close(heap);
+        for (int k = 0; k < 2; k++)
+            ck_assert_int_eq(pthread_join(threads[k], NULL), 0);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("heap");
@@ -342,6 +540,12 @@ int main(void)
     tcase_add_test(tcase, an_exported_block_knows_whether_it_was_changed);
     tcase_add_test(tcase, tensors_come_back_from_other_threads);
     tcase_add_test(tcase, a_local_tensor_outlives_its_publisher);
+    tcase_add_test(tcase, a_shared_block_comes_back_with_the_last_use);
+    tcase_add_test(tcase, a_shared_block_is_still_local_when_its_slots_are_free);
+    tcase_add_test(tcase, ownership_of_a_shared_block_may_pass);
+    tcase_add_test(tcase, a_shared_block_of_no_bytes_comes_back);
+    tcase_add_test(tcase, a_shared_tensor_and_its_publisher_end_in_any_order);
+    tcase_add_test(tcase, shared_blocks_come_back_from_other_threads);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
