@@ -128,4 +128,8 @@ int dlx__message_build(struct dlx_inlet *inlet, const struct dlx_taken *taken,
                        struct dlx_message **ret);
 void dlx__message_free(struct dlx_message *m);
 
+/* The message that a tensor is of; NULL if it was not made by dlx_message_tensor(), or _legacy(). */
+const struct dlx_message *dlx__message_of(const DLManagedTensorVersioned *tensor);
+const struct dlx_message *dlx__message_of_legacy(const DLManagedTensor *tensor);
+
 #endif

@@ -422,6 +422,20 @@ int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool allow_read
     return 0;
 }
 
+const struct dlx_message *dlx__message_of(const DLManagedTensorVersioned *tensor)
+{
+    if (tensor->deleter != delete_versioned)
+        return NULL;
+    return ((const struct export *)tensor->manager_ctx)->message;
+}
+
+const struct dlx_message *dlx__message_of_legacy(const DLManagedTensor *tensor)
+{
+    if (tensor->deleter != delete_legacy)
+        return NULL;
+    return ((const struct export *)tensor->manager_ctx)->message;
+}
+
 const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i)
 {
     return m && i < m->n_tensors ? &m->tensors[i] : NULL;

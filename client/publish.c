@@ -2,6 +2,7 @@
 
 /* dlx_alloc() and dlx_publish(): the hot path of a publisher. */
 
+#include "client/inlet.h"
 #include "client/publish.h"
 #include "client/revive.h"
 #include "common/manifest.h"
@@ -45,7 +46,7 @@ int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
 /* A tensor on its way into a slot. */
 struct parcel {
     struct dlx_shm_record record;
-    struct dlx_block *block;    /* its payload */
+    struct dlx_block *block;    /* its payload, or a reference to that */
     struct dlx_block *manifest; /* if it needs one */
     const int64_t *shape;
     const int64_t *strides; /* unless ROW_MAJOR */
@@ -116,14 +117,21 @@ static int check_device(const DLTensor *t)
     }
 }
 
-static int fail_would_copy(const struct dlx_publisher *p, const struct dlx_block *own)
+int dlx__publish_fail_would_copy(const struct dlx_publisher *p, const char *what,
+                                 const struct dlx_block *own, const struct dlx_message *received)
 {
-    return dlx__fail(DLX_E_WOULD_COPY,
-                     "topic %s: the tensor %s, so it would be copied, and `strict` is set",
-                     p->topic,
+    static const char end[] = "so it would be copied, and `strict` is set";
+    if (received)
+        return dlx__fail(DLX_E_WOULD_COPY,
+                         "topic %s: %s was received, and lies in memory of publisher %" PRIu64
+                         " on topic %s, %s",
+                         p->topic, what, dlx_message_publisher(received),
+                         dlx_message_topic(received), end);
+    return dlx__fail(DLX_E_WOULD_COPY, "topic %s: %s %s, %s", p->topic, what,
                      own ? "was moved out of what dlx_alloc() gave, overlaps itself, or is from "
                            "before dlpackd was started anew"
-                         : "is not from dlx_alloc() of this publisher");
+                         : "is not from dlx_alloc() of this publisher",
+                     end);
 }
 
 int dlx__publish_place(const DLTensor *t, const struct dlx_block *own, bool padded,
@@ -168,7 +176,7 @@ int dlx__publish_copy(const struct dlx_block *block, uint64_t at, const DLTensor
 }
 
 static int make_parcel(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *own,
-                       bool padded, bool strict, struct parcel *parcel)
+                       bool padded, const struct dlx_publish_args *args, struct parcel *parcel)
 {
     int r = dlx__publish_place(t, own, padded, &parcel->record);
     if (dlx_unlikely(r < 0))
@@ -177,13 +185,17 @@ static int make_parcel(struct dlx_publisher *p, const DLTensor *t, struct dlx_bl
     parcel->shape = t->shape;
     parcel->strides = t->strides;
     if (r > 0) {
-        if (strict)
-            return fail_would_copy(p, own);
+        if (args->strict)
+            return DLX_E_WOULD_COPY; /* the caller knows more to say about it */
         r = dlx__publisher_block(p, parcel->record.size, &parcel->block);
         if (r < 0)
             return r;
         r = dlx__publish_copy(parcel->block, 0, t, &parcel->record);
         parcel->copied_bytes = parcel->record.size;
+    } else if (dlx_unlikely(dlx__publish_shares(own, args))) {
+        r = dlx__block_share(own, &parcel->block);
+        if (r < 0)
+            return r;
     }
     if (dlx_unlikely(r == 0 && parcel->record.ndim > DLX_SHM_NDIM_INLINE)) {
         struct dlx_manifest_item item = {
@@ -276,6 +288,20 @@ uint64_t dlx__publish_commit(struct dlx_publisher *p, uint32_t slot, struct dlx_
     return seq;
 }
 
+bool dlx__publish_shares(const struct dlx_block *own, const struct dlx_publish_args *args)
+{
+    return args->share || own->n_refs > 0;
+}
+
+void dlx__publish_handed_over(struct dlx_block *own, const struct dlx_publish_args *args)
+{
+    if (dlx_unlikely(args->share))
+        own->tensor.flags |= DLPACK_FLAG_BITMASK_READ_ONLY;
+    else
+        dlx__block_published(own);
+}
+
+/* Returns 1 if the caller's tensor is spent, but its memory was not used: it is to be deleted. */
 static int publish(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *own, bool padded,
                    const struct dlx_publish_args *user_args)
 {
@@ -286,17 +312,17 @@ static int publish(struct dlx_publisher *p, const DLTensor *t, struct dlx_block 
     if (dlx_likely(r == 0))
         r = dlx__publish_slot(p, args.timeout_ns, &slot);
     if (dlx_likely(r == 0))
-        r = make_parcel(p, t, own, padded, args.strict, &parcel);
+        r = make_parcel(p, t, own, padded, &args, &parcel);
     if (dlx_unlikely(r < 0))
         return r;
     uint64_t now = dlx__now_ns();
     fill_slot(&p->core.slots[slot], &parcel, args.time_ns ? args.time_ns : now);
     parcel.block->next = parcel.manifest;
-    bool copied = parcel.block != own;
+    bool copied = parcel.record.flags & DLX_SHM_RECORD_COPIED;
     uint64_t seq =
         dlx__publish_commit(p, slot, parcel.block, parcel.record.size, parcel.copied_bytes, copied);
-    if (parcel.block == own)
-        dlx__block_published(own);
+    if (dlx_likely(!copied))
+        dlx__publish_handed_over(own, &args);
     if (dlx_unlikely(now >= p->next_look_ns))
         dlx__publisher_check(p, now); /* last: it may move */
     if (args.report) {
@@ -306,7 +332,7 @@ static int publish(struct dlx_publisher *p, const DLTensor *t, struct dlx_block 
                                             .n_copied = copied};
         (void)dlx__args_return(args.report, sizeof report, &report, sizeof report);
     }
-    return copied;
+    return copied && !args.share;
 }
 
 /* ---- publish ------------------------------------------------------------------------------- */
@@ -328,9 +354,12 @@ int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
     if (dlx_unlikely(r < 0 && dlx__publisher_has_resumed(p, r)))
         r = publish(p, &tensor->dl_tensor, dlx__block_of(p->heap, tensor),
                     tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, args);
+    if (dlx_unlikely(r == DLX_E_WOULD_COPY))
+        return dlx__publish_fail_would_copy(p, "the tensor", dlx__block_of(p->heap, tensor),
+                                            dlx__message_of(tensor));
     if (r <= 0)
         return r;
-    if (tensor->deleter) /* copied: the original has done its work */
+    if (tensor->deleter) /* the original has done its work */
         tensor->deleter(tensor);
     return 0;
 }
@@ -346,6 +375,8 @@ int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
     int r = publish(p, &tensor->dl_tensor, NULL, false, args);
     if (r < 0 && dlx__publisher_has_resumed(p, r))
         r = publish(p, &tensor->dl_tensor, NULL, false, args);
+    if (r == DLX_E_WOULD_COPY)
+        return dlx__publish_fail_would_copy(p, "the tensor", NULL, dlx__message_of_legacy(tensor));
     if (r <= 0)
         return r;
     if (tensor->deleter)

@@ -17,11 +17,23 @@ int dlx__publish_place(const DLTensor *t, const struct dlx_block *own, bool padd
 int dlx__publish_copy(const struct dlx_block *block, uint64_t at, const DLTensor *t,
                       struct dlx_shm_record *record);
 
+/* DLX_E_WOULD_COPY, with why: it was received with the message (NULL: it was not), or its block. `what` names the
+ * tensor. */
+int dlx__publish_fail_would_copy(const struct dlx_publisher *p, const char *what,
+                                 const struct dlx_block *own, const struct dlx_message *received);
+
 /* A slot, waiting for one if the publisher blocks. Returns 0; DLX_E_FULL, DLX_E_TIMEOUT, DLX_E_INTERRUPTED. */
 int dlx__publish_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot);
 
 void dlx__publish_fill_manifest(struct dlx_shm_slot *slot, const struct dlx_block *manifest,
                                 uint32_t n_tensors, uint64_t time_ns);
+
+/* Is this tensor, which is not copied, to be in the slot by a reference? Either it stays the caller's, or other
+ * slots refer to it. */
+bool dlx__publish_shares(const struct dlx_block *own, const struct dlx_publish_args *args);
+
+/* Its message is out: whose is the tensor now? */
+void dlx__publish_handed_over(struct dlx_block *own, const struct dlx_publish_args *args);
 
 /* The slot is filled: make it the next message, and count it. `blocks`, a list by `next`, come back when the
  * slot does. Returns the message's number. */

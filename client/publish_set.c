@@ -2,12 +2,14 @@
 
 /* Sets: several named tensors and metadata as one message. */
 
+#include "client/inlet.h"
 #include "client/nametable.h"
 #include "client/publish.h"
 #include "client/revive.h"
 #include "common/manifest.h"
 #include "common/tensor.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- alloc --------------------------------------------------------------------------------- */
@@ -90,6 +92,7 @@ int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, 
 struct set {
     const struct dlx_item *items;
     uint32_t n;
+    bool share;
     struct dlx_manifest_item *entries; /* [n] */
     uint64_t copy_size;                /* of what is to be copied, each part aligned */
     uint64_t copied_bytes;
@@ -97,6 +100,7 @@ struct set {
     uint32_t n_copied;
     struct dlx_block *copies; /* NULL if there is nothing to copy */
     struct dlx_block *manifest;
+    struct dlx_block *refs; /* to what is in other slots, too, or stays the caller's; a list */
 };
 
 /* Names that were seen, and tensors that are not ours: those carry a mark. Made when needed. */
@@ -111,6 +115,13 @@ static int add_seen(struct dlx_nametable **table, uint32_t n, const void *key, u
     if (r == 0)
         *ret_other = dlx__nametable_add(*table, key, key_size, i);
     return r;
+}
+
+/* The item's block if the message is read from there, else NULL. */
+static struct dlx_block *own_block(const struct dlx_publisher *p, const struct set *set, uint32_t i)
+{
+    bool copied = set->entries[i].record.flags & DLX_SHM_RECORD_COPIED;
+    return copied ? NULL : dlx__block_of(p->heap, set->items[i].tensor);
 }
 
 static int check_tensor(const struct dlx_publisher *p, const struct set *set, uint32_t i,
@@ -134,7 +145,7 @@ static int check_tensor(const struct dlx_publisher *p, const struct set *set, ui
             return r;
         twice = other != DLX_NAMETABLE_NONE;
     }
-    if (twice)
+    if (twice && !set->share)
         return dlx__fail(DLX_E_INVALID, "topic %s: tensor %u (\"%.200s\") is in the set twice",
                          p->topic, i, set->entries[i].name);
     return 0;
@@ -198,12 +209,12 @@ static int place_items(const struct dlx_publisher *p, struct set *set, bool stri
         set->bytes += entry->record.size;
         if (r == 0)
             continue;
-        if (strict)
-            return dlx__fail(
-                DLX_E_WOULD_COPY,
-                "topic %s: tensor %u (\"%.200s\") is not as dlx_alloc() of this publisher "
-                "gave it, so it would be copied, and `strict` is set",
-                p->topic, i, entry->name);
+        if (strict) {
+            char what[256];
+            (void)snprintf(what, sizeof what, "tensor %u (\"%.200s\")", i, entry->name);
+            return dlx__publish_fail_would_copy(p, what, dlx__block_of(p->heap, t),
+                                                dlx__message_of(t));
+        }
         if (!dlx__align_up(entry->record.size, DLX_SHM_ALIGN, &aligned) ||
             __builtin_add_overflow(set->copy_size, aligned, &set->copy_size))
             return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
@@ -244,21 +255,51 @@ static int write_manifest(struct dlx_publisher *p, struct set *set, const struct
     return r;
 }
 
-static uint64_t commit(struct dlx_publisher *p, struct set *set, uint32_t slot, uint64_t time_ns)
+static int share_items(struct dlx_publisher *p, struct set *set,
+                       const struct dlx_publish_args *args)
+{
+    for (uint32_t i = set->n; i-- > 0;) {
+        struct dlx_block *own = own_block(p, set, i), *ref;
+        if (!own || !dlx__publish_shares(own, args))
+            continue;
+        int r = dlx__block_share(own, &ref);
+        if (r < 0)
+            return r;
+        ref->next = set->refs;
+        set->refs = ref;
+    }
+    return 0;
+}
+
+static void give_list(struct dlx_publisher *p, struct dlx_block *block)
+{
+    while (block) {
+        struct dlx_block *next = block->next;
+        dlx__heap_give(p->heap, block);
+        block = next;
+    }
+}
+
+static uint64_t commit(struct dlx_publisher *p, struct set *set, uint32_t slot,
+                       const struct dlx_publish_args *args)
 {
     struct dlx_block *blocks = set->manifest;
     dlx__publish_fill_manifest(&p->core.slots[slot], set->manifest, set->n,
-                               time_ns ? time_ns : dlx__now_ns());
+                               args->time_ns ? args->time_ns : dlx__now_ns());
     blocks->next = set->copies;
     if (set->copies)
-        set->copies->next = NULL;
+        set->copies->next = set->refs;
+    else
+        blocks->next = set->refs;
     for (uint32_t i = set->n; i-- > 0;) {
-        struct dlx_block *own = dlx__block_of(p->heap, set->items[i].tensor);
-        if (!own || (set->entries[i].record.flags & DLX_SHM_RECORD_COPIED))
+        struct dlx_block *own = own_block(p, set, i);
+        if (!own)
             continue;
-        own->next = blocks;
-        blocks = own;
-        dlx__block_published(own);
+        if (!dlx__publish_shares(own, args)) { /* else its reference is there */
+            own->next = blocks;
+            blocks = own;
+        }
+        dlx__publish_handed_over(own, args);
     }
     return dlx__publish_commit(p, slot, blocks, set->bytes, set->copied_bytes, set->n_copied > 0);
 }
@@ -283,12 +324,15 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
         r = copy_items(p, set);
     if (r == 0)
         r = write_manifest(p, set, meta);
+    if (r == 0)
+        r = share_items(p, set, args);
     if (r < 0) {
         dlx__heap_give(p->heap, set->copies);
         dlx__heap_give(p->heap, set->manifest);
+        give_list(p, set->refs);
         return r;
     }
-    uint64_t seq = commit(p, set, slot, args->time_ns);
+    uint64_t seq = commit(p, set, slot, args);
     if (args->report) {
         struct dlx_publish_report report = {.size = sizeof report,
                                             .seq = seq,
@@ -296,7 +340,7 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
                                             .n_copied = set->n_copied};
         (void)dlx__args_return(args->report, sizeof report, &report, sizeof report);
     }
-    for (uint32_t i = 0; set->n_copied > 0 && i < set->n; i++) {
+    for (uint32_t i = 0; !args->share && set->n_copied > 0 && i < set->n; i++) {
         DLManagedTensorVersioned *t = set->items[i].tensor;
         if ((set->entries[i].record.flags & DLX_SHM_RECORD_COPIED) && t->deleter)
             t->deleter(t);
@@ -325,7 +369,7 @@ int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint3
     int r = user_args ? dlx__args_copy(&args, sizeof args, sizeof args, user_args) : 0;
     if (r < 0)
         return r;
-    struct set set = {.items = items, .n = n_items};
+    struct set set = {.items = items, .n = n_items, .share = args.share};
     set.entries = calloc(n_items, sizeof *set.entries);
     if (!set.entries)
         return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", n_items);

@@ -219,6 +219,8 @@ struct dlx_publish_args {
     uint64_t time_ns;
     /** Fail with DLX_E_WOULD_COPY instead of copying. */
     bool strict;
+    /** The caller keeps the tensor, and promises not to write to it any more: see dlx_publish(). */
+    bool share;
     /** Filled on success when not NULL; its `size` must be set. */
     struct dlx_publish_report *report;
 };
@@ -231,8 +233,23 @@ struct dlx_publish_args {
  * ROCMHost are accepted) is copied once, compacted to row-major, and the report and the receiver's
  * DLPACK_FLAG_BITMASK_IS_COPIED say so.
  *
+ * A received tensor lies in memory that its own publisher may write: publishing it on, on whatever topic, is
+ * such a copy, also when that publisher is this one.
+ *
  * Ownership passes on success: the tensor is spent, and its deleter is called when it was copied.
- * On failure the caller still owns it and may publish it again.
+ * On failure the caller still owns it and may publish it again. From the call on nobody may write to memory that
+ * was passed: subscribers read it, and later messages reuse it. What else of this process refers to that
+ * memory (a view, a NumPy array made of the tensor, another DLPack export) the library cannot see, so it is
+ * the caller who makes sure that it is not used any more; or copies the tensor first, or publishes with
+ * `share` and keeps it for reading.
+ *
+ * With `share` ownership does not pass, neither of a tensor that was not copied nor of one that was: it stays the
+ * caller's, who calls its deleter as if it had not been published. If it was not copied, its flags say
+ * DLPACK_FLAG_BITMASK_READ_ONLY from then on, and nobody may write to its memory again, also after the
+ * message is gone. It may be published again, with `share` any number of times, with other messages and in sets,
+ * without a copy; the last time perhaps without, which passes ownership. Its memory comes back when the
+ * deleter was called and no message needs it. A tensor that must be copied is copied each time, which the
+ * report says and `strict` forbids; its memory stays the caller's to write.
  *
  * No system call is made while no subscriber sleeps, no memory is needed and nobody joins.
  *
@@ -282,10 +299,11 @@ DLX_API int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec 
  *
  * Tensors of dlx_alloc() and dlx_alloc_set() of this publisher are passed on without a copy; all others are
  * copied, as by dlx_publish(), into one piece of memory. Ownership passes on success, of all of them; on
- * failure of none.
+ * failure, and with `share`, of none.
  *
  * Returns as dlx_publish(), whose codes name the tensor's index and name; and DLX_E_INVALID for no items or too
- * many, a name that is too long or there twice, a tensor that is there twice, too much metadata.
+ * many, a name that is too long or there twice, a tensor that is there twice (with `share` it may be), too much
+ * metadata.
  */
 DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n_items,
                             const struct dlx_bytes *meta, const struct dlx_publish_args *args);
