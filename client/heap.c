@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/heap.h"
+#include "client/debug.h"
 #include "common/memory.h"
 #include "common/tensor.h"
 #include <assert.h>
@@ -39,13 +39,16 @@ struct dlx_spare {
 
 struct dlx_heap {
     uint64_t generation;
+    uint64_t align; /* of blocks, and of their sizes */
+    bool is_guarded;
     struct dlx_arena *arenas;
     struct dlx_arena *frozen; /* see dlx__heap_freeze() */
     uint32_t n_arenas;
     uint64_t bytes;
     struct dlx_block *pool; /* block structs without memory */
     struct dlx_spare spares[N_SPARES];
-    uint64_t n_local; /* exported, neither published nor seen coming back */
+    struct dlx_block *stuck; /* came back, but cannot be made writable yet */
+    uint64_t n_local;        /* exported, neither published nor seen coming back */
 
     /* Local blocks whose deleter was called; `closed_stack` once the publisher has gone. */
     struct dlx_block *_Atomic returned;
@@ -61,6 +64,8 @@ int dlx__heap_new(struct dlx_heap **ret, uint64_t generation)
     if (!heap)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a publisher's memory");
     heap->generation = generation;
+    heap->is_guarded = dlx__debug();
+    heap->align = heap->is_guarded ? dlx__debug_align() : DLX_SHM_ALIGN;
     *ret = heap;
     return 0;
 }
@@ -100,6 +105,7 @@ static void free_arenas(struct dlx_arena *first)
 static void heap_free(struct dlx_heap *heap)
 {
     free_blocks(heap->pool);
+    free_blocks(heap->stuck);
     for (uint32_t i = 0; i < N_SPARES; i++)
         free_blocks(heap->spares[i].top);
     free_arenas(heap->arenas);
@@ -194,6 +200,8 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
         block->dims_room = DLX_SHM_NDIM_INLINE;
         block->heap = heap;
         block->in_set = false;
+        block->is_guarded = heap->is_guarded;
+        block->is_protected = false;
         block->n_refs = 0;
         block->of = NULL;
     }
@@ -259,7 +267,23 @@ static bool give_up_all_spares(struct dlx_heap *heap)
     return any;
 }
 
+static void retry_stuck(struct dlx_heap *heap)
+{
+    struct dlx_block *block = heap->stuck;
+    heap->stuck = NULL;
+    while (block) {
+        struct dlx_block *next = block->next;
+        dlx__heap_give(heap, block);
+        block = next;
+    }
+}
+
 /* ---- take and give ------------------------------------------------------------------------- */
+
+bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret)
+{
+    return dlx__align_up(size, heap->align, ret);
+}
 
 static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
 {
@@ -267,8 +291,11 @@ static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     struct dlx_arena *arena = NULL;
     if (size > 0) {
         arena = best_fit(heap, size, &i);
-        if (!arena && give_up_all_spares(heap))
-            arena = best_fit(heap, size, &i);
+        if (!arena) {
+            retry_stuck(heap);
+            if (give_up_all_spares(heap))
+                arena = best_fit(heap, size, &i);
+        }
         if (!arena)
             return DLX_E_FULL;
         /* n blocks leave at most n + 1 extents between them: with room for those, giving a block
@@ -297,7 +324,7 @@ int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
 {
     uint64_t rounded;
     dlx__heap_collect(heap);
-    if (!dlx__align_up(size, DLX_SHM_ALIGN, &rounded))
+    if (!dlx__heap_round(heap, size, &rounded))
         return DLX_E_FULL;
     struct dlx_spare *spare = spare_of(heap, rounded);
     struct dlx_block *block = spare->top;
@@ -314,7 +341,7 @@ int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
 bool dlx__heap_has(const struct dlx_heap *heap, uint64_t size)
 {
     uint64_t rounded;
-    if (!dlx__align_up(size, DLX_SHM_ALIGN, &rounded))
+    if (!dlx__heap_round(heap, size, &rounded))
         return false;
     const struct dlx_spare *spare = spare_of((struct dlx_heap *)(uintptr_t)heap, rounded);
     return spare->top && spare->top->size == rounded;
@@ -352,8 +379,14 @@ void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
     if (!block)
         return;
     if (dlx_unlikely(block->arena->id == 0)) { /* frozen */
+        block->is_protected = false;
         leave_frozen(heap, block);
         (void)give_struct(heap, block);
+        return;
+    }
+    if (dlx_unlikely(block->is_protected) && !dlx__debug_unprotect(block)) {
+        block->next = heap->stuck;
+        heap->stuck = block;
         return;
     }
     struct dlx_spare *spare = spare_of(heap, block->size);
@@ -496,7 +529,8 @@ uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size)
     /* A quarter more than there is: few arenas, little of it unused. */
     uint64_t step = DLX_MIN(heap->bytes / 4, GROWTH_MAX);
     uint64_t rounded;
-    if (!dlx__align_up(DLX_MAX(DLX_MAX(size, step), ARENA_MIN), DLX_PAGE, &rounded) ||
+    uint64_t align = DLX_MAX(heap->align, DLX_PAGE);
+    if (!dlx__align_up(DLX_MAX(DLX_MAX(size, step), ARENA_MIN), align, &rounded) ||
         rounded > DLX_SHM_ARENA_MAX)
         return UINT64_MAX;
     return rounded;

@@ -29,13 +29,15 @@ struct dlx_block {
     struct dlx_heap *heap;
     struct dlx_arena *arena; /* NULL: a block of 0 bytes */
     struct dlx_block *next;  /* in a pool, in the stack of returned blocks, or in its slot */
-    uint64_t offset;         /* in the arena, a multiple of DLX_SHM_ALIGN */
+    uint64_t offset;         /* in the arena, a multiple of DLX_SHM_ALIGN; of pages if guarded */
     uint64_t size;           /* usable bytes */
     uint64_t payload_size;   /* bytes of the tensor that was exported */
     DLDataType dtype;        /* likewise */
     int32_t ndim;            /* likewise */
     bool in_set;             /* while a set is checked: seen in it */
     bool is_local;           /* while there are references: the caller has its tensor */
+    bool is_guarded;         /* its heap is in the debug mode: client/debug.h */
+    bool is_protected;       /* it cannot be written now */
     uint32_t n_refs;         /* blocks that refer to it */
     struct dlx_block *of;    /* what it refers to; NULL: it is no reference */
     uint32_t dims_room;      /* dimensions that `dims` has room for */
@@ -45,7 +47,7 @@ struct dlx_block {
     int64_t inline_dims[4 * DLX_SHM_NDIM_INLINE];
 };
 
-/* Returns 0; DLX_E_NO_MEMORY. */
+/* Returns 0; DLX_E_NO_MEMORY. It is in the debug mode if that is on now. */
 int dlx__heap_new(struct dlx_heap **ret, uint64_t generation);
 
 /* The publisher is gone, all its slots were given back: what is local stays, and the heap goes with the
@@ -57,6 +59,9 @@ void dlx__heap_close(struct dlx_heap *heap);
  * DLX_E_NO_MEMORY.
  */
 int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret);
+
+/* What a block of `size` bytes takes. False: there is no such number. */
+bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret);
 
 /* Is there a block of exactly that size, given back? */
 bool dlx__heap_has(const struct dlx_heap *heap, uint64_t size);

@@ -2,6 +2,7 @@
 
 /* dlx_alloc() and dlx_publish(): the hot path of a publisher. */
 
+#include "client/debug.h"
 #include "client/inlet.h"
 #include "client/publish.h"
 #include "client/revive.h"
@@ -175,6 +176,20 @@ int dlx__publish_copy(const struct dlx_block *block, uint64_t at, const DLTensor
     return r;
 }
 
+int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_item *items,
+                          uint32_t n_items, const struct dlx_bytes *meta, struct dlx_block **ret)
+{
+    uint32_t meta_size = meta ? (uint32_t)meta->size : 0;
+    uint64_t size = dlx__manifest_size(items, n_items, meta_size);
+    int r = dlx__publisher_block(p, size, ret);
+    if (r < 0)
+        return r;
+    (*ret)->payload_size = size;
+    dlx__manifest_write(dlx__block_data(*ret), items, n_items, meta_size ? meta->data : NULL,
+                        meta_size);
+    return 0;
+}
+
 static int make_parcel(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *own,
                        bool padded, const struct dlx_publish_args *args, struct parcel *parcel)
 {
@@ -200,10 +215,7 @@ static int make_parcel(struct dlx_publisher *p, const DLTensor *t, struct dlx_bl
     if (dlx_unlikely(r == 0 && parcel->record.ndim > DLX_SHM_NDIM_INLINE)) {
         struct dlx_manifest_item item = {
             .record = parcel->record, .shape = parcel->shape, .strides = parcel->strides};
-        uint64_t bytes = dlx__manifest_size(&item, 1, 0);
-        r = dlx__publisher_block(p, bytes, &parcel->manifest);
-        if (r == 0)
-            dlx__manifest_write(dlx__block_data(parcel->manifest), &item, 1, NULL, 0);
+        r = dlx__publish_manifest(p, &item, 1, NULL, &parcel->manifest);
     }
     if (dlx_unlikely(r < 0 && parcel->block != own))
         dlx__heap_give(p->heap, parcel->block);
@@ -251,7 +263,7 @@ void dlx__publish_fill_manifest(struct dlx_shm_slot *slot, const struct dlx_bloc
     slot->flags = DLX_SHM_SLOT_MANIFEST;
     slot->manifest_arena = dlx__block_arena_id(manifest);
     slot->manifest_offset = manifest->offset;
-    slot->manifest_size = manifest->size;
+    slot->manifest_size = manifest->payload_size;
 }
 
 static void fill_slot(struct dlx_shm_slot *slot, const struct parcel *parcel, uint64_t time_ns)
@@ -274,6 +286,8 @@ static void fill_slot(struct dlx_shm_slot *slot, const struct parcel *parcel, ui
 uint64_t dlx__publish_commit(struct dlx_publisher *p, uint32_t slot, struct dlx_block *blocks,
                              uint64_t bytes, uint64_t copied_bytes, bool copied)
 {
+    if (dlx_unlikely(blocks->is_guarded)) /* before anybody can read it */
+        p->stats.unprotected += !dlx__debug_protect(blocks);
     uint64_t seq = dlx__pub_commit(&p->core, slot, blocks);
     dlx__publisher_look_ahead(p);
     p->stats.published_bytes += bytes;

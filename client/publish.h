@@ -5,6 +5,7 @@
 /* The steps of publishing, for one tensor (publish.c) and for sets (publish_set.c). */
 
 #include "client/publisher.h"
+#include "common/manifest.h"
 
 /*
  * Fill the record of a tensor. Returns 0: it can be read where it lies, in its block `own` (NULL: it has
@@ -24,6 +25,10 @@ int dlx__publish_fail_would_copy(const struct dlx_publisher *p, const char *what
 
 /* A slot, waiting for one if the publisher blocks. Returns 0; DLX_E_FULL, DLX_E_TIMEOUT, DLX_E_INTERRUPTED. */
 int dlx__publish_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot);
+
+/* A block with a manifest. `meta` may be NULL. Errors as of dlx__publisher_block(). */
+int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_item *items,
+                          uint32_t n_items, const struct dlx_bytes *meta, struct dlx_block **ret);
 
 void dlx__publish_fill_manifest(struct dlx_shm_slot *slot, const struct dlx_block *manifest,
                                 uint32_t n_tensors, uint64_t time_ns);

@@ -58,8 +58,7 @@ int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, 
         r = copy_spec(p, specs, i, &spec, &size);
         if (r < 0)
             return r;
-        if (!dlx__align_up(size, DLX_SHM_ALIGN, &size) ||
-            __builtin_add_overflow(total, size, &total))
+        if (!dlx__heap_round(p->heap, size, &size) || __builtin_add_overflow(total, size, &total))
             return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
         n_dims += (uint32_t)spec.ndim;
     }
@@ -244,17 +243,6 @@ static int copy_items(struct dlx_publisher *p, struct set *set)
     return r;
 }
 
-static int write_manifest(struct dlx_publisher *p, struct set *set, const struct dlx_bytes *meta)
-{
-    uint32_t meta_size = meta ? (uint32_t)meta->size : 0;
-    uint64_t size = dlx__manifest_size(set->entries, set->n, meta_size);
-    int r = dlx__publisher_block(p, size, &set->manifest);
-    if (r == 0)
-        dlx__manifest_write(dlx__block_data(set->manifest), set->entries, set->n,
-                            meta_size ? meta->data : NULL, meta_size);
-    return r;
-}
-
 static int share_items(struct dlx_publisher *p, struct set *set,
                        const struct dlx_publish_args *args)
 {
@@ -323,7 +311,7 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
     if (r == 0)
         r = copy_items(p, set);
     if (r == 0)
-        r = write_manifest(p, set, meta);
+        r = dlx__publish_manifest(p, set->entries, set->n, meta, &set->manifest);
     if (r == 0)
         r = share_items(p, set, args);
     if (r < 0) {

@@ -241,7 +241,7 @@ struct dlx_publish_args {
  * was passed: subscribers read it, and later messages reuse it. What else of this process refers to that
  * memory (a view, a NumPy array made of the tensor, another DLPack export) the library cannot see, so it is
  * the caller who makes sure that it is not used any more; or copies the tensor first, or publishes with
- * `share` and keeps it for reading.
+ * `share` and keeps it for reading. dlx_set_debug() finds who writes all the same.
  *
  * With `share` ownership does not pass, neither of a tensor that was not copied nor of one that was: it stays the
  * caller's, who calls its deleter as if it had not been published. If it was not copied, its flags say
@@ -264,6 +264,22 @@ DLX_API int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tenso
 /** As dlx_publish(), for the struct that DLPack used before version 1. Always copies. */
 DLX_API int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
                                const struct dlx_publish_args *args);
+
+/**
+ * The debug mode, of publishers that this process makes from now on; those that are there stay as they are. It is
+ * also on when the environment has DLX_DEBUG=1 as the first publisher is made, unless this was called before;
+ * a program that runs with more rights than its caller (AT_SECURE) does not look at that.
+ *
+ * Such a publisher write-protects the memory of a message when it is published, in this process (in others it always
+ * is), until no subscriber and no `share`d tensor needs it and it is used again. So whoever writes to a tensor after
+ * publishing it gets SIGSEGV there and then. Every tensor has pages of its own, which takes more memory, and a
+ * message costs two system calls or more, and each run of protected pages a mapping. A message whose
+ * memory the kernel will not protect (vm.max_map_count) is published all the same, and counted as
+ * `unprotected` in struct dlx_publisher_stats.
+ *
+ * Any thread, at any time.
+ */
+DLX_API void dlx_set_debug(bool on);
 
 /** Most tensors of one message. */
 #define DLX_TENSORS_MAX 65535
@@ -350,6 +366,7 @@ struct dlx_publisher_stats {
     uint64_t arena_bytes; /**< shared memory for payload, now */
     uint32_t n_arenas;
     uint32_t n_subscribers; /**< attached when this thread last looked */
+    uint64_t unprotected;   /**< debug mode: messages, not all of whose memory could be protected */
 };
 
 /** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED. */

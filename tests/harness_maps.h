@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_TESTS_HARNESS_MAPS_H
+#define DLX_TESTS_HARNESS_MAPS_H
+
+/* What this process has mapped, and how. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Does a write there end with SIGSEGV? The byte stays as it is. One thread at a time. */
+bool dlx_test_faults(void *at);
+
+/* Bytes that are mapped shared and read-only from files of that name. */
+uint64_t dlx_test_protected_bytes(const char *file);
+
+/* Use up all mappings that vm.max_map_count allows: nothing may be mapped until they are given back. Not where there
+ * are too many of them to try, nor with ThreadSanitizer and valgrind, which map memory at any moment. */
+struct dlx_test_maps {
+    void *map;
+    size_t size;
+};
+bool dlx_test_maps_can_exhaust(void);
+struct dlx_test_maps dlx_test_maps_exhaust(void);
+void dlx_test_maps_give_back(struct dlx_test_maps *maps);
+
+#endif
