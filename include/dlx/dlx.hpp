@@ -135,17 +135,26 @@ class publisher : public detail::handle<dlx_publisher>
     {
         return alloc(dtype_of<T>, shape);
     }
-    /** Publishes one tensor. It is spent on success, and only then: `t` is empty afterwards. The
-     *  report is returned, not written to args.report. */
+    /** Publishes one tensor. It is spent on success, and only then, unless args.share: `t` is empty afterwards.
+     *  The report is returned, not written to args.report. */
     dlx_publish_report publish(tensor &&t, dlx_publish_args args = {})
     {
         const dlx_publish_report report = report_of(
             args, [&](const dlx_publish_args &a) { return dlx_publish(get(), t.get(), &a); });
-        (void)t.release();
+        if (!args.share)
+            (void)t.release();
         return report;
     }
+    /** Publishes one tensor that the caller keeps and nobody writes to any more, without a copy where that is
+     *  possible: dlx_publish() with `share`. It is read-only then. */
+    dlx_publish_report share(tensor &t, dlx_publish_args args = {})
+    {
+        args.share = true;
+        return publish(std::move(t), args); /* does not move it */
+    }
     /** Publishes several tensors and metadata as one message: `p.publish_set({{"rgb", a}, {"boxes", b}})`.
-     *  They are spent on success, all of them: a and b are empty then; on failure none is. */
+     *  They are spent on success, all of them: a and b are empty then; on failure, and with args.share, none
+     *  is. */
     dlx_publish_report publish_set(span<const item> items, span<const unsigned char> meta = {},
                                    dlx_publish_args args = {})
     {
@@ -158,7 +167,8 @@ class publisher : public detail::handle<dlx_publisher>
                                    meta.empty() ? nullptr : &bytes, &a);
         });
         for (const item &i : items)
-            (void)i.value.release();
+            if (!args.share)
+                (void)i.value.release();
         return report;
     }
     dlx_publish_report publish_set(std::initializer_list<item> items,

@@ -107,6 +107,27 @@ static void alloc_publish_take()
     EXPECT(x.p.get_stats().published == 1 && x.s.get_stats().taken == 1);
 }
 
+static void shared_tensors_stay()
+{
+    stream x("cpp/share");
+    dlx_publish_args args{};
+    dlx::tensor t = x.p.alloc<int>({3});
+    t.data<int>()[2] = 7;
+    EXPECT(x.p.share(t).copied_bytes == 0 && t && t.is_read_only());
+    FAILS(t.data<int>(), DLX_E_READ_ONLY, "read-only");
+    args.share = true;
+    EXPECT(x.p.publish_set({{"a", t}, {"again", t}}, {}, args).seq == 2 && t);
+    EXPECT(t.data<const int>()[2] == 7);
+    own_memory own(false);
+    dlx::tensor copied(&own.t);
+    EXPECT(x.p.share(copied).n_copied == 1 && copied && own.n_deleted == 0);
+    EXPECT(x.p.publish(std::move(t)).n_copied == 0 && !t);
+    EXPECT(x.s.take(10s)->data<int>(0)[2] == 7);
+    EXPECT(x.s.take(10s)->data<int>(1)[2] == 7);
+    EXPECT(x.s.take(10s)->data<std::int32_t>(0)[5] == 6);
+    EXPECT(x.s.take(10s)->data<int>(0)[2] == 7);
+}
+
 static void nothing_there()
 {
     stream x("cpp/empty");
@@ -356,6 +377,7 @@ static const struct {
     void (*run)();
 } stories[] = {
     {"alloc_publish_take", alloc_publish_take},
+    {"shared_tensors_stay", shared_tensors_stay},
     {"nothing_there", nothing_there},
     {"times_do_not_overflow", times_do_not_overflow},
     {"types_are_checked", types_are_checked},
