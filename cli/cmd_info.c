@@ -255,7 +255,9 @@ static int tell_daemon(struct cli *cli)
     printf("topics         %u\n", d.n_topics);
     printf("publishers     %u\n", d.n_publishers);
     printf("links          %u\n", d.n_links);
-    printf("shared memory  %s\n", memory);
+    printf("shared memory  %s, %s\n", memory,
+           strcmp(d.memory, "memfd") == 0 ? "memfd: sealed"
+                                          : "posix: not sealed (see dlpackd --help)");
     return cli_finish(cli, CLI_OK);
 }
 

@@ -2,6 +2,7 @@
 #include "client/call.h"
 #include "client/call_wire.h"
 #include "client/limits.h"
+#include "common/memory.h"
 #include "common/shm.h"
 #include <poll.h>
 #include <stdio.h>
@@ -209,6 +210,12 @@ int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeo
                          reply->hello_reply->version, c->path, reply->hello_reply->major,
                          DLX_PROTO_MAJOR);
     c->id = reply->hello_reply->client;
+    c->memory = dlx__memory_by_tag(reply->hello_reply->memory);
+    if (!c->memory)
+        return dlx__fail(
+            DLX_E_VERSION,
+            "dlpackd %s at %s has a kind of memory (%u) that this library does not know",
+            reply->hello_reply->version, c->path, reply->hello_reply->memory);
     return 0;
 }
 

@@ -5,6 +5,7 @@
 #include "client/call.h"
 #include "client/call_wire.h"
 #include "client/revive.h"
+#include "common/memory.h"
 #include "common/topic.h"
 #include <stdio.h>
 #include <string.h>
@@ -188,6 +189,7 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *inf
         got.uptime_ns = d->uptime_ns;
         copy_text(got.version, sizeof got.version, d->version);
         copy_text(got.socket, sizeof got.socket, d->socket);
+        copy_text(got.memory, sizeof got.memory, c->memory->name);
     }
     pthread_mutex_unlock(&c->lock);
     return r == 0 ? dlx__args_return(info, sizeof got, &got, sizeof got) : r;

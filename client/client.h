@@ -16,7 +16,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-struct dlx_call; /* buffers of the calls: client/call.c */
+struct dlx_call;   /* buffers of the calls: client/call.c */
+struct dlx_memory; /* common/memory.h */
 
 struct dlx_client {
     atomic_uint refs;
@@ -31,6 +32,7 @@ struct dlx_client {
     struct dlx_call *call;
     int64_t timeout_ns;
     uint64_t id;
+    const struct dlx_memory *memory; /* backend, as the daemon said */
     struct dlx_peers peers;
     char path[108];
 };

@@ -7,9 +7,9 @@
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-int dlx__inlet_new(struct dlx_inlet **ret, uint64_t generation, uint64_t id, uint64_t publisher,
-                   const char *topic, int take_page_fd, uint64_t page_size, uint32_t link_index,
-                   uint32_t max_held)
+int dlx__inlet_new(struct dlx_inlet **ret, const struct dlx_memory *memory, uint64_t generation,
+                   uint64_t id, uint64_t publisher, const char *topic, int take_page_fd,
+                   uint64_t page_size, uint32_t link_index, uint32_t max_held)
 {
     dlx_cleanup(dlx__closep) int fd = take_page_fd;
     void *page;
@@ -21,6 +21,7 @@ int dlx__inlet_new(struct dlx_inlet **ret, uint64_t generation, uint64_t id, uin
     if (!inlet)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a link");
     atomic_init(&inlet->refs, DLX_INLET_ALIVE);
+    inlet->memory = memory;
     inlet->generation = generation;
     inlet->id = id;
     inlet->publisher = publisher;
@@ -31,7 +32,7 @@ int dlx__inlet_new(struct dlx_inlet **ret, uint64_t generation, uint64_t id, uin
     inlet->messages = calloc(max_held, sizeof(struct dlx_message *));
     int r = inlet->messages ? 0 : dlx__fail(DLX_E_NO_MEMORY, "state of %u messages", max_held);
     if (r == 0)
-        r = dlx__region_populate(dlx__steal_fd(&fd), page_size, &page);
+        r = dlx__region_populate(memory, dlx__steal_fd(&fd), page_size, &page);
     if (r == 0) {
         inlet->page = page;
         inlet->page_size = page_size;
@@ -145,7 +146,7 @@ int dlx__inlet_block_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint
         base >= DLX_SHM_MOVED)
         return dlx__fail(DLX_E_PROTOCOL, "control block of %" PRIu64 " bytes for %u slots", size,
                          n_slots);
-    int r = dlx__region_attach(dlx__steal_fd(&fd), size, &map);
+    int r = dlx__region_attach(inlet->memory, dlx__steal_fd(&fd), size, &map);
     if (r < 0)
         return r;
     block.control = map;
@@ -262,7 +263,7 @@ int dlx__inlet_arena_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint
         inlet->arenas = arenas;
         inlet->arenas_room = room;
     }
-    int r = dlx__region_attach(dlx__steal_fd(&fd), size, &map);
+    int r = dlx__region_attach(inlet->memory, dlx__steal_fd(&fd), size, &map);
     if (r < 0)
         return r;
     memmove(&inlet->arenas[at + 1], &inlet->arenas[at],

@@ -35,6 +35,7 @@ struct dlx_inlet {
     _Atomic uint64_t refs;
     uint64_t n_given; /* messages handed out */
     uint64_t generation;
+    const struct dlx_memory *memory;
     enum dlx_inlet_state state;
     struct dlx_take core;
     uint64_t id;
@@ -73,9 +74,9 @@ struct dlx_inlet {
 };
 
 /* Make a link of an offer: populates and maps its page. Takes the fd, also on failure. */
-int dlx__inlet_new(struct dlx_inlet **ret, uint64_t generation, uint64_t id, uint64_t publisher,
-                   const char *topic, int take_page_fd, uint64_t page_size, uint32_t link_index,
-                   uint32_t max_held);
+int dlx__inlet_new(struct dlx_inlet **ret, const struct dlx_memory *memory, uint64_t generation,
+                   uint64_t id, uint64_t publisher, const char *topic, int take_page_fd,
+                   uint64_t page_size, uint32_t link_index, uint32_t max_held);
 
 /* LinkOpen, with so many control blocks to follow: OPENING. Takes the bell, also on failure. */
 int dlx__inlet_open(struct dlx_inlet *inlet, int take_bell, uint32_t n_blocks);

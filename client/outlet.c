@@ -51,7 +51,7 @@ static int outlet_new(struct dlx_publisher *p, struct dlx_news *news, struct dlx
         r = dlx__fail(DLX_E_PROTOCOL, "link page of %" PRIu64 " bytes for %u hold words",
                       news->size, news->max_held);
     if (r == 0)
-        r = dlx__region_attach(dlx__steal_fd(&news->fds[0]), news->size, &page);
+        r = dlx__region_attach(p->client->memory, dlx__steal_fd(&news->fds[0]), news->size, &page);
     if (r < 0) {
         outlet_free(p, outlet);
         return r;

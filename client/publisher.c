@@ -56,15 +56,15 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
     p->id = made->id;
     p->link_sock = made->link_sock;
     dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
-    int r = dlx__region_populate(made->control_fd, made->control_size, &control);
+    int r = dlx__region_populate(p->client->memory, made->control_fd, made->control_size, &control);
     if (r < 0)
         return r;
     if (made->control_size != dlx_shm_control_size(args->n_slots) ||
         made->membership_line >= made->membership_size / DLX_CACHELINE)
         r = dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
     if (r == 0)
-        r = dlx__membership_attach(dlx__steal_fd(&membership_fd), made->membership_size,
-                                   &p->membership);
+        r = dlx__membership_attach(p->client->memory, dlx__steal_fd(&membership_fd),
+                                   made->membership_size, &p->membership);
     if (r == 0) {
         p->membership_size = made->membership_size;
         const struct dlx_shm_membership *line =
@@ -189,7 +189,7 @@ static int grow(struct dlx_publisher *p, uint64_t size)
     int r = dlx__call_arena_new(p->client, p->id, bytes, &arena, &fd);
     if (r < 0)
         return r;
-    r = dlx__region_populate(fd, bytes, &map);
+    r = dlx__region_populate(p->client->memory, fd, bytes, &map);
     if (r == 0)
         r = dlx__call_arena_ready(p->client, p->id, arena);
     if (r == 0)

@@ -110,9 +110,9 @@ static void fail_link(struct dlx_subscription *s, int code)
 static void on_offer(struct dlx_subscription *s, struct dlx_news *news)
 {
     struct dlx_inlet *inlet = NULL;
-    int r =
-        dlx__inlet_new(&inlet, s->generation, news->link, news->publisher, news->text,
-                       dlx__steal_fd(&news->fds[0]), news->size, news->link_index, news->max_held);
+    int r = dlx__inlet_new(&inlet, s->client->memory, s->generation, news->link, news->publisher,
+                           news->text, dlx__steal_fd(&news->fds[0]), news->size, news->link_index,
+                           news->max_held);
     if (r == 0)
         r = add_inlet(s, inlet);
     if (r == 0) {

@@ -3,47 +3,90 @@
 #define DLX_COMMON_MEMORY_H
 
 /*
- * Shared memory with exactly one writer, which the kernel enforces. The four steps:
+ * Shared memory with exactly one writer. The four steps:
  *
- *   1. daemon   dlx__memfd_new()          size fixed, GROW and SHRINK sealed; fd goes to the writer
+ *   1. daemon   dlx__region_new()         of this size; one fd is the daemon's, one goes to the writer
  *   2. writer   dlx__region_populate()    allocates every page (its own cgroup pays, and a lack of
  *                                         memory is an error here, not SIGBUS later), maps, closes
- *   3. daemon   dlx__memfd_seal()         FUTURE_WRITE and SEAL sealed, then checks that every page is
- *                                         there; gets a read-only fd to hand out
- *   4. readers  dlx__region_attach()      check seals, size and pages again, map read-only, close
+ *   3. daemon   dlx__region_seal()        nobody else writes from now on, and every page is there; gets a
+ *                                         read-only fd to hand out
+ *   4. readers  dlx__region_attach()      check again, map read-only, close
  *
- * After step 3 the writer's mapping is the only one in the system that can be written. FUTURE_WRITE
- * needs Linux 5.1: dlx__memfd_supported() tells. All maps are MADV_DONTFORK.
+ * What the kernel promises about it depends on the backend, which the daemon chooses when it starts and
+ * tells each client. A process that is connected to two daemons may use both.
+ *
+ *   memfd   Step 1 seals the size, step 3 writing: the writer's mapping is the only one in the system that
+ *           can be written, and no page of it goes away. Needs F_SEAL_FUTURE_WRITE, Linux 5.1.
+ *   posix   shm_open(3): nothing is sealed. Readers have an fd that cannot write, but a process of the
+ *           daemon's user can get another one, and a hostile writer can take pages away: SIGBUS in its
+ *           readers. The size of /dev/shm limits it. For systems without those seals; docs/SHM.md.
+ *
+ * All maps are MADV_DONTFORK.
  */
 
 #include "common/util.h"
 
-/* 0, or DLX_E_KERNEL with the reason in the thread's message. */
-int dlx__memfd_supported(void);
+/* What a region is expected to be. */
+enum dlx_region_state {
+    DLX_REGION_NEW, /* step 2; and membership pages, whose writer's successor must be able to write */
+    DLX_REGION_SEALED, /* after step 3 */
+};
 
-/* Step 1. `size` is a multiple of DLX_PAGE. Returns 0; DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
-int dlx__memfd_new(const char *name, uint64_t size, int *ret_fd);
+/* A backend. Use the functions below, which call these and do what is common to all. */
+struct dlx_memory {
+    const char *name; /* of --memory */
+    uint32_t tag;     /* HelloReply.memory */
+    int (*supported)(void);
+    int (*create)(const char *what, uint64_t size, int *ret_fd, int *ret_writer_fd);
+    int (*seal)(int take_fd, uint64_t size, int *ret_ro_fd);
+    int (*share)(int borrow_fd, int *ret_ro_fd);
+    /* Is it a region of this backend? 0 or DLX_E_PROTOCOL. */
+    int (*check)(int borrow_fd, enum dlx_region_state state);
+};
+
+extern const struct dlx_memory dlx__memory_memfd;
+extern const struct dlx_memory dlx__memory_posix;
+
+/* NULL when there is none. */
+const struct dlx_memory *dlx__memory_by_name(const char *name);
+const struct dlx_memory *dlx__memory_by_tag(uint32_t tag);
+
+/* Can this system do it? 0, or DLX_E_KERNEL with the reason, and what to do, in the thread's message. */
+int dlx__memory_supported(const struct dlx_memory *memory);
+
+/* Step 1. `size` is a multiple of DLX_PAGE; `what` is for people. `ret_fd` stays with the daemon, whatever
+ * it can do; `ret_writer_fd` is read-write, to be sent and closed. Returns 0; DLX_E_FD_LIMIT,
+ * DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
+int dlx__region_new(const struct dlx_memory *memory, const char *what, uint64_t size, int *ret_fd,
+                    int *ret_writer_fd);
 
 /* Step 2. Takes the fd, also on failure. Returns 0; DLX_E_NO_MEMORY (names the bytes), DLX_E_PROTOCOL
- * (not a memfd of that size with its size sealed), DLX_E_SYSTEM. */
-int dlx__region_populate(int take_fd, uint64_t size, void **ret_map);
+ * (not such a region of that size), DLX_E_SYSTEM. */
+int dlx__region_populate(const struct dlx_memory *memory, int take_fd, uint64_t size,
+                         void **ret_map);
 
-/* Step 3. Takes the fd, also on failure. On success the region is announced by `ret_ro_fd`. Returns 0;
- * DLX_E_BAD_PEER (pages are missing), DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
-int dlx__memfd_seal(int take_fd, uint64_t size, int *ret_ro_fd);
+/* Step 3. Takes the daemon's fd, also on failure. On success the region is announced by `ret_ro_fd`. Returns
+ * 0; DLX_E_BAD_PEER (pages are missing), DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+int dlx__region_seal(const struct dlx_memory *memory, int take_fd, uint64_t size, int *ret_ro_fd);
 
 /* Step 4. Takes the fd, also on failure. Returns 0; DLX_E_PROTOCOL (not sealed, or size or pages
  * differ), DLX_E_NO_MEMORY, DLX_E_LIMIT (vm.max_map_count), DLX_E_SYSTEM. */
-int dlx__region_attach(int take_fd, uint64_t size, const void **ret_map);
+int dlx__region_attach(const struct dlx_memory *memory, int take_fd, uint64_t size,
+                       const void **ret_map);
 
-/* Membership pages stay writable by the daemon, whose successor must be able to write them: maps
- * read-write in the daemon (borrows the fd), and hands out a read-only fd. */
-int dlx__membership_map(int borrow_fd, uint64_t size, void **ret_map);
-int dlx__membership_reopen(int borrow_fd, int *ret_ro_fd);
-/* Reader's side of a membership page: as dlx__region_attach() without FUTURE_WRITE. Takes the fd. */
-int dlx__membership_attach(int take_fd, uint64_t size, const void **ret_map);
+/* Membership pages are never sealed against writing. The daemon allocates and maps them by their writer's
+ * fd (borrowed), and hands out read-only ones got from its own. Codes as above. */
+int dlx__membership_map(int borrow_writer_fd, uint64_t size, void **ret_map);
+int dlx__membership_share(const struct dlx_memory *memory, int borrow_fd, int *ret_ro_fd);
+/* Reader's side of a membership page: as dlx__region_attach(). Takes the fd. */
+int dlx__membership_attach(const struct dlx_memory *memory, int take_fd, uint64_t size,
+                           const void **ret_map);
 
 /* NULL is fine. */
 void dlx__region_unmap(const void *map, uint64_t size);
+
+/* For backends: is the fd's file of this size, and, if asked, with all its pages there? 0, DLX_E_PROTOCOL,
+ * DLX_E_SYSTEM. */
+int dlx__region_check_size(int borrow_fd, uint64_t size, bool populated);
 
 #endif

@@ -7,9 +7,10 @@
 #include "daemon/subscription.h"
 #include "daemon/watch.h"
 
-int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64_t ram_bytes)
+int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
+                     const struct dlx_memory *memory, uint64_t ram_bytes)
 {
-    *broker = (struct dlxd_broker){.uid = geteuid()};
+    *broker = (struct dlxd_broker){.uid = geteuid(), .memory = memory};
     broker->socket_path = "";
     broker->start_ns = dlx__now_ns();
     broker->last_client = broker->start_ns / 1000; /* as in registry.c */

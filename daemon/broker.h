@@ -12,6 +12,7 @@
 #include "daemon/registry.h"
 #include "daemon/user.h"
 
+struct dlx_memory;
 struct uv_loop_s;
 struct dlxd_reaper;
 struct dlxd_watches;
@@ -22,6 +23,7 @@ struct dlxd_broker {
     struct dlxd_users users;
     struct dlxd_registry registry;
     uid_t uid; /* whom the daemon runs as */
+    const struct dlx_memory *memory;
     const char *socket_path;
     uint64_t start_ns;
     uint64_t last_client; /* id */
@@ -42,7 +44,8 @@ struct dlxd_broker {
 };
 
 /* `ram_bytes` is what the quotas are a part of. Deinit it also when this fails. */
-int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop, uint64_t ram_bytes);
+int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
+                     const struct dlx_memory *memory, uint64_t ram_bytes);
 /* All clients are gone; the loop must run once more. */
 void dlxd_broker_deinit(struct dlxd_broker *broker);
 

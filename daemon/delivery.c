@@ -25,6 +25,11 @@ static int send_on_subscription(struct dlxd_link *link, const Dlx__Wire__Packet 
     return dlx__proto_send(link->subscription->fd, packet, fds, n_fds);
 }
 
+static const struct dlx_memory *memory_of(const struct dlxd_link *link)
+{
+    return link->subscription->broker->memory;
+}
+
 static int send_failed(struct dlxd_link *link)
 {
     Dlx__Wire__LinkFailed body = DLX__WIRE__LINK_FAILED__INIT;
@@ -65,13 +70,13 @@ static int send_offer(struct dlxd_link *link)
 {
     Dlx__Wire__LinkOffer body = DLX__WIRE__LINK_OFFER__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-    if (link->page_fd < 0) {
-        int r = dlx__memfd_new("dlx-link", link->page_size, &link->page_fd);
-        if (r < 0) {
-            dlxd_link_fail(link, r, dlx__error_message());
-            return r;
-        }
+    int fd;
+    int r = dlx__region_new(memory_of(link), "dlx-link", link->page_size, &link->page_fd, &fd);
+    if (r < 0) {
+        dlxd_link_fail(link, r, dlx__error_message());
+        return r;
     }
+    dlx_cleanup(dlx__closep) int writer = fd;
     body.link = dlxd_link_id(link);
     body.publisher = dlxd_publisher_id(link->publisher);
     body.link_index = link->index;
@@ -80,7 +85,10 @@ static int send_offer(struct dlxd_link *link)
     body.topic = link->publisher->topic_name;
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OFFER;
     packet.link_offer = &body;
-    return send_on_subscription(link, &packet, &link->page_fd, 1);
+    r = send_on_subscription(link, &packet, &writer, 1);
+    if (r < 0) /* the next attempt makes another one */
+        link->page_fd = dlx__close(link->page_fd);
+    return r;
 }
 
 /* A stream socket: one byte wakes the other side. Where the kernel can, no fd travels on it: a byte
@@ -127,7 +135,8 @@ static int join(struct dlxd_link *link)
     int pair[2];
     int r = 0;
     if (!link->sealed)
-        r = dlx__memfd_seal(dlx__steal_fd(&link->page_fd), link->page_size, &link->page_fd);
+        r = dlx__region_seal(memory_of(link), dlx__steal_fd(&link->page_fd), link->page_size,
+                             &link->page_fd);
     if (r < 0)
         return dlx__fail_prefix(r, "link page");
     link->sealed = true;

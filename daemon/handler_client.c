@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "common/error.h"
+#include "common/memory.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
 #include "daemon/handler.h"
@@ -21,11 +23,17 @@ int dlxd_handle_hello(struct dlxd_client *client, const Dlx__Wire__Packet *packe
     const Dlx__Wire__Hello *hello = packet->hello;
     Dlx__Wire__HelloReply body = DLX__WIRE__HELLO_REPLY__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    if (client->broker->memory->tag != 0 && hello->minor < DLX_PROTO_MINOR_MEMORY)
+        return dlx__fail(DLX_E_VERSION,
+                         "this daemon's memory is of the kind \"%s\": only clients with protocol "
+                         "%u.%u or later know that",
+                         client->broker->memory->name, DLX_PROTO_MAJOR, DLX_PROTO_MINOR_MEMORY);
     dlxd_client_greet(client, hello->name, hello->max_links);
     body.major = DLX_PROTO_MAJOR;
     body.minor = hello->minor > DLX_PROTO_MINOR ? DLX_PROTO_MINOR : hello->minor;
     body.client = client->id;
     body.version = version;
+    body.memory = client->broker->memory->tag;
     reply.serial = packet->serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_HELLO_REPLY;
     reply.hello_reply = &body;

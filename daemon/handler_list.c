@@ -26,7 +26,7 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
 {
     struct dlxd_control_report report;
     const struct dlxd_arena *control = dlxd_publisher_control(publisher);
-    dlxd_report_control(control->fd, control->size, &report);
+    dlxd_report_control(control->fd, &report);
     dlx__wire__publisher_entry__init(entry);
     entry->publisher = dlxd_publisher_id(publisher);
     entry->topic = (char *)(uintptr_t)publisher->topic_name;
@@ -109,7 +109,7 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link)
 {
     const struct dlxd_subscription *subscription = link->subscription;
     struct dlxd_link_report report;
-    dlxd_report_link(link->page_fd, link->page_size, subscription->config.max_held, &report);
+    dlxd_report_link(link->page_fd, subscription->config.max_held, &report);
     dlx__wire__link_entry__init(entry);
     entry->link = dlxd_link_id(link);
     entry->publisher = dlxd_publisher_id(link->publisher);

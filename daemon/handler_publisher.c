@@ -25,13 +25,14 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
     int r = dlxd_publisher_new(&publisher, client, request->topic, &config, &fds);
     if (r < 0)
         return r;
+    dlx_cleanup(dlx__closep) int control_fd = fds.control_fd;
     dlx_cleanup(dlx__closep) int membership_fd = fds.membership_fd;
     dlx_cleanup(dlx__closep) int link_sock = fds.link_sock;
 
     Dlx__Wire__PublisherNewReply body = DLX__WIRE__PUBLISHER_NEW_REPLY__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
     const struct dlxd_arena *control = dlxd_publisher_control(publisher);
-    const int reply_fds[] = {control->fd, membership_fd, link_sock};
+    const int reply_fds[] = {control_fd, membership_fd, link_sock};
     body.publisher = dlxd_publisher_id(publisher);
     body.control_size = control->size;
     body.membership_size = dlxd_membership_size();
@@ -96,13 +97,15 @@ int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *p
 {
     struct dlxd_publisher *publisher = dlxd_publisher_find(client, packet->arena_new->publisher);
     struct dlxd_arena *arena;
+    int fd;
     if (!publisher)
         return DLX_E_NOT_FOUND;
     const Dlx__Wire__ArenaNew *request = packet->arena_new;
     int r = dlxd_publisher_arena_new(publisher, request->arena_size, request->n_slots,
-                                     request->after_seq, &arena);
+                                     request->after_seq, &arena, &fd);
     if (r < 0)
         return r;
+    dlx_cleanup(dlx__closep) int writer = fd;
     Dlx__Wire__ArenaNewReply body = DLX__WIRE__ARENA_NEW_REPLY__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
     body.arena = arena->id;
@@ -110,7 +113,7 @@ int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *p
     reply.serial = packet->serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_ARENA_NEW_REPLY;
     reply.arena_new_reply = &body;
-    r = dlxd_client_send_fds(client, &reply, &arena->fd, 1);
+    r = dlxd_client_send_fds(client, &reply, &writer, 1);
     if (r < 0)
         (void)dlxd_publisher_arena_drop(publisher, arena->id);
     return r;

@@ -63,7 +63,7 @@ struct dlxd_link {
     uint64_t block_seq; /* the control block that came with it */
 
     uint64_t page_size;
-    int page_fd; /* read-write until READY, then read-only, for reports */
+    int page_fd; /* the daemon's own; once READY read-only, for reports */
     int bell_fd; /* the subscriber's end, from LinkAdded to LinkOpen */
 
     int fail_code;

@@ -4,6 +4,7 @@
 #include "daemon/client.h"
 #include "daemon/listener.h"
 #include "daemon/log.h"
+#include "daemon/residue.h"
 #include "daemon/server.h"
 #include <argp.h>
 #include <fcntl.h>
@@ -23,13 +24,21 @@ static const char doc[] =
     "/run/dlpackd/dlpackd.sock. "
     "The daemon stays in the foreground; SIGTERM and SIGINT end it. "
     "Programs that find no daemon start one like this: "
-    "dlpackd --socket PATH --idle-exit 10 --ready-fd 2";
+    "dlpackd --socket PATH --idle-exit 10 --ready-fd 2"
+    "\n\n"
+    "With --memory memfd (or without) the kernel sees to it that nobody but its publisher writes "
+    "to a region or changes its size; that needs Linux 5.1. --memory posix (shm_open) is for "
+    "systems without, and promises less: processes of this user can reopen received memory and "
+    "write to it; a hostile one can take pages away from under its readers (SIGBUS); the size of "
+    "/dev/shm limits everything.";
 
 enum { OPTION_IDLE_EXIT = 0x100, OPTION_READY_FD };
 #define IDLE_EXIT_MAX_S 1e6
 
 static const struct argp_option options[] = {
     {"socket", 's', "PATH", 0, "listen here", 0},
+    {"memory", 'm', "KIND", 0,
+     "kind of shared memory: memfd or posix (default: $DLX_MEMORY, else memfd)", 0},
     {"foreground", 'f', NULL, 0,
      "log clients that come and go as well, without prefixes for the journal", 0},
     {"idle-exit", OPTION_IDLE_EXIT, "SECONDS", 0,
@@ -44,10 +53,19 @@ static const struct argp_option options[] = {
 
 struct arguments {
     const char *socket;
+    const struct dlx_memory *memory;
     bool foreground;
     uint64_t idle_ms; /* 0: never */
     int ready_fd;     /* -1: none */
 };
+
+static const struct dlx_memory *find_memory(const char *name, const struct argp_state *state)
+{
+    const struct dlx_memory *memory = dlx__memory_by_name(name);
+    if (!memory)
+        argp_error(state, "there is no memory of the kind '%s': memfd, posix", name);
+    return memory;
+}
 
 static uint64_t parse_seconds(const char *text, struct argp_state *state)
 {
@@ -72,7 +90,16 @@ static int parse_fd(const char *text, struct argp_state *state)
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     struct arguments *arguments = state->input;
+    const char *name;
     switch (key) {
+    case ARGP_KEY_END:
+        name = getenv("DLX_MEMORY");
+        if (!arguments->memory)
+            arguments->memory = find_memory(name && *name ? name : "memfd", state);
+        return 0;
+    case 'm':
+        arguments->memory = find_memory(argument, state);
+        return 0;
     case 's':
         arguments->socket = argument;
         return 0;
@@ -142,9 +169,11 @@ int main(int argc, char **argv)
         return EXIT_FAILURE;
     (void)signal(SIGPIPE, SIG_IGN);
     raise_fd_limit();
-    if (dlx__memfd_supported() < 0 || dlxd_client_supported() < 0)
+    if (dlx__memory_supported(arguments.memory) < 0 || dlxd_client_supported() < 0)
         return fail();
-    if (dlxd_server_new(&server, arguments.socket) < 0)
+    if (arguments.memory == &dlx__memory_posix)
+        dlxd_residue_clean(DLXD_RESIDUE_DIR);
+    if (dlxd_server_new(&server, arguments.socket, arguments.memory) < 0)
         return fail();
     dlxd_server_set_idle_exit(server, arguments.idle_ms);
     tell_ready(arguments.ready_fd);

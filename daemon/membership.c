@@ -9,6 +9,7 @@ _Static_assert(DLX_SHM_MEMBERSHIP_LINES == 64, "one bit a line");
 
 struct dlxd_membership_page {
     struct dlxd_list node; /* in user->membership_pages */
+    const struct dlx_memory *memory;
     int fd;
     struct dlx_shm_membership *lines;
     uint64_t used; /* a bit a line */
@@ -25,17 +26,21 @@ static struct dlxd_membership_page *page_free(struct dlxd_membership_page *page)
     return NULL;
 }
 
-static int page_new(struct dlxd_membership_page **ret, struct dlxd_user *user)
+static int page_new(struct dlxd_membership_page **ret, struct dlxd_user *user,
+                    const struct dlx_memory *memory)
 {
     void *map = NULL;
+    int fd = -1;
     struct dlxd_membership_page *page = calloc(1, sizeof *page);
     if (!page)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a membership page");
+    page->memory = memory;
     page->fd = -1;
     dlxd_list_init(&page->node);
-    int r = dlx__memfd_new("dlx-membership", DLX_PAGE, &page->fd);
+    int r = dlx__region_new(memory, "dlx-membership", DLX_PAGE, &page->fd, &fd);
+    dlx_cleanup(dlx__closep) int writer = fd;
     if (r == 0)
-        r = dlx__membership_map(page->fd, DLX_PAGE, &map);
+        r = dlx__membership_map(writer, DLX_PAGE, &map);
     if (r < 0) {
         page_free(page);
         return r;
@@ -46,7 +51,8 @@ static int page_new(struct dlxd_membership_page **ret, struct dlxd_user *user)
     return 0;
 }
 
-int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_user *user)
+int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_user *user,
+                              const struct dlx_memory *memory)
 {
     struct dlxd_membership_page *page = NULL;
     dlx_for_each (it, &user->membership_pages) {
@@ -57,7 +63,7 @@ int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_use
         }
     }
     if (!page) {
-        int r = page_new(&page, user);
+        int r = page_new(&page, user, memory);
         if (r < 0)
             return r;
     }
@@ -83,7 +89,7 @@ void dlxd_membership_line_deinit(struct dlxd_membership_line *line)
 
 int dlxd_membership_reopen(const struct dlxd_membership_line *line, int *ret_ro_fd)
 {
-    return dlx__membership_reopen(line->page->fd, ret_ro_fd);
+    return dlx__membership_share(line->page->memory, line->page->fd, ret_ro_fd);
 }
 
 uint64_t dlxd_membership_size(void)

@@ -9,6 +9,7 @@
 
 #include "daemon/user.h"
 
+struct dlx_memory;
 struct dlxd_membership_page;
 
 /* All zero: no line. */
@@ -18,7 +19,8 @@ struct dlxd_membership_line {
 };
 
 /* A line with both words 0. Returns 0, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
-int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_user *user);
+int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_user *user,
+                              const struct dlx_memory *memory);
 void dlxd_membership_line_deinit(struct dlxd_membership_line *line);
 
 /* A read-only fd of the page, for the publisher. */

@@ -30,7 +30,7 @@ static void publisher_free(struct dlxd_publisher *publisher)
 
 /* A region of this number, not ready yet. */
 static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, uint32_t id,
-                      uint64_t size, struct dlxd_arena **ret)
+                      uint64_t size, struct dlxd_arena **ret, int *ret_writer_fd)
 {
     struct dlxd_arena *arena;
     int r = dlxd_arenas_reserve(&publisher->unready);
@@ -38,7 +38,7 @@ static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, 
         r = dlxd_arena_new(&arena, publisher->broker->reaper, user, id, size);
     if (r < 0)
         return r;
-    r = dlx__memfd_new("dlx-arena", size, &arena->fd);
+    r = dlx__region_new(publisher->broker->memory, "dlx-arena", size, &arena->fd, ret_writer_fd);
     if (r < 0) {
         dlxd_arena_free(arena);
         return r;
@@ -54,16 +54,17 @@ static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
 {
     int pair[2];
     int size = LINK_SOCK_SNDBUF;
-    int membership_fd;
+    int writer_fd = -1, membership_fd;
     struct dlxd_arena *control;
     int r = dlxd_charge_init(&publisher->object_charge, user, DLXD_OBJECTS, 1);
     if (r == 0)
         r = new_region(publisher, user, 0, dlx_shm_control_size(publisher->config.n_slots),
-                       &control);
+                       &control, &writer_fd);
+    dlx_cleanup(dlx__closep) int writer = writer_fd;
     if (r == 0) {
         control->n_slots = publisher->config.n_slots;
         control->base = publisher->config.after_seq;
-        r = dlxd_membership_line_init(&publisher->line, user);
+        r = dlxd_membership_line_init(&publisher->line, user, publisher->broker->memory);
     }
     if (r < 0)
         return r;
@@ -76,6 +77,7 @@ static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
     r = dlxd_membership_reopen(&publisher->line, &membership_fd);
     if (r < 0)
         return r;
+    ret_fds->control_fd = dlx__steal_fd(&writer);
     ret_fds->membership_fd = membership_fd;
     ret_fds->link_sock = dlx__steal_fd(&theirs);
     return 0;
@@ -108,6 +110,7 @@ int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, 
     }
     r = dlxd_registry_get(registry, topic, &publisher->topic);
     if (r < 0) {
+        dlx__close(fds.control_fd);
         dlx__close(fds.membership_fd);
         dlx__close(fds.link_sock);
         publisher_free(publisher);
@@ -245,7 +248,8 @@ static int make_ready(struct dlxd_publisher *publisher, struct dlxd_arena *arena
     if (r < 0)
         return r;
     dlxd_arenas_remove(&publisher->unready, arena);
-    r = dlx__memfd_seal(dlx__steal_fd(&arena->fd), arena->size, &arena->fd);
+    r = dlx__region_seal(publisher->broker->memory, dlx__steal_fd(&arena->fd), arena->size,
+                         &arena->fd);
     if (r < 0) {
         dlxd_arena_free(arena);
         return r;
@@ -290,7 +294,7 @@ static int check_control(const struct dlxd_publisher *publisher, uint64_t size, 
 }
 
 int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size, uint32_t n_slots,
-                             uint64_t base, struct dlxd_arena **ret)
+                             uint64_t base, struct dlxd_arena **ret, int *ret_writer_fd)
 {
     size_t n = publisher->unready.n + publisher->ready.n;
     if (n > DLX_SHM_ARENAS_MAX || publisher->last_arena == UINT32_MAX)
@@ -302,7 +306,8 @@ int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size, ui
     int r = n_slots > 0 ? check_control(publisher, size, n_slots) : 0;
     if (r < 0)
         return r;
-    r = new_region(publisher, publisher->client->user, publisher->last_arena + 1, size, ret);
+    r = new_region(publisher, publisher->client->user, publisher->last_arena + 1, size, ret,
+                   ret_writer_fd);
     if (r < 0)
         return dlx__fail_prefix(r, "%s of %" PRIu64 " bytes for %s",
                                 n_slots > 0 ? "control block" : "arena", size,

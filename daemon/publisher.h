@@ -84,12 +84,14 @@ struct dlxd_publisher {
 
 /* What the publisher gets: fds that belong to whoever called. */
 struct dlxd_publisher_fds {
+    int control_fd; /* read-write */
     int membership_fd;
     int link_sock;
 };
 
 /*
- * A publisher of `client`, in its topic but not announced. Its control block is dlxd_publisher_control(). Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
+ * A publisher of `client`, in its topic but not announced. Its control block is dlxd_publisher_control().
+ * Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
 int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, const char *topic,
                        const struct dlxd_publisher_config *config,
@@ -108,10 +110,11 @@ struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t 
  * allocated by its writer), DLX_E_FD_LIMIT, DLX_E_SYSTEM. DLX_E_IN_USE (was ready) changes nothing. */
 int dlxd_publisher_ready(struct dlxd_publisher *publisher);
 
-/* A region for an arena, or for a control block of so many slots; arena->fd is read-write. Returns 0, DLX_E_INVALID (of a
- * control block), DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+/* A region for an arena, or for a control block of so many slots; the publisher gets the read-write fd, which belongs
+ * to whoever called. Returns 0, DLX_E_INVALID (of a control block), DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT,
+ * DLX_E_SYSTEM. */
 int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size, uint32_t n_slots,
-                             uint64_t base, struct dlxd_arena **ret);
+                             uint64_t base, struct dlxd_arena **ret, int *ret_writer_fd);
 /* The newest control block. */
 struct dlxd_arena *dlxd_publisher_control(const struct dlxd_publisher *publisher);
 /* Seal the arena and schedule it on every open link. Returns 0, DLX_E_NOT_FOUND, DLX_E_NO_MEMORY; on

@@ -1,47 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/report.h"
-#include "common/memory.h"
 #include "common/shm.h"
-#include <fcntl.h>
 
-static const void *map(int fd, uint64_t size)
+/* A client's stores are of whole, aligned words, and so are the kernel's loads. */
+static bool copy(int fd, void *dst, size_t size)
 {
-    const void *page;
-    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (copy < 0 || dlx__region_attach(copy, size, &page) < 0)
-        return NULL;
-    return page;
+    return pread(fd, dst, size, 0) == (ssize_t)size;
 }
 
-/* Partner: the client's relaxed stores. The page is read-only here, the cast removes const only. */
+/* Of a private copy. */
 static uint64_t look(const dlx_atomic_u64 *word)
 {
     return dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)word);
 }
 
-void dlxd_report_control(int fd, uint64_t size, struct dlxd_control_report *ret)
+void dlxd_report_control(int fd, struct dlxd_control_report *ret)
 {
+    struct dlx_shm_control control;
     *ret = (struct dlxd_control_report){.published = 0};
-    const struct dlx_shm_control *control = map(fd, size);
-    if (!control)
+    if (!copy(fd, &control, sizeof control))
         return;
-    ret->head = look(&control->head) & ~DLX_SHM_MOVED;
-    ret->published = look(&control->published);
-    ret->published_bytes = look(&control->published_bytes);
-    dlx__region_unmap(control, size);
+    ret->head = look(&control.head) & ~DLX_SHM_MOVED;
+    ret->published = look(&control.published);
+    ret->published_bytes = look(&control.published_bytes);
 }
 
-void dlxd_report_link(int fd, uint64_t size, uint32_t max_held, struct dlxd_link_report *ret)
+void dlxd_report_link(int fd, uint32_t max_held, struct dlxd_link_report *ret)
 {
+    /* Too large for the stack; the daemon has one thread. */
+    static union {
+        struct dlx_shm_link link;
+        uint8_t bytes[sizeof(struct dlx_shm_link) + DLX_SHM_HELD_MAX * sizeof(uint64_t)];
+    } page;
     *ret = (struct dlxd_link_report){.taken = 0};
-    const struct dlx_shm_link *link = map(fd, size);
-    if (!link)
+    if (!copy(fd, &page, sizeof(struct dlx_shm_link) + max_held * sizeof(uint64_t)))
         return;
-    ret->taken = look(&link->taken);
-    ret->skipped = look(&link->skipped);
-    ret->lost = look(&link->lost);
+    ret->taken = look(&page.link.taken);
+    ret->skipped = look(&page.link.skipped);
+    ret->lost = look(&page.link.lost);
     for (uint32_t i = 0; i < max_held; i++)
-        if (look(&link->hold[i]) != 0)
+        if (look(&page.link.hold[i]) != 0)
             ret->n_held++;
-    dlx__region_unmap(link, size);
 }

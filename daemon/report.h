@@ -3,8 +3,9 @@
 #define DLXD_REPORT_H
 
 /*
- * Counters out of clients' pages, for lists. A page is mapped for the time of one look. Whatever is in
- * there was written by a client: the numbers are passed on, nothing is decided by them.
+ * Counters out of clients' pages, for lists. They are read as a file is: where sizes are not sealed
+ * (memory = posix), a client can take pages away from under a map, and reading those would be SIGBUS.
+ * Whatever is in there was written by a client: the numbers are passed on, nothing is decided by them.
  */
 
 #include "common/util.h"
@@ -22,9 +23,8 @@ struct dlxd_link_report {
     uint32_t n_held;
 };
 
-/* A page that cannot be mapped reports zeros. The fds stay the caller's. */
-void dlxd_report_control(int borrow_fd, uint64_t size, struct dlxd_control_report *ret);
-void dlxd_report_link(int borrow_fd, uint64_t size, uint32_t max_held,
-                      struct dlxd_link_report *ret);
+/* A page that is not there, or not whole, reports zeros. The fds stay the caller's. */
+void dlxd_report_control(int borrow_fd, struct dlxd_control_report *ret);
+void dlxd_report_link(int borrow_fd, uint32_t max_held, struct dlxd_link_report *ret);
 
 #endif

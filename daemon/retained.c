@@ -15,7 +15,7 @@ static uint64_t n_published(const struct dlxd_publisher *publisher)
 {
     struct dlxd_control_report report;
     const struct dlxd_arena *control = dlxd_publisher_control(publisher);
-    dlxd_report_control(control->fd, control->size, &report);
+    dlxd_report_control(control->fd, &report);
     return report.head;
 }
 

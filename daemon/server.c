@@ -285,7 +285,7 @@ static int init_handles(struct dlxd_server *server)
     return 0;
 }
 
-int dlxd_server_new(struct dlxd_server **ret, const char *path)
+int dlxd_server_new(struct dlxd_server **ret, const char *path, const struct dlx_memory *memory)
 {
     struct dlxd_server *server = calloc(1, sizeof *server);
     if (!server)
@@ -297,7 +297,7 @@ int dlxd_server_new(struct dlxd_server **ret, const char *path)
     }
     server->listener = (struct dlxd_listener){.fd = -1, .lock_fd = -1};
     server->reserve_fd = open_reserve();
-    r = dlxd_broker_init(&server->broker, &server->loop, ram_bytes());
+    r = dlxd_broker_init(&server->broker, &server->loop, memory, ram_bytes());
     if (r == 0)
         r = init_handles(server);
     if (r == 0)

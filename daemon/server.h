@@ -10,10 +10,11 @@
 
 #include <stdint.h>
 
+struct dlx_memory;
 struct dlxd_server;
 
 /* Listens on `path`. Returns 0, or what dlxd_listener_init() returns. */
-int dlxd_server_new(struct dlxd_server **ret, const char *path);
+int dlxd_server_new(struct dlxd_server **ret, const char *path, const struct dlx_memory *memory);
 /* End by itself after so long without a client, from now on; 0: never. */
 void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms);
 /* Until SIGTERM or SIGINT, or idle for long enough; then every client has been disconnected. */

@@ -231,6 +231,7 @@ START_TEST(long_name_is_refused_and_odd_names_are_cleaned)
     memset(name, 'n', 64);
     name[64] = '\0';
     hello.major = DLX_PROTO_MAJOR;
+    hello.minor = DLX_PROTO_MINOR;
     hello.name = name;
     int fd = dlx_test_connect(&daemon_);
     (void)dlx_test_call_error(fd, BODY(HELLO), &hello, DLX_E_INVALID);

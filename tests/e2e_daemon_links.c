@@ -84,7 +84,9 @@ START_TEST(subscriber_joins_a_publisher_that_is_there)
     ck_assert(!p->link_open->from_start);
     ck_assert_uint_eq(p->link_open->pid, (uint32_t)getpid());
     ck_assert_uint_eq(dlx_test_n_fds(), 2);
-    ck_assert_int_eq(dlx__region_attach(dlx_test_take_fd(0), p->link_open->control_size, &map), 0);
+    ck_assert_int_eq(
+        dlx__region_attach(dlx_test_memory, dlx_test_take_fd(0), p->link_open->control_size, &map),
+        0);
     int bell = dlx_test_take_fd(1);
     dlx__region_unmap(map, pub.block_size);
 
@@ -98,7 +100,9 @@ START_TEST(subscriber_joins_a_publisher_that_is_there)
     ck_assert_uint_eq(p->link_added->max_held, 16);
     ck_assert(!p->link_added->reliable);
     ck_assert_uint_eq(dlx_test_n_fds(), 3);
-    ck_assert_int_eq(dlx__region_attach(dlx_test_take_fd(0), p->link_added->page_size, &map), 0);
+    ck_assert_int_eq(
+        dlx__region_attach(dlx_test_memory, dlx_test_take_fd(0), p->link_added->page_size, &map),
+        0);
     dlx__region_unmap(map, p->link_added->page_size);
     int other_bell = dlx_test_take_fd(1);
     int pidfd = dlx_test_take_fd(2);
@@ -111,7 +115,7 @@ START_TEST(subscriber_joins_a_publisher_that_is_there)
     p = dlx_test_expect(sub.fd, BODY(ARENA_ADDED));
     ck_assert_uint_eq(p->arena_added->arena, 1);
     ck_assert_uint_eq(p->arena_added->arena_size, 8192);
-    ck_assert_int_eq(dlx__region_attach(dlx_test_take_fd(0), 8192, &map), 0);
+    ck_assert_int_eq(dlx__region_attach(dlx_test_memory, dlx_test_take_fd(0), 8192, &map), 0);
     dlx__region_unmap(map, 8192);
 
     /* The subscriber leaves. */
@@ -410,7 +414,7 @@ START_TEST(lists_report_what_the_pages_say)
     const Dlx__Wire__Packet *p = dlx_test_expect(sub.fd, BODY(LINK_OFFER));
     uint64_t size = p->link_offer->page_size;
     ready.link = p->link_offer->link;
-    ck_assert_int_eq(dlx__region_populate(dlx_test_take_fd(0), size, &map), 0);
+    ck_assert_int_eq(dlx__region_populate(dlx_test_memory, dlx_test_take_fd(0), size, &map), 0);
     dlx_test_send(sub.fd, BODY(LINK_READY), &ready, 0);
     (void)dlx_test_expect(sub.fd, BODY(LINK_OPEN));
 

@@ -49,7 +49,7 @@ static void make_publisher(struct dlxd_client *client)
         abort();
     dlx__close(fds.membership_fd);
     dlx__close(fds.link_sock);
-    if (dlx__region_populate(fcntl(dlxd_publisher_control(publisher)->fd, F_DUPFD_CLOEXEC, 0),
+    if (dlx__region_populate(&dlx__memory_memfd, fds.control_fd,
                              dlxd_publisher_control(publisher)->size, &map) < 0)
         abort();
     dlx__region_unmap(map, dlxd_publisher_control(publisher)->size);
@@ -94,7 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     (void)signal(SIGPIPE, SIG_IGN);
     if (uv_loop_init(&loop) < 0)
         abort();
-    if (dlxd_broker_init(&broker, &loop, UINT64_C(1) << 26) < 0)
+    if (dlxd_broker_init(&broker, &loop, &dlx__memory_memfd, UINT64_C(1) << 26) < 0)
         abort();
     struct dlxd_client *clients[2] = {connect_client(&fds[0]), connect_client(&fds[1])};
     dlxd_client_greet(clients[1], "fuzz", 8);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness_broker.h"
+#include "common/memory.h"
 #include "daemon/dispatch.h"
 #include "daemon/retained.h"
 #include <check.h>
@@ -8,7 +9,8 @@
 void dlx_test_broker_init(struct dlx_test_broker *test, uint64_t ram_bytes)
 {
     ck_assert_int_eq(uv_loop_init(&test->loop), 0);
-    ck_assert_int_eq(dlxd_broker_init(&test->broker, &test->loop, ram_bytes), 0);
+    ck_assert_int_eq(dlxd_broker_init(&test->broker, &test->loop, &dlx__memory_memfd, ram_bytes),
+                     0);
 }
 
 void dlx_test_broker_run(struct dlx_test_broker *test)

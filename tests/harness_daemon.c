@@ -22,6 +22,7 @@
 static struct dlx_packet rx;
 static struct dlx_proto_arena rx_arena;
 static uint32_t last_serial;
+const struct dlx_memory *dlx_test_memory;
 
 /* ---- the daemon ---------------------------------------------------------------------------- */
 
@@ -189,10 +190,13 @@ int dlx_test_hello(const struct dlx_test_daemon *daemon, uint32_t max_links)
     char name[] = "test";
     int fd = dlx_test_connect(daemon);
     hello.major = DLX_PROTO_MAJOR;
+    hello.minor = DLX_PROTO_MINOR;
     hello.name = name;
     hello.max_links = max_links;
     const Dlx__Wire__Packet *reply = dlx_test_call(fd, BODY(HELLO), &hello);
     ck_assert_int_eq(reply->body_case, BODY(HELLO_REPLY));
+    dlx_test_memory = dlx__memory_by_tag(reply->hello_reply->memory);
+    ck_assert_ptr_nonnull(dlx_test_memory);
     return fd;
 }
 
@@ -331,12 +335,13 @@ void dlx_test_publisher_new_from(struct dlx_test_publisher *publisher, int contr
     publisher->block_size = body->control_size;
     publisher->line = body->membership_line;
     ck_assert_uint_eq(body->control_size, dlx_shm_control_size(request->n_slots));
-    ck_assert_int_eq(
-        dlx__membership_attach(dlx_test_take_fd(1), body->membership_size, &publisher->membership),
-        0);
+    ck_assert_int_eq(dlx__membership_attach(dlx_test_memory, dlx_test_take_fd(1),
+                                            body->membership_size, &publisher->membership),
+                     0);
     publisher->link_sock = dlx_test_take_fd(2);
-    ck_assert_int_eq(
-        dlx__region_populate(dlx_test_take_fd(0), publisher->block_size, &publisher->block), 0);
+    ck_assert_int_eq(dlx__region_populate(dlx_test_memory, dlx_test_take_fd(0),
+                                          publisher->block_size, &publisher->block),
+                     0);
 }
 
 void dlx_test_publisher_ready(struct dlx_test_publisher *publisher)
@@ -365,7 +370,7 @@ uint32_t dlx_test_arena(const struct dlx_test_publisher *publisher, uint64_t siz
                   reply->body_case == BODY(ERROR) ? reply->error->text : "");
     ck_assert_uint_eq(dlx_test_n_fds(), 1);
     ready.arena = reply->arena_new_reply->arena;
-    ck_assert_int_eq(dlx__region_populate(dlx_test_take_fd(0), size, &map), 0);
+    ck_assert_int_eq(dlx__region_populate(dlx_test_memory, dlx_test_take_fd(0), size, &map), 0);
     dlx__region_unmap(map, size);
     dlx_test_call_ok(publisher->control, BODY(ARENA_READY), &ready);
     return ready.arena;
@@ -426,7 +431,7 @@ uint64_t dlx_test_accept_offer(struct dlx_test_subscription *subscription)
     uint64_t size = packet->link_offer->page_size;
     ck_assert_uint_eq(size, dlx_shm_link_size(packet->link_offer->max_held));
     ready.link = packet->link_offer->link;
-    ck_assert_int_eq(dlx__region_populate(dlx_test_take_fd(0), size, &map), 0);
+    ck_assert_int_eq(dlx__region_populate(dlx_test_memory, dlx_test_take_fd(0), size, &map), 0);
     dlx__region_unmap(map, size);
     dlx_test_ack(subscription);
     dlx_test_send(subscription->fd, BODY(LINK_READY), &ready, 0);

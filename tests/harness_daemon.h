@@ -43,6 +43,9 @@ void dlx_test_daemon_wait_n_fds(const struct dlx_test_daemon *daemon, size_t n);
 /* Wait until there is something to be received, or the end. */
 void dlx_test_wait_readable(int fd);
 
+/* The daemon's memory, as it told the last one that said Hello. */
+extern const struct dlx_memory *dlx_test_memory;
+
 /* A connection that has said nothing; one that has said Hello and may have so many links. */
 int dlx_test_connect(const struct dlx_test_daemon *daemon);
 int dlx_test_hello(const struct dlx_test_daemon *daemon, uint32_t max_links);

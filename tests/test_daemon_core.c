@@ -189,11 +189,12 @@ START_TEST(lines_are_given_out_zeroed_and_taken_back)
         for (int i = 0; i < N; i++) {
             const void *map;
             int fd;
-            ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user), 0);
+            ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user, &dlx__memory_memfd), 0);
             ck_assert_uint_eq(lines[i].index, (unsigned)i % 64);
             ck_assert_int_eq(dlxd_membership_reopen(&lines[i], &fd), 0);
             ck_assert_int_eq(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
-            ck_assert_int_eq(dlx__membership_attach(fd, dlxd_membership_size(), &map), 0);
+            ck_assert_int_eq(
+                dlx__membership_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
             struct dlx_shm_membership *line =
                 (struct dlx_shm_membership *)(uintptr_t)map + lines[i].index;
             ck_assert_uint_eq(dlx_load64_sc(&line->joins), 0);

@@ -200,7 +200,8 @@ static void get_ready(struct subscriber *s, struct heard_link *link)
     uint64_t size = dlx_shm_link_size(s->subscription->config.max_held);
     if (link->page_fd < 0)
         return;
-    ck_assert_int_eq(dlx__region_populate(dlx__steal_fd(&link->page_fd), size, &map), 0);
+    ck_assert_int_eq(
+        dlx__region_populate(&dlx__memory_memfd, dlx__steal_fd(&link->page_fd), size, &map), 0);
     dlx__region_unmap(map, size);
     ready.link = link->id;
     send_packet(s, BODY(LINK_READY), &ready);
@@ -217,10 +218,10 @@ static void close_link(struct subscriber *s, struct heard_link *link)
 
 /* ---- the publishers ------------------------------------------------------------------------ */
 
-static void allocate(int fd, uint64_t size)
+static void allocate(int take_fd, uint64_t size)
 {
     void *map;
-    ck_assert_int_eq(dlx__region_populate(fcntl(fd, F_DUPFD_CLOEXEC, 0), size, &map), 0);
+    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, take_fd, size, &map), 0);
     dlx__region_unmap(map, size);
 }
 
@@ -240,7 +241,7 @@ static void new_publisher(void)
     close(p->publisher->link_sock);
     p->publisher->link_sock = pair[0];
     p->id = dlxd_publisher_id(p->publisher);
-    allocate(dlxd_publisher_control(p->publisher)->fd, dlxd_publisher_control(p->publisher)->size);
+    allocate(fds.control_fd, dlxd_publisher_control(p->publisher)->size);
     ck_assert_int_eq(dlxd_publisher_ready(p->publisher), 0);
     dlxd_subscription_offer_publisher(p->publisher);
     /* Joins are read by nobody, but there are fewer than fit. */
@@ -260,14 +261,16 @@ static void end_publisher(struct publisher *p)
 static void new_arena(struct publisher *p)
 {
     struct dlxd_arena *arena;
+    int writer;
     if (!p->publisher || p->publisher->last_arena == N_ARENAS - 1)
         return;
-    ck_assert_int_eq(dlxd_publisher_arena_new(p->publisher, DLX_PAGE, 0, 0, &arena), 0);
+    ck_assert_int_eq(dlxd_publisher_arena_new(p->publisher, DLX_PAGE, 0, 0, &arena, &writer), 0);
     if (pick(10) == 0) { /* never made ready */
         ck_assert_int_eq(dlxd_publisher_arena_drop(p->publisher, arena->id), 0);
+        close(writer);
         return;
     }
-    allocate(arena->fd, DLX_PAGE);
+    allocate(writer, DLX_PAGE);
     p->live[arena->id] = true;
     ck_assert_int_eq(dlxd_publisher_arena_ready(p->publisher, arena->id), 0);
 }
@@ -414,6 +417,7 @@ START_TEST(subscriber_that_stands_still_costs_nothing_more)
     static const struct dlxd_subscription_config config = {.max_held = 2};
     struct subscriber *s = &subscribers[0];
     struct dlxd_arena *arena;
+    int writer;
     uint32_t n;
     random_state = 1;
     n_publishers = 0;
@@ -433,8 +437,8 @@ START_TEST(subscriber_that_stands_still_costs_nothing_more)
     ck_assert(s->links[0].open);
     struct dlxd_publisher *p = publishers[0].publisher;
     for (int i = 0; i < 10000; i++) {
-        ck_assert_int_eq(dlxd_publisher_arena_new(p, DLX_PAGE, 0, 0, &arena), 0);
-        allocate(arena->fd, DLX_PAGE);
+        ck_assert_int_eq(dlxd_publisher_arena_new(p, DLX_PAGE, 0, 0, &arena, &writer), 0);
+        allocate(writer, DLX_PAGE);
         ck_assert_int_eq(dlxd_publisher_arena_ready(p, arena->id), 0);
         dlxd_broker_settle(&test.broker);
         ck_assert_int_eq(dlxd_publisher_arena_drop(p, arena->id), 0);

@@ -42,6 +42,7 @@ static struct dlxd_publisher *new_publisher(struct dlxd_client *client, uint64_t
     struct dlxd_publisher *publisher = NULL;
     struct dlxd_publisher_fds made;
     ck_assert_int_eq(dlxd_publisher_new(&publisher, client, "t", &config, &made), 0);
+    close(made.control_fd);
     close(made.membership_fd);
     close(made.link_sock);
     ck_assert_int_eq(fallocate(dlxd_publisher_control(publisher)->fd, 0, 0,

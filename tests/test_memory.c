@@ -10,7 +10,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#define SIZE (UINT64_C(5) * DLX_PAGE)
+#define SIZE  (UINT64_C(5) * DLX_PAGE)
+#define MEMFD (&dlx__memory_memfd)
 
 static size_t count_fds(void)
 {
@@ -30,6 +31,16 @@ static int dup_fd(int fd)
     return copy;
 }
 
+/* Step 1; the daemon's fd can write, too, until it is sealed. */
+static int region_new(uint64_t size, int *ret_fd)
+{
+    int writer;
+    int r = dlx__region_new(MEMFD, "test", size, ret_fd, &writer);
+    if (r == 0)
+        dlx__close(writer);
+    return r;
+}
+
 /* Steps 1 to 3: a writer's mapping, and fds of both kinds. */
 struct region {
     uint8_t *map;
@@ -40,9 +51,9 @@ struct region {
 static void region_init(struct region *region)
 {
     void *map;
-    ck_assert_int_eq(dlx__memfd_new("test", SIZE, &region->rw), 0);
-    ck_assert_int_eq(dlx__region_populate(dup_fd(region->rw), SIZE, &map), 0);
-    ck_assert_int_eq(dlx__memfd_seal(dup_fd(region->rw), SIZE, &region->ro), 0);
+    ck_assert_int_eq(region_new(SIZE, &region->rw), 0);
+    ck_assert_int_eq(dlx__region_populate(MEMFD, dup_fd(region->rw), SIZE, &map), 0);
+    ck_assert_int_eq(dlx__region_seal(MEMFD, dup_fd(region->rw), SIZE, &region->ro), 0);
     region->map = map;
 }
 
@@ -60,14 +71,14 @@ START_TEST(what_the_writer_writes_readers_see)
     size_t before = count_fds();
     struct region region;
     const void *readers[3];
-    ck_assert_int_eq(dlx__memfd_supported(), 0);
+    ck_assert_int_eq(dlx__memory_supported(MEMFD), 0);
     ck_assert_uint_eq(count_fds(), before);
     region_init(&region);
     for (size_t i = 0; i < SIZE; i++)
         ck_assert_uint_eq(region.map[i], 0);
     memset(region.map, 'a', SIZE);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(readers); i++)
-        ck_assert_int_eq(dlx__region_attach(dup_fd(region.ro), SIZE, &readers[i]), 0);
+        ck_assert_int_eq(dlx__region_attach(MEMFD, dup_fd(region.ro), SIZE, &readers[i]), 0);
     memset(region.map + SIZE / 2, 'b', SIZE / 2);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(readers); i++) {
         ck_assert_mem_eq(readers[i], region.map, SIZE);
@@ -144,11 +155,11 @@ END_TEST
 START_TEST(before_sealing_the_size_is_fixed_already)
 {
     int fd;
-    ck_assert_int_eq(dlx__memfd_new("test", SIZE, &fd), 0);
+    ck_assert_int_eq(region_new(SIZE, &fd), 0);
     ck_assert_int_lt(ftruncate(fd, 0), 0);
     ck_assert_int_lt(ftruncate(fd, (off_t)SIZE * 2), 0);
     dlx__close(fd);
-    ck_assert_int_eq(dlx__memfd_new("test", UINT64_MAX - DLX_PAGE + 1, &fd), DLX_E_NO_MEMORY);
+    ck_assert_int_eq(region_new(UINT64_MAX - DLX_PAGE + 1, &fd), DLX_E_NO_MEMORY);
 }
 END_TEST
 
@@ -165,18 +176,19 @@ START_TEST(bad_regions_are_not_attached)
     static const uint64_t wrong[] = {SIZE - DLX_PAGE, SIZE + DLX_PAGE,  0, 1,
                                      UINT64_MAX,      UINT64_C(1) << 63};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(wrong); i++)
-        ck_assert_int_eq(dlx__region_attach(dup_fd(region.ro), wrong[i], &map), DLX_E_PROTOCOL);
+        ck_assert_int_eq(dlx__region_attach(MEMFD, dup_fd(region.ro), wrong[i], &map),
+                         DLX_E_PROTOCOL);
     region_deinit(&region);
 
     /* Populated, but not sealed. */
-    ck_assert_int_eq(dlx__memfd_new("test", SIZE, &fd), 0);
-    ck_assert_int_eq(dlx__region_populate(dup_fd(fd), SIZE, &writable), 0);
-    ck_assert_int_eq(dlx__region_attach(dup_fd(fd), SIZE, &map), DLX_E_PROTOCOL);
+    ck_assert_int_eq(region_new(SIZE, &fd), 0);
+    ck_assert_int_eq(dlx__region_populate(MEMFD, dup_fd(fd), SIZE, &writable), 0);
+    ck_assert_int_eq(dlx__region_attach(MEMFD, dup_fd(fd), SIZE, &map), DLX_E_PROTOCOL);
     /* Without FUTURE_WRITE, without SEAL. */
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, 0x0010 /* F_SEAL_FUTURE_WRITE */), 0);
-    ck_assert_int_eq(dlx__region_attach(dup_fd(fd), SIZE, &map), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_attach(MEMFD, dup_fd(fd), SIZE, &map), DLX_E_PROTOCOL);
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL), 0);
-    ck_assert_int_eq(dlx__region_attach(dup_fd(fd), SIZE, &map), 0);
+    ck_assert_int_eq(dlx__region_attach(MEMFD, dup_fd(fd), SIZE, &map), 0);
     dlx__region_unmap(map, SIZE);
     dlx__region_unmap(writable, SIZE);
     dlx__close(fd);
@@ -184,12 +196,12 @@ START_TEST(bad_regions_are_not_attached)
     /* Sealed, but pages are missing: all, or one. */
     for (off_t pages = 0; pages < 5; pages += 4) {
         map = NULL;
-        ck_assert_int_eq(dlx__memfd_new("test", SIZE, &fd), 0);
+        ck_assert_int_eq(region_new(SIZE, &fd), 0);
         if (pages > 0)
             ck_assert_int_eq(fallocate(fd, 0, 0, pages * DLX_PAGE), 0);
-        ck_assert_int_eq(dlx__memfd_seal(dup_fd(fd), SIZE, &ro), DLX_E_BAD_PEER);
+        ck_assert_int_eq(dlx__region_seal(MEMFD, dup_fd(fd), SIZE, &ro), DLX_E_BAD_PEER);
         ck_assert_ptr_nonnull(strstr(dlx__error_message(), "not made ready"));
-        ck_assert_int_eq(dlx__region_attach(fd, SIZE, &map), DLX_E_PROTOCOL);
+        ck_assert_int_eq(dlx__region_attach(MEMFD, fd, SIZE, &map), DLX_E_PROTOCOL);
         ck_assert_ptr_null(map);
     }
     ck_assert_uint_eq(count_fds(), before);
@@ -202,26 +214,27 @@ START_TEST(foreign_fds_are_refused_and_closed)
     const void *map = NULL;
     void *writable = NULL;
     int ro, fds[2];
-    ck_assert_int_eq(dlx__region_attach(-1, SIZE, &map), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__membership_attach(-1, SIZE, &map), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__region_populate(-1, SIZE, &writable), DLX_E_PROTOCOL);
-    ck_assert_int_lt(dlx__memfd_seal(-1, SIZE, &ro), 0);
+    ck_assert_int_eq(dlx__region_attach(MEMFD, -1, SIZE, &map), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__membership_attach(MEMFD, -1, SIZE, &map), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_populate(MEMFD, -1, SIZE, &writable), DLX_E_PROTOCOL);
+    ck_assert_int_lt(dlx__region_seal(MEMFD, -1, SIZE, &ro), 0);
 
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
-    ck_assert_int_eq(dlx__region_attach(dup_fd(fds[0]), SIZE, &map), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__membership_attach(dup_fd(fds[0]), SIZE, &map), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__region_populate(fds[1], SIZE, &writable), DLX_E_PROTOCOL);
-    ck_assert_int_lt(dlx__memfd_seal(fds[0], SIZE, &ro), 0);
+    ck_assert_int_eq(dlx__region_attach(MEMFD, dup_fd(fds[0]), SIZE, &map), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__membership_attach(MEMFD, dup_fd(fds[0]), SIZE, &map), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_populate(MEMFD, fds[1], SIZE, &writable), DLX_E_PROTOCOL);
+    ck_assert_int_lt(dlx__region_seal(MEMFD, fds[0], SIZE, &ro), 0);
 
     /* A memfd that can change its size, and one of another size. */
     int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(ftruncate(fd, (off_t)SIZE), 0);
-    ck_assert_int_eq(dlx__region_populate(dup_fd(fd), SIZE, &writable), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_populate(MEMFD, dup_fd(fd), SIZE, &writable), DLX_E_PROTOCOL);
     ck_assert_int_eq(fallocate(fd, 0, 0, (off_t)SIZE), 0);
-    ck_assert_int_eq(dlx__memfd_seal(fd, SIZE, &ro), DLX_E_BAD_PEER);
-    ck_assert_int_eq(dlx__memfd_new("test", SIZE, &fd), 0);
-    ck_assert_int_eq(dlx__region_populate(dup_fd(fd), SIZE + DLX_PAGE, &writable), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_seal(MEMFD, fd, SIZE, &ro), DLX_E_BAD_PEER);
+    ck_assert_int_eq(region_new(SIZE, &fd), 0);
+    ck_assert_int_eq(dlx__region_populate(MEMFD, dup_fd(fd), SIZE + DLX_PAGE, &writable),
+                     DLX_E_PROTOCOL);
     dlx__close(fd);
     ck_assert_ptr_null(map);
     ck_assert_ptr_null(writable);
@@ -237,13 +250,14 @@ START_TEST(membership_pages_stay_writable_for_their_owner)
     void *owner, *successor;
     const void *reader;
     int fd, ro;
-    ck_assert_int_eq(dlx__memfd_new("test", DLX_PAGE, &fd), 0);
-    ck_assert_int_eq(dlx__membership_attach(dup_fd(fd), DLX_PAGE, &reader), DLX_E_PROTOCOL);
+    ck_assert_int_eq(region_new(DLX_PAGE, &fd), 0);
+    ck_assert_int_eq(dlx__membership_attach(MEMFD, dup_fd(fd), DLX_PAGE, &reader), DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__membership_map(fd, DLX_PAGE, &owner), 0);
-    ck_assert_int_eq(dlx__membership_reopen(fd, &ro), 0);
+    ck_assert_int_eq(dlx__membership_share(MEMFD, fd, &ro), 0);
     ck_assert_ptr_eq(mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, ro, 0), MAP_FAILED);
-    ck_assert_int_eq(dlx__membership_attach(dup_fd(ro), 2 * DLX_PAGE, &reader), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__membership_attach(ro, DLX_PAGE, &reader), 0);
+    ck_assert_int_eq(dlx__membership_attach(MEMFD, dup_fd(ro), 2 * DLX_PAGE, &reader),
+                     DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__membership_attach(MEMFD, ro, DLX_PAGE, &reader), 0);
     ck_assert_int_eq(dlx__membership_map(fd, DLX_PAGE, &successor), 0);
     memset(owner, 'a', DLX_PAGE / 2);
     memset((uint8_t *)successor + DLX_PAGE / 2, 'b', DLX_PAGE / 2);

@@ -61,6 +61,7 @@ struct dlx_daemon_info {
     uint32_t n_topics;
     uint64_t shared_bytes; /**< all shared memory that it handed out */
     uint64_t uptime_ns;
+    char memory[16]; /**< kind of its shared memory: "memfd" (sealed), or "posix" */
 };
 
 /** Called once an entry; `info` is valid during the call. Return 0 to go on; anything else ends the

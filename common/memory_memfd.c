@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Sealed memfds: the kernel keeps what memory.h promises, against everybody. */
+
+#include "common/error.h"
+#include "common/memory.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1 */
+#endif
+
+#define SIZE_SEALS (F_SEAL_GROW | F_SEAL_SHRINK)
+#define ALL_SEALS  (SIZE_SEALS | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+
+static int memfd_create_best(const char *name)
+{
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    if (fd < 0 && errno == EINVAL) /* before Linux 6.3 */
+        fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    return fd;
+}
+
+static int memfd_supported(void)
+{
+    dlx_cleanup(dlx__closep) int fd = memfd_create_best("dlx-probe");
+    if (fd < 0)
+        return dlx__fail_errno("memfd_create");
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) < 0)
+        return dlx__fail(DLX_E_KERNEL,
+                         "the kernel has no F_SEAL_FUTURE_WRITE (Linux 5.1 or newer "
+                         "is needed); --memory posix does without, and promises less");
+    return 0;
+}
+
+static int memfd_new(const char *what, uint64_t size, int *ret_fd, int *ret_writer_fd)
+{
+    dlx_cleanup(dlx__closep) int fd = memfd_create_best(what);
+    if (fd < 0)
+        return dlx__fail_errno("memfd_create %s", what);
+    if (ftruncate(fd, (off_t)size) < 0)
+        return dlx__fail_errno("ftruncate of a region to %" PRIu64 " bytes", size);
+    if (fchmod(fd, 0600) < 0)
+        return dlx__fail_errno("fchmod of a region");
+    if (fcntl(fd, F_ADD_SEALS, SIZE_SEALS) < 0)
+        return dlx__fail_errno("sealing the size of a region");
+    int writer = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (writer < 0)
+        return dlx__fail_errno("second descriptor of a region");
+    *ret_writer_fd = writer;
+    *ret_fd = dlx__steal_fd(&fd);
+    return 0;
+}
+
+/* Only memfds (and tmpfs) answer F_GET_SEALS, so a foreign fd does not get any further. */
+static int memfd_check(int borrow_fd, enum dlx_region_state state)
+{
+    int seals = state == DLX_REGION_SEALED ? ALL_SEALS : SIZE_SEALS;
+    int have = fcntl(borrow_fd, F_GET_SEALS);
+    if (have < 0 || (have & seals) != seals)
+        return dlx__fail(DLX_E_PROTOCOL, "region is not sealed: seals %#x, needed %#x",
+                         have < 0 ? 0U : (unsigned)have, (unsigned)seals);
+    return 0;
+}
+
+/* The same file behind a new description that cannot write. */
+static int memfd_share(int borrow_fd, int *ret_ro_fd)
+{
+    char path[32];
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", borrow_fd);
+    int ro = open(path, O_RDONLY | O_CLOEXEC);
+    if (ro < 0)
+        return dlx__fail_errno("reopening a region read-only by %s", path);
+    *ret_ro_fd = ro;
+    return 0;
+}
+
+static int memfd_seal(int take_fd, uint64_t size, int *ret_ro_fd)
+{
+    dlx_cleanup(dlx__closep) int fd = take_fd;
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
+        return dlx__fail_errno("sealing a region");
+    /* Only now can nobody punch holes any more. */
+    int r = memfd_check(fd, DLX_REGION_SEALED);
+    if (r == 0)
+        r = dlx__region_check_size(fd, size, true);
+    return r < 0 ? r : memfd_share(fd, ret_ro_fd);
+}
+
+const struct dlx_memory dlx__memory_memfd = {
+    .name = "memfd",
+    .tag = 0,
+    .supported = memfd_supported,
+    .create = memfd_new,
+    .seal = memfd_seal,
+    .share = memfd_share,
+    .check = memfd_check,
+};

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * POSIX shared memory, for systems without F_SEAL_FUTURE_WRITE. A file of /dev/shm has a name only while it
+ * is opened for the second time, by that name and read-only: so this works without /proc, the daemon holds
+ * one descriptor a region, and what a daemon leaves that is killed in between is an empty file. Readers get
+ * that read-only descriptor; the writer's is gone from the daemon once it was sent.
+ */
+
+#include "common/error.h"
+#include "common/memory.h"
+#include "common/shm_name.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+/* A cleaner of /dev/shm, or a daemon in another pid namespace, may take a name away under us. */
+#define ATTEMPTS 8
+
+static bool same_file(int a, int b)
+{
+    struct stat st, other;
+    return fstat(a, &st) == 0 && fstat(b, &other) == 0 && st.st_dev == other.st_dev &&
+           st.st_ino == other.st_ino;
+}
+
+/* Returns 0; 1 when the name was lost meanwhile; or an error. */
+static int open_twice(const char *what, int *ret_rw, int *ret_ro)
+{
+    char name[DLX_SHM_NAME_SIZE];
+    int r = dlx__shm_name_make(name);
+    if (r < 0)
+        return r;
+    dlx_cleanup(dlx__closep) int rw = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
+    if (rw < 0)
+        return dlx__fail_errno("shm_open for %s", what);
+    /* The process's umask may have taken the owner's rights as well. */
+    if (fchmod(rw, 0600) < 0)
+        r = dlx__fail_errno("fchmod of a region");
+    dlx_cleanup(dlx__closep) int ro = r < 0 ? -1 : shm_open(name, O_RDONLY, 0);
+    if (r == 0 && ro < 0)
+        r = errno == ENOENT ? 1 : dlx__fail_errno("shm_open, read-only, for %s", what);
+    if (r == 0 && !same_file(rw, ro))
+        return 1; /* whose name it is now is not for us to remove */
+    (void)shm_unlink(name);
+    if (r == 0) {
+        *ret_rw = dlx__steal_fd(&rw);
+        *ret_ro = dlx__steal_fd(&ro);
+    }
+    return r;
+}
+
+static int posix_new(const char *what, uint64_t size, int *ret_fd, int *ret_writer_fd)
+{
+    int rw_fd = -1, ro_fd = -1, r = 1;
+    for (int i = 0; r == 1 && i < ATTEMPTS; i++)
+        r = open_twice(what, &rw_fd, &ro_fd);
+    if (r < 0)
+        return r;
+    dlx_cleanup(dlx__closep) int rw = rw_fd;
+    dlx_cleanup(dlx__closep) int ro = ro_fd;
+    if (r == 1)
+        return dlx__fail(DLX_E_SYSTEM,
+                         "somebody removes names from /dev/shm as soon as they are "
+                         "made: %d attempts for %s failed",
+                         ATTEMPTS, what);
+    if (ftruncate(rw, (off_t)size) < 0)
+        return dlx__fail_errno("ftruncate of a region to %" PRIu64 " bytes", size);
+    *ret_fd = dlx__steal_fd(&ro);
+    *ret_writer_fd = dlx__steal_fd(&rw);
+    return 0;
+}
+
+/* Only memory of the kernel's answers F_GET_SEALS, so a foreign fd does not get any further. */
+static int posix_check(int borrow_fd, enum dlx_region_state state)
+{
+    (void)state;
+    if (fcntl(borrow_fd, F_GET_SEALS) < 0)
+        return dlx__fail(DLX_E_PROTOCOL, "region is not shared memory");
+    return 0;
+}
+
+static int posix_supported(void)
+{
+    int fd, writer;
+    void *map;
+    int r = posix_new("a probe", DLX_PAGE, &fd, &writer);
+    if (r < 0)
+        return dlx__fail_prefix(DLX_E_KERNEL, "memory = posix");
+    r = dlx__region_populate(&dlx__memory_posix, writer, DLX_PAGE, &map);
+    if (r == 0)
+        dlx__region_unmap(map, DLX_PAGE);
+    dlx__close(fd);
+    return r < 0 ? dlx__fail_prefix(DLX_E_KERNEL, "memory = posix") : 0;
+}
+
+/* There is nothing to seal: what an honest writer has forgotten is found, no more. */
+static int posix_seal(int take_fd, uint64_t size, int *ret_ro_fd)
+{
+    dlx_cleanup(dlx__closep) int fd = take_fd;
+    int r = posix_check(fd, DLX_REGION_SEALED);
+    if (r == 0)
+        r = dlx__region_check_size(fd, size, true);
+    if (r == 0)
+        *ret_ro_fd = dlx__steal_fd(&fd);
+    return r;
+}
+
+/* The daemon's own fd cannot write. */
+static int posix_share(int borrow_fd, int *ret_ro_fd)
+{
+    int ro = fcntl(borrow_fd, F_DUPFD_CLOEXEC, 0);
+    if (ro < 0)
+        return dlx__fail_errno("another descriptor of a region");
+    *ret_ro_fd = ro;
+    return 0;
+}
+
+const struct dlx_memory dlx__memory_posix = {
+    .name = "posix",
+    .tag = 1,
+    .supported = posix_supported,
+    .create = posix_new,
+    .seal = posix_seal,
+    .share = posix_share,
+    .check = posix_check,
+};
