@@ -130,6 +130,8 @@ CLI_SRC := $(filter-out cli/main.c,$(wildcard cli/*.c))
 HARNESS_SRC := $(wildcard tests/harness*.c)
 PROTO_SRC := $(wildcard proto/dlx.proto)
 TEST_SRC := $(wildcard tests/test_*.c tests/e2e_*.c)
+# All stories are told on POSIX shared memory, too, but those that choose the memory themselves.
+POSIX_TESTS := $(filter-out e2e_memory,$(patsubst tests/%.c,%,$(wildcard tests/e2e_*.c)))
 SIM_SRC := $(wildcard tests/sim_*.c)
 FUZZ_SRC := $(wildcard tests/fuzz_*.c)
 BENCH_SRC := $(wildcard bench/bench_*.c)
@@ -195,7 +197,7 @@ demo: ## set up if needed, build, and run examples/demo.sh
 check: ## set up if needed, build, and run every test
 	@tools/setup.sh
 	+@$(SUBMAKE) all check-programs
-	@$(RUN_ENV) tools/run-tests $(if $(T),--only '$(T)') $(TEST_BIN) $(TEST_SCRIPTS)
+	@$(RUN_ENV) tools/run-tests $(if $(T),--only '$(T)') --posix '$(POSIX_TESTS)' $(TEST_BIN) $(TEST_SCRIPTS)
 
 check-programs: $(TEST_BIN)
 

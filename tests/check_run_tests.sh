@@ -54,6 +54,10 @@ toy leaves_home <<<'touch "$HOME/forgotten"'
 toy tidy <<<'set -e; f=$(mktemp); [[ $f == "$TMPDIR"/* ]]; echo x >"$f"; rm "$f"'
 toy private <<<'[ -z "$(ls -A "$TMPDIR" "$HOME" "$XDG_RUNTIME_DIR" | grep -v :)" ] && [ "$(stat -c %a "$XDG_RUNTIME_DIR")" = 700 ]'
 
+toy memory <<<'[ -z "${DLX_MEMORY-}" ] || { echo "on $DLX_MEMORY"; exit 1; }'
+toy leaves_shm <<<'touch "$SHM/dlpackd.$(id -u).$$.1.0"'
+toy shm_alive <<<'touch "$SHM/dlpackd.$(id -u).1.1.0"'
+
 t=$tmp
 expect 0 '1 passed, 0 failed, 0 skipped' '' "$t/passes"
 expect 0 '5 passed, 0 failed, 0 skipped' '' "$t/checks"
@@ -83,6 +87,15 @@ expect 1 '0 passed, 0 failed, 0 skipped' 'no test programs'
 expect 0 '1 passed, 0 failed, 0 skipped' '' --only passes "$t/passes" "$t/fails"
 expect 1 '7 passed, 3 failed, 1 skipped' 'fails' --jobs 4 \
     "$t/passes" "$t/checks" "$t/fails" "$t/skips" "$t/leaks" "$t/tidy" "$t/leaves_tmp"
+
+# The second run, on another memory, and what it leaves.
+mkdir "$tmp/shm"
+export SHM=$tmp/shm
+expect 0 '3 passed, 0 failed, 0 skipped' 'passes (posix)' --posix 'passes other' "$t/passes"
+expect 1 '2 passed, 1 failed, 0 skipped' 'on posix' --posix memory "$t/memory"
+DLX_MEMORY=posix expect 0 '1 passed, 0 failed, 0 skipped' '' "$t/memory"
+expect 1 '2 passed, 1 failed, 0 skipped' "left in $SHM: dlpackd." --shm "$SHM" --posix leaves_shm "$t/leaves_shm"
+expect 0 '3 passed, 0 failed, 0 skipped' '' --shm "$SHM" --posix shm_alive "$t/shm_alive"
 
 # A sanitizer's report from a process whose exit status nobody looked at. Scripts get no sanitizer options, so a binary.
 if command -v "${CC:-gcc}" >/dev/null; then

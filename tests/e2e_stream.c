@@ -8,6 +8,18 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The whole suite runs on both. */
+START_TEST(memory_is_of_the_kind_that_was_asked_for)
+{
+    const char *asked = getenv("DLX_MEMORY");
+    struct dlx_daemon_info info = {.size = sizeof info};
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_client_get_daemon_info(c, &info));
+    ck_assert_str_eq(info.memory, asked ? asked : "memfd");
+    dlx_client_unref(c);
+}
+END_TEST
+
 START_TEST(a_tensor_arrives_without_a_copy)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -441,6 +453,7 @@ int main(void)
 {
     Suite *suite = suite_create("e2e_stream");
     TCase *tcase = dlx_test_stream_case("stream");
+    tcase_add_test(tcase, memory_is_of_the_kind_that_was_asked_for);
     tcase_add_test(tcase, a_tensor_arrives_without_a_copy);
     tcase_add_test(tcase, a_tensor_outlives_message_subscription_publisher_and_client);
     tcase_add_test(tcase, private_memory_is_copied_once_compacted_and_said_so);
