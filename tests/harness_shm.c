@@ -33,7 +33,7 @@ static bool unshare_mounts(void)
 
 bool dlx_test_shm_private(const char *options)
 {
-    if (unshare_mounts() && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+    if (unshare_mounts() && mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) == 0 &&
         mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, options) == 0)
         return true;
     printf("SKIP: needs a /dev/shm of its own, and may not mount one: %s\n", strerror(errno));
