@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -262,6 +263,45 @@ START_TEST(no_name_is_there_while_everything_runs)
 }
 END_TEST
 
+/* Do valgrind, or thread sanitizer's run-time, remove files of their own? */
+static bool unlinks_itself(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    return true;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+    return true;
+#endif
+#endif
+    return dlx_test_valgrind();
+}
+
+START_TEST(no_proc_is_needed)
+{
+    char name[DLX_SHM_NAME_SIZE];
+    struct dlx_shm_name own;
+    if (!dlx_test_shm_private("size=64m"))
+        return;
+#ifdef DLX_SANITIZE
+    puts("SKIP: sanitizers need /proc themselves");
+    return;
+#endif
+    if (dlx_test_valgrind()) {
+        puts("SKIP: valgrind needs /proc itself");
+        return;
+    }
+    ck_assert_int_eq(mount("none", "/proc", "tmpfs", 0, "size=4k"), 0);
+    ck_assert_int_eq(dlx__shm_name_make(name), 0);
+    ck_assert(dlx__shm_name_parse(name + 1, &own));
+    ck_assert_uint_eq(own.start, 0);
+    ck_assert(dlx__shm_name_is_alive(&own));
+    start_with(&daemon_, POSIX);
+    stream(&daemon_);
+    ck_assert_uint_eq(dlx_test_shm_count(), 0);
+    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
+}
+END_TEST
+
 /* Whoever asks to remove a name is killed by the kernel. */
 static void kill_at_unlink(void)
 {
@@ -275,19 +315,6 @@ static void kill_at_unlink(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     install(filter, DLX_ARRAY_SIZE(filter));
-}
-
-/* Do valgrind, or thread sanitizer's run-time, remove files of their own? */
-static bool unlinks_itself(void)
-{
-#if defined(__SANITIZE_THREAD__)
-    return true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-    return true;
-#endif
-#endif
-    return dlx_test_valgrind();
 }
 
 /* A daemon that dies with its first name in /dev/shm; or a process that does as such a daemon. */
@@ -440,6 +467,7 @@ int main(void)
     tcase_add_test(tcase, without_seals_the_way_out_is_named_and_works);
     tcase_add_test(tcase, full_dev_shm_fails_the_alloc_and_nothing_else);
     tcase_add_test(tcase, no_name_is_there_while_everything_runs);
+    tcase_add_test(tcase, no_proc_is_needed);
     tcase_add_test(tcase, names_of_killed_daemons_are_removed_and_counted);
     tcase_add_test(tcase, pages_that_a_writer_takes_away_do_not_end_the_daemon);
     suite_add_tcase(suite, tcase);
