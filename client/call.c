@@ -210,8 +210,10 @@ int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeo
                          reply->hello_reply->version, c->path, reply->hello_reply->major,
                          DLX_PROTO_MAJOR);
     c->id = reply->hello_reply->client;
-    c->memory = dlx__memory_by_tag(reply->hello_reply->memory);
-    if (!c->memory)
+    const struct dlx_memory *memory = dlx__memory_by_tag(reply->hello_reply->memory);
+    if (c->memory != memory) /* that of another daemon may differ */
+        c->memory = memory;
+    if (!memory)
         return dlx__fail(
             DLX_E_VERSION,
             "dlpackd %s at %s has a kind of memory (%u) that this library does not know",

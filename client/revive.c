@@ -79,15 +79,15 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made,
     struct dlx_pub_block *block = NULL;
     void *control = NULL;
     uint32_t n_slots = p->args.n_slots;
-    int r = dlx__region_populate(made->control_fd, made->control_size, &control);
+    int r = dlx__region_populate(p->client->memory, made->control_fd, made->control_size, &control);
     if (r < 0)
         return r;
     if (made->control_size != dlx_shm_control_size(n_slots) ||
         made->membership_line >= made->membership_size / DLX_CACHELINE)
         r = dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
     if (r == 0)
-        r = dlx__membership_attach(dlx__steal_fd(&membership_fd), made->membership_size,
-                                   ret_membership);
+        r = dlx__membership_attach(p->client->memory, dlx__steal_fd(&membership_fd),
+                                   made->membership_size, ret_membership);
     if (r == 0)
         r = dlx__pub_block_new(&p->core, control, n_slots, &block);
     if (r == 0)
