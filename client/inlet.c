@@ -106,8 +106,13 @@ int dlx__inlet_open(struct dlx_inlet *inlet, int take_bell, uint32_t n_blocks)
 
 void dlx__inlet_close(struct dlx_inlet *inlet)
 {
-    if (inlet->state != DLX_INLET_OPEN)
+    if (inlet->state != DLX_INLET_OPEN) {
+        /* The publisher may have it already, and would wait for ever for its first cursor. */
+        dlx_store64_sc(&inlet->page->cursor, DLX_SHM_CURSOR_CLOSED);
+        if (inlet->bell >= 0)
+            ring_publisher(inlet);
         return;
+    }
     if (inlet->has_pending)
         dlx__take_release(&inlet->core, inlet->pending.hold);
     inlet->stuck = inlet->has_pending = false;

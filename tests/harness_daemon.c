@@ -67,9 +67,10 @@ static pid_t spawn(const char *socket, const char *env, int *ret_log_fd)
     int pipe_fds[2];
     ck_assert_int_eq(pipe2(pipe_fds, O_CLOEXEC), 0);
     pid_t parent = getpid();
+    const char *path = program();
     pid_t pid = fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
+    if (pid ==
+        0) { /* no ck_assert here: another thread may have been in one, whose lock is taken for ever then */
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         if (getppid() != parent)
             _exit(126);
@@ -77,11 +78,12 @@ static pid_t spawn(const char *socket, const char *env, int *ret_log_fd)
             putenv(strdup(env));
         dup2(pipe_fds[1], STDERR_FILENO);
         if (socket)
-            execl(program(), "dlpackd", "--foreground", "--socket", socket, (char *)NULL);
+            execl(path, "dlpackd", "--foreground", "--socket", socket, (char *)NULL);
         else
-            execl(program(), "dlpackd", (char *)NULL);
+            execl(path, "dlpackd", (char *)NULL);
         _exit(127);
     }
+    ck_assert_int_ge(pid, 0);
     close(pipe_fds[1]);
     *ret_log_fd = pipe_fds[0];
     return pid;
