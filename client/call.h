@@ -89,9 +89,9 @@ struct dlx_news {
     uint32_t history;
     uint32_t retain;
     uint32_t n_arenas;
-    uint32_t n_blocks;
     uint64_t base;    /* of a control block */
-    uint64_t resumes; /* the publisher's id with another daemon, or 0 */
+    uint64_t resumes; /* the id of the publisher with its first daemon, or 0 */
+    uint64_t reader;  /* the same for all links of a subscription */
     uint32_t on_full;
     int32_t code;
     bool reliable;
@@ -112,7 +112,7 @@ void dlx__news_deinit(struct dlx_news *news);
 int dlx__news_read(int sock_borrow_fd, struct dlx_news *ret);
 
 /* Answers on the subscription socket, without waiting: 0, DLX_E_FULL, DLX_E_DISCONNECTED. */
-int dlx__news_link_ready(int sock_borrow_fd, uint64_t link);
+int dlx__news_link_ready(int sock_borrow_fd, uint64_t link, uint64_t reader);
 int dlx__news_link_close(int sock_borrow_fd, uint64_t link);
 int dlx__news_ack(int sock_borrow_fd, uint32_t n);
 

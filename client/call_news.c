@@ -31,6 +31,7 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->size = p->link_added->page_size;
         news->max_held = p->link_added->max_held;
         news->reliable = p->link_added->reliable;
+        news->reader = p->link_added->reader;
         return 0;
     case DLX__WIRE__PACKET__BODY_LINK_OFFER:
         news->kind = DLX_NEWS_LINK_OFFER;
@@ -39,6 +40,7 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->link_index = p->link_offer->link_index;
         news->size = p->link_offer->page_size;
         news->max_held = p->link_offer->max_held;
+        news->resumes = p->link_offer->resumes;
         (void)snprintf(news->text, sizeof news->text, "%s", p->link_offer->topic);
         return 0;
     case DLX__WIRE__PACKET__BODY_LINK_OPEN:
@@ -51,8 +53,6 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->retain = p->link_open->retain;
         news->arena = p->link_open->arena;
         news->base = p->link_open->after_seq;
-        news->n_blocks = p->link_open->n_blocks;
-        news->resumes = p->link_open->resumes;
         news->on_full = p->link_open->on_full;
         news->from_start = p->link_open->from_start;
         news->n_arenas = p->link_open->n_arenas;
@@ -112,11 +112,12 @@ int dlx__news_read(int sock, struct dlx_news *ret)
     return r;
 }
 
-int dlx__news_link_ready(int sock, uint64_t link)
+int dlx__news_link_ready(int sock, uint64_t link, uint64_t reader)
 {
     Dlx__Wire__LinkReady body = DLX__WIRE__LINK_READY__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     body.link = link;
+    body.reader = reader;
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_READY;
     packet.link_ready = &body;
     return dlx__proto_send(sock, &packet, NULL, 0);

@@ -1,33 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/debug.h"
+#include "client/extents.h"
 #include "common/memory.h"
 #include "common/tensor.h"
-#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
-#define ARENA_MIN  (16U * 1024)
-#define GROWTH_MAX (UINT64_C(64) << 20)
-
-/* Free bytes in an arena: [offset, offset + size). */
-struct dlx_extent {
-    uint64_t offset;
-    uint64_t size;
-};
-
-struct dlx_arena {
-    struct dlx_arena *next; /* ascending id */
-    uint8_t *map;
-    uint64_t size;
-    uint64_t free_bytes;  /* in extents */
-    uint64_t empty_since; /* message number at which it was seen empty; UINT64_MAX: used since */
-    uint32_t id;
-    uint32_t n_blocks; /* with memory in it, spare ones included */
-    uint32_t n_spare;
-    uint32_t n_extents;
-    uint32_t extents_room;
-    struct dlx_extent *extents; /* ascending offset, never adjacent */
-};
+#define ARENA_MIN    (16U * 1024)
+#define GROWTH_MAX   (UINT64_C(64) << 20)
+#define DOUBLING_MAX (UINT64_C(512) << 10)
 
 /* Blocks that were given back and keep their memory, all of one size. */
 struct dlx_spare {
@@ -131,60 +112,6 @@ void dlx__heap_close(struct dlx_heap *heap)
     heap_free(heap);
 }
 
-/* ---- extents ------------------------------------------------------------------------------- */
-
-static bool reserve_extents(struct dlx_arena *arena, uint32_t n)
-{
-    if (n <= arena->extents_room)
-        return true;
-    uint32_t room = DLX_MAX(n, arena->extents_room * 2);
-    struct dlx_extent *extents = realloc(arena->extents, room * sizeof *extents);
-    if (!extents)
-        return false;
-    arena->extents = extents;
-    arena->extents_room = room;
-    return true;
-}
-
-static void remove_extent(struct dlx_arena *arena, uint32_t i)
-{
-    arena->n_extents--;
-    memmove(&arena->extents[i], &arena->extents[i + 1],
-            (arena->n_extents - i) * sizeof *arena->extents);
-}
-
-static void give_extent(struct dlx_arena *arena, uint64_t offset, uint64_t size)
-{
-    uint32_t low = 0, high = arena->n_extents;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (arena->extents[middle].offset < offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    struct dlx_extent *after = low < arena->n_extents ? &arena->extents[low] : NULL;
-    struct dlx_extent *before = low > 0 ? &arena->extents[low - 1] : NULL;
-    bool joins_after = after && offset + size == after->offset;
-    bool joins_before = before && before->offset + before->size == offset;
-    arena->free_bytes += size;
-    if (joins_before && joins_after) {
-        before->size += size + after->size;
-        remove_extent(arena, low);
-    } else if (joins_before) {
-        before->size += size;
-    } else if (joins_after) {
-        after->offset = offset;
-        after->size += size;
-    } else {
-        assert(arena->n_extents < arena->extents_room); /* reserved when the block was taken */
-        memmove(&arena->extents[low + 1], &arena->extents[low],
-                (arena->n_extents - low) * sizeof *arena->extents);
-        arena->extents[low] = (struct dlx_extent){offset, size};
-        arena->n_extents++;
-    }
-}
-
 /* ---- blocks -------------------------------------------------------------------------------- */
 
 static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
@@ -248,7 +175,7 @@ static void give_up_spares(struct dlx_heap *heap, struct dlx_spare *spare)
     while (spare->top) {
         struct dlx_block *block = spare->top;
         spare->top = block->next;
-        give_extent(block->arena, block->offset, block->size);
+        dlx__extents_give(block->arena, block->offset, block->size);
         block->arena->n_blocks--;
         block->arena->n_spare--;
         block->arena = NULL;
@@ -300,7 +227,7 @@ static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
             return DLX_E_FULL;
         /* n blocks leave at most n + 1 extents between them: with room for those, giving a block
          * back never needs memory. */
-        if (!reserve_extents(arena, arena->n_blocks + 2))
+        if (!dlx__extents_reserve(arena, arena->n_blocks + 2))
             return dlx__fail(DLX_E_NO_MEMORY, "state of an arena");
     }
     int r = new_block(heap, ret);
@@ -313,7 +240,7 @@ static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     extent->offset += size;
     extent->size -= size;
     if (extent->size == 0)
-        remove_extent(arena, i);
+        dlx__extents_remove(arena, i);
     arena->free_bytes -= size;
     arena->n_blocks++;
     arena->empty_since = UINT64_MAX;
@@ -526,8 +453,8 @@ int dlx__block_share(struct dlx_block *block, struct dlx_block **ret)
 
 uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size)
 {
-    /* A quarter more than there is: few arenas, little of it unused. */
-    uint64_t step = DLX_MIN(heap->bytes / 4, GROWTH_MAX);
+    /* Twice as much as there is while that is little, then a quarter more: few arenas, little of it unused. */
+    uint64_t step = heap->bytes < DOUBLING_MAX ? heap->bytes : DLX_MIN(heap->bytes / 4, GROWTH_MAX);
     uint64_t rounded;
     uint64_t align = DLX_MAX(heap->align, DLX_PAGE);
     if (!dlx__align_up(DLX_MAX(DLX_MAX(size, step), ARENA_MIN), align, &rounded) ||
@@ -539,7 +466,7 @@ uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size)
 int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size)
 {
     struct dlx_arena *arena = calloc(1, sizeof *arena);
-    if (!arena || !reserve_extents(arena, 8)) {
+    if (!arena || !dlx__extents_reserve(arena, 8)) {
         free(arena);
         return dlx__fail(DLX_E_NO_MEMORY, "state of an arena");
     }

@@ -92,14 +92,14 @@ static void ring_publisher(void *userdata)
 
 static const struct dlx_take_env take_env = {.ring = ring_publisher};
 
-int dlx__inlet_open(struct dlx_inlet *inlet, int take_bell, uint32_t n_blocks)
+int dlx__inlet_open(struct dlx_inlet *inlet, int take_bell, uint32_t n_arenas)
 {
-    if (inlet->state != DLX_INLET_OFFERED || n_blocks > DLX_SHM_ARENAS_MAX) {
+    if (inlet->state != DLX_INLET_OFFERED || n_arenas > DLX_SHM_ARENAS_MAX) {
         dlx__close(take_bell);
-        return dlx__fail(DLX_E_PROTOCOL, "LinkOpen with %u more control blocks", n_blocks);
+        return dlx__fail(DLX_E_PROTOCOL, "LinkOpen with %u arenas", n_arenas);
     }
     inlet->bell = take_bell;
-    inlet->blocks_due = n_blocks;
+    inlet->arenas_due = n_arenas;
     inlet->state = DLX_INLET_OPENING;
     return 0;
 }
@@ -209,6 +209,10 @@ static void sweep_left(struct dlx_inlet *inlet)
 static int go_on(struct dlx_inlet *inlet)
 {
     struct dlx_take *core = &inlet->core;
+    while (inlet->n_blocks > 1 && dlx__take_block_is_dead(&inlet->blocks[1])) {
+        dlx__region_unmap(inlet->blocks[1].control, inlet->blocks[1].size);
+        remove_block(inlet, 1);
+    }
     const struct dlx_take_block *next = inlet->n_blocks > 1 ? &inlet->blocks[1] : NULL;
     if (core->latest && (!next || dlx__take_block_is_empty(next))) {
         if (!next && !inlet->asked) {

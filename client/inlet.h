@@ -25,7 +25,7 @@ struct dlx_inlet_arena {
 
 enum dlx_inlet_state {
     DLX_INLET_OFFERED, /* its page is mapped; waiting for LinkOpen */
-    DLX_INLET_OPENING, /* waiting for the other control blocks that were there at the join */
+    DLX_INLET_OPENING, /* waiting for the arenas and control blocks that were there at the join */
     DLX_INLET_OPEN,
 };
 
@@ -45,7 +45,7 @@ struct dlx_inlet {
     uint32_t max_held;
     uint32_t history; /* what LinkOpen said of it */
     uint32_t retain;
-    uint64_t resumes;        /* the publisher's id with another daemon, or 0 */
+    uint64_t origin;         /* the publisher's id with the first daemon that it was announced to */
     struct dlx_inlet *after; /* not NULL: it is not our turn before this one has ended */
     bool from_start;
     int bell;     /* -1 before LinkOpen */
@@ -60,7 +60,6 @@ struct dlx_inlet {
     uint64_t page_size;
     struct dlx_take_block *blocks; /* ascending base; the first is where we are */
     uint32_t n_blocks;
-    uint32_t blocks_due;         /* before we can start */
     struct dlx_take_block *left; /* those that we have left and that a release may still look at */
     uint32_t n_left;
     struct dlx_inlet_arena *arenas; /* ascending id */
@@ -78,8 +77,8 @@ int dlx__inlet_new(struct dlx_inlet **ret, const struct dlx_memory *memory, uint
                    uint64_t id, uint64_t publisher, const char *topic, int take_page_fd,
                    uint64_t page_size, uint32_t link_index, uint32_t max_held);
 
-/* LinkOpen, with so many control blocks to follow: OPENING. Takes the bell, also on failure. */
-int dlx__inlet_open(struct dlx_inlet *inlet, int take_bell, uint32_t n_blocks);
+/* LinkOpen, with so many arenas and control blocks to follow: OPENING. Takes the bell, also on failure. */
+int dlx__inlet_open(struct dlx_inlet *inlet, int take_bell, uint32_t n_arenas);
 
 /* A control block, announced by LinkOpen or ArenaAdded; takes the fd, also on failure. */
 int dlx__inlet_block_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint64_t size,
@@ -87,7 +86,7 @@ int dlx__inlet_block_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint
 /* One was dropped: nothing in it is there for us any more. */
 void dlx__inlet_block_dropped(struct dlx_inlet *inlet, uint32_t id);
 
-/* All control blocks are here: OPEN, beginning as dlx__take_choose() says. */
+/* All of them are here: OPEN, beginning as dlx__take_choose() says. */
 void dlx__inlet_start(struct dlx_inlet *inlet, uint32_t history, bool from_start, bool latest,
                       bool reliable);
 

@@ -32,6 +32,8 @@ static int new_block(struct dlx_publisher *p, uint32_t n_slots, struct dlx_pub_b
     if (r == 0)
         r = dlx__call_control_ready(p->client, p->id, id);
     if (r < 0) {
+        if (block) /* it may have been announced all the same */
+            dlx__pub_abandon(block);
         dlx__pub_block_free(block);
         dlx__region_unmap(map, size);
         (void)dlx__call_arena_drop(p->client, p->id, id);

@@ -57,6 +57,7 @@ static int outlet_new(struct dlx_publisher *p, struct dlx_news *news, struct dlx
         return r;
     }
     outlet->id = news->link;
+    outlet->reader = news->reader;
     outlet->page_size = news->size;
     outlet->bell = dlx__steal_fd(&news->fds[1]);
     outlet->core = (struct dlx_pub_link){.page = page,
@@ -151,11 +152,16 @@ const struct dlx_pub_env dlx__outlet_env = {
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 
+static bool is_started(const struct dlx_pub_link *link)
+{
+    return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&link->page->started) != 0;
+}
+
 uint32_t dlx__outlet_n_started(const struct dlx_publisher *p)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->core.n_links; i++)
-        n += dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&p->core.links[i]->page->started) != 0;
+        n += is_started(p->core.links[i]) && !outlet_of(p->core.links[i])->foreign;
     return n;
 }
 
@@ -204,6 +210,59 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
     }
     /* The caller has looked since: a link that always rings is no reason to look for ever. */
     return now >= deadline ? DLX_E_TIMEOUT : 0;
+}
+
+/* ---- after a new daemon --------------------------------------------------------------------- */
+
+/* Has its subscription a link by the new daemon? */
+static bool is_replaced(const struct dlx_publisher *p, const struct dlx_outlet *outlet)
+{
+    for (uint32_t i = 0; i < p->core.n_links; i++) {
+        const struct dlx_outlet *other = outlet_of(p->core.links[i]);
+        if (!other->foreign && other->reader == outlet->reader && is_started(&other->core))
+            return true;
+    }
+    return false;
+}
+
+static bool have_rejoined(const struct dlx_publisher *p)
+{
+    for (uint32_t i = 0; i < p->core.n_links; i++) {
+        const struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
+        if (outlet->foreign && outlet->core.reliable && !outlet->core.dead &&
+            !dlx__pub_link_is_closed(&outlet->core) && !is_replaced(p, outlet))
+            return false;
+    }
+    return true;
+}
+
+void dlx__outlet_set_foreign(struct dlx_publisher *p)
+{
+    for (uint32_t i = 0; i < p->core.n_links; i++)
+        outlet_of(p->core.links[i])->foreign = true;
+    p->rejoining = !have_rejoined(p);
+}
+
+int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
+{
+    int r = 0;
+    for (;;) {
+        dlx__pub_set_blocked(&p->core, true); /* again, as it may have moved */
+        dlx__pub_read_membership(&p->core);
+        env_look_for_dead(p);
+        p->rejoining = !have_rejoined(p);
+        if (!p->rejoining)
+            break;
+        r = deadline == 0 ? DLX_E_FULL : dlx__outlet_wait(p, deadline);
+        if (r < 0)
+            break;
+    }
+    dlx__pub_set_blocked(&p->core, false);
+    if (r != DLX_E_FULL && r != DLX_E_TIMEOUT)
+        return r;
+    p->stats.full++;
+    return dlx__fail(r, "topic %s: reliable subscribers have yet to join the new dlpackd",
+                     p->topic);
 }
 
 /* ---- who is in the way --------------------------------------------------------------------- */

@@ -29,7 +29,7 @@ int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
         r = dlx__tensor_size(spec.dtype, false, spec.ndim, spec.shape, &size);
     if (r == 0)
         r = dlx__publisher_block(p, size, &block);
-    if (dlx_unlikely(r < 0 && dlx__publisher_has_resumed(p, r)))
+    while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, p->client->timeout_ns))
         r = dlx__publisher_block(p, size, &block);
     if (r < 0)
         return r;
@@ -224,29 +224,47 @@ static int make_parcel(struct dlx_publisher *p, const DLTensor *t, struct dlx_bl
 
 /* ---- slot ---------------------------------------------------------------------------------- */
 
-int dlx__publish_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot)
+/* A slot, if there is one now. */
+static int try_slot(struct dlx_publisher *p, uint32_t *ret_slot)
 {
     if (dlx_unlikely(p->core.pressure >= DLX_PUB_PRESSURE))
         dlx__publisher_relieve(p);
     int r = dlx__pub_slot(&p->core, ret_slot);
+    if (dlx_likely(r == 0) || p->core.pressure < DLX_PUB_PRESSURE)
+        return r;
+    dlx__publisher_relieve(p);
+    return dlx__pub_slot(&p->core, ret_slot);
+}
+
+/* One attempt, and if it fails, something has happened since that may help. */
+static int wait_slot(struct dlx_publisher *p, uint64_t deadline, uint32_t *ret_slot)
+{
+    dlx__pub_set_blocked(&p->core, true); /* again each time, as it may have moved */
+    int r = dlx__pub_slot(&p->core, ret_slot);
+    if (r == 0)
+        return 0;
+    r = dlx__outlet_wait(p, deadline);
+    if (r == 0 && p->rejoining)
+        r = dlx__outlet_rejoin(p, deadline);
+    return r < 0 ? r : 1;
+}
+
+int dlx__publish_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot)
+{
+    int r = 0;
+    if (dlx_unlikely(p->rejoining))
+        r = dlx__outlet_rejoin(p, timeout_ns == 0 ? 0 : dlx__deadline(timeout_ns));
+    if (dlx_unlikely(r < 0))
+        return r;
+    r = try_slot(p, ret_slot);
     if (dlx_likely(r == 0))
         return 0;
-    if (p->core.pressure >= DLX_PUB_PRESSURE) {
-        dlx__publisher_relieve(p);
-        r = dlx__pub_slot(&p->core, ret_slot);
-        if (r == 0)
-            return 0;
-    }
     if (timeout_ns != 0 && p->core.gating) {
         uint64_t deadline = dlx__deadline(timeout_ns);
         p->stats.blocked++;
-        do {
-            dlx__pub_set_blocked(&p->core, true); /* again, as it may have moved */
-            r = dlx__pub_slot(&p->core, ret_slot);
-            if (r == 0)
-                break;
-            r = dlx__outlet_wait(p, deadline);
-        } while (r == 0);
+        do
+            r = wait_slot(p, deadline, ret_slot);
+        while (r > 0);
         dlx__pub_set_blocked(&p->core, false);
         if (r == 0)
             return 0;
@@ -365,7 +383,7 @@ int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
                          DLPACK_MAJOR_VERSION);
     int r = publish(p, &tensor->dl_tensor, dlx__block_of(p->heap, tensor),
                     tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, args);
-    if (dlx_unlikely(r < 0 && dlx__publisher_has_resumed(p, r)))
+    while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, args ? args->timeout_ns : 0))
         r = publish(p, &tensor->dl_tensor, dlx__block_of(p->heap, tensor),
                     tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, args);
     if (dlx_unlikely(r == DLX_E_WOULD_COPY))
@@ -387,7 +405,7 @@ int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
     if (dlx__forked(p->generation))
         return dlx__fail_forked();
     int r = publish(p, &tensor->dl_tensor, NULL, false, args);
-    if (r < 0 && dlx__publisher_has_resumed(p, r))
+    while (r < 0 && dlx__publisher_has_resumed(p, r, args ? args->timeout_ns : 0))
         r = publish(p, &tensor->dl_tensor, NULL, false, args);
     if (r == DLX_E_WOULD_COPY)
         return dlx__publish_fail_would_copy(p, "the tensor", NULL, dlx__message_of_legacy(tensor));

@@ -68,7 +68,7 @@ int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, 
     if (__builtin_add_overflow(total, size, &total))
         total = UINT64_MAX;
     r = dlx__publisher_block(p, total, &whole);
-    if (r < 0 && dlx__publisher_has_resumed(p, r))
+    while (r < 0 && dlx__publisher_has_resumed(p, r, p->client->timeout_ns))
         r = dlx__publisher_block(p, total, &whole);
     if (r < 0)
         return r;
@@ -362,7 +362,7 @@ int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint3
     if (!set.entries)
         return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", n_items);
     r = publish_set(p, &set, meta, &args);
-    if (dlx_unlikely(r < 0 && dlx__publisher_has_resumed(p, r))) {
+    while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, args.timeout_ns)) {
         memset(set.entries, 0, n_items * sizeof *set.entries);
         struct dlx_manifest_item *entries = set.entries;
         set = (struct set){.items = items, .n = n_items, .entries = entries};

@@ -53,7 +53,7 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
                   struct dlx_new_publisher *made)
 {
     void *control;
-    p->id = made->id;
+    p->id = p->origin = made->id;
     p->link_sock = made->link_sock;
     dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
     int r = dlx__region_populate(p->client->memory, made->control_fd, made->control_size, &control);

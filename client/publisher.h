@@ -16,8 +16,10 @@ struct dlx_outlet {
     uint64_t id;
     uint64_t page_size;
     int bell;
-    bool hung_up; /* the other end of the bell is closed */
-    bool left;    /* an event told that */
+    bool hung_up;    /* the other end of the bell is closed */
+    bool left;       /* an event told that */
+    bool foreign;    /* made by a daemon that has ended */
+    uint64_t reader; /* the same for all links of a subscription */
 };
 
 struct dlx_publisher {
@@ -36,10 +38,13 @@ struct dlx_publisher {
         room_size; /* not 0: the last block, of this size, needed an old message to go; the next one will, too */
     struct dlx_publisher_args args; /* to announce it again */
     uint64_t epoch;                 /* of the client, when it was announced */
-    uint64_t next_look_ns;          /* whether the daemon is still there */
-    bool closed;                    /* the daemon knows that it has left, or soon will */
-    bool grows;                     /* its slots were not given by the caller */
-    uint64_t next_relief_ns;        /* not before: the last try failed */
+    uint64_t origin;                /* its id with the first daemon */
+    bool
+        rejoining; /* reliable subscribers have yet to come to the new daemon: nothing is published before */
+    uint64_t next_look_ns;   /* whether the daemon is still there */
+    bool closed;             /* the daemon knows that it has left, or soon will */
+    bool grows;              /* its slots were not given by the caller */
+    uint64_t next_relief_ns; /* not before: the last try failed */
     uint64_t relief_asked_ns;
     uint32_t retain;    /* messages */
     bool has_succeeded; /* the daemon knows that there are so many */
@@ -58,6 +63,14 @@ extern const struct dlx_pub_env dlx__outlet_env;
  * DLX_E_TIMEOUT, DLX_E_INTERRUPTED, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
 int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline);
+
+/*
+ * After a new daemon: wait until every reliable subscriber has a link by it, so that what is published is not lost if that
+ * daemon ends, too. Returns 0; DLX_E_FULL, DLX_E_TIMEOUT, and as dlx__outlet_wait().
+ */
+int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline);
+/* The daemon that made the links has ended. */
+void dlx__outlet_set_foreign(struct dlx_publisher *p);
 
 /* Links whose subscriber receives what is published from now on. */
 uint32_t dlx__outlet_n_started(const struct dlx_publisher *p);

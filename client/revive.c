@@ -38,11 +38,10 @@ static int revive(struct dlx_client *c, uint64_t epoch, bool at_once)
     int r = dlx__call_lock_within(c, DLX_CALL_HURRY_NS);
     if (r < 0)
         return r;
-    if (atomic_load_explicit(&c->epoch, memory_order_relaxed) != epoch)
-        r = 0;
-    else if (!hung_up(c->sock))
-        r = DLX_E_IN_USE;
-    else {
+    if (!hung_up(c->sock)) {
+        /* Somebody else has made it, or it is not lost. */
+        r = atomic_load_explicit(&c->epoch, memory_order_relaxed) != epoch ? 0 : DLX_E_IN_USE;
+    } else {
         c->sock = dlx__close(c->sock);
         r = connect_again(c, at_once);
     }
@@ -93,6 +92,8 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made,
     if (r == 0)
         r = dlx__call_publisher_ready(p->client, made->id, PATIENCE_NS);
     if (r < 0) {
+        if (block) /* it may have been announced all the same */
+            dlx__pub_abandon(block);
         dlx__pub_block_free(block);
         dlx__region_unmap(control, made->control_size);
         return r;
@@ -107,6 +108,7 @@ static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
 {
     for (struct dlx_pub_block *old = p->core.oldest_block; old; old = old->next)
         old->id = DLX_BLOCK_FOREIGN; /* the new daemon knows nothing of it */
+    dlx__outlet_set_foreign(p);
     dlx__pub_move(&p->core, block);
     p->control = block->control;
     dlx__pub_set_membership(&p->core,
@@ -131,8 +133,8 @@ static int resume(struct dlx_publisher *p)
     if (!drain(p))
         return DLX_E_NO_MEMORY; /* a link that could not be picked up holds everything, for ever */
     p->args.n_slots = p->core.n_slots;
-    int r = dlx__call_publisher_new(p->client, p->topic, &p->args, p->id, p->core.head, PATIENCE_NS,
-                                    &made);
+    int r = dlx__call_publisher_new(p->client, p->topic, &p->args, p->origin, p->core.head,
+                                    PATIENCE_NS, &made);
     if (r < 0)
         return r;
     r = prepare(p, &made, &block, &membership);
@@ -158,16 +160,22 @@ void dlx__publisher_check(struct dlx_publisher *p, uint64_t now)
     dlx__error_clear(); /* it is no failure of the call that looked */
 }
 
-bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code)
+bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code, int64_t timeout_ns)
 {
     char why[DLX_ERROR_TEXT_SIZE];
-    uint64_t epoch = p->epoch;
+    uint64_t epoch = p->epoch, deadline = dlx__deadline(timeout_ns);
     if (code != DLX_E_DISCONNECTED && code != DLX_E_NOT_FOUND)
         return false;
     memcpy(why, dlx__error_message(), sizeof why);
-    dlx__publisher_check(p, dlx__now_ns());
-    if (p->epoch != epoch)
-        return true;
+    for (;;) {
+        uint64_t now = dlx__now_ns();
+        dlx__publisher_check(p, now);
+        if (p->epoch != epoch)
+            return true;
+        if (now >= deadline)
+            break;
+        (void)poll(NULL, 0, dlx__deadline_ms(DLX_MIN(deadline, now + DLX_REVIVE_NS), now));
+    }
     dlx__fail(code, "%s", why);
     return false;
 }

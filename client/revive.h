@@ -34,9 +34,9 @@ void dlx__publisher_check(struct dlx_publisher *p, uint64_t now_ns);
 
 /*
  * A call of the publisher failed with this code. True: because its daemon has ended, and it is known to another one now: try
- * again.
+ * again. If there is none yet, waits for it for so long.
  */
-bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code);
+bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code, int64_t timeout_ns);
 
 /* The subscription's daemon is gone: try to subscribe with another one. */
 void dlx__subscription_revive(struct dlx_subscription *s);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 
@@ -75,8 +76,10 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
     }
     dlx__inlet_close(inlet);
     for (uint32_t k = 0; k < s->n_inlets; k++)
-        if (s->inlets[k]->after == inlet)
+        if (s->inlets[k]->after == inlet) {
             s->inlets[k]->after = NULL; /* its turn */
+            dlx__take_follow(&s->inlets[k]->core, inlet->core.cursor);
+        }
     if (s->sock >= 0)
         (void)dlx__news_link_close(s->sock, inlet->id); /* else the daemon sees us leave */
     dlx__inlet_unref(inlet);
@@ -113,32 +116,39 @@ static void on_offer(struct dlx_subscription *s, struct dlx_news *news)
     int r = dlx__inlet_new(&inlet, s->client->memory, s->generation, news->link, news->publisher,
                            news->text, dlx__steal_fd(&news->fds[0]), news->size, news->link_index,
                            news->max_held);
-    if (r == 0)
-        r = add_inlet(s, inlet);
     if (r == 0) {
-        r = dlx__news_link_ready(s->sock, news->link);
+        inlet->origin = news->resumes ? news->resumes : news->publisher;
+        r = add_inlet(s, inlet);
+    }
+    if (r == 0) {
+        r = dlx__news_link_ready(s->sock, news->link, s->reader);
         if (r < 0)
             s->n_inlets--;
     }
     if (r < 0) {
         dlx__inlet_unref(inlet);
-        fail_link(s, r);
+        if (r != DLX_E_DISCONNECTED) /* the daemon has ended: that is noticed elsewhere */
+            fail_link(s, r);
         (void)dlx__news_link_close(s->sock, news->link);
     }
 }
 
-/* The control blocks that were there are here. */
+/* All that was there is here: from now on the publisher waits for us, if we are reliable. */
 static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
     uint32_t history = DLX_MIN(DLX_MAX(s->args.history, inlet->retain), inlet->history);
     /* The publisher announced itself to another daemon: it goes on here where it ended there. One that we do not know
      * came while we were away. */
-    for (uint32_t i = 0; inlet->resumes != 0 && i < s->n_inlets; i++)
-        if (s->inlets[i]->state == DLX_INLET_OPEN && s->inlets[i]->publisher == inlet->resumes)
-            inlet->after = s->inlets[i];
+    for (uint32_t i = 0; i < s->n_inlets; i++) {
+        struct dlx_inlet *other = s->inlets[i];
+        if (other->foreign && other->state == DLX_INLET_OPEN && other->origin == inlet->origin &&
+            (!inlet->after || inlet->after->id < other->id))
+            inlet->after = other;
+    }
     dlx__inlet_start(inlet, s->args.history == DLX_HISTORY_NONE ? 0 : history,
                      inlet->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
                      s->args.reliable);
+    settle(s, inlet);
     s->n_open++;
     s->was_attached = true;
     if (!inlet->after)
@@ -152,7 +162,7 @@ static void on_open(struct dlx_subscription *s, struct dlx_news *news)
     struct dlx_inlet *inlet = find_inlet(s, news->link, &i);
     if (!inlet)
         return; /* we closed it meanwhile */
-    int r = dlx__inlet_open(inlet, dlx__steal_fd(&news->fds[1]), news->n_blocks);
+    int r = dlx__inlet_open(inlet, dlx__steal_fd(&news->fds[1]), news->n_arenas);
     if (r == 0)
         r = dlx__inlet_block_add(inlet, news->arena, dlx__steal_fd(&news->fds[0]), news->size,
                                  news->n_slots, news->base);
@@ -167,12 +177,8 @@ static void on_open(struct dlx_subscription *s, struct dlx_news *news)
     inlet->history = news->history;
     inlet->retain = news->retain;
     inlet->from_start = news->from_start;
-    inlet->resumes = news->resumes;
-    inlet->arenas_due = news->n_arenas;
-    if (inlet->blocks_due == 0)
-        start(s, inlet);
     if (inlet->arenas_due == 0)
-        settle(s, inlet);
+        start(s, inlet);
 }
 
 static int add_region(struct dlx_inlet *inlet, struct dlx_news *news)
@@ -201,11 +207,8 @@ static void on_arena(struct dlx_subscription *s, struct dlx_news *news)
     else if (!added)
         dlx__inlet_arena_dropped(inlet, news->arena);
     /* A drop stands in for one that was never added. */
-    bool is_block = added ? news->n_slots > 0 : news->control;
-    if (is_block && inlet->blocks_due > 0 && --inlet->blocks_due == 0)
-        start(s, inlet);
     if (inlet->arenas_due > 0 && --inlet->arenas_due == 0)
-        settle(s, inlet);
+        start(s, inlet);
 }
 
 static void on_news(struct dlx_subscription *s, struct dlx_news *news)
@@ -415,6 +418,8 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     s->sock = -1;
     s->nudge = -1;
     s->timer = -1;
+    if (getrandom(&s->reader, sizeof s->reader, GRND_NONBLOCK) < 0) /* early after boot */
+        s->reader = dlx__now_ns() ^ (uint64_t)(uintptr_t)s;
     s->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
     memcpy(s->topic, topic, strlen(topic) + 1);
     s->epoll = epoll_create1(EPOLL_CLOEXEC);

@@ -20,6 +20,7 @@ struct dlx_subscription {
     int timer;            /* while it is gone: a time to look for another one; else -1 */
     uint64_t epoch;       /* of the client, when it was made */
     uint64_t next_try_ns; /* to make it again */
+    uint64_t reader;      /* names it to publishers, whichever daemon makes the link */
     bool made_again;      /* with another daemon */
     bool lost;            /* the daemon closed it, and is there: it stays closed */
     bool told_lost;       /* the caller knows that the daemon is gone */

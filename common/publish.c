@@ -403,6 +403,12 @@ int dlx__pub_block_new(const struct dlx_pub *pub, struct dlx_shm_control *contro
     return block_new(control, n_slots, n_slots_all, ret);
 }
 
+void dlx__pub_abandon(struct dlx_pub_block *block)
+{
+    uint64_t head = dlx_load64_relaxed(&block->control->head);
+    dlx_store64_sc(&block->control->head, head | DLX_SHM_MOVED);
+}
+
 void dlx__pub_move(struct dlx_pub *pub, struct dlx_pub_block *block)
 {
     struct dlx_pub_block *old = pub->block;

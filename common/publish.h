@@ -122,6 +122,8 @@ void dlx__pub_deinit(struct dlx_pub *pub);
  */
 int dlx__pub_block_new(const struct dlx_pub *pub, struct dlx_shm_control *control, uint32_t n_slots,
                        struct dlx_pub_block **ret);
+/* Nothing was put into it, and nothing will be: whoever is told of it all the same passes it by. */
+void dlx__pub_abandon(struct dlx_pub_block *block);
 /* NULL is fine. The control block stays the caller's. */
 void dlx__pub_block_free(struct dlx_pub_block *block);
 /* Go on in this block. */

@@ -85,16 +85,30 @@ bool dlx__take_block_is_empty(const struct dlx_take_block *block)
     return newest_in(block->control) == block->base;
 }
 
+bool dlx__take_block_is_dead(const struct dlx_take_block *block)
+{
+    return dlx_load64_sc(word64(&block->control->head)) == (block->base | DLX_SHM_MOVED);
+}
+
 uint32_t dlx__take_choose(const struct dlx_take_block *blocks, uint32_t n_blocks, uint32_t history,
                           bool from_start, uint64_t *ret_cursor)
 {
-    uint32_t i = n_blocks - 1;
-    uint64_t head = newest_in(blocks[i].control);
+    uint32_t first = n_blocks; /* of those that are not dead, if there is one */
+    uint64_t head = 0;
+    for (uint32_t i = n_blocks; i-- > 0;) {
+        if (first < n_blocks && dlx__take_block_is_dead(&blocks[i]))
+            continue;
+        if (first == n_blocks || !dlx__take_block_is_dead(&blocks[i]))
+            first = i;
+        head = DLX_MAX(head, newest_in(blocks[i].control));
+    }
     uint64_t cursor = from_start ? 0 : head - DLX_MIN(head, (uint64_t)history);
-    while (i > 0 && blocks[i].base > cursor)
-        i--;
-    *ret_cursor = DLX_MAX(cursor, blocks[i].base);
-    return i;
+    uint32_t chosen = first;
+    for (uint32_t i = first + 1; i < n_blocks; i++)
+        if (blocks[i].base <= cursor && !dlx__take_block_is_dead(&blocks[i]))
+            chosen = i;
+    *ret_cursor = DLX_MAX(cursor, blocks[chosen].base);
+    return chosen;
 }
 
 void dlx__take_start(struct dlx_take *take, uint64_t cursor)
@@ -134,6 +148,17 @@ int dlx__take_move(struct dlx_take *take, const struct dlx_shm_control *control,
     take->stays = false;
     enter(take, control, n_slots);
     return 0;
+}
+
+void dlx__take_follow(struct dlx_take *take, uint64_t cursor)
+{
+    if (take->last <= cursor)
+        return;
+    if (take->latest)
+        count_skipped(take, take->last - cursor);
+    else
+        count_lost(take, take->last - cursor);
+    take->last = cursor; /* the first message tells the gap */
 }
 
 void dlx__take_lose(struct dlx_take *take, const struct dlx_taken *taken)

@@ -81,6 +81,9 @@ void dlx__take_init(struct dlx_take *take, const struct dlx_shm_control *control
 uint32_t dlx__take_choose(const struct dlx_take_block *blocks, uint32_t n_blocks, uint32_t history,
                           bool from_start, uint64_t *ret_cursor);
 
+/* Was nothing put into it before its publisher left it? Another one that begins there follows, or it never went there. */
+bool dlx__take_block_is_dead(const struct dlx_take_block *block);
+
 /* Is there no message in it? */
 bool dlx__take_block_is_empty(const struct dlx_take_block *block);
 
@@ -104,6 +107,9 @@ int dlx__take_move(struct dlx_take *take, const struct dlx_shm_control *control,
  * On any error nothing is held.
  */
 int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret);
+
+/* It goes on where another one ended, nothing was taken yet: what is between is lost. */
+void dlx__take_follow(struct dlx_take *take, uint64_t cursor);
 
 /* The message taken last, still held, cannot be read: it counts as lost. */
 void dlx__take_lose(struct dlx_take *take, const struct dlx_taken *taken);

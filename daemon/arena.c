@@ -115,14 +115,6 @@ struct dlxd_arena *dlxd_arenas_newest_control(const struct dlxd_arenas *arenas)
     return NULL;
 }
 
-uint32_t dlxd_arenas_n_control(const struct dlxd_arenas *arenas)
-{
-    uint32_t n = 0;
-    for (size_t i = 0; i < arenas->n; i++)
-        n += arenas->items[i]->n_slots > 0;
-    return n;
-}
-
 static struct dlxd_arena *first_after(const struct dlxd_arenas *arenas, uint64_t seq, bool dropped)
 {
     size_t low = 0;

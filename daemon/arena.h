@@ -55,7 +55,6 @@ struct dlxd_arena *dlxd_arenas_find(const struct dlxd_arenas *arenas, uint32_t i
 /* The control block that became ready first, or last; NULL when there is none. */
 struct dlxd_arena *dlxd_arenas_oldest_control(const struct dlxd_arenas *arenas);
 struct dlxd_arena *dlxd_arenas_newest_control(const struct dlxd_arenas *arenas);
-uint32_t dlxd_arenas_n_control(const struct dlxd_arenas *arenas);
 
 /* The first that became ready, or was dropped, after `seq`; NULL when there is none. */
 struct dlxd_arena *dlxd_arenas_ready_after(const struct dlxd_arenas *ready, uint64_t seq);

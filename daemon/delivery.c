@@ -83,6 +83,7 @@ static int send_offer(struct dlxd_link *link)
     body.page_size = link->page_size;
     body.max_held = link->subscription->config.max_held;
     body.topic = link->publisher->topic_name;
+    body.resumes = link->publisher->config.resumes;
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OFFER;
     packet.link_offer = &body;
     r = send_on_subscription(link, &packet, &writer, 1);
@@ -117,6 +118,7 @@ static int send_added(struct dlxd_link *link, int bell)
     body.page_size = link->page_size;
     body.max_held = subscription->config.max_held;
     body.reliable = subscription->config.reliable;
+    body.reader = link->reader;
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_ADDED;
     packet.link_added = &body;
     int r = dlx__proto_send(publisher->link_sock, &packet, fds, DLX_ARRAY_SIZE(fds));
@@ -166,14 +168,12 @@ static int send_open(struct dlxd_link *link)
     body.n_slots = block->n_slots;
     body.arena = block->id;
     body.after_seq = block->base;
-    body.n_blocks = dlxd_arenas_n_control(&publisher->ready) - 1;
     body.history = publisher->config.history;
     body.on_full = publisher->config.on_full;
     body.from_start = link->from_start;
     body.n_arenas = dlxd_link_n_arenas(link);
     body.pid = (uint32_t)publisher->pid;
     body.retain = publisher->config.retain;
-    body.resumes = publisher->config.resumes;
     if (publisher->state == DLXD_PUBLISHER_RETAINED)
         body.history = body.retain; /* the others may be gone, or not whole */
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OPEN;

@@ -64,6 +64,7 @@ int dlxd_handle_link_ready(struct dlxd_subscription *subscription, const Dlx__Wi
     if (link->state != DLXD_LINK_OFFERED)
         return dlx__fail(DLX_E_PROTOCOL, "LinkReady for a link that does not wait for it");
     link->state = DLXD_LINK_READY;
+    link->reader = packet->link_ready->reader;
     dlxd_link_schedule(link);
     return 0;
 }

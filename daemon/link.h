@@ -50,7 +50,8 @@ struct dlxd_link {
     struct dlxd_publisher *publisher; /* NULL: FAILED */
     struct dlxd_subscription *subscription;
     enum dlxd_link_state state;
-    uint32_t index; /* among the publisher's links */
+    uint32_t index;  /* among the publisher's links */
+    uint64_t reader; /* as the subscriber says, for the publisher */
     bool from_start;
     bool gone_sent;
     bool sealed;            /* its page */

@@ -40,7 +40,7 @@ struct dlxd_publisher_config {
     uint32_t retain;        /* messages; 0: none */
     bool latched;           /* not beyond its end */
     uint64_t retain_for_ns; /* 0: for ever */
-    uint64_t resumes;       /* its id with another daemon, or 0 */
+    uint64_t resumes;       /* its id with the first daemon that it was announced to, or 0 */
     uint64_t after_seq;     /* what it has published there */
 };
 

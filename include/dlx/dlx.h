@@ -197,8 +197,8 @@ struct dlx_tensor_spec {
  *
  * Returns 0; DLX_E_SHAPE (negative, too many dimensions, size overflows 2^63-1 bytes, zero bits or
  * lanes), DLX_E_NO_MEMORY (names the bytes asked for and why), DLX_E_LIMIT (a quota or the process's
- * mappings), DLX_E_DISCONNECTED or DLX_E_TIMEOUT (an arena is needed and the daemon does not
- * answer), DLX_E_FORKED, DLX_E_INVALID.
+ * mappings), DLX_E_DISCONNECTED or DLX_E_TIMEOUT (memory is needed and there was no daemon within the time of
+ * dlx_connect_args, or it did not answer), DLX_E_FORKED, DLX_E_INVALID.
  */
 DLX_API int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *spec,
                       DLManagedTensorVersioned **ret);

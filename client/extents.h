@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_EXTENTS_H
+#define DLX_CLIENT_EXTENTS_H
+
+/* An arena of a publisher and its free pieces: part of client/heap.c. */
+
+#include "common/util.h"
+
+/* Free bytes in an arena: [offset, offset + size). */
+struct dlx_extent {
+    uint64_t offset;
+    uint64_t size;
+};
+
+struct dlx_arena {
+    struct dlx_arena *next; /* ascending id */
+    uint8_t *map;
+    uint64_t size;
+    uint64_t free_bytes;  /* in extents */
+    uint64_t empty_since; /* message number at which it was seen empty; UINT64_MAX: used since */
+    uint32_t id;
+    uint32_t n_blocks; /* with memory in it, spare ones included */
+    uint32_t n_spare;
+    uint32_t n_extents;
+    uint32_t extents_room;
+    struct dlx_extent *extents; /* ascending offset, never adjacent */
+};
+
+/* Room for so many pieces. False: out of memory. */
+bool dlx__extents_reserve(struct dlx_arena *arena, uint32_t n);
+/* Piece `i` is used up. */
+void dlx__extents_remove(struct dlx_arena *arena, uint32_t i);
+/* Bytes come back, and join their neighbours. There is room: it was reserved when they were taken. */
+void dlx__extents_give(struct dlx_arena *arena, uint64_t offset, uint64_t size);
+
+#endif
