@@ -6,7 +6,10 @@ and one more ratio.
 """
 
 import contextlib
+import os
 import shutil
+import signal
+import subprocess
 import tempfile
 import time
 
@@ -370,6 +373,29 @@ def retained(bench):
     ]
 
 
+def restart(bench):
+    """A reliable stream whose daemon is killed and started anew."""
+    n, r = (10 if bench.quick else 100), []
+    with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
+        daemon = Daemon(bench.build, folder)
+        try:
+            process = bench.start("restart", stdin=subprocess.PIPE, socket=daemon.socket)
+            for _ in range(n):
+                time.sleep(0.1)
+                os.killpg(daemon.process.pid, signal.SIGKILL)
+                daemon.stop()
+                daemon = Daemon(bench.build, folder)
+            time.sleep(0.3)
+            r.append(bench.finish(process))  # closes its input
+        finally:
+            daemon.stop()
+    what = f"a reliable stream, a message a millisecond, through {n} kills of its daemon"
+    return [
+        Row("restart_lost", values(r, "missing"), "messages", what, ("<=", 0)),
+        Row("restart_pause_ms", values(r, "pause_ns", 1e-6), "ms", "the longest time between two of its messages"),
+    ]
+
+
 GROUPS = {
     "latency_busy": latency_busy,
     "latency_block": latency_block,
@@ -382,5 +408,6 @@ GROUPS = {
     "attach": attach,
     "topics": topics,
     "retained": retained,
+    "restart": restart,
     "daemon": daemon_memory,
 }
