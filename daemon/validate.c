@@ -40,6 +40,11 @@ int dlxd_validate_publisher_new(const Dlx__Wire__Packet *packet)
         return dlx__fail(DLX_E_INVALID,
                          "publisher of %s: on_full is %u, 0 (drop oldest) or 1 (block) is possible",
                          body->topic, body->on_full);
+    if (body->after_seq >= DLX_SHM_MOVED)
+        return dlx__fail(DLX_E_INVALID,
+                         "publisher of %s: has published %" PRIu64
+                         " messages, below 2^63 are possible",
+                         body->topic, body->after_seq);
     if (body->retain > body->history)
         return dlx__fail(DLX_E_INVALID, "publisher of %s: retains %u messages of a history of %u",
                          body->topic, body->retain, body->history);
@@ -57,6 +62,10 @@ int dlxd_validate_arena_new(const Dlx__Wire__Packet *packet)
     if (size == 0 || size % DLX_PAGE != 0)
         return dlx__fail(DLX_E_INVALID, "arena of %" PRIu64 " bytes, not a multiple of %u", size,
                          DLX_PAGE);
+    if (packet->arena_new->after_seq >= DLX_SHM_MOVED)
+        return dlx__fail(DLX_E_INVALID,
+                         "control block after message %" PRIu64 ", below 2^63 is possible",
+                         packet->arena_new->after_seq);
     if (size > DLX_SHM_ARENA_MAX)
         return dlx__fail(DLX_E_LIMIT,
                          "arena of %" PRIu64 " bytes, at most %" PRIu64 " are possible", size,

@@ -123,6 +123,13 @@ START_TEST(bad_publishers)
     Dlx__Wire__PublisherNew request = publisher_request("t");
     request.on_full = 2;
     expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, "on_full is 2");
+    Dlx__Wire__PublisherNew resumes = publisher_request("t");
+    resumes.after_seq = DLX_SHM_MOVED;
+    expect_error(BODY(PUBLISHER_NEW), &resumes, DLX_E_INVALID, "9223372036854775808");
+    Dlx__Wire__ArenaNew block = DLX__WIRE__ARENA_NEW__INIT;
+    block.arena_size = DLX_PAGE;
+    block.after_seq = UINT64_MAX;
+    expect_error(BODY(ARENA_NEW), &block, DLX_E_INVALID, "18446744073709551615");
 }
 END_TEST
 
