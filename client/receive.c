@@ -286,6 +286,15 @@ static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_
     return sleep_until(s, deadline, ret);
 }
 
+/* A caller that always finds messages still hears of new publishers; and soon after a link was made, of its arenas, of
+ * which only so many are sent before the first are acknowledged. */
+static void look_for_news(struct dlx_subscription *s)
+{
+    s->news_step = DLX_MIN(s->news_step * 2, NEWS_EVERY_TAKES);
+    s->news_at = s->takes + s->news_step;
+    dlx__subscription_read_news(s);
+}
+
 int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
 {
     dlx__error_clear();
@@ -293,9 +302,8 @@ int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message 
         return dlx__fail(DLX_E_INVALID, "dlx_take: subscription or ret is NULL");
     if (dlx_unlikely(dlx__forked(s->generation)))
         return dlx__fail_forked();
-    if (dlx_unlikely(++s->takes % NEWS_EVERY_TAKES == 0))
-        dlx__subscription_read_news(
-            s); /* a caller that always finds messages still hears of new publishers */
+    if (dlx_unlikely(++s->takes == s->news_at))
+        look_for_news(s);
     int r = try_take(s, ret);
     if (dlx_likely(r != DLX_E_EMPTY))
         return r;

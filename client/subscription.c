@@ -151,6 +151,8 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
     settle(s, inlet);
     s->n_open++;
     s->was_attached = true;
+    s->news_step = 1;
+    s->news_at = s->takes + 1;
     if (!inlet->after)
         dlx__events_push(&s->events, DLX_EVENT_JOINED, inlet->id, inlet->publisher, inlet->pid,
                          inlet->topic);
@@ -418,6 +420,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     s->sock = -1;
     s->nudge = -1;
     s->timer = -1;
+    s->news_step = s->news_at = 1;
     if (getrandom(&s->reader, sizeof s->reader, GRND_NONBLOCK) < 0) /* early after boot */
         s->reader = dlx__now_ns() ^ (uint64_t)(uintptr_t)s;
     s->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
