@@ -195,7 +195,8 @@ void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher)
 
 uint32_t dlxd_subscription_credit(const struct dlxd_subscription *subscription)
 {
-    return DLXD_CREDIT - (subscription->n_fds_sent - subscription->n_fds_acked);
+    uint32_t most = subscription->config.reliable ? DLXD_CREDIT_RELIABLE : DLXD_CREDIT;
+    return most - (subscription->n_fds_sent - subscription->n_fds_acked);
 }
 
 int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n)

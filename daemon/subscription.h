@@ -11,6 +11,8 @@
 
 /* Packets with fds that may be on their way on one subscription socket. */
 #define DLXD_CREDIT 4U
+/* Of a reliable one: what it was not sent when the daemon ends is lost to it. */
+#define DLXD_CREDIT_RELIABLE 16U
 
 struct dlxd_broker;
 struct dlxd_client;

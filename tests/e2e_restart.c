@@ -164,8 +164,7 @@ static void *publish_all(void *userdata)
 /* Daemons that end while publishers and subscribers are on their way to them. */
 START_TEST(restarts_at_any_moment_lose_nothing)
 {
-    /* So few slots need one arena. Of many that come at once, the daemon may have sent four when it ends: what lies in
-     * the others is lost, and counted (docs/PROTOCOL.md). */
+    /* So few slots need one arena: of many that come at once, the daemon may not have sent all when it ends. */
     struct dlx_publisher_args args = {
         .size = sizeof args, .on_full = DLX_ON_FULL_BLOCK, .n_slots = 16};
     struct dlx_client *c = dlx_test_stream_connect();
