@@ -228,11 +228,16 @@ static int dont_wait(struct dlx_subscription *s, struct dlx_message **ret)
         int r = handle_events(s, 0);
         if (r < 0 && r != DLX_E_INTERRUPTED)
             return r;
+        uint32_t n_changes = s->n_changes;
         bool nothing = arm(s);
         r = try_take(s, ret);
         if (r == DLX_E_EMPTY)
             r = check_ends(s);
-        if (r != DLX_E_EMPTY || nothing || round == ROUNDS_MAX)
+        if (r != DLX_E_EMPTY)
+            return r;
+        if (s->n_changes != n_changes)
+            round = 0; /* a link has begun, or has got its turn, that was not asked to ring */
+        else if (nothing || round == ROUNDS_MAX)
             return r;
     }
 }

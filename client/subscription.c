@@ -78,6 +78,7 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
     for (uint32_t k = 0; k < s->n_inlets; k++)
         if (s->inlets[k]->after == inlet) {
             s->inlets[k]->after = NULL; /* its turn */
+            s->n_changes++;
             dlx__take_follow(&s->inlets[k]->core, inlet->core.cursor);
         }
     if (s->sock >= 0)
@@ -153,6 +154,7 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
     s->was_attached = true;
     s->news_step = 1;
     s->news_at = s->takes + 1;
+    s->n_changes++;
     if (!inlet->after)
         dlx__events_push(&s->events, DLX_EVENT_JOINED, inlet->id, inlet->publisher, inlet->pid,
                          inlet->topic);

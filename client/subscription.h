@@ -32,6 +32,7 @@ struct dlx_subscription {
     uint32_t inlets_room;
     uint32_t n_open;
     uint32_t next;      /* whose turn it is */
+    uint32_t n_changes; /* of the links that are listened to */
     uint32_t n_settled; /* offers that ended in a link or a failure */
     uint32_t fd_news;   /* packets with fds received, for Ack */
     uint32_t acked;
