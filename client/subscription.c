@@ -69,6 +69,8 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
         s->stats.taken_bytes += inlet->taken_bytes;
         s->stats.skipped += inlet->core.skipped;
         s->stats.lost += inlet->core.lost;
+        if (inlet->retain > 0)
+            dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor);
         if (!dlx__subscription_successor(s, inlet))
             dlx__events_push(&s->events,
                              dlx__take_is_closed(&inlet->core) ? DLX_EVENT_LEFT : DLX_EVENT_LOST,
@@ -149,6 +151,9 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
     dlx__inlet_start(inlet, s->args.history == DLX_HISTORY_NONE ? 0 : history,
                      inlet->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
                      s->args.reliable);
+    if (!inlet->after)
+        dlx__take_follow(&inlet->core,
+                         DLX_MAX(dlx__passed_find(&s->passed, inlet->origin), inlet->core.cursor));
     settle(s, inlet);
     s->n_open++;
     s->was_attached = true;
@@ -366,6 +371,7 @@ static void subscription_free(struct dlx_subscription *s)
     while (s->n_inlets > 0)
         dlx__subscription_detach(s, s->n_inlets - 1);
     free(s->inlets);
+    dlx__passed_deinit(&s->passed);
     dlx__events_deinit(&s->events);
     if (s->sock >= 0)
         shutdown(s->sock, SHUT_RDWR); /* a forked child may have inherited it */

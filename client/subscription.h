@@ -6,6 +6,7 @@
 
 #include "client/event.h"
 #include "client/inlet.h"
+#include "client/passed.h"
 
 /* Longest busy wait unless the caller chose one. */
 #define DLX_SPIN_DEFAULT_NS UINT64_C(20000)
@@ -44,6 +45,7 @@ struct dlx_subscription {
     int failure;      /* of a link, to be told once */
     char failure_text[DLX_ERROR_TEXT_SIZE];
     bool was_attached; /* tell when the last publisher leaves */
+    struct dlx_passed passed;
     struct dlx_events events;
     struct dlx_subscription_stats stats;
 };

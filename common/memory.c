@@ -164,6 +164,18 @@ int dlx__region_attach(const struct dlx_memory *memory, int take_fd, uint64_t si
     return attach(memory, take_fd, size, DLX_REGION_SEALED, ret_map);
 }
 
+int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t *ret_size)
+{
+    struct stat st;
+    if (fstat(borrow_fd, &st) < 0)
+        return dlx__fail_errno("fstat of a region");
+    uint64_t size = (uint64_t)st.st_size;
+    int r = check(memory, borrow_fd, size, DLX_REGION_SEALED, true);
+    if (r == 0)
+        *ret_size = size;
+    return r;
+}
+
 /* ---- membership pages ---------------------------------------------------------------------- */
 
 int dlx__membership_map(int borrow_writer_fd, uint64_t size, void **ret_map)

@@ -82,6 +82,9 @@ int dlx__membership_share(const struct dlx_memory *memory, int borrow_fd, int *r
 int dlx__membership_attach(const struct dlx_memory *memory, int take_fd, uint64_t size,
                            const void **ret_map);
 
+/* A region that step 3 made, and its size. Returns 0; DLX_E_PROTOCOL, DLX_E_SYSTEM. */
+int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t *ret_size);
+
 /* NULL is fine. */
 void dlx__region_unmap(const void *map, uint64_t size);
 

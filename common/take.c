@@ -131,6 +131,25 @@ static void count_lost(struct dlx_take *take, uint64_t n)
     dlx_store64_relaxed(&take->page->lost, take->lost);
 }
 
+/* They are gone. Who only wants the newest has lost nothing: a newer one is there. */
+static void count_missed(struct dlx_take *take, uint64_t n)
+{
+    if (take->latest)
+        count_skipped(take, n);
+    else
+        count_lost(take, n);
+}
+
+/* What is in this block and was passed elsewhere. */
+static void skip_passed(struct dlx_take *take)
+{
+    uint64_t n = DLX_MIN(take->passed, newest_in(block(take)));
+    if (n <= take->cursor)
+        return;
+    take->last = DLX_MAX(take->last, n);
+    set_cursor(take, n);
+}
+
 int dlx__take_move(struct dlx_take *take, const struct dlx_shm_control *control, uint32_t n_slots,
                    uint64_t base)
 {
@@ -139,26 +158,24 @@ int dlx__take_move(struct dlx_take *take, const struct dlx_shm_control *control,
                          "a control block begins after message %" PRIu64 ", %" PRIu64 " was passed",
                          base, take->cursor);
     if (base > take->cursor) {
-        if (take->latest)
-            count_skipped(take, base - take->cursor);
-        else
-            count_lost(take, base - take->cursor);
+        count_missed(take, base - DLX_MIN(DLX_MAX(take->cursor, take->passed), base));
         set_cursor(take, base);
     }
     take->stays = false;
     enter(take, control, n_slots);
+    skip_passed(take);
     return 0;
 }
 
 void dlx__take_follow(struct dlx_take *take, uint64_t cursor)
 {
-    if (take->last <= cursor)
-        return;
-    if (take->latest)
-        count_skipped(take, take->last - cursor);
-    else
-        count_lost(take, take->last - cursor);
-    take->last = cursor; /* the first message tells the gap */
+    if (take->last <= cursor) {
+        take->passed = cursor;
+        skip_passed(take);
+    } else {
+        count_missed(take, take->last - cursor);
+        take->last = cursor; /* the first message tells the gap */
+    }
 }
 
 void dlx__take_lose(struct dlx_take *take, const struct dlx_taken *taken)
@@ -347,15 +364,6 @@ static int read_brief(const struct dlx_brief *brief, struct dlx_taken *ret)
     return r < 0 ? dlx__fail_prefix(DLX_E_BAD_PEER, "message %" PRIu64, ret->n) : 0;
 }
 
-/* The message was overwritten. Who only wants the newest has lost nothing: a newer one is there. */
-static void count_gone(struct dlx_take *take)
-{
-    if (take->latest)
-        count_skipped(take, 1);
-    else
-        count_lost(take, 1);
-}
-
 int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
 {
     /* More than there can be behind an honest head; one that runs away from us does not keep us here. */
@@ -383,7 +391,7 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
         has_brief = has_brief && brief_holds(take, n, &brief);
         if (dlx_unlikely(!has_brief && !find_slot(take, n, head, &slot))) {
             dlx__take_release(take, hold); /* rings: the publisher may wait for this very word */
-            count_gone(take);
+            count_missed(take, 1);
             set_cursor(take, n);
             continue;
         }

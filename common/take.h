@@ -36,6 +36,7 @@ struct dlx_take {
         stays; /* latest, in a block that its publisher has left: there is nothing newer elsewhere */
     uint64_t cursor; /* the last message passed */
     uint64_t last;   /* the last message taken; at first, where we began */
+    uint64_t passed; /* up to here everything was passed on another link: dlx__take_follow() */
     uint64_t sleep_ticket;
 
     /* Counters, copied to the page's report lines. */
@@ -108,7 +109,10 @@ int dlx__take_move(struct dlx_take *take, const struct dlx_shm_control *control,
  */
 int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret);
 
-/* It goes on where another one ended, nothing was taken yet: what is between is lost. */
+/*
+ * It goes on where another link to the same publisher ended, nothing was taken yet: what is between is lost, what is there twice is
+ * passed over.
+ */
 void dlx__take_follow(struct dlx_take *take, uint64_t cursor);
 
 /* The message taken last, still held, cannot be read: it counts as lost. */

@@ -23,6 +23,7 @@ struct dlxd_arena {
     uint64_t ready_seq;         /* 0: not ready yet */
     uint64_t drop_seq;          /* 0: not dropped */
     size_t n_notify;            /* dropped: links that have yet to be told */
+    bool kept;                  /* by the service manager: store.h */
     int fd;                     /* read-write until ready, then read-only; -1 once dropped */
     struct dlxd_reaper *reaper; /* closes the fd */
     struct dlxd_charge charge;

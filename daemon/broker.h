@@ -15,6 +15,7 @@
 struct dlx_memory;
 struct uv_loop_s;
 struct dlxd_reaper;
+struct dlxd_store;
 struct dlxd_watches;
 
 struct dlxd_broker {
@@ -24,6 +25,7 @@ struct dlxd_broker {
     struct dlxd_registry registry;
     uid_t uid; /* whom the daemon runs as */
     const struct dlx_memory *memory;
+    struct dlxd_store *store; /* NULL: nothing outlives the daemon */
     const char *socket_path;
     uint64_t start_ns;
     uint64_t last_client; /* id */

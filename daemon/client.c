@@ -6,6 +6,7 @@
 #include "daemon/broker.h"
 #include "daemon/dispatch.h"
 #include "daemon/log.h"
+#include "daemon/store.h"
 #include "daemon/subscription.h"
 #include "daemon/watch.h"
 #include <poll.h>
@@ -103,6 +104,13 @@ static void on_death(void *data, int events)
     dlxd_broker_settle(broker);
 }
 
+void dlxd_client_rewatch(struct dlxd_client *client)
+{
+    if (!dlxd_client_is_doomed(client))
+        dlxd_watch_set(client->watch, (client->barrier ? 0 : DLXD_READABLE) |
+                                          (dlxd_list_empty(&client->tx) ? 0 : DLXD_WRITABLE));
+}
+
 static void flush(struct dlxd_client *client)
 {
     while (!dlxd_list_empty(&client->tx)) {
@@ -119,7 +127,7 @@ static void flush(struct dlxd_client *client)
             return;
         }
     }
-    dlxd_watch_set(client->watch, DLXD_READABLE);
+    dlxd_client_rewatch(client);
 }
 
 static void on_events(void *data, int events)
@@ -225,6 +233,7 @@ void dlxd_client_free(struct dlxd_client *client)
 {
     if (!client)
         return;
+    dlxd_store_leave(client);
     dlx_for_each (p, &client->publishers) {
         struct dlxd_publisher *publisher = dlxd_container_of(p, struct dlxd_publisher, by_client);
         if (client->dismissed)
@@ -314,7 +323,7 @@ static void enqueue(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
     dlxd_list_push_back(&client->tx, &tx->node);
     client->n_tx++;
     client->tx_size += tx->size;
-    dlxd_watch_set(client->watch, DLXD_READABLE | DLXD_WRITABLE);
+    dlxd_client_rewatch(client);
 }
 
 void dlxd_client_send(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
@@ -343,6 +352,16 @@ int dlxd_client_send_fds(struct dlxd_client *client, const Dlx__Wire__Packet *pa
             "or uid %u has too many on their way",
             client->name, (int)client->pid, (unsigned)client->uid);
     return r;
+}
+
+void dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial)
+{
+    Dlx__Wire__Ok body = DLX__WIRE__OK__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    packet.serial = serial;
+    packet.body_case = DLX__WIRE__PACKET__BODY_OK;
+    packet.ok = &body;
+    dlxd_client_send(client, &packet);
 }
 
 void dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code, const char *text)

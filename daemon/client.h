@@ -13,6 +13,7 @@
 #include "daemon/user.h"
 
 struct dlx_packet;
+struct dlxd_barrier;
 struct dlxd_broker;
 struct dlxd_watch;
 struct Dlx__Wire__Packet;
@@ -53,7 +54,8 @@ struct dlxd_client {
     struct dlxd_list publishers;
     struct dlxd_list subscriptions;
 
-    struct dlxd_list tx; /* packets that did not fit in the socket */
+    struct dlxd_barrier *barrier; /* not NULL: nothing is read before this answer (store.h) */
+    struct dlxd_list tx;          /* packets that did not fit in the socket */
     size_t n_tx;
     size_t tx_size;
 
@@ -96,7 +98,10 @@ void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fm
 void dlxd_client_send(struct dlxd_client *client, const struct Dlx__Wire__Packet *packet);
 int dlxd_client_send_fds(struct dlxd_client *client, const struct Dlx__Wire__Packet *packet,
                          const int *fds_borrow, size_t n_fds);
+void dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial);
 void dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code,
                             const char *text);
+/* `barrier` has changed. */
+void dlxd_client_rewatch(struct dlxd_client *client);
 
 #endif

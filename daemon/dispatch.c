@@ -138,7 +138,7 @@ static const char *receive_failure(int fd, int *code)
 
 void dlxd_dispatch_client(struct dlxd_client *client)
 {
-    for (int i = 0; i < DLXD_BATCH && !dlxd_client_is_doomed(client); i++) {
+    for (int i = 0; i < DLXD_BATCH && !dlxd_client_is_doomed(client) && !client->barrier; i++) {
         int r = dlx__packet_recv(client->fd, &incoming);
         if (r == DLX_E_EMPTY)
             return;

@@ -9,12 +9,7 @@ static char version[] = DLX_VERSION_STRING;
 
 int dlxd_reply_ok(struct dlxd_client *client, const Dlx__Wire__Packet *request)
 {
-    Dlx__Wire__Ok body = DLX__WIRE__OK__INIT;
-    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
-    reply.serial = request->serial;
-    reply.body_case = DLX__WIRE__PACKET__BODY_OK;
-    reply.ok = &body;
-    dlxd_client_send(client, &reply);
+    dlxd_client_send_ok(client, request->serial);
     return 0;
 }
 

@@ -55,7 +55,8 @@ static void add_topic(struct publisher_page *page, const struct dlxd_topic *topi
     dlx_for_each (it, &topic->publishers) {
         const struct dlxd_publisher *publisher =
             dlxd_container_of(it, struct dlxd_publisher, by_topic);
-        if (publisher->state == DLXD_PUBLISHER_NEW || dlxd_publisher_id(publisher) <= after)
+        if (publisher->state == DLXD_PUBLISHER_NEW || publisher->hidden ||
+            dlxd_publisher_id(publisher) <= after)
             continue;
         if (page->n == PUBLISHERS_MAX) {
             page->more = true;

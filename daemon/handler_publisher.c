@@ -5,6 +5,7 @@
 #include "daemon/handler.h"
 #include "daemon/publisher.h"
 #include "daemon/retained.h"
+#include "daemon/store.h"
 #include "daemon/subscription.h"
 
 int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
@@ -55,7 +56,7 @@ int dlxd_handle_publisher_ready(struct dlxd_client *client, const Dlx__Wire__Pac
     int r = dlxd_publisher_ready(publisher);
     if (r < 0)
         return r;
-    dlxd_subscription_offer_publisher(publisher);
+    dlxd_subscription_offer_publisher(publisher, true);
     return dlxd_reply_ok(client, packet);
 }
 
@@ -65,7 +66,10 @@ int dlxd_handle_publisher_close(struct dlxd_client *client, const Dlx__Wire__Pac
         dlxd_publisher_find(client, packet->publisher_close->publisher);
     if (!publisher)
         return DLX_E_NOT_FOUND;
+    bool stays = dlxd_retained_is_wanted(publisher);
     dlxd_publisher_end(publisher);
+    if (stays && dlxd_store_answer_later(publisher, client, packet->serial))
+        return 0;
     return dlxd_reply_ok(client, packet);
 }
 

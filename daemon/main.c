@@ -2,6 +2,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "daemon/client.h"
+#include "daemon/inherited.h"
 #include "daemon/listener.h"
 #include "daemon/log.h"
 #include "daemon/residue.h"
@@ -32,7 +33,8 @@ static const char doc[] =
     "write to it; a hostile one can take pages away from under its readers (SIGBUS); the size of "
     "/dev/shm limits everything.";
 
-enum { OPTION_IDLE_EXIT = 0x100, OPTION_READY_FD };
+enum { OPTION_IDLE_EXIT = 0x100, OPTION_READY_FD, OPTION_FD_STORE };
+#define FD_STORE_MAX    65536
 #define IDLE_EXIT_MAX_S 1e6
 
 static const struct argp_option options[] = {
@@ -48,6 +50,10 @@ static const struct argp_option options[] = {
      "become "
      "/dev/null, so that with 2 what goes wrong before comes from the same pipe)",
      0},
+    {"fd-store", OPTION_FD_STORE, "N", 0,
+     "retained messages outlive the daemon: the service manager keeps at most N file descriptors "
+     "for it (FileDescriptorStoreMax=; default: $FDSTORE, else 0)",
+     0},
     {0},
 };
 
@@ -57,6 +63,7 @@ struct arguments {
     bool foreground;
     uint64_t idle_ms; /* 0: never */
     int ready_fd;     /* -1: none */
+    uint32_t fd_store;
 };
 
 static const struct dlx_memory *find_memory(const char *name, const struct argp_state *state)
@@ -87,11 +94,25 @@ static int parse_fd(const char *text, struct argp_state *state)
     return (int)fd;
 }
 
+static uint32_t parse_count(const char *text, const char *what, const struct argp_state *state)
+{
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (end == text || *end || n < 0 || n > FD_STORE_MAX)
+        argp_error(state, "%s %s: a number from 0 to %d is possible", what, text, FD_STORE_MAX);
+    return (uint32_t)n;
+}
+
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     struct arguments *arguments = state->input;
     const char *name;
     switch (key) {
+    case ARGP_KEY_INIT:
+        name = getenv("FDSTORE"); /* systemd 254 */
+        if (name && *name)
+            arguments->fd_store = parse_count(name, "FDSTORE", state);
+        return 0;
     case ARGP_KEY_END:
         name = getenv("DLX_MEMORY");
         if (!arguments->memory)
@@ -108,6 +129,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_IDLE_EXIT:
         arguments->idle_ms = parse_seconds(argument, state);
+        return 0;
+    case OPTION_FD_STORE:
+        arguments->fd_store = parse_count(argument, "--fd-store", state);
         return 0;
     case OPTION_READY_FD:
         arguments->ready_fd = parse_fd(argument, state);
@@ -156,11 +180,14 @@ int main(int argc, char **argv)
     struct arguments arguments = {.ready_fd = -1};
     struct dlxd_server *server;
     dlx_cleanup(dlx__freep) char *default_path = NULL;
+    dlx_cleanup(dlxd_inherited_deinit) struct dlxd_inherited inherited;
 
     argp_err_exit_status = 2;
     (void)argp_parse(&argp, argc, argv, 0, NULL, &arguments);
     dlxd_log_init(arguments.foreground ? DLXD_LOG_INFO : DLXD_LOG_NOTICE,
                   !arguments.foreground && getenv("JOURNAL_STREAM"));
+    if (dlxd_inherited_init(&inherited) < 0)
+        return fail();
     if (!arguments.socket) {
         default_path = dlxd_listener_default_path();
         arguments.socket = default_path;
@@ -176,6 +203,10 @@ int main(int argc, char **argv)
     if (dlxd_server_new(&server, arguments.socket, arguments.memory) < 0)
         return fail();
     dlxd_server_set_idle_exit(server, arguments.idle_ms);
+    if (arguments.fd_store > 0 && dlxd_server_keep(server, arguments.fd_store, &inherited) < 0)
+        dlxd_log(DLXD_LOG_WARNING, "retained messages end with this daemon: %s",
+                 dlx__error_message());
+    dlxd_inherited_deinit(&inherited);
     tell_ready(arguments.ready_fd);
     dlxd_server_run(server);
     dlxd_server_free(server);

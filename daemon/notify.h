@@ -2,8 +2,15 @@
 #ifndef DLXD_NOTIFY_H
 #define DLXD_NOTIFY_H
 
-/* Tell the service manager ("READY=1"), by a datagram to $NOTIFY_SOCKET. Without one, or when it
- * fails, nothing happens. */
-void dlxd_notify(const char *state);
+/* Datagrams to the service manager ($NOTIFY_SOCKET): sd_notify(3). */
+
+#include <stdbool.h>
+
+/* Is there one that listens? */
+bool dlxd_notify_is_possible(void);
+
+/* Tell it ("READY=1"), with a copy of a descriptor unless that is -1. Returns 0; DLX_E_FULL (it has too much to read now);
+ * DLX_E_NOT_FOUND (there is none), DLX_E_SYSTEM. */
+int dlxd_notify(const char *state, int fd_borrow);
 
 #endif

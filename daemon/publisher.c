@@ -7,6 +7,7 @@
 #include "daemon/client.h"
 #include "daemon/link.h"
 #include "daemon/retained.h"
+#include "daemon/store.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -83,25 +84,37 @@ static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
     return 0;
 }
 
+/* Nobody knows it yet. NULL: out of memory, and the thread's message says so. */
+static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const char *topic)
+{
+    struct dlxd_publisher *publisher = calloc(1, sizeof *publisher);
+    if (!publisher) {
+        (void)dlx__fail(DLX_E_NO_MEMORY, "out of memory for a publisher of %s", topic);
+        return NULL;
+    }
+    publisher->broker = broker;
+    publisher->dying_pidfd = -1;
+    publisher->link_sock = -1;
+    dlxd_list_init(&publisher->by_client);
+    dlxd_list_init(&publisher->links);
+    (void)snprintf(publisher->topic_name, sizeof publisher->topic_name, "%s", topic);
+    return publisher;
+}
+
 int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, const char *topic,
                        const struct dlxd_publisher_config *config,
                        struct dlxd_publisher_fds *ret_fds)
 {
     struct dlxd_registry *registry = &client->broker->registry;
     struct dlxd_publisher_fds fds;
-    struct dlxd_publisher *publisher = calloc(1, sizeof *publisher);
+    struct dlxd_publisher *publisher = publisher_alloc(client->broker, topic);
     if (!publisher)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a publisher of %s", topic);
-    publisher->broker = client->broker;
+        return DLX_E_NO_MEMORY;
     publisher->client = client;
     publisher->state = DLXD_PUBLISHER_NEW;
     publisher->config = *config;
     publisher->pid = client->pid;
     publisher->uid = client->uid;
-    publisher->dying_pidfd = -1;
-    publisher->link_sock = -1;
-    dlxd_list_init(&publisher->links);
-    (void)snprintf(publisher->topic_name, sizeof publisher->topic_name, "%s", topic);
     memcpy(publisher->client_name, client->name, sizeof publisher->client_name);
     int r = allocate(publisher, client->user, &fds);
     if (r < 0) {
@@ -120,6 +133,80 @@ int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, 
     dlxd_list_push_back(&publisher->topic->publishers, &publisher->by_topic);
     dlxd_list_push_back(&client->publishers, &publisher->by_client);
     *ret_fds = fds;
+    *ret = publisher;
+    return 0;
+}
+
+static int restore_region(struct dlxd_publisher *publisher, struct dlxd_user *user,
+                          const struct dlxd_publisher_region *region)
+{
+    uint64_t size;
+    struct dlxd_arena *arena;
+    int r = dlx__region_inspect(publisher->broker->memory, region->fd, &size);
+    if (r == 0 && region->n_slots > 0 &&
+        (region->n_slots > DLX_SHM_SLOTS_MAX || size != dlx_shm_control_size(region->n_slots)))
+        r = dlx__fail(DLX_E_PROTOCOL, "control block of %" PRIu64 " bytes for %u slots", size,
+                      region->n_slots);
+    if (r == 0)
+        r = dlxd_arenas_reserve(&publisher->ready);
+    if (r == 0)
+        r = dlxd_arena_new(&arena, publisher->broker->reaper, user, region->id, size);
+    if (r < 0)
+        return r;
+    arena->n_slots = region->n_slots;
+    arena->base = region->base;
+    arena->ready_seq = region->ready_seq;
+    arena->kept = true;
+    dlxd_arenas_push(&publisher->ready, arena);
+    publisher->last_arena = DLX_MAX(publisher->last_arena, region->id);
+    publisher->last_ready_seq = region->ready_seq;
+    return 0;
+}
+
+static int restore_all(struct dlxd_publisher *publisher, struct dlxd_user *user,
+                       const struct dlxd_publisher_region *regions, size_t n_regions)
+{
+    struct dlxd_registry *registry = &publisher->broker->registry;
+    int r = dlxd_charge_init(&publisher->object_charge, user, DLXD_OBJECTS, 1);
+    for (size_t i = 0; r == 0 && i < n_regions; i++)
+        r = restore_region(publisher, user, &regions[i]);
+    if (r == 0 && !dlxd_arenas_newest_control(&publisher->ready))
+        r = dlx__fail(DLX_E_PROTOCOL, "its control block is missing");
+    return r < 0 ? r : dlxd_registry_get(registry, publisher->topic_name, &publisher->topic);
+}
+
+int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *broker,
+                           const struct dlxd_ledger_entry *entry,
+                           const struct dlxd_publisher_region *regions, size_t n_regions)
+{
+    struct dlxd_user *user;
+    struct dlxd_publisher *publisher = publisher_alloc(broker, entry->topic);
+    if (!publisher)
+        return DLX_E_NO_MEMORY;
+    publisher->state = DLXD_PUBLISHER_RETAINED;
+    publisher->config = (struct dlxd_publisher_config){.history = entry->history,
+                                                       .n_slots = entry->n_slots,
+                                                       .on_full = entry->on_full,
+                                                       .retain = entry->retain,
+                                                       .retain_for_ns = entry->retain_for_ns,
+                                                       .resumes = entry->resumes,
+                                                       .after_seq = entry->after_seq};
+    publisher->pid = (pid_t)entry->pid;
+    publisher->uid = entry->uid;
+    memcpy(publisher->client_name, entry->client_name, sizeof publisher->client_name);
+    int r = dlxd_users_get(&broker->users, entry->uid, &user);
+    if (r == 0) {
+        r = restore_all(publisher, user, regions, n_regions);
+        dlxd_user_unref(user);
+    }
+    if (r < 0) {
+        publisher_free(publisher);
+        return r;
+    }
+    for (size_t i = 0; i < n_regions; i++)
+        publisher->ready.items[i]->fd = regions[i].fd;
+    dlxd_idmap_add(&broker->registry.publishers, &publisher->by_id, entry->id);
+    dlxd_list_push_back(&publisher->topic->publishers, &publisher->by_topic);
     *ret = publisher;
     return 0;
 }
@@ -156,6 +243,7 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
 {
     struct dlxd_registry *registry = &publisher->broker->registry;
     assert(publisher->state != DLXD_PUBLISHER_GONE);
+    dlxd_store_forget(publisher);
     publisher->state = DLXD_PUBLISHER_GONE;
     if (publisher->client)
         leave_client(publisher);
@@ -275,6 +363,7 @@ int dlxd_publisher_ready(struct dlxd_publisher *publisher)
         return dlx__fail_prefix(r, "control block");
     }
     publisher->state = DLXD_PUBLISHER_OPEN;
+    dlxd_store_update(publisher);
     return 0;
 }
 
@@ -331,7 +420,10 @@ int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, uint32_t id)
     if (!arena)
         return no_such_arena(publisher, id);
     int r = make_ready(publisher, arena);
-    return r < 0 ? dlx__fail_prefix(r, "arena %u", id) : 0;
+    if (r < 0)
+        return dlx__fail_prefix(r, "arena %u", id);
+    dlxd_store_update(publisher);
+    return 0;
 }
 
 /*
@@ -341,6 +433,7 @@ int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, uint32_t id)
 static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
 {
     dlxd_arenas_remove(&publisher->ready, arena);
+    dlxd_store_forget_arena(publisher, arena);
     dlx_for_each (it, &publisher->links) {
         struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
         if (dlxd_link_knows(link, arena))

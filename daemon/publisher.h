@@ -22,6 +22,7 @@
 
 struct dlxd_broker;
 struct dlxd_client;
+struct dlxd_ledger_entry;
 struct dlxd_link;
 struct dlxd_topic;
 struct dlxd_watch;
@@ -76,8 +77,14 @@ struct dlxd_publisher {
 
     /* RETAINED: see retained.h. */
     uint64_t expires_ns;
+    bool hidden; /* a former daemon knew it, and its process is alive: nobody is told of it */
     struct dlxd_watch *dying; /* its process may still write, until this tells its end */
     int dying_pidfd;
+
+    /* What outlives the daemon: see store.h. */
+    uint32_t ledger_index; /* 0: nothing */
+    bool pidfd_kept;
+    bool not_kept; /* there was no room for all of it */
 
     struct dlxd_charge object_charge;
 };
@@ -96,6 +103,24 @@ struct dlxd_publisher_fds {
 int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, const char *topic,
                        const struct dlxd_publisher_config *config,
                        struct dlxd_publisher_fds *ret_fds);
+/* A region of a publisher that a former daemon knew. */
+struct dlxd_publisher_region {
+    uint32_t id;
+    uint32_t n_slots;
+    uint64_t base;
+    uint64_t ready_seq;
+    int fd;
+};
+
+/*
+ * A publisher that a former daemon knew is back, with its regions in the order of `ready_seq`: RETAINED, for
+ * dlxd_retained_restore(). Takes their fds on success. Returns 0; DLX_E_PROTOCOL (they cannot be those of a publisher),
+ * DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
+ */
+int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *broker,
+                           const struct dlxd_ledger_entry *entry,
+                           const struct dlxd_publisher_region *regions, size_t n_regions);
+
 /* It closed: RETAINED if it leaves something, else GONE. NULL is fine. */
 void dlxd_publisher_end(struct dlxd_publisher *publisher);
 /* The same, and its process, which seems to be dead, may write until the pidfd says that it is. */

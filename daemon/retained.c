@@ -6,17 +6,19 @@
 #include "daemon/log.h"
 #include "daemon/publisher.h"
 #include "daemon/report.h"
+#include "daemon/store.h"
+#include "daemon/subscription.h"
 #include "daemon/watch.h"
 #include <fcntl.h>
 #include <poll.h>
 
-/* A counter that its owner writes: what it says wrongly harms nobody else. */
+/* What is there of its messages, by a counter that its owner writes: what it says wrongly harms nobody else. */
 static uint64_t n_published(const struct dlxd_publisher *publisher)
 {
     struct dlxd_control_report report;
-    const struct dlxd_arena *control = dlxd_publisher_control(publisher);
-    dlxd_report_control(control->fd, &report);
-    return report.head;
+    const struct dlxd_arena *first = dlxd_arenas_oldest_control(&publisher->ready);
+    dlxd_report_control(dlxd_publisher_control(publisher)->fd, &report);
+    return first && report.head > first->base ? report.head - first->base : 0;
 }
 
 bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher)
@@ -50,6 +52,7 @@ static void settle(struct dlxd_publisher *publisher)
     publisher->dying = dlxd_watch_free(publisher->dying);
     publisher->dying_pidfd = dlx__close(publisher->dying_pidfd);
     enlist(publisher, publisher->config.retain_for_ns);
+    dlxd_store_update(publisher);
     dlxd_log(DLXD_LOG_INFO, "%s: retaining messages of %s (pid %d, uid %u)", publisher->topic_name,
              publisher->client_name, (int)publisher->pid, (unsigned)publisher->uid);
     dlxd_retained_succeed(publisher);
@@ -60,24 +63,60 @@ static void on_death(void *data, int events)
     struct dlxd_publisher *publisher = data;
     struct dlxd_broker *broker = publisher->broker;
     (void)events;
-    settle(publisher);
-    dlxd_publisher_tell_links(publisher);
+    if (publisher->hidden && n_published(publisher) == 0) {
+        dlxd_publisher_vanish(publisher);
+    } else {
+        settle(publisher);
+        dlxd_publisher_tell_links(publisher);
+        if (publisher->hidden)
+            dlxd_subscription_offer_publisher(publisher, false);
+        publisher->hidden = false;
+    }
     dlxd_broker_settle(broker);
+}
+
+static bool is_dead(int pidfd)
+{
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    return pidfd < 0 || poll(&p, 1, 0) == 1;
+}
+
+static int watch_death(struct dlxd_publisher *publisher)
+{
+    return dlxd_watch_new(&publisher->dying, publisher->broker->watches, publisher->dying_pidfd,
+                          DLXD_READABLE, on_death, publisher);
 }
 
 void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd)
 {
-    struct pollfd p = {.fd = pidfd, .events = POLLIN};
-    if (pidfd < 0 || poll(&p, 1, 0) == 1) {
+    if (is_dead(pidfd)) {
         settle(publisher);
         return;
     }
     enlist(publisher, DLXD_DYING_NS);
     publisher->dying_pidfd = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
-    if (publisher->dying_pidfd < 0 ||
-        dlxd_watch_new(&publisher->dying, publisher->broker->watches, publisher->dying_pidfd,
-                       DLXD_READABLE, on_death, publisher) < 0)
+    if (publisher->dying_pidfd < 0 || watch_death(publisher) < 0)
         publisher->expires_ns = 0; /* its end could not be seen */
+}
+
+void dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uint64_t expires_ns)
+{
+    uint64_t now = dlx__now_ns();
+    dlx_cleanup(dlx__closep) int pidfd = take_pidfd;
+    if (is_dead(pidfd)) {
+        bool was_there = pidfd >= 0 && publisher->config.retain_for_ns > 0;
+        if (expires_ns > 0)
+            enlist(publisher, expires_ns > now ? expires_ns - now : 1);
+        else
+            enlist(publisher, was_there ? publisher->config.retain_for_ns : 0);
+        dlxd_store_update(publisher);
+        return;
+    }
+    publisher->hidden = true;
+    publisher->dying_pidfd = dlx__steal_fd(&pidfd);
+    enlist(publisher, 0);
+    if (watch_death(publisher) < 0)
+        enlist(publisher, 1); /* its end could not be seen */
 }
 
 void dlxd_retained_remove(struct dlxd_publisher *publisher)
@@ -95,15 +134,27 @@ static bool may_drop(const struct dlxd_broker *broker, uid_t uid,
     return uid == publisher->uid || uid == 0 || uid == broker->uid;
 }
 
+/* Messages of a successor that replace those of a publisher: as many as it retains itself, or all that there were if it is the
+ * same, announced again. */
+static uint64_t n_needed(const struct dlxd_publisher *publisher,
+                         const struct dlxd_publisher *successor)
+{
+    uint64_t origin =
+        publisher->config.resumes ? publisher->config.resumes : dlxd_publisher_id(publisher);
+    uint64_t n = successor->config.retain;
+    return successor->config.resumes == origin ? DLX_MIN(n, n_published(publisher)) : n;
+}
+
 void dlxd_retained_succeed(struct dlxd_publisher *successor)
 {
-    if (successor->config.retain == 0 || successor->state == DLXD_PUBLISHER_NEW ||
-        n_published(successor) < successor->config.retain)
+    uint64_t n = successor->state == DLXD_PUBLISHER_NEW ? 0 : n_published(successor);
+    if (successor->config.retain == 0 || n == 0)
         return;
     dlx_for_each (it, &successor->topic->publishers) {
         struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
         if (publisher->state == DLXD_PUBLISHER_RETAINED &&
             dlxd_publisher_id(publisher) < dlxd_publisher_id(successor) &&
+            n >= n_needed(publisher, successor) &&
             may_drop(successor->broker, successor->uid, publisher))
             dlxd_publisher_vanish(publisher);
     }

@@ -26,6 +26,12 @@ bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher);
  */
 void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd_borrow_fd);
 
+/*
+ * It is back from the store. If the process of the pidfd (-1: none) is still alive, it may write, and announces the publisher
+ * again: until it is dead, or that has happened, nobody is told.
+ */
+void dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uint64_t expires_ns);
+
 /* It vanishes: let go of what was kept for it. Harmless for others. */
 void dlxd_retained_remove(struct dlxd_publisher *publisher);
 

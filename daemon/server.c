@@ -7,6 +7,7 @@
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/retained.h"
+#include "daemon/store.h"
 #include "daemon/watch.h"
 #include <assert.h>
 #include <fcntl.h>
@@ -85,6 +86,7 @@ static void on_retry(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
     dlxd_broker_unstick(&server->broker);
+    dlxd_store_retry(&server->broker, dlx__now_ns());
     dlxd_broker_settle(&server->broker);
 }
 
@@ -154,7 +156,7 @@ static void on_prepare(uv_prepare_t *prepare)
         (void)uv_timer_stop(&server->expiry);
     else
         start_at(server, &server->expiry, on_expiry, expiry);
-    if (dlxd_list_empty(&broker->stuck))
+    if (dlxd_list_empty(&broker->stuck) && !dlxd_store_is_waiting(broker))
         (void)uv_timer_stop(&server->retry);
     else if (!uv_is_active((uv_handle_t *)&server->retry))
         (void)uv_timer_start(&server->retry, on_retry, RETRY_MS, 0);
@@ -319,12 +321,18 @@ void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms)
     server->idle_ms = idle_ms;
 }
 
+int dlxd_server_keep(struct dlxd_server *server, uint32_t max_fds, struct dlxd_inherited *inherited)
+{
+    return dlxd_store_init(&server->broker, max_fds, inherited);
+}
+
 void dlxd_server_run(struct dlxd_server *server)
 {
     dlxd_log(DLXD_LOG_NOTICE, "listening on %s", server->listener.path);
-    dlxd_notify("READY=1");
+    (void)dlxd_notify("READY=1", -1);
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
-    dlxd_notify("STOPPING=1");
+    (void)dlxd_notify("STOPPING=1", -1);
+    dlxd_store_deinit(&server->broker); /* first: what goes here is not to go for the next daemon */
     dlx_for_each (it, &server->broker.clients)
         dlxd_client_disconnect(dlxd_container_of(it, struct dlxd_client, node), DLX_E_DISCONNECTED,
                                "dlpackd is stopping");

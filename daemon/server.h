@@ -11,12 +11,16 @@
 #include <stdint.h>
 
 struct dlx_memory;
+struct dlxd_inherited;
 struct dlxd_server;
 
 /* Listens on `path`. Returns 0, or what dlxd_listener_init() returns. */
 int dlxd_server_new(struct dlxd_server **ret, const char *path, const struct dlx_memory *memory);
 /* End by itself after so long without a client, from now on; 0: never. */
 void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms);
+/* What publishers retain outlives the daemon, and what they retained with the former one is back: as dlxd_store_init(). */
+int dlxd_server_keep(struct dlxd_server *server, uint32_t max_fds,
+                     struct dlxd_inherited *inherited);
 /* Until SIGTERM or SIGINT, or idle for long enough; then every client has been disconnected. */
 void dlxd_server_run(struct dlxd_server *server);
 /* Returns NULL; NULL is fine. */

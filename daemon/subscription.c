@@ -138,7 +138,7 @@ static int offer_topic(struct dlxd_subscription *subscription, const struct dlxd
     dlx_for_each (it, &topic->publishers) {
         struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
         struct dlxd_link *link;
-        if (publisher->state == DLXD_PUBLISHER_NEW)
+        if (publisher->state == DLXD_PUBLISHER_NEW || publisher->hidden)
             continue;
         int r = dlxd_subscription_fits(subscription, publisher);
         if (r == 0)
@@ -166,12 +166,13 @@ int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t
     return r;
 }
 
-static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher)
+static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
+                     bool from_start)
 {
     struct dlxd_link *link;
     if (subscription->doomed)
         return;
-    int r = dlxd_link_new(&link, subscription, publisher, true);
+    int r = dlxd_link_new(&link, subscription, publisher, from_start);
     if (r < 0) {
         dlxd_log(DLXD_LOG_ERROR, "%s", dlx__error_message());
         return;
@@ -181,15 +182,15 @@ static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publish
         dlxd_link_fail(link, r, dlx__error_message());
 }
 
-void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher)
+void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher, bool from_start)
 {
     dlx_for_each (it, &publisher->topic->subscriptions)
-        offer_to(dlxd_container_of(it, struct dlxd_subscription, by_topic), publisher);
+        offer_to(dlxd_container_of(it, struct dlxd_subscription, by_topic), publisher, from_start);
     dlx_for_each (it, &publisher->broker->registry.patterns) {
         struct dlxd_subscription *subscription =
             dlxd_container_of(it, struct dlxd_subscription, by_topic);
         if (dlx__pattern_matches(subscription->topic_name, publisher->topic_name))
-            offer_to(subscription, publisher);
+            offer_to(subscription, publisher, from_start);
     }
 }
 

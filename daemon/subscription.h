@@ -74,7 +74,7 @@ int dlxd_subscription_fits(const struct dlxd_subscription *subscription,
  * gets LinkFailed.
  */
 int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n_offers);
-void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher);
+void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher, bool from_start);
 
 /* Packets with fds that may be sent now. */
 uint32_t dlxd_subscription_credit(const struct dlxd_subscription *subscription);

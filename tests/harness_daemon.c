@@ -62,7 +62,9 @@ static const char *program(void)
     return path;
 }
 
-static pid_t spawn(const char *socket, const char *env, int *ret_log_fd)
+/* `prepare` is called in the child. */
+static pid_t spawn(const char *socket, const char *env, void (*prepare)(void *userdata),
+                   void *userdata, int *ret_log_fd)
 {
     int pipe_fds[2];
     ck_assert_int_eq(pipe2(pipe_fds, O_CLOEXEC), 0);
@@ -77,6 +79,8 @@ static pid_t spawn(const char *socket, const char *env, int *ret_log_fd)
         if (env)
             putenv(strdup(env));
         dup2(pipe_fds[1], STDERR_FILENO);
+        if (prepare)
+            prepare(userdata);
         if (socket)
             execl(path, "dlpackd", "--foreground", "--socket", socket, (char *)NULL);
         else
@@ -96,11 +100,10 @@ static int wait_for(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
 }
 
-static void start(struct dlx_test_daemon *daemon, const char *socket, const char *env)
+static void wait_until_it_listens(struct dlx_test_daemon *daemon)
 {
     char log[4096] = "";
     size_t n = 0;
-    daemon->pid = spawn(socket, env, &daemon->log_fd);
     while (!strstr(log, "listening on ")) {
         ssize_t got = read(daemon->log_fd, log + n, sizeof log - 1 - n);
         ck_assert_msg(got > 0, "%s does not start: %s", program(), log);
@@ -111,19 +114,28 @@ static void start(struct dlx_test_daemon *daemon, const char *socket, const char
 
 void dlx_test_daemon_start(struct dlx_test_daemon *daemon, const char *env)
 {
-    start(daemon, daemon->path, env);
+    daemon->pid = spawn(daemon->path, env, NULL, NULL, &daemon->log_fd);
+    wait_until_it_listens(daemon);
+}
+
+void dlx_test_daemon_start_prepared(struct dlx_test_daemon *daemon, void (*prepare)(void *userdata),
+                                    void *userdata)
+{
+    daemon->pid = spawn(daemon->path, NULL, prepare, userdata, &daemon->log_fd);
+    wait_until_it_listens(daemon);
 }
 
 void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *env)
 {
-    start(daemon, NULL, env);
+    daemon->pid = spawn(NULL, env, NULL, NULL, &daemon->log_fd);
+    wait_until_it_listens(daemon);
 }
 
 int dlx_test_daemon_fail(const char *socket, char *log, size_t log_size)
 {
     int fd;
     size_t n = 0;
-    pid_t pid = spawn(socket, NULL, &fd);
+    pid_t pid = spawn(socket, NULL, NULL, NULL, &fd);
     ssize_t got;
     while (n < log_size - 1 && (got = read(fd, log + n, log_size - 1 - n)) > 0)
         n += (size_t)got;

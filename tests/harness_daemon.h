@@ -28,6 +28,9 @@ void dlx_test_dir_remove(struct dlx_test_daemon *daemon);
 
 /* Run the daemon of this build until it listens. `env` is NULL or "NAME=value". */
 void dlx_test_daemon_start(struct dlx_test_daemon *daemon, const char *env);
+/* The same; `prepare` is called in the child before the program is. */
+void dlx_test_daemon_start_prepared(struct dlx_test_daemon *daemon, void (*prepare)(void *userdata),
+                                    void *userdata);
 /* The same without --socket: it is to find daemon->path by `env`. */
 void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *env);
 /* Run it where it is to fail: returns its exit status; `ret_log` is what it said. */

@@ -243,7 +243,7 @@ static void new_publisher(void)
     p->id = dlxd_publisher_id(p->publisher);
     allocate(fds.control_fd, dlxd_publisher_control(p->publisher)->size);
     ck_assert_int_eq(dlxd_publisher_ready(p->publisher), 0);
-    dlxd_subscription_offer_publisher(p->publisher);
+    dlxd_subscription_offer_publisher(p->publisher, true);
     /* Joins are read by nobody, but there are fewer than fit. */
     ck_assert_int_ge(dup2(pair[1], 900 + (int)n_publishers), 0);
     close(pair[1]);

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_PASSED_H
+#define DLX_CLIENT_PASSED_H
+
+/*
+ * How far a subscription got with publishers that have gone and retain messages: another daemon may offer those again, and no
+ * message is to come twice. The newest DLX_PASSED_MAX of them are remembered.
+ */
+
+#include <stdint.h>
+
+#define DLX_PASSED_MAX 256U
+
+struct dlx_passed_entry {
+    uint64_t origin; /* of the publisher */
+    uint64_t seq;    /* the last message that was passed */
+};
+
+/* All zero: none. */
+struct dlx_passed {
+    struct dlx_passed_entry *entries; /* [DLX_PASSED_MAX]; NULL until there is one */
+    uint64_t n;                       /* ever added */
+};
+
+void dlx__passed_deinit(struct dlx_passed *passed);
+/* For lack of memory it is forgotten. */
+void dlx__passed_add(struct dlx_passed *passed, uint64_t origin, uint64_t seq);
+/* 0: nothing, as far as is remembered. */
+uint64_t dlx__passed_find(const struct dlx_passed *passed, uint64_t origin);
+
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/restore.h"
+#include "common/error.h"
+#include "daemon/broker.h"
+#include "daemon/inherited.h"
+#include "daemon/log.h"
+#include "daemon/publisher.h"
+#include "daemon/retained.h"
+#include "daemon/store.h"
+#include "daemon/store_queue.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+
+/* A descriptor of a publisher, by its name. */
+struct found {
+    uint64_t publisher;
+    struct dlxd_publisher_region region; /* ready_seq 0: a pidfd */
+    struct dlxd_inherited_fd *from;
+};
+
+struct found_list {
+    struct found *items;
+    size_t n;
+};
+
+static bool begins_with(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+/* The next number of a name, and what stands between it and the one before. */
+static bool parse_number(const char **at, const char *before, uint64_t max, uint64_t *ret)
+{
+    char *end;
+    if (!begins_with(*at, before))
+        return false;
+    const char *digits = *at + strlen(before);
+    if (*digits < '0' || *digits > '9')
+        return false;
+    errno = 0;
+    *ret = strtoull(digits, &end, 10);
+    *at = end;
+    return errno == 0 && *ret <= max;
+}
+
+static bool parse_name(const char *name, struct found *ret)
+{
+    uint64_t arena, n_slots;
+    *ret = (struct found){.publisher = 0};
+    if (parse_number(&name, DLXD_STORE_PIDFD, UINT64_MAX, &ret->publisher))
+        return *name == '\0';
+    if (!parse_number(&name, DLXD_STORE_REGION, UINT64_MAX, &ret->publisher) ||
+        !parse_number(&name, "-", UINT32_MAX, &arena) ||
+        !parse_number(&name, "-", UINT32_MAX, &n_slots) ||
+        !parse_number(&name, "-", UINT64_MAX, &ret->region.base) ||
+        !parse_number(&name, "-", UINT64_MAX, &ret->region.ready_seq))
+        return false;
+    ret->region.id = (uint32_t)arena;
+    ret->region.n_slots = (uint32_t)n_slots;
+    return *name == '\0' && ret->region.ready_seq > 0;
+}
+
+static int compare_found(const void *a, const void *b)
+{
+    const struct found *x = a, *y = b;
+    if (x->publisher != y->publisher)
+        return x->publisher < y->publisher ? -1 : 1;
+    if (x->region.ready_seq != y->region.ready_seq)
+        return x->region.ready_seq < y->region.ready_seq ? -1 : 1;
+    return 0;
+}
+
+/* What has a name of ours, by publisher, its pidfd first. */
+static int find_all(struct dlxd_inherited *inherited, struct found_list *ret)
+{
+    *ret = (struct found_list){.items = calloc(inherited->n + 1, sizeof *ret->items)};
+    if (!ret->items)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for %zu descriptors", inherited->n);
+    for (size_t i = 0; i < inherited->n; i++) {
+        struct found *found = &ret->items[ret->n];
+        if (inherited->fds[i].taken || !parse_name(inherited->fds[i].name, found))
+            continue;
+        found->from = &inherited->fds[i];
+        found->region.fd = found->from->fd;
+        ret->n++;
+    }
+    qsort(ret->items, ret->n, sizeof *ret->items, compare_found);
+    return 0;
+}
+
+bool dlxd_restore_ledger(struct dlxd_inherited *inherited, struct dlxd_ledger *ret)
+{
+    for (size_t i = 0; i < inherited->n; i++) {
+        struct dlxd_inherited_fd *from = &inherited->fds[i];
+        if (!begins_with(from->name, DLXD_STORE_LEDGER))
+            continue;
+        int fd = fcntl(from->fd, F_DUPFD_CLOEXEC, 0);
+        int r = fd < 0 ? dlx__fail_errno("descriptor of the ledger") : dlxd_ledger_open(ret, fd);
+        if (r == 0) {
+            dlx__close(from->fd);
+            from->taken = true;
+            return true;
+        }
+        dlxd_log(DLXD_LOG_ERROR, "what was retained with the former daemon is lost: %s",
+                 dlx__error_message());
+    }
+    return false;
+}
+
+/* Returns how many descriptors it took; 0: it cannot be restored. */
+static uint32_t restore_one(struct dlxd_broker *broker, const struct dlxd_ledger_entry *entry,
+                            uint32_t index, const struct found *found, size_t n)
+{
+    struct dlxd_publisher *publisher;
+    int pidfd = -1;
+    size_t first = 0;
+    if (n > 0 && found[0].region.ready_seq == 0)
+        pidfd = found[first++].region.fd;
+    dlx_cleanup(dlx__freep) struct dlxd_publisher_region *regions =
+        calloc(n - first + 1, sizeof *regions);
+    int r = regions ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for %zu regions", n);
+    for (size_t i = first; r == 0 && i < n; i++)
+        regions[i - first] = found[i].region;
+    if (r == 0)
+        r = dlxd_publisher_restore(&publisher, broker, entry, regions, n - first);
+    if (r < 0) {
+        dlxd_log(DLXD_LOG_ERROR, "%s: what %s (pid %u) retained is lost: %s", entry->topic,
+                 entry->client_name, entry->pid, dlx__error_message());
+        return 0;
+    }
+    for (size_t i = 0; i < n; i++)
+        found[i].from->taken = true;
+    publisher->ledger_index = index;
+    publisher->pidfd_kept = pidfd >= 0;
+    dlxd_retained_restore(publisher, pidfd, entry->expires_ns);
+    return (uint32_t)n;
+}
+
+/* In the order of their ids. */
+static int next_entry(const struct dlxd_ledger *ledger, uint64_t after,
+                      struct dlxd_ledger_entry *ret)
+{
+    struct dlxd_ledger_entry entry;
+    uint32_t index = 0;
+    for (uint32_t i = 1; i <= ledger->n; i++) {
+        if (ledger->used[i] && dlxd_ledger_get(ledger, i, &entry) && entry.id > after &&
+            (index == 0 || entry.id < ret->id)) {
+            *ret = entry;
+            index = i;
+        }
+    }
+    return (int)index;
+}
+
+uint32_t dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *inherited,
+                                 struct dlxd_ledger *ledger)
+{
+    struct dlxd_ledger_entry entry = {.id = 0};
+    struct found_list found;
+    uint32_t n_fds = 0, n_publishers = 0;
+    size_t first = 0;
+    int index;
+    if (find_all(inherited, &found) < 0) {
+        dlxd_log(DLXD_LOG_ERROR, "%s", dlx__error_message());
+        found = (struct found_list){.n = 0};
+    }
+    while ((index = next_entry(ledger, entry.id, &entry)) > 0) {
+        while (first < found.n && found.items[first].publisher < entry.id)
+            first++;
+        size_t n = 0;
+        while (first + n < found.n && found.items[first + n].publisher == entry.id)
+            n++;
+        uint32_t taken = restore_one(broker, &entry, (uint32_t)index, found.items + first, n);
+        n_fds += taken;
+        n_publishers += taken > 0;
+        if (taken == 0)
+            dlxd_ledger_remove(ledger, (uint32_t)index);
+        first += n;
+    }
+    free(found.items);
+    if (n_publishers > 0)
+        dlxd_log(DLXD_LOG_NOTICE, "back from the former daemon: what %u publishers retain",
+                 n_publishers);
+    return n_fds;
+}
+
+void dlxd_restore_remove_rest(const struct dlxd_inherited *inherited,
+                              struct dlxd_store_queue *queue)
+{
+    for (size_t i = 0; i < inherited->n; i++) {
+        const struct dlxd_inherited_fd *from = &inherited->fds[i];
+        if (!from->taken && begins_with(from->name, "dlx-"))
+            (void)dlxd_store_queue_post(queue, -1, "FDSTOREREMOVE=1\nFDNAME=%s", from->name);
+    }
+}

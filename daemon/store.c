@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/store.h"
+#include "common/error.h"
+#include "daemon/broker.h"
+#include "daemon/client.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "daemon/publisher.h"
+#include "daemon/restore.h"
+#include "daemon/store_queue.h"
+#include "daemon/watch.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* How long an answer waits for the service manager, which has other things to do. */
+#define PATIENCE_NS UINT64_C(2000000000)
+
+struct dlxd_store {
+    struct dlxd_broker *broker;
+    struct dlxd_ledger ledger;
+    struct dlxd_store_queue queue;
+    uint32_t max_fds;
+    uint32_t n_fds;
+    bool has_complained;
+    struct dlxd_list barriers; /* oldest first */
+};
+
+/* An answer that waits until the manager has read, and closed, our pipe. */
+struct dlxd_barrier {
+    struct dlxd_list node;
+    struct dlxd_store *store;
+    struct dlxd_client *client;
+    uint32_t serial;
+    int fd;
+    struct dlxd_watch *watch;
+    uint64_t until_ns;
+};
+
+/* ---- answers that wait ---------------------------------------------------------------------- */
+
+static void barrier_free(struct dlxd_barrier *barrier)
+{
+    barrier->client->barrier = NULL;
+    dlxd_client_rewatch(barrier->client);
+    dlxd_list_remove(&barrier->node);
+    dlxd_watch_free(barrier->watch);
+    dlx__close(barrier->fd);
+    free(barrier);
+}
+
+static void answer(struct dlxd_barrier *barrier)
+{
+    struct dlxd_client *client = barrier->client;
+    uint32_t serial = barrier->serial;
+    barrier_free(barrier);
+    dlxd_client_send_ok(client, serial);
+}
+
+static void on_barrier(void *data, int events)
+{
+    struct dlxd_barrier *barrier = data;
+    struct dlxd_broker *broker = barrier->store->broker;
+    (void)events;
+    answer(barrier);
+    dlxd_broker_settle(broker);
+}
+
+void dlxd_store_leave(struct dlxd_client *client)
+{
+    if (client->barrier)
+        barrier_free(client->barrier);
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+static void store_free(struct dlxd_store *store)
+{
+    while (!dlxd_list_empty(&store->barriers))
+        answer(dlxd_container_of(store->barriers.next, struct dlxd_barrier, node));
+    dlxd_store_queue_deinit(&store->queue);
+    dlxd_ledger_deinit(&store->ledger);
+    free(store);
+}
+
+void dlxd_store_deinit(struct dlxd_broker *broker)
+{
+    struct dlxd_store *store = broker->store;
+    if (!store)
+        return;
+    (void)dlxd_store_queue_flush(&store->queue);
+    broker->store = NULL;
+    store_free(store);
+}
+
+/* What cannot be sent now stays in the queue. */
+static void flush(struct dlxd_store *store)
+{
+    if (dlxd_store_queue_flush(&store->queue) == 0 || store->has_complained)
+        return;
+    store->has_complained = true;
+    dlxd_log(DLXD_LOG_WARNING, "%s; trying again", dlx__error_message());
+}
+
+int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_inherited *inherited)
+{
+    int r;
+    if (!dlxd_notify_is_possible())
+        return dlx__fail(DLX_E_NOT_FOUND, "there is no service manager (NOTIFY_SOCKET) that could "
+                                          "keep descriptors");
+    struct dlxd_store *store = calloc(1, sizeof *store);
+    if (!store)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for the descriptor store");
+    store->broker = broker;
+    store->max_fds = max_fds;
+    dlxd_store_queue_init(&store->queue);
+    dlxd_list_init(&store->barriers);
+    bool found = dlxd_restore_ledger(inherited, &store->ledger);
+    r = found ? 0 : dlxd_ledger_init(&store->ledger);
+    if (r == 0 && !found) /* of another name than one that could not be read, and is removed */
+        r = dlxd_store_queue_post(&store->queue, store->ledger.fd,
+                                  "FDSTORE=1\nFDPOLL=0\nFDNAME=" DLXD_STORE_LEDGER "%" PRIu64,
+                                  dlx__now_ns());
+    if (r < 0) {
+        store_free(store);
+        return r;
+    }
+    store->n_fds = 1;
+    broker->store = store;
+    store->n_fds += dlxd_restore_publishers(broker, inherited, &store->ledger);
+    dlxd_restore_remove_rest(inherited, &store->queue);
+    flush(store);
+    return 0;
+}
+
+bool dlxd_store_is_waiting(const struct dlxd_broker *broker)
+{
+    return broker->store &&
+           (broker->store->queue.n > 0 || !dlxd_list_empty(&broker->store->barriers));
+}
+
+void dlxd_store_retry(struct dlxd_broker *broker, uint64_t now)
+{
+    struct dlxd_store *store = broker->store;
+    if (!store)
+        return;
+    flush(store);
+    while (!dlxd_list_empty(&store->barriers)) {
+        struct dlxd_barrier *oldest =
+            dlxd_container_of(store->barriers.next, struct dlxd_barrier, node);
+        if (oldest->until_ns > now)
+            return;
+        dlxd_log(DLXD_LOG_WARNING,
+                 "the service manager is slow to keep descriptors: what %s (pid %d) left is not "
+                 "safe yet",
+                 oldest->client->name, (int)oldest->client->pid);
+        answer(oldest);
+    }
+}
+
+/* ---- what is kept ---------------------------------------------------------------------------- */
+
+static bool wants(const struct dlxd_publisher *publisher)
+{
+    return publisher->config.retain > 0 && !publisher->config.latched && !publisher->not_kept &&
+           (publisher->state == DLXD_PUBLISHER_OPEN || publisher->state == DLXD_PUBLISHER_RETAINED);
+}
+
+static void region_name(const struct dlxd_publisher *publisher, const struct dlxd_arena *arena,
+                        char *name, size_t size)
+{
+    (void)snprintf(name, size, DLXD_STORE_REGION "%" PRIu64 "-%u-%u-%" PRIu64 "-%" PRIu64,
+                   dlxd_publisher_id(publisher), arena->id, arena->n_slots, arena->base,
+                   arena->ready_seq);
+}
+
+static int keep(struct dlxd_store *store, int fd, const char *name)
+{
+    if (store->n_fds >= store->max_fds)
+        return dlx__fail(DLX_E_LIMIT, "the service manager keeps %u descriptors already",
+                         store->n_fds);
+    int r = dlxd_store_queue_post(&store->queue, fd, "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
+    if (r == 0)
+        store->n_fds++;
+    return r;
+}
+
+static void drop(struct dlxd_store *store, const char *name)
+{
+    store->n_fds--;
+    /* What is not dropped for lack of memory is dropped by the next daemon, as the ledger does not have it. */
+    (void)dlxd_store_queue_post(&store->queue, -1, "FDSTOREREMOVE=1\nFDNAME=%s", name);
+}
+
+static int keep_regions(struct dlxd_store *store, const struct dlxd_publisher *publisher)
+{
+    char name[128];
+    for (size_t i = 0; i < publisher->ready.n; i++) {
+        struct dlxd_arena *arena = publisher->ready.items[i];
+        if (arena->kept)
+            continue;
+        region_name(publisher, arena, name, sizeof name);
+        int r = keep(store, arena->fd, name);
+        if (r < 0)
+            return r;
+        arena->kept = true;
+    }
+    return 0;
+}
+
+static int keep_pidfd(struct dlxd_store *store, struct dlxd_publisher *publisher)
+{
+    char name[64];
+    bool writes = publisher->client || publisher->dying;
+    if (writes == publisher->pidfd_kept)
+        return 0;
+    (void)snprintf(name, sizeof name, DLXD_STORE_PIDFD "%" PRIu64, dlxd_publisher_id(publisher));
+    int r = 0;
+    if (!writes)
+        drop(store, name);
+    else
+        r = keep(store, publisher->client ? publisher->client->pidfd : publisher->dying_pidfd,
+                 name);
+    if (r == 0)
+        publisher->pidfd_kept = writes;
+    return r;
+}
+
+static int write_entry(struct dlxd_store *store, struct dlxd_publisher *publisher)
+{
+    const struct dlxd_publisher_config *config = &publisher->config;
+    struct dlxd_ledger_entry entry = {
+        .id = dlxd_publisher_id(publisher),
+        .resumes = config->resumes,
+        .after_seq = config->after_seq,
+        .retain_for_ns = config->retain_for_ns,
+        .expires_ns = publisher->dying ? 0 : publisher->expires_ns,
+        .history = config->history,
+        .n_slots = config->n_slots,
+        .on_full = config->on_full,
+        .retain = config->retain,
+        .pid = (uint32_t)publisher->pid,
+        .uid = publisher->uid,
+    };
+    _Static_assert(sizeof entry.client_name == sizeof publisher->client_name, "a name fits");
+    _Static_assert(sizeof entry.topic == sizeof publisher->topic_name, "a topic fits");
+    memcpy(entry.client_name, publisher->client_name, sizeof entry.client_name);
+    memcpy(entry.topic, publisher->topic_name, sizeof entry.topic);
+    int r = dlxd_ledger_put(&store->ledger, publisher->ledger_index, &entry);
+    if (r < 0)
+        return r;
+    publisher->ledger_index = (uint32_t)r;
+    return 0;
+}
+
+void dlxd_store_update(struct dlxd_publisher *publisher)
+{
+    struct dlxd_store *store = publisher->broker->store;
+    if (!store || !wants(publisher))
+        return;
+    /* The pidfd first: regions without one are believed to have no writer. */
+    int r = write_entry(store, publisher);
+    if (r == 0)
+        r = keep_pidfd(store, publisher);
+    if (r == 0)
+        r = keep_regions(store, publisher);
+    if (r < 0) {
+        dlxd_log(DLXD_LOG_WARNING, "%s: what %s (pid %d) retains will not outlive this daemon: %s",
+                 publisher->topic_name, publisher->client_name, (int)publisher->pid,
+                 dlx__error_message());
+        publisher->not_kept = true;
+        dlxd_store_forget(publisher);
+    }
+    flush(store);
+}
+
+void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd_arena *arena)
+{
+    char name[128];
+    struct dlxd_store *store = publisher->broker->store;
+    if (!store || !arena->kept)
+        return;
+    region_name(publisher, arena, name, sizeof name);
+    drop(store, name);
+    arena->kept = false;
+    flush(store);
+}
+
+void dlxd_store_forget(struct dlxd_publisher *publisher)
+{
+    char name[64];
+    struct dlxd_store *store = publisher->broker->store;
+    if (!store || publisher->ledger_index == 0)
+        return;
+    dlxd_ledger_remove(&store->ledger, publisher->ledger_index);
+    publisher->ledger_index = 0;
+    for (size_t i = 0; i < publisher->ready.n; i++)
+        dlxd_store_forget_arena(publisher, publisher->ready.items[i]);
+    if (!publisher->pidfd_kept)
+        return;
+    (void)snprintf(name, sizeof name, DLXD_STORE_PIDFD "%" PRIu64, dlxd_publisher_id(publisher));
+    drop(store, name);
+    publisher->pidfd_kept = false;
+    flush(store);
+}
+
+bool dlxd_store_answer_later(const struct dlxd_publisher *publisher, struct dlxd_client *client,
+                             uint32_t serial)
+{
+    struct dlxd_store *store = publisher->broker->store;
+    int pipe_fds[2];
+    if (!store || publisher->ledger_index == 0)
+        return false;
+    struct dlxd_barrier *barrier = calloc(1, sizeof *barrier);
+    if (!barrier || pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) < 0) {
+        free(barrier);
+        return false; /* not sure, but no reason to fail */
+    }
+    *barrier = (struct dlxd_barrier){.store = store,
+                                     .client = client,
+                                     .serial = serial,
+                                     .fd = pipe_fds[0],
+                                     .until_ns = dlx__now_ns() + PATIENCE_NS};
+    int r = dlxd_store_queue_post(&store->queue, pipe_fds[1], "BARRIER=1");
+    dlx__close(pipe_fds[1]);
+    if (r == 0)
+        r = dlxd_watch_new(&barrier->watch, store->broker->watches, barrier->fd, DLXD_READABLE,
+                           on_barrier, barrier);
+    if (r < 0) {
+        dlx__close(barrier->fd);
+        free(barrier);
+        return false;
+    }
+    dlxd_list_push_back(&store->barriers, &barrier->node);
+    client->barrier = barrier;
+    dlxd_client_rewatch(client);
+    flush(store);
+    return true;
+}

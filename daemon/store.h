@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_STORE_H
+#define DLXD_STORE_H
+
+/*
+ * What outlives the daemon: descriptors that the service manager keeps for the next one (FileDescriptorStoreMax= of
+ * systemd.service(5), FDSTORE=1 of sd_notify(3)). There are, of every publisher that retains messages, its control blocks and
+ * arenas as soon as they are ready, and a pidfd while its process may write them; and the ledger.
+ *
+ * The manager drops what is too much without a word, so the descriptors are counted here. A publisher that does not fit is not
+ * kept at all, and the log says so.
+ *
+ * Everything is fine without a store: broker->store is NULL then.
+ */
+
+#include "daemon/ledger.h"
+#include "common/util.h"
+
+struct dlxd_arena;
+struct dlxd_broker;
+struct dlxd_client;
+struct dlxd_inherited;
+struct dlxd_publisher;
+struct dlxd_store;
+
+/* How the names of the descriptors begin; a publisher's id follows the first two. */
+#define DLXD_STORE_PIDFD  "dlx-pid-"
+#define DLXD_STORE_REGION "dlx-region-" /* ID-ARENA-SLOTS-BASE-SEQ */
+#define DLXD_STORE_LEDGER "dlx-ledger-" /* a number that tells it from others */
+
+/* Keep at most so many descriptors. Makes broker->store, from what the former daemon kept if there is anything: its publishers
+ * are back then. Returns 0; DLX_E_NOT_FOUND (no service manager), DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_inherited *inherited);
+/* The daemon ends; what is kept stays kept. */
+void dlxd_store_deinit(struct dlxd_broker *broker);
+
+/* The publisher has a new region, or became something else. */
+void dlxd_store_update(struct dlxd_publisher *publisher);
+/* Nothing of it is kept any more. */
+void dlxd_store_forget(struct dlxd_publisher *publisher);
+void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd_arena *arena);
+
+/*
+ * Answer this request of the client with Ok as soon as the manager has everything that it was sent, and read no other request
+ * of it until then. False: there is nothing to wait for, the caller answers.
+ */
+bool dlxd_store_answer_later(const struct dlxd_publisher *publisher, struct dlxd_client *client,
+                             uint32_t serial);
+/* The client goes; nothing is answered. */
+void dlxd_store_leave(struct dlxd_client *client);
+
+/* Is there anything that dlxd_store_retry() should do in a while? */
+bool dlxd_store_is_waiting(const struct dlxd_broker *broker);
+void dlxd_store_retry(struct dlxd_broker *broker, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What is retained outlives the daemon, where the service manager keeps descriptors (a stand-in: harness_manager.h). */
+
+#include "tests/harness_manager.h"
+#include "tests/harness_stream.h"
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define MANY 100U
+
+static struct dlx_test_manager manager;
+
+static const struct dlx_publisher_args retain_1 = {.size = sizeof retain_1, .retain = 1};
+static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .retain = 2};
+
+/* The daemon of the fixture has no manager. */
+static void begin(unsigned max_fds)
+{
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_manager_start(&manager, &dlx_test_stream_daemon);
+    dlx_test_manager_run(&manager, &dlx_test_stream_daemon, max_fds);
+}
+
+static void run_again(void)
+{
+    dlx_test_manager_run(&manager, &dlx_test_stream_daemon, MANY);
+}
+
+static void restart(void)
+{
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    run_again();
+}
+
+static struct dlx_publisher *new_publisher(struct dlx_client *c, const char *topic,
+                                           const struct dlx_publisher_args *args)
+{
+    struct dlx_publisher *p = NULL;
+    ok(dlx_publisher_new(c, topic, args, &p));
+    return p;
+}
+
+/* Publish 1 to n and go. */
+static void leave_messages(const char *topic, const struct dlx_publisher_args *args, int64_t n)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, topic, args);
+    for (int64_t i = 1; i <= n; i++)
+        dlx_test_stream_publish(p, 100, i);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+
+static void take_and_check(struct dlx_subscription *s, int64_t first, int64_t last)
+{
+    struct dlx_message *m = NULL;
+    for (int64_t i = first; i <= last; i++) {
+        int r = dlx_take(s, 10 * SECOND, &m);
+        /* Of those before; each is told once. */
+        for (int k = 0; k < 4 && (r == DLX_E_PUBLISHER_GONE || r == DLX_E_DISCONNECTED); k++)
+            r = dlx_take(s, 10 * SECOND, &m);
+        ok(r);
+        dlx_test_stream_check(m, 100, i);
+        ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
+        dlx_message_unref(m);
+    }
+}
+
+static void check_there(const char *topic, int64_t first, int64_t last)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_subscribe(c, topic, NULL, &s));
+    take_and_check(s, first, last);
+    int r = dlx_take(s, 0, &m);
+    ck_assert_msg(r == DLX_E_PUBLISHER_GONE || r == DLX_E_EMPTY, "%d", r);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+
+static int count(const struct dlx_publisher_info *info, void *userdata)
+{
+    (void)info;
+    ++*(int *)userdata;
+    return 0;
+}
+
+static int n_publishers(void)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    int n = 0;
+    ok(dlx_list_publishers(c, NULL, count, &n));
+    dlx_client_unref(c);
+    return n;
+}
+
+static void drop_retained(const char *topic)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_retained_drop(c, topic));
+    dlx_client_unref(c);
+}
+
+/* Only the ledger is left. */
+static void end(void)
+{
+    dlx_test_manager_wait_n_kept(&manager, "", 1);
+    dlx_test_manager_stop(&manager);
+}
+
+START_TEST(what_is_retained_outlives_daemons)
+{
+    begin(MANY);
+    leave_messages("test/a", &retain_2, 10);
+    leave_messages("test/b", &retain_1, 3);
+    for (int i = 0; i < 3; i++) {
+        restart();
+        ck_assert_int_eq(n_publishers(), 2);
+        check_there("test/a", 9, 10);
+        check_there("test/b", 3, 3);
+    }
+    /* One that is told to end leaves it, too. */
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    run_again();
+    check_there("test/a", 9, 10);
+    leave_messages("test/b", &retain_1, 1); /* replaces what was there */
+    drop_retained("test/a");
+    restart();
+    ck_assert_int_eq(n_publishers(), 1);
+    check_there("test/b", 1, 1);
+    drop_retained("test/b");
+    end();
+}
+END_TEST
+
+/* "Closed" is answered when the manager has everything. */
+START_TEST(a_daemon_that_is_killed_at_once_loses_nothing)
+{
+    begin(MANY);
+    for (int64_t i = 1; i <= 60; i++) {
+        leave_messages("test/a", &retain_1, i % 7 + 1);
+        restart();
+        check_there("test/a", i % 7 + 1, i % 7 + 1);
+        ck_assert_int_eq(n_publishers(), 1);
+    }
+    drop_retained("test/a");
+    end();
+}
+END_TEST
+
+/* Publish 1 to n and wait to be killed. */
+static pid_t spawn_publisher(int64_t n)
+{
+    int fds[2];
+    char byte;
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_publisher *p = new_publisher(dlx_test_stream_connect(), "test/a", &retain_2);
+        for (int64_t i = 1; i <= n; i++)
+            dlx_test_stream_publish(p, 100, i);
+        ck_assert_int_eq(write(fds[1], "", 1), 1);
+        for (;;)
+            pause();
+    }
+    close(fds[1]);
+    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
+    close(fds[0]);
+    return pid;
+}
+
+static void kill_publisher(pid_t pid)
+{
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+}
+
+START_TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages)
+{
+    begin(MANY);
+    pid_t pid = spawn_publisher(5);
+    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 1);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    kill_publisher(pid);
+    run_again();
+    check_there("test/a", 4, 5);
+    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 0); /* nobody writes any more */
+    restart();
+    check_there("test/a", 4, 5);
+    drop_retained("test/a");
+    end();
+}
+END_TEST
+
+/* Who could write is not read from, until it announces itself or dies. */
+START_TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
+{
+    begin(MANY);
+    pid_t pid = spawn_publisher(5), idle = spawn_publisher(0);
+    struct dlx_client *c = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 2);
+    restart();
+    restart();
+    ck_assert_int_eq(n_publishers(), 0);
+    c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "test/*", NULL, &s));
+    ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+    kill_publisher(idle); /* it had published nothing, and leaves nothing */
+    kill_publisher(pid);
+    take_and_check(s, 4, 5);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+    ck_assert_int_eq(n_publishers(), 1);
+    drop_retained("test/a");
+    end();
+}
+END_TEST
+
+START_TEST(no_message_comes_twice)
+{
+    begin(MANY);
+    struct dlx_client *c = NULL;
+    struct dlx_subscription *s = NULL, *slow = NULL;
+    struct dlx_message *m = NULL;
+    leave_messages("test/a", &retain_2, 10);
+    c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    ok(dlx_subscribe(c, "test/a", NULL, &slow));
+    take_and_check(s, 9, 10);
+    take_and_check(slow, 9, 9);
+    for (int i = 0; i < 2; i++) {
+        /* Asked as often as it takes to find the new daemon. */
+        restart();
+        for (time_t until = time(NULL) + 10;;) {
+            struct dlx_subscription_stats stats = {.size = sizeof stats};
+            int r = dlx_take(s, 1000000, &m);
+            ck_assert_msg(r == DLX_E_EMPTY || r == DLX_E_TIMEOUT || r == DLX_E_PUBLISHER_GONE ||
+                              r == DLX_E_DISCONNECTED,
+                          "%d", r);
+            ok(dlx_subscription_get_stats(s, &stats));
+            ck_assert_uint_eq(stats.lost, 0);
+            if (r == DLX_E_PUBLISHER_GONE)
+                break;
+            ck_assert_int_lt(time(NULL), until);
+        }
+    }
+    take_and_check(slow, 10, 10);
+    leave_messages("test/a", &retain_2, 3); /* of another one, all there is */
+    take_and_check(s, 2, 3);
+    take_and_check(slow, 2, 3);
+    dlx_subscription_unref(s);
+    dlx_subscription_unref(slow);
+    dlx_client_unref(c);
+    drop_retained("test/a");
+    end();
+}
+END_TEST
+
+START_TEST(time_goes_on_while_there_is_no_daemon)
+{
+    begin(MANY);
+    struct dlx_publisher_args args = {
+        .size = sizeof args, .retain = 1, .retain_for_ns = 60 * SECOND};
+    leave_messages("test/a", &args, 1);
+    args.retain_for_ns = SECOND / 5;
+    leave_messages("test/b", &args, 1);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    uint64_t until = dlx__deadline(SECOND / 5);
+    while (dlx__now_ns() < until)
+        (void)poll(NULL, 0, 1);
+    run_again();
+    dlx_test_manager_wait_n_kept(&manager, "dlx-region-", 2);
+    ck_assert_int_eq(n_publishers(), 1);
+    check_there("test/a", 1, 1);
+    drop_retained("test/a");
+    end();
+}
+END_TEST
+
+/* The ledger, and a control block and an arena for each; a pidfd for each that is open. */
+START_TEST(what_does_not_fit_is_not_kept_by_half)
+{
+    begin(4);
+    leave_messages("test/a", &retain_1, 1);
+    leave_messages("test/b", &retain_1, 1); /* its log says that it is not kept */
+    char log[1024] = "";
+    ssize_t n = read(dlx_test_stream_daemon.log_fd, log, sizeof log - 1);
+    ck_assert_int_gt(n, 0);
+    while (!strstr(log, "keeps 4 descriptors already")) {
+        ssize_t more = read(dlx_test_stream_daemon.log_fd, log + n, sizeof log - 1 - (size_t)n);
+        ck_assert_int_gt(more, 0);
+        n += more;
+        log[n] = '\0';
+    }
+    ck_assert_ptr_nonnull(strstr(log, "test/b: what "));
+    dlx_test_manager_wait_n_kept(&manager, "", 3);
+    check_there("test/b", 1, 1);
+    restart();
+    ck_assert_int_eq(n_publishers(), 1);
+    check_there("test/a", 1, 1);
+    drop_retained("test/a");
+    end();
+}
+END_TEST
+
+START_TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
+{
+    begin(MANY);
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, "test/a", &retain_1);
+    struct dlx_daemon_info info = {.size = sizeof info};
+    dlx_test_stream_publish(p, 100, 1);
+    dlx_client_unref(c);
+    c = dlx_test_stream_connect();
+    dlx_test_manager_wait_n_kept(&manager, "", 4); /* ledger, pidfd, control block, arena */
+    atomic_store(&manager.stalled, true);
+    pid_t other = fork();
+    ck_assert_int_ge(other, 0);
+    if (other == 0) { /* meanwhile, others are served */
+        uint64_t before = dlx__now_ns();
+        for (int i = 0; i < 100; i++) {
+            struct dlx_client *mine = dlx_test_stream_connect();
+            ok(dlx_client_get_daemon_info(mine, &info));
+            dlx_client_unref(mine);
+        }
+        _exit(dlx__now_ns() - before < 2 * (uint64_t)SECOND ? 0 : 1);
+    }
+    dlx_publisher_unref(p); /* seconds */
+    int status;
+    ck_assert_int_eq(waitpid(other, &status, 0), other);
+    ck_assert_int_eq(status, 0);
+    ok(dlx_client_get_daemon_info(c, &info));
+    dlx_client_unref(c);
+    atomic_store(&manager.stalled, false); /* it reads what waited */
+    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 0);
+    restart();
+    check_there("test/a", 1, 1);
+    drop_retained("test/a");
+    end();
+}
+END_TEST
+
+static int memfd(const char *content)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, content, strlen(content)), (ssize_t)strlen(content));
+    return fd;
+}
+
+START_TEST(descriptors_that_cannot_be_are_forgotten)
+{
+    begin(MANY);
+    leave_messages("test/a", &retain_1, 1);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_manager_keep(&manager, "dlx-region-1-0-64-0-1", memfd("of nobody"));
+    dlx_test_manager_keep(&manager, "dlx-region-1-0-64-0", memfd("no such name"));
+    dlx_test_manager_keep(&manager, "dlx-region-1-0-64-0-1-1", memfd("no such name"));
+    dlx_test_manager_keep(&manager, "dlx-pid-99999999999999999999999", memfd("no such number"));
+    dlx_test_manager_keep(&manager, "dlx-ledger-1", memfd("of another version, it seems"));
+    dlx_test_manager_keep(&manager, "somebody-elses", memfd("not ours"));
+    run_again();
+    check_there("test/a", 1, 1);
+    dlx_test_manager_wait_n_kept(&manager, "", 4);
+    ck_assert_uint_eq(dlx_test_manager_n_kept(&manager, "somebody-elses"), 1);
+    drop_retained("test/a");
+    dlx_test_manager_wait_n_kept(&manager, "", 2);
+    dlx_test_manager_stop(&manager);
+}
+END_TEST
+
+/* The regions of a publisher are not what the ledger says. */
+START_TEST(what_is_damaged_is_dropped_and_the_rest_is_there)
+{
+    begin(MANY);
+    leave_messages("test/a", &retain_1, 1);
+    leave_messages("test/b", &retain_1, 1);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    pthread_mutex_lock(&manager.lock);
+    for (size_t i = 0; i < manager.n; i++) {
+        if (strstr(manager.kept[i].name, "-0-64-0-1")) { /* the control block of test/a */
+            dlx__close(manager.kept[i].fd);
+            manager.kept[i].fd = memfd("short");
+            break;
+        }
+    }
+    pthread_mutex_unlock(&manager.lock);
+    run_again();
+    ck_assert_int_eq(n_publishers(), 1);
+    check_there("test/b", 1, 1);
+    dlx_test_manager_wait_n_kept(&manager, "dlx-region-", 2);
+    drop_retained("test/b");
+    end();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("store");
+    TCase *tcase = dlx_test_stream_case("store");
+    tcase_add_test(tcase, what_is_retained_outlives_daemons);
+    tcase_add_test(tcase, a_daemon_that_is_killed_at_once_loses_nothing);
+    tcase_add_test(tcase, a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages);
+    tcase_add_test(tcase, a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies);
+    tcase_add_test(tcase, no_message_comes_twice);
+    tcase_add_test(tcase, time_goes_on_while_there_is_no_daemon);
+    tcase_add_test(tcase, what_does_not_fit_is_not_kept_by_half);
+    tcase_add_test(tcase, a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever);
+    tcase_add_test(tcase, descriptors_that_cannot_be_are_forgotten);
+    tcase_add_test(tcase, what_is_damaged_is_dropped_and_the_rest_is_there);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_stream_run(suite);
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What one daemon leaves for the next: the ledger, and the descriptors that the next one finds. */
+
+#include "common/error.h"
+#include "common/util.h"
+#include "daemon/inherited.h"
+#include "daemon/ledger.h"
+#include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+static int put(struct dlxd_ledger *ledger, uint32_t index, uint64_t id)
+{
+    struct dlxd_ledger_entry entry = {.id = id, .expires_ns = id * 2};
+    (void)snprintf(entry.topic, sizeof entry.topic, "t/%d", (int)id);
+    return dlxd_ledger_put(ledger, index, &entry);
+}
+
+START_TEST(the_next_daemon_reads_what_the_last_one_wrote)
+{
+    struct dlxd_ledger ledger, next;
+    struct dlxd_ledger_entry entry;
+    ck_assert_int_eq(dlxd_ledger_init(&ledger), 0);
+    for (uint64_t i = 1; i <= 100; i++)
+        ck_assert_int_eq(put(&ledger, 0, i * 10), (int)i);
+    ck_assert_int_eq(put(&ledger, 7, 71), 7);
+    dlxd_ledger_remove(&ledger, 3);
+    ck_assert_int_eq(put(&ledger, 0, 33), 3); /* its place is used again */
+    dlxd_ledger_remove(&ledger, 50);
+    ck_assert_int_eq(dlxd_ledger_open(&next, fcntl(ledger.fd, F_DUPFD_CLOEXEC, 0)), 0);
+    dlxd_ledger_deinit(&ledger);
+    ck_assert_uint_eq(next.n, 100);
+    for (uint32_t i = 1; i <= 100; i++) {
+        uint64_t id = i == 7 ? 71 : i == 3 ? 33 : i * 10;
+        ck_assert_int_eq(dlxd_ledger_get(&next, i, &entry), i != 50);
+        ck_assert_int_eq(next.used[i], i != 50);
+        if (i != 50)
+            ck_assert_uint_eq(entry.id, id);
+        if (i != 50)
+            ck_assert_uint_eq(entry.expires_ns, id * 2);
+    }
+    ck_assert_str_eq(entry.topic, "t/1000");
+    ck_assert(!dlxd_ledger_get(&next, 101, &entry));
+    ck_assert_int_eq(put(&next, 0, 5), 50);
+    dlxd_ledger_deinit(&next);
+}
+END_TEST
+
+START_TEST(a_ledger_of_another_version_is_refused)
+{
+    struct dlxd_ledger ledger, next;
+    ck_assert_int_eq(dlxd_ledger_init(&ledger), 0);
+    ck_assert_int_eq(put(&ledger, 0, 1), 1);
+    uint32_t version = 2;
+    ck_assert_int_eq(pwrite(ledger.fd, &version, sizeof version, 16), (ssize_t)sizeof version);
+    ck_assert_int_eq(dlxd_ledger_open(&next, fcntl(ledger.fd, F_DUPFD_CLOEXEC, 0)), DLX_E_VERSION);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "version"));
+    dlxd_ledger_deinit(&ledger);
+    int empty = memfd_create("test", MFD_CLOEXEC);
+    ck_assert_int_eq(dlxd_ledger_open(&next, empty), DLX_E_VERSION);
+}
+END_TEST
+
+START_TEST(strings_of_a_ledger_end)
+{
+    struct dlxd_ledger ledger;
+    struct dlxd_ledger_entry entry = {.id = 1};
+    memset(entry.topic, 'x', sizeof entry.topic);
+    memset(entry.client_name, 'x', sizeof entry.client_name);
+    ck_assert_int_eq(dlxd_ledger_init(&ledger), 0);
+    ck_assert_int_eq(dlxd_ledger_put(&ledger, 0, &entry), 1);
+    ck_assert(dlxd_ledger_get(&ledger, 1, &entry));
+    ck_assert_uint_eq(strlen(entry.topic), sizeof entry.topic - 1);
+    ck_assert_uint_eq(strlen(entry.client_name), sizeof entry.client_name - 1);
+    dlxd_ledger_deinit(&ledger);
+}
+END_TEST
+
+/* Init in a child whose descriptors 3 to 3 + n - 1 are passed. Returns what it returned, or the number of them. */
+static int inherit(const char *n, const char *pid, const char *names)
+{
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        struct dlxd_inherited inherited;
+        char text[32];
+        (void)snprintf(text, sizeof text, "%d", (int)getpid());
+        for (int fd = 3; fd < 6; fd++)
+            (void)dup2(STDERR_FILENO, fd);
+        setenv("LISTEN_PID", pid ? pid : text, 1);
+        setenv("LISTEN_FDS", n, 1);
+        if (names)
+            setenv("LISTEN_FDNAMES", names, 1);
+        else
+            unsetenv("LISTEN_FDNAMES");
+        int r = dlxd_inherited_init(&inherited);
+        if (r == 0)
+            r = (int)inherited.n;
+        bool good = true;
+        for (int i = 0; i < r; i++) {
+            (void)snprintf(text, sizeof text, "n%d", i);
+            good = good && strcmp(inherited.fds[i].name, names ? text : "unknown") == 0 &&
+                   inherited.fds[i].fd == 3 + i && fcntl(3 + i, F_GETFD) == FD_CLOEXEC;
+        }
+        if (r > 0) {
+            inherited.fds[0].taken = true;
+            good = good && !getenv("LISTEN_FDS");
+            dlxd_inherited_deinit(&inherited);
+            good = good && fcntl(3, F_GETFD) >= 0 && (r == 1 || fcntl(4, F_GETFD) < 0);
+        }
+        _exit(good ? (r < 0 ? 100 - r : r) : 99);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status));
+    ck_assert_int_ne(WEXITSTATUS(status), 99);
+    return WEXITSTATUS(status) > 100 ? 100 - WEXITSTATUS(status) : WEXITSTATUS(status);
+}
+
+START_TEST(descriptors_are_found_by_their_names)
+{
+    ck_assert_int_eq(inherit("3", NULL, "n0:n1:n2"), 3);
+    ck_assert_int_eq(inherit("1", NULL, "n0"), 1);
+    ck_assert_int_eq(inherit("2", NULL, NULL), 2);
+    ck_assert_int_eq(inherit("0", NULL, ""), 0);
+    ck_assert_int_eq(inherit("3", "1", "n0:n1:n2"), 0); /* for somebody else */
+    ck_assert_int_eq(inherit("x", NULL, "n0"), 0);
+    ck_assert_int_eq(inherit("2", NULL, "n0:n1:n2"), DLX_E_INVALID);
+    ck_assert_int_eq(inherit("3", NULL, "n0:n1"), DLX_E_INVALID);
+    ck_assert_int_eq(inherit("99999999999", NULL, "n0"), DLX_E_INVALID);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ledger");
+    TCase *tcase = tcase_create("ledger");
+    tcase_add_test(tcase, the_next_daemon_reads_what_the_last_one_wrote);
+    tcase_add_test(tcase, a_ledger_of_another_version_is_refused);
+    tcase_add_test(tcase, strings_of_a_ledger_end);
+    tcase_add_test(tcase, descriptors_are_found_by_their_names);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
