@@ -19,6 +19,7 @@ struct dlx_arena {
     uint64_t free_bytes;  /* in extents */
     uint64_t empty_since; /* message number at which it was seen empty; UINT64_MAX: used since */
     uint32_t id;
+    bool aside;        /* see dlx__heap_set_aside() */
     uint32_t n_blocks; /* with memory in it, spare ones included */
     uint32_t n_spare;
     uint32_t n_extents;

@@ -28,7 +28,7 @@ struct dlx_heap {
     uint64_t bytes;
     struct dlx_block *pool; /* block structs without memory */
     struct dlx_spare spares[N_SPARES];
-    struct dlx_block *stuck; /* came back, but cannot be made writable yet */
+    struct dlx_block *stuck; /* came back, but cannot be used yet */
     uint64_t n_local;        /* exported, neither published nor seen coming back */
 
     /* Local blocks whose deleter was called; `closed_stack` once the publisher has gone. */
@@ -311,7 +311,8 @@ void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
         (void)give_struct(heap, block);
         return;
     }
-    if (dlx_unlikely(block->is_protected) && !dlx__debug_unprotect(block)) {
+    if (dlx_unlikely(block->arena->aside ||
+                     (block->is_protected && !dlx__debug_unprotect(block)))) {
         block->next = heap->stuck;
         heap->stuck = block;
         return;
@@ -486,23 +487,45 @@ int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size)
     return 0;
 }
 
-void dlx__heap_freeze(struct dlx_heap *heap)
+void dlx__heap_set_aside(struct dlx_heap *heap, struct dlx_heap_aside *ret)
 {
     dlx__heap_collect(heap);
     (void)give_up_all_spares(heap);
-    while (heap->arenas) {
-        struct dlx_arena *arena = heap->arenas;
-        heap->arenas = arena->next;
+    *ret = (struct dlx_heap_aside){heap->arenas, heap->n_arenas, heap->bytes};
+    for (struct dlx_arena *arena = ret->arenas; arena; arena = arena->next)
+        arena->aside = true;
+    heap->arenas = NULL;
+    heap->n_arenas = 0;
+    heap->bytes = 0;
+}
+
+void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_heap_aside *aside)
+{
+    (void)give_up_all_spares(heap);
+    free_arenas(heap->arenas);
+    heap->arenas = aside->arenas;
+    heap->n_arenas = aside->n_arenas;
+    heap->bytes = aside->bytes;
+    for (struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
+        arena->aside = false;
+    retry_stuck(heap);
+}
+
+void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside)
+{
+    while (aside->arenas) {
+        struct dlx_arena *arena = aside->arenas;
+        aside->arenas = arena->next;
         if (arena->n_blocks == 0) {
             free_arena(arena);
             continue;
         }
         arena->id = 0;
+        arena->aside = false;
         arena->next = heap->frozen;
         heap->frozen = arena;
     }
-    heap->n_arenas = 0;
-    heap->bytes = 0;
+    retry_stuck(heap);
 }
 
 uint32_t dlx__heap_drop_idle(struct dlx_heap *heap, uint64_t now, uint64_t since)

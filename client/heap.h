@@ -85,10 +85,19 @@ int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size);
 uint32_t dlx__heap_drop_idle(struct dlx_heap *heap, uint64_t now, uint64_t since);
 
 /*
- * The arenas are of no use any more, since the daemon that knew them has ended: nothing new is put into them, each goes with
- * its last block. The number of a block's arena is 0 then.
+ * The daemon that knew the arenas has ended. Set aside, they are as they were, but nothing is put into them, and blocks in them that are
+ * given back wait; the heap begins anew. What follows is one of the other two.
  */
-void dlx__heap_freeze(struct dlx_heap *heap);
+struct dlx_heap_aside {
+    struct dlx_arena *arenas;
+    uint32_t n_arenas;
+    uint64_t bytes;
+};
+void dlx__heap_set_aside(struct dlx_heap *heap, struct dlx_heap_aside *ret);
+/* As it was: what was added since goes. No block is in that. */
+void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_heap_aside *aside);
+/* They are of no use any more: each goes with its last block. The number of a block's arena is 0 then. */
+void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside);
 
 uint64_t dlx__heap_bytes(const struct dlx_heap *heap);
 uint32_t dlx__heap_n_arenas(const struct dlx_heap *heap);

@@ -315,7 +315,7 @@ uint64_t dlx__publish_commit(struct dlx_publisher *p, uint32_t slot, struct dlx_
     dlx_store64_relaxed(&p->control->published_bytes, p->stats.published_bytes);
     dlx_store64_relaxed(&p->control->copied, p->stats.copied);
     dlx_store64_relaxed(&p->control->copied_bytes, p->stats.copied_bytes);
-    if (dlx_unlikely(!p->has_succeeded && seq >= p->retain))
+    if (dlx_unlikely(!p->has_succeeded && seq >= p->base + p->retain))
         dlx__publisher_succeed(p);
     return seq;
 }

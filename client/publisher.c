@@ -173,8 +173,7 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-/* Ask the daemon for an arena with room for `size` bytes. */
-static int grow(struct dlx_publisher *p, uint64_t size)
+int dlx__publisher_grow(struct dlx_publisher *p, uint64_t id, uint64_t size)
 {
     uint64_t bytes = dlx__heap_growth(p->heap, size);
     uint32_t arena = 0;
@@ -186,17 +185,17 @@ static int grow(struct dlx_publisher *p, uint64_t size)
                          DLX_SHM_ARENA_MAX);
     if (dlx__heap_n_arenas(p->heap) >= DLX_SHM_ARENAS_MAX)
         return dlx__fail(DLX_E_LIMIT, "%u arenas, the most of a publisher", DLX_SHM_ARENAS_MAX);
-    int r = dlx__call_arena_new(p->client, p->id, bytes, &arena, &fd);
+    int r = dlx__call_arena_new(p->client, id, bytes, &arena, &fd);
     if (r < 0)
         return r;
     r = dlx__region_populate(p->client->memory, fd, bytes, &map);
     if (r == 0)
-        r = dlx__call_arena_ready(p->client, p->id, arena);
+        r = dlx__call_arena_ready(p->client, id, arena);
     if (r == 0)
         r = dlx__heap_add(p->heap, arena, map, bytes);
     if (r < 0) {
         dlx__region_unmap(map, bytes);
-        (void)dlx__call_arena_drop(p->client, p->id, arena);
+        (void)dlx__call_arena_drop(p->client, id, arena);
     }
     return r;
 }
@@ -263,7 +262,7 @@ int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_bloc
             return r;
     }
     p->room_size = 0;
-    int grown = grow(p, size);
+    int grown = dlx__publisher_grow(p, p->id, size);
     if (grown == 0)
         return dlx__heap_take(p->heap, size, ret);
     /* No memory, or no daemon: the stream goes on with what there is, if that is enough. */

@@ -47,7 +47,8 @@ struct dlx_publisher {
     uint64_t next_relief_ns; /* not before: the last try failed */
     uint64_t relief_asked_ns;
     uint32_t retain;    /* messages */
-    bool has_succeeded; /* the daemon knows that there are so many */
+    uint64_t base;      /* the daemon does not know the messages up to here */
+    bool has_succeeded; /* it knows that there are so many */
     struct dlx_events events;
     struct dlx_publisher_stats stats;
 };
@@ -83,6 +84,10 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code);
  * arena. Errors as of dlx_alloc().
  */
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret);
+
+/* Get an arena with room for `size` bytes from the daemon, which knows the publisher by `id`. Returns 0; the errors of a call to it;
+ * DLX_E_LIMIT, DLX_E_NO_MEMORY. */
+int dlx__publisher_grow(struct dlx_publisher *p, uint64_t id, uint64_t size);
 
 /* client/move.c */
 /* Most slots are held, or many messages are published: go on with more slots, if that is allowed and can be done. */

@@ -2,6 +2,7 @@
 #include "client/revive.h"
 #include "client/call.h"
 #include "client/call_wire.h"
+#include "client/carry.h"
 #include "common/memory.h"
 #include <poll.h>
 
@@ -70,8 +71,8 @@ static bool drain(struct dlx_publisher *p)
     return p->core.joins_picked >= p->core.joins_seen;
 }
 
-/* Everything that can fail, for a publisher that the new daemon does not show yet. */
-static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made,
+/* Everything that can fail, for a publisher that the new daemon does not show yet. `n` messages are taken along. */
+static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint32_t n,
                    struct dlx_pub_block **ret_block, const void **ret_membership)
 {
     dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
@@ -89,11 +90,15 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made,
                                    made->membership_size, ret_membership);
     if (r == 0)
         r = dlx__pub_block_new(&p->core, control, n_slots, &block);
+    if (r == 0 && n > 0)
+        r = dlx__carry(p, made->id, block, n);
     if (r == 0)
         r = dlx__call_publisher_ready(p->client, made->id, PATIENCE_NS);
     if (r < 0) {
-        if (block) /* it may have been announced all the same */
+        if (block) { /* it may have been announced all the same */
             dlx__pub_abandon(block);
+            dlx__carry_undo(p, block);
+        }
         dlx__pub_block_free(block);
         dlx__region_unmap(control, made->control_size);
         return r;
@@ -104,7 +109,7 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made,
 
 /* From here on nothing can fail. */
 static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
-                  struct dlx_pub_block *block, const void *membership)
+                  struct dlx_pub_block *block, const void *membership, struct dlx_heap_aside *aside)
 {
     for (struct dlx_pub_block *old = p->core.oldest_block; old; old = old->next)
         old->id = DLX_BLOCK_FOREIGN; /* the new daemon knows nothing of it */
@@ -118,35 +123,54 @@ static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
     p->membership_size = made->membership_size;
     dlx__close(p->link_sock);
     p->link_sock = made->link_sock;
-    dlx__heap_freeze(p->heap);
+    dlx__heap_freeze(p->heap, aside);
     p->room_size = 0;
     p->id = made->id;
+    p->base = block->base;
     p->has_succeeded = p->retain == 0;
+    if (block->n_carried > 0) { /* what the daemon may have kept of it is not needed */
+        dlx__publisher_succeed(p);
+        p->has_succeeded = p->has_succeeded && block->n_carried >= p->retain;
+    }
 }
 
-static int resume(struct dlx_publisher *p)
+static int resume_with(struct dlx_publisher *p, uint32_t n)
 {
     struct dlx_new_publisher made;
     struct dlx_pub_block *block;
+    struct dlx_heap_aside aside;
     const void *membership = NULL;
-    uint64_t epoch = atomic_load_explicit(&p->client->epoch, memory_order_acquire);
-    if (!drain(p))
-        return DLX_E_NO_MEMORY; /* a link that could not be picked up holds everything, for ever */
-    p->args.n_slots = p->core.n_slots;
-    int r = dlx__call_publisher_new(p->client, p->topic, &p->args, p->origin, p->core.head,
+    int r = dlx__call_publisher_new(p->client, p->topic, &p->args, p->origin, p->core.head - n,
                                     PATIENCE_NS, &made);
     if (r < 0)
         return r;
-    r = prepare(p, &made, &block, &membership);
+    dlx__heap_set_aside(p->heap, &aside);
+    r = prepare(p, &made, n, &block, &membership);
     if (r < 0) {
+        dlx__heap_bring_back(p->heap, &aside);
         dlx__region_unmap(membership, made.membership_size);
         dlx__close(made.link_sock);
         (void)dlx__call_publisher_close(p->client, made.id);
         return r;
     }
-    go_on(p, &made, block, membership);
-    p->epoch = epoch;
+    go_on(p, &made, block, membership, &aside);
     return 0;
+}
+
+static int resume(struct dlx_publisher *p)
+{
+    uint64_t epoch = atomic_load_explicit(&p->client->epoch, memory_order_acquire);
+    uint32_t n = dlx__carry_count(p);
+    if (!drain(p))
+        return DLX_E_NO_MEMORY; /* a link that could not be picked up holds everything, for ever */
+    p->args.n_slots = p->core.n_slots;
+    int r = resume_with(p, n);
+    if (n > 0 &&
+        (r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT)) /* the stream goes on, with what will come */
+        r = resume_with(p, 0);
+    if (r == 0)
+        p->epoch = epoch;
+    return r;
 }
 
 void dlx__publisher_check(struct dlx_publisher *p, uint64_t now)

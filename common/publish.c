@@ -52,9 +52,10 @@ static void enter(struct dlx_pub *pub, struct dlx_pub_block *block)
 {
     pub->block = block;
     pub->slots = block->slots;
-    pub->n_slots = pub->n_free = block->n_slots;
+    pub->n_slots = block->n_slots;
+    pub->n_free = block->n_slots - block->n_carried;
     pub->free = block->free;
-    pub->free_first = 0;
+    pub->free_first = block->n_carried;
     pub->retired = block->retired;
 }
 
@@ -163,7 +164,7 @@ static void mark_held(struct dlx_pub *pub, uint64_t n)
         else
             high = middle;
     }
-    if (low < pub->n_retired && pub->retired[low].n == n)
+    for (; low < pub->n_retired && pub->retired[low].n == n; low++)
         pub->retired[low].held = true;
 }
 
@@ -294,12 +295,15 @@ static void retire(struct dlx_pub *pub, uint64_t to, uint32_t max_retire)
     while (pub->oldest <= to && max_retire-- > 0) {
         uint64_t n = pub->oldest++;
         struct dlx_pub_block *block = block_of(pub, n);
-        uint32_t slot = block->slot_of[n & block->ring_mask];
-        /* Partner: a taker stores its hold word, then loads gen. Either it sees 0 here and lets go,
-         * or free_unheld() below sees its hold word. */
-        dlx_store64_sc(&block->slots[slot].gen, 0);
-        pub->retired[pub->n_retired++] =
-            (struct dlx_pub_retired){.n = n, .block = block, .slot = slot};
+        for (; block && n > block->base;
+             block = block->next) { /* in more than one if it was carried */
+            uint32_t slot = block->slot_of[n & block->ring_mask];
+            /* Partner: a taker stores its hold word, then loads gen. Either it sees 0 here and lets go,
+             * or free_unheld() below sees its hold word. */
+            dlx_store64_sc(&block->slots[slot].gen, 0);
+            pub->retired[pub->n_retired++] =
+                (struct dlx_pub_retired){.n = n, .block = block, .slot = slot};
+        }
     }
 }
 
@@ -392,6 +396,14 @@ void dlx__pub_set_blocked(struct dlx_pub *pub, bool blocked)
 
 /* ---- moving -------------------------------------------------------------------------------- */
 
+static void store_brief(struct dlx_pub_block *block, uint32_t slot, uint64_t n)
+{
+    struct dlx_brief brief = dlx__brief_pack(&block->slots[slot], slot, n);
+    /* Release: whoever sees one of these also sees word 0, so it knows that they are being written. */
+    for (uint32_t i = 0; i < DLX_SHM_BRIEF_WORDS; i++)
+        dlx_store64_release(&block->control->brief[i], brief.words[i]);
+}
+
 int dlx__pub_block_new(const struct dlx_pub *pub, struct dlx_shm_control *control, uint32_t n_slots,
                        struct dlx_pub_block **ret)
 {
@@ -400,13 +412,51 @@ int dlx__pub_block_new(const struct dlx_pub *pub, struct dlx_shm_control *contro
         n_slots_all += block->n_slots;
     /* Nobody sees it yet. Whoever starts in it has passed what was before. */
     dlx_store64_relaxed(&control->head, pub->head);
-    return block_new(control, n_slots, n_slots_all, ret);
+    int r = block_new(control, n_slots, n_slots_all, ret);
+    if (r == 0)
+        (*ret)->base = pub->head;
+    return r;
+}
+
+uint32_t dlx__pub_n_live(const struct dlx_pub *pub)
+{
+    return (uint32_t)(pub->head + 1 - pub->oldest);
+}
+
+struct dlx_pub_block *dlx__pub_find(const struct dlx_pub *pub, uint64_t n, uint32_t *ret_slot)
+{
+    assert(n >= pub->oldest && n <= pub->head);
+    struct dlx_pub_block *block = block_of(pub, n);
+    while (block->next && n > block->next->base)
+        block = block->next;
+    *ret_slot = block->slot_of[n & block->ring_mask];
+    return block;
+}
+
+void dlx__pub_carry(const struct dlx_pub *pub, struct dlx_pub_block *block, uint32_t n,
+                    void *const *payloads)
+{
+    assert(n <= dlx__pub_n_live(pub) && n < block->n_slots && block->n_carried == 0);
+    block->base = pub->head - n;
+    block->n_carried = n;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t seq = block->base + 1 + i;
+        uint32_t at = (uint32_t)seq & block->ring_mask;
+        block->slot_of[at] = i;
+        block->payloads[i] = payloads[i];
+        dlx_store64_relaxed(&block->slots[i].gen, seq);
+        dlx_store32_relaxed(&block->ring[at], i);
+    }
+    if (n > 0)
+        store_brief(block, n - 1, pub->head);
 }
 
 void dlx__pub_abandon(struct dlx_pub_block *block)
 {
-    uint64_t head = dlx_load64_relaxed(&block->control->head);
-    dlx_store64_sc(&block->control->head, head | DLX_SHM_MOVED);
+    if (block->n_carried > 0)
+        dlx_store32_sc(&block->control->state, DLX_SHM_STATE_CLOSED);
+    else
+        dlx_store64_sc(&block->control->head, block->base | DLX_SHM_MOVED);
 }
 
 void dlx__pub_move(struct dlx_pub *pub, struct dlx_pub_block *block)
@@ -414,6 +464,7 @@ void dlx__pub_move(struct dlx_pub *pub, struct dlx_pub_block *block)
     struct dlx_pub_block *old = pub->block;
     assert(old->n_slots >= pub->n_free);
     memcpy(block->retired, pub->retired, pub->n_retired * sizeof *block->retired);
+    assert(block->base + block->n_carried == pub->head);
     old->last = pub->head;
     old->n_used = old->n_slots - pub->n_free;
     old->next = block;
@@ -431,14 +482,6 @@ void dlx__pub_move(struct dlx_pub *pub, struct dlx_pub_block *block)
 
 /* ---- publish ------------------------------------------------------------------------------- */
 
-static void store_brief(struct dlx_pub *pub, uint32_t slot, uint64_t n)
-{
-    struct dlx_brief brief = dlx__brief_pack(&pub->slots[slot], slot, n);
-    /* Release: whoever sees one of these also sees word 0, so it knows that they are being written. */
-    for (uint32_t i = 0; i < DLX_SHM_BRIEF_WORDS; i++)
-        dlx_store64_release(&pub->block->control->brief[i], brief.words[i]);
-}
-
 uint64_t dlx__pub_commit(struct dlx_pub *pub, uint32_t slot, void *payload)
 {
     struct dlx_pub_block *block = pub->block;
@@ -454,7 +497,7 @@ uint64_t dlx__pub_commit(struct dlx_pub *pub, uint32_t slot, void *payload)
      * hold depends on this store's place in the total order. */
     dlx_store64_release(&pub->slots[slot].gen, n);
     dlx_store32_relaxed(&block->ring[at], slot);
-    store_brief(pub, slot, n);
+    store_brief(block, slot, n);
     dlx_store64_sc(&block->control->head, n); /* publishes gen, the ring entry and the brief */
 
     dlx__pub_read_membership(pub);

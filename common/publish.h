@@ -13,7 +13,9 @@
  *
  * A publisher that needs more slots, or whose daemon was replaced, goes on in another control block: it
  * makes one with dlx__pub_block_new(), has it announced, and calls dlx__pub_move(). The old block stays until
- * the last of its slots is FREE. Hold words and cursors are about message numbers, so they span blocks.
+ * the last of its slots is FREE. Hold words and cursors are about message numbers, so they span blocks. The newest
+ * messages may be copied into the new block first (dlx__pub_carry()), for readers who will not see the old one; they
+ * are then in both, and retired in both at once.
  *
  * One thread at a time.
  */
@@ -56,7 +58,9 @@ struct dlx_pub_block {
     uint32_t n_slots;
     uint32_t ring_mask;
     uint32_t id;                     /* the environment's */
+    uint64_t base;                   /* the last message before it */
     uint64_t last;                   /* the last message in it; UINT64_MAX for the newest block */
+    uint32_t n_carried;              /* messages that an older block has, too: the first ones */
     uint32_t n_used;                 /* LIVE or RETIRED slots, once it is an old block */
     uint32_t *slot_of;               /* [ring_mask + 1]: slot of LIVE message n at n & ring_mask */
     void **payloads;                 /* [n_slots] */
@@ -122,7 +126,17 @@ void dlx__pub_deinit(struct dlx_pub *pub);
  */
 int dlx__pub_block_new(const struct dlx_pub *pub, struct dlx_shm_control *control, uint32_t n_slots,
                        struct dlx_pub_block **ret);
-/* Nothing was put into it, and nothing will be: whoever is told of it all the same passes it by. */
+/*
+ * Then: the n newest messages, n of them LIVE at most, are to be in it as well. For the i-th of them, the oldest first, slot i of
+ * the block is filled, and its payload is the environment's. The block is not in use yet, whatever its slots say.
+ */
+void dlx__pub_carry(const struct dlx_pub *pub, struct dlx_pub_block *block, uint32_t n,
+                    void *const *payloads);
+/* How many messages are LIVE. */
+uint32_t dlx__pub_n_live(const struct dlx_pub *pub);
+/* Where LIVE message n is, in the newest block that has it. */
+struct dlx_pub_block *dlx__pub_find(const struct dlx_pub *pub, uint64_t n, uint32_t *ret_slot);
+/* Nothing will be put into it: whoever is told of it all the same passes it by, or takes what was carried, and leaves. */
 void dlx__pub_abandon(struct dlx_pub_block *block);
 /* NULL is fine. The control block stays the caller's. */
 void dlx__pub_block_free(struct dlx_pub_block *block);

@@ -25,26 +25,29 @@ static bool find_line(const char *text, const char *key, char *value, size_t siz
     return false;
 }
 
-void dlx_test_manager_keep(struct dlx_test_manager *manager, const char *name, int take_fd)
+static void keep(struct dlx_test_manager *manager, const char *name, int take_fd)
 {
-    pthread_mutex_lock(&manager->lock);
     ck_assert_uint_lt(manager->n, DLX_TEST_KEPT_MAX);
     struct dlx_test_kept *kept = &manager->kept[manager->n++];
     (void)snprintf(kept->name, sizeof kept->name, "%s", name);
     kept->fd = take_fd;
+}
+
+void dlx_test_manager_keep(struct dlx_test_manager *manager, const char *name, int take_fd)
+{
+    pthread_mutex_lock(&manager->lock);
+    keep(manager, name, take_fd);
     pthread_mutex_unlock(&manager->lock);
 }
 
 static void forget(struct dlx_test_manager *manager, const char *name)
 {
-    pthread_mutex_lock(&manager->lock);
     for (size_t i = manager->n; i-- > 0;) {
         if (strcmp(manager->kept[i].name, name) == 0) {
             dlx__close(manager->kept[i].fd);
             manager->kept[i] = manager->kept[--manager->n];
         }
     }
-    pthread_mutex_unlock(&manager->lock);
 }
 
 static void obey(struct dlx_test_manager *manager, const char *text, int take_fd)
@@ -55,7 +58,7 @@ static void obey(struct dlx_test_manager *manager, const char *text, int take_fd
     if (find_line(text, "FDSTORE", value, sizeof value)) {
         ck_assert_int_ge(fd, 0);
         ck_assert(find_line(text, "FDPOLL", value, sizeof value));
-        dlx_test_manager_keep(manager, name, dlx__steal_fd(&fd));
+        keep(manager, name, dlx__steal_fd(&fd));
     } else if (find_line(text, "FDSTOREREMOVE", value, sizeof value)) {
         forget(manager, name);
     }
@@ -80,14 +83,16 @@ static void *run(void *userdata)
         int fd = -1;
         if (poll(&p, 1, 1) != 1)
             continue;
+        pthread_mutex_lock(&manager->lock);
         ssize_t n = recvmsg(manager->sock, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        if (n < 0)
-            continue;
-        text[n] = '\0';
-        const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        if (header && header->cmsg_type == SCM_RIGHTS)
-            memcpy(&fd, CMSG_DATA(header), sizeof fd);
-        obey(manager, text, fd);
+        if (n >= 0) {
+            text[n] = '\0';
+            const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+            if (header && header->cmsg_type == SCM_RIGHTS)
+                memcpy(&fd, CMSG_DATA(header), sizeof fd);
+            obey(manager, text, fd);
+        }
+        pthread_mutex_unlock(&manager->lock);
     }
     return NULL;
 }
@@ -149,7 +154,13 @@ void dlx_test_manager_run(struct dlx_test_manager *manager, struct dlx_test_daem
                           unsigned max_fds)
 {
     (void)snprintf(manager->max, sizeof manager->max, "%u", max_fds);
+    struct pollfd p = {.fd = manager->sock, .events = POLLIN};
     pthread_mutex_lock(&manager->lock);
+    while (poll(&p, 1, 0) == 1) { /* what the former daemon said comes first, as with systemd */
+        pthread_mutex_unlock(&manager->lock);
+        (void)poll(NULL, 0, 1);
+        pthread_mutex_lock(&manager->lock);
+    }
     dlx_test_daemon_start_prepared(daemon, pass_fds, manager);
     pthread_mutex_unlock(&manager->lock);
 }
