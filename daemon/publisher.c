@@ -14,8 +14,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Linux charges 768 bytes for a packet of LinkAdded's size and doubles this number: 64 packets. */
-#define LINK_SOCK_SNDBUF (64 * 768 / 2)
+/* Linux charges 768 bytes for a packet of LinkAdded's size and doubles this number: 128 packets, decision 8. */
+#define LINK_SOCK_SNDBUF (128 * 768 / 2)
 
 static void publisher_free(struct dlxd_publisher *publisher)
 {
