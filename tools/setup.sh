@@ -15,7 +15,7 @@ build=(gcc g++ make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler 
     check libsubunit-dev libjansson-dev libxxhash-dev libjpeg62-turbo-dev libpng-dev python3 python3-venv
     python3-pip)
 lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck valgrind strace binutils
-    cmake mandoc)
+    cmake mandoc systemd)
 model=(spin)
 bench=(strace)
 

@@ -1,0 +1,136 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# What is retained outlives the daemon under the real service manager: systemd, booted in namespaces of its own, runs the unit of
+# systemd/ with this build; the daemon is killed, restarted and stopped. Needs root and the right to make namespaces.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=$(realpath "${BUILD:-build}")
+rounds=${ROUNDS:-20}
+
+skip() {
+    echo "skipped: $1"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+}
+[ -z "${SAN:-}" ] || skip "systemd restarts the daemon of a plain build"
+[ -x /lib/systemd/systemd ] || skip "systemd is not installed"
+[ "$(id -u)" = 0 ] || skip "only root may boot systemd in namespaces"
+namespaces=(--pid --fork --mount --uts --ipc --cgroup --net --kill-child --propagation private)
+unshare "${namespaces[@]}" mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null || skip "no namespaces, or no cgroup2, here"
+
+# Everything that the inner world needs of the outer one: it has a /tmp and a /run of its own.
+tmp=$(mktemp -d)
+pid=
+clean_up() {
+    if [ -n "$pid" ]; then
+        kill -KILL "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    fi
+    rm -rf "$tmp"
+}
+trap clean_up EXIT
+cp "$build/dlpackd" "$build/dlxctl" "$tmp/"
+cp -L "$build"/libdlx.so* "$tmp/"
+
+cat >"$tmp/boot" <<'EOF'
+#!/bin/bash
+set -e
+mount --bind "$1" /mnt
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /tmp
+mount -t tmpfs tmpfs /var/tmp
+mount -t proc proc /proc
+mount -t cgroup2 none /sys/fs/cgroup
+mkdir -p /run/systemd/system
+cp /mnt/*.service /mnt/story.target /run/systemd/system/
+exec env -i PATH="$PATH" container=test /lib/systemd/systemd --unit=story.target --log-target=null
+EOF
+cat >"$tmp/story.target" <<'EOF'
+[Unit]
+DefaultDependencies=no
+Wants=story.service
+EOF
+cat >"$tmp/story.service" <<'EOF'
+[Unit]
+DefaultDependencies=no
+[Service]
+Type=oneshot
+Environment=LD_LIBRARY_PATH=/mnt HOME=/tmp
+ExecStart=/mnt/story
+EOF
+sed -e 's|@bindir@|/mnt|g' -e '/^\[Unit\]/a DefaultDependencies=no' \
+    -e '/^\[Service\]/a Environment=DLX_SOCKET=/run/s LD_LIBRARY_PATH=/mnt\nStandardError=append:/mnt/daemon.log' \
+    systemd/dlpackd.service >"$tmp/dlpackd.service"
+cat >"$tmp/story" <<EOF
+#!/bin/bash
+rounds=$rounds
+EOF
+cat >>"$tmp/story" <<'EOF'
+set -e
+exec >/mnt/story.log 2>&1
+finish() { if [ "$1" = 0 ]; then echo "done" >/mnt/result; else echo failed >/mnt/result; fi; }
+trap 'finish $?' EXIT
+export DLX_SOCKET=/run/s
+ctl=/mnt/dlxctl
+n_kept() { systemctl show -P NFileDescriptorStore dlpackd; }
+main_pid() { systemctl show -P MainPID dlpackd; }
+kill_daemon() {
+    local before
+    before=$(main_pid)
+    kill -KILL "$before"
+    until [ "$(systemctl show -P ActiveState dlpackd)" = active ] && [ "$(main_pid)" != "$before" ]; do sleep 0.01; done
+}
+check() { # check <topic> <file>
+    $ctl get "$1" /tmp/got.npy >/dev/null
+    cmp /tmp/got.npy "$2"
+}
+systemctl start dlpackd
+for i in $(seq "$rounds"); do
+    head -c $((i * 1000)) /dev/urandom >/tmp/raw
+    $ctl pub --dtype uint8 --shape $((i * 1000)) --retain 1 weights/$i /tmp/raw >/dev/null
+    kill_daemon # at once: what was answered is safe
+    $ctl get weights/$i /tmp/$i.npy >/dev/null
+    tail -c $((i * 1000)) /tmp/$i.npy | cmp - /tmp/raw
+done
+for i in $(seq "$rounds"); do check weights/$i /tmp/$i.npy; done
+[ "$(n_kept)" = $((rounds * 2 + 1)) ]
+echo "killed $rounds times: $(n_kept) descriptors are kept"
+systemctl restart dlpackd
+check weights/1 /tmp/1.npy
+$ctl rm weights/1
+systemctl kill -s TERM dlpackd
+sleep 0.3
+systemctl start dlpackd
+! $ctl get weights/1 /tmp/got.npy 2>/dev/null
+check weights/2 /tmp/2.npy
+# A publisher that sleeps while its daemon is killed, and dies later.
+$ctl pub --dtype uint8 --shape 1000 --loop=3 --retain 1 --hold live /tmp/raw >/dev/null &
+publisher=$!
+until $ctl get live /tmp/live.npy >/dev/null 2>&1; do sleep 0.01; done
+kill -STOP $publisher
+kill_daemon
+kill -KILL $publisher
+until $ctl get live /tmp/got.npy >/dev/null 2>&1; do sleep 0.01; done
+cmp /tmp/got.npy /tmp/live.npy
+# A unit that is stopped keeps nothing: so says systemd.service(5).
+systemctl stop dlpackd
+systemctl start dlpackd
+! $ctl get weights/2 /tmp/got.npy 2>/dev/null
+EOF
+chmod +x "$tmp/boot" "$tmp/story"
+
+unshare "${namespaces[@]}" "$tmp/boot" "$tmp" &
+pid=$!
+for _ in $(seq 600); do
+    if [ -e "$tmp/result" ]; then break; fi
+    if ! kill -0 "$pid" 2>/dev/null; then break; fi
+    sleep 0.1
+done
+if [ -s "$tmp/story.log" ]; then cat "$tmp/story.log"; else echo "systemd did not get as far as the story"; fi
+if [ "$(cat "$tmp/result" 2>/dev/null)" != "done" ]; then
+    tail -n 20 "$tmp/daemon.log" 2>/dev/null || true
+    echo "0 passed, 1 failed, 0 skipped"
+    exit 1
+fi
+echo "1 passed, 0 failed, 0 skipped"
