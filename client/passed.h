@@ -14,6 +14,7 @@
 struct dlx_passed_entry {
     uint64_t origin; /* of the publisher */
     uint64_t seq;    /* the last message that was passed */
+    uint64_t untold; /* as dlx__take_untold() */
 };
 
 /* All zero: none. */
@@ -24,8 +25,8 @@ struct dlx_passed {
 
 void dlx__passed_deinit(struct dlx_passed *passed);
 /* For lack of memory it is forgotten. */
-void dlx__passed_add(struct dlx_passed *passed, uint64_t origin, uint64_t seq);
-/* 0: nothing, as far as is remembered. */
-uint64_t dlx__passed_find(const struct dlx_passed *passed, uint64_t origin);
+void dlx__passed_add(struct dlx_passed *passed, uint64_t origin, uint64_t seq, uint64_t untold);
+/* All zero: nothing, as far as is remembered. */
+struct dlx_passed_entry dlx__passed_find(const struct dlx_passed *passed, uint64_t origin);
 
 #endif

@@ -138,40 +138,6 @@ static bool pending(struct dlx_subscription *s)
     return false;
 }
 
-/* Busy-wait until something is pending. Returns false when `until` has passed. */
-static bool spin(struct dlx_subscription *s, uint64_t until)
-{
-    for (;;) {
-        for (int i = 0; i < 64; i++) {
-            if (pending(s))
-                return true;
-            dlx__cpu_relax();
-        }
-        uint64_t now = dlx__now_ns();
-        if (now >= until)
-            return false;
-        if (now - s->last_news_ns > NEWS_EVERY_NS) {
-            uint32_t n_inlets = s->n_inlets;
-            dlx__subscription_read_news(s);
-            for (uint32_t i = 0; i < s->n_inlets; i++)
-                if (s->inlets[i]->gone || s->inlets[i]->stuck)
-                    return true;
-            if (s->n_inlets != n_inlets || s->failure < 0 || (s->sock < 0 && !s->told_lost))
-                return true;
-        }
-    }
-}
-
-/* Ask every publisher for a bell. Returns false if something is there already. */
-static bool arm(struct dlx_subscription *s)
-{
-    bool nothing = true;
-    for (uint32_t i = 0; i < s->n_inlets; i++)
-        if (listens(s->inlets[i]))
-            nothing &= dlx__take_arm(&s->inlets[i]->core);
-    return nothing;
-}
-
 static void on_bell(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
     char bytes[64];
@@ -213,12 +179,57 @@ static int handle_events(struct dlx_subscription *s, int timeout_ms)
     return 0;
 }
 
+/* For who never sleeps. Of a link whose daemon has ended nobody brings news: its bell tells that the publisher has gone. */
+static void look_without_sleeping(struct dlx_subscription *s)
+{
+    bool cut_off = false;
+    dlx__subscription_read_news(s);
+    for (uint32_t i = 0; i < s->n_inlets; i++)
+        cut_off |= !s->inlets[i]->gone && is_cut_off(s, s->inlets[i]);
+    if (cut_off)
+        (void)handle_events(s, 0);
+}
+
+/* Busy-wait until something is pending. Returns false when `until` has passed. */
+static bool spin(struct dlx_subscription *s, uint64_t until)
+{
+    for (;;) {
+        for (int i = 0; i < 64; i++) {
+            if (pending(s))
+                return true;
+            dlx__cpu_relax();
+        }
+        uint64_t now = dlx__now_ns();
+        if (now >= until)
+            return false;
+        if (now - s->last_news_ns > NEWS_EVERY_NS) {
+            uint32_t n_inlets = s->n_inlets;
+            look_without_sleeping(s);
+            for (uint32_t i = 0; i < s->n_inlets; i++)
+                if (s->inlets[i]->gone || s->inlets[i]->stuck)
+                    return true;
+            if (s->n_inlets != n_inlets || s->failure < 0 || (s->sock < 0 && !s->told_lost))
+                return true;
+        }
+    }
+}
+
+/* Ask every publisher for a bell. Returns false if something is there already. */
+static bool arm(struct dlx_subscription *s)
+{
+    bool nothing = true;
+    for (uint32_t i = 0; i < s->n_inlets; i++)
+        if (listens(s->inlets[i]))
+            nothing &= dlx__take_arm(&s->inlets[i]->core);
+    return nothing;
+}
+
 /* Nothing is there and the caller does not wait. */
 static int dont_wait(struct dlx_subscription *s, struct dlx_message **ret)
 {
     if (!s->fd_given) {
         if (dlx__now_ns() - s->last_news_ns > NEWS_EVERY_NS)
-            dlx__subscription_read_news(s);
+            look_without_sleeping(s);
         int r = try_take(s, ret);
         return r == DLX_E_EMPTY ? check_ends(s) : r;
     }

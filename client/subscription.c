@@ -70,7 +70,8 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
         s->stats.skipped += inlet->core.skipped;
         s->stats.lost += inlet->core.lost;
         if (inlet->retain > 0)
-            dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor);
+            dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor,
+                            dlx__take_untold(&inlet->core));
         if (!dlx__subscription_successor(s, inlet))
             dlx__events_push(&s->events,
                              dlx__take_is_closed(&inlet->core) ? DLX_EVENT_LEFT : DLX_EVENT_LOST,
@@ -81,7 +82,8 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
         if (s->inlets[k]->after == inlet) {
             s->inlets[k]->after = NULL; /* its turn */
             s->n_changes++;
-            dlx__take_follow(&s->inlets[k]->core, inlet->core.cursor);
+            dlx__take_follow(&s->inlets[k]->core, inlet->core.cursor,
+                             dlx__take_untold(&inlet->core));
         }
     if (s->sock >= 0)
         (void)dlx__news_link_close(s->sock, inlet->id); /* else the daemon sees us leave */
@@ -151,9 +153,9 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
     dlx__inlet_start(inlet, s->args.history == DLX_HISTORY_NONE ? 0 : history,
                      inlet->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
                      s->args.reliable);
+    struct dlx_passed_entry passed = dlx__passed_find(&s->passed, inlet->origin);
     if (!inlet->after)
-        dlx__take_follow(&inlet->core,
-                         DLX_MAX(dlx__passed_find(&s->passed, inlet->origin), inlet->core.cursor));
+        dlx__take_follow(&inlet->core, DLX_MAX(passed.seq, inlet->core.cursor), passed.untold);
     settle(s, inlet);
     s->n_open++;
     s->was_attached = true;

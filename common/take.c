@@ -167,7 +167,7 @@ int dlx__take_move(struct dlx_take *take, const struct dlx_shm_control *control,
     return 0;
 }
 
-void dlx__take_follow(struct dlx_take *take, uint64_t cursor)
+void dlx__take_follow(struct dlx_take *take, uint64_t cursor, uint64_t untold)
 {
     if (take->last <= cursor) {
         take->passed = cursor;
@@ -176,6 +176,7 @@ void dlx__take_follow(struct dlx_take *take, uint64_t cursor)
         count_missed(take, take->last - cursor);
         take->last = cursor; /* the first message tells the gap */
     }
+    take->untold = untold;
 }
 
 void dlx__take_lose(struct dlx_take *take, const struct dlx_taken *taken)
@@ -397,7 +398,7 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
         }
         ret->n = n;
         ret->hold = hold;
-        ret->gap = n - take->last - 1;
+        ret->gap = take->untold + n - take->last - 1;
         int r = has_brief ? read_brief(&brief, ret) : copy_slot(take, slot, ret);
         set_cursor(take, n);
         if (dlx_unlikely(r < 0)) {
@@ -405,6 +406,7 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
             return r;
         }
         take->last = n;
+        take->untold = 0;
         take->taken++;
         dlx_store64_relaxed(&take->page->taken, take->taken);
         return 0;

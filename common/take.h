@@ -37,6 +37,7 @@ struct dlx_take {
     uint64_t cursor; /* the last message passed */
     uint64_t last;   /* the last message taken; at first, where we began */
     uint64_t passed; /* up to here everything was passed on another link: dlx__take_follow() */
+    uint64_t untold; /* messages before the first that were lost on that link, for its gap */
     uint64_t sleep_ticket;
 
     /* Counters, copied to the page's report lines. */
@@ -111,9 +112,16 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret);
 
 /*
  * It goes on where another link to the same publisher ended, nothing was taken yet: what is between is lost, what is there twice is
- * passed over.
+ * passed over. `untold`: so many were lost or skipped there after the last one that was taken; the first message's gap tells of
+ * them, too.
  */
-void dlx__take_follow(struct dlx_take *take, uint64_t cursor);
+void dlx__take_follow(struct dlx_take *take, uint64_t cursor, uint64_t untold);
+
+/* Lost or skipped since the last one that was taken. */
+static inline uint64_t dlx__take_untold(const struct dlx_take *take)
+{
+    return take->untold + take->cursor - take->last;
+}
 
 /* The message taken last, still held, cannot be read: it counts as lost. */
 void dlx__take_lose(struct dlx_take *take, const struct dlx_taken *taken);

@@ -29,6 +29,7 @@ struct dlxd_broker {
     const char *socket_path;
     uint64_t start_ns;
     uint64_t last_client; /* id */
+    bool stopping;        /* nobody is told anything any more, but Disconnect */
 
     struct dlxd_list clients;  /* all of them */
     struct dlxd_list greeting; /* those that have not said Hello, oldest first */

@@ -285,6 +285,11 @@ static bool run_step(struct dlxd_subscription *subscription, struct dlxd_link *l
 
 void dlxd_delivery_run(struct dlxd_subscription *subscription)
 {
+    if (subscription->broker
+            ->stopping) { /* publishers are freed, but they have not gone: streams go on */
+        dlxd_list_remove(&subscription->work);
+        return;
+    }
     while (!subscription->doomed && !subscription->blocked &&
            !dlxd_list_empty(&subscription->pending)) {
         struct dlxd_link *link =

@@ -332,6 +332,7 @@ void dlxd_server_run(struct dlxd_server *server)
     (void)dlxd_notify("READY=1", -1);
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
     (void)dlxd_notify("STOPPING=1", -1);
+    server->broker.stopping = true;
     dlxd_store_deinit(&server->broker); /* first: what goes here is not to go for the next daemon */
     dlx_for_each (it, &server->broker.clients)
         dlxd_client_disconnect(dlxd_container_of(it, struct dlxd_client, node), DLX_E_DISCONNECTED,

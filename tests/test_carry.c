@@ -204,7 +204,7 @@ START_TEST(what_was_passed_elsewhere_is_passed_over)
     const struct dlx_shm_control *second = move(0);
     publish(2); /* 6 and 7 */
     /* On another link it got as far as 6, which is in the next block. */
-    dlx__take_follow(&take, 6);
+    dlx__take_follow(&take, 6, 0);
     ck_assert_uint_eq(take.cursor, 5);
     ck_assert_int_eq(dlx__take_next(&take, &taken), DLX_E_NOT_FOUND);
     ck_assert_int_eq(dlx__take_move(&take, second, SLOTS, 5), 0);
@@ -222,7 +222,7 @@ START_TEST(what_nobody_has_any_more_is_counted_once)
     publish(3);
     const struct dlx_shm_control *first = move(1); /* 3 */
     begin(&take, f.page, first, 2);
-    dlx__take_follow(&take, 1); /* 2 is gone */
+    dlx__take_follow(&take, 1, 0); /* 2 is gone */
     ck_assert_uint_eq(take.lost, 1);
     ck_assert_int_eq(dlx__take_next(&take, &taken), 0);
     ck_assert_uint_eq(taken.n, 3);

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Daemons end while streams are read that may lose messages: what is missing is counted, every message of it. */
+
+#include "client/publisher.h"
+#include "tests/harness_stream.h"
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+static void restart(void)
+{
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+
+struct writer {
+    struct dlx_publisher *p;
+    atomic_bool stop;
+    int64_t n;
+};
+
+static void *publish_all(void *userdata)
+{
+    struct writer *w = userdata;
+    while (!atomic_load(&w->stop)) {
+        dlx_test_stream_publish(w->p, 10, ++w->n);
+        struct timespec pause = {.tv_nsec = 20000};
+        (void)nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+struct reader {
+    struct dlx_client *c;
+    struct dlx_subscription *s;
+    uint64_t last, gaps, taken;
+};
+
+static bool take_one(struct reader *r)
+{
+    struct dlx_message *m;
+    if (dlx_take(r->s, 0, &m) < 0)
+        return false;
+    ck_assert_msg(r->last == 0 || dlx_message_seq(m) == r->last + dlx_message_gap(m) + 1,
+                  "message %lu after %lu, and a gap of %lu is reported",
+                  (unsigned long)dlx_message_seq(m), (unsigned long)r->last,
+                  (unsigned long)dlx_message_gap(m));
+    dlx_test_stream_check(m, 10, (int64_t)dlx_message_seq(m));
+    r->gaps += dlx_message_gap(m);
+    r->last = dlx_message_seq(m);
+    r->taken++;
+    dlx_message_unref(m);
+    return true;
+}
+
+START_TEST(every_gap_has_a_number_through_restarts)
+{
+    struct dlx_publisher_args args = {.size = sizeof args, .n_slots = 16};
+    struct dlx_client *c = dlx_test_stream_connect();
+    static struct writer writer;
+    struct reader readers[3];
+    pthread_t thread;
+    memset(&writer, 0, sizeof writer);
+    memset(readers, 0, sizeof readers);
+    ok(dlx_publisher_new(c, "test/a", &args, &writer.p));
+    for (unsigned i = 0; i < 3; i++) {
+        struct dlx_subscribe_args sa = {.size = sizeof sa,
+                                        .mode = i == 2 ? DLX_MODE_LATEST : DLX_MODE_ALL};
+        readers[i].c = dlx_test_stream_connect();
+        ok(dlx_subscribe(readers[i].c, i == 1 ? "test/*" : "test/a", &sa, &readers[i].s));
+    }
+    ck_assert_int_eq(pthread_create(&thread, NULL, publish_all, &writer), 0);
+    for (unsigned round = 0; round < 40; round++) {
+        for (unsigned k = 0; k < round * 997 % 20000; k++) { /* some time, never the same */
+            (void)take_one(&readers[k % 3]);
+            if (k % 5 == 0)
+                sched_yield();
+        }
+        restart();
+    }
+    atomic_store(&writer.stop, true);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    dlx_publisher_unref(writer.p);
+    for (unsigned i = 0; i < 3; i++) {
+        struct dlx_subscription_stats stats = {.size = sizeof stats};
+        time_t end = time(NULL) + 20;
+        do {
+            while (take_one(&readers[i]))
+                ;
+            ok(dlx_subscription_get_stats(readers[i].s, &stats));
+            ck_assert_int_lt(time(NULL), end);
+        } while (stats.n_publishers > 0);
+        ck_assert_uint_eq(stats.taken, readers[i].taken);
+        ck_assert_uint_ge(stats.lost + stats.skipped,
+                          readers[i].gaps); /* the last ones have no next */
+        dlx_subscription_unref(readers[i].s);
+        dlx_client_unref(readers[i].c);
+    }
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* It frees publishers and subscriptions in some order, but the publishers go on. */
+START_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone)
+{
+    struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_message *m = NULL;
+    ok(dlx_publisher_new(c[_i], "test/a", NULL, &p));
+    ok(dlx_subscribe(c[!_i], "test/a", NULL, &s));
+    dlx_test_stream_publish(p, 10, 1);
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    for (int64_t i = 1; i < 10; i++) {
+        ok(dlx_take(s, 10 * SECOND, &m));
+        dlx_test_stream_check(m, 10, i);
+        ck_assert_uint_eq(dlx_message_gap(m), 0);
+        dlx_message_unref(m);
+        fails(dlx_take(s, 1000000, &m), DLX_E_TIMEOUT, "test/a");
+        dlx_test_stream_publish(p, 10, i + 1);
+    }
+    ok(dlx_subscription_get_stats(s, &stats));
+    ck_assert_uint_eq(stats.n_publishers, 1);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c[0]);
+    dlx_client_unref(c[1]);
+}
+END_TEST
+
+/* The publisher went on in a block that a daemon in between knew, and has gone: what it left behind does not say so,
+ * nobody brings news, and who never sleeps does not hear the bell. */
+START_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon)
+{
+    struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
+    struct dlx_subscribe_args sa = {.size = sizeof sa, .spin_ns = _i ? DLX_SPIN_ALWAYS : 0};
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    time_t end = time(NULL) + 10;
+    int64_t n = 0;
+    int r;
+    ok(dlx_publisher_new(c[0], "test/a", NULL, &p));
+    ok(dlx_subscribe(c[1], "test/a", &sa, &s));
+    restart();
+    while (p->epoch == 0) {
+        dlx_test_stream_publish(p, 10, ++n);
+        ck_assert_int_lt(time(NULL), end);
+    }
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_publisher_unref(p);
+    while ((r = dlx_take(s, _i ? SECOND : 0, &m)) == 0 || r == DLX_E_EMPTY || r == DLX_E_TIMEOUT) {
+        if (r == 0)
+            dlx_message_unref(m);
+        ck_assert_int_lt(time(NULL), end);
+    }
+    ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c[0]);
+    dlx_client_unref(c[1]);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("restart_gaps");
+    TCase *tcase = dlx_test_stream_case("restart_gaps");
+    tcase_add_test(tcase, every_gap_has_a_number_through_restarts);
+    tcase_add_loop_test(tcase, a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2);
+    tcase_add_loop_test(tcase, who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0,
+                        2);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_stream_run(suite);
+}
