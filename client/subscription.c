@@ -37,11 +37,18 @@ static struct dlx_inlet *find_inlet(struct dlx_subscription *s, uint64_t link, u
     return NULL;
 }
 
-/* The link is complete, or will never be: dlx_subscribe() does not wait for it any more. */
-static void settle(struct dlx_subscription *s, struct dlx_inlet *inlet)
+/* The link is complete, or will never be: dlx_subscribe() does not wait for it any more. For those of publishers that came
+ * meanwhile it never did; the others have the first numbers. */
+static void settle(struct dlx_subscription *s, uint64_t link)
+{
+    if (link - s->first_link < s->n_offers)
+        s->n_settled++;
+}
+
+static void settle_inlet(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
     if (!inlet->settled)
-        s->n_settled++;
+        settle(s, inlet->id);
     inlet->settled = true;
 }
 
@@ -60,7 +67,7 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
     struct dlx_inlet *inlet = s->inlets[i];
     s->inlets[i] = s->inlets[--s->n_inlets];
     s->next = 0;
-    settle(s, inlet);
+    settle_inlet(s, inlet);
     if (inlet->bell >= 0)
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
     if (inlet->state == DLX_INLET_OPEN) {
@@ -156,7 +163,7 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
     struct dlx_passed_entry passed = dlx__passed_find(&s->passed, inlet->origin);
     if (!inlet->after)
         dlx__take_follow(&inlet->core, DLX_MAX(passed.seq, inlet->core.cursor), passed.untold);
-    settle(s, inlet);
+    settle_inlet(s, inlet);
     s->n_open++;
     s->was_attached = true;
     s->news_step = 1;
@@ -226,6 +233,8 @@ static void on_news(struct dlx_subscription *s, struct dlx_news *news)
 {
     uint32_t i;
     struct dlx_inlet *inlet;
+    if (s->first_link == 0)
+        s->first_link = news->link;
     switch (news->kind) {
     case DLX_NEWS_LINK_OFFER:
         on_offer(s, news);
@@ -241,6 +250,8 @@ static void on_news(struct dlx_subscription *s, struct dlx_news *news)
         }
         if (find_inlet(s, news->link, &i))
             dlx__subscription_detach(s, i);
+        else
+            settle(s, news->link); /* it was never offered */
         return;
     case DLX_NEWS_ARENA_ADDED:
     case DLX_NEWS_ARENA_DROPPED:
@@ -349,20 +360,20 @@ static int check_args(const char *topic, struct dlx_subscribe_args *args)
 }
 
 /* Until every publisher that was there is attached, or one cannot be. */
-static int attach_all(struct dlx_subscription *s, uint32_t n_offers)
+static int attach_all(struct dlx_subscription *s)
 {
     uint64_t deadline = dlx__deadline(s->client->timeout_ns);
     for (;;) {
         dlx__subscription_read_news(s);
         if (s->failure < 0)
             return dlx__fail(s->failure, "%s", s->failure_text);
-        if (s->n_settled >= n_offers)
+        if (s->n_settled >= s->n_offers)
             return 0;
         if (s->sock < 0)
             return dlx__fail(DLX_E_DISCONNECTED, "dlpackd closed the subscription");
         int r = wait_news(s, deadline);
         if (r == DLX_E_TIMEOUT)
-            return dlx__fail(r, "%u of %u publishers attached in time", s->n_settled, n_offers);
+            return dlx__fail(r, "%u of %u publishers attached in time", s->n_settled, s->n_offers);
         if (r < 0 && r != DLX_E_INTERRUPTED)
             return r;
     }
@@ -441,10 +452,11 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     if (r == 0) {
         s->id = made.id;
         s->sock = made.sock;
+        s->n_offers = made.n_offers;
         r = epoll_add(s, s->sock, NULL);
     }
     if (r == 0)
-        r = attach_all(s, made.n_offers);
+        r = attach_all(s);
     if (r < 0) {
         dlx__fail_prefix(r, "subscription to %s", topic);
         subscription_free(s);

@@ -32,10 +32,12 @@ struct dlx_subscription {
     uint32_t n_inlets;
     uint32_t inlets_room;
     uint32_t n_open;
-    uint32_t next;      /* whose turn it is */
-    uint32_t n_changes; /* of the links that are listened to */
-    uint32_t n_settled; /* offers that ended in a link or a failure */
-    uint32_t fd_news;   /* packets with fds received, for Ack */
+    uint32_t next;       /* whose turn it is */
+    uint32_t n_changes;  /* of the links that are listened to */
+    uint32_t n_offers;   /* links to publishers that were there */
+    uint32_t n_settled;  /* of them, those that ended in a link or a failure */
+    uint64_t first_link; /* the number of the first of them; the others' follow */
+    uint32_t fd_news;    /* packets with fds received, for Ack */
     uint32_t acked;
     uint32_t takes;
     uint32_t news_at;   /* when `takes` is this: look for news */

@@ -5,6 +5,8 @@
 
 #include "common/util.h"
 #include "tests/harness_stream.h"
+#include <pthread.h>
+#include <stdatomic.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -369,6 +371,68 @@ START_TEST(events_that_nobody_fetches_are_counted)
 }
 END_TEST
 
+/* ---- joining while others come and go ------------------------------------------------------ */
+
+struct crowd {
+    atomic_bool stop;
+    unsigned topic;
+};
+
+static void *come_and_go(void *userdata)
+{
+    struct crowd *x = userdata;
+    struct dlx_client *c = dlx_test_stream_connect();
+    while (!atomic_load(&x->stop)) {
+        struct dlx_publisher *p = NULL;
+        ok(dlx_publisher_new(c, x->topic ? "test/other" : "test/another", NULL, &p));
+        dlx_publisher_unref(p);
+    }
+    dlx_client_unref(c);
+    return NULL;
+}
+
+/* Links of publishers that come meanwhile are not those that dlx_subscribe() waits for. */
+START_TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes)
+{
+    enum { N = 6, ROUNDS = 150 };
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p[N];
+    struct crowd crowds[2] = {{.topic = 0}, {.topic = 1}};
+    pthread_t threads[2];
+    for (int i = 0; i < N; i++) {
+        ok(dlx_publisher_new(c, "test/a", NULL, &p[i]));
+        dlx_test_stream_publish(p[i], 10, 0);
+    }
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, come_and_go, &crowds[i]), 0);
+    for (int round = 1; round <= ROUNDS; round++) {
+        struct dlx_subscription *s = NULL;
+        struct dlx_message *m = NULL;
+        int n = 0;
+        ok(dlx_subscribe(c, "test/*", NULL, &s));
+        for (int i = 0; i < N; i++)
+            dlx_test_stream_publish(p[i], 10, round);
+        while (n < N) {
+            int r = dlx_take(s, 2 * SECOND, &m);
+            if (r == DLX_E_PUBLISHER_GONE)
+                continue;
+            ck_assert_msg(r == 0, "round %d: %d of %d came", round, n, N);
+            dlx_test_stream_check(m, 10, round);
+            dlx_message_unref(m);
+            n++;
+        }
+        dlx_subscription_unref(s);
+    }
+    for (int i = 0; i < 2; i++) {
+        atomic_store(&crowds[i].stop, true);
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    }
+    for (int i = 0; i < N; i++)
+        dlx_publisher_unref(p[i]);
+    dlx_client_unref(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("topics");
@@ -383,6 +447,7 @@ int main(void)
     tcase_add_test(tcase, events_tell_who_came_and_left);
     tcase_add_test(tcase, events_tell_who_died);
     tcase_add_test(tcase, events_that_nobody_fetches_are_counted);
+    tcase_add_test(tcase, what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes);
     suite_add_tcase(suite, tcase);
     return dlx_test_stream_run(suite);
 }
