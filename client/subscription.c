@@ -71,6 +71,8 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
     if (inlet->bell >= 0)
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
     if (inlet->state == DLX_INLET_OPEN) {
+        if (inlet->has_pending) /* its arena has not come, and will not be waited for any more */
+            dlx__inlet_lose(inlet);
         s->n_open--;
         s->stats.taken += inlet->core.taken;
         s->stats.taken_bytes += inlet->taken_bytes;
@@ -510,11 +512,11 @@ int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscripti
         struct dlx_inlet *inlet = s->inlets[i];
         if (inlet->state != DLX_INLET_OPEN)
             continue;
-        sum.taken += inlet->core.taken;
+        sum.taken += inlet->core.taken - inlet->has_pending; /* which waits for its arena */
         sum.taken_bytes += inlet->taken_bytes;
         sum.skipped += inlet->core.skipped;
         sum.lost += inlet->core.lost;
-        sum.n_held += dlx__take_n_held(&inlet->core);
+        sum.n_held += dlx__take_n_held(&inlet->core) - inlet->has_pending;
     }
     return dlx__args_return(stats, sizeof *stats, &sum, sizeof sum);
 }

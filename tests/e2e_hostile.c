@@ -196,12 +196,20 @@ START_TEST(an_arena_that_nobody_announced_is_waited_for)
                         (dlx_load64_relaxed(&control->brief[3]) >> 32 << 32) | 77);
     for (int i = 0; i < 10; i++)
         ck_assert(!honest_goes_on(&x));
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.taken, 11); /* not that one */
+    ck_assert_uint_eq(stats.n_held, 0);
+    ck_assert_uint_eq(stats.lost, 0);
     x.liar = dlx_publisher_unref(x.liar); /* now nobody will bring it */
     bool told = false;
     for (time_t end = time(NULL) + 10;
          !told && time(NULL) < end;) /* the daemon tells after it has answered */
         told = honest_goes_on(&x);
     ck_assert(told);
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.taken, 1 + (uint64_t)x.published);
+    ck_assert_uint_eq(stats.lost, 1);
     end_scene(&x);
 }
 END_TEST
