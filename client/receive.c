@@ -58,8 +58,8 @@ static int wait_for_news(struct dlx_subscription *s, struct dlx_inlet *inlet)
         dlx__inlet_lose(inlet); /* its arena was never told us, and will not be */
         return DLX_E_EMPTY;
     }
-    if (!inlet->gone)
-        return DLX_E_EMPTY; /* on its way: the message is held until then */
+    if (!inlet->told)
+        return DLX_E_EMPTY; /* on its way, also if its publisher hung up: the message is held until then */
     return dlx__fail(DLX_E_BAD_PEER,
                      "its memory was never announced"); /* and will not be any more */
 }

@@ -3,6 +3,7 @@
 /* libdlx in one process, against a real daemon: streams, copying, limits, bad input. */
 
 #include "tests/harness_stream.h"
+#include <signal.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -449,6 +450,35 @@ START_TEST(frames_of_one_size_need_no_more_memory_after_a_while)
 }
 END_TEST
 
+/* Its last messages lie in arenas that the daemon sends when the ones before are acknowledged: it is slow. */
+START_TEST(what_a_publisher_left_that_has_gone_is_waited_for)
+{
+    enum { N = 24, ELEMENTS = 1 << 17 };
+    struct dlx_publisher_args args = {.size = sizeof args, .history = N};
+    struct dlx_test_pair x = dlx_test_pair_make(&args, NULL);
+    struct dlx_message *m = NULL;
+    int64_t n = 0;
+    int r;
+    for (int64_t i = 0; i < N; i++)
+        dlx_test_stream_publish(x.p, ELEMENTS, i);
+    x.p = dlx_publisher_unref(x.p);
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGSTOP), 0);
+    while ((r = dlx_take(x.s, SECOND / 10, &m)) == 0) {
+        dlx_test_stream_check(m, ELEMENTS, n++);
+        dlx_message_unref(m);
+    }
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    ck_assert_int_eq(r, DLX_E_TIMEOUT);
+    ck_assert_int_lt(n, N);
+    while (n < N) {
+        ok(dlx_take(x.s, 10 * SECOND, &m));
+        dlx_test_stream_check(m, ELEMENTS, n++);
+        dlx_message_unref(m);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("e2e_stream");
@@ -469,6 +499,7 @@ int main(void)
     tcase_add_test(tcase, the_fd_is_readable_when_there_is_something);
     tcase_add_test(tcase, the_fd_is_readable_when_it_is_first_given);
     tcase_add_test(tcase, frames_of_one_size_need_no_more_memory_after_a_while);
+    tcase_add_test(tcase, what_a_publisher_left_that_has_gone_is_waited_for);
     suite_add_tcase(suite, tcase);
     return dlx_test_stream_run(suite);
 }
