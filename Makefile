@@ -10,6 +10,7 @@
 #   T='test_a e2e_b'                 `make check`: only these programs
 #   VALGRIND=1                       `make check`: under valgrind
 #   QUICK=1                          `make model`: the small sizes only
+#   MINUTES=n SEED=n                 `make soak`
 #   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR UNITDIR MANDIR   where `make install` puts things
 #
 # Nothing here downloads or installs anything except through tools/setup.sh, which `check` and `demo`
@@ -66,6 +67,8 @@ Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $@)
 VALGRIND ?=
 QUICK ?=
+MINUTES ?= 1
+SEED ?=
 T ?=
 
 , := ,
@@ -108,7 +111,7 @@ endif
 # Evaluated once; a missing library is named before the compiler can say something less clear.
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 NEEDED_PKGS := libuv libprotobuf-c jansson libxxhash check
-LIGHT_GOALS := help man clean distclean check demo setup format model lint fuzz bench
+LIGHT_GOALS := help man clean distclean check demo setup format model lint fuzz bench soak
 ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p || echo $$p; done 2>&1),)
 $(error missing: $(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p 2>/dev/null || echo $$p; done); \
@@ -135,6 +138,7 @@ TEST_SRC := $(wildcard tests/test_*.c tests/e2e_*.c)
 POSIX_TESTS := $(filter-out e2e_memory e2e_debug,$(patsubst tests/%.c,%,$(wildcard tests/e2e_*.c)))
 SIM_SRC := $(wildcard tests/sim_*.c)
 FUZZ_SRC := $(wildcard tests/fuzz_*.c)
+SOAK_SRC := $(wildcard tests/soak/*.c)
 BENCH_SRC := $(wildcard bench/bench_*.c)
 BENCH_HELP_SRC := $(filter-out $(BENCH_SRC),$(wildcard bench/*.c))
 # In examples/ a file with a main is a program; a file without one is shared by all of them.
@@ -155,6 +159,7 @@ PROTO_GEN := $(if $(PROTO_SRC),$(BUILD)/proto/dlx.pb-c.h)
 TEST_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC) $(SIM_SRC))
 FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
 BENCH_BIN := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SRC))
+SOAK_BIN := $(BUILD)/tests/soak/actor
 EXAMPLE_BIN := $(patsubst examples/%.c,$(BUILD)/examples/%,$(EXAMPLE_SRC))
 TEST_SCRIPTS := $(wildcard tests/check_*.sh)
 
@@ -170,7 +175,7 @@ LIB_BIN := $(if $(CLIENT_SRC),$(SOREAL) $(SOLINKS) $(BUILD)/libdlx.a)
 SUBMAKE = $(MAKE) --no-print-directory --output-sync=target
 
 # -- what people ask for ------------------------------------------------------------------------------
-.PHONY: all man help demo check check-programs bench bench-programs lint lint-analyzer format install \
+.PHONY: all man help demo check check-programs bench bench-programs soak soak-programs lint lint-analyzer format install \
     uninstall clean distclean model fuzz setup install-check
 all: $(DAEMON_BIN) $(LIB_BIN) $(CLI_BIN) $(EXAMPLE_BIN) ## build the daemon, the library, dlxctl and the examples (default)
 
@@ -208,6 +213,13 @@ bench: ## build the benchmarks and run bench/run
 	@$(RUN_ENV) $(firstword $(wildcard bench/run bench/run.py bench/run.sh) bench/run) $(BENCH_ARGS)
 
 bench-programs: $(BENCH_BIN)
+
+soak: ## many programs of random kinds, killed and restarted, for MINUTES=n (1); SEED=n; curves in build/soak
+	@tools/setup.sh
+	+@$(SUBMAKE) all soak-programs
+	@$(RUN_ENV) tests/soak/run --minutes '$(MINUTES)' $(if $(SEED),--seed '$(SEED)')
+
+soak-programs: $(SOAK_BIN)
 
 lint: ## check the rules of the tree, formatting and static analysers (not gcc -fanalyzer)
 	@tools/setup.sh --lint
@@ -346,6 +358,11 @@ $(patsubst tests/%.c,$(BUILD)/tests/%,$(SIM_SRC)): $(BUILD)/tests/%: $(SIM)/test
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
+
+$(SOAK_BIN): $(call obj,$(SOAK_SRC)) $(BUILD)/libdlx.so
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/../..' -o $@ $(filter %.o,$^) -L$(BUILD) -ldlx
 
 $(FUZZ_BIN): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(TEST_LIBS)
 	@mkdir -p $(@D)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adds up what actors wrote into their ledgers (ledger.h, whose layout this repeats): sent = received + reported.
+
+A message that a subscription should have got and did not, and that nobody reported, is a fault.
+"""
+
+import dataclasses
+import struct
+
+MAGIC = 0x3130304B414F5321
+ERRORS, KEYS, OBJECTS = 32, 256, 64
+HEAD = struct.Struct("<QIIQ40x")
+OBJECT = struct.Struct(f"<II64sQQQQQQQQQQQII{ERRORS}I")
+KEY = struct.Struct("<8Q")
+OBJECT_SIZE = OBJECT.size + KEYS * KEY.size
+PUBLISHER, SUBSCRIPTION, GETTER = 1, 2, 3
+UNUSED, BEGUN, ALIVE, CLOSED, DRAINED = range(5)
+RELIABLE, LATEST = 1, 2
+ANNOUNCED_NS = 4_000_000_000
+
+
+@dataclasses.dataclass
+class Key:
+    key: int
+    start: int
+    last: int
+    taken: int
+    gaps: int
+    prev_ns: int
+    first_ns: int
+    first_gap: int
+
+
+@dataclasses.dataclass
+class Object:
+    pid: int
+    seed: int
+    kind: int
+    state: int
+    topic: str
+    key: int
+    begun_ns: int
+    ready_ns: int
+    ended_ns: int
+    begun: int
+    done: int
+    bytes: int
+    taken: int
+    skipped: int
+    lost: int
+    held_max: int
+    flags: int
+    errors: tuple
+    keys: list
+
+
+def read(path):
+    """The objects of a ledger; none if its actor was killed before it began."""
+    with open(path, "rb") as f:
+        data = f.read()
+    if len(data) < HEAD.size:
+        return []
+    magic, pid, n, seed = HEAD.unpack_from(data)
+    if magic != MAGIC:
+        return []
+    objects = []
+    for i in range(min(n, OBJECTS)):
+        at = HEAD.size + i * OBJECT_SIZE
+        o = OBJECT.unpack_from(data, at)
+        kind, state, topic, key, begun_ns, ready_ns, ended_ns = o[:7]
+        begun, done, size, taken, skipped, lost, held_max, flags, n_keys = o[7:16]
+        keys = [Key(*KEY.unpack_from(data, at + OBJECT.size + k * KEY.size)) for k in range(n_keys)]
+        if kind and state != UNUSED:
+            objects.append(Object(pid, seed, kind, state, topic.rstrip(b"\0").decode(), key, begun_ns, ready_ns,
+                                  ended_ns, begun, done, size, taken, skipped, lost, held_max, flags, o[16:],
+                                  [k for k in keys if k.taken]))
+    return objects
+
+
+class Totals:
+    """Sums over all rounds, and the faults."""
+
+    def __init__(self):
+        self.publishers = self.subscriptions = self.getters = self.drained = 0
+        self.published = self.published_bytes = self.taken = self.taken_bytes = self.got = 0
+        self.lost = self.skipped = self.unreported = self.reliable_lost = 0
+        self.links = 0
+        self.errors = [0] * ERRORS
+        self.faults = []
+
+    def as_dict(self):
+        return {k: v for k, v in vars(self).items() if k not in ("errors", "faults")}
+
+
+def judge(objects, restarts, totals):
+    """`objects` of one round; `restarts`: when the daemon was away, [(from_ns, to_ns)]."""
+    publishers = {o.key: o for o in objects if o.kind == PUBLISHER}
+    for o in objects:
+        totals.errors = [a + b for a, b in zip(totals.errors, o.errors)]
+        if o.kind == PUBLISHER:
+            totals.publishers += 1
+            totals.published += o.done
+            totals.published_bytes += o.bytes
+        elif o.kind == GETTER:
+            totals.getters += 1
+            totals.got += o.taken
+        else:
+            judge_subscription(o, publishers, restarts, totals)
+
+
+def judge_subscription(s, publishers, restarts, totals):
+    taken, gaps = sum(k.taken for k in s.keys), sum(k.gaps for k in s.keys)
+    totals.subscriptions += 1
+    totals.links += len(s.keys)
+    totals.taken += taken
+    totals.taken_bytes += s.bytes
+    name = f"subscription to {s.topic} (pid {s.pid}, seed {s.seed}, flags {s.flags})"
+
+    def fault(unreported, text):
+        totals.unreported += unreported
+        totals.faults.append(f"{name}: {text}")
+
+    for k in s.keys:
+        p = publishers.get(k.key)
+        if not p:
+            fault(0, f"took from key {k.key}, of which nobody knows")
+        elif k.last > p.begun:
+            fault(0, f"took message {k.last} of key {k.key}, which published {p.begun}")
+        elif k.prev_ns > s.ready_ns > 0 and not was_unannounced(k, p, restarts):
+            fault(k.start, f"began with message {k.start + 1} of key {k.key}, but the one before was published "
+                  f"{(k.prev_ns - s.ready_ns) / 1e6:.3f} ms after the subscription was made, and the first was taken "
+                  f"after {(k.first_ns - s.ready_ns) / 1e6:.3f} ms; the publisher was announced at "
+                  f"{(p.ready_ns - s.ready_ns) / 1e6:.1f} ms, its state is {p.state}; the daemon was away at "
+                  f"{[round((x - s.ready_ns) / 1e6, 1) for r in restarts for x in r]} ms")
+    if s.state < CLOSED:
+        return  # it was killed
+    totals.lost += s.lost
+    totals.skipped += s.skipped
+    unattributed = s.lost + s.skipped - gaps
+    if s.taken != taken:
+        fault(abs(s.taken - taken), f"took {taken} messages and counts {s.taken}")
+    if unattributed < 0:
+        fault(-unattributed, f"{gaps} messages are missing in between, {s.lost} + {s.skipped} are reported")
+    # It cannot be waited for before it is attached: the first messages of a new publisher may be lost, and are counted.
+    lost = s.lost - sum(k.first_gap for k in s.keys)
+    if s.flags & RELIABLE and lost > 0:
+        if any(begin < s.ended_ns and end > s.begun_ns for begin, end in restarts):
+            totals.reliable_lost += lost  # see docs/PROTOCOL.md, "Another daemon"
+        else:
+            fault(0, f"is reliable, and {lost} messages are lost after the first")
+    if s.state != DRAINED:
+        return
+    totals.drained += 1
+    missing = {k.key: publishers[k.key].done - k.last for k in s.keys if k.key in publishers}
+    missing = {key: n for key, n in missing.items() if n > 0}
+    if sum(missing.values()) > max(0, unattributed):
+        what = ", ".join(f"{n} of {publishers[key].done} of key {key} (state {publishers[key].state})"
+                         for key, n in missing.items())
+        fault(sum(missing.values()) - max(0, unattributed),
+              f"drained, and the last ones are missing: {what}; {max(0, unattributed)} reported")
+
+
+def was_unannounced(k, p, restarts):
+    """Was the publisher, before message `start`, one that the new daemon did not know yet? It looks once a second."""
+    return any(p.ready_ns < end < k.first_ns and k.prev_ns < end + ANNOUNCED_NS for _, end in restarts)
