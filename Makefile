@@ -134,8 +134,8 @@ HARNESS_SRC := $(wildcard tests/harness*.c)
 PROTO_SRC := $(wildcard proto/dlx.proto)
 TEST_SRC := $(wildcard tests/test_*.c tests/e2e_*.c)
 # All stories are told on POSIX shared memory, too, but those that choose the memory themselves.
-# e2e_memory chooses itself; e2e_debug finds maps by the names that memfds have.
-POSIX_TESTS := $(filter-out e2e_memory e2e_debug,$(patsubst tests/%.c,%,$(wildcard tests/e2e_*.c)))
+# e2e_memory chooses itself; e2e_debug finds maps by the names that memfds have; e2e_hostile_uid tries what seals forbid.
+POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid,$(patsubst tests/%.c,%,$(wildcard tests/e2e_*.c)))
 SIM_SRC := $(wildcard tests/sim_*.c)
 FUZZ_SRC := $(wildcard tests/fuzz_*.c)
 SOAK_SRC := $(wildcard tests/soak/*.c)
