@@ -6,6 +6,10 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
+
 union dlx_packet_control {
     struct cmsghdr align;
     /* SCM_RIGHTS at its largest. Nothing else is ever asked for with setsockopt(), so nothing else
@@ -26,6 +30,12 @@ void dlx__packet_deinit(struct dlx_packet *packet)
 int dlx__packet_steal_fd(struct dlx_packet *packet, size_t i)
 {
     return i < packet->n_fds ? dlx__steal_fd(&packet->fds[i]) : -1;
+}
+
+void dlx__packet_refuse_fds(int sock)
+{
+    const int no = 0;
+    (void)setsockopt(sock, SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof no);
 }
 
 /* Collect every fd of every control message, so that each one is closed on any error below. */

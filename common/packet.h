@@ -29,6 +29,13 @@ void dlx__packet_deinit(struct dlx_packet *packet);
 int dlx__packet_steal_fd(struct dlx_packet *packet, size_t i);
 
 /*
+ * From now on the kernel refuses descriptors that somebody sends to this end (SO_PASSRIGHTS, Linux 6.16; nothing happens
+ * before), and to connections that a listener will accept. To close them, or a socket that has them in its queue, may take as
+ * long as their maker likes: sockets that linger, files of a FUSE file system.
+ */
+void dlx__packet_refuse_fds(int sock_borrow_fd);
+
+/*
  * Receive one packet without waiting. Returns 0; DLX_E_EMPTY (nothing there), DLX_E_DISCONNECTED (the
  * peer is gone and everything it sent was read), DLX_E_PROTOCOL (empty, longer than
  * DLX_PACKET_SIZE_MAX, or foreign control data), DLX_E_FD_LIMIT (MSG_CTRUNC: fds were lost to

@@ -2,6 +2,7 @@
 #include "daemon/delivery.h"
 #include "common/error.h"
 #include "common/memory.h"
+#include "common/packet.h"
 #include "common/proto.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
@@ -14,10 +15,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <sys/socket.h>
-
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83 /* Linux 6.16 */
-#endif
 
 static int send_on_subscription(struct dlxd_link *link, const Dlx__Wire__Packet *packet,
                                 const int *fds, size_t n_fds)
@@ -96,11 +93,10 @@ static int send_offer(struct dlxd_link *link)
  * with a lingering socket attached would block its reader. */
 static int make_bell(int pair[2])
 {
-    const int no = 0;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
         return dlx__fail_errno("bell");
-    (void)setsockopt(pair[0], SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof no);
-    (void)setsockopt(pair[1], SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof no);
+    dlx__packet_refuse_fds(pair[0]);
+    dlx__packet_refuse_fds(pair[1]);
     return 0;
 }
 

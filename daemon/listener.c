@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/listener.h"
 #include "common/error.h"
+#include "common/packet.h"
 #include "daemon/log.h"
 #include <fcntl.h>
 #include <libgen.h>
@@ -144,6 +145,7 @@ static int bind_and_listen(struct dlxd_listener *listener, const struct sockaddr
     listener->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listener->fd < 0)
         return dlx__fail_errno("socket");
+    dlx__packet_refuse_fds(listener->fd);
     if (bind(listener->fd, (const struct sockaddr *)address, sizeof *address) < 0)
         return dlx__fail_errno("binding to %s", listener->path);
     listener->bound = true;

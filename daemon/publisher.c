@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/publisher.h"
 #include "common/error.h"
+#include "common/packet.h"
 #include "common/memory.h"
 #include "common/shm.h"
 #include "daemon/broker.h"
@@ -71,6 +72,7 @@ static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
         return r;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
         return dlx__fail_errno("link socket");
+    dlx__packet_refuse_fds(pair[0]);
     publisher->link_sock = pair[0];
     dlx_cleanup(dlx__closep) int theirs = pair[1];
     if (setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size) < 0)

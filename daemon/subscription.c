@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/subscription.h"
 #include "common/error.h"
+#include "common/packet.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
 #include "daemon/dispatch.h"
@@ -57,6 +58,7 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
         r = dlx__fail_errno("subscription socket");
     if (r == 0) {
+        dlx__packet_refuse_fds(pair[0]);
         subscription->fd = pair[0];
         theirs = pair[1];
         r = dlxd_watch_new(&subscription->watch, client->broker->watches, pair[0], DLXD_READABLE,

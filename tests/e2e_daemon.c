@@ -356,7 +356,7 @@ START_TEST(oversized_and_empty_packets_disconnect)
 }
 END_TEST
 
-START_TEST(clients_that_send_fds_are_disconnected)
+START_TEST(clients_that_send_fds_are_refused_or_disconnected)
 {
     for (size_t n = 1; n <= 253; n += 84) {
         int fds[253];
@@ -364,8 +364,12 @@ START_TEST(clients_that_send_fds_are_disconnected)
         int fd = dlx_test_hello(&daemon_, 1);
         for (size_t i = 0; i < n; i++)
             fds[i] = STDIN_FILENO;
-        ck_assert_int_eq(dlx__packet_send(fd, data, sizeof data, fds, n), 0);
-        (void)dlx_test_disconnected(fd, DLX_E_PROTOCOL);
+        if (dlx__packet_send(fd, data, sizeof data, fds, n) == 0) { /* before Linux 6.16 */
+            (void)dlx_test_disconnected(fd, DLX_E_PROTOCOL);
+        } else {
+            ck_assert_int_eq(errno, EPERM);
+            close(fd);
+        }
     }
 }
 END_TEST
@@ -409,9 +413,10 @@ START_TEST(violations_on_a_subscription_socket_disconnect)
             dlx_test_send(sub.fd, BODY(OK), &ok, 0);
         else if (i == 2)
             dlx_test_send(sub.fd, BODY(ACK), &ack, 7);
-        else if (i == 3)
-            ck_assert_int_eq(dlx__packet_send(sub.fd, &one, 1, &stdin_fd, 1), 0);
-        else
+        else if (i == 3 && dlx__packet_send(sub.fd, &one, 1, &stdin_fd, 1) < 0)
+            send_raw(sub.fd, &one,
+                     1); /* Linux 6.16 refuses the fd, not the packet that cannot be */
+        else if (i > 3)
             send_raw(sub.fd, &one, 0);
         const char *text = dlx_test_disconnected(fd, DLX_E_PROTOCOL);
         ck_assert_msg(strstr(text, "subscription to t"), "%s", text);
@@ -541,7 +546,7 @@ int main(void)
     tcase_add_test(tcase, other_users_are_refused_by_name);
     tcase_add_test(tcase, garbage_disconnects);
     tcase_add_test(tcase, oversized_and_empty_packets_disconnect);
-    tcase_add_test(tcase, clients_that_send_fds_are_disconnected);
+    tcase_add_test(tcase, clients_that_send_fds_are_refused_or_disconnected);
     tcase_add_test(tcase, replies_and_serial_0_are_no_requests);
     tcase_add_test(tcase, violations_on_a_subscription_socket_disconnect);
     tcase_add_test(tcase, client_that_floods_and_never_reads_is_disconnected);

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Descriptors that hold up whoever closes them, sent to the daemon: it must not stand still. Files of a FUSE file system do so,
+ * and, for every user, TCP sockets that linger: the last close() waits for a peer that does not read.
+ */
+
+#include "common/error.h"
+#include "tests/harness_stream.h"
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define BODY(name) DLX__WIRE__PACKET__BODY_##name
+/* The descriptors hold up for ten seconds and more; a busy machine and a sanitizer for less than this. */
+#define STALL_NS (2 * SECOND)
+
+struct trap {
+    int fd; /* to be sent: its last close() waits */
+    int peer;
+};
+
+/* Its peer does not read, and there is something to be sent. */
+static struct trap lingering_socket(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct linger linger = {.l_onoff = 1, .l_linger = 20};
+    socklen_t size = sizeof address;
+    static const char bytes[65536];
+    struct trap trap = {.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), .peer = -1};
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(listener, 1), 0);
+    ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&address, &size), 0);
+    ck_assert_int_eq(connect(trap.fd, (struct sockaddr *)&address, sizeof address), 0);
+    trap.peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    ck_assert_int_ge(trap.peer, 0);
+    close(listener);
+    while (send(trap.fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+        ;
+    ck_assert_int_eq(setsockopt(trap.fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger), 0);
+    return trap;
+}
+
+/* Another client is answered. */
+static void daemon_answers(const char *when)
+{
+    uint64_t start = dlx__now_ns();
+    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
+    int fd = dlx_test_hello(&dlx_test_stream_daemon, 1);
+    ck_assert_int_eq(dlx_test_call(fd, BODY(DAEMON_INFO), &info)->body_case,
+                     BODY(DAEMON_INFO_REPLY));
+    close(fd);
+    ck_assert_msg(dlx__now_ns() - start < (uint64_t)STALL_NS,
+                  "%s: the daemon stood still for %.3f s", when,
+                  (double)(dlx__now_ns() - start) / 1e9);
+}
+
+enum way { READ_BY_THE_DAEMON, LEFT_IN_THE_SOCKET, BEFORE_IT_ACCEPTS, ON_A_SUBSCRIPTION, N_WAYS };
+
+/* Send it away, so that nobody here has it any more. Where the kernel can keep descriptors from a socket, it is
+ * refused at once. */
+static void send_trap(enum way way, struct trap *trap)
+{
+    static const uint8_t info[] = {0x08, 0x01, 0xda, 0x01, 0x00};
+    struct dlx_test_subscription s = {.fd = -1};
+    int fd = way == BEFORE_IT_ACCEPTS ? -1 : dlx_test_hello(&dlx_test_stream_daemon, 1);
+    if (way == ON_A_SUBSCRIPTION)
+        dlx_test_subscribe(&s, fd, "test/a", false);
+    if (way == LEFT_IN_THE_SOCKET || way == BEFORE_IT_ACCEPTS)
+        ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGSTOP), 0);
+    if (way == BEFORE_IT_ACCEPTS)
+        fd = dlx_test_connect(&dlx_test_stream_daemon);
+    int r = dlx__packet_send(s.fd >= 0 ? s.fd : fd, info, sizeof info, &trap->fd, 1);
+    int send_errno = errno;
+    if (r < 0) /* or our own close() would wait */
+        trap->peer = dlx__close(trap->peer);
+    close(trap->fd);
+    if (way == LEFT_IN_THE_SOCKET) /* and gone before it looks */
+        fd = dlx__close(fd);
+    (void)kill(dlx_test_stream_daemon.pid, SIGCONT);
+    if (r == 0) { /* before Linux 6.16 nothing keeps it from the daemon: see docs/PROTOCOL.md */
+        puts("SKIP: the kernel does not know SO_PASSRIGHTS");
+        trap->peer = dlx__close(trap->peer);
+    } else {
+        ck_assert_int_eq(send_errno, EPERM);
+    }
+    daemon_answers("sent");
+    dlx__close(s.fd);
+    dlx__close(fd);
+    daemon_answers("left");
+}
+
+START_TEST(a_lingering_socket_does_not_hold_the_daemon_up)
+{
+    struct trap trap = lingering_socket();
+    send_trap((enum way)_i, &trap);
+    dlx__close(trap.peer); /* whoever waits for it goes on */
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("hostile_fds");
+    TCase *tcase = dlx_test_stream_case("hostile_fds");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, a_lingering_socket_does_not_hold_the_daemon_up, 0, N_WAYS);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_stream_run(suite);
+}
