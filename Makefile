@@ -111,7 +111,7 @@ endif
 # Evaluated once; a missing library is named before the compiler can say something less clear.
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 NEEDED_PKGS := libuv libprotobuf-c jansson libxxhash check
-LIGHT_GOALS := help man clean distclean check demo setup format model lint fuzz bench soak
+LIGHT_GOALS := help man clean distclean check demo setup format model lint fuzz bench soak hostile
 ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p || echo $$p; done 2>&1),)
 $(error missing: $(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p 2>/dev/null || echo $$p; done); \
@@ -175,7 +175,7 @@ LIB_BIN := $(if $(CLIENT_SRC),$(SOREAL) $(SOLINKS) $(BUILD)/libdlx.a)
 SUBMAKE = $(MAKE) --no-print-directory --output-sync=target
 
 # -- what people ask for ------------------------------------------------------------------------------
-.PHONY: all man help demo check check-programs bench bench-programs soak soak-programs lint lint-analyzer format install \
+.PHONY: all man help demo check check-programs bench bench-programs soak soak-programs hostile lint lint-analyzer format install \
     uninstall clean distclean model fuzz setup install-check
 all: $(DAEMON_BIN) $(LIB_BIN) $(CLI_BIN) $(EXAMPLE_BIN) ## build the daemon, the library, dlxctl and the examples (default)
 
@@ -220,6 +220,12 @@ soak: ## many programs of random kinds, killed and restarted, for MINUTES=n (1);
 	@$(RUN_ENV) tests/soak/run --minutes '$(MINUTES)' $(if $(SEED),--seed '$(SEED)')
 
 soak-programs: $(SOAK_BIN)
+
+HOSTILE_TESTS := $(patsubst tests/%.c,%,$(wildcard tests/e2e_hostile*.c))
+hostile: ## programs that lie, under sanitizers; then what attacks cost honest clients (HOSTILE_ARGS: tests/hostile/run)
+	+@$(SUBMAKE) check SAN=address,undefined T='$(HOSTILE_TESTS)'
+	+@$(SUBMAKE) all bench-programs
+	@$(RUN_ENV) tests/hostile/run $(HOSTILE_ARGS)
 
 lint: ## check the rules of the tree, formatting and static analysers (not gcc -fanalyzer)
 	@tools/setup.sh --lint
