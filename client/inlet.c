@@ -225,10 +225,13 @@ static int go_on(struct dlx_inlet *inlet)
     if (!next)
         return DLX_E_NOT_FOUND;
     int r = add_block(&inlet->left, &inlet->n_left, inlet->n_left, &inlet->blocks[0]);
-    if (r == 0)
-        r = dlx__take_move(core, next->control, next->n_slots, next->base);
     if (r < 0)
         return r;
+    r = dlx__take_move(core, next->control, next->n_slots, next->base);
+    if (r < 0) {
+        inlet->n_left--; /* we are still in it, and it is unmapped once */
+        return r;
+    }
     inlet->asked = false;
     remove_block(inlet, 0);
     sweep_left(inlet);
