@@ -76,16 +76,15 @@ static bool fits_block(const struct dlx_block *block, const DLTensor *t, bool pa
         return true;
     }
     const uint8_t *base = dlx__block_data(block);
-    bool row_major = *ret_row_major = dlx__tensor_is_row_major(t->ndim, t->shape, t->strides);
     uint64_t start, end;
     if (t->device.device_type != kDLCPU || t->device.device_id != 0)
         return false;
-    if (!row_major && overlaps(t))
+    /* First: it says whether there are shapes to look at. */
+    if (dlx__tensor_size(t->dtype, padded, t->ndim, t->shape, ret_size) < 0)
         return false;
-    int r = row_major
-                ? dlx__tensor_size(t->dtype, padded, t->ndim, t->shape, ret_size)
-                : dlx__tensor_extent(t->dtype, padded, t->ndim, t->shape, t->strides, ret_size);
-    if (r < 0)
+    bool row_major = *ret_row_major = dlx__tensor_is_row_major(t->ndim, t->shape, t->strides);
+    if (!row_major && (overlaps(t) || dlx__tensor_extent(t->dtype, padded, t->ndim, t->shape,
+                                                         t->strides, ret_size) < 0))
         return false;
     if (*ret_size == 0) {
         *ret_offset = 0;

@@ -497,6 +497,20 @@ START_TEST(a_tensor_of_another_publisher_is_copied)
 }
 END_TEST
 
+/* The user takes away the shape of what dlx_alloc() gave. */
+START_TEST(a_tensor_without_a_shape_is_refused)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 3, 70);
+    int64_t *shape = t->dl_tensor.shape;
+    t->dl_tensor.shape = NULL;
+    fails(dlx_publish(x.p, t, NULL), DLX_E_SHAPE, "shape is NULL with");
+    t->dl_tensor.shape = shape;
+    ok(dlx_publish(x.p, t, &strict));
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("copy");
@@ -514,6 +528,7 @@ int main(void)
     tcase_add_test(tcase, a_tensor_of_a_received_set_is_copied);
     tcase_add_test(tcase, a_received_tensor_of_a_publisher_that_left_is_copied);
     tcase_add_test(tcase, a_tensor_of_another_publisher_is_copied);
+    tcase_add_test(tcase, a_tensor_without_a_shape_is_refused);
     suite_add_tcase(suite, tcase);
     return dlx_test_stream_run(suite);
 }
