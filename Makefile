@@ -11,6 +11,7 @@
 #   VALGRIND=1                       `make check`: under valgrind
 #   QUICK=1                          `make model`: the small sizes only
 #   MINUTES=n SEED=n                 `make soak`
+#   FUZZ_RUNS=N T='take topic'       `make fuzz`: executions a target (100000000), and which targets
 #   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR UNITDIR MANDIR   where `make install` puts things
 #
 # Nothing here downloads or installs anything except through tools/setup.sh, which `check` and `demo`
@@ -61,6 +62,8 @@ PROTOC_C ?= protoc-c
 PYTHON ?= python3
 SAN ?=
 FUZZ ?=
+COV ?=
+FUZZ_RUNS ?= 100000000
 WERROR ?=
 V ?=
 Q := $(if $(V),,@)
@@ -75,7 +78,7 @@ T ?=
 empty :=
 space := $(empty) $(empty)
 VARIANT := $(subst $(space),-,$(strip $(filter-out cc gcc,$(notdir $(firstword $(CC)))) \
-    $(if $(SAN),san-$(SAN)) $(if $(FUZZ),fuzz)))
+    $(if $(SAN),san-$(SAN)) $(if $(FUZZ),fuzz) $(if $(COV),cov)))
 BUILD_ROOT ?= build
 BUILD := $(BUILD_ROOT)$(if $(VARIANT),/$(VARIANT))
 OBJ := $(BUILD)/obj
@@ -106,12 +109,15 @@ endif
 ifneq ($(FUZZ),)
 BASE_CFLAGS += -fsanitize=fuzzer-no-link
 endif
+ifneq ($(COV),)
+BASE_CFLAGS += -fprofile-instr-generate -fcoverage-mapping
+endif
 
 # -- libraries ----------------------------------------------------------------------------------------
 # Evaluated once; a missing library is named before the compiler can say something less clear.
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 NEEDED_PKGS := libuv libprotobuf-c jansson libxxhash check
-LIGHT_GOALS := help man clean distclean check demo setup format model lint fuzz bench soak hostile
+LIGHT_GOALS := help man clean distclean check demo setup format model lint fuzz fuzz-quick bench soak hostile
 ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p || echo $$p; done 2>&1),)
 $(error missing: $(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p 2>/dev/null || echo $$p; done); \
@@ -156,7 +162,8 @@ HARNESS_OBJ := $(call obj,$(HARNESS_SRC))
 PROTO_OBJ := $(if $(PROTO_SRC),$(OBJ)/proto/dlx.pb-c.o)
 PROTO_GEN := $(if $(PROTO_SRC),$(BUILD)/proto/dlx.pb-c.h)
 
-TEST_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC) $(SIM_SRC))
+# A fuzz target without libFuzzer is a test of what is in its corpus.
+TEST_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC) $(SIM_SRC) $(FUZZ_SRC))
 FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
 BENCH_BIN := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SRC))
 SOAK_BIN := $(BUILD)/tests/soak/actor
@@ -176,7 +183,7 @@ SUBMAKE = $(MAKE) --no-print-directory --output-sync=target
 
 # -- what people ask for ------------------------------------------------------------------------------
 .PHONY: all man help demo check check-programs bench bench-programs soak soak-programs hostile lint lint-analyzer format install \
-    uninstall clean distclean model fuzz setup install-check
+    uninstall clean distclean model fuzz fuzz-quick setup install-check
 all: $(DAEMON_BIN) $(LIB_BIN) $(CLI_BIN) $(EXAMPLE_BIN) ## build the daemon, the library, dlxctl and the examples (default)
 
 help: ## list the targets
@@ -247,9 +254,17 @@ model: ## verify the models of the protocol with spin, and that broken variants 
 	@tools/setup.sh --model
 	@QUICK='$(QUICK)' tests/model/run.sh
 
-fuzz: ## build the fuzz targets with clang
+FUZZ_MAKE = $(SUBMAKE) CC=clang SAN=address,undefined FUZZ=1
+fuzz: ## run the fuzz targets, FUZZ_RUNS executions each, and report what they cover
 	@tools/setup.sh --lint
-	+@$(SUBMAKE) CC=clang SAN=address,undefined FUZZ=1 fuzz-programs
+	+@$(FUZZ_MAKE) fuzz-programs
+	+@$(SUBMAKE) CC=clang COV=1 fuzz-programs
+	@tools/fuzz --build '$(BUILD_ROOT)' --runs $(FUZZ_RUNS) --coverage $(T)
+
+fuzz-quick: ## run all fuzz targets for 60 s together
+	@tools/setup.sh --lint
+	+@$(FUZZ_MAKE) fuzz-programs
+	@tools/fuzz --build '$(BUILD_ROOT)' --seconds 60 $(T)
 
 .PHONY: fuzz-programs
 fuzz-programs: $(FUZZ_BIN)
@@ -370,10 +385,11 @@ $(SOAK_BIN): $(call obj,$(SOAK_SRC)) $(BUILD)/libdlx.so
 	$(call say,LINK)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/../..' -o $@ $(filter %.o,$^) -L$(BUILD) -ldlx
 
-$(FUZZ_BIN): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(TEST_LIBS)
+$(FUZZ_BIN): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(if $(FUZZ),,$(OBJ)/tests/replay.o) $(TEST_LIBS)
 	@mkdir -p $(@D)
 	$(call say,LINK)
-	$(Q)$(LINK) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
+	$(Q)$(LINK) $(if $(FUZZ),-fsanitize=fuzzer) -Wl,--wrap=mmap,--wrap=munmap -o $@ $(filter %.o,$^) \
+	    $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
 
 # -- install --------------------------------------------------------------------------------------------
 # A run path is written only where the loader would not look by itself.

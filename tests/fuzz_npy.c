@@ -2,16 +2,9 @@
 /* libFuzzer: .npy headers. What is accepted must keep its promises. */
 #include "cli/dtype.h"
 #include "cli/npy.h"
+#include "tests/harness_fuzz.h"
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define REQUIRE(x)                                                                                 \
-    do {                                                                                           \
-        if (!(x))                                                                                  \
-            abort();                                                                               \
-    } while (0)
 
 /* Rearranging must stay inside what the header says; only for what is small enough to try. */
 static void rearrange(const struct npy_header *h)

@@ -2,17 +2,10 @@
 /* libFuzzer: whole .safetensors files; tests/data/safetensors is a corpus. What is accepted must keep its promises. */
 #include "cli/dtype.h"
 #include "cli/safetensors.h"
+#include "tests/harness_fuzz.h"
 #include <dlx/dlx.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define REQUIRE(x)                                                                                 \
-    do {                                                                                           \
-        if (!(x))                                                                                  \
-            abort();                                                                               \
-    } while (0)
 
 static void check(const struct safetensors *s, uint64_t data_size)
 {
