@@ -72,8 +72,10 @@ static int take_from(struct dlx_subscription *s, uint32_t i, struct dlx_message 
     int r = dlx__inlet_take(inlet, ret);
     if (dlx_likely(r != DLX_E_NOT_FOUND))
         return r;
+    uint32_t n_detached = s->n_detached;
     dlx__subscription_read_news(s);
-    if (i >= s->n_inlets || s->inlets[i] != inlet)
+    /* Pointers would not tell: a new link may lie where this one was. */
+    if (s->n_detached != n_detached)
         return DLX_E_EMPTY;
     r = dlx__inlet_take(inlet, ret);
     return r == DLX_E_NOT_FOUND ? wait_for_news(s, inlet) : r;
@@ -88,12 +90,13 @@ static int try_take(struct dlx_subscription *s, struct dlx_message **ret)
         s->next = i + 1;
         if (inlet->state != DLX_INLET_OPEN || inlet->after)
             continue;
+        uint32_t n_detached = s->n_detached;
         int r = take_from(s, i, ret);
         if (dlx_likely(r == 0))
             return 0;
         switch (r) {
         case DLX_E_EMPTY:
-            if (i >= s->n_inlets || s->inlets[i] != inlet) {
+            if (s->n_detached != n_detached) {
                 k = UINT32_MAX; /* the table changed: begin again */
                 break;
             }
@@ -159,7 +162,7 @@ static void on_timer(struct dlx_subscription *s)
 static int handle_events(struct dlx_subscription *s, int timeout_ms)
 {
     struct epoll_event events[16];
-    bool news = false;
+    bool news = false, timer = false;
     int n = epoll_wait(s->epoll, events, (int)DLX_ARRAY_SIZE(events), timeout_ms);
     if (n < 0)
         return errno == EINTR ? dlx__fail(DLX_E_INTERRUPTED, "interrupted by a signal")
@@ -168,13 +171,16 @@ static int handle_events(struct dlx_subscription *s, int timeout_ms)
         if (!events[i].data.ptr)
             news = true;
         else if (events[i].data.ptr == &s->timer)
-            on_timer(s);
+            timer = true;
         else if (events[i].data.ptr == &s->nudge)
             s->nudge = dlx__close(s->nudge); /* leaves the epoll by that */
         else
             on_bell(s, events[i].data.ptr);
     }
-    if (news) /* last: it may free links that the events name */
+    /* Last: it may free links that the events name. */
+    if (timer)
+        on_timer(s);
+    if (news)
         dlx__subscription_read_news(s);
     return 0;
 }

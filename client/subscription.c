@@ -66,6 +66,7 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
 {
     struct dlx_inlet *inlet = s->inlets[i];
     s->inlets[i] = s->inlets[--s->n_inlets];
+    s->n_detached++;
     s->next = 0;
     settle_inlet(s, inlet);
     if (inlet->bell >= 0)

@@ -34,6 +34,7 @@ struct dlx_subscription {
     uint32_t n_open;
     uint32_t next;       /* whose turn it is */
     uint32_t n_changes;  /* of the links that are listened to */
+    uint32_t n_detached; /* links that were left: changes when a pointer to one may be stale */
     uint32_t n_offers;   /* links to publishers that were there */
     uint32_t n_settled;  /* of them, those that ended in a link or a failure */
     uint64_t first_link; /* the number of the first of them; the others' follow */
