@@ -105,7 +105,8 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
     }
     if (reply->body_case == DLX__WIRE__PACKET__BODY_ERROR) {
         int code = reply->error->code < 0 ? reply->error->code : DLX_E_PROTOCOL;
-        return dlx__fail(code, "%s", reply->error->text);
+        return dlx__fail(code, "%s",
+                         *reply->error->text ? reply->error->text : dlx__error_text(code));
     }
     if (reply->body_case != expected || c->call->packet.n_fds != n_fds)
         return lose(c, dlx__fail(DLX_E_PROTOCOL, "dlpackd at %s answered %s with %zu fds", c->path,
@@ -209,15 +210,16 @@ int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeo
         return dlx__fail(DLX_E_VERSION, "dlpackd %s at %s speaks protocol %u, this library %u",
                          reply->hello_reply->version, c->path, reply->hello_reply->major,
                          DLX_PROTO_MAJOR);
-    c->id = reply->hello_reply->client;
     const struct dlx_memory *memory = dlx__memory_by_tag(reply->hello_reply->memory);
-    if (c->memory != memory) /* that of another daemon may differ */
-        c->memory = memory;
     if (!memory)
         return dlx__fail(
             DLX_E_VERSION,
             "dlpackd %s at %s has a kind of memory (%u) that this library does not know",
             reply->hello_reply->version, c->path, reply->hello_reply->memory);
+    c->id = reply->hello_reply->client;
+    if (c->memory !=
+        memory) /* that of another daemon may differ; never NULL: links of the last one use it */
+        c->memory = memory;
     return 0;
 }
 
@@ -335,6 +337,8 @@ static int region_new(struct dlx_client *c, int64_t timeout_ns, Dlx__Wire__Arena
                                         DLX__WIRE__PACKET__BODY_ARENA_NEW_REPLY, 1, &reply);
     if (r == 0 && reply->arena_new_reply->arena_size != body->arena_size)
         r = dlx__fail(DLX_E_PROTOCOL, "arena of another size than asked for");
+    if (r == 0 && reply->arena_new_reply->arena == 0)
+        r = dlx__fail(DLX_E_PROTOCOL, "arena with the number 0, which stands for no memory");
     if (r == 0) {
         *ret_arena = reply->arena_new_reply->arena;
         *ret_fd = dlx__packet_steal_fd(&c->call->packet, 0);

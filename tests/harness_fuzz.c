@@ -88,7 +88,11 @@ static void make_field(struct maker *m, const ProtobufCFieldDescriptor *field, u
     }
     switch (field->type) {
     case PROTOBUF_C_TYPE_UINT64:
-        u64 = make_number(m);
+        /* sizes and numbers of messages are no ids */
+        u64 = strstr(field->name, "size") || strstr(field->name, "_ns") ||
+                      strcmp(field->name, "after_seq") == 0
+                  ? dlx_fuzz_number(m->f)
+                  : make_number(m);
         memcpy(base + field->offset, &u64, sizeof u64);
         break;
     case PROTOBUF_C_TYPE_UINT32:
