@@ -365,7 +365,7 @@ int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint3
     while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, args.timeout_ns)) {
         memset(set.entries, 0, n_items * sizeof *set.entries);
         struct dlx_manifest_item *entries = set.entries;
-        set = (struct set){.items = items, .n = n_items, .entries = entries};
+        set = (struct set){.items = items, .n = n_items, .share = args.share, .entries = entries};
         r = publish_set(p, &set, meta, &args);
     }
     free(set.entries);
