@@ -310,6 +310,29 @@ static int count(const struct dlx_publisher_info *info, void *userdata)
     return 0;
 }
 
+/* The set needs memory of the new daemon, so it is tried twice; a tensor may be in it twice both times. */
+START_TEST(a_shared_set_is_shared_with_the_new_daemon_too)
+{
+    enum { N = 1 << 18 };
+    static int64_t values[N];
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_args share = {.size = sizeof share, .share = true};
+    int64_t shape = N, stride = 1;
+    DLManagedTensorVersioned t = {.version = {DLPACK_MAJOR_VERSION, 0},
+                                  .dl_tensor = {.data = values,
+                                                .device = {kDLCPU, 0},
+                                                .ndim = 1,
+                                                .dtype = {kDLInt, 64, 1},
+                                                .shape = &shape,
+                                                .strides = &stride}};
+    struct dlx_item items[] = {{"a", &t}, {"b", &t}};
+    restart();
+    ok(dlx_publish_set(x.p, items, 2, NULL, &share));
+    ck_assert_uint_eq(x.p->epoch, 1);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 START_TEST(an_old_connection_serves_new_calls)
 {
     struct dlx_client *c = dlx_test_stream_connect();
@@ -394,6 +417,7 @@ int main(void)
     tcase_add_test(tcase, what_was_allocated_before_is_copied_and_said_so);
     tcase_add_test(tcase, what_is_held_stays_valid);
     tcase_add_test(tcase, who_needs_memory_finds_the_new_daemon_at_once);
+    tcase_add_test(tcase, a_shared_set_is_shared_with_the_new_daemon_too);
     tcase_add_test(tcase, an_old_connection_serves_new_calls);
     tcase_add_test(tcase, who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone);
     tcase_add_test(tcase, a_publisher_that_waits_for_subscribers_is_announced_again);
