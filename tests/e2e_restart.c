@@ -303,6 +303,48 @@ START_TEST(who_needs_memory_finds_the_new_daemon_at_once)
 }
 END_TEST
 
+static void take_value(struct dlx_subscription *s, int64_t value)
+{
+    struct dlx_message *m = NULL;
+    ok(dlx_take(s, 10 * SECOND, &m));
+    ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)value);
+    ck_assert_uint_eq(dlx_message_gap(m), 0);
+    dlx_test_stream_check(m, 10, value);
+    dlx_message_unref(m);
+}
+
+/* The subscription does its part. */
+static void publish_without_waiting(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
+                                    struct dlx_subscription *s)
+{
+    struct dlx_message *m = NULL;
+    for (time_t end = time(NULL) + 10; dlx_publish(p, tensor, NULL) == DLX_E_FULL;) {
+        ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+        ck_assert_int_lt(time(NULL), end);
+    }
+}
+
+START_TEST(a_publisher_that_never_waits_finds_the_second_daemon)
+{
+    const struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
+    const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
+    struct dlx_test_pair x = dlx_test_pair_make(&block, &reliable);
+    dlx_test_stream_publish(x.p, 10, 1);
+    restart();
+    x.p->next_look_ns = 0;
+    dlx_test_stream_publish(x.p, 10, 2); /* then it announces itself */
+    ck_assert_uint_eq(x.p->epoch, 1);
+    DLManagedTensorVersioned *third = dlx_test_stream_alloc(x.p, 10, 3);
+    fails(dlx_publish(x.p, third, NULL), DLX_E_FULL, "have yet to join");
+    restart();
+    take_value(x.s, 1);
+    take_value(x.s, 2);
+    publish_without_waiting(x.p, third, x.s);
+    take_value(x.s, 3);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 static int count(const struct dlx_publisher_info *info, void *userdata)
 {
     (void)info;
@@ -418,6 +460,7 @@ int main(void)
     tcase_add_test(tcase, what_is_held_stays_valid);
     tcase_add_test(tcase, who_needs_memory_finds_the_new_daemon_at_once);
     tcase_add_test(tcase, a_shared_set_is_shared_with_the_new_daemon_too);
+    tcase_add_test(tcase, a_publisher_that_never_waits_finds_the_second_daemon);
     tcase_add_test(tcase, an_old_connection_serves_new_calls);
     tcase_add_test(tcase, who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone);
     tcase_add_test(tcase, a_publisher_that_waits_for_subscribers_is_announced_again);
