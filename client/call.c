@@ -86,12 +86,14 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
 {
     const Dlx__Wire__Packet *reply;
     uint64_t deadline = dlx__deadline(timeout_ns);
+    c->unanswered = false;
     if (c->sock < 0)
         return dlx__fail(DLX_E_DISCONNECTED, "the connection to dlpackd at %s is lost", c->path);
     request->serial = c->serial = c->serial == UINT32_MAX ? 1 : c->serial + 1;
     int r = send_request(c, request, deadline, timeout_ns);
     if (r < 0)
         return r;
+    c->unanswered = true;
     for (;;) {
         r = receive(c, deadline, timeout_ns, &reply);
         if (r < 0)
@@ -103,6 +105,7 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
             break;
         /* The reply to a request that timed out: nobody waits for it any more. */
     }
+    c->unanswered = false;
     if (reply->body_case == DLX__WIRE__PACKET__BODY_ERROR) {
         int code = reply->error->code < 0 ? reply->error->code : DLX_E_PROTOCOL;
         return dlx__fail(code, "%s",
@@ -264,7 +267,8 @@ int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
     return r;
 }
 
-int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns)
+int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns,
+                              bool *ret_unanswered)
 {
     Dlx__Wire__PublisherReady body = DLX__WIRE__PUBLISHER_READY__INIT;
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
@@ -272,10 +276,12 @@ int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t 
     body.publisher = publisher;
     request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_READY;
     request.publisher_ready = &body;
+    *ret_unanswered = false;
     int r = dlx__call_lock_within(c, timeout_ns);
     if (r < 0)
         return r;
     r = dlx__call_round_trip_within(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_OK, 0, &reply);
+    *ret_unanswered = r < 0 && c->unanswered;
     pthread_mutex_unlock(&c->lock);
     return r;
 }

@@ -36,7 +36,9 @@ struct dlx_new_publisher {
 int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
                             const struct dlx_publisher_args *args, uint64_t resumes,
                             uint64_t after_seq, int64_t timeout_ns, struct dlx_new_publisher *ret);
-int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns);
+/* `ret_unanswered`: it failed, but the daemon may have done it all the same. */
+int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns,
+                              bool *ret_unanswered);
 /* It has published what it retains. Tells, does not wait: DLX_E_FULL when the socket has no room. */
 int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher);
 int dlx__call_retained_drop(struct dlx_client *c, const char *topic);

@@ -29,6 +29,7 @@ struct dlx_client {
     uint64_t next_try_ns; /* to connect again */
     char name[64];
     uint32_t serial;
+    bool unanswered; /* the last request was sent, and what came of it is not known */
     struct dlx_call *call;
     int64_t timeout_ns;
     uint64_t id;

@@ -97,6 +97,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
 {
     struct dlx_publisher_args args;
     struct dlx_new_publisher made;
+    bool unanswered;
     dlx__error_clear();
     if (!c || !ret)
         return dlx__fail(DLX_E_INVALID, "dlx_publisher_new: client or ret is NULL");
@@ -125,7 +126,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     if (r == 0) {
         r = set_up(p, &args, &made);
         if (r == 0)
-            r = dlx__call_publisher_ready(c, p->id, c->timeout_ns);
+            r = dlx__call_publisher_ready(c, p->id, c->timeout_ns, &unanswered);
         if (r < 0) {
             char why[DLX_ERROR_TEXT_SIZE];
             memcpy(why, dlx__error_message(), sizeof why);

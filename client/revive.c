@@ -78,6 +78,7 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
     dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
     struct dlx_pub_block *block = NULL;
     void *control = NULL;
+    bool unanswered = false;
     uint32_t n_slots = p->args.n_slots;
     int r = dlx__region_populate(p->client->memory, made->control_fd, made->control_size, &control);
     if (r < 0)
@@ -93,12 +94,12 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
     if (r == 0 && n > 0)
         r = dlx__carry(p, made->id, block, n);
     if (r == 0)
-        r = dlx__call_publisher_ready(p->client, made->id, PATIENCE_NS);
-    if (r < 0) {
-        if (block) { /* it may have been announced all the same */
-            dlx__pub_abandon(block);
+        r = dlx__call_publisher_ready(p->client, made->id, PATIENCE_NS, &unanswered);
+    /* Without an answer, subscribers may have been told all the same, and left their old links for the new ones. There is
+     * no way back: if they were not, the link socket hangs up, or will (tests/model/restart.pml, GIVEUP). */
+    if (r < 0 && !unanswered) {
+        if (block)
             dlx__carry_undo(p, block);
-        }
         dlx__pub_block_free(block);
         dlx__region_unmap(control, made->control_size);
         return r;
@@ -179,7 +180,9 @@ void dlx__publisher_check(struct dlx_publisher *p, uint64_t now)
     if (!hung_up(p->link_sock))
         return;
     p->next_look_ns = now + DLX_REVIVE_NS;
-    if (dlx__client_revive(p->client, p->epoch) == 0)
+    int r = dlx__client_revive(p->client, p->epoch);
+    /* In use: a daemon that is there refused it, when nobody waited for the answer. */
+    if (r == 0 || r == DLX_E_IN_USE)
         (void)resume(p);
     dlx__error_clear(); /* it is no failure of the call that looked */
 }

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The daemon ends, and the next one answers so late that the publisher does not wait for it. */
+
+#include "client/publisher.h"
+#include "client/revive.h"
+#include "client/subscription.h"
+#include "common/proto.h"
+#include "tests/harness_stream.h"
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+static void restart(void)
+{
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+
+static void take_value(struct dlx_subscription *s, int64_t value)
+{
+    struct dlx_message *m = NULL;
+    ok(dlx_take(s, 10 * SECOND, &m));
+    ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)value);
+    ck_assert_uint_eq(dlx_message_gap(m), 0);
+    dlx_test_stream_check(m, 10, value);
+    dlx_message_unref(m);
+}
+
+/* The subscription does its part. */
+static void publish_without_waiting(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
+                                    struct dlx_subscription *s)
+{
+    struct dlx_message *m = NULL;
+    for (time_t end = time(NULL) + 10; dlx_publish(p, tensor, NULL) == DLX_E_FULL;) {
+        ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+        ck_assert_int_lt(time(NULL), end);
+    }
+}
+
+/* Stands between one client and the daemon, and can keep back the answer to a PublisherReady. */
+struct proxy {
+    struct sockaddr_un address;
+    int listener;
+    int client;
+    int daemon;
+    atomic_bool keeps_back; /* the answer to the next PublisherReady */
+    uint32_t serial;        /* of that */
+    atomic_bool stop;
+    pthread_t thread;
+};
+
+static int socket_at(const struct sockaddr_un *address, bool listens)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const struct sockaddr *any = (const struct sockaddr *)address;
+    ck_assert_int_ge(fd, 0);
+    if (listens ? bind(fd, any, sizeof *address) == 0 && listen(fd, 4) == 0
+                : connect(fd, any, sizeof *address) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static void hang_up(struct proxy *x)
+{
+    x->client = dlx__close(x->client);
+    x->daemon = dlx__close(x->daemon);
+}
+
+/* Is this the answer that is kept back? */
+static bool is_late(struct proxy *x, const struct dlx_packet *packet, bool is_reply)
+{
+    static struct dlx_proto_arena arena;
+    const Dlx__Wire__Packet *body;
+    if (dlx__proto_unpack(&arena, packet->data, packet->size, &body) < 0)
+        return false;
+    if (!is_reply && body->body_case == DLX__WIRE__PACKET__BODY_PUBLISHER_READY &&
+        atomic_exchange(&x->keeps_back, false))
+        x->serial = body->serial;
+    return is_reply && x->serial != 0 && body->serial == x->serial;
+}
+
+static void forward(struct proxy *x, int from, int to)
+{
+    static struct dlx_packet packet;
+    int r = dlx__packet_recv(from, &packet);
+    if (r == 0 && !is_late(x, &packet, from == x->daemon))
+        r = dlx__packet_send(to, packet.data, packet.size, packet.fds, packet.n_fds);
+    dlx__packet_deinit(&packet);
+    if (r < 0 && r != DLX_E_EMPTY)
+        hang_up(x);
+}
+
+static void *run_proxy(void *userdata)
+{
+    struct proxy *x = userdata;
+    struct sockaddr_un daemon = {.sun_family = AF_UNIX};
+    memcpy(daemon.sun_path, dlx_test_stream_daemon.path, strlen(dlx_test_stream_daemon.path) + 1);
+    while (!atomic_load(&x->stop)) {
+        struct pollfd fds[] = {{.fd = x->client < 0 ? x->listener : -1, .events = POLLIN},
+                               {.fd = x->client, .events = POLLIN},
+                               {.fd = x->daemon, .events = POLLIN}};
+        (void)poll(fds, 3, 10);
+        if (fds[1].revents)
+            forward(x, x->client, x->daemon);
+        if (fds[2].revents && x->daemon >= 0)
+            forward(x, x->daemon, x->client);
+        if (fds[0].revents) {
+            x->client = accept4(x->listener, NULL, NULL, SOCK_CLOEXEC);
+            x->daemon = socket_at(&daemon, false);
+            if (x->daemon < 0)
+                hang_up(x);
+        }
+    }
+    hang_up(x);
+    return NULL;
+}
+
+static void start_proxy(struct proxy *x)
+{
+    *x = (struct proxy){.address = {.sun_family = AF_UNIX}, .client = -1, .daemon = -1};
+    size_t n = strlen(dlx_test_stream_daemon.path);
+    ck_assert_uint_lt(n + sizeof ".late", sizeof x->address.sun_path);
+    memcpy(x->address.sun_path, dlx_test_stream_daemon.path, n);
+    memcpy(x->address.sun_path + n, ".late", sizeof ".late");
+    x->listener = socket_at(&x->address, true);
+    ck_assert_int_ge(x->listener, 0);
+    ck_assert_int_eq(pthread_create(&x->thread, NULL, run_proxy, x), 0);
+}
+
+static void end_proxy(struct proxy *x)
+{
+    atomic_store(&x->stop, true);
+    ck_assert_int_eq(pthread_join(x->thread, NULL), 0);
+    close(x->listener);
+    unlink(x->address.sun_path);
+}
+
+/* Takes message 2, the last on the old link, and goes on to the new one. */
+static void *follow(void *userdata)
+{
+    struct dlx_subscription *s = userdata;
+    struct dlx_message *m = NULL;
+    take_value(s, 2);
+    while (s->epoch == 0 || s->n_inlets != 1 || s->n_open != 1 || s->inlets[0]->foreign) {
+        ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+        sched_yield();
+    }
+    return NULL;
+}
+
+/* Subscribers were told of the publisher, and some have left their old link, before it knows that. */
+START_TEST(an_announcement_whose_answer_is_late_counts)
+{
+    const struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
+    const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
+    static struct proxy proxy;
+    struct dlx_client *c = NULL, *c2 = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    pthread_t thread;
+    start_proxy(&proxy);
+    ok(dlx_connect(&c, &(struct dlx_connect_args){.size = sizeof(struct dlx_connect_args),
+                                                  .socket = proxy.address.sun_path}));
+    ok(dlx_publisher_new(c, "test/a", &block, &p));
+    ok(dlx_subscribe(c2, "test/a", &reliable, &s));
+    dlx_test_stream_publish(p, 10, 1);
+    take_value(s, 1);
+    restart();
+    dlx_test_stream_publish(p, 10, 2);
+    for (time_t end = time(NULL) + 10; p->epoch == 0;) {
+        dlx__publisher_check(p, dlx__now_ns()); /* it announces itself, and leaves its block */
+        ck_assert_int_lt(time(NULL), end);
+    }
+    restart();
+    atomic_store(&proxy.keeps_back, true);
+    ck_assert_int_eq(pthread_create(&thread, NULL, follow, s), 0);
+    DLManagedTensorVersioned *third = dlx_test_stream_alloc(p, 10, 3); /* which needs the daemon */
+    ck_assert(!atomic_load(&proxy.keeps_back));
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    publish_without_waiting(p, third, s);
+    restart();
+    take_value(s, 3);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    dlx_client_unref(c2);
+    end_proxy(&proxy);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("late");
+    TCase *tcase = dlx_test_stream_case("late");
+    tcase_add_test(tcase, an_announcement_whose_answer_is_late_counts);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_stream_run(suite);
+}
