@@ -31,6 +31,15 @@ move: two subscribers                      |move|NR=2 N1=2 LAST=3|ok|full
 forward: as designed                       |forward|NA=3 LAST=5|ok|quick
 forward: as designed, longer               |forward|NA=4 LAST=7|ok|full
 queue: as designed                         |queue||ok|quick
+restart: two restarts                      |restart|NG=3 LAST=3|ok|quick
+restart: late answers                      |restart|NG=3 LAST=3 SLOW|ok|full
+restart: a subscriber dies                 |restart|NG=3 LAST=3 SLOW DIE|ok|full
+restart: longer, slots are short           |restart|NG=3 LAST=5 SLOW|ok|full
+restart: three restarts                    |restart|NG=4 LAST=2 SLOW|ok|full
+restart: two subscriptions                 |restart|NS=2 NG=2 LAST=1|ok|quick
+restart: two subscriptions, longer         |restart|NS=2 NG=2 LAST=2 CAP=1|ok|full
+restart: first cursor rings nobody         |restart|NG=2 NORING|ok|full
+restart: old block not blocked for ever    |restart|NG=2 OLDUNBLOCKED|ok|full
 reliable: retired before cursors were read |reliable|ASWRITTEN NR=1 NS=3 LAST=5|error|quick
 reliable: load of blocked passes release   |reliable|RELORDER NR=1 NS=1 H=0 LAST=3|error|quick
 reliable: closed cursor still gates        |reliable|NOCLOSE HOLDFOREVER NR=1 NS=3 LAST=5|error|quick
@@ -46,6 +55,21 @@ forward: attached after death, no lifeline |forward|LATE|error|quick
 forward: upstream hold dropped too early   |forward|EARLYCLR|error|quick
 queue: cursors gate, addressee is rung     |queue|ASWRITTEN1|error|quick
 queue: hold ends with its holder           |queue|ASWRITTEN2|error|quick
+restart: does not wait for who must rejoin |restart|NG=3 LAST=2 NOREJOIN|error|quick
+restart: anybody's link counts             |restart|NS=2 NG=3 LAST=1 NOREADER|error|full
+restart: a link without a cursor counts    |restart|NG=3 LAST=2 NOSTARTED|error|quick
+restart: old link socket not drained       |restart|NG=3 LAST=4 NODRAIN|error|quick
+restart: a link never opened is not closed |restart|NG=3 LAST=4 NOCLOSED|error|quick
+restart: new link is taken from at once    |restart|NG=2 NOAFTER|error|quick
+restart: follows the oldest link           |restart|NG=3 LAST=4 AFTEROLD|error|quick
+restart: known by the id before            |restart|NG=3 LAST=2 LASTID|error|quick
+restart: started before the arena is here  |restart|NG=3 LAST=4 EARLYSTART|error|quick
+restart: old link left without a successor |restart|NG=2 EARLYLEAVE|error|quick
+restart: old link left, then the cursor    |restart|NG=2 CURSORLATE|error|quick
+restart: who waits looks for no daemon     |restart|NG=3 NOLOOK|error|quick
+restart: the dead are waited for           |restart|NG=2 DIE NODEAD|error|quick
+restart: neither of both rings             |restart|NG=2 NORING OLDUNBLOCKED|error|quick
+restart: late answer, announcement given up|restart|NG=3 LAST=2 SLOW GIVEUP|error|quick
 '
 
 # one <number> <what> <model> <parameters> <expected>: writes $tmp/<number>.line; 1 when it is not as expected
