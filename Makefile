@@ -250,7 +250,7 @@ lint-analyzer: ## gcc -fanalyzer over all sources
 format: ## format all C and C++ files
 	@tools/lint/format --fix
 
-model: ## verify the models of the protocol with spin, and that broken variants fail (QUICK=1: under 90 s)
+model: ## verify the models of the protocol with spin, and that broken variants fail (QUICK=1: under 120 s)
 	@tools/setup.sh --model
 	@QUICK='$(QUICK)' tests/model/run.sh
 

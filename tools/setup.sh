@@ -16,7 +16,7 @@ build=(gcc g++ make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler 
     python3-pip)
 lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck valgrind strace binutils
     cmake mandoc systemd)
-model=(spin)
+model=(spin g++ relacy-dev)
 bench=(strace)
 
 want=("${build[@]}")
