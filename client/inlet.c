@@ -336,8 +336,10 @@ int dlx__inlet_take(struct dlx_inlet *inlet, struct dlx_message **ret)
             return r;
     }
     int r = dlx__message_build(inlet, &inlet->pending, ret);
-    inlet->stuck = inlet->has_pending = r == DLX_E_NOT_FOUND;
-    if (dlx_unlikely(r < 0 && !inlet->stuck))
+    inlet->stuck = r == DLX_E_NOT_FOUND;
+    /* Without memory it is not lost: the next take tries again. */
+    inlet->has_pending = inlet->stuck || r == DLX_E_NO_MEMORY;
+    if (dlx_unlikely(r < 0 && !inlet->has_pending))
         dlx__take_release(&inlet->core, inlet->pending.hold);
     return r;
 }

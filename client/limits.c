@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/limits.h"
 #include "common/util.h"
-#include <inttypes.h>
-#include <stdio.h>
+#include <fcntl.h>
+#include <stdlib.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 /* Left to the program, and the library's own sockets. */
 #define FDS_KEPT      64U
@@ -11,15 +12,14 @@
 #define MAPS_PER_LINK 8U
 #define MAPS_DEFAULT  65530U
 
+/* Without stdio: short of memory it reads a part of the number, which would be a limit of few links for ever. */
 static uint64_t max_map_count(void)
 {
-    uint64_t n = 0;
-    FILE *f = fopen("/proc/sys/vm/max_map_count", "re");
-    if (f) {
-        if (fscanf(f, "%" SCNu64, &n) != 1)
-            n = 0;
-        (void)fclose(f);
-    }
+    char text[32];
+    dlx_cleanup(dlx__closep) int fd = open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    text[DLX_MAX(size, 0)] = '\0';
+    uint64_t n = strtoull(text, NULL, 10);
     return n ? n : MAPS_DEFAULT;
 }
 

@@ -37,21 +37,21 @@ static void tell_left(struct dlx_publisher *p, struct dlx_outlet *outlet)
     outlet->left = true;
 }
 
+/* On failure the news is as it was. */
 static int outlet_new(struct dlx_publisher *p, struct dlx_news *news, struct dlx_outlet **ret)
 {
-    struct dlx_outlet *outlet = calloc(1, sizeof *outlet);
     const void *page;
+    if (news->max_held == 0 || news->max_held > DLX_SHM_HELD_MAX ||
+        news->size != dlx_shm_link_size(news->max_held))
+        return dlx__fail(DLX_E_PROTOCOL, "link page of %" PRIu64 " bytes for %u hold words",
+                         news->size, news->max_held);
+    struct dlx_outlet *outlet = calloc(1, sizeof *outlet);
     if (!outlet)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a link");
     outlet->bell = -1;
-    int pidfd = dlx__steal_fd(&news->fds[2]);
-    int r = dlx__peers_get(&p->client->peers, news->client, news->pid, pidfd, &outlet->peer);
-    if (r == 0 && (news->max_held == 0 || news->max_held > DLX_SHM_HELD_MAX ||
-                   news->size != dlx_shm_link_size(news->max_held)))
-        r = dlx__fail(DLX_E_PROTOCOL, "link page of %" PRIu64 " bytes for %u hold words",
-                      news->size, news->max_held);
+    int r = dlx__peers_get(&p->client->peers, news->client, news->pid, news->fds[2], &outlet->peer);
     if (r == 0)
-        r = dlx__region_attach(p->client->memory, dlx__steal_fd(&news->fds[0]), news->size, &page);
+        r = dlx__region_attach_borrow(p->client->memory, news->fds[0], news->size, &page);
     if (r < 0) {
         outlet_free(p, outlet);
         return r;
@@ -59,23 +59,50 @@ static int outlet_new(struct dlx_publisher *p, struct dlx_news *news, struct dlx
     outlet->id = news->link;
     outlet->reader = news->reader;
     outlet->page_size = news->size;
-    outlet->bell = dlx__steal_fd(&news->fds[1]);
     outlet->core = (struct dlx_pub_link){.page = page,
                                          .ticket = dlx_shm_ticket(page, news->link_index),
                                          .max_held = news->max_held,
                                          .reliable = news->reliable};
+    r = dlx__pub_link_add(&p->core, &outlet->core);
+    if (r < 0) {
+        outlet_free(p, outlet);
+        return r;
+    }
+    outlet->bell = dlx__steal_fd(&news->fds[1]);
     *ret = outlet;
     return 0;
 }
 
 /* ---- environment of the core --------------------------------------------------------------- */
 
+/* Returns false when there is not enough memory, or open files, for it now: then it is kept. The packet does not come
+ * again, and without its link nothing could ever be freed. */
+static bool add_link(struct dlx_publisher *p, struct dlx_news *news)
+{
+    struct dlx_outlet *outlet = NULL;
+    int r = outlet_new(p, news, &outlet);
+    if (r < 0 && r != DLX_E_PROTOCOL) {
+        p->due = *news;
+        return false;
+    }
+    if (r == 0)
+        dlx__events_push(&p->events, DLX_EVENT_JOINED, outlet->id, p->id, outlet->peer->pid,
+                         p->topic);
+    dlx__news_deinit(news);
+    return true;
+}
+
 static void env_pick_up(void *userdata)
 {
     struct dlx_publisher *p = userdata;
+    if (p->due.n_fds > 0) {
+        struct dlx_news due = p->due;
+        p->due.n_fds = 0;
+        if (!add_link(p, &due))
+            return;
+    }
     while (p->link_sock >= 0) {
         struct dlx_news news;
-        struct dlx_outlet *outlet = NULL;
         int r = dlx__news_read(p->link_sock, &news);
         if (r == DLX_E_DISCONNECTED) {
             p->link_sock = dlx__close(p->link_sock); /* no joins until the daemon is back */
@@ -83,14 +110,10 @@ static void env_pick_up(void *userdata)
         }
         if (r < 0)
             return; /* nothing there; or lost, and then it counts as a link that holds everything */
-        if (news.kind == DLX_NEWS_LINK_ADDED && outlet_new(p, &news, &outlet) == 0) {
-            if (dlx__pub_link_add(&p->core, &outlet->core) == 0)
-                dlx__events_push(&p->events, DLX_EVENT_JOINED, outlet->id, p->id, outlet->peer->pid,
-                                 p->topic);
-            else
-                outlet_free(p, outlet);
-        }
-        dlx__news_deinit(&news);
+        if (news.kind != DLX_NEWS_LINK_ADDED)
+            dlx__news_deinit(&news);
+        else if (!add_link(p, &news))
+            return;
     }
 }
 
@@ -186,7 +209,8 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
         fds[2 + 2 * i] = (struct pollfd){.fd = outlet->peer->pidfd, .events = POLLIN};
     }
     uint64_t now = dlx__now_ns();
-    uint64_t until = p->link_sock < 0 ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
+    bool looks_again = p->link_sock < 0 || p->due.n_fds > 0;
+    uint64_t until = looks_again ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
     int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));
     if (n < 0)
         return errno == EINTR ? dlx__fail(DLX_E_INTERRUPTED, "interrupted by a signal")

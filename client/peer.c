@@ -2,6 +2,7 @@
 #include "client/peer.h"
 #include "common/error.h"
 #include <assert.h>
+#include <fcntl.h>
 
 void dlx__peers_init(struct dlx_peers *peers)
 {
@@ -15,26 +16,35 @@ void dlx__peers_deinit(struct dlx_peers *peers)
     pthread_mutex_destroy(&peers->lock);
 }
 
-int dlx__peers_get(struct dlx_peers *peers, uint64_t client, uint32_t pid, int take_pidfd,
+static int peer_new(struct dlx_peers *peers, uint64_t client, uint32_t pid, int borrow_pidfd,
+                    struct dlx_peer **ret)
+{
+    struct dlx_peer *peer = malloc(sizeof *peer);
+    if (!peer)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of a peer process");
+    int pidfd = fcntl(borrow_pidfd, F_DUPFD_CLOEXEC, 0);
+    if (pidfd < 0) {
+        int r = dlx__fail_errno("pidfd of a peer process");
+        free(peer);
+        return r;
+    }
+    *peer = (struct dlx_peer){.next = peers->first, .client = client, .pid = pid, .pidfd = pidfd};
+    peers->first = peer;
+    *ret = peer;
+    return 0;
+}
+
+int dlx__peers_get(struct dlx_peers *peers, uint64_t client, uint32_t pid, int borrow_pidfd,
                    struct dlx_peer **ret)
 {
-    dlx_cleanup(dlx__closep) int pidfd = take_pidfd;
     struct dlx_peer *peer;
     int r = 0;
     pthread_mutex_lock(&peers->lock);
     for (peer = peers->first; peer && peer->client != client; peer = peer->next)
         ;
-    if (!peer) {
-        peer = malloc(sizeof *peer);
-        if (peer) {
-            *peer = (struct dlx_peer){
-                .next = peers->first, .client = client, .pid = pid, .pidfd = dlx__steal_fd(&pidfd)};
-            peers->first = peer;
-        } else {
-            r = dlx__fail(DLX_E_NO_MEMORY, "state of a peer process");
-        }
-    }
-    if (peer) {
+    if (!peer)
+        r = peer_new(peers, client, pid, borrow_pidfd, &peer);
+    if (r == 0) {
         peer->refs++;
         *ret = peer;
     }

@@ -23,9 +23,9 @@ struct dlx_peers {
 void dlx__peers_init(struct dlx_peers *peers);
 void dlx__peers_deinit(struct dlx_peers *peers);
 
-/* The peer of this client id: a known one (the pidfd is closed) or a new one. Takes the pidfd, also on
- * failure. Returns 0 or DLX_E_NO_MEMORY. */
-int dlx__peers_get(struct dlx_peers *peers, uint64_t client, uint32_t pid, int take_pidfd,
+/* The peer of this client id: a known one or a new one, with a pidfd of its own. Returns 0; DLX_E_NO_MEMORY,
+ * DLX_E_FD_LIMIT. */
+int dlx__peers_get(struct dlx_peers *peers, uint64_t client, uint32_t pid, int borrow_pidfd,
                    struct dlx_peer **ret);
 
 /* NULL is fine. */

@@ -88,6 +88,7 @@ static void publisher_free(struct dlx_publisher *p)
     dlx__heap_close(p->heap);
     dlx__region_unmap(p->membership, p->membership_size);
     dlx__close(p->link_sock);
+    dlx__news_deinit(&p->due);
     dlx_client_unref(p->client);
     free(p);
 }

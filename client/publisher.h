@@ -4,6 +4,7 @@
 
 /* A publisher: the core of common/publish.h with its memory, its sockets and its links. */
 
+#include "client/call.h"
 #include "client/client.h"
 #include "client/event.h"
 #include "client/heap.h"
@@ -33,6 +34,7 @@ struct dlx_publisher {
     const void *membership;
     uint64_t membership_size;
     int link_sock;            /* -1 once the daemon is gone */
+    struct dlx_news due;      /* with fds: a new link that there was no memory for */
     uint64_t next_idle_check; /* message number */
     uint64_t
         room_size; /* not 0: the last block, of this size, needed an old message to go; the next one will, too */

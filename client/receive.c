@@ -145,7 +145,7 @@ static void on_bell(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
     char bytes[64];
     ssize_t n = recv(inlet->bell, bytes, sizeof bytes, MSG_DONTWAIT);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+    if (n == 0 || (n < 0 && errno == ECONNRESET)) {
         /* The publisher is gone: it will not ring again. Drain what it published. */
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
         inlet->gone = true;

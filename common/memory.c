@@ -145,14 +145,13 @@ int dlx__region_seal(const struct dlx_memory *memory, int take_fd, uint64_t size
     return r;
 }
 
-static int attach(const struct dlx_memory *memory, int take_fd, uint64_t size,
+static int attach(const struct dlx_memory *memory, int borrow_fd, uint64_t size,
                   enum dlx_region_state state, const void **ret_map)
 {
-    dlx_cleanup(dlx__closep) int fd = take_fd;
     void *map;
-    int r = check(memory, fd, size, state, true);
+    int r = check(memory, borrow_fd, size, state, true);
     if (r == 0)
-        r = map_region(fd, size, PROT_READ, &map);
+        r = map_region(borrow_fd, size, PROT_READ, &map);
     if (r == 0)
         *ret_map = map;
     return r;
@@ -161,7 +160,14 @@ static int attach(const struct dlx_memory *memory, int take_fd, uint64_t size,
 int dlx__region_attach(const struct dlx_memory *memory, int take_fd, uint64_t size,
                        const void **ret_map)
 {
-    return attach(memory, take_fd, size, DLX_REGION_SEALED, ret_map);
+    dlx_cleanup(dlx__closep) int fd = take_fd;
+    return attach(memory, fd, size, DLX_REGION_SEALED, ret_map);
+}
+
+int dlx__region_attach_borrow(const struct dlx_memory *memory, int borrow_fd, uint64_t size,
+                              const void **ret_map)
+{
+    return attach(memory, borrow_fd, size, DLX_REGION_SEALED, ret_map);
 }
 
 int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t *ret_size)
@@ -195,7 +201,8 @@ int dlx__membership_share(const struct dlx_memory *memory, int borrow_fd, int *r
 int dlx__membership_attach(const struct dlx_memory *memory, int take_fd, uint64_t size,
                            const void **ret_map)
 {
-    return attach(memory, take_fd, size, DLX_REGION_NEW, ret_map);
+    dlx_cleanup(dlx__closep) int fd = take_fd;
+    return attach(memory, fd, size, DLX_REGION_NEW, ret_map);
 }
 
 void dlx__region_unmap(const void *map, uint64_t size)

@@ -74,6 +74,10 @@ int dlx__region_seal(const struct dlx_memory *memory, int take_fd, uint64_t size
 int dlx__region_attach(const struct dlx_memory *memory, int take_fd, uint64_t size,
                        const void **ret_map);
 
+/* The same, and the fd stays the caller's. */
+int dlx__region_attach_borrow(const struct dlx_memory *memory, int borrow_fd, uint64_t size,
+                              const void **ret_map);
+
 /* Membership pages are never sealed against writing. The daemon allocates and maps them by their writer's
  * fd (borrowed), and hands out read-only ones got from its own. Codes as above. */
 int dlx__membership_map(int borrow_writer_fd, uint64_t size, void **ret_map);

@@ -80,7 +80,8 @@ int dlx__packet_recv(int sock, struct dlx_packet *packet)
             reset = true;
             continue;
         }
-        if (errno == EAGAIN || errno == EWOULDBLOCK)
+        /* Short of memory the kernel leaves the packet where it is: whoever polls comes back for it. */
+        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOMEM || errno == ENOBUFS)
             return reset ? DLX_E_DISCONNECTED : DLX_E_EMPTY;
         if (errno == ECONNRESET)
             return DLX_E_DISCONNECTED;

@@ -4,6 +4,7 @@
 #include "common/packet.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
+#include "daemon/delivery.h"
 #include "daemon/dispatch.h"
 #include "daemon/link.h"
 #include "daemon/log.h"
@@ -168,6 +169,18 @@ int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t
     return r;
 }
 
+/* There is nothing that could be remembered for later: the subscriber hears it now, or loses its connection, so that it
+ * does not wait for a publisher that it will not get. */
+static void fail_without_link(struct dlxd_subscription *subscription, int code)
+{
+    char text[DLX_ERROR_TEXT_SIZE];
+    uint64_t id = ++subscription->broker->registry.last_link;
+    (void)snprintf(text, sizeof text, "%s", dlx__error_message());
+    dlxd_log(DLXD_LOG_ERROR, "%s", text);
+    if (dlxd_delivery_tell_failed(subscription, id, code, text) < 0)
+        dlxd_client_disconnect(subscription->client, code, "%s", text);
+}
+
 static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
                      bool from_start)
 {
@@ -176,7 +189,7 @@ static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publish
         return;
     int r = dlxd_link_new(&link, subscription, publisher, from_start);
     if (r < 0) {
-        dlxd_log(DLXD_LOG_ERROR, "%s", dlx__error_message());
+        fail_without_link(subscription, r);
         return;
     }
     r = dlxd_subscription_fits(subscription, publisher);

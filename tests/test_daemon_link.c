@@ -477,6 +477,50 @@ START_TEST(acknowledging_more_than_was_sent_is_refused)
 }
 END_TEST
 
+#ifndef DLX_SANITIZE /* their calloc() is not to be replaced */
+static bool no_memory_for_links;
+void *__libc_calloc(size_t n, size_t size);
+
+void *calloc(size_t n, size_t size)
+{
+    return no_memory_for_links && n == 1 && size == sizeof(struct dlxd_link)
+               ? NULL
+               : __libc_calloc(n, size);
+}
+
+START_TEST(a_subscriber_hears_of_a_publisher_that_there_was_no_memory_for)
+{
+    static const struct dlxd_subscription_config config = {.max_held = 2};
+    struct subscriber *s = &subscribers[0];
+    const Dlx__Wire__Packet *packet;
+    n_publishers = 0;
+    memset(publishers, 0, sizeof publishers);
+    memset(s, 0, sizeof *s);
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    client = dlx_test_broker_client(&test, 1000, &control);
+    ck_assert_int_eq(dlxd_subscription_new(&s->subscription, client, "t", &config, &s->fd), 0);
+    no_memory_for_links = true;
+    new_publisher();
+    no_memory_for_links = false;
+    ck_assert_int_eq(dlx__packet_recv(s->fd, &rx), 0);
+    ck_assert_int_eq(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet), 0);
+    ck_assert_int_eq(packet->body_case, BODY(LINK_FAILED));
+    ck_assert_int_eq(packet->link_failed->code, DLX_E_NO_MEMORY);
+    ck_assert_uint_ne(packet->link_failed->link, 0);
+    new_publisher(); /* the next one is offered */
+    dlxd_broker_settle(&test.broker);
+    ck_assert(receive(s));
+    ck_assert_uint_eq(s->n_links, 1);
+    for (size_t i = 0; i < n_publishers; i++)
+        end_publisher(&publishers[i]);
+    close(s->fd);
+    dlx_test_broker_deinit(&test);
+    dlx__packet_deinit(&rx);
+    close(control);
+}
+END_TEST
+#endif
+
 int main(void)
 {
     Suite *suite = suite_create("daemon_link");
@@ -485,6 +529,9 @@ int main(void)
     tcase_add_loop_test(tcase, subscribers_are_told_everything_once_and_in_order, 0, N_SEEDS);
     tcase_add_test(tcase, subscriber_that_stands_still_costs_nothing_more);
     tcase_add_test(tcase, acknowledging_more_than_was_sent_is_refused);
+#ifndef DLX_SANITIZE
+    tcase_add_test(tcase, a_subscriber_hears_of_a_publisher_that_there_was_no_memory_for);
+#endif
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
