@@ -9,7 +9,7 @@
 #   V=1                              print the commands
 #   T='test_a e2e_b'                 `make check`: only these programs
 #   VALGRIND=1                       `make check`: under valgrind
-#   QUICK=1                          `make model`: the small sizes only
+#   QUICK=1                          `make model`: the small sizes only; `make faults`: a fixed sample
 #   MINUTES=n SEED=n                 `make soak`
 #   FUZZ_RUNS=N T='take topic'       `make fuzz`: executions a target (100000000), and which targets
 #   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR UNITDIR MANDIR   where `make install` puts things
@@ -117,7 +117,7 @@ endif
 # Evaluated once; a missing library is named before the compiler can say something less clear.
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 NEEDED_PKGS := libuv libprotobuf-c jansson libxxhash check
-LIGHT_GOALS := help man clean distclean check demo setup format model lint fuzz fuzz-quick bench soak hostile
+LIGHT_GOALS := help man clean distclean check demo setup format model lint fuzz fuzz-quick bench soak hostile faults
 ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p || echo $$p; done 2>&1),)
 $(error missing: $(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p 2>/dev/null || echo $$p; done); \
@@ -164,6 +164,7 @@ PROTO_GEN := $(if $(PROTO_SRC),$(BUILD)/proto/dlx.pb-c.h)
 
 # A fuzz target without libFuzzer is a test of what is in its corpus.
 TEST_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC) $(SIM_SRC) $(FUZZ_SRC))
+FAULT_BIN := $(addprefix $(BUILD)/tests/faults/,actor steps old_kernel libfaultalloc.so)
 FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
 BENCH_BIN := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SRC))
 SOAK_BIN := $(BUILD)/tests/soak/actor
@@ -183,7 +184,7 @@ SUBMAKE = $(MAKE) --no-print-directory --output-sync=target
 
 # -- what people ask for ------------------------------------------------------------------------------
 .PHONY: all man help demo check check-programs bench bench-programs soak soak-programs hostile lint lint-analyzer format install \
-    uninstall clean distclean model fuzz fuzz-quick setup install-check
+    uninstall clean distclean model fuzz fuzz-quick faults setup install-check
 all: $(DAEMON_BIN) $(LIB_BIN) $(CLI_BIN) $(EXAMPLE_BIN) ## build the daemon, the library, dlxctl and the examples (default)
 
 help: ## list the targets
@@ -249,6 +250,14 @@ lint-analyzer: ## gcc -fanalyzer over all sources
 
 format: ## format all C and C++ files
 	@tools/lint/format --fix
+
+faults: ## kill, stop and starve every process at every system call, step and allocation (QUICK=1: a sample, under 90 s)
+	@tools/setup.sh --faults
+	+@$(SUBMAKE) all fault-programs
+	@$(RUN_ENV) QUICK='$(QUICK)' tests/faults/run
+
+.PHONY: fault-programs
+fault-programs: $(FAULT_BIN)
 
 model: ## verify the models of the protocol with spin, and that broken variants fail (QUICK=1: under 120 s)
 	@tools/setup.sh --model
@@ -379,6 +388,25 @@ $(patsubst tests/%.c,$(BUILD)/tests/%,$(SIM_SRC)): $(BUILD)/tests/%: $(SIM)/test
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
+
+# The processes of tests/faults use the library as users do, and an allocator that can be told to fail.
+fault_obj = $(patsubst %,$(OBJ)/tests/faults/%.o,$(1))
+$(BUILD)/tests/faults/actor: $(call fault_obj,actor publisher subscriber) $(BUILD)/libdlx.so
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/../..' -o $@ $(filter %.o,$^) -L$(BUILD) -ldlx
+$(BUILD)/tests/faults/steps: $(call fault_obj,steps) $(call lib,client) $(call lib,common)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(PBC_LIBS)
+$(BUILD)/tests/faults/old_kernel: $(call fault_obj,old_kernel)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $^
+$(BUILD)/tests/faults/libfaultalloc.so: $(call fault_obj,alloc)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -shared -o $@ $^
 
 $(SOAK_BIN): $(call obj,$(SOAK_SRC)) $(BUILD)/libdlx.so
 	@mkdir -p $(@D)

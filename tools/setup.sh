@@ -4,7 +4,7 @@
 # Installs what is missing for the build and the tests, and says what. Returns at once, without the
 # network, when everything is there.
 #
-#   tools/setup.sh [--lint] [--model] [--bench] [--no-venv] [--dry-run]
+#   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--no-venv] [--dry-run]
 #
 # On Debian and its relatives it asks dpkg what is missing and apt for it, with sudo when not root. On
 # another system it looks for the tools and libraries themselves and names what is not found.
@@ -18,6 +18,7 @@ lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck 
     cmake mandoc systemd)
 model=(spin g++ relacy-dev)
 bench=(strace)
+faults=(strace)
 
 want=("${build[@]}")
 venv=yes
@@ -27,6 +28,7 @@ for arg in "$@"; do
     --lint) want+=("${lint[@]}") ;;
     --model) want+=("${model[@]}") ;;
     --bench) want+=("${bench[@]}") ;;
+    --faults) want+=("${faults[@]}") ;;
     --no-venv) venv= ;;
     --dry-run) dry=yes ;;
     --help | -h)
@@ -34,7 +36,7 @@ for arg in "$@"; do
         exit 0
         ;;
     *)
-        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --no-venv --dry-run)" >&2
+        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults --no-venv --dry-run)" >&2
         exit 2
         ;;
     esac

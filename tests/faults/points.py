@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The points: every system call of a trace, and how each can fail."""
+
+import collections
+import re
+
+import story
+from stage import ROLES
+
+LINE = re.compile(r"^(\d+) +(\w+)\((.*)$")
+
+# How a call of ours can fail, after the kernel's manual pages and sources. What is not listed cannot, in the way that we
+# call it (munmap() of a whole mapping; EPIPE and ECONNRESET while the peer is there), or it is the C library's own affair
+# (futex). ENOMEM is there also where this kernel does not return it.
+MEMORY = ("ENOMEM",)
+FILES = ("EMFILE", "ENFILE", "ENOMEM")
+ERRNOS = {
+    "accept4": (*FILES, "EAGAIN", "EINTR", "ECONNABORTED"),
+    "bind": ("EADDRINUSE", "EACCES", "ENOMEM", "ENOSPC", "EROFS"),
+    "brk": MEMORY,
+    "chmod": ("EPERM", "EROFS", "ENOMEM"),
+    "clone": ("EAGAIN", "ENOMEM"),
+    "clone3": ("EAGAIN", "ENOMEM", "ENOSYS"),
+    "connect": ("EINTR", "EAGAIN", "ECONNREFUSED", "ENOENT", "ENOMEM"),
+    "epoll_create1": FILES,
+    "epoll_wait": ("EINTR",),
+    "epoll_pwait": ("EINTR",),
+    "eventfd2": FILES,
+    "fallocate": ("EINTR", "ENOMEM", "ENOSPC"),
+    "fchmod": ("EPERM", "ENOMEM", "EROFS"),
+    "flock": ("EINTR", "ENOLCK", "EWOULDBLOCK"),
+    "ftruncate": ("EINTR", "ENOMEM"),
+    "getrandom": ("EAGAIN", "EINTR", "ENOSYS"),
+    "listen": ("EADDRINUSE", "ENOMEM"),
+    "madvise": ("ENOMEM", "EAGAIN"),
+    "memfd_create": FILES,
+    "mkdir": ("EACCES", "ENOSPC", "ENOMEM", "EROFS"),
+    "mmap": MEMORY,
+    "mprotect": MEMORY,
+    "openat": (*FILES, "ENOENT", "EACCES"),
+    "pidfd_open": (*FILES, "ESRCH"),
+    "pipe2": FILES,
+    "poll": ("EINTR", "ENOMEM"),
+    "pread64": ("EIO", "EINTR"),
+    "prlimit64": ("EPERM",),
+    "pwrite64": ("ENOSPC", "EIO", "EINTR"),
+    "read": ("EINTR",),
+    "recvfrom": ("EAGAIN", "EINTR", "ENOMEM"),
+    "recvmsg": ("EAGAIN", "EINTR", "ENOMEM", "ENOBUFS"),
+    "sendmsg": ("EAGAIN", "EINTR", "ENOMEM", "ENOBUFS", "ETOOMANYREFS"),
+    "sendto": ("EAGAIN", "EINTR", "ENOMEM", "ENOBUFS"),
+    "setsockopt": ("ENOMEM", "ENOPROTOOPT"),
+    "shutdown": ("ENOTCONN",),
+    "socket": (*FILES, "ENOBUFS"),
+    "socketpair": FILES,
+    "sysinfo": ("EFAULT",),
+    "timerfd_create": FILES,
+    "unlink": ("ENOENT", "EACCES", "EROFS"),
+}
+# By what the arguments are, first match. close() is not here: the kernel closes the file whatever it returns, which a
+# call that is not made cannot do.
+BY_ARGUMENT = {
+    "epoll_ctl": (("EPOLL_CTL_ADD", ("ENOMEM", "ENOSPC")),),
+    "fcntl": (("F_DUPFD", ("EMFILE", "ENOMEM")), ("F_ADD_SEALS", ("EBUSY", "EPERM")),
+              ("F_GET_SEALS", ("EINVAL",))),
+    "getsockopt": (("SO_PEERCRED", MEMORY), ("0x4d", (*FILES, "ESRCH", "EINVAL", "ENODATA", "ENOPROTOOPT"))),
+    "newfstatat": (("AT_FDCWD", MEMORY),),
+    # The log; others are libuv's pipes, which have room, and the ready fd, which this harness needs.
+    "write": (("2, ", ("EAGAIN", "EINTR", "EPIPE", "ENOSPC", "EIO")), ("", ("EINTR",))),
+    "prctl": (("PR_GET_NAME", ("EFAULT",)),),
+}
+
+
+def calls_of(trace, page_fd=True):
+    """[(name, n, arguments)] of the part between the marks of actor.c, or after the allocator's mmap (alloc.c)."""
+    counts, calls, inside, marks = collections.Counter(), [], False, 0
+    libuv = None
+    for line in trace.split("\n"):
+        m = LINE.match(line)
+        if not m:
+            continue
+        pid, name, rest = m.groups()
+        counts[pid, name] += 1
+        if name == "epoll_create1" and page_fd and not libuv:
+            libuv = rest.split("= ")[-1] + ", "  # the first one: of its handful of handles, all made at the start
+        if name == "mmap" and "MAP_SHARED, " in rest and "4096, PROT_READ|PROT_WRITE" in rest and not marks:
+            inside, marks = page_fd, -1
+        elif name == "getppid":
+            inside = not inside
+        elif inside and name not in ("exit_group", "exit", "rt_sigreturn"):
+            if name == "epoll_ctl" and libuv and rest.startswith(libuv):
+                rest = "libuv's, which aborts as the daemon starts: " + rest.split("EPOLL_CTL_ADD")[-1]
+            calls.append((name, counts[pid, name], rest))
+    return calls
+
+
+def errnos_of(name, arguments):
+    for word, errnos in BY_ARGUMENT.get(name, ()):
+        if arguments.startswith(word) if name == "write" else word in arguments:
+            return errnos
+    return ERRNOS.get(name, ())
+
+
+def trace_of(role, memory="memfd"):
+    failure, said, told = story.tell(victim=role, memory=memory, prefix=strace(role, ()))
+    if failure:
+        raise story.Failed(f"the story without faults, {role} under strace: {failure}\n{said}")
+    return told.trace[role]
+
+
+def strace(role, inject):
+    """The command before the victim's."""
+    return ["strace", "-D", "-f", "-qq", "-o", f"@FOLDER@/{role}.trace", *inject]
+
+
+def enumerate_calls(role, memory="memfd"):
+    """Of two tellings, as no two are quite the same."""
+    seen = {}
+    for _ in range(2):
+        for name, n, arguments in calls_of(trace_of(role, memory), role == "daemon"):
+            seen.setdefault((name, n), arguments)
+    return [(name, n, arguments) for (name, n), arguments in seen.items()]
+
+
+def syscall_points(roles=ROLES, memory="memfd"):
+    """[(role, memory, name, n, action)]; action: SIGKILL, SIGSTOP or an errno."""
+    points = []
+    for role in roles:
+        for name, n, arguments in enumerate_calls(role, memory):
+            for action in ("SIGKILL", "SIGSTOP", *errnos_of(name, arguments)):
+                points.append((role, memory, name, n, action))
+    return points
+
+
+def repeat(point):
+    role, memory, name, n, action = point
+    more = "" if memory == "memfd" else f" --memory {memory}"
+    return f"--victim {role} --syscall {name}:{n}:{action}{more}"
+
+
+def run_syscall(point, plain):
+    """Returns (failure or None, reached, what was said)."""
+    role, memory, name, n, action = point
+    signal = action if action.startswith("SIG") else None
+    how = f"signal={action}" if signal else f"error={action}"
+    # strace 6.1 injects no signals where seccomp chose the calls.
+    inject = [*([] if signal else ["--seccomp-bpf"]), "-e", f"trace={name}", "-e", f"inject={name}:{how}:when={n}"]
+    failure, said, told = story.tell(victim=role, memory=memory, prefix=strace(role, inject), plain=plain,
+                                     kill=action == "SIGKILL", stop=action == "SIGSTOP", residue=name in ("unlink", "newfstatat"))
+    reached = told.struck if signal else "(INJECTED)" in told.trace.get(role, "")
+    return failure, reached, said

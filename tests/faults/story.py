@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One telling of the story with one fault, and the judgement: survivors' data, accounts, and everything given back."""
+
+import json
+import os
+import re
+import select
+import signal
+import threading
+import time
+
+from stage import DEADLINE_S, FINISHED, SETTLE_S, STREAMING, Failed, Stage, idle_fds
+
+LAST = 400  # actor.h
+QUIET_S = 0.05  # a survivor that does nothing for so long waits for the stopped one
+
+
+def shm_names():
+    try:
+        return {x for x in os.listdir("/dev/shm") if x.startswith(f"dlpackd.{os.geteuid()}.")}
+    except OSError:
+        return set()
+
+
+class Story:
+    """kill: the victim is expected to be killed. stop_log: to be stopped, as that file tells. plain: blocks of memory
+    that are alive at the end without faults. residue: a file may stay, as its removal failed."""
+
+    def __init__(self, stage, kill, stop_log, plain, residue):
+        self.stage, self.kill, self.stop_log, self.plain, self.residue = stage, kill, stop_log, plain, residue
+        self.struck = False  # the victim was killed, or stopped
+        self.killed_page = None
+        self.daemon = self.publisher = None
+        self.subscribers = {}
+        self.replaced = []
+        self.failure = None
+        self.ended = threading.Event()
+
+    # -- processes that come and go ----------------------------------------------------------------
+
+    def start_daemon(self):
+        daemon = self.stage.daemon()
+        if not daemon.ready:
+            is_victim = daemon is self.stage.first["daemon"] and self.stage.victim == "daemon"
+            if not is_victim:
+                raise Failed(f"a daemon that nothing was done to ended with {daemon.poll()}")
+            if daemon.poll() == -signal.SIGKILL and self.kill:
+                self.struck = True
+            elif daemon.poll() == 1 and daemon.said().strip() and not self.kill:
+                pass  # it could not start, and said so
+            elif daemon.poll() == -signal.SIGABRT and self.stage.fail[1]:
+                pass  # libuv has no other way when its first tables cannot be made
+            else:
+                raise Failed(f"the daemon ended with {daemon.poll()} before it was ready")
+            daemon = self.stage.daemon()
+            if not daemon.ready:
+                raise Failed(f"the next daemon ended with {daemon.poll()}")
+        self.daemon = daemon
+
+    def is_planned(self, process):
+        return (self.kill and process is self.stage.first[process.role] and process.role == self.stage.victim
+                and process.poll() == -signal.SIGKILL)
+
+    def on_exit(self, process):
+        """Somebody has ended: as planned, or at the end of its story."""
+        if self.is_planned(process):
+            self.struck = True
+            self.replace(process)
+        elif process.role == "daemon":
+            raise Failed(f"the daemon ended with {process.poll()}")
+        elif process.poll() != 0:
+            raise Failed(f"{process.role} ended with {process.poll()}")
+
+    def replace(self, process):
+        role = process.role
+        if role == "daemon":
+            self.start_daemon()
+        elif role == "publisher":
+            if any(s.poll() is None for s in self.subscribers.values()):
+                self.publisher = self.stage.actor(role)
+                self.replaced.append(role)
+        elif self.publisher.poll() is None and process.page.state != FINISHED:
+            self.subscribers[role] = self.stage.actor(role)
+            self.replaced.append(role)
+
+    # -- the stopped ---------------------------------------------------------------------------------
+
+    def watch_for_stopped(self):
+        """In a thread of its own: the victim may be stopped as it starts, or as it ends."""
+        while not self.ended.wait(0.005):
+            victim = self.stage.first.get(self.stage.victim)
+            if not victim or not self.is_stopped():
+                continue
+            self.struck = True
+            try:
+                self.others_go_on(victim)
+            except (Failed, OSError, ValueError) as e:
+                self.failure = str(e)
+            os.kill(victim.pid, signal.SIGCONT)
+            return
+
+    def is_stopped(self):
+        try:
+            with open(self.stop_log, encoding="utf-8", errors="replace") as f:
+                return "stopped by SIGSTOP" in f.read()
+        except OSError:
+            return False
+
+    def others_go_on(self, victim):
+        """While one is stopped: until all others have ended or wait."""
+        if victim.role != "daemon":
+            self.stage.info()
+        last, since = None, time.monotonic()
+        while time.monotonic() - since < QUIET_S and time.monotonic() < self.stage.until:
+            now = [(p.page.done, p.page.state) for p in list(self.stage.processes) if p is not victim]
+            if now != last:
+                last, since = now, time.monotonic()
+            select.select([], [], [], 0.005)
+        if victim.role == "b" and self.publisher and self.publisher.page.state == STREAMING:
+            raise Failed(f"b was stopped, and the publisher did not go on: {self.publisher.page.done} messages")
+
+    # -- the story -----------------------------------------------------------------------------------
+
+    def tell(self):
+        watcher = threading.Thread(target=self.watch_for_stopped)
+        if self.stop_log:
+            watcher.start()
+        try:
+            self.tell_all()
+            self.judge()
+        finally:
+            self.ended.set()
+            if self.stop_log:
+                watcher.join()
+        if self.failure:
+            raise Failed(self.failure)
+
+    def tell_all(self):
+        self.names_before = shm_names()
+        self.start_daemon()
+        for role in ("a", "b"):
+            self.subscribers[role] = self.stage.actor(role)
+        self.publisher = self.stage.actor("publisher")
+        ended = set()
+        while True:
+            running = [p for p in (self.daemon, self.publisher, *self.subscribers.values()) if p not in ended]
+            n = sum(p.poll() is None for p in self.subscribers.values())
+            self.publisher.page.set("wanted", n)
+            if n == 0 and self.publisher.popen.stdin and not self.publisher.popen.stdin.closed:
+                self.publisher.popen.stdin.close()
+            if not any(p is not self.daemon for p in running):
+                break
+            if time.monotonic() > self.stage.until:
+                raise Failed(f"the story did not end within {DEADLINE_S} s")
+            waiting = select.poll()
+            for p in running:
+                waiting.register(p.pidfd, select.POLLIN)
+            waiting.poll(200)
+            for p in running:
+                if p.poll() is not None:
+                    ended.add(p)
+                    self.on_exit(p)
+
+    # -- the judgement -------------------------------------------------------------------------------
+
+    def judge(self):
+        self.judge_daemon()
+        victim = self.stage.first.get(self.stage.victim)
+        sent = []
+        for p in self.stage.processes:
+            if p.role == "publisher" and p.status == 0:
+                sent.append(self.result_of(p))
+        for p in self.stage.processes:
+            if p.role in ("a", "b") and p.status == 0:
+                self.judge_subscriber(p, sent, victim)
+        for p in self.stage.processes:
+            if p.role == "daemon" or p.status != 0:
+                continue
+            result = self.result_of(p)
+            if result["fds"] != 0 or result["maps"] != 0:
+                raise Failed(f"{p.role} has {result['fds']:+d} open files and {result['maps']:+d} maps at its end")
+            if result["errors"] > 0 and p is not victim and self.stage.victim != "daemon":
+                raise Failed(f"{p.role} met {result['errors']} errors, though only {self.stage.victim} was hurt")
+            self.judge_heap(p)
+
+    def judge_heap(self, p):
+        if self.plain and p.page.live > self.plain[p.role]:
+            raise Failed(f"{p.role} ended with {p.page.live} blocks of memory, without faults with "
+                         f"{self.plain[p.role]}")
+
+    def result_of(self, p):
+        lines = [x for x in p.said().split("\n") if x.startswith("{")]
+        if not lines:
+            raise Failed(f"{p.role} ended well without a word")
+        return json.loads(lines[-1])
+
+    def judge_subscriber(self, p, sent, victim):
+        streams = [json.loads(x[7:]) for x in p.said().split("\n") if x.startswith("stream {")]
+        if not any(s["last"] >= LAST and not s["side"] for s in streams):
+            raise Failed(f"{p.role} ended before the last message")
+        finished = {s["stream"]: s["sent"] for s in sent}
+        errors = self.result_of(p)["errors"]
+        for s in streams:
+            if s["taken"] + s["reported"] + s["passed"] != s["last"] - s["first"] + 1:
+                raise Failed(f"{p.role}: {s} does not add up")
+            n = finished.get(s["stream"])
+            if n is not None and not LAST <= s["last"] <= n:
+                raise Failed(f"{p.role} saw {s['last']} of {n} messages")
+        if p.role == "b":
+            return
+        first = p is self.stage.first["a"]
+        for s in streams:
+            lost = s["reported"] + s["passed"]
+            if lost and not errors and not (self.stage.victim == "daemon" and self.kill):
+                raise Failed(f"a is reliable and missed {lost} messages without an error: {s}")
+            if first and s["first"] != 1 and not errors and not self.stage.victim == "daemon":
+                raise Failed(f"a is reliable, was there first, and began with message {s['first']}")
+        if self.stage.victim == "publisher" and self.kill and first and not errors:
+            done, began = victim.page.done, victim.page.began
+            theirs = [s for s in streams if int(s["stream"]) // 100 == victim.pid]
+            last = sum(s["last"] for s in theirs)
+            if not done <= last <= began:
+                raise Failed(f"the publisher was killed after {done} of {began} messages, a saw {last}")
+
+    def judge_daemon(self):
+        """It is as it was before the first client came, and ends when asked."""
+        daemon = self.daemon
+        baseline = idle_fds(self.stage.memory)
+        until = time.monotonic() + SETTLE_S
+        while True:
+            try:
+                n_fds, info = daemon.n_fds(), self.stage.info()
+            except (OSError, Failed) as e:
+                daemon.wait(1 if self.stage.victim == "daemon" and self.kill else 0)
+                if self.end_if_killed():
+                    return
+                raise Failed(f"the daemon does not answer: {e}") from e
+            left = {k: info.get(k) for k in ("publishers", "links", "topics", "shared_bytes") if info.get(k)}
+            if n_fds == baseline and not left:
+                break
+            if self.end_if_killed():
+                return
+            if time.monotonic() > until:
+                raise Failed(f"the daemon has {n_fds} open files, {baseline} at first; left: {left}")
+            select.select([], [], [], 0.002)
+        daemon.popen.terminate()
+        if daemon.wait(10) is None:
+            raise Failed("the daemon does not end on SIGTERM")
+        if self.end_if_killed():
+            return
+        if daemon.poll() != 0:
+            raise Failed(f"the daemon ended with {daemon.poll()} on SIGTERM")
+        left = {x for x in os.listdir(self.stage.folder) if not x.endswith((".log", ".trace"))}
+        if left and not self.residue:
+            raise Failed(f"the daemon left {left}")
+        self.judge_heap(daemon)
+        mine = {n for n in shm_names() - self.names_before
+                if any(re.search(rf"\b{p.pid}\b", n) for p in self.stage.processes)}
+        for name in mine if self.residue else ():
+            os.unlink(os.path.join("/dev/shm", name))
+        if mine and not self.residue:
+            raise Failed(f"left in /dev/shm: {mine}")
+
+    def end_if_killed(self):
+        """The fault struck as the daemon had nothing to do any more: the next one is as good."""
+        if self.daemon.poll() is not None and self.is_planned(self.daemon):
+            self.struck = True
+            self.start_daemon()
+            self.judge_daemon()
+            return True
+        return False
+
+
+def tell(victim=None, prefix=(), fail=(0, 0), memory="memfd", everywhere=(), kill=False, stop=False, plain=None,
+         residue=False):
+    """Returns (failure or None, what was said, the story)."""
+    with Stage(victim, prefix, fail, memory, everywhere) as stage:
+        stage.prefix = [x.replace("@FOLDER@", stage.folder) for x in stage.prefix]
+        story = Story(stage, kill, os.path.join(stage.folder, f"{victim}.trace") if stop else None, plain,
+                      residue)
+        failure = None
+        story.publisher_was = None
+        try:
+            story.tell()
+            story.publisher_was = story.result_of(story.publisher) if story.publisher.status == 0 else None
+        except Failed as e:
+            failure = str(e)
+        except (OSError, ValueError, KeyError) as e:
+            failure = f"{type(e).__name__}: {e}"
+        said = stage.story()
+        live = {p.role: p.page.live for p in stage.processes}
+        allocations = {role: p.page.allocations for role, p in stage.first.items()}
+        story.live, story.allocations = live, allocations
+        story.failed = stage.first[victim].page.failed if victim in stage.first else 0
+        story.trace = {}
+        for role in stage.first:
+            path = os.path.join(stage.folder, f"{role}.trace")
+            if os.path.exists(path):
+                with open(path, encoding="utf-8", errors="replace") as f:
+                    story.trace[role] = f.read()
+        return failure, said, story
