@@ -138,6 +138,11 @@ static void arm_idle(struct dlxd_server *server)
     }
 }
 
+static int open_reserve(void)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
 /* Before the loop sleeps: which timers, and whether to accept. A full house leaves newcomers in the
  * listen queue. */
 static void on_prepare(uv_prepare_t *prepare)
@@ -146,6 +151,8 @@ static void on_prepare(uv_prepare_t *prepare)
     struct dlxd_broker *broker = &server->broker;
     if (server->stopping)
         return;
+    if (server->reserve_fd < 0) /* there was none left when it was needed again, or at the start */
+        server->reserve_fd = open_reserve();
     const struct dlxd_client *oldest = oldest_greeting(broker);
     if (!oldest)
         (void)uv_timer_stop(&server->hello);
@@ -165,11 +172,6 @@ static void on_prepare(uv_prepare_t *prepare)
 }
 
 /* ---- connections --------------------------------------------------------------------------- */
-
-static int open_reserve(void)
-{
-    return open("/dev/null", O_RDONLY | O_CLOEXEC);
-}
 
 /* Out of fds: accept with the reserve, say so and close at once, so that the loop does not spin on a queue
  * that it cannot empty. */
