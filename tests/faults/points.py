@@ -10,14 +10,13 @@ from stage import ROLES
 LINE = re.compile(r"^(\d+) +(\w+)\((.*)$")
 
 # How a call of ours can fail, after the kernel's manual pages and sources. What is not listed cannot, in the way that we
-# call it (munmap() of a whole mapping; EPIPE and ECONNRESET while the peer is there), or it is the C library's own affair
-# (futex). ENOMEM is there also where this kernel does not return it.
+# call it (munmap() of a whole mapping; F_GET_SEALS; brk(), which returns no error; EPIPE and ECONNRESET while the peer is
+# there), or it is the C library's own affair (futex). ENOMEM is there also where this kernel does not return it.
 MEMORY = ("ENOMEM",)
 FILES = ("EMFILE", "ENFILE", "ENOMEM")
 ERRNOS = {
     "accept4": (*FILES, "EAGAIN", "EINTR", "ECONNABORTED"),
     "bind": ("EADDRINUSE", "EACCES", "ENOMEM", "ENOSPC", "EROFS"),
-    "brk": MEMORY,
     "chmod": ("EPERM", "EROFS", "ENOMEM"),
     "clone": ("EAGAIN", "ENOMEM"),
     "clone3": ("EAGAIN", "ENOMEM", "ENOSYS"),
@@ -61,8 +60,7 @@ ERRNOS = {
 # call that is not made cannot do.
 BY_ARGUMENT = {
     "epoll_ctl": (("EPOLL_CTL_ADD", ("ENOMEM", "ENOSPC")),),
-    "fcntl": (("F_DUPFD", ("EMFILE", "ENOMEM")), ("F_ADD_SEALS", ("EBUSY", "EPERM")),
-              ("F_GET_SEALS", ("EINVAL",))),
+    "fcntl": (("F_DUPFD", ("EMFILE", "ENOMEM")), ("F_ADD_SEALS", ("EBUSY", "EPERM"))),
     "getsockopt": (("SO_PEERCRED", MEMORY), ("0x4d", (*FILES, "ESRCH", "EINVAL", "ENODATA", "ENOPROTOOPT"))),
     "newfstatat": (("AT_FDCWD", MEMORY),),
     # The log; others are libuv's pipes, which have room, and the ready fd, which this harness needs.
@@ -122,11 +120,15 @@ def enumerate_calls(role, memory="memfd"):
     return [(name, n, arguments) for (name, n), arguments in seen.items()]
 
 
+ARGUMENTS = {}  # of the points that were enumerated
+
+
 def syscall_points(roles=ROLES, memory="memfd"):
     """[(role, memory, name, n, action)]; action: SIGKILL, SIGSTOP or an errno."""
     points = []
     for role in roles:
         for name, n, arguments in enumerate_calls(role, memory):
+            ARGUMENTS[role, memory, name, n] = arguments
             for action in ("SIGKILL", "SIGSTOP", *errnos_of(name, arguments)):
                 points.append((role, memory, name, n, action))
     return points
