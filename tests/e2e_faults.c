@@ -14,8 +14,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* How many of the next calls fail; of malloc() after so many that do not. */
-static _Atomic int madvise_fails, recvmsg_fails, recv_fails, malloc_fails, malloc_spared;
+/* How many of the next calls fail. */
+static _Atomic int madvise_fails, recvmsg_fails, recv_fails;
 
 static bool fails_now(_Atomic int *n, int error)
 {
@@ -47,6 +47,8 @@ ssize_t recv(int fd, void *buffer, size_t size, int flags)
 
 /* The sanitizers' allocators are not to be replaced. */
 #ifndef DLX_SANITIZE
+static _Atomic int malloc_fails, malloc_spared; /* after so many that do not */
+
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);
 
