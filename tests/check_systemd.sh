@@ -21,15 +21,7 @@ unshare "${namespaces[@]}" mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null || s
 
 # Everything that the inner world needs of the outer one: it has a /tmp and a /run of its own.
 tmp=$(mktemp -d)
-pid=
-clean_up() {
-    if [ -n "$pid" ]; then
-        kill -KILL "$pid" 2>/dev/null || true
-        wait "$pid" 2>/dev/null || true
-    fi
-    rm -rf "$tmp"
-}
-trap clean_up EXIT
+trap 'rm -rf "$tmp"' EXIT
 cp "$build/dlpackd" "$build/dlxctl" "$tmp/"
 cp -L "$build"/libdlx.so* "$tmp/"
 
@@ -69,7 +61,10 @@ EOF
 cat >>"$tmp/story" <<'EOF'
 set -e
 exec >/mnt/story.log 2>&1
-finish() { if [ "$1" = 0 ]; then echo "done" >/mnt/result; else echo failed >/mnt/result; fi; }
+finish() {
+    if [ "$1" = 0 ]; then echo "done" >/mnt/result; fi
+    systemctl --force --force poweroff # of these namespaces
+}
 trap 'finish $?' EXIT
 export DLX_SOCKET=/run/s
 ctl=/mnt/dlxctl
@@ -79,7 +74,7 @@ kill_daemon() {
     local before
     before=$(main_pid)
     kill -KILL "$before"
-    until [ "$(systemctl show -P ActiveState dlpackd)" = active ] && [ "$(main_pid)" != "$before" ]; do sleep 0.01; done
+    until [ "$(systemctl show -P ActiveState dlpackd)" = active ] && [ "$(main_pid)" != "$before" ]; do :; done
 }
 check() { # check <topic> <file>
     $ctl get "$1" /tmp/got.npy >/dev/null
@@ -99,19 +94,17 @@ echo "killed $rounds times: $(n_kept) descriptors are kept"
 systemctl restart dlpackd
 check weights/1 /tmp/1.npy
 $ctl rm weights/1
-systemctl kill -s TERM dlpackd
-sleep 0.3
-systemctl start dlpackd
+systemctl restart dlpackd
 ! $ctl get weights/1 /tmp/got.npy 2>/dev/null
 check weights/2 /tmp/2.npy
 # A publisher that sleeps while its daemon is killed, and dies later.
 $ctl pub --dtype uint8 --shape 1000 --loop=3 --retain 1 --hold live /tmp/raw >/dev/null &
 publisher=$!
-until $ctl get live /tmp/live.npy >/dev/null 2>&1; do sleep 0.01; done
+until $ctl get live /tmp/live.npy >/dev/null 2>&1; do :; done
 kill -STOP $publisher
 kill_daemon
 kill -KILL $publisher
-until $ctl get live /tmp/got.npy >/dev/null 2>&1; do sleep 0.01; done
+until $ctl get live /tmp/got.npy >/dev/null 2>&1; do :; done
 cmp /tmp/got.npy /tmp/live.npy
 # A unit that is stopped keeps nothing: so says systemd.service(5).
 systemctl stop dlpackd
@@ -120,13 +113,7 @@ systemctl start dlpackd
 EOF
 chmod +x "$tmp/boot" "$tmp/story"
 
-unshare "${namespaces[@]}" "$tmp/boot" "$tmp" &
-pid=$!
-for _ in $(seq 600); do
-    if [ -e "$tmp/result" ]; then break; fi
-    if ! kill -0 "$pid" 2>/dev/null; then break; fi
-    sleep 0.1
-done
+timeout --signal=KILL 60 unshare "${namespaces[@]}" "$tmp/boot" "$tmp" || true
 if [ -s "$tmp/story.log" ]; then cat "$tmp/story.log"; else echo "systemd did not get as far as the story"; fi
 if [ "$(cat "$tmp/result" 2>/dev/null)" != "done" ]; then
     tail -n 20 "$tmp/daemon.log" 2>/dev/null || true
