@@ -17,7 +17,7 @@ static struct dlx_message *read_four(struct dlx_subscription *s)
     struct dlx_message *m = NULL;
     for (int64_t i = 1; i <= 4; i++) {
         dlx_message_unref(m);
-        ok(dlx_take(s, 10 * SECOND, &m));
+        ok(dlx_take(s, PATIENCE, &m));
         dlx_test_stream_check(m, 100, i);
     }
     return m;
@@ -89,7 +89,7 @@ START_TEST(a_hundred_come_and_go_while_the_publisher_sleeps)
     dlx_test_stream_publish(p, 100, 5);
     for (int i = 0; i < N / 4; i++) {
         struct dlx_message *m = NULL;
-        ok(dlx_take(stay[i], 10 * SECOND, &m));
+        ok(dlx_take(stay[i], PATIENCE, &m));
         dlx_test_stream_check(m, 100, 5);
         dlx_message_unref(m);
         dlx_subscription_unref(stay[i]);

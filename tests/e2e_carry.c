@@ -51,7 +51,7 @@ static void take_and_check(struct dlx_subscription *s, int64_t first, int64_t la
 {
     struct dlx_message *m = NULL;
     for (int64_t i = first; i <= last; i++) {
-        ok(take(s, 10 * SECOND, &m));
+        ok(take(s, PATIENCE, &m));
         dlx_test_stream_check(m, 100, i);
         ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
         dlx_message_unref(m);

@@ -163,7 +163,7 @@ START_TEST(retained_messages_expire)
         DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--retain", "1", "--retain-for", "0.5"));
     ck_assert_str_eq(cli.out, "a: 1 message is retained for 500 ms\n");
     dlx_test_cli_deinit(&cli);
-    for (time_t end = time(NULL) + 20; !gone;) {
+    for (time_t end = time(NULL) + PATIENCE_S; !gone;) {
         dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("ls"));
         gone = strcmp(cli.out, "no publishers\n") == 0;
         dlx_test_cli_deinit(&cli);

@@ -123,7 +123,7 @@ START_TEST(subscriber_joins_a_publisher_that_is_there)
     dlx_test_subscription_deinit(&sub);
     struct pollfd hangup = {.fd = other_bell, .events = POLLIN};
     close(bell);
-    ck_assert_int_eq(poll(&hangup, 1, 10000), 1);
+    ck_assert_int_eq(poll(&hangup, 1, PATIENCE_MS), 1);
     while (dlx_test_leaves(&pub) == 0)
         barrier();
     close(other_bell);

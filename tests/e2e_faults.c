@@ -75,7 +75,7 @@ __attribute__((visibility("default"))) void *calloc(size_t n, size_t size)
 static void take_and_check(struct dlx_subscription *s, int64_t n, int64_t value)
 {
     struct dlx_message *m = NULL;
-    ok(dlx_take(s, 10 * SECOND, &m));
+    ok(dlx_take(s, PATIENCE, &m));
     dlx_test_stream_check(m, n, value);
     ck_assert_uint_eq(dlx_message_gap(m), 0);
     dlx_message_unref(m);
@@ -90,7 +90,7 @@ START_TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
     ok(dlx_publisher_new(c, "test/a", &pa, &p));
     ok(dlx_subscribe(other, "test/a", NULL, &s));
     madvise_fails = 2; /* the page of the link; it is looked for twice */
-    ok(dlx_publisher_wait(p, 1, 10 * SECOND));
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
     ck_assert_int_eq(madvise_fails, 0);
     for (int64_t i = 0; i < 100; i++) {
         dlx_test_stream_publish(p, 64, i);

@@ -73,7 +73,7 @@ static bool honest_goes_on(struct scene *x)
     struct dlx_message *m = NULL;
     dlx_test_stream_publish(x->honest, 4, ++x->published);
     for (;;) {
-        int r = dlx_take(x->s, 10 * SECOND, &m);
+        int r = dlx_take(x->s, PATIENCE, &m);
         if (r == DLX_E_BAD_PEER) {
             char pid[32];
             (void)snprintf(pid, sizeof pid, "pid %d", getpid());
@@ -203,7 +203,7 @@ START_TEST(an_arena_that_nobody_announced_is_waited_for)
     ck_assert_uint_eq(stats.lost, 0);
     x.liar = dlx_publisher_unref(x.liar); /* now nobody will bring it */
     bool told = false;
-    for (time_t end = time(NULL) + 10;
+    for (time_t end = time(NULL) + PATIENCE_S;
          !told && time(NULL) < end;) /* the daemon tells after it has answered */
         told = honest_goes_on(&x);
     ck_assert(told);
@@ -365,7 +365,7 @@ static void take_all(struct cast *x)
 {
     struct dlx_message *m = NULL;
     while (x->taken < x->published) {
-        ok(dlx_take(x->honest, 10 * SECOND, &m));
+        ok(dlx_take(x->honest, PATIENCE, &m));
         dlx_test_stream_check(m, 4, ++x->taken);
         ck_assert_uint_eq(dlx_message_gap(m), 0);
         dlx_message_unref(m);

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 
 /* A call that was given less ends before this, on a busy machine and under a sanitizer. */
-#define ENDS_IN_NS (10 * SECOND)
+#define ENDS_IN_NS (PATIENCE)
 
 /* ---- the liar's process -------------------------------------------------------------------- */
 
@@ -293,10 +293,10 @@ static const struct {
 static void lying_publisher(struct dlx_client *c, int tell, int arg)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = 10 * SECOND};
+    struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
     struct dlx_publisher *p = NULL;
     ok(dlx_publisher_new(c, "test/a", &pa, &p));
-    ok(dlx_publisher_wait(p, 1, 10 * SECOND));
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 0; i < 3; i++)
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), &args));
     hear(tell);
@@ -364,14 +364,13 @@ static void touch(struct dlx_message *m)
 /* What the honest publisher sends arrives, whole and next in order. */
 static void honest_goes_on(struct scene *x)
 {
-    struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = 10 * SECOND};
+    struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
     struct dlx_message *m = NULL;
     uint64_t start = dlx__now_ns();
     ok(dlx_publish(x->honest, dlx_test_stream_alloc(x->honest, 4, ++x->published), &args));
     for (;;) {
         int r = take_in_time(x, SECOND, &m);
-        ck_assert_msg(ends_in_time(start, 10 * SECOND), "message %d did not come",
-                      (int)x->published);
+        ck_assert_msg(ends_in_time(start, PATIENCE), "message %d did not come", (int)x->published);
         if (r == DLX_E_BAD_PEER || r == DLX_E_EMPTY)
             continue;
         ok(r);
@@ -529,7 +528,7 @@ START_TEST(a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked)
                       sub_lies[_i].name, (double)(dlx__now_ns() - start) / 1e9);
         if (r == 0) {
             published++;
-            ok(dlx_take(s, 10 * SECOND, &m));
+            ok(dlx_take(s, PATIENCE, &m));
             dlx_test_stream_check(m, 4, published);
             ck_assert_uint_eq(dlx_message_gap(m), 0);
             dlx_message_unref(m);
@@ -546,9 +545,9 @@ START_TEST(a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked)
     ck_assert(ends_in_time(start, SECOND / 20));
     kill_liar(&liar);
     for (int i = 0; i < 100; i++) {
-        args.timeout_ns = 10 * SECOND;
+        args.timeout_ns = PATIENCE;
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, ++published), &args));
-        ok(dlx_take(s, 10 * SECOND, &m));
+        ok(dlx_take(s, PATIENCE, &m));
         dlx_test_stream_check(m, 4, published);
         dlx_message_unref(m);
     }

@@ -56,7 +56,7 @@ static void is_memory(struct dlx_client *c, const char *name)
 static void take_and_check(struct dlx_subscription *s, int64_t n, int64_t value)
 {
     struct dlx_message *m = NULL;
-    ok(dlx_take(s, 10 * SECOND, &m));
+    ok(dlx_take(s, PATIENCE, &m));
     dlx_test_stream_check(m, n, value);
     dlx_message_unref(m);
 }

@@ -26,7 +26,7 @@ static struct dlx_publisher_info info_of(struct dlx_client *c)
 static void expect(struct dlx_subscription *s, int64_t value)
 {
     struct dlx_message *m = NULL;
-    ok(dlx_take(s, 10 * SECOND, &m));
+    ok(dlx_take(s, PATIENCE, &m));
     ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)value);
     dlx_test_stream_check(m, 10, value);
     dlx_message_unref(m);
@@ -50,7 +50,7 @@ START_TEST(a_busy_publisher_gets_more_slots)
     struct dlx_test_pair x = dlx_test_pair_make(&args, &sargs);
     int64_t i = 1;
     /* How many messages are many depends on the clock: a slow machine may need some attempts. */
-    for (time_t end = time(NULL) + 20; x.p->core.n_slots == 64 && time(NULL) < end;)
+    for (time_t end = time(NULL) + PATIENCE_S; x.p->core.n_slots == 64 && time(NULL) < end;)
         for (int k = 0; k < 2000; k++, i++) {
             dlx_test_stream_publish(x.p, 10, i);
             expect(x.s, i);
@@ -118,7 +118,7 @@ START_TEST(every_message_comes_across_a_move)
         }
         /* The newest that it knows of: a block may be on its way, when others are before it (credit). */
         while (newest < n) {
-            ok(dlx_take(latest, 10 * SECOND, &m));
+            ok(dlx_take(latest, PATIENCE, &m));
             ck_assert_int_gt((int64_t)dlx_message_seq(m), newest);
             newest = (int64_t)dlx_message_seq(m);
             m = dlx_message_unref(m);
@@ -228,7 +228,7 @@ START_TEST(who_starts_in_an_old_block_wakes_its_publisher)
         dlx_test_stream_publish(p, 10, 1);
         ok(dlx__publisher_move(p, 64));
         ck_assert_int_eq(pthread_create(&thread, NULL, join_with_history, c2), 0);
-        ok(dlx_publisher_wait(p, 1, 10 * SECOND));
+        ok(dlx_publisher_wait(p, 1, PATIENCE));
         ck_assert_int_eq(pthread_join(thread, &s), 0);
         expect(s, 1);
         dlx_subscription_unref(s);
@@ -274,7 +274,7 @@ static void *take_all(void *userdata)
 START_TEST(sleepers_wake_up_across_moves)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = 10 * SECOND};
+    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
     pthread_t threads[3];
@@ -335,7 +335,7 @@ START_TEST(who_waits_for_a_block_that_never_comes_is_told_of_the_end)
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
     ck_assert_int_eq(dlx_take(x.s, 10000000, &m), DLX_E_TIMEOUT);
     x.p = dlx_publisher_unref(x.p);
-    ck_assert_int_eq(dlx_take(x.s, 10 * SECOND, &m), DLX_E_PUBLISHER_GONE);
+    ck_assert_int_eq(dlx_take(x.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
     dlx_test_pair_end(&x);
 }
 END_TEST

@@ -50,7 +50,7 @@ static void publish_for_ever(struct dlx_client *c, int ready)
     struct dlx_publisher *p = NULL;
     ok(dlx_publisher_new(c, "test/stream", NULL, &p));
     say_ready(ready);
-    ok(dlx_publisher_wait(p, 1, 10 * SECOND));
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 1;; i++)
         dlx_test_stream_publish(p, 64, i);
 }
@@ -66,18 +66,18 @@ START_TEST(a_killed_publisher_leaves_what_it_published)
     wait_ready(ready);
     ok(dlx_subscribe(c, "test/stream", NULL, &s));
     for (int i = 0; i < 4; i++) {
-        ok(dlx_take(s, 10 * SECOND, &held[i]));
+        ok(dlx_take(s, PATIENCE, &held[i]));
         value[i] = (int64_t)dlx_message_seq(held[i]);
     }
     for (int i = 0; i < 10000; i++) {
-        ok(dlx_take(s, 10 * SECOND, &m));
+        ok(dlx_take(s, PATIENCE, &m));
         dlx_test_stream_check(m, 64, (int64_t)dlx_message_seq(m));
         dlx_message_unref(m);
     }
     kill(pid, SIGKILL);
     ck_assert(WIFSIGNALED(reap(pid)));
     /* Drain: all that was published and not overwritten is still right. */
-    while ((r = dlx_take(s, 10 * SECOND, &m)) == 0) {
+    while ((r = dlx_take(s, PATIENCE, &m)) == 0) {
         dlx_test_stream_check(m, 64, (int64_t)dlx_message_seq(m));
         dlx_message_unref(m);
     }
@@ -98,7 +98,7 @@ static void take_and_hold(struct dlx_client *c, int ready)
     ok(dlx_subscribe(c, "test/a", NULL, &s));
     say_ready(ready);
     for (int i = 0; i < 16; i++)
-        ok(dlx_take(s, 10 * SECOND, &m));
+        ok(dlx_take(s, PATIENCE, &m));
     say_ready(ready);
     pause();
 }
@@ -142,7 +142,7 @@ static void take_reliably(struct dlx_client *c, int ready)
     ok(dlx_subscribe(c, "test/a", &sa, &s));
     say_ready(ready);
     for (int64_t i = 1; i <= 20000; i++) {
-        ok(dlx_take(s, 10 * SECOND, &m));
+        ok(dlx_take(s, PATIENCE, &m));
         ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
         dlx_test_stream_check(m, 4, i);
         dlx_message_unref(m);
@@ -158,7 +158,7 @@ START_TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {
         .size = sizeof pa, .history = 1, .n_slots = 8, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = 10 * SECOND};
+    struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
     struct dlx_publisher *p = NULL;
     int ready[2];
     pid_t pid[2];
@@ -167,7 +167,7 @@ START_TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
         pid[i] = spawn(take_reliably, &ready[i]);
     for (int i = 0; i < 2; i++)
         wait_ready(ready[i]);
-    ok(dlx_publisher_wait(p, 2, 10 * SECOND));
+    ok(dlx_publisher_wait(p, 2, PATIENCE));
     for (int64_t i = 1; i <= 20000; i++)
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), &args));
     for (int i = 0; i < 2; i++)

@@ -21,8 +21,8 @@ static void restart(void)
 static void publish_until(struct dlx_publisher *p, int64_t *n, bool (*done)(void *userdata),
                           void *userdata)
 {
-    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = 10 * SECOND};
-    time_t end = time(NULL) + 30;
+    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    time_t end = time(NULL) + PATIENCE_S;
     while (!done(userdata)) {
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, ++*n), &wait));
         ck_assert_int_lt(time(NULL), end);
@@ -52,7 +52,7 @@ static void wait_readable(struct dlx_subscription *s)
 {
     struct pollfd p = {.fd = dlx_subscription_fd(s), .events = POLLIN};
     ck_assert_int_ge(p.fd, 0);
-    ck_assert_int_eq(poll(&p, 1, 10000), 1);
+    ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
 }
 
 /* Every value, one after the other. */
@@ -62,7 +62,7 @@ static void *read_all(void *userdata)
     uint64_t last = atomic_load(&r->last);
     while (!atomic_load(&r->stop)) {
         struct dlx_message *m = NULL;
-        int code = dlx_take(r->s, r->polls ? 0 : 10 * SECOND, &m);
+        int code = dlx_take(r->s, r->polls ? 0 : PATIENCE, &m);
         if (code == DLX_E_EMPTY) {
             wait_readable(r->s);
             continue;
@@ -153,7 +153,7 @@ struct writer {
 static void *publish_all(void *userdata)
 {
     struct writer *w = userdata;
-    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = 10 * SECOND};
+    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     while (!atomic_load(&w->stop)) {
         int64_t n = (int64_t)atomic_fetch_add(&w->n, 1) + 1;
         ok(dlx_publish(w->p, dlx_test_stream_alloc(w->p, 10, n), &wait));
@@ -185,7 +185,7 @@ START_TEST(restarts_at_any_moment_lose_nothing)
     }
     uint64_t n = atomic_load(&writer.n);
     struct progress progress = {readers, n + 100};
-    for (time_t end = time(NULL) + 20; !have_read(&progress) && time(NULL) < end;)
+    for (time_t end = time(NULL) + PATIENCE_S; !have_read(&progress) && time(NULL) < end;)
         sched_yield();
     ck_assert(have_read(&progress));
     atomic_store(&writer.stop, true);
@@ -232,10 +232,10 @@ START_TEST(what_was_allocated_before_is_copied_and_said_so)
     ck_assert_uint_eq(report.copied_bytes, 80);
     ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 10, 1), &strict));
     struct dlx_message *m = NULL;
-    ok(dlx_take(x.s, 10 * SECOND, &m));
+    ok(dlx_take(x.s, PATIENCE, &m));
     while (((const int64_t *)dlx_message_peek(m, 0)->data)[0] != 7777) {
         dlx_message_unref(m);
-        ok(dlx_take(x.s, 10 * SECOND, &m));
+        ok(dlx_take(x.s, PATIENCE, &m));
     }
     dlx_test_stream_check(m, 10, 7777);
     dlx_message_unref(m);
@@ -279,7 +279,7 @@ START_TEST(who_needs_memory_finds_the_new_daemon_at_once)
     dlx_test_stream_publish(x.p, 1 << 20, 2); /* does not fit into what is there */
     ck_assert_uint_eq(x.p->epoch, 1);
     for (int64_t i = 1; i <= 2; i++) {
-        ok(dlx_take(x.s, 10 * SECOND, &m));
+        ok(dlx_take(x.s, PATIENCE, &m));
         ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[0], i);
         dlx_message_unref(m);
     }
@@ -295,7 +295,7 @@ START_TEST(who_needs_memory_finds_the_new_daemon_at_once)
                                {"foreign", &foreign}};
     ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
     ck_assert_uint_eq(x.p->epoch, 2);
-    ok(dlx_take(x.s, 10 * SECOND, &m));
+    ok(dlx_take(x.s, PATIENCE, &m));
     ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[0], 3);
     ck_assert_uint_eq(dlx_message_n_tensors(m), 2);
     dlx_message_unref(m);
@@ -306,7 +306,7 @@ END_TEST
 static void take_value(struct dlx_subscription *s, int64_t value)
 {
     struct dlx_message *m = NULL;
-    ok(dlx_take(s, 10 * SECOND, &m));
+    ok(dlx_take(s, PATIENCE, &m));
     ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)value);
     ck_assert_uint_eq(dlx_message_gap(m), 0);
     dlx_test_stream_check(m, 10, value);
@@ -318,7 +318,7 @@ static void publish_without_waiting(struct dlx_publisher *p, DLManagedTensorVers
                                     struct dlx_subscription *s)
 {
     struct dlx_message *m = NULL;
-    for (time_t end = time(NULL) + 10; dlx_publish(p, tensor, NULL) == DLX_E_FULL;) {
+    for (time_t end = time(NULL) + PATIENCE_S; dlx_publish(p, tensor, NULL) == DLX_E_FULL;) {
         ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
         ck_assert_int_lt(time(NULL), end);
     }
@@ -406,14 +406,14 @@ START_TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
     struct dlx_message *m = NULL;
     ok(dlx_subscribe(c, "test/a", NULL, &s));
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    fails(dlx_take(s, 10 * SECOND, &m), DLX_E_DISCONNECTED, "dlpackd is gone");
+    fails(dlx_take(s, PATIENCE, &m), DLX_E_DISCONNECTED, "dlpackd is gone");
     fails(dlx_take(s, 30000000, &m), DLX_E_TIMEOUT, "test/a");
     ck_assert_int_eq(dlx_publisher_new(c, "test/a", NULL, &p), DLX_E_DISCONNECTED);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     struct dlx_client *c2 = dlx_test_stream_connect();
     ok(dlx_publisher_new(c2, "test/a", NULL, &p));
     dlx_test_stream_publish(p, 10, 1);
-    ok(dlx_take(s, 10 * SECOND, &m)); /* it is there again, and misses nothing of who came later */
+    ok(dlx_take(s, PATIENCE, &m)); /* it is there again, and misses nothing of who came later */
     dlx_message_unref(m);
     dlx_subscription_unref(s);
     dlx_publisher_unref(p);
@@ -436,7 +436,7 @@ START_TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
                          &p));
     restart();
     start_reader(&r, &thread);
-    ok(dlx_publisher_wait(p, 1, 10 * SECOND));
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 1);
     while (atomic_load(&r.last) < 1)
         sched_yield();

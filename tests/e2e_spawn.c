@@ -69,7 +69,7 @@ START_TEST(a_daemon_starts_serves_and_ends)
     ok(dlx_publisher_new(c, "test/a", NULL, &p));
     ok(dlx_subscribe(c, "test/a", NULL, &s));
     dlx_test_stream_publish(p, 64, 7);
-    ok(dlx_take(s, 10 * SECOND, &m));
+    ok(dlx_take(s, PATIENCE, &m));
     dlx_test_stream_check(m, 64, 7);
     dlx_message_unref(m);
     dlx_subscription_unref(s);
@@ -80,7 +80,7 @@ START_TEST(a_daemon_starts_serves_and_ends)
     ck_assert_int_ge(gone.fd, 0);
     ck_assert_int_eq(poll(&gone, 1, 300), 0);
     dlx_client_unref(c);
-    ck_assert_int_eq(poll(&gone, 1, 10000), 1);
+    ck_assert_int_eq(poll(&gone, 1, PATIENCE_MS), 1);
     close(gone.fd);
     ck_assert(stat(dlx_test_spawn_socket, &st) < 0 && errno == ENOENT);
 }
@@ -103,7 +103,7 @@ START_TEST(what_is_retained_keeps_the_daemon)
     ck_assert_int_eq(dlx_test_spawn_pid(c), pid);
     ok(dlx_retained_drop(c, "test/a"));
     dlx_client_unref(c);
-    ck_assert_int_eq(poll(&gone, 1, 10000), 1);
+    ck_assert_int_eq(poll(&gone, 1, PATIENCE_MS), 1);
     close(gone.fd);
 }
 END_TEST
@@ -379,7 +379,7 @@ START_TEST(a_hang_up_before_the_answer_is_no_failure)
     int listener = listen_in_folder();
     struct pollfd p = {.fd = listener, .events = POLLIN};
     ck_assert_int_eq(pthread_create(&thread, NULL, connect_thread, &pid), 0);
-    ck_assert_int_eq(poll(&p, 1, 10000), 1);
+    ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
     int fd = _i == 0 ? -1 : accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     ck_assert_int_eq(unlink(dlx_test_spawn_socket), 0);
     close(listener);

@@ -62,10 +62,10 @@ static void take_and_check(struct dlx_subscription *s, int64_t first, int64_t la
 {
     struct dlx_message *m = NULL;
     for (int64_t i = first; i <= last; i++) {
-        int r = dlx_take(s, 10 * SECOND, &m);
+        int r = dlx_take(s, PATIENCE, &m);
         /* Of those before; each is told once. */
         for (int k = 0; k < 4 && (r == DLX_E_PUBLISHER_GONE || r == DLX_E_DISCONNECTED); k++)
-            r = dlx_take(s, 10 * SECOND, &m);
+            r = dlx_take(s, PATIENCE, &m);
         ok(r);
         dlx_test_stream_check(m, 100, i);
         ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
@@ -242,7 +242,7 @@ START_TEST(no_message_comes_twice)
     for (int i = 0; i < 2; i++) {
         /* Asked as often as it takes to find the new daemon. */
         restart();
-        for (time_t until = time(NULL) + 10;;) {
+        for (time_t until = time(NULL) + PATIENCE_S;;) {
             struct dlx_subscription_stats stats = {.size = sizeof stats};
             int r = dlx_take(s, 1000000, &m);
             ck_assert_msg(r == DLX_E_EMPTY || r == DLX_E_TIMEOUT || r == DLX_E_PUBLISHER_GONE ||

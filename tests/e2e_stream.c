@@ -391,7 +391,7 @@ START_TEST(the_fd_is_readable_when_there_is_something)
         ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
         ck_assert_int_eq(poll(&pfd, 1, 0), 0);
         dlx_test_stream_publish(x.p, 4, i);
-        ck_assert_int_eq(poll(&pfd, 1, 10000), 1);
+        ck_assert_int_eq(poll(&pfd, 1, PATIENCE_MS), 1);
         ok(dlx_take(x.s, 0, &m));
         dlx_test_stream_check(m, 4, i);
         dlx_message_unref(m);
@@ -399,10 +399,10 @@ START_TEST(the_fd_is_readable_when_there_is_something)
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
     dlx_publisher_unref(x.p);
     x.p = NULL;
-    ck_assert_int_eq(poll(&pfd, 1, 10000), 1);
+    ck_assert_int_eq(poll(&pfd, 1, PATIENCE_MS), 1);
     int r;
     while ((r = dlx_take(x.s, 0, &m)) == DLX_E_EMPTY)
-        ck_assert_int_eq(poll(&pfd, 1, 10000), 1);
+        ck_assert_int_eq(poll(&pfd, 1, PATIENCE_MS), 1);
     ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
     dlx_test_pair_end(&x);
 }
@@ -419,7 +419,7 @@ START_TEST(the_fd_is_readable_when_it_is_first_given)
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
     dlx_test_stream_publish(x.p, 4, 1);
     struct pollfd pfd = {.fd = dlx_subscription_fd(x.s), .events = POLLIN};
-    ck_assert_int_eq(poll(&pfd, 1, 10000), 1);
+    ck_assert_int_eq(poll(&pfd, 1, PATIENCE_MS), 1);
     ok(dlx_take(x.s, 0, &m));
     dlx_test_stream_check(m, 4, 1);
     dlx_message_unref(m);
@@ -471,7 +471,7 @@ START_TEST(what_a_publisher_left_that_has_gone_is_waited_for)
     ck_assert_int_eq(r, DLX_E_TIMEOUT);
     ck_assert_int_lt(n, N);
     while (n < N) {
-        ok(dlx_take(x.s, 10 * SECOND, &m));
+        ok(dlx_take(x.s, PATIENCE, &m));
         dlx_test_stream_check(m, ELEMENTS, n++);
         dlx_message_unref(m);
     }

@@ -32,7 +32,7 @@ static struct dlx_subscription *new_subscription(struct dlx_client *c, const cha
 static void expect(struct dlx_subscription *s, const char *topic, int64_t value)
 {
     struct dlx_message *m = NULL;
-    ok(dlx_take(s, 5 * SECOND, &m));
+    ok(dlx_take(s, PATIENCE, &m));
     ck_assert_str_eq(dlx_message_topic(m), topic);
     dlx_test_stream_check(m, 10, value);
     dlx_message_unref(m);
@@ -82,7 +82,7 @@ START_TEST(a_pattern_follows_publishers_as_they_come_and_go)
     expect_nothing(s);
     dlx_publisher_unref(rear);
     struct dlx_message *m = NULL;
-    fails(dlx_take(s, 5 * SECOND, &m), DLX_E_PUBLISHER_GONE, "cam/*");
+    fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "cam/*");
     expect_nothing(s);
     dlx_subscription_unref(s);
     dlx_subscription_unref(all);
@@ -246,7 +246,7 @@ static struct dlx_event wait_event(struct dlx_publisher *p, struct dlx_subscript
 {
     struct dlx_event e = {.size = sizeof e};
     int r = DLX_E_EMPTY;
-    for (time_t end = time(NULL) + 10; r == DLX_E_EMPTY && time(NULL) < end;)
+    for (time_t end = time(NULL) + PATIENCE_S; r == DLX_E_EMPTY && time(NULL) < end;)
         r = p ? dlx_publisher_next_event(p, &e) : dlx_subscription_next_event(s, &e);
     ok(r);
     return e;
@@ -339,7 +339,7 @@ START_TEST(events_tell_who_died)
     struct dlx_event e = wait_event(p, NULL);
     ck_assert_uint_eq(e.kind, DLX_EVENT_LOST);
     ck_assert_uint_eq(e.pid, (uint32_t)subscriber);
-    ck_assert_int_eq(dlx_take(s, 5 * SECOND, &m), DLX_E_PUBLISHER_GONE);
+    ck_assert_int_eq(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
     e = wait_event(NULL, s);
     ck_assert_uint_eq(e.kind, DLX_EVENT_LOST);
     ck_assert_uint_eq(e.pid, (uint32_t)publisher);

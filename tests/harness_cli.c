@@ -16,8 +16,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PATIENCE_MS 30000
-
 static const char *program(void)
 {
     static char path[512];

@@ -7,6 +7,7 @@
  * ck_assert. Nothing here sleeps: everything waits for output or for an end, 30 seconds at most.
  */
 
+#include "tests/harness_patience.h"
 #include <jansson.h>
 #include <stddef.h>
 #include <sys/types.h>

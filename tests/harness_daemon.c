@@ -16,8 +16,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#define PATIENCE_MS 10000
-#define BODY(name)  DLX__WIRE__PACKET__BODY_##name
+#define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
 static struct dlx_packet rx;
 static struct dlx_proto_arena rx_arena;

@@ -8,6 +8,7 @@
  * at most.
  */
 
+#include "tests/harness_patience.h"
 #include "common/proto.h"
 #include <sys/types.h>
 

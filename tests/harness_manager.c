@@ -9,8 +9,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#define PATIENCE_NS INT64_C(10000000000)
-
 /* The value of a line "key=value". */
 static bool find_line(const char *text, const char *key, char *value, size_t size)
 {
@@ -177,7 +175,7 @@ size_t dlx_test_manager_n_kept(struct dlx_test_manager *manager, const char *pre
 
 void dlx_test_manager_wait_n_kept(struct dlx_test_manager *manager, const char *prefix, size_t n)
 {
-    uint64_t deadline = dlx__deadline(PATIENCE_NS);
+    uint64_t deadline = dlx__deadline(PATIENCE);
     while (dlx_test_manager_n_kept(manager, prefix) != n) {
         ck_assert_msg(dlx__now_ns() < deadline, "%zu descriptors %s* are kept, expected %zu",
                       dlx_test_manager_n_kept(manager, prefix), prefix, n);

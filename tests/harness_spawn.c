@@ -13,8 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PATIENCE_MS 20000
-
 char dlx_test_spawn_dir[256];
 char dlx_test_spawn_socket[300];
 static size_t n_fds;

@@ -7,6 +7,7 @@
  * the end no daemon, no file in the folder, no open descriptor and no child.
  */
 
+#include "tests/harness_patience.h"
 #include "tests/harness_stream.h"
 #include <stdbool.h>
 #include <sys/types.h>

@@ -45,7 +45,8 @@ static void stop(void)
 struct dlx_client *dlx_test_stream_connect(void)
 {
     struct dlx_client *c = NULL;
-    struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_stream_daemon.path};
+    struct dlx_connect_args args = {
+        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
     ok(dlx_connect(&c, &args));
     return c;
 }
@@ -101,7 +102,7 @@ void dlx_test_pair_end(struct dlx_test_pair *pair)
 TCase *dlx_test_stream_case(const char *name)
 {
     TCase *tcase = tcase_create(name);
-    tcase_set_timeout(tcase, 120);
+    tcase_set_timeout(tcase, 5 * PATIENCE_S);
     tcase_add_unchecked_fixture(tcase, make_dir, remove_dir);
     tcase_add_checked_fixture(tcase, start, stop);
     return tcase;
