@@ -91,7 +91,7 @@ struct dlx_news {
     uint32_t history;
     uint32_t retain;
     uint32_t n_arenas;
-    uint64_t base;    /* of a control block */
+    uint64_t base;    /* of a control block; of a failed link: the publisher's newest message */
     uint64_t resumes; /* the id of the publisher with its first daemon, or 0 */
     uint64_t reader;  /* the same for all links of a subscription */
     uint32_t on_full;

@@ -80,6 +80,8 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->kind = DLX_NEWS_LINK_FAILED;
         news->link = p->link_failed->link;
         news->code = p->link_failed->code < 0 ? p->link_failed->code : DLX_E_PROTOCOL;
+        news->resumes = p->link_failed->origin;
+        news->base = p->link_failed->last_seq;
         (void)snprintf(news->text, sizeof news->text, "%s", p->link_failed->text);
         return 0;
     default:

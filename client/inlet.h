@@ -51,6 +51,8 @@ struct dlx_inlet {
     int bell;     /* -1 before LinkOpen */
     bool gone;    /* nothing new will come: drain it, then detach */
     bool foreign; /* made by a daemon that has ended */
+    uint64_t
+        ended_at; /* 0, or the publisher's last message: it is gone, and no other link will come */
     bool told;    /* the daemon said so: no news will follow either */
     bool stuck;   /* waits for news: an arena for `pending`, or the next control block */
     bool has_pending;

@@ -249,11 +249,12 @@ static bool is_replaced(const struct dlx_publisher *p, const struct dlx_outlet *
     return false;
 }
 
-static bool have_rejoined(const struct dlx_publisher *p)
+/* Have all of them, or all that are reliable? */
+static bool have_rejoined(const struct dlx_publisher *p, bool all)
 {
     for (uint32_t i = 0; i < p->core.n_links; i++) {
         const struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
-        if (outlet->foreign && outlet->core.reliable && !outlet->core.dead &&
+        if (outlet->foreign && (all || outlet->core.reliable) && !outlet->core.dead &&
             !dlx__pub_link_is_closed(&outlet->core) && !is_replaced(p, outlet))
             return false;
     }
@@ -264,7 +265,7 @@ void dlx__outlet_set_foreign(struct dlx_publisher *p)
 {
     for (uint32_t i = 0; i < p->core.n_links; i++)
         outlet_of(p->core.links[i])->foreign = true;
-    p->rejoining = !have_rejoined(p);
+    p->rejoining = !have_rejoined(p, false);
 }
 
 int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
@@ -277,7 +278,7 @@ int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
         dlx__pub_set_blocked(&p->core, true); /* again, as it may have moved */
         dlx__pub_read_membership(&p->core);
         env_look_for_dead(p);
-        p->rejoining = !have_rejoined(p);
+        p->rejoining = !have_rejoined(p, false);
         if (!p->rejoining)
             break;
         r = deadline == 0 ? DLX_E_FULL : dlx__outlet_wait(p, deadline);
@@ -290,6 +291,19 @@ int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
     p->stats.full++;
     return dlx__fail(r, "topic %s: reliable subscribers have yet to join the new dlpackd",
                      p->topic);
+}
+
+void dlx__outlet_linger(struct dlx_publisher *p, int64_t timeout_ns)
+{
+    uint64_t deadline = dlx__deadline(timeout_ns);
+    if (p->core.head <= p->base || have_rejoined(p, true))
+        return;
+    do {
+        dlx__pub_set_blocked(&p->core, true);
+        dlx__pub_read_membership(&p->core);
+        env_look_for_dead(p);
+    } while (p->link_sock >= 0 && !have_rejoined(p, true) && dlx__outlet_wait(p, deadline) == 0);
+    dlx__pub_set_blocked(&p->core, false);
 }
 
 /* ---- who is in the way --------------------------------------------------------------------- */

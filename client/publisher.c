@@ -10,6 +10,9 @@
 #define DEFAULT_HISTORY 4U
 #define DEFAULT_SLOTS   64U
 
+/* Subscriptions look for a new daemon 50 times a second. */
+#define LINGER_NS INT64_C(200000000)
+
 /* Arenas grow freely up to this many bytes, so that small messages can use the whole ring. Beyond it, old
  * messages make room first. */
 #define FREE_GROWTH (UINT64_C(1) << 20)
@@ -165,6 +168,7 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 {
     if (!p || dlx__forked(p->generation))
         return NULL;
+    dlx__outlet_linger(p, LINGER_NS);
     dlx__pub_close(&p->core);
     if (p->retain > 0)
         keep_only_retained(p);

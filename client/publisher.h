@@ -72,6 +72,8 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline);
  * daemon ends, too. Returns 0; DLX_E_FULL, DLX_E_TIMEOUT, and as dlx__outlet_wait().
  */
 int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline);
+/* Before it leaves: wait so long for subscribers who have yet to come to the new daemon, where the newest messages are. */
+void dlx__outlet_linger(struct dlx_publisher *p, int64_t timeout_ns);
 /* The daemon that made the links has ended. */
 void dlx__outlet_set_foreign(struct dlx_publisher *p);
 

@@ -74,12 +74,14 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
     if (inlet->state == DLX_INLET_OPEN) {
         if (inlet->has_pending) /* its arena has not come, and will not be waited for any more */
             dlx__inlet_lose(inlet);
+        if (inlet->ended_at > inlet->core.cursor)
+            dlx__take_miss(&inlet->core, inlet->ended_at - inlet->core.cursor);
         s->n_open--;
         s->stats.taken += inlet->core.taken;
         s->stats.taken_bytes += inlet->taken_bytes;
         s->stats.skipped += inlet->core.skipped;
         s->stats.lost += inlet->core.lost;
-        if (inlet->retain > 0)
+        if (inlet->retain > 0 || inlet->foreign)
             dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor,
                             dlx__take_untold(&inlet->core));
         if (!dlx__subscription_successor(s, inlet))
@@ -232,6 +234,26 @@ static void on_arena(struct dlx_subscription *s, struct dlx_news *news)
         start(s, inlet);
 }
 
+/* A publisher left before our link to it was open. Of one that we do not know we missed nothing; of one that we know by a
+ * former daemon, what it published since. */
+static void on_gone_before(struct dlx_subscription *s, uint64_t origin, uint64_t last_seq)
+{
+    for (uint32_t i = 0; i < s->n_inlets; i++) {
+        struct dlx_inlet *inlet = s->inlets[i];
+        if (inlet->foreign && inlet->state == DLX_INLET_OPEN && inlet->origin == origin) {
+            inlet->ended_at =
+                DLX_MAX(inlet->ended_at, last_seq); /* the rest of it is taken first */
+            return;
+        }
+    }
+    struct dlx_passed_entry passed = dlx__passed_find(&s->passed, origin);
+    if (passed.origin == 0 || passed.seq >= last_seq)
+        return;
+    *(s->args.mode == DLX_MODE_LATEST ? &s->stats.skipped : &s->stats.lost) +=
+        last_seq - passed.seq;
+    dlx__passed_add(&s->passed, origin, last_seq, 0);
+}
+
 static void on_news(struct dlx_subscription *s, struct dlx_news *news)
 {
     uint32_t i;
@@ -246,10 +268,11 @@ static void on_news(struct dlx_subscription *s, struct dlx_news *news)
         on_open(s, news);
         return;
     case DLX_NEWS_LINK_FAILED:
-        /* One that left before the link was open had nothing for us. */
         if (news->code != DLX_E_PUBLISHER_GONE) {
             dlx__fail(news->code, "%s", news->text);
             fail_link(s, news->code);
+        } else if (news->resumes != 0) {
+            on_gone_before(s, news->resumes, news->base);
         }
         if (find_inlet(s, news->link, &i))
             dlx__subscription_detach(s, i);

@@ -179,6 +179,11 @@ void dlx__take_follow(struct dlx_take *take, uint64_t cursor, uint64_t untold)
     take->untold = untold;
 }
 
+void dlx__take_miss(struct dlx_take *take, uint64_t n)
+{
+    count_missed(take, n);
+}
+
 void dlx__take_lose(struct dlx_take *take, const struct dlx_taken *taken)
 {
     dlx__take_release(take, taken->hold);

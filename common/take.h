@@ -117,6 +117,9 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret);
  */
 void dlx__take_follow(struct dlx_take *take, uint64_t cursor, uint64_t untold);
 
+/* The publisher had `n` more messages, on a link that we will not get. */
+void dlx__take_miss(struct dlx_take *take, uint64_t n);
+
 /* Lost or skipped since the last one that was taken. */
 static inline uint64_t dlx__take_untold(const struct dlx_take *take)
 {

@@ -27,24 +27,35 @@ static const struct dlx_memory *memory_of(const struct dlxd_link *link)
     return link->subscription->broker->memory;
 }
 
-int dlxd_delivery_tell_failed(struct dlxd_subscription *subscription, uint64_t link, int code,
+static int send_failed_body(const struct dlxd_subscription *subscription,
+                            Dlx__Wire__LinkFailed *body)
+{
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_FAILED;
+    packet.link_failed = body;
+    return dlx__proto_send(subscription->fd, &packet, NULL, 0);
+}
+
+int dlxd_delivery_tell_failed(const struct dlxd_subscription *subscription, uint64_t link, int code,
                               const char *text)
 {
     Dlx__Wire__LinkFailed body = DLX__WIRE__LINK_FAILED__INIT;
-    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     body.link = link;
     body.code = code;
     body.text = (char *)(uintptr_t)text;
-    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_FAILED;
-    packet.link_failed = &body;
-    return dlx__proto_send(subscription->fd, &packet, NULL, 0);
+    return send_failed_body(subscription, &body);
 }
 
 static int send_failed(struct dlxd_link *link)
 {
-    return dlxd_delivery_tell_failed(link->subscription, dlxd_link_id(link), link->fail_code,
-                                     link->fail_text ? link->fail_text
-                                                     : dlx__error_text(link->fail_code));
+    Dlx__Wire__LinkFailed body = DLX__WIRE__LINK_FAILED__INIT;
+    body.link = dlxd_link_id(link);
+    body.code = link->fail_code;
+    body.text =
+        link->fail_text ? link->fail_text : (char *)(uintptr_t)dlx__error_text(link->fail_code);
+    body.origin = link->fail_origin;
+    body.last_seq = link->fail_seq;
+    return send_failed_body(link->subscription, &body);
 }
 
 static int send_dropped(struct dlxd_link *link)

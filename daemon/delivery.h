@@ -14,7 +14,7 @@ struct dlxd_subscription;
 void dlxd_delivery_run(struct dlxd_subscription *subscription);
 
 /* At once, LinkFailed of a link that there was no memory for. Returns 0, DLX_E_FULL, DLX_E_DISCONNECTED, DLX_E_SYSTEM. */
-int dlxd_delivery_tell_failed(struct dlxd_subscription *subscription, uint64_t link, int code,
+int dlxd_delivery_tell_failed(const struct dlxd_subscription *subscription, uint64_t link, int code,
                               const char *text);
 
 #endif

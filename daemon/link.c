@@ -127,6 +127,15 @@ void dlxd_link_fail(struct dlxd_link *link, int code, const char *text)
     dlxd_link_schedule(link);
 }
 
+void dlxd_link_fail_gone(struct dlxd_link *link, uint64_t seq, const char *text)
+{
+    if (link->state == DLXD_LINK_FAILED)
+        return;
+    link->fail_origin = dlxd_publisher_origin(link->publisher);
+    link->fail_seq = seq;
+    dlxd_link_fail(link, DLX_E_PUBLISHER_GONE, text);
+}
+
 bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *arena)
 {
     return link->state == DLXD_LINK_OPEN &&

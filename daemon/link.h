@@ -68,7 +68,9 @@ struct dlxd_link {
     int bell_fd; /* the subscriber's end, from LinkAdded to LinkOpen */
 
     int fail_code;
-    char *fail_text; /* NULL: the code's own text */
+    uint64_t fail_origin; /* of the publisher that is gone */
+    uint64_t fail_seq;    /* likewise: its newest message */
+    char *fail_text;      /* NULL: the code's own text */
 
     struct dlxd_charge links_charge;
     struct dlxd_charge bytes_charge;
@@ -85,6 +87,8 @@ int dlxd_link_new(struct dlxd_link **ret, struct dlxd_subscription *subscription
 void dlxd_link_end(struct dlxd_link *link);
 /* The subscriber will get LinkFailed. May free a publisher that is gone. */
 void dlxd_link_fail(struct dlxd_link *link, int code, const char *text);
+/* The same, as its publisher is gone, whose newest message that was. */
+void dlxd_link_fail_gone(struct dlxd_link *link, uint64_t seq, const char *text);
 
 /* What is to be sent next, and whether that takes credit. */
 enum dlxd_link_step dlxd_link_next(struct dlxd_link *link);

@@ -7,6 +7,7 @@
 #include "daemon/broker.h"
 #include "daemon/client.h"
 #include "daemon/link.h"
+#include "daemon/report.h"
 #include "daemon/retained.h"
 #include "daemon/store.h"
 #include <assert.h>
@@ -218,6 +219,9 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
 void dlxd_publisher_tell_links(struct dlxd_publisher *publisher)
 {
     char text[DLX_ERROR_TEXT_SIZE];
+    struct dlxd_control_report report = {.head = 0};
+    if (publisher->state == DLXD_PUBLISHER_GONE && dlxd_publisher_control(publisher))
+        dlxd_report_control(dlxd_publisher_control(publisher)->fd, &report);
     (void)snprintf(text, sizeof text, "publisher of %s (pid %d) left before the link was open",
                    publisher->topic_name, (int)publisher->pid);
     dlx_for_each (it, &publisher->links) {
@@ -226,7 +230,7 @@ void dlxd_publisher_tell_links(struct dlxd_publisher *publisher)
             link->state == DLXD_LINK_OPEN)
             dlxd_link_schedule(link);
         else
-            dlxd_link_fail(link, DLX_E_PUBLISHER_GONE, text);
+            dlxd_link_fail_gone(link, report.head, text);
     }
 }
 

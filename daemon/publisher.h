@@ -169,4 +169,10 @@ static inline uint64_t dlxd_publisher_id(const struct dlxd_publisher *publisher)
     return publisher->by_id.id;
 }
 
+/* Its id with the first daemon that it was announced to. */
+static inline uint64_t dlxd_publisher_origin(const struct dlxd_publisher *publisher)
+{
+    return publisher->config.resumes ? publisher->config.resumes : dlxd_publisher_id(publisher);
+}
+
 #endif

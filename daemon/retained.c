@@ -139,10 +139,9 @@ static bool may_drop(const struct dlxd_broker *broker, uid_t uid,
 static uint64_t n_needed(const struct dlxd_publisher *publisher,
                          const struct dlxd_publisher *successor)
 {
-    uint64_t origin =
-        publisher->config.resumes ? publisher->config.resumes : dlxd_publisher_id(publisher);
     uint64_t n = successor->config.retain;
-    return successor->config.resumes == origin ? DLX_MIN(n, n_published(publisher)) : n;
+    bool same = successor->config.resumes == dlxd_publisher_origin(publisher);
+    return same ? DLX_MIN(n, n_published(publisher)) : n;
 }
 
 void dlxd_retained_succeed(struct dlxd_publisher *successor)

@@ -3,6 +3,8 @@
 /* Daemons end while streams are read that may lose messages: what is missing is counted, every message of it. */
 
 #include "client/publisher.h"
+#include "client/revive.h"
+#include "client/subscription.h"
 #include "tests/harness_stream.h"
 #include <pthread.h>
 #include <sched.h>
@@ -85,7 +87,7 @@ START_TEST(every_gap_has_a_number_through_restarts)
     dlx_publisher_unref(writer.p);
     for (unsigned i = 0; i < 3; i++) {
         struct dlx_subscription_stats stats = {.size = sizeof stats};
-        time_t end = time(NULL) + 20;
+        time_t end = time(NULL) + PATIENCE_S;
         do {
             while (take_one(&readers[i]))
                 ;
@@ -115,7 +117,7 @@ START_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone)
     dlx_test_stream_publish(p, 10, 1);
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     for (int64_t i = 1; i < 10; i++) {
-        ok(dlx_take(s, 10 * SECOND, &m));
+        ok(dlx_take(s, PATIENCE, &m));
         dlx_test_stream_check(m, 10, i);
         ck_assert_uint_eq(dlx_message_gap(m), 0);
         dlx_message_unref(m);
@@ -141,7 +143,7 @@ START_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon)
     struct dlx_publisher *p = NULL;
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    time_t end = time(NULL) + 10;
+    time_t end = time(NULL) + PATIENCE_S;
     int64_t n = 0;
     int r;
     ok(dlx_publisher_new(c[0], "test/a", NULL, &p));
@@ -153,7 +155,7 @@ START_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon)
     }
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_publisher_unref(p);
-    end = time(NULL) + 10;
+    end = time(NULL) + PATIENCE_S;
     while ((r = dlx_take(s, _i ? SECOND : 0, &m)) == 0 || r == DLX_E_EMPTY || r == DLX_E_TIMEOUT) {
         if (r == 0)
             dlx_message_unref(m);
@@ -167,6 +169,88 @@ START_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon)
 }
 END_TEST
 
+/* It published to the new daemon and left before we had a link there: as many are lost as we did not get. */
+START_TEST(what_came_before_our_new_link_is_counted)
+{
+    for (int n_taken = 2; n_taken <= 3;
+         n_taken++) { /* not all, or all of what is on the old link */
+        struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
+        struct dlx_publisher *p = NULL;
+        struct dlx_subscription *s = NULL;
+        struct dlx_message *m = NULL;
+        struct dlx_subscription_stats stats = {.size = sizeof stats};
+        ok(dlx_publisher_new(c[0], "test/a", NULL, &p));
+        ok(dlx_subscribe(c[1], "test/a", NULL, &s));
+        for (int64_t i = 1; i <= 3; i++)
+            dlx_test_stream_publish(p, 10, i);
+        for (int i = 0; i < n_taken; i++) {
+            ok(dlx_take(s, SECOND, &m));
+            dlx_message_unref(m);
+        }
+        restart();
+        for (uint64_t epoch = p->epoch; p->epoch == epoch;)
+            (void)dlx_publisher_wait(p, 1000, SECOND / 50);
+        for (int64_t i = 4; i <= 9; i++)
+            dlx_test_stream_publish(p, 10, i);
+        /* The subscription subscribes again, and its publisher leaves before it has read the offer. */
+        dlx__subscription_read_news(s);
+        ck_assert_int_lt(s->sock, 0);
+        time_t end = time(NULL) + PATIENCE_S;
+        while (s->sock < 0) {
+            dlx__subscription_revive(s);
+            ck_assert_int_lt(time(NULL), end);
+        }
+        p->base = p->core.head; /* it does not wait for us */
+        dlx_publisher_unref(p);
+        do {
+            if (dlx_take(s, SECOND / 100, &m) == 0)
+                dlx_message_unref(m);
+            ok(dlx_subscription_get_stats(s, &stats));
+            ck_assert_int_lt(time(NULL), end);
+        } while (stats.n_publishers > 0);
+        ck_assert_uint_eq(stats.taken, 3);
+        ck_assert_uint_eq(stats.lost, 6);
+        dlx_subscription_unref(s);
+        dlx_client_unref(c[0]);
+        dlx_client_unref(c[1]);
+    }
+}
+END_TEST
+
+static void *take_four(void *userdata)
+{
+    struct reader *r = userdata;
+    for (time_t end = time(NULL) + PATIENCE_S; r->taken < 4 && time(NULL) < end;)
+        (void)take_one(r);
+    return NULL;
+}
+
+START_TEST(who_closes_waits_for_subscribers_on_their_way)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    static struct reader r;
+    pthread_t thread;
+    memset(&r, 0, sizeof r);
+    r.c = dlx_test_stream_connect();
+    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    ok(dlx_subscribe(r.c, "test/a", NULL, &r.s));
+    dlx_test_stream_publish(p, 10, 1);
+    restart();
+    for (uint64_t epoch = p->epoch; p->epoch == epoch;)
+        (void)dlx_publisher_wait(p, 1000, SECOND / 50);
+    for (int64_t i = 2; i <= 4; i++)
+        dlx_test_stream_publish(p, 10, i);
+    ck_assert_int_eq(pthread_create(&thread, NULL, take_four, &r), 0);
+    dlx_publisher_unref(p);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_uint_eq(r.taken, 4);
+    dlx_subscription_unref(r.s);
+    dlx_client_unref(r.c);
+    dlx_client_unref(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("restart_gaps");
@@ -175,6 +259,8 @@ int main(void)
     tcase_add_loop_test(tcase, a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2);
     tcase_add_loop_test(tcase, who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0,
                         2);
+    tcase_add_test(tcase, what_came_before_our_new_link_is_counted);
+    tcase_add_test(tcase, who_closes_waits_for_subscribers_on_their_way);
     suite_add_tcase(suite, tcase);
     return dlx_test_stream_run(suite);
 }
