@@ -98,7 +98,7 @@ systemctl restart dlpackd
 ! $ctl get weights/1 /tmp/got.npy 2>/dev/null
 check weights/2 /tmp/2.npy
 # A publisher that sleeps while its daemon is killed, and dies later.
-$ctl pub --dtype uint8 --shape 1000 --loop=3 --retain 1 --hold live /tmp/raw >/dev/null &
+$ctl pub --dtype uint8 --shape $((rounds * 1000)) --retain 1 --hold live /tmp/raw >/dev/null &
 publisher=$!
 until $ctl get live /tmp/live.npy >/dev/null 2>&1; do :; done
 kill -STOP $publisher
