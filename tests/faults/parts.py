@@ -39,11 +39,15 @@ def thinned(entries, every):
 
 
 def run_plain(memory):
-    failure, said, told = story.tell(memory=memory, plain=PLAIN)
-    if not failure:
+    # A publisher goes on in a larger control block when it publishes fast enough: on a busy machine not each time.
+    for _ in range(20):
+        failure, said, told = story.tell(memory=memory, plain=PLAIN)
+        if failure:
+            break
         result = told.publisher_was
-        if result["slots"] < 1024 or result["arenas"][1] >= result["arenas"][0]:
-            failure = f"the story is not the one that is meant: {result}"
+        if result["slots"] >= 1024 and result["arenas"][1] < result["arenas"][0]:
+            break
+        failure = f"the story is not the one that is meant: {result}"
     return failure, True, said
 
 
