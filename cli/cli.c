@@ -49,6 +49,12 @@ int cli_report(const struct cli *cli, const char *what, const char *format, ...)
     return CLI_FAILURE;
 }
 
+int cli_parse(const struct cli *cli, const struct argp *argp, int argc, char **argv, void *input)
+{
+    int error = argp_parse(argp, argc, argv, 0, NULL, input);
+    return error == 0 ? CLI_OK : cli_report(cli, NULL, "%s", strerror(error));
+}
+
 int cli_report_dlx(const struct cli *cli, const char *what, int code)
 {
     const char *words = dlx_client_errmsg(cli->client);
@@ -210,7 +216,12 @@ int cli_run(int argc, char **argv)
     };
     argp_err_exit_status = CLI_USAGE;
     argp_program_version = DLXCTL " " DLX_VERSION_STRING;
-    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &g) != 0 || !g.command)
+    int error = argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &g);
+    if (error != 0) {
+        (void)fprintf(stderr, DLXCTL ": %s\n", strerror(error));
+        return CLI_FAILURE;
+    }
+    if (!g.command)
         return CLI_USAGE;
 
     char name[64];

@@ -51,6 +51,9 @@ bool cli_is_pattern(const char *topic);
 /** Options of every command: --json, --socket, -h. Its input is the struct cli. */
 extern const struct argp cli_argp_common;
 
+/** Parse the arguments of a command. Wrong usage ends the program; what else fails (memory) is reported. Returns CLI_OK, CLI_FAILURE. */
+int cli_parse(const struct cli *cli, const struct argp *argp, int argc, char **argv, void *input);
+
 /** Connect; reports what fails. Returns 0 or a negative code. */
 int cli_connect(struct cli *cli);
 

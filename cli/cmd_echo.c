@@ -111,8 +111,8 @@ int cmd_echo(struct cli *cli, int argc, char **argv)
     struct stream s = {0};
     int status = CLI_FAILURE;
 
-    if (argp_parse(&argp, argc, argv, 0, NULL, &e) != 0)
-        return CLI_USAGE;
+    if (cli_parse(cli, &argp, argc, argv, &e) != CLI_OK)
+        return CLI_FAILURE;
     wait_catch_signals();
     if (stream_open(&s, &e.stream, e.topic) == 0)
         status = run(&e, &s);

@@ -124,8 +124,8 @@ int cmd_get(struct cli *cli, int argc, char **argv)
     struct get get = {.to = {.cli = cli}, .n_values = SHOW_VALUES_DEFAULT};
     struct dlx_message *m = NULL;
 
-    if (argp_parse(&argp, argc, argv, 0, NULL, &get) != 0)
-        return CLI_USAGE;
+    if (cli_parse(cli, &argp, argc, argv, &get) != CLI_OK)
+        return CLI_FAILURE;
     if (cli_connect(cli) < 0)
         return CLI_FAILURE;
     int code = dlx_get(cli->client, get.to.topic, get.timeout_ns, &m);

@@ -193,8 +193,8 @@ int cmd_holds(struct cli *cli, int argc, char **argv)
     struct holds h = {.cli = cli};
     int status = CLI_FAILURE;
 
-    if (argp_parse(&argp, argc, argv, 0, NULL, &h) != 0)
-        return CLI_USAGE;
+    if (cli_parse(cli, &argp, argc, argv, &h) != CLI_OK)
+        return CLI_FAILURE;
     if (cli_connect(cli) == 0) {
         int code = ask(&h);
         status = code < 0 ? cli_report_dlx(cli, h.topic, code) : tell(&h);

@@ -278,8 +278,8 @@ int cmd_info(struct cli *cli, int argc, char **argv)
     struct info info = {.cli = cli};
     int status = CLI_FAILURE;
 
-    if (argp_parse(&argp, argc, argv, 0, NULL, &info) != 0)
-        return CLI_USAGE;
+    if (cli_parse(cli, &argp, argc, argv, &info) != CLI_OK)
+        return CLI_FAILURE;
     if (cli_connect(cli) == 0) {
         if (!info.topic) {
             status = tell_daemon(cli);

@@ -95,8 +95,8 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
     struct ls ls = {.cli = cli};
     int status = CLI_FAILURE;
 
-    if (argp_parse(&argp, argc, argv, 0, NULL, &ls) != 0)
-        return CLI_USAGE;
+    if (cli_parse(cli, &argp, argc, argv, &ls) != CLI_OK)
+        return CLI_FAILURE;
     ls.json = json_array();
     if (!ls.json || table_new(&ls.table, columns, sizeof columns / sizeof columns[0]) < 0) {
         (void)cli_report(cli, NULL, "out of memory");

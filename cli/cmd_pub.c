@@ -288,8 +288,8 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
     struct cli_error e = {{0}};
     int status = CLI_FAILURE;
 
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
-        return CLI_USAGE;
+    if (cli_parse(cli, &argp, argc, argv, &o) != CLI_OK)
+        return CLI_FAILURE;
     wait_catch_signals();
     if (source_new(&o.pub.source, &o.source, &e) < 0)
         (void)cli_report(cli, o.pub.topic, "%s", e.text);

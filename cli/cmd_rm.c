@@ -39,8 +39,8 @@ int cmd_rm(struct cli *cli, int argc, char **argv)
     };
     struct rm rm = {.cli = cli};
 
-    if (argp_parse(&argp, argc, argv, 0, NULL, &rm) != 0)
-        return CLI_USAGE;
+    if (cli_parse(cli, &argp, argc, argv, &rm) != CLI_OK)
+        return CLI_FAILURE;
     if (cli_connect(cli) < 0)
         return CLI_FAILURE;
     int code = dlx_retained_drop(cli->client, rm.topic);

@@ -164,8 +164,8 @@ int cmd_save(struct cli *cli, int argc, char **argv)
     struct stream stream = {0};
     int status = CLI_FAILURE;
 
-    if (argp_parse(&argp, argc, argv, 0, NULL, &save) != 0)
-        return CLI_USAGE;
+    if (cli_parse(cli, &argp, argc, argv, &save) != CLI_OK)
+        return CLI_FAILURE;
     wait_catch_signals();
     progress_init(&save.progress, stderr, !cli->json, INTERVAL_NS);
     if (stream_open(&stream, &save.stream, save.to.topic) == 0)

@@ -239,8 +239,8 @@ int measure_run(struct cli *cli, const struct measure *measure, int argc, char *
     struct stream s = {0};
     int status = CLI_FAILURE;
 
-    if (argp_parse(&argp, argc, argv, 0, NULL, &h) != 0)
-        return CLI_USAGE;
+    if (cli_parse(cli, &argp, argc, argv, &h) != CLI_OK)
+        return CLI_FAILURE;
     wait_catch_signals();
     if (rate_new(&h.rate, h.window) < 0 ||
         (cli_is_pattern(h.topic) && rates_new(&h.rates, h.window) < 0)) {

@@ -180,10 +180,14 @@ int main(int argc, char **argv)
     struct arguments arguments = {.ready_fd = -1};
     struct dlxd_server *server;
     dlx_cleanup(dlx__freep) char *default_path = NULL;
-    dlx_cleanup(dlxd_inherited_deinit) struct dlxd_inherited inherited;
+    dlx_cleanup(dlxd_inherited_deinit) struct dlxd_inherited inherited = {.n = 0};
 
     argp_err_exit_status = 2;
-    (void)argp_parse(&argp, argc, argv, 0, NULL, &arguments);
+    int error = argp_parse(&argp, argc, argv, 0, NULL, &arguments);
+    if (error != 0) {
+        (void)fprintf(stderr, "dlpackd: %s\n", strerror(error));
+        return EXIT_FAILURE;
+    }
     dlxd_log_init(arguments.foreground ? DLXD_LOG_INFO : DLXD_LOG_NOTICE,
                   !arguments.foreground && getenv("JOURNAL_STREAM"));
     if (dlxd_inherited_init(&inherited) < 0)
