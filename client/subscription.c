@@ -321,7 +321,6 @@ static void lose_daemon(struct dlx_subscription *s)
 /* Read what the daemon has sent. */
 void dlx__subscription_read_news(struct dlx_subscription *s)
 {
-    s->last_news_ns = dlx__now_ns();
     if (s->sock < 0 && !s->lost)
         dlx__subscription_revive(s);
     while (s->sock >= 0) {

@@ -43,7 +43,7 @@ struct dlx_subscription {
     uint32_t takes;
     uint32_t news_at;   /* when `takes` is this: look for news */
     uint32_t news_step; /* and then again after so many */
-    uint64_t last_news_ns;
+    uint64_t last_look_ns;
     uint64_t spin_ns; /* adaptive */
     int failure;      /* of a link, to be told once */
     char failure_text[DLX_ERROR_TEXT_SIZE];

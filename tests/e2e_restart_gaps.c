@@ -135,11 +135,12 @@ START_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone)
 END_TEST
 
 /* The publisher went on in a block that a daemon in between knew, and has gone: what it left behind does not say so,
- * nobody brings news, and who never sleeps does not hear the bell. */
+ * nobody brings news, and who never sleeps does not hear the bell. Odd: it spins; from 2: there is nothing to be taken, so that
+ * each look is for the next block. */
 START_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-    struct dlx_subscribe_args sa = {.size = sizeof sa, .spin_ns = _i ? DLX_SPIN_ALWAYS : 0};
+    struct dlx_subscribe_args sa = {.size = sizeof sa, .spin_ns = _i % 2 ? DLX_SPIN_ALWAYS : 0};
     struct dlx_publisher *p = NULL;
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
@@ -150,13 +151,17 @@ START_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon)
     ok(dlx_subscribe(c[1], "test/a", &sa, &s));
     restart();
     while (p->epoch == 0) {
-        dlx_test_stream_publish(p, 10, ++n);
+        if (_i < 2)
+            dlx_test_stream_publish(p, 10, ++n);
+        else
+            dlx__publisher_check(p, 0);
         ck_assert_int_lt(time(NULL), end);
     }
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_publisher_unref(p);
     end = time(NULL) + PATIENCE_S;
-    while ((r = dlx_take(s, _i ? SECOND : 0, &m)) == 0 || r == DLX_E_EMPTY || r == DLX_E_TIMEOUT) {
+    while ((r = dlx_take(s, _i % 2 ? SECOND : 0, &m)) == 0 || r == DLX_E_EMPTY ||
+           r == DLX_E_TIMEOUT) {
         if (r == 0)
             dlx_message_unref(m);
         ck_assert_int_lt(time(NULL), end);
@@ -258,7 +263,7 @@ int main(void)
     tcase_add_test(tcase, every_gap_has_a_number_through_restarts);
     tcase_add_loop_test(tcase, a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2);
     tcase_add_loop_test(tcase, who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0,
-                        2);
+                        4);
     tcase_add_test(tcase, what_came_before_our_new_link_is_counted);
     tcase_add_test(tcase, who_closes_waits_for_subscribers_on_their_way);
     suite_add_tcase(suite, tcase);
