@@ -43,8 +43,7 @@ static bool has_n_publishers(void *userdata)
 struct reader {
     struct dlx_client *c;
     struct dlx_subscription *s;
-    atomic_bool stop;
-    atomic_uint_fast64_t last; /* value */
+    atomic_uint_fast64_t to, last; /* values */
     bool polls;
 };
 
@@ -55,12 +54,12 @@ static void wait_readable(struct dlx_subscription *s)
     ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
 }
 
-/* Every value, one after the other. */
+/* Every value up to `to`, one after the other. */
 static void *read_all(void *userdata)
 {
     struct reader *r = userdata;
     uint64_t last = atomic_load(&r->last);
-    while (!atomic_load(&r->stop)) {
+    while (last < atomic_load(&r->to)) {
         struct dlx_message *m = NULL;
         int code = dlx_take(r->s, r->polls ? 0 : PATIENCE, &m);
         if (code == DLX_E_EMPTY) {
@@ -81,8 +80,28 @@ static void start_reader(struct reader *r, pthread_t *thread)
 {
     struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
     r->c = dlx_test_stream_connect();
+    atomic_store(&r->to, UINT64_MAX);
     ok(dlx_subscribe(r->c, "test/a", &args, &r->s));
     ck_assert_int_eq(pthread_create(thread, NULL, read_all, r), 0);
+}
+
+/* Publish one more, which is the last. Nobody ends before it: who stops reading stops the publisher, and so all that sleep. */
+static void end_readers(struct reader readers[2], pthread_t threads[2], struct dlx_publisher *p,
+                        int64_t n)
+{
+    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    for (int i = 0; i < 2; i++)
+        atomic_store(&readers[i].to, (uint64_t)n);
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, n), &wait));
+    for (int i = 0; i < 2; i++) {
+        struct dlx_subscription_stats stats = {.size = sizeof stats};
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+        ok(dlx_subscription_get_stats(readers[i].s, &stats));
+        ck_assert_uint_eq(stats.lost, 0);
+        ck_assert_uint_eq(stats.n_publishers, 1);
+        dlx_subscription_unref(readers[i].s);
+        dlx_client_unref(readers[i].c);
+    }
 }
 
 struct progress {
@@ -127,18 +146,7 @@ START_TEST(a_reliable_stream_loses_nothing_through_restarts)
     }
     struct progress progress = {readers, (uint64_t)n};
     publish_until(p, &n, have_read, &progress);
-    for (int i = 0; i < 2; i++)
-        atomic_store(&readers[i].stop, true);
-    dlx_test_stream_publish(p, 10, ++n);
-    for (int i = 0; i < 2; i++) {
-        struct dlx_subscription_stats stats = {.size = sizeof stats};
-        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
-        ok(dlx_subscription_get_stats(readers[i].s, &stats));
-        ck_assert_uint_eq(stats.lost, 0);
-        ck_assert_uint_eq(stats.n_publishers, 1);
-        dlx_subscription_unref(readers[i].s);
-        dlx_client_unref(readers[i].c);
-    }
+    end_readers(readers, threads, p, n + 1);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
@@ -190,21 +198,7 @@ START_TEST(restarts_at_any_moment_lose_nothing)
     ck_assert(have_read(&progress));
     atomic_store(&writer.stop, true);
     ck_assert_int_eq(pthread_join(threads[2], NULL), 0);
-    for (int i = 0; i < 2; i++)
-        atomic_store(&readers[i].stop, true);
-    /* Wakes who sleeps. If it finds no slot, nobody does: there is much to be taken. */
-    DLManagedTensorVersioned *last =
-        dlx_test_stream_alloc(writer.p, 10, (int64_t)atomic_load(&writer.n) + 1);
-    if (dlx_publish(writer.p, last, NULL) == DLX_E_FULL)
-        last->deleter(last);
-    for (int i = 0; i < 2; i++) {
-        struct dlx_subscription_stats stats = {.size = sizeof stats};
-        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
-        ok(dlx_subscription_get_stats(readers[i].s, &stats));
-        ck_assert_uint_eq(stats.lost, 0);
-        dlx_subscription_unref(readers[i].s);
-        dlx_client_unref(readers[i].c);
-    }
+    end_readers(readers, threads, writer.p, (int64_t)atomic_load(&writer.n) + 1);
     dlx_publisher_unref(writer.p);
     dlx_client_unref(c);
 }
@@ -440,7 +434,7 @@ START_TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
     dlx_test_stream_publish(p, 10, 1);
     while (atomic_load(&r.last) < 1)
         sched_yield();
-    atomic_store(&r.stop, true);
+    atomic_store(&r.to, 2);
     dlx_test_stream_publish(p, 10, 2);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     dlx_subscription_unref(r.s);
