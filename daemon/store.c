@@ -78,7 +78,7 @@ void dlxd_store_leave(struct dlxd_client *client)
 static void store_free(struct dlxd_store *store)
 {
     while (!dlxd_list_empty(&store->barriers))
-        answer(dlxd_container_of(store->barriers.next, struct dlxd_barrier, node));
+        barrier_free(dlxd_container_of(store->barriers.next, struct dlxd_barrier, node));
     dlxd_store_queue_deinit(&store->queue);
     dlxd_ledger_deinit(&store->ledger);
     free(store);
