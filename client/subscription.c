@@ -82,7 +82,7 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
         s->stats.skipped += inlet->core.skipped;
         s->stats.lost += inlet->core.lost;
         if (inlet->retain > 0 || inlet->foreign)
-            dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor,
+            dlx__passed_add(&s->passed, inlet->origin, DLX_MAX(inlet->core.cursor, inlet->ended_at),
                             dlx__take_untold(&inlet->core));
         if (!dlx__subscription_successor(s, inlet))
             dlx__events_push(&s->events,
@@ -166,8 +166,8 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
                      inlet->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
                      s->args.reliable);
     struct dlx_passed_entry passed = dlx__passed_find(&s->passed, inlet->origin);
-    if (!inlet->after)
-        dlx__take_follow(&inlet->core, DLX_MAX(passed.seq, inlet->core.cursor), passed.untold);
+    if (!inlet->after && passed.origin != 0)
+        dlx__take_follow(&inlet->core, passed.seq, passed.untold);
     settle_inlet(s, inlet);
     s->n_open++;
     s->was_attached = true;
