@@ -125,6 +125,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     p->retain = args.retain;
     p->args = args;
     p->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
+    p->linger_ns = LINGER_NS;
     p->has_succeeded = args.retain == 0;
     r = dlx__call_publisher_new(c, topic, &args, 0, 0, c->timeout_ns, &made);
     if (r == 0) {
@@ -168,7 +169,7 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 {
     if (!p || dlx__forked(p->generation))
         return NULL;
-    dlx__outlet_linger(p, LINGER_NS);
+    dlx__outlet_linger(p, p->linger_ns);
     dlx__pub_close(&p->core);
     if (p->retain > 0)
         keep_only_retained(p);

@@ -43,9 +43,10 @@ struct dlx_publisher {
     uint64_t origin;                /* its id with the first daemon */
     bool
         rejoining; /* reliable subscribers have yet to come to the new daemon: nothing is published before */
-    uint64_t next_look_ns;   /* whether the daemon is still there */
-    bool closed;             /* the daemon knows that it has left, or soon will */
-    bool grows;              /* its slots were not given by the caller */
+    uint64_t next_look_ns; /* whether the daemon is still there */
+    int64_t linger_ns;     /* how long its end waits for subscribers on their way to a new daemon */
+    bool closed;           /* the daemon knows that it has left, or soon will */
+    bool grows;            /* its slots were not given by the caller */
     uint64_t next_relief_ns; /* not before: the last try failed */
     uint64_t relief_asked_ns;
     uint32_t retain;    /* messages */

@@ -247,6 +247,7 @@ START_TEST(who_closes_waits_for_subscribers_on_their_way)
     for (int64_t i = 2; i <= 4; i++)
         dlx_test_stream_publish(p, 10, i);
     ck_assert_int_eq(pthread_create(&thread, NULL, take_four, &r), 0);
+    p->linger_ns = PATIENCE;
     dlx_publisher_unref(p);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_uint_eq(r.taken, 4);

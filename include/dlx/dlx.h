@@ -175,7 +175,15 @@ struct dlx_publisher_args {
 DLX_API int dlx_publisher_new(struct dlx_client *c, const char *topic,
                               const struct dlx_publisher_args *args, struct dlx_publisher **ret);
 
-/** Leave. Subscribers keep what they hold and drain what was published. */
+/**
+ * Leave. Subscribers keep what they hold and drain what was published.
+ *
+ * Waits in two cases: up to 200 ms for subscribers that are on their way to a dlpackd which was restarted, if it has
+ * published since; and, if it retains messages and dlpackd keeps them with the service manager, until that has them,
+ * at most 2 s.
+ *
+ * Returns NULL.
+ */
 DLX_API struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p);
 
 struct dlx_tensor_spec {
