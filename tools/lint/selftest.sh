@@ -106,13 +106,16 @@ for call in 'usleep(1000)' 'sleep(1)' 'nanosleep(&t, NULL)' 'clock_nanosleep(0, 
 done
 rule sleep tests/check_x.sh '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'true; sleep 1'
 rule sleep tests/x.py '# SPDX-License-Identifier: Apache-2.0' 'time.sleep(1)'
+rule sleep tests/x/run '#!/usr/bin/env python3' '# SPDX-License-Identifier: Apache-2.0' 'time.sleep(1)'
+rule sleep tests/x/go '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'sleep 1'
 c '' tests/test_x.c '/* lint-allow: sleep: the pause between two polls of a file */' 'nanosleep(&t, NULL);'
 c '' tests/test_x.c 'assert(is_asleep(x)); subscriber_sleep_count(x);'
 c '' daemon/x.c 'nanosleep(&t, NULL);'
 for folder in work/x home/me/x root/x Users/me; do
     c path common/x.c "const char *p = \"/$folder\";"
 done
-c '' common/x.c 'const char *p = "/proc/self/fd"; /* $HOME/work/x, framework/home/x */'
+folder=work/home/x
+c '' common/x.c "const char *p = \"/proc/self/fd\"; /* \$HOME/$folder, frame$folder */"
 rule registry tools/x.sh '# SPDX-License-Identifier: Apache-2.0' "curl https://py""pi.org/simple"
 
 # -- symbols -------------------------------------------------------------------------------------------------
