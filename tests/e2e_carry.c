@@ -23,8 +23,7 @@ static struct dlx_publisher *new_publisher(struct dlx_client *c,
 /* A new daemon, and the publisher looks for it. */
 static void restart(struct dlx_publisher *p)
 {
-    dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    dlx_test_stream_restart();
     for (uint64_t epoch = p->epoch; p->epoch == epoch;)
         ck_assert_int_eq(dlx_publisher_wait(p, 1000, SECOND / 50), DLX_E_TIMEOUT);
 }

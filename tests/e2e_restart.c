@@ -11,12 +11,6 @@
 #include <string.h>
 #include <time.h>
 
-static void restart(void)
-{
-    dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
-}
-
 /* Publish until this is true. */
 static void publish_until(struct dlx_publisher *p, int64_t *n, bool (*done)(void *userdata),
                           void *userdata)
@@ -135,7 +129,7 @@ START_TEST(a_reliable_stream_loses_nothing_through_restarts)
     for (int round = 0; round < RESTARTS; round++) {
         struct progress progress = {readers, (uint64_t)n + 20};
         publish_until(p, &n, have_read, &progress);
-        restart();
+        dlx_test_stream_restart();
         /* A newcomer is let in, once the publisher has announced itself. */
         struct dlx_client *c2 = dlx_test_stream_connect();
         struct dlx_subscription *s = NULL;
@@ -189,7 +183,7 @@ START_TEST(restarts_at_any_moment_lose_nothing)
     for (unsigned round = 0; round < 40; round++) {
         for (unsigned k = 0; k < round * 997 % 60000; k++) /* some time, never the same */
             sched_yield();
-        restart();
+        dlx_test_stream_restart();
     }
     uint64_t n = atomic_load(&writer.n);
     struct progress progress = {readers, n + 100};
@@ -218,7 +212,7 @@ START_TEST(what_was_allocated_before_is_copied_and_said_so)
     DLManagedTensorVersioned *before = dlx_test_stream_alloc(x.p, 10, 7777),
                              *never = dlx_test_stream_alloc(x.p, 10, 1);
     int64_t n = 0;
-    restart();
+    dlx_test_stream_restart();
     publish_until(x.p, &n, is_announced, x.p);
     fails(dlx_publish(x.p, before, &strict), DLX_E_WOULD_COPY, "started anew");
     ok(dlx_publish(x.p, before, &reported));
@@ -247,7 +241,7 @@ START_TEST(what_is_held_stays_valid)
         dlx_test_stream_publish(x.p, 10, ++n);
         ok(dlx_take(x.s, SECOND, &held[i]));
     }
-    restart();
+    dlx_test_stream_restart();
     publish_until(x.p, &n, is_announced, x.p);
     for (int i = 0; i < 2000; i++) {
         dlx_test_stream_publish(x.p, 10, ++n);
@@ -269,7 +263,7 @@ START_TEST(who_needs_memory_finds_the_new_daemon_at_once)
     int64_t values[10] = {0};
     int64_t shape = 10, stride = 1;
     dlx_test_stream_publish(x.p, 10, 1);
-    restart();
+    dlx_test_stream_restart();
     dlx_test_stream_publish(x.p, 1 << 20, 2); /* does not fit into what is there */
     ck_assert_uint_eq(x.p->epoch, 1);
     for (int64_t i = 1; i <= 2; i++) {
@@ -277,7 +271,7 @@ START_TEST(who_needs_memory_finds_the_new_daemon_at_once)
         ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[0], i);
         dlx_message_unref(m);
     }
-    restart();
+    dlx_test_stream_restart();
     DLManagedTensorVersioned foreign = {.version = {DLPACK_MAJOR_VERSION, 0},
                                         .dl_tensor = {.data = values,
                                                       .device = {kDLCPU, 0},
@@ -297,44 +291,23 @@ START_TEST(who_needs_memory_finds_the_new_daemon_at_once)
 }
 END_TEST
 
-static void take_value(struct dlx_subscription *s, int64_t value)
-{
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
-    ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)value);
-    ck_assert_uint_eq(dlx_message_gap(m), 0);
-    dlx_test_stream_check(m, 10, value);
-    dlx_message_unref(m);
-}
-
-/* The subscription does its part. */
-static void publish_without_waiting(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
-                                    struct dlx_subscription *s)
-{
-    struct dlx_message *m = NULL;
-    for (time_t end = time(NULL) + PATIENCE_S; dlx_publish(p, tensor, NULL) == DLX_E_FULL;) {
-        ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
-        ck_assert_int_lt(time(NULL), end);
-    }
-}
-
 START_TEST(a_publisher_that_never_waits_finds_the_second_daemon)
 {
     const struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
     const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
     struct dlx_test_pair x = dlx_test_pair_make(&block, &reliable);
     dlx_test_stream_publish(x.p, 10, 1);
-    restart();
+    dlx_test_stream_restart();
     x.p->next_look_ns = 0;
     dlx_test_stream_publish(x.p, 10, 2); /* then it announces itself */
     ck_assert_uint_eq(x.p->epoch, 1);
     DLManagedTensorVersioned *third = dlx_test_stream_alloc(x.p, 10, 3);
     fails(dlx_publish(x.p, third, NULL), DLX_E_FULL, "have yet to join");
-    restart();
-    take_value(x.s, 1);
-    take_value(x.s, 2);
-    publish_without_waiting(x.p, third, x.s);
-    take_value(x.s, 3);
+    dlx_test_stream_restart();
+    dlx_test_stream_take(x.s, 1);
+    dlx_test_stream_take(x.s, 2);
+    dlx_test_stream_publish_once_joined(x.p, third, x.s);
+    dlx_test_stream_take(x.s, 3);
     dlx_test_pair_end(&x);
 }
 END_TEST
@@ -362,7 +335,7 @@ START_TEST(a_shared_set_is_shared_with_the_new_daemon_too)
                                                 .shape = &shape,
                                                 .strides = &stride}};
     struct dlx_item items[] = {{"a", &t}, {"b", &t}};
-    restart();
+    dlx_test_stream_restart();
     ok(dlx_publish_set(x.p, items, 2, NULL, &share));
     ck_assert_uint_eq(x.p->epoch, 1);
     dlx_test_pair_end(&x);
@@ -376,10 +349,10 @@ START_TEST(an_old_connection_serves_new_calls)
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     int n = 0;
-    restart();
+    dlx_test_stream_restart();
     ok(dlx_list_publishers(c, NULL, count, &n));
     ck_assert_int_eq(n, 0);
-    restart();
+    dlx_test_stream_restart();
     ok(dlx_publisher_new(c, "test/a", NULL, &p));
     ok(dlx_subscribe(c, "test/a", NULL, &s));
     dlx_test_stream_publish(p, 10, 1);
@@ -428,7 +401,7 @@ START_TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
                          &(struct dlx_publisher_args){.size = sizeof(struct dlx_publisher_args),
                                                       .on_full = DLX_ON_FULL_BLOCK},
                          &p));
-    restart();
+    dlx_test_stream_restart();
     start_reader(&r, &thread);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 1);

@@ -12,12 +12,6 @@
 #include <string.h>
 #include <time.h>
 
-static void restart(void)
-{
-    dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
-}
-
 struct writer {
     struct dlx_publisher *p;
     atomic_bool stop;
@@ -80,7 +74,7 @@ START_TEST(every_gap_has_a_number_through_restarts)
             if (k % 50 == 0)
                 sched_yield();
         }
-        restart();
+        dlx_test_stream_restart();
     }
     atomic_store(&writer.stop, true);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
@@ -149,7 +143,7 @@ START_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon)
     int r;
     ok(dlx_publisher_new(c[0], "test/a", NULL, &p));
     ok(dlx_subscribe(c[1], "test/a", &sa, &s));
-    restart();
+    dlx_test_stream_restart();
     while (p->epoch == 0) {
         if (_i < 2)
             dlx_test_stream_publish(p, 10, ++n);
@@ -192,7 +186,7 @@ START_TEST(what_came_before_our_new_link_is_counted)
             ok(dlx_take(s, SECOND, &m));
             dlx_message_unref(m);
         }
-        restart();
+        dlx_test_stream_restart();
         for (uint64_t epoch = p->epoch; p->epoch == epoch;)
             (void)dlx_publisher_wait(p, 1000, SECOND / 50);
         for (int64_t i = 4; i <= 9; i++)
@@ -241,7 +235,7 @@ START_TEST(who_closes_waits_for_subscribers_on_their_way)
     ok(dlx_publisher_new(c, "test/a", NULL, &p));
     ok(dlx_subscribe(r.c, "test/a", NULL, &r.s));
     dlx_test_stream_publish(p, 10, 1);
-    restart();
+    dlx_test_stream_restart();
     for (uint64_t epoch = p->epoch; p->epoch == epoch;)
         (void)dlx_publisher_wait(p, 1000, SECOND / 50);
     for (int64_t i = 2; i <= 4; i++)

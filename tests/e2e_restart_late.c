@@ -17,33 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static void restart(void)
-{
-    dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
-}
-
-static void take_value(struct dlx_subscription *s, int64_t value)
-{
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
-    ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)value);
-    ck_assert_uint_eq(dlx_message_gap(m), 0);
-    dlx_test_stream_check(m, 10, value);
-    dlx_message_unref(m);
-}
-
-/* The subscription does its part. */
-static void publish_without_waiting(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
-                                    struct dlx_subscription *s)
-{
-    struct dlx_message *m = NULL;
-    for (time_t end = time(NULL) + PATIENCE_S; dlx_publish(p, tensor, NULL) == DLX_E_FULL;) {
-        ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
-        ck_assert_int_lt(time(NULL), end);
-    }
-}
-
 /* Stands between one client and the daemon, and can keep back the answer to a PublisherReady. */
 struct proxy {
     struct sockaddr_un address;
@@ -148,7 +121,7 @@ static void *follow(void *userdata)
 {
     struct dlx_subscription *s = userdata;
     struct dlx_message *m = NULL;
-    take_value(s, 2);
+    dlx_test_stream_take(s, 2);
     while (s->epoch == 0 || s->n_inlets != 1 || s->n_open != 1 || s->inlets[0]->foreign) {
         ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
         sched_yield();
@@ -172,22 +145,22 @@ START_TEST(an_announcement_whose_answer_is_late_counts)
     ok(dlx_publisher_new(c, "test/a", &block, &p));
     ok(dlx_subscribe(c2, "test/a", &reliable, &s));
     dlx_test_stream_publish(p, 10, 1);
-    take_value(s, 1);
-    restart();
+    dlx_test_stream_take(s, 1);
+    dlx_test_stream_restart();
     dlx_test_stream_publish(p, 10, 2);
     for (time_t end = time(NULL) + PATIENCE_S; p->epoch == 0;) {
         dlx__publisher_check(p, dlx__now_ns()); /* it announces itself, and leaves its block */
         ck_assert_int_lt(time(NULL), end);
     }
-    restart();
+    dlx_test_stream_restart();
     atomic_store(&proxy.keeps_back, true);
     ck_assert_int_eq(pthread_create(&thread, NULL, follow, s), 0);
     DLManagedTensorVersioned *third = dlx_test_stream_alloc(p, 10, 3); /* which needs the daemon */
     ck_assert(!atomic_load(&proxy.keeps_back));
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    publish_without_waiting(p, third, s);
-    restart();
-    take_value(s, 3);
+    dlx_test_stream_publish_once_joined(p, third, s);
+    dlx_test_stream_restart();
+    dlx_test_stream_take(s, 3);
     dlx_subscription_unref(s);
     dlx_publisher_unref(p);
     dlx_client_unref(c);

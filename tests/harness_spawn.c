@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness_spawn.h"
 #include "common/util.h"
+#include "tests/harness_fds.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,17 +17,6 @@
 char dlx_test_spawn_dir[256];
 char dlx_test_spawn_socket[300];
 static size_t n_fds;
-
-static size_t count_fds(void)
-{
-    size_t n = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    ck_assert_ptr_nonnull(dir);
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
-}
 
 const char *dlx_test_spawn_program(const char *name)
 {
@@ -75,14 +65,14 @@ static void start(void)
     ck_assert_int_eq(setenv("DLX_IDLE_EXIT", "0.05", 1), 0);
     ck_assert_int_eq(unsetenv("DLX_AUTOSPAWN"), 0);
     ck_assert_int_eq(unsetenv("DLX_SOCKET"), 0);
-    n_fds = count_fds();
+    n_fds = dlx_test_fds_count();
 }
 
 static void stop(void)
 {
     dlx_test_spawn_wait_empty();
     ck_assert_msg(waitpid(-1, NULL, __WALL | WNOHANG) == -1 && errno == ECHILD, "a child is left");
-    ck_assert_uint_eq(count_fds(), n_fds);
+    ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
 }
 
 TCase *dlx_test_spawn_case(const char *name)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness_stream.h"
-#include <dirent.h>
+#include "tests/harness_fds.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 struct dlx_test_daemon dlx_test_stream_daemon;
 static size_t fds_before;
@@ -18,27 +19,16 @@ static void remove_dir(void)
     dlx_test_dir_remove(&dlx_test_stream_daemon);
 }
 
-static size_t own_fds(void)
-{
-    size_t n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    ck_assert_ptr_nonnull(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n;
-}
-
 static void start(void)
 {
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
-    fds_before = own_fds();
+    fds_before = dlx_test_fds_count();
 }
 
 /* Everything that a test opened is closed again, here and in the daemon. */
 static void stop(void)
 {
-    ck_assert_uint_eq(own_fds(), fds_before);
+    ck_assert_uint_eq(dlx_test_fds_count(), fds_before);
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
 }
 
@@ -81,6 +71,32 @@ void dlx_test_stream_check(struct dlx_message *m, int64_t n, int64_t value)
     ck_assert_msg(i == n, "element %" PRId64 " is %" PRId64 ", not %" PRId64, i,
                   ((const int64_t *)t->data)[i < n ? i : 0],
                   value + i); /* each assert is a system call */
+}
+
+void dlx_test_stream_restart(void)
+{
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+
+void dlx_test_stream_take(struct dlx_subscription *s, int64_t value)
+{
+    struct dlx_message *m = NULL;
+    ok(dlx_take(s, PATIENCE, &m));
+    ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)value);
+    ck_assert_uint_eq(dlx_message_gap(m), 0);
+    dlx_test_stream_check(m, 10, value);
+    dlx_message_unref(m);
+}
+
+void dlx_test_stream_publish_once_joined(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
+                                         struct dlx_subscription *s)
+{
+    struct dlx_message *m = NULL;
+    for (time_t end = time(NULL) + PATIENCE_S; dlx_publish(p, tensor, NULL) == DLX_E_FULL;) {
+        ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+        ck_assert_int_lt(time(NULL), end);
+    }
 }
 
 struct dlx_test_pair dlx_test_pair_make(const struct dlx_publisher_args *pa,

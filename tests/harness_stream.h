@@ -38,6 +38,14 @@ DLManagedTensorVersioned *dlx_test_stream_alloc(struct dlx_publisher *p, int64_t
 void dlx_test_stream_publish(struct dlx_publisher *p, int64_t n, int64_t value);
 void dlx_test_stream_check(struct dlx_message *m, int64_t n, int64_t value);
 
+/* The daemon is killed, and another one started in its place. */
+void dlx_test_stream_restart(void);
+/* Take the message of 10 elements whose sequence number is its value, and that follows the one before. */
+void dlx_test_stream_take(struct dlx_subscription *s, int64_t value);
+/* Publish without waiting, over and over until the subscription has joined: it does its part, and takes nothing. */
+void dlx_test_stream_publish_once_joined(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
+                                         struct dlx_subscription *s);
+
 /* A publisher and a subscription on topic test/a. */
 struct dlx_test_pair {
     struct dlx_client *c;

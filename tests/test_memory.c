@@ -2,8 +2,8 @@
 /* Regions have one writer from the moment that they are sealed, and only sealed ones are attached. */
 #include "common/error.h"
 #include "common/memory.h"
+#include "tests/harness_fds.h"
 #include <check.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,24 +12,6 @@
 
 #define SIZE  (UINT64_C(5) * DLX_PAGE)
 #define MEMFD (&dlx__memory_memfd)
-
-static size_t count_fds(void)
-{
-    size_t n = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    ck_assert_ptr_nonnull(dir);
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
-}
-
-static int dup_fd(int fd)
-{
-    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    ck_assert_int_ge(copy, 0);
-    return copy;
-}
 
 /* Step 1; the daemon's fd can write, too, until it is sealed. */
 static int region_new(uint64_t size, int *ret_fd)
@@ -52,8 +34,8 @@ static void region_init(struct region *region)
 {
     void *map;
     ck_assert_int_eq(region_new(SIZE, &region->rw), 0);
-    ck_assert_int_eq(dlx__region_populate(MEMFD, dup_fd(region->rw), SIZE, &map), 0);
-    ck_assert_int_eq(dlx__region_seal(MEMFD, dup_fd(region->rw), SIZE, &region->ro), 0);
+    ck_assert_int_eq(dlx__region_populate(MEMFD, dlx_test_fds_dup(region->rw), SIZE, &map), 0);
+    ck_assert_int_eq(dlx__region_seal(MEMFD, dlx_test_fds_dup(region->rw), SIZE, &region->ro), 0);
     region->map = map;
 }
 
@@ -68,17 +50,18 @@ static void region_deinit(struct region *region)
 
 START_TEST(what_the_writer_writes_readers_see)
 {
-    size_t before = count_fds();
+    size_t before = dlx_test_fds_count();
     struct region region;
     const void *readers[3];
     ck_assert_int_eq(dlx__memory_supported(MEMFD), 0);
-    ck_assert_uint_eq(count_fds(), before);
+    ck_assert_uint_eq(dlx_test_fds_count(), before);
     region_init(&region);
     for (size_t i = 0; i < SIZE; i++)
         ck_assert_uint_eq(region.map[i], 0);
     memset(region.map, 'a', SIZE);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(readers); i++)
-        ck_assert_int_eq(dlx__region_attach(MEMFD, dup_fd(region.ro), SIZE, &readers[i]), 0);
+        ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(region.ro), SIZE, &readers[i]),
+                         0);
     memset(region.map + SIZE / 2, 'b', SIZE / 2);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(readers); i++) {
         ck_assert_mem_eq(readers[i], region.map, SIZE);
@@ -88,7 +71,7 @@ START_TEST(what_the_writer_writes_readers_see)
     }
     dlx__region_unmap(NULL, SIZE);
     region_deinit(&region);
-    ck_assert_uint_eq(count_fds(), before);
+    ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
 END_TEST
 
@@ -167,7 +150,7 @@ END_TEST
 
 START_TEST(bad_regions_are_not_attached)
 {
-    size_t before = count_fds();
+    size_t before = dlx_test_fds_count();
     struct region region;
     const void *map = NULL;
     void *writable;
@@ -176,19 +159,19 @@ START_TEST(bad_regions_are_not_attached)
     static const uint64_t wrong[] = {SIZE - DLX_PAGE, SIZE + DLX_PAGE,  0, 1,
                                      UINT64_MAX,      UINT64_C(1) << 63};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(wrong); i++)
-        ck_assert_int_eq(dlx__region_attach(MEMFD, dup_fd(region.ro), wrong[i], &map),
+        ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(region.ro), wrong[i], &map),
                          DLX_E_PROTOCOL);
     region_deinit(&region);
 
     /* Populated, but not sealed. */
     ck_assert_int_eq(region_new(SIZE, &fd), 0);
-    ck_assert_int_eq(dlx__region_populate(MEMFD, dup_fd(fd), SIZE, &writable), 0);
-    ck_assert_int_eq(dlx__region_attach(MEMFD, dup_fd(fd), SIZE, &map), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_populate(MEMFD, dlx_test_fds_dup(fd), SIZE, &writable), 0);
+    ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(fd), SIZE, &map), DLX_E_PROTOCOL);
     /* Without FUTURE_WRITE, without SEAL. */
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, 0x0010 /* F_SEAL_FUTURE_WRITE */), 0);
-    ck_assert_int_eq(dlx__region_attach(MEMFD, dup_fd(fd), SIZE, &map), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(fd), SIZE, &map), DLX_E_PROTOCOL);
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL), 0);
-    ck_assert_int_eq(dlx__region_attach(MEMFD, dup_fd(fd), SIZE, &map), 0);
+    ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(fd), SIZE, &map), 0);
     dlx__region_unmap(map, SIZE);
     dlx__region_unmap(writable, SIZE);
     dlx__close(fd);
@@ -199,18 +182,18 @@ START_TEST(bad_regions_are_not_attached)
         ck_assert_int_eq(region_new(SIZE, &fd), 0);
         if (pages > 0)
             ck_assert_int_eq(fallocate(fd, 0, 0, pages * DLX_PAGE), 0);
-        ck_assert_int_eq(dlx__region_seal(MEMFD, dup_fd(fd), SIZE, &ro), DLX_E_BAD_PEER);
+        ck_assert_int_eq(dlx__region_seal(MEMFD, dlx_test_fds_dup(fd), SIZE, &ro), DLX_E_BAD_PEER);
         ck_assert_ptr_nonnull(strstr(dlx__error_message(), "not made ready"));
         ck_assert_int_eq(dlx__region_attach(MEMFD, fd, SIZE, &map), DLX_E_PROTOCOL);
         ck_assert_ptr_null(map);
     }
-    ck_assert_uint_eq(count_fds(), before);
+    ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
 END_TEST
 
 START_TEST(foreign_fds_are_refused_and_closed)
 {
-    size_t before = count_fds();
+    size_t before = dlx_test_fds_count();
     const void *map = NULL;
     void *writable = NULL;
     int ro, fds[2];
@@ -220,8 +203,10 @@ START_TEST(foreign_fds_are_refused_and_closed)
     ck_assert_int_lt(dlx__region_seal(MEMFD, -1, SIZE, &ro), 0);
 
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
-    ck_assert_int_eq(dlx__region_attach(MEMFD, dup_fd(fds[0]), SIZE, &map), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__membership_attach(MEMFD, dup_fd(fds[0]), SIZE, &map), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(fds[0]), SIZE, &map),
+                     DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__membership_attach(MEMFD, dlx_test_fds_dup(fds[0]), SIZE, &map),
+                     DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__region_populate(MEMFD, fds[1], SIZE, &writable), DLX_E_PROTOCOL);
     ck_assert_int_lt(dlx__region_seal(MEMFD, fds[0], SIZE, &ro), 0);
 
@@ -229,16 +214,17 @@ START_TEST(foreign_fds_are_refused_and_closed)
     int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(ftruncate(fd, (off_t)SIZE), 0);
-    ck_assert_int_eq(dlx__region_populate(MEMFD, dup_fd(fd), SIZE, &writable), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_populate(MEMFD, dlx_test_fds_dup(fd), SIZE, &writable),
+                     DLX_E_PROTOCOL);
     ck_assert_int_eq(fallocate(fd, 0, 0, (off_t)SIZE), 0);
     ck_assert_int_eq(dlx__region_seal(MEMFD, fd, SIZE, &ro), DLX_E_BAD_PEER);
     ck_assert_int_eq(region_new(SIZE, &fd), 0);
-    ck_assert_int_eq(dlx__region_populate(MEMFD, dup_fd(fd), SIZE + DLX_PAGE, &writable),
+    ck_assert_int_eq(dlx__region_populate(MEMFD, dlx_test_fds_dup(fd), SIZE + DLX_PAGE, &writable),
                      DLX_E_PROTOCOL);
     dlx__close(fd);
     ck_assert_ptr_null(map);
     ck_assert_ptr_null(writable);
-    ck_assert_uint_eq(count_fds(), before);
+    ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
 END_TEST
 
@@ -246,16 +232,17 @@ END_TEST
 
 START_TEST(membership_pages_stay_writable_for_their_owner)
 {
-    size_t before = count_fds();
+    size_t before = dlx_test_fds_count();
     void *owner, *successor;
     const void *reader;
     int fd, ro;
     ck_assert_int_eq(region_new(DLX_PAGE, &fd), 0);
-    ck_assert_int_eq(dlx__membership_attach(MEMFD, dup_fd(fd), DLX_PAGE, &reader), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__membership_attach(MEMFD, dlx_test_fds_dup(fd), DLX_PAGE, &reader),
+                     DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__membership_map(fd, DLX_PAGE, &owner), 0);
     ck_assert_int_eq(dlx__membership_share(MEMFD, fd, &ro), 0);
     ck_assert_ptr_eq(mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, ro, 0), MAP_FAILED);
-    ck_assert_int_eq(dlx__membership_attach(MEMFD, dup_fd(ro), 2 * DLX_PAGE, &reader),
+    ck_assert_int_eq(dlx__membership_attach(MEMFD, dlx_test_fds_dup(ro), 2 * DLX_PAGE, &reader),
                      DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__membership_attach(MEMFD, ro, DLX_PAGE, &reader), 0);
     ck_assert_int_eq(dlx__membership_map(fd, DLX_PAGE, &successor), 0);
@@ -267,7 +254,7 @@ START_TEST(membership_pages_stay_writable_for_their_owner)
     dlx__region_unmap(owner, DLX_PAGE);
     dlx__region_unmap(successor, DLX_PAGE);
     dlx__close(fd);
-    ck_assert_uint_eq(count_fds(), before);
+    ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
 END_TEST
 

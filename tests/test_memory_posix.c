@@ -4,6 +4,7 @@
 #include "common/memory.h"
 #include "common/shm_name.h"
 #include "tests/harness_shm.h"
+#include "tests/harness_fds.h"
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -19,34 +20,16 @@
 #define SIZE  (UINT64_C(5) * DLX_PAGE)
 #define POSIX (&dlx__memory_posix)
 
-static size_t count_fds(void)
-{
-    size_t n = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    ck_assert_ptr_nonnull(dir);
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
-}
-
-static int dup_fd(int fd)
-{
-    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    ck_assert_int_ge(copy, 0);
-    return copy;
-}
-
 /* ---- the four steps ------------------------------------------------------------------------ */
 
 START_TEST(what_the_writer_writes_readers_see)
 {
-    size_t before = count_fds();
+    size_t before = dlx_test_fds_count();
     const void *readers[3];
     void *map;
     int fd, writer, ro;
     ck_assert_int_eq(dlx__memory_supported(POSIX), 0);
-    ck_assert_uint_eq(count_fds(), before);
+    ck_assert_uint_eq(dlx_test_fds_count(), before);
     ck_assert_int_eq(dlx__region_new(POSIX, "test", SIZE, &fd, &writer), 0);
     ck_assert_int_eq(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     ck_assert_int_eq(fcntl(writer, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
@@ -54,12 +37,12 @@ START_TEST(what_the_writer_writes_readers_see)
     ck_assert_int_eq(dlx__region_populate(POSIX, writer, SIZE, &map), 0);
     ck_assert_int_eq(dlx__region_seal(POSIX, fd, SIZE, &ro), 0);
     ck_assert_int_eq(fcntl(ro, F_GETFL) & O_ACCMODE, O_RDONLY);
-    ck_assert_uint_eq(count_fds(), before + 1);
+    ck_assert_uint_eq(dlx_test_fds_count(), before + 1);
     for (size_t i = 0; i < SIZE; i++)
         ck_assert_uint_eq(((uint8_t *)map)[i], 0);
     memset(map, 'a', SIZE);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(readers); i++)
-        ck_assert_int_eq(dlx__region_attach(POSIX, dup_fd(ro), SIZE, &readers[i]), 0);
+        ck_assert_int_eq(dlx__region_attach(POSIX, dlx_test_fds_dup(ro), SIZE, &readers[i]), 0);
     memset((uint8_t *)map + SIZE / 2, 'b', SIZE / 2);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(readers); i++) {
         ck_assert_mem_eq(readers[i], map, SIZE);
@@ -67,7 +50,7 @@ START_TEST(what_the_writer_writes_readers_see)
     }
     dlx__region_unmap(map, SIZE);
     dlx__close(ro);
-    ck_assert_uint_eq(count_fds(), before);
+    ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
 END_TEST
 
@@ -101,7 +84,7 @@ START_TEST(readers_cannot_write_by_what_they_were_given)
     ck_assert_int_eq(dlx__region_seal(POSIX, fd, SIZE, &fd), 0);
     memset(map, 'a', SIZE);
     ck_assert_ptr_eq(mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
-    ck_assert_int_eq(dlx__region_attach(POSIX, dup_fd(fd), SIZE, &reader), 0);
+    ck_assert_int_eq(dlx__region_attach(POSIX, dlx_test_fds_dup(fd), SIZE, &reader), 0);
     void *upgrade = (void *)(uintptr_t)reader;
     ck_assert_int_ne(mprotect(upgrade, SIZE, PROT_READ | PROT_WRITE), 0);
     ck_assert_int_ne(madvise(upgrade, SIZE, MADV_REMOVE), 0);
@@ -118,12 +101,13 @@ END_TEST
 
 START_TEST(membership_pages_are_written_by_their_owner_only)
 {
-    size_t before = count_fds();
+    size_t before = dlx_test_fds_count();
     const void *reader;
     void *owner;
     int fd, writer, ro;
     ck_assert_int_eq(dlx__region_new(POSIX, "test", DLX_PAGE, &fd, &writer), 0);
-    ck_assert_int_eq(dlx__membership_attach(POSIX, dup_fd(fd), DLX_PAGE, &reader), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__membership_attach(POSIX, dlx_test_fds_dup(fd), DLX_PAGE, &reader),
+                     DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__membership_map(writer, DLX_PAGE, &owner), 0);
     dlx__close(writer);
     ck_assert_int_eq(dlx__membership_share(POSIX, fd, &ro), 0);
@@ -134,7 +118,7 @@ START_TEST(membership_pages_are_written_by_their_owner_only)
     dlx__region_unmap(reader, DLX_PAGE);
     dlx__region_unmap(owner, DLX_PAGE);
     dlx__close(fd);
-    ck_assert_uint_eq(count_fds(), before);
+    ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
 END_TEST
 
@@ -142,7 +126,7 @@ END_TEST
 
 START_TEST(bad_regions_are_refused_and_closed)
 {
-    size_t before = count_fds();
+    size_t before = dlx_test_fds_count();
     static const uint64_t wrong[] = {SIZE - DLX_PAGE, SIZE + DLX_PAGE,  0, 1,
                                      UINT64_MAX,      UINT64_C(1) << 63};
     const void *map = NULL;
@@ -155,31 +139,35 @@ START_TEST(bad_regions_are_refused_and_closed)
         ck_assert_int_eq(dlx__region_new(POSIX, "test", SIZE, &fd, &writer), 0);
         if (pages > 0)
             ck_assert_int_eq(fallocate(writer, 0, 0, pages * DLX_PAGE), 0);
-        ck_assert_int_eq(dlx__region_attach(POSIX, dup_fd(fd), SIZE, &map), DLX_E_PROTOCOL);
+        ck_assert_int_eq(dlx__region_attach(POSIX, dlx_test_fds_dup(fd), SIZE, &map),
+                         DLX_E_PROTOCOL);
         ck_assert_int_eq(dlx__region_seal(POSIX, fd, SIZE, &ro), DLX_E_BAD_PEER);
         ck_assert_ptr_nonnull(strstr(dlx__error_message(), "not made ready"));
         dlx__close(writer);
     }
     ck_assert_int_eq(dlx__region_new(POSIX, "test", SIZE, &fd, &writer), 0);
-    ck_assert_int_eq(dlx__region_populate(POSIX, dup_fd(writer), SIZE + DLX_PAGE, &writable),
-                     DLX_E_PROTOCOL);
+    ck_assert_int_eq(
+        dlx__region_populate(POSIX, dlx_test_fds_dup(writer), SIZE + DLX_PAGE, &writable),
+        DLX_E_PROTOCOL);
     ck_assert_int_eq(fallocate(writer, 0, 0, (off_t)SIZE), 0);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(wrong); i++)
-        ck_assert_int_eq(dlx__region_attach(POSIX, dup_fd(fd), wrong[i], &map), DLX_E_PROTOCOL);
+        ck_assert_int_eq(dlx__region_attach(POSIX, dlx_test_fds_dup(fd), wrong[i], &map),
+                         DLX_E_PROTOCOL);
     /* Who expects sealed memory does not take this for it. */
-    ck_assert_int_eq(dlx__region_attach(&dlx__memory_memfd, dup_fd(fd), SIZE, &map),
+    ck_assert_int_eq(dlx__region_attach(&dlx__memory_memfd, dlx_test_fds_dup(fd), SIZE, &map),
                      DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, writer, SIZE, &writable),
                      DLX_E_PROTOCOL);
     dlx__close(fd);
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
-    ck_assert_int_eq(dlx__region_attach(POSIX, dup_fd(fds[0]), SIZE, &map), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_attach(POSIX, dlx_test_fds_dup(fds[0]), SIZE, &map),
+                     DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__membership_attach(POSIX, fds[0], SIZE, &map), DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__region_populate(POSIX, fds[1], SIZE, &writable), DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__region_seal(POSIX, -1, SIZE, &ro), DLX_E_BAD_PEER);
     ck_assert_ptr_null(map);
     ck_assert_ptr_null(writable);
-    ck_assert_uint_eq(count_fds(), before);
+    ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
 END_TEST
 
@@ -270,7 +258,7 @@ static pid_t start_remover(void)
 START_TEST(a_name_that_somebody_removed_is_made_anew)
 {
     enum { N = 3000 };
-    size_t before = count_fds(), n_done = 0;
+    size_t before = dlx_test_fds_count(), n_done = 0;
     int fd, writer, status;
     if (!dlx_test_shm_private("size=64k"))
         return;
@@ -289,7 +277,7 @@ START_TEST(a_name_that_somebody_removed_is_made_anew)
     ck_assert_int_eq(kill(remover, SIGKILL), 0);
     ck_assert_int_eq(waitpid(remover, &status, 0), remover);
     ck_assert_uint_gt(n_done, N / 2);
-    ck_assert_uint_eq(count_fds(), before);
+    ck_assert_uint_eq(dlx_test_fds_count(), before);
     ck_assert_uint_eq(dlx_test_shm_count(), 0);
 }
 END_TEST

@@ -3,8 +3,8 @@
 #include "common/error.h"
 #include "common/packet.h"
 #include "tests/harness_daemon.h"
+#include "tests/harness_fds.h"
 #include <check.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,17 +32,6 @@ static void teardown(void)
     pair[1] = dlx__close(pair[1]);
 }
 
-static size_t count_fds(void)
-{
-    size_t n = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    ck_assert_ptr_nonnull(dir);
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
-}
-
 START_TEST(round_trips)
 {
     static const struct {
@@ -53,15 +42,15 @@ START_TEST(round_trips)
                  {100, DLX_PACKET_FDS_MAX},
                  {DLX_PACKET_SIZE_MAX, 0},
                  {DLX_PACKET_SIZE_MAX, DLX_PACKET_FDS_MAX}};
-    size_t before = count_fds();
+    size_t before = dlx_test_fds_count();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
         ck_assert_int_eq(dlx__packet_send(pair[0], data, cases[i].size, many, cases[i].n_fds), 0);
-        ck_assert_uint_eq(count_fds(), before);
+        ck_assert_uint_eq(dlx_test_fds_count(), before);
         ck_assert_int_eq(dlx__packet_recv(pair[1], &packet), 0);
         ck_assert_uint_eq(packet.size, cases[i].size);
         ck_assert_mem_eq(packet.data, data, cases[i].size);
         ck_assert_uint_eq(packet.n_fds, cases[i].n_fds);
-        ck_assert_uint_eq(count_fds(), before + cases[i].n_fds);
+        ck_assert_uint_eq(dlx_test_fds_count(), before + cases[i].n_fds);
         for (size_t f = 0; f < packet.n_fds; f++) {
             struct stat sent, got;
             ck_assert_int_eq(fstat(many[f], &sent), 0);
@@ -70,7 +59,7 @@ START_TEST(round_trips)
             ck_assert_int_eq(fcntl(packet.fds[f], F_GETFD), FD_CLOEXEC);
         }
         dlx__packet_deinit(&packet);
-        ck_assert_uint_eq(count_fds(), before);
+        ck_assert_uint_eq(dlx_test_fds_count(), before);
     }
     ck_assert_int_eq(dlx__packet_recv(pair[1], &packet), DLX_E_EMPTY);
 }
@@ -78,7 +67,7 @@ END_TEST
 
 START_TEST(stolen_fds_are_the_caller_s)
 {
-    size_t before = count_fds();
+    size_t before = dlx_test_fds_count();
     ck_assert_int_eq(dlx__packet_send(pair[0], "x", 1, many, 3), 0);
     ck_assert_int_eq(dlx__packet_recv(pair[1], &packet), 0);
     int fd = dlx__packet_steal_fd(&packet, 1);
@@ -90,7 +79,7 @@ START_TEST(stolen_fds_are_the_caller_s)
     dlx__packet_deinit(&packet);
     dlx__packet_deinit(NULL);
     ck_assert_int_eq(dlx__packet_steal_fd(&packet, 0), -1);
-    ck_assert_uint_eq(count_fds(), before + 1);
+    ck_assert_uint_eq(dlx_test_fds_count(), before + 1);
     ck_assert_int_ge(fcntl(fd, F_GETFD), 0);
     dlx__close(fd);
 }
@@ -122,14 +111,14 @@ START_TEST(bad_packets_are_refused_with_their_fds)
     static uint8_t large[3 * DLX_PACKET_SIZE_MAX];
     static const size_t sizes[] = {DLX_PACKET_SIZE_MAX + 1, DLX_PACKET_SIZE_MAX + 2, sizeof large,
                                    0};
-    size_t before = count_fds();
+    size_t before = dlx_test_fds_count();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++) {
         for (size_t n_fds = sizes[i] == 0; n_fds <= DLX_PACKET_FDS_MAX; n_fds += 84) {
             send_raw(large, sizes[i], n_fds);
             ck_assert_int_eq(dlx__packet_recv(pair[1], &packet), DLX_E_PROTOCOL);
             ck_assert_uint_eq(packet.size, 0);
             ck_assert_uint_eq(packet.n_fds, 0);
-            ck_assert_uint_eq(count_fds(), before);
+            ck_assert_uint_eq(dlx_test_fds_count(), before);
         }
     }
     /* The next packet is whole. */
@@ -143,7 +132,7 @@ END_TEST
 START_TEST(lost_fds_are_an_error_and_the_others_are_closed)
 {
     struct rlimit limit, low;
-    size_t before = count_fds();
+    size_t before = dlx_test_fds_count();
     if (dlx_test_valgrind()) {
         puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself: the kernel hands over all descriptors");
         return;
@@ -167,14 +156,14 @@ START_TEST(lost_fds_are_an_error_and_the_others_are_closed)
         ck_assert_uint_eq(n_fds, 0);
         ck_assert_int_eq(next, 0);
         ck_assert_int_eq(packet.data[0], 'y');
-        ck_assert_uint_eq(count_fds(), before);
+        ck_assert_uint_eq(dlx_test_fds_count(), before);
     }
 }
 END_TEST
 
 START_TEST(what_a_peer_sent_before_it_went_is_read)
 {
-    size_t before = count_fds();
+    size_t before = dlx_test_fds_count();
     ck_assert_int_eq(dlx__packet_send(pair[0], "a", 1, many, 2), 0);
     ck_assert_int_eq(dlx__packet_send(pair[0], "b", 1, NULL, 0), 0);
     /* Something of ours stays unread: the kernel says ECONNRESET first. */
@@ -189,7 +178,7 @@ START_TEST(what_a_peer_sent_before_it_went_is_read)
     ck_assert_int_eq(dlx__packet_recv(pair[1], &packet), DLX_E_DISCONNECTED);
     ck_assert_int_eq(dlx__packet_recv(pair[1], &packet), DLX_E_DISCONNECTED);
     ck_assert_int_eq(dlx__packet_send(pair[1], "x", 1, NULL, 0), DLX_E_DISCONNECTED);
-    ck_assert_uint_eq(count_fds(), before - 1);
+    ck_assert_uint_eq(dlx_test_fds_count(), before - 1);
 }
 END_TEST
 

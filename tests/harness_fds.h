@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_TESTS_HARNESS_FDS_H
+#define DLX_TESTS_HARNESS_FDS_H
+
+#include <stddef.h>
+
+/* How many fds this process has open. */
+size_t dlx_test_fds_count(void);
+int dlx_test_fds_dup(int fd);
+
+#endif
