@@ -126,7 +126,7 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
         block->dims = block->inline_dims;
         block->dims_room = DLX_SHM_NDIM_INLINE;
         block->heap = heap;
-        block->in_set = false;
+        block->set = 0;
         block->is_guarded = heap->is_guarded;
         block->is_protected = false;
         block->n_refs = 0;

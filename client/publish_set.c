@@ -97,6 +97,7 @@ struct set {
     uint64_t copied_bytes;
     uint64_t bytes;
     uint32_t n_copied;
+    bool has_shared;          /* something in it is also elsewhere, or stays the caller's */
     struct dlx_block *copies; /* NULL if there is nothing to copy */
     struct dlx_block *manifest;
     struct dlx_block *refs; /* to what is in other slots, too, or stays the caller's; a list */
@@ -135,9 +136,9 @@ static int check_tensor(const struct dlx_publisher *p, const struct set *set, ui
             DLX_E_VERSION, "topic %s: tensor %u is of DLPack %u.%u, this library knows %d.x",
             p->topic, i, (*t)->version.major, (*t)->version.minor, DLPACK_MAJOR_VERSION);
     struct dlx_block *own = dlx__block_of(p->heap, *t);
-    bool twice = own && own->in_set;
+    bool twice = own && own->set == p->n_sets;
     if (own) {
-        own->in_set = true;
+        own->set = p->n_sets;
     } else {
         int r = add_seen(&seen->tensors, set->n, t, sizeof(*t), i, &other);
         if (r < 0)
@@ -169,58 +170,64 @@ static int check_name(const struct dlx_publisher *p, const struct set *set, uint
     return r;
 }
 
-static int check_items(const struct dlx_publisher *p, const struct set *set)
+/* Where does the tensor lie, and must it be copied? */
+static int place_item(const struct dlx_publisher *p, struct set *set, uint32_t i,
+                      const struct dlx_publish_args *args)
+{
+    const DLManagedTensorVersioned *t = set->items[i].tensor;
+    const struct dlx_block *own = dlx__block_of(p->heap, t);
+    struct dlx_manifest_item *entry = &set->entries[i];
+    uint64_t aligned;
+    int r = dlx__publish_place(
+        &t->dl_tensor, own, t->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, &entry->record);
+    if (r < 0)
+        return dlx__fail_prefix(r, "topic %s: tensor %u (\"%.200s\")", p->topic, i, entry->name);
+    entry->shape = t->dl_tensor.shape;
+    entry->strides = t->dl_tensor.strides;
+    set->bytes += entry->record.size;
+    if (r == 0) {
+        set->has_shared |= dlx__publish_shares(own, args);
+        return 0;
+    }
+    if (args->strict) {
+        char what[256];
+        (void)snprintf(what, sizeof what, "tensor %u (\"%.200s\")", i, entry->name);
+        return dlx__publish_fail_would_copy(p, what, own, dlx__message_of(t));
+    }
+    if (!dlx__align_up(entry->record.size, DLX_SHM_ALIGN, &aligned) ||
+        __builtin_add_overflow(set->copy_size, aligned, &set->copy_size))
+        return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
+    set->copied_bytes += entry->record.size;
+    set->n_copied++;
+    return 0;
+}
+
+/* Everything about an item in one go: a large set does not fit into a cache. */
+static int check_items(struct dlx_publisher *p, struct set *set,
+                       const struct dlx_publish_args *args)
 {
     struct seen seen = {0};
-    uint32_t n = 0;
     int r = 0;
-    for (; r == 0 && n < set->n; n++) {
-        r = check_name(p, set, n, &seen);
+    p->n_sets++;
+    for (uint32_t i = 0; r == 0 && i < set->n; i++) {
+        r = check_name(p, set, i, &seen);
         if (r == 0)
-            r = check_tensor(p, set, n, &seen);
-    }
-    while (n-- > 0) {
-        struct dlx_block *own =
-            set->items[n].tensor ? dlx__block_of(p->heap, set->items[n].tensor) : NULL;
-        if (own)
-            own->in_set = false;
+            r = check_tensor(p, set, i, &seen);
+        if (r == 0)
+            r = place_item(p, set, i, args);
     }
     dlx__nametable_free(seen.names);
     dlx__nametable_free(seen.tensors);
     return r;
 }
 
-/* Where does each tensor lie, and what must be copied? */
-static int place_items(const struct dlx_publisher *p, struct set *set, bool strict)
+static int place_items_again(const struct dlx_publisher *p, struct set *set,
+                             const struct dlx_publish_args *args)
 {
-    for (uint32_t i = 0; i < set->n; i++) {
-        const DLManagedTensorVersioned *t = set->items[i].tensor;
-        struct dlx_manifest_item *entry = &set->entries[i];
-        uint64_t aligned;
-        int r = dlx__publish_place(&t->dl_tensor, dlx__block_of(p->heap, t),
-                                   t->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED,
-                                   &entry->record);
-        if (r < 0)
-            return dlx__fail_prefix(r, "topic %s: tensor %u (\"%.200s\")", p->topic, i,
-                                    entry->name);
-        entry->shape = t->dl_tensor.shape;
-        entry->strides = t->dl_tensor.strides;
-        set->bytes += entry->record.size;
-        if (r == 0)
-            continue;
-        if (strict) {
-            char what[256];
-            (void)snprintf(what, sizeof what, "tensor %u (\"%.200s\")", i, entry->name);
-            return dlx__publish_fail_would_copy(p, what, dlx__block_of(p->heap, t),
-                                                dlx__message_of(t));
-        }
-        if (!dlx__align_up(entry->record.size, DLX_SHM_ALIGN, &aligned) ||
-            __builtin_add_overflow(set->copy_size, aligned, &set->copy_size))
-            return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
-        set->copied_bytes += entry->record.size;
-        set->n_copied++;
-    }
-    return 0;
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && i < set->n; i++)
+        r = place_item(p, set, i, args);
+    return r;
 }
 
 static int copy_items(struct dlx_publisher *p, struct set *set)
@@ -246,7 +253,7 @@ static int copy_items(struct dlx_publisher *p, struct set *set)
 static int share_items(struct dlx_publisher *p, struct set *set,
                        const struct dlx_publish_args *args)
 {
-    for (uint32_t i = set->n; i-- > 0;) {
+    for (uint32_t i = set->has_shared ? set->n : 0; i-- > 0;) {
         struct dlx_block *own = own_block(p, set, i), *ref;
         if (!own || !dlx__publish_shares(own, args))
             continue;
@@ -297,16 +304,14 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
 {
     uint32_t slot;
     uint64_t epoch = p->epoch;
-    int r = check_items(p, set);
     const struct set fresh = *set;
-    if (r == 0)
-        r = place_items(p, set, args->strict);
+    int r = check_items(p, set, args);
     if (r == 0)
         r = dlx__publish_slot(p, args->timeout_ns, &slot);
     if (dlx_unlikely(r == 0 &&
                      p->epoch != epoch)) { /* it went on with another daemon while it waited */
         *set = fresh;
-        r = place_items(p, set, args->strict);
+        r = place_items_again(p, set, args);
     }
     if (r == 0)
         r = copy_items(p, set);

@@ -45,6 +45,7 @@ struct dlx_publisher {
         rejoining; /* reliable subscribers have yet to come to the new daemon: nothing is published before */
     uint64_t next_look_ns; /* whether the daemon is still there */
     int64_t linger_ns;     /* how long its end waits for subscribers on their way to a new daemon */
+    uint64_t n_sets;       /* that were looked at */
     bool closed;           /* the daemon knows that it has left, or soon will */
     bool grows;            /* its slots were not given by the caller */
     uint64_t next_relief_ns; /* not before: the last try failed */
