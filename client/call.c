@@ -45,16 +45,41 @@ static int wait_for(struct dlx_client *c, short events, uint64_t deadline, int64
     }
 }
 
+/* Nobody waits for this reply, or can use it: what the daemon made is not wanted. A subscription ends with its socket. */
+static void give_back(struct dlx_client *c, const Dlx__Wire__Packet *reply)
+{
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT; /* serial 0: no answer */
+    Dlx__Wire__PublisherClose publisher = DLX__WIRE__PUBLISHER_CLOSE__INIT;
+    Dlx__Wire__ArenaDrop arena = DLX__WIRE__ARENA_DROP__INIT;
+    if (reply->body_case == DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY) {
+        publisher.publisher = reply->publisher_new_reply->publisher;
+        request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_CLOSE;
+        request.publisher_close = &publisher;
+    } else if (reply->body_case == DLX__WIRE__PACKET__BODY_ARENA_NEW_REPLY) {
+        arena.publisher = reply->arena_new_reply->publisher;
+        arena.arena = reply->arena_new_reply->arena;
+        request.body_case = DLX__WIRE__PACKET__BODY_ARENA_DROP;
+        request.arena_drop = &arena;
+    } else {
+        return;
+    }
+    (void)dlx__proto_send(c->sock, &request, NULL, 0); /* else it ends with the connection */
+}
+
+/* DLX_E_FD_LIMIT: a reply without its descriptors. */
 static int receive(struct dlx_client *c, uint64_t deadline, int64_t timeout_ns,
                    const Dlx__Wire__Packet **ret)
 {
     for (;;) {
         dlx__packet_deinit(&c->call->packet);
-        int r = dlx__packet_recv(c->sock, &c->call->packet);
-        if (r == 0)
+        int r = dlx__packet_recv_fds(c->sock, &c->call->packet);
+        bool bare = r == DLX_E_FD_LIMIT;
+        if (bare)
+            (void)dlx__packet_drop(c->sock); /* else it comes again, and is too late */
+        if (r == 0 || bare)
             r = dlx__proto_unpack(&c->call->arena, c->call->packet.data, c->call->packet.size, ret);
         if (r == 0)
-            return 0;
+            return bare ? DLX_E_FD_LIMIT : 0;
         if (r == DLX_E_DISCONNECTED)
             return lose(c, dlx__fail(r, "dlpackd at %s closed the connection", c->path));
         if (r != DLX_E_EMPTY)
@@ -96,16 +121,20 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
     c->unanswered = true;
     for (;;) {
         r = receive(c, deadline, timeout_ns, &reply);
-        if (r < 0)
+        if (r < 0 && r != DLX_E_FD_LIMIT)
             return r;
         if (reply->body_case == DLX__WIRE__PACKET__BODY_DISCONNECT)
             return lose(c, dlx__fail(DLX_E_DISCONNECTED, "dlpackd at %s disconnects: %s", c->path,
                                      reply->disconnect->text));
         if (reply->serial == request->serial)
             break;
-        /* The reply to a request that timed out: nobody waits for it any more. */
+        give_back(c, reply); /* the request timed out */
     }
     c->unanswered = false;
+    if (r < 0) {
+        give_back(c, reply);
+        return r;
+    }
     if (reply->body_case == DLX__WIRE__PACKET__BODY_ERROR) {
         int code = reply->error->code < 0 ? reply->error->code : DLX_E_PROTOCOL;
         return dlx__fail(code, "%s",

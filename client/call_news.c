@@ -97,7 +97,7 @@ int dlx__news_read(int sock, struct dlx_news *ret)
     if (!call)
         return dlx__fail(DLX_E_NO_MEMORY, "buffers of %zu bytes", sizeof *call);
     call->packet.n_fds = 0;
-    int r = dlx__packet_recv(sock, &call->packet);
+    int r = dlx__packet_recv_fds(sock, &call->packet);
     if (r == 0)
         r = dlx__proto_unpack(&call->arena, call->packet.data, call->packet.size, &packet);
     if (r == 0)

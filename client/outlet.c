@@ -104,12 +104,13 @@ static void env_pick_up(void *userdata)
     while (p->link_sock >= 0) {
         struct dlx_news news;
         int r = dlx__news_read(p->link_sock, &news);
+        p->starved = r == DLX_E_FD_LIMIT; /* it stays there until there is room */
         if (r == DLX_E_DISCONNECTED) {
             p->link_sock = dlx__close(p->link_sock); /* no joins until the daemon is back */
             return;
         }
         if (r < 0)
-            return; /* nothing there; or lost, and then it counts as a link that holds everything */
+            return; /* a link that is not picked up counts as one that holds everything */
         if (news.kind != DLX_NEWS_LINK_ADDED)
             dlx__news_deinit(&news);
         else if (!add_link(p, &news))
@@ -201,7 +202,7 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
     dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(2 * (size_t)n_links + 1, sizeof *fds);
     if (!fds)
         return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
-    fds[0] = (struct pollfd){.fd = p->link_sock, .events = POLLIN};
+    fds[0] = (struct pollfd){.fd = p->starved ? -1 : p->link_sock, .events = POLLIN};
     for (uint32_t i = 0; i < n_links; i++) {
         struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
         fds[1 + 2 * i] =
@@ -209,7 +210,7 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
         fds[2 + 2 * i] = (struct pollfd){.fd = outlet->peer->pidfd, .events = POLLIN};
     }
     uint64_t now = dlx__now_ns();
-    bool looks_again = p->link_sock < 0 || p->due.n_fds > 0;
+    bool looks_again = p->link_sock < 0 || p->due.n_fds > 0 || p->starved;
     uint64_t until = looks_again ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
     int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));
     if (n < 0)

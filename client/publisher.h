@@ -46,6 +46,7 @@ struct dlx_publisher {
     uint64_t next_look_ns; /* whether the daemon is still there */
     int64_t linger_ns;     /* how long its end waits for subscribers on their way to a new daemon */
     uint64_t n_sets;       /* that were looked at */
+    bool starved;          /* no room for the descriptors of a link: it waits in the link socket */
     bool closed;           /* the daemon knows that it has left, or soon will */
     bool grows;            /* its slots were not given by the caller */
     uint64_t next_relief_ns; /* not before: the last try failed */

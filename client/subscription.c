@@ -321,7 +321,7 @@ static void lose_daemon(struct dlx_subscription *s)
 /* Read what the daemon has sent. */
 void dlx__subscription_read_news(struct dlx_subscription *s)
 {
-    if (s->sock < 0 && !s->lost)
+    if (s->sock < 0)
         dlx__subscription_revive(s);
     while (s->sock >= 0) {
         struct dlx_news news;
@@ -333,8 +333,6 @@ void dlx__subscription_read_news(struct dlx_subscription *s)
             break;
         }
         if (r < 0) {
-            if (r == DLX_E_FD_LIMIT)
-                s->fd_news++; /* its packet is gone all the same */
             if (s->failure == 0)
                 fail_link(s, r);
             break;

@@ -23,7 +23,6 @@ struct dlx_subscription {
     uint64_t next_try_ns; /* to make it again */
     uint64_t reader;      /* names it to publishers, whichever daemon makes the link */
     bool made_again;      /* with another daemon */
-    bool lost;            /* the daemon closed it, and is there: it stays closed */
     bool told_lost;       /* the caller knows that the daemon is gone */
     int epoll;            /* every bell, and sock */
     bool fd_given;

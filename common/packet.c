@@ -55,7 +55,7 @@ static bool collect_fds(struct msghdr *msg, struct dlx_packet *packet)
     return !foreign;
 }
 
-int dlx__packet_recv(int sock, struct dlx_packet *packet)
+static int receive(int sock, int flags, struct dlx_packet *packet)
 {
     union dlx_packet_control control;
     struct iovec iov = {.iov_base = packet->data, .iov_len = sizeof packet->data};
@@ -69,7 +69,7 @@ int dlx__packet_recv(int sock, struct dlx_packet *packet)
         msg.msg_control = &control;
         msg.msg_controllen = sizeof control;
         msg.msg_flags = 0;
-        n = recvmsg(sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        n = recvmsg(sock, &msg, flags | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (n >= 0)
             break;
         if (errno == EINTR)
@@ -97,20 +97,45 @@ int dlx__packet_recv(int sock, struct dlx_packet *packet)
     int r = 0;
     if (msg.msg_flags & MSG_CTRUNC)
         r = dlx__fail(DLX_E_FD_LIMIT,
-                      "file descriptors of a packet were lost: the process is at its limit of "
-                      "open files (RLIMIT_NOFILE), or a security module refused them");
+                      "no room for the file descriptors of a packet: the process is at its limit "
+                      "of open files (RLIMIT_NOFILE), or a security module refused them");
     else if ((msg.msg_flags & MSG_TRUNC) || (size_t)n > DLX_PACKET_SIZE_MAX)
         r = dlx__fail(DLX_E_PROTOCOL, "packet of more than %u bytes", DLX_PACKET_SIZE_MAX);
     else if (n == 0)
         r = dlx__fail(DLX_E_PROTOCOL, "empty packet with %zu file descriptors", packet->n_fds);
     else if (!clean)
         r = dlx__fail(DLX_E_PROTOCOL, "control data that was not asked for");
-    if (r < 0) {
+    if (r < 0)
         dlx__packet_deinit(packet);
+    if (r < 0 && !(r == DLX_E_FD_LIMIT && (flags & MSG_PEEK)))
         return r;
-    }
     packet->size = (size_t)n;
-    return 0;
+    return r;
+}
+
+int dlx__packet_recv(int sock, struct dlx_packet *packet)
+{
+    return receive(sock, 0, packet);
+}
+
+bool dlx__packet_drop(int sock)
+{
+    ssize_t n;
+    do
+        n = recv(sock, NULL, 0, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    return n == 0;
+}
+
+int dlx__packet_recv_fds(int sock, struct dlx_packet *packet)
+{
+    /* A look hands over the descriptors, too; what it cannot hand over stays in the socket. */
+    int r = receive(sock, MSG_PEEK, packet);
+    if ((r == 0 || r == DLX_E_PROTOCOL) && !dlx__packet_drop(sock)) {
+        dlx__packet_deinit(packet); /* it is still there, and will be looked at again */
+        return DLX_E_EMPTY;
+    }
+    return r;
 }
 
 int dlx__packet_send(int sock, const void *data, size_t size, const int *fds, size_t n_fds)

@@ -45,6 +45,14 @@ void dlx__packet_refuse_fds(int sock_borrow_fd);
 int dlx__packet_recv(int sock_borrow_fd, struct dlx_packet *packet);
 
 /*
+ * The same, but nothing is lost for want of room: with DLX_E_FD_LIMIT the packet stays where it is, to be received again or
+ * dropped, and `data` and `size` tell what it is. Costs one more call; nobody else may receive from the socket meanwhile.
+ */
+int dlx__packet_recv_fds(int sock_borrow_fd, struct dlx_packet *packet);
+/* Receive one packet, which is there, for nobody. False: it is still there. */
+bool dlx__packet_drop(int sock_borrow_fd);
+
+/*
  * Send one packet without waiting; `fds` stay the caller's. Returns 0; DLX_E_FULL (the receiver
  * does not read, or ETOOMANYREFS: its user has too many fds on their way; try later),
  * DLX_E_DISCONNECTED, DLX_E_NO_MEMORY, DLX_E_SYSTEM.

@@ -63,7 +63,8 @@ static const struct request *find_request(Dlx__Wire__Packet__BodyCase body)
 /* With serial 0: no answer, whatever comes of it. */
 static bool may_be_silent(Dlx__Wire__Packet__BodyCase body)
 {
-    return body == BODY(ARENA_DROP) || body == BODY(PUBLISHER_RETAINS);
+    return body == BODY(ARENA_DROP) || body == BODY(PUBLISHER_CLOSE) ||
+           body == BODY(PUBLISHER_RETAINS);
 }
 
 static void refuse(struct dlxd_client *client, uint32_t serial)

@@ -9,7 +9,8 @@ static char version[] = DLX_VERSION_STRING;
 
 int dlxd_reply_ok(struct dlxd_client *client, const Dlx__Wire__Packet *request)
 {
-    dlxd_client_send_ok(client, request->serial);
+    if (request->serial != 0)
+        dlxd_client_send_ok(client, request->serial);
     return 0;
 }
 

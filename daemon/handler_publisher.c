@@ -68,7 +68,7 @@ int dlxd_handle_publisher_close(struct dlxd_client *client, const Dlx__Wire__Pac
         return DLX_E_NOT_FOUND;
     bool stays = dlxd_retained_is_wanted(publisher);
     dlxd_publisher_end(publisher);
-    if (stays && dlxd_store_answer_later(publisher, client, packet->serial))
+    if (stays && packet->serial != 0 && dlxd_store_answer_later(publisher, client, packet->serial))
         return 0;
     return dlxd_reply_ok(client, packet);
 }
@@ -114,6 +114,7 @@ int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *p
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
     body.arena = arena->id;
     body.arena_size = arena->size;
+    body.publisher = request->publisher;
     reply.serial = packet->serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_ARENA_NEW_REPLY;
     reply.arena_new_reply = &body;
@@ -143,7 +144,5 @@ int dlxd_handle_arena_drop(struct dlxd_client *client, const Dlx__Wire__Packet *
     if (!publisher)
         return DLX_E_NOT_FOUND;
     int r = dlxd_publisher_arena_drop(publisher, packet->arena_drop->arena);
-    if (r < 0 || packet->serial == 0)
-        return r;
-    return dlxd_reply_ok(client, packet);
+    return r < 0 ? r : dlxd_reply_ok(client, packet);
 }

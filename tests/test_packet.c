@@ -161,6 +161,53 @@ START_TEST(lost_fds_are_an_error_and_the_others_are_closed)
 }
 END_TEST
 
+/* Nothing is lost, however often somebody looks. */
+START_TEST(fds_without_room_stay_in_the_socket)
+{
+    struct rlimit limit, low;
+    size_t before = dlx_test_fds_count();
+    if (dlx_test_valgrind()) {
+        puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself: the kernel hands over all descriptors");
+        return;
+    }
+    int highest = dlx_test_fds_dup(pair[0]); /* the lowest number that is free */
+    dlx__close(highest);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    low = limit;
+    low.rlim_cur = (rlim_t)highest + 2;
+    for (const char *text = "xz"; *text; text++)
+        ck_assert_int_eq(dlx__packet_send(pair[0], text, 1, many, 5), 0);
+    ck_assert_int_eq(dlx__packet_send(pair[0], "", 1, NULL, 0), 0);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+    int lost[3];
+    for (int i = 0; i < 3; i++) {
+        lost[i] = dlx__packet_recv_fds(pair[1], &packet);
+        if (packet.n_fds > 0 || packet.size != 1 || packet.data[0] != 'x')
+            lost[i] = 0;
+    }
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(lost[i], DLX_E_FD_LIMIT);
+    ck_assert_uint_eq(dlx_test_fds_count(), before);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
+    ck_assert_int_eq(packet.data[0], 'x');
+    ck_assert_uint_eq(packet.n_fds, 5);
+    for (size_t i = 0; i < 5; i++)
+        ck_assert_int_eq(fcntl(packet.fds[i], F_GETFD), FD_CLOEXEC);
+    dlx__packet_deinit(&packet);
+    ck_assert(dlx__packet_drop(pair[1])); /* z */
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
+    ck_assert_int_eq(packet.data[0], 0);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_EMPTY);
+    send_raw("", 0, 1); /* a violation is gone */
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_EMPTY);
+    pair[0] = dlx__close(pair[0]);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_DISCONNECTED);
+    ck_assert_uint_eq(dlx_test_fds_count(), before - 1);
+}
+END_TEST
+
 START_TEST(what_a_peer_sent_before_it_went_is_read)
 {
     size_t before = dlx_test_fds_count();
@@ -206,6 +253,7 @@ int main(void)
     tcase_add_test(tcase, stolen_fds_are_the_caller_s);
     tcase_add_test(tcase, bad_packets_are_refused_with_their_fds);
     tcase_add_test(tcase, lost_fds_are_an_error_and_the_others_are_closed);
+    tcase_add_test(tcase, fds_without_room_stay_in_the_socket);
     tcase_add_loop_test(tcase, what_a_peer_sent_before_it_went_is_read, 0, 2);
     tcase_add_test(tcase, a_reader_that_does_not_read_fills_up);
     suite_add_tcase(suite, tcase);
