@@ -22,6 +22,7 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
     dlxd_list_init(&broker->retained);
     dlxd_list_init(&broker->expiring);
     dlxd_list_init(&broker->dirty);
+    dlxd_list_init(&broker->hasty);
     dlxd_list_init(&broker->stuck);
     dlxd_list_init(&broker->doomed_subscriptions);
     dlxd_list_init(&broker->doomed_clients);

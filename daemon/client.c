@@ -107,8 +107,28 @@ static void on_death(void *data, int events)
 void dlxd_client_rewatch(struct dlxd_client *client)
 {
     if (!dlxd_client_is_doomed(client))
-        dlxd_watch_set(client->watch, (client->barrier ? 0 : DLXD_READABLE) |
-                                          (dlxd_list_empty(&client->tx) ? 0 : DLXD_WRITABLE));
+        dlxd_watch_set(client->watch,
+                       (client->barrier || dlxd_list_linked(&client->hasty) ? 0 : DLXD_READABLE) |
+                           (dlxd_list_empty(&client->tx) ? 0 : DLXD_WRITABLE));
+}
+
+bool dlxd_client_count(struct dlxd_client *client, uint32_t n)
+{
+    client->n_at_once = n ? client->n_at_once + n : 0;
+    if (client->n_at_once < DLXD_AT_ONCE_MAX)
+        return false;
+    client->n_at_once = 0;
+    dlxd_list_push_back(&client->broker->hasty, &client->hasty);
+    dlxd_client_rewatch(client);
+    return true;
+}
+
+void dlxd_client_resume_all(struct dlxd_broker *broker)
+{
+    dlx_for_each (it, &broker->hasty) {
+        dlxd_list_remove(it);
+        dlxd_client_rewatch(dlxd_container_of(it, struct dlxd_client, hasty));
+    }
 }
 
 static void flush(struct dlxd_client *client)
@@ -195,6 +215,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     dlxd_list_init(&client->node);
     dlxd_list_init(&client->greeting);
     dlxd_list_init(&client->doomed);
+    dlxd_list_init(&client->hasty);
     dlxd_list_init(&client->publishers);
     dlxd_list_init(&client->subscriptions);
     dlxd_list_init(&client->tx);
@@ -252,6 +273,7 @@ void dlxd_client_free(struct dlxd_client *client)
         client->broker->n_clients--;
     dlxd_list_remove(&client->node);
     dlxd_list_remove(&client->doomed);
+    dlxd_list_remove(&client->hasty);
     dlxd_watch_free(client->watch);
     dlxd_watch_free(client->pid_watch);
     dlx__close(client->fd);

@@ -20,6 +20,9 @@ struct Dlx__Wire__Packet;
 
 #define DLXD_TX_PACKETS_MAX 64U
 #define DLXD_TX_BYTES_MAX   (256U * 1024U)
+/* Who sends so many requests at once, without waiting for answers, waits for the next tick of the server's retry timer (20 ms): the
+ * daemon's time is everybody's. */
+#define DLXD_AT_ONCE_MAX 64U
 /* From the hang-up of a process's sockets to its death, at most. */
 #define DLXD_DYING_NS UINT64_C(1000000000)
 #define DLXD_HELLO_NS UINT64_C(2000000000)
@@ -54,6 +57,8 @@ struct dlxd_client {
     struct dlxd_list publishers;
     struct dlxd_list subscriptions;
 
+    struct dlxd_list hasty;       /* in broker->hasty: nothing is read until it is resumed */
+    uint32_t n_at_once;           /* packets since its socket was empty, or since it was resumed */
     struct dlxd_barrier *barrier; /* not NULL: nothing is read before this answer (store.h) */
     struct dlxd_list tx;          /* packets that did not fit in the socket */
     size_t n_tx;
@@ -103,5 +108,11 @@ void dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int cod
                             const char *text);
 /* `barrier` has changed. */
 void dlxd_client_rewatch(struct dlxd_client *client);
+
+/* One more packet was read, or (`n` = 0) nothing was there. True: it was one too many, and the client waits for
+ * dlxd_client_resume_all(). */
+bool dlxd_client_count(struct dlxd_client *client, uint32_t n);
+/* Who was hasty is read from again. */
+void dlxd_client_resume_all(struct dlxd_broker *broker);
 
 #endif
