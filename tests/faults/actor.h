@@ -7,7 +7,8 @@
 #include "tests/faults/page.h"
 #include <dlx/dlx.h>
 
-#define SECOND INT64_C(1000000000)
+#define SECOND   INT64_C(1000000000)
+#define STUCK_NS (15 * SECOND) /* then it does not go on any more */
 
 /* The story, see publisher.c; numbers of messages of the stream faults/main. */
 #define LAST_BIG                                                                                   \

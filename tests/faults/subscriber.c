@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define STUCK_NS (15 * SECOND)
-
 #define STREAMS_MAX 16
 
 struct stream {
