@@ -284,6 +284,7 @@ int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
         const Dlx__Wire__PublisherNewReply *got = reply->publisher_new_reply;
         *ret = (struct dlx_new_publisher){
             .id = got->publisher,
+            .memory = c->memory,
             .control_size = got->control_size,
             .membership_size = got->membership_size,
             .membership_line = got->membership_line,
@@ -475,6 +476,7 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
                                     DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY, 1, &reply);
     if (r == 0)
         *ret = (struct dlx_new_subscription){.id = reply->subscribe_reply->subscription,
+                                             .memory = c->memory,
                                              .n_offers = reply->subscribe_reply->n_offers,
                                              .sock = dlx__packet_steal_fd(&c->call->packet, 0)};
     pthread_mutex_unlock(&c->lock);

@@ -26,6 +26,7 @@ int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeo
 
 struct dlx_new_publisher {
     uint64_t id;
+    const struct dlx_memory *memory; /* of that daemon: the next one may have another kind */
     uint64_t control_size;
     uint64_t membership_size;
     uint32_t membership_line;
@@ -57,6 +58,7 @@ int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t aren
 
 struct dlx_new_subscription {
     uint64_t id;
+    const struct dlx_memory *memory; /* of that daemon */
     uint32_t n_offers;
     int sock; /* the caller owns it */
 };

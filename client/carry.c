@@ -155,10 +155,11 @@ static int copy_messages(struct dlx_publisher *p, struct dlx_pub_block *block, u
     return r;
 }
 
-int dlx__carry(struct dlx_publisher *p, uint64_t id, struct dlx_pub_block *block, uint32_t n)
+int dlx__carry(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
+               struct dlx_pub_block *block, uint32_t n)
 {
     uint64_t size = total_size(p, n);
-    int r = size > 0 ? dlx__publisher_grow(p, id, size) : 0;
+    int r = size > 0 ? dlx__publisher_grow(p, memory, id, size) : 0;
     return r < 0 ? r : copy_messages(p, block, n);
 }
 

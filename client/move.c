@@ -26,7 +26,7 @@ static int new_block(struct dlx_publisher *p, uint32_t n_slots, struct dlx_pub_b
     int r = dlx__call_control_new(p->client, p->id, n_slots, p->core.head, &id, &fd);
     if (r < 0)
         return r;
-    r = dlx__region_populate(p->client->memory, fd, size, &map);
+    r = dlx__region_populate(p->memory, fd, size, &map);
     if (r == 0)
         r = dlx__pub_block_new(&p->core, map, n_slots, &block);
     if (r == 0)

@@ -51,7 +51,7 @@ static int outlet_new(struct dlx_publisher *p, struct dlx_news *news, struct dlx
     outlet->bell = -1;
     int r = dlx__peers_get(&p->client->peers, news->client, news->pid, news->fds[2], &outlet->peer);
     if (r == 0)
-        r = dlx__region_attach_borrow(p->client->memory, news->fds[0], news->size, &page);
+        r = dlx__region_attach_borrow(p->memory, news->fds[0], news->size, &page);
     if (r < 0) {
         outlet_free(p, outlet);
         return r;

@@ -59,14 +59,14 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
     p->id = p->origin = made->id;
     p->link_sock = made->link_sock;
     dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
-    int r = dlx__region_populate(p->client->memory, made->control_fd, made->control_size, &control);
+    int r = dlx__region_populate(made->memory, made->control_fd, made->control_size, &control);
     if (r < 0)
         return r;
     if (made->control_size != dlx_shm_control_size(args->n_slots) ||
         made->membership_line >= made->membership_size / DLX_CACHELINE)
         r = dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
     if (r == 0)
-        r = dlx__membership_attach(p->client->memory, dlx__steal_fd(&membership_fd),
+        r = dlx__membership_attach(made->memory, dlx__steal_fd(&membership_fd),
                                    made->membership_size, &p->membership);
     if (r == 0) {
         p->membership_size = made->membership_size;
@@ -79,6 +79,7 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
         dlx__region_unmap(control, made->control_size);
         return r;
     }
+    p->memory = made->memory;
     p->control = control; /* goes with the core */
     return dlx__heap_new(&p->heap, p->generation);
 }
@@ -180,7 +181,8 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-int dlx__publisher_grow(struct dlx_publisher *p, uint64_t id, uint64_t size)
+int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
+                        uint64_t size)
 {
     uint64_t bytes = dlx__heap_growth(p->heap, size);
     uint32_t arena = 0;
@@ -195,7 +197,7 @@ int dlx__publisher_grow(struct dlx_publisher *p, uint64_t id, uint64_t size)
     int r = dlx__call_arena_new(p->client, id, bytes, &arena, &fd);
     if (r < 0)
         return r;
-    r = dlx__region_populate(p->client->memory, fd, bytes, &map);
+    r = dlx__region_populate(memory, fd, bytes, &map);
     if (r == 0)
         r = dlx__call_arena_ready(p->client, id, arena);
     if (r == 0)
@@ -269,7 +271,7 @@ int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_bloc
             return r;
     }
     p->room_size = 0;
-    int grown = dlx__publisher_grow(p, p->id, size);
+    int grown = dlx__publisher_grow(p, p->memory, p->id, size);
     if (grown == 0)
         return dlx__heap_take(p->heap, size, ret);
     /* No memory, or no daemon: the stream goes on with what there is, if that is enough. */

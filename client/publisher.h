@@ -25,6 +25,7 @@ struct dlx_outlet {
 
 struct dlx_publisher {
     struct dlx_client *client;
+    const struct dlx_memory *memory; /* of the daemon that it is announced to */
     uint64_t generation;
     uint64_t id;
     char topic[DLX_TOPIC_MAX + 1];
@@ -92,9 +93,10 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code);
  */
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret);
 
-/* Get an arena with room for `size` bytes from the daemon, which knows the publisher by `id`. Returns 0; the errors of a call to it;
- * DLX_E_LIMIT, DLX_E_NO_MEMORY. */
-int dlx__publisher_grow(struct dlx_publisher *p, uint64_t id, uint64_t size);
+/* Get an arena with room for `size` bytes from the daemon, which knows the publisher by `id` and has this kind of memory. Returns 0; the
+ * errors of a call to it; DLX_E_LIMIT, DLX_E_NO_MEMORY. */
+int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
+                        uint64_t size);
 
 /* client/move.c */
 /* Most slots are held, or many messages are published: go on with more slots, if that is allowed and can be done. */

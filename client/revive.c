@@ -80,19 +80,19 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
     void *control = NULL;
     bool unanswered = false;
     uint32_t n_slots = p->args.n_slots;
-    int r = dlx__region_populate(p->client->memory, made->control_fd, made->control_size, &control);
+    int r = dlx__region_populate(made->memory, made->control_fd, made->control_size, &control);
     if (r < 0)
         return r;
     if (made->control_size != dlx_shm_control_size(n_slots) ||
         made->membership_line >= made->membership_size / DLX_CACHELINE)
         r = dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
     if (r == 0)
-        r = dlx__membership_attach(p->client->memory, dlx__steal_fd(&membership_fd),
+        r = dlx__membership_attach(made->memory, dlx__steal_fd(&membership_fd),
                                    made->membership_size, ret_membership);
     if (r == 0)
         r = dlx__pub_block_new(&p->core, control, n_slots, &block);
     if (r == 0 && n > 0)
-        r = dlx__carry(p, made->id, block, n);
+        r = dlx__carry(p, made->memory, made->id, block, n);
     if (r == 0)
         r = dlx__call_publisher_ready(p->client, made->id, PATIENCE_NS, &unanswered);
     /* Without an answer, subscribers may have been told all the same, and left their old links for the new ones. There is
@@ -127,6 +127,7 @@ static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
     dlx__heap_freeze(p->heap, aside);
     p->room_size = 0;
     p->id = made->id;
+    p->memory = made->memory;
     p->base = block->base;
     p->has_succeeded = p->retain == 0;
     if (block->n_carried > 0) { /* what the daemon may have kept of it is not needed */

@@ -130,9 +130,9 @@ static void fail_link(struct dlx_subscription *s, int code)
 static void on_offer(struct dlx_subscription *s, struct dlx_news *news)
 {
     struct dlx_inlet *inlet = NULL;
-    int r = dlx__inlet_new(&inlet, s->client->memory, s->generation, news->link, news->publisher,
-                           news->text, dlx__steal_fd(&news->fds[0]), news->size, news->link_index,
-                           news->max_held);
+    int r =
+        dlx__inlet_new(&inlet, s->memory, s->generation, news->link, news->publisher, news->text,
+                       dlx__steal_fd(&news->fds[0]), news->size, news->link_index, news->max_held);
     if (r == 0) {
         inlet->origin = news->resumes ? news->resumes : news->publisher;
         r = add_inlet(s, inlet);
@@ -427,6 +427,7 @@ int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_sub
         return r;
     }
     s->id = made->id;
+    s->memory = made->memory;
     s->sock = made->sock;
     s->fd_news = s->acked = 0;
     s->made_again = true;
@@ -474,6 +475,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
                      : dlx__call_subscribe(c, topic, &args, c->timeout_ns, &made);
     if (r == 0) {
         s->id = made.id;
+        s->memory = made.memory;
         s->sock = made.sock;
         s->n_offers = made.n_offers;
         r = epoll_add(s, s->sock, NULL);

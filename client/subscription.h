@@ -13,6 +13,8 @@
 
 struct dlx_subscription {
     struct dlx_client *client;
+    const struct dlx_memory
+        *memory; /* of the daemon that it is of: another object may have met the next one */
     uint64_t generation;
     uint64_t id;
     char topic[DLX_TOPIC_MAX + 1];

@@ -169,11 +169,65 @@ START_TEST(an_announcement_whose_answer_is_late_counts)
 }
 END_TEST
 
+static int ignore(const struct dlx_publisher_info *info, void *userdata)
+{
+    (void)info;
+    (void)userdata;
+    return 0;
+}
+
+/* Another object of the client has met the next daemon, which has another kind of memory, before it is read. */
+START_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory)
+{
+    static const char *const kinds[] = {"DLX_MEMORY=posix", "DLX_MEMORY=memfd"};
+    struct dlx_subscription *s = NULL, *s2 = NULL;
+    struct dlx_publisher *p = NULL, *p2 = NULL;
+    struct dlx_message *m = NULL;
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, kinds[_i]);
+    struct dlx_client *c = dlx_test_stream_connect(), *c2 = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    ok(dlx_publisher_new(c, "test/b", NULL, &p));
+    ok(dlx_publisher_new(c2, "test/a", NULL, &p2));
+    ok(dlx_subscribe(c2, "test/b", NULL, &s2));
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
+    /* The offer of p2 is in s's socket, and the link of s2 in p's. */
+    struct pollfd waiting[] = {{.fd = s->sock, .events = POLLIN},
+                               {.fd = p->link_sock, .events = POLLIN}};
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(poll(&waiting[i], 1, PATIENCE_MS), 1);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, kinds[!_i]);
+    ok(dlx_list_publishers(c, NULL, ignore, NULL));
+    ok(dlx_publish(p, t, NULL));
+    ok(dlx_take(s2, PATIENCE, &m));
+    dlx_test_stream_check(m, 10, 1);
+    dlx_message_unref(m);
+    int r = DLX_E_EMPTY;
+    for (time_t end = time(NULL) + PATIENCE_S; r == DLX_E_EMPTY && time(NULL) < end;) {
+        dlx_test_stream_publish(p2, 10, 2);
+        r = dlx_take(s, 0, &m);
+        if (r == DLX_E_DISCONNECTED) /* said once */
+            r = DLX_E_EMPTY;
+    }
+    ok(r);
+    dlx_test_stream_check(m, 10, 2);
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+    dlx_subscription_unref(s2);
+    dlx_publisher_unref(p);
+    dlx_publisher_unref(p2);
+    dlx_client_unref(c);
+    dlx_client_unref(c2);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("late");
     TCase *tcase = dlx_test_stream_case("late");
     tcase_add_test(tcase, an_announcement_whose_answer_is_late_counts);
+    tcase_add_loop_test(tcase, what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2);
     suite_add_tcase(suite, tcase);
     return dlx_test_stream_run(suite);
 }
