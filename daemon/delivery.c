@@ -270,6 +270,7 @@ static bool run_step(struct dlxd_subscription *subscription, struct dlxd_link *l
 {
     int r = take_step(link, step);
     if (r == 0) {
+        subscription->begun = true;
         dlxd_link_step_done(link, step);
         /* The publisher may wait for this one by now: it does not queue up behind offers. */
         return step != DLXD_STEP_JOIN || run_step(subscription, link, DLXD_STEP_OPEN);
@@ -297,6 +298,15 @@ static bool run_step(struct dlxd_subscription *subscription, struct dlxd_link *l
     return false;
 }
 
+/* The first packet is about the first link, whatever the others have to tell by now: the subscriber counts its offers from that
+ * number. Until then the link is offered or has failed, so it is pending. */
+static struct dlxd_link *next_link(const struct dlxd_subscription *subscription)
+{
+    if (!subscription->begun)
+        return dlxd_container_of(subscription->links.next, struct dlxd_link, by_subscription);
+    return dlxd_container_of(subscription->pending.next, struct dlxd_link, pending);
+}
+
 void dlxd_delivery_run(struct dlxd_subscription *subscription)
 {
     if (subscription->broker
@@ -306,8 +316,7 @@ void dlxd_delivery_run(struct dlxd_subscription *subscription)
     }
     while (!subscription->doomed && !subscription->blocked &&
            !dlxd_list_empty(&subscription->pending)) {
-        struct dlxd_link *link =
-            dlxd_container_of(subscription->pending.next, struct dlxd_link, pending);
+        struct dlxd_link *link = next_link(subscription);
         enum dlxd_link_step step = dlxd_link_next(link);
         if (step == DLXD_STEP_NONE) {
             dlxd_list_remove(&link->pending);

@@ -177,7 +177,8 @@ static void fail_without_link(struct dlxd_subscription *subscription, int code)
     uint64_t id = ++subscription->broker->registry.last_link;
     (void)snprintf(text, sizeof text, "%s", dlx__error_message());
     dlxd_log(DLXD_LOG_ERROR, "%s", text);
-    if (dlxd_delivery_tell_failed(subscription, id, code, text) < 0)
+    bool in_turn = subscription->begun || dlxd_list_empty(&subscription->links);
+    if (!in_turn || dlxd_delivery_tell_failed(subscription, id, code, text) < 0)
         dlxd_client_disconnect(subscription->client, code, "%s", text);
 }
 

@@ -44,6 +44,7 @@ struct dlxd_subscription {
     struct dlxd_watch *watch;
     bool blocked; /* the socket is full: wait until it is writable */
     bool doomed;
+    bool begun;           /* something was sent: see delivery.c */
     uint32_t n_fds_sent;  /* packets with fds, modulo 2^32 */
     uint32_t n_fds_acked; /* likewise */
 

@@ -318,11 +318,11 @@ START_TEST(links_beyond_what_a_client_can_bear_fail_alone)
     }
     dlx_test_subscribe(&sub, small, "t", false);
     ck_assert_uint_eq(sub.n_offers, 3);
+    uint64_t first = dlx_test_accept_offer(&sub);
     const Dlx__Wire__Packet *p = dlx_test_expect(sub.fd, BODY(LINK_FAILED));
     ck_assert_int_eq(p->link_failed->code, DLX_E_LIMIT);
     ck_assert_ptr_nonnull(strstr(p->link_failed->text, "subscriber test"));
     ck_assert_ptr_nonnull(strstr(p->link_failed->text, "can bear 2"));
-    uint64_t first = dlx_test_accept_offer(&sub);
     uint64_t second = dlx_test_accept_offer(&sub);
     ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(LINK_OPEN))->link_open->link, first);
     dlx_test_ack(&sub);

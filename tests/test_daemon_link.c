@@ -477,6 +477,45 @@ START_TEST(acknowledging_more_than_was_sent_is_refused)
 }
 END_TEST
 
+/* The subscriber counts its offers from the first number that it hears. */
+START_TEST(the_first_packet_is_about_the_first_offer)
+{
+    static const struct dlxd_subscription_config config = {.max_held = 2};
+    struct subscriber *s = &subscribers[0];
+    const Dlx__Wire__Packet *packet;
+    uint32_t n_offers;
+    int second_control;
+    n_publishers = 0;
+    memset(publishers, 0, sizeof publishers);
+    memset(s, 0, sizeof *s);
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    client = dlx_test_broker_client(&test, 1000, &control);
+    struct dlxd_client *second = dlx_test_broker_client(&test, 1, &second_control);
+    new_publisher();
+    new_publisher();
+    ck_assert_int_eq(dlxd_subscription_new(&s->subscription, second, "t", &config, &s->fd), 0);
+    ck_assert_int_eq(dlxd_subscription_offer_all(s->subscription, &n_offers), 0);
+    ck_assert_uint_eq(n_offers, 2);
+    dlxd_broker_settle(&test.broker);
+    ck_assert_int_eq(dlx__packet_recv(s->fd, &rx), 0);
+    ck_assert_int_eq(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet), 0);
+    ck_assert_msg(packet->body_case == BODY(LINK_OFFER), "%s", dlx__proto_name(packet));
+    uint64_t first = packet->link_offer->link;
+    dlx__packet_deinit(&rx);
+    ck_assert_int_eq(dlx__packet_recv(s->fd, &rx), 0);
+    ck_assert_int_eq(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet), 0);
+    ck_assert_int_eq(packet->body_case, BODY(LINK_FAILED)); /* the second does not fit */
+    ck_assert_uint_eq(packet->link_failed->link, first + 1);
+    for (size_t i = 0; i < n_publishers; i++)
+        end_publisher(&publishers[i]);
+    close(s->fd);
+    dlx_test_broker_deinit(&test);
+    dlx__packet_deinit(&rx);
+    close(control);
+    close(second_control);
+}
+END_TEST
+
 #ifndef DLX_SANITIZE /* their calloc() is not to be replaced */
 static bool no_memory_for_links;
 void *__libc_calloc(size_t n, size_t size);
@@ -529,6 +568,7 @@ int main(void)
     tcase_add_loop_test(tcase, subscribers_are_told_everything_once_and_in_order, 0, N_SEEDS);
     tcase_add_test(tcase, subscriber_that_stands_still_costs_nothing_more);
     tcase_add_test(tcase, acknowledging_more_than_was_sent_is_refused);
+    tcase_add_test(tcase, the_first_packet_is_about_the_first_offer);
 #ifndef DLX_SANITIZE
     tcase_add_test(tcase, a_subscriber_hears_of_a_publisher_that_there_was_no_memory_for);
 #endif
