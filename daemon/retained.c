@@ -32,6 +32,7 @@ static void enlist(struct dlxd_publisher *publisher, uint64_t for_ns)
 {
     struct dlxd_broker *broker = publisher->broker;
     dlxd_list_remove(&publisher->by_client);
+    publisher->expires_ns = 0;
     if (for_ns == 0) {
         dlxd_list_push_back(&broker->retained, &publisher->by_client);
         return;
@@ -96,13 +97,17 @@ void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd)
     enlist(publisher, DLXD_DYING_NS);
     publisher->dying_pidfd = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
     if (publisher->dying_pidfd < 0 || watch_death(publisher) < 0)
-        publisher->expires_ns = 0; /* its end could not be seen */
+        enlist(publisher, 1); /* its end could not be seen */
 }
 
 void dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uint64_t expires_ns)
 {
     uint64_t now = dlx__now_ns();
     dlx_cleanup(dlx__closep) int pidfd = take_pidfd;
+    if (is_dead(pidfd) && n_published(publisher) == 0) {
+        dlxd_publisher_vanish(publisher); /* it died before it left anything */
+        return;
+    }
     if (is_dead(pidfd)) {
         bool was_there = pidfd >= 0 && publisher->config.retain_for_ns > 0;
         if (expires_ns > 0)

@@ -189,7 +189,7 @@ static int keep(struct dlxd_store *store, int fd, const char *name)
 static void drop(struct dlxd_store *store, const char *name)
 {
     store->n_fds--;
-    /* What is not dropped for lack of memory is dropped by the next daemon, as the ledger does not have it. */
+    /* What is not dropped for lack of memory is dropped by the next daemon, if the ledger does not have its publisher any more. */
     (void)dlxd_store_queue_post(&store->queue, -1, "FDSTOREREMOVE=1\nFDNAME=%s", name);
 }
 

@@ -201,6 +201,21 @@ START_TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages)
 }
 END_TEST
 
+START_TEST(a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_nothing)
+{
+    begin(MANY);
+    pid_t pid = spawn_publisher(0);
+    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 1);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    kill_publisher(pid);
+    run_again();
+    dlx_test_manager_wait_n_kept(&manager, "dlx-region-", 0);
+    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 0);
+    ck_assert_int_eq(n_publishers(), 0);
+    end();
+}
+END_TEST
+
 /* Who could write is not read from, until it announces itself or dies. */
 START_TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
 {
@@ -412,6 +427,8 @@ int main(void)
     tcase_add_test(tcase, what_is_retained_outlives_daemons);
     tcase_add_test(tcase, a_daemon_that_is_killed_at_once_loses_nothing);
     tcase_add_test(tcase, a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages);
+    tcase_add_test(tcase,
+                   a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_nothing);
     tcase_add_test(tcase, a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies);
     tcase_add_test(tcase, no_message_comes_twice);
     tcase_add_test(tcase, time_goes_on_while_there_is_no_daemon);

@@ -127,6 +127,25 @@ START_TEST(the_first_to_expire_comes_first)
 }
 END_TEST
 
+/* The second in which its process is awaited is not its end: the ledger would say so to the next daemon. */
+START_TEST(what_stays_for_ever_has_no_end_after_a_late_death)
+{
+    int pidfd[2]; /* readable: dead */
+    struct dlxd_client *a = new_client(0, 1000);
+    struct dlxd_publisher *publisher = new_publisher(a, 5, 0);
+    ck_assert_int_eq(pipe2(pidfd, O_CLOEXEC), 0);
+    dlxd_publisher_die(publisher, pidfd[0]);
+    ck_assert_uint_ne(dlxd_retained_next_ns(&test.broker), UINT64_MAX);
+    close(pidfd[1]);
+    dlx_test_broker_run(&test);
+    dlx_test_broker_run(&test);
+    ck_assert_uint_eq(dlxd_retained_next_ns(&test.broker), UINT64_MAX);
+    ck_assert_uint_eq(publisher->expires_ns, 0);
+    ck_assert_uint_eq(n_publishers(), 1);
+    close(pidfd[0]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("daemon_retained");
@@ -135,6 +154,7 @@ int main(void)
     tcase_add_test(tcase, another_user_neither_evicts_nor_drops);
     tcase_add_test(tcase, a_counter_that_lies_low_replaces_nothing);
     tcase_add_test(tcase, the_first_to_expire_comes_first);
+    tcase_add_test(tcase, what_stays_for_ever_has_no_end_after_a_late_death);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
