@@ -142,7 +142,12 @@ TEST_SRC := $(wildcard tests/test_*.c tests/e2e_*.c)
 # All stories are told on POSIX shared memory, too, but those that choose the memory themselves.
 # e2e_memory chooses itself; e2e_debug finds maps by the names that memfds have; e2e_hostile_uid tries what seals forbid.
 POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid,$(patsubst tests/%.c,%,$(wildcard tests/e2e_*.c)))
-SIM_SRC := $(wildcard tests/sim_*.c)
+SIM_SRC := $(filter-out tests/sim_daemon.c,$(wildcard tests/sim_*.c))
+# The simulation of the daemon stands between it and the kernel: what it wraps, and two files of the daemon that it replaces.
+SIM_DAEMON_SRC := $(wildcard tests/sim_daemon.c tests/sim_daemon/*.c)
+SIM_DAEMON_WRAPS := malloc calloc realloc reallocarray strdup strndup free close socketpair memfd_create open fcntl pipe2 \
+    fallocate getsockopt setsockopt clock_gettime sendmsg recvmsg dlxd_client_send dlxd_client_send_fds dlxd_client_send_ok \
+    dlxd_client_send_error dlxd_client_free
 FUZZ_SRC := $(wildcard tests/fuzz_*.c)
 SOAK_SRC := $(wildcard tests/soak/*.c)
 BENCH_SRC := $(wildcard bench/bench_*.c)
@@ -163,7 +168,7 @@ PROTO_OBJ := $(if $(PROTO_SRC),$(OBJ)/proto/dlx.pb-c.o)
 PROTO_GEN := $(if $(PROTO_SRC),$(BUILD)/proto/dlx.pb-c.h)
 
 # A fuzz target without libFuzzer is a test of what is in its corpus.
-TEST_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC) $(SIM_SRC) $(FUZZ_SRC))
+TEST_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC) $(SIM_SRC) tests/sim_daemon.c $(FUZZ_SRC))
 FAULT_BIN := $(addprefix $(BUILD)/tests/faults/,actor steps old_kernel libfaultalloc.so)
 FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
 BENCH_BIN := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SRC))
@@ -388,6 +393,12 @@ $(patsubst tests/%.c,$(BUILD)/tests/%,$(SIM_SRC)): $(BUILD)/tests/%: $(SIM)/test
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
+
+$(BUILD)/tests/sim_daemon: $(call obj,$(SIM_DAEMON_SRC)) $(call lib,daemon) $(call lib,common)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) $(patsubst %,-Wl$(,)--wrap=%,$(SIM_DAEMON_WRAPS)) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) \
+	    $(TEST_LINK_LIBS)
 
 # The processes of tests/faults use the library as users do, and an allocator that can be told to fail.
 fault_obj = $(patsubst %,$(OBJ)/tests/faults/%.o,$(1))

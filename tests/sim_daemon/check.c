@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* After each step: does the daemon have what the model has? */
+
+#include "daemon/publisher.h"
+#include "tests/sim_daemon/sim.h"
+#include <stdio.h>
+#include <string.h>
+
+static void check_charges(void)
+{
+    static const uid_t uids[USERS] = {500, 0, 1001};
+    uint64_t all = 0;
+    for (int user = 0; user < USERS; user++) {
+        const struct dlxd_user *theirs = NULL;
+        dlx_for_each (it, &w.broker.users.users) {
+            const struct dlxd_user *u = dlxd_container_of(it, struct dlxd_user, node);
+            if (u->uid == uids[user])
+                theirs = u;
+        }
+        for (int r = 0; r < DLXD_N_RESOURCES; r++) {
+            uint64_t n = used(user, (enum dlxd_resource)r), has = theirs ? theirs->used[r] : 0;
+            MUST(has == n, "user %d has %llu of resource %d, expected %llu", user,
+                 (unsigned long long)has, r, (unsigned long long)n);
+            all += r == DLXD_BYTES ? n : 0;
+        }
+    }
+    MUST(w.broker.users.all_bytes == all, "%llu bytes",
+         (unsigned long long)w.broker.users.all_bytes);
+}
+
+static void check_counts(void)
+{
+    size_t clients = 0, greeting = 0, refused = 0, pubs = 0, subs = 0, links = 0, topics = 0;
+    const char *names[PUBS + SUBS];
+    for (int i = 0; i < PROCS; i++) {
+        const struct proc *c = &w.procs[i];
+        clients += c->greeted;
+        greeting += c->connected && !c->greeted && !c->refused;
+        refused += c->connected && c->refused;
+    }
+    for (int i = 0; i < PUBS; i++) {
+        if (!w.pubs[i].used || w.pubs[i].state == PUB_GONE)
+            continue;
+        pubs++;
+        names[topics++] = w.pubs[i].topic;
+    }
+    for (int i = 0; i < SUBS; i++) {
+        subs += w.subs[i].used;
+        if (w.subs[i].used && !strchr(w.subs[i].topic, '*'))
+            names[topics++] = w.subs[i].topic;
+    }
+    for (size_t i = 0; i < topics; i++)
+        for (size_t k = i + 1; k < topics;)
+            if (strcmp(names[i], names[k]) == 0)
+                names[k] = names[--topics];
+            else
+                k++;
+    for (int i = 0; i < LINKS; i++)
+        links += w.links[i].used;
+    const struct dlxd_registry *r = &w.broker.registry;
+    MUST(w.broker.n_clients == clients && w.broker.n_greeting == greeting &&
+             w.broker.n_refused == refused,
+         "%zu clients, %zu greeting, %zu refused", w.broker.n_clients, w.broker.n_greeting,
+         w.broker.n_refused);
+    MUST(r->publishers.n == pubs, "%zu publishers, expected %zu", r->publishers.n, pubs);
+    MUST(r->subscriptions.n == subs, "%zu subscriptions, expected %zu", r->subscriptions.n, subs);
+    MUST(r->links.n == links, "%zu links, expected %zu", r->links.n, links);
+    MUST(r->n_topics == topics, "%zu topics, expected %zu", r->n_topics, topics);
+}
+
+/* Of a publisher that has gone the regions are closed when all its links have been told everything. */
+static bool regions_are_open(int pub)
+{
+    if (w.pubs[pub].state != PUB_GONE)
+        return true;
+    for (int i = 0; i < LINKS; i++)
+        if (w.links[i].used && w.links[i].pub == pub && !w.links[i].gone_sent)
+            return true;
+    return false;
+}
+
+static int64_t fds_of_daemon(void)
+{
+    int64_t n = 0;
+    bool has_page[USERS] = {false};
+    for (int i = 0; i < PROCS; i++)
+        n += w.procs[i].connected ? 2 + (w.procs[i].waits != 0) : 0;
+    for (int i = 0; i < PUBS; i++) {
+        const struct pub *p = &w.pubs[i];
+        if (!p->used)
+            continue;
+        if (p->proc >= 0)
+            has_page[p->user] = true;
+        n += (p->proc >= 0) + (p->dying && p->has_pidfd);
+        for (int k = 0; k < p->n_r && regions_are_open(i); k++)
+            n += !p->r[k].gone;
+    }
+    for (int user = 0; user < USERS; user++)
+        n += has_page[user];
+    for (int i = 0; i < SUBS; i++)
+        n += w.subs[i].used;
+    for (int i = 0; i < LINKS; i++) {
+        const struct link *l = &w.links[i];
+        if (l->used)
+            n += (l->state > LINK_NEW && l->state < LINK_FAILED) + (l->state == LINK_ADDED);
+    }
+    return n;
+}
+
+int64_t check_fds_of_peers(void)
+{
+    int64_t n = w.n_kept + w.n_barriers;
+    for (int i = 0; i < PROCS; i++)
+        n += (w.procs[i].death >= 0) + (w.procs[i].sock >= 0);
+    for (int i = 0; i < PUBS; i++) {
+        n += w.pubs[i].used && w.pubs[i].link_sock >= 0;
+        for (int k = 0; w.pubs[i].used && k < w.pubs[i].n_r; k++)
+            n += w.pubs[i].r[k].fd >= 0;
+    }
+    for (int i = 0; i < SUBS; i++)
+        n += w.subs[i].used && w.subs[i].sock >= 0;
+    for (int i = 0; i < LINKS; i++)
+        n += w.links[i].used && w.links[i].page_fd >= 0;
+    return n;
+}
+
+/* ---- what the service manager has ------------------------------------------------------------ */
+
+bool check_is_kept(const struct pub *p)
+{
+    return p->used && p->retain > 0 && !p->latched && !p->not_kept &&
+           (p->state == PUB_OPEN || p->state == PUB_RETAINED);
+}
+
+static void check_store(void)
+{
+    char name[112];
+    int n = 1; /* the ledger */
+    for (int i = 0; i < PUBS; i++) {
+        const struct pub *p = &w.pubs[i];
+        if (!check_is_kept(p))
+            continue;
+        for (int k = 0; k < p->n_r; k++) {
+            const struct region *r = &p->r[k];
+            if (r->gone || !r->order)
+                continue;
+            (void)snprintf(name, sizeof name, "dlx-region-%llu-%u-%u-%llu-%llu",
+                           (unsigned long long)p->id, r->id, r->n_slots,
+                           (unsigned long long)r->base, (unsigned long long)r->order);
+            MUST(edge_find(name) >= 0, "%s is not kept", name);
+            n++;
+        }
+        (void)snprintf(name, sizeof name, "dlx-pid-%llu", (unsigned long long)p->id);
+        MUST((edge_find(name) >= 0) == (p->proc >= 0 || p->dying) || w.fired > 0,
+             "pidfd of a publisher in state %d, dying %d", (int)p->state, p->dying);
+        n += edge_find(name) >= 0;
+    }
+    MUST(w.n_kept == n || w.fired > 0, "%d descriptors are kept, expected %d", w.n_kept, n);
+}
+
+/* Of what was dropped, the daemon remembers what somebody has yet to hear. */
+static size_t n_untold_drops(int pub)
+{
+    uint64_t regions = 0;
+    for (int i = 0; i < LINKS; i++) {
+        const struct link *l = &w.links[i];
+        for (int k = l->first_drop; l->used && l->pub == pub && k < l->n_drops; k++)
+            regions |= UINT64_C(1) << l->drops[k];
+    }
+    return (size_t)__builtin_popcountll(regions);
+}
+
+/* What the daemon alone knows: what did not fit into the store, or could not be had. */
+static void learn(void)
+{
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[i];
+        struct dlxd_idmap_node *node =
+            p->used ? dlxd_idmap_find(&w.broker.registry.publishers, p->id) : NULL;
+        if (!node)
+            continue;
+        const struct dlxd_publisher *theirs = dlxd_container_of(node, struct dlxd_publisher, by_id);
+        if (theirs->not_kept && !p->not_kept) {
+            MUST(w.fired > 0 || w.max_fds < 1000, "publisher %llu is not kept",
+                 (unsigned long long)p->id);
+            p->not_kept = true;
+        }
+        MUST(theirs->dropped.n == n_untold_drops(i), "%zu dropped regions are remembered",
+             theirs->dropped.n);
+        p->has_pidfd = theirs->dying_pidfd >= 0;
+        MUST(p->has_pidfd == p->dying || w.fired > 0, "dying %d", p->dying);
+        if (w.fired > 0 && p->state == PUB_RETAINED)
+            p->expires = theirs->expires_ns; /* its end could not be seen */
+        MUST(p->state != PUB_RETAINED || p->expires == theirs->expires_ns, "it expires at %llu",
+             (unsigned long long)theirs->expires_ns);
+    }
+}
+
+void check_all(void)
+{
+    if (!w.running)
+        return;
+    w.queued |= w.store && w.faults > 0; /* what could not be posted in whole is sent later */
+    learn();
+    check_charges();
+    check_counts();
+    for (int i = 0; i < PUBS; i++) {
+        const struct pub *p = &w.pubs[i];
+        if (p->used && p->proc >= 0 && p->line)
+            MUST(p->line[0] == p->joins && p->line[1] == p->leaves,
+                 "publisher %llu: %llu joins and %llu leaves, expected %llu and %llu",
+                 (unsigned long long)p->id, (unsigned long long)p->line[0],
+                 (unsigned long long)p->line[1], (unsigned long long)p->joins,
+                 (unsigned long long)p->leaves);
+    }
+    if (w.store && !w.queued)
+        check_store();
+    if (!w.queued) {
+        int64_t expected = fds_of_daemon() + check_fds_of_peers() + w.store;
+        MUST(w.open_fds == expected, "%lld descriptors are open, expected %lld",
+             (long long)w.open_fds, (long long)expected);
+    }
+    check_nothing_is_owed(-1);
+}
+
+/* What can be sent is sent at once: of one publisher's links, or of all (-1). */
+void check_nothing_is_owed(int pub)
+{
+    for (int i = 0; i < LINKS; i++) {
+        const struct link *l = &w.links[i];
+        bool with_fds;
+        if (!l->used || (pub >= 0 && (l->pub != pub || l->state != LINK_OPEN)))
+            continue;
+        const struct sub *s = &w.subs[l->sub];
+        if (s->stalled || s->gone_sock || !link_is_owed(l, &with_fds))
+            continue;
+        MUST(with_fds && s->sent - s->ack >= (s->reliable ? 16U : 4U),
+             "link %llu in state %d: something is due and was not sent", (unsigned long long)l->id,
+             (int)l->state);
+    }
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The edges of the daemon, in the place of daemon/watch.c and daemon/notify.c: readiness comes in the seed's order, one socket at
+ * a time, and the service manager is an array of descriptors.
+ */
+
+#include "common/error.h"
+#include "daemon/notify.h"
+#include "daemon/publisher.h"
+#include "daemon/watch.h"
+#include "tests/sim_daemon/sim.h"
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- readiness ------------------------------------------------------------------------------- */
+
+struct dlxd_watch {
+    int fd, events;
+    dlxd_watch_fn *fn;
+    void *data;
+};
+
+enum { WATCHES = 2 * PROCS + SUBS + PUBS + 2 * PROCS };
+static struct dlxd_watch watches[WATCHES];
+
+int dlxd_watches_new(struct dlxd_watches **ret, struct uv_loop_s *loop)
+{
+    (void)loop;
+    *ret = NULL;
+    return 0;
+}
+
+struct dlxd_watches *dlxd_watches_free(struct dlxd_watches *all)
+{
+    (void)all;
+    for (int i = 0; i < WATCHES; i++)
+        MUST(!watches[i].fn, "descriptor %d is still watched", watches[i].fd);
+    return NULL;
+}
+
+int dlxd_watch_new(struct dlxd_watch **ret, struct dlxd_watches *all, int fd, int events,
+                   dlxd_watch_fn *fn, void *data)
+{
+    int i = 0;
+    (void)all;
+    if (sim_refuse())
+        return dlx__fail(DLX_E_NO_MEMORY, "watching a file descriptor");
+    while (i < WATCHES && watches[i].fn)
+        i++;
+    MUST(i < WATCHES, "more is watched than there can be");
+    watches[i] = (struct dlxd_watch){.fd = fd, .events = events, .fn = fn, .data = data};
+    *ret = &watches[i];
+    return 0;
+}
+
+void dlxd_watch_set(struct dlxd_watch *watch, int events)
+{
+    watch->events = events;
+}
+
+struct dlxd_watch *dlxd_watch_free(struct dlxd_watch *watch)
+{
+    if (watch)
+        *watch = (struct dlxd_watch){.fd = -1};
+    return NULL;
+}
+
+/* A client has two watches, of its socket and of its process; what a dead one left, that of the process only. */
+static void look_for_death(const struct dlxd_watch *watch)
+{
+    bool is_client = false;
+    for (int i = 0; i < WATCHES; i++)
+        is_client |= &watches[i] != watch && watches[i].fn && watches[i].data == watch->data;
+    if (w.fds[watch->fd].kind == FD_PIDFD && !is_client)
+        on_death_seen(dlxd_publisher_id(watch->data));
+}
+
+static void dispatch(const struct dlxd_watch *watch, int events)
+{
+    const struct fd_info *info = &w.fds[watch->fd];
+    if (info->kind == FD_SUB && (events & DLXD_WRITABLE))
+        w.subs[info->index].stalled = 0;
+    look_for_death(watch);
+    w.inside = true;
+    w.faults = 0;
+    watch->fn(watch->data, events);
+    w.inside = false;
+    request_over();
+    links_reconcile();
+}
+
+bool edge_pump(void)
+{
+    struct pollfd polls[WATCHES];
+    int at[WATCHES], n = 0, n_ready = 0;
+    for (int i = 0; i < WATCHES; i++) {
+        if (!watches[i].fn || watches[i].events == 0)
+            continue;
+        polls[n] = (struct pollfd){.fd = watches[i].fd};
+        if (watches[i].events & DLXD_READABLE)
+            polls[n].events |= POLLIN | POLLRDHUP;
+        if (watches[i].events & DLXD_WRITABLE)
+            polls[n].events |= POLLOUT;
+        at[n++] = i;
+    }
+    if (poll(polls, (nfds_t)n, 0) <= 0)
+        return false;
+    for (int i = 0; i < n; i++) {
+        if (polls[i].revents) {
+            polls[n_ready] = polls[i];
+            at[n_ready++] = at[i];
+        }
+    }
+    int chosen = (int)rnd((uint32_t)n_ready), seen = 0;
+    if (polls[chosen].revents & (POLLIN | POLLRDHUP | POLLHUP | POLLERR))
+        seen |= DLXD_READABLE;
+    if (polls[chosen].revents & POLLOUT)
+        seen |= DLXD_WRITABLE;
+    MUST(!(polls[chosen].revents & POLLNVAL), "a descriptor was closed while it is watched");
+    dispatch(&watches[at[chosen]], seen);
+    return true;
+}
+
+/* ---- the service manager --------------------------------------------------------------------- */
+
+bool dlxd_notify_is_possible(void)
+{
+    return w.store;
+}
+
+int edge_find(const char *name)
+{
+    for (int i = 0; i < w.n_kept; i++)
+        if (strcmp(w.kept[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+int dlxd_notify(const char *state, int fd)
+{
+    static const char store[] = "FDSTORE=1\nFDPOLL=0\nFDNAME=", drop[] = "FDSTOREREMOVE=1\nFDNAME=";
+    w.queued |= w.busy;
+    if (w.busy)
+        return DLX_E_FULL;
+    if (strncmp(state, store, sizeof store - 1) == 0) {
+        MUST(fd >= 0 && w.n_kept < (int)DLX_ARRAY_SIZE(w.kept), "%s", state);
+        MUST(edge_find(state + sizeof store - 1) < 0, "kept twice: %s", state);
+        struct kept *kept = &w.kept[w.n_kept++];
+        (void)snprintf(kept->name, sizeof kept->name, "%s", state + sizeof store - 1);
+        kept->fd = sim_dup(fd);
+        MUST((uint32_t)w.n_kept <= w.max_fds || w.fired > 0, "%d descriptors, at most %u", w.n_kept,
+             w.max_fds);
+    } else if (strncmp(state, drop, sizeof drop - 1) == 0) {
+        int i = edge_find(state + sizeof drop - 1);
+        MUST(i >= 0, "not kept: %s", state);
+        close(w.kept[i].fd);
+        w.kept[i] = w.kept[--w.n_kept];
+    } else {
+        MUST(strcmp(state, "BARRIER=1") == 0 && fd >= 0, "%s", state);
+        MUST(w.n_barriers < (int)DLX_ARRAY_SIZE(w.barriers), "more barriers than clients");
+        w.barriers[w.n_barriers++] = sim_dup(fd);
+    }
+    return 0;
+}
+
+void edge_manager_reads(void)
+{
+    w.busy = false;
+    edge_drop_barriers();
+}
+
+void edge_drop_barriers(void)
+{
+    while (w.n_barriers > 0)
+        close(w.barriers[--w.n_barriers]);
+}

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What there should be, after docs/PROTOCOL.md, and how each event changes it. Arrays, and sums over them. */
+
+#include "common/error.h"
+#include "common/shm.h"
+#include "common/topic.h"
+#include "daemon/client.h"
+#include "daemon/link.h"
+#include "tests/sim_daemon/sim.h"
+#include <string.h>
+
+#define DYING_NS UINT64_C(1000000000)
+
+/* ---- finding --------------------------------------------------------------------------------- */
+
+struct pub *pub_by_id(uint64_t id)
+{
+    for (int i = 0; i < PUBS; i++)
+        if (w.pubs[i].used && w.pubs[i].id == id)
+            return &w.pubs[i];
+    return NULL;
+}
+
+struct sub *sub_by_id(uint64_t id)
+{
+    for (int i = 0; i < SUBS; i++)
+        if (w.subs[i].used && w.subs[i].id == id)
+            return &w.subs[i];
+    return NULL;
+}
+
+struct link *link_by_id(uint64_t id)
+{
+    for (int i = 0; i < LINKS; i++)
+        if (w.links[i].used && w.links[i].id == id)
+            return &w.links[i];
+    return NULL;
+}
+
+bool pub_is_shown(const struct pub *p)
+{
+    return p->used && (p->state == PUB_OPEN || p->state == PUB_RETAINED) && !p->hidden;
+}
+
+bool matches(const struct sub *s, const struct pub *p)
+{
+    return dlx__pattern_matches(s->topic, p->topic);
+}
+
+struct sub *sub_after(uint64_t id, bool pattern)
+{
+    struct sub *next = NULL;
+    for (int i = 0; i < SUBS; i++) {
+        struct sub *s = &w.subs[i];
+        if (s->used && s->id > id && (strchr(s->topic, '*') != NULL) == pattern &&
+            (!next || s->id < next->id))
+            next = s;
+    }
+    return next;
+}
+
+struct pub *pub_after(int proc, uint64_t id)
+{
+    struct pub *next = NULL;
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[i];
+        if (p->used && p->proc == proc && p->id > id && (!next || p->id < next->id))
+            next = p;
+    }
+    return next;
+}
+
+static int order(const struct pub *p, const char *topic, uint64_t id)
+{
+    int by_topic = strcmp(p->topic, topic);
+    return by_topic ? by_topic : p->id > id ? 1 : p->id < id ? -1 : 0;
+}
+
+struct pub *pub_listed_after(const char *topic, uint64_t id)
+{
+    struct pub *next = NULL;
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[i];
+        if (pub_is_shown(p) && order(p, topic, id) > 0 &&
+            (!next || order(p, next->topic, next->id) < 0))
+            next = p;
+    }
+    return next;
+}
+
+static struct region *block(struct pub *p, bool newest)
+{
+    struct region *found = NULL;
+    for (int i = 0; i < p->n_r; i++) {
+        struct region *r = &p->r[i];
+        if (!r->gone && r->order && r->n_slots && (!found || (r->order > found->order) == newest))
+            found = r;
+    }
+    return found;
+}
+
+struct region *newest_block(struct pub *p)
+{
+    return block(p, true);
+}
+
+struct region *oldest_block(struct pub *p)
+{
+    return block(p, false);
+}
+
+uint64_t n_published(struct pub *p)
+{
+    const struct region *last = newest_block(p), *first = oldest_block(p);
+    uint64_t head = last && last->map ? last->map[0] : 0;
+    return head && head > first->base ? head - first->base : 0;
+}
+
+/* ---- charges --------------------------------------------------------------------------------- */
+
+static uint64_t used_by_pub(const struct pub *p, enum dlxd_resource resource)
+{
+    uint64_t n = 0;
+    if (resource == DLXD_OBJECTS)
+        return 1;
+    for (int i = 0; resource == DLXD_BYTES && i < p->n_r; i++)
+        n += p->r[i].gone ? 0 : p->r[i].size;
+    return n;
+}
+
+uint64_t used(int user, enum dlxd_resource resource)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < PUBS; i++)
+        if (w.pubs[i].used && w.pubs[i].user == user)
+            n += used_by_pub(&w.pubs[i], resource);
+    for (int i = 0; i < SUBS; i++) {
+        const struct sub *s = &w.subs[i];
+        if (s->used && w.procs[s->proc].user == user)
+            n += resource == DLXD_OBJECTS || (resource == DLXD_PATTERNS && strchr(s->topic, '*'));
+    }
+    for (int i = 0; i < LINKS; i++) {
+        const struct link *l = &w.links[i];
+        if (!l->used || l->pub < 0 || w.procs[w.subs[l->sub].proc].user != user)
+            continue;
+        n += resource == DLXD_LINKS;
+        n += resource == DLXD_BYTES ? dlx_shm_link_size(w.subs[l->sub].max_held) : 0;
+    }
+    for (int i = 0; i < PROCS; i++)
+        n += resource == DLXD_CONNECTIONS && w.procs[i].connected && !w.procs[i].refused &&
+             w.procs[i].user == user;
+    return n;
+}
+
+uint64_t used_all(void)
+{
+    uint64_t n = 0;
+    for (int user = 0; user < USERS; user++)
+        n += used(user, DLXD_BYTES);
+    return n;
+}
+
+uint32_t n_links_of(const struct pub *p)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < LINKS; i++)
+        n += w.links[i].used && w.links[i].pub == p - w.pubs;
+    return n;
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+struct pub *pub_add(void)
+{
+    int i = 0;
+    while (i < PUBS && w.pubs[i].used)
+        i++;
+    MUST(i < PUBS, "no room for a publisher in the model");
+    w.pubs[i] = (struct pub){.used = true, .proc = -1, .link_sock = -1};
+    return &w.pubs[i];
+}
+
+/* What limit does one more link hit? */
+static bool link_fits(const struct proc *reader, const struct pub *p, uint64_t size)
+{
+    const struct proc *writer = p->proc >= 0 ? &w.procs[p->proc] : NULL;
+    return reader->n_links < reader->max_links &&
+           (!writer || writer->n_links < writer->max_links) &&
+           used(reader->user, DLXD_LINKS) < w.max[DLXD_LINKS] &&
+           used(reader->user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] &&
+           used_all() + size <= w.max_all;
+}
+
+/* Was something refused that this link needs? */
+static bool link_is_lost(uint64_t id)
+{
+    if (w.faults == 0)
+        return false;
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, id);
+    const struct dlxd_link *l = node ? dlxd_container_of(node, struct dlxd_link, by_id) : NULL;
+    return !l || (l->state == DLXD_LINK_FAILED && l->fail_code == DLX_E_NO_MEMORY);
+}
+
+struct link *link_add(struct sub *s, struct pub *p, bool from_start)
+{
+    int i = 0;
+    struct proc *reader = &w.procs[s->proc];
+    while (i < LINKS && w.links[i].used)
+        i++;
+    MUST(i < LINKS, "no room for a link in the model");
+    struct link *l = &w.links[i];
+    bool fits = link_fits(reader, p, dlx_shm_link_size(s->max_held));
+    *l = (struct link){.used = true,
+                       .id = ++w.last_link,
+                       .sub = (int)(s - w.subs),
+                       .pub = (int)(p - w.pubs),
+                       .from_start = from_start,
+                       .bell = -1,
+                       .page_fd = -1};
+    if (!fits || link_is_lost(l->id)) {
+        l->pub = -1;
+        l->state = LINK_FAILED;
+        l->code = fits ? DLX_E_NO_MEMORY : DLX_E_LIMIT;
+        return l;
+    }
+    reader->n_links++;
+    if (p->proc >= 0)
+        w.procs[p->proc].n_links++;
+    return l;
+}
+
+static void pub_free_if_over(struct pub *p)
+{
+    if (p->state != PUB_GONE || n_links_of(p) > 0)
+        return;
+    peer_forget_pub(p);
+    p->used = false;
+}
+
+/* It has no publisher any more. */
+static void link_detach(struct link *l)
+{
+    if (l->pub < 0)
+        return;
+    struct pub *p = &w.pubs[l->pub];
+    p->leaves += p->proc >= 0 && (l->state == LINK_ADDED || l->state == LINK_OPEN);
+    w.procs[w.subs[l->sub].proc].n_links--;
+    if (p->proc >= 0)
+        w.procs[p->proc].n_links--;
+    if (l->state != LINK_NEW)
+        p->indices[l->index / 64] &= ~(UINT64_C(1) << l->index % 64);
+    l->pub = -1;
+    pub_free_if_over(p);
+}
+
+void link_fail(struct link *l, int code)
+{
+    sim_say("link %llu fails: %s", (unsigned long long)l->id, dlx__error_name(code));
+    MUST(l->state != LINK_ADDED && l->state != LINK_OPEN && l->state != LINK_FAILED,
+         "link %llu fails in state %d", (unsigned long long)l->id, (int)l->state);
+    link_detach(l);
+    l->state = LINK_FAILED;
+    l->code = code;
+}
+
+void link_end(struct link *l)
+{
+    sim_say("link %llu ends", (unsigned long long)l->id);
+    link_detach(l);
+    if (l->page_fd >= 0)
+        l->page_fd = dlx__close(l->page_fd);
+    l->used = false;
+}
+
+/* Something was refused: which links has the daemon given up for that? */
+void links_reconcile(void)
+{
+    for (int i = 0; w.running && i < LINKS; i++) {
+        struct link *l = &w.links[i];
+        bool bad_page = l->state == LINK_READY && !l->filled;
+        if (!l->used || (w.faults == 0 && !bad_page))
+            continue;
+        struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, l->id);
+        if (!node) {
+            MUST(l->state == LINK_NEW || l->state == LINK_FAILED, "link %llu is not there",
+                 (unsigned long long)l->id);
+            link_end(l);
+            continue;
+        }
+        if (l->state == LINK_FAILED)
+            continue;
+        const struct dlxd_link *theirs = dlxd_container_of(node, struct dlxd_link, by_id);
+        if (theirs->state != DLXD_LINK_FAILED)
+            continue;
+        MUST(theirs->fail_code == DLX_E_NO_MEMORY || theirs->fail_code == DLX_E_FD_LIMIT ||
+                 (bad_page && theirs->fail_code == DLX_E_BAD_PEER),
+             "link %llu: %s", (unsigned long long)l->id, dlx__error_name(theirs->fail_code));
+        link_fail(l, theirs->fail_code);
+    }
+}
+
+/* ---- the end of publishers ------------------------------------------------------------------- */
+
+static void pub_leave_client(struct pub *p)
+{
+    w.procs[p->proc].n_links -= n_links_of(p);
+    p->proc = -1;
+    for (int i = 0; i < p->n_r; i++)
+        if (p->r[i].order == 0)
+            p->r[i].gone = true;
+}
+
+void pub_vanish(struct pub *p)
+{
+    struct region *last = newest_block(p);
+    sim_say("publisher %llu vanishes", (unsigned long long)p->id);
+    if (p->proc >= 0)
+        pub_leave_client(p);
+    p->state = PUB_GONE;
+    p->dying = p->hidden = false;
+    for (int i = 0; i < LINKS; i++) {
+        struct link *l = &w.links[i];
+        if (!l->used || l->pub != p - w.pubs || l->state == LINK_ADDED || l->state == LINK_OPEN)
+            continue;
+        l->origin = p->resumes ? p->resumes : p->id;
+        l->last_seq = last && last->map ? last->map[0] : 0;
+        l->state = LINK_NEW; /* its index was given back with it */
+        link_detach(l);
+        l->state = LINK_FAILED;
+        l->code = DLX_E_PUBLISHER_GONE;
+    }
+    if (p->used)
+        pub_free_if_over(p);
+}
+
+void pub_succeed(const struct pub *by)
+{
+    uint64_t n = by->state == PUB_NEW ? 0 : n_published((struct pub *)(uintptr_t)by);
+    if (by->retain == 0 || n == 0)
+        return;
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[i];
+        if (!p->used || p->state != PUB_RETAINED || p->id >= by->id ||
+            strcmp(p->topic, by->topic) != 0)
+            continue;
+        uint64_t origin = p->resumes ? p->resumes : p->id, needed = by->retain;
+        if (by->resumes == origin && n_published(p) < needed)
+            needed = n_published(p);
+        bool may = by->user == p->user || by->user < 2; /* the daemon's, and root */
+        if (may && n >= needed)
+            pub_vanish(p);
+    }
+}
+
+/* Nobody writes its messages any more. */
+void pub_settle(struct pub *p)
+{
+    sim_say("publisher %llu is retained", (unsigned long long)p->id);
+    p->dying = p->hidden = false;
+    p->expires = p->retain_for ? w.now + p->retain_for : 0;
+    if (p->expires < w.now && p->expires)
+        p->expires = UINT64_MAX;
+    pub_succeed(p);
+}
+
+/* It closed, or its client has gone, whose process is dead or may still write. */
+void pub_end(struct pub *p, bool dead)
+{
+    if (p->state != PUB_OPEN || p->retain == 0 || p->latched || n_published(p) == 0) {
+        pub_vanish(p);
+        return;
+    }
+    pub_leave_client(p);
+    p->state = PUB_RETAINED;
+    if (dead) {
+        pub_settle(p);
+    } else {
+        p->dying = true;
+        p->expires = w.now + DYING_NS;
+    }
+}
+
+/* To all who wait for it: those of its topic, then patterns, the oldest first. */
+void pub_offer(struct pub *p, bool from_start)
+{
+    for (int pattern = 0; pattern < 2; pattern++) {
+        struct sub *s;
+        for (uint64_t id = 0; (s = sub_after(id, pattern)); id = s->id) {
+            if (!matches(s, p))
+                continue;
+            struct link *l = link_add(s, p, from_start);
+            if (l->state == LINK_NEW && s->reliable && p->on_full == 0 && p->state == PUB_OPEN)
+                link_fail(l, DLX_E_QOS);
+        }
+    }
+}
+
+void on_death_seen(uint64_t id)
+{
+    struct pub *p = pub_by_id(id);
+    MUST(p && p->dying, "publisher %llu is not awaited", (unsigned long long)id);
+    bool was_hidden = p->hidden;
+    if (was_hidden && n_published(p) == 0) {
+        pub_vanish(p);
+        return;
+    }
+    pub_settle(p);
+    if (was_hidden)
+        pub_offer(p, false);
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+
+void region_drop(struct pub *p, int at)
+{
+    uint64_t bit = UINT64_C(1) << at;
+    p->r[at].gone = true;
+    for (int i = 0; i < LINKS; i++) {
+        struct link *l = &w.links[i];
+        if (l->used && l->pub == p - w.pubs && l->state == LINK_OPEN &&
+            ((l->told | l->counted) & bit))
+            l->drops[l->n_drops++] = (uint8_t)at;
+    }
+}
+
+/* The daemon has closed its end. */
+void sub_end(struct sub *s)
+{
+    const struct proc *c = &w.procs[s->proc];
+    MUST(s->used, "a subscription ends twice");
+    MUST(s->gone_sock || s->closing || !c->connected || c->must_go || c->hung_up || w.faults > 0 ||
+             !w.running,
+         "subscription %llu ends for no reason", (unsigned long long)s->id);
+    for (int i = 0; w.running && i < LINKS; i++)
+        if (w.links[i].used && w.links[i].sub == s - w.subs)
+            link_end(&w.links[i]);
+    s->used = false;
+    peer_close_sub(s);
+}
+
+/* The daemon is about to free what it has of this client. */
+void client_gone(int proc, bool dismissed)
+{
+    struct proc *c = &w.procs[proc];
+    bool dead = is_dead(proc), excused = w.faults > 0 || c->unread > DLXD_TX_PACKETS_MAX;
+    MUST(c->connected, "a connection ends twice");
+    sim_say("process %d has left: dead %d, dismissed %d", proc, dead, dismissed);
+    c->connected = c->greeted = false;
+    c->waits = 0;
+    if (!w.running)
+        return;
+    MUST(c->must_go || c->hung_up || dead || excused, "process %d was disconnected for no reason",
+         proc);
+    MUST(dismissed == c->dismissed || excused, "dismissed %d, expected %d", dismissed,
+         c->dismissed);
+    struct pub *p;
+    for (uint64_t id = 0; (p = pub_after(proc, id)); id = p->id) {
+        if (dismissed)
+            pub_vanish(p);
+        else
+            pub_end(p, dead);
+    }
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What may be sent on subscription sockets and link sockets, and when: looked at as it is sent, so across all sockets. */
+
+#include "common/error.h"
+#include "common/shm.h"
+#include "tests/sim_daemon/sim.h"
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+#define PATIENCE_NS UINT64_C(1000000000)
+
+static ino_t inode(int fd)
+{
+    struct stat st;
+    MUST(fstat(fd, &st) == 0, "descriptor %d", fd);
+    return st.st_ino;
+}
+
+/* Nobody writes it any more but who has it mapped, and this descriptor cannot. */
+static void must_be_sealed(int fd)
+{
+    const int seals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+    MUST((fcntl(fd, F_GET_SEALS) & seals) == seals, "not sealed");
+    MUST((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY, "can be written");
+}
+
+/* ---- what a subscriber says ------------------------------------------------------------------ */
+
+void on_news(int sub, const Dlx__Wire__Packet *packet)
+{
+    struct sub *s = &w.subs[sub];
+    struct link *l;
+    request_over();
+    sim_say("subscription %llu says %s", (unsigned long long)s->id, dlx__proto_name(packet));
+    switch (packet->body_case) {
+    case BODY(ACK):
+        if (packet->ack->n - s->ack > s->sent - s->ack) {
+            s->gone_sock = true;
+            w.procs[s->proc].must_go = w.procs[s->proc].dismissed = true;
+            break;
+        }
+        s->ack = packet->ack->n;
+        break;
+    case BODY(LINK_READY):
+        l = link_by_id(packet->link_ready->link);
+        if (!l || l->sub != sub || l->state == LINK_FAILED)
+            break;
+        MUST(l->state == LINK_OFFERED, "our client is wrong");
+        l->state = LINK_READY;
+        l->reader = packet->link_ready->reader;
+        break;
+    case BODY(LINK_CLOSE):
+        l = link_by_id(packet->link_close->link);
+        if (l && l->sub == sub)
+            link_end(l);
+        break;
+    default:
+        MUST(false, "our client is wrong");
+    }
+}
+
+/* ---- what is owed to it ---------------------------------------------------------------------- */
+
+/* The next region that it was not told of; -1: none. */
+static int next_region(const struct link *l)
+{
+    const struct pub *p = &w.pubs[l->pub];
+    int next = -1;
+    for (int i = 0; i < p->n_r; i++)
+        if (p->r[i].order && !p->r[i].gone && !(l->told >> i & 1) &&
+            (next < 0 || p->r[i].order < p->r[next].order))
+            next = i;
+    return next;
+}
+
+bool link_is_owed(const struct link *l, bool *ret_with_fds)
+{
+    *ret_with_fds = false;
+    if (l->state == LINK_FAILED)
+        return true;
+    const struct pub *p = &w.pubs[l->pub];
+    if (l->state == LINK_OPEN && l->first_drop < l->n_drops)
+        return true;
+    *ret_with_fds = true;
+    switch (l->state) {
+    case LINK_NEW:
+    case LINK_ADDED:
+        return true;
+    case LINK_READY:
+        return !p->dying;
+    case LINK_OPEN:
+        if (next_region(l) >= 0)
+            return true;
+        *ret_with_fds = false;
+        return p->state >= PUB_RETAINED && !l->gone_sent;
+    default:
+        return false;
+    }
+}
+
+/* ---- what is sent to it ---------------------------------------------------------------------- */
+
+static void told_offer(struct sub *s, struct link *l, const Dlx__Wire__LinkOffer *body,
+                       const int *fds)
+{
+    struct pub *p = &w.pubs[l->pub];
+    uint64_t bit = UINT64_C(1) << body->link_index % 64;
+    MUST(l->state == LINK_NEW && pub_is_shown(p) && matches(s, p), "LinkOffer in state %d",
+         (int)l->state);
+    MUST(body->publisher == p->id && strcmp(body->topic, p->topic) == 0 &&
+             body->resumes == p->resumes && body->max_held == s->max_held &&
+             body->page_size == dlx_shm_link_size(s->max_held),
+         "LinkOffer of publisher %llu", (unsigned long long)p->id);
+    MUST(body->link_index < 256 && !(p->indices[body->link_index / 64] & bit), "index %u is taken",
+         body->link_index);
+    MUST((fcntl(fds[0], F_GETFL) & O_ACCMODE) == O_RDWR, "the page cannot be written");
+    p->indices[body->link_index / 64] |= bit;
+    l->index = body->link_index;
+    l->page = inode(fds[0]);
+    l->state = LINK_OFFERED;
+}
+
+static uint32_t n_ready(const struct pub *p)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < p->n_r; i++)
+        n += p->r[i].order && !p->r[i].gone;
+    return n;
+}
+
+static void told_open(struct link *l, const Dlx__Wire__LinkOpen *body, const int *fds)
+{
+    struct pub *p = &w.pubs[l->pub];
+    const struct region *block = oldest_block(p);
+    bool nobody = p->proc < 0 && !p->dying && p->state == PUB_RETAINED;
+    MUST(l->state == LINK_ADDED || (l->state == LINK_READY && nobody), "LinkOpen in state %d",
+         (int)l->state);
+    MUST(p->proc < 0 || p->line[0] == p->joins, "joins is %llu, %llu links were added",
+         (unsigned long long)p->line[0], (unsigned long long)p->joins);
+    MUST(block && body->arena == block->id && body->control_size == block->size &&
+             body->n_slots == block->n_slots && body->after_seq == block->base &&
+             inode(fds[0]) == block->ino,
+         "control block %u", body->arena);
+    must_be_sealed(fds[0]);
+    MUST(l->bell < 0 || fds[1] == l->bell, "the other end of another bell");
+    MUST(body->publisher == p->id && body->n_arenas == n_ready(p) - 1 &&
+             body->from_start == l->from_start && body->on_full == p->on_full &&
+             body->retain == p->retain && body->pid == (uint32_t)p->pid &&
+             body->history == (p->state == PUB_RETAINED ? p->retain : p->history),
+         "LinkOpen of publisher %llu: %u arenas, expected %u", (unsigned long long)p->id,
+         body->n_arenas, n_ready(p) - 1);
+    l->state = LINK_OPEN;
+    l->told = UINT64_C(1) << (block - p->r);
+    for (int i = 0; i < p->n_r; i++)
+        if (p->r[i].order && !p->r[i].gone)
+            l->counted |= UINT64_C(1) << i;
+}
+
+static void told_arena(struct link *l, const Dlx__Wire__ArenaAdded *body, const int *fds)
+{
+    struct pub *p = &w.pubs[l->pub];
+    int next = next_region(l);
+    MUST(l->state == LINK_OPEN && next >= 0 && !l->gone_sent, "ArenaAdded %u in state %d",
+         body->arena, (int)l->state);
+    const struct region *r = &p->r[next];
+    MUST(body->arena == r->id && body->arena_size == r->size && body->n_slots == r->n_slots &&
+             body->after_seq == r->base && inode(fds[0]) == r->ino,
+         "ArenaAdded %u, expected %u", body->arena, r->id);
+    must_be_sealed(fds[0]);
+    l->told |= UINT64_C(1) << next;
+}
+
+static void told_dropped(struct link *l, const Dlx__Wire__ArenaDropped *body)
+{
+    MUST(l->state == LINK_OPEN && l->first_drop < l->n_drops && !l->gone_sent,
+         "ArenaDropped %u that it does not know", body->arena);
+    const struct region *r = &w.pubs[l->pub].r[l->drops[l->first_drop++]];
+    MUST(body->arena == r->id && body->control == (r->n_slots > 0), "ArenaDropped %u, expected %u",
+         body->arena, r->id);
+}
+
+static void told_gone(struct link *l)
+{
+    bool with_fds;
+    MUST(l->state == LINK_OPEN && !l->gone_sent && w.pubs[l->pub].state >= PUB_RETAINED,
+         "PublisherGone in state %d", (int)l->state);
+    MUST(link_is_owed(l, &with_fds) && !with_fds && l->first_drop == l->n_drops,
+         "PublisherGone before what is due");
+    l->gone_sent = true;
+}
+
+static void told_failed(struct sub *s, struct link *l, const Dlx__Wire__LinkFailed *body)
+{
+    MUST(strlen(body->text) > 5, "LinkFailed says only '%s'", body->text);
+    if (!l) {
+        MUST(w.faults > 0 && body->link == w.broker.registry.last_link,
+             "LinkFailed of an unknown link");
+        return;
+    }
+    if (l->state == LINK_READY && !l->filled && body->code == DLX_E_BAD_PEER) {
+        link_fail(l, DLX_E_BAD_PEER);
+    } else if (l->state != LINK_FAILED) {
+        MUST(w.faults > 0 && (body->code == DLX_E_NO_MEMORY || body->code == DLX_E_FD_LIMIT),
+             "LinkFailed in state %d: %s", (int)l->state, body->text);
+        link_fail(l, body->code);
+    }
+    bool lack = body->code == DLX_E_NO_MEMORY || body->code == DLX_E_FD_LIMIT;
+    MUST(body->code == l->code || (lack && w.fired > 0), "LinkFailed with %s, expected %s",
+         dlx__error_name(body->code), dlx__error_name(l->code));
+    MUST(body->origin == l->origin && body->last_seq == l->last_seq, "LinkFailed: %llu up to %llu",
+         (unsigned long long)body->origin, (unsigned long long)body->last_seq);
+    (void)s;
+    w.counts[4]++;
+    link_end(l);
+}
+
+static uint64_t link_of(const Dlx__Wire__Packet *packet)
+{
+    switch (packet->body_case) {
+    case BODY(LINK_OFFER):
+        return packet->link_offer->link;
+    case BODY(LINK_OPEN):
+        return packet->link_open->link;
+    case BODY(ARENA_ADDED):
+        return packet->arena_added->link;
+    case BODY(ARENA_DROPPED):
+        return packet->arena_dropped->link;
+    case BODY(PUBLISHER_GONE):
+        return packet->publisher_gone->link;
+    case BODY(LINK_FAILED):
+        return packet->link_failed->link;
+    default:
+        MUST(false, "%s on a subscription socket", dlx__proto_name(packet));
+    }
+}
+
+static size_t n_fds_of(Dlx__Wire__Packet__BodyCase body)
+{
+    return body == BODY(LINK_OPEN)                                 ? 2
+           : body == BODY(LINK_OFFER) || body == BODY(ARENA_ADDED) ? 1
+                                                                   : 0;
+}
+
+void on_told(int sub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds)
+{
+    struct sub *s = &w.subs[sub];
+    struct link *l = link_by_id(link_of(packet));
+    w.counts[5]++;
+    sim_say("subscription %llu: %s of link %llu", (unsigned long long)s->id,
+            dlx__proto_name(packet), (unsigned long long)link_of(packet));
+    MUST(w.running, "%s from a daemon that ends", dlx__proto_name(packet));
+    MUST(packet->serial == 0 && n_fds == n_fds_of(packet->body_case), "%s with %zu descriptors",
+         dlx__proto_name(packet), n_fds);
+    MUST(s->used && (l ? l->sub == sub : packet->body_case == BODY(LINK_FAILED)),
+         "%s of a link that this subscription does not have", dlx__proto_name(packet));
+    if (s->first > 0)
+        MUST(link_of(packet) == s->first, "the first packet is about link %llu, not %llu",
+             (unsigned long long)link_of(packet), (unsigned long long)s->first);
+    s->first = 0;
+    if (n_fds > 0) {
+        MUST(s->sent - s->ack < (s->reliable ? 16U : 4U), "%u packets are not acknowledged",
+             s->sent - s->ack);
+        s->sent++;
+    }
+    switch (packet->body_case) {
+    case BODY(LINK_OFFER):
+        told_offer(s, l, packet->link_offer, fds);
+        break;
+    case BODY(LINK_OPEN):
+        told_open(l, packet->link_open, fds);
+        break;
+    case BODY(ARENA_ADDED):
+        told_arena(l, packet->arena_added, fds);
+        break;
+    case BODY(ARENA_DROPPED):
+        told_dropped(l, packet->arena_dropped);
+        break;
+    case BODY(PUBLISHER_GONE):
+        told_gone(l);
+        break;
+    default:
+        told_failed(s, l, packet->link_failed);
+        break;
+    }
+}
+
+/* Its socket took no more. What is retained has nobody to be told of the link, so that is made all the same. */
+void on_not_told(int sub, const Dlx__Wire__Packet *packet, const int *fds)
+{
+    struct link *l = link_by_id(link_of(packet));
+    sim_note_stall(&w.subs[sub]);
+    if (packet->body_case != BODY(LINK_OPEN) || l->state != LINK_READY)
+        return;
+    MUST(w.pubs[l->pub].state == PUB_RETAINED && !w.pubs[l->pub].dying,
+         "LinkOpen before LinkAdded");
+    l->bell = fds[1];
+    l->state = LINK_ADDED;
+}
+
+/* ---- what is sent to publishers -------------------------------------------------------------- */
+
+void on_added(int pub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds)
+{
+    struct pub *p = &w.pubs[pub];
+    MUST(packet->body_case == BODY(LINK_ADDED) && packet->serial == 0 && n_fds == 3, "%s with %zu",
+         dlx__proto_name(packet), n_fds);
+    const Dlx__Wire__LinkAdded *body = packet->link_added;
+    struct link *l = link_by_id(body->link);
+    MUST(l && l->state == LINK_READY && l->filled && l->pub == pub && p->proc >= 0 &&
+             p->state == PUB_OPEN,
+         "LinkAdded of link %llu", (unsigned long long)body->link);
+    const struct sub *s = &w.subs[l->sub];
+    MUST(p->line[0] == p->joins, "joins is raised before LinkAdded");
+    MUST(body->pid == (uint32_t)w.procs[s->proc].pid && body->reader == l->reader &&
+             body->link_index == l->index && body->max_held == s->max_held &&
+             body->reliable == s->reliable && body->page_size == dlx_shm_link_size(s->max_held),
+         "LinkAdded of link %llu", (unsigned long long)l->id);
+    MUST(inode(fds[0]) == l->page, "another link's page");
+    must_be_sealed(fds[0]);
+    MUST(w.fds[fds[2]].kind == FD_PIDFD && w.fds[fds[2]].index == s->proc,
+         "another process's pidfd");
+    sim_say("publisher %llu: LinkAdded of link %llu", (unsigned long long)p->id,
+            (unsigned long long)l->id);
+    l->bell = w.fds[fds[1]].peer;
+    l->state = LINK_ADDED;
+    p->joins++;
+    w.counts[6]++;
+}
+
+/* The publisher does not pick up, or has closed its end: then its end is awaited for a second. */
+void on_not_added(int pub, const Dlx__Wire__Packet *packet, int error)
+{
+    struct link *l = link_by_id(packet->link_added->link);
+    MUST(l && l->pub == pub && l->state == LINK_READY, "LinkAdded");
+    w.counts[7]++;
+    if (error == ENOMEM) {
+        link_fail(l, DLX_E_NO_MEMORY);
+        return;
+    }
+    if (error == EPIPE || error == ECONNRESET) {
+        if (l->until == 0)
+            l->until = w.now + PATIENCE_NS;
+        if (w.now < l->until) {
+            sim_note_stall(&w.subs[l->sub]);
+            return;
+        }
+    }
+    link_fail(l, DLX_E_PUBLISHER_NOT_RESPONDING);
+}
