@@ -110,14 +110,17 @@ ifneq ($(FUZZ),)
 BASE_CFLAGS += -fsanitize=fuzzer-no-link
 endif
 ifneq ($(COV),)
-BASE_CFLAGS += -fprofile-instr-generate -fcoverage-mapping
+# Counts live in a shared map of a file, one a program: those of forked, killed and crashed processes are not lost.
+BASE_CFLAGS += -fprofile-instr-generate=$(BUILD_ABS)/profile/%m%c.profraw -fcoverage-mapping -fprofile-update=atomic
+BASE_CPPFLAGS += -mllvm -runtime-counter-relocation -DDLX_COVERAGE=1
 endif
 
 # -- libraries ----------------------------------------------------------------------------------------
 # Evaluated once; a missing library is named before the compiler can say something less clear.
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 NEEDED_PKGS := libuv libprotobuf-c jansson libxxhash check
-LIGHT_GOALS := help man clean distclean check demo setup format model lint fuzz fuzz-quick bench soak hostile faults
+LIGHT_GOALS := help man clean distclean check demo setup format model lint fuzz fuzz-quick bench soak hostile faults \
+    coverage
 ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p || echo $$p; done 2>&1),)
 $(error missing: $(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p 2>/dev/null || echo $$p; done); \
@@ -188,8 +191,8 @@ LIB_BIN := $(if $(CLIENT_SRC),$(SOREAL) $(SOLINKS) $(BUILD)/libdlx.a)
 SUBMAKE = $(MAKE) --no-print-directory --output-sync=target
 
 # -- what people ask for ------------------------------------------------------------------------------
-.PHONY: all man help demo check check-programs bench bench-programs soak soak-programs hostile lint lint-analyzer format install \
-    uninstall clean distclean model fuzz fuzz-quick faults setup install-check
+.PHONY: all man help demo check check-programs bench bench-programs soak soak-programs hostile coverage lint lint-analyzer format \
+    install uninstall clean distclean model fuzz fuzz-quick faults setup install-check
 all: $(DAEMON_BIN) $(LIB_BIN) $(CLI_BIN) $(EXAMPLE_BIN) ## build the daemon, the library, dlxctl and the examples (default)
 
 help: ## list the targets
@@ -240,6 +243,14 @@ hostile: ## programs that lie, under sanitizers; then what attacks cost honest c
 	+@$(SUBMAKE) all bench-programs
 	@$(RUN_ENV) tests/hostile/run $(HOSTILE_ARGS)
 
+COV_MAKE = $(SUBMAKE) CC=clang COV=1
+coverage: ## which branches the tests and `make faults QUICK=1` take, by file (T: by these tests); build/clang-cov/coverage
+	@tools/setup.sh --lint --faults
+	@rm -rf '$(BUILD_ROOT)/clang-cov/profile'
+	+@$(COV_MAKE) check
+	$(if $(T),,+@$(COV_MAKE) faults QUICK=1)
+	@tools/coverage '$(BUILD_ROOT)/clang-cov'
+
 lint: ## check the rules of the tree, formatting and static analysers (not gcc -fanalyzer)
 	@tools/setup.sh --lint
 	+@$(SUBMAKE) all
@@ -272,7 +283,7 @@ FUZZ_MAKE = $(SUBMAKE) CC=clang SAN=address,undefined FUZZ=1
 fuzz: ## run the fuzz targets, FUZZ_RUNS executions each, and report what they cover
 	@tools/setup.sh --lint
 	+@$(FUZZ_MAKE) fuzz-programs
-	+@$(SUBMAKE) CC=clang COV=1 fuzz-programs
+	+@$(COV_MAKE) fuzz-programs
 	@tools/fuzz --build '$(BUILD_ROOT)' --runs $(FUZZ_RUNS) --coverage $(T)
 
 fuzz-quick: ## run all fuzz targets for 60 s together
