@@ -256,13 +256,8 @@ lint: ## check the rules of the tree, formatting and static analysers (not gcc -
 	+@$(SUBMAKE) all
 	@$(RUN_ENV) tools/lint/run
 
-# Two of its warnings need to know that the error functions of common/ return a negative value, and it sees one file.
-lint-analyzer: ## gcc -fanalyzer over all sources
-	+@$(SUBMAKE) BUILD_ROOT=$(BUILD_ROOT)/analyzer \
-	    CFLAGS='-O1 -g -fanalyzer -Werror=analyzer-double-free -Werror=analyzer-use-after-free \
-	    -Werror=analyzer-malloc-leak -Werror=analyzer-file-leak -Wno-analyzer-null-dereference \
-	    -Wno-analyzer-use-of-uninitialized-value' \
-	    all
+lint-analyzer: $(PROTO_GEN) ## gcc -fanalyzer over common/, daemon/, client/ and cli/
+	@CC='$(CC)' $(PYTHON) tools/lint/analyzer '$(BUILD)'
 
 format: ## format all C and C++ files
 	@tools/lint/format --fix
