@@ -390,10 +390,13 @@ $(BENCH_BIN): $(BUILD)/bench/%: $(OBJ)/bench/%.o $(call lib,bench) $(call lib,cl
 TEST_LIBS := $(foreach l,harness cli client daemon common,$(call lib,$(l)))
 TEST_LINK_LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) -lm
 
+# In tests/*_fails.c each call of these that our code makes can be told to fail.
+FAIL_CALLS := $(shell sed -nE 's/^WRAP.[^,]*, (\w+),.*/\1/p; s/^\w+ __wrap_(\w+).*;$$/\1/p' tests/harness_fail.c)
+$(BUILD)/tests/%_fails: WRAP = $(FAIL_CALLS:%=-Wl,--wrap=%)
 $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC)): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(TEST_LIBS)
 	@mkdir -p $(@D)
 	$(call say,LINK)
-	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
+	$(Q)$(LINK) $(WRAP) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
 
 $(patsubst tests/%.c,$(BUILD)/tests/%,$(SIM_SRC)): $(BUILD)/tests/%: $(SIM)/tests/%.o $(call lib,sim)
 	@mkdir -p $(@D)

@@ -148,11 +148,14 @@ static int bind_and_listen(struct dlxd_listener *listener, const struct sockaddr
     dlx__packet_refuse_fds(listener->fd);
     if (bind(listener->fd, (const struct sockaddr *)address, sizeof *address) < 0)
         return dlx__fail_errno("binding to %s", listener->path);
-    listener->bound = true;
-    if (lstat(listener->path, &st) == 0) {
-        listener->dev = st.st_dev;
-        listener->ino = st.st_ino;
+    if (lstat(listener->path, &st) < 0) { /* or it could not be told from another's at the end */
+        int r = dlx__fail_errno("%s", listener->path);
+        (void)unlink(listener->path);
+        return r;
     }
+    listener->bound = true;
+    listener->dev = st.st_dev;
+    listener->ino = st.st_ino;
     /* Anybody may connect, and gets an answer: access.h decides. */
     if (chmod(listener->path, 0666) < 0)
         return dlx__fail_errno("mode of %s", listener->path);

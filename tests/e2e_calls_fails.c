@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * A story told again and again, each time with one call of the C library that fails: of the daemon, which is a thread of this
+ * program, or of the library. Who asked is told in words, or does not notice; nothing waits for ever, nothing is left; and
+ * the same daemon serves the next one.
+ */
+
+#include "common/error.h"
+#include "common/memory.h"
+#include "daemon/server.h"
+#include "tests/harness_fail.h"
+#include "tests/harness_stream.h"
+#include <dirent.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { N_SMALL = 100, N_LARGE = 20000 };
+
+/* ---- the story: no ck_ in here, as calls fail ------------------------------------------------ */
+
+struct cast {
+    struct dlx_client *one, *two;
+    struct dlx_publisher *p;
+    struct dlx_subscription *s, *pattern;
+    struct dlx_message *m;
+    DLManagedTensorVersioned *t;
+    const char *wrong; /* what was not as promised, though every call went well */
+};
+
+static void expect(struct cast *x, bool good, const char *what)
+{
+    if (!good && !x->wrong)
+        x->wrong = what;
+}
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        int r_ = (call);                                                                           \
+        if (r_ < 0)                                                                                \
+            return r_;                                                                             \
+    } while (0)
+
+static int publish(struct cast *x, int64_t n, int64_t value)
+{
+    struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+    TRY(dlx_alloc(x->p, &spec, &x->t));
+    for (int64_t i = 0; i < n; i++)
+        ((int64_t *)x->t->dl_tensor.data)[i] = value + i;
+    TRY(dlx_publish(x->p, x->t, NULL));
+    x->t = NULL;
+    return 0;
+}
+
+static void check(struct cast *x, int64_t n, int64_t value)
+{
+    const DLTensor *t = dlx_message_peek(x->m, 0);
+    const int64_t *data = t->data;
+    expect(x, t->shape[0] == n && data[0] == value && data[n - 1] == value + n - 1,
+           "the values of a message");
+    x->m = dlx_message_unref(x->m);
+}
+
+static int take(struct cast *x, struct dlx_subscription *s, int64_t n, int64_t value)
+{
+    TRY(dlx_take(s, PATIENCE, &x->m));
+    check(x, n, value);
+    return 0;
+}
+
+static int publish_set(struct cast *x)
+{
+    int64_t n = 3, values[3] = {1, 2, 3};
+    DLManagedTensorVersioned mine = {.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION},
+                                     .dl_tensor = {.data = values,
+                                                   .device = {kDLCPU, 0},
+                                                   .ndim = 1,
+                                                   .dtype = {kDLInt, 64, 1},
+                                                   .shape = &n}};
+    DLManagedTensorVersioned other = mine;
+    struct dlx_item items[] = {{"one", &mine}, {"two", &other}};
+    TRY(dlx_publish_set(x->p, items, 2, NULL, NULL));
+    TRY(dlx_take(x->s, PATIENCE, &x->m));
+    expect(x, dlx_message_n_tensors(x->m) == 2 && strcmp(dlx_message_name(x->m, 1), "two") == 0,
+           "the names of a set");
+    TRY(dlx_message_tensor(x->m, 1, &x->t));
+    expect(x, ((const int64_t *)x->t->dl_tensor.data)[2] == 3, "the values of a set");
+    x->t->deleter(x->t);
+    x->t = NULL;
+    x->m = dlx_message_unref(x->m);
+    return 0;
+}
+
+static int see_publisher(const struct dlx_publisher_info *info, void *userdata)
+{
+    *(uint64_t *)userdata = info->publisher;
+    return 0;
+}
+
+static int count_link(const struct dlx_link_info *info, void *userdata)
+{
+    (void)info;
+    ++*(int *)userdata;
+    return 0;
+}
+
+static int tell(struct cast *x, const char *path)
+{
+    struct dlx_connect_args ca = {.size = sizeof ca, .socket = path, .timeout_ns = PATIENCE};
+    struct dlx_publisher_args pa = {
+        .size = sizeof pa, .history = 2, .on_full = DLX_ON_FULL_BLOCK, .n_slots = 8, .retain = 1};
+    struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true},
+                              late = {.size = sizeof late, .history = 1};
+    uint64_t id = 0;
+    int n_links = 0;
+    TRY(dlx_connect(&x->one, &ca));
+    TRY(dlx_connect(&x->two, &ca));
+    TRY(dlx_publisher_new(x->one, "calls/a", &pa, &x->p));
+    TRY(dlx_subscribe(x->two, "calls/a", &sa, &x->s));
+    TRY(publish(x, N_SMALL, 1));
+    TRY(take(x, x->s, N_SMALL, 1));
+    TRY(dlx_subscribe(x->two, "calls/*", &late, &x->pattern));
+    TRY(take(x, x->pattern, N_SMALL, 1));
+    TRY(publish(x, N_LARGE, 2));
+    TRY(take(x, x->s, N_LARGE, 2));
+    TRY(take(x, x->pattern, N_LARGE, 2));
+    TRY(publish_set(x));
+    TRY(dlx_list_publishers(x->two, "calls/*", see_publisher, &id));
+    TRY(dlx_list_links(x->two, id, count_link, &n_links));
+    expect(x, n_links == 2, "the links");
+    x->pattern = dlx_subscription_unref(x->pattern);
+    TRY(publish(x, N_SMALL, 3));
+    TRY(take(x, x->s, N_SMALL, 3));
+    x->p = dlx_publisher_unref(x->p);
+    TRY(dlx_get(x->one, "calls/a", 0, &x->m)); /* EMPTY: the daemon could not keep it */
+    check(x, N_SMALL, 3);
+    TRY(dlx_retained_drop(x->one, "calls/a"));
+    return 0;
+}
+
+/* Returns what tell() did; `ret_words` are then the library's. */
+static int tell_and_leave(const char *path, struct dlx_test_fail *fail, const char **ret_wrong,
+                          char *ret_words, size_t size)
+{
+    struct cast x = {.wrong = NULL};
+    dlx_test_fail(fail);
+    int r = tell(&x, path);
+    (void)snprintf(ret_words, size, "%s", r < 0 ? dlx_client_errmsg(NULL) : "");
+    if (x.t && x.t->deleter)
+        x.t->deleter(x.t);
+    dlx_message_unref(x.m);
+    dlx_subscription_unref(x.pattern);
+    dlx_subscription_unref(x.s);
+    dlx_publisher_unref(x.p);
+    dlx_client_unref(x.one);
+    dlx_client_unref(x.two);
+    dlx_test_fail(NULL);
+    *ret_wrong = x.wrong;
+    return r;
+}
+
+/* ---- the daemon ---------------------------------------------------------------------------- */
+
+static struct dlx_test_daemon place;
+static struct dlxd_server *server;
+static pthread_t thread;
+
+static void *run_server(void *fail)
+{
+    dlx_test_fail(fail);
+    dlxd_server_run(server);
+    dlx_test_fail(NULL);
+    return NULL;
+}
+
+static void start_server(struct dlx_test_fail *fail)
+{
+    const char *name = getenv("DLX_MEMORY");
+    ck_assert_int_eq(
+        dlxd_server_new(&server, place.path, dlx__memory_by_name(name ? name : "memfd")), 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, run_server, fail), 0);
+}
+
+static void stop_server(void)
+{
+    ck_assert_int_eq(pthread_kill(thread, SIGTERM), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    server = dlxd_server_free(server);
+}
+
+static size_t n_fds(void)
+{
+    size_t n = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    ck_assert_ptr_nonnull(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+/* Nothing is left of anybody, in a while. What a client left that may be alive stays until that is known: drop it. */
+static void wait_until_empty(void)
+{
+    struct dlx_connect_args args = {
+        .size = sizeof args, .socket = place.path, .timeout_ns = PATIENCE};
+    struct dlx_daemon_info info = {.size = sizeof info};
+    struct dlx_client *c = NULL;
+    uint64_t deadline = dlx__deadline(PATIENCE);
+    ok(dlx_connect(&c, &args));
+    for (;;) {
+        (void)dlx_retained_drop(c, "calls/a");
+        ok(dlx_client_get_daemon_info(c, &info));
+        if (info.shared_bytes == 0 && info.n_publishers == 0 && info.n_clients == 1)
+            break;
+        ck_assert_msg(dlx__now_ns() < deadline, "%llu bytes, %u publishers, %u clients are left",
+                      (unsigned long long)info.shared_bytes, info.n_publishers, info.n_clients);
+        (void)poll(NULL, 0, 1);
+    }
+    dlx_client_unref(c);
+}
+
+/* ---- what may be said ---------------------------------------------------------------------- */
+
+/* That one call failed is nobody's lie, and no reason to wait until time is over. */
+static bool is_honest(int code)
+{
+    return code != DLX_E_TIMEOUT && code != DLX_E_PROTOCOL && code != DLX_E_BAD_PEER &&
+           code != DLX_E_INVALID;
+}
+
+static void tell_with_each_failure(bool daemon_fails)
+{
+    struct dlx_test_fail fail = {.at = 0};
+    char words[256];
+    const char *wrong;
+    size_t n_failed = 0;
+    start_server(NULL);
+    ck_assert_int_eq(tell_and_leave(place.path, NULL, &wrong, words, sizeof words), 0);
+    stop_server();
+    size_t fds_before = n_fds();
+    if (!daemon_fails)
+        start_server(NULL);
+    while (dlx_test_fail_next(&fail)) {
+        if (daemon_fails)
+            start_server(&fail);
+        int r =
+            tell_and_leave(place.path, daemon_fails ? NULL : &fail, &wrong, words, sizeof words);
+        size_t at = atomic_exchange(&fail.at, 0);
+        if (r < 0)
+            ck_assert_msg(is_honest(r) && *words, "call %zu (%s), way %zu: %s: %s", at, fail.call,
+                          fail.way, dlx_strerror(r), words);
+        ck_assert_msg(!wrong, "call %zu, way %zu: %s", at, fail.way, wrong);
+        n_failed += r < 0;
+        wait_until_empty();
+        r = tell_and_leave(place.path, NULL, &wrong, words, sizeof words);
+        ck_assert_msg(r == 0 && !wrong, "after call %zu, way %zu: %s: %s %s", at, fail.way,
+                      dlx_strerror(r), words, wrong ? wrong : "");
+        wait_until_empty();
+        if (daemon_fails) {
+            stop_server();
+            ck_assert_msg(
+                n_fds() == fds_before, "%s (call %zu) failed with %s: %zu descriptors, %zu before",
+                fail.call ? fail.call : "nothing", at, strerror(fail.error), n_fds(), fds_before);
+        }
+        atomic_store(&fail.at, at);
+    }
+    if (!daemon_fails)
+        stop_server();
+    ck_assert_uint_eq(n_fds(), fds_before);
+    ck_assert_uint_gt(n_failed, 20);
+}
+
+START_TEST(a_call_of_the_daemon_fails)
+{
+    tell_with_each_failure(true);
+}
+END_TEST
+
+START_TEST(a_call_of_the_library_fails)
+{
+    tell_with_each_failure(false);
+}
+END_TEST
+
+static void set_up(void)
+{
+    dlx_test_dir_make(&place);
+}
+
+static void tear_down(void)
+{
+    dlx_test_dir_remove(&place);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("calls_fails");
+    TCase *tcase = tcase_create("calls");
+    tcase_set_timeout(tcase, 5 * PATIENCE_S);
+    tcase_add_unchecked_fixture(tcase, set_up, tear_down);
+    tcase_add_test(tcase, a_call_of_the_daemon_fails);
+    tcase_add_test(tcase, a_call_of_the_library_fails);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_stream_run(suite);
+}

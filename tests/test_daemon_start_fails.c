@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * A daemon that starts, with each of its calls of the C library failing once: it starts nevertheless, or says why not and
+ * leaves nothing; and the next one starts.
+ */
+
+#include "common/error.h"
+#include "common/memory.h"
+#include "daemon/client.h"
+#include "daemon/inherited.h"
+#include "daemon/log.h"
+#include "daemon/server.h"
+#include "tests/harness_daemon.h"
+#include "tests/harness_fail.h"
+#include <check.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+static struct dlx_test_daemon place;
+
+static size_t n_entries(const char *path)
+{
+    size_t n = 0;
+    DIR *dir = opendir(path);
+    ck_assert_ptr_nonnull(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+/* As main() does. */
+static int start(struct dlxd_server **ret, const struct dlx_memory *memory)
+{
+    struct dlxd_inherited inherited = {.n = 0};
+    int r = dlx__memory_supported(memory);
+    if (r == 0)
+        r = dlxd_client_supported();
+    if (r == 0)
+        r = dlxd_server_new(ret, place.path, memory);
+    if (r == 0)
+        (void)dlxd_server_keep(*ret, 100, &inherited); /* without it, it only says so */
+    return r;
+}
+
+static void set_up(void)
+{
+    dlx_test_dir_make(&place);
+}
+
+static void tear_down(void)
+{
+    dlx_test_dir_remove(&place);
+}
+
+static void start_with_each_failure(const struct dlx_memory *memory)
+{
+    struct dlx_test_fail fail = {.at = 0};
+    struct dlxd_server *server = NULL;
+    ck_assert_int_eq(start(&server, memory), 0); /* libuv keeps a pipe for signals */
+    dlxd_server_free(server);
+    size_t n_files = n_entries(place.dir), n_fds = n_entries("/proc/self/fd"), n_failed = 0;
+    while (dlx_test_fail_next(&fail)) {
+        dlx__error_clear();
+        dlx_test_fail(&fail);
+        int r = start(&server, memory);
+        dlx_test_fail(NULL);
+        if (r < 0) {
+            ck_assert_msg(strlen(dlx__error_message()) > 10, "%s failed with %s: %s, said '%s'",
+                          fail.call, strerror(fail.error), dlx__error_name(r),
+                          dlx__error_message());
+            n_failed++;
+        } else {
+            dlxd_server_free(server);
+        }
+        /* Who has no lock leaves its file, which may be another's. */
+        bool unlocked = fail.call && strcmp(fail.call, "flock") == 0;
+        ck_assert_msg((unlocked || n_entries(place.dir) == n_files) &&
+                          n_entries("/proc/self/fd") == n_fds,
+                      "%s failed with %s: something is left", fail.call ? fail.call : "nothing",
+                      strerror(fail.error));
+        ck_assert_int_eq(start(&server, memory), 0);
+        dlxd_server_free(server);
+    }
+    ck_assert_uint_gt(n_failed, 30);
+}
+
+START_TEST(a_start_that_fails_says_why_and_leaves_nothing)
+{
+    start_with_each_failure(&dlx__memory_memfd);
+}
+END_TEST
+
+START_TEST(so_does_one_on_posix_shared_memory)
+{
+    start_with_each_failure(&dlx__memory_posix);
+}
+END_TEST
+
+/* With a service manager, whose store what is retained goes to. */
+START_TEST(so_does_one_that_a_service_manager_starts)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.90s/n", place.dir);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
+    setenv("NOTIFY_SOCKET", address.sun_path, 1);
+    start_with_each_failure(&dlx__memory_memfd);
+    close(fd);
+    ck_assert_int_eq(unlink(address.sun_path), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_start_fails");
+    TCase *tcase = tcase_create("start");
+    tcase_set_timeout(tcase, PATIENCE_S);
+    tcase_add_unchecked_fixture(tcase, set_up, tear_down);
+    tcase_add_test(tcase, a_start_that_fails_says_why_and_leaves_nothing);
+    tcase_add_test(tcase, so_does_one_on_posix_shared_memory);
+    tcase_add_test(tcase, so_does_one_that_a_service_manager_starts);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
