@@ -20,13 +20,17 @@
 char *dlxd_listener_default_path(void)
 {
     const char *path = getenv("DLX_SOCKET");
+    const char *dir = getenv("XDG_RUNTIME_DIR");
     char *made;
     if (path && *path)
-        return strdup(path);
-    const char *dir = getenv("XDG_RUNTIME_DIR");
-    if (!dir || !*dir)
-        return strdup("/run/dlpackd/dlpackd.sock");
-    return asprintf(&made, "%s/dlpackd.sock", dir) < 0 ? NULL : made;
+        made = strdup(path);
+    else if (!dir || !*dir)
+        made = strdup("/run/dlpackd/dlpackd.sock");
+    else if (asprintf(&made, "%s/dlpackd.sock", dir) < 0)
+        made = NULL;
+    if (!made)
+        (void)dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+    return made;
 }
 
 static int make_directory(const char *path)

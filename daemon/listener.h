@@ -30,7 +30,7 @@ int dlxd_listener_init(struct dlxd_listener *listener, const char *path);
 void dlxd_listener_deinit(struct dlxd_listener *listener);
 
 /* The default path: $DLX_SOCKET, else $XDG_RUNTIME_DIR/dlpackd.sock, else
- * /run/dlpackd/dlpackd.sock. To be freed; NULL when out of memory. */
+ * /run/dlpackd/dlpackd.sock. To be freed; NULL when out of memory, and the thread's message says so. */
 char *dlxd_listener_default_path(void);
 
 #endif

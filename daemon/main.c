@@ -197,7 +197,7 @@ int main(int argc, char **argv)
         arguments.socket = default_path;
     }
     if (!arguments.socket)
-        return EXIT_FAILURE;
+        return fail();
     (void)signal(SIGPIPE, SIG_IGN);
     raise_fd_limit();
     if (dlx__memory_supported(arguments.memory) < 0 || dlxd_client_supported() < 0)

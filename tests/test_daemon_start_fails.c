@@ -9,7 +9,7 @@
 #include "common/memory.h"
 #include "daemon/client.h"
 #include "daemon/inherited.h"
-#include "daemon/log.h"
+#include "daemon/listener.h"
 #include "daemon/server.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fail.h"
@@ -101,6 +101,35 @@ START_TEST(so_does_one_on_posix_shared_memory)
 }
 END_TEST
 
+START_TEST(the_default_path_is_the_environments)
+{
+    static const struct {
+        const char *socket, *run_dir, *path;
+    } all[] = {
+        {"/a/s", "/b", "/a/s"},
+        {"", "/b", "/b/dlpackd.sock"},
+        {NULL, "/b", "/b/dlpackd.sock"},
+        {NULL, "", "/run/dlpackd/dlpackd.sock"},
+        {NULL, NULL, "/run/dlpackd/dlpackd.sock"},
+    };
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        struct dlx_test_fail fail = {.at = 1};
+        (void)(all[i].socket ? setenv("DLX_SOCKET", all[i].socket, 1) : unsetenv("DLX_SOCKET"));
+        (void)(all[i].run_dir ? setenv("XDG_RUNTIME_DIR", all[i].run_dir, 1)
+                              : unsetenv("XDG_RUNTIME_DIR"));
+        char *path = dlxd_listener_default_path();
+        ck_assert_str_eq(path, all[i].path);
+        free(path);
+        dlx__error_clear();
+        dlx_test_fail(&fail);
+        path = dlxd_listener_default_path();
+        dlx_test_fail(NULL);
+        ck_assert_ptr_null(path);
+        ck_assert_str_ne(dlx__error_message(), "");
+    }
+}
+END_TEST
+
 /* With a service manager, whose store what is retained goes to. */
 START_TEST(so_does_one_that_a_service_manager_starts)
 {
@@ -123,6 +152,7 @@ int main(void)
     tcase_add_unchecked_fixture(tcase, set_up, tear_down);
     tcase_add_test(tcase, a_start_that_fails_says_why_and_leaves_nothing);
     tcase_add_test(tcase, so_does_one_on_posix_shared_memory);
+    tcase_add_test(tcase, the_default_path_is_the_environments);
     tcase_add_test(tcase, so_does_one_that_a_service_manager_starts);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

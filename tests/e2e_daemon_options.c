@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The daemon's command line and environment: what cannot be is refused with words and status 2, and nothing is listened on. */
+
+#include "common/util.h"
+#include "tests/harness_daemon.h"
+#include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static struct dlx_test_daemon place;
+static char log_text[4096];
+
+/* Run it with these arguments, and with NAME=value of `env` if that is not NULL; returns the exit status. */
+static int run(const char *const *args, const char *env)
+{
+    int fds[2], status;
+    char program[512];
+    const char *argv[8] = {"dlpackd"};
+    size_t n = 0;
+    ssize_t got;
+    (void)snprintf(program, sizeof program, "%s/dlpackd",
+                   getenv("BUILD") ? getenv("BUILD") : "build");
+    for (size_t i = 0; args[i]; i++)
+        argv[i + 1] = args[i];
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+        (void)setenv("DLX_SOCKET", place.path, 1);
+        if (env)
+            (void)putenv(strdup(env));
+        (void)dup2(fds[1], STDERR_FILENO);
+        execv(program, (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    close(fds[1]);
+    while (n < sizeof log_text - 1 &&
+           (got = read(fds[0], log_text + n, sizeof log_text - 1 - n)) > 0)
+        n += (size_t)got;
+    log_text[n] = '\0';
+    close(fds[0]);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+START_TEST(options_that_cannot_be_are_refused)
+{
+    static const struct {
+        const char *args[3];
+        const char *env;
+        const char *words;
+    } all[] = {
+        {{"--ready-fd", ""}, NULL, "no open file descriptor"},
+        {{"--ready-fd", "two"}, NULL, "no open file descriptor"},
+        {{"--ready-fd", "2x"}, NULL, "no open file descriptor"},
+        {{"--ready-fd", "-1"}, NULL, "no open file descriptor"},
+        {{"--ready-fd", "99999999999"}, NULL, "no open file descriptor"},
+        {{"--ready-fd", "77"}, NULL, "no open file descriptor"},
+        {{"--fd-store", ""}, NULL, "from 0 to 65536"},
+        {{"--fd-store", "ten"}, NULL, "from 0 to 65536"},
+        {{"--fd-store", "10x"}, NULL, "from 0 to 65536"},
+        {{"--fd-store", "-1"}, NULL, "from 0 to 65536"},
+        {{"--fd-store", "65537"}, NULL, "from 0 to 65536"},
+        {{NULL}, "FDSTORE=many", "FDSTORE many"},
+        {{"--idle-exit", ""}, NULL, "more than 0"},
+        {{"--idle-exit", "1s"}, NULL, "more than 0"},
+        {{"--idle-exit", "0"}, NULL, "more than 0"},
+        {{"--idle-exit", "nan"}, NULL, "more than 0"},
+        {{"--idle-exit", "1e7"}, NULL, "at most 1000000"},
+        {{"--memory", "disk"}, NULL, "'disk': memfd, posix"},
+        {{NULL}, "DLX_MEMORY=disk", "'disk': memfd, posix"},
+        {{"--no-such-option"}, NULL, "unrecognized option"},
+        {{"argument"}, NULL, "Too many arguments"},
+    };
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        ck_assert_msg(run(all[i].args, all[i].env) == 2 && strstr(log_text, all[i].words),
+                      "%s %s: %s", all[i].args[0], all[i].args[1], log_text);
+        ck_assert_int_lt(access(place.path, F_OK), 0);
+    }
+}
+END_TEST
+
+/* It ends by itself, so all that it said is there. */
+START_TEST(lines_for_the_journal_have_a_level)
+{
+    static const char *const args[] = {"--idle-exit", "0.01", NULL};
+    static const char *const more[] = {"--idle-exit", "0.01", "--foreground", NULL};
+    ck_assert_int_eq(run(args, "JOURNAL_STREAM=1:2"), 0);
+    ck_assert_msg(strncmp(log_text, "<5>listening on ", 16) == 0, "%s", log_text);
+    ck_assert_int_eq(run(args, NULL), 0);
+    ck_assert_msg(strncmp(log_text, "dlpackd: listening on ", 22) == 0, "%s", log_text);
+    ck_assert_int_eq(run(more, "JOURNAL_STREAM=1:2"), 0);
+    ck_assert_msg(strncmp(log_text, "dlpackd: listening on ", 22) == 0, "%s", log_text);
+}
+END_TEST
+
+START_TEST(the_kind_of_memory_may_be_given_both_ways)
+{
+    static const char *const args[] = {"--idle-exit", "0.01", "--memory", "memfd", NULL};
+    static const char *const none[] = {"--idle-exit", "0.01", NULL};
+    ck_assert_int_eq(run(args, "DLX_MEMORY=disk"), 0); /* the option wins */
+    ck_assert_int_eq(run(none, "DLX_MEMORY="), 0);
+}
+END_TEST
+
+/* It runs as well; it only says that nothing will outlive it. */
+START_TEST(a_store_without_a_service_manager_is_said)
+{
+    static const char *const args[] = {"--idle-exit", "0.01", "--fd-store", "10", NULL};
+    ck_assert_int_eq(run(args, "NOTIFY_SOCKET="), 0);
+    ck_assert_msg(strstr(log_text, "retained messages end with this daemon: "), "%s", log_text);
+    ck_assert_ptr_nonnull(strstr(log_text, "NOTIFY_SOCKET"));
+}
+END_TEST
+
+static void set_up(void)
+{
+    dlx_test_dir_make(&place);
+}
+
+static void tear_down(void)
+{
+    dlx_test_dir_remove(&place);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_options");
+    TCase *tcase = tcase_create("options");
+    tcase_set_timeout(tcase, PATIENCE_S);
+    tcase_add_unchecked_fixture(tcase, set_up, tear_down);
+    tcase_add_test(tcase, options_that_cannot_be_are_refused);
+    tcase_add_test(tcase, lines_for_the_journal_have_a_level);
+    tcase_add_test(tcase, the_kind_of_memory_may_be_given_both_ways);
+    tcase_add_test(tcase, a_store_without_a_service_manager_is_said);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
