@@ -18,11 +18,13 @@
 /* A cleaner of /dev/shm, or a daemon in another pid namespace, may take a name away under us. */
 #define ATTEMPTS 8
 
-static bool same_file(int a, int b)
+static int compare_files(int a, int b, bool *ret_same)
 {
     struct stat st, other;
-    return fstat(a, &st) == 0 && fstat(b, &other) == 0 && st.st_dev == other.st_dev &&
-           st.st_ino == other.st_ino;
+    if (fstat(a, &st) < 0 || fstat(b, &other) < 0)
+        return dlx__fail_errno("fstat of a region");
+    *ret_same = st.st_dev == other.st_dev && st.st_ino == other.st_ino;
+    return 0;
 }
 
 /* Returns 0; 1 when the name was lost meanwhile; or an error. */
@@ -41,7 +43,10 @@ static int open_twice(const char *what, int *ret_rw, int *ret_ro)
     dlx_cleanup(dlx__closep) int ro = r < 0 ? -1 : shm_open(name, O_RDONLY, 0);
     if (r == 0 && ro < 0)
         r = errno == ENOENT ? 1 : dlx__fail_errno("shm_open, read-only, for %s", what);
-    if (r == 0 && !same_file(rw, ro))
+    bool same = false;
+    if (r == 0)
+        r = compare_files(rw, ro, &same);
+    if (r == 0 && !same)
         return 1; /* whose name it is now is not for us to remove */
     (void)shm_unlink(name);
     if (r == 0) {

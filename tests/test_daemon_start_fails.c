@@ -33,6 +33,20 @@ static size_t n_entries(const char *path)
     return n;
 }
 
+/* Names of this process's shared memory. */
+static size_t n_names(void)
+{
+    char prefix[64];
+    size_t n = 0;
+    (void)snprintf(prefix, sizeof prefix, "dlpackd.%u.%d.", (unsigned)geteuid(), (int)getpid());
+    DIR *dir = opendir("/dev/shm");
+    ck_assert_ptr_nonnull(dir);
+    for (const struct dirent *entry; (entry = readdir(dir));)
+        n += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
+    closedir(dir);
+    return n;
+}
+
 /* As main() does. */
 static int start(struct dlxd_server **ret, const struct dlx_memory *memory)
 {
@@ -83,6 +97,8 @@ static void start_with_each_failure(const struct dlx_memory *memory)
                           n_entries("/proc/self/fd") == n_fds,
                       "%s failed with %s: something is left", fail.call ? fail.call : "nothing",
                       strerror(fail.error));
+        ck_assert_msg(n_names() == 0, "%s failed with %s: a name is left in /dev/shm",
+                      fail.call ? fail.call : "nothing", strerror(fail.error));
         ck_assert_int_eq(start(&server, memory), 0);
         dlxd_server_free(server);
     }
