@@ -186,6 +186,7 @@ int main(int argc, char **argv)
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (size_t i = 0; i < 3; i++)
         (void)sigaction((const int[]){SIGUSR1, SIGUSR2, SIGTERM}[i], &action, NULL);
+    (void)sigprocmask(SIG_SETMASK, &action.sa_mask, NULL); /* what came before waits until now */
     actor.ledger->pid = (uint32_t)getpid();
     actor.ledger->seed = actor.seed;
     actor.ledger->magic = SOAK_MAGIC;
