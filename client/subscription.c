@@ -74,16 +74,16 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
     if (inlet->state == DLX_INLET_OPEN) {
         if (inlet->has_pending) /* its arena has not come, and will not be waited for any more */
             dlx__inlet_lose(inlet);
-        if (inlet->ended_at > inlet->core.cursor)
-            dlx__take_miss(&inlet->core, inlet->ended_at - inlet->core.cursor);
+        uint64_t n_missed = inlet->ended_at - DLX_MIN(inlet->ended_at, inlet->core.cursor);
+        dlx__take_miss(&inlet->core, n_missed);
         s->n_open--;
         s->stats.taken += inlet->core.taken;
         s->stats.taken_bytes += inlet->taken_bytes;
         s->stats.skipped += inlet->core.skipped;
         s->stats.lost += inlet->core.lost;
         if (inlet->retain > 0 || inlet->foreign)
-            dlx__passed_add(&s->passed, inlet->origin, DLX_MAX(inlet->core.cursor, inlet->ended_at),
-                            dlx__take_untold(&inlet->core));
+            dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor + n_missed,
+                            dlx__take_untold(&inlet->core) + n_missed);
         if (!dlx__subscription_successor(s, inlet))
             dlx__events_push(&s->events,
                              dlx__take_is_closed(&inlet->core) ? DLX_EVENT_LEFT : DLX_EVENT_LOST,
@@ -249,9 +249,9 @@ static void on_gone_before(struct dlx_subscription *s, uint64_t origin, uint64_t
     struct dlx_passed_entry passed = dlx__passed_find(&s->passed, origin);
     if (passed.origin == 0 || passed.seq >= last_seq)
         return;
-    *(s->args.mode == DLX_MODE_LATEST ? &s->stats.skipped : &s->stats.lost) +=
-        last_seq - passed.seq;
-    dlx__passed_add(&s->passed, origin, last_seq, 0);
+    uint64_t n_missed = last_seq - passed.seq;
+    *(s->args.mode == DLX_MODE_LATEST ? &s->stats.skipped : &s->stats.lost) += n_missed;
+    dlx__passed_add(&s->passed, origin, last_seq, passed.untold + n_missed);
 }
 
 static void on_news(struct dlx_subscription *s, struct dlx_news *news)
