@@ -264,38 +264,41 @@ static bool await_end(struct dlxd_link *link)
     return now < link->join_until_ns;
 }
 
-/* Returns false when nothing more can be sent now. */
-static bool run_step(struct dlxd_subscription *subscription, struct dlxd_link *link,
-                     enum dlxd_link_step step)
+enum outcome {
+    DONE,
+    LINK_WAITS, /* for the end of its publisher; other links need not */
+    ALL_WAIT,   /* nothing more can be sent now */
+};
+
+static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd_link *link,
+                             enum dlxd_link_step step)
 {
     int r = take_step(link, step);
     if (r == 0) {
         subscription->begun = true;
         dlxd_link_step_done(link, step);
         /* The publisher may wait for this one by now: it does not queue up behind offers. */
-        return step != DLXD_STEP_JOIN || run_step(subscription, link, DLXD_STEP_OPEN);
+        return step == DLXD_STEP_JOIN ? run_step(subscription, link, DLXD_STEP_OPEN) : DONE;
     }
     if (link->state == DLXD_LINK_FAILED && step != DLXD_STEP_FAILED)
-        return true; /* LinkFailed is pending now */
-    if (step == DLXD_STEP_JOIN && r == DLX_E_DISCONNECTED && await_end(link)) {
-        wait_for_room(subscription);
-        return false;
-    }
+        return DONE; /* LinkFailed is pending now */
+    if (step == DLXD_STEP_JOIN && r == DLX_E_DISCONNECTED && await_end(link))
+        return LINK_WAITS;
     if (step == DLXD_STEP_JOIN) {
         dlxd_link_fail(link, r == DLX_E_DISCONNECTED ? DLX_E_PUBLISHER_NOT_RESPONDING : r,
                        dlx__error_message());
-        return true;
+        return DONE;
     }
     if (r == DLX_E_FULL || r == DLX_E_NO_MEMORY) {
         wait_for_room(subscription);
-        return false;
+        return ALL_WAIT;
     }
     if (r != DLX_E_DISCONNECTED)
         dlxd_log(DLXD_LOG_WARNING, "subscription %" PRIu64 " of %s (pid %d) to %s: %s",
                  dlxd_subscription_id(subscription), subscription->client->name,
                  (int)subscription->client->pid, subscription->topic_name, dlx__error_message());
     dlxd_subscription_doom(subscription);
-    return false;
+    return ALL_WAIT;
 }
 
 /* The first packet is about the first link, whatever the others have to tell by now: the subscriber counts its offers from that
@@ -314,9 +317,14 @@ void dlxd_delivery_run(struct dlxd_subscription *subscription)
         dlxd_list_remove(&subscription->work);
         return;
     }
+    const struct dlxd_link *waits = NULL; /* since it was tried, nothing has happened */
     while (!subscription->doomed && !subscription->blocked &&
            !dlxd_list_empty(&subscription->pending)) {
         struct dlxd_link *link = next_link(subscription);
+        if (link == waits) { /* so do all the others */
+            wait_for_room(subscription);
+            return;
+        }
         enum dlxd_link_step step = dlxd_link_next(link);
         if (step == DLXD_STEP_NONE) {
             dlxd_list_remove(&link->pending);
@@ -325,8 +333,18 @@ void dlxd_delivery_run(struct dlxd_subscription *subscription)
         /* Those without fds come first: when this one waits for credit, all do. */
         if (dlxd_link_step_has_fds(step) && dlxd_subscription_credit(subscription) == 0)
             break;
-        if (!run_step(subscription, link, step))
+        switch (run_step(subscription, link, step)) {
+        case DONE:
+            waits = NULL;
+            break;
+        case LINK_WAITS:
+            waits = waits ? waits : link;
+            dlxd_list_remove(&link->pending);
+            dlxd_list_push_back(&subscription->pending, &link->pending);
+            break;
+        case ALL_WAIT:
             return;
+        }
     }
     /* What the steps scheduled was done in this loop. */
     if (!subscription->doomed)
