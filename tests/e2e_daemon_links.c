@@ -273,6 +273,34 @@ START_TEST(publisher_that_does_not_respond_refuses_the_129th)
 }
 END_TEST
 
+/* Two have closed their link sockets, as a process does that is about to die, but they live. */
+START_TEST(links_that_wait_for_their_publishers_end_keep_no_other_waiting)
+{
+    static const char *const topics[] = {"a/1", "a/2", "a/3"};
+    struct dlx_test_publisher pub[3];
+    struct dlx_test_subscription sub;
+    uint64_t last = 0;
+    for (int i = 0; i < 3; i++) {
+        dlx_test_publisher_new(&pub[i], control, topics[i], 0);
+        dlx_test_publisher_ready(&pub[i]);
+        if (i < 2) {
+            close(pub[i].link_sock);
+            pub[i].link_sock = -1;
+        }
+    }
+    dlx_test_subscribe(&sub, control, "a/*", false);
+    for (int i = 0; i < 3; i++)
+        last = dlx_test_accept_offer(&sub);
+    ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(LINK_OPEN))->link_open->link, last);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(dlx_test_expect(sub.fd, BODY(LINK_FAILED))->link_failed->code,
+                         DLX_E_PUBLISHER_NOT_RESPONDING);
+    for (int i = 0; i < 3; i++)
+        dlx_test_publisher_deinit(&pub[i]);
+    dlx_test_subscription_deinit(&sub);
+}
+END_TEST
+
 START_TEST(reliable_needs_a_publisher_that_blocks)
 {
     struct dlx_test_publisher drop;
@@ -503,6 +531,7 @@ int main(void)
     tcase_add_test(tcase, arenas_follow_one_another_and_drops_come_in_order);
     tcase_add_test(tcase, subscriber_that_never_acknowledges_gets_four_packets_with_fds);
     tcase_add_test(tcase, publisher_that_does_not_respond_refuses_the_129th);
+    tcase_add_test(tcase, links_that_wait_for_their_publishers_end_keep_no_other_waiting);
     tcase_add_test(tcase, reliable_needs_a_publisher_that_blocks);
     tcase_add_test(tcase, links_beyond_what_a_client_can_bear_fail_alone);
     tcase_add_test(tcase, regions_that_were_not_allocated_are_refused);
