@@ -43,7 +43,7 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
     reply.publisher_new_reply = &body;
     r = dlxd_client_send_fds(client, &reply, reply_fds, DLX_ARRAY_SIZE(reply_fds));
     if (r < 0)
-        dlxd_publisher_end(publisher);
+        (void)dlxd_publisher_end(publisher);
     return r;
 }
 
@@ -66,8 +66,7 @@ int dlxd_handle_publisher_close(struct dlxd_client *client, const Dlx__Wire__Pac
         dlxd_publisher_find(client, packet->publisher_close->publisher);
     if (!publisher)
         return DLX_E_NOT_FOUND;
-    bool stays = dlxd_retained_is_wanted(publisher);
-    dlxd_publisher_end(publisher);
+    bool stays = dlxd_publisher_end(publisher); /* else it may be freed by now */
     if (stays && packet->serial != 0 && dlxd_store_answer_later(publisher, client, packet->serial))
         return 0;
     return dlxd_reply_ok(client, packet);

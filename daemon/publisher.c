@@ -270,27 +270,27 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
     dlxd_publisher_link_left(publisher);
 }
 
-static void end(struct dlxd_publisher *publisher, int pidfd)
+static bool end(struct dlxd_publisher *publisher, int pidfd)
 {
     if (!dlxd_retained_is_wanted(publisher)) {
         dlxd_publisher_vanish(publisher);
-        return;
+        return false;
     }
     leave_client(publisher);
     publisher->state = DLXD_PUBLISHER_RETAINED;
     dlxd_retained_add(publisher, pidfd);
     dlxd_publisher_tell_links(publisher);
+    return true;
 }
 
-void dlxd_publisher_end(struct dlxd_publisher *publisher)
+bool dlxd_publisher_end(struct dlxd_publisher *publisher)
 {
-    if (publisher)
-        end(publisher, -1);
+    return publisher && end(publisher, -1);
 }
 
 void dlxd_publisher_die(struct dlxd_publisher *publisher, int pidfd)
 {
-    end(publisher, pidfd);
+    (void)end(publisher, pidfd);
 }
 
 void dlxd_publisher_delivered(struct dlxd_publisher *publisher)
@@ -365,7 +365,7 @@ int dlxd_publisher_ready(struct dlxd_publisher *publisher)
                          dlxd_publisher_id(publisher), publisher->topic_name);
     int r = make_ready(publisher, dlxd_publisher_control(publisher));
     if (r < 0) {
-        dlxd_publisher_end(publisher);
+        (void)dlxd_publisher_end(publisher);
         return dlx__fail_prefix(r, "control block");
     }
     publisher->state = DLXD_PUBLISHER_OPEN;

@@ -121,8 +121,8 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
                            const struct dlxd_ledger_entry *entry,
                            const struct dlxd_publisher_region *regions, size_t n_regions);
 
-/* It closed: RETAINED if it leaves something, else GONE. NULL is fine. */
-void dlxd_publisher_end(struct dlxd_publisher *publisher);
+/* It closed: RETAINED if it leaves something: true. Else GONE, and freed with its last link. NULL is fine. */
+bool dlxd_publisher_end(struct dlxd_publisher *publisher);
 /* The same, and its process, which seems to be dead, may write until the pidfd says that it is. */
 void dlxd_publisher_die(struct dlxd_publisher *publisher, int pidfd_borrow_fd);
 /* GONE, and freed as soon as its last link has ended. */
