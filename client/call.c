@@ -66,20 +66,20 @@ static void give_back(struct dlx_client *c, const Dlx__Wire__Packet *reply)
     (void)dlx__proto_send(c->sock, &request, NULL, 0); /* else it ends with the connection */
 }
 
-/* DLX_E_FD_LIMIT: a reply without its descriptors. */
+/* `ret_bare`: a reply without its descriptors, for which there was no room; the thread's message says so. */
 static int receive(struct dlx_client *c, uint64_t deadline, int64_t timeout_ns,
-                   const Dlx__Wire__Packet **ret)
+                   const Dlx__Wire__Packet **ret, bool *ret_bare)
 {
     for (;;) {
         dlx__packet_deinit(&c->call->packet);
         int r = dlx__packet_recv_fds(c->sock, &c->call->packet);
-        bool bare = r == DLX_E_FD_LIMIT;
-        if (bare)
+        *ret_bare = r == DLX_E_FD_LIMIT;
+        if (*ret_bare)
             (void)dlx__packet_drop(c->sock); /* else it comes again, and is too late */
-        if (r == 0 || bare)
+        if (r == 0 || *ret_bare)
             r = dlx__proto_unpack(&c->call->arena, c->call->packet.data, c->call->packet.size, ret);
         if (r == 0)
-            return bare ? DLX_E_FD_LIMIT : 0;
+            return 0;
         if (r == DLX_E_DISCONNECTED)
             return lose(c, dlx__fail(r, "dlpackd at %s closed the connection", c->path));
         if (r != DLX_E_EMPTY)
@@ -119,9 +119,10 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
     if (r < 0)
         return r;
     c->unanswered = true;
+    bool bare;
     for (;;) {
-        r = receive(c, deadline, timeout_ns, &reply);
-        if (r < 0 && r != DLX_E_FD_LIMIT)
+        r = receive(c, deadline, timeout_ns, &reply, &bare);
+        if (r < 0)
             return r;
         if (reply->body_case == DLX__WIRE__PACKET__BODY_DISCONNECT)
             return lose(c, dlx__fail(DLX_E_DISCONNECTED, "dlpackd at %s disconnects: %s", c->path,
@@ -131,9 +132,9 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
         give_back(c, reply); /* the request timed out */
     }
     c->unanswered = false;
-    if (r < 0) {
+    if (bare) {
         give_back(c, reply);
-        return r;
+        return DLX_E_FD_LIMIT;
     }
     if (reply->body_case == DLX__WIRE__PACKET__BODY_ERROR) {
         int code = reply->error->code < 0 ? reply->error->code : DLX_E_PROTOCOL;

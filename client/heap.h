@@ -34,7 +34,7 @@ struct dlx_block {
     uint64_t payload_size;   /* bytes of the tensor that was exported */
     DLDataType dtype;        /* likewise */
     int32_t ndim;            /* likewise */
-    uint64_t set;            /* the last one that it was seen in */
+    uint64_t set;            /* number of the last one that it was seen in */
     bool is_local;           /* while there are references: the caller has its tensor */
     bool is_guarded;         /* its heap is in the debug mode: client/debug.h */
     bool is_protected;       /* it cannot be written now */

@@ -48,13 +48,12 @@ struct dlx_inlet {
     uint64_t origin;         /* the publisher's id with the first daemon that it was announced to */
     struct dlx_inlet *after; /* not NULL: it is not our turn before this one has ended */
     bool from_start;
-    int bell;     /* -1 before LinkOpen */
-    bool gone;    /* nothing new will come: drain it, then detach */
-    bool foreign; /* made by a daemon that has ended */
-    uint64_t
-        ended_at; /* 0, or the publisher's last message: it is gone, and no other link will come */
-    bool told;    /* the daemon said so: no news will follow either */
-    bool stuck;   /* waits for news: an arena for `pending`, or the next control block */
+    int bell;          /* -1 before LinkOpen */
+    bool gone;         /* nothing new will come: drain it, then detach */
+    bool foreign;      /* made by a daemon that has ended */
+    uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
+    bool told;         /* the daemon said so: no news will follow either */
+    bool stuck;        /* waits for news: an arena for `pending`, or the next control block */
     bool has_pending;
     bool asked;               /* latest: news were read since the publisher moved */
     struct dlx_taken pending; /* held, if there is one */

@@ -46,7 +46,7 @@ struct dlx_publisher {
         rejoining; /* reliable subscribers have yet to come to the new daemon: nothing is published before */
     uint64_t next_look_ns; /* whether the daemon is still there */
     int64_t linger_ns;     /* how long its end waits for subscribers on their way to a new daemon */
-    uint64_t n_sets;       /* that were looked at */
+    uint64_t n_sets;       /* that were looked at; the number of each marks its blocks */
     bool starved;          /* no room for the descriptors of a link: it waits in the link socket */
     bool closed;           /* the daemon knows that it has left, or soon will */
     bool grows;            /* its slots were not given by the caller */
@@ -93,8 +93,8 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code);
  */
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret);
 
-/* Get an arena with room for `size` bytes from the daemon, which knows the publisher by `id` and has this kind of memory. Returns 0; the
- * errors of a call to it; DLX_E_LIMIT, DLX_E_NO_MEMORY. */
+/* Get an arena with room for `size` bytes from the daemon, which knows the publisher by `id` and has this kind of memory. Returns
+ * 0; the errors of a call to it; DLX_E_LIMIT, DLX_E_NO_MEMORY. */
 int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
                         uint64_t size);
 

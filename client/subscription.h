@@ -13,8 +13,7 @@
 
 struct dlx_subscription {
     struct dlx_client *client;
-    const struct dlx_memory
-        *memory; /* of the daemon that it is of: another object may have met the next one */
+    const struct dlx_memory *memory; /* of its daemon: another object may have met the next one */
     uint64_t generation;
     uint64_t id;
     char topic[DLX_TOPIC_MAX + 1];

@@ -112,15 +112,11 @@ void dlxd_client_rewatch(struct dlxd_client *client)
                            (dlxd_list_empty(&client->tx) ? 0 : DLXD_WRITABLE));
 }
 
-bool dlxd_client_count(struct dlxd_client *client, uint32_t n)
+void dlxd_client_pause(struct dlxd_client *client)
 {
-    client->n_at_once = n ? client->n_at_once + n : 0;
-    if (client->n_at_once < DLXD_AT_ONCE_MAX)
-        return false;
     client->n_at_once = 0;
     dlxd_list_push_back(&client->broker->hasty, &client->hasty);
     dlxd_client_rewatch(client);
-    return true;
 }
 
 void dlxd_client_resume_all(struct dlxd_broker *broker)

@@ -109,10 +109,8 @@ void dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int cod
 /* `barrier` has changed. */
 void dlxd_client_rewatch(struct dlxd_client *client);
 
-/* One more packet was read, or (`n` = 0) nothing was there. True: it was one too many, and the client waits for
- * dlxd_client_resume_all(). */
-bool dlxd_client_count(struct dlxd_client *client, uint32_t n);
-/* Who was hasty is read from again. */
+/* It sent too much at once: nothing is read from it until dlxd_client_resume_all(). */
+void dlxd_client_pause(struct dlxd_client *client);
 void dlxd_client_resume_all(struct dlxd_broker *broker);
 
 #endif

@@ -142,7 +142,7 @@ void dlxd_dispatch_client(struct dlxd_client *client)
     for (int i = 0; i < DLXD_BATCH && !dlxd_client_is_doomed(client) && !client->barrier; i++) {
         int r = dlx__packet_recv(client->fd, &incoming);
         if (r == DLX_E_EMPTY) {
-            (void)dlxd_client_count(client, 0);
+            client->n_at_once = 0;
             return;
         }
         if (r < 0) {
@@ -160,8 +160,10 @@ void dlxd_dispatch_client(struct dlxd_client *client)
         else
             dlxd_dispatch_client_bytes(client, incoming.data, incoming.size);
         dlx__packet_deinit(&incoming);
-        if (dlxd_client_count(client, 1))
+        if (++client->n_at_once == DLXD_AT_ONCE_MAX) {
+            dlxd_client_pause(client);
             return;
+        }
     }
 }
 

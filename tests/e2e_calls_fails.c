@@ -10,8 +10,8 @@
 #include "common/memory.h"
 #include "daemon/server.h"
 #include "tests/harness_fail.h"
+#include "tests/harness_fds.h"
 #include "tests/harness_stream.h"
-#include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -192,17 +192,6 @@ static void stop_server(void)
     server = dlxd_server_free(server);
 }
 
-static size_t n_fds(void)
-{
-    size_t n = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    ck_assert_ptr_nonnull(dir);
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
-}
-
 /* Nothing is left of anybody, in a while. What a client left that may be alive stays until that is known: drop it. */
 static void wait_until_empty(void)
 {
@@ -242,7 +231,7 @@ static void tell_with_each_failure(bool daemon_fails)
     start_server(NULL);
     ck_assert_int_eq(tell_and_leave(place.path, NULL, &wrong, words, sizeof words), 0);
     stop_server();
-    size_t fds_before = n_fds();
+    size_t fds_before = dlx_test_fds_count();
     if (!daemon_fails)
         start_server(NULL);
     while (dlx_test_fail_next(&fail)) {
@@ -263,15 +252,16 @@ static void tell_with_each_failure(bool daemon_fails)
         wait_until_empty();
         if (daemon_fails) {
             stop_server();
-            ck_assert_msg(
-                n_fds() == fds_before, "%s (call %zu) failed with %s: %zu descriptors, %zu before",
-                fail.call ? fail.call : "nothing", at, strerror(fail.error), n_fds(), fds_before);
+            ck_assert_msg(dlx_test_fds_count() == fds_before,
+                          "%s (call %zu) failed with %s: %zu descriptors, %zu before",
+                          fail.call ? fail.call : "nothing", at, strerror(fail.error),
+                          dlx_test_fds_count(), fds_before);
         }
         atomic_store(&fail.at, at);
     }
     if (!daemon_fails)
         stop_server();
-    ck_assert_uint_eq(n_fds(), fds_before);
+    ck_assert_uint_eq(dlx_test_fds_count(), fds_before);
     ck_assert_uint_gt(n_failed, 20);
 }
 
