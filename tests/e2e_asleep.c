@@ -2,6 +2,7 @@
 
 /* A publisher that makes no call, and many who come, read, leave and die meanwhile. */
 
+#include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
 #include <signal.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static pid_t spawn_reader(int *ret_fd)
 {
     int fds[2];
     ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();

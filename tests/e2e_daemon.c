@@ -2,6 +2,7 @@
 /* The daemon as a program, its handshake, and clients that break the protocol. */
 #include "common/error.h"
 #include "tests/harness_daemon.h"
+#include "tests/harness_fork.h"
 #include <check.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -279,7 +280,7 @@ static int connect_as(uid_t uid)
 {
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
     int status;
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         /* From inside its folder: the other user need not be able to search $TMPDIR. */
@@ -514,7 +515,7 @@ START_TEST(pidfd_by_number_works_as_well)
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
     dlx_test_daemon_start(&daemon_, "DLX_TEST_NO_PEERPIDFD=1");
     witness = dlx_test_hello(&daemon_, 10);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     if (pid == 0) {
         (void)dlx_test_hello(&daemon_, 1);
         _exit(0);

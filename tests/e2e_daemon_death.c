@@ -2,6 +2,7 @@
 /* Who dies, or leaves early, takes what it had along and nothing else. */
 #include "common/error.h"
 #include "tests/harness_daemon.h"
+#include "tests/harness_fork.h"
 #include <check.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -97,7 +98,7 @@ START_TEST(death_at_any_stage_leaves_nothing)
     barrier();
     size_t n = dlx_test_daemon_n_fds(&daemon_);
     ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0)
         play(_i, ready[1]);
@@ -163,14 +164,14 @@ START_TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
     barrier(); /* it has closed the end of the socket that it sent */
     size_t n = dlx_test_daemon_n_fds(&daemon_);
     ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_test_publisher pub;
         int fd = dlx_test_hello(&daemon_, 100);
         dlx_test_publisher_new(&pub, fd, "mine", 0);
         dlx_test_publisher_ready(&pub);
-        grandchild = fork();
+        grandchild = dlx_test_fork();
         if (grandchild == 0)
             for (;;)
                 pause();

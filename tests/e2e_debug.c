@@ -2,6 +2,7 @@
 
 /* The debug mode: whoever writes to what was published faults at once, and nobody else does. */
 
+#include "tests/harness_fork.h"
 #include "tests/harness_maps.h"
 #include "tests/harness_stream.h"
 #include <signal.h>
@@ -41,7 +42,7 @@ enum { AS_IT_IS, SET_ON, SET_OFF };
 /* A process that writes to what it has published: its wait status. */
 static int status_of_writer(const char *env, int set)
 {
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         if (env)

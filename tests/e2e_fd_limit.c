@@ -3,6 +3,7 @@
 /* Processes at their limit of open files, and replies that come too late: nothing is lost, and nothing stays with the daemon. */
 
 #include "tests/harness_fds.h"
+#include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
 #include <signal.h>
 #include <stdio.h>
@@ -139,7 +140,7 @@ START_TEST(a_publisher_without_room_attaches_subscribers_later)
     const struct dlx_publisher_args args = {.size = sizeof args, .n_slots = 8};
     ck_assert_int_eq(pipe(begin), 0);
     ck_assert_int_eq(pipe(attached), 0);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_message *m = NULL;
@@ -200,7 +201,7 @@ START_TEST(a_subscriber_without_room_attaches_later)
     char byte;
     ok(dlx_subscribe(c, "test/a", NULL, &s));
     ck_assert_int_eq(pipe(begin), 0);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         close(begin[1]);

@@ -8,6 +8,7 @@
 
 #include "client/publisher.h"
 #include "client/subscription.h"
+#include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
 #include <poll.h>
 #include <signal.h>
@@ -43,7 +44,7 @@ static struct liar spawn(void (*fn)(struct dlx_client *c, int tell, int arg), in
 {
     int fds[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-    struct liar liar = {.pid = fork(), .sock = fds[0]};
+    struct liar liar = {.pid = dlx_test_fork(), .sock = fds[0]};
     ck_assert_int_ge(liar.pid, 0);
     if (liar.pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -101,7 +102,7 @@ static void storm(int bell, int tell)
     static const char bytes[32768];
     for (int i = 0; i < 3; i++) {
         pid_t parent = getpid();
-        if (fork() == 0) {
+        if (dlx_test_fork() == 0) {
             (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
             while (getppid() == parent)
                 (void)!send(bell, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL);

@@ -8,6 +8,7 @@
 
 #include "common/error.h"
 #include "common/memory.h"
+#include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -38,7 +39,7 @@ static void attack_as(uid_t uid, int (*attack)(void *userdata), void *userdata)
 {
     int line = 0, status, result[2];
     ck_assert_int_eq(pipe(result), 0);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         if (uid != geteuid() && (setgid(uid) < 0 || setuid(uid) < 0))
@@ -325,7 +326,7 @@ START_TEST(a_passed_connection_ends_with_who_made_it)
     uint8_t byte = 0;
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     ck_assert_int_eq(pipe(go), 0);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         connection = dlx_test_hello(&dlx_test_stream_daemon, 1);

@@ -2,6 +2,7 @@
 
 /* libdlx between processes: death of each side and of the daemon, reliable streams, fork. */
 
+#include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
 #include <signal.h>
 #include <string.h>
@@ -14,7 +15,7 @@ static pid_t spawn(void (*fn)(struct dlx_client *c, int ready), int *ret_ready)
 {
     int fds[2];
     ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         close(fds[0]);
@@ -207,7 +208,7 @@ START_TEST(a_forked_child_gets_an_error_and_breaks_nothing)
     dlx_test_stream_publish(x.p, 4, 1);
     ok(dlx_take(x.s, SECOND, &m));
     ok(dlx_message_tensor(m, 0, &r));
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     if (pid == 0) {
         bool good = dlx_take(x.s, 0, &m2) == DLX_E_FORKED &&
                     dlx_publish(x.p, t, NULL) == DLX_E_FORKED &&

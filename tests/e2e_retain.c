@@ -2,6 +2,7 @@
 
 /* Messages that stay: for those who come late, and after their publisher has gone. */
 
+#include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
 #include <signal.h>
 #include <stdio.h>
@@ -247,7 +248,7 @@ static pid_t spawn_trainer(int64_t value)
     int fds[2];
     char byte;
     ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_publisher *p = new_publisher(dlx_test_stream_connect(), &retain_1);

@@ -3,6 +3,7 @@
 /* dlx_connect(&c, NULL) where nobody set anything up: a private daemon, shared by all, that ends by itself. */
 
 #include "tests/harness_cli.h"
+#include "tests/harness_fork.h"
 #include "tests/harness_spawn.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -113,7 +114,7 @@ START_TEST(nothing_of_the_caller_reaches_the_daemon)
     char text[32768], link[256];
     sigset_t set;
     int fds[2];
-    /* Not closed on exec, so that an ordinary fork() would hand it on. */
+    /* Not closed on exec, so that an ordinary fork(2) would hand it on. */
     ck_assert_int_eq(pipe(fds), 0);
     ck_assert_int_eq(dup2(fds[1], 90), 90);
     sigemptyset(&set);
@@ -184,7 +185,7 @@ START_TEST(the_caller_sees_no_child)
     int hold[2];
     char byte;
     ck_assert_int_eq(pipe2(hold, O_CLOEXEC), 0);
-    pid_t child = fork();
+    pid_t child = dlx_test_fork();
     ck_assert_int_ge(child, 0);
     if (child == 0) {
         close(hold[1]);
@@ -285,7 +286,7 @@ START_TEST(processes_share_one_daemon)
     ck_assert_int_eq(pipe2(told, O_CLOEXEC), 0);
     ck_assert_int_eq(pipe2(leave, O_CLOEXEC), 0);
     for (int i = 0; i < n; i++) {
-        pids[i] = fork();
+        pids[i] = dlx_test_fork();
         ck_assert_int_ge(pids[i], 0);
         if (pids[i] == 0) {
             close(go[1]);
@@ -336,7 +337,7 @@ START_TEST(clients_that_come_while_the_daemon_goes)
     setenv("DLX_IDLE_EXIT", "0.003", 1);
     ck_assert_int_eq(pipe2(told, O_CLOEXEC), 0);
     for (int i = 0; i < N; i++) {
-        pids[i] = fork();
+        pids[i] = dlx_test_fork();
         ck_assert_int_ge(pids[i], 0);
         if (pids[i] == 0)
             come_and_go(told[1]);
@@ -463,7 +464,7 @@ START_TEST(a_starter_that_is_killed_blocks_nobody)
     dlx_test_spawn_script("echo >$DIR/started; read x <$DIR/go; exec $REAL \"$@\"");
     dlx_test_spawn_fifo("started");
     dlx_test_spawn_fifo("go");
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_client *c = dlx_test_spawn_connect();

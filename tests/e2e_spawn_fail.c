@@ -2,6 +2,7 @@
 
 /* A private daemon that cannot be started: the caller learns why, within its time, and nothing is left. */
 
+#include "tests/harness_fork.h"
 #include "tests/harness_spawn.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -285,7 +286,7 @@ START_TEST(without_a_runtime_folder)
         printf("SKIP: needs root, for a /tmp of its own\n");
         return;
     }
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         unsetenv("XDG_RUNTIME_DIR");
@@ -311,7 +312,7 @@ static int run_daemon(const char *const *words, char *ret, size_t size)
     size_t n = 0;
     ssize_t got;
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         dup2(fds[1], STDERR_FILENO);

@@ -2,6 +2,7 @@
 
 /* What is retained outlives the daemon, where the service manager keeps descriptors (a stand-in: harness_manager.h). */
 
+#include "tests/harness_fork.h"
 #include "tests/harness_manager.h"
 #include "tests/harness_stream.h"
 #include <fcntl.h>
@@ -162,7 +163,7 @@ static pid_t spawn_publisher(int64_t n)
     int fds[2];
     char byte;
     ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_publisher *p = new_publisher(dlx_test_stream_connect(), "test/a", &retain_2);
@@ -340,7 +341,7 @@ START_TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
     c = dlx_test_stream_connect();
     dlx_test_manager_wait_n_kept(&manager, "", 4); /* ledger, pidfd, control block, arena */
     atomic_store(&manager.stalled, true);
-    pid_t other = fork();
+    pid_t other = dlx_test_fork();
     ck_assert_int_ge(other, 0);
     if (other == 0) { /* meanwhile, others are served */
         uint64_t before = dlx__now_ns();

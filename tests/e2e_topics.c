@@ -4,6 +4,7 @@
  * of both sides. */
 
 #include "common/util.h"
+#include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -305,7 +306,7 @@ static pid_t spawn(bool publish)
     int fds[2];
     char byte;
     ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();

@@ -6,6 +6,7 @@
 #include "common/util.h"
 #include "daemon/inherited.h"
 #include "daemon/ledger.h"
+#include "tests/harness_fork.h"
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -83,7 +84,7 @@ END_TEST
 /* Init in a child whose descriptors 3 to 3 + n - 1 are passed. Returns what it returned, or the number of them. */
 static int inherit(const char *n, const char *pid, const char *names)
 {
-    pid_t child = fork();
+    pid_t child = dlx_test_fork();
     ck_assert_int_ge(child, 0);
     if (child == 0) {
         struct dlxd_inherited inherited;

@@ -2,6 +2,7 @@
 /* Names that killed daemons left are removed; nobody else's. */
 #include "common/shm_name.h"
 #include "daemon/residue.h"
+#include "tests/harness_fork.h"
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -72,7 +73,7 @@ static bool is_there(const char *name)
 /* A process that is there until it is killed. */
 static pid_t start_process(void)
 {
-    pid_t parent = getpid(), pid = fork();
+    pid_t parent = getpid(), pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "common/shm_name.h"
+#include "tests/harness_fork.h"
 #include "tests/harness_shm.h"
 #include "tests/harness_fds.h"
 #include <check.h>
@@ -240,7 +241,7 @@ END_TEST
 /* As a daemon in another pid namespace would, to which our process looks dead. */
 static pid_t start_remover(void)
 {
-    pid_t parent = getpid(), pid = fork();
+    pid_t parent = getpid(), pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid != 0)
         return pid;

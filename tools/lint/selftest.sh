@@ -104,6 +104,9 @@ expect 1 'no newline at the end' "$here/rules" "$tmp/tree"
 for call in 'usleep(1000)' 'sleep(1)' 'nanosleep(&t, NULL)' 'clock_nanosleep(0, 0, &t, 0)' 'thrd_sleep(&t, 0)'; do
     c sleep tests/test_x.c "void f(void) { $call; }"
 done
+c fork tests/e2e_x.c 'pid_t pid = fork();'
+c '' tests/e2e_x.c 'pid_t pid = dlx_test_fork();'
+c '' tests/harness_x.c 'pid_t pid = fork();'
 rule sleep tests/check_x.sh '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'true; sleep 1'
 rule sleep tests/x.py '# SPDX-License-Identifier: Apache-2.0' 'time.sleep(1)'
 rule sleep tests/x/run '#!/usr/bin/env python3' '# SPDX-License-Identifier: Apache-2.0' 'time.sleep(1)'

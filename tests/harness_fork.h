@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_TESTS_HARNESS_FORK_H
+#define DLX_TESTS_HARNESS_FORK_H
+
+#include <sys/types.h>
+
+/*
+ * fork(), for a child that runs parts of a test. Check's assertions write each step to a file that parent and child share:
+ * a child killed inside write() would leave half a line there, on which Check ends ("Bad message type"). So the child's go
+ * nowhere: one that fails ends it with status 1.
+ */
+pid_t dlx_test_fork(void);
+
+#endif
