@@ -269,6 +269,15 @@ struct dlxd_server *dlxd_server_free(struct dlxd_server *server)
     return NULL;
 }
 
+/* libuv called abort(): in the midst of no function of the C library. */
+static void on_abort(int signum)
+{
+    (void)signum;
+    /* NOLINTNEXTLINE(bugprone-signal-handler) */
+    dlxd_log(DLXD_LOG_ERROR, "libuv cannot start: %s", strerror(errno));
+    _exit(EXIT_FAILURE);
+}
+
 /* What cannot fail, or only when the machine is out of memory. */
 static int init_handles(struct dlxd_server *server)
 {
@@ -285,7 +294,6 @@ static int init_handles(struct dlxd_server *server)
     server->term.data = server->interrupt.data = server;
     server->hello.data = server->retry.data = server->expiry.data = server->prepare.data = server;
     server->idle.data = server;
-    (void)uv_prepare_start(&server->prepare, on_prepare);
     (void)uv_signal_start(&server->term, on_signal, SIGTERM);
     (void)uv_signal_start(&server->interrupt, on_signal, SIGINT);
     return 0;
@@ -296,8 +304,11 @@ int dlxd_server_new(struct dlxd_server **ret, const char *path, const struct dlx
     struct dlxd_server *server = calloc(1, sizeof *server);
     if (!server)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory");
+    /* libuv aborts where it can make no pipe, or not register it, which it does in the loop's first turn. */
+    void (*before)(int) = signal(SIGABRT, on_abort);
     int r = uv_loop_init(&server->loop);
     if (r < 0) {
+        (void)signal(SIGABRT, before);
         free(server);
         return dlx__fail(dlx__error_from_errno(-r), "event loop: %s", uv_strerror(r));
     }
@@ -306,6 +317,9 @@ int dlxd_server_new(struct dlxd_server **ret, const char *path, const struct dlx
     r = dlxd_broker_init(&server->broker, &server->loop, memory, ram_bytes());
     if (r == 0)
         r = init_handles(server);
+    if (r == 0)
+        (void)uv_run(&server->loop, UV_RUN_NOWAIT);
+    (void)signal(SIGABRT, before);
     if (r == 0)
         r = dlxd_listener_init(&server->listener, path);
     if (r == 0)
@@ -316,6 +330,7 @@ int dlxd_server_new(struct dlxd_server **ret, const char *path, const struct dlx
         return r;
     }
     server->broker.socket_path = server->listener.path;
+    (void)uv_prepare_start(&server->prepare, on_prepare);
     *ret = server;
     return 0;
 }

@@ -4,17 +4,24 @@
 
 #include "common/util.h"
 #include "tests/harness_daemon.h"
+#include "tests/harness_fork.h"
+#include "tests/harness_seccomp.h"
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 static struct dlx_test_daemon place;
 static char log_text[4096];
+/* Of the next one, if not 0. */
+static rlim_t fd_limit;
+static unsigned failing_call;
 
 /* Run it with these arguments, and with NAME=value of `env` if that is not NULL; returns the exit status. */
 static int run(const char *const *args, const char *env)
@@ -29,7 +36,7 @@ static int run(const char *const *args, const char *env)
     for (size_t i = 0; args[i]; i++)
         argv[i + 1] = args[i];
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -37,6 +44,10 @@ static int run(const char *const *args, const char *env)
         if (env)
             (void)putenv(strdup(env));
         (void)dup2(fds[1], STDERR_FILENO);
+        if (fd_limit > 0)
+            (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){fd_limit, fd_limit});
+        if (failing_call > 0 && !dlx_test_seccomp_fail(failing_call, ENOMEM))
+            _exit(126);
         execv(program, (char *const *)(uintptr_t)argv);
         _exit(127);
     }
@@ -120,6 +131,37 @@ START_TEST(a_store_without_a_service_manager_is_said)
 }
 END_TEST
 
+START_TEST(too_few_file_descriptors_are_said)
+{
+    static const char *const args[] = {"--idle-exit", "0.01", NULL};
+    size_t n_failed = 0;
+    int status;
+    for (fd_limit = 4; (status = run(args, NULL)) != 0; fd_limit++) {
+        if (status == 127) /* too few for the dynamic linker, too */
+            continue;
+        ck_assert_msg(status == EXIT_FAILURE && strncmp(log_text, "dlpackd: ", 9) == 0,
+                      "%d, %d: %s", (int)fd_limit, status, log_text);
+        ck_assert_int_lt(access(place.path, F_OK), 0);
+        n_failed++;
+    }
+    ck_assert_uint_gt(n_failed, 5);
+}
+END_TEST
+
+/* On its first pipes, and on what it registers in its first turn, libuv aborts. */
+START_TEST(what_libuv_cannot_have_is_said)
+{
+    static const char *const args[] = {"--idle-exit", "0.01", NULL};
+    static const unsigned calls[] = {SYS_pipe2, SYS_epoll_ctl, SYS_epoll_create1, SYS_eventfd2};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
+        failing_call = calls[i];
+        ck_assert_msg(run(args, NULL) == EXIT_FAILURE && strstr(log_text, "memory"), "call %u: %s",
+                      failing_call, log_text);
+        ck_assert_int_lt(access(place.path, F_OK), 0);
+    }
+}
+END_TEST
+
 static void set_up(void)
 {
     dlx_test_dir_make(&place);
@@ -140,6 +182,8 @@ int main(void)
     tcase_add_test(tcase, lines_for_the_journal_have_a_level);
     tcase_add_test(tcase, the_kind_of_memory_may_be_given_both_ways);
     tcase_add_test(tcase, a_store_without_a_service_manager_is_said);
+    tcase_add_test(tcase, too_few_file_descriptors_are_said);
+    tcase_add_test(tcase, what_libuv_cannot_have_is_said);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

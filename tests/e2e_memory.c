@@ -4,13 +4,12 @@
 #include "common/memory.h"
 #include "common/shm_name.h"
 #include "tests/harness_cli.h"
+#include "tests/harness_fork.h"
+#include "tests/harness_seccomp.h"
 #include "tests/harness_shm.h"
 #include "tests/harness_stream.h"
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -172,13 +171,6 @@ END_TEST
 
 #define F_SEAL_FUTURE_WRITE_ 0x0010
 
-static void install(struct sock_filter *filter, size_t n)
-{
-    struct sock_fprog program = {.len = (unsigned short)n, .filter = filter};
-    ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
-}
-
 /* For this process and its children the kernel is older than 5.1. */
 static void forbid_future_write(void)
 {
@@ -192,7 +184,7 @@ static void forbid_future_write(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    install(filter, DLX_ARRAY_SIZE(filter));
+    ck_assert(dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)));
 }
 
 START_TEST(without_seals_the_way_out_is_named_and_works)
@@ -314,13 +306,13 @@ static void kill_at_unlink(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    install(filter, DLX_ARRAY_SIZE(filter));
+    ck_assert(dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)));
 }
 
 /* A daemon that dies with its first name in /dev/shm; or a process that does as such a daemon. */
 static void leave_residue(void)
 {
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         char log[512], name[DLX_SHM_NAME_SIZE];
@@ -377,7 +369,7 @@ END_TEST
 /* Takes all pages of a region away and brings them back, until it is killed. */
 static pid_t start_taker(int fd, off_t size)
 {
-    pid_t parent = getpid(), pid = fork();
+    pid_t parent = getpid(), pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid != 0)
         return pid;

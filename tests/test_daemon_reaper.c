@@ -4,17 +4,15 @@
 
 #include "common/util.h"
 #include "daemon/reaper.h"
+#include "tests/harness_fork.h"
+#include "tests/harness_seccomp.h"
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -114,9 +112,7 @@ static bool forbid_threads(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    struct sock_fprog program = {.len = DLX_ARRAY_SIZE(filter), .filter = filter};
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+    return dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter));
 }
 
 /* libuv's pool, which did this once, calls abort(). */
@@ -125,7 +121,7 @@ START_TEST(without_a_thread_it_is_closed_at_once)
     int end[3], fd[3], status = 0;
     for (int i = 0; i < 3; i++)
         fd[i] = make_pipe(&end[i]);
-    pid_t pid = fork();
+    pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlxd_reaper *reaper = NULL;

@@ -72,22 +72,17 @@ BY_ARGUMENT = {
 def calls_of(trace, page_fd=True):
     """[(name, n, arguments)] of the part between the marks of actor.c, or after the allocator's mmap (alloc.c)."""
     counts, calls, inside, marks = collections.Counter(), [], False, 0
-    libuv = None
     for line in trace.split("\n"):
         m = LINE.match(line)
         if not m:
             continue
         pid, name, rest = m.groups()
         counts[pid, name] += 1
-        if name == "epoll_create1" and page_fd and not libuv:
-            libuv = rest.split("= ")[-1] + ", "  # the first one: of its handful of handles, all made at the start
         if name == "mmap" and "MAP_SHARED, " in rest and "4096, PROT_READ|PROT_WRITE" in rest and not marks:
             inside, marks = page_fd, -1
         elif name == "getppid":
             inside = not inside
         elif inside and name not in ("exit_group", "exit", "rt_sigreturn"):
-            if name == "epoll_ctl" and libuv and rest.startswith(libuv):
-                rest = "libuv's, which aborts as the daemon starts: " + rest.split("EPOLL_CTL_ADD")[-1]
             calls.append((name, counts[pid, name], rest))
     return calls
 

@@ -48,8 +48,6 @@ class Story:
                 self.struck = True
             elif daemon.poll() == 1 and daemon.said().strip() and not self.kill:
                 pass  # it could not start, and said so
-            elif daemon.poll() == -signal.SIGABRT and self.stage.fail[1]:
-                pass  # libuv has no other way when its first tables cannot be made
             else:
                 raise Failed(f"the daemon ended with {daemon.poll()} before it was ready")
             daemon = self.stage.daemon()
