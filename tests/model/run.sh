@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Verifies the models of the take, reclaim, bell, move, join, restart, retain, forward and queue protocols with spin: the protocol as designed has no
+# Verifies the models of the take, reclaim, bell, move, carry, join, restart, retain, forward and queue protocols with spin: the protocol as designed has no
 # error in any interleaving at these sizes, and each broken variant has one (else the model looks away).
 #
 #   tests/model/run.sh           everything, about ten minutes on two processors, up to 4 GiB at once
@@ -29,6 +29,14 @@ reliable: two subscribers, longer          |reliable|NR=2 NS=2 LAST=3|ok|full
 move: as designed                          |move|NR=1 LAST=5|ok|quick
 move: as designed, longer                  |move|NR=1 LAST=7|ok|full
 move: two subscribers                      |move|NR=2 N1=2 LAST=3|ok|full
+move: twice                                |move|NR=1 NB=3 N2=3 LAST=4|ok|quick
+move: twice, longer                        |move|NR=1 NB=3 N2=4 LAST=6|ok|full
+move: two hold words                       |move|NR=1 B=2 N0=3 N1=3 LAST=5|ok|full
+move: twice, two hold words                |move|NR=1 B=2 NB=3 N0=3 N1=4 N2=5 LAST=5|ok|full
+carry: as designed                         |carry|LAST=3|ok|quick
+carry: as designed, longer                 |carry|LAST=4|ok|full
+carry: two messages                        |carry|LAST=5 K=2 N0=3 N1=4|ok|full
+carry: a newcomer                          |carry|LAST=3 NEWCOMER|ok|full
 reliable: history of two                   |reliable|NR=1 NS=4 H=2 LAST=5|ok|full
 move: history of two                       |move|NR=1 H=2 LAST=5 N0=3 N1=4|ok|full
 forward: as designed                       |forward|NA=3 LAST=5|ok|quick
@@ -64,6 +72,16 @@ reliable: no pick-up after head            |reliable|NOPICKUP NR=1 NS=3 LAST=5|e
 move: mark not looked at before sleeping   |move|NORECHECK NR=1 LAST=5|error|quick
 move: only attached links gate             |move|ATTACHGATE NR=1 LAST=6|error|quick
 move: new block starts at 0                |move|NOBASE NR=1 LAST=5|error|quick
+move: first hold word only                 |move|NR=1 B=2 N0=3 N1=3 LAST=5 ONEWORD|error|quick
+move: on to the newest block               |move|NR=1 NB=3 N2=3 LAST=5 TONEWEST|error|quick
+carry: one copy retired                    |carry|LAST=4 ONECOPY|error|quick
+carry: taken twice                         |carry|LAST=4 NOFOLLOW|error|quick
+carry: old link closed first               |carry|LAST=4 CLOSEFIRST|error|quick
+carry: closed link not looked at           |carry|LAST=4 DROPCLOSED|error|quick
+carry: hold word, then closed              |carry|LAST=4 HOLDFIRST|error|quick
+carry: does not wait for who must rejoin   |carry|LAST=4 NOREJOIN|error|quick
+carry: one more in the old block           |carry|LAST=4 STALE|error|quick
+carry: the new block begins at head        |carry|LAST=3 NEWCOMER BASEHEAD|error|quick
 forward: death ends holds at once          |forward|ASWRITTEN|error|quick
 forward: attached after death, no lifeline |forward|LATE|error|quick
 forward: upstream hold dropped too early   |forward|EARLYCLR|error|quick
