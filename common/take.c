@@ -100,7 +100,8 @@ uint32_t dlx__take_choose(const struct dlx_take_block *blocks, uint32_t n_blocks
             continue;
         if (first == n_blocks || !dlx__take_block_is_dead(&blocks[i]))
             first = i;
-        head = DLX_MAX(head, newest_in(blocks[i].control));
+        uint64_t newest = newest_in(blocks[i].control);
+        head = DLX_MAX(head, newest);
     }
     uint64_t cursor = from_start ? 0 : head - DLX_MIN(head, (uint64_t)history);
     uint32_t chosen = first;
@@ -143,7 +144,8 @@ static void count_missed(struct dlx_take *take, uint64_t n)
 /* What is in this block and was passed elsewhere. */
 static void skip_passed(struct dlx_take *take)
 {
-    uint64_t n = DLX_MIN(take->passed, newest_in(block(take)));
+    uint64_t newest = newest_in(block(take)); /* once: the next look may see a newer one */
+    uint64_t n = DLX_MIN(take->passed, newest);
     if (n <= take->cursor)
         return;
     take->last = DLX_MAX(take->last, n);

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * A publisher goes from daemon to daemon, a subscriber follows it from link to link (dlx__pub_carry(), dlx__take_follow()),
+ * under a seeded scheduler that stops each at any access to a shared word. Some messages cannot be read (dlx__take_lose()).
+ * Checked: the gap of each message tells all that were not taken before it, and each of these is counted once; a
+ * reliable subscriber misses none but those.
+ *
+ * SIM_SEEDS=n runs so many seeds, SIM_SEED=s only that one.
+ */
+
+#include "common/error.h"
+#include "common/publish.h"
+#include "common/take.h"
+#include "tests/harness_sim.h"
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_DAEMONS 4U
+#define N_SLOTS   6U
+#define MAX_HELD  2U
+#define HISTORY   2U
+
+/* What one daemon made. */
+struct daemon {
+    struct dlx_take_block block; /* of the publisher */
+    struct dlx_shm_membership *membership;
+    struct dlx_shm_link *page;
+    struct dlx_pub_link link;
+    struct dlx_take take;
+    bool announced, queued, picked, started;
+};
+
+struct world {
+    struct dlx_pub pub;
+    struct daemon daemons[N_DAEMONS];
+    uint32_t n; /* daemons there were */
+    bool reliable, loses;
+    uint64_t n_lost; /* by us: what could not be read */
+    uint64_t seed;
+};
+
+static int payload; /* nobody looks at them */
+
+#define sim_check(world, cond, ...)                                                                \
+    do {                                                                                           \
+        if (!(cond)) {                                                                             \
+            fprintf(stderr, "seed %llu: %s: ", (unsigned long long)(world)->seed, #cond);          \
+            fprintf(stderr, __VA_ARGS__);                                                          \
+            fprintf(stderr, "\n");                                                                 \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+/* ---- environment --------------------------------------------------------------------------- */
+
+static void env_pick_up(void *userdata)
+{
+    struct world *w = userdata;
+    struct daemon *d = &w->daemons[w->n - 1];
+    if (!d->queued || d->picked)
+        return;
+    d->picked = true;
+    sim_check(w, dlx__pub_link_add(&w->pub, &d->link) == 0, "no memory");
+}
+
+static void env_ignore(void *userdata)
+{
+    (void)userdata;
+}
+
+static void env_ignore_link(void *userdata, struct dlx_pub_link *link)
+{
+    (void)userdata;
+    (void)link;
+}
+
+static void env_ignore_payload(void *userdata, void *p)
+{
+    (void)userdata;
+    (void)p;
+}
+
+/* The subscriber may still be in it. */
+static void env_ignore_block(void *userdata, const struct dlx_pub_block *block)
+{
+    (void)userdata;
+    (void)block;
+}
+
+static const struct dlx_pub_env pub_env = {.pick_up = env_pick_up,
+                                           .ring = env_ignore_link,
+                                           .look_for_dead = env_ignore,
+                                           .link_gone = env_ignore_link,
+                                           .slot_freed = env_ignore_payload,
+                                           .block_gone = env_ignore_block};
+static const struct dlx_take_env take_env = {.ring = env_ignore};
+
+static void *pages(uint64_t size)
+{
+    void *memory = aligned_alloc(DLX_PAGE, (size + DLX_PAGE - 1) / DLX_PAGE * DLX_PAGE);
+    ck_assert_ptr_nonnull(memory);
+    memset(memory, 0, size);
+    return memory;
+}
+
+/* ---- publisher ----------------------------------------------------------------------------- */
+
+static void fill(struct dlx_shm_slot *slot, uint64_t n)
+{
+    slot->time_ns = n;
+    slot->n_tensors = 1;
+    slot->record = (struct dlx_shm_record){.dtype_bits = 8,
+                                           .dtype_lanes = 1,
+                                           .device_type = 1,
+                                           .flags = DLX_SHM_RECORD_ROW_MAJOR,
+                                           .size = 1};
+}
+
+static void publish(struct world *w)
+{
+    uint32_t slot;
+    while (dlx__pub_slot(&w->pub, &slot) < 0)
+        sim_yield();
+    fill(&w->pub.slots[slot], w->pub.head + 1);
+    dlx__pub_commit(&w->pub, slot, &payload);
+}
+
+static void new_daemon(struct world *w)
+{
+    struct daemon *d = &w->daemons[w->n];
+    d->membership = pages(DLX_PAGE);
+    d->page = pages(dlx_shm_link_size(MAX_HELD));
+    d->link = (struct dlx_pub_link){.page = d->page,
+                                    .ticket = dlx_shm_ticket(d->page, 0),
+                                    .max_held = MAX_HELD,
+                                    .reliable = w->reliable};
+    d->block = (struct dlx_take_block){.control = pages(dlx_shm_control_size(N_SLOTS)),
+                                       .n_slots = N_SLOTS};
+}
+
+/* As client/revive.c: subscribers are told before the publisher goes there. */
+static void resume(struct world *w)
+{
+    struct daemon *d = &w->daemons[w->n];
+    struct dlx_shm_control *control = (struct dlx_shm_control *)(uintptr_t)d->block.control;
+    struct dlx_pub_block *block;
+    void *payloads[HISTORY] = {&payload, &payload};
+    dlx__pub_read_membership(&w->pub);
+    uint32_t live = dlx__pub_n_live(&w->pub);
+    uint32_t n = sim_random((live < HISTORY ? live : HISTORY) + 1);
+    sim_check(w, dlx__pub_block_new(&w->pub, control, N_SLOTS, &block) == 0, "no memory");
+    for (uint32_t i = 0; i < n; i++)
+        fill(&block->slots[i], w->pub.head - n + 1 + i);
+    dlx__pub_carry(&w->pub, block, n, payloads);
+    d->block.base = block->base;
+    d->announced = true;
+    sim_yield();
+    w->n++;
+    dlx__pub_move(&w->pub, block);
+    dlx__pub_set_membership(&w->pub, d->membership);
+}
+
+static void publisher_main(void *userdata)
+{
+    struct world *w = userdata;
+    for (;;) {
+        const struct daemon *d = &w->daemons[w->n - 1];
+        /* The first link is there when the stream begins; a reliable subscriber is waited for. */
+        while ((w->n == 1 || w->reliable) && !(d->picked && d->started)) {
+            sim_yield();
+            dlx__pub_read_membership(&w->pub);
+        }
+        for (uint32_t i = sim_random(6); i > 0; i--)
+            publish(w);
+        if (w->n == N_DAEMONS)
+            break;
+        resume(w);
+    }
+    while (!w->daemons[w->n - 1].started)
+        sim_yield();
+    dlx__pub_close(&w->pub);
+}
+
+/* ---- subscriber ---------------------------------------------------------------------------- */
+
+/* That announced the publisher. */
+static uint32_t newest_daemon(const struct world *w)
+{
+    uint32_t i = N_DAEMONS - 1;
+    while (!w->daemons[i].announced)
+        i--;
+    return i;
+}
+
+static void join(struct world *w, uint32_t i)
+{
+    struct daemon *d = &w->daemons[i];
+    uint64_t cursor;
+    d->queued = true; /* LinkAdded */
+    sim_yield();
+    atomic_fetch_add(&d->membership->joins, 1);
+    sim_yield();
+    (void)dlx__take_choose(&d->block, 1, 0, true, &cursor);
+    dlx__take_init(&d->take, d->block.control, N_SLOTS, d->page, 0, MAX_HELD, false, w->reliable,
+                   &take_env, NULL);
+    dlx__take_start(&d->take, cursor);
+    d->started = true;
+}
+
+static void subscriber_main(void *userdata)
+{
+    struct world *w = userdata;
+    uint32_t joined[N_DAEMONS] = {0}, n_joined = 1, at = 0;
+    uint64_t last = 0, n_taken = 0, n_missed = 0;
+    join(w, 0);
+    for (;;) {
+        struct dlx_take *take = &w->daemons[joined[at]].take;
+        struct dlx_taken taken;
+        uint32_t newest = newest_daemon(w); /* those before it have ended */
+        if (newest > joined[n_joined - 1] && sim_random(8) == 0) {
+            join(w, newest);
+            joined[n_joined++] = newest;
+        }
+        int r = dlx__take_next(take, &taken);
+        if (r == DLX_E_PUBLISHER_GONE)
+            break;
+        if (r == DLX_E_NOT_FOUND && at + 1 < n_joined) { /* as dlx__subscription_detach() */
+            dlx__take_close(take);
+            n_missed += take->lost;
+            dlx__take_follow(&w->daemons[joined[++at]].take, take->cursor, dlx__take_untold(take));
+            continue;
+        }
+        if (r == DLX_E_NOT_FOUND || r == DLX_E_EMPTY) {
+            sim_yield();
+            continue;
+        }
+        sim_check(w, r == 0, "take: %d %s", r, dlx__error_message());
+        if (w->loses && sim_random(4) == 0) { /* its arena was never announced */
+            dlx__take_lose(take, &taken);
+            w->n_lost++;
+            continue;
+        }
+        sim_check(w, taken.n == last + taken.gap + 1 && taken.time_ns == taken.n,
+                  "%llu (%llu) after %llu, gap %llu", (unsigned long long)taken.n,
+                  (unsigned long long)taken.time_ns, (unsigned long long)last,
+                  (unsigned long long)taken.gap);
+        last = taken.n;
+        n_taken++;
+        dlx__take_release(take, taken.hold);
+    }
+    const struct dlx_take *take = &w->daemons[joined[at]].take;
+    n_missed += take->lost;
+    sim_check(w, last + dlx__take_untold(take) == w->pub.head, "%llu and %llu of %llu",
+              (unsigned long long)last, (unsigned long long)dlx__take_untold(take),
+              (unsigned long long)w->pub.head);
+    sim_check(w, n_taken + n_missed == w->pub.head, "%llu taken and %llu lost of %llu",
+              (unsigned long long)n_taken, (unsigned long long)n_missed,
+              (unsigned long long)w->pub.head);
+    sim_check(w, !w->reliable || n_missed == w->n_lost, "reliable, %llu lost",
+              (unsigned long long)n_missed);
+}
+
+/* ---- one run ------------------------------------------------------------------------------- */
+
+static void run_seed(uint64_t seed)
+{
+    struct world w = {.seed = seed, .reliable = seed % 2, .loses = seed / 2 % 4 == 0};
+    struct sim *sim = sim_new(seed);
+    for (; w.n < N_DAEMONS; w.n++)
+        new_daemon(&w);
+    w.n = 1;
+    w.daemons[0].announced = true;
+    struct dlx_shm_control *first = (struct dlx_shm_control *)(uintptr_t)w.daemons[0].block.control;
+    ck_assert_int_eq(dlx__pub_init(&w.pub, first, N_SLOTS, HISTORY, w.reliable,
+                                   w.daemons[0].membership, &pub_env, &w),
+                     0);
+    sim_spawn(sim, publisher_main, &w);
+    sim_spawn(sim, subscriber_main, &w);
+    sim_check(&w, sim_run(sim), "deadlock");
+    dlx__pub_deinit(&w.pub);
+    for (uint32_t i = 0; i < N_DAEMONS; i++) {
+        free((void *)(uintptr_t)w.daemons[i].block.control);
+        free(w.daemons[i].membership);
+        free(w.daemons[i].page);
+    }
+    sim_free(sim);
+}
+
+START_TEST(nothing_is_passed_over_in_silence_from_link_to_link)
+{
+    const char *one = getenv("SIM_SEED");
+    const char *many = getenv("SIM_SEEDS");
+    if (one) {
+        run_seed(strtoull(one, NULL, 0));
+        return;
+    }
+    uint64_t n = many ? strtoull(many, NULL, 0) : 3000;
+    for (uint64_t seed = 1; seed <= n; seed++)
+        run_seed(seed * UINT64_C(0x9e3779b97f4a7c15) >> 20);
+}
+END_TEST
+
+int main(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    /* One thread in all, on stacks that the sanitizer does not know. */
+    puts("SKIP: the simulation is single-threaded: nothing for thread sanitizer to see");
+    return 0;
+#endif
+    Suite *suite = suite_create("sim_follow");
+    TCase *tcase = tcase_create("schedules");
+    tcase_set_timeout(tcase, 300);
+    tcase_add_test(tcase, nothing_is_passed_over_in_silence_from_link_to_link);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
