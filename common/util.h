@@ -17,8 +17,18 @@
 #define dlx_unlikely(x)       __builtin_expect(!!(x), 0)
 #define dlx_printf(fmt, args) __attribute__((__format__(__printf__, fmt, args)))
 #define DLX_ARRAY_SIZE(a)     (sizeof(a) / sizeof((a)[0]))
-#define DLX_MIN(a, b)         ((a) < (b) ? (a) : (b))
-#define DLX_MAX(a, b)         ((a) > (b) ? (a) : (b))
+
+/* Each argument is evaluated once: it may be a word that another process writes. */
+#define DLX_MIN(a, b) DLX_CHOOSE_(a, <, b, __COUNTER__)
+#define DLX_MAX(a, b) DLX_CHOOSE_(a, >, b, __COUNTER__)
+/* One may stand within another: each has names of its own. */
+#define DLX_CHOOSE_(a, op, b, n) DLX_CHOOSE_NAMED_(a, op, b, n)
+#define DLX_CHOOSE_NAMED_(a, op, b, n)                                                             \
+    __extension__({                                                                                \
+        __typeof__(a) dlx_a_##n = (a);                                                             \
+        __typeof__(b) dlx_b_##n = (b);                                                             \
+        dlx_a_##n op dlx_b_##n ? dlx_a_##n : dlx_b_##n;                                            \
+    })
 
 #define DLX_PAGE      4096U
 #define DLX_CACHELINE 64U

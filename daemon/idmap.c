@@ -32,7 +32,7 @@ static void grow(struct dlxd_idmap *map)
     map->buckets = buckets;
     map->n_buckets = n;
     map->first = NULL;
-    for (size_t i = 0; i < DLX_MAX(old.n_buckets, 1); i++) {
+    for (size_t i = 0; i < DLX_MAX(old.n_buckets, 1U); i++) {
         struct dlxd_idmap_node *node = old.n_buckets ? old.buckets[i] : old.first;
         while (node) {
             struct dlxd_idmap_node *next = node->next;

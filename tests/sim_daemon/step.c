@@ -86,7 +86,7 @@ static void ask_publisher(int proc)
         body.topic = (char *)(uintptr_t)former->topic;
         body.resumes = former->resumes ? former->resumes : former->id;
         body.after_seq = rnd(3);
-        body.retain = DLX_MIN(DLX_MAX(former->retain, 1), body.history);
+        body.retain = DLX_MIN(DLX_MAX(former->retain, 1U), body.history);
     } else if (one_in(8)) {
         body.resumes = 1 + rnd(1000);
         body.after_seq = rnd(4);
