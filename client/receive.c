@@ -54,14 +54,19 @@ static int wait_for_news(struct dlx_subscription *s, struct dlx_inlet *inlet)
         return dlx__subscription_successor(s, inlet) || (inlet->gone && no_more)
                    ? DLX_E_PUBLISHER_GONE
                    : DLX_E_EMPTY;
-    if (is_cut_off(s, inlet)) {
-        dlx__inlet_lose(inlet); /* its arena was never told us, and will not be */
-        return DLX_E_EMPTY;
-    }
-    if (!inlet->told)
+    if (is_cut_off(s, inlet) || !inlet->told)
         return DLX_E_EMPTY; /* on its way, also if its publisher hung up: the message is held until then */
     return dlx__fail(DLX_E_BAD_PEER,
                      "its memory was never announced"); /* and will not be any more */
+}
+
+/* The arena of its message was never told us, and will not be. */
+static bool lose_pending(const struct dlx_subscription *s, struct dlx_inlet *inlet)
+{
+    if (!inlet->has_pending || !is_cut_off(s, inlet))
+        return false;
+    dlx__inlet_lose(inlet);
+    return true;
 }
 
 /* Take from link `i`, reading news if its message lies in an arena that is not here yet. EMPTY also if the
@@ -78,6 +83,10 @@ static int take_from(struct dlx_subscription *s, uint32_t i, struct dlx_message 
     if (s->n_detached != n_detached)
         return DLX_E_EMPTY;
     r = dlx__inlet_take(inlet, ret);
+    /* What is behind it may be here, and a publisher that has gone is not asked again. It cannot have more than slots. */
+    for (uint32_t n = 0; r == DLX_E_NOT_FOUND && n < DLX_SHM_SLOTS_MAX && lose_pending(s, inlet);
+         n++)
+        r = dlx__inlet_take(inlet, ret);
     return r == DLX_E_NOT_FOUND ? wait_for_news(s, inlet) : r;
 }
 

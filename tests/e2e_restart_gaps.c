@@ -6,6 +6,7 @@
 #include "client/revive.h"
 #include "client/subscription.h"
 #include "tests/harness_stream.h"
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -216,6 +217,58 @@ START_TEST(what_came_before_our_new_link_is_counted)
 }
 END_TEST
 
+/* Of many new arenas a subscriber that does not look was not sent the last ones when its daemon ended, and then its publisher
+ * left: what lies in them is lost, what came after is not. */
+START_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone)
+{
+    static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000, 150000, 300000, 10};
+    const int64_t n = (int64_t)DLX_ARRAY_SIZE(sizes);
+    struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
+    struct dlx_publisher_args pa = {.size = sizeof pa, .history = 8, .n_slots = 16};
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    uint64_t last = 0, gaps = 0;
+    int r = 0;
+    ok(dlx_publisher_new(c[0], "test/a", &pa, &p));
+    ok(dlx_subscribe(c[1], "test/a", NULL, &s));
+    if (_i == 1)
+        ck_assert_int_ge(dlx_subscription_fd(s), 0);
+    DLManagedTensorVersioned *first = dlx_test_stream_alloc(p, sizes[0], 1);
+    DLManagedTensorVersioned *end = dlx_test_stream_alloc(p, sizes[n - 1], n); /* beside it */
+    ok(dlx_publish(p, first, NULL));
+    for (int64_t i = 1; i < n - 1; i++)
+        dlx_test_stream_publish(p, sizes[i], i + 1);
+    ok(dlx_publish(p, end, NULL));
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_publisher_unref(p);
+    for (time_t until = time(NULL) + PATIENCE_S; r != DLX_E_PUBLISHER_GONE;) {
+        r = dlx_take(s, _i == 2 ? SECOND / 100 : 0, &m);
+        ck_assert_int_lt(time(NULL), until);
+        if (r < 0) {
+            (void)poll(NULL, 0, 2); /* it looks at its bells at most once a millisecond */
+            continue;
+        }
+        int64_t seq = (int64_t)dlx_message_seq(m);
+        ck_assert_uint_eq(dlx_message_seq(m), last + dlx_message_gap(m) + 1);
+        dlx_test_stream_check(m, sizes[seq - 1], seq);
+        last = dlx_message_seq(m);
+        gaps += dlx_message_gap(m);
+        dlx_message_unref(m);
+        (void)poll(NULL, 0, 2);
+    }
+    ok(dlx_subscription_get_stats(s, &stats));
+    ck_assert_int_eq((int64_t)last, n);
+    ck_assert_uint_ge(gaps, 2); /* it was sent four arenas */
+    ck_assert_uint_eq(stats.lost, gaps);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c[0]);
+    dlx_client_unref(c[1]);
+}
+END_TEST
+
 static void *take_four(void *userdata)
 {
     struct reader *r = userdata;
@@ -260,6 +313,7 @@ int main(void)
     tcase_add_loop_test(tcase, who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0,
                         4);
     tcase_add_test(tcase, what_came_before_our_new_link_is_counted);
+    tcase_add_loop_test(tcase, what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3);
     tcase_add_test(tcase, who_closes_waits_for_subscribers_on_their_way);
     suite_add_tcase(suite, tcase);
     return dlx_test_stream_run(suite);
