@@ -74,7 +74,10 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
     if (inlet->state == DLX_INLET_OPEN) {
         if (inlet->has_pending) /* its arena has not come, and will not be waited for any more */
             dlx__inlet_lose(inlet);
-        uint64_t n_missed = inlet->ended_at - DLX_MIN(inlet->ended_at, inlet->core.cursor);
+        /* Where there is another link after all, that one counts what was before it. */
+        bool goes_on = dlx__subscription_successor(s, inlet) != NULL;
+        uint64_t n_missed =
+            goes_on ? 0 : inlet->ended_at - DLX_MIN(inlet->ended_at, inlet->core.cursor);
         dlx__take_miss(&inlet->core, n_missed);
         s->n_open--;
         s->stats.taken += inlet->core.taken;
@@ -84,7 +87,7 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
         if (inlet->retain > 0 || inlet->foreign)
             dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor + n_missed,
                             dlx__take_untold(&inlet->core) + n_missed);
-        if (!dlx__subscription_successor(s, inlet))
+        if (!goes_on)
             dlx__events_push(&s->events,
                              dlx__take_is_closed(&inlet->core) ? DLX_EVENT_LEFT : DLX_EVENT_LOST,
                              inlet->id, inlet->publisher, inlet->pid, inlet->topic);

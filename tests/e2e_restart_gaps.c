@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 
 struct writer {
@@ -217,6 +218,53 @@ START_TEST(what_came_before_our_new_link_is_counted)
 }
 END_TEST
 
+/* It lost its connection to the new daemon before we had a link there, and came back: it has gone, and has not. */
+START_TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
+{
+    struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_new(c[0], "test/a", NULL, &p));
+    ok(dlx_subscribe(c[1], "test/a", NULL, &s));
+    for (int64_t i = 1; i <= 3; i++)
+        dlx_test_stream_publish(p, 10, i);
+    for (int64_t i = 1; i <= 3; i++)
+        dlx_test_stream_take(s, i);
+    dlx_test_stream_restart();
+    for (uint64_t epoch = p->epoch; p->epoch == epoch;)
+        (void)dlx_publisher_wait(p, 1000, SECOND / 50);
+    for (int64_t i = 4; i <= 9; i++)
+        dlx_test_stream_publish(p, 10, i);
+    /* The subscription subscribes again, and has not read the offer. */
+    dlx__subscription_read_news(s);
+    time_t end = time(NULL) + PATIENCE_S;
+    while (s->sock < 0) {
+        dlx__subscription_revive(s);
+        ck_assert_int_lt(time(NULL), end);
+    }
+    ck_assert_int_eq(shutdown(c[0]->sock, SHUT_RDWR), 0);
+    for (uint64_t epoch = p->epoch; p->epoch == epoch;)
+        (void)dlx_publisher_wait(p, 1000, SECOND / 50);
+    int r;
+    do {
+        dlx_test_stream_publish(p, 10, (int64_t)p->core.head + 1);
+        r = dlx_take(s, SECOND / 100, &m);
+        ck_assert_int_lt(time(NULL), end);
+    } while (r == DLX_E_TIMEOUT);
+    ok(r);
+    ck_assert_uint_eq(dlx_message_gap(m), dlx_message_seq(m) - 4);
+    ok(dlx_subscription_get_stats(s, &stats));
+    ck_assert_uint_eq(stats.lost, dlx_message_gap(m));
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c[0]);
+    dlx_client_unref(c[1]);
+}
+END_TEST
+
 /* Of many new arenas a subscriber that does not look was not sent the last ones when its daemon ended, and then its publisher
  * left: what lies in them is lost, what came after is not. */
 START_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone)
@@ -313,6 +361,7 @@ int main(void)
     tcase_add_loop_test(tcase, who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0,
                         4);
     tcase_add_test(tcase, what_came_before_our_new_link_is_counted);
+    tcase_add_test(tcase, what_a_publisher_that_came_back_had_published_is_counted_once);
     tcase_add_loop_test(tcase, what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3);
     tcase_add_test(tcase, who_closes_waits_for_subscribers_on_their_way);
     suite_add_tcase(suite, tcase);
