@@ -125,5 +125,5 @@ int main(void)
     TCase *tcase = dlx_test_stream_case("asleep");
     tcase_add_test(tcase, a_hundred_come_and_go_while_the_publisher_sleeps);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

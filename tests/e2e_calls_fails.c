@@ -296,5 +296,5 @@ int main(void)
     tcase_add_test(tcase, a_call_of_the_daemon_fails);
     tcase_add_test(tcase, a_call_of_the_library_fails);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

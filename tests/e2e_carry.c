@@ -328,5 +328,5 @@ int main(void)
     tcase_add_test(tcase, what_was_shared_is_carried_and_stays_the_callers);
     tcase_add_test(tcase, a_publisher_replaces_what_was_kept_of_it);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

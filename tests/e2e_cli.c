@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl and dlpackd as programs: what one dlxctl publishes, others print, save and measure. */
+#include "tests/harness_run.h"
 #include "tests/harness_cli.h"
 #include "tests/harness_daemon.h"
 #include <check.h>
@@ -470,9 +471,5 @@ int main(void)
     tcase_add_test(tcase, a_reliable_subscriber_gets_everything);
     tcase_add_test(tcase, sets_are_shown_with_names_and_not_without_end);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl and what goes wrong: exit statuses, and words that name what, who and the limit. */
+#include "tests/harness_run.h"
 #include "tests/harness_cli.h"
 #include "tests/harness_daemon.h"
 #include <check.h>
@@ -287,9 +288,5 @@ int main(void)
     tcase_add_test(tcase, interrupting_is_success_only_for_what_has_no_end);
     tcase_add_test(tcase, a_full_disk_is_noticed);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

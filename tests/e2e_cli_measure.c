@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl bw and dlxctl holds. */
+#include "tests/harness_run.h"
 #include "tests/harness_cli.h"
 #include "tests/harness_daemon.h"
 #include <check.h>
@@ -272,9 +273,5 @@ int main(void)
     tcase_add_test(tcase, holds_is_a_table_for_people);
     tcase_add_test(tcase, holds_says_when_there_is_nothing);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl and patterns of topics: each command that takes one. */
+#include "tests/harness_run.h"
 #include "tests/harness_cli.h"
 #include "tests/harness_daemon.h"
 #include <check.h>
@@ -266,9 +267,5 @@ int main(void)
     tcase_add_test(tcase, ls_info_and_holds_list_what_matches);
     tcase_add_test(tcase, patterns_that_break_the_rules_are_named);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

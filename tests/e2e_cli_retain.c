@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl and messages that stay: pub --retain, get, rm, and how ls and info show them. */
+#include "tests/harness_run.h"
 #include "tests/harness_cli.h"
 #include "tests/harness_daemon.h"
 #include <check.h>
@@ -337,9 +338,5 @@ int main(void)
     tcase_add_test(tcase, get_waits_for_the_first_message);
     tcase_add_test(tcase, wrong_usage_is_named);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -530,5 +530,5 @@ int main(void)
     tcase_add_test(tcase, a_tensor_of_another_publisher_is_copied);
     tcase_add_test(tcase, a_tensor_without_a_shape_is_refused);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

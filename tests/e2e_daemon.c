@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The daemon as a program, its handshake, and clients that break the protocol. */
 #include "common/error.h"
+#include "tests/harness_run.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fork.h"
 #include <check.h>
@@ -555,9 +556,5 @@ int main(void)
     tcase_add_test(tcase, daemon_out_of_fds_goes_on);
     tcase_add_test(tcase, pidfd_by_number_works_as_well);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

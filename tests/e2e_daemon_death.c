@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who dies, or leaves early, takes what it had along and nothing else. */
 #include "common/error.h"
+#include "tests/harness_run.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fork.h"
 #include <check.h>
@@ -206,9 +207,5 @@ int main(void)
     tcase_add_test(tcase, publisher_that_leaves_before_the_link_is_open);
     tcase_add_test(tcase, child_that_inherits_the_sockets_does_not_keep_its_parent_alive);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

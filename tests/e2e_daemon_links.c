@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "common/shm.h"
+#include "tests/harness_run.h"
 #include "tests/harness_daemon.h"
 #include <check.h>
 #include <fcntl.h>
@@ -539,9 +540,5 @@ int main(void)
     tcase_add_test(tcase, lists_report_what_the_pages_say);
     tcase_add_test(tcase, other_clients_objects_are_not_found);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -3,6 +3,7 @@
 /* The daemon's command line and environment: what cannot be is refused with words and status 2, and nothing is listened on. */
 
 #include "common/util.h"
+#include "tests/harness_run.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_seccomp.h"
@@ -189,9 +190,5 @@ int main(void)
     tcase_add_test(tcase, too_few_file_descriptors_are_said);
     tcase_add_test(tcase, what_libuv_cannot_have_is_said);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -320,5 +320,5 @@ int main(void)
     if (dlx_test_maps_can_exhaust())
         tcase_add_test(tcase, what_cannot_be_protected_is_published_and_counted);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

@@ -207,5 +207,5 @@ int main(void)
     tcase_add_test(tcase, without_memory_a_client_can_bear_as_many_links);
 #endif
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

@@ -245,5 +245,5 @@ int main(void)
     }
     tcase_add_test(tcase, replies_that_come_too_late_leave_nothing);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

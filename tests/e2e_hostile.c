@@ -461,5 +461,5 @@ int main(void)
     tcase_add_test(tcase, a_ticket_that_changes_all_the_time_costs_a_byte_each);
     tcase_add_test(tcase, a_link_page_that_changes_all_the_time_is_survived);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

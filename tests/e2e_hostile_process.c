@@ -568,5 +568,5 @@ int main(void)
     tcase_add_loop_test(tcase, a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked, 0,
                         (int)DLX_ARRAY_SIZE(sub_lies));
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

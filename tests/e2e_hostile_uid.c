@@ -407,5 +407,5 @@ int main(void)
     tcase_add_test(tcase, a_passed_connection_ends_with_who_made_it);
     tcase_add_loop_test(tcase, guessed_handles_are_of_no_use_before_and_after_setuid, 0, 2);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

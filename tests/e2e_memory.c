@@ -463,5 +463,5 @@ int main(void)
     tcase_add_test(tcase, names_of_killed_daemons_are_removed_and_counted);
     tcase_add_test(tcase, pages_that_a_writer_takes_away_do_not_end_the_daemon);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

@@ -406,5 +406,5 @@ int main(void)
     tcase_add_test(tcase, who_waits_for_a_block_that_never_comes_is_told_of_the_end);
     tcase_add_test(tcase, the_daemon_refuses_blocks_that_cannot_be);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

@@ -243,5 +243,5 @@ int main(void)
     tcase_add_test(tcase, a_stream_goes_on_while_the_daemon_is_dead);
     tcase_add_test(tcase, a_forked_child_gets_an_error_and_breaks_nothing);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

@@ -432,5 +432,5 @@ int main(void)
     tcase_add_test(tcase, who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone);
     tcase_add_test(tcase, a_publisher_that_waits_for_subscribers_is_announced_again);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

@@ -365,5 +365,5 @@ int main(void)
     tcase_add_loop_test(tcase, what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3);
     tcase_add_test(tcase, who_closes_waits_for_subscribers_on_their_way);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

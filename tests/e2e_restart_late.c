@@ -229,5 +229,5 @@ int main(void)
     tcase_add_test(tcase, an_announcement_whose_answer_is_late_counts);
     tcase_add_loop_test(tcase, what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

@@ -374,5 +374,5 @@ int main(void)
     tcase_add_test(tcase, nobody_joins_what_may_still_be_written);
     tcase_add_test(tcase, who_is_disconnected_retains_nothing);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

@@ -315,5 +315,5 @@ int main(void)
     tcase_add_test(tcase, sets_of_one_size_need_no_more_memory_after_a_while);
     tcase_add_test(tcase, a_set_that_cannot_be_allocated_leaves_nothing);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

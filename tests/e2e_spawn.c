@@ -574,5 +574,5 @@ int main(void)
     tcase_add_test(tcase, none_is_started_where_that_is_off);
     tcase_add_test(tcase, dlxctl_starts_one_to_receive_but_not_to_look);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

@@ -375,5 +375,5 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, without_a_runtime_folder);
     tcase_add_test(tcase, options_of_the_daemon);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

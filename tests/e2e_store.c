@@ -438,5 +438,5 @@ int main(void)
     tcase_add_test(tcase, descriptors_that_cannot_be_are_forgotten);
     tcase_add_test(tcase, what_is_damaged_is_dropped_and_the_rest_is_there);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

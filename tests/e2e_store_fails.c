@@ -202,5 +202,5 @@ int main(void)
     tcase_add_test(tcase, a_call_of_the_daemon_that_gives_fails);
     tcase_add_test(tcase, a_call_of_the_daemon_that_takes_back_fails);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

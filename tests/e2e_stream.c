@@ -501,5 +501,5 @@ int main(void)
     tcase_add_test(tcase, frames_of_one_size_need_no_more_memory_after_a_while);
     tcase_add_test(tcase, what_a_publisher_left_that_has_gone_is_waited_for);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

@@ -450,5 +450,5 @@ int main(void)
     tcase_add_test(tcase, events_that_nobody_fetches_are_counted);
     tcase_add_test(tcase, what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes);
     suite_add_tcase(suite, tcase);
-    return dlx_test_stream_run(suite);
+    return dlx_test_run(suite);
 }

@@ -123,12 +123,3 @@ TCase *dlx_test_stream_case(const char *name)
     tcase_add_checked_fixture(tcase, start, stop);
     return tcase;
 }
-
-int dlx_test_stream_run(Suite *suite)
-{
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
-}

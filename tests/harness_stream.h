@@ -5,6 +5,7 @@
 /* libdlx against a real daemon: fixtures, and tensors of int64 that count up from a value. */
 
 #include "tests/harness_daemon.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <dlx/dlx.h>
 
@@ -30,8 +31,6 @@ extern struct dlx_test_daemon dlx_test_stream_daemon;
 
 /* A test case whose tests have a daemon each; at the end of each test no fd may be left open. */
 TCase *dlx_test_stream_case(const char *name);
-/* Run the suite; returns main's exit status. */
-int dlx_test_stream_run(Suite *suite);
 
 struct dlx_client *dlx_test_stream_connect(void);
 DLManagedTensorVersioned *dlx_test_stream_alloc(struct dlx_publisher *p, int64_t n, int64_t value);

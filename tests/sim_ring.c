@@ -12,6 +12,7 @@
 #include "common/error.h"
 #include "common/publish.h"
 #include "common/take.h"
+#include "tests/harness_run.h"
 #include "tests/harness_sim.h"
 #include <check.h>
 #include <dlpack/dlpack.h>
@@ -566,9 +567,5 @@ int main(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_test(tcase, every_schedule_keeps_the_promises);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

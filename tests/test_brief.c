@@ -4,6 +4,7 @@
  * tests/sim_ring.c. */
 
 #include "common/brief.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,9 +90,5 @@ int main(void)
     tcase_add_test(tcase, what_does_not_fit_has_no_brief_but_a_slot);
     tcase_add_test(tcase, a_lie_about_the_dimensions_is_noticed);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

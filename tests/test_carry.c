@@ -5,6 +5,7 @@
 #include "common/error.h"
 #include "common/publish.h"
 #include "common/take.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <stdlib.h>
 
@@ -251,9 +252,5 @@ int main(void)
     tcase_add_test(tcase, what_was_passed_elsewhere_is_passed_over);
     tcase_add_test(tcase, what_nobody_has_any_more_is_counted_once);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -4,6 +4,7 @@
 #include "cli/dtype.h"
 #include "cli/tensor.h"
 #include "cli/value.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <inttypes.h>
 #include <math.h>
@@ -338,9 +339,5 @@ int main(void)
     tcase_add_test(tcase, numbers_of_the_command_line);
     tcase_add_test(tcase, shapes_of_the_command_line);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* .npy headers: what NumPy writes, what others write, and what nobody should. */
 #include "cli/npy.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -365,9 +366,5 @@ int main(void)
     tcase_add_test(tcase, types_that_npy_cannot_name_are_stored_by_size);
     tcase_add_test(tcase, the_largest_header_fits);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -5,6 +5,7 @@
 #include "cli/rate.h"
 #include "cli/rates.h"
 #include "cli/save.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <dirent.h>
 #include <inttypes.h>
@@ -394,9 +395,5 @@ int main(void)
     tcase_add_test(tcase, file_names_are_no_format_strings);
     tcase_add_test(tcase, tensors_are_saved_whole_or_not_at_all);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

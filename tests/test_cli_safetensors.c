@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* .safetensors headers: what they say, what is refused and in which words, and what is written. */
 #include "cli/safetensors.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <dlx/dlx.h>
 #include <inttypes.h>
@@ -520,9 +521,5 @@ int main(void)
     tcase_add_test(tcase, metadata_that_the_format_cannot_hold_is_left_out);
     tcase_add_test(tcase, what_the_format_cannot_say_is_refused);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

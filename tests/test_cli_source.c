@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors out of files and pipes: what comes out, and what is said about files that lie. */
 #include "cli/source.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -410,9 +411,5 @@ int main(void)
     tcase_add_test(tcase, video_is_recognised_and_read_frame_by_frame);
     tcase_add_test(tcase, video_frames_have_a_shape_and_a_rate);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sets out of .safetensors files and pipes: what comes out, and what is said about files that lie. */
 #include "cli/source.h"
+#include "tests/harness_run.h"
 #include "tests/harness_cli.h"
 #include <check.h>
 #include <errno.h>
@@ -246,9 +247,5 @@ int main(void)
     tcase_add_test(tcase, names_decide_before_content);
     tcase_add_test(tcase, many_tensors_are_read_in_pieces);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

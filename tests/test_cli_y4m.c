@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* YUV4MPEG2 headers and the conversion of frames. */
 #include "cli/y4m.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -233,9 +234,5 @@ int main(void)
     tcase_add_test(tcase, subsampled_chroma_is_repeated);
     tcase_add_test(tcase, mono_becomes_grey);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

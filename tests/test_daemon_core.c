@@ -8,6 +8,7 @@
 #include "daemon/membership.h"
 #include "daemon/registry.h"
 #include "daemon/user.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -230,9 +231,5 @@ int main(void)
     tcase_add_test(tcase, own_user_and_root_may_come_in);
     tcase_add_test(tcase, lines_are_given_out_zeroed_and_taken_back);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -4,6 +4,7 @@
 #include "common/shm.h"
 #include "common/topic.h"
 #include "daemon/dispatch.h"
+#include "tests/harness_run.h"
 #include "tests/harness_broker.h"
 #include <check.h>
 #include <poll.h>
@@ -396,9 +397,5 @@ int main(void)
     tcase_add_test(tcase, who_sends_much_at_once_waits);
     tcase_add_test(tcase, lists_come_page_by_page_in_order);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

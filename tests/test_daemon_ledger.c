@@ -6,6 +6,7 @@
 #include "common/util.h"
 #include "daemon/inherited.h"
 #include "daemon/ledger.h"
+#include "tests/harness_run.h"
 #include "tests/harness_fork.h"
 #include <check.h>
 #include <fcntl.h>
@@ -145,9 +146,5 @@ int main(void)
     tcase_add_test(tcase, strings_of_a_ledger_end);
     tcase_add_test(tcase, descriptors_are_found_by_their_names);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -10,6 +10,7 @@
 #include "daemon/link.h"
 #include "daemon/publisher.h"
 #include "daemon/subscription.h"
+#include "tests/harness_run.h"
 #include "tests/harness_broker.h"
 #include <check.h>
 #include <fcntl.h>
@@ -573,9 +574,5 @@ int main(void)
     tcase_add_test(tcase, a_subscriber_hears_of_a_publisher_that_there_was_no_memory_for);
 #endif
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

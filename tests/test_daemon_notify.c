@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "common/util.h"
 #include "daemon/notify.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,9 +76,5 @@ int main(void)
     tcase_add_test(tcase, a_manager_that_does_not_read_is_not_waited_for);
     tcase_add_test(tcase, names_that_are_no_socket_are_no_manager);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

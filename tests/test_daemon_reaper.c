@@ -4,6 +4,7 @@
 
 #include "common/util.h"
 #include "daemon/reaper.h"
+#include "tests/harness_run.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_seccomp.h"
 #include <check.h>
@@ -155,9 +156,5 @@ int main(void)
     tcase_add_test(tcase, without_a_thread_it_is_closed_at_once);
 #endif
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

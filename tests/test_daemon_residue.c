@@ -2,6 +2,7 @@
 /* Names that killed daemons left are removed; nobody else's. */
 #include "common/shm_name.h"
 #include "daemon/residue.h"
+#include "tests/harness_run.h"
 #include "tests/harness_fork.h"
 #include <check.h>
 #include <dirent.h>
@@ -269,9 +270,5 @@ int main(void)
     tcase_add_test(tcase, files_of_others_stay);
     tcase_add_test(tcase, no_folder_is_no_failure);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -4,6 +4,7 @@
 #include "common/shm.h"
 #include "daemon/publisher.h"
 #include "daemon/retained.h"
+#include "tests/harness_run.h"
 #include "tests/harness_broker.h"
 #include <check.h>
 #include <fcntl.h>
@@ -156,9 +157,5 @@ int main(void)
     tcase_add_test(tcase, the_first_to_expire_comes_first);
     tcase_add_test(tcase, what_stays_for_ever_has_no_end_after_a_late_death);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -11,6 +11,7 @@
 #include "daemon/inherited.h"
 #include "daemon/listener.h"
 #include "daemon/server.h"
+#include "tests/harness_run.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fail.h"
 #include <check.h>
@@ -171,9 +172,5 @@ int main(void)
     tcase_add_test(tcase, the_default_path_is_the_environments);
     tcase_add_test(tcase, so_does_one_that_a_service_manager_starts);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -5,6 +5,7 @@
 #include "common/error.h"
 #include "common/util.h"
 #include "daemon/watch.h"
+#include "tests/harness_run.h"
 #include "tests/harness_broker.h"
 #include <check.h>
 #include <string.h>
@@ -208,9 +209,5 @@ int main(void)
     tcase_add_test(tcase, a_client_that_cannot_be_watched_is_refused_alone);
     tcase_add_test(tcase, a_subscription_that_cannot_be_watched_fails_alone);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -4,6 +4,7 @@
 
 #include "client/heap.h"
 #include "common/tensor.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -547,9 +548,5 @@ int main(void)
     tcase_add_test(tcase, a_shared_tensor_and_its_publisher_end_in_any_order);
     tcase_add_test(tcase, shared_blocks_come_back_from_other_threads);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

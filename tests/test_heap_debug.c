@@ -3,6 +3,7 @@
 /* The debug mode of a publisher's memory: whole pages, protected while in use, writable again before reuse. */
 
 #include "client/debug.h"
+#include "tests/harness_run.h"
 #include "tests/harness_maps.h"
 #include <check.h>
 #include <dlx/dlx.h>
@@ -184,9 +185,5 @@ int main(void)
     if (dlx_test_maps_can_exhaust())
         tcase_add_test(tcase, a_heap_ends_with_what_cannot_be_made_writable);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -4,6 +4,7 @@
 
 #include "client/inlet.h"
 #include "common/memory.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -85,9 +86,5 @@ int main(void)
     tcase_add_test(tcase, a_link_that_was_never_opened_lets_its_publisher_go);
     tcase_add_test(tcase, a_block_that_begins_before_what_was_passed_is_refused_and_unmapped_once);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

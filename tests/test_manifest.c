@@ -2,6 +2,7 @@
 /* Tables of tensors: what is written is read again, and whatever a peer writes stays inside. */
 #include "common/error.h"
 #include "common/manifest.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <string.h>
 
@@ -282,9 +283,5 @@ int main(void)
     tcase_add_test(tcase, changed_bytes_stay_inside);
     tcase_add_test(tcase, offsets_that_wrap_around_are_refused);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -2,6 +2,7 @@
 /* Regions have one writer from the moment that they are sealed, and only sealed ones are attached. */
 #include "common/error.h"
 #include "common/memory.h"
+#include "tests/harness_run.h"
 #include "tests/harness_fds.h"
 #include <check.h>
 #include <fcntl.h>
@@ -270,9 +271,5 @@ int main(void)
     tcase_add_test(tcase, foreign_fds_are_refused_and_closed);
     tcase_add_test(tcase, membership_pages_stay_writable_for_their_owner);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "common/shm_name.h"
+#include "tests/harness_run.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_shm.h"
 #include "tests/harness_fds.h"
@@ -297,9 +298,5 @@ int main(void)
     tcase_add_test(tcase, dev_shm_that_cannot_be_written_is_named);
     tcase_add_test(tcase, a_name_that_somebody_removed_is_made_anew);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -2,6 +2,7 @@
 /* Packets with file descriptors: nothing leaks, whatever goes wrong. */
 #include "common/error.h"
 #include "common/packet.h"
+#include "tests/harness_run.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fds.h"
 #include <check.h>
@@ -257,9 +258,5 @@ int main(void)
     tcase_add_loop_test(tcase, what_a_peer_sent_before_it_went_is_read, 0, 2);
     tcase_add_test(tcase, a_reader_that_does_not_read_fills_up);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -3,6 +3,7 @@
 #include "client/place.h"
 #include "client/spawn.h"
 #include "common/error.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <dlx/dlx.h>
 #include <fcntl.h>
@@ -212,9 +213,5 @@ int main(void)
     tcase_add_test(tcase, who_may_listen_where);
     tcase_add_test(tcase, one_holds_the_folder);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

@@ -2,6 +2,7 @@
 /* Shapes, strides, data types: sizes, row-major order, extents, compaction, what a peer claims. */
 #include "common/error.h"
 #include "common/tensor.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <string.h>
 
@@ -568,9 +569,5 @@ int main(void)
     tcase_add_test(tcase, good_records_pass);
     tcase_add_test(tcase, hostile_records_are_refused);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }

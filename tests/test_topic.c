@@ -4,6 +4,7 @@
 
 #include "common/error.h"
 #include "common/topic.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
@@ -184,9 +185,5 @@ int main(void)
     tcase_add_test(tcase, matching_is_as_defined_for_all_short_ones);
     tcase_add_test(tcase, patterns_have_rules_too);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }
