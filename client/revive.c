@@ -4,6 +4,7 @@
 #include "client/call_wire.h"
 #include "client/carry.h"
 #include "common/memory.h"
+#include "common/packet.h"
 #include <poll.h>
 
 /* Connecting and what follows, each. A new daemon has much to do. */
@@ -11,8 +12,7 @@
 
 static bool hung_up(int fd)
 {
-    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
-    return fd < 0 || (poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)));
+    return fd < 0 || dlx__packet_hung_up(fd);
 }
 
 static int connect_again(struct dlx_client *c, bool at_once)

@@ -2,6 +2,7 @@
 #include "common/packet.h"
 #include "common/error.h"
 #include <assert.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -125,6 +126,16 @@ bool dlx__packet_drop(int sock)
         n = recv(sock, NULL, 0, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     return n == 0;
+}
+
+bool dlx__packet_hung_up(int sock)
+{
+    struct pollfd p = {.fd = sock, .events = POLLRDHUP};
+    int n;
+    do
+        n = poll(&p, 1, 0);
+    while (n < 0 && (errno == EINTR || errno == ENOMEM || errno == EAGAIN));
+    return n == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
 }
 
 int dlx__packet_recv_fds(int sock, struct dlx_packet *packet)

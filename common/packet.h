@@ -52,6 +52,9 @@ int dlx__packet_recv_fds(int sock_borrow_fd, struct dlx_packet *packet);
 /* Receive one packet, which is there, for nobody. False: it is still there. */
 bool dlx__packet_drop(int sock_borrow_fd);
 
+/* Has the peer closed its end? What it sent before that may still be there. */
+bool dlx__packet_hung_up(int sock_borrow_fd);
+
 /*
  * Send one packet without waiting; `fds` stay the caller's. Returns 0; DLX_E_FULL (the receiver
  * does not read, or ETOOMANYREFS: its user has too many fds on their way; try later),

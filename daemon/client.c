@@ -27,15 +27,9 @@ struct tx_packet {
     uint8_t data[];
 };
 
-static bool hung_up(int fd)
-{
-    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
-    return poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
-}
-
 bool dlxd_client_has_left(const struct dlxd_client *client)
 {
-    if (hung_up(client->fd))
+    if (dlx__packet_hung_up(client->fd))
         return true;
     struct pollfd p = {.fd = client->pidfd, .events = POLLIN};
     return poll(&p, 1, 0) == 1;
@@ -71,7 +65,7 @@ static int open_pidfd(int sock, pid_t pid, int *ret)
             return DLX_E_DISCONNECTED;
         return dlx__fail_errno("pidfd_open of %d", (int)pid);
     }
-    if (hung_up(sock)) {
+    if (dlx__packet_hung_up(sock)) {
         dlx__close(pidfd);
         return DLX_E_DISCONNECTED;
     }

@@ -6,7 +6,6 @@
 #include "daemon/handler.h"
 #include "daemon/subscription.h"
 #include "daemon/validate.h"
-#include <poll.h>
 #include <string.h>
 
 /* On the control socket. Returns 0 when the reply, if any, was sent; or a code for an Error. */
@@ -119,19 +118,13 @@ void dlxd_dispatch_client_bytes(struct dlxd_client *client, const uint8_t *data,
         handle_request(client, packet);
 }
 
-/* An empty packet looks like the end of the connection; whoever sent one is still there. */
-static bool is_hang_up(int fd)
-{
-    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
-    return poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
-}
-
-/* What dlx__packet_recv() returned, as the reason of a disconnect; "" when the peer has left. */
+/* What dlx__packet_recv() returned, as the reason of a disconnect; "" when the peer has left. An empty packet looks like
+ * the end of the connection; whoever sent one is still there. */
 static const char *receive_failure(int fd, int *code)
 {
     if (*code != DLX_E_DISCONNECTED)
         return dlx__error_message();
-    if (is_hang_up(fd))
+    if (dlx__packet_hung_up(fd))
         return "";
     *code = DLX_E_PROTOCOL;
     return "empty packet";

@@ -6,12 +6,14 @@
  * the same daemon serves the next one.
  */
 
+#include "client/client.h"
 #include "common/error.h"
 #include "common/memory.h"
 #include "daemon/server.h"
 #include "tests/harness_fail.h"
 #include "tests/harness_fds.h"
 #include "tests/harness_stream.h"
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -29,6 +31,7 @@ struct cast {
     struct dlx_message *m;
     DLManagedTensorVersioned *t;
     const char *wrong; /* what was not as promised, though every call went well */
+    uint64_t n_lost;   /* connections */
 };
 
 static void expect(struct cast *x, bool good, const char *what)
@@ -139,17 +142,25 @@ static int tell(struct cast *x, const char *path)
     TRY(dlx_get(x->one, "calls/a", 0, &x->m)); /* EMPTY: the daemon could not keep it */
     check(x, N_SMALL, 3);
     TRY(dlx_retained_drop(x->one, "calls/a"));
+    TRY(dlx_list_publishers(x->two, "calls/a", see_publisher,
+                            &id)); /* connects again, if need be */
+    x->n_lost = atomic_load(&x->one->epoch) + atomic_load(&x->two->epoch);
     return 0;
 }
 
-/* Returns what tell() did; `ret_words` are then the library's. */
-static int tell_and_leave(const char *path, struct dlx_test_fail *fail, const char **ret_wrong,
-                          char *ret_words, size_t size)
+struct told {
+    const char *wrong;
+    uint64_t n_lost;
+    char words[256]; /* the library's */
+};
+
+/* Returns what tell() did. */
+static int tell_and_leave(const char *path, struct dlx_test_fail *fail, struct told *ret)
 {
     struct cast x = {.wrong = NULL};
     dlx_test_fail(fail);
     int r = tell(&x, path);
-    (void)snprintf(ret_words, size, "%s", r < 0 ? dlx_client_errmsg(NULL) : "");
+    (void)snprintf(ret->words, sizeof ret->words, "%s", r < 0 ? dlx_client_errmsg(NULL) : "");
     if (x.t && x.t->deleter)
         x.t->deleter(x.t);
     dlx_message_unref(x.m);
@@ -159,7 +170,8 @@ static int tell_and_leave(const char *path, struct dlx_test_fail *fail, const ch
     dlx_client_unref(x.one);
     dlx_client_unref(x.two);
     dlx_test_fail(NULL);
-    *ret_wrong = x.wrong;
+    ret->wrong = x.wrong;
+    ret->n_lost = x.n_lost;
     return r;
 }
 
@@ -222,14 +234,19 @@ static bool is_honest(int code)
            code != DLX_E_INVALID;
 }
 
+/* What the daemon does again, or at its next look. */
+static bool passes_unnoticed(const struct dlx_test_fail *fail)
+{
+    return fail->call && (fail->error == EINTR || strcmp(fail->call, "poll") == 0);
+}
+
 static void tell_with_each_failure(bool daemon_fails)
 {
     struct dlx_test_fail fail = {.at = 0};
-    char words[256];
-    const char *wrong;
+    struct told told;
     size_t n_failed = 0;
     start_server(NULL);
-    ck_assert_int_eq(tell_and_leave(place.path, NULL, &wrong, words, sizeof words), 0);
+    ck_assert_int_eq(tell_and_leave(place.path, NULL, &told), 0);
     stop_server();
     size_t fds_before = dlx_test_fds_count();
     if (!daemon_fails)
@@ -237,18 +254,21 @@ static void tell_with_each_failure(bool daemon_fails)
     while (dlx_test_fail_next(&fail)) {
         if (daemon_fails)
             start_server(&fail);
-        int r =
-            tell_and_leave(place.path, daemon_fails ? NULL : &fail, &wrong, words, sizeof words);
+        int r = tell_and_leave(place.path, daemon_fails ? NULL : &fail, &told);
         size_t at = atomic_exchange(&fail.at, 0);
         if (r < 0)
-            ck_assert_msg(is_honest(r) && *words, "call %zu (%s), way %zu: %s: %s", at, fail.call,
-                          fail.way, dlx_strerror(r), words);
-        ck_assert_msg(!wrong, "call %zu, way %zu: %s", at, fail.way, wrong);
+            ck_assert_msg(is_honest(r) && *told.words, "call %zu (%s), way %zu: %s: %s", at,
+                          fail.call, fail.way, dlx_strerror(r), told.words);
+        ck_assert_msg(!told.wrong, "call %zu, way %zu: %s", at, fail.way, told.wrong);
+        if (daemon_fails && passes_unnoticed(&fail))
+            ck_assert_msg(r == 0 && told.n_lost == 0,
+                          "call %zu (%s), way %zu: %s, %zu connections lost", at, fail.call,
+                          fail.way, told.words, (size_t)told.n_lost);
         n_failed += r < 0;
         wait_until_empty();
-        r = tell_and_leave(place.path, NULL, &wrong, words, sizeof words);
-        ck_assert_msg(r == 0 && !wrong, "after call %zu, way %zu: %s: %s %s", at, fail.way,
-                      dlx_strerror(r), words, wrong ? wrong : "");
+        r = tell_and_leave(place.path, NULL, &told);
+        ck_assert_msg(r == 0 && !told.wrong, "after call %zu, way %zu: %s: %s %s", at, fail.way,
+                      dlx_strerror(r), told.words, told.wrong ? told.wrong : "");
         wait_until_empty();
         if (daemon_fails) {
             stop_server();
