@@ -8,6 +8,7 @@
 #include "daemon/residue.h"
 #include "daemon/server.h"
 #include <argp.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
@@ -157,7 +158,8 @@ static void tell_ready(int fd)
     static const char line[] = "READY=1\n";
     if (fd < 0)
         return;
-    (void)!write(fd, line, sizeof line - 1);
+    while (write(fd, line, sizeof line - 1) < 0 && errno == EINTR)
+        ;
     if (fd > STDERR_FILENO) {
         dlx__close(fd);
         return;
