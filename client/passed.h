@@ -3,8 +3,9 @@
 #define DLX_CLIENT_PASSED_H
 
 /*
- * How far a subscription got with publishers that have gone and retain messages: another daemon may offer those again, and no
- * message is to come twice. The newest DLX_PASSED_MAX of them are remembered.
+ * How far a subscription got with publishers that have gone and may be seen again: they retain messages, have gone on with
+ * another daemon, or did not say that they close, as one that the daemon disconnected. No message is to come twice, and what
+ * is missing is counted. The newest DLX_PASSED_MAX of them are remembered.
  */
 
 #include <stdint.h>

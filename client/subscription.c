@@ -84,7 +84,7 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
         s->stats.taken_bytes += inlet->taken_bytes;
         s->stats.skipped += inlet->core.skipped;
         s->stats.lost += inlet->core.lost;
-        if (inlet->retain > 0 || inlet->foreign)
+        if (inlet->retain > 0 || inlet->foreign || !dlx__take_is_closed(&inlet->core))
             dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor + n_missed,
                             dlx__take_untold(&inlet->core) + n_missed);
         if (!goes_on)
@@ -157,11 +157,11 @@ static void on_offer(struct dlx_subscription *s, struct dlx_news *news)
 static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
     uint32_t history = DLX_MIN(DLX_MAX(s->args.history, inlet->retain), inlet->history);
-    /* The publisher announced itself to another daemon: it goes on here where it ended there. One that we do not know
-     * came while we were away. */
+    /* The publisher announced itself again, to another daemon, or to this one, which had disconnected it: it goes on here
+     * where it ended there. One that we do not know came while we were away. */
     for (uint32_t i = 0; i < s->n_inlets; i++) {
         struct dlx_inlet *other = s->inlets[i];
-        if (other->foreign && other->state == DLX_INLET_OPEN && other->origin == inlet->origin &&
+        if (other->state == DLX_INLET_OPEN && other->origin == inlet->origin &&
             (!inlet->after || inlet->after->id < other->id))
             inlet->after = other;
     }
@@ -237,13 +237,13 @@ static void on_arena(struct dlx_subscription *s, struct dlx_news *news)
         start(s, inlet);
 }
 
-/* A publisher left before our link to it was open. Of one that we do not know we missed nothing; of one that we know by a
- * former daemon, what it published since. */
+/* A publisher left before our link to it was open. Of one that we do not know we missed nothing; of one that we know by an
+ * earlier link, what it published since. */
 static void on_gone_before(struct dlx_subscription *s, uint64_t origin, uint64_t last_seq)
 {
     for (uint32_t i = 0; i < s->n_inlets; i++) {
         struct dlx_inlet *inlet = s->inlets[i];
-        if (inlet->foreign && inlet->state == DLX_INLET_OPEN && inlet->origin == origin) {
+        if (inlet->state == DLX_INLET_OPEN && inlet->origin == origin) {
             inlet->ended_at =
                 DLX_MAX(inlet->ended_at, last_seq); /* the rest of it is taken first */
             return;

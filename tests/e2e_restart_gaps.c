@@ -317,6 +317,55 @@ START_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone)
 }
 END_TEST
 
+/* The daemon ends its connection for a reason, and says that it has gone; it notices later, and comes back. Odd: by then
+ * everything was taken, so its link has ended; from 2: the subscription is reliable. */
+START_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap)
+{
+    struct dlx_publisher_args pa = {.size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = _i >= 2};
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct reader r = {.c = dlx_test_stream_connect()};
+    struct dlx_publisher *p = NULL;
+    struct dlx_message *m = NULL;
+    int64_t n = 0;
+    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    ok(dlx_subscribe(r.c, "test/a", &sa, &r.s));
+    while (n < 5)
+        dlx_test_stream_publish(p, 10, ++n);
+    while (r.taken < (_i % 2 ? 5 : 2))
+        ck_assert(take_one(&r));
+    p->next_look_ns = UINT64_MAX;
+    ck_assert_int_eq(send(c->sock, "?", 1, MSG_NOSIGNAL), 1);
+    if (_i % 2)
+        fails(dlx_take(r.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "test/a");
+    while (n < 9)
+        dlx_test_stream_publish(p, 10, ++n);
+    for (uint64_t epoch = p->epoch; p->epoch == epoch;)
+        (void)dlx_publisher_wait(p, 1000, SECOND / 50);
+    time_t end = time(NULL) + PATIENCE_S;
+    while (r.s->n_open < (_i % 2 ? 1 : 2)) {
+        dlx__subscription_read_news(r.s);
+        ck_assert_int_lt(time(NULL), end);
+    }
+    while (n < 12)
+        dlx_test_stream_publish(p, 10, ++n);
+    while (r.last < 12) {
+        (void)take_one(&r);
+        ck_assert_int_lt(time(NULL), end);
+    }
+    ok(dlx_subscription_get_stats(r.s, &stats));
+    ck_assert_uint_eq(r.gaps, _i % 2 ? 4 : 0);
+    ck_assert_uint_eq(stats.lost, r.gaps);
+    ck_assert_uint_eq(r.taken, 12 - r.gaps);
+    ck_assert_uint_eq(stats.n_publishers, 1);
+    dlx_subscription_unref(r.s);
+    dlx_client_unref(r.c);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
 static void *take_four(void *userdata)
 {
     struct reader *r = userdata;
@@ -363,6 +412,7 @@ int main(void)
     tcase_add_test(tcase, what_came_before_our_new_link_is_counted);
     tcase_add_test(tcase, what_a_publisher_that_came_back_had_published_is_counted_once);
     tcase_add_loop_test(tcase, what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3);
+    tcase_add_loop_test(tcase, a_publisher_that_was_disconnected_comes_back_with_a_gap, 0, 4);
     tcase_add_test(tcase, who_closes_waits_for_subscribers_on_their_way);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
