@@ -56,8 +56,8 @@ bool dlx__packet_drop(int sock_borrow_fd);
 bool dlx__packet_hung_up(int sock_borrow_fd);
 
 /*
- * Send one packet without waiting; `fds` stay the caller's. Returns 0; DLX_E_FULL (the receiver
- * does not read, or ETOOMANYREFS: its user has too many fds on their way; try later),
+ * Send one packet without waiting; `fds` stay the caller's. Returns 0; DLX_E_FULL (errno EAGAIN: the receiver
+ * does not read; ETOOMANYREFS: our user has too many fds on their way; ENOBUFS: no memory; try later),
  * DLX_E_DISCONNECTED, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
 int dlx__packet_send(int sock_borrow_fd, const void *data, size_t size, const int *fds_borrow,

@@ -136,7 +136,8 @@ static int send_added(struct dlxd_link *link, int bell)
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_ADDED;
     packet.link_added = &body;
     int r = dlx__proto_send(publisher->link_sock, &packet, fds, DLX_ARRAY_SIZE(fds));
-    if (r == DLX_E_FULL)
+    /* Else the kernel was short of memory, or our user has too many descriptors on their way: not the publisher's fault. */
+    if (r == DLX_E_FULL && errno == EAGAIN)
         return dlx__fail(DLX_E_PUBLISHER_NOT_RESPONDING,
                          "publisher of %s (pid %d) does not pick up new subscribers",
                          publisher->topic_name, (int)publisher->pid);
@@ -284,7 +285,7 @@ static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd
         return DONE; /* LinkFailed is pending now */
     if (step == DLXD_STEP_JOIN && r == DLX_E_DISCONNECTED && await_end(link))
         return LINK_WAITS;
-    if (step == DLXD_STEP_JOIN) {
+    if (step == DLXD_STEP_JOIN && r != DLX_E_FULL) {
         dlxd_link_fail(link, r == DLX_E_DISCONNECTED ? DLX_E_PUBLISHER_NOT_RESPONDING : r,
                        dlx__error_message());
         return DONE;

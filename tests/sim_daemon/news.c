@@ -333,7 +333,8 @@ void on_added(int pub, const Dlx__Wire__Packet *packet, const int *fds, size_t n
     w.counts[6]++;
 }
 
-/* The publisher does not pick up, or has closed its end: then its end is awaited for a second. */
+/* The publisher does not pick up, or has closed its end: then its end is awaited for a second. Or it is nobody's fault: it is
+ * sent again. */
 void on_not_added(int pub, const Dlx__Wire__Packet *packet, int error)
 {
     struct link *l = link_by_id(packet->link_added->link);
@@ -341,6 +342,10 @@ void on_not_added(int pub, const Dlx__Wire__Packet *packet, int error)
     w.counts[7]++;
     if (error == ENOMEM) {
         link_fail(l, DLX_E_NO_MEMORY);
+        return;
+    }
+    if (error == ETOOMANYREFS) {
+        sim_note_stall(&w.subs[l->sub]);
         return;
     }
     if (error == EPIPE || error == ECONNRESET) {
