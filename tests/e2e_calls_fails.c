@@ -231,7 +231,7 @@ static void wait_until_empty(void)
 static bool is_honest(int code)
 {
     return code != DLX_E_TIMEOUT && code != DLX_E_PROTOCOL && code != DLX_E_BAD_PEER &&
-           code != DLX_E_INVALID;
+           code != DLX_E_INVALID && code != DLX_E_PUBLISHER_NOT_RESPONDING;
 }
 
 /* What the daemon does again, or at its next look. */

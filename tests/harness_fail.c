@@ -98,7 +98,8 @@ WRAP(int, pthread_create, mine->error, (pthread_t *t, const pthread_attr_t *a, v
 WRAP(ssize_t, recv, -1, (int fd, void *p, size_t size, int flags), (fd, p, size, flags), ENOMEM, EINTR)
 WRAP(ssize_t, recvmsg, -1, (int fd, struct msghdr *m, int flags), (fd, m, flags), ENOBUFS, EINTR)
 WRAP(ssize_t, send, -1, (int fd, const void *p, size_t size, int flags), (fd, p, size, flags), ENOBUFS, EINTR, EAGAIN)
-WRAP(ssize_t, sendmsg, -1, (int fd, const struct msghdr *m, int flags), (fd, m, flags), ENOBUFS, EINTR, ETOOMANYREFS)
+WRAP(ssize_t, sendmsg, -1, (int fd, const struct msghdr *m, int flags), (fd, m, flags), ENOBUFS, EINTR, ETOOMANYREFS,
+     ENOMEM)
 WRAP(int, setsockopt, -1, (int fd, int level, int name, const void *p, socklen_t size), (fd, level, name, p, size), ENOMEM,
      ENOPROTOOPT)
 WRAP(int, socket, -1, (int family, int type, int protocol), (family, type, protocol), EMFILE, ENOBUFS)

@@ -20,7 +20,7 @@ struct dlx_test_fail {
     int error;
 };
 
-enum { DLX_TEST_FAIL_WAYS = 3 };
+enum { DLX_TEST_FAIL_WAYS = 4 };
 
 /* Of this thread from now on; NULL: no calls fail any more. Another thread may read it after that. */
 void dlx_test_fail(struct dlx_test_fail *fail);
