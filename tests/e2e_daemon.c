@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The daemon as a program, its handshake, and clients that break the protocol. */
 #include "common/error.h"
+#include "daemon/client.h"
 #include "tests/harness_run.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fork.h"
@@ -312,6 +313,38 @@ START_TEST(other_users_are_refused_by_name)
 }
 END_TEST
 
+/* A crowd of those who may not come in, and who say nothing: beyond a number the first are told at once, the others when
+ * their time is over; nobody else notices. */
+START_TEST(others_who_say_nothing_are_told_and_keep_nobody_out)
+{
+    enum { N = 2 * DLXD_REFUSED_MAX };
+    int crowd[N], status;
+    if (geteuid() != 0) {
+        puts("SKIP: needs root to become another user");
+        return;
+    }
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_test_daemon here = daemon_;
+        (void)snprintf(here.path, sizeof here.path, "s");
+        if (chdir(daemon_.dir) < 0 || setgroups(0, NULL) < 0 || setresuid(1000, 1000, 1000) < 0)
+            _exit(10);
+        for (int i = 0; i < N; i++)
+            crowd[i] = dlx_test_connect(&here);
+        for (int i = 0; i < N; i++)
+            if (!strstr(dlx_test_disconnected(crowd[i], DLX_E_ACCESS),
+                        "uid 1000 may not use this daemon"))
+                _exit(11);
+        _exit(0);
+    }
+    do
+        check_witness();
+    while (waitpid(pid, &status, WNOHANG) == 0);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
 /* ---- violations ---------------------------------------------------------------------------- */
 
 static void send_raw(int fd, const void *data, size_t size)
@@ -546,6 +579,7 @@ int main(void)
     tcase_add_test(tcase, silent_client_is_disconnected_after_two_seconds);
     tcase_add_test(tcase, silent_crowd_does_not_keep_others_out);
     tcase_add_test(tcase, other_users_are_refused_by_name);
+    tcase_add_test(tcase, others_who_say_nothing_are_told_and_keep_nobody_out);
     tcase_add_test(tcase, garbage_disconnects);
     tcase_add_test(tcase, oversized_and_empty_packets_disconnect);
     tcase_add_test(tcase, clients_that_send_fds_are_refused_or_disconnected);

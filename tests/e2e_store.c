@@ -377,13 +377,27 @@ static int memfd(const char *content)
 
 START_TEST(descriptors_that_cannot_be_are_forgotten)
 {
+    /* Of nobody, twice; then none of them is a name that a daemon gives. */
+    static const char *const names[] = {"dlx-region-1-0-64-0-1",
+                                        "dlx-region-1-0-64-0-1",
+                                        "dlx-region-1-0-64-0",
+                                        "dlx-region-1-0-64-0-1-1",
+                                        "dlx-region-1-0-64-0-0",
+                                        "dlx-region-1-0-64-0-x",
+                                        "dlx-region-1-0-64",
+                                        "dlx-region-1-0-4294967296-0-1",
+                                        "dlx-region-1-0-",
+                                        "dlx-region-1-4294967296-64-0-1",
+                                        "dlx-region-",
+                                        "dlx-region-/-0-64-0-1",
+                                        "dlx-pid-99999999999999999999999",
+                                        "dlx-pid-1-1",
+                                        "dlx-"};
     begin(MANY);
     leave_messages("test/a", &retain_1, 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    dlx_test_manager_keep(&manager, "dlx-region-1-0-64-0-1", memfd("of nobody"));
-    dlx_test_manager_keep(&manager, "dlx-region-1-0-64-0", memfd("no such name"));
-    dlx_test_manager_keep(&manager, "dlx-region-1-0-64-0-1-1", memfd("no such name"));
-    dlx_test_manager_keep(&manager, "dlx-pid-99999999999999999999999", memfd("no such number"));
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(names); i++)
+        dlx_test_manager_keep(&manager, names[i], memfd("of nobody"));
     dlx_test_manager_keep(&manager, "dlx-ledger-1", memfd("of another version, it seems"));
     dlx_test_manager_keep(&manager, "somebody-elses", memfd("not ours"));
     run_again();

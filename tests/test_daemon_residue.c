@@ -251,6 +251,31 @@ START_TEST(files_of_others_stay)
 }
 END_TEST
 
+START_TEST(what_cannot_be_removed_stays_and_is_no_failure)
+{
+    pid_t dead = start_process();
+    int status;
+    end_process(dead, false);
+    const char *name = name_of(65534, dead, 1);
+    make_file(name);
+    if (chown(path_of(name), 65534, 65534) < 0) {
+        puts("SKIP: needs root to become somebody who may not remove it");
+        return;
+    }
+    int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ck_assert_int_ge(folder, 0);
+    ck_assert_int_eq(fchmod(folder, 0755), 0);
+    pid_t pid = dlx_test_fork();
+    if (pid == 0) /* from inside: he need not be able to search $TMPDIR */
+        _exit(fchdir(folder) < 0 || setresuid(65534, 65534, 65534) < 0 ||
+              dlxd_residue_clean(".") != 0);
+    close(folder);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    ck_assert(is_there(name));
+}
+END_TEST
+
 START_TEST(no_folder_is_no_failure)
 {
     ck_assert_uint_eq(dlxd_residue_clean(path_of("nowhere")), 0);
@@ -268,6 +293,7 @@ int main(void)
     tcase_add_test(tcase, what_dead_daemons_left_is_removed_and_nothing_else);
     tcase_add_test(tcase, links_folders_and_pipes_stay);
     tcase_add_test(tcase, files_of_others_stay);
+    tcase_add_test(tcase, what_cannot_be_removed_stays_and_is_no_failure);
     tcase_add_test(tcase, no_folder_is_no_failure);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Descriptors of the service manager: each has its name; what is not told as it should be is told in words, or is for others. */
+#include "common/error.h"
+#include "common/util.h"
+#include "daemon/inherited.h"
+#include "tests/harness_fail.h"
+#include "tests/harness_fork.h"
+#include "tests/harness_run.h"
+#include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* They have the numbers from 3 on, which are Check's here: so each case is a process of its own. */
+enum { FIRST = 3, N = 3 };
+
+static void tell(const char *n, const char *pid, const char *names)
+{
+    char own[20];
+    (void)snprintf(own, sizeof own, "%d", (int)getpid());
+    (void)setenv("LISTEN_FDS", n, 1);
+    (void)setenv("LISTEN_PID", pid ? pid : own, 1);
+    (void)unsetenv("LISTEN_FDNAMES");
+    if (names)
+        (void)setenv("LISTEN_FDNAMES", names, 1);
+    for (int i = 0; i < N; i++)
+        ck_assert_int_eq(dup2(STDIN_FILENO, FIRST + i), FIRST + i);
+}
+
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
+static void run(void (*story)(void))
+{
+    int status;
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        story();
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+}
+
+static void names_and_descriptors(void)
+{
+    struct dlxd_inherited inherited;
+    tell("3", NULL, "one::a name");
+    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+    ck_assert_uint_eq(inherited.n, 3);
+    static const char *const names[N] = {"one", "", "a name"};
+    for (int i = 0; i < N; i++) {
+        ck_assert_int_eq(inherited.fds[i].fd, FIRST + i);
+        ck_assert_str_eq(inherited.fds[i].name, names[i]);
+        ck_assert_int_eq(fcntl(FIRST + i, F_GETFD), FD_CLOEXEC);
+    }
+    /* A child does not take them for its own. */
+    ck_assert(!getenv("LISTEN_FDS") && !getenv("LISTEN_PID") && !getenv("LISTEN_FDNAMES"));
+    inherited.fds[1].taken = true;
+    dlxd_inherited_deinit(&inherited);
+    ck_assert(!is_open(FIRST) && is_open(FIRST + 1) && !is_open(FIRST + 2));
+    tell("2", NULL, NULL);
+    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+    ck_assert_uint_eq(inherited.n, 2);
+    ck_assert_str_eq(inherited.fds[1].name, "unknown");
+    dlxd_inherited_deinit(&inherited);
+}
+
+START_TEST(each_descriptor_has_its_name)
+{
+    run(names_and_descriptors);
+}
+END_TEST
+
+static void not_for_us(void)
+{
+    static const char *const numbers[] = {"",   "0",  "-1", "+1",
+                                          " 1", "1x", "x",  "99999999999999999999"};
+    struct dlxd_inherited inherited;
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(numbers); i++) {
+        tell(numbers[i], NULL, "a:b:c");
+        ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+        ck_assert_uint_eq(inherited.n, 0);
+        tell("3", numbers[i], "a:b:c");
+        ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+        ck_assert_uint_eq(inherited.n, 0);
+    }
+    (void)unsetenv("LISTEN_PID");
+    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+    ck_assert_uint_eq(inherited.n, 0);
+    ck_assert(is_open(FIRST) && is_open(FIRST + N - 1));
+}
+
+START_TEST(what_is_for_another_process_is_left_alone)
+{
+    run(not_for_us);
+}
+END_TEST
+
+static void refused(const char *n, const char *names, const char *words)
+{
+    struct dlxd_inherited inherited;
+    tell(n, NULL, names);
+    (void)close(FIRST + N - 1);
+    ck_assert_int_lt(dlxd_inherited_init(&inherited), 0);
+    ck_assert_msg(strstr(dlx__error_message(), words), "'%s' is not in '%s'", words,
+                  dlx__error_message());
+    ck_assert_uint_eq(inherited.n, 0);
+    ck_assert(!inherited.fds);
+}
+
+static void impossible(void)
+{
+    refused("2", "a", "does not have 2 names");
+    refused("2", "a:b:c", "does not have 2 names");
+    refused("3", "a:b:c", "inherited descriptor 5");
+    refused("2147483647", "a", "LISTEN_FDS=2147483647");
+}
+
+START_TEST(what_cannot_be_is_said)
+{
+    run(impossible);
+}
+END_TEST
+
+static void each_failure(void)
+{
+    struct dlx_test_fail fail = {.at = 0};
+    struct dlxd_inherited inherited;
+    size_t n_failed = 0;
+    while (dlx_test_fail_next(&fail)) {
+        tell("3", NULL, "a:b:c");
+        dlx_test_fail(&fail);
+        int r = dlxd_inherited_init(&inherited);
+        dlx_test_fail(NULL);
+        if (r == 0) {
+            ck_assert_ptr_null(fail.call);
+            dlxd_inherited_deinit(&inherited);
+            continue;
+        }
+        n_failed++;
+        ck_assert_int_eq(r, DLX_E_NO_MEMORY);
+        ck_assert_ptr_nonnull(strstr(dlx__error_message(), "3 inherited descriptors"));
+        ck_assert_uint_eq(inherited.n, 0);
+    }
+    ck_assert_uint_eq(n_failed, 4); /* the table and the names */
+}
+
+START_TEST(lack_of_memory_is_said)
+{
+    run(each_failure);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_inherited_fails");
+    TCase *tcase = tcase_create("inherited");
+    tcase_add_test(tcase, each_descriptor_has_its_name);
+    tcase_add_test(tcase, what_is_for_another_process_is_left_alone);
+    tcase_add_test(tcase, what_cannot_be_is_said);
+    tcase_add_test(tcase, lack_of_memory_is_said);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}
