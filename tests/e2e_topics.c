@@ -191,6 +191,43 @@ START_TEST(long_lists_by_pattern_are_complete)
 }
 END_TEST
 
+static int keep_info(const struct dlx_publisher_info *info, void *userdata)
+{
+    *(struct dlx_publisher_info *)userdata = *info;
+    return 0;
+}
+
+static int on_link(const struct dlx_link_info *info, void *userdata)
+{
+    uint64_t **last = userdata;
+    ck_assert_uint_gt(info->link, **last);
+    *++*last = info->link;
+    return 0;
+}
+
+/* They come 32 a packet. */
+START_TEST(links_of_a_publisher_are_listed_once_each)
+{
+    enum { N = 70 };
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, "test/a");
+    struct dlx_subscription *s[N];
+    struct dlx_publisher_info info = {.size = sizeof info};
+    uint64_t links[N + 2] = {0}, *last = links;
+    ok(dlx_list_publishers(c, "test/a", keep_info, &info));
+    for (int i = 0; i < N; i++) {
+        last = links;
+        ok(dlx_list_links(c, info.publisher, on_link, &last));
+        ck_assert_int_eq(last - links, i);
+        s[i] = new_subscription(c, "test/a");
+    }
+    for (int i = 0; i < N; i++)
+        dlx_subscription_unref(s[i]);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
 START_TEST(bad_patterns_are_refused)
 {
     struct dlx_client *c = dlx_test_stream_connect();
@@ -442,6 +479,7 @@ int main(void)
     tcase_add_test(tcase, a_pattern_gets_what_is_retained);
     tcase_add_test(tcase, publishers_are_listed_by_pattern);
     tcase_add_test(tcase, long_lists_by_pattern_are_complete);
+    tcase_add_test(tcase, links_of_a_publisher_are_listed_once_each);
     tcase_add_test(tcase, bad_patterns_are_refused);
     tcase_add_test(tcase, a_reliable_pattern_names_the_publisher_that_drops);
     tcase_add_test(tcase, patterns_of_a_user_have_a_limit);

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The file of the daemon's socket and its lock, and what may come through it where the kernel refuses nothing. */
+
+#include "common/error.h"
+#include "tests/harness_daemon.h"
+#include "tests/harness_run.h"
+#include "tests/harness_seccomp.h"
+#include <check.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#define BODY(name)    DLX__WIRE__PACKET__BODY_##name
+#define SO_PASSRIGHTS 83
+
+static struct dlx_test_daemon place;
+
+static void make_place(void)
+{
+    dlx_test_dir_make(&place);
+}
+
+static void remove_place(void)
+{
+    dlx_test_dir_remove(&place);
+}
+
+/* ---- the files ----------------------------------------------------------------------------- */
+
+/* Somebody has the lock: a daemon that has just begun, or one that hangs. Odd: another kind of socket answers there. */
+START_TEST(who_holds_the_lock_is_named_though_nobody_answers)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char lock_path[300], log[1024];
+    (void)snprintf(lock_path, sizeof lock_path, "%s.lock", place.path);
+    int lock = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600), other = -1;
+    ck_assert_int_eq(write(lock, "4711\n", 5), 5);
+    ck_assert_int_eq(flock(lock, LOCK_EX), 0);
+    if (_i % 2) {
+        (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", place.path);
+        other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ck_assert_int_eq(bind(other, (struct sockaddr *)&address, sizeof address), 0);
+        ck_assert_int_eq(listen(other, 1), 0);
+    }
+    uint64_t before = dlx__now_ns();
+    ck_assert_int_eq(dlx_test_daemon_fail(place.path, log, sizeof log), 1);
+    ck_assert_msg(strstr(log, "another dlpackd (pid 4711) is listening on"), "%s", log);
+    if (_i % 2 == 0) /* it may be about to listen */
+        ck_assert_uint_ge(dlx__now_ns() - before, UINT64_C(1900000000));
+    ck_assert_int_eq(access(lock_path, F_OK), 0);
+    ck_assert_int_eq(unlink(lock_path), 0);
+    if (other >= 0)
+        ck_assert_int_eq(unlink(place.path), 0);
+    dlx__close(other);
+    close(lock);
+}
+END_TEST
+
+/* Even: it is gone; odd: there is something else. */
+START_TEST(what_others_put_in_place_of_its_socket_stays)
+{
+    dlx_test_daemon_start(&place, NULL);
+    ck_assert_int_eq(unlink(place.path), 0);
+    if (_i % 2)
+        close(open(place.path, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
+    ck_assert_int_eq(unlink(place.path), _i % 2 ? 0 : -1);
+}
+END_TEST
+
+/* ---- descriptors ----------------------------------------------------------------------------- */
+
+/* So that the next descriptor has no number. */
+static void fill_up(pid_t pid)
+{
+    char path[64];
+    bool used[1024] = {false};
+    (void)snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *dir = opendir(path);
+    ck_assert_ptr_nonnull(dir);
+    for (const struct dirent *entry; (entry = readdir(dir));)
+        if (*entry->d_name != '.')
+            used[atoi(entry->d_name)] = true;
+    closedir(dir);
+    struct rlimit limit = {.rlim_cur = 0, .rlim_max = 20000};
+    while (used[limit.rlim_cur])
+        limit.rlim_cur++;
+    ck_assert_int_eq(prlimit(pid, RLIMIT_NOFILE, &limit, NULL), 0);
+}
+
+START_TEST(lack_of_descriptors_is_logged_once)
+{
+    static const char words[] = "out of file descriptors";
+    char log[4096];
+    dlx_test_daemon_start(&place, NULL);
+    close(dlx_test_hello(&place, 1)); /* what is made for the first one is there */
+    int witness = dlx_test_hello(&place, 1);
+    fill_up(place.pid);
+    for (int i = 0; i < 20; i++) {
+        const char *text = dlx_test_disconnected(dlx_test_connect(&place), DLX_E_FD_LIMIT);
+        ck_assert_msg(strstr(text, "no file descriptor left"), "%s", text);
+    }
+    close(witness);
+    ck_assert_int_eq(fcntl(place.log_fd, F_SETFL, O_NONBLOCK), 0);
+    ssize_t n = read(place.log_fd, log, sizeof log - 1);
+    ck_assert_int_gt(n, 0);
+    log[n] = '\0';
+    const char *first = strstr(log, words);
+    ck_assert_msg(first && !strstr(first + 1, words), "%s", log);
+    ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
+}
+END_TEST
+
+static void forget_passrights(void *userdata)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SO_PASSRIGHTS, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    if (!dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)))
+        (void)!write(STDERR_FILENO, "no seccomp here\n", 16);
+    (void)userdata;
+}
+
+/* A daemon that may accept them closes each, and its connection: on the control socket, and on that of a subscription. */
+START_TEST(descriptors_are_closed_where_the_kernel_does_not_refuse_them)
+{
+    uint8_t data[] = {0x08, 0x01, 0xda, 0x01, 0x00}; /* DaemonInfo */
+    int fds[253];
+    dlx_test_daemon_start_prepared(&place, forget_passrights, NULL);
+    int witness = dlx_test_hello(&place, 1);
+    size_t n_fds = dlx_test_daemon_n_fds(&place);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(fds); i++)
+        fds[i] = STDIN_FILENO;
+    for (size_t n = 1; n <= DLX_ARRAY_SIZE(fds); n += 84) {
+        struct dlx_test_subscription sub;
+        int fd = dlx_test_hello(&place, 1);
+        ck_assert_int_eq(dlx__packet_send(fd, data, sizeof data, fds, n), 0);
+        const char *text = dlx_test_disconnected(fd, DLX_E_PROTOCOL);
+        ck_assert_msg(strstr(text, "file descriptors: clients send none"), "%s", text);
+        fd = dlx_test_hello(&place, 1);
+        dlx_test_subscribe(&sub, fd, "t", false);
+        ck_assert_int_eq(dlx__packet_send(sub.fd, data, sizeof data, fds, n), 0);
+        text = dlx_test_disconnected(fd, DLX_E_PROTOCOL);
+        ck_assert_msg(strstr(text, "subscription to t: packet with"), "%s", text);
+        dlx_test_subscription_deinit(&sub);
+    }
+    dlx_test_recv_done();
+    dlx_test_daemon_wait_n_fds(&place, n_fds);
+    close(witness);
+    ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_socket");
+    TCase *tcase = tcase_create("socket");
+    tcase_set_timeout(tcase, PATIENCE_S);
+    tcase_add_unchecked_fixture(tcase, make_place, remove_place);
+    tcase_add_loop_test(tcase, who_holds_the_lock_is_named_though_nobody_answers, 0, 2);
+    tcase_add_loop_test(tcase, what_others_put_in_place_of_its_socket_stays, 0, 2);
+    tcase_add_test(tcase, lack_of_descriptors_is_logged_once);
+    tcase_add_test(tcase, descriptors_are_closed_where_the_kernel_does_not_refuse_them);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}
