@@ -458,7 +458,9 @@ uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size)
     uint64_t step = heap->bytes < DOUBLING_MAX ? heap->bytes : DLX_MIN(heap->bytes / 4, GROWTH_MAX);
     uint64_t rounded;
     uint64_t align = DLX_MAX(heap->align, DLX_PAGE);
-    if (!dlx__align_up(DLX_MAX(DLX_MAX(size, step), ARENA_MIN), align, &rounded) ||
+    /* In the debug mode small blocks are larger, but not fewer: what a stream does without more memory it does there, too. */
+    uint64_t least = ARENA_MIN / DLX_SHM_ALIGN * heap->align;
+    if (!dlx__align_up(DLX_MAX(DLX_MAX(size, step), least), align, &rounded) ||
         rounded > DLX_SHM_ARENA_MAX)
         return UINT64_MAX;
     return rounded;

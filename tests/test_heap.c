@@ -27,6 +27,7 @@ static struct dlx_heap *make_heap(void)
 {
     struct dlx_heap *heap;
     ck_assert_int_eq(dlx__fork_init(&generation), 0);
+    dlx_set_debug(false); /* test_heap_debug is about that */
     ck_assert_int_eq(dlx__heap_new(&heap, generation), 0);
     return heap;
 }
