@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl and dlpackd as programs: what one dlxctl publishes, others print, save and measure. */
+#include "tests/harness_cli_case.h"
 #include "tests/harness_run.h"
-#include "tests/harness_cli.h"
-#include "tests/harness_daemon.h"
 #include <check.h>
 #include <dlx/dlx.h>
 #include <fcntl.h>
@@ -12,63 +11,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static struct dlx_test_daemon daemon_;
-static char files[256];
-
-static void make_dirs(void)
-{
-    dlx_test_dir_make(&daemon_);
-    dlx_test_files_make(files);
-}
-
-static void remove_dirs(void)
-{
-    dlx_test_files_remove(files);
-    dlx_test_dir_remove(&daemon_);
-}
-
-static void start(void)
-{
-    dlx_test_daemon_start(&daemon_, NULL);
-}
-
-static void stop(void)
-{
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
-}
-
-static const char *file(const char *name)
-{
-    static char paths[4][512];
-    static unsigned next;
-    char *path = paths[next++ % 4];
-    (void)snprintf(path, sizeof paths[0], "%s/%s", files, name);
-    return path;
-}
-
-static void check_same(const char *a, const char *b)
-{
-    size_t a_size = 0, b_size = 0;
-    char *x = dlx_test_read_file(a, &a_size), *y = dlx_test_read_file(b, &b_size);
-    ck_assert_msg(a_size == b_size && memcmp(x, y, a_size) == 0, "%s and %s differ", a, b);
-    free(x);
-    free(y);
-}
-
-static void finish(struct dlx_test_cli *cli, int status)
-{
-    dlx_test_cli_wait(cli);
-    ck_assert_msg(cli->status == status, "status %d; printed: %.2000s; said: %.2000s", cli->status,
-                  cli->out, cli->err);
-}
-
-static json_int_t integer(const json_t *json, const char *key)
-{
-    json_t *value = json_object_get(json, key);
-    ck_assert_msg(json_is_integer(value), "%s is no integer", key);
-    return json_integer_value(value);
-}
 
 /* -- .npy ------------------------------------------------------------------------------------------------ */
 
@@ -80,11 +22,12 @@ START_TEST(npy_files_come_back_byte_for_byte)
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         struct dlx_test_cli pub, save;
-        dlx_test_cli_start(&save, daemon_.path, -1, DLX_TEST_WORDS("save", "a/b", file("out.npy")));
-        dlx_test_cli_run(&pub, daemon_.path, -1, 0,
+        dlx_test_cli_start(&save, dlx_test_cli_daemon.path, -1,
+                           DLX_TEST_WORDS("save", "a/b", dlx_test_cli_file("out.npy")));
+        dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
                          DLX_TEST_WORDS("pub", "a/b", dlx_test_npy(names[i][0]), "--wait", "1"));
-        finish(&save, 0);
-        check_same(file("out.npy"), dlx_test_npy(names[i][1]));
+        dlx_test_cli_finish(&save, 0);
+        dlx_test_cli_same(dlx_test_cli_file("out.npy"), dlx_test_npy(names[i][1]));
         ck_assert_str_eq(pub.out, "");
         ck_assert_str_eq(pub.err, ""); /* quiet, it is no terminal */
         ck_assert_str_eq(save.out, "");
@@ -97,11 +40,11 @@ END_TEST
 START_TEST(late_subscribers_get_the_history)
 {
     struct dlx_test_cli pub, echo;
-    dlx_test_cli_start(&pub, daemon_.path, -1,
+    dlx_test_cli_start(&pub, dlx_test_cli_daemon.path, -1,
                        DLX_TEST_WORDS("pub", "a", dlx_test_npy("bool.npy"), dlx_test_npy("f2.npy"),
                                       "--hold", "--json"));
     for (int i = 0; i < 2; i++) {
-        dlx_test_cli_run(&echo, daemon_.path, -1, 0,
+        dlx_test_cli_run(&echo, dlx_test_cli_daemon.path, -1, 0,
                          DLX_TEST_WORDS("echo", "a", "--history", "2", "--count", "2"));
         ck_assert_ptr_nonnull(strstr(echo.out, "bool (3,)  3 B  [false true true]\n"));
         ck_assert_ptr_nonnull(strstr(echo.out, "float16 (5,)  10 B  [0 1 2 3 4]\n"));
@@ -109,11 +52,11 @@ START_TEST(late_subscribers_get_the_history)
         dlx_test_cli_deinit(&echo);
     }
     ck_assert_int_eq(kill(pub.pid, SIGINT), 0);
-    finish(&pub, 0); /* that is how --hold ends */
+    dlx_test_cli_finish(&pub, 0); /* that is how --hold ends */
     json_t *json = dlx_test_cli_json(&pub);
-    ck_assert_int_eq(integer(json, "messages"), 2);
-    ck_assert_int_eq(integer(json, "bytes"), 13);
-    ck_assert_int_eq(integer(json, "copied_bytes"), 0);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "messages"), 2);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "bytes"), 13);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "copied_bytes"), 0);
     json_decref(json);
     dlx_test_cli_deinit(&pub);
 }
@@ -122,21 +65,23 @@ END_TEST
 START_TEST(several_messages_are_numbered_files)
 {
     struct dlx_test_cli pub, save;
-    size_t before = dlx_test_files_count(files);
-    dlx_test_cli_start(
-        &save, daemon_.path, -1,
-        DLX_TEST_WORDS("save", "a", file("x-%03d-{seq}.npy"), "--count", "3", "--json"));
-    dlx_test_cli_run(&pub, daemon_.path, -1, 0,
+    size_t before = dlx_test_files_count(dlx_test_cli_files);
+    dlx_test_cli_start(&save, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS("save", "a", dlx_test_cli_file("x-%03d-{seq}.npy"), "--count",
+                                      "3", "--json"));
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--loop", "3", "--wait",
                                     "1", "--history", "8"));
-    finish(&save, 0);
-    check_same(file("x-001-000001.npy"), dlx_test_npy("f4.npy"));
-    check_same(file("x-003-000003.npy"), dlx_test_npy("f4.npy"));
+    dlx_test_cli_finish(&save, 0);
+    dlx_test_cli_same(dlx_test_cli_file("x-001-000001.npy"), dlx_test_npy("f4.npy"));
+    dlx_test_cli_same(dlx_test_cli_file("x-003-000003.npy"), dlx_test_npy("f4.npy"));
     json_t *json = dlx_test_cli_json_line(&save, 1);
-    ck_assert_str_eq(json_string_value(json_object_get(json, "file")), file("x-002-000002.npy"));
-    ck_assert_int_eq(integer(json, "seq"), 2);
+    ck_assert_str_eq(json_string_value(json_object_get(json, "file")),
+                     dlx_test_cli_file("x-002-000002.npy"));
+    ck_assert_int_eq(dlx_test_cli_integer(json, "seq"), 2);
     json_decref(json);
-    ck_assert_uint_eq(dlx_test_files_count(files) - before, 3); /* no temporary file is left */
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files) - before,
+                      3); /* no temporary file is left */
     dlx_test_cli_deinit(&pub);
     dlx_test_cli_deinit(&save);
 }
@@ -147,20 +92,22 @@ START_TEST(a_type_that_npy_cannot_name_survives_by_a_word)
     static const uint16_t values[] = {0x3f80, 0xc000, 0x0000, 0x7f80};
     struct dlx_test_cli pub, save, echo;
     int in = dlx_test_memfd(values, sizeof values);
-    dlx_test_cli_start(&save, daemon_.path, -1, DLX_TEST_WORDS("save", "a", file("b.npy")));
+    dlx_test_cli_start(&save, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS("save", "a", dlx_test_cli_file("b.npy")));
     dlx_test_cli_run(
-        &pub, daemon_.path, in, 0,
+        &pub, dlx_test_cli_daemon.path, in, 0,
         DLX_TEST_WORDS("pub", "a", "-", "--dtype", "bfloat16", "--shape", "2,2", "--wait", "1"));
     (void)close(in);
-    finish(&save, 0);
+    dlx_test_cli_finish(&save, 0);
     ck_assert_ptr_nonnull(
         strstr(save.err, "dlxctl save: a: .npy cannot name bfloat16: stored as '<u2'"));
     dlx_test_cli_deinit(&pub);
-    dlx_test_cli_start(&echo, daemon_.path, -1, DLX_TEST_WORDS("echo", "a", "--count", "1"));
-    dlx_test_cli_run(
-        &pub, daemon_.path, -1, 0,
-        DLX_TEST_WORDS("pub", "a", file("b.npy"), "--dtype", "bfloat16", "--wait", "1"));
-    finish(&echo, 0);
+    dlx_test_cli_start(&echo, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS("echo", "a", "--count", "1"));
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("pub", "a", dlx_test_cli_file("b.npy"), "--dtype", "bfloat16",
+                                    "--wait", "1"));
+    dlx_test_cli_finish(&echo, 0);
     ck_assert_ptr_nonnull(strstr(echo.out, "bfloat16 (2, 2)  8 B  [1 -2 0 inf]\n"));
     dlx_test_cli_deinit(&echo);
     dlx_test_cli_deinit(&pub);
@@ -172,11 +119,12 @@ START_TEST(unknown_types_are_carried)
 {
     struct dlx_test_cli pub, echo;
     int in = dlx_test_memfd("\x01\x02\x03\x04\x05\x06", 6);
-    dlx_test_cli_start(&echo, daemon_.path, -1, DLX_TEST_WORDS("echo", "a", "--count", "1"));
+    dlx_test_cli_start(&echo, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS("echo", "a", "--count", "1"));
     dlx_test_cli_run(
-        &pub, daemon_.path, in, 0,
+        &pub, dlx_test_cli_daemon.path, in, 0,
         DLX_TEST_WORDS("pub", "a", "--dtype", "200:24:1", "--shape", "2", "--wait", "1"));
-    finish(&echo, 0);
+    dlx_test_cli_finish(&echo, 0);
     ck_assert_ptr_nonnull(strstr(echo.out, "200:24:1 (2,)  6 B  [0x010203 0x040506]\n"));
     (void)close(in);
     dlx_test_cli_deinit(&echo);
@@ -187,14 +135,17 @@ END_TEST
 START_TEST(one_dlxctl_feeds_another)
 {
     struct dlx_test_cli pub, save, again, echo;
-    dlx_test_cli_start(&save, daemon_.path, -1, DLX_TEST_WORDS("save", "a", "-", "--count", "2"));
-    dlx_test_cli_run(&pub, daemon_.path, -1, 0,
+    dlx_test_cli_start(&save, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS("save", "a", "-", "--count", "2"));
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("pub", "a", dlx_test_npy("two.npy"), "--wait", "1"));
-    finish(&save, 0);
+    dlx_test_cli_finish(&save, 0);
     int in = dlx_test_memfd(save.out, save.out_size);
-    dlx_test_cli_start(&echo, daemon_.path, -1, DLX_TEST_WORDS("echo", "b", "--count", "2"));
-    dlx_test_cli_run(&again, daemon_.path, in, 0, DLX_TEST_WORDS("pub", "b", "-", "--wait", "1"));
-    finish(&echo, 0);
+    dlx_test_cli_start(&echo, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS("echo", "b", "--count", "2"));
+    dlx_test_cli_run(&again, dlx_test_cli_daemon.path, in, 0,
+                     DLX_TEST_WORDS("pub", "b", "-", "--wait", "1"));
+    dlx_test_cli_finish(&echo, 0);
     ck_assert_ptr_nonnull(strstr(echo.out, "uint16 (2,)  4 B  [0 1]\n"));
     ck_assert_ptr_nonnull(strstr(echo.out, "int64 (3,)  24 B  [0 1 2]\n"));
     (void)close(in);
@@ -229,15 +180,15 @@ START_TEST(video_comes_through_a_pipe)
         struct dlx_test_cli pub, save;
         pid_t feeder = -1;
         int status = -1, in = dlx_test_pipe(video, size, &feeder);
-        dlx_test_cli_start(&save, daemon_.path, -1,
-                           DLX_TEST_WORDS("save", "v", file("v.npy"), "--count", "5"));
-        dlx_test_cli_run(&pub, daemon_.path, in, 0,
+        dlx_test_cli_start(&save, dlx_test_cli_daemon.path, -1,
+                           DLX_TEST_WORDS("save", "v", dlx_test_cli_file("v.npy"), "--count", "5"));
+        dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, in, 0,
                          DLX_TEST_WORDS("pub", "v", "--y4m", "-", "--history", "8", "--wait", "1",
                                         "--pixel-format", yuv ? "yuv" : "rgb"));
         (void)close(in);
         ck_assert_int_eq(waitpid(feeder, &status, 0), feeder);
-        finish(&save, 0);
-        char *npy = dlx_test_read_file(file("v-000005.npy"), &npy_size);
+        dlx_test_cli_finish(&save, 0);
+        char *npy = dlx_test_read_file(dlx_test_cli_file("v-000005.npy"), &npy_size);
         ck_assert_uint_eq(npy_size, 128 + (yuv ? FRAME_SIZE : WIDTH * HEIGHT * 3));
         ck_assert_ptr_nonnull(
             strstr(npy + 10, yuv ? "'|u1', 'fortran_order': False, 'shape': (12, 16)"
@@ -270,14 +221,14 @@ START_TEST(video_of_ffmpeg_is_understood)
             command, sizeof command,
             "ffmpeg -v error -y -f lavfi -i color=red:size=64x48:rate=10:duration=0.3 -pix_fmt %s "
             "-strict -1 -f yuv4mpegpipe %s </dev/null",
-            formats[i], file("f.y4m"));
+            formats[i], dlx_test_cli_file("f.y4m"));
         ck_assert_int_eq(system(command), 0); /* NOLINT(cert-env33-c): a test */
-        dlx_test_cli_start(&echo, daemon_.path, -1,
+        dlx_test_cli_start(&echo, dlx_test_cli_daemon.path, -1,
                            DLX_TEST_WORDS("echo", "v", "--count", "3", "--values", "3", "--json"));
-        dlx_test_cli_run(
-            &pub, daemon_.path, -1, 0,
-            DLX_TEST_WORDS("pub", "v", file("f.y4m"), "--wait", "1", "--rate", "file"));
-        finish(&echo, 0);
+        dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
+                         DLX_TEST_WORDS("pub", "v", dlx_test_cli_file("f.y4m"), "--wait", "1",
+                                        "--rate", "file"));
+        dlx_test_cli_finish(&echo, 0);
         json_t *json = dlx_test_cli_json_line(&echo, 2);
         json_t *values =
             json_object_get(json_array_get(json_object_get(json, "tensors"), 0), "values");
@@ -297,63 +248,65 @@ END_TEST
 START_TEST(ls_and_info_show_what_is_there)
 {
     struct dlx_test_cli cli, pub, echo;
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("ls"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls"));
     ck_assert_str_eq(cli.out, "no publishers\n");
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("ls", "--json"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls", "--json"));
     ck_assert_str_eq(cli.out, "[]\n");
     dlx_test_cli_deinit(&cli);
 
     dlx_test_cli_start(
-        &pub, daemon_.path, -1,
+        &pub, dlx_test_cli_daemon.path, -1,
         DLX_TEST_WORDS("pub", "cam/front", dlx_test_npy("f4.npy"), "--hold", "--wait", "1"));
-    dlx_test_cli_start(&echo, daemon_.path, -1, DLX_TEST_WORDS("echo", "cam/front"));
+    dlx_test_cli_start(&echo, dlx_test_cli_daemon.path, -1, DLX_TEST_WORDS("echo", "cam/front"));
     dlx_test_cli_wait_lines(&echo, 1);
 
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("ls"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls"));
     ck_assert_ptr_nonnull(strstr(cli.out, "TOPIC"));
     ck_assert_ptr_nonnull(strstr(cli.out, "cam/front"));
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("--json", "ls", "cam/front"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("--json", "ls", "cam/front"));
     json_t *list = dlx_test_cli_json(&cli), *first = json_array_get(list, 0);
     ck_assert_uint_eq(json_array_size(list), 1);
-    ck_assert_int_eq(integer(first, "pid"), pub.pid);
-    ck_assert_int_eq(integer(first, "messages"), 1);
-    ck_assert_int_eq(integer(first, "bytes"), 96);
-    ck_assert_int_eq(integer(first, "subscribers"), 1);
+    ck_assert_int_eq(dlx_test_cli_integer(first, "pid"), pub.pid);
+    ck_assert_int_eq(dlx_test_cli_integer(first, "messages"), 1);
+    ck_assert_int_eq(dlx_test_cli_integer(first, "bytes"), 96);
+    ck_assert_int_eq(dlx_test_cli_integer(first, "subscribers"), 1);
     if (!dlx_test_valgrind()) /* which is the program that runs then */
         ck_assert_str_eq(json_string_value(json_object_get(first, "program")), "dlxctl");
     json_decref(list);
     dlx_test_cli_deinit(&cli);
 
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("info", "cam/front", "--json"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("info", "cam/front", "--json"));
     json_t *info = dlx_test_cli_json(&cli);
     json_t *publisher = json_array_get(json_object_get(info, "publishers"), 0);
     json_t *link = json_array_get(json_object_get(publisher, "links"), 0);
-    ck_assert_int_eq(integer(link, "pid"), echo.pid);
-    ck_assert_int_eq(integer(link, "taken"), 1);
-    ck_assert_int_eq(integer(json_object_get(publisher, "newest"), "seq"), 1);
+    ck_assert_int_eq(dlx_test_cli_integer(link, "pid"), echo.pid);
+    ck_assert_int_eq(dlx_test_cli_integer(link, "taken"), 1);
+    ck_assert_int_eq(dlx_test_cli_integer(json_object_get(publisher, "newest"), "seq"), 1);
     json_decref(info);
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("info", "cam/front"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info", "cam/front"));
     ck_assert_ptr_nonnull(strstr(cli.out, "float32 (2, 3, 4)  96 B\n"));
     dlx_test_cli_deinit(&cli);
 
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("info", "--json"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info", "--json"));
     info = dlx_test_cli_json(&cli);
-    ck_assert_int_eq(integer(info, "pid"), daemon_.pid);
-    ck_assert_int_eq(integer(info, "publishers"), 1);
-    ck_assert_str_eq(json_string_value(json_object_get(info, "socket")), daemon_.path);
+    ck_assert_int_eq(dlx_test_cli_integer(info, "pid"), dlx_test_cli_daemon.pid);
+    ck_assert_int_eq(dlx_test_cli_integer(info, "publishers"), 1);
+    ck_assert_str_eq(json_string_value(json_object_get(info, "socket")), dlx_test_cli_daemon.path);
     json_decref(info);
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("info"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info"));
     ck_assert_ptr_nonnull(strstr(cli.out, "daemon "));
     dlx_test_cli_deinit(&cli);
 
     ck_assert_int_eq(kill(echo.pid, SIGINT), 0);
-    finish(&echo, 0);
+    dlx_test_cli_finish(&echo, 0);
     ck_assert_int_eq(kill(pub.pid, SIGTERM), 0);
-    finish(&pub, 0);
+    dlx_test_cli_finish(&pub, 0);
     dlx_test_cli_deinit(&echo);
     dlx_test_cli_deinit(&pub);
 }
@@ -362,17 +315,18 @@ END_TEST
 START_TEST(hz_measures)
 {
     struct dlx_test_cli hz, pub;
-    dlx_test_cli_start(&hz, daemon_.path, -1, DLX_TEST_WORDS("hz", "a", "--count", "20", "--json"));
-    dlx_test_cli_run(&pub, daemon_.path, -1, 0,
+    dlx_test_cli_start(&hz, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS("hz", "a", "--count", "20", "--json"));
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--loop", "20", "--rate",
                                     "200", "--wait", "1"));
-    finish(&hz, 0);
+    dlx_test_cli_finish(&hz, 0);
     json_t *json = dlx_test_cli_json(&hz), *rate = json_object_get(json, "rate");
-    ck_assert_int_eq(integer(json, "messages"), 20);
-    ck_assert_int_eq(integer(json, "lost"), 0);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "messages"), 20);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "lost"), 0);
     double mean = json_real_value(json_object_get(rate, "mean_hz"));
     ck_assert_msg(mean > 1 && mean < 2000, "%g", mean); /* a loaded machine is slow, never fast */
-    ck_assert_int_ge(integer(json_object_get(json, "age"), "p50_ns"), 0);
+    ck_assert_int_ge(dlx_test_cli_integer(json_object_get(json, "age"), "p50_ns"), 0);
     json_decref(json);
     dlx_test_cli_deinit(&hz);
     dlx_test_cli_deinit(&pub);
@@ -383,12 +337,12 @@ START_TEST(a_reliable_subscriber_gets_everything)
 {
     enum { N = 200 }; /* what echo prints fits into its pipe: nobody reads it until pub has ended */
     struct dlx_test_cli echo, pub;
-    dlx_test_cli_start(&echo, daemon_.path, -1,
+    dlx_test_cli_start(&echo, dlx_test_cli_daemon.path, -1,
                        DLX_TEST_WORDS("echo", "a", "--reliable", "--count", "200", "--json"));
-    dlx_test_cli_run(&pub, daemon_.path, -1, 0,
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--block", "--loop", "200",
                                     "--wait", "1"));
-    finish(&echo, 0);
+    dlx_test_cli_finish(&echo, 0);
     const char *line = echo.out;
     for (int i = 1; i <= N; i++) {
         char seq[32];
@@ -424,24 +378,24 @@ static struct dlx_publisher *publish_set(struct dlx_client *c, uint32_t n)
 
 START_TEST(sets_are_shown_with_names_and_not_without_end)
 {
-    struct dlx_connect_args args = {.size = sizeof args, .socket = daemon_.path};
+    struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_cli_daemon.path};
     struct dlx_client *c = NULL;
     struct dlx_test_cli cli;
     ck_assert_int_eq(dlx_connect(&c, &args), 0);
     struct dlx_publisher *p = publish_set(c, 20);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0,
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("echo", "w", "--history", "1", "--count", "1"));
     ck_assert_ptr_nonnull(strstr(cli.out, "  20 tensors, 80 B, 2 B of metadata\n"));
     ck_assert_ptr_nonnull(
         strstr(cli.out, "\n    t15  float32 ()  4 B  [15]\n    ... and 4 more\n"));
     ck_assert_ptr_null(strchr(cli.out, '\x1b'));
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("info", "w"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info", "w"));
     ck_assert_ptr_nonnull(strstr(cli.out, " t15  float32 ()  4 B\n"));
     ck_assert_ptr_nonnull(strstr(cli.out, "... and 4 more\n"));
     ck_assert_ptr_null(strchr(cli.out, '\x1b'));
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0,
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("echo", "w", "--history", "1", "--count", "1", "--json"));
     ck_assert_ptr_nonnull(strstr(cli.out, "\"name\":\"t19\""));
     ck_assert_ptr_nonnull(strstr(cli.out, "\"meta_bytes\":2,"));
@@ -454,10 +408,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("e2e_cli");
-    TCase *tcase = tcase_create("dlxctl");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_unchecked_fixture(tcase, make_dirs, remove_dirs);
-    tcase_add_checked_fixture(tcase, start, stop);
+    TCase *tcase = dlx_test_cli_case("dlxctl");
     tcase_add_test(tcase, npy_files_come_back_byte_for_byte);
     tcase_add_test(tcase, late_subscribers_get_the_history);
     tcase_add_test(tcase, several_messages_are_numbered_files);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl and what goes wrong: exit statuses, and words that name what, who and the limit. */
+#include "tests/harness_cli_case.h"
 #include "tests/harness_run.h"
-#include "tests/harness_cli.h"
-#include "tests/harness_daemon.h"
 #include <check.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,36 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct dlx_test_daemon daemon_;
-static char files[256];
-
-static void make_dirs(void)
-{
-    dlx_test_dir_make(&daemon_);
-    dlx_test_files_make(files);
-}
-
-static void remove_dirs(void)
-{
-    dlx_test_files_remove(files);
-    dlx_test_dir_remove(&daemon_);
-}
-
-static void start(void)
-{
-    dlx_test_daemon_start(&daemon_, NULL);
-}
-
-static void stop(void)
-{
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
-}
-
 /* Run, check the status, and that stderr has these words and is one line; stdout stays empty. */
 static void expect(int status, const char *words, int stdin_fd, const char *const *arguments)
 {
     struct dlx_test_cli cli;
-    dlx_test_cli_run(&cli, daemon_.path, stdin_fd, status, arguments);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, stdin_fd, status, arguments);
     ck_assert_msg(strstr(cli.err, words), "'%s' lacks '%s'", cli.err, words);
     ck_assert_str_eq(cli.out, "");
     dlx_test_cli_deinit(&cli);
@@ -149,7 +123,7 @@ START_TEST(files_that_lie_leave_nothing_behind)
     (void)close(in);
     expect(1, "Python objects", -1, DLX_TEST_WORDS("pub", "a", dlx_test_npy("objects.npy")));
     expect(1, "no/such: No such file or directory", -1, DLX_TEST_WORDS("pub", "a", "no/such"));
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("ls"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls"));
     ck_assert_str_eq(cli.out, "no publishers\n");
     dlx_test_cli_deinit(&cli);
 }
@@ -160,17 +134,19 @@ START_TEST(pub_that_publishes_nothing_has_no_summary)
 {
     const char *npy = dlx_test_npy("f4.npy");
     struct dlx_test_cli cli;
-    dlx_test_cli_run_on_terminal(&cli, daemon_.path, 1, DLX_TEST_WORDS("pub", "a", "no/such"));
+    dlx_test_cli_run_on_terminal(&cli, dlx_test_cli_daemon.path, 1,
+                                 DLX_TEST_WORDS("pub", "a", "no/such"));
     ck_assert_str_eq(cli.err, "dlxctl pub: a: no/such: No such file or directory\r\n");
     dlx_test_cli_deinit(&cli);
     expect(1, "no/such: No such file or directory", -1,
            DLX_TEST_WORDS("pub", "a", "no/such", "--json"));
     /* what came before a failure is told */
-    dlx_test_cli_run_on_terminal(&cli, daemon_.path, 1, DLX_TEST_WORDS("pub", "a", npy, "no/such"));
+    dlx_test_cli_run_on_terminal(&cli, dlx_test_cli_daemon.path, 1,
+                                 DLX_TEST_WORDS("pub", "a", npy, "no/such"));
     ck_assert_ptr_nonnull(strstr(cli.err, "no/such: No such file or directory\r\n"));
     ck_assert_ptr_nonnull(strstr(cli.err, "a: 1 message, 96 B in "));
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 1,
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
                      DLX_TEST_WORDS("pub", "a", npy, "no/such", "--json"));
     ck_assert_ptr_nonnull(strstr(cli.out, "\"messages\": 1,"));
     dlx_test_cli_deinit(&cli);
@@ -199,9 +175,9 @@ END_TEST
 START_TEST(a_reliable_subscriber_needs_a_publisher_that_blocks)
 {
     struct dlx_test_cli pub, echo;
-    dlx_test_cli_start(&pub, daemon_.path, -1,
+    dlx_test_cli_start(&pub, dlx_test_cli_daemon.path, -1,
                        DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--hold", "--wait", "1"));
-    dlx_test_cli_start(&echo, daemon_.path, -1, DLX_TEST_WORDS("echo", "a"));
+    dlx_test_cli_start(&echo, dlx_test_cli_daemon.path, -1, DLX_TEST_WORDS("echo", "a"));
     dlx_test_cli_wait_lines(&echo, 1);
     expect(1, "dlxctl echo: a: ", -1, DLX_TEST_WORDS("echo", "a", "--reliable", "--count", "1"));
     ck_assert_int_eq(kill(pub.pid, SIGINT), 0);
@@ -216,9 +192,9 @@ START_TEST(silence_is_a_failure_when_asked_for)
     char path[400];
     expect(1, "dlxctl echo: quiet: no message within 20.0 ms (0 publishers attached)", -1,
            DLX_TEST_WORDS("echo", "quiet", "--timeout", "0.02"));
-    (void)snprintf(path, sizeof path, "%s/never.npy", files);
+    (void)snprintf(path, sizeof path, "%s/never.npy", dlx_test_cli_files);
     expect(1, "no message within", -1, DLX_TEST_WORDS("save", "quiet", path, "--timeout", "0.02"));
-    ck_assert_uint_eq(dlx_test_files_count(files), 0);
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
     expect(1, "of 2", -1,
            DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--wait", "2", "--timeout", "0.02"));
 }
@@ -228,8 +204,8 @@ END_TEST
 static int interrupt_after_line(const char *const *words, int signal)
 {
     struct dlx_test_cli pub, cli;
-    dlx_test_cli_start(&cli, daemon_.path, -1, words);
-    dlx_test_cli_start(&pub, daemon_.path, -1,
+    dlx_test_cli_start(&cli, dlx_test_cli_daemon.path, -1, words);
+    dlx_test_cli_start(&pub, dlx_test_cli_daemon.path, -1,
                        DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--wait", "1"));
     dlx_test_cli_wait_lines(&cli, 1);
     ck_assert_int_eq(kill(cli.pid, signal), 0);
@@ -243,7 +219,7 @@ static int interrupt_after_line(const char *const *words, int signal)
 START_TEST(interrupting_is_success_only_for_what_has_no_end)
 {
     char path[400];
-    (void)snprintf(path, sizeof path, "%s/%%d.npy", files);
+    (void)snprintf(path, sizeof path, "%s/%%d.npy", dlx_test_cli_files);
     ck_assert_int_eq(interrupt_after_line(DLX_TEST_WORDS("echo", "a"), SIGINT), 0);
     ck_assert_int_eq(interrupt_after_line(DLX_TEST_WORDS("echo", "a"), SIGTERM), 0);
     ck_assert_int_eq(interrupt_after_line(DLX_TEST_WORDS("echo", "a", "--count", "5"), SIGINT),
@@ -251,15 +227,16 @@ START_TEST(interrupting_is_success_only_for_what_has_no_end)
     ck_assert_int_eq(
         interrupt_after_line(DLX_TEST_WORDS("save", "a", path, "--count", "5", "--json"), SIGTERM),
         143);
-    ck_assert_uint_eq(dlx_test_files_count(files), 1);
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 1);
 }
 END_TEST
 
 START_TEST(a_full_disk_is_noticed)
 {
     struct dlx_test_cli save, pub;
-    dlx_test_cli_start(&save, daemon_.path, -1, DLX_TEST_WORDS("save", "a", "/dev/full"));
-    dlx_test_cli_run(&pub, daemon_.path, -1, 0,
+    dlx_test_cli_start(&save, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS("save", "a", "/dev/full"));
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--wait", "1"));
     dlx_test_cli_wait(&save);
     ck_assert_int_eq(save.status, 1);
@@ -272,10 +249,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("e2e_cli_errors");
-    TCase *tcase = tcase_create("dlxctl");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_unchecked_fixture(tcase, make_dirs, remove_dirs);
-    tcase_add_checked_fixture(tcase, start, stop);
+    TCase *tcase = dlx_test_cli_case("dlxctl");
     tcase_add_test(tcase, every_command_has_help);
     tcase_add_test(tcase, wrong_usage_is_status_2);
     tcase_add_test(tcase, no_daemon_is_said_with_the_path);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl bw and dlxctl holds. */
+#include "tests/harness_cli_case.h"
 #include "tests/harness_run.h"
-#include "tests/harness_cli.h"
-#include "tests/harness_daemon.h"
 #include <check.h>
 #include <dlx/dlx.h>
 #include <stdio.h>
@@ -10,53 +9,18 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct dlx_test_daemon daemon_;
-static void make_dir(void)
-{
-    dlx_test_dir_make(&daemon_);
-}
-
-static void remove_dir(void)
-{
-    dlx_test_dir_remove(&daemon_);
-}
-
-static void start(void)
-{
-    dlx_test_daemon_start(&daemon_, NULL);
-}
-
-static void stop(void)
-{
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
-}
-
-static void finish(struct dlx_test_cli *cli, int status)
-{
-    dlx_test_cli_wait(cli);
-    ck_assert_msg(cli->status == status, "status %d; printed: %.2000s; said: %.2000s", cli->status,
-                  cli->out, cli->err);
-}
-
-static json_int_t integer(const json_t *json, const char *key)
-{
-    json_t *value = json_object_get(json, key);
-    ck_assert_msg(json_is_integer(value), "%s is no integer", key);
-    return json_integer_value(value);
-}
-
 /* -- bw --------------------------------------------------------------------------------------------------- */
 
 /* What bw says of 6 messages: f4.npy (96 bytes) and two.npy, which holds two arrays (4 and 24 bytes), twice. */
 static void run_bw(struct dlx_test_cli *bw, const char *option, const char *value)
 {
     struct dlx_test_cli pub;
-    dlx_test_cli_start(bw, daemon_.path, -1,
+    dlx_test_cli_start(bw, dlx_test_cli_daemon.path, -1,
                        DLX_TEST_WORDS("bw", "a", "--count", "6", "--reliable", option, value));
-    dlx_test_cli_run(&pub, daemon_.path, -1, 0,
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), dlx_test_npy("two.npy"),
                                     "--loop", "2", "--wait", "1", "--block", "--rate", "200"));
-    finish(bw, 0);
+    dlx_test_cli_finish(bw, 0);
     dlx_test_cli_deinit(&pub);
 }
 
@@ -66,13 +30,13 @@ START_TEST(bw_measures)
     run_bw(&bw, "--json", NULL);
     json_t *json = dlx_test_cli_json(&bw), *rate = json_object_get(json, "rate");
     json_t *size = json_object_get(json, "size");
-    ck_assert_int_eq(integer(json, "messages"), 6);
-    ck_assert_int_eq(integer(json, "bytes"), 248);
-    ck_assert_int_eq(integer(json, "lost"), 0);
-    ck_assert_int_eq(integer(json, "skipped"), 0);
-    ck_assert_int_eq(integer(json, "window"), 6);
-    ck_assert_int_eq(integer(size, "min_bytes"), 4);
-    ck_assert_int_eq(integer(size, "max_bytes"), 96);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "messages"), 6);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "bytes"), 248);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "lost"), 0);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "skipped"), 0);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "window"), 6);
+    ck_assert_int_eq(dlx_test_cli_integer(size, "min_bytes"), 4);
+    ck_assert_int_eq(dlx_test_cli_integer(size, "max_bytes"), 96);
     double mean = json_real_value(json_object_get(size, "mean_bytes"));
     ck_assert_msg(mean > 41.3 && mean < 41.4, "%g", mean);
     double hz = json_real_value(json_object_get(rate, "mean_hz"));
@@ -102,12 +66,12 @@ START_TEST(bw_and_hz_fail_without_messages)
     static const char *const commands[] = {"bw", "hz"};
     for (size_t i = 0; i < 2; i++) {
         struct dlx_test_cli cli;
-        dlx_test_cli_run(&cli, daemon_.path, -1, 1,
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
                          DLX_TEST_WORDS(commands[i], "a", "--timeout", "0.05"));
         ck_assert_ptr_nonnull(strstr(cli.err, ": a: no message within 50.0 ms"));
         ck_assert_str_eq(cli.out, "");
         dlx_test_cli_deinit(&cli);
-        dlx_test_cli_run(&cli, daemon_.path, -1, 2, DLX_TEST_WORDS(commands[i]));
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 2, DLX_TEST_WORDS(commands[i]));
         ck_assert_ptr_nonnull(strstr(cli.err, "a topic is missing"));
         dlx_test_cli_deinit(&cli);
     }
@@ -136,7 +100,7 @@ static void take(struct story *story, struct dlx_subscription *s, int n)
 static void begin(struct story *story)
 {
     struct dlx_connect_args args = {
-        .size = sizeof args, .socket = daemon_.path, .name = "h\x1b[2J"};
+        .size = sizeof args, .socket = dlx_test_cli_daemon.path, .name = "h\x1b[2J"};
     struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_subscribe_args how[N_SUBSCRIPTIONS] = {
         {.reliable = true}, {.max_held = 5}, {.mode = DLX_MODE_LATEST}, {.max_held = 0}};
@@ -174,12 +138,12 @@ static void check_row(const json_t *row, const char *topic, int held, int max_he
                       const char *mode, bool reliable)
 {
     ck_assert_str_eq(json_string_value(json_object_get(row, "topic")), topic);
-    ck_assert_int_eq(integer(row, "held"), held);
-    ck_assert_int_eq(integer(row, "max_held"), max_held);
-    ck_assert_int_eq(integer(row, "pid"), getpid());
-    ck_assert_int_eq(integer(row, "uid"), getuid());
-    ck_assert_int_eq(integer(row, "lost"), 0);
-    ck_assert_int_eq(integer(row, "taken"), held);
+    ck_assert_int_eq(dlx_test_cli_integer(row, "held"), held);
+    ck_assert_int_eq(dlx_test_cli_integer(row, "max_held"), max_held);
+    ck_assert_int_eq(dlx_test_cli_integer(row, "pid"), getpid());
+    ck_assert_int_eq(dlx_test_cli_integer(row, "uid"), getuid());
+    ck_assert_int_eq(dlx_test_cli_integer(row, "lost"), 0);
+    ck_assert_int_eq(dlx_test_cli_integer(row, "taken"), held);
     ck_assert_str_eq(json_string_value(json_object_get(row, "mode")), mode);
     ck_assert(json_is_boolean(json_object_get(row, "reliable")));
     ck_assert(json_is_true(json_object_get(row, "reliable")) == reliable);
@@ -190,7 +154,7 @@ START_TEST(holds_lists_those_who_hold_most_first)
     struct story story;
     struct dlx_test_cli cli;
     begin(&story);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "--json"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "--json"));
     json_t *json = dlx_test_cli_json(&cli);
     ck_assert_uint_eq(json_array_size(json), 3);
     check_row(json_array_get(json, 0), "a", 3, 5, "all", false);
@@ -199,7 +163,8 @@ START_TEST(holds_lists_those_who_hold_most_first)
     json_decref(json);
     dlx_test_cli_deinit(&cli);
 
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "a", "--all", "--json"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("holds", "a", "--all", "--json"));
     json = dlx_test_cli_json(&cli);
     ck_assert_uint_eq(json_array_size(json), 3);
     check_row(json_array_get(json, 0), "a", 3, 5, "all", false);
@@ -216,7 +181,7 @@ START_TEST(holds_is_a_table_for_people)
     struct story story;
     struct dlx_test_cli cli;
     begin(&story);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "a"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "a"));
     ck_assert_int_eq(strncmp(cli.out, "TOPIC  ", 7), 0);
     ck_assert_ptr_nonnull(strstr(cli.out, "h?[2J"));
     ck_assert_ptr_null(strchr(cli.out, '\x1b'));
@@ -228,10 +193,10 @@ START_TEST(holds_is_a_table_for_people)
 
     for (; story.n_held > 0; story.n_held--)
         dlx_message_unref(story.m[story.n_held - 1]);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "a"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "a"));
     ck_assert_str_eq(cli.out, "nobody holds a message of a\n");
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "--all"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "--all"));
     ck_assert_ptr_nonnull(strstr(cli.out, "0 of 5"));
     ck_assert_ptr_nonnull(strstr(cli.out, "latest"));
     dlx_test_cli_deinit(&cli);
@@ -242,18 +207,18 @@ END_TEST
 START_TEST(holds_says_when_there_is_nothing)
 {
     struct dlx_test_cli cli;
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds"));
     ck_assert_str_eq(cli.out, "no publishers\n");
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "x/y"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "x/y"));
     ck_assert_str_eq(cli.out, "no publisher of x/y\n");
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("holds", "--json"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "--json"));
     ck_assert_str_eq(cli.out, "[]\n");
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 2, DLX_TEST_WORDS("holds", "a", "b"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 2, DLX_TEST_WORDS("holds", "a", "b"));
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 1, DLX_TEST_WORDS("holds", "no//topic"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1, DLX_TEST_WORDS("holds", "no//topic"));
     ck_assert_ptr_nonnull(strstr(cli.err, "dlxctl holds: no//topic: "));
     dlx_test_cli_deinit(&cli);
 }
@@ -262,10 +227,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("e2e_cli_measure");
-    TCase *tcase = tcase_create("dlxctl");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_unchecked_fixture(tcase, make_dir, remove_dir);
-    tcase_add_checked_fixture(tcase, start, stop);
+    TCase *tcase = dlx_test_cli_case("dlxctl");
     tcase_add_test(tcase, bw_measures);
     tcase_add_test(tcase, bw_says_what_it_measured);
     tcase_add_test(tcase, bw_and_hz_fail_without_messages);

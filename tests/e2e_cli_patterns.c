@@ -1,64 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl and patterns of topics: each command that takes one. */
+#include "tests/harness_cli_case.h"
 #include "tests/harness_run.h"
-#include "tests/harness_cli.h"
-#include "tests/harness_daemon.h"
 #include <check.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static struct dlx_test_daemon daemon_;
-static char files[256];
-
-static void make_dirs(void)
-{
-    dlx_test_dir_make(&daemon_);
-    dlx_test_files_make(files);
-}
-
-static void remove_dirs(void)
-{
-    dlx_test_files_remove(files);
-    dlx_test_dir_remove(&daemon_);
-}
-
-static void start(void)
-{
-    dlx_test_daemon_start(&daemon_, NULL);
-}
-
-static void stop(void)
-{
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
-}
-
-static const char *file(const char *name)
-{
-    static char paths[4][512];
-    static unsigned next;
-    char *path = paths[next++ % 4];
-    (void)snprintf(path, sizeof paths[0], "%s/%s", files, name);
-    return path;
-}
-
-static void check_same(const char *a, const char *b)
-{
-    size_t a_size = 0, b_size = 0;
-    char *x = dlx_test_read_file(a, &a_size), *y = dlx_test_read_file(b, &b_size);
-    ck_assert_msg(a_size == b_size && memcmp(x, y, a_size) == 0, "%s and %s differ", a, b);
-    free(x);
-    free(y);
-}
-
-static json_int_t integer(const json_t *json, const char *key)
-{
-    json_t *value = json_object_get(json, key);
-    ck_assert_msg(json_is_integer(value), "%s is no integer", key);
-    return json_integer_value(value);
-}
 
 static void check_text(const json_t *json, const char *key, const char *text)
 {
@@ -67,7 +16,7 @@ static void check_text(const json_t *json, const char *key, const char *text)
 
 static void run(struct dlx_test_cli *cli, const char *const *words)
 {
-    dlx_test_cli_run(cli, daemon_.path, -1, 0, words);
+    dlx_test_cli_run(cli, dlx_test_cli_daemon.path, -1, 0, words);
     ck_assert_str_eq(cli->err, "");
 }
 
@@ -125,13 +74,13 @@ START_TEST(hz_and_bw_tell_of_each_topic)
         run(&cli, DLX_TEST_WORDS(bw ? "bw" : "hz", "cam/*", "--until-gone", "--json"));
         json_t *json = dlx_test_cli_json(&cli), *topics = json_object_get(json, "topics");
         check_text(json, "topic", "cam/*");
-        ck_assert_int_eq(integer(json, "messages"), 3);
+        ck_assert_int_eq(dlx_test_cli_integer(json, "messages"), 3);
         ck_assert_uint_eq(json_array_size(topics), 2);
         check_text(json_array_get(topics, 0), "topic", "cam/front");
         check_text(json_array_get(topics, 1), "topic", "cam/rear");
-        ck_assert_int_eq(integer(json_array_get(topics, 1), "messages"), 2);
-        ck_assert_int_eq(integer(json_array_get(topics, 1), "bytes"), 28);
-        ck_assert_int_eq(integer(json_array_get(topics, 1), "missed"), 0);
+        ck_assert_int_eq(dlx_test_cli_integer(json_array_get(topics, 1), "messages"), 2);
+        ck_assert_int_eq(dlx_test_cli_integer(json_array_get(topics, 1), "bytes"), 28);
+        ck_assert_int_eq(dlx_test_cli_integer(json_array_get(topics, 1), "missed"), 0);
         ck_assert(json_is_object(json_object_get(json_array_get(topics, 1), bw ? "size" : "age")));
         json_decref(json);
         dlx_test_cli_deinit(&cli);
@@ -152,8 +101,9 @@ START_TEST(hz_says_which_topic_missed_messages)
     run(&cli, DLX_TEST_WORDS("hz", "a/*", "--latest", "--until-gone", "--json"));
     json_t *json = dlx_test_cli_json(&cli);
     json_t *x = json_array_get(json_object_get(json, "topics"), 0);
-    ck_assert_int_eq(integer(x, "messages") + integer(json, "skipped"), 2);
-    ck_assert_int_eq(integer(x, "missed"), integer(json, "skipped"));
+    ck_assert_int_eq(dlx_test_cli_integer(x, "messages") + dlx_test_cli_integer(json, "skipped"),
+                     2);
+    ck_assert_int_eq(dlx_test_cli_integer(x, "missed"), dlx_test_cli_integer(json, "skipped"));
     json_decref(json);
     dlx_test_cli_deinit(&cli);
 }
@@ -163,18 +113,20 @@ START_TEST(save_names_files_by_topic)
 {
     struct dlx_test_cli cli;
     publish_all();
-    run(&cli, DLX_TEST_WORDS("save", "cam/**", file("{topic}-{seq}.npy"), "--until-gone"));
-    ck_assert_uint_eq(dlx_test_files_count(files), 4);
-    check_same(file("cam+front-000001.npy"), dlx_test_npy("f4.npy"));
-    check_same(file("cam+rear+depth-000001.npy"), dlx_test_npy("f2.npy"));
-    ck_assert_int_eq(access(file("cam+rear-000002.npy"), F_OK), 0);
+    run(&cli,
+        DLX_TEST_WORDS("save", "cam/**", dlx_test_cli_file("{topic}-{seq}.npy"), "--until-gone"));
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 4);
+    dlx_test_cli_same(dlx_test_cli_file("cam+front-000001.npy"), dlx_test_npy("f4.npy"));
+    dlx_test_cli_same(dlx_test_cli_file("cam+rear+depth-000001.npy"), dlx_test_npy("f2.npy"));
+    ck_assert_int_eq(access(dlx_test_cli_file("cam+rear-000002.npy"), F_OK), 0);
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 2,
-                     DLX_TEST_WORDS("save", "cam/*", file("{seq}.npy"), "--until-gone"));
+    dlx_test_cli_run(
+        &cli, dlx_test_cli_daemon.path, -1, 2,
+        DLX_TEST_WORDS("save", "cam/*", dlx_test_cli_file("{seq}.npy"), "--until-gone"));
     ck_assert_ptr_nonnull(strstr(cli.err, "{topic} or %d is needed, too"));
     dlx_test_cli_deinit(&cli);
-    run(&cli, DLX_TEST_WORDS("save", "cam/*", file("n.npy"), "--count", "3"));
-    ck_assert_uint_eq(dlx_test_files_count(files), 7);
+    run(&cli, DLX_TEST_WORDS("save", "cam/*", dlx_test_cli_file("n.npy"), "--count", "3"));
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 7);
     dlx_test_cli_deinit(&cli);
 }
 END_TEST
@@ -185,9 +137,9 @@ START_TEST(ls_info_and_holds_list_what_matches)
     struct dlx_test_cli cli, pub[3], echo;
     for (int i = 0; i < 3; i++)
         dlx_test_cli_start(
-            &pub[i], daemon_.path, -1,
+            &pub[i], dlx_test_cli_daemon.path, -1,
             DLX_TEST_WORDS("pub", topics[i], dlx_test_npy("f4.npy"), "--wait", "1", "--hold"));
-    dlx_test_cli_start(&echo, daemon_.path, -1, DLX_TEST_WORDS("echo", "**"));
+    dlx_test_cli_start(&echo, dlx_test_cli_daemon.path, -1, DLX_TEST_WORDS("echo", "**"));
     dlx_test_cli_wait_lines(&echo, 3);
 
     run(&cli, DLX_TEST_WORDS("ls", "cam/*"));
@@ -209,7 +161,8 @@ START_TEST(ls_info_and_holds_list_what_matches)
     json_t *json = dlx_test_cli_json(&cli), *list = json_object_get(json, "publishers");
     ck_assert_uint_eq(json_array_size(list), 1);
     check_text(json_array_get(list, 0), "topic", "lidar");
-    ck_assert_int_eq(integer(json_object_get(json_array_get(list, 0), "newest"), "seq"), 1);
+    ck_assert_int_eq(
+        dlx_test_cli_integer(json_object_get(json_array_get(list, 0), "newest"), "seq"), 1);
     json_decref(json);
     dlx_test_cli_deinit(&cli);
 
@@ -218,7 +171,7 @@ START_TEST(ls_info_and_holds_list_what_matches)
     ck_assert_uint_eq(json_array_size(json), 2);
     for (size_t i = 0; i < 2; i++) {
         check_text(json_array_get(json, i), "mode", "all");
-        ck_assert_int_eq(integer(json_array_get(json, i), "pid"), echo.pid);
+        ck_assert_int_eq(dlx_test_cli_integer(json_array_get(json, i), "pid"), echo.pid);
         ck_assert_str_ne(json_string_value(json_object_get(json_array_get(json, i), "topic")),
                          "lidar");
     }
@@ -240,13 +193,14 @@ START_TEST(patterns_that_break_the_rules_are_named)
     struct dlx_test_cli cli;
     char words[64];
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        dlx_test_cli_run(&cli, daemon_.path, -1, 1, DLX_TEST_WORDS(commands[i], "a//*"));
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
+                         DLX_TEST_WORDS(commands[i], "a//*"));
         (void)snprintf(words, sizeof words, "dlxctl %s: a//*: ", commands[i]);
         ck_assert_msg(strncmp(cli.err, words, strlen(words)) == 0, "%s", cli.err);
         ck_assert_str_eq(cli.out, "");
         dlx_test_cli_deinit(&cli);
     }
-    dlx_test_cli_run(&cli, daemon_.path, -1, 1,
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
                      DLX_TEST_WORDS("pub", "cam/*", dlx_test_npy("f4.npy")));
     ck_assert_ptr_nonnull(strstr(cli.err, "dlxctl pub: cam/*: "));
     dlx_test_cli_deinit(&cli);
@@ -256,10 +210,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("e2e_cli_patterns");
-    TCase *tcase = tcase_create("dlxctl");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, make_dirs, remove_dirs);
-    tcase_add_checked_fixture(tcase, start, stop);
+    TCase *tcase = dlx_test_cli_case("dlxctl");
     tcase_add_test(tcase, echo_names_the_topics);
     tcase_add_test(tcase, hz_and_bw_tell_of_each_topic);
     tcase_add_test(tcase, hz_says_which_topic_missed_messages);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl and messages that stay: pub --retain, get, rm, and how ls and info show them. */
+#include "tests/harness_cli_case.h"
 #include "tests/harness_run.h"
-#include "tests/harness_cli.h"
-#include "tests/harness_daemon.h"
 #include <check.h>
 #include <dlx/dlx.h>
 #include <signal.h>
@@ -12,61 +11,11 @@
 #include <time.h>
 #include <unistd.h>
 
-static struct dlx_test_daemon daemon_;
-static char files[256];
-
-static void make_dirs(void)
-{
-    dlx_test_dir_make(&daemon_);
-    dlx_test_files_make(files);
-}
-
-static void remove_dirs(void)
-{
-    dlx_test_files_remove(files);
-    dlx_test_dir_remove(&daemon_);
-}
-
-static void start(void)
-{
-    dlx_test_daemon_start(&daemon_, NULL);
-}
-
-static void stop(void)
-{
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
-}
-
-static const char *file(const char *name)
-{
-    static char paths[4][512];
-    static unsigned next;
-    char *path = paths[next++ % 4];
-    (void)snprintf(path, sizeof paths[0], "%s/%s", files, name);
-    return path;
-}
-
-static void check_same(const char *a, const char *b)
-{
-    size_t a_size = 0, b_size = 0;
-    char *x = dlx_test_read_file(a, &a_size), *y = dlx_test_read_file(b, &b_size);
-    ck_assert_msg(a_size == b_size && memcmp(x, y, a_size) == 0, "%s and %s differ", a, b);
-    free(x);
-    free(y);
-}
-
-static json_int_t integer(const json_t *json, const char *key)
-{
-    json_t *value = json_object_get(json, key);
-    ck_assert_msg(json_is_integer(value), "%s is no integer", key);
-    return json_integer_value(value);
-}
-
 /* Run; what it prints is exactly this. */
 static void prints(int status, const char *out, const char *err, const char *const *words)
 {
     struct dlx_test_cli cli;
-    dlx_test_cli_run(&cli, daemon_.path, -1, status, words);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, status, words);
     ck_assert_str_eq(cli.out, out);
     ck_assert_str_eq(cli.err, err);
     dlx_test_cli_deinit(&cli);
@@ -76,7 +25,7 @@ static void prints(int status, const char *out, const char *err, const char *con
 static void says(int status, const char *part, const char *const *words)
 {
     struct dlx_test_cli cli;
-    dlx_test_cli_run(&cli, daemon_.path, -1, status, words);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, status, words);
     const char *text = status ? cli.err : cli.out;
     ck_assert_msg(strstr(text, part), "'%s' lacks '%s'", text, part);
     dlx_test_cli_deinit(&cli);
@@ -88,16 +37,16 @@ START_TEST(what_pub_retains_stays_until_it_is_dropped)
     prints(0, "w/policy: 1 message is retained\n", "",
            DLX_TEST_WORDS("pub", "w/policy", reference, "--retain", "1"));
     for (int i = 0; i < 2; i++) {
-        prints(0, "", "", DLX_TEST_WORDS("get", "w/policy", file("out.safetensors")));
-        check_same(file("out.safetensors"), reference);
-        ck_assert_int_eq(unlink(file("out.safetensors")), 0);
+        prints(0, "", "", DLX_TEST_WORDS("get", "w/policy", dlx_test_cli_file("out.safetensors")));
+        dlx_test_cli_same(dlx_test_cli_file("out.safetensors"), reference);
+        ck_assert_int_eq(unlink(dlx_test_cli_file("out.safetensors")), 0);
     }
-    ck_assert_uint_eq(dlx_test_files_count(files), 0);
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
     prints(0, "", "", DLX_TEST_WORDS("rm", "w/policy"));
     prints(0, "no publishers\n", "", DLX_TEST_WORDS("ls"));
     prints(1, "", "dlxctl get: w/policy: no message (--timeout waits for one)\n",
-           DLX_TEST_WORDS("get", "w/policy", file("out.safetensors")));
-    ck_assert_uint_eq(dlx_test_files_count(files), 0);
+           DLX_TEST_WORDS("get", "w/policy", dlx_test_cli_file("out.safetensors")));
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
     says(1, "dlxctl rm: w/policy: nothing is retained", DLX_TEST_WORDS("rm", "w/policy"));
 }
 END_TEST
@@ -109,17 +58,17 @@ START_TEST(a_new_file_replaces_the_one_before)
         prints(0, "w: 1 message is retained for 1 min 0 s\n", "",
                DLX_TEST_WORDS("pub", "w", dlx_test_npy(i ? "f2.npy" : "f4.npy"), "--retain-for",
                               "60"));
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("ls", "--json"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls", "--json"));
     json_t *json = dlx_test_cli_json(&cli), *first = json_array_get(json, 0);
     ck_assert_uint_eq(json_array_size(json), 1);
-    ck_assert_int_eq(integer(first, "bytes"), 10);
-    ck_assert_int_eq(integer(first, "retain"), 1);
+    ck_assert_int_eq(dlx_test_cli_integer(first, "bytes"), 10);
+    ck_assert_int_eq(dlx_test_cli_integer(first, "retain"), 1);
     ck_assert(json_is_true(json_object_get(first, "retained")));
     json_decref(json);
     dlx_test_cli_deinit(&cli);
-    prints(0, "", "", DLX_TEST_WORDS("get", "w", file("out.npy")));
-    check_same(file("out.npy"), dlx_test_npy("f2.npy"));
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("get", "w", "-"));
+    prints(0, "", "", DLX_TEST_WORDS("get", "w", dlx_test_cli_file("out.npy")));
+    dlx_test_cli_same(dlx_test_cli_file("out.npy"), dlx_test_npy("f2.npy"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("get", "w", "-"));
     ck_assert_int_eq(memcmp(cli.out, "\x93NUMPY", 6), 0);
     ck_assert_uint_eq(cli.out_size, 128 + 10);
     dlx_test_cli_deinit(&cli);
@@ -129,19 +78,19 @@ END_TEST
 START_TEST(several_messages_stay_and_the_history_fits)
 {
     struct dlx_test_cli cli;
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0,
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--loop", "9", "--retain",
                                     "6", "--json"));
     json_t *json = dlx_test_cli_json(&cli);
-    ck_assert_int_eq(integer(json, "messages"), 9);
-    ck_assert_int_eq(integer(json, "retained"), 6);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "messages"), 9);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "retained"), 6);
     json_decref(json);
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0,
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("echo", "a", "--json", "--until-gone"));
     for (size_t i = 0; i < 6; i++) {
         json = dlx_test_cli_json_line(&cli, i);
-        ck_assert_int_eq(integer(json, "seq"), 4 + (json_int_t)i);
+        ck_assert_int_eq(dlx_test_cli_integer(json, "seq"), 4 + (json_int_t)i);
         json_decref(json);
     }
     dlx_test_cli_deinit(&cli);
@@ -160,12 +109,12 @@ START_TEST(retained_messages_expire)
     struct dlx_test_cli cli;
     bool gone = false;
     dlx_test_cli_run(
-        &cli, daemon_.path, -1, 0,
+        &cli, dlx_test_cli_daemon.path, -1, 0,
         DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--retain", "1", "--retain-for", "0.5"));
     ck_assert_str_eq(cli.out, "a: 1 message is retained for 500 ms\n");
     dlx_test_cli_deinit(&cli);
     for (time_t end = time(NULL) + PATIENCE_S; !gone;) {
-        dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("ls"));
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls"));
         gone = strcmp(cli.out, "no publishers\n") == 0;
         dlx_test_cli_deinit(&cli);
         ck_assert_int_lt(time(NULL), end);
@@ -176,13 +125,15 @@ END_TEST
 START_TEST(latched_messages_are_for_those_who_come_meanwhile)
 {
     struct dlx_test_cli pub, cli;
-    dlx_test_cli_start(&pub, daemon_.path, -1,
+    dlx_test_cli_start(&pub, dlx_test_cli_daemon.path, -1,
                        DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--latch", "--hold"));
-    prints(0, "", "", DLX_TEST_WORDS("save", "a", file("out.npy"))); /* waits for it, if it must */
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("ls", "--json"));
+    prints(
+        0, "", "",
+        DLX_TEST_WORDS("save", "a", dlx_test_cli_file("out.npy"))); /* waits for it, if it must */
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls", "--json"));
     json_t *json = dlx_test_cli_json(&cli), *first = json_array_get(json, 0);
-    ck_assert_int_eq(integer(first, "pid"), pub.pid);
-    ck_assert_int_eq(integer(first, "retain"), 1);
+    ck_assert_int_eq(dlx_test_cli_integer(first, "pid"), pub.pid);
+    ck_assert_int_eq(dlx_test_cli_integer(first, "retain"), 1);
     ck_assert(json_is_false(json_object_get(first, "retained")));
     json_decref(json);
     dlx_test_cli_deinit(&cli);
@@ -202,26 +153,27 @@ START_TEST(retained_publishers_are_not_shown_as_alive)
 {
     struct dlx_test_cli cli;
     char pid[32];
-    dlx_test_cli_start(&cli, daemon_.path, -1,
+    dlx_test_cli_start(&cli, dlx_test_cli_daemon.path, -1,
                        DLX_TEST_WORDS("pub", "w/a", dlx_test_npy("f4.npy"), "--retain", "2"));
     (void)snprintf(pid, sizeof pid, "%d", (int)cli.pid);
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("ls"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls"));
     ck_assert_ptr_nonnull(strstr(cli.out, "  retained  "));
     ck_assert_ptr_null(strstr(cli.out, pid));
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("info", "w/a"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info", "w/a"));
     ck_assert_ptr_nonnull(strstr(cli.out, "w/a: 0 publishers, 1 retained\n\npublisher "));
     ck_assert_ptr_nonnull(strstr(cli.out, " (retained, its process has gone; uid "));
     ck_assert_ptr_nonnull(strstr(cli.out, "  newest       message 1, "));
     ck_assert_ptr_null(strstr(cli.out, "pid "));
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("info", "w/a", "--json"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("info", "w/a", "--json"));
     json_t *json = dlx_test_cli_json(&cli);
     json_t *first = json_array_get(json_object_get(json, "publishers"), 0);
     ck_assert(json_is_true(json_object_get(first, "retained")));
-    ck_assert_int_eq(integer(first, "retain"), 2);
-    ck_assert_int_eq(integer(json_object_get(first, "newest"), "seq"), 1);
+    ck_assert_int_eq(dlx_test_cli_integer(first, "retain"), 2);
+    ck_assert_int_eq(dlx_test_cli_integer(json_object_get(first, "newest"), "seq"), 1);
     json_decref(json);
     dlx_test_cli_deinit(&cli);
 }
@@ -233,25 +185,28 @@ START_TEST(get_shows_what_echo_shows)
     prints(0, "w/a: 2 messages are retained\n", "",
            DLX_TEST_WORDS("pub", "w/a", dlx_test_npy("bool.npy"), dlx_test_npy("f2.npy"),
                           "--retain", "2"));
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("get", "w/a", "--values", "2"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("get", "w/a", "--values", "2"));
     ck_assert_int_eq(strncmp(cli.out, "#2  ", 4), 0);
     ck_assert_ptr_nonnull(strstr(cli.out, "  float16 (5,)  10 B  [0 1 ...]\n"));
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("get", "w/*"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("get", "w/*"));
     ck_assert_int_eq(strncmp(cli.out, "w/a  #2  ", 9), 0);
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0, DLX_TEST_WORDS("get", "w/**", "--json"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("get", "w/**", "--json"));
     json_t *json = dlx_test_cli_json(&cli);
-    ck_assert_int_eq(integer(json, "seq"), 2);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "seq"), 2);
     ck_assert_str_eq(json_string_value(json_object_get(json, "topic")), "w/a");
     ck_assert_ptr_nonnull(
         json_object_get(json_array_get(json_object_get(json, "tensors"), 0), "values"));
     json_decref(json);
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0,
-                     DLX_TEST_WORDS("get", "w/a", file("out.npy"), "--json"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("get", "w/a", dlx_test_cli_file("out.npy"), "--json"));
     json = dlx_test_cli_json(&cli);
-    ck_assert_str_eq(json_string_value(json_object_get(json, "file")), file("out.npy"));
+    ck_assert_str_eq(json_string_value(json_object_get(json, "file")),
+                     dlx_test_cli_file("out.npy"));
     json_decref(json);
     dlx_test_cli_deinit(&cli);
 }
@@ -261,14 +216,14 @@ START_TEST(get_of_a_set_as_npy_is_one_tensor)
 {
     struct dlx_test_cli cli;
     size_t size = 0;
-    dlx_test_cli_run(&cli, daemon_.path, -1, 0,
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("pub", "w", dlx_test_data("safetensors/reference.safetensors"),
                                     "--retain", "1"));
     dlx_test_cli_deinit(&cli);
     says(0, "  22 tensors, 367 B, 36 B of metadata\n", DLX_TEST_WORDS("get", "w"));
     prints(0, "", "dlxctl get: w: messages have 22 tensors, tensor 6 is saved (--tensor)\n",
-           DLX_TEST_WORDS("get", "w", file("out.npy"), "--tensor", "6"));
-    char *data = dlx_test_read_file(file("out.npy"), &size);
+           DLX_TEST_WORDS("get", "w", dlx_test_cli_file("out.npy"), "--tensor", "6"));
+    char *data = dlx_test_read_file(dlx_test_cli_file("out.npy"), &size);
     ck_assert_uint_eq(size, 132); /* a scalar */
     ck_assert_mem_eq(data + 128, &(float){1.5F}, 4);
     free(data);
@@ -281,13 +236,13 @@ START_TEST(get_waits_for_the_first_message)
     struct dlx_test_cli get, pub;
     prints(1, "", "dlxctl get: a: no message within 20.0 ms\n",
            DLX_TEST_WORDS("get", "a", "--timeout", "0.02"));
-    dlx_test_cli_start(&get, daemon_.path, -1,
-                       DLX_TEST_WORDS("get", "a", file("out.npy"), "--timeout", "60"));
-    dlx_test_cli_run(&pub, daemon_.path, -1, 0,
+    dlx_test_cli_start(&get, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS("get", "a", dlx_test_cli_file("out.npy"), "--timeout", "60"));
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--wait", "1"));
     dlx_test_cli_wait(&get);
     ck_assert_msg(get.status == 0, "%s", get.err);
-    check_same(file("out.npy"), dlx_test_npy("f4.npy"));
+    dlx_test_cli_same(dlx_test_cli_file("out.npy"), dlx_test_npy("f4.npy"));
     dlx_test_cli_deinit(&pub);
     dlx_test_cli_deinit(&get);
 }
@@ -323,10 +278,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("e2e_cli_retain");
-    TCase *tcase = tcase_create("dlxctl");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_unchecked_fixture(tcase, make_dirs, remove_dirs);
-    tcase_add_checked_fixture(tcase, start, stop);
+    TCase *tcase = dlx_test_cli_case("dlxctl");
     tcase_add_test(tcase, what_pub_retains_stays_until_it_is_dropped);
     tcase_add_test(tcase, a_new_file_replaces_the_one_before);
     tcase_add_test(tcase, several_messages_stay_and_the_history_fits);

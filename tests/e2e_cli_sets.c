@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl and .safetensors files: what one publishes, another saves, and what the reference implementation makes of it. */
+#include "tests/harness_cli_case.h"
 #include "tests/harness_run.h"
-#include "tests/harness_cli.h"
-#include "tests/harness_daemon.h"
 #include <check.h>
 #include <dlx/dlx.h>
 #include <stdio.h>
@@ -11,75 +10,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct dlx_test_daemon daemon_;
-static char files[256];
-
-static void make_dirs(void)
-{
-    dlx_test_dir_make(&daemon_);
-    dlx_test_files_make(files);
-}
-
-static void remove_dirs(void)
-{
-    dlx_test_files_remove(files);
-    dlx_test_dir_remove(&daemon_);
-}
-
-static void start(void)
-{
-    dlx_test_daemon_start(&daemon_, NULL);
-}
-
-static void stop(void)
-{
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
-}
-
-static const char *file(const char *name)
-{
-    static char paths[4][512];
-    static unsigned next;
-    char *path = paths[next++ % 4];
-    (void)snprintf(path, sizeof paths[0], "%s/%s", files, name);
-    return path;
-}
-
-static void check_same(const char *a, const char *b)
-{
-    size_t a_size = 0, b_size = 0;
-    char *x = dlx_test_read_file(a, &a_size), *y = dlx_test_read_file(b, &b_size);
-    ck_assert_msg(a_size == b_size && memcmp(x, y, a_size) == 0, "%s and %s differ", a, b);
-    free(x);
-    free(y);
-}
-
-static void finish(struct dlx_test_cli *cli, int status)
-{
-    dlx_test_cli_wait(cli);
-    ck_assert_msg(cli->status == status, "status %d; printed: %.2000s; said: %.2000s", cli->status,
-                  cli->out, cli->err);
-}
-
-static json_int_t integer(const json_t *json, const char *key)
-{
-    json_t *value = json_object_get(json, key);
-    ck_assert_msg(json_is_integer(value), "%s is no integer", key);
-    return json_integer_value(value);
-}
-
 /* What dlxctl saves of what dlxctl publishes; `in` is the publisher's standard input. */
 static void pass_on(const char *from, int in, const char *to)
 {
     struct dlx_test_cli pub, save;
-    dlx_test_cli_start(&save, daemon_.path, -1, DLX_TEST_WORDS("save", "w/a", to));
-    dlx_test_cli_run(&pub, daemon_.path, in, 0,
+    dlx_test_cli_start(&save, dlx_test_cli_daemon.path, -1, DLX_TEST_WORDS("save", "w/a", to));
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, in, 0,
                      DLX_TEST_WORDS("pub", "w/a", from, "--wait", "1", "--json"));
-    finish(&save, 0);
+    dlx_test_cli_finish(&save, 0);
     ck_assert_str_eq(save.err, "");
     json_t *json = dlx_test_cli_json(&pub);
-    ck_assert_int_eq(integer(json, "messages"), 1);
-    ck_assert_int_eq(integer(json, "copied_bytes"), 0);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "messages"), 1);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "copied_bytes"), 0);
     json_decref(json);
     dlx_test_cli_deinit(&pub);
     dlx_test_cli_deinit(&save);
@@ -88,19 +30,19 @@ static void pass_on(const char *from, int in, const char *to)
 START_TEST(files_of_the_reference_come_back_byte_for_byte)
 {
     const char *reference = dlx_test_data("safetensors/reference.safetensors");
-    pass_on(reference, -1, file("out.safetensors"));
-    check_same(file("out.safetensors"), reference);
-    ck_assert_int_eq(unlink(file("out.safetensors")), 0);
+    pass_on(reference, -1, dlx_test_cli_file("out.safetensors"));
+    dlx_test_cli_same(dlx_test_cli_file("out.safetensors"), reference);
+    ck_assert_int_eq(unlink(dlx_test_cli_file("out.safetensors")), 0);
 
     size_t size = 0;
     pid_t feeder = -1;
     char *data = dlx_test_read_file(reference, &size);
     int in = dlx_test_pipe(data, size, &feeder);
-    pass_on("-", in, file("out.safetensors"));
+    pass_on("-", in, dlx_test_cli_file("out.safetensors"));
     (void)close(in);
     ck_assert_int_eq(waitpid(feeder, NULL, 0), feeder);
-    check_same(file("out.safetensors"), reference);
-    ck_assert_uint_eq(dlx_test_files_count(files), 1); /* no temporary file is left */
+    dlx_test_cli_same(dlx_test_cli_file("out.safetensors"), reference);
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 1); /* no temporary file is left */
     free(data);
 }
 END_TEST
@@ -119,15 +61,16 @@ START_TEST(the_reference_reads_what_was_saved)
         puts("SKIP: build/venv has no safetensors (tools/setup.sh installs it)");
         return;
     }
-    pass_on(dlx_test_data("safetensors/reference.safetensors"), -1, file("read.safetensors"));
+    pass_on(dlx_test_data("safetensors/reference.safetensors"), -1,
+            dlx_test_cli_file("read.safetensors"));
     (void)snprintf(command, sizeof command, "%s/build/venv/bin/python %s %s", top ? top : ".",
-                   dlx_test_data("safetensors/make.py"), file("read.safetensors"));
+                   dlx_test_data("safetensors/make.py"), dlx_test_cli_file("read.safetensors"));
     ck_assert_int_eq(system(command), 0); /* NOLINT(cert-env33-c): a test */
     /* it would see a difference */
     size_t size = 0;
-    char *data = dlx_test_read_file(file("read.safetensors"), &size);
+    char *data = dlx_test_read_file(dlx_test_cli_file("read.safetensors"), &size);
     data[size - 1] ^= 1;
-    FILE *f = fopen(file("read.safetensors"), "wb");
+    FILE *f = fopen(dlx_test_cli_file("read.safetensors"), "wb");
     ck_assert_ptr_nonnull(f);
     ck_assert_uint_eq(fwrite(data, 1, size, f), size);
     (void)fclose(f);
@@ -139,7 +82,7 @@ END_TEST
 
 START_TEST(a_set_of_a_file_has_its_names_and_metadata)
 {
-    struct dlx_connect_args args = {.size = sizeof args, .socket = daemon_.path};
+    struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_cli_daemon.path};
     struct dlx_client *c = NULL;
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
@@ -148,7 +91,7 @@ START_TEST(a_set_of_a_file_has_its_names_and_metadata)
     size_t size = 0;
     ck_assert_int_eq(dlx_connect(&c, &args), 0);
     ck_assert_int_eq(dlx_subscribe(c, "w", NULL, &s), 0);
-    dlx_test_cli_start(&pub, daemon_.path, -1,
+    dlx_test_cli_start(&pub, dlx_test_cli_daemon.path, -1,
                        DLX_TEST_WORDS("pub", "w",
                                       dlx_test_data("safetensors/reference.safetensors"), "--wait",
                                       "1"));
@@ -169,7 +112,7 @@ START_TEST(a_set_of_a_file_has_its_names_and_metadata)
     ck_assert(t->ndim == 0 && *(const float *)t->data == 1.5F);
     ck_assert_int_eq(dlx_message_find(m, "empty", &i), 0);
     ck_assert_int_eq(dlx_message_peek(m, i)->shape[1], 0);
-    finish(&pub, 0);
+    dlx_test_cli_finish(&pub, 0);
     dlx_test_cli_deinit(&pub);
     dlx_message_unref(m);
     dlx_subscription_unref(s);
@@ -182,7 +125,7 @@ static void save_pair(DLDataType dtype, const char *name, const char *meta, int 
                       struct dlx_test_cli *save)
 {
     static const int64_t shape[] = {5};
-    struct dlx_connect_args args = {.size = sizeof args, .socket = daemon_.path};
+    struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_cli_daemon.path};
     struct dlx_tensor_spec spec = {.size = sizeof spec, .dtype = dtype, .ndim = 1, .shape = shape};
     struct dlx_item items[2] = {{.name = NULL}, {.name = name}};
     struct dlx_bytes bytes = {.data = meta, .size = strlen(meta)};
@@ -195,9 +138,9 @@ static void save_pair(DLDataType dtype, const char *name, const char *meta, int 
         memset(items[i].tensor->dl_tensor.data, 'a' + i, 5U * dtype.bits / 8);
     }
     ck_assert_int_eq(dlx_publish_set(p, items, 2, &bytes, NULL), 0);
-    dlx_test_cli_run(
-        save, daemon_.path, -1, status,
-        DLX_TEST_WORDS("save", "w", file("pair.safetensors"), "--history", "1", "--json"));
+    dlx_test_cli_run(save, dlx_test_cli_daemon.path, -1, status,
+                     DLX_TEST_WORDS("save", "w", dlx_test_cli_file("pair.safetensors"), "--history",
+                                    "1", "--json"));
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
@@ -213,9 +156,10 @@ START_TEST(a_tensor_without_a_name_gets_one)
     ck_assert_str_eq(save.err, "dlxctl save: w: 7 bytes of metadata are left out: .safetensors has "
                                "room for a JSON object of strings only\n");
     json_t *json = dlx_test_cli_json(&save);
-    ck_assert_str_eq(json_string_value(json_object_get(json, "file")), file("pair.safetensors"));
+    ck_assert_str_eq(json_string_value(json_object_get(json, "file")),
+                     dlx_test_cli_file("pair.safetensors"));
     json_decref(json);
-    char *data = dlx_test_read_file(file("pair.safetensors"), &size);
+    char *data = dlx_test_read_file(dlx_test_cli_file("pair.safetensors"), &size);
     ck_assert_uint_gt(size, 8 + sizeof expected);
     ck_assert_mem_eq(data + 8, expected, sizeof expected - 1);
     ck_assert_mem_eq(data + size - 10, "bbbbbaaaaa", 10);
@@ -227,8 +171,8 @@ END_TEST
 START_TEST(what_the_format_cannot_say_leaves_no_file)
 {
     struct dlx_test_cli save;
-    (void)unlink(file("pair.safetensors"));
-    size_t before = dlx_test_files_count(files);
+    (void)unlink(dlx_test_cli_file("pair.safetensors"));
+    size_t before = dlx_test_files_count(dlx_test_cli_files);
     save_pair((DLDataType){kDLComplex, 128, 1}, "a", "{}", 1, &save);
     ck_assert_str_eq(
         save.err, "dlxctl save: w: tensor 'tensor_0': .safetensors has no dtype for complex128\n");
@@ -238,8 +182,8 @@ START_TEST(what_the_format_cannot_say_leaves_no_file)
                      "dlxctl save: w: tensor 'tensor_0' is there twice: tensor 0 has no name "
                      "and would get that\n");
     dlx_test_cli_deinit(&save);
-    ck_assert_uint_eq(dlx_test_files_count(files), before);
-    dlx_test_cli_run(&save, daemon_.path, -1, 2,
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), before);
+    dlx_test_cli_run(&save, dlx_test_cli_daemon.path, -1, 2,
                      DLX_TEST_WORDS("save", "w", "x.safetensors", "--tensor", "0"));
     ck_assert_ptr_nonnull(strstr(save.err, "--tensor is for .npy"));
     dlx_test_cli_deinit(&save);
@@ -250,15 +194,15 @@ START_TEST(several_sets_are_numbered_files)
 {
     struct dlx_test_cli pub, save;
     const char *reference = dlx_test_data("safetensors/reference.safetensors");
-    dlx_test_cli_start(
-        &save, daemon_.path, -1,
-        DLX_TEST_WORDS("save", "w", file("n.safetensors"), "--count", "3", "--reliable"));
+    dlx_test_cli_start(&save, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS("save", "w", dlx_test_cli_file("n.safetensors"), "--count",
+                                      "3", "--reliable"));
     dlx_test_cli_run(
-        &pub, daemon_.path, -1, 0,
+        &pub, dlx_test_cli_daemon.path, -1, 0,
         DLX_TEST_WORDS("pub", "w", reference, "--loop", "3", "--wait", "1", "--block"));
-    finish(&save, 0);
-    check_same(file("n-000001.safetensors"), reference);
-    check_same(file("n-000003.safetensors"), reference);
+    dlx_test_cli_finish(&save, 0);
+    dlx_test_cli_same(dlx_test_cli_file("n-000001.safetensors"), reference);
+    dlx_test_cli_same(dlx_test_cli_file("n-000003.safetensors"), reference);
     dlx_test_cli_deinit(&pub);
     dlx_test_cli_deinit(&save);
 }
@@ -270,17 +214,17 @@ START_TEST(a_file_that_lies_publishes_nothing)
     size_t size = 0;
     char *data = dlx_test_read_file(dlx_test_data("safetensors/reference.safetensors"), &size);
     char words[700];
-    FILE *f = fopen(file("bad.safetensors"), "wb");
+    FILE *f = fopen(dlx_test_cli_file("bad.safetensors"), "wb");
     ck_assert_ptr_nonnull(f);
     ck_assert_uint_eq(fwrite(data, 1, size - 1, f), size - 1);
     (void)fclose(f);
     free(data);
-    dlx_test_cli_run(&pub, daemon_.path, -1, 1,
-                     DLX_TEST_WORDS("pub", "w", file("bad.safetensors"), "--json"));
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 1,
+                     DLX_TEST_WORDS("pub", "w", dlx_test_cli_file("bad.safetensors"), "--json"));
     (void)snprintf(
         words, sizeof words,
         "dlxctl pub: w: %s: tensor 'layer.bool' ends at 367, the file has only 366 bytes of data\n",
-        file("bad.safetensors"));
+        dlx_test_cli_file("bad.safetensors"));
     ck_assert_str_eq(pub.err, words);
     ck_assert_str_eq(pub.out, "");
     dlx_test_cli_deinit(&pub);
@@ -290,10 +234,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("e2e_cli_sets");
-    TCase *tcase = tcase_create("dlxctl");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_unchecked_fixture(tcase, make_dirs, remove_dirs);
-    tcase_add_checked_fixture(tcase, start, stop);
+    TCase *tcase = dlx_test_cli_case("dlxctl");
     tcase_add_test(tcase, files_of_the_reference_come_back_byte_for_byte);
     tcase_add_test(tcase, the_reference_reads_what_was_saved);
     tcase_add_test(tcase, a_set_of_a_file_has_its_names_and_metadata);

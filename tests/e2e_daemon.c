@@ -2,9 +2,9 @@
 /* The daemon as a program, its handshake, and clients that break the protocol. */
 #include "common/error.h"
 #include "daemon/client.h"
-#include "tests/harness_run.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fork.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
 #include <grp.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who dies, or leaves early, takes what it had along and nothing else. */
 #include "common/error.h"
-#include "tests/harness_run.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fork.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -3,8 +3,8 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "common/shm.h"
-#include "tests/harness_run.h"
 #include "tests/harness_daemon.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -3,9 +3,9 @@
 /* The daemon's command line and environment: what cannot be is refused with words and status 2, and nothing is listened on. */
 
 #include "common/util.h"
-#include "tests/harness_run.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fork.h"
+#include "tests/harness_run.h"
 #include "tests/harness_seccomp.h"
 #include <check.h>
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sets out of .safetensors files and pipes: what comes out, and what is said about files that lie. */
 #include "cli/source.h"
-#include "tests/harness_run.h"
 #include "tests/harness_cli.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -4,8 +4,8 @@
 #include "common/shm.h"
 #include "common/topic.h"
 #include "daemon/dispatch.h"
-#include "tests/harness_run.h"
 #include "tests/harness_broker.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <poll.h>
 #include <stdio.h>

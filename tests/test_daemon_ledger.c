@@ -6,8 +6,8 @@
 #include "common/util.h"
 #include "daemon/inherited.h"
 #include "daemon/ledger.h"
-#include "tests/harness_run.h"
 #include "tests/harness_fork.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -10,8 +10,8 @@
 #include "daemon/link.h"
 #include "daemon/publisher.h"
 #include "daemon/subscription.h"
-#include "tests/harness_run.h"
 #include "tests/harness_broker.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>

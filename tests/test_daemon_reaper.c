@@ -4,8 +4,8 @@
 
 #include "common/util.h"
 #include "daemon/reaper.h"
-#include "tests/harness_run.h"
 #include "tests/harness_fork.h"
+#include "tests/harness_run.h"
 #include "tests/harness_seccomp.h"
 #include <check.h>
 #include <dirent.h>

@@ -2,8 +2,8 @@
 /* Names that killed daemons left are removed; nobody else's. */
 #include "common/shm_name.h"
 #include "daemon/residue.h"
-#include "tests/harness_run.h"
 #include "tests/harness_fork.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>

@@ -4,8 +4,8 @@
 #include "common/shm.h"
 #include "daemon/publisher.h"
 #include "daemon/retained.h"
-#include "tests/harness_run.h"
 #include "tests/harness_broker.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
 #include <string.h>

@@ -11,9 +11,9 @@
 #include "daemon/inherited.h"
 #include "daemon/listener.h"
 #include "daemon/server.h"
-#include "tests/harness_run.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fail.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <dirent.h>
 #include <stdio.h>

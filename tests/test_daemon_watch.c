@@ -5,8 +5,8 @@
 #include "common/error.h"
 #include "common/util.h"
 #include "daemon/watch.h"
-#include "tests/harness_run.h"
 #include "tests/harness_broker.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <string.h>
 #include <sys/epoll.h>

@@ -3,8 +3,8 @@
 /* The debug mode of a publisher's memory: whole pages, protected while in use, writable again before reuse. */
 
 #include "client/debug.h"
-#include "tests/harness_run.h"
 #include "tests/harness_maps.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <dlx/dlx.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 /* Regions have one writer from the moment that they are sealed, and only sealed ones are attached. */
 #include "common/error.h"
 #include "common/memory.h"
-#include "tests/harness_run.h"
 #include "tests/harness_fds.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>

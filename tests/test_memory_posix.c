@@ -3,10 +3,10 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "common/shm_name.h"
-#include "tests/harness_run.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_shm.h"
 #include "tests/harness_fds.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>

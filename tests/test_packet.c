@@ -2,9 +2,9 @@
 /* Packets with file descriptors: nothing leaks, whatever goes wrong. */
 #include "common/error.h"
 #include "common/packet.h"
-#include "tests/harness_run.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fds.h"
+#include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
