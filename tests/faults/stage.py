@@ -15,6 +15,7 @@ import time
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(SOURCE, os.environ.get("BUILD", "build"))
 PROGRAMS = os.path.join(BUILD, "tests", "faults")
+PROFILE = os.path.join(BUILD, "profile")  # of make coverage
 ROLES = ("daemon", "publisher", "a", "b")
 
 DEADLINE_S = 60  # of a point; without faults it takes a fraction of a second
@@ -61,6 +62,8 @@ class Process:
         self.page = Page(fail_from=fail[0], fail_count=fail[1], wanted=2)
         self.status = None
         env = {**os.environ, "DLX_AUTOSPAWN": "no", "FAULT_PAGE_FD": str(self.page.fd), **(env or {})}
+        if fail[1] and os.path.isdir(PROFILE):  # a runtime that has no memory keeps the lock on everybody's file
+            env["LLVM_PROFILE_FILE"] = os.path.join(PROFILE, "%p-%m%c.profraw")
         preload = os.path.join(PROGRAMS, "libfaultalloc.so")
         if prefix and os.path.basename(prefix[0]) == "strace":
             prefix = [*prefix, "-E", f"LD_PRELOAD={preload}"]
