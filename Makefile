@@ -12,6 +12,7 @@
 #   QUICK=1                          `make model`: the small sizes only; `make faults`: a fixed sample
 #   MINUTES=n SEED=n                 `make soak`
 #   FUZZ_RUNS=N T='take topic'       `make fuzz`: executions a target (100000000), and which targets
+#   PYTHON=python3                   for `make python`, `make check-python` and the tools
 #   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR UNITDIR MANDIR   where `make install` puts things
 #
 # Nothing here downloads or installs anything except through tools/setup.sh, which `check` and `demo`
@@ -438,6 +439,30 @@ $(FUZZ_BIN): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(if $(FUZZ),,$(OBJ)/tests/repla
 	$(call say,LINK)
 	$(Q)$(LINK) $(if $(FUZZ),-fsanitize=fuzzer) -Wl,--wrap=mmap,--wrap=munmap -o $@ $(filter %.o,$^) \
 	    $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
+
+# -- Python -----------------------------------------------------------------------------------------------
+# The package dlx as it is imported, with libdlx and dlpackd: python/setup.py puts the same files into a wheel.
+PY_DIR := $(BUILD)/python/dlx
+PY_SRC := $(wildcard python/src/*.c)
+PY_FILES := $(patsubst python/dlx/%,$(PY_DIR)/%,$(wildcard python/dlx/*.py python/dlx/*.pyi python/dlx/py.typed))
+PY_CFLAGS = -isystem '$(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')'
+
+.PHONY: python
+python: $(PY_DIR)/_dlx.abi3.so $(PY_DIR)/$(SONAME) $(PY_DIR)/dlpackd $(PY_FILES) ## build the Python package in build/python
+
+$(call obj,$(PY_SRC)): BASE_CPPFLAGS += $(PY_CFLAGS)
+$(PY_DIR)/_dlx.abi3.so: $(call obj,$(PY_SRC)) $(BUILD)/libdlx.so
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -shared -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.o,$^) -L$(BUILD) -ldlx
+$(PY_DIR)/$(SONAME): $(SOREAL)
+$(PY_DIR)/dlpackd: $(BUILD)/dlpackd
+$(PY_DIR)/$(SONAME) $(PY_DIR)/dlpackd:
+	@mkdir -p $(@D)
+	$(Q)$(INSTALL) $< $@
+$(PY_FILES): $(PY_DIR)/%: python/dlx/%
+	@mkdir -p $(@D)
+	$(Q)$(INSTALL) -m 644 $< $@
 
 # -- install --------------------------------------------------------------------------------------------
 # A run path is written only where the loader would not look by itself.

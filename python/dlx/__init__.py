@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors between processes, without copying them, for any library that knows DLPack.
+
+    with dlx.connect() as c:                           # and in another process
+        pub = c.publisher("cam/front")                 # for msg in c.subscribe("cam/front"):
+        x = pub.empty((1080, 1920, 3), "uint8")        #     y = torch.from_dlpack(msg)
+        np.asarray(x)[:] = frame                       #     # the memory stays as long as y does
+        pub.publish(x)
+
+What is received is read-only, and the kernel enforces it: a library that writes all the same ends the process.
+`msg.private(name)` gives memory that may be written to; `dlx.debug()` says who wrote where.
+
+Errors are dlx.Error and its subclasses, which are also TimeoutError, PermissionError, ValueError and so on. Times are
+seconds, None is without a limit. A forked child connects anew: it has no part in its parent's handles and tensors.
+"""
+from ._dlx import (Connection, Event, Message, Publisher, Report, Subscription, Tensor, __version__, connect, debug,
+                   dlpack_info)
+from ._errors import (AccessError, Closed, DaemonError, DeviceError, Error, Forked, Full, InUse, InvalidError, LimitError,
+                      NoMemory, NotFound, PeerError, PublisherGone, Timeout, TooManyHeld, WouldCopy)
+
+__all__ = ["connect", "debug", "dlpack_info", "Connection", "Publisher", "Subscription", "Message", "Tensor", "Report",
+           "Event", "Error", "Timeout", "AccessError", "DaemonError", "NoMemory", "LimitError", "InvalidError", "NotFound",
+           "PublisherGone", "Full", "TooManyHeld", "WouldCopy", "DeviceError", "Forked", "InUse", "Closed", "PeerError",
+           "__version__"]

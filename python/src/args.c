@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "args.h"
+#include "errors.h"
+#include <math.h>
+#include <stdio.h>
+#include <time.h>
+
+/* ---- parsing ------------------------------------------------------------------------------- */
+
+static int find(const struct dlxpy_params *params, PyObject *name)
+{
+    for (int i = 0; i < params->n; i++)
+        if (PyUnicode_CompareWithASCIIString(name, params->names[i]) == 0)
+            return i;
+    PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument %R", params->function,
+                 name);
+    return -1;
+}
+
+int dlxpy_parse(const struct dlxpy_params *params, PyObject *const *args, Py_ssize_t n_args,
+                PyObject *kwnames, PyObject **ret)
+{
+    if (n_args > params->n_positional) {
+        PyErr_Format(PyExc_TypeError, "%s() takes %d positional arguments but %zd were given",
+                     params->function, params->n_positional, n_args);
+        return -1;
+    }
+    for (int i = 0; i < params->n; i++)
+        ret[i] = i < n_args ? args[i] : NULL;
+    Py_ssize_t n_names = kwnames ? PyTuple_Size(kwnames) : 0;
+    for (Py_ssize_t k = 0; k < n_names; k++) {
+        int i = find(params, PyTuple_GetItem(kwnames, k));
+        if (i < 0)
+            return -1;
+        if (ret[i]) {
+            PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%s'",
+                         params->function, params->names[i]);
+            return -1;
+        }
+        ret[i] = args[n_args + k];
+    }
+    for (int i = 0; i < params->n_required; i++)
+        if (!ret[i]) {
+            PyErr_Format(PyExc_TypeError, "%s() missing required argument: '%s'", params->function,
+                         params->names[i]);
+            return -1;
+        }
+    return 0;
+}
+
+int dlxpy_timeout(PyObject *object, int64_t *ret_ns)
+{
+    if (object == Py_None) {
+        *ret_ns = DLX_FOREVER;
+        return 0;
+    }
+    double seconds = PyFloat_AsDouble(object);
+    if (seconds == -1.0 && PyErr_Occurred())
+        return -1;
+    if (isnan(seconds) || seconds < 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "a timeout is a number of seconds >= 0, or None for no limit: not %R", object);
+        return -1;
+    }
+    *ret_ns = seconds >= 9e9 ? DLX_FOREVER : (int64_t)ceil(seconds * 1e9);
+    return 0;
+}
+
+int dlxpy_uint32(PyObject *object, const char *what, uint32_t max, uint32_t *ret)
+{
+    if (!object)
+        return 0;
+    long long value = PyLong_AsLongLong(object);
+    if (value == -1 && PyErr_Occurred())
+        return -1;
+    if (value < 0 || value > max) {
+        PyErr_Format(PyExc_ValueError, "%s is a number from 0 to %lu, not %lld", what,
+                     (unsigned long)max, value);
+        return -1;
+    }
+    *ret = (uint32_t)value;
+    return 0;
+}
+
+int dlxpy_flag(PyObject *object, bool *ret)
+{
+    int r = object ? PyObject_IsTrue(object) : *ret;
+    if (r < 0)
+        return -1;
+    *ret = r > 0;
+    return 0;
+}
+
+/* ---- waits --------------------------------------------------------------------------------- */
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+}
+
+struct dlxpy_wait dlxpy_wait_begin(int64_t timeout_ns)
+{
+    return (struct dlxpy_wait){
+        .deadline_ns = timeout_ns < 0    ? UINT64_MAX
+                       : timeout_ns == 0 ? 0
+                                         : now_ns() + (uint64_t)timeout_ns,
+        .timeout_ns = timeout_ns,
+    };
+}
+
+int64_t dlxpy_wait_slice(const struct dlxpy_wait *wait, int64_t most_ns)
+{
+    if (wait->deadline_ns == UINT64_MAX)
+        return most_ns;
+    uint64_t now = now_ns();
+    if (wait->deadline_ns <= now)
+        return 0;
+    uint64_t left = wait->deadline_ns - now;
+    return left < (uint64_t)most_ns ? (int64_t)left : most_ns;
+}
+
+struct dlxpy_text dlxpy_seconds(int64_t ns)
+{
+    struct dlxpy_text ret;
+    (void)snprintf(ret.text, sizeof ret.text, "%g s", (double)ns / 1e9);
+    return ret;
+}
+
+/* ---- guards -------------------------------------------------------------------------------- */
+
+int dlxpy_enter(struct dlxpy_guard *guard, bool shared, const char *what)
+{
+    if (guard->closed) {
+        (void)dlxpy_raise_closed(what);
+        return -1;
+    }
+    if (!shared && guard->n_users > 0) {
+        (void)dlxpy_raise_text(DLX_E_IN_USE, "%s is used by another thread: one at a time may",
+                               what);
+        return -1;
+    }
+    guard->n_users++;
+    return 0;
+}
+
+bool dlxpy_leave(struct dlxpy_guard *guard)
+{
+    return --guard->n_users == 0 && guard->closed;
+}
+
+bool dlxpy_close(struct dlxpy_guard *guard)
+{
+    bool was = guard->closed;
+    guard->closed = true;
+    return !was && guard->n_users == 0;
+}

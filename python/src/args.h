@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXPY_ARGS_H
+#define DLXPY_ARGS_H
+
+/* Arguments of methods (METH_FASTCALL | METH_KEYWORDS), time-outs, and waits that signals interrupt. */
+
+#include "state.h"
+#include <stdbool.h>
+
+struct dlxpy_params {
+    const char *function;     /* for messages: "publish" */
+    const char *const *names; /* n of them */
+    int n;
+    int n_positional; /* the first ones may be given by position */
+    int n_required;   /* the first ones must be given */
+};
+
+/* `ret` has room for n borrowed references; NULL where nothing was given. Returns 0, or -1 with TypeError. */
+int dlxpy_parse(const struct dlxpy_params *params, PyObject *const *args, Py_ssize_t n_args,
+                PyObject *kwnames, PyObject **ret);
+
+/* A time-out in seconds: a number >= 0, or None for no limit, as nanoseconds; -1 with an exception. */
+int dlxpy_timeout(PyObject *object, int64_t *ret_ns);
+
+/* A number of 0 to `max`. NULL leaves *ret alone. Returns 0, or -1 with an exception that names `what`. */
+int dlxpy_uint32(PyObject *object, const char *what, uint32_t max, uint32_t *ret);
+
+/* Is it true? NULL leaves *ret alone. Returns 0, or -1 with an exception. */
+int dlxpy_flag(PyObject *object, bool *ret);
+
+/*
+ * A wait that is made of short ones: between them signal handlers of Python run, and what another thread closed is
+ * noticed. (One wait alone could miss a signal that comes just before it begins.)
+ */
+struct dlxpy_wait {
+    uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX: none */
+    int64_t timeout_ns;   /* as given */
+};
+
+struct dlxpy_wait dlxpy_wait_begin(int64_t timeout_ns);
+
+/* How long to wait next: 0 when it is over. */
+int64_t dlxpy_wait_slice(const struct dlxpy_wait *wait, int64_t most_ns);
+#define DLXPY_SLICE_NS (200 * INT64_C(1000000))
+
+/* "1.5 s", for messages. */
+struct dlxpy_text {
+    char text[48];
+};
+struct dlxpy_text dlxpy_seconds(int64_t ns);
+
+/*
+ * Whether a handle may be used: by several threads at once (a connection), or by one. What is closed while another
+ * thread is inside stays until that has left. The GIL guards it.
+ */
+struct dlxpy_guard {
+    int n_users;
+    bool closed;
+};
+
+/* `what` is for the message. Returns 0, or -1 with dlx.Closed or dlx.InUse. */
+int dlxpy_enter(struct dlxpy_guard *guard, bool shared, const char *what);
+
+/* Returns true if the handle was closed meanwhile, and is now to be dropped by the caller. */
+bool dlxpy_leave(struct dlxpy_guard *guard);
+
+/* Returns true if the handle is to be dropped now, by the caller. */
+bool dlxpy_close(struct dlxpy_guard *guard);
+
+#endif

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "connection.h"
+#include "errors.h"
+#include "message.h"
+#include "publisher.h"
+#include "subscription.h"
+#include <string.h>
+
+PyTypeObject *dlxpy_connection_type;
+
+/* A wait of dlx_get() alone: each subscribes anew, and one could miss a signal. */
+#define GET_SLICE_NS (INT64_C(1000000000))
+
+static struct dlxpy_connection *cast(PyObject *self)
+{
+    return (struct dlxpy_connection *)self;
+}
+
+static void drop(struct dlxpy_connection *self)
+{
+    struct dlx_client *c = self->c;
+    self->c = NULL;
+    Py_BEGIN_ALLOW_THREADS dlx_client_unref(c);
+    Py_END_ALLOW_THREADS
+}
+
+int dlxpy_connection_enter(struct dlxpy_connection *c)
+{
+    return dlxpy_enter(&c->guard, true, "the connection");
+}
+
+void dlxpy_connection_leave(struct dlxpy_connection *c)
+{
+    if (dlxpy_leave(&c->guard))
+        drop(c);
+}
+
+static void dealloc(PyObject *self)
+{
+    if (cast(self)->c)
+        drop(cast(self));
+    dlxpy_free_object(self);
+}
+
+/* A str, or a path; NULL for None. Returns 0, or -1 with an exception. *keep is to be dropped by the caller. */
+static int text_of(PyObject *object, PyObject **keep, const char **ret)
+{
+    *ret = NULL;
+    *keep = NULL;
+    if (!object || object == Py_None)
+        return 0;
+    if (!PyUnicode_FSConverter(object, keep))
+        return -1;
+    *ret = PyBytes_AsString(*keep);
+    return *ret ? 0 : -1;
+}
+
+/* ---- connect ------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(connect_doc,
+             "connect(socket=None, *, name=None, timeout=None, autospawn=True)\n--\n\n"
+             "Connect to dlpackd; where nobody named one and none answers, start a private one for "
+             "this user, which ends\n"
+             "when nobody has been connected for 10 seconds.\n\n"
+             "socket     path of the daemon's socket; None: $DLX_SOCKET, else the usual places\n"
+             "name       of this program, for `dlxctl ls`, at most 63 bytes\n"
+             "timeout    seconds that this and later calls wait for the daemon's answer; None: 5\n"
+             "autospawn  False: never start a daemon (as DLX_AUTOSPAWN=no)\n\n"
+             "Raises dlx.DaemonError (none there, none could be started), dlx.Timeout, "
+             "dlx.AccessError, dlx.LimitError.");
+static PyObject *dlxpy_connect(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                               PyObject *kwnames)
+{
+    static const char *const names[] = {"socket", "name", "timeout", "autospawn"};
+    static const struct dlxpy_params params = {"connect", names, 4, 1, 0};
+    struct dlx_connect_args connect_args = {.size = sizeof connect_args};
+    PyObject *value[4], *socket, *name = NULL;
+    bool autospawn = true;
+    (void)self;
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
+        dlxpy_flag(value[3], &autospawn) < 0 ||
+        (value[2] && value[2] != Py_None && dlxpy_timeout(value[2], &connect_args.timeout_ns) < 0))
+        return NULL;
+    connect_args.autospawn = autospawn ? DLX_AUTOSPAWN_DEFAULT : DLX_AUTOSPAWN_NEVER;
+    struct dlxpy_connection *ret = NULL;
+    if (text_of(value[0], &socket, &connect_args.socket) == 0 &&
+        text_of(value[1], &name, &connect_args.name) == 0)
+        ret = PyObject_New(struct dlxpy_connection, dlxpy_connection_type);
+    if (ret) {
+        int r;
+        memset((char *)ret + sizeof(PyObject), 0, sizeof *ret - sizeof(PyObject));
+        Py_BEGIN_ALLOW_THREADS r = dlx_connect(&ret->c, &connect_args);
+        Py_END_ALLOW_THREADS if (r < 0)
+        {
+            (void)dlxpy_raise(r);
+            Py_CLEAR(ret);
+        }
+    }
+    Py_XDECREF(socket);
+    Py_XDECREF(name);
+    return (PyObject *)ret;
+}
+
+/* ---- publisher ----------------------------------------------------------------------------- */
+
+static int parse_on_full(PyObject *object, uint32_t *ret)
+{
+    if (!object)
+        return 0;
+    bool drops = PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, "drop") == 0;
+    if (drops ||
+        (PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, "block") == 0)) {
+        *ret = drops ? DLX_ON_FULL_DROP_OLDEST : DLX_ON_FULL_BLOCK;
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "on_full is \"drop\" or \"block\", not %R", object);
+    return -1;
+}
+
+static int parse_retain_for(PyObject *object, int64_t *ret)
+{
+    if (!object || object == Py_None)
+        return 0;
+    if (!PyUnicode_Check(object))
+        return dlxpy_timeout(object, ret);
+    if (PyUnicode_CompareWithASCIIString(object, "latched") == 0) {
+        *ret = DLX_RETAIN_LATCHED;
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "retain_for is a number of seconds, None or \"latched\", not %R",
+                 object);
+    return -1;
+}
+
+PyDoc_STRVAR(
+    publisher_doc,
+    "publisher(topic, *, history=4, on_full=\"drop\", slots=0, retain=0, retain_for=None, "
+    "timeout=None)\n--\n\n"
+    "Announce a dlx.Publisher on a topic: segments of [A-Za-z0-9_.-], separated by '/'.\n\n"
+    "history     messages that stay readable at least, 1 to 1024\n"
+    "on_full     \"drop\" the oldest message beyond that, or \"block\" until reliable subscribers "
+    "have it\n"
+    "slots       of the ring, to 4096; 0: as needed\n"
+    "retain      newest messages (at most `history`) that late subscribers and get() find, also "
+    "when the\n"
+    "            publisher has gone\n"
+    "retain_for  seconds that they stay then; None: without a limit; \"latched\": not at all\n"
+    "timeout     seconds that publish() waits, if on_full=\"block\"; None: no limit\n\n"
+    "Raises dlx.InvalidError, dlx.AccessError, dlx.LimitError, dlx.NoMemory, dlx.DaemonError.");
+static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                           PyObject *kwnames)
+{
+    static const char *const names[] = {"topic",  "history",    "on_full", "slots",
+                                        "retain", "retain_for", "timeout"};
+    static const struct dlxpy_params params = {"publisher", names, 7, 1, 1};
+    struct dlx_publisher_args pub = {.size = sizeof pub};
+    struct dlx_publisher *p;
+    PyObject *value[7], *keep;
+    const char *topic;
+    int64_t timeout_ns = DLX_FOREVER;
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
+        dlxpy_uint32(value[1], "history", UINT32_MAX, &pub.history) < 0 ||
+        parse_on_full(value[2], &pub.on_full) < 0 ||
+        dlxpy_uint32(value[3], "slots", UINT32_MAX, &pub.n_slots) < 0 ||
+        dlxpy_uint32(value[4], "retain", UINT32_MAX, &pub.retain) < 0 ||
+        parse_retain_for(value[5], &pub.retain_for_ns) < 0 ||
+        (value[6] && dlxpy_timeout(value[6], &timeout_ns) < 0) ||
+        text_of(value[0], &keep, &topic) < 0)
+        return NULL;
+    PyObject *ret = NULL;
+    if (dlxpy_connection_enter(cast(self)) == 0) {
+        int r;
+        Py_BEGIN_ALLOW_THREADS r = dlx_publisher_new(cast(self)->c, topic, &pub, &p);
+        Py_END_ALLOW_THREADS if (r < 0)(void) dlxpy_raise(r);
+        else ret = dlxpy_publisher_new(p, topic, pub.on_full == DLX_ON_FULL_BLOCK, timeout_ns);
+        dlxpy_connection_leave(cast(self));
+    }
+    Py_XDECREF(keep);
+    return ret;
+}
+
+/* ---- subscription -------------------------------------------------------------------------- */
+
+/* None: from now on, whatever is retained. */
+static int parse_history(PyObject *object, uint32_t *ret)
+{
+    if (object == Py_None) {
+        *ret = DLX_HISTORY_NONE;
+        return 0;
+    }
+    return dlxpy_uint32(object, "history", UINT32_MAX - 1, ret);
+}
+
+/* Seconds; "never", "always", None for the default. */
+static int parse_spin(PyObject *object, int64_t *ret)
+{
+    if (!object || object == Py_None)
+        return 0;
+    if (!PyUnicode_Check(object))
+        return dlxpy_timeout(object, ret);
+    bool never = PyUnicode_CompareWithASCIIString(object, "never") == 0;
+    if (never || PyUnicode_CompareWithASCIIString(object, "always") == 0) {
+        *ret = never ? DLX_SPIN_NEVER : DLX_SPIN_ALWAYS;
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "spin is a number of seconds, \"never\" or \"always\", not %R",
+                 object);
+    return -1;
+}
+
+PyDoc_STRVAR(
+    subscribe_doc,
+    "subscribe(topic, *, latest=False, history=0, reliable=False, max_held=16, timeout=None, "
+    "stay=False,\n"
+    "          spin=None)\n--\n\n"
+    "A dlx.Subscription of a topic, or of all that match a pattern, now and later: '*' stands for "
+    "any characters\n"
+    "of its segment (\"cam/*\"), a last segment of \"**\" for one segment or more. It is attached "
+    "to every\n"
+    "publisher that is there when this returns.\n\n"
+    "latest    only ever the newest message; what is passed over is counted\n"
+    "history   begin with up to this many that were published before; None: not even with what is "
+    "retained\n"
+    "reliable  the publisher (on_full=\"block\") waits for this subscription\n"
+    "max_held  messages held at once at most, 1 to 4096\n"
+    "timeout   seconds that take() and loops wait for a message (dlx.Timeout); None: no limit\n"
+    "stay      loops go on when the last publisher has left, instead of ending\n"
+    "spin      seconds of busy waiting at most before sleeping; \"never\", \"always\"; None: "
+    "adaptive\n\n"
+    "Raises dlx.InvalidError (the topic; reliable, of a publisher that drops), dlx.AccessError, "
+    "dlx.LimitError,\n"
+    "dlx.DaemonError, dlx.Timeout.");
+static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                           PyObject *kwnames)
+{
+    static const char *const names[] = {"topic",    "latest",  "history", "reliable",
+                                        "max_held", "timeout", "stay",    "spin"};
+    static const struct dlxpy_params params = {"subscribe", names, 8, 1, 1};
+    struct dlx_subscribe_args sub = {.size = sizeof sub};
+    struct dlx_subscription *s;
+    PyObject *value[8], *keep;
+    const char *topic;
+    int64_t timeout_ns = DLX_FOREVER;
+    bool latest = false, stay = false;
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
+        dlxpy_flag(value[1], &latest) < 0 || parse_history(value[2], &sub.history) < 0 ||
+        dlxpy_flag(value[3], &sub.reliable) < 0 ||
+        dlxpy_uint32(value[4], "max_held", UINT32_MAX, &sub.max_held) < 0 ||
+        (value[5] && dlxpy_timeout(value[5], &timeout_ns) < 0) || dlxpy_flag(value[6], &stay) < 0 ||
+        parse_spin(value[7], &sub.spin_ns) < 0 || text_of(value[0], &keep, &topic) < 0)
+        return NULL;
+    sub.mode = latest ? DLX_MODE_LATEST : DLX_MODE_ALL;
+    PyObject *ret = NULL;
+    if (dlxpy_connection_enter(cast(self)) == 0) {
+        int r;
+        Py_BEGIN_ALLOW_THREADS r = dlx_subscribe(cast(self)->c, topic, &sub, &s);
+        Py_END_ALLOW_THREADS if (r < 0)(void) dlxpy_raise(r);
+        else ret = dlxpy_subscription_new(s, topic, timeout_ns, stay);
+        dlxpy_connection_leave(cast(self));
+    }
+    Py_XDECREF(keep);
+    return ret;
+}
+
+/* ---- retained ------------------------------------------------------------------------------ */
+
+/* Returns 0; -1 with an exception. */
+static int get_newest(struct dlxpy_connection *c, const char *topic, int64_t timeout_ns,
+                      struct dlx_message **ret)
+{
+    struct dlxpy_wait wait = dlxpy_wait_begin(timeout_ns);
+    for (;;) {
+        int r;
+        int64_t slice = dlxpy_wait_slice(&wait, GET_SLICE_NS);
+        Py_BEGIN_ALLOW_THREADS r = dlx_get(c->c, topic, slice, ret);
+        Py_END_ALLOW_THREADS if (r == 0) return 0;
+        bool again = r == DLX_E_INTERRUPTED ||
+                     ((r == DLX_E_TIMEOUT || r == DLX_E_EMPTY) && dlxpy_wait_slice(&wait, 1) > 0);
+        if (!again) {
+            (void)dlxpy_raise(r);
+            return -1;
+        }
+        if (PyErr_CheckSignals() < 0)
+            return -1;
+        if (c->guard.closed) {
+            (void)dlxpy_raise_closed("the connection");
+            return -1;
+        }
+    }
+}
+
+PyDoc_STRVAR(get_doc,
+             "get(topic, timeout=None)\n--\n\n"
+             "The newest message of a topic, of all its publishers and of what is retained, whole "
+             "or not at all;\n"
+             "waits for the first one. timeout: seconds, 0 does not wait, None without a limit.\n"
+             "Raises dlx.Timeout, and what subscribe() and take() raise.");
+static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
+{
+    static const char *const names[] = {"topic", "timeout"};
+    static const struct dlxpy_params params = {"get", names, 2, 2, 1};
+    PyObject *value[2], *keep;
+    struct dlx_message *m;
+    int64_t timeout_ns = DLX_FOREVER;
+    const char *topic;
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
+        (value[1] && dlxpy_timeout(value[1], &timeout_ns) < 0) ||
+        text_of(value[0], &keep, &topic) < 0)
+        return NULL;
+    int r = dlxpy_connection_enter(cast(self));
+    if (r == 0) {
+        r = get_newest(cast(self), topic, timeout_ns, &m);
+        dlxpy_connection_leave(cast(self));
+    }
+    Py_XDECREF(keep);
+    return r == 0 ? dlxpy_message_new(m) : NULL;
+}
+
+PyDoc_STRVAR(
+    drop_retained_doc,
+    "drop(topic)\n--\n\n"
+    "Drop what publishers that have gone retain on a topic. Who holds a message of it keeps it.\n"
+    "Raises dlx.NotFound, dlx.AccessError, dlx.InvalidError, dlx.DaemonError.");
+static PyObject *drop_retained(PyObject *self, PyObject *object)
+{
+    PyObject *keep;
+    const char *topic;
+    if (text_of(object, &keep, &topic) < 0)
+        return NULL;
+    int r = dlxpy_connection_enter(cast(self));
+    if (r == 0) {
+        Py_BEGIN_ALLOW_THREADS r = dlx_retained_drop(cast(self)->c, topic);
+        Py_END_ALLOW_THREADS if (r < 0)(void) dlxpy_raise(r);
+        dlxpy_connection_leave(cast(self));
+    }
+    Py_XDECREF(keep);
+    if (r < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* ---- the rest ------------------------------------------------------------------------------ */
+
+PyDoc_STRVAR(close_doc,
+             "close()\n--\n\n"
+             "Drop the connection. Publishers, subscriptions and messages made with it go on.");
+static PyObject *close_it(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (dlxpy_close(&cast(self)->guard))
+        drop(cast(self));
+    Py_RETURN_NONE;
+}
+
+static PyObject *enter_context(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (dlxpy_connection_enter(cast(self)) < 0)
+        return NULL;
+    dlxpy_connection_leave(cast(self));
+    Py_INCREF(self);
+    return self;
+}
+
+static PyObject *leave_context(PyObject *self, PyObject *args)
+{
+    return close_it(self, args);
+}
+
+static PyObject *get_is_closed(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(cast(self)->guard.closed);
+}
+
+#define FAST (METH_FASTCALL | METH_KEYWORDS)
+static PyMethodDef methods[] = {
+    {"__enter__", enter_context, METH_NOARGS, NULL},
+    {"__exit__", leave_context, METH_VARARGS, NULL},
+    {"publisher", (PyCFunction)(void (*)(void))publisher, FAST, publisher_doc},
+    {"subscribe", (PyCFunction)(void (*)(void))subscribe, FAST, subscribe_doc},
+    {"get", (PyCFunction)(void (*)(void))get, FAST, get_doc},
+    {"drop", drop_retained, METH_O, drop_retained_doc},
+    {"publishers", dlxpy_connection_publishers, METH_VARARGS, dlxpy_publishers_doc},
+    {"links", dlxpy_connection_links, METH_O, dlxpy_links_doc},
+    {"daemon", dlxpy_connection_daemon, METH_NOARGS, dlxpy_daemon_doc},
+    {"close", close_it, METH_NOARGS, close_doc},
+    {0},
+};
+
+static PyGetSetDef getset[] = {
+    {"closed", get_is_closed, NULL, "Was it closed?", NULL},
+    {0},
+};
+
+PyDoc_STRVAR(doc,
+             "A connection to dlpackd, made by dlx.connect(). Any number of threads may use it.");
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)doc},
+    {Py_tp_dealloc, (void *)dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {0, NULL},
+};
+static PyType_Spec spec = {"dlx.Connection", sizeof(struct dlxpy_connection), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+
+static PyMethodDef functions[] = {
+    {"connect", (PyCFunction)(void (*)(void))dlxpy_connect, FAST, connect_doc},
+    {0},
+};
+
+int dlxpy_add_connection(PyObject *module)
+{
+    dlxpy_connection_type = dlxpy_add_type(module, &spec);
+    return dlxpy_connection_type ? PyModule_AddFunctions(module, functions) : -1;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXPY_CONNECTION_H
+#define DLXPY_CONNECTION_H
+
+/* dlx.Connection. */
+
+#include "args.h"
+#include "state.h"
+
+struct dlxpy_connection {
+    PyObject_HEAD struct dlx_client *c;
+    struct dlxpy_guard guard; /* any number of threads may use it */
+};
+
+/* Enter, for a call; -1 with an exception. */
+int dlxpy_connection_enter(struct dlxpy_connection *c);
+void dlxpy_connection_leave(struct dlxpy_connection *c);
+
+/* connection_info.c: what the daemon knows. */
+PyObject *dlxpy_connection_publishers(PyObject *self, PyObject *args);
+PyObject *dlxpy_connection_links(PyObject *self, PyObject *publisher);
+PyObject *dlxpy_connection_daemon(PyObject *self, PyObject *unused);
+extern const char dlxpy_publishers_doc[], dlxpy_links_doc[], dlxpy_daemon_doc[];
+
+#endif

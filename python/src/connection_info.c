@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What the daemon knows: publishers, links, itself. */
+
+#include "connection.h"
+#include "errors.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* Entries are collected while other threads run, and made into objects after that. */
+struct entries {
+    char *data;
+    size_t item;
+    size_t n;
+    size_t room;
+};
+
+static int add(struct entries *entries, const void *entry)
+{
+    if (entries->n == entries->room) {
+        size_t room = entries->room ? 2 * entries->room : 16;
+        char *data = reallocarray(entries->data, room, entries->item);
+        if (!data)
+            return DLX_E_NO_MEMORY;
+        entries->data = data;
+        entries->room = room;
+    }
+    memcpy(entries->data + entries->n++ * entries->item, entry, entries->item);
+    return 0;
+}
+
+static int add_publisher(const struct dlx_publisher_info *info, void *entries)
+{
+    return add(entries, info);
+}
+
+static int add_link(const struct dlx_link_info *info, void *entries)
+{
+    return add(entries, info);
+}
+
+static PyObject *publisher_dict(const void *entry)
+{
+    const struct dlx_publisher_info *i = entry;
+    return Py_BuildValue("{s:s,s:s,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:O}",
+                         "topic", i->topic, "client_name", i->client_name, "publisher",
+                         i->publisher, "published", i->published, "published_bytes",
+                         i->published_bytes, "arena_bytes", i->arena_bytes, "control_bytes",
+                         i->control_bytes, "pid", i->pid, "uid", i->uid, "n_subscribers",
+                         i->n_subscribers, "n_arenas", i->n_arenas, "slots", i->n_slots, "history",
+                         i->history, "on_full", i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop",
+                         "retain", i->retain, "retained", i->retained ? Py_True : Py_False);
+}
+
+static PyObject *link_dict(const void *entry)
+{
+    const struct dlx_link_info *i = entry;
+    return Py_BuildValue("{s:s,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:O,s:O}", "client_name",
+                         i->client_name, "link", i->link, "publisher", i->publisher, "taken",
+                         i->taken, "skipped", i->skipped, "lost", i->lost, "pid", i->pid, "uid",
+                         i->uid, "n_held", i->n_held, "max_held", i->max_held, "latest",
+                         i->mode == DLX_MODE_LATEST ? Py_True : Py_False, "reliable",
+                         i->reliable ? Py_True : Py_False);
+}
+
+/* Ends `entries`. */
+static PyObject *list_of(struct entries *entries, int r, PyObject *(*dict)(const void *))
+{
+    PyObject *ret = r == 0 ? PyList_New((Py_ssize_t)entries->n) : dlxpy_raise(r);
+    for (size_t i = 0; ret && i < entries->n; i++) {
+        PyObject *item = dict(entries->data + i * entries->item);
+        if (item)
+            (void)PyList_SetItem(ret, (Py_ssize_t)i, item);
+        else
+            Py_CLEAR(ret);
+    }
+    free(entries->data);
+    return ret;
+}
+
+const char dlxpy_publishers_doc[] = "publishers(topic=None, /)\n--\n\n"
+                                    "Publishers, and what is retained of those that have gone, of "
+                                    "a topic, a pattern, or all: a list of dicts, as\n"
+                                    "struct dlx_publisher_info.";
+PyObject *dlxpy_connection_publishers(PyObject *self, PyObject *args)
+{
+    struct dlxpy_connection *c = (struct dlxpy_connection *)self;
+    struct entries entries = {.item = sizeof(struct dlx_publisher_info)};
+    const char *topic = NULL;
+    if (!PyArg_ParseTuple(args, "|z:publishers", &topic) || dlxpy_connection_enter(c) < 0)
+        return NULL;
+    int r;
+    Py_BEGIN_ALLOW_THREADS r = dlx_list_publishers(c->c, topic, add_publisher, &entries);
+    Py_END_ALLOW_THREADS PyObject *ret = list_of(&entries, r, publisher_dict);
+    dlxpy_connection_leave(c);
+    return ret;
+}
+
+const char dlxpy_links_doc[] = "links(publisher, /)\n--\n\n"
+                               "Who is attached to the publisher of that id: a list of dicts, as "
+                               "struct dlx_link_info. Raises dlx.NotFound.";
+PyObject *dlxpy_connection_links(PyObject *self, PyObject *publisher)
+{
+    struct dlxpy_connection *c = (struct dlxpy_connection *)self;
+    struct entries entries = {.item = sizeof(struct dlx_link_info)};
+    uint64_t id = PyLong_AsUnsignedLongLong(publisher);
+    if (PyErr_Occurred() || dlxpy_connection_enter(c) < 0)
+        return NULL;
+    int r;
+    Py_BEGIN_ALLOW_THREADS r = dlx_list_links(c->c, id, add_link, &entries);
+    Py_END_ALLOW_THREADS PyObject *ret = list_of(&entries, r, link_dict);
+    dlxpy_connection_leave(c);
+    return ret;
+}
+
+const char dlxpy_daemon_doc[] =
+    "daemon()\n--\n\nThe daemon about itself: a dict, as struct dlx_daemon_info.";
+PyObject *dlxpy_connection_daemon(PyObject *self, PyObject *unused)
+{
+    struct dlxpy_connection *c = (struct dlxpy_connection *)self;
+    struct dlx_daemon_info i = {.size = sizeof i};
+    (void)unused;
+    if (dlxpy_connection_enter(c) < 0)
+        return NULL;
+    int r;
+    Py_BEGIN_ALLOW_THREADS r = dlx_client_get_daemon_info(c->c, &i);
+    Py_END_ALLOW_THREADS PyObject *ret = r < 0 ? dlxpy_raise(r) : NULL;
+    dlxpy_connection_leave(c);
+    if (r < 0)
+        return ret;
+    return Py_BuildValue("{s:s,s:s,s:I,s:(II),s:I,s:I,s:I,s:I,s:K,s:K,s:s}", "version", i.version,
+                         "socket", i.socket, "pid", i.pid, "protocol", i.protocol_major,
+                         i.protocol_minor, "n_clients", i.n_clients, "n_publishers", i.n_publishers,
+                         "n_links", i.n_links, "n_topics", i.n_topics, "shared_bytes",
+                         i.shared_bytes, "uptime_ns", i.uptime_ns, "memory", i.memory);
+}

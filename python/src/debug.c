@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "debug.h"
+#include "args.h"
+#include "dtype.h"
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define N_REGIONS 4096
+
+/* Written under the GIL, read by the handler of a fault of any thread: `end` is cleared first and set last. */
+struct region {
+    atomic_uintptr_t end; /* 0: nothing */
+    uintptr_t start;
+    uint64_t seq;
+    bool received;
+    char topic[DLX_TOPIC_MAX + 1];
+    char name[128];
+};
+
+static bool is_on;
+static struct region *regions; /* N_REGIONS, the oldest is written over */
+static uint64_t n_regions;     /* ever */
+static struct sigaction before;
+
+bool dlxpy_debug_is_on(void)
+{
+    return is_on;
+}
+
+/* ---- remembering --------------------------------------------------------------------------- */
+
+static void remember(const char *topic, const char *name, uint64_t seq, const DLTensor *t,
+                     bool received)
+{
+    size_t size = dlxpy_tensor_bytes(t, false);
+    if (size == 0)
+        return;
+    struct region *r = &regions[n_regions++ % N_REGIONS];
+    atomic_store(&r->end, 0);
+    r->start = (uintptr_t)t->data;
+    r->seq = seq;
+    r->received = received;
+    (void)snprintf(r->topic, sizeof r->topic, "%s", topic);
+    (void)snprintf(r->name, sizeof r->name, "%s", name ? name : "");
+    atomic_store(&r->end, r->start + size);
+}
+
+void dlxpy_debug_received(const struct dlx_message *m)
+{
+    for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++)
+        remember(dlx_message_topic(m), dlx_message_name(m, i), dlx_message_seq(m),
+                 dlx_message_peek(m, i), true);
+}
+
+void dlxpy_debug_published(const char *topic, const char *name, uint64_t seq, const DLTensor *t)
+{
+    remember(topic, name, seq, t, false);
+}
+
+/* ---- the fault ----------------------------------------------------------------------------- */
+
+static void say(const char *text)
+{
+    (void)!write(STDERR_FILENO, text, strlen(text));
+}
+
+static void say_number(uint64_t n)
+{
+    char digits[24], *at = digits + sizeof digits - 1;
+    *at = '\0';
+    do
+        *--at = (char)('0' + n % 10);
+    while (n /= 10);
+    say(at);
+}
+
+static const struct region *find(uintptr_t address)
+{
+    for (uint64_t i = n_regions; i > 0 && n_regions - i < N_REGIONS; i--) {
+        const struct region *r = &regions[(i - 1) % N_REGIONS];
+        if (address >= r->start && address < atomic_load(&r->end))
+            return r;
+    }
+    return NULL;
+}
+
+/* Only what is allowed in a handler: no Python, no memory, no locks. */
+static void on_fault(int signal, siginfo_t *info, void *context)
+{
+    const struct region *r = info->si_code > 0 ? find((uintptr_t)info->si_addr) : NULL;
+    if (r) {
+        say("dlx: fault in ");
+        say(r->received ? "a received tensor, which is read-only" : "a tensor that was published");
+        say(": topic ");
+        say(r->topic);
+        say(r->name[0] ? ", tensor \"" : ", tensor");
+        say(r->name);
+        say(r->name[0] ? "\", message " : ", message ");
+        say_number(r->seq);
+        say(r->received ? ": write to msg.private(name) instead, or copy it first\n"
+                        : ": fill a tensor before it is published, or publish a copy\n");
+    }
+    /* As if this had not been here: the instruction faults again. */
+    (void)sigaction(signal, &before, NULL);
+    if (info->si_code <= 0)
+        (void)raise(signal); /* somebody sent it */
+    (void)context;
+}
+
+static int install(void)
+{
+    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    if (!regions)
+        regions = PyMem_Calloc(N_REGIONS, sizeof *regions);
+    if (!regions) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    (void)sigemptyset(&action.sa_mask);
+    if (sigaction(SIGSEGV, &action, &before) < 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    return 0;
+}
+
+const char dlxpy_debug_doc[] = "debug(on=True, /)\n--\n\n"
+                               "Find who writes to memory that is a message's. Publishers that are "
+                               "made from now on write-protect what\n"
+                               "they publish, and a write there, or to a received tensor, which "
+                               "ends the process with SIGSEGV, says first\n"
+                               "on stderr which topic, tensor and message it was. Slower: for "
+                               "debugging. DLX_DEBUG=1 in the environment\n"
+                               "does the first half.";
+PyObject *dlxpy_debug(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
+{
+    static const char *const names[] = {"on"};
+    static const struct dlxpy_params params = {"debug", names, 1, 1, 0};
+    PyObject *value[1];
+    bool on = true;
+    (void)self;
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 || dlxpy_flag(value[0], &on) < 0)
+        return NULL;
+    if (on && !is_on && install() < 0)
+        return NULL;
+    if (!on && is_on)
+        (void)sigaction(SIGSEGV, &before, NULL);
+    is_on = on;
+    dlx_set_debug(on);
+    Py_RETURN_NONE;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "errors.h"
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+static PyObject *make_error; /* dlx._errors.make */
+static volatile unsigned fork_generation;
+
+static PyObject *raise(int code, const char *text)
+{
+    PyObject *error = PyObject_CallFunction(make_error, "iss", code, dlx_error_name(code), text);
+    if (error) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
+    }
+    return NULL;
+}
+
+PyObject *dlxpy_raise(int code)
+{
+    const char *text = dlx_client_errmsg(NULL);
+    return raise(code, text[0] ? text : dlx_strerror(code));
+}
+
+PyObject *dlxpy_raise_text(int code, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return raise(code, text);
+}
+
+PyObject *dlxpy_raise_closed(const char *what)
+{
+    char text[512];
+    (void)snprintf(text, sizeof text, "%s is closed", what);
+    return raise(0, text);
+}
+
+/* ---- fork ---------------------------------------------------------------------------------- */
+
+static void in_child(void)
+{
+    fork_generation++;
+}
+
+unsigned dlxpy_fork_generation(void)
+{
+    return fork_generation;
+}
+
+int dlxpy_check_forked(unsigned generation)
+{
+    if (generation == fork_generation)
+        return 0;
+    (void)dlxpy_raise_text(
+        DLX_E_FORKED, "this is memory of the parent process, which a forked child does not have: "
+                      "call dlx.connect() in the child");
+    return -1;
+}
+
+int dlxpy_add_errors(PyObject *module)
+{
+    (void)module;
+    int r = pthread_atfork(NULL, NULL, in_child);
+    if (r != 0) {
+        errno = r;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    make_error = dlxpy_import("_errors", "make");
+    return make_error ? 0 : -1;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXPY_EXPORT_H
+#define DLXPY_EXPORT_H
+
+/* DLPack out: __dlpack__ and its capsules. */
+
+#include "state.h"
+#include <stdbool.h>
+
+/* What __dlpack__(*, stream, max_version, dl_device, copy) was asked for. */
+struct dlxpy_request {
+    bool versioned;
+    bool copy;
+};
+
+/* Returns 0; -1 with TypeError, or BufferError for what memory of the CPU cannot do. */
+int dlxpy_request_parse(PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames,
+                        struct dlxpy_request *ret);
+
+/* BufferError: a consumer from before DLPack 1.0 cannot be told that `what` is read-only. */
+PyObject *dlxpy_refuse_legacy(const char *what);
+
+/* Capsules; they take the tensor over, also when they fail. NULL: out of memory, with an exception. */
+PyObject *dlxpy_capsule(DLManagedTensorVersioned *tensor);
+PyObject *dlxpy_capsule_legacy(DLManagedTensor *tensor);
+
+/* (1, 0) */
+PyObject *dlxpy_device(PyObject *self, PyObject *unused);
+
+#define DLXPY_CAPSULE        "dltensor_versioned"
+#define DLXPY_CAPSULE_LEGACY "dltensor"
+
+#endif

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "message.h"
+#include "debug.h"
+#include "errors.h"
+#include "export.h"
+#include <string.h>
+
+PyTypeObject *dlxpy_message_type;
+
+static struct dlxpy_message *cast(PyObject *self)
+{
+    return (struct dlxpy_message *)self;
+}
+
+struct dlx_message *dlxpy_message_of(PyObject *self)
+{
+    if (!cast(self)->m)
+        (void)dlxpy_raise_closed("this message was released, and");
+    return cast(self)->m;
+}
+
+PyObject *dlxpy_message_new(struct dlx_message *m)
+{
+    struct dlxpy_message *message = PyObject_New(struct dlxpy_message, dlxpy_message_type);
+    if (!message) {
+        dlx_message_unref(m);
+        return NULL;
+    }
+    message->m = m;
+    message->generation = dlxpy_fork_generation();
+    if (dlxpy_debug_is_on())
+        dlxpy_debug_received(m);
+    return (PyObject *)message;
+}
+
+static void dealloc(PyObject *self)
+{
+    dlx_message_unref(cast(self)->m);
+    dlxpy_free_object(self);
+}
+
+/* ---- tensors ------------------------------------------------------------------------------- */
+
+struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_t i)
+{
+    DLManagedTensorVersioned *managed;
+    int r = dlx_message_tensor(message->m, i, &managed);
+    if (r < 0)
+        return (struct dlxpy_tensor *)dlxpy_raise(r);
+    struct dlxpy_tensor *t = dlxpy_tensor_new(managed);
+    if (t) {
+        t->is_received = true;
+        t->generation = message->generation;
+    }
+    return t;
+}
+
+/* Index of a tensor by its number (from the end, if negative) or its name. Returns 0, or -1 with an exception. */
+static int find(struct dlx_message *m, PyObject *key, uint32_t *ret)
+{
+    if (PyUnicode_Check(key)) {
+        const char *name = PyUnicode_AsUTF8AndSize(key, NULL);
+        int r = name ? dlx_message_find(m, name, ret) : 0;
+        if (r < 0)
+            (void)dlxpy_raise(r);
+        return name && r == 0 ? 0 : -1;
+    }
+    Py_ssize_t i = PyNumber_AsSsize_t(key, PyExc_IndexError);
+    Py_ssize_t n = (Py_ssize_t)dlx_message_n_tensors(m);
+    if (i == -1 && PyErr_Occurred())
+        return -1;
+    if (i < -n || i >= n) {
+        PyErr_Format(PyExc_IndexError, "tensor %zd of a message of %zd", i, n);
+        return -1;
+    }
+    *ret = (uint32_t)(i < 0 ? i + n : i);
+    return 0;
+}
+
+static PyObject *get_item(PyObject *self, PyObject *key)
+{
+    struct dlx_message *m = dlxpy_message_of(self);
+    uint32_t i;
+    return m && find(m, key, &i) == 0 ? (PyObject *)dlxpy_message_tensor(cast(self), i) : NULL;
+}
+
+PyDoc_STRVAR(
+    private_doc,
+    "private(key)\n--\n\n"
+    "The tensor of that name or number in private memory, which may be written to: for libraries\n"
+    "that write to what they are given. It is copied (t.copied says so); others do not see what "
+    "is\n"
+    "written.");
+static PyObject *private(PyObject *self, PyObject *key)
+{
+    PyObject *t = get_item(self, key);
+    PyObject *copy = t ? PyObject_CallMethod(t, "copy", NULL) : NULL;
+    Py_XDECREF(t);
+    return copy;
+}
+
+static Py_ssize_t length(PyObject *self)
+{
+    const struct dlx_message *m = dlxpy_message_of(self);
+    return m ? (Py_ssize_t)dlx_message_n_tensors(m) : -1;
+}
+
+static int contains(PyObject *self, PyObject *key)
+{
+    struct dlx_message *m = dlxpy_message_of(self);
+    uint32_t i;
+    if (!m)
+        return -1;
+    const char *name = PyUnicode_Check(key) ? PyUnicode_AsUTF8AndSize(key, NULL) : NULL;
+    if (!name) {
+        PyErr_Clear();
+        return 0;
+    }
+    int r = dlx_message_find(m, name, &i);
+    if (r == 0 || r == DLX_E_NOT_FOUND)
+        return r == 0;
+    (void)dlxpy_raise(r);
+    return -1;
+}
+
+/* Its name, or its number when it has none. */
+static PyObject *key_of(const struct dlx_message *m, uint32_t i)
+{
+    const char *name = dlx_message_name(m, i);
+    return name[0] ? PyUnicode_DecodeUTF8(name, (Py_ssize_t)strlen(name), "surrogateescape")
+                   : PyLong_FromUnsignedLong(i);
+}
+
+enum what { KEYS = 1, VALUES = 2, ITEMS = 3 };
+
+static PyObject *list(PyObject *self, enum what what)
+{
+    struct dlx_message *m = dlxpy_message_of(self);
+    PyObject *ret = m ? PyList_New(dlx_message_n_tensors(m)) : NULL;
+    for (uint32_t i = 0; ret && i < dlx_message_n_tensors(m); i++) {
+        PyObject *key = what & KEYS ? key_of(m, i) : NULL;
+        PyObject *value = what & VALUES ? (PyObject *)dlxpy_message_tensor(cast(self), i) : NULL;
+        PyObject *item = what == KEYS ? key : what == VALUES ? value : NULL;
+        if (what == ITEMS && key && value)
+            item = PyTuple_Pack(2, key, value);
+        if (what == ITEMS) {
+            Py_XDECREF(key);
+            Py_XDECREF(value);
+        }
+        if (!item)
+            Py_CLEAR(ret);
+        else
+            (void)PyList_SetItem(ret, i, item);
+    }
+    return ret;
+}
+
+static PyObject *keys(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return list(self, KEYS);
+}
+
+static PyObject *values(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return list(self, VALUES);
+}
+
+static PyObject *items(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return list(self, ITEMS);
+}
+
+static PyObject *iterate(PyObject *self)
+{
+    PyObject *all = list(self, KEYS);
+    PyObject *ret = all ? PyObject_GetIter(all) : NULL;
+    Py_XDECREF(all);
+    return ret;
+}
+
+/* ---- a message of one tensor --------------------------------------------------------------- */
+
+static struct dlx_message *only_one(PyObject *self)
+{
+    struct dlx_message *m = dlxpy_message_of(self);
+    if (!m || dlxpy_check_forked(cast(self)->generation) < 0)
+        return NULL;
+    if (dlx_message_n_tensors(m) == 1)
+        return m;
+    PyErr_Format(PyExc_BufferError,
+                 "a message of %lu tensors: name the one that is meant, as msg[name] or msg[0]",
+                 (unsigned long)dlx_message_n_tensors(m));
+    return NULL;
+}
+
+DLManagedTensorVersioned *dlxpy_message_export(PyObject *self)
+{
+    DLManagedTensorVersioned *managed;
+    struct dlx_message *m = only_one(self);
+    int r = m ? dlx_message_tensor(m, 0, &managed) : 0;
+    if (r < 0)
+        (void)dlxpy_raise(r);
+    return m && r == 0 ? managed : NULL;
+}
+
+PyDoc_STRVAR(dlpack_doc,
+             "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+             "Of a message of one tensor: that tensor. BufferError if there are more.");
+static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
+{
+    struct dlxpy_request request;
+    if (dlxpy_request_parse(args, n_args, kwnames, &request) < 0 || !only_one(self))
+        return NULL;
+    if (request.versioned && !request.copy) {
+        DLManagedTensorVersioned *managed = dlxpy_message_export(self);
+        return managed ? dlxpy_capsule(managed) : NULL;
+    }
+    if (!request.copy)
+        return dlxpy_refuse_legacy("a received message");
+    PyObject *t = (PyObject *)dlxpy_message_tensor(cast(self), 0);
+    PyObject *ret = NULL;
+    if (t && request.versioned)
+        ret = PyObject_CallMethod(t, "__dlpack__", "O(ii)", Py_None, 1, 0);
+    Py_XDECREF(t);
+    return ret;
+}
+
+static int get_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+    view->obj = NULL;
+    PyObject *t = only_one(self) ? (PyObject *)dlxpy_message_tensor(cast(self), 0) : NULL;
+    int r = t ? PyObject_GetBuffer(t, view, flags) : -1;
+    Py_XDECREF(t); /* the view has its own reference */
+    return r;
+}
+
+/* ---- what is known of it ------------------------------------------------------------------- */
+
+static PyObject *get_topic(PyObject *self, void *closure)
+{
+    (void)closure;
+    const struct dlx_message *m = dlxpy_message_of(self);
+    return m ? PyUnicode_FromString(dlx_message_topic(m)) : NULL;
+}
+
+static PyObject *get_number(PyObject *self, void *closure)
+{
+    const struct dlx_message *m = dlxpy_message_of(self);
+    uint64_t (*number)(const struct dlx_message *);
+    *(void **)&number = closure;
+    return m ? PyLong_FromUnsignedLongLong(number(m)) : NULL;
+}
+
+static PyObject *get_meta_bytes(PyObject *self, void *closure)
+{
+    (void)closure;
+    const struct dlx_message *m = dlxpy_message_of(self);
+    size_t size = 0;
+    const char *meta = m ? dlx_message_meta(m, &size) : NULL;
+    return m ? PyBytes_FromStringAndSize(meta, (Py_ssize_t)size) : NULL;
+}
+
+static PyObject *get_meta(PyObject *self, void *closure)
+{
+    PyObject *bytes = get_meta_bytes(self, closure);
+    PyObject *decode = bytes ? dlxpy_import("_meta", "decode") : NULL;
+    PyObject *ret = decode ? PyObject_CallFunctionObjArgs(decode, bytes, NULL) : NULL;
+    Py_XDECREF(decode);
+    Py_XDECREF(bytes);
+    return ret;
+}
+
+static PyObject *get_is_released(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(!cast(self)->m);
+}
+
+PyDoc_STRVAR(release_doc,
+             "release()\n--\n\n"
+             "Give it back now. Tensors made from it stay valid; its memory is free when\n"
+             "they are gone, too.");
+static PyObject *release(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    struct dlx_message *m = cast(self)->m;
+    cast(self)->m = NULL;
+    dlx_message_unref(m);
+    Py_RETURN_NONE;
+}
+
+static PyObject *enter(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!dlxpy_message_of(self))
+        return NULL;
+    Py_INCREF(self);
+    return self;
+}
+
+static PyObject *leave(PyObject *self, PyObject *args)
+{
+    return release(self, args);
+}
+
+static PyObject *reduce(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    PyErr_SetString(PyExc_TypeError,
+                    "a message cannot be pickled: pickle its tensors, which copies "
+                    "them, or publish it");
+    return NULL;
+}
+
+static PyObject *repr(PyObject *self)
+{
+    const struct dlx_message *m = cast(self)->m;
+    if (!m)
+        return PyUnicode_FromString("<dlx.Message, released>");
+    return PyUnicode_FromFormat("<dlx.Message %llu of %s, tensors: %lu>",
+                                (unsigned long long)dlx_message_seq(m), dlx_message_topic(m),
+                                (unsigned long)dlx_message_n_tensors(m));
+}
+
+/* ---- type ---------------------------------------------------------------------------------- */
+
+static PyMethodDef methods[] = {
+    {"__dlpack__", (PyCFunction)(void (*)(void))dlpack, METH_FASTCALL | METH_KEYWORDS, dlpack_doc},
+    {"__dlpack_device__", dlxpy_device, METH_NOARGS, "(1, 0): memory of the CPU."},
+    {"__enter__", enter, METH_NOARGS, NULL},
+    {"__exit__", leave, METH_VARARGS, NULL},
+    {"__reduce__", reduce, METH_NOARGS, NULL},
+    {"keys", keys, METH_NOARGS, "keys()\n--\n\nNames, or numbers where there are none; a list."},
+    {"values", values, METH_NOARGS, "values()\n--\n\nTensors; a list."},
+    {"items", items, METH_NOARGS, "items()\n--\n\nPairs of key and tensor; a list."},
+    {"private", private, METH_O, private_doc},
+    {"release", release, METH_NOARGS, release_doc},
+    {0},
+};
+
+static PyGetSetDef getset[] = {
+    {"topic", get_topic, NULL, "The topic that it was published on.", NULL},
+    {"seq", get_number, NULL,
+     "Its number in its publisher's stream, from 1; a gap means loss or a skip.",
+     (void *)dlx_message_seq},
+    {"gap", get_number, NULL,
+     "Messages before it, since the one taken before, that were lost or skipped.",
+     (void *)dlx_message_gap},
+    {"time_ns", get_number, NULL, "When it was published: time.monotonic_ns() of that moment.",
+     (void *)dlx_message_time_ns},
+    {"publisher", get_number, NULL, "Id of its publisher; greater is newer.",
+     (void *)dlx_message_publisher},
+    {"meta", get_meta, NULL, "Metadata: a dict if it was one, bytes, or None.", NULL},
+    {"meta_bytes", get_meta_bytes, NULL, "Metadata as it was sent.", NULL},
+    {"released", get_is_released, NULL, "Was it given back?", NULL},
+    {0},
+};
+
+PyDoc_STRVAR(
+    doc,
+    "A message: one or more tensors, all or nothing. msg[name] and msg[0] are dlx.Tensor; one of\n"
+    "a single tensor can be given to from_dlpack as it is. Its memory is held until it and all "
+    "that was\n"
+    "made of it are gone; a subscription holds at most `max_held` messages.");
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)doc},
+    {Py_tp_dealloc, (void *)dealloc},
+    {Py_tp_repr, (void *)repr},
+    {Py_tp_iter, (void *)iterate},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {Py_mp_length, (void *)length},
+    {Py_mp_subscript, (void *)get_item},
+    {Py_sq_contains, (void *)contains},
+    {Py_bf_getbuffer, (void *)get_buffer},
+    {0, NULL},
+};
+static PyType_Spec spec = {"dlx.Message", sizeof(struct dlxpy_message), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+
+int dlxpy_add_message(PyObject *module)
+{
+    dlxpy_message_type = dlxpy_add_type(module, &spec);
+    return dlxpy_message_type ? 0 : -1;
+}

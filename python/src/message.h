@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXPY_MESSAGE_H
+#define DLXPY_MESSAGE_H
+
+/* dlx.Message: what was taken, with its tensors. */
+
+#include "state.h"
+#include "tensor.h"
+
+struct dlxpy_message {
+    PyObject_HEAD struct dlx_message *m; /* NULL: released */
+    unsigned generation;                 /* of fork */
+};
+
+/* Takes `m` over, also when it fails. NULL with an exception. */
+PyObject *dlxpy_message_new(struct dlx_message *m);
+
+/* Tensor `i`; NULL with an exception. */
+struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_t i);
+
+/* Its message; NULL with dlx.Closed when it was released. */
+struct dlx_message *dlxpy_message_of(PyObject *self);
+
+/* The one tensor that it has, as a managed tensor; NULL with an exception when it has more. */
+DLManagedTensorVersioned *dlxpy_message_export(PyObject *self);
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The module dlx._dlx: made of what the other files add. */
+
+#include "debug.h"
+#include "state.h"
+#include <string.h>
+
+/* ---- what the files need to add themselves -------------------------------------------------- */
+
+static const char *last_name(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return dot ? dot + 1 : name;
+}
+
+PyTypeObject *dlxpy_add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type && PyModule_AddObjectRef(module, last_name(spec->name), type) < 0)
+        Py_CLEAR(type);
+    return (PyTypeObject *)type;
+}
+
+PyTypeObject *dlxpy_add_record(PyObject *module, PyStructSequence_Desc *desc)
+{
+    PyTypeObject *type = PyStructSequence_NewType(desc);
+    if (type && PyModule_AddObjectRef(module, last_name(desc->name), (PyObject *)type) < 0)
+        Py_CLEAR(type);
+    return type;
+}
+
+void dlxpy_free_object(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+PyObject *dlxpy_import(const char *module, const char *name)
+{
+    PyObject *full = PyUnicode_FromFormat("dlx.%s", module);
+    PyObject *imported = full ? PyImport_Import(full) : NULL;
+    PyObject *ret = imported ? PyObject_GetAttrString(imported, name) : NULL;
+    Py_XDECREF(imported);
+    Py_XDECREF(full);
+    return ret;
+}
+
+/* ---- functions ----------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(
+    info_doc,
+    "dlpack_info()\n--\n\n"
+    "Versions: of this package and of libdlx, of DLPack's ABI and of its C exchange API; a dict.");
+static PyObject *dlpack_info(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return Py_BuildValue("{s:s,s:(iii),s:(ii),s:(ii),s:[ss]}", "libdlx", dlx_version(), "built_for",
+                         DLX_VERSION_MAJOR, DLX_VERSION_MINOR, DLX_VERSION_PATCH, "dlpack",
+                         DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION, "exchange_api",
+                         DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION, "capsules",
+                         "dltensor_versioned", "dltensor");
+}
+
+static PyMethodDef functions[] = {
+    {"dlpack_info", dlpack_info, METH_NOARGS, info_doc},
+    {"debug", (PyCFunction)(void (*)(void))dlxpy_debug, METH_FASTCALL | METH_KEYWORDS,
+     dlxpy_debug_doc},
+    {0},
+};
+
+static int set_up(PyObject *module)
+{
+    static int (*const parts[])(PyObject *) = {
+        dlxpy_add_errors,    dlxpy_add_tensor,       dlxpy_add_message,    dlxpy_add_publish,
+        dlxpy_add_publisher, dlxpy_add_subscription, dlxpy_add_connection, dlxpy_add_exchange,
+    };
+    if (dlxpy_tensor_type) {
+        PyErr_SetString(PyExc_ImportError, "dlx is loaded already, in another interpreter of this "
+                                           "process: it serves one");
+        return -1;
+    }
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (parts[i](module) < 0)
+            return -1;
+    return PyModule_AddStringConstant(module, "__version__", dlx_version());
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)set_up},
+    {0, NULL},
+};
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "dlx._dlx",
+    .m_doc = "libdlx for Python; import dlx instead.",
+    .m_methods = functions,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__dlx(void);
+PyMODINIT_FUNC PyInit__dlx(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Tensors in a publisher's shared memory: empty, zeros, like. */
+
+#include "dtype.h"
+#include "errors.h"
+#include "publisher.h"
+#include "source.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* A tensor's spec with its shape; the shape pointer is set where it is used, since specs move. */
+struct spec {
+    DLDataType dtype;
+    int32_t ndim;
+    int64_t shape[DLX_NDIM_MAX];
+};
+
+/* ---- shapes -------------------------------------------------------------------------------- */
+
+static int add_extent(struct spec *spec, PyObject *object)
+{
+    if (spec->ndim == DLX_NDIM_MAX) {
+        (void)dlxpy_raise_text(DLX_E_SHAPE, "a shape of more than %d dimensions", DLX_NDIM_MAX);
+        return -1;
+    }
+    PyObject *index = PyNumber_Index(object);
+    int64_t extent = index ? PyLong_AsLongLong(index) : -1;
+    Py_XDECREF(index);
+    if (extent == -1 && PyErr_Occurred())
+        return -1;
+    spec->shape[spec->ndim++] = extent;
+    return 0;
+}
+
+/* A number, or a sequence of them. */
+static int parse_shape(PyObject *object, struct spec *spec)
+{
+    spec->ndim = 0;
+    if (PyIndex_Check(object))
+        return add_extent(spec, object);
+    PyObject *sequence = PySequence_Tuple(object);
+    if (!sequence)
+        return -1;
+    Py_ssize_t n = PyTuple_Size(sequence);
+    int r = 0;
+    for (Py_ssize_t i = 0; i < n && r == 0; i++)
+        r = add_extent(spec, PyTuple_GetItem(sequence, i));
+    Py_DECREF(sequence);
+    return r;
+}
+
+/* Of another tensor. */
+static int look_at(PyObject *object, struct spec *spec)
+{
+    struct dlxpy_source source;
+    if (dlxpy_source_begin(&source, object, DLXPY_LOOK, 0) < 0)
+        return -1;
+    const DLTensor *t = &source.tensor->dl_tensor;
+    int r = t->ndim <= DLX_NDIM_MAX ? 0 : -1;
+    if (r < 0)
+        (void)dlxpy_raise_text(DLX_E_SHAPE, "a shape of more than %d dimensions", DLX_NDIM_MAX);
+    spec->dtype = t->dtype;
+    spec->ndim = t->ndim;
+    for (int32_t i = 0; r == 0 && i < t->ndim; i++)
+        spec->shape[i] = t->shape[i];
+    dlxpy_source_end(&source, false);
+    return r;
+}
+
+/* ---- allocation ---------------------------------------------------------------------------- */
+
+static struct dlx_tensor_spec public_spec(const struct spec *spec)
+{
+    return (struct dlx_tensor_spec){.size = sizeof(struct dlx_tensor_spec),
+                                    .dtype = spec->dtype,
+                                    .ndim = spec->ndim,
+                                    .shape = spec->shape};
+}
+
+static PyObject *wrap(const struct dlxpy_publisher *p, DLManagedTensorVersioned *managed)
+{
+    struct dlxpy_tensor *t = dlxpy_tensor_new(managed);
+    if (t)
+        t->publisher = p->number;
+    return (PyObject *)t;
+}
+
+static DLManagedTensorVersioned *alloc(struct dlxpy_publisher *p, const struct spec *spec)
+{
+    DLManagedTensorVersioned *managed;
+    struct dlx_tensor_spec s = public_spec(spec);
+    if (dlxpy_publisher_enter(p) < 0)
+        return NULL;
+    int r;
+    Py_BEGIN_ALLOW_THREADS r = dlx_alloc(p->p, &s, &managed);
+    Py_END_ALLOW_THREADS dlxpy_publisher_leave(p);
+    if (r < 0)
+        (void)dlxpy_raise(r);
+    return r < 0 ? NULL : managed;
+}
+
+static PyObject *alloc_parsed(PyObject *self, const struct dlxpy_params *params,
+                              PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames,
+                              bool clear)
+{
+    struct spec spec = {.dtype = {kDLFloat, 32, 1}};
+    PyObject *value[2];
+    struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
+    if (dlxpy_parse(params, args, n_args, kwnames, value) < 0 || parse_shape(value[0], &spec) < 0 ||
+        (value[1] && dlxpy_dtype(value[1], &spec.dtype) < 0))
+        return NULL;
+    DLManagedTensorVersioned *managed = alloc(p, &spec);
+    if (!managed)
+        return NULL;
+    size_t size = clear ? dlxpy_tensor_bytes(&managed->dl_tensor, false) : 0;
+    if (size > 0) {
+        Py_BEGIN_ALLOW_THREADS memset(managed->dl_tensor.data, 0, size);
+        Py_END_ALLOW_THREADS
+    }
+    return wrap(p, managed);
+}
+
+static const char *const names[] = {"shape", "dtype"};
+
+const char dlxpy_empty_doc[] =
+    "empty(shape, dtype=\"float32\")\n--\n\n"
+    "A dlx.Tensor that already lies in shared memory, to be filled and published without a copy: "
+    "row-major,\n"
+    "aligned to 256 bytes, its content undefined. shape: a number, or a sequence of 0 to 64 "
+    "numbers >= 0.\n"
+    "dtype: a name, or a dtype of NumPy, PyTorch, JAX or ml_dtypes.\n"
+    "Raises dlx.InvalidError, dlx.NoMemory, dlx.LimitError, dlx.DaemonError.";
+PyObject *dlxpy_publisher_empty(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                                PyObject *kwnames)
+{
+    static const struct dlxpy_params params = {"empty", names, 2, 2, 1};
+    return alloc_parsed(self, &params, args, n_args, kwnames, false);
+}
+
+const char dlxpy_zeros_doc[] = "zeros(shape, dtype=\"float32\")\n--\n\nAs empty(), all bytes 0.";
+PyObject *dlxpy_publisher_zeros(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                                PyObject *kwnames)
+{
+    static const struct dlxpy_params params = {"zeros", names, 2, 2, 1};
+    return alloc_parsed(self, &params, args, n_args, kwnames, true);
+}
+
+/* ---- sets ---------------------------------------------------------------------------------- */
+
+static DLManagedTensorVersioned **alloc_set(struct dlxpy_publisher *p, const struct spec *specs,
+                                            uint32_t n)
+{
+    struct dlx_tensor_spec *s = calloc(n, sizeof *s);
+    DLManagedTensorVersioned **ret = calloc(n, sizeof *ret);
+    int r = s && ret ? 0 : -1;
+    if (r < 0)
+        PyErr_NoMemory();
+    else
+        r = dlxpy_publisher_enter(p);
+    if (r == 0) {
+        for (uint32_t i = 0; i < n; i++)
+            s[i] = public_spec(&specs[i]);
+        Py_BEGIN_ALLOW_THREADS r = dlx_alloc_set(p->p, s, n, ret);
+        Py_END_ALLOW_THREADS dlxpy_publisher_leave(p);
+        if (r < 0)
+            (void)dlxpy_raise(r);
+    }
+    free(s);
+    if (r == 0)
+        return ret;
+    free(ret);
+    return NULL;
+}
+
+/* A dict of what was allocated, under the keys of `items`. Takes the tensors over. */
+static PyObject *dict_of(struct dlxpy_publisher *p, PyObject *items,
+                         DLManagedTensorVersioned **tensors, uint32_t n)
+{
+    PyObject *ret = PyDict_New();
+    for (uint32_t i = 0; i < n; i++) {
+        PyObject *t = wrap(p, tensors[i]);
+        PyObject *key = t ? PyTuple_GetItem(PyList_GetItem(items, i), 0) : NULL;
+        if (ret && (!t || PyDict_SetItem(ret, key, t) < 0))
+            Py_CLEAR(ret);
+        Py_XDECREF(t);
+    }
+    return ret;
+}
+
+static PyObject *like_mapping(struct dlxpy_publisher *p, PyObject *mapping)
+{
+    PyObject *items = PyMapping_Items(mapping), *ret = NULL;
+    Py_ssize_t n = items ? PyList_Size(items) : 0;
+    if (!items)
+        return NULL;
+    if (n == 0 || n > DLX_TENSORS_MAX) {
+        Py_DECREF(items);
+        return dlxpy_raise_text(DLX_E_INVALID, "a set of %zd tensors: 1 to %d are allowed", n,
+                                DLX_TENSORS_MAX);
+    }
+    struct spec *specs = calloc((size_t)n, sizeof *specs);
+    bool good = specs;
+    if (!specs)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; good && i < n; i++) {
+        PyObject *item = PyList_GetItem(items, i);
+        good = PyTuple_Check(item) && look_at(PyTuple_GetItem(item, 1), &specs[i]) == 0;
+    }
+    DLManagedTensorVersioned **tensors = good ? alloc_set(p, specs, (uint32_t)n) : NULL;
+    if (tensors)
+        ret = dict_of(p, items, tensors, (uint32_t)n);
+    free(tensors);
+    free(specs);
+    Py_DECREF(items);
+    return ret;
+}
+
+const char dlxpy_like_doc[] =
+    "like(tensor, /)\n--\n\n"
+    "As empty(), with shape and data type of any tensor (NumPy's, PyTorch's, ...). Of a dict of "
+    "tensors: a\n"
+    "dict of new ones with the same keys, from one piece of shared memory.";
+PyObject *dlxpy_publisher_like(PyObject *self, PyObject *object)
+{
+    struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
+    struct spec spec;
+    if (PyDict_Check(object))
+        return like_mapping(p, object);
+    if (look_at(object, &spec) < 0)
+        return NULL;
+    DLManagedTensorVersioned *managed = alloc(p, &spec);
+    return managed ? wrap(p, managed) : NULL;
+}

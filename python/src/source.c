@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "source.h"
+#include "errors.h"
+#include "export.h"
+#include <stdlib.h>
+#include <string.h>
+
+PyObject *dlxpy_attribute(PyObject *object, const char *name, bool *failed)
+{
+    PyObject *value = PyObject_GetAttrString(object, name);
+    if (!value && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear();
+    else if (!value)
+        *failed = true;
+    return value;
+}
+
+/* ---- devices ------------------------------------------------------------------------------- */
+
+static const char *device_name(int type)
+{
+    switch (type) {
+    case kDLCUDA:
+        return "CUDA device";
+    case kDLCUDAManaged:
+        return "CUDA managed memory, device";
+    case kDLROCM:
+        return "ROCm device";
+    case kDLOpenCL:
+        return "OpenCL device";
+    case kDLVulkan:
+        return "Vulkan device";
+    case kDLMetal:
+        return "Metal device";
+    case kDLOneAPI:
+        return "oneAPI device";
+    default:
+        return NULL;
+    }
+}
+
+static int check_device(int type, int id)
+{
+    if (type == kDLCPU || type == kDLCUDAHost || type == kDLROCMHost)
+        return 0;
+    const char *name = device_name(type);
+    if (name)
+        (void)dlxpy_raise_text(
+            DLX_E_DEVICE,
+            "the tensor is on %s %d: GPU memory is not carried yet, and nothing is "
+            "copied to the host unasked (in PyTorch: t.cpu())",
+            name, id);
+    else
+        (void)dlxpy_raise_text(
+            DLX_E_DEVICE,
+            "the tensor is on DLPack device (%d, %d): only memory that the CPU can "
+            "read is carried",
+            type, id);
+    return -1;
+}
+
+/* What the object says of itself, before it is asked for its memory. Returns 1; 0: nothing; -1. */
+static int ask_device(PyObject *object)
+{
+    int type, id, r = -1;
+    bool failed = false;
+    PyObject *method = dlxpy_attribute(object, "__dlpack_device__", &failed);
+    if (!method)
+        return failed ? -1 : 0;
+    PyObject *device = PyObject_CallObject(method, NULL);
+    if (device && PyTuple_Check(device) && PyArg_ParseTuple(device, "ii", &type, &id))
+        r = check_device(type, id) < 0 ? -1 : 1;
+    else if (device && !PyErr_Occurred())
+        PyErr_Format(PyExc_TypeError, "__dlpack_device__() returned %R", device);
+    Py_XDECREF(device);
+    Py_DECREF(method);
+    return r;
+}
+
+/* ---- DLPack -------------------------------------------------------------------------------- */
+
+static int use_tensor(struct dlxpy_source *s, const DLTensor *t, uint64_t flags)
+{
+    s->view.dl_tensor = *t;
+    s->view.flags = flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+    return check_device((int)t->device.device_type, t->device.device_id) < 0 ? -1 : 1;
+}
+
+static int use_managed(struct dlxpy_source *s, DLManagedTensorVersioned *managed)
+{
+    s->managed = managed;
+    if (managed->version.major == DLPACK_MAJOR_VERSION)
+        return use_tensor(s, &managed->dl_tensor, managed->flags);
+    (void)dlxpy_raise_text(DLX_E_VERSION, "a tensor of DLPack %u.%u, only 1.x is known",
+                           managed->version.major, managed->version.minor);
+    return -1;
+}
+
+/* The table of our version, of those in the chain. */
+static const DLPackExchangeAPI *exchange_api(PyObject *capsule)
+{
+    const DLPackExchangeAPIHeader *header = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    if (!header)
+        PyErr_Clear();
+    while (header && header->version.major != DLPACK_MAJOR_VERSION)
+        header = header->prev_api;
+    return (const DLPackExchangeAPI *)header;
+}
+
+static int try_exchange(struct dlxpy_source *s, PyObject *object)
+{
+    bool failed = false;
+    PyObject *capsule =
+        dlxpy_attribute((PyObject *)Py_TYPE(object), "__dlpack_c_exchange_api__", &failed);
+    if (!capsule)
+        return failed ? -1 : 0;
+    const DLPackExchangeAPI *api = exchange_api(capsule);
+    Py_DECREF(capsule); /* the table lives as long as the process */
+    if (!api || !api->managed_tensor_from_py_object_no_sync)
+        return 0;
+    DLManagedTensorVersioned *managed = NULL;
+    if (api->managed_tensor_from_py_object_no_sync(object, &managed) != 0)
+        return -1;
+    return use_managed(s, managed);
+}
+
+/* Take the tensor out of a capsule. */
+static int open_capsule(struct dlxpy_source *s, PyObject *capsule)
+{
+    if (PyCapsule_IsValid(capsule, DLXPY_CAPSULE)) {
+        DLManagedTensorVersioned *managed = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE);
+        (void)PyCapsule_SetName(capsule, "used_dltensor_versioned");
+        return use_managed(s, managed);
+    }
+    if (PyCapsule_IsValid(capsule, DLXPY_CAPSULE_LEGACY)) {
+        s->legacy = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE_LEGACY);
+        (void)PyCapsule_SetName(capsule, "used_dltensor");
+        return use_tensor(s, &s->legacy->dl_tensor, 0);
+    }
+    PyErr_SetString(PyExc_TypeError, "__dlpack__() returned no DLPack capsule that is unused");
+    return -1;
+}
+
+static PyObject *call_dlpack(PyObject *method)
+{
+    PyObject *none = PyTuple_New(0);
+    PyObject *version =
+        Py_BuildValue("{s:(ii)}", "max_version", DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION);
+    PyObject *capsule = none && version ? PyObject_Call(method, none, version) : NULL;
+    Py_XDECREF(version);
+    if (!capsule && none && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear(); /* from before DLPack 1.0 */
+        capsule = PyObject_Call(method, none, NULL);
+    }
+    Py_XDECREF(none);
+    return capsule;
+}
+
+static int try_dlpack(struct dlxpy_source *s, PyObject *object)
+{
+    bool failed = false;
+    PyObject *method = dlxpy_attribute(object, "__dlpack__", &failed);
+    if (!method)
+        return failed ? -1 : 0;
+    PyObject *capsule = call_dlpack(method);
+    Py_DECREF(method);
+    if (!capsule)
+        return -1;
+    int r = open_capsule(s, capsule);
+    Py_DECREF(capsule);
+    return r;
+}
+
+/* ---- ours ---------------------------------------------------------------------------------- */
+
+static int use_own(struct dlxpy_source *s, struct dlxpy_tensor *t, enum dlxpy_use use,
+                   uint64_t publisher)
+{
+    DLTensor *data = dlxpy_tensor_data(t);
+    if (!data)
+        return -1;
+    bool pass = t->publisher == publisher && t->publisher != 0 &&
+                (use == DLXPY_SHARE || (use == DLXPY_PASS && dlxpy_tensor_n_exports(t) == 0));
+    Py_INCREF((PyObject *)t);
+    if (pass) {
+        s->own = t;
+        s->tensor = t->owner->tensor;
+        t->is_busy = true;
+        return 1;
+    }
+    s->object = (PyObject *)t;
+    s->owner = t->owner;
+    atomic_fetch_add(&t->owner->n_refs, 1);
+    return use_tensor(s, data, t->owner->tensor->flags);
+}
+
+/* ---- any ----------------------------------------------------------------------------------- */
+
+static int refuse(PyObject *object)
+{
+    PyErr_Format(PyExc_TypeError,
+                 "no tensor: %R has neither __dlpack__, nor the buffer protocol, nor "
+                 "__array_interface__",
+                 (PyObject *)Py_TYPE(object));
+    return -1;
+}
+
+/* NumPy has types for which neither its buffers nor its __dlpack__ have names, as bfloat16: the last protocol may
+ * serve where the others fail. If none does, the first failure is the one to tell. */
+static int try_in_turn(struct dlxpy_source *s, PyObject *object)
+{
+    static int (*const ways[])(struct dlxpy_source *, PyObject *) = {
+        dlxpy_source_buffer, try_dlpack, dlxpy_source_array_interface};
+    PyObject *type = NULL, *value = NULL, *trace = NULL;
+    int r = 0;
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        r = ways[i](s, object);
+        if (r > 0)
+            break;
+        if (r < 0 && (!PyErr_ExceptionMatches(PyExc_Exception) || s->managed || s->legacy))
+            break;
+        if (r < 0 && !type)
+            PyErr_Fetch(&type, &value, &trace);
+        else
+            PyErr_Clear();
+        r = 0;
+    }
+    if (r == 0 && type) {
+        PyErr_Restore(type, value, trace);
+        return -1;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return r;
+}
+
+static int begin(struct dlxpy_source *s, PyObject *object)
+{
+    bool plain = PyBytes_CheckExact(object) || PyByteArray_CheckExact(object);
+    int r = plain ? 0 : try_exchange(s, object);
+    if (r != 0)
+        return r;
+    r = plain ? 1 : ask_device(object);
+    if (r < 0)
+        return r;
+    if (r == 0) {
+        bool failed = false;
+        PyObject *cuda = dlxpy_attribute(object, "__cuda_array_interface__", &failed);
+        Py_XDECREF(cuda);
+        if (cuda)
+            return check_device(kDLCUDA, 0);
+        PyErr_Clear();
+    }
+    r = try_in_turn(s, object);
+    return r == 0 ? refuse(object) : r;
+}
+
+int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, enum dlxpy_use use,
+                       uint64_t publisher)
+{
+    memset(s, 0, sizeof *s);
+    s->view.version = (DLPackVersion){DLPACK_MAJOR_VERSION, 0};
+    s->tensor = &s->view;
+    int r;
+    if (Py_IS_TYPE(object, dlxpy_tensor_type)) {
+        r = use_own(s, (struct dlxpy_tensor *)object, use, publisher);
+    } else {
+        Py_INCREF(object);
+        s->object = object;
+        r = begin(s, object);
+    }
+    if (r < 0)
+        dlxpy_source_end(s, false);
+    return r < 0 ? -1 : 0;
+}
+
+void dlxpy_source_end(struct dlxpy_source *s, bool spent)
+{
+    if (s->own) {
+        s->own->is_busy = false;
+        if (spent)
+            dlxpy_tensor_spend(s->own);
+        Py_DECREF(s->own);
+    }
+    dlxpy_owner_unref(s->owner);
+    if (s->managed && s->managed->deleter)
+        s->managed->deleter(s->managed);
+    if (s->legacy && s->legacy->deleter)
+        s->legacy->deleter(s->legacy);
+    if (s->buffer.obj)
+        PyBuffer_Release(&s->buffer);
+    Py_XDECREF(s->object);
+    if (s->dims != s->inline_dims)
+        free(s->dims);
+}

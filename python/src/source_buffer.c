@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Memory that is described by the buffer protocol or by __array_interface__: steps in bytes, types by a text. */
+
+#include "dtype.h"
+#include "source.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int make_dims(struct dlxpy_source *s, Py_ssize_t ndim)
+{
+    if (ndim > DLX_NDIM_MAX) {
+        PyErr_Format(PyExc_ValueError, "a tensor of %zd dimensions: at most %d are carried", ndim,
+                     DLX_NDIM_MAX);
+        return -1;
+    }
+    if (s->dims != s->inline_dims)
+        free(s->dims); /* of another protocol, that failed */
+    s->dims = 2 * ndim <= DLXPY_SOURCE_DIMS ? s->inline_dims
+                                            : malloc((size_t)(2 * ndim) * sizeof *s->dims);
+    if (!s->dims) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+static DLTensor describe(const struct dlxpy_source *s, void *data, Py_ssize_t ndim,
+                         DLDataType dtype)
+{
+    return (DLTensor){.data = data,
+                      .device = {kDLCPU, 0},
+                      .ndim = (int32_t)ndim,
+                      .dtype = dtype,
+                      .shape = s->dims,
+                      .strides = s->dims + ndim};
+}
+
+/* Steps are counted in elements from here on. */
+static int set_stride(struct dlxpy_source *s, Py_ssize_t ndim, Py_ssize_t i, int64_t bytes,
+                      int64_t item)
+{
+    if (bytes % item != 0) {
+        PyErr_Format(PyExc_BufferError,
+                     "steps of %lld bytes are no multiple of the item size, %lld: copy it first",
+                     (long long)bytes, (long long)item);
+        return -1;
+    }
+    s->dims[ndim + i] = bytes / item;
+    return 0;
+}
+
+static void set_row_major(struct dlxpy_source *s, Py_ssize_t ndim)
+{
+    int64_t stride = 1;
+    for (Py_ssize_t i = ndim; i-- > 0; stride *= s->dims[i] > 1 ? s->dims[i] : 1)
+        s->dims[ndim + i] = stride;
+}
+
+/* ---- the buffer protocol ------------------------------------------------------------------- */
+
+int dlxpy_source_buffer(struct dlxpy_source *s, PyObject *object)
+{
+    DLDataType dtype;
+    if (!PyObject_CheckBuffer(object))
+        return 0;
+    if (PyObject_GetBuffer(object, &s->buffer, PyBUF_RECORDS_RO) < 0) {
+        s->buffer.obj = NULL;
+        return -1;
+    }
+    const Py_buffer *b = &s->buffer;
+    if (!dlxpy_dtype_of_format(b->format, b->itemsize, &dtype)) {
+        PyErr_Format(PyExc_BufferError,
+                     "elements of format '%s': only numbers in native byte order are carried",
+                     b->format);
+        goto fail;
+    }
+    if (make_dims(s, b->ndim) < 0)
+        goto fail;
+    for (int i = 0; i < b->ndim; i++)
+        s->dims[i] = b->shape[i];
+    set_row_major(s, b->ndim);
+    for (int i = 0; b->strides && i < b->ndim; i++)
+        if (set_stride(s, b->ndim, i, b->strides[i], b->itemsize) < 0)
+            goto fail;
+    s->view.dl_tensor = describe(s, b->buf, b->ndim, dtype);
+    return 1;
+fail:
+    PyBuffer_Release(&s->buffer);
+    s->buffer.obj = NULL;
+    return -1;
+}
+
+/* ---- __array_interface__ ------------------------------------------------------------------- */
+
+/* An entry of the dictionary, borrowed; NULL when it is not there, or None. */
+static PyObject *entry(PyObject *interface, const char *name)
+{
+    PyObject *value = PyDict_GetItemString(interface, name);
+    return value == Py_None ? NULL : value;
+}
+
+/* "<f4"; of "<V2", which NumPy says of types that it does not know, the object's dtype has the name. */
+static int read_type(PyObject *object, PyObject *interface, DLDataType *ret)
+{
+    PyObject *typestr = entry(interface, "typestr");
+    const char *text =
+        typestr && PyUnicode_Check(typestr) ? PyUnicode_AsUTF8AndSize(typestr, NULL) : NULL;
+    char *end;
+    if (!text || strlen(text) < 3) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "__array_interface__ without a typestr");
+        return -1;
+    }
+    if (text[1] == 'V') {
+        PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+        int r = dtype ? dlxpy_dtype(dtype, ret) : -1;
+        Py_XDECREF(dtype);
+        if (r == 0 && dlxpy_dtype_bytes(*ret) != strtoul(text + 2, &end, 10))
+            r = -1;
+        if (r == 0)
+            return 0;
+        PyErr_Clear();
+    } else if ((text[0] != '>' || text[2] == '1') && dlxpy_dtype_named(text + 1, ret)) {
+        return 0;
+    }
+    PyErr_Format(PyExc_BufferError,
+                 "elements of type '%s': only numbers in native byte order are carried", text);
+    return -1;
+}
+
+static int read_dims(struct dlxpy_source *s, PyObject *interface, int64_t item,
+                     Py_ssize_t *ret_ndim)
+{
+    PyObject *shape = entry(interface, "shape"), *strides = entry(interface, "strides");
+    Py_ssize_t ndim = shape && PyTuple_Check(shape) ? PyTuple_Size(shape) : -1;
+    if (ndim < 0 || (strides && (!PyTuple_Check(strides) || PyTuple_Size(strides) != ndim))) {
+        PyErr_SetString(PyExc_TypeError,
+                        "__array_interface__ with a shape or strides that are none");
+        return -1;
+    }
+    if (make_dims(s, ndim) < 0)
+        return -1;
+    for (Py_ssize_t i = 0; i < ndim; i++)
+        s->dims[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+    if (PyErr_Occurred())
+        return -1;
+    set_row_major(s, ndim);
+    for (Py_ssize_t i = 0; strides && i < ndim; i++) {
+        int64_t bytes = PyLong_AsLongLong(PyTuple_GetItem(strides, i));
+        if (PyErr_Occurred() || set_stride(s, ndim, i, bytes, item) < 0)
+            return -1;
+    }
+    *ret_ndim = ndim;
+    return 0;
+}
+
+int dlxpy_source_array_interface(struct dlxpy_source *s, PyObject *object)
+{
+    bool failed = false;
+    DLDataType dtype;
+    Py_ssize_t ndim;
+    void *address;
+    int r = -1;
+    PyObject *interface = dlxpy_attribute(object, "__array_interface__", &failed);
+    if (!interface)
+        return failed ? -1 : 0;
+    PyObject *data = PyDict_Check(interface) ? entry(interface, "data") : NULL;
+    if (!data || !PyTuple_Check(data) || PyTuple_Size(data) != 2 || entry(interface, "mask")) {
+        PyErr_SetString(PyExc_TypeError,
+                        "__array_interface__ that has a mask, or no address, is not supported");
+    } else if (read_type(object, interface, &dtype) == 0 &&
+               read_dims(s, interface, (int64_t)dlxpy_dtype_bytes(dtype), &ndim) == 0) {
+        address = PyLong_AsVoidPtr(PyTuple_GetItem(data, 0));
+        s->view.dl_tensor = describe(s, address, ndim, dtype);
+        r = PyErr_Occurred() ? -1 : 1;
+    }
+    Py_DECREF(interface);
+    return r;
+}

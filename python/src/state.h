@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXPY_STATE_H
+#define DLXPY_STATE_H
+
+/*
+ * What every file of the extension begins with: Python's stable ABI of 3.11, libdlx, and what the module made
+ * when it was loaded. The module is loaded once a process; all of this is written then, and only read after.
+ */
+
+#define Py_LIMITED_API 0x030b0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <dlx/dlx.h>
+#include <stdint.h>
+
+/* Types, each made by the file of its name. */
+extern PyTypeObject *dlxpy_connection_type;
+extern PyTypeObject *dlxpy_publisher_type;
+extern PyTypeObject *dlxpy_subscription_type;
+extern PyTypeObject *dlxpy_message_type;
+extern PyTypeObject *dlxpy_tensor_type;
+
+/* Add what a file has to the module. Return 0, or -1 with an exception. */
+int dlxpy_add_errors(PyObject *module);
+int dlxpy_add_tensor(PyObject *module);
+int dlxpy_add_message(PyObject *module);
+int dlxpy_add_publisher(PyObject *module);
+int dlxpy_add_subscription(PyObject *module);
+int dlxpy_add_connection(PyObject *module);
+int dlxpy_add_exchange(PyObject *module);
+int dlxpy_add_publish(PyObject *module);
+
+/* A type from its spec, added to the module under its last name. NULL with an exception. */
+PyTypeObject *dlxpy_add_type(PyObject *module, PyType_Spec *spec);
+
+/* A structseq type, likewise. */
+PyTypeObject *dlxpy_add_record(PyObject *module, PyStructSequence_Desc *desc);
+
+/* Free an instance of one of our types and drop its type, as the last step of its dealloc. */
+void dlxpy_free_object(PyObject *self);
+
+/* An attribute of a module of this package (`module` without "dlx."), imported at the first call; a new reference.
+ * NULL with an exception. */
+PyObject *dlxpy_import(const char *module, const char *name);
+
+#endif

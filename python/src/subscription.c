@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "subscription.h"
+#include "errors.h"
+#include "message.h"
+#include "publisher.h"
+#include <stdio.h>
+#include <string.h>
+
+PyTypeObject *dlxpy_subscription_type;
+
+static struct dlxpy_subscription *cast(PyObject *self)
+{
+    return (struct dlxpy_subscription *)self;
+}
+
+PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, int64_t timeout_ns,
+                                 bool stays)
+{
+    struct dlxpy_subscription *self =
+        PyObject_New(struct dlxpy_subscription, dlxpy_subscription_type);
+    if (!self) {
+        dlx_subscription_unref(s);
+        return NULL;
+    }
+    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
+    self->s = s;
+    self->timeout_ns = timeout_ns;
+    self->stays = stays;
+    (void)snprintf(self->what, sizeof self->what, "the subscription of %s", topic);
+    self->topic = PyUnicode_FromString(topic);
+    if (!self->topic)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static void drop(struct dlxpy_subscription *self)
+{
+    struct dlx_subscription *s = self->s;
+    self->s = NULL;
+    Py_BEGIN_ALLOW_THREADS dlx_subscription_unref(s);
+    Py_END_ALLOW_THREADS
+}
+
+static int enter(struct dlxpy_subscription *self)
+{
+    return dlxpy_enter(&self->guard, false, self->what);
+}
+
+static void leave(struct dlxpy_subscription *self)
+{
+    if (dlxpy_leave(&self->guard))
+        drop(self);
+}
+
+static void dealloc(PyObject *self)
+{
+    if (cast(self)->s)
+        drop(cast(self));
+    Py_XDECREF(cast(self)->topic);
+    dlxpy_free_object(self);
+}
+
+/* ---- taking -------------------------------------------------------------------------------- */
+
+/* Returns 0; 1 with an exception that was set; a code of libdlx whose words are the thread's last. */
+static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlx_message **ret)
+{
+    int r = dlx_take(self->s, 0, ret);
+    if (r != DLX_E_EMPTY || timeout_ns == 0)
+        return r;
+    struct dlxpy_wait wait = dlxpy_wait_begin(timeout_ns);
+    for (;;) {
+        int64_t slice = dlxpy_wait_slice(&wait, DLXPY_SLICE_NS);
+        Py_BEGIN_ALLOW_THREADS r = dlx_take(self->s, slice, ret);
+        Py_END_ALLOW_THREADS if (r != DLX_E_INTERRUPTED && r != DLX_E_TIMEOUT &&
+                                 r != DLX_E_EMPTY) return r;
+        if (PyErr_CheckSignals() < 0)
+            return 1;
+        if (self->guard.closed) {
+            (void)dlxpy_raise_closed(self->what);
+            return 1;
+        }
+        if (dlxpy_wait_slice(&wait, 1) == 0) {
+            (void)dlxpy_raise_text(DLX_E_TIMEOUT, "topic %.200s: no message within %s",
+                                   PyUnicode_AsUTF8AndSize(self->topic, NULL),
+                                   dlxpy_seconds(timeout_ns).text);
+            return 1;
+        }
+    }
+}
+
+/* The result of a take; NULL with an exception. */
+static PyObject *take_message(struct dlxpy_subscription *self, int64_t timeout_ns, int *ret_code)
+{
+    struct dlx_message *m;
+    if (enter(self) < 0)
+        return NULL;
+    int r = take(self, timeout_ns, &m);
+    PyObject *message = NULL;
+    *ret_code = r;
+    if (r == 0)
+        message = dlxpy_message_new(m);
+    else if (r < 0)
+        (void)dlxpy_raise(r);
+    leave(self);
+    return message;
+}
+
+PyDoc_STRVAR(take_doc,
+             "take(timeout=...)\n--\n\n"
+             "The next dlx.Message. timeout: seconds, 0 does not wait, None without a limit; left "
+             "out: that of\n"
+             "the subscription. Ctrl-C and other signals with handlers interrupt it; other threads "
+             "run meanwhile.\n\n"
+             "Raises dlx.Timeout; dlx.PublisherGone (once, when the last publisher left and "
+             "everything of it was\n"
+             "taken; later calls wait for a new one); dlx.TooManyHeld (release some); dlx.Error of "
+             "code BAD_PEER\n"
+             "(a publisher wrote what cannot be, and was cut off); dlx.DaemonError; dlx.Closed.");
+static PyObject *take_next(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                           PyObject *kwnames)
+{
+    static const char *const names[] = {"timeout"};
+    static const struct dlxpy_params params = {"take", names, 1, 1, 0};
+    int64_t timeout_ns = cast(self)->timeout_ns;
+    PyObject *value[1];
+    int r;
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
+        (value[0] && dlxpy_timeout(value[0], &timeout_ns) < 0))
+        return NULL;
+    return take_message(cast(self), timeout_ns, &r);
+}
+
+/* A loop ends when the last publisher has left, unless it is to stay. */
+static PyObject *next(PyObject *self)
+{
+    for (;;) {
+        int r = 0;
+        PyObject *message = take_message(cast(self), cast(self)->timeout_ns, &r);
+        if (message || r != DLX_E_PUBLISHER_GONE)
+            return message;
+        PyErr_Clear();
+        if (!cast(self)->stays)
+            return NULL;
+    }
+}
+
+static PyObject *iterate(PyObject *self)
+{
+    Py_INCREF(self);
+    return self;
+}
+
+PyDoc_STRVAR(poll_doc,
+             "_poll()\n--\n\nA message, None when there is none, False when the last publisher "
+             "has left and the loop is to end.");
+static PyObject *poll_it(PyObject *self, PyObject *unused)
+{
+    struct dlx_message *m;
+    PyObject *ret = NULL;
+    (void)unused;
+    if (enter(cast(self)) < 0)
+        return NULL;
+    int r = dlx_take(cast(self)->s, 0, &m);
+    if (r == DLX_E_PUBLISHER_GONE && cast(self)->stays)
+        r = dlx_take(cast(self)->s, 0, &m);
+    if (r == 0) {
+        ret = dlxpy_message_new(m);
+    } else if (r == DLX_E_EMPTY || r == DLX_E_PUBLISHER_GONE) {
+        ret = r == DLX_E_EMPTY ? Py_None : Py_False;
+        Py_INCREF(ret);
+    } else {
+        (void)dlxpy_raise(r);
+    }
+    leave(cast(self));
+    return ret;
+}
+
+static PyObject *call_async(PyObject *self, const char *name, PyObject *timeout)
+{
+    PyObject *function = dlxpy_import("_aio", name);
+    PyObject *ret = function ? PyObject_CallFunctionObjArgs(function, self, timeout, NULL) : NULL;
+    Py_XDECREF(function);
+    return ret;
+}
+
+static PyObject *next_async(PyObject *self)
+{
+    return call_async(self, "next_message", NULL);
+}
+
+PyDoc_STRVAR(take_async_doc, "take_async(timeout=...)\n--\n\n"
+                             "As take(), for asyncio: a coroutine. It waits on the subscription's "
+                             "descriptor in the running\n"
+                             "loop, without a thread.");
+static PyObject *take_async(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                            PyObject *kwnames)
+{
+    static const char *const names[] = {"timeout"};
+    static const struct dlxpy_params params = {"take_async", names, 1, 1, 0};
+    PyObject *value[1];
+    int64_t ns;
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
+        (value[0] && dlxpy_timeout(value[0], &ns) < 0))
+        return NULL;
+    return call_async(self, "take", value[0]);
+}
+
+/* ---- the rest ------------------------------------------------------------------------------ */
+
+PyDoc_STRVAR(
+    fileno_doc,
+    "fileno()\n--\n\n"
+    "A descriptor for select, selectors, asyncio: readable when take() may have something, which "
+    "is\n"
+    "guaranteed only after take(timeout=0) raised dlx.Timeout. Never read, write or close it.");
+static PyObject *get_fileno(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (enter(cast(self)) < 0)
+        return NULL;
+    int fd = dlx_subscription_fd(cast(self)->s);
+    leave(cast(self));
+    return fd < 0 ? dlxpy_raise(fd) : PyLong_FromLong(fd);
+}
+
+PyDoc_STRVAR(stats_doc,
+             "stats()\n--\n\nCounters since the start: a dict, as struct dlx_subscription_stats.");
+static PyObject *stats(PyObject *self, PyObject *unused)
+{
+    struct dlx_subscription_stats s = {.size = sizeof s};
+    (void)unused;
+    if (enter(cast(self)) < 0)
+        return NULL;
+    int r = dlx_subscription_get_stats(cast(self)->s, &s);
+    leave(cast(self));
+    if (r < 0)
+        return dlxpy_raise(r);
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I}", "taken", s.taken, "taken_bytes",
+                         s.taken_bytes, "skipped", s.skipped, "lost", s.lost, "sleeps", s.sleeps,
+                         "rejected", s.rejected, "n_held", s.n_held, "n_publishers",
+                         s.n_publishers);
+}
+
+PyDoc_STRVAR(
+    events_doc,
+    "events()\n--\n\n"
+    "Which publishers came or left since the last call: a list of dlx.Event. Never waits.");
+static PyObject *events(PyObject *self, PyObject *unused)
+{
+    struct dlx_event event = {.size = sizeof event};
+    (void)unused;
+    if (enter(cast(self)) < 0)
+        return NULL;
+    PyObject *ret = PyList_New(0);
+    int r = 0;
+    while (ret && (r = dlx_subscription_next_event(cast(self)->s, &event)) == 0) {
+        PyObject *item = dlxpy_event(&event);
+        if (!item || PyList_Append(ret, item) < 0)
+            Py_CLEAR(ret);
+        Py_XDECREF(item);
+    }
+    if (ret && r != DLX_E_EMPTY) {
+        Py_CLEAR(ret);
+        (void)dlxpy_raise(r);
+    }
+    leave(cast(self));
+    return ret;
+}
+
+PyDoc_STRVAR(close_doc,
+             "close()\n--\n\n"
+             "Leave. What is held stays valid. A take() of another thread ends with dlx.Closed.");
+static PyObject *close_it(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (dlxpy_close(&cast(self)->guard))
+        drop(cast(self));
+    Py_RETURN_NONE;
+}
+
+static PyObject *enter_context(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (enter(cast(self)) < 0)
+        return NULL;
+    leave(cast(self));
+    Py_INCREF(self);
+    return self;
+}
+
+static PyObject *leave_context(PyObject *self, PyObject *args)
+{
+    return close_it(self, args);
+}
+
+static PyObject *get_topic(PyObject *self, void *closure)
+{
+    (void)closure;
+    Py_INCREF(cast(self)->topic);
+    return cast(self)->topic;
+}
+
+static PyObject *get_is_closed(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(cast(self)->guard.closed);
+}
+
+static PyObject *get_timeout(PyObject *self, void *closure)
+{
+    (void)closure;
+    if (cast(self)->timeout_ns < 0)
+        Py_RETURN_NONE;
+    return PyFloat_FromDouble((double)cast(self)->timeout_ns / 1e9);
+}
+
+static int set_timeout(PyObject *self, PyObject *value, void *closure)
+{
+    (void)closure;
+    return dlxpy_timeout(value ? value : Py_None, &cast(self)->timeout_ns);
+}
+
+static PyObject *repr(PyObject *self)
+{
+    return PyUnicode_FromFormat("<dlx.Subscription of %U%s>", cast(self)->topic,
+                                cast(self)->guard.closed ? ", closed" : "");
+}
+
+/* ---- type ---------------------------------------------------------------------------------- */
+
+#define FAST (METH_FASTCALL | METH_KEYWORDS)
+static PyMethodDef methods[] = {
+    {"__enter__", enter_context, METH_NOARGS, NULL},
+    {"__exit__", leave_context, METH_VARARGS, NULL},
+    {"take", (PyCFunction)(void (*)(void))take_next, FAST, take_doc},
+    {"take_async", (PyCFunction)(void (*)(void))take_async, FAST, take_async_doc},
+    {"_poll", poll_it, METH_NOARGS, poll_doc},
+    {"fileno", get_fileno, METH_NOARGS, fileno_doc},
+    {"events", events, METH_NOARGS, events_doc},
+    {"stats", stats, METH_NOARGS, stats_doc},
+    {"close", close_it, METH_NOARGS, close_doc},
+    {0},
+};
+
+static PyGetSetDef getset[] = {
+    {"topic", get_topic, NULL, "Its topic, or pattern.", NULL},
+    {"timeout", get_timeout, set_timeout, "Seconds that take() and loops wait; None: no limit.",
+     NULL},
+    {"closed", get_is_closed, NULL, "Was it closed?", NULL},
+    {0},
+};
+
+PyDoc_STRVAR(doc, "Messages of a topic, or of all that match a pattern; made by "
+                  "Connection.subscribe(). `for msg in s`\n"
+                  "and `async for msg in s` end when the last publisher has left, or raise "
+                  "dlx.Timeout. One thread at a\n"
+                  "time may use it.");
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)doc},
+    {Py_tp_dealloc, (void *)dealloc},
+    {Py_tp_repr, (void *)repr},
+    {Py_tp_iter, (void *)iterate},
+    {Py_tp_iternext, (void *)next},
+    {Py_am_aiter, (void *)iterate},
+    {Py_am_anext, (void *)next_async},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {0, NULL},
+};
+static PyType_Spec spec = {"dlx.Subscription", sizeof(struct dlxpy_subscription), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+
+int dlxpy_add_subscription(PyObject *module)
+{
+    dlxpy_subscription_type = dlxpy_add_type(module, &spec);
+    return dlxpy_subscription_type ? 0 : -1;
+}

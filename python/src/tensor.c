@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tensor.h"
+#include "args.h"
+#include "dtype.h"
+#include "errors.h"
+#include "export.h"
+#include <string.h>
+
+PyTypeObject *dlxpy_tensor_type;
+
+/* Bytes from which on it pays to let other threads run while they are copied. */
+#define COPY_ALONE (32U * 1024)
+
+static struct dlxpy_tensor *cast(PyObject *self)
+{
+    return (struct dlxpy_tensor *)self;
+}
+
+/* ---- making -------------------------------------------------------------------------------- */
+
+struct dlxpy_tensor *dlxpy_tensor_of(struct dlxpy_owner *owner)
+{
+    struct dlxpy_tensor *t = PyObject_New(struct dlxpy_tensor, dlxpy_tensor_type);
+    if (!t)
+        return NULL;
+    memset((char *)t + sizeof(PyObject), 0, sizeof *t - sizeof(PyObject));
+    t->owner = owner;
+    t->generation = dlxpy_fork_generation();
+    return t;
+}
+
+struct dlxpy_tensor *dlxpy_tensor_new(DLManagedTensorVersioned *managed)
+{
+    struct dlxpy_owner *owner = dlxpy_owner_new(managed);
+    if (!owner) {
+        if (managed->deleter)
+            managed->deleter(managed);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    struct dlxpy_tensor *t = dlxpy_tensor_of(owner);
+    if (!t)
+        dlxpy_owner_unref(owner);
+    return t;
+}
+
+struct dlxpy_tensor *dlxpy_tensor_again(const struct dlxpy_tensor *t)
+{
+    struct dlxpy_tensor *again = dlxpy_tensor_of(t->owner);
+    if (!again)
+        return NULL;
+    atomic_fetch_add(&t->owner->n_refs, 1);
+    again->is_received = t->is_received;
+    again->generation = t->generation;
+    return again;
+}
+
+DLTensor *dlxpy_tensor_data(const struct dlxpy_tensor *t)
+{
+    if (!t->owner) {
+        PyErr_SetString(PyExc_ValueError,
+                        "this tensor was published, and its memory belongs to the "
+                        "message now; publish(..., share=True) lets it be read "
+                        "afterwards");
+        return NULL;
+    }
+    if (t->is_busy) {
+        PyErr_SetString(PyExc_ValueError, "this tensor is being published by another thread");
+        return NULL;
+    }
+    return dlxpy_check_forked(t->generation) < 0 ? NULL : &t->owner->tensor->dl_tensor;
+}
+
+Py_ssize_t dlxpy_tensor_n_exports(const struct dlxpy_tensor *t)
+{
+    if (t->is_untracked)
+        return -1;
+    return t->n_views + (Py_ssize_t)atomic_load(&t->owner->n_refs) - 1;
+}
+
+void dlxpy_tensor_spend(struct dlxpy_tensor *t)
+{
+    t->owner->tensor = NULL;
+    dlxpy_owner_unref(t->owner);
+    t->owner = NULL;
+}
+
+static void dealloc(PyObject *self)
+{
+    dlxpy_owner_unref(cast(self)->owner);
+    dlxpy_free_object(self);
+}
+
+static bool is_padded(const DLManagedTensorVersioned *managed)
+{
+    return managed->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+}
+
+DLManagedTensorVersioned *dlxpy_tensor_copy(const DLManagedTensorVersioned *managed)
+{
+    const DLTensor *t = &managed->dl_tensor;
+    bool padded = is_padded(managed), done;
+    DLManagedTensorVersioned *copy = dlxpy_private_new(t, padded);
+    if (!copy) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    if (dlxpy_tensor_bytes(t, padded) < COPY_ALONE) {
+        done = dlxpy_copy_elements(copy->dl_tensor.data, t, padded);
+    } else {
+        Py_BEGIN_ALLOW_THREADS done = dlxpy_copy_elements(copy->dl_tensor.data, t, padded);
+        Py_END_ALLOW_THREADS
+    }
+    if (done) {
+        copy->flags |= DLPACK_FLAG_BITMASK_IS_COPIED;
+        return copy;
+    }
+    copy->deleter(copy);
+    PyErr_SetString(PyExc_BufferError,
+                    "elements smaller than a byte are copied only where they are row-major");
+    return NULL;
+}
+
+/* A private copy of a tensor object; it stays as long as its owner, whatever happens to the object meanwhile. */
+static DLManagedTensorVersioned *copy_of(struct dlxpy_tensor *t)
+{
+    struct dlxpy_owner *owner = t->owner;
+    if (!dlxpy_tensor_data(t))
+        return NULL;
+    atomic_fetch_add(&owner->n_refs, 1);
+    DLManagedTensorVersioned *copy = dlxpy_tensor_copy(owner->tensor);
+    dlxpy_owner_unref(owner);
+    return copy;
+}
+
+/* ---- methods ------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(
+    dlpack_doc,
+    "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+    "A DLPack capsule of the same memory, for `from_dlpack` of NumPy, PyTorch, JAX and so on.\n"
+    "The memory stays as long as what is made of it. Without max_version the consumer is from\n"
+    "before DLPack 1.0 and cannot see that a tensor is read-only: BufferError then, unless this\n"
+    "is t.as_legacy(). copy=True gives private, writable memory.");
+static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
+{
+    struct dlxpy_tensor *t = cast(self);
+    struct dlxpy_request request;
+    if (dlxpy_request_parse(args, n_args, kwnames, &request) < 0 || !dlxpy_tensor_data(t))
+        return NULL;
+    if (request.copy) {
+        DLManagedTensorVersioned *copy = copy_of(t);
+        struct dlxpy_owner *owner = copy && !request.versioned ? dlxpy_owner_new(copy) : NULL;
+        if (!copy || request.versioned)
+            return copy ? dlxpy_capsule(copy) : NULL;
+        if (!owner) {
+            copy->deleter(copy);
+            return PyErr_NoMemory();
+        }
+        DLManagedTensor *legacy = dlxpy_owner_export_legacy(owner);
+        dlxpy_owner_unref(owner);
+        return dlxpy_capsule_legacy(legacy);
+    }
+    if (request.versioned)
+        return dlxpy_capsule(dlxpy_owner_export(t->owner));
+    if (t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY && !t->gives_legacy)
+        return dlxpy_refuse_legacy("this tensor");
+    if (is_padded(t->owner->tensor)) {
+        PyErr_SetString(PyExc_BufferError, "elements that are padded to a byte need DLPack 1.1");
+        return NULL;
+    }
+    return dlxpy_capsule_legacy(dlxpy_owner_export_legacy(t->owner));
+}
+
+PyDoc_STRVAR(
+    as_legacy_doc,
+    "as_legacy()\n--\n\n"
+    "The same tensor, for a consumer that asks for the DLPack of before 1.0, which cannot say "
+    "that\n"
+    "memory is read-only. It is the caller who knows that the consumer does not write: a write to\n"
+    "a received tensor ends the process.");
+static PyObject *as_legacy(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!dlxpy_tensor_data(cast(self)))
+        return NULL;
+    struct dlxpy_tensor *again = dlxpy_tensor_again(cast(self));
+    if (again)
+        again->gives_legacy = true;
+    return (PyObject *)again;
+}
+
+PyDoc_STRVAR(copy_doc, "copy()\n--\n\nA copy in private memory, row-major and writable.");
+static PyObject *copy(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    DLManagedTensorVersioned *managed = copy_of(cast(self));
+    return managed ? (PyObject *)dlxpy_tensor_new(managed) : NULL;
+}
+
+/* The same memory as unsigned integers, for what has no name in NumPy. */
+static PyObject *as_bits(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    const DLTensor *t = dlxpy_tensor_data(cast(self));
+    if (!t)
+        return NULL;
+    DLManagedTensorVersioned *managed = dlxpy_owner_export(cast(self)->owner);
+    if (!managed)
+        return PyErr_NoMemory();
+    managed->dl_tensor.dtype.code = kDLUInt;
+    return (PyObject *)dlxpy_tensor_new(managed);
+}
+
+PyDoc_STRVAR(tobytes_doc,
+             "tobytes()\n--\n\nIts elements as bytes, row-major, in native byte order.");
+static PyObject *tobytes(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    DLManagedTensorVersioned *managed = copy_of(cast(self));
+    if (!managed)
+        return NULL;
+    size_t size = dlxpy_tensor_bytes(&managed->dl_tensor, is_padded(managed));
+    PyObject *ret = PyBytes_FromStringAndSize(managed->dl_tensor.data, (Py_ssize_t)size);
+    managed->deleter(managed);
+    return ret;
+}
+
+PyDoc_STRVAR(numpy_doc,
+             "numpy()\n--\n\n"
+             "A numpy.ndarray of the same memory: read-only if the tensor is. Types that NumPy "
+             "does not have\n"
+             "(bfloat16, float8) are those of the package ml_dtypes; TypeError without it.");
+static PyObject *numpy(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    PyObject *function = dlxpy_import("_numpy", "view");
+    PyObject *ret = function ? PyObject_CallFunctionObjArgs(function, self, NULL) : NULL;
+    Py_XDECREF(function);
+    return ret;
+}
+
+static PyObject *array(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *function = dlxpy_import("_numpy", "array"), *ret = NULL;
+    PyObject *all = function ? PyTuple_New(PyTuple_Size(args) + 1) : NULL;
+    for (Py_ssize_t i = 0; all && i <= PyTuple_Size(args); i++) {
+        PyObject *arg = i == 0 ? self : PyTuple_GetItem(args, i - 1);
+        Py_INCREF(arg);
+        (void)PyTuple_SetItem(all, i, arg);
+    }
+    if (all)
+        ret = PyObject_Call(function, all, kwargs);
+    Py_XDECREF(all);
+    Py_XDECREF(function);
+    return ret;
+}
+
+static PyObject *get_shape(PyObject *self, void *closure);
+static PyObject *get_dtype(PyObject *self, void *closure);
+
+PyDoc_STRVAR(reduce_doc, "__reduce__()\n--\n\n"
+                         "Pickled by value: what is unpickled is a private, writable copy.");
+static PyObject *reduce(PyObject *self, PyObject *unused)
+{
+    PyObject *rebuild = dlxpy_import("_dlx", "tensor_from_bytes");
+    PyObject *shape = rebuild ? get_shape(self, NULL) : NULL;
+    PyObject *dtype = shape ? get_dtype(self, NULL) : NULL;
+    bool padded = dtype && is_padded(cast(self)->owner->tensor);
+    PyObject *data = dtype ? tobytes(self, unused) : NULL;
+    if (data)
+        return Py_BuildValue("(N(NNNO))", rebuild, data, shape, dtype, padded ? Py_True : Py_False);
+    Py_XDECREF(rebuild);
+    Py_XDECREF(shape);
+    Py_XDECREF(dtype);
+    return NULL;
+}
+
+/* ---- attributes ---------------------------------------------------------------------------- */
+
+static PyObject *tuple_of(const int64_t *values, int32_t n)
+{
+    PyObject *ret = PyTuple_New(n);
+    for (int32_t i = 0; ret && i < n; i++) {
+        PyObject *value = PyLong_FromLongLong(values[i]);
+        if (!value) {
+            Py_DECREF(ret);
+            return NULL;
+        }
+        (void)PyTuple_SetItem(ret, i, value);
+    }
+    return ret;
+}
+
+static PyObject *get_shape(PyObject *self, void *closure)
+{
+    (void)closure;
+    const DLTensor *t = dlxpy_tensor_data(cast(self));
+    return t ? tuple_of(t->shape, t->ndim) : NULL;
+}
+
+static PyObject *get_strides(PyObject *self, void *closure)
+{
+    (void)closure;
+    const DLTensor *t = dlxpy_tensor_data(cast(self));
+    const int64_t *strides = t && cast(self)->owner->strides ? cast(self)->owner->strides
+                             : t                             ? t->strides
+                                                             : NULL;
+    return t ? tuple_of(strides, t->ndim) : NULL;
+}
+
+static PyObject *get_ndim(PyObject *self, void *closure)
+{
+    (void)closure;
+    const DLTensor *t = dlxpy_tensor_data(cast(self));
+    return t ? PyLong_FromLong(t->ndim) : NULL;
+}
+
+static PyObject *get_dtype(PyObject *self, void *closure)
+{
+    (void)closure;
+    const DLTensor *t = dlxpy_tensor_data(cast(self));
+    return t ? dlxpy_dtype_name(t->dtype) : NULL;
+}
+
+static PyObject *get_itemsize(PyObject *self, void *closure)
+{
+    (void)closure;
+    const DLTensor *t = dlxpy_tensor_data(cast(self));
+    if (!t)
+        return NULL;
+    size_t whole = dlxpy_dtype_bytes(t->dtype);
+    return whole ? PyLong_FromSize_t(whole)
+                 : PyFloat_FromDouble((double)t->dtype.bits * t->dtype.lanes / 8.0);
+}
+
+static PyObject *get_nbytes(PyObject *self, void *closure)
+{
+    (void)closure;
+    const DLTensor *t = dlxpy_tensor_data(cast(self));
+    if (!t)
+        return NULL;
+    return PyLong_FromSize_t(dlxpy_tensor_bytes(t, is_padded(cast(self)->owner->tensor)));
+}
+
+static PyObject *get_flag(PyObject *self, void *bit)
+{
+    if (!dlxpy_tensor_data(cast(self)))
+        return NULL;
+    return PyBool_FromLong((cast(self)->owner->tensor->flags & (uint64_t)(uintptr_t)bit) != 0);
+}
+
+static PyObject *get_device(PyObject *self, void *closure)
+{
+    (void)self;
+    (void)closure;
+    return PyUnicode_FromString("cpu");
+}
+
+static PyObject *get_is_published(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(!cast(self)->owner);
+}
+
+static PyObject *repr(PyObject *self)
+{
+    const struct dlxpy_tensor *t = cast(self);
+    if (!t->owner)
+        return PyUnicode_FromString("<dlx.Tensor, published>");
+    const DLManagedTensorVersioned *managed = t->owner->tensor;
+    PyObject *dtype = dlxpy_dtype_name(managed->dl_tensor.dtype);
+    PyObject *shape = dtype ? tuple_of(managed->dl_tensor.shape, managed->dl_tensor.ndim) : NULL;
+    PyObject *ret = NULL;
+    if (shape)
+        ret = PyUnicode_FromFormat("<dlx.Tensor %S %S%s%s>", dtype, shape,
+                                   managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY ? ", read-only"
+                                                                                  : "",
+                                   t->is_received ? ", received"
+                                   : t->publisher ? ", in shared memory"
+                                                  : "");
+    Py_XDECREF(dtype);
+    Py_XDECREF(shape);
+    return ret;
+}
+
+static Py_ssize_t length(PyObject *self)
+{
+    const DLTensor *t = dlxpy_tensor_data(cast(self));
+    if (t && t->ndim > 0)
+        return (Py_ssize_t)t->shape[0];
+    if (t)
+        PyErr_SetString(PyExc_TypeError, "a tensor of no dimensions has no length");
+    return -1;
+}
+
+/* ---- module function ----------------------------------------------------------------------- */
+
+PyDoc_STRVAR(from_bytes_doc, "tensor_from_bytes(data, shape, dtype, padded=False)\n--\n\n"
+                             "A private tensor of these bytes; what a pickle holds.");
+static PyObject *tensor_from_bytes(PyObject *self, PyObject *args)
+{
+    const char *data;
+    Py_ssize_t size;
+    PyObject *shape, *dtype;
+    int padded = 0;
+    int64_t dims[DLX_NDIM_MAX];
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y#O!O|p", &data, &size, &PyTuple_Type, &shape, &dtype, &padded))
+        return NULL;
+    DLTensor like = {.ndim = (int32_t)PyTuple_Size(shape), .shape = dims};
+    if (dlxpy_dtype(dtype, &like.dtype) < 0)
+        return NULL;
+    size_t n = 1;
+    for (int32_t i = 0; i < like.ndim && like.ndim <= DLX_NDIM_MAX; i++) {
+        dims[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+        if (dims[i] == -1 && PyErr_Occurred())
+            return NULL;
+        if (dims[i] < 0 || __builtin_mul_overflow(n, (size_t)dims[i], &n) || n > PTRDIFF_MAX / 256)
+            n = SIZE_MAX;
+    }
+    if (like.ndim > DLX_NDIM_MAX || n == SIZE_MAX ||
+        dlxpy_tensor_bytes(&like, padded) != (size_t)size) {
+        PyErr_SetString(PyExc_ValueError, "shape and dtype do not fit the number of bytes");
+        return NULL;
+    }
+    DLManagedTensorVersioned *managed = dlxpy_private_new(&like, padded);
+    if (!managed)
+        return PyErr_NoMemory();
+    if (size > 0)
+        memcpy(managed->dl_tensor.data, data, (size_t)size);
+    return (PyObject *)dlxpy_tensor_new(managed);
+}
+
+/* ---- type ---------------------------------------------------------------------------------- */
+
+#define FAST (METH_FASTCALL | METH_KEYWORDS)
+static PyMethodDef methods[] = {
+    {"__dlpack__", (PyCFunction)(void (*)(void))dlpack, FAST, dlpack_doc},
+    {"__dlpack_device__", dlxpy_device, METH_NOARGS, "(1, 0): memory of the CPU."},
+    {"__array__", (PyCFunction)(void (*)(void))array, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"__reduce__", reduce, METH_NOARGS, reduce_doc},
+    {"_as_bits", as_bits, METH_NOARGS, NULL},
+    {"as_legacy", as_legacy, METH_NOARGS, as_legacy_doc},
+    {"copy", copy, METH_NOARGS, copy_doc},
+    {"numpy", numpy, METH_NOARGS, numpy_doc},
+    {"tobytes", tobytes, METH_NOARGS, tobytes_doc},
+    {0},
+};
+
+static PyGetSetDef getset[] = {
+    {"shape", get_shape, NULL, "Extents, a tuple.", NULL},
+    {"strides", get_strides, NULL, "Steps in elements (not bytes), a tuple.", NULL},
+    {"ndim", get_ndim, NULL, "Number of dimensions, 0 to 64.", NULL},
+    {"dtype", get_dtype, NULL, "Name of the data type, \"uint8\".", NULL},
+    {"itemsize", get_itemsize, NULL, "Bytes an element, 0.5 for int4.", NULL},
+    {"nbytes", get_nbytes, NULL, "Bytes of all elements.", NULL},
+    {"readonly", get_flag, NULL, "May it not be written to?",
+     (void *)(uintptr_t)DLPACK_FLAG_BITMASK_READ_ONLY},
+    {"copied", get_flag, NULL, "Was it copied on its way here?",
+     (void *)(uintptr_t)DLPACK_FLAG_BITMASK_IS_COPIED},
+    {"device", get_device, NULL, "\"cpu\".", NULL},
+    {"published", get_is_published, NULL, "Was its memory passed on by publish()?", NULL},
+    {"__array_interface__", dlxpy_tensor_array_interface, NULL, "NumPy's protocol, version 3.",
+     NULL},
+    {0},
+};
+
+PyDoc_STRVAR(
+    doc,
+    "A tensor in memory of the CPU, for any library: numpy.asarray(t), np.from_dlpack(t),\n"
+    "torch.from_dlpack(t), memoryview(t). Received ones are read-only, which the kernel enforces: "
+    "a\n"
+    "library that writes all the same (PyTorch does not look) ends the process; msg.private(name)\n"
+    "is for that.");
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)doc},
+    {Py_tp_dealloc, (void *)dealloc},
+    {Py_tp_repr, (void *)repr},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {Py_mp_length, (void *)length},
+    {Py_bf_getbuffer, (void *)dlxpy_tensor_get_buffer},
+    {Py_bf_releasebuffer, (void *)dlxpy_tensor_release_buffer},
+    {0, NULL},
+};
+static PyType_Spec spec = {"dlx.Tensor", sizeof(struct dlxpy_tensor), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+
+static PyMethodDef functions[] = {
+    {"tensor_from_bytes", tensor_from_bytes, METH_VARARGS, from_bytes_doc},
+    {0},
+};
+
+int dlxpy_add_tensor(PyObject *module)
+{
+    dlxpy_tensor_type = dlxpy_add_type(module, &spec);
+    return dlxpy_tensor_type ? PyModule_AddFunctions(module, functions) : -1;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXPY_TENSOR_H
+#define DLXPY_TENSOR_H
+
+/* dlx.Tensor: what was received, what lies in a publisher's shared memory to be filled, or a private copy. */
+
+#include "owner.h"
+#include "state.h"
+
+struct dlxpy_tensor {
+    PyObject_HEAD struct dlxpy_owner *owner; /* NULL: it was published */
+    uint64_t publisher;  /* number of the dlx.Publisher that allocated it; 0: none */
+    Py_ssize_t n_views;  /* exports by the buffer protocol */
+    unsigned generation; /* of fork */
+    bool is_busy;        /* a thread is publishing it, without the GIL */
+    bool is_untracked;   /* its address was given away: nobody knows who uses it */
+    bool gives_legacy;   /* also if it is read-only */
+    bool is_received;
+};
+
+/* Takes `managed` over, also when it fails. NULL with an exception. */
+struct dlxpy_tensor *dlxpy_tensor_new(DLManagedTensorVersioned *managed);
+
+/* Takes `owner` over, on success. NULL with an exception. */
+struct dlxpy_tensor *dlxpy_tensor_of(struct dlxpy_owner *owner);
+
+/* One more object for the same memory. */
+struct dlxpy_tensor *dlxpy_tensor_again(const struct dlxpy_tensor *t);
+
+/* NULL with an exception if it was published, is being published, or belongs to a parent process. */
+DLTensor *dlxpy_tensor_data(const struct dlxpy_tensor *t);
+
+/* A private, writable copy; `managed` stays the caller's. The GIL is released. NULL with an exception. */
+DLManagedTensorVersioned *dlxpy_tensor_copy(const DLManagedTensorVersioned *managed);
+
+/* Things made of it that may still be used to write to its memory; -1: nobody knows. */
+Py_ssize_t dlxpy_tensor_n_exports(const struct dlxpy_tensor *t);
+
+/* It was passed on: its memory is another's. */
+void dlxpy_tensor_spend(struct dlxpy_tensor *t);
+
+/* tensor_buffer.c: the slots and getters of other protocols. */
+int dlxpy_tensor_get_buffer(PyObject *self, Py_buffer *view, int flags);
+void dlxpy_tensor_release_buffer(PyObject *self, Py_buffer *view);
+PyObject *dlxpy_tensor_array_interface(PyObject *self, void *closure);
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* A tensor by the buffer protocol and by __array_interface__. */
+
+#include "dtype.h"
+#include "tensor.h"
+#include <stdlib.h>
+
+struct dims {
+    Py_ssize_t shape[DLX_NDIM_MAX];
+    Py_ssize_t strides[DLX_NDIM_MAX]; /* bytes */
+};
+
+static const int64_t *strides_of(const struct dlxpy_tensor *t)
+{
+    return t->owner->strides ? t->owner->strides : t->owner->tensor->dl_tensor.strides;
+}
+
+static bool is_column_major(const DLTensor *t, const int64_t *strides)
+{
+    int64_t stride = 1;
+    for (int32_t i = 0; i < t->ndim; i++) {
+        if (t->shape[i] > 1 && strides[i] != stride)
+            return false;
+        stride *= t->shape[i];
+    }
+    return true;
+}
+
+/* Why it cannot be had so; NULL if it can. */
+static const char *refusal(const struct dlxpy_tensor *t, const DLTensor *data, int flags)
+{
+    bool row_major = dlxpy_is_row_major(data);
+    bool column_major = is_column_major(data, strides_of(t));
+    bool any = (flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS;
+    if (!dlxpy_dtype_format(data->dtype))
+        return "the buffer protocol has no such data type: use __dlpack__, or t.numpy()";
+    if (flags & PyBUF_WRITABLE && t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY)
+        return "the tensor is read-only: msg.private(name), or t.copy(), can be written to";
+    if (any ? !row_major && !column_major
+            : ((flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS && !row_major) ||
+                  ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && !column_major))
+        return "the tensor is not contiguous in that way";
+    if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES && !row_major)
+        return "the tensor has strides";
+    return NULL;
+}
+
+int dlxpy_tensor_get_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+    struct dlxpy_tensor *t = (struct dlxpy_tensor *)self;
+    const DLTensor *data = dlxpy_tensor_data(t);
+    view->obj = NULL;
+    if (!data)
+        return -1;
+    const char *why = refusal(t, data, flags);
+    if (why) {
+        PyErr_SetString(PyExc_BufferError, why);
+        return -1;
+    }
+    struct dims *dims = malloc(sizeof *dims);
+    if (!dims) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    size_t item = dlxpy_dtype_bytes(data->dtype);
+    for (int32_t i = 0; i < data->ndim; i++) {
+        dims->shape[i] = (Py_ssize_t)data->shape[i];
+        dims->strides[i] = (Py_ssize_t)(strides_of(t)[i] * (int64_t)item);
+    }
+    bool with_shape = flags & PyBUF_ND, with_strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
+    static char empty[1];
+    *view = (Py_buffer){
+        .buf = data->data ? (char *)data->data + data->byte_offset : empty,
+        .len = (Py_ssize_t)dlxpy_tensor_bytes(data, false),
+        .itemsize = (Py_ssize_t)item,
+        .readonly = (t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0,
+        .ndim = with_shape ? data->ndim : 1,
+        .format = flags & PyBUF_FORMAT ? (char *)(uintptr_t)dlxpy_dtype_format(data->dtype) : NULL,
+        .shape = with_shape && data->ndim > 0 ? dims->shape : NULL,
+        .strides = with_strides && data->ndim > 0 ? dims->strides : NULL,
+        .internal = dims,
+    };
+    Py_INCREF(self);
+    view->obj = self;
+    t->n_views++;
+    return 0;
+}
+
+void dlxpy_tensor_release_buffer(PyObject *self, Py_buffer *view)
+{
+    free(view->internal);
+    ((struct dlxpy_tensor *)self)->n_views--;
+}
+
+/* ---- __array_interface__ ------------------------------------------------------------------- */
+
+PyObject *dlxpy_tensor_array_interface(PyObject *self, void *closure)
+{
+    struct dlxpy_tensor *t = (struct dlxpy_tensor *)self;
+    const DLTensor *data = dlxpy_tensor_data(t);
+    char typestr[8];
+    (void)closure;
+    if (!data)
+        return NULL;
+    if (!dlxpy_dtype_typestr(data->dtype, typestr)) {
+        PyErr_SetString(PyExc_AttributeError,
+                        "__array_interface__: NumPy has no such data type: see t.numpy()");
+        return NULL;
+    }
+    PyObject *shape = PyTuple_New(data->ndim), *strides = PyTuple_New(data->ndim);
+    for (int32_t i = 0; shape && strides && i < data->ndim; i++) {
+        int64_t item = (int64_t)dlxpy_dtype_bytes(data->dtype);
+        (void)PyTuple_SetItem(shape, i, PyLong_FromLongLong(data->shape[i]));
+        (void)PyTuple_SetItem(strides, i, PyLong_FromLongLong(strides_of(t)[i] * item));
+    }
+    if (!shape || !strides || PyErr_Occurred()) {
+        Py_XDECREF(shape);
+        Py_XDECREF(strides);
+        return NULL;
+    }
+    bool read_only = t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY;
+    /* Whoever made an array of this keeps the object, but does not say so. */
+    t->is_untracked |= !read_only;
+    char *first = data->data ? (char *)data->data + data->byte_offset : NULL;
+    return Py_BuildValue("{s:s,s:N,s:N,s:(NO),s:i}", "typestr", typestr, "shape", shape, "strides",
+                         strides, "data", PyLong_FromVoidPtr(first), read_only ? Py_True : Py_False,
+                         "version", 3);
+}
