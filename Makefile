@@ -120,7 +120,7 @@ endif
 # Evaluated once; a missing library is named before the compiler can say something less clear.
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 NEEDED_PKGS := libuv libprotobuf-c jansson libxxhash check
-LIGHT_GOALS := help man clean distclean check demo setup format model lint fuzz fuzz-quick bench soak hostile faults \
+LIGHT_GOALS := help man clean distclean check check-python wheel wheel-check demo setup format model lint fuzz fuzz-quick bench soak hostile faults \
     coverage
 ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p || echo $$p; done 2>&1),)
@@ -219,7 +219,7 @@ demo: ## set up if needed, build, and run examples/demo.sh
 
 check: ## set up if needed, build, and run every test
 	@tools/setup.sh
-	+@$(SUBMAKE) all check-programs
+	+@$(SUBMAKE) all check-programs python
 	@$(RUN_ENV) tools/run-tests $(if $(T),--only '$(T)') --posix '$(POSIX_TESTS)' $(TEST_BIN) $(TEST_SCRIPTS)
 
 check-programs: $(TEST_BIN)
@@ -447,7 +447,18 @@ PY_SRC := $(wildcard python/src/*.c)
 PY_FILES := $(patsubst python/dlx/%,$(PY_DIR)/%,$(wildcard python/dlx/*.py python/dlx/*.pyi python/dlx/py.typed))
 PY_CFLAGS = -isystem '$(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')'
 
-.PHONY: python
+.PHONY: python check-python wheel wheel-check
+check-python: ## the tests of the Python package alone
+	+@$(SUBMAKE) check T=check_python
+
+wheel: ## build the wheel in build/wheel; needs pip, setuptools and wheel, not the network
+	@rm -f $(BUILD_ROOT)/wheel/*.whl
+	$(Q)$(PYTHON) -m pip wheel -q --no-build-isolation --no-deps --disable-pip-version-check -w $(BUILD_ROOT)/wheel ./python
+	@ls $(BUILD_ROOT)/wheel/*.whl
+
+wheel-check: wheel ## install the wheel somewhere and use it from there
+	@PYTHON='$(PYTHON)' tools/wheel-check $(BUILD_ROOT)/wheel/*.whl
+
 python: $(PY_DIR)/_dlx.abi3.so $(PY_DIR)/$(SONAME) $(PY_DIR)/dlpackd $(PY_FILES) ## build the Python package in build/python
 
 $(call obj,$(PY_SRC)): BASE_CPPFLAGS += $(PY_CFLAGS)

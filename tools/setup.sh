@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 
 build=(gcc g++ make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler
     check libsubunit-dev libjansson-dev libxxhash-dev libjpeg62-turbo-dev libpng-dev python3 python3-venv
-    python3-pip)
+    python3-pip python3-dev python3-numpy python3-pytest python3-setuptools python3-wheel)
 lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck valgrind strace binutils
     cmake mandoc systemd)
 model=(spin g++ relacy-dev)

@@ -9,7 +9,7 @@
 PyTypeObject *dlxpy_connection_type;
 
 /* A wait of dlx_get() alone: each subscribes anew, and one could miss a signal. */
-#define GET_SLICE_NS (INT64_C(1000000000))
+#define GET_SLICE_NS (250 * INT64_C(1000000))
 
 static struct dlxpy_connection *cast(PyObject *self)
 {

@@ -220,11 +220,9 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     }
     if (!request.copy)
         return dlxpy_refuse_legacy("a received message");
-    PyObject *t = (PyObject *)dlxpy_message_tensor(cast(self), 0);
-    PyObject *ret = NULL;
-    if (t && request.versioned)
-        ret = PyObject_CallMethod(t, "__dlpack__", "O(ii)", Py_None, 1, 0);
-    Py_XDECREF(t);
+    struct dlxpy_tensor *t = dlxpy_message_tensor(cast(self), 0);
+    PyObject *ret = t ? dlxpy_tensor_dlpack(t, &request) : NULL;
+    Py_XDECREF((PyObject *)t);
     return ret;
 }
 

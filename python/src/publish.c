@@ -82,7 +82,7 @@ static int add(struct parcel *parcel, PyObject *key, PyObject *object, enum dlxp
         PyErr_Format(PyExc_TypeError, "names of tensors are str, not %R", key);
     if (key && !name)
         return -1;
-    if (dlxpy_source_begin(&parcel->sources[i], object, use, publisher) < 0) {
+    if (dlxpy_source_begin(&parcel->sources[i], object, use, publisher, parcel) < 0) {
         name_tensor(key, i);
         return -1;
     }
@@ -184,7 +184,7 @@ static int pack(struct parcel *parcel, PyObject *object, enum dlxpy_use use, uin
     if (!Py_IS_TYPE(object, dlxpy_tensor_type) && is_mapping(object))
         return pack_mapping(parcel, object, use, publisher);
     parcel->sources = &parcel->first;
-    if (dlxpy_source_begin(&parcel->first, object, use, publisher) < 0)
+    if (dlxpy_source_begin(&parcel->first, object, use, publisher, parcel) < 0)
         return -1;
     parcel->n = 1;
     return 0;

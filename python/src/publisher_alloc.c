@@ -54,7 +54,7 @@ static int parse_shape(PyObject *object, struct spec *spec)
 static int look_at(PyObject *object, struct spec *spec)
 {
     struct dlxpy_source source;
-    if (dlxpy_source_begin(&source, object, DLXPY_LOOK, 0) < 0)
+    if (dlxpy_source_begin(&source, object, DLXPY_LOOK, 0, NULL) < 0)
         return -1;
     const DLTensor *t = &source.tensor->dl_tensor;
     int r = t->ndim <= DLX_NDIM_MAX ? 0 : -1;

@@ -174,18 +174,19 @@ static int try_dlpack(struct dlxpy_source *s, PyObject *object)
 /* ---- ours ---------------------------------------------------------------------------------- */
 
 static int use_own(struct dlxpy_source *s, struct dlxpy_tensor *t, enum dlxpy_use use,
-                   uint64_t publisher)
+                   uint64_t publisher, const void *user)
 {
-    DLTensor *data = dlxpy_tensor_data(t);
+    s->is_again = user && t->user == user;
+    DLTensor *data = s->is_again ? &t->owner->tensor->dl_tensor : dlxpy_tensor_data(t);
     if (!data)
         return -1;
     bool pass = t->publisher == publisher && t->publisher != 0 &&
                 (use == DLXPY_SHARE || (use == DLXPY_PASS && dlxpy_tensor_n_exports(t) == 0));
     Py_INCREF((PyObject *)t);
-    if (pass) {
+    if (s->is_again || pass) {
         s->own = t;
         s->tensor = t->owner->tensor;
-        t->is_busy = true;
+        t->user = user;
         return 1;
     }
     s->object = (PyObject *)t;
@@ -257,14 +258,14 @@ static int begin(struct dlxpy_source *s, PyObject *object)
 }
 
 int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, enum dlxpy_use use,
-                       uint64_t publisher)
+                       uint64_t publisher, const void *user)
 {
     memset(s, 0, sizeof *s);
     s->view.version = (DLPackVersion){DLPACK_MAJOR_VERSION, 0};
     s->tensor = &s->view;
     int r;
     if (Py_IS_TYPE(object, dlxpy_tensor_type)) {
-        r = use_own(s, (struct dlxpy_tensor *)object, use, publisher);
+        r = use_own(s, (struct dlxpy_tensor *)object, use, publisher, user);
     } else {
         Py_INCREF(object);
         s->object = object;
@@ -278,8 +279,9 @@ int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, enum dlxpy_use 
 void dlxpy_source_end(struct dlxpy_source *s, bool spent)
 {
     if (s->own) {
-        s->own->is_busy = false;
-        if (spent)
+        if (!s->is_again)
+            s->own->user = NULL;
+        if (spent && !s->is_again)
             dlxpy_tensor_spend(s->own);
         Py_DECREF(s->own);
     }

@@ -17,7 +17,8 @@ struct dlxpy_source {
      * dlxpy_source_end(); or the tensor of `own` itself, which can be passed on. */
     DLManagedTensorVersioned *tensor;
     DLManagedTensorVersioned view;
-    struct dlxpy_tensor *own; /* a reference; is_busy while it is here */
+    struct dlxpy_tensor *own; /* a reference; it has a user while it is here */
+    bool is_again;            /* another source of the same user has it */
 
     /* what keeps the memory */
     struct dlxpy_owner *owner;
@@ -36,10 +37,11 @@ enum dlxpy_use {
     DLXPY_SHARE, /* likewise, and the caller promises not to write to it any more */
 };
 
-/* `publisher`: number of the dlx.Publisher whose tensors may be passed on. Returns 0; -1 with an exception:
+/* `publisher`: number of the dlx.Publisher whose tensors may be passed on, and `user` who passes them: one tensor
+ * may be there twice, what libdlx says to that is for it. Returns 0; -1 with an exception:
  * TypeError (it is no tensor), dlx.DeviceError, BufferError, ValueError, or what the object raised. */
 int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, enum dlxpy_use use,
-                       uint64_t publisher);
+                       uint64_t publisher, const void *user);
 
 /* Let go of everything. `spent`: libdlx has taken the tensor of `own`. */
 void dlxpy_source_end(struct dlxpy_source *s, bool spent);

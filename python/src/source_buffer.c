@@ -101,33 +101,45 @@ static PyObject *entry(PyObject *interface, const char *name)
     return value == Py_None ? NULL : value;
 }
 
-/* "<f4"; of "<V2", which NumPy says of types that it does not know, the object's dtype has the name. */
-static int read_type(PyObject *object, PyObject *interface, DLDataType *ret)
+/* Of "<V2" and the like, which NumPy says of types that it does not know, the object's dtype has the name. Returns the
+ * bytes an element; 0 if there is no such type. Elements that are smaller than a byte have one each. */
+static size_t named_type(struct dlxpy_source *s, PyObject *object, unsigned long itemsize,
+                         DLDataType *ret)
+{
+    PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+    bool found = dtype && dlxpy_dtype(dtype, ret) == 0;
+    Py_XDECREF(dtype);
+    PyErr_Clear();
+    if (found && ret->lanes == 1 && ret->bits < 8 && itemsize == 1) {
+        s->view.flags |= DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+        return 1;
+    }
+    return found && dlxpy_dtype_bytes(*ret) == itemsize ? itemsize : 0;
+}
+
+/* Returns the bytes an element; 0 with an exception. */
+static size_t read_type(struct dlxpy_source *s, PyObject *object, PyObject *interface,
+                        DLDataType *ret)
 {
     PyObject *typestr = entry(interface, "typestr");
-    const char *text =
-        typestr && PyUnicode_Check(typestr) ? PyUnicode_AsUTF8AndSize(typestr, NULL) : NULL;
-    char *end;
+    bool is_text = typestr && PyUnicode_Check(typestr);
+    const char *text = is_text ? PyUnicode_AsUTF8AndSize(typestr, NULL) : NULL;
     if (!text || strlen(text) < 3) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "__array_interface__ without a typestr");
-        return -1;
-    }
-    if (text[1] == 'V') {
-        PyObject *dtype = PyObject_GetAttrString(object, "dtype");
-        int r = dtype ? dlxpy_dtype(dtype, ret) : -1;
-        Py_XDECREF(dtype);
-        if (r == 0 && dlxpy_dtype_bytes(*ret) != strtoul(text + 2, &end, 10))
-            r = -1;
-        if (r == 0)
-            return 0;
-        PyErr_Clear();
-    } else if ((text[0] != '>' || text[2] == '1') && dlxpy_dtype_named(text + 1, ret)) {
         return 0;
+    }
+    unsigned long itemsize = strtoul(text + 2, NULL, 10);
+    if (text[0] != '>' || itemsize == 1) {
+        if (text[1] != 'V' && dlxpy_dtype_named(text + 1, ret))
+            return dlxpy_dtype_bytes(*ret);
+        size_t item = named_type(s, object, itemsize, ret);
+        if (item > 0)
+            return item;
     }
     PyErr_Format(PyExc_BufferError,
                  "elements of type '%s': only numbers in native byte order are carried", text);
-    return -1;
+    return 0;
 }
 
 static int read_dims(struct dlxpy_source *s, PyObject *interface, int64_t item,
@@ -161,6 +173,7 @@ int dlxpy_source_array_interface(struct dlxpy_source *s, PyObject *object)
     bool failed = false;
     DLDataType dtype;
     Py_ssize_t ndim;
+    size_t item;
     void *address;
     int r = -1;
     PyObject *interface = dlxpy_attribute(object, "__array_interface__", &failed);
@@ -170,8 +183,8 @@ int dlxpy_source_array_interface(struct dlxpy_source *s, PyObject *object)
     if (!data || !PyTuple_Check(data) || PyTuple_Size(data) != 2 || entry(interface, "mask")) {
         PyErr_SetString(PyExc_TypeError,
                         "__array_interface__ that has a mask, or no address, is not supported");
-    } else if (read_type(object, interface, &dtype) == 0 &&
-               read_dims(s, interface, (int64_t)dlxpy_dtype_bytes(dtype), &ndim) == 0) {
+    } else if ((item = read_type(s, object, interface, &dtype)) > 0 &&
+               read_dims(s, interface, (int64_t)item, &ndim) == 0) {
         address = PyLong_AsVoidPtr(PyTuple_GetItem(data, 0));
         s->view.dl_tensor = describe(s, address, ndim, dtype);
         r = PyErr_Occurred() ? -1 : 1;

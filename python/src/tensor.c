@@ -64,7 +64,7 @@ DLTensor *dlxpy_tensor_data(const struct dlxpy_tensor *t)
                         "afterwards");
         return NULL;
     }
-    if (t->is_busy) {
+    if (t->user) {
         PyErr_SetString(PyExc_ValueError, "this tensor is being published by another thread");
         return NULL;
     }
@@ -144,14 +144,20 @@ PyDoc_STRVAR(
     "is t.as_legacy(). copy=True gives private, writable memory.");
 static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
-    struct dlxpy_tensor *t = cast(self);
     struct dlxpy_request request;
-    if (dlxpy_request_parse(args, n_args, kwnames, &request) < 0 || !dlxpy_tensor_data(t))
+    if (dlxpy_request_parse(args, n_args, kwnames, &request) < 0)
         return NULL;
-    if (request.copy) {
+    return dlxpy_tensor_dlpack(cast(self), &request);
+}
+
+PyObject *dlxpy_tensor_dlpack(struct dlxpy_tensor *t, const struct dlxpy_request *request)
+{
+    if (!dlxpy_tensor_data(t))
+        return NULL;
+    if (request->copy) {
         DLManagedTensorVersioned *copy = copy_of(t);
-        struct dlxpy_owner *owner = copy && !request.versioned ? dlxpy_owner_new(copy) : NULL;
-        if (!copy || request.versioned)
+        struct dlxpy_owner *owner = copy && !request->versioned ? dlxpy_owner_new(copy) : NULL;
+        if (!copy || request->versioned)
             return copy ? dlxpy_capsule(copy) : NULL;
         if (!owner) {
             copy->deleter(copy);
@@ -161,7 +167,7 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args
         dlxpy_owner_unref(owner);
         return dlxpy_capsule_legacy(legacy);
     }
-    if (request.versioned)
+    if (request->versioned)
         return dlxpy_capsule(dlxpy_owner_export(t->owner));
     if (t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY && !t->gives_legacy)
         return dlxpy_refuse_legacy("this tensor");

@@ -4,6 +4,7 @@
 
 /* dlx.Tensor: what was received, what lies in a publisher's shared memory to be filled, or a private copy. */
 
+#include "export.h"
 #include "owner.h"
 #include "state.h"
 
@@ -12,7 +13,7 @@ struct dlxpy_tensor {
     uint64_t publisher;  /* number of the dlx.Publisher that allocated it; 0: none */
     Py_ssize_t n_views;  /* exports by the buffer protocol */
     unsigned generation; /* of fork */
-    bool is_busy;        /* a thread is publishing it, without the GIL */
+    const void *user;    /* who is publishing it now, perhaps without the GIL; NULL: nobody */
     bool is_untracked;   /* its address was given away: nobody knows who uses it */
     bool gives_legacy;   /* also if it is read-only */
     bool is_received;
@@ -35,6 +36,9 @@ DLManagedTensorVersioned *dlxpy_tensor_copy(const DLManagedTensorVersioned *mana
 
 /* Things made of it that may still be used to write to its memory; -1: nobody knows. */
 Py_ssize_t dlxpy_tensor_n_exports(const struct dlxpy_tensor *t);
+
+/* A capsule, as was asked for. NULL with an exception. */
+PyObject *dlxpy_tensor_dlpack(struct dlxpy_tensor *t, const struct dlxpy_request *request);
 
 /* It was passed on: its memory is another's. */
 void dlxpy_tensor_spend(struct dlxpy_tensor *t);

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon of its own for each test, with a socket and folders of its own; other processes; and a look at what stays behind."""
+import os
+import selectors
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+import dlx
+
+PATIENCE = 60.0  # seconds until a test says that something does not come
+DAEMON = os.path.join(os.path.dirname(dlx.__file__), "dlpackd")
+
+
+def until(true, what="it"):
+    """Waits for a condition that nothing announces."""
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        os.sched_yield()
+
+
+def read_line(pipe, process):
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        line = b""
+        while not line.endswith(b"\n"):
+            assert selector.select(PATIENCE), f"no line from {process.args[-1]}"
+            byte = os.read(pipe.fileno(), 1)
+            if not byte:
+                break
+            line += byte
+    return line.decode().rstrip("\n")
+
+
+class Peer:
+    """Another process: Python code with `dlx`, `c` (a connection) and `say` (a line to us); `hear` reads one of ours."""
+
+    PRELUDE = """
+import os, sys, dlx
+def say(*what): print(*what, flush=True)
+def hear(): return sys.stdin.readline().rstrip("\\n")
+c = dlx.connect()
+"""
+
+    def __init__(self, code, prelude=PRELUDE):
+        self.process = subprocess.Popen([sys.executable, "-c", prelude + textwrap.dedent(code)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def hear(self):
+        return read_line(self.process.stdout, self.process)
+
+    def say(self, text):
+        self.process.stdin.write(text.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def end(self, status=0):
+        """Waits for its end; returns what it said on stderr."""
+        _, err = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode == status, err.decode()
+        return err.decode()
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path, monkeypatch):
+    """Nothing of the user's is looked at, and no daemon is started unasked."""
+    run = tmp_path / "run"
+    run.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(run))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("DLX_AUTOSPAWN", "no")
+    monkeypatch.delenv("DLX_SOCKET", raising=False)
+    monkeypatch.delenv("DLX_DEBUG", raising=False)
+    return run
+
+
+@pytest.fixture
+def daemon(tmp_path, monkeypatch):
+    path = str(tmp_path / "s")
+    ready, theirs = os.pipe()
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen([DAEMON, "--socket", path, "--ready-fd", str(theirs)], stderr=log, pass_fds=[theirs])
+    os.close(theirs)
+    monkeypatch.setenv("DLX_SOCKET", path)
+    assert os.read(ready, 100).startswith(b"READY=1"), (tmp_path / "log").read_text()
+    os.close(ready)
+    yield process
+    process.terminate()
+    process.communicate(timeout=PATIENCE)
+
+
+@pytest.fixture
+def c(daemon):
+    with dlx.connect() as connection:
+        yield connection
+
+
+@pytest.fixture
+def peer(daemon):
+    made = []
+
+    def make(code, **kwargs):
+        made.append(Peer(code, **kwargs))
+        return made[-1]
+    yield make
+    for each in made:
+        if each.process.poll() is None:
+            each.kill()
+        each.process.stdin.close()
+        each.process.stdout.close()
+        each.process.stderr.close()
+
+
+@pytest.fixture
+def pair(c):
+    """A publisher and a subscription of the same topic."""
+    with c.publisher("cam/front", history=8) as pub, c.subscribe("cam/front", timeout=PATIENCE) as sub:
+        yield pub, sub
+
+
+def count_fds():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def count_maps():
+    with open("/proc/self/maps", encoding="ascii", errors="replace") as f:
+        return sum(1 for _ in f)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing is kept: references, memory of Python, file descriptors and maps stay as they are over many rounds."""
+import ctypes
+import gc
+import sys
+
+import numpy as np
+import pytest
+from conftest import PATIENCE, count_fds, count_maps
+
+import dlx
+
+ROUNDS = 200
+
+
+def round_trip(c, pub, sub):
+    x = pub.empty((4, 5), "uint8")
+    np.asarray(x)[:] = 1
+    pub.publish(x)
+    pub.publish({"a": np.ones(7), "b": b"bytes", "c": [1] and bytearray(b"x")}, meta={"k": "v"})
+    pub.publish(pub.like({"p": np.zeros(3), "q": np.zeros((2, 2), "f2")}), share=True)
+    msg = sub.take()
+    t = msg[0]
+    capsule = t.__dlpack__(max_version=(1, 0))
+    np.asarray(msg), t.tobytes(), t.copy(), t.shape, t.strides, t.dtype, repr(t), t.__array_interface__, memoryview(t), capsule
+    np.from_dlpack(t.as_legacy()), t.__dlpack__(max_version=(1, 0), copy=True), t.__dlpack__(copy=True), t.__reduce__()
+    with sub.take() as msg:
+        list(msg), msg.items(), msg.values(), msg.meta, msg.meta_bytes, msg.private("a"), "a" in msg, dict(msg), repr(msg), msg.topic
+        pub.publish(msg)
+        for bad in (lambda: msg["x"], lambda: msg[9], lambda: np.from_dlpack(msg), lambda: msg.__dlpack__(stream=3),
+                    lambda: pub.publish({"a": 3}), lambda: pub.publish(object()), lambda: pub.publish(b"x", strict=True),
+                    lambda: pub.publish(b"x", nope=1), lambda: pub.empty("x"), lambda: pub.empty(1, "x"),
+                    lambda: pub.publish(np.zeros(2, ">f4")), lambda: c.publisher("//"), lambda: c.subscribe("//"),
+                    lambda: c.get("nothing", 0), lambda: c.links(1)):
+            with pytest.raises(Exception):
+                bad()
+    sub.take(), sub.take()
+    with pytest.raises(dlx.Timeout):
+        sub.take(0)
+    pub.stats(), sub.stats(), pub.events(), sub.events(), c.publishers(), sub.fileno(), sub._poll()
+    dlx.dlpack_info()
+
+
+class Mallinfo(ctypes.Structure):
+    _fields_ = [(x, ctypes.c_size_t) for x in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+
+
+def count_all(*handles):
+    """What must not grow: references, then descriptors and maps; and what may a little: blocks of Python, bytes of malloc."""
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype = Mallinfo
+    gc.collect()
+    info = libc.mallinfo2()
+    return ([sys.getrefcount(x) for x in (*handles, dlx.Tensor, dlx.Message, dlx.Report)], count_fds(), count_maps(),
+            sys.getallocatedblocks(), info.uordblks + info.hblkhd)
+
+
+def test_nothing_is_kept(c):
+    pub, sub = c.publisher("a", history=8), c.subscribe("a", timeout=PATIENCE)
+    none = sys.getrefcount(None)
+    for _ in range(20):
+        round_trip(c, pub, sub)
+    for _ in range(6):  # caches of others fill in the first
+        refs, fds, maps, blocks, heap = count_all(c, pub, sub)
+        for _ in range(ROUNDS):
+            round_trip(c, pub, sub)
+        now = count_all(c, pub, sub)
+        assert (refs, fds) == now[:2]
+        if now[3] - blocks < ROUNDS / 2 and now[4] - heap < ROUNDS * 16:
+            break
+    assert now[2] <= maps + 2 and now[3] - blocks < ROUNDS / 2 and now[4] - heap < ROUNDS * 16
+    assert abs(sys.getrefcount(None) - none) < ROUNDS and sub.stats()["n_held"] == 0
+
+
+def test_handles_that_come_and_go_leave_nothing(daemon):
+    def use():
+        with dlx.connect() as c, c.publisher("a", retain=1, retain_for="latched") as pub, c.subscribe("a/*"), c.subscribe("a") as sub:
+            pub.publish(b"x")
+            sub.take(PATIENCE), c.get("a", PATIENCE)
+    for _ in range(3):
+        use()
+    before, connection = count_fds(), sys.getrefcount(dlx.Connection)
+    maps = count_maps()
+    for _ in range(30):
+        use()
+    gc.collect()
+    assert before == count_fds() and sys.getrefcount(dlx.Connection) < connection + 10 and count_maps() <= maps + 2

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Anything out: DLPack of both kinds, the C exchange API, the buffer protocol, __array_interface__, pickles."""
+import ctypes
+import gc
+import pickle
+
+import numpy as np
+import pytest
+from conftest import PATIENCE
+
+import dlx
+
+api = ctypes.pythonapi
+api.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
+api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8),
+                ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+
+class Versioned(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32 * 2), ("manager_ctx", ctypes.c_void_p),
+                ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)), ("flags", ctypes.c_uint64), ("t", Tensor)]
+
+
+def look(capsule):
+    """The managed tensor of a capsule, which stays its owner."""
+    assert api.PyCapsule_IsValid(capsule, b"dltensor_versioned")
+    return Versioned.from_address(api.PyCapsule_GetPointer(capsule, b"dltensor_versioned"))
+
+
+@pytest.fixture
+def received(pair):
+    pub, sub = pair
+    pub.publish(np.arange(6, dtype=np.float32).reshape(2, 3))
+    return sub.take()
+
+
+def test_the_versioned_capsule_follows_the_rules(received):
+    for thing, flags in ((received, 3), (received[0], 3), (received.private(0), 2)):
+        capsule = thing.__dlpack__(max_version=(1, 0))
+        m = look(capsule)
+        assert list(m.version) == [1, 0] and m.flags == flags and list(m.t.device) == [1, 0]
+        assert m.t.byte_offset == 0 and m.t.data % 256 == 0 and m.t.shape[:2] == [2, 3] and m.t.strides[:2] == [3, 1]
+        assert (m.t.code, m.t.bits, m.t.lanes, m.t.ndim) == (2, 32, 1, 2)
+        assert thing.__dlpack_device__() == (1, 0)
+
+
+def test_copies_are_private_and_say_so(received):
+    for thing in (received, received[0]):
+        first, copy = thing.__dlpack__(max_version=(1, 3)), thing.__dlpack__(max_version=(1, 3), copy=True)
+        shared = look(first)
+        m = look(copy)
+        assert m.flags == 2 and m.t.data != shared.t.data
+        ctypes.c_float.from_address(m.t.data).value = 9
+        second = thing.__dlpack__(max_version=(1, 0), copy=False)
+        assert look(second).t.data == shared.t.data and api.PyCapsule_IsValid(thing.__dlpack__(copy=True), b"dltensor")
+    assert np.asarray(received)[0, 0] == 0
+
+
+def test_read_only_is_not_given_to_the_dlpack_of_before(received):
+    for thing in (received, received[0]):
+        for version in (None, (0, 8)):
+            with pytest.raises(BufferError, match="read-only"):
+                thing.__dlpack__(max_version=version)
+    assert api.PyCapsule_IsValid(received[0].as_legacy().__dlpack__(), b"dltensor")
+    assert api.PyCapsule_IsValid(received.private(0).__dlpack__(), b"dltensor")
+    a = np.from_dlpack(received[0].as_legacy())
+    assert np.array_equal(a, np.arange(6, dtype=np.float32).reshape(2, 3))
+
+
+@pytest.mark.parametrize("kwargs, error", [({"stream": 1}, BufferError), ({"dl_device": (2, 0)}, BufferError),
+                                           ({"dl_device": (1, 1)}, BufferError), ({"stream": -1}, BufferError), ({"nope": 1}, TypeError),
+                                           ({"max_version": 1}, TypeError), ({"dl_device": (1,)}, TypeError)])
+def test_what_memory_of_the_cpu_cannot_do_is_refused(received, kwargs, error):
+    for thing in (received, received[0]):
+        with pytest.raises(error):
+            thing.__dlpack__(**{"max_version": (1, 0), **kwargs})
+        thing.__dlpack__(max_version=(1, 0), dl_device=(1, 0), stream=None, copy=None)
+
+
+def test_a_message_of_more_tensors_asks_which(pair):
+    pub, sub = pair
+    pub.publish([b"a", b"b"])
+    msg = sub.take()
+    for use in (lambda: msg.__dlpack__(max_version=(1, 0)), lambda: memoryview(msg), lambda: np.from_dlpack(msg)):
+        with pytest.raises(BufferError, match="2 tensors"):
+            use()
+
+
+def test_the_buffer_protocol_is_read_only(received):
+    for thing in (received, received[0]):
+        view = memoryview(thing)
+        assert view.readonly and view.format == "f" and view.shape == (2, 3) and view.strides == (12, 4) and view.nbytes == 24
+        with pytest.raises(TypeError):
+            view[0, 0] = 1
+        with pytest.raises((BufferError, TypeError)):
+            ctypes.c_char.from_buffer(thing)
+    assert np.asarray(received).ctypes.data == np.asarray(received[0]).ctypes.data
+    assert bytes(received[0]) == received[0].tobytes() and len(received[0]) == 2
+
+
+def test_types_without_a_format_have_numpy_or_a_clear_no(pair):
+    pub, _ = pair
+    x = pub.zeros(4, "bfloat16")
+    with pytest.raises(BufferError, match="no such data type"):
+        memoryview(x)
+    assert not hasattr(x, "__array_interface__")
+    with pytest.raises(TypeError, match="int4"):
+        pub.zeros(4, "int4").numpy()
+    try:
+        import ml_dtypes
+        assert np.asarray(x).dtype == ml_dtypes.bfloat16
+    except ImportError:
+        with pytest.raises(TypeError, match="ml_dtypes"):
+            np.asarray(x)
+
+
+def test_the_array_interface(received):
+    interface = received[0].__array_interface__
+    address = np.asarray(received).ctypes.data
+    assert interface == {"typestr": "<f4", "shape": (2, 3), "strides": (12, 4), "data": (address, True), "version": 3}
+
+
+def test_numpy_conversions(received):
+    t = received[0]
+    assert t.numpy().ctypes.data == np.asarray(t).ctypes.data and not t.numpy().flags.writeable
+    assert np.array(t).flags.writeable and np.asarray(t, dtype="f8").dtype == np.float64
+    assert (t.__array__(copy=True) == t.numpy()).all()
+
+
+class Api(ctypes.Structure):
+    TO = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Versioned), ctypes.POINTER(ctypes.py_object))
+    FROM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.POINTER(Versioned)))
+    LOOK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor))
+    SET_ERROR = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+    ALLOC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Tensor), ctypes.POINTER(ctypes.POINTER(Versioned)), ctypes.c_void_p, SET_ERROR)
+    STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+    _fields_ = [("version", ctypes.c_uint32 * 2), ("prev", ctypes.c_void_p), ("alloc", ALLOC), ("from_object", FROM),
+                ("to_object", TO), ("look", LOOK), ("stream", STREAM)]
+
+
+@pytest.fixture
+def exchange():
+    capsule = dlx.Tensor.__dlpack_c_exchange_api__
+    return Api.from_address(api.PyCapsule_GetPointer(capsule, b"dlpack_exchange_api"))
+
+
+def test_the_exchange_api_gives_and_takes(received, exchange):
+    assert list(exchange.version) == [1, 3] and exchange.prev is None
+    t, out, back, seen = received[0], ctypes.POINTER(Versioned)(), ctypes.py_object(), Tensor()
+    assert exchange.from_object(t, ctypes.byref(out)) == 0 and out.contents.flags == 3
+    assert exchange.look(t, ctypes.byref(seen)) == 0 and seen.data == out.contents.t.data
+    assert exchange.to_object(out, ctypes.byref(back)) == 0
+    again = back.value
+    del back
+    assert isinstance(again, dlx.Tensor) and again.readonly and again.tobytes() == t.tobytes()
+    with pytest.raises(TypeError):
+        exchange.from_object(3, ctypes.byref(out))
+    stream = ctypes.c_void_p(7)
+    assert exchange.stream(1, 0, ctypes.byref(stream)) == 0 and stream.value is None
+
+
+def test_the_exchange_api_allocates(exchange):
+    shape, said = (ctypes.c_int64 * 2)(3, 5), []
+    prototype = Tensor(device=(1, 0), ndim=2, code=2, bits=64, lanes=1, shape=shape)
+    out, back = ctypes.POINTER(Versioned)(), ctypes.py_object()
+    report = Api.SET_ERROR(lambda ctx, kind, text: said.append((kind, text)))
+    assert exchange.alloc(ctypes.byref(prototype), ctypes.byref(out), None, report) == 0
+    assert exchange.to_object(out, ctypes.byref(back)) == 0
+    assert back.value.shape == (3, 5) and back.value.dtype == "float64" and not back.value.readonly
+    prototype.device[0] = 2
+    assert exchange.alloc(ctypes.byref(prototype), ctypes.byref(out), None, report) == -1 and said[0][0] == b"BufferError"
+
+
+def test_pickles_hold_values(received, pair):
+    t = pickle.loads(pickle.dumps(received[0]))
+    assert not t.readonly and t.shape == (2, 3) and t.tobytes() == received[0].tobytes()
+    for dtype in ("bfloat16", "int4", "float32x4", "77:8:1"):
+        x = pair[0].zeros((2, 3), dtype)
+        again = pickle.loads(pickle.dumps(x))
+        assert (again.dtype, again.shape, again.nbytes) == (x.dtype, x.shape, x.nbytes)
+    with pytest.raises(TypeError, match="pickle its tensors"):
+        pickle.dumps(received)
+    from dlx._dlx import tensor_from_bytes
+    for bad in ((b"abc", (2,), "uint8"), (b"", (2**62, 4), "uint8"), (b"", (-1,), "uint8"), (b"", (1,) * 65, "uint8")):
+        with pytest.raises(ValueError):
+            tensor_from_bytes(*bad)
+
+
+def test_memory_stays_as_long_as_what_was_made_of_it(daemon):
+    """... also when message, subscription and connection are gone."""
+    c = dlx.connect()
+    pub, sub = c.publisher("a"), c.subscribe("a", timeout=PATIENCE)
+    arrays = []
+    for i in range(12):
+        pub.publish(np.full(1000, i))
+        msg = sub.take()
+        arrays.append([np.asarray(msg[0]), memoryview(msg), msg[0].__dlpack__(max_version=(1, 0))][i % 3])
+        del msg
+    assert sub.stats()["n_held"] == 12
+    pub.close(), sub.close(), c.close()
+    del pub, sub, c
+    gc.collect()
+    for i, a in enumerate(arrays):
+        value = ctypes.c_int64.from_address(look(a).t.data).value if i % 3 == 2 else a[999]
+        assert value == i

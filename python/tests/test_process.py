@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals, threads, forks, asyncio, the end of the interpreter, the private daemon, dlx.debug()."""
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import DAEMON, PATIENCE, until
+
+import dlx
+
+
+# -- signals --------------------------------------------------------------------------------------------------
+
+WAITS = {
+    "take": 'c.subscribe("a").take()', "loop": 'next(iter(c.subscribe("a", timeout=3600)))', "get": 'c.get("nothing")',
+    "wait": 'c.publisher("a").wait(3, timeout=3600)',
+    "publish": 'p = c.publisher("f", on_full="block", slots=3, history=1); s = c.subscribe("f", reliable=True)\n'
+               '    for _ in range(99): p.publish(b"x")',
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_ctrl_c_interrupts_every_wait(peer, name):
+    p = peer(f"""
+import signal
+n = 0
+def handler(*_):
+    global n
+    n += 1
+    if n < 3: say("handled")
+    else: raise KeyboardInterrupt
+signal.signal(signal.SIGINT, handler)
+try:
+    say("ready")
+    {WAITS[name]}
+except KeyboardInterrupt:
+    say("interrupted", n)
+""")
+    assert p.hear() == "ready"
+    for _ in range(2):  # a handler that returns does not end the wait
+        os.kill(p.process.pid, signal.SIGINT)
+        assert p.hear() == "handled"
+    os.kill(p.process.pid, signal.SIGINT)
+    assert p.hear() == "interrupted 3"
+    p.end()
+
+
+# -- threads --------------------------------------------------------------------------------------------------
+
+
+def test_other_threads_run_while_one_waits_and_one_at_a_time_may_use_a_handle(c):
+    sub = c.subscribe("a")
+    said = []
+
+    def wait():
+        try:
+            sub.take()
+        except dlx.Closed as e:
+            said.append(str(e))
+    thread = threading.Thread(target=wait)
+    thread.start()
+
+    def is_in_use():
+        try:
+            sub.stats()
+        except dlx.InUse:
+            return True
+        return False
+    until(is_in_use, "waiting")
+    with pytest.raises(dlx.InUse, match="subscription of a is used by another thread"):
+        sub.take(0)
+    sub.close()
+    thread.join(PATIENCE)
+    assert said == ["the subscription of a is closed"] and sub.closed
+
+
+def test_many_threads_with_handles_of_their_own(c):
+    failures = []
+
+    def work(i):
+        try:
+            with c.publisher(f"t/{i}") as pub, c.subscribe(f"t/{i}", timeout=PATIENCE) as sub:
+                for k in range(200):
+                    pub.publish(np.full(100, k))
+                    assert np.asarray(sub.take())[99] == k
+        except BaseException as e:
+            failures.append(e)
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+
+
+# -- asyncio --------------------------------------------------------------------------------------------------
+
+
+def test_async_loops_wait_on_the_descriptor(c, peer):
+    async def main():
+        ticks, sub = 0, c.subscribe("a/*")
+        p = peer("""
+            pub = c.publisher("a/b", history=16)
+            pub.wait(1, 60)
+            for _ in range(5):
+                pub.publish(hear().encode()); say("sent")
+            hear(); pub.close()
+        """)
+
+        async def count():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+        counter = asyncio.create_task(count())
+        got = []
+        p.say("0")
+        async for msg in sub:
+            got.append(msg[0].tobytes())
+            p.say(str(len(got)))
+        counter.cancel()
+        p.end()
+        assert got == [b"0", b"1", b"2", b"3", b"4"] and ticks > 0 and threading.active_count() == 1
+        with pytest.raises(dlx.Timeout, match="0.01 s"):
+            await sub.take_async(timeout=0.01)
+        sub.timeout = 0.01
+        with pytest.raises(TimeoutError):
+            async for msg in sub:
+                pass
+        with c.publisher("a/x") as pub:
+            pub.publish(b"y")
+            assert (await sub.take_async(PATIENCE))[0].tobytes() == b"y"
+        with pytest.raises(dlx.PublisherGone):
+            await sub.take_async(PATIENCE)
+    asyncio.run(main())
+
+
+def test_a_cancelled_wait_takes_nothing_and_two_tasks_cannot_wait_for_one(c):
+    async def main():
+        with c.publisher("a") as pub, c.subscribe("a") as sub:
+            task = asyncio.create_task(sub.take_async())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            with pytest.raises(dlx.InUse):
+                await sub.take_async()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            pub.publish(b"x")
+            assert (await sub.take_async(timeout=PATIENCE)).seq == 1
+    asyncio.run(main())
+
+
+# -- fork -----------------------------------------------------------------------------------------------------
+
+
+def in_child(work):
+    """What work() returns as text, in a forked child."""
+    r, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            text = work()
+        except BaseException as e:
+            text = f"{type(e).__name__}: {e}"
+        os.write(w, str(text).encode())
+        os._exit(0)
+    os.close(w)
+    with os.fdopen(r, "rb") as f:
+        said = f.read().decode()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, said
+    return said
+
+
+def test_a_forked_child_gets_errors_and_connects_anew(c, pair):
+    pub, sub = pair
+    pub.publish(b"abc")
+    msg = sub.take()
+    t, x, view = msg[0], pub.empty(3, "uint8"), np.asarray(msg)
+    for use in (lambda: pub.publish(b"x"), lambda: sub.take(0), lambda: c.publisher("b"), lambda: t.tobytes(), lambda: memoryview(t),
+                lambda: t.__dlpack__(max_version=(1, 0)), lambda: msg.__dlpack__(max_version=(1, 0)), lambda: memoryview(msg), lambda: msg[0],
+                lambda: np.asarray(x), lambda: msg.private(0), lambda: pub.empty(1), lambda: c.get("b", 0)):
+        assert in_child(use).startswith("Forked: ")
+
+    def drop_all():
+        nonlocal pub, sub, msg, t, x, view
+        names = repr(t), t.copied if False else None
+        del pub, sub, msg, t, x, view
+        with dlx.connect() as own, own.subscribe("b") as s, own.publisher("b") as p:
+            p.publish(b"child")
+            return s.take(PATIENCE)[0].tobytes().decode()
+    assert in_child(drop_all) == "child"
+    assert bytes(view) == b"abc" and sub.stats()["n_held"] == 1  # the parent's are as they were
+    pub.publish(x)
+    assert sub.take().seq == 2
+
+
+# -- the end --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [
+    # everything is alive, in globals, at the end
+    "pub = c.publisher('a'); sub = c.subscribe('a'); pub.publish(b'x'); m = sub.take(); t = m[0]; v = memoryview(t); d = t.__dlpack__(max_version=(1, 0))",
+    # a thread waits
+    "import threading; s = c.subscribe('a'); threading.Thread(target=s.take, daemon=True).start()",
+    # a cycle with arrays in it
+    "import numpy as np\npub = c.publisher('a'); sub = c.subscribe('a'); pub.publish(b'x'); l = [np.asarray(sub.take()), c, pub, sub]; l.append(l)",
+    # at exit
+    "import atexit; pub = c.publisher('a'); atexit.register(lambda: pub.publish(b'x')); sub = c.subscribe('a')",
+    # an array is all that is left
+    "import numpy as np\npub = c.publisher('a'); sub = c.subscribe('a'); pub.publish(b'x'); sys.keep = np.asarray(sub.take()); x = pub.empty(3); sys.x = np.asarray(x); del pub, sub, c, x",
+])
+def test_no_crash_at_the_end_of_the_interpreter(peer, code):
+    assert peer(code).end() == ""
+
+
+def test_a_daemon_that_dies_leaves_what_was_received(daemon, c, pair):
+    pub, sub = pair
+    pub.publish(b"abc")
+    msg = sub.take()
+    daemon.kill()
+    daemon.wait()
+    pub.publish(b"def")  # streams go on
+    assert sub.take()[0].tobytes() == b"def" and msg[0].tobytes() == b"abc"
+    with pytest.raises(dlx.DaemonError):
+        c.daemon()
+
+
+def test_a_private_daemon_starts_where_there_is_none(monkeypatch, folders):
+    monkeypatch.setenv("DLX_AUTOSPAWN", "yes")
+    monkeypatch.setenv("DLX_IDLE_EXIT", "0.25")
+    with dlx.connect() as c:
+        info = c.daemon()
+        assert info["socket"] == str(folders / "dlpackd.sock")
+        assert os.readlink(f"/proc/{info['pid']}/exe") == os.path.realpath(DAEMON)
+    until(lambda: not os.path.exists(f"/proc/{info['pid']}"), "the daemon's end")
+    until(lambda: not os.listdir(folders), "that nothing is left")
+
+
+# -- debug ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code, words", [
+    ("m = sub.take(); a = m['rgb'].numpy(); write(a.ctypes.data)",
+     'dlx: fault in a received tensor, which is read-only: topic cam/front, tensor "rgb", message 1: write to msg.private(name) instead'),
+    ("x = pub.empty(4000, 'uint8'); a = np.asarray(x); at = a.ctypes.data; pub.publish(x, share=True); write(at + 3999)",
+     "dlx: fault in a tensor that was published: topic cam/front, tensor, message 2: fill a tensor before"),
+    ("write(8)", ""),
+])
+def test_debug_names_topic_and_tensor_of_a_stray_write(peer, code, words):
+    p = peer(f"""
+import ctypes, faulthandler, numpy as np, resource
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def write(at): ctypes.c_char.from_address(at).value = b"x"
+dlx.debug()
+pub, sub = c.publisher("cam/front"), c.subscribe("cam/front")
+pub.publish({{"rgb": b"1234"}})
+{code}
+""")
+    err = p.end(status=-signal.SIGSEGV)
+    assert err.startswith(words) and bool(words) == ("dlx:" in err)

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publishers, subscriptions and messages: what docs/PYTHON.md promises, in one process and across two."""
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import PATIENCE, until
+
+import dlx
+
+
+def test_a_tensor_in_shared_memory_is_passed_without_a_copy(pair):
+    pub, sub = pair
+    x = pub.empty((3, 4), "uint8")
+    np.asarray(x)[:] = 7
+    report = pub.publish(x)
+    assert report == (1, False, 0, 0) and report.seq == 1 and not report.copied
+    assert x.published and repr(x) == "<dlx.Tensor, published>"
+    with pytest.raises(ValueError, match="was published"):
+        x.shape
+    with sub.take() as msg:
+        assert (msg.topic, msg.seq, msg.gap, len(msg), msg.meta) == ("cam/front", 1, 0, 1, None)
+        assert abs(msg.time_ns - time.monotonic_ns()) < PATIENCE * 1e9
+        y = msg[0]
+    assert msg.released and (y.shape, y.strides, y.dtype, y.ndim, y.nbytes, y.itemsize) == ((3, 4), (4, 1), "uint8", 2, 12, 1)
+    assert y.readonly and not y.copied and (np.asarray(y) == 7).all()
+    with pytest.raises(dlx.Closed):
+        msg[0]
+
+
+def test_what_was_made_of_a_tensor_has_it_copied_and_strict_refuses(pair):
+    pub, sub = pair
+    x = pub.zeros(5, "int32")
+    a = np.asarray(x)
+    report = pub.publish(x)
+    assert report.copied and report.copied_bytes == 20 and not x.published
+    with pytest.raises(dlx.WouldCopy, match="1 array.* still there"):
+        pub.publish(x, strict=True)
+    a[:] = 9  # the message is not touched
+    assert (np.asarray(sub.take()) == 0).all()
+    del a
+    assert not pub.publish(x, strict=True).copied and x.published
+    assert (np.asarray(sub.take()) == 9).all()
+    y = pub.empty(3)
+    y.__array_interface__  # whoever asked may have its address
+    assert pub.publish(y).copied
+    with pytest.raises(dlx.WouldCopy, match="is not from dlx_alloc"):
+        pub.publish(b"abc", strict=True)
+
+
+def test_share_keeps_the_tensor_and_publishes_it_again_without_a_copy(pair):
+    pub, sub = pair
+    x = pub.empty(4, "int16")
+    a = np.asarray(x)
+    a[:] = 3
+    for _ in range(3):
+        assert not pub.publish(x, share=True, strict=True).copied
+    assert x.readonly and not x.published and (np.asarray(sub.take()) == 3).all()
+    del a
+    assert not pub.publish(x).copied and x.published
+
+
+def test_tensors_of_another_publisher_and_received_ones_are_copied(c, pair):
+    pub, sub = pair
+    with c.publisher("other") as other:
+        x = other.zeros(8)
+        assert pub.publish(x).copied and not x.published
+        pub.publish({"a": b"12", "b": b"34"}, meta={"k": [1]})
+        sub.take()
+        msg = sub.take()
+        with c.subscribe("other", timeout=PATIENCE) as s:
+            assert other.publish(msg).n_copied == 2 and other.publish(msg["a"]).copied
+            again = s.take()
+            assert again.keys() == ["a", "b"] and again.meta == {"k": [1]} and again["b"].tobytes() == b"34"
+
+
+def test_sets_have_names_metadata_and_an_order(pair):
+    pub, sub = pair
+    report = pub.publish({"rgb": np.ones((2, 2), np.uint8), "boxes": [] or np.zeros((0, 4))}, meta={"t": np.float64(1.5)})
+    assert report.n_copied == 2
+    msg = sub.take()
+    assert msg.keys() == list(msg) == ["rgb", "boxes"] and "rgb" in msg and "x" not in msg and 0 not in msg
+    assert msg.meta == {"t": 1.5} and msg.meta_bytes == b'{"t":1.5}' and msg["boxes"].shape == (0, 4)
+    assert {k: v.shape for k, v in dict(msg).items()} == {"rgb": (2, 2), "boxes": (0, 4)} == {k: v.shape for k, v in msg.items()}
+    assert [t.dtype for t in msg.values()] == ["uint8", "float64"] and msg[-1].dtype == "float64"
+    with pytest.raises(KeyError, match='has no tensor "nope"') as e:
+        msg["nope"]
+    assert isinstance(e.value, dlx.NotFound) and e.value.name == "NOT_FOUND" and e.value.code == -21
+    with pytest.raises(IndexError):
+        msg[2]
+    pub.publish([b"a", b"b"], meta=b"\x00raw")
+    msg = sub.take()
+    assert msg.keys() == [0, 1] and msg.meta == b"\x00raw"
+
+
+def test_a_set_is_refused_as_a_whole_and_says_which_tensor(pair):
+    pub, sub = pair
+    x = pub.empty(2)
+    with pytest.raises(TypeError, match="no tensor") as e:
+        pub.publish({"x": x, "bad": object()})
+    assert e.value.__notes__ == ["tensor 1, 'bad'"]
+    for bad in ({}, [], {"x" * 1024: x}):
+        with pytest.raises(dlx.InvalidError):
+            pub.publish(bad)
+    for bad in ({1: x}, {"a": x, "b": None}, 7, "text", None):
+        with pytest.raises(TypeError):
+            pub.publish(bad)
+    with pytest.raises(dlx.InvalidError):
+        pub.publish({"a": x, "b": x})
+    with pytest.raises(dlx.InvalidError):
+        pub.publish(x, meta=b"x" * 65537)
+    assert not pub.publish({"x": x}).copied and sub.take().seq == 1
+
+
+def test_like_and_dtypes(pair):
+    pub, _ = pair
+    assert (t := pub.like(np.zeros((2, 3), np.complex64))).shape == (2, 3) and t.dtype == "complex64"
+    many = pub.like({"a": np.zeros(3, "f2"), "b": b"xyz"})
+    assert {k: (t.shape, t.dtype) for k, t in many.items()} == {"a": ((3,), "float16"), "b": ((3,), "uint8")}
+    assert not pub.publish(many).copied and many["a"].published
+    for given, name in [("uint8", "uint8"), ("bfloat16", "bfloat16"), ("f4", "float32"), ("<f8", "float64"), (bool, "bool"),
+                        (int, "int64"), (float, "float64"), (complex, "complex128"), (np.int16, "int16"),
+                        (np.dtype("u4"), "uint32"), ("float8_e4m3fn", "float8_e4m3fn"), ("int4", "int4"),
+                        ("float32x4", "float32x4"), ("77:8:1", "77:8:1")]:
+        assert pub.empty((), given).dtype == name
+    for bad in (">f4", "object", object, "uint7", None, "float32x0", "", "x4"):
+        with pytest.raises(TypeError, match="no data type"):
+            pub.empty(1, bad)
+    for bad in ((-1,), (1,) * 65, (2**40, 2**40)):
+        with pytest.raises(dlx.InvalidError):
+            pub.empty(bad)
+    for bad in ("ab", 1.5, None, (1.5,)):
+        with pytest.raises(TypeError):
+            pub.empty(bad)
+
+
+def test_loops_end_when_the_last_publisher_leaves_or_raise_a_timeout(c, peer):
+    with c.subscribe("a/*", timeout=PATIENCE) as sub:
+        p = peer("""
+            with c.publisher("a/x", history=8) as pub:
+                pub.wait(1, 60)
+                for i in range(3): pub.publish(bytes([i]))
+        """)
+        assert [m[0].tobytes() for m in sub] == [b"\0", b"\1", b"\2"]
+        p.end()
+        with pytest.raises(dlx.Timeout, match=r"topic a/\*: no message within 0.01 s"):
+            sub.take(timeout=0.01)
+        sub.timeout = 0.02
+        with pytest.raises(TimeoutError, match="0.02 s"):
+            for _ in sub:
+                pass
+        with pytest.raises(dlx.Timeout):
+            sub.take(timeout=0)
+
+
+def test_a_publisher_that_goes_is_told_once_and_a_loop_may_stay(c):
+    with c.subscribe("a", timeout=PATIENCE) as sub, c.subscribe("a", timeout=PATIENCE, stay=True) as stays:
+        for i in range(2):
+            with c.publisher("a") as pub:
+                pub.publish(bytes([i]))
+                sub.take()
+                assert next(stays)[0].tobytes() == bytes([i])
+            with pytest.raises(dlx.PublisherGone):
+                sub.take()
+        kinds = [e.kind for e in sub.events()]
+        assert kinds == ["joined", "left"] * 2
+
+
+def test_latest_skips_and_counts(c):
+    with c.publisher("a", history=4) as pub, c.subscribe("a", latest=True) as sub:
+        for i in range(3):
+            pub.publish(bytes([i]))
+        assert sub.take()[0].tobytes() == b"\2"
+        stats = sub.stats()
+        assert stats["taken"] == 1 and stats["skipped"] == 2 and stats["n_publishers"] == 1
+        with c.subscribe("a", history=4) as late, c.subscribe("a", history=None) as none:
+            assert [late.take()[0].tobytes() for _ in range(3)] == [b"\0", b"\1", b"\2"]
+            with pytest.raises(dlx.Timeout):
+                none.take(timeout=0)
+
+
+def test_a_blocking_publisher_waits_and_names_who_is_in_the_way(c):
+    with c.publisher("a", on_full="block", slots=4, history=1, timeout=0.01) as pub:
+        with c.subscribe("a", reliable=True, max_held=1) as sub:
+            with pytest.raises(dlx.Timeout, match="behind"):
+                for _ in range(20):
+                    pub.publish(b"x")
+            with pytest.raises(dlx.Full, match="slots"):
+                pub.publish(b"x", timeout=0)
+            thread = threading.Thread(target=lambda: [sub.take(PATIENCE).seq for _ in range(8)])
+            thread.start()
+            for _ in range(4):
+                pub.publish(b"y", timeout=PATIENCE)
+            thread.join()
+            assert pub.stats()["full"] == 2
+    with c.publisher("b") as pub, pytest.raises(dlx.InvalidError, match="b"):
+        c.subscribe("b", reliable=True)
+
+
+def test_retained_sets_outlive_their_publisher(c, peer):
+    p = peer("""
+        pub = c.publisher("weights/policy", retain=1)
+        pub.publish({"w": b"1234", "b": b"5"}, meta={"step": 3})
+        os.kill(os.getpid(), 9)
+    """)
+    p.end(status=-9)
+    msg = c.get("weights/policy", timeout=PATIENCE)
+    assert msg.keys() == ["w", "b"] and msg["w"].tobytes() == b"1234" and msg.meta == {"step": 3}
+    until(lambda: [x["retained"] for x in c.publishers("weights/*")] == [True], "that it is retained")
+    c.drop("weights/policy")
+    assert msg["b"].tobytes() == b"5"
+    with pytest.raises(KeyError):
+        c.drop("weights/policy")
+    with pytest.raises(TimeoutError, match="has no message"):
+        c.get("weights/policy", timeout=0)
+    with pytest.raises(TimeoutError, match="none came"):
+        c.get("weights/policy", timeout=0.01)
+
+
+def test_get_waits_for_the_first_message(c, peer):
+    p = peer('say(c.get("late", timeout=60)[0].tobytes().decode())')
+    with c.publisher("late", history=1) as pub:
+        pub.wait(1, PATIENCE)
+        pub.publish(b"here")
+        assert p.hear() == "here"
+    p.end()
+
+
+def test_what_the_daemon_knows(c, pair):
+    pub, sub = pair
+    (info,) = c.publishers()
+    assert info["topic"] == "cam/front" and info["history"] == 8 and info["on_full"] == "drop"
+    (link,) = c.links(info["publisher"])
+    assert link["max_held"] == 16 and not link["latest"]
+    daemon = c.daemon()
+    assert daemon["n_clients"] == 1 and daemon["memory"] == "memfd" and daemon["protocol"][0] == 1
+    with pytest.raises(dlx.NotFound):
+        c.links(12345)
+    assert [e.kind for e in pub.events()] == ["joined"] and pub.events() == []
+    pub.wait(1, 0)
+    with pytest.raises(dlx.Timeout, match="1"):
+        pub.wait(2, 0.01)
+    assert dlx.dlpack_info()["dlpack"] == (1, 3) and dlx.__version__ == daemon["version"]
+
+
+def test_holding_too_many_is_told(c):
+    with c.publisher("a") as pub, c.subscribe("a", max_held=2) as sub:
+        for _ in range(3):
+            pub.publish(b"x")
+        kept = [sub.take()[0], np.asarray(sub.take())]
+        with pytest.raises(dlx.TooManyHeld, match="2"):
+            sub.take(timeout=0)
+        del kept[0]
+        sub.take(timeout=0)
+
+
+def test_private_views_may_be_written_to(pair):
+    pub, sub = pair
+    pub.publish({"a": np.arange(6, dtype=np.float32)})
+    msg = sub.take()
+    t = msg.private("a")
+    assert t.copied and not t.readonly
+    np.asarray(t)[0] = 42
+    assert np.asarray(msg["a"])[0] == 0 and np.asarray(t)[0] == 42
+    with pytest.raises(KeyError):
+        msg.private("b")
+
+
+def test_closed_handles_say_so(c):
+    pub, sub = c.publisher("a"), c.subscribe("a")
+    x = pub.empty(1)
+    for handle in (pub, sub):
+        handle.close()
+        handle.close()
+        assert handle.closed and "closed" in repr(handle)
+        with pytest.raises(dlx.Closed, match="of a is closed"):
+            handle.stats()
+    with pytest.raises(ValueError):
+        pub.publish(x)
+    assert x.shape == (1,)
+    c.close()
+    with pytest.raises(dlx.Closed):
+        c.publisher("b")
+
+
+@pytest.mark.parametrize("call", [
+    lambda c: c.publisher("a//b"), lambda c: c.publisher("a", history=9999), lambda c: c.publisher("a", on_full="x"),
+    lambda c: c.publisher("a", history=-1), lambda c: c.subscribe("a", timeout=-1), lambda c: c.subscribe("a", spin="x"),
+    lambda c: c.subscribe("a", max_held=5000), lambda c: c.publisher("a", retain_for="x"), lambda c: c.get("a", float("nan")),
+    lambda c: c.publisher("a", retain=9, history=2)])
+def test_values_that_cannot_be_are_refused(c, call):
+    with pytest.raises(ValueError):
+        call(c)
+
+
+@pytest.mark.parametrize("call", [
+    lambda c: c.publisher(), lambda c: c.publisher("a", "b"), lambda c: c.publisher("a", histroy=1), lambda c: c.get(3),
+    lambda c: c.subscribe("a", topic="b"), lambda c: c.subscribe("a", timeout="1"), lambda c: dlx.Tensor(), lambda c: c.links("x")])
+def test_arguments_that_are_none_are_refused(c, call):
+    with pytest.raises(TypeError):
+        call(c)
+
+
+def test_no_daemon_is_a_connection_error(tmp_path):
+    with pytest.raises(dlx.DaemonError, match="nothing") as e:
+        dlx.connect(tmp_path / "nothing")
+    assert isinstance(e.value, ConnectionError) and e.value.name == "NO_DAEMON"
+    with pytest.raises(ConnectionError):
+        dlx.connect(autospawn=False)
