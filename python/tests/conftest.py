@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon of its own for each test, with a socket and folders of its own; other processes; and a look at what stays behind."""
 import os
+import pathlib
 import selectors
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 
@@ -66,6 +68,13 @@ c = dlx.connect()
     def kill(self):
         self.process.kill()
         self.process.communicate()
+
+
+@pytest.fixture
+def tmp_path():
+    """As pytest's, but nothing stays."""
+    with tempfile.TemporaryDirectory(prefix="dlxp.") as folder:
+        yield pathlib.Path(folder)
 
 
 @pytest.fixture(autouse=True)
