@@ -14,11 +14,11 @@ Errors are dlx.Error and its subclasses, which are also TimeoutError, Permission
 seconds, None is without a limit. A forked child connects anew: it has no part in its parent's handles and tensors.
 """
 from ._dlx import (Connection, Event, Message, Publisher, Report, Subscription, Tensor, __version__, connect, debug,
-                   dlpack_info)
+                   dlpack_info, tensor)
 from ._errors import (AccessError, Closed, DaemonError, DeviceError, Error, Forked, Full, InUse, InvalidError, LimitError,
                       NoMemory, NotFound, PeerError, PublisherGone, Timeout, TooManyHeld, WouldCopy)
 
-__all__ = ["connect", "debug", "dlpack_info", "Connection", "Publisher", "Subscription", "Message", "Tensor", "Report",
+__all__ = ["connect", "debug", "dlpack_info", "tensor", "Connection", "Publisher", "Subscription", "Message", "Tensor", "Report",
            "Event", "Error", "Timeout", "AccessError", "DaemonError", "NoMemory", "LimitError", "InvalidError", "NotFound",
            "PublisherGone", "Full", "TooManyHeld", "WouldCopy", "DeviceError", "Forked", "InUse", "Closed", "PeerError",
            "__version__"]

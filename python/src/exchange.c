@@ -72,6 +72,13 @@ static int to_object(DLManagedTensorVersioned *tensor, void **out_py_object)
 static int describe(void *py_object, DLTensor *out)
 {
     const struct dlxpy_tensor *t = py_object;
+    if (Py_IS_TYPE((PyObject *)py_object, dlxpy_message_type)) {
+        const struct dlx_message *m = dlxpy_message_only_one(py_object);
+        if (!m)
+            return -1;
+        *out = *dlx_message_peek(m, 0);
+        return 0;
+    }
     if (!Py_IS_TYPE((PyObject *)py_object, dlxpy_tensor_type)) {
         PyErr_SetString(PyExc_TypeError, "a dlx.Tensor is needed");
         return -1;
@@ -103,10 +110,10 @@ int dlxpy_add_exchange(PyObject *module)
 {
     (void)module;
     PyObject *capsule = PyCapsule_New(&api, "dlpack_exchange_api", NULL);
+    PyTypeObject *const types[] = {dlxpy_tensor_type, dlxpy_message_type};
     int r = capsule ? 0 : -1;
-    if (r == 0)
-        r = PyObject_SetAttrString((PyObject *)dlxpy_tensor_type, "__dlpack_c_exchange_api__",
-                                   capsule);
+    for (size_t i = 0; r == 0 && i < 2; i++)
+        r = PyObject_SetAttrString((PyObject *)types[i], "__dlpack_c_exchange_api__", capsule);
     Py_XDECREF(capsule);
     return r;
 }

@@ -183,7 +183,7 @@ static PyObject *iterate(PyObject *self)
 
 /* ---- a message of one tensor --------------------------------------------------------------- */
 
-static struct dlx_message *only_one(PyObject *self)
+struct dlx_message *dlxpy_message_only_one(PyObject *self)
 {
     struct dlx_message *m = dlxpy_message_of(self);
     if (!m || dlxpy_check_forked(cast(self)->generation) < 0)
@@ -199,7 +199,7 @@ static struct dlx_message *only_one(PyObject *self)
 DLManagedTensorVersioned *dlxpy_message_export(PyObject *self)
 {
     DLManagedTensorVersioned *managed;
-    struct dlx_message *m = only_one(self);
+    struct dlx_message *m = dlxpy_message_only_one(self);
     int r = m ? dlx_message_tensor(m, 0, &managed) : 0;
     if (r < 0)
         (void)dlxpy_raise(r);
@@ -212,7 +212,7 @@ PyDoc_STRVAR(dlpack_doc,
 static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
     struct dlxpy_request request;
-    if (dlxpy_request_parse(args, n_args, kwnames, &request) < 0 || !only_one(self))
+    if (dlxpy_request_parse(args, n_args, kwnames, &request) < 0 || !dlxpy_message_only_one(self))
         return NULL;
     if (request.versioned && !request.copy) {
         DLManagedTensorVersioned *managed = dlxpy_message_export(self);
@@ -229,7 +229,8 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args
 static int get_buffer(PyObject *self, Py_buffer *view, int flags)
 {
     view->obj = NULL;
-    PyObject *t = only_one(self) ? (PyObject *)dlxpy_message_tensor(cast(self), 0) : NULL;
+    PyObject *t =
+        dlxpy_message_only_one(self) ? (PyObject *)dlxpy_message_tensor(cast(self), 0) : NULL;
     int r = t ? PyObject_GetBuffer(t, view, flags) : -1;
     Py_XDECREF(t); /* the view has its own reference */
     return r;

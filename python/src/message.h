@@ -21,6 +21,9 @@ struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_
 /* Its message; NULL with dlx.Closed when it was released. */
 struct dlx_message *dlxpy_message_of(PyObject *self);
 
+/* The message, if it has one tensor; NULL with an exception. */
+struct dlx_message *dlxpy_message_only_one(PyObject *self);
+
 /* The one tensor that it has, as a managed tensor; NULL with an exception when it has more. */
 DLManagedTensorVersioned *dlxpy_message_export(PyObject *self);
 

@@ -107,6 +107,24 @@ static const DLPackExchangeAPI *exchange_api(PyObject *capsule)
     return (const DLPackExchangeAPI *)header;
 }
 
+/* PyTorch gives the memory of a tensor that is conjugated or negated only when it is read as it is, without a word
+ * (its __dlpack__ refuses). */
+static int check_is_plain(PyObject *object, const char *question, const char *answer)
+{
+    bool failed = false;
+    PyObject *method = dlxpy_attribute(object, question, &failed);
+    PyObject *said = method ? PyObject_CallObject(method, NULL) : NULL;
+    int r = (method && !said) || failed ? -1 : said ? PyObject_IsTrue(said) : 0;
+    Py_XDECREF(said);
+    Py_XDECREF(method);
+    if (r > 0)
+        PyErr_Format(PyExc_BufferError,
+                     "a tensor of which %s() is true has other values in memory than it shows: "
+                     "publish t.%s()",
+                     question, answer);
+    return r == 0 ? 0 : -1;
+}
+
 static int try_exchange(struct dlxpy_source *s, PyObject *object)
 {
     bool failed = false;
@@ -118,6 +136,9 @@ static int try_exchange(struct dlxpy_source *s, PyObject *object)
     Py_DECREF(capsule); /* the table lives as long as the process */
     if (!api || !api->managed_tensor_from_py_object_no_sync)
         return 0;
+    if (check_is_plain(object, "is_conj", "resolve_conj") < 0 ||
+        check_is_plain(object, "is_neg", "resolve_neg") < 0)
+        return -1;
     DLManagedTensorVersioned *managed = NULL;
     if (api->managed_tensor_from_py_object_no_sync(object, &managed) != 0)
         return -1;
@@ -274,6 +295,30 @@ int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, enum dlxpy_use 
     if (r < 0)
         dlxpy_source_end(s, false);
     return r < 0 ? -1 : 0;
+}
+
+/* ---- module function ----------------------------------------------------------------------- */
+
+PyDoc_STRVAR(
+    tensor_doc,
+    "tensor(object, /)\n--\n\n"
+    "A private, writable dlx.Tensor with the elements of any tensor that publish() takes.");
+static PyObject *tensor_of(PyObject *self, PyObject *object)
+{
+    struct dlxpy_source source;
+    (void)self;
+    if (dlxpy_source_begin(&source, object, DLXPY_COPY, 0, NULL) < 0)
+        return NULL;
+    DLManagedTensorVersioned *copy = dlxpy_tensor_copy(source.tensor);
+    dlxpy_source_end(&source, false);
+    return copy ? (PyObject *)dlxpy_tensor_new(copy) : NULL;
+}
+
+static PyMethodDef functions[] = {{"tensor", tensor_of, METH_O, tensor_doc}, {0}};
+
+int dlxpy_add_source(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
 }
 
 void dlxpy_source_end(struct dlxpy_source *s, bool spent)

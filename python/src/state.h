@@ -28,6 +28,7 @@ int dlxpy_add_publisher(PyObject *module);
 int dlxpy_add_subscription(PyObject *module);
 int dlxpy_add_connection(PyObject *module);
 int dlxpy_add_exchange(PyObject *module);
+int dlxpy_add_source(PyObject *module);
 int dlxpy_add_publish(PyObject *module);
 
 /* A type from its spec, added to the module under its last name. NULL with an exception. */

@@ -152,3 +152,21 @@ def test_extended_types_by_the_name_of_their_dtype(pair):
         assert t.dtype == name and (t.numpy() == a).all() and np.asarray(t).dtype == a.dtype
     t = send(pair, np.array([1, -2, 3], ml_dtypes.int4))  # a byte each, which the receiver is told
     assert t.dtype == "int4" and t.nbytes == 3 and t.tobytes()[0] == 1
+
+
+def test_a_tensor_of_anything(pair):
+    a = np.arange(6).reshape(2, 3)[:, ::2]
+    t = dlx.tensor(a)
+    assert not t.readonly and t.copied and np.array_equal(np.asarray(t), a) and dlx.tensor(b"ab").tobytes() == b"ab"
+    with pytest.raises(TypeError, match="no tensor"):
+        dlx.tensor(3)
+
+
+def test_what_is_conjugated_only_when_it_is_read_is_refused(pair):
+    class Lazy:
+        __dlpack_c_exchange_api__ = dlx.Tensor.__dlpack_c_exchange_api__
+
+        def is_conj(self):
+            return True
+    with pytest.raises(BufferError, match="resolve_conj"):
+        send(pair, Lazy())
