@@ -4,7 +4,7 @@
 # Installs what is missing for the build and the tests, and says what. Returns at once, without the
 # network, when everything is there.
 #
-#   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--no-venv] [--dry-run]
+#   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--interop] [--no-venv] [--dry-run]
 #
 # On Debian and its relatives it asks dpkg what is missing and apt for it, with sudo when not root. On
 # another system it looks for the tools and libraries themselves and names what is not found.
@@ -22,6 +22,7 @@ faults=(strace)
 
 want=("${build[@]}")
 venv=yes
+interop=
 dry=
 for arg in "$@"; do
     case $arg in
@@ -29,6 +30,7 @@ for arg in "$@"; do
     --model) want+=("${model[@]}") ;;
     --bench) want+=("${bench[@]}") ;;
     --faults) want+=("${faults[@]}") ;;
+    --interop) interop=yes ;;
     --no-venv) venv= ;;
     --dry-run) dry=yes ;;
     --help | -h)
@@ -36,7 +38,7 @@ for arg in "$@"; do
         exit 0
         ;;
     *)
-        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults --no-venv --dry-run)" >&2
+        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults --interop --no-venv --dry-run)" >&2
         exit 2
         ;;
     esac
@@ -123,3 +125,8 @@ venv_package() { # NAME SPECIFICATION WHAT-FOR
 }
 venv_package tvm-ffi 'apache-tvm-ffi>=0.1.8,<1' 'for the real dlpack.h (tests/check_dlpack_abi.sh)'
 venv_package safetensors 'safetensors>=0.8,<1' 'to read the files that dlxctl writes'
+if [ -n "$interop" ]; then
+    for package in 'numpy>=2.1' ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack; do
+        venv_package "${package%%>*}" "$package" 'to pass tensors to it (make check-interop; some are large)'
+    done
+fi

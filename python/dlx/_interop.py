@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results of dlx.selftest as tables: docs/INTEROP.md."""
+from ._frameworks import ALL, DTYPES, LAYOUTS
+
+HEAD = """# Interoperability
+
+Made by `make check-interop` (`python -m dlx.selftest` with what is installed): each framework publishes tensors in one
+process, and each takes them in another; the values are compared. Python {python}, DLPack {dlpack}.
+
+- **view**: an array of the same memory, nothing copied; **copy**: the framework made a copy; **good**: it does not tell which
+- **no**: refused with an exception, whose words are below; **-**: the framework has no such type or layout itself
+"""
+
+
+def present(results):
+    return [n for n, x in results["frameworks"].items() if "version" in x]
+
+
+def table(head, rows):
+    out = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(out + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+
+def given(results, producer, dtype, layout):
+    for row in results["cases"]:
+        if (row["producer"], row["dtype"], row["layout"]) == (producer, dtype, layout):
+            if row["sent"]["outcome"] == "sent" and dtype in ALL[producer].renames:
+                return "as " + ALL[producer].renames[dtype]
+            return {"sent": "yes", "unmade": "-", "refused": "no"}.get(row["sent"]["outcome"], row["sent"]["outcome"])
+    return "?"
+
+
+def taken(results, consumer, dtype, layout):
+    """The same from all producers, or all that there were."""
+    said = {row["taken"][consumer]["outcome"] for row in results["cases"]
+            if (row["dtype"], row["layout"]) == (dtype, layout) and consumer in row["taken"]}
+    return ", ".join(sorted({"refused": "no"}.get(x, x) for x in said)) or "?"
+
+
+def cell(results, p, c):
+    outcomes = [row["taken"][c]["outcome"] for row in results["cases"] if row["producer"] == p and c in row["taken"]]
+    good = sum(x in ("view", "copy", "good") for x in outcomes)
+    bad = sum(x in ("WRONG", "CRASH") for x in outcomes)
+    return f"{good}/{len(outcomes)}" + (f", {bad} WRONG" if bad else "")
+
+
+def refusals(results):
+    seen = {}
+    for row in results["cases"]:
+        what = row["dtype"] if row["layout"] == "plain" else row["layout"]
+        if row["sent"]["outcome"] == "refused":
+            seen.setdefault((row["producer"], "gives", row["sent"]["words"]), []).append(what)
+        for c, x in row["taken"].items():
+            if x["outcome"] == "refused":
+                seen.setdefault((c, "takes", x["words"]), []).append(what)
+    for (name, role, said), whats in seen.items():
+        yield [name, role, ", ".join(dict.fromkeys(whats)), "`" + said.replace("|", "\\|").replace("`", "'") + "`"]
+
+
+def tables(results):
+    names = present(results)
+    parts = [HEAD.format(python=results["python"], dlpack=".".join(str(x) for x in results["dlx"]["dlpack"])),
+             table(["framework", "version, or why it is not here"],
+                   [[n, x.get("version") or f"*not run*: {x['absent']}"] for n, x in results["frameworks"].items()]),
+             "## Who takes from whom\n\nTensors that arrived with the right values, of those that were sent; the rest was refused.\n",
+             table(["gives \\ takes", *names], [[p, *(cell(results, p, c) for c in names)] for p in names])]
+    for what, keys in (("Types", [(x, "plain") for x in DTYPES]), ("Layouts", [("float32", x) for x in LAYOUTS[1:]])):
+        name = [k[0] if what == "Types" else k[1] for k in keys]
+        parts += [f"## {what} that each takes\n", table([what.lower(), *names], [
+            [name[i], *(taken(results, c, *k) for c in names)] for i, k in enumerate(keys)])]
+        parts += [f"## {what} that each gives\n", table([what.lower(), *names], [
+            [name[i], *(given(results, p, *k) for p in names)] for i, k in enumerate(keys)])]
+    parts += ["## What was refused, in which words\n", table(["framework", "", "what", "words"], list(refusals(results)))]
+    return "\n".join(parts)
