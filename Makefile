@@ -13,7 +13,7 @@
 #   MINUTES=n SEED=n                 `make soak`
 #   FUZZ_RUNS=N T='take topic'       `make fuzz`: executions a target (100000000), and which targets
 #   PYTHON=python3                   for `make python`, `make check-python` and the tools
-#   INTEROP_PYTHON=python3           `make check-interop`: a Python that has the frameworks already
+#   INTEROP_PYTHON=python3           `make check-interop`, `bench-python`: a Python that has the frameworks already
 #   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR UNITDIR MANDIR   where `make install` puts things
 #
 # Nothing here downloads or installs anything except through tools/setup.sh, which `check` and `demo`
@@ -121,7 +121,7 @@ endif
 # Evaluated once; a missing library is named before the compiler can say something less clear.
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 NEEDED_PKGS := libuv libprotobuf-c jansson libxxhash check
-LIGHT_GOALS := help man clean distclean check check-python check-interop wheel wheel-check demo setup format model lint fuzz fuzz-quick bench soak hostile faults \
+LIGHT_GOALS := help man clean distclean check check-python check-interop bench-python wheel wheel-check demo setup format model lint fuzz fuzz-quick bench soak hostile faults \
     coverage
 ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p || echo $$p; done 2>&1),)
@@ -448,7 +448,7 @@ PY_SRC := $(wildcard python/src/*.c)
 PY_FILES := $(patsubst python/dlx/%,$(PY_DIR)/%,$(wildcard python/dlx/*.py python/dlx/*.pyi python/dlx/py.typed))
 PY_CFLAGS = -isystem '$(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')'
 
-.PHONY: python check-python check-interop wheel wheel-check
+.PHONY: python check-python check-interop bench-python wheel wheel-check
 check-python: ## the tests of the Python package alone
 	+@$(SUBMAKE) check T=check_python
 
@@ -458,6 +458,12 @@ check-interop: ## pass tensors between all frameworks that can be installed (lar
 	+@$(SUBMAKE) python
 	@PYTHONPATH='$(BUILD_ABS)/python' $(or $(INTEROP_PYTHON),$(BUILD_ROOT)/venv/bin/python) -m dlx.selftest \
 	    --json $(BUILD)/interop.json --markdown $(BUILD)/INTEROP.md
+
+bench-python: ## dlx beside torch.multiprocessing, shared_memory and pyzmq (QUICK=1: under 60 s); build/bench-python.json
+	@[ -n '$(INTEROP_PYTHON)' ] || tools/setup.sh --interop
+	+@$(SUBMAKE) python
+	@PYTHONPATH='$(BUILD_ABS)/python' $(or $(INTEROP_PYTHON),$(BUILD_ROOT)/venv/bin/python) python/bench/bench_python.py \
+	    $(if $(QUICK),--quick) --json $(BUILD)/bench-python.json
 
 wheel: ## build the wheel in build/wheel; needs pip, setuptools and wheel, not the network
 	@rm -f $(BUILD_ROOT)/wheel/*.whl

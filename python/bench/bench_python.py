@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dlx beside what Python programs use now, between two processes, on one machine: make bench-python (QUICK=1: under 60 s).
+
+Blocking one-way latency: from just before the sender begins to send what lies ready until the receiver, which slept, has an
+array or tensor. The next one is sent when the receiver has said that it has it, and a pause has passed. What is not installed
+keeps its row and the reason. The systems of a row take turns, so that whatever else the machine does meets all of them.
+"""
+import argparse
+import importlib
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+import dlx
+
+FRAME = (1080, 1920, 3)
+PAUSE_S = 0.003
+now = time.monotonic_ns
+
+
+# -- systems: each has a sender in this process, and a receiver in another ------------------------------------
+
+
+class Dlx:
+    """Filled in shared memory before the clock starts, as a camera or a decoder would."""
+
+    def __init__(self, size, context):
+        self.connection = dlx.connect()
+        self.size, self.args = size, (size,)
+        self.pub = self.connection.publisher(f"bench/{size}")
+
+    def begin(self):
+        self.pub.wait(1, 60)
+
+    def prepare(self, payload):
+        self.x = self.pub.empty(self.size, "uint8")
+        memoryview(self.x)[:] = payload
+
+    def send(self, payload):
+        self.pub.publish(self.x, time_ns=now())
+
+    @staticmethod
+    def receive(size, n, acknowledge):
+        with dlx.connect() as c, c.subscribe(f"bench/{size}", timeout=60) as sub:
+            for _ in range(n):
+                msg = sub.take()
+                array = np.asarray(msg)
+                acknowledge(now() - msg.time_ns, array)
+                del msg, array
+
+
+class DlxSmall(Dlx):
+    """Allocated and filled while the clock runs."""
+
+    def prepare(self, payload):
+        pass
+
+    def send(self, payload):
+        start = now()
+        x = self.pub.empty(self.size, "uint8")
+        memoryview(x)[:] = payload
+        self.pub.publish(x, time_ns=start)
+
+
+class TorchQueue:
+    """An ordinary tensor each time, as from a model: the queue moves it to shared memory."""
+
+    def __init__(self, size, context):
+        import torch
+        import torch.multiprocessing
+        self.torch = torch
+        self.queue = torch.multiprocessing.get_context("spawn").Queue()
+        self.args = (self.queue,)
+
+    def begin(self):
+        pass
+
+    def prepare(self, payload):
+        self.x = self.torch.frombuffer(bytearray(payload), dtype=self.torch.uint8)
+
+    def send(self, payload):
+        self.queue.put((now(), self.x))
+
+    @staticmethod
+    def receive(queue, n, acknowledge):
+        for _ in range(n):
+            start, x = queue.get()
+            acknowledge(now() - start, x)
+
+
+class TorchShared(TorchQueue):
+    """A pool that was shared once."""
+
+    def __init__(self, size, context):
+        super().__init__(size, context)
+        self.pool = [self.torch.zeros(size, dtype=self.torch.uint8).share_memory_() for _ in range(4)]
+        self.turn = 0
+
+    def prepare(self, payload):
+        self.turn += 1
+        self.x = self.pool[self.turn % 4]
+        self.x.numpy()[:] = np.frombuffer(payload, np.uint8)
+
+
+class ShmPipe:
+    """multiprocessing.shared_memory and a Pipe: the sender copies in."""
+
+    def __init__(self, size, context):
+        from multiprocessing import shared_memory
+        self.shm = [shared_memory.SharedMemory(create=True, size=size) for _ in range(4)]
+        self.theirs, self.pipe = context.Pipe(duplex=False)
+        self.args = (size, [x.name for x in self.shm], self.theirs)
+        self.turn = 0
+
+    def begin(self):
+        pass
+
+    def prepare(self, payload):
+        self.turn += 1
+
+    def send(self, payload):
+        start = now()
+        self.shm[self.turn % 4].buf[:len(payload)] = payload
+        self.pipe.send((start, self.turn % 4))
+
+    def end(self):
+        for x in self.shm:
+            x.close()
+            x.unlink()
+
+    @staticmethod
+    def receive(size, names, pipe, n, acknowledge):
+        from multiprocessing import shared_memory
+        shm = [shared_memory.SharedMemory(name=x) for x in names]
+        for _ in range(n):
+            start, turn = pipe.recv()
+            array = np.frombuffer(shm[turn].buf, np.uint8, size)
+            acknowledge(now() - start, array)
+            del array
+        for x in shm:
+            x.close()
+
+
+class Zmq:
+    def __init__(self, size, context):
+        import zmq
+        self.folder = tempfile.TemporaryDirectory(prefix="dlx-bench.")
+        self.socket = zmq.Context.instance().socket(zmq.PUSH)
+        path = f"ipc://{self.folder.name}/s"
+        self.socket.bind(path)
+        self.args = (path,)
+
+    def begin(self):
+        pass
+
+    def prepare(self, payload):
+        pass
+
+    def send(self, payload):
+        self.socket.send_multipart([now().to_bytes(8, "little"), payload])
+
+    def end(self):
+        self.socket.close(0)
+        self.folder.cleanup()
+
+    @staticmethod
+    def receive(path, n, acknowledge):
+        import zmq
+        socket = zmq.Context.instance().socket(zmq.PULL)
+        socket.connect(path)
+        for _ in range(n):
+            start, payload = socket.recv_multipart()
+            array = np.frombuffer(payload, np.uint8)
+            acknowledge(now() - int.from_bytes(start, "little"), array)
+        socket.close(0)
+
+
+# -- one-way latency ------------------------------------------------------------------------------------------
+
+
+def receiver(system, args, n, pipe):
+    taken = []
+
+    def acknowledge(ns, array):
+        assert int(array[-1]) == len(taken) % 256 and len(array.shape) == 1
+        taken.append(ns)
+        pipe.send(None)
+    pipe.send(None)
+    system.receive(*args, n, acknowledge)
+    pipe.send(taken)
+
+
+class Run:
+    def __init__(self, system, size, n):
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.system, self.payload = system(size, context), bytearray(size)
+        self.process = context.Process(target=receiver, args=(system, self.system.args, n, theirs))
+        self.process.start()
+        theirs.close()
+        self.pipe.recv()
+        self.system.begin()
+
+    def once(self, i):
+        self.payload[-1] = i % 256
+        self.system.prepare(self.payload)
+        time.sleep(PAUSE_S)
+        self.system.send(self.payload)
+        self.pipe.recv()
+
+    def end(self):
+        taken = self.pipe.recv()
+        self.process.join()
+        getattr(self.system, "end", lambda: None)()
+        return statistics.median(taken[len(taken) // 10:]) / 1000
+
+
+def one_way(systems, size, n):
+    """Medians in us, of systems that take turns."""
+    runs = [Run(x, size, n) for x in systems]
+    for i in range(n):
+        for run in runs:
+            run.once(i)
+    return [run.end() for run in runs]
+
+
+# -- the other rows -------------------------------------------------------------------------------------------
+
+
+def overhead(n):
+    """us of publish, take, from_dlpack and release in one process."""
+    make = np.from_dlpack if np.lib.NumpyVersion(np.__version__) >= "2.1.0" else np.asarray
+    best = float("inf")
+    with dlx.connect() as c, c.publisher("bench/overhead") as pub, c.subscribe("bench/overhead") as sub:
+        x = pub.zeros(256, "uint8")
+        for _ in range(5):
+            start = now()
+            for _ in range(n):
+                pub.publish(x, share=True)
+                msg = sub.take(0)
+                array = make(msg)
+                del msg, array
+            best = min(best, (now() - start) / n / 1000)
+    return best
+
+
+def state_dict_receiver(queue, pipe, rounds):
+    import torch
+    with dlx.connect() as c, c.subscribe("bench/state", timeout=60) as sub:
+        pipe.send(None)
+        for _ in range(rounds):
+            msg = sub.take()
+            tensors = {k: torch.from_dlpack(t) for k, t in msg.items()}
+            end = now()
+            assert int(tensors["t999"][0]) == 9
+            pipe.send(end - msg.time_ns)
+            del msg, tensors
+        for _ in range(rounds):
+            start, tensors = queue.get()
+            end = now()
+            assert int(tensors["t999"][0]) == 9
+            pipe.send(end - start)
+            del tensors
+
+
+def state_dict(total, rounds):
+    """ms to publish and attach 1,000 tensors that lie in shared memory already: ours, torch's."""
+    import torch
+    import torch.multiprocessing
+    context = torch.multiprocessing.get_context("spawn")
+    queue, (ours, theirs) = context.Queue(), context.Pipe()
+    process = context.Process(target=state_dict_receiver, args=(queue, theirs, rounds))
+    process.start()
+    ours.recv()
+    like = {f"t{i}": np.empty(total // 1000, np.uint8) for i in range(1000)}
+    result = []
+    with dlx.connect() as c, c.publisher("bench/state", history=1) as pub:
+        pub.wait(1, 60)
+        x = pub.like(like)
+        for t in x.values():
+            np.asarray(t)[:] = 9
+        for _ in range(rounds):
+            pub.publish(x, share=True, strict=True, time_ns=now())
+            result.append(ours.recv() / 1e6)
+    tensors = {k: torch.full((total // 1000,), 9, dtype=torch.uint8).share_memory_() for k in like}
+    for _ in range(rounds):
+        queue.put((now(), tensors))
+        result.append(ours.recv() / 1e6)
+    process.join()
+    return statistics.median(result[:rounds]), statistics.median(result[rounds:])
+
+
+# -- rows -----------------------------------------------------------------------------------------------------
+
+
+def ratio(name, bar, other, needs, size, n, ours=Dlx):
+    def measure():
+        a, b = one_way([ours, other], size, n)
+        return {"value": a / b, "ours_us": a, "theirs_us": b}
+    return name, bar, needs, measure
+
+
+def rows(quick):
+    n, frame = (60, int(np.prod(FRAME))) if quick else (400, int(np.prod(FRAME)))
+    total = 100_000_000 if quick else 1_000_000_000
+
+    def state():
+        a, b = state_dict(total, 3 if quick else 7)
+        return {"value": a / b, "ours_ms": a, "theirs_ms": b, "bytes": total}
+    return [
+        ("py_overhead_us", 2, "numpy", lambda: {"value": overhead(5000 if quick else 50000)}),
+        ratio("py_1080p_vs_torch_mp", 0.02, TorchQueue, "torch", frame, n),
+        ratio("py_1080p_vs_torch_shared", 0.15, TorchShared, "torch", frame, n),
+        ratio("py_1080p_vs_shm_pipe", 0.35, ShmPipe, "multiprocessing", frame, n),
+        ratio("py_1KiB_vs_zmq", 0.7, Zmq, "zmq", 1024, n * 5, DlxSmall),
+        ("py_statedict", 0.02, "torch", state),
+    ]
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--json", required=True)
+    p.add_argument("--quick", action="store_true")
+    p.add_argument("--only", default="")
+    o = p.parse_args()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
+    out = {"python": sys.version.split()[0], "numpy": np.__version__, "cpus": os.cpu_count(), "quick": o.quick, "rows": []}
+    with tempfile.TemporaryDirectory(prefix="dlx-bench.") as folder:
+        path = os.path.join(folder, "s")
+        ready, theirs = os.pipe()
+        daemon = subprocess.Popen([os.path.join(os.path.dirname(dlx.__file__), "dlpackd"), "--socket", path, "--ready-fd", str(theirs)],
+                                  pass_fds=[theirs], stderr=subprocess.DEVNULL)
+        os.close(theirs)
+        assert os.read(ready, 8).startswith(b"READY=1")
+        os.environ["DLX_SOCKET"] = path
+        try:
+            for name, bar, needs, measure in rows(o.quick):
+                if o.only and name not in o.only.split(","):
+                    continue
+                row = {"name": name, "bar": bar}
+                try:
+                    importlib.import_module(needs)
+                    row.update(measure())
+                    row["passed"] = row["value"] <= bar
+                except ImportError as e:
+                    row["skipped"] = str(e)
+                out["rows"].append(row)
+                rest = {k: round(v, 3) for k, v in row.items() if k not in ("name", "bar", "value") and not isinstance(v, (bool, str))}
+                print(f"{name:<28} {row['value']:8.4f}  bar {bar:<5}  {rest}" if "value" in row else
+                      f"{name:<28} SKIP: {row['skipped']}", flush=True)
+        finally:
+            daemon.terminate()
+            daemon.wait()
+    with open(o.json, "w", encoding="utf-8") as f:
+        json.dump(out, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()
