@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-from . import _dlx
+from . import _dlx, _errors
 from ._frameworks import ALL, DTYPES, LAYOUTS, SHAPE
 
 TIMEOUT = 60.0
@@ -104,6 +104,17 @@ def take(framework, subscription, dtype, layout, arrives):
     return {"outcome": "view" if at == mine else "copy"}
 
 
+def sync(subscription):
+    """Attach to publishers that came since, and let go of what those sent that crashed."""
+    while True:
+        try:
+            subscription.take(timeout=0)
+        except _errors.Timeout:
+            return {"outcome": "synced"}
+        except _errors.PublisherGone:
+            pass
+
+
 def worker(name, role):
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what frameworks print is not for us
@@ -111,15 +122,17 @@ def worker(name, role):
         framework = ALL[name]()
         with _dlx.connect() as c:
             handle = c.publisher(TOPIC, history=8) if role == "publish" else c.subscribe(TOPIC, timeout=TIMEOUT)
+            if role == "take":
+                handle.fileno()  # from here on every take() looks for new publishers
     except Exception as e:
         print(json.dumps({"absent": words(e)}), file=out, flush=True)
         return
     print(json.dumps({"version": framework.version}), file=out, flush=True)
     for line in sys.stdin:
         dtype, layout, arrives = json.loads(line)
-        if role == "publish":
-            handle.wait(1, TIMEOUT)
-        if role == "publish":
+        if layout == "sync":
+            answer = sync(handle)
+        elif role == "publish":
             answer = publish(framework, handle, dtype, layout)
         else:
             answer = take(framework, handle, dtype, layout, arrives)
@@ -172,8 +185,12 @@ class Worker:
 
 
 def run(names, env, progress):
-    workers = {role: {n: Worker(n, role, env) for n in names} for role in ("take", "publish")}
+    workers = {"publish": {n: Worker(n, "publish", env) for n in names}}
     results = {"frameworks": {}, "cases": []}
+    for each in workers["publish"].values():
+        each.greet()
+    # After them: a subscription is attached to all publishers that are there.
+    workers["take"] = {n: Worker(n, "take", env) for n in names}
     for n in names:
         said = [workers[role][n].greet() for role in workers]
         bad = next((x for x in said if "version" not in x), None)
@@ -186,6 +203,10 @@ def run(names, env, progress):
         for case in CASES:
             producer.ask([*case, case[0]])
             sent = producer.answer()
+            if sent["outcome"] == "CRASH":
+                for consumer in workers["take"].values():
+                    consumer.ask(("", "sync", ""))
+                    consumer.answer()
             row = {"producer": p, "dtype": case[0], "layout": case[1], "sent": sent, "taken": {}}
             if sent["outcome"] == "sent":
                 for consumer in workers["take"].values():
@@ -226,7 +247,8 @@ def main():
         path = os.path.join(folder, "s")
         ready, theirs = os.pipe()
         daemon = subprocess.Popen([os.path.join(os.path.dirname(_dlx.__file__), "dlpackd"), "--socket", path, "--ready-fd",
-                                   str(theirs)], pass_fds=[theirs], stderr=subprocess.DEVNULL)
+                                   str(theirs), "--idle-exit", "60"], pass_fds=[theirs], stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL)
         os.close(theirs)
         if not os.read(ready, 8).startswith(b"READY=1"):
             sys.exit("dlx.selftest: the daemon does not start")

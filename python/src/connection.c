@@ -20,7 +20,8 @@ static void drop(struct dlxpy_connection *self)
 {
     struct dlx_client *c = self->c;
     self->c = NULL;
-    Py_BEGIN_ALLOW_THREADS dlx_client_unref(c);
+    Py_BEGIN_ALLOW_THREADS
+    dlx_client_unref(c);
     Py_END_ALLOW_THREADS
 }
 
@@ -89,9 +90,10 @@ static PyObject *dlxpy_connect(PyObject *self, PyObject *const *args, Py_ssize_t
     if (ret) {
         int r;
         memset((char *)ret + sizeof(PyObject), 0, sizeof *ret - sizeof(PyObject));
-        Py_BEGIN_ALLOW_THREADS r = dlx_connect(&ret->c, &connect_args);
-        Py_END_ALLOW_THREADS if (r < 0)
-        {
+        Py_BEGIN_ALLOW_THREADS
+        r = dlx_connect(&ret->c, &connect_args);
+        Py_END_ALLOW_THREADS
+        if (r < 0) {
             (void)dlxpy_raise(r);
             Py_CLEAR(ret);
         }
@@ -170,9 +172,11 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     PyObject *ret = NULL;
     if (dlxpy_connection_enter(cast(self)) == 0) {
         int r;
-        Py_BEGIN_ALLOW_THREADS r = dlx_publisher_new(cast(self)->c, topic, &pub, &p);
-        Py_END_ALLOW_THREADS if (r < 0)(void) dlxpy_raise(r);
-        else ret = dlxpy_publisher_new(p, topic, pub.on_full == DLX_ON_FULL_BLOCK, timeout_ns);
+        Py_BEGIN_ALLOW_THREADS
+        r = dlx_publisher_new(cast(self)->c, topic, &pub, &p);
+        Py_END_ALLOW_THREADS
+        ret = r < 0 ? dlxpy_raise(r)
+                    : dlxpy_publisher_new(p, topic, pub.on_full == DLX_ON_FULL_BLOCK, timeout_ns);
         dlxpy_connection_leave(cast(self));
     }
     Py_XDECREF(keep);
@@ -253,9 +257,10 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     PyObject *ret = NULL;
     if (dlxpy_connection_enter(cast(self)) == 0) {
         int r;
-        Py_BEGIN_ALLOW_THREADS r = dlx_subscribe(cast(self)->c, topic, &sub, &s);
-        Py_END_ALLOW_THREADS if (r < 0)(void) dlxpy_raise(r);
-        else ret = dlxpy_subscription_new(s, topic, timeout_ns, stay);
+        Py_BEGIN_ALLOW_THREADS
+        r = dlx_subscribe(cast(self)->c, topic, &sub, &s);
+        Py_END_ALLOW_THREADS
+        ret = r < 0 ? dlxpy_raise(r) : dlxpy_subscription_new(s, topic, timeout_ns, stay);
         dlxpy_connection_leave(cast(self));
     }
     Py_XDECREF(keep);
@@ -272,8 +277,11 @@ static int get_newest(struct dlxpy_connection *c, const char *topic, int64_t tim
     for (;;) {
         int r;
         int64_t slice = dlxpy_wait_slice(&wait, GET_SLICE_NS);
-        Py_BEGIN_ALLOW_THREADS r = dlx_get(c->c, topic, slice, ret);
-        Py_END_ALLOW_THREADS if (r == 0) return 0;
+        Py_BEGIN_ALLOW_THREADS
+        r = dlx_get(c->c, topic, slice, ret);
+        Py_END_ALLOW_THREADS
+        if (r == 0)
+            return 0;
         bool again = r == DLX_E_INTERRUPTED ||
                      ((r == DLX_E_TIMEOUT || r == DLX_E_EMPTY) && dlxpy_wait_slice(&wait, 1) > 0);
         if (!again) {
@@ -329,8 +337,11 @@ static PyObject *drop_retained(PyObject *self, PyObject *object)
         return NULL;
     int r = dlxpy_connection_enter(cast(self));
     if (r == 0) {
-        Py_BEGIN_ALLOW_THREADS r = dlx_retained_drop(cast(self)->c, topic);
-        Py_END_ALLOW_THREADS if (r < 0)(void) dlxpy_raise(r);
+        Py_BEGIN_ALLOW_THREADS
+        r = dlx_retained_drop(cast(self)->c, topic);
+        Py_END_ALLOW_THREADS
+        if (r < 0)
+            (void)dlxpy_raise(r);
         dlxpy_connection_leave(cast(self));
     }
     Py_XDECREF(keep);

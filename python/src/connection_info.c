@@ -90,8 +90,10 @@ PyObject *dlxpy_connection_publishers(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "|z:publishers", &topic) || dlxpy_connection_enter(c) < 0)
         return NULL;
     int r;
-    Py_BEGIN_ALLOW_THREADS r = dlx_list_publishers(c->c, topic, add_publisher, &entries);
-    Py_END_ALLOW_THREADS PyObject *ret = list_of(&entries, r, publisher_dict);
+    Py_BEGIN_ALLOW_THREADS
+    r = dlx_list_publishers(c->c, topic, add_publisher, &entries);
+    Py_END_ALLOW_THREADS
+    PyObject *ret = list_of(&entries, r, publisher_dict);
     dlxpy_connection_leave(c);
     return ret;
 }
@@ -107,8 +109,10 @@ PyObject *dlxpy_connection_links(PyObject *self, PyObject *publisher)
     if (PyErr_Occurred() || dlxpy_connection_enter(c) < 0)
         return NULL;
     int r;
-    Py_BEGIN_ALLOW_THREADS r = dlx_list_links(c->c, id, add_link, &entries);
-    Py_END_ALLOW_THREADS PyObject *ret = list_of(&entries, r, link_dict);
+    Py_BEGIN_ALLOW_THREADS
+    r = dlx_list_links(c->c, id, add_link, &entries);
+    Py_END_ALLOW_THREADS
+    PyObject *ret = list_of(&entries, r, link_dict);
     dlxpy_connection_leave(c);
     return ret;
 }
@@ -123,8 +127,10 @@ PyObject *dlxpy_connection_daemon(PyObject *self, PyObject *unused)
     if (dlxpy_connection_enter(c) < 0)
         return NULL;
     int r;
-    Py_BEGIN_ALLOW_THREADS r = dlx_client_get_daemon_info(c->c, &i);
-    Py_END_ALLOW_THREADS PyObject *ret = r < 0 ? dlxpy_raise(r) : NULL;
+    Py_BEGIN_ALLOW_THREADS
+    r = dlx_client_get_daemon_info(c->c, &i);
+    Py_END_ALLOW_THREADS
+    PyObject *ret = r < 0 ? dlxpy_raise(r) : NULL;
     dlxpy_connection_leave(c);
     if (r < 0)
         return ret;

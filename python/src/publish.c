@@ -245,7 +245,8 @@ static int publish(struct dlxpy_publisher *p, const struct parcel *parcel,
         if (alone) {
             r = publish_once(p, parcel, args);
         } else {
-            Py_BEGIN_ALLOW_THREADS r = publish_once(p, parcel, args);
+            Py_BEGIN_ALLOW_THREADS
+            r = publish_once(p, parcel, args);
             Py_END_ALLOW_THREADS
         }
         if (r == 0)

@@ -38,7 +38,8 @@ static void drop(struct dlxpy_publisher *self)
 {
     struct dlx_publisher *p = self->p;
     self->p = NULL;
-    Py_BEGIN_ALLOW_THREADS dlx_publisher_unref(p);
+    Py_BEGIN_ALLOW_THREADS
+    dlx_publisher_unref(p);
     Py_END_ALLOW_THREADS
 }
 
@@ -97,8 +98,11 @@ static int wait_for(struct dlxpy_publisher *p, uint32_t n, int64_t timeout_ns)
     for (;;) {
         int r;
         int64_t slice = dlxpy_wait_slice(&wait, DLXPY_SLICE_NS);
-        Py_BEGIN_ALLOW_THREADS r = dlx_publisher_wait(p->p, n, slice);
-        Py_END_ALLOW_THREADS if (r == 0) return 0;
+        Py_BEGIN_ALLOW_THREADS
+        r = dlx_publisher_wait(p->p, n, slice);
+        Py_END_ALLOW_THREADS
+        if (r == 0)
+            return 0;
         bool again =
             r == DLX_E_INTERRUPTED || (r == DLX_E_TIMEOUT && dlxpy_wait_slice(&wait, 1) > 0);
         if (!again) {

@@ -93,8 +93,10 @@ static DLManagedTensorVersioned *alloc(struct dlxpy_publisher *p, const struct s
     if (dlxpy_publisher_enter(p) < 0)
         return NULL;
     int r;
-    Py_BEGIN_ALLOW_THREADS r = dlx_alloc(p->p, &s, &managed);
-    Py_END_ALLOW_THREADS dlxpy_publisher_leave(p);
+    Py_BEGIN_ALLOW_THREADS
+    r = dlx_alloc(p->p, &s, &managed);
+    Py_END_ALLOW_THREADS
+    dlxpy_publisher_leave(p);
     if (r < 0)
         (void)dlxpy_raise(r);
     return r < 0 ? NULL : managed;
@@ -115,7 +117,8 @@ static PyObject *alloc_parsed(PyObject *self, const struct dlxpy_params *params,
         return NULL;
     size_t size = clear ? dlxpy_tensor_bytes(&managed->dl_tensor, false) : 0;
     if (size > 0) {
-        Py_BEGIN_ALLOW_THREADS memset(managed->dl_tensor.data, 0, size);
+        Py_BEGIN_ALLOW_THREADS
+        memset(managed->dl_tensor.data, 0, size);
         Py_END_ALLOW_THREADS
     }
     return wrap(p, managed);
@@ -161,8 +164,10 @@ static DLManagedTensorVersioned **alloc_set(struct dlxpy_publisher *p, const str
     if (r == 0) {
         for (uint32_t i = 0; i < n; i++)
             s[i] = public_spec(&specs[i]);
-        Py_BEGIN_ALLOW_THREADS r = dlx_alloc_set(p->p, s, n, ret);
-        Py_END_ALLOW_THREADS dlxpy_publisher_leave(p);
+        Py_BEGIN_ALLOW_THREADS
+        r = dlx_alloc_set(p->p, s, n, ret);
+        Py_END_ALLOW_THREADS
+        dlxpy_publisher_leave(p);
         if (r < 0)
             (void)dlxpy_raise(r);
     }

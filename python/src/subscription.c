@@ -37,7 +37,8 @@ static void drop(struct dlxpy_subscription *self)
 {
     struct dlx_subscription *s = self->s;
     self->s = NULL;
-    Py_BEGIN_ALLOW_THREADS dlx_subscription_unref(s);
+    Py_BEGIN_ALLOW_THREADS
+    dlx_subscription_unref(s);
     Py_END_ALLOW_THREADS
 }
 
@@ -71,9 +72,11 @@ static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlx_
     struct dlxpy_wait wait = dlxpy_wait_begin(timeout_ns);
     for (;;) {
         int64_t slice = dlxpy_wait_slice(&wait, DLXPY_SLICE_NS);
-        Py_BEGIN_ALLOW_THREADS r = dlx_take(self->s, slice, ret);
-        Py_END_ALLOW_THREADS if (r != DLX_E_INTERRUPTED && r != DLX_E_TIMEOUT &&
-                                 r != DLX_E_EMPTY) return r;
+        Py_BEGIN_ALLOW_THREADS
+        r = dlx_take(self->s, slice, ret);
+        Py_END_ALLOW_THREADS
+        if (r != DLX_E_INTERRUPTED && r != DLX_E_TIMEOUT && r != DLX_E_EMPTY)
+            return r;
         if (PyErr_CheckSignals() < 0)
             return 1;
         if (self->guard.closed) {

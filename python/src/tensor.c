@@ -108,7 +108,8 @@ DLManagedTensorVersioned *dlxpy_tensor_copy(const DLManagedTensorVersioned *mana
     if (dlxpy_tensor_bytes(t, padded) < COPY_ALONE) {
         done = dlxpy_copy_elements(copy->dl_tensor.data, t, padded);
     } else {
-        Py_BEGIN_ALLOW_THREADS done = dlxpy_copy_elements(copy->dl_tensor.data, t, padded);
+        Py_BEGIN_ALLOW_THREADS
+        done = dlxpy_copy_elements(copy->dl_tensor.data, t, padded);
         Py_END_ALLOW_THREADS
     }
     if (done) {
