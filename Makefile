@@ -465,13 +465,16 @@ bench-python: ## dlx beside torch.multiprocessing, shared_memory and pyzmq (QUIC
 	@PYTHONPATH='$(BUILD_ABS)/python' $(or $(INTEROP_PYTHON),$(BUILD_ROOT)/venv/bin/python) python/bench/bench_python.py \
 	    $(if $(QUICK),--quick) --json $(BUILD)/bench-python.json
 
+# The system's, where $(PYTHON) has not what builds a wheel.
+WHEEL_PYTHON = $(or $(shell for p in '$(PYTHON)' /usr/bin/python3; do \
+    if "$$p" -c 'import pip, setuptools, wheel' 2>/dev/null; then echo "$$p"; break; fi; done),$(PYTHON))
 wheel: ## build the wheel in build/wheel; needs pip, setuptools and wheel, not the network
 	@rm -f $(BUILD_ROOT)/wheel/*.whl
-	$(Q)$(PYTHON) -m pip wheel -q --no-build-isolation --no-deps --disable-pip-version-check -w $(BUILD_ROOT)/wheel ./python
+	$(Q)$(WHEEL_PYTHON) -m pip wheel -q --no-build-isolation --no-deps --disable-pip-version-check -w $(BUILD_ROOT)/wheel ./python
 	@ls $(BUILD_ROOT)/wheel/*.whl
 
 wheel-check: wheel ## install the wheel somewhere and use it from there
-	@PYTHON='$(PYTHON)' tools/wheel-check $(BUILD_ROOT)/wheel/*.whl
+	@PYTHON='$(WHEEL_PYTHON)' tools/wheel-check $(BUILD_ROOT)/wheel/*.whl
 
 python: $(PY_DIR)/_dlx.abi3.so $(PY_DIR)/$(SONAME) $(PY_DIR)/dlpackd $(PY_FILES) ## build the Python package in build/python
 

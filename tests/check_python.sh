@@ -38,4 +38,4 @@ if [[ $san == *address* ]]; then
 fi
 export PYTHONPATH=$build/python PYTHONDONTWRITEBYTECODE=1 PYTHONFAULTHANDLER=
 unset DLX_AUTOSPAWN
-"${preload[@]}" "$python" -X dev -m pytest -q -p no:cacheprovider --durations=3 python/tests
+"${preload[@]}" "$python" -X dev -m pytest -q -p no:cacheprovider -W error::ResourceWarning -W error::pytest.PytestUnraisableExceptionWarning --durations=3 python/tests

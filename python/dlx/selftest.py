@@ -174,12 +174,16 @@ class Worker:
     def answer(self):
         said = self.hear()
         if said["outcome"] == "CRASH":
+            self.end()
             self.start()
             self.greet()
         return said
 
     def end(self):
-        self.process.stdin.close()
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
         self.process.wait()
         self.process.stdout.close()
 
