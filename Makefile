@@ -157,6 +157,9 @@ FUZZ_SRC := $(wildcard tests/fuzz_*.c)
 SOAK_SRC := $(wildcard tests/soak/*.c)
 BENCH_SRC := $(wildcard bench/bench_*.c)
 BENCH_HELP_SRC := $(filter-out $(BENCH_SRC),$(wildcard bench/*.c))
+# What we are compared with, in so far as it is installed; bench/peers/iceoryx2 is built by `make bench` alone.
+ICEORYX_H := $(lastword $(wildcard /usr/include/iceoryx/*/iceoryx_binding_c/api.h /usr/include/iceoryx_binding_c/api.h))
+PEERS := dlx socket $(if $(ICEORYX_H),iceoryx) $(if $(call pkg,--libs,libzmq),zmq)
 # In examples/ a file with a main is a program; a file without one is shared by all of them.
 EXAMPLE_ALL := $(wildcard examples/*.c)
 EXAMPLE_SRC := $(if $(EXAMPLE_ALL),$(shell grep -lE '^(int +)?main\>' $(EXAMPLE_ALL)))
@@ -177,6 +180,7 @@ TEST_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC) $(SIM_SRC) tests/s
 FAULT_BIN := $(addprefix $(BUILD)/tests/faults/,actor steps old_kernel libfaultalloc.so)
 FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
 BENCH_BIN := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SRC))
+PEER_BIN := $(PEERS:%=$(BUILD)/bench/peers/%)
 SOAK_BIN := $(BUILD)/tests/soak/actor
 EXAMPLE_BIN := $(patsubst examples/%.c,$(BUILD)/examples/%,$(EXAMPLE_SRC))
 TEST_SCRIPTS := $(wildcard tests/check_*.sh)
@@ -193,7 +197,7 @@ LIB_BIN := $(if $(CLIENT_SRC),$(SOREAL) $(SOLINKS) $(BUILD)/libdlx.a)
 SUBMAKE = $(MAKE) --no-print-directory --output-sync=target
 
 # -- what people ask for ------------------------------------------------------------------------------
-.PHONY: all man help demo check check-programs bench bench-programs soak soak-programs hostile coverage lint lint-analyzer format \
+.PHONY: all man help demo check check-programs bench bench-programs bench-iceoryx2 soak soak-programs hostile coverage lint lint-analyzer format \
     install uninstall clean distclean model fuzz fuzz-quick faults setup install-check
 all: $(DAEMON_BIN) $(LIB_BIN) $(CLI_BIN) $(EXAMPLE_BIN) ## build the daemon, the library, dlxctl and the examples (default)
 
@@ -227,10 +231,13 @@ check-programs: $(TEST_BIN)
 
 bench: ## build the benchmarks and run bench/run
 	@tools/setup.sh --bench
-	+@$(SUBMAKE) all bench-programs
-	@$(RUN_ENV) $(firstword $(wildcard bench/run bench/run.py bench/run.sh) bench/run) $(BENCH_ARGS)
+	+@$(SUBMAKE) all bench-programs bench-iceoryx2
+	@$(RUN_ENV) bench/run $(BENCH_ARGS)
 
-bench-programs: $(BENCH_BIN)
+bench-programs: $(BENCH_BIN) $(PEER_BIN)
+
+bench-iceoryx2: $(OBJ)/bench/peers/pattern.o $(BUILD)/lib/libbench.a
+	@CC='$(CC)' bench/peers/iceoryx2/build '$(BUILD_ABS)' $(abspath $^)
 
 soak: ## many programs of random kinds, killed and restarted, for MINUTES=n (1); SEED=n; curves in build/soak
 	@tools/setup.sh
@@ -387,6 +394,17 @@ $(BENCH_BIN): $(BUILD)/bench/%: $(OBJ)/bench/%.o $(call lib,bench) $(call lib,cl
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(PBC_LIBS) -lm
+
+# Each peer is linked with what it needs: a program of another library does not contain ours.
+PEER_LIBS_dlx = $(call group,$(call lib,client) $(call lib,common)) $(PBC_LIBS)
+PEER_LIBS_iceoryx := -liceoryx_binding_c
+PEER_LIBS_zmq := $(call pkg,--libs,libzmq)
+$(OBJ)/bench/peers/peer_iceoryx.o: BASE_CPPFLAGS += -isystem $(patsubst %/iceoryx_binding_c/api.h,%,$(ICEORYX_H))
+$(BUILD)/bench/peers/dlx: $(call lib,client) $(call lib,common)
+$(PEER_BIN): $(BUILD)/bench/peers/%: $(OBJ)/bench/peers/pattern.o $(OBJ)/bench/peers/peer_%.o $(call lib,bench)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call lib,bench) $(PEER_LIBS_$*) -lm
 
 # -- tests ----------------------------------------------------------------------------------------------
 TEST_LIBS := $(foreach l,harness cli client daemon common,$(call lib,$(l)))

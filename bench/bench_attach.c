@@ -5,7 +5,7 @@
  * links exist. The publisher sends a message every 100 us.
  */
 
-#include "measure.h"
+#include "measure_dlx.h"
 
 #include <signal.h>
 #include <stdio.h>

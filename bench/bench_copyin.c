@@ -7,7 +7,7 @@
  * may hold, and into as many places as the publisher's arenas have.
  */
 
-#include "measure.h"
+#include "measure_dlx.h"
 
 #include <stdlib.h>
 #include <string.h>

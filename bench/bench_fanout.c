@@ -8,7 +8,7 @@
  *   --active 1    one process on the other CPU takes from all of them in turn, as fast as it can
  */
 
-#include "measure.h"
+#include "measure_dlx.h"
 
 #include <stdlib.h>
 #include <unistd.h>

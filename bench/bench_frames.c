@@ -12,7 +12,7 @@
  *   --rate N                         frames a second, paced without a system call; 0: at full speed
  */
 
-#include "measure.h"
+#include "measure_dlx.h"
 
 #include <string.h>
 #include <sys/resource.h>

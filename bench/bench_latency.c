@@ -10,7 +10,7 @@
  *   --size N               bytes of payload
  */
 
-#include "measure.h"
+#include "measure_dlx.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -10,7 +10,7 @@
  *   --held N               messages that the subscription may hold (0: the library's default)
  */
 
-#include "measure.h"
+#include "measure_dlx.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -5,7 +5,7 @@
  * restarts the daemon. The child takes, sleeping, and counts what is missing and the longest time between two messages.
  */
 
-#include "measure.h"
+#include "measure_dlx.h"
 
 #include <poll.h>
 #include <string.h>

@@ -7,7 +7,7 @@
  * standard input ends.
  */
 
-#include "measure.h"
+#include "measure_dlx.h"
 
 #include <stdio.h>
 #include <stdlib.h>

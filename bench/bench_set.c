@@ -6,7 +6,7 @@
  * those that follow: it meets every page for the first time.
  */
 
-#include "measure.h"
+#include "measure_dlx.h"
 
 #include <stdio.h>
 #include <stdlib.h>

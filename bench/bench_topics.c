@@ -9,7 +9,7 @@
  * --per-process N each.
  */
 
-#include "measure.h"
+#include "measure_dlx.h"
 
 #include <stdio.h>
 #include <stdlib.h>

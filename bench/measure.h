@@ -7,7 +7,6 @@
  * object; bench/run alternates programs, repeats them and compares.
  */
 
-#include <dlx/dlx.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,10 +24,7 @@ const char *bm_text(const char *name, const char *fallback);
 
 void bm_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
-/** Ends the program, naming `what`, unless `r` is 0. */
-void bm_check(int r, const char *what);
-
-/** The same for system calls: unless `r` is not negative. */
+/** Ends the program, naming `what` and errno, if `r` is negative. */
 void bm_check_errno(long r, const char *what);
 
 /** Run this process on the first (0) or second (1) of the CPUs `--cpus A,B`. */
@@ -110,19 +106,5 @@ void bm_json_number(const char *name, double value);
 void bm_json_text(const char *name, const char *value);
 void bm_json_summary(const struct bm_summary *s);
 void bm_json_end(void);
-
-/* ---- libdlx -------------------------------------------------------------------------------- */
-
-struct dlx_client *bm_connect(void);
-
-/** A topic of this run of this program: "bench/<pid of the parent>/<name>". */
-const char *bm_topic(const char *name, pid_t pid, char buffer[static 64]);
-
-/** Uint8 tensor of `size` bytes: fills `shape`, which the specification borrows. */
-struct dlx_tensor_spec bm_bytes(int64_t shape[static 1], size_t size);
-
-struct dlx_message *bm_take(struct dlx_subscription *s);
-struct dlx_subscription_stats bm_subscription_stats(struct dlx_subscription *s);
-struct dlx_publisher_stats bm_publisher_stats(struct dlx_publisher *p);
 
 #endif

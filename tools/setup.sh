@@ -17,10 +17,13 @@ build=(gcc g++ make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler 
 lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck valgrind strace binutils
     cmake mandoc systemd)
 model=(spin g++ relacy-dev)
-bench=(strace)
+bench=(strace valgrind gnuplot-nox)
 faults=(strace)
+# What --bench compares us with, where it is to be had; clang's library is for iceoryx2, whose crate reads C headers.
+peers=(iceoryx libiceoryx-binding-c-dev libzmq3-dev clang)
 
 want=("${build[@]}")
+may=()
 venv=yes
 interop=
 dry=
@@ -28,7 +31,7 @@ for arg in "$@"; do
     case $arg in
     --lint) want+=("${lint[@]}") ;;
     --model) want+=("${model[@]}") ;;
-    --bench) want+=("${bench[@]}") ;;
+    --bench) want+=("${bench[@]}") may=("${peers[@]}") ;;
     --faults) want+=("${faults[@]}") ;;
     --interop) interop=yes ;;
     --no-venv) venv= ;;
@@ -99,6 +102,14 @@ if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
             echo "would install: ${missing[*]}"
         else
             apt_install "${missing[@]}"
+        fi
+    fi
+    mapfile -t missing < <(missing_debian "${may[@]}")
+    if [ "${#missing[@]}" -gt 0 ]; then
+        if [ -n "$dry" ]; then
+            echo "would install, where they are to be had: ${missing[*]}"
+        else
+            apt_install "${missing[@]}" || echo "tools/setup.sh: not to be had here: ${missing[*]}" >&2
         fi
     fi
 else
