@@ -2,6 +2,7 @@
 """Runs benchmark programs: a private daemon, programs that print JSON, alternation, medians."""
 
 import contextlib
+import glob
 import json
 import os
 import pathlib
@@ -12,6 +13,9 @@ import statistics
 import subprocess
 import tempfile
 import time
+
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
 
 
 class Failure(Exception):
@@ -93,6 +97,34 @@ class Daemon:
         self.log.close()
 
 
+class Roudi:
+    """The daemon of iceoryx: one a machine."""
+
+    def __init__(self, source, folder):
+        self.log = open(pathlib.Path(folder) / "roudi.log", "w+", encoding="utf-8")
+        # It would take a process that was not scheduled for a while for a dead one.
+        command = ["iox-roudi", "-m", "off", "-c", str(source / "bench" / "peers" / "roudi.toml")]
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
+        for _ in range(600):
+            self.log.seek(0)
+            if "ready for clients" in self.log.read():
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        self.stop()
+        raise Failure("iox-roudi did not start; is there another one?")
+
+    def stop(self):
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+
+
 class Bench:
     """One run: where the programs are, which CPUs they use, the daemon that they talk to."""
 
@@ -102,6 +134,7 @@ class Bench:
         self.cpus = pick_cpus()
         self.folder = tempfile.mkdtemp(prefix="dlx-bench.")
         self.daemon = None
+        self.roudi = None
 
     def __enter__(self):
         self.daemon = Daemon(self.build, self.folder)
@@ -110,11 +143,47 @@ class Bench:
     def __exit__(self, *_):
         if self.daemon:
             self.daemon.stop()
+        if self.roudi:
+            self.roudi.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def has_peer(self, name):
+        """Whether bench/peers/<name> was built, and what it needs to run is there."""
+        return not self.why_no_peer(name)
+
+    def why_no_peer(self, name):
+        program = self.build / "bench" / "peers" / name
+        if not program.exists():
+            reason = program.with_name(f"{name}.reason")
+            return reason.read_text(encoding="utf-8").strip() if reason.exists() else "not installed"
+        if name == "iceoryx" and not shutil.which("iox-roudi"):
+            return "its daemon iox-roudi is not installed"
+        return None
+
+    def peer(self, name, **options):
+        """Run bench/peers/<name> once."""
+        reason = self.why_no_peer(name)
+        if reason:
+            raise Failure(f"{name}: {reason}")
+        if name == "iceoryx" and not self.roudi:
+            self.roudi = Roudi(SOURCE, self.folder)
+        process = self.start(f"peers/{name}", folder=self.folder, **options)
+        try:
+            return self.finish(process)
+        except Failure:
+            if name == "iceoryx":  # it may hold what is now nobody's
+                self.roudi.stop()
+                self.roudi = None
+            raise
+        finally:
+            # What iceoryx2 keeps for the next process of its kind; its name begins with that of the run.
+            for path in glob.glob(f"/dev/shm/bench-{process.pid}_*"):
+                os.unlink(path)
+
     def start(self, program, prefix=(), socket=None, stdin=None, **options):
-        """Start bench/bench_<program>; options become --name value."""
-        command = [*prefix, str(self.build / "bench" / f"bench_{program}")]
+        """Start bench/bench_<program>, or bench/peers/<peer>; options become --name value."""
+        name = program if "/" in program else f"bench_{program}"
+        command = [*prefix, str(self.build / "bench" / name)]
         command += ["--cpus", f"{self.cpus[0]},{self.cpus[1]}"]
         for name, value in options.items():
             command += [f"--{name}", str(value)]

@@ -106,7 +106,7 @@ void bm_wait(pid_t pid)
 
 void bm_meet(struct bm_meeting *m)
 {
-    uint64_t deadline_ns = bm_now_ns() + UINT64_C(10000000000);
+    uint64_t deadline_ns = bm_now_ns() + UINT64_C(60000000000);
 
     /* The first to come waits until the second has; meetings can be held again and again. */
     int n = atomic_fetch_add(&m->n_arrived, 1) + 1;

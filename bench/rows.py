@@ -257,10 +257,10 @@ def sets(bench):
     r = [bench.run("set", n=20 if bench.quick else 50) for _ in range(3 if bench.quick else 5)]
     what = "publish, take and build a set of 20,000 tensors that lie in shared memory"
     return [
-        Row("set_20000_ms", values(r, "p50_ns", 1e-6), "ms", what, ("<=", 5)),
-        Row("set_20000_first_ms", values(r, "first_ns", 1e-6), "ms",
+        Row("statedict_20k_ms", values(r, "p50_ns", 1e-6), "ms", what, ("<=", 5)),
+        Row("statedict_20k_first_ms", values(r, "first_ns", 1e-6), "ms",
             "likewise, the first set of a publisher", ("<=", 5)),
-        Row("set_20000_arenas", values(r, "arenas_of_first"), "", "arenas that the first set takes",
+        Row("statedict_20k_arenas", values(r, "arenas_of_first"), "", "arenas that the first set takes",
             ("<=", 1)),
     ]
 

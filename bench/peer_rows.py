@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows that hold ours against other libraries: bench/peers, all of them measured by its pattern.c.
+
+Ours and theirs take turns. A peer that is not installed, or fails, keeps its rows, with the reason.
+"""
+
+import math
+
+from harness import Failure, Row
+from rows import SIZES, rounds, values
+
+OURS = "dlx"
+
+
+class Duel:
+    """Ours against one peer at one thing; the ratio is formed in each round."""
+
+    def __init__(self, row, peer, case, meaning, bar=None):
+        self.row, self.peer, self.case, self.meaning, self.bar = row, peer, case, meaning, bar
+
+
+def measure(bench, cases, duels, n_rounds):
+    """{(case, who): [result, ...]} and {(case, who): why there is none}.
+
+    cases: {name: options of bench/peers/*}. In each round, case by case, ours comes first and then its peers.
+    """
+    results, reasons = {}, {}
+    for _ in range(n_rounds):
+        for case, options in cases.items():
+            for who in [OURS] + [d.peer for d in duels if d.case == case]:
+                key = case, who
+                if key in reasons:
+                    continue
+                try:
+                    results.setdefault(key, []).append(bench.peer(who, **options))
+                except Failure as e:
+                    if who == OURS:
+                        raise
+                    reasons[key] = str(e)
+                    results.pop(key, None)
+    return results, reasons
+
+
+def rows_of(bench, duels, results, reasons, key):
+    out = []
+    for d in duels:
+        reason = reasons.get((d.case, d.peer))
+        ratios = None
+        if not reason:
+            ours, theirs = results[d.case, OURS], results[d.case, d.peer]
+            ratios = [a[key] / b[key] for a, b in zip(ours, theirs)]
+        out.append(Row(d.row, ratios, "", d.meaning, d.bar, reason=reason,
+                       skipped=bool(reason) and not bench.has_peer(d.peer)))
+    return out
+
+
+def plain(results, name, unit, key, meaning, scale=1.0):
+    """The figures themselves, of ours and of the peers."""
+    return [
+        Row(name.format(who=who, case=case), values(r, key, scale), unit,
+            meaning.format(who="ours" if who == OURS else r[0]["peer"], case=case))
+        for (case, who), r in results.items()
+    ]
+
+
+def fair(bench, long, quick):
+    return quick if bench.quick else long
+
+
+def busy(bench):
+    n = fair(bench, 100_000, 30_000)
+    cases = {name: {"what": "latency", "size": size, "n": n} for name, size in SIZES.items()}
+    what = "one-way p50, {}, busy, 64 bytes of it written and read, ours / {}"
+    duels = [Duel(f"lat_busy_vs_iceoryx_{c}", "iceoryx", c, what.format(c, "iceoryx"), ("<=", 0.20))
+             for c in SIZES]
+    duels += [Duel(f"lat_busy_vs_iceoryx2_{c}", "iceoryx2", c, what.format(c, "iceoryx2"), ("<=", 0.7))
+              for c in ("64B", "1MiB")]
+    r, why = measure(bench, cases, duels, rounds(bench))
+    return rows_of(bench, duels, r, why, "p50_ns") + plain(
+        r, "{who}_busy_{case}_p50_ns", "ns", "p50_ns", "that of {who}, {case}")
+
+
+def rate(bench):
+    n = fair(bench, 1_000_000, 200_000)
+    bars = {"iceoryx": (">=", 5), "iceoryx2": (">=", 2), "zmq": (">=", 6), "socket": None}
+    cases = {"64B": {"what": "rate", "size": 64, "n": n}}
+    duels = [
+        Duel(f"rate_vs_{peer}", peer, "64B",
+             f"messages a second, 64 B, one to one, all delivered, ours / {peer}", bar)
+        for peer, bar in bars.items()
+    ]
+    r, why = measure(bench, cases, duels, rounds(bench))
+    return rows_of(bench, duels, r, why, "per_s") + plain(
+        r, "{who}_rate_{case}_per_s", "/s", "per_s", "that of {who}")
+
+
+def block(bench):
+    n = fair(bench, 4_000, 1_500)
+    cases = {
+        "1KiB": {"what": "latency", "mode": "block", "size": 1024, "n": n},
+        "1MiB": {"what": "latency", "mode": "block", "size": 1 << 20, "n": n // 4},
+    }
+    what = "blocking one-way p50, {}, 64 bytes of it written and read, ours / {}"
+    duels = [
+        Duel("wake_vs_iceoryx2", "iceoryx2", "1KiB",
+             what.format("1 KiB", "iceoryx2 with its event service and wait set"), ("<=", 1.0)),
+        Duel("wake_vs_iceoryx", "iceoryx", "1KiB", what.format("1 KiB", "iceoryx with its wait set")),
+        Duel("lat_block_vs_zmq_1MiB", "zmq", "1MiB", what.format("1 MiB", "ZeroMQ ipc"), ("<=", 0.2)),
+        Duel("lat_block_vs_socket_1MiB", "socket", "1MiB", what.format("1 MiB", "a Unix socket")),
+    ]
+    r, why = measure(bench, cases, duels, rounds(bench))
+    out = rows_of(bench, duels, r, why, "p50_ns")
+    out += plain(r, "{who}_block_{case}_p50_ns", "ns", "p50_ns", "that of {who}, {case}")
+    return out + plain(r, "{who}_block_{case}_sleeps", "", "sleeps_per_take",
+                       "times that {who} slept for a message, its threads included")
+
+
+def tail(bench):
+    n, n_rounds = fair(bench, 15_000, 3_000), fair(bench, 10, 5)
+    cases = {"10kHz": {"what": "tail", "mode": "block", "size": 64, "n": n, "hz": 10_000}}
+    duels = [Duel("tail_open_vs_iceoryx", "iceoryx", "10kHz",
+                  "p99.9 one-way, open loop at 10 kHz from the intended send time, blocking, ours / iceoryx",
+                  ("<=", 1.0))]
+    r, why = measure(bench, cases, duels, n_rounds)
+    out = rows_of(bench, duels, r, why, "p999_ns")
+    for key in ("p50_ns", "p999_ns"):
+        out += plain(r, "{who}_tail_" + key, "ns", key, f"that of {{who}}, {key[:-3]}")
+    return out
+
+
+def cold(bench):
+    n = fair(bench, 500, 150)
+    cases = {"cold": {"what": "cold", "size": 64, "n": n, "warmup": 10}}
+    duels = [Duel("cold_vs_iceoryx", "iceoryx", "cold",
+                  "one-way p50, closed loop, busy, 8 MiB streamed through the cache of each side before each "
+                  "message, ours / iceoryx", ("<=", 0.5)),
+             Duel("cold_vs_iceoryx2", "iceoryx2", "cold", "likewise, ours / iceoryx2")]
+    r, why = measure(bench, cases, duels, rounds(bench))
+    return rows_of(bench, duels, r, why, "p50_ns") + plain(
+        r, "{who}_{case}_p50_ns", "ns", "p50_ns", "that of {who}")
+
+
+GROUPS = {
+    "peers_busy": busy,
+    "peers_rate": rate,
+    "peers_block": block,
+    "peers_tail": tail,
+    "peers_cold": cold,
+}
+
+# -- for the plots: no rows -------------------------------------------------------------------------------------
+
+PEERS = ("dlx", "iceoryx2", "iceoryx", "zmq", "socket")
+PAYLOADS = [4**k for k in range(3, 16)]  # 64 B to 1 GiB
+CHUNK_MAX = 64 << 20  # the largest that peers are configured for; what copies takes too long above it
+
+
+def over_payload(bench, what, key):
+    """{peer: [(bytes, value), ...]}: every byte is written and read."""
+    out = {}
+    for size in PAYLOADS:
+        # About as long for each size: what takes 0.1 ns a byte and 300 ns besides.
+        n = max(8, int(2e7 / (size * 0.2 + 300)))
+        for who in PEERS:
+            if not bench.has_peer(who) or (who != OURS and size > CHUNK_MAX):
+                continue
+            try:
+                result = bench.peer(who, what=what, size=size, touch=-1, n=n, warmup=max(3, n // 10))
+            except Failure:
+                continue
+            value = result[key]
+            if math.isfinite(value):
+                out.setdefault(who, []).append((size, value))
+    return out
