@@ -7,6 +7,7 @@ and one more ratio.
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -239,6 +240,47 @@ def syscalls(bench):
     return out
 
 
+INSTRUCTIONS = {
+    "dlx_alloc": "alloc",
+    "dlx_publish": "publish",
+    "dlx_take": "take",
+    "dlx_message_tensor": "tensor",
+    "dlx_message_unref": "unref",
+    "cycle_release": "release",
+}
+
+
+def instructions(bench):
+    """Counted by callgrind over bench_cycle, so that they are the same on a machine that does other things."""
+    meaning = "instructions of {} a message of 64 B, one subscriber, nobody asleep (callgrind)"
+    if not shutil.which("valgrind"):
+        return [Row(f"instructions_{name}", None, "", meaning.format(function), skipped=True,
+                    reason="valgrind is not installed") for function, name in INSTRUCTIONS.items()]
+    few, many = counted(bench, 1000), counted(bench, 3000)  # the difference has no beginning and no end
+    return [
+        Row(f"instructions_{name}", [(many[function] - few[function]) / 2000], "",
+            meaning.format("the deleter" if function == "cycle_release" else function))
+        for function, name in INSTRUCTIONS.items()
+    ]
+
+
+def counted(bench, n):
+    """{function: instructions, with those of what it calls}."""
+    out = os.path.join(bench.folder, "callgrind.out")
+    bench.finish(bench.start("cycle", n=n, prefix=(
+        "valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}")))
+    text = subprocess.run(["callgrind_annotate", "--inclusive=yes", "--threshold=100", "--auto=no", out],
+                          capture_output=True, text=True, check=True).stdout
+    found = {}
+    # "1,023,415 (15.89%)  client/publish.c:dlx_alloc"; what is inlined from another file has a smaller line besides.
+    for count, function in re.findall(r"^ *([\d,]+) \([^)]*\)  [^:\n]*:(\w+)", text, re.MULTILINE):
+        found[function] = max(found.get(function, 0), int(count.replace(",", "")))
+    missing = [function for function in INSTRUCTIONS if function not in found]
+    if missing:
+        raise Failure(f"callgrind does not show {', '.join(missing)}")
+    return found
+
+
 def copyin(bench):
     r = bench.alternate({"ours": lambda: bench.run("copyin", n=10 if bench.quick else 20)}, 5)["ours"]
     return [
@@ -251,6 +293,20 @@ def copyin(bench):
         Row("memcpy_gb_per_s", values(r, "memcpy_gb_per_s"), "GB/s",
             "plain memcpy into one warm map, 64 MiB"),
     ]
+
+
+def memory(bench):
+    """Other sizes in each round: an allocator may be lucky with some."""
+    n, warmup = (3_000, 1_500) if bench.quick else (15_000, 5_000)
+    free = proc_kib("meminfo", "MemAvailable") << 10
+    meaning = ("peak arena bytes / peak live payload bytes, sizes log-uniform from 4 KiB to 64 MiB, 1 GiB live, "
+               "after warm-up")
+    if free < 4 << 30:
+        return [Row("mem_overhead", None, "", meaning, ("<=", 1.15), skipped=True,
+                    reason=f"needs 4 GiB of memory, {free >> 20:,} MiB are free")]
+    r = [bench.run("memory", n=n, warmup=warmup, seed=seed + 1) for seed in range(5)]
+    return [Row("mem_overhead", values(r, "ratio"), "", meaning, ("<=", 1.15)),
+            Row("mem_arenas", values(r, "arenas"), "", "arenas of that publisher, at the end")]
 
 
 def sets(bench):
@@ -403,7 +459,9 @@ GROUPS = {
     "fanout": fanout,
     "frames": frames,
     "syscalls": syscalls,
+    "instructions": instructions,
     "copyin": copyin,
+    "memory": memory,
     "sets": sets,
     "attach": attach,
     "topics": topics,
