@@ -197,7 +197,7 @@ LIB_BIN := $(if $(CLIENT_SRC),$(SOREAL) $(SOLINKS) $(BUILD)/libdlx.a)
 SUBMAKE = $(MAKE) --no-print-directory --output-sync=target
 
 # -- what people ask for ------------------------------------------------------------------------------
-.PHONY: all man help demo check check-programs bench bench-programs bench-iceoryx2 soak soak-programs hostile coverage lint lint-analyzer format \
+.PHONY: all man help demo check check-programs bench bench-programs bench-check bench-iceoryx2 soak soak-programs hostile coverage lint lint-analyzer format \
     install uninstall clean distclean model fuzz fuzz-quick faults setup install-check
 all: $(DAEMON_BIN) $(LIB_BIN) $(CLI_BIN) $(EXAMPLE_BIN) ## build the daemon, the library, dlxctl and the examples (default)
 
@@ -235,6 +235,10 @@ bench: ## build the benchmarks and run bench/run
 	@$(RUN_ENV) bench/run $(BENCH_ARGS)
 
 bench-programs: $(BENCH_BIN) $(PEER_BIN)
+
+bench-check: ## every benchmark program for a moment: are its figures sane, and those of the peers that are installed?
+	+@$(SUBMAKE) all bench-programs
+	@$(RUN_ENV) bench/selftest
 
 bench-iceoryx2: $(OBJ)/bench/peers/pattern.o $(BUILD)/lib/libbench.a
 	@CC='$(CC)' bench/peers/iceoryx2/build '$(BUILD_ABS)' $(abspath $^)

@@ -4,8 +4,6 @@
 Ours and theirs take turns. A peer that is not installed, or fails, keeps its rows, with the reason.
 """
 
-import math
-
 from harness import Failure, Row
 from rows import SIZES, rounds, values
 
@@ -147,28 +145,3 @@ GROUPS = {
     "peers_tail": tail,
     "peers_cold": cold,
 }
-
-# -- for the plots: no rows -------------------------------------------------------------------------------------
-
-PEERS = ("dlx", "iceoryx2", "iceoryx", "zmq", "socket")
-PAYLOADS = [4**k for k in range(3, 16)]  # 64 B to 1 GiB
-CHUNK_MAX = 64 << 20  # the largest that peers are configured for; what copies takes too long above it
-
-
-def over_payload(bench, what, key):
-    """{peer: [(bytes, value), ...]}: every byte is written and read."""
-    out = {}
-    for size in PAYLOADS:
-        # About as long for each size: what takes 0.1 ns a byte and 300 ns besides.
-        n = max(8, int(2e7 / (size * 0.2 + 300)))
-        for who in PEERS:
-            if not bench.has_peer(who) or (who != OURS and size > CHUNK_MAX):
-                continue
-            try:
-                result = bench.peer(who, what=what, size=size, touch=-1, n=n, warmup=max(3, n // 10))
-            except Failure:
-                continue
-            value = result[key]
-            if math.isfinite(value):
-                out.setdefault(who, []).append((size, value))
-    return out

@@ -5,7 +5,8 @@
  * the words that are touched, and the other side adds them up and checks the sum.
  *
  *   --what latency    half of a round trip, each side loans, writes, sends, takes, reads and releases
- *   --what cold       likewise, a round trip at a time; before each both sides stream --stream bytes through the cache
+ *   --what cold       likewise, a round trip at a time; before each both sides stream --stream bytes through the cache,
+ *                     and the first waits --gap ns
  *   --what rate       messages a second from the first to the second, every one delivered
  *   --what tail       open loop at --hz: from the time at which a message should have been sent to its arrival
  *   --mode busy | block    the receiver spins, or sleeps
@@ -139,7 +140,9 @@ static void stream(volatile char *bytes, size_t size)
 static void cold(size_t n_warmup, size_t n)
 {
     size_t size = (size_t)bm_long("stream", 8 << 20);
-    char *bytes = malloc(size);
+    uint64_t gap_ns =
+        (uint64_t)bm_long("gap", 1000); /* the other one waits for the message by then */
+    char *bytes = malloc(size + 1);
     double *ns = calloc(n, sizeof *ns);
 
     if (!bytes || !ns)
@@ -164,8 +167,8 @@ static void cold(size_t n_warmup, size_t n)
         stream(bytes, size);
         while (atomic_load(&shared->n_ready) != i)
             continue;
-        for (uint64_t until = bm_now_ns() + 1000; bm_now_ns() < until;)
-            continue; /* the other one waits for the message by now */
+        for (uint64_t until = bm_now_ns() + gap_ns; bm_now_ns() < until;)
+            continue;
         uint64_t start = bm_now_ns();
         put(i);
         get(i);
@@ -182,29 +185,32 @@ static void cold(size_t n_warmup, size_t n)
     free(ns);
 }
 
-static void rate(size_t n)
+static void rate(size_t n_warmup, size_t n)
 {
     pid_t pid = bm_fork();
     if (!pid) {
         bm_pin(1);
         open_peer(PEER_NONE, 0);
-        for (uint64_t i = 1; i <= n; i++)
+        for (uint64_t i = 1; i <= n_warmup + n; i++)
             get(i);
         atomic_store(&shared->end_ns, bm_now_ns());
-        atomic_store(&shared->n_taken, n);
+        atomic_store(&shared->n_taken, n_warmup + n);
         close_peer();
         _exit(0);
     }
     bm_pin(0);
     open_peer(0, PEER_NONE);
-    uint64_t start_ns = bm_now_ns();
-    for (uint64_t i = 1; i <= n; i++)
+    uint64_t start_ns = 0;
+    for (uint64_t i = 1; i <= n_warmup + n; i++) {
+        if (i == n_warmup + 1)
+            start_ns = bm_now_ns();
         put(i);
+    }
     close_peer();
     bm_wait(pid);
     double ns = (double)(atomic_load(&shared->end_ns) - start_ns);
     print_head("rate");
-    bm_json_number("n", (double)n);
+    bm_json_number("n", (double)(n_warmup + n));
     bm_json_number("delivered", (double)atomic_load(&shared->n_taken));
     bm_json_number("per_s", (double)n * 1e9 / ns);
     bm_json_number("gb_per_s", (double)(n * n_words * 8) / ns);
@@ -287,7 +293,7 @@ int main(int argc, char **argv)
     else if (!strcmp(what, "cold"))
         cold(n_warmup, n);
     else if (!strcmp(what, "rate"))
-        rate(n);
+        rate(n_warmup, n);
     else if (!strcmp(what, "tail"))
         tail(n_warmup, n);
     else

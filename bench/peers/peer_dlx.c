@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Ours. All arguments are the library's defaults but for spinning, and reliability where nothing may be lost. */
+/*
+ * Ours. All arguments are the library's defaults but for spinning, and reliability where nothing may be lost.
+ *
+ *   --spin N    spin_ns of the subscription, instead of for ever (--mode busy) or never (--mode block)
+ */
 
 #include "bench/measure_dlx.h"
 #include "bench/peers/peer.h"
@@ -43,7 +47,7 @@ void peer_open_in(const struct peer_setup *s)
     const struct dlx_subscribe_args args = {
         .size = sizeof args,
         .reliable = s->is_lossless,
-        .spin_ns = s->is_blocking ? DLX_SPIN_NEVER : DLX_SPIN_ALWAYS,
+        .spin_ns = bm_long("spin", s->is_blocking ? DLX_SPIN_NEVER : DLX_SPIN_ALWAYS),
     };
     char buffer[64];
 
