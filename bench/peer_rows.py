@@ -66,7 +66,7 @@ def fair(bench, long, quick):
 
 
 def busy(bench):
-    n = fair(bench, 100_000, 30_000)
+    n = fair(bench, 100_000, 15_000)
     cases = {name: {"what": "latency", "size": size, "n": n} for name, size in SIZES.items()}
     what = "one-way p50, {}, busy, 64 bytes of it written and read, ours / {}"
     duels = [Duel(f"lat_busy_vs_iceoryx_{c}", "iceoryx", c, what.format(c, "iceoryx"), ("<=", 0.20))
@@ -79,7 +79,7 @@ def busy(bench):
 
 
 def rate(bench):
-    n = fair(bench, 1_000_000, 200_000)
+    n = fair(bench, 1_000_000, 100_000)
     bars = {"iceoryx": (">=", 5), "iceoryx2": (">=", 2), "zmq": (">=", 6), "socket": None}
     cases = {"64B": {"what": "rate", "size": 64, "n": n}}
     duels = [
@@ -93,7 +93,7 @@ def rate(bench):
 
 
 def block(bench):
-    n = fair(bench, 4_000, 1_500)
+    n = fair(bench, 4_000, 800)
     cases = {
         "1KiB": {"what": "latency", "mode": "block", "size": 1024, "n": n},
         "1MiB": {"what": "latency", "mode": "block", "size": 1 << 20, "n": n // 4},
@@ -114,7 +114,7 @@ def block(bench):
 
 
 def tail(bench):
-    n, n_rounds = fair(bench, 15_000, 3_000), fair(bench, 10, 5)
+    n, n_rounds = fair(bench, 15_000, 2_500), fair(bench, 10, 5)
     cases = {"10kHz": {"what": "tail", "mode": "block", "size": 64, "n": n, "hz": 10_000}}
     duels = [Duel("tail_open_vs_iceoryx", "iceoryx", "10kHz",
                   "p99.9 one-way, open loop at 10 kHz from the intended send time, blocking, ours / iceoryx",

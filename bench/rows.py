@@ -32,7 +32,7 @@ def rounds(bench):
 
 
 def latency_busy(bench):
-    n = 100_000 if bench.quick else 300_000
+    n = 40_000 if bench.quick else 300_000
     n_large = n // 2
     contestants = {"floor": lambda: bench.run("floor", what="cacheline", n=n)}
     for name, size in SIZES.items():
@@ -63,7 +63,7 @@ def latency_busy(bench):
 
 
 def latency_block(bench):
-    n = 4_000 if bench.quick else 12_000
+    n = 2_000 if bench.quick else 12_000
     r = bench.alternate(
         {
             "floor": lambda: bench.run("floor", what="socketpair", n=n),
@@ -283,7 +283,7 @@ def counted(bench, n):
 
 
 def copyin(bench):
-    r = bench.alternate({"ours": lambda: bench.run("copyin", n=10 if bench.quick else 20)}, 5)["ours"]
+    r = bench.alternate({"ours": lambda: bench.run("copyin", n=5 if bench.quick else 20)}, 5)["ours"]
     return [
         Row("copyin_vs_memcpy", [x["copyin_gb_per_s"] / x["memcpy_gb_per_s"] for x in r], "",
             "copy-in of a 64 MiB private tensor / memcpy into a warm map", (">=", 0.95)),
@@ -298,7 +298,7 @@ def copyin(bench):
 
 def memory(bench):
     """Other sizes in each round: an allocator may be lucky with some."""
-    n, warmup = (3_000, 1_500) if bench.quick else (15_000, 5_000)
+    n, warmup = (1_000, 1_000) if bench.quick else (15_000, 5_000)
     free = proc_kib("meminfo", "MemAvailable") << 10
     meaning = ("peak arena bytes / peak live payload bytes, sizes log-uniform from 4 KiB to 64 MiB, 1 GiB live, "
                "after warm-up")
