@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A message of 64 bytes from allocation to release, --n times over in one process, untimed: for callgrind, which counts
- * instructions whatever else the machine does. --subscribers N take each of them in turn.
+ * A message of --size bytes (64) from allocation to release, --n times over in one process, untimed: for callgrind,
+ * which counts instructions whatever else the machine does. --subscribers N take each of them in turn.
  */
 
 #include "measure_dlx.h"
@@ -40,11 +40,12 @@ int main(int argc, char **argv)
 {
     char topic[64];
     int64_t shape[1];
-    const struct dlx_tensor_spec spec = bm_bytes(shape, 64);
+    struct dlx_tensor_spec spec;
     struct dlx_publisher *p;
 
     bm_init(argc, argv);
     size_t n = (size_t)bm_long("n", 5000), n_subscribers = (size_t)bm_long("subscribers", 1);
+    spec = bm_bytes(shape, (size_t)bm_long("size", 64));
     struct dlx_subscription **s = calloc(n_subscribers, sizeof(struct dlx_subscription *));
     if (!s)
         bm_fail("out of memory");

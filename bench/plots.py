@@ -95,7 +95,8 @@ def plots(bench):
                topics(bench))
     gaps = (1_000, 3_000, 10_000, 15_000, 30_000, 100_000, 1_000_000)
     curves = {
-        name: over(bench, gaps, 1e-3, "peers/dlx", "gap", what="cold", mode="block", stream=0, n=400, warmup=50, spin=spin)
+        name: over(bench, gaps, 1e-3, "peers/dlx", "gap", what="cold", mode="block", stream=0, n=400, warmup=50,
+                   spin=spin)
         for name, spin in (("never spins", -1), ("default: 20 us, adaptive", 0), ("spins for ever", -2))
     }
     yield Plot("spin", "One way, 64 B, by what dlx_take() does before it sleeps",
@@ -121,7 +122,8 @@ def draw(plot, folder, caption):
     ]
     for i, (_, points) in enumerate(blocks):
         lines += [f"$d{i} << EOD", *(f"{x} {y:.6g}" for x, y in points), "EOD"]
-    curves = (f"$d{i} with linespoints lw 2 pt 7 ps 0.5 title {text(name)}" for i, (name, _) in enumerate(blocks))
+    style = "with linespoints lw 2 pt 7 ps 0.5"
+    curves = (f"$d{i} {style} title {text(name)}" for i, (name, _) in enumerate(blocks))
     lines.append("plot " + ", ".join(curves))
     svg = subprocess.run(["gnuplot"], input="\n".join(lines), text=True, check=True, stdout=subprocess.PIPE).stdout
     tidy = "".join(line.rstrip() + "\n" for line in svg.splitlines())

