@@ -5,7 +5,8 @@
 //! As in its own benchmark of publish-subscribe: ipc::Service, a slice of bytes that is loaned without being
 //! initialised, a buffer of one with safe overflow, a receive in a loop. To sleep: its event service with a wait
 //! set (--wait listener: a listener alone), as in its example of event based communication. Where nothing may be
-//! lost there is no overflow, the publisher retries until the sample is delivered, and the buffer has 256 places.
+//! lost there is no overflow, the publisher retries until the sample is delivered, and the buffer has 256 places
+//! (--buffer N: it makes no difference).
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_void, CStr};
@@ -43,7 +44,11 @@ extern "C" {
 enum Wait {
     Spin,
     Listener(Listener<S>),
-    WaitSet(&'static WaitSet<S>, &'static Listener<S>, #[allow(dead_code)] WaitSetGuard<'static, 'static, S>),
+    WaitSet(
+        &'static WaitSet<S>,
+        &'static Listener<S>,
+        #[allow(dead_code)] WaitSetGuard<'static, 'static, S>,
+    ),
 }
 
 struct Peer {
@@ -68,7 +73,9 @@ fn peer() -> &'static mut Peer {
 }
 
 fn text(value: *const c_char) -> &'static str {
-    unsafe { CStr::from_ptr(value) }.to_str().expect("text is UTF-8")
+    unsafe { CStr::from_ptr(value) }
+        .to_str()
+        .expect("text is UTF-8")
 }
 
 fn option(name: &CStr, fallback: &CStr) -> &'static str {
@@ -82,7 +89,11 @@ fn samples(node: &Node<S>, s: &Setup, channel: i32) -> publish_subscribe::PortFa
         .max_publishers(1)
         .max_subscribers(1)
         .history_size(0)
-        .subscriber_max_buffer_size(if s.is_lossless { 256 } else { 1 })
+        .subscriber_max_buffer_size(if s.is_lossless {
+            option(c"buffer", c"256").parse().expect("a number")
+        } else {
+            1
+        })
         .enable_safe_overflow(!s.is_lossless)
         .open_or_create()
         .expect("a publish-subscribe service")
@@ -109,8 +120,13 @@ pub extern "C" fn peer_open_out(s: &Setup) {
     let mut config = Config::default();
     let prefix = format!("{}_", text(s.name));
     config.global.prefix = FileName::new(prefix.as_bytes()).expect("a prefix");
-    config.global.set_root_path(&Path::new(option(c"folder", c"/tmp").as_bytes()).expect("a folder"));
-    let node = NodeBuilder::new().config(&config).create::<S>().expect("a node");
+    config
+        .global
+        .set_root_path(&Path::new(option(c"folder", c"/tmp").as_bytes()).expect("a folder"));
+    let node = NodeBuilder::new()
+        .config(&config)
+        .create::<S>()
+        .expect("a node");
     let out_service = (s.out >= 0).then(|| samples(&node, s, s.out));
     let publisher = out_service.as_ref().map(|service| {
         service
@@ -120,8 +136,12 @@ pub extern "C" fn peer_open_out(s: &Setup) {
             .create()
             .expect("a publisher")
     });
-    let notifier = (s.out >= 0 && s.is_blocking)
-        .then(|| events(&node, s, s.out).notifier_builder().create().expect("a notifier"));
+    let notifier = (s.out >= 0 && s.is_blocking).then(|| {
+        events(&node, s, s.out)
+            .notifier_builder()
+            .create()
+            .expect("a notifier")
+    });
     let new = Peer {
         size: s.size,
         node,
@@ -142,19 +162,30 @@ pub extern "C" fn peer_open_in(s: &Setup) {
     if s.input < 0 {
         return;
     }
-    p.subscriber = Some(samples(&p.node, s, s.input).subscriber_builder().create().expect("a subscriber"));
+    p.subscriber = Some(
+        samples(&p.node, s, s.input)
+            .subscriber_builder()
+            .create()
+            .expect("a subscriber"),
+    );
     if !s.is_blocking {
         return;
     }
-    let listener = events(&p.node, s, s.input).listener_builder().create().expect("a listener");
+    let listener = events(&p.node, s, s.input)
+        .listener_builder()
+        .create()
+        .expect("a listener");
     if option(c"wait", c"waitset") == "listener" {
         p.wait = Wait::Listener(listener);
     } else {
         // They live as long as the process: the guard borrows both.
         let listener: &'static Listener<S> = Box::leak(Box::new(listener));
-        let waitset: &'static WaitSet<S> =
-            Box::leak(Box::new(WaitSetBuilder::new().create::<S>().expect("a wait set")));
-        let guard = waitset.attach_notification(listener).expect("an attachment");
+        let waitset: &'static WaitSet<S> = Box::leak(Box::new(
+            WaitSetBuilder::new().create::<S>().expect("a wait set"),
+        ));
+        let guard = waitset
+            .attach_notification(listener)
+            .expect("an attachment");
         p.wait = Wait::WaitSet(waitset, listener, guard);
     }
 }
