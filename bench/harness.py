@@ -3,6 +3,7 @@
 
 import contextlib
 import glob
+import grp
 import json
 import os
 import pathlib
@@ -122,6 +123,10 @@ class Roudi:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        if self.process.returncode:  # it aborts when a process that it served was killed, and leaves a GiB behind
+            for path in ("/dev/shm/iceoryx_mgmt", f"/dev/shm/{grp.getgrgid(os.getgid()).gr_name}"):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
         self.log.close()
 
 
@@ -176,8 +181,8 @@ class Bench:
                 self.roudi = None
             raise
         finally:
-            # What iceoryx2 keeps for the next process of its kind; its name begins with that of the run.
-            for path in glob.glob(f"/dev/shm/bench-{process.pid}_*"):
+            # What iceoryx2 keeps for the next process of its kind, and iceoryx of one that was killed.
+            for path in glob.glob(f"/dev/shm/bench-{process.pid}_*") + glob.glob(f"/tmp/bench-{process.pid}-*"):
                 os.unlink(path)
 
     def start(self, program, prefix=(), socket=None, stdin=None, **options):

@@ -105,7 +105,7 @@ static void latency(size_t n_warmup, size_t n)
             put(i);
         }
         close_peer();
-        _exit(0);
+        exit(0); /* iceoryx takes its leave there */
     }
     bm_pin(0);
     open_peer(0, 1);
@@ -159,7 +159,7 @@ static void cold(size_t n_warmup, size_t n)
             put(i);
         }
         close_peer();
-        _exit(0);
+        exit(0);
     }
     bm_pin(0);
     open_peer(0, 1);
@@ -196,7 +196,7 @@ static void rate(size_t n_warmup, size_t n)
         atomic_store(&shared->end_ns, bm_now_ns());
         atomic_store(&shared->n_taken, n_warmup + n);
         close_peer();
-        _exit(0);
+        exit(0);
     }
     bm_pin(0);
     open_peer(0, PEER_NONE);
@@ -235,7 +235,7 @@ static void tail(size_t n_warmup, size_t n)
         }
         atomic_store(&shared->n_sleeps, sleeps() - n_sleeps);
         close_peer();
-        _exit(0);
+        exit(0);
     }
     bm_pin(0);
     open_peer(0, PEER_NONE);
