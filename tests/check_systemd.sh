@@ -74,7 +74,8 @@ kill_daemon() {
     local before
     before=$(main_pid)
     kill -KILL "$before"
-    until [ "$(systemctl show -P ActiveState dlpackd)" = active ] && [ "$(main_pid)" != "$before" ]; do :; done
+    # In this order: before systemd has heard of its death the one that was killed is active.
+    until [ "$(main_pid)" != "$before" ] && [ "$(systemctl show -P ActiveState dlpackd)" = active ]; do :; done
 }
 check() { # check <topic> <file>
     $ctl get "$1" /tmp/got.npy >/dev/null
