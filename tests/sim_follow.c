@@ -12,6 +12,7 @@
 #include "common/error.h"
 #include "common/publish.h"
 #include "common/take.h"
+#include "tests/harness_run.h"
 #include "tests/harness_sim.h"
 #include <check.h>
 #include <stdio.h>
@@ -315,9 +316,5 @@ int main(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_test(tcase, nothing_is_passed_over_in_silence_from_link_to_link);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run(suite);
 }
