@@ -9,9 +9,9 @@
 #include "client/client.h"
 #include "common/error.h"
 #include "common/memory.h"
-#include "daemon/server.h"
 #include "tests/harness_fail.h"
 #include "tests/harness_fds.h"
+#include "tests/harness_server.h"
 #include "tests/harness_stream.h"
 #include <errno.h>
 #include <poll.h>
@@ -178,31 +178,6 @@ static int tell_and_leave(const char *path, struct dlx_test_fail *fail, struct t
 /* ---- the daemon ---------------------------------------------------------------------------- */
 
 static struct dlx_test_daemon place;
-static struct dlxd_server *server;
-static pthread_t thread;
-
-static void *run_server(void *fail)
-{
-    dlx_test_fail(fail);
-    dlxd_server_run(server);
-    dlx_test_fail(NULL);
-    return NULL;
-}
-
-static void start_server(struct dlx_test_fail *fail)
-{
-    const char *name = getenv("DLX_MEMORY");
-    ck_assert_int_eq(
-        dlxd_server_new(&server, place.path, dlx__memory_by_name(name ? name : "memfd")), 0);
-    ck_assert_int_eq(pthread_create(&thread, NULL, run_server, fail), 0);
-}
-
-static void stop_server(void)
-{
-    ck_assert_int_eq(kill(getpid(), SIGTERM), 0); /* libuv hands it on */
-    ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    server = dlxd_server_free(server);
-}
 
 /* Nothing is left of anybody, in a while. What a client left that may be alive stays until that is known: drop it. */
 static void wait_until_empty(void)
@@ -245,15 +220,15 @@ static void tell_with_each_failure(bool daemon_fails)
     struct dlx_test_fail fail = {.at = 0};
     struct told told;
     size_t n_failed = 0;
-    start_server(NULL);
+    dlx_test_server_start(place.path, NULL);
     ck_assert_int_eq(tell_and_leave(place.path, NULL, &told), 0);
-    stop_server();
+    dlx_test_server_stop();
     size_t fds_before = dlx_test_fds_count();
     if (!daemon_fails)
-        start_server(NULL);
+        dlx_test_server_start(place.path, NULL);
     while (dlx_test_fail_next(&fail)) {
         if (daemon_fails)
-            start_server(&fail);
+            dlx_test_server_start(place.path, &fail);
         int r = tell_and_leave(place.path, daemon_fails ? NULL : &fail, &told);
         size_t at = atomic_exchange(&fail.at, 0);
         if (r < 0)
@@ -271,7 +246,7 @@ static void tell_with_each_failure(bool daemon_fails)
                       dlx_strerror(r), told.words, told.wrong ? told.wrong : "");
         wait_until_empty();
         if (daemon_fails) {
-            stop_server();
+            dlx_test_server_stop();
             ck_assert_msg(dlx_test_fds_count() == fds_before,
                           "%s (call %zu) failed with %s: %zu descriptors, %zu before",
                           fail.call ? fail.call : "nothing", at, strerror(fail.error),
@@ -280,7 +255,7 @@ static void tell_with_each_failure(bool daemon_fails)
         atomic_store(&fail.at, at);
     }
     if (!daemon_fails)
-        stop_server();
+        dlx_test_server_stop();
     ck_assert_uint_eq(dlx_test_fds_count(), fds_before);
     ck_assert_uint_gt(n_failed, 20);
 }
