@@ -489,7 +489,7 @@ bench-python: ## dlx beside torch.multiprocessing, shared_memory and pyzmq (QUIC
 
 # The system's, where $(PYTHON) has not what builds a wheel.
 WHEEL_PYTHON = $(or $(shell for p in '$(PYTHON)' /usr/bin/python3; do \
-    if "$$p" -c 'import pip, setuptools, wheel' 2>/dev/null; then echo "$$p"; break; fi; done),$(PYTHON))
+    if "$$p" -c 'import setuptools, wheel' 2>/dev/null; then echo "$$p"; break; fi; done),$(PYTHON))
 wheel: ## build the wheel in build/wheel; needs pip, setuptools and wheel, not the network
 	@rm -f $(BUILD_ROOT)/wheel/*.whl
 	$(Q)$(WHEEL_PYTHON) -m pip wheel -q --no-build-isolation --no-deps --disable-pip-version-check -w $(BUILD_ROOT)/wheel ./python
