@@ -244,10 +244,15 @@ size_t dlxpy_dtype_bytes(DLDataType dtype)
 size_t dlxpy_tensor_bytes(const DLTensor *t, bool padded)
 {
     size_t n = 1, bits = (size_t)t->dtype.bits * t->dtype.lanes;
-    for (int32_t i = 0; i < t->ndim; i++)
-        n *= (size_t)t->shape[i];
+    bool overflows = false, is_empty = false;
+    for (int32_t i = 0; i < t->ndim; i++) {
+        is_empty |= t->shape[i] == 0;
+        overflows |= t->shape[i] < 0 || __builtin_mul_overflow(n, (size_t)t->shape[i], &n);
+    }
     if (padded)
         bits = (bits + 7) / 8 * 8;
     /* n * bits could overflow where n * bits / 8 does not. */
-    return n / 8 * bits + (n % 8 * bits + 7) / 8;
+    size_t whole, rest = (n % 8 * bits + 7) / 8;
+    overflows |= __builtin_mul_overflow(n / 8, bits, &whole) || whole > PTRDIFF_MAX - rest;
+    return is_empty ? 0 : overflows ? SIZE_MAX : whole + rest;
 }

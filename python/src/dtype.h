@@ -32,7 +32,7 @@ bool dlxpy_dtype_of_format(const char *format, Py_ssize_t itemsize, DLDataType *
 /* Bytes an element; 0 if it has not a whole number of them. */
 size_t dlxpy_dtype_bytes(DLDataType dtype);
 
-/* Bytes that `t` takes when it is row-major. (Whoever made it has checked that this does not overflow.) */
+/* Bytes that `t` takes when it is row-major; SIZE_MAX if that is more than there can be. */
 size_t dlxpy_tensor_bytes(const DLTensor *t, bool padded);
 
 #endif

@@ -160,6 +160,13 @@ def test_a_tensor_of_anything(pair):
     assert not t.readonly and t.copied and np.array_equal(np.asarray(t), a) and dlx.tensor(b"ab").tobytes() == b"ab"
     with pytest.raises(TypeError, match="no tensor"):
         dlx.tensor(3)
+    for shape in ((2**31, 2**31, 4), (2**62, 2), (2**32, 2**32), (-1,), (2**61,)):
+        thing = Interface(shape=shape, typestr="<f8", data=(a.ctypes.data, False), strides=(0,) * len(shape))
+        with pytest.raises((MemoryError, ValueError)):
+            dlx.tensor(thing)
+        with pytest.raises((MemoryError, ValueError, dlx.LimitError)):
+            pair[0].publish(thing)
+    assert dlx.tensor(Interface(shape=(2**40, 0, 2**40), typestr="<f8", data=(0, False))).nbytes == 0
 
 
 def test_what_is_conjugated_only_when_it_is_read_is_refused(pair):
