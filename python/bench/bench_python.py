@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -298,6 +299,28 @@ def state_dict(total, rounds):
     return statistics.median(result[:rounds]), statistics.median(result[rounds:])
 
 
+def ray_latency(frame, n):
+    """us of put and of get in an actor."""
+    import ray
+    folder = tempfile.mkdtemp(prefix="dlx-bench.")
+    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False, _temp_dir=folder)
+    try:
+        @ray.remote
+        class Taker:
+            def take(self, references, start):
+                array = ray.get(references[0])
+                return time.monotonic_ns() - start if array[-1] == 7 else None
+        taker, payload, taken = Taker.remote(), np.full(frame, 7, np.uint8), []
+        for _ in range(n):
+            time.sleep(PAUSE_S)
+            start = now()
+            taken.append(ray.get(taker.take.remote([ray.put(payload)], start)))
+        return statistics.median(taken[n // 10:]) / 1000
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 # -- rows -----------------------------------------------------------------------------------------------------
 
 
@@ -315,11 +338,15 @@ def rows(quick):
     def state():
         a, b = state_dict(total, 3 if quick else 7)
         return {"value": a / b, "ours_ms": a, "theirs_ms": b, "bytes": total}
+    def ray_row():
+        (a,), b = one_way([Dlx], frame, n), ray_latency(frame, n)
+        return {"value": a / b, "ours_us": a, "theirs_us": b}
     return [
         ("py_overhead_us", 2, "numpy", lambda: {"value": overhead(5000 if quick else 50000)}),
         ratio("py_1080p_vs_torch_mp", 0.02, TorchQueue, "torch", frame, n),
         ratio("py_1080p_vs_torch_shared", 0.15, TorchShared, "torch", frame, n),
         ratio("py_1080p_vs_shm_pipe", 0.35, ShmPipe, "multiprocessing", frame, n),
+        ("py_1080p_vs_ray", 0.01, "ray", ray_row),
         ratio("py_1KiB_vs_zmq", 0.7, Zmq, "zmq", 1024, n * 5, DlxSmall),
         ("py_statedict", 0.02, "torch", state),
     ]
