@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import resource
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -184,6 +185,57 @@ class Zmq:
         socket.close(0)
 
 
+class Zenoh:
+    """Shared memory, filled before the clock starts. What arrives can only be copied out: the clock stops before that."""
+
+    def __init__(self, size, context):
+        import zenoh
+        import zenoh.shm
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.args = (size, f"tcp/127.0.0.1:{s.getsockname()[1]}")
+        self.size, self.shm = size, zenoh.shm
+        self.session = self.open("listen/endpoints", self.args[1])
+        self.pub = self.session.declare_publisher("bench")
+        self.provider = zenoh.shm.ShmProvider.default_backend(8 * size)
+
+    @staticmethod
+    def open(key, endpoint):
+        import zenoh
+        config = zenoh.Config()
+        for k, v in (("transport/shared_memory/enabled", True), ("scouting/multicast/enabled", False), ("listen/endpoints", []),
+                     (key, [endpoint])):
+            config.insert_json5(k, json.dumps(v))
+        return zenoh.open(config)
+
+    def begin(self):
+        deadline = time.monotonic() + 60
+        while not self.pub.matching_status.matching and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def prepare(self, payload):
+        self.x = self.provider.alloc(self.size, policy=self.shm.BlockOn(self.shm.GarbageCollect()))
+        self.x[:] = bytes(payload)
+
+    def send(self, payload):
+        self.pub.put(self.x, attachment=now().to_bytes(8, "little"))
+
+    def end(self):
+        self.session.close()
+
+    @classmethod
+    def receive(cls, size, endpoint, n, acknowledge):
+        session = cls.open("connect/endpoints", endpoint)
+        sub = session.declare_subscriber("bench")
+        for _ in range(n):
+            sample = sub.recv()
+            shm = sample.payload.as_shm()
+            ns = now() - int.from_bytes(sample.attachment.to_bytes(), "little")
+            assert shm is not None
+            acknowledge(ns, np.frombuffer(bytes(shm), np.uint8))
+        session.close()
+
+
 # -- one-way latency ------------------------------------------------------------------------------------------
 
 
@@ -347,6 +399,7 @@ def rows(quick):
         ratio("py_1080p_vs_torch_shared", 0.15, TorchShared, "torch", frame, n),
         ratio("py_1080p_vs_shm_pipe", 0.35, ShmPipe, "multiprocessing", frame, n),
         ("py_1080p_vs_ray", 0.01, "ray", ray_row),
+        ratio("py_1080p_vs_zenoh", 0.5, Zenoh, "zenoh", frame, n),
         ratio("py_1KiB_vs_zmq", 0.7, Zmq, "zmq", 1024, n * 5, DlxSmall),
         ("py_statedict", 0.02, "torch", state),
     ]
