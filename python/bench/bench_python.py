@@ -236,6 +236,61 @@ class Zenoh:
         session.close()
 
 
+class Iceoryx2:
+    """Loaned and filled before the clock starts; a notification wakes the receiver."""
+
+    def __init__(self, size, context):
+        self.args = (size, f"bench/{os.getpid()}/{time.monotonic_ns()}")
+        self.size, (self.node, self.service, event) = size, self.open(*self.args)
+        self.pub = self.service.publisher_builder().initial_max_slice_len(size).create()
+        self.notifier = event.notifier_builder().create()
+
+    @staticmethod
+    def open(size, name):
+        import ctypes
+
+        import iceoryx2 as iox2
+        iox2.set_log_level(iox2.LogLevel.Error)
+        node = iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
+        frames = node.service_builder(iox2.ServiceName.new(name)).publish_subscribe(iox2.Slice[ctypes.c_uint8]).open_or_create()
+        return node, frames, node.service_builder(iox2.ServiceName.new(name)).event().open_or_create()
+
+    @staticmethod
+    def array(payload, size):
+        import ctypes
+        return np.ctypeslib.as_array(ctypes.cast(payload.as_ptr(), ctypes.POINTER(ctypes.c_uint8)), (size,))
+
+    def begin(self):
+        deadline = time.monotonic() + 60
+        while self.service.dynamic_config.number_of_subscribers < 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.pub.update_connections()
+
+    def prepare(self, payload):
+        sample = self.pub.loan_slice_uninit(self.size)
+        self.view = self.array(sample.payload(), self.size)
+        self.view[:] = np.frombuffer(payload, np.uint8)
+        self.x = sample.assume_init()
+
+    def send(self, payload):
+        self.view[:8] = np.frombuffer(now().to_bytes(8, "little"), np.uint8)
+        self.x.send()
+        self.notifier.notify()
+
+    @classmethod
+    def receive(cls, size, name, n, acknowledge):
+        node, frames, event = cls.open(size, name)
+        listener, sub = event.listener_builder().create(), frames.subscriber_builder().create()
+        for _ in range(n):
+            while (sample := sub.receive()) is None:
+                listener.blocking_wait()
+            array = cls.array(sample.payload(), size)
+            acknowledge(now() - int.from_bytes(array[:8].tobytes(), "little"), array)
+            del array
+            sample.delete()
+        del node
+
+
 # -- one-way latency ------------------------------------------------------------------------------------------
 
 
@@ -399,6 +454,7 @@ def rows(quick):
         ratio("py_1080p_vs_torch_shared", 0.15, TorchShared, "torch", frame, n),
         ratio("py_1080p_vs_shm_pipe", 0.35, ShmPipe, "multiprocessing", frame, n),
         ("py_1080p_vs_ray", 0.01, "ray", ray_row),
+        ratio("py_1080p_vs_iceoryx2", 0.5, Iceoryx2, "iceoryx2", frame, n),
         ratio("py_1080p_vs_zenoh", 0.5, Zenoh, "zenoh", frame, n),
         ratio("py_1KiB_vs_zmq", 0.7, Zmq, "zmq", 1024, n * 5, DlxSmall),
         ("py_statedict", 0.02, "torch", state),
