@@ -481,7 +481,7 @@ check-interop: ## pass tensors between all frameworks that can be installed (lar
 	@PYTHONPATH='$(BUILD_ABS)/python' $(or $(INTEROP_PYTHON),$(BUILD_ROOT)/venv/bin/python) -m dlx.selftest \
 	    --json $(BUILD)/interop.json --markdown $(BUILD)/INTEROP.md
 
-bench-python: ## dlx beside torch.multiprocessing, shared_memory and pyzmq (QUICK=1: under 60 s); build/bench-python.json
+bench-python: ## dlx beside torch.multiprocessing, shared_memory, pyzmq, Ray, zenoh, iceoryx2 (QUICK=1: under 60 s); build/bench-python.json
 	@[ -n '$(INTEROP_PYTHON)' ] || tools/setup.sh --interop
 	+@$(SUBMAKE) python
 	@PYTHONPATH='$(BUILD_ABS)/python' $(or $(INTEROP_PYTHON),$(BUILD_ROOT)/venv/bin/python) python/bench/bench_python.py \
