@@ -71,16 +71,31 @@ static void name_tensor(PyObject *key, Py_ssize_t i)
     PyErr_Restore(type, value, trace);
 }
 
+/* The name of a tensor: str; of what was received, as the bytes that came; None for none. Returns 0, or -1. */
+static int read_name(PyObject *key, const char **ret)
+{
+    Py_ssize_t size = 0;
+    *ret = NULL;
+    if (!key || key == Py_None)
+        return 0;
+    if (PyBytes_Check(key)) {
+        *ret = PyBytes_AsString(key);
+        return 0;
+    }
+    *ret = PyUnicode_AsUTF8AndSize(key, &size);
+    if (*ret && (Py_ssize_t)strlen(*ret) == size)
+        return 0;
+    if (*ret)
+        PyErr_Format(PyExc_ValueError, "a name of a tensor with a NUL in it: %R", key);
+    return -1;
+}
+
 static int add(struct parcel *parcel, PyObject *key, PyObject *object, enum dlxpy_use use,
                uint64_t publisher)
 {
     uint32_t i = parcel->n;
-    const char *name = NULL;
-    if (key && PyUnicode_Check(key))
-        name = PyUnicode_AsUTF8AndSize(key, NULL);
-    else if (key)
-        PyErr_Format(PyExc_TypeError, "names of tensors are str, not %R", key);
-    if (key && !name)
+    const char *name;
+    if (read_name(key, &name) < 0)
         return -1;
     if (dlxpy_source_begin(&parcel->sources[i], object, use, publisher, parcel) < 0) {
         name_tensor(key, i);
@@ -117,6 +132,11 @@ static int pack_mapping(struct parcel *parcel, PyObject *mapping, enum dlxpy_use
             r = -1;
             break;
         }
+        if (!PyUnicode_Check(key)) {
+            PyErr_Format(PyExc_TypeError, "names of tensors are str, not %R", key);
+            r = -1;
+            break;
+        }
         Py_INCREF(key);
         Py_INCREF(value);
         (void)PyTuple_SetItem(names, i, key);
@@ -131,6 +151,25 @@ static int pack_mapping(struct parcel *parcel, PyObject *mapping, enum dlxpy_use
     return r;
 }
 
+/* A tuple of names, bytes as they came, and None where there is none. */
+static PyObject *names_of(const struct dlx_message *m)
+{
+    uint32_t n = dlx_message_n_tensors(m);
+    PyObject *names = PyTuple_New(n);
+    for (uint32_t i = 0; names && i < n; i++) {
+        const char *name = dlx_message_name(m, i);
+        PyObject *object = name[0] ? PyBytes_FromString(name) : Py_None;
+        if (!object) {
+            Py_DECREF(names);
+            return NULL;
+        }
+        if (object == Py_None)
+            Py_INCREF(object);
+        (void)PyTuple_SetItem(names, i, object);
+    }
+    return names;
+}
+
 /* A message goes on with names and metadata. */
 static int pack_message(struct parcel *parcel, PyObject *message, enum dlxpy_use use,
                         uint64_t publisher)
@@ -138,23 +177,20 @@ static int pack_message(struct parcel *parcel, PyObject *message, enum dlxpy_use
     struct dlx_message *m = dlxpy_message_of(message);
     if (!m)
         return -1;
-    bool named = dlx_message_name(m, 0)[0] != '\0';
-    PyObject *keys = named ? PyObject_CallMethod(message, "keys", NULL) : NULL;
-    PyObject *names = keys ? PyList_AsTuple(keys) : NULL;
-    PyObject *list = names || !named ? PyObject_CallMethod(message, "values", NULL) : NULL;
+    PyObject *list = PyObject_CallMethod(message, "values", NULL);
     PyObject *values = list ? PyList_AsTuple(list) : NULL;
+    PyObject *names = values ? names_of(m) : NULL;
     int r = -1;
-    if (values && !parcel->meta) {
+    if (names && !parcel->meta) {
         size_t size;
         const char *meta = dlx_message_meta(m, &size);
         if (size > 0)
             parcel->meta = PyBytes_FromStringAndSize(meta, (Py_ssize_t)size);
     }
-    if (values && !PyErr_Occurred())
+    if (names && !PyErr_Occurred())
         r = pack_sequence(parcel, values, names, use, publisher);
     else
         Py_XDECREF(names);
-    Py_XDECREF(keys);
     Py_XDECREF(list);
     Py_XDECREF(values);
     return r;

@@ -94,6 +94,21 @@ def test_sets_have_names_metadata_and_an_order(pair):
     assert msg.keys() == [0, 1] and msg.meta == b"\x00raw"
 
 
+def test_names_go_on_as_they_came(pair):
+    pub, sub = pair
+    pub.publish({"": b"first has none", "\u00e4": b"2"})
+    for _ in range(2):
+        msg = sub.take()
+        assert msg.keys() == [0, "\u00e4"] and msg["\u00e4"].tobytes() == b"2"
+        pub.publish(msg)
+    for bad in ({"a\0b": b"x"}, {"\ud800": b"x"}):
+        with pytest.raises(ValueError):
+            pub.publish(bad)
+    for bad in ({b"a": b"x"}, {None: b"x"}):
+        with pytest.raises(TypeError, match="names of tensors are str"):
+            pub.publish(bad)
+
+
 def test_a_set_is_refused_as_a_whole_and_says_which_tensor(pair):
     pub, sub = pair
     x = pub.empty(2)
