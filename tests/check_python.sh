@@ -34,7 +34,7 @@ if [[ $san == *address* ]]; then
     fi
     # Python keeps what it has until it ends; what we keep is counted by test_leaks.py. Faults are ours to test.
     preload=(env "LD_PRELOAD=$library" PYTHONMALLOC=malloc UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-        ASAN_OPTIONS=detect_leaks=0:handle_segv=0:allow_user_segv_handler=1:detect_stack_use_after_return=1)
+        ASAN_OPTIONS=detect_leaks=0:handle_segv=0:allow_user_segv_handler=1:allocator_may_return_null=1:detect_stack_use_after_return=1)
 fi
 export PYTHONPATH=$build/python PYTHONDONTWRITEBYTECODE=1 PYTHONFAULTHANDLER=
 unset DLX_AUTOSPAWN

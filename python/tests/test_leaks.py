@@ -57,11 +57,11 @@ def count_all(*handles):
 
 def test_nothing_is_kept(c):
     pub, sub = c.publisher("a", history=8), c.subscribe("a", timeout=PATIENCE)
-    none = sys.getrefcount(None)
     for _ in range(20):
         round_trip(c, pub, sub)
     for _ in range(6):  # caches of others fill in the first
         refs, fds, maps, blocks, heap = count_all(c, pub, sub)
+        none = sys.getrefcount(None)
         for _ in range(ROUNDS):
             round_trip(c, pub, sub)
         now = count_all(c, pub, sub)
@@ -69,7 +69,7 @@ def test_nothing_is_kept(c):
         if now[3] - blocks < ROUNDS / 2 and now[4] - heap < ROUNDS * 16:
             break
     assert now[2] <= maps + 2 and now[3] - blocks < ROUNDS / 2 and now[4] - heap < ROUNDS * 16
-    assert abs(sys.getrefcount(None) - none) < ROUNDS and sub.stats()["n_held"] == 0
+    assert abs(sys.getrefcount(None) - none) < ROUNDS / 2 and sub.stats()["n_held"] == 0
 
 
 def test_handles_that_come_and_go_leave_nothing(daemon):
