@@ -17,9 +17,9 @@ static bool fill_strides(struct dlxpy_owner *owner)
     owner->strides = malloc((size_t)t->ndim * sizeof *owner->strides);
     if (!owner->strides)
         return false;
-    int64_t stride = 1;
-    for (int32_t i = t->ndim; i-- > 0; stride *= t->shape[i] > 1 ? t->shape[i] : 1)
-        owner->strides[i] = stride;
+    uint64_t stride = 1;
+    for (int32_t i = t->ndim; i-- > 0; stride *= t->shape[i] > 1 ? (uint64_t)t->shape[i] : 1)
+        owner->strides[i] = (int64_t)stride;
     return true;
 }
 
@@ -124,11 +124,11 @@ DLManagedTensorVersioned *dlxpy_private_new(const DLTensor *like, bool padded)
         data = aligned_alloc(ALIGNMENT, (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
     if (size > 0 && !data)
         goto fail;
-    int64_t stride = 1;
+    uint64_t stride = 1;
     for (size_t i = ndim; i-- > 0;) {
         p->dims[i] = like->shape[i];
-        p->dims[ndim + i] = stride;
-        stride *= like->shape[i] > 1 ? like->shape[i] : 1;
+        p->dims[ndim + i] = (int64_t)stride;
+        stride *= like->shape[i] > 1 ? (uint64_t)like->shape[i] : 1;
     }
     p->tensor = (DLManagedTensorVersioned){
         .version = {DLPACK_MAJOR_VERSION, padded ? 1 : 0},

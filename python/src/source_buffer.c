@@ -53,9 +53,9 @@ static int set_stride(struct dlxpy_source *s, Py_ssize_t ndim, Py_ssize_t i, int
 
 static void set_row_major(struct dlxpy_source *s, Py_ssize_t ndim)
 {
-    int64_t stride = 1;
-    for (Py_ssize_t i = ndim; i-- > 0; stride *= s->dims[i] > 1 ? s->dims[i] : 1)
-        s->dims[ndim + i] = stride;
+    uint64_t stride = 1; /* whether there can be so many elements is looked at later */
+    for (Py_ssize_t i = ndim; i-- > 0; stride *= s->dims[i] > 1 ? (uint64_t)s->dims[i] : 1)
+        s->dims[ndim + i] = (int64_t)stride;
 }
 
 /* ---- the buffer protocol ------------------------------------------------------------------- */
