@@ -259,12 +259,13 @@ struct dlx_publish_args {
  * deleter was called and no message needs it. A tensor that must be copied is copied each time, which the
  * report says and `strict` forbids; its memory stays the caller's to write.
  *
- * No system call is made while no subscriber sleeps, no memory is needed and nobody joins.
+ * No system call is made while no subscriber sleeps, no memory is needed and nobody joins, but one a second, to hear of
+ * a dlpackd that has ended.
  *
  * Returns 0; DLX_E_FULL (every slot is held or, for a BLOCK publisher, still to be taken, and
  * timeout_ns is 0: the message names who is in the way), DLX_E_TIMEOUT (likewise, after the wait),
- * DLX_E_SHAPE, DLX_E_DEVICE, DLX_E_VERSION (major version not 1), DLX_E_WOULD_COPY, DLX_E_NO_MEMORY,
- * DLX_E_LIMIT, DLX_E_DISCONNECTED, DLX_E_INVALID, DLX_E_FORKED.
+ * DLX_E_INTERRUPTED (a signal handler ran while waiting), DLX_E_SHAPE, DLX_E_DEVICE, DLX_E_VERSION (major
+ * version not 1), DLX_E_WOULD_COPY, DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_DISCONNECTED, DLX_E_INVALID, DLX_E_FORKED.
  */
 DLX_API int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
                         const struct dlx_publish_args *args);
