@@ -160,8 +160,11 @@ START_TEST(what_libuv_cannot_have_is_said)
     static const unsigned calls[] = {SYS_pipe2, SYS_epoll_ctl, SYS_epoll_create1, SYS_eventfd2};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
         failing_call = calls[i];
-        ck_assert_msg(run(args, NULL) == EXIT_FAILURE && strstr(log_text, "memory"), "call %u: %s",
-                      failing_call, log_text);
+        ck_assert_msg(run(args, NULL) == EXIT_FAILURE && strncmp(log_text, "dlpackd: ", 9) == 0,
+                      "call %u: %s", failing_call, log_text);
+#ifndef DLX_SANITIZE /* ThreadSanitizer's abort() changes errno */
+        ck_assert_msg(strstr(log_text, "memory"), "call %u: %s", failing_call, log_text);
+#endif
         ck_assert_int_lt(access(place.path, F_OK), 0);
     }
 }

@@ -16,8 +16,8 @@ struct dlx_test_fail {
     atomic_size_t at; /* which call fails, from 1; 0: none, which any thread may say */
     size_t way;       /* and how: each has up to DLX_TEST_FAIL_WAYS errors */
     size_t n_calls;   /* so far */
-    const char *call; /* the one that failed, NULL: none yet */
-    int error;
+    atomic_int error;
+    _Atomic(const char *) call; /* the one that failed, NULL: none yet; any thread may ask */
 };
 
 enum { DLX_TEST_FAIL_WAYS = 4 };
