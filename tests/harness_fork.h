@@ -7,7 +7,8 @@
 /*
  * fork(), for a child that runs parts of a test. Check's assertions write each step to a file that parent and child share:
  * a child killed inside write() would leave half a line there, on which Check ends ("Bad message type"). So the child's go
- * nowhere: one that fails ends it with status 1.
+ * nowhere: one that fails ends it with status 1. No other thread may be in an assertion of Check, not even in one that
+ * holds: each takes a lock, for which the child's first would wait for ever.
  */
 pid_t dlx_test_fork(void);
 

@@ -26,6 +26,7 @@ struct dlx_test_manager {
     pthread_mutex_t lock; /* of what follows */
     struct dlx_test_kept kept[DLX_TEST_KEPT_MAX];
     size_t n;
+    const char *fault; /* what it was told that it should not be */
     atomic_bool stop;
     atomic_bool stalled; /* it does not read */
     char max[16];        /* $FDSTORE */
