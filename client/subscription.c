@@ -153,6 +153,14 @@ static void on_offer(struct dlx_subscription *s, struct dlx_news *news)
     }
 }
 
+/* May the publisher of this link have announced itself again, as one says that names it? One that our daemon has not told
+ * us to be gone is another's. */
+static bool may_resume(const struct dlx_inlet *inlet, uint64_t origin)
+{
+    return inlet->state == DLX_INLET_OPEN && (inlet->foreign || inlet->told) &&
+           inlet->origin == origin;
+}
+
 /* All that was there is here: from now on the publisher waits for us, if we are reliable. */
 static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
@@ -161,8 +169,7 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
      * where it ended there. One that we do not know came while we were away. */
     for (uint32_t i = 0; i < s->n_inlets; i++) {
         struct dlx_inlet *other = s->inlets[i];
-        if (other->state == DLX_INLET_OPEN && other->origin == inlet->origin &&
-            (!inlet->after || inlet->after->id < other->id))
+        if (may_resume(other, inlet->origin) && (!inlet->after || inlet->after->id < other->id))
             inlet->after = other;
     }
     dlx__inlet_start(inlet, s->args.history == DLX_HISTORY_NONE ? 0 : history,
@@ -243,7 +250,7 @@ static void on_gone_before(struct dlx_subscription *s, uint64_t origin, uint64_t
 {
     for (uint32_t i = 0; i < s->n_inlets; i++) {
         struct dlx_inlet *inlet = s->inlets[i];
-        if (inlet->state == DLX_INLET_OPEN && inlet->origin == origin) {
+        if (may_resume(inlet, origin)) {
             inlet->ended_at =
                 DLX_MAX(inlet->ended_at, last_seq); /* the rest of it is taken first */
             return;

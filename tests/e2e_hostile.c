@@ -8,6 +8,7 @@
 #include "client/call.h"
 #include "client/publisher.h"
 #include "client/subscription.h"
+#include "common/memory.h"
 #include "tests/harness_stream.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -443,6 +444,58 @@ START_TEST(a_link_page_that_changes_all_the_time_is_survived)
 }
 END_TEST
 
+/* ---- a publisher that says it is another ---------------------------------------------------- */
+
+/* One that is there goes on as if nothing was said; 0: the liar has left before the link to it was open, 1: it stays, and
+ * what it never published is lost of its own stream. */
+START_TEST(who_says_he_is_another_harms_nobody)
+{
+    const struct dlx_publisher_args args = {.size = sizeof args, .history = 1, .n_slots = 8};
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_new_publisher made;
+    struct dlx_message *m = NULL;
+    const uint64_t head = UINT64_C(1) << 40;
+    void *control = NULL;
+    bool unanswered;
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+    ok(dlx__call_publisher_new(c, "test/a", &args, x.p->id, 0, PATIENCE, &made));
+    ok(dlx__region_populate(made.memory, made.control_fd, made.control_size, &control));
+    dlx_store64_sc(&((struct dlx_shm_control *)control)->head, head);
+    ok(dlx__call_publisher_ready(c, made.id, PATIENCE, &unanswered));
+    if (_i == 0)
+        ok(dlx__call_publisher_close(c, made.id));
+    uint64_t until = dlx__deadline(PATIENCE);
+    do {
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        dlx__subscription_read_news(x.s);
+    } while (_i == 1 && x.s->n_open < 2);
+    for (int64_t i = 2; i < 6; i++) {
+        dlx_test_stream_publish(x.p, 10, i);
+        dlx_test_stream_take(x.s, i);
+    }
+    dlx_publisher_unref(x.p);
+    if (_i == 1)
+        ok(dlx__call_publisher_close(c, made.id));
+    int r;
+    do /* a control block without messages is all that the liar has */
+        r = dlx_take(x.s, PATIENCE, &m);
+    while (r == DLX_E_BAD_PEER);
+    ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.taken, 5);
+    ck_assert_uint_eq(stats.lost, _i == 0 ? 0 : head);
+    dlx_subscription_unref(x.s);
+    dlx_client_unref(x.c);
+    dlx_client_unref(c);
+    dlx__region_unmap(control, made.control_size);
+    dlx__close(made.membership_fd);
+    dlx__close(made.link_sock);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("hostile");
@@ -460,6 +513,7 @@ int main(void)
     tcase_add_test(tcase, hold_words_that_lie_pin_no_more_than_their_number);
     tcase_add_test(tcase, a_ticket_that_changes_all_the_time_costs_a_byte_each);
     tcase_add_test(tcase, a_link_page_that_changes_all_the_time_is_survived);
+    tcase_add_loop_test(tcase, who_says_he_is_another_harms_nobody, 0, 2);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
