@@ -341,16 +341,6 @@ void dlx__heap_collect(struct dlx_heap *heap)
     }
 }
 
-uint32_t dlx__block_arena_id(const struct dlx_block *block)
-{
-    return block->arena ? block->arena->id : 0;
-}
-
-void *dlx__block_data(const struct dlx_block *block)
-{
-    return block->arena ? block->arena->map + block->offset : NULL;
-}
-
 /* ---- local tensors ------------------------------------------------------------------------- */
 
 /* Any thread, also after the publisher has gone; never in a forked child. */

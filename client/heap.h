@@ -17,11 +17,11 @@
  */
 
 #include "client/client.h"
+#include "client/extents.h"
 #include "common/shm.h"
 #include <dlpack/dlpack.h>
 
 struct dlx_heap;
-struct dlx_arena;
 
 /* Payload of a tensor or a manifest, and the managed tensor that dlx_alloc() hands out. */
 struct dlx_block {
@@ -102,8 +102,17 @@ void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside);
 uint64_t dlx__heap_bytes(const struct dlx_heap *heap);
 uint32_t dlx__heap_n_arenas(const struct dlx_heap *heap);
 
-uint32_t dlx__block_arena_id(const struct dlx_block *block); /* 0: a block of 0 bytes, or frozen */
-void *dlx__block_data(const struct dlx_block *block);        /* NULL for a block of 0 bytes */
+/* 0: a block of 0 bytes, or frozen. */
+static inline uint32_t dlx__block_arena_id(const struct dlx_block *block)
+{
+    return block->arena ? block->arena->id : 0;
+}
+
+/* NULL for a block of 0 bytes. */
+static inline void *dlx__block_data(const struct dlx_block *block)
+{
+    return block->arena ? block->arena->map + block->offset : NULL;
+}
 
 /*
  * Make the block a local tensor: its deleter gives it back. Fills dtype, shape and row-major strides.

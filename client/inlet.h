@@ -66,6 +66,7 @@ struct dlx_inlet {
     struct dlx_inlet_arena *arenas; /* ascending id */
     uint32_t n_arenas;
     uint32_t arenas_room;
+    uint32_t arena_last; /* the index of one that was asked for: likely to be the next, too */
     uint32_t arenas_due; /* of those that were there at the join, not here yet */
     bool settled;        /* attached with all of them: counted by its subscription */
     uint64_t taken_bytes;
@@ -106,8 +107,15 @@ int dlx__inlet_arena_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint
 void dlx__inlet_arena_dropped(struct dlx_inlet *inlet, uint32_t id);
 void dlx__inlet_sweep_arenas(struct dlx_inlet *inlet);
 
+const struct dlx_inlet_arena *dlx__inlet_arena_search(struct dlx_inlet *inlet, uint32_t id);
 /* NULL if it is not here (yet). */
-const struct dlx_inlet_arena *dlx__inlet_arena(const struct dlx_inlet *inlet, uint32_t id);
+static inline const struct dlx_inlet_arena *dlx__inlet_arena(struct dlx_inlet *inlet, uint32_t id)
+{
+    uint32_t i = inlet->arena_last;
+    if (dlx_likely(i < inlet->n_arenas && inlet->arenas[i].id == id))
+        return &inlet->arenas[i];
+    return dlx__inlet_arena_search(inlet, id);
+}
 
 /*
  * Take the next message. Returns 0; DLX_E_EMPTY, DLX_E_TOO_MANY_HELD, DLX_E_PUBLISHER_GONE, DLX_E_BAD_PEER,

@@ -81,8 +81,7 @@ static uint64_t export_flags(const struct dlx_shm_record *record)
 }
 
 /* The arena `id` for the message that is pending. */
-static int find_arena(const struct dlx_inlet *inlet, uint32_t id,
-                      const struct dlx_inlet_arena **ret)
+static int find_arena(struct dlx_inlet *inlet, uint32_t id, const struct dlx_inlet_arena **ret)
 {
     const struct dlx_inlet_arena *arena = dlx__inlet_arena(inlet, id);
     if (dlx_unlikely(!arena))
@@ -96,7 +95,7 @@ static int find_arena(const struct dlx_inlet *inlet, uint32_t id,
 }
 
 /* Check a record and make a DLTensor of it. shape and strides point to memory that stays. */
-static int build_tensor(const struct dlx_inlet *inlet, const struct dlx_shm_record *record,
+static int build_tensor(struct dlx_inlet *inlet, const struct dlx_shm_record *record,
                         int64_t *shape, int64_t *strides, DLTensor *ret)
 {
     const struct dlx_inlet_arena *arena = NULL;
@@ -122,8 +121,8 @@ static int build_tensor(const struct dlx_inlet *inlet, const struct dlx_shm_reco
 }
 
 /* A private, checked copy of the manifest; to be freed. */
-static int copy_manifest(const struct dlx_inlet *inlet, const struct dlx_taken *taken,
-                         void **ret_copy, struct dlx_manifest *ret)
+static int copy_manifest(struct dlx_inlet *inlet, const struct dlx_taken *taken, void **ret_copy,
+                         struct dlx_manifest *ret)
 {
     const struct dlx_inlet_arena *arena = NULL;
     uint64_t end, most = dlx__manifest_size_max(taken->n_tensors);
@@ -199,7 +198,7 @@ static int new_table(struct dlx_message *m, uint64_t n_dims, uint64_t text_size,
     return 0;
 }
 
-static int build_table(const struct dlx_inlet *inlet, const struct dlx_manifest *manifest,
+static int build_table(struct dlx_inlet *inlet, const struct dlx_manifest *manifest,
                        struct dlx_message *m)
 {
     uint64_t n_dims = 0, text_size = 0;
@@ -236,7 +235,7 @@ static int build_table(const struct dlx_inlet *inlet, const struct dlx_manifest 
     return 0;
 }
 
-static int build_from_manifest(const struct dlx_inlet *inlet, const struct dlx_taken *taken,
+static int build_from_manifest(struct dlx_inlet *inlet, const struct dlx_taken *taken,
                                struct dlx_message *m)
 {
     struct dlx_manifest manifest;
@@ -249,7 +248,7 @@ static int build_from_manifest(const struct dlx_inlet *inlet, const struct dlx_t
     return r;
 }
 
-static int build_from_slot(const struct dlx_inlet *inlet, const struct dlx_taken *taken,
+static int build_from_slot(struct dlx_inlet *inlet, const struct dlx_taken *taken,
                            struct dlx_message *m)
 {
     uint32_t ndim = taken->record.ndim;

@@ -248,7 +248,7 @@ static int wait_slot(struct dlx_publisher *p, uint64_t deadline, uint32_t *ret_s
     return r < 0 ? r : 1;
 }
 
-int dlx__publish_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot)
+int dlx__publish_slot_slowly(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot)
 {
     int r = 0;
     if (dlx_unlikely(p->rejoining))

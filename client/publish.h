@@ -23,8 +23,17 @@ int dlx__publish_copy(const struct dlx_block *block, uint64_t at, const DLTensor
 int dlx__publish_fail_would_copy(const struct dlx_publisher *p, const char *what,
                                  const struct dlx_block *own, const struct dlx_message *received);
 
+/* dlx__publish_slot() when none is free, or when there is more to do first. */
+int dlx__publish_slot_slowly(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot);
+
 /* A slot, waiting for one if the publisher blocks. Returns 0; DLX_E_FULL, DLX_E_TIMEOUT, DLX_E_INTERRUPTED. */
-int dlx__publish_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot);
+static inline int dlx__publish_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot)
+{
+    if (dlx_unlikely(p->core.n_free == 0 || p->core.pressure >= DLX_PUB_PRESSURE || p->rejoining))
+        return dlx__publish_slot_slowly(p, timeout_ns, ret_slot);
+    *ret_slot = p->core.free[p->core.free_first];
+    return 0;
+}
 
 /* A block with a manifest. `meta` may be NULL. Errors as of dlx__publisher_block(). */
 int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_item *items,

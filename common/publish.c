@@ -400,6 +400,7 @@ static void store_brief(struct dlx_pub_block *block, uint32_t slot, uint64_t n)
 {
     struct dlx_brief brief = dlx__brief_pack(&block->slots[slot], slot, n);
     /* Release: whoever sees one of these also sees word 0, so it knows that they are being written. */
+#pragma GCC unroll 7
     for (uint32_t i = 0; i < DLX_SHM_BRIEF_WORDS; i++)
         dlx_store64_release(&block->control->brief[i], brief.words[i]);
 }

@@ -329,6 +329,7 @@ static uint64_t choose(struct dlx_take *take, uint64_t head)
  * worth asking. */
 static bool copy_brief(struct dlx_take *take, uint64_t n, struct dlx_brief *ret)
 {
+#pragma GCC unroll 7
     for (uint32_t i = 0; i < DLX_SHM_BRIEF_WORDS; i++)
         ret->words[i] = dlx_load64_acquire(word64(&block(take)->brief[i]));
     if (dlx_likely(dlx__brief_is_of(ret, n)))

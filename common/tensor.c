@@ -55,8 +55,8 @@ static bool bytes_of(uint64_t n, uint64_t bits, uint64_t *ret)
     return true;
 }
 
-int dlx__tensor_size(DLDataType dtype, bool padded, int32_t ndim, const int64_t *shape,
-                     uint64_t *ret_size)
+int dlx__tensor_size_any(DLDataType dtype, bool padded, int32_t ndim, const int64_t *shape,
+                         uint64_t *ret_size)
 {
     int r = check_dims(dtype, ndim, shape);
     if (r < 0)
@@ -71,17 +71,6 @@ int dlx__tensor_size(DLDataType dtype, bool padded, int32_t ndim, const int64_t 
         return dlx__fail(DLX_E_SHAPE, "a tensor of this shape has more than 2^63-1 bytes");
     *ret_size = 0; /* a 0 came after an overflow */
     return 0;
-}
-
-void dlx__tensor_row_major(int32_t ndim, const int64_t *shape, int64_t *strides)
-{
-    int64_t stride = 1;
-    for (int32_t i = ndim; i-- > 0;) {
-        strides[i] = shape[i] == 1 ? 1 : stride;
-        /* Cannot overflow for tensors with elements; without, any value will do. */
-        if (__builtin_mul_overflow(stride, DLX_MAX(shape[i], 1), &stride))
-            stride = 1;
-    }
 }
 
 bool dlx__tensor_is_row_major(int32_t ndim, const int64_t *shape, const int64_t *strides)
@@ -265,8 +254,8 @@ int dlx__tensor_compact(void *dst, const DLTensor *src, bool padded)
 
 /* ---- what a peer says ---------------------------------------------------------------------- */
 
-int dlx__record_check(const struct dlx_shm_record *record, const int64_t *shape,
-                      const int64_t *strides, uint64_t arena_size)
+int dlx__record_check_any(const struct dlx_shm_record *record, const int64_t *shape,
+                          const int64_t *strides, uint64_t arena_size)
 {
     DLDataType dtype = {record->dtype_code, record->dtype_bits, record->dtype_lanes};
     bool padded = record->flags & DLX_SHM_RECORD_PADDED;
