@@ -12,14 +12,13 @@
 
 static_assert(sizeof(((struct dlx_client *)0)->path) == DLX_SOCKET_PATH_SIZE, "both are sun_path");
 
-static int connect_to(struct dlx_client *c, const char *path, const char *name)
+static int name_socket(struct dlx_client *c, const char *path)
 {
     if (strlen(path) >= sizeof c->path)
         return dlx__fail(DLX_E_INVALID, "socket path %.200s is longer than %zu bytes", path,
                          sizeof c->path - 1);
     memcpy(c->path, path, strlen(path) + 1);
-    int r = dlx__call_open(c);
-    return r < 0 ? r : dlx__call_greet(c, name);
+    return 0;
 }
 
 /* ---- nobody named a socket ----------------------------------------------------------------- */
@@ -103,20 +102,26 @@ static int64_t time_left(uint64_t deadline)
     return deadline > now ? (int64_t)(deadline - now) : 0;
 }
 
+/* Somebody to greet. */
+static int find(struct dlx_client *c, const struct dlx_place_env *env, uint32_t autospawn,
+                uint64_t deadline)
+{
+    int r = look(c, env);
+    return r == DLX_E_NO_DAEMON ? start(c, env, autospawn, deadline) : r;
+}
+
 int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn, const char *name)
 {
     const char *path = socket ? socket : getenv("DLX_SOCKET");
-    if (path && path[0])
-        return connect_to(c, path, name);
-
-    const struct dlx_place_env env = dlx__place_env();
+    const bool is_named = path && path[0];
+    const struct dlx_place_env env = is_named ? (struct dlx_place_env){0} : dlx__place_env();
     const int64_t timeout_ns = c->timeout_ns;
     const uint64_t deadline = dlx__deadline(timeout_ns);
-    int r;
+    int r = is_named ? name_socket(c, path) : 0;
+    if (r < 0)
+        return r;
     for (int i = 0;; i++) {
-        r = look(c, &env);
-        if (r == DLX_E_NO_DAEMON)
-            r = start(c, &env, autospawn, deadline);
+        r = is_named ? dlx__call_open(c) : find(c, &env, autospawn, deadline);
         if (r == 0) {
             c->timeout_ns = time_left(deadline);
             r = dlx__call_greet(c, name);
@@ -124,7 +129,8 @@ int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn, c
         }
         if (r == 0)
             dlx__error_clear(); /* of the places where nobody was */
-        /* Lost before it greeted back: a private daemon that was just ending. Nothing has happened yet. */
+        /* Lost before it greeted back: a daemon that was just ending, or we stood still for longer than it waits. Nothing
+         * has happened yet. */
         if (r != DLX_E_DISCONNECTED || i == TRIES_MAX || time_left(deadline) == 0)
             return r;
     }
