@@ -15,15 +15,16 @@ static bool hung_up(int fd)
     return fd < 0 || dlx__packet_hung_up(fd);
 }
 
+/* At once: a call needs it, whose caller waits as for any call. */
 static int connect_again(struct dlx_client *c, bool at_once)
 {
     uint64_t now = dlx__now_ns();
     if (now < c->next_try_ns && !at_once)
         return DLX_E_TIMEOUT;
     c->next_try_ns = now + DLX_REVIVE_NS;
-    int r = dlx__call_open_within(c, DLX_CALL_HURRY_NS);
+    int r = dlx__call_open_within(c, at_once ? c->timeout_ns : DLX_CALL_HURRY_NS);
     if (r == 0) {
-        r = dlx__call_greet_within(c, c->name, PATIENCE_NS);
+        r = dlx__call_greet_within(c, c->name, at_once ? c->timeout_ns : PATIENCE_NS);
         if (r < 0)
             c->sock = dlx__close(c->sock);
     }

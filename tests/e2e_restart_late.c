@@ -6,13 +6,16 @@
 #include "client/revive.h"
 #include "client/subscription.h"
 #include "common/proto.h"
+#include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -222,12 +225,34 @@ START_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory)
 }
 END_TEST
 
+/* It is there, and stands still for longer than a stream would wait: a call waits as long as its caller allows. */
+START_TEST(a_call_waits_for_a_new_daemon_that_is_slow)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    int status;
+    dlx_test_stream_restart();
+    const pid_t daemon = dlx_test_stream_daemon.pid;
+    ck_assert_int_eq(kill(daemon, SIGSTOP), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        (void)poll(NULL, 0, 400);
+        _exit(kill(daemon, SIGCONT) == 0 ? 0 : 1);
+    }
+    ok(dlx_list_publishers(c, NULL, ignore, NULL));
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    dlx_client_unref(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("late");
     TCase *tcase = dlx_test_stream_case("late");
     tcase_add_test(tcase, an_announcement_whose_answer_is_late_counts);
     tcase_add_loop_test(tcase, what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2);
+    tcase_add_test(tcase, a_call_waits_for_a_new_daemon_that_is_slow);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
