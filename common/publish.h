@@ -179,6 +179,9 @@ void dlx__pub_set_membership(struct dlx_pub *pub, const struct dlx_shm_membershi
 /* Look at the membership line: pick up joins, look for leaves. Also part of commit and reclaim. */
 void dlx__pub_read_membership(struct dlx_pub *pub);
 
+/* Is the daemon there, and has it not disconnected this publisher? False also where it cannot say so by shared memory. */
+bool dlx__pub_is_vouched(const struct dlx_pub *pub);
+
 /* No message will follow. Wakes who sleeps. */
 void dlx__pub_close(struct dlx_pub *pub);
 

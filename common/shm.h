@@ -41,7 +41,7 @@
  *
  * Membership page        writer: daemon               readers: the publishers of one user
  *
- *           | joins, leaves |  one cache line a publisher
+ *           | joins, leaves, vouched |  one cache line a publisher
  *
  * Arena                  writer: publisher            readers: its subscribers
  *
@@ -197,6 +197,9 @@ struct dlx_shm_membership {
     _Alignas(64) dlx_atomic_u64 joins;
     /* Links ever ended by a close or a death: a hint to look for the dead. */
     dlx_atomic_u64 leaves;
+    /* The thread id of the daemon's loop, while that lives and knows this publisher: the word is in its list of robust futexes
+     * (set_robust_list(2)), so the kernel clears the id when the thread ends, however it does. 0: ask the socket. */
+    dlx_atomic_u32 vouched;
 };
 
 /* ---- sizes and places ---------------------------------------------------------------------- */
@@ -293,6 +296,7 @@ DLX_SHM_AT(dlx_shm_link, taken, 2112);
 DLX_SHM_AT(dlx_shm_link, lost, 2136);
 DLX_SHM_AT(dlx_shm_link, hold, 2176);
 DLX_SHM_AT(dlx_shm_membership, leaves, 8);
+DLX_SHM_AT(dlx_shm_membership, vouched, 16);
 _Static_assert(sizeof(struct dlx_shm_membership) == 64, "membership line");
 
 #endif

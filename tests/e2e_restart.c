@@ -3,13 +3,19 @@
 /* The daemon ends and another one takes its place: streams go on, and everybody is there again. */
 
 #include "client/publisher.h"
+#include "tests/harness_fork.h"
+#include "tests/harness_seccomp.h"
 #include "tests/harness_stream.h"
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Publish until this is true. */
 static void publish_until(struct dlx_publisher *p, int64_t *n, bool (*done)(void *userdata),
@@ -312,6 +318,60 @@ START_TEST(a_publisher_that_never_waits_finds_the_second_daemon)
 }
 END_TEST
 
+/* In a process that may not poll(). */
+static int look_without_a_system_call(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_poll, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    ok(dlx_publisher_new(c, "test/b", NULL, &p));
+    dlx_test_stream_publish(p, 10, 1);
+    ck_assert(dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)));
+    p->next_look_ns = 0;
+    dlx_test_stream_publish(p, 10, 2);
+    return p->next_look_ns != 0;
+}
+
+/* Whose word says that it is there. */
+START_TEST(a_publisher_hears_of_its_daemon_without_a_system_call)
+{
+    int status;
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        _exit(look_without_a_system_call() ? 7 : 1);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 7 << 8);
+}
+END_TEST
+
+/* A publisher that the daemon does not know any more asks its socket, although the daemon is there. */
+START_TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    dlx_test_stream_publish(x.p, 10, 1);
+    ck_assert(dlx__pub_is_vouched(&x.p->core));
+    uint64_t id = x.p->id;
+    shutdown(x.c->sock, SHUT_RDWR);
+    for (uint64_t until = dlx__deadline(PATIENCE); dlx__pub_is_vouched(&x.p->core);) {
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        sched_yield();
+    }
+    for (uint64_t until = dlx__deadline(PATIENCE); x.p->id == id;) {
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        x.p->next_look_ns = 0;
+        dlx_test_stream_publish(x.p, 10, 2);
+    }
+    ck_assert(dlx__pub_is_vouched(&x.p->core));
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 static int count(const struct dlx_publisher_info *info, void *userdata)
 {
     (void)info;
@@ -427,6 +487,8 @@ int main(void)
     tcase_add_test(tcase, what_is_held_stays_valid);
     tcase_add_test(tcase, who_needs_memory_finds_the_new_daemon_at_once);
     tcase_add_test(tcase, a_shared_set_is_shared_with_the_new_daemon_too);
+    tcase_add_test(tcase, a_publisher_hears_of_its_daemon_without_a_system_call);
+    tcase_add_test(tcase, nobody_vouches_for_a_publisher_that_was_disconnected);
     tcase_add_test(tcase, a_publisher_that_never_waits_finds_the_second_daemon);
     tcase_add_test(tcase, an_old_connection_serves_new_calls);
     tcase_add_test(tcase, who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone);

@@ -11,8 +11,12 @@
 #include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* ---- idmap --------------------------------------------------------------------------------- */
 
@@ -218,6 +222,84 @@ START_TEST(lines_are_given_out_zeroed_and_taken_back)
 }
 END_TEST
 
+/* What publishers see of a line. */
+static const struct dlx_shm_membership *attach(const struct dlxd_membership_line *line)
+{
+    const void *map;
+    int fd;
+    ck_assert_int_eq(dlxd_membership_reopen(line, &fd), 0);
+    ck_assert_int_eq(dlx__membership_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map),
+                     0);
+    return (const struct dlx_shm_membership *)map + line->index;
+}
+
+static void detach(const struct dlx_shm_membership *line)
+{
+    dlx__region_unmap((const void *)((uintptr_t)line & ~(uintptr_t)(DLX_PAGE - 1)), DLX_PAGE);
+}
+
+static uint32_t vouched(const struct dlx_shm_membership *line)
+{
+    return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&line->vouched);
+}
+
+/* A daemon's loop that takes lines, gives some back, and ends with the others. */
+struct loop {
+    struct dlxd_membership_line lines[2100];
+    const struct dlx_shm_membership *seen[2100];
+    struct dlxd_user *user;
+};
+
+static void *run_loop(void *userdata)
+{
+    struct loop *loop = userdata;
+    uint32_t tid = (uint32_t)syscall(SYS_gettid);
+    for (uint32_t i = 0; i < DLX_ARRAY_SIZE(loop->lines); i++) {
+        if (dlxd_membership_line_init(&loop->lines[i], loop->user, &dlx__memory_memfd) < 0)
+            return "no line";
+        loop->seen[i] = attach(&loop->lines[i]);
+        if (vouched(loop->seen[i]) != (i < 2048 ? tid : 0))
+            return "not vouched for as it should be";
+    }
+    for (uint32_t i = 0; i < DLX_ARRAY_SIZE(loop->lines); i += i % 3 + 1) {
+        dlxd_membership_line_deinit(&loop->lines[i]);
+        if (vouched(loop->seen[i]) != 0)
+            return "still vouched for";
+        if (i % 2)
+            continue;
+        detach(loop->seen[i]);
+        if (dlxd_membership_line_init(&loop->lines[i], loop->user, &dlx__memory_memfd) < 0)
+            return "no line";
+        loop->seen[i] = attach(&loop->lines[i]);
+        if (vouched(loop->seen[i]) != tid)
+            return "not vouched for again";
+    }
+    return NULL;
+}
+
+/* The kernel does it, as when a daemon is killed. */
+START_TEST(nobody_is_vouched_for_by_a_loop_that_has_ended)
+{
+    static struct loop loop;
+    struct dlxd_users users;
+    pthread_t thread;
+    void *fault = NULL;
+    uint32_t n = 0;
+    dlxd_users_init(&users, 1 << 20);
+    ck_assert_int_eq(dlxd_users_get(&users, 7, &loop.user), 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, run_loop, &loop), 0);
+    ck_assert_int_eq(pthread_join(thread, &fault), 0);
+    ck_assert_msg(!fault, "%s", (const char *)fault);
+    for (uint32_t i = 0; i < DLX_ARRAY_SIZE(loop.lines); i++) {
+        uint32_t word = vouched(loop.seen[i]);
+        ck_assert_uint_eq(word & FUTEX_TID_MASK, 0);
+        n += word == FUTEX_OWNER_DIED;
+        detach(loop.seen[i]);
+    }
+    ck_assert_uint_gt(n, 1000);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("daemon_core");
@@ -230,6 +312,7 @@ int main(void)
     tcase_add_test(tcase, all_users_together_have_a_limit);
     tcase_add_test(tcase, own_user_and_root_may_come_in);
     tcase_add_test(tcase, lines_are_given_out_zeroed_and_taken_back);
+    tcase_add_test(tcase, nobody_is_vouched_for_by_a_loop_that_has_ended);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

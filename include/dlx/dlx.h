@@ -259,8 +259,9 @@ struct dlx_publish_args {
  * deleter was called and no message needs it. A tensor that must be copied is copied each time, which the
  * report says and `strict` forbids; its memory stays the caller's to write.
  *
- * No system call is made while no subscriber sleeps, no memory is needed and nobody joins, but one a second, to hear of
- * a dlpackd that has ended.
+ * No system call is made while no subscriber sleeps, no memory is needed and nobody joins. (The clock is read in user
+ * space. Where the kernel has no robust futexes, and for a publisher beyond the 2,048th of its daemon, it is one a second,
+ * to hear of a dlpackd that has ended.)
  *
  * Returns 0; DLX_E_FULL (every slot is held or, for a BLOCK publisher, still to be taken, and
  * timeout_ns is 0: the message names who is in the way), DLX_E_TIMEOUT (likewise, after the wait),
