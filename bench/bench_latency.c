@@ -6,7 +6,8 @@
  * bytes of it are written and read. Round trips are stamped one by one, while the answer is on its
  * way.
  *
- *   --mode busy | block    spin for ever, or never: then each take sleeps, which is counted
+ *   --mode busy | block | default   spin for ever, never (then each take sleeps, which is counted), or as the library
+ *                                   does by itself
  *   --size N               bytes of payload
  */
 
@@ -25,13 +26,10 @@ struct side {
     uint64_t sum; /* of what was read, so that reading is not optimised away */
 };
 
-static void side_init(struct side *s, const char *out, const char *in, size_t size, bool is_busy,
+static void side_init(struct side *s, const char *out, const char *in, size_t size, int64_t spin_ns,
                       struct bm_meeting *meeting)
 {
-    const struct dlx_subscribe_args args = {
-        .size = sizeof args,
-        .spin_ns = is_busy ? DLX_SPIN_ALWAYS : DLX_SPIN_NEVER,
-    };
+    const struct dlx_subscribe_args args = {.size = sizeof args, .spin_ns = spin_ns};
 
     s->client = bm_connect();
     s->spec = bm_bytes(s->shape, size);
@@ -80,9 +78,10 @@ int main(int argc, char **argv)
 
     bm_init(argc, argv);
     const char *mode = bm_text("mode", "busy");
-    bool is_busy = !strcmp(mode, "busy");
-    if (!is_busy && strcmp(mode, "block"))
-        bm_fail("--mode takes busy or block");
+    bool is_busy = !strcmp(mode, "busy"), is_default = !strcmp(mode, "default");
+    if (!is_busy && !is_default && strcmp(mode, "block"))
+        bm_fail("--mode takes busy, block or default");
+    int64_t spin_ns = is_busy ? DLX_SPIN_ALWAYS : is_default ? 0 : DLX_SPIN_NEVER;
     size_t size = (size_t)bm_long("size", 64);
     size_t n = (size_t)bm_long("n", is_busy ? 200000 : 20000);
     size_t n_warmup = (size_t)bm_long("warmup", is_busy ? 10000 : 500);
@@ -96,7 +95,7 @@ int main(int argc, char **argv)
     pid_t pid = bm_fork();
     if (!pid) {
         bm_pin(1);
-        side_init(&s, pong, ping, size, is_busy, meeting);
+        side_init(&s, pong, ping, size, spin_ns, meeting);
         for (size_t i = 0; i < n_warmup + n; i++) {
             side_receive(&s);
             side_send(&s);
@@ -107,7 +106,7 @@ int main(int argc, char **argv)
         _exit(0);
     }
     bm_pin(0);
-    side_init(&s, ping, pong, size, is_busy, meeting);
+    side_init(&s, ping, pong, size, spin_ns, meeting);
     bm_series_init(&series, n);
     uint64_t n_sleeps = 0;
     for (size_t i = 1; i <= n_warmup + n; i++) {
