@@ -12,11 +12,13 @@
 
 /* Blocks that were given back and keep their memory, all of one size. */
 struct dlx_spare {
-    uint64_t size;
+    uint64_t size;         /* of those in it, or of the last that were */
     struct dlx_block *top; /* the one used last: the caches know it best */
 };
 
-#define N_SPARES 8U
+/* Two for the sizes of one hash: those of a state dict and its manifest are not to drive each other out. */
+#define SPARES_LOG2 5U
+#define N_SPARES    (2U << SPARES_LOG2)
 
 struct dlx_heap {
     uint64_t generation;
@@ -164,10 +166,12 @@ static struct dlx_arena *best_fit(struct dlx_heap *heap, uint64_t size, uint32_t
 
 /* ---- spares -------------------------------------------------------------------------------- */
 
-static struct dlx_spare *spare_of(struct dlx_heap *heap, uint64_t size)
+/* Where blocks of this size are, if there are any. */
+static struct dlx_spare *spare_of(const struct dlx_heap *heap, uint64_t size)
 {
-    uint64_t units = size / DLX_SHM_ALIGN;
-    return &heap->spares[(units ^ (units >> 8) ^ (units >> 16)) % N_SPARES];
+    uint64_t hash = size / DLX_SHM_ALIGN * UINT64_C(0x9e3779b97f4a7c15) >> (64 - SPARES_LOG2);
+    const struct dlx_spare *two = &heap->spares[2 * hash];
+    return (struct dlx_spare *)(uintptr_t)&two[two[0].size != size];
 }
 
 static void give_up_spares(struct dlx_heap *heap, struct dlx_spare *spare)
@@ -182,6 +186,16 @@ static void give_up_spares(struct dlx_heap *heap, struct dlx_spare *spare)
         block->next = heap->pool;
         heap->pool = block;
     }
+}
+
+/* The older of the two sizes goes. */
+static struct dlx_spare *make_spare(struct dlx_heap *heap, uint64_t size)
+{
+    struct dlx_spare *newer = spare_of(heap, size), *older = newer - 1;
+    give_up_spares(heap, older);
+    *older = *newer;
+    *newer = (struct dlx_spare){.size = size};
+    return newer;
 }
 
 static bool give_up_all_spares(struct dlx_heap *heap)
@@ -255,7 +269,7 @@ int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
         return DLX_E_FULL;
     struct dlx_spare *spare = spare_of(heap, rounded);
     struct dlx_block *block = spare->top;
-    if (dlx_unlikely(!block || block->size != rounded))
+    if (dlx_unlikely(!block || spare->size != rounded))
         return carve(heap, rounded, ret);
     spare->top = block->next;
     block->next = NULL;
@@ -270,8 +284,8 @@ bool dlx__heap_has(const struct dlx_heap *heap, uint64_t size)
     uint64_t rounded;
     if (!dlx__heap_round(heap, size, &rounded))
         return false;
-    const struct dlx_spare *spare = spare_of((struct dlx_heap *)(uintptr_t)heap, rounded);
-    return spare->top && spare->top->size == rounded;
+    const struct dlx_spare *spare = spare_of(heap, rounded);
+    return spare->top && spare->size == rounded;
 }
 
 /* The last block of a frozen arena takes it along. */
@@ -318,8 +332,8 @@ void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
         return;
     }
     struct dlx_spare *spare = spare_of(heap, block->size);
-    if (dlx_unlikely(spare->top && spare->top->size != block->size))
-        give_up_spares(heap, spare);
+    if (dlx_unlikely(spare->size != block->size))
+        spare = make_spare(heap, block->size);
     block->next = spare->top;
     spare->top = block;
     block->arena->n_spare++;

@@ -6,7 +6,6 @@
 #include "client/revive.h"
 #include "client/subscription.h"
 #include "common/proto.h"
-#include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
 #include <poll.h>
 #include <pthread.h>
@@ -15,7 +14,6 @@
 #include <string.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -225,23 +223,25 @@ START_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory)
 }
 END_TEST
 
+static void *let_it_go_on_later(void *userdata)
+{
+    (void)poll(NULL, 0, 400);
+    return kill(*(const pid_t *)userdata, SIGCONT) == 0 ? NULL : userdata;
+}
+
 /* It is there, and stands still for longer than a stream would wait: a call waits as long as its caller allows. */
 START_TEST(a_call_waits_for_a_new_daemon_that_is_slow)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    int status;
+    pthread_t thread;
+    void *fault = NULL;
     dlx_test_stream_restart();
-    const pid_t daemon = dlx_test_stream_daemon.pid;
+    pid_t daemon = dlx_test_stream_daemon.pid;
     ck_assert_int_eq(kill(daemon, SIGSTOP), 0);
-    pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
-        (void)poll(NULL, 0, 400);
-        _exit(kill(daemon, SIGCONT) == 0 ? 0 : 1);
-    }
+    ck_assert_int_eq(pthread_create(&thread, NULL, let_it_go_on_later, &daemon), 0);
     ok(dlx_list_publishers(c, NULL, ignore, NULL));
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    ck_assert_int_eq(pthread_join(thread, &fault), 0);
+    ck_assert_ptr_null(fault);
     dlx_client_unref(c);
 }
 END_TEST

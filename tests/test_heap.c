@@ -101,6 +101,27 @@ START_TEST(the_block_used_last_is_used_next)
 END_TEST
 
 /* In whatever order neighbours come back, they are one piece again, at the ends of an arena and inside. */
+/* Those of a state dict, and a manifest of any size. Otherwise each set gives up the blocks of one, and carves them anew. */
+START_TEST(a_few_sizes_do_not_drive_each_other_out)
+{
+    uint64_t sizes[] = {8192, 768, 256, 0};
+    for (uint64_t manifest = 1000; manifest < 3000; manifest++) {
+        struct dlx_heap *heap = make_heap();
+        struct dlx_block *blocks[DLX_ARRAY_SIZE(sizes)];
+        add_arena(heap, 1, 1 << 20);
+        sizes[3] = manifest * DLX_SHM_ALIGN;
+        for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
+            blocks[i] = take(heap, sizes[i]);
+        for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
+            dlx__heap_give(heap, blocks[i]);
+        for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
+            ck_assert_msg(dlx__heap_has(heap, sizes[i]), "%d beside a manifest of %d",
+                          (int)sizes[i], (int)sizes[3]);
+        dlx__heap_close(heap);
+    }
+}
+END_TEST
+
 START_TEST(neighbours_become_one_again)
 {
     struct dlx_heap *heap = make_heap();
@@ -534,6 +555,7 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, blocks_are_aligned_and_whole);
     tcase_add_test(tcase, the_block_used_last_is_used_next);
+    tcase_add_test(tcase, a_few_sizes_do_not_drive_each_other_out);
     tcase_add_test(tcase, neighbours_become_one_again);
     tcase_add_test(tcase, a_block_comes_from_the_smallest_piece_that_fits);
     tcase_add_loop_test(tcase, random_use_keeps_blocks_apart, 0, 4);
