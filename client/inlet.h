@@ -52,6 +52,7 @@ struct dlx_inlet {
     bool gone;         /* nothing new will come: drain it, then detach */
     bool foreign;      /* made by a daemon that has ended */
     uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
+    uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
     bool told;         /* the daemon said so: no news will follow either */
     bool stuck;        /* waits for news: an arena for `pending`, or the next control block */
     bool has_pending;

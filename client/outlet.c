@@ -2,6 +2,7 @@
 
 /* The publisher's links: picked up from the link socket, rung, and let go when their process died. */
 
+#include "client/bell.h"
 #include "client/call.h"
 #include "client/publisher.h"
 #include "client/revive.h"
@@ -305,6 +306,24 @@ void dlx__outlet_linger(struct dlx_publisher *p, int64_t timeout_ns)
         env_look_for_dead(p);
     } while (p->link_sock >= 0 && !have_rejoined(p, true) && dlx__outlet_wait(p, deadline) == 0);
     dlx__pub_set_blocked(&p->core, false);
+}
+
+/* ---- its end ------------------------------------------------------------------------------- */
+
+/* Messages that the daemon goes on showing. */
+static uint64_t n_left_behind(const struct dlx_publisher *p)
+{
+    bool latched = p->args.retain_for_ns == DLX_RETAIN_LATCHED;
+    return latched ? 0 : DLX_MIN(p->retain, p->core.head - p->base);
+}
+
+void dlx__outlet_tell_end(struct dlx_publisher *p)
+{
+    uint8_t bytes[DLX_BELL_END_SIZE];
+    dlx__bell_pack(p->core.head - n_left_behind(p) + 1, bytes);
+    for (uint32_t i = 0; i < p->core.n_links; i++)
+        (void)!send(outlet_of(p->core.links[i])->bell, bytes, sizeof bytes,
+                    MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* ---- who is in the way --------------------------------------------------------------------- */

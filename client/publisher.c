@@ -172,6 +172,7 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
         return NULL;
     dlx__outlet_linger(p, p->linger_ns);
     dlx__pub_close(&p->core);
+    dlx__outlet_tell_end(p);
     if (p->retain > 0)
         keep_only_retained(p);
     (void)dlx__call_publisher_close(p->client, p->id); /* a daemon that is gone knows already */

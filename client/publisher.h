@@ -78,6 +78,9 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline);
 int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline);
 /* Before it leaves: wait so long for subscribers who have yet to come to the new daemon, where the newest messages are. */
 void dlx__outlet_linger(struct dlx_publisher *p, int64_t timeout_ns);
+/* It has published its last message: tell every link how far its stream came, less what the daemon keeps. Who sees all of its
+ * control blocks knows it from these; who has not come to the new daemon does not. */
+void dlx__outlet_tell_end(struct dlx_publisher *p);
 /* The daemon that made the links has ended. */
 void dlx__outlet_set_foreign(struct dlx_publisher *p);
 

@@ -2,6 +2,7 @@
 
 /* dlx_take(): look, spin, sleep. */
 
+#include "client/bell.h"
 #include "client/subscription.h"
 #include <inttypes.h>
 #include <sys/epoll.h>
@@ -152,12 +153,16 @@ static bool pending(struct dlx_subscription *s)
 
 static void on_bell(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
-    char bytes[64];
+    uint8_t bytes[64];
     ssize_t n = recv(inlet->bell, bytes, sizeof bytes, MSG_DONTWAIT);
-    if (n == 0 || (n < 0 && errno == ECONNRESET)) {
+    if (n > 0) {
+        inlet->end = dlx__bell_hear(inlet->end, bytes, (size_t)n);
+    } else if (n == 0 || (n < 0 && errno == ECONNRESET)) {
         /* The publisher is gone: it will not ring again. Drain what it published. */
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
         inlet->gone = true;
+        if (inlet->end > 0)
+            inlet->ended_at = DLX_MAX(inlet->ended_at, inlet->end - 1);
     }
 }
 

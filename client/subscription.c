@@ -87,10 +87,10 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
         if (inlet->retain > 0 || inlet->foreign || !dlx__take_is_closed(&inlet->core))
             dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor + n_missed,
                             dlx__take_untold(&inlet->core) + n_missed);
+        bool closed = dlx__take_is_closed(&inlet->core) || inlet->end > 0;
         if (!goes_on)
-            dlx__events_push(&s->events,
-                             dlx__take_is_closed(&inlet->core) ? DLX_EVENT_LEFT : DLX_EVENT_LOST,
-                             inlet->id, inlet->publisher, inlet->pid, inlet->topic);
+            dlx__events_push(&s->events, closed ? DLX_EVENT_LEFT : DLX_EVENT_LOST, inlet->id,
+                             inlet->publisher, inlet->pid, inlet->topic);
     }
     dlx__inlet_close(inlet);
     for (uint32_t k = 0; k < s->n_inlets; k++)

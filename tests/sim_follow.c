@@ -3,12 +3,14 @@
 /*
  * A publisher goes from daemon to daemon, a subscriber follows it from link to link (dlx__pub_carry(), dlx__take_follow()),
  * under a seeded scheduler that stops each at any access to a shared word. Some messages cannot be read (dlx__take_lose()).
- * Checked: the gap of each message tells all that were not taken before it, and each of these is counted once; a
- * reliable subscriber misses none but those.
+ * The publisher closes in the time of any daemon, and may do so before its subscriber has come to that one.
+ * Checked: the gap of each message tells all that were not taken before it, and each of these is counted once, those after the
+ * last one that was taken, too; a reliable subscriber misses none but those.
  *
  * SIM_SEEDS=n runs so many seeds, SIM_SEED=s only that one.
  */
 
+#include "client/bell.h"
 #include "common/error.h"
 #include "common/publish.h"
 #include "common/take.h"
@@ -31,13 +33,18 @@ struct daemon {
     struct dlx_shm_link *page;
     struct dlx_pub_link link;
     struct dlx_take take;
-    bool announced, queued, picked, started;
+    uint8_t bell[DLX_BELL_END_SIZE]; /* what the publisher said over it */
+    bool announced, queued, picked, started, ended;
 };
 
 struct world {
     struct dlx_pub pub;
     struct daemon daemons[N_DAEMONS];
-    uint32_t n; /* daemons there were */
+    uint32_t n;      /* daemons there were */
+    uint32_t n_last; /* it closes in the time of this one */
+    bool waits;      /* before that, for the subscriber */
+    bool left;       /* the daemon knows that it has closed: nobody joins any more */
+    bool hung_up;
     bool reliable, loses;
     uint64_t n_lost; /* by us: what could not be read */
     uint64_t seed;
@@ -149,7 +156,9 @@ static void resume(struct world *w)
     struct dlx_shm_control *control = (struct dlx_shm_control *)(uintptr_t)d->block.control;
     struct dlx_pub_block *block;
     void *payloads[HISTORY] = {&payload, &payload};
+    w->daemons[w->n - 1].ended = true;
     dlx__pub_read_membership(&w->pub);
+    env_pick_up(w); /* what it said last */
     uint32_t live = dlx__pub_n_live(&w->pub);
     uint32_t n = sim_random((live < HISTORY ? live : HISTORY) + 1);
     sim_check(w, dlx__pub_block_new(&w->pub, control, N_SLOTS, &block) == 0, "no memory");
@@ -164,6 +173,20 @@ static void resume(struct world *w)
     dlx__pub_set_membership(&w->pub, d->membership);
 }
 
+/* As dlx_publisher_unref(). */
+static void leave(struct world *w)
+{
+    dlx__pub_close(&w->pub);
+    for (uint32_t i = 0; i < w->n; i++) {
+        if (w->daemons[i].picked)
+            dlx__bell_pack(w->pub.head + 1, w->daemons[i].bell);
+        sim_yield();
+    }
+    w->left = true;
+    sim_yield();
+    w->hung_up = true;
+}
+
 static void publisher_main(void *userdata)
 {
     struct world *w = userdata;
@@ -176,13 +199,13 @@ static void publisher_main(void *userdata)
         }
         for (uint32_t i = sim_random(6); i > 0; i--)
             publish(w);
-        if (w->n == N_DAEMONS)
+        if (w->n == w->n_last)
             break;
         resume(w);
     }
-    while (!w->daemons[w->n - 1].started)
+    while (w->waits && !w->daemons[w->n - 1].started)
         sim_yield();
-    dlx__pub_close(&w->pub);
+    leave(w);
 }
 
 /* ---- subscriber ---------------------------------------------------------------------------- */
@@ -196,35 +219,44 @@ static uint32_t newest_daemon(const struct world *w)
     return i;
 }
 
-static void join(struct world *w, uint32_t i)
+/* Returns false if the daemon ended before it had sent LinkOpen. */
+static bool join(struct world *w, uint32_t i)
 {
     struct daemon *d = &w->daemons[i];
     uint64_t cursor;
+    if (d->ended)
+        return false;
     d->queued = true; /* LinkAdded */
     sim_yield();
-    atomic_fetch_add(&d->membership->joins, 1);
+    if (!d->ended) {
+        atomic_fetch_add(&d->membership->joins, 1);
+        sim_yield();
+    }
+    if (d->ended) {
+        dlx_store64_sc(&d->page->cursor, DLX_SHM_CURSOR_CLOSED); /* as dlx__inlet_close() */
+        return false;
+    }
     sim_yield();
     (void)dlx__take_choose(&d->block, 1, 0, true, &cursor);
     dlx__take_init(&d->take, d->block.control, N_SLOTS, d->page, 0, MAX_HELD, false, w->reliable,
                    &take_env, NULL);
     dlx__take_start(&d->take, cursor);
     d->started = true;
+    return true;
 }
 
 static void subscriber_main(void *userdata)
 {
     struct world *w = userdata;
     uint32_t joined[N_DAEMONS] = {0}, n_joined = 1, at = 0;
-    uint64_t last = 0, n_taken = 0, n_missed = 0;
-    join(w, 0);
+    uint64_t last = 0, n_taken = 0, n_missed = 0, n_rest = 0;
+    sim_check(w, join(w, 0), "nobody ends it before");
     for (;;) {
         struct dlx_take *take = &w->daemons[joined[at]].take;
         struct dlx_taken taken;
         uint32_t newest = newest_daemon(w); /* those before it have ended */
-        if (newest > joined[n_joined - 1] && sim_random(8) == 0) {
-            join(w, newest);
+        if (newest > joined[n_joined - 1] && !w->left && sim_random(8) == 0 && join(w, newest))
             joined[n_joined++] = newest;
-        }
         int r = dlx__take_next(take, &taken);
         if (r == DLX_E_PUBLISHER_GONE)
             break;
@@ -233,6 +265,13 @@ static void subscriber_main(void *userdata)
             n_missed += take->lost;
             dlx__take_follow(&w->daemons[joined[++at]].take, take->cursor, dlx__take_untold(take));
             continue;
+        }
+        if (r == DLX_E_NOT_FOUND && w->hung_up) { /* likewise, and there is no other link */
+            const struct daemon *d = &w->daemons[joined[at]];
+            uint64_t end = dlx__bell_hear(0, d->bell, sizeof d->bell);
+            n_rest = end - 1 - take->cursor;
+            dlx__take_miss(take, n_rest);
+            break;
         }
         if (r == DLX_E_NOT_FOUND || r == DLX_E_EMPTY) {
             sim_yield();
@@ -254,9 +293,9 @@ static void subscriber_main(void *userdata)
     }
     const struct dlx_take *take = &w->daemons[joined[at]].take;
     n_missed += take->lost;
-    sim_check(w, last + dlx__take_untold(take) == w->pub.head, "%llu and %llu of %llu",
+    sim_check(w, last + dlx__take_untold(take) + n_rest == w->pub.head, "%llu, %llu, %llu of %llu",
               (unsigned long long)last, (unsigned long long)dlx__take_untold(take),
-              (unsigned long long)w->pub.head);
+              (unsigned long long)n_rest, (unsigned long long)w->pub.head);
     sim_check(w, n_taken + n_missed == w->pub.head, "%llu taken and %llu lost of %llu",
               (unsigned long long)n_taken, (unsigned long long)n_missed,
               (unsigned long long)w->pub.head);
@@ -269,6 +308,8 @@ static void subscriber_main(void *userdata)
 static void run_seed(uint64_t seed)
 {
     struct world w = {.seed = seed, .reliable = seed % 2, .loses = seed / 2 % 4 == 0};
+    w.n_last = 1 + (uint32_t)(seed / 8 % N_DAEMONS);
+    w.waits = seed / 8 / N_DAEMONS % 2;
     struct sim *sim = sim_new(seed);
     for (; w.n < N_DAEMONS; w.n++)
         new_daemon(&w);

@@ -478,9 +478,11 @@ DLX_API int dlx_retained_drop(struct dlx_client *c, const char *topic);
 struct dlx_subscription_stats {
     size_t size;
     uint64_t taken;
-    uint64_t taken_bytes;  /**< payload */
-    uint64_t skipped;      /**< messages of mode LATEST that were passed over on purpose */
-    uint64_t lost;         /**< messages that were overwritten before they could be taken */
+    uint64_t taken_bytes; /**< payload */
+    uint64_t skipped;     /**< messages of mode LATEST that were passed over on purpose */
+    uint64_t
+        lost; /**< messages that could not be taken: overwritten before, or published by way of a
+                                daemon that this subscription did not reach in time */
     uint64_t sleeps;       /**< times that dlx_take() slept, one or more system calls each */
     uint64_t rejected;     /**< links that were cut because their publisher wrote invalid values */
     uint32_t n_held;       /**< messages held now */
