@@ -8,20 +8,29 @@
 #include "client/publisher.h"
 #include "client/revive.h"
 #include "client/subscription.h"
+#include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
+#include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
-/* The daemon is replaced, and the publisher has announced itself to the new one. */
-static void replace_daemon(struct dlx_publisher *p)
+/* It announces itself to the new daemon. */
+static void wait_for_daemon(struct dlx_publisher *p, uint64_t epoch)
 {
-    time_t end = time(NULL) + PATIENCE_S;
-    dlx_test_stream_restart();
-    for (uint64_t epoch = p->epoch; p->epoch == epoch;) {
+    for (time_t end = time(NULL) + PATIENCE_S; p->epoch == epoch;) {
         dlx__publisher_check(p, dlx__now_ns());
         ck_assert_int_lt(time(NULL), end);
     }
+}
+
+static void replace_daemon(struct dlx_publisher *p)
+{
+    dlx_test_stream_restart();
+    wait_for_daemon(p, p->epoch);
 }
 
 static void publish_to(struct dlx_publisher *p, uint64_t last)
@@ -260,12 +269,80 @@ START_TEST(what_a_liar_says_over_its_bell_costs_no_other_stream)
 }
 END_TEST
 
+static void say(int fd)
+{
+    ck_assert_int_eq(write(fd, "", 1), 1);
+}
+
+static void hear(int fd)
+{
+    char byte;
+    ck_assert_int_eq(read(fd, &byte, 1), 1);
+}
+
+/* A publisher in a process of its own: three messages, and six more when the daemon was replaced. */
+static _Noreturn void publish_until_killed(int fd)
+{
+    struct dlx_publisher *p = NULL;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ok(dlx_publisher_new(dlx_test_stream_connect(), "test/a", NULL, &p));
+    say(fd);
+    hear(fd);
+    publish_to(p, 3);
+    say(fd);
+    hear(fd);
+    wait_for_daemon(p, p->epoch);
+    publish_to(p, 9);
+    say(fd);
+    for (;;)
+        pause();
+}
+
+/* Odd: we were on our way to the new daemon, which tells its last number. Else nobody does. */
+START_TEST(who_is_killed_before_we_are_back_is_lost)
+{
+    int fds[2], status;
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        publish_until_killed(fds[1]);
+    close(fds[1]);
+    hear(fds[0]);
+    struct reader r = subscribe(NULL);
+    say(fds[0]);
+    take_to(&r, 2);
+    hear(fds[0]);
+    dlx_test_stream_restart();
+    say(fds[0]);
+    hear(fds[0]);
+    time_t end = time(NULL) + PATIENCE_S;
+    dlx__subscription_read_news(r.s);
+    while (_i && r.s->sock < 0) {
+        dlx__subscription_revive(r.s);
+        ck_assert_int_lt(time(NULL), end);
+    }
+    if (_i)
+        dlx_test_wait_readable(r.s->sock); /* the offer of a link */
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFSIGNALED(status)); /* it has not failed */
+    take_rest(&r, SECOND);
+    ck_assert_uint_eq(r.taken, 3);
+    ck_assert_uint_eq(stats_of(&r).lost, _i ? 6 : 0);
+    check_event(&r, DLX_EVENT_LOST);
+    close(fds[0]);
+    end_reader(&r);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("restart_close");
     TCase *tcase = dlx_test_stream_case("restart_close");
     tcase_add_loop_test(tcase, who_closes_before_we_are_back_leaves_its_last_number, 0,
                         (int)DLX_ARRAY_SIZE(ways));
+    tcase_add_loop_test(tcase, who_is_killed_before_we_are_back_is_lost, 0, 2);
     tcase_add_loop_test(tcase, what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2);
     tcase_add_loop_test(tcase, who_was_not_told_of_a_move_hears_how_many_it_misses, 0, 2);
     tcase_add_loop_test(tcase, what_a_liar_says_over_its_bell_costs_no_other_stream, 0, 2);
