@@ -272,22 +272,12 @@ START_TEST(a_call_of_the_library_fails)
 }
 END_TEST
 
-static void set_up(void)
-{
-    dlx_test_dir_make(&place);
-}
-
-static void tear_down(void)
-{
-    dlx_test_dir_remove(&place);
-}
-
 int main(void)
 {
     Suite *suite = suite_create("calls_fails");
     TCase *tcase = tcase_create("calls");
     tcase_set_timeout(tcase, 5 * PATIENCE_S);
-    tcase_add_unchecked_fixture(tcase, set_up, tear_down);
+    dlx_test_dir_fixture(tcase, &place);
     tcase_add_test(tcase, a_call_of_the_daemon_fails);
     tcase_add_test(tcase, a_call_of_the_library_fails);
     suite_add_tcase(suite, tcase);

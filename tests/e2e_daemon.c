@@ -25,16 +25,6 @@ static struct dlx_test_daemon daemon_;
 static int witness; /* another client, which is not to notice anything */
 static size_t n_fds_at_start;
 
-static void make_dir(void)
-{
-    dlx_test_dir_make(&daemon_);
-}
-
-static void remove_dir(void)
-{
-    dlx_test_dir_remove(&daemon_);
-}
-
 static void start(void)
 {
     dlx_test_daemon_start(&daemon_, NULL);
@@ -562,7 +552,7 @@ int main(void)
 {
     Suite *suite = suite_create("daemon");
     TCase *tcase = tcase_create("daemon");
-    tcase_add_unchecked_fixture(tcase, make_dir, remove_dir);
+    dlx_test_dir_fixture(tcase, &daemon_);
     tcase_add_checked_fixture(tcase, start, stop);
     tcase_set_timeout(tcase, 30);
     tcase_add_test(tcase, second_daemon_on_a_socket_names_the_first);

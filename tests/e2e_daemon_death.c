@@ -16,16 +16,6 @@ static struct dlx_test_daemon daemon_;
 static int control; /* a client that has said Hello */
 static size_t n_fds_at_start;
 
-static void make_dir(void)
-{
-    dlx_test_dir_make(&daemon_);
-}
-
-static void remove_dir(void)
-{
-    dlx_test_dir_remove(&daemon_);
-}
-
 static void start(void)
 {
     dlx_test_daemon_start(&daemon_, NULL);
@@ -200,7 +190,7 @@ int main(void)
 {
     Suite *suite = suite_create("daemon_death");
     TCase *tcase = tcase_create("death");
-    tcase_add_unchecked_fixture(tcase, make_dir, remove_dir);
+    dlx_test_dir_fixture(tcase, &daemon_);
     tcase_add_checked_fixture(tcase, start, stop);
     tcase_set_timeout(tcase, 30);
     tcase_add_loop_test(tcase, death_at_any_stage_leaves_nothing, 0, 10);

@@ -17,16 +17,6 @@ static struct dlx_test_daemon daemon_;
 static int control; /* a client that has said Hello */
 static size_t n_fds_at_start;
 
-static void make_dir(void)
-{
-    dlx_test_dir_make(&daemon_);
-}
-
-static void remove_dir(void)
-{
-    dlx_test_dir_remove(&daemon_);
-}
-
 static void start(void)
 {
     dlx_test_daemon_start(&daemon_, NULL);
@@ -525,7 +515,7 @@ int main(void)
 {
     Suite *suite = suite_create("daemon_links");
     TCase *tcase = tcase_create("links");
-    tcase_add_unchecked_fixture(tcase, make_dir, remove_dir);
+    dlx_test_dir_fixture(tcase, &daemon_);
     tcase_add_checked_fixture(tcase, start, stop);
     tcase_add_test(tcase, subscriber_joins_a_publisher_that_is_there);
     tcase_add_test(tcase, publisher_that_comes_later_is_offered_from_its_start);

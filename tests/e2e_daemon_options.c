@@ -170,22 +170,12 @@ START_TEST(what_libuv_cannot_have_is_said)
 }
 END_TEST
 
-static void set_up(void)
-{
-    dlx_test_dir_make(&place);
-}
-
-static void tear_down(void)
-{
-    dlx_test_dir_remove(&place);
-}
-
 int main(void)
 {
     Suite *suite = suite_create("daemon_options");
     TCase *tcase = tcase_create("options");
     tcase_set_timeout(tcase, PATIENCE_S);
-    tcase_add_unchecked_fixture(tcase, set_up, tear_down);
+    dlx_test_dir_fixture(tcase, &place);
     tcase_add_test(tcase, options_that_cannot_be_are_refused);
     tcase_add_test(tcase, lines_for_the_journal_have_a_level);
     tcase_add_test(tcase, the_kind_of_memory_may_be_given_both_ways);

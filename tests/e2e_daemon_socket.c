@@ -23,16 +23,6 @@
 
 static struct dlx_test_daemon place;
 
-static void make_place(void)
-{
-    dlx_test_dir_make(&place);
-}
-
-static void remove_place(void)
-{
-    dlx_test_dir_remove(&place);
-}
-
 /* ---- the files ----------------------------------------------------------------------------- */
 
 /* Somebody has the lock: a daemon that has just begun, or one that hangs. Odd: another kind of socket answers there. */
@@ -169,7 +159,7 @@ int main(void)
     Suite *suite = suite_create("daemon_socket");
     TCase *tcase = tcase_create("socket");
     tcase_set_timeout(tcase, PATIENCE_S);
-    tcase_add_unchecked_fixture(tcase, make_place, remove_place);
+    dlx_test_dir_fixture(tcase, &place);
     tcase_add_loop_test(tcase, who_holds_the_lock_is_named_though_nobody_answers, 0, 2);
     tcase_add_loop_test(tcase, what_others_put_in_place_of_its_socket_stays, 0, 2);
     tcase_add_test(tcase, lack_of_descriptors_is_logged_once);

@@ -126,22 +126,12 @@ START_TEST(who_goes_on_does_so_though_a_call_fails)
 }
 END_TEST
 
-static void set_up(void)
-{
-    dlx_test_dir_make(&place);
-}
-
-static void tear_down(void)
-{
-    dlx_test_dir_remove(&place);
-}
-
 int main(void)
 {
     Suite *suite = suite_create("resume_fails");
     TCase *tcase = tcase_create("resume");
     tcase_set_timeout(tcase, 5 * PATIENCE_S);
-    tcase_add_unchecked_fixture(tcase, set_up, tear_down);
+    dlx_test_dir_fixture(tcase, &place);
     tcase_add_loop_test(tcase, who_goes_on_does_so_though_a_call_fails, 0, 2);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

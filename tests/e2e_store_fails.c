@@ -10,9 +10,9 @@
 #include "daemon/inherited.h"
 #include "daemon/server.h"
 #include "tests/harness_fail.h"
+#include "tests/harness_fds.h"
 #include "tests/harness_manager.h"
 #include "tests/harness_stream.h"
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -64,17 +64,6 @@ static void stop_server(void)
     ck_assert_int_eq(kill(getpid(), SIGTERM), 0); /* libuv hands it on */
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     server = dlxd_server_free(server);
-}
-
-static size_t n_fds(void)
-{
-    size_t n = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    ck_assert_ptr_nonnull(dir);
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
 }
 
 /* ---- clients ------------------------------------------------------------------------------- */
@@ -161,12 +150,13 @@ static void live_with_each_failure(bool first_fails)
 {
     struct dlx_test_fail fail = {.at = 0};
     live(NULL, first_fails);
-    size_t n = n_fds(), n_points = 0;
+    size_t n = dlx_test_fds_count(), n_points = 0;
     for (; dlx_test_fail_next(&fail); n_points++) {
         live(&fail, first_fails);
-        ck_assert_msg(n_fds() == n, "%s (call %zu) failed with %s: %zu descriptors, %zu before",
+        ck_assert_msg(dlx_test_fds_count() == n,
+                      "%s (call %zu) failed with %s: %zu descriptors, %zu before",
                       fail.call ? fail.call : "nothing", (size_t)fail.at, strerror(fail.error),
-                      n_fds(), n);
+                      dlx_test_fds_count(), n);
     }
     ck_assert_uint_gt(n_points, 30);
 }
@@ -183,22 +173,12 @@ START_TEST(a_call_of_the_daemon_that_takes_back_fails)
 }
 END_TEST
 
-static void set_up(void)
-{
-    dlx_test_dir_make(&place);
-}
-
-static void tear_down(void)
-{
-    dlx_test_dir_remove(&place);
-}
-
 int main(void)
 {
     Suite *suite = suite_create("store_fails");
     TCase *tcase = tcase_create("store");
     tcase_set_timeout(tcase, 5 * PATIENCE_S);
-    tcase_add_unchecked_fixture(tcase, set_up, tear_down);
+    dlx_test_dir_fixture(tcase, &place);
     tcase_add_test(tcase, a_call_of_the_daemon_that_gives_fails);
     tcase_add_test(tcase, a_call_of_the_daemon_that_takes_back_fails);
     suite_add_tcase(suite, tcase);

@@ -51,6 +51,24 @@ void dlx_test_dir_remove(struct dlx_test_daemon *daemon)
     (void)rmdir(daemon->dir);
 }
 
+static struct dlx_test_daemon *fixture; /* Check's have no argument */
+
+static void make_dir(void)
+{
+    dlx_test_dir_make(fixture);
+}
+
+static void remove_dir(void)
+{
+    dlx_test_dir_remove(fixture);
+}
+
+void dlx_test_dir_fixture(TCase *tcase, struct dlx_test_daemon *daemon)
+{
+    fixture = daemon;
+    tcase_add_unchecked_fixture(tcase, make_dir, remove_dir);
+}
+
 static const char *program(void)
 {
     static char path[512];

@@ -10,6 +10,7 @@
 
 #include "tests/harness_patience.h"
 #include "common/proto.h"
+#include <check.h>
 #include <sys/types.h>
 
 struct dlx_test_daemon {
@@ -26,6 +27,8 @@ bool dlx_test_valgrind(void);
  * failed test left is ended by the kernel (PDEATHSIG), but its folder is not. */
 void dlx_test_dir_make(struct dlx_test_daemon *daemon);
 void dlx_test_dir_remove(struct dlx_test_daemon *daemon);
+/* Both, around all tests of a case. One folder a program. */
+void dlx_test_dir_fixture(TCase *tcase, struct dlx_test_daemon *daemon);
 
 /* Run the daemon of this build until it listens. `env` is NULL or "NAME=value". */
 void dlx_test_daemon_start(struct dlx_test_daemon *daemon, const char *env);

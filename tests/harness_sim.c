@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness_sim.h"
+#include "tests/harness_run.h"
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <ucontext.h>
 
@@ -155,4 +157,40 @@ void dlx_sim_step(const volatile void *word)
     (void)word;
     if (active && active->running)
         sim_yield();
+}
+
+/* ---- a program ------------------------------------------------------------------------------ */
+
+static void (*run_one)(uint64_t seed);
+static uint64_t n_to_run;
+
+START_TEST(every_schedule_keeps_the_promises)
+{
+    const char *one = getenv("SIM_SEED");
+    const char *many = getenv("SIM_SEEDS");
+    if (one) {
+        run_one(strtoull(one, NULL, 0));
+        return;
+    }
+    uint64_t n = many ? strtoull(many, NULL, 0) : n_to_run;
+    for (uint64_t seed = 1; seed <= n; seed++)
+        run_one(seed * UINT64_C(0x9e3779b97f4a7c15) >> 20);
+}
+END_TEST
+
+int dlx_test_sim_run(const char *name, void (*run_seed)(uint64_t seed), uint64_t n_seeds)
+{
+#if defined(__SANITIZE_THREAD__)
+    /* One thread in all, on stacks that the sanitizer does not know. */
+    (void)printf("SKIP: %s is single-threaded: nothing for thread sanitizer to see\n", name);
+    return 0;
+#endif
+    run_one = run_seed;
+    n_to_run = n_seeds;
+    Suite *suite = suite_create(name);
+    TCase *tcase = tcase_create("schedules");
+    tcase_set_timeout(tcase, 300);
+    tcase_add_test(tcase, every_schedule_keeps_the_promises);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
 }

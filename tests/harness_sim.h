@@ -41,4 +41,10 @@ void sim_wait(const uint64_t *ready);
 void sim_kill(int i);
 bool sim_killed(int i);
 
+/*
+ * main() of a simulation: `run_seed` for so many seeds, or SIM_SEEDS=n of them, or SIM_SEED=s alone, in a test of Check.
+ * Returns the exit status.
+ */
+int dlx_test_sim_run(const char *name, void (*run_seed)(uint64_t seed), uint64_t n_seeds);
+
 #endif

@@ -9,16 +9,6 @@
 struct dlx_test_daemon dlx_test_stream_daemon;
 static size_t fds_before;
 
-static void make_dir(void)
-{
-    dlx_test_dir_make(&dlx_test_stream_daemon);
-}
-
-static void remove_dir(void)
-{
-    dlx_test_dir_remove(&dlx_test_stream_daemon);
-}
-
 static void start(void)
 {
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
@@ -119,7 +109,7 @@ TCase *dlx_test_stream_case(const char *name)
 {
     TCase *tcase = tcase_create(name);
     tcase_set_timeout(tcase, 5 * PATIENCE_S);
-    tcase_add_unchecked_fixture(tcase, make_dir, remove_dir);
+    dlx_test_dir_fixture(tcase, &dlx_test_stream_daemon);
     tcase_add_checked_fixture(tcase, start, stop);
     return tcase;
 }

@@ -6,15 +6,12 @@
  * The publisher closes in the time of any daemon, and may do so before its subscriber has come to that one.
  * Checked: the gap of each message tells all that were not taken before it, and each of these is counted once, those after the
  * last one that was taken, too; a reliable subscriber misses none but those.
- *
- * SIM_SEEDS=n runs so many seeds, SIM_SEED=s only that one.
  */
 
 #include "client/bell.h"
 #include "common/error.h"
 #include "common/publish.h"
 #include "common/take.h"
-#include "tests/harness_run.h"
 #include "tests/harness_sim.h"
 #include <check.h>
 #include <stdio.h>
@@ -331,31 +328,7 @@ static void run_seed(uint64_t seed)
     sim_free(sim);
 }
 
-START_TEST(nothing_is_passed_over_in_silence_from_link_to_link)
-{
-    const char *one = getenv("SIM_SEED");
-    const char *many = getenv("SIM_SEEDS");
-    if (one) {
-        run_seed(strtoull(one, NULL, 0));
-        return;
-    }
-    uint64_t n = many ? strtoull(many, NULL, 0) : 3000;
-    for (uint64_t seed = 1; seed <= n; seed++)
-        run_seed(seed * UINT64_C(0x9e3779b97f4a7c15) >> 20);
-}
-END_TEST
-
 int main(void)
 {
-#if defined(__SANITIZE_THREAD__)
-    /* One thread in all, on stacks that the sanitizer does not know. */
-    puts("SKIP: the simulation is single-threaded: nothing for thread sanitizer to see");
-    return 0;
-#endif
-    Suite *suite = suite_create("sim_follow");
-    TCase *tcase = tcase_create("schedules");
-    tcase_set_timeout(tcase, 300);
-    tcase_add_test(tcase, nothing_is_passed_over_in_silence_from_link_to_link);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_sim_run("sim_follow", run_seed, 3000);
 }

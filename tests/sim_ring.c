@@ -5,14 +5,11 @@
  * kinds that join, sleep, hold, leave and die at any access to a shared word, and the daemon's part of
  * a join. Checked: what is held never changes, nothing is lost silently or twice, reliable subscribers
  * lose nothing, nobody sleeps for ever, every slot comes back.
- *
- * SIM_SEEDS=n runs so many seeds, SIM_SEED=s only that one.
  */
 
 #include "common/error.h"
 #include "common/publish.h"
 #include "common/take.h"
-#include "tests/harness_run.h"
 #include "tests/harness_sim.h"
 #include <check.h>
 #include <dlpack/dlpack.h>
@@ -457,7 +454,7 @@ static void reaper_main(void *userdata)
 
 /* ---- one run ------------------------------------------------------------------------------- */
 
-static uint64_t run_seed(uint64_t seed)
+static void run_seed(uint64_t seed)
 {
     struct world w = {.seed = seed};
     struct sim *sim = sim_new(seed);
@@ -536,36 +533,10 @@ static uint64_t run_seed(uint64_t seed)
     for (uint32_t i = 0; i < w.n_blocks; i++)
         free((void *)(uintptr_t)w.blocks[i].control);
     free(w.membership);
-    uint64_t published = w.last;
     sim_free(sim);
-    return published;
 }
-
-START_TEST(every_schedule_keeps_the_promises)
-{
-    const char *one = getenv("SIM_SEED");
-    const char *many = getenv("SIM_SEEDS");
-    if (one) {
-        run_seed(strtoull(one, NULL, 0));
-        return;
-    }
-    uint64_t n = many ? strtoull(many, NULL, 0) : 6000;
-    for (uint64_t seed = 1; seed <= n; seed++)
-        run_seed(seed * UINT64_C(0x9e3779b97f4a7c15) >> 20);
-}
-END_TEST
 
 int main(void)
 {
-#if defined(__SANITIZE_THREAD__)
-    /* One thread in all, on stacks that the sanitizer does not know. */
-    puts("SKIP: the simulation is single-threaded: nothing for thread sanitizer to see");
-    return 0;
-#endif
-    Suite *suite = suite_create("sim_ring");
-    TCase *tcase = tcase_create("schedules");
-    tcase_set_timeout(tcase, 300);
-    tcase_add_test(tcase, every_schedule_keeps_the_promises);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_sim_run("sim_ring", run_seed, 6000);
 }

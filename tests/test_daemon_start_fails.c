@@ -62,16 +62,6 @@ static int start(struct dlxd_server **ret, const struct dlx_memory *memory)
     return r;
 }
 
-static void set_up(void)
-{
-    dlx_test_dir_make(&place);
-}
-
-static void tear_down(void)
-{
-    dlx_test_dir_remove(&place);
-}
-
 static void start_with_each_failure(const struct dlx_memory *memory)
 {
     struct dlx_test_fail fail = {.at = 0};
@@ -166,7 +156,7 @@ int main(void)
     Suite *suite = suite_create("daemon_start_fails");
     TCase *tcase = tcase_create("start");
     tcase_set_timeout(tcase, PATIENCE_S);
-    tcase_add_unchecked_fixture(tcase, set_up, tear_down);
+    dlx_test_dir_fixture(tcase, &place);
     tcase_add_test(tcase, a_start_that_fails_says_why_and_leaves_nothing);
     tcase_add_test(tcase, so_does_one_on_posix_shared_memory);
     tcase_add_test(tcase, the_default_path_is_the_environments);
