@@ -114,12 +114,14 @@ int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn, c
 {
     const char *path = socket ? socket : getenv("DLX_SOCKET");
     const bool is_named = path && path[0];
-    const struct dlx_place_env env = is_named ? (struct dlx_place_env){0} : dlx__place_env();
+    struct dlx_place_env env = {0};
     const int64_t timeout_ns = c->timeout_ns;
     const uint64_t deadline = dlx__deadline(timeout_ns);
     int r = is_named ? name_socket(c, path) : 0;
     if (r < 0)
         return r;
+    if (!is_named)
+        env = dlx__place_env();
     for (int i = 0;; i++) {
         r = is_named ? dlx__call_open(c) : find(c, &env, autospawn, deadline);
         if (r == 0) {
