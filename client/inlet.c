@@ -293,21 +293,33 @@ void dlx__inlet_arena_dropped(struct dlx_inlet *inlet, uint32_t id)
     dlx__inlet_sweep_arenas(inlet);
 }
 
+/* Is something held that may lie in this arena, which was dropped? */
+static bool is_held(const struct dlx_inlet *inlet, const struct dlx_inlet_arena *arena)
+{
+    for (uint32_t i = 0; i < inlet->max_held; i++) {
+        if (dlx_load64_acquire(&inlet->page->hold[i]) == 0)
+            continue;
+        if (inlet->has_pending && inlet->pending.hold == i) {
+            if (inlet->pending.n < arena->dropped_after &&
+                (inlet->pending.flags & DLX_SHM_SLOT_MANIFEST ||
+                 inlet->pending.record.arena == arena->id))
+                return true;
+        } else if (inlet->messages[i] && dlx__message_may_lie_in(inlet->messages[i], arena)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void dlx__inlet_sweep_arenas(struct dlx_inlet *inlet)
 {
     sweep_left(inlet);
-    uint64_t oldest = UINT64_MAX; /* message that is held */
-    for (uint32_t i = 0; i < inlet->max_held; i++) {
-        uint64_t n = dlx_load64_acquire(&inlet->page->hold[i]);
-        if (n)
-            oldest = DLX_MIN(oldest, n);
-    }
     uint32_t kept = 0;
     for (uint32_t i = 0; i < inlet->n_arenas; i++) {
         struct dlx_inlet_arena *arena = &inlet->arenas[i];
         /* An honest publisher drops an arena when nothing in it is held; a hostile one must not make
          * us unmap what our own user still reads. */
-        if (arena->dropped_after && oldest >= arena->dropped_after)
+        if (arena->dropped_after && !is_held(inlet, arena))
             dlx__region_unmap(arena->map, arena->size);
         else
             inlet->arenas[kept++] = *arena;

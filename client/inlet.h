@@ -104,7 +104,7 @@ void dlx__inlet_close(struct dlx_inlet *inlet);
 
 /* ArenaAdded; takes the fd, also on failure. */
 int dlx__inlet_arena_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint64_t size);
-/* ArenaDropped: unmapped once nothing that was taken before is held. */
+/* ArenaDropped: unmapped once nothing that was taken before and may lie in it is held. */
 void dlx__inlet_arena_dropped(struct dlx_inlet *inlet, uint32_t id);
 void dlx__inlet_sweep_arenas(struct dlx_inlet *inlet);
 
@@ -137,6 +137,12 @@ void dlx__inlet_lose(struct dlx_inlet *inlet);
 int dlx__message_build(struct dlx_inlet *inlet, const struct dlx_taken *taken,
                        struct dlx_message **ret);
 void dlx__message_free(struct dlx_message *m);
+
+/*
+ * May a tensor of the message that has this struct now, or had it last, lie in this arena, which was dropped? For whoever takes; others may
+ * release it meanwhile.
+ */
+bool dlx__message_may_lie_in(const struct dlx_message *m, const struct dlx_inlet_arena *arena);
 
 /* The message that a tensor is of; NULL if it was not made by dlx_message_tensor(), or _legacy(). */
 const struct dlx_message *dlx__message_of(const DLManagedTensorVersioned *tensor);

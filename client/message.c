@@ -49,6 +49,8 @@ struct dlx_message {
     uint64_t inline_flags;
     DLTensor inline_tensor;
     int64_t dims[2 * DLX_SHM_NDIM_INLINE];
+    uint32_t first_arena; /* if it has a manifest: the numbers of the arenas with its tensors, */
+    uint32_t last_arena;  /* which are in between; first > last: there are none */
 };
 
 #define FIRST_USED (1U << 31)
@@ -213,6 +215,8 @@ static int build_table(struct dlx_inlet *inlet, const struct dlx_manifest *manif
     if (meta_size > 0)
         memcpy(table->meta, manifest->meta, meta_size);
     m->bytes = 0;
+    m->first_arena = UINT32_MAX;
+    m->last_arena = 0;
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         struct dlx_manifest_item item = dlx__manifest_item(manifest, i);
         uint32_t ndim = item.record.ndim;
@@ -225,6 +229,10 @@ static int build_table(struct dlx_inlet *inlet, const struct dlx_manifest *manif
             return r == DLX_E_NOT_FOUND ? r : dlx__fail_prefix(r, "tensor %u", i);
         m->flags[i] = export_flags(&item.record);
         m->bytes += item.record.size;
+        if (item.record.size > 0) {
+            m->first_arena = DLX_MIN(m->first_arena, item.record.arena);
+            m->last_arena = DLX_MAX(m->last_arena, item.record.arena);
+        }
         table->names[i] = text;
         if (item.name_size > 0)
             memcpy(table->text + text, item.name, item.name_size);
@@ -291,6 +299,16 @@ int dlx__message_build(struct dlx_inlet *inlet, const struct dlx_taken *taken,
     inlet->n_given++;
     *ret = m;
     return 0;
+}
+
+bool dlx__message_may_lie_in(const struct dlx_message *m, const struct dlx_inlet_arena *arena)
+{
+    /* Nothing here is written by a release, which may run now: so not `table`. */
+    if (m->tensors != &m->inline_tensor)
+        return m->seq < arena->dropped_after && arena->id >= m->first_arena &&
+               arena->id <= m->last_arena; /* what is newer was not built if it lies in it */
+    uintptr_t data = (uintptr_t)m->inline_tensor.data;
+    return data - (uintptr_t)arena->map < arena->size;
 }
 
 /* ---- count --------------------------------------------------------------------------------- */
