@@ -298,15 +298,20 @@ def copyin(bench):
 
 def memory(bench):
     """Other sizes in each round: an allocator may be lucky with some."""
-    n, warmup = (1_000, 1_000) if bench.quick else (15_000, 5_000)
+    n, warmup, rounds = (300, 300, 2) if bench.quick else (4_000, 1_000, 5)
     free = proc_kib("meminfo", "MemAvailable") << 10
-    meaning = ("peak arena bytes / peak live payload bytes, sizes log-uniform from 4 KiB to 64 MiB, 1 GiB live, "
-               "after warm-up")
+    meaning = ("peak memory of all regions / peak live payload bytes, sizes log-uniform from 4 KiB to 64 MiB, "
+               "1 GiB live, after warm-up")
     if free < 4 << 30:
         return [Row("mem_overhead", None, "", meaning, ("<=", 1.15), skipped=True,
                     reason=f"needs 4 GiB of memory, {free >> 20:,} MiB are free")]
-    r = [bench.run("memory", n=n, warmup=warmup, seed=seed + 1) for seed in range(5)]
+    r = [bench.run("memory", n=n, warmup=warmup, seed=seed + 1, daemon=bench.daemon.process.pid)
+         for seed in range(rounds)]
     return [Row("mem_overhead", values(r, "ratio"), "", meaning, ("<=", 1.15)),
+            Row("mem_overhead_arenas", values(r, "arena_ratio"), "",
+                "likewise, of the publisher's arenas alone, as dlx_publisher_get_stats() says"),
+            Row("mem_message_ms", values(r, "message_ms"), "ms",
+                "what one of those messages takes, publish, take and release, 6.9 MiB untouched on average"),
             Row("mem_arenas", values(r, "arenas"), "", "arenas of that publisher, at the end")]
 
 

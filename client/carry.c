@@ -160,7 +160,13 @@ int dlx__carry(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_
 {
     uint64_t size = total_size(p, n);
     int r = size > 0 ? dlx__publisher_grow(p, memory, id, size) : 0;
-    return r < 0 ? r : copy_messages(p, block, n);
+    if (r < 0)
+        return r;
+    bool before =
+        dlx__heap_put_anywhere(p->heap, true); /* that is the arena that was made for all of it */
+    r = copy_messages(p, block, n);
+    (void)dlx__heap_put_anywhere(p->heap, before);
+    return r;
 }
 
 void dlx__carry_undo(struct dlx_publisher *p, struct dlx_pub_block *block)

@@ -20,6 +20,7 @@ struct dlx_arena {
     uint64_t empty_since; /* message number at which it was seen empty; UINT64_MAX: used since */
     uint32_t id;
     bool aside;        /* see dlx__heap_set_aside() */
+    bool has_large;    /* the first block that came in when it was empty: client/fit.h */
     uint32_t n_blocks; /* with memory in it, spare ones included */
     uint32_t n_spare;
     uint32_t n_extents;

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/debug.h"
-#include "client/extents.h"
+#include "client/fit.h"
 #include "common/memory.h"
 #include "common/tensor.h"
 #include <inttypes.h>
 #include <string.h>
-
-#define ARENA_MIN    (16U * 1024)
-#define GROWTH_MAX   (UINT64_C(64) << 20)
-#define DOUBLING_MAX (UINT64_C(512) << 10)
 
 /* Blocks that were given back and keep their memory, all of one size. */
 struct dlx_spare {
@@ -24,6 +20,7 @@ struct dlx_heap {
     uint64_t generation;
     uint64_t align; /* of blocks, and of their sizes */
     bool is_guarded;
+    bool anywhere; /* see dlx__heap_put_anywhere() */
     struct dlx_arena *arenas;
     struct dlx_arena *frozen; /* see dlx__heap_freeze() */
     uint32_t n_arenas;
@@ -32,6 +29,7 @@ struct dlx_heap {
     struct dlx_spare spares[N_SPARES];
     struct dlx_block *stuck; /* came back, but cannot be used yet */
     uint64_t n_local;        /* exported, neither published nor seen coming back */
+    struct dlx_fit_peak peak;
 
     /* Local blocks whose deleter was called; `closed_stack` once the publisher has gone. */
     struct dlx_block *_Atomic returned;
@@ -142,28 +140,6 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
     return 0;
 }
 
-/* The smallest extent that fits: what is left over is small, or stays large. */
-static struct dlx_arena *best_fit(struct dlx_heap *heap, uint64_t size, uint32_t *ret_extent)
-{
-    struct dlx_arena *best = NULL;
-    uint64_t best_size = UINT64_MAX;
-    for (struct dlx_arena *arena = heap->arenas; arena; arena = arena->next) {
-        if (arena->free_bytes < size)
-            continue;
-        for (uint32_t i = 0; i < arena->n_extents; i++) {
-            uint64_t have = arena->extents[i].size;
-            if (have >= size && have < best_size) {
-                best = arena;
-                best_size = have;
-                *ret_extent = i;
-                if (have == size)
-                    return best;
-            }
-        }
-    }
-    return best;
-}
-
 /* ---- spares -------------------------------------------------------------------------------- */
 
 /* Where blocks of this size are, if there are any. */
@@ -226,16 +202,30 @@ bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret)
     return dlx__align_up(size, heap->align, ret);
 }
 
+static struct dlx_fit fit_of(const struct dlx_heap *heap)
+{
+    return (struct dlx_fit){
+        .arenas = heap->arenas,
+        .n_arenas = heap->n_arenas,
+        .bytes = heap->bytes,
+        /* In the debug mode small blocks are larger, but not fewer: what a stream does without more memory it does
+         * there, too. */
+        .least = DLX_FIT_ARENA_MIN / DLX_SHM_ALIGN * heap->align,
+        .anywhere = heap->anywhere,
+    };
+}
+
 static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
 {
     uint32_t i = 0;
     struct dlx_arena *arena = NULL;
+    struct dlx_fit fit = fit_of(heap);
     if (size > 0) {
-        arena = best_fit(heap, size, &i);
+        arena = dlx__fit_find(&fit, size, &i);
         if (!arena) {
             retry_stuck(heap);
             if (give_up_all_spares(heap))
-                arena = best_fit(heap, size, &i);
+                arena = dlx__fit_find(&fit, size, &i);
         }
         if (!arena)
             return DLX_E_FULL;
@@ -256,7 +246,8 @@ static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     if (extent->size == 0)
         dlx__extents_remove(arena, i);
     arena->free_bytes -= size;
-    arena->n_blocks++;
+    if (arena->n_blocks++ == 0)
+        arena->has_large = dlx__fit_is_large(&fit, size);
     arena->empty_since = UINT64_MAX;
     return 0;
 }
@@ -456,15 +447,26 @@ int dlx__block_share(struct dlx_block *block, struct dlx_block **ret)
 
 /* ---- arenas -------------------------------------------------------------------------------- */
 
+bool dlx__heap_put_anywhere(struct dlx_heap *heap, bool anywhere)
+{
+    bool before = heap->anywhere;
+    heap->anywhere = anywhere;
+    return before;
+}
+
+bool dlx__heap_is_large(const struct dlx_heap *heap, uint64_t size)
+{
+    struct dlx_fit fit = fit_of(heap);
+    uint64_t rounded;
+    return dlx__heap_round(heap, size, &rounded) && dlx__fit_is_large(&fit, rounded);
+}
+
 uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size)
 {
-    /* Twice as much as there is while that is little, then a quarter more: few arenas, little of it unused. */
-    uint64_t step = heap->bytes < DOUBLING_MAX ? heap->bytes : DLX_MIN(heap->bytes / 4, GROWTH_MAX);
+    struct dlx_fit fit = fit_of(heap);
     uint64_t rounded;
-    uint64_t align = DLX_MAX(heap->align, DLX_PAGE);
-    /* In the debug mode small blocks are larger, but not fewer: what a stream does without more memory it does there, too. */
-    uint64_t least = ARENA_MIN / DLX_SHM_ALIGN * heap->align;
-    if (!dlx__align_up(DLX_MAX(DLX_MAX(size, step), least), align, &rounded) ||
+    if (!dlx__heap_round(heap, size, &rounded) || /* as it will be taken */
+        !dlx__align_up(dlx__fit_growth(&fit, rounded), DLX_MAX(heap->align, DLX_PAGE), &rounded) ||
         rounded > DLX_SHM_ARENA_MAX)
         return UINT64_MAX;
     return rounded;
@@ -534,6 +536,17 @@ void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside)
     retry_stuck(heap);
 }
 
+static uint32_t drop(struct dlx_heap *heap, struct dlx_arena **at)
+{
+    struct dlx_arena *arena = *at;
+    uint32_t id = arena->id;
+    *at = arena->next;
+    heap->n_arenas--;
+    heap->bytes -= arena->size;
+    free_arena(arena);
+    return id;
+}
+
 uint32_t dlx__heap_drop_idle(struct dlx_heap *heap, uint64_t now, uint64_t since)
 {
     for (struct dlx_arena **at = &heap->arenas; *at; at = &(*at)->next) {
@@ -543,15 +556,27 @@ uint32_t dlx__heap_drop_idle(struct dlx_heap *heap, uint64_t now, uint64_t since
         if (arena->empty_since == UINT64_MAX) {
             arena->empty_since = now;
         } else if (arena->empty_since < since && heap->n_arenas > 1) {
-            uint32_t id = arena->id;
             (void)give_up_all_spares(heap);
-            *at = arena->next;
-            heap->n_arenas--;
-            heap->bytes -= arena->size;
-            free_arena(arena);
-            return id;
+            return drop(heap, at);
         }
     }
+    return 0;
+}
+
+uint32_t dlx__heap_drop_excess(struct dlx_heap *heap, uint64_t size, uint64_t now, uint64_t window)
+{
+    struct dlx_fit fit = fit_of(heap);
+    if (!dlx__fit_is_excess(&fit, size, &heap->peak, now, window))
+        return 0;
+    return dlx__heap_drop_empty(heap);
+}
+
+uint32_t dlx__heap_drop_empty(struct dlx_heap *heap)
+{
+    (void)give_up_all_spares(heap);
+    for (struct dlx_arena **at = &heap->arenas; *at; at = &(*at)->next)
+        if ((*at)->n_blocks == 0)
+            return drop(heap, at);
     return 0;
 }
 

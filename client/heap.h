@@ -60,6 +60,15 @@ void dlx__heap_close(struct dlx_heap *heap);
  */
 int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret);
 
+/*
+ * From now on a block is taken wherever it fits, or again where client/fit.h wants it: for blocks that come and go
+ * together, in an arena made for all of them, and when no more arenas can be had. Returns what was so before.
+ */
+bool dlx__heap_put_anywhere(struct dlx_heap *heap, bool anywhere);
+
+/* Does a block of `size` bytes have an arena of its own? See client/fit.h. */
+bool dlx__heap_is_large(const struct dlx_heap *heap, uint64_t size);
+
 /* What a block of `size` bytes takes. False: there is no such number. */
 bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret);
 
@@ -83,6 +92,15 @@ int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size);
  * return its id. 0 if there is none. `now` is the current message number.
  */
 uint32_t dlx__heap_drop_idle(struct dlx_heap *heap, uint64_t now, uint64_t since);
+
+/*
+ * An arena of `size` bytes is about to be added: if that makes more than what was used lately and some slack, unmap an
+ * empty one and return its id. 0: nothing is to go. `now` is the current message number, `window` how many messages
+ * "lately" is.
+ */
+uint32_t dlx__heap_drop_excess(struct dlx_heap *heap, uint64_t size, uint64_t now, uint64_t window);
+/* Unmap an empty arena and return its id; 0 if there is none. */
+uint32_t dlx__heap_drop_empty(struct dlx_heap *heap);
 
 /*
  * The daemon that knew the arenas has ended. Set aside, they are as they were, but nothing is put into them, and blocks in them that are

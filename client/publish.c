@@ -180,7 +180,7 @@ int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_ite
 {
     uint32_t meta_size = meta ? (uint32_t)meta->size : 0;
     uint64_t size = dlx__manifest_size(items, n_items, meta_size);
-    int r = dlx__publisher_block(p, size, ret);
+    int r = dlx__publisher_block_beside(p, size, ret);
     if (r < 0)
         return r;
     (*ret)->payload_size = size;

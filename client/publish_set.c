@@ -39,6 +39,24 @@ static int alloc_one(struct dlx_publisher *p, const struct dlx_tensor_spec *spec
     return 0;
 }
 
+static int alloc_parts(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
+                       DLManagedTensorVersioned **ret)
+{
+    struct dlx_tensor_spec spec;
+    uint64_t size;
+    for (uint32_t i = 0; i < n; i++) {
+        int r = copy_spec(p, specs, i, &spec, &size);
+        if (r == 0)
+            r = alloc_one(p, &spec, size, &ret[i]);
+        if (r < 0) {
+            while (i-- > 0)
+                ret[i]->deleter(ret[i]);
+            return r;
+        }
+    }
+    return 0;
+}
+
 int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
                   DLManagedTensorVersioned **ret)
 {
@@ -73,17 +91,10 @@ int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, 
     if (r < 0)
         return r;
     dlx__heap_give(p->heap, whole);
-    for (uint32_t i = 0; i < n; i++) {
-        r = copy_spec(p, specs, i, &spec, &size);
-        if (r == 0)
-            r = alloc_one(p, &spec, size, &ret[i]);
-        if (r < 0) {
-            while (i-- > 0)
-                ret[i]->deleter(ret[i]);
-            return r;
-        }
-    }
-    return 0;
+    bool before = dlx__heap_put_anywhere(p->heap, true);
+    r = alloc_parts(p, specs, n, ret);
+    (void)dlx__heap_put_anywhere(p->heap, before);
+    return r;
 }
 
 /* ---- publish ------------------------------------------------------------------------------- */

@@ -23,6 +23,9 @@
 #define EXTRA_BYTES     (UINT64_C(8) << 20)
 #define EXTRA_BLOCK_MAX (UINT64_C(64) << 20)
 
+/* So long a daemon that gave no arena is not asked for one, if there is another way. */
+#define CROWDED_NS UINT64_C(1000000000)
+
 static int check_args(const char *topic, struct dlx_publisher_args *args)
 {
     int r = dlx__topic_check(topic);
@@ -182,6 +185,19 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
+/* Messages after which what was not used is not missed. */
+static uint64_t idle_age(const struct dlx_publisher *p)
+{
+    return 4 * (uint64_t)p->core.n_slots;
+}
+
+static void drop_excess(struct dlx_publisher *p, uint64_t id, uint64_t bytes)
+{
+    uint32_t arena;
+    while ((arena = dlx__heap_drop_excess(p->heap, bytes, p->core.head, idle_age(p))))
+        (void)dlx__call_arena_drop(p->client, id, arena);
+}
+
 int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
                         uint64_t size)
 {
@@ -198,6 +214,8 @@ int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory
     int r = dlx__call_arena_new(p->client, id, bytes, &arena, &fd);
     if (r < 0)
         return r;
+    /* Now that there will be one, and before it has memory. */
+    drop_excess(p, id, bytes);
     r = dlx__region_populate(memory, fd, bytes, &map);
     if (r == 0)
         r = dlx__call_arena_ready(p->client, id, arena);
@@ -213,7 +231,7 @@ int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory
 /* Now and then, give back arenas that nothing has used for long. */
 static void drop_idle_arenas(struct dlx_publisher *p)
 {
-    uint64_t now = p->core.head, age = 4 * (uint64_t)p->core.n_slots;
+    uint64_t now = p->core.head, age = idle_age(p);
     if (now < p->next_idle_check)
         return;
     p->next_idle_check = now + age;
@@ -258,12 +276,44 @@ void dlx__publisher_look_ahead(struct dlx_publisher *p)
     (void)dlx__pub_reclaim(&p->core, UINT32_MAX);
 }
 
-int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+/* No memory, or no daemon: the stream goes on with what there is, if that is enough. */
+static int take_what_is_there(struct dlx_publisher *p, uint64_t size, bool reclaim,
+                              struct dlx_block **ret)
 {
-    drop_idle_arenas(p);
+    bool before = dlx__heap_put_anywhere(p->heap, true);
     int r = dlx__heap_take(p->heap, size, ret);
-    if (dlx_likely(r != DLX_E_FULL))
-        return r;
+    if (r == DLX_E_FULL && reclaim)
+        r = make_room(p, size, ret);
+    (void)dlx__heap_put_anywhere(p->heap, before);
+    return r;
+}
+
+static int grow_and_take(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+{
+    int r = dlx__publisher_grow(p, p->memory, p->id, size);
+    if (r == 0)
+        r = dlx__heap_take(p->heap, size, ret);
+    /* With an arena more, or others less, it may have become a large block. There is room for it. */
+    return r == DLX_E_FULL ? take_what_is_there(p, size, false, ret) : r;
+}
+
+/* Arenas that are empty, but too small, or not to be spared any more. */
+static bool drop_empty(struct dlx_publisher *p)
+{
+    bool any = false;
+    uint32_t arena;
+    while ((arena = dlx__heap_drop_empty(p->heap))) {
+        (void)dlx__call_arena_drop(p->client, p->id, arena);
+        any = true;
+    }
+    return any;
+}
+
+/* No block fits. Not part of what follows: its registers are not saved for each message. */
+static int __attribute__((noinline))
+find_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+{
+    int r;
     bool free_growth = may_grow_freely(p, size);
     if (!free_growth) {
         p->room_size = size;
@@ -272,17 +322,43 @@ int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_bloc
             return r;
     }
     p->room_size = 0;
-    int grown = dlx__publisher_grow(p, p->memory, p->id, size);
+    if (p->crowded_until > 0 && dlx__now_ns() < p->crowded_until) {
+        r = take_what_is_there(p, size, false, ret);
+        if (r != DLX_E_FULL)
+            return r;
+    }
+    int grown = grow_and_take(p, size, ret);
+    p->crowded_until = grown < 0 ? dlx__now_ns() + CROWDED_NS : 0;
     if (grown == 0)
-        return dlx__heap_take(p->heap, size, ret);
-    /* No memory, or no daemon: the stream goes on with what there is, if that is enough. */
+        return 0;
     char why[DLX_ERROR_TEXT_SIZE];
     memcpy(why, dlx__error_message(), sizeof why);
-    r = free_growth ? make_room(p, size, ret) : DLX_E_FULL;
+    r = take_what_is_there(p, size, free_growth, ret);
     if (r != DLX_E_FULL)
         return r;
+    if ((grown == DLX_E_NO_MEMORY || grown == DLX_E_LIMIT || grown == DLX_E_FD_LIMIT) &&
+        drop_empty(p)) {
+        grown = grow_and_take(p, size, ret);
+        if (grown == 0)
+            return 0;
+        memcpy(why, dlx__error_message(), sizeof why);
+    }
     return dlx__fail(grown, "topic %s: %" PRIu64 " bytes of shared memory: %s", p->topic, size,
                      why);
+}
+
+int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+{
+    drop_idle_arenas(p);
+    int r = dlx__heap_take(p->heap, size, ret);
+    return dlx_likely(r != DLX_E_FULL) ? r : find_room(p, size, ret);
+}
+
+int dlx__publisher_block_beside(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+{
+    int r =
+        dlx__heap_is_large(p->heap, size) ? take_what_is_there(p, size, false, ret) : DLX_E_FULL;
+    return r == DLX_E_FULL ? dlx__publisher_block(p, size, ret) : r;
 }
 
 /* ---- subscribers and counters -------------------------------------------------------------- */

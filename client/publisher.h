@@ -37,6 +37,7 @@ struct dlx_publisher {
     int link_sock;            /* -1 once the daemon is gone */
     struct dlx_news due;      /* with fds: a new link that there was no memory for */
     uint64_t next_idle_check; /* message number */
+    uint64_t crowded_until;   /* no arena could be had: until then what fits anywhere will do */
     uint64_t
         room_size; /* not 0: the last block, of this size, needed an old message to go; the next one will, too */
     struct dlx_publisher_args args; /* to announce it again */
@@ -95,6 +96,8 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code);
  * arena. Errors as of dlx_alloc().
  */
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret);
+/* Likewise, of what goes when others do: also if it is large it may lie where they do. */
+int dlx__publisher_block_beside(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret);
 
 /* Get an arena with room for `size` bytes from the daemon, which knows the publisher by `id` and has this kind of memory. Returns
  * 0; the errors of a call to it; DLX_E_LIMIT, DLX_E_NO_MEMORY. */

@@ -231,6 +231,44 @@ START_TEST(full_dev_shm_fails_the_alloc_and_nothing_else)
 }
 END_TEST
 
+/* Memory that a publisher has and does not use is not why it gets none. */
+START_TEST(when_there_is_no_more_what_is_empty_makes_way)
+{
+    int64_t n = 5 << 20;
+    struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = &n};
+    DLManagedTensorVersioned *t = NULL;
+    if (!dlx_test_shm_private("size=12m"))
+        return;
+    start_with(&daemon_, POSIX);
+    struct dlx_client *c = connect_to(&daemon_);
+    struct dlx_publisher *p = NULL;
+    ok(dlx_publisher_new(c, "t", NULL, &p));
+    ok(dlx_alloc(p, &spec, &t));
+    n = 8 << 20;
+    DLManagedTensorVersioned *more = NULL;
+    fails(dlx_alloc(p, &spec, &more), DLX_E_NO_MEMORY, "/dev/shm"); /* it is used */
+    t->deleter(t);
+    int r;
+    uint64_t until = dlx__deadline(PATIENCE);
+    do /* the daemon may have it open for a moment */
+        r = dlx_alloc(p, &spec, &more);
+    while (r == DLX_E_NO_MEMORY && dlx__now_ns() < until);
+    ok(r);
+    more->deleter(more);
+    n = 3 << 20; /* and what is too large for it is used, if there is nothing else */
+    ok(dlx_alloc(p, &spec, &t));
+    n = 4 << 20;
+    r = dlx_alloc(p, &spec, &more);
+    ck_assert_msg(r == 0, "%s", dlx_client_errmsg(NULL));
+    t->deleter(t);
+    more->deleter(more);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
+}
+END_TEST
+
 START_TEST(no_name_is_there_while_everything_runs)
 {
     struct dlx_publisher *p = NULL;
@@ -458,6 +496,7 @@ int main(void)
     tcase_add_test(tcase, memory_that_there_is_not_is_refused);
     tcase_add_test(tcase, without_seals_the_way_out_is_named_and_works);
     tcase_add_test(tcase, full_dev_shm_fails_the_alloc_and_nothing_else);
+    tcase_add_test(tcase, when_there_is_no_more_what_is_empty_makes_way);
     tcase_add_test(tcase, no_name_is_there_while_everything_runs);
     tcase_add_test(tcase, no_proc_is_needed);
     tcase_add_test(tcase, names_of_killed_daemons_are_removed_and_counted);
