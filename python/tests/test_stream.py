@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publishers, subscriptions and messages: what docs/PYTHON.md promises, in one process and across two."""
+import pathlib
+import re
 import threading
 import time
 
@@ -211,6 +213,27 @@ def test_a_blocking_publisher_waits_and_names_who_is_in_the_way(c):
             assert pub.stats()["full"] == 2
     with c.publisher("b") as pub, pytest.raises(dlx.InvalidError, match="b"):
         c.subscribe("b", reliable=True)
+
+
+def test_a_retained_set_is_in_memory_once(c, peer):
+    """Two processes have all of it in use; together they have one of it."""
+    p = peer("""
+        import numpy as np
+        c.publisher("weights", retain=1).publish({str(i): np.full(1 << 20, i, np.uint8) for i in range(8)})
+    """)
+    p.end()
+    users = [peer("w = c.get('weights', 60); say(sum(int(memoryview(t)[k]) for t in w.values() for k in range(0, 1 << 20, 4096))); hear()")
+             for _ in range(2)]
+    assert [user.hear() for user in users] == [str(sum(range(8)) * 256)] * 2
+    used = {"Rss": [], "Pss": []}
+    for user in users:
+        maps = pathlib.Path(f"/proc/{user.process.pid}/smaps").read_text().split("/memfd:dlx-arena")[1:]
+        for what, sums in used.items():
+            sums.append(sum(int(re.search(rf"^{what}: *(\d+) kB", x, re.M)[1]) * 1024 for x in maps))
+    assert min(used["Rss"]) >= 8 << 20 and sum(used["Pss"]) <= c.publishers("weights")[0]["arena_bytes"], used
+    for user in users:
+        user.say("go")
+        user.end()
 
 
 def test_retained_sets_outlive_their_publisher(c, peer):
