@@ -21,6 +21,7 @@ int dlx__inlet_new(struct dlx_inlet **ret, const struct dlx_memory *memory, uint
     if (!inlet)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a link");
     atomic_init(&inlet->refs, DLX_INLET_ALIVE);
+    pthread_mutex_init(&inlet->arenas_lock, NULL);
     inlet->memory = memory;
     inlet->generation = generation;
     inlet->id = id;
@@ -50,6 +51,12 @@ static void unmap_blocks(struct dlx_take_block **blocks, uint32_t *n)
     *n = 0;
 }
 
+static void unmap_arena(const struct dlx_inlet_arena *arena)
+{
+    dlx__region_unmap(arena->map, arena->size);
+    dlx__region_unmap(arena->spare, arena->size);
+}
+
 static void put(struct dlx_inlet *inlet, uint64_t n)
 {
     if (dlx_likely(atomic_fetch_sub_explicit(&inlet->refs, n, memory_order_acq_rel) != n))
@@ -58,8 +65,9 @@ static void put(struct dlx_inlet *inlet, uint64_t n)
         dlx__message_free(inlet->messages[i]);
     free(inlet->messages);
     for (uint32_t i = 0; i < inlet->n_arenas; i++)
-        dlx__region_unmap(inlet->arenas[i].map, inlet->arenas[i].size);
+        unmap_arena(&inlet->arenas[i]);
     free(inlet->arenas);
+    pthread_mutex_destroy(&inlet->arenas_lock);
     if (inlet->bell >= 0)
         shutdown(inlet->bell, SHUT_RDWR); /* a forked child may have inherited it */
     dlx__close(inlet->bell);
@@ -260,13 +268,8 @@ const struct dlx_inlet_arena *dlx__inlet_arena_search(struct dlx_inlet *inlet, u
     return i < inlet->n_arenas && inlet->arenas[i].id == id ? &inlet->arenas[i] : NULL;
 }
 
-int dlx__inlet_arena_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint64_t size)
+static int insert_arena(struct dlx_inlet *inlet, uint32_t at, const struct dlx_inlet_arena *arena)
 {
-    dlx_cleanup(dlx__closep) int fd = take_fd;
-    const void *map;
-    uint32_t at = find_arena(inlet, id);
-    if (at < inlet->n_arenas && inlet->arenas[at].id == id)
-        return dlx__fail(DLX_E_PROTOCOL, "arena %u was announced twice", id);
     if (inlet->n_arenas == inlet->arenas_room) {
         uint32_t room = inlet->arenas_room ? inlet->arenas_room * 2 : 4;
         struct dlx_inlet_arena *arenas = realloc(inlet->arenas, room * sizeof *arenas);
@@ -275,14 +278,50 @@ int dlx__inlet_arena_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint
         inlet->arenas = arenas;
         inlet->arenas_room = room;
     }
-    int r = dlx__region_attach(inlet->memory, dlx__steal_fd(&fd), size, &map);
-    if (r < 0)
-        return r;
     memmove(&inlet->arenas[at + 1], &inlet->arenas[at],
             (inlet->n_arenas - at) * sizeof *inlet->arenas);
-    inlet->arenas[at] = (struct dlx_inlet_arena){.id = id, .map = map, .size = size};
+    inlet->arenas[at] = *arena;
     inlet->n_arenas++;
     return 0;
+}
+
+int dlx__inlet_arena_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint64_t size)
+{
+    dlx_cleanup(dlx__closep) int fd = take_fd;
+    const void *map;
+    uint32_t at = find_arena(inlet, id);
+    if (at < inlet->n_arenas && inlet->arenas[at].id == id)
+        return dlx__fail(DLX_E_PROTOCOL, "arena %u was announced twice", id);
+    int r = dlx__region_attach_borrow(inlet->memory, fd, size, &map);
+    if (r < 0)
+        return r;
+    struct dlx_inlet_arena arena = {.id = id, .map = map, .size = size};
+    if (size >= DLX_VIEW_MIN)
+        arena.spare = dlx__region_spare(fd, size);
+    pthread_mutex_lock(&inlet->arenas_lock);
+    r = insert_arena(inlet, at, &arena);
+    pthread_mutex_unlock(&inlet->arenas_lock);
+    if (r < 0)
+        unmap_arena(&arena);
+    return r;
+}
+
+void *dlx__inlet_view(struct dlx_inlet *inlet, const void *data, uint64_t size)
+{
+    const void *spare = NULL;
+    uint64_t offset = 0;
+    if (size < DLX_VIEW_MIN)
+        return NULL;
+    pthread_mutex_lock(&inlet->arenas_lock);
+    for (uint32_t i = 0; !spare && i < inlet->n_arenas; i++) {
+        const struct dlx_inlet_arena *arena = &inlet->arenas[i];
+        offset = (uintptr_t)data - (uintptr_t)arena->map;
+        if (offset < arena->size) /* wraps where it is below the map */
+            spare = arena->spare;
+    }
+    pthread_mutex_unlock(&inlet->arenas_lock);
+    /* It stays: the caller holds a message in it. */
+    return spare ? dlx__region_view(spare, offset, size) : NULL;
 }
 
 void dlx__inlet_arena_dropped(struct dlx_inlet *inlet, uint32_t id)
@@ -315,16 +354,18 @@ void dlx__inlet_sweep_arenas(struct dlx_inlet *inlet)
 {
     sweep_left(inlet);
     uint32_t kept = 0;
+    pthread_mutex_lock(&inlet->arenas_lock);
     for (uint32_t i = 0; i < inlet->n_arenas; i++) {
         struct dlx_inlet_arena *arena = &inlet->arenas[i];
         /* An honest publisher drops an arena when nothing in it is held; a hostile one must not make
          * us unmap what our own user still reads. */
         if (arena->dropped_after && !is_held(inlet, arena))
-            dlx__region_unmap(arena->map, arena->size);
+            unmap_arena(arena);
         else
             inlet->arenas[kept++] = *arena;
     }
     inlet->n_arenas = kept;
+    pthread_mutex_unlock(&inlet->arenas_lock);
 }
 
 void dlx__inlet_lose(struct dlx_inlet *inlet)

@@ -10,6 +10,7 @@
 #include "client/client.h"
 #include "common/take.h"
 #include "common/tensor.h"
+#include <pthread.h>
 
 struct dlx_message;
 
@@ -17,6 +18,7 @@ struct dlx_message;
 struct dlx_inlet_arena {
     uint32_t id;
     const uint8_t *map;
+    const void *spare; /* of large ones, for copy-on-write views; NULL: none */
     uint64_t size;
     uint64_t dropped_after; /* 0: in use; else the cursor when the publisher dropped it, plus 1 */
 };
@@ -64,6 +66,8 @@ struct dlx_inlet {
     uint32_t n_blocks;
     struct dlx_take_block *left; /* those that we have left and that a release may still look at */
     uint32_t n_left;
+    /* The subscription's thread alone changes the table, and locks it for that; others, who have messages, lock it to read. */
+    pthread_mutex_t arenas_lock;
     struct dlx_inlet_arena *arenas; /* ascending id */
     uint32_t n_arenas;
     uint32_t arenas_room;
@@ -119,6 +123,14 @@ static inline const struct dlx_inlet_arena *dlx__inlet_arena(struct dlx_inlet *i
 }
 
 /*
+ * A copy-on-write view (common/memory.h) of `size` bytes of an arena, for who holds a message that has them. Any thread. NULL where
+ * there can be none: the arena or `size` is smaller than DLX_VIEW_MIN, or the system does not do it.
+ */
+void *dlx__inlet_view(struct dlx_inlet *inlet, const void *data, uint64_t size);
+/* Less is copied in the time that a view takes to make and to write to. */
+#define DLX_VIEW_MIN (UINT64_C(256) << 10)
+
+/*
  * Take the next message. Returns 0; DLX_E_EMPTY, DLX_E_TOO_MANY_HELD, DLX_E_PUBLISHER_GONE, DLX_E_BAD_PEER,
  * DLX_E_NO_MEMORY, and DLX_E_NOT_FOUND: an arena or a control block has not arrived; call again after
  * reading news.
@@ -147,5 +159,8 @@ bool dlx__message_may_lie_in(const struct dlx_message *m, const struct dlx_inlet
 /* The message that a tensor is of; NULL if it was not made by dlx_message_tensor(), or _legacy(). */
 const struct dlx_message *dlx__message_of(const DLManagedTensorVersioned *tensor);
 const struct dlx_message *dlx__message_of_legacy(const DLManagedTensor *tensor);
+
+/* Its link, for as long as the message or a tensor of it is held. */
+struct dlx_inlet *dlx__message_inlet(const struct dlx_message *m);
 
 #endif

@@ -453,6 +453,11 @@ const struct dlx_message *dlx__message_of_legacy(const DLManagedTensor *tensor)
     return ((const struct export *)tensor->manager_ctx)->message;
 }
 
+struct dlx_inlet *dlx__message_inlet(const struct dlx_message *m)
+{
+    return m->inlet;
+}
+
 const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i)
 {
     return m && i < m->n_tensors ? &m->tensors[i] : NULL;

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 /* Memory is asked for in pieces, so that a signal does not undo (EINTR) an allocation of gigabytes. */
 #define POPULATE_CHUNK (UINT64_C(64) << 20)
@@ -203,6 +204,49 @@ int dlx__membership_attach(const struct dlx_memory *memory, int take_fd, uint64_
 {
     dlx_cleanup(dlx__closep) int fd = take_fd;
     return attach(memory, fd, size, DLX_REGION_NEW, ret_map);
+}
+
+/* ---- copy-on-write views ------------------------------------------------------------------- */
+
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4 /* Linux 5.7; of files, 5.13 */
+#endif
+
+const void *dlx__region_spare(int borrow_fd, uint64_t size)
+{
+    void *map = mmap(NULL, (size_t)size, PROT_NONE, MAP_PRIVATE, borrow_fd, 0);
+    if (map == MAP_FAILED)
+        return NULL;
+    if (madvise(map, (size_t)size, MADV_DONTFORK) == 0)
+        return map;
+    munmap(map, (size_t)size);
+    return NULL;
+}
+
+/* Bytes from the beginning of its page. */
+static size_t in_page(uint64_t at)
+{
+    return (size_t)(at & ((uint64_t)sysconf(_SC_PAGESIZE) - 1));
+}
+
+void *dlx__region_view(const void *spare, uint64_t offset, uint64_t size)
+{
+    size_t before = in_page(offset);
+    char *from = (char *)(uintptr_t)spare + (offset - before);
+    /* Without a place as the last argument the kernel would look at whatever is in its register. */
+    void *map = mremap(from, before + size, before + size, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+    if (map == MAP_FAILED)
+        return NULL;
+    if (mprotect(map, before + size, PROT_READ | PROT_WRITE) == 0)
+        return (char *)map + before;
+    munmap(map, before + size);
+    return NULL;
+}
+
+void dlx__region_view_unmap(void *view, uint64_t size)
+{
+    size_t before = in_page((uintptr_t)view);
+    munmap((char *)view - before, before + size);
 }
 
 void dlx__region_unmap(const void *map, uint64_t size)

@@ -89,6 +89,19 @@ int dlx__membership_attach(const struct dlx_memory *memory, int take_fd, uint64_
 /* A region that step 3 made, and its size. Returns 0; DLX_E_PROTOCOL, DLX_E_SYSTEM. */
 int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t *ret_size);
 
+/*
+ * Copy-on-write views of an attached region, when its descriptor is long closed. What they are made of is a spare map of it, private
+ * and without access, which costs address space and a mapping; the kernel duplicates any part of it (MREMAP_DONTUNMAP of what is no
+ * anonymous memory: Linux 5.13). A page of a view is the region's until it is written to, so whoever has a view sees to it
+ * that nobody writes to the region meanwhile.
+ *
+ * Both return NULL where the system does not do it, for whatever reason: the caller copies.
+ */
+const void *dlx__region_spare(int borrow_fd, uint64_t size);
+/* Readable and writable from `offset` on, for `size` bytes, more than 0. To be given to dlx__region_view_unmap(). */
+void *dlx__region_view(const void *spare, uint64_t offset, uint64_t size);
+void dlx__region_view_unmap(void *view, uint64_t size);
+
 /* NULL is fine. */
 void dlx__region_unmap(const void *map, uint64_t size);
 

@@ -556,6 +556,21 @@ DLX_API const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i
 DLX_API int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret);
 
 /**
+ * As dlx_message_tensor(), but private to the caller, who may write to it: for code that writes to what it is given. Nobody
+ * else ever sees what is written, not even another tensor of the same message.
+ *
+ * From 256 KiB on it is a copy-on-write view: nothing is copied now; a page is copied when it is first written to, and shared until
+ * then. It holds the message, as every tensor of it does, until its deleter is called (which may be on any thread). A smaller
+ * one is copied at once, and holds nothing; so is a larger one where the kernel has no such views (before Linux 5.13, or out of
+ * mappings or address space). DLPACK_FLAG_BITMASK_IS_COPIED says which, here, and not what the publisher did.
+ *
+ * The deleter of a copy may be called in a forked child, too. A view is not there: touching it faults.
+ *
+ * Returns 0; DLX_E_INVALID (no such tensor), DLX_E_NO_MEMORY (it had to be copied: names the bytes), DLX_E_FORKED.
+ */
+DLX_API int dlx_message_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret);
+
+/**
  * As dlx_message_tensor(), with the struct that DLPack used before version 1, which cannot say that
  * the tensor is read-only. DLX_E_READ_ONLY unless `allow_read_only`: then it is the caller who knows
  * that the consumer does not write.

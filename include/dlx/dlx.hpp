@@ -253,6 +253,14 @@ class message : public detail::handle<dlx_message>
         return dlx::tensor(t);
     }
     dlx::tensor tensor(const std::string &name) const { return tensor(find(name)); }
+    /** As tensor(), private and writable: dlx_message_private(). */
+    dlx::tensor private_tensor(std::uint32_t i) const
+    {
+        DLManagedTensorVersioned *t = nullptr;
+        detail::check(dlx_message_private(get(), i, &t));
+        return dlx::tensor(t);
+    }
+    dlx::tensor private_tensor(const std::string &name) const { return private_tensor(find(name)); }
     /** Shape and typed values of tensor `i`: see tensor_view. For names: peek("rgb").values<T>(). */
     span<const std::int64_t> shape(std::uint32_t i) const { return peek(i).shape(); }
     template <class T> const T *data(std::uint32_t i) const { return peek(i).template data<T>(); }

@@ -87,16 +87,29 @@ static PyObject *get_item(PyObject *self, PyObject *key)
 PyDoc_STRVAR(
     private_doc,
     "private(key)\n--\n\n"
-    "The tensor of that name or number in private memory, which may be written to: for libraries\n"
-    "that write to what they are given. It is copied (t.copied says so); others do not see what "
-    "is\n"
-    "written.");
+    "The tensor of that name or number, which may be written to: for libraries that write to what\n"
+    "they are given. Others do not see what is written. From 256 KiB on its memory is copied page\n"
+    "by page, when and where it is written to, and holds the message; a smaller one is copied\n"
+    "(t.copied says which).");
 static PyObject *private(PyObject *self, PyObject *key)
 {
-    PyObject *t = get_item(self, key);
-    PyObject *copy = t ? PyObject_CallMethod(t, "copy", NULL) : NULL;
-    Py_XDECREF(t);
-    return copy;
+    struct dlx_message *m = dlxpy_message_of(self);
+    DLManagedTensorVersioned *managed;
+    uint32_t i;
+    int r;
+    if (!m || find(m, key, &i) < 0)
+        return NULL;
+    (void)dlx_message_ref(m); /* another thread may release it meanwhile */
+    Py_BEGIN_ALLOW_THREADS
+    r = dlx_message_private(m, i, &managed);
+    dlx_message_unref(m);
+    Py_END_ALLOW_THREADS
+    if (r < 0)
+        return dlxpy_raise(r);
+    struct dlxpy_tensor *t = dlxpy_tensor_new(managed);
+    if (t)
+        t->generation = cast(self)->generation;
+    return (PyObject *)t;
 }
 
 static Py_ssize_t length(PyObject *self)

@@ -305,6 +305,29 @@ def test_private_views_may_be_written_to(pair):
         msg.private("b")
 
 
+def test_large_private_views_copy_what_is_written_to(c):
+    """The publisher does not use their memory again before they are gone. (Before Linux 5.13 they are copies.)"""
+    with c.publisher("a", history=1, slots=3) as pub, c.subscribe("a", max_held=1, timeout=PATIENCE) as sub:
+        frame = np.arange(1 << 20, dtype=np.uint8)
+        pub.publish(frame)
+        with sub.take() as msg:
+            t, other = msg.private(0), msg.private(0)
+            if t.copied:
+                pytest.skip("the kernel has no copy-on-write views of a descriptor that is closed")
+            view = np.asarray(t)
+            view[:4096] = 9
+            assert np.array_equal(np.asarray(other), frame) and np.array_equal(np.asarray(msg), frame)
+            del other
+        del t
+        for _ in range(20):
+            pub.publish(frame + 1)
+        assert np.all(view[:4096] == 9) and np.array_equal(view[4096:], frame[4096:])
+        with pytest.raises(dlx.TooManyHeld):
+            sub.take()
+        del view
+        sub.take()
+
+
 def test_closed_handles_say_so(c):
     pub, sub = c.publisher("a"), c.subscribe("a")
     x = pub.empty(1)

@@ -228,6 +228,9 @@ static void sets_by_name()
     EXPECT(m.peek("boxes").values<float>()[0] == 0.25f && m.tensor("rgb").size() == 48);
     EXPECT(m.meta().size() == 3 && m.meta()[2] == 3);
     FAILS(m.peek("other"), DLX_E_NOT_FOUND, "other");
+    dlx::tensor mine = m.private_tensor("boxes");
+    mine.data<float>()[0] = 1;
+    EXPECT(!mine.is_read_only() && m.private_tensor(1).values<float>()[0] == 0.25f);
     FAILS(m.find(std::string("boxes\0", 6)), DLX_E_INVALID, "NUL");
     /* As many as there are, made at run time. */
     std::vector<dlx::tensor> tensors;
