@@ -48,6 +48,18 @@ int dlxpy_parse(const struct dlxpy_params *params, PyObject *const *args, Py_ssi
     return 0;
 }
 
+int dlxpy_text_of(PyObject *object, PyObject **ret_keep, const char **ret)
+{
+    *ret = NULL;
+    *ret_keep = NULL;
+    if (!object || object == Py_None)
+        return 0;
+    if (!PyUnicode_FSConverter(object, ret_keep))
+        return -1;
+    *ret = PyBytes_AsString(*ret_keep);
+    return *ret ? 0 : -1;
+}
+
 int dlxpy_timeout(PyObject *object, int64_t *ret_ns)
 {
     if (object == Py_None) {

@@ -36,71 +36,23 @@ void dlxpy_connection_leave(struct dlxpy_connection *c)
         drop(c);
 }
 
+PyObject *dlxpy_connection_new(struct dlx_client *c)
+{
+    struct dlxpy_connection *self = PyObject_New(struct dlxpy_connection, dlxpy_connection_type);
+    if (!self) {
+        dlx_client_unref(c);
+        return NULL;
+    }
+    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
+    self->c = c;
+    return (PyObject *)self;
+}
+
 static void dealloc(PyObject *self)
 {
     if (cast(self)->c)
         drop(cast(self));
     dlxpy_free_object(self);
-}
-
-/* A str, or a path; NULL for None. Returns 0, or -1 with an exception. *keep is to be dropped by the caller. */
-static int text_of(PyObject *object, PyObject **keep, const char **ret)
-{
-    *ret = NULL;
-    *keep = NULL;
-    if (!object || object == Py_None)
-        return 0;
-    if (!PyUnicode_FSConverter(object, keep))
-        return -1;
-    *ret = PyBytes_AsString(*keep);
-    return *ret ? 0 : -1;
-}
-
-/* ---- connect ------------------------------------------------------------------------------- */
-
-PyDoc_STRVAR(connect_doc,
-             "connect(socket=None, *, name=None, timeout=None, autospawn=True)\n--\n\n"
-             "Connect to dlpackd; where nobody named one and none answers, start a private one for "
-             "this user, which ends\n"
-             "when nobody has been connected for 10 seconds.\n\n"
-             "socket     path of the daemon's socket; None: $DLX_SOCKET, else the usual places\n"
-             "name       of this program, for `dlxctl ls`, at most 63 bytes\n"
-             "timeout    seconds that this and later calls wait for the daemon's answer; None: 5\n"
-             "autospawn  False: never start a daemon (as DLX_AUTOSPAWN=no)\n\n"
-             "Raises dlx.DaemonError (none there, none could be started), dlx.Timeout, "
-             "dlx.AccessError, dlx.LimitError.");
-static PyObject *dlxpy_connect(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
-                               PyObject *kwnames)
-{
-    static const char *const names[] = {"socket", "name", "timeout", "autospawn"};
-    static const struct dlxpy_params params = {"connect", names, 4, 1, 0};
-    struct dlx_connect_args connect_args = {.size = sizeof connect_args};
-    PyObject *value[4], *socket, *name = NULL;
-    bool autospawn = true;
-    (void)self;
-    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
-        dlxpy_flag(value[3], &autospawn) < 0 ||
-        (value[2] && value[2] != Py_None && dlxpy_timeout(value[2], &connect_args.timeout_ns) < 0))
-        return NULL;
-    connect_args.autospawn = autospawn ? DLX_AUTOSPAWN_DEFAULT : DLX_AUTOSPAWN_NEVER;
-    struct dlxpy_connection *ret = NULL;
-    if (text_of(value[0], &socket, &connect_args.socket) == 0 &&
-        text_of(value[1], &name, &connect_args.name) == 0)
-        ret = PyObject_New(struct dlxpy_connection, dlxpy_connection_type);
-    if (ret) {
-        int r;
-        memset((char *)ret + sizeof(PyObject), 0, sizeof *ret - sizeof(PyObject));
-        Py_BEGIN_ALLOW_THREADS
-        r = dlx_connect(&ret->c, &connect_args);
-        Py_END_ALLOW_THREADS
-        if (r < 0) {
-            (void)dlxpy_raise(r);
-            Py_CLEAR(ret);
-        }
-    }
-    Py_XDECREF(socket);
-    Py_XDECREF(name);
-    return (PyObject *)ret;
 }
 
 /* ---- publisher ----------------------------------------------------------------------------- */
@@ -167,7 +119,7 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         dlxpy_uint32(value[4], "retain", UINT32_MAX, &pub.retain) < 0 ||
         parse_retain_for(value[5], &pub.retain_for_ns) < 0 ||
         (value[6] && dlxpy_timeout(value[6], &timeout_ns) < 0) ||
-        text_of(value[0], &keep, &topic) < 0)
+        dlxpy_text_of(value[0], &keep, &topic) < 0)
         return NULL;
     PyObject *ret = NULL;
     if (dlxpy_connection_enter(cast(self)) == 0) {
@@ -251,7 +203,7 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         dlxpy_flag(value[3], &sub.reliable) < 0 ||
         dlxpy_uint32(value[4], "max_held", UINT32_MAX, &sub.max_held) < 0 ||
         (value[5] && dlxpy_timeout(value[5], &timeout_ns) < 0) || dlxpy_flag(value[6], &stay) < 0 ||
-        parse_spin(value[7], &sub.spin_ns) < 0 || text_of(value[0], &keep, &topic) < 0)
+        parse_spin(value[7], &sub.spin_ns) < 0 || dlxpy_text_of(value[0], &keep, &topic) < 0)
         return NULL;
     sub.mode = latest ? DLX_MODE_LATEST : DLX_MODE_ALL;
     PyObject *ret = NULL;
@@ -313,7 +265,7 @@ static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args, P
     const char *topic;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         (value[1] && dlxpy_timeout(value[1], &timeout_ns) < 0) ||
-        text_of(value[0], &keep, &topic) < 0)
+        dlxpy_text_of(value[0], &keep, &topic) < 0)
         return NULL;
     int r = dlxpy_connection_enter(cast(self));
     if (r == 0) {
@@ -333,7 +285,7 @@ static PyObject *drop_retained(PyObject *self, PyObject *object)
 {
     PyObject *keep;
     const char *topic;
-    if (text_of(object, &keep, &topic) < 0)
+    if (dlxpy_text_of(object, &keep, &topic) < 0)
         return NULL;
     int r = dlxpy_connection_enter(cast(self));
     if (r == 0) {
@@ -417,7 +369,7 @@ static PyType_Spec spec = {"dlx.Connection", sizeof(struct dlxpy_connection), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
 static PyMethodDef functions[] = {
-    {"connect", (PyCFunction)(void (*)(void))dlxpy_connect, FAST, connect_doc},
+    {"connect", (PyCFunction)(void (*)(void))dlxpy_connect, FAST, dlxpy_connect_doc},
     {0},
 };
 

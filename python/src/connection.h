@@ -12,6 +12,14 @@ struct dlxpy_connection {
     struct dlxpy_guard guard; /* any number of threads may use it */
 };
 
+/* Takes `c` over, also when it fails. NULL with an exception. */
+PyObject *dlxpy_connection_new(struct dlx_client *c);
+
+/* connect.c */
+PyObject *dlxpy_connect(PyObject *module, PyObject *const *args, Py_ssize_t n_args,
+                        PyObject *kwnames);
+extern const char dlxpy_connect_doc[];
+
 /* Enter, for a call; -1 with an exception. */
 int dlxpy_connection_enter(struct dlxpy_connection *c);
 void dlxpy_connection_leave(struct dlxpy_connection *c);

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import DAEMON, PATIENCE, until
+from conftest import DAEMON, PATIENCE, count_fds, until
 
 import dlx
 
@@ -19,6 +20,8 @@ import dlx
 
 WAITS = {
     "take": 'c.subscribe("a").take()', "loop": 'next(iter(c.subscribe("a", timeout=3600)))', "get": 'c.get("nothing")',
+    "connect": 'import socket; deaf = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); path = os.environ["TMPDIR"] + "/deaf"\n'
+               '    deaf.bind(path); deaf.listen(); dlx.connect(path, timeout=3600)',
     "wait": 'c.publisher("a").wait(3, timeout=3600)',
     "publish": 'p = c.publisher("f", on_full="block", slots=3, history=1); s = c.subscribe("f", reliable=True)\n'
                '    for _ in range(99): p.publish(b"x")',
@@ -49,6 +52,22 @@ except KeyboardInterrupt:
     os.kill(p.process.pid, signal.SIGINT)
     assert p.hear() == "interrupted 3"
     p.end()
+
+
+def test_a_connection_that_nobody_waits_for_any_more_is_not_kept(tmp_path):
+    """The thread that makes it ends by itself, and leaves nothing open."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as deaf:
+        deaf.bind(str(tmp_path / "deaf"))
+        deaf.listen()
+        before = count_fds()
+        old = signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            with pytest.raises(ZeroDivisionError):
+                dlx.connect(str(tmp_path / "deaf"), timeout=1)
+        finally:
+            signal.signal(signal.SIGALRM, old)
+        until(lambda: count_fds() == before, "that its descriptors are closed")
 
 
 # -- threads --------------------------------------------------------------------------------------------------
