@@ -139,32 +139,3 @@ struct dlxpy_text dlxpy_seconds(int64_t ns)
     (void)snprintf(ret.text, sizeof ret.text, "%g s", (double)ns / 1e9);
     return ret;
 }
-
-/* ---- guards -------------------------------------------------------------------------------- */
-
-int dlxpy_enter(struct dlxpy_guard *guard, bool shared, const char *what)
-{
-    if (guard->closed) {
-        (void)dlxpy_raise_closed(what);
-        return -1;
-    }
-    if (!shared && guard->n_users > 0) {
-        (void)dlxpy_raise_text(DLX_E_IN_USE, "%s is used by another thread: one at a time may",
-                               what);
-        return -1;
-    }
-    guard->n_users++;
-    return 0;
-}
-
-bool dlxpy_leave(struct dlxpy_guard *guard)
-{
-    return --guard->n_users == 0 && guard->closed;
-}
-
-bool dlxpy_close(struct dlxpy_guard *guard)
-{
-    bool was = guard->closed;
-    guard->closed = true;
-    return !was && guard->n_users == 0;
-}

@@ -52,22 +52,4 @@ struct dlxpy_text {
 };
 struct dlxpy_text dlxpy_seconds(int64_t ns);
 
-/*
- * Whether a handle may be used: by several threads at once (a connection), or by one. What is closed while another
- * thread is inside stays until that has left. The GIL guards it.
- */
-struct dlxpy_guard {
-    int n_users;
-    bool closed;
-};
-
-/* `what` is for the message. Returns 0, or -1 with dlx.Closed or dlx.InUse. */
-int dlxpy_enter(struct dlxpy_guard *guard, bool shared, const char *what);
-
-/* Returns true if the handle was closed meanwhile, and is now to be dropped by the caller. */
-bool dlxpy_leave(struct dlxpy_guard *guard);
-
-/* Returns true if the handle is to be dropped now, by the caller. */
-bool dlxpy_close(struct dlxpy_guard *guard);
-
 #endif

@@ -4,55 +4,28 @@
 #include "message.h"
 #include "publisher.h"
 #include "subscription.h"
-#include <string.h>
 
 PyTypeObject *dlxpy_connection_type;
 
 /* A wait of dlx_get() alone: each subscribes anew, and one could miss a signal. */
 #define GET_SLICE_NS (250 * INT64_C(1000000))
 
-static struct dlxpy_connection *cast(PyObject *self)
+static struct dlxpy_handle *cast(PyObject *self)
 {
-    return (struct dlxpy_connection *)self;
+    return (struct dlxpy_handle *)self;
 }
 
-static void drop(struct dlxpy_connection *self)
+static void unref(void *c)
 {
-    struct dlx_client *c = self->c;
-    self->c = NULL;
-    Py_BEGIN_ALLOW_THREADS
     dlx_client_unref(c);
-    Py_END_ALLOW_THREADS
 }
 
-int dlxpy_connection_enter(struct dlxpy_connection *c)
-{
-    return dlxpy_enter(&c->guard, true, "the connection");
-}
-
-void dlxpy_connection_leave(struct dlxpy_connection *c)
-{
-    if (dlxpy_leave(&c->guard))
-        drop(c);
-}
+static const struct dlxpy_handle_kind kind = {&dlxpy_connection_type, sizeof(struct dlxpy_handle),
+                                              "the connection", true, unref};
 
 PyObject *dlxpy_connection_new(struct dlx_client *c)
 {
-    struct dlxpy_connection *self = PyObject_New(struct dlxpy_connection, dlxpy_connection_type);
-    if (!self) {
-        dlx_client_unref(c);
-        return NULL;
-    }
-    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
-    self->c = c;
-    return (PyObject *)self;
-}
-
-static void dealloc(PyObject *self)
-{
-    if (cast(self)->c)
-        drop(cast(self));
-    dlxpy_free_object(self);
+    return (PyObject *)dlxpy_handle_new(&kind, c, NULL);
 }
 
 /* ---- publisher ----------------------------------------------------------------------------- */
@@ -122,14 +95,14 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         dlxpy_text_of(value[0], &keep, &topic) < 0)
         return NULL;
     PyObject *ret = NULL;
-    if (dlxpy_connection_enter(cast(self)) == 0) {
+    if (dlxpy_handle_enter(cast(self)) == 0) {
         int r;
         Py_BEGIN_ALLOW_THREADS
-        r = dlx_publisher_new(cast(self)->c, topic, &pub, &p);
+        r = dlx_publisher_new(cast(self)->of.client, topic, &pub, &p);
         Py_END_ALLOW_THREADS
         ret = r < 0 ? dlxpy_raise(r)
                     : dlxpy_publisher_new(p, topic, pub.on_full == DLX_ON_FULL_BLOCK, timeout_ns);
-        dlxpy_connection_leave(cast(self));
+        dlxpy_handle_leave(cast(self));
     }
     Py_XDECREF(keep);
     return ret;
@@ -207,13 +180,13 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         return NULL;
     sub.mode = latest ? DLX_MODE_LATEST : DLX_MODE_ALL;
     PyObject *ret = NULL;
-    if (dlxpy_connection_enter(cast(self)) == 0) {
+    if (dlxpy_handle_enter(cast(self)) == 0) {
         int r;
         Py_BEGIN_ALLOW_THREADS
-        r = dlx_subscribe(cast(self)->c, topic, &sub, &s);
+        r = dlx_subscribe(cast(self)->of.client, topic, &sub, &s);
         Py_END_ALLOW_THREADS
         ret = r < 0 ? dlxpy_raise(r) : dlxpy_subscription_new(s, topic, timeout_ns, stay);
-        dlxpy_connection_leave(cast(self));
+        dlxpy_handle_leave(cast(self));
     }
     Py_XDECREF(keep);
     return ret;
@@ -222,7 +195,7 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
 /* ---- retained ------------------------------------------------------------------------------ */
 
 /* Returns 0; -1 with an exception. */
-static int get_newest(struct dlxpy_connection *c, const char *topic, int64_t timeout_ns,
+static int get_newest(struct dlxpy_handle *c, const char *topic, int64_t timeout_ns,
                       struct dlx_message **ret)
 {
     struct dlxpy_wait wait = dlxpy_wait_begin(timeout_ns);
@@ -230,7 +203,7 @@ static int get_newest(struct dlxpy_connection *c, const char *topic, int64_t tim
         int r;
         int64_t slice = dlxpy_wait_slice(&wait, GET_SLICE_NS);
         Py_BEGIN_ALLOW_THREADS
-        r = dlx_get(c->c, topic, slice, ret);
+        r = dlx_get(c->of.client, topic, slice, ret);
         Py_END_ALLOW_THREADS
         if (r == 0)
             return 0;
@@ -240,12 +213,8 @@ static int get_newest(struct dlxpy_connection *c, const char *topic, int64_t tim
             (void)dlxpy_raise(r);
             return -1;
         }
-        if (PyErr_CheckSignals() < 0)
+        if (dlxpy_handle_go_on(c) < 0)
             return -1;
-        if (c->guard.closed) {
-            (void)dlxpy_raise_closed("the connection");
-            return -1;
-        }
     }
 }
 
@@ -267,10 +236,10 @@ static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args, P
         (value[1] && dlxpy_timeout(value[1], &timeout_ns) < 0) ||
         dlxpy_text_of(value[0], &keep, &topic) < 0)
         return NULL;
-    int r = dlxpy_connection_enter(cast(self));
+    int r = dlxpy_handle_enter(cast(self));
     if (r == 0) {
         r = get_newest(cast(self), topic, timeout_ns, &m);
-        dlxpy_connection_leave(cast(self));
+        dlxpy_handle_leave(cast(self));
     }
     Py_XDECREF(keep);
     return r == 0 ? dlxpy_message_new(m) : NULL;
@@ -287,14 +256,14 @@ static PyObject *drop_retained(PyObject *self, PyObject *object)
     const char *topic;
     if (dlxpy_text_of(object, &keep, &topic) < 0)
         return NULL;
-    int r = dlxpy_connection_enter(cast(self));
+    int r = dlxpy_handle_enter(cast(self));
     if (r == 0) {
         Py_BEGIN_ALLOW_THREADS
-        r = dlx_retained_drop(cast(self)->c, topic);
+        r = dlx_retained_drop(cast(self)->of.client, topic);
         Py_END_ALLOW_THREADS
         if (r < 0)
             (void)dlxpy_raise(r);
-        dlxpy_connection_leave(cast(self));
+        dlxpy_handle_leave(cast(self));
     }
     Py_XDECREF(keep);
     if (r < 0)
@@ -307,39 +276,10 @@ static PyObject *drop_retained(PyObject *self, PyObject *object)
 PyDoc_STRVAR(close_doc,
              "close()\n--\n\n"
              "Drop the connection. Publishers, subscriptions and messages made with it go on.");
-static PyObject *close_it(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    if (dlxpy_close(&cast(self)->guard))
-        drop(cast(self));
-    Py_RETURN_NONE;
-}
-
-static PyObject *enter_context(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    if (dlxpy_connection_enter(cast(self)) < 0)
-        return NULL;
-    dlxpy_connection_leave(cast(self));
-    Py_INCREF(self);
-    return self;
-}
-
-static PyObject *leave_context(PyObject *self, PyObject *args)
-{
-    return close_it(self, args);
-}
-
-static PyObject *get_is_closed(PyObject *self, void *closure)
-{
-    (void)closure;
-    return PyBool_FromLong(cast(self)->guard.closed);
-}
-
 #define FAST (METH_FASTCALL | METH_KEYWORDS)
 static PyMethodDef methods[] = {
-    {"__enter__", enter_context, METH_NOARGS, NULL},
-    {"__exit__", leave_context, METH_VARARGS, NULL},
+    {"__enter__", dlxpy_handle_enter_context, METH_NOARGS, NULL},
+    {"__exit__", dlxpy_handle_close, METH_VARARGS, NULL},
     {"publisher", (PyCFunction)(void (*)(void))publisher, FAST, publisher_doc},
     {"subscribe", (PyCFunction)(void (*)(void))subscribe, FAST, subscribe_doc},
     {"get", (PyCFunction)(void (*)(void))get, FAST, get_doc},
@@ -347,12 +287,12 @@ static PyMethodDef methods[] = {
     {"publishers", dlxpy_connection_publishers, METH_VARARGS, dlxpy_publishers_doc},
     {"links", dlxpy_connection_links, METH_O, dlxpy_links_doc},
     {"daemon", dlxpy_connection_daemon, METH_NOARGS, dlxpy_daemon_doc},
-    {"close", close_it, METH_NOARGS, close_doc},
+    {"close", dlxpy_handle_close, METH_NOARGS, close_doc},
     {0},
 };
 
 static PyGetSetDef getset[] = {
-    {"closed", get_is_closed, NULL, "Was it closed?", NULL},
+    {"closed", dlxpy_handle_is_closed, NULL, "Was it closed?", NULL},
     {0},
 };
 
@@ -360,12 +300,12 @@ PyDoc_STRVAR(doc,
              "A connection to dlpackd, made by dlx.connect(). Any number of threads may use it.");
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},
-    {Py_tp_dealloc, (void *)dealloc},
+    {Py_tp_dealloc, (void *)dlxpy_handle_dealloc},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
     {0, NULL},
 };
-static PyType_Spec spec = {"dlx.Connection", sizeof(struct dlxpy_connection), 0,
+static PyType_Spec spec = {"dlx.Connection", sizeof(struct dlxpy_handle), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
 static PyMethodDef functions[] = {

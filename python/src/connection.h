@@ -5,12 +5,7 @@
 /* dlx.Connection. */
 
 #include "args.h"
-#include "state.h"
-
-struct dlxpy_connection {
-    PyObject_HEAD struct dlx_client *c;
-    struct dlxpy_guard guard; /* any number of threads may use it */
-};
+#include "handle.h"
 
 /* Takes `c` over, also when it fails. NULL with an exception. */
 PyObject *dlxpy_connection_new(struct dlx_client *c);
@@ -19,10 +14,6 @@ PyObject *dlxpy_connection_new(struct dlx_client *c);
 PyObject *dlxpy_connect(PyObject *module, PyObject *const *args, Py_ssize_t n_args,
                         PyObject *kwnames);
 extern const char dlxpy_connect_doc[];
-
-/* Enter, for a call; -1 with an exception. */
-int dlxpy_connection_enter(struct dlxpy_connection *c);
-void dlxpy_connection_leave(struct dlxpy_connection *c);
 
 /* connection_info.c: what the daemon knows. */
 PyObject *dlxpy_connection_publishers(PyObject *self, PyObject *args);

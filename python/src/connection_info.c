@@ -84,17 +84,17 @@ const char dlxpy_publishers_doc[] = "publishers(topic=None, /)\n--\n\n"
                                     "struct dlx_publisher_info.";
 PyObject *dlxpy_connection_publishers(PyObject *self, PyObject *args)
 {
-    struct dlxpy_connection *c = (struct dlxpy_connection *)self;
+    struct dlxpy_handle *c = (struct dlxpy_handle *)self;
     struct entries entries = {.item = sizeof(struct dlx_publisher_info)};
     const char *topic = NULL;
-    if (!PyArg_ParseTuple(args, "|z:publishers", &topic) || dlxpy_connection_enter(c) < 0)
+    if (!PyArg_ParseTuple(args, "|z:publishers", &topic) || dlxpy_handle_enter(c) < 0)
         return NULL;
     int r;
     Py_BEGIN_ALLOW_THREADS
-    r = dlx_list_publishers(c->c, topic, add_publisher, &entries);
+    r = dlx_list_publishers(c->of.client, topic, add_publisher, &entries);
     Py_END_ALLOW_THREADS
     PyObject *ret = list_of(&entries, r, publisher_dict);
-    dlxpy_connection_leave(c);
+    dlxpy_handle_leave(c);
     return ret;
 }
 
@@ -103,17 +103,17 @@ const char dlxpy_links_doc[] = "links(publisher, /)\n--\n\n"
                                "struct dlx_link_info. Raises dlx.NotFound.";
 PyObject *dlxpy_connection_links(PyObject *self, PyObject *publisher)
 {
-    struct dlxpy_connection *c = (struct dlxpy_connection *)self;
+    struct dlxpy_handle *c = (struct dlxpy_handle *)self;
     struct entries entries = {.item = sizeof(struct dlx_link_info)};
     uint64_t id = PyLong_AsUnsignedLongLong(publisher);
-    if (PyErr_Occurred() || dlxpy_connection_enter(c) < 0)
+    if (PyErr_Occurred() || dlxpy_handle_enter(c) < 0)
         return NULL;
     int r;
     Py_BEGIN_ALLOW_THREADS
-    r = dlx_list_links(c->c, id, add_link, &entries);
+    r = dlx_list_links(c->of.client, id, add_link, &entries);
     Py_END_ALLOW_THREADS
     PyObject *ret = list_of(&entries, r, link_dict);
-    dlxpy_connection_leave(c);
+    dlxpy_handle_leave(c);
     return ret;
 }
 
@@ -121,17 +121,17 @@ const char dlxpy_daemon_doc[] =
     "daemon()\n--\n\nThe daemon about itself: a dict, as struct dlx_daemon_info.";
 PyObject *dlxpy_connection_daemon(PyObject *self, PyObject *unused)
 {
-    struct dlxpy_connection *c = (struct dlxpy_connection *)self;
+    struct dlxpy_handle *c = (struct dlxpy_handle *)self;
     struct dlx_daemon_info i = {.size = sizeof i};
     (void)unused;
-    if (dlxpy_connection_enter(c) < 0)
+    if (dlxpy_handle_enter(c) < 0)
         return NULL;
     int r;
     Py_BEGIN_ALLOW_THREADS
-    r = dlx_client_get_daemon_info(c->c, &i);
+    r = dlx_client_get_daemon_info(c->of.client, &i);
     Py_END_ALLOW_THREADS
     PyObject *ret = r < 0 ? dlxpy_raise(r) : NULL;
-    dlxpy_connection_leave(c);
+    dlxpy_handle_leave(c);
     if (r < 0)
         return ret;
     return Py_BuildValue("{s:s,s:s,s:I,s:(II),s:I,s:I,s:I,s:I,s:K,s:K,s:s}", "version", i.version,

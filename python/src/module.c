@@ -74,9 +74,9 @@ static PyMethodDef functions[] = {
 static int set_up(PyObject *module)
 {
     static int (*const parts[])(PyObject *) = {
-        dlxpy_add_errors,       dlxpy_add_source,     dlxpy_add_tensor,
-        dlxpy_add_message,      dlxpy_add_publish,    dlxpy_add_publisher,
-        dlxpy_add_subscription, dlxpy_add_connection, dlxpy_add_exchange,
+        dlxpy_add_errors,     dlxpy_add_source,   dlxpy_add_tensor,    dlxpy_add_message,
+        dlxpy_add_publish,    dlxpy_add_event,    dlxpy_add_publisher, dlxpy_add_subscription,
+        dlxpy_add_connection, dlxpy_add_exchange,
     };
     if (dlxpy_tensor_type) {
         PyErr_SetString(PyExc_ImportError, "dlx is loaded already, in another interpreter of this "

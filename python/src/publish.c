@@ -249,9 +249,10 @@ static int publish_once(struct dlxpy_publisher *p, const struct parcel *parcel,
         meta = (struct dlx_bytes){data, (size_t)size};
     }
     if (!parcel->is_set && meta.size == 0)
-        return dlx_publish(p->p, parcel->first.tensor, args);
+        return dlx_publish(p->handle.of.publisher, parcel->first.tensor, args);
     struct dlx_item one = {NULL, parcel->is_set ? NULL : parcel->first.tensor};
-    return dlx_publish_set(p->p, parcel->is_set ? parcel->items : &one, parcel->n, &meta, args);
+    return dlx_publish_set(p->handle.of.publisher, parcel->is_set ? parcel->items : &one, parcel->n,
+                           &meta, args);
 }
 
 /* Is there so much to copy that other threads should run meanwhile? */
@@ -294,12 +295,8 @@ static int publish(struct dlxpy_publisher *p, const struct parcel *parcel,
             return -1;
         }
         p->n_repeats++;
-        if (PyErr_CheckSignals() < 0)
+        if (dlxpy_handle_go_on(&p->handle) < 0)
             return -1;
-        if (p->guard.closed) {
-            (void)dlxpy_raise_closed(p->what);
-            return -1;
-        }
     }
 }
 
@@ -316,7 +313,8 @@ static int check_strict(const struct parcel *parcel, const struct dlxpy_publishe
                                "topic %.200s: tensor %u would be copied, since %zd array(s) made "
                                "of it are still there, and "
                                "`strict` is set: delete them first, or publish it with share=True",
-                               PyUnicode_AsUTF8AndSize(p->topic, NULL), i, n < 0 ? 1 : n - 1);
+                               PyUnicode_AsUTF8AndSize(p->handle.topic, NULL), i,
+                               n < 0 ? 1 : n - 1);
         return -1;
     }
     return 0;
@@ -382,7 +380,7 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     }
     if (!p->waits)
         timeout_ns = 0;
-    if (dlxpy_publisher_enter(p) < 0)
+    if (dlxpy_handle_enter(&p->handle) < 0)
         return NULL;
     memset(&parcel, 0, offsetof(struct parcel, first));
     enum dlxpy_use use = publish_args.share ? DLXPY_SHARE : DLXPY_PASS;
@@ -396,11 +394,11 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     if (r == 0 && dlxpy_debug_is_on())
         for (uint32_t i = 0; i < parcel.n; i++)
             if (parcel.sources[i].own)
-                dlxpy_debug_published(p->what + sizeof "the publisher of",
+                dlxpy_debug_published(p->handle.what + sizeof "the publisher of",
                                       parcel.is_set ? parcel.items[i].name : NULL, report.seq,
                                       &parcel.sources[i].own->owner->tensor->dl_tensor);
     unpack(&parcel, r == 0 && !publish_args.share);
-    dlxpy_publisher_leave(p);
+    dlxpy_handle_leave(&p->handle);
     return r == 0 ? make_report(&report) : NULL;
 }
 

@@ -5,17 +5,14 @@
 /* dlx.Publisher. */
 
 #include "args.h"
-#include "state.h"
+#include "handle.h"
 
 struct dlxpy_publisher {
-    PyObject_HEAD struct dlx_publisher *p;
-    struct dlxpy_guard guard;
-    uint64_t number;               /* of this process, from 1: what its tensors remember */
-    int64_t timeout_ns;            /* of publish(), unless that says otherwise */
-    bool waits;                    /* on_full="block" */
-    uint64_t n_repeats;            /* waits that were made of several: libdlx counted each */
-    PyObject *topic;               /* str */
-    char what[DLX_TOPIC_MAX + 32]; /* "the publisher of cam/front" */
+    struct dlxpy_handle handle;
+    uint64_t number;    /* of this process, from 1: what its tensors remember */
+    int64_t timeout_ns; /* of publish(), unless that says otherwise */
+    bool waits;         /* on_full="block" */
+    uint64_t n_repeats; /* waits that were made of several: libdlx counted each */
 };
 
 /* Takes `p` over, also when it fails. NULL with an exception. */
@@ -34,12 +31,5 @@ PyObject *dlxpy_publisher_zeros(PyObject *self, PyObject *const *args, Py_ssize_
                                 PyObject *kwnames);
 PyObject *dlxpy_publisher_like(PyObject *self, PyObject *object);
 extern const char dlxpy_empty_doc[], dlxpy_zeros_doc[], dlxpy_like_doc[];
-
-/* What publisher and subscription have in common: a list of dlx.Event. */
-PyObject *dlxpy_event(const struct dlx_event *event);
-
-/* Enter, for a call of one thread; -1 with an exception. */
-int dlxpy_publisher_enter(struct dlxpy_publisher *p);
-void dlxpy_publisher_leave(struct dlxpy_publisher *p);
 
 #endif

@@ -90,13 +90,13 @@ static DLManagedTensorVersioned *alloc(struct dlxpy_publisher *p, const struct s
 {
     DLManagedTensorVersioned *managed;
     struct dlx_tensor_spec s = public_spec(spec);
-    if (dlxpy_publisher_enter(p) < 0)
+    if (dlxpy_handle_enter(&p->handle) < 0)
         return NULL;
     int r;
     Py_BEGIN_ALLOW_THREADS
-    r = dlx_alloc(p->p, &s, &managed);
+    r = dlx_alloc(p->handle.of.publisher, &s, &managed);
     Py_END_ALLOW_THREADS
-    dlxpy_publisher_leave(p);
+    dlxpy_handle_leave(&p->handle);
     if (r < 0)
         (void)dlxpy_raise(r);
     return r < 0 ? NULL : managed;
@@ -160,14 +160,14 @@ static DLManagedTensorVersioned **alloc_set(struct dlxpy_publisher *p, const str
     if (r < 0)
         PyErr_NoMemory();
     else
-        r = dlxpy_publisher_enter(p);
+        r = dlxpy_handle_enter(&p->handle);
     if (r == 0) {
         for (uint32_t i = 0; i < n; i++)
             s[i] = public_spec(&specs[i]);
         Py_BEGIN_ALLOW_THREADS
-        r = dlx_alloc_set(p->p, s, n, ret);
+        r = dlx_alloc_set(p->handle.of.publisher, s, n, ret);
         Py_END_ALLOW_THREADS
-        dlxpy_publisher_leave(p);
+        dlxpy_handle_leave(&p->handle);
         if (r < 0)
             (void)dlxpy_raise(r);
     }

@@ -2,9 +2,6 @@
 #include "subscription.h"
 #include "errors.h"
 #include "message.h"
-#include "publisher.h"
-#include <stdio.h>
-#include <string.h>
 
 PyTypeObject *dlxpy_subscription_type;
 
@@ -13,52 +10,24 @@ static struct dlxpy_subscription *cast(PyObject *self)
     return (struct dlxpy_subscription *)self;
 }
 
+static void unref(void *s)
+{
+    dlx_subscription_unref(s);
+}
+
+static const struct dlxpy_handle_kind kind = {
+    &dlxpy_subscription_type, sizeof(struct dlxpy_subscription), "the subscription", false, unref};
+
 PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, int64_t timeout_ns,
                                  bool stays)
 {
     struct dlxpy_subscription *self =
-        PyObject_New(struct dlxpy_subscription, dlxpy_subscription_type);
-    if (!self) {
-        dlx_subscription_unref(s);
-        return NULL;
+        (struct dlxpy_subscription *)dlxpy_handle_new(&kind, s, topic);
+    if (self) {
+        self->timeout_ns = timeout_ns;
+        self->stays = stays;
     }
-    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
-    self->s = s;
-    self->timeout_ns = timeout_ns;
-    self->stays = stays;
-    (void)snprintf(self->what, sizeof self->what, "the subscription of %s", topic);
-    self->topic = PyUnicode_FromString(topic);
-    if (!self->topic)
-        Py_CLEAR(self);
     return (PyObject *)self;
-}
-
-static void drop(struct dlxpy_subscription *self)
-{
-    struct dlx_subscription *s = self->s;
-    self->s = NULL;
-    Py_BEGIN_ALLOW_THREADS
-    dlx_subscription_unref(s);
-    Py_END_ALLOW_THREADS
-}
-
-static int enter(struct dlxpy_subscription *self)
-{
-    return dlxpy_enter(&self->guard, false, self->what);
-}
-
-static void leave(struct dlxpy_subscription *self)
-{
-    if (dlxpy_leave(&self->guard))
-        drop(self);
-}
-
-static void dealloc(PyObject *self)
-{
-    if (cast(self)->s)
-        drop(cast(self));
-    Py_XDECREF(cast(self)->topic);
-    dlxpy_free_object(self);
 }
 
 /* ---- taking -------------------------------------------------------------------------------- */
@@ -66,26 +35,22 @@ static void dealloc(PyObject *self)
 /* Returns 0; 1 with an exception that was set; a code of libdlx whose words are the thread's last. */
 static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlx_message **ret)
 {
-    int r = dlx_take(self->s, 0, ret);
+    int r = dlx_take(self->handle.of.subscription, 0, ret);
     if (r != DLX_E_EMPTY || timeout_ns == 0)
         return r;
     struct dlxpy_wait wait = dlxpy_wait_begin(timeout_ns);
     for (;;) {
         int64_t slice = dlxpy_wait_slice(&wait, DLXPY_SLICE_NS);
         Py_BEGIN_ALLOW_THREADS
-        r = dlx_take(self->s, slice, ret);
+        r = dlx_take(self->handle.of.subscription, slice, ret);
         Py_END_ALLOW_THREADS
         if (r != DLX_E_INTERRUPTED && r != DLX_E_TIMEOUT && r != DLX_E_EMPTY)
             return r;
-        if (PyErr_CheckSignals() < 0)
+        if (dlxpy_handle_go_on(&self->handle) < 0)
             return 1;
-        if (self->guard.closed) {
-            (void)dlxpy_raise_closed(self->what);
-            return 1;
-        }
         if (dlxpy_wait_slice(&wait, 1) == 0) {
             (void)dlxpy_raise_text(DLX_E_TIMEOUT, "topic %.200s: no message within %s",
-                                   PyUnicode_AsUTF8AndSize(self->topic, NULL),
+                                   PyUnicode_AsUTF8AndSize(self->handle.topic, NULL),
                                    dlxpy_seconds(timeout_ns).text);
             return 1;
         }
@@ -96,7 +61,7 @@ static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlx_
 static PyObject *take_message(struct dlxpy_subscription *self, int64_t timeout_ns, int *ret_code)
 {
     struct dlx_message *m;
-    if (enter(self) < 0)
+    if (dlxpy_handle_enter(&self->handle) < 0)
         return NULL;
     int r = take(self, timeout_ns, &m);
     PyObject *message = NULL;
@@ -105,7 +70,7 @@ static PyObject *take_message(struct dlxpy_subscription *self, int64_t timeout_n
         message = dlxpy_message_new(m);
     else if (r < 0)
         (void)dlxpy_raise(r);
-    leave(self);
+    dlxpy_handle_leave(&self->handle);
     return message;
 }
 
@@ -162,11 +127,11 @@ static PyObject *poll_it(PyObject *self, PyObject *unused)
     struct dlx_message *m;
     PyObject *ret = NULL;
     (void)unused;
-    if (enter(cast(self)) < 0)
+    if (dlxpy_handle_enter(&cast(self)->handle) < 0)
         return NULL;
-    int r = dlx_take(cast(self)->s, 0, &m);
+    int r = dlx_take(cast(self)->handle.of.subscription, 0, &m);
     if (r == DLX_E_PUBLISHER_GONE && cast(self)->stays)
-        r = dlx_take(cast(self)->s, 0, &m);
+        r = dlx_take(cast(self)->handle.of.subscription, 0, &m);
     if (r == 0) {
         ret = dlxpy_message_new(m);
     } else if (r == DLX_E_EMPTY || r == DLX_E_PUBLISHER_GONE) {
@@ -175,7 +140,7 @@ static PyObject *poll_it(PyObject *self, PyObject *unused)
     } else {
         (void)dlxpy_raise(r);
     }
-    leave(cast(self));
+    dlxpy_handle_leave(&cast(self)->handle);
     return ret;
 }
 
@@ -220,10 +185,10 @@ PyDoc_STRVAR(
 static PyObject *get_fileno(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    if (enter(cast(self)) < 0)
+    if (dlxpy_handle_enter(&cast(self)->handle) < 0)
         return NULL;
-    int fd = dlx_subscription_fd(cast(self)->s);
-    leave(cast(self));
+    int fd = dlx_subscription_fd(cast(self)->handle.of.subscription);
+    dlxpy_handle_leave(&cast(self)->handle);
     return fd < 0 ? dlxpy_raise(fd) : PyLong_FromLong(fd);
 }
 
@@ -233,10 +198,10 @@ static PyObject *stats(PyObject *self, PyObject *unused)
 {
     struct dlx_subscription_stats s = {.size = sizeof s};
     (void)unused;
-    if (enter(cast(self)) < 0)
+    if (dlxpy_handle_enter(&cast(self)->handle) < 0)
         return NULL;
-    int r = dlx_subscription_get_stats(cast(self)->s, &s);
-    leave(cast(self));
+    int r = dlx_subscription_get_stats(cast(self)->handle.of.subscription, &s);
+    dlxpy_handle_leave(&cast(self)->handle);
     if (r < 0)
         return dlxpy_raise(r);
     return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I}", "taken", s.taken, "taken_bytes",
@@ -245,70 +210,24 @@ static PyObject *stats(PyObject *self, PyObject *unused)
                          s.n_publishers);
 }
 
+static int next_event(void *s, struct dlx_event *ret)
+{
+    return dlx_subscription_next_event(s, ret);
+}
+
 PyDoc_STRVAR(
     events_doc,
     "events()\n--\n\n"
     "Which publishers came or left since the last call: a list of dlx.Event. Never waits.");
 static PyObject *events(PyObject *self, PyObject *unused)
 {
-    struct dlx_event event = {.size = sizeof event};
     (void)unused;
-    if (enter(cast(self)) < 0)
-        return NULL;
-    PyObject *ret = PyList_New(0);
-    int r = 0;
-    while (ret && (r = dlx_subscription_next_event(cast(self)->s, &event)) == 0) {
-        PyObject *item = dlxpy_event(&event);
-        if (!item || PyList_Append(ret, item) < 0)
-            Py_CLEAR(ret);
-        Py_XDECREF(item);
-    }
-    if (ret && r != DLX_E_EMPTY) {
-        Py_CLEAR(ret);
-        (void)dlxpy_raise(r);
-    }
-    leave(cast(self));
-    return ret;
+    return dlxpy_handle_events(&cast(self)->handle, next_event);
 }
 
 PyDoc_STRVAR(close_doc,
              "close()\n--\n\n"
              "Leave. What is held stays valid. A take() of another thread ends with dlx.Closed.");
-static PyObject *close_it(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    if (dlxpy_close(&cast(self)->guard))
-        drop(cast(self));
-    Py_RETURN_NONE;
-}
-
-static PyObject *enter_context(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    if (enter(cast(self)) < 0)
-        return NULL;
-    leave(cast(self));
-    Py_INCREF(self);
-    return self;
-}
-
-static PyObject *leave_context(PyObject *self, PyObject *args)
-{
-    return close_it(self, args);
-}
-
-static PyObject *get_topic(PyObject *self, void *closure)
-{
-    (void)closure;
-    Py_INCREF(cast(self)->topic);
-    return cast(self)->topic;
-}
-
-static PyObject *get_is_closed(PyObject *self, void *closure)
-{
-    (void)closure;
-    return PyBool_FromLong(cast(self)->guard.closed);
-}
 
 static PyObject *get_timeout(PyObject *self, void *closure)
 {
@@ -324,33 +243,27 @@ static int set_timeout(PyObject *self, PyObject *value, void *closure)
     return dlxpy_timeout(value ? value : Py_None, &cast(self)->timeout_ns);
 }
 
-static PyObject *repr(PyObject *self)
-{
-    return PyUnicode_FromFormat("<dlx.Subscription of %U%s>", cast(self)->topic,
-                                cast(self)->guard.closed ? ", closed" : "");
-}
-
 /* ---- type ---------------------------------------------------------------------------------- */
 
 #define FAST (METH_FASTCALL | METH_KEYWORDS)
 static PyMethodDef methods[] = {
-    {"__enter__", enter_context, METH_NOARGS, NULL},
-    {"__exit__", leave_context, METH_VARARGS, NULL},
+    {"__enter__", dlxpy_handle_enter_context, METH_NOARGS, NULL},
+    {"__exit__", dlxpy_handle_close, METH_VARARGS, NULL},
     {"take", (PyCFunction)(void (*)(void))take_next, FAST, take_doc},
     {"take_async", (PyCFunction)(void (*)(void))take_async, FAST, take_async_doc},
     {"_poll", poll_it, METH_NOARGS, poll_doc},
     {"fileno", get_fileno, METH_NOARGS, fileno_doc},
     {"events", events, METH_NOARGS, events_doc},
     {"stats", stats, METH_NOARGS, stats_doc},
-    {"close", close_it, METH_NOARGS, close_doc},
+    {"close", dlxpy_handle_close, METH_NOARGS, close_doc},
     {0},
 };
 
 static PyGetSetDef getset[] = {
-    {"topic", get_topic, NULL, "Its topic, or pattern.", NULL},
+    {"topic", dlxpy_handle_topic, NULL, "Its topic, or pattern.", NULL},
     {"timeout", get_timeout, set_timeout, "Seconds that take() and loops wait; None: no limit.",
      NULL},
-    {"closed", get_is_closed, NULL, "Was it closed?", NULL},
+    {"closed", dlxpy_handle_is_closed, NULL, "Was it closed?", NULL},
     {0},
 };
 
@@ -361,8 +274,8 @@ PyDoc_STRVAR(doc, "Messages of a topic, or of all that match a pattern; made by 
                   "time may use it.");
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},
-    {Py_tp_dealloc, (void *)dealloc},
-    {Py_tp_repr, (void *)repr},
+    {Py_tp_dealloc, (void *)dlxpy_handle_dealloc},
+    {Py_tp_repr, (void *)dlxpy_handle_repr},
     {Py_tp_iter, (void *)iterate},
     {Py_tp_iternext, (void *)next},
     {Py_am_aiter, (void *)iterate},

@@ -5,15 +5,12 @@
 /* dlx.Subscription. */
 
 #include "args.h"
-#include "state.h"
+#include "handle.h"
 
 struct dlxpy_subscription {
-    PyObject_HEAD struct dlx_subscription *s;
-    struct dlxpy_guard guard;
+    struct dlxpy_handle handle;
     int64_t timeout_ns; /* of take() and of loops, unless take() says otherwise */
     bool stays;         /* loops go on when the last publisher has left */
-    PyObject *topic;    /* str */
-    char what[DLX_TOPIC_MAX + 32];
 };
 
 /* Takes `s` over, also when it fails. NULL with an exception. */

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "handle.h"
+#include "errors.h"
+#include <stdio.h>
+#include <string.h>
+
+static PyTypeObject *event_type;
+
+static struct dlxpy_handle *cast(PyObject *self)
+{
+    return (struct dlxpy_handle *)self;
+}
+
+struct dlxpy_handle *dlxpy_handle_new(const struct dlxpy_handle_kind *kind, void *of_libdlx,
+                                      const char *topic)
+{
+    struct dlxpy_handle *h = PyObject_New(struct dlxpy_handle, *kind->type);
+    if (!h) {
+        kind->unref(of_libdlx);
+        return NULL;
+    }
+    memset((char *)h + sizeof(PyObject), 0, kind->size - sizeof(PyObject));
+    h->of.any = of_libdlx;
+    h->kind = kind;
+    (void)snprintf(h->what, sizeof h->what, topic ? "%s of %s" : "%s", kind->what, topic);
+    h->topic = topic ? PyUnicode_FromString(topic) : NULL;
+    if (topic && !h->topic)
+        Py_CLEAR(h);
+    return h;
+}
+
+/* Leaving may wait, for subscribers that are on their way to a new daemon. */
+static void drop(struct dlxpy_handle *h)
+{
+    void *of_libdlx = h->of.any;
+    h->of.any = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    h->kind->unref(of_libdlx);
+    Py_END_ALLOW_THREADS
+}
+
+void dlxpy_handle_dealloc(PyObject *self)
+{
+    if (cast(self)->of.any)
+        drop(cast(self));
+    Py_XDECREF(cast(self)->topic);
+    dlxpy_free_object(self);
+}
+
+/* ---- using and closing --------------------------------------------------------------------- */
+
+int dlxpy_handle_enter(struct dlxpy_handle *h)
+{
+    if (h->closed) {
+        (void)dlxpy_raise_closed(h->what);
+        return -1;
+    }
+    if (!h->kind->shared && h->n_users > 0) {
+        (void)dlxpy_raise_text(DLX_E_IN_USE, "%s is used by another thread: one at a time may",
+                               h->what);
+        return -1;
+    }
+    h->n_users++;
+    return 0;
+}
+
+void dlxpy_handle_leave(struct dlxpy_handle *h)
+{
+    if (--h->n_users == 0 && h->closed)
+        drop(h);
+}
+
+int dlxpy_handle_go_on(const struct dlxpy_handle *h)
+{
+    if (PyErr_CheckSignals() < 0)
+        return -1;
+    if (h->closed)
+        (void)dlxpy_raise_closed(h->what);
+    return h->closed ? -1 : 0;
+}
+
+PyObject *dlxpy_handle_close(PyObject *self, PyObject *unused)
+{
+    struct dlxpy_handle *h = cast(self);
+    bool was = h->closed;
+    (void)unused;
+    h->closed = true;
+    if (!was && h->n_users == 0)
+        drop(h);
+    Py_RETURN_NONE;
+}
+
+PyObject *dlxpy_handle_enter_context(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (dlxpy_handle_enter(cast(self)) < 0)
+        return NULL;
+    dlxpy_handle_leave(cast(self));
+    Py_INCREF(self);
+    return self;
+}
+
+/* ---- attributes ---------------------------------------------------------------------------- */
+
+PyObject *dlxpy_handle_is_closed(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(cast(self)->closed);
+}
+
+PyObject *dlxpy_handle_topic(PyObject *self, void *closure)
+{
+    (void)closure;
+    Py_INCREF(cast(self)->topic);
+    return cast(self)->topic;
+}
+
+PyObject *dlxpy_handle_repr(PyObject *self)
+{
+    PyObject *type = PyObject_GetAttrString((PyObject *)Py_TYPE(self), "__name__");
+    PyObject *ret = type ? PyUnicode_FromFormat("<dlx.%U of %U%s>", type, cast(self)->topic,
+                                                cast(self)->closed ? ", closed" : "")
+                         : NULL;
+    Py_XDECREF(type);
+    return ret;
+}
+
+/* ---- events -------------------------------------------------------------------------------- */
+
+static PyObject *make_event(const struct dlx_event *event)
+{
+    static const char *const kinds[] = {"?", "joined", "left", "lost"};
+    PyObject *ret = PyStructSequence_New(event_type);
+    if (!ret)
+        return NULL;
+    const char *kind = kinds[event->kind <= DLX_EVENT_LOST ? event->kind : 0];
+    PyStructSequence_SetItem(ret, 0, PyUnicode_FromString(kind));
+    PyStructSequence_SetItem(ret, 1, PyUnicode_FromString(event->topic));
+    PyStructSequence_SetItem(ret, 2, PyLong_FromUnsignedLong(event->pid));
+    PyStructSequence_SetItem(ret, 3, PyLong_FromUnsignedLongLong(event->link));
+    PyStructSequence_SetItem(ret, 4, PyLong_FromUnsignedLongLong(event->publisher));
+    PyStructSequence_SetItem(ret, 5, PyLong_FromUnsignedLongLong(event->missed));
+    if (PyErr_Occurred())
+        Py_CLEAR(ret);
+    return ret;
+}
+
+PyObject *dlxpy_handle_events(struct dlxpy_handle *h,
+                              int (*next)(void *of_libdlx, struct dlx_event *ret))
+{
+    struct dlx_event event = {.size = sizeof event};
+    if (dlxpy_handle_enter(h) < 0)
+        return NULL;
+    PyObject *ret = PyList_New(0);
+    int r = 0;
+    while (ret && (r = next(h->of.any, &event)) == 0) {
+        PyObject *item = make_event(&event);
+        if (!item || PyList_Append(ret, item) < 0)
+            Py_CLEAR(ret);
+        Py_XDECREF(item);
+    }
+    if (ret && r != DLX_E_EMPTY) {
+        Py_CLEAR(ret);
+        (void)dlxpy_raise(r);
+    }
+    dlxpy_handle_leave(h);
+    return ret;
+}
+
+static PyStructSequence_Field event_fields[] = {
+    {"kind", "\"joined\", \"left\" (it closed), or \"lost\" (its process died, or it was cut off)"},
+    {"topic", "of the publisher"},
+    {"pid", "of the other side"},
+    {"link", "id"},
+    {"publisher", "id"},
+    {"missed", "events before this one that were dropped: 64 are kept"},
+    {NULL, NULL},
+};
+static PyStructSequence_Desc event_desc = {"dlx.Event", "Who came or left.", event_fields, 6};
+
+int dlxpy_add_event(PyObject *module)
+{
+    event_type = dlxpy_add_record(module, &event_desc);
+    return event_type ? 0 : -1;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXPY_HANDLE_H
+#define DLXPY_HANDLE_H
+
+/*
+ * What Connection, Publisher and Subscription have in common: a handle of libdlx, that is used by several threads at once
+ * (a connection) or by one; what is closed while another thread is inside stays until that has left. The GIL guards it.
+ */
+
+#include "state.h"
+#include <stdbool.h>
+
+struct dlxpy_handle_kind {
+    PyTypeObject *const *type;
+    size_t size;      /* of the object */
+    const char *what; /* "the publisher", for messages */
+    bool shared;      /* any number of threads may be inside */
+    void (*unref)(void *of_libdlx);
+};
+
+/* The first member of each. */
+struct dlxpy_handle {
+    PyObject_HEAD union {
+        void *any; /* NULL: dropped */
+        struct dlx_client *client;
+        struct dlx_publisher *publisher;
+        struct dlx_subscription *subscription;
+    } of;
+    const struct dlxpy_handle_kind *kind;
+    int n_users;
+    bool closed;
+    PyObject *topic;               /* str; NULL: it has none */
+    char what[DLX_TOPIC_MAX + 32]; /* "the publisher of cam/front" */
+};
+
+/* Takes `of_libdlx` over, also when it fails; what follows the handle is zero. `topic` may be NULL. NULL with an exception. */
+struct dlxpy_handle *dlxpy_handle_new(const struct dlxpy_handle_kind *kind, void *of_libdlx,
+                                      const char *topic);
+
+/* Enter, for a call: 0, or -1 with dlx.Closed or dlx.InUse. */
+int dlxpy_handle_enter(struct dlxpy_handle *h);
+void dlxpy_handle_leave(struct dlxpy_handle *h);
+
+/* Between two parts of a wait: have a signal's handler, or another thread that closed it, ended it? 0, or -1 with an exception. */
+int dlxpy_handle_go_on(const struct dlxpy_handle *h);
+
+/* A list of dlx.Event. `next` is dlx_publisher_next_event(), or the like. */
+PyObject *dlxpy_handle_events(struct dlxpy_handle *h,
+                              int (*next)(void *of_libdlx, struct dlx_event *ret));
+
+/* For the tables of the types. */
+void dlxpy_handle_dealloc(PyObject *self);
+PyObject *dlxpy_handle_close(PyObject *self, PyObject *unused);
+PyObject *dlxpy_handle_enter_context(PyObject *self, PyObject *unused);
+PyObject *dlxpy_handle_is_closed(PyObject *self, void *closure);
+PyObject *dlxpy_handle_topic(PyObject *self, void *closure);
+PyObject *dlxpy_handle_repr(PyObject *self);
+
+#endif
