@@ -474,19 +474,20 @@ PY_CFLAGS = -isystem '$(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.ge
 check-python: ## the tests of the Python package alone
 	+@$(SUBMAKE) check T=check_python
 
+INTEROP = $(or $(INTEROP_PYTHON),$(BUILD_ROOT)/venv/bin/python)
 # With every framework that can be installed (gigabytes, into build/venv), or those of INTEROP_PYTHON.
 check-interop: ## pass tensors between all frameworks that can be installed (large), and run the examples; the tables are in build/INTEROP.md
 	@[ -n '$(INTEROP_PYTHON)' ] || tools/setup.sh --interop
 	+@$(SUBMAKE) python
-	@PYTHONPATH='$(BUILD_ABS)/python' $(or $(INTEROP_PYTHON),$(BUILD_ROOT)/venv/bin/python) -m dlx.selftest \
+	@CXX='$(CXX_FOR_HEADERS)' tools/nanobind-probe '$(INTEROP)' '$(BUILD_ABS)/nanobind'
+	@PYTHONPATH='$(BUILD_ABS)/python:$(BUILD_ABS)/nanobind' $(INTEROP) -m dlx.selftest \
 	    --json $(BUILD)/interop.json --markdown $(BUILD)/INTEROP.md
-	@PYTHONPATH='$(BUILD_ABS)/python' PYTHONDONTWRITEBYTECODE=1 $(or $(INTEROP_PYTHON),$(BUILD_ROOT)/venv/bin/python) \
-	    -m pytest -q -rs -p no:cacheprovider python/tests/test_examples.py
+	@PYTHONPATH='$(BUILD_ABS)/python' PYTHONDONTWRITEBYTECODE=1 $(INTEROP) -m pytest -q -rs -p no:cacheprovider python/tests/test_examples.py
 
 bench-python: ## dlx beside torch.multiprocessing, shared_memory, pyzmq, Ray, zenoh, iceoryx2 (QUICK=1: under 60 s); build/bench-python.json
 	@[ -n '$(INTEROP_PYTHON)' ] || tools/setup.sh --interop
 	+@$(SUBMAKE) python
-	@PYTHONPATH='$(BUILD_ABS)/python' $(or $(INTEROP_PYTHON),$(BUILD_ROOT)/venv/bin/python) python/bench/bench_python.py \
+	@PYTHONPATH='$(BUILD_ABS)/python' $(INTEROP) python/bench/bench_python.py \
 	    $(if $(QUICK),--quick) --json $(BUILD)/bench-python.json
 
 # The system's, where $(PYTHON) has not what builds a wheel.

@@ -137,7 +137,7 @@ venv_package() { # NAME SPECIFICATION WHAT-FOR [OPTION OF PIP...]
 venv_package tvm-ffi 'apache-tvm-ffi>=0.1.8,<1' 'for the real dlpack.h (tests/check_dlpack_abi.sh)'
 venv_package safetensors 'safetensors>=0.8,<1' 'to read the files that dlxctl writes'
 if [ -n "$interop" ]; then
-    for package in 'numpy>=2.1' ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack pyzmq ray eclipse-zenoh iceoryx2; do
+    for package in 'numpy>=2.1' ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack mpich mpi4py nanobind pyzmq ray eclipse-zenoh iceoryx2; do
         venv_package "${package%%>*}" "$package" 'to pass tensors to it (make check-interop, bench-python; some are large)'
     done
     venv_package pytest pytest 'to test python/examples (make check-interop)'

@@ -254,6 +254,66 @@ class Dlx(Framework):
         return x.tobytes()
 
 
+class Mpi(Framework):
+    """Sends a tensor to itself; what it gives is memory of its own."""
+    package = "mpi4py"
+    must = ["float32", "float64", "int32", "uint8"]
+
+    def __init__(self):
+        import mpi4py
+        from mpi4py import MPI
+        self.mpi, self.memory = MPI, Builtin()
+        library = MPI.Get_library_version().split("\n")[0].replace("Version:", "").strip("\0").split(",")[0]
+        self.version = f"{mpi4py.__version__}, {' '.join(library.split())}"
+
+    def make(self, raw, dtype, layout):
+        memory = self.mpi.buffer.allocate(len(raw))
+        memory[:] = raw
+        return self.memory.make(memory, dtype, layout)
+
+    def take(self, tensor):
+        if tensor.dtype == "int4":
+            raise TypeError("MPI has no elements smaller than a byte")
+        x = _dlx.tensor_from_bytes(bytes(tensor.nbytes), tensor.shape, tensor.dtype)
+        self.mpi.COMM_SELF.Sendrecv(tensor, 0, recvbuf=x, source=0)
+        return x
+
+    def raw(self, x):
+        return x.tobytes()
+
+
+class Nanobind(Framework):
+    """Takes and gives arrays in modules that are compiled with it: python/tests/nanobind_probe.cpp is one."""
+    package = "nanobind"
+    must = BASIC + ["bfloat16"]
+    codes = {"bool": (6, 8), "bfloat16": (4, 16), "complex64": (5, 64), "complex128": (5, 128),
+             **{f"{name}{bits}": (code, bits) for code, name in enumerate(("int", "uint", "float")) for bits in (8, 16, 32, 64)}}
+
+    def __init__(self):
+        import nanobind
+        try:
+            import dlx_nanobind_probe as probe
+        except ImportError:
+            raise ImportError("takes arrays in modules that are compiled with it: make check-interop compiles one") from None
+        self.probe, self.version = probe, nanobind.__version__
+
+    def make(self, raw, dtype, layout):
+        if layout != "plain":
+            raise NotImplementedError("it has no views")
+        if dtype not in self.codes:
+            raise TypeError(f"its headers have no {dtype}")
+        return self.probe.make(raw, SHAPE, *self.codes[dtype])
+
+    def take(self, tensor):
+        return self.probe.take(tensor)
+
+    def raw(self, x):
+        return x.raw()
+
+    def address(self, x):
+        return x.address()
+
+
 def _absent(package, reason):
     def refuse(self):
         __import__(package)
@@ -264,6 +324,5 @@ def _absent(package, reason):
 GPU = "works on memory of GPUs only, which is not carried yet"
 ALL = {"NumPy": NumPy, "PyTorch": PyTorch, "JAX": Jax, "TensorFlow": TensorFlow, "TVM (tvm-ffi)": Tvm, "ONNX Runtime": OnnxRuntime,
        "pydlpack": PyDLPack, "memoryview": Builtin, "dlx": Dlx,
-       "mpi4py": _absent("mpi4py.MPI", "sends buffers between processes itself: memoryview stands for what it takes"),
-       "nanobind": _absent("nanobind", "takes arrays in modules that are compiled with it, of which none is here"),
-       "MXNet": _absent("mxnet", "not tried"), "CuPy": _absent("cupy", GPU), "cuDF": _absent("cudf", GPU), "Numba": _absent("numba", GPU)}
+       "mpi4py": Mpi, "nanobind": Nanobind,
+       "MXNet": _absent("dlx", "its last release, 1.9.1, does not import with NumPy 2 (np.PZERO)"), "CuPy": _absent("cupy", GPU), "cuDF": _absent("cudf", GPU), "Numba": _absent("numba", GPU)}
