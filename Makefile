@@ -460,7 +460,7 @@ $(SOAK_BIN): $(call obj,$(SOAK_SRC)) $(BUILD)/libdlx.so
 $(FUZZ_BIN): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(if $(FUZZ),,$(OBJ)/tests/replay.o) $(TEST_LIBS)
 	@mkdir -p $(@D)
 	$(call say,LINK)
-	$(Q)$(LINK) $(if $(FUZZ),-fsanitize=fuzzer) -Wl,--wrap=mmap,--wrap=munmap -o $@ $(filter %.o,$^) \
+	$(Q)$(LINK) $(if $(FUZZ),-fsanitize=fuzzer) -Wl,--wrap=mmap,--wrap=munmap,--wrap=mremap -o $@ $(filter %.o,$^) \
 	    $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
 
 # -- Python -----------------------------------------------------------------------------------------------

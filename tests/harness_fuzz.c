@@ -162,6 +162,8 @@ void *__real_mmap(void *at, size_t size, int prot, int flags, int fd, off_t offs
 int __real_munmap(void *at, size_t size);
 void *__wrap_mmap(void *at, size_t size, int prot, int flags, int fd, off_t offset);
 int __wrap_munmap(void *at, size_t size);
+void *__real_mremap(void *old, size_t old_size, size_t size, int flags, void *at);
+void *__wrap_mremap(void *old, size_t old_size, size_t size, int flags, void *at);
 
 static void remember(void *at, size_t size, bool is_heap)
 {
@@ -190,6 +192,20 @@ void *__wrap_mmap(void *at, size_t size, int prot, int flags, int fd, off_t offs
     void *map = __real_mmap(at, size, prot, flags, fd, offset);
     if (map != MAP_FAILED)
         remember(map, size, false);
+    return map;
+}
+
+/* To an address that was given: into a map that was made for it, whose rest ends there. */
+void *__wrap_mremap(void *old, size_t old_size, size_t size, int flags, void *at)
+{
+    void *map = __real_mremap(old, old_size, size, flags, at);
+    for (size_t i = 0; map != MAP_FAILED && i < n_maps; i++) {
+        size_t before = (size_t)((uintptr_t)map - (uintptr_t)maps[i].at);
+        if (maps[i].at == old)
+            maps[i].at = map;
+        else if (map > maps[i].at && before < maps[i].size)
+            maps[i].size = before;
+    }
     return map;
 }
 
