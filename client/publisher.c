@@ -336,8 +336,9 @@ find_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
     r = take_what_is_there(p, size, free_growth, ret);
     if (r != DLX_E_FULL)
         return r;
+    bool is_possible = dlx__heap_growth(p->heap, size) != UINT64_MAX;
     if ((grown == DLX_E_NO_MEMORY || grown == DLX_E_LIMIT || grown == DLX_E_FD_LIMIT) &&
-        drop_empty(p)) {
+        is_possible && drop_empty(p)) {
         grown = grow_and_take(p, size, ret);
         if (grown == 0)
             return 0;

@@ -271,6 +271,24 @@ START_TEST(a_dropped_arena_stays_mapped_for_what_lies_in_it_alone)
 }
 END_TEST
 
+START_TEST(what_is_impossible_costs_no_arena)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    struct dlx_publisher_stats before = {.size = sizeof before}, after = {.size = sizeof after};
+    const int64_t shape = INT64_C(1) << 50;
+    const struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = &shape};
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 1), *none = NULL;
+    t->deleter(t); /* its arena is empty */
+    ok(dlx_publisher_get_stats(x.p, &before));
+    fails(dlx_alloc(x.p, &spec, &none), DLX_E_NO_MEMORY, "more than an arena can have");
+    ok(dlx_publisher_get_stats(x.p, &after));
+    ck_assert_uint_gt(before.n_arenas, 0);
+    ck_assert_uint_eq(after.n_arenas, before.n_arenas);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 /* A set may lie in several. */
 START_TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
 {
@@ -322,6 +340,7 @@ int main(void)
     tcase_add_test(tcase, a_daemon_that_does_not_answer_is_not_asked_each_time);
     tcase_add_test(tcase, a_dropped_arena_stays_mapped_for_what_lies_in_it_alone);
     tcase_add_test(tcase, an_arena_stays_mapped_for_a_set_with_a_tensor_in_it);
+    tcase_add_test(tcase, what_is_impossible_costs_no_arena);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
