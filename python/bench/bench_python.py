@@ -311,7 +311,7 @@ class Run:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.system, self.payload = system(size, context), bytearray(size)
-        self.process = context.Process(target=receiver, args=(system, self.system.args, n, theirs))
+        self.process = context.Process(target=receiver, args=(system, self.system.args, n, theirs), daemon=True)
         self.process.start()
         theirs.close()
         self.pipe.recv()
@@ -489,15 +489,21 @@ def main():
                     row["passed"] = row["value"] <= bar
                 except ImportError as e:
                     row["skipped"] = str(e)
+                except Exception as e:  # a peer that does not start costs its row
+                    row["failed"] = f"{type(e).__name__}: {e}"
                 out["rows"].append(row)
                 rest = {k: round(v, 3) for k, v in row.items() if k not in ("name", "bar", "value") and not isinstance(v, (bool, str))}
-                print(f"{name:<28} {row['value']:8.4f}  bar {bar:<5}  {rest}" if "value" in row else
-                      f"{name:<28} SKIP: {row['skipped']}", flush=True)
+                if "value" in row:
+                    print(f"{name:<28} {row['value']:8.4f}  bar {bar:<5}  {rest}", flush=True)
+                else:
+                    print(f"{name:<28} " + (f"SKIP: {row['skipped']}" if "skipped" in row else f"FAILED: {row['failed']}"), flush=True)
         finally:
             daemon.terminate()
             daemon.wait()
     with open(o.json, "w", encoding="utf-8") as f:
         json.dump(out, f, indent=1)
+    if any("failed" in row for row in out["rows"]):
+        sys.exit("some rows could not be measured")
 
 
 if __name__ == "__main__":
