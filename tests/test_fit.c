@@ -271,7 +271,7 @@ START_TEST(random_sizes_take_little_more_than_they_need)
         uint64_t size =
             (uint64_t)exp2(l->log2_of_smallest + span * ((double)(random64() >> 11) * 0x1p-53));
         uint64_t dropped, grown;
-        while (live + size > l->live) {
+        while (n_held > 0 && live + size > l->live) {
             size_t k = random64() % n_held;
             dlx__heap_give(heap, held[k]);
             live -= sizes[k];
