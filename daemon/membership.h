@@ -18,7 +18,8 @@ struct dlxd_membership_line {
     uint32_t index; /* in the page */
 };
 
-/* A line with both counts 0, vouched for until this thread ends or dlxd_membership_line_deinit(), on this thread. Returns 0, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+/* A line with both counts 0, vouched for until dlxd_membership_line_deinit(), which is called on the same thread, or until
+ * that ends. Returns 0, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
 int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_user *user,
                               const struct dlx_memory *memory);
 void dlxd_membership_line_deinit(struct dlxd_membership_line *line);

@@ -9,19 +9,12 @@
 #include "client/publisher.h"
 #include "client/subscription.h"
 #include "common/memory.h"
+#include "tests/harness_random.h"
 #include "tests/harness_stream.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-
-static uint64_t next_random(uint64_t *seed)
-{
-    *seed ^= *seed >> 12;
-    *seed ^= *seed << 25;
-    *seed ^= *seed >> 27;
-    return *seed * UINT64_C(2685821657736338717);
-}
 
 /* ---- a publisher that lies ----------------------------------------------------------------- */
 
@@ -287,8 +280,8 @@ static void *scribble(void *userdata)
     struct scribbler *x = userdata;
     static const uint64_t values[] = {0, 1, 2, UINT32_MAX, UINT64_MAX, INT64_MAX, 1 << 20, 63};
     while (!atomic_load(&x->stop)) {
-        uint64_t r = next_random(&x->seed) >> 8;
-        uint64_t value = r & 64 ? values[r % DLX_ARRAY_SIZE(values)] : next_random(&x->seed);
+        uint64_t r = dlx_test_random(&x->seed) >> 8;
+        uint64_t value = r & 64 ? values[r % DLX_ARRAY_SIZE(values)] : dlx_test_random(&x->seed);
         __atomic_store_n(&x->words[(r >> 8) % x->n_words], value, __ATOMIC_RELAXED);
         atomic_fetch_add(&x->rounds, 1);
     }

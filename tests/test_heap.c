@@ -4,6 +4,7 @@
 
 #include "client/heap.h"
 #include "common/tensor.h"
+#include "tests/harness_random.h"
 #include "tests/harness_run.h"
 #include <check.h>
 #include <pthread.h>
@@ -15,10 +16,7 @@ static uint64_t seed;
 
 static uint64_t random_below(uint64_t n)
 {
-    seed ^= seed >> 12;
-    seed ^= seed << 25;
-    seed ^= seed >> 27;
-    return (seed * UINT64_C(2685821657736338717) >> 20) % n;
+    return (dlx_test_random(&seed) >> 20) % n;
 }
 
 static uint64_t generation;

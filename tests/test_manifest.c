@@ -2,20 +2,12 @@
 /* Tables of tensors: what is written is read again, and whatever a peer writes stays inside. */
 #include "common/error.h"
 #include "common/manifest.h"
+#include "tests/harness_random.h"
 #include "tests/harness_run.h"
 #include <check.h>
 #include <string.h>
 
-/* xorshift64*: the same numbers in every run. */
 static uint64_t seed = 1;
-
-static uint64_t random_u64(void)
-{
-    seed ^= seed >> 12;
-    seed ^= seed << 25;
-    seed ^= seed >> 27;
-    return seed * UINT64_C(2685821657736338717);
-}
 
 static const int64_t dims[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 static const char meta[] = "some metadata";
@@ -225,8 +217,8 @@ START_TEST(changed_bytes_stay_inside)
     }
     for (int round = 0; round < 100000; round++) { /* some bits */
         memcpy(copy, data, size);
-        for (uint64_t n = random_u64() >> 62; n < 4; n++) {
-            uint64_t r = random_u64() >> 20;
+        for (uint64_t n = dlx_test_random(&seed) >> 62; n < 4; n++) {
+            uint64_t r = dlx_test_random(&seed) >> 20;
             copy[(r >> 3) % size] ^= (uint8_t)(1U << (r & 7));
         }
         believed += read_all(copy, size, N_ITEMS) == 0;

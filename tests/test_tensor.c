@@ -2,6 +2,7 @@
 /* Shapes, strides, data types: sizes, row-major order, extents, compaction. */
 #include "common/error.h"
 #include "common/tensor.h"
+#include "tests/harness_random.h"
 #include "tests/harness_run.h"
 #include <check.h>
 #include <string.h>
@@ -12,21 +13,7 @@ static const DLDataType u1 = {kDLUInt, 1, 1};
 static const DLDataType f4 = {kDLFloat4_e2m1fn, 4, 1};
 static const DLDataType f6 = {kDLFloat6_e2m3fn, 6, 1};
 
-/* xorshift64*: the same numbers in every run. */
 static uint64_t seed = 1;
-
-static uint64_t random_u64(void)
-{
-    seed ^= seed >> 12;
-    seed ^= seed << 25;
-    seed ^= seed >> 27;
-    return seed * UINT64_C(2685821657736338717);
-}
-
-static int64_t random_in(int64_t low, int64_t high)
-{
-    return low + (int64_t)((random_u64() >> 33) % (uint64_t)(high - low + 1));
-}
 
 /* ---- sizes --------------------------------------------------------------------------------- */
 
@@ -304,7 +291,7 @@ static void view_fill(struct view *view)
     view->memory = malloc(before + after + (before + after == 0));
     ck_assert_ptr_nonnull(view->memory);
     for (size_t i = 0; i < before + after; i++)
-        view->memory[i] = (uint8_t)(random_u64() >> 40);
+        view->memory[i] = (uint8_t)(dlx_test_random(&seed) >> 40);
     view->tensor.byte_offset = before / 2;
     view->tensor.data = view->memory + (before - before / 2);
     view->tensor.shape = view->shape;
@@ -313,25 +300,25 @@ static void view_fill(struct view *view)
 
 static void random_view(struct view *view)
 {
-    size_t type = (size_t)random_in(0, DLX_ARRAY_SIZE(types) - 1);
+    size_t type = (size_t)dlx_test_random_in(&seed, 0, DLX_ARRAY_SIZE(types) - 1);
     *view = (struct view){.padded = types[type].padded};
     view->tensor.dtype = types[type].dtype;
-    view->tensor.ndim = (int32_t)random_in(0, 5);
+    view->tensor.ndim = (int32_t)dlx_test_random_in(&seed, 0, 5);
     view->bits = types[type].dtype.bits * types[type].dtype.lanes;
     if (view->padded)
         view->bits = (view->bits + 7) / 8 * 8;
     int32_t ndim = view->tensor.ndim;
     int order[6] = {0, 1, 2, 3, 4, 5};
     for (int32_t i = 0; i < ndim; i++)
-        view->shape[i] = random_in(0, 30) ? random_in(1, 5) : 0;
-    switch (random_in(0, 2)) {
+        view->shape[i] = dlx_test_random_in(&seed, 0, 30) ? dlx_test_random_in(&seed, 1, 5) : 0;
+    switch (dlx_test_random_in(&seed, 0, 2)) {
     case 0: /* anything */
         for (int32_t i = 0; i < ndim; i++)
-            view->strides[i] = random_in(-7, 7);
+            view->strides[i] = dlx_test_random_in(&seed, -7, 7);
         break;
     case 1: /* dense, with the dimensions in another order, and some of them backwards */
         for (int32_t i = ndim - 1; i > 0; i--) {
-            int64_t j = random_in(0, i);
+            int64_t j = dlx_test_random_in(&seed, 0, i);
             int swap = order[i];
             order[i] = order[j];
             order[j] = swap;
@@ -342,7 +329,7 @@ static void random_view(struct view *view)
             int d = order[i];
             view->strides[d] = stride;
             stride *= view->shape[d] ? view->shape[d] : 1;
-            if (random_in(0, 4) == 0)
+            if (dlx_test_random_in(&seed, 0, 4) == 0)
                 view->strides[d] = order[0] == 0 ? 0 : -view->strides[d];
         }
     }

@@ -2,26 +2,13 @@
 /* Records of tensors, as a peer claims them: honest ones pass, all others do not. */
 #include "common/error.h"
 #include "common/tensor.h"
+#include "tests/harness_random.h"
 #include "tests/harness_run.h"
 #include <check.h>
 #include <inttypes.h>
 #include <string.h>
 
-/* xorshift64*: the same numbers in every run. */
 static uint64_t seed = 1;
-
-static uint64_t random_u64(void)
-{
-    seed ^= seed >> 12;
-    seed ^= seed << 25;
-    seed ^= seed >> 27;
-    return seed * UINT64_C(2685821657736338717);
-}
-
-static int64_t random_in(int64_t low, int64_t high)
-{
-    return low + (int64_t)((random_u64() >> 33) % (uint64_t)(high - low + 1));
-}
 
 static const struct dlx_shm_record good = {
     .arena = 1,
@@ -104,21 +91,24 @@ START_TEST(the_short_way_agrees_with_the_whole_one)
     static const uint64_t bytes[] = {
         0, 1, 255, 256, 257, 4095, 4096, 4097, INT64_MAX, UINT64_MAX, UINT64_MAX - 255};
     int n_good = 0;
-#define ONE_OF(values) values[random_u64() % DLX_ARRAY_SIZE(values)]
+#define ONE_OF(values) values[dlx_test_random(&seed) % DLX_ARRAY_SIZE(values)]
     for (int i = 0; i < 300000; i++) {
         int64_t shape[3] = {ONE_OF(sizes), 1, 1}, strides[3] = {1, 1, 1};
-        if (random_in(0, 1))
+        if (dlx_test_random_in(&seed, 0, 1))
             shape[2] = ONE_OF(sizes);
-        struct dlx_shm_record r = {.arena = 1,
-                                   .dtype_bits = (uint8_t)(random_in(0, 7) ? 8 : random_in(0, 32)),
-                                   .dtype_lanes = (uint16_t)random_in(0, 9) ? 1 : 0,
-                                   .device_type = random_in(0, 30) ? kDLCPU : kDLCUDA,
-                                   .device_id = random_in(0, 30) ? 0 : 1,
-                                   .ndim = random_in(0, 30) ? (uint32_t)random_in(0, 3) : 65,
-                                   .flags = random_in(0, 3) ? DLX_SHM_RECORD_ROW_MAJOR
-                                                            : (uint32_t)random_in(0, 8),
-                                   .offset = ONE_OF(bytes),
-                                   .size = ONE_OF(bytes)};
+        struct dlx_shm_record r = {
+            .arena = 1,
+            .dtype_bits =
+                (uint8_t)(dlx_test_random_in(&seed, 0, 7) ? 8 : dlx_test_random_in(&seed, 0, 32)),
+            .dtype_lanes = (uint16_t)dlx_test_random_in(&seed, 0, 9) ? 1 : 0,
+            .device_type = dlx_test_random_in(&seed, 0, 30) ? kDLCPU : kDLCUDA,
+            .device_id = dlx_test_random_in(&seed, 0, 30) ? 0 : 1,
+            .ndim =
+                dlx_test_random_in(&seed, 0, 30) ? (uint32_t)dlx_test_random_in(&seed, 0, 3) : 65,
+            .flags = dlx_test_random_in(&seed, 0, 3) ? DLX_SHM_RECORD_ROW_MAJOR
+                                                     : (uint32_t)dlx_test_random_in(&seed, 0, 8),
+            .offset = ONE_OF(bytes),
+            .size = ONE_OF(bytes)};
         uint64_t arena = ONE_OF(bytes), size = 7, whole_size = 7;
         DLDataType dtype = {r.dtype_code, r.dtype_bits, r.dtype_lanes};
         bool padded = r.flags & DLX_SHM_RECORD_PADDED;
