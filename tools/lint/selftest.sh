@@ -100,6 +100,12 @@ c blank common/x.c 'int x; '
 printf '%s\nint x;' "$spdx" >"$tmp/tree/common/x.c"
 expect 1 'no newline at the end' "$here/rules" "$tmp/tree"
 
+# -- pipes -------------------------------------------------------------------------------------------------
+rule pipe tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'set -euo pipefail' 'ldd x |'' grep -q libdlx'
+rule pipe tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'set -uo pipefail' 'ldd x |'' grep -E -qx libdlx'
+rule '' tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'ldd x |'' grep -q libdlx'
+rule '' tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'set -euo pipefail' 'ldd x |'' grep libdlx >/dev/null'
+
 # -- sleeps, paths, hosts ------------------------------------------------------------------------------------
 for call in 'usleep(1000)' 'sleep(1)' 'nanosleep(&t, NULL)' 'clock_nanosleep(0, 0, &t, 0)' 'thrd_sleep(&t, 0)'; do
     c sleep tests/test_x.c "void f(void) { $call; }"
@@ -237,7 +243,7 @@ manual 1 'a reference to no page' docs/man/dlxctl.1 's/^\.Xr dlx 7/.Xr dlx_nothi
 if command -v mandoc >/dev/null; then manual 1 'a page that mandoc warns of' docs/man/dlpackd.8 's/^\.El$//'; fi
 
 # -- format --------------------------------------------------------------------------------------------------
-if clang-format --version 2>/dev/null | grep -q 'version 14'; then
+if clang-format --version 2>/dev/null | grep 'version 14' >/dev/null; then
     printf '%s\n' "$spdx" '#include <dlx/b.h>' '#include <dlx/a.h>' '' 'int f(char *p)' '{' \
         '    if (*p) {' '        return 1;' '    }' '    return 0;' '}' >"$tmp/f.c"
     expect 0 'good format' clang-format --style=file:"$here/../../.clang-format" --dry-run -Werror "$tmp/f.c"
