@@ -98,6 +98,16 @@ class Daemon:
         self.log.close()
 
 
+def waiting(pid):
+    """Where each thread of a process and of its children waits, as far as the kernel tells."""
+    words = []
+    for task in pathlib.Path("/proc", str(pid), "task").glob("*"):
+        with contextlib.suppress(OSError):
+            words.append(f"{pid} {(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text() or 'runs'}")
+            words += [waiting(child) for child in (task / "children").read_text().split()]
+    return ", ".join(words)
+
+
 class Roudi:
     """The daemon of iceoryx: one a machine."""
 
@@ -221,9 +231,10 @@ class Bench:
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
+            where = waiting(process.pid)
             process.kill()
             out, err = process.communicate()
-            raise Failure(f"did not end within {timeout} s: {err.strip()}") from None
+            raise Failure(f"did not end within {timeout} s ({where}): {err.strip()}") from None
         if process.returncode:
             words = err.strip().splitlines()
             raise Failure(words[-1] if words else f"status {process.returncode}")
