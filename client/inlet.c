@@ -264,7 +264,7 @@ static uint32_t find_arena(const struct dlx_inlet *inlet, uint32_t id)
 
 const struct dlx_inlet_arena *dlx__inlet_arena_search(struct dlx_inlet *inlet, uint32_t id)
 {
-    uint32_t i = inlet->arena_last = find_arena(inlet, id);
+    uint32_t i = inlet->arena_at[id % DLX_INLET_HINTS] = find_arena(inlet, id);
     return i < inlet->n_arenas && inlet->arenas[i].id == id ? &inlet->arenas[i] : NULL;
 }
 

@@ -23,6 +23,9 @@ struct dlx_inlet_arena {
     uint64_t dropped_after; /* 0: in use; else the cursor when the publisher dropped it, plus 1 */
 };
 
+/* A stream of large blocks goes round as many arenas as it has blocks, and their ids follow each other. */
+#define DLX_INLET_HINTS 16U
+
 #define DLX_INLET_ALIVE (UINT64_C(1) << 62)
 
 enum dlx_inlet_state {
@@ -71,7 +74,7 @@ struct dlx_inlet {
     struct dlx_inlet_arena *arenas; /* ascending id */
     uint32_t n_arenas;
     uint32_t arenas_room;
-    uint32_t arena_last; /* the index of one that was asked for: likely to be the next, too */
+    uint32_t arena_at[DLX_INLET_HINTS]; /* by id: where one of that id was when it was asked for */
     uint32_t arenas_due; /* of those that were there at the join, not here yet */
     bool settled;        /* attached with all of them: counted by its subscription */
     uint64_t taken_bytes;
@@ -116,7 +119,7 @@ const struct dlx_inlet_arena *dlx__inlet_arena_search(struct dlx_inlet *inlet, u
 /* NULL if it is not here (yet). */
 static inline const struct dlx_inlet_arena *dlx__inlet_arena(struct dlx_inlet *inlet, uint32_t id)
 {
-    uint32_t i = inlet->arena_last;
+    uint32_t i = inlet->arena_at[id % DLX_INLET_HINTS];
     if (dlx_likely(i < inlet->n_arenas && inlet->arenas[i].id == id))
         return &inlet->arenas[i];
     return dlx__inlet_arena_search(inlet, id);
