@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Passes over the hold words of which one also asks who has left: see asks_who_is_closed(). */
+#define CLOSED_PASSES 16U
+
 /* ---- life ---------------------------------------------------------------------------------- */
 
 void dlx__pub_block_free(struct dlx_pub_block *block)
@@ -205,6 +208,7 @@ void dlx__pub_read_membership(struct dlx_pub *pub)
     uint64_t leaves = dlx_load64_relaxed(word(&pub->membership->leaves));
     if (dlx_unlikely(leaves != pub->leaves_seen)) {
         pub->leaves_seen = leaves;
+        pub->leaving = true;
         pub->env->look_for_dead(pub->userdata);
         for (uint32_t i = pub->n_links; i-- > 0;)
             if (pub->links[i]->dead ||
@@ -314,6 +318,19 @@ static void retire(struct dlx_pub *pub, uint64_t to, uint32_t max_retire)
     }
 }
 
+/*
+ * Is it time to ask who is closed? A cursor is on a line of its own, which its subscriber writes with each message. The
+ * daemon says when a link leaves; a daemon that has ended does not.
+ */
+static bool asks_who_is_closed(struct dlx_pub *pub)
+{
+    if (!pub->leaving && ++pub->passes_closed < CLOSED_PASSES)
+        return false;
+    pub->leaving = false;
+    pub->passes_closed = 0;
+    return true;
+}
+
 /* Mark what live links hold, let closed links that hold nothing go, and free the rest. */
 static uint32_t free_unheld(struct dlx_pub *pub)
 {
@@ -322,15 +339,18 @@ static uint32_t free_unheld(struct dlx_pub *pub)
 
     for (uint32_t i = 0; i < pub->n_retired; i++)
         pub->retired[i].held = false;
+    bool asks = asks_who_is_closed(pub);
     for (uint32_t i = pub->n_links; i-- > 0;) {
         struct dlx_pub_link *link = pub->links[i];
         if (link->dead) {
             remove_link(pub, i);
             continue;
         }
-        bool closed =
-            dlx__pub_link_is_closed(link); /* before its hold words: it takes no more then */
-        if (!holds_any(pub, link) && closed)
+        /* Before its hold words: it takes no more then. */
+        bool closed = asks && dlx__pub_link_is_closed(link);
+        if (holds_any(pub, link))
+            pub->leaving |= closed;
+        else if (closed)
             remove_link(pub, i);
     }
 

@@ -95,6 +95,8 @@ struct dlx_pub {
     uint64_t joins_seen;
     uint64_t joins_picked; /* links ever added: behind joins_seen, a packet is missing */
     uint64_t leaves_seen;
+    bool leaving;           /* a link was closed and may still hold something */
+    uint32_t passes_closed; /* passes over the hold words since it was last asked who is closed */
 
     uint32_t n_free;
     uint32_t n_retired;

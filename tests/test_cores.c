@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Messages that are in two control blocks: dlx__pub_carry(), and dlx__take_follow() past what was seen in the first. */
+/*
+ * The cores of publisher and subscriber, step by step. Messages that are in two control blocks: dlx__pub_carry(), and
+ * dlx__take_follow() past what was seen in the first. Links that leave, and which hold words are used.
+ */
 
 #include "common/error.h"
 #include "common/publish.h"
@@ -17,7 +20,7 @@ struct fixture {
     struct dlx_shm_membership membership;
     struct dlx_shm_link *page, *other_page;
     struct dlx_pub_link link, other;
-    unsigned n_freed, n_blocks_gone;
+    unsigned n_freed, n_blocks_gone, n_links_gone;
 };
 
 static struct fixture f;
@@ -43,6 +46,7 @@ static void link_gone(void *userdata, struct dlx_pub_link *link)
 {
     (void)userdata;
     (void)link;
+    f.n_links_gone++;
 }
 
 static void slot_freed(void *userdata, void *p)
@@ -242,15 +246,79 @@ START_TEST(what_nobody_has_any_more_is_counted_once)
 }
 END_TEST
 
+START_TEST(a_link_that_left_goes_although_no_daemon_says_so)
+{
+    struct dlx_take take;
+    begin(&take, f.page, f.pub.block->control, 0);
+    publish(20);
+    dlx__take_close(&take);
+    unsigned n_passes = 0;
+    for (; f.n_links_gone == 0 && n_passes < 100; n_passes++)
+        dlx__pub_reclaim(&f.pub, 0);
+    ck_assert_uint_eq(f.n_links_gone, 1);
+    ck_assert_uint_le(n_passes, 16);
+}
+END_TEST
+
+START_TEST(a_link_that_left_goes_with_what_it_held_last)
+{
+    struct dlx_take take;
+    uint32_t hold[2];
+    begin(&take, f.page, f.pub.block->control, 0);
+    publish(2);
+    ck_assert_uint_eq(take_one(&take, &hold[0]), 1);
+    ck_assert_uint_eq(take_one(&take, &hold[1]), 2);
+    dlx__take_close(&take);
+    dlx_store64_sc(&f.membership.leaves, 1);
+    publish(5);
+    for (int i = 0; i < 3; i++) { /* as often as it is asked: it stays */
+        dlx__pub_reclaim(&f.pub, UINT32_MAX);
+        ck_assert_uint_eq(f.n_freed, 2); /* 3 and 4 */
+        ck_assert_uint_eq(f.n_links_gone, 0);
+    }
+    dlx__take_release(&take, hold[0]);
+    dlx__pub_reclaim(&f.pub, 0);
+    ck_assert_uint_eq(f.n_freed, 3);
+    ck_assert_uint_eq(f.n_links_gone, 0);
+    dlx__take_release(&take, hold[1]);
+    dlx__pub_reclaim(&f.pub, 0); /* this one, not one in 16 */
+    ck_assert_uint_eq(f.n_freed, 4);
+    ck_assert_uint_eq(f.n_links_gone, 1);
+}
+END_TEST
+
+START_TEST(one_message_at_a_time_is_held_by_one_word)
+{
+    struct dlx_take take;
+    uint32_t hold[3];
+    begin(&take, f.page, f.pub.block->control, 0);
+    for (int i = 0; i < 20; i++) {
+        publish(1);
+        (void)take_one(&take, &hold[0]);
+        ck_assert_uint_eq(hold[0], 0);
+        dlx__take_release(&take, hold[0]);
+    }
+    publish(3);
+    for (int i = 0; i < 3; i++) { /* several: each has its own */
+        (void)take_one(&take, &hold[i]);
+        for (int k = 0; k < i; k++)
+            ck_assert_uint_ne(hold[i], hold[k]);
+    }
+}
+END_TEST
+
 int main(void)
 {
-    Suite *suite = suite_create("carry");
-    TCase *tcase = tcase_create("carry");
+    Suite *suite = suite_create("cores");
+    TCase *tcase = tcase_create("cores");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, both_copies_stay_while_one_is_held);
     tcase_add_test(tcase, a_message_may_be_in_many_blocks);
     tcase_add_test(tcase, what_was_passed_elsewhere_is_passed_over);
     tcase_add_test(tcase, what_nobody_has_any_more_is_counted_once);
+    tcase_add_test(tcase, a_link_that_left_goes_although_no_daemon_says_so);
+    tcase_add_test(tcase, a_link_that_left_goes_with_what_it_held_last);
+    tcase_add_test(tcase, one_message_at_a_time_is_held_by_one_word);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
