@@ -18,8 +18,8 @@
 #define FREE_GROWTH (UINT64_C(1) << 20)
 
 /* But there may be some blocks more than the history and the one being filled: looking at the hold words of
- * the readers disturbs them, so it is done once in a few messages. So many bytes of them, at least 2 blocks
- * unless they are large, at most 4. */
+ * the readers disturbs them, so it is done once in a few messages. So many bytes of them, at least 3 blocks
+ * unless they are large, at most 8. */
 #define EXTRA_BYTES     (UINT64_C(8) << 20)
 #define EXTRA_BLOCK_MAX (UINT64_C(64) << 20)
 
@@ -262,7 +262,7 @@ static bool may_grow_freely(const struct dlx_publisher *p, uint64_t size)
 {
     uint64_t bytes = dlx__heap_bytes(p->heap), after, most;
     uint64_t extra =
-        size > EXTRA_BLOCK_MAX ? 0 : DLX_MIN(DLX_MAX(EXTRA_BYTES / DLX_MAX(size, 1U), 2U), 4U);
+        size > EXTRA_BLOCK_MAX ? 0 : DLX_MIN(DLX_MAX(EXTRA_BYTES / DLX_MAX(size, 1U), 3U), 8U);
     uint64_t blocks = p->core.history + 1 + extra;
     if (__builtin_add_overflow(bytes, size, &after))
         return false;

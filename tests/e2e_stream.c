@@ -445,8 +445,8 @@ START_TEST(frames_of_one_size_need_no_more_memory_after_a_while)
     }
     ok(dlx_publisher_get_stats(x.p, &after));
     ck_assert_uint_le(after.arena_bytes, before.arena_bytes);
-    /* History 4, one filled, at most 4 so that readers are disturbed less; arenas grow by a quarter. */
-    ck_assert_uint_le(after.arena_bytes, 8 * 100000 * 9 * 5 / 4);
+    /* History 4, one filled, at most 8 so that readers are disturbed less; arenas grow by a quarter. */
+    ck_assert_uint_le(after.arena_bytes, 8 * 100000 * 13 * 5 / 4);
     dlx_test_pair_end(&x);
 }
 END_TEST
