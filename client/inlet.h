@@ -75,8 +75,8 @@ struct dlx_inlet {
     uint32_t n_arenas;
     uint32_t arenas_room;
     uint32_t arena_at[DLX_INLET_HINTS]; /* by id: where one of that id was when it was asked for */
-    uint32_t arenas_due; /* of those that were there at the join, not here yet */
-    bool settled;        /* attached with all of them: counted by its subscription */
+    uint32_t arenas_due;                /* of those that were there at the join, not here yet */
+    bool settled;                       /* attached with all of them: counted by its subscription */
     uint64_t taken_bytes;
     struct dlx_message **messages; /* [max_held]: one for each hold word, made when first used */
     char topic[DLX_TOPIC_MAX + 1];
