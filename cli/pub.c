@@ -47,8 +47,15 @@ static int wait_subscribers(struct pub *p)
         int code = dlx_publisher_wait(p->publisher, p->n_wait, WAIT_SLICE_NS);
         if (code == 0)
             break;
-        if (code != DLX_E_TIMEOUT || wait_now() >= deadline) {
+        if (code != DLX_E_TIMEOUT) {
             (void)cli_report_dlx(p->cli, p->topic, code);
+            return code;
+        }
+        if (wait_now() >= deadline) {
+            char time[HUMAN_SIZE];
+            human_ns(p->timeout_ns, time);
+            (void)cli_report(p->cli, p->topic, "%u of %u subscribers within %s",
+                             get_stats(p).n_subscribers, p->n_wait, time);
             return code;
         }
         if (progress_due(&p->progress, wait_now()))
@@ -179,6 +186,11 @@ static int publish_item(struct pub *p, const struct source_item *item)
 {
     struct outgoing o;
     struct cli_error e = {{0}};
+    if (p->file_rate && !(item->rate > 0)) {
+        (void)cli_report(p->cli, p->topic, "%s: has no rate of its own, for --rate file",
+                         item->file);
+        return DLX_E_INVALID;
+    }
     int code = outgoing_init(&o, p, item);
     if (code == 0) {
         code = item->set ? source_read_set(p->source, o.data, &e)

@@ -192,6 +192,9 @@ static int raw_next(struct source *s, struct source_item *item, struct cli_error
                         "%.255s: %s %.300s should have %" PRIu64 " bytes, the file has none",
                         s->in.name, dtype, shape, item->size);
     }
+    if (!end && item->size == 0)
+        return cli_fail(e, DLX_E_INVALID, "%.255s: has bytes, but %s %.200s has none", s->in.name,
+                        dtype, shape);
     if (s->in.regular && s->n_items == 0 && item->size > 0 && s->in.size % item->size != 0)
         return cli_fail(e, DLX_E_INVALID,
                         "%.255s: has %" PRIu64

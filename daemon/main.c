@@ -170,6 +170,17 @@ static void tell_ready(int fd)
     dlx__close(null);
 }
 
+/* A standard descriptor that is closed would be the number of the next file or socket, which then gets what is printed. What takes
+ * its place says EBADF to who uses it. */
+static bool fill_standard_fds(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 &&
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+            return false;
+    return true;
+}
+
 static int fail(void)
 {
     dlxd_log(DLXD_LOG_ERROR, "%s", dlx__error_message());
@@ -190,6 +201,8 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "dlpackd: %s\n", strerror(error));
         return EXIT_FAILURE;
     }
+    if (!fill_standard_fds())
+        return EXIT_FAILURE; /* where could it be said? */
     dlxd_log_init(arguments.foreground ? DLXD_LOG_INFO : DLXD_LOG_NOTICE,
                   !arguments.foreground && getenv("JOURNAL_STREAM"));
     if (dlxd_inherited_init(&inherited) < 0)

@@ -98,6 +98,8 @@ START_TEST(topics_that_break_the_rules_are_named)
     expect(1, "a//b", -1, DLX_TEST_WORDS("echo", "a//b"));
     expect(1, "dlxctl pub: a b: ", -1, DLX_TEST_WORDS("pub", "a b", dlx_test_npy("f4.npy")));
     expect(1, "dlxctl hz: ../x: ", -1, DLX_TEST_WORDS("hz", "../x"));
+    expect(1, "dlxctl echo: a: subscription to a: history 1025, at most 1024 is possible\n", -1,
+           DLX_TEST_WORDS("echo", "a", "--history", "1025"));
     expect(1, "dlxctl info: nobody/here: no publisher", -1, DLX_TEST_WORDS("info", "nobody/here"));
 }
 END_TEST
@@ -118,6 +120,12 @@ START_TEST(files_that_lie_leave_nothing_behind)
     expect(1, "has 5 bytes, which is not a whole number of tensors of 8 bytes (float32 (2,))", in,
            DLX_TEST_WORDS("pub", "a", "--dtype", "float32", "--shape", "2"));
     (void)close(in);
+    in = dlx_test_memfd("12345", 5);
+    expect(1, "standard input: has bytes, but uint8 (2, 0) has none", in,
+           DLX_TEST_WORDS("pub", "a", "--dtype", "uint8", "--shape", "2,0"));
+    (void)close(in);
+    expect(1, "f4.npy: has no rate of its own, for --rate file", -1,
+           DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--rate", "file"));
     in = dlx_test_memfd("YUV4MPEG2 W2 H2 C420p10\nFRAME\n", 30);
     expect(1, "C420p10 is not supported", in, DLX_TEST_WORDS("pub", "a", "--y4m", "-"));
     (void)close(in);
@@ -195,7 +203,7 @@ START_TEST(silence_is_a_failure_when_asked_for)
     (void)snprintf(path, sizeof path, "%s/never.npy", dlx_test_cli_files);
     expect(1, "no message within", -1, DLX_TEST_WORDS("save", "quiet", path, "--timeout", "0.02"));
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
-    expect(1, "of 2", -1,
+    expect(1, "dlxctl pub: a: 0 of 2 subscribers within 20.0 ms", -1,
            DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--wait", "2", "--timeout", "0.02"));
 }
 END_TEST
@@ -246,6 +254,16 @@ START_TEST(a_full_disk_is_noticed)
 }
 END_TEST
 
+/* Nothing else may get their numbers: what is printed would go to the daemon, or what it says be read. */
+START_TEST(closed_standard_descriptors_are_noticed)
+{
+    expect(1, "dlxctl ls: writing to standard output: Bad file descriptor", DLX_TEST_CLOSED,
+           DLX_TEST_WORDS("ls"));
+    expect(1, "dlxctl pub: a: standard input: Bad file descriptor", DLX_TEST_CLOSED,
+           DLX_TEST_WORDS("pub", "a"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("e2e_cli_errors");
@@ -261,6 +279,7 @@ int main(void)
     tcase_add_test(tcase, silence_is_a_failure_when_asked_for);
     tcase_add_test(tcase, interrupting_is_success_only_for_what_has_no_end);
     tcase_add_test(tcase, a_full_disk_is_noticed);
+    tcase_add_test(tcase, closed_standard_descriptors_are_noticed);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
