@@ -55,15 +55,27 @@ struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_
     return t;
 }
 
+/* Names are bytes to libdlx; those that are no UTF-8 are in a str as os.fsdecode() has them. Returns a code, or 1 with an exception. */
+static int find_name(struct dlx_message *m, PyObject *key, uint32_t *ret)
+{
+    PyObject *bytes = PyUnicode_AsEncodedString(key, "utf-8", "surrogateescape");
+    char *name;
+    int r = 1;
+    if (bytes &&
+        PyBytes_AsStringAndSize(bytes, &name, NULL) == 0) /* without a size: no NUL either */
+        r = dlx_message_find(m, name, ret);
+    Py_XDECREF(bytes);
+    return r;
+}
+
 /* Index of a tensor by its number (from the end, if negative) or its name. Returns 0, or -1 with an exception. */
 static int find(struct dlx_message *m, PyObject *key, uint32_t *ret)
 {
     if (PyUnicode_Check(key)) {
-        const char *name = PyUnicode_AsUTF8AndSize(key, NULL);
-        int r = name ? dlx_message_find(m, name, ret) : 0;
+        int r = find_name(m, key, ret);
         if (r < 0)
             (void)dlxpy_raise(r);
-        return name && r == 0 ? 0 : -1;
+        return r == 0 ? 0 : -1;
     }
     Py_ssize_t i = PyNumber_AsSsize_t(key, PyExc_IndexError);
     Py_ssize_t n = (Py_ssize_t)dlx_message_n_tensors(m);
@@ -124,13 +136,16 @@ static int contains(PyObject *self, PyObject *key)
     uint32_t i;
     if (!m)
         return -1;
-    const char *name = PyUnicode_Check(key) ? PyUnicode_AsUTF8AndSize(key, NULL) : NULL;
-    if (!name) {
+    if (PyLong_Check(key)) { /* one of keys(): there, a number stands for a tensor without a name */
+        Py_ssize_t n = PyLong_AsSsize_t(key);
         PyErr_Clear();
-        return 0;
+        return n >= 0 && n < (Py_ssize_t)dlx_message_n_tensors(m) &&
+               !dlx_message_name(m, (uint32_t)n)[0];
     }
-    int r = dlx_message_find(m, name, &i);
-    if (r == 0 || r == DLX_E_NOT_FOUND)
+    int r = PyUnicode_Check(key) ? find_name(m, key, &i) : DLX_E_NOT_FOUND;
+    if (r > 0)
+        PyErr_Clear(); /* nobody's name */
+    if (r == 0 || r > 0 || r == DLX_E_NOT_FOUND)
         return r == 0;
     (void)dlxpy_raise(r);
     return -1;
@@ -239,6 +254,16 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     return ret;
 }
 
+/* Where the buffer protocol says no, NumPy asks for this, and without it makes an array of one object. */
+static PyObject *array(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *t =
+        dlxpy_message_only_one(self) ? (PyObject *)dlxpy_message_tensor(cast(self), 0) : NULL;
+    PyObject *ret = t ? dlxpy_tensor_array(t, args, kwargs) : NULL;
+    Py_XDECREF(t);
+    return ret;
+}
+
 static int get_buffer(PyObject *self, Py_buffer *view, int flags)
 {
     view->obj = NULL;
@@ -343,6 +368,7 @@ static PyObject *repr(PyObject *self)
 static PyMethodDef methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))dlpack, METH_FASTCALL | METH_KEYWORDS, dlpack_doc},
     {"__dlpack_device__", dlxpy_device, METH_NOARGS, "(1, 0): memory of the CPU."},
+    {"__array__", (PyCFunction)(void (*)(void))array, METH_VARARGS | METH_KEYWORDS, NULL},
     {"__enter__", enter, METH_NOARGS, NULL},
     {"__exit__", leave, METH_VARARGS, NULL},
     {"__reduce__", reduce, METH_NOARGS, NULL},

@@ -78,11 +78,9 @@ static int read_name(PyObject *key, const char **ret)
     *ret = NULL;
     if (!key || key == Py_None)
         return 0;
-    if (PyBytes_Check(key)) {
-        *ret = PyBytes_AsString(key);
-        return 0;
-    }
-    *ret = PyUnicode_AsUTF8AndSize(key, &size);
+    *ret = PyBytes_Check(key) ? PyBytes_AsString(key) : PyUnicode_AsUTF8AndSize(key, &size);
+    if (PyBytes_Check(key))
+        size = PyBytes_Size(key);
     if (*ret && (Py_ssize_t)strlen(*ret) == size)
         return 0;
     if (*ret)
@@ -119,6 +117,17 @@ static int pack_sequence(struct parcel *parcel, PyObject *sequence, PyObject *na
     return r;
 }
 
+/* What msg.keys() gives may be published: bytes that are no UTF-8 are in it as os.fsdecode() has them. A new reference, or NULL. */
+static PyObject *name_object(PyObject *key)
+{
+    if (PyUnicode_AsUTF8AndSize(key, NULL)) {
+        Py_INCREF(key);
+        return key;
+    }
+    PyErr_Clear();
+    return PyUnicode_AsEncodedString(key, "utf-8", "surrogateescape");
+}
+
 static int pack_mapping(struct parcel *parcel, PyObject *mapping, enum dlxpy_use use,
                         uint64_t publisher)
 {
@@ -137,7 +146,11 @@ static int pack_mapping(struct parcel *parcel, PyObject *mapping, enum dlxpy_use
             r = -1;
             break;
         }
-        Py_INCREF(key);
+        key = name_object(key);
+        if (!key) {
+            r = -1;
+            break;
+        }
         Py_INCREF(value);
         (void)PyTuple_SetItem(names, i, key);
         (void)PyTuple_SetItem(values, i, value);

@@ -247,7 +247,7 @@ static PyObject *numpy(PyObject *self, PyObject *unused)
     return ret;
 }
 
-static PyObject *array(PyObject *self, PyObject *args, PyObject *kwargs)
+PyObject *dlxpy_tensor_array(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *function = dlxpy_import("_numpy", "array"), *ret = NULL;
     PyObject *all = function ? PyTuple_New(PyTuple_Size(args) + 1) : NULL;
@@ -445,7 +445,8 @@ static PyObject *tensor_from_bytes(PyObject *self, PyObject *args)
 static PyMethodDef methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))dlpack, FAST, dlpack_doc},
     {"__dlpack_device__", dlxpy_device, METH_NOARGS, "(1, 0): memory of the CPU."},
-    {"__array__", (PyCFunction)(void (*)(void))array, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"__array__", (PyCFunction)(void (*)(void))dlxpy_tensor_array, METH_VARARGS | METH_KEYWORDS,
+     NULL},
     {"__reduce__", reduce, METH_NOARGS, reduce_doc},
     {"_as_bits", as_bits, METH_NOARGS, NULL},
     {"as_legacy", as_legacy, METH_NOARGS, as_legacy_doc},

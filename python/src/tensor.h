@@ -40,6 +40,9 @@ Py_ssize_t dlxpy_tensor_n_exports(const struct dlxpy_tensor *t);
 /* A capsule, as was asked for. NULL with an exception. */
 PyObject *dlxpy_tensor_dlpack(struct dlxpy_tensor *t, const struct dlxpy_request *request);
 
+/* __array__(dtype=None, copy=None) of NumPy. NULL with an exception. */
+PyObject *dlxpy_tensor_array(PyObject *self, PyObject *args, PyObject *kwargs);
+
 /* It was passed on: its memory is another's. */
 void dlxpy_tensor_spend(struct dlxpy_tensor *t);
 

@@ -87,9 +87,13 @@ def test_a_message_of_more_tensors_asks_which(pair):
     pub, sub = pair
     pub.publish([b"a", b"b"])
     msg = sub.take()
-    for use in (lambda: msg.__dlpack__(max_version=(1, 0)), lambda: memoryview(msg), lambda: np.from_dlpack(msg)):
+    for use in (lambda: msg.__dlpack__(max_version=(1, 0)), lambda: memoryview(msg), lambda: np.from_dlpack(msg),
+                lambda: np.asarray(msg), lambda: np.add(msg, 1)):
         with pytest.raises(BufferError, match="2 tensors"):
             use()
+    msg.release()
+    with pytest.raises(dlx.Closed):
+        np.asarray(msg)
 
 
 def test_the_buffer_protocol_is_read_only(received):
@@ -105,19 +109,22 @@ def test_the_buffer_protocol_is_read_only(received):
 
 
 def test_types_without_a_format_have_numpy_or_a_clear_no(pair):
-    pub, _ = pair
+    pub, sub = pair
     x = pub.zeros(4, "bfloat16")
     with pytest.raises(BufferError, match="no such data type"):
         memoryview(x)
     assert not hasattr(x, "__array_interface__")
     with pytest.raises(TypeError, match="int4"):
         pub.zeros(4, "int4").numpy()
+    pub.publish(x, share=True)
+    msg = sub.take()
     try:
         import ml_dtypes
-        assert np.asarray(x).dtype == ml_dtypes.bfloat16
+        assert np.asarray(x).dtype == np.asarray(msg).dtype == ml_dtypes.bfloat16
     except ImportError:
-        with pytest.raises(TypeError, match="ml_dtypes"):
-            np.asarray(x)
+        for thing in (x, msg):
+            with pytest.raises(TypeError, match="ml_dtypes"):
+                np.asarray(thing)
 
 
 def test_the_array_interface(received):

@@ -204,7 +204,7 @@ def test_a_forked_child_gets_errors_and_connects_anew(c, pair):
     t, x, view = msg[0], pub.empty(3, "uint8"), np.asarray(msg)
     for use in (lambda: pub.publish(b"x"), lambda: sub.take(0), lambda: c.publisher("b"), lambda: t.tobytes(), lambda: memoryview(t),
                 lambda: t.__dlpack__(max_version=(1, 0)), lambda: msg.__dlpack__(max_version=(1, 0)), lambda: memoryview(msg), lambda: msg[0],
-                lambda: np.asarray(x), lambda: msg.private(0), lambda: pub.empty(1), lambda: c.get("b", 0)):
+                lambda: np.asarray(x), lambda: np.asarray(msg), lambda: msg.private(0), lambda: pub.empty(1), lambda: c.get("b", 0)):
         assert in_child(use).startswith("Forked: ")
 
     def drop_all():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publishers, subscriptions and messages: what docs/PYTHON.md promises, in one process and across two."""
+import os
 import pathlib
 import re
 import threading
@@ -109,6 +110,24 @@ def test_names_go_on_as_they_came(pair):
     for bad in ({b"a": b"x"}, {None: b"x"}):
         with pytest.raises(TypeError, match="names of tensors are str"):
             pub.publish(bad)
+
+
+def test_names_that_are_no_utf8_are_found_by_their_keys(pair):
+    pub, sub = pair
+    name = os.fsdecode(b"a\xff")
+    pub.publish({name: b"1", "": b"2", "b": b"3"})
+    for _ in range(2):
+        msg = sub.take()
+        assert msg.keys() == [name, 1, "b"] and msg[name].tobytes() == b"1" and list(dict(msg)) == msg.keys()
+        assert all(key in msg for key in msg.keys())
+        assert not any(key in msg for key in (0, 2, 3, -1, 2**70, "c", "b\0", "\ud800", None, b"b"))
+        pub.publish(msg)
+    with pytest.raises(ValueError, match="null"):
+        msg["b\0"]
+    pub.publish(dict(zip([name, "x"], [b"1", b"2"], strict=True)))
+    assert sub.take().keys() == msg.keys() and sub.take().keys() == [name, "x"]
+    with pytest.raises(ValueError, match="NUL"):
+        pub.publish({name + "\0": b"1"})
 
 
 def test_a_set_is_refused_as_a_whole_and_says_which_tensor(pair):
