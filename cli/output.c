@@ -3,6 +3,7 @@
 #include <dlx/error.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -75,11 +76,12 @@ void human_ns(int64_t ns, char text[HUMAN_SIZE])
     (void)snprintf(text, HUMAN_SIZE, "%s%.20s %s", sign, number, unit);
 }
 
-/* Length of the valid UTF-8 sequence at `p`, 0 when there is none. */
-static size_t utf8_length(const unsigned char *p)
+/* Length of the valid UTF-8 sequence at `p`, 0 when there is none; and its character. */
+static size_t utf8_length(const unsigned char *p, uint32_t *ret)
 {
     size_t n;
     uint32_t c, min;
+    *ret = p[0];
     if (p[0] < 0x80)
         return 1;
     if (p[0] >= 0xc2 && p[0] < 0xe0) {
@@ -102,13 +104,15 @@ static size_t utf8_length(const unsigned char *p)
             return 0;
         c = c << 6 | (p[i] & 0x3fU);
     }
-    /* 0x80 to 0x9f are control characters too; surrogates are no characters; U+200E to U+206F hold
-     * the ones that turn the direction of what follows */
-    if (c < min || c > 0x10ffff || (c >= 0x80 && c < 0xa0) || (c >= 0xd800 && c < 0xe000) ||
-        (c >= 0x200b && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) ||
-        (c >= 0x2060 && c <= 0x206f))
-        return 0;
-    return n;
+    *ret = c;
+    return c < min || c > 0x10ffff || (c >= 0xd800 && c < 0xe000) ? 0 : n;
+}
+
+/* 0x80 to 0x9f are control characters too; U+200E to U+206F hold the ones that turn the direction of what follows. */
+static bool is_plain(uint32_t c)
+{
+    return !(c < 0x20 || (c >= 0x7f && c < 0xa0) || (c >= 0x200b && c <= 0x200f) ||
+             (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f));
 }
 
 void output_printable(const char *from, char *to, size_t size)
@@ -116,8 +120,9 @@ void output_printable(const char *from, char *to, size_t size)
     const unsigned char *p = (const unsigned char *)from;
     size_t at = 0;
     while (*p) {
-        size_t n = utf8_length(p);
-        bool plain = n > 1 || (n == 1 && *p >= 0x20 && *p != 0x7f);
+        uint32_t c;
+        size_t n = utf8_length(p, &c);
+        bool plain = n > 0 && is_plain(c);
         if (at + (plain ? n : 1) >= size)
             break;
         if (plain)
@@ -125,7 +130,7 @@ void output_printable(const char *from, char *to, size_t size)
         else
             to[at] = '?';
         at += plain ? n : 1;
-        p += n ? n : 1;
+        p += plain ? n : 1;
     }
     to[at] = '\0';
 }
@@ -134,7 +139,8 @@ int output_json(FILE *file, json_t *json, bool lines)
 {
     if (!json)
         return DLX_E_NO_MEMORY;
-    int r = json_dumpf(json, file, lines ? JSON_INDENT(2) : JSON_COMPACT);
+    /* ASCII: what would do something to a terminal is escaped, too */
+    int r = json_dumpf(json, file, JSON_ENSURE_ASCII | (lines ? JSON_INDENT(2) : JSON_COMPACT));
     json_decref(json);
     if (r < 0 || putc('\n', file) == EOF)
         return DLX_E_SYSTEM;
@@ -148,9 +154,21 @@ json_t *output_json_u64(uint64_t n)
 
 json_t *output_json_text(const char *text)
 {
-    char printable[512];
-    output_printable(text, printable, sizeof printable);
-    return json_string(printable);
+    static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
+    size_t at = 0, size = strlen(text);
+    char *to = malloc(3 * size + 1);
+    if (!to)
+        return NULL;
+    for (const char *p = text; *p;) {
+        uint32_t c;
+        size_t n = utf8_length((const unsigned char *)p, &c), step = n ? n : 1;
+        memcpy(to + at, n ? p : replacement, n ? n : 3);
+        at += n ? n : 3;
+        p += step;
+    }
+    json_t *json = json_stringn(to, at);
+    free(to);
+    return json;
 }
 
 unsigned output_width(FILE *file)

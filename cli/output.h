@@ -23,19 +23,19 @@ void human_ns(int64_t ns, char text[HUMAN_SIZE]);
 void human_number(double n, char text[HUMAN_SIZE]);
 
 /**
- * Copy text that another process chose so that it can be shown on a terminal and be put into JSON:
+ * Copy text that another process chose so that it can be shown on a terminal:
  * control characters and what is not UTF-8 become '?'. Truncates to `size`.
  */
 void output_printable(const char *from, char *to, size_t size);
 
-/** Print as one line, or indented when `lines` is set, and drop the reference. Returns 0 or a
+/** Print in ASCII, as one line, or indented when `lines` is set, and drop the reference. Returns 0 or a
  *  negative code when `json` is NULL (out of memory) or cannot be written. */
 int output_json(FILE *file, json_t *json, bool lines);
 
 /** A count that may exceed what jansson's integers hold. */
 json_t *output_json_u64(uint64_t n);
 
-/** Text that another process chose. */
+/** Text that another process chose, all of it; what is not UTF-8 becomes U+FFFD. NULL: out of memory. */
 json_t *output_json_text(const char *text);
 
 /* -- tables

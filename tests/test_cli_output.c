@@ -80,6 +80,41 @@ START_TEST(numbers_have_three_digits)
 }
 END_TEST
 
+/* Programs get what others wrote, whole; and nothing of it does anything to a terminal. */
+START_TEST(text_in_json_is_exact)
+{
+    static const struct {
+        const char *from, *to;
+    } cases[] = {
+        {"\x1b[31mred\n", "\x1b[31mred\n"},
+        {"caf\xc3\xa9 \xf0\x9f\x98\x80 \xc2\x9b \xe2\x80\xae",
+         "caf\xc3\xa9 \xf0\x9f\x98\x80 \xc2\x9b \xe2\x80\xae"},
+        {"a\xff\xe2\x82", "a\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, /* bytes that are no UTF-8 */
+        {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+    };
+    char longest[DLX_NAME_MAX + 1], *printed = NULL;
+    size_t size = 0;
+    memset(longest, 'n', DLX_NAME_MAX);
+    longest[DLX_NAME_MAX] = '\0';
+    json_t *json = output_json_text(longest);
+    ck_assert_str_eq(json_string_value(json), longest);
+    json_decref(json);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        FILE *file = open_memstream(&printed, &size);
+        ck_assert_ptr_nonnull(file);
+        ck_assert_int_eq(
+            output_json(file, json_pack("[o]", output_json_text(cases[i].from)), false), 0);
+        ck_assert_int_eq(fclose(file), 0);
+        for (size_t k = 0; k + 1 < size; k++)
+            ck_assert_msg(printed[k] >= 0x20 && printed[k] < 0x7f, "%zu: %s", i, printed);
+        json = json_loads(printed, 0, NULL);
+        ck_assert_str_eq(json_string_value(json_array_get(json, 0)), cases[i].to);
+        json_decref(json);
+        free(printed);
+    }
+}
+END_TEST
+
 START_TEST(text_of_others_cannot_reach_the_terminal)
 {
     static const struct {
@@ -104,9 +139,6 @@ START_TEST(text_of_others_cannot_reach_the_terminal)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         output_printable(cases[i].from, text, sizeof text);
         ck_assert_msg(strcmp(text, cases[i].to) == 0, "%zu: %s", i, text);
-        json_t *json = output_json_text(cases[i].from);
-        ck_assert_ptr_nonnull(json);
-        json_decref(json);
     }
     output_printable("ab\xc3\xa9", cut, sizeof cut); /* does not cut a character in two */
     ck_assert_str_eq(cut, "ab");
@@ -383,6 +415,7 @@ int main(void)
     tcase_add_test(tcase, sizes_have_three_digits);
     tcase_add_test(tcase, times_have_a_unit_that_fits);
     tcase_add_test(tcase, numbers_have_three_digits);
+    tcase_add_test(tcase, text_in_json_is_exact);
     tcase_add_test(tcase, text_of_others_cannot_reach_the_terminal);
     tcase_add_test(tcase, tables_are_aligned);
     tcase_add_test(tcase, tables_fit_the_terminal);
