@@ -31,9 +31,12 @@ static void publisher_free(struct dlxd_publisher *publisher)
     free(publisher);
 }
 
+/* The names of regions in /proc/PID/maps. */
+static const char arena_name[] = "dlx-arena", control_name[] = "dlx-control";
+
 /* A region of this number, not ready yet. */
-static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, uint32_t id,
-                      uint64_t size, struct dlxd_arena **ret, int *ret_writer_fd)
+static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, const char *name,
+                      uint32_t id, uint64_t size, struct dlxd_arena **ret, int *ret_writer_fd)
 {
     struct dlxd_arena *arena;
     int r = dlxd_arenas_reserve(&publisher->unready);
@@ -41,7 +44,7 @@ static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, 
         r = dlxd_arena_new(&arena, publisher->broker->reaper, user, id, size);
     if (r < 0)
         return r;
-    r = dlx__region_new(publisher->broker->memory, "dlx-arena", size, &arena->fd, ret_writer_fd);
+    r = dlx__region_new(publisher->broker->memory, name, size, &arena->fd, ret_writer_fd);
     if (r < 0) {
         dlxd_arena_free(arena);
         return r;
@@ -61,8 +64,8 @@ static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
     struct dlxd_arena *control;
     int r = dlxd_charge_init(&publisher->object_charge, user, DLXD_OBJECTS, 1);
     if (r == 0)
-        r = new_region(publisher, user, 0, dlx_shm_control_size(publisher->config.n_slots),
-                       &control, &writer_fd);
+        r = new_region(publisher, user, control_name, 0,
+                       dlx_shm_control_size(publisher->config.n_slots), &control, &writer_fd);
     dlx_cleanup(dlx__closep) int writer = writer_fd;
     if (r == 0) {
         control->n_slots = publisher->config.n_slots;
@@ -401,8 +404,8 @@ int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size, ui
     int r = n_slots > 0 ? check_control(publisher, size, n_slots) : 0;
     if (r < 0)
         return r;
-    r = new_region(publisher, publisher->client->user, publisher->last_arena + 1, size, ret,
-                   ret_writer_fd);
+    r = new_region(publisher, publisher->client->user, n_slots > 0 ? control_name : arena_name,
+                   publisher->last_arena + 1, size, ret, ret_writer_fd);
     if (r < 0)
         return dlx__fail_prefix(r, "%s of %" PRIu64 " bytes for %s",
                                 n_slots > 0 ? "control block" : "arena", size,
