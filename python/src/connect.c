@@ -1,55 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/*
- * dlx.connect(). libdlx waits for the daemon's answer, and for one that it starts, whatever signals come: a half-made connection is
- * of no use to anybody. So that Ctrl-C works all the same, a thread makes the connection, and who waits for it may leave.
- */
+/* dlx.connect(): waits for the daemon's answer, and for one that is started. */
 
 #include "connection.h"
-#include "errors.h"
-#include <errno.h>
-#include <pthread.h>
-#include <semaphore.h>
-#include <signal.h>
-#include <stdatomic.h>
+#include "job.h"
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct attempt {
-    atomic_bool alone; /* of the two who have it, one has left: the other frees it */
-    sem_t done;
+    struct dlxpy_job job;
     struct dlx_connect_args args;
     char *socket, *name;
-    int r;
     struct dlx_client *c;
-    char words[512]; /* why it failed */
 };
 
-static void attempt_free(struct attempt *attempt)
+static void attempt_free(struct dlxpy_job *job)
 {
+    struct attempt *attempt = (struct attempt *)job;
     dlx_client_unref(attempt->c);
-    (void)sem_destroy(&attempt->done);
     free(attempt->socket);
     free(attempt->name);
     free(attempt);
 }
 
-static void leave(struct attempt *attempt)
+static void run(struct dlxpy_job *job)
 {
-    if (atomic_exchange(&attempt->alone, true))
-        attempt_free(attempt);
-}
-
-static void *run(void *data)
-{
-    struct attempt *attempt = data;
-    attempt->r = dlx_connect(&attempt->c, &attempt->args);
-    if (attempt->r < 0)
-        strncat(attempt->words, dlx_client_errmsg(NULL), sizeof attempt->words - 1);
-    (void)sem_post(&attempt->done);
-    leave(attempt);
-    return NULL;
+    struct attempt *attempt = (struct attempt *)job;
+    job->r = dlx_connect(&attempt->c, &attempt->args);
 }
 
 /* NULL with an exception. */
@@ -58,63 +35,20 @@ static struct attempt *attempt_new(const struct dlx_connect_args *args)
     struct attempt *attempt = calloc(1, sizeof *attempt);
     if (!attempt)
         return (struct attempt *)PyErr_NoMemory();
-    (void)sem_init(&attempt->done, 0, 0);
+    dlxpy_job_init(&attempt->job, run, attempt_free);
     attempt->args = *args;
     attempt->args.socket = attempt->socket = args->socket ? strdup(args->socket) : NULL;
     attempt->args.name = attempt->name = args->name ? strdup(args->name) : NULL;
     if ((!args->socket || attempt->socket) && (!args->name || attempt->name))
         return attempt;
-    attempt_free(attempt);
+    attempt_free(&attempt->job);
     return (struct attempt *)PyErr_NoMemory();
-}
-
-/* Signals are for the threads that were there before. Returns 0 or an errno. */
-static int start(struct attempt *attempt)
-{
-    sigset_t all, old;
-    pthread_t thread;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&thread, NULL, run, attempt);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (error == 0)
-        (void)pthread_detach(thread);
-    return error;
-}
-
-/* Returns true when it is done, early also for a signal. */
-static bool wait_a_little(struct attempt *attempt)
-{
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += DLXPY_SLICE_NS;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
-    return sem_clockwait(&attempt->done, CLOCK_MONOTONIC, &until) == 0;
 }
 
 static PyObject *finish(struct attempt *attempt)
 {
-    bool done = false;
-    int error = start(attempt);
-    if (error != 0) {
-        atomic_store(&attempt->alone, true);
-        errno = error;
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    for (;;) {
-        Py_BEGIN_ALLOW_THREADS
-        done = wait_a_little(attempt);
-        Py_END_ALLOW_THREADS
-        if (done)
-            break;
-        if (PyErr_CheckSignals() < 0)
-            return NULL;
-    }
-    if (attempt->r < 0)
-        return dlxpy_raise_text(attempt->r, "%s", attempt->words);
+    if (dlxpy_job_do(&attempt->job, NULL) < 0)
+        return NULL;
     struct dlx_client *c = attempt->c;
     attempt->c = NULL;
     return dlxpy_connection_new(c);
@@ -151,7 +85,7 @@ PyObject *dlxpy_connect(PyObject *module, PyObject *const *args, Py_ssize_t n_ar
         struct attempt *attempt = attempt_new(&connect_args);
         if (attempt) {
             ret = finish(attempt);
-            leave(attempt);
+            dlxpy_job_leave(&attempt->job);
         }
     }
     Py_XDECREF(socket);

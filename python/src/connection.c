@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "connection.h"
+#include "call.h"
 #include "errors.h"
 #include "message.h"
 #include "publisher.h"
@@ -7,7 +8,7 @@
 
 PyTypeObject *dlxpy_connection_type;
 
-/* A wait of dlx_get() alone: each subscribes anew, and one could miss a signal. */
+/* A wait of dlx_get() alone, which subscribes anew each time: after it, is there still somebody who waits for it? */
 #define GET_SLICE_NS (250 * INT64_C(1000000))
 
 static struct dlxpy_handle *cast(PyObject *self)
@@ -15,17 +16,13 @@ static struct dlxpy_handle *cast(PyObject *self)
     return (struct dlxpy_handle *)self;
 }
 
-static void unref(void *c)
-{
-    dlx_client_unref(c);
-}
-
 static const struct dlxpy_handle_kind kind = {&dlxpy_connection_type, sizeof(struct dlxpy_handle),
-                                              "the connection", true, unref};
+                                              "the connection", true, dlxpy_client_unref};
 
 PyObject *dlxpy_connection_new(struct dlx_client *c)
 {
-    return (PyObject *)dlxpy_handle_new(&kind, c, NULL);
+    struct dlxpy_client *client = dlxpy_client_new(c);
+    return client ? (PyObject *)dlxpy_handle_new(&kind, client, NULL) : NULL;
 }
 
 /* ---- publisher ----------------------------------------------------------------------------- */
@@ -59,6 +56,11 @@ static int parse_retain_for(PyObject *object, int64_t *ret)
     return -1;
 }
 
+static int make_publisher(struct dlxpy_call *call)
+{
+    return dlx_publisher_new(call->client->c, call->topic, &call->pub, &call->publisher);
+}
+
 PyDoc_STRVAR(
     publisher_doc,
     "publisher(topic, *, history=4, on_full=\"drop\", slots=0, retain=0, retain_for=None, "
@@ -81,7 +83,6 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
                                         "retain", "retain_for", "timeout"};
     static const struct dlxpy_params params = {"publisher", names, 7, 1, 1};
     struct dlx_publisher_args pub = {.size = sizeof pub};
-    struct dlx_publisher *p;
     PyObject *value[7], *keep;
     const char *topic;
     int64_t timeout_ns = DLX_FOREVER;
@@ -94,15 +95,16 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         (value[6] && dlxpy_timeout(value[6], &timeout_ns) < 0) ||
         dlxpy_text_of(value[0], &keep, &topic) < 0)
         return NULL;
+    struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_publisher);
     PyObject *ret = NULL;
-    if (dlxpy_handle_enter(cast(self)) == 0) {
-        int r;
-        Py_BEGIN_ALLOW_THREADS
-        r = dlx_publisher_new(cast(self)->of.client, topic, &pub, &p);
-        Py_END_ALLOW_THREADS
-        ret = r < 0 ? dlxpy_raise(r)
-                    : dlxpy_publisher_new(p, topic, pub.on_full == DLX_ON_FULL_BLOCK, timeout_ns);
-        dlxpy_handle_leave(cast(self));
+    if (call) {
+        call->pub = pub;
+        if (dlxpy_call_do(call, cast(self)) == 0) {
+            struct dlx_publisher *p = call->publisher;
+            call->publisher = NULL;
+            ret = dlxpy_publisher_new(p, topic, pub.on_full == DLX_ON_FULL_BLOCK, timeout_ns);
+        }
+        dlxpy_call_end(call, cast(self));
     }
     Py_XDECREF(keep);
     return ret;
@@ -137,6 +139,11 @@ static int parse_spin(PyObject *object, int64_t *ret)
     return -1;
 }
 
+static int make_subscription(struct dlxpy_call *call)
+{
+    return dlx_subscribe(call->client->c, call->topic, &call->sub, &call->subscription);
+}
+
 PyDoc_STRVAR(
     subscribe_doc,
     "subscribe(topic, *, latest=False, history=0, reliable=False, max_held=16, timeout=None, "
@@ -166,7 +173,6 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
                                         "max_held", "timeout", "stay",    "spin"};
     static const struct dlxpy_params params = {"subscribe", names, 8, 1, 1};
     struct dlx_subscribe_args sub = {.size = sizeof sub};
-    struct dlx_subscription *s;
     PyObject *value[8], *keep;
     const char *topic;
     int64_t timeout_ns = DLX_FOREVER;
@@ -179,14 +185,16 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         parse_spin(value[7], &sub.spin_ns) < 0 || dlxpy_text_of(value[0], &keep, &topic) < 0)
         return NULL;
     sub.mode = latest ? DLX_MODE_LATEST : DLX_MODE_ALL;
+    struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_subscription);
     PyObject *ret = NULL;
-    if (dlxpy_handle_enter(cast(self)) == 0) {
-        int r;
-        Py_BEGIN_ALLOW_THREADS
-        r = dlx_subscribe(cast(self)->of.client, topic, &sub, &s);
-        Py_END_ALLOW_THREADS
-        ret = r < 0 ? dlxpy_raise(r) : dlxpy_subscription_new(s, topic, timeout_ns, stay);
-        dlxpy_handle_leave(cast(self));
+    if (call) {
+        call->sub = sub;
+        if (dlxpy_call_do(call, cast(self)) == 0) {
+            struct dlx_subscription *s = call->subscription;
+            call->subscription = NULL;
+            ret = dlxpy_subscription_new(s, topic, timeout_ns, stay);
+        }
+        dlxpy_call_end(call, cast(self));
     }
     Py_XDECREF(keep);
     return ret;
@@ -194,27 +202,15 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
 
 /* ---- retained ------------------------------------------------------------------------------ */
 
-/* Returns 0; -1 with an exception. */
-static int get_newest(struct dlxpy_handle *c, const char *topic, int64_t timeout_ns,
-                      struct dlx_message **ret)
+static int make_get(struct dlxpy_call *call)
 {
-    struct dlxpy_wait wait = dlxpy_wait_begin(timeout_ns);
+    struct dlxpy_wait wait = dlxpy_wait_begin(call->timeout_ns);
     for (;;) {
-        int r;
-        int64_t slice = dlxpy_wait_slice(&wait, GET_SLICE_NS);
-        Py_BEGIN_ALLOW_THREADS
-        r = dlx_get(c->of.client, topic, slice, ret);
-        Py_END_ALLOW_THREADS
-        if (r == 0)
-            return 0;
-        bool again = r == DLX_E_INTERRUPTED ||
-                     ((r == DLX_E_TIMEOUT || r == DLX_E_EMPTY) && dlxpy_wait_slice(&wait, 1) > 0);
-        if (!again) {
-            (void)dlxpy_raise(r);
-            return -1;
-        }
-        if (dlxpy_handle_go_on(c) < 0)
-            return -1;
+        int r = dlx_get(call->client->c, call->topic, dlxpy_wait_slice(&wait, GET_SLICE_NS),
+                        &call->message);
+        if ((r != DLX_E_TIMEOUT && r != DLX_E_EMPTY) || dlxpy_wait_slice(&wait, 1) == 0 ||
+            atomic_load(&call->job.alone))
+            return r;
     }
 }
 
@@ -229,20 +225,30 @@ static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args, P
     static const char *const names[] = {"topic", "timeout"};
     static const struct dlxpy_params params = {"get", names, 2, 2, 1};
     PyObject *value[2], *keep;
-    struct dlx_message *m;
     int64_t timeout_ns = DLX_FOREVER;
     const char *topic;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         (value[1] && dlxpy_timeout(value[1], &timeout_ns) < 0) ||
         dlxpy_text_of(value[0], &keep, &topic) < 0)
         return NULL;
-    int r = dlxpy_handle_enter(cast(self));
-    if (r == 0) {
-        r = get_newest(cast(self), topic, timeout_ns, &m);
-        dlxpy_handle_leave(cast(self));
+    struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_get);
+    PyObject *ret = NULL;
+    if (call) {
+        call->timeout_ns = timeout_ns;
+        if (dlxpy_call_do(call, cast(self)) == 0) {
+            struct dlx_message *m = call->message;
+            call->message = NULL;
+            ret = dlxpy_message_new(m);
+        }
+        dlxpy_call_end(call, cast(self));
     }
     Py_XDECREF(keep);
-    return r == 0 ? dlxpy_message_new(m) : NULL;
+    return ret;
+}
+
+static int make_drop(struct dlxpy_call *call)
+{
+    return dlx_retained_drop(call->client->c, call->topic);
 }
 
 PyDoc_STRVAR(
@@ -256,15 +262,9 @@ static PyObject *drop_retained(PyObject *self, PyObject *object)
     const char *topic;
     if (dlxpy_text_of(object, &keep, &topic) < 0)
         return NULL;
-    int r = dlxpy_handle_enter(cast(self));
-    if (r == 0) {
-        Py_BEGIN_ALLOW_THREADS
-        r = dlx_retained_drop(cast(self)->of.client, topic);
-        Py_END_ALLOW_THREADS
-        if (r < 0)
-            (void)dlxpy_raise(r);
-        dlxpy_handle_leave(cast(self));
-    }
+    struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_drop);
+    int r = call ? dlxpy_call_do(call, cast(self)) : -1;
+    dlxpy_call_end(call, cast(self));
     Py_XDECREF(keep);
     if (r < 0)
         return NULL;

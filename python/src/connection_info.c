@@ -2,20 +2,13 @@
 
 /* What the daemon knows: publishers, links, itself. */
 
+#include "call.h"
 #include "connection.h"
-#include "errors.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* Entries are collected while other threads run, and made into objects after that. */
-struct entries {
-    char *data;
-    size_t item;
-    size_t n;
-    size_t room;
-};
-
-static int add(struct entries *entries, const void *entry)
+/* Entries are collected apart from Python, and made into objects after that. */
+static int add(struct dlxpy_entries *entries, const void *entry)
 {
     if (entries->n == entries->room) {
         size_t room = entries->room ? 2 * entries->room : 16;
@@ -37,6 +30,33 @@ static int add_publisher(const struct dlx_publisher_info *info, void *entries)
 static int add_link(const struct dlx_link_info *info, void *entries)
 {
     return add(entries, info);
+}
+
+static PyObject *daemon_dict(const struct dlx_daemon_info *i)
+{
+    return Py_BuildValue("{s:s,s:s,s:I,s:(II),s:I,s:I,s:I,s:I,s:K,s:K,s:s}", "version", i->version,
+                         "socket", i->socket, "pid", i->pid, "protocol", i->protocol_major,
+                         i->protocol_minor, "n_clients", i->n_clients, "n_publishers",
+                         i->n_publishers, "n_links", i->n_links, "n_topics", i->n_topics,
+                         "shared_bytes", i->shared_bytes, "uptime_ns", i->uptime_ns, "memory",
+                         i->memory);
+}
+
+static int make_publishers(struct dlxpy_call *call)
+{
+    call->entries.item = sizeof(struct dlx_publisher_info);
+    return dlx_list_publishers(call->client->c, call->topic, add_publisher, &call->entries);
+}
+
+static int make_links(struct dlxpy_call *call)
+{
+    call->entries.item = sizeof(struct dlx_link_info);
+    return dlx_list_links(call->client->c, call->id, add_link, &call->entries);
+}
+
+static int make_daemon(struct dlxpy_call *call)
+{
+    return dlx_client_get_daemon_info(call->client->c, &call->daemon);
 }
 
 static PyObject *publisher_dict(const void *entry)
@@ -63,10 +83,9 @@ static PyObject *link_dict(const void *entry)
                          i->reliable ? Py_True : Py_False);
 }
 
-/* Ends `entries`. */
-static PyObject *list_of(struct entries *entries, int r, PyObject *(*dict)(const void *))
+static PyObject *list_of(const struct dlxpy_entries *entries, PyObject *(*dict)(const void *))
 {
-    PyObject *ret = r == 0 ? PyList_New((Py_ssize_t)entries->n) : dlxpy_raise(r);
+    PyObject *ret = PyList_New((Py_ssize_t)entries->n);
     for (size_t i = 0; ret && i < entries->n; i++) {
         PyObject *item = dict(entries->data + i * entries->item);
         if (item)
@@ -74,7 +93,6 @@ static PyObject *list_of(struct entries *entries, int r, PyObject *(*dict)(const
         else
             Py_CLEAR(ret);
     }
-    free(entries->data);
     return ret;
 }
 
@@ -85,16 +103,13 @@ const char dlxpy_publishers_doc[] = "publishers(topic=None, /)\n--\n\n"
 PyObject *dlxpy_connection_publishers(PyObject *self, PyObject *args)
 {
     struct dlxpy_handle *c = (struct dlxpy_handle *)self;
-    struct entries entries = {.item = sizeof(struct dlx_publisher_info)};
     const char *topic = NULL;
-    if (!PyArg_ParseTuple(args, "|z:publishers", &topic) || dlxpy_handle_enter(c) < 0)
+    if (!PyArg_ParseTuple(args, "|z:publishers", &topic))
         return NULL;
-    int r;
-    Py_BEGIN_ALLOW_THREADS
-    r = dlx_list_publishers(c->of.client, topic, add_publisher, &entries);
-    Py_END_ALLOW_THREADS
-    PyObject *ret = list_of(&entries, r, publisher_dict);
-    dlxpy_handle_leave(c);
+    struct dlxpy_call *call = dlxpy_call_new(c, topic, make_publishers);
+    PyObject *ret =
+        call && dlxpy_call_do(call, c) == 0 ? list_of(&call->entries, publisher_dict) : NULL;
+    dlxpy_call_end(call, c);
     return ret;
 }
 
@@ -104,16 +119,12 @@ const char dlxpy_links_doc[] = "links(publisher, /)\n--\n\n"
 PyObject *dlxpy_connection_links(PyObject *self, PyObject *publisher)
 {
     struct dlxpy_handle *c = (struct dlxpy_handle *)self;
-    struct entries entries = {.item = sizeof(struct dlx_link_info)};
     uint64_t id = PyLong_AsUnsignedLongLong(publisher);
-    if (PyErr_Occurred() || dlxpy_handle_enter(c) < 0)
-        return NULL;
-    int r;
-    Py_BEGIN_ALLOW_THREADS
-    r = dlx_list_links(c->of.client, id, add_link, &entries);
-    Py_END_ALLOW_THREADS
-    PyObject *ret = list_of(&entries, r, link_dict);
-    dlxpy_handle_leave(c);
+    struct dlxpy_call *call = PyErr_Occurred() ? NULL : dlxpy_call_new(c, NULL, make_links);
+    if (call)
+        call->id = id;
+    PyObject *ret = call && dlxpy_call_do(call, c) == 0 ? list_of(&call->entries, link_dict) : NULL;
+    dlxpy_call_end(call, c);
     return ret;
 }
 
@@ -122,21 +133,9 @@ const char dlxpy_daemon_doc[] =
 PyObject *dlxpy_connection_daemon(PyObject *self, PyObject *unused)
 {
     struct dlxpy_handle *c = (struct dlxpy_handle *)self;
-    struct dlx_daemon_info i = {.size = sizeof i};
     (void)unused;
-    if (dlxpy_handle_enter(c) < 0)
-        return NULL;
-    int r;
-    Py_BEGIN_ALLOW_THREADS
-    r = dlx_client_get_daemon_info(c->of.client, &i);
-    Py_END_ALLOW_THREADS
-    PyObject *ret = r < 0 ? dlxpy_raise(r) : NULL;
-    dlxpy_handle_leave(c);
-    if (r < 0)
-        return ret;
-    return Py_BuildValue("{s:s,s:s,s:I,s:(II),s:I,s:I,s:I,s:I,s:K,s:K,s:s}", "version", i.version,
-                         "socket", i.socket, "pid", i.pid, "protocol", i.protocol_major,
-                         i.protocol_minor, "n_clients", i.n_clients, "n_publishers", i.n_publishers,
-                         "n_links", i.n_links, "n_topics", i.n_topics, "shared_bytes",
-                         i.shared_bytes, "uptime_ns", i.uptime_ns, "memory", i.memory);
+    struct dlxpy_call *call = dlxpy_call_new(c, NULL, make_daemon);
+    PyObject *ret = call && dlxpy_call_do(call, c) == 0 ? daemon_dict(&call->daemon) : NULL;
+    dlxpy_call_end(call, c);
+    return ret;
 }

@@ -10,6 +10,8 @@
 #include "state.h"
 #include <stdbool.h>
 
+struct dlxpy_client; /* call.h */
+
 struct dlxpy_handle_kind {
     PyTypeObject *const *type;
     size_t size;      /* of the object */
@@ -22,7 +24,7 @@ struct dlxpy_handle_kind {
 struct dlxpy_handle {
     PyObject_HEAD union {
         void *any; /* NULL: dropped */
-        struct dlx_client *client;
+        struct dlxpy_client *client;
         struct dlx_publisher *publisher;
         struct dlx_subscription *subscription;
     } of;

@@ -28,8 +28,15 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize("name", WAITS)
-def test_ctrl_c_interrupts_every_wait(peer, name):
+# A daemon that stands still is waited for as long as connect() said, which is an hour here.
+QUESTIONS = {
+    "publisher": 'c.publisher("a")', "subscribe": 'c.subscribe("a")', "get": 'c.get("a", timeout=0)', "drop": 'c.drop("a")',
+    "publishers": "c.publishers()", "links": "c.links(1)", "daemon": "c.daemon()",
+}
+
+
+def is_interrupted(peer, code):
+    """Three times; a handler that returns does not end the wait."""
     p = peer(f"""
 import signal
 n = 0
@@ -41,17 +48,60 @@ def handler(*_):
 signal.signal(signal.SIGINT, handler)
 try:
     say("ready")
-    {WAITS[name]}
+    {code}
 except KeyboardInterrupt:
     say("interrupted", n)
 """)
     assert p.hear() == "ready"
-    for _ in range(2):  # a handler that returns does not end the wait
+    for _ in range(2):
         os.kill(p.process.pid, signal.SIGINT)
         assert p.hear() == "handled"
     os.kill(p.process.pid, signal.SIGINT)
     assert p.hear() == "interrupted 3"
     p.end()
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_ctrl_c_interrupts_every_wait(peer, name):
+    is_interrupted(peer, WAITS[name])
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_ctrl_c_interrupts_every_question_to_the_daemon(daemon, peer, name):
+    try:
+        is_interrupted(peer, f"c = dlx.connect(timeout=3600); os.kill({daemon.pid}, {signal.SIGSTOP:d})\n    {QUESTIONS[name]}")
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+
+
+def test_what_nobody_waits_for_any_more_is_given_back(daemon):
+    """A question that was left is answered all the same; and a connection may be closed while it is."""
+    watcher = dlx.connect()
+    old = signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
+    try:
+        c = dlx.connect(timeout=PATIENCE)
+        before = count_fds()
+        for use in (lambda: c.publisher("a"), lambda: c.subscribe("b"), lambda: c.get("c", 0)):
+            daemon.send_signal(signal.SIGSTOP)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            try:
+                with pytest.raises(ZeroDivisionError):
+                    use()
+            finally:
+                daemon.send_signal(signal.SIGCONT)
+            until(lambda: count_fds() == before and not watcher.publishers(), "that it is given back")
+        daemon.send_signal(signal.SIGSTOP)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            with pytest.raises(ZeroDivisionError):
+                c.publisher("a")
+            c.close()
+        finally:
+            daemon.send_signal(signal.SIGCONT)
+        until(lambda: count_fds() == before - 1, "that the connection is closed")
+    finally:
+        signal.signal(signal.SIGALRM, old)
+        watcher.close()
 
 
 def test_a_connection_that_nobody_waits_for_any_more_is_not_kept(tmp_path):
