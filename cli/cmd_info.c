@@ -22,6 +22,7 @@ struct info {
     const char *topic;
     struct entry *entries;
     size_t n_entries;
+    char why_not[512]; /* the newest messages could not be looked at */
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -76,8 +77,10 @@ static void take_newest(struct info *i)
         .max_held = (uint32_t)(i->n_entries < HELD_MAX ? i->n_entries + 1 : HELD_MAX)};
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    if (dlx_subscribe(i->cli->client, i->topic, &args, &s) < 0)
+    if (dlx_subscribe(i->cli->client, i->topic, &args, &s) < 0) {
+        (void)snprintf(i->why_not, sizeof i->why_not, "%s", dlx_client_errmsg(i->cli->client));
         return;
+    }
     for (size_t n = 0; n < 4 * i->n_entries && dlx_take(s, 0, &m) == 0; n++) {
         for (size_t e = 0; e < i->n_entries; e++)
             if (i->entries[e].info.publisher == dlx_message_publisher(m)) {
@@ -180,7 +183,7 @@ static int print_links(const struct entry *entry)
     return code;
 }
 
-static int print_entry(const struct entry *entry, bool pattern)
+static int print_entry(const struct entry *entry, bool pattern, const char *why_not)
 {
     const struct dlx_publisher_info *p = &entry->info;
     char name[256], bytes[HUMAN_SIZE], arena[HUMAN_SIZE], control[HUMAN_SIZE];
@@ -205,6 +208,8 @@ static int print_entry(const struct entry *entry, bool pattern)
            p->n_arenas == 1 ? "" : "s", control);
     if (entry->newest)
         print_newest(entry->newest);
+    else if (*why_not)
+        printf("  newest       not known: %s\n", why_not);
     else
         printf("  newest       none\n");
     if (entry->n_links == 0) {
@@ -230,7 +235,7 @@ static int tell_topic(struct info *i)
         printf(", %zu retained", n_retained);
     putchar('\n');
     for (size_t e = 0; e < i->n_entries; e++)
-        if (print_entry(&i->entries[e], cli_is_pattern(i->topic)) < 0)
+        if (print_entry(&i->entries[e], cli_is_pattern(i->topic), i->why_not) < 0)
             return cli_report(i->cli, NULL, "out of memory");
     return cli_finish(i->cli, CLI_OK);
 }

@@ -139,7 +139,8 @@ static int send_added(struct dlxd_link *link, int bell)
     /* Else the kernel was short of memory, or our user has too many descriptors on their way: not the publisher's fault. */
     if (r == DLX_E_FULL && errno == EAGAIN)
         return dlx__fail(DLX_E_PUBLISHER_NOT_RESPONDING,
-                         "publisher of %s (pid %d) does not pick up new subscribers",
+                         "publisher of %s (pid %d) does not pick up new subscribers: it has made "
+                         "no call since 128 came, some of whom may have left",
                          publisher->topic_name, (int)publisher->pid);
     if (r == DLX_E_DISCONNECTED)
         return dlx__fail(r, "publisher of %s (pid %d) has closed its link socket",
