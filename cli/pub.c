@@ -33,9 +33,9 @@ static void show_progress(struct pub *p)
     human_bytes(s.published_bytes, bytes);
     human_number((double)s.published / seconds, rate);
     human_bytes((uint64_t)((double)s.published_bytes / seconds), throughput);
-    progress_show(&p->progress, "%s: %" PRIu64 " messages, %s, %s/s, %s/s, %u subscriber%s",
-                  p->topic, s.published, bytes, rate, throughput, s.n_subscribers,
-                  s.n_subscribers == 1 ? "" : "s");
+    progress_show(&p->progress, "%s: %" PRIu64 " message%s, %s, %s/s, %s/s, %u subscriber%s",
+                  p->topic, s.published, s.published == 1 ? "" : "s", bytes, rate, throughput,
+                  s.n_subscribers, s.n_subscribers == 1 ? "" : "s");
 }
 
 static int wait_subscribers(struct pub *p)
@@ -243,9 +243,9 @@ static int linger(struct pub *p)
         struct dlx_publisher_stats s = get_stats(p);
         if (progress_due(&p->progress, wait_now()))
             progress_show(&p->progress,
-                          "%s: %" PRIu64 " messages published, %u subscriber%s, staying%s",
-                          p->topic, s.published, s.n_subscribers, s.n_subscribers == 1 ? "" : "s",
-                          p->hold ? " until Ctrl-C" : "");
+                          "%s: %" PRIu64 " message%s published, %u subscriber%s, staying%s",
+                          p->topic, s.published, s.published == 1 ? "" : "s", s.n_subscribers,
+                          s.n_subscribers == 1 ? "" : "s", p->hold ? " until Ctrl-C" : "");
         int code = dlx_publisher_wait(p->publisher, s.n_subscribers + 1,
                                       left < WAIT_SLICE_NS ? left : WAIT_SLICE_NS);
         if (code < 0 && code != DLX_E_TIMEOUT && code != DLX_E_INTERRUPTED) {

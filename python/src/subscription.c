@@ -68,6 +68,9 @@ static PyObject *take_message(struct dlxpy_subscription *self, int64_t timeout_n
     *ret_code = r;
     if (r == 0)
         message = dlxpy_message_new(m);
+    else if (r == DLX_E_EMPTY) /* libdlx has no words for it, since that may be asked often */
+        (void)dlxpy_raise_text(r, "topic %.200s has no message",
+                               PyUnicode_AsUTF8AndSize(self->handle.topic, NULL));
     else if (r < 0)
         (void)dlxpy_raise(r);
     dlxpy_handle_leave(&self->handle);

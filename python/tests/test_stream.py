@@ -186,7 +186,7 @@ def test_loops_end_when_the_last_publisher_leaves_or_raise_a_timeout(c, peer):
         with pytest.raises(TimeoutError, match="0.02 s"):
             for _ in sub:
                 pass
-        with pytest.raises(dlx.Timeout):
+        with pytest.raises(dlx.Timeout, match="topic .* has no message"):
             sub.take(timeout=0)
 
 
