@@ -56,21 +56,23 @@ static bool collect_fds(struct msghdr *msg, struct dlx_packet *packet)
     return !foreign;
 }
 
-static int receive(int sock, int flags, struct dlx_packet *packet)
+static int receive(int sock, bool takes_fds, struct dlx_packet *packet)
 {
     union dlx_packet_control control;
     struct iovec iov = {.iov_base = packet->data, .iov_len = sizeof packet->data};
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    /* A look hands over the descriptors, too; what it cannot hand over stays in the socket. */
+    const int flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC | (takes_fds ? MSG_PEEK : 0);
     ssize_t n;
     bool reset = false;
 
     packet->size = 0;
     packet->n_fds = 0;
     for (;;) {
-        msg.msg_control = &control;
-        msg.msg_controllen = sizeof control;
+        msg.msg_control = takes_fds ? &control : NULL;
+        msg.msg_controllen = takes_fds ? sizeof control : 0;
         msg.msg_flags = 0;
-        n = recvmsg(sock, &msg, flags | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        n = recvmsg(sock, &msg, flags);
         if (n >= 0)
             break;
         if (errno == EINTR)
@@ -96,7 +98,9 @@ static int receive(int sock, int flags, struct dlx_packet *packet)
         return DLX_E_DISCONNECTED;
 
     int r = 0;
-    if (msg.msg_flags & MSG_CTRUNC)
+    if ((msg.msg_flags & MSG_CTRUNC) && !takes_fds)
+        r = dlx__fail(DLX_E_PROTOCOL, "packet with file descriptors: clients send none");
+    else if (msg.msg_flags & MSG_CTRUNC)
         r = dlx__fail(DLX_E_FD_LIMIT,
                       "no room for the file descriptors of a packet: the process is at its limit "
                       "of open files (RLIMIT_NOFILE), or a security module refused them");
@@ -108,7 +112,7 @@ static int receive(int sock, int flags, struct dlx_packet *packet)
         r = dlx__fail(DLX_E_PROTOCOL, "control data that was not asked for");
     if (r < 0)
         dlx__packet_deinit(packet);
-    if (r < 0 && !(r == DLX_E_FD_LIMIT && (flags & MSG_PEEK)))
+    if (r < 0 && r != DLX_E_FD_LIMIT)
         return r;
     packet->size = (size_t)n;
     return r;
@@ -116,7 +120,7 @@ static int receive(int sock, int flags, struct dlx_packet *packet)
 
 int dlx__packet_recv(int sock, struct dlx_packet *packet)
 {
-    return receive(sock, 0, packet);
+    return receive(sock, false, packet);
 }
 
 bool dlx__packet_drop(int sock)
@@ -140,8 +144,7 @@ bool dlx__packet_hung_up(int sock)
 
 int dlx__packet_recv_fds(int sock, struct dlx_packet *packet)
 {
-    /* A look hands over the descriptors, too; what it cannot hand over stays in the socket. */
-    int r = receive(sock, MSG_PEEK, packet);
+    int r = receive(sock, true, packet);
     if ((r == 0 || r == DLX_E_PROTOCOL) && !dlx__packet_drop(sock)) {
         dlx__packet_deinit(packet); /* it is still there, and will be looked at again */
         return DLX_E_EMPTY;

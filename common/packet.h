@@ -36,17 +36,18 @@ int dlx__packet_steal_fd(struct dlx_packet *packet, size_t i);
 void dlx__packet_refuse_fds(int sock_borrow_fd);
 
 /*
- * Receive one packet without waiting. Returns 0; DLX_E_EMPTY (nothing there), DLX_E_DISCONNECTED (the
- * peer is gone and everything it sent was read), DLX_E_PROTOCOL (empty, longer than
- * DLX_PACKET_SIZE_MAX, or foreign control data), DLX_E_FD_LIMIT (MSG_CTRUNC: fds were lost to
- * RLIMIT_NOFILE or a security module), DLX_E_SYSTEM. On every error all fds are closed and the
- * packet is empty.
+ * Receive one packet, of somebody who may send no descriptors, without waiting. Returns 0; DLX_E_EMPTY (nothing there),
+ * DLX_E_DISCONNECTED (the peer is gone and everything it sent was read), DLX_E_PROTOCOL (empty, longer than
+ * DLX_PACKET_SIZE_MAX, or with descriptors), DLX_E_SYSTEM. On every error the packet is empty. Descriptors never become
+ * ours: the kernel lets go of them. To close one that we had would wait for whoever serves its FUSE file system.
  */
 int dlx__packet_recv(int sock_borrow_fd, struct dlx_packet *packet);
 
 /*
- * The same, but nothing is lost for want of room: with DLX_E_FD_LIMIT the packet stays where it is, to be received again or
- * dropped, and `data` and `size` tell what it is. Costs one more call; nobody else may receive from the socket meanwhile.
+ * Receive one packet with its descriptors: as above, and DLX_E_PROTOCOL also for foreign control data; on every error all
+ * descriptors are closed. DLX_E_FD_LIMIT (MSG_CTRUNC: no room for them within RLIMIT_NOFILE, or a security module) loses
+ * nothing: the packet stays where it is, to be received again or dropped, and `data` and `size` tell what it is. Costs one
+ * more call; nobody else may receive from the socket meanwhile.
  */
 int dlx__packet_recv_fds(int sock_borrow_fd, struct dlx_packet *packet);
 /* Receive one packet, which is there, for nobody. False: it is still there. */

@@ -146,13 +146,7 @@ void dlxd_dispatch_client(struct dlxd_client *client)
                 dlxd_client_doom(client);
             return;
         }
-        if (incoming.n_fds > 0)
-            dlxd_client_disconnect(client, DLX_E_PROTOCOL,
-                                   "packet with %zu file descriptors: clients send none",
-                                   incoming.n_fds);
-        else
-            dlxd_dispatch_client_bytes(client, incoming.data, incoming.size);
-        dlx__packet_deinit(&incoming);
+        dlxd_dispatch_client_bytes(client, incoming.data, incoming.size);
         if (++client->n_at_once == DLXD_AT_ONCE_MAX) {
             dlxd_client_pause(client);
             return;
@@ -200,14 +194,6 @@ void dlxd_dispatch_subscription(struct dlxd_subscription *subscription)
             dlxd_subscription_doom(subscription);
             return;
         }
-        if (incoming.n_fds > 0) {
-            dlxd_client_disconnect(subscription->client, DLX_E_PROTOCOL,
-                                   "subscription to %s: packet with %zu file descriptors",
-                                   subscription->topic_name, incoming.n_fds);
-            dlxd_subscription_doom(subscription);
-        } else {
-            dlxd_dispatch_subscription_bytes(subscription, incoming.data, incoming.size);
-        }
-        dlx__packet_deinit(&incoming);
+        dlxd_dispatch_subscription_bytes(subscription, incoming.data, incoming.size);
     }
 }

@@ -182,7 +182,7 @@ START_TEST(unknown_version_hears_which_are_known)
     ck_assert_msg(strstr(text, "99.0") && strstr(text, "knows 1.0"), "%s", text);
     struct dlx_packet packet;
     dlx_test_wait_readable(fd);
-    ck_assert_int_eq(dlx__packet_recv(fd, &packet), DLX_E_DISCONNECTED);
+    ck_assert_int_eq(dlx__packet_recv_fds(fd, &packet), DLX_E_DISCONNECTED);
     close(fd);
 }
 END_TEST

@@ -335,7 +335,7 @@ START_TEST(a_passed_connection_ends_with_who_made_it)
         _exit(0);
     }
     dlx_test_wait_readable(pair[0]);
-    ck_assert_int_eq(dlx__packet_recv(pair[0], &packet), 0);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[0], &packet), 0);
     ck_assert_uint_eq(packet.n_fds, 1);
     connection = packet.fds[0];
     ck_assert(answers(connection)); /* as the one that made it */

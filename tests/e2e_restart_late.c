@@ -64,7 +64,7 @@ static bool is_late(struct proxy *x, const struct dlx_packet *packet, bool is_re
 static void forward(struct proxy *x, int from, int to)
 {
     static struct dlx_packet packet;
-    int r = dlx__packet_recv(from, &packet);
+    int r = dlx__packet_recv_fds(from, &packet);
     if (r == 0 && !is_late(x, &packet, from == x->daemon))
         r = dlx__packet_send(to, packet.data, packet.size, packet.fds, packet.n_fds);
     dlx__packet_deinit(&packet);

@@ -166,7 +166,7 @@ static void read_replies(struct state *s, uint32_t k)
 {
     struct peer *peer = &s->peers[k];
     const Dlx__Wire__Packet *packet;
-    while (peer->fd >= 0 && dlx__packet_recv(peer->fd, &rx) == 0) {
+    while (peer->fd >= 0 && dlx__packet_recv_fds(peer->fd, &rx) == 0) {
         REQUIRE(dlx__proto_unpack(&arena, rx.data, rx.size, &packet) == 0);
         check_n_fds(packet);
         if (packet->body_case == BODY(DISCONNECT)) {
@@ -212,7 +212,7 @@ static void on_news(struct state *s, struct sock *sock, const Dlx__Wire__Packet 
 static void read_news(struct state *s, struct sock *sock)
 {
     const Dlx__Wire__Packet *packet;
-    while (sock->fd >= 0 && dlx__packet_recv(sock->fd, &rx) == 0) {
+    while (sock->fd >= 0 && dlx__packet_recv_fds(sock->fd, &rx) == 0) {
         REQUIRE(dlx__proto_unpack(&arena, rx.data, rx.size, &packet) == 0);
         check_n_fds(packet);
         on_news(s, sock, packet);

@@ -251,7 +251,7 @@ const Dlx__Wire__Packet *dlx_test_recv(int fd)
     const Dlx__Wire__Packet *packet;
     dlx__packet_deinit(&rx);
     dlx_test_wait_readable(fd);
-    int r = dlx__packet_recv(fd, &rx);
+    int r = dlx__packet_recv_fds(fd, &rx);
     ck_assert_msg(r == 0, "receive: %s: %s", dlx__error_name(r), dlx__error_message());
     r = dlx__proto_unpack(&rx_arena, rx.data, rx.size, &packet);
     ck_assert_msg(r == 0, "unpack: %s", dlx__error_message());
@@ -334,7 +334,7 @@ const char *dlx_test_disconnected(int fd, int code)
     (void)snprintf(text, sizeof text, "%s", packet->disconnect->text);
     ck_assert_msg(text[0] != '\0', "no words");
     dlx_test_wait_readable(fd);
-    ck_assert_int_eq(dlx__packet_recv(fd, &rx), DLX_E_DISCONNECTED);
+    ck_assert_int_eq(dlx__packet_recv_fds(fd, &rx), DLX_E_DISCONNECTED);
     close(fd);
     return text;
 }

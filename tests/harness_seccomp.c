@@ -2,6 +2,12 @@
 #include "tests/harness_seccomp.h"
 #include "common/util.h"
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
 
 bool dlx_test_seccomp_install(struct sock_filter *filter, size_t n)
 {
@@ -16,6 +22,19 @@ bool dlx_test_seccomp_fail(unsigned nr, unsigned error)
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    return dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter));
+}
+
+bool dlx_test_seccomp_no_passrights(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SO_PASSRIGHTS, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     return dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter));

@@ -11,5 +11,7 @@
 bool dlx_test_seccomp_install(struct sock_filter *filter, size_t n);
 /* System call number `nr` returns `error`. */
 bool dlx_test_seccomp_fail(unsigned nr, unsigned error);
+/* As before Linux 6.16: sockets cannot be told to refuse descriptors (SO_PASSRIGHTS). */
+bool dlx_test_seccomp_no_passrights(void);
 
 #endif

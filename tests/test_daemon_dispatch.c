@@ -37,7 +37,7 @@ static const Dlx__Wire__Packet *reply(void)
 {
     const Dlx__Wire__Packet *packet;
     dlx__packet_deinit(&rx);
-    ck_assert_int_eq(dlx__packet_recv(fd, &rx), 0);
+    ck_assert_int_eq(dlx__packet_recv_fds(fd, &rx), 0);
     ck_assert_int_eq(dlx__proto_unpack(&arena, rx.data, rx.size, &packet), 0);
     return packet;
 }
@@ -287,7 +287,7 @@ static uint32_t read_replies(int from, uint32_t first)
 {
     const Dlx__Wire__Packet *packet;
     uint32_t n = 0;
-    while (dlx__packet_recv(from, &rx) == 0) {
+    while (dlx__packet_recv_fds(from, &rx) == 0) {
         ck_assert_int_eq(dlx__proto_unpack(&arena, rx.data, rx.size, &packet), 0);
         ck_assert_uint_eq(packet->serial, first + n++);
     }

@@ -176,7 +176,7 @@ static bool receive(struct subscriber *s)
 {
     const Dlx__Wire__Packet *packet;
     dlx__packet_deinit(&rx);
-    int r = dlx__packet_recv(s->fd, &rx);
+    int r = dlx__packet_recv_fds(s->fd, &rx);
     if (r == DLX_E_EMPTY)
         return false;
     ck_assert_int_eq(r, 0);
@@ -498,12 +498,12 @@ START_TEST(the_first_packet_is_about_the_first_offer)
     ck_assert_int_eq(dlxd_subscription_offer_all(s->subscription, &n_offers), 0);
     ck_assert_uint_eq(n_offers, 2);
     dlxd_broker_settle(&test.broker);
-    ck_assert_int_eq(dlx__packet_recv(s->fd, &rx), 0);
+    ck_assert_int_eq(dlx__packet_recv_fds(s->fd, &rx), 0);
     ck_assert_int_eq(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet), 0);
     ck_assert_msg(packet->body_case == BODY(LINK_OFFER), "%s", dlx__proto_name(packet));
     uint64_t first = packet->link_offer->link;
     dlx__packet_deinit(&rx);
-    ck_assert_int_eq(dlx__packet_recv(s->fd, &rx), 0);
+    ck_assert_int_eq(dlx__packet_recv_fds(s->fd, &rx), 0);
     ck_assert_int_eq(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet), 0);
     ck_assert_int_eq(packet->body_case, BODY(LINK_FAILED)); /* the second does not fit */
     ck_assert_uint_eq(packet->link_failed->link, first + 1);
@@ -542,7 +542,7 @@ START_TEST(a_subscriber_hears_of_a_publisher_that_there_was_no_memory_for)
     no_memory_for_links = true;
     new_publisher();
     no_memory_for_links = false;
-    ck_assert_int_eq(dlx__packet_recv(s->fd, &rx), 0);
+    ck_assert_int_eq(dlx__packet_recv_fds(s->fd, &rx), 0);
     ck_assert_int_eq(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet), 0);
     ck_assert_int_eq(packet->body_case, BODY(LINK_FAILED));
     ck_assert_int_eq(packet->link_failed->code, DLX_E_NO_MEMORY);

@@ -133,7 +133,7 @@ static const Dlx__Wire__Packet *receive(int fd, struct dlx_packet *packet,
 {
     const Dlx__Wire__Packet *ret;
     dlx__packet_deinit(packet);
-    ck_assert_int_eq(dlx__packet_recv(fd, packet), 0);
+    ck_assert_int_eq(dlx__packet_recv_fds(fd, packet), 0);
     ck_assert_int_eq(dlx__proto_unpack(arena, packet->data, packet->size, &ret), 0);
     return ret;
 }
@@ -159,7 +159,7 @@ START_TEST(a_client_that_cannot_be_watched_is_refused_alone)
         ck_assert_int_eq(packet->body_case, DLX__WIRE__PACKET__BODY_DISCONNECT);
         ck_assert_int_eq(packet->disconnect->code, DLX_E_NO_MEMORY);
         ck_assert_ptr_nonnull(strstr(packet->disconnect->text, "max_user_watches"));
-        ck_assert_int_eq(dlx__packet_recv(pair[1], &rx), DLX_E_DISCONNECTED);
+        ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &rx), DLX_E_DISCONNECTED);
         dlx__close(pair[1]);
         dlx_test_broker_run(&test);
     }

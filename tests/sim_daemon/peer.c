@@ -199,7 +199,7 @@ void peer_fill(struct region *r)
 static const Dlx__Wire__Packet *receive(int sock, int *ret_code)
 {
     const Dlx__Wire__Packet *packet = NULL;
-    *ret_code = dlx__packet_recv(sock, &rx);
+    *ret_code = dlx__packet_recv_fds(sock, &rx);
     if (*ret_code == 0)
         MUST(dlx__proto_unpack(&arena, rx.data, rx.size, &packet) == 0, "%s", dlx__error_message());
     return packet;
