@@ -177,7 +177,7 @@ PROTO_GEN := $(if $(PROTO_SRC),$(BUILD)/proto/dlx.pb-c.h)
 
 # A fuzz target without libFuzzer is a test of what is in its corpus.
 TEST_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC) $(SIM_SRC) tests/sim_daemon.c $(FUZZ_SRC))
-FAULT_BIN := $(addprefix $(BUILD)/tests/faults/,actor steps old_kernel libfaultalloc.so)
+FAULT_BIN := $(addprefix $(BUILD)/tests/faults/,actor steps words old_kernel libfaultalloc.so)
 FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
 BENCH_BIN := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SRC))
 PEER_BIN := $(PEERS:%=$(BUILD)/bench/peers/%)
@@ -440,6 +440,10 @@ $(BUILD)/tests/faults/actor: $(call fault_obj,actor publisher subscriber) $(BUIL
 	$(call say,LINK)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/../..' -o $@ $(filter %.o,$^) -L$(BUILD) -ldlx
 $(BUILD)/tests/faults/steps: $(call fault_obj,steps) $(call lib,client) $(call lib,common)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(PBC_LIBS)
+$(BUILD)/tests/faults/words: $(SIM)/tests/faults/steps.o $(call lib,sim)
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(PBC_LIBS)

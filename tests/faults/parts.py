@@ -10,8 +10,8 @@ import points
 import story
 from stage import BUILD, PROGRAMS, ROLES, Failed, Stage, idle_fds
 
-NAMES = ("plain", "kill", "stop", "errno", "malloc", "kernel", "steps")
-NEED_PTRACE = ("kill", "stop", "errno", "steps")
+NAMES = ("plain", "kill", "stop", "errno", "malloc", "kernel", "words", "steps")
+NEED_PTRACE = ("kill", "stop", "errno", "words", "steps")
 PLAIN = dict.fromkeys(ROLES, 0)  # blocks of memory at the end: none
 
 # Fixed samples: one of so many.
@@ -26,7 +26,7 @@ ENDLESS = {"sendto", "recvfrom", "poll", "epoll_wait", "recvmsg"}
 def series_of(name, quick, sample):
     every = sample or (QUICK.get(name, 1) if quick else 1)
     return {"plain": plain, "kill": syscalls, "stop": syscalls, "errno": syscalls, "malloc": malloc, "kernel": kernel,
-            "steps": steps}[name](name, every, quick)
+            "words": words, "steps": steps}[name](name, every, quick)
 
 
 def thinned(entries, every):
@@ -204,19 +204,26 @@ STRIDE = 97
 LONGEST = 40000  # instructions of a phase, about
 
 
-def run_steps(arguments):
+def run_steps(arguments, program="steps"):
     """ROLE kill|stop PHASE FIRST STRIDE COUNT. Returns (failure, points, what was said)."""
     with Stage() as stage:
         daemon = stage.daemon()
-        done = subprocess.run([os.path.join(PROGRAMS, "steps"), stage.socket, *arguments.split()], capture_output=True,
+        done = subprocess.run([os.path.join(PROGRAMS, program), stage.socket, *arguments.split()], capture_output=True,
                               text=True, check=False)
         said = done.stdout + done.stderr
         if done.returncode != 0:
-            return f"steps ended with {done.returncode}: {said.strip()}", 1, stage.story()
+            return f"{program} ended with {done.returncode}: {said.strip()}", 1, stage.story()
         daemon.popen.terminate()
         if daemon.wait(10) != 0 or daemon.page.live > 0:
             return f"the daemon ended with {daemon.poll()} and {daemon.page.live} blocks", 1, stage.story()
         return None, int(said.split()[0]), said
+
+
+def words(_name, _every, _quick):
+    """All accesses to shared words of all phases: that takes seconds."""
+    chosen = [f"{role} {mode} {phase} 0 1 {LONGEST}"
+              for role in ("publisher", "subscriber") for mode in ("kill", "stop") for phase in range(N_PHASES)]
+    return [[(f"--words '{c}'", lambda c=c: run_steps(c, "words"))] for c in chosen]
 
 
 def steps(_name, every, quick):

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Every step of the protocol: a process is stopped after k machine instructions of one phase of its life, for k = FIRST,
- * FIRST + STRIDE ...; its peer goes on; then it is killed, or goes on itself. Phase 0: it connects and joins; 1 to N_STORY:
+ * Every step of the protocol: a process is stopped after k steps of one phase of its life, for k = FIRST, FIRST + STRIDE ...:
+ * machine instructions, or, compiled with DLX_SIM as the program `words`, accesses to words that processes share; its peer goes on; then it is killed, or goes on itself. Phase 0: it connects and joins; 1 to N_STORY:
  * it publishes, or takes and releases, a message; the next one: it leaves. This process is the peer and the tracer.
  *
- *     steps SOCKET publisher|subscriber kill|stop PHASE FIRST STRIDE COUNT
+ *     steps|words SOCKET publisher|subscriber kill|stop PHASE FIRST STRIDE COUNT
  *
  * Prints the number of points; ends at the first step that the phase does not have any more, or after COUNT points. Exit
  * status: 0; 1 something that may not be, with words; 77 ptrace is not allowed.
@@ -36,6 +36,7 @@ static struct {
     _Atomic uint64_t began, done; /* messages that the victim publishes, or takes */
     _Atomic uint64_t joined;
     _Atomic uint64_t finished; /* the phase is over */
+    _Atomic uint64_t stop_at;  /* words: before this access of the phase, from 1 */
 } * shared;
 
 static const char *socket_path;
@@ -140,6 +141,20 @@ static void check(const struct dlx_message *m)
 
 /* ---- the victims ------------------------------------------------------------------------------- */
 
+#ifdef DLX_SIM
+static uint64_t n_accesses; /* of the phase */
+static bool counts;
+
+void dlx_sim_step(const volatile void *word)
+{
+    (void)word;
+    if (!counts || ++n_accesses != atomic_load(&shared->stop_at))
+        return;
+    counts = false;
+    (void)raise(SIGSTOP);
+}
+#endif
+
 static void begin(uint64_t i)
 {
     if (i == phase + 1)
@@ -148,6 +163,11 @@ static void begin(uint64_t i)
         atomic_store(&shared->ready, 1);
         (void)raise(SIGSTOP);
     }
+#ifdef DLX_SIM
+    if (i == phase + 1 && counts)
+        (void)raise(SIGSTOP); /* it was not stopped before */
+    counts = i == phase && atomic_load(&shared->stop_at) > 0;
+#endif
 }
 
 static void publishing_victim(void)
@@ -241,7 +261,23 @@ static int wait_for(pid_t pid, void (*pump)(void))
     return status;
 }
 
-/* Run it to the phase, then `steps` instructions. Returns false when the phase has fewer. */
+/* One instruction, or everything up to the access. Returns false when the phase is over. */
+static bool resume(pid_t pid, void (*pump)(void))
+{
+#ifdef DLX_SIM
+    const int request = PTRACE_CONT;
+#else
+    const int request = PTRACE_SINGLESTEP;
+#endif
+    if (ptrace(request, pid, NULL, NULL) < 0)
+        wrong("ptrace");
+    int status = wait_for(pid, phase == 0 ? pump : NULL); /* there it waits for the peer */
+    if (!WIFSTOPPED(status) || WSTOPSIG(status) != (request == PTRACE_CONT ? SIGSTOP : SIGTRAP))
+        wrong("the victim ended or was stopped by itself: status %#x", (unsigned)status);
+    return !atomic_load(&shared->finished);
+}
+
+/* Run it to the phase, then `steps` steps. Returns false when the phase has fewer. */
 static bool run_to(pid_t pid, uint64_t steps, void (*pump)(void))
 {
     int status = wait_for(pid, pump);
@@ -251,16 +287,16 @@ static bool run_to(pid_t pid, uint64_t steps, void (*pump)(void))
         wrong("the victim did not come to its phase: status %#x", (unsigned)status);
     while (own && phase <= N_STORY && published < phase)
         pump(); /* the message that it is about to take: a step does not wait */
-    for (step = 0; step < steps; step++) {
-        if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) < 0)
-            wrong("PTRACE_SINGLESTEP");
-        status = wait_for(pid, phase == 0 ? pump : NULL); /* there it waits for the peer */
-        if (!WIFSTOPPED(status) || WSTOPSIG(status) != SIGTRAP)
-            wrong("the victim ended or was stopped by itself: status %#x", (unsigned)status);
-        if (atomic_load(&shared->finished))
+    atomic_store(&shared->stop_at, steps);
+#ifdef DLX_SIM
+    step = steps;
+    return steps == 0 || resume(pid, pump);
+#else
+    for (step = 0; step < steps; step++)
+        if (!resume(pid, pump))
             return false;
-    }
     return true;
+#endif
 }
 
 /* ---- the peer of a publisher --------------------------------------------------------------------- */
