@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Time-outs do not follow the clock of the day, which somebody may set. It is not set here: a filter lets every wait that
+ * follows it end at once, as after a jump.
+ */
+
+#include "tests/harness_seccomp.h"
+#include "tests/harness_stream.h"
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+
+#ifndef DLX_SANITIZE
+
+/* Of this thread. */
+static bool let_the_clock_jump(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_futex, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, FUTEX_CLOCK_REALTIME, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ETIMEDOUT),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    return dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter));
+}
+
+/* Which system call the thread is in; -1: none, or it is not told. */
+static long call_of(long tid)
+{
+    char path[64], text[64] = "";
+    (void)snprintf(path, sizeof path, "/proc/self/task/%ld/syscall", tid);
+    FILE *file = fopen(path, "re");
+    bool read = file && fgets(text, sizeof text, file);
+    if (file)
+        (void)fclose(file);
+    return read && text[0] >= '0' && text[0] <= '9' ? strtol(text, NULL, 10) : -1;
+}
+
+static void await_call(const _Atomic long *tid, long call)
+{
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; call_of(*tid) != call;) {
+        ck_assert_msg(dlx__now_ns() < end, "thread %ld does not come to call %ld", *tid, call);
+        (void)poll(NULL, 0, 1);
+    }
+}
+
+/* What a thread does, and what became of it. No assertions there. */
+struct act {
+    pthread_t thread;
+    struct dlx_client *c;
+    _Atomic long tid;
+    bool filtered;
+    int result;
+    struct dlx_publisher *p;
+};
+
+/* It has the client's lock while it waits for the daemon. */
+static void *ask(void *userdata)
+{
+    struct act *act = userdata;
+    struct dlx_daemon_info info = {.size = sizeof info};
+    act->tid = syscall(SYS_gettid);
+    act->result = dlx_client_get_daemon_info(act->c, &info);
+    return NULL;
+}
+
+static void *wait_for_the_lock(void *userdata)
+{
+    struct act *act = userdata;
+    act->filtered = let_the_clock_jump();
+    act->tid = syscall(SYS_gettid);
+    act->result = dlx_publisher_new(act->c, "test/a", NULL, &act->p);
+    return NULL;
+}
+
+START_TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
+{
+    struct act asker = {.c = dlx_test_stream_connect()}, waiter = asker;
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGSTOP), 0);
+    ck_assert_int_eq(pthread_create(&asker.thread, NULL, ask, &asker), 0);
+    await_call(&asker.tid, SYS_poll);
+    ck_assert_int_eq(pthread_create(&waiter.thread, NULL, wait_for_the_lock, &waiter), 0);
+    await_call(&waiter.tid, SYS_futex);
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    ck_assert_int_eq(pthread_join(asker.thread, NULL), 0);
+    ck_assert_int_eq(pthread_join(waiter.thread, NULL), 0);
+    ck_assert_int_eq(asker.result, 0);
+    ck_assert_int_eq(waiter.result, 0);
+    if (!waiter.filtered)
+        puts("SKIP: no seccomp here");
+    dlx_publisher_unref(waiter.p);
+    dlx_client_unref(asker.c);
+}
+END_TEST
+
+#else
+
+START_TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
+{
+    puts("SKIP: with sanitizers the clock of the day is used: client/call.c");
+}
+END_TEST
+
+#endif
+
+int main(void)
+{
+    Suite *suite = suite_create("clock");
+    TCase *tcase = dlx_test_stream_case("clock");
+    tcase_add_test(tcase, who_waits_for_another_thread_waits_as_long_as_it_may);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}
