@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -54,10 +55,20 @@ static void wait_readable(struct dlx_subscription *s)
     ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
 }
 
+/* A daemon that ends is no signal for the threads that stream: a kernel that valgrind simulates interrupts them by it. */
+static void block_sigchld(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    ck_assert_int_eq(pthread_sigmask(SIG_BLOCK, &set, NULL), 0);
+}
+
 /* Every value up to `to`, one after the other. */
 static void *read_all(void *userdata)
 {
     struct reader *r = userdata;
+    block_sigchld();
     uint64_t last = atomic_load(&r->last);
     while (last < atomic_load(&r->to)) {
         struct dlx_message *m = NULL;
@@ -162,6 +173,7 @@ static void *publish_all(void *userdata)
 {
     struct writer *w = userdata;
     struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    block_sigchld();
     while (!atomic_load(&w->stop)) {
         int64_t n = (int64_t)atomic_fetch_add(&w->n, 1) + 1;
         ok(dlx_publish(w->p, dlx_test_stream_alloc(w->p, 10, n), &wait));
