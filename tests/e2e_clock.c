@@ -5,6 +5,7 @@
  * follows it end at once, as after a jump.
  */
 
+#include "client/publisher.h"
 #include "tests/harness_seccomp.h"
 #include "tests/harness_stream.h"
 #include <errno.h>
@@ -83,7 +84,12 @@ static void *wait_for_the_lock(void *userdata)
 
 START_TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
 {
-    struct act asker = {.c = dlx_test_stream_connect()}, waiter = asker;
+    const struct dlx_connect_args args = {.size = sizeof args,
+                                          .socket = dlx_test_stream_daemon.path,
+                                          .timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER};
+    struct act asker = {.result = -1}, waiter = asker;
+    ok(dlx_connect(&asker.c, &args));
+    waiter.c = asker.c;
     ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGSTOP), 0);
     ck_assert_int_eq(pthread_create(&asker.thread, NULL, ask, &asker), 0);
     await_call(&asker.tid, SYS_poll);
@@ -101,7 +107,48 @@ START_TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
 }
 END_TEST
 
+/* What is only told the daemon, or can be done later, does not wait for another thread's call: a stream goes on. */
+START_TEST(a_stream_does_not_wait_for_another_thread)
+{
+    const struct dlx_publisher_args pa = {.size = sizeof pa, .history = 2, .retain = 1};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    struct act asker = {.c = x.c, .result = -1};
+    uint32_t n_slots = x.p->core.n_slots;
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGSTOP), 0);
+    ck_assert_int_eq(pthread_create(&asker.thread, NULL, ask, &asker), 0);
+    await_call(&asker.tid, SYS_poll);
+    for (int64_t n = 2; n <= 200; n++) {
+        if (n == 100) /* it stays where it is */
+            ck_assert_int_lt(dlx__publisher_move(x.p, 4 * n_slots), 0);
+        dlx_test_stream_publish(x.p, 10, n);
+        dlx_test_stream_take(x.s, n);
+    }
+    ck_assert_uint_eq(x.p->core.n_slots, n_slots);
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    ck_assert_int_eq(pthread_join(asker.thread, NULL), 0);
+    ck_assert_int_eq(asker.result, 0);
+    ck_assert_int_eq(dlx__publisher_move(x.p, 4 * n_slots), 0);
+    dlx_test_stream_publish(x.p, 10, 201);
+    dlx_test_stream_take(x.s, 201);
+    x.p = dlx_publisher_unref(x.p);
+    struct dlx_message *m = NULL;
+    ok(dlx_get(x.c, "test/a", 0, &m));
+    dlx_test_stream_check(m, 10, 201);
+    dlx_message_unref(m);
+    ok(dlx_retained_drop(x.c, "test/a"));
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 #else
+
+START_TEST(a_stream_does_not_wait_for_another_thread)
+{
+    puts("SKIP: with sanitizers the clock of the day is used: client/call.c");
+}
+END_TEST
 
 START_TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
 {
@@ -115,7 +162,8 @@ int main(void)
 {
     Suite *suite = suite_create("clock");
     TCase *tcase = dlx_test_stream_case("clock");
-    tcase_add_test(tcase, who_waits_for_another_thread_waits_as_long_as_it_may);
+    tcase_add_loop_test(tcase, who_waits_for_another_thread_waits_as_long_as_it_may, 0, 2);
+    tcase_add_test(tcase, a_stream_does_not_wait_for_another_thread);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -388,6 +388,49 @@ START_TEST(tensors_that_cannot_be)
 }
 END_TEST
 
+/* What is asked of a message, and is not there. */
+START_TEST(messages_have_no_more_than_they_have)
+{
+    struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m;
+    DLManagedTensorVersioned *none = NULL;
+    DLManagedTensor *legacy = NULL;
+    char name[DLX_NAME_MAX + 2];
+    uint32_t at = 77;
+    size_t size = 77;
+    memset(name, 'n', sizeof name);
+    name[sizeof name - 1] = '\0';
+    struct dlx_item items[] = {{.name = "one", .tensor = dlx_test_stream_alloc(pair.p, 10, 1)},
+                               {.tensor = dlx_test_stream_alloc(pair.p, 10, 2)}};
+    ok(dlx_publish_set(pair.p, items, 2, NULL, NULL));
+    ok(dlx_take(pair.s, PATIENCE, &m));
+    ck_assert_ptr_nonnull(dlx_message_peek(m, 1));
+    ck_assert_ptr_null(dlx_message_peek(m, 2));
+    ck_assert_ptr_null(dlx_message_peek(NULL, 0));
+    ck_assert_str_eq(dlx_message_name(m, 1), "");
+    ck_assert_ptr_null(dlx_message_name(m, 2));
+    ck_assert_ptr_null(dlx_message_name(NULL, 0));
+    ck_assert_ptr_null(dlx_message_meta(m, &size));
+    ck_assert_uint_eq(size, 0);
+    ok(dlx_message_find(m, "one", &at));
+    ck_assert_uint_eq(at, 0);
+    fails(dlx_message_find(m, "two", &at), DLX_E_NOT_FOUND, "\"two\"");
+    fails(dlx_message_find(m, "", &at), DLX_E_NOT_FOUND, "no tensor");
+    fails(dlx_message_find(m, name, &at), DLX_E_NOT_FOUND, "nnn");
+    ck_assert_uint_eq(at, 0);
+    fails(dlx_message_tensor(m, 2, &none), DLX_E_INVALID, "tensor 2");
+    fails(dlx_message_private(m, 2, &none), DLX_E_INVALID, "tensor 2");
+    fails(dlx_message_tensor_legacy(m, 2, true, &legacy), DLX_E_INVALID, "tensor 2");
+    ck_assert(!none && !legacy);
+    dlx_message_unref(m);
+    dlx_test_stream_publish(pair.p, 10, 3); /* no set: no names */
+    ok(dlx_take(pair.s, PATIENCE, &m));
+    fails(dlx_message_find(m, "one", &at), DLX_E_NOT_FOUND, "\"one\"");
+    dlx_message_unref(m);
+    dlx_test_pair_end(&pair);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("refusals");
@@ -398,6 +441,7 @@ int main(void)
     tcase_add_test(tcase, a_subscription_that_cannot_be);
     tcase_add_test(tcase, a_socket_path_that_is_no_socket_path);
     tcase_add_test(tcase, tensors_that_cannot_be);
+    tcase_add_test(tcase, messages_have_no_more_than_they_have);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

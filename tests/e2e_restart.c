@@ -309,6 +309,54 @@ START_TEST(who_needs_memory_finds_the_new_daemon_at_once)
 }
 END_TEST
 
+/* Whatever it is that needs memory first. */
+START_TEST(each_kind_of_publishing_finds_the_new_daemon)
+{
+    enum { N = 1 << 18 };
+    static int64_t values[N], shape = N;
+    static const struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &shape};
+    DLManagedTensorVersioned foreign = {.version = {DLPACK_MAJOR_VERSION, 0},
+                                        .dl_tensor = {.data = values,
+                                                      .device = {kDLCPU, 0},
+                                                      .ndim = 1,
+                                                      .dtype = {kDLInt, 64, 1},
+                                                      .shape = &shape}},
+                             *own = NULL;
+    DLManagedTensor legacy = {.dl_tensor = foreign.dl_tensor};
+    struct dlx_item item = {.tensor = &foreign};
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    values[N - 1] = 9;
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+    dlx_test_stream_restart();
+    switch (_i) {
+    case 0:
+        ok(dlx_publish(x.p, &foreign, NULL));
+        break;
+    case 1:
+        ok(dlx_publish_legacy(x.p, &legacy, NULL));
+        break;
+    case 2:
+        ok(dlx_publish_set(x.p, &item, 1, NULL, NULL));
+        break;
+    default:
+        ok(dlx_alloc_set(x.p, &spec, 1, &own));
+        memcpy(own->dl_tensor.data, values, sizeof values);
+        ok(dlx_publish(x.p, own, NULL));
+        break;
+    }
+    ck_assert_uint_eq(x.p->epoch, 1);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    ck_assert_uint_eq(dlx_message_seq(m), 2);
+    ck_assert_uint_eq(dlx_message_gap(m), 0);
+    ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[N - 1], 9);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 START_TEST(a_publisher_that_never_waits_finds_the_second_daemon)
 {
     const struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
@@ -498,6 +546,7 @@ int main(void)
     tcase_add_test(tcase, what_was_allocated_before_is_copied_and_said_so);
     tcase_add_test(tcase, what_is_held_stays_valid);
     tcase_add_test(tcase, who_needs_memory_finds_the_new_daemon_at_once);
+    tcase_add_loop_test(tcase, each_kind_of_publishing_finds_the_new_daemon, 0, 4);
     tcase_add_test(tcase, a_shared_set_is_shared_with_the_new_daemon_too);
     tcase_add_test(tcase, a_publisher_hears_of_its_daemon_without_a_system_call);
     tcase_add_test(tcase, nobody_vouches_for_a_publisher_that_was_disconnected);
