@@ -120,12 +120,12 @@ static void forget_passrights(void *userdata)
 START_TEST(descriptors_are_not_taken_where_the_kernel_does_not_refuse_them)
 {
     uint8_t data[] = {0x08, 0x01, 0xda, 0x01, 0x00}; /* DaemonInfo */
-    int fds[253];
+    int fds[253], path = open("/", O_PATH | O_CLOEXEC);
     dlx_test_daemon_start_prepared(&place, forget_passrights, NULL);
     int witness = dlx_test_hello(&place, 1);
     size_t n_fds = dlx_test_daemon_n_fds(&place);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(fds); i++)
-        fds[i] = STDIN_FILENO;
+        fds[i] = i % 2 == 0 ? STDIN_FILENO : path;
     for (size_t n = 1; n <= DLX_ARRAY_SIZE(fds); n += 84) {
         struct dlx_test_subscription sub;
         int fd = dlx_test_hello(&place, 1);
@@ -141,6 +141,7 @@ START_TEST(descriptors_are_not_taken_where_the_kernel_does_not_refuse_them)
     }
     dlx_test_recv_done();
     dlx_test_daemon_wait_n_fds(&place, n_fds);
+    close(path);
     close(witness);
     ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
 }
