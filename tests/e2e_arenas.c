@@ -206,7 +206,7 @@ START_TEST(a_daemon_that_does_not_answer_is_not_asked_each_time)
     struct dlx_client *c = NULL;
     ok(dlx_connect(&c, &args));
     struct dlx_publisher *p = make_empty_arenas(c, 9);
-    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGSTOP), 0);
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
     DLManagedTensorVersioned *t[3];
     uint64_t begin = dlx__now_ns();
     t[0] = dlx_test_stream_alloc(p, N(3), 1);

@@ -90,7 +90,7 @@ START_TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
     struct act asker = {.result = -1}, waiter = asker;
     ok(dlx_connect(&asker.c, &args));
     waiter.c = asker.c;
-    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGSTOP), 0);
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
     ck_assert_int_eq(pthread_create(&asker.thread, NULL, ask, &asker), 0);
     await_call(&asker.tid, SYS_poll);
     ck_assert_int_eq(pthread_create(&waiter.thread, NULL, wait_for_the_lock, &waiter), 0);
@@ -116,7 +116,7 @@ START_TEST(a_stream_does_not_wait_for_another_thread)
     uint32_t n_slots = x.p->core.n_slots;
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_take(x.s, 1);
-    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGSTOP), 0);
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
     ck_assert_int_eq(pthread_create(&asker.thread, NULL, ask, &asker), 0);
     await_call(&asker.tid, SYS_poll);
     for (int64_t n = 2; n <= 200; n++) {

@@ -114,7 +114,7 @@ START_TEST(replies_that_come_too_late_leave_nothing)
         ck_assert_int_lt(time(NULL), end);
     const struct dlx_daemon_info before = info_of(x.c);
     for (int i = 0; i < 3; i++) {
-        ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGSTOP), 0);
+        dlx_test_daemon_pause(&dlx_test_stream_daemon);
         int r = i == 0   ? publisher_new(c, &late)
                 : i == 1 ? dlx_subscribe(c, "test/b", NULL, &s)
                          : dlx_alloc(p, &spec, &t);

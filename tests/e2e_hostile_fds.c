@@ -72,7 +72,7 @@ static void send_trap(enum way way, struct trap *trap)
     if (way == ON_A_SUBSCRIPTION)
         dlx_test_subscribe(&s, fd, "test/a", false);
     if (way == LEFT_IN_THE_SOCKET || way == BEFORE_IT_ACCEPTS)
-        ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGSTOP), 0);
+        dlx_test_daemon_pause(&dlx_test_stream_daemon);
     if (way == BEFORE_IT_ACCEPTS)
         fd = dlx_test_connect(&dlx_test_stream_daemon);
     int r = dlx__packet_send(s.fd >= 0 ? s.fd : fd, info, sizeof info, &trap->fd, 1);

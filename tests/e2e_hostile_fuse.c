@@ -81,7 +81,7 @@ static bool send_file(enum way way)
     if (way == ON_A_SUBSCRIPTION)
         dlx_test_subscribe(&s, fd, "test/a", false);
     dlx_test_recv_done();
-    ck_assert_int_eq(kill(daemon->pid, SIGSTOP), 0);
+    dlx_test_daemon_pause(daemon);
     if (way == BEFORE_IT_ACCEPTS)
         fd = dlx_test_connect(daemon);
     int r = dlx__packet_send(s.fd >= 0 ? s.fd : fd, info, sizeof info, &fuse.fd, 1);

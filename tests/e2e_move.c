@@ -262,7 +262,7 @@ START_TEST(a_daemon_that_stands_still_does_not_stop_a_stream)
     int64_t i = 1;
     for (; i <= 100; i++)
         dlx_test_stream_publish(x.p, 10, i);
-    kill(dlx_test_stream_daemon.pid, SIGSTOP);
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
     (void)clock_gettime(CLOCK_MONOTONIC, &begin);
     for (; i <= 20000; i++)
         dlx_test_stream_publish(x.p, 10, i);

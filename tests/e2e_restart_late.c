@@ -237,7 +237,7 @@ START_TEST(a_call_waits_for_a_new_daemon_that_is_slow)
     void *fault = NULL;
     dlx_test_stream_restart();
     pid_t daemon = dlx_test_stream_daemon.pid;
-    ck_assert_int_eq(kill(daemon, SIGSTOP), 0);
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
     ck_assert_int_eq(pthread_create(&thread, NULL, let_it_go_on_later, &daemon), 0);
     ok(dlx_list_publishers(c, NULL, ignore, NULL));
     ck_assert_int_eq(pthread_join(thread, &fault), 0);

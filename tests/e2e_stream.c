@@ -463,7 +463,7 @@ START_TEST(what_a_publisher_left_that_has_gone_is_waited_for)
     for (int64_t i = 0; i < N; i++)
         dlx_test_stream_publish(x.p, ELEMENTS, i);
     x.p = dlx_publisher_unref(x.p);
-    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGSTOP), 0);
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
     while ((r = dlx_take(x.s, SECOND / 10, &m)) == 0) {
         dlx_test_stream_check(m, ELEMENTS, n++);
         dlx_message_unref(m);

@@ -180,6 +180,14 @@ void dlx_test_daemon_kill(struct dlx_test_daemon *daemon)
     (void)end(daemon, SIGKILL);
 }
 
+void dlx_test_daemon_pause(const struct dlx_test_daemon *daemon)
+{
+    int status;
+    ck_assert_int_eq(kill(daemon->pid, SIGSTOP), 0);
+    ck_assert_int_eq(waitpid(daemon->pid, &status, WUNTRACED), daemon->pid);
+    ck_assert_msg(WIFSTOPPED(status), "the daemon ended: %#x", (unsigned)status);
+}
+
 size_t dlx_test_daemon_n_fds(const struct dlx_test_daemon *daemon)
 {
     char path[64];

@@ -43,6 +43,8 @@ int dlx_test_daemon_fail(const char *socket, char *ret_log, size_t log_size);
 int dlx_test_daemon_stop(struct dlx_test_daemon *daemon);
 /* SIGKILL. */
 void dlx_test_daemon_kill(struct dlx_test_daemon *daemon);
+/* SIGSTOP, and it stands still: until somebody sends it SIGCONT. */
+void dlx_test_daemon_pause(const struct dlx_test_daemon *daemon);
 /* Open descriptors of the daemon. */
 size_t dlx_test_daemon_n_fds(const struct dlx_test_daemon *daemon);
 /* Wait until it has so many again. */
