@@ -65,6 +65,7 @@ static union {
     struct dlx_publisher_stats publisher_stats;
     struct dlx_subscription_stats subscription_stats;
     struct dlx_daemon_info info;
+    unsigned char bytes[1024]; /* more than any of them */
 } out;
 
 static int64_t shape[] = {4};
@@ -234,8 +235,8 @@ static const struct {
 
 static bool nothing_written(void)
 {
-    static const char zero[sizeof out];
-    return memcmp(&out, zero, sizeof out) == 0;
+    static const unsigned char zero[sizeof out.bytes];
+    return memcmp(out.bytes, zero, sizeof zero) == 0;
 }
 
 START_TEST(every_call_needs_its_arguments)
