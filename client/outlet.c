@@ -274,8 +274,7 @@ int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
 {
     int r = 0;
     /* That daemon may have ended, too, and a caller who never waits looks nowhere else. */
-    if (dlx__now_ns() >= p->next_look_ns)
-        dlx__publisher_check(p, dlx__now_ns());
+    dlx__publisher_look(p, dlx__now_ns());
     for (;;) {
         dlx__pub_set_blocked(&p->core, true); /* again, as it may have moved */
         dlx__pub_read_membership(&p->core);

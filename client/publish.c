@@ -354,8 +354,7 @@ static int publish(struct dlx_publisher *p, const DLTensor *t, struct dlx_block 
         dlx__publish_commit(p, slot, parcel.block, parcel.record.size, parcel.copied_bytes, copied);
     if (dlx_likely(!copied))
         dlx__publish_handed_over(own, &args);
-    if (dlx_unlikely(now >= p->next_look_ns))
-        dlx__publisher_check(p, now); /* last: it may move */
+    dlx__publisher_look(p, now); /* last: it may move */
     if (args.report) {
         struct dlx_publish_report report = {.size = sizeof report,
                                             .seq = seq,

@@ -349,9 +349,7 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
         if ((set->entries[i].record.flags & DLX_SHM_RECORD_COPIED) && t->deleter)
             t->deleter(t);
     }
-    uint64_t now = dlx__now_ns();
-    if (now >= p->next_look_ns)
-        dlx__publisher_check(p, now); /* last: it may move */
+    dlx__publisher_look(p, dlx__now_ns()); /* last: it may move */
     return 0;
 }
 

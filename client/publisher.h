@@ -46,6 +46,7 @@ struct dlx_publisher {
     bool
         rejoining; /* reliable subscribers have yet to come to the new daemon: nothing is published before */
     uint64_t next_look_ns; /* whether the daemon is still there */
+    bool vouched;          /* it was when we looked last, by its own word */
     int64_t linger_ns;     /* how long its end waits for subscribers on their way to a new daemon */
     uint64_t n_sets;       /* that were looked at; the number of each marks its blocks */
     bool starved;          /* no room for the descriptors of a link: it waits in the link socket */

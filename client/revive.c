@@ -180,7 +180,8 @@ static int resume(struct dlx_publisher *p)
 void dlx__publisher_check(struct dlx_publisher *p, uint64_t now)
 {
     p->next_look_ns = now + DLX_LOOK_NS;
-    if (p->link_sock >= 0 && (dlx__pub_is_vouched(&p->core) || !hung_up(p->link_sock)))
+    p->vouched = dlx__pub_is_vouched(&p->core);
+    if (p->link_sock >= 0 && (p->vouched || !hung_up(p->link_sock)))
         return;
     p->next_look_ns = now + DLX_REVIVE_NS;
     int r = dlx__client_revive(p->client, p->epoch);

@@ -31,6 +31,13 @@ void dlx__client_ensure(struct dlx_client *c);
 /* Is the daemon that the publisher knows still there? If not, try to go on with another one. Not while a message is being
  * made: it moves, and its arenas are of no use any more. */
 void dlx__publisher_check(struct dlx_publisher *p, uint64_t now_ns);
+/* Part of every publish: look when it is time, and at once when the daemon's word has gone. */
+static inline void dlx__publisher_look(struct dlx_publisher *p, uint64_t now_ns)
+{
+    if (dlx_unlikely(now_ns >= p->next_look_ns ||
+                     (p->vouched && !dlx__pub_is_vouched(&p->core))))
+        dlx__publisher_check(p, now_ns);
+}
 
 /*
  * A call of the publisher failed with this code. True: because its daemon has ended, and it is known to another one now: try

@@ -3,7 +3,6 @@
 #include "common/brief.h"
 #include "common/error.h"
 #include <assert.h>
-#include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -215,12 +214,6 @@ void dlx__pub_read_membership(struct dlx_pub *pub)
                 (dlx__pub_link_is_closed(pub->links[i]) && !holds_any(pub, pub->links[i])))
                 remove_link(pub, i);
     }
-}
-
-bool dlx__pub_is_vouched(const struct dlx_pub *pub)
-{
-    dlx_atomic_u32 *vouched = (dlx_atomic_u32 *)(uintptr_t)&pub->membership->vouched;
-    return dlx_load32_relaxed(vouched) & FUTEX_TID_MASK;
 }
 
 void dlx__pub_set_membership(struct dlx_pub *pub, const struct dlx_shm_membership *membership)

@@ -21,6 +21,7 @@
  */
 
 #include "common/shm.h"
+#include <linux/futex.h>
 
 /* A link, as its publisher sees it. Made by the environment, which keeps it until link_gone(). */
 struct dlx_pub_link {
@@ -182,7 +183,11 @@ void dlx__pub_set_membership(struct dlx_pub *pub, const struct dlx_shm_membershi
 void dlx__pub_read_membership(struct dlx_pub *pub);
 
 /* Is the daemon there, and has it not disconnected this publisher? False also where it cannot say so by shared memory. */
-bool dlx__pub_is_vouched(const struct dlx_pub *pub);
+static inline bool dlx__pub_is_vouched(const struct dlx_pub *pub)
+{
+    dlx_atomic_u32 *vouched = (dlx_atomic_u32 *)(uintptr_t)&pub->membership->vouched;
+    return dlx_load32_relaxed(vouched) & FUTEX_TID_MASK;
+}
 
 /* No message will follow. Wakes who sleeps. */
 void dlx__pub_close(struct dlx_pub *pub);

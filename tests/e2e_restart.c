@@ -432,6 +432,18 @@ START_TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
 }
 END_TEST
 
+/* Who publishes once and then sleeps is known to the daemon that was there then. */
+START_TEST(one_message_is_enough_to_find_the_new_daemon)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    dlx_test_stream_publish(x.p, 10, 1); /* looks; next time in a second */
+    dlx_test_stream_restart();
+    dlx_test_stream_publish(x.p, 10, 2);
+    ck_assert_uint_eq(x.p->epoch, 1);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 static int count(const struct dlx_publisher_info *info, void *userdata)
 {
     (void)info;
@@ -550,6 +562,7 @@ int main(void)
     tcase_add_test(tcase, a_shared_set_is_shared_with_the_new_daemon_too);
     tcase_add_test(tcase, a_publisher_hears_of_its_daemon_without_a_system_call);
     tcase_add_test(tcase, nobody_vouches_for_a_publisher_that_was_disconnected);
+    tcase_add_test(tcase, one_message_is_enough_to_find_the_new_daemon);
     tcase_add_test(tcase, a_publisher_that_never_waits_finds_the_second_daemon);
     tcase_add_test(tcase, an_old_connection_serves_new_calls);
     tcase_add_test(tcase, who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone);

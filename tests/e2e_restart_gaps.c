@@ -337,6 +337,7 @@ START_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap)
     while (r.taken < (_i % 2 ? 5 : 2))
         ck_assert(take_one(&r));
     p->next_look_ns = UINT64_MAX;
+    p->vouched = false;
     ck_assert_int_eq(send(c->sock, "?", 1, MSG_NOSIGNAL), 1);
     if (_i % 2)
         fails(dlx_take(r.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "test/a");
