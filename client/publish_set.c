@@ -49,8 +49,10 @@ static int alloc_parts(struct dlx_publisher *p, const struct dlx_tensor_spec *sp
         if (r == 0)
             r = alloc_one(p, &spec, size, &ret[i]);
         if (r < 0) {
-            while (i-- > 0)
+            while (i-- > 0) {
                 ret[i]->deleter(ret[i]);
+                ret[i] = NULL; /* who deletes all that it has does not delete it again */
+            }
             return r;
         }
     }

@@ -382,6 +382,7 @@ START_TEST(tensors_that_cannot_be)
         dlx_test_stream_check(m, 10, 1);
         ck_assert_int_eq(dlx_message_peek(m, 0)->device.device_type, kDLCPU);
         dlx_message_unref(m);
+        own->deleter(own);
         if (i + 1 < DLX_ARRAY_SIZE(pinned))
             own = dlx_test_stream_alloc(pair.p, 10, 1);
     }

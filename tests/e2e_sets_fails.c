@@ -70,7 +70,10 @@ static int publish_own_set(struct cast *x)
                                             .dtype = {kDLInt, 64, 1},
                                             .ndim = i < N_MANY - 1 ? N_DIMS : 1,
                                             .shape = i < N_MANY - 1 ? ones : large};
-    TRY(dlx_alloc_set(x->pair.p, specs, N_MANY, x->t));
+    int r = dlx_alloc_set(x->pair.p, specs, N_MANY, x->t);
+    for (int i = 0; r < 0 && i < N_MANY; i++)
+        expect(x, !x->t[i], "a tensor of a set that there is not");
+    TRY(r);
     for (int i = 0; i < N_MANY; i++) {
         name_of(names[i], i);
         items[i] = (struct dlx_item){.name = names[i], .tensor = x->t[i]};

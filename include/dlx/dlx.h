@@ -312,7 +312,8 @@ struct dlx_bytes {
 
 /**
  * Allocate `n` tensors (1 to DLX_TENSORS_MAX) as n calls of dlx_alloc() would, all or none, from one piece of
- * shared memory if none is free that they fit into. `ret` has room for n pointers.
+ * shared memory if none is free that they fit into. `ret` has room for n pointers; after a failure each of them is as it
+ * was, or NULL.
  *
  * Returns as dlx_alloc(); the message names the tensor.
  */
