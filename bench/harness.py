@@ -23,6 +23,10 @@ class Failure(Exception):
     """A program failed; the row that needed it says why."""
 
 
+class Hung(Failure):
+    """It did not end in time."""
+
+
 def pick_cpus():
     """Two CPUs of this process's set that are not siblings of one core where that can be had."""
     cpus = sorted(os.sched_getaffinity(0))
@@ -234,7 +238,7 @@ class Bench:
             where = waiting(process.pid)
             process.kill()
             out, err = process.communicate()
-            raise Failure(f"did not end within {timeout} s ({where}): {err.strip()}") from None
+            raise Hung(f"did not end within {timeout} s ({where}): {err.strip()}") from None
         if process.returncode:
             words = err.strip().splitlines()
             raise Failure(words[-1] if words else f"status {process.returncode}")
