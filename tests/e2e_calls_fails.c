@@ -40,21 +40,14 @@ static void expect(struct cast *x, bool good, const char *what)
         x->wrong = what;
 }
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        int r_ = (call);                                                                           \
-        if (r_ < 0)                                                                                \
-            return r_;                                                                             \
-    } while (0)
-
 static int publish(struct cast *x, int64_t n, int64_t value)
 {
     struct dlx_tensor_spec spec = {
         .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
-    TRY(dlx_alloc(x->p, &spec, &x->t));
+    DLX_TEST_TRY(dlx_alloc(x->p, &spec, &x->t));
     for (int64_t i = 0; i < n; i++)
         ((int64_t *)x->t->dl_tensor.data)[i] = value + i;
-    TRY(dlx_publish(x->p, x->t, NULL));
+    DLX_TEST_TRY(dlx_publish(x->p, x->t, NULL));
     x->t = NULL;
     return 0;
 }
@@ -70,7 +63,7 @@ static void check(struct cast *x, int64_t n, int64_t value)
 
 static int take(struct cast *x, struct dlx_subscription *s, int64_t n, int64_t value)
 {
-    TRY(dlx_take(s, PATIENCE, &x->m));
+    DLX_TEST_TRY(dlx_take(s, PATIENCE, &x->m));
     check(x, n, value);
     return 0;
 }
@@ -86,11 +79,11 @@ static int publish_set(struct cast *x)
                                                    .shape = &n}};
     DLManagedTensorVersioned other = mine;
     struct dlx_item items[] = {{"one", &mine}, {"two", &other}};
-    TRY(dlx_publish_set(x->p, items, 2, NULL, NULL));
-    TRY(dlx_take(x->s, PATIENCE, &x->m));
+    DLX_TEST_TRY(dlx_publish_set(x->p, items, 2, NULL, NULL));
+    DLX_TEST_TRY(dlx_take(x->s, PATIENCE, &x->m));
     expect(x, dlx_message_n_tensors(x->m) == 2 && strcmp(dlx_message_name(x->m, 1), "two") == 0,
            "the names of a set");
-    TRY(dlx_message_tensor(x->m, 1, &x->t));
+    DLX_TEST_TRY(dlx_message_tensor(x->m, 1, &x->t));
     expect(x, ((const int64_t *)x->t->dl_tensor.data)[2] == 3, "the values of a set");
     x->t->deleter(x->t);
     x->t = NULL;
@@ -120,30 +113,30 @@ static int tell(struct cast *x, const char *path)
                               late = {.size = sizeof late, .history = 1};
     uint64_t id = 0;
     int n_links = 0;
-    TRY(dlx_connect(&x->one, &ca));
-    TRY(dlx_connect(&x->two, &ca));
-    TRY(dlx_publisher_new(x->one, "calls/a", &pa, &x->p));
-    TRY(dlx_subscribe(x->two, "calls/a", &sa, &x->s));
-    TRY(publish(x, N_SMALL, 1));
-    TRY(take(x, x->s, N_SMALL, 1));
-    TRY(dlx_subscribe(x->two, "calls/*", &late, &x->pattern));
-    TRY(take(x, x->pattern, N_SMALL, 1));
-    TRY(publish(x, N_LARGE, 2));
-    TRY(take(x, x->s, N_LARGE, 2));
-    TRY(take(x, x->pattern, N_LARGE, 2));
-    TRY(publish_set(x));
-    TRY(dlx_list_publishers(x->two, "calls/*", see_publisher, &id));
-    TRY(dlx_list_links(x->two, id, count_link, &n_links));
+    DLX_TEST_TRY(dlx_connect(&x->one, &ca));
+    DLX_TEST_TRY(dlx_connect(&x->two, &ca));
+    DLX_TEST_TRY(dlx_publisher_new(x->one, "calls/a", &pa, &x->p));
+    DLX_TEST_TRY(dlx_subscribe(x->two, "calls/a", &sa, &x->s));
+    DLX_TEST_TRY(publish(x, N_SMALL, 1));
+    DLX_TEST_TRY(take(x, x->s, N_SMALL, 1));
+    DLX_TEST_TRY(dlx_subscribe(x->two, "calls/*", &late, &x->pattern));
+    DLX_TEST_TRY(take(x, x->pattern, N_SMALL, 1));
+    DLX_TEST_TRY(publish(x, N_LARGE, 2));
+    DLX_TEST_TRY(take(x, x->s, N_LARGE, 2));
+    DLX_TEST_TRY(take(x, x->pattern, N_LARGE, 2));
+    DLX_TEST_TRY(publish_set(x));
+    DLX_TEST_TRY(dlx_list_publishers(x->two, "calls/*", see_publisher, &id));
+    DLX_TEST_TRY(dlx_list_links(x->two, id, count_link, &n_links));
     expect(x, n_links == 2, "the links");
     x->pattern = dlx_subscription_unref(x->pattern);
-    TRY(publish(x, N_SMALL, 3));
-    TRY(take(x, x->s, N_SMALL, 3));
+    DLX_TEST_TRY(publish(x, N_SMALL, 3));
+    DLX_TEST_TRY(take(x, x->s, N_SMALL, 3));
     x->p = dlx_publisher_unref(x->p);
-    TRY(dlx_get(x->one, "calls/a", 0, &x->m)); /* EMPTY: the daemon could not keep it */
+    DLX_TEST_TRY(dlx_get(x->one, "calls/a", 0, &x->m)); /* EMPTY: the daemon could not keep it */
     check(x, N_SMALL, 3);
-    TRY(dlx_retained_drop(x->one, "calls/a"));
-    TRY(dlx_list_publishers(x->two, "calls/a", see_publisher,
-                            &id)); /* connects again, if need be */
+    DLX_TEST_TRY(dlx_retained_drop(x->one, "calls/a"));
+    DLX_TEST_TRY(dlx_list_publishers(x->two, "calls/a", see_publisher,
+                                     &id)); /* connects again, if need be */
     x->n_lost = atomic_load(&x->one->epoch) + atomic_load(&x->two->epoch);
     return 0;
 }

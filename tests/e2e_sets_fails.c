@@ -25,13 +25,6 @@ struct cast {
     const char *wrong; /* what was not as promised, though every call went well */
 };
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        int r_ = (call);                                                                           \
-        if (r_ < 0)                                                                                \
-            return r_;                                                                             \
-    } while (0)
-
 static void expect(struct cast *x, bool good, const char *what)
 {
     if (!good && !x->wrong)
@@ -73,33 +66,33 @@ static int publish_own_set(struct cast *x)
     int r = dlx_alloc_set(x->pair.p, specs, N_MANY, x->t);
     for (int i = 0; r < 0 && i < N_MANY; i++)
         expect(x, !x->t[i], "a tensor of a set that there is not");
-    TRY(r);
+    DLX_TEST_TRY(r);
     for (int i = 0; i < N_MANY; i++) {
         name_of(names[i], i);
         items[i] = (struct dlx_item){.name = names[i], .tensor = x->t[i]};
         *(int64_t *)x->t[i]->dl_tensor.data = i;
     }
-    TRY(dlx_publish_set(x->pair.p, items, N_MANY, &meta, NULL));
+    DLX_TEST_TRY(dlx_publish_set(x->pair.p, items, N_MANY, &meta, NULL));
     memset(x->t, 0, sizeof x->t);
     return 0;
 }
 
 static int use_set(struct cast *x)
 {
-    TRY(dlx_take(x->pair.s, PATIENCE, &x->m));
+    DLX_TEST_TRY(dlx_take(x->pair.s, PATIENCE, &x->m));
     for (int i = 0; i < N_MANY; i++) {
         char name[16];
         uint32_t at;
         name_of(name, i);
-        TRY(dlx_message_find(x->m, name, &at));
-        TRY(dlx_message_tensor(x->m, at, &x->t[i]));
+        DLX_TEST_TRY(dlx_message_find(x->m, name, &at));
+        DLX_TEST_TRY(dlx_message_tensor(x->m, at, &x->t[i]));
         expect(x, *(const int64_t *)x->t[i]->dl_tensor.data == i, "a value of a set");
         expect(x, x->t[i]->dl_tensor.ndim == (i < N_MANY - 1 ? N_DIMS : 1), "its dimensions");
     }
-    TRY(dlx_message_tensor_legacy(x->m, N_MANY - 1, true, &x->legacy));
+    DLX_TEST_TRY(dlx_message_tensor_legacy(x->m, N_MANY - 1, true, &x->legacy));
     x->t[0]->deleter(x->t[0]);
     x->t[0] = NULL;
-    TRY(dlx_message_private(x->m, N_MANY - 1, &x->t[0]));
+    DLX_TEST_TRY(dlx_message_private(x->m, N_MANY - 1, &x->t[0]));
     int64_t *mine = x->t[0]->dl_tensor.data;
     expect(x, *mine == N_MANY - 1, "a value of a private copy");
     *mine = -1;
@@ -107,7 +100,7 @@ static int use_set(struct cast *x)
            "a value that was written");
     x->t[1]->deleter(x->t[1]);
     x->t[1] = NULL;
-    TRY(dlx_message_private(x->m, 1, &x->t[1]));
+    DLX_TEST_TRY(dlx_message_private(x->m, 1, &x->t[1]));
     give_back(x);
     return 0;
 }
@@ -127,11 +120,11 @@ static int publish_others(struct cast *x)
     DLManagedTensor legacy = {.dl_tensor = one.dl_tensor};
     const struct dlx_item items[] = {{"one", &one}, {"two", &two}};
     values[3][4] = 77;
-    TRY(dlx_publish(x->pair.p, &one, NULL));
-    TRY(dlx_publish_legacy(x->pair.p, &legacy, NULL));
-    TRY(dlx_publish_set(x->pair.p, items, 2, NULL, NULL));
+    DLX_TEST_TRY(dlx_publish(x->pair.p, &one, NULL));
+    DLX_TEST_TRY(dlx_publish_legacy(x->pair.p, &legacy, NULL));
+    DLX_TEST_TRY(dlx_publish_set(x->pair.p, items, 2, NULL, NULL));
     for (int i = 0; i < 3; i++) {
-        TRY(dlx_take(x->pair.s, PATIENCE, &x->m));
+        DLX_TEST_TRY(dlx_take(x->pair.s, PATIENCE, &x->m));
         const DLTensor *t = dlx_message_peek(x->m, 0);
         expect(x, ((const int64_t *)t->data)[11] == 77, "a value that was copied");
         give_back(x);
@@ -146,13 +139,13 @@ static int publish_shared(struct cast *x)
     const struct dlx_tensor_spec spec = {
         .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
     const struct dlx_publish_args share = {.size = sizeof share, .share = true};
-    TRY(dlx_alloc(x->pair.p, &spec, &x->t[0]));
+    DLX_TEST_TRY(dlx_alloc(x->pair.p, &spec, &x->t[0]));
     *(int64_t *)x->t[0]->dl_tensor.data = 5;
-    TRY(dlx_publish(x->pair.p, x->t[0], &share));
+    DLX_TEST_TRY(dlx_publish(x->pair.p, x->t[0], &share));
     (void)dlx__publisher_move(x->pair.p, 128); /* or stays: that is its promise */
-    TRY(dlx_publish(x->pair.p, x->t[0], &share));
+    DLX_TEST_TRY(dlx_publish(x->pair.p, x->t[0], &share));
     for (int i = 0; i < 2; i++) {
-        TRY(dlx_take(x->pair.s, PATIENCE, &x->m));
+        DLX_TEST_TRY(dlx_take(x->pair.s, PATIENCE, &x->m));
         expect(x, *(const int64_t *)dlx_message_peek(x->m, 0)->data == 5, "a value that is shared");
         x->m = dlx_message_unref(x->m);
     }
@@ -164,7 +157,7 @@ static int publish_shared(struct cast *x)
 static int poll_for_one(struct cast *x)
 {
     int fd = dlx_subscription_fd(x->pair.s);
-    TRY(fd);
+    DLX_TEST_TRY(fd);
     for (int round = 0; round < 2; round++) {
         int r = dlx_take(x->pair.s, 0, &x->m);
         if (r < 0 && r != DLX_E_EMPTY)
@@ -172,11 +165,11 @@ static int poll_for_one(struct cast *x)
         if (r == 0)
             expect(x, false, "a message that nobody published");
         give_back(x);
-        TRY(publish_own_set(x));
+        DLX_TEST_TRY(publish_own_set(x));
         struct pollfd p = {.fd = fd, .events = POLLIN};
         while ((r = dlx_take(x->pair.s, 0, &x->m)) == DLX_E_EMPTY)
             (void)poll(&p, 1, 100);
-        TRY(r);
+        DLX_TEST_TRY(r);
         give_back(x);
     }
     return 0;

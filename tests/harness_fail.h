@@ -31,4 +31,12 @@ void dlx_test_fail(struct dlx_test_fail *fail);
  */
 bool dlx_test_fail_next(struct dlx_test_fail *fail);
 
+/* In a function that returns codes: what fails ends it. */
+#define DLX_TEST_TRY(call)                                                                         \
+    do {                                                                                           \
+        int r_ = (call);                                                                           \
+        if (r_ < 0)                                                                                \
+            return r_;                                                                             \
+    } while (0)
+
 #endif
