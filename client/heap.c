@@ -10,6 +10,8 @@
 struct dlx_spare {
     uint64_t size;         /* of those in it, or of the last that were */
     struct dlx_block *top; /* the one used last: the caches know it best */
+    uint64_t n;
+    uint64_t n_wanted; /* see dlx__heap_want() */
 };
 
 /* Two for the sizes of one hash: those of a state dict and its manifest are not to drive each other out. */
@@ -126,6 +128,7 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
         block->dims = block->inline_dims;
         block->dims_room = DLX_SHM_NDIM_INLINE;
         block->heap = heap;
+        block->ahead = NULL;
         block->set = 0;
         block->is_guarded = heap->is_guarded;
         block->is_protected = false;
@@ -162,6 +165,7 @@ static void give_up_spares(struct dlx_heap *heap, struct dlx_spare *spare)
         block->next = heap->pool;
         heap->pool = block;
     }
+    spare->n = 0;
 }
 
 /* The older of the two sizes goes. */
@@ -263,6 +267,7 @@ int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     if (dlx_unlikely(!block || spare->size != rounded))
         return carve(heap, rounded, ret);
     spare->top = block->next;
+    spare->n--;
     block->next = NULL;
     block->arena->n_spare--;
     block->arena->empty_since = UINT64_MAX;
@@ -277,6 +282,22 @@ bool dlx__heap_has(const struct dlx_heap *heap, uint64_t size)
         return false;
     const struct dlx_spare *spare = spare_of(heap, rounded);
     return spare->top && spare->size == rounded;
+}
+
+void dlx__heap_want_none(struct dlx_heap *heap)
+{
+    dlx__heap_collect(heap);
+    for (uint32_t i = 0; i < N_SPARES; i++)
+        heap->spares[i].n_wanted = 0;
+}
+
+bool dlx__heap_want(struct dlx_heap *heap, uint64_t size)
+{
+    uint64_t rounded;
+    if (!dlx__heap_round(heap, size, &rounded))
+        return false;
+    struct dlx_spare *spare = spare_of(heap, rounded);
+    return spare->size == rounded && spare->n_wanted++ < spare->n;
 }
 
 /* The last block of a frozen arena takes it along. */
@@ -327,6 +348,7 @@ void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
         spare = make_spare(heap, block->size);
     block->next = spare->top;
     spare->top = block;
+    spare->n++;
     block->arena->n_spare++;
 }
 
@@ -432,6 +454,11 @@ void dlx__block_published(struct dlx_block *block)
 {
     block->heap->n_local--;
     block->is_local = false;
+}
+
+void dlx__heap_published(struct dlx_heap *heap, uint32_t n)
+{
+    heap->n_local -= n;
 }
 
 int dlx__block_share(struct dlx_block *block, struct dlx_block **ret)

@@ -29,18 +29,19 @@ struct dlx_block {
     struct dlx_heap *heap;
     struct dlx_arena *arena; /* NULL: a block of 0 bytes */
     struct dlx_block *next;  /* in a pool, in the stack of returned blocks, or in its slot */
-    uint64_t offset;         /* in the arena, a multiple of DLX_SHM_ALIGN; of pages if guarded */
-    uint64_t size;           /* usable bytes */
-    uint64_t payload_size;   /* bytes of the tensor that was exported */
-    DLDataType dtype;        /* likewise */
-    int32_t ndim;            /* likewise */
-    uint64_t set;            /* number of the last one that it was seen in */
-    bool is_local;           /* while there are references: the caller has its tensor */
-    bool is_guarded;         /* its heap is in the debug mode: client/debug.h */
-    bool is_protected;       /* it cannot be written now */
-    uint32_t n_refs;         /* blocks that refer to it */
-    struct dlx_block *of;    /* what it refers to; NULL: it is no reference */
-    uint32_t dims_room;      /* dimensions that `dims` has room for */
+    const void *ahead; /* `next` of one some way down the list of its set: a hint, maybe stale */
+    uint64_t offset;   /* in the arena, a multiple of DLX_SHM_ALIGN; of pages if guarded */
+    uint64_t size;     /* usable bytes */
+    uint64_t payload_size; /* bytes of the tensor that was exported */
+    DLDataType dtype;      /* likewise */
+    int32_t ndim;          /* likewise */
+    uint64_t set;          /* number of the last one that it was seen in */
+    bool is_local;         /* while there are references: the caller has its tensor */
+    bool is_guarded;       /* its heap is in the debug mode: client/debug.h */
+    bool is_protected;     /* it cannot be written now */
+    uint32_t n_refs;       /* blocks that refer to it */
+    struct dlx_block *of;  /* what it refers to; NULL: it is no reference */
+    uint32_t dims_room;    /* dimensions that `dims` has room for */
     int64_t
         *dims; /* shape and strides of `tensor`, and the same again as they were made: inline_dims
                     * unless there are many */
@@ -74,6 +75,13 @@ bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret);
 
 /* Is there a block of exactly that size, given back? */
 bool dlx__heap_has(const struct dlx_heap *heap, uint64_t size);
+
+/*
+ * Are there blocks, given back, for all parts of a set? After dlx__heap_want_none(), dlx__heap_want() says so of one
+ * part after the other; as long as it does, dlx__heap_take() will find them.
+ */
+void dlx__heap_want_none(struct dlx_heap *heap);
+bool dlx__heap_want(struct dlx_heap *heap, uint64_t size);
 
 /* Give a block that is not local back, or a reference, on the publisher's thread. NULL is fine. */
 void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block);
@@ -148,6 +156,8 @@ struct dlx_block *dlx__block_of(const struct dlx_heap *heap,
 
 /* The local tensor was published and does not stay local: its deleter will not be called. */
 void dlx__block_published(struct dlx_block *block);
+/* So were those of n blocks that nothing refers to. */
+void dlx__heap_published(struct dlx_heap *heap, uint32_t n);
 
 /* A reference to a block whose tensor is local, for a slot: to be given back. Returns 0; DLX_E_NO_MEMORY. */
 int dlx__block_share(struct dlx_block *block, struct dlx_block **ret);

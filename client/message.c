@@ -122,8 +122,8 @@ static int build_tensor(struct dlx_inlet *inlet, const struct dlx_shm_record *re
     return 0;
 }
 
-/* A private, checked copy of the manifest; to be freed. */
-static int copy_manifest(struct dlx_inlet *inlet, const struct dlx_taken *taken, void **ret_copy,
+/* The manifest, where it lies; of its size, nothing is believed that could not be. */
+static int open_manifest(struct dlx_inlet *inlet, const struct dlx_taken *taken,
                          struct dlx_manifest *ret)
 {
     const struct dlx_inlet_arena *arena = NULL;
@@ -142,104 +142,83 @@ static int copy_manifest(struct dlx_inlet *inlet, const struct dlx_taken *taken,
                          "manifest at offset %" PRIu64 " of %" PRIu64
                          " bytes is not inside arena %u of %" PRIu64 " bytes",
                          taken->manifest_offset, taken->manifest_size, arena->id, arena->size);
-    void *copy = malloc((size_t)taken->manifest_size);
-    if (!copy)
-        return dlx__fail(DLX_E_NO_MEMORY, "manifest of %" PRIu64 " bytes", taken->manifest_size);
-    memcpy(copy, arena->map + taken->manifest_offset, (size_t)taken->manifest_size);
-    r = dlx__manifest_read(copy, taken->manifest_size, taken->n_tensors, ret);
-    if (r < 0) {
-        free(copy);
-        return r;
-    }
-    *ret_copy = copy;
-    return 0;
+    return dlx__manifest_open(arena->map + taken->manifest_offset, taken->manifest_size,
+                              taken->n_tensors, ret);
 }
 
-/* Sizes of what is in the table. An honest manifest shares no bytes between its entries, so what they need
- * together is not more than the manifest has. */
-static int measure(const struct dlx_manifest *manifest, uint32_t n, uint64_t *ret_dims,
-                   uint64_t *ret_text)
-{
-    uint64_t dims = 0, text = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        dims += manifest->entries[i].record.ndim;
-        text += manifest->entries[i].name_size;
-    }
-    if (dims * sizeof(int64_t) > manifest->header->dims_size || text > manifest->header->names_size)
-        return dlx__fail(DLX_E_BAD_PEER, "manifest whose %u entries share dimensions or names", n);
-    *ret_dims = 2 * dims;
-    *ret_text = text + n;
-    return 0;
-}
+/* What is left of the room in a table. */
+struct room {
+    int64_t *dims;
+    uint64_t n_dims; /* numbers in the manifest; the table has twice as many */
+    uint64_t text;
+};
 
-/* Lay the table out: what is aligned most comes first. */
-static int new_table(struct dlx_message *m, uint64_t n_dims, uint64_t text_size, uint32_t meta_size,
-                     int64_t **ret_dims)
+/* Lay the table out: what is aligned most comes first. An honest manifest shares no bytes between its entries, so what
+ * they need together is not more than the manifest has. */
+static int new_table(struct dlx_message *m, const struct dlx_shm_manifest *header,
+                     struct room *ret_room)
 {
-    size_t n = m->n_tensors, meta_room = ((size_t)meta_size + 7) / 8 * 8;
+    size_t n = m->n_tensors, meta_room = ((size_t)header->meta_size + 7) / 8 * 8;
+    ret_room->n_dims = header->dims_size / sizeof(int64_t);
+    ret_room->text = header->names_size;
     size_t size = sizeof *m->table + meta_room +
                   n * (sizeof *m->tensors + sizeof *m->flags + sizeof(struct export)) +
-                  n_dims * sizeof(int64_t) + n * (sizeof(uint32_t) + sizeof(atomic_bool)) +
-                  text_size;
+                  2 * ret_room->n_dims * sizeof(int64_t) +
+                  n * (sizeof(uint32_t) + sizeof(atomic_bool)) + ret_room->text + n;
     struct table *table = malloc(size);
     if (!table)
         return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", m->n_tensors);
     table->meta = table + 1;
-    table->meta_size = meta_size;
+    table->meta_size = header->meta_size;
     m->tensors = (DLTensor *)((char *)table->meta + meta_room);
     m->flags = (uint64_t *)(m->tensors + n);
     table->exports = (struct export *)(m->flags + n);
-    *ret_dims = (int64_t *)(table->exports + n);
-    table->names = (uint32_t *)(*ret_dims + n_dims);
+    ret_room->dims = (int64_t *)(table->exports + n);
+    table->names = (uint32_t *)(ret_room->dims + 2 * ret_room->n_dims);
     table->used = (atomic_bool *)(table->names + n);
     table->text = (char *)(table->used + n);
     atomic_init(&table->index, NULL);
-    for (size_t i = 0; i < n; i++)
-        atomic_init(&table->used[i], false);
     m->table = table;
     return 0;
 }
 
-static int build_table(struct dlx_inlet *inlet, const struct dlx_manifest *manifest,
-                       struct dlx_message *m)
+/* Tensor i, from what a peer may still write: each number and each byte is loaded once. */
+static int build_item(struct dlx_inlet *inlet, const struct dlx_manifest *manifest, uint32_t i,
+                      struct dlx_message *m, struct room *room)
 {
-    uint64_t n_dims = 0, text_size = 0;
-    int64_t *dim = NULL;
-    uint32_t text = 0, meta_size = manifest->header->meta_size;
-    int r = measure(manifest, m->n_tensors, &n_dims, &text_size);
-    if (r == 0)
-        r = new_table(m, n_dims, text_size, meta_size, &dim);
-    if (r < 0)
-        return r;
     struct table *table = m->table;
-    if (meta_size > 0)
-        memcpy(table->meta, manifest->meta, meta_size);
-    m->bytes = 0;
-    m->first_arena = UINT32_MAX;
-    m->last_arena = 0;
-    for (uint32_t i = 0; i < m->n_tensors; i++) {
-        struct dlx_manifest_item item = dlx__manifest_item(manifest, i);
-        uint32_t ndim = item.record.ndim;
-        for (uint32_t k = 0; k < ndim; k++)
-            dim[k] = item.shape[k];
-        for (uint32_t k = 0; item.strides && k < ndim; k++)
-            dim[ndim + k] = item.strides[k];
-        r = build_tensor(inlet, &item.record, dim, dim + ndim, &m->tensors[i]);
-        if (r < 0)
-            return r == DLX_E_NOT_FOUND ? r : dlx__fail_prefix(r, "tensor %u", i);
-        m->flags[i] = export_flags(&item.record);
-        m->bytes += item.record.size;
-        if (item.record.size > 0) {
-            m->first_arena = DLX_MIN(m->first_arena, item.record.arena);
-            m->last_arena = DLX_MAX(m->last_arena, item.record.arena);
-        }
-        table->names[i] = text;
-        if (item.name_size > 0)
-            memcpy(table->text + text, item.name, item.name_size);
-        table->text[text + item.name_size] = '\0';
-        text += item.name_size + 1;
-        dim += 2 * (size_t)ndim;
+    struct dlx_manifest_item item;
+    int r = dlx__manifest_item(manifest, i, &item);
+    if (dlx_unlikely(r < 0))
+        return r;
+    uint32_t ndim = item.record.ndim, n_dims = dlx__manifest_n_dims(&item.record);
+    if (dlx_unlikely(n_dims > room->n_dims || item.name_size > room->text))
+        return dlx__fail(DLX_E_BAD_PEER, "manifest whose %u entries share dimensions or names",
+                         m->n_tensors);
+    int64_t *dims = room->dims;
+    for (uint32_t k = 0; k < n_dims; k++)
+        dims[k] = item.shape[k];
+    __asm__ volatile("" ::: "memory"); /* from here on only the private copy is looked at */
+    r = build_tensor(inlet, &item.record, dims, dims + ndim, &m->tensors[i]);
+    if (dlx_unlikely(r < 0))
+        return r == DLX_E_NOT_FOUND ? r : dlx__fail_prefix(r, "tensor %u", i);
+    m->flags[i] = export_flags(&item.record);
+    m->bytes += item.record.size;
+    if (item.record.size > 0) {
+        m->first_arena = DLX_MIN(m->first_arena, item.record.arena);
+        m->last_arena = DLX_MAX(m->last_arena, item.record.arena);
     }
+    uint32_t text = i > 0 ? table->names[i] : 0;
+    if (item.name_size > 0)
+        memcpy(table->text + text, item.name, item.name_size);
+    table->text[text + item.name_size] = '\0';
+    table->names[i] = text;
+    if (i + 1 < m->n_tensors)
+        table->names[i + 1] = text + item.name_size + 1;
+    atomic_init(&table->used[i], false);
+    room->dims += 2 * (size_t)ndim;
+    room->n_dims -= n_dims;
+    room->text -= item.name_size;
     return 0;
 }
 
@@ -247,12 +226,19 @@ static int build_from_manifest(struct dlx_inlet *inlet, const struct dlx_taken *
                                struct dlx_message *m)
 {
     struct dlx_manifest manifest;
-    void *copy = NULL;
-    int r = copy_manifest(inlet, taken, &copy, &manifest);
+    struct room room = {0};
+    int r = open_manifest(inlet, taken, &manifest);
+    if (r == 0)
+        r = new_table(m, &manifest.header, &room);
     if (r < 0)
         return r;
-    r = build_table(inlet, &manifest, m);
-    free(copy);
+    if (manifest.header.meta_size > 0)
+        memcpy(m->table->meta, manifest.meta, manifest.header.meta_size);
+    m->bytes = 0;
+    m->first_arena = UINT32_MAX;
+    m->last_arena = 0;
+    for (uint32_t i = 0; r == 0 && i < m->n_tensors; i++)
+        r = build_item(inlet, &manifest, i, m, &room);
     return r;
 }
 

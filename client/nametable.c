@@ -2,6 +2,7 @@
 #include "client/nametable.h"
 #include "common/error.h"
 #include "common/util.h"
+#include <assert.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/random.h>
@@ -9,11 +10,14 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+/* Small: a table of many does not fit into a cache. The hash is looked at before the key, which lies anywhere. */
 struct entry {
     const void *key; /* NULL: free */
-    uint32_t key_size;
-    uint32_t index;
+    uint32_t hash;
+    uint16_t key_size;
+    uint16_t index;
 };
+_Static_assert(sizeof(struct entry) == 16, "entry");
 
 struct dlx_nametable {
     uint32_t mask;
@@ -51,29 +55,38 @@ struct dlx_nametable *dlx__nametable_free(struct dlx_nametable *table)
 
 /* The entry of the key, or the free one where it would be. */
 static const struct entry *look_up(const struct dlx_nametable *table, const void *key,
-                                   uint32_t key_size)
+                                   uint32_t key_size, uint32_t hash)
 {
-    uint32_t at = (uint32_t)XXH3_64bits_withSeed(key, key_size, seed) & table->mask;
+    uint32_t at = hash & table->mask;
     for (;;) {
         const struct entry *e = &table->entries[at];
-        if (!e->key || (e->key_size == key_size && memcmp(e->key, key, key_size) == 0))
+        if (!e->key ||
+            (e->hash == hash && e->key_size == key_size && memcmp(e->key, key, key_size) == 0))
             return e;
         at = (at + 1) & table->mask;
     }
 }
 
+static uint32_t hash_of(const void *key, uint32_t key_size)
+{
+    return (uint32_t)XXH3_64bits_withSeed(key, key_size, seed);
+}
+
 uint32_t dlx__nametable_add(struct dlx_nametable *table, const void *key, uint32_t key_size,
                             uint32_t index)
 {
-    struct entry *e = (struct entry *)(uintptr_t)look_up(table, key, key_size);
+    uint32_t hash = hash_of(key, key_size);
+    struct entry *e = (struct entry *)(uintptr_t)look_up(table, key, key_size, hash);
+    assert(key_size <= UINT16_MAX && index <= UINT16_MAX);
     if (e->key)
         return e->index;
-    *e = (struct entry){.key = key, .key_size = key_size, .index = index};
+    *e = (struct entry){
+        .key = key, .hash = hash, .key_size = (uint16_t)key_size, .index = (uint16_t)index};
     return DLX_NAMETABLE_NONE;
 }
 
 uint32_t dlx__nametable_find(const struct dlx_nametable *table, const void *key, uint32_t key_size)
 {
-    const struct entry *e = look_up(table, key, key_size);
+    const struct entry *e = look_up(table, key, key_size, hash_of(key, key_size));
     return e->key ? e->index : DLX_NAMETABLE_NONE;
 }

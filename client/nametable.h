@@ -17,7 +17,7 @@ struct dlx_nametable;
 int dlx__nametable_new(struct dlx_nametable **ret, uint32_t n_keys);
 struct dlx_nametable *dlx__nametable_free(struct dlx_nametable *table);
 
-/* Add a key, borrowed. Returns NONE; or the index that has the same key, and nothing was added. */
+/* Add a key of at most 65,535 bytes, borrowed, with an index up to 65,535. Returns NONE; or the index that has the same key, and nothing was added. */
 uint32_t dlx__nametable_add(struct dlx_nametable *table, const void *key, uint32_t key_size,
                             uint32_t index);
 

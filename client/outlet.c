@@ -153,6 +153,8 @@ static void env_slot_freed(void *userdata, void *payload)
     struct dlx_block *block = payload;
     while (block) {
         struct dlx_block *next = block->next;
+        if (next)
+            dlx__prefetch_write(block->ahead);
         dlx__heap_give(p->heap, block);
         block = next;
     }

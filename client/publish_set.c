@@ -59,12 +59,24 @@ static int alloc_parts(struct dlx_publisher *p, const struct dlx_tensor_spec *sp
     return 0;
 }
 
+/* Room for the whole set in one piece, which its parts are then taken from. */
+static int make_room(struct dlx_publisher *p, uint64_t size)
+{
+    struct dlx_block *whole;
+    int r = dlx__publisher_block(p, size, &whole);
+    while (r < 0 && dlx__publisher_has_resumed(p, r, p->client->timeout_ns))
+        r = dlx__publisher_block(p, size, &whole);
+    if (r == 0)
+        dlx__heap_give(p->heap, whole);
+    return r;
+}
+
 int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
                   DLManagedTensorVersioned **ret)
 {
     struct dlx_tensor_spec spec;
-    struct dlx_block *whole;
     uint64_t size, total = 0, n_dims = 0;
+    bool all_there = true; /* blocks of an earlier set */
     int r = 0;
     dlx__error_clear();
     if (!p || !specs || !ret)
@@ -74,25 +86,24 @@ int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, 
     if (n == 0 || n > DLX_SHM_TENSORS_MAX)
         return dlx__fail(DLX_E_INVALID, "topic %s: a set of %u tensors, possible are 1 to %u",
                          p->topic, n, DLX_SHM_TENSORS_MAX);
+    dlx__heap_want_none(p->heap);
     for (uint32_t i = 0; i < n; i++) {
         r = copy_spec(p, specs, i, &spec, &size);
         if (r < 0)
             return r;
+        all_there = all_there && (size == 0 || dlx__heap_want(p->heap, size));
         if (!dlx__heap_round(p->heap, size, &size) || __builtin_add_overflow(total, size, &total))
             return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
         n_dims += (uint32_t)spec.ndim;
     }
-    /* Room for all of it in one piece, and for its manifest with names of usual length; then its parts. */
+    /* And its manifest, with names of usual length. */
     size = sizeof(struct dlx_shm_manifest) + (sizeof(struct dlx_shm_manifest_entry) + 64) * n +
            sizeof(int64_t) * n_dims;
     if (__builtin_add_overflow(total, size, &total))
         total = UINT64_MAX;
-    r = dlx__publisher_block(p, total, &whole);
-    while (r < 0 && dlx__publisher_has_resumed(p, r, p->client->timeout_ns))
-        r = dlx__publisher_block(p, total, &whole);
+    r = all_there ? 0 : make_room(p, total);
     if (r < 0)
         return r;
-    dlx__heap_give(p->heap, whole);
     bool before = dlx__heap_put_anywhere(p->heap, true);
     r = alloc_parts(p, specs, n, ret);
     (void)dlx__heap_put_anywhere(p->heap, before);
@@ -100,6 +111,9 @@ int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, 
 }
 
 /* ---- publish ------------------------------------------------------------------------------- */
+
+/* How many items ahead the caches are asked for what is looked at: a large set does not fit into one. */
+#define AHEAD 8U
 
 struct set {
     const struct dlx_item *items;
@@ -110,8 +124,12 @@ struct set {
     uint64_t copied_bytes;
     uint64_t bytes;
     uint32_t n_copied;
-    bool has_shared;          /* something in it is also elsewhere, or stays the caller's */
-    struct dlx_block *copies; /* NULL if there is nothing to copy */
+    bool has_shared;       /* something in it is also elsewhere, or stays the caller's */
+    struct dlx_block *own; /* what is read where it lies, and is nowhere else: a list, */
+    struct dlx_block *own_last;
+    uint32_t n_own;            /* and how many they are */
+    const void *before[AHEAD]; /* where the newest of them are */
+    struct dlx_block *copies;  /* NULL if there is nothing to copy */
     struct dlx_block *manifest;
     struct dlx_block *refs; /* to what is in other slots, too, or stays the caller's; a list */
 };
@@ -183,12 +201,27 @@ static int check_name(const struct dlx_publisher *p, const struct set *set, uint
     return r;
 }
 
+/* It is read where it lies. Back to front, so that blocks that come back and are taken again keep their order. */
+static void add_own(struct set *set, struct dlx_block *own, const struct dlx_publish_args *args)
+{
+    if (dlx__publish_shares(own, args)) {
+        set->has_shared = true;
+        return;
+    }
+    own->next = set->own;
+    own->ahead = set->before[set->n_own % AHEAD];
+    set->before[set->n_own % AHEAD] = &own->next;
+    set->own = own;
+    if (set->n_own++ == 0)
+        set->own_last = own;
+}
+
 /* Where does the tensor lie, and must it be copied? */
 static int place_item(const struct dlx_publisher *p, struct set *set, uint32_t i,
                       const struct dlx_publish_args *args)
 {
     const DLManagedTensorVersioned *t = set->items[i].tensor;
-    const struct dlx_block *own = dlx__block_of(p->heap, t);
+    struct dlx_block *own = dlx__block_of(p->heap, t);
     struct dlx_manifest_item *entry = &set->entries[i];
     uint64_t aligned;
     int r = dlx__publish_place(
@@ -199,7 +232,7 @@ static int place_item(const struct dlx_publisher *p, struct set *set, uint32_t i
     entry->strides = t->dl_tensor.strides;
     set->bytes += entry->record.size;
     if (r == 0) {
-        set->has_shared |= dlx__publish_shares(own, args);
+        add_own(set, own, args);
         return 0;
     }
     if (args->strict) {
@@ -215,6 +248,13 @@ static int place_item(const struct dlx_publisher *p, struct set *set, uint32_t i
     return 0;
 }
 
+/* Of ours: the lines of its block that are looked at. The address is the caller's, and none is wrong here. */
+static void prefetch_tensor(const DLManagedTensorVersioned *t)
+{
+    for (size_t line = 0; line < offsetof(struct dlx_block, inline_dims) + 64; line += 64)
+        dlx__prefetch_write((const char *)t + line);
+}
+
 /* Everything about an item in one go: a large set does not fit into a cache. */
 static int check_items(struct dlx_publisher *p, struct set *set,
                        const struct dlx_publish_args *args)
@@ -223,6 +263,8 @@ static int check_items(struct dlx_publisher *p, struct set *set,
     int r = 0;
     p->n_sets++;
     for (uint32_t i = 0; r == 0 && i < set->n; i++) {
+        if (i + AHEAD < set->n)
+            prefetch_tensor(set->items[i + AHEAD].tensor);
         r = check_name(p, set, i, &seen);
         if (r == 0)
             r = check_tensor(p, set, i, &seen);
@@ -263,13 +305,22 @@ static int copy_items(struct dlx_publisher *p, struct set *set)
     return r;
 }
 
+/* While it waited for a slot, what was in others may have come back. */
 static int share_items(struct dlx_publisher *p, struct set *set,
                        const struct dlx_publish_args *args)
 {
-    for (uint32_t i = set->has_shared ? set->n : 0; i-- > 0;) {
+    if (!set->has_shared)
+        return 0;
+    set->own = set->own_last = NULL;
+    set->n_own = 0;
+    for (uint32_t i = 0; i < set->n; i++) {
         struct dlx_block *own = own_block(p, set, i), *ref;
-        if (!own || !dlx__publish_shares(own, args))
+        if (!own)
             continue;
+        if (!dlx__publish_shares(own, args)) {
+            add_own(set, own, args);
+            continue;
+        }
         int r = dlx__block_share(own, &ref);
         if (r < 0)
             return r;
@@ -299,16 +350,17 @@ static uint64_t commit(struct dlx_publisher *p, struct set *set, uint32_t slot,
         set->copies->next = set->refs;
     else
         blocks->next = set->refs;
-    for (uint32_t i = set->n; i-- > 0;) {
-        struct dlx_block *own = own_block(p, set, i);
-        if (!own)
-            continue;
-        if (!dlx__publish_shares(own, args)) { /* else its reference is there */
-            own->next = blocks;
-            blocks = own;
-        }
-        dlx__publish_handed_over(own, args);
+    if (set->own) {
+        set->own_last->next = blocks;
+        blocks = set->own;
     }
+    for (uint32_t i = 0; set->has_shared && i < set->n; i++) {
+        struct dlx_block *own = own_block(p, set, i);
+        if (own)
+            dlx__publish_handed_over(own, args);
+    }
+    if (!set->has_shared)
+        dlx__heap_published(p->heap, set->n_own);
     return dlx__publish_commit(p, slot, blocks, set->bytes, set->copied_bytes, set->n_copied > 0);
 }
 
@@ -374,12 +426,11 @@ int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint3
     if (r < 0)
         return r;
     struct set set = {.items = items, .n = n_items, .share = args.share};
-    set.entries = calloc(n_items, sizeof *set.entries);
+    set.entries = malloc(n_items * sizeof *set.entries);
     if (!set.entries)
         return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", n_items);
     r = publish_set(p, &set, meta, &args);
     while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, args.timeout_ns)) {
-        memset(set.entries, 0, n_items * sizeof *set.entries);
         struct dlx_manifest_item *entries = set.entries;
         set = (struct set){.items = items, .n = n_items, .share = args.share, .entries = entries};
         r = publish_set(p, &set, meta, &args);

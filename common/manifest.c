@@ -4,7 +4,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-static uint32_t n_dims(const struct dlx_shm_record *record)
+/* How many items ahead the caches are asked for shapes and names, which lie anywhere. */
+#define AHEAD 8U
+
+uint32_t dlx__manifest_n_dims(const struct dlx_shm_record *record)
 {
     return record->flags & DLX_SHM_RECORD_ROW_MAJOR ? record->ndim : 2 * record->ndim;
 }
@@ -19,7 +22,7 @@ static bool lay_out(const struct dlx_manifest_item *items, uint32_t n_items, uin
     for (uint32_t i = 0; i < n_items; i++) {
         if (items[i].record.ndim > DLX_SHM_NDIM_MAX || items[i].name_size > DLX_SHM_NAME_MAX)
             return false;
-        dims += n_dims(&items[i].record);
+        dims += dlx__manifest_n_dims(&items[i].record);
         names += items[i].name_size;
     }
     *header = (struct dlx_shm_manifest){.n_tensors = n_items, .meta_size = meta_size};
@@ -61,6 +64,10 @@ void dlx__manifest_write(void *dst, const struct dlx_manifest_item *items, uint3
     for (uint32_t i = 0; i < n_items; i++) {
         const struct dlx_manifest_item *item = &items[i];
         uint32_t ndim = item->record.ndim;
+        if (i + AHEAD < n_items) {
+            __builtin_prefetch(items[i + AHEAD].shape);
+            __builtin_prefetch(items[i + AHEAD].name);
+        }
         entries[i] = (struct dlx_shm_manifest_entry){.record = item->record,
                                                      .dims_first = dim,
                                                      .name_offset = name,
@@ -71,7 +78,7 @@ void dlx__manifest_write(void *dst, const struct dlx_manifest_item *items, uint3
             memcpy(dims + dim + ndim, item->strides, ndim * sizeof *dims);
         if (item->name_size > 0)
             memcpy(names + name, item->name, item->name_size);
-        dim += n_dims(&item->record);
+        dim += dlx__manifest_n_dims(&item->record);
         name += item->name_size;
     }
     if (meta_size > 0)
@@ -84,12 +91,14 @@ static bool inside(uint64_t offset, uint64_t size, uint64_t whole)
     return !__builtin_add_overflow(offset, size, &end) && end <= whole;
 }
 
-int dlx__manifest_read(const void *data, uint64_t size, uint32_t n_tensors,
+int dlx__manifest_open(const void *data, uint64_t size, uint32_t n_tensors,
                        struct dlx_manifest *ret)
 {
-    const struct dlx_shm_manifest *h = data;
-    if (size < sizeof *h)
+    if (size < sizeof ret->header)
         return dlx__fail(DLX_E_BAD_PEER, "manifest of %" PRIu64 " bytes", size);
+    memcpy(&ret->header, data, sizeof ret->header);
+    __asm__ volatile("" ::: "memory"); /* once: from here on only the private copy is looked at */
+    const struct dlx_shm_manifest *h = &ret->header;
     if (n_tensors == 0 || n_tensors > DLX_SHM_TENSORS_MAX || h->n_tensors != n_tensors)
         return dlx__fail(DLX_E_BAD_PEER, "manifest of %u tensors in a message of %u", h->n_tensors,
                          n_tensors);
@@ -99,35 +108,35 @@ int dlx__manifest_read(const void *data, uint64_t size, uint32_t n_tensors,
         !inside(h->names_offset, h->names_size, size) || h->meta_size > DLX_SHM_META_MAX ||
         !inside(h->meta_offset, h->meta_size, size))
         return dlx__fail(DLX_E_BAD_PEER, "manifest with parts outside its %" PRIu64 " bytes", size);
-    const struct dlx_shm_manifest_entry *entries = (const struct dlx_shm_manifest_entry *)(h + 1);
-    for (uint32_t i = 0; i < n_tensors; i++) {
-        const struct dlx_shm_manifest_entry *e = &entries[i];
-        if (e->record.ndim > DLX_SHM_NDIM_MAX ||
-            !inside(e->dims_first, n_dims(&e->record), h->dims_size / sizeof(int64_t)) ||
-            e->name_size > DLX_SHM_NAME_MAX || !inside(e->name_offset, e->name_size, h->names_size))
-            return dlx__fail(DLX_E_BAD_PEER,
-                             "manifest entry %u: %u dimensions or a name outside the manifest", i,
-                             e->record.ndim);
-    }
-    *ret = (struct dlx_manifest){
-        .header = h,
-        .entries = entries,
-        .dims = (const int64_t *)((const uint8_t *)data + h->dims_offset),
-        .names = (const char *)data + h->names_offset,
-        .meta = (const uint8_t *)data + h->meta_offset,
-    };
+    const uint8_t *bytes = data;
+    ret->entries = (const struct dlx_shm_manifest_entry *)(bytes + sizeof *h);
+    ret->dims = (const int64_t *)(bytes + h->dims_offset);
+    ret->names = (const char *)bytes + h->names_offset;
+    ret->meta = bytes + h->meta_offset;
     return 0;
 }
 
-struct dlx_manifest_item dlx__manifest_item(const struct dlx_manifest *manifest, uint32_t i)
+int dlx__manifest_item(const struct dlx_manifest *manifest, uint32_t i,
+                       struct dlx_manifest_item *ret)
 {
-    const struct dlx_shm_manifest_entry *e = &manifest->entries[i];
-    bool row_major = e->record.flags & DLX_SHM_RECORD_ROW_MAJOR;
-    return (struct dlx_manifest_item){
-        .record = e->record,
-        .shape = manifest->dims + e->dims_first,
-        .strides = row_major ? NULL : manifest->dims + e->dims_first + e->record.ndim,
-        .name = manifest->names + e->name_offset,
-        .name_size = e->name_size,
+    const struct dlx_shm_manifest *h = &manifest->header;
+    struct dlx_shm_manifest_entry e;
+    memcpy(&e, &manifest->entries[i], sizeof e);
+    __asm__ volatile("" ::: "memory");
+    if (e.record.ndim > DLX_SHM_NDIM_MAX ||
+        !inside(e.dims_first, dlx__manifest_n_dims(&e.record), h->dims_size / sizeof(int64_t)) ||
+        e.name_size > DLX_SHM_NAME_MAX || !inside(e.name_offset, e.name_size, h->names_size))
+        return dlx__fail(DLX_E_BAD_PEER,
+                         "manifest entry %u: %u dimensions or a name outside the manifest", i,
+                         e.record.ndim);
+    bool row_major = e.record.flags & DLX_SHM_RECORD_ROW_MAJOR;
+    const int64_t *dims = manifest->dims + e.dims_first;
+    *ret = (struct dlx_manifest_item){
+        .record = e.record,
+        .shape = dims,
+        .strides = row_major ? NULL : dims + e.record.ndim,
+        .name = manifest->names + e.name_offset,
+        .name_size = e.name_size,
     };
+    return 0;
 }

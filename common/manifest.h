@@ -28,23 +28,28 @@ uint64_t dlx__manifest_size_max(uint32_t n_tensors);
 void dlx__manifest_write(void *dst, const struct dlx_manifest_item *items, uint32_t n_items,
                          const void *meta, uint32_t meta_size);
 
-/* A manifest in private memory whose every offset was checked. */
+/* A manifest whose header was checked, where it lies: a peer may still write all but the header. */
 struct dlx_manifest {
-    const struct dlx_shm_manifest *header;
+    struct dlx_shm_manifest header;
     const struct dlx_shm_manifest_entry *entries;
     const int64_t *dims;
     const char *names;
     const void *meta;
 };
 
-/*
- * Look at `data`, a private copy of what a peer wrote, aligned to 8. Returns 0, or DLX_E_BAD_PEER with the
- * reason. The records are not checked against arenas: dlx__record_check().
- */
-int dlx__manifest_read(const void *data, uint64_t size, uint32_t n_tensors,
+/* Look at `data`, aligned to 8. Returns 0, or DLX_E_BAD_PEER with the reason. */
+int dlx__manifest_open(const void *data, uint64_t size, uint32_t n_tensors,
                        struct dlx_manifest *ret);
 
-/* Item `i`, borrowed from the copy; its name is not terminated. */
-struct dlx_manifest_item dlx__manifest_item(const struct dlx_manifest *manifest, uint32_t i);
+/*
+ * Item `i`: a private copy of its record; shape, strides and name, which is not terminated, are inside the manifest,
+ * where they may change: to be loaded once. Returns 0, or DLX_E_BAD_PEER with the reason. The record is not checked
+ * against arenas: dlx__record_check().
+ */
+int dlx__manifest_item(const struct dlx_manifest *manifest, uint32_t i,
+                       struct dlx_manifest_item *ret);
+
+/* How many numbers its shape and strides have in the manifest. */
+uint32_t dlx__manifest_n_dims(const struct dlx_shm_record *record);
 
 #endif

@@ -39,14 +39,18 @@ static void require_same(const struct dlx_manifest_item *a, const struct dlx_man
 static bool read_manifest(const uint8_t *data, uint64_t size, uint32_t n_tensors)
 {
     struct dlx_manifest manifest, again;
-    if (dlx__manifest_read(data, size, n_tensors, &manifest) < 0) {
+    if (dlx__manifest_open(data, size, n_tensors, &manifest) < 0) {
         REQUIRE(*dlx__error_message());
         return false;
     }
     struct dlx_manifest_item *items = calloc(n_tensors, sizeof *items);
     REQUIRE(items && n_tensors > 0 && n_tensors <= DLX_SHM_TENSORS_MAX);
     for (uint32_t i = 0; i < n_tensors; i++) {
-        items[i] = dlx__manifest_item(&manifest, i);
+        if (dlx__manifest_item(&manifest, i, &items[i]) < 0) {
+            REQUIRE(*dlx__error_message());
+            free(items);
+            return false;
+        }
         uint64_t dims = items[i].record.ndim * sizeof(int64_t);
         REQUIRE(items[i].record.ndim <= DLX_SHM_NDIM_MAX && items[i].name_size <= DLX_SHM_NAME_MAX);
         REQUIRE(is_inside(items[i].shape, dims, data, size));
@@ -57,21 +61,22 @@ static bool read_manifest(const uint8_t *data, uint64_t size, uint32_t n_tensors
             touch(items[i].strides, dims);
         touch(items[i].name, items[i].name_size);
     }
-    REQUIRE(is_inside(manifest.meta, manifest.header->meta_size, data, size));
-    touch(manifest.meta, manifest.header->meta_size);
+    REQUIRE(is_inside(manifest.meta, manifest.header.meta_size, data, size));
+    touch(manifest.meta, manifest.header.meta_size);
 
-    uint64_t n = dlx__manifest_size(items, n_tensors, manifest.header->meta_size);
+    uint64_t n = dlx__manifest_size(items, n_tensors, manifest.header.meta_size);
     REQUIRE(n <= dlx__manifest_size_max(n_tensors));
     void *copy = calloc(1, n);
     REQUIRE(copy);
-    dlx__manifest_write(copy, items, n_tensors, manifest.meta, manifest.header->meta_size);
-    REQUIRE(dlx__manifest_read(copy, n, n_tensors, &again) == 0);
+    dlx__manifest_write(copy, items, n_tensors, manifest.meta, manifest.header.meta_size);
+    REQUIRE(dlx__manifest_open(copy, n, n_tensors, &again) == 0);
     for (uint32_t i = 0; i < n_tensors; i++) {
-        struct dlx_manifest_item item = dlx__manifest_item(&again, i);
+        struct dlx_manifest_item item;
+        REQUIRE(dlx__manifest_item(&again, i, &item) == 0);
         require_same(&items[i], &item);
     }
-    REQUIRE(again.header->meta_size == manifest.header->meta_size);
-    REQUIRE(memcmp(again.meta, manifest.meta, again.header->meta_size) == 0);
+    REQUIRE(again.header.meta_size == manifest.header.meta_size);
+    REQUIRE(memcmp(again.meta, manifest.meta, again.header.meta_size) == 0);
     free(copy);
     free(items);
     return true;

@@ -98,7 +98,6 @@ START_TEST(the_block_used_last_is_used_next)
 }
 END_TEST
 
-/* In whatever order neighbours come back, they are one piece again, at the ends of an arena and inside. */
 /* Those of a state dict, and a manifest of any size. Otherwise each set gives up the blocks of one, and carves them anew. */
 START_TEST(a_few_sizes_do_not_drive_each_other_out)
 {
@@ -120,6 +119,41 @@ START_TEST(a_few_sizes_do_not_drive_each_other_out)
 }
 END_TEST
 
+/* A set that finds all its blocks given back needs no room in one piece. */
+START_TEST(a_set_wants_as_many_blocks_as_it_has_parts)
+{
+    struct dlx_heap *heap = make_heap();
+    struct dlx_block *blocks[6];
+    add_arena(heap, 1, 65536);
+    for (int i = 0; i < 6; i++)
+        blocks[i] = take(heap, i < 4 ? 1000 : 3000);
+    for (int i = 0; i < 6; i++)
+        dlx__heap_give(heap, blocks[i]);
+    for (int round = 0; round < 2; round++) {
+        dlx__heap_want_none(heap);
+        for (int i = 0; i < 4; i++)
+            ck_assert(dlx__heap_want(heap, 1000 + (uint64_t)i));
+        ck_assert(!dlx__heap_want(heap, 1000));
+        ck_assert(dlx__heap_want(heap, 3000));
+        ck_assert(dlx__heap_want(heap, 3000));
+        ck_assert(!dlx__heap_want(heap, 3000));
+        ck_assert(!dlx__heap_want(heap, 2000));
+        ck_assert(!dlx__heap_want(heap, UINT64_MAX));
+        for (int i = 0; i < 6; i++) /* what was wanted is there */
+            blocks[i] = take(heap, i < 4 ? 1000 : 3000);
+        dlx__heap_want_none(heap);
+        ck_assert(!dlx__heap_want(heap, 1000));
+        for (int i = 0; i < 6; i++)
+            dlx__heap_give(heap, blocks[i]);
+    }
+    (void)dlx__heap_drop_empty(heap); /* with all that was kept whole */
+    dlx__heap_want_none(heap);
+    ck_assert(!dlx__heap_want(heap, 1000));
+    dlx__heap_close(heap);
+}
+END_TEST
+
+/* In whatever order neighbours come back, they are one piece again, at the ends of an arena and inside. */
 START_TEST(neighbours_become_one_again)
 {
     struct dlx_heap *heap = make_heap();
@@ -554,6 +588,7 @@ int main(void)
     tcase_add_test(tcase, blocks_are_aligned_and_whole);
     tcase_add_test(tcase, the_block_used_last_is_used_next);
     tcase_add_test(tcase, a_few_sizes_do_not_drive_each_other_out);
+    tcase_add_test(tcase, a_set_wants_as_many_blocks_as_it_has_parts);
     tcase_add_test(tcase, neighbours_become_one_again);
     tcase_add_test(tcase, a_block_comes_from_the_smallest_piece_that_fits);
     tcase_add_loop_test(tcase, random_use_keeps_blocks_apart, 0, 4);

@@ -62,7 +62,7 @@ static volatile uint64_t sink;
 static int read_all(const void *data, uint64_t size, uint32_t n)
 {
     struct dlx_manifest manifest;
-    int r = dlx__manifest_read(data, size, n, &manifest);
+    int r = dlx__manifest_open(data, size, n, &manifest);
     if (r < 0) {
         ck_assert_int_eq(r, DLX_E_BAD_PEER);
         return r;
@@ -70,7 +70,12 @@ static int read_all(const void *data, uint64_t size, uint32_t n)
     uint64_t sum = 0;
     const uint8_t *end = (const uint8_t *)data + size;
     for (uint32_t i = 0; i < n; i++) {
-        struct dlx_manifest_item item = dlx__manifest_item(&manifest, i);
+        struct dlx_manifest_item item;
+        r = dlx__manifest_item(&manifest, i, &item);
+        if (r < 0) {
+            ck_assert_int_eq(r, DLX_E_BAD_PEER);
+            return r;
+        }
         ck_assert_uint_le(item.record.ndim, DLX_SHM_NDIM_MAX);
         ck_assert_uint_le(item.name_size, DLX_SHM_NAME_MAX);
         ck_assert((const uint8_t *)item.shape >= (const uint8_t *)data);
@@ -88,8 +93,8 @@ static int read_all(const void *data, uint64_t size, uint32_t n)
             sum += (uint8_t)item.name[c];
     }
     ck_assert((const uint8_t *)manifest.meta >= (const uint8_t *)data);
-    ck_assert((const uint8_t *)manifest.meta + manifest.header->meta_size <= end);
-    for (uint32_t c = 0; c < manifest.header->meta_size; c++)
+    ck_assert((const uint8_t *)manifest.meta + manifest.header.meta_size <= end);
+    for (uint32_t c = 0; c < manifest.header.meta_size; c++)
         sum += ((const uint8_t *)manifest.meta)[c];
     sink = sum;
     return 0;
@@ -103,12 +108,13 @@ START_TEST(what_is_written_is_read)
     void *data = make_manifest(&size);
     make_items(items);
     ck_assert_int_eq(read_all(data, size, N_ITEMS), 0);
-    ck_assert_int_eq(dlx__manifest_read(data, size, N_ITEMS, &manifest), 0);
-    ck_assert_uint_eq(manifest.header->n_tensors, N_ITEMS);
-    ck_assert_uint_eq(manifest.header->meta_size, sizeof meta);
+    ck_assert_int_eq(dlx__manifest_open(data, size, N_ITEMS, &manifest), 0);
+    ck_assert_uint_eq(manifest.header.n_tensors, N_ITEMS);
+    ck_assert_uint_eq(manifest.header.meta_size, sizeof meta);
     ck_assert_mem_eq(manifest.meta, meta, sizeof meta);
     for (uint32_t i = 0; i < N_ITEMS; i++) {
-        struct dlx_manifest_item item = dlx__manifest_item(&manifest, i);
+        struct dlx_manifest_item item;
+        ck_assert_int_eq(dlx__manifest_item(&manifest, i, &item), 0);
         uint32_t ndim = items[i].record.ndim;
         ck_assert_mem_eq(&item.record, &items[i].record, sizeof item.record);
         ck_assert_uint_eq(item.name_size, items[i].name_size);
