@@ -19,6 +19,7 @@ struct result {
     _Atomic uint64_t n_taken;
     _Atomic uint64_t end_ns;
     uint64_t n_sleeps;
+    uint64_t n_gathers;
 };
 
 static void subscriber(const char *topic, uint64_t n, struct result *result)
@@ -45,7 +46,9 @@ static void subscriber(const char *topic, uint64_t n, struct result *result)
         dlx_message_unref(m);
     }
     atomic_store(&result->end_ns, bm_now_ns());
-    result->n_sleeps = bm_subscription_stats(s).sleeps;
+    struct dlx_subscription_stats stats = bm_subscription_stats(s);
+    result->n_sleeps = stats.sleeps;
+    result->n_gathers = stats.gathers;
     atomic_store(&result->n_taken, n);
     if (sum != 8 * (n * (n + 1) / 2))
         bm_fail("wrong payload");
@@ -109,6 +112,7 @@ int main(int argc, char **argv)
     bm_json_number("publisher_full", (double)stats.full);
     bm_json_number("bells", (double)stats.bells);
     bm_json_number("subscriber_sleeps", (double)result->n_sleeps);
+    bm_json_number("subscriber_gathers", (double)result->n_gathers);
     bm_json_end();
     dlx_publisher_unref(p);
     dlx_client_unref(c);

@@ -44,8 +44,14 @@ struct dlx_subscription {
     uint32_t news_at;   /* when `takes` is this: look for news */
     uint32_t news_step; /* and then again after so many */
     uint64_t last_look_ns;
-    uint64_t spin_ns; /* adaptive */
-    int failure;      /* of a link, to be told once */
+    uint64_t spin_ns;      /* adaptive */
+    uint64_t pace_ns;      /* when news_step changed last */
+    uint32_t n_fast;       /* since then the stream was fast, so many times in a row */
+    bool gathers;          /* see client/receive.c */
+    uint32_t gather_shift; /* how often it has ended since it was worth it */
+    uint32_t gathered_at;  /* `takes` when it did last */
+    uint32_t n_poor;       /* times in a row that it found little */
+    int failure;           /* of a link, to be told once */
     char failure_text[DLX_ERROR_TEXT_SIZE];
     bool was_attached; /* tell when the last publisher leaves */
     struct dlx_passed passed;

@@ -8,6 +8,8 @@
 
 /* Passes over the hold words of which one also asks who has left: see asks_who_is_closed(). */
 #define CLOSED_PASSES 16U
+/* A slot's lines come from another processor's cache in the time of so many messages, if those follow each other at once. */
+#define SLOTS_AHEAD 3U
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
@@ -524,14 +526,15 @@ uint64_t dlx__pub_commit(struct dlx_pub *pub, uint32_t slot, void *payload)
     dlx__pub_read_membership(pub);
     ring_sleepers(pub);
 
-    /* While the message is on its way: room for the next one, and its slot's lines, which a reader had
-     * last. */
+    /* While the message is on its way: room for the next one, and a slot's lines, which a reader had last. */
     if (pub->n_free == 0)
         dlx__pub_reclaim(pub, reclaim_batch(pub));
     if (pub->n_free > 0) {
-        struct dlx_shm_slot *next = &pub->slots[pub->free[pub->free_first]];
-        dlx__prefetch_write(next);
-        dlx__prefetch_write(next->shape);
+        uint32_t i = pub->free_first + DLX_MIN(SLOTS_AHEAD, pub->n_free - 1);
+        struct dlx_shm_slot *ahead =
+            &pub->slots[pub->free[i >= pub->n_slots ? i - pub->n_slots : i]];
+        dlx__prefetch_write(ahead);
+        dlx__prefetch_write(ahead->shape);
     }
     return n;
 }

@@ -10,6 +10,8 @@
 /* How many messages that were gone a take passes over, beyond the size of the ring, when a publisher is as fast
  * as we are. */
 #define MISSES_MORE 1024U
+/* A slot's lines come from another processor's cache in the time of so many takes, if those follow each other at once. */
+#define SLOTS_AHEAD 3U
 
 /* The publisher's words: const is the page's protection, they change all the same. */
 static dlx_atomic_u64 *word64(const dlx_atomic_u64 *w)
@@ -35,6 +37,7 @@ static void enter(struct dlx_take *take, const struct dlx_shm_control *control, 
     take->n_slots = n_slots;
     take->ring_mask = dlx_shm_ring_size(n_slots) - 1;
     atomic_store_explicit(&take->control, control, memory_order_relaxed);
+    take->word = 0;
 }
 
 void dlx__take_init(struct dlx_take *take, const struct dlx_shm_control *control, uint32_t n_slots,
@@ -263,10 +266,10 @@ static bool slot_has(struct dlx_take *take, uint32_t slot, uint64_t n)
 
 /* The slot of message n. The ring is the truth; for the newest message there is a shorter way, which
  * may be stale. An index out of range names no slot, so it is the same as a message that is gone. */
-static bool find_slot(struct dlx_take *take, uint64_t n, uint64_t head, uint32_t *ret)
+static bool find_slot(struct dlx_take *take, uint64_t n, bool newest, uint32_t *ret)
 {
     uint32_t slot;
-    if (n == head) {
+    if (newest) {
         slot = (uint32_t)dlx_load64_relaxed(word64(&block(take)->brief[0]));
         if (dlx_likely(slot_has(take, slot, n))) {
             *ret = slot;
@@ -379,11 +382,27 @@ static int read_brief(const struct dlx_brief *brief, struct dlx_taken *ret)
     return r < 0 ? dlx__fail_prefix(DLX_E_BAD_PEER, "message %" PRIu64, ret->n) : 0;
 }
 
+/* Who lags knows what comes: ask for the lines of a slot that will be looked at some takes from now. */
+static void prefetch_ahead(struct dlx_take *take, uint64_t n, uint64_t head)
+{
+    if (head - n < SLOTS_AHEAD)
+        return;
+    uint32_t slot = dlx_load32_relaxed(word32(&take->ring[(n + SLOTS_AHEAD) & take->ring_mask]));
+    if (slot < take->n_slots) {
+        __builtin_prefetch(&take->slots[slot]);
+        __builtin_prefetch(take->slots[slot].shape);
+    }
+}
+
 int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
 {
     /* More than there can be behind an honest head; one that runs away from us does not keep us here. */
     for (uint32_t misses = 0; misses <= take->ring_mask + MISSES_MORE; misses++) {
-        uint64_t word = dlx_load64_acquire(word64(&block(take)->head));
+        /* What was seen before is looked at no more: it only says which messages there are. */
+        bool looks = take->latest || !dlx__take_knows(take);
+        if (looks)
+            take->word = dlx_load64_acquire(word64(&block(take)->head));
+        uint64_t word = take->word;
         uint64_t head = word & ~DLX_SHM_MOVED;
         if (head == take->cursor)
             return word == head ? nothing_there(take) : DLX_E_NOT_FOUND;
@@ -400,14 +419,15 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
                              "release some first",
                              take->max_held);
         uint64_t n = choose(take, head);
-        bool has_brief = n == word && copy_brief(take, n, &brief);
+        bool has_brief = looks && n == word && copy_brief(take, n, &brief);
 
         dlx_store64_sc(&take->page->hold[hold], n);
         has_brief = has_brief && brief_holds(take, n, &brief);
-        if (dlx_unlikely(!has_brief && !find_slot(take, n, head, &slot))) {
+        if (dlx_unlikely(!has_brief && !find_slot(take, n, looks && n == head, &slot))) {
             dlx__take_release(take, hold); /* rings: the publisher may wait for this very word */
             count_missed(take, 1);
             set_cursor(take, n);
+            take->word = 0; /* more may be gone: see how far it is */
             continue;
         }
         ret->n = n;
@@ -423,6 +443,7 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
         take->untold = 0;
         take->taken++;
         dlx_store64_relaxed(&take->page->taken, take->taken);
+        prefetch_ahead(take, n, head);
         return 0;
     }
     return DLX_E_EMPTY;

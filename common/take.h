@@ -34,6 +34,7 @@ struct dlx_take {
     bool reliable;
     bool
         stays; /* latest, in a block that its publisher has left: there is nothing newer elsewhere */
+    uint64_t word;   /* of head, when it was looked at last; 0: not yet, here */
     uint64_t cursor; /* the last message passed */
     uint64_t last;   /* the last message taken; at first, where we began */
     uint64_t passed; /* up to here everything was passed on another link: dlx__take_follow() */
@@ -134,6 +135,12 @@ bool dlx__take_stay(struct dlx_take *take);
 
 /* Let go of a held message. Any thread. */
 void dlx__take_release(struct dlx_take *take, uint32_t hold);
+
+/* Was there a message after the one passed last, when head was looked at last? */
+static inline bool dlx__take_knows(const struct dlx_take *take)
+{
+    return (take->word & ~DLX_SHM_MOVED) > take->cursor;
+}
 
 /* Is there something that dlx__take_next() would not call EMPTY? One load: for busy waiting. */
 static inline bool dlx__take_pending(struct dlx_take *take)

@@ -207,6 +207,38 @@ START_TEST(latest_sees_the_newest_and_counts_the_rest)
 }
 END_TEST
 
+/*
+ * A stream that has one message at a time is as fast as one of many to whoever only counts takes: letting several come finds
+ * nothing more, and is given up, each time for longer. Who must not wait does not.
+ */
+START_TEST(a_stream_of_one_message_at_a_time_is_not_waited_for)
+{
+    static const struct dlx_subscribe_args ways[] = {
+        {.size = sizeof ways[0], .spin_ns = DLX_SPIN_ALWAYS},
+        {.size = sizeof ways[0], .spin_ns = DLX_SPIN_NEVER},
+        {.size = sizeof ways[0], .mode = DLX_MODE_LATEST},
+        {.size = sizeof ways[0]}, /* and does not wait */
+    };
+    enum { N = 12000 };
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, &ways[_i]);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_message *m = NULL;
+    for (int64_t i = 1; i <= N; i++) {
+        dlx_test_stream_publish(x.p, 4, i);
+        while (dlx_take(x.s, _i == 3 ? 0 : PATIENCE, &m) !=
+               0) /* its first arena may be on its way */
+            ck_assert_int_eq(_i, 3);
+        dlx_test_stream_check(m, 4, i);
+        dlx_message_unref(m);
+    }
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.taken, N);
+    /* 8 tries at a time, and each time after twice as many takes. */
+    ck_assert_uint_le(stats.gathers, _i == 0 ? 8 * 8 : 0);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 START_TEST(every_lost_message_is_counted)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -491,6 +523,7 @@ int main(void)
     tcase_add_test(tcase, shapes_of_all_kinds_arrive);
     tcase_add_test(tcase, a_view_of_an_allocated_tensor_is_not_copied);
     tcase_add_test(tcase, latest_sees_the_newest_and_counts_the_rest);
+    tcase_add_loop_test(tcase, a_stream_of_one_message_at_a_time_is_not_waited_for, 0, 4);
     tcase_add_test(tcase, every_lost_message_is_counted);
     tcase_add_test(tcase, a_late_subscriber_gets_the_history_it_asks_for);
     tcase_add_test(tcase, a_publisher_that_comes_later_is_heard_from_its_first_message);

@@ -307,6 +307,70 @@ START_TEST(one_message_at_a_time_is_held_by_one_word)
 }
 END_TEST
 
+/* Head is the publisher's busiest line: who lags leaves it alone. */
+START_TEST(what_is_known_is_taken_without_a_look_at_head)
+{
+    struct dlx_take take;
+    struct dlx_taken taken;
+    uint32_t hold;
+    dlx_atomic_u64 *head = &f.pub.block->control->head;
+    begin(&take, f.page, f.pub.block->control, 0);
+    publish(3);
+    ck_assert(!dlx__take_knows(&take));
+    ck_assert_uint_eq(take_one(&take, &hold), 1);
+    ck_assert(dlx__take_knows(&take));
+    dlx_store64_relaxed(head, 1); /* nobody sees that it went back, */
+    ck_assert_uint_eq(take_one(&take, &hold), 2);
+    ck_assert_uint_eq(take_one(&take, &hold), 3);
+    ck_assert(!dlx__take_knows(&take));
+    ck_assert_int_eq(dlx__take_next(&take, &taken), DLX_E_BAD_PEER); /* until there is no more */
+    dlx_store64_relaxed(head, 3);
+    ck_assert_int_eq(dlx__take_next(&take, &taken), DLX_E_EMPTY);
+}
+END_TEST
+
+/* What was there when head was looked at has gone since: it is counted, and head is looked at again. */
+START_TEST(what_is_known_may_be_gone)
+{
+    struct dlx_take take;
+    struct dlx_taken taken;
+    uint32_t hold;
+    begin(&take, f.page, f.pub.block->control, 0);
+    publish(3);
+    ck_assert_uint_eq(take_one(&take, &hold), 1);
+    dlx__take_release(&take, hold);
+    publish(100);
+    ck_assert_int_eq(dlx__take_next(&take, &taken), 0);
+    ck_assert_uint_gt(taken.n, 100 - SLOTS);
+    ck_assert_uint_eq(taken.gap, taken.n - 2);
+    ck_assert_uint_eq(take.lost, taken.n - 2);
+    dlx__take_release(&take, taken.hold);
+    for (uint64_t n = taken.n + 1; n <= 103; n++) {
+        ck_assert_uint_eq(take_one(&take, &hold), n);
+        dlx__take_release(&take, hold);
+    }
+    ck_assert_int_eq(dlx__take_next(&take, &taken), DLX_E_EMPTY);
+}
+END_TEST
+
+/* The newest one is wanted, not the newest that is known. */
+START_TEST(latest_looks_at_head_each_time)
+{
+    struct dlx_take take;
+    struct dlx_taken taken;
+    dlx__take_init(&take, f.pub.block->control, SLOTS, f.page, 0, HELD, true, false, &take_env,
+                   NULL);
+    dlx__take_start(&take, 0);
+    publish(2);
+    ck_assert_int_eq(dlx__take_next(&take, &taken), 0);
+    ck_assert_uint_eq(taken.n, 2);
+    take.word = 4; /* as if it had known of more */
+    publish(4);
+    ck_assert_int_eq(dlx__take_next(&take, &taken), 0);
+    ck_assert_uint_eq(taken.n, 6);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cores");
@@ -319,6 +383,9 @@ int main(void)
     tcase_add_test(tcase, a_link_that_left_goes_although_no_daemon_says_so);
     tcase_add_test(tcase, a_link_that_left_goes_with_what_it_held_last);
     tcase_add_test(tcase, one_message_at_a_time_is_held_by_one_word);
+    tcase_add_test(tcase, what_is_known_is_taken_without_a_look_at_head);
+    tcase_add_test(tcase, what_is_known_may_be_gone);
+    tcase_add_test(tcase, latest_looks_at_head_each_time);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

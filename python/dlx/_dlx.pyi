@@ -43,6 +43,7 @@ class SubscriptionStats(TypedDict):
     rejected: int
     n_held: int
     n_publishers: int
+    gathers: int
 
 class PublisherInfo(TypedDict):
     topic: str

@@ -207,10 +207,10 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     dlxpy_handle_leave(&cast(self)->handle);
     if (r < 0)
         return dlxpy_raise(r);
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I}", "taken", s.taken, "taken_bytes",
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K}", "taken", s.taken, "taken_bytes",
                          s.taken_bytes, "skipped", s.skipped, "lost", s.lost, "sleeps", s.sleeps,
-                         "rejected", s.rejected, "n_held", s.n_held, "n_publishers",
-                         s.n_publishers);
+                         "rejected", s.rejected, "n_held", s.n_held, "n_publishers", s.n_publishers,
+                         "gathers", s.gathers);
 }
 
 static int next_event(void *s, struct dlx_event *ret)
