@@ -121,5 +121,37 @@ C
     SAN=address expect 1 '0 passed, 1 failed, 0 skipped' 'a report of a sanitizer' "$t/reports"
 fi
 
+# What valgrind found in a process that was killed.
+if command -v "${CC:-gcc}" >/dev/null && command -v valgrind >/dev/null; then
+    cat >"$tmp/toy.c" <<'C'
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void)
+{
+    char *volatile freed = malloc(1), byte;
+    int ready[2];
+    free(freed);
+    pid_t pid = pipe(ready) == 0 ? fork() : -1;
+    if (pid == 0) {
+        if (FAULT)
+            *freed = 1;
+        for (;;)
+            (void)(write(ready[1], "", 1) == 1 && pause());
+    }
+    read(ready[0], &byte, 1);
+    close(ready[0]);
+    close(ready[1]);
+    kill(pid, SIGKILL);
+    return waitpid(pid, NULL, 0) != pid;
+}
+C
+    "${CC:-gcc}" -w -DFAULT=0 -o "$tmp/killed" "$tmp/toy.c"
+    "${CC:-gcc}" -w -DFAULT=1 -o "$tmp/killed_faulty" "$tmp/toy.c"
+    VALGRIND=1 expect 0 '1 passed, 0 failed, 0 skipped' '' "$t/killed"
+    VALGRIND=1 expect 1 '0 passed, 1 failed, 0 skipped' 'Invalid write of size 1' "$t/killed_faulty"
+fi
+
 [ "$n_bad" = 0 ] && echo "run-tests: all toys judged rightly"
 [ "$n_bad" = 0 ]

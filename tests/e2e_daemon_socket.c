@@ -3,6 +3,7 @@
 /* The file of the daemon's socket and its lock, and what may come through it where the kernel refuses nothing. */
 
 #include "common/error.h"
+#include "common/util.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_run.h"
 #include "tests/harness_seccomp.h"
@@ -11,6 +12,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
@@ -76,13 +78,15 @@ static void fill_up(pid_t pid)
     (void)snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
     DIR *dir = opendir(path);
     ck_assert_ptr_nonnull(dir);
-    for (const struct dirent *entry; (entry = readdir(dir));)
-        if (*entry->d_name != '.')
-            used[atoi(entry->d_name)] = true;
+    for (const struct dirent *entry; (entry = readdir(dir));) {
+        unsigned long fd = strtoul(entry->d_name, NULL, 10); /* of "." and "..": 0, which is used */
+        if (fd < DLX_ARRAY_SIZE(used))                       /* those of valgrind itself are the last that can be */
+            used[fd] = true;
+    }
     closedir(dir);
     struct rlimit limit = {.rlim_cur = 0, .rlim_max = 20000};
     while (used[limit.rlim_cur])
-        limit.rlim_cur++;
+        ck_assert_uint_lt(++limit.rlim_cur, DLX_ARRAY_SIZE(used));
     ck_assert_int_eq(prlimit(pid, RLIMIT_NOFILE, &limit, NULL), 0);
 }
 

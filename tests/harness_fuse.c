@@ -127,7 +127,7 @@ static int mount_it(const char *dir)
         return -1;
     (void)snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=%u,group_id=%u", dev,
                    (unsigned)geteuid(), (unsigned)getegid());
-    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+    if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) < 0 ||
         mount("dlx-test", dir, "fuse", MS_NOSUID | MS_NODEV, options) < 0)
         return -1;
     return dev;
