@@ -9,6 +9,7 @@
 #include "tests/harness_seccomp.h"
 #include <check.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -174,6 +175,62 @@ START_TEST(what_libuv_cannot_have_is_said)
 }
 END_TEST
 
+/* Where it points, and how it was opened. */
+static void check_is_null(pid_t pid, int fd)
+{
+    char path[64], text[256];
+    unsigned flags;
+    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
+    ssize_t n = readlink(path, text, sizeof text - 1);
+    ck_assert_msg(n > 0, "fd %d is closed", fd);
+    text[n] = '\0';
+    ck_assert_str_eq(text, "/dev/null");
+    (void)snprintf(path, sizeof path, "/proc/%d/fdinfo/%d", (int)pid, fd);
+    FILE *info = fopen(path, "re");
+    ck_assert_ptr_nonnull(info);
+    ck_assert_int_eq(fscanf(info, "pos: %*s flags: %o", &flags), 1);
+    (void)fclose(info);
+    ck_assert_uint_eq(flags & O_ACCMODE, fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+/* Started with some of 0, 1 and 2 closed: no socket of its own gets such a number, and with it what is printed. */
+START_TEST(closed_standard_descriptors_are_filled)
+{
+    int ready[2], status;
+    char program[512], line[9] = "", number[16];
+    if (dlx_test_valgrind()) {
+        puts("SKIP: what is closed is valgrind's own file there");
+        return;
+    }
+    (void)snprintf(program, sizeof program, "%s/dlpackd",
+                   getenv("BUILD") ? getenv("BUILD") : "build");
+    ck_assert_int_eq(pipe(ready), 0);
+    (void)snprintf(number, sizeof number, "%d", ready[1]);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+        for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+            if (_i & 1 << fd)
+                close(fd);
+        execl(program, "dlpackd", "--foreground", "--socket", place.path, "--ready-fd", number,
+              (char *)NULL);
+        _exit(127);
+    }
+    close(ready[1]);
+    ck_assert_int_eq(read(ready[0], line, sizeof line - 1), 8);
+    ck_assert_str_eq(line, "READY=1\n");
+    close(ready[0]);
+    close(dlx_test_hello(&place, 1)); /* which it logs */
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (_i & 1 << fd)
+            check_is_null(pid, fd);
+    ck_assert_int_eq(kill(pid, SIGTERM), 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("daemon_options");
@@ -186,6 +243,7 @@ int main(void)
     tcase_add_test(tcase, a_store_without_a_service_manager_is_said);
     tcase_add_test(tcase, too_few_file_descriptors_are_said);
     tcase_add_test(tcase, what_libuv_cannot_have_is_said);
+    tcase_add_loop_test(tcase, closed_standard_descriptors_are_filled, 1, 8);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
