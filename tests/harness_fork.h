@@ -12,4 +12,7 @@
  */
 pid_t dlx_test_fork(void);
 
+/* What makes it one, in a child that was made otherwise. */
+void dlx_test_fork_silence(void);
+
 #endif
