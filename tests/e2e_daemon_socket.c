@@ -80,7 +80,7 @@ static void fill_up(pid_t pid)
     ck_assert_ptr_nonnull(dir);
     for (const struct dirent *entry; (entry = readdir(dir));) {
         unsigned long fd = strtoul(entry->d_name, NULL, 10); /* of "." and "..": 0, which is used */
-        if (fd < DLX_ARRAY_SIZE(used))                       /* those of valgrind itself are the last that can be */
+        if (fd < DLX_ARRAY_SIZE(used)) /* those of valgrind itself are the last that can be */
             used[fd] = true;
     }
     closedir(dir);
