@@ -480,13 +480,13 @@ check-python: ## the tests of the Python package alone
 
 INTEROP = $(or $(INTEROP_PYTHON),$(BUILD_ROOT)/venv/bin/python)
 # With every framework that can be installed (gigabytes, into build/venv), or those of INTEROP_PYTHON.
-check-interop: ## pass tensors between all frameworks that can be installed (large), and run the examples; the tables are in build/INTEROP.md
+check-interop: ## pass tensors between all frameworks that can be installed (large), what they refuse, and the examples; the tables are in build/INTEROP.md
 	@[ -n '$(INTEROP_PYTHON)' ] || tools/setup.sh --interop
 	+@$(SUBMAKE) python
 	@CXX='$(CXX_FOR_HEADERS)' tools/nanobind-probe '$(INTEROP)' '$(BUILD_ABS)/nanobind'
 	@PYTHONPATH='$(BUILD_ABS)/python:$(BUILD_ABS)/nanobind' $(INTEROP) -m dlx.selftest \
 	    --json $(BUILD)/interop.json --markdown $(BUILD)/INTEROP.md
-	@PYTHONPATH='$(BUILD_ABS)/python' PYTHONDONTWRITEBYTECODE=1 $(INTEROP) -m pytest -q -rs -p no:cacheprovider python/tests/test_examples.py
+	@PYTHONPATH='$(BUILD_ABS)/python' PYTHONDONTWRITEBYTECODE=1 $(INTEROP) -m pytest -q -rs -p no:cacheprovider python/tests/test_examples.py python/tests/test_loss.py
 
 bench-python: ## dlx beside torch.multiprocessing, shared_memory, pyzmq, Ray, zenoh, iceoryx2 (QUICK=1: under 60 s); build/bench-python.json
 	@[ -n '$(INTEROP_PYTHON)' ] || tools/setup.sh --interop

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dtype.h"
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -206,6 +207,34 @@ bool dlxpy_dtype_typestr(DLDataType dtype, char ret[8])
     return true;
 }
 
+/* Has a number of this kind so many bytes? What is packed or a union says of all its bytes "B", in ctypes. */
+static bool has_size(char kind, Py_ssize_t size)
+{
+    switch (kind) {
+    case 'e':
+    case 'h':
+    case 'H':
+        return size == 2;
+    case 'f':
+    case 'i':
+    case 'I':
+        return size == 4;
+    case 'd':
+    case 'q':
+    case 'Q':
+        return size == 8;
+    case 'l':
+    case 'L':
+    case 'n':
+    case 'N':
+        return size == 4 || size == 8;
+    case 'g': /* the 80 bits of x86 are nobody else's, and no type of DLPack */
+        return size == sizeof(long double) && LDBL_MANT_DIG != 64;
+    default:
+        return size == 1;
+    }
+}
+
 bool dlxpy_dtype_of_format(const char *format, Py_ssize_t itemsize, DLDataType *ret)
 {
     static const char *const ints = "bhilqn", *const uints = "BHILQNc";
@@ -218,7 +247,7 @@ bool dlxpy_dtype_of_format(const char *format, Py_ssize_t itemsize, DLDataType *
     uint8_t bits = (uint8_t)(itemsize * 8);
     bool complex = *format == 'Z';
     format += complex;
-    if (!format[0] || format[1])
+    if (!format[0] || format[1] || !has_size(*format, complex ? itemsize / 2 : itemsize))
         return false;
     if (strchr("efdg", *format))
         *ret = (DLDataType){complex ? kDLComplex : kDLFloat, bits, 1};

@@ -177,9 +177,27 @@ static PyObject *call_dlpack(PyObject *method)
     return capsule;
 }
 
+/* TensorFlow ends the process when it is asked for the memory of what has none that could be copied. */
+static int check_has_memory(PyObject *object)
+{
+    static const char *const without[] = {"string", "resource", "variant"};
+    bool failed = false, is_without = false;
+    PyObject *dtype = dlxpy_attribute(object, "dtype", &failed);
+    PyObject *name = dtype ? dlxpy_attribute(dtype, "name", &failed) : NULL;
+    for (size_t i = 0; name && PyUnicode_Check(name) && i < 3; i++)
+        is_without |= PyUnicode_CompareWithASCIIString(name, without[i]) == 0;
+    if (is_without)
+        PyErr_Format(PyExc_BufferError, "elements of type '%U': only numbers are carried", name);
+    Py_XDECREF(name);
+    Py_XDECREF(dtype);
+    return is_without || failed ? -1 : 0;
+}
+
 static int try_dlpack(struct dlxpy_source *s, PyObject *object)
 {
     bool failed = false;
+    if (check_has_memory(object) < 0)
+        return -1;
     PyObject *method = dlxpy_attribute(object, "__dlpack__", &failed);
     if (!method)
         return failed ? -1 : 0;
@@ -214,6 +232,23 @@ static int use_own(struct dlxpy_source *s, struct dlxpy_tensor *t, enum dlxpy_us
     s->owner = t->owner;
     atomic_fetch_add(&t->owner->n_refs, 1);
     return use_tensor(s, data, t->owner->tensor->flags);
+}
+
+/* ---- what no protocol tells ----------------------------------------------------------------- */
+
+/* numpy.ma gives its data by all of them, and its mask by none. A method of this name is something else (pandas). */
+static int check_is_not_masked(PyObject *object)
+{
+    bool failed = false;
+    PyObject *mask = dlxpy_attribute((PyObject *)Py_TYPE(object), "mask", &failed);
+    bool is_masked = mask && !PyCallable_Check(mask);
+    Py_XDECREF(mask);
+    if (is_masked)
+        PyErr_Format(PyExc_BufferError,
+                     "%R: its mask would be lost: publish x.filled(value), or x.data and x.mask "
+                     "as two tensors",
+                     (PyObject *)Py_TYPE(object));
+    return is_masked || failed ? -1 : 0;
 }
 
 /* ---- any ----------------------------------------------------------------------------------- */
@@ -263,6 +298,8 @@ static int begin(struct dlxpy_source *s, PyObject *object)
     int r = plain ? 0 : try_exchange(s, object);
     if (r != 0)
         return r;
+    if (!plain && check_is_not_masked(object) < 0)
+        return -1;
     r = plain ? 1 : ask_device(object);
     if (r < 0)
         return r;

@@ -60,6 +60,22 @@ static void set_row_major(struct dlxpy_source *s, Py_ssize_t ndim)
 
 /* ---- the buffer protocol ------------------------------------------------------------------- */
 
+/* numpy.datetime64 and timedelta64 show the bytes of their number. (Arrays of them show nothing.) */
+static bool is_time(PyObject *object, const Py_buffer *b)
+{
+    if (b->ndim != 1 || b->shape[0] != 8 || b->itemsize != 1)
+        return false;
+    PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+    PyObject *kind = dtype ? PyObject_GetAttrString(dtype, "kind") : NULL;
+    bool is = kind && PyUnicode_Check(kind) &&
+              (PyUnicode_CompareWithASCIIString(kind, "M") == 0 ||
+               PyUnicode_CompareWithASCIIString(kind, "m") == 0);
+    Py_XDECREF(kind);
+    Py_XDECREF(dtype);
+    PyErr_Clear();
+    return is;
+}
+
 int dlxpy_source_buffer(struct dlxpy_source *s, PyObject *object)
 {
     DLDataType dtype;
@@ -70,10 +86,18 @@ int dlxpy_source_buffer(struct dlxpy_source *s, PyObject *object)
         return -1;
     }
     const Py_buffer *b = &s->buffer;
-    if (!dlxpy_dtype_of_format(b->format, b->itemsize, &dtype)) {
+    if (is_time(object, b)) {
         PyErr_Format(PyExc_BufferError,
-                     "elements of format '%s': only numbers in native byte order are carried",
-                     b->format);
+                     "%R is no type of DLPack: publish its number, x.astype(\"int64\")",
+                     (PyObject *)Py_TYPE(object));
+        goto fail;
+    }
+    if (!dlxpy_dtype_of_format(b->format, b->itemsize, &dtype)) {
+        PyErr_Format(
+            PyExc_BufferError,
+            "elements of format '%s', %zd bytes each: only numbers that DLPack has, in native "
+            "byte order, are carried",
+            b->format ? b->format : "B", b->itemsize);
         goto fail;
     }
     if (make_dims(s, b->ndim) < 0)
@@ -138,7 +162,9 @@ static size_t read_type(struct dlxpy_source *s, PyObject *object, PyObject *inte
             return item;
     }
     PyErr_Format(PyExc_BufferError,
-                 "elements of type '%s': only numbers in native byte order are carried", text);
+                 "elements of type '%s': only numbers that DLPack has, in native byte order, are "
+                 "carried",
+                 text);
     return 0;
 }
 
