@@ -128,11 +128,11 @@ static json_t *rows_json(const struct holds *h)
 static int print_rows(const struct holds *h)
 {
     static const struct table_column columns[] = {
-        {"TOPIC", TABLE_LEFT, true},     {"PID", TABLE_RIGHT, false},
-        {"UID", TABLE_RIGHT, false},     {"PROGRAM", TABLE_LEFT, true},
-        {"HELD", TABLE_RIGHT, false},    {"TAKEN", TABLE_RIGHT, false},
-        {"LOST", TABLE_RIGHT, false},    {"MODE", TABLE_LEFT, false},
-        {"RELIABLE", TABLE_LEFT, false},
+        {"TOPIC", TABLE_LEFT, false, 0},    {"PID", TABLE_RIGHT, false, 0},
+        {"UID", TABLE_RIGHT, false, 1},     {"PROGRAM", TABLE_LEFT, true, 0},
+        {"HELD", TABLE_RIGHT, false, 0},    {"TAKEN", TABLE_RIGHT, false, 4},
+        {"LOST", TABLE_RIGHT, false, 0},    {"MODE", TABLE_LEFT, false, 3},
+        {"RELIABLE", TABLE_LEFT, false, 2},
     };
     struct table *table = NULL;
     char name[256];

@@ -138,7 +138,7 @@ static json_t *topic_json(const struct info *i)
 
 static void print_newest(const struct dlx_message *m)
 {
-    char age[HUMAN_SIZE], tensor[DESCRIBE_ITEM_SIZE];
+    char age[HUMAN_SIZE], tensor[DESCRIBE_ITEM_SIZE], meta[DESCRIBE_META_SIZE];
     human_ns(describe_age(m), age);
     printf("  newest       message %" PRIu64 ", %s old\n", dlx_message_seq(m), age);
     uint32_t n = dlx_message_n_tensors(m);
@@ -152,15 +152,17 @@ static void print_newest(const struct dlx_message *m)
     }
     if (n > DESCRIBE_TENSORS)
         printf("               ... and %u more\n", n - DESCRIBE_TENSORS);
+    if (describe_meta_text(m, meta))
+        printf("  metadata     %s\n", meta);
 }
 
 static int print_links(const struct entry *entry)
 {
     static const struct table_column columns[] = {
-        {"PID", TABLE_RIGHT, false},   {"PROGRAM", TABLE_LEFT, true},
-        {"MODE", TABLE_LEFT, false},   {"RELIABLE", TABLE_LEFT, false},
-        {"TAKEN", TABLE_RIGHT, false}, {"SKIPPED", TABLE_RIGHT, false},
-        {"LOST", TABLE_RIGHT, false},  {"HELD", TABLE_RIGHT, false},
+        {"PID", TABLE_RIGHT, false, 0},   {"PROGRAM", TABLE_LEFT, true, 0},
+        {"MODE", TABLE_LEFT, false, 2},   {"RELIABLE", TABLE_LEFT, false, 1},
+        {"TAKEN", TABLE_RIGHT, false, 0}, {"SKIPPED", TABLE_RIGHT, false, 3},
+        {"LOST", TABLE_RIGHT, false, 0},  {"HELD", TABLE_RIGHT, false, 0},
     };
     struct table *table = NULL;
     char name[256];

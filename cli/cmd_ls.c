@@ -83,14 +83,15 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
             "published, and the shared memory they use.\vID is the publisher's, SUBS its "
             "attached subscribers; MEMORY is payload arenas and control "
             "block together. \"retained\" in place of a process: it has gone, and the daemon keeps "
-            "its last messages. --json prints an array of objects. " CLI_PATTERN_HELP,
+            "its last messages. Columns that a terminal has no room for are left out and named; "
+            "topics are whole. --json prints an array of objects. " CLI_PATTERN_HELP,
         .children = children,
     };
     static const struct table_column columns[] = {
-        {"TOPIC", TABLE_LEFT, true},   {"ID", TABLE_RIGHT, false},
-        {"PID", TABLE_RIGHT, false},   {"PROGRAM", TABLE_LEFT, true},
-        {"SUBS", TABLE_RIGHT, false},  {"MESSAGES", TABLE_RIGHT, false},
-        {"BYTES", TABLE_RIGHT, false}, {"MEMORY", TABLE_RIGHT, false},
+        {"TOPIC", TABLE_LEFT, false, 0},  {"ID", TABLE_RIGHT, false, 1},
+        {"PID", TABLE_RIGHT, false, 0},   {"PROGRAM", TABLE_LEFT, true, 0},
+        {"SUBS", TABLE_RIGHT, false, 0},  {"MESSAGES", TABLE_RIGHT, false, 4},
+        {"BYTES", TABLE_RIGHT, false, 2}, {"MEMORY", TABLE_RIGHT, false, 3},
     };
     struct ls ls = {.cli = cli};
     int status = CLI_FAILURE;

@@ -80,6 +80,18 @@ json_t *describe_tensor(const DLTensor *t, uint64_t n_values)
     return json;
 }
 
+/* As it is, if it is UTF-8 (JSON, mostly). */
+static int add_meta(json_t *json, const struct dlx_message *m)
+{
+    size_t size = 0;
+    const void *meta = dlx_message_meta(m, &size);
+    if (!json || !meta)
+        return json ? 0 : -1;
+    json_t *text = json_stringn(meta, size);
+    return text ? json_object_set_new(json, "meta", text)
+                : json_object_set_new(json, "meta_hex", output_json_hex(meta, size));
+}
+
 json_t *describe_message(const struct dlx_message *m, uint64_t n_values)
 {
     json_t *tensors = json_array();
@@ -93,12 +105,17 @@ json_t *describe_message(const struct dlx_message *m, uint64_t n_values)
     }
     size_t meta_size = 0;
     (void)dlx_message_meta(m, &meta_size);
-    return json_pack(
+    json_t *json = json_pack(
         "{s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "topic", output_json_text(dlx_message_topic(m)),
         "publisher", output_json_u64(dlx_message_publisher(m)), "seq",
         output_json_u64(dlx_message_seq(m)), "time_ns", output_json_u64(dlx_message_time_ns(m)),
         "age_ns", (json_int_t)describe_age(m), "gap", output_json_u64(dlx_message_gap(m)),
         "meta_bytes", output_json_u64(meta_size), "tensors", tensors);
+    if (add_meta(json, m) < 0) {
+        json_decref(json);
+        return NULL;
+    }
+    return json;
 }
 
 void describe_tensor_text(const DLTensor *t, char text[DESCRIBE_SIZE])
@@ -146,6 +163,20 @@ void describe_item_text(const struct dlx_message *m, uint32_t i, char text[DESCR
         used += 2;
     }
     describe_tensor_text(dlx_message_peek(m, i), text + used);
+}
+
+bool describe_meta_text(const struct dlx_message *m, char text[DESCRIBE_META_SIZE])
+{
+    size_t size = 0;
+    const void *meta = dlx_message_meta(m, &size);
+    if (!meta || size == 0)
+        return false;
+    size_t shown = output_escaped(meta, size < DESCRIBE_META ? size : DESCRIBE_META, text,
+                                  4 * (size_t)DESCRIBE_META + 1);
+    if (shown < size)
+        (void)snprintf(text + strlen(text), DESCRIBE_META_MORE, "... (the first %zu of %zu bytes)",
+                       shown, size);
+    return true;
 }
 
 int64_t describe_age(const struct dlx_message *m)

@@ -14,7 +14,7 @@ json_t *describe_daemon(const struct dlx_daemon_info *info);
 /** dtype, shape, bytes; with `n_values` > 0 the first values. */
 json_t *describe_tensor(const DLTensor *tensor, uint64_t n_values);
 
-/** seq, publisher, time_ns, age_ns, gap, and the tensors as above. */
+/** seq, publisher, time_ns, age_ns, gap, metadata ("meta" if it is text, else "meta_hex"), and the tensors as above. */
 json_t *describe_message(const struct dlx_message *m, uint64_t n_values);
 
 /** "uint8 (1080, 1920, 3)  5.93 MiB". `text` should have room for DESCRIBE_SIZE. */
@@ -33,6 +33,13 @@ void describe_set_text(const struct dlx_message *m, char text[DESCRIBE_SIZE]);
 /** "layer.0  float32 (2, 3)  24 B": tensor `i` of a set, its name safe for a terminal. */
 #define DESCRIBE_ITEM_SIZE (DESCRIBE_SIZE + 258)
 void describe_item_text(const struct dlx_message *m, uint32_t i, char text[DESCRIBE_ITEM_SIZE]);
+
+/** The metadata, escaped; when it is long, its beginning, and how much that is: "{"frame": 7, "exp... (the first 200 of 380 bytes)".
+ *  Returns false when there is none. */
+#define DESCRIBE_META      200U
+#define DESCRIBE_META_MORE 80
+#define DESCRIBE_META_SIZE (4 * DESCRIBE_META + DESCRIBE_META_MORE)
+bool describe_meta_text(const struct dlx_message *m, char text[DESCRIBE_META_SIZE]);
 
 /** Nanoseconds since the message was published. */
 int64_t describe_age(const struct dlx_message *m);

@@ -135,6 +135,33 @@ void output_printable(const char *from, char *to, size_t size)
     to[at] = '\0';
 }
 
+size_t output_escaped(const void *from, size_t from_size, char *to, size_t size)
+{
+    const unsigned char *p = from, *end = p + from_size;
+    size_t at = 0;
+    while (p < end) {
+        unsigned char c[5] = {0}; /* a character of UTF-8 that ends where the bytes do */
+        char text[8];
+        uint32_t code;
+        memcpy(c, p, end - p < 4 ? (size_t)(end - p) : 4);
+        size_t n = *p ? utf8_length(c, &code) : 0, step = n ? n : 1;
+        if (n > 0 && is_plain(code))
+            (void)snprintf(text, sizeof text, "%.*s", (int)n, (const char *)c);
+        else if (*p == '\n' || *p == '\t' || *p == '\r')
+            (void)snprintf(text, sizeof text, "\\%c", *p == '\n' ? 'n' : *p == '\t' ? 't' : 'r');
+        else
+            (void)snprintf(text, sizeof text, "\\x%02x", (unsigned)*p), step = 1;
+        size_t length = strlen(text);
+        if (at + length >= size)
+            break;
+        memcpy(to + at, text, length);
+        at += length;
+        p += step;
+    }
+    to[at] = '\0';
+    return (size_t)(p - (const unsigned char *)from);
+}
+
 int output_json(FILE *file, json_t *json, bool lines)
 {
     if (!json)
@@ -150,6 +177,18 @@ int output_json(FILE *file, json_t *json, bool lines)
 json_t *output_json_u64(uint64_t n)
 {
     return n <= INT64_MAX ? json_integer((json_int_t)n) : json_real((double)n);
+}
+
+json_t *output_json_hex(const void *bytes, size_t size)
+{
+    char *text = malloc(2 * size + 1);
+    if (!text)
+        return NULL;
+    for (size_t i = 0; i < size; i++)
+        (void)snprintf(text + 2 * i, 3, "%02x", ((const unsigned char *)bytes)[i]);
+    json_t *json = json_stringn(text, 2 * size);
+    free(text);
+    return json;
 }
 
 json_t *output_json_text(const char *text)

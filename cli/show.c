@@ -33,7 +33,7 @@ static void print_values(const DLTensor *t, uint64_t n_values)
 
 void show_message(const struct dlx_message *m, const char *from, uint64_t n_values)
 {
-    char age[HUMAN_SIZE], tensor[DESCRIBE_ITEM_SIZE];
+    char age[HUMAN_SIZE], tensor[DESCRIBE_ITEM_SIZE], meta[DESCRIBE_META_SIZE];
     uint32_t n = dlx_message_n_tensors(m);
     human_ns(describe_age(m), age);
     printf("%s%s#%" PRIu64 "  %s", from ? from : "", from ? "  " : "", dlx_message_seq(m), age);
@@ -56,4 +56,6 @@ void show_message(const struct dlx_message *m, const char *from, uint64_t n_valu
     }
     if (n > DESCRIBE_TENSORS)
         printf("    ... and %u more\n", n - DESCRIBE_TENSORS);
+    if (describe_meta_text(m, meta))
+        printf("    metadata  %s\n", meta);
 }

@@ -123,44 +123,89 @@ static size_t *measure(const struct table *t)
     return widths;
 }
 
+/* 0: left out. */
+static bool is_shown(const size_t *widths, size_t c)
+{
+    return widths[c] > 0;
+}
+
+static size_t total(const struct table *t, const size_t *widths, bool shrunk)
+{
+    size_t sum = 0, n = 0;
+    for (size_t c = 0; c < t->n_columns; c++) {
+        bool least = shrunk && t->columns[c].shrinks && widths[c] > SHRINK_MIN;
+        sum += least ? SHRINK_MIN : widths[c];
+        n += is_shown(widths, c);
+    }
+    return sum + (n - 1) * GAP;
+}
+
+/* Until the rest fits, though some of its cells are cut. */
+static void leave_out(const struct table *t, size_t *widths, size_t limit)
+{
+    for (unsigned turn = 1; turn <= t->n_columns && total(t, widths, true) > limit; turn++)
+        for (size_t c = 0; c < t->n_columns; c++)
+            if (t->columns[c].leaves == turn)
+                widths[c] = 0;
+}
+
 /* Take from the widest shrinking column, again and again, until the rows fit or nothing gives way.
  */
 static void shrink(const struct table *t, size_t *widths, size_t limit)
 {
-    for (;;) {
-        size_t total = 0, widest = t->n_columns;
-        for (size_t c = 0; c < t->n_columns; c++) {
-            total += widths[c] + (c + 1 < t->n_columns ? GAP : 0);
+    while (total(t, widths, false) > limit) {
+        size_t widest = t->n_columns;
+        for (size_t c = 0; c < t->n_columns; c++)
             if (t->columns[c].shrinks && widths[c] > SHRINK_MIN &&
                 (widest == t->n_columns || widths[c] > widths[widest]))
                 widest = c;
-        }
-        if (total <= limit || widest == t->n_columns)
+        if (widest == t->n_columns)
             return;
         widths[widest]--;
     }
 }
 
+static void put_left_out(const struct table *t, FILE *file, const size_t *widths, unsigned indent)
+{
+    bool any = false;
+    for (size_t c = 0; c < t->n_columns; c++) {
+        if (is_shown(widths, c))
+            continue;
+        put_spaces(file, any ? 0 : indent);
+        fprintf(file, "%s%s", any ? ", " : "(no room for ", t->columns[c].title);
+        any = true;
+    }
+    if (any)
+        fputs("; --json has all)\n", file);
+}
+
 int table_print(const struct table *t, FILE *file, unsigned indent, unsigned width)
 {
     assert(t->n_columns > 0);
-    size_t *widths = t->failed ? NULL : measure(t);
+    size_t *widths = t->failed ? NULL : measure(t), last = 0;
     if (!widths)
         return DLX_E_NO_MEMORY;
-    if (width > indent)
+    if (width > indent) {
+        leave_out(t, widths, width - indent);
         shrink(t, widths, width - indent);
+    }
+    for (size_t c = 0; c < t->n_columns; c++)
+        last = is_shown(widths, c) ? c : last;
     put_spaces(file, indent);
     for (size_t c = 0; c < t->n_columns; c++)
-        put_cell(file, &t->columns[c], t->columns[c].title, widths[c], c + 1 == t->n_columns);
+        if (is_shown(widths, c))
+            put_cell(file, &t->columns[c], t->columns[c].title, widths[c], c == last);
     for (size_t i = 0; i < t->n_cells; i++) {
         size_t c = i % t->n_columns;
         if (c == 0) {
             putc('\n', file);
             put_spaces(file, indent);
         }
-        put_cell(file, &t->columns[c], t->cells[i], widths[c], c + 1 == t->n_columns);
+        if (is_shown(widths, c))
+            put_cell(file, &t->columns[c], t->cells[i], widths[c], c == last);
     }
     putc('\n', file);
+    put_left_out(t, file, widths, indent);
     free(widths);
     return 0;
 }

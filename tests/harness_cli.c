@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -53,15 +54,15 @@ static void become(const char *socket, int in, int out, int err, const char *con
     _exit(127);
 }
 
-static void start(struct dlx_test_cli *cli, const char *socket, int stdin_fd, int err_take_fd,
-                  const char *const *words)
+/* `take_out`: what comes out of the second end of a pipe, or a terminal, is read from the first. */
+static void start_with(struct dlx_test_cli *cli, const char *socket, int stdin_fd,
+                       const int take_out[2], int err_take_fd, const char *const *words)
 {
-    int out[2];
+    const int *out = take_out;
     *cli = (struct dlx_test_cli){.pid = -1, .out_fd = -1, .err_fd = err_take_fd, .status = -1};
     ck_assert_int_ge(cli->err_fd, 0);
     cli->out = calloc(1, DLX_TEST_CLI_OUTPUT_SIZE + 1);
     ck_assert_ptr_nonnull(cli->out);
-    ck_assert_int_eq(pipe2(out, O_CLOEXEC), 0);
     pid_t parent = getpid();
     cli->pid = fork();
     ck_assert_int_ge(cli->pid, 0);
@@ -71,22 +72,53 @@ static void start(struct dlx_test_cli *cli, const char *socket, int stdin_fd, in
     cli->out_fd = out[0];
 }
 
+static void start(struct dlx_test_cli *cli, const char *socket, int stdin_fd, int err_take_fd,
+                  const char *const *words)
+{
+    int out[2];
+    ck_assert_int_eq(pipe2(out, O_CLOEXEC), 0);
+    start_with(cli, socket, stdin_fd, out, err_take_fd, words);
+}
+
 void dlx_test_cli_start(struct dlx_test_cli *cli, const char *socket, int stdin_fd,
                         const char *const *words)
 {
     start(cli, socket, stdin_fd, memfd_create("stderr", MFD_CLOEXEC), words);
 }
 
+/* Ours, and that of who has it as a terminal. */
+static void open_terminal(int ret[2], int flags, unsigned short columns)
+{
+    char name[64];
+    struct winsize size = {.ws_row = 24, .ws_col = columns};
+    ret[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | flags);
+    ck_assert_int_ge(ret[0], 0);
+    ck_assert_int_eq(grantpt(ret[0]), 0);
+    ck_assert_int_eq(unlockpt(ret[0]), 0);
+    ck_assert_int_eq(ptsname_r(ret[0], name, sizeof name), 0);
+    ret[1] = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert_int_ge(ret[1], 0);
+    ck_assert_int_eq(ioctl(ret[1], TIOCSWINSZ, &size), 0);
+}
+
+void dlx_test_cli_run_on_screen(struct dlx_test_cli *cli, const char *socket,
+                                unsigned short columns, const char *const *words)
+{
+    int ends[2];
+    open_terminal(ends, 0, columns);
+    start_with(cli, socket, -1, ends, memfd_create("stderr", MFD_CLOEXEC), words);
+    dlx_test_cli_wait(cli);
+    ck_assert_msg(cli->status == 0, "status %d; printed: %.2000s; said: %.2000s", cli->status,
+                  cli->out, cli->err);
+}
+
 void dlx_test_cli_run_on_terminal(struct dlx_test_cli *cli, const char *socket, int status,
                                   const char *const *words)
 {
-    char name[64];
-    int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
-    ck_assert_int_ge(terminal, 0);
-    ck_assert_int_eq(grantpt(terminal), 0);
-    ck_assert_int_eq(unlockpt(terminal), 0);
-    ck_assert_int_eq(ptsname_r(terminal, name, sizeof name), 0);
-    start(cli, socket, -1, open(name, O_RDWR | O_NOCTTY | O_CLOEXEC), words);
+    int ends[2], terminal;
+    open_terminal(ends, O_NONBLOCK, 80);
+    terminal = ends[0];
+    start(cli, socket, -1, ends[1], words);
     dlx_test_cli_wait(cli);
     free(cli->err);
     cli->err = calloc(1, 4096);

@@ -157,8 +157,9 @@ static char *table_text(struct table *t, unsigned indent, unsigned width)
 
 START_TEST(tables_are_aligned)
 {
-    static const struct table_column columns[] = {
-        {"TOPIC", TABLE_LEFT, true}, {"PID", TABLE_RIGHT, false}, {"PROGRAM", TABLE_LEFT, true}};
+    static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, true, 0},
+                                                  {"PID", TABLE_RIGHT, false, 0},
+                                                  {"PROGRAM", TABLE_LEFT, true, 0}};
     struct table *t = NULL;
     ck_assert_int_eq(table_new(&t, columns, 3), 0);
     table_cell(t, "%s", "cam/front");
@@ -178,8 +179,8 @@ END_TEST
 
 START_TEST(tables_fit_the_terminal)
 {
-    static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, true},
-                                                  {"BYTES", TABLE_RIGHT, false}};
+    static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, true, 0},
+                                                  {"BYTES", TABLE_RIGHT, false, 0}};
     struct table *t = NULL;
     ck_assert_int_eq(table_new(&t, columns, 2), 0);
     table_cell(t, "%s", "a/very/long/name/of/a/topic");
@@ -192,6 +193,71 @@ START_TEST(tables_fit_the_terminal)
     free(text);
     table_free(t);
     table_free(NULL);
+}
+END_TEST
+
+/* What may be left out goes first, then texts are cut, and topics never. */
+START_TEST(tables_leave_out_what_matters_less_and_say_so)
+{
+    static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, false, 0},
+                                                  {"ID", TABLE_RIGHT, false, 1},
+                                                  {"PROGRAM", TABLE_LEFT, true, 0},
+                                                  {"BYTES", TABLE_RIGHT, false, 2}};
+    static const struct {
+        unsigned width;
+        const char *text;
+    } cases[] = {
+        {0, "TOPIC                 ID  PROGRAM       BYTES\n"
+            "camera/left/rgb  1234567  camera_node  20 MiB\n"},
+        {42, "TOPIC                 ID  PROGRAM    BYTES\n"
+             "camera/left/rgb  1234567  camer...  20 MiB\n"},
+        {36, "TOPIC            PROGRAM       BYTES\n"
+             "camera/left/rgb  camera_node  20 MiB\n(no room for ID; --json has all)\n"},
+        {33, "TOPIC            PROGRAM    BYTES\n"
+             "camera/left/rgb  camer...  20 MiB\n(no room for ID; --json has all)\n"},
+        {28, "TOPIC            PROGRAM\n"
+             "camera/left/rgb  camera_node\n(no room for ID, BYTES; --json has all)\n"},
+        {5, "TOPIC            PROGRAM\n"
+            "camera/left/rgb  camer...\n(no room for ID, BYTES; --json has all)\n"},
+    };
+    struct table *t = NULL;
+    ck_assert_int_eq(table_new(&t, columns, 4), 0);
+    table_cell(t, "camera/left/rgb");
+    table_cell(t, "1234567");
+    table_cell(t, "camera_node");
+    table_cell(t, "20 MiB");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text = table_text(t, 0, cases[i].width);
+        ck_assert_str_eq(text, cases[i].text);
+        free(text);
+    }
+    table_free(t);
+}
+END_TEST
+
+START_TEST(bytes_of_others_are_escaped)
+{
+    static const struct {
+        const char *from;
+        size_t size;
+        const char *to;
+    } cases[] = {
+        {"{\"a\": 1}", 8, "{\"a\": 1}"},
+        {"a\0b", 3, "a\\x00b"},
+        {"\x1b[2J\n\t\r", 7, "\\x1b[2J\\n\\t\\r"},
+        {"caf\xc3\xa9", 5, "caf\xc3\xa9"},
+        {"caf\xc3\xa9", 4, "caf\\xc3"}, /* it ends within a character */
+        {"\xff\xe2\x80\xae", 4, "\\xff\\xe2\\x80\\xae"},
+        {"", 0, ""},
+    };
+    char text[64];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ck_assert_uint_eq(output_escaped(cases[i].from, cases[i].size, text, sizeof text),
+                          cases[i].size);
+        ck_assert_msg(strcmp(text, cases[i].to) == 0, "%zu: %s", i, text);
+    }
+    ck_assert_uint_eq(output_escaped("ab\0c", 4, text, 6), 2); /* no half of an escape */
+    ck_assert_str_eq(text, "ab");
 }
 END_TEST
 
@@ -419,6 +485,8 @@ int main(void)
     tcase_add_test(tcase, text_of_others_cannot_reach_the_terminal);
     tcase_add_test(tcase, tables_are_aligned);
     tcase_add_test(tcase, tables_fit_the_terminal);
+    tcase_add_test(tcase, tables_leave_out_what_matters_less_and_say_so);
+    tcase_add_test(tcase, bytes_of_others_are_escaped);
     tcase_add_test(tcase, json_is_one_line_or_many);
     tcase_add_test(tcase, rates_come_from_the_last_messages);
     tcase_add_test(tcase, rates_are_kept_for_each_topic);

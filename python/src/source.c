@@ -239,7 +239,11 @@ static int use_own(struct dlxpy_source *s, struct dlxpy_tensor *t, enum dlxpy_us
 /* numpy.ma gives its data by all of them, and its mask by none. A method of this name is something else (pandas). */
 static int check_is_not_masked(PyObject *object)
 {
+    static PyTypeObject *
+        without; /* the last one, kept: an attribute that is not there takes as long as half a publish() */
     bool failed = false;
+    if (Py_IS_TYPE(object, without))
+        return 0;
     PyObject *mask = dlxpy_attribute((PyObject *)Py_TYPE(object), "mask", &failed);
     bool is_masked = mask && !PyCallable_Check(mask);
     Py_XDECREF(mask);
@@ -248,7 +252,13 @@ static int check_is_not_masked(PyObject *object)
                      "%R: its mask would be lost: publish x.filled(value), or x.data and x.mask "
                      "as two tensors",
                      (PyObject *)Py_TYPE(object));
-    return is_masked || failed ? -1 : 0;
+    if (is_masked || failed)
+        return -1;
+    PyTypeObject *last = without;
+    without = Py_TYPE(object);
+    Py_INCREF((PyObject *)without);
+    Py_XDECREF((PyObject *)last);
+    return 0;
 }
 
 /* ---- any ----------------------------------------------------------------------------------- */
