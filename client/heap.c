@@ -1,22 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/debug.h"
 #include "client/fit.h"
+#include "client/spares.h"
 #include "common/memory.h"
 #include "common/tensor.h"
 #include <inttypes.h>
 #include <string.h>
-
-/* Blocks that were given back and keep their memory, all of one size. */
-struct dlx_spare {
-    uint64_t size;         /* of those in it, or of the last that were */
-    struct dlx_block *top; /* the one used last: the caches know it best */
-    uint64_t n;
-    uint64_t n_wanted; /* see dlx__heap_want() */
-};
-
-/* Two for the sizes of one hash: those of a state dict and its manifest are not to drive each other out. */
-#define SPARES_LOG2 5U
-#define N_SPARES    (2U << SPARES_LOG2)
 
 struct dlx_heap {
     uint64_t generation;
@@ -28,7 +17,7 @@ struct dlx_heap {
     uint32_t n_arenas;
     uint64_t bytes;
     struct dlx_block *pool; /* block structs without memory */
-    struct dlx_spare spares[N_SPARES];
+    struct dlx_spares spares;
     struct dlx_block *stuck; /* came back, but cannot be used yet */
     uint64_t n_local;        /* exported, neither published nor seen coming back */
     struct dlx_fit_peak peak;
@@ -89,8 +78,8 @@ static void heap_free(struct dlx_heap *heap)
 {
     free_blocks(heap->pool);
     free_blocks(heap->stuck);
-    for (uint32_t i = 0; i < N_SPARES; i++)
-        free_blocks(heap->spares[i].top);
+    for (uint32_t i = 0; i < DLX_N_SPARES; i++)
+        free_blocks(heap->spares.all[i].top);
     free_arenas(heap->arenas);
     free_arenas(heap->frozen);
     free(heap);
@@ -115,6 +104,12 @@ void dlx__heap_close(struct dlx_heap *heap)
 }
 
 /* ---- blocks -------------------------------------------------------------------------------- */
+
+/* Blocks that keep their memory give it up: their structs go into the pool. Were there any? */
+static bool give_up_all_spares(struct dlx_heap *heap)
+{
+    return dlx__spares_give_up(&heap->spares, &heap->pool);
+}
 
 static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
 {
@@ -141,51 +136,6 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
     block->size = 0;
     *ret = block;
     return 0;
-}
-
-/* ---- spares -------------------------------------------------------------------------------- */
-
-/* Where blocks of this size are, if there are any. */
-static struct dlx_spare *spare_of(const struct dlx_heap *heap, uint64_t size)
-{
-    uint64_t hash = size / DLX_SHM_ALIGN * UINT64_C(0x9e3779b97f4a7c15) >> (64 - SPARES_LOG2);
-    const struct dlx_spare *two = &heap->spares[2 * hash];
-    return (struct dlx_spare *)(uintptr_t)&two[two[0].size != size];
-}
-
-static void give_up_spares(struct dlx_heap *heap, struct dlx_spare *spare)
-{
-    while (spare->top) {
-        struct dlx_block *block = spare->top;
-        spare->top = block->next;
-        dlx__extents_give(block->arena, block->offset, block->size);
-        block->arena->n_blocks--;
-        block->arena->n_spare--;
-        block->arena = NULL;
-        block->next = heap->pool;
-        heap->pool = block;
-    }
-    spare->n = 0;
-}
-
-/* The older of the two sizes goes. */
-static struct dlx_spare *make_spare(struct dlx_heap *heap, uint64_t size)
-{
-    struct dlx_spare *newer = spare_of(heap, size), *older = newer - 1;
-    give_up_spares(heap, older);
-    *older = *newer;
-    *newer = (struct dlx_spare){.size = size};
-    return newer;
-}
-
-static bool give_up_all_spares(struct dlx_heap *heap)
-{
-    bool any = false;
-    for (uint32_t i = 0; i < N_SPARES; i++) {
-        any |= heap->spares[i].top != NULL;
-        give_up_spares(heap, &heap->spares[i]);
-    }
-    return any;
 }
 
 static void retry_stuck(struct dlx_heap *heap)
@@ -256,13 +206,13 @@ static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     return 0;
 }
 
-/* Of small blocks the first line, which readers had last: fetching it takes longer than a message. */
-#define PREFETCH_MAX   UINT64_C(4096)
-#define PREFETCH_AHEAD 2U
+/* Of small blocks the first line, which readers had last, of the one after the next: fetching it takes longer than a message. */
+#define PREFETCH_MAX UINT64_C(4096)
 
-static void prefetch_payload(const struct dlx_block *block)
+static void prefetch_payload(const struct dlx_block *next)
 {
-    dlx__prefetch_write(block->arena->map + block->offset);
+    if (next && next->next)
+        dlx__prefetch_write(next->next->arena->map + next->next->offset);
 }
 
 int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
@@ -271,44 +221,35 @@ int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     dlx__heap_collect(heap);
     if (!dlx__heap_round(heap, size, &rounded))
         return DLX_E_FULL;
-    struct dlx_spare *spare = spare_of(heap, rounded);
-    struct dlx_block *block = spare->top;
-    if (dlx_unlikely(!block || spare->size != rounded))
+    struct dlx_block *block = dlx__spares_take(&heap->spares, rounded);
+    if (dlx_unlikely(!block))
         return carve(heap, rounded, ret);
-    spare->top = block->next;
-    spare->n--;
-    if (rounded <= PREFETCH_MAX && spare->n >= PREFETCH_AHEAD)
-        prefetch_payload(block->next->next);
+    if (rounded <= PREFETCH_MAX)
+        prefetch_payload(block->next);
     block->next = NULL;
-    block->arena->n_spare--;
     block->arena->empty_since = UINT64_MAX;
     *ret = block;
     return 0;
 }
 
-bool dlx__heap_has(const struct dlx_heap *heap, uint64_t size)
+bool dlx__heap_has(struct dlx_heap *heap, uint64_t size)
 {
     uint64_t rounded;
     if (!dlx__heap_round(heap, size, &rounded))
         return false;
-    const struct dlx_spare *spare = spare_of(heap, rounded);
-    return spare->top && spare->size == rounded;
+    return dlx__spares_have(&heap->spares, rounded);
 }
 
 void dlx__heap_want_none(struct dlx_heap *heap)
 {
     dlx__heap_collect(heap);
-    for (uint32_t i = 0; i < N_SPARES; i++)
-        heap->spares[i].n_wanted = 0;
+    dlx__spares_want_none(&heap->spares);
 }
 
 bool dlx__heap_want(struct dlx_heap *heap, uint64_t size)
 {
     uint64_t rounded;
-    if (!dlx__heap_round(heap, size, &rounded))
-        return false;
-    struct dlx_spare *spare = spare_of(heap, rounded);
-    return spare->size == rounded && spare->n_wanted++ < spare->n;
+    return dlx__heap_round(heap, size, &rounded) && dlx__spares_want(&heap->spares, rounded);
 }
 
 /* The last block of a frozen arena takes it along. */
@@ -354,13 +295,7 @@ void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
         heap->stuck = block;
         return;
     }
-    struct dlx_spare *spare = spare_of(heap, block->size);
-    if (dlx_unlikely(spare->size != block->size))
-        spare = make_spare(heap, block->size);
-    block->next = spare->top;
-    spare->top = block;
-    spare->n++;
-    block->arena->n_spare++;
+    dlx__spares_give(&heap->spares, block, &heap->pool);
 }
 
 void dlx__heap_collect(struct dlx_heap *heap)

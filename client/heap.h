@@ -74,7 +74,7 @@ bool dlx__heap_is_large(const struct dlx_heap *heap, uint64_t size);
 bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret);
 
 /* Is there a block of exactly that size, given back? */
-bool dlx__heap_has(const struct dlx_heap *heap, uint64_t size);
+bool dlx__heap_has(struct dlx_heap *heap, uint64_t size);
 
 /*
  * Are there blocks, given back, for all parts of a set? After dlx__heap_want_none(), dlx__heap_want() says so of one

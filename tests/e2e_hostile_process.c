@@ -6,7 +6,7 @@
  * on each way to take.
  */
 
-#include "client/publisher.h"
+#include "client/publish.h"
 #include "client/subscription.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
@@ -245,75 +245,55 @@ static void manifest_flips(struct dlx_publisher *p, int tell)
     }
 }
 
-/* Of so many tensors of one byte, at the start of a block of 1 MiB, all of which it claims to be. */
-static struct dlx_shm_manifest *make_manifest(struct dlx_publisher *p, uint32_t n,
-                                              struct dlx_block **ret_block)
-{
-    ck_assert_int_eq(dlx__publisher_block(p, 1 << 20, ret_block), 0);
-    struct dlx_block *block = *ret_block;
-    struct dlx_shm_manifest *manifest = dlx__block_data(block);
-    struct dlx_shm_manifest_entry *entries = (struct dlx_shm_manifest_entry *)(manifest + 1);
-    *manifest =
-        (struct dlx_shm_manifest){.n_tensors = n, .dims_offset = 4096, .names_offset = 8192};
-    for (uint32_t i = 0; i < n; i++)
-        entries[i] = (struct dlx_shm_manifest_entry){.record = {.dtype_code = kDLInt,
-                                                                .dtype_bits = 8,
-                                                                .dtype_lanes = 1,
-                                                                .device_type = kDLCPU,
-                                                                .flags = DLX_SHM_RECORD_ROW_MAJOR,
-                                                                .arena = dlx__block_arena_id(block),
-                                                                .offset = block->offset,
-                                                                .size = 1}};
-    return manifest;
-}
-
-static void publish_manifest(struct dlx_publisher *p, const struct dlx_block *block, uint32_t n,
+/* A manifest of so many tensors of one byte that claims to have `size` bytes, in which all have one name, and one shape. */
+static void publish_manifest(struct dlx_publisher *p, uint32_t n, uint32_t name_size, uint32_t ndim,
                              uint64_t size)
 {
     uint32_t slot;
+    struct dlx_block *block;
+    ck_assert_int_eq(dlx__publisher_block(p, 1 << 20, &block), 0);
+    struct dlx_shm_manifest *manifest = dlx__block_data(block);
+    struct dlx_shm_manifest_entry *entries = (struct dlx_shm_manifest_entry *)(manifest + 1);
+    *manifest = (struct dlx_shm_manifest){.n_tensors = n,
+                                          .dims_offset = 4096,
+                                          .dims_size = ndim * sizeof(int64_t),
+                                          .names_offset = 8192,
+                                          .names_size = name_size};
+    for (uint32_t i = 0; i < ndim; i++)
+        ((int64_t *)manifest)[512 + i] = 1;
+    struct dlx_shm_record record = {.dtype_code = kDLInt,
+                                    .dtype_bits = 8,
+                                    .dtype_lanes = 1,
+                                    .device_type = kDLCPU,
+                                    .ndim = ndim,
+                                    .flags = DLX_SHM_RECORD_ROW_MAJOR,
+                                    .arena = dlx__block_arena_id(block),
+                                    .offset = block->offset,
+                                    .size = 1};
+    for (uint32_t i = 0; i < n; i++)
+        entries[i] = (struct dlx_shm_manifest_entry){.record = record, .name_size = name_size};
     ck_assert_int_eq(dlx__pub_slot(&p->core, &slot), 0);
-    struct dlx_shm_slot *lie = &p->core.slots[slot];
-    lie->n_tensors = n;
-    lie->flags = DLX_SHM_SLOT_MANIFEST;
-    lie->manifest_arena = dlx__block_arena_id(block);
-    lie->manifest_offset = block->offset;
-    lie->manifest_size = size;
+    dlx__publish_fill_manifest(&p->core.slots[slot], block, n, 0);
+    p->core.slots[slot].manifest_size = size;
     (void)dlx__pub_commit(&p->core, slot, NULL);
 }
 
 static void manifest_huge(struct dlx_publisher *p, int tell)
 {
-    struct dlx_block *block;
-    (void)make_manifest(p, 1, &block);
-    publish_manifest(p, block, 1, 1 << 20);
+    publish_manifest(p, 1, 0, 0, 1 << 20);
     rest(tell);
 }
 
 /* Each entry is inside the manifest, but together they need more than it has. */
 static void names_shared(struct dlx_publisher *p, int tell)
 {
-    struct dlx_block *block;
-    struct dlx_shm_manifest *manifest = make_manifest(p, 32, &block);
-    struct dlx_shm_manifest_entry *entries = (struct dlx_shm_manifest_entry *)(manifest + 1);
-    manifest->names_size = 1000;
-    for (int i = 0; i < 32; i++)
-        entries[i].name_size = 1000;
-    publish_manifest(p, block, 32, 9192);
+    publish_manifest(p, 32, 1000, 0, 9192);
     rest(tell);
 }
 
 static void dimensions_shared(struct dlx_publisher *p, int tell)
 {
-    struct dlx_block *block;
-    struct dlx_shm_manifest *manifest = make_manifest(p, 32, &block);
-    struct dlx_shm_manifest_entry *entries = (struct dlx_shm_manifest_entry *)(manifest + 1);
-    int64_t *dims = (int64_t *)((char *)manifest + manifest->dims_offset);
-    manifest->dims_size = 64 * sizeof *dims;
-    for (int i = 0; i < 64; i++)
-        dims[i] = 1;
-    for (int i = 0; i < 32; i++)
-        entries[i].record.ndim = 64;
-    publish_manifest(p, block, 32, 8192);
+    publish_manifest(p, 32, 0, 64, 8192);
     rest(tell);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness_spawn.h"
+#include "client/place.h"
 #include "common/util.h"
 #include "tests/harness_fds.h"
 #include <dirent.h>
@@ -9,8 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,8 +61,27 @@ static void make_dir(void)
                    dlx_test_spawn_dir);
 }
 
+/* One that answers where everybody looks would be found instead of the test's own. */
+static void expect_no_other_daemon(void)
+{
+    struct dlx_place_env env = dlx__place_env();
+    for (int place = DLX_PLACE_SYSTEM; place < DLX_N_PLACES; place++) {
+        struct sockaddr_un at = {.sun_family = AF_UNIX};
+        char path[DLX_SOCKET_PATH_SIZE];
+        if (!dlx__place_path(&env, (enum dlx_place)place, path))
+            continue;
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        (void)snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
+        ck_assert_msg(connect(fd, (const struct sockaddr *)&at, sizeof at) < 0,
+                      "a dlpackd answers at %s: stop it, this test needs a machine without one",
+                      path);
+        close(fd);
+    }
+}
+
 static void start(void)
 {
+    expect_no_other_daemon();
     ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", dlx_test_spawn_dir, 1), 0);
     ck_assert_int_eq(setenv("DLX_DAEMON", dlx_test_spawn_program("dlpackd"), 1), 0);
     ck_assert_int_eq(setenv("DLX_IDLE_EXIT", "0.05", 1), 0);

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/spares.h"
+
+static void give_up(struct dlx_spare *spare, struct dlx_block **pool)
+{
+    while (spare->top) {
+        struct dlx_block *block = spare->top;
+        spare->top = block->next;
+        dlx__extents_give(block->arena, block->offset, block->size);
+        block->arena->n_blocks--;
+        block->arena->n_spare--;
+        block->arena = NULL;
+        block->next = *pool;
+        *pool = block;
+    }
+    spare->n = 0;
+}
+
+/* The older of the two sizes goes. */
+struct dlx_spare *dlx__spares_make(struct dlx_spares *spares, uint64_t size,
+                                   struct dlx_block **pool)
+{
+    struct dlx_spare *newer = dlx__spares_of(spares, size), *older = newer - 1;
+    give_up(older, pool);
+    *older = *newer;
+    *newer = (struct dlx_spare){.size = size};
+    return newer;
+}
+
+bool dlx__spares_give_up(struct dlx_spares *spares, struct dlx_block **pool)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < DLX_N_SPARES; i++) {
+        any |= spares->all[i].top != NULL;
+        give_up(&spares->all[i], pool);
+    }
+    return any;
+}
+
+void dlx__spares_want_none(struct dlx_spares *spares)
+{
+    for (uint32_t i = 0; i < DLX_N_SPARES; i++)
+        spares->all[i].n_wanted = 0;
+}
+
+bool dlx__spares_want(struct dlx_spares *spares, uint64_t size)
+{
+    struct dlx_spare *spare = dlx__spares_of(spares, size);
+    return spare->size == size && spare->n_wanted++ < spare->n;
+}
