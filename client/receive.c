@@ -336,7 +336,8 @@ static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_
 static void note_pace(struct dlx_subscription *s)
 {
     uint64_t now = dlx__now_ns();
-    bool fast = now - s->pace_ns < (uint64_t)FAST_NS * s->news_step;
+    bool fast =
+        s->news_step == NEWS_EVERY_TAKES && now - s->pace_ns < (uint64_t)FAST_NS * NEWS_EVERY_TAKES;
     s->pace_ns = now;
     bool may = s->args.mode == DLX_MODE_ALL && s->args.spin_ns != DLX_SPIN_NEVER;
     s->n_fast = fast && may ? s->n_fast + 1 : 0;
