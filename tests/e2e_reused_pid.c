@@ -177,6 +177,8 @@ START_TEST(a_publisher_does_without_a_dead_subscriber)
     resume_daemon();
     if (_i % 2 == 1) {
         expect_event(p, DLX_EVENT_JOINED, second.pid);
+        ok(dlx_publisher_wait(p, 1,
+                              PATIENCE)); /* it has begun, too: it takes what comes from now on */
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 100), &wait_long));
     }
     hear(second.sock);
