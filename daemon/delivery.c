@@ -139,9 +139,6 @@ static int send_added(struct dlxd_link *link, int bell)
                          "publisher of %s (pid %d) does not pick up new subscribers: it makes no "
                          "call, and there is no room for more who wait for one",
                          publisher->topic_name, (int)publisher->pid);
-    if (r == DLX_E_IN_USE)
-        return dlx__fail(r, "publisher of %s (pid %d) does not get done with new subscribers",
-                         publisher->topic_name, (int)publisher->pid);
     if (r == DLX_E_DISCONNECTED)
         return dlx__fail(r, "publisher of %s (pid %d) has closed its link socket",
                          publisher->topic_name, (int)publisher->pid);
@@ -254,8 +251,8 @@ static void wait_for_room(struct dlxd_subscription *subscription)
 }
 
 /* The publisher's link socket is closed. If it is about to end, its end decides about the link, since it may retain
- * messages: a process closes its sockets in no particular order and is dead a little later. Or it picks up newcomers just now. */
-static bool await_change(struct dlxd_link *link)
+ * messages: a process closes its sockets in no particular order and is dead a little later. */
+static bool await_end(struct dlxd_link *link)
 {
     struct dlxd_client *client = link->publisher->client;
     uint64_t now = dlx__now_ns();
@@ -284,11 +281,11 @@ static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd
     }
     if (link->state == DLXD_LINK_FAILED && step != DLXD_STEP_FAILED)
         return DONE; /* LinkFailed is pending now */
-    bool for_now = r == DLX_E_DISCONNECTED || r == DLX_E_IN_USE;
-    if (step == DLXD_STEP_JOIN && for_now && await_change(link))
+    if (step == DLXD_STEP_JOIN && r == DLX_E_DISCONNECTED && await_end(link))
         return LINK_WAITS;
     if (step == DLXD_STEP_JOIN && r != DLX_E_FULL) {
-        dlxd_link_fail(link, for_now ? DLX_E_PUBLISHER_NOT_RESPONDING : r, dlx__error_message());
+        dlxd_link_fail(link, r == DLX_E_DISCONNECTED ? DLX_E_PUBLISHER_NOT_RESPONDING : r,
+                       dlx__error_message());
         return DONE;
     }
     if (r == DLX_E_FULL || r == DLX_E_NO_MEMORY) {

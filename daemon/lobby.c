@@ -269,13 +269,11 @@ static int clear(struct dlxd_publisher *publisher)
     uint32_t n_stay = sort_out(publisher, lobby);
     if (n_stay == lobby->n_waiting)
         return DLX_E_PUBLISHER_NOT_RESPONDING;
-    int r = DLX_E_IN_USE;
+    int r = DLX_E_PUBLISHER_NOT_RESPONDING;
     dlxd_membership_set_clearing(&publisher->line, true);
     if (!is_picking(publisher))
         r = change_trays(lobby, n_stay);
     dlxd_membership_set_clearing(&publisher->line, false);
-    if (r == DLX_E_IN_USE)
-        lobby->next_clear_ns = 0; /* whoever tries again need not wait */
     while (r == 0 && lobby->n_waiting > n_stay)
         waiting_deinit(&lobby->waiting[--lobby->n_waiting]);
     return r;

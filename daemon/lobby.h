@@ -28,8 +28,7 @@ int dlxd_lobby_set_room(int borrow_sock, uint32_t n_packets);
 
 /*
  * Send LinkAdded to the publisher, who has a client, whichever way. While it waits in the lobby the link is charged to the user once more. The
- * fds (page, bell, pidfd) stay the caller's. Returns 0; DLX_E_PUBLISHER_NOT_RESPONDING, without a text (there is no room); DLX_E_IN_USE, likewise (there will be
- * soon: the publisher is picking up); what dlx__proto_send()
+ * fds (page, bell, pidfd) stay the caller's. Returns 0; DLX_E_PUBLISHER_NOT_RESPONDING, without a text (there is no room); what dlx__proto_send()
  * returns; DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
 int dlxd_lobby_send_added(struct dlxd_publisher *publisher, struct dlxd_user *user,

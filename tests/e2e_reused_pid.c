@@ -384,7 +384,7 @@ int main(void)
 {
     Suite *suite = suite_create("reused_pid");
     TCase *tcase = dlx_test_stream_case("reused_pid");
-    tcase_add_loop_test(tcase, a_publisher_does_without_a_dead_subscriber, 0, 1);
+    tcase_add_loop_test(tcase, a_publisher_does_without_a_dead_subscriber, 0, 2);
     tcase_add_test(tcase, the_daemon_gives_nothing_of_a_dead_client_to_the_second);
     tcase_add_test(tcase, a_connection_of_a_dead_process_is_not_taken_for_the_seconds);
     tcase_add_test(tcase, the_next_daemon_knows_that_the_publisher_is_dead);

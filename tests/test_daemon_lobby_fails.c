@@ -260,7 +260,7 @@ START_TEST(nothing_is_taken_out_under_the_publishers_hands)
     setup();
     join_many(2 * N);
     dlx_store32_sc(&w.block->picking, 1);
-    ck_assert_int_eq(join(), DLX_E_IN_USE);
+    ck_assert_int_eq(join(), DLX_E_PUBLISHER_NOT_RESPONDING);
     read_all();
     for (uint32_t i = 1; i <= w.last; i++)
         ck_assert_uint_eq(w.n_seen[i], 1);
