@@ -285,11 +285,9 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
     if (!all)
         return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
     struct pollfd *fds = all + 2; /* before those of links: three sockets that tell of new ones */
-    bool deaf = p->starved ||
-                p->due.n_fds > 0; /* a link that cannot be added now is no reason to wake up */
     const int socks[] = {p->trays[0], p->trays[1], p->link_sock};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(socks); i++)
-        all[i] = (struct pollfd){.fd = deaf ? -1 : socks[i], .events = POLLIN};
+        all[i] = (struct pollfd){.fd = p->starved ? -1 : socks[i], .events = POLLIN};
     for (uint32_t i = 0; i < n_links; i++) {
         struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
         fds[1 + 2 * i] =
@@ -297,7 +295,7 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
         fds[2 + 2 * i] = (struct pollfd){.fd = outlet->peer->pidfd, .events = POLLIN};
     }
     uint64_t now = dlx__now_ns();
-    bool looks_again = p->link_sock < 0 || deaf;
+    bool looks_again = p->link_sock < 0 || p->due.n_fds > 0 || p->starved;
     uint64_t until = looks_again ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
     int n = poll(all, 2 * (nfds_t)n_links + 3, dlx__deadline_ms(until, now));
     if (n < 0)

@@ -11,7 +11,7 @@
  *
  * The daemon never receives from a socket that a publisher has, too: the kernel locks the socket while it copies a packet to its
  * receiver, who may have memory there that is not there for as long as he likes (a file of a FUSE file system). Connecting takes no such lock.
- * docs/decisions/0013.
+ * docs/decisions/0012.
  */
 
 #include "common/proto.h"
