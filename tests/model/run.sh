@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Verifies the models of the take, reclaim, bell, move, carry, join, lobby, restart, retain, forward and queue protocols with spin: the protocol as designed has no
+# Verifies the models of the take, reclaim, bell, move, carry, join, restart, retain, forward and queue protocols with spin: the protocol as designed has no
 # error in any interleaving at these sizes, and each broken variant has one (else the model looks away).
 #
 #   tests/model/run.sh           everything, about ten minutes on two processors, up to 4 GiB at once
@@ -56,7 +56,6 @@ join: a packet that is late                |join|MISS|ok|quick
 join: joins read after retiring            |join|NOEPOCH1|ok|full
 join: joins read before retiring           |join|NOEPOCH2|ok|full
 join: two publishers                       |join|NP=2 LAST=1 NS=1|ok|full
-lobby: as designed                         |lobby||ok|quick
 retained: as designed                      |retained|K=1|ok|quick
 retained: two messages                     |retained|K=2 NR=1|ok|quick
 retained: two messages, two readers        |retained|K=2|ok|full
@@ -83,15 +82,6 @@ carry: hold word, then closed              |carry|LAST=4 HOLDFIRST|error|quick
 carry: does not wait for who must rejoin   |carry|LAST=4 NOREJOIN|error|quick
 carry: one more in the old block           |carry|LAST=4 STALE|error|quick
 carry: the new block begins at head        |carry|LAST=3 NEWCOMER BASEHEAD|error|quick
-lobby: emptied before the others are safe  |lobby|EMPTYFIRST|error|quick
-lobby: publisher looks at no lock          |lobby|NOCLEARING|error|quick
-lobby: daemon looks at no lock             |lobby|NOPICKING|error|quick
-lobby: load, then store                    |lobby|LOADFIRST|error|quick
-lobby: waits for a daemon that died        |lobby|NOVOUCH|error|quick
-lobby: one tray read                       |lobby|ONETRAY|error|quick
-lobby: packets are counted                 |lobby|COUNT|error|quick
-lobby: a link that is known is added       |lobby|TWICE|error|quick
-lobby: joins before the packet             |lobby|JOINFIRST|error|quick
 forward: death ends holds at once          |forward|ASWRITTEN|error|quick
 forward: attached after death, no lifeline |forward|LATE|error|quick
 forward: upstream hold dropped too early   |forward|EARLYCLR|error|quick
