@@ -69,9 +69,7 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
 /* ---- news: packets of the link socket and of the subscription socket ------------------------ */
 
 enum dlx_news_kind {
-    DLX_NEWS_LINK_ADDED, /* [page, bell, pidfd] */
-    DLX_NEWS_LOBBY_OPEN, /* [tray, tray] */
-    DLX_NEWS_LOBBY_CLOSED,
+    DLX_NEWS_LINK_ADDED,  /* [page, bell, pidfd] */
     DLX_NEWS_LINK_OFFER,  /* [page] */
     DLX_NEWS_LINK_OPEN,   /* [control, bell] */
     DLX_NEWS_ARENA_ADDED, /* [arena] */
@@ -95,8 +93,7 @@ struct dlx_news {
     uint32_t history;
     uint32_t retain;
     uint32_t n_arenas;
-    uint64_t base; /* of a control block; of a failed link: the publisher's newest message */
-    uint64_t joins;
+    uint64_t base;    /* of a control block; of a failed link: the publisher's newest message */
     uint64_t resumes; /* the id of the publisher with its first daemon, or 0 */
     uint64_t reader;  /* the same for all links of a subscription */
     uint32_t on_full;

@@ -14,9 +14,9 @@ void dlx__news_deinit(struct dlx_news *news)
 
 /* How many fds belong to a kind. */
 static const size_t n_fds_of[] = {
-    [DLX_NEWS_LINK_ADDED] = 3,    [DLX_NEWS_LOBBY_OPEN] = 2,     [DLX_NEWS_LOBBY_CLOSED] = 0,
-    [DLX_NEWS_LINK_OFFER] = 1,    [DLX_NEWS_LINK_OPEN] = 2,      [DLX_NEWS_ARENA_ADDED] = 1,
-    [DLX_NEWS_ARENA_DROPPED] = 0, [DLX_NEWS_PUBLISHER_GONE] = 0, [DLX_NEWS_LINK_FAILED] = 0,
+    [DLX_NEWS_LINK_ADDED] = 3,  [DLX_NEWS_LINK_OFFER] = 1,    [DLX_NEWS_LINK_OPEN] = 2,
+    [DLX_NEWS_ARENA_ADDED] = 1, [DLX_NEWS_ARENA_DROPPED] = 0, [DLX_NEWS_PUBLISHER_GONE] = 0,
+    [DLX_NEWS_LINK_FAILED] = 0,
 };
 
 static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
@@ -32,13 +32,6 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->max_held = p->link_added->max_held;
         news->reliable = p->link_added->reliable;
         news->reader = p->link_added->reader;
-        return 0;
-    case DLX__WIRE__PACKET__BODY_LOBBY_OPEN:
-        news->kind = DLX_NEWS_LOBBY_OPEN;
-        return 0;
-    case DLX__WIRE__PACKET__BODY_LOBBY_CLOSED:
-        news->kind = DLX_NEWS_LOBBY_CLOSED;
-        news->joins = p->lobby_closed->joins;
         return 0;
     case DLX__WIRE__PACKET__BODY_LINK_OFFER:
         news->kind = DLX_NEWS_LINK_OFFER;

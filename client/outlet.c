@@ -93,109 +93,30 @@ static bool add_link(struct dlx_publisher *p, struct dlx_news *news)
     return true;
 }
 
-static bool is_known(const struct dlx_publisher *p, uint64_t link)
+static void env_pick_up(void *userdata)
 {
-    for (uint32_t i = 0; i < p->core.n_links; i++)
-        if (outlet_of(p->core.links[i])->id == link)
-            return true;
-    return false;
-}
-
-void dlx__outlet_close_lobby(struct dlx_publisher *p)
-{
-    p->trays[0] = dlx__close(p->trays[0]);
-    p->trays[1] = dlx__close(p->trays[1]);
-    p->has_lobby = false;
-}
-
-/* False: it could not be added now. */
-static bool on_news(struct dlx_publisher *p, struct dlx_news *news)
-{
-    switch (news->kind) {
-    case DLX_NEWS_LINK_ADDED:
-        /* Twice if the daemon died while it cleared the lobby, or did so after we knew of it. */
-        if (!p->has_lobby || !is_known(p, news->link))
-            return add_link(p, news);
-        break;
-    case DLX_NEWS_LOBBY_OPEN:
-        dlx__outlet_close_lobby(p);
-        p->trays[0] = dlx__steal_fd(&news->fds[0]);
-        p->trays[1] = dlx__steal_fd(&news->fds[1]);
-        p->has_lobby = true;
-        p->picked = p->core.joins_picked;
-        break;
-    case DLX_NEWS_LOBBY_CLOSED:
-        dlx__outlet_close_lobby(p);
-        dlx__pub_set_picked(&p->core, news->joins);
-        break;
-    default:
-        break;
-    }
-    dlx__news_deinit(news);
-    return true;
-}
-
-/* Was it read to its end? Whether it is, if the daemon is gone and can send no more, `ret_gone` says. */
-static bool read_all(struct dlx_publisher *p, int sock, bool *ret_gone)
-{
-    *ret_gone = sock < 0;
-    while (!*ret_gone) {
-        struct dlx_news news;
-        int r = dlx__news_read(sock, &news);
-        p->starved = r == DLX_E_FD_LIMIT; /* it stays there until there is room */
-        p->garbled |= r == DLX_E_PROTOCOL;
-        *ret_gone = r == DLX_E_DISCONNECTED;
-        if (r == DLX_E_EMPTY)
-            return true;
-        if (r < 0 && !*ret_gone)
-            return false; /* a link that is not picked up counts as one that holds everything */
-        if (r == 0 && !on_news(p, &news))
-            return false;
-    }
-    return true;
-}
-
-/* There is nothing in either tray; short of memory the kernel says that of one which has something in it. */
-static bool is_lobby_empty(const struct dlx_publisher *p)
-{
-    struct pollfd fds[] = {{.fd = p->trays[0], .events = POLLIN},
-                           {.fd = p->trays[1], .events = POLLIN}};
-    return poll(fds, DLX_ARRAY_SIZE(fds), 0) == 0;
-}
-
-static void pick_up(struct dlx_publisher *p)
-{
-    bool gone = false, no_tray;
+    struct dlx_publisher *p = userdata;
     if (p->due.n_fds > 0) {
         struct dlx_news due = p->due;
         p->due.n_fds = 0;
         if (!add_link(p, &due))
             return;
     }
-    bool all = read_all(p, p->link_sock, &gone);
-    if (gone)
-        p->link_sock = dlx__close(p->link_sock); /* no joins until the daemon is back */
-    if (p->has_lobby) {
-        all = all && read_all(p, p->trays[0], &no_tray) && read_all(p, p->trays[1], &no_tray) &&
-              is_lobby_empty(p);
-        /* What came before `joins` was read is here, or was taken out. */
-        if (all && !p->garbled)
-            p->picked = p->core.joins_seen;
-        dlx__pub_set_picked(&p->core, p->picked);
+    while (p->link_sock >= 0) {
+        struct dlx_news news;
+        int r = dlx__news_read(p->link_sock, &news);
+        p->starved = r == DLX_E_FD_LIMIT; /* it stays there until there is room */
+        if (r == DLX_E_DISCONNECTED) {
+            p->link_sock = dlx__close(p->link_sock); /* no joins until the daemon is back */
+            return;
+        }
+        if (r < 0)
+            return; /* a link that is not picked up counts as one that holds everything */
+        if (news.kind != DLX_NEWS_LINK_ADDED)
+            dlx__news_deinit(&news);
+        else if (!add_link(p, &news))
+            return;
     }
-    /* What the daemon had taken out when it ended it may not have had time to say. */
-    if (gone && all && !p->garbled)
-        dlx__pub_set_picked(&p->core, UINT64_MAX);
-}
-
-static void env_pick_up(void *userdata)
-{
-    struct dlx_publisher *p = userdata;
-    p->starved = !dlx__pub_begin_picking(&p->core);
-    if (p->starved)
-        return;
-    pick_up(p);
-    dlx__pub_end_picking(&p->core);
 }
 
 static void env_ring(void *userdata, struct dlx_pub_link *link)
@@ -281,13 +202,10 @@ static void drain(int fd)
 int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
 {
     uint32_t n_links = p->core.n_links;
-    dlx_cleanup(dlx__freep) struct pollfd *all = calloc(2 * (size_t)n_links + 3, sizeof *all);
-    if (!all)
+    dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(2 * (size_t)n_links + 1, sizeof *fds);
+    if (!fds)
         return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
-    struct pollfd *fds = all + 2; /* before those of links: three sockets that tell of new ones */
-    const int socks[] = {p->trays[0], p->trays[1], p->link_sock};
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(socks); i++)
-        all[i] = (struct pollfd){.fd = p->starved ? -1 : socks[i], .events = POLLIN};
+    fds[0] = (struct pollfd){.fd = p->starved ? -1 : p->link_sock, .events = POLLIN};
     for (uint32_t i = 0; i < n_links; i++) {
         struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
         fds[1 + 2 * i] =
@@ -297,7 +215,7 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
     uint64_t now = dlx__now_ns();
     bool looks_again = p->link_sock < 0 || p->due.n_fds > 0 || p->starved;
     uint64_t until = looks_again ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
-    int n = poll(all, 2 * (nfds_t)n_links + 3, dlx__deadline_ms(until, now));
+    int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));
     if (n < 0)
         return errno == EINTR ? dlx__fail(DLX_E_INTERRUPTED, "interrupted by a signal")
                               : dlx__fail_errno("poll of %u links", n_links);
@@ -305,7 +223,7 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
         dlx__publisher_check(p, dlx__now_ns());
     if (n == 0)
         return dlx__now_ns() >= deadline ? DLX_E_TIMEOUT : 0;
-    if (all[0].revents || all[1].revents || all[2].revents)
+    if (fds[0].revents)
         env_pick_up(p);
     for (uint32_t i = 0; i < n_links; i++) {
         struct dlx_outlet *outlet = outlet_of(p->core.links[i]);

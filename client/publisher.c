@@ -95,7 +95,6 @@ static void publisher_free(struct dlx_publisher *p)
     dlx__heap_close(p->heap);
     dlx__region_unmap(p->membership, p->membership_size);
     dlx__close(p->link_sock);
-    dlx__outlet_close_lobby(p);
     dlx__news_deinit(&p->due);
     dlx_client_unref(p->client);
     free(p);
@@ -123,7 +122,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     dlx__client_ensure(c);
     p->client = dlx__client_ref(c);
     p->generation = c->generation;
-    p->link_sock = p->trays[0] = p->trays[1] = -1;
+    p->link_sock = -1;
     memcpy(p->topic, topic, strlen(topic) + 1);
     p->stats.size = sizeof p->stats;
     p->grows = user_args == NULL || user_args->n_slots == 0;

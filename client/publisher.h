@@ -35,10 +35,6 @@ struct dlx_publisher {
     const void *membership;
     uint64_t membership_size;
     int link_sock;            /* -1 once the daemon is gone */
-    int trays[2];             /* of the lobby, where newcomers wait while the link socket is full */
-    bool has_lobby;           /* that was opened, and not closed yet */
-    bool garbled;             /* a packet was none: there may be a link that is never known */
-    uint64_t picked;          /* has_lobby: up to here of what `joins` counts we know everybody */
     struct dlx_news due;      /* with fds: a new link that there was no memory for */
     uint64_t next_idle_check; /* message number */
     uint64_t crowded_until;   /* no arena could be had: until then what fits anywhere will do */
@@ -53,7 +49,7 @@ struct dlx_publisher {
     bool vouched;          /* it was when we looked last, by its own word */
     int64_t linger_ns;     /* how long its end waits for subscribers on their way to a new daemon */
     uint64_t n_sets;       /* that were looked at; the number of each marks its blocks */
-    bool starved;          /* a link waits where it is: no descriptors, or the daemon is clearing */
+    bool starved;          /* no room for the descriptors of a link: it waits in the link socket */
     bool closed;           /* the daemon knows that it has left, or soon will */
     bool grows;            /* its slots were not given by the caller */
     uint64_t next_relief_ns; /* not before: the last try failed */
@@ -87,8 +83,6 @@ void dlx__outlet_linger(struct dlx_publisher *p, int64_t timeout_ns);
 /* It has published its last message: tell every link how far its stream came, less what the daemon keeps. Who sees all of its
  * control blocks knows it from these; who has not come to the new daemon does not. */
 void dlx__outlet_tell_end(struct dlx_publisher *p);
-/* The daemon has no newcomers in the lobby any more. */
-void dlx__outlet_close_lobby(struct dlx_publisher *p);
 /* The daemon that made the links has ended. */
 void dlx__outlet_set_foreign(struct dlx_publisher *p);
 

@@ -125,8 +125,7 @@ static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
     p->membership_size = made->membership_size;
     dlx__close(p->link_sock);
     p->link_sock = made->link_sock;
-    dlx__outlet_close_lobby(p);
-    p->starved = p->garbled = false;
+    p->starved = false;
     dlx__heap_freeze(p->heap, aside);
     p->room_size = 0;
     p->id = made->id;

@@ -301,8 +301,6 @@ static void on_news(struct dlx_subscription *s, struct dlx_news *news)
             dlx__subscription_detach(s, i);
         return;
     case DLX_NEWS_LINK_ADDED:
-    case DLX_NEWS_LOBBY_OPEN:
-    case DLX_NEWS_LOBBY_CLOSED:
         return; /* a publisher's: not ours to understand */
     }
 }

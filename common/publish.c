@@ -218,22 +218,6 @@ void dlx__pub_read_membership(struct dlx_pub *pub)
     }
 }
 
-bool dlx__pub_begin_picking(struct dlx_pub *pub)
-{
-    dlx_atomic_u32 *clearing = (dlx_atomic_u32 *)(uintptr_t)&pub->membership->clearing;
-    dlx_store32_sc(&pub->block->control->picking, 1);
-    /* Partner: the daemon stores `clearing`, then loads `picking`. A daemon that has died clears no more. */
-    if (dlx_likely(!dlx_load32_sc(clearing) || !dlx__pub_is_vouched(pub)))
-        return true;
-    dlx__pub_end_picking(pub);
-    return false;
-}
-
-void dlx__pub_end_picking(struct dlx_pub *pub)
-{
-    dlx_store32_sc(&pub->block->control->picking, 0);
-}
-
 void dlx__pub_set_membership(struct dlx_pub *pub, const struct dlx_shm_membership *membership)
 {
     pub->membership = membership;

@@ -94,8 +94,7 @@ struct dlx_pub {
     uint64_t head;   /* newest message */
     uint64_t oldest; /* oldest LIVE message; head + 1 when none is */
     uint64_t joins_seen;
-    uint64_t
-        joins_picked; /* of these we know every link that is left: behind joins_seen, a packet is missing */
+    uint64_t joins_picked; /* links ever added: behind joins_seen, a packet is missing */
     uint64_t leaves_seen;
     bool leaving;           /* a link was closed and may still hold something */
     uint32_t passes_closed; /* passes over the hold words since it was last asked who is closed */
@@ -180,13 +179,6 @@ void dlx__pub_set_blocked(struct dlx_pub *pub, bool blocked);
 /* Another daemon has taken over: look at its membership line, which is zero, from now on. Links stay. */
 void dlx__pub_set_membership(struct dlx_pub *pub, const struct dlx_shm_membership *membership);
 
-/* The environment knows every link of the first so many joins that is left, however many it was handed: what
- * dlx__pub_link_add() counted is replaced. */
-static inline void dlx__pub_set_picked(struct dlx_pub *pub, uint64_t joins)
-{
-    pub->joins_picked = joins;
-}
-
 /* Look at the membership line: pick up joins, look for leaves. Also part of commit and reclaim. */
 void dlx__pub_read_membership(struct dlx_pub *pub);
 
@@ -196,11 +188,6 @@ static inline bool dlx__pub_is_vouched(const struct dlx_pub *pub)
     dlx_atomic_u32 *vouched = (dlx_atomic_u32 *)(uintptr_t)&pub->membership->vouched;
     return dlx_load32_relaxed(vouched) & FUTEX_TID_MASK;
 }
-
-/* May this control block's publisher read its link socket and lobby now? If so, until dlx__pub_end_picking(). Not while the daemon
- * takes packets out of the lobby: then look again later. */
-bool dlx__pub_begin_picking(struct dlx_pub *pub);
-void dlx__pub_end_picking(struct dlx_pub *pub);
 
 /* No message will follow. Wakes who sleeps. */
 void dlx__pub_close(struct dlx_pub *pub);

@@ -16,7 +16,7 @@
  *
  *        0  +--------------------------------------+
  *           | head, brief of the newest message    |  each message
- *       64  | state, picking                       |  rarely
+ *       64  | state                                |  rarely
  *      128  | blocked                              |  when a publisher waits
  *      192  | counters                             |  each message; the daemon reads it on request
  *      256  +--------------------------------------+
@@ -41,7 +41,7 @@
  *
  * Membership page        writer: daemon               readers: the publishers of one user
  *
- *           | joins, leaves, vouched, clearing |  one cache line a publisher
+ *           | joins, leaves, vouched |  one cache line a publisher
  *
  * Arena                  writer: publisher            readers: its subscribers
  *
@@ -85,8 +85,6 @@ struct dlx_shm_control {
     dlx_atomic_u64 brief[DLX_SHM_BRIEF_WORDS];
 
     _Alignas(64) dlx_atomic_u32 state; /* enum dlx_shm_state */
-    /* Not 0: the publisher reads its link socket and lobby. Partner: `clearing`. */
-    dlx_atomic_u32 picking;
 
     /* Not 0: the publisher waits for room, so whoever makes room rings it. Always once it has moved: see dlx__pub_move(). */
     _Alignas(64) dlx_atomic_u32 blocked;
@@ -202,9 +200,6 @@ struct dlx_shm_membership {
     /* The thread id of the daemon's loop, while that lives and knows this publisher: the word is in its list of robust futexes
      * (set_robust_list(2)), so the kernel clears the id when the thread ends, however it does. 0: ask the socket. */
     dlx_atomic_u32 vouched;
-    /* Not 0: the daemon, which vouches for itself, takes packets of those who left out of the lobby. Either side stores its word, then
-     * loads the other's, and the one that finds it set leaves the lobby alone. */
-    dlx_atomic_u32 clearing;
 };
 
 /* ---- sizes and places ---------------------------------------------------------------------- */
@@ -265,7 +260,6 @@ _Static_assert(sizeof(dlx_atomic_u64) == 8 && sizeof(dlx_atomic_u32) == 4, "plai
 DLX_SHM_AT(dlx_shm_control, head, 0);
 DLX_SHM_AT(dlx_shm_control, brief, 8);
 DLX_SHM_AT(dlx_shm_control, state, 64);
-DLX_SHM_AT(dlx_shm_control, picking, 68);
 DLX_SHM_AT(dlx_shm_control, blocked, 128);
 DLX_SHM_AT(dlx_shm_control, published, 192);
 DLX_SHM_AT(dlx_shm_control, copied_bytes, 216);
@@ -303,7 +297,6 @@ DLX_SHM_AT(dlx_shm_link, lost, 2136);
 DLX_SHM_AT(dlx_shm_link, hold, 2176);
 DLX_SHM_AT(dlx_shm_membership, leaves, 8);
 DLX_SHM_AT(dlx_shm_membership, vouched, 16);
-DLX_SHM_AT(dlx_shm_membership, clearing, 20);
 _Static_assert(sizeof(struct dlx_shm_membership) == 64, "membership line");
 
 #endif

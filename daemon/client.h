@@ -47,7 +47,6 @@ struct dlxd_client {
     struct dlxd_user *user;
     char name[DLXD_NAME_SIZE];
     bool greeted;
-    uint32_t minor;  /* version of the protocol that it knows */
     bool dismissed;  /* disconnected for a reason: it may be alive, and leaves nothing */
     int refuse_code; /* not 0: the answer to its Hello */
     char *refuse_text;

@@ -7,7 +7,6 @@
 #include "daemon/broker.h"
 #include "daemon/client.h"
 #include "daemon/link.h"
-#include "daemon/lobby.h"
 #include "daemon/log.h"
 #include "daemon/publisher.h"
 #include "daemon/subscription.h"
@@ -122,8 +121,9 @@ static int make_bell(int pair[2])
 static int send_added(struct dlxd_link *link, int bell)
 {
     const struct dlxd_subscription *subscription = link->subscription;
-    struct dlxd_publisher *publisher = link->publisher;
+    const struct dlxd_publisher *publisher = link->publisher;
     Dlx__Wire__LinkAdded body = DLX__WIRE__LINK_ADDED__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     const int fds[] = {link->page_fd, bell, subscription->client->pidfd};
     body.link = dlxd_link_id(link);
     body.client = subscription->client->id;
@@ -133,11 +133,14 @@ static int send_added(struct dlxd_link *link, int bell)
     body.max_held = subscription->config.max_held;
     body.reliable = subscription->config.reliable;
     body.reader = link->reader;
-    int r = dlxd_lobby_send_added(publisher, subscription->client->user, &body, fds);
-    if (r == DLX_E_PUBLISHER_NOT_RESPONDING)
-        return dlx__fail(r,
-                         "publisher of %s (pid %d) does not pick up new subscribers: it makes no "
-                         "call, and there is no room for more who wait for one",
+    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_ADDED;
+    packet.link_added = &body;
+    int r = dlx__proto_send(publisher->link_sock, &packet, fds, DLX_ARRAY_SIZE(fds));
+    /* Else the kernel was short of memory, or our user has too many descriptors on their way: not the publisher's fault. */
+    if (r == DLX_E_FULL && errno == EAGAIN)
+        return dlx__fail(DLX_E_PUBLISHER_NOT_RESPONDING,
+                         "publisher of %s (pid %d) does not pick up new subscribers: it has made "
+                         "no call since 128 came, some of whom may have left",
                          publisher->topic_name, (int)publisher->pid);
     if (r == DLX_E_DISCONNECTED)
         return dlx__fail(r, "publisher of %s (pid %d) has closed its link socket",

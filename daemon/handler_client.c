@@ -25,7 +25,6 @@ int dlxd_handle_hello(struct dlxd_client *client, const Dlx__Wire__Packet *packe
                          "%u.%u or later know that",
                          client->broker->memory->name, DLX_PROTO_MAJOR, DLX_PROTO_MINOR_MEMORY);
     dlxd_client_greet(client, hello->name, hello->max_links);
-    client->minor = hello->minor;
     body.major = DLX_PROTO_MAJOR;
     body.minor = hello->minor > DLX_PROTO_MINOR ? DLX_PROTO_MINOR : hello->minor;
     body.client = client->id;

@@ -4,7 +4,6 @@
 #include "common/shm.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
-#include "daemon/lobby.h"
 #include "daemon/publisher.h"
 #include "daemon/subscription.h"
 #include <assert.h>
@@ -62,10 +61,8 @@ static void detach(struct dlxd_link *link)
         link->drop_seq = arena->drop_seq;
         dlxd_publisher_drop_told(publisher, arena);
     }
-    if (link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN) {
+    if (link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN)
         dlxd_membership_left(&publisher->line);
-        dlxd_lobby_left(publisher);
-    }
     dlxd_publisher_index_put(publisher, link->index);
     dlxd_list_remove(&link->by_publisher);
     publisher->n_links--;

@@ -169,7 +169,6 @@ int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_use
     /* Nobody reads it yet: its publisher hears of the line after this. */
     dlx_store64_sc(&page->lines[line->index].joins, 0);
     dlx_store64_sc(&page->lines[line->index].leaves, 0);
-    dlx_store32_sc(&page->lines[line->index].clearing, 0);
     vouch(page, line->index);
     return 0;
 }
@@ -212,21 +211,4 @@ void dlxd_membership_left(const struct dlxd_membership_line *line)
 {
     if (line->page)
         raise_word(&line->page->lines[line->index].leaves);
-}
-
-uint64_t dlxd_membership_joins(const struct dlxd_membership_line *line)
-{
-    return dlx_load64_relaxed(&line->page->lines[line->index].joins);
-}
-
-bool dlxd_membership_is_vouched(const struct dlxd_membership_line *line)
-{
-    return line->page && dlx_load32_relaxed(&line->page->lines[line->index].vouched) != 0;
-}
-
-void dlxd_membership_set_clearing(const struct dlxd_membership_line *line, bool clearing)
-{
-    dlx_store32_sc(&line->page->lines[line->index].clearing, clearing);
-    /* Partner: the publisher stores `picking`, then loads this word. The kernel's load of `picking` comes after. */
-    atomic_thread_fence(memory_order_seq_cst);
 }

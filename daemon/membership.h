@@ -33,13 +33,4 @@ void dlxd_membership_joined(const struct dlxd_membership_line *line);
 /* A link ended. */
 void dlxd_membership_left(const struct dlxd_membership_line *line);
 
-/* Links ever given to it. */
-uint64_t dlxd_membership_joins(const struct dlxd_membership_line *line);
-
-/* Will the publisher see by this line that the daemon has ended? */
-bool dlxd_membership_is_vouched(const struct dlxd_membership_line *line);
-/* The daemon is about to take packets out of the lobby, or has done so. Nothing may be taken out if the publisher is picking
- * (report.h): to be asked after this. */
-void dlxd_membership_set_clearing(const struct dlxd_membership_line *line, bool clearing);
-
 #endif

@@ -7,7 +7,6 @@
 #include "daemon/broker.h"
 #include "daemon/client.h"
 #include "daemon/link.h"
-#include "daemon/lobby.h"
 #include "daemon/report.h"
 #include "daemon/retained.h"
 #include "daemon/store.h"
@@ -17,12 +16,14 @@
 #include <string.h>
 #include <sys/socket.h>
 
+/* Linux charges 768 bytes for a packet of LinkAdded's size and doubles this number: 128 packets, decision 8. */
+#define LINK_SOCK_SNDBUF (128 * 768 / 2)
+
 static void publisher_free(struct dlxd_publisher *publisher)
 {
     dlxd_arenas_deinit(&publisher->unready);
     dlxd_arenas_deinit(&publisher->ready);
     dlxd_arenas_deinit(&publisher->dropped);
-    dlxd_lobby_free(publisher->lobby);
     dlx__close(publisher->link_sock);
     dlxd_membership_line_deinit(&publisher->line);
     dlxd_charge_deinit(&publisher->object_charge);
@@ -58,6 +59,7 @@ static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
                     struct dlxd_publisher_fds *ret_fds)
 {
     int pair[2];
+    int size = LINK_SOCK_SNDBUF;
     int writer_fd = -1, membership_fd;
     struct dlxd_arena *control;
     int r = dlxd_charge_init(&publisher->object_charge, user, DLXD_OBJECTS, 1);
@@ -77,9 +79,9 @@ static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
     dlx__packet_refuse_fds(pair[0]);
     publisher->link_sock = pair[0];
     dlx_cleanup(dlx__closep) int theirs = pair[1];
-    r = dlxd_lobby_set_room(pair[0], DLXD_WAITING_MAX);
-    if (r == 0)
-        r = dlxd_membership_reopen(&publisher->line, &membership_fd);
+    if (setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size) < 0)
+        return dlx__fail_errno("SO_SNDBUF of a link socket");
+    r = dlxd_membership_reopen(&publisher->line, &membership_fd);
     if (r < 0)
         return r;
     ret_fds->control_fd = dlx__steal_fd(&writer);
@@ -241,7 +243,6 @@ static void leave_client(struct dlxd_publisher *publisher)
     publisher->client->n_links -= publisher->n_links;
     publisher->client = NULL;
     dlxd_list_remove(&publisher->by_client);
-    publisher->lobby = dlxd_lobby_free(publisher->lobby);
     publisher->link_sock = dlx__close(publisher->link_sock);
     dlxd_membership_line_deinit(&publisher->line);
     dlxd_arenas_deinit(&publisher->unready);

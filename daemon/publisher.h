@@ -24,7 +24,6 @@ struct dlxd_broker;
 struct dlxd_client;
 struct dlxd_ledger_entry;
 struct dlxd_link;
-struct dlxd_lobby;
 struct dlxd_topic;
 struct dlxd_watch;
 
@@ -61,8 +60,7 @@ struct dlxd_publisher {
     char client_name[DLXD_NAME_SIZE];
     char topic_name[DLX_TOPIC_SIZE_MAX + 1];
 
-    int link_sock;            /* the daemon's end */
-    struct dlxd_lobby *lobby; /* NULL: nobody waits there */
+    int link_sock; /* the daemon's end */
     struct dlxd_membership_line line;
 
     struct dlxd_arenas unready; /* by id */

@@ -3,14 +3,9 @@
 #include "common/shm.h"
 
 /* A client's stores are of whole, aligned words, and so are the kernel's loads. */
-static bool copy_at(int fd, size_t offset, void *dst, size_t size)
-{
-    return pread(fd, dst, size, (off_t)offset) == (ssize_t)size;
-}
-
 static bool copy(int fd, void *dst, size_t size)
 {
-    return copy_at(fd, 0, dst, size);
+    return pread(fd, dst, size, 0) == (ssize_t)size;
 }
 
 /* Of a private copy. */
@@ -46,26 +41,4 @@ void dlxd_report_link(int fd, uint32_t max_held, struct dlxd_link_report *ret)
     for (uint32_t i = 0; i < max_held; i++)
         if (look(&page.link.hold[i]) != 0)
             ret->n_held++;
-}
-
-bool dlxd_report_is_picking(int fd)
-{
-    uint32_t picking;
-    return !copy_at(fd, offsetof(struct dlx_shm_control, picking), &picking, sizeof picking) ||
-           picking != 0;
-}
-
-bool dlxd_report_is_over(int fd, uint32_t max_held)
-{
-    static uint64_t hold[DLX_SHM_HELD_MAX]; /* as above */
-    uint64_t cursor;
-    /* Before its hold words: it takes no more then. */
-    if (!copy_at(fd, offsetof(struct dlx_shm_link, cursor), &cursor, sizeof cursor) ||
-        cursor != DLX_SHM_CURSOR_CLOSED ||
-        !copy_at(fd, offsetof(struct dlx_shm_link, hold), hold, max_held * sizeof *hold))
-        return false;
-    for (uint32_t i = 0; i < max_held; i++)
-        if (hold[i] != 0)
-            return false;
-    return true;
 }

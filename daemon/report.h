@@ -5,8 +5,7 @@
 /*
  * Counters out of clients' pages, for lists. They are read as a file is: where sizes are not sealed
  * (memory = posix), a client can take pages away from under a map, and reading those would be SIGBUS.
- * Whatever is in there was written by a client: the numbers are passed on, and nothing is decided by them but who is to wait for
- * whom (lobby.h), where a lie hurts its teller.
+ * Whatever is in there was written by a client: the numbers are passed on, nothing is decided by them.
  */
 
 #include "common/util.h"
@@ -27,10 +26,5 @@ struct dlxd_link_report {
 /* A page that is not there, or not whole, reports zeros. The fds stay the caller's. */
 void dlxd_report_control(int borrow_fd, struct dlxd_control_report *ret);
 void dlxd_report_link(int borrow_fd, uint32_t max_held, struct dlxd_link_report *ret);
-
-/* Does the publisher read its link socket and lobby? Also true where nobody can tell. */
-bool dlxd_report_is_picking(int borrow_fd);
-/* Has the subscription left this link, and does it hold nothing by it? */
-bool dlxd_report_is_over(int borrow_fd, uint32_t max_held);
 
 #endif

@@ -426,7 +426,6 @@ static void begin(struct state *s)
                                 .topic = "t",
                                 .control = control,
                                 .link_sock = -1,
-                                .trays = {-1, -1},
                                 .next_look_ns = UINT64_MAX,
                                 .has_succeeded = true};
     p->stats.size = sizeof p->stats;

@@ -42,8 +42,6 @@ static bool fails_now(const char *call, const int errors[DLX_TEST_FAIL_WAYS])
     struct dlx_test_fail *fail = mine;
     if (!fail || ++fail->n_calls != atomic_load(&fail->at) || errors[fail->way] == 0)
         return false;
-    if (fail->dies)
-        _exit(DLX_TEST_FAIL_DIED);
     fail->error = errors[fail->way];
     fail->call = call; /* after what is asked for then */
     errno = errors[fail->way];

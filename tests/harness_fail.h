@@ -16,12 +16,11 @@ struct dlx_test_fail {
     atomic_size_t at; /* which call fails, from 1; 0: none, which any thread may say */
     size_t way;       /* and how: each has up to DLX_TEST_FAIL_WAYS errors */
     size_t n_calls;   /* so far */
-    bool dies;        /* the process ends instead, with status DLX_TEST_FAIL_DIED */
     atomic_int error;
     _Atomic(const char *) call; /* the one that failed, NULL: none yet; any thread may ask */
 };
 
-enum { DLX_TEST_FAIL_WAYS = 4, DLX_TEST_FAIL_DIED = 42 };
+enum { DLX_TEST_FAIL_WAYS = 4 };
 
 /* Of this thread from now on; NULL: no calls fail any more. Another thread may read it after that. */
 void dlx_test_fail(struct dlx_test_fail *fail);

@@ -61,7 +61,7 @@ static void ask_hello(int proc)
 {
     Dlx__Wire__Hello body = DLX__WIRE__HELLO__INIT;
     body.major = one_in(60) ? 99 : DLX_PROTO_MAJOR;
-    body.minor = rnd(2); /* the lobby is none of this simulation's */
+    body.minor = rnd(3);
     body.name = w.procs[proc].name;
     body.max_links = one_in(6) ? rnd(4) : 100;
     peer_send(proc, BODY(HELLO), &body, ++w.procs[proc].serial);
