@@ -14,6 +14,10 @@
 #define HURRY_NS DLX_CALL_HURRY_NS
 /* A millisecond each. */
 #define CLOSE_TRIES 20
+/* Who closes waits no longer for an answer: the daemon does it when it can. */
+#define CLOSE_NS INT64_C(2500000000)
+/* How long a call waits before it asks whether it may go on. */
+#define SLICE_NS UINT64_C(50000000)
 
 struct dlx_call *dlx__call_free(struct dlx_call *call)
 {
@@ -32,18 +36,40 @@ static int lose(struct dlx_client *c, int code)
     return code;
 }
 
+/* The end of the next part of a wait: then `interrupt` is asked. */
+static uint64_t slice_end(const struct dlx_client *c, uint64_t now, uint64_t deadline)
+{
+    return c->interrupt ? DLX_MIN(deadline, now + SLICE_NS) : deadline;
+}
+
+static int check_interrupt(const struct dlx_client *c)
+{
+    if (!c->interrupt || c->interrupt(c->interrupt_data) == 0)
+        return 0;
+    return dlx__fail(DLX_E_INTERRUPTED, "interrupted while dlpackd at %s did not answer", c->path);
+}
+
 static int wait_for(struct dlx_client *c, short events, uint64_t deadline, int64_t timeout_ns)
 {
     struct pollfd pfd = {.fd = c->sock, .events = events};
+    uint64_t now = dlx__now_ns();
+    uint64_t until = slice_end(c, now, deadline);
     for (;;) {
-        int n = poll(&pfd, 1, dlx__deadline_ms(deadline, dlx__now_ns()));
+        int n = poll(&pfd, 1, dlx__deadline_ms(until, now));
         if (n > 0)
             return 0;
         if (n < 0 && errno != EINTR)
             return dlx__fail_errno("poll");
-        if (dlx__now_ns() >= deadline)
+        now = dlx__now_ns();
+        if (now >= deadline)
             return dlx__fail(DLX_E_TIMEOUT, "dlpackd at %s did not answer within %.3g s", c->path,
                              (double)timeout_ns / 1e9);
+        if (now < until)
+            continue;
+        int r = check_interrupt(c);
+        if (r < 0)
+            return r;
+        until = slice_end(c, now, deadline);
     }
 }
 
@@ -87,6 +113,7 @@ static int receive(struct dlx_client *c, uint64_t deadline, int64_t timeout_ns,
         if (r != DLX_E_EMPTY)
             return lose(c, dlx__fail_prefix(r, "packet from dlpackd at %s", c->path));
         r = wait_for(c, POLLIN, deadline, timeout_ns);
+        c->silent = r == DLX_E_TIMEOUT || r == DLX_E_INTERRUPTED;
         if (r < 0)
             return r;
     }
@@ -167,31 +194,40 @@ int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
 #define LOCK_UNTIL(lock, until) pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, until)
 #endif
 
-int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns)
+/* Returns false: not within `ns`. */
+static bool lock_for(pthread_mutex_t *lock, uint64_t ns)
 {
     struct timespec until;
-    if (pthread_mutex_trylock(&c->lock) == 0)
-        return 0;
-    if (timeout_ns < 0) {
-        (void)pthread_mutex_lock(&c->lock);
-        return 0;
-    }
     (void)clock_gettime(LOCK_CLOCK, &until);
-    int64_t ns = timeout_ns % 1000000000 + until.tv_nsec;
-    until.tv_sec += timeout_ns / 1000000000 + ns / 1000000000;
-    until.tv_nsec = ns % 1000000000;
-    if (LOCK_UNTIL(&c->lock, &until) == 0)
-        return 0;
-    return dlx__fail(DLX_E_TIMEOUT, "another thread waits for dlpackd at %s", c->path);
+    ns += (uint64_t)until.tv_nsec;
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    return LOCK_UNTIL(lock, &until) == 0;
 }
 
-int dlx__call_simple(struct dlx_client *c, Dlx__Wire__Packet *request)
+int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns)
 {
-    const Dlx__Wire__Packet *reply;
-    pthread_mutex_lock(&c->lock);
-    int r = dlx__call_round_trip(c, request, DLX__WIRE__PACKET__BODY_OK, 0, &reply);
-    pthread_mutex_unlock(&c->lock);
-    return r;
+    if (pthread_mutex_trylock(&c->lock) == 0)
+        return 0;
+    uint64_t now = dlx__now_ns(), deadline = dlx__deadline(timeout_ns);
+    for (int r = 0; r == 0; r = check_interrupt(c)) {
+        uint64_t until = slice_end(c, now, deadline);
+        if (until == UINT64_MAX) {
+            (void)pthread_mutex_lock(&c->lock);
+            return 0;
+        }
+        if (lock_for(&c->lock, until > now ? until - now : 0))
+            return 0;
+        now = dlx__now_ns();
+        if (now >= deadline)
+            return dlx__fail(DLX_E_TIMEOUT, "another thread waits for dlpackd at %s", c->path);
+    }
+    return DLX_E_INTERRUPTED;
+}
+
+int dlx__call_lock(struct dlx_client *c)
+{
+    return dlx__call_lock_within(c, c->timeout_ns);
 }
 
 /* ---- connect ------------------------------------------------------------------------------- */
@@ -357,25 +393,39 @@ int dlx__call_retained_drop(struct dlx_client *c, const char *topic)
     body.topic = (char *)(uintptr_t)topic;
     request.body_case = DLX__WIRE__PACKET__BODY_RETAINED_DROP;
     request.retained_drop = &body;
-    pthread_mutex_lock(&c->lock);
-    int r =
-        dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_RETAINED_DROP_REPLY, 0, &reply);
+    int r = dlx__call_lock(c);
+    if (r < 0)
+        return r;
+    r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_RETAINED_DROP_REPLY, 0, &reply);
+    pthread_mutex_unlock(&c->lock);
+    return r;
+}
+
+/* Not told, the daemon would show it until this process ends: so this one waits for the lock as long as it takes. */
+static int close_publisher(struct dlx_client *c, uint64_t publisher)
+{
+    Dlx__Wire__PublisherClose body = DLX__WIRE__PUBLISHER_CLOSE__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    body.publisher = publisher;
+    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_CLOSE;
+    request.publisher_close = &body;
+    int r = dlx__call_lock_within(c, DLX_FOREVER);
+    if (r < 0)
+        return r;
+    int64_t patience = c->timeout_ns < 0 ? CLOSE_NS : DLX_MIN(c->timeout_ns, CLOSE_NS);
+    r = dlx__call_round_trip_within(c, c->silent ? 0 : patience, &request,
+                                    DLX__WIRE__PACKET__BODY_OK, 0, &reply);
     pthread_mutex_unlock(&c->lock);
     return r;
 }
 
 int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher)
 {
-    Dlx__Wire__PublisherClose body = DLX__WIRE__PUBLISHER_CLOSE__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
-    body.publisher = publisher;
-    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_CLOSE;
-    request.publisher_close = &body;
-    /* Nobody else tells the daemon, which would show it until this process ends; and nobody is told. Lack of memory passes. */
-    int r = dlx__call_simple(c, &request);
-    for (int i = 0; i < CLOSE_TRIES && r == DLX_E_NO_MEMORY; i++) {
+    int r = close_publisher(c, publisher);
+    for (int i = 0; i < CLOSE_TRIES && r == DLX_E_NO_MEMORY; i++) { /* passes */
         (void)poll(NULL, 0, 1);
-        r = dlx__call_simple(c, &request);
+        r = close_publisher(c, publisher);
     }
     return r;
 }
@@ -421,17 +471,21 @@ int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
     Dlx__Wire__ArenaNew body = DLX__WIRE__ARENA_NEW__INIT;
     body.publisher = publisher;
     body.arena_size = size;
-    pthread_mutex_lock(&c->lock);
-    int r = region_new(c, c->timeout_ns, &body, ret_arena, ret_fd);
-    pthread_mutex_unlock(&c->lock);
+    int r = dlx__call_lock(c);
+    if (r == 0) {
+        r = region_new(c, c->timeout_ns, &body, ret_arena, ret_fd);
+        pthread_mutex_unlock(&c->lock);
+    }
     return r;
 }
 
 int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena)
 {
-    pthread_mutex_lock(&c->lock);
-    int r = region_ready(c, c->timeout_ns, publisher, arena);
-    pthread_mutex_unlock(&c->lock);
+    int r = dlx__call_lock(c);
+    if (r == 0) {
+        r = region_ready(c, c->timeout_ns, publisher, arena);
+        pthread_mutex_unlock(&c->lock);
+    }
     return r;
 }
 

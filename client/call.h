@@ -5,8 +5,8 @@
 /*
  * The control protocol as functions: one a request. Only client/call*.c see the wire's structs.
  *
- * Every function may return, beside what is written at it: DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_PROTOCOL,
- * DLX_E_FD_LIMIT, DLX_E_SYSTEM, and whatever code the daemon answered, with the daemon's words.
+ * Every function may return, beside what is written at it: DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_INTERRUPTED,
+ * DLX_E_PROTOCOL, DLX_E_FD_LIMIT, DLX_E_SYSTEM, and whatever code the daemon answered, with the daemon's words.
  */
 
 #include "client/client.h"

@@ -95,7 +95,9 @@ int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_i
     request.list_publishers = &body;
     while (more) {
         size_t n = 0;
-        pthread_mutex_lock(&c->lock);
+        r = dlx__call_lock(c);
+        if (r < 0)
+            return r;
         r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_PUBLISHER_LIST, 0, &reply);
         if (r == 0) {
             const Dlx__Wire__PublisherList *list = reply->publisher_list;
@@ -139,7 +141,9 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
     request.list_links = &body;
     while (more) {
         size_t n = 0;
-        pthread_mutex_lock(&c->lock);
+        r = dlx__call_lock(c);
+        if (r < 0)
+            return r;
         r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_LINK_LIST, 0, &reply);
         if (r == 0) {
             const Dlx__Wire__LinkList *list = reply->link_list;
@@ -174,8 +178,10 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *inf
     dlx__client_ensure(c);
     request.body_case = DLX__WIRE__PACKET__BODY_DAEMON_INFO;
     request.daemon_info = &body;
-    pthread_mutex_lock(&c->lock);
-    int r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_DAEMON_INFO_REPLY, 0, &reply);
+    int r = dlx__call_lock(c);
+    if (r < 0)
+        return r;
+    r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_DAEMON_INFO_REPLY, 0, &reply);
     if (r == 0) {
         const Dlx__Wire__DaemonInfoReply *d = reply->daemon_info_reply;
         got.pid = d->pid;

@@ -24,10 +24,8 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
                                 Dlx__Wire__Packet *request, Dlx__Wire__Packet__BodyCase expected,
                                 size_t n_fds, const Dlx__Wire__Packet **ret);
 
-/* c->lock, but not for long, for callers that would rather do without. Returns 0; DLX_E_TIMEOUT. */
+/* c->lock, within c->timeout_ns. Returns 0; DLX_E_TIMEOUT, DLX_E_INTERRUPTED. */
+int dlx__call_lock(struct dlx_client *c);
 int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns);
-
-/* The same for requests that are answered with Ok; takes the lock itself. */
-int dlx__call_simple(struct dlx_client *c, Dlx__Wire__Packet *request);
 
 #endif

@@ -106,6 +106,8 @@ int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_arg
     c->generation = generation;
     c->sock = -1;
     c->timeout_ns = args.timeout_ns ? args.timeout_ns : DEFAULT_TIMEOUT_NS;
+    c->interrupt = args.interrupt;
+    c->interrupt_data = args.interrupt_data;
     pthread_mutex_init(&c->lock, NULL);
     dlx__peers_init(&c->peers);
     if (args.name)

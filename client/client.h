@@ -30,8 +30,11 @@ struct dlx_client {
     char name[64];
     uint32_t serial;
     bool unanswered; /* the last request was sent, and what came of it is not known */
+    bool silent;     /* the daemon has said nothing since somebody gave up waiting for it */
     struct dlx_call *call;
     int64_t timeout_ns;
+    int (*interrupt)(void *data); /* may a wait go on? NULL: it may */
+    void *interrupt_data;
     uint64_t id;
     const struct dlx_memory *memory; /* backend, as the daemon said */
     struct dlx_peers peers;

@@ -110,6 +110,11 @@ struct dlx_connect_args {
     int64_t timeout_ns;
     /** enum dlx_autospawn. Only where neither `socket` nor $DLX_SOCKET names a daemon. */
     uint32_t autospawn;
+    /** NULL, or called every 50 ms, in its thread, by a call that waits for the daemon's answer: not 0 ends the wait with
+     *  DLX_E_INTERRUPTED, which a signal alone does not (so: PyErr_CheckSignals() and the like). A lock is held: calls of
+     *  libdlx that it makes with this connection may time out. */
+    int (*interrupt)(void *interrupt_data);
+    void *interrupt_data;
 };
 
 /**
@@ -178,9 +183,9 @@ DLX_API int dlx_publisher_new(struct dlx_client *c, const char *topic,
 /**
  * Leave. Subscribers keep what they hold and drain what was published.
  *
- * Waits in two cases: up to 200 ms for subscribers that are on their way to a dlpackd which was restarted, if it has
- * published since; and, if it retains messages and dlpackd keeps them with the service manager, until that has them,
- * at most 2 s.
+ * Waits for the daemon's answer, at most 2.5 s, and not for one that has just left a question without; up to 200 ms
+ * for subscribers that are on their way to a dlpackd which was restarted, if it has published since; and, if it retains
+ * messages and dlpackd keeps them with the service manager, until that has them, at most 2 s.
  *
  * Returns NULL.
  */

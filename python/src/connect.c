@@ -2,6 +2,7 @@
 
 /* dlx.connect(): waits for the daemon's answer, and for one that is started. */
 
+#include "asking.h"
 #include "connection.h"
 #include "job.h"
 #include <stdlib.h>
@@ -71,7 +72,8 @@ PyObject *dlxpy_connect(PyObject *module, PyObject *const *args, Py_ssize_t n_ar
 {
     static const char *const names[] = {"socket", "name", "timeout", "autospawn"};
     static const struct dlxpy_params params = {"connect", names, 4, 1, 0};
-    struct dlx_connect_args connect_args = {.size = sizeof connect_args};
+    struct dlx_connect_args connect_args = {.size = sizeof connect_args,
+                                            .interrupt = dlxpy_asking_interrupt};
     PyObject *value[4], *socket, *name = NULL, *ret = NULL;
     bool autospawn = true;
     (void)module;

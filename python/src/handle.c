@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "handle.h"
+#include "asking.h"
 #include "errors.h"
 #include <stdio.h>
 #include <string.h>
@@ -29,14 +30,25 @@ struct dlxpy_handle *dlxpy_handle_new(const struct dlxpy_handle_kind *kind, void
     return h;
 }
 
-/* Leaving may wait, for subscribers that are on their way to a new daemon. */
+/* Leaving may wait, for the daemon, and for subscribers that are on their way to a new one. */
 static void drop(struct dlxpy_handle *h)
 {
     void *of_libdlx = h->of.any;
     h->of.any = NULL;
     Py_BEGIN_ALLOW_THREADS
-    h->kind->unref(of_libdlx);
+    dlxpy_asking_unref(h->kind, of_libdlx);
     Py_END_ALLOW_THREADS
+}
+
+/* The same for somebody who can be told of a signal. Returns 0; -1 with an exception, and it is gone all the same. */
+static int drop_asking(struct dlxpy_handle *h)
+{
+    struct dlxpy_asking asking;
+    void *of_libdlx = h->of.any;
+    h->of.any = NULL;
+    dlxpy_asking_begin(&asking, NULL, true);
+    dlxpy_asking_unref(h->kind, of_libdlx);
+    return dlxpy_asking_end(&asking);
 }
 
 void dlxpy_handle_dealloc(PyObject *self)
@@ -74,9 +86,10 @@ int dlxpy_handle_go_on(const struct dlxpy_handle *h)
 {
     if (PyErr_CheckSignals() < 0)
         return -1;
-    if (h->closed)
-        (void)dlxpy_raise_closed(h->what);
-    return h->closed ? -1 : 0;
+    if (!h || !h->closed)
+        return 0;
+    (void)dlxpy_raise_closed(h->what);
+    return -1;
 }
 
 PyObject *dlxpy_handle_close(PyObject *self, PyObject *unused)
@@ -85,8 +98,8 @@ PyObject *dlxpy_handle_close(PyObject *self, PyObject *unused)
     bool was = h->closed;
     (void)unused;
     h->closed = true;
-    if (!was && h->n_users == 0)
-        drop(h);
+    if (!was && h->n_users == 0 && drop_asking(h) < 0)
+        return NULL;
     Py_RETURN_NONE;
 }
 

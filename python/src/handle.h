@@ -43,7 +43,8 @@ struct dlxpy_handle *dlxpy_handle_new(const struct dlxpy_handle_kind *kind, void
 int dlxpy_handle_enter(struct dlxpy_handle *h);
 void dlxpy_handle_leave(struct dlxpy_handle *h);
 
-/* Between two parts of a wait: have a signal's handler, or another thread that closed it, ended it? 0, or -1 with an exception. */
+/* Between two parts of a wait: have a signal's handler, or another thread that closed it, ended it? 0, or -1 with an exception.
+ * `h` may be NULL. */
 int dlxpy_handle_go_on(const struct dlxpy_handle *h);
 
 /* A list of dlx.Event. `next` is dlx_publisher_next_event(), or the like. */

@@ -6,6 +6,14 @@
 #include <string.h>
 #include <time.h>
 
+/* Whose thread this is. */
+static _Thread_local const struct dlxpy_job *mine;
+
+bool dlxpy_job_is_left(void)
+{
+    return mine && atomic_load(&mine->alone);
+}
+
 void dlxpy_job_init(struct dlxpy_job *job, void (*run)(struct dlxpy_job *job),
                     void (*free)(struct dlxpy_job *job))
 {
@@ -44,6 +52,7 @@ static void work(struct dlxpy_job *job)
 static void *run(void *data)
 {
     struct dlxpy_job *job = data;
+    mine = job;
     work(job);
     if (atomic_exchange(&job->alone, true))
         end(job);
@@ -87,7 +96,7 @@ int dlxpy_job_do(struct dlxpy_job *job, const struct dlxpy_handle *h)
     done = wait_a_little(job);
     Py_END_ALLOW_THREADS
     while (!done) {
-        if (h ? dlxpy_handle_go_on(h) < 0 : PyErr_CheckSignals() < 0)
+        if (dlxpy_handle_go_on(h) < 0)
             return -1;
         Py_BEGIN_ALLOW_THREADS
         done = wait_a_little(job);

@@ -36,4 +36,7 @@ void dlxpy_job_init(struct dlxpy_job *job, void (*run)(struct dlxpy_job *job),
 int dlxpy_job_do(struct dlxpy_job *job, const struct dlxpy_handle *h);
 void dlxpy_job_leave(struct dlxpy_job *job);
 
+/* Is this the thread of a job that nobody waits for any more? */
+bool dlxpy_job_is_left(void);
+
 #endif

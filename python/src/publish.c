@@ -2,6 +2,7 @@
 
 /* Publisher.publish(): one tensor, a set, or a message that was received. */
 
+#include "asking.h"
 #include "debug.h"
 #include "errors.h"
 #include "message.h"
@@ -283,22 +284,20 @@ static bool takes_long(const struct parcel *parcel)
     return bytes > COPY_ALONE || parcel->n > 64;
 }
 
-/* Returns 0; -1 with an exception. */
+/* Returns 0; -1 with an exception, which may be that of a signal's handler though it was published. */
 static int publish(struct dlxpy_publisher *p, const struct parcel *parcel,
-                   struct dlx_publish_args *args, int64_t timeout_ns)
+                   struct dlx_publish_args *args, int64_t timeout_ns, bool *ret_published)
 {
     struct dlxpy_wait wait = dlxpy_wait_begin(timeout_ns);
     bool alone = timeout_ns == 0 && !takes_long(parcel);
     for (;;) {
-        int r;
+        struct dlxpy_asking asking;
         args->timeout_ns = dlxpy_wait_slice(&wait, DLXPY_SLICE_NS);
-        if (alone) {
-            r = publish_once(p, parcel, args);
-        } else {
-            Py_BEGIN_ALLOW_THREADS
-            r = publish_once(p, parcel, args);
-            Py_END_ALLOW_THREADS
-        }
+        dlxpy_asking_begin(&asking, &p->handle, !alone);
+        int r = publish_once(p, parcel, args);
+        *ret_published = r == 0;
+        if (dlxpy_asking_end(&asking) < 0)
+            return -1;
         if (r == 0)
             return 0;
         bool again =
@@ -379,6 +378,7 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args publish_args = {.size = sizeof publish_args, .report = &report};
     struct parcel parcel;
+    bool published = false;
     int64_t timeout_ns = p->timeout_ns;
     PyObject *value[6];
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
@@ -403,14 +403,14 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     if (r == 0 && publish_args.strict)
         r = check_strict(&parcel, p);
     if (r == 0)
-        r = publish(p, &parcel, &publish_args, timeout_ns);
+        r = publish(p, &parcel, &publish_args, timeout_ns, &published);
     if (r == 0 && dlxpy_debug_is_on())
         for (uint32_t i = 0; i < parcel.n; i++)
             if (parcel.sources[i].own)
                 dlxpy_debug_published(p->handle.what + sizeof "the publisher of",
                                       parcel.is_set ? parcel.items[i].name : NULL, report.seq,
                                       &parcel.sources[i].own->owner->tensor->dl_tensor);
-    unpack(&parcel, r == 0 && !publish_args.share);
+    unpack(&parcel, published && !publish_args.share);
     dlxpy_handle_leave(&p->handle);
     return r == 0 ? make_report(&report) : NULL;
 }

@@ -2,6 +2,7 @@
 
 /* Tensors in a publisher's shared memory: empty, zeros, like. */
 
+#include "asking.h"
 #include "dtype.h"
 #include "errors.h"
 #include "publisher.h"
@@ -90,16 +91,20 @@ static DLManagedTensorVersioned *alloc(struct dlxpy_publisher *p, const struct s
 {
     DLManagedTensorVersioned *managed;
     struct dlx_tensor_spec s = public_spec(spec);
+    struct dlxpy_asking asking;
     if (dlxpy_handle_enter(&p->handle) < 0)
         return NULL;
-    int r;
-    Py_BEGIN_ALLOW_THREADS
-    r = dlx_alloc(p->handle.of.publisher, &s, &managed);
-    Py_END_ALLOW_THREADS
+    dlxpy_asking_begin(&asking, &p->handle, true);
+    int r = dlx_alloc(p->handle.of.publisher, &s, &managed);
+    bool stopped = dlxpy_asking_end(&asking) < 0;
     dlxpy_handle_leave(&p->handle);
-    if (r < 0)
+    if (r == 0 && !stopped)
+        return managed;
+    if (r == 0)
+        managed->deleter(managed);
+    else if (!stopped)
         (void)dlxpy_raise(r);
-    return r < 0 ? NULL : managed;
+    return NULL;
 }
 
 static PyObject *alloc_parsed(PyObject *self, const struct dlxpy_params *params,
@@ -156,6 +161,7 @@ static DLManagedTensorVersioned **alloc_set(struct dlxpy_publisher *p, const str
 {
     struct dlx_tensor_spec *s = calloc(n, sizeof *s);
     DLManagedTensorVersioned **ret = calloc(n, sizeof *ret);
+    struct dlxpy_asking asking;
     int r = s && ret ? 0 : -1;
     if (r < 0)
         PyErr_NoMemory();
@@ -164,11 +170,15 @@ static DLManagedTensorVersioned **alloc_set(struct dlxpy_publisher *p, const str
     if (r == 0) {
         for (uint32_t i = 0; i < n; i++)
             s[i] = public_spec(&specs[i]);
-        Py_BEGIN_ALLOW_THREADS
+        dlxpy_asking_begin(&asking, &p->handle, true);
         r = dlx_alloc_set(p->handle.of.publisher, s, n, ret);
-        Py_END_ALLOW_THREADS
+        bool stopped = dlxpy_asking_end(&asking) < 0;
         dlxpy_handle_leave(&p->handle);
-        if (r < 0)
+        for (uint32_t i = 0; r == 0 && stopped && i < n; i++)
+            ret[i]->deleter(ret[i]);
+        if (stopped)
+            r = -1;
+        else if (r < 0)
             (void)dlxpy_raise(r);
     }
     free(s);

@@ -32,11 +32,13 @@ WAITS = {
 QUESTIONS = {
     "publisher": 'c.publisher("a")', "subscribe": 'c.subscribe("a")', "get": 'c.get("a", timeout=0)', "drop": 'c.drop("a")',
     "publishers": "c.publishers()", "links": "c.links(1)", "daemon": "c.daemon()",
+    "empty": "p.empty(1 << 20)", "zeros": "p.zeros(1 << 20)", "like": 'p.like({"a": a, "b": a})', "publish": "p.publish(a)",
+    "publish a set": 'p.publish({"a": a, "b": a})', "close": "p.close()", "with": "with p: pass",
 }
 
 
-def is_interrupted(peer, code):
-    """Three times; a handler that returns does not end the wait."""
+def is_interrupted(peer, code, before="pass"):
+    """Three times; a handler that returns does not end the wait. Afterwards nothing keeps the process."""
     p = peer(f"""
 import signal
 n = 0
@@ -46,6 +48,7 @@ def handler(*_):
     if n < 3: say("handled")
     else: raise KeyboardInterrupt
 signal.signal(signal.SIGINT, handler)
+{before}
 try:
     say("ready")
     {code}
@@ -69,7 +72,8 @@ def test_ctrl_c_interrupts_every_wait(peer, name):
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_ctrl_c_interrupts_every_question_to_the_daemon(daemon, peer, name):
     try:
-        is_interrupted(peer, f"c = dlx.connect(timeout=3600); os.kill({daemon.pid}, {signal.SIGSTOP:d})\n    {QUESTIONS[name]}")
+        is_interrupted(peer, QUESTIONS[name], "c = dlx.connect(timeout=3600); p = c.publisher('a'); a = bytearray(1 << 20); "
+                                              f"os.kill({daemon.pid}, {signal.SIGSTOP:d})")
     finally:
         daemon.send_signal(signal.SIGCONT)
 
