@@ -134,6 +134,7 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
     block->arena = NULL;
     block->offset = 0;
     block->size = 0;
+    block->ndim = -1;
     *ret = block;
     return 0;
 }
@@ -209,10 +210,13 @@ static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
 /* Of small blocks the first line, which readers had last, of the one after the next: fetching it takes longer than a message. */
 #define PREFETCH_MAX UINT64_C(4096)
 
-static void prefetch_payload(const struct dlx_block *next)
+static void spare_taken(struct dlx_block *block)
 {
-    if (next && next->next)
+    const struct dlx_block *next = block->next;
+    if (block->size <= PREFETCH_MAX && next && next->next)
         dlx__prefetch_write(next->next->arena->map + next->next->offset);
+    block->next = NULL;
+    block->arena->empty_since = UINT64_MAX;
 }
 
 int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
@@ -224,10 +228,7 @@ int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     struct dlx_block *block = dlx__spares_take(&heap->spares, rounded);
     if (dlx_unlikely(!block))
         return carve(heap, rounded, ret);
-    if (rounded <= PREFETCH_MAX)
-        prefetch_payload(block->next);
-    block->next = NULL;
-    block->arena->empty_since = UINT64_MAX;
+    spare_taken(block);
     *ret = block;
     return 0;
 }
@@ -336,6 +337,26 @@ static void delete_local(DLManagedTensorVersioned *tensor)
                                                     memory_order_release, memory_order_acquire));
 }
 
+/* Its `dims`: shape and strides, those that the tensor points to and the same again. */
+static void hand_out(struct dlx_block *block)
+{
+    int64_t *dims = block->dims;
+    for (int32_t i = 0; i < 2 * block->ndim; i++)
+        dims[i] = dims[2 * block->ndim + i];
+    block->tensor = (DLManagedTensorVersioned){
+        .version = {DLPACK_MAJOR_VERSION, 0},
+        .manager_ctx = block,
+        .deleter = delete_local,
+        .dl_tensor = {.data = dlx__block_data(block),
+                      .device = {kDLCPU, 0},
+                      .ndim = block->ndim,
+                      .dtype = block->dtype,
+                      .shape = dims,
+                      .strides = dims + block->ndim},
+    };
+    block->heap->n_local++;
+}
+
 int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, const int64_t *shape,
                       uint64_t payload_size)
 {
@@ -350,42 +371,33 @@ int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, c
         block->dims_room = n;
     }
     for (uint32_t i = 0; i < n; i++)
-        block->dims[i] = shape[i];
-    dlx__tensor_row_major(ndim, block->dims, block->dims + n);
-    for (uint32_t i = 0; i < 2 * n; i++)
-        block->dims[2 * n + i] = block->dims[i];
+        block->dims[2 * n + i] = shape[i];
+    dlx__tensor_row_major(ndim, block->dims + 2 * n, block->dims + 3 * n);
     block->ndim = ndim;
     block->dtype = dtype;
     block->payload_size = payload_size;
-    block->tensor = (DLManagedTensorVersioned){
-        .version = {DLPACK_MAJOR_VERSION, 0},
-        .manager_ctx = block,
-        .deleter = delete_local,
-        .dl_tensor = {.data = dlx__block_data(block),
-                      .device = {kDLCPU, 0},
-                      .ndim = ndim,
-                      .dtype = dtype,
-                      .shape = block->dims,
-                      .strides = block->dims + n},
-    };
-    block->heap->n_local++;
+    hand_out(block);
     return 0;
 }
 
-bool dlx__block_is_unchanged(const struct dlx_block *block, bool padded)
+struct dlx_block *dlx__heap_export_again(struct dlx_heap *heap, DLDataType dtype, int32_t ndim,
+                                         const int64_t *shape)
 {
-    const DLTensor *t = &block->tensor.dl_tensor;
-    uint32_t n = (uint32_t)block->ndim;
-    if (padded || t->data != dlx__block_data(block) || t->byte_offset != 0 ||
-        t->ndim != block->ndim || t->shape != block->dims || t->strides != block->dims + n ||
-        t->dtype.code != block->dtype.code || t->dtype.bits != block->dtype.bits ||
-        t->dtype.lanes != block->dtype.lanes || t->device.device_type != kDLCPU ||
-        t->device.device_id != 0)
-        return false;
+    dlx__heap_collect(heap);
+    struct dlx_spare *spare = heap->spares.last;
+    struct dlx_block *block = spare ? spare->top : NULL;
+    if (dlx_unlikely(!block || block->ndim != ndim || ndim <= 0 || !shape ||
+                     !dlx__dtype_is(block->dtype, dtype)))
+        return NULL;
     int64_t differs = 0;
-    for (uint32_t i = 0; i < 2 * n; i++)
-        differs |= block->dims[i] ^ block->dims[2 * n + i];
-    return differs == 0;
+    for (int32_t i = 0; i < ndim; i++)
+        differs |= shape[i] ^ block->dims[2 * ndim + i];
+    if (dlx_unlikely(differs != 0))
+        return NULL;
+    (void)dlx__spare_pop(spare);
+    spare_taken(block);
+    hand_out(block);
+    return block;
 }
 
 struct dlx_block *dlx__block_of(const struct dlx_heap *heap, const DLManagedTensorVersioned *tensor)

@@ -34,7 +34,7 @@ struct dlx_block {
     uint64_t size;     /* usable bytes */
     uint64_t payload_size; /* bytes of the tensor that was exported */
     DLDataType dtype;      /* likewise */
-    int32_t ndim;          /* likewise */
+    int32_t ndim;          /* likewise; -1: none was, since it has this memory */
     uint64_t set;          /* number of the last one that it was seen in */
     bool is_local;         /* while there are references: the caller has its tensor */
     bool is_guarded;       /* its heap is in the debug mode: client/debug.h */
@@ -134,6 +134,12 @@ static inline uint32_t dlx__block_arena_id(const struct dlx_block *block)
     return block->arena ? block->arena->id : 0;
 }
 
+/* No newcomer will be told of its memory. */
+static inline bool dlx__block_is_frozen(const struct dlx_block *block)
+{
+    return block->arena && dlx__block_arena_id(block) == 0;
+}
+
 /* NULL for a block of 0 bytes. */
 static inline void *dlx__block_data(const struct dlx_block *block)
 {
@@ -147,8 +153,36 @@ static inline void *dlx__block_data(const struct dlx_block *block)
 int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, const int64_t *shape,
                       uint64_t payload_size);
 
+/*
+ * Take and export in one: the block that would be taken, if it was last exported with this very dtype and shape. NULL: not so, or
+ * there are not 1 to DLX_SHM_NDIM_MAX dimensions; nothing was done.
+ */
+struct dlx_block *dlx__heap_export_again(struct dlx_heap *heap, DLDataType dtype, int32_t ndim,
+                                         const int64_t *shape);
+
+static inline bool dlx__dtype_is(DLDataType a, DLDataType b)
+{
+    uint32_t x, y;
+    memcpy(&x, &a, sizeof x); /* it has no padding */
+    memcpy(&y, &b, sizeof y);
+    return x == y;
+}
+
 /* Is the local tensor as it was exported, so that its payload has the size known then, row-major? */
-bool dlx__block_is_unchanged(const struct dlx_block *block, bool padded);
+static inline bool dlx__block_is_unchanged(const struct dlx_block *block, bool padded)
+{
+    const DLTensor *t = &block->tensor.dl_tensor;
+    uint32_t n = (uint32_t)block->ndim;
+    if (padded || t->data != dlx__block_data(block) || t->byte_offset != 0 ||
+        t->ndim != block->ndim || t->shape != block->dims || t->strides != block->dims + n ||
+        !dlx__dtype_is(t->dtype, block->dtype) || t->device.device_type != kDLCPU ||
+        t->device.device_id != 0)
+        return false;
+    int64_t differs = 0;
+    for (uint32_t i = 0; i < 2 * n; i++)
+        differs |= block->dims[i] ^ block->dims[2 * n + i];
+    return differs == 0;
+}
 
 /* The block of a tensor that dlx__block_export() of this heap made, else NULL. */
 struct dlx_block *dlx__block_of(const struct dlx_heap *heap,

@@ -202,6 +202,7 @@ void dlx__inlet_start(struct dlx_inlet *inlet, uint32_t history, bool from_start
     inlet->state = DLX_INLET_OPEN;
     dlx__take_init(&inlet->core, inlet->blocks[0].control, inlet->blocks[0].n_slots, inlet->page,
                    inlet->link_index, inlet->max_held, latest, reliable, &take_env, inlet);
+    inlet->core.never_rings = inlet->on_full != DLX_ON_FULL_BLOCK;
     dlx__take_start(&inlet->core, cursor);
 }
 
@@ -213,8 +214,7 @@ static void sweep_left(struct dlx_inlet *inlet)
         unmap_blocks(&inlet->left, &inlet->n_left);
 }
 
-/* The publisher has moved on: so do we. DLX_E_NOT_FOUND: the next block is not here yet. */
-static int go_on(struct dlx_inlet *inlet)
+int dlx__inlet_go_on(struct dlx_inlet *inlet)
 {
     struct dlx_take *core = &inlet->core;
     while (inlet->n_blocks > 1 && dlx__take_block_is_dead(&inlet->blocks[1])) {
@@ -372,27 +372,4 @@ void dlx__inlet_lose(struct dlx_inlet *inlet)
 {
     dlx__take_lose(&inlet->core, &inlet->pending);
     inlet->stuck = inlet->has_pending = false;
-}
-
-/* ---- take ---------------------------------------------------------------------------------- */
-
-int dlx__inlet_take(struct dlx_inlet *inlet, struct dlx_message **ret)
-{
-    while (dlx_likely(!inlet->has_pending)) {
-        int r = dlx__take_next(&inlet->core, &inlet->pending);
-        if (dlx_likely(r == 0))
-            break;
-        if (r == DLX_E_NOT_FOUND)
-            r = go_on(inlet);
-        inlet->stuck = r == DLX_E_NOT_FOUND;
-        if (r < 0)
-            return r;
-    }
-    int r = dlx__message_build(inlet, &inlet->pending, ret);
-    inlet->stuck = r == DLX_E_NOT_FOUND;
-    /* Without memory it is not lost: the next take tries again. */
-    inlet->has_pending = inlet->stuck || r == DLX_E_NO_MEMORY;
-    if (dlx_unlikely(r < 0 && !inlet->has_pending))
-        dlx__take_release(&inlet->core, inlet->pending.hold);
-    return r;
 }

@@ -50,6 +50,7 @@ struct dlx_inlet {
     uint32_t max_held;
     uint32_t history; /* what LinkOpen said of it */
     uint32_t retain;
+    uint32_t on_full;        /* likewise */
     uint64_t origin;         /* the publisher's id with the first daemon that it was announced to */
     struct dlx_inlet *after; /* not NULL: it is not our turn before this one has ended */
     bool from_start;
@@ -133,13 +134,6 @@ void *dlx__inlet_view(struct dlx_inlet *inlet, const void *data, uint64_t size);
 /* Less is copied in the time that a view takes to make and to write to. */
 #define DLX_VIEW_MIN (UINT64_C(256) << 10)
 
-/*
- * Take the next message. Returns 0; DLX_E_EMPTY, DLX_E_TOO_MANY_HELD, DLX_E_PUBLISHER_GONE, DLX_E_BAD_PEER,
- * DLX_E_NO_MEMORY, and DLX_E_NOT_FOUND: an arena or a control block has not arrived; call again after
- * reading news.
- */
-int dlx__inlet_take(struct dlx_inlet *inlet, struct dlx_message **ret);
-
 /* The message that waits for its arena is lost. */
 void dlx__inlet_lose(struct dlx_inlet *inlet);
 
@@ -165,5 +159,34 @@ const struct dlx_message *dlx__message_of_legacy(const DLManagedTensor *tensor);
 
 /* Its link, for as long as the message or a tensor of it is held. */
 struct dlx_inlet *dlx__message_inlet(const struct dlx_message *m);
+
+/* The publisher has moved on: so do we. Returns 0; DLX_E_NOT_FOUND: the next block is not here yet; DLX_E_BAD_PEER. */
+int dlx__inlet_go_on(struct dlx_inlet *inlet);
+
+/*
+ * Take the next message. Returns 0; DLX_E_EMPTY, DLX_E_TOO_MANY_HELD, DLX_E_PUBLISHER_GONE, DLX_E_BAD_PEER,
+ * DLX_E_NO_MEMORY, and DLX_E_NOT_FOUND: an arena or a control block has not arrived; call again after
+ * reading news.
+ */
+static inline int dlx__inlet_take(struct dlx_inlet *inlet, struct dlx_message **ret)
+{
+    while (dlx_likely(!inlet->has_pending)) {
+        int r = dlx__take_next(&inlet->core, &inlet->pending);
+        if (dlx_likely(r == 0))
+            break;
+        if (r == DLX_E_NOT_FOUND)
+            r = dlx__inlet_go_on(inlet);
+        inlet->stuck = r == DLX_E_NOT_FOUND;
+        if (r < 0)
+            return r;
+    }
+    int r = dlx__message_build(inlet, &inlet->pending, ret);
+    inlet->stuck = r == DLX_E_NOT_FOUND;
+    /* Without memory it is not lost: the next take tries again. */
+    inlet->has_pending = inlet->stuck || r == DLX_E_NO_MEMORY;
+    if (dlx_unlikely(r < 0 && !inlet->has_pending))
+        dlx__take_release(&inlet->core, inlet->pending.hold);
+    return r;
+}
 
 #endif

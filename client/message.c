@@ -49,6 +49,7 @@ struct dlx_message {
     uint64_t inline_flags;
     DLTensor inline_tensor;
     int64_t dims[2 * DLX_SHM_NDIM_INLINE];
+    uint64_t form;        /* dlx_taken.form, if inline_tensor is still one of these */
     uint32_t first_arena; /* if it has a manifest: the numbers of the arenas with its tensors, */
     uint32_t last_arena;  /* which are in between; first > last: there are none */
 };
@@ -232,6 +233,7 @@ static int build_from_manifest(struct dlx_inlet *inlet, const struct dlx_taken *
         r = new_table(m, &manifest.header, &room);
     if (r < 0)
         return r;
+    m->form = 0;
     if (manifest.header.meta_size > 0)
         memcpy(m->table->meta, manifest.meta, manifest.header.meta_size);
     m->bytes = 0;
@@ -242,10 +244,40 @@ static int build_from_manifest(struct dlx_inlet *inlet, const struct dlx_taken *
     return r;
 }
 
+/* Its tensor is like that of the message before, but for the place. */
+static int build_again(struct dlx_inlet *inlet, const struct dlx_taken *taken,
+                       struct dlx_message *m)
+{
+    const struct dlx_shm_record *record = &taken->record;
+    const uint8_t *data = NULL;
+    if (dlx_likely(record->size > 0)) {
+        const struct dlx_inlet_arena *arena;
+        uint64_t room;
+        int r = find_arena(inlet, record->arena, &arena);
+        if (dlx_unlikely(r < 0))
+            return r;
+        if (dlx_unlikely(record->offset % DLX_SHM_ALIGN != 0 ||
+                         __builtin_sub_overflow(arena->size, record->offset, &room) ||
+                         record->size > room))
+            return dlx__record_check(record, taken->shape, NULL, arena->size);
+        data = arena->map + record->offset;
+    }
+    m->inline_tensor.data = (void *)(uintptr_t)data;
+    /* Who had the last one was given their address. */
+    for (uint32_t i = 0; i < record->ndim; i++) {
+        m->dims[i] = taken->shape[i];
+        m->dims[record->ndim + i] = taken->strides[i];
+    }
+    return 0;
+}
+
 static int build_from_slot(struct dlx_inlet *inlet, const struct dlx_taken *taken,
                            struct dlx_message *m)
 {
     uint32_t ndim = taken->record.ndim;
+    if (dlx_likely(taken->form > 0 && m->form == taken->form))
+        return build_again(inlet, taken, m);
+    m->form = 0;
     m->tensors = &m->inline_tensor;
     m->flags = &m->inline_flags;
     m->inline_flags = export_flags(&taken->record);
@@ -254,7 +286,10 @@ static int build_from_slot(struct dlx_inlet *inlet, const struct dlx_taken *take
     if (!(taken->record.flags & DLX_SHM_RECORD_ROW_MAJOR))
         for (uint32_t i = 0; i < ndim; i++)
             m->dims[ndim + i] = taken->strides[i];
-    return build_tensor(inlet, &taken->record, m->dims, m->dims + ndim, &m->inline_tensor);
+    int r = build_tensor(inlet, &taken->record, m->dims, m->dims + ndim, &m->inline_tensor);
+    if (r == 0)
+        m->form = taken->form;
+    return r;
 }
 
 int dlx__message_build(struct dlx_inlet *inlet, const struct dlx_taken *taken,

@@ -25,6 +25,8 @@ int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
     if (dlx__forked(p->generation))
         return dlx__fail_forked();
     int r = dlx__args_copy(&spec, sizeof spec, sizeof spec, user_spec);
+    if (dlx_likely(r == 0) && dlx__publisher_alloc_again(p, &spec, ret))
+        return 0;
     if (r == 0)
         r = dlx__tensor_size(spec.dtype, false, spec.ndim, spec.shape, &size);
     if (r == 0)
@@ -67,14 +69,8 @@ static bool overlaps(const DLTensor *t)
 static bool fits_block(const struct dlx_block *block, const DLTensor *t, bool padded,
                        uint64_t *ret_offset, uint64_t *ret_size, bool *ret_row_major)
 {
-    if (dlx_unlikely(block->arena && dlx__block_arena_id(block) == 0))
-        return false; /* no newcomer will be told of this memory */
-    if (dlx_likely(dlx__block_is_unchanged(block, padded))) {
-        *ret_offset = block->offset;
-        *ret_size = block->payload_size;
-        *ret_row_major = true;
-        return true;
-    }
+    if (dlx__block_is_frozen(block))
+        return false;
     const uint8_t *base = dlx__block_data(block);
     uint64_t start, end;
     if (t->device.device_type != kDLCPU || t->device.device_id != 0)
@@ -134,8 +130,8 @@ int dlx__publish_fail_would_copy(const struct dlx_publisher *p, const char *what
                      end);
 }
 
-int dlx__publish_place(const DLTensor *t, const struct dlx_block *own, bool padded,
-                       struct dlx_shm_record *ret)
+int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bool padded,
+                              struct dlx_shm_record *ret)
 {
     uint64_t offset = 0, size = 0;
     bool row_major = true, copy = false;
@@ -184,6 +180,7 @@ int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_ite
     if (r < 0)
         return r;
     (*ret)->payload_size = size;
+    (*ret)->ndim = -1;
     dlx__manifest_write(dlx__block_data(*ret), items, n_items, meta_size ? meta->data : NULL,
                         meta_size);
     return 0;

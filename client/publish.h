@@ -11,8 +11,26 @@
  * Fill the record of a tensor. Returns 0: it can be read where it lies, in its block `own` (NULL: it has
  * none). Returns 1: it is to be copied; arena and offset are not known yet. DLX_E_DEVICE, DLX_E_SHAPE.
  */
-int dlx__publish_place(const DLTensor *t, const struct dlx_block *own, bool padded,
-                       struct dlx_shm_record *ret);
+int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bool padded,
+                              struct dlx_shm_record *ret);
+static inline int dlx__publish_place(const DLTensor *t, const struct dlx_block *own, bool padded,
+                                     struct dlx_shm_record *ret)
+{
+    if (dlx_unlikely(!own || !dlx__block_is_unchanged(own, padded) || dlx__block_is_frozen(own)))
+        return dlx__publish_place_slowly(t, own, padded, ret);
+    *ret = (struct dlx_shm_record){
+        .arena = dlx__block_arena_id(own),
+        .dtype_code = own->dtype.code,
+        .dtype_bits = own->dtype.bits,
+        .dtype_lanes = own->dtype.lanes,
+        .device_type = kDLCPU,
+        .ndim = (uint32_t)own->ndim,
+        .flags = DLX_SHM_RECORD_ROW_MAJOR,
+        .offset = own->offset,
+        .size = own->payload_size,
+    };
+    return 0;
+}
 
 /* Copy it to `at` in the block, row-major, and complete the record. Returns 0; DLX_E_SHAPE. */
 int dlx__publish_copy(const struct dlx_block *block, uint64_t at, const DLTensor *t,

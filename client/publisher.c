@@ -355,6 +355,16 @@ int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_bloc
     return dlx_likely(r != DLX_E_FULL) ? r : find_room(p, size, ret);
 }
 
+bool dlx__publisher_alloc_again(struct dlx_publisher *p, const struct dlx_tensor_spec *spec,
+                                DLManagedTensorVersioned **ret)
+{
+    drop_idle_arenas(p);
+    struct dlx_block *block = dlx__heap_export_again(p->heap, spec->dtype, spec->ndim, spec->shape);
+    if (dlx_likely(block != NULL))
+        *ret = &block->tensor;
+    return block;
+}
+
 int dlx__publisher_block_beside(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
 {
     int r =

@@ -92,6 +92,10 @@ uint32_t dlx__outlet_n_started(const struct dlx_publisher *p);
 /* Set the thread's message to who keeps the publisher from a slot, and return `code`. */
 int dlx__outlet_blame(const struct dlx_publisher *p, int code);
 
+/* dlx_alloc() where the next block is like the one before, and is there. False: it is not, and nothing was done. */
+bool dlx__publisher_alloc_again(struct dlx_publisher *p, const struct dlx_tensor_spec *spec,
+                                DLManagedTensorVersioned **ret);
+
 /*
  * A block of `size` bytes: from the heap, from messages that nobody needs any more, or from a new
  * arena. Errors as of dlx_alloc().

@@ -21,6 +21,7 @@ struct dlx_spare {
 
 struct dlx_spares {
     struct dlx_spare all[DLX_N_SPARES];
+    struct dlx_spare *last; /* where one was taken last; NULL: nowhere yet */
 };
 
 /* Where blocks of this size are, if there are any. */
@@ -37,17 +38,24 @@ static inline bool dlx__spares_have(struct dlx_spares *spares, uint64_t size)
     return spare->top && spare->size == size;
 }
 
-/* The one used last of this size; NULL: there is none. */
-static inline struct dlx_block *dlx__spares_take(struct dlx_spares *spares, uint64_t size)
+/* The one used last of those in there. */
+static inline struct dlx_block *dlx__spare_pop(struct dlx_spare *spare)
 {
-    struct dlx_spare *spare = dlx__spares_of(spares, size);
     struct dlx_block *block = spare->top;
-    if (dlx_unlikely(!block || spare->size != size))
-        return NULL;
     spare->top = block->next;
     spare->n--;
     block->arena->n_spare--;
     return block;
+}
+
+/* The one used last of this size; NULL: there is none. */
+static inline struct dlx_block *dlx__spares_take(struct dlx_spares *spares, uint64_t size)
+{
+    struct dlx_spare *spare = dlx__spares_of(spares, size);
+    if (dlx_unlikely(!spare->top || spare->size != size))
+        return NULL;
+    spares->last = spare;
+    return dlx__spare_pop(spare);
 }
 
 /* May drive another size out: memory of those goes back to their arenas, and their structs into the pool. */

@@ -209,6 +209,7 @@ static void on_open(struct dlx_subscription *s, struct dlx_news *news)
     inlet->pid = news->pid;
     inlet->history = news->history;
     inlet->retain = news->retain;
+    inlet->on_full = news->on_full;
     inlet->from_start = news->from_start;
     if (inlet->arenas_due == 0)
         start(s, inlet);

@@ -229,6 +229,10 @@ void dlx__take_release(struct dlx_take *take, uint32_t hold)
 {
     assert(hold < take->max_held);
     /* Partner: free_unheld() loads it, and then lets the payload be written again. */
+    if (take->never_rings) {
+        dlx_store64_release(&take->page->hold[hold], 0);
+        return;
+    }
     dlx_store64_sc(&take->page->hold[hold], 0);
     ring_if_blocked(take);
 }
@@ -281,8 +285,34 @@ static bool find_slot(struct dlx_take *take, uint64_t n, bool newest, uint32_t *
     return slot_has(take, slot, n);
 }
 
+/* What the message taken before was like, in a slot. */
+static bool has_same_form(const struct dlx_taken *taken, const struct dlx_shm_record *record,
+                          const int64_t *shape)
+{
+    const struct dlx_shm_record *before = &taken->record;
+    if (taken->form == 0 || record->dtype_code != before->dtype_code ||
+        record->dtype_bits != before->dtype_bits || record->dtype_lanes != before->dtype_lanes ||
+        record->device_type != before->device_type || record->device_id != before->device_id ||
+        record->ndim != before->ndim || record->flags != before->flags ||
+        record->size != before->size)
+        return false;
+    int64_t differs = 0;
+    for (uint32_t i = 0; i < record->ndim; i++)
+        differs |= shape[i] ^ taken->shape[i];
+    return differs == 0;
+}
+
+/* Row-major. */
+static void set_form(struct dlx_take *take, struct dlx_taken *taken)
+{
+    dlx__tensor_row_major((int32_t)taken->record.ndim, taken->shape, taken->strides);
+    taken->form = ++take->n_forms;
+}
+
 static int copy_slot(struct dlx_take *take, uint32_t index, struct dlx_taken *ret)
 {
+    struct dlx_shm_record record;
+    int64_t shape[DLX_SHM_NDIM_INLINE];
     const struct dlx_shm_slot *slot = &take->slots[index];
     ret->time_ns = slot->time_ns;
     ret->n_tensors = slot->n_tensors;
@@ -302,17 +332,30 @@ static int copy_slot(struct dlx_take *take, uint32_t index, struct dlx_taken *re
         __asm__ volatile("" ::: "memory");
         return 0;
     }
-    memcpy(&ret->record, &slot->record, sizeof ret->record);
+    memcpy(&record, &slot->record, sizeof record);
     __asm__ volatile("" ::: "memory");
-    if (ret->n_tensors != 1 || ret->record.ndim > DLX_SHM_NDIM_INLINE)
+    if (ret->n_tensors != 1 || record.ndim > DLX_SHM_NDIM_INLINE)
         return dlx__fail(DLX_E_BAD_PEER,
                          "message %" PRIu64 " claims %u tensors of %u dimensions in its slot",
-                         ret->n, ret->n_tensors, ret->record.ndim);
-    for (uint32_t i = 0; i < ret->record.ndim; i++)
-        ret->shape[i] = slot->shape[i];
-    if (!(ret->record.flags & DLX_SHM_RECORD_ROW_MAJOR))
-        for (uint32_t i = 0; i < ret->record.ndim; i++)
-            ret->strides[i] = slot->strides[i];
+                         ret->n, ret->n_tensors, record.ndim);
+    for (uint32_t i = 0; i < record.ndim; i++)
+        shape[i] = slot->shape[i];
+    __asm__ volatile("" ::: "memory");
+    if (dlx_likely(has_same_form(ret, &record, shape))) {
+        ret->record.arena = record.arena;
+        ret->record.offset = record.offset;
+        return 0;
+    }
+    ret->record = record;
+    ret->form = 0;
+    ret->brief[1] = 0;
+    memcpy(ret->shape, shape, record.ndim * sizeof *shape);
+    if (record.flags & DLX_SHM_RECORD_ROW_MAJOR) {
+        set_form(take, ret);
+        return 0;
+    }
+    for (uint32_t i = 0; i < record.ndim; i++)
+        ret->strides[i] = slot->strides[i];
     __asm__ volatile("" ::: "memory");
     return 0;
 }
@@ -366,11 +409,20 @@ static bool brief_holds(struct dlx_take *take, uint64_t n, const struct dlx_brie
            dlx_load64_acquire(word64(&block(take)->brief[0])) == brief->words[0];
 }
 
-static int read_brief(const struct dlx_brief *brief, struct dlx_taken *ret)
+static int read_brief(struct dlx_take *take, const struct dlx_brief *brief, struct dlx_taken *ret)
 {
-    ret->time_ns = brief->words[1];
+    const uint64_t *words = brief->words;
+    ret->time_ns = words[1];
     ret->n_tensors = 1;
     ret->flags = 0;
+    if (dlx_likely(((words[3] ^ ret->brief[0]) >> 32 | (words[4] ^ ret->brief[1]) |
+                    (words[5] ^ ret->brief[2]) | (words[6] ^ ret->brief[3])) == 0)) {
+        ret->record.arena = (uint32_t)words[3];
+        ret->record.offset = words[2];
+        return 0;
+    }
+    ret->form = 0;
+    ret->brief[1] = 0;
     if (!dlx__brief_unpack(brief, &ret->record, ret->shape) ||
         !(ret->record.flags & DLX_SHM_RECORD_ROW_MAJOR))
         return dlx__fail(DLX_E_BAD_PEER,
@@ -379,7 +431,11 @@ static int read_brief(const struct dlx_brief *brief, struct dlx_taken *ret)
     DLDataType dtype = {ret->record.dtype_code, ret->record.dtype_bits, ret->record.dtype_lanes};
     int r = dlx__tensor_size(dtype, ret->record.flags & DLX_SHM_RECORD_PADDED,
                              (int32_t)ret->record.ndim, ret->shape, &ret->record.size);
-    return r < 0 ? dlx__fail_prefix(DLX_E_BAD_PEER, "message %" PRIu64, ret->n) : 0;
+    if (r < 0)
+        return dlx__fail_prefix(DLX_E_BAD_PEER, "message %" PRIu64, ret->n);
+    memcpy(ret->brief, words + 3, sizeof ret->brief);
+    set_form(take, ret);
+    return 0;
 }
 
 /* Who lags knows what comes: ask for the lines of a slot that will be looked at some takes from now. */
@@ -433,7 +489,7 @@ int dlx__take_next(struct dlx_take *take, struct dlx_taken *ret)
         ret->n = n;
         ret->hold = hold;
         ret->gap = take->untold + n - take->last - 1;
-        int r = has_brief ? read_brief(&brief, ret) : copy_slot(take, slot, ret);
+        int r = has_brief ? read_brief(take, &brief, ret) : copy_slot(take, slot, ret);
         set_cursor(take, n);
         if (dlx_unlikely(r < 0)) {
             dlx__take_release(take, hold);

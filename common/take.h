@@ -32,6 +32,7 @@ struct dlx_take {
     uint32_t next_hold; /* where to look for a free hold word first */
     bool latest;
     bool reliable;
+    bool never_rings; /* its publisher never waits for room: set after dlx__take_init(), or not */
     bool
         stays; /* latest, in a block that its publisher has left: there is nothing newer elsewhere */
     uint64_t word;   /* of head, when it was looked at last; 0: not yet, here */
@@ -40,6 +41,7 @@ struct dlx_take {
     uint64_t passed; /* up to here everything was passed on another link: dlx__take_follow() */
     uint64_t untold; /* messages before the first that were lost on that link, for its gap */
     uint64_t sleep_ticket;
+    uint64_t n_forms; /* given to messages: dlx_taken.form */
 
     /* Counters, copied to the page's report lines. */
     uint64_t taken;
@@ -56,7 +58,7 @@ struct dlx_take_block {
     uint64_t size; /* bytes */
 };
 
-/* A message that is held: a private copy of what its slot said, not yet checked against arenas. */
+/* A message that is held: a private copy of what its slot said, not yet checked against arenas. Zero before the first. */
 struct dlx_taken {
     uint64_t n;
     uint64_t gap; /* messages between the one taken before and this one */
@@ -69,7 +71,11 @@ struct dlx_taken {
     uint64_t manifest_size;
     uint32_t manifest_arena;
     int64_t shape[DLX_SHM_NDIM_INLINE];   /* record.ndim of them */
-    int64_t strides[DLX_SHM_NDIM_INLINE]; /* likewise, unless ROW_MAJOR */
+    int64_t strides[DLX_SHM_NDIM_INLINE]; /* likewise */
+    /* A number for what record, shape and strides say, arena and offset aside. 0: for none, always so unless ROW_MAJOR. Messages of a
+     * stream are alike, and what was found out about one need not be found out about the next. */
+    uint64_t form;
+    uint64_t brief[4]; /* the words of a brief that say the same; 0: none */
 };
 
 /* Begin on a zeroed link page. `latest` and `reliable` exclude each other. */

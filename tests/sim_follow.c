@@ -250,7 +250,7 @@ static void subscriber_main(void *userdata)
     sim_check(w, join(w, 0), "nobody ends it before");
     for (;;) {
         struct dlx_take *take = &w->daemons[joined[at]].take;
-        struct dlx_taken taken;
+        struct dlx_taken taken = {0};
         uint32_t newest = newest_daemon(w); /* those before it have ended */
         if (newest > joined[n_joined - 1] && !w->left && sim_random(8) == 0 && join(w, newest))
             joined[n_joined++] = newest;

@@ -356,7 +356,7 @@ static void subscriber_main(void *userdata)
     uint64_t leave_after = sim_random(3) == 0 ? sim_random((uint32_t)w->last) : UINT64_MAX;
     last = s->start;
     for (;;) {
-        struct dlx_taken t;
+        struct dlx_taken t = {0};
         int r = dlx__take_next(&s->take, &t);
         w->progress++;
         if (r == DLX_E_TOO_MANY_HELD) {

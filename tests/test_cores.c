@@ -145,7 +145,7 @@ static void begin(struct dlx_take *take, struct dlx_shm_link *page,
 
 static uint64_t take_one(struct dlx_take *take, uint32_t *ret_hold)
 {
-    struct dlx_taken taken;
+    struct dlx_taken taken = {0};
     ck_assert_int_eq(dlx__take_next(take, &taken), 0);
     *ret_hold = taken.hold;
     ck_assert_uint_eq(taken.gap, 0);
@@ -200,7 +200,7 @@ END_TEST
 START_TEST(what_was_passed_elsewhere_is_passed_over)
 {
     struct dlx_take take;
-    struct dlx_taken taken;
+    struct dlx_taken taken = {0};
     uint32_t hold;
     publish(3);
     const struct dlx_shm_control *first = move(2); /* 2 and 3 */
@@ -223,7 +223,7 @@ END_TEST
 START_TEST(what_nobody_has_any_more_is_counted_once)
 {
     struct dlx_take take;
-    struct dlx_taken taken;
+    struct dlx_taken taken = {0};
     publish(3);
     const struct dlx_shm_control *first = move(1); /* 3 */
     begin(&take, f.page, first, 2);
@@ -311,7 +311,7 @@ END_TEST
 START_TEST(what_is_known_is_taken_without_a_look_at_head)
 {
     struct dlx_take take;
-    struct dlx_taken taken;
+    struct dlx_taken taken = {0};
     uint32_t hold;
     dlx_atomic_u64 *head = &f.pub.block->control->head;
     begin(&take, f.page, f.pub.block->control, 0);
@@ -333,7 +333,7 @@ END_TEST
 START_TEST(what_is_known_may_be_gone)
 {
     struct dlx_take take;
-    struct dlx_taken taken;
+    struct dlx_taken taken = {0};
     uint32_t hold;
     begin(&take, f.page, f.pub.block->control, 0);
     publish(3);
@@ -357,7 +357,7 @@ END_TEST
 START_TEST(latest_looks_at_head_each_time)
 {
     struct dlx_take take;
-    struct dlx_taken taken;
+    struct dlx_taken taken = {0};
     dlx__take_init(&take, f.pub.block->control, SLOTS, f.page, 0, HELD, true, false, &take_env,
                    NULL);
     dlx__take_start(&take, 0);
