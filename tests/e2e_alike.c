@@ -5,6 +5,7 @@
  * the next. Here all kinds follow each other in every order, and nothing of one is seen in another.
  */
 
+#include "client/publisher.h"
 #include "tests/harness_stream.h"
 #include <stdlib.h>
 #include <string.h>
@@ -229,6 +230,41 @@ START_TEST(every_kind_follows_every_other)
 }
 END_TEST
 
+/* Like those before, which were honest, but for the place. */
+START_TEST(a_message_like_the_last_may_still_lie_where_it_cannot)
+{
+    const bool lags = _i & 1, beyond = _i & 2;
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    struct dlx_block *block;
+    uint32_t slot;
+    dlx_set_debug(false);
+    for (int64_t i = 1; i <= 3; i++) {
+        dlx_test_stream_publish(x.p, 10, i);
+        dlx_test_stream_take(x.s, i);
+    }
+    ck_assert_int_eq(dlx__publisher_block(x.p, 80, &block), 0);
+    ck_assert_int_eq(dlx__pub_slot(&x.p->core, &slot), 0);
+    x.p->core.slots[slot] =
+        (struct dlx_shm_slot){.n_tensors = 1,
+                              .record = {.arena = dlx__block_arena_id(block),
+                                         .dtype_code = kDLInt,
+                                         .dtype_bits = 64,
+                                         .dtype_lanes = 1,
+                                         .device_type = kDLCPU,
+                                         .ndim = 1,
+                                         .flags = DLX_SHM_RECORD_ROW_MAJOR,
+                                         .offset = beyond ? block->arena->size : 8,
+                                         .size = 80},
+                              .shape = {10}};
+    (void)dlx__pub_commit(&x.p->core, slot, block);
+    if (lags)
+        dlx_test_stream_publish(x.p, 10, 5);
+    fails(dlx_take(x.s, PATIENCE, &m), DLX_E_BAD_PEER, beyond ? "arena" : "offset 8");
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 /* What dlx_alloc() is asked for decides, not what was there before: also when it cannot be. */
 START_TEST(a_spec_that_cannot_be_is_refused_after_one_that_can)
 {
@@ -261,6 +297,7 @@ int main(void)
     Suite *suite = suite_create("alike");
     TCase *tcase = dlx_test_stream_case("alike");
     tcase_add_loop_test(tcase, every_kind_follows_every_other, 0, 4);
+    tcase_add_loop_test(tcase, a_message_like_the_last_may_still_lie_where_it_cannot, 0, 4);
     tcase_add_test(tcase, a_spec_that_cannot_be_is_refused_after_one_that_can);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

@@ -201,40 +201,6 @@ static void arena_unknown(struct dlx_publisher *p, int tell)
     rest(tell);
 }
 
-/* Like the three that were honest, but for its place in an arena that is there. */
-static void publish_elsewhere(struct dlx_publisher *p, bool beyond)
-{
-    uint32_t slot;
-    struct dlx_block *block;
-    ck_assert_int_eq(dlx__publisher_block(p, 32, &block), 0);
-    ck_assert_int_eq(dlx__pub_slot(&p->core, &slot), 0);
-    p->core.slots[slot] =
-        (struct dlx_shm_slot){.n_tensors = 1,
-                              .record = {.arena = dlx__block_arena_id(block),
-                                         .dtype_code = kDLInt,
-                                         .dtype_bits = 64,
-                                         .dtype_lanes = 1,
-                                         .device_type = kDLCPU,
-                                         .ndim = 1,
-                                         .flags = DLX_SHM_RECORD_ROW_MAJOR,
-                                         .offset = beyond ? block->arena->size : 8,
-                                         .size = 32},
-                              .shape = {4}};
-    (void)dlx__pub_commit(&p->core, slot, block);
-}
-
-static void beyond_its_arena(struct dlx_publisher *p, int tell)
-{
-    publish_elsewhere(p, true);
-    rest(tell);
-}
-
-static void not_aligned(struct dlx_publisher *p, int tell)
-{
-    publish_elsewhere(p, false);
-    rest(tell);
-}
-
 static void blocked_always(struct dlx_publisher *p, int tell)
 {
     say(tell);
@@ -344,8 +310,6 @@ static const struct {
     {"unknown state", state_unknown, false},
     {"closed, but goes on", closed_but_goes_on, false},
     {"unknown arena", arena_unknown, false},
-    {"beyond its arena", beyond_its_arena, true},
-    {"not aligned", not_aligned, true},
     {"always blocked", blocked_always, false},
     {"always ringing", rings_always, false},
     {"flipping manifest", manifest_flips, false},

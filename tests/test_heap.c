@@ -53,63 +53,6 @@ static DLManagedTensorVersioned *export_block(struct dlx_block *block, int64_t n
     return &block->tensor;
 }
 
-START_TEST(what_is_taken_again_is_like_what_was_exported)
-{
-    struct dlx_heap *heap = make_heap();
-    const int64_t n = 100, other = 101;
-    add_arena(heap, 1, 8192);
-    struct dlx_block *a = take(heap, 100), *b = take(heap, 100);
-    ck_assert_ptr_null(dlx__heap_export_again(heap, u8, 1, &n)); /* none was given back */
-    export_block(a, n);
-    dlx__block_published(a);
-    a->tensor.dl_tensor.shape[0] = 7;
-    dlx__heap_give(heap, b);
-    dlx__heap_give(heap, take(heap, 100)); /* never exported */
-    ck_assert_ptr_null(dlx__heap_export_again(heap, u8, 1, &n));
-    dlx__heap_give(heap, a);
-    ck_assert_ptr_null(dlx__heap_export_again(heap, u8, 1, &other));
-    ck_assert_ptr_null(dlx__heap_export_again(heap, (DLDataType){kDLInt, 8, 1}, 1, &n));
-    ck_assert_ptr_null(dlx__heap_export_again(heap, u8, 1, NULL));
-    ck_assert_ptr_null(dlx__heap_export_again(heap, u8, 0, NULL));
-    ck_assert_ptr_null(dlx__heap_export_again(heap, u8, -1, &n));
-    ck_assert_ptr_eq(dlx__heap_export_again(heap, u8, 1, &n), a);
-    ck_assert_int_eq(a->tensor.dl_tensor.shape[0], n);
-    ck_assert(dlx__block_is_unchanged(a, false));
-    a->tensor.deleter(&a->tensor); /* comes back by the stack */
-    ck_assert_ptr_eq(dlx__heap_export_again(heap, u8, 1, &n), a);
-    dlx__block_published(a);
-    dlx__heap_give(heap, a);
-    dlx__heap_close(heap);
-}
-END_TEST
-
-/* Its struct was that of another block, of another size. */
-START_TEST(a_block_that_was_never_exported_is_not_taken_again)
-{
-    struct dlx_heap *heap = make_heap();
-    struct dlx_block *block[2];
-    const int64_t n = 100;
-    add_arena(heap, 1, 8192);
-    for (size_t i = 0; i < 2; i++) {
-        block[i] = take(heap, 100);
-        export_block(block[i], n);
-        dlx__block_published(block[i]);
-    }
-    dlx__heap_give(heap, block[0]);
-    dlx__heap_give(heap, block[1]);
-    ck_assert_uint_eq(dlx__heap_drop_empty(heap), 1); /* what was kept is given up before that */
-    add_arena(heap, 2, 8192);
-    for (size_t i = 0; i < 2; i++)
-        block[i] = take(heap, 1000);
-    dlx__heap_give(heap, block[0]);
-    dlx__heap_give(heap, block[1]);
-    block[0] = take(heap, 1000); /* so that this is where it would look */
-    ck_assert_ptr_null(dlx__heap_export_again(heap, u8, 1, &n));
-    dlx__heap_give(heap, block[0]);
-    dlx__heap_close(heap);
-}
-END_TEST
-
 START_TEST(blocks_are_aligned_and_whole)
 {
     struct dlx_heap *heap = make_heap();
@@ -634,8 +577,6 @@ int main(void)
     TCase *tcase = tcase_create("heap");
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, blocks_are_aligned_and_whole);
-    tcase_add_test(tcase, what_is_taken_again_is_like_what_was_exported);
-    tcase_add_test(tcase, a_block_that_was_never_exported_is_not_taken_again);
     tcase_add_test(tcase, the_block_used_last_is_used_next);
     tcase_add_test(tcase, a_few_sizes_do_not_drive_each_other_out);
     tcase_add_test(tcase, a_set_wants_as_many_blocks_as_it_has_parts);
