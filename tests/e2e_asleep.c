@@ -281,9 +281,15 @@ START_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleep
         dlx_test_daemon_kill(&dlx_test_stream_daemon);
     else
         ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    /* That all bells hung up but those that the publisher has is not its end. */
+    check_guests(&guests, 2, 4);
+    for (int i = 0; i < N_LEFT; i++) {
+        struct dlx_message *m = NULL;
+        ck_assert_int_eq(dlx_take(guests.stay[i], SECOND / 50, &m), DLX_E_TIMEOUT);
+    }
     /* Nothing can be freed, but there is room: the stream goes on, to all. */
     dlx_test_stream_publish(p, 100, 5);
-    check_guests(&guests, 2, 5);
+    check_guests(&guests, 5, 5);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     publish_many(p, 6);
     for (int i = 0; i < N_LEFT; i++) { /* what they hold, nobody has written to */
