@@ -8,6 +8,7 @@
  */
 
 #include "client/client.h"
+#include "common/bell.h"
 #include "common/take.h"
 #include "common/tensor.h"
 #include <pthread.h>
@@ -54,9 +55,10 @@ struct dlx_inlet {
     uint64_t origin;         /* the publisher's id with the first daemon that it was announced to */
     struct dlx_inlet *after; /* not NULL: it is not our turn before this one has ended */
     bool from_start;
-    int bell;          /* -1 before LinkOpen */
-    bool gone;         /* nothing new will come: drain it, then detach */
-    bool foreign;      /* made by a daemon that has ended */
+    int bell;                    /* -1 before LinkOpen */
+    enum dlx_bell_holder holder; /* of its other end */
+    bool gone;                   /* nothing new will come: drain it, then detach */
+    bool foreign;                /* made by a daemon that has ended */
     uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
     uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
     bool told;         /* the daemon said so: no news will follow either */

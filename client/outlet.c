@@ -2,7 +2,7 @@
 
 /* The publisher's links: picked up from the link socket, rung, and let go when their process died. */
 
-#include "client/bell.h"
+#include "common/bell.h"
 #include "client/call.h"
 #include "client/publisher.h"
 #include "client/revive.h"
@@ -12,6 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+
+/* So long a publisher waits for the next link that the daemon has not sent yet. */
+#define MORE_MS 20
 
 static struct dlx_outlet *outlet_of(const struct dlx_pub_link *link)
 {
@@ -93,9 +96,23 @@ static bool add_link(struct dlx_publisher *p, struct dlx_news *news)
     return true;
 }
 
+/* The daemon sends what did not fit into the link socket as soon as there is room. Until then nothing can be freed: so a publisher
+ * that wakes up waits for it, and does not fail, or take more memory, for that. Not often for a daemon that stands still. */
+static bool more_comes(struct dlx_publisher *p)
+{
+    struct pollfd pfd = {.fd = p->link_sock, .events = POLLIN};
+    if (p->core.joins_picked >= p->core.joins_seen || dlx__now_ns() < p->next_more_ns)
+        return false;
+    int n = poll(&pfd, 1, MORE_MS);
+    if (n == 0)
+        p->next_more_ns = dlx__now_ns() + DLX_LOOK_NS;
+    return n > 0;
+}
+
 static void env_pick_up(void *userdata)
 {
     struct dlx_publisher *p = userdata;
+    uint64_t picked = UINT64_MAX; /* when more was waited for */
     if (p->due.n_fds > 0) {
         struct dlx_news due = p->due;
         p->due.n_fds = 0;
@@ -109,6 +126,10 @@ static void env_pick_up(void *userdata)
         if (r == DLX_E_DISCONNECTED) {
             p->link_sock = dlx__close(p->link_sock); /* no joins until the daemon is back */
             return;
+        }
+        if (r == DLX_E_EMPTY && p->core.joins_picked != picked && more_comes(p)) {
+            picked = p->core.joins_picked;
+            continue;
         }
         if (r < 0)
             return; /* a link that is not picked up counts as one that holds everything */
@@ -205,7 +226,9 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
     dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(2 * (size_t)n_links + 1, sizeof *fds);
     if (!fds)
         return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
-    fds[0] = (struct pollfd){.fd = p->starved ? -1 : p->link_sock, .events = POLLIN};
+    bool deaf =
+        p->starved || p->due.n_fds > 0; /* what cannot be added now is no reason to wake up */
+    fds[0] = (struct pollfd){.fd = deaf ? -1 : p->link_sock, .events = POLLIN};
     for (uint32_t i = 0; i < n_links; i++) {
         struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
         fds[1 + 2 * i] =
@@ -213,7 +236,7 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
         fds[2 + 2 * i] = (struct pollfd){.fd = outlet->peer->pidfd, .events = POLLIN};
     }
     uint64_t now = dlx__now_ns();
-    bool looks_again = p->link_sock < 0 || p->due.n_fds > 0 || p->starved;
+    bool looks_again = p->link_sock < 0 || deaf;
     uint64_t until = looks_again ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
     int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));
     if (n < 0)
@@ -329,6 +352,14 @@ void dlx__outlet_tell_end(struct dlx_publisher *p)
 
 /* ---- who is in the way --------------------------------------------------------------------- */
 
+static const char *why_not_attached(const struct dlx_publisher *p)
+{
+    if (p->starved || p->due.n_fds > 0)
+        return "open files or memory of this process";
+    return p->link_sock < 0 ? "dlpackd ended before it told of them"
+                            : "dlpackd has yet to tell of them";
+}
+
 int dlx__outlet_blame(const struct dlx_publisher *p, int code)
 {
     char who[DLX_ERROR_TEXT_SIZE];
@@ -350,9 +381,10 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code)
     }
     if (p->core.joins_picked < p->core.joins_seen)
         return dlx__fail(code,
-                         "topic %s: %" PRIu64 " subscribers could not be attached (open files or "
-                         "memory of this process), so none of its %u slots can be reused",
-                         p->topic, p->core.joins_seen - p->core.joins_picked, p->core.n_slots);
+                         "topic %s: %" PRIu64 " subscribers could not be attached (%s), so none of "
+                         "its %u slots can be reused",
+                         p->topic, p->core.joins_seen - p->core.joins_picked, why_not_attached(p),
+                         p->core.n_slots);
     return dlx__fail(code, "topic %s: all %u slots are in use (history %u): %s", p->topic,
                      p->core.n_slots, p->core.history, used ? who : "by its history");
 }

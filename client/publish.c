@@ -255,6 +255,13 @@ int dlx__publish_slot_slowly(struct dlx_publisher *p, int64_t timeout_ns, uint32
     r = try_slot(p, ret_slot);
     if (dlx_likely(r == 0))
         return 0;
+    if (dlx_unlikely(p->link_sock <
+                     0)) { /* a daemon that has ended may be why: with another one there is room */
+        uint64_t epoch = p->epoch;
+        dlx__publisher_look(p, dlx__now_ns());
+        if (p->epoch != epoch)
+            return dlx__publish_slot_slowly(p, timeout_ns, ret_slot);
+    }
     if (timeout_ns != 0 && p->core.gating) {
         uint64_t deadline = dlx__deadline(timeout_ns);
         p->stats.blocked++;

@@ -50,6 +50,7 @@ struct dlx_publisher {
     int64_t linger_ns;     /* how long its end waits for subscribers on their way to a new daemon */
     uint64_t n_sets;       /* that were looked at; the number of each marks its blocks */
     bool starved;          /* no room for the descriptors of a link: it waits in the link socket */
+    uint64_t next_more_ns; /* not before: the daemon did not send the rest in time */
     bool closed;           /* the daemon knows that it has left, or soon will */
     bool grows;            /* its slots were not given by the caller */
     uint64_t next_relief_ns; /* not before: the last try failed */

@@ -2,7 +2,6 @@
 
 /* dlx_take(): look, spin, sleep. */
 
-#include "client/bell.h"
 #include "client/subscription.h"
 #include <inttypes.h>
 #include <sys/epoll.h>
@@ -166,10 +165,12 @@ static void on_bell(struct dlx_subscription *s, struct dlx_inlet *inlet)
     ssize_t n = recv(inlet->bell, bytes, sizeof bytes, MSG_DONTWAIT);
     if (n > 0) {
         inlet->end = dlx__bell_hear(inlet->end, bytes, (size_t)n);
+        inlet->holder = dlx__bell_holder(inlet->holder, bytes, (size_t)n);
     } else if (n == 0 || (n < 0 && errno == ECONNRESET)) {
-        /* The publisher is gone: it will not ring again. Drain what it published. */
+        /* The publisher is gone: it will not ring again. Drain what it published. Or it never knew of us: then it is
+         * the daemon that has ended, or will tell why. */
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
-        inlet->gone = true;
+        inlet->gone = inlet->gone || inlet->holder != DLX_BELL_DAEMON;
         if (inlet->end > 0)
             inlet->ended_at = DLX_MAX(inlet->ended_at, inlet->end - 1);
     }

@@ -64,12 +64,13 @@ void dlx__client_ensure(struct dlx_client *c)
 
 /* ---- publisher ----------------------------------------------------------------------------- */
 
-/* What the old daemon said last is in the socket: newcomers that must be waited for. */
+/* What the old daemon said last is in the socket: newcomers that must be waited for. Of some it may not have told us, and will
+ * not any more. What those hold lies in blocks and arenas that we are about to leave: nothing is written there again. */
 static bool drain(struct dlx_publisher *p)
 {
     dlx__pub_read_membership(&p->core);
     dlx__outlet_env.pick_up(p);
-    return p->core.joins_picked >= p->core.joins_seen;
+    return p->link_sock < 0 || p->core.joins_picked >= p->core.joins_seen;
 }
 
 /* Everything that can fail, for a publisher that the new daemon does not show yet. `n` messages are taken along. */
@@ -166,7 +167,7 @@ static int resume(struct dlx_publisher *p)
     uint64_t epoch = atomic_load_explicit(&p->client->epoch, memory_order_acquire);
     uint32_t n = dlx__carry_count(p);
     if (!drain(p))
-        return DLX_E_NO_MEMORY; /* a link that could not be picked up holds everything, for ever */
+        return DLX_E_NO_MEMORY; /* a link that is told of is to be waited for */
     p->args.n_slots = p->core.n_slots;
     int r = resume_with(p, n);
     if (n > 0 &&

@@ -11,6 +11,12 @@
 /* A slot's lines come from another processor's cache in the time of so many messages, if those follow each other at once. */
 #define SLOTS_AHEAD 3U
 
+/* The membership line is the daemon's; const is the page's protection, the word is atomic. */
+static dlx_atomic_u64 *word(const dlx_atomic_u64 *w)
+{
+    return (dlx_atomic_u64 *)(uintptr_t)w;
+}
+
 /* ---- life ---------------------------------------------------------------------------------- */
 
 void dlx__pub_block_free(struct dlx_pub_block *block)
@@ -71,7 +77,6 @@ int dlx__pub_init(struct dlx_pub *pub, struct dlx_shm_control *control, uint32_t
     assert(history > 0 && n_slots > history && n_slots <= DLX_SHM_SLOTS_MAX);
     struct dlx_pub_block *block = NULL;
     *pub = (struct dlx_pub){
-        .membership = membership,
         .env = env,
         .userdata = userdata,
         .history = history,
@@ -83,6 +88,7 @@ int dlx__pub_init(struct dlx_pub *pub, struct dlx_shm_control *control, uint32_t
         return r;
     pub->oldest_block = block;
     enter(pub, block);
+    dlx__pub_set_membership(pub, membership);
     return 0;
 }
 
@@ -140,12 +146,6 @@ bool dlx__pub_link_holds(const struct dlx_pub_link *link, uint64_t n)
     return false;
 }
 
-/* The membership line is the daemon's; const is the page's protection, the word is atomic. */
-static dlx_atomic_u64 *word(const dlx_atomic_u64 *w)
-{
-    return (dlx_atomic_u64 *)(uintptr_t)w;
-}
-
 static void ring_sleepers(struct dlx_pub *pub)
 {
     for (uint32_t i = 0; i < pub->n_links; i++) {
@@ -196,7 +196,8 @@ bool dlx__pub_link_is_closed(const struct dlx_pub_link *link)
 void dlx__pub_read_membership(struct dlx_pub *pub)
 {
     /* Partner: the daemon raises `joins` after it queued the link's packet, before the joiner may
-     * load `head`. So whoever loads our head from now on is seen here. */
+     * load `head`. So whoever loads our head from now on is seen here. It lowers `joins` only for who
+     * was never picked up and holds nothing: an equal number hides nobody. */
     uint64_t joins = dlx_load64_sc(word(&pub->membership->joins));
     if (dlx_unlikely(joins != pub->joins_seen)) {
         pub->joins_seen = joins;
@@ -221,7 +222,9 @@ void dlx__pub_read_membership(struct dlx_pub *pub)
 void dlx__pub_set_membership(struct dlx_pub *pub, const struct dlx_shm_membership *membership)
 {
     pub->membership = membership;
-    pub->joins_seen = pub->joins_picked = pub->leaves_seen = 0;
+    pub->joins_seen = pub->joins_picked =
+        dlx_load64_relaxed(word(&membership->joins)) & ~DLX_SHM_JOINS_MASK;
+    pub->leaves_seen = 0;
 }
 
 /* ---- reclaim ------------------------------------------------------------------------------- */

@@ -94,7 +94,8 @@ struct dlx_pub {
     uint64_t head;   /* newest message */
     uint64_t oldest; /* oldest LIVE message; head + 1 when none is */
     uint64_t joins_seen;
-    uint64_t joins_picked; /* links ever added: behind joins_seen, a packet is missing */
+    uint64_t
+        joins_picked; /* links ever added: behind joins_seen, a packet is missing. Both begin as the line says */
     uint64_t leaves_seen;
     bool leaving;           /* a link was closed and may still hold something */
     uint32_t passes_closed; /* passes over the hold words since it was last asked who is closed */

@@ -192,8 +192,12 @@ struct dlx_shm_link {
 
 /* ---- membership page ----------------------------------------------------------------------- */
 
+/* Of `joins`: whoever gets a line counts from the other bits, which were never there before. */
+#define DLX_SHM_JOINS_MASK UINT64_C(0xffffffff)
+
 struct dlx_shm_membership {
-    /* Links ever given to this publisher: raised after the LinkAdded packet was queued. */
+    /* Links given to this publisher, whose LinkAdded packets are in the link socket, or will be: raised before the subscriber
+     * hears of it; lowered when one that has left, and holds nothing, will never be sent. */
     _Alignas(64) dlx_atomic_u64 joins;
     /* Links ever ended by a close or a death: a hint to look for the dead. */
     dlx_atomic_u64 leaves;

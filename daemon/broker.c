@@ -6,6 +6,7 @@
 #include "daemon/retained.h"
 #include "daemon/store.h"
 #include "daemon/subscription.h"
+#include "daemon/waiting.h"
 #include "daemon/watch.h"
 
 int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
@@ -24,6 +25,7 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
     dlxd_list_init(&broker->dirty);
     dlxd_list_init(&broker->hasty);
     dlxd_list_init(&broker->stuck);
+    dlxd_list_init(&broker->slow);
     dlxd_list_init(&broker->doomed_subscriptions);
     dlxd_list_init(&broker->doomed_clients);
     int r = dlxd_reaper_new(&broker->reaper);
@@ -77,4 +79,5 @@ void dlxd_broker_unstick(struct dlxd_broker *broker)
         dlxd_list_remove(it);
         dlxd_list_push_back(&broker->dirty, it);
     }
+    dlxd_waiting_retry(broker);
 }

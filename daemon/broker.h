@@ -43,6 +43,7 @@ struct dlxd_broker {
     struct dlxd_list dirty; /* subscriptions that may have something to send */
     struct dlxd_list hasty; /* clients that are to be read from again in a while */
     struct dlxd_list stuck; /* subscriptions to be tried again in a while: see delivery.c */
+    struct dlxd_list slow;  /* publishers, likewise: see waiting.h */
     struct dlxd_list doomed_subscriptions;
     struct dlxd_list doomed_clients;
 };

@@ -123,7 +123,6 @@ static int send_added(struct dlxd_link *link, int bell)
     const struct dlxd_subscription *subscription = link->subscription;
     const struct dlxd_publisher *publisher = link->publisher;
     Dlx__Wire__LinkAdded body = DLX__WIRE__LINK_ADDED__INIT;
-    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     const int fds[] = {link->page_fd, bell, subscription->client->pidfd};
     body.link = dlxd_link_id(link);
     body.client = subscription->client->id;
@@ -133,15 +132,7 @@ static int send_added(struct dlxd_link *link, int bell)
     body.max_held = subscription->config.max_held;
     body.reliable = subscription->config.reliable;
     body.reader = link->reader;
-    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_ADDED;
-    packet.link_added = &body;
-    int r = dlx__proto_send(publisher->link_sock, &packet, fds, DLX_ARRAY_SIZE(fds));
-    /* Else the kernel was short of memory, or our user has too many descriptors on their way: not the publisher's fault. */
-    if (r == DLX_E_FULL && errno == EAGAIN)
-        return dlx__fail(DLX_E_PUBLISHER_NOT_RESPONDING,
-                         "publisher of %s (pid %d) does not pick up new subscribers: it has made "
-                         "no call since 128 came, some of whom may have left",
-                         publisher->topic_name, (int)publisher->pid);
+    int r = dlxd_waiting_send(link, &body, fds);
     if (r == DLX_E_DISCONNECTED)
         return dlx__fail(r, "publisher of %s (pid %d) has closed its link socket",
                          publisher->topic_name, (int)publisher->pid);

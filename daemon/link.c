@@ -63,6 +63,7 @@ static void detach(struct dlxd_link *link)
     }
     if (link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN)
         dlxd_membership_left(&publisher->line);
+    dlxd_waiting_link_ended(link);
     dlxd_publisher_index_put(publisher, link->index);
     dlxd_list_remove(&link->by_publisher);
     publisher->n_links--;

@@ -19,12 +19,13 @@
 
 struct dlxd_publisher;
 struct dlxd_subscription;
+struct dlxd_waiter;
 
 enum dlxd_link_state {
     DLXD_LINK_NEW,     /* the offer is to be sent */
     DLXD_LINK_OFFERED, /* the subscriber prepares its page */
     DLXD_LINK_READY,   /* the page is to be sealed and sent to the publisher */
-    DLXD_LINK_ADDED,   /* the publisher has it; the subscriber is to be told */
+    DLXD_LINK_ADDED,   /* the publisher has it, or will; the subscriber is to be told */
     DLXD_LINK_OPEN,
     DLXD_LINK_FAILED, /* the subscriber is to be told; no publisher any more */
 };
@@ -49,6 +50,7 @@ struct dlxd_link {
     struct dlxd_list pending;         /* in subscription->pending when there is a step to take */
     struct dlxd_publisher *publisher; /* NULL: FAILED */
     struct dlxd_subscription *subscription;
+    struct dlxd_waiter *waiter; /* what the publisher is to be sent waits: see waiting.h */
     enum dlxd_link_state state;
     uint32_t index;  /* among the publisher's links */
     uint64_t reader; /* as the subscriber says, for the publisher */

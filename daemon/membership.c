@@ -166,8 +166,11 @@ int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_use
     line->page = page;
     line->index = (uint32_t)__builtin_ctzll(~page->used);
     page->used |= UINT64_C(1) << line->index;
-    /* Nobody reads it yet: its publisher hears of the line after this. */
-    dlx_store64_sc(&page->lines[line->index].joins, 0);
+    /* Its publisher hears of the line after this. A former one that we have disconnected may not know that yet: it sees more
+     * joins than it can pick up, so it frees nothing before it has gone on. */
+    dlx_atomic_u64 *joins = &page->lines[line->index].joins;
+    uint64_t last = dlx_load64_relaxed(joins);
+    dlx_store64_sc(joins, last == 0 ? 0 : (last | DLX_SHM_JOINS_MASK) + 1);
     dlx_store64_sc(&page->lines[line->index].leaves, 0);
     vouch(page, line->index);
     return 0;
@@ -196,19 +199,25 @@ uint64_t dlxd_membership_size(void)
 
 /* The daemon is the only writer. Partner: the publisher loads the word (seq_cst) after it stored head
  * and again after it retired slots. */
-static void raise_word(dlx_atomic_u64 *word)
+static void add(dlx_atomic_u64 *word, uint64_t n)
 {
-    dlx_store64_sc(word, dlx_load64_relaxed(word) + 1);
+    dlx_store64_sc(word, dlx_load64_relaxed(word) + n);
 }
 
 void dlxd_membership_joined(const struct dlxd_membership_line *line)
 {
     if (line->page)
-        raise_word(&line->page->lines[line->index].joins);
+        add(&line->page->lines[line->index].joins, 1);
+}
+
+void dlxd_membership_withdrawn(const struct dlxd_membership_line *line)
+{
+    if (line->page)
+        add(&line->page->lines[line->index].joins, UINT64_MAX);
 }
 
 void dlxd_membership_left(const struct dlxd_membership_line *line)
 {
     if (line->page)
-        raise_word(&line->page->lines[line->index].leaves);
+        add(&line->page->lines[line->index].leaves, 1);
 }

@@ -18,7 +18,7 @@ struct dlxd_membership_line {
     uint32_t index; /* in the page */
 };
 
-/* A line with both counts 0, vouched for until dlxd_membership_line_deinit(), which is called on the same thread, or until
+/* A line with no joins yet, vouched for until dlxd_membership_line_deinit(), which is called on the same thread, or until
  * that ends. Returns 0, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
 int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_user *user,
                               const struct dlx_memory *memory);
@@ -28,8 +28,10 @@ void dlxd_membership_line_deinit(struct dlxd_membership_line *line);
 int dlxd_membership_reopen(const struct dlxd_membership_line *line, int *ret_ro_fd);
 uint64_t dlxd_membership_size(void);
 
-/* A link was given to the publisher: its LinkAdded packet is in the link socket. No line is fine. */
+/* A link was given to the publisher: its LinkAdded packet is in the link socket, or will be. No line is fine. */
 void dlxd_membership_joined(const struct dlxd_membership_line *line);
+/* It will not be: who joined has left, and holds nothing. */
+void dlxd_membership_withdrawn(const struct dlxd_membership_line *line);
 /* A link ended. */
 void dlxd_membership_left(const struct dlxd_membership_line *line);
 

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Linux charges 768 bytes for a packet of LinkAdded's size and doubles this number: 128 packets, decision 8. */
+/* Linux charges 768 bytes for a packet of LinkAdded's size and doubles this number: 128 packets. More wait: see waiting.h. */
 #define LINK_SOCK_SNDBUF (128 * 768 / 2)
 
 static void publisher_free(struct dlxd_publisher *publisher)
@@ -24,6 +24,7 @@ static void publisher_free(struct dlxd_publisher *publisher)
     dlxd_arenas_deinit(&publisher->unready);
     dlxd_arenas_deinit(&publisher->ready);
     dlxd_arenas_deinit(&publisher->dropped);
+    dlxd_waiting_deinit(&publisher->waiting);
     dlx__close(publisher->link_sock);
     dlxd_membership_line_deinit(&publisher->line);
     dlxd_charge_deinit(&publisher->object_charge);
@@ -101,6 +102,7 @@ static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const 
     publisher->broker = broker;
     publisher->dying_pidfd = -1;
     publisher->link_sock = -1;
+    dlxd_waiting_init(&publisher->waiting);
     dlxd_list_init(&publisher->by_client);
     dlxd_list_init(&publisher->links);
     (void)snprintf(publisher->topic_name, sizeof publisher->topic_name, "%s", topic);
@@ -243,6 +245,7 @@ static void leave_client(struct dlxd_publisher *publisher)
     publisher->client->n_links -= publisher->n_links;
     publisher->client = NULL;
     dlxd_list_remove(&publisher->by_client);
+    dlxd_waiting_deinit(&publisher->waiting);
     publisher->link_sock = dlx__close(publisher->link_sock);
     dlxd_membership_line_deinit(&publisher->line);
     dlxd_arenas_deinit(&publisher->unready);

@@ -16,6 +16,7 @@
 #include "daemon/idmap.h"
 #include "daemon/list.h"
 #include "daemon/membership.h"
+#include "daemon/waiting.h"
 #include <sys/types.h>
 
 #define DLXD_NAME_SIZE 64
@@ -61,6 +62,7 @@ struct dlxd_publisher {
     char topic_name[DLX_TOPIC_SIZE_MAX + 1];
 
     int link_sock; /* the daemon's end */
+    struct dlxd_waiting waiting;
     struct dlxd_membership_line line;
 
     struct dlxd_arenas unready; /* by id */

@@ -5,7 +5,7 @@
 /*
  * Counters out of clients' pages, for lists. They are read as a file is: where sizes are not sealed
  * (memory = posix), a client can take pages away from under a map, and reading those would be SIGBUS.
- * Whatever is in there was written by a client: the numbers are passed on, nothing is decided by them.
+ * Whatever is in there was written by a client: the numbers are passed on, and what is decided by them concerns that client alone.
  */
 
 #include "common/util.h"
@@ -26,5 +26,7 @@ struct dlxd_link_report {
 /* A page that is not there, or not whole, reports zeros. The fds stay the caller's. */
 void dlxd_report_control(int borrow_fd, struct dlxd_control_report *ret);
 void dlxd_report_link(int borrow_fd, uint32_t max_held, struct dlxd_link_report *ret);
+/* Does the subscriber say that it takes nothing more, and holds nothing? Once true, always. */
+bool dlxd_report_has_left(int borrow_fd, uint32_t max_held);
 
 #endif

@@ -164,8 +164,8 @@ static void on_prepare(uv_prepare_t *prepare)
         (void)uv_timer_stop(&server->expiry);
     else
         start_at(server, &server->expiry, on_expiry, expiry);
-    if (dlxd_list_empty(&broker->stuck) && dlxd_list_empty(&broker->hasty) &&
-        !dlxd_store_is_waiting(broker))
+    if (dlxd_list_empty(&broker->stuck) && dlxd_list_empty(&broker->slow) &&
+        dlxd_list_empty(&broker->hasty) && !dlxd_store_is_waiting(broker))
         (void)uv_timer_stop(&server->retry);
     else if (!uv_is_active((uv_handle_t *)&server->retry))
         (void)uv_timer_start(&server->retry, on_retry, RETRY_MS, 0);

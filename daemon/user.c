@@ -5,9 +5,12 @@
 #include <inttypes.h>
 
 static const char *const resource_names[DLXD_N_RESOURCES] = {
-    [DLXD_BYTES] = "bytes of shared memory",         [DLXD_CONNECTIONS] = "connections",
-    [DLXD_OBJECTS] = "publishers and subscriptions", [DLXD_LINKS] = "links",
+    [DLXD_BYTES] = "bytes of shared memory",
+    [DLXD_CONNECTIONS] = "connections",
+    [DLXD_OBJECTS] = "publishers and subscriptions",
+    [DLXD_LINKS] = "links",
     [DLXD_PATTERNS] = "subscriptions to patterns",
+    [DLXD_WAITING] = "links that wait for their publishers",
 };
 
 void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
@@ -20,6 +23,7 @@ void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
     users->max[DLXD_OBJECTS] = 65536;
     users->max[DLXD_LINKS] = 65536;
     users->max[DLXD_PATTERNS] = 1024;
+    users->max[DLXD_WAITING] = 2048;
 }
 
 void dlxd_users_deinit(struct dlxd_users *users)

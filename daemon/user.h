@@ -17,6 +17,7 @@ enum dlxd_resource {
     DLXD_OBJECTS, /* publishers and subscriptions */
     DLXD_LINKS,
     DLXD_PATTERNS, /* subscriptions to patterns: each is looked at for every new publisher */
+    DLXD_WAITING,  /* links that wait for their publishers: see waiting.h */
     DLXD_N_RESOURCES,
 };
 

@@ -228,16 +228,17 @@ START_TEST(subscriber_that_never_acknowledges_gets_four_packets_with_fds)
 }
 END_TEST
 
-START_TEST(publisher_that_does_not_respond_refuses_the_129th)
+START_TEST(publisher_that_does_not_respond_refuses_the_641st)
 {
-    enum { N = 130, MOST = 128 };
+    enum { N = 642, MOST = 640 };
     struct dlx_test_publisher pub;
-    struct dlx_test_subscription sub[N];
-    int n_open = 0;
+    static struct dlx_test_subscription sub[N];
+    int n_open = 0, reader = dlx_test_hello(&daemon_, N);
     dlx_test_publisher_new(&pub, control, "t", 0);
     dlx_test_publisher_ready(&pub);
+    size_t n_fds = dlx_test_daemon_n_fds(&daemon_);
     for (int i = 0; i < N; i++) {
-        dlx_test_subscribe(&sub[i], control, "t", false);
+        dlx_test_subscribe(&sub[i], reader, "t", false);
         (void)dlx_test_accept_offer(&sub[i]);
         const Dlx__Wire__Packet *p = dlx_test_recv(sub[i].fd);
         if (p->body_case == BODY(LINK_OPEN)) {
@@ -247,6 +248,7 @@ START_TEST(publisher_that_does_not_respond_refuses_the_129th)
         ck_assert_int_eq(p->body_case, BODY(LINK_FAILED));
         ck_assert_int_eq(p->link_failed->code, DLX_E_PUBLISHER_NOT_RESPONDING);
         ck_assert_ptr_nonnull(strstr(p->link_failed->text, "publisher of t"));
+        ck_assert_ptr_nonnull(strstr(p->link_failed->text, "512 more wait"));
     }
     ck_assert_int_eq(n_open, MOST);
     ck_assert_uint_eq(dlx_test_joins(&pub), MOST);
@@ -260,7 +262,41 @@ START_TEST(publisher_that_does_not_respond_refuses_the_129th)
     for (int i = 0; i < N; i++)
         dlx_test_subscription_deinit(&sub[i]);
     dlx_test_subscription_deinit(&late);
+    dlx_test_daemon_wait_n_fds(&daemon_, n_fds);
     dlx_test_publisher_deinit(&pub);
+    close(reader);
+}
+END_TEST
+
+/* It leaves, or dies: who waited for it hears that it has gone, and nothing is left of them. */
+START_TEST(who_waits_for_a_publisher_that_ends_is_told_so)
+{
+    enum { N = 140 };
+    struct dlx_test_publisher pub;
+    static struct dlx_test_subscription sub[N];
+    int writer = dlx_test_hello(&daemon_, 1000);
+    size_t n_fds = dlx_test_daemon_n_fds(&daemon_);
+    dlx_test_publisher_new(&pub, writer, "t", 0);
+    dlx_test_publisher_ready(&pub);
+    for (int i = 0; i < N; i++) {
+        dlx_test_subscribe(&sub[i], control, "t", false);
+        (void)dlx_test_join(&sub[i]);
+    }
+    if (_i == 0) {
+        Dlx__Wire__PublisherClose close_request = DLX__WIRE__PUBLISHER_CLOSE__INIT;
+        close_request.publisher = pub.id;
+        dlx_test_call_ok(writer, BODY(PUBLISHER_CLOSE), &close_request);
+    } else {
+        close(writer);
+    }
+    for (int i = 0; i < N; i++) {
+        (void)dlx_test_expect(sub[i].fd, BODY(PUBLISHER_GONE));
+        dlx_test_subscription_deinit(&sub[i]);
+    }
+    dlx_test_daemon_wait_n_fds(&daemon_, n_fds - (_i == 0 ? 0 : 2));
+    dlx_test_publisher_deinit(&pub);
+    if (_i == 0)
+        close(writer);
 }
 END_TEST
 
@@ -521,7 +557,8 @@ int main(void)
     tcase_add_test(tcase, publisher_that_comes_later_is_offered_from_its_start);
     tcase_add_test(tcase, arenas_follow_one_another_and_drops_come_in_order);
     tcase_add_test(tcase, subscriber_that_never_acknowledges_gets_four_packets_with_fds);
-    tcase_add_test(tcase, publisher_that_does_not_respond_refuses_the_129th);
+    tcase_add_test(tcase, publisher_that_does_not_respond_refuses_the_641st);
+    tcase_add_loop_test(tcase, who_waits_for_a_publisher_that_ends_is_told_so, 0, 2);
     tcase_add_test(tcase, links_that_wait_for_their_publishers_end_keep_no_other_waiting);
     tcase_add_test(tcase, reliable_needs_a_publisher_that_blocks);
     tcase_add_test(tcase, links_beyond_what_a_client_can_bear_fail_alone);

@@ -90,6 +90,7 @@ static void run_seed(uint64_t seed)
     w.max[DLXD_OBJECTS] = one_in(8) ? 2 + rnd(8) : 1000;
     w.max[DLXD_LINKS] = one_in(8) ? 1 + rnd(10) : 1000;
     w.max[DLXD_PATTERNS] = one_in(8) ? rnd(3) : 100;
+    w.max[DLXD_WAITING] = one_in(8) ? rnd(3) : 1000;
     life_begin();
     for (uint32_t i = 200 + rnd(200); i > 0; i--)
         step();
@@ -120,13 +121,13 @@ START_TEST(every_schedule_keeps_the_promises)
         fprintf(stderr,
                 "%llu steps, %llu requests (%llu answers, %llu errors, %llu undone), %llu packets, "
                 "%llu links added, %llu "
-                "not, %llu failed, %llu daemons more, %llu refusals\n",
+                "waited, %llu of them withdrawn, %llu failed, %llu daemons more, %llu refusals\n",
                 (unsigned long long)n_steps, (unsigned long long)totals[0],
                 (unsigned long long)totals[3], (unsigned long long)totals[2],
                 (unsigned long long)totals[1], (unsigned long long)totals[5],
                 (unsigned long long)totals[6], (unsigned long long)totals[7],
-                (unsigned long long)totals[4], (unsigned long long)totals[8],
-                (unsigned long long)n_fired);
+                (unsigned long long)totals[14], (unsigned long long)totals[4],
+                (unsigned long long)totals[8], (unsigned long long)n_fired);
 }
 END_TEST
 

@@ -8,7 +8,7 @@
  * last one that was taken, too; a reliable subscriber misses none but those.
  */
 
-#include "client/bell.h"
+#include "common/bell.h"
 #include "common/error.h"
 #include "common/publish.h"
 #include "common/take.h"

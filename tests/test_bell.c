@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The last number that goes over a bell: what is packed is heard, however it is cut into pieces. */
+/* What is said over a bell: it is heard however it is cut into pieces. */
 
-#include "client/bell.h"
+#include "common/bell.h"
 #include "tests/harness_run.h"
 #include <check.h>
 #include <string.h>
@@ -36,12 +36,29 @@ START_TEST(rings_say_nothing_and_noise_says_some_number)
 }
 END_TEST
 
+/* Of the daemon, which speaks first. Later the publisher may say what it likes. */
+START_TEST(the_daemon_says_whose_bell_it_is)
+{
+    static const uint8_t waits[] = {DLX_BELL_WAITS, 0, 0, DLX_BELL_TOLD, DLX_BELL_WAITS};
+    static const uint8_t late[] = {0, DLX_BELL_WAITS};
+    enum dlx_bell_holder holder = DLX_BELL_UNHEARD;
+    for (size_t i = 0; i < sizeof waits; i++) {
+        holder = dlx__bell_holder(holder, &waits[i], 1);
+        ck_assert_int_eq(holder, i < 3 ? DLX_BELL_DAEMON : DLX_BELL_PUBLISHER);
+    }
+    ck_assert_int_eq(dlx__bell_holder(DLX_BELL_UNHEARD, waits, 3), DLX_BELL_DAEMON);
+    ck_assert_int_eq(dlx__bell_holder(DLX_BELL_UNHEARD, waits, sizeof waits), DLX_BELL_PUBLISHER);
+    ck_assert_int_eq(dlx__bell_holder(DLX_BELL_UNHEARD, late, sizeof late), DLX_BELL_PUBLISHER);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("bell");
     TCase *tcase = tcase_create("bell");
     tcase_add_loop_test(tcase, what_is_packed_is_heard_among_rings, 0, (int)DLX_ARRAY_SIZE(ends));
     tcase_add_test(tcase, rings_say_nothing_and_noise_says_some_number);
+    tcase_add_test(tcase, the_daemon_says_whose_bell_it_is);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -208,6 +208,8 @@ START_TEST(lines_are_given_out_zeroed_and_taken_back)
             dlxd_membership_joined(&lines[i]);
             dlxd_membership_left(&lines[i]);
             ck_assert_uint_eq(dlx_load64_sc(&line->joins), 2);
+            dlxd_membership_withdrawn(&lines[i]);
+            ck_assert_uint_eq(dlx_load64_sc(&line->joins), 1);
             ck_assert_uint_eq(dlx_load64_sc(&line->leaves), 1);
             dlx__region_unmap(map, dlxd_membership_size());
         }
@@ -217,6 +219,42 @@ START_TEST(lines_are_given_out_zeroed_and_taken_back)
         dlxd_membership_joined(&lines[0]); /* no line: nothing happens */
         ck_assert(dlxd_list_empty(&user->membership_pages));
     }
+    dlxd_user_unref(user);
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+/* A publisher that was disconnected may look at its line yet: it is to see joins that it knows nothing of. */
+START_TEST(a_line_that_is_given_to_another_never_goes_back)
+{
+    struct dlxd_membership_line lines[2] = {{0}};
+    struct dlxd_users users;
+    struct dlxd_user *user;
+    const void *map;
+    int fd;
+    dlxd_users_init(&users, 1 << 20);
+    ck_assert_int_eq(dlxd_users_get(&users, 7, &user), 0);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user, &dlx__memory_memfd), 0);
+    ck_assert_int_eq(dlxd_membership_reopen(&lines[1], &fd), 0);
+    ck_assert_int_eq(dlx__membership_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map),
+                     0);
+    struct dlx_shm_membership *line = (struct dlx_shm_membership *)(uintptr_t)map + lines[1].index;
+    uint64_t seen = 0;
+    for (int round = 0; round < 3; round++) {
+        for (int n = 0; n < 5; n++)
+            dlxd_membership_joined(&lines[1]);
+        ck_assert_uint_eq(dlx_load64_sc(&line->joins) & DLX_SHM_JOINS_MASK, 5);
+        seen = dlx_load64_sc(&line->joins);
+        dlxd_membership_line_deinit(&lines[1]);
+        ck_assert_uint_eq(dlx_load64_sc(&line->joins), seen); /* streams go on as they are */
+        ck_assert_int_eq(dlxd_membership_line_init(&lines[1], user, &dlx__memory_memfd), 0);
+        ck_assert_uint_gt(dlx_load64_sc(&line->joins), seen);
+        ck_assert_uint_eq(dlx_load64_sc(&line->joins) & DLX_SHM_JOINS_MASK, 0);
+    }
+    dlx__region_unmap(map, dlxd_membership_size());
+    for (int i = 0; i < 2; i++)
+        dlxd_membership_line_deinit(&lines[i]);
     dlxd_user_unref(user);
     dlxd_users_deinit(&users);
 }
@@ -312,6 +350,7 @@ int main(void)
     tcase_add_test(tcase, all_users_together_have_a_limit);
     tcase_add_test(tcase, own_user_and_root_may_come_in);
     tcase_add_test(tcase, lines_are_given_out_zeroed_and_taken_back);
+    tcase_add_test(tcase, a_line_that_is_given_to_another_never_goes_back);
     tcase_add_test(tcase, nobody_is_vouched_for_by_a_loop_that_has_ended);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

@@ -429,8 +429,8 @@ struct dlx_subscribe_args {
  * dlx_message_topic() tells where a message is from.
  *
  * Returns 0; DLX_E_TOPIC, DLX_E_INVALID, DLX_E_ACCESS, DLX_E_QOS (a reliable subscription, a
- * publisher that drops: the message names both), DLX_E_PUBLISHER_NOT_RESPONDING (128 have come, and perhaps left,
- * since a publisher made its last call, such as dlx_publish() or dlx_publisher_next_event()), DLX_E_LIMIT,
+ * publisher that drops: the message names both), DLX_E_PUBLISHER_NOT_RESPONDING (a publisher makes no
+ * call, such as dlx_publish() or dlx_publisher_next_event(), and 640 have come, 512 of whom stay or hold messages), DLX_E_LIMIT,
  * DLX_E_NO_MEMORY, DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_FD_LIMIT, DLX_E_PROTOCOL, DLX_E_BAD_PEER,
  * DLX_E_FORKED, DLX_E_SYSTEM.
  */

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Verifies the models of the take, reclaim, bell, move, carry, join, restart, retain, forward and queue protocols with spin: the protocol as designed has no
+# Verifies the models of the take, reclaim, bell, move, carry, join, wait, restart, retain, forward and queue protocols with spin: the protocol as designed has no
 # error in any interleaving at these sizes, and each broken variant has one (else the model looks away).
 #
 #   tests/model/run.sh           everything, about ten minutes on two processors, up to 4 GiB at once
@@ -56,6 +56,9 @@ join: a packet that is late                |join|MISS|ok|quick
 join: joins read after retiring            |join|NOEPOCH1|ok|full
 join: joins read before retiring           |join|NOEPOCH2|ok|full
 join: two publishers                       |join|NP=2 LAST=1 NS=1|ok|full
+waiting: as designed                       |waiting|LAST=2|ok|quick
+waiting: as designed, longer               |waiting|LAST=3|ok|full
+waiting: they sleep                        |waiting|LAST=2 BELLS|ok|quick
 retained: as designed                      |retained|K=1|ok|quick
 retained: two messages                     |retained|K=2 NR=1|ok|quick
 retained: two messages, two readers        |retained|K=2|ok|full
@@ -108,6 +111,16 @@ join: LinkOpen before LinkAdded            |join|ADDLATE|error|quick
 join: joins not read after head            |join|NOPICKUP|error|quick
 join: a missing packet is no link          |join|UNCOUNTED MISS|error|quick
 join: a link never opened is not closed    |join|NOCLOSED|error|quick
+waiting: LinkOpen before joins is raised   |waiting|LAST=3 OPENFIRST|error|quick
+waiting: passed by who comes later         |waiting|NL=3 LAST=3 PASSES|error|full
+waiting: withdrawn, whatever it holds      |waiting|LAST=3 NOHOLD|error|quick
+waiting: joins lowered for who was sent    |waiting|LAST=3 LOWERSENT|error|quick
+waiting: joins not lowered                 |waiting|LAST=3 NOTLOWERED|error|quick
+waiting: frees what none that it knows has |waiting|LAST=3 FREES|error|quick
+waiting: the same slots after a death      |waiting|LAST=3 REUSED|error|quick
+waiting: the daemon rings nobody           |waiting|LAST=2 BELLS NORING|error|quick
+waiting: the daemon rings, then sends      |waiting|LAST=2 BELLS RINGFIRST|error|quick
+waiting: it rings only who is sent         |waiting|NL=3 LAST=2 BELLS RINGONE|error|full
 retained: hang-up taken for death          |retained|K=1 HANGUP|error|quick
 retained: links not looked at after death  |retained|K=1 NOSETTLE|error|quick
 retained: waits for a dead publisher       |retained|K=1 LINKADDED|error|quick

@@ -100,6 +100,7 @@ static int64_t fds_of_daemon(void)
         n += has_page[user];
     for (int i = 0; i < SUBS; i++)
         n += w.subs[i].used;
+    n += 3 * w.n_waiters;
     for (int i = 0; i < LINKS; i++) {
         const struct link *l = &w.links[i];
         if (l->used)
@@ -208,12 +209,15 @@ void check_all(void)
     for (int i = 0; i < PUBS; i++) {
         const struct pub *p = &w.pubs[i];
         if (p->used && p->proc >= 0 && p->line)
-            MUST(p->line[0] == p->joins && p->line[1] == p->leaves,
+            MUST(n_joins(p) == p->joins && p->line[1] == p->leaves,
                  "publisher %llu: %llu joins and %llu leaves, expected %llu and %llu",
-                 (unsigned long long)p->id, (unsigned long long)p->line[0],
+                 (unsigned long long)p->id, (unsigned long long)n_joins(p),
                  (unsigned long long)p->line[1], (unsigned long long)p->joins,
                  (unsigned long long)p->leaves);
     }
+    for (int i = 0; i < w.n_waiters; i++)
+        MUST(!w.waiters[i].left, "link %llu waits, whose subscriber has left",
+             (unsigned long long)w.waiters[i].link);
     if (w.store && !w.queued)
         check_store();
     if (!w.queued) {

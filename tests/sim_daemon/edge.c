@@ -22,7 +22,7 @@ struct dlxd_watch {
     void *data;
 };
 
-enum { WATCHES = 2 * PROCS + SUBS + PUBS + 2 * PROCS };
+enum { WATCHES = 2 * PROCS + SUBS + 2 * PUBS + 2 * PROCS };
 static struct dlxd_watch watches[WATCHES];
 
 int dlxd_watches_new(struct dlxd_watches **ret, struct uv_loop_s *loop)
@@ -101,7 +101,7 @@ bool edge_pump(void)
         polls[n] = (struct pollfd){.fd = watches[i].fd};
         if (watches[i].events & DLXD_READABLE)
             polls[n].events |= POLLIN | POLLRDHUP;
-        if (watches[i].events & DLXD_WRITABLE)
+        if ((watches[i].events & DLXD_WRITABLE) && !sim_is_full(watches[i].fd))
             polls[n].events |= POLLOUT;
         at[n++] = i;
     }

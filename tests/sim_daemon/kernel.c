@@ -4,6 +4,10 @@
 
 #include "common/error.h"
 #include "daemon/client.h"
+#include "daemon/link.h"
+#include "daemon/membership.h"
+#include "daemon/report.h"
+#include "daemon/waiting.h"
 #include "tests/sim_daemon/sim.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -11,6 +15,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -249,10 +254,8 @@ int sim_count_fds(void)
 /* ---- who somebody is, and time --------------------------------------------------------------- */
 
 int __real_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
-int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t size);
 int __real_clock_gettime(clockid_t clock, struct timespec *ts);
 int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
-int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t size);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
 
 static const uid_t uids[USERS] = {500, 0, 1001};
@@ -275,15 +278,6 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
         return 0;
     }
     return __real_getsockopt(fd, level, name, value, size);
-}
-
-/* Room for three packets in a link socket. */
-int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t size)
-{
-    int small = 3 * 768 / 2;
-    if (w.inside && w.small_sockets && name == SO_SNDBUF && *(const int *)value > small)
-        value = &small;
-    return __real_setsockopt(fd, level, name, value, size);
 }
 
 int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
@@ -315,10 +309,19 @@ static const Dlx__Wire__Packet *unpack(struct dlx_proto_arena *arena, const void
     return packet;
 }
 
-static int refusal(const struct fd_info *info, bool with_fds)
+/* The kernel's least is room for six packets. */
+bool sim_is_full(int fd)
+{
+    const struct fd_info *info = &w.fds[fd];
+    return info->kind == FD_LINKS && w.small_sockets && w.pubs[info->index].n_unread >= 2;
+}
+
+static int refusal(int fd, const struct fd_info *info, bool with_fds)
 {
     if (!w.inside || w.crashed)
         return 0;
+    if (sim_is_full(fd) && w.pubs[info->index].link_sock >= 0)
+        return EAGAIN;
     if (w.refuse_one_in && info->kind != FD_OTHER && one_in(w.refuse_one_in))
         return with_fds ? ETOOMANYREFS : EAGAIN;
     return sim_refuse() ? ENOMEM : 0;
@@ -345,9 +348,7 @@ static void sent(const struct fd_info *info, const struct msghdr *msg, int error
         on_told(info->index, packet, fds, n_fds);
     else if (error == 0)
         on_added(info->index, packet, fds, n_fds);
-    else if (info->kind == FD_LINKS)
-        on_not_added(info->index, packet, error);
-    else if (error != EPIPE && error != ECONNRESET &&
+    else if (info->kind == FD_SUB && error != EPIPE && error != ECONNRESET &&
              (packet->body_case != BODY(LINK_FAILED) || link_by_id(packet->link_failed->link)))
         on_not_told(info->index, packet, fds);
 }
@@ -359,7 +360,7 @@ ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags)
         return __real_sendmsg(fd, msg, flags);
     if (w.crashed) /* nobody hears of it */
         return (ssize_t)msg->msg_iov->iov_len;
-    int error = refusal(&info, msg->msg_controllen > 0);
+    int error = refusal(fd, &info, msg->msg_controllen > 0);
     ssize_t n = -1;
     errno = error;
     if (error)
@@ -397,6 +398,48 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags)
             on_news(info.index, packet);
     }
     return n;
+}
+
+/* ---- what waits for a publisher -------------------------------------------------------------- */
+
+int __real_dlxd_waiting_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
+                             const int *fds);
+int __wrap_dlxd_waiting_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
+                             const int *fds);
+bool __real_dlxd_report_has_left(int fd, uint32_t max_held);
+bool __wrap_dlxd_report_has_left(int fd, uint32_t max_held);
+void __real_dlxd_membership_withdrawn(const struct dlxd_membership_line *line);
+void __wrap_dlxd_membership_withdrawn(const struct dlxd_membership_line *line);
+
+int __wrap_dlxd_waiting_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
+                             const int *fds)
+{
+    int r = __real_dlxd_waiting_send(link, body, fds);
+    if (r < 0)
+        on_not_added(body->link, r);
+    else if (link->waiter)
+        on_waits(body->link, fds);
+    return r;
+}
+
+ino_t sim_inode(int fd)
+{
+    struct stat st;
+    MUST(fstat(fd, &st) == 0, "descriptor %d", fd);
+    return st.st_ino;
+}
+
+bool __wrap_dlxd_report_has_left(int fd, uint32_t max_held)
+{
+    w.looked_at = sim_inode(fd);
+    return __real_dlxd_report_has_left(fd, max_held);
+}
+
+void __wrap_dlxd_membership_withdrawn(const struct dlxd_membership_line *line)
+{
+    if (w.running)
+        on_withdrawn();
+    __real_dlxd_membership_withdrawn(line);
 }
 
 /* ---- answers: those that wait in the daemon for room are answers, too ------------------------ */

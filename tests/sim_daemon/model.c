@@ -150,6 +150,8 @@ uint64_t used(int user, enum dlxd_resource resource)
     for (int i = 0; i < PROCS; i++)
         n += resource == DLXD_CONNECTIONS && w.procs[i].connected && !w.procs[i].refused &&
              w.procs[i].user == user;
+    for (int i = 0; i < w.n_waiters; i++)
+        n += resource == DLXD_WAITING && w.waiters[i].user == user;
     return n;
 }
 
@@ -230,6 +232,21 @@ struct link *link_add(struct sub *s, struct pub *p, bool from_start)
     return l;
 }
 
+struct waiter *waiter_of(uint64_t link)
+{
+    for (int i = 0; i < w.n_waiters; i++)
+        if (w.waiters[i].link == link)
+            return &w.waiters[i];
+    return NULL;
+}
+
+void waiter_remove(struct waiter *waiter)
+{
+    int at = (int)(waiter - w.waiters);
+    w.n_waiters--;
+    memmove(waiter, waiter + 1, (size_t)(w.n_waiters - at) * sizeof *waiter);
+}
+
 static void pub_free_if_over(struct pub *p)
 {
     if (p->state != PUB_GONE || n_links_of(p) > 0)
@@ -244,6 +261,11 @@ static void link_detach(struct link *l)
     if (l->pub < 0)
         return;
     struct pub *p = &w.pubs[l->pub];
+    struct waiter *waiter = waiter_of(l->id);
+    if (waiter) {
+        waiter->ended = true;
+        waiter->left = waiter->closed || is_dead(waiter->proc);
+    }
     p->leaves += p->proc >= 0 && (l->state == LINK_ADDED || l->state == LINK_OPEN);
     w.procs[w.subs[l->sub].proc].n_links--;
     if (p->proc >= 0)
@@ -306,6 +328,9 @@ static void pub_leave_client(struct pub *p)
 {
     w.procs[p->proc].n_links -= n_links_of(p);
     p->proc = -1;
+    for (int i = w.n_waiters; i-- > 0;)
+        if (w.waiters[i].pub == p - w.pubs)
+            waiter_remove(&w.waiters[i]);
     for (int i = 0; i < p->n_r; i++)
         if (p->r[i].order == 0)
             p->r[i].gone = true;
@@ -424,14 +449,18 @@ void region_drop(struct pub *p, int at)
     }
 }
 
+bool sub_may_end(const struct sub *s)
+{
+    const struct proc *c = &w.procs[s->proc];
+    return s->gone_sock || s->closing || !c->connected || c->must_go || c->hung_up || w.faults > 0;
+}
+
 /* The daemon has closed its end. */
 void sub_end(struct sub *s)
 {
-    const struct proc *c = &w.procs[s->proc];
     MUST(s->used, "a subscription ends twice");
-    MUST(s->gone_sock || s->closing || !c->connected || c->must_go || c->hung_up || w.faults > 0 ||
-             !w.running,
-         "subscription %llu ends for no reason", (unsigned long long)s->id);
+    MUST(sub_may_end(s) || !w.running, "subscription %llu ends for no reason",
+         (unsigned long long)s->id);
     for (int i = 0; w.running && i < LINKS; i++)
         if (w.links[i].used && w.links[i].sub == s - w.subs)
             link_end(&w.links[i]);

@@ -7,20 +7,12 @@
 #include "tests/sim_daemon/sim.h"
 #include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
 #define PATIENCE_NS UINT64_C(1000000000)
-
-static ino_t inode(int fd)
-{
-    struct stat st;
-    MUST(fstat(fd, &st) == 0, "descriptor %d", fd);
-    return st.st_ino;
-}
 
 /* Nobody writes it any more but who has it mapped, and this descriptor cannot. */
 static void must_be_sealed(int fd)
@@ -122,7 +114,7 @@ static void told_offer(struct sub *s, struct link *l, const Dlx__Wire__LinkOffer
     MUST((fcntl(fds[0], F_GETFL) & O_ACCMODE) == O_RDWR, "the page cannot be written");
     p->indices[body->link_index / 64] |= bit;
     l->index = body->link_index;
-    l->page = inode(fds[0]);
+    l->page = sim_inode(fds[0]);
     l->state = LINK_OFFERED;
 }
 
@@ -141,11 +133,11 @@ static void told_open(struct link *l, const Dlx__Wire__LinkOpen *body, const int
     bool nobody = p->proc < 0 && !p->dying && p->state == PUB_RETAINED;
     MUST(l->state == LINK_ADDED || (l->state == LINK_READY && nobody), "LinkOpen in state %d",
          (int)l->state);
-    MUST(p->proc < 0 || p->line[0] == p->joins, "joins is %llu, %llu links were added",
-         (unsigned long long)p->line[0], (unsigned long long)p->joins);
+    MUST(p->proc < 0 || n_joins(p) == p->joins, "joins is %llu, %llu links were added",
+         (unsigned long long)n_joins(p), (unsigned long long)p->joins);
     MUST(block && body->arena == block->id && body->control_size == block->size &&
              body->n_slots == block->n_slots && body->after_seq == block->base &&
-             inode(fds[0]) == block->ino,
+             sim_inode(fds[0]) == block->ino,
          "control block %u", body->arena);
     must_be_sealed(fds[0]);
     MUST(l->bell < 0 || fds[1] == l->bell, "the other end of another bell");
@@ -170,7 +162,7 @@ static void told_arena(struct link *l, const Dlx__Wire__ArenaAdded *body, const 
          body->arena, (int)l->state);
     const struct region *r = &p->r[next];
     MUST(body->arena == r->id && body->arena_size == r->size && body->n_slots == r->n_slots &&
-             body->after_seq == r->base && inode(fds[0]) == r->ino,
+             body->after_seq == r->base && sim_inode(fds[0]) == r->ino,
          "ArenaAdded %u, expected %u", body->arena, r->id);
     must_be_sealed(fds[0]);
     l->told |= UINT64_C(1) << next;
@@ -305,23 +297,57 @@ void on_not_told(int sub, const Dlx__Wire__Packet *packet, const int *fds)
 
 /* ---- what is sent to publishers -------------------------------------------------------------- */
 
+uint64_t n_joins(const struct pub *p)
+{
+    return p->line[0] & DLX_SHM_JOINS_MASK;
+}
+
+/* What waited, in its order; its link may have ended, and it may be gone, or hold messages. */
+static void on_added_late(int pub, struct waiter *waiter, const int *fds)
+{
+    struct pub *p = &w.pubs[pub];
+    sim_say("publisher %llu: LinkAdded of link %llu, which waited", (unsigned long long)p->id,
+            (unsigned long long)waiter->link);
+    MUST(waiter->pub == pub && p->proc >= 0 && p->state == PUB_OPEN, "LinkAdded of link %llu",
+         (unsigned long long)waiter->link);
+    for (int i = 0; &w.waiters[i] != waiter; i++)
+        MUST(w.waiters[i].pub != pub, "it has passed link %llu",
+             (unsigned long long)w.waiters[i].link);
+    MUST(sim_inode(fds[0]) == waiter->page, "another link's page");
+    must_be_sealed(fds[0]);
+    MUST(w.fds[fds[2]].kind == FD_PIDFD && w.fds[fds[2]].index == waiter->proc,
+         "another process's pidfd");
+    p->n_unread++;
+    p->leaves += waiter->ended; /* it was said before the publisher knew the link */
+    waiter_remove(waiter);
+    w.counts[6]++;
+}
+
 void on_added(int pub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds)
 {
     struct pub *p = &w.pubs[pub];
     MUST(packet->body_case == BODY(LINK_ADDED) && packet->serial == 0 && n_fds == 3, "%s with %zu",
          dlx__proto_name(packet), n_fds);
     const Dlx__Wire__LinkAdded *body = packet->link_added;
+    struct waiter *waiter = waiter_of(body->link);
+    if (waiter) {
+        on_added_late(pub, waiter, fds);
+        return;
+    }
     struct link *l = link_by_id(body->link);
     MUST(l && l->state == LINK_READY && l->filled && l->pub == pub && p->proc >= 0 &&
              p->state == PUB_OPEN,
          "LinkAdded of link %llu", (unsigned long long)body->link);
     const struct sub *s = &w.subs[l->sub];
-    MUST(p->line[0] == p->joins, "joins is raised before LinkAdded");
+    MUST(n_joins(p) == p->joins, "joins is raised before LinkAdded");
+    for (int i = 0; i < w.n_waiters; i++)
+        MUST(w.waiters[i].pub != pub, "it has passed link %llu",
+             (unsigned long long)w.waiters[i].link);
     MUST(body->pid == (uint32_t)w.procs[s->proc].pid && body->reader == l->reader &&
              body->link_index == l->index && body->max_held == s->max_held &&
              body->reliable == s->reliable && body->page_size == dlx_shm_link_size(s->max_held),
          "LinkAdded of link %llu", (unsigned long long)l->id);
-    MUST(inode(fds[0]) == l->page, "another link's page");
+    MUST(sim_inode(fds[0]) == l->page, "another link's page");
     must_be_sealed(fds[0]);
     MUST(w.fds[fds[2]].kind == FD_PIDFD && w.fds[fds[2]].index == s->proc,
          "another process's pidfd");
@@ -330,31 +356,77 @@ void on_added(int pub, const Dlx__Wire__Packet *packet, const int *fds, size_t n
     l->bell = w.fds[fds[1]].peer;
     l->state = LINK_ADDED;
     p->joins++;
+    p->n_unread++;
     w.counts[6]++;
 }
 
-/* The publisher does not pick up, or has closed its end: then its end is awaited for a second. Or it is nobody's fault: it is
- * sent again. */
-void on_not_added(int pub, const Dlx__Wire__Packet *packet, int error)
+void on_waits(uint64_t id, const int *fds)
 {
-    struct link *l = link_by_id(packet->link_added->link);
-    MUST(l && l->pub == pub && l->state == LINK_READY, "LinkAdded");
+    struct link *l = link_by_id(id);
+    MUST(l && l->state == LINK_READY && l->filled && w.n_waiters < WAITERS, "link %llu waits",
+         (unsigned long long)id);
+    const struct sub *s = &w.subs[l->sub];
+    struct pub *p = &w.pubs[l->pub];
+    sim_say("publisher %llu: link %llu waits", (unsigned long long)p->id, (unsigned long long)id);
+    MUST(p->proc >= 0 && p->state == PUB_OPEN, "nobody is there to hear of link %llu",
+         (unsigned long long)id);
+    w.waiters[w.n_waiters++] = (struct waiter){.link = id,
+                                               .pub = l->pub,
+                                               .proc = s->proc,
+                                               .user = w.procs[s->proc].user,
+                                               .closed = l->closed,
+                                               .page = sim_inode(fds[0])};
+    l->bell = w.fds[fds[1]].peer;
+    l->state = LINK_ADDED;
+    p->joins++;
     w.counts[7]++;
-    if (error == ENOMEM) {
-        link_fail(l, DLX_E_NO_MEMORY);
-        return;
-    }
-    if (error == ETOOMANYREFS) {
+}
+
+void on_withdrawn(void)
+{
+    int i = 0;
+    while (i < w.n_waiters && w.waiters[i].page != w.looked_at)
+        i++;
+    MUST(i < w.n_waiters, "who is withdrawn does not wait");
+    struct waiter *waiter = &w.waiters[i];
+    sim_say("link %llu is withdrawn", (unsigned long long)waiter->link);
+    const struct link *l = link_by_id(waiter->link); /* ends before its subscription does */
+    MUST((waiter->ended || sub_may_end(&w.subs[l->sub])) &&
+             (waiter->closed || is_dead(waiter->proc)),
+         "link %llu is needed", (unsigned long long)waiter->link);
+    w.pubs[waiter->pub].joins--;
+    waiter_remove(waiter);
+    w.counts[14]++;
+}
+
+/* The publisher has closed its end: then its end is awaited for a second. Or it is nobody's fault: it is sent again. */
+void on_not_added(uint64_t id, int code)
+{
+    struct link *l = link_by_id(id);
+    MUST(l && l->state == LINK_READY, "LinkAdded");
+    int user = w.procs[w.subs[l->sub].proc].user;
+    switch (code) {
+    case DLX_E_FULL:
         sim_note_stall(&w.subs[l->sub]);
         return;
-    }
-    if (error == EPIPE || error == ECONNRESET) {
+    case DLX_E_NO_MEMORY:
+    case DLX_E_FD_LIMIT:
+        MUST(w.faults > 0, "link %llu: %s", (unsigned long long)id, dlx__error_name(code));
+        link_fail(l, code);
+        return;
+    case DLX_E_LIMIT:
+        MUST(used(user, DLXD_WAITING) >= w.max[DLXD_WAITING], "there is no such limit");
+        link_fail(l, code);
+        return;
+    case DLX_E_DISCONNECTED:
         if (l->until == 0)
             l->until = w.now + PATIENCE_NS;
-        if (w.now < l->until) {
+        if (w.now < l->until)
             sim_note_stall(&w.subs[l->sub]);
-            return;
-        }
+        else
+            link_fail(l, DLX_E_PUBLISHER_NOT_RESPONDING);
+        return;
+    default:
+        MUST(false, "link %llu: %s", (unsigned long long)id, dlx__error_name(code));
     }
-    link_fail(l, DLX_E_PUBLISHER_NOT_RESPONDING);
 }

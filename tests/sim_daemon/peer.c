@@ -173,6 +173,11 @@ void peer_answer(struct link *l)
         l->filled = !one_in(20);
         if (l->filled)
             MUST(fallocate(l->page_fd, 0, 0, (off_t)dlx_shm_link_size(s->max_held)) == 0, "memory");
+        l->closed = l->filled && one_in(3);
+        const uint64_t closed = DLX_SHM_CURSOR_CLOSED;
+        if (l->closed) /* it says so early */
+            MUST(pwrite(l->page_fd, &closed, 8, offsetof(struct dlx_shm_link, cursor)) == 8,
+                 "page");
         peer_tell(s, BODY(LINK_READY), &body);
     }
     l->page_fd = dlx__close(l->page_fd);
@@ -292,6 +297,7 @@ bool peer_read_news(struct sub *s)
 void peer_read_links(struct pub *p)
 {
     int r = 0;
+    p->n_unread = 0;
     while (p->link_sock >= 0 && r == 0) {
         (void)receive(p->link_sock, &r);
         dlx__packet_deinit(&rx);

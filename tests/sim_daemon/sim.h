@@ -22,7 +22,16 @@
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
-enum { PROCS = 6, PUBS = 20, SUBS = 14, LINKS = 140, REGIONS = 64, USERS = 3, FDS = 4096 };
+enum {
+    PROCS = 6,
+    PUBS = 20,
+    SUBS = 14,
+    LINKS = 140,
+    WAITERS = 400,
+    REGIONS = 64,
+    USERS = 3,
+    FDS = 4096
+};
 
 /* What a descriptor of the daemon is for. */
 enum fd_kind { FD_OTHER, FD_CLIENT, FD_SUB, FD_LINKS, FD_PIDFD };
@@ -81,6 +90,7 @@ struct pub {
     volatile uint64_t *line; /* of the membership page, as its client sees it: joins, leaves */
     void *page;
     int link_sock;       /* ours */
+    int n_unread;        /* packets in it */
     uint64_t indices[4]; /* of its links */
 };
 
@@ -117,8 +127,18 @@ struct link {
     uint8_t drops[REGIONS]; /* to be told */
     int n_drops, first_drop;
     /* The subscriber's side. */
-    bool seen_offer, answered, filled;
+    bool seen_offer, answered, filled, closed;
     int page_fd;
+};
+
+/* A LinkAdded that is to be sent when there is room. */
+struct waiter {
+    uint64_t link; /* 0: there is none */
+    int pub, proc, user;
+    bool closed; /* its page says that its subscriber has left */
+    bool left;   /* and the link has ended: nobody is to hear of it */
+    bool ended;
+    ino_t page;
 };
 
 struct kept {
@@ -141,6 +161,9 @@ struct world {
     struct pub pubs[PUBS];
     struct sub subs[SUBS];
     struct link links[LINKS];
+    struct waiter waiters[WAITERS];
+    int n_waiters;
+    ino_t looked_at; /* the page that the daemon has just seen */
     uint64_t max[DLXD_N_RESOURCES], max_all;
     uint64_t last_link, highest_id; /* of the daemon; ever */
     /* The request that is being handled. */
@@ -191,6 +214,8 @@ void sim_forget_fd(int fd); /* was closed by the kernel's own means, or handed o
 int sim_count_fds(void);    /* as the kernel has them */
 bool is_dead(int proc);
 int sim_eventfd(void);
+ino_t sim_inode(int fd);
+bool sim_is_full(int fd); /* a link socket, where sockets are small */
 
 /* edge.c */
 bool edge_pump(void); /* one readiness of the daemon's; false: there is none */
@@ -219,6 +244,7 @@ void pub_end(struct pub *p, bool dead);
 void pub_settle(struct pub *p);
 void pub_succeed(const struct pub *p);
 void region_drop(struct pub *p, int i);
+bool sub_may_end(const struct sub *s);
 void sub_end(struct sub *s);
 void client_gone(int proc, bool dismissed);
 void pub_offer(struct pub *p, bool from_start);
@@ -228,6 +254,8 @@ struct pub *pub_after(int proc, uint64_t id);
 struct pub *pub_listed_after(const char *topic, uint64_t id);
 void on_death_seen(uint64_t pub_id);
 void links_reconcile(void);
+struct waiter *waiter_of(uint64_t link); /* NULL: it does not wait */
+void waiter_remove(struct waiter *waiter);
 
 /* request.c */
 void on_request(int proc, const Dlx__Wire__Packet *packet);
@@ -239,7 +267,13 @@ void on_news(int sub, const Dlx__Wire__Packet *packet);
 void on_told(int sub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
 void on_not_told(int sub, const Dlx__Wire__Packet *packet, const int *fds);
 void on_added(int pub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
-void on_not_added(int pub, const Dlx__Wire__Packet *packet, int error);
+/* It is to be sent when there is room; or it could not be sent, and does not wait. */
+void on_waits(uint64_t link, const int *fds);
+void on_not_added(uint64_t link, int code);
+/* What waited need not be sent any more. */
+void on_withdrawn(void);
+/* Links given to it, as the daemon says. */
+uint64_t n_joins(const struct pub *p);
 bool link_is_owed(const struct link *l, bool *ret_with_fds);
 
 /* check.c */

@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DLX_CLIENT_BELL_H
-#define DLX_CLIENT_BELL_H
+#ifndef DLX_COMMON_BELL_H
+#define DLX_COMMON_BELL_H
 
 /*
  * What goes over the bell of a link. A byte of 0 wakes whoever sleeps. A publisher that closes says before it hangs up how
  * far its stream came: the subscriber may not be told of the control block that it ended in. That is a number below 2^63 in
  * 9 digits of 7 bits, the highest first, each with the top bit set, so that no byte of it is 0 and nobody has to find where
  * it begins. docs/decisions/0009.
+ *
+ * Where the publisher has yet to be told of the link the daemon holds its end of the bell, and says so. If the daemon ends then,
+ * the bell hangs up, and the publisher lives.
  */
 
 #include "common/util.h"
 
 #define DLX_BELL_END_SIZE 9U
+
+/* The daemon's word, as the first byte: the publisher will be told of the link. Then: it was. */
+#define DLX_BELL_WAITS 1
+#define DLX_BELL_TOLD  2
 
 /* `end`: one more than the number of the last message, so it is not 0. */
 static inline void dlx__bell_pack(uint64_t end, uint8_t ret_bytes[DLX_BELL_END_SIZE])
@@ -27,6 +34,20 @@ static inline uint64_t dlx__bell_hear(uint64_t end, const uint8_t *bytes, size_t
         if (bytes[i] & 0x80)
             end = (end << 7 | (bytes[i] & 0x7f)) & INT64_MAX;
     return end;
+}
+
+/* Does the daemon still hold the other end? What was known so far, and what came now. */
+enum dlx_bell_holder { DLX_BELL_UNHEARD, DLX_BELL_DAEMON, DLX_BELL_PUBLISHER };
+
+static inline enum dlx_bell_holder dlx__bell_holder(enum dlx_bell_holder holder,
+                                                    const uint8_t *bytes, size_t n)
+{
+    if (holder == DLX_BELL_UNHEARD)
+        holder = bytes[0] == DLX_BELL_WAITS ? DLX_BELL_DAEMON : DLX_BELL_PUBLISHER;
+    for (size_t i = 0; i < n; i++)
+        if (bytes[i] == DLX_BELL_TOLD)
+            holder = DLX_BELL_PUBLISHER;
+    return holder;
 }
 
 #endif
