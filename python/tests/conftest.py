@@ -3,6 +3,7 @@
 import os
 import pathlib
 import selectors
+import socket
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,15 @@ def folders(tmp_path, monkeypatch):
     monkeypatch.delenv("DLX_SOCKET", raising=False)
     monkeypatch.delenv("DLX_DEBUG", raising=False)
     return run
+
+
+@pytest.fixture
+def nobody_else(folders):
+    """One that answers where everybody looks would be found instead of the test's own."""
+    for path in ("/run/dlpackd/dlpackd.sock", f"/tmp/dlpackd-{os.geteuid()}/dlpackd.sock"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as there:
+            if there.connect_ex(path) == 0:
+                pytest.fail(f"a dlpackd answers at {path}: stop it, this test needs a machine without one", pytrace=False)
 
 
 @pytest.fixture

@@ -305,7 +305,7 @@ def test_a_daemon_that_dies_leaves_what_was_received(daemon, c, pair):
         c.daemon()
 
 
-def test_a_private_daemon_starts_where_there_is_none(monkeypatch, folders):
+def test_a_private_daemon_starts_where_there_is_none(monkeypatch, folders, nobody_else):
     monkeypatch.setenv("DLX_AUTOSPAWN", "yes")
     monkeypatch.setenv("DLX_IDLE_EXIT", "0.25")
     with dlx.connect() as c:

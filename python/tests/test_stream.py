@@ -383,7 +383,7 @@ def test_arguments_that_are_none_are_refused(c, call):
         call(c)
 
 
-def test_no_daemon_is_a_connection_error(tmp_path):
+def test_no_daemon_is_a_connection_error(tmp_path, nobody_else):
     with pytest.raises(dlx.DaemonError, match="nothing") as e:
         dlx.connect(tmp_path / "nothing")
     assert isinstance(e.value, ConnectionError) and e.value.name == "NO_DAEMON"
