@@ -196,7 +196,8 @@ class Zenoh:
             self.args = (size, f"tcp/127.0.0.1:{s.getsockname()[1]}")
         self.size, self.shm = size, zenoh.shm
         self.session = self.open("listen/endpoints", self.args[1])
-        self.pub = self.session.declare_publisher("bench")
+        # Its default drops what the network does not take at once.
+        self.pub = self.session.declare_publisher("bench", congestion_control=zenoh.CongestionControl.BLOCK)
         self.provider = zenoh.shm.ShmProvider.default_backend(8 * size)
 
     @staticmethod
@@ -322,6 +323,8 @@ class Run:
         self.system.prepare(self.payload)
         time.sleep(PAUSE_S)
         self.system.send(self.payload)
+        if not self.pipe.poll(50):
+            raise TimeoutError(f"{type(self.system).__name__}: message {i} did not arrive within 50 s")
         self.pipe.recv()
 
     def end(self):
