@@ -246,6 +246,21 @@ START_TEST(what_nobody_has_any_more_is_counted_once)
 }
 END_TEST
 
+/* The daemon has it, and has yet to tell: it may hold anything. It is not told of when it has left before that. */
+START_TEST(nothing_is_freed_while_a_link_is_not_known)
+{
+    uint32_t slot;
+    dlx_store64_sc(&f.membership.joins, 3); /* two were picked up */
+    publish(SLOTS);
+    ck_assert_uint_eq(dlx__pub_reclaim(&f.pub, SLOTS), 0);
+    ck_assert_int_eq(dlx__pub_slot(&f.pub, &slot), DLX_E_FULL);
+    ck_assert_uint_eq(f.n_freed, 0);
+    dlx_store64_sc(&f.membership.joins, 2);
+    ck_assert_int_eq(dlx__pub_slot(&f.pub, &slot), 0);
+    ck_assert_uint_eq(f.n_freed, SLOTS - 3);
+}
+END_TEST
+
 START_TEST(a_link_that_left_goes_although_no_daemon_says_so)
 {
     struct dlx_take take;
@@ -386,6 +401,7 @@ int main(void)
     tcase_add_test(tcase, what_is_known_is_taken_without_a_look_at_head);
     tcase_add_test(tcase, what_is_known_may_be_gone);
     tcase_add_test(tcase, latest_looks_at_head_each_time);
+    tcase_add_test(tcase, nothing_is_freed_while_a_link_is_not_known);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
