@@ -106,16 +106,19 @@ static int receive(struct dlx_client *c, uint64_t deadline, int64_t timeout_ns,
             (void)dlx__packet_drop(c->sock); /* else it comes again, and is too late */
         if (r == 0 || *ret_bare)
             r = dlx__proto_unpack(&c->call->arena, c->call->packet.data, c->call->packet.size, ret);
-        if (r == 0)
+        if (r == 0) {
+            c->silent = false;
             return 0;
+        }
         if (r == DLX_E_DISCONNECTED)
             return lose(c, dlx__fail(r, "dlpackd at %s closed the connection", c->path));
         if (r != DLX_E_EMPTY)
             return lose(c, dlx__fail_prefix(r, "packet from dlpackd at %s", c->path));
         r = wait_for(c, POLLIN, deadline, timeout_ns);
-        c->silent = r == DLX_E_TIMEOUT || r == DLX_E_INTERRUPTED;
-        if (r < 0)
+        if (r < 0) {
+            c->silent = r == DLX_E_TIMEOUT || r == DLX_E_INTERRUPTED;
             return r;
+        }
     }
 }
 

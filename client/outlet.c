@@ -2,10 +2,10 @@
 
 /* The publisher's links: picked up from the link socket, rung, and let go when their process died. */
 
-#include "common/bell.h"
 #include "client/call.h"
 #include "client/publisher.h"
 #include "client/revive.h"
+#include "common/bell.h"
 #include "common/memory.h"
 #include <inttypes.h>
 #include <poll.h>

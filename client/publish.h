@@ -7,12 +7,14 @@
 #include "client/publisher.h"
 #include "common/manifest.h"
 
+/* dlx__publish_place() of one that is not as dlx_alloc() gave it. */
+int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bool padded,
+                              struct dlx_shm_record *ret);
+
 /*
  * Fill the record of a tensor. Returns 0: it can be read where it lies, in its block `own` (NULL: it has
  * none). Returns 1: it is to be copied; arena and offset are not known yet. DLX_E_DEVICE, DLX_E_SHAPE.
  */
-int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bool padded,
-                              struct dlx_shm_record *ret);
 static inline int dlx__publish_place(const DLTensor *t, const struct dlx_block *own, bool padded,
                                      struct dlx_shm_record *ret)
 {

@@ -177,7 +177,7 @@ uint32_t dlx__pub_retirable(struct dlx_pub *pub);
  */
 void dlx__pub_set_blocked(struct dlx_pub *pub, bool blocked);
 
-/* Another daemon has taken over: look at its membership line, which is zero, from now on. Links stay. */
+/* Another daemon has taken over: look at its membership line, whose counts begin, from now on. Links stay. */
 void dlx__pub_set_membership(struct dlx_pub *pub, const struct dlx_shm_membership *membership);
 
 /* Look at the membership line: pick up joins, look for leaves. Also part of commit and reclaim. */

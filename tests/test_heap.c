@@ -4,6 +4,7 @@
 
 #include "client/heap.h"
 #include "common/tensor.h"
+#include "tests/harness_heap.h"
 #include "tests/harness_random.h"
 #include "tests/harness_run.h"
 #include <check.h>
@@ -19,47 +20,14 @@ static uint64_t random_below(uint64_t n)
     return (dlx_test_random(&seed) >> 20) % n;
 }
 
-static uint64_t generation;
-
-static struct dlx_heap *make_heap(void)
-{
-    struct dlx_heap *heap;
-    ck_assert_int_eq(dlx__fork_init(&generation), 0);
-    dlx_set_debug(false); /* test_heap_debug is about that */
-    ck_assert_int_eq(dlx__heap_new(&heap, generation), 0);
-    return heap;
-}
-
-static void add_arena(struct dlx_heap *heap, uint32_t id, uint64_t size)
-{
-    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    ck_assert_ptr_ne(map, MAP_FAILED);
-    ck_assert_int_eq(dlx__heap_add(heap, id, map, size), 0);
-}
-
-static struct dlx_block *take(struct dlx_heap *heap, uint64_t size)
-{
-    struct dlx_block *block = NULL;
-    ck_assert_int_eq(dlx__heap_take(heap, size, &block), 0);
-    return block;
-}
-
-static const DLDataType u8 = {kDLUInt, 8, 1};
-
-static DLManagedTensorVersioned *export_block(struct dlx_block *block, int64_t n)
-{
-    ck_assert_int_eq(dlx__block_export(block, u8, 1, &n, (uint64_t)n), 0);
-    return &block->tensor;
-}
-
 START_TEST(blocks_are_aligned_and_whole)
 {
-    struct dlx_heap *heap = make_heap();
+    struct dlx_heap *heap = dlx_test_heap_make();
     struct dlx_block *block;
     ck_assert_int_eq(dlx__heap_take(heap, 1, &block), DLX_E_FULL);
-    add_arena(heap, 1, 65536);
-    struct dlx_block *a = take(heap, 1), *b = take(heap, 257), *none = take(heap, 0);
+    dlx_test_heap_add_arena(heap, 1, 65536);
+    struct dlx_block *a = dlx_test_heap_take(heap, 1), *b = dlx_test_heap_take(heap, 257),
+                     *none = dlx_test_heap_take(heap, 0);
     ck_assert_uint_eq(a->size, 256);
     ck_assert_uint_eq(b->size, 512);
     ck_assert_uint_eq(b->offset % DLX_SHM_ALIGN, 0);
@@ -73,7 +41,7 @@ START_TEST(blocks_are_aligned_and_whole)
     dlx__heap_give(heap, none);
     dlx__heap_give(heap, NULL);
     /* What was kept whole is given up when that is what it takes. */
-    dlx__heap_give(heap, take(heap, 65536));
+    dlx__heap_give(heap, dlx_test_heap_take(heap, 65536));
     dlx__heap_close(heap);
     dlx__heap_close(NULL);
 }
@@ -81,9 +49,9 @@ END_TEST
 
 START_TEST(the_block_used_last_is_used_next)
 {
-    struct dlx_heap *heap = make_heap();
-    add_arena(heap, 1, 65536);
-    struct dlx_block *a = take(heap, 1000), *b = take(heap, 1000);
+    struct dlx_heap *heap = dlx_test_heap_make();
+    dlx_test_heap_add_arena(heap, 1, 65536);
+    struct dlx_block *a = dlx_test_heap_take(heap, 1000), *b = dlx_test_heap_take(heap, 1000);
     void *data = dlx__block_data(a);
     ck_assert(!dlx__heap_has(heap, 1000));
     dlx__heap_give(heap, b);
@@ -91,7 +59,7 @@ START_TEST(the_block_used_last_is_used_next)
     ck_assert(dlx__heap_has(heap, 1000));
     ck_assert(!dlx__heap_has(heap, 1025));
     ck_assert(!dlx__heap_has(heap, UINT64_MAX));
-    a = take(heap, 900);
+    a = dlx_test_heap_take(heap, 900);
     ck_assert_ptr_eq(dlx__block_data(a), data);
     dlx__heap_give(heap, a);
     dlx__heap_close(heap);
@@ -103,12 +71,12 @@ START_TEST(a_few_sizes_do_not_drive_each_other_out)
 {
     uint64_t sizes[] = {8192, 768, 256, 0};
     for (uint64_t manifest = 1000; manifest < 3000; manifest++) {
-        struct dlx_heap *heap = make_heap();
+        struct dlx_heap *heap = dlx_test_heap_make();
         struct dlx_block *blocks[DLX_ARRAY_SIZE(sizes)];
-        add_arena(heap, 1, 1 << 20);
+        dlx_test_heap_add_arena(heap, 1, 1 << 20);
         sizes[3] = manifest * DLX_SHM_ALIGN;
         for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
-            blocks[i] = take(heap, sizes[i]);
+            blocks[i] = dlx_test_heap_take(heap, sizes[i]);
         for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
             dlx__heap_give(heap, blocks[i]);
         for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
@@ -123,11 +91,11 @@ END_TEST
 START_TEST(a_set_wants_as_many_blocks_as_it_has_parts)
 {
     static const uint64_t sizes[] = {1000, 1000, 3000, 1000, 3000, 1000};
-    struct dlx_heap *heap = make_heap();
+    struct dlx_heap *heap = dlx_test_heap_make();
     struct dlx_block *blocks[DLX_ARRAY_SIZE(sizes)];
-    add_arena(heap, 1, 65536);
+    dlx_test_heap_add_arena(heap, 1, 65536);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
-        blocks[i] = take(heap, sizes[i]);
+        blocks[i] = dlx_test_heap_take(heap, sizes[i]);
     dlx__heap_want_none(heap);
     ck_assert(!dlx__heap_want(heap, 1000));
     for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
@@ -147,19 +115,19 @@ END_TEST
 /* In whatever order neighbours come back, they are one piece again, at the ends of an arena and inside. */
 START_TEST(neighbours_become_one_again)
 {
-    struct dlx_heap *heap = make_heap();
-    add_arena(heap, 1, 16384);
+    struct dlx_heap *heap = dlx_test_heap_make();
+    dlx_test_heap_add_arena(heap, 1, 16384);
     for (int order = 0; order < 256; order++) {
         int turn[4] = {order & 3, order >> 2 & 3, order >> 4 & 3, order >> 6 & 3};
         struct dlx_block *blocks[4], *none;
         if ((1 << turn[0] | 1 << turn[1] | 1 << turn[2] | 1 << turn[3]) != 15)
             continue; /* not each of them once */
         for (int i = 0; i < 4; i++)
-            blocks[i] = take(heap, 4096);
+            blocks[i] = dlx_test_heap_take(heap, 4096);
         ck_assert_int_eq(dlx__heap_take(heap, 1, &none), DLX_E_FULL);
         for (int i = 0; i < 4; i++)
             dlx__heap_give(heap, blocks[turn[i]]);
-        struct dlx_block *whole = take(heap, 16384);
+        struct dlx_block *whole = dlx_test_heap_take(heap, 16384);
         dlx__heap_give(heap, whole);
     }
     dlx__heap_close(heap);
@@ -171,29 +139,29 @@ START_TEST(a_block_comes_from_the_smallest_piece_that_fits)
 {
     static const uint64_t sizes[] = {8192, 256,  2048,
                                      256,  4096, 256}; /* free those that are not 256 */
-    struct dlx_heap *heap = make_heap();
+    struct dlx_heap *heap = dlx_test_heap_make();
     struct dlx_block *blocks[7];
-    add_arena(heap, 1, 16384);
+    dlx_test_heap_add_arena(heap, 1, 16384);
     for (int i = 0; i < 6; i++)
-        blocks[i] = take(heap, sizes[i]);
-    blocks[6] = take(heap, 16384 - 8192 - 2048 - 4096 - 3 * 256);
+        blocks[i] = dlx_test_heap_take(heap, sizes[i]);
+    blocks[6] = dlx_test_heap_take(heap, 16384 - 8192 - 2048 - 4096 - 3 * 256);
     void *two = dlx__block_data(blocks[2]), *four = dlx__block_data(blocks[4]);
     for (int i = 0; i < 6; i += 2)
         dlx__heap_give(heap, blocks[i]);
     struct dlx_block *eight;
     ck_assert_int_eq(dlx__heap_take(heap, 16384, &eight),
                      DLX_E_FULL); /* gives up what is kept whole */
-    struct dlx_block *three = take(heap, 3072), *one = take(heap, 1024);
+    struct dlx_block *three = dlx_test_heap_take(heap, 3072), *one = dlx_test_heap_take(heap, 1024);
     ck_assert_ptr_eq(dlx__block_data(three), four);
     /* What is left of the 4096 is 1024: it fits better than the 2048. */
     ck_assert_ptr_eq(dlx__block_data(one), (char *)four + 3072);
-    eight = take(heap, 8192); /* still in one piece */
-    struct dlx_block *last = take(heap, 2048);
+    eight = dlx_test_heap_take(heap, 8192); /* still in one piece */
+    struct dlx_block *last = dlx_test_heap_take(heap, 2048);
     ck_assert_ptr_eq(dlx__block_data(last), two);
     struct dlx_block *all[] = {three, one, eight, last, blocks[1], blocks[3], blocks[5], blocks[6]};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++)
         dlx__heap_give(heap, all[i]);
-    dlx__heap_give(heap, take(heap, 16384));
+    dlx__heap_give(heap, dlx_test_heap_take(heap, 16384));
     dlx__heap_close(heap);
 }
 END_TEST
@@ -203,7 +171,7 @@ END_TEST
 START_TEST(random_use_keeps_blocks_apart)
 {
     seed = (uint64_t)_i + 1;
-    struct dlx_heap *heap = make_heap();
+    struct dlx_heap *heap = dlx_test_heap_make();
     struct dlx_block *live[N_LIVE] = {0};
     uint32_t n_arenas = 0;
     uint64_t sizes[N_LIVE];
@@ -223,7 +191,7 @@ START_TEST(random_use_keeps_blocks_apart)
             uint64_t growth = dlx__heap_growth(heap, size);
             ck_assert_uint_ge(growth, size);
             ck_assert_uint_eq(growth % DLX_PAGE, 0);
-            add_arena(heap, ++n_arenas, growth);
+            dlx_test_heap_add_arena(heap, ++n_arenas, growth);
             r = dlx__heap_take(heap, size, &live[at]);
         }
         ck_assert_int_eq(r, 0);
@@ -248,15 +216,15 @@ END_TEST
 
 START_TEST(only_what_stayed_idle_is_dropped)
 {
-    struct dlx_heap *heap = make_heap();
-    add_arena(heap, 1, 16384);
-    add_arena(heap, 2, 16384);
-    struct dlx_block *a = take(heap, 16384), *b = take(heap, 16384);
+    struct dlx_heap *heap = dlx_test_heap_make();
+    dlx_test_heap_add_arena(heap, 1, 16384);
+    dlx_test_heap_add_arena(heap, 2, 16384);
+    struct dlx_block *a = dlx_test_heap_take(heap, 16384), *b = dlx_test_heap_take(heap, 16384);
     ck_assert_uint_eq(dlx__heap_drop_idle(heap, 10, 11), 0); /* both are used */
     dlx__heap_give(heap, b);
     ck_assert_uint_eq(dlx__heap_drop_idle(heap, 10, 0), 0);  /* seen empty at 10 */
     ck_assert_uint_eq(dlx__heap_drop_idle(heap, 20, 10), 0); /* not since before 10 */
-    b = take(heap, 16384);                                   /* used in between */
+    b = dlx_test_heap_take(heap, 16384);                     /* used in between */
     dlx__heap_give(heap, b);
     ck_assert_uint_eq(dlx__heap_drop_idle(heap, 30, 25), 0);
     ck_assert_uint_eq(dlx__heap_drop_idle(heap, 40, 31), 2);
@@ -270,7 +238,7 @@ END_TEST
 
 START_TEST(growth_has_limits)
 {
-    struct dlx_heap *heap = make_heap();
+    struct dlx_heap *heap = dlx_test_heap_make();
     ck_assert_uint_eq(dlx__heap_growth(heap, 1), 16384);
     ck_assert_uint_eq(dlx__heap_growth(heap, 16385), 20480);
     ck_assert_uint_eq(dlx__heap_growth(heap, DLX_SHM_ARENA_MAX), DLX_SHM_ARENA_MAX);
@@ -282,12 +250,12 @@ END_TEST
 
 START_TEST(an_exported_block_knows_whether_it_was_changed)
 {
-    struct dlx_heap *heap = make_heap(), *other = make_heap();
-    add_arena(heap, 1, 16384);
-    struct dlx_block *block = take(heap, 24);
+    struct dlx_heap *heap = dlx_test_heap_make(), *other = dlx_test_heap_make();
+    dlx_test_heap_add_arena(heap, 1, 16384);
+    struct dlx_block *block = dlx_test_heap_take(heap, 24);
     int64_t shape[12] = {2, 3, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     for (int32_t ndim = 3; ndim <= 12; ndim += 9) { /* inside the block, and beside it */
-        ck_assert_int_eq(dlx__block_export(block, u8, ndim, shape, 24), 0);
+        ck_assert_int_eq(dlx__block_export(block, dlx_test_u8, ndim, shape, 24), 0);
         DLTensor *t = &block->tensor.dl_tensor;
         DLTensor before = *t;
         ck_assert(dlx__block_is_unchanged(block, false));
@@ -341,13 +309,13 @@ static void *delete_all(void *userdata)
 START_TEST(tensors_come_back_from_other_threads)
 {
     static DLManagedTensorVersioned *tensors[2][N_TENSORS];
-    struct dlx_heap *heap = make_heap();
+    struct dlx_heap *heap = dlx_test_heap_make();
     pthread_t threads[2];
-    add_arena(heap, 1, 2 * N_TENSORS * 256);
+    dlx_test_heap_add_arena(heap, 1, 2 * N_TENSORS * 256);
     for (int round = 0; round < 5; round++) {
         for (int i = 0; i < N_TENSORS; i++)
             for (int k = 0; k < 2; k++)
-                tensors[k][i] = export_block(take(heap, 100), 100);
+                tensors[k][i] = dlx_test_heap_export(dlx_test_heap_take(heap, 100), 100);
         struct dlx_block *block;
         ck_assert_int_eq(dlx__heap_take(heap, 100, &block), DLX_E_FULL);
         for (int k = 0; k < 2; k++)
@@ -362,10 +330,10 @@ END_TEST
 
 START_TEST(a_local_tensor_outlives_its_publisher)
 {
-    struct dlx_heap *heap = make_heap();
-    add_arena(heap, 1, 16384);
-    DLManagedTensorVersioned *kept = export_block(take(heap, 1000), 1000);
-    DLManagedTensorVersioned *back = export_block(take(heap, 1000), 1000);
+    struct dlx_heap *heap = dlx_test_heap_make();
+    dlx_test_heap_add_arena(heap, 1, 16384);
+    DLManagedTensorVersioned *kept = dlx_test_heap_export(dlx_test_heap_take(heap, 1000), 1000);
+    DLManagedTensorVersioned *back = dlx_test_heap_export(dlx_test_heap_take(heap, 1000), 1000);
     back->deleter(back);
     dlx__heap_close(heap);
     memset(kept->dl_tensor.data, 7, 1000);
@@ -411,11 +379,11 @@ START_TEST(a_shared_block_comes_back_with_the_last_use)
 {
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                      {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-    struct dlx_heap *heap = make_heap();
-    add_arena(heap, 1, ARENA);
+    struct dlx_heap *heap = dlx_test_heap_make();
+    dlx_test_heap_add_arena(heap, 1, ARENA);
     for (int round = 0; round < 2 * 2 * 6; round++) {
-        struct dlx_block *block = take(heap, 100), *refs[2];
-        DLManagedTensorVersioned *tensor = export_block(block, 100);
+        struct dlx_block *block = dlx_test_heap_take(heap, 100), *refs[2];
+        DLManagedTensorVersioned *tensor = dlx_test_heap_export(block, 100);
         for (int i = 0; i < 2; i++) {
             ck_assert_int_eq(dlx__block_share(block, &refs[i]), 0);
             ck_assert_ptr_null(dlx__block_data(refs[i]));
@@ -437,11 +405,11 @@ END_TEST
 
 START_TEST(a_shared_block_is_still_local_when_its_slots_are_free)
 {
-    struct dlx_heap *heap = make_heap();
+    struct dlx_heap *heap = dlx_test_heap_make();
     struct dlx_block *ref;
-    add_arena(heap, 1, ARENA);
-    struct dlx_block *block = take(heap, 100);
-    DLManagedTensorVersioned *tensor = export_block(block, 100);
+    dlx_test_heap_add_arena(heap, 1, ARENA);
+    struct dlx_block *block = dlx_test_heap_take(heap, 100);
+    DLManagedTensorVersioned *tensor = dlx_test_heap_export(block, 100);
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(dlx__block_share(block, &ref), 0);
         dlx__heap_give(heap, ref);
@@ -456,12 +424,12 @@ END_TEST
 /* Published for the last time without `share`: the slots are all that is left, whichever is freed first. */
 START_TEST(ownership_of_a_shared_block_may_pass)
 {
-    struct dlx_heap *heap = make_heap();
+    struct dlx_heap *heap = dlx_test_heap_make();
     struct dlx_block *refs[2];
-    add_arena(heap, 1, ARENA);
+    dlx_test_heap_add_arena(heap, 1, ARENA);
     for (int round = 0; round < 2; round++) {
-        struct dlx_block *block = take(heap, 100);
-        (void)export_block(block, 100);
+        struct dlx_block *block = dlx_test_heap_take(heap, 100);
+        (void)dlx_test_heap_export(block, 100);
         for (int i = 0; i < 2; i++)
             ck_assert_int_eq(dlx__block_share(block, &refs[i]), 0);
         dlx__block_published(block);
@@ -471,8 +439,8 @@ START_TEST(ownership_of_a_shared_block_may_pass)
         ck_assert(is_free(heap));
     }
     /* Or when no slot refers to it any more: then it goes into one itself. */
-    struct dlx_block *block = take(heap, 100);
-    (void)export_block(block, 100);
+    struct dlx_block *block = dlx_test_heap_take(heap, 100);
+    (void)dlx_test_heap_export(block, 100);
     ck_assert_int_eq(dlx__block_share(block, &refs[0]), 0);
     dlx__heap_give(heap, refs[0]);
     dlx__block_published(block);
@@ -485,11 +453,11 @@ END_TEST
 
 START_TEST(a_shared_block_of_no_bytes_comes_back)
 {
-    struct dlx_heap *heap = make_heap();
+    struct dlx_heap *heap = dlx_test_heap_make();
     struct dlx_block *refs[2];
     for (int order = 0; order < 2; order++) {
-        struct dlx_block *block = take(heap, 0);
-        DLManagedTensorVersioned *tensor = export_block(block, 0);
+        struct dlx_block *block = dlx_test_heap_take(heap, 0);
+        DLManagedTensorVersioned *tensor = dlx_test_heap_export(block, 0);
         for (int i = 0; i < 2; i++)
             ck_assert_int_eq(dlx__block_share(block, &refs[i]), 0);
         if (order == 0)
@@ -501,7 +469,7 @@ START_TEST(a_shared_block_of_no_bytes_comes_back)
         /* All three structs are used again, each once. */
         struct dlx_block *again[3];
         for (int i = 0; i < 3; i++) {
-            again[i] = take(heap, 0);
+            again[i] = dlx_test_heap_take(heap, 0);
             ck_assert_ptr_null(again[i]->of);
             ck_assert(again[i] == block || again[i] == refs[0] || again[i] == refs[1]);
             for (int k = 0; k < i; k++)
@@ -520,11 +488,11 @@ START_TEST(a_shared_tensor_and_its_publisher_end_in_any_order)
 {
     enum { BEFORE, BETWEEN, AFTER_SLOTS, LAST, N_TIMES };
     for (int when = 0; when < 2 * N_TIMES; when++) {
-        struct dlx_heap *heap = make_heap();
+        struct dlx_heap *heap = dlx_test_heap_make();
         struct dlx_block *refs[2];
-        add_arena(heap, 1, ARENA);
-        struct dlx_block *block = take(heap, 100);
-        DLManagedTensorVersioned *tensor = export_block(block, 100);
+        dlx_test_heap_add_arena(heap, 1, ARENA);
+        struct dlx_block *block = dlx_test_heap_take(heap, 100);
+        DLManagedTensorVersioned *tensor = dlx_test_heap_export(block, 100);
         for (int i = 0; i < 2; i++)
             ck_assert_int_eq(dlx__block_share(block, &refs[i]), 0);
         memset(tensor->dl_tensor.data, 7, 100);
@@ -547,14 +515,14 @@ START_TEST(shared_blocks_come_back_from_other_threads)
 {
     static DLManagedTensorVersioned *tensors[2][N_TENSORS];
     static struct dlx_block *refs[2 * N_TENSORS];
-    struct dlx_heap *heap = make_heap();
+    struct dlx_heap *heap = dlx_test_heap_make();
     pthread_t threads[2];
-    add_arena(heap, 1, 2 * N_TENSORS * 256);
+    dlx_test_heap_add_arena(heap, 1, 2 * N_TENSORS * 256);
     for (int round = 0; round < 5; round++) {
         for (int i = 0; i < N_TENSORS; i++)
             for (int k = 0; k < 2; k++) {
-                struct dlx_block *block = take(heap, 100);
-                tensors[k][i] = export_block(block, 100);
+                struct dlx_block *block = dlx_test_heap_take(heap, 100);
+                tensors[k][i] = dlx_test_heap_export(block, 100);
                 ck_assert_int_eq(dlx__block_share(block, &refs[2 * i + k]), 0);
             }
         for (int k = 0; k < 2; k++)
