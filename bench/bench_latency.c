@@ -9,6 +9,7 @@
  *   --mode busy | block | default   spin for ever, never (then each take sleeps, which is counted), or as the library
  *                                   does by itself
  *   --size N               bytes of payload
+ *   --asleep 1             each answer waits until the other side sleeps: no figure, but whether it does
  */
 
 #include "measure_dlx.h"
@@ -94,10 +95,13 @@ int main(int argc, char **argv)
     struct bm_meeting *meeting = bm_shared(sizeof *meeting);
     pid_t pid = bm_fork();
     if (!pid) {
+        bool is_asleep = bm_long("asleep", 0);
         bm_pin(1);
         side_init(&s, pong, ping, size, spin_ns, meeting);
         for (size_t i = 0; i < n_warmup + n; i++) {
             side_receive(&s);
+            if (is_asleep)
+                bm_await_sleep(getppid());
             side_send(&s);
         }
         struct dlx_message *m;

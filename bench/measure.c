@@ -117,6 +117,20 @@ void bm_meet(struct bm_meeting *m)
     }
 }
 
+void bm_await_sleep(pid_t pid)
+{
+    uint64_t deadline_ns = bm_now_ns() + 100000000;
+    char path[32], state = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    while (state != 'S' && bm_now_ns() < deadline_ns) {
+        FILE *f = fopen(path, "re");
+        if (!f || fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
+            bm_fail("%s cannot be read", path);
+        fclose(f);
+    }
+}
+
 void *bm_shared(size_t size)
 {
     void *p =

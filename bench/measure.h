@@ -45,6 +45,9 @@ struct bm_meeting {
 };
 void bm_meet(struct bm_meeting *m);
 
+/** Wait until the main thread of a process sleeps, 100 ms at most: then what it waits for cannot come before it waits. */
+void bm_await_sleep(pid_t pid);
+
 /** A zeroed page-aligned anonymous mapping that parent and children share. */
 void *bm_shared(size_t size);
 

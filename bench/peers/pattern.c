@@ -10,6 +10,7 @@
  *   --what rate       messages a second from the first to the second, every one delivered
  *   --what tail       open loop at --hz: from the time at which a message should have been sent to its arrival
  *   --mode busy | block    the receiver spins, or sleeps
+ *   --asleep 1        latency: each answer waits until the other side sleeps: no figure, but whether it does
  *   --size N          bytes of a message
  *   --touch N         bytes of it that are written and read; -1: all
  */
@@ -98,10 +99,13 @@ static void latency(size_t n_warmup, size_t n)
 
     pid_t pid = bm_fork();
     if (!pid) {
+        bool is_asleep = bm_long("asleep", 0);
         bm_pin(1);
         open_peer(1, 0);
         for (uint64_t i = 1; i <= n_warmup + n; i++) {
             get(i);
+            if (is_asleep)
+                bm_await_sleep(getppid());
             put(i);
         }
         close_peer();
