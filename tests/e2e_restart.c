@@ -199,7 +199,7 @@ START_TEST(restarts_at_any_moment_lose_nothing)
         start_reader(&readers[i], &threads[i]);
     ck_assert_int_eq(pthread_create(&threads[2], NULL, publish_all, &writer), 0);
     for (unsigned round = 0; round < 40; round++) {
-        for (unsigned k = 0; k < round * 997 % 60000; k++) /* some time, never the same */
+        for (unsigned k = 0; k < round * 997 % 8000; k++) /* some time, never the same */
             sched_yield();
         dlx_test_stream_restart();
     }
