@@ -502,8 +502,9 @@ static int make_index(struct dlx_message *m, struct dlx_nametable **ret)
         return r;
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         const char *name = dlx_message_name(m, i);
-        if (name[0])
-            (void)dlx__nametable_add(index, name, (uint32_t)strlen(name), i);
+        uint32_t size = (uint32_t)strlen(name);
+        if (size > 0)
+            (void)dlx__nametable_add(index, name, size, dlx__nametable_hash(index, name, size), i);
     }
     if (!atomic_compare_exchange_strong_explicit(&m->table->index, &other, index,
                                                  memory_order_acq_rel, memory_order_acquire)) {

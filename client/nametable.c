@@ -72,10 +72,16 @@ static uint32_t hash_of(const void *key, uint32_t key_size)
     return (uint32_t)XXH3_64bits_withSeed(key, key_size, seed);
 }
 
-uint32_t dlx__nametable_add(struct dlx_nametable *table, const void *key, uint32_t key_size,
-                            uint32_t index)
+uint32_t dlx__nametable_hash(const struct dlx_nametable *table, const void *key, uint32_t key_size)
 {
     uint32_t hash = hash_of(key, key_size);
+    dlx__prefetch_write(&table->entries[hash & table->mask]);
+    return hash;
+}
+
+uint32_t dlx__nametable_add(struct dlx_nametable *table, const void *key, uint32_t key_size,
+                            uint32_t hash, uint32_t index)
+{
     struct entry *e = (struct entry *)(uintptr_t)look_up(table, key, key_size, hash);
     assert(key_size <= UINT16_MAX && index <= UINT16_MAX);
     if (e->key)

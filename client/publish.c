@@ -174,15 +174,14 @@ int dlx__publish_copy(const struct dlx_block *block, uint64_t at, const DLTensor
 int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_item *items,
                           uint32_t n_items, const struct dlx_bytes *meta, struct dlx_block **ret)
 {
-    uint32_t meta_size = meta ? (uint32_t)meta->size : 0;
-    uint64_t size = dlx__manifest_size(items, n_items, meta_size);
+    struct dlx_shm_manifest header;
+    uint64_t size = dlx__manifest_lay_out(items, n_items, meta ? (uint32_t)meta->size : 0, &header);
     int r = dlx__publisher_block_beside(p, size, ret);
     if (r < 0)
         return r;
     (*ret)->payload_size = size;
     (*ret)->ndim = -1;
-    dlx__manifest_write(dlx__block_data(*ret), items, n_items, meta_size ? meta->data : NULL,
-                        meta_size);
+    dlx__manifest_write(dlx__block_data(*ret), &header, items, meta ? meta->data : NULL);
     return 0;
 }
 

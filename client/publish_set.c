@@ -137,14 +137,15 @@ struct set {
 /* Names that were seen, and tensors that are not ours: those carry a mark. Made when needed. */
 struct seen {
     struct dlx_nametable *names, *tensors;
+    uint32_t hashes[AHEAD]; /* of the names that come next */
 };
 
-static int add_seen(struct dlx_nametable **table, uint32_t n, const void *key, uint32_t key_size,
-                    uint32_t i, uint32_t *ret_other)
+static int hash_seen(struct dlx_nametable **table, uint32_t n, const void *key, uint32_t key_size,
+                     uint32_t *ret)
 {
     int r = *table ? 0 : dlx__nametable_new(table, n);
     if (r == 0)
-        *ret_other = dlx__nametable_add(*table, key, key_size, i);
+        *ret = dlx__nametable_hash(*table, key, key_size);
     return r;
 }
 
@@ -171,9 +172,11 @@ static int check_tensor(const struct dlx_publisher *p, const struct set *set, ui
     if (own) {
         own->set = p->n_sets;
     } else {
-        int r = add_seen(&seen->tensors, set->n, t, sizeof(*t), i, &other);
+        uint32_t hash = 0;
+        int r = hash_seen(&seen->tensors, set->n, t, sizeof(*t), &hash);
         if (r < 0)
             return r;
+        other = dlx__nametable_add(seen->tensors, t, sizeof(*t), hash, i);
         twice = other != DLX_NAMETABLE_NONE;
     }
     if (twice && !set->share)
@@ -182,23 +185,32 @@ static int check_tensor(const struct dlx_publisher *p, const struct set *set, ui
     return 0;
 }
 
-static int check_name(const struct dlx_publisher *p, const struct set *set, uint32_t i,
-                      struct seen *seen)
+/* Its length, up to one too long, and its hash. */
+static int measure_name(const struct set *set, uint32_t i, struct seen *seen)
 {
-    const char *name = set->items[i].name ? set->items[i].name : "";
-    size_t size = strnlen(name, DLX_SHM_NAME_MAX + 1);
-    uint32_t other = DLX_NAMETABLE_NONE;
+    struct dlx_manifest_item *entry = &set->entries[i];
+    entry->name = set->items[i].name ? set->items[i].name : "";
+    entry->name_size = (uint32_t)strnlen(entry->name, DLX_SHM_NAME_MAX + 1);
+    return entry->name_size == 0 ? 0
+                                 : hash_seen(&seen->names, set->n, entry->name, entry->name_size,
+                                             &seen->hashes[i % AHEAD]);
+}
+
+static int check_name(const struct dlx_publisher *p, const struct set *set, uint32_t i,
+                      const struct seen *seen)
+{
+    const char *name = set->entries[i].name;
+    uint32_t size = set->entries[i].name_size, other = DLX_NAMETABLE_NONE;
     if (size > DLX_SHM_NAME_MAX)
         return dlx__fail(DLX_E_INVALID,
                          "topic %s: the name of tensor %u is longer than %u bytes: \"%.40s...\"",
                          p->topic, i, DLX_SHM_NAME_MAX, name);
-    int r = size > 0 ? add_seen(&seen->names, set->n, name, (uint32_t)size, i, &other) : 0;
-    if (r == 0 && other != DLX_NAMETABLE_NONE)
+    if (size > 0)
+        other = dlx__nametable_add(seen->names, name, size, seen->hashes[i % AHEAD], i);
+    if (other != DLX_NAMETABLE_NONE)
         return dlx__fail(DLX_E_INVALID, "topic %s: tensors %u and %u are both named \"%.200s\"",
                          p->topic, other, i, name);
-    set->entries[i].name = name;
-    set->entries[i].name_size = (uint32_t)size;
-    return r;
+    return 0;
 }
 
 /* It is read where it lies. Back to front, so that blocks that come back and are taken again keep their order. */
@@ -251,7 +263,7 @@ static int place_item(const struct dlx_publisher *p, struct set *set, uint32_t i
 /* Of ours: the lines of its block that are looked at. The address is the caller's, and none is wrong here. */
 static void prefetch_tensor(const DLManagedTensorVersioned *t)
 {
-    for (size_t line = 0; line < offsetof(struct dlx_block, inline_dims) + 64; line += 64)
+    for (size_t line = 0; line <= offsetof(struct dlx_block, inline_dims) + 72; line += 64)
         dlx__prefetch_write((const char *)t + line);
 }
 
@@ -262,10 +274,14 @@ static int check_items(struct dlx_publisher *p, struct set *set,
     struct seen seen = {0};
     int r = 0;
     p->n_sets++;
+    for (uint32_t i = 0; r == 0 && i < DLX_MIN(AHEAD, set->n); i++)
+        r = measure_name(set, i, &seen);
     for (uint32_t i = 0; r == 0 && i < set->n; i++) {
-        if (i + AHEAD < set->n)
-            prefetch_tensor(set->items[i + AHEAD].tensor);
         r = check_name(p, set, i, &seen);
+        if (r == 0 && i + AHEAD < set->n) {
+            prefetch_tensor(set->items[i + AHEAD].tensor);
+            r = measure_name(set, i + AHEAD, &seen);
+        }
         if (r == 0)
             r = check_tensor(p, set, i, &seen);
         if (r == 0)

@@ -12,35 +12,25 @@ uint32_t dlx__manifest_n_dims(const struct dlx_shm_record *record)
     return record->flags & DLX_SHM_RECORD_ROW_MAJOR ? record->ndim : 2 * record->ndim;
 }
 
-/* Fill the header for these items. */
-static bool lay_out(const struct dlx_manifest_item *items, uint32_t n_items, uint32_t meta_size,
-                    struct dlx_shm_manifest *header, uint64_t *ret_size)
+uint64_t dlx__manifest_lay_out(const struct dlx_manifest_item *items, uint32_t n_items,
+                               uint32_t meta_size, struct dlx_shm_manifest *ret)
 {
     uint64_t dims = 0, names = 0;
     if (n_items == 0 || n_items > DLX_SHM_TENSORS_MAX || meta_size > DLX_SHM_META_MAX)
-        return false;
+        return UINT64_MAX;
     for (uint32_t i = 0; i < n_items; i++) {
         if (items[i].record.ndim > DLX_SHM_NDIM_MAX || items[i].name_size > DLX_SHM_NAME_MAX)
-            return false;
+            return UINT64_MAX;
         dims += dlx__manifest_n_dims(&items[i].record);
         names += items[i].name_size;
     }
-    *header = (struct dlx_shm_manifest){.n_tensors = n_items, .meta_size = meta_size};
-    header->dims_offset = sizeof *header + n_items * sizeof(struct dlx_shm_manifest_entry);
-    header->dims_size = dims * sizeof(int64_t);
-    header->names_offset = header->dims_offset + header->dims_size;
-    header->names_size = names;
-    header->meta_offset = header->names_offset + names;
-    *ret_size = header->meta_offset + meta_size;
-    return true;
-}
-
-uint64_t dlx__manifest_size(const struct dlx_manifest_item *items, uint32_t n_items,
-                            uint32_t meta_size)
-{
-    struct dlx_shm_manifest header;
-    uint64_t size;
-    return lay_out(items, n_items, meta_size, &header, &size) ? size : UINT64_MAX;
+    *ret = (struct dlx_shm_manifest){.n_tensors = n_items, .meta_size = meta_size};
+    ret->dims_offset = sizeof *ret + n_items * sizeof(struct dlx_shm_manifest_entry);
+    ret->dims_size = dims * sizeof(int64_t);
+    ret->names_offset = ret->dims_offset + ret->dims_size;
+    ret->names_size = names;
+    ret->meta_offset = ret->names_offset + names;
+    return ret->meta_offset + meta_size;
 }
 
 uint64_t dlx__manifest_size_max(uint32_t n_tensors)
@@ -50,21 +40,19 @@ uint64_t dlx__manifest_size_max(uint32_t n_tensors)
     return sizeof(struct dlx_shm_manifest) + n_tensors * one + DLX_SHM_META_MAX + DLX_SHM_ALIGN;
 }
 
-void dlx__manifest_write(void *dst, const struct dlx_manifest_item *items, uint32_t n_items,
-                         const void *meta, uint32_t meta_size)
+void dlx__manifest_write(void *dst, const struct dlx_shm_manifest *header,
+                         const struct dlx_manifest_item *items, const void *meta)
 {
-    struct dlx_shm_manifest *header = dst;
-    struct dlx_shm_manifest_entry *entries = (struct dlx_shm_manifest_entry *)(header + 1);
-    uint64_t size;
-    uint32_t dim = 0, name = 0;
-    if (!lay_out(items, n_items, meta_size, header, &size))
-        return;
+    struct dlx_shm_manifest_entry *entries =
+        (struct dlx_shm_manifest_entry *)((struct dlx_shm_manifest *)dst + 1);
     int64_t *dims = (int64_t *)((uint8_t *)dst + header->dims_offset);
     char *names = (char *)dst + header->names_offset;
-    for (uint32_t i = 0; i < n_items; i++) {
+    uint32_t dim = 0, name = 0;
+    memcpy(dst, header, sizeof *header);
+    for (uint32_t i = 0; i < header->n_tensors; i++) {
         const struct dlx_manifest_item *item = &items[i];
         uint32_t ndim = item->record.ndim;
-        if (i + AHEAD < n_items) {
+        if (i + AHEAD < header->n_tensors) {
             __builtin_prefetch(items[i + AHEAD].shape);
             __builtin_prefetch(items[i + AHEAD].name);
         }
@@ -72,17 +60,16 @@ void dlx__manifest_write(void *dst, const struct dlx_manifest_item *items, uint3
                                                      .dims_first = dim,
                                                      .name_offset = name,
                                                      .name_size = item->name_size};
-        if (ndim > 0)
-            memcpy(dims + dim, item->shape, ndim * sizeof *dims);
-        if (ndim > 0 && !(item->record.flags & DLX_SHM_RECORD_ROW_MAJOR))
-            memcpy(dims + dim + ndim, item->strides, ndim * sizeof *dims);
+        for (uint32_t k = 0; k < ndim; k++)
+            dims[dim++] = item->shape[k];
+        for (uint32_t k = 0; k < ndim && !(item->record.flags & DLX_SHM_RECORD_ROW_MAJOR); k++)
+            dims[dim++] = item->strides[k];
         if (item->name_size > 0)
             memcpy(names + name, item->name, item->name_size);
-        dim += dlx__manifest_n_dims(&item->record);
         name += item->name_size;
     }
-    if (meta_size > 0)
-        memcpy((uint8_t *)dst + header->meta_offset, meta, meta_size);
+    if (header->meta_size > 0)
+        memcpy((uint8_t *)dst + header->meta_offset, meta, header->meta_size);
 }
 
 static bool inside(uint64_t offset, uint64_t size, uint64_t whole)

@@ -17,16 +17,16 @@ struct dlx_manifest_item {
     uint32_t name_size;
 };
 
-/* Bytes of a manifest of these items; UINT64_MAX if there are too many or too long ones. */
-uint64_t dlx__manifest_size(const struct dlx_manifest_item *items, uint32_t n_items,
-                            uint32_t meta_size);
+/* The header of a manifest of these items. Returns its bytes; UINT64_MAX if there are too many items or too long ones. */
+uint64_t dlx__manifest_lay_out(const struct dlx_manifest_item *items, uint32_t n_items,
+                               uint32_t meta_size, struct dlx_shm_manifest *ret);
 
 /* What a manifest of so many tensors has at most, rounded up as a block is. */
 uint64_t dlx__manifest_size_max(uint32_t n_tensors);
 
-/* Write it to `dst`, which has dlx__manifest_size() bytes and is aligned to 8. */
-void dlx__manifest_write(void *dst, const struct dlx_manifest_item *items, uint32_t n_items,
-                         const void *meta, uint32_t meta_size);
+/* Write it to `dst`, which has the bytes of dlx__manifest_lay_out(items, ..., header) and is aligned to 8. */
+void dlx__manifest_write(void *dst, const struct dlx_shm_manifest *header,
+                         const struct dlx_manifest_item *items, const void *meta);
 
 /* A manifest whose header was checked, where it lies: a peer may still write all but the header. */
 struct dlx_manifest {

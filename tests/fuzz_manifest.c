@@ -64,11 +64,12 @@ static bool read_manifest(const uint8_t *data, uint64_t size, uint32_t n_tensors
     REQUIRE(is_inside(manifest.meta, manifest.header.meta_size, data, size));
     touch(manifest.meta, manifest.header.meta_size);
 
-    uint64_t n = dlx__manifest_size(items, n_tensors, manifest.header.meta_size);
+    struct dlx_shm_manifest header;
+    uint64_t n = dlx__manifest_lay_out(items, n_tensors, manifest.header.meta_size, &header);
     REQUIRE(n <= dlx__manifest_size_max(n_tensors));
     void *copy = calloc(1, n);
     REQUIRE(copy);
-    dlx__manifest_write(copy, items, n_tensors, manifest.meta, manifest.header.meta_size);
+    dlx__manifest_write(copy, &header, items, manifest.meta);
     REQUIRE(dlx__manifest_open(copy, n, n_tensors, &again) == 0);
     for (uint32_t i = 0; i < n_tensors; i++) {
         struct dlx_manifest_item item;
@@ -100,10 +101,11 @@ static void make_manifest(struct dlx_fuzz *f)
         items[i].name = (const char *)text;
     }
     uint32_t meta_size = (uint32_t)dlx_fuzz_piece(f, DLX_SHM_META_MAX, &meta);
-    uint64_t size = dlx__manifest_size(items, n, meta_size);
+    struct dlx_shm_manifest header;
+    uint64_t size = dlx__manifest_lay_out(items, n, meta_size, &header);
     uint8_t *data = calloc(1, size);
     REQUIRE(data);
-    dlx__manifest_write(data, items, n, meta, meta_size);
+    dlx__manifest_write(data, &header, items, meta);
     REQUIRE(read_manifest(data, size, n));
     while (f->left > 0) {
         uint32_t width = 1U << dlx_fuzz_choose(f, 4);

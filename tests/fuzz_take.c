@@ -324,7 +324,8 @@ static bool make_manifest(struct state *s, struct dlx_shm_slot *slot)
         items[i].name = (const char *)name;
     }
     uint32_t meta_size = (uint32_t)dlx_fuzz_piece(f, 40, &meta);
-    uint64_t size = dlx__manifest_size(items, n, meta_size);
+    struct dlx_shm_manifest header;
+    uint64_t size = dlx__manifest_lay_out(items, n, meta_size, &header);
     if (size > s->p.arenas[k].size)
         return false;
     slot->n_tensors = n;
@@ -332,7 +333,7 @@ static bool make_manifest(struct state *s, struct dlx_shm_slot *slot)
     slot->manifest_arena = s->p.arenas[k].id;
     slot->manifest_offset = (s->p.arenas[k].size - size) / 8 * 8;
     slot->manifest_size = size;
-    dlx__manifest_write(s->p.arenas[k].map + slot->manifest_offset, items, n, meta, meta_size);
+    dlx__manifest_write(s->p.arenas[k].map + slot->manifest_offset, &header, items, meta);
     return true;
 }
 

@@ -48,11 +48,12 @@ static void *make_manifest(uint64_t *ret_size)
 {
     struct dlx_manifest_item items[N_ITEMS];
     make_items(items);
-    *ret_size = dlx__manifest_size(items, N_ITEMS, sizeof meta);
+    struct dlx_shm_manifest header;
+    *ret_size = dlx__manifest_lay_out(items, N_ITEMS, sizeof meta, &header);
     ck_assert_uint_lt(*ret_size, 4096);
     void *data = malloc(*ret_size);
     ck_assert_ptr_nonnull(data);
-    dlx__manifest_write(data, items, N_ITEMS, meta, sizeof meta);
+    dlx__manifest_write(data, &header, items, meta);
     return data;
 }
 
@@ -146,10 +147,11 @@ START_TEST(largest_parts)
                                               .name = name,
                                               .name_size = sizeof name};
     }
-    uint64_t size = dlx__manifest_size(items, N, sizeof big);
+    struct dlx_shm_manifest header;
+    uint64_t size = dlx__manifest_lay_out(items, N, sizeof big, &header);
     void *data = malloc(size);
     ck_assert_ptr_nonnull(data);
-    dlx__manifest_write(data, items, N, big, sizeof big);
+    dlx__manifest_write(data, &header, items, big);
     ck_assert_int_eq(read_all(data, size, N), 0);
     free(data);
 }
@@ -157,16 +159,18 @@ END_TEST
 
 START_TEST(too_much_has_no_size)
 {
+    struct dlx_shm_manifest header;
     struct dlx_manifest_item item = {.record.ndim = 1, .shape = dims, .strides = dims};
-    ck_assert_uint_ne(dlx__manifest_size(&item, 1, 0), UINT64_MAX);
-    ck_assert_uint_eq(dlx__manifest_size(&item, 0, 0), UINT64_MAX);
-    ck_assert_uint_eq(dlx__manifest_size(&item, DLX_SHM_TENSORS_MAX + 1, 0), UINT64_MAX);
-    ck_assert_uint_eq(dlx__manifest_size(&item, 1, DLX_SHM_META_MAX + 1), UINT64_MAX);
+    ck_assert_uint_ne(dlx__manifest_lay_out(&item, 1, 0, &header), UINT64_MAX);
+    ck_assert_uint_eq(dlx__manifest_lay_out(&item, 0, 0, &header), UINT64_MAX);
+    ck_assert_uint_eq(dlx__manifest_lay_out(&item, DLX_SHM_TENSORS_MAX + 1, 0, &header),
+                      UINT64_MAX);
+    ck_assert_uint_eq(dlx__manifest_lay_out(&item, 1, DLX_SHM_META_MAX + 1, &header), UINT64_MAX);
     item.name_size = DLX_SHM_NAME_MAX + 1;
-    ck_assert_uint_eq(dlx__manifest_size(&item, 1, 0), UINT64_MAX);
+    ck_assert_uint_eq(dlx__manifest_lay_out(&item, 1, 0, &header), UINT64_MAX);
     item.name_size = 0;
     item.record.ndim = DLX_SHM_NDIM_MAX + 1;
-    ck_assert_uint_eq(dlx__manifest_size(&item, 1, 0), UINT64_MAX);
+    ck_assert_uint_eq(dlx__manifest_lay_out(&item, 1, 0, &header), UINT64_MAX);
 }
 END_TEST
 
