@@ -121,7 +121,7 @@ endif
 # Evaluated once; a missing library is named before the compiler can say something less clear.
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 NEEDED_PKGS := libuv libprotobuf-c jansson libxxhash check
-LIGHT_GOALS := help man clean distclean check check-python check-interop bench-python wheel wheel-check demo setup format model lint fuzz fuzz-quick bench soak hostile faults \
+LIGHT_GOALS := help man clean distclean check check-python check-interop bench-python wheel wheel-check demo setup format model lint fuzz fuzz-quick bench soak hostile hostile-cost faults \
     coverage
 ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p || echo $$p; done 2>&1),)
@@ -197,7 +197,7 @@ LIB_BIN := $(if $(CLIENT_SRC),$(SOREAL) $(SOLINKS) $(BUILD)/libdlx.a)
 SUBMAKE = $(MAKE) --no-print-directory --output-sync=target
 
 # -- what people ask for ------------------------------------------------------------------------------
-.PHONY: all man help demo check check-programs bench bench-programs bench-check bench-iceoryx2 soak soak-programs hostile coverage lint lint-analyzer format \
+.PHONY: all man help demo check check-programs bench bench-programs bench-check bench-iceoryx2 soak soak-programs hostile hostile-cost coverage lint lint-analyzer format \
     install uninstall clean distclean model fuzz fuzz-quick faults setup install-check
 all: $(DAEMON_BIN) $(LIB_BIN) $(CLI_BIN) $(EXAMPLE_BIN) ## build the daemon, the library, dlxctl and the examples (default)
 
@@ -253,6 +253,9 @@ soak-programs: $(SOAK_BIN)
 HOSTILE_TESTS := $(patsubst tests/%.c,%,$(wildcard tests/e2e_hostile*.c))
 hostile: ## programs that lie, under sanitizers; then what attacks cost honest clients (HOSTILE_ARGS: tests/hostile/run)
 	+@$(SUBMAKE) check SAN=address,undefined T='$(HOSTILE_TESTS)'
+	+@$(SUBMAKE) hostile-cost
+
+hostile-cost: ## only the latter
 	+@$(SUBMAKE) all bench-programs
 	@$(RUN_ENV) tests/hostile/run $(HOSTILE_ARGS)
 
