@@ -89,7 +89,7 @@ BUILD_ABS := $(abspath $(BUILD))
 RUN_ENV = BUILD='$(BUILD_ABS)' SRCDIR='$(CURDIR)' SAN='$(SAN)' VALGRIND='$(VALGRIND)' \
     CC='$(CC)' PYTHON='$(PYTHON)'
 
-CFLAGS ?= -O2 -g
+CFLAGS ?= $(if $(SAN),$(if $(FUZZ),-O2,-O1),-O2) -g
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wmissing-prototypes -Wvla
 BASE_CFLAGS := -std=c11 -fPIC -fvisibility=hidden -pthread
 BASE_CPPFLAGS := -D_GNU_SOURCE -DDLX_VERSION_STRING='"$(VERSION)"' -Iinclude -I. -I$(BUILD)
@@ -324,6 +324,12 @@ endif
 $(FLAGS_FILE): ;
 
 # -- compiling ------------------------------------------------------------------------------------------
+# What sanitizers add takes the compiler long to optimise, and tests need not be fast.
+ifneq ($(SAN),)
+ifeq ($(FUZZ),)
+$(OBJ)/tests/%.o: CFLAGS += -O0
+endif
+endif
 COMPILE = $(CC) $(BASE_CPPFLAGS) $(CPPFLAGS) $(PKG_CFLAGS) $(BASE_CFLAGS) $(CFLAGS) -MMD -MP
 
 $(OBJ)/%.o: %.c $(FLAGS_FILE) | $(PROTO_GEN)
