@@ -36,13 +36,12 @@ static int lose(struct dlx_client *c, int code)
     return code;
 }
 
-/* The end of the next part of a wait: then `interrupt` is asked. */
-static uint64_t slice_end(const struct dlx_client *c, uint64_t now, uint64_t deadline)
+uint64_t dlx__call_slice_end(const struct dlx_client *c, uint64_t now, uint64_t deadline)
 {
     return c->interrupt ? DLX_MIN(deadline, now + SLICE_NS) : deadline;
 }
 
-static int check_interrupt(const struct dlx_client *c)
+int dlx__call_check_interrupt(const struct dlx_client *c)
 {
     if (!c->interrupt || c->interrupt(c->interrupt_data) == 0)
         return 0;
@@ -53,7 +52,7 @@ static int wait_for(struct dlx_client *c, short events, uint64_t deadline, int64
 {
     struct pollfd pfd = {.fd = c->sock, .events = events};
     uint64_t now = dlx__now_ns();
-    uint64_t until = slice_end(c, now, deadline);
+    uint64_t until = dlx__call_slice_end(c, now, deadline);
     for (;;) {
         int n = poll(&pfd, 1, dlx__deadline_ms(until, now));
         if (n > 0)
@@ -66,10 +65,10 @@ static int wait_for(struct dlx_client *c, short events, uint64_t deadline, int64
                              (double)timeout_ns / 1e9);
         if (now < until)
             continue;
-        int r = check_interrupt(c);
+        int r = dlx__call_check_interrupt(c);
         if (r < 0)
             return r;
-        until = slice_end(c, now, deadline);
+        until = dlx__call_slice_end(c, now, deadline);
     }
 }
 
@@ -213,8 +212,8 @@ int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns)
     if (pthread_mutex_trylock(&c->lock) == 0)
         return 0;
     uint64_t now = dlx__now_ns(), deadline = dlx__deadline(timeout_ns);
-    for (int r = 0; r == 0; r = check_interrupt(c)) {
-        uint64_t until = slice_end(c, now, deadline);
+    for (int r = 0; r == 0; r = dlx__call_check_interrupt(c)) {
+        uint64_t until = dlx__call_slice_end(c, now, deadline);
         if (until == UINT64_MAX) {
             (void)pthread_mutex_lock(&c->lock);
             return 0;
@@ -235,9 +234,44 @@ int dlx__call_lock(struct dlx_client *c)
 
 /* ---- connect ------------------------------------------------------------------------------- */
 
+/* connect() waits for a place in the listen queue, so long at most; 0: for ever. */
+static int limit_connect(int fd, uint64_t ns)
+{
+    struct timeval limit = {.tv_sec = (time_t)(ns / 1000000000),
+                            .tv_usec = (suseconds_t)(ns / 1000 % 1000000)};
+    return setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) < 0
+               ? dlx__fail_errno("SO_SNDTIMEO")
+               : 0;
+}
+
+static int connect_for(struct dlx_client *c, int fd, const struct sockaddr_un *address,
+                       int64_t timeout_ns)
+{
+    uint64_t now = dlx__now_ns(), deadline = dlx__deadline(timeout_ns);
+    for (;;) {
+        uint64_t until = dlx__call_slice_end(c, now, deadline);
+        int r = limit_connect(fd, until == UINT64_MAX ? 0 : DLX_MAX(until - now, 1000U));
+        if (r < 0)
+            return r;
+        if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0)
+            return 0;
+        if (errno != EINTR && errno != EAGAIN) {
+            r = dlx__fail_errno("no dlpackd at %s", c->path);
+            return r == DLX_E_ACCESS || r == DLX_E_FD_LIMIT ? r : DLX_E_NO_DAEMON;
+        }
+        now = dlx__now_ns();
+        if (now >= deadline)
+            return dlx__fail(DLX_E_TIMEOUT, "dlpackd at %s accepted no connection within %.3g s",
+                             c->path, (double)timeout_ns / 1e9);
+        r = dlx__call_check_interrupt(c);
+        if (r < 0)
+            return r;
+    }
+}
+
 int dlx__call_open(struct dlx_client *c)
 {
-    return dlx__call_open_within(c, DLX_FOREVER);
+    return dlx__call_open_within(c, c->timeout_ns);
 }
 
 int dlx__call_open_within(struct dlx_client *c, int64_t timeout_ns)
@@ -246,19 +280,11 @@ int dlx__call_open_within(struct dlx_client *c, int64_t timeout_ns)
     dlx_cleanup(dlx__closep) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return dlx__fail_errno("socket");
-    /* How long to wait for a place in the listen queue. */
-    struct timeval limit = {.tv_sec = timeout_ns / 1000000000,
-                            .tv_usec = timeout_ns / 1000 % 1000000};
-    if (timeout_ns > 0 && setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) < 0)
-        return dlx__fail_errno("SO_SNDTIMEO");
     /* path has the size of sun_path and was checked to fit. */
     memcpy(address.sun_path, c->path, sizeof address.sun_path);
-    while (connect(fd, (struct sockaddr *)&address, sizeof address) < 0) {
-        if (errno == EINTR)
-            continue;
-        int r = dlx__fail_errno("no dlpackd at %s", c->path);
-        return r == DLX_E_ACCESS || r == DLX_E_FD_LIMIT ? r : DLX_E_NO_DAEMON;
-    }
+    int r = connect_for(c, fd, &address, timeout_ns);
+    if (r < 0)
+        return r;
     dlx__close(c->sock);
     c->sock = dlx__steal_fd(&fd);
     return 0;

@@ -123,12 +123,13 @@ int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn, c
     if (!is_named)
         env = dlx__place_env();
     for (int i = 0;; i++) {
+        c->timeout_ns = time_left(deadline);
         r = is_named ? dlx__call_open(c) : find(c, &env, autospawn, deadline);
         if (r == 0) {
             c->timeout_ns = time_left(deadline);
             r = dlx__call_greet(c, name);
-            c->timeout_ns = timeout_ns;
         }
+        c->timeout_ns = timeout_ns;
         if (r == 0)
             dlx__error_clear(); /* of the places where nobody was */
         /* Lost before it greeted back: a daemon that was just ending, or we stood still for longer than it waits. Nothing

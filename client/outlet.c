@@ -213,11 +213,11 @@ uint32_t dlx__outlet_n_started(const struct dlx_publisher *p)
     return n;
 }
 
-/* Not to the end: a peer that writes as fast as we read does not keep us here. */
-static void drain(int fd)
+/* Not to the end: a peer that writes as fast as we read does not keep us here. Returns false when it writes no more. */
+static bool drain(int fd)
 {
     char bytes[4096];
-    (void)!recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    return recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) != 0;
 }
 
 int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
@@ -233,32 +233,35 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
         struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
         fds[1 + 2 * i] =
             (struct pollfd){.fd = outlet->hung_up ? -1 : outlet->bell, .events = POLLIN};
-        fds[2 + 2 * i] = (struct pollfd){.fd = outlet->peer->pidfd, .events = POLLIN};
+        /* Of the dead nothing more is to be heard. */
+        fds[2 + 2 * i] =
+            (struct pollfd){.fd = outlet->core.dead ? -1 : outlet->peer->pidfd, .events = POLLIN};
     }
     uint64_t now = dlx__now_ns();
-    bool looks_again = p->link_sock < 0 || deaf;
+    /* Whoever is missing may leave before the daemon has told of it: no packet comes then, but `joins` is lowered. */
+    bool looks_again = p->link_sock < 0 || deaf || p->core.joins_picked < p->core.joins_seen;
     uint64_t until = looks_again ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
     int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));
     if (n < 0)
         return errno == EINTR ? dlx__fail(DLX_E_INTERRUPTED, "interrupted by a signal")
                               : dlx__fail_errno("poll of %u links", n_links);
-    if (p->link_sock < 0)
-        dlx__publisher_check(p, dlx__now_ns());
-    if (n == 0)
-        return dlx__now_ns() >= deadline ? DLX_E_TIMEOUT : 0;
-    if (fds[0].revents)
-        env_pick_up(p);
-    for (uint32_t i = 0; i < n_links; i++) {
+    for (uint32_t i = 0; n > 0 && i < n_links; i++) {
         struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
-        if (fds[1 + 2 * i].revents & POLLIN)
-            drain(outlet->bell);
-        if (fds[2 + 2 * i].revents)
-            outlet->core.dead = true;
+        short bell = fds[1 + 2 * i].revents;
         /* It will ring no more. What it holds still counts until its page says CLOSED and holds
          * nothing, or until its process is dead. */
-        if (fds[1 + 2 * i].revents & (POLLHUP | POLLERR))
+        if ((bell & (POLLHUP | POLLERR)) || ((bell & POLLIN) && !drain(outlet->bell)))
             outlet->hung_up = true;
+        if (fds[2 + 2 * i].revents)
+            outlet->core.dead = true;
     }
+    /* These last: links come, and go. */
+    if (p->link_sock < 0)
+        dlx__publisher_check(p, dlx__now_ns());
+    else if (fds[0].revents)
+        env_pick_up(p);
+    if (n == 0)
+        return dlx__now_ns() >= deadline ? DLX_E_TIMEOUT : 0;
     /* The caller has looked since: a link that always rings is no reason to look for ever. */
     return now >= deadline ? DLX_E_TIMEOUT : 0;
 }

@@ -359,13 +359,13 @@ void dlx__subscription_read_news(struct dlx_subscription *s)
 static int wait_news(struct dlx_subscription *s, uint64_t deadline)
 {
     struct pollfd pfd = {.fd = s->sock, .events = POLLIN};
-    int n = poll(&pfd, 1, dlx__deadline_ms(deadline, dlx__now_ns()));
-    if (n < 0)
-        return errno == EINTR ? dlx__fail(DLX_E_INTERRUPTED, "interrupted by a signal")
-                              : dlx__fail_errno("poll");
-    if (n == 0 && dlx__now_ns() >= deadline)
-        return DLX_E_TIMEOUT;
-    return 0;
+    uint64_t now = dlx__now_ns();
+    int n = poll(&pfd, 1, dlx__deadline_ms(dlx__call_slice_end(s->client, now, deadline), now));
+    if (n < 0 && errno != EINTR)
+        return dlx__fail_errno("poll");
+    if (n > 0)
+        return 0;
+    return dlx__now_ns() >= deadline ? DLX_E_TIMEOUT : dlx__call_check_interrupt(s->client);
 }
 
 /* ---- subscribe ----------------------------------------------------------------------------- */
@@ -411,7 +411,7 @@ static int attach_all(struct dlx_subscription *s)
         int r = wait_news(s, deadline);
         if (r == DLX_E_TIMEOUT)
             return dlx__fail(r, "%u of %u publishers attached in time", s->n_settled, s->n_offers);
-        if (r < 0 && r != DLX_E_INTERRUPTED)
+        if (r < 0)
             return r;
     }
 }

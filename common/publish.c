@@ -329,11 +329,20 @@ static bool asks_who_is_closed(struct dlx_pub *pub)
     return true;
 }
 
+static void remove_dead(struct dlx_pub *pub)
+{
+    for (uint32_t i = pub->n_links; i-- > 0;)
+        if (pub->links[i]->dead)
+            remove_link(pub, i);
+}
+
 /* Mark what live links hold, let closed links that hold nothing go, and free the rest. */
 static uint32_t free_unheld(struct dlx_pub *pub)
 {
-    if (pub->joins_picked < pub->joins_seen)
+    if (pub->joins_picked < pub->joins_seen) {
+        remove_dead(pub);
         return 0; /* somebody whose page we do not see may hold anything */
+    }
 
     for (uint32_t i = 0; i < pub->n_retired; i++)
         pub->retired[i].held = false;

@@ -17,6 +17,7 @@ struct dlxd_membership_page {
     struct entry *entries; /* [DLX_SHM_MEMBERSHIP_LINES]: a page of our own, and right after it */
     struct dlx_shm_membership *lines; /* the shared one */
     uint64_t used;                    /* a bit a line */
+    uint64_t ever_used;               /* likewise, now or before */
 };
 
 /* ---- vouching ------------------------------------------------------------------------------ */
@@ -165,12 +166,14 @@ int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_use
     assert(page);
     line->page = page;
     line->index = (uint32_t)__builtin_ctzll(~page->used);
-    page->used |= UINT64_C(1) << line->index;
+    uint64_t bit = UINT64_C(1) << line->index;
+    page->used |= bit;
     /* Its publisher hears of the line after this. A former one that we have disconnected may not know that yet: it sees more
-     * joins than it can pick up, so it frees nothing before it has gone on. */
+     * joins than it can pick up, so it frees nothing before it has gone on, and asks its link socket why. */
     dlx_atomic_u64 *joins = &page->lines[line->index].joins;
-    uint64_t last = dlx_load64_relaxed(joins);
-    dlx_store64_sc(joins, last == 0 ? 0 : (last | DLX_SHM_JOINS_MASK) + 1);
+    if (page->ever_used & bit)
+        dlx_store64_sc(joins, (dlx_load64_relaxed(joins) | DLX_SHM_JOINS_MASK) + 1);
+    page->ever_used |= bit;
     dlx_store64_sc(&page->lines[line->index].leaves, 0);
     vouch(page, line->index);
     return 0;

@@ -7,6 +7,9 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 enum { LARGE = 1 << 20 }; /* elements: more than a publisher has when it is new */
 
@@ -192,11 +195,44 @@ START_TEST(who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
 }
 END_TEST
 
+/* As a daemon that stands still has when many come. */
+START_TEST(who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int first = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%s/full", getenv("TMPDIR"));
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(listener, 0), 0);
+    ck_assert_int_eq(connect(first, (struct sockaddr *)&address, sizeof address), 0);
+    struct dlx_connect_args args = {.size = sizeof args,
+                                    .socket = address.sun_path,
+                                    .timeout_ns = SECOND / 20,
+                                    .interrupt = interrupt,
+                                    .interrupt_data = &data};
+    struct dlx_client *c = NULL;
+    asked = (struct asked){.stop_at = 0};
+    fails(dlx_connect(&c, &args), DLX_E_TIMEOUT, address.sun_path);
+    args.interrupt = NULL;
+    args.timeout_ns = 1; /* not "for ever", as 0 is for the kernel */
+    fails(dlx_connect(&c, &args), DLX_E_TIMEOUT, address.sun_path);
+    args.interrupt = interrupt;
+    args.timeout_ns = DLX_FOREVER;
+    asked = (struct asked){.stop_at = 2};
+    fails(dlx_connect(&c, &args), DLX_E_INTERRUPTED, address.sun_path);
+    ck_assert_int_eq(asked.n, 2);
+    close(first);
+    close(listener);
+    unlink(address.sun_path);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("interrupt");
     TCase *tcase = dlx_test_stream_case("interrupt");
     tcase_add_test(tcase, it_ends_every_wait_for_the_daemon);
+    tcase_add_test(tcase, who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked);
     tcase_add_test(tcase, it_is_asked_as_long_as_the_daemon_stands_still);
     tcase_add_test(tcase, it_ends_the_wait_for_another_thread);
     tcase_add_test(tcase, who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still);
