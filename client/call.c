@@ -196,15 +196,15 @@ int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
 #define LOCK_UNTIL(lock, until) pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, until)
 #endif
 
-/* Returns false: not within `ns`. */
-static bool lock_for(pthread_mutex_t *lock, uint64_t ns)
+/* Returns 0; ETIMEDOUT; EDEADLK: this very thread has it, and calls from `interrupt`. */
+static int lock_for(pthread_mutex_t *lock, uint64_t ns)
 {
     struct timespec until;
     (void)clock_gettime(LOCK_CLOCK, &until);
     ns += (uint64_t)until.tv_nsec;
     until.tv_sec += (time_t)(ns / 1000000000);
     until.tv_nsec = (long)(ns % 1000000000);
-    return LOCK_UNTIL(lock, &until) == 0;
+    return LOCK_UNTIL(lock, &until);
 }
 
 int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns)
@@ -214,12 +214,12 @@ int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns)
     uint64_t now = dlx__now_ns(), deadline = dlx__deadline(timeout_ns);
     for (int r = 0; r == 0; r = dlx__call_check_interrupt(c)) {
         uint64_t until = dlx__call_slice_end(c, now, deadline);
-        if (until == UINT64_MAX) {
-            (void)pthread_mutex_lock(&c->lock);
+        int e = until == UINT64_MAX ? pthread_mutex_lock(&c->lock)
+                                    : lock_for(&c->lock, until > now ? until - now : 0);
+        if (e == 0)
             return 0;
-        }
-        if (lock_for(&c->lock, until > now ? until - now : 0))
-            return 0;
+        if (e == EDEADLK)
+            return dlx__fail(DLX_E_IN_USE, "this thread waits for dlpackd at %s already", c->path);
         now = dlx__now_ns();
         if (now >= deadline)
             return dlx__fail(DLX_E_TIMEOUT, "another thread waits for dlpackd at %s", c->path);
@@ -440,6 +440,9 @@ static int close_publisher(struct dlx_client *c, uint64_t publisher)
     request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_CLOSE;
     request.publisher_close = &body;
     int r = dlx__call_lock_within(c, DLX_FOREVER);
+    if (r ==
+        DLX_E_IN_USE) /* whose answer this would be taken for; else it ends with the connection */
+        (void)dlx__proto_send(c->sock, &request, NULL, 0);
     if (r < 0)
         return r;
     int64_t patience = c->timeout_ns < 0 ? CLOSE_NS : DLX_MIN(c->timeout_ns, CLOSE_NS);

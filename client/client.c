@@ -108,7 +108,11 @@ int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_arg
     c->timeout_ns = args.timeout_ns ? args.timeout_ns : DEFAULT_TIMEOUT_NS;
     c->interrupt = args.interrupt;
     c->interrupt_data = args.interrupt_data;
-    pthread_mutex_init(&c->lock, NULL);
+    pthread_mutexattr_t checked; /* `interrupt` is called with it locked, and may call us */
+    pthread_mutexattr_init(&checked);
+    pthread_mutexattr_settype(&checked, PTHREAD_MUTEX_ERRORCHECK);
+    pthread_mutex_init(&c->lock, &checked);
+    pthread_mutexattr_destroy(&checked);
     dlx__peers_init(&c->peers);
     if (args.name)
         memcpy(name, args.name, strlen(args.name) + 1);

@@ -405,7 +405,7 @@ struct dlx_block *dlx__block_of(const struct dlx_heap *heap, const DLManagedTens
     if (tensor->deleter != delete_local)
         return NULL;
     struct dlx_block *block = tensor->manager_ctx;
-    return block->heap == heap ? block : NULL;
+    return block->heap == heap && &block->tensor == tensor ? block : NULL;
 }
 
 void dlx__block_published(struct dlx_block *block)

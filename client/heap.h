@@ -184,7 +184,7 @@ static inline bool dlx__block_is_unchanged(const struct dlx_block *block, bool p
     return differs == 0;
 }
 
-/* The block of a tensor that dlx__block_export() of this heap made, else NULL. */
+/* The block of a tensor that dlx__block_export() of this heap made, else NULL, as for what a caller made from a copy of it. */
 struct dlx_block *dlx__block_of(const struct dlx_heap *heap,
                                 const DLManagedTensorVersioned *tensor);
 

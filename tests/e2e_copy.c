@@ -67,6 +67,32 @@ static void check(struct dlx_message *m, uint32_t i, int64_t n, int64_t value, b
 static const struct dlx_publish_args share = {.size = sizeof share, .share = true, .strict = true};
 static const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
 
+/* ---- a struct of the caller's --------------------------------------------------------------- */
+
+/* What it says counts, not what the tensor says that it was copied from. */
+START_TEST(a_part_of_a_tensor_in_a_struct_of_the_callers_is_copied)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_report report = {.size = sizeof report};
+    const struct dlx_publish_args args = {.size = sizeof args, .report = &report};
+    DLManagedTensorVersioned mine = *dlx_test_stream_alloc(x.p, 10, 7);
+    int64_t shape[1] = {4};
+    mine.dl_tensor.shape = shape;
+    mine.dl_tensor.byte_offset = 2 * sizeof(int64_t);
+    if (_i == 0) {
+        ok(dlx_publish(x.p, &mine, &args));
+    } else {
+        const struct dlx_item item = {.name = "part", .tensor = &mine};
+        ok(dlx_publish_set(x.p, &item, 1, NULL, &args));
+    }
+    ck_assert_uint_eq(report.n_copied, 1);
+    struct dlx_message *m = take(x.s);
+    check(m, 0, 4, 9, true);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 /* ---- share --------------------------------------------------------------------------------- */
 
 START_TEST(a_shared_tensor_is_published_again_without_a_copy)
@@ -515,6 +541,7 @@ int main(void)
 {
     Suite *suite = suite_create("copy");
     TCase *tcase = dlx_test_stream_case("copy");
+    tcase_add_loop_test(tcase, a_part_of_a_tensor_in_a_struct_of_the_callers_is_copied, 0, 2);
     tcase_add_test(tcase, a_shared_tensor_is_published_again_without_a_copy);
     tcase_add_test(tcase, shared_memory_comes_back_after_its_deleter_and_its_messages);
     tcase_add_test(tcase, sharing_needs_no_more_memory_however_long);

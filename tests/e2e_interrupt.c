@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -195,6 +196,41 @@ START_TEST(who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
 }
 END_TEST
 
+static struct {
+    struct dlx_client *c;
+    struct dlx_publisher *p;
+    int result;
+} inner;
+
+/* As a handler of SIGTERM does. */
+static int close_one(void *unused)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    (void)unused;
+    inner.p = dlx_publisher_unref(inner.p);
+    inner.result = dlx_client_get_daemon_info(inner.c, &info);
+    (void)kill(dlx_test_stream_daemon.pid, SIGCONT);
+    return 0;
+}
+
+START_TEST(it_may_close_a_publisher_and_ask_nothing)
+{
+    struct dlx_connect_args args = {.size = sizeof args,
+                                    .socket = dlx_test_stream_daemon.path,
+                                    .timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER,
+                                    .interrupt = close_one};
+    struct dlx_daemon_info info = {.size = sizeof info};
+    ok(dlx_connect(&inner.c, &args));
+    ok(dlx_publisher_new(inner.c, "test/a", NULL, &inner.p));
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    ok(dlx_client_get_daemon_info(inner.c, &info));
+    ck_assert_int_eq(inner.result, DLX_E_IN_USE);
+    ok(dlx_client_get_daemon_info(inner.c, &info));
+    ck_assert_uint_eq(info.n_publishers, 0); /* the daemon heard of it */
+    dlx_client_unref(inner.c);
+}
+END_TEST
+
 /* As a daemon that stands still has when many come. */
 START_TEST(who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked)
 {
@@ -232,6 +268,7 @@ int main(void)
     Suite *suite = suite_create("interrupt");
     TCase *tcase = dlx_test_stream_case("interrupt");
     tcase_add_test(tcase, it_ends_every_wait_for_the_daemon);
+    tcase_add_loop_test(tcase, it_may_close_a_publisher_and_ask_nothing, 0, 2);
     tcase_add_test(tcase, who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked);
     tcase_add_test(tcase, it_is_asked_as_long_as_the_daemon_stands_still);
     tcase_add_test(tcase, it_ends_the_wait_for_another_thread);

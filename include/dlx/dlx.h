@@ -111,8 +111,8 @@ struct dlx_connect_args {
     /** enum dlx_autospawn. Only where neither `socket` nor $DLX_SOCKET names a daemon. */
     uint32_t autospawn;
     /** NULL, or called every 50 ms, in its thread, by a call that waits for the daemon's answer: not 0 ends the wait with
-     *  DLX_E_INTERRUPTED, which a signal alone does not (so: PyErr_CheckSignals() and the like). A lock is held: calls of
-     *  libdlx that it makes with this connection may time out. */
+     *  DLX_E_INTERRUPTED, which a signal alone does not (so: PyErr_CheckSignals() and the like). It may close what is not in
+     *  use, but not the connection; its own calls that ask the daemon fail with DLX_E_IN_USE. */
     int (*interrupt)(void *interrupt_data);
     void *interrupt_data;
 };
