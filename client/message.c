@@ -501,7 +501,7 @@ static int make_index(struct dlx_message *m, struct dlx_nametable **ret)
     if (r < 0)
         return r;
     for (uint32_t i = 0; i < m->n_tensors; i++) {
-        const char *name = dlx_message_name(m, i);
+        const char *name = m->table->text + m->table->names[i];
         uint32_t size = (uint32_t)strlen(name);
         if (size > 0)
             (void)dlx__nametable_add(index, name, size, dlx__nametable_hash(index, name, size), i);
