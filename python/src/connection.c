@@ -22,7 +22,7 @@ static const struct dlxpy_handle_kind kind = {&dlxpy_connection_type, sizeof(str
 PyObject *dlxpy_connection_new(struct dlx_client *c)
 {
     struct dlxpy_client *client = dlxpy_client_new(c);
-    return client ? (PyObject *)dlxpy_handle_new(&kind, client, NULL) : NULL;
+    return client ? (PyObject *)dlxpy_handle_new(&kind, client, c, NULL) : NULL;
 }
 
 /* ---- publisher ----------------------------------------------------------------------------- */
@@ -102,7 +102,8 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         if (dlxpy_call_do(call, cast(self)) == 0) {
             struct dlx_publisher *p = call->publisher;
             call->publisher = NULL;
-            ret = dlxpy_publisher_new(p, topic, pub.on_full == DLX_ON_FULL_BLOCK, timeout_ns);
+            ret = dlxpy_publisher_new(p, call->client->c, topic, pub.on_full == DLX_ON_FULL_BLOCK,
+                                      timeout_ns);
         }
         dlxpy_call_end(call, cast(self));
     }
@@ -192,7 +193,7 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         if (dlxpy_call_do(call, cast(self)) == 0) {
             struct dlx_subscription *s = call->subscription;
             call->subscription = NULL;
-            ret = dlxpy_subscription_new(s, topic, timeout_ns, stay);
+            ret = dlxpy_subscription_new(s, call->client->c, topic, timeout_ns, stay);
         }
         dlxpy_call_end(call, cast(self));
     }

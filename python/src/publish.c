@@ -303,7 +303,7 @@ static int publish(struct dlxpy_publisher *p, const struct parcel *parcel,
         bool again =
             r == DLX_E_INTERRUPTED || (r == DLX_E_TIMEOUT && dlxpy_wait_slice(&wait, 1) > 0);
         if (!again) {
-            (void)dlxpy_raise(r);
+            (void)dlxpy_asking_raise(&asking, r);
             return -1;
         }
         p->n_repeats++;

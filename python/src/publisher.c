@@ -17,11 +17,11 @@ static void unref(void *p)
 static const struct dlxpy_handle_kind kind = {&dlxpy_publisher_type, sizeof(struct dlxpy_publisher),
                                               "the publisher", false, unref};
 
-PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const char *topic, bool waits,
-                              int64_t timeout_ns)
+PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const struct dlx_client *c,
+                              const char *topic, bool waits, int64_t timeout_ns)
 {
     static uint64_t last_number;
-    struct dlxpy_publisher *self = (struct dlxpy_publisher *)dlxpy_handle_new(&kind, p, topic);
+    struct dlxpy_publisher *self = (struct dlxpy_publisher *)dlxpy_handle_new(&kind, p, c, topic);
     if (self) {
         self->number = ++last_number;
         self->waits = waits;

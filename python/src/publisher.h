@@ -16,8 +16,8 @@ struct dlxpy_publisher {
 };
 
 /* Takes `p` over, also when it fails. NULL with an exception. */
-PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const char *topic, bool waits,
-                              int64_t timeout_ns);
+PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const struct dlx_client *c,
+                              const char *topic, bool waits, int64_t timeout_ns);
 
 /* publish.c */
 PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args,

@@ -18,11 +18,11 @@ static void unref(void *s)
 static const struct dlxpy_handle_kind kind = {
     &dlxpy_subscription_type, sizeof(struct dlxpy_subscription), "the subscription", false, unref};
 
-PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, int64_t timeout_ns,
-                                 bool stays)
+PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const struct dlx_client *c,
+                                 const char *topic, int64_t timeout_ns, bool stays)
 {
     struct dlxpy_subscription *self =
-        (struct dlxpy_subscription *)dlxpy_handle_new(&kind, s, topic);
+        (struct dlxpy_subscription *)dlxpy_handle_new(&kind, s, c, topic);
     if (self) {
         self->timeout_ns = timeout_ns;
         self->stays = stays;

@@ -124,6 +124,86 @@ def test_a_connection_that_nobody_waits_for_any_more_is_not_kept(tmp_path):
         until(lambda: count_fds() == before, "that its descriptors are closed")
 
 
+# The signal is sent when another thread sees that the main one is in libdlx, where only the handler lets it go on: it runs there.
+def handles_while_it_waits(peer, daemon, code, after="", timeout=3600):
+    """A handler that does `code` runs inside of a.empty(), which waits for the daemon; what `after` says then is returned."""
+    p = peer(f"""
+import gc, signal, threading
+c = dlx.connect(timeout={timeout})
+a, b, s = c.publisher("a"), c.publisher("b"), c.subscribe("a")
+def goes_on(): os.kill({daemon.pid}, signal.SIGCONT)
+def handler(*_):
+    global b
+    {code}
+def is_stopped():
+    with open("/proc/{daemon.pid}/stat") as f: return f.read().rpartition(")")[2].split()[0] == "T"
+def is_waiting():
+    try: a.stats()
+    except dlx.InUse: return True
+def watch():
+    while not is_waiting(): os.sched_yield()
+    os.kill(os.getpid(), signal.SIGUSR1)
+signal.signal(signal.SIGUSR1, handler)
+os.kill({daemon.pid}, signal.SIGSTOP)
+while not is_stopped(): os.sched_yield()
+thread = threading.Thread(target=watch)
+thread.start()
+try: a.empty(1 << 20)
+except dlx.Timeout as e: say(e)
+thread.join()
+say("over")
+hear()
+{after}
+""")
+    said = []
+    while not said or said[-1] not in ("over", ""):
+        said.append(p.hear())
+    assert said.pop() == "over", p.end()
+    return p, said
+
+
+@pytest.mark.parametrize("code", ["b.close()", "del b", "l = [b]; l.append(l); del b, l; gc.collect()", "s.close(); b.close(); c.close()"])
+def test_a_handler_may_drop_what_it_likes_while_its_thread_waits(daemon, c, peer, code):
+    """It leaves when the wait that the signal interrupted is over: libdlx holds a lock until then."""
+    try:
+        p, said = handles_while_it_waits(peer, daemon, f"{code}; goes_on(); say('handled')")
+        assert said == ["handled"] and [x["topic"] for x in c.publishers()] == ["a"]
+        assert (len(c.links(c.publishers()[0]["publisher"])) == 0) == ("s.close()" in code)
+        p.say("go")
+        p.end()
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+
+
+def test_what_leaves_after_a_wait_does_not_change_its_error(daemon, peer):
+    try:
+        p, said = handles_while_it_waits(peer, daemon, "b.close()", timeout=1)
+        assert len(said) == 1 and said[0].endswith("did not answer within 1 s")
+        daemon.send_signal(signal.SIGCONT)
+        p.say("go")
+        p.end()
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("code", ["b.empty(1 << 20)", "b.publish(bytes(1 << 20))", "a.stats()", "c.daemon()", "c.publisher('x')", "c.get('x')"])
+def test_a_handler_may_not_wait_for_the_wait_that_it_interrupted(daemon, c, peer, code):
+    """But may ask by another connection; and what was refused works when the wait is over."""
+    code = f"""
+    try: {code}
+    except dlx.InUse as e: say(e)
+    goes_on()
+    with dlx.connect() as other, other.publisher("o") as o: o.publish(b"x")
+"""
+    try:
+        p, said = handles_while_it_waits(peer, daemon, code, after="b.publish(b.empty(1 << 20)); a.stats(); c.daemon()")
+        assert len(said) == 1 and said[0].endswith("waits for dlpackd, and that this signal's handler interrupted")
+        p.say("go")
+        p.end()
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+
+
 # -- threads --------------------------------------------------------------------------------------------------
 
 
