@@ -17,7 +17,8 @@ static struct dlxpy_handle *cast(PyObject *self)
 }
 
 static const struct dlxpy_handle_kind kind = {&dlxpy_connection_type, sizeof(struct dlxpy_handle),
-                                              "the connection", true, dlxpy_client_unref};
+                                              "the connection",       true,
+                                              dlxpy_client_unref,     NULL};
 
 PyObject *dlxpy_connection_new(struct dlx_client *c)
 {

@@ -116,10 +116,12 @@ int dlxpy_handle_go_on(const struct dlxpy_handle *h)
 PyObject *dlxpy_handle_close(PyObject *self, PyObject *unused)
 {
     struct dlxpy_handle *h = cast(self);
-    bool was = h->closed;
+    bool was = h->closed, used = h->n_users > 0; /* the last user drops it */
     (void)unused;
     h->closed = true;
-    if (!was && h->n_users == 0 && drop_asking(h) < 0)
+    if (!was && h->kind->closing)
+        h->kind->closing(self);
+    if (!was && !used && drop_asking(h) < 0)
         return NULL;
     Py_RETURN_NONE;
 }

@@ -14,8 +14,8 @@ static void unref(void *p)
     dlx_publisher_unref(p);
 }
 
-static const struct dlxpy_handle_kind kind = {&dlxpy_publisher_type, sizeof(struct dlxpy_publisher),
-                                              "the publisher", false, unref};
+static const struct dlxpy_handle_kind kind = {
+    &dlxpy_publisher_type, sizeof(struct dlxpy_publisher), "the publisher", false, unref, NULL};
 
 PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const struct dlx_client *c,
                               const char *topic, bool waits, int64_t timeout_ns)

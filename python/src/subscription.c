@@ -15,8 +15,25 @@ static void unref(void *s)
     dlx_subscription_unref(s);
 }
 
-static const struct dlxpy_handle_kind kind = {
-    &dlxpy_subscription_type, sizeof(struct dlxpy_subscription), "the subscription", false, unref};
+/* Tasks of asyncio, if that was ever used. */
+static void closing(PyObject *self)
+{
+    PyObject *name = PyUnicode_FromString("dlx._aio");
+    PyObject *module = name ? PyImport_GetModule(name) : NULL;
+    PyObject *ret = module ? PyObject_CallMethod(module, "closing", "O", self) : NULL;
+    if (!ret && PyErr_Occurred())
+        PyErr_WriteUnraisable(self);
+    Py_XDECREF(ret);
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+}
+
+static const struct dlxpy_handle_kind kind = {&dlxpy_subscription_type,
+                                              sizeof(struct dlxpy_subscription),
+                                              "the subscription",
+                                              false,
+                                              unref,
+                                              closing};
 
 PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const struct dlx_client *c,
                                  const char *topic, int64_t timeout_ns, bool stays)
@@ -228,9 +245,11 @@ static PyObject *events(PyObject *self, PyObject *unused)
     return dlxpy_handle_events(&cast(self)->handle, next_event);
 }
 
-PyDoc_STRVAR(close_doc,
-             "close()\n--\n\n"
-             "Leave. What is held stays valid. A take() of another thread ends with dlx.Closed.");
+PyDoc_STRVAR(
+    close_doc,
+    "close()\n--\n\n"
+    "Leave. What is held stays valid. A take() of another thread, or the task that waits,\n"
+    "ends with dlx.Closed.");
 
 static PyObject *get_timeout(PyObject *self, void *closure)
 {

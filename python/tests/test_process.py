@@ -310,6 +310,38 @@ def test_a_cancelled_wait_takes_nothing_and_two_tasks_cannot_wait_for_one(c):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("close", [lambda sub: sub.close(), lambda sub: threading.Thread(target=sub.close).start()], ids=["here", "thread"])
+def test_closing_ends_the_wait_of_a_task_and_leaves_nothing(c, close):
+    """The next subscription has the same descriptor, and nothing of the last one's."""
+    async def main():
+        c.subscribe("a").close()
+        fds = count_fds()
+        for take in (lambda s: s.take_async(), anext, lambda s: s.take_async(PATIENCE)):
+            sub = c.subscribe("a")
+            task = asyncio.create_task(take(sub))
+            await asyncio.sleep(0)
+            close(sub)
+            with pytest.raises(dlx.Closed, match="subscription of a is closed"):
+                await asyncio.wait_for(task, PATIENCE)
+            until(lambda: count_fds() == fds, "that its descriptors are closed")
+        sub, task = c.subscribe("a"), None
+        task = asyncio.create_task(sub.take_async())
+        await asyncio.sleep(0)
+        fd = sub.fileno()
+        sub.close()
+        with c.subscribe("a") as other, c.publisher("a") as pub:
+            assert other.fileno() == fd
+            with pytest.raises(dlx.Timeout):
+                await other.take_async(timeout=0.01)
+            with pytest.raises(dlx.Closed):
+                await task
+            again = asyncio.create_task(other.take_async(PATIENCE))
+            await asyncio.sleep(0)
+            pub.publish(b"x")
+            assert (await again).seq == 1
+    asyncio.run(main())
+
+
 # -- fork -----------------------------------------------------------------------------------------------------
 
 
