@@ -276,6 +276,36 @@ def test_retained_sets_outlive_their_publisher(c, peer):
         c.get("weights/policy", timeout=0.01)
 
 
+def test_how_long_messages_are_retained(c):
+    """0 would be without a limit to libdlx: it is refused. What has no end is."""
+    with pytest.raises(ValueError, match='give "latched"'):
+        c.publisher("a", retain=1, retain_for=0)
+    for retain_for, stays in (("latched", False), (0.001, False), (None, True), (float("inf"), True), (3600, True)):
+        with c.publisher("a", retain=1, retain_for=retain_for) as pub:
+            pub.publish(b"x")
+        if not stays:
+            until(lambda: not c.publishers("a"), "that it is dropped")
+            continue
+        assert c.get("a", 0)[0].tobytes() == b"x"
+        c.drop("a")
+    c.publisher("a", retain_for=float("inf")).close()
+
+
+def cpu_of_a_wait(sub):
+    """Seconds of the processor that this thread has in a wait of 0.2 s."""
+    start = time.thread_time()
+    with pytest.raises(dlx.Timeout):
+        sub.take(timeout=0.2)
+    return time.thread_time() - start
+
+
+def test_how_long_a_take_is_busy(c):
+    """0 is "never" and what has no end "always", not the reverse."""
+    for spin, busy in ((0, False), ("never", False), (float("inf"), True), (1e10, True), ("always", True)):
+        with c.subscribe("a", spin=spin) as sub, c.publisher("a"):
+            until(lambda: (cpu_of_a_wait(sub) > 0.02) == busy, f"spin={spin}")
+
+
 def test_get_waits_for_the_first_message(c, peer):
     p = peer('say(c.get("late", timeout=60)[0].tobytes().decode())')
     with c.publisher("late", history=1) as pub:
@@ -369,7 +399,7 @@ def test_closed_handles_say_so(c):
     lambda c: c.publisher("a//b"), lambda c: c.publisher("a", history=9999), lambda c: c.publisher("a", on_full="x"),
     lambda c: c.publisher("a", history=-1), lambda c: c.subscribe("a", timeout=-1), lambda c: c.subscribe("a", spin="x"),
     lambda c: c.subscribe("a", max_held=5000), lambda c: c.publisher("a", retain_for="x"), lambda c: c.get("a", float("nan")),
-    lambda c: c.publisher("a", retain=9, history=2)])
+    lambda c: c.publisher("a", retain=9, history=2), lambda c: c.publisher("a", retain=1, retain_for=0), lambda c: dlx.connect(timeout=0)])
 def test_values_that_cannot_be_are_refused(c, call):
     with pytest.raises(ValueError):
         call(c)
