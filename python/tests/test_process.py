@@ -204,6 +204,84 @@ def test_a_handler_may_not_wait_for_the_wait_that_it_interrupted(daemon, c, peer
         daemon.send_signal(signal.SIGCONT)
 
 
+@pytest.fixture
+def deaf(daemon):
+    """A call makes that the daemon is gone, and a new one at its place does not answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as new:
+        def take_its_place():
+            daemon.kill()
+            daemon.wait()
+            os.unlink(os.environ["DLX_SOCKET"])
+            new.bind(os.environ["DLX_SOCKET"])
+            new.listen(4096)
+        yield take_its_place
+
+
+LOOKS = {"take": lambda sub: sub.take(0), "poll": lambda sub: sub._poll()}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_other_threads_run_while_a_look_for_messages_finds_a_new_daemon(pair, deaf, look):
+    deaf()
+    seen = threading.Event()
+
+    def watch():
+        while not seen.is_set():
+            try:
+                pair[1].stats()
+            except dlx.InUse:
+                seen.set()
+    thread = threading.Thread(target=watch)
+    thread.start()
+
+    def is_seen():
+        try:
+            look(pair[1])
+        except (dlx.Timeout, dlx.InUse):
+            pass
+        return seen.is_set()
+    try:
+        until(is_seen, "that another thread runs")
+    finally:
+        seen.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_what_a_take_had_when_a_handler_ended_it_is_not_lost(pair, deaf, look):
+    pub, sub = pair
+    n, x = 0, pub.zeros(1)
+
+    def handler(*_):
+        nonlocal n
+        try:
+            sub.stats()
+        except dlx.InUse:  # it waits for the new daemon, and takes what comes meanwhile
+            n = pub.publish(x, share=True).seq
+            raise ZeroDivisionError from None
+
+    def is_ended():
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        try:
+            look(sub)
+        except dlx.Timeout:
+            pass
+        except ZeroDivisionError:
+            return True
+        return False
+    pub.publish(x, share=True)
+    assert sub.take().seq == 1
+    deaf()
+    old = signal.signal(signal.SIGALRM, handler)
+    try:
+        for i in range(2, 5):
+            until(is_ended, "that a handler ends it")
+            assert n == i and sub.take(0).seq == i
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
 # -- threads --------------------------------------------------------------------------------------------------
 
 
