@@ -191,6 +191,7 @@ static int pack_message(struct parcel *parcel, PyObject *message, enum dlxpy_use
     struct dlx_message *m = dlxpy_message_of(message);
     if (!m)
         return -1;
+    (void)dlx_message_ref(m); /* the collection of garbage may release it meanwhile */
     PyObject *list = PyObject_CallMethod(message, "values", NULL);
     PyObject *values = list ? PyList_AsTuple(list) : NULL;
     PyObject *names = values ? names_of(m) : NULL;
@@ -205,6 +206,7 @@ static int pack_message(struct parcel *parcel, PyObject *message, enum dlxpy_use
         r = pack_sequence(parcel, values, names, use, publisher);
     else
         Py_XDECREF(names);
+    dlx_message_unref(m);
     Py_XDECREF(list);
     Py_XDECREF(values);
     return r;

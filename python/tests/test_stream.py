@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publishers, subscriptions and messages: what docs/PYTHON.md promises, in one process and across two."""
+import gc
 import os
 import pathlib
 import re
@@ -201,6 +202,51 @@ def test_a_publisher_that_goes_is_told_once_and_a_loop_may_stay(c):
                 sub.take()
         kinds = [e.kind for e in sub.events()]
         assert kinds == ["joined", "left"] * 2
+
+
+@pytest.mark.parametrize("use", [lambda msg, key: msg[key], lambda msg, key: msg.private(key)], ids=["item", "private"])
+def test_a_message_that_its_own_key_releases_is_closed(pair, use):
+    pub, sub = pair
+
+    class Key:
+        def __index__(self):
+            msg.release()
+            return 0
+    for data in (b"small", bytes(1 << 20)):
+        pub.publish([data] * 8)
+        msg = sub.take()
+        with pytest.raises(dlx.Closed, match="message was released"):
+            use(msg, Key())
+
+
+@pytest.mark.parametrize("use", [lambda msg, pub: msg.items(), lambda msg, pub: msg.keys(), lambda msg, pub: pub.publish(msg)],
+                         ids=["items", "keys", "publish"])
+def test_a_message_that_is_released_by_the_collection_of_garbage_is_closed_or_there(pair, use):
+    """Up to Python 3.11 that comes in the midst of a call."""
+    pub, sub = pair
+
+    class Garbage:
+        def __init__(self, msg):
+            self.me, self.msg = self, msg
+
+        def __del__(self):
+            self.msg.release()
+    threshold = gc.get_threshold()
+    for _ in range(10):
+        pub.publish({str(i): bytes(1) for i in range(100)})
+        msg = sub.take()
+        gc.freeze()
+        Garbage(msg)
+        gc.set_threshold(1)
+        try:
+            use(msg, pub)
+        except dlx.Closed:
+            assert msg.released
+        finally:
+            gc.set_threshold(*threshold)
+            gc.unfreeze()
+        while sub._poll():
+            pass
 
 
 def test_latest_skips_and_counts(c):
