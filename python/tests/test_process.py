@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import DAEMON, PATIENCE, count_fds, until
+from conftest import DAEMON, PATIENCE, count_fds, run_daemon, until
 
 import dlx
 
@@ -495,6 +495,31 @@ def test_a_daemon_that_dies_leaves_what_was_received(daemon, c, pair):
     assert sub.take()[0].tobytes() == b"def" and msg[0].tobytes() == b"abc"
     with pytest.raises(dlx.DaemonError):
         c.daemon()
+
+
+def test_waits_of_a_publisher_count_once_also_for_subscribers_that_come_to_a_new_daemon(daemon, c, peer, tmp_path):
+    """A wait is made of parts of 0.2 s. libdlx counts those for newcomers as failures, not as waits."""
+    pub = c.publisher("a", on_full="block", slots=4, history=1, timeout=0.5)
+    p = peer('s = c.subscribe("a", reliable=True); say("there"); hear()')
+    assert p.hear() == "there"
+    pub.publish(b"x")
+    daemon.kill()
+    daemon.wait()
+    p.process.send_signal(signal.SIGSTOP)
+    try:
+        with run_daemon(tmp_path):
+            n, words = 0, ""
+            deadline = time.monotonic() + PATIENCE
+            while "yet to join" not in words:
+                assert time.monotonic() < deadline, words
+                try:
+                    pub.publish(b"x")
+                except dlx.Timeout as e:
+                    n, words = n + 1, str(e)
+            stats = pub.stats()
+            assert stats["full"] == n and stats["blocked"] < n  # the last one was none
+    finally:
+        p.process.send_signal(signal.SIGCONT)
 
 
 def test_a_private_daemon_starts_where_there_is_none(monkeypatch, folders, nobody_else):
