@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscriptions in asyncio: waiting on the descriptor in the running loop, without a thread."""
 import asyncio
+import os
+import weakref
 
 from . import _errors
 
 _GIVEN = object()
-_waiting = set()  # descriptors: a loop has one reader for each
+_waiting = weakref.WeakValueDictionary()  # by the id of a subscription, which stays as long as somebody waits for it
 
 
 def _wake(future):
@@ -13,19 +15,28 @@ def _wake(future):
         future.set_result(None)
 
 
+def closing(subscription):
+    """Subscription.close(), of any thread: who waits looks again."""
+    future = _waiting.get(id(subscription))
+    if future is not None and not future.get_loop().is_closed():
+        future.get_loop().call_soon_threadsafe(_wake, future)
+
+
 async def _readable(subscription):
     loop = asyncio.get_running_loop()
-    future = loop.create_future()
-    fd = subscription.fileno()
-    if fd in _waiting:
+    if id(subscription) in _waiting:
         raise _errors.make(-22, "IN_USE", f"another task waits for topic {subscription.topic}: one at a time may")
-    _waiting.add(fd)
-    loop.add_reader(fd, _wake, future)
+    fd = os.dup(subscription.fileno())  # that of a subscription that is closed is soon another's
     try:
-        await future
+        future = _waiting[id(subscription)] = loop.create_future()
+        loop.add_reader(fd, _wake, future)
+        try:
+            await future
+        finally:
+            loop.remove_reader(fd)
+            del _waiting[id(subscription)]
     finally:
-        loop.remove_reader(fd)
-        _waiting.discard(fd)
+        os.close(fd)
 
 
 async def _wait(subscription):

@@ -30,6 +30,21 @@ static void run(struct dlxpy_job *job)
     job->r = dlx_connect(&attempt->c, &attempt->args);
 }
 
+/* 0 is the default of libdlx, and no answer comes at once. */
+static int parse_timeout(PyObject *object, int64_t *ret)
+{
+    if (!object || object == Py_None)
+        return 0;
+    if (dlxpy_timeout(object, ret) < 0)
+        return -1;
+    if (*ret != 0)
+        return 0;
+    PyErr_SetString(PyExc_ValueError,
+                    "the timeout of a connection is more than 0 seconds, or None for 5: "
+                    "every answer of the daemon takes time");
+    return -1;
+}
+
 /* NULL with an exception. */
 static struct attempt *attempt_new(const struct dlx_connect_args *args)
 {
@@ -62,7 +77,8 @@ const char dlxpy_connect_doc[] =
     "when nobody has been connected for 10 seconds.\n\n"
     "socket     path of the daemon's socket; None: $DLX_SOCKET, else the usual places\n"
     "name       of this program, for `dlxctl ls`, at most 63 bytes\n"
-    "timeout    seconds that this and later calls wait for the daemon's answer; None: 5\n"
+    "timeout    seconds that this and later calls wait for the daemon's answer, more than 0; None: "
+    "5\n"
     "autospawn  False: never start a daemon (as DLX_AUTOSPAWN=no)\n\n"
     "Ctrl-C interrupts it. Raises dlx.DaemonError (none there, none could be started), "
     "dlx.Timeout, "
@@ -79,7 +95,7 @@ PyObject *dlxpy_connect(PyObject *module, PyObject *const *args, Py_ssize_t n_ar
     (void)module;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         dlxpy_flag(value[3], &autospawn) < 0 ||
-        (value[2] && value[2] != Py_None && dlxpy_timeout(value[2], &connect_args.timeout_ns) < 0))
+        parse_timeout(value[2], &connect_args.timeout_ns) < 0)
         return NULL;
     connect_args.autospawn = autospawn ? DLX_AUTOSPAWN_DEFAULT : DLX_AUTOSPAWN_NEVER;
     if (dlxpy_text_of(value[0], &socket, &connect_args.socket) == 0 &&

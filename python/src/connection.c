@@ -17,12 +17,13 @@ static struct dlxpy_handle *cast(PyObject *self)
 }
 
 static const struct dlxpy_handle_kind kind = {&dlxpy_connection_type, sizeof(struct dlxpy_handle),
-                                              "the connection", true, dlxpy_client_unref};
+                                              "the connection",       true,
+                                              dlxpy_client_unref,     NULL};
 
 PyObject *dlxpy_connection_new(struct dlx_client *c)
 {
     struct dlxpy_client *client = dlxpy_client_new(c);
-    return client ? (PyObject *)dlxpy_handle_new(&kind, client, NULL) : NULL;
+    return client ? (PyObject *)dlxpy_handle_new(&kind, client, c, NULL) : NULL;
 }
 
 /* ---- publisher ----------------------------------------------------------------------------- */
@@ -45,8 +46,18 @@ static int parse_retain_for(PyObject *object, int64_t *ret)
 {
     if (!object || object == Py_None)
         return 0;
-    if (!PyUnicode_Check(object))
-        return dlxpy_timeout(object, ret);
+    if (!PyUnicode_Check(object)) {
+        if (dlxpy_timeout(object, ret) < 0)
+            return -1;
+        if (*ret == DLX_FOREVER)
+            *ret = 0; /* of libdlx: without a limit */
+        else if (*ret == 0)
+            PyErr_SetString(
+                PyExc_ValueError,
+                "retain_for is more than 0 seconds: give \"latched\" for messages that do "
+                "not stay when the publisher has gone, None for no limit");
+        return PyErr_Occurred() ? -1 : 0;
+    }
     if (PyUnicode_CompareWithASCIIString(object, "latched") == 0) {
         *ret = DLX_RETAIN_LATCHED;
         return 0;
@@ -73,7 +84,8 @@ PyDoc_STRVAR(
     "retain      newest messages (at most `history`) that late subscribers and get() find, also "
     "when the\n"
     "            publisher has gone\n"
-    "retain_for  seconds that they stay then; None: without a limit; \"latched\": not at all\n"
+    "retain_for  seconds that they stay then, more than 0; None: without a limit; \"latched\": not "
+    "at all\n"
     "timeout     seconds that publish() waits, if on_full=\"block\"; None: no limit\n\n"
     "Raises dlx.InvalidError, dlx.AccessError, dlx.LimitError, dlx.NoMemory, dlx.DaemonError.");
 static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
@@ -102,7 +114,8 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         if (dlxpy_call_do(call, cast(self)) == 0) {
             struct dlx_publisher *p = call->publisher;
             call->publisher = NULL;
-            ret = dlxpy_publisher_new(p, topic, pub.on_full == DLX_ON_FULL_BLOCK, timeout_ns);
+            ret = dlxpy_publisher_new(p, call->client->c, topic, pub.on_full == DLX_ON_FULL_BLOCK,
+                                      timeout_ns);
         }
         dlxpy_call_end(call, cast(self));
     }
@@ -122,13 +135,18 @@ static int parse_history(PyObject *object, uint32_t *ret)
     return dlxpy_uint32(object, "history", UINT32_MAX - 1, ret);
 }
 
-/* Seconds; "never", "always", None for the default. */
+/* Seconds, of which 0 is "never" and what has no end "always"; None for the default, which is 0 to libdlx. */
 static int parse_spin(PyObject *object, int64_t *ret)
 {
     if (!object || object == Py_None)
         return 0;
-    if (!PyUnicode_Check(object))
-        return dlxpy_timeout(object, ret);
+    if (!PyUnicode_Check(object)) {
+        if (dlxpy_timeout(object, ret) < 0)
+            return -1;
+        if (*ret <= 0)
+            *ret = *ret == 0 ? DLX_SPIN_NEVER : DLX_SPIN_ALWAYS;
+        return 0;
+    }
     bool never = PyUnicode_CompareWithASCIIString(object, "never") == 0;
     if (never || PyUnicode_CompareWithASCIIString(object, "always") == 0) {
         *ret = never ? DLX_SPIN_NEVER : DLX_SPIN_ALWAYS;
@@ -161,8 +179,8 @@ PyDoc_STRVAR(
     "max_held  messages held at once at most, 1 to 4096\n"
     "timeout   seconds that take() and loops wait for a message (dlx.Timeout); None: no limit\n"
     "stay      loops go on when the last publisher has left, instead of ending\n"
-    "spin      seconds of busy waiting at most before sleeping; \"never\", \"always\"; None: "
-    "adaptive\n\n"
+    "spin      seconds of busy waiting at most before sleeping; \"never\" (or 0), \"always\"; "
+    "None: adaptive\n\n"
     "Raises dlx.InvalidError (the topic; reliable, of a publisher that drops), dlx.AccessError, "
     "dlx.LimitError,\n"
     "dlx.DaemonError, dlx.Timeout.");
@@ -192,7 +210,7 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         if (dlxpy_call_do(call, cast(self)) == 0) {
             struct dlx_subscription *s = call->subscription;
             call->subscription = NULL;
-            ret = dlxpy_subscription_new(s, topic, timeout_ns, stay);
+            ret = dlxpy_subscription_new(s, call->client->c, topic, timeout_ns, stay);
         }
         dlxpy_call_end(call, cast(self));
     }

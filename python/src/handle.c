@@ -3,6 +3,7 @@
 #include "asking.h"
 #include "errors.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static PyTypeObject *event_type;
@@ -13,16 +14,23 @@ static struct dlxpy_handle *cast(PyObject *self)
 }
 
 struct dlxpy_handle *dlxpy_handle_new(const struct dlxpy_handle_kind *kind, void *of_libdlx,
-                                      const char *topic)
+                                      const struct dlx_client *client, const char *topic)
 {
-    struct dlxpy_handle *h = PyObject_New(struct dlxpy_handle, *kind->type);
+    struct dlxpy_leaving *leaving = malloc(sizeof *leaving);
+    struct dlxpy_handle *h = leaving ? PyObject_New(struct dlxpy_handle, *kind->type) : NULL;
+    if (!leaving)
+        PyErr_NoMemory();
     if (!h) {
+        free(leaving);
         kind->unref(of_libdlx);
         return NULL;
     }
+    *leaving = (struct dlxpy_leaving){.kind = kind, .of_libdlx = of_libdlx};
     memset((char *)h + sizeof(PyObject), 0, kind->size - sizeof(PyObject));
     h->of.any = of_libdlx;
     h->kind = kind;
+    h->client = client;
+    h->leaving = leaving;
     (void)snprintf(h->what, sizeof h->what, topic ? "%s of %s" : "%s", kind->what, topic);
     h->topic = topic ? PyUnicode_FromString(topic) : NULL;
     if (topic && !h->topic)
@@ -30,13 +38,23 @@ struct dlxpy_handle *dlxpy_handle_new(const struct dlxpy_handle_kind *kind, void
     return h;
 }
 
+/* Take out what is to leave. NULL: it does so later. */
+static struct dlxpy_leaving *take_out(struct dlxpy_handle *h)
+{
+    struct dlxpy_leaving *leaving = h->leaving;
+    h->leaving = NULL;
+    h->of.any = NULL;
+    return dlxpy_asking_leave_later(leaving) ? NULL : leaving;
+}
+
 /* Leaving may wait, for the daemon, and for subscribers that are on their way to a new one. */
 static void drop(struct dlxpy_handle *h)
 {
-    void *of_libdlx = h->of.any;
-    h->of.any = NULL;
+    struct dlxpy_leaving *leaving = take_out(h);
+    if (!leaving)
+        return;
     Py_BEGIN_ALLOW_THREADS
-    dlxpy_asking_unref(h->kind, of_libdlx);
+    dlxpy_asking_leave(leaving);
     Py_END_ALLOW_THREADS
 }
 
@@ -44,10 +62,11 @@ static void drop(struct dlxpy_handle *h)
 static int drop_asking(struct dlxpy_handle *h)
 {
     struct dlxpy_asking asking;
-    void *of_libdlx = h->of.any;
-    h->of.any = NULL;
-    dlxpy_asking_begin(&asking, NULL, true);
-    dlxpy_asking_unref(h->kind, of_libdlx);
+    struct dlxpy_leaving *leaving = take_out(h);
+    if (!leaving)
+        return 0;
+    dlxpy_asking_begin(&asking, h, true);
+    dlxpy_asking_leave(leaving);
     return dlxpy_asking_end(&asking);
 }
 
@@ -68,6 +87,8 @@ int dlxpy_handle_enter(struct dlxpy_handle *h)
         return -1;
     }
     if (!h->kind->shared && h->n_users > 0) {
+        if (dlxpy_asking_may_wait(h) < 0)
+            return -1;
         (void)dlxpy_raise_text(DLX_E_IN_USE, "%s is used by another thread: one at a time may",
                                h->what);
         return -1;
@@ -86,7 +107,7 @@ int dlxpy_handle_go_on(const struct dlxpy_handle *h)
 {
     if (PyErr_CheckSignals() < 0)
         return -1;
-    if (!h || !h->closed)
+    if (!h || !h->closed || !h->of.any) /* who drops it may take his time */
         return 0;
     (void)dlxpy_raise_closed(h->what);
     return -1;
@@ -95,10 +116,12 @@ int dlxpy_handle_go_on(const struct dlxpy_handle *h)
 PyObject *dlxpy_handle_close(PyObject *self, PyObject *unused)
 {
     struct dlxpy_handle *h = cast(self);
-    bool was = h->closed;
+    bool was = h->closed, used = h->n_users > 0; /* the last user drops it */
     (void)unused;
     h->closed = true;
-    if (!was && h->n_users == 0 && drop_asking(h) < 0)
+    if (!was && h->kind->closing)
+        h->kind->closing(self);
+    if (!was && !used && drop_asking(h) < 0)
         return NULL;
     Py_RETURN_NONE;
 }

@@ -18,6 +18,15 @@ struct dlxpy_handle_kind {
     const char *what; /* "the publisher", for messages */
     bool shared;      /* any number of threads may be inside */
     void (*unref)(void *of_libdlx);
+    void (*closing)(
+        PyObject *self); /* wake who waits for it apart from libdlx; NULL: nobody does */
+};
+
+/* What is of libdlx, on its way out. */
+struct dlxpy_leaving {
+    const struct dlxpy_handle_kind *kind;
+    void *of_libdlx;
+    struct dlxpy_leaving *next;
 };
 
 /* The first member of each. */
@@ -29,6 +38,8 @@ struct dlxpy_handle {
         struct dlx_subscription *subscription;
     } of;
     const struct dlxpy_handle_kind *kind;
+    const struct dlx_client *client; /* to tell connections apart */
+    struct dlxpy_leaving *leaving;   /* for when it is dropped, which does not fail */
     int n_users;
     bool closed;
     PyObject *topic;               /* str; NULL: it has none */
@@ -37,7 +48,7 @@ struct dlxpy_handle {
 
 /* Takes `of_libdlx` over, also when it fails; what follows the handle is zero. `topic` may be NULL. NULL with an exception. */
 struct dlxpy_handle *dlxpy_handle_new(const struct dlxpy_handle_kind *kind, void *of_libdlx,
-                                      const char *topic);
+                                      const struct dlx_client *client, const char *topic);
 
 /* Enter, for a call: 0, or -1 with dlx.Closed or dlx.InUse. */
 int dlxpy_handle_enter(struct dlxpy_handle *h);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "job.h"
 #include "args.h"
+#include "asking.h"
 #include "errors.h"
 #include <signal.h>
 #include <string.h>
@@ -96,7 +97,7 @@ int dlxpy_job_do(struct dlxpy_job *job, const struct dlxpy_handle *h)
     done = wait_a_little(job);
     Py_END_ALLOW_THREADS
     while (!done) {
-        if (dlxpy_handle_go_on(h) < 0)
+        if (dlxpy_handle_go_on(h) < 0 || dlxpy_asking_may_wait(h) < 0)
             return -1;
         Py_BEGIN_ALLOW_THREADS
         done = wait_a_little(job);

@@ -44,7 +44,10 @@ static void dealloc(PyObject *self)
 struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_t i)
 {
     DLManagedTensorVersioned *managed;
-    int r = dlx_message_tensor(message->m, i, &managed);
+    struct dlx_message *m = dlxpy_message_of((PyObject *)message);
+    if (!m)
+        return NULL;
+    int r = dlx_message_tensor(m, i, &managed);
     if (r < 0)
         return (struct dlxpy_tensor *)dlxpy_raise(r);
     struct dlxpy_tensor *t = dlxpy_tensor_new(managed);
@@ -68,32 +71,33 @@ static int find_name(struct dlx_message *m, PyObject *key, uint32_t *ret)
     return r;
 }
 
-/* Index of a tensor by its number (from the end, if negative) or its name. Returns 0, or -1 with an exception. */
-static int find(struct dlx_message *m, PyObject *key, uint32_t *ret)
+/* A tensor by its number (from the end, if negative) or its name. The message, which is there now, or NULL with an exception. */
+static struct dlx_message *find(PyObject *self, PyObject *key, uint32_t *ret)
 {
-    if (PyUnicode_Check(key)) {
+    bool by_name = PyUnicode_Check(key);
+    Py_ssize_t i = by_name ? 0 : PyNumber_AsSsize_t(key, PyExc_IndexError);
+    if (i == -1 && PyErr_Occurred())
+        return NULL;
+    struct dlx_message *m = dlxpy_message_of(self); /* now: key.__index__() may have released it */
+    if (m && by_name) {
         int r = find_name(m, key, ret);
         if (r < 0)
             (void)dlxpy_raise(r);
-        return r == 0 ? 0 : -1;
+        return r == 0 ? m : NULL;
     }
-    Py_ssize_t i = PyNumber_AsSsize_t(key, PyExc_IndexError);
-    Py_ssize_t n = (Py_ssize_t)dlx_message_n_tensors(m);
-    if (i == -1 && PyErr_Occurred())
-        return -1;
-    if (i < -n || i >= n) {
+    Py_ssize_t n = m ? (Py_ssize_t)dlx_message_n_tensors(m) : 0;
+    if (m && (i < -n || i >= n)) {
         PyErr_Format(PyExc_IndexError, "tensor %zd of a message of %zd", i, n);
-        return -1;
+        return NULL;
     }
     *ret = (uint32_t)(i < 0 ? i + n : i);
-    return 0;
+    return m;
 }
 
 static PyObject *get_item(PyObject *self, PyObject *key)
 {
-    struct dlx_message *m = dlxpy_message_of(self);
     uint32_t i;
-    return m && find(m, key, &i) == 0 ? (PyObject *)dlxpy_message_tensor(cast(self), i) : NULL;
+    return find(self, key, &i) ? (PyObject *)dlxpy_message_tensor(cast(self), i) : NULL;
 }
 
 PyDoc_STRVAR(
@@ -105,11 +109,11 @@ PyDoc_STRVAR(
     "(t.copied says which).");
 static PyObject *private(PyObject *self, PyObject *key)
 {
-    struct dlx_message *m = dlxpy_message_of(self);
     DLManagedTensorVersioned *managed;
     uint32_t i;
     int r;
-    if (!m || find(m, key, &i) < 0)
+    struct dlx_message *m = find(self, key, &i);
+    if (!m)
         return NULL;
     (void)dlx_message_ref(m); /* another thread may release it meanwhile */
     Py_BEGIN_ALLOW_THREADS
@@ -164,7 +168,10 @@ enum what { KEYS = 1, VALUES = 2, ITEMS = 3 };
 static PyObject *list(PyObject *self, enum what what)
 {
     struct dlx_message *m = dlxpy_message_of(self);
-    PyObject *ret = m ? PyList_New(dlx_message_n_tensors(m)) : NULL;
+    if (!m)
+        return NULL;
+    (void)dlx_message_ref(m); /* the collection of garbage may release it meanwhile */
+    PyObject *ret = PyList_New(dlx_message_n_tensors(m));
     for (uint32_t i = 0; ret && i < dlx_message_n_tensors(m); i++) {
         PyObject *key = what & KEYS ? key_of(m, i) : NULL;
         PyObject *value = what & VALUES ? (PyObject *)dlxpy_message_tensor(cast(self), i) : NULL;
@@ -180,6 +187,7 @@ static PyObject *list(PyObject *self, enum what what)
         else
             (void)PyList_SetItem(ret, i, item);
     }
+    dlx_message_unref(m);
     return ret;
 }
 

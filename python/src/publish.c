@@ -191,6 +191,7 @@ static int pack_message(struct parcel *parcel, PyObject *message, enum dlxpy_use
     struct dlx_message *m = dlxpy_message_of(message);
     if (!m)
         return -1;
+    (void)dlx_message_ref(m); /* the collection of garbage may release it meanwhile */
     PyObject *list = PyObject_CallMethod(message, "values", NULL);
     PyObject *values = list ? PyList_AsTuple(list) : NULL;
     PyObject *names = values ? names_of(m) : NULL;
@@ -205,6 +206,7 @@ static int pack_message(struct parcel *parcel, PyObject *message, enum dlxpy_use
         r = pack_sequence(parcel, values, names, use, publisher);
     else
         Py_XDECREF(names);
+    dlx_message_unref(m);
     Py_XDECREF(list);
     Py_XDECREF(values);
     return r;
@@ -284,9 +286,9 @@ static bool takes_long(const struct parcel *parcel)
     return bytes > COPY_ALONE || parcel->n > 64;
 }
 
-/* Returns 0; -1 with an exception, which may be that of a signal's handler though it was published. */
-static int publish(struct dlxpy_publisher *p, const struct parcel *parcel,
-                   struct dlx_publish_args *args, int64_t timeout_ns, bool *ret_published)
+/* Returns 0; -1 with an exception, which may be that of a signal's handler though it was published. *ret_code: what libdlx returned last. */
+static int publish_in_parts(struct dlxpy_publisher *p, const struct parcel *parcel,
+                            struct dlx_publish_args *args, int64_t timeout_ns, int *ret_code)
 {
     struct dlxpy_wait wait = dlxpy_wait_begin(timeout_ns);
     bool alone = timeout_ns == 0 && !takes_long(parcel);
@@ -295,21 +297,45 @@ static int publish(struct dlxpy_publisher *p, const struct parcel *parcel,
         args->timeout_ns = dlxpy_wait_slice(&wait, DLXPY_SLICE_NS);
         dlxpy_asking_begin(&asking, &p->handle, !alone);
         int r = publish_once(p, parcel, args);
-        *ret_published = r == 0;
-        if (dlxpy_asking_end(&asking) < 0)
+        bool stopped = dlxpy_asking_end(&asking) < 0;
+        *ret_code = stopped && r < 0 ? DLX_E_INTERRUPTED : r;
+        if (stopped)
             return -1;
         if (r == 0)
             return 0;
         bool again =
             r == DLX_E_INTERRUPTED || (r == DLX_E_TIMEOUT && dlxpy_wait_slice(&wait, 1) > 0);
         if (!again) {
-            (void)dlxpy_raise(r);
+            (void)dlxpy_asking_raise(&asking, r);
             return -1;
         }
-        p->n_repeats++;
+        *ret_code = DLX_E_INTERRUPTED;
         if (dlxpy_handle_go_on(&p->handle) < 0)
             return -1;
     }
+}
+
+static struct dlx_publisher_stats stats_of(const struct dlxpy_publisher *p)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    (void)dlx_publisher_get_stats(p->handle.of.publisher, &stats);
+    return stats;
+}
+
+/* The same. A wait is one, in how many parts ever. */
+static int publish(struct dlxpy_publisher *p, const struct parcel *parcel,
+                   struct dlx_publish_args *args, int64_t timeout_ns, int *ret_code)
+{
+    if (timeout_ns == 0)
+        return publish_in_parts(p, parcel, args, 0, ret_code);
+    struct dlx_publisher_stats before = stats_of(p);
+    int r = publish_in_parts(p, parcel, args, timeout_ns, ret_code);
+    struct dlx_publisher_stats after = stats_of(p);
+    uint64_t full = after.full - before.full, blocked = after.blocked - before.blocked;
+    bool failed = *ret_code == DLX_E_FULL || *ret_code == DLX_E_TIMEOUT;
+    p->more_full += full - (full > 0 && failed);
+    p->more_blocked += blocked - (blocked > 0);
+    return r;
 }
 
 /* libdlx does not know what was made of its tensors. */
@@ -378,7 +404,7 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args publish_args = {.size = sizeof publish_args, .report = &report};
     struct parcel parcel;
-    bool published = false;
+    int code = 1;
     int64_t timeout_ns = p->timeout_ns;
     PyObject *value[6];
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
@@ -403,14 +429,14 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     if (r == 0 && publish_args.strict)
         r = check_strict(&parcel, p);
     if (r == 0)
-        r = publish(p, &parcel, &publish_args, timeout_ns, &published);
+        r = publish(p, &parcel, &publish_args, timeout_ns, &code);
     if (r == 0 && dlxpy_debug_is_on())
         for (uint32_t i = 0; i < parcel.n; i++)
             if (parcel.sources[i].own)
                 dlxpy_debug_published(p->handle.what + sizeof "the publisher of",
                                       parcel.is_set ? parcel.items[i].name : NULL, report.seq,
                                       &parcel.sources[i].own->owner->tensor->dl_tensor);
-    unpack(&parcel, published && !publish_args.share);
+    unpack(&parcel, code == 0 && !publish_args.share);
     dlxpy_handle_leave(&p->handle);
     return r == 0 ? make_report(&report) : NULL;
 }

@@ -14,14 +14,14 @@ static void unref(void *p)
     dlx_publisher_unref(p);
 }
 
-static const struct dlxpy_handle_kind kind = {&dlxpy_publisher_type, sizeof(struct dlxpy_publisher),
-                                              "the publisher", false, unref};
+static const struct dlxpy_handle_kind kind = {
+    &dlxpy_publisher_type, sizeof(struct dlxpy_publisher), "the publisher", false, unref, NULL};
 
-PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const char *topic, bool waits,
-                              int64_t timeout_ns)
+PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const struct dlx_client *c,
+                              const char *topic, bool waits, int64_t timeout_ns)
 {
     static uint64_t last_number;
-    struct dlxpy_publisher *self = (struct dlxpy_publisher *)dlxpy_handle_new(&kind, p, topic);
+    struct dlxpy_publisher *self = (struct dlxpy_publisher *)dlxpy_handle_new(&kind, p, c, topic);
     if (self) {
         self->number = ++last_number;
         self->waits = waits;
@@ -98,10 +98,10 @@ static PyObject *stats(PyObject *self, PyObject *unused)
         return dlxpy_raise(r);
     return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K}", "published", s.published,
                          "published_bytes", s.published_bytes, "copied", s.copied, "copied_bytes",
-                         s.copied_bytes, "full", s.full - p->n_repeats, "blocked",
-                         s.blocked - p->n_repeats, "bells", s.bells, "arena_bytes", s.arena_bytes,
-                         "n_arenas", s.n_arenas, "n_subscribers", s.n_subscribers, "unprotected",
-                         s.unprotected);
+                         s.copied_bytes, "full", s.full - p->more_full, "blocked",
+                         s.blocked - p->more_blocked, "bells", s.bells, "arena_bytes",
+                         s.arena_bytes, "n_arenas", s.n_arenas, "n_subscribers", s.n_subscribers,
+                         "unprotected", s.unprotected);
 }
 
 static int next_event(void *p, struct dlx_event *ret)

@@ -103,7 +103,7 @@ static DLManagedTensorVersioned *alloc(struct dlxpy_publisher *p, const struct s
     if (r == 0)
         managed->deleter(managed);
     else if (!stopped)
-        (void)dlxpy_raise(r);
+        (void)dlxpy_asking_raise(&asking, r);
     return NULL;
 }
 
@@ -179,7 +179,7 @@ static DLManagedTensorVersioned **alloc_set(struct dlxpy_publisher *p, const str
         if (stopped)
             r = -1;
         else if (r < 0)
-            (void)dlxpy_raise(r);
+            (void)dlxpy_asking_raise(&asking, r);
     }
     free(s);
     if (r == 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "subscription.h"
+#include "asking.h"
 #include "errors.h"
 #include "message.h"
 
@@ -15,14 +16,45 @@ static void unref(void *s)
     dlx_subscription_unref(s);
 }
 
-static const struct dlxpy_handle_kind kind = {
-    &dlxpy_subscription_type, sizeof(struct dlxpy_subscription), "the subscription", false, unref};
+static void drop_kept(PyObject *self)
+{
+    struct dlx_message *m = cast(self)->kept;
+    cast(self)->kept = NULL;
+    dlx_message_unref(m);
+}
 
-PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, int64_t timeout_ns,
-                                 bool stays)
+static void dealloc(PyObject *self)
+{
+    drop_kept(self);
+    dlxpy_handle_dealloc(self);
+}
+
+/* Tasks of asyncio that wait, if that was ever used. */
+static void closing(PyObject *self)
+{
+    drop_kept(self);
+    PyObject *name = PyUnicode_FromString("dlx._aio");
+    PyObject *module = name ? PyImport_GetModule(name) : NULL;
+    PyObject *ret = module ? PyObject_CallMethod(module, "closing", "O", self) : NULL;
+    if (!ret && PyErr_Occurred())
+        PyErr_WriteUnraisable(self);
+    Py_XDECREF(ret);
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+}
+
+static const struct dlxpy_handle_kind kind = {&dlxpy_subscription_type,
+                                              sizeof(struct dlxpy_subscription),
+                                              "the subscription",
+                                              false,
+                                              unref,
+                                              closing};
+
+PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const struct dlx_client *c,
+                                 const char *topic, int64_t timeout_ns, bool stays)
 {
     struct dlxpy_subscription *self =
-        (struct dlxpy_subscription *)dlxpy_handle_new(&kind, s, topic);
+        (struct dlxpy_subscription *)dlxpy_handle_new(&kind, s, c, topic);
     if (self) {
         self->timeout_ns = timeout_ns;
         self->stays = stays;
@@ -32,10 +64,49 @@ PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, 
 
 /* ---- taking -------------------------------------------------------------------------------- */
 
-/* Returns 0; 1 with an exception that was set; a code of libdlx whose words are the thread's last. */
+/* A take that a signal's handler ended. What it returned is told once. */
+static void keep(struct dlxpy_subscription *self, int r, struct dlx_message *m)
+{
+    if (r == 0 && self->handle.closed)
+        dlx_message_unref(m);
+    else if (r == 0)
+        self->kept = m;
+    else if (r != DLX_E_EMPTY && r != DLX_E_INTERRUPTED)
+        self->kept_code = r;
+}
+
+/* What is there, without waiting; but it may find a new daemon, which takes time to answer. Returns 0; DLX_E_EMPTY, without an exception,
+ * which is seldom wanted; another code of libdlx, or 1, with an exception. */
+static int look(struct dlxpy_subscription *self, struct dlx_message **ret)
+{
+    struct dlxpy_asking asking;
+    int r = self->kept_code;
+    if (r != 0) {
+        self->kept_code = 0;
+        (void)dlxpy_raise_text(r, "topic %.200s: %s",
+                               PyUnicode_AsUTF8AndSize(self->handle.topic, NULL), dlx_strerror(r));
+        return r;
+    }
+    if (self->kept) {
+        *ret = self->kept;
+        self->kept = NULL;
+        return 0;
+    }
+    dlxpy_asking_begin(&asking, &self->handle, false);
+    r = dlx_take(self->handle.of.subscription, 0, ret);
+    if (dlxpy_asking_end(&asking) < 0) {
+        keep(self, r, r == 0 ? *ret : NULL);
+        return 1;
+    }
+    if (r < 0 && r != DLX_E_EMPTY)
+        (void)dlxpy_asking_raise(&asking, r);
+    return r;
+}
+
+/* As look(). */
 static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlx_message **ret)
 {
-    int r = dlx_take(self->handle.of.subscription, 0, ret);
+    int r = look(self, ret);
     if (r != DLX_E_EMPTY || timeout_ns == 0)
         return r;
     struct dlxpy_wait wait = dlxpy_wait_begin(timeout_ns);
@@ -44,8 +115,12 @@ static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlx_
         Py_BEGIN_ALLOW_THREADS
         r = dlx_take(self->handle.of.subscription, slice, ret);
         Py_END_ALLOW_THREADS
-        if (r != DLX_E_INTERRUPTED && r != DLX_E_TIMEOUT && r != DLX_E_EMPTY)
+        if (r == 0)
+            return 0;
+        if (r != DLX_E_INTERRUPTED && r != DLX_E_TIMEOUT && r != DLX_E_EMPTY) {
+            (void)dlxpy_raise(r);
             return r;
+        }
         if (dlxpy_handle_go_on(&self->handle) < 0)
             return 1;
         if (dlxpy_wait_slice(&wait, 1) == 0) {
@@ -64,16 +139,12 @@ static PyObject *take_message(struct dlxpy_subscription *self, int64_t timeout_n
     if (dlxpy_handle_enter(&self->handle) < 0)
         return NULL;
     int r = take(self, timeout_ns, &m);
-    PyObject *message = NULL;
+    PyObject *message = r == 0 ? dlxpy_message_new(m) : NULL;
     *ret_code = r;
-    if (r == 0)
-        message = dlxpy_message_new(m);
-    else if (r == DLX_E_EMPTY) /* libdlx has no words for it, since that may be asked often */
+    dlxpy_handle_leave(&self->handle);
+    if (r == DLX_E_EMPTY) /* libdlx has no words for it, since that may be asked often */
         (void)dlxpy_raise_text(r, "topic %.200s has no message",
                                PyUnicode_AsUTF8AndSize(self->handle.topic, NULL));
-    else if (r < 0)
-        (void)dlxpy_raise(r);
-    dlxpy_handle_leave(&self->handle);
     return message;
 }
 
@@ -132,16 +203,17 @@ static PyObject *poll_it(PyObject *self, PyObject *unused)
     (void)unused;
     if (dlxpy_handle_enter(&cast(self)->handle) < 0)
         return NULL;
-    int r = dlx_take(cast(self)->handle.of.subscription, 0, &m);
-    if (r == DLX_E_PUBLISHER_GONE && cast(self)->stays)
-        r = dlx_take(cast(self)->handle.of.subscription, 0, &m);
+    int r = look(cast(self), &m);
+    if (r == DLX_E_PUBLISHER_GONE && cast(self)->stays) {
+        PyErr_Clear();
+        r = look(cast(self), &m);
+    }
     if (r == 0) {
         ret = dlxpy_message_new(m);
     } else if (r == DLX_E_EMPTY || r == DLX_E_PUBLISHER_GONE) {
+        PyErr_Clear();
         ret = r == DLX_E_EMPTY ? Py_None : Py_False;
         Py_INCREF(ret);
-    } else {
-        (void)dlxpy_raise(r);
     }
     dlxpy_handle_leave(&cast(self)->handle);
     return ret;
@@ -228,9 +300,11 @@ static PyObject *events(PyObject *self, PyObject *unused)
     return dlxpy_handle_events(&cast(self)->handle, next_event);
 }
 
-PyDoc_STRVAR(close_doc,
-             "close()\n--\n\n"
-             "Leave. What is held stays valid. A take() of another thread ends with dlx.Closed.");
+PyDoc_STRVAR(
+    close_doc,
+    "close()\n--\n\n"
+    "Leave. What is held stays valid. A take() of another thread, or the task that waits,\n"
+    "ends with dlx.Closed.");
 
 static PyObject *get_timeout(PyObject *self, void *closure)
 {
@@ -277,7 +351,7 @@ PyDoc_STRVAR(doc, "Messages of a topic, or of all that match a pattern; made by 
                   "time may use it.");
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},
-    {Py_tp_dealloc, (void *)dlxpy_handle_dealloc},
+    {Py_tp_dealloc, (void *)dealloc},
     {Py_tp_repr, (void *)dlxpy_handle_repr},
     {Py_tp_iter, (void *)iterate},
     {Py_tp_iternext, (void *)next},

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon of its own for each test, with a socket and folders of its own; other processes; and a look at what stays behind."""
+import contextlib
 import os
 import pathlib
 import selectors
@@ -100,19 +101,27 @@ def nobody_else(folders):
                 pytest.fail(f"a dlpackd answers at {path}: stop it, this test needs a machine without one", pytrace=False)
 
 
-@pytest.fixture
-def daemon(tmp_path, monkeypatch):
-    path = str(tmp_path / "s")
+@contextlib.contextmanager
+def run_daemon(tmp_path):
+    """At tmp_path/s, until the end."""
     ready, theirs = os.pipe()
     with open(tmp_path / "log", "wb") as log:
-        process = subprocess.Popen([DAEMON, "--socket", path, "--ready-fd", str(theirs)], stderr=log, pass_fds=[theirs])
+        process = subprocess.Popen([DAEMON, "--socket", tmp_path / "s", "--ready-fd", str(theirs)], stderr=log, pass_fds=[theirs])
     os.close(theirs)
-    monkeypatch.setenv("DLX_SOCKET", path)
     assert os.read(ready, 100).startswith(b"READY=1"), (tmp_path / "log").read_text()
     os.close(ready)
-    yield process
-    process.terminate()
-    process.communicate(timeout=PATIENCE)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=PATIENCE)
+
+
+@pytest.fixture
+def daemon(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLX_SOCKET", str(tmp_path / "s"))
+    with run_daemon(tmp_path) as process:
+        yield process
 
 
 @pytest.fixture

@@ -11,20 +11,21 @@ import time
 
 import numpy as np
 import pytest
-from conftest import DAEMON, PATIENCE, count_fds, until
+from conftest import DAEMON, PATIENCE, count_fds, run_daemon, until
 
 import dlx
 
 
 # -- signals --------------------------------------------------------------------------------------------------
 
+# The last line is the wait. (Interrupted in an import, Python may end by the signal all the same: namedtuple() calls eval().)
 WAITS = {
     "take": 'c.subscribe("a").take()', "loop": 'next(iter(c.subscribe("a", timeout=3600)))', "get": 'c.get("nothing")',
     "connect": 'import socket; deaf = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); path = os.environ["TMPDIR"] + "/deaf"\n'
-               '    deaf.bind(path); deaf.listen(); dlx.connect(path, timeout=3600)',
+               'deaf.bind(path); deaf.listen()\ndlx.connect(path, timeout=3600)',
     "wait": 'c.publisher("a").wait(3, timeout=3600)',
     "publish": 'p = c.publisher("f", on_full="block", slots=3, history=1); s = c.subscribe("f", reliable=True)\n'
-               '    for _ in range(99): p.publish(b"x")',
+               'for _ in range(99): p.publish(b"x")',
 }
 
 
@@ -66,7 +67,8 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("name", WAITS)
 def test_ctrl_c_interrupts_every_wait(peer, name):
-    is_interrupted(peer, WAITS[name])
+    before, _, wait = WAITS[name].rpartition("\n")
+    is_interrupted(peer, wait, before or "pass")
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -122,6 +124,164 @@ def test_a_connection_that_nobody_waits_for_any_more_is_not_kept(tmp_path):
         finally:
             signal.signal(signal.SIGALRM, old)
         until(lambda: count_fds() == before, "that its descriptors are closed")
+
+
+# The signal is sent when another thread sees that the main one is in libdlx, where only the handler lets it go on: it runs there.
+def handles_while_it_waits(peer, daemon, code, after="", timeout=3600):
+    """A handler that does `code` runs inside of a.empty(), which waits for the daemon; what `after` says then is returned."""
+    p = peer(f"""
+import gc, signal, threading
+c = dlx.connect(timeout={timeout})
+a, b, s = c.publisher("a"), c.publisher("b"), c.subscribe("a")
+def goes_on(): os.kill({daemon.pid}, signal.SIGCONT)
+def handler(*_):
+    global b
+    {code}
+def is_stopped():
+    with open("/proc/{daemon.pid}/stat") as f: return f.read().rpartition(")")[2].split()[0] == "T"
+def is_waiting():
+    try: a.stats()
+    except dlx.InUse: return True
+def watch():
+    while not is_waiting(): os.sched_yield()
+    os.kill(os.getpid(), signal.SIGUSR1)
+signal.signal(signal.SIGUSR1, handler)
+os.kill({daemon.pid}, signal.SIGSTOP)
+while not is_stopped(): os.sched_yield()
+thread = threading.Thread(target=watch)
+thread.start()
+try: a.empty(1 << 20)
+except dlx.Timeout as e: say(e)
+thread.join()
+say("over")
+hear()
+{after}
+""")
+    said = []
+    while not said or said[-1] not in ("over", ""):
+        said.append(p.hear())
+    assert said.pop() == "over", p.end()
+    return p, said
+
+
+@pytest.mark.parametrize("code", ["b.close()", "del b", "l = [b]; l.append(l); del b, l; gc.collect()", "s.close(); b.close(); c.close()"])
+def test_a_handler_may_drop_what_it_likes_while_its_thread_waits(daemon, c, peer, code):
+    """It leaves when the wait that the signal interrupted is over: libdlx holds a lock until then."""
+    try:
+        p, said = handles_while_it_waits(peer, daemon, f"{code}; goes_on(); say('handled')")
+        assert said == ["handled"] and [x["topic"] for x in c.publishers()] == ["a"]
+        assert (len(c.links(c.publishers()[0]["publisher"])) == 0) == ("s.close()" in code)
+        p.say("go")
+        p.end()
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+
+
+def test_what_leaves_after_a_wait_does_not_change_its_error(daemon, peer):
+    try:
+        p, said = handles_while_it_waits(peer, daemon, "b.close()", timeout=1)
+        assert len(said) == 1 and said[0].endswith("did not answer within 1 s")
+        daemon.send_signal(signal.SIGCONT)
+        p.say("go")
+        p.end()
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("code", ["b.empty(1 << 20)", "b.publish(bytes(1 << 20))", "a.stats()", "c.daemon()", "c.publisher('x')", "c.get('x')"])
+def test_a_handler_may_not_wait_for_the_wait_that_it_interrupted(daemon, c, peer, code):
+    """But may ask by another connection; and what was refused works when the wait is over."""
+    code = f"""
+    try: {code}
+    except dlx.InUse as e: say(e)
+    goes_on()
+    with dlx.connect() as other, other.publisher("o") as o: o.publish(b"x")
+"""
+    try:
+        p, said = handles_while_it_waits(peer, daemon, code, after="b.publish(b.empty(1 << 20)); a.stats(); c.daemon()")
+        assert len(said) == 1 and said[0].endswith("waits for dlpackd, and that this signal's handler interrupted")
+        p.say("go")
+        p.end()
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def deaf(daemon):
+    """A call makes that the daemon is gone, and a new one at its place does not answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as new:
+        def take_its_place():
+            daemon.kill()
+            daemon.wait()
+            os.unlink(os.environ["DLX_SOCKET"])
+            new.bind(os.environ["DLX_SOCKET"])
+            new.listen(4096)
+        yield take_its_place
+
+
+LOOKS = {"take": lambda sub: sub.take(0), "poll": lambda sub: sub._poll()}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_other_threads_run_while_a_look_for_messages_finds_a_new_daemon(pair, deaf, look):
+    deaf()
+    seen = threading.Event()
+
+    def watch():
+        while not seen.is_set():
+            try:
+                pair[1].stats()
+            except dlx.InUse:
+                seen.set()
+    thread = threading.Thread(target=watch)
+    thread.start()
+
+    def is_seen():
+        try:
+            look(pair[1])
+        except (dlx.Timeout, dlx.InUse):
+            pass
+        return seen.is_set()
+    try:
+        until(is_seen, "that another thread runs")
+    finally:
+        seen.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_what_a_take_had_when_a_handler_ended_it_is_not_lost(pair, deaf, look):
+    pub, sub = pair
+    n, x = 0, pub.zeros(1)
+
+    def handler(*_):
+        nonlocal n
+        try:
+            sub.stats()
+        except dlx.InUse:  # it waits for the new daemon, and takes what comes meanwhile
+            n = pub.publish(x, share=True).seq
+            raise ZeroDivisionError from None
+
+    def is_ended():
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        try:
+            look(sub)
+        except dlx.Timeout:
+            pass
+        except ZeroDivisionError:
+            return True
+        return False
+    pub.publish(x, share=True)
+    assert sub.take().seq == 1
+    deaf()
+    old = signal.signal(signal.SIGALRM, handler)
+    try:
+        for i in range(2, 5):
+            until(is_ended, "that a handler ends it")
+            assert n == i and sub.take(0).seq == i
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
 
 
 # -- threads --------------------------------------------------------------------------------------------------
@@ -230,6 +390,38 @@ def test_a_cancelled_wait_takes_nothing_and_two_tasks_cannot_wait_for_one(c):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("close", [lambda sub: sub.close(), lambda sub: threading.Thread(target=sub.close).start()], ids=["here", "thread"])
+def test_closing_ends_the_wait_of_a_task_and_leaves_nothing(c, close):
+    """The next subscription has the same descriptor, and nothing of the last one's."""
+    async def main():
+        c.subscribe("a").close()
+        fds = count_fds()
+        for take in (lambda s: s.take_async(), anext, lambda s: s.take_async(PATIENCE)):
+            sub = c.subscribe("a")
+            task = asyncio.create_task(take(sub))
+            await asyncio.sleep(0)
+            close(sub)
+            with pytest.raises(dlx.Closed, match="subscription of a is closed"):
+                await asyncio.wait_for(task, PATIENCE)
+            until(lambda: count_fds() == fds, "that its descriptors are closed")
+        sub, task = c.subscribe("a"), None
+        task = asyncio.create_task(sub.take_async())
+        await asyncio.sleep(0)
+        fd = sub.fileno()
+        sub.close()
+        with c.subscribe("a") as other, c.publisher("a") as pub:
+            assert other.fileno() == fd
+            with pytest.raises(dlx.Timeout):
+                await other.take_async(timeout=0.01)
+            with pytest.raises(dlx.Closed):
+                await task
+            again = asyncio.create_task(other.take_async(PATIENCE))
+            await asyncio.sleep(0)
+            pub.publish(b"x")
+            assert (await again).seq == 1
+    asyncio.run(main())
+
+
 # -- fork -----------------------------------------------------------------------------------------------------
 
 
@@ -303,6 +495,31 @@ def test_a_daemon_that_dies_leaves_what_was_received(daemon, c, pair):
     assert sub.take()[0].tobytes() == b"def" and msg[0].tobytes() == b"abc"
     with pytest.raises(dlx.DaemonError):
         c.daemon()
+
+
+def test_waits_of_a_publisher_count_once_also_for_subscribers_that_come_to_a_new_daemon(daemon, c, peer, tmp_path):
+    """A wait is made of parts of 0.2 s. libdlx counts those for newcomers as failures, not as waits."""
+    pub = c.publisher("a", on_full="block", slots=4, history=1, timeout=0.5)
+    p = peer('s = c.subscribe("a", reliable=True); say("there"); hear()')
+    assert p.hear() == "there"
+    pub.publish(b"x")
+    daemon.kill()
+    daemon.wait()
+    p.process.send_signal(signal.SIGSTOP)
+    try:
+        with run_daemon(tmp_path):
+            n, words = 0, ""
+            deadline = time.monotonic() + PATIENCE
+            while "yet to join" not in words:
+                assert time.monotonic() < deadline, words
+                try:
+                    pub.publish(b"x")
+                except dlx.Timeout as e:
+                    n, words = n + 1, str(e)
+            stats = pub.stats()
+            assert stats["full"] == n and stats["blocked"] < n  # the last one was none
+    finally:
+        p.process.send_signal(signal.SIGCONT)
 
 
 def test_a_private_daemon_starts_where_there_is_none(monkeypatch, folders, nobody_else):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publishers, subscriptions and messages: what docs/PYTHON.md promises, in one process and across two."""
+import gc
 import os
 import pathlib
 import re
@@ -203,6 +204,51 @@ def test_a_publisher_that_goes_is_told_once_and_a_loop_may_stay(c):
         assert kinds == ["joined", "left"] * 2
 
 
+@pytest.mark.parametrize("use", [lambda msg, key: msg[key], lambda msg, key: msg.private(key)], ids=["item", "private"])
+def test_a_message_that_its_own_key_releases_is_closed(pair, use):
+    pub, sub = pair
+
+    class Key:
+        def __index__(self):
+            msg.release()
+            return 0
+    for data in (b"small", bytes(1 << 20)):
+        pub.publish([data] * 8)
+        msg = sub.take()
+        with pytest.raises(dlx.Closed, match="message was released"):
+            use(msg, Key())
+
+
+@pytest.mark.parametrize("use", [lambda msg, pub: msg.items(), lambda msg, pub: msg.keys(), lambda msg, pub: pub.publish(msg)],
+                         ids=["items", "keys", "publish"])
+def test_a_message_that_is_released_by_the_collection_of_garbage_is_closed_or_there(pair, use):
+    """Up to Python 3.11 that comes in the midst of a call."""
+    pub, sub = pair
+
+    class Garbage:
+        def __init__(self, msg):
+            self.me, self.msg = self, msg
+
+        def __del__(self):
+            self.msg.release()
+    threshold = gc.get_threshold()
+    for _ in range(10):
+        pub.publish({str(i): bytes(1) for i in range(100)})
+        msg = sub.take()
+        gc.freeze()
+        Garbage(msg)
+        gc.set_threshold(1)
+        try:
+            use(msg, pub)
+        except dlx.Closed:
+            assert msg.released
+        finally:
+            gc.set_threshold(*threshold)
+            gc.unfreeze()
+        while sub._poll():
+            pass
+
+
 def test_latest_skips_and_counts(c):
     with c.publisher("a", history=4) as pub, c.subscribe("a", latest=True) as sub:
         for i in range(3):
@@ -274,6 +320,36 @@ def test_retained_sets_outlive_their_publisher(c, peer):
         c.get("weights/policy", timeout=0)
     with pytest.raises(TimeoutError, match="none came"):
         c.get("weights/policy", timeout=0.01)
+
+
+def test_how_long_messages_are_retained(c):
+    """0 would be without a limit to libdlx: it is refused. What has no end is."""
+    with pytest.raises(ValueError, match='give "latched"'):
+        c.publisher("a", retain=1, retain_for=0)
+    for retain_for, stays in (("latched", False), (0.001, False), (None, True), (float("inf"), True), (3600, True)):
+        with c.publisher("a", retain=1, retain_for=retain_for) as pub:
+            pub.publish(b"x")
+        if not stays:
+            until(lambda: not c.publishers("a"), "that it is dropped")
+            continue
+        assert c.get("a", 0)[0].tobytes() == b"x"
+        c.drop("a")
+    c.publisher("a", retain_for=float("inf")).close()
+
+
+def cpu_of_a_wait(sub):
+    """Seconds of the processor that this thread has in a wait of 0.2 s."""
+    start = time.thread_time()
+    with pytest.raises(dlx.Timeout):
+        sub.take(timeout=0.2)
+    return time.thread_time() - start
+
+
+def test_how_long_a_take_is_busy(c):
+    """0 is "never" and what has no end "always", not the reverse."""
+    for spin, busy in ((0, False), ("never", False), (float("inf"), True), (1e10, True), ("always", True)):
+        with c.subscribe("a", spin=spin) as sub, c.publisher("a"):
+            until(lambda: (cpu_of_a_wait(sub) > 0.02) == busy, f"spin={spin}")
 
 
 def test_get_waits_for_the_first_message(c, peer):
@@ -369,7 +445,7 @@ def test_closed_handles_say_so(c):
     lambda c: c.publisher("a//b"), lambda c: c.publisher("a", history=9999), lambda c: c.publisher("a", on_full="x"),
     lambda c: c.publisher("a", history=-1), lambda c: c.subscribe("a", timeout=-1), lambda c: c.subscribe("a", spin="x"),
     lambda c: c.subscribe("a", max_held=5000), lambda c: c.publisher("a", retain_for="x"), lambda c: c.get("a", float("nan")),
-    lambda c: c.publisher("a", retain=9, history=2)])
+    lambda c: c.publisher("a", retain=9, history=2), lambda c: c.publisher("a", retain=1, retain_for=0), lambda c: dlx.connect(timeout=0)])
 def test_values_that_cannot_be_are_refused(c, call):
     with pytest.raises(ValueError):
         call(c)
