@@ -161,8 +161,11 @@ static int set_up(struct dlxd_client *client)
     client->pid = cred.pid;
     client->uid = cred.uid;
     int r = open_pidfd(client->fd, cred.pid, &client->pidfd);
-    if (r == 0)
-        r = dlxd_users_get(&client->broker->users, cred.uid, &client->user);
+    if (r < 0)
+        return r;
+    client->holder = dlxd_holder_new(client, client->pidfd);
+    r = client->holder ? dlxd_users_get(&client->broker->users, cred.uid, &client->user)
+                       : DLX_E_NO_MEMORY;
     if (r < 0)
         return r;
     client->refuse_code = dlxd_access_check(cred.uid, client->broker->uid);
@@ -206,6 +209,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     dlxd_list_init(&client->greeting);
     dlxd_list_init(&client->doomed);
     dlxd_list_init(&client->hasty);
+    dlxd_lingering_init(&client->lingering);
     dlxd_list_init(&client->publishers);
     dlxd_list_init(&client->subscriptions);
     dlxd_list_init(&client->tx);
@@ -267,7 +271,10 @@ void dlxd_client_free(struct dlxd_client *client)
     dlxd_watch_free(client->watch);
     dlxd_watch_free(client->pid_watch);
     dlx__close(client->fd);
-    dlx__close(client->pidfd);
+    if (client->holder)
+        dlxd_holder_disconnected(client->holder);
+    else
+        dlx__close(client->pidfd);
     dlxd_charge_deinit(&client->connection_charge);
     dlxd_user_unref(client->user);
     free(client->refuse_text);

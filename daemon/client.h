@@ -39,7 +39,7 @@ struct dlxd_client {
     uint64_t id;
     int fd;
     struct dlxd_watch *watch;
-    int pidfd;
+    int pidfd; /* once there is a holder, that has it */
     struct dlxd_watch *pid_watch;
 
     pid_t pid;
@@ -52,8 +52,10 @@ struct dlxd_client {
     char *refuse_text;
     uint64_t accepted_ns;
 
-    uint32_t max_links; /* that its process can bear */
-    size_t n_links;     /* as publisher and as subscriber */
+    uint32_t max_links;              /* that its process can bear */
+    size_t n_links;                  /* as publisher and as subscriber, with those that linger */
+    struct dlxd_lingering lingering; /* of its publishers */
+    struct dlxd_holder *holder;      /* of its subscriptions */
     struct dlxd_list publishers;
     struct dlxd_list subscriptions;
 

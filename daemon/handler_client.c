@@ -39,9 +39,10 @@ int dlxd_handle_hello(struct dlxd_client *client, const Dlx__Wire__Packet *packe
 
 int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
-    const struct dlxd_broker *broker = client->broker;
+    struct dlxd_broker *broker = client->broker;
     Dlx__Wire__DaemonInfoReply body = DLX__WIRE__DAEMON_INFO_REPLY__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    dlxd_lingering_look_all(broker);
     body.version = version;
     body.socket = (char *)(uintptr_t)broker->socket_path;
     body.pid = (uint32_t)getpid();
@@ -49,7 +50,7 @@ int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet 
     body.minor = DLX_PROTO_MINOR;
     body.n_clients = (uint32_t)broker->n_clients;
     body.n_publishers = (uint32_t)broker->registry.publishers.n;
-    body.n_links = (uint32_t)broker->registry.links.n;
+    body.n_links = (uint32_t)(broker->registry.links.n + dlxd_lingering_n_all(broker));
     body.n_topics = (uint32_t)broker->registry.n_topics;
     body.shared_bytes = broker->users.all_bytes;
     body.uptime_ns = dlx__now_ns() - broker->start_ns;

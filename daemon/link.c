@@ -9,12 +9,35 @@
 #include <assert.h>
 #include <string.h>
 
-static int check_client(const struct dlxd_client *client, const char *role)
+/* A limit is met, also by links that linger. */
+static int tell_lingering(int r, size_t n)
 {
+    return n == 0 ? r : dlx__fail_prefix(r, "%zu closed subscriptions still hold messages", n);
+}
+
+static int check_client(struct dlxd_client *client, const char *role)
+{
+    struct dlxd_lingering *reads = &client->holder->lingering, *writes = &client->lingering;
+    if (client->n_links >= client->max_links) {
+        dlxd_lingering_look(reads);
+        dlxd_lingering_look(writes);
+    }
     if (client->n_links < client->max_links)
         return 0;
-    return dlx__fail(DLX_E_LIMIT, "%s %s (pid %d) has %zu links and can bear %u", role,
-                     client->name, (int)client->pid, client->n_links, client->max_links);
+    int r = dlx__fail(DLX_E_LIMIT, "%s %s (pid %d) has %zu links and can bear %u", role,
+                      client->name, (int)client->pid, client->n_links, client->max_links);
+    return tell_lingering(r, reads->n + writes->n);
+}
+
+static int charge_user(struct dlxd_charge *charge, struct dlxd_user *user,
+                       enum dlxd_resource resource, uint64_t amount)
+{
+    int r = dlxd_charge_init(charge, user, resource, amount);
+    if (r == 0 || user->lingering.n == 0)
+        return r;
+    dlxd_lingering_look(&user->lingering);
+    r = dlxd_charge_init(charge, user, resource, amount);
+    return r == 0 ? 0 : tell_lingering(r, user->lingering.n);
 }
 
 /* The limits of both sides and of the users who pay; what was charged before a failure is given back
@@ -26,9 +49,9 @@ static int attach(struct dlxd_link *link, struct dlxd_publisher *publisher)
     if (r == 0)
         r = publisher->client ? check_client(publisher->client, "publisher") : 0;
     if (r == 0)
-        r = dlxd_charge_init(&link->links_charge, subscriber->user, DLXD_LINKS, 1);
+        r = charge_user(&link->links_charge, subscriber->user, DLXD_LINKS, 1);
     if (r == 0)
-        r = dlxd_charge_init(&link->bytes_charge, subscriber->user, DLXD_BYTES, link->page_size);
+        r = charge_user(&link->bytes_charge, subscriber->user, DLXD_BYTES, link->page_size);
     if (r == 0)
         r = dlxd_publisher_index_get(publisher, &link->index);
     if (r < 0)
@@ -50,10 +73,11 @@ static void release_resources(struct dlxd_link *link)
     dlxd_charge_deinit(&link->bytes_charge);
 }
 
-/* Undo attach(). */
+/* Undo attach(). Of a link that lingers its charges stay, and that both clients have it. */
 static void detach(struct dlxd_link *link)
 {
     struct dlxd_publisher *publisher = link->publisher;
+    bool joined = link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN;
     if (!publisher)
         return;
     struct dlxd_arena *arena;
@@ -61,17 +85,19 @@ static void detach(struct dlxd_link *link)
         link->drop_seq = arena->drop_seq;
         dlxd_publisher_drop_told(publisher, arena);
     }
-    if (link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN)
+    if (joined)
         dlxd_membership_left(&publisher->line);
     dlxd_waiting_link_ended(link);
     dlxd_publisher_index_put(publisher, link->index);
     dlxd_list_remove(&link->by_publisher);
     publisher->n_links--;
-    if (publisher->client)
-        publisher->client->n_links--;
-    link->subscription->client->n_links--;
-    link->publisher = NULL;
-    release_resources(link);
+    if (!joined || !publisher->client || !dlxd_lingering_begin(link)) {
+        if (publisher->client)
+            publisher->client->n_links--;
+        link->subscription->client->n_links--;
+        link->publisher = NULL;
+        release_resources(link);
+    }
     if (publisher->state == DLXD_PUBLISHER_GONE && !link->gone_sent)
         dlxd_publisher_delivered(publisher);
     dlxd_publisher_link_left(publisher);
@@ -111,6 +137,14 @@ void dlxd_link_end(struct dlxd_link *link)
     dlxd_list_remove(&link->pending);
     dlxd_list_remove(&link->by_subscription);
     dlxd_idmap_remove(&link->subscription->broker->registry.links, &link->by_id);
+    link->subscription = NULL;
+    link->bell_fd = dlx__close(link->bell_fd);
+    if (!link->holder)
+        dlxd_link_free(link);
+}
+
+void dlxd_link_free(struct dlxd_link *link)
+{
     release_resources(link);
     free(link->fail_text);
     free(link);
@@ -120,6 +154,7 @@ void dlxd_link_fail(struct dlxd_link *link, int code, const char *text)
 {
     if (link->state == DLXD_LINK_FAILED)
         return;
+    assert(link->state < DLXD_LINK_ADDED);
     link->fail_code = code;
     link->fail_text = strdup(text);
     detach(link);

@@ -9,11 +9,13 @@
  *       |                    |                       |
  *       +--------------------+-----------------------+---> FAILED --LinkFailed--> (freed)
  *
- * This file decides what is to be sent next; delivery.c sends it and says so. No I/O here.
+ * This file decides what is to be sent next; delivery.c sends it and says so. No I/O here, but for the look at a link that ends:
+ * it may linger.
  */
 
 #include "daemon/arena.h"
 #include "daemon/idmap.h"
+#include "daemon/lingering.h"
 #include "daemon/list.h"
 #include "daemon/user.h"
 
@@ -76,6 +78,13 @@ struct dlxd_link {
 
     struct dlxd_charge links_charge;
     struct dlxd_charge bytes_charge;
+
+    /* It has ended, and lingers: see lingering.h. Then it has no subscription. */
+    struct dlxd_holder *holder; /* NULL: it does not */
+    uint32_t max_held;
+    struct dlxd_lingering_node of_holder;
+    struct dlxd_lingering_node of_publishers;
+    struct dlxd_lingering_node of_user;
 };
 
 /*
@@ -87,6 +96,8 @@ int dlxd_link_new(struct dlxd_link **ret, struct dlxd_subscription *subscription
 /* The link ends, whoever wants it; the publisher's side is told. May free a publisher that is gone.
  * NULL is fine. */
 void dlxd_link_end(struct dlxd_link *link);
+/* It has ended, and lingers no more. */
+void dlxd_link_free(struct dlxd_link *link);
 /* The subscriber will get LinkFailed. May free a publisher that is gone. */
 void dlxd_link_fail(struct dlxd_link *link, int code, const char *text);
 /* The same, as its publisher is gone, whose newest message that was. */

@@ -242,6 +242,7 @@ void dlxd_publisher_tell_links(struct dlxd_publisher *publisher)
 /* What it needs no more when its client has left. */
 static void leave_client(struct dlxd_publisher *publisher)
 {
+    dlxd_lingering_publisher_left(publisher);
     publisher->client->n_links -= publisher->n_links;
     publisher->client = NULL;
     dlxd_list_remove(&publisher->by_client);

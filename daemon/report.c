@@ -27,20 +27,17 @@ void dlxd_report_control(int fd, struct dlxd_control_report *ret)
 
 bool dlxd_report_has_left(int fd, uint32_t max_held)
 {
+    static uint64_t hold[DLX_SHM_HELD_MAX]; /* as below */
     struct dlx_shm_link page;
-    uint64_t hold[64];
-    off_t at = offsetof(struct dlx_shm_link, hold);
+    size_t size = max_held * sizeof *hold;
     if (!copy(fd, &page, sizeof page) || look(&page.cursor) != DLX_SHM_CURSOR_CLOSED)
         return false;
     /* After the cursor: nothing is added to these any more. */
-    for (uint32_t n; max_held > 0; max_held -= n, at += (off_t)(n * sizeof *hold)) {
-        n = DLX_MIN(max_held, (uint32_t)DLX_ARRAY_SIZE(hold));
-        if (pread(fd, hold, n * sizeof *hold, at) != (ssize_t)(n * sizeof *hold))
+    if (pread(fd, hold, size, offsetof(struct dlx_shm_link, hold)) != (ssize_t)size)
+        return false;
+    for (uint32_t i = 0; i < max_held; i++)
+        if (hold[i] != 0)
             return false;
-        for (uint32_t i = 0; i < n; i++)
-            if (hold[i] != 0)
-                return false;
-    }
     return true;
 }
 

@@ -30,6 +30,7 @@ struct dlxd_server {
     uv_timer_t hello;
     uv_timer_t retry;
     uv_timer_t expiry; /* of what is retained */
+    uv_timer_t lingering;
     uv_timer_t idle;
     uint64_t idle_ms;     /* 0: never ends by itself */
     uint64_t idle_client; /* the last client there was when the idle time began */
@@ -96,6 +97,12 @@ static void on_expiry(uv_timer_t *timer)
     struct dlxd_server *server = timer->data;
     dlxd_retained_expire(&server->broker, dlx__now_ns());
     dlxd_broker_settle(&server->broker);
+}
+
+static void on_lingering(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    dlxd_lingering_look_all(&server->broker);
 }
 
 /* Run `fn` at `due_ns`, or as soon as that has passed. */
@@ -169,6 +176,10 @@ static void on_prepare(uv_prepare_t *prepare)
         (void)uv_timer_stop(&server->retry);
     else if (!uv_is_active((uv_handle_t *)&server->retry))
         (void)uv_timer_start(&server->retry, on_retry, RETRY_MS, 0);
+    if (dlxd_lingering_n_all(broker) == 0)
+        (void)uv_timer_stop(&server->lingering);
+    else if (!uv_is_active((uv_handle_t *)&server->lingering))
+        (void)uv_timer_start(&server->lingering, on_lingering, DLXD_LINGERING_MS, 0);
     arm_idle(server);
     dlxd_watch_set(server->watch, broker->n_greeting < DLXD_GREETING_MAX ? DLXD_READABLE : 0);
 }
@@ -289,11 +300,12 @@ static int init_handles(struct dlxd_server *server)
     (void)uv_timer_init(&server->loop, &server->hello);
     (void)uv_timer_init(&server->loop, &server->retry);
     (void)uv_timer_init(&server->loop, &server->expiry);
+    (void)uv_timer_init(&server->loop, &server->lingering);
     (void)uv_timer_init(&server->loop, &server->idle);
     (void)uv_prepare_init(&server->loop, &server->prepare);
     server->term.data = server->interrupt.data = server;
     server->hello.data = server->retry.data = server->expiry.data = server->prepare.data = server;
-    server->idle.data = server;
+    server->lingering.data = server->idle.data = server;
     (void)uv_signal_start(&server->term, on_signal, SIGTERM);
     (void)uv_signal_start(&server->interrupt, on_signal, SIGINT);
     return 0;

@@ -49,6 +49,7 @@ int dlxd_users_get(struct dlxd_users *users, uid_t uid, struct dlxd_user **ret)
     user->n_refs = 1;
     user->uid = uid;
     dlxd_list_init(&user->membership_pages);
+    dlxd_lingering_init(&user->lingering);
     dlxd_list_push_back(&users->users, &user->node);
     *ret = user;
     return 0;

@@ -7,7 +7,7 @@
  * the charge goes with the object. No I/O here.
  */
 
-#include "daemon/list.h"
+#include "daemon/lingering.h"
 #include <sys/types.h>
 #include "common/util.h"
 
@@ -35,6 +35,7 @@ struct dlxd_user {
     uid_t uid;
     uint64_t used[DLXD_N_RESOURCES];
     struct dlxd_list membership_pages; /* see membership.h */
+    struct dlxd_lingering lingering;   /* that it is charged for */
 };
 
 /* Holds a reference on the user. All zero: nothing is charged. */

@@ -6,11 +6,9 @@
 #include "daemon/client.h"
 #include "daemon/link.h"
 #include "daemon/publisher.h"
-#include "daemon/report.h"
 #include "daemon/subscription.h"
 #include "daemon/watch.h"
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 /* Fewer whose links have ended are not worth a look; nor is a second one so soon after the last. */
@@ -138,9 +136,7 @@ static void withdraw(struct dlxd_waiter *waiter)
 
 static bool has_left(const struct dlxd_waiter *waiter)
 {
-    struct pollfd process = {.fd = waiter->fds[PIDFD], .events = POLLIN};
-    return dlxd_report_has_left(waiter->fds[PAGE], waiter->body.max_held) ||
-           poll(&process, 1, 0) == 1;
+    return dlxd_lingering_has_left(waiter->fds[PAGE], waiter->body.max_held, waiter->fds[PIDFD]);
 }
 
 /* Nobody tells when the last message that somebody holds is given back. */

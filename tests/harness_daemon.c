@@ -471,6 +471,7 @@ uint64_t dlx_test_accept_offer(struct dlx_test_subscription *subscription)
     ck_assert_uint_eq(size, dlx_shm_link_size(packet->link_offer->max_held));
     ready.link = packet->link_offer->link;
     ck_assert_int_eq(dlx__region_populate(dlx_test_memory, dlx_test_take_fd(0), size, &map), 0);
+    dlx_store64_sc(&((struct dlx_shm_link *)map)->cursor, DLX_SHM_CURSOR_CLOSED);
     dlx__region_unmap(map, size);
     dlx_test_ack(subscription);
     dlx_test_send(subscription->fd, BODY(LINK_READY), &ready, 0);

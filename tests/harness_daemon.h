@@ -113,7 +113,7 @@ void dlx_test_subscribe(struct dlx_test_subscription *subscription, int control,
                         bool reliable);
 void dlx_test_subscription_deinit(struct dlx_test_subscription *subscription);
 void dlx_test_ack(struct dlx_test_subscription *subscription);
-/* Receive an offer, allocate the page, answer; returns the link. Acknowledges. */
+/* Receive an offer, allocate the page, which says that nothing is taken, ever, answer; returns the link. Acknowledges. */
 uint64_t dlx_test_accept_offer(struct dlx_test_subscription *subscription);
 /* Until LinkOpen, which stays the current packet. Acknowledges. */
 uint64_t dlx_test_join(struct dlx_test_subscription *subscription);

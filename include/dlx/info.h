@@ -57,7 +57,7 @@ struct dlx_daemon_info {
     uint32_t protocol_minor;
     uint32_t n_clients;
     uint32_t n_publishers;
-    uint32_t n_links;
+    uint32_t n_links; /**< with those of closed subscriptions that still hold messages */
     uint32_t n_topics;
     uint64_t shared_bytes; /**< all shared memory that it handed out */
     uint64_t uptime_ns;

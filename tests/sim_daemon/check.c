@@ -80,6 +80,15 @@ static bool regions_are_open(int pub)
     return false;
 }
 
+/* Of a connection that has ended, and of which links linger, the pidfd is kept once. */
+static bool is_last_of_its_process(int lingerer)
+{
+    int i = w.n_lingerers - 1;
+    while (w.lingerers[i].connection != w.lingerers[lingerer].connection)
+        i--;
+    return i == lingerer && w.lingerers[i].reader < 0;
+}
+
 static int64_t fds_of_daemon(void)
 {
     int64_t n = 0;
@@ -100,7 +109,9 @@ static int64_t fds_of_daemon(void)
         n += has_page[user];
     for (int i = 0; i < SUBS; i++)
         n += w.subs[i].used;
-    n += 3 * w.n_waiters;
+    n += 3 * w.n_waiters + w.n_lingerers;
+    for (int i = 0; i < w.n_lingerers; i++)
+        n += is_last_of_its_process(i);
     for (int i = 0; i < LINKS; i++) {
         const struct link *l = &w.links[i];
         if (l->used)

@@ -442,6 +442,15 @@ void __wrap_dlxd_membership_withdrawn(const struct dlxd_membership_line *line)
     __real_dlxd_membership_withdrawn(line);
 }
 
+void __real_dlxd_link_free(struct dlxd_link *link);
+void __wrap_dlxd_link_free(struct dlxd_link *link);
+void __wrap_dlxd_link_free(struct dlxd_link *link)
+{
+    if (w.running)
+        on_let_go(dlxd_link_id(link));
+    __real_dlxd_link_free(link);
+}
+
 /* ---- answers: those that wait in the daemon for room are answers, too ------------------------ */
 
 void __real_dlxd_client_send(struct dlxd_client *client, const Dlx__Wire__Packet *packet);

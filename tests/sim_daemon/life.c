@@ -81,7 +81,7 @@ static void stop_broker(void)
 
 static void forget_all_but_publishers(void)
 {
-    w.n_waiters = 0;
+    w.n_waiters = w.n_lingerers = 0;
     for (int i = 0; i < LINKS; i++) {
         w.links[i].page_fd = w.links[i].used ? dlx__close(w.links[i].page_fd) : -1;
         w.links[i].used = false;
@@ -255,6 +255,9 @@ void life_quiesce(void)
     for (int i = 0; i < w.n_waiters; i++)
         MUST(w.pubs[w.waiters[i].pub].link_sock < 0, "link %llu waits",
              (unsigned long long)w.waiters[i].link);
+    for (int i = 0; i < w.n_lingerers; i++)
+        MUST(!lingerer_has_left(&w.lingerers[i]), "link %llu lingers, and has left",
+             (unsigned long long)w.lingerers[i].link);
     for (int i = 0; i < PROCS; i++)
         MUST(!w.procs[i].connected || !(w.procs[i].must_go || w.procs[i].hung_up || is_dead(i)),
              "process %d has left, and is still there", i);

@@ -129,6 +129,28 @@ static uint64_t used_by_pub(const struct pub *p, enum dlxd_resource resource)
     return n;
 }
 
+bool lingerer_has_left(const struct lingerer *lingerer)
+{
+    return lingerer->closed || w.procs[lingerer->proc].pid != lingerer->pid ||
+           is_dead(lingerer->proc);
+}
+
+void lingerer_remove(int at)
+{
+    struct lingerer *lingerer = &w.lingerers[at];
+    if (lingerer->reader >= 0)
+        w.procs[lingerer->reader].n_links--;
+    if (w.pubs[lingerer->pub].proc >= 0)
+        w.procs[w.pubs[lingerer->pub].proc].n_links--;
+    w.n_lingerers--;
+    memmove(lingerer, lingerer + 1, (size_t)(w.n_lingerers - at) * sizeof *lingerer);
+}
+
+static uint64_t used_by_lingerer(const struct lingerer *lingerer, enum dlxd_resource resource)
+{
+    return resource == DLXD_LINKS ? 1 : resource == DLXD_BYTES ? lingerer->size : 0;
+}
+
 uint64_t used(int user, enum dlxd_resource resource)
 {
     uint64_t n = 0;
@@ -152,6 +174,19 @@ uint64_t used(int user, enum dlxd_resource resource)
              w.procs[i].user == user;
     for (int i = 0; i < w.n_waiters; i++)
         n += resource == DLXD_WAITING && w.waiters[i].user == user;
+    for (int i = 0; i < w.n_lingerers; i++)
+        if (w.lingerers[i].user == user)
+            n += used_by_lingerer(&w.lingerers[i], resource);
+    return n;
+}
+
+/* Of those that have left: when a limit is met, the daemon looks who has. */
+static uint64_t unused(int user, enum dlxd_resource resource)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < w.n_lingerers; i++)
+        if (w.lingerers[i].user == user && lingerer_has_left(&w.lingerers[i]))
+            n += used_by_lingerer(&w.lingerers[i], resource);
     return n;
 }
 
@@ -184,14 +219,27 @@ struct pub *pub_add(void)
 }
 
 /* What limit does one more link hit? */
+static bool has_room(const struct proc *proc)
+{
+    uint32_t n = proc->n_links;
+    for (int i = 0; i < w.n_lingerers; i++) {
+        const struct lingerer *l = &w.lingerers[i];
+        if (lingerer_has_left(l))
+            n -= (uint32_t)(l->reader == proc - w.procs) +
+                 (uint32_t)(w.pubs[l->pub].proc == proc - w.procs);
+    }
+    return n < proc->max_links;
+}
+
 static bool link_fits(const struct proc *reader, const struct pub *p, uint64_t size)
 {
     const struct proc *writer = p->proc >= 0 ? &w.procs[p->proc] : NULL;
-    return reader->n_links < reader->max_links &&
-           (!writer || writer->n_links < writer->max_links) &&
-           used(reader->user, DLXD_LINKS) < w.max[DLXD_LINKS] &&
-           used(reader->user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] &&
-           used_all() + size <= w.max_all;
+    int user = reader->user;
+    uint64_t bytes = unused(user, DLXD_BYTES);
+    return has_room(reader) && (!writer || has_room(writer)) &&
+           used(user, DLXD_LINKS) - unused(user, DLXD_LINKS) < w.max[DLXD_LINKS] &&
+           used(user, DLXD_BYTES) - bytes + size <= w.max[DLXD_BYTES] &&
+           used_all() - bytes + size <= w.max_all;
 }
 
 /* Was something refused that this link needs? */
@@ -255,6 +303,27 @@ static void pub_free_if_over(struct pub *p)
     p->used = false;
 }
 
+/* It ends: will its publisher keep what it has of it? */
+static bool link_lingers(const struct link *l)
+{
+    const struct sub *s = &w.subs[l->sub];
+    const struct proc *c = &w.procs[s->proc];
+    const struct lingerer lingerer = {.link = l->id,
+                                      .pub = l->pub,
+                                      .user = c->user,
+                                      .reader = c->connected ? s->proc : -1,
+                                      .connection = c->connection,
+                                      .proc = s->proc,
+                                      .pid = c->pid,
+                                      .closed = l->closed,
+                                      .size = dlx_shm_link_size(s->max_held)};
+    if (lingerer_has_left(&lingerer))
+        return false;
+    MUST(w.n_lingerers < LINGERERS, "no room for a link that lingers in the model");
+    w.lingerers[w.n_lingerers++] = lingerer;
+    return true;
+}
+
 /* It has no publisher any more. */
 static void link_detach(struct link *l)
 {
@@ -266,10 +335,13 @@ static void link_detach(struct link *l)
         waiter->ended = true;
         waiter->left = waiter->closed || is_dead(waiter->proc);
     }
-    p->leaves += p->proc >= 0 && (l->state == LINK_ADDED || l->state == LINK_OPEN);
-    w.procs[w.subs[l->sub].proc].n_links--;
-    if (p->proc >= 0)
-        w.procs[p->proc].n_links--;
+    bool joined = p->proc >= 0 && (l->state == LINK_ADDED || l->state == LINK_OPEN);
+    p->leaves += joined;
+    if (!joined || !link_lingers(l)) {
+        w.procs[w.subs[l->sub].proc].n_links--;
+        if (p->proc >= 0)
+            w.procs[p->proc].n_links--;
+    }
     if (l->state != LINK_NEW)
         p->indices[l->index / 64] &= ~(UINT64_C(1) << l->index % 64);
     l->pub = -1;
@@ -327,6 +399,9 @@ void links_reconcile(void)
 static void pub_leave_client(struct pub *p)
 {
     w.procs[p->proc].n_links -= n_links_of(p);
+    for (int i = w.n_lingerers; i-- > 0;)
+        if (w.lingerers[i].pub == p - w.pubs)
+            lingerer_remove(i);
     p->proc = -1;
     for (int i = w.n_waiters; i-- > 0;)
         if (w.waiters[i].pub == p - w.pubs)
@@ -483,6 +558,9 @@ void client_gone(int proc, bool dismissed)
          proc);
     MUST(dismissed == c->dismissed || excused, "dismissed %d, expected %d", dismissed,
          c->dismissed);
+    for (int i = 0; i < w.n_lingerers; i++)
+        if (w.lingerers[i].reader == proc)
+            w.lingerers[i].reader = -1;
     struct pub *p;
     for (uint64_t id = 0; (p = pub_after(proc, id)); id = p->id) {
         if (dismissed)

@@ -399,6 +399,19 @@ void on_withdrawn(void)
     w.counts[14]++;
 }
 
+void on_let_go(uint64_t id)
+{
+    int i = 0;
+    while (i < w.n_lingerers && w.lingerers[i].link != id)
+        i++;
+    sim_say("link %llu is let go", (unsigned long long)id);
+    if (i == w.n_lingerers) /* its publisher has left */
+        return;
+    MUST(lingerer_has_left(&w.lingerers[i]), "link %llu holds messages", (unsigned long long)id);
+    lingerer_remove(i);
+    w.counts[15]++;
+}
+
 /* The publisher has closed its end: then its end is awaited for a second. Or it is nobody's fault: it is sent again. */
 void on_not_added(uint64_t id, int code)
 {

@@ -39,11 +39,13 @@ void peer_connect(int proc)
     static const uid_t uids[USERS] = {500, 0, 1001};
     struct proc *c = &w.procs[proc];
     struct dlxd_client *client;
+    static uint32_t last_connection;
     int pair[2];
     MUST(!c->connected && c->alive, "connected already");
     c->sock = dlx__close(c->sock);
     MUST(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0,
          "no sockets");
+    c->connection = ++last_connection;
     c->sock = pair[1];
     c->dsock = pair[0];
     c->hung_up = c->must_go = c->dismissed = c->greeted = false;

@@ -335,6 +335,10 @@ static void check_info(const Dlx__Wire__DaemonInfoReply *body)
         n_pubs += w.pubs[i].used && w.pubs[i].state != PUB_GONE;
     for (int i = 0; i < LINKS; i++)
         n_links += w.links[i].used;
+    for (int i = 0; i < w.n_lingerers; i++)
+        MUST(!lingerer_has_left(&w.lingerers[i]), "link %llu lingers, and has left",
+             (unsigned long long)w.lingerers[i].link);
+    n_links += (uint32_t)w.n_lingerers;
     MUST(body->n_clients == n_clients && body->n_publishers == n_pubs && body->n_links == n_links &&
              body->shared_bytes == used_all(),
          "%u clients, %u publishers, %u links", n_clients, n_pubs, n_links);

@@ -28,6 +28,7 @@ enum {
     SUBS = 14,
     LINKS = 140,
     WAITERS = 400,
+    LINGERERS = 2000,
     REGIONS = 64,
     USERS = 3,
     FDS = 4096
@@ -45,18 +46,19 @@ struct fd_info {
 struct proc {
     bool alive;
     int user, pid;
-    int death; /* eventfd that stands for its pidfd */
+    uint32_t connection; /* its number */
+    int death;           /* eventfd that stands for its pidfd */
     bool connected, greeted, hung_up;
     bool must_go; /* the daemon has to end the connection */
     bool dismissed;
-    bool refused;      /* it will hear so when it says Hello */
-    int sock, dsock;   /* ours, the daemon's */
-    uint32_t serial;   /* last that was sent */
-    uint32_t answered; /* last answer that was read */
-    uint32_t unread;   /* answers */
-    uint32_t max_links, n_links;
-    uint32_t waits;      /* for the service manager: serial of its request */
-    uint64_t asked[128]; /* by serial: the publisher that ArenaNew was for */
+    bool refused;                /* it will hear so when it says Hello */
+    int sock, dsock;             /* ours, the daemon's */
+    uint32_t serial;             /* last that was sent */
+    uint32_t answered;           /* last answer that was read */
+    uint32_t unread;             /* answers */
+    uint32_t max_links, n_links; /* with those that linger */
+    uint32_t waits;              /* for the service manager: serial of its request */
+    uint64_t asked[128];         /* by serial: the publisher that ArenaNew was for */
     char name[8];
 };
 
@@ -141,6 +143,17 @@ struct waiter {
     ino_t page;
 };
 
+/* A link that has ended, whose publisher has its page yet. */
+struct lingerer {
+    uint64_t link;
+    int pub, user;
+    int reader; /* the process; -1: its connection has ended */
+    uint32_t connection;
+    int proc, pid;
+    bool closed; /* its page says that its subscriber has left */
+    uint64_t size;
+};
+
 struct kept {
     char name[112];
     int fd;
@@ -163,6 +176,8 @@ struct world {
     struct link links[LINKS];
     struct waiter waiters[WAITERS];
     int n_waiters;
+    struct lingerer lingerers[LINGERERS];
+    int n_lingerers;
     ino_t looked_at; /* the page that the daemon has just seen */
     uint64_t max[DLXD_N_RESOURCES], max_all;
     uint64_t last_link, highest_id; /* of the daemon; ever */
@@ -256,6 +271,8 @@ void on_death_seen(uint64_t pub_id);
 void links_reconcile(void);
 struct waiter *waiter_of(uint64_t link); /* NULL: it does not wait */
 void waiter_remove(struct waiter *waiter);
+bool lingerer_has_left(const struct lingerer *lingerer);
+void lingerer_remove(int at);
 
 /* request.c */
 void on_request(int proc, const Dlx__Wire__Packet *packet);
@@ -272,6 +289,8 @@ void on_waits(uint64_t link, const int *fds);
 void on_not_added(uint64_t link, int code);
 /* What waited need not be sent any more. */
 void on_withdrawn(void);
+/* A link that lingers is let go. */
+void on_let_go(uint64_t link);
 /* Links given to it, as the daemon says. */
 uint64_t n_joins(const struct pub *p);
 bool link_is_owed(const struct link *l, bool *ret_with_fds);

@@ -326,6 +326,7 @@ void step_time(uint64_t now)
     for (int i = 0; i < SUBS; i++)
         w.subs[i].stalled = w.subs[i].stalled == 1 ? 0 : w.subs[i].stalled;
     dlxd_broker_unstick(&w.broker);
+    dlxd_lingering_look_all(&w.broker);
     w.queued &= w.busy;
     dlxd_store_retry(&w.broker, now);
     dlxd_broker_settle(&w.broker);
