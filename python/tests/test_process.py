@@ -199,7 +199,7 @@ def test_a_handler_may_not_wait_for_the_wait_that_it_interrupted(daemon, c, peer
 """
     try:
         p, said = handles_while_it_waits(peer, daemon, code, after="b.publish(b.empty(1 << 20)); a.stats(); c.daemon()")
-        assert len(said) == 1 and said[0].endswith("waits for dlpackd, and that this signal's handler interrupted")
+        assert len(said) == 1 and "waits for dlpackd" in said[0]
         p.say("go")
         p.end()
     finally:
