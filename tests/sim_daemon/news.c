@@ -229,6 +229,7 @@ static uint64_t link_of(const Dlx__Wire__Packet *packet)
         return packet->link_failed->link;
     default:
         MUST(false, "%s on a subscription socket", dlx__proto_name(packet));
+        return 0;
     }
 }
 
