@@ -440,8 +440,8 @@ static int close_publisher(struct dlx_client *c, uint64_t publisher)
     request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_CLOSE;
     request.publisher_close = &body;
     int r = dlx__call_lock_within(c, DLX_FOREVER);
-    if (r ==
-        DLX_E_IN_USE) /* whose answer this would be taken for; else it ends with the connection */
+    /* Without the lock, and so without an answer. If it is not sent, the publisher ends with the connection. */
+    if (r == DLX_E_IN_USE)
         (void)dlx__proto_send(c->sock, &request, NULL, 0);
     if (r < 0)
         return r;

@@ -11,10 +11,9 @@
 
 struct dlxpy_asking {
     const struct dlxpy_handle *handle;
-    PyThreadState *released; /* NULL: this thread has the GIL */
-    bool stopped;            /* with an exception */
-    struct dlxpy_asking
-        *outer; /* the one that is interrupted by the signal whose handler made this */
+    PyThreadState *released;       /* NULL: this thread has the GIL */
+    bool stopped;                  /* with an exception */
+    struct dlxpy_asking *outer;    /* in whose wait Python runs, and made this */
     struct dlxpy_leaving *leaving; /* of the outermost: what is to leave when libdlx has returned */
     char words[512];               /* of the call, if something left since */
 };

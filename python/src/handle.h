@@ -18,8 +18,8 @@ struct dlxpy_handle_kind {
     const char *what; /* "the publisher", for messages */
     bool shared;      /* any number of threads may be inside */
     void (*unref)(void *of_libdlx);
-    void (*closing)(
-        PyObject *self); /* wake who waits for it apart from libdlx; NULL: nobody does */
+    /* Wake who waits for it apart from libdlx. NULL: nobody does. */
+    void (*closing)(PyObject *self);
 };
 
 /* What is of libdlx, on its way out. */
