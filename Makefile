@@ -137,7 +137,7 @@ CHECK_LIBS := $(call pkg,--libs,check) -lm -lrt
 IMAGE_LIBS := $(call pkg,--libs,libjpeg) $(call pkg,--libs,libpng) -lm
 
 # -- sources ------------------------------------------------------------------------------------------
-COMMON_SRC := $(wildcard common/*.c)
+COMMON_SRC := $(wildcard common/*.c ring/*.c)
 DAEMON_SRC := $(filter-out daemon/main.c,$(wildcard daemon/*.c))
 CLIENT_SRC := $(wildcard client/*.c)
 CLI_SRC := $(filter-out cli/main.c,$(wildcard cli/*.c))
@@ -272,7 +272,7 @@ lint: ## check the rules of the tree, formatting and static analysers (not gcc -
 	+@$(SUBMAKE) all
 	@$(RUN_ENV) tools/lint/run
 
-lint-analyzer: $(PROTO_GEN) ## gcc -fanalyzer over common/, daemon/, client/ and cli/
+lint-analyzer: $(PROTO_GEN) ## gcc -fanalyzer over common/, ring/, daemon/, client/ and cli/
 	@CC='$(CC)' $(PYTHON) tools/lint/analyzer '$(BUILD)'
 
 format: ## format all C and C++ files

@@ -182,7 +182,7 @@ int main(int argc, char **argv)
     const struct dlx_publisher_args publisher_args = {
         .size = sizeof publisher_args,
         .history = 1,
-        .n_slots = 4096,
+        .depth = 4096,
     };
     const struct dlx_subscribe_args subscribe_args = {
         .size = sizeof subscribe_args,

@@ -38,6 +38,9 @@ def pick_cpus():
     return cpus[0], cpus[1]
 
 
+SAME_CORE_NS = 40  # a floor below that is one of two threads of a core
+
+
 def siblings(cpu):
     path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
     found = set()
@@ -147,10 +150,12 @@ class Roudi:
 class Bench:
     """One run: where the programs are, which CPUs they use, the daemon that they talk to."""
 
-    def __init__(self, build, quick):
+    def __init__(self, build, quick, former=None):
         self.build = pathlib.Path(build)
+        self.former = former and pathlib.Path(former)  # build folder of the commit that rows are held against
         self.quick = quick
         self.cpus = pick_cpus()
+        self.share_core = self.cpus[1] in siblings(self.cpus[0])
         self.folder = tempfile.mkdtemp(prefix="dlx-bench.")
         self.daemon = None
         self.roudi = None
@@ -199,10 +204,10 @@ class Bench:
             for path in glob.glob(f"/dev/shm/bench-{process.pid}_*") + glob.glob(f"/tmp/bench-{process.pid}-*"):
                 os.unlink(path)
 
-    def start(self, program, prefix=(), socket=None, stdin=None, **options):
-        """Start bench/bench_<program>, or bench/peers/<peer>; options become --name value."""
+    def start(self, program, prefix=(), socket=None, stdin=None, build=None, **options):
+        """Start bench/bench_<program>, or bench/peers/<peer>, perhaps of another build; options become --name value."""
         name = program if "/" in program else f"bench_{program}"
-        command = [*prefix, str(self.build / "bench" / name)]
+        command = [*prefix, str((build or self.build) / "bench" / name)]
         command += ["--cpus", f"{self.cpus[0]},{self.cpus[1]}"]
         for name, value in options.items():
             command += [f"--{name}", str(value)]

@@ -201,7 +201,7 @@ static int print_entry(const struct entry *entry, bool pattern, const char *why_
         printf("pid %u, uid %u)\n", p->pid, p->uid);
     printf("  published    %" PRIu64 " message%s, %s\n", p->published, p->published == 1 ? "" : "s",
            bytes);
-    printf("  settings     history %u, %u slots, %s", p->history, p->n_slots,
+    printf("  settings     history %u, depth %u, %s", p->history, p->depth,
            p->on_full == DLX_ON_FULL_BLOCK ? "blocks when full" : "drops the oldest when full");
     if (p->retain > 0)
         printf(", retains %u", p->retain);

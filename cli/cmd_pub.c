@@ -236,7 +236,7 @@ static const struct argp_option options[] = {
      2},
     {NULL, 0, NULL, 0, "How:", 3},
     {"history", OPTION_HISTORY, "N", 0,
-     "Keep the last N messages (1 to 1024, default: 4, or as many as --retain)", 3},
+     "Keep the last N messages (1 to 1024, default: 1, or as many as --retain)", 3},
     {"retain", OPTION_RETAIN, "N", 0,
      "The last N messages stay afterwards: the daemon keeps them for `dlxctl get` and those who "
      "subscribe",

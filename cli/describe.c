@@ -16,7 +16,7 @@ json_t *describe_publisher(const struct dlx_publisher_info *i)
         "subscribers", (json_int_t)i->n_subscribers, "messages", output_json_u64(i->published),
         "bytes", output_json_u64(i->published_bytes), "arena_bytes",
         output_json_u64(i->arena_bytes), "control_bytes", output_json_u64(i->control_bytes),
-        "arenas", (json_int_t)i->n_arenas, "slots", (json_int_t)i->n_slots, "history",
+        "arenas", (json_int_t)i->n_arenas, "depth", (json_int_t)i->depth, "history",
         (json_int_t)i->history, "on_full",
         i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop-oldest", "retain", (json_int_t)i->retain,
         "retained", (int)i->retained);

@@ -158,11 +158,6 @@ static int publish(struct pub *p, struct outgoing *o)
         o->spent = code == 0;
         if (code == 0)
             return 0;
-        if (code == DLX_E_FULL && !p->block) { /* a live stream goes on without it */
-            if (p->n_refused++ == 0)
-                (void)cli_report_dlx(p->cli, p->topic, code);
-            return 0;
-        }
         if (code != DLX_E_FULL && code != DLX_E_TIMEOUT && code != DLX_E_INTERRUPTED) {
             (void)cli_report_dlx(p->cli, p->topic, code);
             return code;
@@ -310,17 +305,12 @@ static int summary(struct pub *p, const struct dlx_publisher_stats *s, uint64_t 
     if (p->cli->json)
         return cli_json(
             p->cli,
-            json_pack("{s:s, s:o, s:o, s:I, s:o, s:o, s:I, s:o}", "topic", p->topic, "messages",
+            json_pack("{s:s, s:o, s:o, s:I, s:o, s:I, s:o}", "topic", p->topic, "messages",
                       output_json_u64(s->published), "bytes", output_json_u64(s->published_bytes),
                       "elapsed_ns", (json_int_t)elapsed, "copied_bytes",
-                      output_json_u64(s->copied_bytes), "refused", output_json_u64(p->n_refused),
-                      "subscribers", (json_int_t)s->n_subscribers, "retained",
-                      output_json_u64(n_retained)),
+                      output_json_u64(s->copied_bytes), "subscribers", (json_int_t)s->n_subscribers,
+                      "retained", output_json_u64(n_retained)),
             true);
-    if (p->n_refused > 0)
-        (void)cli_report(p->cli, p->topic,
-                         "%" PRIu64 " message%s not published, all slots were held", p->n_refused,
-                         p->n_refused == 1 ? " was" : "s were");
     if (n_retained > 0)
         print_retained(p, n_retained);
     if (!isatty(STDERR_FILENO))
@@ -380,7 +370,7 @@ int pub_run(struct pub *p)
     } /* else the failure is all there is to say */
     if (code == DLX_E_INTERRUPTED)
         status = status == CLI_OK ? cli_signal_status(endless) : status;
-    else if (code < 0 || p->n_refused > 0)
+    else if (code < 0)
         status = CLI_FAILURE;
     return status;
 }

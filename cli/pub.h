@@ -29,9 +29,8 @@ struct pub {
     struct dlx_publisher *publisher;
     struct progress progress;
     int64_t start_ns;
-    int64_t next_ns;    /**< when the next message is due */
-    int64_t end_ns;     /**< when the last one was published */
-    uint64_t n_refused; /**< messages that were not published: every slot was held */
+    int64_t next_ns; /**< when the next message is due */
+    int64_t end_ns;  /**< when the last one was published */
     bool told_waiting;
 };
 

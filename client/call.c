@@ -3,13 +3,18 @@
 #include "client/call_wire.h"
 #include "client/limits.h"
 #include "common/memory.h"
-#include "common/shm.h"
+#include "common/topic.h"
+#include "ring/layout.h"
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
+
+/* Links for publishers that come while the caller of dlx_subscribe() is not in the library: so many may. */
+#define SPARES         2U
+#define SPARES_PATTERN 8U
 
 #define HURRY_NS DLX_CALL_HURRY_NS
 /* A millisecond each. */
@@ -336,15 +341,17 @@ int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeo
 /* ---- publisher ----------------------------------------------------------------------------- */
 
 int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
-                            const struct dlx_publisher_args *args, uint64_t resumes,
-                            uint64_t after_seq, int64_t timeout_ns, struct dlx_new_publisher *ret)
+                            const struct dlx_publisher_args *args, uint32_t n_entries,
+                            uint64_t resumes, uint64_t after_seq, int64_t timeout_ns,
+                            struct dlx_new_publisher *ret)
 {
     Dlx__Wire__PublisherNew body = DLX__WIRE__PUBLISHER_NEW__INIT;
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
     const Dlx__Wire__Packet *reply;
     body.topic = (char *)(uintptr_t)topic;
     body.history = args->history;
-    body.n_slots = args->n_slots;
+    body.depth = args->depth;
+    body.n_entries = n_entries;
     body.on_full = args->on_full;
     body.retain = args->retain;
     body.latched = args->retain_for_ns == DLX_RETAIN_LATCHED;
@@ -521,32 +528,6 @@ int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t are
     return r;
 }
 
-int dlx__call_control_new(struct dlx_client *c, uint64_t publisher, uint32_t n_slots, uint64_t base,
-                          uint32_t *ret_arena, int *ret_fd)
-{
-    Dlx__Wire__ArenaNew body = DLX__WIRE__ARENA_NEW__INIT;
-    body.publisher = publisher;
-    body.arena_size = dlx_shm_control_size(n_slots);
-    body.n_slots = n_slots;
-    body.after_seq = base;
-    int r = dlx__call_lock_within(c, HURRY_NS);
-    if (r == 0) {
-        r = region_new(c, HURRY_NS, &body, ret_arena, ret_fd);
-        pthread_mutex_unlock(&c->lock);
-    }
-    return r;
-}
-
-int dlx__call_control_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena)
-{
-    int r = dlx__call_lock_within(c, HURRY_NS);
-    if (r == 0) {
-        r = region_ready(c, HURRY_NS, publisher, arena);
-        pthread_mutex_unlock(&c->lock);
-    }
-    return r;
-}
-
 int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena)
 {
     Dlx__Wire__ArenaDrop body = DLX__WIRE__ARENA_DROP__INIT;
@@ -572,6 +553,7 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
     body.history = args->history == DLX_HISTORY_NONE ? 0 : args->history;
     body.reliable = args->reliable;
     body.max_held = args->max_held;
+    body.n_spares = dlx__is_pattern(topic) ? SPARES_PATTERN : SPARES;
     request.body_case = DLX__WIRE__PACKET__BODY_SUBSCRIBE;
     request.subscribe = &body;
     int r = dlx__call_lock_within(c, timeout_ns);

@@ -40,9 +40,11 @@ struct dlx_new_publisher {
     int link_sock;
 };
 int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
-                            const struct dlx_publisher_args *args, uint64_t resumes,
-                            uint64_t after_seq, int64_t timeout_ns, struct dlx_new_publisher *ret);
-/* `ret_unanswered`: it failed, but the daemon may have done it all the same. */
+                            const struct dlx_publisher_args *args, uint32_t n_entries,
+                            uint64_t resumes, uint64_t after_seq, int64_t timeout_ns,
+                            struct dlx_new_publisher *ret);
+/* `ret_unanswered`: it failed, but the daemon may have done it all the same. DLX_E_FULL: it has, and a reliable subscription that
+ * was there first has yet to attach; call again. */
 int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns,
                               bool *ret_unanswered);
 /* It has published what it retains. Tells, does not wait: DLX_E_FULL when the socket has no room. */
@@ -53,10 +55,6 @@ int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher);
 /* On success the caller owns the fd. */
 int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
                         uint32_t *ret_arena, int *ret_fd);
-/* The same for a control block that begins after the message `base`; these two do not wait for long. */
-int dlx__call_control_new(struct dlx_client *c, uint64_t publisher, uint32_t n_slots, uint64_t base,
-                          uint32_t *ret_arena, int *ret_fd);
-int dlx__call_control_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena);
 int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena);
 /* Tells, does not wait: DLX_E_FULL when the socket has no room. */
 int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena);
@@ -81,32 +79,37 @@ enum dlx_news_kind {
     DLX_NEWS_ARENA_DROPPED,
     DLX_NEWS_PUBLISHER_GONE,
     DLX_NEWS_LINK_FAILED,
+    DLX_NEWS_SPARE_SEALED,
 };
 
 /* One packet, copied out of the wire's structs. Owns `fds`. */
 struct dlx_news {
     enum dlx_news_kind kind;
     uint64_t link;
-    uint64_t publisher;
+    uint64_t publisher; /* 0: of an offer of a spare */
     uint64_t client;
     uint64_t size; /* of the page, control block or arena */
     uint32_t pid;
     uint32_t link_index;
     uint32_t max_held;
     uint32_t arena;
-    uint32_t n_slots;
+    uint32_t n_entries;
     uint32_t history;
     uint32_t retain;
     uint32_t n_arenas;
-    uint64_t base;    /* of a control block; of a failed link: the publisher's newest message */
+    uint64_t
+        base; /* the last message before the control block; of a failed link: the publisher's newest message */
     uint64_t resumes; /* the id of the publisher with its first daemon, or 0 */
-    uint64_t reader;  /* the same for all links of a subscription */
+    uint64_t
+        missed; /* of a failed link: messages that a subscription misses that does not know the publisher */
+    uint64_t reader; /* the same for all links of a subscription */
     uint32_t on_full;
     int32_t code;
     bool reliable;
-    bool control; /* of a dropped arena: it was a control block */
+    bool latest;
+    bool early;
     bool from_start;
-    char text[DLX_ERROR_TEXT_SIZE]; /* topic of an offer, reason of a failure */
+    char text[DLX_ERROR_TEXT_SIZE]; /* topic of a publisher, reason of a failure */
     size_t n_fds;
     int fds[3];
 };

@@ -30,7 +30,7 @@ static void publisher_info(const Dlx__Wire__PublisherEntry *e, struct dlx_publis
         .uid = e->uid,
         .n_subscribers = e->n_subscribers,
         .n_arenas = e->n_arenas,
-        .n_slots = e->n_slots,
+        .depth = e->depth,
         .history = e->history,
         .on_full = e->on_full,
         .retain = e->retain,

@@ -16,7 +16,7 @@ void dlx__news_deinit(struct dlx_news *news)
 static const size_t n_fds_of[] = {
     [DLX_NEWS_LINK_ADDED] = 3,  [DLX_NEWS_LINK_OFFER] = 1,    [DLX_NEWS_LINK_OPEN] = 2,
     [DLX_NEWS_ARENA_ADDED] = 1, [DLX_NEWS_ARENA_DROPPED] = 0, [DLX_NEWS_PUBLISHER_GONE] = 0,
-    [DLX_NEWS_LINK_FAILED] = 0,
+    [DLX_NEWS_LINK_FAILED] = 0, [DLX_NEWS_SPARE_SEALED] = 0,
 };
 
 static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
@@ -32,6 +32,8 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->max_held = p->link_added->max_held;
         news->reliable = p->link_added->reliable;
         news->reader = p->link_added->reader;
+        news->latest = p->link_added->latest;
+        news->early = p->link_added->early;
         return 0;
     case DLX__WIRE__PACKET__BODY_LINK_OFFER:
         news->kind = DLX_NEWS_LINK_OFFER;
@@ -48,29 +50,32 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->link = p->link_open->link;
         news->publisher = p->link_open->publisher;
         news->size = p->link_open->control_size;
-        news->n_slots = p->link_open->n_slots;
+        news->n_entries = p->link_open->n_entries;
         news->history = p->link_open->history;
         news->retain = p->link_open->retain;
-        news->arena = p->link_open->arena;
         news->base = p->link_open->after_seq;
         news->on_full = p->link_open->on_full;
         news->from_start = p->link_open->from_start;
         news->n_arenas = p->link_open->n_arenas;
         news->pid = p->link_open->pid;
+        news->link_index = p->link_open->link_index;
+        news->resumes = p->link_open->resumes;
+        (void)snprintf(news->text, sizeof news->text, "%s", p->link_open->topic);
+        return 0;
+    case DLX__WIRE__PACKET__BODY_SPARE_SEALED:
+        news->kind = DLX_NEWS_SPARE_SEALED;
+        news->link = p->spare_sealed->link;
         return 0;
     case DLX__WIRE__PACKET__BODY_ARENA_ADDED:
         news->kind = DLX_NEWS_ARENA_ADDED;
         news->link = p->arena_added->link;
         news->arena = p->arena_added->arena;
         news->size = p->arena_added->arena_size;
-        news->n_slots = p->arena_added->n_slots;
-        news->base = p->arena_added->after_seq;
         return 0;
     case DLX__WIRE__PACKET__BODY_ARENA_DROPPED:
         news->kind = DLX_NEWS_ARENA_DROPPED;
         news->link = p->arena_dropped->link;
         news->arena = p->arena_dropped->arena;
-        news->control = p->arena_dropped->control;
         return 0;
     case DLX__WIRE__PACKET__BODY_PUBLISHER_GONE:
         news->kind = DLX_NEWS_PUBLISHER_GONE;
@@ -82,6 +87,7 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->code = p->link_failed->code < 0 ? p->link_failed->code : DLX_E_PROTOCOL;
         news->resumes = p->link_failed->origin;
         news->base = p->link_failed->last_seq;
+        news->missed = p->link_failed->missed;
         (void)snprintf(news->text, sizeof news->text, "%s", p->link_failed->text);
         return 0;
     default:

@@ -5,7 +5,7 @@
 
 uint32_t dlx__carry_count(const struct dlx_publisher *p)
 {
-    uint64_t n = DLX_MIN(dlx__pub_n_live(&p->core), p->core.head - p->base);
+    uint64_t n = DLX_MIN(p->core.head + 1 - p->core.oldest, p->core.head - p->base);
     return (uint32_t)DLX_MIN(n, p->retain);
 }
 
@@ -15,22 +15,12 @@ static const struct dlx_block *memory_of(const struct dlx_block *block)
     return block->of ? block->of : block;
 }
 
-static const struct dlx_block *payload_of(const struct dlx_publisher *p, uint64_t seq,
-                                          const struct dlx_shm_slot **ret_slot)
-{
-    uint32_t slot;
-    const struct dlx_pub_block *block = dlx__pub_find(&p->core, seq, &slot);
-    *ret_slot = &block->slots[slot];
-    return block->payloads[slot];
-}
-
 /* Bytes of the arena that they need, all of them. UINT64_MAX: there is no such number. */
 static uint64_t total_size(const struct dlx_publisher *p, uint32_t n)
 {
-    const struct dlx_shm_slot *slot;
-    uint64_t total = 0;
+    uint64_t words[DLX_SHM_ENTRY_WORDS], total = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const struct dlx_block *block = payload_of(p, p->core.head - i, &slot);
+        const struct dlx_block *block = dlx__writer_payload(&p->core, p->core.head - i, words);
         for (; block; block = block->next)
             if (__builtin_add_overflow(total, memory_of(block)->size, &total))
                 return UINT64_MAX;
@@ -104,74 +94,56 @@ static const struct dlx_block *relocate(struct copied *copied, uint32_t *arena, 
     return copied->to;
 }
 
-static void relocate_slot(struct copied *copied, struct dlx_shm_slot *slot)
+static void relocate_words(struct copied *copied, uint64_t *words)
 {
-    if (!(slot->flags & DLX_SHM_SLOT_MANIFEST)) {
-        (void)relocate(copied, &slot->record.arena, &slot->record.offset);
+    uint32_t arena = dlx__entry_arena(words);
+    uint64_t offset = dlx__entry_offset(words);
+    const struct dlx_block *block = relocate(copied, &arena, &offset);
+    dlx__entry_set_place(words, arena, offset);
+    if (!block || dlx__entry_kind(words) != DLX_SHM_KIND_MANIFEST)
         return;
-    }
-    const struct dlx_block *manifest =
-        relocate(copied, &slot->manifest_arena, &slot->manifest_offset);
-    if (!manifest)
-        return;
-    uint8_t *data = dlx__block_data(manifest);
-    struct dlx_shm_manifest_entry *entries =
-        (void *)(data + (slot->manifest_offset - manifest->offset) +
-                 sizeof(struct dlx_shm_manifest));
-    for (uint32_t i = 0; i < slot->n_tensors; i++)
+    uint8_t *data = dlx__block_data(block);
+    struct dlx_shm_manifest *manifest = (void *)(data + (offset - block->offset));
+    struct dlx_shm_manifest_entry *entries = (void *)(manifest + 1);
+    for (uint32_t i = 0; i < manifest->n_tensors; i++)
         (void)relocate(copied, &entries[i].record.arena, &entries[i].record.offset);
 }
 
-static int copy_message(struct dlx_publisher *p, uint64_t seq, struct dlx_shm_slot *to,
-                        void **ret_payload)
+static int copy_message(struct dlx_publisher *p, uint64_t seq, struct dlx_writer_block *to)
 {
-    const struct dlx_shm_slot *slot;
-    const struct dlx_block *blocks = payload_of(p, seq, &slot);
+    uint64_t words[DLX_SHM_ENTRY_WORDS];
+    const struct dlx_block *blocks = dlx__writer_payload(&p->core, seq, words);
     struct dlx_block *copies;
     int r = copy_blocks(p, blocks, &copies);
     if (r < 0)
         return r;
-    memcpy((char *)to + sizeof to->gen, (const char *)slot + sizeof slot->gen,
-           sizeof *slot - sizeof slot->gen);
     struct copied copied = {blocks, blocks, copies, copies};
-    relocate_slot(&copied, to);
+    relocate_words(&copied, words);
     if (copies->is_guarded)
         p->stats.unprotected += !dlx__debug_protect(copies);
-    *ret_payload = copies;
+    dlx__writer_carry(to, seq, words, copies);
     return 0;
 }
 
-static int copy_messages(struct dlx_publisher *p, struct dlx_pub_block *block, uint32_t n)
-{
-    void **payloads = calloc(n, sizeof *payloads);
-    int r = payloads ? 0 : dlx__fail(DLX_E_NO_MEMORY, "table of %u messages", n);
-    for (uint32_t i = 0; r == 0 && i < n; i++)
-        r = copy_message(p, p->core.head - n + 1 + i, &block->slots[i], &payloads[i]);
-    if (r == 0)
-        dlx__pub_carry(&p->core, block, n, payloads);
-    for (uint32_t i = 0; r < 0 && payloads && i < n; i++)
-        give_all(p, payloads[i]);
-    free(payloads);
-    return r;
-}
-
 int dlx__carry(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
-               struct dlx_pub_block *block, uint32_t n)
+               struct dlx_writer_block *block)
 {
+    uint32_t n = block->n_carried;
     uint64_t size = total_size(p, n);
     int r = size > 0 ? dlx__publisher_grow(p, memory, id, size) : 0;
     if (r < 0)
         return r;
     bool before =
         dlx__heap_put_anywhere(p->heap, true); /* that is the arena that was made for all of it */
-    r = copy_messages(p, block, n);
+    for (uint32_t i = 0; r == 0 && i < n; i++)
+        r = copy_message(p, p->core.head - n + 1 + i, block);
     (void)dlx__heap_put_anywhere(p->heap, before);
     return r;
 }
 
-void dlx__carry_undo(struct dlx_publisher *p, struct dlx_pub_block *block)
+void dlx__carry_undo(struct dlx_publisher *p, struct dlx_writer_block *block)
 {
     for (uint32_t i = 0; i < block->n_carried; i++)
-        give_all(p, block->payloads[i]);
+        give_all(p, block->payloads[(block->base + 1 + i) & block->mask]);
     block->n_carried = 0;
 }

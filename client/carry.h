@@ -13,12 +13,12 @@
 uint32_t dlx__carry_count(const struct dlx_publisher *p);
 
 /*
- * Copy the `n` newest messages into `block`. The new daemon knows the publisher by `id`, and has this kind of memory; the heap was
- * set aside. Returns 0; what a call to the daemon returns, DLX_E_NO_MEMORY: nothing is in the block then.
+ * Copy the messages that are to be carried into `block`. The new daemon knows the publisher by `id`, and has this kind of
+ * memory; the heap was set aside. Returns 0; what a call to the daemon returns, DLX_E_NO_MEMORY: then dlx__carry_undo().
  */
 int dlx__carry(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
-               struct dlx_pub_block *block, uint32_t n);
+               struct dlx_writer_block *block);
 /* The block is not used after all: give the copies back. */
-void dlx__carry_undo(struct dlx_publisher *p, struct dlx_pub_block *block);
+void dlx__carry_undo(struct dlx_publisher *p, struct dlx_writer_block *block);
 
 #endif

@@ -72,13 +72,13 @@ int dlx__events_pop(struct dlx_events *events, struct dlx_event *ret)
 
 int dlx_publisher_next_event(struct dlx_publisher *p, struct dlx_event *ret)
 {
-    dlx__error_clear();
-    if (!p || !ret)
-        return dlx__fail(DLX_E_INVALID, "dlx_publisher_next_event: publisher or ret is NULL");
-    if (dlx__forked(p->generation))
-        return dlx__fail_forked();
-    dlx__pub_read_membership(&p->core);
-    return dlx__events_pop(&p->events, ret);
+    int r = dlx__publisher_begin(ret ? p : NULL, "dlx_publisher_next_event");
+    if (r < 0)
+        return r;
+    dlx__writer_read_membership(&p->core);
+    r = dlx__events_pop(&p->events, ret);
+    dlx__publisher_leave(p);
+    return r;
 }
 
 int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *ret)

@@ -16,13 +16,11 @@ struct dlx_arena {
     struct dlx_arena *next; /* ascending id */
     uint8_t *map;
     uint64_t size;
-    uint64_t free_bytes;  /* in extents */
-    uint64_t empty_since; /* message number at which it was seen empty; UINT64_MAX: used since */
+    uint64_t free_bytes; /* in extents */
     uint32_t id;
     bool aside;        /* see dlx__heap_set_aside() */
     bool has_large;    /* the first block that came in when it was empty: client/fit.h */
-    uint32_t n_blocks; /* with memory in it, spare ones included */
-    uint32_t n_spare;
+    uint32_t n_blocks; /* with memory in it, those of the payload cache included */
     uint32_t n_extents;
     uint32_t extents_room;
     struct dlx_extent *extents; /* ascending offset, never adjacent */

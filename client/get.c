@@ -18,7 +18,7 @@ static bool is_newer(const struct dlx_message *a, const struct dlx_message *b)
 static int take_newest(struct dlx_subscription *s, uint64_t deadline, struct dlx_message **ret)
 {
     struct dlx_message *newest = NULL;
-    uint32_t left = DLX_MAX(s->n_inlets, 1U);
+    uint32_t left = DLX_MAX(s->n_inlets - s->n_spares, 1U);
     do {
         struct dlx_message *m;
         uint64_t now = dlx__now_ns();

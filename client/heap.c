@@ -3,11 +3,12 @@
 #include "client/fit.h"
 #include "client/spares.h"
 #include "common/memory.h"
-#include "common/tensor.h"
+#include "ring/tensor.h"
 #include <inttypes.h>
 #include <string.h>
 
 struct dlx_heap {
+    struct dlx_heap_hints hints;
     uint64_t generation;
     uint64_t align; /* of blocks, and of their sizes */
     bool is_guarded;
@@ -19,24 +20,22 @@ struct dlx_heap {
     struct dlx_block *pool; /* block structs without memory */
     struct dlx_spares spares;
     struct dlx_block *stuck; /* came back, but cannot be used yet */
-    uint64_t n_local;        /* exported, neither published nor seen coming back */
     struct dlx_fit_peak peak;
 
-    /* Local blocks whose deleter was called; `closed_stack` once the publisher has gone. */
-    struct dlx_block *_Atomic returned;
-    /* After that: local blocks that are left. */
+    /* Once the publisher has gone: local blocks that are left. */
     _Atomic uint64_t n_orphans;
+    _Atomic uint64_t n_deleted_again;
 };
 
 static struct dlx_block closed_stack;
 
-int dlx__heap_new(struct dlx_heap **ret, uint64_t generation)
+int dlx__heap_new(struct dlx_heap **ret, uint64_t generation, bool is_guarded)
 {
     struct dlx_heap *heap = calloc(1, sizeof *heap);
     if (!heap)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a publisher's memory");
     heap->generation = generation;
-    heap->is_guarded = dlx__debug();
+    heap->is_guarded = is_guarded;
     heap->align = heap->is_guarded ? dlx__debug_align() : DLX_SHM_ALIGN;
     *ret = heap;
     return 0;
@@ -79,7 +78,7 @@ static void heap_free(struct dlx_heap *heap)
     free_blocks(heap->pool);
     free_blocks(heap->stuck);
     for (uint32_t i = 0; i < DLX_N_SPARES; i++)
-        free_blocks(heap->spares.all[i].top);
+        free_blocks(heap->spares.all[i].first);
     free_arenas(heap->arenas);
     free_arenas(heap->frozen);
     free(heap);
@@ -91,12 +90,12 @@ void dlx__heap_close(struct dlx_heap *heap)
         return;
     for (;;) {
         dlx__heap_collect(heap);
-        if (heap->n_local == 0)
+        if (heap->hints.n_local == 0)
             break;
         struct dlx_block *empty = NULL;
-        atomic_store_explicit(&heap->n_orphans, heap->n_local, memory_order_relaxed);
+        atomic_store_explicit(&heap->n_orphans, heap->hints.n_local, memory_order_relaxed);
         /* From here on the last of them frees the heap. */
-        if (atomic_compare_exchange_strong_explicit(&heap->returned, &empty, &closed_stack,
+        if (atomic_compare_exchange_strong_explicit(&heap->hints.returned, &empty, &closed_stack,
                                                     memory_order_acq_rel, memory_order_relaxed))
             return;
     }
@@ -121,7 +120,7 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
         if (!block)
             return dlx__fail(DLX_E_NO_MEMORY, "state of a tensor");
         block->dims = block->inline_dims;
-        block->dims_room = DLX_SHM_NDIM_INLINE;
+        block->dims_room = DLX_SHM_NDIM_ENTRY;
         block->heap = heap;
         block->ahead = NULL;
         block->set = 0;
@@ -129,12 +128,15 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
         block->is_protected = false;
         block->n_refs = 0;
         block->of = NULL;
+        atomic_init(&block->at_caller, false);
     }
     block->next = NULL;
     block->arena = NULL;
     block->offset = 0;
     block->size = 0;
-    block->ndim = -1;
+    block->made.ndim = -1;
+    block->made.data = NULL; /* a hint what to prefetch, until it is exported */
+    block->has_words = false;
     *ret = block;
     return 0;
 }
@@ -170,25 +172,15 @@ static struct dlx_fit fit_of(const struct dlx_heap *heap)
     };
 }
 
-static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
+/* From extent i of the arena; NULL: a block of 0 bytes. */
+static int carve_from(struct dlx_heap *heap, struct dlx_arena *arena, uint32_t i, uint64_t size,
+                      struct dlx_block **ret)
 {
-    uint32_t i = 0;
-    struct dlx_arena *arena = NULL;
     struct dlx_fit fit = fit_of(heap);
-    if (size > 0) {
-        arena = dlx__fit_find(&fit, size, &i);
-        if (!arena) {
-            retry_stuck(heap);
-            if (give_up_all_spares(heap))
-                arena = dlx__fit_find(&fit, size, &i);
-        }
-        if (!arena)
-            return DLX_E_FULL;
-        /* n blocks leave at most n + 1 extents between them: with room for those, giving a block
-         * back never needs memory. */
-        if (!dlx__extents_reserve(arena, arena->n_blocks + 2))
-            return dlx__fail(DLX_E_NO_MEMORY, "state of an arena");
-    }
+    /* n blocks leave at most n + 1 extents between them: with room for those, giving a block
+     * back never needs memory. */
+    if (arena && !dlx__extents_reserve(arena, arena->n_blocks + 2))
+        return dlx__fail(DLX_E_NO_MEMORY, "state of an arena");
     int r = new_block(heap, ret);
     if (r < 0 || !arena)
         return r;
@@ -203,20 +195,25 @@ static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     arena->free_bytes -= size;
     if (arena->n_blocks++ == 0)
         arena->has_large = dlx__fit_is_large(&fit, size);
-    arena->empty_since = UINT64_MAX;
     return 0;
 }
 
-/* Of small blocks the first line, which readers had last, of the one after the next: fetching it takes longer than a message. */
-#define PREFETCH_MAX UINT64_C(4096)
-
-static void spare_taken(struct dlx_block *block)
+static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
 {
-    const struct dlx_block *next = block->next;
-    if (block->size <= PREFETCH_MAX && next && next->next)
-        dlx__prefetch_write(next->next->arena->map + next->next->offset);
-    block->next = NULL;
-    block->arena->empty_since = UINT64_MAX;
+    uint32_t i = 0;
+    struct dlx_arena *arena = NULL;
+    struct dlx_fit fit = fit_of(heap);
+    if (size > 0) {
+        arena = dlx__fit_find(&fit, size, &i);
+        if (!arena) {
+            retry_stuck(heap);
+            if (give_up_all_spares(heap))
+                arena = dlx__fit_find(&fit, size, &i);
+        }
+        if (!arena)
+            return DLX_E_FULL;
+    }
+    return carve_from(heap, arena, i, size, ret);
 }
 
 int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
@@ -225,20 +222,32 @@ int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     dlx__heap_collect(heap);
     if (!dlx__heap_round(heap, size, &rounded))
         return DLX_E_FULL;
-    struct dlx_block *block = dlx__spares_take(&heap->spares, rounded);
+    struct dlx_block *block = dlx__spares_take(&heap->spares, rounded, &heap->hints.last);
     if (dlx_unlikely(!block))
         return carve(heap, rounded, ret);
-    spare_taken(block);
+    dlx__heap_taken(heap, block);
     *ret = block;
     return 0;
 }
 
-bool dlx__heap_has(struct dlx_heap *heap, uint64_t size)
+int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, uint64_t size,
+                          struct dlx_block **ret)
 {
+    struct dlx_arena *arena = other ? other->arena : NULL;
+    struct dlx_spare *of_those; /* tensors are what is taken next: the hint stays */
     uint64_t rounded;
-    if (!dlx__heap_round(heap, size, &rounded))
-        return false;
-    return dlx__spares_have(&heap->spares, rounded);
+    if (!arena || arena->id == 0 || arena->aside || !dlx__heap_round(heap, size, &rounded) ||
+        rounded == 0)
+        return DLX_E_FULL;
+    if (dlx__spares_first(&heap->spares, rounded, arena)) {
+        *ret = dlx__spares_take(&heap->spares, rounded, &of_those);
+        (*ret)->next = NULL;
+        return 0;
+    }
+    for (uint32_t i = 0; i < arena->n_extents; i++)
+        if (arena->extents[i].size >= rounded)
+            return carve_from(heap, arena, i, rounded, ret);
+    return DLX_E_FULL;
 }
 
 void dlx__heap_want_none(struct dlx_heap *heap)
@@ -278,7 +287,8 @@ static struct dlx_block *give_struct(struct dlx_heap *heap, struct dlx_block *bl
     return of && --of->n_refs == 0 && !of->is_local ? of : NULL;
 }
 
-void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
+/* One that has no memory of its own, or is protected, or whose arena is of no use now. */
+static void __attribute__((noinline)) give_slowly(struct dlx_heap *heap, struct dlx_block *block)
 {
     while (block && !block->arena)
         block = give_struct(heap, block);
@@ -296,35 +306,55 @@ void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
         heap->stuck = block;
         return;
     }
-    dlx__spares_give(&heap->spares, block, &heap->pool);
+    dlx__spares_give(&heap->spares, heap->hints.last, block, &heap->pool);
 }
 
-void dlx__heap_collect(struct dlx_heap *heap)
+void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
 {
-    if (dlx_likely(!atomic_load_explicit(&heap->returned, memory_order_relaxed)))
-        return;
-    struct dlx_block *block = atomic_exchange_explicit(&heap->returned, NULL, memory_order_acquire);
+    if (dlx_likely(block && block->arena && block->arena->id != 0 && !block->arena->aside &&
+                   !block->is_protected))
+        dlx__spares_give(&heap->spares, heap->hints.last, block, &heap->pool);
+    else
+        give_slowly(heap, block);
+}
+
+static void __attribute__((noinline)) collect(struct dlx_heap *heap)
+{
+    struct dlx_block *block =
+        atomic_exchange_explicit(&heap->hints.returned, NULL, memory_order_acquire);
     while (block) {
         struct dlx_block *next = block->next;
-        heap->n_local--;
+        heap->hints.n_local--;
+        block->is_dirty = true;
         if (dlx_unlikely(block->n_refs > 0))
-            block->is_local = false; /* the last slot gives it back */
+            block->is_local = false; /* the last message gives it back */
         else
             dlx__heap_give(heap, block);
         block = next;
     }
 }
 
+void dlx__heap_collect(struct dlx_heap *heap)
+{
+    if (dlx_unlikely(atomic_load_explicit(&heap->hints.returned, memory_order_relaxed)))
+        collect(heap);
+}
+
 /* ---- local tensors ------------------------------------------------------------------------- */
 
 /* Any thread, also after the publisher has gone; never in a forked child. */
-static void delete_local(DLManagedTensorVersioned *tensor)
+void dlx__block_delete(DLManagedTensorVersioned *tensor)
 {
     struct dlx_block *block = tensor->manager_ctx;
     struct dlx_heap *heap = block->heap;
     if (dlx__forked(heap->generation))
         return; /* the memory is the parent's */
-    struct dlx_block *top = atomic_load_explicit(&heap->returned, memory_order_acquire);
+    if (dlx_unlikely(!atomic_exchange_explicit(&block->at_caller, false, memory_order_relaxed))) {
+        /* Its message has it: the caller was not to call this, and nobody may be hurt by that. */
+        atomic_fetch_add_explicit(&heap->n_deleted_again, 1, memory_order_relaxed);
+        return;
+    }
+    struct dlx_block *top = atomic_load_explicit(&heap->hints.returned, memory_order_acquire);
     do {
         if (dlx_unlikely(top == &closed_stack)) {
             free_block(block);
@@ -333,28 +363,20 @@ static void delete_local(DLManagedTensorVersioned *tensor)
             return;
         }
         block->next = top;
-    } while (!atomic_compare_exchange_weak_explicit(&heap->returned, &top, block,
+    } while (!atomic_compare_exchange_weak_explicit(&heap->hints.returned, &top, block,
                                                     memory_order_release, memory_order_acquire));
 }
 
-/* Its `dims`: shape and strides, those that the tensor points to and the same again. */
-static void hand_out(struct dlx_block *block)
+void dlx__block_restore(struct dlx_block *block)
 {
-    int64_t *dims = block->dims;
-    for (int32_t i = 0; i < 2 * block->ndim; i++)
-        dims[i] = dims[2 * block->ndim + i];
-    block->tensor = (DLManagedTensorVersioned){
-        .version = {DLPACK_MAJOR_VERSION, 0},
-        .manager_ctx = block,
-        .deleter = delete_local,
-        .dl_tensor = {.data = dlx__block_data(block),
-                      .device = {kDLCPU, 0},
-                      .ndim = block->ndim,
-                      .dtype = block->dtype,
-                      .shape = dims,
-                      .strides = dims + block->ndim},
-    };
-    block->heap->n_local++;
+    memcpy(block->dims, block->dims + 2 * block->made.ndim,
+           2 * (size_t)block->made.ndim * sizeof *block->dims);
+    block->tensor = (DLManagedTensorVersioned){.version = {DLPACK_MAJOR_VERSION, 0},
+                                               .manager_ctx = block,
+                                               .deleter = dlx__block_delete,
+                                               .dl_tensor = block->made};
+    block->is_plain = block->has_words && !block->is_guarded;
+    block->is_dirty = false;
 }
 
 int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, const int64_t *shape,
@@ -373,50 +395,18 @@ int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, c
     for (uint32_t i = 0; i < n; i++)
         block->dims[2 * n + i] = shape[i];
     dlx__tensor_row_major(ndim, block->dims + 2 * n, block->dims + 3 * n);
-    block->ndim = ndim;
-    block->dtype = dtype;
+    block->made = (DLTensor){.data = dlx__block_data(block),
+                             .device = {kDLCPU, 0},
+                             .ndim = ndim,
+                             .dtype = dtype,
+                             .shape = block->dims,
+                             .strides = block->dims + ndim};
     block->payload_size = payload_size;
-    hand_out(block);
+    block->has_words = dlx__entry_pack_tensor(block->words, dlx__block_arena_id(block),
+                                              block->offset, dtype, false, ndim, shape);
+    block->is_dirty = true;
+    dlx__block_hand_out(block);
     return 0;
-}
-
-struct dlx_block *dlx__heap_export_again(struct dlx_heap *heap, DLDataType dtype, int32_t ndim,
-                                         const int64_t *shape)
-{
-    dlx__heap_collect(heap);
-    struct dlx_spare *spare = heap->spares.last;
-    struct dlx_block *block = spare ? spare->top : NULL;
-    if (dlx_unlikely(!block || block->ndim != ndim || ndim <= 0 || !shape ||
-                     !dlx__dtype_is(block->dtype, dtype)))
-        return NULL;
-    int64_t differs = 0;
-    for (int32_t i = 0; i < ndim; i++)
-        differs |= shape[i] ^ block->dims[2 * ndim + i];
-    if (dlx_unlikely(differs != 0))
-        return NULL;
-    (void)dlx__spare_pop(spare);
-    spare_taken(block);
-    hand_out(block);
-    return block;
-}
-
-struct dlx_block *dlx__block_of(const struct dlx_heap *heap, const DLManagedTensorVersioned *tensor)
-{
-    if (tensor->deleter != delete_local)
-        return NULL;
-    struct dlx_block *block = tensor->manager_ctx;
-    return block->heap == heap && &block->tensor == tensor ? block : NULL;
-}
-
-void dlx__block_published(struct dlx_block *block)
-{
-    block->heap->n_local--;
-    block->is_local = false;
-}
-
-void dlx__heap_published(struct dlx_heap *heap, uint32_t n)
-{
-    heap->n_local -= n;
 }
 
 int dlx__block_share(struct dlx_block *block, struct dlx_block **ret)
@@ -426,6 +416,8 @@ int dlx__block_share(struct dlx_block *block, struct dlx_block **ret)
         return r;
     (*ret)->of = block;
     block->n_refs++;
+    block->is_plain = false;
+    block->is_dirty = true;
     block->is_local = true;
     return 0;
 }
@@ -470,7 +462,6 @@ int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size)
     arena->free_bytes = size;
     arena->extents[0] = (struct dlx_extent){0, size};
     arena->n_extents = 1;
-    arena->empty_since = UINT64_MAX; /* it was asked for: about to be used */
     struct dlx_arena **at = &heap->arenas;
     while (*at)
         at = &(*at)->next;
@@ -532,20 +523,25 @@ static uint32_t drop(struct dlx_heap *heap, struct dlx_arena **at)
     return id;
 }
 
-uint32_t dlx__heap_drop_idle(struct dlx_heap *heap, uint64_t now, uint64_t since)
+/* Fewer bytes than this are kept for the next message, whatever it is. */
+#define TRIM_LEAST (UINT64_C(1) << 20)
+/* More empty memory than this share of what is in use, and so many bytes, are too much. */
+#define SLACK_SHARE 4U
+#define SLACK_BYTES (UINT64_C(32) << 20)
+
+uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all)
 {
-    for (struct dlx_arena **at = &heap->arenas; *at; at = &(*at)->next) {
-        struct dlx_arena *arena = *at;
-        if (arena->n_blocks > arena->n_spare)
-            continue;
-        if (arena->empty_since == UINT64_MAX) {
-            arena->empty_since = now;
-        } else if (arena->empty_since < since && heap->n_arenas > 1) {
-            (void)give_up_all_spares(heap);
-            return drop(heap, at);
-        }
-    }
-    return 0;
+    dlx__spares_trim(&heap->spares, &heap->pool, all ? 0 : TRIM_LEAST);
+    return dlx__heap_excess(heap, all);
+}
+
+uint64_t dlx__heap_excess(const struct dlx_heap *heap, bool all)
+{
+    uint64_t used = 0;
+    for (const struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
+        used += arena->size - arena->free_bytes;
+    uint64_t most = all ? used : used + used / SLACK_SHARE + SLACK_BYTES;
+    return heap->bytes - DLX_MIN(heap->bytes, most);
 }
 
 uint32_t dlx__heap_drop_excess(struct dlx_heap *heap, uint64_t size, uint64_t now, uint64_t window)
@@ -563,6 +559,30 @@ uint32_t dlx__heap_drop_empty(struct dlx_heap *heap)
         if ((*at)->n_blocks == 0)
             return drop(heap, at);
     return 0;
+}
+
+uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t most, uint64_t *ret_size)
+{
+    for (const struct dlx_arena *arena = heap->arenas; arena && heap->n_arenas > 1;
+         arena = arena->next)
+        if (arena->n_blocks == 0 && arena->size <= most) {
+            *ret_size = arena->size;
+            return arena->id;
+        }
+    return 0;
+}
+
+void dlx__heap_drop(struct dlx_heap *heap, uint32_t id)
+{
+    struct dlx_arena **at = &heap->arenas;
+    while ((*at)->id != id)
+        at = &(*at)->next;
+    (void)drop(heap, at);
+}
+
+uint64_t dlx__heap_n_deleted_again(const struct dlx_heap *heap)
+{
+    return atomic_load_explicit(&heap->n_deleted_again, memory_order_relaxed);
 }
 
 uint64_t dlx__heap_bytes(const struct dlx_heap *heap)

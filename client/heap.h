@@ -4,54 +4,80 @@
 
 /*
  * A publisher's payload memory: arenas, and blocks inside them. A block is either LOCAL (a tensor that
- * the caller has from dlx_alloc()), or in a slot, or spare: given back, and kept whole because the next
- * message is probably of the same size. Blocks of local tensors come back from any thread, over a
+ * the caller has from dlx_alloc()), or the payload of a message, or spare: given back, and kept whole because the
+ * next message is probably of the same size. Blocks of local tensors come back from any thread, over a
  * lock-free stack; everything else is the publisher's thread's, and needs no atomic operation.
  *
- * A block may also be LOCAL and in slots (published with `share`), in any number of them. Each slot then has
- * a reference: a block without memory of its own. They are counted on the publisher's thread, which fills and
- * frees slots and empties the stack, so the count is a plain number. The block comes back with the last
- * of its references and its local tensor.
+ * A block may also be LOCAL and in messages (published with `share`), in any number of them. Each message then has
+ * a reference: a block without memory of its own. References are counted on the publisher's thread, which
+ * publishes and frees messages and empties the stack, so the count is a plain number. The block comes back with
+ * the last of its references and its local tensor.
  *
  * The heap outlives its publisher as long as a local tensor does.
  */
 
 #include "client/client.h"
 #include "client/extents.h"
-#include "common/shm.h"
+#include "ring/entry.h"
 #include <dlpack/dlpack.h>
+#include <stdatomic.h>
 
 struct dlx_heap;
+
+/* Blocks of one size that were given back: client/spares.h. */
+struct dlx_spare {
+    uint64_t size;           /* of those in it, or of the last that were */
+    struct dlx_block *first; /* a queue: structs are used again as late as possible */
+    struct dlx_block *last;
+    uint64_t n;
+    uint64_t n_least;  /* since the last dlx__spares_trim() */
+    uint64_t n_wanted; /* see dlx__spares_want() */
+};
+
+/* The first member of a heap. */
+struct dlx_heap_hints {
+    struct dlx_spare *last; /* where a block was taken last; NULL: nowhere yet */
+    /* Local blocks whose deleter was called; `closed_stack` once the publisher has gone. */
+    struct dlx_block *_Atomic returned;
+    uint64_t n_local; /* exported, neither published nor seen coming back */
+    bool is_low;      /* no block was left of the size that was taken last */
+};
 
 /* Payload of a tensor or a manifest, and the managed tensor that dlx_alloc() hands out. */
 struct dlx_block {
     DLManagedTensorVersioned tensor;
+    DLTensor made;         /* as it was exported; ndim -1: it was not, since it has this memory */
+    uint64_t payload_size; /* bytes of the tensor that was exported */
+    /* The caller has its tensor: not yet published nor deleted. Cleared by the deleter, on any thread. */
+    atomic_bool at_caller;
+    bool is_dirty;     /* `tensor`, or the shape that it points to, may not be as it was exported */
+    bool is_local;     /* while there are references: the caller has its tensor */
+    bool is_guarded;   /* its heap is in the debug mode: client/debug.h */
+    bool is_protected; /* it cannot be written now */
+    bool has_words;    /* it was exported, and its tensor fits into a ring entry: `words` */
+    bool is_plain;     /* has_words, it is not guarded, and nothing refers to it */
+    uint32_t n_refs;   /* blocks that refer to it */
+    /* The words of its ring entry: prepared once, when it is exported. */
+    uint64_t words[DLX_SHM_ENTRY_WORDS];
     struct dlx_heap *heap;
     struct dlx_arena *arena; /* NULL: a block of 0 bytes */
-    struct dlx_block *next;  /* in a pool, in the stack of returned blocks, or in its slot */
-    const void *ahead; /* `next` of one some way down the list of its set: a hint, maybe stale */
-    uint64_t offset;   /* in the arena, a multiple of DLX_SHM_ALIGN; of pages if guarded */
-    uint64_t size;     /* usable bytes */
-    uint64_t payload_size; /* bytes of the tensor that was exported */
-    DLDataType dtype;      /* likewise */
-    int32_t ndim;          /* likewise; -1: none was, since it has this memory */
-    uint64_t set;          /* number of the last one that it was seen in */
-    bool is_local;         /* while there are references: the caller has its tensor */
-    bool is_guarded;       /* its heap is in the debug mode: client/debug.h */
-    bool is_protected;     /* it cannot be written now */
-    uint32_t n_refs;       /* blocks that refer to it */
-    struct dlx_block *of;  /* what it refers to; NULL: it is no reference */
-    uint32_t dims_room;    /* dimensions that `dims` has room for */
+    struct dlx_block *next;  /* in a pool, in the stack of returned blocks, or of its message */
+    const void *ahead;    /* `next` of one some way down the list of its set: a hint, maybe stale */
+    uint64_t offset;      /* in the arena, a multiple of DLX_SHM_ALIGN; of pages if guarded */
+    uint64_t size;        /* usable bytes */
+    uint64_t set;         /* number of the last one that it was seen in */
+    struct dlx_block *of; /* what it refers to; NULL: it is no reference */
+    uint32_t dims_room;   /* dimensions that `dims` has room for */
     int64_t
         *dims; /* shape and strides of `tensor`, and the same again as they were made: inline_dims
                     * unless there are many */
-    int64_t inline_dims[4 * DLX_SHM_NDIM_INLINE];
+    int64_t inline_dims[4 * DLX_SHM_NDIM_ENTRY];
 };
 
-/* Returns 0; DLX_E_NO_MEMORY. It is in the debug mode if that is on now. */
-int dlx__heap_new(struct dlx_heap **ret, uint64_t generation);
+/* Returns 0; DLX_E_NO_MEMORY. `is_guarded`: it is in the debug mode. */
+int dlx__heap_new(struct dlx_heap **ret, uint64_t generation, bool is_guarded);
 
-/* The publisher is gone, all its slots were given back: what is local stays, and the heap goes with the
+/* The publisher is gone, all its messages were freed: what is local stays, and the heap goes with the
  * last of it. NULL is fine. */
 void dlx__heap_close(struct dlx_heap *heap);
 
@@ -60,6 +86,13 @@ void dlx__heap_close(struct dlx_heap *heap);
  * DLX_E_NO_MEMORY.
  */
 int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret);
+
+/*
+ * Likewise, but from the arena of `other`, which comes back when that does: a block elsewhere would keep another arena
+ * from becoming empty. NULL: there is none.
+ */
+int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, uint64_t size,
+                          struct dlx_block **ret);
 
 /*
  * From now on a block is taken wherever it fits, or again where client/fit.h wants it: for blocks that come and go
@@ -73,8 +106,10 @@ bool dlx__heap_is_large(const struct dlx_heap *heap, uint64_t size);
 /* What a block of `size` bytes takes. False: there is no such number. */
 bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret);
 
-/* Is there a block of exactly that size, given back? */
-bool dlx__heap_has(struct dlx_heap *heap, uint64_t size);
+static inline bool dlx__heap_is_low(const struct dlx_heap *heap)
+{
+    return ((const struct dlx_heap_hints *)heap)->is_low;
+}
 
 /*
  * Are there blocks, given back, for all parts of a set? After dlx__heap_want_none(), dlx__heap_want() says so of one
@@ -96,10 +131,16 @@ uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size);
 int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size);
 
 /*
- * An arena that has been empty since before `since` (a message number), not the only one: unmap it and
- * return its id. 0 if there is none. `now` is the current message number.
+ * Now and then: blocks of the cache that no message needed since the last call go back to their arenas, unless they are few
+ * bytes and not `all`. Returns how many bytes there are beyond what is in use and, unless `all`, some slack.
  */
-uint32_t dlx__heap_drop_idle(struct dlx_heap *heap, uint64_t now, uint64_t since);
+uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all);
+/* That number alone. */
+uint64_t dlx__heap_excess(const struct dlx_heap *heap, bool all);
+/* The id of an empty arena of at most so many bytes, not the only one; 0: there is none. */
+uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t most, uint64_t *ret_size);
+/* Unmap this arena, which is empty. */
+void dlx__heap_drop(struct dlx_heap *heap, uint32_t id);
 
 /*
  * An arena of `size` bytes is about to be added: if that makes more than what was used lately and some slack, unmap an
@@ -126,6 +167,8 @@ void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_heap_aside *aside);
 void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside);
 
 uint64_t dlx__heap_bytes(const struct dlx_heap *heap);
+/* Tensors that were deleted although they had been published. */
+uint64_t dlx__heap_n_deleted_again(const struct dlx_heap *heap);
 uint32_t dlx__heap_n_arenas(const struct dlx_heap *heap);
 
 /* 0: a block of 0 bytes, or frozen. */
@@ -153,13 +196,6 @@ static inline void *dlx__block_data(const struct dlx_block *block)
 int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, const int64_t *shape,
                       uint64_t payload_size);
 
-/*
- * Take and export in one: the block that would be taken, if it was last exported with this very dtype and shape. NULL: not so, or
- * there are not 1 to DLX_SHM_NDIM_MAX dimensions; nothing was done.
- */
-struct dlx_block *dlx__heap_export_again(struct dlx_heap *heap, DLDataType dtype, int32_t ndim,
-                                         const int64_t *shape);
-
 static inline bool dlx__dtype_is(DLDataType a, DLDataType b)
 {
     uint32_t x, y;
@@ -169,31 +205,102 @@ static inline bool dlx__dtype_is(DLDataType a, DLDataType b)
 }
 
 /* Is the local tensor as it was exported, so that its payload has the size known then, row-major? */
-static inline bool dlx__block_is_unchanged(const struct dlx_block *block, bool padded)
+static inline bool dlx__block_is_unchanged(const struct dlx_block *block)
 {
-    const DLTensor *t = &block->tensor.dl_tensor;
-    uint32_t n = (uint32_t)block->ndim;
-    if (padded || t->data != dlx__block_data(block) || t->byte_offset != 0 ||
-        t->ndim != block->ndim || t->shape != block->dims || t->strides != block->dims + n ||
-        !dlx__dtype_is(t->dtype, block->dtype) || t->device.device_type != kDLCPU ||
-        t->device.device_id != 0)
+    _Static_assert(sizeof block->made == 48 && sizeof(int64_t) == 8, "pairs of words");
+    const char *x = (const char *)&block->tensor.dl_tensor, *y = (const char *)&block->made;
+    dlx_pair differs = (dlx__pair(x) ^ dlx__pair(y)) | (dlx__pair(x + 16) ^ dlx__pair(y + 16)) |
+                       (dlx__pair(x + 32) ^ dlx__pair(y + 32));
+    if (dlx_unlikely(!dlx__pair_is_zero(differs) || block->tensor.flags != 0))
         return false;
-    int64_t differs = 0;
-    for (uint32_t i = 0; i < 2 * n; i++)
-        differs |= block->dims[i] ^ block->dims[2 * n + i];
-    return differs == 0;
+    const int64_t *dims = block->dims, *end = dims + 2 * block->made.ndim, *made = end;
+    for (; dims < end; dims += 2, made += 2)
+        differs |= dlx__pair(dims) ^ dlx__pair(made);
+    return dlx__pair_is_zero(differs);
 }
 
+/* The deleter of local tensors. */
+void dlx__block_delete(DLManagedTensorVersioned *tensor);
+
 /* The block of a tensor that dlx__block_export() of this heap made, else NULL, as for what a caller made from a copy of it. */
-struct dlx_block *dlx__block_of(const struct dlx_heap *heap,
-                                const DLManagedTensorVersioned *tensor);
+static inline struct dlx_block *dlx__block_of(const struct dlx_heap *heap,
+                                              const DLManagedTensorVersioned *tensor)
+{
+    if (dlx_unlikely(tensor->deleter != dlx__block_delete))
+        return NULL;
+    struct dlx_block *block = tensor->manager_ctx;
+    return dlx_likely(block->heap == heap && &block->tensor == tensor) ? block : NULL;
+}
 
-/* The local tensor was published and does not stay local: its deleter will not be called. */
-void dlx__block_published(struct dlx_block *block);
-/* So were those of n blocks that nothing refers to. */
-void dlx__heap_published(struct dlx_heap *heap, uint32_t n);
+/* The local tensor was published and does not stay local: its deleter will not be called, and does nothing. */
+static inline void dlx__block_published(struct dlx_block *block)
+{
+    atomic_store_explicit(&block->at_caller, false, memory_order_relaxed);
+    block->is_local = false;
+    ((struct dlx_heap_hints *)block->heap)->n_local--;
+}
+/* The tensor as it was exported, for the caller. */
+void dlx__block_restore(struct dlx_block *block);
 
-/* A reference to a block whose tensor is local, for a slot: to be given back. Returns 0; DLX_E_NO_MEMORY. */
+/* The caller gets its tensor. */
+static inline void dlx__block_hand_out(struct dlx_block *block)
+{
+    if (dlx_unlikely(block->is_dirty))
+        dlx__block_restore(block);
+    atomic_store_explicit(&block->at_caller, true, memory_order_relaxed);
+    ((struct dlx_heap_hints *)block->heap)->n_local++;
+}
+
+/* Take the one that came first of those in there. */
+static inline struct dlx_block *dlx__spare_pop(struct dlx_spare *spare)
+{
+    struct dlx_block *block = spare->first;
+    spare->first = block->next;
+    spare->n--;
+    if (spare->n < spare->n_least)
+        spare->n_least = spare->n;
+    return block;
+}
+
+/* A block was taken from the cache. The first line of the one after the next, which readers had last, is asked for: fetching
+ * it takes longer than a message. */
+static inline void dlx__heap_taken(struct dlx_heap *heap, struct dlx_block *block)
+{
+    const struct dlx_block *next = block->next;
+    if (dlx_likely(next && next->next))
+        dlx__prefetch_write(next->next->made.data);
+    ((struct dlx_heap_hints *)heap)->is_low = !next;
+    block->next = NULL;
+}
+
+/*
+ * Take and export in one: the block that would be taken, if it was last exported with this very dtype and shape. NULL: not so, or
+ * there are not 1 to DLX_SHM_NDIM_MAX dimensions; nothing was done.
+ */
+static inline struct dlx_block *dlx__heap_export_again(struct dlx_heap *heap, DLDataType dtype,
+                                                       int32_t ndim, const int64_t *shape)
+{
+    const struct dlx_heap_hints *hints = (const struct dlx_heap_hints *)heap;
+    if (dlx_unlikely(atomic_load_explicit(&hints->returned, memory_order_relaxed)))
+        dlx__heap_collect(heap);
+    struct dlx_spare *spare = hints->last;
+    struct dlx_block *block = spare ? spare->first : NULL;
+    if (dlx_unlikely(!block || block->made.ndim != ndim || ndim <= 0 || !shape ||
+                     !dlx__dtype_is(block->made.dtype, dtype)))
+        return NULL;
+    const int64_t *made = block->dims + 2 * ndim;
+    int64_t differs = 0;
+    for (int32_t i = 0; i < ndim; i++)
+        differs |= shape[i] ^ made[i];
+    if (dlx_unlikely(differs != 0))
+        return NULL;
+    (void)dlx__spare_pop(spare);
+    dlx__heap_taken(heap, block);
+    dlx__block_hand_out(block);
+    return block;
+}
+
+/* A reference to a block whose tensor is local, for a message: to be given back. Returns 0; DLX_E_NO_MEMORY. */
 int dlx__block_share(struct dlx_block *block, struct dlx_block **ret);
 
 #endif

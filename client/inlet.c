@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/inlet.h"
+#include "client/message.h"
 #include "common/memory.h"
 #include <inttypes.h>
 #include <string.h>
@@ -44,11 +44,16 @@ int dlx__inlet_new(struct dlx_inlet **ret, const struct dlx_memory *memory, uint
     return r;
 }
 
-static void unmap_blocks(struct dlx_take_block **blocks, uint32_t *n)
+int dlx__inlet_assign(struct dlx_inlet *inlet, uint64_t publisher, const char *topic,
+                      uint32_t link_index)
 {
-    for (uint32_t i = 0; i < *n; i++)
-        dlx__region_unmap((*blocks)[i].control, (*blocks)[i].size);
-    *n = 0;
+    size_t size = strlen(topic) + 1;
+    inlet->publisher = publisher;
+    inlet->link_index = link_index;
+    if (publisher == 0 || size > sizeof inlet->topic)
+        return dlx__fail(DLX_E_PROTOCOL, "LinkOpen of publisher %" PRIu64, publisher);
+    memcpy(inlet->topic, topic, size);
+    return 0;
 }
 
 static void unmap_arena(const struct dlx_inlet_arena *arena)
@@ -57,10 +62,8 @@ static void unmap_arena(const struct dlx_inlet_arena *arena)
     dlx__region_unmap(arena->spare, arena->size);
 }
 
-static void put(struct dlx_inlet *inlet, uint64_t n)
+void dlx__inlet_free(struct dlx_inlet *inlet)
 {
-    if (dlx_likely(atomic_fetch_sub_explicit(&inlet->refs, n, memory_order_acq_rel) != n))
-        return;
     for (uint32_t i = 0; inlet->messages && i < inlet->max_held; i++)
         dlx__message_free(inlet->messages[i]);
     free(inlet->messages);
@@ -71,45 +74,67 @@ static void put(struct dlx_inlet *inlet, uint64_t n)
     if (inlet->bell >= 0)
         shutdown(inlet->bell, SHUT_RDWR); /* a forked child may have inherited it */
     dlx__close(inlet->bell);
-    unmap_blocks(&inlet->blocks, &inlet->n_blocks);
-    unmap_blocks(&inlet->left, &inlet->n_left);
-    free(inlet->blocks);
-    free(inlet->left);
+    dlx__region_unmap(inlet->control, inlet->control_size);
     dlx__region_unmap(inlet->page, inlet->page_size);
     free(inlet);
 }
 
-void dlx__inlet_released(struct dlx_inlet *inlet)
-{
-    put(inlet, 1);
-}
-
 struct dlx_inlet *dlx__inlet_unref(struct dlx_inlet *inlet)
 {
-    if (inlet)
-        put(inlet, DLX_INLET_ALIVE - inlet->n_given);
+    uint64_t n = inlet ? DLX_INLET_ALIVE - inlet->n_given : 0;
+    if (inlet && atomic_fetch_sub_explicit(&inlet->refs, n, memory_order_acq_rel) == n)
+        dlx__inlet_free(inlet);
     return NULL;
 }
 
 static void ring_publisher(void *userdata)
 {
-    struct dlx_inlet *inlet = userdata;
-    /* A full socket has a byte in it already; a closed one has nobody to wake. */
-    (void)!send(inlet->bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const struct dlx_inlet *inlet = userdata;
+    (void)dlx__ring_bell(inlet->bell);
 }
 
-static const struct dlx_take_env take_env = {.ring = ring_publisher};
+static const struct dlx_reader_env reader_env = {.ring = ring_publisher};
 
-int dlx__inlet_open(struct dlx_inlet *inlet, int take_bell, uint32_t n_arenas)
+int dlx__inlet_open(struct dlx_inlet *inlet, int take_bell, int take_control_fd,
+                    uint64_t control_size, uint32_t n_entries, uint64_t base, uint32_t n_arenas)
 {
-    if (inlet->state != DLX_INLET_OFFERED || n_arenas > DLX_SHM_ARENAS_MAX) {
-        dlx__close(take_bell);
+    dlx_cleanup(dlx__closep) int bell = take_bell;
+    dlx_cleanup(dlx__closep) int fd = take_control_fd;
+    const void *control;
+    if (inlet->state != DLX_INLET_OFFERED || n_arenas > DLX_SHM_ARENAS_MAX)
         return dlx__fail(DLX_E_PROTOCOL, "LinkOpen with %u arenas", n_arenas);
-    }
-    inlet->bell = take_bell;
+    if (!dlx_shm_n_entries_is_valid(n_entries) || control_size != dlx_shm_control_size(n_entries) ||
+        base >= DLX_SHM_MOVED)
+        return dlx__fail(DLX_E_PROTOCOL, "control block of %" PRIu64 " bytes for %u entries",
+                         control_size, n_entries);
+    int r = dlx__region_attach(inlet->memory, dlx__steal_fd(&fd), control_size, &control);
+    if (r < 0)
+        return r;
+    inlet->control = control;
+    inlet->control_size = control_size;
+    inlet->n_entries = n_entries;
+    inlet->base = base;
+    inlet->bell = dlx__steal_fd(&bell);
     inlet->arenas_due = n_arenas;
     inlet->state = DLX_INLET_OPENING;
     return 0;
+}
+
+void dlx__inlet_start(struct dlx_inlet *inlet, uint32_t history, bool from_start, bool latest,
+                      bool reliable)
+{
+    bool rings = inlet->on_full == DLX_ON_FULL_BLOCK;
+    inlet->state = DLX_INLET_OPEN;
+    dlx__reader_init(&inlet->core, inlet->control, inlet->n_entries, inlet->page, inlet->link_index,
+                     inlet->max_held, latest, reliable, rings, &reader_env, inlet);
+    dlx__reader_start(&inlet->core, history, from_start, inlet->base);
+}
+
+static void release_pending(struct dlx_inlet *inlet)
+{
+    for (; inlet->n_pending > 0; inlet->n_pending--)
+        dlx__reader_release(&inlet->core, inlet->pending[inlet->first_pending++].hold);
+    inlet->stuck = false;
 }
 
 void dlx__inlet_close(struct dlx_inlet *inlet)
@@ -121,129 +146,8 @@ void dlx__inlet_close(struct dlx_inlet *inlet)
             ring_publisher(inlet);
         return;
     }
-    if (inlet->has_pending)
-        dlx__take_release(&inlet->core, inlet->pending.hold);
-    inlet->stuck = inlet->has_pending = false;
-    dlx__take_close(&inlet->core);
-}
-
-/* ---- control blocks ------------------------------------------------------------------------ */
-
-static int add_block(struct dlx_take_block **blocks, uint32_t *n, uint32_t at,
-                     const struct dlx_take_block *block)
-{
-    struct dlx_take_block *more = realloc(*blocks, (*n + 1) * sizeof *more);
-    if (!more)
-        return dlx__fail(DLX_E_NO_MEMORY, "table of %u control blocks", *n + 1);
-    memmove(&more[at + 1], &more[at], (*n - at) * sizeof *more);
-    more[at] = *block;
-    *blocks = more;
-    ++*n;
-    return 0;
-}
-
-static void remove_block(struct dlx_inlet *inlet, uint32_t at)
-{
-    inlet->n_blocks--;
-    memmove(&inlet->blocks[at], &inlet->blocks[at + 1],
-            (inlet->n_blocks - at) * sizeof *inlet->blocks);
-}
-
-int dlx__inlet_block_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint64_t size,
-                         uint32_t n_slots, uint64_t base)
-{
-    struct dlx_take_block block = {.base = base, .n_slots = n_slots, .id = id, .size = size};
-    const void *map;
-    dlx_cleanup(dlx__closep) int fd = take_fd;
-    if (n_slots == 0 || n_slots > DLX_SHM_SLOTS_MAX || size != dlx_shm_control_size(n_slots) ||
-        base >= DLX_SHM_MOVED)
-        return dlx__fail(DLX_E_PROTOCOL, "control block of %" PRIu64 " bytes for %u slots", size,
-                         n_slots);
-    int r = dlx__region_attach(inlet->memory, dlx__steal_fd(&fd), size, &map);
-    if (r < 0)
-        return r;
-    block.control = map;
-    uint32_t at = inlet->n_blocks;
-    while (at > 0 && inlet->blocks[at - 1].base > base)
-        at--;
-    if (inlet->state == DLX_INLET_OPEN && at == 0)
-        r = dlx__fail(DLX_E_BAD_PEER,
-                      "control block that begins after message %" PRIu64
-                      ", later than one that does after %" PRIu64,
-                      base, inlet->blocks[0].base);
-    else
-        r = add_block(&inlet->blocks, &inlet->n_blocks, at, &block);
-    if (r < 0)
-        dlx__region_unmap(map, size);
-    return r;
-}
-
-void dlx__inlet_block_dropped(struct dlx_inlet *inlet, uint32_t id)
-{
-    /* Where we are, or will start, is the last to go: there is another one after it. */
-    for (uint32_t i = inlet->state == DLX_INLET_OPEN; i < inlet->n_blocks; i++) {
-        if (inlet->blocks[i].id == id && inlet->n_blocks > 1) {
-            dlx__region_unmap(inlet->blocks[i].control, inlet->blocks[i].size);
-            remove_block(inlet, i);
-            return;
-        }
-    }
-}
-
-void dlx__inlet_start(struct dlx_inlet *inlet, uint32_t history, bool from_start, bool latest,
-                      bool reliable)
-{
-    uint64_t cursor;
-    uint32_t first = dlx__take_choose(inlet->blocks, inlet->n_blocks, history, from_start, &cursor);
-    for (uint32_t i = 0; i < first; i++) {
-        dlx__region_unmap(inlet->blocks[0].control, inlet->blocks[0].size);
-        remove_block(inlet, 0);
-    }
-    inlet->state = DLX_INLET_OPEN;
-    dlx__take_init(&inlet->core, inlet->blocks[0].control, inlet->blocks[0].n_slots, inlet->page,
-                   inlet->link_index, inlet->max_held, latest, reliable, &take_env, inlet);
-    inlet->core.never_rings = inlet->on_full != DLX_ON_FULL_BLOCK;
-    dlx__take_start(&inlet->core, cursor);
-}
-
-/* A release looks at the block that we were in when it began, and is done when it is counted. */
-static void sweep_left(struct dlx_inlet *inlet)
-{
-    uint64_t refs = atomic_load_explicit(&inlet->refs, memory_order_acquire);
-    if (refs == DLX_INLET_ALIVE - inlet->n_given)
-        unmap_blocks(&inlet->left, &inlet->n_left);
-}
-
-int dlx__inlet_go_on(struct dlx_inlet *inlet)
-{
-    struct dlx_take *core = &inlet->core;
-    while (inlet->n_blocks > 1 && dlx__take_block_is_dead(&inlet->blocks[1])) {
-        dlx__region_unmap(inlet->blocks[1].control, inlet->blocks[1].size);
-        remove_block(inlet, 1);
-    }
-    const struct dlx_take_block *next = inlet->n_blocks > 1 ? &inlet->blocks[1] : NULL;
-    if (core->latest && (!next || dlx__take_block_is_empty(next))) {
-        if (!next && !inlet->asked) {
-            inlet->asked = true;
-            return DLX_E_NOT_FOUND;
-        }
-        if (dlx__take_stay(core))
-            return 0;
-    }
-    if (!next)
-        return DLX_E_NOT_FOUND;
-    int r = add_block(&inlet->left, &inlet->n_left, inlet->n_left, &inlet->blocks[0]);
-    if (r < 0)
-        return r;
-    r = dlx__take_move(core, next->control, next->n_slots, next->base);
-    if (r < 0) {
-        inlet->n_left--; /* we are still in it, and it is unmapped once */
-        return r;
-    }
-    inlet->asked = false;
-    remove_block(inlet, 0);
-    sweep_left(inlet);
-    return 0;
+    release_pending(inlet);
+    dlx__reader_close(&inlet->core);
 }
 
 /* ---- arenas -------------------------------------------------------------------------------- */
@@ -332,27 +236,28 @@ void dlx__inlet_arena_dropped(struct dlx_inlet *inlet, uint32_t id)
     dlx__inlet_sweep_arenas(inlet);
 }
 
+static bool may_lie_in(const struct dlx_taken *taken, const struct dlx_inlet_arena *arena)
+{
+    return taken->n < arena->dropped_after &&
+           (dlx__entry_kind(taken->words) != DLX_SHM_KIND_TENSOR ||
+            dlx__entry_arena(taken->words) == arena->id);
+}
+
 /* Is something held that may lie in this arena, which was dropped? */
 static bool is_held(const struct dlx_inlet *inlet, const struct dlx_inlet_arena *arena)
 {
-    for (uint32_t i = 0; i < inlet->max_held; i++) {
-        if (dlx_load64_acquire(&inlet->page->hold[i]) == 0)
-            continue;
-        if (inlet->has_pending && inlet->pending.hold == i) {
-            if (inlet->pending.n < arena->dropped_after &&
-                (inlet->pending.flags & DLX_SHM_SLOT_MANIFEST ||
-                 inlet->pending.record.arena == arena->id))
-                return true;
-        } else if (inlet->messages[i] && dlx__message_may_lie_in(inlet->messages[i], arena)) {
+    for (uint32_t i = 0; i < inlet->n_pending; i++)
+        if (may_lie_in(&inlet->pending[inlet->first_pending + i], arena))
             return true;
-        }
-    }
+    for (uint32_t i = 0; i < inlet->core.n_used; i++)
+        if (dlx_load64_acquire(&inlet->page->hold[i]) != 0 && inlet->messages[i] &&
+            dlx__message_may_lie_in(inlet->messages[i], arena))
+            return true;
     return false;
 }
 
 void dlx__inlet_sweep_arenas(struct dlx_inlet *inlet)
 {
-    sweep_left(inlet);
     uint32_t kept = 0;
     pthread_mutex_lock(&inlet->arenas_lock);
     for (uint32_t i = 0; i < inlet->n_arenas; i++) {
@@ -368,8 +273,43 @@ void dlx__inlet_sweep_arenas(struct dlx_inlet *inlet)
     pthread_mutex_unlock(&inlet->arenas_lock);
 }
 
-void dlx__inlet_lose(struct dlx_inlet *inlet)
+int dlx__inlet_take(struct dlx_inlet *inlet, uint32_t n, struct dlx_message **ret)
 {
-    dlx__take_lose(&inlet->core, &inlet->pending);
-    inlet->stuck = inlet->has_pending = false;
+    if (inlet->n_pending == 0) {
+        int got = dlx__reader_take(&inlet->core, inlet->pending, n);
+        inlet->stuck = got == DLX_E_NOT_FOUND;
+        if (got < 0)
+            return got;
+        inlet->n_pending = (uint32_t)got;
+        inlet->first_pending = 0;
+    }
+    const struct dlx_taken *taken = &inlet->pending[inlet->first_pending];
+    int r = dlx__message_build(inlet, taken, ret);
+    inlet->stuck = r == DLX_E_NOT_FOUND;
+    if (dlx_unlikely(inlet->stuck || r == DLX_E_NO_MEMORY))
+        return r;
+    inlet->first_pending++;
+    inlet->n_pending--;
+    if (dlx_unlikely(r < 0))
+        dlx__reader_release(&inlet->core, taken->hold);
+    return r;
+}
+
+void dlx__inlet_lose_first(struct dlx_inlet *inlet)
+{
+    const struct dlx_taken *first = &inlet->pending[inlet->first_pending++];
+    if (--inlet->n_pending == 0) {
+        dlx__reader_lose(&inlet->core, first, 1);
+    } else { /* the next one tells the gap */
+        dlx__reader_release(&inlet->core, first->hold);
+        dlx__reader_miss(&inlet->core, 1);
+        inlet->pending[inlet->first_pending].gap += first->gap + 1;
+    }
+    inlet->stuck = false;
+}
+
+void dlx__inlet_lose_pending(struct dlx_inlet *inlet)
+{
+    while (inlet->n_pending > 0)
+        dlx__inlet_lose_first(inlet);
 }

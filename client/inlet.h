@@ -3,15 +3,16 @@
 #define DLX_CLIENT_INLET_H
 
 /*
- * A link, from the subscriber's side: the core of common/take.h with its mappings. It lives as long as
+ * A link, from the subscriber's side: a ring reader with its mappings. It lives as long as
  * its subscription or a message of it does.
  */
 
 #include "client/client.h"
 #include "common/bell.h"
-#include "common/take.h"
-#include "common/tensor.h"
+#include "ring/reader.h"
+#include "ring/tensor.h"
 #include <pthread.h>
+#include <stdatomic.h>
 
 struct dlx_message;
 
@@ -31,9 +32,12 @@ struct dlx_inlet_arena {
 
 enum dlx_inlet_state {
     DLX_INLET_OFFERED, /* its page is mapped; waiting for LinkOpen */
-    DLX_INLET_OPENING, /* waiting for the arenas and control blocks that were there at the join */
+    DLX_INLET_OPENING, /* waiting for the arenas that were there at the join */
     DLX_INLET_OPEN,
 };
+
+/* Messages taken at once from a link, at most. */
+#define DLX_INLET_BATCH 32U
 
 struct dlx_inlet {
     /* DLX_INLET_ALIVE less the messages released; once the subscription has left, the messages that
@@ -43,10 +47,10 @@ struct dlx_inlet {
     uint64_t generation;
     const struct dlx_memory *memory;
     enum dlx_inlet_state state;
-    struct dlx_take core;
+    struct dlx_reader core;
     uint64_t id;
-    uint64_t publisher;
-    uint32_t pid; /* of the publisher, for messages */
+    uint64_t publisher; /* 0: a spare, for one that has yet to come */
+    uint32_t pid;       /* of the publisher, for messages */
     uint32_t link_index;
     uint32_t max_held;
     uint32_t history; /* what LinkOpen said of it */
@@ -62,16 +66,21 @@ struct dlx_inlet {
     uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
     uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
     bool told;         /* the daemon said so: no news will follow either */
-    bool stuck;        /* waits for news: an arena for `pending`, or the next control block */
-    bool has_pending;
-    bool asked;               /* latest: news were read since the publisher moved */
-    struct dlx_taken pending; /* held, if there is one */
+    bool is_active;    /* every take looks at it: client/receive.c */
+    bool is_deaf;      /* its bell hung up */
+    uint32_t n_idle;   /* takes in a row that found nothing */
+    uint32_t n_rings;  /* bells that were asked for and may not have been read */
+    bool stuck;        /* waits for news: an arena for a pending message, or a link to go on with */
+    /* Taken, held, and not handed out yet: the arena of the first has not come, or it was taken in a batch. */
+    struct dlx_taken pending[DLX_INLET_BATCH];
+    uint32_t first_pending;
+    uint32_t n_pending;
     struct dlx_shm_link *page;
     uint64_t page_size;
-    struct dlx_take_block *blocks; /* ascending base; the first is where we are */
-    uint32_t n_blocks;
-    struct dlx_take_block *left; /* those that we have left and that a release may still look at */
-    uint32_t n_left;
+    const struct dlx_shm_control *control;
+    uint64_t control_size;
+    uint32_t n_entries;
+    uint64_t base; /* the last message that is not in the control block */
     /* The subscription's thread alone changes the table, and locks it for that; others, who have messages, lock it to read. */
     pthread_mutex_t arenas_lock;
     struct dlx_inlet_arena *arenas; /* ascending id */
@@ -80,7 +89,6 @@ struct dlx_inlet {
     uint32_t arena_at[DLX_INLET_HINTS]; /* by id: where one of that id was when it was asked for */
     uint32_t arenas_due;                /* of those that were there at the join, not here yet */
     bool settled;                       /* attached with all of them: counted by its subscription */
-    uint64_t taken_bytes;
     struct dlx_message **messages; /* [max_held]: one for each hold word, made when first used */
     char topic[DLX_TOPIC_MAX + 1];
 };
@@ -90,24 +98,30 @@ int dlx__inlet_new(struct dlx_inlet **ret, const struct dlx_memory *memory, uint
                    uint64_t id, uint64_t publisher, const char *topic, int take_page_fd,
                    uint64_t page_size, uint32_t link_index, uint32_t max_held);
 
-/* LinkOpen, with so many arenas and control blocks to follow: OPENING. Takes the bell, also on failure. */
-int dlx__inlet_open(struct dlx_inlet *inlet, int take_bell, uint32_t n_arenas);
+/* A spare has got a publisher: before dlx__inlet_open(). */
+int dlx__inlet_assign(struct dlx_inlet *inlet, uint64_t publisher, const char *topic,
+                      uint32_t link_index);
 
-/* A control block, announced by LinkOpen or ArenaAdded; takes the fd, also on failure. */
-int dlx__inlet_block_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint64_t size,
-                         uint32_t n_slots, uint64_t base);
-/* One was dropped: nothing in it is there for us any more. */
-void dlx__inlet_block_dropped(struct dlx_inlet *inlet, uint32_t id);
+/* LinkOpen, with the control block, and so many arenas to follow: OPENING. Takes the fds, also on failure. */
+int dlx__inlet_open(struct dlx_inlet *inlet, int take_bell, int take_control_fd,
+                    uint64_t control_size, uint32_t n_entries, uint64_t base, uint32_t n_arenas);
 
-/* All of them are here: OPEN, beginning as dlx__take_choose() says. */
+/* All of them are here: OPEN, beginning as dlx__reader_start() says. */
 void dlx__inlet_start(struct dlx_inlet *inlet, uint32_t history, bool from_start, bool latest,
                       bool reliable);
 
 /* The subscription lets go of it: it goes with its last message. NULL is fine. */
 struct dlx_inlet *dlx__inlet_unref(struct dlx_inlet *inlet);
 
+/* Nobody refers to it any more. */
+void dlx__inlet_free(struct dlx_inlet *inlet);
+
 /* A message that was handed out has been released. Any thread. */
-void dlx__inlet_released(struct dlx_inlet *inlet);
+static inline void dlx__inlet_released(struct dlx_inlet *inlet)
+{
+    if (dlx_unlikely(atomic_fetch_sub_explicit(&inlet->refs, 1, memory_order_acq_rel) == 1))
+        dlx__inlet_free(inlet);
+}
 
 /* The subscription takes no more from it. */
 void dlx__inlet_close(struct dlx_inlet *inlet);
@@ -136,17 +150,13 @@ void *dlx__inlet_view(struct dlx_inlet *inlet, const void *data, uint64_t size);
 /* Less is copied in the time that a view takes to make and to write to. */
 #define DLX_VIEW_MIN (UINT64_C(256) << 10)
 
-/* The message that waits for its arena is lost. */
-void dlx__inlet_lose(struct dlx_inlet *inlet);
+/* The first pending message, whose arena will not come, is lost. */
+void dlx__inlet_lose_first(struct dlx_inlet *inlet);
+/* All that is pending is lost. */
+void dlx__inlet_lose_pending(struct dlx_inlet *inlet);
 
 /* client/message.c */
 
-/*
- * Build the message of `taken`, whose hold word is set: checks every number. Returns 0; DLX_E_NOT_FOUND (an
- * arena is missing), DLX_E_BAD_PEER, DLX_E_NO_MEMORY. The hold word stays set on failure.
- */
-int dlx__message_build(struct dlx_inlet *inlet, const struct dlx_taken *taken,
-                       struct dlx_message **ret);
 void dlx__message_free(struct dlx_message *m);
 
 /*
@@ -162,33 +172,11 @@ const struct dlx_message *dlx__message_of_legacy(const DLManagedTensor *tensor);
 /* Its link, for as long as the message or a tensor of it is held. */
 struct dlx_inlet *dlx__message_inlet(const struct dlx_message *m);
 
-/* The publisher has moved on: so do we. Returns 0; DLX_E_NOT_FOUND: the next block is not here yet; DLX_E_BAD_PEER. */
-int dlx__inlet_go_on(struct dlx_inlet *inlet);
-
 /*
- * Take the next message. Returns 0; DLX_E_EMPTY, DLX_E_TOO_MANY_HELD, DLX_E_PUBLISHER_GONE, DLX_E_BAD_PEER,
- * DLX_E_NO_MEMORY, and DLX_E_NOT_FOUND: an arena or a control block has not arrived; call again after
- * reading news.
+ * Take the next message, and, if nothing is pending, up to `n` from the ring. Returns 0; DLX_E_EMPTY,
+ * DLX_E_TOO_MANY_HELD, DLX_E_PUBLISHER_GONE, DLX_E_BAD_PEER, DLX_E_NO_MEMORY, and DLX_E_NOT_FOUND: an arena has
+ * not arrived, or the publisher has gone on with another daemon; call again after reading news.
  */
-static inline int dlx__inlet_take(struct dlx_inlet *inlet, struct dlx_message **ret)
-{
-    while (dlx_likely(!inlet->has_pending)) {
-        int r = dlx__take_next(&inlet->core, &inlet->pending);
-        if (dlx_likely(r == 0))
-            break;
-        if (r == DLX_E_NOT_FOUND)
-            r = dlx__inlet_go_on(inlet);
-        inlet->stuck = r == DLX_E_NOT_FOUND;
-        if (r < 0)
-            return r;
-    }
-    int r = dlx__message_build(inlet, &inlet->pending, ret);
-    inlet->stuck = r == DLX_E_NOT_FOUND;
-    /* Without memory it is not lost: the next take tries again. */
-    inlet->has_pending = inlet->stuck || r == DLX_E_NO_MEMORY;
-    if (dlx_unlikely(r < 0 && !inlet->has_pending))
-        dlx__take_release(&inlet->core, inlet->pending.hold);
-    return r;
-}
+int dlx__inlet_take(struct dlx_inlet *inlet, uint32_t n, struct dlx_message **ret);
 
 #endif

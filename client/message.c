@@ -6,57 +6,26 @@
  * clears is also what makes the struct free.
  */
 
-#include "client/inlet.h"
+#include "client/message.h"
 #include "client/nametable.h"
-#include "common/manifest.h"
+#include "ring/manifest.h"
 #include <inttypes.h>
 #include <string.h>
 
-/* A managed tensor that dlx_message_tensor() handed out. */
-struct export
-{
-    union {
-        DLManagedTensorVersioned versioned;
-        DLManagedTensor legacy;
-    } as;
-    struct dlx_message *message;
-};
-
 /* What a message with a manifest has beside its struct, in one piece of memory. */
-struct table {
+struct dlx_message_table {
     _Atomic(struct dlx_nametable *) index; /* made by the first dlx_message_find() */
     uint32_t *names;                       /* [n_tensors]: offsets in `text` */
     char *text;                            /* names, each terminated */
     void *meta;
     uint32_t meta_size;
-    atomic_bool *used;      /* [n_tensors]: is exports[i] handed out? */
-    struct export *exports; /* [n_tensors]: saves an allocation for the first of each tensor */
-};
-
-struct dlx_message {
-    atomic_uint refs; /* the message, and each tensor of it; and FIRST_USED */
-    uint32_t n_tensors;
-    struct dlx_inlet *inlet;
-    uint64_t seq;
-    uint64_t gap;
-    uint64_t time_ns;
-    uint64_t bytes; /* payload, if it has a manifest */
-    uint32_t hold;
-    DLTensor *tensors;   /* [n_tensors]: &inline_tensor, or in `table` */
-    uint64_t *flags;     /* [n_tensors]: of the managed tensors */
-    struct table *table; /* what a manifest needs; NULL for one tensor in its slot */
-    struct export first; /* saves an allocation for the first tensor, unless FIRST_USED */
-    uint64_t inline_flags;
-    DLTensor inline_tensor;
-    int64_t dims[2 * DLX_SHM_NDIM_INLINE];
-    uint64_t form;        /* dlx_taken.form, if inline_tensor is still one of these */
-    uint32_t first_arena; /* if it has a manifest: the numbers of the arenas with its tensors, */
-    uint32_t last_arena;  /* which are in between; first > last: there are none */
+    atomic_bool *used;          /* [n_tensors]: is exports[i] handed out? */
+    struct dlx_export *exports; /* [n_tensors]: saves an allocation for the first of each tensor */
 };
 
 #define FIRST_USED (1U << 31)
 
-static struct table *table_free(struct table *table)
+static struct dlx_message_table *table_free(struct dlx_message_table *table)
 {
     if (table)
         dlx__nametable_free(atomic_load_explicit(&table->index, memory_order_acquire));
@@ -76,34 +45,34 @@ void dlx__message_free(struct dlx_message *m)
 static uint64_t export_flags(const struct dlx_shm_record *record)
 {
     uint64_t flags = DLPACK_FLAG_BITMASK_READ_ONLY;
-    if (record->flags & DLX_SHM_RECORD_COPIED)
-        flags |= DLPACK_FLAG_BITMASK_IS_COPIED;
     if (record->flags & DLX_SHM_RECORD_PADDED)
         flags |= DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
     return flags;
 }
 
-/* The arena `id` for the message that is pending. */
-static int find_arena(struct dlx_inlet *inlet, uint32_t id, const struct dlx_inlet_arena **ret)
+int dlx__message_no_arena(const struct dlx_inlet_arena *arena, uint64_t n, uint32_t id)
 {
-    const struct dlx_inlet_arena *arena = dlx__inlet_arena(inlet, id);
-    if (dlx_unlikely(!arena))
+    if (!arena)
         return dlx__fail(DLX_E_NOT_FOUND, "arena %u has not been announced", id);
-    /* It stays mapped for what was taken before, and no longer. */
-    if (dlx_unlikely(arena->dropped_after && inlet->pending.n >= arena->dropped_after))
-        return dlx__fail(DLX_E_BAD_PEER, "message %" PRIu64 " lies in arena %u, which was dropped",
-                         inlet->pending.n, id);
-    *ret = arena;
-    return 0;
+    return dlx__fail(DLX_E_BAD_PEER, "message %" PRIu64 " lies in arena %u, which was dropped", n,
+                     id);
+}
+
+int dlx__message_bad_place(uint64_t offset, uint64_t size, const struct dlx_inlet_arena *arena)
+{
+    return dlx__fail(DLX_E_BAD_PEER,
+                     "tensor at offset %" PRIu64 " of %" PRIu64 " bytes is not inside arena %u of "
+                     "%" PRIu64 " bytes, or not aligned to %u",
+                     offset, size, arena->id, arena->size, DLX_SHM_ALIGN);
 }
 
 /* Check a record and make a DLTensor of it. shape and strides point to memory that stays. */
-static int build_tensor(struct dlx_inlet *inlet, const struct dlx_shm_record *record,
+static int build_tensor(struct dlx_inlet *inlet, uint64_t n, const struct dlx_shm_record *record,
                         int64_t *shape, int64_t *strides, DLTensor *ret)
 {
     const struct dlx_inlet_arena *arena = NULL;
     if (record->size > 0) {
-        int found = find_arena(inlet, record->arena, &arena);
+        int found = dlx__message_arena(inlet, n, record->arena, &arena);
         if (dlx_unlikely(found < 0))
             return found;
     }
@@ -128,23 +97,27 @@ static int open_manifest(struct dlx_inlet *inlet, const struct dlx_taken *taken,
                          struct dlx_manifest *ret)
 {
     const struct dlx_inlet_arena *arena = NULL;
-    uint64_t end, most = dlx__manifest_size_max(taken->n_tensors);
-    int r = find_arena(inlet, taken->manifest_arena, &arena);
+    uint32_t n_tensors = (uint32_t)taken->words[5];
+    uint64_t end, offset = dlx__entry_offset(taken->words), size = taken->words[4];
+    if (taken->words[5] == 0 || taken->words[5] > DLX_SHM_TENSORS_MAX)
+        return dlx__fail(DLX_E_BAD_PEER, "message %" PRIu64 " claims %" PRIu64 " tensors", taken->n,
+                         taken->words[5]);
+    int r = dlx__message_arena(inlet, taken->n, dlx__entry_arena(taken->words), &arena);
     if (r < 0)
         return r;
-    if (taken->manifest_size > most) /* or a liar has us allocate as much as it likes */
+    if (size >
+        dlx__manifest_size_max(n_tensors)) /* or a liar has us allocate as much as it likes */
         return dlx__fail(DLX_E_BAD_PEER,
                          "manifest of %" PRIu64 " bytes for %u tensors, at most %" PRIu64
                          " are possible",
-                         taken->manifest_size, taken->n_tensors, most);
-    if (__builtin_add_overflow(taken->manifest_offset, taken->manifest_size, &end) ||
-        end > arena->size || taken->manifest_offset % sizeof(uint64_t) != 0)
+                         size, n_tensors, dlx__manifest_size_max(n_tensors));
+    if (__builtin_add_overflow(offset, size, &end) || end > arena->size ||
+        offset % sizeof(uint64_t) != 0)
         return dlx__fail(DLX_E_BAD_PEER,
                          "manifest at offset %" PRIu64 " of %" PRIu64
                          " bytes is not inside arena %u of %" PRIu64 " bytes",
-                         taken->manifest_offset, taken->manifest_size, arena->id, arena->size);
-    return dlx__manifest_open(arena->map + taken->manifest_offset, taken->manifest_size,
-                              taken->n_tensors, ret);
+                         offset, size, arena->id, arena->size);
+    return dlx__manifest_open(arena->map + offset, size, n_tensors, ret);
 }
 
 /* What is left of the room in a table. */
@@ -163,17 +136,17 @@ static int new_table(struct dlx_message *m, const struct dlx_shm_manifest *heade
     ret_room->n_dims = header->dims_size / sizeof(int64_t);
     ret_room->text = header->names_size;
     size_t size = sizeof *m->table + meta_room +
-                  n * (sizeof *m->tensors + sizeof *m->flags + sizeof(struct export)) +
+                  n * (sizeof *m->tensors + sizeof *m->flags + sizeof(struct dlx_export)) +
                   2 * ret_room->n_dims * sizeof(int64_t) +
                   n * (sizeof(uint32_t) + sizeof(atomic_bool)) + ret_room->text + n;
-    struct table *table = malloc(size);
+    struct dlx_message_table *table = malloc(size);
     if (!table)
         return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", m->n_tensors);
     table->meta = table + 1;
     table->meta_size = header->meta_size;
     m->tensors = (DLTensor *)((char *)table->meta + meta_room);
     m->flags = (uint64_t *)(m->tensors + n);
-    table->exports = (struct export *)(m->flags + n);
+    table->exports = (struct dlx_export *)(m->flags + n);
     ret_room->dims = (int64_t *)(table->exports + n);
     table->names = (uint32_t *)(ret_room->dims + 2 * ret_room->n_dims);
     table->used = (atomic_bool *)(table->names + n);
@@ -187,7 +160,7 @@ static int new_table(struct dlx_message *m, const struct dlx_shm_manifest *heade
 static int build_item(struct dlx_inlet *inlet, const struct dlx_manifest *manifest, uint32_t i,
                       struct dlx_message *m, struct room *room)
 {
-    struct table *table = m->table;
+    struct dlx_message_table *table = m->table;
     struct dlx_manifest_item item;
     int r = dlx__manifest_item(manifest, i, &item);
     if (dlx_unlikely(r < 0))
@@ -200,7 +173,7 @@ static int build_item(struct dlx_inlet *inlet, const struct dlx_manifest *manife
     for (uint32_t k = 0; k < n_dims; k++)
         dims[k] = item.shape[k];
     __asm__ volatile("" ::: "memory"); /* from here on only the private copy is looked at */
-    r = build_tensor(inlet, &item.record, dims, dims + ndim, &m->tensors[i]);
+    r = build_tensor(inlet, m->seq, &item.record, dims, dims + ndim, &m->tensors[i]);
     if (dlx_unlikely(r < 0))
         return r == DLX_E_NOT_FOUND ? r : dlx__fail_prefix(r, "tensor %u", i);
     m->flags[i] = export_flags(&item.record);
@@ -229,11 +202,13 @@ static int build_from_manifest(struct dlx_inlet *inlet, const struct dlx_taken *
     struct dlx_manifest manifest;
     struct room room = {0};
     int r = open_manifest(inlet, taken, &manifest);
-    if (r == 0)
-        r = new_table(m, &manifest.header, &room);
     if (r < 0)
         return r;
-    m->form = 0;
+    m->n_tensors = manifest.header.n_tensors;
+    r = new_table(m, &manifest.header, &room);
+    if (r < 0)
+        return r;
+    m->form[1] = 0;
     if (manifest.header.meta_size > 0)
         memcpy(m->table->meta, manifest.meta, manifest.header.meta_size);
     m->bytes = 0;
@@ -244,81 +219,82 @@ static int build_from_manifest(struct dlx_inlet *inlet, const struct dlx_taken *
     return r;
 }
 
-/* Its tensor is like that of the message before, but for the place. */
-static int build_again(struct dlx_inlet *inlet, const struct dlx_taken *taken,
-                       struct dlx_message *m)
+static int build_anew(struct dlx_inlet *inlet, const struct dlx_taken *taken, struct dlx_message *m)
 {
-    const struct dlx_shm_record *record = &taken->record;
-    const uint8_t *data = NULL;
-    if (dlx_likely(record->size > 0)) {
-        const struct dlx_inlet_arena *arena;
-        uint64_t room;
-        int r = find_arena(inlet, record->arena, &arena);
-        if (dlx_unlikely(r < 0))
-            return r;
-        if (dlx_unlikely(record->offset % DLX_SHM_ALIGN != 0 ||
-                         __builtin_sub_overflow(arena->size, record->offset, &room) ||
-                         record->size > room))
-            return dlx__record_check(record, taken->shape, NULL, arena->size);
-        data = arena->map + record->offset;
-    }
-    m->inline_tensor.data = (void *)(uintptr_t)data;
-    /* Who had the last one was given their address. */
-    for (uint32_t i = 0; i < record->ndim; i++) {
-        m->dims[i] = taken->shape[i];
-        m->dims[record->ndim + i] = taken->strides[i];
-    }
+    DLDataType dtype;
+    bool padded;
+    int32_t ndim;
+    int64_t *dims = m->dims;
+    struct dlx_shm_record record = {.arena = dlx__entry_arena(taken->words),
+                                    .device_type = kDLCPU,
+                                    .offset = dlx__entry_offset(taken->words)};
+    m->form[1] = 0;
+    if (!dlx__entry_unpack_tensor(taken->words, &dtype, &padded, &ndim, dims))
+        return dlx__fail(DLX_E_BAD_PEER,
+                         "message %" PRIu64 " claims a tensor of impossible form (%#" PRIx64 ")",
+                         taken->n, taken->words[3] >> 32);
+    int r = dlx__tensor_size(dtype, padded, ndim, dims, &record.size);
+    if (r < 0)
+        return dlx__fail_prefix(DLX_E_BAD_PEER, "message %" PRIu64, taken->n);
+    record.dtype_code = dtype.code;
+    record.dtype_bits = dtype.bits;
+    record.dtype_lanes = dtype.lanes;
+    record.ndim = (uint32_t)ndim;
+    record.flags = DLX_SHM_RECORD_ROW_MAJOR | (padded ? DLX_SHM_RECORD_PADDED : 0U);
+    r = build_tensor(inlet, taken->n, &record, dims, dims + ndim, &m->inline_tensor);
+    if (r < 0)
+        return r;
+    memcpy(dims + 2 * DLX_SHM_NDIM_ENTRY, dims, 2 * (size_t)ndim * sizeof *dims);
+    m->n_tensors = 1;
+    m->tensors = &m->inline_tensor;
+    m->flags = &m->inline_flags;
+    m->inline_flags = export_flags(&record);
+    m->bytes = record.size;
+    memcpy(m->form, taken->words + 2, sizeof m->form);
     return 0;
 }
 
-static int build_from_slot(struct dlx_inlet *inlet, const struct dlx_taken *taken,
-                           struct dlx_message *m)
+static int new_message(struct dlx_inlet *inlet, uint32_t hold)
 {
-    uint32_t ndim = taken->record.ndim;
-    if (dlx_likely(taken->form > 0 && m->form == taken->form))
-        return build_again(inlet, taken, m);
-    m->form = 0;
-    m->tensors = &m->inline_tensor;
-    m->flags = &m->inline_flags;
-    m->inline_flags = export_flags(&taken->record);
-    for (uint32_t i = 0; i < ndim; i++)
-        m->dims[i] = taken->shape[i];
-    if (!(taken->record.flags & DLX_SHM_RECORD_ROW_MAJOR))
-        for (uint32_t i = 0; i < ndim; i++)
-            m->dims[ndim + i] = taken->strides[i];
-    int r = build_tensor(inlet, &taken->record, m->dims, m->dims + ndim, &m->inline_tensor);
-    if (r == 0)
-        m->form = taken->form;
-    return r;
+    struct dlx_message *m = calloc(1, sizeof *m);
+    if (!m)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of a message");
+    m->inlet = inlet;
+    m->hold = hold;
+    inlet->messages[hold] = m;
+    return 0;
+}
+
+static int build(struct dlx_inlet *inlet, const struct dlx_taken *taken, struct dlx_message *m)
+{
+    int r;
+    m->seq = taken->n;
+    if (dlx__message_is_like_before(m, taken->words))
+        return dlx__message_build_again(inlet, taken->n, taken->words, m);
+    switch (dlx__entry_kind(taken->words)) {
+    case DLX_SHM_KIND_TENSOR:
+        return build_anew(inlet, taken, m);
+    case DLX_SHM_KIND_MANIFEST:
+        r = build_from_manifest(inlet, taken, m);
+        if (r < 0)
+            m->table = table_free(m->table);
+        return r;
+    default:
+        return dlx__fail(DLX_E_BAD_PEER, "message %" PRIu64 " is of unknown kind %u", taken->n,
+                         dlx__entry_kind(taken->words));
+    }
 }
 
 int dlx__message_build(struct dlx_inlet *inlet, const struct dlx_taken *taken,
                        struct dlx_message **ret)
 {
-    struct dlx_message *m = inlet->messages[taken->hold];
-    if (dlx_unlikely(!m)) {
-        m = calloc(1, sizeof *m);
-        if (!m)
-            return dlx__fail(DLX_E_NO_MEMORY, "state of a message");
-        m->inlet = inlet;
-        m->hold = taken->hold;
-        inlet->messages[taken->hold] = m;
-    }
-    m->n_tensors = taken->n_tensors;
-    m->seq = taken->n;
-    m->gap = taken->gap;
-    m->time_ns = taken->time_ns;
-    int r = taken->flags & DLX_SHM_SLOT_MANIFEST ? build_from_manifest(inlet, taken, m)
-                                                 : build_from_slot(inlet, taken, m);
-    if (dlx_unlikely(r < 0)) {
-        m->table = table_free(m->table);
+    int r = inlet->messages[taken->hold] ? 0 : new_message(inlet, taken->hold);
+    if (r == 0)
+        r = build(inlet, taken, inlet->messages[taken->hold]);
+    if (r < 0)
         return r;
-    }
-    inlet->taken_bytes += m->table ? m->bytes : taken->record.size;
-    dlx_store64_relaxed(&inlet->page->taken_bytes, inlet->taken_bytes);
-    atomic_store_explicit(&m->refs, 1, memory_order_relaxed);
-    inlet->n_given++;
-    *ret = m;
+    *ret = inlet->messages[taken->hold];
+    dlx__message_hand_out(inlet, *ret, taken->n, taken->gap, taken->words[0]);
     return 0;
 }
 
@@ -341,38 +317,40 @@ struct dlx_message *dlx_message_ref(struct dlx_message *m)
     return m;
 }
 
-struct dlx_message *dlx_message_unref(struct dlx_message *m)
+static inline void unref(struct dlx_message *m)
 {
-    if (!m)
-        return NULL;
-    struct dlx_inlet *inlet = m->inlet;
-    if (dlx__forked(inlet->generation))
-        return NULL; /* the parent's to release */
     /* Who sees 1 is alone: nobody else can add a reference. */
     if ((atomic_load_explicit(&m->refs, memory_order_acquire) & ~FIRST_USED) != 1 &&
         (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) & ~FIRST_USED) != 1)
-        return NULL;
+        return;
+    struct dlx_inlet *inlet = m->inlet;
+    if (dlx_unlikely(dlx__forked(inlet->generation)))
+        return; /* the parent's to release */
     if (dlx_unlikely(m->table))
         m->table = table_free(m->table);
     /* From here on the message may be taken anew by another thread. */
-    dlx__take_release(&inlet->core, m->hold);
+    dlx__reader_release(&inlet->core, m->hold);
     dlx__inlet_released(inlet);
+}
+
+struct dlx_message *dlx_message_unref(struct dlx_message *m)
+{
+    if (m)
+        unref(m);
     return NULL;
 }
 
 /* ---- tensors ------------------------------------------------------------------------------- */
 
-static void release(struct export *e)
+static void release(struct dlx_export *e)
 {
     struct dlx_message *m = e->message;
-    if (dlx__forked(m->inlet->generation))
-        return;
     /* One of the message's own stays used: the message is about to end, or has other tensors out. */
     bool own = e == &m->first ||
                (m->table && e >= m->table->exports && e < m->table->exports + m->n_tensors);
     if (!own)
         free(e);
-    dlx_message_unref(m);
+    unref(m);
 }
 
 static void delete_versioned(DLManagedTensorVersioned *tensor)
@@ -387,7 +365,7 @@ static void delete_legacy(DLManagedTensor *tensor)
 
 /* The one inside the message, with a reference; NULL if it is handed out. The one reference that there is is
  * the caller's, as a rule: both are taken in one step. */
-static struct export *take_first(struct dlx_message *m)
+static struct dlx_export *take_first(struct dlx_message *m)
 {
     unsigned refs = 1;
     while (dlx_unlikely(!atomic_compare_exchange_weak_explicit(
@@ -398,7 +376,7 @@ static struct export *take_first(struct dlx_message *m)
 }
 
 /* The one of tensor i of a set, with a reference; NULL if it is handed out. */
-static struct export *take_own(struct dlx_message *m, uint32_t i)
+static struct dlx_export *take_own(struct dlx_message *m, uint32_t i)
 {
     if (atomic_exchange_explicit(&m->table->used[i], true, memory_order_relaxed))
         return NULL;
@@ -406,7 +384,7 @@ static struct export *take_own(struct dlx_message *m, uint32_t i)
     return &m->table->exports[i];
 }
 
-static int new_export(struct dlx_message *m, uint32_t i, struct export **ret)
+static int new_export(struct dlx_message *m, uint32_t i, struct dlx_export **ret)
 {
     dlx__error_clear();
     if (dlx_unlikely(!m || !ret))
@@ -415,7 +393,7 @@ static int new_export(struct dlx_message *m, uint32_t i, struct export **ret)
         return dlx__fail_forked();
     if (dlx_unlikely(i >= m->n_tensors))
         return dlx__fail(DLX_E_INVALID, "tensor %u of a message of %u", i, m->n_tensors);
-    struct export *e = m->table ? take_own(m, i) : take_first(m);
+    struct dlx_export *e = m->table ? take_own(m, i) : take_first(m);
     if (dlx_unlikely(!e)) {
         e = malloc(sizeof *e);
         if (!e)
@@ -429,17 +407,21 @@ static int new_export(struct dlx_message *m, uint32_t i, struct export **ret)
 
 int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret)
 {
-    struct export *e;
-    int r = new_export(m, i, ret ? &e : NULL);
-    if (dlx_unlikely(r < 0))
-        return r;
-    e->as.versioned = (DLManagedTensorVersioned){
-        .version = {DLPACK_MAJOR_VERSION, 0},
-        .manager_ctx = e,
-        .deleter = delete_versioned,
-        .flags = m->flags[i],
-        .dl_tensor = m->tensors[i],
-    };
+    struct dlx_export *e = NULL;
+    dlx__error_clear();
+    if (dlx_likely(m && i == 0 && ret && !m->table && !dlx__forked(m->inlet->generation)))
+        e = take_first(m);
+    if (dlx_unlikely(!e)) {
+        int r = new_export(m, i, ret ? &e : NULL);
+        if (r < 0)
+            return r;
+    }
+    e->message = m;
+    e->as.versioned.version = (DLPackVersion){DLPACK_MAJOR_VERSION, 0};
+    e->as.versioned.manager_ctx = e;
+    e->as.versioned.deleter = delete_versioned;
+    e->as.versioned.flags = m->flags[i];
+    e->as.versioned.dl_tensor = m->tensors[i];
     *ret = &e->as.versioned;
     return 0;
 }
@@ -447,7 +429,7 @@ int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTensorVersion
 int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool allow_read_only,
                               DLManagedTensor **ret)
 {
-    struct export *e;
+    struct dlx_export *e;
     if (!allow_read_only)
         return dlx__fail(DLX_E_READ_ONLY, "a received tensor is read-only, which DLManagedTensor "
                                           "cannot say: use DLManagedTensorVersioned, or allow it");
@@ -464,14 +446,14 @@ const struct dlx_message *dlx__message_of(const DLManagedTensorVersioned *tensor
 {
     if (tensor->deleter != delete_versioned)
         return NULL;
-    return ((const struct export *)tensor->manager_ctx)->message;
+    return ((const struct dlx_export *)tensor->manager_ctx)->message;
 }
 
 const struct dlx_message *dlx__message_of_legacy(const DLManagedTensor *tensor)
 {
     if (tensor->deleter != delete_legacy)
         return NULL;
-    return ((const struct export *)tensor->manager_ctx)->message;
+    return ((const struct dlx_export *)tensor->manager_ctx)->message;
 }
 
 struct dlx_inlet *dlx__message_inlet(const struct dlx_message *m)

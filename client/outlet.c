@@ -16,7 +16,7 @@
 /* So long a publisher waits for the next link that the daemon has not sent yet. */
 #define MORE_MS 20
 
-static struct dlx_outlet *outlet_of(const struct dlx_pub_link *link)
+static struct dlx_outlet *outlet_of(const struct dlx_writer_link *link)
 {
     return (struct dlx_outlet *)(uintptr_t)((const char *)link - offsetof(struct dlx_outlet, core));
 }
@@ -62,12 +62,15 @@ static int outlet_new(struct dlx_publisher *p, struct dlx_news *news, struct dlx
     }
     outlet->id = news->link;
     outlet->reader = news->reader;
+    outlet->early = news->early;
     outlet->page_size = news->size;
-    outlet->core = (struct dlx_pub_link){.page = page,
-                                         .ticket = dlx_shm_ticket(page, news->link_index),
-                                         .max_held = news->max_held,
-                                         .reliable = news->reliable};
-    r = dlx__pub_link_add(&p->core, &outlet->core);
+    outlet->core = (struct dlx_writer_link){.page = page,
+                                            .ticket = dlx_shm_ticket(page, news->link_index),
+                                            .base = news->early ? p->base : 0,
+                                            .max_held = news->max_held,
+                                            .reliable = news->reliable,
+                                            .latest = news->latest};
+    r = dlx__writer_link_add(&p->core, &outlet->core);
     if (r < 0) {
         outlet_free(p, outlet);
         return r;
@@ -77,7 +80,7 @@ static int outlet_new(struct dlx_publisher *p, struct dlx_news *news, struct dlx
     return 0;
 }
 
-/* ---- environment of the core --------------------------------------------------------------- */
+/* ---- environment of the ring writer ----------------------------------------------------------- */
 
 /* Returns false when there is not enough memory, or open files, for it now: then it is kept. The packet does not come
  * again, and without its link nothing could ever be freed. */
@@ -140,12 +143,12 @@ static void env_pick_up(void *userdata)
     }
 }
 
-static void env_ring(void *userdata, struct dlx_pub_link *link)
+static void env_ring(void *userdata, struct dlx_writer_link *link)
 {
     struct dlx_publisher *p = userdata;
     p->stats.bells++;
-    /* A full socket has a byte in it already; a closed one has nobody to wake. */
-    (void)!send(outlet_of(link)->bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (!dlx__ring_bell(outlet_of(link)->bell))
+        link->rung--; /* the next message tries again */
 }
 
 /* A process is dead when its pidfd says so, never by a time-out or a hang-up. */
@@ -157,21 +160,25 @@ static void env_look_for_dead(void *userdata)
         struct pollfd pfd = {.fd = outlet->peer->pidfd, .events = POLLIN};
         if (!outlet->core.dead && poll(&pfd, 1, 0) == 1 && pfd.revents)
             outlet->core.dead = true;
-        if (outlet->core.dead || dlx__pub_link_is_closed(&outlet->core))
+        if (outlet->core.dead || dlx__writer_link_is_closed(&outlet->core))
             tell_left(p, outlet);
     }
 }
 
-static void env_link_gone(void *userdata, struct dlx_pub_link *link)
+static void env_link_gone(void *userdata, struct dlx_writer_link *link)
 {
     tell_left(userdata, outlet_of(link));
     outlet_free(userdata, outlet_of(link));
 }
 
-static void env_slot_freed(void *userdata, void *payload)
+static void env_payload_freed(void *userdata, void *payload)
 {
     struct dlx_publisher *p = userdata;
     struct dlx_block *block = payload;
+    if (dlx_likely(!block->next)) {
+        dlx__heap_give(p->heap, block);
+        return;
+    }
     while (block) {
         struct dlx_block *next = block->next;
         if (next)
@@ -181,35 +188,50 @@ static void env_slot_freed(void *userdata, void *payload)
     }
 }
 
-static void env_block_gone(void *userdata, const struct dlx_pub_block *block)
+static void env_block_gone(void *userdata, const struct dlx_writer_block *block)
 {
-    struct dlx_publisher *p = userdata;
-    dlx__region_unmap(block->control, dlx_shm_control_size(block->n_slots));
-    if (!p->closed && block->id != DLX_BLOCK_FOREIGN)
-        (void)dlx__call_arena_drop(p->client, p->id, block->id); /* at worst the daemon keeps it */
+    (void)userdata;
+    dlx__region_unmap(block->control, dlx_shm_control_size(block->mask + 1));
 }
 
-const struct dlx_pub_env dlx__outlet_env = {
+const struct dlx_writer_env dlx__outlet_env = {
     .pick_up = env_pick_up,
     .ring = env_ring,
     .look_for_dead = env_look_for_dead,
     .link_gone = env_link_gone,
-    .slot_freed = env_slot_freed,
+    .payload_freed = env_payload_freed,
     .block_gone = env_block_gone,
 };
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 
-static bool is_started(const struct dlx_pub_link *link)
+static bool is_started(const struct dlx_writer_link *link)
 {
     return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&link->page->started) != 0;
+}
+
+/* Whether it is in the library or not: the subscriber of an early link is waited for, or counts what it misses. */
+static bool receives(const struct dlx_outlet *outlet)
+{
+    bool waits = outlet->early && !outlet->core.dead && !dlx__writer_link_is_closed(&outlet->core);
+    return (is_started(&outlet->core) || waits) && !outlet->foreign;
 }
 
 uint32_t dlx__outlet_n_started(const struct dlx_publisher *p)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->core.n_links; i++)
-        n += is_started(p->core.links[i]) && !outlet_of(p->core.links[i])->foreign;
+        n += receives(outlet_of(p->core.links[i]));
+    return n;
+}
+
+uint32_t dlx__outlet_n_reached(const struct dlx_publisher *p)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->core.n_links; i++) {
+        const struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
+        n += !outlet->foreign && !outlet->core.dead && !dlx__writer_link_is_closed(&outlet->core);
+    }
     return n;
 }
 
@@ -285,7 +307,7 @@ static bool have_rejoined(const struct dlx_publisher *p, bool all)
     for (uint32_t i = 0; i < p->core.n_links; i++) {
         const struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
         if (outlet->foreign && (all || outlet->core.reliable) && !outlet->core.dead &&
-            !dlx__pub_link_is_closed(&outlet->core) && !is_replaced(p, outlet))
+            !dlx__writer_link_is_closed(&outlet->core) && !is_replaced(p, outlet))
             return false;
     }
     return true;
@@ -304,8 +326,8 @@ int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
     /* That daemon may have ended, too, and a caller who never waits looks nowhere else. */
     dlx__publisher_look(p, dlx__now_ns());
     for (;;) {
-        dlx__pub_set_blocked(&p->core, true); /* again, as it may have moved */
-        dlx__pub_read_membership(&p->core);
+        dlx__writer_set_blocked(&p->core, true); /* again, as it may have moved */
+        dlx__writer_read_membership(&p->core);
         env_look_for_dead(p);
         p->rejoining = !have_rejoined(p, false);
         if (!p->rejoining)
@@ -314,7 +336,7 @@ int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
         if (r < 0)
             break;
     }
-    dlx__pub_set_blocked(&p->core, false);
+    dlx__writer_set_blocked(&p->core, false);
     if (r != DLX_E_FULL && r != DLX_E_TIMEOUT)
         return r;
     p->stats.full++;
@@ -328,11 +350,11 @@ void dlx__outlet_linger(struct dlx_publisher *p, int64_t timeout_ns)
     if (p->core.head <= p->base || have_rejoined(p, true))
         return;
     do {
-        dlx__pub_set_blocked(&p->core, true);
-        dlx__pub_read_membership(&p->core);
+        dlx__writer_set_blocked(&p->core, true);
+        dlx__writer_read_membership(&p->core);
         env_look_for_dead(p);
     } while (p->link_sock >= 0 && !have_rejoined(p, true) && dlx__outlet_wait(p, deadline) == 0);
-    dlx__pub_set_blocked(&p->core, false);
+    dlx__writer_set_blocked(&p->core, false);
 }
 
 /* ---- its end ------------------------------------------------------------------------------- */
@@ -369,11 +391,10 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code)
     size_t used = 0;
     who[0] = '\0';
     for (uint32_t i = 0; i < p->core.n_links && used < sizeof who - 80; i++) {
-        const struct dlx_pub_link *link = p->core.links[i];
-        uint32_t held = 0;
-        for (uint32_t k = 0; k < link->max_held; k++)
-            held += dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)&link->page->hold[k]) != 0;
+        const struct dlx_writer_link *link = p->core.links[i];
+        uint32_t held = dlx__writer_link_n_held(link);
         uint64_t cursor = dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)&link->page->cursor);
+        cursor = DLX_MAX(cursor, link->base);
         uint64_t behind = link->reliable && cursor < p->core.head ? p->core.head - cursor : 0;
         if (held == 0 && behind == 0)
             continue;
@@ -384,10 +405,12 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code)
     }
     if (p->core.joins_picked < p->core.joins_seen)
         return dlx__fail(code,
-                         "topic %s: %" PRIu64 " subscribers could not be attached (%s), so none of "
-                         "its %u slots can be reused",
+                         "topic %s: %" PRIu64
+                         " subscribers could not be attached (%s), so nothing can "
+                         "be dropped (depth %u)",
                          p->topic, p->core.joins_seen - p->core.joins_picked, why_not_attached(p),
-                         p->core.n_slots);
-    return dlx__fail(code, "topic %s: all %u slots are in use (history %u): %s", p->topic,
-                     p->core.n_slots, p->core.history, used ? who : "by its history");
+                         p->args.depth);
+    return dlx__fail(code,
+                     "topic %s: a reliable subscriber is as far behind as it may be (depth %u): %s",
+                     p->topic, p->args.depth, who);
 }

@@ -15,7 +15,7 @@
 struct dlx_passed_entry {
     uint64_t origin; /* of the publisher */
     uint64_t seq;    /* the last message that was passed */
-    uint64_t untold; /* as dlx__take_untold() */
+    uint64_t untold; /* as dlx__reader_untold() */
 };
 
 /* All zero: none. */

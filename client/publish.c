@@ -1,41 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_alloc() and dlx_publish(): the hot path of a publisher. */
+/* dlx_alloc(), dlx_publish() and dlx_publish_n(): the hot path of a publisher. */
 
 #include "client/debug.h"
 #include "client/inlet.h"
 #include "client/publish.h"
 #include "client/revive.h"
-#include "common/manifest.h"
-#include "common/tensor.h"
+#include "ring/manifest.h"
+#include "ring/tensor.h"
 #include <inttypes.h>
 #include <string.h>
 
 /* ---- alloc --------------------------------------------------------------------------------- */
 
-int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
-              DLManagedTensorVersioned **ret)
+static int __attribute__((noinline))
+alloc_slowly(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
+             DLManagedTensorVersioned **ret)
 {
-    struct dlx_tensor_spec spec;
+    struct dlx_tensor_spec copy;
+    const struct dlx_tensor_spec *spec = &copy;
     struct dlx_block *block;
     uint64_t size;
-    dlx__error_clear();
-    if (!p || !user_spec || !ret)
-        return dlx__fail(DLX_E_INVALID, "dlx_alloc: publisher, spec or ret is NULL");
-    if (dlx__forked(p->generation))
-        return dlx__fail_forked();
-    int r = dlx__args_copy(&spec, sizeof spec, sizeof spec, user_spec);
-    if (dlx_likely(r == 0) && dlx__publisher_alloc_again(p, &spec, ret))
-        return 0;
+    int r = dlx__args_copy(&copy, sizeof copy, sizeof copy, user_spec);
     if (r == 0)
-        r = dlx__tensor_size(spec.dtype, false, spec.ndim, spec.shape, &size);
-    if (r == 0)
-        r = dlx__publisher_block(p, size, &block);
-    while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, p->client->timeout_ns))
-        r = dlx__publisher_block(p, size, &block);
+        r = dlx__tensor_size(spec->dtype, false, spec->ndim, spec->shape, &size);
     if (r < 0)
         return r;
-    r = dlx__block_export(block, spec.dtype, spec.ndim, spec.shape, size);
+    do
+        r = dlx__publisher_block(p, size, &block);
+    while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, p->client->timeout_ns));
+    if (r < 0)
+        return r;
+    r = dlx__block_export(block, spec->dtype, spec->ndim, spec->shape, size);
     if (r < 0) {
         dlx__heap_give(p->heap, block);
         return r;
@@ -44,17 +40,25 @@ int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
     return 0;
 }
 
-/* ---- what to publish ----------------------------------------------------------------------- */
+int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
+              DLManagedTensorVersioned **ret)
+{
+    int r = dlx__publisher_begin(user_spec && ret ? p : NULL, "dlx_alloc");
+    if (dlx_unlikely(r < 0))
+        return r;
+    struct dlx_block *block = NULL;
+    if (dlx_likely(user_spec->size == sizeof *user_spec && p->core.head < p->next_trim))
+        block =
+            dlx__heap_export_again(p->heap, user_spec->dtype, user_spec->ndim, user_spec->shape);
+    if (dlx_likely(block != NULL))
+        *ret = &block->tensor;
+    else
+        r = alloc_slowly(p, user_spec, ret);
+    dlx__publisher_leave(p);
+    return r;
+}
 
-/* A tensor on its way into a slot. */
-struct parcel {
-    struct dlx_shm_record record;
-    struct dlx_block *block;    /* its payload, or a reference to that */
-    struct dlx_block *manifest; /* if it needs one */
-    const int64_t *shape;
-    const int64_t *strides; /* unless ROW_MAJOR */
-    uint64_t copied_bytes;
-};
+/* ---- what to publish ----------------------------------------------------------------------- */
 
 static bool overlaps(const DLTensor *t)
 {
@@ -113,6 +117,15 @@ static int check_device(const DLTensor *t)
     }
 }
 
+int dlx__publish_fail_again(const struct dlx_publisher *p, const char *what)
+{
+    return dlx__fail(
+        DLX_E_INVALID,
+        "topic %s: %s was published or deleted before, and is not the caller's any more "
+        "(use `share` to publish a tensor more than once)",
+        p->topic, what);
+}
+
 int dlx__publish_fail_would_copy(const struct dlx_publisher *p, const char *what,
                                  const struct dlx_block *own, const struct dlx_message *received)
 {
@@ -151,8 +164,7 @@ int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bo
         .device_type = kDLCPU,
         .ndim = (uint32_t)t->ndim,
         .flags = (padded ? DLX_SHM_RECORD_PADDED : 0U) |
-                 (copy || row_major ? DLX_SHM_RECORD_ROW_MAJOR : 0U) |
-                 (copy ? DLX_SHM_RECORD_COPIED : 0U),
+                 (copy || row_major ? DLX_SHM_RECORD_ROW_MAJOR : 0U),
         .offset = offset,
         .size = size,
     };
@@ -172,102 +184,127 @@ int dlx__publish_copy(const struct dlx_block *block, uint64_t at, const DLTensor
 }
 
 int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_item *items,
-                          uint32_t n_items, const struct dlx_bytes *meta, struct dlx_block **ret)
+                          uint32_t n_items, const struct dlx_bytes *meta,
+                          const struct dlx_block *tensors, struct dlx_block **ret)
 {
     struct dlx_shm_manifest header;
     uint64_t size = dlx__manifest_lay_out(items, n_items, meta ? (uint32_t)meta->size : 0, &header);
-    int r = dlx__publisher_block_beside(p, size, ret);
+    int r = dlx__publisher_block_beside(p, tensors, size, ret);
     if (r < 0)
         return r;
     (*ret)->payload_size = size;
-    (*ret)->ndim = -1;
+    (*ret)->made.ndim = -1;
     dlx__manifest_write(dlx__block_data(*ret), &header, items, meta ? meta->data : NULL);
     return 0;
 }
 
-static int make_parcel(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *own,
-                       bool padded, const struct dlx_publish_args *args, struct parcel *parcel)
+/* A tensor that is as dlx_alloc() gave it: nothing is to be made. */
+static inline bool is_ready(const DLManagedTensorVersioned *tensor, const struct dlx_block *own)
 {
-    int r = dlx__publish_place(t, own, padded, &parcel->record);
-    if (dlx_unlikely(r < 0))
+    return own && atomic_load_explicit(&own->at_caller, memory_order_relaxed) && own->is_plain &&
+           !dlx__block_is_frozen(own) && tensor->version.major == DLPACK_MAJOR_VERSION &&
+           dlx__block_is_unchanged(own);
+}
+
+/* A tensor on its way into the ring. */
+struct made {
+    struct dlx_parcel parcel;
+    uint64_t words[DLX_SHM_ENTRY_WORDS];
+};
+
+/* The words of a record, or a manifest for it. */
+static int pack(struct dlx_publisher *p, const DLTensor *t, const struct dlx_shm_record *record,
+                struct made *made)
+{
+    struct dlx_block *manifest;
+    struct dlx_manifest_item item = {.record = *record, .shape = t->shape, .strides = t->strides};
+    made->parcel.words = made->words;
+    if ((record->flags & DLX_SHM_RECORD_ROW_MAJOR) &&
+        dlx__entry_pack_tensor(made->words, record->arena, record->offset, t->dtype,
+                               record->flags & DLX_SHM_RECORD_PADDED, t->ndim, t->shape))
+        return 0;
+    int r = dlx__publish_manifest(p, &item, 1, NULL, made->parcel.blocks, &manifest);
+    if (r < 0)
         return r;
-    parcel->block = own;
-    parcel->shape = t->shape;
-    parcel->strides = t->strides;
+    made->parcel.blocks->next = manifest;
+    dlx__entry_pack_manifest(made->words, dlx__block_arena_id(manifest), manifest->offset,
+                             manifest->payload_size, 1);
+    return 0;
+}
+
+/* Whatever the tensor is. On failure nothing was made. */
+static int make(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *own, bool padded,
+                const struct dlx_publish_args *args, struct made *made)
+{
+    struct dlx_shm_record record;
+    made->parcel = (struct dlx_parcel){.blocks = own};
+    int r = dlx__publish_place(t, own, padded, &record);
+    if (r < 0)
+        return r;
+    made->parcel.bytes = record.size;
     if (r > 0) {
         if (args->strict)
             return DLX_E_WOULD_COPY; /* the caller knows more to say about it */
-        r = dlx__publisher_block(p, parcel->record.size, &parcel->block);
+        r = dlx__publisher_block(p, record.size, &made->parcel.blocks);
         if (r < 0)
             return r;
-        r = dlx__publish_copy(parcel->block, 0, t, &parcel->record);
-        parcel->copied_bytes = parcel->record.size;
-    } else if (dlx_unlikely(dlx__publish_shares(own, args))) {
-        r = dlx__block_share(own, &parcel->block);
+        r = dlx__publish_copy(made->parcel.blocks, 0, t, &record);
+        made->parcel.copied_bytes = record.size;
+        made->parcel.n_copied = 1;
+    } else if (dlx__publish_shares(own, args)) {
+        r = dlx__block_share(own, &made->parcel.blocks);
         if (r < 0)
             return r;
     }
-    if (dlx_unlikely(r == 0 && parcel->record.ndim > DLX_SHM_NDIM_INLINE)) {
-        struct dlx_manifest_item item = {
-            .record = parcel->record, .shape = parcel->shape, .strides = parcel->strides};
-        r = dlx__publish_manifest(p, &item, 1, NULL, &parcel->manifest);
+    if (r == 0) {
+        made->parcel.blocks->next = NULL;
+        r = pack(p, t, &record, made);
     }
-    if (dlx_unlikely(r < 0 && parcel->block != own))
-        dlx__heap_give(p->heap, parcel->block);
+    if (r < 0 && made->parcel.blocks != own)
+        dlx__heap_give(p->heap, made->parcel.blocks);
     return r;
 }
 
-/* ---- slot ---------------------------------------------------------------------------------- */
-
-/* A slot, if there is one now. */
-static int try_slot(struct dlx_publisher *p, uint32_t *ret_slot)
-{
-    if (dlx_unlikely(p->core.pressure >= DLX_PUB_PRESSURE))
-        dlx__publisher_relieve(p);
-    int r = dlx__pub_slot(&p->core, ret_slot);
-    if (dlx_likely(r == 0) || p->core.pressure < DLX_PUB_PRESSURE)
-        return r;
-    dlx__publisher_relieve(p);
-    return dlx__pub_slot(&p->core, ret_slot);
-}
+/* ---- room ---------------------------------------------------------------------------------- */
 
 /* One attempt, and if it fails, something has happened since that may help. */
-static int wait_slot(struct dlx_publisher *p, uint64_t deadline, uint32_t *ret_slot)
+static int wait_for_room(struct dlx_publisher *p, uint64_t deadline)
 {
-    dlx__pub_set_blocked(&p->core, true); /* again each time, as it may have moved */
-    int r = dlx__pub_slot(&p->core, ret_slot);
-    if (r == 0)
-        return 0;
+    dlx__writer_set_blocked(&p->core, true); /* again each time, as it may have moved */
+    int r = dlx__writer_make_room(&p->core);
+    if (r != DLX_E_FULL)
+        return r;
     r = dlx__outlet_wait(p, deadline);
     if (r == 0 && p->rejoining)
         r = dlx__outlet_rejoin(p, deadline);
     return r < 0 ? r : 1;
 }
 
-int dlx__publish_slot_slowly(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot)
+int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline)
 {
-    int r = 0;
-    if (dlx_unlikely(p->rejoining))
-        r = dlx__outlet_rejoin(p, timeout_ns == 0 ? 0 : dlx__deadline(timeout_ns));
-    if (dlx_unlikely(r < 0))
+    int r = p->rejoining ? dlx__outlet_rejoin(p, deadline) : 0;
+    if (r < 0)
         return r;
-    r = try_slot(p, ret_slot);
-    if (dlx_likely(r == 0))
-        return 0;
-    if (dlx_unlikely(p->link_sock <
-                     0)) { /* a daemon that has ended may be why: with another one there is room */
+    r = dlx__writer_make_room(&p->core);
+    if (r != DLX_E_FULL)
+        return r;
+    if (p->link_sock < 0) { /* a daemon that has ended may be why: with another one there is room */
         uint64_t epoch = p->epoch;
         dlx__publisher_look(p, dlx__now_ns());
         if (p->epoch != epoch)
-            return dlx__publish_slot_slowly(p, timeout_ns, ret_slot);
+            return dlx__publish_room_slowly(p, deadline);
     }
-    if (timeout_ns != 0 && p->core.gating) {
-        uint64_t deadline = dlx__deadline(timeout_ns);
+    if (deadline != 0) {
         p->stats.blocked++;
         do
-            r = wait_slot(p, deadline, ret_slot);
+            r = wait_for_room(p, deadline);
         while (r > 0);
-        dlx__pub_set_blocked(&p->core, false);
+        dlx__writer_set_blocked(&p->core, false);
+        if (r == 0)
+            return 0;
+    } else if (p->link_sock < 0) { /* no daemon tells who died */
+        dlx__outlet_env.look_for_dead(p);
+        r = dlx__writer_make_room(&p->core);
         if (r == 0)
             return 0;
     }
@@ -275,51 +312,31 @@ int dlx__publish_slot_slowly(struct dlx_publisher *p, int64_t timeout_ns, uint32
     return r == DLX_E_FULL || r == DLX_E_TIMEOUT ? dlx__outlet_blame(p, r) : r;
 }
 
-void dlx__publish_fill_manifest(struct dlx_shm_slot *slot, const struct dlx_block *manifest,
-                                uint32_t n_tensors, uint64_t time_ns)
+/* ---- publish ------------------------------------------------------------------------------- */
+
+void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel, uint64_t time_ns)
 {
-    slot->time_ns = time_ns;
-    slot->n_tensors = n_tensors;
-    slot->flags = DLX_SHM_SLOT_MANIFEST;
-    slot->manifest_arena = dlx__block_arena_id(manifest);
-    slot->manifest_offset = manifest->offset;
-    slot->manifest_size = manifest->payload_size;
+    if (dlx_unlikely(p->is_guarded)) /* before anybody can read it */
+        p->stats.unprotected += !dlx__debug_protect(parcel->blocks);
+    dlx__writer_put(&p->core, parcel->words, time_ns, parcel->blocks);
+    p->stats.published_bytes += parcel->bytes;
+    p->stats.copied_bytes += parcel->copied_bytes;
+    p->stats.copied += parcel->n_copied > 0;
+    dlx_store64_relaxed(&p->core.block->control->copied, p->stats.copied);
+    dlx_store64_relaxed(&p->core.block->control->copied_bytes, p->stats.copied_bytes);
 }
 
-static void fill_slot(struct dlx_shm_slot *slot, const struct parcel *parcel, uint64_t time_ns)
+void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish_args *args,
+                         uint64_t copied_bytes, uint32_t n_copied)
 {
-    if (dlx_unlikely(parcel->manifest)) {
-        dlx__publish_fill_manifest(slot, parcel->manifest, 1, time_ns);
+    if (!args->report)
         return;
-    }
-    slot->time_ns = time_ns;
-    slot->n_tensors = 1;
-    slot->flags = 0;
-    slot->record = parcel->record;
-    for (uint32_t i = 0; i < parcel->record.ndim; i++)
-        slot->shape[i] = parcel->shape[i];
-    if (dlx_unlikely(!(parcel->record.flags & DLX_SHM_RECORD_ROW_MAJOR)))
-        for (uint32_t i = 0; i < parcel->record.ndim; i++)
-            slot->strides[i] = parcel->strides[i];
-}
-
-uint64_t dlx__publish_commit(struct dlx_publisher *p, uint32_t slot, struct dlx_block *blocks,
-                             uint64_t bytes, uint64_t copied_bytes, bool copied)
-{
-    if (dlx_unlikely(blocks->is_guarded)) /* before anybody can read it */
-        p->stats.unprotected += !dlx__debug_protect(blocks);
-    uint64_t seq = dlx__pub_commit(&p->core, slot, blocks);
-    dlx__publisher_look_ahead(p);
-    p->stats.published_bytes += bytes;
-    p->stats.copied_bytes += copied_bytes;
-    p->stats.copied += copied;
-    dlx_store64_relaxed(&p->control->published, p->core.head);
-    dlx_store64_relaxed(&p->control->published_bytes, p->stats.published_bytes);
-    dlx_store64_relaxed(&p->control->copied, p->stats.copied);
-    dlx_store64_relaxed(&p->control->copied_bytes, p->stats.copied_bytes);
-    if (dlx_unlikely(!p->has_succeeded && seq >= p->base + p->retain))
-        dlx__publisher_succeed(p);
-    return seq;
+    struct dlx_publish_report report = {.size = sizeof report,
+                                        .seq = p->core.head,
+                                        .copied_bytes = copied_bytes,
+                                        .n_copied = n_copied,
+                                        .n_subscribers = dlx__outlet_n_reached(p)};
+    (void)dlx__args_return(args->report, sizeof report, &report, sizeof report);
 }
 
 bool dlx__publish_shares(const struct dlx_block *own, const struct dlx_publish_args *args)
@@ -329,90 +346,183 @@ bool dlx__publish_shares(const struct dlx_block *own, const struct dlx_publish_a
 
 void dlx__publish_handed_over(struct dlx_block *own, const struct dlx_publish_args *args)
 {
-    if (dlx_unlikely(args->share))
+    if (dlx_unlikely(args->share)) {
+        own->is_dirty = true;
         own->tensor.flags |= DLPACK_FLAG_BITMASK_READ_ONLY;
-    else
+    } else {
         dlx__block_published(own);
+    }
 }
 
-/* Returns 1 if the caller's tensor is spent, but its memory was not used: it is to be deleted. */
-static int publish(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *own, bool padded,
-                   const struct dlx_publish_args *user_args)
+static inline void put_ready(struct dlx_publisher *p, struct dlx_block *own, uint64_t time_ns)
+{
+    own->next = NULL; /* a set that was not published may have left something there */
+    dlx__writer_put(&p->core, own->words, time_ns, own);
+    p->stats.published_bytes += own->payload_size;
+    dlx__block_published(own);
+}
+
+/* Tensors on their way, with what is the same for all of them. */
+struct batch {
+    const struct dlx_publish_args *args;
+    uint64_t deadline;
+    uint64_t now;
+    uint64_t copied_bytes;
+    uint32_t n_copied;
+};
+
+static int begin_batch(struct batch *batch, const struct dlx_publish_args *args)
+{
+    uint64_t now = dlx__now_ns();
+    *batch = (struct batch){.args = args, .now = args->time_ns ? args->time_ns : now};
+    batch->deadline = args->timeout_ns == 0 ? 0 : dlx__deadline(args->timeout_ns);
+    return 0;
+}
+
+static void announce_rest(struct dlx_publisher *p)
+{
+    if (p->core.announced != p->core.head)
+        dlx__publish_announce(p);
+}
+
+/* Put one of them, of whatever kind. Returns 1: it was copied, and stays the caller's to delete. */
+static int put_any(struct dlx_publisher *p, struct batch *batch, const DLTensor *t,
+                   struct dlx_block *own, bool padded)
+{
+    struct made made;
+    int r;
+    for (;;) {
+        if (!dlx__publish_has_room(p)) {
+            announce_rest(p);
+            r = dlx__publish_room_slowly(p, batch->deadline);
+        } else {
+            r = 0;
+        }
+        if (r == 0)
+            r = make(p, t, own, padded, batch->args, &made);
+        if (dlx_likely(r == 0))
+            break;
+        announce_rest(p);
+        if (!dlx__publisher_has_resumed(p, r, batch->args->timeout_ns))
+            return r;
+    }
+    dlx__publish_put(p, &made.parcel, batch->now);
+    batch->copied_bytes += made.parcel.copied_bytes;
+    batch->n_copied += made.parcel.n_copied;
+    if (made.parcel.n_copied > 0)
+        return 1;
+    dlx__publish_handed_over(own, batch->args);
+    return 0;
+}
+
+static int put_versioned(struct dlx_publisher *p, struct batch *batch,
+                         DLManagedTensorVersioned *tensor)
+{
+    if (dlx_unlikely(!tensor))
+        return dlx__fail(DLX_E_INVALID, "topic %s: tensor is NULL", p->topic);
+    struct dlx_block *own = dlx__block_of(p->heap, tensor);
+    if (dlx_likely(!batch->args->share && is_ready(tensor, own) && dlx__publish_has_room(p))) {
+        put_ready(p, own, batch->now);
+        return 0;
+    }
+    if (tensor->version.major != DLPACK_MAJOR_VERSION)
+        return dlx__fail(DLX_E_VERSION, "topic %s: tensor of DLPack %u.%u, this library knows %d.x",
+                         p->topic, tensor->version.major, tensor->version.minor,
+                         DLPACK_MAJOR_VERSION);
+    if (dlx__publish_is_again(own))
+        return dlx__publish_fail_again(p, "the tensor");
+    int r = put_any(p, batch, &tensor->dl_tensor, own,
+                    tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
+    if (r == DLX_E_WOULD_COPY)
+        return dlx__publish_fail_would_copy(p, "the tensor", own, dlx__message_of(tensor));
+    if (r == 1 && !batch->args->share && tensor->deleter) {
+        announce_rest(p);
+        tensor->deleter(tensor); /* the original has done its work */
+    }
+    return DLX_MIN(r, 0);
+}
+
+/* Everything that was put is announced; it may move to another daemon here. */
+static void end_batch(struct dlx_publisher *p, const struct batch *batch)
+{
+    announce_rest(p);
+    dlx__publish_report(p, batch->args, batch->copied_bytes, batch->n_copied);
+    dlx__publisher_look(p, batch->args->time_ns ? dlx__now_ns() : batch->now);
+}
+
+static int __attribute__((noinline))
+publish_batch(struct dlx_publisher *p, DLManagedTensorVersioned *const *tensors, uint32_t n,
+              const struct dlx_publish_args *user_args, uint32_t *ret_n)
 {
     struct dlx_publish_args args = {0};
-    struct parcel parcel = {0};
-    uint32_t slot;
+    struct batch batch;
     int r = user_args ? dlx__args_copy(&args, sizeof args, sizeof args, user_args) : 0;
-    if (dlx_likely(r == 0))
-        r = dlx__publish_slot(p, args.timeout_ns, &slot);
-    if (dlx_likely(r == 0))
-        r = make_parcel(p, t, own, padded, &args, &parcel);
-    if (dlx_unlikely(r < 0))
+    if (r < 0)
         return r;
-    uint64_t now = dlx__now_ns();
-    fill_slot(&p->core.slots[slot], &parcel, args.time_ns ? args.time_ns : now);
-    parcel.block->next = parcel.manifest;
-    bool copied = parcel.record.flags & DLX_SHM_RECORD_COPIED;
-    uint64_t seq =
-        dlx__publish_commit(p, slot, parcel.block, parcel.record.size, parcel.copied_bytes, copied);
-    if (dlx_likely(!copied))
-        dlx__publish_handed_over(own, &args);
-    dlx__publisher_look(p, now); /* last: it may move */
-    if (args.report) {
-        struct dlx_publish_report report = {.size = sizeof report,
-                                            .seq = seq,
-                                            .copied_bytes = parcel.copied_bytes,
-                                            .n_copied = copied};
-        (void)dlx__args_return(args.report, sizeof report, &report, sizeof report);
+    begin_batch(&batch, &args);
+    for (*ret_n = 0; *ret_n < n; ++*ret_n) {
+        r = put_versioned(p, &batch, tensors[*ret_n]);
+        if (dlx_unlikely(r < 0))
+            break;
     }
-    return copied && !args.share;
+    if (*ret_n > 0)
+        end_batch(p, &batch);
+    return r;
 }
-
-/* ---- publish ------------------------------------------------------------------------------- */
 
 int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
                 const struct dlx_publish_args *args)
 {
-    dlx__error_clear();
-    if (dlx_unlikely(!p || !tensor))
-        return dlx__fail(DLX_E_INVALID, "dlx_publish: publisher or tensor is NULL");
-    if (dlx_unlikely(dlx__forked(p->generation)))
-        return dlx__fail_forked();
-    if (dlx_unlikely(tensor->version.major != DLPACK_MAJOR_VERSION))
-        return dlx__fail(DLX_E_VERSION, "topic %s: tensor of DLPack %u.%u, this library knows %d.x",
-                         p->topic, tensor->version.major, tensor->version.minor,
-                         DLPACK_MAJOR_VERSION);
-    int r = publish(p, &tensor->dl_tensor, dlx__block_of(p->heap, tensor),
-                    tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, args);
-    while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, args ? args->timeout_ns : 0))
-        r = publish(p, &tensor->dl_tensor, dlx__block_of(p->heap, tensor),
-                    tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, args);
-    if (dlx_unlikely(r == DLX_E_WOULD_COPY))
-        return dlx__publish_fail_would_copy(p, "the tensor", dlx__block_of(p->heap, tensor),
-                                            dlx__message_of(tensor));
-    if (r <= 0)
+    uint32_t n;
+    int r = dlx__publisher_begin(tensor ? p : NULL, "dlx_publish");
+    if (dlx_unlikely(r < 0))
         return r;
-    if (tensor->deleter) /* the original has done its work */
-        tensor->deleter(tensor);
-    return 0;
+    struct dlx_block *own = dlx__block_of(p->heap, tensor);
+    if (dlx_likely(!args && is_ready(tensor, own) && dlx__publish_has_room(p))) {
+        uint64_t now = dlx__now_ns();
+        put_ready(p, own, now);
+        dlx__publish_announce(p);
+        dlx__publisher_look(p, now); /* last: it may move */
+    } else {
+        r = publish_batch(p, &tensor, 1, args, &n);
+    }
+    dlx__publisher_leave(p);
+    return r;
+}
+
+int dlx_publish_n(struct dlx_publisher *p, DLManagedTensorVersioned *const *tensors, uint32_t n,
+                  const struct dlx_publish_args *args, uint32_t *ret_n)
+{
+    uint32_t done = 0;
+    int r = dlx__publisher_begin(tensors ? p : NULL, "dlx_publish_n");
+    if (r == 0) {
+        r = publish_batch(p, tensors, n, args, &done);
+        dlx__publisher_leave(p);
+    }
+    if (ret_n)
+        *ret_n = done;
+    return r;
 }
 
 int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
-                       const struct dlx_publish_args *args)
+                       const struct dlx_publish_args *user_args)
 {
-    dlx__error_clear();
-    if (!p || !tensor)
-        return dlx__fail(DLX_E_INVALID, "dlx_publish_legacy: publisher or tensor is NULL");
-    if (dlx__forked(p->generation))
-        return dlx__fail_forked();
-    int r = publish(p, &tensor->dl_tensor, NULL, false, args);
-    while (r < 0 && dlx__publisher_has_resumed(p, r, args ? args->timeout_ns : 0))
-        r = publish(p, &tensor->dl_tensor, NULL, false, args);
-    if (r == DLX_E_WOULD_COPY)
-        return dlx__publish_fail_would_copy(p, "the tensor", NULL, dlx__message_of_legacy(tensor));
-    if (r <= 0)
+    struct dlx_publish_args args = {0};
+    struct batch batch;
+    int r = dlx__publisher_begin(tensor ? p : NULL, "dlx_publish_legacy");
+    if (r < 0)
         return r;
-    if (tensor->deleter)
-        tensor->deleter(tensor);
-    return 0;
+    r = user_args ? dlx__args_copy(&args, sizeof args, sizeof args, user_args) : 0;
+    if (r == 0) {
+        begin_batch(&batch, &args);
+        r = put_any(p, &batch, &tensor->dl_tensor, NULL, false);
+        if (r == DLX_E_WOULD_COPY)
+            dlx__publish_fail_would_copy(p, "the tensor", NULL, dlx__message_of_legacy(tensor));
+        if (r >= 0)
+            end_batch(p, &batch);
+        if (r == 1 && !args.share && tensor->deleter)
+            tensor->deleter(tensor);
+    }
+    dlx__publisher_leave(p);
+    return DLX_MIN(r, 0);
 }

@@ -2,10 +2,10 @@
 #ifndef DLX_CLIENT_PUBLISH_H
 #define DLX_CLIENT_PUBLISH_H
 
-/* The steps of publishing, for one tensor (publish.c) and for sets (publish_set.c). */
+/* The steps of publishing, for one tensor and batches (publish.c) and for sets (publish_set.c). */
 
 #include "client/publisher.h"
-#include "common/manifest.h"
+#include "ring/manifest.h"
 
 /* dlx__publish_place() of one that is not as dlx_alloc() gave it. */
 int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bool padded,
@@ -15,18 +15,21 @@ int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bo
  * Fill the record of a tensor. Returns 0: it can be read where it lies, in its block `own` (NULL: it has
  * none). Returns 1: it is to be copied; arena and offset are not known yet. DLX_E_DEVICE, DLX_E_SHAPE.
  */
-static inline int dlx__publish_place(const DLTensor *t, const struct dlx_block *own, bool padded,
+static inline int dlx__publish_place(const DLTensor *t, struct dlx_block *own, bool padded,
                                      struct dlx_shm_record *ret)
 {
-    if (dlx_unlikely(!own || !dlx__block_is_unchanged(own, padded) || dlx__block_is_frozen(own)))
+    if (dlx_unlikely(!own || !dlx__block_is_unchanged(own) || dlx__block_is_frozen(own))) {
+        if (own)
+            own->is_dirty = true;
         return dlx__publish_place_slowly(t, own, padded, ret);
+    }
     *ret = (struct dlx_shm_record){
         .arena = dlx__block_arena_id(own),
-        .dtype_code = own->dtype.code,
-        .dtype_bits = own->dtype.bits,
-        .dtype_lanes = own->dtype.lanes,
+        .dtype_code = own->made.dtype.code,
+        .dtype_bits = own->made.dtype.bits,
+        .dtype_lanes = own->made.dtype.lanes,
         .device_type = kDLCPU,
-        .ndim = (uint32_t)own->ndim,
+        .ndim = (uint32_t)own->made.ndim,
         .flags = DLX_SHM_RECORD_ROW_MAJOR,
         .offset = own->offset,
         .size = own->payload_size,
@@ -43,35 +46,70 @@ int dlx__publish_copy(const struct dlx_block *block, uint64_t at, const DLTensor
 int dlx__publish_fail_would_copy(const struct dlx_publisher *p, const char *what,
                                  const struct dlx_block *own, const struct dlx_message *received);
 
-/* dlx__publish_slot() when none is free, or when there is more to do first. */
-int dlx__publish_slot_slowly(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot);
+/* The tensor of this block was published, and is not the caller's any more: DLX_E_INVALID. */
+int dlx__publish_fail_again(const struct dlx_publisher *p, const char *what);
 
-/* A slot, waiting for one if the publisher blocks. Returns 0; DLX_E_FULL, DLX_E_TIMEOUT, DLX_E_INTERRUPTED. */
-static inline int dlx__publish_slot(struct dlx_publisher *p, int64_t timeout_ns, uint32_t *ret_slot)
+static inline bool dlx__publish_is_again(const struct dlx_block *own)
 {
-    if (dlx_unlikely(p->core.n_free == 0 || p->core.pressure >= DLX_PUB_PRESSURE || p->rejoining))
-        return dlx__publish_slot_slowly(p, timeout_ns, ret_slot);
-    *ret_slot = p->core.free[p->core.free_first];
-    return 0;
+    return own && !atomic_load_explicit(&own->at_caller, memory_order_relaxed);
 }
 
-/* A block with a manifest. `meta` may be NULL. Errors as of dlx__publisher_block(). */
+/* dlx__publish_room() when there is none, or when there is more to do first. Everything was announced. */
+int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline);
+
+static inline bool dlx__publish_has_room(const struct dlx_publisher *p)
+{
+    return dlx_likely(dlx__writer_has_room(&p->core) && !p->rejoining);
+}
+
+/* Room for a message, waiting for it until `deadline` if the publisher blocks; 0: do not wait. Returns 0; DLX_E_FULL,
+ * DLX_E_TIMEOUT, DLX_E_INTERRUPTED, DLX_E_NO_MEMORY. */
+static inline int dlx__publish_room(struct dlx_publisher *p, uint64_t deadline)
+{
+    return dlx__publish_has_room(p) ? 0 : dlx__publish_room_slowly(p, deadline);
+}
+
+/* A block with a manifest, where `tensors`, the message's first block, lies if there is room. `tensors` and `meta`
+ * may be NULL. Errors as of dlx__publisher_block(). */
 int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_item *items,
-                          uint32_t n_items, const struct dlx_bytes *meta, struct dlx_block **ret);
+                          uint32_t n_items, const struct dlx_bytes *meta,
+                          const struct dlx_block *tensors, struct dlx_block **ret);
 
-void dlx__publish_fill_manifest(struct dlx_shm_slot *slot, const struct dlx_block *manifest,
-                                uint32_t n_tensors, uint64_t time_ns);
-
-/* Is this tensor, which is not copied, to be in the slot by a reference? Either it stays the caller's, or other
- * slots refer to it. */
+/* Is this tensor, which is not copied, to be in the message by a reference? Either it stays the caller's, or other
+ * messages refer to it. */
 bool dlx__publish_shares(const struct dlx_block *own, const struct dlx_publish_args *args);
 
 /* Its message is out: whose is the tensor now? */
 void dlx__publish_handed_over(struct dlx_block *own, const struct dlx_publish_args *args);
 
-/* The slot is filled: make it the next message, and count it. `blocks`, a list by `next`, come back when the
- * slot does. Returns the message's number. */
-uint64_t dlx__publish_commit(struct dlx_publisher *p, uint32_t slot, struct dlx_block *blocks,
-                             uint64_t bytes, uint64_t copied_bytes, bool copied);
+/* What a message is made of. */
+struct dlx_parcel {
+    const uint64_t *words; /* of its entry, but for the time */
+    struct dlx_block
+        *blocks; /* its payload, a list by `next`: they come back when nobody needs it any more */
+    uint64_t bytes;
+    uint64_t copied_bytes;
+    uint32_t n_copied;
+};
+
+/* Put it into the ring: there is room. dlx__publish_announce() follows. */
+void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel, uint64_t time_ns);
+
+/* Wake who sleeps, count, and make room for what comes next. */
+static inline void dlx__publish_announce(struct dlx_publisher *p)
+{
+    struct dlx_shm_control *control = p->core.block->control;
+    dlx__writer_announce(&p->core);
+    dlx_store64_relaxed(&control->published, p->core.head);
+    dlx_store64_relaxed(&control->published_bytes, p->stats.published_bytes);
+    if (dlx_unlikely(p->room_size != 0 && dlx__heap_is_low(p->heap)))
+        dlx__publisher_look_ahead(p);
+    if (dlx_unlikely(!p->has_succeeded && p->core.head >= p->base + p->retain))
+        dlx__publisher_succeed(p);
+}
+
+/* Fill the report of the last message, if one is asked for. */
+void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish_args *args,
+                         uint64_t copied_bytes, uint32_t n_copied);
 
 #endif

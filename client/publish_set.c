@@ -6,8 +6,8 @@
 #include "client/nametable.h"
 #include "client/publish.h"
 #include "client/revive.h"
-#include "common/manifest.h"
-#include "common/tensor.h"
+#include "ring/manifest.h"
+#include "ring/tensor.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,18 +71,13 @@ static int make_room(struct dlx_publisher *p, uint64_t size)
     return r;
 }
 
-int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
-                  DLManagedTensorVersioned **ret)
+static int alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
+                     DLManagedTensorVersioned **ret)
 {
     struct dlx_tensor_spec spec;
     uint64_t size, total = 0, n_dims = 0;
     bool all_there = true; /* blocks of an earlier set */
     int r = 0;
-    dlx__error_clear();
-    if (!p || !specs || !ret)
-        return dlx__fail(DLX_E_INVALID, "dlx_alloc_set: publisher, specs or ret is NULL");
-    if (dlx__forked(p->generation))
-        return dlx__fail_forked();
     if (n == 0 || n > DLX_SHM_TENSORS_MAX)
         return dlx__fail(DLX_E_INVALID, "topic %s: a set of %u tensors, possible are 1 to %u",
                          p->topic, n, DLX_SHM_TENSORS_MAX);
@@ -110,6 +105,17 @@ int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, 
     return r;
 }
 
+int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
+                  DLManagedTensorVersioned **ret)
+{
+    int r = dlx__publisher_begin(specs && ret ? p : NULL, "dlx_alloc_set");
+    if (r == 0) {
+        r = alloc_set(p, specs, n, ret);
+        dlx__publisher_leave(p);
+    }
+    return r;
+}
+
 /* ---- publish ------------------------------------------------------------------------------- */
 
 /* How many items ahead the caches are asked for what is looked at: a large set does not fit into one. */
@@ -124,6 +130,7 @@ struct set {
     uint64_t copied_bytes;
     uint64_t bytes;
     uint32_t n_copied;
+    uint64_t *is_copied;   /* a bit for each item that is copied */
     bool has_shared;       /* something in it is also elsewhere, or stays the caller's */
     struct dlx_block *own; /* what is read where it lies, and is nowhere else: a list, */
     struct dlx_block *own_last;
@@ -131,8 +138,13 @@ struct set {
     const void *before[AHEAD]; /* where the newest of them are */
     struct dlx_block *copies;  /* NULL if there is nothing to copy */
     struct dlx_block *manifest;
-    struct dlx_block *refs; /* to what is in other slots, too, or stays the caller's; a list */
+    struct dlx_block *refs; /* to what is in other messages, too, or stays the caller's; a list */
 };
+
+static bool is_copied(const struct set *set, uint32_t i)
+{
+    return set->is_copied[i / 64] >> (i % 64) & 1;
+}
 
 /* Names that were seen, and tensors that are not ours: those carry a mark. Made when needed. */
 struct seen {
@@ -152,8 +164,7 @@ static int hash_seen(struct dlx_nametable **table, uint32_t n, const void *key, 
 /* The item's block if the message is read from there, else NULL. */
 static struct dlx_block *own_block(const struct dlx_publisher *p, const struct set *set, uint32_t i)
 {
-    bool copied = set->entries[i].record.flags & DLX_SHM_RECORD_COPIED;
-    return copied ? NULL : dlx__block_of(p->heap, set->items[i].tensor);
+    return is_copied(set, i) ? NULL : dlx__block_of(p->heap, set->items[i].tensor);
 }
 
 static int check_tensor(const struct dlx_publisher *p, const struct set *set, uint32_t i,
@@ -169,6 +180,11 @@ static int check_tensor(const struct dlx_publisher *p, const struct set *set, ui
             p->topic, i, (*t)->version.major, (*t)->version.minor, DLPACK_MAJOR_VERSION);
     struct dlx_block *own = dlx__block_of(p->heap, *t);
     bool twice = own && own->set == p->n_sets;
+    if (dlx__publish_is_again(own)) {
+        char what[256];
+        (void)snprintf(what, sizeof what, "tensor %u (\"%.200s\")", i, set->entries[i].name);
+        return dlx__publish_fail_again(p, what);
+    }
     if (own) {
         own->set = p->n_sets;
     } else {
@@ -255,6 +271,7 @@ static int place_item(const struct dlx_publisher *p, struct set *set, uint32_t i
     if (!dlx__align_up(entry->record.size, DLX_SHM_ALIGN, &aligned) ||
         __builtin_add_overflow(set->copy_size, aligned, &set->copy_size))
         return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
+    set->is_copied[i / 64] |= UINT64_C(1) << (i % 64);
     set->copied_bytes += entry->record.size;
     set->n_copied++;
     return 0;
@@ -309,7 +326,7 @@ static int copy_items(struct dlx_publisher *p, struct set *set)
     int r = dlx__publisher_block(p, set->copy_size, &set->copies);
     for (uint32_t i = 0; r == 0 && i < set->n; i++) {
         struct dlx_shm_record *record = &set->entries[i].record;
-        if (!(record->flags & DLX_SHM_RECORD_COPIED))
+        if (!is_copied(set, i))
             continue;
         r = dlx__publish_copy(set->copies, at, &set->items[i].tensor->dl_tensor, record);
         if (r < 0)
@@ -321,7 +338,7 @@ static int copy_items(struct dlx_publisher *p, struct set *set)
     return r;
 }
 
-/* While it waited for a slot, what was in others may have come back. */
+/* While it waited for room, what was in other messages may have come back. */
 static int share_items(struct dlx_publisher *p, struct set *set,
                        const struct dlx_publish_args *args)
 {
@@ -355,12 +372,12 @@ static void give_list(struct dlx_publisher *p, struct dlx_block *block)
     }
 }
 
-static uint64_t commit(struct dlx_publisher *p, struct set *set, uint32_t slot,
-                       const struct dlx_publish_args *args)
+static void put(struct dlx_publisher *p, struct set *set, const struct dlx_publish_args *args)
 {
+    uint64_t words[DLX_SHM_ENTRY_WORDS];
     struct dlx_block *blocks = set->manifest;
-    dlx__publish_fill_manifest(&p->core.slots[slot], set->manifest, set->n,
-                               args->time_ns ? args->time_ns : dlx__now_ns());
+    dlx__entry_pack_manifest(words, dlx__block_arena_id(blocks), blocks->offset,
+                             blocks->payload_size, set->n);
     blocks->next = set->copies;
     if (set->copies)
         set->copies->next = set->refs;
@@ -370,34 +387,45 @@ static uint64_t commit(struct dlx_publisher *p, struct set *set, uint32_t slot,
         set->own_last->next = blocks;
         blocks = set->own;
     }
-    for (uint32_t i = 0; set->has_shared && i < set->n; i++) {
+    for (uint32_t i = 0; i < set->n; i++) {
         struct dlx_block *own = own_block(p, set, i);
         if (own)
             dlx__publish_handed_over(own, args);
     }
-    if (!set->has_shared)
-        dlx__heap_published(p->heap, set->n_own);
-    return dlx__publish_commit(p, slot, blocks, set->bytes, set->copied_bytes, set->n_copied > 0);
+    const struct dlx_parcel parcel = {.words = words,
+                                      .blocks = blocks,
+                                      .bytes = set->bytes,
+                                      .copied_bytes = set->copied_bytes,
+                                      .n_copied = set->n_copied};
+    dlx__publish_put(p, &parcel, args->time_ns ? args->time_ns : dlx__now_ns());
+    dlx__publish_announce(p);
+}
+
+static size_t bits_size(uint32_t n)
+{
+    return ((size_t)n + 63) / 64 * sizeof(uint64_t);
 }
 
 static int publish_set(struct dlx_publisher *p, struct set *set, const struct dlx_bytes *meta,
                        const struct dlx_publish_args *args)
 {
-    uint32_t slot;
+    uint64_t deadline = args->timeout_ns == 0 ? 0 : dlx__deadline(args->timeout_ns);
     uint64_t epoch = p->epoch;
     const struct set fresh = *set;
     int r = check_items(p, set, args);
     if (r == 0)
-        r = dlx__publish_slot(p, args->timeout_ns, &slot);
+        r = dlx__publish_room(p, deadline);
     if (dlx_unlikely(r == 0 &&
                      p->epoch != epoch)) { /* it went on with another daemon while it waited */
         *set = fresh;
+        memset(set->is_copied, 0, bits_size(set->n));
         r = place_items_again(p, set, args);
     }
     if (r == 0)
         r = copy_items(p, set);
     if (r == 0)
-        r = dlx__publish_manifest(p, set->entries, set->n, meta, &set->manifest);
+        r = dlx__publish_manifest(p, set->entries, set->n, meta, set->own ? set->own : set->copies,
+                                  &set->manifest);
     if (r == 0)
         r = share_items(p, set, args);
     if (r < 0) {
@@ -406,51 +434,54 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
         give_list(p, set->refs);
         return r;
     }
-    uint64_t seq = commit(p, set, slot, args);
-    if (args->report) {
-        struct dlx_publish_report report = {.size = sizeof report,
-                                            .seq = seq,
-                                            .copied_bytes = set->copied_bytes,
-                                            .n_copied = set->n_copied};
-        (void)dlx__args_return(args->report, sizeof report, &report, sizeof report);
-    }
+    put(p, set, args);
+    dlx__publish_report(p, args, set->copied_bytes, set->n_copied);
     for (uint32_t i = 0; !args->share && set->n_copied > 0 && i < set->n; i++) {
         DLManagedTensorVersioned *t = set->items[i].tensor;
-        if ((set->entries[i].record.flags & DLX_SHM_RECORD_COPIED) && t->deleter)
+        if (is_copied(set, i) && t->deleter)
             t->deleter(t);
     }
     dlx__publisher_look(p, dlx__now_ns()); /* last: it may move */
     return 0;
 }
 
+static int publish_items(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n,
+                         const struct dlx_bytes *meta, const struct dlx_publish_args *args)
+{
+    dlx_cleanup(dlx__freep) struct dlx_manifest_item *entries = malloc(n * sizeof *entries);
+    dlx_cleanup(dlx__freep) uint64_t *copied = malloc(bits_size(n));
+    int r;
+    if (!entries || !copied)
+        return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", n);
+    do {
+        struct set set = {.items = items,
+                          .n = n,
+                          .share = args->share,
+                          .entries = entries,
+                          .is_copied = memset(copied, 0, bits_size(n))};
+        r = publish_set(p, &set, meta, args);
+    } while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, args->timeout_ns));
+    return r;
+}
+
 int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n_items,
                     const struct dlx_bytes *meta, const struct dlx_publish_args *user_args)
 {
     struct dlx_publish_args args = {0};
-    dlx__error_clear();
-    if (!p || !items || (meta && meta->size > 0 && !meta->data))
-        return dlx__fail(DLX_E_INVALID, "dlx_publish_set: publisher, items or metadata is NULL");
-    if (dlx__forked(p->generation))
-        return dlx__fail_forked();
-    if (n_items == 0 || n_items > DLX_SHM_TENSORS_MAX)
-        return dlx__fail(DLX_E_INVALID, "topic %s: a set of %u tensors, possible are 1 to %u",
-                         p->topic, n_items, DLX_SHM_TENSORS_MAX);
-    if (meta && meta->size > DLX_SHM_META_MAX)
-        return dlx__fail(DLX_E_INVALID, "topic %s: %zu bytes of metadata, at most %u are possible",
-                         p->topic, meta->size, DLX_SHM_META_MAX);
-    int r = user_args ? dlx__args_copy(&args, sizeof args, sizeof args, user_args) : 0;
+    bool all_there = items && !(meta && meta->size > 0 && !meta->data);
+    int r = dlx__publisher_begin(all_there ? p : NULL, "dlx_publish_set");
     if (r < 0)
         return r;
-    struct set set = {.items = items, .n = n_items, .share = args.share};
-    set.entries = malloc(n_items * sizeof *set.entries);
-    if (!set.entries)
-        return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", n_items);
-    r = publish_set(p, &set, meta, &args);
-    while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, args.timeout_ns)) {
-        struct dlx_manifest_item *entries = set.entries;
-        set = (struct set){.items = items, .n = n_items, .share = args.share, .entries = entries};
-        r = publish_set(p, &set, meta, &args);
-    }
-    free(set.entries);
+    if (n_items == 0 || n_items > DLX_SHM_TENSORS_MAX)
+        r = dlx__fail(DLX_E_INVALID, "topic %s: a set of %u tensors, possible are 1 to %u",
+                      p->topic, n_items, DLX_SHM_TENSORS_MAX);
+    else if (meta && meta->size > DLX_SHM_META_MAX)
+        r = dlx__fail(DLX_E_INVALID, "topic %s: %zu bytes of metadata, at most %u are possible",
+                      p->topic, meta->size, DLX_SHM_META_MAX);
+    else if (user_args)
+        r = dlx__args_copy(&args, sizeof args, sizeof args, user_args);
+    if (r == 0)
+        r = publish_items(p, items, n_items, meta, &args);
+    dlx__publisher_leave(p);
     return r;
 }

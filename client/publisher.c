@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/publisher.h"
 #include "client/call.h"
+#include "client/debug.h"
 #include "client/revive.h"
 #include "common/memory.h"
 #include "common/topic.h"
 #include <inttypes.h>
+#include <poll.h>
 #include <string.h>
 
-#define DEFAULT_HISTORY 4U
-#define DEFAULT_SLOTS   64U
+#define DEFAULT_DEPTH 16U
 
 /* Subscriptions look for a new daemon 50 times a second. */
 #define LINGER_NS INT64_C(200000000)
 
-/* Arenas grow freely up to this many bytes, so that small messages can use the whole ring. Beyond it, old
- * messages make room first. */
-#define FREE_GROWTH (UINT64_C(1) << 20)
+/* So many bytes of blocks are taken before it is looked which ones nobody needs any more: looking at cursors and hold words
+ * disturbs the readers, so for small messages it is done once in many. */
+#define FREE_GROWTH (UINT64_C(32) << 10)
 
-/* But there may be some blocks more than the history and the one being filled: looking at the hold words of
- * the readers disturbs them, so it is done once in a few messages. So many bytes of them, at least 3 blocks
- * unless they are large, at most 8. */
-#define EXTRA_BYTES     (UINT64_C(8) << 20)
-#define EXTRA_BLOCK_MAX (UINT64_C(64) << 20)
+/* How often a publisher looks whether those that it waits for have come. */
+#define PAUSE_MOST_MS 16
+
+/* What is not in use goes back after `depth` messages if it is much, else after so many times that. */
+#define TRIM_EVERY UINT32_C(16)
+#define TRIM_MUCH  (UINT64_C(32) << 20)
 
 /* So long a daemon that gave no arena is not asked for one, if there is another way. */
 #define CROWDED_NS UINT64_C(1000000000)
@@ -32,7 +34,7 @@ static int check_args(const char *topic, struct dlx_publisher_args *args)
     if (r < 0)
         return r;
     if (args->history == 0)
-        args->history = DLX_MAX(DEFAULT_HISTORY, args->retain);
+        args->history = DLX_MAX(1U, args->retain);
     if (args->history > DLX_SHM_HISTORY_MAX)
         return dlx__fail(DLX_E_INVALID, "publisher on %s: history %u, at most %u is possible",
                          topic, args->history, DLX_SHM_HISTORY_MAX);
@@ -43,18 +45,22 @@ static int check_args(const char *topic, struct dlx_publisher_args *args)
         return dlx__fail(DLX_E_INVALID,
                          "publisher on %s: retain_for_ns %" PRId64 " with %u messages to retain",
                          topic, args->retain_for_ns, args->retain);
-    if (args->n_slots == 0)
-        args->n_slots = DLX_MAX(DEFAULT_SLOTS, args->history * 2);
-    if (args->n_slots < args->history + 2 || args->n_slots > DLX_SHM_SLOTS_MAX)
-        return dlx__fail(DLX_E_INVALID,
-                         "publisher on %s: %u slots, possible are %u (history + 2) to %u", topic,
-                         args->n_slots, args->history + 2, DLX_SHM_SLOTS_MAX);
+    if (args->depth == 0)
+        args->depth = DEFAULT_DEPTH;
+    if (args->depth > DLX_SHM_DEPTH_MAX)
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: depth %u, at most %u is possible", topic,
+                         args->depth, DLX_SHM_DEPTH_MAX);
     if (args->on_full > DLX_ON_FULL_BLOCK)
         return dlx__fail(DLX_E_INVALID, "publisher on %s: on_full %u", topic, args->on_full);
     return 0;
 }
 
-/* Map what the daemon made, and begin the core on it. Takes the fds of `made`. */
+uint32_t dlx__publisher_n_entries(const struct dlx_publisher_args *args)
+{
+    return dlx_shm_n_entries(DLX_MAX(args->depth, args->history));
+}
+
+/* Map what the daemon made, and begin the ring writer on it. Takes the fds of `made`. */
 static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args,
                   struct dlx_new_publisher *made)
 {
@@ -65,7 +71,7 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
     int r = dlx__region_populate(made->memory, made->control_fd, made->control_size, &control);
     if (r < 0)
         return r;
-    if (made->control_size != dlx_shm_control_size(args->n_slots) ||
+    if (made->control_size != dlx_shm_control_size(dlx__publisher_n_entries(args)) ||
         made->membership_line >= made->membership_size / DLX_CACHELINE)
         r = dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
     if (r == 0)
@@ -75,22 +81,23 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
         p->membership_size = made->membership_size;
         const struct dlx_shm_membership *line =
             (const struct dlx_shm_membership *)p->membership + made->membership_line;
-        r = dlx__pub_init(&p->core, control, args->n_slots, args->history,
-                          args->on_full == DLX_ON_FULL_BLOCK, line, &dlx__outlet_env, p);
+        r = dlx__writer_init(&p->core, control, dlx__publisher_n_entries(args),
+                             DLX_MAX(args->depth, args->history), args->history,
+                             args->on_full == DLX_ON_FULL_BLOCK, line, &dlx__outlet_env, p);
     }
     if (r < 0) {
         dlx__region_unmap(control, made->control_size);
         return r;
     }
     p->memory = made->memory;
-    p->control = control; /* goes with the core */
-    return dlx__heap_new(&p->heap, p->generation);
+    p->is_guarded = dlx__debug();
+    return dlx__heap_new(&p->heap, p->generation, p->is_guarded);
 }
 
 static void publisher_free(struct dlx_publisher *p)
 {
     p->closed = true;
-    dlx__pub_deinit(&p->core);
+    dlx__writer_deinit(&p->core);
     dlx__events_deinit(&p->events);
     dlx__heap_close(p->heap);
     dlx__region_unmap(p->membership, p->membership_size);
@@ -100,12 +107,45 @@ static void publisher_free(struct dlx_publisher *p)
     free(p);
 }
 
+int dlx__publisher_refuse(const struct dlx_publisher *p, const char *what)
+{
+    if (!p)
+        return dlx__fail(DLX_E_INVALID, "%s: an argument is NULL", what);
+    if (dlx__forked(p->generation))
+        return dlx__fail_forked();
+    return dlx__fail(DLX_E_IN_USE, "%s: the publisher on %s is in use by another thread", what,
+                     p->topic);
+}
+
+/* Announce it. A reliable subscription that was there first, and has no link for it, is waited for. */
+static int announce(struct dlx_publisher *p)
+{
+    struct dlx_client *c = p->client;
+    uint64_t deadline = dlx__deadline(c->timeout_ns);
+    bool unanswered;
+    for (int pause_ms = 1;; pause_ms = DLX_MIN(2 * pause_ms, PAUSE_MOST_MS)) {
+        int r = dlx__call_publisher_ready(c, p->id, c->timeout_ns, &unanswered);
+        if (r != DLX_E_FULL)
+            return r;
+        uint64_t now = dlx__now_ns();
+        if (now >= deadline) {
+            char why[DLX_ERROR_TEXT_SIZE];
+            memcpy(why, dlx__error_message(), sizeof why);
+            return dlx__fail(DLX_E_TIMEOUT, "%s", why);
+        }
+        int left_ms = dlx__deadline_ms(deadline, now);
+        (void)poll(NULL, 0, left_ms < 0 ? pause_ms : DLX_MIN(pause_ms, left_ms));
+        r = dlx__call_check_interrupt(c);
+        if (r < 0)
+            return r;
+    }
+}
+
 int dlx_publisher_new(struct dlx_client *c, const char *topic,
                       const struct dlx_publisher_args *user_args, struct dlx_publisher **ret)
 {
     struct dlx_publisher_args args;
     struct dlx_new_publisher made;
-    bool unanswered;
     dlx__error_clear();
     if (!c || !ret)
         return dlx__fail(DLX_E_INVALID, "dlx_publisher_new: client or ret is NULL");
@@ -125,17 +165,17 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     p->link_sock = -1;
     memcpy(p->topic, topic, strlen(topic) + 1);
     p->stats.size = sizeof p->stats;
-    p->grows = user_args == NULL || user_args->n_slots == 0;
     p->retain = args.retain;
     p->args = args;
     p->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
     p->linger_ns = LINGER_NS;
     p->has_succeeded = args.retain == 0;
-    r = dlx__call_publisher_new(c, topic, &args, 0, 0, c->timeout_ns, &made);
+    r = dlx__call_publisher_new(c, topic, &args, dlx__publisher_n_entries(&args), 0, 0,
+                                c->timeout_ns, &made);
     if (r == 0) {
         r = set_up(p, &args, &made);
         if (r == 0)
-            r = dlx__call_publisher_ready(c, p->id, c->timeout_ns, &unanswered);
+            r = announce(p);
         if (r < 0) {
             char why[DLX_ERROR_TEXT_SIZE];
             memcpy(why, dlx__error_message(), sizeof why);
@@ -158,15 +198,49 @@ void dlx__publisher_succeed(struct dlx_publisher *p)
     p->has_succeeded = r != DLX_E_FULL; /* a daemon that is gone has nothing of predecessors */
 }
 
-/* What the daemon keeps is charged: give back the arenas that have none of it. */
+/* Tell the daemon, which may have no time for it now, and unmap. */
+static bool drop_arena(struct dlx_publisher *p, uint32_t id)
+{
+    if (dlx__call_arena_drop(p->client, p->id, id) == DLX_E_FULL)
+        return false;
+    dlx__heap_drop(p->heap, id);
+    return true;
+}
+
+/* Give back empty arenas of so many bytes together, at most n of them. Returns false if there may be more. */
+static bool drop_arenas(struct dlx_publisher *p, uint64_t bytes, uint32_t n)
+{
+    uint64_t size;
+    for (; n > 0; n--) {
+        uint32_t id = dlx__heap_find_empty(p->heap, bytes, &size);
+        if (id == 0)
+            return true;
+        if (!drop_arena(p, id))
+            break;
+        bytes -= size;
+    }
+    return false;
+}
+
+/* Arenas that are empty, but too small, or not to be spared any more. */
+static bool drop_empty(struct dlx_publisher *p)
+{
+    bool any = false;
+    uint32_t arena;
+    while ((arena = dlx__heap_drop_empty(p->heap))) {
+        (void)dlx__call_arena_drop(p->client, p->id, arena);
+        any = true;
+    }
+    return any;
+}
+
+/* What the daemon keeps is charged: give back the arenas that have none of it, nor of what subscribers have yet to take. */
 static void keep_only_retained(struct dlx_publisher *p)
 {
-    uint32_t arena;
-    p->core.history = p->retain;
-    (void)dlx__pub_reclaim(&p->core, UINT32_MAX);
-    (void)dlx__heap_drop_idle(p->heap, 0, 0);
-    while ((arena = dlx__heap_drop_idle(p->heap, 0, UINT64_MAX)))
-        (void)dlx__call_arena_drop(p->client, p->id, arena);
+    p->core.kept = p->retain;
+    while (dlx__writer_reclaim(&p->core, false) > 0)
+        ;
+    (void)drop_empty(p);
 }
 
 struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
@@ -174,7 +248,7 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
     if (!p || dlx__forked(p->generation))
         return NULL;
     dlx__outlet_linger(p, p->linger_ns);
-    dlx__pub_close(&p->core);
+    dlx__writer_close(&p->core);
     dlx__outlet_tell_end(p);
     if (p->retain > 0)
         keep_only_retained(p);
@@ -185,16 +259,11 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-/* Messages after which what was not used is not missed. */
-static uint64_t idle_age(const struct dlx_publisher *p)
-{
-    return 4 * (uint64_t)p->core.n_slots;
-}
-
 static void drop_excess(struct dlx_publisher *p, uint64_t id, uint64_t bytes)
 {
     uint32_t arena;
-    while ((arena = dlx__heap_drop_excess(p->heap, bytes, p->core.head, idle_age(p))))
+    uint64_t window = (uint64_t)TRIM_EVERY * p->args.depth;
+    while ((arena = dlx__heap_drop_excess(p->heap, bytes, p->core.head, window)))
         (void)dlx__call_arena_drop(p->client, id, arena);
 }
 
@@ -221,6 +290,8 @@ int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory
         r = dlx__call_arena_ready(p->client, id, arena);
     if (r == 0)
         r = dlx__heap_add(p->heap, arena, map, bytes);
+    if (r == 0 && dlx__heap_bytes(p->heap) > TRIM_MUCH)
+        p->next_trim = DLX_MIN(p->next_trim, p->core.head + p->args.depth);
     if (r < 0) {
         dlx__region_unmap(map, bytes);
         (void)dlx__call_arena_drop(p->client, id, arena);
@@ -228,28 +299,37 @@ int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory
     return r;
 }
 
-/* Now and then, give back arenas that nothing has used for long. */
-static void drop_idle_arenas(struct dlx_publisher *p)
+/* Memory that nobody needs any more goes back, a part with each of the next messages: all of it after `depth`. */
+static void __attribute__((noinline)) trim(struct dlx_publisher *p)
 {
-    uint64_t now = p->core.head, age = idle_age(p);
-    if (now < p->next_idle_check)
-        return;
-    p->next_idle_check = now + age;
-    uint32_t arena = dlx__heap_drop_idle(p->heap, now, now > age ? now - age + 1 : 0);
-    if (arena)
-        (void)dlx__call_arena_drop(p->client, p->id, arena); /* at worst its subscribers keep it */
+    bool much = dlx__heap_bytes(p->heap) > TRIM_MUCH, goes_on = p->trim_step > 0;
+    uint32_t every = much ? 1 : TRIM_EVERY;
+    if (!goes_on) {
+        while (much &&
+               dlx__writer_reclaim(&p->core, false) > 0) /* or what nobody needs counts as used */
+            ;
+        p->n_trims += every;
+        p->trim_step = dlx__heap_n_arenas(p->heap) / p->args.depth + 1;
+    }
+    bool all = p->n_trims % TRIM_EVERY == 0;
+    uint64_t bytes = goes_on ? dlx__heap_excess(p->heap, all) : dlx__heap_trim(p->heap, all);
+    bool done = drop_arenas(p, bytes, p->trim_step);
+    p->next_trim = p->core.head + (done ? (uint64_t)p->args.depth * every : 1);
+    if (done)
+        p->trim_step = 0;
 }
 
-/* Let the oldest messages go until `size` bytes are free. DLX_E_FULL: none can go any more. */
-static int make_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+/* Let messages that nobody needs any more go until `size` bytes are free, and with `drop` some that are not passed. DLX_E_FULL:
+ * none can go any more. */
+static int make_room(struct dlx_publisher *p, uint64_t size, bool drop, struct dlx_block **ret)
 {
     bool looked = false;
     for (;;) {
-        uint32_t freed = dlx__pub_reclaim(&p->core, 1);
+        uint32_t n = dlx__writer_reclaim(&p->core, drop);
         int r = dlx__heap_take(p->heap, size, ret);
         if (r != DLX_E_FULL)
             return r;
-        if (freed > 0 || dlx__pub_retirable(&p->core) > 0)
+        if (n > 0)
             continue;
         if (looked || p->core.n_retired == 0)
             return DLX_E_FULL;
@@ -258,22 +338,9 @@ static int make_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **
     }
 }
 
-static bool may_grow_freely(const struct dlx_publisher *p, uint64_t size)
-{
-    uint64_t bytes = dlx__heap_bytes(p->heap), after, most;
-    uint64_t extra =
-        size > EXTRA_BLOCK_MAX ? 0 : DLX_MIN(DLX_MAX(EXTRA_BYTES / DLX_MAX(size, 1U), 3U), 8U);
-    uint64_t blocks = p->core.history + 1 + extra;
-    if (__builtin_add_overflow(bytes, size, &after))
-        return false;
-    return after <= FREE_GROWTH || (!__builtin_mul_overflow(blocks, size, &most) && after <= most);
-}
-
 void dlx__publisher_look_ahead(struct dlx_publisher *p)
 {
-    if (dlx_likely(p->room_size == 0) || dlx__heap_has(p->heap, p->room_size))
-        return;
-    (void)dlx__pub_reclaim(&p->core, UINT32_MAX);
+    (void)dlx__writer_reclaim(&p->core, false);
 }
 
 /* No memory, or no daemon: the stream goes on with what there is, if that is enough. */
@@ -283,7 +350,7 @@ static int take_what_is_there(struct dlx_publisher *p, uint64_t size, bool recla
     bool before = dlx__heap_put_anywhere(p->heap, true);
     int r = dlx__heap_take(p->heap, size, ret);
     if (r == DLX_E_FULL && reclaim)
-        r = make_room(p, size, ret);
+        r = make_room(p, size, true, ret);
     (void)dlx__heap_put_anywhere(p->heap, before);
     return r;
 }
@@ -297,27 +364,17 @@ static int grow_and_take(struct dlx_publisher *p, uint64_t size, struct dlx_bloc
     return r == DLX_E_FULL ? take_what_is_there(p, size, false, ret) : r;
 }
 
-/* Arenas that are empty, but too small, or not to be spared any more. */
-static bool drop_empty(struct dlx_publisher *p)
-{
-    bool any = false;
-    uint32_t arena;
-    while ((arena = dlx__heap_drop_empty(p->heap))) {
-        (void)dlx__call_arena_drop(p->client, p->id, arena);
-        any = true;
-    }
-    return any;
-}
-
 /* No block fits. Not part of what follows: its registers are not saved for each message. */
 static int __attribute__((noinline))
 find_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
 {
     int r;
-    bool free_growth = may_grow_freely(p, size);
+    uint64_t after;
+    bool free_growth =
+        !__builtin_add_overflow(dlx__heap_bytes(p->heap), size, &after) && after <= FREE_GROWTH;
     if (!free_growth) {
         p->room_size = size;
-        r = make_room(p, size, ret);
+        r = make_room(p, size, false, ret);
         if (r != DLX_E_FULL)
             return r;
     }
@@ -333,7 +390,7 @@ find_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
         return 0;
     char why[DLX_ERROR_TEXT_SIZE];
     memcpy(why, dlx__error_message(), sizeof why);
-    r = take_what_is_there(p, size, free_growth, ret);
+    r = take_what_is_there(p, size, true, ret);
     if (r != DLX_E_FULL)
         return r;
     bool is_possible = dlx__heap_growth(p->heap, size) != UINT64_MAX;
@@ -350,25 +407,18 @@ find_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
 
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
 {
-    drop_idle_arenas(p);
+    if (dlx_unlikely(p->core.head >= p->next_trim))
+        trim(p);
     int r = dlx__heap_take(p->heap, size, ret);
     return dlx_likely(r != DLX_E_FULL) ? r : find_room(p, size, ret);
 }
 
-bool dlx__publisher_alloc_again(struct dlx_publisher *p, const struct dlx_tensor_spec *spec,
-                                DLManagedTensorVersioned **ret)
+int dlx__publisher_block_beside(struct dlx_publisher *p, const struct dlx_block *other,
+                                uint64_t size, struct dlx_block **ret)
 {
-    drop_idle_arenas(p);
-    struct dlx_block *block = dlx__heap_export_again(p->heap, spec->dtype, spec->ndim, spec->shape);
-    if (dlx_likely(block != NULL))
-        *ret = &block->tensor;
-    return block;
-}
-
-int dlx__publisher_block_beside(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
-{
-    int r =
-        dlx__heap_is_large(p->heap, size) ? take_what_is_there(p, size, false, ret) : DLX_E_FULL;
+    int r = dlx__heap_take_beside(p->heap, other, size, ret);
+    if (r == DLX_E_FULL && dlx__heap_is_large(p->heap, size))
+        r = take_what_is_there(p, size, false, ret);
     return r == DLX_E_FULL ? dlx__publisher_block(p, size, ret) : r;
 }
 
@@ -376,18 +426,15 @@ int dlx__publisher_block_beside(struct dlx_publisher *p, uint64_t size, struct d
 
 int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns)
 {
-    dlx__error_clear();
-    if (!p)
-        return dlx__fail(DLX_E_INVALID, "dlx_publisher_wait: publisher is NULL");
-    if (dlx__forked(p->generation))
-        return dlx__fail_forked();
+    int r = dlx__publisher_begin(p, "dlx_publisher_wait");
+    if (r < 0)
+        return r;
     uint64_t deadline = dlx__deadline(timeout_ns);
-    int r = 0;
     /* A subscription that stores its first cursor rings if somebody waits. */
     for (;;) {
-        dlx__pub_set_blocked(&p->core, true); /* again, as it may have moved */
+        dlx__writer_set_blocked(&p->core, true); /* again, as it may have moved */
         dlx__outlet_env.pick_up(p);
-        dlx__pub_read_membership(&p->core);
+        dlx__writer_read_membership(&p->core);
         uint32_t n = dlx__outlet_n_started(p);
         if (n >= n_subscribers)
             break;
@@ -397,21 +444,23 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
         if (r < 0)
             break;
     }
-    dlx__pub_set_blocked(&p->core, false);
+    dlx__writer_set_blocked(&p->core, false);
+    dlx__publisher_leave(p);
     return r;
 }
 
 int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats *stats)
 {
-    dlx__error_clear();
-    if (!p || !stats)
-        return dlx__fail(DLX_E_INVALID, "dlx_publisher_get_stats: publisher or stats is NULL");
-    if (dlx__forked(p->generation))
-        return dlx__fail_forked();
-    dlx__pub_read_membership(&p->core);
+    int r = dlx__publisher_begin(stats ? p : NULL, "dlx_publisher_get_stats");
+    if (r < 0)
+        return r;
+    dlx__writer_read_membership(&p->core);
     p->stats.published = p->core.head;
     p->stats.arena_bytes = dlx__heap_bytes(p->heap);
     p->stats.n_arenas = dlx__heap_n_arenas(p->heap);
     p->stats.n_subscribers = p->core.n_links;
-    return dlx__args_return(stats, sizeof *stats, &p->stats, sizeof p->stats);
+    p->stats.deleted_again = dlx__heap_n_deleted_again(p->heap);
+    r = dlx__args_return(stats, sizeof *stats, &p->stats, sizeof p->stats);
+    dlx__publisher_leave(p);
+    return r;
 }

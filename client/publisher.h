@@ -2,17 +2,19 @@
 #ifndef DLX_CLIENT_PUBLISHER_H
 #define DLX_CLIENT_PUBLISHER_H
 
-/* A publisher: the core of common/publish.h with its memory, its sockets and its links. */
+/* A publisher: a ring writer with its memory, its sockets and its links. */
 
 #include "client/call.h"
 #include "client/client.h"
 #include "client/event.h"
 #include "client/heap.h"
-#include "common/publish.h"
+#include "client/turn.h"
+#include "ring/writer.h"
+#include <stdatomic.h>
 
 /* A link, from the publisher's side. */
 struct dlx_outlet {
-    struct dlx_pub_link core;
+    struct dlx_writer_link core;
     struct dlx_peer *peer;
     uint64_t id;
     uint64_t page_size;
@@ -20,6 +22,7 @@ struct dlx_outlet {
     bool hung_up;    /* the other end of the bell is closed */
     bool left;       /* an event told that */
     bool foreign;    /* made by a daemon that has ended */
+    bool early;      /* its subscription was there first: it receives everything, started or not */
     uint64_t reader; /* the same for all links of a subscription */
 };
 
@@ -29,15 +32,17 @@ struct dlx_publisher {
     uint64_t generation;
     uint64_t id;
     char topic[DLX_TOPIC_MAX + 1];
-    struct dlx_pub core;
+    struct dlx_turn turn;
+    struct dlx_writer core;
     struct dlx_heap *heap;
-    struct dlx_shm_control *control; /* the newest */
     const void *membership;
     uint64_t membership_size;
-    int link_sock;            /* -1 once the daemon is gone */
-    struct dlx_news due;      /* with fds: a new link that there was no memory for */
-    uint64_t next_idle_check; /* message number */
-    uint64_t crowded_until;   /* no arena could be had: until then what fits anywhere will do */
+    int link_sock;       /* -1 once the daemon is gone */
+    struct dlx_news due; /* with fds: a new link that there was no memory for */
+    uint64_t next_trim;  /* message number */
+    uint32_t n_trims;
+    uint32_t trim_step;     /* arenas that go back with each message; 0: none */
+    uint64_t crowded_until; /* no arena could be had: until then what fits anywhere will do */
     uint64_t
         room_size; /* not 0: the last block, of this size, needed an old message to go; the next one will, too */
     struct dlx_publisher_args args; /* to announce it again */
@@ -46,27 +51,40 @@ struct dlx_publisher {
     bool
         rejoining; /* reliable subscribers have yet to come to the new daemon: nothing is published before */
     uint64_t next_look_ns; /* whether the daemon is still there */
+    bool is_guarded;       /* its heap is in the debug mode */
     bool vouched;          /* it was when we looked last, by its own word */
     int64_t linger_ns;     /* how long its end waits for subscribers on their way to a new daemon */
     uint64_t n_sets;       /* that were looked at; the number of each marks its blocks */
     bool starved;          /* no room for the descriptors of a link: it waits in the link socket */
     uint64_t next_more_ns; /* not before: the daemon did not send the rest in time */
     bool closed;           /* the daemon knows that it has left, or soon will */
-    bool grows;            /* its slots were not given by the caller */
-    uint64_t next_relief_ns; /* not before: the last try failed */
-    uint64_t relief_asked_ns;
-    uint32_t retain;    /* messages */
-    uint64_t base;      /* the daemon does not know the messages up to here */
-    bool has_succeeded; /* it knows that there are so many */
+    uint32_t retain;       /* messages */
+    uint64_t base;         /* the daemon does not know the messages up to here */
+    bool has_succeeded;    /* it knows that there are so many */
     struct dlx_events events;
     struct dlx_publisher_stats stats;
 };
 
-/* Number of a control block that another daemon knew. */
-#define DLX_BLOCK_FOREIGN UINT32_MAX
+/* Why dlx__publisher_begin() refuses. */
+int dlx__publisher_refuse(const struct dlx_publisher *p, const char *what);
 
-/* The environment of the core: client/outlet.c. */
-extern const struct dlx_pub_env dlx__outlet_env;
+/* A call on the publisher begins. Returns 0, then dlx__publisher_leave() ends it; DLX_E_INVALID (p is NULL),
+ * DLX_E_FORKED, DLX_E_IN_USE (another thread is in a call). `what` is the name of the call. */
+static inline int dlx__publisher_begin(struct dlx_publisher *p, const char *what)
+{
+    dlx__error_clear();
+    if (dlx_likely(p && !dlx__forked(p->generation) && dlx__turn_begin(&p->turn)))
+        return 0;
+    return dlx__publisher_refuse(p, what);
+}
+
+static inline void dlx__publisher_leave(struct dlx_publisher *p)
+{
+    dlx__turn_end(&p->turn);
+}
+
+/* The environment of the ring writer: client/outlet.c. */
+extern const struct dlx_writer_env dlx__outlet_env;
 
 /*
  * Wait until something may have changed: a bell, a join, a death. Bells are drained. Returns 0;
@@ -89,38 +107,33 @@ void dlx__outlet_set_foreign(struct dlx_publisher *p);
 
 /* Links whose subscriber receives what is published from now on. */
 uint32_t dlx__outlet_n_started(const struct dlx_publisher *p);
+/* Links that a message reaches that is published now. */
+uint32_t dlx__outlet_n_reached(const struct dlx_publisher *p);
 
-/* Set the thread's message to who keeps the publisher from a slot, and return `code`. */
+/* Set the thread's message to who keeps the publisher from publishing, and return `code`. */
 int dlx__outlet_blame(const struct dlx_publisher *p, int code);
 
-/* dlx_alloc() where the next block is like the one before, and is there. False: it is not, and nothing was done. */
-bool dlx__publisher_alloc_again(struct dlx_publisher *p, const struct dlx_tensor_spec *spec,
-                                DLManagedTensorVersioned **ret);
+/* Entries of its control block. */
+uint32_t dlx__publisher_n_entries(const struct dlx_publisher_args *args);
 
 /*
  * A block of `size` bytes: from the heap, from messages that nobody needs any more, or from a new
  * arena. Errors as of dlx_alloc().
  */
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret);
-/* Likewise, of what goes when others do: also if it is large it may lie where they do. */
-int dlx__publisher_block_beside(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret);
+/* Likewise, of what goes when `other` does (NULL: some other): it lies where that does, if there is room. */
+int dlx__publisher_block_beside(struct dlx_publisher *p, const struct dlx_block *other,
+                                uint64_t size, struct dlx_block **ret);
 
 /* Get an arena with room for `size` bytes from the daemon, which knows the publisher by `id` and has this kind of memory. Returns
  * 0; the errors of a call to it; DLX_E_LIMIT, DLX_E_NO_MEMORY. */
 int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
                         uint64_t size);
 
-/* client/move.c */
-/* Most slots are held, or many messages are published: go on with more slots, if that is allowed and can be done. */
-void dlx__publisher_relieve(struct dlx_publisher *p);
-/* Go on in a new control block with so many slots, more than the history. Returns 0; the errors of a call to the daemon, which
- * is not waited for long; DLX_E_NO_MEMORY. On failure nothing has changed. */
-int dlx__publisher_move(struct dlx_publisher *p, uint32_t n_slots);
-
 /* It has as many messages as it retains: what predecessors left may go. */
 void dlx__publisher_succeed(struct dlx_publisher *p);
 
-/* Make room for the next message while this one is on its way, if room is short. */
+/* Make room for the next message while this one is on its way. */
 void dlx__publisher_look_ahead(struct dlx_publisher *p);
 
 #endif

@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_take(): look, spin, sleep. */
+/* dlx_take() and dlx_take_n(): look, spin, sleep. */
 
+#include "client/message.h"
 #include "client/subscription.h"
 #include <inttypes.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #define SPIN_MIN_NS UINT64_C(500)
-/*
- * In a fast stream each look at head takes its line away from the publisher, just as that writes there. Who is not in a hurry
- * for 2 us finds several messages at once, and both sides are faster.
- */
-#define FAST_NS          500U /* a message */
-#define GATHER_NS        2000
-#define GATHER_LEAST     4U /* messages, or it was not worth the wait: */
-#define GATHER_TRIES     8U /* so often in a row, and it ends */
-#define GATHER_SHIFT_MAX 10U
 /* How often a caller that never waits looks for news. */
 #define NEWS_EVERY_TAKES 1024U
 #define NEWS_EVERY_NS    UINT64_C(1000000)
@@ -31,7 +24,7 @@ static int check_ends(struct dlx_subscription *s)
         s->failure = 0;
         return dlx__fail(code, "topic %s: %s", s->topic, s->failure_text);
     }
-    if (dlx_unlikely(s->n_inlets == 0)) {
+    if (dlx_unlikely(s->n_inlets == s->n_spares)) {
         if (s->was_attached) {
             s->was_attached = false;
             return dlx__fail(DLX_E_PUBLISHER_GONE,
@@ -58,8 +51,8 @@ static bool is_cut_off(const struct dlx_subscription *s, const struct dlx_inlet 
 static int wait_for_news(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
     bool no_more = inlet->told || is_cut_off(s, inlet);
-    if (!inlet
-             ->has_pending) /* the publisher has moved: here it ends, or its next block is on its way */
+    if (inlet->n_pending ==
+        0) /* the publisher went on with another daemon: so do we, when its link comes */
         return dlx__subscription_successor(s, inlet) || (inlet->gone && no_more)
                    ? DLX_E_PUBLISHER_GONE
                    : DLX_E_EMPTY;
@@ -69,111 +62,209 @@ static int wait_for_news(struct dlx_subscription *s, struct dlx_inlet *inlet)
                      "its memory was never announced"); /* and will not be any more */
 }
 
-/* The arena of its message was never told us, and will not be. */
-static bool lose_pending(const struct dlx_subscription *s, struct dlx_inlet *inlet)
+/* Of mode latest: what the link goes on with has something newer already. */
+static bool is_outdated(const struct dlx_subscription *s, const struct dlx_inlet *inlet)
 {
-    if (!inlet->has_pending || !is_cut_off(s, inlet))
-        return false;
-    dlx__inlet_lose(inlet);
-    return true;
+    const struct dlx_inlet *next = dlx__subscription_successor(s, inlet);
+    return s->args.mode == DLX_MODE_LATEST && next && next->state == DLX_INLET_OPEN &&
+           dlx__reader_is_past(&next->core, &inlet->core);
 }
 
-/* Take from link `i`, reading news if its message lies in an arena that is not here yet. EMPTY also if the
- * link has gone meanwhile. */
-static int take_from(struct dlx_subscription *s, uint32_t i, struct dlx_message **ret)
+/* The link's message lies in an arena that is not here yet, or its publisher went on with another daemon: read news. EMPTY also
+ * if the link has gone meanwhile. */
+static int __attribute__((noinline))
+read_news_for(struct dlx_subscription *s, struct dlx_inlet *inlet, uint32_t n,
+              struct dlx_message **ret)
 {
-    struct dlx_inlet *inlet = s->inlets[i];
-    int r = dlx__inlet_take(inlet, ret);
-    if (dlx_likely(r != DLX_E_NOT_FOUND))
-        return r;
-    uint32_t n_detached = s->n_detached;
+    uint32_t n_changes = s->n_changes;
     dlx__subscription_read_news(s);
-    /* Pointers would not tell: a new link may lie where this one was. */
-    if (s->n_detached != n_detached)
-        return DLX_E_EMPTY;
-    r = dlx__inlet_take(inlet, ret);
-    /* What is behind it may be here, and a publisher that has gone is not asked again. It cannot have more than slots. */
-    for (uint32_t n = 0; r == DLX_E_NOT_FOUND && n < DLX_SHM_SLOTS_MAX && lose_pending(s, inlet);
-         n++)
-        r = dlx__inlet_take(inlet, ret);
+    if (s->n_changes != n_changes)
+        return DLX_E_EMPTY; /* the link may have gone: the caller begins again */
+    int r = dlx__inlet_take(inlet, n, ret);
+    /* An arena that was never announced, and will not be any more. What is behind its message may be here, and a publisher
+     * that has gone is not asked again. */
+    for (uint32_t k = 0; r == DLX_E_NOT_FOUND && inlet->n_pending > 0 && is_cut_off(s, inlet) &&
+                         k < DLX_SHM_ENTRIES_MAX;
+         k++) {
+        dlx__inlet_lose_first(inlet);
+        r = dlx__inlet_take(inlet, n, ret);
+    }
     return r == DLX_E_NOT_FOUND ? wait_for_news(s, inlet) : r;
 }
 
-/* One look at every link. EMPTY: nothing anywhere. */
-static int try_take(struct dlx_subscription *s, struct dlx_message **ret)
+/* ---- links that are looked at --------------------------------------------------------------- */
+
+/*
+ * Links are ACTIVE, and every take looks at their rings, or PARKED: nothing was there, and their publishers were asked to
+ * ring, so that the epoll names those that have something. So a take costs what arrives, not what is linked.
+ *
+ *     start, turn, news, bell --> ACTIVE --- asked to ring, and nothing there --> PARKED --- bell, news --> ACTIVE
+ *
+ * A link is in neither state before it is open, and while another one goes before it (`after`).
+ */
+
+/* Of more active links than these, those that had nothing for so many takes are parked. */
+#define ACTIVE_FEW 8U
+#define IDLE_TAKES 16U
+/* When no other active link had anything, the others are looked at again after so many takes. */
+#define ALONE_TAKES 64U
+/* A caller that always finds messages looks for the bells of parked links once in so many takes, and when so much time has
+ * passed by the stamps of the messages, which cost no look at the clock. */
+#define BELLS_EVERY    256U
+#define BELLS_EVERY_NS UINT64_C(1000000)
+/* A bell has room for more than 200 bytes, and gets one for each time that it was asked for. */
+#define RINGS_MAX 64U
+
+void dlx__subscription_activate(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
-    for (uint32_t k = 0; k < s->n_inlets; k++) {
-        uint32_t i = s->next < s->n_inlets ? s->next : 0;
-        struct dlx_inlet *inlet = s->inlets[i];
-        s->next = i + 1;
-        if (inlet->state != DLX_INLET_OPEN || inlet->after)
-            continue;
-        uint32_t n_detached = s->n_detached;
-        int r = take_from(s, i, ret);
-        if (dlx_likely(r == 0))
-            return 0;
-        switch (r) {
-        case DLX_E_EMPTY:
-            if (s->n_detached != n_detached) {
-                k = UINT32_MAX; /* the table changed: begin again */
-                break;
-            }
-            if (!inlet->gone || (inlet->stuck && !inlet->told && !is_cut_off(s, inlet)))
-                break;
-            dlx__subscription_detach(s, i);
-            k = UINT32_MAX;
-            break;
-        case DLX_E_PUBLISHER_GONE:
-            dlx__subscription_detach(s, i);
-            k = UINT32_MAX;
-            break;
-        case DLX_E_BAD_PEER:
-            s->stats.rejected++;
-            dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u)", s->topic,
-                             inlet->publisher, inlet->pid);
-            dlx__subscription_detach(s, i);
-            return r;
-        case DLX_E_TOO_MANY_HELD:
-            return dlx__fail_prefix(r, "topic %s", s->topic);
-        default:
-            return r;
-        }
+    if (inlet->is_active || inlet->state != DLX_INLET_OPEN || inlet->after)
+        return;
+    inlet->is_active = true;
+    inlet->n_idle = 0;
+    s->n_alone = 0;
+    s->active[s->n_active++] = inlet; /* there is room for all links */
+}
+
+void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_inlet *inlet)
+{
+    if (!inlet->is_active)
+        return;
+    uint32_t i = 0;
+    while (s->active[i] != inlet)
+        i++;
+    s->active[i] = s->active[--s->n_active];
+    inlet->is_active = false;
+}
+
+/* Read what a bell has: what its publisher, or the daemon, says, or nothing but that it rang. Returns as recv(2). */
+static ssize_t hear(struct dlx_inlet *inlet)
+{
+    uint8_t bytes[1024];
+    ssize_t n = recv(inlet->bell, bytes, sizeof bytes, MSG_DONTWAIT); /* once: it may never stop */
+    if (n > 0) {
+        inlet->end = dlx__bell_hear(inlet->end, bytes, (size_t)n);
+        inlet->holder = dlx__bell_holder(inlet->holder, bytes, (size_t)n);
+        inlet->n_rings = 0;
     }
-    return DLX_E_EMPTY;
+    return n;
+}
+
+/* The publisher is gone: it will not ring again. Drain what it published. Or it never knew of us: then it is the daemon that
+ * has ended, or will tell why. */
+static void hang_up(struct dlx_subscription *s, struct dlx_inlet *inlet)
+{
+    ssize_t n;
+    while ((n = hear(inlet)) > 0) /* nobody can write more */
+        ;
+    if (n < 0 && errno != ECONNRESET) { /* no memory: the epoll names it again */
+        struct epoll_event event = {.events = DLX_BELL_EVENTS, .data = {.ptr = inlet}};
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, inlet->bell, &event);
+        return;
+    }
+    (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
+    inlet->is_deaf = true;
+    inlet->gone = inlet->gone || inlet->holder != DLX_BELL_DAEMON;
+    if (inlet->end > 0)
+        inlet->ended_at = DLX_MAX(inlet->ended_at, inlet->end - 1);
+}
+
+/* The epoll names a bell for each new byte, whether the ones before were read or not. */
+static void on_bell(struct dlx_subscription *s, struct dlx_inlet *inlet, uint32_t events)
+{
+    if (events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))
+        hang_up(s, inlet);
+    dlx__subscription_activate(s, inlet);
+}
+
+/* Ask its publisher for a bell. Returns false if something is there already. */
+static bool park(struct dlx_subscription *s, struct dlx_inlet *inlet)
+{
+    if (++inlet->n_rings > RINGS_MAX)
+        (void)hear(inlet);
+    if (inlet->is_deaf) /* nobody will name it: it stays active */
+        return !inlet->gone && !dlx__reader_pending(&inlet->core);
+    if (!dlx__reader_arm(&inlet->core))
+        return false;
+    dlx__subscription_deactivate(s, inlet);
+    return true;
 }
 
 /* A link that is stuck waits for news, not for its publisher: whatever else that published is no reason to look
  * again. */
 static bool listens(const struct dlx_inlet *inlet)
 {
-    return inlet->state == DLX_INLET_OPEN && !inlet->stuck && !inlet->after;
+    return !inlet->stuck;
 }
 
-static bool pending(struct dlx_subscription *s)
+/* ---- look ------------------------------------------------------------------------------------ */
+
+/* A link had no message: why? Returns EMPTY, and the search goes on, or what dlx_take() returns. */
+static int __attribute__((noinline))
+have_nothing(struct dlx_subscription *s, struct dlx_inlet *inlet, int r)
 {
-    for (uint32_t i = 0; i < s->n_inlets; i++) {
-        struct dlx_inlet *inlet = s->inlets[i];
-        if (listens(inlet) && dlx__take_pending(&inlet->core))
+    switch (r) {
+    case DLX_E_EMPTY:
+        if (inlet->gone && !(inlet->stuck && !inlet->told && !is_cut_off(s, inlet)))
+            dlx__subscription_detach(s, inlet);
+        else if (++inlet->n_idle > IDLE_TAKES && s->n_active > ACTIVE_FEW && listens(inlet))
+            (void)park(s, inlet);
+        return DLX_E_EMPTY;
+    case DLX_E_PUBLISHER_GONE:
+        dlx__subscription_detach(s, inlet);
+        return DLX_E_EMPTY;
+    case DLX_E_BAD_PEER:
+        s->stats.rejected++;
+        dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u)", s->topic, inlet->publisher,
+                         inlet->pid);
+        dlx__subscription_detach(s, inlet);
+        return r;
+    case DLX_E_TOO_MANY_HELD:
+        return dlx__fail_prefix(r, "topic %s", s->topic);
+    default:
+        return r;
+    }
+}
+
+/* One look at every active link. EMPTY: nothing anywhere. */
+static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
+{
+    for (uint32_t k = 0; k < s->n_active; k++) {
+        uint32_t i = s->next < s->n_active ? s->next : 0;
+        struct dlx_inlet *inlet = s->active[i];
+        s->next = i + 1 < s->n_active ? i + 1 : 0;
+        int r = dlx_unlikely(inlet->foreign && is_outdated(s, inlet))
+                    ? DLX_E_PUBLISHER_GONE
+                    : dlx__inlet_take(inlet, n, ret);
+        uint32_t n_changes = s->n_changes;
+        if (dlx_unlikely(r == DLX_E_NOT_FOUND))
+            r = read_news_for(s, inlet, n, ret);
+        if (dlx_likely(r == 0)) {
+            inlet->n_idle = 0;
+            s->n_alone = k + 1 >= s->n_active ? ALONE_TAKES : 0;
+            if (inlet->n_pending > 0 || s->n_alone > 0)
+                s->next = i; /* a batch is handed out before others have their turn */
+            return 0;
+        }
+        if (s->n_changes == n_changes)
+            r = have_nothing(s, inlet, r);
+        if (r != DLX_E_EMPTY)
+            return r;
+        if (s->n_changes != n_changes) {
+            k = UINT32_MAX;             /* links came or went: begin again */
+        } else if (!inlet->is_active) { /* another one has its place */
+            s->next = i;
+            k--;
+        }
+    }
+    return DLX_E_EMPTY;
+}
+
+static bool pending(const struct dlx_subscription *s)
+{
+    for (uint32_t i = 0; i < s->n_active; i++)
+        if (listens(s->active[i]) && dlx__reader_pending(&s->active[i]->core))
             return true;
-    }
     return false;
-}
-
-static void on_bell(struct dlx_subscription *s, struct dlx_inlet *inlet)
-{
-    uint8_t bytes[64];
-    ssize_t n = recv(inlet->bell, bytes, sizeof bytes, MSG_DONTWAIT);
-    if (n > 0) {
-        inlet->end = dlx__bell_hear(inlet->end, bytes, (size_t)n);
-        inlet->holder = dlx__bell_holder(inlet->holder, bytes, (size_t)n);
-    } else if (n == 0 || (n < 0 && errno == ECONNRESET)) {
-        /* The publisher is gone: it will not ring again. Drain what it published. Or it never knew of us: then it is
-         * the daemon that has ended, or will tell why. */
-        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
-        inlet->gone = inlet->gone || inlet->holder != DLX_BELL_DAEMON;
-        if (inlet->end > 0)
-            inlet->ended_at = DLX_MAX(inlet->ended_at, inlet->end - 1);
-    }
 }
 
 static void on_timer(struct dlx_subscription *s)
@@ -199,7 +290,7 @@ static int handle_events(struct dlx_subscription *s, int timeout_ms)
         else if (events[i].data.ptr == &s->nudge)
             s->nudge = dlx__close(s->nudge); /* leaves the epoll by that */
         else
-            on_bell(s, events[i].data.ptr);
+            on_bell(s, events[i].data.ptr, events[i].events);
     }
     /* Last: it may free links that the events name. */
     if (timer)
@@ -217,7 +308,7 @@ static void look_without_sleeping(struct dlx_subscription *s)
     dlx__subscription_read_news(s);
     for (uint32_t i = 0; i < s->n_inlets; i++)
         cut_off |= !s->inlets[i]->gone && is_cut_off(s, s->inlets[i]);
-    if (cut_off)
+    if (cut_off || s->n_active < s->n_open)
         (void)handle_events(s, 0);
 }
 
@@ -233,6 +324,8 @@ static bool spin(struct dlx_subscription *s, uint64_t until)
         uint64_t now = dlx__now_ns();
         if (now >= until)
             return false;
+        if (s->n_active < s->n_open)
+            (void)handle_events(s, 0); /* the bells of parked links */
         if (now - s->last_look_ns > NEWS_EVERY_NS) {
             uint32_t n_inlets = s->n_inlets;
             look_without_sleeping(s);
@@ -245,23 +338,26 @@ static bool spin(struct dlx_subscription *s, uint64_t until)
     }
 }
 
-/* Ask every publisher for a bell. Returns false if something is there already. */
+/* Ask every publisher for a bell that was not asked. Returns false if something is there already. */
 static bool arm(struct dlx_subscription *s)
 {
     bool nothing = true;
-    for (uint32_t i = 0; i < s->n_inlets; i++)
-        if (listens(s->inlets[i]))
-            nothing &= dlx__take_arm(&s->inlets[i]->core);
+    for (uint32_t i = s->n_active; i-- > 0;)
+        if (listens(s->active[i]))
+            nothing &= park(s, s->active[i]);
     return nothing;
 }
 
 /* Nothing is there and the caller does not wait. */
-static int dont_wait(struct dlx_subscription *s, struct dlx_message **ret)
+static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
 {
     if (!s->fd_given) {
-        if (dlx__now_ns() - s->last_look_ns > NEWS_EVERY_NS)
+        bool incomplete = s->n_open < s->n_inlets - s->n_spares; /* a link waits for its arenas */
+        if (incomplete || dlx__now_ns() - s->last_look_ns > NEWS_EVERY_NS)
             look_without_sleeping(s);
-        int r = try_take(s, ret);
+        else if (s->n_active < s->n_open)
+            (void)handle_events(s, 0); /* the bells of parked links */
+        int r = try_take(s, n, ret);
         return r == DLX_E_EMPTY ? check_ends(s) : r;
     }
     /* What made the fd readable is read here, before the caller polls it again. Again if something came
@@ -272,7 +368,7 @@ static int dont_wait(struct dlx_subscription *s, struct dlx_message **ret)
             return r;
         uint32_t n_changes = s->n_changes;
         bool nothing = arm(s);
-        r = try_take(s, ret);
+        r = try_take(s, n, ret);
         if (r == DLX_E_EMPTY)
             r = check_ends(s);
         if (r != DLX_E_EMPTY)
@@ -284,7 +380,8 @@ static int dont_wait(struct dlx_subscription *s, struct dlx_message **ret)
     }
 }
 
-static int sleep_until(struct dlx_subscription *s, uint64_t deadline, struct dlx_message **ret)
+static int sleep_until(struct dlx_subscription *s, uint64_t deadline, uint32_t n,
+                       struct dlx_message **ret)
 {
     for (;;) {
         if (arm(s)) {
@@ -293,7 +390,7 @@ static int sleep_until(struct dlx_subscription *s, uint64_t deadline, struct dlx
             if (r < 0)
                 return r;
         }
-        int r = try_take(s, ret);
+        int r = try_take(s, n, ret);
         if (r == DLX_E_EMPTY)
             r = check_ends(s);
         if (r != DLX_E_EMPTY)
@@ -303,13 +400,14 @@ static int sleep_until(struct dlx_subscription *s, uint64_t deadline, struct dlx
     }
 }
 
-static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
+static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
+                     struct dlx_message **ret)
 {
     uint64_t deadline = dlx__deadline(timeout_ns);
     if (s->args.spin_ns == DLX_SPIN_ALWAYS) {
         for (;;) {
             bool more = spin(s, deadline);
-            int r = try_take(s, ret);
+            int r = try_take(s, n, ret);
             if (r == DLX_E_EMPTY)
                 r = check_ends(s);
             if (r != DLX_E_EMPTY)
@@ -318,68 +416,86 @@ static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_
                 return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time", s->topic);
         }
     }
-    if (s->spin_ns > 0) {
+    if (s->spin_ns > 0 && s->n_active > 0) {
         uint64_t until = DLX_MIN(deadline, dlx__now_ns() + s->spin_ns);
         uint64_t most = s->args.spin_ns > 0 ? (uint64_t)s->args.spin_ns : DLX_SPIN_DEFAULT_NS;
         /* Spinning that pays is done longer; spinning that does not, shorter. */
         bool paid = spin(s, until);
         s->spin_ns = paid ? DLX_MIN(s->spin_ns * 2, most) : DLX_MAX(s->spin_ns / 2, SPIN_MIN_NS);
-        int r = paid ? try_take(s, ret) : DLX_E_EMPTY;
+        int r = paid ? try_take(s, n, ret) : DLX_E_EMPTY;
         if (r == DLX_E_EMPTY && paid)
             r = check_ends(s);
         if (r != DLX_E_EMPTY)
             return r;
     }
-    return sleep_until(s, deadline, ret);
+    return sleep_until(s, deadline, n, ret);
 }
 
-/* Were the takes since the last time so fast that gathering may be worth it? */
-static void note_pace(struct dlx_subscription *s)
+/* A caller that always finds messages still hears of new publishers, of parked links, and, soon after a link was made, of
+ * its arenas, of which only so many are sent before the first are acknowledged. */
+static void __attribute__((noinline)) look_around(struct dlx_subscription *s)
 {
-    uint64_t now = dlx__now_ns();
-    bool fast =
-        s->news_step == NEWS_EVERY_TAKES && now - s->pace_ns < (uint64_t)FAST_NS * NEWS_EVERY_TAKES;
-    s->pace_ns = now;
-    bool may = s->args.mode == DLX_MODE_ALL && s->args.spin_ns != DLX_SPIN_NEVER;
-    s->n_fast = fast && may ? s->n_fast + 1 : 0;
-    if (s->gathers || s->n_fast >> s->gather_shift == 0)
-        return;
-    s->gathers = true;
-    s->gathered_at = s->takes; /* that one counts as poor */
-}
-
-/* In a fast stream, and no message is known to be there: let several come. */
-static void gather(struct dlx_subscription *s)
-{
-    for (uint32_t i = 0; i < s->n_inlets; i++)
-        if (dlx__take_knows(&s->inlets[i]->core))
-            return;
-    s->n_poor = s->takes - s->gathered_at < GATHER_LEAST ? s->n_poor + 1 : 0;
-    if (s->n_poor == GATHER_TRIES) {
-        s->gathers = false;
-        s->n_fast = s->n_poor = 0;
-        s->gather_shift = DLX_MIN(s->gather_shift + 1, GATHER_SHIFT_MAX);
-        return;
+    if (s->takes >= s->news_at) {
+        s->news_step = DLX_MIN(s->news_step * 2, NEWS_EVERY_TAKES);
+        s->news_at = s->takes + s->news_step;
+        dlx__subscription_read_news(s);
     }
-    s->gathered_at = s->takes;
-    s->stats.gathers++;
-    if (s->n_poor == 0)
-        s->gather_shift = 0;
-    uint64_t until = dlx__now_ns() + GATHER_NS;
-    do
-        for (int i = 0; i < 8; i++)
-            dlx__cpu_relax();
-    while (dlx__now_ns() < until);
+    if (s->n_active < s->n_open && s->n_active > 0)
+        (void)handle_events(s, 0);
+    s->look_at = DLX_MIN(s->news_at, s->takes + BELLS_EVERY);
 }
 
-/* A caller that always finds messages still hears of new publishers; and soon after a link was made, of its arenas, of
- * which only so many are sent before the first are acknowledged. */
-static void look_for_news(struct dlx_subscription *s)
+/* Take one message, and have up to `n` taken from its link. */
+static int __attribute__((noinline))
+take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n, struct dlx_message **ret)
 {
-    note_pace(s);
-    s->news_step = DLX_MIN(s->news_step * 2, NEWS_EVERY_TAKES);
-    s->news_at = s->takes + s->news_step;
-    dlx__subscription_read_news(s);
+    if (s->takes >= s->look_at) {
+        look_around(s);
+        if (s->failure == DLX_E_BAD_PEER)
+            return check_ends(s);
+    }
+    int r = try_take(s, n, ret);
+    if (dlx_likely(r != DLX_E_EMPTY))
+        return r;
+    r = check_ends(s);
+    if (r != DLX_E_EMPTY)
+        return r;
+    return timeout_ns == 0 ? dont_wait(s, n, ret) : wait_take(s, timeout_ns, n, ret);
+}
+
+/* One message, if the link whose turn it is has one and nothing is special. */
+static inline bool take_next(struct dlx_subscription *s, struct dlx_message **ret)
+{
+    uint64_t words[DLX_SHM_ENTRY_WORDS], gap;
+    if (dlx_unlikely(s->takes >= s->look_at || s->next >= s->n_active))
+        return false;
+    struct dlx_inlet *inlet = s->active[s->next];
+    if (dlx_unlikely(inlet->n_pending > 0 || inlet->foreign ||
+                     !dlx__reader_take_plain(&inlet->core, words, &gap)))
+        return false;
+    struct dlx_message *m = inlet->messages[0];
+    uint64_t n = inlet->core.cursor;
+    if (dlx_unlikely(!m || !dlx__message_is_like_before(m, words) ||
+                     dlx__message_build_again(inlet, n, words, m) < 0)) {
+        /* It is held, and built by whoever asks. */
+        inlet->pending[0] = (struct dlx_taken){.n = n, .gap = gap, .hold = 0};
+        memcpy(inlet->pending[0].words, words, sizeof words);
+        inlet->first_pending = 0;
+        inlet->n_pending = 1;
+        return false;
+    }
+    if (s->n_alone > 0)
+        s->n_alone--;
+    else
+        s->next = s->next + 1 < s->n_active ? s->next + 1 : 0;
+    inlet->n_idle = 0;
+    if (dlx_unlikely(words[0] >= s->look_stamp)) {
+        s->look_stamp = words[0] + BELLS_EVERY_NS;
+        s->look_at = s->takes + 1;
+    }
+    dlx__message_hand_out(inlet, m, n, gap, words[0]);
+    *ret = m;
+    return true;
 }
 
 int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
@@ -389,15 +505,31 @@ int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message 
         return dlx__fail(DLX_E_INVALID, "dlx_take: subscription or ret is NULL");
     if (dlx_unlikely(dlx__forked(s->generation)))
         return dlx__fail_forked();
-    if (dlx_unlikely(++s->takes == s->news_at))
-        look_for_news(s);
-    if (dlx_unlikely(s->gathers) && (timeout_ns < 0 || timeout_ns >= GATHER_NS))
-        gather(s);
-    int r = try_take(s, ret);
-    if (dlx_likely(r != DLX_E_EMPTY))
+    s->takes++;
+    return dlx_likely(take_next(s, ret)) ? 0 : take(s, timeout_ns, 1, ret);
+}
+
+int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret, uint32_t n,
+               uint32_t *ret_n)
+{
+    dlx__error_clear();
+    if (!s || !ret || !ret_n || n == 0)
+        return dlx__fail(DLX_E_INVALID, "dlx_take_n: subscription or ret is NULL, or n is 0");
+    if (dlx__forked(s->generation))
+        return dlx__fail_forked();
+    s->takes++;
+    int r = take(s, timeout_ns, DLX_MIN(n, DLX_INLET_BATCH), &ret[0]);
+    if (r < 0)
         return r;
-    r = check_ends(s);
-    if (r != DLX_E_EMPTY)
-        return r;
-    return timeout_ns == 0 ? dont_wait(s, ret) : wait_take(s, timeout_ns, ret);
+    uint32_t got = 1;
+    while (got < n && (r = try_take(s, DLX_MIN(n - got, DLX_INLET_BATCH), &ret[got])) == 0)
+        got++;
+    /* An error is for the next call, where others than this one come again. */
+    if (r == DLX_E_BAD_PEER) {
+        dlx__subscription_fail(s, r);
+        s->look_at = s->takes + 1;
+    }
+    dlx__error_clear();
+    *ret_n = got;
+    return 0;
 }

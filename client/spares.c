@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/spares.h"
 
-static void give_up(struct dlx_spare *spare, struct dlx_block **pool)
+static void give_up(struct dlx_spare *spare, uint64_t n, struct dlx_block **pool)
 {
-    while (spare->top) {
-        struct dlx_block *block = spare->top;
-        spare->top = block->next;
+    for (; n > 0; n--) {
+        struct dlx_block *block = dlx__spare_pop(spare);
         dlx__extents_give(block->arena, block->offset, block->size);
         block->arena->n_blocks--;
-        block->arena->n_spare--;
         block->arena = NULL;
         block->next = *pool;
         *pool = block;
     }
-    spare->n = 0;
+    spare->n_least = spare->n;
 }
 
 /* The older of the two sizes goes. */
@@ -21,7 +19,7 @@ struct dlx_spare *dlx__spares_make(struct dlx_spares *spares, uint64_t size,
                                    struct dlx_block **pool)
 {
     struct dlx_spare *newer = dlx__spares_of(spares, size), *older = newer - 1;
-    give_up(older, pool);
+    give_up(older, older->n, pool);
     *older = *newer;
     *newer = (struct dlx_spare){.size = size};
     return newer;
@@ -31,10 +29,19 @@ bool dlx__spares_give_up(struct dlx_spares *spares, struct dlx_block **pool)
 {
     bool any = false;
     for (uint32_t i = 0; i < DLX_N_SPARES; i++) {
-        any |= spares->all[i].top != NULL;
-        give_up(&spares->all[i], pool);
+        any |= spares->all[i].n > 0;
+        give_up(&spares->all[i], spares->all[i].n, pool);
     }
     return any;
+}
+
+void dlx__spares_trim(struct dlx_spares *spares, struct dlx_block **pool, uint64_t least)
+{
+    for (uint32_t i = 0; i < DLX_N_SPARES; i++) {
+        struct dlx_spare *spare = &spares->all[i];
+        bool few = spare->size == 0 || spare->n_least < least / spare->size;
+        give_up(spare, few ? 0 : spare->n_least, pool);
+    }
 }
 
 void dlx__spares_want_none(struct dlx_spares *spares)

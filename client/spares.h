@@ -12,16 +12,8 @@
 #define DLX_SPARES_LOG2 5U
 #define DLX_N_SPARES    (2U << DLX_SPARES_LOG2)
 
-struct dlx_spare {
-    uint64_t size;         /* of those in it, or of the last that were */
-    struct dlx_block *top; /* the one used last: the caches know it best */
-    uint64_t n;
-    uint64_t n_wanted; /* see dlx__spares_want() */
-};
-
 struct dlx_spares {
     struct dlx_spare all[DLX_N_SPARES];
-    struct dlx_spare *last; /* where one was taken last; NULL: nowhere yet */
 };
 
 /* Where blocks of this size are, if there are any. */
@@ -35,43 +27,51 @@ static inline struct dlx_spare *dlx__spares_of(struct dlx_spares *spares, uint64
 static inline bool dlx__spares_have(struct dlx_spares *spares, uint64_t size)
 {
     const struct dlx_spare *spare = dlx__spares_of(spares, size);
-    return spare->top && spare->size == size;
+    return spare->first && spare->size == size;
 }
 
-/* The one used last of those in there. */
-static inline struct dlx_block *dlx__spare_pop(struct dlx_spare *spare)
+/* Does the one that dlx__spares_take() would return lie in this arena? */
+static inline bool dlx__spares_first(struct dlx_spares *spares, uint64_t size,
+                                     const struct dlx_arena *arena)
 {
-    struct dlx_block *block = spare->top;
-    spare->top = block->next;
-    spare->n--;
-    block->arena->n_spare--;
-    return block;
+    const struct dlx_spare *spare = dlx__spares_of(spares, size);
+    return spare->first && spare->size == size && spare->first->arena == arena;
 }
 
-/* The one used last of this size; NULL: there is none. */
-static inline struct dlx_block *dlx__spares_take(struct dlx_spares *spares, uint64_t size)
+/* One of this size; NULL: there is none. */
+static inline struct dlx_block *dlx__spares_take(struct dlx_spares *spares, uint64_t size,
+                                                 struct dlx_spare **ret_spare)
 {
     struct dlx_spare *spare = dlx__spares_of(spares, size);
-    if (dlx_unlikely(!spare->top || spare->size != size))
+    if (dlx_unlikely(!spare->first || spare->size != size))
         return NULL;
-    spares->last = spare;
+    *ret_spare = spare;
     return dlx__spare_pop(spare);
 }
 
 /* May drive another size out: memory of those goes back to their arenas, and their structs into the pool. */
 struct dlx_spare *dlx__spares_make(struct dlx_spares *spares, uint64_t size,
                                    struct dlx_block **pool);
-static inline void dlx__spares_give(struct dlx_spares *spares, struct dlx_block *block,
-                                    struct dlx_block **pool)
+/* `spare`: it is probably one of those; NULL is fine. */
+static inline void dlx__spares_give(struct dlx_spares *spares, struct dlx_spare *spare,
+                                    struct dlx_block *block, struct dlx_block **pool)
 {
-    struct dlx_spare *spare = dlx__spares_of(spares, block->size);
-    if (dlx_unlikely(spare->size != block->size))
-        spare = dlx__spares_make(spares, block->size, pool);
-    block->next = spare->top;
-    spare->top = block;
+    if (dlx_unlikely(!spare || spare->size != block->size)) {
+        spare = dlx__spares_of(spares, block->size);
+        if (dlx_unlikely(spare->size != block->size))
+            spare = dlx__spares_make(spares, block->size, pool);
+    }
+    block->next = NULL;
+    if (spare->first)
+        spare->last->next = block;
+    else
+        spare->first = block;
+    spare->last = block;
     spare->n++;
-    block->arena->n_spare++;
 }
+
+/* Those that nobody took since the last call go likewise, unless they have fewer than `least` bytes together. */
+void dlx__spares_trim(struct dlx_spares *spares, struct dlx_block **pool, uint64_t least);
 
 /* All of them. Were there any? */
 bool dlx__spares_give_up(struct dlx_spares *spares, struct dlx_block **pool);

@@ -19,21 +19,19 @@
 
 /* ---- links --------------------------------------------------------------------------------- */
 
-static int epoll_add(struct dlx_subscription *s, int fd, void *data)
+static int epoll_add(struct dlx_subscription *s, int fd, uint32_t events, void *data)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = data}};
+    struct epoll_event event = {.events = events, .data = {.ptr = data}};
     if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &event) < 0)
         return dlx__fail_errno("epoll_ctl");
     return 0;
 }
 
-static struct dlx_inlet *find_inlet(struct dlx_subscription *s, uint64_t link, uint32_t *ret_index)
+static struct dlx_inlet *find_inlet(const struct dlx_subscription *s, uint64_t link)
 {
     for (uint32_t i = 0; i < s->n_inlets; i++)
-        if (s->inlets[i]->id == link) {
-            *ret_index = i;
+        if (s->inlets[i]->id == link)
             return s->inlets[i];
-        }
     return NULL;
 }
 
@@ -61,33 +59,35 @@ struct dlx_inlet *dlx__subscription_successor(const struct dlx_subscription *s,
     return NULL;
 }
 
-/* Leave a link: what is held stays held. */
-void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
+void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
-    struct dlx_inlet *inlet = s->inlets[i];
+    uint32_t i = 0;
+    while (s->inlets[i] != inlet)
+        i++;
     s->inlets[i] = s->inlets[--s->n_inlets];
-    s->n_detached++;
+    s->n_spares -= inlet->publisher == 0;
+    dlx__subscription_deactivate(s, inlet);
+    s->n_changes++;
     s->next = 0;
     settle_inlet(s, inlet);
     if (inlet->bell >= 0)
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
     if (inlet->state == DLX_INLET_OPEN) {
-        if (inlet->has_pending) /* its arena has not come, and will not be waited for any more */
-            dlx__inlet_lose(inlet);
+        dlx__inlet_lose_pending(inlet);
         /* Where there is another link after all, that one counts what was before it. */
         bool goes_on = dlx__subscription_successor(s, inlet) != NULL;
         uint64_t n_missed =
             goes_on ? 0 : inlet->ended_at - DLX_MIN(inlet->ended_at, inlet->core.cursor);
-        dlx__take_miss(&inlet->core, n_missed);
+        dlx__reader_miss(&inlet->core, n_missed);
         s->n_open--;
         s->stats.taken += inlet->core.taken;
-        s->stats.taken_bytes += inlet->taken_bytes;
+        s->stats.taken_bytes += inlet->core.taken_bytes;
         s->stats.skipped += inlet->core.skipped;
         s->stats.lost += inlet->core.lost;
-        if (inlet->retain > 0 || inlet->foreign || !dlx__take_is_closed(&inlet->core))
+        if (inlet->retain > 0 || inlet->foreign || !dlx__reader_is_closed(&inlet->core))
             dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor + n_missed,
-                            dlx__take_untold(&inlet->core) + n_missed);
-        bool closed = dlx__take_is_closed(&inlet->core) || inlet->end > 0;
+                            dlx__reader_untold(&inlet->core) + n_missed);
+        bool closed = dlx__reader_is_closed(&inlet->core) || inlet->end > 0;
         if (!goes_on)
             dlx__events_push(&s->events, closed ? DLX_EVENT_LEFT : DLX_EVENT_LOST, inlet->id,
                              inlet->publisher, inlet->pid, inlet->topic);
@@ -96,9 +96,9 @@ void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i)
     for (uint32_t k = 0; k < s->n_inlets; k++)
         if (s->inlets[k]->after == inlet) {
             s->inlets[k]->after = NULL; /* its turn */
-            s->n_changes++;
-            dlx__take_follow(&s->inlets[k]->core, inlet->core.cursor,
-                             dlx__take_untold(&inlet->core));
+            dlx__reader_follow(&s->inlets[k]->core, inlet->core.cursor,
+                               dlx__reader_untold(&inlet->core));
+            dlx__subscription_activate(s, s->inlets[k]);
         }
     if (s->sock >= 0)
         (void)dlx__news_link_close(s->sock, inlet->id); /* else the daemon sees us leave */
@@ -113,14 +113,17 @@ static int add_inlet(struct dlx_subscription *s, struct dlx_inlet *inlet)
         if (!inlets)
             return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
         s->inlets = inlets;
+        struct dlx_inlet **active = realloc(s->active, room * sizeof(struct dlx_inlet *));
+        if (!active)
+            return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
+        s->active = active;
         s->inlets_room = room;
     }
     s->inlets[s->n_inlets++] = inlet;
     return 0;
 }
 
-/* A link could not be made: remembered, and told by the next take (or by dlx_subscribe()). */
-static void fail_link(struct dlx_subscription *s, int code)
+void dlx__subscription_fail(struct dlx_subscription *s, int code)
 {
     if (s->failure == 0) {
         s->failure = code;
@@ -144,11 +147,13 @@ static void on_offer(struct dlx_subscription *s, struct dlx_news *news)
         r = dlx__news_link_ready(s->sock, news->link, s->reader);
         if (r < 0)
             s->n_inlets--;
+        else
+            s->n_spares += news->publisher == 0;
     }
     if (r < 0) {
         dlx__inlet_unref(inlet);
         if (r != DLX_E_DISCONNECTED) /* the daemon has ended: that is noticed elsewhere */
-            fail_link(s, r);
+            dlx__subscription_fail(s, r);
         (void)dlx__news_link_close(s->sock, news->link);
     }
 }
@@ -161,10 +166,26 @@ static bool may_resume(const struct dlx_inlet *inlet, uint64_t origin)
            inlet->origin == origin;
 }
 
+/* Does it say that it goes on with a stream whose publisher is there? That one's numbers are not its own. */
+static bool claims_anothers(const struct dlx_subscription *s, uint64_t publisher, uint64_t origin)
+{
+    if (origin == publisher)
+        return false;
+    for (uint32_t i = 0; i < s->n_inlets; i++) {
+        const struct dlx_inlet *other = s->inlets[i];
+        if (other->state == DLX_INLET_OPEN && other->origin == origin &&
+            other->publisher != publisher && !may_resume(other, origin))
+            return true;
+    }
+    return false;
+}
+
 /* All that was there is here: from now on the publisher waits for us, if we are reliable. */
 static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
     uint32_t history = DLX_MIN(DLX_MAX(s->args.history, inlet->retain), inlet->history);
+    if (claims_anothers(s, inlet->publisher, inlet->origin))
+        inlet->origin = inlet->publisher;
     /* The publisher announced itself again, to another daemon, or to this one, which had disconnected it: it goes on here
      * where it ended there. One that we do not know came while we were away. */
     for (uint32_t i = 0; i < s->n_inlets; i++) {
@@ -177,13 +198,14 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
                      s->args.reliable);
     struct dlx_passed_entry passed = dlx__passed_find(&s->passed, inlet->origin);
     if (!inlet->after && passed.origin != 0)
-        dlx__take_follow(&inlet->core, passed.seq, passed.untold);
+        dlx__reader_follow(&inlet->core, passed.seq, passed.untold);
     settle_inlet(s, inlet);
     s->n_open++;
     s->was_attached = true;
     s->news_step = 1;
-    s->news_at = s->takes + 1;
+    s->news_at = s->look_at = s->takes + 1;
     s->n_changes++;
+    dlx__subscription_activate(s, inlet);
     if (!inlet->after)
         dlx__events_push(&s->events, DLX_EVENT_JOINED, inlet->id, inlet->publisher, inlet->pid,
                          inlet->topic);
@@ -191,19 +213,23 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
 
 static void on_open(struct dlx_subscription *s, struct dlx_news *news)
 {
-    uint32_t i;
-    struct dlx_inlet *inlet = find_inlet(s, news->link, &i);
+    struct dlx_inlet *inlet = find_inlet(s, news->link);
     if (!inlet)
         return; /* we closed it meanwhile */
-    int r = dlx__inlet_open(inlet, dlx__steal_fd(&news->fds[1]), news->n_arenas);
+    int r = 0;
+    if (inlet->publisher == 0) {
+        r = dlx__inlet_assign(inlet, news->publisher, news->text, news->link_index);
+        s->n_spares -= inlet->publisher != 0;
+        inlet->origin = news->resumes ? news->resumes : news->publisher;
+    }
     if (r == 0)
-        r = dlx__inlet_block_add(inlet, news->arena, dlx__steal_fd(&news->fds[0]), news->size,
-                                 news->n_slots, news->base);
+        r = dlx__inlet_open(inlet, dlx__steal_fd(&news->fds[1]), dlx__steal_fd(&news->fds[0]),
+                            news->size, news->n_entries, news->base, news->n_arenas);
     if (r == 0)
-        r = epoll_add(s, inlet->bell, inlet);
+        r = epoll_add(s, inlet->bell, DLX_BELL_EVENTS, inlet);
     if (r < 0) {
-        fail_link(s, r);
-        dlx__subscription_detach(s, i);
+        dlx__subscription_fail(s, r);
+        dlx__subscription_detach(s, inlet);
         return;
     }
     inlet->pid = news->pid;
@@ -215,40 +241,33 @@ static void on_open(struct dlx_subscription *s, struct dlx_news *news)
         start(s, inlet);
 }
 
-static int add_region(struct dlx_inlet *inlet, struct dlx_news *news)
-{
-    int fd = dlx__steal_fd(&news->fds[0]);
-    if (news->n_slots > 0)
-        return dlx__inlet_block_add(inlet, news->arena, fd, news->size, news->n_slots, news->base);
-    return dlx__inlet_arena_add(inlet, news->arena, fd, news->size);
-}
-
 static void on_arena(struct dlx_subscription *s, struct dlx_news *news)
 {
-    uint32_t i;
-    struct dlx_inlet *inlet = find_inlet(s, news->link, &i);
+    struct dlx_inlet *inlet = find_inlet(s, news->link);
     bool added = news->kind == DLX_NEWS_ARENA_ADDED;
     if (!inlet || inlet->state == DLX_INLET_OFFERED)
         return; /* we closed it meanwhile */
-    int r = added ? add_region(inlet, news) : 0;
+    int r = added
+                ? dlx__inlet_arena_add(inlet, news->arena, dlx__steal_fd(&news->fds[0]), news->size)
+                : 0;
     if (r < 0) { /* its messages cannot be read: better no link than one that hangs */
-        fail_link(s, r);
-        dlx__subscription_detach(s, i);
+        dlx__subscription_fail(s, r);
+        dlx__subscription_detach(s, inlet);
         return;
     }
-    if (!added && news->control)
-        dlx__inlet_block_dropped(inlet, news->arena);
-    else if (!added)
+    if (!added)
         dlx__inlet_arena_dropped(inlet, news->arena);
+    dlx__subscription_activate(s, inlet); /* it may have waited for this */
     /* A drop stands in for one that was never added. */
     if (inlet->arenas_due > 0 && --inlet->arenas_due == 0)
         start(s, inlet);
 }
 
-/* A publisher left before our link to it was open. Of one that we do not know we missed nothing; of one that we know by an
- * earlier link, what it published since. */
-static void on_gone_before(struct dlx_subscription *s, uint64_t origin, uint64_t last_seq)
+/* A publisher left before our link to it was open. Of one that we know by an earlier link we missed what it published since; of
+ * another what the daemon says: all of it, if we were there first. */
+static void on_gone_before(struct dlx_subscription *s, const struct dlx_news *news)
 {
+    uint64_t origin = news->resumes, last_seq = news->base;
     for (uint32_t i = 0; i < s->n_inlets; i++) {
         struct dlx_inlet *inlet = s->inlets[i];
         if (may_resume(inlet, origin)) {
@@ -257,17 +276,21 @@ static void on_gone_before(struct dlx_subscription *s, uint64_t origin, uint64_t
             return;
         }
     }
-    struct dlx_passed_entry passed = dlx__passed_find(&s->passed, origin);
-    if (passed.origin == 0 || passed.seq >= last_seq)
+    bool is_own = !claims_anothers(s, 0, origin);
+    struct dlx_passed_entry passed = {0};
+    if (is_own)
+        passed = dlx__passed_find(&s->passed, origin);
+    uint64_t since = passed.origin == 0 ? last_seq - DLX_MIN(last_seq, news->missed) : passed.seq;
+    if (since >= last_seq)
         return;
-    uint64_t n_missed = last_seq - passed.seq;
+    uint64_t n_missed = last_seq - since;
     *(s->args.mode == DLX_MODE_LATEST ? &s->stats.skipped : &s->stats.lost) += n_missed;
-    dlx__passed_add(&s->passed, origin, last_seq, passed.untold + n_missed);
+    if (is_own)
+        dlx__passed_add(&s->passed, origin, last_seq, passed.untold + n_missed);
 }
 
 static void on_news(struct dlx_subscription *s, struct dlx_news *news)
 {
-    uint32_t i;
     struct dlx_inlet *inlet;
     if (s->first_link == 0)
         s->first_link = news->link;
@@ -281,12 +304,13 @@ static void on_news(struct dlx_subscription *s, struct dlx_news *news)
     case DLX_NEWS_LINK_FAILED:
         if (news->code != DLX_E_PUBLISHER_GONE) {
             dlx__fail(news->code, "%s", news->text);
-            fail_link(s, news->code);
+            dlx__subscription_fail(s, news->code);
         } else if (news->resumes != 0) {
-            on_gone_before(s, news->resumes, news->base);
+            on_gone_before(s, news);
         }
-        if (find_inlet(s, news->link, &i))
-            dlx__subscription_detach(s, i);
+        inlet = find_inlet(s, news->link);
+        if (inlet)
+            dlx__subscription_detach(s, inlet);
         else
             settle(s, news->link); /* it was never offered */
         return;
@@ -295,26 +319,36 @@ static void on_news(struct dlx_subscription *s, struct dlx_news *news)
         on_arena(s, news);
         return;
     case DLX_NEWS_PUBLISHER_GONE:
-        inlet = find_inlet(s, news->link, &i);
-        if (inlet && inlet->state == DLX_INLET_OPEN)
+        inlet = find_inlet(s, news->link);
+        if (inlet && inlet->state == DLX_INLET_OPEN) {
             inlet->gone = inlet->told = true;
-        else if (inlet)
-            dlx__subscription_detach(s, i);
+            dlx__subscription_activate(s, inlet);
+        } else if (inlet) {
+            dlx__subscription_detach(s, inlet);
+        }
+        return;
+    case DLX_NEWS_SPARE_SEALED:
+        inlet = find_inlet(s, news->link);
+        if (inlet)
+            settle_inlet(s, inlet);
         return;
     case DLX_NEWS_LINK_ADDED:
         return; /* a publisher's: not ours to understand */
     }
 }
 
-/* Wakes whoever sleeps on the epoll, the caller of dlx_subscription_fd() too, to look for a new daemon. */
+/* Wakes whoever sleeps on the epoll, the caller of dlx_subscription_fd() too, to look for a new daemon, or to send what the
+ * kernel did not take. */
 static void start_timer(struct dlx_subscription *s)
 {
+    if (s->timer >= 0)
+        return;
     const struct itimerspec often = {.it_interval = {.tv_nsec = (long)DLX_REVIVE_NS},
                                      .it_value = {.tv_nsec = (long)DLX_REVIVE_NS}};
     dlx_cleanup(dlx__closep) int timer =
         timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (timer >= 0 && timerfd_settime(timer, 0, &often, NULL) == 0 &&
-        epoll_add(s, timer, &s->timer) == 0)
+        epoll_add(s, timer, EPOLLIN, &s->timer) == 0)
         s->timer = dlx__steal_fd(&timer);
 }
 
@@ -324,9 +358,26 @@ static void lose_daemon(struct dlx_subscription *s)
     s->sock = dlx__close(s->sock);
     s->told_lost = false;
     start_timer(s);
-    for (uint32_t i = s->n_inlets; i-- > 0;)
-        if (s->inlets[i]->state != DLX_INLET_OPEN)
-            dlx__subscription_detach(s, i); /* nobody will open it */
+    for (uint32_t i = s->n_inlets; i-- > 0;) {
+        struct dlx_inlet *inlet = s->inlets[i];
+        if (inlet->state == DLX_INLET_OPENING && inlet->from_start)
+            start(s, inlet); /* what lies in arenas that it will not get counts as lost */
+        if (inlet->state != DLX_INLET_OPEN)
+            dlx__subscription_detach(s, inlet); /* nobody will open it */
+        else
+            dlx__subscription_activate(s, inlet);
+    }
+}
+
+/* Once the daemon has no credit left, nothing comes before it has this. */
+static void acknowledge(struct dlx_subscription *s)
+{
+    if (dlx__news_ack(s->sock, s->fd_news) < 0) {
+        start_timer(s);
+        return;
+    }
+    s->acked = s->fd_news;
+    s->timer = dlx__close(s->timer); /* leaves the epoll by that */
 }
 
 /* Read what the daemon has sent. */
@@ -345,22 +396,24 @@ void dlx__subscription_read_news(struct dlx_subscription *s)
         }
         if (r < 0) {
             if (s->failure == 0)
-                fail_link(s, r);
+                dlx__subscription_fail(s, r);
             break;
         }
         s->fd_news += news.n_fds > 0;
         on_news(s, &news);
         dlx__news_deinit(&news);
     }
-    if (s->sock >= 0 && s->fd_news != s->acked && dlx__news_ack(s->sock, s->fd_news) == 0)
-        s->acked = s->fd_news;
+    if (s->sock >= 0 && s->fd_news != s->acked)
+        acknowledge(s);
 }
 
 static int wait_news(struct dlx_subscription *s, uint64_t deadline)
 {
     struct pollfd pfd = {.fd = s->sock, .events = POLLIN};
-    uint64_t now = dlx__now_ns();
-    int n = poll(&pfd, 1, dlx__deadline_ms(dlx__call_slice_end(s->client, now, deadline), now));
+    uint64_t now = dlx__now_ns(), until = dlx__call_slice_end(s->client, now, deadline);
+    if (s->acked != s->fd_news) /* it is sent again */
+        until = DLX_MIN(until, now + DLX_REVIVE_NS);
+    int n = poll(&pfd, 1, dlx__deadline_ms(until, now));
     if (n < 0 && errno != EINTR)
         return dlx__fail_errno("poll");
     if (n > 0)
@@ -396,7 +449,7 @@ static int check_args(const char *topic, struct dlx_subscribe_args *args)
     return 0;
 }
 
-/* Until every publisher that was there is attached, or one cannot be. */
+/* Until every publisher that was there is attached, and the next ones find spare links, or that cannot be. */
 static int attach_all(struct dlx_subscription *s)
 {
     uint64_t deadline = dlx__deadline(s->client->timeout_ns);
@@ -410,7 +463,7 @@ static int attach_all(struct dlx_subscription *s)
             return dlx__fail(DLX_E_DISCONNECTED, "dlpackd closed the subscription");
         int r = wait_news(s, deadline);
         if (r == DLX_E_TIMEOUT)
-            return dlx__fail(r, "%u of %u publishers attached in time", s->n_settled, s->n_offers);
+            return dlx__fail(r, "%u of %u links were made in time", s->n_settled, s->n_offers);
         if (r < 0)
             return r;
     }
@@ -419,8 +472,9 @@ static int attach_all(struct dlx_subscription *s)
 static void subscription_free(struct dlx_subscription *s)
 {
     while (s->n_inlets > 0)
-        dlx__subscription_detach(s, s->n_inlets - 1);
+        dlx__subscription_detach(s, s->inlets[s->n_inlets - 1]);
     free(s->inlets);
+    free(s->active);
     dlx__passed_deinit(&s->passed);
     dlx__events_deinit(&s->events);
     if (s->sock >= 0)
@@ -435,7 +489,7 @@ static void subscription_free(struct dlx_subscription *s)
 
 int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_subscription *made)
 {
-    int r = epoll_add(s, made->sock, NULL);
+    int r = epoll_add(s, made->sock, EPOLLIN, NULL);
     if (r < 0) {
         dlx__close(made->sock);
         return r;
@@ -479,7 +533,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     s->sock = -1;
     s->nudge = -1;
     s->timer = -1;
-    s->news_step = s->news_at = 1;
+    s->news_step = 1;
     if (getrandom(&s->reader, sizeof s->reader, GRND_NONBLOCK) < 0) /* early after boot */
         s->reader = dlx__now_ns() ^ (uint64_t)(uintptr_t)s;
     s->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
@@ -492,7 +546,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
         s->memory = made.memory;
         s->sock = made.sock;
         s->n_offers = made.n_offers;
-        r = epoll_add(s, s->sock, NULL);
+        r = epoll_add(s, s->sock, EPOLLIN, NULL);
     }
     if (r == 0)
         r = attach_all(s);
@@ -525,35 +579,11 @@ int dlx_subscription_fd(struct dlx_subscription *s)
         dlx_cleanup(dlx__closep) int nudge = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
         if (nudge < 0)
             return dlx__fail_errno("eventfd");
-        int r = epoll_add(s, nudge, &s->nudge);
+        int r = epoll_add(s, nudge, EPOLLIN, &s->nudge);
         if (r < 0)
             return r;
         s->nudge = dlx__steal_fd(&nudge);
         s->fd_given = true;
     }
     return s->epoll;
-}
-
-int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscription_stats *stats)
-{
-    dlx__error_clear();
-    if (!s || !stats)
-        return dlx__fail(DLX_E_INVALID,
-                         "dlx_subscription_get_stats: subscription or stats is NULL");
-    if (dlx__forked(s->generation))
-        return dlx__fail_forked();
-    struct dlx_subscription_stats sum = s->stats;
-    sum.n_held = 0;
-    sum.n_publishers = s->n_open;
-    for (uint32_t i = 0; i < s->n_inlets; i++) {
-        struct dlx_inlet *inlet = s->inlets[i];
-        if (inlet->state != DLX_INLET_OPEN)
-            continue;
-        sum.taken += inlet->core.taken - inlet->has_pending; /* which waits for its arena */
-        sum.taken_bytes += inlet->taken_bytes;
-        sum.skipped += inlet->core.skipped;
-        sum.lost += inlet->core.lost;
-        sum.n_held += dlx__take_n_held(&inlet->core) - inlet->has_pending;
-    }
-    return dlx__args_return(stats, sizeof *stats, &sum, sizeof sum);
 }

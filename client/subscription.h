@@ -29,29 +29,28 @@ struct dlx_subscription {
     bool fd_given;
     int nudge; /* makes the epoll readable once, when its fd is first given away; else -1 */
     struct dlx_inlet **inlets;
+    struct dlx_inlet **active; /* [inlets_room]: those that every take looks at */
+    uint32_t n_active;
     uint32_t n_inlets;
+    uint32_t n_spares; /* of them: links that have no publisher yet */
     uint32_t inlets_room;
     uint32_t n_open;
-    uint32_t next;       /* whose turn it is */
-    uint32_t n_changes;  /* of the links that are listened to */
-    uint32_t n_detached; /* links that were left: changes when a pointer to one may be stale */
-    uint32_t n_offers;   /* links to publishers that were there */
-    uint32_t n_settled;  /* of them, those that ended in a link or a failure */
+    uint32_t next;       /* whose turn it is, of the active ones */
+    uint32_t n_alone;    /* takes for which it stays that one's turn */
+    uint32_t n_changes;  /* of the links: when it changes, a pointer to one may be stale */
+    uint32_t n_offers;   /* links to publishers that were there, and spares */
+    uint32_t n_settled;  /* of them, those that ended in a link, a sealed spare or a failure */
     uint64_t first_link; /* the number of the first of them; the others' follow */
     uint32_t fd_news;    /* packets with fds received, for Ack */
     uint32_t acked;
-    uint32_t takes;
-    uint32_t news_at;   /* when `takes` is this: look for news */
-    uint32_t news_step; /* and then again after so many */
+    uint64_t takes;
+    uint64_t look_stamp; /* likewise when a message has a later time */
+    uint64_t look_at;    /* when `takes` is this: look for news, or bells */
+    uint64_t news_at;    /* likewise for news */
+    uint32_t news_step;  /* and then again after so many */
     uint64_t last_look_ns;
-    uint64_t spin_ns;      /* adaptive */
-    uint64_t pace_ns;      /* when news_step changed last */
-    uint32_t n_fast;       /* since then the stream was fast, so many times in a row */
-    bool gathers;          /* see client/receive.c */
-    uint32_t gather_shift; /* how often it has ended since it was worth it */
-    uint32_t gathered_at;  /* `takes` when it did last */
-    uint32_t n_poor;       /* times in a row that it found little */
-    int failure;           /* of a link, to be told once */
+    uint64_t spin_ns; /* adaptive */
+    int failure;      /* of a link, to be told once */
     char failure_text[DLX_ERROR_TEXT_SIZE];
     bool was_attached; /* tell when the last publisher leaves */
     struct dlx_passed passed;
@@ -63,8 +62,19 @@ struct dlx_subscription {
 struct dlx_new_subscription;
 int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_subscription *made);
 
-/* Leave link `i`: what is held stays held. */
-void dlx__subscription_detach(struct dlx_subscription *s, uint32_t i);
+/* What the thread's message says happened to a link: remembered, and told by a later take, or by dlx_subscribe(). The
+ * first one counts. */
+void dlx__subscription_fail(struct dlx_subscription *s, int code);
+
+/* What a bell is in the epoll for. */
+#define DLX_BELL_EVENTS (EPOLLIN | EPOLLRDHUP | EPOLLET)
+
+/* Leave a link: what is held stays held. */
+void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_inlet *inlet);
+
+/* client/receive.c: something may be there. Links that are not open, or whose turn has not come, stay as they are. */
+void dlx__subscription_activate(struct dlx_subscription *s, struct dlx_inlet *inlet);
+void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_inlet *inlet);
 
 /* The link that goes on where this one ends, with another daemon; NULL: none. */
 struct dlx_inlet *dlx__subscription_successor(const struct dlx_subscription *s,

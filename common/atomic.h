@@ -6,15 +6,18 @@
  * Atomic words of shared memory.
  *
  * The protocol between publisher and subscriber rests on store-then-load pairs: each side stores its
- * own word and then loads the other's, and at least one of them sees the other's store. That is what
- * sequential consistency gives and what release and acquire do not give (x86 reorders a store with a
- * later load). So the words of such pairs are accessed with the _sc functions on both sides, and each
- * place names its partner. There are no fences: thread sanitizer does not see them.
+ * own words, executes one full fence, and loads the other side's words, and at least one of them sees the
+ * other's stores. Release and acquire alone do not give that (x86 reorders a store with a later load), nor do
+ * seq_cst accesses where an earlier release store counts, too. One fence serves any number of words. Each place
+ * names its partner.
  *
- *     hold word (store, then load gen)      |  gen = 0 (store, then load hold words)
- *     head      (store, then load ticket)   |  ticket  (store, then load head)
- *     head      (store, then load joins)    |  joins   (raised, then the joiner loads head)
- *     blocked   (store, then reclaim again) |  hold or cursor (store, then load blocked)
+ *     gen = n + GONE  then hold words      |  hold word            then gen
+ *     gen = n         then tickets         |  ticket               then gen of the next entry
+ *     gen = n         then joins           |  joins (the daemon)   then head, gen
+ *     blocked         then reclaim again   |  hold word or cursor  then blocked
+ *
+ * ThreadSanitizer does not model fences; the payloads are ordered by acquire and release of gen, cursors and hold
+ * words as well.
  *
  * Compiled with DLX_SIM, each access first calls dlx_sim_step(): a test's scheduler runs there, so a
  * seed decides every interleaving.
@@ -66,5 +69,10 @@ void dlx_sim_step(const volatile void *word);
 
 DLX_ATOMIC_ACCESSORS(64)
 DLX_ATOMIC_ACCESSORS(32)
+
+static inline void dlx_fence(void)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+}
 
 #endif

@@ -13,12 +13,27 @@
  */
 
 #include "common/util.h"
+#include <sys/socket.h>
 
 #define DLX_BELL_END_SIZE 9U
 
 /* The daemon's word, as the first byte: the publisher will be told of the link. Then: it was. */
 #define DLX_BELL_WAITS 1
 #define DLX_BELL_TOLD  2
+
+/* The kernel may have no memory for a byte just now. */
+#define DLX_BELL_TRIES 4
+
+/* Wake who sleeps. A closed socket has nobody to wake, and one that stays full has somebody who does not listen. False: the
+ * kernel had no memory for it, several times. */
+static inline bool dlx__ring_bell(int borrow_fd)
+{
+    for (int i = 0; i < DLX_BELL_TRIES; i++)
+        if (send(borrow_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ||
+            (errno != ENOBUFS && errno != ENOMEM && errno != EINTR && errno != EAGAIN))
+            return true;
+    return errno == EAGAIN;
+}
 
 /* `end`: one more than the number of the last message, so it is not 0. */
 static inline void dlx__bell_pack(uint64_t end, uint8_t ret_bytes[DLX_BELL_END_SIZE])

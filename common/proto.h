@@ -11,10 +11,8 @@
 #include "common/packet.h"
 #include "proto/dlx.pb-c.h"
 
-#define DLX_PROTO_MAJOR 1U
-#define DLX_PROTO_MINOR 1U
-/* The minor version from which peers know HelloReply.memory. */
-#define DLX_PROTO_MINOR_MEMORY 1U
+#define DLX_PROTO_MAJOR 2U
+#define DLX_PROTO_MINOR 0U
 
 /* 16 KiB of canonical flat input unpack to less than this: 16 entries of a list and their strings. */
 #define DLX_PROTO_ARENA_SIZE 65536U

@@ -30,6 +30,9 @@
         dlx_a_##n op dlx_b_##n ? dlx_a_##n : dlx_b_##n;                                            \
     })
 
+/* Two words at once, at any multiple of 8 bytes. */
+typedef uint64_t dlx_pair __attribute__((vector_size(16), aligned(8), may_alias));
+
 #define DLX_PAGE      4096U
 #define DLX_CACHELINE 64U
 
@@ -104,6 +107,16 @@ static inline int dlx__deadline_ms(uint64_t deadline, uint64_t now)
         return 0;
     uint64_t ms = (deadline - now + 999999) / 1000000;
     return ms > 3600000 ? 3600000 : (int)ms;
+}
+
+static inline dlx_pair dlx__pair(const void *at)
+{
+    return *(const dlx_pair *)at;
+}
+
+static inline bool dlx__pair_is_zero(dlx_pair pair)
+{
+    return (pair[0] | pair[1]) == 0;
 }
 
 /* Ask for a cache line that is about to be written, so that the store finds it here. A hint: changes nothing,

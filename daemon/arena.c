@@ -99,22 +99,6 @@ struct dlxd_arena *dlxd_arenas_take(struct dlxd_arenas *arenas, uint32_t id)
     return arena;
 }
 
-struct dlxd_arena *dlxd_arenas_oldest_control(const struct dlxd_arenas *arenas)
-{
-    for (size_t i = 0; i < arenas->n; i++)
-        if (arenas->items[i]->n_slots > 0)
-            return arenas->items[i];
-    return NULL;
-}
-
-struct dlxd_arena *dlxd_arenas_newest_control(const struct dlxd_arenas *arenas)
-{
-    for (size_t i = arenas->n; i-- > 0;)
-        if (arenas->items[i]->n_slots > 0)
-            return arenas->items[i];
-    return NULL;
-}
-
 static struct dlxd_arena *first_after(const struct dlxd_arenas *arenas, uint64_t seq, bool dropped)
 {
     size_t low = 0;

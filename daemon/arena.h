@@ -3,7 +3,8 @@
 #define DLXD_ARENA_H
 
 /*
- * A publisher's arenas and control blocks, and the order in which links hear of them.
+ * A publisher's arenas, and the order in which links hear of them. Its control block is a region of
+ * the same kind, but is in no list: links get it with LinkOpen.
  *
  * Nothing is queued for a link. Arenas that are ready are kept in the order in which they became
  * ready, dropped ones that somebody has yet to hear of in the order of their drop, and a link
@@ -16,11 +17,9 @@
 struct dlxd_reaper;
 
 struct dlxd_arena {
-    uint32_t id;
+    uint32_t id; /* 0: the control block */
     uint64_t size;
-    uint32_t n_slots;           /* not 0: a control block */
-    uint64_t base;              /* likewise: the last message before it, as its publisher says */
-    uint64_t ready_seq;         /* 0: not ready yet */
+    uint64_t ready_seq;         /* 0: not ready yet, or the control block */
     uint64_t drop_seq;          /* 0: not dropped */
     size_t n_notify;            /* dropped: links that have yet to be told */
     bool kept;                  /* by the service manager: store.h */
@@ -52,10 +51,6 @@ void dlxd_arenas_push(struct dlxd_arenas *arenas, struct dlxd_arena *arena);
 struct dlxd_arena *dlxd_arenas_take(struct dlxd_arenas *arenas, uint32_t id);
 void dlxd_arenas_remove(struct dlxd_arenas *arenas, struct dlxd_arena *arena);
 struct dlxd_arena *dlxd_arenas_find(const struct dlxd_arenas *arenas, uint32_t id);
-
-/* The control block that became ready first, or last; NULL when there is none. */
-struct dlxd_arena *dlxd_arenas_oldest_control(const struct dlxd_arenas *arenas);
-struct dlxd_arena *dlxd_arenas_newest_control(const struct dlxd_arenas *arenas);
 
 /* The first that became ready, or was dropped, after `seq`; NULL when there is none. */
 struct dlxd_arena *dlxd_arenas_ready_after(const struct dlxd_arenas *ready, uint64_t seq);

@@ -55,6 +55,7 @@ static int send_failed(struct dlxd_link *link)
         link->fail_text ? link->fail_text : (char *)(uintptr_t)dlx__error_text(link->fail_code);
     body.origin = link->fail_origin;
     body.last_seq = link->fail_seq;
+    body.missed = link->fail_missed;
     return send_failed_body(link->subscription, &body);
 }
 
@@ -64,7 +65,6 @@ static int send_dropped(struct dlxd_link *link)
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     body.link = dlxd_link_id(link);
     body.arena = dlxd_link_next_dropped(link)->id;
-    body.control = dlxd_link_next_dropped(link)->n_slots > 0;
     packet.body_case = DLX__WIRE__PACKET__BODY_ARENA_DROPPED;
     packet.arena_dropped = &body;
     return send_on_subscription(link, &packet, NULL, 0);
@@ -93,12 +93,14 @@ static int send_offer(struct dlxd_link *link)
     }
     dlx_cleanup(dlx__closep) int writer = fd;
     body.link = dlxd_link_id(link);
-    body.publisher = dlxd_publisher_id(link->publisher);
-    body.link_index = link->index;
     body.page_size = link->page_size;
     body.max_held = link->subscription->config.max_held;
-    body.topic = link->publisher->topic_name;
-    body.resumes = link->publisher->config.resumes;
+    if (link->publisher) {
+        body.publisher = dlxd_publisher_id(link->publisher);
+        body.link_index = link->index;
+        body.topic = link->publisher->topic_name;
+        body.resumes = link->publisher->config.resumes;
+    }
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OFFER;
     packet.link_offer = &body;
     r = send_on_subscription(link, &packet, &writer, 1);
@@ -132,6 +134,8 @@ static int send_added(struct dlxd_link *link, int bell)
     body.max_held = subscription->config.max_held;
     body.reliable = subscription->config.reliable;
     body.reader = link->reader;
+    body.latest = subscription->config.mode == 1;
+    body.early = link->early;
     int r = dlxd_waiting_send(link, &body, fds);
     if (r == DLX_E_DISCONNECTED)
         return dlx__fail(r, "publisher of %s (pid %d) has closed its link socket",
@@ -139,16 +143,37 @@ static int send_added(struct dlxd_link *link, int bell)
     return r;
 }
 
+static int seal_page(struct dlxd_link *link)
+{
+    if (link->sealed)
+        return 0;
+    int r = dlx__region_seal(memory_of(link), dlx__steal_fd(&link->page_fd), link->page_size,
+                             &link->page_fd);
+    link->sealed = r == 0;
+    return r < 0 ? dlx__fail_prefix(r, "link page") : 0;
+}
+
+static int send_sealed(struct dlxd_link *link)
+{
+    Dlx__Wire__SpareSealed body = DLX__WIRE__SPARE_SEALED__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    int r = seal_page(link);
+    if (r < 0) {
+        dlxd_link_fail(link, r, dlx__error_message());
+        return r;
+    }
+    body.link = dlxd_link_id(link);
+    packet.body_case = DLX__WIRE__PACKET__BODY_SPARE_SEALED;
+    packet.spare_sealed = &body;
+    return send_on_subscription(link, &packet, NULL, 0);
+}
+
 static int join(struct dlxd_link *link)
 {
     int pair[2];
-    int r = 0;
-    if (!link->sealed)
-        r = dlx__region_seal(memory_of(link), dlx__steal_fd(&link->page_fd), link->page_size,
-                             &link->page_fd);
+    int r = seal_page(link);
     if (r < 0)
-        return dlx__fail_prefix(r, "link page");
-    link->sealed = true;
+        return r;
     r = make_bell(pair);
     if (r < 0)
         return r;
@@ -167,20 +192,21 @@ static int send_open(struct dlxd_link *link)
     const struct dlxd_publisher *publisher = link->publisher;
     Dlx__Wire__LinkOpen body = DLX__WIRE__LINK_OPEN__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-    const struct dlxd_arena *block = dlxd_link_first_block(link);
-    const int fds[] = {block->fd, link->bell_fd};
+    const int fds[] = {publisher->control->fd, link->bell_fd};
     body.link = dlxd_link_id(link);
     body.publisher = dlxd_publisher_id(publisher);
-    body.control_size = block->size;
-    body.n_slots = block->n_slots;
-    body.arena = block->id;
-    body.after_seq = block->base;
+    body.control_size = publisher->control->size;
+    body.n_entries = publisher->config.n_entries;
+    body.after_seq = publisher->config.after_seq;
     body.history = publisher->config.history;
     body.on_full = publisher->config.on_full;
     body.from_start = link->from_start;
-    body.n_arenas = dlxd_link_n_arenas(link);
+    body.n_arenas = (uint32_t)publisher->ready.n;
     body.pid = (uint32_t)publisher->pid;
     body.retain = publisher->config.retain;
+    body.topic = (char *)(uintptr_t)publisher->topic_name;
+    body.link_index = link->index;
+    body.resumes = publisher->config.resumes;
     if (publisher->state == DLXD_PUBLISHER_RETAINED)
         body.history = body.retain; /* the others may be gone, or not whole */
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OPEN;
@@ -196,8 +222,6 @@ static int send_arena(struct dlxd_link *link)
     body.link = dlxd_link_id(link);
     body.arena = arena->id;
     body.arena_size = arena->size;
-    body.n_slots = arena->n_slots;
-    body.after_seq = arena->base;
     packet.body_case = DLX__WIRE__PACKET__BODY_ARENA_ADDED;
     packet.arena_added = &body;
     return send_on_subscription(link, &packet, &arena->fd, 1);
@@ -212,6 +236,8 @@ static int take_step(struct dlxd_link *link, enum dlxd_link_step step)
         return send_dropped(link);
     case DLXD_STEP_GONE:
         return send_gone(link);
+    case DLXD_STEP_SEAL:
+        return send_sealed(link);
     case DLXD_STEP_OFFER:
         return send_offer(link);
     case DLXD_STEP_JOIN:
@@ -271,7 +297,9 @@ static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd
         subscription->begun = true;
         dlxd_link_step_done(link, step);
         /* The publisher may wait for this one by now: it does not queue up behind offers. */
-        return step == DLXD_STEP_JOIN ? run_step(subscription, link, DLXD_STEP_OPEN) : DONE;
+        return step == DLXD_STEP_JOIN && dlxd_subscription_credit(subscription) > 0
+                   ? run_step(subscription, link, DLXD_STEP_OPEN)
+                   : DONE;
     }
     if (link->state == DLXD_LINK_FAILED && step != DLXD_STEP_FAILED)
         return DONE; /* LinkFailed is pending now */
@@ -292,6 +320,12 @@ static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd
                  (int)subscription->client->pid, subscription->topic_name, dlx__error_message());
     dlxd_subscription_doom(subscription);
     return ALL_WAIT;
+}
+
+void dlxd_delivery_join(struct dlxd_link *link)
+{
+    if (dlxd_link_next(link) == DLXD_STEP_JOIN)
+        (void)run_step(link->subscription, link, DLXD_STEP_JOIN);
 }
 
 /* The first packet is about the first link, whatever the others have to tell by now: the subscriber counts its offers from that

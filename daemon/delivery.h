@@ -9,9 +9,14 @@
 
 #include <stdint.h>
 
+struct dlxd_link;
 struct dlxd_subscription;
 
 void dlxd_delivery_run(struct dlxd_subscription *subscription);
+
+/* At once, tell the publisher of a link that was a spare, however much the subscriber has acknowledged. If that fails for now, it
+ * is tried again as for any link. */
+void dlxd_delivery_join(struct dlxd_link *link);
 
 /* At once, LinkFailed of a link that there was no memory for. Returns 0, DLX_E_FULL, DLX_E_DISCONNECTED, DLX_E_SYSTEM. */
 int dlxd_delivery_tell_failed(const struct dlxd_subscription *subscription, uint64_t link, int code,

@@ -19,11 +19,6 @@ int dlxd_handle_hello(struct dlxd_client *client, const Dlx__Wire__Packet *packe
     const Dlx__Wire__Hello *hello = packet->hello;
     Dlx__Wire__HelloReply body = DLX__WIRE__HELLO_REPLY__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
-    if (client->broker->memory->tag != 0 && hello->minor < DLX_PROTO_MINOR_MEMORY)
-        return dlx__fail(DLX_E_VERSION,
-                         "this daemon's memory is of the kind \"%s\": only clients with protocol "
-                         "%u.%u or later know that",
-                         client->broker->memory->name, DLX_PROTO_MAJOR, DLX_PROTO_MINOR_MEMORY);
     dlxd_client_greet(client, hello->name, hello->max_links);
     body.major = DLX_PROTO_MAJOR;
     body.minor = hello->minor > DLX_PROTO_MINOR ? DLX_PROTO_MINOR : hello->minor;
@@ -50,7 +45,8 @@ int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet 
     body.minor = DLX_PROTO_MINOR;
     body.n_clients = (uint32_t)broker->n_clients;
     body.n_publishers = (uint32_t)broker->registry.publishers.n;
-    body.n_links = (uint32_t)(broker->registry.links.n + dlxd_lingering_n_all(broker));
+    body.n_links = (uint32_t)(broker->registry.links.n - broker->registry.n_spares +
+                              dlxd_lingering_n_all(broker));
     body.n_topics = (uint32_t)broker->registry.n_topics;
     body.shared_bytes = broker->users.all_bytes;
     body.uptime_ns = dlx__now_ns() - broker->start_ns;

@@ -25,8 +25,7 @@ struct publisher_page {
 static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_publisher *publisher)
 {
     struct dlxd_control_report report;
-    const struct dlxd_arena *control = dlxd_publisher_control(publisher);
-    dlxd_report_control(control->fd, &report);
+    dlxd_report_control(publisher->control->fd, &report);
     dlx__wire__publisher_entry__init(entry);
     entry->publisher = dlxd_publisher_id(publisher);
     entry->topic = (char *)(uintptr_t)publisher->topic_name;
@@ -34,19 +33,17 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
     entry->pid = (uint32_t)publisher->pid;
     entry->uid = publisher->uid;
     entry->n_subscribers = (uint32_t)publisher->n_links;
-    entry->n_slots = control->n_slots;
+    entry->depth = publisher->config.depth;
     entry->history = publisher->config.history;
     entry->on_full = publisher->config.on_full;
     entry->published = report.published;
     entry->published_bytes = report.published_bytes;
     entry->retain = publisher->config.retain;
     entry->retained = publisher->state == DLXD_PUBLISHER_RETAINED;
-    for (size_t i = 0; i < publisher->ready.n; i++) {
-        const struct dlxd_arena *arena = publisher->ready.items[i];
-        bool is_control = arena->n_slots > 0;
-        entry->n_arenas += !is_control;
-        *(is_control ? &entry->control_bytes : &entry->arena_bytes) += arena->size;
-    }
+    entry->control_bytes = publisher->control->size;
+    entry->n_arenas = (uint32_t)publisher->ready.n;
+    for (size_t i = 0; i < publisher->ready.n; i++)
+        entry->arena_bytes += publisher->ready.items[i]->size;
 }
 
 /* The announced publishers of one topic that come after the id `after`. */

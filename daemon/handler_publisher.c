@@ -13,7 +13,8 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
     const Dlx__Wire__PublisherNew *request = packet->publisher_new;
     const struct dlxd_publisher_config config = {
         .history = request->history,
-        .n_slots = request->n_slots,
+        .depth = request->depth,
+        .n_entries = request->n_entries,
         .on_full = request->on_full,
         .retain = request->retain,
         .latched = request->latched,
@@ -32,10 +33,9 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
 
     Dlx__Wire__PublisherNewReply body = DLX__WIRE__PUBLISHER_NEW_REPLY__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
-    const struct dlxd_arena *control = dlxd_publisher_control(publisher);
     const int reply_fds[] = {control_fd, membership_fd, link_sock};
     body.publisher = dlxd_publisher_id(publisher);
-    body.control_size = control->size;
+    body.control_size = publisher->control->size;
     body.membership_size = dlxd_membership_size();
     body.membership_line = publisher->line.index;
     reply.serial = packet->serial;
@@ -47,17 +47,23 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
     return r;
 }
 
+/* Its links are in its link socket before the answer, and what subscribers are told of them is in their sockets, where there is
+ * room and credit. */
 int dlxd_handle_publisher_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
     struct dlxd_publisher *publisher =
         dlxd_publisher_find(client, packet->publisher_ready->publisher);
     if (!publisher)
         return DLX_E_NOT_FOUND;
-    int r = dlxd_publisher_ready(publisher);
+    int r = publisher->is_awaited ? 0 : dlxd_publisher_ready(publisher);
     if (r < 0)
         return r;
-    dlxd_subscription_offer_publisher(publisher, true);
-    return dlxd_reply_ok(client, packet);
+    if (!publisher->is_awaited)
+        dlxd_subscription_offer_publisher(publisher, true);
+    dlxd_broker_deliver(client->broker);
+    r = dlxd_publisher_check_awaited(publisher);
+    publisher->is_awaited = r < 0;
+    return r < 0 ? r : dlxd_reply_ok(client, packet);
 }
 
 int dlxd_handle_publisher_close(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
@@ -104,8 +110,7 @@ int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *p
     if (!publisher)
         return DLX_E_NOT_FOUND;
     const Dlx__Wire__ArenaNew *request = packet->arena_new;
-    int r = dlxd_publisher_arena_new(publisher, request->arena_size, request->n_slots,
-                                     request->after_seq, &arena, &fd);
+    int r = dlxd_publisher_arena_new(publisher, request->arena_size, &arena, &fd);
     if (r < 0)
         return r;
     dlx_cleanup(dlx__closep) int writer = fd;

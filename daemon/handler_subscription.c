@@ -13,6 +13,7 @@ int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *p
         .mode = request->mode,
         .history = request->history,
         .max_held = request->max_held,
+        .n_spares = request->n_spares,
         .reliable = request->reliable,
     };
     Dlx__Wire__SubscribeReply body = DLX__WIRE__SUBSCRIBE_REPLY__INIT;

@@ -18,7 +18,7 @@ struct header {
     uint32_t entry_size;
 };
 
-static const struct header header = {"dlpackd ledger", 1, sizeof(struct dlxd_ledger_entry)};
+static const struct header header = {"dlpackd ledger", 2, sizeof(struct dlxd_ledger_entry)};
 
 static int reserve(struct dlxd_ledger *ledger, uint32_t n)
 {

@@ -5,7 +5,7 @@
 /*
  * What the next daemon must know of each publisher whose regions the service manager keeps: a memfd that is kept with them,
  * with an entry of fixed size for each. An entry lies in one page and is written by one pwrite(2), so a daemon that is
- * killed leaves it old or new. Sizes and numbers of the regions are in their names: daemon/store.c.
+ * killed leaves it old or new. The numbers of the regions are in their names: daemon/store.c.
  */
 
 #include <stdbool.h>
@@ -19,14 +19,15 @@ struct dlxd_ledger_entry {
     uint64_t
         expires_ns; /* of the monotonic clock; 0: its publisher is there, or it stays for ever */
     uint32_t history;
-    uint32_t n_slots;
+    uint32_t depth;
+    uint32_t n_entries;
     uint32_t on_full;
     uint32_t retain;
     uint32_t pid;
     uint32_t uid;
     char client_name[64];
     char topic[256];
-    uint8_t reserved[128];
+    uint8_t reserved[124];
 };
 
 struct dlxd_ledger {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/link.h"
 #include "common/error.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
 #include "daemon/publisher.h"
@@ -40,29 +40,53 @@ static int charge_user(struct dlxd_charge *charge, struct dlxd_user *user,
     return r == 0 ? 0 : tell_lingering(r, user->lingering.n);
 }
 
-/* The limits of both sides and of the users who pay; what was charged before a failure is given back
- * when the link becomes FAILED. */
+static int check_clients(const struct dlxd_link *link, const struct dlxd_publisher *publisher)
+{
+    int r = check_client(link->subscription->client, "subscriber");
+    if (r == 0 && publisher->client)
+        r = check_client(publisher->client, "publisher");
+    return r;
+}
+
+/* What the subscriber's user pays; given back when the link becomes FAILED. */
+static int charge(struct dlxd_link *link)
+{
+    struct dlxd_user *user = link->subscription->client->user;
+    int r = charge_user(&link->links_charge, user, DLXD_LINKS, 1);
+    return r < 0 ? r : charge_user(&link->bytes_charge, user, DLXD_BYTES, link->page_size);
+}
+
+/* A spare is older than links that were made since. */
+static void insert_by_id(struct dlxd_publisher *publisher, struct dlxd_link *link)
+{
+    struct dlxd_list *after = publisher->links.prev;
+    while (after != &publisher->links &&
+           dlxd_link_id(dlxd_container_of(after, struct dlxd_link, by_publisher)) >
+               dlxd_link_id(link))
+        after = after->prev;
+    dlxd_list_push_front(after, &link->by_publisher);
+}
+
 static int attach(struct dlxd_link *link, struct dlxd_publisher *publisher)
 {
-    struct dlxd_client *subscriber = link->subscription->client;
-    int r = check_client(subscriber, "subscriber");
-    if (r == 0)
-        r = publisher->client ? check_client(publisher->client, "publisher") : 0;
-    if (r == 0)
-        r = charge_user(&link->links_charge, subscriber->user, DLXD_LINKS, 1);
-    if (r == 0)
-        r = charge_user(&link->bytes_charge, subscriber->user, DLXD_BYTES, link->page_size);
-    if (r == 0)
-        r = dlxd_publisher_index_get(publisher, &link->index);
+    int r = dlxd_publisher_index_get(publisher, &link->index);
     if (r < 0)
         return r;
     link->publisher = publisher;
-    dlxd_list_push_back(&publisher->links, &link->by_publisher);
+    insert_by_id(publisher, link);
     publisher->n_links++;
     if (publisher->client)
         publisher->client->n_links++;
-    subscriber->n_links++;
+    link->subscription->client->n_links++;
     return 0;
+}
+
+/* It is a spare no more. */
+static void count_out(struct dlxd_link *link)
+{
+    link->spare = false;
+    link->subscription->n_spares--;
+    link->subscription->broker->registry.n_spares--;
 }
 
 static void release_resources(struct dlxd_link *link)
@@ -78,8 +102,11 @@ static void detach(struct dlxd_link *link)
 {
     struct dlxd_publisher *publisher = link->publisher;
     bool joined = link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN;
-    if (!publisher)
+    if (!publisher) {
+        if (link->spare)
+            count_out(link);
         return;
+    }
     struct dlxd_arena *arena;
     while (link->state == DLXD_LINK_OPEN && (arena = dlxd_link_next_dropped(link))) {
         link->drop_seq = arena->drop_seq;
@@ -103,30 +130,88 @@ static void detach(struct dlxd_link *link)
     dlxd_publisher_link_left(publisher);
 }
 
-int dlxd_link_new(struct dlxd_link **ret, struct dlxd_subscription *subscription,
-                  struct dlxd_publisher *publisher, bool from_start)
+static struct dlxd_link *link_alloc(struct dlxd_subscription *subscription)
 {
-    struct dlxd_registry *registry = &subscription->broker->registry;
     struct dlxd_link *link = calloc(1, sizeof *link);
     if (!link)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a link to publisher %s",
-                         publisher->topic_name);
+        return NULL;
     link->subscription = subscription;
     link->state = DLXD_LINK_NEW;
-    link->from_start = from_start;
     link->page_size = dlx_shm_link_size(subscription->config.max_held);
     link->page_fd = link->bell_fd = -1;
     dlxd_list_init(&link->by_publisher);
     dlxd_list_init(&link->pending);
-    dlxd_list_push_back(&subscription->links, &link->by_subscription);
+    return link;
+}
+
+/* It gets its number. */
+static void enlist(struct dlxd_link *link)
+{
+    struct dlxd_registry *registry = &link->subscription->broker->registry;
+    dlxd_list_push_back(&link->subscription->links, &link->by_subscription);
     dlxd_idmap_add(&registry->links, &link->by_id, ++registry->last_link);
-    int r = attach(link, publisher);
+}
+
+int dlxd_link_new(struct dlxd_link **ret, struct dlxd_subscription *subscription,
+                  struct dlxd_publisher *publisher, bool from_start)
+{
+    struct dlxd_link *link = link_alloc(subscription);
+    if (!link)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a link to publisher %s",
+                         publisher->topic_name);
+    link->from_start = from_start;
+    enlist(link);
+    int r = check_clients(link, publisher);
+    if (r == 0)
+        r = charge(link);
+    if (r == 0)
+        r = attach(link, publisher);
     if (r < 0)
         dlxd_link_fail(link, r, dlx__error_message());
     else
         dlxd_link_schedule(link);
     *ret = link;
     return 0;
+}
+
+int dlxd_link_new_spare(struct dlxd_subscription *subscription)
+{
+    struct dlxd_link *link = link_alloc(subscription);
+    if (!link)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a spare link to %s",
+                         subscription->topic_name);
+    int r = charge(link);
+    if (r < 0) {
+        dlxd_link_free(link);
+        return r;
+    }
+    enlist(link);
+    link->spare = true;
+    subscription->n_spares++;
+    subscription->broker->registry.n_spares++;
+    dlxd_link_schedule(link);
+    return 0;
+}
+
+int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher)
+{
+    assert(link->state == DLXD_LINK_SPARE);
+    int r = check_clients(link, publisher);
+    if (r == 0)
+        r = attach(link, publisher);
+    if (r < 0)
+        return r;
+    count_out(link);
+    link->state = DLXD_LINK_READY;
+    link->from_start = link->early = true;
+    dlxd_link_schedule(link);
+    return 0;
+}
+
+bool dlxd_link_is_awaited(const struct dlxd_link *link)
+{
+    return link->from_start && link->state < DLXD_LINK_ADDED &&
+           link->subscription->config.reliable && link->publisher->config.on_full == 1;
 }
 
 void dlxd_link_end(struct dlxd_link *link)
@@ -169,6 +254,8 @@ void dlxd_link_fail_gone(struct dlxd_link *link, uint64_t seq, const char *text)
         return;
     link->fail_origin = dlxd_publisher_origin(link->publisher);
     link->fail_seq = seq;
+    if (link->from_start)
+        link->fail_missed = seq - DLX_MIN(seq, link->publisher->config.after_seq);
     dlxd_link_fail(link, DLX_E_PUBLISHER_GONE, text);
 }
 
@@ -191,20 +278,7 @@ struct dlxd_arena *dlxd_link_next_dropped(struct dlxd_link *link)
 
 struct dlxd_arena *dlxd_link_next_arena(const struct dlxd_link *link)
 {
-    struct dlxd_arena *arena = dlxd_arenas_ready_after(&link->publisher->ready, link->arena_seq);
-    if (arena && arena->ready_seq == link->block_seq)
-        arena = dlxd_arenas_ready_after(&link->publisher->ready, link->block_seq);
-    return arena;
-}
-
-struct dlxd_arena *dlxd_link_first_block(const struct dlxd_link *link)
-{
-    return dlxd_arenas_oldest_control(&link->publisher->ready);
-}
-
-uint32_t dlxd_link_n_arenas(const struct dlxd_link *link)
-{
-    return (uint32_t)link->publisher->ready.n - 1;
+    return dlxd_arenas_ready_after(&link->publisher->ready, link->arena_seq);
 }
 
 /* Drops come before arenas: so whoever was not told of an arena when it was dropped, never will be,
@@ -227,7 +301,11 @@ enum dlxd_link_step dlxd_link_next(struct dlxd_link *link)
         return DLXD_STEP_OFFER;
     case DLXD_LINK_OFFERED:
         return DLXD_STEP_NONE;
+    case DLXD_LINK_SPARE:
+        return DLXD_STEP_NONE;
     case DLXD_LINK_READY:
+        if (!link->publisher)
+            return DLXD_STEP_SEAL;
         return dlxd_publisher_is_settled(link->publisher) ? DLXD_STEP_JOIN : DLXD_STEP_NONE;
     case DLXD_LINK_ADDED:
         return DLXD_STEP_OPEN;
@@ -285,6 +363,9 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
     case DLXD_STEP_OFFER:
         link->state = DLXD_LINK_OFFERED;
         break;
+    case DLXD_STEP_SEAL:
+        link->state = DLXD_LINK_SPARE;
+        break;
     case DLXD_STEP_JOIN:
         link->state = DLXD_LINK_ADDED;
         dlxd_membership_joined(&publisher->line);
@@ -293,7 +374,6 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
         link->state = DLXD_LINK_OPEN;
         link->bell_fd = dlx__close(link->bell_fd);
         link->open_seq = publisher->last_ready_seq;
-        link->block_seq = dlxd_link_first_block(link)->ready_seq;
         link->drop_seq = publisher->last_drop_seq;
         break;
     case DLXD_STEP_ARENA:

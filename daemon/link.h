@@ -9,6 +9,9 @@
  *       |                    |                       |
  *       +--------------------+-----------------------+---> FAILED --LinkFailed--> (freed)
  *
+ * A spare has no publisher yet: from READY it goes to SPARE, with SpareSealed. A publisher that gets it makes it READY again,
+ * and has it before it can publish.
+ *
  * This file decides what is to be sent next; delivery.c sends it and says so. No I/O here, but for the look at a link that ends:
  * it may linger.
  */
@@ -27,6 +30,7 @@ enum dlxd_link_state {
     DLXD_LINK_NEW,     /* the offer is to be sent */
     DLXD_LINK_OFFERED, /* the subscriber prepares its page */
     DLXD_LINK_READY,   /* the page is to be sealed and sent to the publisher */
+    DLXD_LINK_SPARE,   /* it is sealed, and waits for a publisher */
     DLXD_LINK_ADDED,   /* the publisher has it, or will; the subscriber is to be told */
     DLXD_LINK_OPEN,
     DLXD_LINK_FAILED, /* the subscriber is to be told; no publisher any more */
@@ -38,6 +42,7 @@ enum dlxd_link_step {
     DLXD_STEP_FAILED,
     DLXD_STEP_DROPPED,
     DLXD_STEP_GONE,
+    DLXD_STEP_SEAL, /* of a spare; SpareSealed */
     /* with fds */
     DLXD_STEP_OFFER,
     DLXD_STEP_JOIN, /* seal, LinkAdded; LinkOpen follows */
@@ -50,13 +55,15 @@ struct dlxd_link {
     struct dlxd_list by_publisher; /* not linked: FAILED */
     struct dlxd_list by_subscription;
     struct dlxd_list pending;         /* in subscription->pending when there is a step to take */
-    struct dlxd_publisher *publisher; /* NULL: FAILED */
+    struct dlxd_publisher *publisher; /* NULL: FAILED, or a spare */
     struct dlxd_subscription *subscription;
     struct dlxd_waiter *waiter; /* what the publisher is to be sent waits: see waiting.h */
     enum dlxd_link_state state;
     uint32_t index;  /* among the publisher's links */
     uint64_t reader; /* as the subscriber says, for the publisher */
     bool from_start;
+    bool spare; /* counted by its subscription: it has no publisher yet, and has not failed */
+    bool early; /* it was a spare */
     bool gone_sent;
     bool sealed;            /* its page */
     uint64_t join_until_ns; /* not 0: its publisher seems to be about to end */
@@ -64,8 +71,7 @@ struct dlxd_link {
     /* How far the subscriber has been told: see arena.h. */
     uint64_t arena_seq;
     uint64_t drop_seq;
-    uint64_t open_seq;  /* the arenas that LinkOpen counted */
-    uint64_t block_seq; /* the control block that came with it */
+    uint64_t open_seq; /* the arenas that LinkOpen counted */
 
     uint64_t page_size;
     int page_fd; /* the daemon's own; once READY read-only, for reports */
@@ -74,6 +80,7 @@ struct dlxd_link {
     int fail_code;
     uint64_t fail_origin; /* of the publisher that is gone */
     uint64_t fail_seq;    /* likewise: its newest message */
+    uint64_t fail_missed; /* likewise: messages that were for this subscription */
     char *fail_text;      /* NULL: the code's own text */
 
     struct dlxd_charge links_charge;
@@ -93,6 +100,12 @@ struct dlxd_link {
  */
 int dlxd_link_new(struct dlxd_link **ret, struct dlxd_subscription *subscription,
                   struct dlxd_publisher *publisher, bool from_start);
+/*
+ * A link for a publisher that has yet to come. Returns 0; DLX_E_NO_MEMORY and DLX_E_LIMIT: there is none.
+ */
+int dlxd_link_new_spare(struct dlxd_subscription *subscription);
+/* Give a SPARE one to a publisher that has just become ready. Returns 0; or DLX_E_LIMIT, DLX_E_NO_MEMORY: it is as it was. */
+int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher);
 /* The link ends, whoever wants it; the publisher's side is told. May free a publisher that is gone.
  * NULL is fine. */
 void dlxd_link_end(struct dlxd_link *link);
@@ -112,9 +125,6 @@ void dlxd_link_schedule(struct dlxd_link *link);
 /* What the next step is about: valid when dlxd_link_next() said DROPPED or ARENA. */
 struct dlxd_arena *dlxd_link_next_dropped(struct dlxd_link *link);
 struct dlxd_arena *dlxd_link_next_arena(const struct dlxd_link *link);
-/* The control block that goes with LinkOpen, and how many arenas and other control blocks follow it. */
-struct dlxd_arena *dlxd_link_first_block(const struct dlxd_link *link);
-uint32_t dlxd_link_n_arenas(const struct dlxd_link *link);
 
 /* The step was taken: its packet is in the socket. Frees the link after FAILED; may free a publisher
  * after GONE. */
@@ -122,6 +132,9 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step);
 
 /* Was, or will the subscriber be, told of this arena, so that it must hear of its drop? */
 bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *arena);
+
+/* Was the subscription there before a publisher that is to wait for it, and has that yet to be told of the link? */
+bool dlxd_link_is_awaited(const struct dlxd_link *link);
 
 static inline uint64_t dlxd_link_id(const struct dlxd_link *link)
 {

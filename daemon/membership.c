@@ -2,7 +2,7 @@
 #include "daemon/membership.h"
 #include "common/error.h"
 #include "common/memory.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include <assert.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
@@ -200,8 +200,8 @@ uint64_t dlxd_membership_size(void)
     return DLX_PAGE;
 }
 
-/* The daemon is the only writer. Partner: the publisher loads the word (seq_cst) after it stored head
- * and again after it retired slots. */
+/* The daemon is the only writer. Partner: the publisher stores gen, or retires messages, has a fence, and loads the
+ * word. */
 static void add(dlx_atomic_u64 *word, uint64_t n)
 {
     dlx_store64_sc(word, dlx_load64_relaxed(word) + n);

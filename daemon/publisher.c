@@ -3,13 +3,14 @@
 #include "common/error.h"
 #include "common/packet.h"
 #include "common/memory.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
 #include "daemon/link.h"
 #include "daemon/report.h"
 #include "daemon/retained.h"
 #include "daemon/store.h"
+#include "daemon/subscription.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@
 
 static void publisher_free(struct dlxd_publisher *publisher)
 {
+    dlxd_arena_free(publisher->control);
     dlxd_arenas_deinit(&publisher->unready);
     dlxd_arenas_deinit(&publisher->ready);
     dlxd_arenas_deinit(&publisher->dropped);
@@ -32,17 +34,13 @@ static void publisher_free(struct dlxd_publisher *publisher)
     free(publisher);
 }
 
-/* The names of regions in /proc/PID/maps. */
-static const char arena_name[] = "dlx-arena", control_name[] = "dlx-control";
-
-/* A region of this number, not ready yet. */
-static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, const char *name,
-                      uint32_t id, uint64_t size, struct dlxd_arena **ret, int *ret_writer_fd)
+/* A region of this number, not ready yet. The name is for /proc/PID/maps. */
+static int new_region(const struct dlxd_publisher *publisher, struct dlxd_user *user,
+                      const char *name, uint32_t id, uint64_t size, struct dlxd_arena **ret,
+                      int *ret_writer_fd)
 {
     struct dlxd_arena *arena;
-    int r = dlxd_arenas_reserve(&publisher->unready);
-    if (r == 0)
-        r = dlxd_arena_new(&arena, publisher->broker->reaper, user, id, size);
+    int r = dlxd_arena_new(&arena, publisher->broker->reaper, user, id, size);
     if (r < 0)
         return r;
     r = dlx__region_new(publisher->broker->memory, name, size, &arena->fd, ret_writer_fd);
@@ -50,7 +48,6 @@ static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, 
         dlxd_arena_free(arena);
         return r;
     }
-    dlxd_arenas_push(&publisher->unready, arena);
     *ret = arena;
     return 0;
 }
@@ -62,17 +59,14 @@ static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
     int pair[2];
     int size = LINK_SOCK_SNDBUF;
     int writer_fd = -1, membership_fd;
-    struct dlxd_arena *control;
     int r = dlxd_charge_init(&publisher->object_charge, user, DLXD_OBJECTS, 1);
     if (r == 0)
-        r = new_region(publisher, user, control_name, 0,
-                       dlx_shm_control_size(publisher->config.n_slots), &control, &writer_fd);
+        r = new_region(publisher, user, "dlx-control", 0,
+                       dlx_shm_control_size(publisher->config.n_entries), &publisher->control,
+                       &writer_fd);
     dlx_cleanup(dlx__closep) int writer = writer_fd;
-    if (r == 0) {
-        control->n_slots = publisher->config.n_slots;
-        control->base = publisher->config.after_seq;
+    if (r == 0)
         r = dlxd_membership_line_init(&publisher->line, user, publisher->broker->memory);
-    }
     if (r < 0)
         return r;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
@@ -145,26 +139,44 @@ int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, 
     return 0;
 }
 
-static int restore_region(struct dlxd_publisher *publisher, struct dlxd_user *user,
-                          const struct dlxd_publisher_region *region)
+/* Without its fd, which stays the caller's for now. */
+static int restore_region(const struct dlxd_publisher *publisher, struct dlxd_user *user,
+                          const struct dlxd_publisher_region *region, struct dlxd_arena **ret)
 {
     uint64_t size;
-    struct dlxd_arena *arena;
     int r = dlx__region_inspect(publisher->broker->memory, region->fd, &size);
-    if (r == 0 && region->n_slots > 0 &&
-        (region->n_slots > DLX_SHM_SLOTS_MAX || size != dlx_shm_control_size(region->n_slots)))
-        r = dlx__fail(DLX_E_PROTOCOL, "control block of %" PRIu64 " bytes for %u slots", size,
-                      region->n_slots);
     if (r == 0)
-        r = dlxd_arenas_reserve(&publisher->ready);
-    if (r == 0)
-        r = dlxd_arena_new(&arena, publisher->broker->reaper, user, region->id, size);
+        r = dlxd_arena_new(ret, publisher->broker->reaper, user, region->id, size);
     if (r < 0)
         return r;
-    arena->n_slots = region->n_slots;
-    arena->base = region->base;
-    arena->ready_seq = region->ready_seq;
-    arena->kept = true;
+    (*ret)->ready_seq = region->ready_seq;
+    (*ret)->kept = true;
+    return 0;
+}
+
+static int restore_control(struct dlxd_publisher *publisher, struct dlxd_user *user,
+                           const struct dlxd_publisher_region *region)
+{
+    uint32_t n_entries = publisher->config.n_entries;
+    int r = restore_region(publisher, user, region, &publisher->control);
+    if (r == 0 && (!dlx_shm_n_entries_is_valid(n_entries) ||
+                   publisher->control->size != dlx_shm_control_size(n_entries)))
+        r = dlx__fail(DLX_E_PROTOCOL, "control block of %" PRIu64 " bytes for %u entries",
+                      publisher->control->size, n_entries);
+    return r;
+}
+
+static int restore_arena(struct dlxd_publisher *publisher, struct dlxd_user *user,
+                         const struct dlxd_publisher_region *region)
+{
+    struct dlxd_arena *arena;
+    if (region->ready_seq <= publisher->last_ready_seq)
+        return dlx__fail(DLX_E_PROTOCOL, "arena %u is there twice", region->id);
+    int r = dlxd_arenas_reserve(&publisher->ready);
+    if (r == 0)
+        r = restore_region(publisher, user, region, &arena);
+    if (r < 0)
+        return r;
     dlxd_arenas_push(&publisher->ready, arena);
     publisher->last_arena = DLX_MAX(publisher->last_arena, region->id);
     publisher->last_ready_seq = region->ready_seq;
@@ -175,11 +187,13 @@ static int restore_all(struct dlxd_publisher *publisher, struct dlxd_user *user,
                        const struct dlxd_publisher_region *regions, size_t n_regions)
 {
     struct dlxd_registry *registry = &publisher->broker->registry;
+    if (n_regions == 0 || regions[0].id != 0)
+        return dlx__fail(DLX_E_PROTOCOL, "its control block is missing");
     int r = dlxd_charge_init(&publisher->object_charge, user, DLXD_OBJECTS, 1);
-    for (size_t i = 0; r == 0 && i < n_regions; i++)
-        r = restore_region(publisher, user, &regions[i]);
-    if (r == 0 && !dlxd_arenas_newest_control(&publisher->ready))
-        r = dlx__fail(DLX_E_PROTOCOL, "its control block is missing");
+    if (r == 0)
+        r = restore_control(publisher, user, &regions[0]);
+    for (size_t i = 1; r == 0 && i < n_regions; i++)
+        r = restore_arena(publisher, user, &regions[i]);
     return r < 0 ? r : dlxd_registry_get(registry, publisher->topic_name, &publisher->topic);
 }
 
@@ -193,7 +207,8 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
         return DLX_E_NO_MEMORY;
     publisher->state = DLXD_PUBLISHER_RETAINED;
     publisher->config = (struct dlxd_publisher_config){.history = entry->history,
-                                                       .n_slots = entry->n_slots,
+                                                       .depth = entry->depth,
+                                                       .n_entries = entry->n_entries,
                                                        .on_full = entry->on_full,
                                                        .retain = entry->retain,
                                                        .retain_for_ns = entry->retain_for_ns,
@@ -211,8 +226,9 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
         publisher_free(publisher);
         return r;
     }
-    for (size_t i = 0; i < n_regions; i++)
-        publisher->ready.items[i]->fd = regions[i].fd;
+    publisher->control->fd = regions[0].fd;
+    for (size_t i = 1; i < n_regions; i++)
+        publisher->ready.items[i - 1]->fd = regions[i].fd;
     dlxd_idmap_add(&broker->registry.publishers, &publisher->by_id, entry->id);
     dlxd_list_push_back(&publisher->topic->publishers, &publisher->by_topic);
     *ret = publisher;
@@ -225,8 +241,8 @@ void dlxd_publisher_tell_links(struct dlxd_publisher *publisher)
 {
     char text[DLX_ERROR_TEXT_SIZE];
     struct dlxd_control_report report = {.head = 0};
-    if (publisher->state == DLXD_PUBLISHER_GONE && dlxd_publisher_control(publisher))
-        dlxd_report_control(dlxd_publisher_control(publisher)->fd, &report);
+    if (publisher->state == DLXD_PUBLISHER_GONE)
+        dlxd_report_control(publisher->control->fd, &report);
     (void)snprintf(text, sizeof text, "publisher of %s (pid %d) left before the link was open",
                    publisher->topic_name, (int)publisher->pid);
     dlx_for_each (it, &publisher->links) {
@@ -306,6 +322,7 @@ void dlxd_publisher_delivered(struct dlxd_publisher *publisher)
     if (--publisher->n_undelivered > 0)
         return;
     /* The charges stay: the subscribers have the memory mapped. */
+    dlxd_arena_close(publisher->control);
     for (size_t i = 0; i < publisher->ready.n; i++)
         dlxd_arena_close(publisher->ready.items[i]);
 }
@@ -336,33 +353,11 @@ struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t 
     return NULL;
 }
 
-struct dlxd_arena *dlxd_publisher_control(const struct dlxd_publisher *publisher)
+/* On failure it has no fd any more. */
+static int seal(const struct dlxd_publisher *publisher, struct dlxd_arena *arena)
 {
-    struct dlxd_arena *control = dlxd_arenas_newest_control(&publisher->ready);
-    return control ? control : dlxd_arenas_newest_control(&publisher->unready);
-}
-
-/* Seal it, and schedule it on every open link. On failure it is as if it had never been, unless there was no memory. */
-static int make_ready(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
-{
-    int r = dlxd_arenas_reserve(&publisher->ready);
-    if (r < 0)
-        return r;
-    dlxd_arenas_remove(&publisher->unready, arena);
-    r = dlx__region_seal(publisher->broker->memory, dlx__steal_fd(&arena->fd), arena->size,
-                         &arena->fd);
-    if (r < 0) {
-        dlxd_arena_free(arena);
-        return r;
-    }
-    arena->ready_seq = ++publisher->last_ready_seq;
-    dlxd_arenas_push(&publisher->ready, arena);
-    dlx_for_each (it, &publisher->links) {
-        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
-        if (link->state == DLXD_LINK_OPEN)
-            dlxd_link_schedule(link);
-    }
-    return 0;
+    return dlx__region_seal(publisher->broker->memory, dlx__steal_fd(&arena->fd), arena->size,
+                            &arena->fd);
 }
 
 int dlxd_publisher_ready(struct dlxd_publisher *publisher)
@@ -370,7 +365,7 @@ int dlxd_publisher_ready(struct dlxd_publisher *publisher)
     if (publisher->state != DLXD_PUBLISHER_NEW)
         return dlx__fail(DLX_E_IN_USE, "publisher %" PRIu64 " of %s was made ready before",
                          dlxd_publisher_id(publisher), publisher->topic_name);
-    int r = make_ready(publisher, dlxd_publisher_control(publisher));
+    int r = seal(publisher, publisher->control);
     if (r < 0) {
         (void)dlxd_publisher_end(publisher);
         return dlx__fail_prefix(r, "control block");
@@ -380,43 +375,42 @@ int dlxd_publisher_ready(struct dlxd_publisher *publisher)
     return 0;
 }
 
-static int check_control(const struct dlxd_publisher *publisher, uint64_t size, uint32_t n_slots)
+int dlxd_publisher_check_awaited(const struct dlxd_publisher *publisher)
 {
-    if (publisher->state != DLXD_PUBLISHER_OPEN)
-        return dlx__fail(DLX_E_INVALID, "publisher of %s has no control block to move from",
-                         publisher->topic_name);
-    if (n_slots < publisher->config.history + 2 || n_slots > DLX_SHM_SLOTS_MAX ||
-        size != dlx_shm_control_size(n_slots))
-        return dlx__fail(DLX_E_INVALID,
-                         "publisher of %s: control block of %" PRIu64
-                         " bytes for %u slots, from %u (history + 2) to %u are possible",
-                         publisher->topic_name, size, n_slots, publisher->config.history + 2,
-                         DLX_SHM_SLOTS_MAX);
+    dlx_for_each (it, &publisher->links) {
+        const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        const struct dlxd_subscription *subscription = link->subscription;
+        if (dlxd_link_is_awaited(link))
+            return dlx__fail(
+                DLX_E_FULL,
+                "the reliable subscription of %s (pid %d) to %s has no spare link, and "
+                "makes no call that attaches it",
+                subscription->client->name, (int)subscription->client->pid,
+                subscription->topic_name);
+    }
     return 0;
 }
 
-int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size, uint32_t n_slots,
-                             uint64_t base, struct dlxd_arena **ret, int *ret_writer_fd)
+int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
+                             struct dlxd_arena **ret, int *ret_writer_fd)
 {
     size_t n = publisher->unready.n + publisher->ready.n;
-    if (n > DLX_SHM_ARENAS_MAX || publisher->last_arena == UINT32_MAX)
+    if (n >= DLX_SHM_ARENAS_MAX || publisher->last_arena == UINT32_MAX)
         return dlx__fail(DLX_E_LIMIT,
                          "publisher %" PRIu64 " of %s has %zu arenas, at most %u are "
                          "possible",
-                         dlxd_publisher_id(publisher), publisher->topic_name, n - 1,
+                         dlxd_publisher_id(publisher), publisher->topic_name, n,
                          DLX_SHM_ARENAS_MAX);
-    int r = n_slots > 0 ? check_control(publisher, size, n_slots) : 0;
+    int r = dlxd_arenas_reserve(&publisher->unready);
     if (r < 0)
         return r;
-    r = new_region(publisher, publisher->client->user, n_slots > 0 ? control_name : arena_name,
-                   publisher->last_arena + 1, size, ret, ret_writer_fd);
+    r = new_region(publisher, publisher->client->user, "dlx-arena", publisher->last_arena + 1, size,
+                   ret, ret_writer_fd);
     if (r < 0)
-        return dlx__fail_prefix(r, "%s of %" PRIu64 " bytes for %s",
-                                n_slots > 0 ? "control block" : "arena", size,
+        return dlx__fail_prefix(r, "arena of %" PRIu64 " bytes for %s", size,
                                 publisher->topic_name);
+    dlxd_arenas_push(&publisher->unready, *ret);
     publisher->last_arena++;
-    (*ret)->n_slots = n_slots;
-    (*ret)->base = base;
     return 0;
 }
 
@@ -426,15 +420,32 @@ static int no_such_arena(const struct dlxd_publisher *publisher, uint32_t id)
                      dlxd_publisher_id(publisher), publisher->topic_name, id);
 }
 
+static void schedule_open_links(const struct dlxd_publisher *publisher)
+{
+    dlx_for_each (it, &publisher->links) {
+        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        if (link->state == DLXD_LINK_OPEN)
+            dlxd_link_schedule(link);
+    }
+}
+
 int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, uint32_t id)
 {
-    /* Number 0 is made ready with its publisher. */
-    struct dlxd_arena *arena = id > 0 ? dlxd_arenas_find(&publisher->unready, id) : NULL;
+    struct dlxd_arena *arena = dlxd_arenas_find(&publisher->unready, id);
     if (!arena)
         return no_such_arena(publisher, id);
-    int r = make_ready(publisher, arena);
+    int r = dlxd_arenas_reserve(&publisher->ready);
     if (r < 0)
         return dlx__fail_prefix(r, "arena %u", id);
+    dlxd_arenas_remove(&publisher->unready, arena);
+    r = seal(publisher, arena);
+    if (r < 0) {
+        dlxd_arena_free(arena);
+        return dlx__fail_prefix(r, "arena %u", id);
+    }
+    arena->ready_seq = ++publisher->last_ready_seq;
+    dlxd_arenas_push(&publisher->ready, arena);
+    schedule_open_links(publisher);
     dlxd_store_update(publisher);
     return 0;
 }
@@ -460,16 +471,12 @@ static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *aren
     dlxd_charge_deinit(&arena->charge);
     arena->drop_seq = ++publisher->last_drop_seq;
     dlxd_arenas_push(&publisher->dropped, arena);
-    dlx_for_each (it, &publisher->links) {
-        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
-        if (link->state == DLXD_LINK_OPEN)
-            dlxd_link_schedule(link);
-    }
+    schedule_open_links(publisher);
 }
 
 int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id)
 {
-    struct dlxd_arena *arena = id > 0 ? dlxd_arenas_take(&publisher->unready, id) : NULL;
+    struct dlxd_arena *arena = dlxd_arenas_take(&publisher->unready, id);
     if (arena) {
         dlxd_arena_free(arena);
         return 0;
@@ -477,9 +484,6 @@ int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id)
     arena = dlxd_arenas_find(&publisher->ready, id);
     if (!arena)
         return no_such_arena(publisher, id);
-    if (arena == dlxd_publisher_control(publisher))
-        return dlx__fail(DLX_E_INVALID, "publisher %" PRIu64 " of %s needs its control block %u",
-                         dlxd_publisher_id(publisher), publisher->topic_name, id);
     int r = dlxd_arenas_reserve(&publisher->dropped);
     if (r < 0)
         return r;

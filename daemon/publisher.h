@@ -3,8 +3,7 @@
 #define DLXD_PUBLISHER_H
 
 /*
- * A publisher: its control blocks, membership line, arenas and links. Control blocks are among the arenas: it has one, and
- * more while it moves to another.
+ * A publisher: its control block, membership line, arenas and links.
  *
  * When it closes or dies it is GONE: nobody finds it any more, but it stays until its last link has
  * ended, since its subscribers drain what it published and may yet need its arenas. If it retains
@@ -37,7 +36,8 @@ enum dlxd_publisher_state {
 
 struct dlxd_publisher_config {
     uint32_t history;
-    uint32_t n_slots;
+    uint32_t depth;
+    uint32_t n_entries;
     uint32_t on_full;       /* 0 drop oldest, 1 block */
     uint32_t retain;        /* messages; 0: none */
     bool latched;           /* not beyond its end */
@@ -65,6 +65,9 @@ struct dlxd_publisher {
     struct dlxd_waiting waiting;
     struct dlxd_membership_line line;
 
+    bool is_awaited; /* its PublisherReady could not be answered with Ok yet */
+
+    struct dlxd_arena *control;
     struct dlxd_arenas unready; /* by id */
     struct dlxd_arenas ready;   /* by ready_seq */
     struct dlxd_arenas dropped; /* by drop_seq: somebody has yet to be told */
@@ -99,25 +102,23 @@ struct dlxd_publisher_fds {
 };
 
 /*
- * A publisher of `client`, in its topic but not announced. Its control block is dlxd_publisher_control().
- * Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
+ * A publisher of `client`, in its topic but not announced. Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY,
+ * DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
 int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, const char *topic,
                        const struct dlxd_publisher_config *config,
                        struct dlxd_publisher_fds *ret_fds);
 /* A region of a publisher that a former daemon knew. */
 struct dlxd_publisher_region {
-    uint32_t id;
-    uint32_t n_slots;
-    uint64_t base;
+    uint32_t id; /* 0: the control block */
     uint64_t ready_seq;
     int fd;
 };
 
 /*
- * A publisher that a former daemon knew is back, with its regions in the order of `ready_seq`: RETAINED, for
- * dlxd_retained_restore(). Takes their fds on success. Returns 0; DLX_E_PROTOCOL (they cannot be those of a publisher),
- * DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
+ * A publisher that a former daemon knew is back, with its regions in the order of `ready_seq`, the
+ * control block first: RETAINED, for dlxd_retained_restore(). Takes their fds on success. Returns 0;
+ * DLX_E_PROTOCOL (they cannot be those of a publisher), DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
 int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *broker,
                            const struct dlxd_ledger_entry *entry,
@@ -137,18 +138,18 @@ struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t 
  * allocated by its writer), DLX_E_FD_LIMIT, DLX_E_SYSTEM. DLX_E_IN_USE (was ready) changes nothing. */
 int dlxd_publisher_ready(struct dlxd_publisher *publisher);
 
-/* A region for an arena, or for a control block of so many slots; the publisher gets the read-write fd, which belongs
- * to whoever called. Returns 0, DLX_E_INVALID (of a control block), DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT,
- * DLX_E_SYSTEM. */
-int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size, uint32_t n_slots,
-                             uint64_t base, struct dlxd_arena **ret, int *ret_writer_fd);
-/* The newest control block. */
-struct dlxd_arena *dlxd_publisher_control(const struct dlxd_publisher *publisher);
+/* A region for an arena; the publisher gets the read-write fd, which belongs to whoever called.
+ * Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
+                             struct dlxd_arena **ret, int *ret_writer_fd);
 /* Seal the arena and schedule it on every open link. Returns 0, DLX_E_NOT_FOUND, DLX_E_NO_MEMORY; on
  * DLX_E_BAD_PEER, DLX_E_FD_LIMIT and DLX_E_SYSTEM the arena is gone. */
 int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, uint32_t id);
 /* Returns 0, DLX_E_NOT_FOUND, DLX_E_NO_MEMORY (nothing changed). */
 int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id);
+
+/* 0; or DLX_E_FULL, naming a subscription that was there first, and whose link it is to wait for. */
+int dlxd_publisher_check_awaited(const struct dlxd_publisher *publisher);
 
 /* Its links have something new to be told. */
 void dlxd_publisher_tell_links(struct dlxd_publisher *publisher);

@@ -25,6 +25,7 @@ struct dlxd_registry {
     struct dlxd_idmap publishers;
     struct dlxd_idmap subscriptions;
     struct dlxd_idmap links;
+    size_t n_spares; /* of them */
     /* Ids are never used again until the machine restarts, by this daemon or another one. */
     uint64_t last_publisher;
     uint64_t last_subscription;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/report.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 
 /* A client's stores are of whole, aligned words, and so are the kernel's loads. */
 static bool copy(int fd, void *dst, size_t size)
@@ -20,7 +20,7 @@ void dlxd_report_control(int fd, struct dlxd_control_report *ret)
     *ret = (struct dlxd_control_report){.published = 0};
     if (!copy(fd, &control, sizeof control))
         return;
-    ret->head = look(&control.head) & ~DLX_SHM_MOVED;
+    ret->head = look(&control.head);
     ret->published = look(&control.published);
     ret->published_bytes = look(&control.published_bytes);
 }

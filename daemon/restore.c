@@ -15,7 +15,8 @@
 /* A descriptor of a publisher, by its name. */
 struct found {
     uint64_t publisher;
-    struct dlxd_publisher_region region; /* ready_seq 0: a pidfd */
+    bool is_pidfd;
+    struct dlxd_publisher_region region;
     struct dlxd_inherited_fd *from;
 };
 
@@ -46,19 +47,17 @@ static bool parse_number(const char **at, const char *before, uint64_t max, uint
 
 static bool parse_name(const char *name, struct found *ret)
 {
-    uint64_t arena, n_slots;
+    uint64_t arena;
     *ret = (struct found){.publisher = 0};
-    if (parse_number(&name, DLXD_STORE_PIDFD, UINT64_MAX, &ret->publisher))
+    ret->is_pidfd = parse_number(&name, DLXD_STORE_PIDFD, UINT64_MAX, &ret->publisher);
+    if (ret->is_pidfd)
         return *name == '\0';
     if (!parse_number(&name, DLXD_STORE_REGION, UINT64_MAX, &ret->publisher) ||
         !parse_number(&name, "-", UINT32_MAX, &arena) ||
-        !parse_number(&name, "-", UINT32_MAX, &n_slots) ||
-        !parse_number(&name, "-", UINT64_MAX, &ret->region.base) ||
         !parse_number(&name, "-", UINT64_MAX, &ret->region.ready_seq))
         return false;
     ret->region.id = (uint32_t)arena;
-    ret->region.n_slots = (uint32_t)n_slots;
-    return *name == '\0' && ret->region.ready_seq > 0;
+    return *name == '\0' && (arena > 0) == (ret->region.ready_seq > 0);
 }
 
 static int compare_found(const void *a, const void *b)
@@ -66,12 +65,14 @@ static int compare_found(const void *a, const void *b)
     const struct found *x = a, *y = b;
     if (x->publisher != y->publisher)
         return x->publisher < y->publisher ? -1 : 1;
+    if (x->is_pidfd != y->is_pidfd)
+        return x->is_pidfd ? -1 : 1;
     if (x->region.ready_seq != y->region.ready_seq)
         return x->region.ready_seq < y->region.ready_seq ? -1 : 1;
     return 0;
 }
 
-/* What has a name of ours, by publisher, its pidfd first. */
+/* What has a name of ours, by publisher, its pidfd first, then its control block. */
 static int find_all(struct dlxd_inherited *inherited, struct found_list *ret)
 {
     *ret = (struct found_list){.items = calloc(inherited->n + 1, sizeof *ret->items)};
@@ -115,7 +116,7 @@ static uint32_t restore_one(struct dlxd_broker *broker, const struct dlxd_ledger
     struct dlxd_publisher *publisher;
     int pidfd = -1;
     size_t first = 0;
-    if (n > 0 && found[0].region.ready_seq == 0)
+    if (n > 0 && found[0].is_pidfd)
         pidfd = found[first++].region.fd;
     dlx_cleanup(dlx__freep) struct dlxd_publisher_region *regions =
         calloc(n - first + 1, sizeof *regions);

@@ -16,9 +16,9 @@
 static uint64_t n_published(const struct dlxd_publisher *publisher)
 {
     struct dlxd_control_report report;
-    const struct dlxd_arena *first = dlxd_arenas_oldest_control(&publisher->ready);
-    dlxd_report_control(dlxd_publisher_control(publisher)->fd, &report);
-    return first && report.head > first->base ? report.head - first->base : 0;
+    uint64_t before = publisher->config.after_seq;
+    dlxd_report_control(publisher->control->fd, &report);
+    return report.head > before ? report.head - before : 0;
 }
 
 bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher)

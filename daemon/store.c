@@ -170,9 +170,8 @@ static bool wants(const struct dlxd_publisher *publisher)
 static void region_name(const struct dlxd_publisher *publisher, const struct dlxd_arena *arena,
                         char *name, size_t size)
 {
-    (void)snprintf(name, size, DLXD_STORE_REGION "%" PRIu64 "-%u-%u-%" PRIu64 "-%" PRIu64,
-                   dlxd_publisher_id(publisher), arena->id, arena->n_slots, arena->base,
-                   arena->ready_seq);
+    (void)snprintf(name, size, DLXD_STORE_REGION "%" PRIu64 "-%u-%" PRIu64,
+                   dlxd_publisher_id(publisher), arena->id, arena->ready_seq);
 }
 
 static int keep(struct dlxd_store *store, int fd, const char *name)
@@ -193,20 +192,24 @@ static void drop(struct dlxd_store *store, const char *name)
     (void)dlxd_store_queue_post(&store->queue, -1, "FDSTOREREMOVE=1\nFDNAME=%s", name);
 }
 
-static int keep_regions(struct dlxd_store *store, const struct dlxd_publisher *publisher)
+static int keep_region(struct dlxd_store *store, const struct dlxd_publisher *publisher,
+                       struct dlxd_arena *arena)
 {
     char name[128];
-    for (size_t i = 0; i < publisher->ready.n; i++) {
-        struct dlxd_arena *arena = publisher->ready.items[i];
-        if (arena->kept)
-            continue;
-        region_name(publisher, arena, name, sizeof name);
-        int r = keep(store, arena->fd, name);
-        if (r < 0)
-            return r;
-        arena->kept = true;
-    }
-    return 0;
+    if (arena->kept)
+        return 0;
+    region_name(publisher, arena, name, sizeof name);
+    int r = keep(store, arena->fd, name);
+    arena->kept = r == 0;
+    return r;
+}
+
+static int keep_regions(struct dlxd_store *store, const struct dlxd_publisher *publisher)
+{
+    int r = keep_region(store, publisher, publisher->control);
+    for (size_t i = 0; r == 0 && i < publisher->ready.n; i++)
+        r = keep_region(store, publisher, publisher->ready.items[i]);
+    return r;
 }
 
 static int keep_pidfd(struct dlxd_store *store, struct dlxd_publisher *publisher)
@@ -237,7 +240,8 @@ static int write_entry(struct dlxd_store *store, struct dlxd_publisher *publishe
         .retain_for_ns = config->retain_for_ns,
         .expires_ns = publisher->dying ? 0 : publisher->expires_ns,
         .history = config->history,
-        .n_slots = config->n_slots,
+        .depth = config->depth,
+        .n_entries = config->n_entries,
         .on_full = config->on_full,
         .retain = config->retain,
         .pid = (uint32_t)publisher->pid,
@@ -295,6 +299,7 @@ void dlxd_store_forget(struct dlxd_publisher *publisher)
         return;
     dlxd_ledger_remove(&store->ledger, publisher->ledger_index);
     publisher->ledger_index = 0;
+    dlxd_store_forget_arena(publisher, publisher->control);
     for (size_t i = 0; i < publisher->ready.n; i++)
         dlxd_store_forget_arena(publisher, publisher->ready.items[i]);
     if (!publisher->pidfd_kept)

@@ -4,8 +4,9 @@
 
 /*
  * What outlives the daemon: descriptors that the service manager keeps for the next one (FileDescriptorStoreMax= of
- * systemd.service(5), FDSTORE=1 of sd_notify(3)). There are, of every publisher that retains messages, its control blocks and
- * arenas as soon as they are ready, and a pidfd while its process may write them; and the ledger.
+ * systemd.service(5), FDSTORE=1 of sd_notify(3)). There are, of every publisher that retains
+ * messages, its control block and arenas as soon as they are ready, and a pidfd while its process may
+ * write them; and the ledger.
  *
  * The manager drops what is too much without a word, so the descriptors are counted here. A publisher that does not fit is not
  * kept at all, and the log says so.
@@ -25,7 +26,7 @@ struct dlxd_store;
 
 /* How the names of the descriptors begin; a publisher's id follows the first two. */
 #define DLXD_STORE_PIDFD  "dlx-pid-"
-#define DLXD_STORE_REGION "dlx-region-" /* ID-ARENA-SLOTS-BASE-SEQ */
+#define DLXD_STORE_REGION "dlx-region-" /* ID-ARENA-SEQ; of the control block ID-0-0 */
 #define DLXD_STORE_LEDGER "dlx-ledger-" /* a number that tells it from others */
 
 /* Keep at most so many descriptors. Makes broker->store, from what the former daemon kept if there is anything: its publishers

@@ -153,6 +153,16 @@ static int offer_topic(struct dlxd_subscription *subscription, const struct dlxd
     return 0;
 }
 
+/* As many as it should have, or as its user may. */
+static uint32_t add_spares(struct dlxd_subscription *subscription)
+{
+    uint32_t n = 0;
+    while (subscription->n_spares < subscription->config.n_spares &&
+           dlxd_link_new_spare(subscription) == 0)
+        n++;
+    return n;
+}
+
 int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n_offers)
 {
     struct dlxd_topic *topic = subscription->topic;
@@ -165,6 +175,8 @@ int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t
         while (r == 0 && (topic = dlxd_registry_next_match(&subscription->broker->registry,
                                                            subscription->topic_name, NULL, &at)))
             r = offer_topic(subscription, topic, &n);
+    if (r == 0)
+        n += add_spares(subscription);
     *ret_n_offers = n;
     return r;
 }
@@ -182,20 +194,37 @@ static void fail_without_link(struct dlxd_subscription *subscription, int code)
         dlxd_client_disconnect(subscription->client, code, "%s", text);
 }
 
+/* Give one of its spares to a publisher that has just become ready. */
+static bool assign_spare(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher)
+{
+    if (subscription->n_spares == 0 || dlxd_subscription_fits(subscription, publisher) < 0)
+        return false;
+    dlx_for_each (it, &subscription->links) {
+        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_subscription);
+        if (link->state != DLXD_LINK_SPARE)
+            continue;
+        return dlxd_link_assign(link, publisher) == 0;
+    }
+    return false;
+}
+
 static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
                      bool from_start)
 {
     struct dlxd_link *link;
     if (subscription->doomed)
         return;
-    int r = dlxd_link_new(&link, subscription, publisher, from_start);
-    if (r < 0) {
-        fail_without_link(subscription, r);
-        return;
+    if (!from_start || !assign_spare(subscription, publisher)) {
+        int r = dlxd_link_new(&link, subscription, publisher, from_start);
+        if (r < 0) {
+            fail_without_link(subscription, r);
+            return;
+        }
+        r = dlxd_subscription_fits(subscription, publisher);
+        if (r < 0)
+            dlxd_link_fail(link, r, dlx__error_message());
     }
-    r = dlxd_subscription_fits(subscription, publisher);
-    if (r < 0)
-        dlxd_link_fail(link, r, dlx__error_message());
+    (void)add_spares(subscription);
 }
 
 void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher, bool from_start)
@@ -207,6 +236,11 @@ void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher, bool fr
             dlxd_container_of(it, struct dlxd_subscription, by_topic);
         if (dlx__pattern_matches(subscription->topic_name, publisher->topic_name))
             offer_to(subscription, publisher, from_start);
+    }
+    dlx_for_each (it, &publisher->links) {
+        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        if (link->early)
+            dlxd_delivery_join(link);
     }
 }
 

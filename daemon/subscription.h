@@ -24,6 +24,7 @@ struct dlxd_subscription_config {
     uint32_t mode; /* 0 all, 1 latest */
     uint32_t history;
     uint32_t max_held;
+    uint32_t n_spares; /* links for publishers that come while the subscriber makes no call */
     bool reliable;
 };
 
@@ -32,6 +33,7 @@ struct dlxd_subscription {
     struct dlxd_list by_topic; /* or in registry->patterns */
     struct dlxd_list by_client;
     struct dlxd_list links;   /* in the order of their ids */
+    uint32_t n_spares;        /* of them */
     struct dlxd_list pending; /* links with a step to take: those without fds come first */
     struct dlxd_list work;    /* in one of the broker's lists: dirty, stuck or doomed */
     struct dlxd_broker *broker;
@@ -72,7 +74,8 @@ int dlxd_subscription_fits(const struct dlxd_subscription *subscription,
 /*
  * Make links: one to each publisher that is there, or from each subscription that is there. A
  * publisher that does not fit: the subscriber that comes later fails (DLX_E_QOS), one that was there
- * gets LinkFailed.
+ * gets LinkFailed. A new subscription is also offered its spares; a publisher that is new takes one of each subscription, and
+ * its LinkAdded is in its link socket then, if that could be.
  */
 int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n_offers);
 void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher, bool from_start);

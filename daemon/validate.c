@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/validate.h"
 #include "common/error.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "common/topic.h"
 #include "daemon/publisher.h"
 #include <inttypes.h>
 #include <string.h>
+
+#define SPARES_MAX 64U
 
 int dlxd_validate_hello(const Dlx__Wire__Packet *packet)
 {
@@ -32,10 +34,16 @@ int dlxd_validate_publisher_new(const Dlx__Wire__Packet *packet)
     if (body->history < 1 || body->history > DLX_SHM_HISTORY_MAX)
         return dlx__fail(DLX_E_INVALID, "publisher of %s: history of %u, from 1 to %u is possible",
                          body->topic, body->history, DLX_SHM_HISTORY_MAX);
-    if (body->n_slots < body->history + 2 || body->n_slots > DLX_SHM_SLOTS_MAX)
+    if (body->depth < 1 || body->depth > DLX_SHM_DEPTH_MAX)
+        return dlx__fail(DLX_E_INVALID, "publisher of %s: depth of %u, from 1 to %u is possible",
+                         body->topic, body->depth, DLX_SHM_DEPTH_MAX);
+    uint32_t n_least = dlx_shm_n_entries(DLX_MAX(body->depth, body->history));
+    if (!dlx_shm_n_entries_is_valid(body->n_entries) || body->n_entries < n_least)
         return dlx__fail(DLX_E_INVALID,
-                         "publisher of %s: %u slots, from %u (history + 2) to %u are possible",
-                         body->topic, body->n_slots, body->history + 2, DLX_SHM_SLOTS_MAX);
+                         "publisher of %s: ring of %u entries, a power of 2 from %u (depth %u, "
+                         "history %u) to %u is possible",
+                         body->topic, body->n_entries, n_least, body->depth, body->history,
+                         DLX_SHM_ENTRIES_MAX);
     if (body->on_full > 1)
         return dlx__fail(DLX_E_INVALID,
                          "publisher of %s: on_full is %u, 0 (drop oldest) or 1 (block) is possible",
@@ -43,7 +51,7 @@ int dlxd_validate_publisher_new(const Dlx__Wire__Packet *packet)
     if (body->after_seq >= DLX_SHM_MOVED)
         return dlx__fail(DLX_E_INVALID,
                          "publisher of %s: has published %" PRIu64
-                         " messages, below 2^63 are possible",
+                         " messages, below 2^61 are possible",
                          body->topic, body->after_seq);
     if (body->retain > body->history)
         return dlx__fail(DLX_E_INVALID, "publisher of %s: retains %u messages of a history of %u",
@@ -62,10 +70,6 @@ int dlxd_validate_arena_new(const Dlx__Wire__Packet *packet)
     if (size == 0 || size % DLX_PAGE != 0)
         return dlx__fail(DLX_E_INVALID, "arena of %" PRIu64 " bytes, not a multiple of %u", size,
                          DLX_PAGE);
-    if (packet->arena_new->after_seq >= DLX_SHM_MOVED)
-        return dlx__fail(DLX_E_INVALID,
-                         "control block after message %" PRIu64 ", below 2^63 is possible",
-                         packet->arena_new->after_seq);
     if (size > DLX_SHM_ARENA_MAX)
         return dlx__fail(DLX_E_LIMIT,
                          "arena of %" PRIu64 " bytes, at most %" PRIu64 " are possible", size,
@@ -94,6 +98,10 @@ int dlxd_validate_subscribe(const Dlx__Wire__Packet *packet)
         return dlx__fail(DLX_E_INVALID,
                          "subscription to %s: %u messages held, from 1 to %u are possible",
                          body->topic, body->max_held, DLX_SHM_HELD_MAX);
+    if (body->n_spares > SPARES_MAX)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: %u spare links, at most %u are possible", body->topic,
+                         body->n_spares, SPARES_MAX);
     return 0;
 }
 

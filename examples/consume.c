@@ -37,7 +37,6 @@ struct work {
     uint64_t held_at_ns;
     struct ex_latency latency;
     uint64_t n_images;
-    uint64_t n_received_copies; /* batches that the library says were copied on their way */
     double brightest, most_edges;
     uint64_t brightest_seq, most_edges_seq;
 };
@@ -183,8 +182,6 @@ static void look_at(struct work *w, struct dlx_message *m, uint64_t now_ns)
         }
     }
     ex_check(dlx_message_tensor(m, 0, &tensor), "making a tensor");
-    if (tensor->flags & DLPACK_FLAG_BITMASK_IS_COPIED)
-        w->n_received_copies++;
     bool same_shape = !w->n_held || w->held[0].tensor->dl_tensor.shape[2] == t->shape[2];
     if (same_shape && w->n_held < w->n_wanted && now_ns >= w->held_at_ns + w->every_ns) {
         w->held[w->n_held++] = (struct held){tensor, dlx_message_seq(m), latency_ns};
@@ -231,7 +228,6 @@ int main(int argc, char **argv)
     FILE *report = ex_report_open(report_path);
     ex_report_subscription(report, s, (double)(end_ns - start_ns) / 1e9, &w.latency);
     fprintf(report, "images=%" PRIu64 "\n", w.n_images);
-    fprintf(report, "received_copies=%" PRIu64 "\n", w.n_received_copies);
     fprintf(report, "brightest=%.2f\nbrightest_batch=%" PRIu64 "\n", w.brightest, w.brightest_seq);
     fprintf(report, "most_edges=%.2f\nmost_edges_batch=%" PRIu64 "\n", w.most_edges,
             w.most_edges_seq);

@@ -164,7 +164,6 @@ report() {
 
 check_report() {
     [ "$copied" = 0 ] || fail "$copied bytes of payload were copied: should be 0"
-    [ "$(value received_copies consume)" = 0 ] || fail "a batch was marked as copied"
     [ "$(value published camera)" -ge $((seconds * 30)) ] || fail "the camera stopped early"
     [ "$(value taken preprocess)" -gt 0 ] || fail "no frame came to the preprocessor"
     [ "$(value taken viewer)" -gt 0 ] || fail "no frame came to the viewer"

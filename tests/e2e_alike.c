@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Messages of a stream are alike, as a rule, and both sides make use of it: what was found out about one is not found out again about
- * the next. Here all kinds follow each other in every order, and nothing of one is seen in another.
+ * Most messages of a stream have the type and shape of the one before, and both sides reuse what they found out about
+ * that. Here all kinds follow each other in every order, and nothing of one is seen in another.
  */
 
 #include "client/publisher.h"
@@ -41,8 +41,8 @@ static const struct kind kinds[] = {
     {2, {1, 4}, false, AS_ALLOCATED},
     {3, {3, 4, 1}, false, AS_ALLOCATED},
     {5, {1, 2, 3, 2, 1}, false, AS_ALLOCATED},
-    {7, {1, 2, 1, 3, 1, 2, 1}, false, AS_ALLOCATED},           /* too many for a brief */
-    {10, {2, 1, 1, 1, 3, 1, 1, 2, 1, 1}, false, AS_ALLOCATED}, /* too many for a slot */
+    {7, {1, 2, 1, 3, 1, 2, 1}, false, AS_ALLOCATED}, /* as many as an entry has room for */
+    {10, {2, 1, 1, 1, 3, 1, 1, 2, 1, 1}, false, AS_ALLOCATED}, /* too many for it: a manifest */
     {0, {0}, false, AS_ALLOCATED},
     {2, {0, 4}, false, AS_ALLOCATED},
     {2, {100, 100}, false, AS_ALLOCATED},
@@ -195,18 +195,18 @@ static struct dlx_message *take(struct dlx_subscription *s, const struct kind *k
         check_tensor(dlx_message_peek(m, i), kind, value);
         ok(dlx_message_tensor(m, i, &t));
         check_tensor(&t->dl_tensor, kind, value);
-        ck_assert(!(t->flags & DLPACK_FLAG_BITMASK_IS_COPIED) == (kind->how != PRIVATE));
+        ck_assert_uint_eq(t->flags, DLPACK_FLAG_BITMASK_READ_ONLY);
         scribble(&t->dl_tensor);
         t->deleter(t);
     }
     return m;
 }
 
-/* A reader that keeps up has each message from its brief, one that lags has most from their slots. */
+/* A reader keeps up, or lags, or holds the last message. */
 START_TEST(every_kind_follows_every_other)
 {
     const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .history = LAG, .n_slots = LAG + 2}; /* so that blocks come back soon */
+        .size = sizeof pa, .history = LAG, .depth = LAG}; /* so that blocks come back soon */
     struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
     struct dlx_message *held = NULL;
     const bool lags = _i & 1, holds = _i & 2;
@@ -230,34 +230,27 @@ START_TEST(every_kind_follows_every_other)
 }
 END_TEST
 
-/* Like those before, which were honest, but for the place. */
+/* What those before were like says nothing about the place of this one. */
 START_TEST(a_message_like_the_last_may_still_lie_where_it_cannot)
 {
     const bool lags = _i & 1, beyond = _i & 2;
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
     struct dlx_block *block;
-    uint32_t slot;
+    uint64_t words[DLX_SHM_ENTRY_WORDS];
     dlx_set_debug(false);
     for (int64_t i = 1; i <= 3; i++) {
         dlx_test_stream_publish(x.p, 10, i);
         dlx_test_stream_take(x.s, i);
     }
     ck_assert_int_eq(dlx__publisher_block(x.p, 80, &block), 0);
-    ck_assert_int_eq(dlx__pub_slot(&x.p->core, &slot), 0);
-    x.p->core.slots[slot] =
-        (struct dlx_shm_slot){.n_tensors = 1,
-                              .record = {.arena = dlx__block_arena_id(block),
-                                         .dtype_code = kDLInt,
-                                         .dtype_bits = 64,
-                                         .dtype_lanes = 1,
-                                         .device_type = kDLCPU,
-                                         .ndim = 1,
-                                         .flags = DLX_SHM_RECORD_ROW_MAJOR,
-                                         .offset = beyond ? block->arena->size : 8,
-                                         .size = 80},
-                              .shape = {10}};
-    (void)dlx__pub_commit(&x.p->core, slot, block);
+    ck_assert(dlx__writer_has_room(&x.p->core));
+    block->next = NULL;
+    ck_assert(dlx__entry_pack_tensor(words, dlx__block_arena_id(block),
+                                     beyond ? block->arena->size : 8, (DLDataType){kDLInt, 64, 1},
+                                     false, 1, (int64_t[]){10}));
+    dlx__writer_put(&x.p->core, words, 1, block);
+    dlx__writer_announce(&x.p->core);
     if (lags)
         dlx_test_stream_publish(x.p, 10, 5);
     fails(dlx_take(x.s, PATIENCE, &m), DLX_E_BAD_PEER, beyond ? "arena" : "offset 8");

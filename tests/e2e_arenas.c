@@ -228,8 +228,8 @@ END_TEST
 
 static uint32_t arena_of(struct dlx_publisher *p)
 {
-    struct dlx_shm_control *control = p->control;
-    return p->core.slots[(uint32_t)dlx_load64_relaxed(&control->brief[0])].record.arena;
+    const struct dlx_block *block = p->core.block->payloads[p->core.head & p->core.block->mask];
+    return dlx__block_arena_id(block);
 }
 
 static bool has_arena(struct dlx_subscription *s, uint32_t id)

@@ -132,10 +132,9 @@ static bool is_attached(struct dlx_client *c, struct dlx_subscription **ret)
     return r == 0;
 }
 
-static const struct dlx_publisher_args few_slots = {
-    .size = sizeof few_slots, .retain = 4, .n_slots = 64};
+static const struct dlx_publisher_args shallow = {.size = sizeof shallow, .retain = 4, .depth = 8};
 
-/* The publisher has none to wait for: its 64 slots are used over and over. */
+/* The publisher waits for nobody: what is behind its depth is dropped. */
 static void publish_many(struct dlx_publisher *p, int64_t first)
 {
     for (int64_t i = first; i < first + 300; i++)
@@ -150,7 +149,7 @@ START_TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_subscription *stay[N_STAY];
     struct dlx_message *held[N_HELD];
-    ok(dlx_publisher_new(c, "test/a", &few_slots, &p));
+    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
     publish_many(p, -300);
     for (int64_t i = 1; i <= 4; i++)
         dlx_test_stream_publish(p, 100, i);
@@ -273,7 +272,7 @@ START_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleep
     struct guests guests = {.c = dlx_test_stream_connect()};
     struct dlx_publisher *p = NULL;
     struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_new(c, "test/a", &few_slots, &p));
+    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
     for (int64_t i = 1; i <= 4; i++)
         dlx_test_stream_publish(p, 100, i);
     come_and_go(&guests);
@@ -318,7 +317,7 @@ END_TEST
 START_TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
 {
     static const struct dlx_publisher_args blocks = {
-        .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .n_slots = 16};
+        .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = 16};
     static const struct dlx_subscribe_args reliable = {
         .size = sizeof reliable, .history = 1, .reliable = true};
     enum { N_JOIN = 200, LAST = 60 };
@@ -334,7 +333,7 @@ START_TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
     }
     ok(dlx_take(s, PATIENCE, &m));
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    /* All slots can be filled, and none used again. */
+    /* The window can be filled; what is in it cannot be dropped. */
     int64_t n = 1;
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 2);
     while (dlx_publish(p, t, NULL) == 0)
@@ -430,7 +429,7 @@ START_TEST(it_may_end_while_hundreds_wait)
     struct dlx_client *c = dlx_test_stream_connect();
     struct guests guests = {.c = dlx_test_stream_connect()};
     struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", &few_slots, &p));
+    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
     for (int64_t i = 1; i <= 4; i++)
         dlx_test_stream_publish(p, 100, i);
     come_and_go(&guests);
@@ -459,7 +458,7 @@ static pid_t spawn_publisher(int *ret_sock)
         struct dlx_client *c = dlx_test_stream_connect();
         struct dlx_publisher *p = NULL;
         struct dlx_publisher_stats stats = {.size = sizeof stats};
-        ok(dlx_publisher_new(c, "test/a", &few_slots, &p));
+        ok(dlx_publisher_new(c, "test/a", &shallow, &p));
         for (int64_t i = 1; i <= 4; i++)
             dlx_test_stream_publish(p, 100, i);
         ck_assert_int_eq(send(pair[1], "", 1, 0), 1);
@@ -515,7 +514,7 @@ START_TEST(it_may_wake_up_at_any_moment)
     struct dlx_publisher *p = NULL;
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     int64_t value = 4;
-    ok(dlx_publisher_new(c, "test/a", &few_slots, &p));
+    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
     for (int64_t i = 1; i <= value; i++)
         dlx_test_stream_publish(p, 100, i);
     for (int round = 0; round < N_ROUNDS; round++) {

@@ -29,7 +29,7 @@ int poll(struct pollfd *fds, nfds_t n, int timeout_ms)
 }
 
 static const struct dlx_publisher_args blocks = {
-    .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .n_slots = 4, .history = 1};
+    .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = 4};
 static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
 static const int64_t wait_ns = WAIT_MS * INT64_C(1000000);
 

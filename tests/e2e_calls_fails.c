@@ -108,7 +108,7 @@ static int tell(struct cast *x, const char *path)
 {
     struct dlx_connect_args ca = {.size = sizeof ca, .socket = path, .timeout_ns = PATIENCE};
     struct dlx_publisher_args pa = {
-        .size = sizeof pa, .history = 2, .on_full = DLX_ON_FULL_BLOCK, .n_slots = 8, .retain = 1};
+        .size = sizeof pa, .history = 2, .on_full = DLX_ON_FULL_BLOCK, .depth = 8, .retain = 1};
     struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true},
                               late = {.size = sizeof late, .history = 1};
     uint64_t id = 0;
@@ -265,6 +265,91 @@ START_TEST(a_call_of_the_library_fails)
 }
 END_TEST
 
+/* ---- what the daemon has to know before it sends more --------------------------------------- */
+
+/* Less than PATIENCE: something comes at once, or never. */
+#define SOON (INT64_C(5000000000))
+
+static struct dlx_client *connect_soon(void)
+{
+    struct dlx_connect_args args = {.size = sizeof args, .socket = place.path, .timeout_ns = SOON};
+    struct dlx_client *c = NULL;
+    ok(dlx_connect(&c, &args));
+    return c;
+}
+
+/* The socket takes nothing for so long. */
+#define FULL_NS UINT64_C(100000000)
+
+/* Full from each packet on. How many could not acknowledge, and subscribed all the same? What else fails is told at once. */
+static size_t subscribe_when_full(struct dlx_client *c)
+{
+    size_t n_good = 0;
+    bool failed = true;
+    for (size_t at = 2; failed; at++) { /* the first one is Subscribe, which waits */
+        struct dlx_test_fail fail = {.at = at, .only = "sendmsg", .for_ns = FULL_NS};
+        struct dlx_subscription *s = NULL;
+        dlx_test_fail(&fail);
+        int r = dlx_subscribe(c, "calls/*", NULL, &s);
+        dlx_test_fail(NULL);
+        ck_assert_msg(r == 0 || r == DLX_E_FULL, "packet %zu: %s", at, dlx_client_errmsg(NULL));
+        failed = fail.call != NULL;
+        n_good += r == 0 && failed;
+        dlx_subscription_unref(s);
+    }
+    return n_good;
+}
+
+/* A pattern has more spare links than the daemon offers without an Ack. Which packet is one depends on how fast it is. */
+START_TEST(a_subscriber_that_could_not_acknowledge_tries_again)
+{
+    dlx_test_server_start(place.path, NULL);
+    struct dlx_client *c = connect_soon();
+    for (size_t n_good = 0; n_good < 3;)
+        n_good += subscribe_when_full(c);
+    dlx_client_unref(c);
+    dlx_test_server_stop();
+}
+END_TEST
+
+/* Likewise of one that sleeps: 0 in dlx_take(), 1 on the descriptor; and there are more arenas than come without an Ack. */
+START_TEST(a_subscriber_that_sleeps_and_could_not_acknowledge_tries_again)
+{
+    enum { N_MESSAGES = 7 };
+    bool failed = true;
+    struct dlx_client *c;
+    dlx_test_server_start(place.path, NULL);
+    c = connect_soon();
+    for (size_t at = 1; failed; at++) {
+        struct dlx_test_fail fail = {.at = at, .only = "sendmsg", .for_ns = FULL_NS};
+        struct cast x = {.one = c};
+        struct dlx_publisher_args args = {.size = sizeof args, .depth = 2 * N_MESSAGES};
+        ok(dlx_subscribe(c, "calls/a", NULL, &x.s));
+        ok(dlx_publisher_new(c, "calls/a", &args, &x.p));
+        for (int i = 0; i < N_MESSAGES; i++)
+            ok(publish(&x, INT64_C(1000) << i, i));
+        struct pollfd pfd = {.fd = dlx_subscription_fd(x.s), .events = POLLIN};
+        int n = 0, r = 0;
+        while (n < N_MESSAGES && (r == 0 || r == DLX_E_FULL)) { /* a spare link that was not made */
+            dlx_test_fail(&fail);
+            r = dlx_take(x.s, _i == 0 ? SOON : 0, &x.m);
+            dlx_test_fail(NULL);
+            if (r == 0)
+                n++;
+            else if (r == DLX_E_EMPTY)
+                r = poll(&pfd, 1, (int)(SOON / 1000000)) == 1 ? 0 : DLX_E_TIMEOUT;
+            x.m = dlx_message_unref(x.m);
+        }
+        ck_assert_msg(n == N_MESSAGES, "packet %zu: %s after %d messages", at, dlx_strerror(r), n);
+        failed = fail.call != NULL;
+        dlx_subscription_unref(x.s);
+        dlx_publisher_unref(x.p);
+    }
+    dlx_client_unref(c);
+    dlx_test_server_stop();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("calls_fails");
@@ -273,6 +358,9 @@ int main(void)
     dlx_test_dir_fixture(tcase, &place);
     tcase_add_test(tcase, a_call_of_the_daemon_fails);
     tcase_add_test(tcase, a_call_of_the_library_fails);
+    tcase_add_test(tcase, a_subscriber_that_could_not_acknowledge_tries_again);
+    tcase_add_loop_test(tcase, a_subscriber_that_sleeps_and_could_not_acknowledge_tries_again, 0,
+                        2);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -136,10 +136,54 @@ START_TEST(who_was_there_gets_nothing_twice)
 }
 END_TEST
 
+/* It gets the newest of each control block at most, while it holds one of an older block. */
+START_TEST(latest_skips_to_what_came_after_the_new_daemon)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .mode = DLX_MODE_LATEST};
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, &retain_3);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *held = NULL, *m = NULL;
+    int64_t n = 0, last = 0;
+    ok(dlx_subscribe(c, "test/a", &args, &s));
+    for (int round = 0; round < 4; round++) {
+        for (int k = 0; k < 3; k++)
+            dlx_test_stream_publish(p, 100, ++n);
+        if (round == 0) {
+            ok(take(s, PATIENCE, &held));
+            last = (int64_t)dlx_message_seq(held);
+            ck_assert_int_eq(last, n);
+        }
+        restart(p);
+        for (int k = 0; k < 2; k++)
+            dlx_test_stream_publish(p, 100, ++n);
+        while (last < n) {
+            ok(take(s, PATIENCE, &m));
+            int64_t seq = (int64_t)dlx_message_seq(m);
+            ck_assert(seq == n || seq == n - 2);
+            ck_assert_int_eq((int64_t)dlx_message_gap(m), seq - last - 1);
+            dlx_test_stream_check(m, 100, seq);
+            dlx_message_unref(m);
+            last = seq;
+        }
+        check_nothing(s);
+    }
+    ok(dlx_subscription_get_stats(s, &stats));
+    ck_assert_uint_eq(stats.taken + stats.skipped, (uint64_t)n);
+    ck_assert_uint_eq(stats.lost, 0);
+    dlx_test_stream_check(held, 100, 3);
+    dlx_message_unref(held);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
 /* Messages stay held through it, in the old memory and in the new one, and the ring goes round many times. */
 START_TEST(copies_are_given_back)
 {
-    struct dlx_publisher_args args = {.size = sizeof args, .retain = 3, .n_slots = 16};
+    struct dlx_publisher_args args = {.size = sizeof args, .retain = 3, .depth = 8};
     dlx_set_debug(false); /* its arenas are larger */
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, &args);
@@ -324,6 +368,7 @@ int main(void)
     TCase *tcase = dlx_test_stream_case("carry");
     tcase_add_test(tcase, newcomers_find_what_is_retained_after_each_restart);
     tcase_add_test(tcase, who_was_there_gets_nothing_twice);
+    tcase_add_test(tcase, latest_skips_to_what_came_after_the_new_daemon);
     tcase_add_test(tcase, copies_are_given_back);
     tcase_add_test(tcase, sets_are_carried_whole);
     tcase_add_test(tcase, what_was_shared_is_carried_and_stays_the_callers);

@@ -42,7 +42,7 @@ START_TEST(late_subscribers_get_the_history)
     struct dlx_test_cli pub, echo;
     dlx_test_cli_start(&pub, dlx_test_cli_daemon.path, -1,
                        DLX_TEST_WORDS("pub", "a", dlx_test_npy("bool.npy"), dlx_test_npy("f2.npy"),
-                                      "--hold", "--json"));
+                                      "--history", "2", "--hold", "--json"));
     for (int i = 0; i < 2; i++) {
         dlx_test_cli_run(&echo, dlx_test_cli_daemon.path, -1, 0,
                          DLX_TEST_WORDS("echo", "a", "--history", "2", "--count", "2"));

@@ -137,7 +137,7 @@ START_TEST(latched_messages_are_for_those_who_come_meanwhile)
     ck_assert(json_is_false(json_object_get(first, "retained")));
     json_decref(json);
     dlx_test_cli_deinit(&cli);
-    says(0, "  settings     history 4, 64 slots, drops the oldest when full, retains 1\n",
+    says(0, "  settings     history 1, depth 16, drops the oldest when full, retains 1\n",
          DLX_TEST_WORDS("info", "a"));
     says(1, "still there", DLX_TEST_WORDS("rm", "a"));
     ck_assert_int_eq(kill(pub.pid, SIGINT), 0);

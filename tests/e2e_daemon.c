@@ -179,7 +179,7 @@ START_TEST(unknown_version_hears_which_are_known)
     int fd = dlx_test_connect(&daemon_);
     hello.major = 99;
     const char *text = dlx_test_call_error(fd, BODY(HELLO), &hello, DLX_E_VERSION);
-    ck_assert_msg(strstr(text, "99.0") && strstr(text, "knows 1.0"), "%s", text);
+    ck_assert_msg(strstr(text, "99.0") && strstr(text, "knows 2.0"), "%s", text);
     struct dlx_packet packet;
     dlx_test_wait_readable(fd);
     ck_assert_int_eq(dlx__packet_recv_fds(fd, &packet), DLX_E_DISCONNECTED);
@@ -495,7 +495,8 @@ START_TEST(daemon_out_of_fds_goes_on)
     int n = 0;
     request.topic = topic;
     request.history = 1;
-    request.n_slots = 3;
+    request.depth = 16;
+    request.n_entries = 256;
     ck_assert_int_eq(prlimit(daemon_.pid, RLIMIT_NOFILE, &low, NULL), 0);
     /* A request that does not fit fails alone. */
     int code = 0;

@@ -2,7 +2,7 @@
 /* Publishers, arenas, subscriptions and links, as a real daemon brokers them. */
 #include "common/error.h"
 #include "common/memory.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_run.h"
 #include <check.h>
@@ -69,7 +69,7 @@ START_TEST(subscriber_joins_a_publisher_that_is_there)
     const Dlx__Wire__Packet *p = dlx_test_expect(sub.fd, BODY(LINK_OPEN));
     ck_assert_uint_eq(p->link_open->link, link);
     ck_assert_uint_eq(p->link_open->publisher, pub.id);
-    ck_assert_uint_eq(p->link_open->n_slots, 16);
+    ck_assert_uint_eq(p->link_open->n_entries, 256);
     ck_assert_uint_eq(p->link_open->history, 4);
     ck_assert_uint_eq(p->link_open->n_arenas, 1);
     ck_assert(!p->link_open->from_start);
@@ -401,7 +401,8 @@ START_TEST(regions_that_were_not_allocated_are_refused)
     char topic[] = "t";
     new.topic = topic;
     new.history = 1;
-    new.n_slots = 3;
+    new.depth = 16;
+    new.n_entries = 256;
     ready.publisher =
         dlx_test_call(control, BODY(PUBLISHER_NEW), &new)->publisher_new_reply->publisher;
     dlx_test_call_error(control, BODY(PUBLISHER_READY), &ready, DLX_E_BAD_PEER);
@@ -488,6 +489,7 @@ START_TEST(lists_report_what_the_pages_say)
     ck_assert(!pubs->more);
     ck_assert_uint_eq(pubs->entries[0]->published, 5);
     ck_assert_uint_eq(pubs->entries[0]->published_bytes, UINT64_MAX);
+    ck_assert_uint_eq(pubs->entries[0]->depth, 16);
     ck_assert_uint_eq(pubs->entries[0]->n_subscribers, 1);
     ck_assert_uint_eq(pubs->entries[0]->n_arenas, 1);
     ck_assert_uint_eq(pubs->entries[0]->arena_bytes, 8192);

@@ -166,7 +166,7 @@ END_TEST
 
 START_TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
 {
-    struct dlx_publisher_args pa = {.size = sizeof pa, .history = 1, .n_slots = 3};
+    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 2};
     dlx_set_debug(true);
     struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 1), *again;
@@ -248,7 +248,7 @@ START_TEST(all_of_a_message_is_protected)
 }
 END_TEST
 
-/* The size in the slot is that of the manifest, not of its pages: or one that is as large as can be would seem larger
+/* The size in the ring entry is that of the manifest, not of its pages: or one that is as large as can be would seem larger
  * than that to a subscriber. */
 START_TEST(the_largest_manifest_arrives)
 {

@@ -85,7 +85,7 @@ static void take_and_check(struct dlx_subscription *s, int64_t n, int64_t value)
 START_TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher_args pa = {.size = sizeof pa, .history = 1, .n_slots = 4};
+    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 3};
     struct dlx_publisher *p = NULL;
     struct dlx_subscription *s = NULL;
     ok(dlx_publisher_new(c, "test/a", &pa, &p));
@@ -133,7 +133,7 @@ START_TEST(a_packet_that_the_kernel_had_no_memory_for_is_read_later)
 }
 END_TEST
 
-START_TEST(a_bell_that_could_not_be_read_is_no_publisher_that_has_gone)
+START_TEST(a_bell_that_could_not_be_read_is_read_later)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -141,10 +141,12 @@ START_TEST(a_bell_that_could_not_be_read_is_no_publisher_that_has_gone)
     dlx_test_stream_publish(x.p, 64, 1); /* rings: it has slept */
     take_and_check(x.s, 64, 1);
     recv_fails = 1;
-    fails(dlx_take(x.s, SECOND / 100, &m), DLX_E_TIMEOUT, "no message");
+    for (int64_t i = 2; i < 200; i++) { /* bells are read once in some */
+        fails(dlx_take(x.s, 1, &m), DLX_E_TIMEOUT, "no message");
+        dlx_test_stream_publish(x.p, 64, i);
+        take_and_check(x.s, 64, i);
+    }
     ck_assert_int_eq(recv_fails, 0);
-    dlx_test_stream_publish(x.p, 64, 2);
-    take_and_check(x.s, 64, 2);
     dlx_test_pair_end(&x);
 }
 END_TEST
@@ -201,7 +203,7 @@ int main(void)
     tcase_add_test(tcase, a_link_that_there_is_no_memory_for_is_picked_up_later);
     tcase_add_test(tcase, a_publisher_may_end_with_a_link_that_it_had_no_memory_for);
     tcase_add_test(tcase, a_packet_that_the_kernel_had_no_memory_for_is_read_later);
-    tcase_add_test(tcase, a_bell_that_could_not_be_read_is_no_publisher_that_has_gone);
+    tcase_add_test(tcase, a_bell_that_could_not_be_read_is_read_later);
 #ifndef DLX_SANITIZE
     tcase_add_test(tcase, a_message_that_there_is_no_memory_for_is_taken_later);
     tcase_add_test(tcase, without_memory_a_client_can_bear_as_many_links);

@@ -1,195 +1,251 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/*
- * Peers that lie in the pages that they may write, against the real daemon and the real other side. The liar
- * is a publisher or subscription of this process, whose pages are written behind the library's back.
- */
+/* A publisher that lies in what it publishes: the words of entries, records, arenas; or about who it is. */
 
 #include "client/call.h"
-#include "client/publisher.h"
-#include "client/subscription.h"
 #include "common/memory.h"
-#include "tests/harness_random.h"
-#include "tests/harness_stream.h"
-#include <pthread.h>
-#include <stdio.h>
+#include "ring/entry.h"
+#include "tests/harness_lies.h"
 #include <string.h>
-#include <time.h>
 
-/* ---- a publisher that lies ----------------------------------------------------------------- */
-
-struct scene {
-    struct dlx_client *c;
-    struct dlx_publisher *honest, *liar;
-    struct dlx_subscription *s;
-    int64_t published; /* by the honest one */
-};
-
-static struct scene make_scene(void)
+/* Publish a message of the liar whose words are `change`d before anybody sees it. */
+static void publish_lie(struct dlx_publisher *p, void (*change)(uint64_t *words))
 {
-    struct scene x = {.c = dlx_test_stream_connect()};
-    ok(dlx_publisher_new(x.c, "test/a", NULL, &x.honest));
-    ok(dlx_publisher_new(x.c, "test/a", NULL, &x.liar));
-    ok(dlx_subscribe(x.c, "test/a", NULL, &x.s));
-    return x;
+    uint64_t words[DLX_SHM_ENTRY_WORDS];
+    struct dlx_block *block = dlx_test_scene_begin_lie(p, words);
+    change(words);
+    dlx__writer_put(&p->core, words, 1, block);
+    dlx__writer_announce(&p->core);
 }
 
-static void end_scene(struct scene *x)
+static void set_bits(uint64_t *word, uint32_t shift, uint32_t n, uint64_t value)
 {
-    dlx_subscription_unref(x->s);
-    dlx_publisher_unref(x->honest);
-    dlx_publisher_unref(x->liar);
-    dlx_client_unref(x->c);
-}
-
-/* Read all of it: it must be inside a mapping, whatever the liar said. */
-static void touch(struct dlx_message *m)
-{
-    volatile uint8_t sum = 0;
-    for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++) {
-        DLManagedTensorVersioned *t = NULL;
-        ok(dlx_message_tensor(m, i, &t));
-        uint64_t size = (uint64_t)(t->dl_tensor.dtype.bits * t->dl_tensor.dtype.lanes + 7) / 8;
-        for (int32_t k = 0; k < t->dl_tensor.ndim; k++)
-            size *= (uint64_t)t->dl_tensor.shape[k];
-        if (size > 0)
-            sum = (uint8_t)(sum + ((uint8_t *)t->dl_tensor.data)[0]);
-        t->deleter(t);
-    }
-    dlx_message_unref(m);
-}
-
-/* What the honest publisher sends arrives, whole and next in order. Messages of the liar and one BAD_PEER may come
- * before. Returns whether that came. */
-static bool honest_goes_on(struct scene *x)
-{
-    bool told = false;
-    struct dlx_message *m = NULL;
-    dlx_test_stream_publish(x->honest, 4, ++x->published);
-    for (;;) {
-        int r = dlx_take(x->s, PATIENCE, &m);
-        if (r == DLX_E_BAD_PEER) {
-            char pid[32];
-            (void)snprintf(pid, sizeof pid, "pid %d", getpid());
-            ck_assert_msg(strstr(dlx_client_errmsg(NULL), pid) != NULL, "\"%s\" lacks \"%s\"",
-                          dlx_client_errmsg(NULL), pid);
-            told = true;
-            continue;
-        }
-        ok(r);
-        if (dlx_message_publisher(m) == x->honest->id)
-            break;
-        touch(m);
-    }
-    dlx_test_stream_check(m, 4, x->published);
-    dlx_message_unref(m);
-    return told;
-}
-
-/* Publish a message of the liar whose slot is `change`d before anybody sees it. */
-static void publish_lie(struct dlx_publisher *p, void (*change)(struct dlx_shm_slot *slot))
-{
-    uint32_t at;
-    struct dlx_block *block;
-    ck_assert_int_eq(dlx__publisher_block(p, 256, &block), 0);
-    ck_assert_int_eq(dlx__pub_slot(&p->core, &at), 0);
-    struct dlx_shm_slot *slot = &p->core.slots[at];
-    slot->time_ns = 1;
-    slot->n_tensors = 1;
-    slot->flags = 0;
-    slot->record = (struct dlx_shm_record){.arena = dlx__block_arena_id(block),
-                                           .dtype_code = kDLUInt,
-                                           .dtype_bits = 8,
-                                           .dtype_lanes = 1,
-                                           .device_type = kDLCPU,
-                                           .ndim = 2,
-                                           .flags = DLX_SHM_RECORD_ROW_MAJOR,
-                                           .offset = block->offset,
-                                           .size = 256};
-    slot->shape[0] = 16;
-    slot->shape[1] = 16;
-    change(slot);
-    (void)dlx__pub_commit(&p->core, at, block);
+    uint64_t mask = ((UINT64_C(1) << n) - 1) << shift;
+    *word = (*word & ~mask) | (value << shift & mask);
 }
 
 #define LIE(name, ...)                                                                             \
-    static void name(struct dlx_shm_slot *slot)                                                    \
+    static void name(uint64_t *words)                                                              \
     {                                                                                              \
         __VA_ARGS__;                                                                               \
     }
-LIE(no_tensors, slot->n_tensors = 0)
-LIE(many_tensors, slot->n_tensors = 65536)
-LIE(two_tensors, slot->n_tensors = 2)
-LIE(slot_flags, slot->flags = 0x80)
-LIE(record_flags, slot->record.flags |= 0x80)
-LIE(offset_outside, slot->record.offset = UINT64_C(1) << 40)
-LIE(offset_wraps, slot->record.offset = UINT64_MAX - 255)
-LIE(offset_unaligned, slot->record.offset += 8)
-LIE(shape_too_large, slot->shape[0] = 1 << 30)
-LIE(shape_overflows, slot->shape[0] = slot->shape[1] = UINT32_MAX)
-LIE(shape_negative, slot->shape[0] = -16)
-LIE(ndim_many, slot->record.ndim = 9)
-LIE(ndim_huge, slot->record.ndim = UINT32_MAX)
-LIE(no_bits, slot->record.dtype_bits = 0)
-LIE(no_lanes, slot->record.dtype_lanes = 0)
-LIE(size_too_small, slot->record.flags = 0; slot->strides[0] = 16; slot->strides[1] = 1;
-    slot->record.size = 255)
-LIE(strides_span, slot->record.flags = 0; slot->strides[0] = 1 << 20; slot->strides[1] = 1)
-LIE(strides_overflow, slot->record.flags = 0; slot->strides[0] = INT64_MAX; slot->strides[1] = 1)
-LIE(strides_negative, slot->record.flags = 0; slot->strides[0] = -16; slot->strides[1] = 1)
-LIE(manifest_nowhere, slot->flags = DLX_SHM_SLOT_MANIFEST; slot->manifest_arena = 1;
-    slot->manifest_offset = UINT64_C(1) << 50; slot->manifest_size = 4096)
-LIE(manifest_wraps, slot->flags = DLX_SHM_SLOT_MANIFEST; slot->manifest_arena = 1;
-    slot->manifest_offset = UINT64_MAX - 63; slot->manifest_size = 128)
-LIE(manifest_of_payload, slot->flags = DLX_SHM_SLOT_MANIFEST; slot->manifest_arena = 1;
-    slot->manifest_offset = 0; slot->manifest_size = 256)
+LIE(kind_none, set_bits(&words[3], 48, 16, 0))
+LIE(kind_next, set_bits(&words[3], 48, 16, 3))
+LIE(kind_last, set_bits(&words[3], 48, 16, UINT16_MAX))
+LIE(flags_row_major, set_bits(&words[3], 40, 8, DLX_SHM_RECORD_ROW_MAJOR))
+LIE(flags_unknown, set_bits(&words[3], 40, 8, 0x80))
+LIE(ndim_8, set_bits(&words[3], 32, 8, 8))
+LIE(ndim_65, set_bits(&words[3], 32, 8, 65))
+LIE(ndim_255, set_bits(&words[3], 32, 8, 255))
+LIE(bits_none, set_bits(&words[2], 40, 8, 0))
+LIE(lanes_none, set_bits(&words[2], 48, 16, 0))
+LIE(lanes_many, set_bits(&words[2], 48, 16, UINT16_MAX))
+LIE(shape_too_large, set_bits(&words[3], 0, 32, 1 << 30))
+LIE(shape_overflows, set_bits(&words[3], 32, 8, 7); set_bits(&words[3], 0, 32, UINT32_MAX);
+    words[4] = words[5] = words[6] = UINT64_MAX)
+LIE(shape_wraps_to_0, set_bits(&words[3], 32, 8, 2); set_bits(&words[3], 0, 32, 1U << 31);
+    words[4] = 1U << 31; set_bits(&words[2], 48, 16, 4))
+LIE(offset_outside, words[1] = UINT64_C(1) << 40)
+LIE(offset_wraps, words[1] = UINT64_MAX - 255)
+LIE(offset_unaligned, words[1] += 8)
+LIE(manifest_nowhere,
+    dlx__entry_pack_manifest(words, 1, UINT64_C(1) << 50, sizeof(struct dlx_shm_manifest) + 64, 1))
+LIE(manifest_wraps, dlx__entry_pack_manifest(words, 1, UINT64_MAX - 63, 128, 1))
+LIE(manifest_unaligned, dlx__entry_pack_manifest(words, 1, 4, 128, 1))
+LIE(manifest_of_payload, dlx__entry_pack_manifest(words, 1, 0, 256, 1))
+LIE(manifest_of_nothing, dlx__entry_pack_manifest(words, 1, 0, 0, 1))
+LIE(manifest_huge, dlx__entry_pack_manifest(words, 1, 0, UINT64_MAX, DLX_SHM_TENSORS_MAX))
+LIE(manifest_of_2_46, dlx__entry_pack_manifest(words, 1, 0, DLX_SHM_ARENA_MAX, DLX_SHM_TENSORS_MAX))
+LIE(no_tensors, dlx__entry_pack_manifest(words, 1, 0, 256, 0))
+LIE(many_tensors, dlx__entry_pack_manifest(words, 1, 0, 256, DLX_SHM_TENSORS_MAX + 1))
+LIE(most_tensors, dlx__entry_pack_manifest(words, 1, 0, 256, 1); words[5] = UINT64_MAX)
+LIE(tensors_above_32_bits, dlx__entry_pack_manifest(words, 1, 0, 256, 1);
+    words[5] = (UINT64_C(1) << 32) + 1)
 
-static void (*const slot_lies[])(struct dlx_shm_slot *) = {
-    no_tensors,     many_tensors,        two_tensors,      slot_flags,       record_flags,
-    offset_outside, offset_wraps,        offset_unaligned, shape_too_large,  shape_overflows,
-    shape_negative, ndim_many,           ndim_huge,        no_bits,          no_lanes,
-    size_too_small, strides_span,        strides_overflow, strides_negative, manifest_nowhere,
-    manifest_wraps, manifest_of_payload,
+static void (*const word_lies[])(uint64_t *words) = {
+    kind_none,
+    kind_next,
+    kind_last,
+    flags_row_major,
+    flags_unknown,
+    ndim_8,
+    ndim_65,
+    ndim_255,
+    bits_none,
+    lanes_none,
+    lanes_many,
+    shape_too_large,
+    shape_overflows,
+    shape_wraps_to_0,
+    offset_outside,
+    offset_wraps,
+    offset_unaligned,
+    manifest_nowhere,
+    manifest_wraps,
+    manifest_unaligned,
+    manifest_huge,
+    manifest_of_payload,
+    manifest_of_nothing,
+    manifest_of_2_46,
+    no_tensors,
+    many_tensors,
+    most_tensors,
+    tensors_above_32_bits,
 };
 
-START_TEST(a_record_that_cannot_be_ends_its_link_alone)
+START_TEST(an_entry_that_cannot_be_ends_its_link_alone)
 {
-    struct scene x = make_scene();
-    ck_assert(!honest_goes_on(&x));
-    publish_lie(x.liar, slot_lies[_i]);
-    bool told = honest_goes_on(&x);
+    struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
+    int lie = _i / N_WAYS;
+    ck_assert(!dlx_test_scene_honest_goes_on(&x));
+    publish_lie(x.liar, word_lies[lie]);
+    bool told = dlx_test_scene_honest_goes_on(&x);
     for (int i = 0; i < 3; i++)
-        told |= honest_goes_on(&x);
-    ck_assert_msg(told, "lie %d was believed", _i);
+        told |= dlx_test_scene_honest_goes_on(&x);
+    ck_assert_msg(told, "lie %d was believed", lie);
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     ok(dlx_subscription_get_stats(x.s, &stats));
     ck_assert_uint_eq(stats.n_publishers, 1);
     ck_assert_uint_eq(stats.rejected, 1);
     ck_assert_uint_eq(stats.n_held, 0);
-    end_scene(&x);
+    dlx_test_scene_end(&x);
 }
 END_TEST
 
+/* What is built again from the form of the message before is checked as well. */
+START_TEST(an_entry_that_cannot_be_is_seen_after_others_that_can)
+{
+    struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
+    int lie = _i / N_WAYS;
+    struct dlx_message *m = NULL;
+    for (int i = 0; i < 3; i++) {
+        uint64_t words[DLX_SHM_ENTRY_WORDS];
+        struct dlx_block *block = dlx_test_scene_begin_lie(x.liar, words);
+        dlx__writer_put(&x.liar->core, words, 1, block);
+        dlx__writer_announce(&x.liar->core);
+        ok(dlx_test_scene_take(&x, PATIENCE, &m));
+        dlx_test_scene_touch(m);
+    }
+    publish_lie(x.liar, word_lies[lie]);
+    bool told = false;
+    for (int i = 0; i < 4; i++)
+        told |= dlx_test_scene_honest_goes_on(&x);
+    ck_assert_msg(told, "lie %d was believed", lie);
+    ck_assert_uint_eq(x.s->stats.rejected, 1);
+    dlx_test_scene_end(&x);
+}
+END_TEST
+
+/* A batch that was taken whole, and of which only the last is a lie: the others are messages. */
+START_TEST(a_lie_at_the_end_of_a_batch_is_told_after_the_batch)
+{
+    struct dlx_test_scene x = dlx_test_scene_make_for(_i == 0 ? BATCHES : ONE);
+    struct dlx_message *m = NULL;
+    for (int i = 0; i < 3; i++)
+        dlx_test_stream_publish(x.liar, 4, i);
+    publish_lie(x.liar, kind_none);
+    for (int i = 0; i < 3; i++) {
+        ok(dlx_test_scene_take(&x, PATIENCE, &m));
+        ck_assert_uint_eq(dlx_message_publisher(m), x.liar->id);
+        dlx_test_stream_check(m, 4, i);
+        dlx_message_unref(m);
+    }
+    fails(dlx_test_scene_take(&x, 0, &m), DLX_E_BAD_PEER, "unknown kind");
+    ck_assert(!dlx_test_scene_honest_goes_on(&x));
+    dlx_test_scene_end(&x);
+}
+END_TEST
+
+/* ---- records in a manifest ------------------------------------------------------------------ */
+
+/* The same message with a manifest, whose record is `change`d. */
+static void publish_record_lie(struct dlx_publisher *p,
+                               void (*change)(struct dlx_shm_record *record, int64_t *dims))
+{
+    uint64_t words[DLX_SHM_ENTRY_WORDS] = {0};
+    struct dlx_block *block = dlx_test_scene_begin_lie(p, words), *manifest = NULL;
+    const int64_t shape[2] = {16, 16}, strides[2] = {16, 1};
+    struct dlx_manifest_item item = {.record = {.arena = dlx__block_arena_id(block),
+                                                .dtype_code = kDLUInt,
+                                                .dtype_bits = 8,
+                                                .dtype_lanes = 1,
+                                                .device_type = kDLCPU,
+                                                .ndim = 2,
+                                                .offset = block->offset,
+                                                .size = 256},
+                                     .shape = shape,
+                                     .strides = strides};
+    ck_assert_int_eq(dlx__publish_manifest(p, &item, 1, NULL, block, &manifest), 0);
+    struct dlx_shm_manifest *header = dlx__block_data(manifest);
+    change(&((struct dlx_shm_manifest_entry *)(header + 1))->record,
+           (int64_t *)(void *)((uint8_t *)header + header->dims_offset));
+    block->next = manifest;
+    dlx__entry_pack_manifest(words, dlx__block_arena_id(manifest), manifest->offset,
+                             manifest->payload_size, 1);
+    dlx__writer_put(&p->core, words, 1, block);
+    dlx__writer_announce(&p->core);
+}
+
+#define RECORD_LIE(name, ...)                                                                      \
+    static void name(struct dlx_shm_record *record, int64_t *dims)                                 \
+    {                                                                                              \
+        (void)dims;                                                                                \
+        (void)record;                                                                              \
+        __VA_ARGS__;                                                                               \
+    }
+RECORD_LIE(record_flags, record->flags |= 0x80)
+RECORD_LIE(record_device, record->device_type = kDLCUDA)
+RECORD_LIE(record_offset_outside, record->offset = UINT64_C(1) << 40)
+RECORD_LIE(record_offset_wraps, record->offset = UINT64_MAX - 255)
+RECORD_LIE(record_ndim_many, record->ndim = 65)
+RECORD_LIE(record_ndim_huge, record->ndim = UINT32_MAX)
+RECORD_LIE(record_no_bits, record->dtype_bits = 0)
+RECORD_LIE(record_no_lanes, record->dtype_lanes = 0)
+RECORD_LIE(record_shape_negative, dims[0] = -16)
+RECORD_LIE(record_shape_too_large, dims[0] = INT64_C(1) << 50)
+RECORD_LIE(record_shape_overflows, dims[0] = dims[1] = INT64_MAX)
+RECORD_LIE(record_size_too_small, record->size = 255)
+RECORD_LIE(record_size_too_large, record->size = UINT64_MAX)
+RECORD_LIE(record_strides_span, dims[2] = 1 << 20)
+RECORD_LIE(record_strides_overflow, dims[2] = INT64_MAX)
+RECORD_LIE(record_strides_negative, dims[2] = -16)
+
+static void (*const record_lies[])(struct dlx_shm_record *record, int64_t *dims) = {
+    record_flags,          record_device,          record_offset_outside,   record_offset_wraps,
+    record_ndim_many,      record_ndim_huge,       record_no_bits,          record_no_lanes,
+    record_shape_negative, record_shape_too_large, record_shape_overflows,  record_size_too_small,
+    record_size_too_large, record_strides_span,    record_strides_overflow, record_strides_negative,
+};
+
+START_TEST(a_record_that_cannot_be_ends_its_link_alone)
+{
+    struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
+    int lie = _i / N_WAYS;
+    bool told = false;
+    ck_assert(!dlx_test_scene_honest_goes_on(&x));
+    publish_record_lie(x.liar, record_lies[lie]);
+    for (int i = 0; i < 4; i++)
+        told |= dlx_test_scene_honest_goes_on(&x);
+    ck_assert_msg(told, "lie %d was believed", lie);
+    dlx_test_scene_end(&x);
+}
+END_TEST
+
+/* ---- arenas --------------------------------------------------------------------------------- */
+
+LIE(arena_77, set_bits(&words[2], 0, 32, 77))
+
 START_TEST(an_arena_that_nobody_announced_is_waited_for)
 {
-    struct scene x = make_scene();
+    struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
     struct dlx_message *m = NULL;
-    publish_lie(x.liar, slot_lies[0]);
-    (void)honest_goes_on(&x);
-    end_scene(&x);
-    x = make_scene();
     dlx_test_stream_publish(x.liar, 4, 1);
-    ok(dlx_take(x.s, SECOND, &m));
+    ok(dlx_test_scene_take(&x, SECOND, &m));
     dlx_message_unref(m);
     /* Message 2 lies in arena 77. It may be on its way for all that we know, so others go on. */
-    dlx_test_stream_publish(x.liar, 4, 2);
-    struct dlx_shm_control *control = x.liar->control;
-    uint32_t slot = (uint32_t)dlx_load64_relaxed(&control->brief[0]);
-    x.liar->core.slots[slot].record.arena = 77;
-    dlx_store64_relaxed(&control->brief[3],
-                        (dlx_load64_relaxed(&control->brief[3]) >> 32 << 32) | 77);
+    publish_lie(x.liar, arena_77);
     for (int i = 0; i < 10; i++)
-        ck_assert(!honest_goes_on(&x));
+        ck_assert(!dlx_test_scene_honest_goes_on(&x));
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     ok(dlx_subscription_get_stats(x.s, &stats));
     ck_assert_uint_eq(stats.taken, 11); /* not that one */
@@ -199,279 +255,108 @@ START_TEST(an_arena_that_nobody_announced_is_waited_for)
     bool told = false;
     for (time_t end = time(NULL) + PATIENCE_S;
          !told && time(NULL) < end;) /* the daemon tells after it has answered */
-        told = honest_goes_on(&x);
+        told = dlx_test_scene_honest_goes_on(&x);
     ck_assert(told);
     ok(dlx_subscription_get_stats(x.s, &stats));
     ck_assert_uint_eq(stats.taken, 1 + (uint64_t)x.published);
-    ck_assert_uint_eq(stats.lost, 1);
-    end_scene(&x);
+    ck_assert_uint_eq(x.way == LATEST ? stats.skipped : stats.lost, 1);
+    dlx_test_scene_end(&x);
 }
 END_TEST
 
 /* An arena stays mapped as long as something that was taken before its drop is held: a later message in it would
  * lose its memory under its reader, at the next sweep. */
+/* The arena that a message of this publisher lies in, as its entry says. */
+static uint32_t arena_of(const struct dlx_publisher *p, uint64_t n)
+{
+    uint64_t words[DLX_SHM_ENTRY_WORDS];
+    (void)dlx__writer_payload(&p->core, n, words);
+    return dlx__entry_arena(words);
+}
+
 START_TEST(a_dropped_arena_is_of_no_use_to_later_messages)
 {
-    struct scene x = make_scene();
+    struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
     struct dlx_message *old = NULL, *m = NULL;
     dlx_test_stream_publish(x.liar, 4, 1);
-    ok(dlx_take(x.s, SECOND, &old));
-    uint32_t first = x.liar->core.slots[0].record.arena;
+    ok(dlx_test_scene_take(&x, SECOND, &old));
+    uint32_t first = arena_of(x.liar, 1);
     ck_assert_int_eq(dlx__call_arena_drop(x.c, x.liar->id, first), 0);
     dlx_test_wait_readable(x.s->sock);
     dlx__subscription_read_news(x.s);
     dlx_test_stream_publish(x.liar, 4, 2); /* there all the same */
-    ck_assert_uint_eq(x.liar->core.slots[1].record.arena, first);
-    fails(dlx_take(x.s, SECOND, &m), DLX_E_BAD_PEER, "dropped");
+    ck_assert_uint_eq(arena_of(x.liar, 2), first);
+    fails(dlx_test_scene_take(&x, SECOND, &m), DLX_E_BAD_PEER, "dropped");
     dlx_test_stream_check(old, 4, 1);
     dlx_message_unref(old);
-    ck_assert(!honest_goes_on(&x));
-    end_scene(&x);
-}
-END_TEST
-
-static const uint64_t heads[] = {UINT64_C(1) << 63, UINT64_MAX, UINT64_MAX - 1, 0, 1, 5, 1000000};
-
-START_TEST(a_head_that_jumps_harms_only_its_link)
-{
-    struct scene x = make_scene();
-    struct dlx_message *m = NULL;
-    for (int i = 0; i < 3; i++) {
-        dlx_test_stream_publish(x.liar, 4, i);
-        ok(dlx_take(x.s, SECOND, &m));
-        dlx_message_unref(m);
-    }
-    dlx_store64_sc(&x.liar->control->head, heads[_i]);
-    for (int i = 0; i < 5; i++)
-        (void)honest_goes_on(&x);
-    end_scene(&x);
-}
-END_TEST
-
-START_TEST(ring_and_slots_that_point_nowhere_are_losses)
-{
-    struct scene x = make_scene();
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    for (int i = 0; i < 10; i++)
-        dlx_test_stream_publish(x.liar, 4, i);
-    for (uint32_t i = 0; i <= x.liar->core.block->ring_mask; i++)
-        dlx_store32_relaxed(&x.liar->core.block->ring[i],
-                            i % 2 ? UINT32_MAX : x.liar->core.n_slots);
-    dlx_store64_relaxed(&x.liar->control->brief[0], UINT64_MAX);
-    for (int i = 0; i < 12; i++)
-        ck_assert(!honest_goes_on(&x));
-    ok(dlx_subscription_get_stats(x.s, &stats));
-    ck_assert_uint_eq(stats.lost, 10);
-    ck_assert_uint_eq(stats.n_held, 0);
-    end_scene(&x);
-}
-END_TEST
-
-struct scribbler {
-    atomic_bool stop;
-    atomic_uint rounds;
-    uint64_t seed;
-    uint64_t *words;
-    size_t n_words;
-};
-
-static void *scribble(void *userdata)
-{
-    struct scribbler *x = userdata;
-    static const uint64_t values[] = {0, 1, 2, UINT32_MAX, UINT64_MAX, INT64_MAX, 1 << 20, 63};
-    while (!atomic_load(&x->stop)) {
-        uint64_t r = dlx_test_random(&x->seed) >> 8;
-        uint64_t value = r & 64 ? values[r % DLX_ARRAY_SIZE(values)] : dlx_test_random(&x->seed);
-        __atomic_store_n(&x->words[(r >> 8) % x->n_words], value, __ATOMIC_RELAXED);
-        atomic_fetch_add(&x->rounds, 1);
-    }
-    return NULL;
-}
-
-START_TEST(a_control_block_that_changes_all_the_time_is_survived)
-{
-    for (int round = 0; round < 20; round++) {
-        struct scene x = make_scene();
-        pthread_t thread;
-        struct scribbler scribbler = {.seed = (uint64_t)(round + 1),
-                                      .words = (uint64_t *)x.liar->control,
-                                      .n_words = dlx_shm_control_size(x.liar->core.n_slots) / 8};
-        for (int i = 0; i < 10; i++)
-            dlx_test_stream_publish(x.liar, 4, i);
-        ck_assert_int_eq(pthread_create(&thread, NULL, scribble, &scribbler), 0);
-        while (atomic_load(&scribbler.rounds) < 1000)
-            ;
-        for (int i = 0; i < 200; i++)
-            (void)honest_goes_on(&x);
-        atomic_store(&scribbler.stop, true);
-        ck_assert_int_eq(pthread_join(thread, NULL), 0);
-        end_scene(&x);
-    }
-}
-END_TEST
-
-/* ---- a subscriber that lies ---------------------------------------------------------------- */
-
-struct cast {
-    struct dlx_client *c;
-    struct dlx_publisher *p;
-    struct dlx_subscription *honest, *liar;
-    struct dlx_shm_link *page; /* of the liar */
-    int64_t published, taken;
-};
-
-static struct cast make_cast(void)
-{
-    struct cast x = {.c = dlx_test_stream_connect()};
-    struct dlx_publisher_args pa = {
-        .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .history = 2, .n_slots = 64};
-    struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
-    ok(dlx_publisher_new(x.c, "test/a", &pa, &x.p));
-    ok(dlx_subscribe(x.c, "test/a", &sa, &x.honest));
-    ok(dlx_subscribe(x.c, "test/a", &sa, &x.liar));
-    x.page = x.liar->inlets[0]->page;
-    return x;
-}
-
-static void end_cast(struct cast *x)
-{
-    dlx_subscription_unref(x->honest);
-    dlx_subscription_unref(x->liar);
-    dlx_publisher_unref(x->p);
-    dlx_client_unref(x->c);
-}
-
-/* Publish, waiting shortly if that is what it takes. */
-static int publish_once(struct cast *x)
-{
-    struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = 2000000};
-    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x->p, 4, x->published + 1);
-    int r = dlx_publish(x->p, t, &args);
-    if (r == 0)
-        x->published++;
-    else
-        t->deleter(t);
-    return r;
-}
-
-/* The honest one gets every message that was published, in order. */
-static void take_all(struct cast *x)
-{
-    struct dlx_message *m = NULL;
-    while (x->taken < x->published) {
-        ok(dlx_take(x->honest, PATIENCE, &m));
-        dlx_test_stream_check(m, 4, ++x->taken);
-        ck_assert_uint_eq(dlx_message_gap(m), 0);
-        dlx_message_unref(m);
-    }
-}
-
-START_TEST(a_cursor_that_lies_harms_only_itself)
-{
-    struct cast x = make_cast();
-    static const uint64_t cursors[] = {UINT64_C(1) << 62, 0, 3, UINT64_MAX - 1, 1};
-    for (int round = 0; round < 500; round++) {
-        dlx_store64_sc(&x.page->cursor, cursors[round % 5]);
-        int r = publish_once(&x);
-        if (r < 0) { /* it may hold the publisher up, as any reliable subscriber: that is named */
-            char pid[32];
-            (void)snprintf(pid, sizeof pid, "pid %d", getpid());
-            ck_assert_int_eq(r, DLX_E_TIMEOUT);
-            ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), pid));
-        }
-        take_all(&x);
-    }
-    ck_assert_int_gt(x.published, 60);
-    end_cast(&x);
-}
-END_TEST
-
-START_TEST(hold_words_that_lie_pin_no_more_than_their_number)
-{
-    struct cast x = make_cast();
-    for (int round = 0; round < 2000; round++) {
-        dlx_store64_sc(&x.page->cursor, UINT64_C(1) << 62); /* not in the way by that */
-        for (uint32_t k = 0; k < 16; k++) {
-            uint64_t lies[] = {(uint64_t)x.published, (uint64_t)x.published - k, UINT64_MAX,
-                               (uint64_t)round * 1000003};
-            dlx_store64_sc(&x.page->hold[k], lies[(round / 16) % 4]);
-        }
-        ok(publish_once(&x)); /* 64 slots: 16 holds and a history of 2 cannot starve it */
-        take_all(&x);
-    }
-    end_cast(&x);
-}
-END_TEST
-
-START_TEST(a_ticket_that_changes_all_the_time_costs_a_byte_each)
-{
-    struct cast x = make_cast();
-    dlx_atomic_u64 *ticket = dlx_shm_ticket(x.page, x.liar->inlets[0]->link_index);
-    for (uint64_t round = 0; round < 3000; round++) { /* more than its socket has room for */
-        dlx_store64_sc(&x.page->cursor, UINT64_C(1) << 62);
-        dlx_store64_sc(ticket, round * 7);
-        ok(publish_once(&x));
-        take_all(&x);
-    }
-    end_cast(&x);
-}
-END_TEST
-
-START_TEST(a_link_page_that_changes_all_the_time_is_survived)
-{
-    for (int round = 0; round < 5; round++) {
-        struct cast x = make_cast();
-        pthread_t thread;
-        struct scribbler scribbler = {
-            .seed = (uint64_t)(round + 1), .words = (uint64_t *)&x.page->cursor, .n_words = 256};
-        ck_assert_int_eq(pthread_create(&thread, NULL, scribble, &scribbler), 0);
-        for (int i = 0; i < 1000; i++) {
-            int r = publish_once(&x);
-            ck_assert(r == 0 || r == DLX_E_TIMEOUT || r == DLX_E_FULL);
-            take_all(&x);
-        }
-        atomic_store(&scribbler.stop, true);
-        ck_assert_int_eq(pthread_join(thread, NULL), 0);
-        end_cast(&x);
-    }
+    ck_assert(!dlx_test_scene_honest_goes_on(&x));
+    dlx_test_scene_end(&x);
 }
 END_TEST
 
 /* ---- a publisher that says it is another ---------------------------------------------------- */
 
-/* One that is there goes on as if nothing was said; 0: the liar has left before the link to it was open, 1: it stays, and
- * what it never published is lost of its own stream. */
+/* One that comes and goes: it takes a spare link. */
+static void take_spare(struct dlx_client *c)
+{
+    const struct dlx_publisher_args args = {.size = sizeof args};
+    struct dlx_publisher *p = NULL;
+    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    dlx_publisher_unref(p);
+}
+
+enum {
+    GOES_AT_ONCE, /* its link is open all the same: there was a spare one */
+    STAYS,
+    GOES_UNSEEN, /* all spare links were taken: the link to it is never open */
+    N_LIARS
+};
+
+/* One that is there goes on as if nothing was said, and what the liar claims is lost of its own stream alone: what its control
+ * block says to be gone, or everything when nobody saw that. */
 START_TEST(who_says_he_is_another_harms_nobody)
 {
-    const struct dlx_publisher_args args = {.size = sizeof args, .history = 1, .n_slots = 8};
+    const struct dlx_publisher_args args = {.size = sizeof args, .history = 1, .depth = 8};
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_new_publisher made;
     struct dlx_message *m = NULL;
-    const uint64_t head = UINT64_C(1) << 40;
+    const uint64_t head = UINT64_C(1) << 40, origin = x.p->id;
     void *control = NULL;
     bool unanswered;
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_take(x.s, 1);
-    ok(dlx__call_publisher_new(c, "test/a", &args, x.p->id, 0, PATIENCE, &made));
+    for (int i = 0; _i == GOES_UNSEEN && i < 2; i++)
+        take_spare(c);
+    ok(dlx__call_publisher_new(c, "test/a", &args, DLX_SHM_ENTRIES_MIN, origin, 0, PATIENCE,
+                               &made));
     ok(dlx__region_populate(made.memory, made.control_fd, made.control_size, &control));
     dlx_store64_sc(&((struct dlx_shm_control *)control)->head, head);
+    dlx_store64_sc(&((struct dlx_shm_control *)control)->entries[1].gen, 1 | DLX_SHM_GONE);
     ok(dlx__call_publisher_ready(c, made.id, PATIENCE, &unanswered));
-    if (_i == 0)
+    if (_i != STAYS)
         ok(dlx__call_publisher_close(c, made.id));
     uint64_t until = dlx__deadline(PATIENCE);
-    do {
+    do { /* of the liar: that it is there, or how much is lost */
         ck_assert_uint_lt(dlx__now_ns(), until);
         dlx__subscription_read_news(x.s);
-    } while (_i == 1 && x.s->n_open < 2);
+        ok(dlx_subscription_get_stats(x.s, &stats));
+    } while (_i == GOES_UNSEEN ? stats.lost == 0 : x.s->n_open < 2);
     for (int64_t i = 2; i < 6; i++) {
         dlx_test_stream_publish(x.p, 10, i);
         dlx_test_stream_take(x.s, i);
     }
-    dlx_publisher_unref(x.p);
-    if (_i == 1)
+    if (_i == STAYS)
         ok(dlx__call_publisher_close(c, made.id));
+    while (x.s->n_open > 1) { /* the liar's link ends first */
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        int r = dlx_take(x.s, 0, &m);
+        ck_assert(r == DLX_E_EMPTY || r == DLX_E_BAD_PEER);
+    }
+    /* If the other one comes again, it is not believed to be where the liar was. */
+    ck_assert_uint_eq(dlx__passed_find(&x.s->passed, origin).seq, 0);
+    dlx_publisher_unref(x.p);
     int r;
     do /* a control block without messages is all that the liar has */
         r = dlx_take(x.s, PATIENCE, &m);
@@ -479,7 +364,7 @@ START_TEST(who_says_he_is_another_harms_nobody)
     ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
     ok(dlx_subscription_get_stats(x.s, &stats));
     ck_assert_uint_eq(stats.taken, 5);
-    ck_assert_uint_eq(stats.lost, _i == 0 ? 0 : head);
+    ck_assert_uint_eq(stats.lost, _i == GOES_UNSEEN ? head : 1);
     dlx_subscription_unref(x.s);
     dlx_client_unref(x.c);
     dlx_client_unref(c);
@@ -494,19 +379,16 @@ int main(void)
     Suite *suite = suite_create("hostile");
     TCase *tcase = dlx_test_stream_case("hostile");
     tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, an_entry_that_cannot_be_ends_its_link_alone, 0,
+                        (int)DLX_ARRAY_SIZE(word_lies) * N_WAYS);
+    tcase_add_loop_test(tcase, an_entry_that_cannot_be_is_seen_after_others_that_can, 0,
+                        (int)DLX_ARRAY_SIZE(word_lies) * N_WAYS);
+    tcase_add_loop_test(tcase, a_lie_at_the_end_of_a_batch_is_told_after_the_batch, 0, 2);
     tcase_add_loop_test(tcase, a_record_that_cannot_be_ends_its_link_alone, 0,
-                        (int)DLX_ARRAY_SIZE(slot_lies));
-    tcase_add_test(tcase, an_arena_that_nobody_announced_is_waited_for);
-    tcase_add_test(tcase, a_dropped_arena_is_of_no_use_to_later_messages);
-    tcase_add_loop_test(tcase, a_head_that_jumps_harms_only_its_link, 0,
-                        (int)DLX_ARRAY_SIZE(heads));
-    tcase_add_test(tcase, ring_and_slots_that_point_nowhere_are_losses);
-    tcase_add_test(tcase, a_control_block_that_changes_all_the_time_is_survived);
-    tcase_add_test(tcase, a_cursor_that_lies_harms_only_itself);
-    tcase_add_test(tcase, hold_words_that_lie_pin_no_more_than_their_number);
-    tcase_add_test(tcase, a_ticket_that_changes_all_the_time_costs_a_byte_each);
-    tcase_add_test(tcase, a_link_page_that_changes_all_the_time_is_survived);
-    tcase_add_loop_test(tcase, who_says_he_is_another_harms_nobody, 0, 2);
+                        (int)DLX_ARRAY_SIZE(record_lies) * N_WAYS);
+    tcase_add_loop_test(tcase, an_arena_that_nobody_announced_is_waited_for, 0, N_WAYS);
+    tcase_add_loop_test(tcase, a_dropped_arena_is_of_no_use_to_later_messages, 0, N_WAYS);
+    tcase_add_loop_test(tcase, who_says_he_is_another_harms_nobody, 0, N_LIARS);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

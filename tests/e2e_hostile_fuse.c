@@ -189,7 +189,7 @@ static void *ask_for_bells(void *userdata)
 {
     struct dlx_inlet *inlet = userdata;
     for (;;)
-        (void)dlx__take_arm(&inlet->core);
+        (void)dlx__reader_arm(&inlet->core);
     return NULL;
 }
 

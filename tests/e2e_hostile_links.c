@@ -28,8 +28,7 @@ static void bear(unsigned n)
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-static const struct dlx_publisher_args few_slots = {
-    .size = sizeof few_slots, .history = 1, .n_slots = 8};
+static const struct dlx_publisher_args shallow = {.size = sizeof shallow, .depth = 4};
 static const struct dlx_subscribe_args newest = {.size = sizeof newest, .history = 1};
 
 /* 0: attached, and something was read. */
@@ -101,7 +100,7 @@ START_TEST(closed_subscriptions_that_hold_messages_meet_a_limit)
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
     bear(PUBLISHER_BEARS);
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    ok(dlx_publisher_new(c, "test/a", &few_slots, &p));
+    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
     ok(dlx_subscribe(other, "test/a", NULL, &s));
     stream(p, s, &value, 20);
     pid_t pid = dlx_test_fork();
@@ -167,7 +166,7 @@ START_TEST(messages_given_back_after_their_subscriptions_are_charged_no_more)
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
     struct dlx_message *held[N];
-    ok(dlx_publisher_new(c, "test/a", &few_slots, &p));
+    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
     dlx_test_stream_publish(p, 10, 1);
     struct dlx_daemon_info before = info_of(c);
     ck_assert_uint_eq(before.n_links, 0);
@@ -200,7 +199,7 @@ START_TEST(messages_given_back_leave_no_descriptor_with_the_daemon)
     struct dlx_publisher *p = NULL;
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c, "test/a", &few_slots, &p));
+    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
     dlx_test_stream_publish(p, 10, 1);
     size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     ok(dlx_subscribe(c, "test/a", &newest, &s));

@@ -114,7 +114,8 @@ static struct scene make_scene(void)
         x.control[i] = dlx_test_hello(&dlx_test_stream_daemon, 4);
     new.topic = topic;
     new.history = 4;
-    new.n_slots = 16;
+    new.depth = 16;
+    new.n_entries = 256;
     const Dlx__Wire__Packet *reply = dlx_test_call(x.control[0], BODY(PUBLISHER_NEW), &new);
     ck_assert_int_eq(reply->body_case, BODY(PUBLISHER_NEW_REPLY));
     x.publisher = (struct dlx_test_publisher){.id = reply->publisher_new_reply->publisher,

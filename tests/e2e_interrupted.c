@@ -50,10 +50,10 @@ START_TEST(a_publisher_that_waits_for_subscribers)
 END_TEST
 
 /* The tensor stays the caller's. */
-START_TEST(a_publisher_that_waits_for_a_slot)
+START_TEST(a_publisher_that_waits_for_a_reliable_subscriber)
 {
     const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .history = 1, .n_slots = 3, .on_full = DLX_ON_FULL_BLOCK};
+        .size = sizeof pa, .depth = 3, .on_full = DLX_ON_FULL_BLOCK};
     const struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     struct dlx_test_pair pair = dlx_test_pair_make(&pa, &sa);
@@ -78,7 +78,7 @@ int main(void)
     TCase *tcase = dlx_test_stream_case("interrupted");
     tcase_add_loop_test(tcase, a_take_that_waits, 0, 2);
     tcase_add_test(tcase, a_publisher_that_waits_for_subscribers);
-    tcase_add_test(tcase, a_publisher_that_waits_for_a_slot);
+    tcase_add_test(tcase, a_publisher_that_waits_for_a_reliable_subscriber);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -133,25 +133,6 @@ START_TEST(dlxctl_info_tells_which)
 }
 END_TEST
 
-START_TEST(clients_that_do_not_know_it_are_told)
-{
-    Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
-    hello.major = DLX_PROTO_MAJOR;
-    hello.minor = DLX_PROTO_MINOR_MEMORY - 1;
-    start_with(&daemon_, POSIX);
-    start_with(&other, MEMFD);
-    int fd = dlx_test_connect(&daemon_);
-    const char *text = dlx_test_call_error(fd, BODY(HELLO), &hello, DLX_E_VERSION);
-    ck_assert_msg(strstr(text, "posix") && strstr(text, "1.1"), "%s", text);
-    close(fd);
-    fd = dlx_test_connect(&other);
-    ck_assert_int_eq(dlx_test_call(fd, BODY(HELLO), &hello)->body_case, BODY(HELLO_REPLY));
-    close(fd);
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
-    ck_assert_int_eq(dlx_test_daemon_stop(&other), 0);
-}
-END_TEST
-
 START_TEST(memory_that_there_is_not_is_refused)
 {
     char log[2048];
@@ -441,7 +422,8 @@ START_TEST(pages_that_a_writer_takes_away_do_not_end_the_daemon)
     int control = dlx_test_hello(&daemon_, 10);
     request.topic = topic;
     request.history = 1;
-    request.n_slots = 4;
+    request.depth = 16;
+    request.n_entries = 256;
     const Dlx__Wire__Packet *reply = dlx_test_call(control, BODY(PUBLISHER_NEW), &request);
     ck_assert_int_eq(reply->body_case, BODY(PUBLISHER_NEW_REPLY));
     uint64_t size = reply->publisher_new_reply->control_size;
@@ -492,7 +474,6 @@ int main(void)
     tcase_add_unchecked_fixture(tcase, make_dirs, remove_dirs);
     tcase_add_test(tcase, one_process_uses_daemons_of_both_kinds);
     tcase_add_test(tcase, dlxctl_info_tells_which);
-    tcase_add_test(tcase, clients_that_do_not_know_it_are_told);
     tcase_add_test(tcase, memory_that_there_is_not_is_refused);
     tcase_add_test(tcase, without_seals_the_way_out_is_named_and_works);
     tcase_add_test(tcase, full_dev_shm_fails_the_alloc_and_nothing_else);

@@ -209,7 +209,7 @@ END_TEST
 /* Pages that were not written to are the publisher's: it must not use them while the view is there. */
 START_TEST(a_view_holds_its_message_and_a_copy_does_not)
 {
-    struct dlx_publisher_args few = {.size = sizeof few, .history = 1, .n_slots = 3};
+    struct dlx_publisher_args few = {.size = sizeof few, .depth = 2};
     struct dlx_subscribe_args one = {.size = sizeof one, .max_held = 1};
     struct dlx_test_pair x = dlx_test_pair_make(&few, &one);
     dlx_test_stream_publish(x.p, LARGE, 1);

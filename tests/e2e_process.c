@@ -92,13 +92,15 @@ START_TEST(a_killed_publisher_leaves_what_it_published)
 }
 END_TEST
 
+enum { N_HELD = 16, ELEMENTS = 1 << 17 }; /* 1 MiB */
+
 static void take_and_hold(struct dlx_client *c, int ready)
 {
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     ok(dlx_subscribe(c, "test/a", NULL, &s));
     say_ready(ready);
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < N_HELD; i++)
         ok(dlx_take(s, PATIENCE, &m));
     say_ready(ready);
     pause();
@@ -107,28 +109,30 @@ static void take_and_hold(struct dlx_client *c, int ready)
 START_TEST(a_killed_subscriber_gives_its_memory_back)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_args pa = {.size = sizeof pa, .history = 1, .n_slots = 17};
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = N_HELD};
+    struct dlx_publisher_stats held = {.size = sizeof held}, stats = {.size = sizeof stats};
     struct dlx_publisher *p = NULL;
     char byte;
     int ready;
     ok(dlx_publisher_new(c, "test/a", &pa, &p));
     pid_t pid = spawn(take_and_hold, &ready);
     ck_assert_int_eq(read(ready, &byte, 1), 1);
-    for (int64_t i = 0; i < 16; i++)
-        dlx_test_stream_publish(p, 64, i);
-    ck_assert_int_eq(read(ready, &byte, 1), 1); /* it holds all 16 */
-    dlx_test_stream_publish(p, 64, 16);
+    for (int64_t i = 0; i < N_HELD; i++)
+        dlx_test_stream_publish(p, ELEMENTS, i);
+    ck_assert_int_eq(read(ready, &byte, 1), 1); /* it holds all of them */
     close(ready);
-    DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 64, 17);
-    fails(dlx_publish(p, t, NULL), DLX_E_FULL, "holds 16");
+    for (int64_t i = 0; i < N_HELD; i++)
+        dlx_test_stream_publish(p, ELEMENTS, i);
+    ok(dlx_publisher_get_stats(p, &held));
+    ck_assert_uint_ge(held.arena_bytes, 2 * N_HELD * ELEMENTS * sizeof(int64_t));
     kill(pid, SIGKILL);
     ck_assert(WIFSIGNALED(reap(pid)));
-    ok(dlx_publish(p, t, NULL)); /* at once: death is the kernel's word */
+    /* At once: death is the kernel's word. */
     for (int64_t i = 0; i < 100; i++)
-        dlx_test_stream_publish(p, 64, i);
+        dlx_test_stream_publish(p, ELEMENTS, i);
     ok(dlx_publisher_get_stats(p, &stats));
     ck_assert_uint_eq(stats.n_subscribers, 0);
+    ck_assert_uint_le(stats.arena_bytes, held.arena_bytes);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
@@ -157,8 +161,7 @@ static void take_reliably(struct dlx_client *c, int ready)
 START_TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_args pa = {
-        .size = sizeof pa, .history = 1, .n_slots = 8, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 8, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
     struct dlx_publisher *p = NULL;
     int ready[2];

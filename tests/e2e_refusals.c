@@ -103,6 +103,13 @@ static int publishes(int without)
     return dlx_publish(ARG(0, x.p), ARG(1, x.t), NULL);
 }
 
+static int publish_n(int without)
+{
+    uint32_t n = 0;
+    int r = dlx_publish_n(ARG(0, x.p), ARG(1, &x.t), 1, NULL, &n);
+    return n == 0 ? r : 0;
+}
+
 static int publish_legacy(int without)
 {
     return dlx_publish_legacy(ARG(0, x.p), ARG(1, x.legacy), NULL);
@@ -143,6 +150,12 @@ static int subscription_fd(int without)
 static int takes(int without)
 {
     return dlx_take(ARG(0, x.s), 0, RET(struct dlx_message **));
+}
+
+static int takes_n(int without)
+{
+    uint32_t n = 0;
+    return dlx_take_n(ARG(0, x.s), 0, RET(struct dlx_message **), 1, ARG(2, &n));
 }
 
 static int gets(int without)
@@ -213,6 +226,7 @@ static const struct {
              CALL(allocs, 3),
              CALL(alloc_set, 3),
              CALL(publishes, 2),
+             CALL(publish_n, 2),
              CALL(publish_legacy, 2),
              CALL(publish_set, 3),
              CALL(publisher_wait, 1),
@@ -221,6 +235,7 @@ static const struct {
              CALL(subscribes, 2),
              CALL(subscription_fd, 1),
              CALL(takes, 2),
+             CALL(takes_n, 3),
              CALL(gets, 2),
              CALL(retained_drop, 1),
              CALL(subscription_get_stats, 2),
@@ -294,8 +309,9 @@ START_TEST(a_publisher_that_cannot_be)
         const char *words;
     } cases[] = {
         {{.history = UINT32_MAX}, "history 4294967295, at most"},
-        {{.history = 4, .n_slots = 5}, "5 slots, possible are 6 (history + 2) to"},
-        {{.n_slots = 1U << 20}, "1048576 slots"},
+        {{.depth = 4097}, "depth 4097, at most 4096"},
+        {{.depth = UINT32_MAX}, "depth 4294967295"},
+        {{.history = 2, .retain = 3}, "retains 3 messages of a history of 2"},
         {{.on_full = DLX_ON_FULL_BLOCK + 1}, "on_full 2"},
         {{.retain_for_ns = 1}, "retain_for_ns 1 with 0 messages"},
     };

@@ -55,7 +55,7 @@ static bool take_one(struct reader *r)
 
 START_TEST(every_gap_has_a_number_through_restarts)
 {
-    struct dlx_publisher_args args = {.size = sizeof args, .n_slots = 16};
+    struct dlx_publisher_args args = {.size = sizeof args, .depth = 16};
     struct dlx_client *c = dlx_test_stream_connect();
     static struct writer writer;
     struct reader readers[3];
@@ -272,7 +272,7 @@ START_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone)
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000, 150000, 300000, 10};
     const int64_t n = (int64_t)DLX_ARRAY_SIZE(sizes);
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-    struct dlx_publisher_args pa = {.size = sizeof pa, .history = 8, .n_slots = 16};
+    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 16};
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_publisher *p = NULL;
     struct dlx_subscription *s = NULL;

@@ -2,6 +2,7 @@
 
 /* Messages that stay: for those who come late, and after their publisher has gone. */
 
+#include "ring/layout.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
 #include <signal.h>
@@ -69,6 +70,7 @@ START_TEST(who_comes_late_gets_what_is_retained_unasked)
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args latched = retain_2;
     latched.retain_for_ns = DLX_RETAIN_LATCHED;
+    latched.history = 4;
     struct dlx_publisher *p = new_publisher(c, &latched);
     for (int64_t i = 1; i <= 4; i++)
         dlx_test_stream_publish(p, 100, i);
@@ -314,7 +316,8 @@ START_TEST(nobody_joins_what_may_still_be_written)
     Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
     request.topic = (char *)(uintptr_t) "test/a";
     request.history = 4;
-    request.n_slots = 64;
+    request.depth = 16;
+    request.n_entries = DLX_SHM_ENTRIES_MIN;
     request.retain = 1;
     dlx_test_publisher_new_from(&p, control, &request);
     *(uint64_t *)p.block = 1; /* head */
@@ -341,7 +344,8 @@ START_TEST(who_is_disconnected_retains_nothing)
     Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
     request.topic = (char *)(uintptr_t) "test/a";
     request.history = 4;
-    request.n_slots = 64;
+    request.depth = 16;
+    request.n_entries = DLX_SHM_ENTRIES_MIN;
     request.retain = 5;
     ck_assert_ptr_nonnull(strstr(dlx_test_call_error(control, DLX__WIRE__PACKET__BODY_PUBLISHER_NEW,
                                                      &request, DLX_E_INVALID),

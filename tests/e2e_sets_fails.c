@@ -49,7 +49,7 @@ static void name_of(char ret[16], int i)
     (void)snprintf(ret, 16, "tensor.%d", i);
 }
 
-/* As many tensors as there is a table of names for, of more dimensions than lie in a slot, one word each; the last is large. */
+/* As many tensors as there is a table of names for, of more dimensions than lie in a ring entry, one word each; the last is large. */
 static int publish_own_set(struct cast *x)
 {
     static int64_t ones[N_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -132,7 +132,7 @@ static int publish_others(struct cast *x)
     return 0;
 }
 
-/* The publisher goes on in a larger block, with a tensor of its user's that stays there. */
+/* A tensor that stays the user's. */
 static int publish_shared(struct cast *x)
 {
     int64_t n = 10;
@@ -142,7 +142,6 @@ static int publish_shared(struct cast *x)
     DLX_TEST_TRY(dlx_alloc(x->pair.p, &spec, &x->t[0]));
     *(int64_t *)x->t[0]->dl_tensor.data = 5;
     DLX_TEST_TRY(dlx_publish(x->pair.p, x->t[0], &share));
-    (void)dlx__publisher_move(x->pair.p, 128); /* or stays: that is its promise */
     DLX_TEST_TRY(dlx_publish(x->pair.p, x->t[0], &share));
     for (int i = 0; i < 2; i++) {
         DLX_TEST_TRY(dlx_take(x->pair.s, PATIENCE, &x->m));

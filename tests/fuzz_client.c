@@ -10,6 +10,7 @@
 #include "client/revive.h"
 #include "client/subscription.h"
 #include "common/memory.h"
+#include "ring/entry.h"
 #include "tests/harness_fuzz.h"
 #include <fcntl.h>
 #include <signal.h>
@@ -19,12 +20,17 @@
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
-#define SLOTS      4U
-#define PUB_SLOTS  8U
+#define ENTRIES    DLX_SHM_ENTRIES_MIN
+#define PUB_DEPTH  6U
 #define HELD       2U
 #define ARENA_SIZE 16384U /* what a publisher's first one has */
 #define LINKS      3U
 #define MESSAGES   4U
+
+/* Of a control block with so many entries. */
+#define CONTROL_SIZE                                                                               \
+    ((sizeof(struct dlx_shm_control) + ENTRIES * sizeof(struct dlx_shm_entry) + DLX_PAGE - 1) /    \
+     DLX_PAGE * DLX_PAGE)
 
 /* Memory that the daemon hands out: made once, zeroed for each run. */
 enum region {
@@ -47,10 +53,10 @@ static struct {
 } regions[N_REGIONS] = {
     [PAGE] = {.size = DLX_PAGE},
     [LINK_PAGE] = {.size = DLX_PAGE, .sealed = true},
-    [CONTROL] = {.size = DLX_PAGE, .sealed = true},
-    [CONTROL_2] = {.size = DLX_PAGE, .sealed = true},
+    [CONTROL] = {.size = CONTROL_SIZE, .sealed = true},
+    [CONTROL_2] = {.size = CONTROL_SIZE, .sealed = true},
     [ARENA] = {.size = DLX_PAGE, .sealed = true},
-    [PUB_CONTROL] = {.size = DLX_PAGE},
+    [PUB_CONTROL] = {.size = CONTROL_SIZE},
     [PUB_ARENA] = {.size = ARENA_SIZE},
     [MEMBERSHIP] = {.size = DLX_PAGE},
 };
@@ -116,11 +122,11 @@ static size_t right_fds(struct state *s, Dlx__Wire__Packet__BodyCase body, uint3
         fds[n++] = region_fd(PAGE);
         break;
     case BODY(LINK_OPEN):
-        fds[n++] = region_fd(CONTROL);
+        fds[n++] = region_fd(which ? CONTROL_2 : CONTROL);
         fds[n++] = make_bell(s);
         break;
     case BODY(ARENA_ADDED):
-        fds[n++] = region_fd(which ? CONTROL_2 : ARENA);
+        fds[n++] = region_fd(ARENA);
         break;
     case BODY(LINK_ADDED):
         fds[n++] = region_fd(LINK_PAGE);
@@ -134,7 +140,7 @@ static size_t right_fds(struct state *s, Dlx__Wire__Packet__BodyCase body, uint3
 }
 
 /* The values of a packet of an honest daemon, where they must be right to get further. */
-static void make_right(struct state *s, Dlx__Wire__Packet *packet, uint32_t which)
+static void make_right(struct state *s, Dlx__Wire__Packet *packet)
 {
     uint64_t link = 1 + dlx_fuzz_choose(&s->f, LINKS);
     switch (packet->body_case) {
@@ -160,15 +166,15 @@ static void make_right(struct state *s, Dlx__Wire__Packet *packet, uint32_t whic
         break;
     case BODY(LINK_OPEN):
         packet->link_open->link = link;
-        packet->link_open->control_size = DLX_PAGE;
-        packet->link_open->n_slots = SLOTS;
+        packet->link_open->control_size = CONTROL_SIZE;
+        packet->link_open->n_entries = ENTRIES;
+        packet->link_open->after_seq %= 8;
         packet->link_open->n_arenas %= 3;
         break;
     case BODY(ARENA_ADDED):
         packet->arena_added->link = link;
         packet->arena_added->arena_size = DLX_PAGE;
         packet->arena_added->arena %= 4;
-        packet->arena_added->n_slots = which ? SLOTS : 0;
         break;
     case BODY(ARENA_DROPPED):
         packet->arena_dropped->link = link;
@@ -214,7 +220,7 @@ static void queue(struct state *s, int sock, Dlx__Wire__Packet__BodyCase body, u
         return;
     if (how < 14 && dlx__proto_unpack(&arena, bytes, size, &packet) == 0) {
         Dlx__Wire__Packet *mine = (Dlx__Wire__Packet *)(uintptr_t)packet;
-        make_right(s, mine, which);
+        make_right(s, mine);
         if (dlx__wire__packet__get_packed_size(mine) <= sizeof bytes)
             size = dlx__wire__packet__pack(mine, bytes);
     }
@@ -268,27 +274,26 @@ static void scribble(struct state *s)
     memcpy(regions[which].map + at % regions[which].size, &value, sizeof value);
 }
 
-/* A message of one small tensor in arena 1, as an honest publisher writes it. */
+/* A message of one small tensor, as an honest publisher writes it; or the mark that none will come. */
 static void publish(struct state *s)
 {
-    uint32_t how = dlx_fuzz_choose(&s->f, 16);
+    const int64_t shape = 10;
+    uint64_t words[DLX_SHM_ENTRY_WORDS] = {0};
+    uint32_t how = dlx_fuzz_choose(&s->f, 32);
     struct dlx_shm_control *control = (void *)regions[how & 1 ? CONTROL_2 : CONTROL].map;
-    uint64_t n = (dlx_load64_relaxed(&control->head) & ~DLX_SHM_MOVED) + 1;
-    struct dlx_shm_slot *slot = &dlx_shm_slots(control, SLOTS)[n % SLOTS];
-    slot->n_tensors = 1;
-    slot->flags = 0;
-    slot->record = (struct dlx_shm_record){.arena = 1 + (how >> 1) % 4,
-                                           .dtype_code = kDLFloat,
-                                           .dtype_bits = 32,
-                                           .dtype_lanes = 1,
-                                           .device_type = kDLCPU,
-                                           .ndim = 1,
-                                           .flags = DLX_SHM_RECORD_ROW_MAJOR,
-                                           .size = 40};
-    slot->shape[0] = 10;
-    dlx_store64_relaxed(&slot->gen, n);
-    dlx_store32_relaxed(&dlx_shm_ring(control)[n % SLOTS], (uint32_t)(n % SLOTS));
-    dlx_store64_relaxed(&control->head, n | (how & 8 ? DLX_SHM_MOVED : 0));
+    uint64_t n = dlx_load64_relaxed(&control->head) + 1;
+    struct dlx_shm_entry *entry = &control->entries[n & (ENTRIES - 1)];
+    if (how & 24) {
+        static const uint64_t marks[] = {0, DLX_SHM_MOVED, DLX_SHM_END, DLX_SHM_GONE};
+        dlx_store64_relaxed(&entry->gen, n | marks[how >> 3]);
+        return;
+    }
+    REQUIRE(dlx__entry_pack_tensor(words, 1 + (how >> 1) % 4, 0, (DLDataType){kDLFloat, 32, 1},
+                                   false, 1, &shape));
+    for (uint32_t i = 0; i < DLX_SHM_ENTRY_WORDS; i++)
+        dlx_store64_relaxed(&entry->words[i], words[i]);
+    dlx_store64_relaxed(&entry->gen, n);
+    dlx_store64_relaxed(&control->head, n);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -328,7 +333,7 @@ static void subscribe(struct state *s)
 static void publisher_new(struct state *s)
 {
     uint32_t how = dlx_fuzz_choose(&s->f, 16);
-    struct dlx_publisher_args args = {.size = sizeof args, .n_slots = PUB_SLOTS, .history = 2};
+    struct dlx_publisher_args args = {.size = sizeof args, .depth = PUB_DEPTH, .history = 2};
     args.on_full = how & 1 ? DLX_ON_FULL_BLOCK : 0;
     args.retain = how & 2 ? 1 : 0;
     if (!s->p)
@@ -367,23 +372,30 @@ static void publish_one(struct state *s)
 
 static void take(struct state *s)
 {
-    struct dlx_message *m;
-    uint32_t at = 0;
-    while (at < MESSAGES && s->messages[at])
-        at++;
-    if (!s->s || at == MESSAGES)
+    struct dlx_message *taken[MESSAGES];
+    uint32_t at = 0, n = 1, n_free = 0;
+    for (uint32_t i = 0; i < MESSAGES; i++)
+        n_free += !s->messages[i];
+    if (!s->s || n_free == 0)
         return;
-    int r = dlx_take(s->s, 0, &m);
+    bool batch = s->f.left % 2; /* takes no byte of the input for that */
+    int r = batch ? dlx_take_n(s->s, 0, taken, n_free, &n) : dlx_take(s->s, 0, &taken[0]);
     check_result(r);
     if (r < 0)
         return;
-    s->messages[at] = m;
-    for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++) {
-        const DLTensor *t = dlx_message_peek(m, i);
-        if (t->ndim == 1 && t->shape[0] > 0)
-            sum += *(const uint8_t *)t->data;
+    REQUIRE(n >= 1 && n <= n_free);
+    for (uint32_t k = 0; k < n; k++) {
+        struct dlx_message *m = taken[k];
+        while (s->messages[at])
+            at++;
+        s->messages[at] = m;
+        for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++) {
+            const DLTensor *t = dlx_message_peek(m, i);
+            if (t->ndim == 1 && t->shape[0] > 0)
+                sum += *(const uint8_t *)t->data;
+        }
+        REQUIRE(strlen(dlx_message_topic(m)) <= DLX_TOPIC_MAX);
     }
-    REQUIRE(strlen(dlx_message_topic(m)) <= DLX_TOPIC_MAX);
 }
 
 static void release(struct state *s)

@@ -202,6 +202,9 @@ static void on_news(struct state *s, struct sock *sock, const Dlx__Wire__Packet 
     case BODY(LINK_FAILED):
         REQUIRE(packet->link_failed->code < 0);
         break;
+    case BODY(SPARE_SEALED):
+        REQUIRE(packet->spare_sealed->link != 0 && rx.n_fds == 0);
+        break;
     default:
         REQUIRE(packet->body_case == BODY(ARENA_DROPPED) ||
                 packet->body_case == BODY(PUBLISHER_GONE));

@@ -4,7 +4,7 @@
  * and written again it tells the same.
  */
 #include "common/error.h"
-#include "common/manifest.h"
+#include "ring/manifest.h"
 #include "tests/harness_fuzz.h"
 #include <string.h>
 

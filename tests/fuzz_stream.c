@@ -2,7 +2,7 @@
 /*
  * libFuzzer: what is published is what is taken. A publisher and a subscriber on one control block and one arena, without a
  * daemon. The input is a program that allocates, fills and reshapes tensors, publishes them, tensors of its own with any strides,
- * and sets with names and metadata, takes and releases. Every message taken is compared with a copy that was made bit by bit when
+ * and sets with names and metadata, one by one and in batches, takes and releases. Every message taken is compared with a copy that was made bit by bit when
  * it was published, and again when it is released; every byte of the arena comes back.
  */
 #include "client/call.h"
@@ -12,12 +12,13 @@
 #include "tests/harness_fuzz.h"
 #include <string.h>
 
-#define SLOTS      6U
+#define ENTRIES    DLX_SHM_ENTRIES_MIN
+#define DEPTH      6U
 #define HISTORY    2U
 #define HELD       3U
 #define LOCALS     4U
 #define ITEMS      5U
-#define SENT_MAX   64U
+#define SENT_MAX   320U /* more than there are entries */
 #define ARENA_SIZE 16384U
 #define BYTES_MAX  256 /* of a tensor */
 
@@ -58,6 +59,7 @@ struct state {
     struct local locals[LOCALS];
     struct sent sent[SENT_MAX]; /* by number */
     uint64_t n_sent;
+    uint64_t n_taken; /* number of the last one */
     struct dlx_message *held[HELD];
     uint32_t tick;
 };
@@ -274,9 +276,10 @@ static bool make_private(struct state *s, struct private *p)
 
 /* ---- publish --------------------------------------------------------------------------------- */
 
-static struct copy *remember(struct state *s, uint32_t n)
+/* Room for what the next message, or one behind it, is. */
+static struct copy *remember(struct state *s, uint32_t behind, uint32_t n)
 {
-    struct sent *sent = &s->sent[(s->n_sent + 1) % SENT_MAX];
+    struct sent *sent = &s->sent[(s->n_sent + 1 + behind) % SENT_MAX];
     free(sent->items);
     *sent = (struct sent){.n = n, .items = calloc(n, sizeof(struct copy))};
     REQUIRE(sent->items);
@@ -322,7 +325,7 @@ static void publish_items(struct state *s, struct dlx_item *items, struct local 
     struct sent *sent = &s->sent[(s->n_sent + 1) % SENT_MAX];
     args.strict = (how & 12) == 12;
     args.share = how & 16;
-    struct copy *copies = remember(s, n);
+    struct copy *copies = remember(s, 0, n);
     size_t meta_size = how & 32 ? dlx_fuzz_piece(&s->f, sizeof sent->meta, &meta_data) : 0;
     struct dlx_bytes meta = {meta_size ? meta_data : NULL, meta_size};
     bool one = n == 1 && how & 64;
@@ -349,6 +352,34 @@ static void publish_items(struct state *s, struct dlx_item *items, struct local 
     }
 }
 
+/* The same as so many messages. */
+static void publish_batch(struct state *s, const struct dlx_item *items, struct local **locals,
+                          struct private *privates, uint32_t n, uint32_t how)
+{
+    struct dlx_publish_report report = {.size = sizeof report};
+    struct dlx_publish_args args = {.size = sizeof args, .report = &report};
+    DLManagedTensorVersioned *tensors[ITEMS];
+    uint32_t done = UINT32_MAX;
+    args.strict = (how & 12) == 12;
+    args.share = how & 16;
+    for (uint32_t i = 0; i < n; i++) {
+        tensors[i] = items[i].tensor;
+        if (!copy_tensor(tensors[i], "", remember(s, i, 1)))
+            return;
+    }
+    int r = dlx_publish_n(&s->p, tensors, n, &args, &done);
+    check_result(s, r);
+    REQUIRE(r == 0 ? done == n : done < n);
+    s->n_sent += done;
+    REQUIRE(done == 0 || report.seq == s->n_sent);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!locals[i])
+            REQUIRE(privates[i].deleted == (i < done && !args.share));
+        else if (i < done)
+            handed_over(locals[i], args.share);
+    }
+}
+
 static void publish(struct state *s)
 {
     static struct private privates[ITEMS];
@@ -357,7 +388,7 @@ static void publish(struct state *s)
     struct dlx_item items[ITEMS];
     struct local *locals[ITEMS] = {NULL};
     uint32_t how = dlx_fuzz_choose(f, 128), n = 1 + (how & 3) * (how & 3) % 6, made = 0;
-    if (s->n_sent + 1 >= SENT_MAX)
+    if (s->n_sent + ITEMS >= SENT_MAX)
         return;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t which = dlx_fuzz_choose(f, 32);
@@ -372,24 +403,28 @@ static void publish(struct state *s)
             made++;
         }
     }
-    if (made > 0)
+    if (made > 1 && how & 64)
+        publish_batch(s, items, locals, privates, made, how);
+    else if (made > 0)
         publish_items(s, items, locals, privates, made, how);
 }
 
 /* ---- take ------------------------------------------------------------------------------------ */
 
-static void take(struct state *s)
+static void take(struct state *s, uint32_t n)
 {
     uint32_t at = 0;
     while (at < HELD && s->held[at])
         at++;
     struct dlx_message *m;
-    int r = dlx__inlet_take(s->inlet, &m);
+    int r = dlx__inlet_take(s->inlet, n, &m);
     REQUIRE(r == 0 || r == DLX_E_EMPTY || (r == DLX_E_TOO_MANY_HELD && at == HELD));
     if (r < 0) {
         REQUIRE(r != DLX_E_EMPTY || s->inlet->core.cursor == s->n_sent);
         return;
     }
+    REQUIRE(at < HELD && dlx_message_seq(m) == s->n_taken + dlx_message_gap(m) + 1);
+    s->n_taken = dlx_message_seq(m);
     s->held[at] = m;
     check_message(s, m);
 }
@@ -419,20 +454,21 @@ static void begin(struct state *s)
     (void)pthread_mutex_init(&c->lock, NULL);
     dlx__peers_init(&c->peers);
 
-    struct dlx_shm_control *control = dlx_fuzz_map(dlx_shm_control_size(SLOTS));
+    struct dlx_shm_control *control = dlx_fuzz_map(dlx_shm_control_size(ENTRIES));
     uint8_t *arena = dlx_fuzz_map(ARENA_SIZE);
     *p = (struct dlx_publisher){.client = c,
                                 .generation = generation,
                                 .topic = "t",
-                                .control = control,
                                 .link_sock = -1,
                                 .next_look_ns = UINT64_MAX,
+                                .next_trim = UINT64_MAX, /* the arena stays */
+                                .args = {.depth = DEPTH, .history = HISTORY},
                                 .has_succeeded = true};
     p->stats.size = sizeof p->stats;
-    REQUIRE(dlx__heap_new(&p->heap, generation) == 0 &&
+    REQUIRE(dlx__heap_new(&p->heap, generation, false) == 0 &&
             dlx__heap_add(p->heap, 1, arena, ARENA_SIZE) == 0);
-    REQUIRE(dlx__pub_init(&p->core, control, SLOTS, HISTORY, false, &s->membership,
-                          &dlx__outlet_env, p) == 0);
+    REQUIRE(dlx__writer_init(&p->core, control, ENTRIES, DEPTH, HISTORY, false, &s->membership,
+                             &dlx__outlet_env, p) == 0);
 
     atomic_init(&inlet->refs, DLX_INLET_ALIVE);
     inlet->generation = generation;
@@ -441,18 +477,19 @@ static void begin(struct state *s)
     inlet->messages = calloc(HELD, sizeof(struct dlx_message *));
     inlet->page_size = dlx_shm_link_size(HELD);
     inlet->page = dlx_fuzz_map(inlet->page_size);
-    inlet->blocks = calloc(1, sizeof *inlet->blocks);
     inlet->arenas = calloc(1, sizeof *inlet->arenas);
-    REQUIRE(inlet->messages && inlet->blocks && inlet->arenas);
-    inlet->blocks[0] = (struct dlx_take_block){.control = control, .n_slots = SLOTS};
+    REQUIRE(inlet->messages && inlet->arenas);
+    inlet->control = control;
+    inlet->control_size = dlx_shm_control_size(ENTRIES);
+    inlet->n_entries = ENTRIES;
     inlet->arenas[0] = (struct dlx_inlet_arena){.id = 1, .map = arena, .size = ARENA_SIZE};
-    inlet->n_blocks = inlet->n_arenas = 1;
+    inlet->n_arenas = 1;
     dlx__inlet_start(inlet, 0, true, false, false);
     s->outlet.bell = s->peer.pidfd = -1;
     s->outlet.peer = &s->peer;
-    s->outlet.core = (struct dlx_pub_link){
+    s->outlet.core = (struct dlx_writer_link){
         .page = inlet->page, .ticket = dlx_shm_ticket(inlet->page, 0), .max_held = HELD};
-    REQUIRE(dlx__pub_link_add(&p->core, &s->outlet.core) == 0);
+    REQUIRE(dlx__writer_link_add(&p->core, &s->outlet.core) == 0);
 }
 
 static void delete_local(struct local *local)
@@ -466,27 +503,29 @@ static void delete_local(struct local *local)
 
 static void end(struct state *s)
 {
-    struct dlx_pub *pub = &s->p.core;
+    struct dlx_writer *writer = &s->p.core;
     for (uint32_t i = 0; i < HELD; i++)
         release(s, i);
     for (uint32_t i = 0; i < LOCALS; i++)
         delete_local(&s->locals[i]);
     /* All of it comes back. */
     dlx__inlet_close(s->inlet);
-    pub->history = 0;
-    pub->n_links = 0; /* the outlet is ours */
-    (void)dlx__pub_reclaim(pub, UINT32_MAX);
+    writer->kept = 0;
+    writer->n_links = 0; /* the outlet is ours */
+    while (dlx__writer_reclaim(writer, false) > 0)
+        ;
     dlx__heap_collect(s->p.heap);
-    REQUIRE(pub->n_free == SLOTS);
+    REQUIRE(writer->n_payloads == 0);
     struct dlx_block *whole;
     int r = dlx__heap_take(s->p.heap, ARENA_SIZE, &whole);
     REQUIRE(r == 0);
     dlx__heap_give(s->p.heap, whole);
 
-    s->inlet->n_blocks = s->inlet->n_arenas = 0; /* the publisher unmaps them */
+    s->inlet->n_arenas = 0; /* the publisher unmaps them */
+    s->inlet->control = NULL;
     dlx__inlet_unref(s->inlet);
     s->p.closed = true;
-    dlx__pub_deinit(pub);
+    dlx__writer_deinit(writer);
     dlx__events_deinit(&s->p.events);
     dlx__heap_close(s->p.heap);
     dlx_client_unref(s->c);
@@ -510,8 +549,10 @@ static void step(struct state *s)
         publish(s);
         break;
     case 4:
+        take(s, 1);
+        break;
     case 5:
-        take(s);
+        take(s, HELD); /* what is pending then is held, too */
         break;
     case 6:
         release(s, dlx_fuzz_choose(f, HELD));

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer: tensors as a user gives them, and records as a peer wrote them: sizes, spans, order, compaction, briefs, and where
- * a tensor that the user changed lies. Everything is worked out a second time, with 128 bits and one element at a time.
+ * libFuzzer: tensors as a user gives them, and records and entries as a peer wrote them: sizes, spans,
+ * order, compaction, and where a tensor that the user changed lies. Everything is worked out a second
+ * time, with 128 bits and one element at a time.
  */
 #include "client/fork.h"
 #include "client/heap.h"
 #include "client/publish.h"
-#include "common/brief.h"
 #include "common/error.h"
-#include "common/tensor.h"
+#include "ring/entry.h"
+#include "ring/tensor.h"
 #include "tests/harness_fuzz.h"
 #include <string.h>
 
@@ -232,32 +233,33 @@ static void check_record(struct dlx_fuzz *f, const struct input *in)
     REQUIRE(r == (fits ? 0 : DLX_E_BAD_PEER));
 }
 
-/* What a brief holds is what the slot holds. */
-static void check_brief(struct dlx_fuzz *f, const struct input *in)
+/* What an entry has room for, it gives back. */
+static void check_entry(struct dlx_fuzz *f, const struct input *in)
 {
-    struct dlx_shm_slot slot = {.n_tensors = 1 + (dlx_fuzz_choose(f, 8) == 7)};
-    struct dlx_shm_record record;
-    int64_t shape[DLX_BRIEF_NDIM];
-    uint64_t n = dlx_fuzz_number(f);
-    if (in->t.ndim < 0 || in->t.ndim > (int32_t)DLX_SHM_NDIM_INLINE || !in->t.shape)
+    uint64_t words[DLX_SHM_ENTRY_WORDS] = {0}, offset = dlx_fuzz_number(f);
+    uint32_t arena = (uint32_t)dlx_fuzz_number(f);
+    int64_t shape[DLX_SHM_NDIM_ENTRY];
+    DLDataType dtype;
+    bool padded;
+    int32_t ndim;
+    if (in->t.ndim < 0)
         return;
-    slot.time_ns = dlx_fuzz_number(f);
-    slot.record = (struct dlx_shm_record){.arena = (uint32_t)dlx_fuzz_number(f),
-                                          .dtype_code = in->t.dtype.code,
-                                          .dtype_bits = in->t.dtype.bits,
-                                          .dtype_lanes = in->t.dtype.lanes,
-                                          .device_type = kDLCPU,
-                                          .ndim = (uint32_t)in->t.ndim,
-                                          .flags = dlx_fuzz_choose(f, 8),
-                                          .offset = dlx_fuzz_number(f)};
-    memcpy(slot.shape, in->shape, sizeof slot.shape);
-    struct dlx_brief brief = dlx__brief_pack(&slot, 3, n);
-    REQUIRE((uint32_t)brief.words[0] == 3);
-    if (!dlx__brief_is_of(&brief, n))
-        return;
-    REQUIRE(slot.n_tensors == 1 && dlx__brief_unpack(&brief, &record, shape));
-    REQUIRE(memcmp(&record, &slot.record, sizeof record) == 0 && brief.words[1] == slot.time_ns);
-    REQUIRE(memcmp(shape, slot.shape, record.ndim * sizeof *shape) == 0);
+    bool fits = in->t.ndim <= (int32_t)DLX_SHM_NDIM_ENTRY;
+    for (int32_t i = 0; fits && i < in->t.ndim; i++)
+        fits = in->shape[i] >= 0 && in->shape[i] <= UINT32_MAX;
+    REQUIRE(dlx__entry_pack_tensor(words, arena, offset, in->t.dtype, in->padded, in->t.ndim,
+                                   in->shape) == fits);
+    if (fits) {
+        REQUIRE(dlx__entry_arena(words) == arena && dlx__entry_offset(words) == offset &&
+                dlx__entry_kind(words) == DLX_SHM_KIND_TENSOR);
+        REQUIRE(dlx__entry_unpack_tensor(words, &dtype, &padded, &ndim, shape));
+        REQUIRE(memcmp(&dtype, &in->t.dtype, sizeof dtype) == 0 && padded == in->padded);
+        REQUIRE(ndim == in->t.ndim && memcmp(shape, in->shape, (size_t)ndim * sizeof *shape) == 0);
+    }
+    for (uint32_t i = 0; i < DLX_SHM_ENTRY_WORDS; i++)
+        words[i] = dlx_fuzz_number(f);
+    if (dlx__entry_unpack_tensor(words, &dtype, &padded, &ndim, shape))
+        REQUIRE(ndim >= 0 && ndim <= (int32_t)DLX_SHM_NDIM_ENTRY);
 }
 
 /* The user changed what dlx_alloc() gave: it is published where it lies only if all of it lies in its block. */
@@ -269,7 +271,7 @@ static void check_place(struct dlx_fuzz *f, struct input *in)
     uint64_t generation;
     REQUIRE(dlx__fork_init(&generation) == 0);
     size_t n_maps = dlx_fuzz_n_maps();
-    REQUIRE(dlx__heap_new(&heap, generation) == 0);
+    REQUIRE(dlx__heap_new(&heap, generation, false) == 0);
     REQUIRE(dlx__heap_add(heap, 7, dlx_fuzz_map(ARENA_SIZE), ARENA_SIZE) == 0);
     int64_t n = (int64_t)dlx_fuzz_choose(f, 256) * 8;
     REQUIRE(dlx__heap_take(heap, (uint64_t)n, &block) == 0);
@@ -320,7 +322,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_copy(&f, &in, (uint64_t)n, (uint64_t)bytes);
     } else if (what == 2) {
         check_record(&f, &in);
-        check_brief(&f, &in);
+        check_entry(&f, &in);
     } else if (what == 3) {
         check_place(&f, &in);
     }

@@ -2,7 +2,7 @@
 #include "tests/harness_daemon.h"
 #include "common/error.h"
 #include "common/memory.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -355,7 +355,8 @@ void dlx_test_publisher_new(struct dlx_test_publisher *publisher, int control, c
     Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
     request.topic = (char *)(uintptr_t)topic;
     request.history = 4;
-    request.n_slots = 16;
+    request.depth = 16;
+    request.n_entries = 256;
     request.on_full = on_full;
     dlx_test_publisher_new_from(publisher, control, &request);
 }
@@ -373,7 +374,7 @@ void dlx_test_publisher_new_from(struct dlx_test_publisher *publisher, int contr
     publisher->control = control;
     publisher->block_size = body->control_size;
     publisher->line = body->membership_line;
-    ck_assert_uint_eq(body->control_size, dlx_shm_control_size(request->n_slots));
+    ck_assert_uint_eq(body->control_size, dlx_shm_control_size(request->n_entries));
     ck_assert_int_eq(dlx__membership_attach(dlx_test_memory, dlx_test_take_fd(1),
                                             body->membership_size, &publisher->membership),
                      0);

@@ -37,10 +37,19 @@ bool dlx_test_fail_next(struct dlx_test_fail *fail)
     return true;
 }
 
+static bool is_due(struct dlx_test_fail *fail)
+{
+    size_t n = ++fail->n_calls, at = atomic_load(&fail->at);
+    if (n == at && fail->for_ns > 0)
+        fail->until_ns = dlx__deadline((int64_t)fail->for_ns);
+    return n == at || (at > 0 && n > at && dlx__now_ns() < fail->until_ns);
+}
+
 static bool fails_now(const char *call, const int errors[DLX_TEST_FAIL_WAYS])
 {
     struct dlx_test_fail *fail = mine;
-    if (!fail || ++fail->n_calls != atomic_load(&fail->at) || errors[fail->way] == 0)
+    if (!fail || (fail->only && strcmp(fail->only, call) != 0) || !is_due(fail) ||
+        errors[fail->way] == 0)
         return false;
     fail->error = errors[fail->way];
     fail->call = call; /* after what is asked for then */

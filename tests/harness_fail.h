@@ -11,11 +11,15 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct dlx_test_fail {
     atomic_size_t at; /* which call fails, from 1; 0: none, which any thread may say */
     size_t way;       /* and how: each has up to DLX_TEST_FAIL_WAYS errors */
     size_t n_calls;   /* so far */
+    const char *only; /* no other call is counted, or fails; NULL: all are */
+    uint64_t for_ns;  /* those after it fail, too, for so long; 0: it alone */
+    uint64_t until_ns;
     atomic_int error;
     _Atomic(const char *) call; /* the one that failed, NULL: none yet; any thread may ask */
 };

@@ -8,8 +8,7 @@ struct dlx_heap *dlx_test_heap_make(void)
     struct dlx_heap *heap;
     uint64_t generation;
     ck_assert_int_eq(dlx__fork_init(&generation), 0);
-    dlx_set_debug(false); /* test_heap_debug is about that */
-    ck_assert_int_eq(dlx__heap_new(&heap, generation), 0);
+    ck_assert_int_eq(dlx__heap_new(&heap, generation, false), 0);
     return heap;
 }
 

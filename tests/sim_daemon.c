@@ -121,12 +121,15 @@ START_TEST(every_schedule_keeps_the_promises)
         fprintf(stderr,
                 "%llu steps, %llu requests (%llu answers, %llu errors, %llu undone), %llu packets, "
                 "%llu links added, %llu "
-                "waited, %llu of them withdrawn, %llu failed, %llu daemons more, %llu refusals\n",
+                "waited, %llu of them withdrawn, %llu failed, %llu spares given, %llu publishers "
+                "had to "
+                "wait, %llu daemons more, %llu refusals\n",
                 (unsigned long long)n_steps, (unsigned long long)totals[0],
                 (unsigned long long)totals[3], (unsigned long long)totals[2],
                 (unsigned long long)totals[1], (unsigned long long)totals[5],
                 (unsigned long long)totals[6], (unsigned long long)totals[7],
                 (unsigned long long)totals[14], (unsigned long long)totals[4],
+                (unsigned long long)totals[16], (unsigned long long)totals[17],
                 (unsigned long long)totals[8], (unsigned long long)n_fired);
 }
 END_TEST

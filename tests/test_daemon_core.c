@@ -2,7 +2,7 @@
 /* Registry, charges, access, membership: the parts of the daemon that do no I/O on sockets. */
 #include "common/error.h"
 #include "common/memory.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "daemon/access.h"
 #include "daemon/idmap.h"
 #include "daemon/membership.h"

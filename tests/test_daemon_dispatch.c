@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every value of a request that is out of range gets an Error that says so, and changes nothing. */
 #include "common/error.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "common/topic.h"
 #include "daemon/dispatch.h"
 #include "tests/harness_broker.h"
@@ -62,7 +62,8 @@ static Dlx__Wire__PublisherNew publisher_request(const char *topic)
     Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
     request.topic = (char *)(uintptr_t)topic;
     request.history = 1;
-    request.n_slots = 3;
+    request.depth = 16;
+    request.n_entries = 256;
     return request;
 }
 
@@ -108,29 +109,44 @@ START_TEST(bad_publishers)
     for (size_t i = 0; i < DLX_ARRAY_SIZE(histories); i++) {
         Dlx__Wire__PublisherNew request = publisher_request("t");
         request.history = histories[i];
-        request.n_slots = histories[i] + 2;
         expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, "from 1 to 1024");
+    }
+    static const uint32_t depths[] = {0, DLX_SHM_DEPTH_MAX + 1, UINT32_MAX};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(depths); i++) {
+        Dlx__Wire__PublisherNew request = publisher_request("t");
+        request.depth = depths[i];
+        expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, "from 1 to 4096");
     }
     static const struct {
         uint32_t history;
-        uint32_t n_slots;
-    } slots[] = {{1, 0}, {1, 2}, {1024, 1025}, {1, DLX_SHM_SLOTS_MAX + 1}, {1, UINT32_MAX}};
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(slots); i++) {
+        uint32_t depth;
+        uint32_t n_entries;
+    } rings[] = {
+        {1, 1, 0},
+        {1, 1, 1},
+        {1, 1, 128},
+        {1, 1, 300},
+        {1, 1, 16384},
+        {1, 1, UINT32_MAX},
+        {1, 129, 256},
+        {129, 1, 256},
+        {DLX_SHM_HISTORY_MAX, 1, 1024},
+        {1, 2049, 4096},
+        {1, DLX_SHM_DEPTH_MAX, 4096},
+    };
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(rings); i++) {
         Dlx__Wire__PublisherNew request = publisher_request("t");
-        request.history = slots[i].history;
-        request.n_slots = slots[i].n_slots;
-        expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, "(history + 2) to 4096");
+        request.history = rings[i].history;
+        request.depth = rings[i].depth;
+        request.n_entries = rings[i].n_entries;
+        expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, "to 8192 is possible");
     }
     Dlx__Wire__PublisherNew request = publisher_request("t");
     request.on_full = 2;
     expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, "on_full is 2");
     Dlx__Wire__PublisherNew resumes = publisher_request("t");
     resumes.after_seq = DLX_SHM_MOVED;
-    expect_error(BODY(PUBLISHER_NEW), &resumes, DLX_E_INVALID, "9223372036854775808");
-    Dlx__Wire__ArenaNew block = DLX__WIRE__ARENA_NEW__INIT;
-    block.arena_size = DLX_PAGE;
-    block.after_seq = UINT64_MAX;
-    expect_error(BODY(ARENA_NEW), &block, DLX_E_INVALID, "18446744073709551615");
+    expect_error(BODY(PUBLISHER_NEW), &resumes, DLX_E_INVALID, "2305843009213693952");
 }
 END_TEST
 
@@ -186,10 +202,10 @@ START_TEST(quota_names_asked_used_and_limit)
 {
     test.broker.users.max[DLXD_BYTES] = 1 << 16;
     Dlx__Wire__PublisherNew request = publisher_request("t");
-    request.n_slots = 4096;
+    request.n_entries = DLX_SHM_ENTRIES_MAX;
     expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_LIMIT, "may have 65536");
     test.broker.users.max[DLXD_OBJECTS] = 0;
-    request.n_slots = 3;
+    request.n_entries = 256;
     expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_LIMIT, "publishers and subscriptions");
     Dlx__Wire__Subscribe subscribe = subscribe_request("t");
     expect_error(BODY(SUBSCRIBE), &subscribe, DLX_E_LIMIT, "publishers and subscriptions");

@@ -57,7 +57,7 @@ START_TEST(a_ledger_of_another_version_is_refused)
     struct dlxd_ledger ledger, next;
     ck_assert_int_eq(dlxd_ledger_init(&ledger), 0);
     ck_assert_int_eq(put(&ledger, 0, 1), 1);
-    uint32_t version = 2;
+    uint32_t version = 1;
     ck_assert_int_eq(pwrite(ledger.fd, &version, sizeof version, 16), (ssize_t)sizeof version);
     ck_assert_int_eq(dlxd_ledger_open(&next, fcntl(ledger.fd, F_DUPFD_CLOEXEC, 0)), DLX_E_VERSION);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "version"));

@@ -4,7 +4,7 @@
 
 #include "common/error.h"
 #include "common/memory.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "daemon/lingering.h"
 #include "daemon/link.h"
 #include "daemon/publisher.h"
@@ -20,7 +20,8 @@
 
 enum { MAX_HELD = 70, N = 40 };
 
-static const struct dlxd_publisher_config publisher_config = {.history = 1, .n_slots = 3};
+static const struct dlxd_publisher_config publisher_config = {
+    .history = 1, .depth = 16, .n_entries = 256};
 static const struct dlxd_subscription_config subscription_config = {.max_held = MAX_HELD};
 
 static struct {
@@ -50,7 +51,7 @@ static void setup(uint32_t max_links)
     w.writer = dlx_test_broker_client(&w.test, max_links, &w.control[0]);
     w.reader = dlx_test_broker_client(&w.test, N, &w.control[1]);
     ck_assert_int_eq(dlxd_publisher_new(&w.publisher, w.writer, "t", &publisher_config, &fds), 0);
-    uint64_t size = dlxd_publisher_control(w.publisher)->size;
+    uint64_t size = w.publisher->control->size;
     ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, fds.control_fd, size, &map), 0);
     dlx__region_unmap(map, size);
     close(fds.membership_fd);
@@ -165,7 +166,7 @@ static void expect(size_t n)
     ck_assert_uint_eq(w.writer->n_links, n);
     ck_assert_uint_eq(user->used[DLXD_LINKS], n);
     ck_assert_uint_eq(user->used[DLXD_BYTES],
-                      dlxd_publisher_control(w.publisher)->size + n * dlx_shm_link_size(MAX_HELD));
+                      w.publisher->control->size + n * dlx_shm_link_size(MAX_HELD));
     ck_assert_uint_eq(dlxd_lingering_n_all(&w.test.broker), n);
 }
 
@@ -243,8 +244,7 @@ START_TEST(a_newcomer_that_meets_a_limit_is_told_of_them_or_takes_their_place)
     uint64_t *max = w.test.broker.users.max;
     max[DLXD_LINKS] = _i == USERS_LINKS ? 5 : N;
     if (_i == USERS_BYTES)
-        max[DLXD_BYTES] =
-            dlxd_publisher_control(w.publisher)->size + 5 * dlx_shm_link_size(MAX_HELD);
+        max[DLXD_BYTES] = w.publisher->control->size + 5 * dlx_shm_link_size(MAX_HELD);
     for (int i = 0; i < 5; i++)
         join_and_hold(&held[i]);
     ck_assert_int_eq(join(&next), DLX_E_LIMIT);

@@ -6,7 +6,7 @@
  */
 #include "common/error.h"
 #include "common/memory.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "daemon/link.h"
 #include "daemon/publisher.h"
 #include "daemon/subscription.h"
@@ -228,7 +228,8 @@ static void allocate(int take_fd, uint64_t size)
 
 static void new_publisher(void)
 {
-    static const struct dlxd_publisher_config config = {.history = 1, .n_slots = 3, .on_full = 0};
+    static const struct dlxd_publisher_config config = {
+        .history = 1, .depth = 16, .n_entries = 256, .on_full = 0};
     struct dlxd_publisher_fds fds;
     if (n_publishers == DLX_ARRAY_SIZE(publishers))
         return;
@@ -242,7 +243,7 @@ static void new_publisher(void)
     close(p->publisher->link_sock);
     p->publisher->link_sock = pair[0];
     p->id = dlxd_publisher_id(p->publisher);
-    allocate(fds.control_fd, dlxd_publisher_control(p->publisher)->size);
+    allocate(fds.control_fd, p->publisher->control->size);
     ck_assert_int_eq(dlxd_publisher_ready(p->publisher), 0);
     dlxd_subscription_offer_publisher(p->publisher, true);
     /* Joins are read by nobody, but there are fewer than fit. */
@@ -265,7 +266,7 @@ static void new_arena(struct publisher *p)
     int writer;
     if (!p->publisher || p->publisher->last_arena == N_ARENAS - 1)
         return;
-    ck_assert_int_eq(dlxd_publisher_arena_new(p->publisher, DLX_PAGE, 0, 0, &arena, &writer), 0);
+    ck_assert_int_eq(dlxd_publisher_arena_new(p->publisher, DLX_PAGE, &arena, &writer), 0);
     if (pick(10) == 0) { /* never made ready */
         ck_assert_int_eq(dlxd_publisher_arena_drop(p->publisher, arena->id), 0);
         close(writer);
@@ -438,7 +439,7 @@ START_TEST(subscriber_that_stands_still_costs_nothing_more)
     ck_assert(s->links[0].open);
     struct dlxd_publisher *p = publishers[0].publisher;
     for (int i = 0; i < 10000; i++) {
-        ck_assert_int_eq(dlxd_publisher_arena_new(p, DLX_PAGE, 0, 0, &arena, &writer), 0);
+        ck_assert_int_eq(dlxd_publisher_arena_new(p, DLX_PAGE, &arena, &writer), 0);
         allocate(writer, DLX_PAGE);
         ck_assert_int_eq(dlxd_publisher_arena_ready(p, arena->id), 0);
         dlxd_broker_settle(&test.broker);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may drop what is retained, and when it ends: users and times that a test cannot have for real. */
+/* Who may drop what is retained, when it ends, and what a former daemon left: users, times and
+ * regions that a test cannot have for real. */
 #include "common/error.h"
-#include "common/shm.h"
+#include "common/memory.h"
+#include "ring/layout.h"
+#include "daemon/ledger.h"
 #include "daemon/publisher.h"
 #include "daemon/retained.h"
 #include "tests/harness_broker.h"
@@ -39,18 +42,15 @@ static struct dlxd_publisher *new_publisher(struct dlxd_client *client, uint64_t
                                             uint64_t retain_for_ns)
 {
     const struct dlxd_publisher_config config = {
-        .history = 4, .n_slots = 16, .retain = 2, .retain_for_ns = retain_for_ns};
+        .history = 4, .depth = 16, .n_entries = 256, .retain = 2, .retain_for_ns = retain_for_ns};
     struct dlxd_publisher *publisher = NULL;
     struct dlxd_publisher_fds made;
     ck_assert_int_eq(dlxd_publisher_new(&publisher, client, "t", &config, &made), 0);
     close(made.control_fd);
     close(made.membership_fd);
     close(made.link_sock);
-    ck_assert_int_eq(fallocate(dlxd_publisher_control(publisher)->fd, 0, 0,
-                               (off_t)dlxd_publisher_control(publisher)->size),
-                     0);
-    ck_assert_int_eq(pwrite(dlxd_publisher_control(publisher)->fd, &head, sizeof head, 0),
-                     sizeof head);
+    ck_assert_int_eq(fallocate(publisher->control->fd, 0, 0, (off_t)publisher->control->size), 0);
+    ck_assert_int_eq(pwrite(publisher->control->fd, &head, sizeof head, 0), sizeof head);
     ck_assert_int_eq(dlxd_publisher_ready(publisher), 0);
     return publisher;
 }
@@ -147,6 +147,73 @@ START_TEST(what_stays_for_ever_has_no_end_after_a_late_death)
 }
 END_TEST
 
+static int region(uint64_t size)
+{
+    int fd, writer;
+    ck_assert_int_eq(dlx__region_new(&dlx__memory_memfd, "test", size, &fd, &writer), 0);
+    ck_assert_int_eq(fallocate(writer, 0, 0, (off_t)size), 0);
+    close(writer);
+    ck_assert_int_eq(dlx__region_seal(&dlx__memory_memfd, fd, size, &fd), 0);
+    return fd;
+}
+
+/* What the service manager kept, and the ledger says. */
+START_TEST(what_cannot_be_a_publisher_is_not_restored)
+{
+    enum { N = 3 };
+    static const struct {
+        uint32_t n_entries, first, n;
+        struct dlxd_publisher_region regions[N];
+        int code;
+    } cases[] = {
+        {256, 0, 3, {{.id = 0}, {.id = 1, .ready_seq = 1}, {.id = 4, .ready_seq = 3}}, 0},
+        {256, 0, 1, {{.id = 0}}, 0},
+        {256, 0, 0, {{.id = 0}}, DLX_E_PROTOCOL},
+        {256,
+         1,
+         2,
+         {{.id = 0}, {.id = 1, .ready_seq = 1}, {.id = 4, .ready_seq = 3}},
+         DLX_E_PROTOCOL},
+        {256, 0, 3, {{.id = 0}, {.id = 0}, {.id = 1, .ready_seq = 1}}, DLX_E_PROTOCOL},
+        {256,
+         0,
+         3,
+         {{.id = 0}, {.id = 1, .ready_seq = 1}, {.id = 1, .ready_seq = 1}},
+         DLX_E_PROTOCOL},
+        {512, 0, 1, {{.id = 0}}, DLX_E_PROTOCOL},
+        {0, 0, 1, {{.id = 0}}, DLX_E_PROTOCOL},
+        {UINT32_MAX, 0, 1, {{.id = 0}}, DLX_E_PROTOCOL},
+    };
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
+        struct dlxd_publisher *publisher;
+        struct dlxd_publisher_region regions[N];
+        const struct dlxd_ledger_entry entry = {.id = 100 + i,
+                                                .history = 4,
+                                                .depth = 16,
+                                                .n_entries = cases[i].n_entries,
+                                                .retain = 1,
+                                                .topic = "t"};
+        memcpy(regions, cases[i].regions, sizeof regions);
+        for (uint32_t k = 0; k < N; k++)
+            regions[k].fd = region(regions[k].id == 0 ? dlx_shm_control_size(256) : DLX_PAGE);
+        int r = dlxd_publisher_restore(&publisher, &test.broker, &entry, regions + cases[i].first,
+                                       cases[i].n);
+        ck_assert_msg(r == cases[i].code, "case %zu: %d, %s", i, r, dlx__error_message());
+        for (uint32_t k = 0; k < N; k++)
+            if (r < 0 || k < cases[i].first || k >= cases[i].first + cases[i].n)
+                close(regions[k].fd); /* nobody took it */
+        if (r < 0) {
+            ck_assert_uint_eq(test.broker.users.all_bytes, 0);
+            continue;
+        }
+        ck_assert_uint_eq(publisher->ready.n, cases[i].n - 1);
+        ck_assert_uint_eq(publisher->last_arena, regions[cases[i].n - 1].id);
+        dlxd_retained_restore(publisher, -1, 0); /* without a message it is nothing */
+        ck_assert_uint_eq(n_publishers(), 0);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("daemon_retained");
@@ -156,6 +223,7 @@ int main(void)
     tcase_add_test(tcase, a_counter_that_lies_low_replaces_nothing);
     tcase_add_test(tcase, the_first_to_expire_comes_first);
     tcase_add_test(tcase, what_stays_for_ever_has_no_end_after_a_late_death);
+    tcase_add_test(tcase, what_cannot_be_a_publisher_is_not_restored);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

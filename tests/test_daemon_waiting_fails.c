@@ -5,7 +5,7 @@
  */
 #include "common/bell.h"
 #include "common/error.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "daemon/link.h"
 #include "daemon/publisher.h"
 #include "daemon/subscription.h"
@@ -97,7 +97,8 @@ static int pidfd_of_the_dead(void)
 
 static void setup(void)
 {
-    static const struct dlxd_publisher_config config = {.history = 1, .n_slots = 3};
+    static const struct dlxd_publisher_config config = {
+        .history = 1, .depth = 16, .n_entries = 256};
     struct dlxd_publisher_fds fds;
     const void *map;
     memset(&w, 0, sizeof w);

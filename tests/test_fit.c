@@ -23,9 +23,7 @@ static struct dlx_heap *make_heap(bool debug)
 {
     struct dlx_heap *heap;
     ck_assert_int_eq(dlx__fork_init(&generation), 0);
-    dlx_set_debug(debug);
-    ck_assert_int_eq(dlx__heap_new(&heap, generation), 0);
-    dlx_set_debug(false);
+    ck_assert_int_eq(dlx__heap_new(&heap, generation, debug), 0);
     last_id = 0;
     now = 0;
     return heap;

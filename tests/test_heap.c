@@ -3,7 +3,7 @@
 /* A publisher's payload memory, against a plain model: no two blocks overlap, everything comes back. */
 
 #include "client/heap.h"
-#include "common/tensor.h"
+#include "ring/tensor.h"
 #include "tests/harness_heap.h"
 #include "tests/harness_random.h"
 #include "tests/harness_run.h"
@@ -47,21 +47,20 @@ START_TEST(blocks_are_aligned_and_whole)
 }
 END_TEST
 
-START_TEST(the_block_used_last_is_used_next)
+START_TEST(the_block_given_back_first_is_used_next)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     dlx_test_heap_add_arena(heap, 1, 65536);
     struct dlx_block *a = dlx_test_heap_take(heap, 1000), *b = dlx_test_heap_take(heap, 1000);
-    void *data = dlx__block_data(a);
-    ck_assert(!dlx__heap_has(heap, 1000));
+    dlx__heap_give(heap, b);
+    ck_assert_ptr_eq(dlx_test_heap_take(heap, 1000), b);
+    ck_assert(dlx__heap_is_low(heap));
     dlx__heap_give(heap, b);
     dlx__heap_give(heap, a);
-    ck_assert(dlx__heap_has(heap, 1000));
-    ck_assert(!dlx__heap_has(heap, 1025));
-    ck_assert(!dlx__heap_has(heap, UINT64_MAX));
-    a = dlx_test_heap_take(heap, 900);
-    ck_assert_ptr_eq(dlx__block_data(a), data);
+    ck_assert_ptr_eq(dlx_test_heap_take(heap, 900), b);
+    ck_assert_ptr_eq(dlx_test_heap_take(heap, 1000), a);
     dlx__heap_give(heap, a);
+    dlx__heap_give(heap, b);
     dlx__heap_close(heap);
 }
 END_TEST
@@ -79,8 +78,9 @@ START_TEST(a_few_sizes_do_not_drive_each_other_out)
             blocks[i] = dlx_test_heap_take(heap, sizes[i]);
         for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
             dlx__heap_give(heap, blocks[i]);
+        dlx__heap_want_none(heap);
         for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
-            ck_assert_msg(dlx__heap_has(heap, sizes[i]), "%d beside a manifest of %d",
+            ck_assert_msg(dlx__heap_want(heap, sizes[i]), "%d beside a manifest of %d",
                           (int)sizes[i], (int)sizes[3]);
         dlx__heap_close(heap);
     }
@@ -168,6 +168,18 @@ END_TEST
 
 #define N_LIVE 64
 
+/* Drop what no block was taken from since the last call. Returns how many bytes. */
+static uint64_t trim(struct dlx_heap *heap)
+{
+    uint64_t bytes = dlx__heap_trim(heap, true), dropped = 0, size;
+    uint32_t id;
+    while ((id = dlx__heap_find_empty(heap, bytes - dropped, &size)) != 0) {
+        dlx__heap_drop(heap, id);
+        dropped += size;
+    }
+    return dropped;
+}
+
 START_TEST(random_use_keeps_blocks_apart)
 {
     seed = (uint64_t)_i + 1;
@@ -200,38 +212,48 @@ START_TEST(random_use_keeps_blocks_apart)
         memset(dlx__block_data(live[at]), (int)at, size);
         if (random_below(100) == 0 && dlx__heap_n_arenas(heap) > 1) {
             uint64_t bytes = dlx__heap_bytes(heap);
-            uint32_t id = dlx__heap_drop_idle(heap, (uint64_t)round, (uint64_t)round);
-            ck_assert(id == 0 || dlx__heap_bytes(heap) < bytes);
+            uint64_t dropped = trim(heap);
+            ck_assert_uint_eq(dlx__heap_bytes(heap), bytes - dropped);
         }
     }
     for (int i = 0; i < N_LIVE; i++)
         dlx__heap_give(heap, live[i]);
-    /* Everything came back: all arenas but one are idle. */
-    while (dlx__heap_drop_idle(heap, 100000, 0) != 0 || dlx__heap_drop_idle(heap, 1, 100001) != 0)
-        ;
+    /* Everything came back: all arenas but one can go. */
+    (void)trim(heap); /* forgets what was needed before */
+    (void)trim(heap);
     ck_assert_uint_eq(dlx__heap_n_arenas(heap), 1);
     dlx__heap_close(heap);
 }
 END_TEST
 
-START_TEST(only_what_stayed_idle_is_dropped)
+START_TEST(only_what_nobody_needed_since_is_trimmed)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
+    uint64_t size = 0;
     dlx_test_heap_add_arena(heap, 1, 16384);
     dlx_test_heap_add_arena(heap, 2, 16384);
     struct dlx_block *a = dlx_test_heap_take(heap, 16384), *b = dlx_test_heap_take(heap, 16384);
-    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 10, 11), 0); /* both are used */
+    ck_assert_uint_eq(trim(heap), 0); /* both are used */
     dlx__heap_give(heap, b);
-    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 10, 0), 0);  /* seen empty at 10 */
-    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 20, 10), 0); /* not since before 10 */
-    b = dlx_test_heap_take(heap, 16384);                     /* used in between */
+    ck_assert_uint_eq(trim(heap), 0); /* it was used since the last call */
+    b = dlx_test_heap_take(heap, 16384);
     dlx__heap_give(heap, b);
-    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 30, 25), 0);
-    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 40, 31), 2);
+    ck_assert_uint_eq(trim(heap), 0); /* again */
+    ck_assert_uint_eq(dlx__heap_find_empty(heap, UINT64_MAX, &size), 0);
+    /* As little as this is kept unless all is to go. */
+    ck_assert_uint_eq(dlx__heap_trim(heap, false), 0);
+    ck_assert_uint_eq(dlx__heap_find_empty(heap, UINT64_MAX, &size), 0);
+    ck_assert_uint_eq(dlx__heap_trim(heap, true), 16384);
+    ck_assert_uint_eq(dlx__heap_find_empty(heap, 16383, &size), 0);
+    ck_assert_uint_eq(dlx__heap_find_empty(heap, 16384, &size),
+                      dlx__block_arena_id(a) == 1 ? 2 : 1);
+    ck_assert_uint_eq(size, 16384);
+    ck_assert_uint_eq(trim(heap), 16384);
     ck_assert_uint_eq(dlx__heap_bytes(heap), 16384);
     dlx__heap_give(heap, a);
-    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 50, 0), 0);
-    ck_assert_uint_eq(dlx__heap_drop_idle(heap, 60, 61), 0); /* the last one stays */
+    (void)trim(heap);
+    (void)trim(heap);
+    ck_assert_uint_eq(dlx__heap_bytes(heap), 16384); /* the last one stays */
     dlx__heap_close(heap);
 }
 END_TEST
@@ -258,12 +280,14 @@ START_TEST(an_exported_block_knows_whether_it_was_changed)
         ck_assert_int_eq(dlx__block_export(block, dlx_test_u8, ndim, shape, 24), 0);
         DLTensor *t = &block->tensor.dl_tensor;
         DLTensor before = *t;
-        ck_assert(dlx__block_is_unchanged(block, false));
-        ck_assert(!dlx__block_is_unchanged(block, true));
+        ck_assert(dlx__block_is_unchanged(block));
+        block->tensor.flags = DLPACK_FLAG_BITMASK_READ_ONLY;
+        ck_assert(!dlx__block_is_unchanged(block));
+        block->tensor.flags = 0;
 #define CHANGED(...)                                                                               \
     do {                                                                                           \
         __VA_ARGS__;                                                                               \
-        ck_assert(!dlx__block_is_unchanged(block, false));                                         \
+        ck_assert(!dlx__block_is_unchanged(block));                                                \
         *t = before;                                                                               \
     } while (0)
         CHANGED(t->data = (char *)t->data + 256);
@@ -278,12 +302,12 @@ START_TEST(an_exported_block_knows_whether_it_was_changed)
         CHANGED(t->device.device_id = 1);
 #undef CHANGED
         t->shape[0] = 1;
-        ck_assert(!dlx__block_is_unchanged(block, false));
+        ck_assert(!dlx__block_is_unchanged(block));
         t->shape[0] = 2;
         t->strides[2] = 2;
-        ck_assert(!dlx__block_is_unchanged(block, false));
+        ck_assert(!dlx__block_is_unchanged(block));
         t->strides[2] = 1;
-        ck_assert(dlx__block_is_unchanged(block, false));
+        ck_assert(dlx__block_is_unchanged(block));
         ck_assert_ptr_eq(dlx__block_of(heap, &block->tensor), block);
         ck_assert_ptr_null(dlx__block_of(other, &block->tensor));
         dlx__block_published(block);
@@ -373,7 +397,7 @@ static bool is_free(struct dlx_heap *heap)
     return r == 0;
 }
 
-/* The deleter and two slots, in every order, the deleter here and on another thread: it comes back with the
+/* The deleter and two references, in every order, the deleter here and on another thread: it comes back with the
  * last of them, and not before. Once more, to see that a reused block starts anew. */
 START_TEST(a_shared_block_comes_back_with_the_last_use)
 {
@@ -403,7 +427,7 @@ START_TEST(a_shared_block_comes_back_with_the_last_use)
 }
 END_TEST
 
-START_TEST(a_shared_block_is_still_local_when_its_slots_are_free)
+START_TEST(a_shared_block_is_still_local_without_references)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     struct dlx_block *ref;
@@ -421,7 +445,7 @@ START_TEST(a_shared_block_is_still_local_when_its_slots_are_free)
 }
 END_TEST
 
-/* Published for the last time without `share`: the slots are all that is left, whichever is freed first. */
+/* Published for the last time without `share`: the references are all that is left, whichever is given back first. */
 START_TEST(ownership_of_a_shared_block_may_pass)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
@@ -438,7 +462,7 @@ START_TEST(ownership_of_a_shared_block_may_pass)
         dlx__heap_give(heap, refs[!round]);
         ck_assert(is_free(heap));
     }
-    /* Or when no slot refers to it any more: then it goes into one itself. */
+    /* Or when there is no reference any more: then its message has the block itself. */
     struct dlx_block *block = dlx_test_heap_take(heap, 100);
     (void)dlx_test_heap_export(block, 100);
     ck_assert_int_eq(dlx__block_share(block, &refs[0]), 0);
@@ -482,11 +506,11 @@ START_TEST(a_shared_block_of_no_bytes_comes_back)
 }
 END_TEST
 
-/* The publisher frees its slots and goes; a shared tensor may be deleted before its slots are free, after them,
+/* The publisher gives the references back and goes; a shared tensor may be deleted before that, between, after them,
  * or after the publisher, here or on another thread. Leaks and double frees are the sanitizer's to find. */
 START_TEST(a_shared_tensor_and_its_publisher_end_in_any_order)
 {
-    enum { BEFORE, BETWEEN, AFTER_SLOTS, LAST, N_TIMES };
+    enum { BEFORE, BETWEEN, AFTER_REFS, LAST, N_TIMES };
     for (int when = 0; when < 2 * N_TIMES; when++) {
         struct dlx_heap *heap = dlx_test_heap_make();
         struct dlx_block *refs[2];
@@ -503,14 +527,14 @@ START_TEST(a_shared_tensor_and_its_publisher_end_in_any_order)
             }
             if (time < 2)
                 dlx__heap_give(heap, refs[time]);
-            else if (time == AFTER_SLOTS)
+            else if (time == AFTER_REFS)
                 dlx__heap_close(heap);
         }
     }
 }
 END_TEST
 
-/* Deleters on two threads while the publisher's thread frees slots and goes on sharing. */
+/* Deleters on two threads while the publisher's thread gives references back and goes on sharing. */
 START_TEST(shared_blocks_come_back_from_other_threads)
 {
     static DLManagedTensorVersioned *tensors[2][N_TENSORS];
@@ -545,19 +569,19 @@ int main(void)
     TCase *tcase = tcase_create("heap");
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, blocks_are_aligned_and_whole);
-    tcase_add_test(tcase, the_block_used_last_is_used_next);
+    tcase_add_test(tcase, the_block_given_back_first_is_used_next);
     tcase_add_test(tcase, a_few_sizes_do_not_drive_each_other_out);
     tcase_add_test(tcase, a_set_wants_as_many_blocks_as_it_has_parts);
     tcase_add_test(tcase, neighbours_become_one_again);
     tcase_add_test(tcase, a_block_comes_from_the_smallest_piece_that_fits);
     tcase_add_loop_test(tcase, random_use_keeps_blocks_apart, 0, 4);
-    tcase_add_test(tcase, only_what_stayed_idle_is_dropped);
+    tcase_add_test(tcase, only_what_nobody_needed_since_is_trimmed);
     tcase_add_test(tcase, growth_has_limits);
     tcase_add_test(tcase, an_exported_block_knows_whether_it_was_changed);
     tcase_add_test(tcase, tensors_come_back_from_other_threads);
     tcase_add_test(tcase, a_local_tensor_outlives_its_publisher);
     tcase_add_test(tcase, a_shared_block_comes_back_with_the_last_use);
-    tcase_add_test(tcase, a_shared_block_is_still_local_when_its_slots_are_free);
+    tcase_add_test(tcase, a_shared_block_is_still_local_without_references);
     tcase_add_test(tcase, ownership_of_a_shared_block_may_pass);
     tcase_add_test(tcase, a_shared_block_of_no_bytes_comes_back);
     tcase_add_test(tcase, a_shared_tensor_and_its_publisher_end_in_any_order);

@@ -16,11 +16,14 @@ START_TEST(what_is_taken_again_is_like_what_was_exported)
     struct dlx_block *a = dlx_test_heap_take(heap, 100), *b = dlx_test_heap_take(heap, 100);
     ck_assert_ptr_null(dlx__heap_export_again(heap, dlx_test_u8, 1, &n)); /* none was given back */
     dlx_test_heap_export(a, n);
-    dlx__block_published(a);
     a->tensor.dl_tensor.shape[0] = 7;
+    ck_assert(!dlx__block_is_unchanged(a));
+    a->is_dirty = true; /* so dlx_publish() marks it */
+    dlx__block_published(a);
     dlx__heap_give(heap, b);
     dlx__heap_give(heap, dlx_test_heap_take(heap, 100)); /* never exported */
     ck_assert_ptr_null(dlx__heap_export_again(heap, dlx_test_u8, 1, &n));
+    ck_assert_ptr_eq(dlx_test_heap_take(heap, 100), b);
     dlx__heap_give(heap, a);
     ck_assert_ptr_null(dlx__heap_export_again(heap, dlx_test_u8, 1, &other));
     ck_assert_ptr_null(dlx__heap_export_again(heap, (DLDataType){kDLInt, 8, 1}, 1, &n));
@@ -29,11 +32,12 @@ START_TEST(what_is_taken_again_is_like_what_was_exported)
     ck_assert_ptr_null(dlx__heap_export_again(heap, dlx_test_u8, -1, &n));
     ck_assert_ptr_eq(dlx__heap_export_again(heap, dlx_test_u8, 1, &n), a);
     ck_assert_int_eq(a->tensor.dl_tensor.shape[0], n);
-    ck_assert(dlx__block_is_unchanged(a, false));
+    ck_assert(dlx__block_is_unchanged(a));
     a->tensor.deleter(&a->tensor); /* comes back by the stack */
     ck_assert_ptr_eq(dlx__heap_export_again(heap, dlx_test_u8, 1, &n), a);
     dlx__block_published(a);
     dlx__heap_give(heap, a);
+    dlx__heap_give(heap, b);
     dlx__heap_close(heap);
 }
 END_TEST

@@ -18,9 +18,8 @@ static struct dlx_heap *make_heap(uint64_t pages)
     struct dlx_heap *heap;
     uint64_t generation;
     page = (size_t)dlx__debug_align();
-    dlx_set_debug(true);
     ck_assert_int_eq(dlx__fork_init(&generation), 0);
-    ck_assert_int_eq(dlx__heap_new(&heap, generation), 0);
+    ck_assert_int_eq(dlx__heap_new(&heap, generation, true), 0);
     void *map = mmap(NULL, pages * page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(map, MAP_FAILED);
     ck_assert_int_eq(dlx__heap_add(heap, 1, map, pages * page), 0);

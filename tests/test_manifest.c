@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tables of tensors: what is written is read again, and whatever a peer writes stays inside. */
 #include "common/error.h"
-#include "common/manifest.h"
+#include "ring/manifest.h"
 #include "tests/harness_random.h"
 #include "tests/harness_run.h"
 #include <check.h>
@@ -29,7 +29,7 @@ static void make_items(struct dlx_manifest_item *items)
         {.record = {.arena = 4, .dtype_bits = 8, .dtype_lanes = 1, .ndim = 11, .offset = 256},
          .shape = dims,
          .strides = dims + 1},
-        {.record = {.dtype_bits = 4, .dtype_lanes = 2, .flags = DLX_SHM_RECORD_COPIED},
+        {.record = {.dtype_bits = 4, .dtype_lanes = 2, .flags = DLX_SHM_RECORD_PADDED},
          .name = "nine",
          .name_size = 4},
         {.record = {.dtype_bits = 4,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shapes, strides, data types: sizes, row-major order, extents, compaction. */
 #include "common/error.h"
-#include "common/tensor.h"
+#include "ring/tensor.h"
 #include "tests/harness_random.h"
 #include "tests/harness_run.h"
 #include <check.h>

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Ours. All arguments are the library's defaults but for spinning, and reliability where nothing may be lost.
+ * Ours. All arguments are the library's defaults but for spinning, and reliability where nothing
+ * may be lost.
  *
- *   --spin N    spin_ns of the subscription, instead of for ever (--mode busy) or never (--mode block)
+ *   --spin N    spin_ns of the subscription, instead of for ever (--mode busy) or never (--mode
+ *               block)
+ *   --depth N   depth of the publishers
+ *   --batch K   messages that dlx_publish_n() and dlx_take_n() pass at once: for --what rate, whose
+ *               messages, those of the warm-up included, must be a multiple of it
  */
 
 #include "bench/measure_dlx.h"
@@ -11,12 +16,16 @@
 
 #include <stdio.h>
 
+enum { BATCH_MAX = 256 };
+
 static struct dlx_client *client;
 static struct dlx_publisher *out;
 static struct dlx_subscription *in;
 static struct dlx_tensor_spec spec;
 static int64_t shape[1];
-static DLManagedTensorVersioned *loaned, *taken;
+static DLManagedTensorVersioned *loaned[BATCH_MAX], *taken;
+static struct dlx_message *received[BATCH_MAX];
+static uint32_t batch, n_loaned, n_received, n_read; /* of a batch */
 
 static const char *topic(const struct peer_setup *s, int32_t channel, char buffer[static 64])
 {
@@ -27,6 +36,9 @@ static const char *topic(const struct peer_setup *s, int32_t channel, char buffe
 void peer_prepare(const struct peer_setup *s)
 {
     spec = bm_bytes(shape, s->size);
+    batch = (uint32_t)bm_long("batch", 1);
+    if (!batch || batch > BATCH_MAX)
+        bm_fail("--batch takes 1 to %d", BATCH_MAX);
 }
 
 void peer_open_out(const struct peer_setup *s)
@@ -34,6 +46,7 @@ void peer_open_out(const struct peer_setup *s)
     const struct dlx_publisher_args args = {
         .size = sizeof args,
         .on_full = s->is_lossless ? DLX_ON_FULL_BLOCK : 0,
+        .depth = (uint32_t)bm_long("depth", 0),
     };
     char buffer[64];
 
@@ -47,6 +60,7 @@ void peer_open_in(const struct peer_setup *s)
     const struct dlx_subscribe_args args = {
         .size = sizeof args,
         .reliable = s->is_lossless,
+        .max_held = batch > 1 ? 2 * batch : 0,
         .spin_ns = bm_long("spin", s->is_blocking ? DLX_SPIN_NEVER : DLX_SPIN_ALWAYS),
     };
     char buffer[64];
@@ -63,25 +77,55 @@ void peer_connected(const struct peer_setup *s)
 
 void *peer_loan(void)
 {
-    bm_check(dlx_alloc(out, &spec, &loaned), "dlx_alloc");
-    return loaned->dl_tensor.data;
+    bm_check(dlx_alloc(out, &spec, &loaned[n_loaned]), "dlx_alloc");
+    return loaned[n_loaned++]->dl_tensor.data;
+}
+
+static const struct dlx_publish_args try_once = {.size = sizeof try_once};
+
+/* When the other side is behind, which only a publisher that blocks is told: try again. */
+static void send_batch(void)
+{
+    uint32_t n_sent;
+
+    for (uint32_t i = 0; i < batch; i += n_sent) {
+        int r = dlx_publish_n(out, loaned + i, batch - i, &try_once, &n_sent);
+        if (r != DLX_E_FULL)
+            bm_check(r, "dlx_publish_n");
+    }
 }
 
 void peer_send(void)
 {
-    static const struct dlx_publish_args args = {.size = sizeof args};
     int r;
 
-    /* When the other side is behind, which only a publisher that blocks is told: try again. */
+    if (n_loaned < batch)
+        return;
+    n_loaned = 0;
+    if (batch > 1) {
+        send_batch();
+        return;
+    }
     do
-        r = dlx_publish(out, loaned, &args);
+        r = dlx_publish(out, loaned[0], &try_once);
     while (r == DLX_E_FULL);
     bm_check(r, "dlx_publish");
 }
 
+static struct dlx_message *receive(void)
+{
+    if (batch == 1)
+        return bm_take(in);
+    if (n_read == n_received) {
+        n_read = 0;
+        bm_check(dlx_take_n(in, INT64_C(30000000000), received, batch, &n_received), "dlx_take_n");
+    }
+    return received[n_read++];
+}
+
 const void *peer_receive(void)
 {
-    struct dlx_message *m = bm_take(in);
+    struct dlx_message *m = receive();
 
     bm_check(dlx_message_tensor(m, 0, &taken), "dlx_message_tensor");
     dlx_message_unref(m);

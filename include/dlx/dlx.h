@@ -110,21 +110,21 @@ struct dlx_connect_args {
     int64_t timeout_ns;
     /** enum dlx_autospawn. Only where neither `socket` nor $DLX_SOCKET names a daemon. */
     uint32_t autospawn;
-    /** NULL, or called every 50 ms, in its thread, by a call that waits for the daemon's answer: not 0 ends the wait with
-     *  DLX_E_INTERRUPTED, which a signal alone does not (so: PyErr_CheckSignals() and the like). It may close what is not in
-     *  use, but not the connection; its own calls that ask the daemon fail with DLX_E_IN_USE. */
+    /** Called every 50 ms, in its thread, by a call that waits for the daemon; NULL: never. A result other
+     *  than 0 ends the wait with DLX_E_INTERRUPTED, which a signal alone does not. It may close handles
+     *  that are not in use, but not the client; its own calls to the daemon fail with DLX_E_IN_USE. */
     int (*interrupt)(void *interrupt_data);
     void *interrupt_data;
 };
 
 /**
- * Connect to the daemon; where nobody named one and none answers, start a private one for this user: $DLX_DAEMON, else
- * `dlpackd` beside the library or in ../bin from there, else that on PATH; it listens in $XDG_RUNTIME_DIR if
- * that is this user's alone to write to, else in /tmp/dlpackd-UID, is shared by all who start one at the same time,
- * and ends when for 10 seconds ($DLX_IDLE_EXIT) nobody was connected and nothing retained. It is no child of the
- * caller (unless that is a child subreaper, or process 1): no SIGCHLD, nothing to wait for. Signals of the calling thread
- * wait until it listens. A program with rights of its file (set-user-ID) starts none; a service should not, since
- * what it started would end with it: DLX_AUTOSPAWN=no.
+ * Connect to the daemon. If no daemon is named and none answers, start a private one for this user:
+ * $DLX_DAEMON, else `dlpackd` beside the library or in ../bin from there, else the one on PATH. It
+ * listens in $XDG_RUNTIME_DIR if only this user can write there, else in /tmp/dlpackd-UID. All who
+ * start one at the same time share it. It ends after 10 seconds ($DLX_IDLE_EXIT) with nobody connected
+ * and nothing retained. It is a child of the caller only if that is a child subreaper or process 1.
+ * Signals of the calling thread wait until it listens. A set-user-ID program starts none; a service
+ * should not, since its daemon would end with it: set DLX_AUTOSPAWN=no.
  *
  * Returns 0; DLX_E_NO_DAEMON (nobody listens, or none could be started: the message names the path or the program, its
  * exit status and what it said), DLX_E_TIMEOUT (no answer, or the one started was late and was ended), DLX_E_ACCESS
@@ -145,24 +145,29 @@ enum dlx_on_full {
 
 struct dlx_publisher_args {
     size_t size;
-    /** Messages that stay readable at least, 1 to 1024. 0: 4. */
+    /** Newest messages that stay readable for subscriptions that ask for a history, 1 to 1024. 0: the larger of 1 and
+     *  `retain`. */
     uint32_t history;
     /** enum dlx_on_full. Only a BLOCK publisher serves reliable subscribers. */
     uint32_t on_full;
-    /** Slots of the ring, history + 2 to 4096. 0: the larger of 64 and history * 2. */
-    uint32_t n_slots;
     /**
-     * Newest messages that a subscription gets that comes later, without asking for a history, and that
-     * stay when the publisher has gone, also if it was killed: the daemon keeps them for newcomers and
-     * dlx_get(). At most `history`. 0: none.
+     * How far a subscriber may be behind, in messages of any size, 1 to 4096. 0: 16. A message that is
+     * `depth` behind the newest is dropped; if a reliable subscriber has not passed it, dlx_publish() waits.
      *
-     * They go when another publisher of the topic, of the same user or of root, has published as many messages as
-     * it retains itself; by dlx_retained_drop(); after `retain_for_ns`; when the daemon ends. Their memory
-     * stays charged to the user until then.
+     * Depth costs memory only while somebody is behind: at most max(depth, history) + held + 1 payloads,
+     * in arenas that are larger than their payloads.
+     */
+    uint32_t depth;
+    /**
+     * Newest messages that later subscriptions get without asking for a history, and that the daemon keeps
+     * for them and for dlx_get() when the publisher is gone, even if it was killed. At most `history`.
+     * 0: none. They stay, charged to the user, until another publisher of the topic, of the same user or
+     * of root, has published as many messages as it retains itself; until dlx_retained_drop(); for
+     * `retain_for_ns`; or until the daemon ends.
      */
     uint32_t retain;
-    /** How long they stay when the publisher has gone. 0 and DLX_FOREVER: without a limit.
-     *  DLX_RETAIN_LATCHED: not at all, they are for those who come while it is there. */
+    /** How long they stay when the publisher is gone. 0 and DLX_FOREVER: without a limit.
+     *  DLX_RETAIN_LATCHED: not at all; subscriptions get them only while the publisher is there. */
     int64_t retain_for_ns;
 };
 #define DLX_RETAIN_LATCHED INT64_C(-2)
@@ -183,9 +188,9 @@ DLX_API int dlx_publisher_new(struct dlx_client *c, const char *topic,
 /**
  * Leave. Subscribers keep what they hold and drain what was published.
  *
- * Waits for the daemon's answer, at most 2.5 s, and not for one that has just left a question without; up to 200 ms
- * for subscribers that are on their way to a dlpackd which was restarted, if it has published since; and, if it retains
- * messages and dlpackd keeps them with the service manager, until that has them, at most 2 s.
+ * Waits at most 2.5 s for the daemon's answer (skipped if the daemon ignored the previous call); up to
+ * 200 ms for subscribers that have yet to reconnect to a restarted dlpackd, if it has published since;
+ * and at most 2 s until the service manager has its retained messages, if dlpackd keeps them there.
  *
  * Returns NULL.
  */
@@ -205,8 +210,8 @@ struct dlx_tensor_spec {
  * belongs to the caller until dlx_publish() succeeds on it or its deleter is called. The deleter may
  * run on any thread, also after the publisher was unreffed.
  *
- * Memory is reused from messages that nobody needs any more, else an arena is added (this asks the
- * daemon). A DLX_ON_FULL_BLOCK publisher does not wait here, only in dlx_publish().
+ * Memory of messages that nobody needs is used again; if none fits, the daemon adds an arena. A
+ * DLX_ON_FULL_BLOCK publisher does not wait here, only in dlx_publish().
  *
  * Returns 0; DLX_E_SHAPE (negative, too many dimensions, size overflows 2^63-1 bytes, zero bits or
  * lanes), DLX_E_NO_MEMORY (names the bytes asked for and why), DLX_E_LIMIT (a quota or the process's
@@ -219,14 +224,15 @@ DLX_API int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *spe
 /** What dlx_publish() did. */
 struct dlx_publish_report {
     size_t size;
-    uint64_t seq;          /**< number of the message, 1 for the publisher's first */
-    uint64_t copied_bytes; /**< payload bytes that were copied into shared memory */
-    uint32_t n_copied;     /**< tensors that were copied */
+    uint64_t seq;           /**< number of the message, 1 for the publisher's first */
+    uint64_t copied_bytes;  /**< payload bytes that were copied into shared memory */
+    uint32_t n_copied;      /**< tensors that were copied */
+    uint32_t n_subscribers; /**< subscriptions that the message was published to */
 };
 
 struct dlx_publish_args {
     size_t size;
-    /** DLX_ON_FULL_BLOCK publishers: how long to wait for a slot. 0: do not wait. */
+    /** DLX_ON_FULL_BLOCK publishers: how long to wait for reliable subscribers. 0: do not wait. */
     int64_t timeout_ns;
     /** Publish time to stamp, CLOCK_MONOTONIC. 0: now. */
     uint64_t time_ns;
@@ -241,58 +247,61 @@ struct dlx_publish_args {
 /**
  * Publish a tensor as one message.
  *
- * A tensor of dlx_alloc() of this publisher is passed on without a copy. Any other tensor in CPU
- * memory (device CPU, CUDAHost, ROCMHost or CUDAManaged are host-readable: only CPU, CUDAHost and
- * ROCMHost are accepted) is copied once, compacted to row-major, and the report and the receiver's
- * DLPACK_FLAG_BITMASK_IS_COPIED say so.
+ * A tensor of dlx_alloc() of this publisher is passed on without a copy. Any other tensor on device CPU,
+ * CUDAHost or ROCMHost is copied once, compacted to row-major, and the report says so. That includes
+ * received tensors, whose memory belongs to their own publisher, even if that is this one.
  *
- * A received tensor lies in memory that its own publisher may write: publishing it on, on whatever topic, is
- * such a copy, also when that publisher is this one.
+ * Ownership passes on success: the tensor is spent, and its deleter is called if it was copied. On failure
+ * the caller still owns it and may publish it again. From the call on nobody may write to memory that was
+ * passed: subscribers read it, and later messages reuse it. The library cannot see what else in this
+ * process refers to that memory (a view, a NumPy array, another DLPack export): the caller makes sure that
+ * it is not used any more, copies the tensor first, or publishes with `share` and keeps it for reading.
+ * dlx_set_debug() finds writers.
  *
- * Ownership passes on success: the tensor is spent, and its deleter is called when it was copied.
- * On failure the caller still owns it and may publish it again. From the call on nobody may write to memory that
- * was passed: subscribers read it, and later messages reuse it. What else of this process refers to that
- * memory (a view, a NumPy array made of the tensor, another DLPack export) the library cannot see, so it is
- * the caller who makes sure that it is not used any more; or copies the tensor first, or publishes with
- * `share` and keeps it for reading. dlx_set_debug() finds who writes all the same.
+ * With `share` ownership never passes: the caller calls the deleter as if the tensor had not been
+ * published. If it was not copied, it has DLPACK_FLAG_BITMASK_READ_ONLY from then on, and nobody may write
+ * to its memory again, even after the message is gone. It may be published again without a copy, also in
+ * sets, any number of times; the last time perhaps without `share`. Its memory comes back when the deleter
+ * was called and no message needs it. A tensor that must be copied is copied each time, which the report
+ * says and `strict` forbids; its memory stays the caller's to write.
  *
- * With `share` ownership does not pass, neither of a tensor that was not copied nor of one that was: it stays the
- * caller's, who calls its deleter as if it had not been published. If it was not copied, its flags say
- * DLPACK_FLAG_BITMASK_READ_ONLY from then on, and nobody may write to its memory again, also after the
- * message is gone. It may be published again, with `share` any number of times, with other messages and in sets,
- * without a copy; the last time perhaps without, which passes ownership. Its memory comes back when the
- * deleter was called and no message needs it. A tensor that must be copied is copied each time, which the
- * report says and `strict` forbids; its memory stays the caller's to write.
+ * No system call is made while no subscriber sleeps, no memory is needed and nobody joins. (One call a
+ * second looks for a dlpackd that has ended, where the kernel has no robust futexes, and for publishers
+ * beyond the 2,048th of a daemon.)
  *
- * No system call is made while no subscriber sleeps, no memory is needed and nobody joins. (The clock is read in user
- * space. Where the kernel has no robust futexes, and for a publisher beyond the 2,048th of its daemon, it is one a second,
- * to hear of a dlpackd that has ended.)
- *
- * Returns 0; DLX_E_FULL (every slot is held or, for a BLOCK publisher, still to be taken, and
- * timeout_ns is 0: the message names who is in the way), DLX_E_TIMEOUT (likewise, after the wait),
- * DLX_E_INTERRUPTED (a signal handler ran while waiting), DLX_E_SHAPE, DLX_E_DEVICE, DLX_E_VERSION (major
- * version not 1), DLX_E_WOULD_COPY, DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_DISCONNECTED, DLX_E_INVALID, DLX_E_FORKED.
+ * Returns 0; DLX_E_FULL (of a BLOCK publisher: a reliable subscriber is `depth` behind, and timeout_ns is 0: the
+ * message names who is in the way), DLX_E_TIMEOUT (likewise, after the wait), DLX_E_INTERRUPTED (a signal handler ran
+ * while waiting), DLX_E_SHAPE, DLX_E_DEVICE, DLX_E_VERSION (major version not 1), DLX_E_WOULD_COPY, DLX_E_NO_MEMORY,
+ * DLX_E_LIMIT, DLX_E_DISCONNECTED, DLX_E_INVALID (also: the tensor was published before), DLX_E_IN_USE (another
+ * thread is in a call on this publisher), DLX_E_FORKED.
  */
 DLX_API int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
                         const struct dlx_publish_args *args);
+
+/**
+ * Publish `n` tensors as n messages, in this order, for less than n calls of dlx_publish(). The time-out is
+ * for all of them together. The report is the last message's, with the copied bytes and tensors of all.
+ *
+ * Returns 0 if all were published, else as dlx_publish() for the first that was not: that one and those
+ * after it are still the caller's. `ret_n` (NULL is fine) says in any case how many were published.
+ */
+DLX_API int dlx_publish_n(struct dlx_publisher *p, DLManagedTensorVersioned *const *tensors,
+                          uint32_t n, const struct dlx_publish_args *args, uint32_t *ret_n);
 
 /** As dlx_publish(), for the struct that DLPack used before version 1. Always copies. */
 DLX_API int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
                                const struct dlx_publish_args *args);
 
 /**
- * The debug mode, of publishers that this process makes from now on; those that are there stay as they are. It is
- * also on when the environment has DLX_DEBUG=1 as the first publisher is made, unless this was called before;
- * a program that runs with more rights than its caller (AT_SECURE) does not look at that.
+ * Set the debug mode of publishers that this process makes from now on. Before the first call, it is on if
+ * the environment has DLX_DEBUG=1 when the first publisher is made, unless the program runs with more
+ * rights than its caller (AT_SECURE). Any thread, at any time.
  *
- * Such a publisher write-protects the memory of a message when it is published, in this process (in others it always
- * is), until no subscriber and no `share`d tensor needs it and it is used again. So whoever writes to a tensor after
- * publishing it gets SIGSEGV there and then. Every tensor has pages of its own, which takes more memory, and a
- * message costs two system calls or more, and each run of protected pages a mapping. A message whose
- * memory the kernel will not protect (vm.max_map_count) is published all the same, and counted as
- * `unprotected` in struct dlx_publisher_stats.
- *
- * Any thread, at any time.
+ * Such a publisher write-protects the memory of a message in its own process (in others it always is) from
+ * dlx_publish() until the memory is used again, so that a write in between raises SIGSEGV. Every tensor has
+ * pages of its own, and a message costs two or more system calls, and mappings. A message whose memory the
+ * kernel will not protect (vm.max_map_count) is published all the same, and counted as `unprotected` in
+ * struct dlx_publisher_stats.
  */
 DLX_API void dlx_set_debug(bool on);
 
@@ -316,22 +325,17 @@ struct dlx_bytes {
 };
 
 /**
- * Allocate `n` tensors (1 to DLX_TENSORS_MAX) as n calls of dlx_alloc() would, all or none, from one piece of
- * shared memory if none is free that they fit into. `ret` has room for n pointers; after a failure each of them is as it
- * was, or NULL.
- *
+ * Allocate `n` tensors (1 to DLX_TENSORS_MAX) as n calls of dlx_alloc() would, all or none, and in one arena
+ * if one has to be added. `ret` has room for n pointers; after a failure each is as it was, or NULL.
  * Returns as dlx_alloc(); the message names the tensor.
  */
 DLX_API int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
                           DLManagedTensorVersioned **ret);
 
 /**
- * Publish `n_items` tensors (1 to DLX_TENSORS_MAX) and metadata (NULL: none; at most DLX_META_MAX bytes, which
- * the library does not look at) as one message: a subscriber gets all of it or nothing.
- *
- * Tensors of dlx_alloc() and dlx_alloc_set() of this publisher are passed on without a copy; all others are
- * copied, as by dlx_publish(), into one piece of memory. Ownership passes on success, of all of them; on
- * failure, and with `share`, of none.
+ * Publish `n_items` tensors (1 to DLX_TENSORS_MAX) and metadata (any bytes, at most DLX_META_MAX; NULL: none)
+ * as one message: a subscriber gets all of it or nothing. Tensors are passed on or copied as by
+ * dlx_publish(). Ownership passes on success, of all of them; on failure, and with `share`, of none.
  *
  * Returns as dlx_publish(), whose codes name the tensor's index and name; and DLX_E_INVALID for no items or too
  * many, a name that is too long or there twice, a tensor that is there twice (with `share` it may be), too much
@@ -341,11 +345,9 @@ DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *item
                             const struct dlx_bytes *meta, const struct dlx_publish_args *args);
 
 /**
- * Wait until at least `n_subscribers` are attached. A subscription that was there before this publisher
- * is attached by its own dlx_take(): two programs that subscribe first and then both wait here wait
- * for ever. Returns 0; DLX_E_TIMEOUT (the message tells how
- * many are), DLX_E_INTERRUPTED (a signal handler ran while waiting), DLX_E_INVALID, DLX_E_NO_MEMORY, DLX_E_FORKED,
- * DLX_E_SYSTEM.
+ * Wait until at least `n_subscribers` are attached. A subscription that was there before this publisher is
+ * attached from the start. Returns 0; DLX_E_TIMEOUT (the message tells how many are), DLX_E_INTERRUPTED (a
+ * signal handler ran while waiting), DLX_E_INVALID, DLX_E_NO_MEMORY, DLX_E_FORKED, DLX_E_SYSTEM.
  */
 DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns);
 
@@ -384,6 +386,7 @@ struct dlx_publisher_stats {
     uint32_t n_arenas;
     uint32_t n_subscribers; /**< attached when this thread last looked */
     uint64_t unprotected;   /**< debug mode: messages, not all of whose memory could be protected */
+    uint64_t deleted_again; /**< deleters called although the tensor had been published */
 };
 
 /** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED. */
@@ -409,10 +412,7 @@ struct dlx_subscribe_args {
     /** Messages held at once at most, 1 to 4096. 0: 16. */
     uint32_t max_held;
     /** Longest busy wait of dlx_take() before it sleeps, ns. 0: the default (20 us, adaptive: it
-     *  shrinks while waits are longer than that). DLX_SPIN_NEVER, DLX_SPIN_ALWAYS. Who takes a stream of more than
-     *  2 million messages a second, and has taken all that there was, waits for 2 us before it looks again,
-     *  which nearly doubles the rate; not with DLX_SPIN_NEVER, not in mode LATEST, not in a take that waits for
-     *  less. */
+     *  shrinks while waits are longer than that). DLX_SPIN_NEVER, DLX_SPIN_ALWAYS. */
     int64_t spin_ns;
 };
 #define DLX_HISTORY_NONE UINT32_MAX
@@ -420,9 +420,8 @@ struct dlx_subscribe_args {
 #define DLX_SPIN_ALWAYS  INT64_C(-2)
 
 /**
- * Subscribe to a topic. When this returns the subscription is attached to every publisher that the
- * topic had, and what they publish from here on reaches it. Publishers that come later are attached
- * by dlx_take() on their own; no publisher need exist yet.
+ * Subscribe to a topic; no publisher need exist yet. What publishers of the topic publish after this
+ * returns reaches the subscription, or counts as lost. That includes publishers that come later.
  *
  * `topic` may be a pattern, for all topics that match it, now and later: '*' stands for any characters
  * of its segment ("cam/front-*", "*"), a last segment of two stars for one segment or more.
@@ -430,8 +429,8 @@ struct dlx_subscribe_args {
  *
  * Returns 0; DLX_E_TOPIC, DLX_E_INVALID, DLX_E_ACCESS, DLX_E_QOS (a reliable subscription, a
  * publisher that drops: the message names both), DLX_E_PUBLISHER_NOT_RESPONDING (a publisher makes no
- * call, such as dlx_publish() or dlx_publisher_next_event(), and 640 have come, 512 of whom stay or hold messages), DLX_E_LIMIT,
- * DLX_E_NO_MEMORY, DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_FD_LIMIT, DLX_E_PROTOCOL, DLX_E_BAD_PEER,
+ * call, such as dlx_publish(), and its queue of pending links is full), DLX_E_LIMIT, DLX_E_NO_MEMORY,
+ * DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_FD_LIMIT, DLX_E_PROTOCOL, DLX_E_BAD_PEER,
  * DLX_E_FORKED, DLX_E_SYSTEM.
  */
 DLX_API int dlx_subscribe(struct dlx_client *c, const char *topic,
@@ -442,11 +441,11 @@ DLX_API struct dlx_subscription *dlx_subscription_unref(struct dlx_subscription 
 
 /**
  * A file descriptor for poll(2), epoll, libuv or asyncio, owned by the subscription: never read,
- * write or close it. It is readable when dlx_take() may have something; that is guaranteed only
- * after dlx_take() returned DLX_E_EMPTY or DLX_E_TIMEOUT: so take until EMPTY, then poll.
+ * write or close it. It is readable when dlx_take() or dlx_take_n() may have something; that is
+ * guaranteed only after one of them returned DLX_E_EMPTY or DLX_E_TIMEOUT: so take until EMPTY, then poll.
  *
- * From the first call of this function on, a dlx_take() that returns DLX_E_EMPTY asks its
- * publishers to ring (one system call for them a message). It is readable when it is first given.
+ * From the first call of this function on, a take that returns DLX_E_EMPTY asks the publishers to ring,
+ * which costs them a system call. The fd is readable at first.
  *
  * Returns the fd; DLX_E_INVALID, DLX_E_FORKED, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
@@ -468,9 +467,17 @@ DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
 DLX_API int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret);
 
 /**
- * The newest message of a topic, of all its publishers and of what is retained; waits for the first one if there is
- * none. It is whole, and stays valid until it is released, whatever becomes of its publisher. For more than
- * one message, or all that follow, subscribe.
+ * Take up to `n` messages into `ret`: waits for the first as dlx_take() does, and takes what else is there
+ * without waiting, for less than n calls of dlx_take(). `ret_n` says how many came.
+ *
+ * Returns 0 if at least one came; DLX_E_INVALID (also: n is 0); else as dlx_take().
+ */
+DLX_API int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret,
+                       uint32_t n, uint32_t *ret_n);
+
+/**
+ * Get the newest message of a topic, of all its publishers and of what is retained; if there is none, wait
+ * for the first. It stays valid until it is released, whatever becomes of its publisher.
  *
  * Returns 0; DLX_E_EMPTY (timeout_ns is 0 and there is none), DLX_E_TIMEOUT, and what dlx_subscribe() and
  * dlx_take() return.
@@ -491,15 +498,12 @@ struct dlx_subscription_stats {
     uint64_t taken;
     uint64_t taken_bytes; /**< payload */
     uint64_t skipped;     /**< messages of mode LATEST that were passed over on purpose */
-    uint64_t
-        lost; /**< messages that could not be taken: overwritten before, or published by way of a
-                                daemon that this subscription did not reach in time */
-    uint64_t sleeps;       /**< times that dlx_take() slept, one or more system calls each */
-    uint64_t rejected;     /**< links that were cut because their publisher wrote invalid values */
-    uint32_t n_held;       /**< messages held now */
+    uint64_t lost;     /**< messages that could not be taken: overwritten, or published by way of a
+                               daemon that this subscription did not reach in time */
+    uint64_t sleeps;   /**< times that dlx_take() slept, one or more system calls each */
+    uint64_t rejected; /**< links that were cut because their publisher wrote invalid values */
+    uint32_t n_held;   /**< messages held now */
     uint32_t n_publishers; /**< attached now */
-    uint64_t
-        gathers; /**< times that dlx_take() let several messages of a fast stream come: see spin_ns */
 };
 
 /** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED. */
@@ -547,13 +551,11 @@ DLX_API const char *dlx_message_name(const struct dlx_message *m, uint32_t i);
  */
 DLX_API int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i);
 
-/** Metadata of the message, aligned to 8, and its size in bytes; NULL and 0 when there is none. Valid as long as
- *  the message. */
+/** Metadata, aligned to 8, and its size in bytes; NULL and 0: none. Valid as long as the message. */
 DLX_API const void *dlx_message_meta(const struct dlx_message *m, size_t *ret_size);
 
 /**
- * Borrow tensor `i` of the message: valid as long as the message is, not to be modified. Returns
- * NULL when there is no such tensor. Costs nothing.
+ * Borrow tensor `i`: read-only, valid as long as the message. NULL when there is no such tensor.
  */
 DLX_API const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i);
 
@@ -571,10 +573,10 @@ DLX_API int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTenso
  * As dlx_message_tensor(), but private to the caller, who may write to it: for code that writes to what it is given. Nobody
  * else ever sees what is written, not even another tensor of the same message.
  *
- * From 256 KiB on it is a copy-on-write view: nothing is copied now; a page is copied when it is first written to, and shared until
- * then. It holds the message, as every tensor of it does, until its deleter is called (which may be on any thread). A smaller
- * one is copied at once, and holds nothing; so is a larger one where the kernel has no such views (before Linux 5.13, or out of
- * mappings or address space). DLPACK_FLAG_BITMASK_IS_COPIED says which, here, and not what the publisher did.
+ * From 256 KiB on it is a copy-on-write view: a page is copied when it is first written to. It holds the
+ * message, as every tensor of it does, until its deleter is called, on any thread. A smaller tensor is
+ * copied at once, and holds nothing; so is a larger one where the kernel has no such views (before Linux
+ * 5.13, or out of mappings or address space). DLPACK_FLAG_BITMASK_IS_COPIED says which.
  *
  * The deleter of a copy may be called in a forked child, too. A view is not there: touching it faults.
  *
@@ -583,9 +585,8 @@ DLX_API int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTenso
 DLX_API int dlx_message_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret);
 
 /**
- * As dlx_message_tensor(), with the struct that DLPack used before version 1, which cannot say that
- * the tensor is read-only. DLX_E_READ_ONLY unless `allow_read_only`: then it is the caller who knows
- * that the consumer does not write.
+ * As dlx_message_tensor(), with the struct that DLPack used before version 1, which cannot say that the
+ * tensor is read-only. DLX_E_READ_ONLY unless `allow_read_only`: the caller knows that nobody writes.
  */
 DLX_API int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool allow_read_only,
                                       DLManagedTensor **ret);

@@ -26,6 +26,7 @@
 #include <dlx/dlx.h>
 #include <dlx/tensor.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <initializer_list>
 #include <optional>
@@ -151,6 +152,31 @@ class publisher : public detail::handle<dlx_publisher>
     {
         args.share = true;
         return publish(std::move(t), args); /* does not move it */
+    }
+    /** Publishes several tensors as as many messages, in their order: dlx_publish_n(). Those that were published are
+     *  empty afterwards, unless args.share. When it throws, the first ones may have been published: `ret_n` says
+     *  in any case how many; the others are still the caller's. The report is the last message's, with what was
+     *  copied of all. */
+    dlx_publish_report publish_n(span<tensor> tensors, dlx_publish_args args = {},
+                                 std::uint32_t *ret_n = nullptr)
+    {
+        std::vector<DLManagedTensorVersioned *> c_tensors;
+        std::uint32_t n = 0;
+        if (ret_n)
+            *ret_n = 0;
+        if (tensors.size() > UINT32_MAX)
+            throw error(DLX_E_INVALID, std::to_string(tensors.size()) + " messages at once");
+        for (const tensor &t : tensors)
+            c_tensors.push_back(t.get());
+        const auto publish = [&](const dlx_publish_args &a) {
+            const int r = dlx_publish_n(get(), c_tensors.data(), count(c_tensors.size()), &a, &n);
+            for (std::uint32_t i = 0; i < n && !a.share; i++)
+                (void)tensors[i].release();
+            if (ret_n)
+                *ret_n = n;
+            return r;
+        };
+        return report_of(args, publish);
     }
     /** Publishes several tensors and metadata as one message: `p.publish_set({{"rgb", a}, {"boxes", b}})`.
      *  They are spent on success, all of them: a and b are empty then; on failure, and with args.share, none
@@ -291,6 +317,24 @@ class subscription : public detail::handle<dlx_subscription>
                    : std::nullopt;
     }
     std::optional<message> take() { return take(forever); }
+    /** The next messages, at most `n`: waits for the first as take() does, and takes what else is there without
+     *  waiting. Empty when there is none in time. */
+    template <class R, class P>
+    std::vector<message> take_n(std::uint32_t n, std::chrono::duration<R, P> timeout)
+    {
+        constexpr std::uint32_t most_held = 4096; /* of any subscription */
+        std::vector<dlx_message *> c_messages(std::min(n, most_held));
+        std::vector<message> messages;
+        std::uint32_t n_taken = 0;
+        messages.reserve(c_messages.size()); /* before it takes: nothing throws after that */
+        const int r = dlx_take_n(get(), detail::nanoseconds(timeout), c_messages.data(),
+                                 static_cast<std::uint32_t>(c_messages.size()), &n_taken);
+        if (detail::there(r))
+            for (std::uint32_t i = 0; i < n_taken; i++)
+                messages.emplace_back(c_messages[i]);
+        return messages;
+    }
+    std::vector<message> take_n(std::uint32_t n) { return take_n(n, forever); }
     /** For poll(2); owned by the subscription. See dlx_subscription_fd(). */
     int fd() const
     {

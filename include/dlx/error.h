@@ -27,7 +27,7 @@
     X(DEVICE, -12, "device type cannot be carried")                                                \
     X(SHAPE, -13, "invalid shape, strides or data type")                                           \
     X(READ_ONLY, -14, "tensor is read-only")                                                       \
-    X(FULL, -15, "all slots are held by subscribers")                                              \
+    X(FULL, -15, "a reliable subscriber is too far behind")                                        \
     X(TOO_MANY_HELD, -16, "too many messages held")                                                \
     X(PUBLISHER_GONE, -17, "the publisher is gone")                                                \
     X(PUBLISHER_NOT_RESPONDING, -18, "the publisher does not pick up new subscribers")             \

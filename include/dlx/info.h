@@ -24,7 +24,7 @@ struct dlx_publisher_info {
     uint32_t uid;
     uint32_t n_subscribers;
     uint32_t n_arenas;
-    uint32_t n_slots;
+    uint32_t depth;
     uint32_t history;
     uint32_t on_full; /**< enum dlx_on_full */
     uint32_t retain;  /**< messages */

@@ -180,6 +180,7 @@ class tensor : public detail::handle<DLManagedTensorVersioned>
     DLManagedTensorVersioned *release() noexcept { return x_.release(); }
     tensor_view view() const noexcept { return tensor_view(x_->dl_tensor); }
     bool is_read_only() const noexcept { return x_->flags & DLPACK_FLAG_BITMASK_READ_ONLY; }
+    /** Is it a copy, for sure? A private tensor is, or a view that is copied as it is written to. */
     bool is_copied() const noexcept { return x_->flags & DLPACK_FLAG_BITMASK_IS_COPIED; }
     DLDataType dtype() const noexcept { return view().dtype(); }
     span<const std::int64_t> shape() const noexcept { return view().shape(); }

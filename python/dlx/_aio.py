@@ -39,37 +39,42 @@ async def _readable(subscription):
         os.close(fd)
 
 
-async def _wait(subscription):
-    """A message, or False when the last publisher has left."""
+async def _wait(subscription, n):
+    """A message (n > 0: a list of 1 to n), or False when the last publisher has left."""
     while True:
-        message = subscription._poll()
+        message = subscription._poll(n)
         if message is not None:
             return message
         await _readable(subscription)
 
 
-async def _poll(subscription, timeout):
+async def _poll(subscription, timeout, n=0):
     if timeout is None:
-        return await _wait(subscription)
-    message = subscription._poll()  # what is there needs no timer
+        return await _wait(subscription, n)
+    message = subscription._poll(n)  # what is there needs no timer
     if message is not None:
         return message
     try:
         async with asyncio.timeout(timeout):
-            return await _wait(subscription)
+            return await _wait(subscription, n)
     except TimeoutError as e:
         if isinstance(e, _errors.Error):
             raise
         raise _errors.make(-3, "TIMEOUT", f"topic {subscription.topic}: no message within {timeout:g} s") from None
 
 
-async def take(subscription, timeout=_GIVEN):
+async def take(subscription, timeout=_GIVEN, n=0):
     """Subscription.take_async()."""
-    message = await _poll(subscription, subscription.timeout if timeout is _GIVEN else timeout)
+    message = await _poll(subscription, subscription.timeout if timeout is _GIVEN else timeout, n)
     if message is False:
         raise _errors.make(-17, "PUBLISHER_GONE",
                            f"topic {subscription.topic}: the last publisher has left, and everything was taken")
     return message
+
+
+async def take_many(subscription, n, timeout=_GIVEN):
+    """Subscription.take_many_async()."""
+    return await take(subscription, timeout, n)
 
 
 async def next_message(subscription):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the extension has; the docstrings are in python/src.
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeAlias, TypedDict, final
 
@@ -19,6 +19,7 @@ class _ArrayInterface(Protocol):
 TensorLike: TypeAlias = Tensor | _DLPack | _ArrayInterface | bytes | bytearray | memoryview | Any
 # A name, "uint8"; or a dtype of NumPy, PyTorch, JAX, ml_dtypes; or bool, int, float, complex.
 DType: TypeAlias = str | type | Any
+MessageLike: TypeAlias = TensorLike | Mapping[str, TensorLike] | Sequence[TensorLike] | Message
 Meta: TypeAlias = Mapping[str, Any] | bytes | bytearray | memoryview
 
 class PublisherStats(TypedDict):
@@ -33,6 +34,7 @@ class PublisherStats(TypedDict):
     n_arenas: int
     n_subscribers: int
     unprotected: int
+    deleted_again: int
 
 class SubscriptionStats(TypedDict):
     taken: int
@@ -43,7 +45,6 @@ class SubscriptionStats(TypedDict):
     rejected: int
     n_held: int
     n_publishers: int
-    gathers: int
 
 class PublisherInfo(TypedDict):
     topic: str
@@ -57,7 +58,7 @@ class PublisherInfo(TypedDict):
     uid: int
     n_subscribers: int
     n_arenas: int
-    slots: int
+    depth: int
     history: int
     on_full: Literal["drop", "block"]
     retain: int
@@ -98,7 +99,7 @@ class DLPackInfo(TypedDict):
     capsules: list[str]
 
 @final
-class Report(tuple[int, bool, int, int]):
+class Report(tuple[int, bool, int, int, int]):
     @property
     def seq(self) -> int: ...
     @property
@@ -107,6 +108,8 @@ class Report(tuple[int, bool, int, int]):
     def n_copied(self) -> int: ...
     @property
     def copied_bytes(self) -> int: ...
+    @property
+    def subscribers(self) -> int: ...
 
 @final
 class Event(tuple[str, str, int, int, int, int]):
@@ -203,8 +206,10 @@ class Publisher:
     def empty(self, shape: int | Sequence[int], dtype: DType = "float32") -> Tensor: ...
     def zeros(self, shape: int | Sequence[int], dtype: DType = "float32") -> Tensor: ...
     def like(self, tensor: TensorLike | dict[str, TensorLike], /) -> Any: ...
-    def publish(self, tensors: TensorLike | Mapping[str, TensorLike] | Sequence[TensorLike] | Message, *, meta: Meta | None = None,
+    def publish(self, tensors: MessageLike, *, meta: Meta | None = None,
                 timeout: float | None = ..., strict: bool = False, share: bool = False, time_ns: int = 0) -> Report: ...
+    def publish_many(self, messages: Iterable[MessageLike], *,
+                     timeout: float | None = ..., strict: bool = False, share: bool = False, time_ns: int = 0) -> Report: ...
     def wait(self, n: int = 1, timeout: float | None = None) -> None: ...
     def events(self) -> list[Event]: ...
     def stats(self) -> PublisherStats: ...
@@ -221,7 +226,9 @@ class Subscription(Iterator[Message], AsyncIterator[Message]):
     def closed(self) -> bool: ...
     def take(self, timeout: float | None = ...) -> Message: ...
     def take_async(self, timeout: float | None = ...) -> Coroutine[Any, Any, Message]: ...
-    def _poll(self) -> Message | Literal[False] | None: ...
+    def take_many(self, n: int, timeout: float | None = ...) -> list[Message]: ...
+    def take_many_async(self, n: int, timeout: float | None = ...) -> Coroutine[Any, Any, list[Message]]: ...
+    def _poll(self, n: int = 0, /) -> Message | list[Message] | Literal[False] | None: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> Message: ...
     def __aiter__(self) -> Self: ...
@@ -237,7 +244,7 @@ class Subscription(Iterator[Message], AsyncIterator[Message]):
 class Connection:
     @property
     def closed(self) -> bool: ...
-    def publisher(self, topic: str, *, history: int = 4, on_full: Literal["drop", "block"] = "drop", slots: int = 0, retain: int = 0,
+    def publisher(self, topic: str, *, history: int = 0, on_full: Literal["drop", "block"] = "drop", depth: int = 16, retain: int = 0,
                   retain_for: float | Literal["latched"] | None = None, timeout: float | None = None) -> Publisher: ...
     def subscribe(self, topic: str, *, latest: bool = False, history: int | None = 0, reliable: bool = False, max_held: int = 16,
                   timeout: float | None = None, stay: bool = False,

@@ -6,10 +6,12 @@ __all__ = ["Error", "Timeout", "AccessError", "DaemonError", "NoMemory", "LimitE
 
 
 class Error(Exception):
-    """What libdlx says went wrong. `code` is its number (enum dlx_error, negative), `name` the name of that."""
+    """What libdlx says went wrong. `code` is its number (enum dlx_error, negative), `name` the name of that. `n_published`: how many
+    messages publish_many() had published."""
 
     code = 0
     name = ""
+    n_published = 0
 
     def __str__(self):  # KeyError and others would quote it
         return str(self.args[0]) if self.args else ""
@@ -48,7 +50,7 @@ class PublisherGone(Error):
 
 
 class Full(Error):
-    """All slots are held by subscribers; the words name them."""
+    """A reliable subscriber is as far behind as it may be, and publish() was not to wait; the words name it."""
 
 
 class TooManyHeld(Error):

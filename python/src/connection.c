@@ -74,13 +74,16 @@ static int make_publisher(struct dlxpy_call *call)
 
 PyDoc_STRVAR(
     publisher_doc,
-    "publisher(topic, *, history=4, on_full=\"drop\", slots=0, retain=0, retain_for=None, "
+    "publisher(topic, *, history=0, on_full=\"drop\", depth=16, retain=0, retain_for=None, "
     "timeout=None)\n--\n\n"
     "Announce a dlx.Publisher on a topic: segments of [A-Za-z0-9_.-], separated by '/'.\n\n"
-    "history     messages that stay readable at least, 1 to 1024\n"
-    "on_full     \"drop\" the oldest message beyond that, or \"block\" until reliable subscribers "
-    "have it\n"
-    "slots       of the ring, to 4096; 0: as needed\n"
+    "history     newest messages that stay readable for subscriptions that ask for a history, to "
+    "1024; 0: the\n"
+    "            larger of 1 and `retain`\n"
+    "on_full     \"drop\" a message that is `depth` behind the newest, or \"block\" until reliable "
+    "subscribers\n"
+    "            have taken it\n"
+    "depth       how far a subscriber may be behind, in messages of any size, 1 to 4096\n"
     "retain      newest messages (at most `history`) that late subscribers and get() find, also "
     "when the\n"
     "            publisher has gone\n"
@@ -91,7 +94,7 @@ PyDoc_STRVAR(
 static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                            PyObject *kwnames)
 {
-    static const char *const names[] = {"topic",  "history",    "on_full", "slots",
+    static const char *const names[] = {"topic",  "history",    "on_full", "depth",
                                         "retain", "retain_for", "timeout"};
     static const struct dlxpy_params params = {"publisher", names, 7, 1, 1};
     struct dlx_publisher_args pub = {.size = sizeof pub};
@@ -101,7 +104,7 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         dlxpy_uint32(value[1], "history", UINT32_MAX, &pub.history) < 0 ||
         parse_on_full(value[2], &pub.on_full) < 0 ||
-        dlxpy_uint32(value[3], "slots", UINT32_MAX, &pub.n_slots) < 0 ||
+        dlxpy_uint32(value[3], "depth", UINT32_MAX, &pub.depth) < 0 ||
         dlxpy_uint32(value[4], "retain", UINT32_MAX, &pub.retain) < 0 ||
         parse_retain_for(value[5], &pub.retain_for_ns) < 0 ||
         (value[6] && dlxpy_timeout(value[6], &timeout_ns) < 0) ||

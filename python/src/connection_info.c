@@ -67,7 +67,7 @@ static PyObject *publisher_dict(const void *entry)
                          i->publisher, "published", i->published, "published_bytes",
                          i->published_bytes, "arena_bytes", i->arena_bytes, "control_bytes",
                          i->control_bytes, "pid", i->pid, "uid", i->uid, "n_subscribers",
-                         i->n_subscribers, "n_arenas", i->n_arenas, "slots", i->n_slots, "history",
+                         i->n_subscribers, "n_arenas", i->n_arenas, "depth", i->depth, "history",
                          i->history, "on_full", i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop",
                          "retain", i->retain, "retained", i->retained ? Py_True : Py_False);
 }

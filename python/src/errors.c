@@ -41,6 +41,22 @@ PyObject *dlxpy_raise_closed(const char *what)
     return raise(0, text);
 }
 
+void dlxpy_add_note(const char *format, ...)
+{
+    PyObject *type, *value, *trace;
+    va_list args;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    va_start(args, format);
+    PyObject *note = PyUnicode_FromFormatV(format, args);
+    va_end(args);
+    PyObject *done = note && value ? PyObject_CallMethod(value, "add_note", "O", note) : NULL;
+    Py_XDECREF(done);
+    Py_XDECREF(note);
+    PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+}
+
 /* ---- fork ---------------------------------------------------------------------------------- */
 
 static void in_child(void)

@@ -15,6 +15,9 @@ PyObject *dlxpy_raise_text(int code, const char *format, ...) __attribute__((for
 /* A handle that was closed: dlx.Closed. `what` is "the publisher of cam/front", say. */
 PyObject *dlxpy_raise_closed(const char *what);
 
+/* Add to the exception that is there: formats of PyUnicode_FromFormat(). */
+void dlxpy_add_note(const char *format, ...);
+
 /* How often this process was forked off, seen from the one that loaded the module. What refers to shared memory
  * remembers it: touching that memory in a child faults. */
 unsigned dlxpy_fork_generation(void);

@@ -1,260 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Publisher.publish(): one tensor, a set, or a message that was received. */
+/* Publisher.publish(): one tensor, a set, or a message that was received; Publisher.publish_many(): several of these. */
 
 #include "asking.h"
 #include "debug.h"
 #include "errors.h"
-#include "message.h"
+#include "parcel.h"
 #include "publisher.h"
-#include "source.h"
 #include <stdlib.h>
-#include <string.h>
 
-/* Bytes to copy from which on it pays to let other threads run meanwhile. */
-#define COPY_ALONE (32U * 1024)
+/* Bytes to copy, and tensors to publish, from which on it pays to let other threads run meanwhile. */
+#define COPY_ALONE    (32U * 1024)
+#define PUBLISH_ALONE 64
 
 static PyTypeObject *report_type;
 
-struct parcel {
+/* Messages that are published one after the other. */
+struct batch {
+    struct dlxpy_publisher *p;
+    const struct dlxpy_parcel *parcels;
+    /* The tensor of each message that is nothing but that, and NULL for others; NULL: there is only one message. */
+    DLManagedTensorVersioned **tensors;
     uint32_t n;
-    bool is_set;
-    struct dlxpy_source *sources; /* n; &first if there is one */
-    struct dlx_item *items;       /* n, of a set */
-    PyObject *names;              /* tuple that keeps the names, of a set with names */
-    PyObject *meta;               /* bytes; NULL: none */
-    struct dlxpy_source first;
+    uint32_t n_done; /* published */
 };
 
-/* ---- packing ------------------------------------------------------------------------------- */
-
-static void unpack(struct parcel *parcel, bool spent)
-{
-    for (uint32_t i = 0; i < parcel->n; i++)
-        dlxpy_source_end(&parcel->sources[i], spent);
-    if (parcel->sources != &parcel->first)
-        free(parcel->sources);
-    free(parcel->items);
-    Py_XDECREF(parcel->names);
-    Py_XDECREF(parcel->meta);
-}
-
-static int make_room(struct parcel *parcel, Py_ssize_t n)
-{
-    if (n < 1 || n > DLX_TENSORS_MAX) {
-        (void)dlxpy_raise_text(DLX_E_INVALID, "a set of %zd tensors: 1 to %d are allowed", n,
-                               DLX_TENSORS_MAX);
-        return -1;
-    }
-    parcel->is_set = true;
-    parcel->sources = malloc((size_t)n * sizeof *parcel->sources);
-    parcel->items = calloc((size_t)n, sizeof *parcel->items);
-    if (parcel->sources && parcel->items)
-        return 0;
-    PyErr_NoMemory();
-    return -1;
-}
-
-/* Put the tensor's place before what went wrong. */
-static void name_tensor(PyObject *key, Py_ssize_t i)
-{
-    PyObject *add_note, *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    add_note = value ? PyObject_GetAttrString(value, "add_note") : NULL;
-    PyObject *note = key ? PyUnicode_FromFormat("tensor %zd, %R", i, key)
-                         : PyUnicode_FromFormat("tensor %zd", i);
-    PyObject *done = add_note && note ? PyObject_CallFunctionObjArgs(add_note, note, NULL) : NULL;
-    Py_XDECREF(done);
-    Py_XDECREF(note);
-    Py_XDECREF(add_note);
-    PyErr_Clear();
-    PyErr_Restore(type, value, trace);
-}
-
-/* The name of a tensor: str; of what was received, as the bytes that came; None for none. Returns 0, or -1. */
-static int read_name(PyObject *key, const char **ret)
-{
-    Py_ssize_t size = 0;
-    *ret = NULL;
-    if (!key || key == Py_None)
-        return 0;
-    *ret = PyBytes_Check(key) ? PyBytes_AsString(key) : PyUnicode_AsUTF8AndSize(key, &size);
-    if (PyBytes_Check(key))
-        size = PyBytes_Size(key);
-    if (*ret && (Py_ssize_t)strlen(*ret) == size)
-        return 0;
-    if (*ret)
-        PyErr_Format(PyExc_ValueError, "a name of a tensor with a NUL in it: %R", key);
-    return -1;
-}
-
-static int add(struct parcel *parcel, PyObject *key, PyObject *object, enum dlxpy_use use,
-               uint64_t publisher)
-{
-    uint32_t i = parcel->n;
-    const char *name;
-    if (read_name(key, &name) < 0)
-        return -1;
-    if (dlxpy_source_begin(&parcel->sources[i], object, use, publisher, parcel) < 0) {
-        name_tensor(key, i);
-        return -1;
-    }
-    parcel->items[i] = (struct dlx_item){name, parcel->sources[i].tensor};
-    parcel->n++;
-    return 0;
-}
-
-/* `sequence`: a tuple of tensors; `names`: a tuple of as many, or NULL. Takes `names` over. */
-static int pack_sequence(struct parcel *parcel, PyObject *sequence, PyObject *names,
-                         enum dlxpy_use use, uint64_t publisher)
-{
-    Py_ssize_t n = PyTuple_Size(sequence);
-    parcel->names = names;
-    int r = make_room(parcel, n);
-    for (Py_ssize_t i = 0; r == 0 && i < n; i++)
-        r = add(parcel, names ? PyTuple_GetItem(names, i) : NULL, PyTuple_GetItem(sequence, i), use,
-                publisher);
-    return r;
-}
-
-/* What msg.keys() gives may be published: bytes that are no UTF-8 are in it as os.fsdecode() has them. A new reference, or NULL. */
-static PyObject *name_object(PyObject *key)
-{
-    if (PyUnicode_AsUTF8AndSize(key, NULL)) {
-        Py_INCREF(key);
-        return key;
-    }
-    PyErr_Clear();
-    return PyUnicode_AsEncodedString(key, "utf-8", "surrogateescape");
-}
-
-static int pack_mapping(struct parcel *parcel, PyObject *mapping, enum dlxpy_use use,
-                        uint64_t publisher)
-{
-    PyObject *items = PyMapping_Items(mapping);
-    Py_ssize_t n = items ? PyList_Size(items) : 0;
-    PyObject *names = items ? PyTuple_New(n) : NULL, *values = names ? PyTuple_New(n) : NULL;
-    int r = values ? 0 : -1;
-    for (Py_ssize_t i = 0; r == 0 && i < n; i++) {
-        PyObject *item = PyList_GetItem(items, i), *key, *value;
-        if (!PyArg_ParseTuple(item, "OO", &key, &value)) {
-            r = -1;
-            break;
-        }
-        if (!PyUnicode_Check(key)) {
-            PyErr_Format(PyExc_TypeError, "names of tensors are str, not %R", key);
-            r = -1;
-            break;
-        }
-        key = name_object(key);
-        if (!key) {
-            r = -1;
-            break;
-        }
-        Py_INCREF(value);
-        (void)PyTuple_SetItem(names, i, key);
-        (void)PyTuple_SetItem(values, i, value);
-    }
-    Py_XDECREF(items);
-    if (r == 0)
-        r = pack_sequence(parcel, values, names, use, publisher);
-    else
-        Py_XDECREF(names);
-    Py_XDECREF(values);
-    return r;
-}
-
-/* A tuple of names, bytes as they came, and None where there is none. */
-static PyObject *names_of(const struct dlx_message *m)
-{
-    uint32_t n = dlx_message_n_tensors(m);
-    PyObject *names = PyTuple_New(n);
-    for (uint32_t i = 0; names && i < n; i++) {
-        const char *name = dlx_message_name(m, i);
-        PyObject *object = name[0] ? PyBytes_FromString(name) : Py_None;
-        if (!object) {
-            Py_DECREF(names);
-            return NULL;
-        }
-        if (object == Py_None)
-            Py_INCREF(object);
-        (void)PyTuple_SetItem(names, i, object);
-    }
-    return names;
-}
-
-/* A message goes on with names and metadata. */
-static int pack_message(struct parcel *parcel, PyObject *message, enum dlxpy_use use,
-                        uint64_t publisher)
-{
-    struct dlx_message *m = dlxpy_message_of(message);
-    if (!m)
-        return -1;
-    (void)dlx_message_ref(m); /* the collection of garbage may release it meanwhile */
-    PyObject *list = PyObject_CallMethod(message, "values", NULL);
-    PyObject *values = list ? PyList_AsTuple(list) : NULL;
-    PyObject *names = values ? names_of(m) : NULL;
-    int r = -1;
-    if (names && !parcel->meta) {
-        size_t size;
-        const char *meta = dlx_message_meta(m, &size);
-        if (size > 0)
-            parcel->meta = PyBytes_FromStringAndSize(meta, (Py_ssize_t)size);
-    }
-    if (names && !PyErr_Occurred())
-        r = pack_sequence(parcel, values, names, use, publisher);
-    else
-        Py_XDECREF(names);
-    dlx_message_unref(m);
-    Py_XDECREF(list);
-    Py_XDECREF(values);
-    return r;
-}
-
-/* A dict, or another mapping that is no tensor. */
-static bool is_mapping(PyObject *object)
-{
-    if (PyDict_Check(object))
-        return true;
-    if (!PyMapping_Check(object) || PyObject_CheckBuffer(object) ||
-        PyObject_HasAttrString(object, "__dlpack__"))
-        return false;
-    return PyObject_HasAttrString(object, "items") && PyObject_HasAttrString(object, "keys");
-}
-
-static int pack(struct parcel *parcel, PyObject *object, enum dlxpy_use use, uint64_t publisher)
-{
-    if (Py_IS_TYPE(object, dlxpy_message_type))
-        return pack_message(parcel, object, use, publisher);
-    if (PyList_Check(object) || PyTuple_Check(object)) {
-        PyObject *tuple = PySequence_Tuple(object);
-        int r = tuple ? pack_sequence(parcel, tuple, NULL, use, publisher) : -1;
-        Py_XDECREF(tuple);
-        return r;
-    }
-    if (!Py_IS_TYPE(object, dlxpy_tensor_type) && is_mapping(object))
-        return pack_mapping(parcel, object, use, publisher);
-    parcel->sources = &parcel->first;
-    if (dlxpy_source_begin(&parcel->first, object, use, publisher, parcel) < 0)
-        return -1;
-    parcel->n = 1;
-    return 0;
-}
-
-static int pack_meta(struct parcel *parcel, PyObject *meta)
-{
-    if (!meta || meta == Py_None)
-        return 0;
-    PyObject *encode = dlxpy_import("_meta", "encode");
-    parcel->meta = encode ? PyObject_CallFunctionObjArgs(encode, meta, NULL) : NULL;
-    Py_XDECREF(encode);
-    return parcel->meta ? 0 : -1;
-}
+/* What publish() and publish_many() are asked for. */
+struct wishes {
+    struct dlx_publish_report report;
+    struct dlx_publish_args args;
+    int64_t timeout_ns;
+};
 
 /* ---- publishing ---------------------------------------------------------------------------- */
 
-static int publish_once(struct dlxpy_publisher *p, const struct parcel *parcel,
+static int publish_once(struct dlxpy_publisher *p, const struct dlxpy_parcel *parcel,
                         const struct dlx_publish_args *args)
 {
     struct dlx_bytes meta = {0};
@@ -271,48 +51,50 @@ static int publish_once(struct dlxpy_publisher *p, const struct parcel *parcel,
                            &meta, args);
 }
 
-/* Is there so much to copy that other threads should run meanwhile? */
-static bool takes_long(const struct parcel *parcel)
+/* For dlx.debug(): where the tensors of a message lie. */
+static void remember(const struct dlxpy_publisher *p, const struct dlxpy_parcel *parcel,
+                     uint64_t seq)
 {
-    size_t bytes = 0;
     for (uint32_t i = 0; i < parcel->n; i++)
-        if (!parcel->sources[i].own) {
-            const DLTensor *t = &parcel->sources[i].view.dl_tensor;
-            size_t n = 8; /* per element, roughly */
-            for (int32_t k = 0; k < t->ndim && n < COPY_ALONE; k++)
-                n *= t->shape[k] > 0 ? (size_t)t->shape[k] : 0;
-            bytes += n;
-        }
-    return bytes > COPY_ALONE || parcel->n > 64;
+        if (parcel->sources[i].own)
+            dlxpy_debug_published(p->handle.what + sizeof "the publisher of",
+                                  parcel->is_set ? parcel->items[i].name : NULL, seq,
+                                  &parcel->sources[i].own->owner->tensor->dl_tensor);
 }
 
-/* Returns 0; -1 with an exception, which may be that of a signal's handler though it was published. *ret_code: what libdlx returned last. */
-static int publish_in_parts(struct dlxpy_publisher *p, const struct parcel *parcel,
-                            struct dlx_publish_args *args, int64_t timeout_ns, int *ret_code)
+/* How many messages from the next one on are single tensors. */
+static uint32_t run_length(const struct batch *b)
 {
-    struct dlxpy_wait wait = dlxpy_wait_begin(timeout_ns);
-    bool alone = timeout_ns == 0 && !takes_long(parcel);
-    for (;;) {
-        struct dlxpy_asking asking;
-        args->timeout_ns = dlxpy_wait_slice(&wait, DLXPY_SLICE_NS);
-        dlxpy_asking_begin(&asking, &p->handle, !alone);
-        int r = publish_once(p, parcel, args);
-        bool stopped = dlxpy_asking_end(&asking) < 0;
-        *ret_code = stopped && r < 0 ? DLX_E_INTERRUPTED : r;
-        if (stopped)
-            return -1;
-        if (r == 0)
-            return 0;
-        bool again =
-            r == DLX_E_INTERRUPTED || (r == DLX_E_TIMEOUT && dlxpy_wait_slice(&wait, 1) > 0);
-        if (!again) {
-            (void)dlxpy_asking_raise(&asking, r);
-            return -1;
-        }
-        *ret_code = DLX_E_INTERRUPTED;
-        if (dlxpy_handle_go_on(&p->handle) < 0)
-            return -1;
+    uint32_t n = 0;
+    while (b->tensors && b->n_done + n < b->n && b->tensors[b->n_done + n])
+        n++;
+    return n;
+}
+
+/* Publish the next message, or more unless `one`. Returns what libdlx does. */
+static int publish_next(struct batch *b, bool one, const struct dlx_publish_args *args)
+{
+    uint32_t n = one ? 1 : run_length(b), n_done = 0;
+    int r;
+    if (n < 2) {
+        r = publish_once(b->p, &b->parcels[b->n_done], args);
+        n_done = r == 0;
+    } else {
+        r = dlx_publish_n(b->p->handle.of.publisher, b->tensors + b->n_done, n, args, &n_done);
     }
+    b->n_done += n_done;
+    return r;
+}
+
+/* Is there so much to do that other threads should run meanwhile? */
+static bool takes_long(const struct batch *b)
+{
+    size_t bytes = 0, n = 0;
+    for (uint32_t i = 0; i < b->n && bytes <= COPY_ALONE && n <= PUBLISH_ALONE; i++) {
+        bytes += dlxpy_parcel_copied_bytes(&b->parcels[i], COPY_ALONE);
+        n += b->parcels[i].n;
+    }
+    return bytes > COPY_ALONE || n > PUBLISH_ALONE;
 }
 
 static struct dlx_publisher_stats stats_of(const struct dlxpy_publisher *p)
@@ -322,24 +104,57 @@ static struct dlx_publisher_stats stats_of(const struct dlxpy_publisher *p)
     return stats;
 }
 
-/* The same. A wait is one, in how many parts ever. */
-static int publish(struct dlxpy_publisher *p, const struct parcel *parcel,
-                   struct dlx_publish_args *args, int64_t timeout_ns, int *ret_code)
+/* A wait is one, in how many parts ever: what libdlx counted too much. */
+struct wait_counts {
+    struct dlx_publisher_stats before; /* the part */
+    bool goes_on;                      /* the part goes on with the wait for one message */
+    bool is_counted;                   /* that wait is, as `blocked` */
+};
+
+static void count_part(struct wait_counts *c, struct dlxpy_publisher *p, bool failed)
 {
-    if (timeout_ns == 0)
-        return publish_in_parts(p, parcel, args, 0, ret_code);
-    struct dlx_publisher_stats before = stats_of(p);
-    int r = publish_in_parts(p, parcel, args, timeout_ns, ret_code);
     struct dlx_publisher_stats after = stats_of(p);
-    uint64_t full = after.full - before.full, blocked = after.blocked - before.blocked;
-    bool failed = *ret_code == DLX_E_FULL || *ret_code == DLX_E_TIMEOUT;
+    uint64_t full = after.full - c->before.full, blocked = after.blocked - c->before.blocked;
     p->more_full += full - (full > 0 && failed);
-    p->more_blocked += blocked - (blocked > 0);
-    return r;
+    if (c->goes_on)
+        p->more_blocked += blocked - (blocked > 0 && !c->is_counted);
+    c->is_counted = blocked > 0 || (c->goes_on && c->is_counted);
+}
+
+/* Python's handlers of signals run between them. Returns 0; -1 with an exception, which may be that of a handler though everything was
+ * published. */
+static int publish_in_parts(struct batch *b, struct wishes *w)
+{
+    struct dlxpy_wait wait = dlxpy_wait_begin(w->timeout_ns);
+    struct wait_counts counts = {.goes_on = false};
+    bool waits = w->timeout_ns != 0, alone = !waits && !takes_long(b);
+    while (b->n_done < b->n) {
+        struct dlxpy_asking asking;
+        int64_t slice = dlxpy_wait_slice(&wait, DLXPY_SLICE_NS);
+        w->args.timeout_ns = waits && slice == 0 ? 1 : slice;
+        if (waits)
+            counts.before = stats_of(b->p);
+        dlxpy_asking_begin(&asking, &b->p->handle, !alone);
+        int r = publish_next(b, counts.goes_on || dlxpy_debug_is_on(), &w->args);
+        bool stopped = dlxpy_asking_end(&asking) < 0;
+        bool again =
+            r == DLX_E_INTERRUPTED || (r == DLX_E_TIMEOUT && dlxpy_wait_slice(&wait, 1) > 0);
+        bool failed = r < 0 && !again && !stopped;
+        if (failed)
+            (void)dlxpy_asking_raise(&asking, r);
+        if (waits)
+            count_part(&counts, b->p, failed);
+        counts.goes_on = again;
+        if (r == 0 && dlxpy_debug_is_on())
+            remember(b->p, &b->parcels[b->n_done - 1], w->report.seq);
+        if (stopped || failed || (b->n_done < b->n && dlxpy_handle_go_on(&b->p->handle) < 0))
+            return -1;
+    }
+    return 0;
 }
 
 /* libdlx does not know what was made of its tensors. */
-static int check_strict(const struct parcel *parcel, const struct dlxpy_publisher *p)
+static int check_strict(const struct dlxpy_parcel *parcel, const struct dlxpy_publisher *p)
 {
     for (uint32_t i = 0; i < parcel->n; i++) {
         const struct dlxpy_source *s = &parcel->sources[i];
@@ -367,10 +182,38 @@ static PyObject *make_report(const struct dlx_publish_report *report)
     PyStructSequence_SetItem(ret, 1, PyBool_FromLong(report->n_copied > 0));
     PyStructSequence_SetItem(ret, 2, PyLong_FromUnsignedLong(report->n_copied));
     PyStructSequence_SetItem(ret, 3, PyLong_FromUnsignedLongLong(report->copied_bytes));
+    PyStructSequence_SetItem(ret, 4, PyLong_FromUnsignedLong(report->n_subscribers));
     if (PyErr_Occurred())
         Py_CLEAR(ret);
     return ret;
 }
+
+/* `value`: timeout, strict, share, time_ns, NULL where nothing was given. Returns 0, or -1 with an exception. */
+static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value, struct wishes *w)
+{
+    *w = (struct wishes){.report = {.size = sizeof w->report},
+                         .args = {.size = sizeof w->args, .report = &w->report},
+                         .timeout_ns = p->timeout_ns};
+    if ((value[0] && dlxpy_timeout(value[0], &w->timeout_ns) < 0) ||
+        dlxpy_flag(value[1], &w->args.strict) < 0 || dlxpy_flag(value[2], &w->args.share) < 0)
+        return -1;
+    if (value[3]) {
+        w->args.time_ns = PyLong_AsUnsignedLongLong(value[3]);
+        if (PyErr_Occurred())
+            return -1;
+    }
+    if (!p->waits)
+        w->timeout_ns = 0;
+    return 0;
+}
+
+static struct dlxpy_sender sender_of(const struct dlxpy_publisher *p, const struct wishes *w,
+                                     const void *user)
+{
+    return (struct dlxpy_sender){p->number, w->args.share ? DLXPY_SHARE : DLXPY_PASS, user};
+}
+
+/* ---- one message --------------------------------------------------------------------------- */
 
 const char dlxpy_publish_doc[] =
     "publish(tensors, *, meta=None, timeout=..., strict=False, share=False, time_ns=0)\n--\n\n"
@@ -383,7 +226,9 @@ const char dlxpy_publish_doc[] =
     "torch.Tensor, a\n"
     "memoryview) is still there, and everything else is copied, too; the dlx.Report that is "
     "returned says so\n"
-    "(.copied, .n_copied, .copied_bytes, and the number of the message, .seq).\n\n"
+    "(.copied, .n_copied, .copied_bytes), and the number of the message (.seq), and how many "
+    "subscriptions it is\n"
+    "for (.subscribers).\n\n"
     "meta     a dict that JSON can hold, or bytes: at most 65,536 bytes\n"
     "timeout  seconds to wait for subscribers, of a publisher with on_full=\"block\"; None: no "
     "limit\n"
@@ -401,44 +246,158 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     static const char *const names[] = {"tensors", "meta", "timeout", "strict", "share", "time_ns"};
     static const struct dlxpy_params params = {"publish", names, 6, 1, 1};
     struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
-    struct dlx_publish_report report = {.size = sizeof report};
-    struct dlx_publish_args publish_args = {.size = sizeof publish_args, .report = &report};
-    struct parcel parcel;
-    int code = 1;
-    int64_t timeout_ns = p->timeout_ns;
+    struct dlxpy_parcel parcel;
+    struct batch b = {.p = p, .parcels = &parcel, .n = 1};
+    struct wishes w;
     PyObject *value[6];
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
-        (value[2] && dlxpy_timeout(value[2], &timeout_ns) < 0) ||
-        dlxpy_flag(value[3], &publish_args.strict) < 0 ||
-        dlxpy_flag(value[4], &publish_args.share) < 0)
+        parse_wishes(p, value + 2, &w) < 0 || dlxpy_handle_enter(&p->handle) < 0)
         return NULL;
-    if (value[5]) {
-        publish_args.time_ns = PyLong_AsUnsignedLongLong(value[5]);
-        if (PyErr_Occurred())
-            return NULL;
-    }
-    if (!p->waits)
-        timeout_ns = 0;
-    if (dlxpy_handle_enter(&p->handle) < 0)
-        return NULL;
-    memset(&parcel, 0, offsetof(struct parcel, first));
-    enum dlxpy_use use = publish_args.share ? DLXPY_SHARE : DLXPY_PASS;
-    int r = pack_meta(&parcel, value[1]);
+    struct dlxpy_sender sender = sender_of(p, &w, &parcel);
+    dlxpy_parcel_init(&parcel);
+    int r = dlxpy_parcel_add_meta(&parcel, value[1]);
     if (r == 0)
-        r = pack(&parcel, value[0], use, p->number);
-    if (r == 0 && publish_args.strict)
+        r = dlxpy_parcel_pack(&parcel, value[0], &sender);
+    if (r == 0 && w.args.strict)
         r = check_strict(&parcel, p);
     if (r == 0)
-        r = publish(p, &parcel, &publish_args, timeout_ns, &code);
-    if (r == 0 && dlxpy_debug_is_on())
-        for (uint32_t i = 0; i < parcel.n; i++)
-            if (parcel.sources[i].own)
-                dlxpy_debug_published(p->handle.what + sizeof "the publisher of",
-                                      parcel.is_set ? parcel.items[i].name : NULL, report.seq,
-                                      &parcel.sources[i].own->owner->tensor->dl_tensor);
-    unpack(&parcel, code == 0 && !publish_args.share);
+        r = publish_in_parts(&b, &w);
+    dlxpy_parcel_unpack(&parcel, b.n_done == 1 && !w.args.share);
     dlxpy_handle_leave(&p->handle);
-    return r == 0 ? make_report(&report) : NULL;
+    return r == 0 ? make_report(&w.report) : NULL;
+}
+
+/* ---- several messages ---------------------------------------------------------------------- */
+
+/* libdlx may use the memory of a message again before it comes to the next one: it cannot tell that it had that tensor before. */
+static int check_once(const struct dlxpy_parcel *parcel)
+{
+    for (uint32_t i = 0; i < parcel->n; i++)
+        if (parcel->sources[i].own && parcel->sources[i].is_again) {
+            (void)dlxpy_raise_text(DLX_E_INVALID,
+                                   "tensor %u is there twice, and is spent when it is published: "
+                                   "publish it with share=True",
+                                   i);
+            return -1;
+        }
+    return 0;
+}
+
+/* A message of several. Returns 0, or -1 with an exception that tells which. */
+static int pack_one(struct dlxpy_parcel *parcel, PyObject *messages, Py_ssize_t i,
+                    const struct dlxpy_publisher *p, const struct wishes *w,
+                    const struct dlxpy_sender *sender)
+{
+    dlxpy_parcel_init(parcel);
+    int r = dlxpy_parcel_pack(parcel, PyTuple_GetItem(messages, i), sender);
+    if (r == 0 && !w->args.share)
+        r = check_once(parcel);
+    if (r == 0 && w->args.strict)
+        r = check_strict(parcel, p);
+    if (r < 0)
+        dlxpy_add_note("message %zd", i);
+    return r;
+}
+
+/* The publisher is entered, and there is room for all in `parcels` and b->tensors. Returns 0, or -1 with an exception. */
+static int publish_all(struct batch *b, struct dlxpy_parcel *parcels, PyObject *messages,
+                       struct wishes *w)
+{
+    struct dlxpy_sender sender = sender_of(b->p, w, parcels);
+    uint32_t n_packed = 0, n_copied = 0;
+    int r = 0;
+    while (r == 0 && n_packed < b->n) {
+        struct dlxpy_parcel *parcel = &parcels[n_packed];
+        r = pack_one(parcel, messages, n_packed, b->p, w, &sender);
+        bool is_one = r == 0 && !parcel->is_set && !parcel->meta;
+        b->tensors[n_packed++] = is_one ? parcel->first.tensor : NULL;
+    }
+    if (r == 0) {
+        uint64_t copied_bytes = stats_of(b->p).copied_bytes;
+        r = publish_in_parts(b, w);
+        w->report.copied_bytes = stats_of(b->p).copied_bytes - copied_bytes;
+    }
+    for (uint32_t i = 0; i < n_packed; i++) {
+        n_copied += dlxpy_parcel_n_copied(&parcels[i]);
+        dlxpy_parcel_unpack(&parcels[i], i < b->n_done && !w->args.share);
+    }
+    w->report.n_copied = n_copied;
+    return r;
+}
+
+/* As publish_all(), and finds the room. */
+static int publish_tuple(struct dlxpy_publisher *p, PyObject *messages, struct wishes *w,
+                         uint32_t *ret_n_done)
+{
+    Py_ssize_t n = PyTuple_Size(messages);
+    if (n > (Py_ssize_t)UINT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "%zd messages are too many at once", n);
+        return -1;
+    }
+    struct batch b = {.p = p, .n = (uint32_t)n};
+    struct dlxpy_parcel *parcels = malloc((size_t)(n + 1) * sizeof *parcels);
+    b.tensors = malloc((size_t)(n + 1) * sizeof *b.tensors);
+    b.parcels = parcels;
+    int r = -1;
+    if (!parcels || !b.tensors) {
+        PyErr_NoMemory();
+    } else if (dlxpy_handle_enter(&p->handle) == 0) {
+        r = publish_all(&b, parcels, messages, w);
+        dlxpy_handle_leave(&p->handle);
+    }
+    free(parcels);
+    free(b.tensors);
+    *ret_n_done = b.n_done;
+    return r;
+}
+
+/* On the exception that is there. */
+static void set_n_published(uint32_t n)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    PyObject *number = PyLong_FromUnsignedLong(n);
+    if (number && value)
+        (void)PyObject_SetAttrString(value, "n_published", number);
+    Py_XDECREF(number);
+    PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+}
+
+const char dlxpy_publish_many_doc[] =
+    "publish_many(messages, *, timeout=..., strict=False, share=False, time_ns=0)\n--\n\n"
+    "Publish several messages, in this order: as publish() would one by one, for less. Each is "
+    "what publish()\n"
+    "takes as one message: a tensor, a dict or list of tensors, a message that was received. "
+    "Tensors cost\n"
+    "less here than sets.\n\n"
+    "What is no message at all is found before anything is published, and so is a tensor that is "
+    "there twice,\n"
+    "which only share=True allows. Any other failure ends it there: `n_published` of the "
+    "exception, of\n"
+    "whatever type, says how many were published. Their tensors are spent, the others are not.\n\n"
+    "The arguments are those of publish(), `timeout` is for all messages together. The dlx.Report "
+    "is that of\n"
+    "the last message, with what was copied of all.";
+PyObject *dlxpy_publish_many(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                             PyObject *kwnames)
+{
+    static const char *const names[] = {"messages", "timeout", "strict", "share", "time_ns"};
+    static const struct dlxpy_params params = {"publish_many", names, 5, 1, 1};
+    struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
+    struct wishes w;
+    PyObject *value[5];
+    uint32_t n_done = 0;
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
+        parse_wishes(p, value + 1, &w) < 0)
+        return NULL;
+    PyObject *messages = PySequence_Tuple(value[0]);
+    int r = messages ? publish_tuple(p, messages, &w, &n_done) : -1;
+    Py_XDECREF(messages);
+    if (r < 0)
+        set_n_published(n_done);
+    return r == 0 ? make_report(&w.report) : NULL;
 }
 
 /* ---- report -------------------------------------------------------------------------------- */
@@ -448,9 +407,10 @@ static PyStructSequence_Field fields[] = {
     {"copied", "was anything copied?"},
     {"n_copied", "tensors that were copied"},
     {"copied_bytes", "payload bytes that were copied"},
+    {"subscribers", "subscriptions that it was published to"},
     {NULL, NULL},
 };
-static PyStructSequence_Desc desc = {"dlx.Report", "What publish() did.", fields, 4};
+static PyStructSequence_Desc desc = {"dlx.Report", "What publish() did.", fields, 5};
 
 int dlxpy_add_publish(PyObject *module)
 {

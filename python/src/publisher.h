@@ -24,7 +24,9 @@ PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const struct dlx_client *
 /* publish.c */
 PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                         PyObject *kwnames);
-extern const char dlxpy_publish_doc[];
+PyObject *dlxpy_publish_many(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                             PyObject *kwnames);
+extern const char dlxpy_publish_doc[], dlxpy_publish_many_doc[];
 
 /* publisher_alloc.c */
 PyObject *dlxpy_publisher_empty(PyObject *self, PyObject *const *args, Py_ssize_t n_args,

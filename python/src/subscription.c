@@ -3,6 +3,7 @@
 #include "asking.h"
 #include "errors.h"
 #include "message.h"
+#include <stdlib.h>
 
 PyTypeObject *dlxpy_subscription_type;
 
@@ -16,11 +17,41 @@ static void unref(void *s)
     dlx_subscription_unref(s);
 }
 
+/* The next one; NULL when everything was given. */
+static struct dlx_message *give(struct dlxpy_taken *taken)
+{
+    struct dlx_message **all = taken->many ? taken->many : &taken->one;
+    return taken->n_given < taken->n ? all[taken->n_given++] : NULL;
+}
+
+static void drop_taken(struct dlxpy_taken *taken)
+{
+    struct dlx_message *m;
+    while ((m = give(taken)))
+        dlx_message_unref(m);
+    free(taken->many);
+    *taken = (struct dlxpy_taken){0};
+}
+
+/* Most messages that a subscription holds. */
+#define MOST_HELD 4096
+
+/* Room for a list of `n` messages; 0: for one message. Returns 0, or -1 with an exception. */
+static int make_room(struct dlxpy_taken *taken, uint32_t n)
+{
+    *taken = (struct dlxpy_taken){.room = n == 0 ? 1 : n < MOST_HELD ? n : MOST_HELD};
+    if (n == 0)
+        return 0;
+    taken->many = malloc(taken->room * sizeof(struct dlx_message *));
+    if (taken->many)
+        return 0;
+    PyErr_NoMemory();
+    return -1;
+}
+
 static void drop_kept(PyObject *self)
 {
-    struct dlx_message *m = cast(self)->kept;
-    cast(self)->kept = NULL;
-    dlx_message_unref(m);
+    drop_taken(&cast(self)->kept);
 }
 
 static void dealloc(PyObject *self)
@@ -64,20 +95,41 @@ PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const struct dlx_cl
 
 /* ---- taking -------------------------------------------------------------------------------- */
 
-/* A take that a signal's handler ended. What it returned is told once. */
-static void keep(struct dlxpy_subscription *self, int r, struct dlx_message *m)
+/* Into `taken`, which has room and is empty. Returns what libdlx does. */
+static int take_now(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxpy_taken *taken)
 {
-    if (r == 0 && self->handle.closed)
-        dlx_message_unref(m);
-    else if (r == 0)
-        self->kept = m;
-    else if (r != DLX_E_EMPTY && r != DLX_E_INTERRUPTED)
+    struct dlx_subscription *s = self->handle.of.subscription;
+    if (taken->many)
+        return dlx_take_n(s, timeout_ns, taken->many, taken->room, &taken->n);
+    int r = dlx_take(s, timeout_ns, &taken->one);
+    taken->n = r == 0;
+    return r;
+}
+
+/* A take that a signal's handler ended. What it returned is told once. */
+static void keep(struct dlxpy_subscription *self, int r, struct dlxpy_taken *taken)
+{
+    if (r == 0 && !self->handle.closed) {
+        self->kept = *taken;
+        *taken = (struct dlxpy_taken){0};
+    } else if (r < 0 && r != DLX_E_EMPTY && r != DLX_E_INTERRUPTED) {
         self->kept_code = r;
+    }
+}
+
+/* As many as there is room for. */
+static void give_kept(struct dlxpy_taken *kept, struct dlxpy_taken *taken)
+{
+    struct dlx_message **to = taken->many ? taken->many : &taken->one;
+    while (taken->n < taken->room && (to[taken->n] = give(kept)))
+        taken->n++;
+    if (kept->n_given == kept->n)
+        drop_taken(kept);
 }
 
 /* What is there, without waiting; but it may find a new daemon, which takes time to answer. Returns 0; DLX_E_EMPTY, without an exception,
  * which is seldom wanted; another code of libdlx, or 1, with an exception. */
-static int look(struct dlxpy_subscription *self, struct dlx_message **ret)
+static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
 {
     struct dlxpy_asking asking;
     int r = self->kept_code;
@@ -87,15 +139,14 @@ static int look(struct dlxpy_subscription *self, struct dlx_message **ret)
                                PyUnicode_AsUTF8AndSize(self->handle.topic, NULL), dlx_strerror(r));
         return r;
     }
-    if (self->kept) {
-        *ret = self->kept;
-        self->kept = NULL;
+    if (self->kept.n > 0) {
+        give_kept(&self->kept, taken);
         return 0;
     }
     dlxpy_asking_begin(&asking, &self->handle, false);
-    r = dlx_take(self->handle.of.subscription, 0, ret);
+    r = take_now(self, 0, taken);
     if (dlxpy_asking_end(&asking) < 0) {
-        keep(self, r, r == 0 ? *ret : NULL);
+        keep(self, r, taken);
         return 1;
     }
     if (r < 0 && r != DLX_E_EMPTY)
@@ -104,16 +155,16 @@ static int look(struct dlxpy_subscription *self, struct dlx_message **ret)
 }
 
 /* As look(). */
-static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlx_message **ret)
+static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxpy_taken *taken)
 {
-    int r = look(self, ret);
+    int r = look(self, taken);
     if (r != DLX_E_EMPTY || timeout_ns == 0)
         return r;
     struct dlxpy_wait wait = dlxpy_wait_begin(timeout_ns);
     for (;;) {
         int64_t slice = dlxpy_wait_slice(&wait, DLXPY_SLICE_NS);
         Py_BEGIN_ALLOW_THREADS
-        r = dlx_take(self->handle.of.subscription, slice, ret);
+        r = take_now(self, slice, taken);
         Py_END_ALLOW_THREADS
         if (r == 0)
             return 0;
@@ -132,20 +183,42 @@ static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlx_
     }
 }
 
-/* The result of a take; NULL with an exception. */
-static PyObject *take_message(struct dlxpy_subscription *self, int64_t timeout_ns, int *ret_code)
+/* What was taken, for Python: a message, or a list of them. What it cannot be made of is dropped. NULL with an exception. */
+static PyObject *make_result(struct dlxpy_taken *taken)
 {
     struct dlx_message *m;
-    if (dlxpy_handle_enter(&self->handle) < 0)
+    if (!taken->many)
+        return dlxpy_message_new(give(taken));
+    PyObject *ret = PyList_New(0);
+    while (ret && (m = give(taken))) {
+        PyObject *message = dlxpy_message_new(m);
+        if (!message || PyList_Append(ret, message) < 0)
+            Py_CLEAR(ret);
+        Py_XDECREF(message);
+    }
+    return ret;
+}
+
+/* The result of a take; NULL with an exception. */
+static PyObject *take_messages(struct dlxpy_subscription *self, int64_t timeout_ns, uint32_t n,
+                               int *ret_code)
+{
+    struct dlxpy_taken taken;
+    if (make_room(&taken, n) < 0)
         return NULL;
-    int r = take(self, timeout_ns, &m);
-    PyObject *message = r == 0 ? dlxpy_message_new(m) : NULL;
+    if (dlxpy_handle_enter(&self->handle) < 0) {
+        drop_taken(&taken);
+        return NULL;
+    }
+    int r = take(self, timeout_ns, &taken);
+    PyObject *ret = r == 0 ? make_result(&taken) : NULL;
+    drop_taken(&taken);
     *ret_code = r;
     dlxpy_handle_leave(&self->handle);
     if (r == DLX_E_EMPTY) /* libdlx has no words for it, since that may be asked often */
         (void)dlxpy_raise_text(r, "topic %.200s has no message",
                                PyUnicode_AsUTF8AndSize(self->handle.topic, NULL));
-    return message;
+    return ret;
 }
 
 PyDoc_STRVAR(take_doc,
@@ -170,7 +243,41 @@ static PyObject *take_next(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         (value[0] && dlxpy_timeout(value[0], &timeout_ns) < 0))
         return NULL;
-    return take_message(cast(self), timeout_ns, &r);
+    return take_messages(cast(self), timeout_ns, 0, &r);
+}
+
+/* How many take_many() is to give. Returns 0, or -1 with an exception. */
+static int parse_n(PyObject *object, uint32_t *ret)
+{
+    if (dlxpy_uint32(object, "n", UINT32_MAX, ret) < 0)
+        return -1;
+    if (*ret > 0)
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "n is 1 or more");
+    return -1;
+}
+
+PyDoc_STRVAR(
+    take_many_doc,
+    "take_many(n, timeout=...)\n--\n\n"
+    "A list of 1 to n messages: waits for the first as take() does, and takes what else is there "
+    "without waiting,\n"
+    "for less than n calls of take(). It ends early where the subscription may hold no more "
+    "(max_held). Raises\n"
+    "what take() raises, and only when there is no message to give.");
+static PyObject *take_many(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                           PyObject *kwnames)
+{
+    static const char *const names[] = {"n", "timeout"};
+    static const struct dlxpy_params params = {"take_many", names, 2, 2, 1};
+    int64_t timeout_ns = cast(self)->timeout_ns;
+    PyObject *value[2];
+    uint32_t n;
+    int r;
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 || parse_n(value[0], &n) < 0 ||
+        (value[1] && dlxpy_timeout(value[1], &timeout_ns) < 0))
+        return NULL;
+    return take_messages(cast(self), timeout_ns, n, &r);
 }
 
 /* A loop ends when the last publisher has left, unless it is to stay. */
@@ -178,7 +285,7 @@ static PyObject *next(PyObject *self)
 {
     for (;;) {
         int r = 0;
-        PyObject *message = take_message(cast(self), cast(self)->timeout_ns, &r);
+        PyObject *message = take_messages(cast(self), cast(self)->timeout_ns, 0, &r);
         if (message || r != DLX_E_PUBLISHER_GONE)
             return message;
         PyErr_Clear();
@@ -194,42 +301,52 @@ static PyObject *iterate(PyObject *self)
 }
 
 PyDoc_STRVAR(poll_doc,
-             "_poll()\n--\n\nA message, None when there is none, False when the last publisher "
-             "has left and the loop is to end.");
-static PyObject *poll_it(PyObject *self, PyObject *unused)
+             "_poll(n=0)\n--\n\nA message, None when there is none, False when the last publisher "
+             "has left and the loop is to end. With n a list of 1 to n messages instead of one.");
+static PyObject *poll_it(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
-    struct dlx_message *m;
+    struct dlxpy_taken taken;
     PyObject *ret = NULL;
-    (void)unused;
-    if (dlxpy_handle_enter(&cast(self)->handle) < 0)
+    uint32_t n = 0;
+    if (dlxpy_uint32(n_args > 0 ? args[0] : NULL, "n", UINT32_MAX, &n) < 0 ||
+        make_room(&taken, n) < 0)
         return NULL;
-    int r = look(cast(self), &m);
+    if (dlxpy_handle_enter(&cast(self)->handle) < 0) {
+        drop_taken(&taken);
+        return NULL;
+    }
+    int r = look(cast(self), &taken);
     if (r == DLX_E_PUBLISHER_GONE && cast(self)->stays) {
         PyErr_Clear();
-        r = look(cast(self), &m);
+        r = look(cast(self), &taken);
     }
     if (r == 0) {
-        ret = dlxpy_message_new(m);
+        ret = make_result(&taken);
     } else if (r == DLX_E_EMPTY || r == DLX_E_PUBLISHER_GONE) {
         PyErr_Clear();
         ret = r == DLX_E_EMPTY ? Py_None : Py_False;
         Py_INCREF(ret);
     }
+    drop_taken(&taken);
     dlxpy_handle_leave(&cast(self)->handle);
     return ret;
 }
 
-static PyObject *call_async(PyObject *self, const char *name, PyObject *timeout)
+/* `n` and `timeout` may be NULL. */
+static PyObject *call_async(PyObject *self, const char *name, PyObject *n, PyObject *timeout)
 {
     PyObject *function = dlxpy_import("_aio", name);
-    PyObject *ret = function ? PyObject_CallFunctionObjArgs(function, self, timeout, NULL) : NULL;
+    PyObject *first = n ? n : timeout;
+    PyObject *second = n ? timeout : NULL;
+    PyObject *ret =
+        function ? PyObject_CallFunctionObjArgs(function, self, first, second, NULL) : NULL;
     Py_XDECREF(function);
     return ret;
 }
 
 static PyObject *next_async(PyObject *self)
 {
-    return call_async(self, "next_message", NULL);
+    return call_async(self, "next_message", NULL, NULL);
 }
 
 PyDoc_STRVAR(take_async_doc, "take_async(timeout=...)\n--\n\n"
@@ -246,7 +363,23 @@ static PyObject *take_async(PyObject *self, PyObject *const *args, Py_ssize_t n_
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         (value[0] && dlxpy_timeout(value[0], &ns) < 0))
         return NULL;
-    return call_async(self, "take", value[0]);
+    return call_async(self, "take", NULL, value[0]);
+}
+
+PyDoc_STRVAR(take_many_async_doc, "take_many_async(n, timeout=...)\n--\n\n"
+                                  "As take_many(), for asyncio: a coroutine, as take_async().");
+static PyObject *take_many_async(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                                 PyObject *kwnames)
+{
+    static const char *const names[] = {"n", "timeout"};
+    static const struct dlxpy_params params = {"take_many_async", names, 2, 2, 1};
+    PyObject *value[2];
+    uint32_t n;
+    int64_t ns;
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 || parse_n(value[0], &n) < 0 ||
+        (value[1] && dlxpy_timeout(value[1], &ns) < 0))
+        return NULL;
+    return call_async(self, "take_many", value[0], value[1]);
 }
 
 /* ---- the rest ------------------------------------------------------------------------------ */
@@ -279,10 +412,10 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     dlxpy_handle_leave(&cast(self)->handle);
     if (r < 0)
         return dlxpy_raise(r);
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K}", "taken", s.taken, "taken_bytes",
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I}", "taken", s.taken, "taken_bytes",
                          s.taken_bytes, "skipped", s.skipped, "lost", s.lost, "sleeps", s.sleeps,
-                         "rejected", s.rejected, "n_held", s.n_held, "n_publishers", s.n_publishers,
-                         "gathers", s.gathers);
+                         "rejected", s.rejected, "n_held", s.n_held, "n_publishers",
+                         s.n_publishers);
 }
 
 static int next_event(void *s, struct dlx_event *ret)
@@ -328,7 +461,9 @@ static PyMethodDef methods[] = {
     {"__exit__", dlxpy_handle_close, METH_VARARGS, NULL},
     {"take", (PyCFunction)(void (*)(void))take_next, FAST, take_doc},
     {"take_async", (PyCFunction)(void (*)(void))take_async, FAST, take_async_doc},
-    {"_poll", poll_it, METH_NOARGS, poll_doc},
+    {"take_many", (PyCFunction)(void (*)(void))take_many, FAST, take_many_doc},
+    {"take_many_async", (PyCFunction)(void (*)(void))take_many_async, FAST, take_many_async_doc},
+    {"_poll", (PyCFunction)(void (*)(void))poll_it, METH_FASTCALL, poll_doc},
     {"fileno", get_fileno, METH_NOARGS, fileno_doc},
     {"events", events, METH_NOARGS, events_doc},
     {"stats", stats, METH_NOARGS, stats_doc},

@@ -7,12 +7,21 @@
 #include "args.h"
 #include "handle.h"
 
+/* What one call of libdlx took. */
+struct dlxpy_taken {
+    struct dlx_message **many; /* room for `room`; NULL: for `one` */
+    struct dlx_message *one;
+    uint32_t room;
+    uint32_t n_given; /* the first ones are somebody else's already */
+    uint32_t n;
+};
+
 struct dlxpy_subscription {
     struct dlxpy_handle handle;
     int64_t timeout_ns; /* of take() and of loops, unless take() says otherwise */
     bool stays;         /* loops go on when the last publisher has left */
-    /* What a take had when a signal's handler ended it: the next one has it. */
-    struct dlx_message *kept;
+    /* What a take had when a signal's handler ended it: the next ones have it. */
+    struct dlxpy_taken kept;
     int kept_code;
 };
 

@@ -23,7 +23,7 @@ def send(pair, thing, **kwargs):
 def test_every_type_of_numpy(pair, dtype):
     a = (np.arange(24).reshape(2, 3, 4) % 2 if dtype == "bool" else np.arange(24).reshape(2, 3, 4)).astype(dtype)
     t = send(pair, a)
-    assert t.dtype == dtype and t.shape == a.shape and t.copied
+    assert t.dtype == dtype and t.shape == a.shape and t.readonly and not t.copied
     b = np.asarray(t)
     assert b.dtype == a.dtype and np.array_equal(a, b) and not b.flags.writeable
     assert np.array_equal(np.asarray(send(pair, t)), a)

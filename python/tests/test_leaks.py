@@ -35,6 +35,13 @@ def round_trip(c, pub, sub):
             with pytest.raises(Exception):
                 bad()
     sub.take(), sub.take()
+    pub.publish_many([pub.empty(3), np.ones(2), {"a": b"x"}, t, pub.empty(1)])
+    assert len(sub.take_many(4)) == 4 and len(sub.take_many(4)) == 1
+    with pytest.raises(dlx.WouldCopy):
+        pub.publish_many([pub.empty(3), b"x", pub.empty(3)], strict=True)
+    with pytest.raises(TypeError):
+        pub.publish_many([pub.empty(3), {"a": object()}])
+    assert len(sub.take_many(9, 0)) == 1
     with pytest.raises(dlx.Timeout):
         sub.take(0)
     pub.stats(), sub.stats(), pub.events(), sub.events(), c.publishers(), sub.fileno(), sub._poll()

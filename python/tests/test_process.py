@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals, threads, forks, asyncio, the end of the interpreter, the private daemon, dlx.debug()."""
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -24,8 +25,10 @@ WAITS = {
     "connect": 'import socket; deaf = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); path = os.environ["TMPDIR"] + "/deaf"\n'
                'deaf.bind(path); deaf.listen()\ndlx.connect(path, timeout=3600)',
     "wait": 'c.publisher("a").wait(3, timeout=3600)',
-    "publish": 'p = c.publisher("f", on_full="block", slots=3, history=1); s = c.subscribe("f", reliable=True)\n'
+    "publish": 'p = c.publisher("f", on_full="block", depth=2); s = c.subscribe("f", reliable=True)\n'
                'for _ in range(99): p.publish(b"x")',
+    "take many": 'c.subscribe("a").take_many(4)',
+    "publish many": 'p = c.publisher("f", on_full="block", depth=2); s = c.subscribe("f", reliable=True)\np.publish_many([b"x"] * 99)',
 }
 
 
@@ -34,7 +37,7 @@ QUESTIONS = {
     "publisher": 'c.publisher("a")', "subscribe": 'c.subscribe("a")', "get": 'c.get("a", timeout=0)', "drop": 'c.drop("a")',
     "publishers": "c.publishers()", "links": "c.links(1)", "daemon": "c.daemon()",
     "empty": "p.empty(1 << 20)", "zeros": "p.zeros(1 << 20)", "like": 'p.like({"a": a, "b": a})', "publish": "p.publish(a)",
-    "publish a set": 'p.publish({"a": a, "b": a})', "close": "p.close()", "with": "with p: pass",
+    "publish a set": 'p.publish({"a": a, "b": a})', "publish many": "p.publish_many([a, a])", "close": "p.close()", "with": "with p: pass",
 }
 
 
@@ -86,6 +89,7 @@ def test_what_nobody_waits_for_any_more_is_given_back(daemon):
     old = signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
     try:
         c = dlx.connect(timeout=PATIENCE)
+        gc.collect()  # what earlier tests left has descriptors, too
         before = count_fds()
         for use in (lambda: c.publisher("a"), lambda: c.subscribe("b"), lambda: c.get("c", 0)):
             daemon.send_signal(signal.SIGSTOP)
@@ -115,6 +119,7 @@ def test_a_connection_that_nobody_waits_for_any_more_is_not_kept(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as deaf:
         deaf.bind(str(tmp_path / "deaf"))
         deaf.listen()
+        gc.collect()  # what earlier tests left has descriptors, too
         before = count_fds()
         old = signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
         signal.setitimer(signal.ITIMER_REAL, 0.05)
@@ -219,7 +224,7 @@ def deaf(daemon):
         yield take_its_place
 
 
-LOOKS = {"take": lambda sub: sub.take(0), "poll": lambda sub: sub._poll()}
+LOOKS = {"take": lambda sub: sub.take(0), "poll": lambda sub: sub._poll(), "take_many": lambda sub: sub.take_many(3, 0)}
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
@@ -259,7 +264,7 @@ def test_what_a_take_had_when_a_handler_ended_it_is_not_lost(pair, deaf, look):
         try:
             sub.stats()
         except dlx.InUse:  # it waits for the new daemon, and takes what comes meanwhile
-            n = pub.publish(x, share=True).seq
+            n = pub.publish_many([x, x], share=True).seq
             raise ZeroDivisionError from None
 
     def is_ended():
@@ -276,9 +281,9 @@ def test_what_a_take_had_when_a_handler_ended_it_is_not_lost(pair, deaf, look):
     deaf()
     old = signal.signal(signal.SIGALRM, handler)
     try:
-        for i in range(2, 5):
+        for i in range(3, 9, 2):
             until(is_ended, "that a handler ends it")
-            assert n == i and sub.take(0).seq == i
+            assert n == i and [m.seq for m in (sub.take(0), *sub.take_many(9, 0))] == [i - 1, i]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
@@ -369,6 +374,13 @@ def test_async_loops_wait_on_the_descriptor(c, peer):
         with c.publisher("a/x") as pub:
             pub.publish(b"y")
             assert (await sub.take_async(PATIENCE))[0].tobytes() == b"y"
+            task = asyncio.create_task(sub.take_many_async(3, PATIENCE))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            pub.publish_many([b"1", b"2", b"3", b"4"])
+            assert [m[0].tobytes() for m in await task + await sub.take_many_async(3)] == [b"1", b"2", b"3", b"4"]
+            with pytest.raises(dlx.Timeout, match="0.01 s"):
+                await sub.take_many_async(3, timeout=0.01)
         with pytest.raises(dlx.PublisherGone):
             await sub.take_async(PATIENCE)
     asyncio.run(main())
@@ -395,6 +407,7 @@ def test_closing_ends_the_wait_of_a_task_and_leaves_nothing(c, close):
     """The next subscription has the same descriptor, and nothing of the last one's."""
     async def main():
         c.subscribe("a").close()
+        gc.collect()  # what earlier tests left has descriptors, too
         fds = count_fds()
         for take in (lambda s: s.take_async(), anext, lambda s: s.take_async(PATIENCE)):
             sub = c.subscribe("a")
@@ -450,12 +463,13 @@ def test_a_forked_child_gets_errors_and_connects_anew(c, pair):
     t, x, view = msg[0], pub.empty(3, "uint8"), np.asarray(msg)
     for use in (lambda: pub.publish(b"x"), lambda: sub.take(0), lambda: c.publisher("b"), lambda: t.tobytes(), lambda: memoryview(t),
                 lambda: t.__dlpack__(max_version=(1, 0)), lambda: msg.__dlpack__(max_version=(1, 0)), lambda: memoryview(msg), lambda: msg[0],
-                lambda: np.asarray(x), lambda: np.asarray(msg), lambda: msg.private(0), lambda: pub.empty(1), lambda: c.get("b", 0)):
+                lambda: np.asarray(x), lambda: np.asarray(msg), lambda: msg.private(0), lambda: pub.empty(1), lambda: c.get("b", 0),
+                lambda: pub.publish_many([b"x", b"y"]), lambda: sub.take_many(2, 0)):
         assert in_child(use).startswith("Forked: ")
 
     def drop_all():
         nonlocal pub, sub, msg, t, x, view
-        names = repr(t), t.copied if False else None
+        repr(t)
         del pub, sub, msg, t, x, view
         with dlx.connect() as own, own.subscribe("b") as s, own.publisher("b") as p:
             p.publish(b"child")
@@ -499,7 +513,7 @@ def test_a_daemon_that_dies_leaves_what_was_received(daemon, c, pair):
 
 def test_waits_of_a_publisher_count_once_also_for_subscribers_that_come_to_a_new_daemon(daemon, c, peer, tmp_path):
     """A wait is made of parts of 0.2 s. libdlx counts those for newcomers as failures, not as waits."""
-    pub = c.publisher("a", on_full="block", slots=4, history=1, timeout=0.5)
+    pub = c.publisher("a", on_full="block", depth=4, timeout=0.5)
     p = peer('s = c.subscribe("a", reliable=True); say("there"); hear()')
     assert p.hear() == "there"
     pub.publish(b"x")

@@ -19,7 +19,7 @@ def test_a_tensor_in_shared_memory_is_passed_without_a_copy(pair):
     x = pub.empty((3, 4), "uint8")
     np.asarray(x)[:] = 7
     report = pub.publish(x)
-    assert report == (1, False, 0, 0) and report.seq == 1 and not report.copied
+    assert report == (1, False, 0, 0, 1) and report.seq == 1 and not report.copied and report.subscribers == 1
     assert x.published and repr(x) == "<dlx.Tensor, published>"
     with pytest.raises(ValueError, match="was published"):
         x.shape
@@ -84,6 +84,7 @@ def test_sets_have_names_metadata_and_an_order(pair):
     report = pub.publish({"rgb": np.ones((2, 2), np.uint8), "boxes": [] or np.zeros((0, 4))}, meta={"t": np.float64(1.5)})
     assert report.n_copied == 2
     msg = sub.take()
+    assert not any(t.copied for t in msg.values())  # the report says so, and the receiver need not know
     assert msg.keys() == list(msg) == ["rgb", "boxes"] and "rgb" in msg and "x" not in msg and 0 not in msg
     assert msg.meta == {"t": 1.5} and msg.meta_bytes == b'{"t":1.5}' and msg["boxes"].shape == (0, 4)
     assert {k: v.shape for k, v in dict(msg).items()} == {"rgb": (2, 2), "boxes": (0, 4)} == {k: v.shape for k, v in msg.items()}
@@ -263,12 +264,12 @@ def test_latest_skips_and_counts(c):
 
 
 def test_a_blocking_publisher_waits_and_names_who_is_in_the_way(c):
-    with c.publisher("a", on_full="block", slots=4, history=1, timeout=0.01) as pub:
+    with c.publisher("a", on_full="block", depth=4, timeout=0.01) as pub:
         with c.subscribe("a", reliable=True, max_held=1) as sub:
             with pytest.raises(dlx.Timeout, match="behind"):
                 for _ in range(20):
                     pub.publish(b"x")
-            with pytest.raises(dlx.Full, match="slots"):
+            with pytest.raises(dlx.Full, match="depth 4"):
                 pub.publish(b"x", timeout=0)
             thread = threading.Thread(target=lambda: [sub.take(PATIENCE).seq for _ in range(8)])
             thread.start()
@@ -364,11 +365,11 @@ def test_get_waits_for_the_first_message(c, peer):
 def test_what_the_daemon_knows(c, pair):
     pub, sub = pair
     (info,) = c.publishers()
-    assert info["topic"] == "cam/front" and info["history"] == 8 and info["on_full"] == "drop"
+    assert info["topic"] == "cam/front" and info["history"] == 8 and info["on_full"] == "drop" and info["depth"] == 16
     (link,) = c.links(info["publisher"])
     assert link["max_held"] == 16 and not link["latest"]
     daemon = c.daemon()
-    assert daemon["n_clients"] == 1 and daemon["memory"] == "memfd" and daemon["protocol"][0] == 1
+    assert daemon["n_clients"] == 1 and daemon["memory"] == "memfd" and daemon["protocol"][0] == 2
     with pytest.raises(dlx.NotFound):
         c.links(12345)
     assert [e.kind for e in pub.events()] == ["joined"] and pub.events() == []
@@ -403,7 +404,7 @@ def test_private_views_may_be_written_to(pair):
 
 def test_large_private_views_copy_what_is_written_to(c):
     """The publisher does not use their memory again before they are gone. (Before Linux 5.13 they are copies.)"""
-    with c.publisher("a", history=1, slots=3) as pub, c.subscribe("a", max_held=1, timeout=PATIENCE) as sub:
+    with c.publisher("a", depth=2) as pub, c.subscribe("a", max_held=1, timeout=PATIENCE) as sub:
         frame = np.arange(1 << 20, dtype=np.uint8)
         pub.publish(frame)
         with sub.take() as msg:
@@ -445,14 +446,14 @@ def test_closed_handles_say_so(c):
     lambda c: c.publisher("a//b"), lambda c: c.publisher("a", history=9999), lambda c: c.publisher("a", on_full="x"),
     lambda c: c.publisher("a", history=-1), lambda c: c.subscribe("a", timeout=-1), lambda c: c.subscribe("a", spin="x"),
     lambda c: c.subscribe("a", max_held=5000), lambda c: c.publisher("a", retain_for="x"), lambda c: c.get("a", float("nan")),
-    lambda c: c.publisher("a", retain=9, history=2), lambda c: c.publisher("a", retain=1, retain_for=0), lambda c: dlx.connect(timeout=0)])
+    lambda c: c.publisher("a", depth=4097), lambda c: c.publisher("a", depth=-1), lambda c: c.publisher("a", retain=9, history=2), lambda c: c.publisher("a", retain=1, retain_for=0), lambda c: dlx.connect(timeout=0)])
 def test_values_that_cannot_be_are_refused(c, call):
     with pytest.raises(ValueError):
         call(c)
 
 
 @pytest.mark.parametrize("call", [
-    lambda c: c.publisher(), lambda c: c.publisher("a", "b"), lambda c: c.publisher("a", histroy=1), lambda c: c.get(3),
+    lambda c: c.publisher(), lambda c: c.publisher("a", "b"), lambda c: c.publisher("a", histroy=1), lambda c: c.publisher("a", slots=4), lambda c: c.get(3),
     lambda c: c.subscribe("a", topic="b"), lambda c: c.subscribe("a", timeout="1"), lambda c: dlx.Tensor(), lambda c: c.links("x")])
 def test_arguments_that_are_none_are_refused(c, call):
     with pytest.raises(TypeError):

@@ -96,7 +96,7 @@ static void alloc_publish_take()
     const auto values = t.values<float>();
     std::iota(values.begin(), values.end(), 0.5f);
     const dlx_publish_report report = x.p.publish(std::move(t));
-    EXPECT(report.seq == 1 && report.copied_bytes == 0 && !t);
+    EXPECT(report.seq == 1 && report.copied_bytes == 0 && report.n_subscribers == 1 && !t);
     const std::optional<dlx::message> m = x.s.take(10s);
     EXPECT(m && m->seq() == 1 && m->gap() == 0 && m->n_tensors() == 1 && m->time_ns() > 0);
     EXPECT(m->topic() == std::string("cpp/one") && m->publisher() > 0 && m->meta().empty());
@@ -126,6 +126,81 @@ static void shared_tensors_stay()
     EXPECT(x.s.take(10s)->data<int>(1)[2] == 7);
     EXPECT(x.s.take(10s)->data<std::int32_t>(0)[5] == 6);
     EXPECT(x.s.take(10s)->data<int>(0)[2] == 7);
+}
+
+/* Tensors of one int each: first, first + 1, ... */
+static std::vector<dlx::tensor> numbers(dlx::publisher &p, int first, int n)
+{
+    std::vector<dlx::tensor> tensors;
+    for (int i = 0; i < n; i++) {
+        tensors.push_back(p.alloc<int>({1}));
+        tensors.back().data<int>()[0] = first + i;
+    }
+    return tensors;
+}
+
+static void several_at_once()
+{
+    stream x("cpp/batch");
+    EXPECT(x.s.take_n(4, 0s).empty() && x.s.take_n(4, 1ms).empty());
+    std::vector<dlx::tensor> tensors = numbers(x.p, 0, 5);
+    std::uint32_t n = 99;
+    dlx_publish_report report = x.p.publish_n(tensors, {}, &n);
+    EXPECT(n == 5 && report.seq == 5 && report.n_copied == 0 && report.n_subscribers == 1);
+    for (const dlx::tensor &t : tensors)
+        EXPECT(!t);
+    std::vector<dlx::message> messages = x.s.take_n(3, 10s);
+    EXPECT(messages.size() == 3 && messages[2].seq() == 3 && messages[2].data<int>(0)[0] == 2);
+    messages = x.s.take_n(UINT32_MAX);
+    EXPECT(messages.size() == 2 && messages[1].data<int>(0)[0] == 4);
+    messages.clear();
+    EXPECT(x.s.get_stats().n_held == 0);
+    FAILS(x.s.take_n(0, 0s), DLX_E_INVALID, "");
+    /* A pointer and a count; tensors that are kept; one that is copied. */
+    own_memory own(false);
+    std::array<dlx::tensor, 2> two{x.p.alloc<int>({1}), dlx::tensor(&own.t)};
+    dlx_publish_args args{};
+    args.share = true;
+    report = x.p.publish_n({two.data(), 2}, args);
+    EXPECT(report.seq == 7 && report.n_copied == 1 && report.copied_bytes == 24);
+    EXPECT(two[0] && two[0].is_read_only() && two[1] && own.n_deleted == 0);
+    EXPECT(x.s.take_n(9, 10s).size() == 2);
+}
+
+static void a_batch_that_fails_keeps_what_was_not_published()
+{
+    stream x("cpp/part");
+    own_memory own(false);
+    std::vector<dlx::tensor> tensors = numbers(x.p, 0, 4);
+    tensors[2] = dlx::tensor(&own.t);
+    dlx_publish_args args{};
+    args.strict = true;
+    std::uint32_t n = 99;
+    FAILS(x.p.publish_n(tensors, args, &n), DLX_E_WOULD_COPY, "");
+    EXPECT(n == 2 && !tensors[0] && !tensors[1] && tensors[2] && tensors[3]);
+    EXPECT(x.p.get_stats().published == 2 && x.s.take_n(9, 10s).size() == 2);
+    const dlx::span<dlx::tensor> rest(tensors.data() + 2, 2);
+    EXPECT(x.p.publish_n(rest).seq == 4 && own.n_deleted == 1 && !tensors[3]);
+    const std::vector<dlx::message> messages = x.s.take_n(9, 10s);
+    EXPECT(messages.size() == 2 && messages[1].data<int>(0)[0] == 3);
+}
+
+static void a_publisher_waits_for_who_is_behind()
+{
+    dlx_publisher_args args{};
+    args.depth = 2;
+    args.on_full = DLX_ON_FULL_BLOCK;
+    stream x("cpp/depth", args);
+    dlx_subscribe_args reliable{};
+    reliable.reliable = true;
+    x.s = dlx::subscription(x.c, "cpp/depth", reliable);
+    EXPECT(x.p.wait(1, 10s));
+    std::vector<dlx::tensor> tensors = numbers(x.p, 0, 4);
+    std::uint32_t n = 99;
+    FAILS(x.p.publish_n(tensors, {}, &n), DLX_E_FULL, "");
+    EXPECT(n == 2 && !tensors[1] && tensors[2] && tensors[3]);
+    EXPECT(x.s.take_n(9, 10s).size() == 2);
+    EXPECT(x.p.publish_n({tensors.data() + n, 2}).seq == 4 && x.s.take_n(9, 10s).size() == 2);
 }
 
 static void nothing_there()
@@ -192,7 +267,8 @@ static void foreign_tensors()
     const dlx_publish_report report = x.p.publish(std::move(t));
     EXPECT(report.n_copied == 1 && report.copied_bytes == 24 && memory.n_deleted == 1);
     const dlx::tensor copy = x.s.take(10s)->tensor(0);
-    EXPECT(copy.is_copied() && copy.values<const int>()[1] == 3);
+    EXPECT(!copy.is_copied() &&
+           copy.values<const int>()[1] == 3); /* the report told the publisher */
     {
         dlx::tensor kept(&strict.t);
         dlx_publish_args args{};
@@ -230,7 +306,8 @@ static void sets_by_name()
     FAILS(m.peek("other"), DLX_E_NOT_FOUND, "other");
     dlx::tensor mine = m.private_tensor("boxes");
     mine.data<float>()[0] = 1;
-    EXPECT(!mine.is_read_only() && m.private_tensor(1).values<float>()[0] == 0.25f);
+    EXPECT(!mine.is_read_only() && mine.is_copied() &&
+           m.private_tensor(1).values<float>()[0] == 0.25f);
     FAILS(m.find(std::string("boxes\0", 6)), DLX_E_INVALID, "NUL");
     /* As many as there are, made at run time. */
     std::vector<dlx::tensor> tensors;
@@ -381,6 +458,10 @@ static const struct {
 } stories[] = {
     {"alloc_publish_take", alloc_publish_take},
     {"shared_tensors_stay", shared_tensors_stay},
+    {"several_at_once", several_at_once},
+    {"a_batch_that_fails_keeps_what_was_not_published",
+     a_batch_that_fails_keeps_what_was_not_published},
+    {"a_publisher_waits_for_who_is_behind", a_publisher_waits_for_who_is_behind},
     {"nothing_there", nothing_there},
     {"times_do_not_overflow", times_do_not_overflow},
     {"types_are_checked", types_are_checked},

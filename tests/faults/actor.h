@@ -14,7 +14,7 @@
 #define LAST_BIG                                                                                   \
     40 /* until here there are large ones, too: arenas are made. Then comes faults/side */
 #define LEAVE_AT  200 /* B leaves and comes back */
-#define HOLD_FROM 220 /* B holds so many that the publisher goes on in a larger control block */
+#define HOLD_FROM 220 /* B holds many: the publisher needs more memory */
 #define HOLD_MANY 48
 #define LAST      400
 #define ENCORES   100 /* more last messages, for who could not take part because its daemon ended */

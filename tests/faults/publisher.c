@@ -2,9 +2,9 @@
 
 /*
  * The publisher of tests/faults. On faults/main it waits for two subscribers, publishes LAST messages of many sizes,
- * sets and copies among them, and goes on in a larger control block. In between it has a second publisher, on
- * faults/side, with few slots, so that arenas that nobody needs any more are dropped; its last messages stay with the
- * daemon, are got and dropped. It ends when its standard input does.
+ * sets and copies among them. In between it has a second publisher, on faults/side, with a small depth, so that
+ * arenas that nobody needs any more are dropped; its last messages stay with the daemon, are got and dropped. It ends
+ * when its standard input does.
  */
 
 #include "tests/faults/actor.h"
@@ -173,11 +173,8 @@ static void drop_retained(void)
 
 static void side_story(uint32_t ret_arenas[2])
 {
-    const struct dlx_publisher_args args = {.size = sizeof args,
-                                            .history = 2,
-                                            .on_full = DLX_ON_FULL_BLOCK,
-                                            .n_slots = 16,
-                                            .retain = 2};
+    const struct dlx_publisher_args args = {
+        .size = sizeof args, .history = 2, .on_full = DLX_ON_FULL_BLOCK, .depth = 2, .retain = 2};
     struct stream s = begin("faults/side", &args);
     bool wanted = wait_for_subscribers(&s);
     for (int64_t i = 1; wanted && i <= LAST_SIDE; i++) {
@@ -230,10 +227,10 @@ int actor_publish(const char *socket)
     actor_mark();
     struct actor_usage after = actor_usage();
     actor_print("{\"stream\": \"%" PRIu64 "\", \"sent\": %" PRIu64
-                ", \"errors\": %u, \"fds\": %d, \"maps\": %d, \"slots\": %u, \"arenas\": [%u, %u], "
+                ", \"errors\": %u, \"fds\": %d, \"maps\": %d, \"depth\": %u, \"arenas\": [%u, %u], "
                 "\"blocked\": %" PRIu64 ", \"bells\": %" PRIu64 "}",
                 s.id, stats.published, actor_n_errors(), after.fds - before.fds,
-                after.maps - before.maps, info.n_slots, arenas[0], arenas[1], stats.blocked,
+                after.maps - before.maps, info.depth, arenas[0], arenas[1], stats.blocked,
                 stats.bells);
     return 0;
 }

@@ -1,32 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a publisher retains, carried along when it goes on with another daemon.  Block 0 (N0 slots) is of the daemon before,
- * block 1 (N1 slots) of the next one: the publisher copies its last K messages into it, under their numbers, has it
- * announced, marks block 0 and goes on in block 1, once its reliable subscriber has come to it. A copy has a slot and memory of its own.
- * Link 0: a reliable subscriber that was there before, in block 0. Link 1: the same subscriber by the next daemon; it joins when
- * it likes, takes from it when block 0 is at its end, over what it has passed there, and then closes link 0, maybe with a message held by
- * it. Link 2 (-DNEWCOMER): in block 1 from its beginning. One hold word a link; it names a number, and so holds all copies of that message.
- * Every message of the first subscriber is taken once, in order; nothing is written to while it is held.
+/* A publisher goes on with another daemon, in another control block, and carries its newest K
+ * messages. Block 0 is of the daemon before, block 1 of the next one. At any moment between two
+ * messages the publisher copies the newest ones into block 1, under their numbers and with
+ * memory of their own, has it announced, stores MOVED in block 0, waits until its reliable
+ * subscriber has come, and goes on in block 1.
  *
- * mutants: -DONECOPY    only the newest copy's gen is cleared when a message is retired                   must fail
- *          -DNOFOLLOW   the next link is taken from its beginning                                        must fail
- *          -DCLOSEFIRST link 0 is closed before link 1 has a cursor                                      must fail
- *          -DDROPCLOSED a closed link is not looked at, though it holds                                  must fail
- *          -DHOLDFIRST  the hold word is looked at before whether the link is closed                     must fail
- *          -DNOREJOIN   it goes on before                                                                must fail
- *          -DSTALE      one more message goes into block 0 after the copies                              must fail
- *          -DBASEHEAD   the next block says that it begins at head, in spite of what it carries (K=2)    must fail
+ * Link 0: a subscriber that was there before, in block 0. Link 1: the same subscriber by the
+ * next daemon. It joins when it likes, takes from link 1 when block 0 is at its end, from where
+ * it was there, and then closes link 0, maybe with a message held by it. Link 2 (-DNEWCOMER):
+ * instead, another subscriber, in block 1 from its beginning; with -DBOTH both are there. A link
+ * has one hold word; it names a number, so it holds all copies of that message.
+ *
+ * Every message of the first subscriber is taken once, in order. Nothing is written to while it
+ * is held. Nobody waits for ever. A ring has NE entries, one of them for the mark. NB blocks of
+ * memory in the time of the first daemon, K more later. `window` is not here: ring.pml has it.
+ *
+ * -DUNRELIABLE  the publisher drops, the subscriber takes at most once and in order
+ *
+ * mutants, which must fail:
+ * -DONECOPY     GONE is stored in the older block only
+ * -DSCANFIRST   hold words are scanned before both copies are GONE
+ * -DNOFOLLOW    link 1 is taken from its beginning
+ * -DCLOSEFIRST  link 0 is closed before link 1 has a cursor
+ * -DDROPCLOSED  a closed link is not looked at, though it holds
+ * -DHOLDFIRST   the hold word is looked at before whether the link is closed
+ * -DNOREJOIN    the publisher goes on before its subscriber has come
+ * -DLATE        one more message goes into block 0 after the copies
+ * -DBASEHEAD    block 1 says that it begins at the newest message, in spite of what it carries
+ * -DFULL        no entry is left for the mark
+ * -DUNBLOCKED   who uses block 0 does not ring after the move
  */
-#ifndef N0
-#define N0 2
-#endif
-#ifndef N1
-#define N1 3
-#endif
-#ifndef H
-#define H 1
+#ifndef NE
+#define NE 4
 #endif
 #ifndef K
 #define K 1
+#endif
+#ifndef KEPT
+#define KEPT 1
+#endif
+#ifndef NB
+#define NB 3
 #endif
 #ifndef LAST
 #define LAST 4
@@ -36,239 +50,323 @@
 #else
 #define NL 2
 #endif
-#define NT (N0 + N1)
-#define MV 64
-#define CLOSED 254
-#define UNSET 255
-#define BASE(b) ((b) * N0)
-#define NSL(b) ((b) == 0 -> N0 : N1)
-#define RINGI(b, n) (BASE(b) + ((n) % NSL(b)))
-#define NEWEST(b) (head[b] % MV)
-
-byte head[2], base1, ring[NT], gen[NT], payload[NT]; bool blocked; /* publisher */
-bool announced; byte epoch; bool joined[NL];                       /* daemons */
-byte hold[NL], cursor[NL]; bool sleeping[NL];                      /* subscribers */
-bool bellP, bellS[NL];
-byte seen, slotseq[NT]; bool freeslot[NT], known[NL], dropped[NL];
-
-inline read_membership() {
-  if :: epoch != seen -> atomic { seen = epoch; l = 0; do :: l == NL -> break :: l < NL -> known[l] = joined[l]; l++ od; l = 0 }
-     :: else -> skip fi
-}
-#define COUNTS(l) (known[l] && !dropped[l])
-/* Retire what all have passed and the history does not need: all copies of a message. */
-inline retire() {
-  i = 0;
-  do :: i == NT -> break
-     :: i < NT ->
-        if :: !freeslot[i] && gen[i] != 0 && slotseq[i] + H <= top ->
-              ok = true; l = 0;
-              do :: l == NL -> break
-                 :: l < NL -> if :: COUNTS(l) -> c = cursor[l]; if :: (c == UNSET || c < slotseq[i]) -> ok = false :: else -> skip fi :: else -> skip fi; l++
-              od;
-              l = 0;
-              if :: ok ->
-#ifdef ONECOPY
-                    c = NT; do :: c == 0 -> break :: else -> c--; if :: !freeslot[c] && slotseq[c] == slotseq[i] -> break :: else -> skip fi od;
-                    gen[c] = 0; if :: c != i -> slotseq[i] = 0 :: else -> skip fi
+#ifdef UNRELIABLE
+#define RELIABLE false
 #else
-                    gen[i] = 0
+#define RELIABLE true
 #endif
-                 :: else -> skip fi
-           :: else -> skip
-        fi; i++
-  od; i = 0
+#define GONE 128
+#define MOVED 64
+#define NUM(g) ((g) & 63)
+#define CLOSED 255
+#define AT(b, n) ((b) * NE + (n) % NE)
+#define MIN(a, b) ((a) < (b) -> (a) : (b))
+#define BLOCK_OF(l) ((l) == 0 -> 0 : 1)
+
+byte gen[2 * NE], word[2 * NE], payload[NB + K], head[2], base; bool blocked[2];   /* publisher */
+bool announced, joined[NL]; byte joins;                                            /* daemons */
+byte hold[NL], cursor[NL]; bool started[NL], sleeping[NL];                         /* subscribers */
+bool bellP, bellS[NL];                                                             /* kernel */
+
+/* ---- publisher ------------------------------------------------------------------------------ */
+
+#define FREE 0
+#define LIVE 1
+#define RETIRED 2
+#define NOT_YET 3
+/* What it remembers. */
+byte first = 1, reusable = 1, passed, last = 63, seen, st[NB + K], bn[NB + K], payload_of[2 * NE];
+bool known[NL], left[NL], held[NB + K], moved;
+
+#define COUNTS(l) (known[l] && !left[l])
+inline membership() {
+  if
+  :: joins != seen ->
+     d_step { seen = joins; l = 0; do :: l == NL -> break :: l < NL -> known[l] = joined[l];
+        l++ od; l = 0 }
+  :: else -> skip
+  fi
 }
-inline drop() {
+inline tickets() {
   l = 0;
-  do :: l == NL -> break
-     :: l < NL ->
-        if :: COUNTS(l) ->
+  do :: l == NL -> break :: l < NL -> if :: known[l] && sleeping[l] -> bellS[l] = true :: else ->
+     skip fi; l++ od; l = 0
+}
+/* look_at_cursors() */
+inline look() {
+  c = CLOSED; l = 0;
+  do
+  :: l == NL -> break
+  :: l < NL -> if :: COUNTS(l) && RELIABLE -> d_step { c = MIN(c, cursor[l]) } :: else -> skip fi;
+     l++
+  od;
+  atomic { l = 0; passed = MIN(c, n - 1); c = 0 }
+}
+/* free_unheld() */
+inline scan() {
+  l = 0;
+  do
+  :: l == NL -> break
+  :: l < NL ->
+     if
+     :: COUNTS(l) ->
 #ifdef HOLDFIRST
-              c = hold[l]; if :: c == 0 && cursor[l] == CLOSED -> dropped[l] = true :: else -> skip fi
+        h = hold[l]; c = cursor[l];
 #else
-              if :: cursor[l] == CLOSED ->
+        c = cursor[l];
 #ifdef DROPCLOSED
-                    dropped[l] = true
+        h = (c == CLOSED -> 0 : hold[l]);
 #else
-                    if :: hold[l] == 0 -> dropped[l] = true :: else -> skip fi
+        h = hold[l];
 #endif
-                 :: else -> skip fi
 #endif
-           :: else -> skip fi; l++
-  od; l = 0
+        d_step {
+          if :: c == CLOSED && h == 0 -> left[l] = true :: else -> skip fi;
+          i = 0;
+          do :: i == NB + K -> break :: i < NB + K -> if :: h != 0 && bn[i] == h ->
+             held[i] = true :: else -> skip fi; i++ od;
+          i = 0; h = 0; c = 0
+        }
+     :: else -> skip
+     fi; l++
+  od;
+  atomic {
+    l = 0; i = 0;
+    do
+    :: i == NB + K -> break
+    :: i < NB + K -> if :: st[i] == RETIRED && !held[i] -> st[i] = FREE; payload[i] = 0;
+       bn[i] = 0 :: else -> skip fi; held[i] = false; i++
+    od; i = 0
+  }
 }
-inline free_unheld() {
-  i = 0;
-  do :: i == NT -> break
-     :: i < NT ->
-        if :: (!freeslot[i] && (gen[i] == 0 || slotseq[i] == 0)) ->
-              ok = true; l = 0;
-              do :: l == NL -> break
-                 :: l < NL -> if :: COUNTS(l) && hold[l] == slotseq[i] && slotseq[i] != 0 -> ok = false :: else -> skip fi; l++
-              od; l = 0;
-              if :: ok -> payload[i] = 0; freeslot[i] = true :: else -> skip fi /* its memory is given back */
-           :: else -> skip
-        fi; i++
-  od; i = 0
+#define GONE_IN(b) d_step { gen[AT(b, first)] = first + GONE; st[payload_of[AT(b, first)]] = RETIRED }
+/* retire_one() */
+inline retire() {
+  do
+  :: first > to -> break
+  :: else ->
+     if :: first <= last -> GONE_IN(0) :: else -> skip fi;
+#ifdef SCANFIRST
+     if :: first <= last && moved && first > base -> st[payload_of[AT(1, first)]] = RETIRED;
+        scan() :: else -> skip fi;
+#endif
+#ifdef ONECOPY
+     if
+     :: moved && first > base && first > last -> GONE_IN(1)
+     :: moved && first > base && first <= last -> st[payload_of[AT(1, first)]] = RETIRED
+     :: else -> skip
+     fi;
+#else
+     if :: moved && first > base -> GONE_IN(1) :: else -> skip fi;
+#endif
+     first++
+  od; to = 0
 }
-inline pass() { read_membership(); retire(); read_membership(); drop(); free_unheld(); findfree() }
-inline findfree() { d_step { s = NT; i = BASE(blk); do :: i == BASE(blk) + NSL(blk) -> break :: i < BASE(blk) + NSL(blk) && freeslot[i] -> s = i; i = BASE(blk) + NSL(blk) :: i < BASE(blk) + NSL(blk) && !freeslot[i] -> i++ od; i = 0; ok = false; c = 0 } }
-inline ringall() { l = 0; do :: l == NL -> break :: l < NL -> if :: (known[l] && sleeping[l]) -> bellS[l] = true :: else -> skip fi; l++ od; l = 0 }
-/* Message `seq` into slot s of block b, and no further. */
-inline fill(b) { freeslot[s] = false; slotseq[s] = seq; payload[s] = seq; gen[s] = seq; ring[RINGI(b, seq)] = s }
+/* dlx__writer_reclaim(), which may drop */
+inline reclaim() {
+  membership(); look();
+  to = MIN((n - 1 > KEPT -> n - 1 - KEPT : 0), passed);
+  retire();
+  reusable = first;
+  membership(); scan()
+}
+#define FIND d_step { p = NB + K; i = 0; do :: i == NB + K -> break :: i < NB + K && st[i] == FREE -> p = i; break :: else -> i++ od; i = 0 }
+#ifdef FULL
+#define HAS_ROOM (n - 1 < reusable + NE - 1)
+#else
+#define HAS_ROOM (n - 1 < reusable + NE - 2)
+#endif
+#define WAIT atomic { bellP -> bellP = false }
+inline put(b, m) { d_step { st[p] = LIVE; bn[p] = m; payload[p] = m; payload_of[AT(b, m)] = p;
+   word[AT(b, m)] = p; p = 0 }; gen[AT(b, m)] = m }
 
 proctype publisher() {
-  byte s, seq, i, l, c, blk, top; bool ok, moved;
-  seq = 1;
+  byte n = 1, p, i, l, c, h, to, blk;
+  d_step { i = NB; do :: i == NB + K -> break :: i < NB + K -> st[i] = NOT_YET; i++ od; i = 0 };
   do
-  :: seq > LAST -> break
-  :: else ->
-     findfree();
-     if :: s < NT -> skip
-        :: else ->
-           pass();
-           if :: s < NT -> skip
-              :: else -> blocked = true;
-                 do :: pass();
-                       if :: s < NT -> break
-                          :: else -> atomic { bellP -> bellP = false }
-                       fi
-                 od; blocked = false
-           fi
-     fi;
-     fill(blk); head[blk] = seq; top = seq;
-     read_membership(); ringall();
-     seq++; s = 0;
-     if :: !moved && seq > 1 && seq <= LAST ->  /* the next daemon is here */
-           moved = true; i = 0; ok = true;
-           base1 = top;
-           /* The newest ones that are live, the oldest of them first. */
-           d_step { c = 0; do :: c == K -> break :: c < K ->
-             l = 0; do :: l == N0 -> break :: l < N0 && !freeslot[l] && gen[l] == top - c -> break :: l < N0 && !(!freeslot[l] && gen[l] == top - c) -> l++ od;
-             if :: l == N0 -> break :: else -> skip fi; base1 = top - c - 1; c++ od; c = 0; l = 0 }
-           seq = base1 + 1;
-           do :: seq > top -> break
-              :: else -> s = BASE(1) + i; fill(1); i++; seq++
-           od; i = 0; s = 0;
-           head[1] = top;
+  :: n > LAST -> break
+  :: n > 1 && !moved ->                       /* the next daemon is here: dlx__writer_block_new() */
+     d_step {
+       base = (n - 1 > K -> n - 1 - K : 0); base = (base < first - 1 -> first - 1 : base);
+       to = base + 1; p = NB;
+       do
+       :: to == n -> break
+       :: else -> st[p] = LIVE; bn[p] = to; payload[p] = to; payload_of[AT(1, to)] = p;
+          word[AT(1, to)] = p; gen[AT(1, to)] = to; to++; p++
+       od;
+       do :: p == NB + K -> break :: else -> st[p] = FREE; p++ od;
+       p = 0; to = 0; head[1] = n - 1;
 #ifdef BASEHEAD
-           base1 = top;
+       base = n - 1
 #endif
-#ifdef STALE
-           do :: findfree(); if :: s < NT -> break :: else -> pass(); if :: s < NT -> break :: else -> goto stuck fi fi od;
-           fill(0); head[0] = seq; top = seq; seq++; s = 0;
+     };
+     announced = true;
+#ifdef LATE
+     FIND; if :: p < NB + K && HAS_ROOM -> put(0, n); head[0] = n; n++ :: else -> skip fi;
 #endif
-           announced = true;
-           head[0] = top + MV; blk = 1; ok = false;
-#ifndef NOREJOIN
-           blocked = true;
-           do :: read_membership(); c = cursor[0];
-                 if :: (!known[0] || c == CLOSED || (known[1] && cursor[1] != UNSET)) -> break
-                    :: else -> atomic { bellP -> bellP = false }
-                 fi
-           od; blocked = false; c = 0
+     moved = true;                            /* dlx__writer_move() */
+#ifndef UNBLOCKED
+     blocked[0] = true;
 #endif
-        :: seq > 1 -> skip
-     fi
-  od;
-#ifdef STALE
-stuck: skip
+     gen[AT(0, n)] = n + MOVED;
+     membership();
+     tickets();
+     d_step { last = n - 1; blk = 1 };
+#if !defined(NOREJOIN) && !defined(UNRELIABLE)
+     blocked[1] = true;
+     do
+     :: membership(); c = cursor[0];
+        if :: !known[0] || c == CLOSED || (known[1] && started[1]) -> break :: else -> WAIT fi
+     od; blocked[1] = false; c = 0
 #endif
+  :: n <= LAST && !(LAST > 1 && n == LAST && !moved) ->
+     if :: reclaim() :: skip fi;              /* memory may be wanted at any time */
+     FIND;
+     if
+     :: p < NB + K && HAS_ROOM -> skip
+     :: else ->
+again:
+        reclaim();
+        FIND;
+        if
+        :: p < NB + K && HAS_ROOM -> if :: blk == 1 || !moved -> blocked[blk] = false :: else ->
+           skip fi
+        :: else ->
+#ifdef UNRELIABLE
+           assert(false);                     /* there are blocks enough */
+#endif
+           if :: !blocked[blk] -> blocked[blk] = true :: else -> WAIT fi; goto again
+        fi
+     fi;
+     put(blk, n); n++;                        /* dlx__writer_announce() */
+     d_step { head[blk] = n - 1; reusable = first };
+     membership(); tickets()
+  od
 }
-inline ringP() { if :: blocked -> bellP = true :: else -> skip fi }
 
-/* Take message cur + 1 of block b by link l. */
-inline take(l, b) {
-  n = cur + 1; s = ring[RINGI(b, n)];
-  hold[l] = n;
+/* ---- subscribers ---------------------------------------------------------------------------- */
+
+inline ring(b) { if :: blocked[b] -> bellP = true :: else -> skip fi }
+/* find_newest() */
+inline find_newest(b, h) {
+  h = head[b];
+  do :: g = gen[AT(b, h + 1)]; if :: NUM(g) == h + 1 && !(g & MOVED) -> h++ :: NUM(g) > h + 1 ->
+     h = head[b] :: else -> break fi od;
+  g = 0
+}
+/* dlx__reader_take() of what link k has next; SURE as in ring.pml */
+#define SURE (RELIABLE && n > newest[BLOCK_OF(k)])
+inline take(k, b) {
+  x = word[AT(b, n)];
+  hold[k] = n;
   if
-  :: gen[s] != n -> assert(n <= joined_at); hold[l] = 0; cur = n; cursor[l] = n; ringP()
-  :: else ->
-     assert(payload[s] == n); assert(n > last); last = n;
-     cur = n; cursor[l] = n; hs[l] = s; ringP()
-  fi; n = 0; s = 0
+  :: SURE -> cursor[k] = n
+  :: else -> g = gen[AT(b, n)]; cursor[k] = n
+  fi;
+  ring(b);
+  cur = n;
+  if
+  :: NUM(g) != n || (g & GONE) -> assert(!RELIABLE || n <= newest[b]); hold[k] = 0; ring(b)
+  :: else -> d_step { assert(payload[x] == n); assert(n > prev && (!RELIABLE || n == prev + 1));
+     prev = n; at[k] = x }
+  fi;
+  x = 0
 }
-inline release(l) { assert(payload[hs[l]] == hold[l]); hold[l] = 0; ringP() }
-/* The next daemon is heard of, too. */
-inline sleep(l, b) {
-  sleeping[l] = true;
-  if :: head[b] == cur -> atomic { (bellS[l] || announced && !joined[1]) -> bellS[l] = false } :: else -> skip fi;
-  sleeping[l] = false
+inline release(k) { assert(payload[at[k]] == hold[k]); hold[k] = 0; at[k] = 0; ring(BLOCK_OF(k)) }
+inline join(k) { atomic { joined[k] = true; joins++ } }
+/* It wakes for the next daemon's news, too, and another thread may release what link 0 holds. */
+inline sleep(k, b) {
+  sleeping[k] = true;
+  g = gen[AT(b, n)];
+  if :: NUM(g) < n -> atomic { (bellS[k] || (k == 0 && announced && !joined[1]) || (k == 1 && hold[0] != 0)) -> bellS[k] = false } :: else -> skip fi;
+  sleeping[k] = false
 }
 
-proctype follower() {
-  byte h, n, s, cur, last, joined_at, hs[NL]; bool second, passed0;
-  atomic {
-    if :: !announced -> joined[0] = true; epoch++ :: announced -> goto out fi; /* the daemon before is gone */
-    joined_at = NEWEST(0)
-  }
-  cur = (joined_at > H -> joined_at - H : 0); last = cur;
-  cursor[0] = cur; ringP();
+proctype subscriber() {
+  byte g, n, x, cur, prev, newest[2], at[2]; bool second, ended;
+  atomic { if :: !announced -> join(0) :: announced -> goto out fi };   /* the daemon before is gone */
+  find_newest(0, newest[0]);
+  d_step { cur = (newest[0] > KEPT -> newest[0] - KEPT : 0); prev = cur };
+  cursor[0] = cur; started[0] = true; ring(0);
   do
   :: hold[0] != 0 -> release(0)
   :: second && hold[1] != 0 -> release(1)
 #ifndef CLOSEFIRST
-  :: announced && !joined[1] -> atomic { joined[1] = true; epoch++ } cursor[1] = base1; ringP()
+  :: announced && !joined[1] -> join(1); find_newest(1, newest[1]); cursor[1] = base;
+     started[1] = true; ring(1)
 #endif
   :: cur == LAST && hold[0] == 0 && hold[1] == 0 -> break
-  :: !second && !passed0 && hold[0] == 0 && cur != LAST ->
-     h = head[0];
+  :: !second && !ended && hold[0] == 0 && cur != LAST ->
+     atomic { n = cur + 1; g = gen[AT(0, n)] };
      if
-     :: h == cur -> sleep(0, 0)
-     :: h == cur + MV -> passed0 = true
-     :: else -> take(0, 0)
-     fi; h = 0
-  :: !passed0 && hold[0] != 0 && head[0] == cur + MV -> passed0 = true
-  :: !second && passed0 && (joined[1] || announced) ->
+     :: g == n + MOVED -> ended = true
+     :: NUM(g) < n -> sleep(0, 0)
+     :: g == n -> take(0, 0)
+     :: else -> assert(!RELIABLE || n <= newest[0]); d_step { cur = n; prev = n }; cursor[0] = n;
+        ring(0)
+     fi; atomic { g = 0; n = 0 }
+  :: !second && !ended && hold[0] != 0 ->
+     g = gen[AT(0, cur + 1)]; if :: g == cur + 1 + MOVED -> ended = true :: else -> skip fi; g = 0
+  :: !second && ended && announced ->         /* block 0 is drained: dlx__reader_follow() */
 #ifdef CLOSEFIRST
-     cursor[0] = CLOSED; ringP();
-     atomic { joined[1] = true; epoch++ }
-     cursor[1] = base1; ringP();
+     cursor[0] = CLOSED; ring(0);
+     join(1); find_newest(1, newest[1]); cursor[1] = base; started[1] = true; ring(1);
 #endif
-     if :: joined[1] ->
+     if
+     :: joined[1] ->
 #ifdef NOFOLLOW
-           cur = base1;
+        cur = base;
 #else
-           assert(base1 <= cur); cursor[1] = cur; ringP();
+        assert(base <= cur); cursor[1] = cur; ring(1);
 #endif
 #ifndef CLOSEFIRST
-           cursor[0] = CLOSED; ringP();
+        cursor[0] = CLOSED; ring(0);
 #endif
-           second = true
-        :: else -> skip fi
+        second = true
+     :: else -> skip
+     fi
   :: second && hold[1] == 0 && cur != LAST ->
-     h = head[1];
-     if :: h == cur -> sleep(1, 1) :: else -> assert(h > cur); take(1, 1) fi; h = 0
+     atomic { n = cur + 1; g = gen[AT(1, n)] };
+     if
+     :: NUM(g) < n -> sleep(1, 1)
+     :: g == n -> take(1, 1)
+     :: else -> assert(!RELIABLE); cur = n; cursor[1] = n
+     fi; atomic { g = 0; n = 0 }
   od;
-  if :: joined[1] -> cursor[1] = CLOSED; ringP() :: else -> skip fi;
-  cursor[0] = CLOSED; ringP();
+  if :: joined[1] -> cursor[1] = CLOSED; ring(1) :: else -> skip fi;
+  cursor[0] = CLOSED; ring(0);
 out: skip
 }
 
 #ifdef NEWCOMER
 proctype newcomer() {
-  byte h, n, s, cur, last, joined_at, hs[NL], first;
+  byte g, n, x, cur, prev, newest[2], at[3];
 end: announced;
-  atomic { joined[2] = true; epoch++; joined_at = NEWEST(1); first = base1 }
-  assert(first < joined_at); /* there is something for it */
-  cur = first; last = cur;
-  cursor[2] = cur; ringP();
+  join(2);
+  find_newest(1, newest[1]);
+  d_step { cur = base; prev = cur; assert(cur < newest[1]) };          /* there is something for it */
+  cursor[2] = cur; started[2] = true; ring(1);
   do
   :: hold[2] != 0 -> release(2)
   :: cur == LAST && hold[2] == 0 -> break
   :: hold[2] == 0 && cur != LAST ->
-     h = head[1];
-     if :: h == cur -> sleep(2, 1) :: else -> assert(h > cur); take(2, 1) fi; h = 0
+     atomic { n = cur + 1; g = gen[AT(1, n)] };
+     if
+     :: NUM(g) < n -> sleep(2, 1)
+     :: g == n -> take(2, 1); prev = n
+     :: else -> assert(!RELIABLE || n <= newest[1]); d_step { cur = n; prev = n }; cursor[2] = n;
+        ring(1)
+     fi; atomic { g = 0; n = 0 }
   od;
-  cursor[2] = CLOSED; ringP()
+  cursor[2] = CLOSED; ring(1)
 }
 #endif
 
-init { byte i;
-  atomic { i = 0; do :: i == NT -> break :: i < NT -> freeslot[i] = true; i++ od;
-    i = 0; do :: i == NL -> break :: i < NL -> cursor[i] = UNSET; i++ od; i = 0;
-    run publisher(); run follower();
+init { atomic {
+    run publisher();
+#if !defined(NEWCOMER) || defined(BOTH)
+    run subscriber();
+#endif
 #ifdef NEWCOMER
     run newcomer();
 #endif

@@ -5,7 +5,7 @@
  *                 C got the dup when it attached to B, before it could take.  M's lease words stay as M left them.
  *   -DASWRITTEN   pidfd or M's own hang-up ends M's leases at once              must fail
  *   -DLATE        C may attach after M died (retained by the daemon, no lifeline) must fail
- *   -DEARLYCLR    M clears its lease at A before it has retired and scanned its own slot  must fail */
+ *   -DEARLYCLR    M clears its lease at A before it has retired and scanned its own block must fail */
 #ifndef NA
 #define NA 3
 #endif
@@ -53,7 +53,7 @@ proctype M() { byte h, s, cur, m, i, b; bool fB[NB]; m = 1; i = 0; do :: i == NB
      if :: gen[s] != h -> leaseM[s] = 0
         :: else ->
            cur = h;
-           /* find a slot of B; reclaim: retire, scan C, then drop the upstream lease */
+           /* find a block of B; reclaim: retire, scan C, then drop the upstream lease */
            b = NB;
            do :: b < NB -> break
               :: else ->

@@ -3,18 +3,20 @@
  * one reliable subscription: LinkAdded is queued on the publisher's link socket, then its `joins` is raised, then LinkOpen
  * is sent. Without a daemon streams go on; a link that it did not open is closed by the subscription.
  *
- * Claims: of what is published after the subscription read head, nothing is missing; nothing held is written to; nobody
+ * Takes and reclaim are those of ring.pml, with NS blocks of memory and entries enough.
+ *
+ * Claims: of what is published after the subscription looked for the newest message, nothing is missing; nothing held is written to; nobody
  * waits for ever.
  *
  * -DMISS           a packet may be lost at the first three tries to pick it up (no descriptors): the link counts as one that holds
  *                  everything, and a later look finds it (in the code: never, and the publisher frees nothing)
- * -DNOEPOCH1       joins is read after retiring only: passes, as `head =` is followed by a look
+ * -DNOEPOCH1       joins is read after retiring only: passes, as `gen = n` is followed by a look
  * -DNOEPOCH2       joins is read before retiring only: passes, likewise
  *
  * mutants: -DJOINFIRST  joins is raised before the packet is queued              must fail
  *          -DOPENFIRST  LinkOpen is sent before joins is raised                  must fail
  *          -DADDLATE    LinkOpen is sent before LinkAdded is queued, joins last  must fail
- *          -DNOPICKUP   joins is not read after `head =`                         must fail
+ *          -DNOPICKUP   joins is not read after `gen = n`                        must fail
  *          -DUNCOUNTED  a missing packet is no link                              must fail with -DMISS
  *          -DNOCLOSED   a link that was not opened is not closed                 must fail
  */
@@ -29,9 +31,12 @@
 #endif
 #define H 1
 #define CLOSED 255     /* unset is 0 */
+#define GONE 128
+#define NUM(g) ((g) & 127)
+#define E(n) (p * (LAST + 2) + (n))     /* the entry of message n */
 
 bool ddead, added[NP], opened[NP]; byte joins[NP];                           /* daemon */
-byte head[NP], gen[NP * NS], ring[NP * NS], payload[NP * NS]; bool blocked[NP];   /* publishers */
+byte head[NP], gen[NP * (LAST + 2)], word[NP * (LAST + 2)], payload[NP * NS]; bool blocked[NP];   /* publishers */
 byte cursor[NP], hold[NP]; bool sleeping[NP], bellP[NP], bellS[NP];   /* subscription: a page a link */
 
 proctype daemon(byte p) {
@@ -86,7 +91,7 @@ proctype death() { ddead = true }
 #else
 #define MISSING (seen > 0 && !known)
 #endif
-/* dlx__pub_read_membership() */
+/* dlx__writer_read_membership() */
 inline membership() {
   if
   :: joins[p] != seen -> d_step { seen = joins[p] }; PICK
@@ -94,7 +99,8 @@ inline membership() {
   :: else -> skip
   fi
 }
-#define SLOTS(i) (p * NS + (i))
+#define BLOCK(i) (p * NS + (i))
+/* dlx__writer_reclaim(); used[i] is the number of the message in block i, or 0 */
 inline reclaim() {
 #ifndef NOEPOCH1
   membership();
@@ -104,7 +110,7 @@ inline reclaim() {
   i = 0;
   do
   :: i == NS -> break
-  :: i < NS -> if :: slot[i] != 0 && gen[SLOTS(i)] != 0 && slot[i] <= to && slot[i] + H <= head[p] -> gen[SLOTS(i)] = 0 :: else -> skip fi; i++
+  :: i < NS -> if :: used[i] != 0 && !(gen[E(used[i])] & GONE) && used[i] <= to && used[i] + H < n -> gen[E(used[i])] = used[i] + GONE :: else -> skip fi; i++
   od;
 #ifndef NOEPOCH2
   membership();
@@ -112,13 +118,13 @@ inline reclaim() {
   i = 0;
   do
   :: i == NS -> break
-  :: i < NS -> if :: slot[i] != 0 && gen[SLOTS(i)] == 0 && !MISSING && (!known || hold[p] != slot[i]) -> slot[i] = 0 :: else -> skip fi; i++
+  :: i < NS -> if :: used[i] != 0 && (gen[E(used[i])] & GONE) && !MISSING && (!known || hold[p] != used[i]) -> used[i] = 0 :: else -> skip fi; i++
   od;
   i = 0;
-  d_step { s = NS; do :: i == NS -> break :: i < NS -> if :: slot[i] == 0 -> s = i :: else -> skip fi; i++ od; i = 0; to = 0 }
+  d_step { s = NS; do :: i == NS -> break :: i < NS -> if :: used[i] == 0 -> s = i :: else -> skip fi; i++ od; i = 0; to = 0 }
 }
 proctype publisher(byte p) {
-  byte n = 1, i, s, to, seen, slot[NS]; bool known, noted, left;
+  byte n = 1, i, s, to, seen, used[NS]; bool known, noted, left;
 #ifdef MISS
   byte tried;
 #endif
@@ -138,8 +144,8 @@ proctype publisher(byte p) {
            fi
         od; blocked[p] = false
      fi;
-     slot[s] = n; payload[SLOTS(s)] = 0; payload[SLOTS(s)] = n;
-     gen[SLOTS(s)] = n; ring[p * NS + n % NS] = s; head[p] = n;
+     d_step { used[s] = n; payload[BLOCK(s)] = n; word[E(n)] = s };
+     gen[E(n)] = n; head[p] = n;
 #ifndef NOPICKUP
      membership();
 #endif
@@ -151,7 +157,7 @@ proctype publisher(byte p) {
 inline ringP() { if :: blocked[p] -> bellP[p] = true :: else -> skip fi }
 /* A subscription takes from its links in turn and sleeps on all of their bells: what it does on one waits for no other. */
 proctype link(byte p) {
-  byte h, cur, from, s, n;
+  byte g, cur, from, s, n;
   if
   :: opened[p] -> skip
   :: ddead && !opened[p] ->
@@ -160,17 +166,19 @@ proctype link(byte p) {
 #endif
      goto out
   fi;
-  h = head[p]; cur = (h >= H -> h - H : 0); from = h;
+  from = head[p];                                /* find_newest() */
+  do :: NUM(gen[E(from + 1)]) == from + 1 -> from++ :: else -> break od;
+  cur = (from >= H -> from - H : 0);
   cursor[p] = cur; ringP();
   do
   :: cur == LAST -> break
   :: else ->
-     h = head[p];
+     atomic { n = cur + 1; g = gen[E(n)] };
      if
-     :: h == cur ->
+     :: NUM(g) < n ->
         sleeping[p] = true;
         if
-        :: head[p] == cur ->
+        :: NUM(gen[E(n)]) < n ->
 #ifdef MISS
 endmiss:                /* whom the publisher does not know it rings when it looks the next time, which may be never */
 #endif
@@ -178,18 +186,19 @@ endmiss:                /* whom the publisher does not know it rings when it loo
         :: else -> skip
         fi;
         sleeping[p] = false
-     :: else ->
-        n = cur + 1; s = ring[p * NS + n % NS];
-        hold[p] = n;
+     :: g == n ->
+        s = word[E(n)]; hold[p] = n;
+        if :: n <= from -> g = gen[E(n)] :: else -> skip fi;
+        cur = n; cursor[p] = n; ringP();
         if
-        :: gen[p * NS + s] != n -> assert(n <= from); hold[p] = 0; ringP(); cur = n; cursor[p] = n; ringP()
-        :: else ->
+        :: g == n ->
            assert(payload[p * NS + s] == n);
-           cur = n; cursor[p] = n; ringP();
-           assert(payload[p * NS + s] == n);
-           hold[p] = 0; ringP()
-        fi
-     fi; h = 0; s = 0; n = 0
+           assert(payload[p * NS + s] == n)
+        :: else -> skip
+        fi;
+        hold[p] = 0; ringP()
+     :: else -> assert(n <= from); cur = n; cursor[p] = n; ringP()
+     fi; atomic { g = 0; s = 0; n = 0 }
   od;
 out: skip
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pairs of words that docs/SHM.md lists, under the C11 memory model: Relacy runs every interleaving, and every value
- * that the orders let a load see. Each mistake makes one order weaker than common/publish.c and common/take.c have it, and
- * then a bad outcome is found: the orders are what it takes. tests/model/run.sh runs both:
+ * The pairs of words that common/atomic.h lists, under the C11 memory model: Relacy runs every
+ * interleaving, and every value that the orders let a load see. Each side stores its words,
+ * executes one full fence, and loads the other side's words. Each MISTAKE makes one order weaker
+ * than ring/ has it, leaves a fence out or moves it, or has a seq_cst access in its place; then
+ * a bad outcome is found. tests/model/run.sh runs both:
  *
- *     orders hold_retire | store_then_load | brief [MISTAKE]
+ *     orders hold_retire | reliable_take | passed | batch_sleep | take_blocked | release_blocked | joiner [MISTAKE]
  *
- * Relacy does not move a load before a load or a store before a load that comes first in the program, beyond what stale
- * values show; so a pass here says less than a failure.
+ * Relacy does not move a load before a load, or a store before a load that comes first in the
+ * program, beyond what stale values show; so a pass here says less than a failure.
  */
 #include <relacy/relacy.hpp>
 #include <cstdio>
@@ -26,91 +28,252 @@ static rl::memory_order order(const char *name, rl::memory_order right, rl::memo
 {
     return is(name) ? weaker : right;
 }
+static void fence(const char *name = NULL)
+{
+    if (!name || !is(name))
+        rl::atomic_thread_fence(sc, $);
+}
 
-/* A taker holds message 1 and reads it; the publisher retires it and writes to its memory if nobody holds it. */
-struct hold_retire : rl::test_suite<hold_retire, 2> {
-    rl::atomic<int> hold, gen;
+/* An entry, the payload that it names, and the words of a link. */
+struct ring_words {
+    rl::atomic<int> gen, word[2], hold, cursor;
     rl::var<int> payload;
-    void before()
+    void clear()
     {
-        hold($).store(0, relaxed);
-        gen($).store(0, relaxed);
         payload($) = 0;
+        gen($).store(0, relaxed);
+        word[0]($).store(0, relaxed);
+        word[1]($).store(0, relaxed);
+        hold($).store(0, relaxed);
+        cursor($).store(0, relaxed);
     }
+    /* dlx__writer_put() */
+    void put(int n, rl::memory_order gen_order)
+    {
+        word[0]($).store(n, relaxed);
+        word[1]($).store(n, relaxed);
+        gen($).store(n, gen_order);
+    }
+};
+
+/* A link that is not reliable takes message 1: it copies the words, holds it, and looks at gen
+ * again. The publisher retires it, writes to its payload if nobody holds it, and writes its
+ * entry again in any case. */
+struct hold_retire : rl::test_suite<hold_retire, 2> {
+    ring_words w;
+    void before() { w.clear(); }
     void thread(unsigned index)
     {
-        if (index == 0) { /* take_next(), take_release() */
-            hold($).store(1, order("HOLD_STORE", sc, release));
-            if (gen($).load(order("GEN_LOAD", sc, acquire)) == 1)
-                RL_ASSERT((int)payload($) == 1);
-            hold($).store(0, order("HOLD_CLEAR", sc, relaxed));
-        } else { /* commit(), retire(), holds_any() */
-            payload($) = 1;
-            gen($).store(1, order("GEN_COMMIT", release, relaxed));
-            gen($).store(0, order("GEN_STORE", sc, release));
-            if (hold($).load(order("HOLD_LOAD", sc, acquire)) == 0)
-                payload($) = 2;
+        if (index == 0) { /* dlx__reader_take(), drop_gone(), dlx__reader_release() */
+            if (w.gen($).load(order("GEN_LOAD", acquire, relaxed)) != 1)
+                return;
+            int zero = w.word[0]($).load(relaxed), one = w.word[1]($).load(relaxed);
+            w.hold($).store(1, relaxed);
+            fence("HOLD_FENCE");
+            if (w.gen($).load(relaxed) == 1) {
+                RL_ASSERT(zero == 1 && one == 1);
+                RL_ASSERT((int)w.payload($) == 1);
+            }
+            w.hold($).store(0, order("HOLD_CLEAR", release, relaxed));
+        } else { /* put, retire_one(), free_unheld(), put */
+            w.payload($) = 1;
+            w.put(1, order("GEN_STORE", release, relaxed));
+            w.gen($).store(-1, release);
+            if (is("REWRITE_FIRST")) /* `reusable` is not honoured */
+                w.put(2, release);
+            fence("GONE_FENCE");
+            if (w.hold($).load(order("HOLD_LOAD", acquire, relaxed)) != 1)
+                w.payload($) = 2;
+            if (!is("REWRITE_FIRST"))
+                w.put(2, release);
         }
     }
 };
 
-/* Who stores its word and then looks at the other's: head and ticket, head and joins, blocked and hold word (or cursor). */
-struct store_then_load : rl::test_suite<store_then_load, 2> {
-    rl::atomic<int> head, ticket;
+/* A reliable link takes message 1: it holds it and has passed it, and does not look at gen
+ * again. */
+struct reliable_take : rl::test_suite<reliable_take, 2> {
+    ring_words w;
+    void before() { w.clear(); }
+    void thread(unsigned index)
+    {
+        if (index == 0) {
+            if (w.gen($).load(order("GEN_LOAD", acquire, relaxed)) != 1)
+                return;
+            int zero = w.word[0]($).load(relaxed), one = w.word[1]($).load(relaxed);
+            if (is("CURSOR_FIRST"))
+                w.cursor($).store(1, release);
+            w.hold($).store(1, relaxed);
+            if (!is("CURSOR_FIRST"))
+                w.cursor($).store(1, order("CURSOR_STORE", release, relaxed));
+            fence();
+            RL_ASSERT(zero == 1 && one == 1);
+            RL_ASSERT((int)w.payload($) == 1);
+            w.hold($).store(0, order("HOLD_CLEAR", release, relaxed));
+        } else { /* put, look_at_cursors(), retire_one(), free_unheld(), put */
+            w.payload($) = 1;
+            w.put(1, order("GEN_STORE", release, relaxed));
+            if (w.cursor($).load(acquire) != 1 && !is("NO_CURSOR"))
+                return;
+            w.gen($).store(-1, release);
+            fence();
+            if (w.hold($).load(order("HOLD_LOAD", acquire, relaxed)) != 1)
+                w.payload($) = 2;
+            w.put(2, release);
+        }
+    }
+};
+
+/* A link that is not reliable takes message 1, and the publisher retires it when the link has
+ * passed it: its payload is pinned, and it is not lost to the link. */
+struct passed : rl::test_suite<passed, 2> {
+    ring_words w;
+    void before()
+    {
+        w.clear();
+        w.payload($) = 1;
+        w.gen($).store(1, relaxed);
+    }
+    void thread(unsigned index)
+    {
+        if (index == 0) {
+            if (is("PASS_FIRST"))
+                w.cursor($).store(1, release);
+            w.hold($).store(1, relaxed);
+            fence();
+            RL_ASSERT(w.gen($).load(relaxed) == 1);
+            if (!is("PASS_FIRST"))
+                w.cursor($).store(1, release);
+            RL_ASSERT((int)w.payload($) == 1);
+            w.hold($).store(0, order("HOLD_CLEAR", release, relaxed));
+        } else if (w.cursor($).load(acquire) == 1) { /* dlx__writer_reclaim() */
+            w.gen($).store(-1, release);
+            fence();
+            if (w.hold($).load(order("HOLD_LOAD", acquire, relaxed)) != 1)
+                w.payload($) = 2;
+        }
+    }
+};
+
+/* Two messages, one fence: dlx__writer_announce(). The reader waits for the first of them:
+ * dlx__reader_arm(). */
+struct batch_sleep : rl::test_suite<batch_sleep, 2> {
+    rl::atomic<int> gen[2], ticket;
     int rung, slept;
     void before()
     {
-        head($).store(0, relaxed);
+        gen[0]($).store(0, relaxed);
+        gen[1]($).store(0, relaxed);
         ticket($).store(0, relaxed);
         rung = slept = 0;
     }
     void thread(unsigned index)
     {
-        if (index == 0) { /* commit(), ring_sleepers(); or set_blocked(), reclaim() */
-            head($).store(1, order("SLEEP_HEAD_STORE", sc, release));
-            rung = ticket($).load(order("SLEEP_TICKET_LOAD", sc, acquire));
-        } else { /* take_arm(); or take_release(), ring_if_blocked() */
-            ticket($).store(1, order("SLEEP_TICKET_STORE", sc, release));
-            slept = head($).load(order("SLEEP_HEAD_LOAD", sc, acquire)) == 0;
+        if (index == 0) {
+            gen[0]($).store(1, release);
+            gen[1]($).store(1, is("LAST_IS_SC") ? sc : release);
+            if (!is("LAST_IS_SC"))
+                fence("ANNOUNCE_FENCE");
+            rung = ticket($).load(is("LAST_IS_SC") ? sc : relaxed);
+        } else {
+            ticket($).store(1, is("TICKET_IS_SC") ? sc : relaxed);
+            if (!is("TICKET_IS_SC"))
+                fence("ARM_FENCE");
+            slept = gen[0]($).load(is("TICKET_IS_SC") ? sc : relaxed) == 0;
         }
     }
     void after() { RL_ASSERT(!slept || rung); }
 };
 
-/* A taker copies the brief of message 1 and vouches for it by head and word 0; the publisher publishes 2, retires 1 and
- * writes to its memory if nobody holds it. */
-struct brief : rl::test_suite<brief, 2> {
-    rl::atomic<int> head, word[2], hold;
-    rl::var<int> payload;
+/* A take holds and passes message 1; the publisher waits until it is passed:
+ * dlx__writer_set_blocked(), dlx__writer_make_room(). */
+struct take_blocked : rl::test_suite<take_blocked, 2> {
+    rl::atomic<int> cursor, hold, blocked;
+    int rings, room;
     void before()
     {
-        payload($) = 1;
+        cursor($).store(0, relaxed);
         hold($).store(0, relaxed);
-        word[0]($).store(1, relaxed);
-        word[1]($).store(1, relaxed);
-        head($).store(1, relaxed);
+        blocked($).store(0, relaxed);
+        rings = room = 0;
     }
     void thread(unsigned index)
     {
-        if (index == 0) { /* store_brief(), commit(), reclaim() */
-            word[0]($).store(2, order("BRIEF_WORD_STORE", release, relaxed));
-            word[1]($).store(2, order("BRIEF_WORD_STORE", release, relaxed));
-            head($).store(2, order("BRIEF_HEAD_STORE", sc, release));
-            if (hold($).load(order("BRIEF_HOLD_LOAD", sc, acquire)) != 1)
-                payload($) = 3;
-        } else if (head($).load(acquire) == 1) { /* copy_brief(), brief_holds() */
-            int zero = word[0]($).load(order("BRIEF_WORD_LOAD", acquire, relaxed)),
-                one = word[1]($).load(order("BRIEF_WORD_LOAD", acquire, relaxed));
-            hold($).store(1, order("BRIEF_HOLD_STORE", sc, release));
-            if (zero == 1 &&
-                (is("BRIEF_NO_HEAD") || head($).load(order("BRIEF_HEAD_LOAD", sc, acquire)) == 1) &&
-                (is("BRIEF_NO_WORD") || word[0]($).load(acquire) == zero)) {
-                RL_ASSERT(one == 1);
-                RL_ASSERT((int)payload($) == 1);
-            }
-            hold($).store(0, sc);
+        if (index == 0) {
+            hold($).store(1, relaxed);
+            if (!is("LATE_CURSOR"))
+                cursor($).store(1, release);
+            fence("TAKE_FENCE");
+            if (is("LATE_CURSOR"))
+                cursor($).store(1, release);
+            rings = blocked($).load(relaxed);
+        } else {
+            blocked($).store(1, relaxed);
+            fence("BLOCKED_FENCE");
+            room = cursor($).load(acquire);
         }
     }
+    void after() { RL_ASSERT(rings || room); }
+};
+
+/* A hold word is cleared, and the publisher waits for that: dlx__reader_release(),
+ * dlx__writer_reclaim(). */
+struct release_blocked : rl::test_suite<release_blocked, 2> {
+    rl::atomic<int> hold, blocked;
+    int rings, room;
+    void before()
+    {
+        hold($).store(1, relaxed);
+        blocked($).store(0, relaxed);
+        rings = room = 0;
+    }
+    void thread(unsigned index)
+    {
+        if (index == 0) {
+            hold($).store(0, release);
+            fence("RELEASE_FENCE");
+            rings = blocked($).load(relaxed);
+        } else {
+            blocked($).store(1, relaxed);
+            fence("BLOCKED_FENCE");
+            room = hold($).load(acquire) == 0;
+        }
+    }
+    void after() { RL_ASSERT(rings || room); }
+};
+
+/* The daemon raises `joins`, then tells the joiner, who looks for the newest message:
+ * dlx__reader_start(). The publisher puts message 1 and looks at `joins`, before it retires
+ * anything for which message 1 makes room: dlx__writer_announce(), and dlx__writer_reclaim()
+ * within a batch. */
+struct joiner : rl::test_suite<joiner, 3> {
+    rl::atomic<int> gen, joins, opened;
+    int seen, found, asked;
+    void before()
+    {
+        gen($).store(0, relaxed);
+        joins($).store(0, relaxed);
+        opened($).store(0, relaxed);
+        seen = found = asked = 0;
+    }
+    void thread(unsigned index)
+    {
+        if (index == 0) {
+            joins($).store(1, release);
+            opened($).store(1, release); /* a packet */
+        } else if (index == 1) {
+            if (opened($).load(acquire)) {
+                asked = 1;
+                fence("JOIN_FENCE");
+                found = gen($).load(acquire);
+            }
+        } else {
+            gen($).store(1, release);
+            fence("ANNOUNCE_FENCE");
+            seen = joins($).load(acquire);
+        }
+    }
+    void after() { RL_ASSERT(!asked || found || seen); }
 };
 
 int main(int argc, char **argv)
@@ -122,12 +285,16 @@ int main(int argc, char **argv)
     bool ok = false;
     mistake = argc > 2 ? argv[2] : "";
     const char *which = argc > 1 ? argv[1] : "";
-    if (strcmp(which, "hold_retire") == 0)
-        ok = rl::simulate<hold_retire>(params);
-    else if (strcmp(which, "store_then_load") == 0)
-        ok = rl::simulate<store_then_load>(params);
-    else if (strcmp(which, "brief") == 0)
-        ok = rl::simulate<brief>(params);
+#define RUN(name)                                                                                  \
+    if (strcmp(which, #name) == 0)                                                                 \
+    ok = rl::simulate<name>(params)
+    RUN(hold_retire);
+    RUN(reliable_take);
+    RUN(passed);
+    RUN(batch_sleep);
+    RUN(take_blocked);
+    RUN(release_blocked);
+    RUN(joiner);
     /* As spin says it, for run.sh. Relacy itself tells of an error, and may end by abort() after that. */
     if (ok)
         printf("%llu states, stored\nerrors: 0\n", (unsigned long long)params.stop_iteration);

@@ -4,7 +4,7 @@
  * is there: the publisher with a new control block (`base` is after_seq), a subscription with a new link for each block
  * that its daemon shows. Link s * NB + b is that of subscription s in block b; b also numbers the announcements.
  *
- * Takes, retirement and the membership line are one step each here: reliable.pml and move.pml have them word by word. A
+ * Takes, retirement and the membership line are one step each here: ring.pml and carry.pml have them word by word. A
  * bell, a ticket, `blocked`, a cursor and `started` are steps of their own, and so is each packet of the daemon, which
  * dies between any two; what it had sent stays readable.
  *
@@ -40,7 +40,7 @@
 #define LAST 4
 #endif
 #ifndef CAP
-#define CAP 2      /* slots of a block */
+#define CAP 2      /* messages that a publisher may be ahead of what its links have passed */
 #endif
 #define H 1
 #ifdef GIVEUP
@@ -128,7 +128,7 @@ end:
 /* ---- publisher ------------------------------------------------------------------------------- */
 
 #define PICK(b) { s = 0; do :: s == NS -> break :: s < NS -> if :: ls[s * NB + (b)] >= ADDED && ls[s * NB + (b)] <= WHOLE && !known[s * NB + (b)] -> known[s * NB + (b)] = true; bellP = true :: else -> skip fi; s++ od; s = 0 }
-/* read_membership() */
+/* dlx__writer_read_membership() */
 inline membership() { if :: joins[b] != seen -> seen = joins[b]; PICK(b) :: else -> skip fi }
 
 #ifdef NODEAD
@@ -163,7 +163,7 @@ inline have_rejoined() {
 #endif
 }
 
-/* dlx__pub_reclaim() */
+/* dlx__writer_reclaim() */
 inline reclaim() {
   membership(); x = CLOSED; i = 0;
   do
@@ -255,7 +255,7 @@ again:
      if
      :: FREE -> skip
      :: else ->
-        do                                    /* wait_slot() */
+        do                                    /* waits for room */
         :: blk[b] = true;
            d_step { reclaim() };
            if :: FREE -> break :: else -> wait(); if :: rejoin -> goto again :: else -> skip fi fi
@@ -388,7 +388,7 @@ inline lose(b) {
 #define ENDS false
 #endif
 
-/* dlx__subscription_detach(), dlx__take_follow() */
+/* dlx__subscription_detach(), dlx__reader_follow() */
 inline detach() {
   i = cursor[L(c)];
   cursor[L(c)] = CLOSED;

@@ -35,9 +35,9 @@ bool told2, offered2;                                                       /* i
 byte ls[NR], ls2[NR];                  /* links: 0 no, 1 ready, 2 open, 3 failed, 4 left */
 byte hist[NR], hold[NR]; bool mapped[NR], given_back, late[NR], known[NR];
 
-/* Publishes; its memory protocol with readers is that of reliable.pml: a slot whose number is held is not used. */
+/* Publishes; its memory protocol with readers is that of ring.pml: a block whose message is held is not used. */
 proctype publisher() {
-  byte n = 1, i, s, slot[NS]; bool held;
+  byte n = 1, i, s, used[NS]; bool held;
   do
   :: n > LAST -> break
   :: n > 1 -> break                                        /* dies */
@@ -46,16 +46,17 @@ proctype publisher() {
      s = NS; i = 0;
      do
      :: i == NS -> break
-     :: i < NS && slot[i] == 0 -> s = i; break
-     :: i < NS && slot[i] != 0 && (slot[i] + K > n - 1) -> i++
-     :: i < NS && slot[i] != 0 && (slot[i] + K <= n - 1) ->
+     :: i < NS && used[i] == 0 -> s = i; break
+     :: i < NS && used[i] != 0 && (used[i] + K > n - 1) -> i++
+     :: i < NS && used[i] != 0 && (used[i] + K <= n - 1) ->
         gen[i] = 0;
         held = false;
-        d_step { s = 0; do :: s == NR -> break :: s < NR -> if :: known[s] && hold[s] == slot[i] -> held = true :: else -> skip fi; s++ od; s = NS };
+        d_step { s = 0; do :: s == NR -> break :: s < NR -> if :: known[s] && hold[s] == used[i] -> held = true :: else -> skip fi; s++ od; s = NS };
         if :: !held -> s = i; break :: else -> i++ fi
      od;
      if
-     :: s < NS -> slot[s] = n; payload[s] = 0; payload[s] = n; gen[s] = n; head = n; n++
+     :: s < NS -> used[s] = n; payload[s] = 0; payload[s] = n; gen[s] = n;
+        if :: head = n; n++ :: n > 1 -> break fi           /* or dies before it has announced it */
      :: else -> break                                      /* full: has enough of it */
      fi
   od;
@@ -135,6 +136,7 @@ proctype reader(byte r) {
 #ifndef HEADLATE
   h = head;
 #endif
+  d_step { i = 0; do :: i == NS -> break :: i < NS && gen[i] == h + 1 -> h++; break :: else -> i++ od; i = 0 }  /* find_newest() */
   n = (h >= K -> h - K : 0);
   do
   :: n == h -> break

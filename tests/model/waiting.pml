@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links that wait in the daemon because the link socket has no room (here: for one), those that end meanwhile, and the daemon's
  * death at any moment. NL subscribers of one publisher join, take the newest message, hold it for a while, perhaps longer than
- * their link is there, or sleep until there is another one. The publisher publishes LAST messages in NS slots and then makes no call any
- * more. Once the daemon has died it goes on in other slots.
+ * their link is there, or sleep until there is another one. The publisher publishes LAST messages in NS blocks of memory and then makes no call any
+ * more. Once the daemon has died it goes on in other memory.
  *
  * -DBELLS  they stay, and sleep; else they look all the time, and leave when they like
  *
@@ -14,7 +14,7 @@
  *          -DLOWERSENT  joins is lowered for a link that was sent                             must fail
  *          -DNOTLOWERED joins is not lowered                                                  must fail
  *          -DFREES      the publisher frees what no link that it knows holds                  must fail
- *          -DREUSED     after the daemon's death it goes on in the same slots                 must fail
+ *          -DREUSED     after the daemon's death it goes on in the same memory                must fail
  *          -DNORING     the daemon rings nobody when it sends on                              must fail with -DBELLS
  *          -DRINGFIRST  it rings before it sends                                              must fail with -DBELLS
  *          -DRINGONE    it rings only the one that it sends                                   must fail with -DBELLS
@@ -31,7 +31,7 @@
 
 chan sock = [1] of { byte };                                       /* the link socket */
 bool ddead, waits[NL], opened[NL], ended[NL], seen_end[NL]; byte joins; chan queue = [NL] of { byte };   /* daemon */
-byte head, slot_of[LAST + 1], gen[NS], payload[NS]; bool moved, asleep;   /* publisher */
+byte head, block_of[LAST + 1], gen[NS], payload[NS]; bool moved, asleep;   /* publisher */
 byte hold[NL]; bool closed[NL], sleeping[NL], bell[NL];            /* subscribers */
 
 /* A step of the daemon, if it lives. */
@@ -110,7 +110,7 @@ proctype death() { if :: ddead = true :: skip fi }
 #else
 #define MISSING (picked < seen)
 #endif
-/* env_pick_up, and dlx__pub_read_membership around it */
+/* env_pick_up, and dlx__writer_read_membership around it */
 inline membership() {
   atomic { again = (joins == seen && picked < seen); seen = joins };
   do :: d_step { len(sock) > 0 -> sock?l; known[l] = true; picked++; l = 0 } :: len(sock) == 0 -> break od;
@@ -166,7 +166,7 @@ wait:   if
      if
      :: s < NS ->
         payload[s] = 0;
-        d_step { used[s] = n; payload[s] = n; gen[s] = n; slot_of[n] = s; head = n };
+        d_step { used[s] = n; payload[s] = n; gen[s] = n; block_of[n] = s; head = n };
         membership(); ring_known();
         n++
      :: else -> skip
@@ -199,7 +199,7 @@ proctype subscriber(byte l) {
 #endif
         if :: ddead && head == cur -> break :: else -> skip fi
      :: else ->
-        n = head; d_step { s = slot_of[n]; hold[l] = n };
+        n = head; d_step { s = block_of[n]; hold[l] = n };
         if
         :: atomic { gen[s] != n -> hold[l] = 0 }
         :: atomic { gen[s] == n -> assert(payload[s] == n); cur = n };
@@ -212,7 +212,7 @@ proctype subscriber(byte l) {
         fi; atomic { n = 0; s = 0 }
      fi
   od;
-  atomic { n = 0; s = (hold[l] != 0 -> slot_of[cur] : 0); closed[l] = true; ended[l] = true };
+  atomic { n = 0; s = (hold[l] != 0 -> block_of[cur] : 0); closed[l] = true; ended[l] = true };
   if :: atomic { hold[l] != 0 -> assert(payload[s] == cur); hold[l] = 0 } :: hold[l] == 0 fi;
 out: skip
 }

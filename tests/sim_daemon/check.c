@@ -155,11 +155,10 @@ static void check_store(void)
             continue;
         for (int k = 0; k < p->n_r; k++) {
             const struct region *r = &p->r[k];
-            if (r->gone || !r->order)
+            if (!region_is_ready(p, k))
                 continue;
-            (void)snprintf(name, sizeof name, "dlx-region-%llu-%u-%u-%llu-%llu",
-                           (unsigned long long)p->id, r->id, r->n_slots,
-                           (unsigned long long)r->base, (unsigned long long)r->order);
+            (void)snprintf(name, sizeof name, "dlx-region-%llu-%u-%llu", (unsigned long long)p->id,
+                           r->id, (unsigned long long)r->order);
             MUST(edge_find(name) >= 0, "%s is not kept", name);
             n++;
         }

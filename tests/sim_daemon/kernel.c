@@ -344,6 +344,10 @@ static void sent(const struct fd_info *info, const struct msghdr *msg, int error
     }
     const Dlx__Wire__Packet *packet =
         unpack(&outgoing, msg->msg_iov->iov_base, msg->msg_iov->iov_len);
+    /* Of a link that there was no memory for the subscriber hears while others are made. */
+    if (packet->body_case != BODY(LINK_FAILED) ||
+        dlxd_idmap_find(&w.broker.registry.links, packet->link_failed->link))
+        request_shows();
     if (error == 0 && info->kind == FD_SUB)
         on_told(info->index, packet, fds, n_fds);
     else if (error == 0)

@@ -115,9 +115,8 @@ static int find_kept(const struct pub *p, const struct region *r)
 {
     char name[112];
     if (r)
-        (void)snprintf(name, sizeof name, "dlx-region-%llu-%u-%u-%llu-%llu",
-                       (unsigned long long)p->id, r->id, r->n_slots, (unsigned long long)r->base,
-                       (unsigned long long)r->order);
+        (void)snprintf(name, sizeof name, "dlx-region-%llu-%u-%llu", (unsigned long long)p->id,
+                       r->id, (unsigned long long)r->order);
     else
         (void)snprintf(name, sizeof name, "dlx-pid-%llu", (unsigned long long)p->id);
     return edge_find(name);
@@ -131,11 +130,11 @@ static bool restore(struct pub *p)
     uint64_t expires = p->state == PUB_RETAINED && !p->dying ? p->expires : 0;
     for (int i = 0; i < p->n_r; i++) {
         struct region *r = &p->r[i];
-        bool found = r->order > 0 && find_kept(p, r) >= 0;
+        bool found = (i == 0 || r->order > 0) && find_kept(p, r) >= 0;
         MUST(!found || !r->gone || w.fired > 0 || w.unsaid, "%u was dropped, and is kept", r->id);
         r->gone = !found;
     }
-    if (!newest_block(p))
+    if (p->r[0].gone)
         return false;
     int pidfd = find_kept(p, NULL);
     struct pollfd poll_fd = {.fd = pidfd < 0 ? -1 : w.kept[pidfd].fd, .events = POLLIN};

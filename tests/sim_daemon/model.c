@@ -3,10 +3,12 @@
 /* What there should be, after docs/PROTOCOL.md, and how each event changes it. Arrays, and sums over them. */
 
 #include "common/error.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "common/topic.h"
 #include "daemon/client.h"
 #include "daemon/link.h"
+#include "daemon/publisher.h"
+#include "daemon/subscription.h"
 #include "tests/sim_daemon/sim.h"
 #include <string.h>
 
@@ -89,113 +91,15 @@ struct pub *pub_listed_after(const char *topic, uint64_t id)
     return next;
 }
 
-static struct region *block(struct pub *p, bool newest)
+bool region_is_ready(const struct pub *p, int i)
 {
-    struct region *found = NULL;
-    for (int i = 0; i < p->n_r; i++) {
-        struct region *r = &p->r[i];
-        if (!r->gone && r->order && r->n_slots && (!found || (r->order > found->order) == newest))
-            found = r;
-    }
-    return found;
+    return !p->r[i].gone && (i == 0 ? p->state != PUB_NEW : p->r[i].order > 0);
 }
 
-struct region *newest_block(struct pub *p)
+uint64_t n_published(const struct pub *p)
 {
-    return block(p, true);
-}
-
-struct region *oldest_block(struct pub *p)
-{
-    return block(p, false);
-}
-
-uint64_t n_published(struct pub *p)
-{
-    const struct region *last = newest_block(p), *first = oldest_block(p);
-    uint64_t head = last && last->map ? last->map[0] : 0;
-    return head && head > first->base ? head - first->base : 0;
-}
-
-/* ---- charges --------------------------------------------------------------------------------- */
-
-static uint64_t used_by_pub(const struct pub *p, enum dlxd_resource resource)
-{
-    uint64_t n = 0;
-    if (resource == DLXD_OBJECTS)
-        return 1;
-    for (int i = 0; resource == DLXD_BYTES && i < p->n_r; i++)
-        n += p->r[i].gone ? 0 : p->r[i].size;
-    return n;
-}
-
-bool lingerer_has_left(const struct lingerer *lingerer)
-{
-    return lingerer->closed || w.procs[lingerer->proc].pid != lingerer->pid ||
-           is_dead(lingerer->proc);
-}
-
-void lingerer_remove(int at)
-{
-    struct lingerer *lingerer = &w.lingerers[at];
-    if (lingerer->reader >= 0)
-        w.procs[lingerer->reader].n_links--;
-    if (w.pubs[lingerer->pub].proc >= 0)
-        w.procs[w.pubs[lingerer->pub].proc].n_links--;
-    w.n_lingerers--;
-    memmove(lingerer, lingerer + 1, (size_t)(w.n_lingerers - at) * sizeof *lingerer);
-}
-
-static uint64_t used_by_lingerer(const struct lingerer *lingerer, enum dlxd_resource resource)
-{
-    return resource == DLXD_LINKS ? 1 : resource == DLXD_BYTES ? lingerer->size : 0;
-}
-
-uint64_t used(int user, enum dlxd_resource resource)
-{
-    uint64_t n = 0;
-    for (int i = 0; i < PUBS; i++)
-        if (w.pubs[i].used && w.pubs[i].user == user)
-            n += used_by_pub(&w.pubs[i], resource);
-    for (int i = 0; i < SUBS; i++) {
-        const struct sub *s = &w.subs[i];
-        if (s->used && w.procs[s->proc].user == user)
-            n += resource == DLXD_OBJECTS || (resource == DLXD_PATTERNS && strchr(s->topic, '*'));
-    }
-    for (int i = 0; i < LINKS; i++) {
-        const struct link *l = &w.links[i];
-        if (!l->used || l->pub < 0 || w.procs[w.subs[l->sub].proc].user != user)
-            continue;
-        n += resource == DLXD_LINKS;
-        n += resource == DLXD_BYTES ? dlx_shm_link_size(w.subs[l->sub].max_held) : 0;
-    }
-    for (int i = 0; i < PROCS; i++)
-        n += resource == DLXD_CONNECTIONS && w.procs[i].connected && !w.procs[i].refused &&
-             w.procs[i].user == user;
-    for (int i = 0; i < w.n_waiters; i++)
-        n += resource == DLXD_WAITING && w.waiters[i].user == user;
-    for (int i = 0; i < w.n_lingerers; i++)
-        if (w.lingerers[i].user == user)
-            n += used_by_lingerer(&w.lingerers[i], resource);
-    return n;
-}
-
-/* Of those that have left: when a limit is met, the daemon looks who has. */
-static uint64_t unused(int user, enum dlxd_resource resource)
-{
-    uint64_t n = 0;
-    for (int i = 0; i < w.n_lingerers; i++)
-        if (w.lingerers[i].user == user && lingerer_has_left(&w.lingerers[i]))
-            n += used_by_lingerer(&w.lingerers[i], resource);
-    return n;
-}
-
-uint64_t used_all(void)
-{
-    uint64_t n = 0;
-    for (int user = 0; user < USERS; user++)
-        n += used(user, DLXD_BYTES);
-    return n;
+    uint64_t head = p->r[0].map ? p->r[0].map[0] : 0;
+    return head > p->after_seq ? head - p->after_seq : 0;
 }
 
 uint32_t n_links_of(const struct pub *p)
@@ -231,13 +135,15 @@ static bool has_room(const struct proc *proc)
     return n < proc->max_links;
 }
 
-static bool link_fits(const struct proc *reader, const struct pub *p, uint64_t size)
+static bool clients_have_room(const struct proc *reader, const struct pub *p)
 {
-    const struct proc *writer = p->proc >= 0 ? &w.procs[p->proc] : NULL;
-    int user = reader->user;
+    return has_room(reader) && (p->proc < 0 || has_room(&w.procs[p->proc]));
+}
+
+static bool user_has_room(int user, uint64_t size)
+{
     uint64_t bytes = unused(user, DLXD_BYTES);
-    return has_room(reader) && (!writer || has_room(writer)) &&
-           used(user, DLXD_LINKS) - unused(user, DLXD_LINKS) < w.max[DLXD_LINKS] &&
+    return used(user, DLXD_LINKS) - unused(user, DLXD_LINKS) < w.max[DLXD_LINKS] &&
            used(user, DLXD_BYTES) - bytes + size <= w.max[DLXD_BYTES] &&
            used_all() - bytes + size <= w.max_all;
 }
@@ -260,7 +166,8 @@ struct link *link_add(struct sub *s, struct pub *p, bool from_start)
         i++;
     MUST(i < LINKS, "no room for a link in the model");
     struct link *l = &w.links[i];
-    bool fits = link_fits(reader, p, dlx_shm_link_size(s->max_held));
+    bool fits =
+        clients_have_room(reader, p) && user_has_room(reader->user, dlx_shm_link_size(s->max_held));
     *l = (struct link){.used = true,
                        .id = ++w.last_link,
                        .sub = (int)(s - w.subs),
@@ -278,6 +185,90 @@ struct link *link_add(struct sub *s, struct pub *p, bool from_start)
     if (p->proc >= 0)
         w.procs[p->proc].n_links++;
     return l;
+}
+
+/* What the daemon has of this link, which may not be there. */
+static const struct dlxd_link *theirs(uint64_t id)
+{
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, id);
+    return node ? dlxd_container_of(node, struct dlxd_link, by_id) : NULL;
+}
+
+/* As many as it should have, or as its user may. */
+uint32_t spares_add(struct sub *s)
+{
+    uint32_t n = 0, added = 0;
+    int user = w.procs[s->proc].user;
+    for (int i = 0; i < LINKS; i++)
+        n += w.links[i].used && w.links[i].spare && w.links[i].sub == s - w.subs;
+    for (; n < s->n_spares && user_has_room(user, dlx_shm_link_size(s->max_held)); n++, added++) {
+        int i = 0;
+        const struct dlxd_link *l = theirs(w.last_link + 1);
+        if (w.faults > 0 && (!l || !l->spare || dlxd_subscription_id(l->subscription) != s->id))
+            break;
+        while (i < LINKS && w.links[i].used)
+            i++;
+        MUST(i < LINKS, "no room for a spare in the model");
+        w.links[i] = (struct link){.used = true,
+                                   .spare = true,
+                                   .id = ++w.last_link,
+                                   .sub = (int)(s - w.subs),
+                                   .pub = -1,
+                                   .bell = -1,
+                                   .page_fd = -1};
+    }
+    return added;
+}
+
+/* A publisher that has just become ready takes the oldest spare. */
+static bool spare_assign(struct sub *s, struct pub *p)
+{
+    struct link *first = NULL;
+    struct proc *reader = &w.procs[s->proc];
+    for (int i = 0; i < LINKS; i++) {
+        struct link *l = &w.links[i];
+        if (l->used && l->sub == s - w.subs && l->state == LINK_SPARE &&
+            (!first || l->id < first->id))
+            first = l;
+    }
+    if (!first || (s->reliable && p->on_full == 0) || !clients_have_room(reader, p))
+        return false;
+    const struct dlxd_link *l = theirs(first->id);
+    MUST(l && (l->publisher || w.faults > 0),
+         "link %llu is a spare, and publisher %llu did not get it", (unsigned long long)first->id,
+         (unsigned long long)p->id);
+    if (!l->publisher && !l->early)
+        return false;
+    first->pub = (int)(p - w.pubs);
+    first->spare = false;
+    first->early = first->from_start = true;
+    reader->n_links++;
+    w.procs[p->proc].n_links++;
+    w.counts[16]++;
+    if (!l->publisher) { /* it got it, and then something was refused: links_reconcile() */
+        first->state = LINK_NEW;
+        return true;
+    }
+    uint64_t bit = UINT64_C(1) << l->index % 64;
+    MUST(dlxd_publisher_id(l->publisher) == p->id, "link %llu is another publisher's",
+         (unsigned long long)first->id);
+    MUST(l->index < 256 && !(p->indices[l->index / 64] & bit), "index %u is taken", l->index);
+    p->indices[l->index / 64] |= bit;
+    first->index = l->index;
+    first->state = LINK_READY;
+    return true;
+}
+
+/* Does it wait for a subscription that was there first, as neither of them may lose anything? */
+bool pub_is_awaited(const struct pub *p)
+{
+    for (int i = 0; i < LINKS; i++) {
+        const struct link *l = &w.links[i];
+        if (l->used && l->pub == p - w.pubs && l->from_start && l->state < LINK_ADDED &&
+            p->on_full == 1 && w.subs[l->sub].reliable)
+            return true;
+    }
+    return false;
 }
 
 struct waiter *waiter_of(uint64_t link)
@@ -327,6 +318,7 @@ static bool link_lingers(const struct link *l)
 /* It has no publisher any more. */
 static void link_detach(struct link *l)
 {
+    l->spare = false;
     if (l->pub < 0)
         return;
     struct pub *p = &w.pubs[l->pub];
@@ -407,13 +399,11 @@ static void pub_leave_client(struct pub *p)
         if (w.waiters[i].pub == p - w.pubs)
             waiter_remove(&w.waiters[i]);
     for (int i = 0; i < p->n_r; i++)
-        if (p->r[i].order == 0)
-            p->r[i].gone = true;
+        p->r[i].gone |= !region_is_ready(p, i);
 }
 
 void pub_vanish(struct pub *p)
 {
-    struct region *last = newest_block(p);
     sim_say("publisher %llu vanishes", (unsigned long long)p->id);
     if (p->proc >= 0)
         pub_leave_client(p);
@@ -424,7 +414,9 @@ void pub_vanish(struct pub *p)
         if (!l->used || l->pub != p - w.pubs || l->state == LINK_ADDED || l->state == LINK_OPEN)
             continue;
         l->origin = p->resumes ? p->resumes : p->id;
-        l->last_seq = last && last->map ? last->map[0] : 0;
+        l->last_seq = p->r[0].map ? p->r[0].map[0] : 0;
+        if (l->from_start && l->last_seq > p->after_seq)
+            l->missed = l->last_seq - p->after_seq;
         l->state = LINK_NEW; /* its index was given back with it */
         link_detach(l);
         l->state = LINK_FAILED;
@@ -436,7 +428,7 @@ void pub_vanish(struct pub *p)
 
 void pub_succeed(const struct pub *by)
 {
-    uint64_t n = by->state == PUB_NEW ? 0 : n_published((struct pub *)(uintptr_t)by);
+    uint64_t n = by->state == PUB_NEW ? 0 : n_published(by);
     if (by->retain == 0 || n == 0)
         return;
     for (int i = 0; i < PUBS; i++) {
@@ -489,9 +481,12 @@ void pub_offer(struct pub *p, bool from_start)
         for (uint64_t id = 0; (s = sub_after(id, pattern)); id = s->id) {
             if (!matches(s, p))
                 continue;
-            struct link *l = link_add(s, p, from_start);
-            if (l->state == LINK_NEW && s->reliable && p->on_full == 0 && p->state == PUB_OPEN)
-                link_fail(l, DLX_E_QOS);
+            if (!from_start || !spare_assign(s, p)) {
+                struct link *l = link_add(s, p, from_start);
+                if (l->state == LINK_NEW && s->reliable && p->on_full == 0 && p->state == PUB_OPEN)
+                    link_fail(l, DLX_E_QOS);
+            }
+            (void)spares_add(s);
         }
     }
 }

@@ -3,7 +3,7 @@
 /* What may be sent on subscription sockets and link sockets, and when: looked at as it is sent, so across all sockets. */
 
 #include "common/error.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "tests/sim_daemon/sim.h"
 #include <fcntl.h>
 #include <string.h>
@@ -59,13 +59,13 @@ void on_news(int sub, const Dlx__Wire__Packet *packet)
 
 /* ---- what is owed to it ---------------------------------------------------------------------- */
 
-/* The next region that it was not told of; -1: none. */
-static int next_region(const struct link *l)
+/* The next arena that it was not told of; -1: none. */
+static int next_arena(const struct link *l)
 {
     const struct pub *p = &w.pubs[l->pub];
     int next = -1;
-    for (int i = 0; i < p->n_r; i++)
-        if (p->r[i].order && !p->r[i].gone && !(l->told >> i & 1) &&
+    for (int i = 1; i < p->n_r; i++)
+        if (region_is_ready(p, i) && !(l->told >> i & 1) &&
             (next < 0 || p->r[i].order < p->r[next].order))
             next = i;
     return next;
@@ -74,8 +74,12 @@ static int next_region(const struct link *l)
 bool link_is_owed(const struct link *l, bool *ret_with_fds)
 {
     *ret_with_fds = false;
-    if (l->state == LINK_FAILED)
+    if (l->state == LINK_FAILED || (l->spare && l->state == LINK_READY))
         return true;
+    if (l->spare) {
+        *ret_with_fds = true;
+        return l->state == LINK_NEW;
+    }
     const struct pub *p = &w.pubs[l->pub];
     if (l->state == LINK_OPEN && l->first_drop < l->n_drops)
         return true;
@@ -87,7 +91,7 @@ bool link_is_owed(const struct link *l, bool *ret_with_fds)
     case LINK_READY:
         return !p->dying;
     case LINK_OPEN:
-        if (next_region(l) >= 0)
+        if (next_arena(l) >= 0)
             return true;
         *ret_with_fds = false;
         return p->state >= PUB_RETAINED && !l->gone_sent;
@@ -101,8 +105,17 @@ bool link_is_owed(const struct link *l, bool *ret_with_fds)
 static void told_offer(struct sub *s, struct link *l, const Dlx__Wire__LinkOffer *body,
                        const int *fds)
 {
-    struct pub *p = &w.pubs[l->pub];
     uint64_t bit = UINT64_C(1) << body->link_index % 64;
+    MUST((fcntl(fds[0], F_GETFL) & O_ACCMODE) == O_RDWR, "the page cannot be written");
+    l->page = sim_inode(fds[0]);
+    if (l->spare) {
+        MUST(l->state == LINK_NEW && body->publisher == 0 && !*body->topic && body->resumes == 0 &&
+                 body->max_held == s->max_held && body->page_size == dlx_shm_link_size(s->max_held),
+             "LinkOffer of a spare in state %d", (int)l->state);
+        l->state = LINK_OFFERED;
+        return;
+    }
+    struct pub *p = &w.pubs[l->pub];
     MUST(l->state == LINK_NEW && pub_is_shown(p) && matches(s, p), "LinkOffer in state %d",
          (int)l->state);
     MUST(body->publisher == p->id && strcmp(body->topic, p->topic) == 0 &&
@@ -111,58 +124,61 @@ static void told_offer(struct sub *s, struct link *l, const Dlx__Wire__LinkOffer
          "LinkOffer of publisher %llu", (unsigned long long)p->id);
     MUST(body->link_index < 256 && !(p->indices[body->link_index / 64] & bit), "index %u is taken",
          body->link_index);
-    MUST((fcntl(fds[0], F_GETFL) & O_ACCMODE) == O_RDWR, "the page cannot be written");
     p->indices[body->link_index / 64] |= bit;
     l->index = body->link_index;
-    l->page = sim_inode(fds[0]);
     l->state = LINK_OFFERED;
 }
 
-static uint32_t n_ready(const struct pub *p)
+static void told_sealed(struct link *l)
+{
+    MUST(l->spare && l->state == LINK_READY && l->filled, "SpareSealed in state %d", (int)l->state);
+    l->state = LINK_SPARE;
+}
+
+static uint32_t n_arenas(const struct pub *p)
 {
     uint32_t n = 0;
-    for (int i = 0; i < p->n_r; i++)
-        n += p->r[i].order && !p->r[i].gone;
+    for (int i = 1; i < p->n_r; i++)
+        n += region_is_ready(p, i);
     return n;
 }
 
 static void told_open(struct link *l, const Dlx__Wire__LinkOpen *body, const int *fds)
 {
     struct pub *p = &w.pubs[l->pub];
-    const struct region *block = oldest_block(p);
+    const struct region *block = &p->r[0];
     bool nobody = p->proc < 0 && !p->dying && p->state == PUB_RETAINED;
     MUST(l->state == LINK_ADDED || (l->state == LINK_READY && nobody), "LinkOpen in state %d",
          (int)l->state);
     MUST(p->proc < 0 || n_joins(p) == p->joins, "joins is %llu, %llu links were added",
          (unsigned long long)n_joins(p), (unsigned long long)p->joins);
-    MUST(block && body->arena == block->id && body->control_size == block->size &&
-             body->n_slots == block->n_slots && body->after_seq == block->base &&
-             sim_inode(fds[0]) == block->ino,
-         "control block %u", body->arena);
+    MUST(body->control_size == block->size && body->n_entries == p->n_entries &&
+             body->after_seq == p->after_seq && sim_inode(fds[0]) == block->ino,
+         "control block of publisher %llu", (unsigned long long)p->id);
     must_be_sealed(fds[0]);
     MUST(l->bell < 0 || fds[1] == l->bell, "the other end of another bell");
-    MUST(body->publisher == p->id && body->n_arenas == n_ready(p) - 1 &&
+    MUST(body->publisher == p->id && body->n_arenas == n_arenas(p) &&
              body->from_start == l->from_start && body->on_full == p->on_full &&
-             body->retain == p->retain && body->pid == (uint32_t)p->pid &&
+             strcmp(body->topic, p->topic) == 0 && body->link_index == l->index &&
+             body->resumes == p->resumes && body->retain == p->retain &&
+             body->pid == (uint32_t)p->pid &&
              body->history == (p->state == PUB_RETAINED ? p->retain : p->history),
          "LinkOpen of publisher %llu: %u arenas, expected %u", (unsigned long long)p->id,
-         body->n_arenas, n_ready(p) - 1);
+         body->n_arenas, n_arenas(p));
     l->state = LINK_OPEN;
-    l->told = UINT64_C(1) << (block - p->r);
-    for (int i = 0; i < p->n_r; i++)
-        if (p->r[i].order && !p->r[i].gone)
+    for (int i = 1; i < p->n_r; i++)
+        if (region_is_ready(p, i))
             l->counted |= UINT64_C(1) << i;
 }
 
 static void told_arena(struct link *l, const Dlx__Wire__ArenaAdded *body, const int *fds)
 {
     struct pub *p = &w.pubs[l->pub];
-    int next = next_region(l);
+    int next = next_arena(l);
     MUST(l->state == LINK_OPEN && next >= 0 && !l->gone_sent, "ArenaAdded %u in state %d",
          body->arena, (int)l->state);
     const struct region *r = &p->r[next];
-    MUST(body->arena == r->id && body->arena_size == r->size && body->n_slots == r->n_slots &&
-             body->after_seq == r->base && sim_inode(fds[0]) == r->ino,
+    MUST(body->arena == r->id && body->arena_size == r->size && sim_inode(fds[0]) == r->ino,
          "ArenaAdded %u, expected %u", body->arena, r->id);
     must_be_sealed(fds[0]);
     l->told |= UINT64_C(1) << next;
@@ -173,8 +189,7 @@ static void told_dropped(struct link *l, const Dlx__Wire__ArenaDropped *body)
     MUST(l->state == LINK_OPEN && l->first_drop < l->n_drops && !l->gone_sent,
          "ArenaDropped %u that it does not know", body->arena);
     const struct region *r = &w.pubs[l->pub].r[l->drops[l->first_drop++]];
-    MUST(body->arena == r->id && body->control == (r->n_slots > 0), "ArenaDropped %u, expected %u",
-         body->arena, r->id);
+    MUST(body->arena == r->id, "ArenaDropped %u, expected %u", body->arena, r->id);
 }
 
 static void told_gone(struct link *l)
@@ -205,8 +220,9 @@ static void told_failed(struct sub *s, struct link *l, const Dlx__Wire__LinkFail
     bool lack = body->code == DLX_E_NO_MEMORY || body->code == DLX_E_FD_LIMIT;
     MUST(body->code == l->code || (lack && w.fired > 0), "LinkFailed with %s, expected %s",
          dlx__error_name(body->code), dlx__error_name(l->code));
-    MUST(body->origin == l->origin && body->last_seq == l->last_seq, "LinkFailed: %llu up to %llu",
-         (unsigned long long)body->origin, (unsigned long long)body->last_seq);
+    MUST(body->origin == l->origin && body->last_seq == l->last_seq && body->missed == l->missed,
+         "LinkFailed: %llu up to %llu", (unsigned long long)body->origin,
+         (unsigned long long)body->last_seq);
     (void)s;
     w.counts[4]++;
     link_end(l);
@@ -227,6 +243,8 @@ static uint64_t link_of(const Dlx__Wire__Packet *packet)
         return packet->publisher_gone->link;
     case BODY(LINK_FAILED):
         return packet->link_failed->link;
+    case BODY(SPARE_SEALED):
+        return packet->spare_sealed->link;
     default:
         MUST(false, "%s on a subscription socket", dlx__proto_name(packet));
         return 0;
@@ -276,6 +294,9 @@ void on_told(int sub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_
         break;
     case BODY(PUBLISHER_GONE):
         told_gone(l);
+        break;
+    case BODY(SPARE_SEALED):
+        told_sealed(l);
         break;
     default:
         told_failed(s, l, packet->link_failed);
@@ -346,7 +367,8 @@ void on_added(int pub, const Dlx__Wire__Packet *packet, const int *fds, size_t n
              (unsigned long long)w.waiters[i].link);
     MUST(body->pid == (uint32_t)w.procs[s->proc].pid && body->reader == l->reader &&
              body->link_index == l->index && body->max_held == s->max_held &&
-             body->reliable == s->reliable && body->page_size == dlx_shm_link_size(s->max_held),
+             body->reliable == s->reliable && body->early == l->early &&
+             body->latest == (s->mode == 1) && body->page_size == dlx_shm_link_size(s->max_held),
          "LinkAdded of link %llu", (unsigned long long)l->id);
     MUST(sim_inode(fds[0]) == l->page, "another link's page");
     must_be_sealed(fds[0]);
@@ -363,6 +385,7 @@ void on_added(int pub, const Dlx__Wire__Packet *packet, const int *fds, size_t n
 
 void on_waits(uint64_t id, const int *fds)
 {
+    request_shows();
     struct link *l = link_by_id(id);
     MUST(l && l->state == LINK_READY && l->filled && w.n_waiters < WAITERS, "link %llu waits",
          (unsigned long long)id);
@@ -416,6 +439,7 @@ void on_let_go(uint64_t id)
 /* The publisher has closed its end: then its end is awaited for a second. Or it is nobody's fault: it is sent again. */
 void on_not_added(uint64_t id, int code)
 {
+    request_shows();
     struct link *l = link_by_id(id);
     MUST(l && l->state == LINK_READY, "LinkAdded");
     int user = w.procs[w.subs[l->sub].proc].user;

@@ -4,7 +4,7 @@
 
 #include "common/error.h"
 #include "common/memory.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "daemon/client.h"
 #include "tests/sim_daemon/sim.h"
 #include <fcntl.h>
@@ -192,7 +192,7 @@ void peer_fill(struct region *r)
     if (r->fd < 0)
         return;
     MUST(fallocate(r->fd, 0, 0, (off_t)r->size) == 0, "memory");
-    if (r->n_slots > 0) {
+    if (r->id == 0) {
         void *map = mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
         MUST(map != MAP_FAILED, "mmap: %m");
         r->map = map;

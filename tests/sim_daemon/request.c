@@ -3,7 +3,7 @@
 /* What each request should be answered with, and what follows from the answer. */
 
 #include "common/error.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "common/topic.h"
 #include "daemon/publisher.h"
 #include "tests/sim_daemon/sim.h"
@@ -36,10 +36,11 @@ static bool bytes_fit(int user, uint64_t size)
 static int code_of_publisher_new(int proc, const Dlx__Wire__PublisherNew *body)
 {
     int user = w.procs[proc].user;
-    if (body->history == 0 || body->n_slots < body->history + 2)
+    if (body->history == 0 || body->depth == 0 || body->n_entries % 256 != 0 ||
+        body->n_entries < 2 * body->depth)
         return DLX_E_INVALID;
     if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] ||
-        !bytes_fit(user, dlx_shm_control_size(body->n_slots)))
+        !bytes_fit(user, dlx_shm_control_size(body->n_entries)))
         return DLX_E_LIMIT;
     return 0;
 }
@@ -59,12 +60,8 @@ static int code_of_subscribe(int proc, const Dlx__Wire__Subscribe *body)
 
 static int code_of_arena_new(int proc, const Dlx__Wire__ArenaNew *body)
 {
-    struct pub *p = own_pub(proc, body->publisher);
-    if (!p)
+    if (!own_pub(proc, body->publisher))
         return DLX_E_NOT_FOUND;
-    if (body->n_slots > 0 && (p->state != PUB_OPEN || body->n_slots < p->history + 2 ||
-                              body->arena_size != dlx_shm_control_size(body->n_slots)))
-        return DLX_E_INVALID;
     return bytes_fit(w.procs[proc].user, body->arena_size) ? 0 : DLX_E_LIMIT;
 }
 
@@ -79,11 +76,9 @@ static int code_of_arena_ready(int proc, const Dlx__Wire__ArenaReady *body)
 
 static int code_of_arena_drop(int proc, const Dlx__Wire__ArenaDrop *body)
 {
-    struct pub *p = own_pub(proc, body->publisher);
-    w.region = p ? find_region(p, body->arena) : -1;
-    if (w.region < 0 || (p->r[w.region].order == 0 && body->arena == 0))
-        return DLX_E_NOT_FOUND;
-    return &p->r[w.region] == newest_block(p) ? DLX_E_INVALID : 0;
+    const struct pub *p = own_pub(proc, body->publisher);
+    w.region = p && body->arena > 0 ? find_region(p, body->arena) : -1;
+    return w.region < 0 ? DLX_E_NOT_FOUND : 0;
 }
 
 static int code_of_publisher_ready(int proc, uint64_t id)
@@ -92,7 +87,7 @@ static int code_of_publisher_ready(int proc, uint64_t id)
     if (!p)
         return DLX_E_NOT_FOUND;
     if (p->state != PUB_NEW)
-        return DLX_E_IN_USE;
+        return p->awaited ? 0 : DLX_E_IN_USE;
     return p->r[0].filled ? 0 : DLX_E_BAD_PEER;
 }
 
@@ -202,9 +197,22 @@ static void commit_early(int proc, const Dlx__Wire__Packet *packet)
     case BODY(SUBSCRIPTION_CLOSE):
         sub_by_id(packet->subscription_close->subscription)->closing = true;
         break;
+    case BODY(PUBLISHER_READY):
+        w.ready_due = !own_pub(proc, packet->publisher_ready->publisher)->awaited;
+        break;
     default:
         break;
     }
+}
+
+void request_shows(void)
+{
+    if (!w.ready_due)
+        return;
+    w.ready_due = false;
+    struct pub *p = pub_by_id(w.request->publisher_ready->publisher);
+    p->state = PUB_OPEN;
+    pub_offer(p, true);
 }
 
 /* The one before was answered, or waits for the service manager. */
@@ -218,6 +226,7 @@ void request_over(void)
             c->waits = w.request->serial;
     }
     w.asker = -1;
+    w.ready_due = false;
     w.calm = w.fds_refused = false;
 }
 
@@ -257,12 +266,10 @@ static void new_id(uint64_t id)
          (unsigned long long)w.highest_id);
 }
 
-static void add_region(struct pub *p, uint32_t id, uint64_t size, uint32_t n_slots, uint64_t base,
-                       int fd)
+static void add_region(struct pub *p, uint32_t id, uint64_t size, int fd)
 {
     MUST(p->n_r < REGIONS, "no room for a region in the model");
-    p->r[p->n_r++] = (struct region){
-        .id = id, .size = size, .n_slots = n_slots, .base = base, .ino = inode(fd), .fd = -1};
+    p->r[p->n_r++] = (struct region){.id = id, .size = size, .ino = inode(fd), .fd = -1};
     MUST((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR, "its writer cannot write");
 }
 
@@ -273,7 +280,7 @@ static void publisher_made(int proc, const Dlx__Wire__PublisherNew *asked,
     struct proc *c = &w.procs[proc];
     MUST(n_fds == 3 && !pub_by_id(body->publisher), "PublisherNewReply");
     new_id(body->publisher);
-    MUST(body->control_size == dlx_shm_control_size(asked->n_slots), "size");
+    MUST(body->control_size == dlx_shm_control_size(asked->n_entries), "size");
     p->id = body->publisher;
     p->proc = proc;
     p->user = c->user;
@@ -281,14 +288,15 @@ static void publisher_made(int proc, const Dlx__Wire__PublisherNew *asked,
     memcpy(p->name, c->name, sizeof p->name);
     (void)snprintf(p->topic, sizeof p->topic, "%s", asked->topic);
     p->history = asked->history;
-    p->n_slots = asked->n_slots;
+    p->depth = asked->depth;
+    p->n_entries = asked->n_entries;
     p->on_full = asked->on_full;
     p->retain = asked->retain;
     p->latched = asked->latched;
     p->retain_for = asked->retain_for_ns;
     p->resumes = asked->resumes;
     p->after_seq = asked->after_seq;
-    add_region(p, 0, body->control_size, asked->n_slots, asked->after_seq, fds[0]);
+    add_region(p, 0, body->control_size, fds[0]);
     int dsock = w.fds[fds[2]].peer;
     w.fds[dsock] = (struct fd_info){.kind = FD_LINKS, .index = (int)(p - w.pubs), .peer = -1};
     p->line_no = body->membership_line;
@@ -310,6 +318,7 @@ static void subscription_made(int proc, const Dlx__Wire__Subscribe *asked,
                       .reliable = asked->reliable,
                       .mode = asked->mode,
                       .max_held = asked->max_held,
+                      .n_spares = asked->n_spares,
                       .sock = -1,
                       .dsock = w.fds[fds[0]].peer};
     (void)snprintf(s->topic, sizeof s->topic, "%s", asked->topic);
@@ -322,8 +331,21 @@ static void subscription_made(int proc, const Dlx__Wire__Subscribe *asked,
             link_add(s, p, false);
             n++;
         }
+    n += spares_add(s);
     MUST(body->n_offers == n, "%u offers, expected %u", body->n_offers, n);
     s->first = n > 0 ? first : 0;
+}
+
+/* Before the answer: it has every spare that it got, unless its link socket, or the kernel, refused that for now. */
+static void check_has_spares(const struct pub *p)
+{
+    for (int i = 0; i < LINKS; i++) {
+        const struct link *l = &w.links[i];
+        if (l->used && l->early && l->pub == p - w.pubs)
+            MUST(l->state != LINK_READY || w.subs[l->sub].stalled,
+                 "publisher %llu may publish before it has link %llu", (unsigned long long)p->id,
+                 (unsigned long long)l->id);
+    }
 }
 
 static void check_info(const Dlx__Wire__DaemonInfoReply *body)
@@ -334,7 +356,7 @@ static void check_info(const Dlx__Wire__DaemonInfoReply *body)
     for (int i = 0; i < PUBS; i++)
         n_pubs += w.pubs[i].used && w.pubs[i].state != PUB_GONE;
     for (int i = 0; i < LINKS; i++)
-        n_links += w.links[i].used;
+        n_links += w.links[i].used && !w.links[i].spare;
     for (int i = 0; i < w.n_lingerers; i++)
         MUST(!lingerer_has_left(&w.lingerers[i]), "link %llu lingers, and has left",
              (unsigned long long)w.lingerers[i].link);
@@ -358,21 +380,20 @@ static void check_publishers(const Dlx__Wire__ListPublishers *asked,
             break;
         MUST(n <= body->n_entries, "publisher %llu is not listed", (unsigned long long)p->id);
         const Dlx__Wire__PublisherEntry *e = body->entries[n - 1];
-        uint64_t arenas = 0, blocks = 0;
+        uint64_t bytes = 0;
         uint32_t n_arenas = 0;
-        for (int i = 0; i < p->n_r; i++) {
-            if (p->r[i].gone || !p->r[i].order)
+        for (int i = 1; i < p->n_r; i++) {
+            if (!region_is_ready(p, i))
                 continue;
-            *(p->r[i].n_slots ? &blocks : &arenas) += p->r[i].size;
-            n_arenas += p->r[i].n_slots == 0;
+            bytes += p->r[i].size;
+            n_arenas++;
         }
         MUST(e->publisher == p->id && strcmp(e->topic, p->topic) == 0 &&
                  strcmp(e->client_name, p->name) == 0 && e->pid == (uint32_t)p->pid &&
                  e->n_subscribers == n_links_of(p) && e->n_arenas == n_arenas &&
-                 e->arena_bytes == arenas && e->control_bytes == blocks &&
+                 e->arena_bytes == bytes && e->control_bytes == p->r[0].size &&
                  e->history == p->history && e->retain == p->retain && e->on_full == p->on_full &&
-                 e->n_slots == newest_block(p)->n_slots &&
-                 e->retained == (p->state == PUB_RETAINED),
+                 e->depth == p->depth && e->retained == (p->state == PUB_RETAINED),
              "entry of publisher %llu", (unsigned long long)p->id);
     }
     MUST(body->n_entries == (n > 16 ? 16 : n) && body->more == (n > 16), "%zu entries", n);
@@ -461,8 +482,7 @@ static void done(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__Pa
     case BODY(ARENA_NEW_REPLY):
         p = own_pub(proc, request->arena_new->publisher);
         MUST(reply->arena_new_reply->arena == ++p->last_region, "number of an arena");
-        add_region(p, p->last_region, request->arena_new->arena_size, request->arena_new->n_slots,
-                   request->arena_new->after_seq, fds[0]);
+        add_region(p, p->last_region, request->arena_new->arena_size, fds[0]);
         break;
     case BODY(SUBSCRIBE_REPLY):
         subscription_made(proc, request->subscribe, reply->subscribe_reply, fds, n_fds);
@@ -485,9 +505,8 @@ static void done(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__Pa
         if (request->body_case != BODY(PUBLISHER_READY))
             break;
         p = own_pub(proc, request->publisher_ready->publisher);
-        p->state = PUB_OPEN;
-        p->r[0].order = ++p->last_order;
-        pub_offer(p, true);
+        MUST(!pub_is_awaited(p), "publisher %llu waits for nobody", (unsigned long long)p->id);
+        p->awaited = false;
         break;
     }
 }
@@ -509,7 +528,22 @@ void on_reply(int proc, const Dlx__Wire__Packet *packet, const int *fds, size_t 
     w.counts[3]++;
     sim_say("process %d: answer %u: %s", proc, packet->serial,
             packet->body_case == BODY(ERROR) ? packet->error->text : "yes");
-    if (packet->body_case != BODY(ERROR)) {
+    bool waits = packet->body_case == BODY(ERROR) && packet->error->code == DLX_E_FULL;
+    if (waits || packet->body_case != BODY(ERROR))
+        request_shows();
+    w.ready_due = false;
+    if (w.faults == 0 && w.request->body_case == BODY(PUBLISHER_READY) &&
+        (waits || packet->body_case == BODY(OK)) && c->alive && !c->hung_up && !c->must_go &&
+        !own_pub(proc, w.request->publisher_ready->publisher)->awaited)
+        check_has_spares(own_pub(proc, w.request->publisher_ready->publisher));
+    if (waits) {
+        struct pub *p = pub_by_id(w.request->publisher_ready->publisher);
+        MUST(w.code == 0 && w.request->body_case == BODY(PUBLISHER_READY) && pub_is_awaited(p),
+             "%s waits", dlx__proto_name(w.request));
+        MUST(strstr(packet->error->text, "pid "), "it says only '%s'", packet->error->text);
+        p->awaited = true;
+        w.counts[17]++;
+    } else if (packet->body_case != BODY(ERROR)) {
         MUST(w.code == 0, "%s was granted, expected %s", dlx__proto_name(w.request),
              dlx__error_name(w.code));
         done(proc, w.request, packet, fds, n_fds);

@@ -8,6 +8,7 @@
  *     kernel.c   what the daemon asks the kernel for: counted, refused by the seed; the clock; processes' deaths
  *     edge.c     readiness of sockets in the seed's order, and the service manager: in the place of daemon/watch.c, notify.c
  *     model.c    what there should be, and how each event changes it
+ *     charges.c  what each user should be charged for it
  *     request.c  what each request should be answered with
  *     news.c     what may be sent on subscription and link sockets
  *     check.c    after each step: does the daemon have what the model has?
@@ -26,7 +27,7 @@ enum {
     PROCS = 6,
     PUBS = 20,
     SUBS = 14,
-    LINKS = 140,
+    LINKS = 240,
     WAITERS = 400,
     LINGERERS = 2000,
     REGIONS = 64,
@@ -63,8 +64,8 @@ struct proc {
 };
 
 struct region {
-    uint32_t id, n_slots;
-    uint64_t size, base, order; /* order: when it became ready; 0: it is not */
+    uint32_t id;
+    uint64_t size, order; /* order: when it became ready; 0: it is not, or is the control block */
     ino_t ino;
     bool filled; /* its writer has allocated it */
     bool gone;
@@ -79,11 +80,11 @@ struct pub {
     int proc; /* -1: it has left */
     int user, pid;
     char topic[24], name[8];
-    uint32_t history, n_slots, on_full, retain;
-    bool latched, dying, hidden, not_kept, has_pidfd;
+    uint32_t history, depth, n_entries, on_full, retain;
+    bool latched, dying, hidden, not_kept, has_pidfd, awaited;
     uint64_t retain_for, resumes, after_seq, expires;
     enum pub_state state;
-    struct region r[REGIONS];
+    struct region r[REGIONS]; /* the first one is the control block */
     int n_r;
     uint32_t last_region;
     uint64_t last_order;
@@ -102,7 +103,7 @@ struct sub {
     int proc;
     char topic[24];
     bool reliable;
-    uint32_t max_held, mode;
+    uint32_t max_held, mode, n_spares;
     int sock, dsock;
     bool gone_sock; /* we have closed it, or told a lie on it */
     bool closing;
@@ -112,17 +113,26 @@ struct sub {
     uint64_t first;     /* number of the first link; then 0 */
 };
 
-enum link_state { LINK_NEW, LINK_OFFERED, LINK_READY, LINK_ADDED, LINK_OPEN, LINK_FAILED };
+enum link_state {
+    LINK_NEW,
+    LINK_OFFERED,
+    LINK_READY,
+    LINK_SPARE,
+    LINK_ADDED,
+    LINK_OPEN,
+    LINK_FAILED
+};
 struct link {
     bool used;
     uint64_t id;
-    int sub, pub; /* pub -1: it has failed */
+    int sub, pub; /* pub -1: it has failed, or is a spare */
     enum link_state state;
     bool from_start, gone_sent;
+    bool spare, early;
     uint32_t index;
     uint64_t reader, until;
     int code;
-    uint64_t origin, last_seq;
+    uint64_t origin, last_seq, missed;
     ino_t page;
     int bell;               /* the subscriber's end */
     uint64_t told, counted; /* regions, a bit each */
@@ -187,6 +197,7 @@ struct world {
     int code;               /* that it should be answered with */
     int region;             /* that it is about */
     uint32_t n;             /* that it drops */
+    bool ready_due;         /* it is PublisherReady, and what follows is not in the model yet */
     bool fds_refused, calm; /* calm: nothing else is refused */
     /* The service manager. */
     bool store, busy;
@@ -244,14 +255,14 @@ struct sub *sub_by_id(uint64_t id);
 struct link *link_by_id(uint64_t id);
 bool pub_is_shown(const struct pub *p);
 bool matches(const struct sub *s, const struct pub *p);
-struct region *newest_block(struct pub *p);
-struct region *oldest_block(struct pub *p);
-uint64_t n_published(struct pub *p);
-uint64_t used(int user, enum dlxd_resource resource);
-uint64_t used_all(void);
+/* Can subscribers be told of it? */
+bool region_is_ready(const struct pub *p, int i);
+uint64_t n_published(const struct pub *p);
 uint32_t n_links_of(const struct pub *p);
 struct pub *pub_add(void);
 struct link *link_add(struct sub *s, struct pub *p, bool from_start);
+uint32_t spares_add(struct sub *s);
+bool pub_is_awaited(const struct pub *p);
 void link_fail(struct link *l, int code);
 void link_end(struct link *l);
 void pub_vanish(struct pub *p);
@@ -271,13 +282,21 @@ void on_death_seen(uint64_t pub_id);
 void links_reconcile(void);
 struct waiter *waiter_of(uint64_t link); /* NULL: it does not wait */
 void waiter_remove(struct waiter *waiter);
+
+/* charges.c */
 bool lingerer_has_left(const struct lingerer *lingerer);
 void lingerer_remove(int at);
+uint64_t used(int user, enum dlxd_resource resource);
+/* Of those that have left: when a limit is met, the daemon looks who has. */
+uint64_t unused(int user, enum dlxd_resource resource);
+uint64_t used_all(void);
 
 /* request.c */
 void on_request(int proc, const Dlx__Wire__Packet *packet);
 void on_reply(int proc, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
 void request_over(void);
+/* The daemon tells the first of what PublisherReady has changed. */
+void request_shows(void);
 
 /* news.c */
 void on_news(int sub, const Dlx__Wire__Packet *packet);

@@ -3,7 +3,7 @@
 /* The schedule: what happens next, as the seed has it. */
 
 #include "common/error.h"
-#include "common/shm.h"
+#include "ring/layout.h"
 #include "daemon/retained.h"
 #include "daemon/store.h"
 #include "tests/sim_daemon/sim.h"
@@ -36,6 +36,15 @@ static struct pub *unready_pub(int proc, int *ret_region)
             }
         }
     }
+    return NULL;
+}
+
+/* One that waits for a subscription. */
+static struct pub *awaited_pub(int proc)
+{
+    for (int i = 0; i < PUBS; i++)
+        if (w.pubs[i].used && w.pubs[i].proc == proc && w.pubs[i].awaited)
+            return &w.pubs[i];
     return NULL;
 }
 
@@ -75,7 +84,9 @@ static void ask_publisher(int proc)
         return;
     body.topic = topics[rnd(DLX_ARRAY_SIZE(topics))];
     body.history = one_in(30) ? 0 : 1 + rnd(4);
-    body.n_slots = one_in(30) ? body.history : body.history + 2 + rnd(8);
+    body.depth = one_in(30) ? 0 : one_in(4) ? 129 + rnd(100) : 1 + rnd(8);
+    body.n_entries =
+        one_in(30) ? 200 + rnd(60) : 256U << (one_in(4) + (body.depth > 128 && !one_in(8)));
     body.on_full = rnd(2);
     body.retain = rnd(2) ? 0 : rnd(body.history + 1);
     body.latched = one_in(6);
@@ -100,7 +111,8 @@ static void ask_ready(int proc)
     Dlx__Wire__PublisherReady publisher = DLX__WIRE__PUBLISHER_READY__INIT;
     Dlx__Wire__ArenaReady arena = DLX__WIRE__ARENA_READY__INIT;
     int k = 0;
-    struct pub *p = one_in(20) ? any_pub(proc) : unready_pub(proc, &k);
+    struct pub *p = one_in(20) ? any_pub(proc) : one_in(4) ? awaited_pub(proc) : NULL;
+    p = p ? p : unready_pub(proc, &k);
     if (!p)
         return;
     if (!one_in(20))
@@ -121,12 +133,6 @@ static void ask_arena(int proc)
         return;
     body.publisher = p->id;
     body.arena_size = DLX_PAGE * (1 + rnd(4));
-    if (one_in(3)) {
-        struct region *last = newest_block(p);
-        body.n_slots = p->history + 2 + rnd(20) - one_in(10);
-        body.arena_size = dlx_shm_control_size(body.n_slots) + (one_in(10) ? DLX_PAGE : 0);
-        body.after_seq = last && last->map ? last->map[0] : 0;
-    }
     peer_send(proc, BODY(ARENA_NEW), &body, ++w.procs[proc].serial);
 }
 
@@ -187,6 +193,7 @@ static void ask_subscribe(int proc)
     body.mode = body.reliable ? 0 : rnd(2);
     body.history = rnd(3);
     body.max_held = one_in(4) ? 300 + rnd(600) : 1 + rnd(16);
+    body.n_spares = one_in(3) ? 0 : 1 + rnd(3);
     peer_send(proc, BODY(SUBSCRIBE), &body, ++w.procs[proc].serial);
 }
 
@@ -277,9 +284,8 @@ static void ask(int proc)
 static void publish(void)
 {
     struct pub *p = &w.pubs[rnd(PUBS)];
-    struct region *r = p->used && p->proc >= 0 && w.procs[p->proc].alive ? newest_block(p) : NULL;
-    if (r && r->map)
-        r->map[0] = DLX_MAX(r->map[0], r->base) + 1 + rnd(3);
+    if (p->used && p->proc >= 0 && w.procs[p->proc].alive && p->state != PUB_NEW)
+        p->r[0].map[0] = DLX_MAX(p->r[0].map[0], p->after_seq) + 1 + rnd(3);
 }
 
 static void listen_to(struct sub *s)

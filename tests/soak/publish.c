@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define N_KEPT         3
+#define BATCH_MAX      8
 #define BYTES_A_SECOND (UINT64_C(64) << 20)
 
 /* How large its messages are, and how often they come. */
@@ -147,6 +148,66 @@ static void one_tensor(struct author *a)
         drop(t);
 }
 
+/* Publish all of them, or as many as go out before the publisher is to end; returns how many did. */
+static uint32_t publish_batch(struct author *a, DLManagedTensorVersioned **tensors, uint32_t n)
+{
+    struct soak_object *o = a->part->object;
+    struct dlx_publish_report report = {.size = sizeof report};
+    const struct dlx_publish_args args = {.size = sizeof args,
+                                          .timeout_ns = soak_once_in(a->part, 4) ? 0 : 50 * SOAK_MS,
+                                          .report = &report};
+    uint32_t at = 0;
+    a->prev_ns = soak_now_ns();
+    __atomic_store_n(&o->begun, o->done + n, __ATOMIC_RELEASE);
+    while (at < n) {
+        uint32_t done = UINT32_MAX;
+        int r = dlx_publish_n(a->p, tensors + at, n - at, &args, &done);
+        if (done > n - at || (r == 0 && done < n - at) ||
+            (done > 0 && report.seq != o->done + done))
+            soak_fault("topic %s: of %u messages after %" PRIu64
+                       " %u were published, up to %" PRIu64,
+                       o->topic, n - at, o->done, done, report.seq);
+        at += done;
+        __atomic_store_n(&o->done, o->done + done, __ATOMIC_RELEASE);
+        if (r == 0)
+            break;
+        soak_error(a->part, r, "dlx_publish_n");
+        if (atomic_load(&soak_phase) != SOAK_RUN || soak_now_ns() > a->part->until_ns)
+            break;
+        if (r != DLX_E_TIMEOUT)
+            soak_sleep_ns(2 * SOAK_MS);
+    }
+    __atomic_store_n(&o->begun, o->done, __ATOMIC_RELEASE);
+    return at;
+}
+
+static void batch_of_messages(struct author *a)
+{
+    DLManagedTensorVersioned *tensors[BATCH_MAX];
+    uint64_t bytes[BATCH_MAX];
+    uint32_t n = 2 + (uint32_t)soak_random(a->part, BATCH_MAX - 1), made = 0;
+    for (; made < n; made++) {
+        uint64_t size = sizeof(struct soak_header) + a_size(a) / n;
+        struct soak_header header = header_of(a, 1);
+        header.seq += made;
+        header.prev_ns = made == 0 ? header.prev_ns : 0;
+        tensors[made] = any_tensor(a, size);
+        if (!tensors[made])
+            break;
+        uint8_t *data = tensors[made]->dl_tensor.data;
+        memcpy(data, &header, sizeof header);
+        soak_fill(data + sizeof header, size - sizeof header, header.seed[0]);
+        bytes[made] = size;
+    }
+    uint32_t out = made > 0 ? publish_batch(a, tensors, made) : 0;
+    for (uint32_t i = 0; i < made; i++) {
+        if (i >= out)
+            drop(tensors[i]);
+        else
+            a->part->object->bytes += bytes[i];
+    }
+}
+
 static void empty_tensor(struct author *a)
 {
     struct soak_header header = header_of(a, 1);
@@ -216,7 +277,10 @@ static void shared_tensors(struct author *a)
 
 static void publish_one(struct author *a)
 {
-    switch (soak_random(a->part, 8)) {
+    switch (soak_random(a->part, 9)) {
+    case 8:
+        batch_of_messages(a);
+        break;
     case 0:
         empty_tensor(a);
         break;
@@ -234,6 +298,7 @@ static void publish_one(struct author *a)
 
 static struct dlx_publisher *announce(struct author *a)
 {
+    const uint64_t depth_max = 600; /* its ring has more than the fewest entries */
     struct soak_part *part = a->part;
     struct soak_object *o = part->object;
     size_t class = soak_random(part, sizeof classes / sizeof *classes);
@@ -248,7 +313,7 @@ static struct dlx_publisher *announce(struct author *a)
     args.on_full = a->blocks ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP_OLDEST;
     args.history = 1 + (uint32_t)soak_random(part, classes[class].history_max);
     if (soak_once_in(part, 2))
-        args.n_slots = args.history + 2 + (uint32_t)soak_random(part, 40);
+        args.depth = 1 + (uint32_t)soak_random_log(part, depth_max);
     if (soak_once_in(part, 3)) {
         args.retain = 1 + (uint32_t)soak_random(part, args.history);
         args.retain_for_ns = soak_once_in(part, 3) ? DLX_RETAIN_LATCHED

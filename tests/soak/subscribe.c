@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define HELD_MAX       64
+#define BATCH_MAX      20
 #define HELD_BYTES_MAX (UINT64_C(40) << 20)
 #define DRAIN_NS       (UINT64_C(60) * 1000000000U)
 
@@ -127,15 +128,27 @@ static void keep_or_drop(struct reader *r, struct dlx_message *m)
         r->part->object->held_max = r->n_held;
 }
 
-/* Take one; false: nothing came. */
+/* Take one, or several; false: nothing came. */
 static bool take(struct reader *r, int64_t timeout_ns)
 {
-    struct dlx_message *m;
-    int code = dlx_take(r->s, r->polls ? 0 : timeout_ns, &m);
+    struct dlx_message *taken[BATCH_MAX];
+    uint32_t n = 1;
+    int code;
+    int64_t wait_ns = timeout_ns;
+    if (r->polls)
+        timeout_ns = 0;
+    if (soak_once_in(r->part, 4))
+        code =
+            dlx_take_n(r->s, timeout_ns, taken, 1 + (uint32_t)soak_random(r->part, BATCH_MAX), &n);
+    else
+        code = dlx_take(r->s, timeout_ns, &taken[0]);
     if (code == 0) {
-        count(r, m);
-        soak_message_check(m, "when it was taken");
-        keep_or_drop(r, m);
+        for (uint32_t i = 0; i < n; i++) {
+            count(r, taken[i]);
+            soak_message_check(taken[i], "when it was taken");
+        }
+        for (uint32_t i = 0; i < n; i++)
+            keep_or_drop(r, taken[i]);
         return true;
     }
     if (code == DLX_E_TOO_MANY_HELD) {
@@ -147,7 +160,7 @@ static bool take(struct reader *r, int64_t timeout_ns)
     }
     if (code == DLX_E_EMPTY && r->polls) {
         struct pollfd p = {.fd = dlx_subscription_fd(r->s), .events = POLLIN};
-        (void)poll(&p, 1, (int)(timeout_ns / SOAK_MS));
+        (void)poll(&p, 1, (int)(wait_ns / SOAK_MS));
     } else {
         soak_error(r->part, code, "dlx_take");
     }

@@ -22,7 +22,7 @@ rule() {
     got=$("$here/rules" "$tmp/tree" | grep -oE '\[[a-z]+\]' | sort -u | tr -d '\n' || true)
     n=$((n + 1))
     if [ "$got" != "${want:+[$want]}" ]; then
-        echo "selftest: $path ($3${4:+ ...}): expected '${want:+[$want]}', got '$got'"
+        echo "selftest: $path ($1${2:+ ...}): expected '${want:+[$want]}', got '$got'"
         n_bad=$((n_bad + 1))
     fi
 }
@@ -50,14 +50,18 @@ c include client/x.c '#include "daemon/y.h"'
 c include client/x.h '#  include "daemon/y.h"'
 c include common/x.c '#include "daemon/y.h"'
 c include common/x.c '#include "client/y.h"'
+c include common/x.c '#include "ring/y.h"'
+c include ring/x.c '#include "client/y.h"'
+c include ring/x.h '#include "daemon/y.h"'
+c include ring/x.c '#include <proto/dlx.pb-c.h>'
 c include daemon/loop.c '#include "proto/dlx.pb-c.h"'
 c include client/take.c '#include "proto/dlx.pb-c.h"'
 c include common/packet.c '#include <proto/dlx.pb-c.h>'
 c include cli/x.c '#include "proto/dlx.pb-c.h"'
-c include cli/x.c '#include "common/shm.h"'
+c include cli/x.c '#include "ring/layout.h"'
 c include cli/x.c '#include "client/link.h"'
-c include cli/x.c '#include <common/shm.h>'
-c include examples/x.c '#include "common/shm.h"'
+c include cli/x.c '#include <ring/layout.h>'
+c include examples/x.c '#include "ring/layout.h"'
 c include bench/x.c '#include "client/link.h"'
 c include bench/x.c '#include "daemon/loop.h"'
 c include daemon/x.c '#include "../client/y.h"'
@@ -66,12 +70,15 @@ c include tests/test_x.c '#include "common/x.c"'
 c include include/dlx/x.h '#include "common/x.h"'
 c include include/dlx/x.h '#include <common/x.h>'
 c '' daemon/dispatch.c '#include "proto/dlx.pb-c.h"' '#include "common/x.h"' '#include "daemon/y.h"'
+c '' ring/x.c '#include "ring/y.h"' '#include "common/x.h"' '#include <dlpack/dlpack.h>' '#include <dlx/error.h>'
+c '' daemon/x.c '#include "ring/y.h"'
+c '' client/x.c '#include "ring/y.h"'
 c '' daemon/handler_x.c '#include "proto/dlx.pb-c.h"'
 c '' client/call.c '#include "proto/dlx.pb-c.h"' '#include <dlx/dlx.h>'
 c '' common/proto.h '#include "proto/dlx.pb-c.h"'
 c '' tests/test_x.c '#include "proto/dlx.pb-c.h"' '#include "daemon/y.h"' '#include "client/y.h"'
 c '' cli/x.c '#include "cli/y.h"' '#include "y.h"' '#include <jansson.h>' '#include <dlx/dlx.h>' '#include <sys/mman.h>'
-c '' bench/x.c '#include "common/shm.h"' '#include "bench/y.h"'
+c '' bench/x.c '#include "ring/layout.h"' '#include "bench/y.h"'
 c '' examples/x.c '#include "examples/y.h"' '#include <dlpack/dlpack.h>'
 c '' include/dlx/x.h '#include <stdint.h>' '#include <dlx/error.h>' '#include <dlpack/dlpack.h>'
 c include include/dlx/x.hpp '#include "common/x.h"'
@@ -120,6 +127,7 @@ rule sleep tests/x/go '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'sle
 c '' tests/test_x.c '/* lint-allow: sleep: the pause between two polls of a file */' 'nanosleep(&t, NULL);'
 c '' tests/test_x.c 'assert(is_asleep(x)); subscriber_sleep_count(x);'
 c '' daemon/x.c 'nanosleep(&t, NULL);'
+c clock ring/x.c 'clock_gettime(CLOCK_REALTIME, &t);'
 for folder in work/x home/me/x root/x Users/me; do
     c path common/x.c "const char *p = \"/$folder\";"
 done

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "parcel.h"
+#include "errors.h"
+#include "message.h"
+#include <stdlib.h>
+#include <string.h>
+
+void dlxpy_parcel_init(struct dlxpy_parcel *parcel)
+{
+    memset(parcel, 0, offsetof(struct dlxpy_parcel, first));
+}
+
+void dlxpy_parcel_unpack(struct dlxpy_parcel *parcel, bool spent)
+{
+    for (uint32_t i = 0; i < parcel->n; i++)
+        dlxpy_source_end(&parcel->sources[i], spent);
+    if (parcel->sources != &parcel->first)
+        free(parcel->sources);
+    free(parcel->items);
+    Py_XDECREF(parcel->names);
+    Py_XDECREF(parcel->meta);
+}
+
+static int make_room(struct dlxpy_parcel *parcel, Py_ssize_t n)
+{
+    if (n < 1 || n > DLX_TENSORS_MAX) {
+        (void)dlxpy_raise_text(DLX_E_INVALID, "a set of %zd tensors: 1 to %d are allowed", n,
+                               DLX_TENSORS_MAX);
+        return -1;
+    }
+    parcel->is_set = true;
+    parcel->sources = malloc((size_t)n * sizeof *parcel->sources);
+    parcel->items = calloc((size_t)n, sizeof *parcel->items);
+    if (parcel->sources && parcel->items)
+        return 0;
+    PyErr_NoMemory();
+    return -1;
+}
+
+/* The name of a tensor: str; of what was received, as the bytes that came; None for none. Returns 0, or -1. */
+static int read_name(PyObject *key, const char **ret)
+{
+    Py_ssize_t size = 0;
+    *ret = NULL;
+    if (!key || key == Py_None)
+        return 0;
+    *ret = PyBytes_Check(key) ? PyBytes_AsString(key) : PyUnicode_AsUTF8AndSize(key, &size);
+    if (PyBytes_Check(key))
+        size = PyBytes_Size(key);
+    if (*ret && (Py_ssize_t)strlen(*ret) == size)
+        return 0;
+    if (*ret)
+        PyErr_Format(PyExc_ValueError, "a name of a tensor with a NUL in it: %R", key);
+    return -1;
+}
+
+static int begin(struct dlxpy_source *source, PyObject *object, const struct dlxpy_sender *sender)
+{
+    return dlxpy_source_begin(source, object, sender->use, sender->publisher, sender->user);
+}
+
+static int add(struct dlxpy_parcel *parcel, PyObject *key, PyObject *object,
+               const struct dlxpy_sender *sender)
+{
+    uint32_t i = parcel->n;
+    const char *name;
+    if (read_name(key, &name) < 0)
+        return -1;
+    if (begin(&parcel->sources[i], object, sender) < 0) {
+        if (key)
+            dlxpy_add_note("tensor %u, %R", i, key);
+        else
+            dlxpy_add_note("tensor %u", i);
+        return -1;
+    }
+    parcel->items[i] = (struct dlx_item){name, parcel->sources[i].tensor};
+    parcel->n++;
+    return 0;
+}
+
+/* `sequence`: a tuple of tensors; `names`: a tuple of as many, or NULL. Takes `names` over. */
+static int pack_sequence(struct dlxpy_parcel *parcel, PyObject *sequence, PyObject *names,
+                         const struct dlxpy_sender *sender)
+{
+    Py_ssize_t n = PyTuple_Size(sequence);
+    parcel->names = names;
+    int r = make_room(parcel, n);
+    for (Py_ssize_t i = 0; r == 0 && i < n; i++)
+        r = add(parcel, names ? PyTuple_GetItem(names, i) : NULL, PyTuple_GetItem(sequence, i),
+                sender);
+    return r;
+}
+
+/* What msg.keys() gives may be published: bytes that are no UTF-8 are in it as os.fsdecode() has them. A new reference, or NULL. */
+static PyObject *name_object(PyObject *key)
+{
+    if (PyUnicode_AsUTF8AndSize(key, NULL)) {
+        Py_INCREF(key);
+        return key;
+    }
+    PyErr_Clear();
+    return PyUnicode_AsEncodedString(key, "utf-8", "surrogateescape");
+}
+
+static int pack_mapping(struct dlxpy_parcel *parcel, PyObject *mapping,
+                        const struct dlxpy_sender *sender)
+{
+    PyObject *items = PyMapping_Items(mapping);
+    Py_ssize_t n = items ? PyList_Size(items) : 0;
+    PyObject *names = items ? PyTuple_New(n) : NULL, *values = names ? PyTuple_New(n) : NULL;
+    int r = values ? 0 : -1;
+    for (Py_ssize_t i = 0; r == 0 && i < n; i++) {
+        PyObject *item = PyList_GetItem(items, i), *key, *value;
+        if (!PyArg_ParseTuple(item, "OO", &key, &value)) {
+            r = -1;
+            break;
+        }
+        if (!PyUnicode_Check(key)) {
+            PyErr_Format(PyExc_TypeError, "names of tensors are str, not %R", key);
+            r = -1;
+            break;
+        }
+        key = name_object(key);
+        if (!key) {
+            r = -1;
+            break;
+        }
+        Py_INCREF(value);
+        (void)PyTuple_SetItem(names, i, key);
+        (void)PyTuple_SetItem(values, i, value);
+    }
+    Py_XDECREF(items);
+    if (r == 0)
+        r = pack_sequence(parcel, values, names, sender);
+    else
+        Py_XDECREF(names);
+    Py_XDECREF(values);
+    return r;
+}
+
+/* A tuple of names, bytes as they came, and None where there is none. */
+static PyObject *names_of(const struct dlx_message *m)
+{
+    uint32_t n = dlx_message_n_tensors(m);
+    PyObject *names = PyTuple_New(n);
+    for (uint32_t i = 0; names && i < n; i++) {
+        const char *name = dlx_message_name(m, i);
+        PyObject *object = name[0] ? PyBytes_FromString(name) : Py_None;
+        if (!object) {
+            Py_DECREF(names);
+            return NULL;
+        }
+        if (object == Py_None)
+            Py_INCREF(object);
+        (void)PyTuple_SetItem(names, i, object);
+    }
+    return names;
+}
+
+/* A message goes on with names and metadata. */
+static int pack_message(struct dlxpy_parcel *parcel, PyObject *message,
+                        const struct dlxpy_sender *sender)
+{
+    struct dlx_message *m = dlxpy_message_of(message);
+    if (!m)
+        return -1;
+    (void)dlx_message_ref(m); /* the collection of garbage may release it meanwhile */
+    PyObject *list = PyObject_CallMethod(message, "values", NULL);
+    PyObject *values = list ? PyList_AsTuple(list) : NULL;
+    PyObject *names = values ? names_of(m) : NULL;
+    int r = -1;
+    if (names && !parcel->meta) {
+        size_t size;
+        const char *meta = dlx_message_meta(m, &size);
+        if (size > 0)
+            parcel->meta = PyBytes_FromStringAndSize(meta, (Py_ssize_t)size);
+    }
+    if (names && !PyErr_Occurred())
+        r = pack_sequence(parcel, values, names, sender);
+    else
+        Py_XDECREF(names);
+    dlx_message_unref(m);
+    Py_XDECREF(list);
+    Py_XDECREF(values);
+    return r;
+}
+
+/* A dict, or another mapping that is no tensor. */
+static bool is_mapping(PyObject *object)
+{
+    if (PyDict_Check(object))
+        return true;
+    if (!PyMapping_Check(object) || PyObject_CheckBuffer(object) ||
+        PyObject_HasAttrString(object, "__dlpack__"))
+        return false;
+    return PyObject_HasAttrString(object, "items") && PyObject_HasAttrString(object, "keys");
+}
+
+int dlxpy_parcel_pack(struct dlxpy_parcel *parcel, PyObject *object,
+                      const struct dlxpy_sender *sender)
+{
+    if (Py_IS_TYPE(object, dlxpy_message_type))
+        return pack_message(parcel, object, sender);
+    if (PyList_Check(object) || PyTuple_Check(object)) {
+        PyObject *tuple = PySequence_Tuple(object);
+        int r = tuple ? pack_sequence(parcel, tuple, NULL, sender) : -1;
+        Py_XDECREF(tuple);
+        return r;
+    }
+    if (!Py_IS_TYPE(object, dlxpy_tensor_type) && is_mapping(object))
+        return pack_mapping(parcel, object, sender);
+    parcel->sources = &parcel->first;
+    if (begin(&parcel->first, object, sender) < 0)
+        return -1;
+    parcel->n = 1;
+    return 0;
+}
+
+int dlxpy_parcel_add_meta(struct dlxpy_parcel *parcel, PyObject *meta)
+{
+    if (!meta || meta == Py_None)
+        return 0;
+    PyObject *encode = dlxpy_import("_meta", "encode");
+    parcel->meta = encode ? PyObject_CallFunctionObjArgs(encode, meta, NULL) : NULL;
+    Py_XDECREF(encode);
+    return parcel->meta ? 0 : -1;
+}
+
+uint32_t dlxpy_parcel_n_copied(const struct dlxpy_parcel *parcel)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < parcel->n; i++)
+        n += !parcel->sources[i].own;
+    return n;
+}
+
+size_t dlxpy_parcel_copied_bytes(const struct dlxpy_parcel *parcel, size_t most)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < parcel->n; i++)
+        if (!parcel->sources[i].own) {
+            const DLTensor *t = &parcel->sources[i].view.dl_tensor;
+            size_t n = 8; /* per element, roughly */
+            for (int32_t k = 0; k < t->ndim && n <= most; k++)
+                n *= t->shape[k] > 0 ? (size_t)t->shape[k] : 0;
+            bytes += n;
+        }
+    return bytes;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXPY_PARCEL_H
+#define DLXPY_PARCEL_H
+
+/* A message to be published, as libdlx takes it: one tensor, or a set, with metadata. */
+
+#include "source.h"
+
+struct dlxpy_parcel {
+    uint32_t n;
+    bool is_set;
+    struct dlxpy_source *sources; /* n; &first if there is one */
+    struct dlx_item *items;       /* n, of a set */
+    PyObject *names;              /* tuple that keeps the names, of a set with names */
+    PyObject *meta;               /* bytes; NULL: none */
+    struct dlxpy_source first;
+};
+
+/* Whose tensors are passed on, and how. */
+struct dlxpy_sender {
+    uint64_t publisher; /* number of the dlx.Publisher */
+    enum dlxpy_use use;
+    const void *user; /* one for all that is packed together */
+};
+
+/* An empty one, to be unpacked in any case. It is not moved. */
+void dlxpy_parcel_init(struct dlxpy_parcel *parcel);
+
+/* Give it what publish() takes as `meta`; NULL and None are none. Returns 0, or -1 with an exception. */
+int dlxpy_parcel_add_meta(struct dlxpy_parcel *parcel, PyObject *meta);
+
+/* Pack what publish() takes as a message. Returns 0, or -1 with an exception. */
+int dlxpy_parcel_pack(struct dlxpy_parcel *parcel, PyObject *object,
+                      const struct dlxpy_sender *sender);
+
+/* Let go of everything. `spent`: libdlx has taken its tensors. */
+void dlxpy_parcel_unpack(struct dlxpy_parcel *parcel, bool spent);
+
+/* Tensors that libdlx has to copy. */
+uint32_t dlxpy_parcel_n_copied(const struct dlxpy_parcel *parcel);
+
+/* Bytes of these, roughly; no more than about `most` are counted of a tensor. */
+size_t dlxpy_parcel_copied_bytes(const struct dlxpy_parcel *parcel, size_t most);
+
+#endif

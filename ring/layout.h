@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_RING_LAYOUT_H
+#define DLX_RING_LAYOUT_H
+
+/*
+ * The layout of shared memory. docs/SHM.md explains it; here are the bytes.
+ *
+ * Rules
+ *   - Every region has one writer, named below; the kernel enforces it (common/memory.h).
+ *   - Words of different rates of change do not share a cache line.
+ *   - A word that another process wrote is loaded once, into private memory, and checked there.
+ *   - Sizes and counts come from the daemon's packets, never from a region.
+ *   - Numbers are host-endian: both ends are on one machine. Layout version: DLX_PROTO_MAJOR.
+ *
+ * Control block          writer: publisher            readers: its subscribers, daemon
+ *
+ *        0  +--------------------------------------+
+ *           | head, oldest                         |  each message
+ *       64  | blocked                              |  when a publisher waits
+ *      128  | counters                             |  each message; for reports
+ *      192  +--------------------------------------+
+ *           | entries [n_entries], 64 bytes each   |  n_entries: a power of 2
+ *           +--------------------------------------+  (rounded up to a page)
+ *
+ * Entry n % n_entries is the record of message n:
+ *
+ *     gen     n; n + GONE once the message was retired; n + END or n + MOVED when no message n
+ *             will come. An entry is written again only when its message is GONE.
+ *     word 0  time_ns
+ *          1  offset in the arena
+ *          2  arena u32, dtype code u8, bits u8, lanes u16
+ *          3  shape[0] u32, ndim u8, flags u8, kind u16
+ *        4-6  shape[1..6] u32; of a manifest: its size, its number of tensors
+ *
+ * Link page              writer: subscriber           readers: publisher, daemon
+ *
+ *        0  +--------------------------------------+
+ *           | wake-up lines: the ticket is at      |  32 lines, so that the tickets of many links,
+ *           | (link_index % 32) * 64               |  all read on every publish, do not share a set
+ *     2048  | cursor, started, counters            |  each message
+ *     2112  | n_used, hold words [max_held]        |  0: the hold word is free
+ *           +--------------------------------------+  (rounded up to a page)
+ *
+ * Membership page        writer: daemon               readers: the publishers of one user
+ *
+ *           | joins, leaves, vouched |  one cache line a publisher
+ *
+ * Arena                  writer: publisher            readers: its subscribers
+ *
+ *           | payloads of tensors and manifests, each at a multiple of 256 |
+ */
+
+#include "common/atomic.h"
+#include "common/util.h"
+
+/* ---- limits -------------------------------------------------------------------------------- */
+
+#define DLX_SHM_NDIM_ENTRY  7U  /* dimensions that an entry has room for */
+#define DLX_SHM_NDIM_MAX    64U /* of any tensor */
+#define DLX_SHM_ENTRY_WORDS 7U
+#define DLX_SHM_ENTRIES_MIN 256U
+#define DLX_SHM_ENTRIES_MAX 8192U
+#define DLX_SHM_DEPTH_MAX   4096U
+#define DLX_SHM_HISTORY_MAX 1024U
+#define DLX_SHM_HELD_MAX    4096U
+#define DLX_SHM_TENSORS_MAX 65535U /* of one message */
+#define DLX_SHM_NAME_MAX    1023U  /* bytes of a tensor's name */
+#define DLX_SHM_META_MAX    65536U /* bytes of user metadata */
+#define DLX_SHM_ALIGN       256U   /* of payloads */
+#define DLX_SHM_ARENA_MAX   (UINT64_C(1) << 46)
+#define DLX_SHM_ARENAS_MAX  4096U /* of one publisher at a time */
+
+/* ---- control block ------------------------------------------------------------------------- */
+
+/* Marks in `gen`; numbers of messages are below them. */
+#define DLX_SHM_GONE          (UINT64_C(1) << 63) /* message n was retired */
+#define DLX_SHM_END           (UINT64_C(1) << 62) /* the publisher closed after message n - 1 */
+#define DLX_SHM_MOVED         (UINT64_C(1) << 61) /* it went on with another daemon at message n */
+#define DLX_SHM_NUMBER(gen)   ((gen) & (DLX_SHM_MOVED - 1))
+#define DLX_SHM_IS_FINAL(gen) ((gen) & (DLX_SHM_END | DLX_SHM_MOVED))
+
+struct dlx_shm_entry {
+    _Alignas(64) dlx_atomic_u64 gen;
+    dlx_atomic_u64 words[DLX_SHM_ENTRY_WORDS];
+};
+
+struct dlx_shm_control {
+    /* The newest message, 0: none yet. Stored after `gen` of its entry: up to a batch behind. For joiners, lapped
+     * readers, mode LATEST and reports. */
+    _Alignas(64) dlx_atomic_u64 head;
+    dlx_atomic_u64 oldest; /* the oldest message that is not GONE: where a lapped reader goes on */
+
+    /* Not 0: the publisher waits for room, so whoever makes room rings it. Always once it has moved. */
+    _Alignas(64) dlx_atomic_u32 blocked;
+
+    /* For reports only. */
+    _Alignas(64) dlx_atomic_u64 published;
+    dlx_atomic_u64 published_bytes;
+    dlx_atomic_u64 copied;
+    dlx_atomic_u64 copied_bytes;
+
+    struct dlx_shm_entry entries[];
+};
+
+/* Of an entry: what its words say. */
+enum dlx_shm_kind {
+    DLX_SHM_KIND_TENSOR = 1,   /* a row-major CPU tensor of up to 7 dimensions below 2^32 */
+    DLX_SHM_KIND_MANIFEST = 2, /* anything else: struct dlx_shm_manifest at (arena, offset) */
+};
+
+enum dlx_shm_record_flags {
+    DLX_SHM_RECORD_ROW_MAJOR = 1U << 0, /* strides follow from the shape and are not written */
+    DLX_SHM_RECORD_PADDED = 1U << 1,    /* IS_SUBBYTE_TYPE_PADDED */
+};
+#define DLX_SHM_RECORD_FLAGS_ALL 3U
+
+/* Of a manifest: where a tensor is and what it is, without its dimensions. */
+struct dlx_shm_record {
+    uint32_t arena; /* 0: no memory (a tensor of size 0) */
+    uint8_t dtype_code;
+    uint8_t dtype_bits;
+    uint16_t dtype_lanes;
+    int32_t device_type;
+    int32_t device_id;
+    uint32_t ndim;
+    uint32_t flags;  /* enum dlx_shm_record_flags */
+    uint64_t offset; /* of element 0, from the start of the arena, bytes */
+    uint64_t size;   /* bytes that the elements span from there */
+};
+
+/*
+ * Manifest: messages with several tensors, names, metadata, strides, more than 7 dimensions or a dimension
+ * of 2^32 or more.
+ *
+ *     header | entries [n_tensors] | dims: i64, shape then strides of each entry | names | metadata
+ *
+ * All offsets count from the start of the manifest, in bytes.
+ */
+struct dlx_shm_manifest {
+    uint32_t n_tensors;
+    uint32_t meta_size;
+    uint64_t dims_offset; /* a multiple of 8 */
+    uint64_t dims_size;
+    uint64_t names_offset;
+    uint64_t names_size;
+    uint64_t meta_offset;
+    uint64_t reserved[2];
+};
+
+struct dlx_shm_manifest_entry {
+    struct dlx_shm_record record;
+    uint32_t dims_first;  /* index into dims: ndim sizes, then ndim strides unless ROW_MAJOR */
+    uint32_t name_offset; /* from names_offset */
+    uint32_t name_size;
+    uint32_t reserved[3];
+};
+
+/* ---- link page ----------------------------------------------------------------------------- */
+
+#define DLX_SHM_TICKET_LINES 32U
+
+#define DLX_SHM_CURSOR_CLOSED UINT64_MAX /* the subscription left: it has passed everything */
+
+struct dlx_shm_link {
+    /* Wake-up lines: see dlx_shm_ticket(). The ticket is raised when the subscriber goes to sleep: the
+     * publisher rings once for each value. */
+    _Alignas(64) uint8_t tickets[DLX_SHM_TICKET_LINES * DLX_CACHELINE];
+
+    /* Every message up to here is passed: taken, skipped or lost. What was taken and is held has a hold word,
+     * stored before. 0 before the start. */
+    _Alignas(64) dlx_atomic_u64 cursor;
+    /* 1 once the first cursor is stored: what comes from now on is received. */
+    dlx_atomic_u32 started;
+    /* For reports only. */
+    dlx_atomic_u64 taken;
+    dlx_atomic_u64 taken_bytes;
+    dlx_atomic_u64 skipped;
+    dlx_atomic_u64 lost;
+
+    /* How many hold words were ever used: the first ones. */
+    _Alignas(64) dlx_atomic_u64 n_used;
+    /* Numbers of the messages that are held. */
+    dlx_atomic_u64 hold[];
+};
+
+/* ---- membership page ----------------------------------------------------------------------- */
+
+/* Of `joins`: whoever gets a line counts from the other bits, which were never there before. */
+#define DLX_SHM_JOINS_MASK UINT64_C(0xffffffff)
+
+struct dlx_shm_membership {
+    /* Links given to this publisher, whose LinkAdded packets are in the link socket, or will be: raised before the subscriber
+     * hears of it; lowered when one that has left, and holds nothing, will never be sent. */
+    _Alignas(64) dlx_atomic_u64 joins;
+    /* Links ever ended by a close or a death: a hint to look for the dead. */
+    dlx_atomic_u64 leaves;
+    /* The thread id of the daemon's loop, while that lives and knows this publisher: the word is in its list of robust futexes
+     * (set_robust_list(2)), so the kernel clears the id when the thread ends, however it does. 0: ask the socket. */
+    dlx_atomic_u32 vouched;
+};
+
+/* ---- sizes and places ---------------------------------------------------------------------- */
+
+/* Entries for a publisher that leaves `window` messages in the ring: as many again for batches, and one for END or
+ * MOVED. `window` is at most DLX_SHM_DEPTH_MAX. */
+static inline uint32_t dlx_shm_n_entries(uint32_t window)
+{
+    uint32_t n = DLX_SHM_ENTRIES_MIN;
+    while (n < 2 * window)
+        n *= 2;
+    return n;
+}
+
+static inline bool dlx_shm_n_entries_is_valid(uint32_t n)
+{
+    return n >= DLX_SHM_ENTRIES_MIN && n <= DLX_SHM_ENTRIES_MAX && (n & (n - 1)) == 0;
+}
+
+/* Bytes of a control block with so many entries, at most DLX_SHM_ENTRIES_MAX. */
+static inline uint64_t dlx_shm_control_size(uint32_t n_entries)
+{
+    uint64_t size =
+        sizeof(struct dlx_shm_control) + (uint64_t)n_entries * sizeof(struct dlx_shm_entry);
+    return (size + DLX_PAGE - 1) & ~(uint64_t)(DLX_PAGE - 1);
+}
+
+/* Bytes of a link page with so many hold words; max_held is at most DLX_SHM_HELD_MAX. */
+static inline uint64_t dlx_shm_link_size(uint32_t max_held)
+{
+    uint64_t size = sizeof(struct dlx_shm_link) + (uint64_t)max_held * sizeof(uint64_t);
+    return (size + DLX_PAGE - 1) & ~(uint64_t)(DLX_PAGE - 1);
+}
+
+static inline dlx_atomic_u64 *dlx_shm_ticket(const struct dlx_shm_link *link, uint32_t link_index)
+{
+    return (dlx_atomic_u64 *)((uintptr_t)link->tickets +
+                              (size_t)(link_index % DLX_SHM_TICKET_LINES) * DLX_CACHELINE);
+}
+
+#define DLX_SHM_MEMBERSHIP_LINES (DLX_PAGE / DLX_CACHELINE)
+
+/* ---- the layout is an ABI between processes ------------------------------------------------ */
+
+#define DLX_SHM_AT(type, field, at)                                                                \
+    _Static_assert(offsetof(struct type, field) == (at), #type "." #field " moved")
+
+_Static_assert(sizeof(dlx_atomic_u64) == 8 && sizeof(dlx_atomic_u32) == 4, "plain words");
+DLX_SHM_AT(dlx_shm_control, head, 0);
+DLX_SHM_AT(dlx_shm_control, oldest, 8);
+DLX_SHM_AT(dlx_shm_control, blocked, 64);
+DLX_SHM_AT(dlx_shm_control, published, 128);
+DLX_SHM_AT(dlx_shm_control, copied_bytes, 152);
+DLX_SHM_AT(dlx_shm_control, entries, 192);
+DLX_SHM_AT(dlx_shm_entry, words, 8);
+_Static_assert(sizeof(struct dlx_shm_entry) == 64, "entry");
+DLX_SHM_AT(dlx_shm_record, dtype_code, 4);
+DLX_SHM_AT(dlx_shm_record, device_type, 8);
+DLX_SHM_AT(dlx_shm_record, ndim, 16);
+DLX_SHM_AT(dlx_shm_record, flags, 20);
+DLX_SHM_AT(dlx_shm_record, offset, 24);
+DLX_SHM_AT(dlx_shm_record, size, 32);
+_Static_assert(sizeof(struct dlx_shm_record) == 40, "record");
+DLX_SHM_AT(dlx_shm_manifest, dims_offset, 8);
+DLX_SHM_AT(dlx_shm_manifest, names_offset, 24);
+DLX_SHM_AT(dlx_shm_manifest, meta_offset, 40);
+_Static_assert(sizeof(struct dlx_shm_manifest) == 64, "manifest header");
+DLX_SHM_AT(dlx_shm_manifest_entry, dims_first, 40);
+DLX_SHM_AT(dlx_shm_manifest_entry, name_offset, 44);
+DLX_SHM_AT(dlx_shm_manifest_entry, name_size, 48);
+_Static_assert(sizeof(struct dlx_shm_manifest_entry) == 64, "manifest entry");
+DLX_SHM_AT(dlx_shm_link, cursor, 2048);
+DLX_SHM_AT(dlx_shm_link, started, 2056);
+DLX_SHM_AT(dlx_shm_link, taken, 2064);
+DLX_SHM_AT(dlx_shm_link, lost, 2088);
+DLX_SHM_AT(dlx_shm_link, n_used, 2112);
+DLX_SHM_AT(dlx_shm_link, hold, 2120);
+DLX_SHM_AT(dlx_shm_membership, leaves, 8);
+DLX_SHM_AT(dlx_shm_membership, vouched, 16);
+_Static_assert(sizeof(struct dlx_shm_membership) == 64, "membership line");
+
+#endif

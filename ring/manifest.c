@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ring/manifest.h"
+#include "common/error.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* How many items ahead the caches are asked for shapes and names, which lie anywhere. */
+#define AHEAD 8U
+
+uint32_t dlx__manifest_n_dims(const struct dlx_shm_record *record)
+{
+    return record->flags & DLX_SHM_RECORD_ROW_MAJOR ? record->ndim : 2 * record->ndim;
+}
+
+uint64_t dlx__manifest_lay_out(const struct dlx_manifest_item *items, uint32_t n_items,
+                               uint32_t meta_size, struct dlx_shm_manifest *ret)
+{
+    uint64_t dims = 0, names = 0;
+    if (n_items == 0 || n_items > DLX_SHM_TENSORS_MAX || meta_size > DLX_SHM_META_MAX)
+        return UINT64_MAX;
+    for (uint32_t i = 0; i < n_items; i++) {
+        if (items[i].record.ndim > DLX_SHM_NDIM_MAX || items[i].name_size > DLX_SHM_NAME_MAX)
+            return UINT64_MAX;
+        dims += dlx__manifest_n_dims(&items[i].record);
+        names += items[i].name_size;
+    }
+    *ret = (struct dlx_shm_manifest){.n_tensors = n_items, .meta_size = meta_size};
+    ret->dims_offset = sizeof *ret + n_items * sizeof(struct dlx_shm_manifest_entry);
+    ret->dims_size = dims * sizeof(int64_t);
+    ret->names_offset = ret->dims_offset + ret->dims_size;
+    ret->names_size = names;
+    ret->meta_offset = ret->names_offset + names;
+    return ret->meta_offset + meta_size;
+}
+
+uint64_t dlx__manifest_size_max(uint32_t n_tensors)
+{
+    uint64_t one = sizeof(struct dlx_shm_manifest_entry) + DLX_SHM_NAME_MAX +
+                   2 * DLX_SHM_NDIM_MAX * sizeof(int64_t);
+    return sizeof(struct dlx_shm_manifest) + n_tensors * one + DLX_SHM_META_MAX + DLX_SHM_ALIGN;
+}
+
+void dlx__manifest_write(void *dst, const struct dlx_shm_manifest *header,
+                         const struct dlx_manifest_item *items, const void *meta)
+{
+    struct dlx_shm_manifest_entry *entries =
+        (struct dlx_shm_manifest_entry *)((struct dlx_shm_manifest *)dst + 1);
+    int64_t *dims = (int64_t *)((uint8_t *)dst + header->dims_offset);
+    char *names = (char *)dst + header->names_offset;
+    uint32_t dim = 0, name = 0;
+    memcpy(dst, header, sizeof *header);
+    for (uint32_t i = 0; i < header->n_tensors; i++) {
+        const struct dlx_manifest_item *item = &items[i];
+        uint32_t ndim = item->record.ndim;
+        if (i + AHEAD < header->n_tensors) {
+            __builtin_prefetch(items[i + AHEAD].shape);
+            __builtin_prefetch(items[i + AHEAD].name);
+        }
+        entries[i] = (struct dlx_shm_manifest_entry){.record = item->record,
+                                                     .dims_first = dim,
+                                                     .name_offset = name,
+                                                     .name_size = item->name_size};
+        for (uint32_t k = 0; k < ndim; k++)
+            dims[dim++] = item->shape[k];
+        for (uint32_t k = 0; k < ndim && !(item->record.flags & DLX_SHM_RECORD_ROW_MAJOR); k++)
+            dims[dim++] = item->strides[k];
+        if (item->name_size > 0)
+            memcpy(names + name, item->name, item->name_size);
+        name += item->name_size;
+    }
+    if (header->meta_size > 0)
+        memcpy((uint8_t *)dst + header->meta_offset, meta, header->meta_size);
+}
+
+static bool inside(uint64_t offset, uint64_t size, uint64_t whole)
+{
+    uint64_t end;
+    return !__builtin_add_overflow(offset, size, &end) && end <= whole;
+}
+
+int dlx__manifest_open(const void *data, uint64_t size, uint32_t n_tensors,
+                       struct dlx_manifest *ret)
+{
+    if (size < sizeof ret->header)
+        return dlx__fail(DLX_E_BAD_PEER, "manifest of %" PRIu64 " bytes", size);
+    memcpy(&ret->header, data, sizeof ret->header);
+    __asm__ volatile("" ::: "memory"); /* once: from here on only the private copy is looked at */
+    const struct dlx_shm_manifest *h = &ret->header;
+    if (n_tensors == 0 || n_tensors > DLX_SHM_TENSORS_MAX || h->n_tensors != n_tensors)
+        return dlx__fail(DLX_E_BAD_PEER, "manifest of %u tensors in a message of %u", h->n_tensors,
+                         n_tensors);
+    uint64_t table = n_tensors * sizeof(struct dlx_shm_manifest_entry);
+    if (!inside(sizeof *h, table, size) || h->dims_offset % sizeof(int64_t) != 0 ||
+        !inside(h->dims_offset, h->dims_size, size) ||
+        !inside(h->names_offset, h->names_size, size) || h->meta_size > DLX_SHM_META_MAX ||
+        !inside(h->meta_offset, h->meta_size, size))
+        return dlx__fail(DLX_E_BAD_PEER, "manifest with parts outside its %" PRIu64 " bytes", size);
+    const uint8_t *bytes = data;
+    ret->entries = (const struct dlx_shm_manifest_entry *)(bytes + sizeof *h);
+    ret->dims = (const int64_t *)(bytes + h->dims_offset);
+    ret->names = (const char *)bytes + h->names_offset;
+    ret->meta = bytes + h->meta_offset;
+    return 0;
+}
+
+int dlx__manifest_item(const struct dlx_manifest *manifest, uint32_t i,
+                       struct dlx_manifest_item *ret)
+{
+    const struct dlx_shm_manifest *h = &manifest->header;
+    struct dlx_shm_manifest_entry e;
+    memcpy(&e, &manifest->entries[i], sizeof e);
+    __asm__ volatile("" ::: "memory");
+    if (e.record.ndim > DLX_SHM_NDIM_MAX ||
+        !inside(e.dims_first, dlx__manifest_n_dims(&e.record), h->dims_size / sizeof(int64_t)) ||
+        e.name_size > DLX_SHM_NAME_MAX || !inside(e.name_offset, e.name_size, h->names_size))
+        return dlx__fail(DLX_E_BAD_PEER,
+                         "manifest entry %u: %u dimensions or a name outside the manifest", i,
+                         e.record.ndim);
+    bool row_major = e.record.flags & DLX_SHM_RECORD_ROW_MAJOR;
+    const int64_t *dims = manifest->dims + e.dims_first;
+    *ret = (struct dlx_manifest_item){
+        .record = e.record,
+        .shape = dims,
+        .strides = row_major ? NULL : dims + e.record.ndim,
+        .name = manifest->names + e.name_offset,
+        .name_size = e.name_size,
+    };
+    return 0;
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ring/reader.h"
+#include "common/error.h"
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+/* How many messages that were gone a take passes over, beyond the size of the ring, when a publisher is as fast as
+ * we are. */
+#define MISSES_MORE 1024U
+
+/* The publisher's words: const is the page's protection, they change all the same. */
+static dlx_atomic_u64 *word(const dlx_atomic_u64 *w)
+{
+    return (dlx_atomic_u64 *)(uintptr_t)w;
+}
+
+static const struct dlx_shm_entry *entry_of(const struct dlx_reader *r, uint64_t n)
+{
+    return &r->control->entries[n & r->mask];
+}
+
+static uint64_t gen_of(const struct dlx_reader *r, uint64_t n)
+{
+    return dlx_load64_acquire(word(&entry_of(r, n)->gen));
+}
+
+/* DLX_SHM_MOVED stands for all that cannot be: no cursor comes near the end of the numbers. Behind it is 0, which
+ * a hold word cannot say. */
+static uint64_t head_of(const struct dlx_reader *r)
+{
+    return DLX_MIN(dlx_load64_acquire(word(&r->control->head)), DLX_SHM_MOVED);
+}
+
+void dlx__reader_init(struct dlx_reader *r, const struct dlx_shm_control *control,
+                      uint32_t n_entries, struct dlx_shm_link *page, uint32_t link_index,
+                      uint32_t max_held, bool latest, bool reliable, bool rings,
+                      const struct dlx_reader_env *env, void *userdata)
+{
+    assert(n_entries >= 4 && (n_entries & (n_entries - 1)) == 0);
+    assert(max_held > 0 && !(latest && reliable));
+    *r = (struct dlx_reader){
+        .control = control,
+        .mask = n_entries - 1,
+        .page = page,
+        .ticket = dlx_shm_ticket(page, link_index),
+        .env = env,
+        .userdata = userdata,
+        .max_held = max_held,
+        .latest = latest,
+        .reliable = reliable,
+        .rings = rings,
+        .is_special = true,
+        .sure = UINT64_MAX,
+    };
+}
+
+/* After stores that may unblock the publisher, and a fence. Partner: dlx__writer_set_blocked(), then reclaim. */
+static void ring_if_blocked(struct dlx_reader *r)
+{
+    dlx_atomic_u32 *blocked = (dlx_atomic_u32 *)(uintptr_t)&r->control->blocked;
+    if (dlx_unlikely(dlx_load32_relaxed(blocked)))
+        r->env->ring(r->userdata);
+}
+
+/* Without a message: everything up to `n` is passed. */
+static void set_cursor(struct dlx_reader *r, uint64_t n)
+{
+    r->cursor = n;
+    dlx_store64_release(&r->page->cursor, n);
+    if (r->rings) {
+        dlx_fence();
+        ring_if_blocked(r);
+    }
+}
+
+/* ---- start and go on ------------------------------------------------------------------------ */
+
+/* The newest message. `head` may be a batch behind: the entries after it say what there is, and whoever stores the next
+ * one sees that we joined. */
+static uint64_t find_newest(const struct dlx_reader *r)
+{
+    uint64_t head = head_of(r);
+    for (uint32_t steps = 0; steps <= r->mask; steps++) {
+        uint64_t gen = gen_of(r, head + 1), n = DLX_SHM_NUMBER(gen);
+        if (n == head + 1 && !DLX_SHM_IS_FINAL(gen))
+            head++;
+        else if (n > head + 1) /* lapped meanwhile: head has moved on */
+            head = DLX_MAX(head, head_of(r));
+        else
+            break;
+    }
+    return head;
+}
+
+void dlx__reader_start(struct dlx_reader *r, uint32_t history, bool from_start, uint64_t base)
+{
+    dlx_fence(); /* partner: an announcing writer has stored gen, then looks at `joins` */
+    uint64_t newest = find_newest(r);
+    uint64_t cursor = from_start ? 0 : newest - DLX_MIN(newest, (uint64_t)history);
+    if (r->reliable) /* of what comes next the publisher stores gen, then sees us: partner: dlx__writer_announce() */
+        r->sure = newest;
+    r->last = DLX_MAX(cursor, base);
+    set_cursor(r, r->last);
+    dlx_store32_release(&r->page->started, 1);
+    dlx_fence();
+    ring_if_blocked(r); /* also if it does not wait for us: dlx_publisher_wait() does */
+}
+
+static void count_skipped(struct dlx_reader *r, uint64_t n)
+{
+    r->skipped += n;
+    dlx_store64_relaxed(&r->page->skipped, r->skipped);
+}
+
+void dlx__reader_miss(struct dlx_reader *r, uint64_t n)
+{
+    /* Who only wants the newest has lost nothing: a newer one is there. */
+    if (r->latest) {
+        count_skipped(r, n);
+        return;
+    }
+    r->lost += n;
+    dlx_store64_relaxed(&r->page->lost, r->lost);
+}
+
+void dlx__reader_follow(struct dlx_reader *r, uint64_t cursor, uint64_t untold)
+{
+    cursor = DLX_MIN(cursor, DLX_SHM_MOVED); /* a peer may have said it */
+    if (r->last > cursor) {
+        dlx__reader_miss(r, r->last - cursor);
+        r->last = cursor; /* the first message tells the gap */
+    } else if (cursor > r->cursor) {
+        r->last = cursor;
+        set_cursor(r, cursor);
+    }
+    r->untold = untold;
+}
+
+/* ---- hold words ---------------------------------------------------------------------------- */
+
+static bool is_free(const struct dlx_reader *r, uint32_t hold)
+{
+    /* Acquire: whoever released it is done with the payload, and with the word. */
+    return dlx_load64_acquire(word(&r->page->hold[hold])) == 0;
+}
+
+/* The first words are used as long as they do, so that the publisher looks at few. */
+static bool find_hold(struct dlx_reader *r, uint32_t *ret)
+{
+    if (dlx_likely(is_free(r, 0))) {
+        *ret = 0;
+    } else {
+        uint32_t i = 0;
+        for (; i < r->n_used; i++) {
+            r->next_hold = r->next_hold + 1 >= r->n_used ? 0 : r->next_hold + 1;
+            if (is_free(r, r->next_hold)) {
+                *ret = r->next_hold;
+                return true;
+            }
+        }
+        if (r->n_used == r->max_held)
+            return false;
+        *ret = r->n_used;
+    }
+    if (dlx_unlikely(*ret >= r->n_used)) {
+        r->n_used = *ret + 1;
+        r->is_special = r->latest || r->rings;
+        dlx_store64_release(&r->page->n_used, r->n_used);
+    }
+    return true;
+}
+
+void dlx__reader_made_room(struct dlx_reader *r)
+{
+    dlx_fence();
+    ring_if_blocked(r);
+}
+
+uint32_t dlx__reader_n_held(const struct dlx_reader *r)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_used; i++)
+        n += dlx_load64_relaxed(word(&r->page->hold[i])) != 0;
+    return n;
+}
+
+/* ---- take ---------------------------------------------------------------------------------- */
+
+bool dlx__reader_is_closed(const struct dlx_reader *r)
+{
+    uint64_t n = find_newest(r) + 1;
+    return gen_of(r, n) == (n | DLX_SHM_END);
+}
+
+bool dlx__reader_is_past(const struct dlx_reader *r, const struct dlx_reader *other)
+{
+    uint64_t newest = find_newest(r);
+    return newest > other->cursor && newest > find_newest(other);
+}
+
+/* The next entry has not the next message: why? Returns 0 if messages were lost and the search goes on after them. */
+static int look_further(struct dlx_reader *r, uint64_t n, uint64_t gen)
+{
+    uint64_t found = DLX_SHM_NUMBER(gen);
+    if (dlx_likely(found < n))
+        return DLX_E_EMPTY;
+    if (found == n && DLX_SHM_IS_FINAL(gen))
+        return gen & DLX_SHM_END ? DLX_E_PUBLISHER_GONE : DLX_E_NOT_FOUND;
+    uint64_t oldest = dlx_load64_acquire(word(&r->control->oldest)), head = head_of(r);
+    /* An entry is ahead of head by a batch at most. */
+    if (head >= DLX_SHM_MOVED || found > head + r->mask + 1)
+        return dlx__fail(DLX_E_BAD_PEER,
+                         "entry of message %" PRIu64 " claims %" PRIu64 ", and head is %" PRIu64, n,
+                         gen, head);
+    uint64_t next = n + 1;
+    if (oldest > next &&
+        oldest <= head + 1) /* it saves steps: the entry that it names is looked at, too */
+        next = oldest;
+    dlx__reader_miss(r, next - n);
+    set_cursor(r, next - 1);
+    return 0;
+}
+
+/* Of mode latest, and message n is there: the newest one. */
+static uint64_t skip_to_newest(struct dlx_reader *r, uint64_t n)
+{
+    if (DLX_SHM_NUMBER(gen_of(r, n + 1)) <= n)
+        return n;
+    uint64_t head = head_of(r);
+    if (head <= n || head >= DLX_SHM_MOVED)
+        return n;
+    count_skipped(r, head - n);
+    r->cursor = head - 1;
+    return head;
+}
+
+/* Copy message n, whose entry was seen to have it, and store a hold word for it. */
+static inline bool hold(struct dlx_reader *r, uint64_t n, struct dlx_taken *ret)
+{
+    const struct dlx_shm_entry *entry = entry_of(r, n);
+    if (dlx_unlikely(!find_hold(r, &ret->hold)))
+        return false;
+#pragma GCC unroll 7
+    for (uint32_t i = 0; i < DLX_SHM_ENTRY_WORDS; i++)
+        ret->words[i] = dlx_load64_relaxed(word(&entry->words[i]));
+    ret->n = n;
+    dlx_store64_relaxed(&r->page->hold[ret->hold], n);
+    return true;
+}
+
+/* Those of `got` messages that were not retired before their hold words could be seen; they are retired in order. */
+static uint32_t drop_gone(struct dlx_reader *r, struct dlx_taken *taken, uint32_t got)
+{
+    uint32_t n_gone = 0;
+    /* Relaxed: the fence came before. Partner: retire_one() stores GONE, has a fence, and loads hold words. */
+    while (n_gone < got &&
+           dlx_load64_relaxed(word(&entry_of(r, taken[n_gone].n)->gen)) != taken[n_gone].n)
+        n_gone++;
+    if (dlx_likely(n_gone == 0))
+        return got;
+    for (uint32_t i = 0; i < n_gone; i++)
+        dlx__reader_release(r, taken[i].hold);
+    dlx__reader_miss(r, n_gone);
+    memmove(taken, taken + n_gone, (got - n_gone) * sizeof *taken);
+    return got - n_gone;
+}
+
+int dlx__reader_take(struct dlx_reader *r, struct dlx_taken *ret, uint32_t count)
+{
+    /* More than there can be behind an honest head; one that runs away from us does not keep us here. */
+    for (uint32_t misses = 0; misses <= r->mask + MISSES_MORE; misses++) {
+        uint64_t n = r->cursor + 1, gen = gen_of(r, n);
+        if (dlx_unlikely(gen != n)) {
+            int why = look_further(r, n, gen);
+            if (why < 0)
+                return why;
+            continue;
+        }
+        if (dlx_unlikely(r->latest)) {
+            count = 1;
+            n = skip_to_newest(r, n);
+            if (gen_of(r, n) != n)
+                continue;
+        }
+        uint32_t got = 0;
+        do {
+            if (!hold(r, n + got, &ret[got]))
+                break;
+            got++;
+        } while (got < count && gen_of(r, n + got) == n + got);
+        if (dlx_unlikely(got == 0))
+            return dlx__fail(DLX_E_TOO_MANY_HELD,
+                             "%u messages are held, the limit of this subscription (max_held): "
+                             "release some first",
+                             r->max_held);
+        uint64_t newest = n + got - 1;
+        /* What came after a reliable link joined is not retired before the link has passed it: copies are whole, and
+         * the hold words are there before the cursor. Otherwise it is seen after the fence whether they came in time; what
+         * we have passed may be GONE for that reason, so the cursor waits until then. */
+        bool sure = n > r->sure;
+        if (sure)
+            dlx_store64_release(&r->page->cursor, newest);
+        dlx_fence(); /* hold words and cursor, then gen and `blocked` */
+        if (!sure) {
+            got = drop_gone(r, ret, got);
+            dlx_store64_release(&r->page->cursor, newest);
+            if (dlx_unlikely(r->reliable))
+                dlx_fence(); /* the publisher may wait for it */
+        }
+        r->cursor = newest;
+        if (r->rings)
+            ring_if_blocked(r);
+        if (dlx_unlikely(got == 0))
+            continue;
+        for (uint32_t i = 0; i < got; i++) {
+            ret[i].gap = r->untold + ret[i].n - r->last - 1;
+            r->last = ret[i].n;
+            r->untold = 0;
+        }
+        __builtin_prefetch(entry_of(r, newest + DLX_READER_AHEAD));
+        return (int)got;
+    }
+    return DLX_E_EMPTY;
+}
+
+void dlx__reader_lose(struct dlx_reader *r, const struct dlx_taken *taken, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        dlx__reader_release(r, taken[i].hold);
+    r->last = taken->n - taken->gap - 1; /* the next one tells the gap */
+    dlx__reader_miss(r, n);
+}
+
+/* ---- sleep and leave ----------------------------------------------------------------------- */
+
+bool dlx__reader_arm(struct dlx_reader *r)
+{
+    /* Partner: ring_sleepers(), after gen or a mark was stored. */
+    dlx_store64_relaxed(r->ticket, ++r->sleep_ticket);
+    dlx_fence();
+    return !dlx__reader_pending(r);
+}
+
+void dlx__reader_close(struct dlx_reader *r)
+{
+    dlx_store64_release(&r->page->cursor, DLX_SHM_CURSOR_CLOSED);
+    dlx_fence();
+    ring_if_blocked(r);
+}

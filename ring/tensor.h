@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_COMMON_TENSOR_H
+#define DLX_COMMON_TENSOR_H
+
+/*
+ * Arithmetic over shapes, strides and data types, all of it checked for overflow: the numbers come
+ * from users and from other processes. Shapes and strides count elements; an element is `bits * lanes`
+ * bits. Types of less than a byte are packed, little-endian bits, unless `padded` (then each element
+ * has whole bytes: DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED).
+ */
+
+#include "ring/layout.h"
+#include <dlpack/dlpack.h>
+
+/* dlx__tensor_size(), whatever the tensor is like. */
+int dlx__tensor_size_any(DLDataType dtype, bool padded, int32_t ndim, const int64_t *shape,
+                         uint64_t *ret_size);
+
+/*
+ * Bytes of a row-major tensor. Returns 0, or DLX_E_SHAPE with the reason: ndim below 0 or above
+ * DLX_SHM_NDIM_MAX, a negative size, more than 2^63-1 bytes, no bits or no lanes.
+ */
+static inline int dlx__tensor_size(DLDataType dtype, bool padded, int32_t ndim,
+                                   const int64_t *shape, uint64_t *ret_size)
+{
+    uint32_t bits = (uint32_t)dtype.bits * dtype.lanes;
+    if (dlx_likely(ndim > 0 && ndim <= (int32_t)DLX_SHM_NDIM_MAX && bits > 0 && bits % 8 == 0 &&
+                   shape)) {
+        int64_t bytes = bits / 8;
+        bool ordinary = true; /* every product is positive, and is a number of bytes that can be */
+        for (int32_t i = 0; i < ndim; i++)
+            ordinary &= (shape[i] > 0) & !__builtin_mul_overflow(bytes, shape[i], &bytes);
+        if (dlx_likely(ordinary)) {
+            *ret_size = (uint64_t)bytes;
+            return 0;
+        }
+    }
+    return dlx__tensor_size_any(dtype, padded, ndim, shape, ret_size);
+}
+
+/* Fill `strides` for row-major order. Dimensions of size 1 get stride 1, as every framework accepts. The
+ * shape was checked by dlx__tensor_size(). */
+static inline void dlx__tensor_row_major(int32_t ndim, const int64_t *shape, int64_t *strides)
+{
+    int64_t stride = 1;
+    for (int32_t i = ndim; i-- > 0;) {
+        int64_t size = shape[i];
+        strides[i] = size == 1 ? 1 : stride;
+        /* Cannot overflow for tensors with elements; without, any value will do. */
+        if (dlx_unlikely(__builtin_mul_overflow(stride, DLX_MAX(size, 1), &stride)))
+            stride = 1;
+    }
+}
+
+/* Do these strides (NULL: yes) describe row-major order, dimensions of size 1 aside? */
+bool dlx__tensor_is_row_major(int32_t ndim, const int64_t *shape, const int64_t *strides);
+
+/*
+ * Bytes that a strided tensor without negative strides spans from its element 0. Returns 0 or
+ * DLX_E_SHAPE (as above, and a negative stride).
+ */
+int dlx__tensor_extent(DLDataType dtype, bool padded, int32_t ndim, const int64_t *shape,
+                       const int64_t *strides, uint64_t *ret_size);
+
+/*
+ * Copy `src` to row-major order at `dst`, which has room for dlx__tensor_size() bytes. Honours byte_offset,
+ * NULL, zero and negative strides. Returns 0 or DLX_E_SHAPE (strides whose span overflows, or data NULL
+ * with elements).
+ */
+int dlx__tensor_compact(void *dst, const DLTensor *src, bool padded);
+
+/* dlx__record_check(), whatever the record is like. */
+int dlx__record_check_any(const struct dlx_shm_record *record, const int64_t *shape,
+                          const int64_t *strides, uint64_t arena_size);
+
+/*
+ * Is what a peer wrote a tensor inside an arena of `arena_size` bytes? `shape` has record->ndim sizes,
+ * `strides` likewise unless ROW_MAJOR. Returns 0, or DLX_E_BAD_PEER with the reason.
+ */
+static inline int dlx__record_check(const struct dlx_shm_record *record, const int64_t *shape,
+                                    const int64_t *strides, uint64_t arena_size)
+{
+    DLDataType dtype = {record->dtype_code, record->dtype_bits, record->dtype_lanes};
+    uint64_t need, room;
+    if (dlx_likely(record->flags == DLX_SHM_RECORD_ROW_MAJOR && record->device_type == kDLCPU &&
+                   record->device_id == 0 && record->offset % DLX_SHM_ALIGN == 0 &&
+                   !__builtin_sub_overflow(arena_size, record->offset, &room) &&
+                   record->size <= room && record->ndim <= DLX_SHM_NDIM_MAX &&
+                   dlx__tensor_size(dtype, false, (int32_t)record->ndim, shape, &need) == 0 &&
+                   need <= record->size))
+        return 0;
+    return dlx__record_check_any(record, shape, strides, arena_size);
+}
+
+#endif

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ring/writer.h"
+#include "common/error.h"
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Retired at once, at most, by one pass over the links: each entry takes its cache line from the readers. */
+#define RETIRE_BATCH 32U
+/* ---- life ---------------------------------------------------------------------------------- */
+
+void dlx__writer_block_free(struct dlx_writer_block *block)
+{
+    free(block);
+}
+
+static int reserve_payloads(struct dlx_writer *w, uint32_t room)
+{
+    if (room <= w->payloads_room)
+        return 0;
+    room = DLX_MAX(room, 2 * w->payloads_room);
+    struct dlx_writer_retired *retired = realloc(w->retired, room * sizeof *retired);
+    if (!retired)
+        return dlx__fail(DLX_E_NO_MEMORY, "table of %u messages", room);
+    w->retired = retired;
+    w->payloads_room = room;
+    return 0;
+}
+
+static int block_new(struct dlx_shm_control *control, uint32_t n_entries,
+                     struct dlx_writer_block **ret)
+{
+    assert(n_entries >= 4 && (n_entries & (n_entries - 1)) == 0);
+    struct dlx_writer_block *block =
+        calloc(1, sizeof *block + n_entries * sizeof block->payloads[0]);
+    if (!block)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of %u messages", n_entries);
+    block->control = control;
+    block->mask = n_entries - 1;
+    block->last = UINT64_MAX;
+    *ret = block;
+    return 0;
+}
+
+/* A message may be put if no reliable link would be more than `window` behind, and its entry and the one after it, which is
+ * for END or MOVED, may be written. */
+static inline void set_limit(struct dlx_writer *w)
+{
+    uint64_t free_to = w->reusable + w->block->mask - 1;
+    w->limit = w->gating ? DLX_MIN(free_to, w->passed + w->window) : free_to;
+}
+
+int dlx__writer_init(struct dlx_writer *w, struct dlx_shm_control *control, uint32_t n_entries,
+                     uint32_t window, uint32_t kept, bool gating,
+                     const struct dlx_shm_membership *membership, const struct dlx_writer_env *env,
+                     void *userdata)
+{
+    assert(kept > 0 && kept <= window && n_entries >= 2 * window);
+    *w = (struct dlx_writer){
+        .env = env,
+        .userdata = userdata,
+        .window = window,
+        .kept = kept,
+        .gating = gating,
+        .oldest = 1,
+        .reusable = 1,
+    };
+    int r = reserve_payloads(w, n_entries);
+    if (r == 0)
+        r = block_new(control, n_entries, &w->block);
+    if (r < 0) {
+        free(w->retired);
+        *w = (struct dlx_writer){0};
+        return r;
+    }
+    w->oldest_block = w->block;
+    dlx_store64_relaxed(&control->oldest, 1);
+    dlx__writer_set_membership(w, membership);
+    set_limit(w);
+    return 0;
+}
+
+static void free_payload(struct dlx_writer *w, void *payload)
+{
+    w->n_payloads--;
+    w->env->payload_freed(w->userdata, payload);
+}
+
+/* Of a block whose messages are all retired. */
+static void forget_oldest_block(struct dlx_writer *w)
+{
+    struct dlx_writer_block *block = w->oldest_block;
+    w->oldest_block = block->next;
+    w->env->block_gone(w->userdata, block);
+    dlx__writer_block_free(block);
+}
+
+void dlx__writer_deinit(struct dlx_writer *w)
+{
+    for (uint32_t i = 0; i < w->n_links; i++)
+        w->env->link_gone(w->userdata, w->links[i]);
+    free(w->links);
+    for (uint32_t i = 0; i < w->n_retired; i++)
+        free_payload(w, w->retired[i].payload);
+    free(w->retired);
+    while (w->oldest_block) {
+        struct dlx_writer_block *block = w->oldest_block;
+        for (uint64_t n = DLX_MAX(w->oldest, block->base + 1); n <= w->head && n <= block->last;
+             n++)
+            free_payload(w, block->payloads[n & block->mask]);
+        forget_oldest_block(w);
+    }
+    *w = (struct dlx_writer){0};
+}
+
+/* ---- links --------------------------------------------------------------------------------- */
+
+/* A reliable link came, or one that is not known yet: it may have passed nothing. */
+static void forget_passed(struct dlx_writer *w)
+{
+    w->passed = DLX_MIN(w->passed, w->oldest - 1);
+    set_limit(w);
+}
+
+int dlx__writer_link_add(struct dlx_writer *w, struct dlx_writer_link *link)
+{
+    if (w->n_links == w->links_room) {
+        uint32_t room = w->links_room ? w->links_room * 2 : 4;
+        struct dlx_writer_link **links = realloc(w->links, room * sizeof(struct dlx_writer_link *));
+        if (!links)
+            return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
+        w->links = links;
+        w->links_room = room;
+    }
+    w->links[w->n_links++] = link;
+    w->joins_picked++;
+    forget_passed(w);
+    return 0;
+}
+
+static void remove_link(struct dlx_writer *w, uint32_t i)
+{
+    struct dlx_writer_link *link = w->links[i];
+    w->links[i] = w->links[--w->n_links];
+    w->env->link_gone(w->userdata, link);
+}
+
+/* Hold words that a page has, as its subscriber says. A lie hurts only the liar. */
+static uint32_t n_used(const struct dlx_writer_link *link)
+{
+    return (uint32_t)DLX_MIN(dlx_load64_acquire(dlx__writer_word(&link->page->n_used)),
+                             link->max_held);
+}
+
+uint32_t dlx__writer_link_n_held(const struct dlx_writer_link *link)
+{
+    uint32_t held = 0, n = n_used(link);
+    for (uint32_t i = 0; i < n; i++)
+        held +=
+            dlx_load64_acquire(dlx__writer_word(&link->page->hold[i])) != 0; /* as in holds_any() */
+    return held;
+}
+
+static uint64_t cursor_of(const struct dlx_writer_link *link)
+{
+    /* Partner: a reader stores the hold word of what it takes before its cursor. */
+    return DLX_MAX(dlx_load64_acquire(dlx__writer_word(&link->page->cursor)), link->base);
+}
+
+bool dlx__writer_link_is_closed(const struct dlx_writer_link *link)
+{
+    return cursor_of(link) == DLX_SHM_CURSOR_CLOSED;
+}
+
+static void mark_held(struct dlx_writer *w, uint64_t n)
+{
+    uint32_t low = 0, high = w->n_retired;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (w->retired[middle].n < n)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < w->n_retired && w->retired[low].n == n; low++)
+        w->retired[low].held = true;
+}
+
+/* Does the link hold anything? Retired messages that it holds are marked. */
+static bool holds_any(struct dlx_writer *w, const struct dlx_writer_link *link)
+{
+    bool holds = false;
+    uint32_t n_words = n_used(link);
+    for (uint32_t i = 0; i < n_words; i++) {
+        /* Acquire: whoever let go has read what it wanted. Partner: a reader stores its hold word, then looks at gen. */
+        uint64_t n = dlx_load64_acquire(dlx__writer_word(&link->page->hold[i]));
+        if (n) {
+            holds = true;
+            mark_held(w, n);
+        }
+    }
+    return holds;
+}
+
+void dlx__writer_joins_changed(struct dlx_writer *w, uint64_t joins)
+{
+    bool missed = dlx__writer_misses_link(w); /* a packet was missing before: look again */
+    if (joins != w->joins_seen) {
+        w->joins_seen = joins;
+        forget_passed(w);
+    }
+    w->env->pick_up(w->userdata);
+    if (missed) { /* wake who slept through what was published since */
+        dlx_fence();
+        dlx__writer_ring_sleepers(w);
+    }
+}
+
+void dlx__writer_leaves_changed(struct dlx_writer *w, uint64_t leaves)
+{
+    w->leaves_seen = leaves;
+    w->env->look_for_dead(w->userdata);
+    for (uint32_t i = w->n_links; i-- > 0;)
+        if (w->links[i]->dead ||
+            (dlx__writer_link_is_closed(w->links[i]) &&
+             dlx__writer_link_n_held(w->links[i]) == 0)) /* marks are left to free_unheld() */
+            remove_link(w, i);
+}
+
+void dlx__writer_read_membership(struct dlx_writer *w)
+{
+    dlx__writer_look_at_membership(w);
+}
+
+void dlx__writer_set_membership(struct dlx_writer *w, const struct dlx_shm_membership *membership)
+{
+    w->membership = membership;
+    w->joins_seen = w->joins_picked =
+        dlx_load64_relaxed(dlx__writer_word(&membership->joins)) & ~DLX_SHM_JOINS_MASK;
+    w->leaves_seen = 0;
+}
+
+/* ---- retire -------------------------------------------------------------------------------- */
+
+/* Messages that may be in several blocks, and those blocks that are of no use any more. */
+void dlx__writer_retire_in_blocks(struct dlx_writer *w, uint64_t to)
+{
+    for (; w->oldest <= to; w->oldest++)
+        for (struct dlx_writer_block *block = w->oldest_block; block; block = block->next)
+            if (w->oldest > block->base &&
+                w->oldest <= block->last) /* in more than one if it was carried */
+                dlx__writer_retire_in(w, block, w->oldest);
+    for (struct dlx_writer_block *block = w->oldest_block; block; block = block->next)
+        dlx_store64_release(&block->control->oldest, w->oldest);
+    while (w->oldest > w->oldest_block->last)
+        forget_oldest_block(w);
+}
+
+/* What every reliable link has passed; and what every link has that wants more than the newest message. */
+static uint64_t look_at_cursors(struct dlx_writer *w)
+{
+    uint64_t reliable = UINT64_MAX, all = UINT64_MAX;
+    if (dlx__writer_misses_link(w)) {
+        forget_passed(w);
+        return 0;
+    }
+    for (uint32_t i = 0; i < w->n_links; i++) {
+        const struct dlx_writer_link *link = w->links[i];
+        if (link->dead || link->latest)
+            continue;
+        /* CLOSED is the greatest number: it has passed everything. A cursor ahead of head is a lie that hurts only
+         * the link itself. */
+        uint64_t cursor = cursor_of(link);
+        all = DLX_MIN(all, cursor);
+        if (link->reliable)
+            reliable = DLX_MIN(reliable, cursor);
+    }
+    w->passed = DLX_MIN(reliable,
+                        w->announced); /* who joined before the rest was put may not be known yet */
+    set_limit(w);
+    return all;
+}
+
+/* Mark what live links hold, let closed links that hold nothing go, and free the rest. */
+static uint32_t free_unheld(struct dlx_writer *w)
+{
+    for (uint32_t i = 0; i < w->n_kept; i++) /* others were never marked */
+        w->retired[i].held = false;
+    for (uint32_t i = w->n_links; i-- > 0;) {
+        struct dlx_writer_link *link = w->links[i];
+        /* Before its hold words: it takes no more then. */
+        bool closed = link->dead || dlx__writer_link_is_closed(link);
+        if (link->dead || (!holds_any(w, link) && closed))
+            remove_link(w, i);
+    }
+    uint32_t kept = 0, n = w->n_retired;
+    for (uint32_t i = 0; i < n; i++) {
+        if (dlx_unlikely(w->retired[i].held))
+            w->retired[kept++] = w->retired[i];
+        else
+            w->env->payload_freed(w->userdata, w->retired[i].payload);
+    }
+    w->n_retired = w->n_kept = kept;
+    w->n_payloads -= n - kept;
+    return n - kept;
+}
+
+static void remove_dead(struct dlx_writer *w)
+{
+    for (uint32_t i = w->n_links; i-- > 0;)
+        if (w->links[i]->dead)
+            remove_link(w, i);
+}
+
+uint32_t dlx__writer_reclaim(struct dlx_writer *w, bool drop)
+{
+    /* Within a batch: who joined, and does not see what was put since, may want what is retired for it. */
+    if (dlx_unlikely(w->announced != w->head))
+        dlx_fence(); /* gen, then `joins`; otherwise dlx__writer_announce() had it */
+    dlx__writer_read_membership(w);
+    /* Cursors before retiring: a link that has passed a message holds it by a hold word, if at all, and that is looked
+     * at after. The other order loses messages (tests/model, CURSORFIRST). */
+    uint64_t first = w->oldest, all = look_at_cursors(w);
+    uint64_t to = w->announced > w->kept ? w->announced - w->kept : 0;
+    if (w->gating)
+        to = DLX_MIN(to, w->passed);
+    to = drop ? DLX_MIN(to, w->oldest) : DLX_MIN(to, all);
+    to = DLX_MIN(to, w->oldest + RETIRE_BATCH - 1);
+    for (uint64_t n = w->oldest; n <= to; n++)
+        dlx__prefetch_write(dlx__writer_entry(w->oldest_block, n));
+    dlx__writer_retire(w, to);
+    dlx_fence(); /* GONE, then `joins` and hold words */
+    w->reusable = w->oldest;
+    set_limit(w);
+    dlx__writer_read_membership(w);
+    if (dlx__writer_misses_link(w)) { /* somebody whose page we do not see may hold anything */
+        remove_dead(w);
+        return (uint32_t)(w->oldest - first);
+    }
+    return free_unheld(w) + (uint32_t)(w->oldest - first);
+}
+
+void dlx__writer_set_blocked(struct dlx_writer *w, bool blocked)
+{
+    dlx_store32_relaxed(&w->block->control->blocked, blocked);
+    dlx_fence(); /* partner: who clears a hold word or moves a cursor has a fence, and then looks at `blocked` */
+}
+
+/* ---- publish ------------------------------------------------------------------------------- */
+
+int dlx__writer_make_room(struct dlx_writer *w)
+{
+    assert(w->announced == w->head);
+    if (w->n_payloads >= w->payloads_room) {
+        int r = reserve_payloads(w, w->n_payloads + 1);
+        if (r < 0)
+            return r;
+    }
+    set_limit(w); /* entries may be reused that were not when it was set last */
+    if (w->head < w->limit)
+        return 0;
+    dlx__writer_look_at_membership(w);
+    remove_dead(w);
+    (void)look_at_cursors(w);
+    if (w->head < w->limit)
+        return 0;
+    dlx__writer_retire(w, dlx__writer_behind_window(w));
+    dlx_fence();
+    w->reusable = w->oldest;
+    set_limit(w);
+    return w->head < w->limit ? 0 : DLX_E_FULL;
+}
+
+/* Nothing follows in this block: wake who waits for more. Room for the mark is always kept. */
+static void mark_final(struct dlx_writer *w, uint64_t mark)
+{
+    assert(w->announced == w->head);
+    dlx_store64_release(&dlx__writer_entry(w->block, w->head + 1)->gen, (w->head + 1) | mark);
+    dlx_fence();
+    dlx__writer_read_membership(w); /* who joined since the last message may be asleep by now */
+    dlx__writer_ring_sleepers(w);
+}
+
+void dlx__writer_close(struct dlx_writer *w)
+{
+    mark_final(w, DLX_SHM_END);
+}
+
+/* ---- another control block ------------------------------------------------------------------ */
+
+int dlx__writer_block_new(struct dlx_writer *w, struct dlx_shm_control *control, uint32_t n_entries,
+                          uint32_t n, struct dlx_writer_block **ret)
+{
+    assert(n <= w->head + 1 - w->oldest && n < n_entries);
+    int r = reserve_payloads(w, w->n_payloads + n + 1);
+    if (r == 0)
+        r = block_new(control, n_entries, ret);
+    if (r < 0)
+        return r;
+    (*ret)->base = w->head - n;
+    (*ret)->n_carried = n;
+    /* Nobody sees it yet. Whoever starts in it has passed what was before. */
+    dlx_store64_relaxed(&control->head, w->head);
+    dlx_store64_relaxed(&control->oldest, (*ret)->base + 1);
+    return 0;
+}
+
+void dlx__writer_carry(struct dlx_writer_block *block, uint64_t n, const uint64_t *words,
+                       void *payload)
+{
+    struct dlx_shm_entry *entry = dlx__writer_entry(block, n);
+    assert(n > block->base && n <= block->base + block->n_carried);
+    for (uint32_t i = 0; i < DLX_SHM_ENTRY_WORDS; i++)
+        dlx_store64_relaxed(&entry->words[i], words[i]);
+    block->payloads[n & block->mask] = payload;
+    dlx_store64_release(&entry->gen, n);
+}
+
+void dlx__writer_move(struct dlx_writer *w, struct dlx_writer_block *block)
+{
+    struct dlx_writer_block *old = w->block;
+    assert(block->base + block->n_carried == w->head && w->announced == w->head);
+    assert(w->oldest <=
+           block->base +
+               1); /* what is carried was not retired meanwhile: that would stay LIVE here */
+    /* set_blocked() comes here no more, but a subscriber may have yet to take from here, and a reliable one makes us
+     * wait: from now on everybody here rings. */
+    dlx_store32_relaxed(&old->control->blocked, 1);
+    mark_final(w, DLX_SHM_MOVED);
+    old->last = w->head;
+    old->next = block;
+    w->block = block;
+    w->n_payloads += block->n_carried;
+    while (w->oldest > w->oldest_block->last) /* nothing of it is LIVE */
+        forget_oldest_block(w);
+    set_limit(w);
+}
+
+void *dlx__writer_payload(const struct dlx_writer *w, uint64_t n,
+                          uint64_t ret_words[DLX_SHM_ENTRY_WORDS])
+{
+    assert(n >= w->oldest && n <= w->head);
+    const struct dlx_writer_block *block = w->oldest_block;
+    while (n > block->last || (block->next && n > block->next->base))
+        block = block->next;
+    for (uint32_t i = 0; i < DLX_SHM_ENTRY_WORDS; i++)
+        ret_words[i] = dlx_load64_relaxed(&dlx__writer_entry(block, n)->words[i]);
+    return block->payloads[n & block->mask];
+}

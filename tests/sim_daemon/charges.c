@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What each user should be charged: sums over what there is. */
+
+#include "ring/layout.h"
+#include "daemon/user.h"
+#include "tests/sim_daemon/sim.h"
+#include <string.h>
+
+static uint64_t used_by_pub(const struct pub *p, enum dlxd_resource resource)
+{
+    uint64_t n = 0;
+    if (resource == DLXD_OBJECTS)
+        return 1;
+    for (int i = 0; resource == DLXD_BYTES && i < p->n_r; i++)
+        n += p->r[i].gone ? 0 : p->r[i].size;
+    return n;
+}
+
+bool lingerer_has_left(const struct lingerer *lingerer)
+{
+    return lingerer->closed || w.procs[lingerer->proc].pid != lingerer->pid ||
+           is_dead(lingerer->proc);
+}
+
+void lingerer_remove(int at)
+{
+    struct lingerer *lingerer = &w.lingerers[at];
+    if (lingerer->reader >= 0)
+        w.procs[lingerer->reader].n_links--;
+    if (w.pubs[lingerer->pub].proc >= 0)
+        w.procs[w.pubs[lingerer->pub].proc].n_links--;
+    w.n_lingerers--;
+    memmove(lingerer, lingerer + 1, (size_t)(w.n_lingerers - at) * sizeof *lingerer);
+}
+
+static uint64_t used_by_lingerer(const struct lingerer *lingerer, enum dlxd_resource resource)
+{
+    return resource == DLXD_LINKS ? 1 : resource == DLXD_BYTES ? lingerer->size : 0;
+}
+
+uint64_t used(int user, enum dlxd_resource resource)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < PUBS; i++)
+        if (w.pubs[i].used && w.pubs[i].user == user)
+            n += used_by_pub(&w.pubs[i], resource);
+    for (int i = 0; i < SUBS; i++) {
+        const struct sub *s = &w.subs[i];
+        if (s->used && w.procs[s->proc].user == user)
+            n += resource == DLXD_OBJECTS || (resource == DLXD_PATTERNS && strchr(s->topic, '*'));
+    }
+    for (int i = 0; i < LINKS; i++) {
+        const struct link *l = &w.links[i];
+        if (!l->used || (l->pub < 0 && !l->spare) || w.procs[w.subs[l->sub].proc].user != user)
+            continue;
+        n += resource == DLXD_LINKS;
+        n += resource == DLXD_BYTES ? dlx_shm_link_size(w.subs[l->sub].max_held) : 0;
+    }
+    for (int i = 0; i < PROCS; i++)
+        n += resource == DLXD_CONNECTIONS && w.procs[i].connected && !w.procs[i].refused &&
+             w.procs[i].user == user;
+    for (int i = 0; i < w.n_waiters; i++)
+        n += resource == DLXD_WAITING && w.waiters[i].user == user;
+    for (int i = 0; i < w.n_lingerers; i++)
+        if (w.lingerers[i].user == user)
+            n += used_by_lingerer(&w.lingerers[i], resource);
+    return n;
+}
+
+uint64_t unused(int user, enum dlxd_resource resource)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < w.n_lingerers; i++)
+        if (w.lingerers[i].user == user && lingerer_has_left(&w.lingerers[i]))
+            n += used_by_lingerer(&w.lingerers[i], resource);
+    return n;
+}
+
+uint64_t used_all(void)
+{
+    uint64_t n = 0;
+    for (int user = 0; user < USERS; user++)
+        n += used(user, DLXD_BYTES);
+    return n;
+}
