@@ -253,7 +253,7 @@ static inline bool hold(struct dlx_reader *r, uint64_t n, struct dlx_taken *ret)
 static uint32_t drop_gone(struct dlx_reader *r, struct dlx_taken *taken, uint32_t got)
 {
     uint32_t n_gone = 0;
-    /* Relaxed: the fence came before. Partner: retire_one() stores GONE, has a fence, and loads hold words. */
+    /* Relaxed: the fence came before. Partner: dlx__writer_retire_in(), which stores GONE before it loads holds. */
     while (n_gone < got &&
            dlx_load64_relaxed(word(&entry_of(r, taken[n_gone].n)->gen)) != taken[n_gone].n)
         n_gone++;
@@ -336,7 +336,7 @@ void dlx__reader_lose(struct dlx_reader *r, const struct dlx_taken *taken, uint3
 
 bool dlx__reader_arm(struct dlx_reader *r)
 {
-    /* Partner: ring_sleepers(), after gen or a mark was stored. */
+    /* Partner: dlx__writer_ring_sleepers(), after gen or a mark was stored. */
     dlx_store64_relaxed(r->ticket, ++r->sleep_ticket);
     dlx_fence();
     return !dlx__reader_pending(r);

@@ -7,6 +7,7 @@
 
 /* Retired at once, at most, by one pass over the links: each entry takes its cache line from the readers. */
 #define RETIRE_BATCH 32U
+
 /* ---- life ---------------------------------------------------------------------------------- */
 
 void dlx__writer_block_free(struct dlx_writer_block *block)
@@ -227,11 +228,6 @@ void dlx__writer_leaves_changed(struct dlx_writer *w, uint64_t leaves)
             remove_link(w, i);
 }
 
-void dlx__writer_read_membership(struct dlx_writer *w)
-{
-    dlx__writer_look_at_membership(w);
-}
-
 void dlx__writer_set_membership(struct dlx_writer *w, const struct dlx_shm_membership *membership)
 {
     w->membership = membership;
@@ -359,7 +355,7 @@ int dlx__writer_make_room(struct dlx_writer *w)
     set_limit(w); /* entries may be reused that were not when it was set last */
     if (w->head < w->limit)
         return 0;
-    dlx__writer_look_at_membership(w);
+    dlx__writer_read_membership(w);
     remove_dead(w);
     (void)look_at_cursors(w);
     if (w->head < w->limit)

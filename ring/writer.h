@@ -183,9 +183,6 @@ int dlx__writer_link_add(struct dlx_writer *w, struct dlx_writer_link *link);
 /* Another daemon has taken over: look at its membership line, whose counts begin, from now on. Links stay. */
 void dlx__writer_set_membership(struct dlx_writer *w, const struct dlx_shm_membership *membership);
 
-/* Look at the membership line: pick up joins, look for leaves. Also part of announce and reclaim. */
-void dlx__writer_read_membership(struct dlx_writer *w);
-
 /* Is the daemon there, and has it not disconnected this publisher? False also where it cannot say so by shared
  * memory. */
 static inline bool dlx__writer_is_vouched(const struct dlx_writer *w)
@@ -223,7 +220,7 @@ void *dlx__writer_payload(const struct dlx_writer *w, uint64_t n,
 /* ---- the path of every message --------------------------------------------------------------- */
 
 /* The words are others'; const is the page's protection, they change all the same. */
-static dlx_atomic_u64 *dlx__writer_word(const dlx_atomic_u64 *w)
+static inline dlx_atomic_u64 *dlx__writer_word(const dlx_atomic_u64 *w)
 {
     return (dlx_atomic_u64 *)(uintptr_t)w;
 }
@@ -256,7 +253,8 @@ static inline bool dlx__writer_misses_link(const struct dlx_writer *w)
     return w->joins_picked < w->joins_seen;
 }
 
-static inline void dlx__writer_look_at_membership(struct dlx_writer *w)
+/* Look at the membership line: pick up joins, look for leaves. Also part of announce and reclaim. */
+static inline void dlx__writer_read_membership(struct dlx_writer *w)
 {
     /* Partner: the daemon raises `joins` after it queued the link's packet, before the joiner may look at `head`. So
      * whoever looks at our ring from now on is seen here. It lowers `joins` only for who was never picked up and holds
@@ -325,7 +323,7 @@ static inline __attribute__((always_inline)) void dlx__writer_announce(struct dl
     /* Before a new link is seen: it need not be waited for where it did not ask for so much history. What was passed
      * then was announced before it joined. */
     uint64_t to = dlx__writer_behind_window(w);
-    dlx__writer_look_at_membership(w);
+    dlx__writer_read_membership(w);
     dlx__writer_ring_sleepers(w);
     dlx__writer_retire(w, to);
 }
