@@ -312,10 +312,11 @@ START_TEST(processes_share_one_daemon)
 }
 END_TEST
 
-/* The daemon ends as soon as it is alone: clients keep coming while it does. */
-static void come_and_go(int told)
+/* The daemon ends as soon as it is alone: clients keep coming while it does, until the test has seen enough. */
+static void come_and_go(int told, int enough)
 {
-    for (int i = 0; i < STRESS_TURNS; i++) {
+    struct pollfd stop = {.fd = enough, .events = POLLIN};
+    for (int i = 0; poll(&stop, 1, 0) == 0; i++) {
         struct dlx_client *c = dlx_test_spawn_connect();
         pid_t pid = dlx_test_spawn_pid(c);
         ck_assert_int_eq(write(told, &pid, sizeof pid), sizeof pid);
@@ -330,31 +331,40 @@ static void come_and_go(int told)
 
 START_TEST(clients_that_come_while_the_daemon_goes)
 {
-    enum { N = 3 };
-    int told[2], status;
+    enum { N = 3, N_DAEMONS = 4 };
+    int told[2], enough[2], status;
     pid_t pids[N], pid, last = 0;
     unsigned n = 0, n_daemons = 0;
     setenv("DLX_IDLE_EXIT", "0.003", 1);
     ck_assert_int_eq(pipe2(told, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(enough, O_CLOEXEC), 0);
     for (int i = 0; i < N; i++) {
         pids[i] = dlx_test_fork();
         ck_assert_int_ge(pids[i], 0);
-        if (pids[i] == 0)
-            come_and_go(told[1]);
+        if (pids[i] == 0) {
+            close(enough[1]);
+            come_and_go(told[1], enough[0]);
+        }
     }
     close(told[1]);
+    close(enough[0]);
+    /* How often the daemon is alone depends on the machine: the clients go on until it has gone a few times. */
     while (read(told[0], &pid, sizeof pid) == sizeof pid) {
         n++;
         n_daemons += pid != last;
         last = pid;
+        if (n >= N * STRESS_TURNS && n_daemons >= N_DAEMONS && enough[1] >= 0) {
+            close(enough[1]);
+            enough[1] = -1;
+        }
     }
     close(told[0]);
     for (int i = 0; i < N; i++) {
         ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
         ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
     }
-    ck_assert_uint_eq(n, N * STRESS_TURNS); /* nobody was lost */
-    ck_assert_uint_gt(n_daemons, 3);        /* and it did go */
+    ck_assert_uint_ge(n, N * STRESS_TURNS); /* nobody was lost */
+    ck_assert_uint_ge(n_daemons, N_DAEMONS);
 }
 END_TEST
 
