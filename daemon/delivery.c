@@ -297,7 +297,8 @@ static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd
         subscription->begun = true;
         dlxd_link_step_done(link, step);
         /* The publisher may wait for this one by now: it does not queue up behind offers. */
-        return step == DLXD_STEP_JOIN && dlxd_subscription_credit(subscription) > 0
+        return step == DLXD_STEP_JOIN && !subscription->blocked &&
+                       dlxd_subscription_credit(subscription) > 0
                    ? run_step(subscription, link, DLXD_STEP_OPEN)
                    : DONE;
     }

@@ -34,6 +34,14 @@ void lingerer_remove(int at)
     memmove(lingerer, lingerer + 1, (size_t)(w.n_lingerers - at) * sizeof *lingerer);
 }
 
+/* Those that the daemon has let go since the request came. */
+void lingerers_remove_let_go(void)
+{
+    for (int i = w.n_lingerers; i-- > 0;)
+        if (w.lingerers[i].let_go)
+            lingerer_remove(i);
+}
+
 static uint64_t used_by_lingerer(const struct lingerer *lingerer, enum dlxd_resource resource)
 {
     return resource == DLXD_LINKS ? 1 : resource == DLXD_BYTES ? lingerer->size : 0;
@@ -64,15 +72,6 @@ uint64_t used(int user, enum dlxd_resource resource)
         n += resource == DLXD_WAITING && w.waiters[i].user == user;
     for (int i = 0; i < w.n_lingerers; i++)
         if (w.lingerers[i].user == user)
-            n += used_by_lingerer(&w.lingerers[i], resource);
-    return n;
-}
-
-uint64_t unused(int user, enum dlxd_resource resource)
-{
-    uint64_t n = 0;
-    for (int i = 0; i < w.n_lingerers; i++)
-        if (w.lingerers[i].user == user && lingerer_has_left(&w.lingerers[i]))
             n += used_by_lingerer(&w.lingerers[i], resource);
     return n;
 }

@@ -201,8 +201,10 @@ static void learn(void)
              theirs->dropped.n);
         p->has_pidfd = theirs->dying_pidfd >= 0;
         MUST(p->has_pidfd == p->dying || w.fired > 0, "dying %d", p->dying);
-        if (w.fired > 0 && p->state == PUB_RETAINED)
-            p->expires = theirs->expires_ns; /* its end could not be seen */
+        if (w.fired > 0 && p->state == PUB_RETAINED) {
+            p->expires = theirs->expires_ns;
+            p->unseen = p->dying && !theirs->dying;
+        }
         MUST(p->state != PUB_RETAINED || p->expires == theirs->expires_ns, "it expires at %llu",
              (unsigned long long)theirs->expires_ns);
     }

@@ -140,12 +140,21 @@ static bool clients_have_room(const struct proc *reader, const struct pub *p)
     return has_room(reader) && (p->proc < 0 || has_room(&w.procs[p->proc]));
 }
 
+static bool fits(int user, uint64_t size)
+{
+    return used(user, DLXD_LINKS) < w.max[DLXD_LINKS] &&
+           used(user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] && used_all() + size <= w.max_all;
+}
+
+/* Who has no room looks for links that have left meanwhile: they take up room for other users, too. */
 static bool user_has_room(int user, uint64_t size)
 {
-    uint64_t bytes = unused(user, DLXD_BYTES);
-    return used(user, DLXD_LINKS) - unused(user, DLXD_LINKS) < w.max[DLXD_LINKS] &&
-           used(user, DLXD_BYTES) - bytes + size <= w.max[DLXD_BYTES] &&
-           used_all() - bytes + size <= w.max_all;
+    if (fits(user, size))
+        return true;
+    for (int i = w.n_lingerers; i-- > 0;)
+        if (w.lingerers[i].user == user && lingerer_has_left(&w.lingerers[i]))
+            lingerer_remove(i);
+    return fits(user, size);
 }
 
 /* Was something refused that this link needs? */
@@ -269,6 +278,12 @@ bool pub_is_awaited(const struct pub *p)
             return true;
     }
     return false;
+}
+
+/* Has the daemon nobody to wait for, who may still write? */
+bool pub_is_settled(const struct pub *p)
+{
+    return !p->dying || p->unseen;
 }
 
 struct waiter *waiter_of(uint64_t link)

@@ -89,7 +89,7 @@ bool link_is_owed(const struct link *l, bool *ret_with_fds)
     case LINK_ADDED:
         return true;
     case LINK_READY:
-        return !p->dying;
+        return pub_is_settled(p);
     case LINK_OPEN:
         if (next_arena(l) >= 0)
             return true;
@@ -147,7 +147,7 @@ static void told_open(struct link *l, const Dlx__Wire__LinkOpen *body, const int
 {
     struct pub *p = &w.pubs[l->pub];
     const struct region *block = &p->r[0];
-    bool nobody = p->proc < 0 && !p->dying && p->state == PUB_RETAINED;
+    bool nobody = p->proc < 0 && pub_is_settled(p) && p->state == PUB_RETAINED;
     MUST(l->state == LINK_ADDED || (l->state == LINK_READY && nobody), "LinkOpen in state %d",
          (int)l->state);
     MUST(p->proc < 0 || n_joins(p) == p->joins, "joins is %llu, %llu links were added",
@@ -311,7 +311,7 @@ void on_not_told(int sub, const Dlx__Wire__Packet *packet, const int *fds)
     sim_note_stall(&w.subs[sub]);
     if (packet->body_case != BODY(LINK_OPEN) || l->state != LINK_READY)
         return;
-    MUST(w.pubs[l->pub].state == PUB_RETAINED && !w.pubs[l->pub].dying,
+    MUST(w.pubs[l->pub].state == PUB_RETAINED && pub_is_settled(&w.pubs[l->pub]),
          "LinkOpen before LinkAdded");
     l->bell = fds[1];
     l->state = LINK_ADDED;
@@ -432,8 +432,11 @@ void on_let_go(uint64_t id)
     if (i == w.n_lingerers) /* its publisher has left */
         return;
     MUST(lingerer_has_left(&w.lingerers[i]), "link %llu holds messages", (unsigned long long)id);
-    lingerer_remove(i);
     w.counts[15]++;
+    if (w.ready_due) /* the model gets there in its turn: those who were refused before were refused */
+        w.lingerers[i].let_go = true;
+    else
+        lingerer_remove(i);
 }
 
 /* The publisher has closed its end: then its end is awaited for a second. Or it is nobody's fault: it is sent again. */

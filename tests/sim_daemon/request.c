@@ -213,6 +213,7 @@ void request_shows(void)
     struct pub *p = pub_by_id(w.request->publisher_ready->publisher);
     p->state = PUB_OPEN;
     pub_offer(p, true);
+    lingerers_remove_let_go();
 }
 
 /* The one before was answered, or waits for the service manager. */
@@ -227,6 +228,7 @@ void request_over(void)
     }
     w.asker = -1;
     w.ready_due = false;
+    lingerers_remove_let_go();
     w.calm = w.fds_refused = false;
 }
 
@@ -504,6 +506,7 @@ static void done(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__Pa
             check_nothing_is_owed((int)(own_pub(proc, request->arena_ready->publisher) - w.pubs));
         if (request->body_case != BODY(PUBLISHER_READY))
             break;
+        links_reconcile(); /* what was refused a descriptor has failed, and nobody waits for it */
         p = own_pub(proc, request->publisher_ready->publisher);
         MUST(!pub_is_awaited(p), "publisher %llu waits for nobody", (unsigned long long)p->id);
         p->awaited = false;
@@ -532,6 +535,7 @@ void on_reply(int proc, const Dlx__Wire__Packet *packet, const int *fds, size_t 
     if (waits || packet->body_case != BODY(ERROR))
         request_shows();
     w.ready_due = false;
+    lingerers_remove_let_go();
     if (w.faults == 0 && w.request->body_case == BODY(PUBLISHER_READY) &&
         (waits || packet->body_case == BODY(OK)) && c->alive && !c->hung_up && !c->must_go &&
         !own_pub(proc, w.request->publisher_ready->publisher)->awaited)

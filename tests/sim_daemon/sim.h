@@ -82,6 +82,7 @@ struct pub {
     char topic[24], name[8];
     uint32_t history, depth, n_entries, on_full, retain;
     bool latched, dying, hidden, not_kept, has_pidfd, awaited;
+    bool unseen; /* dying, and the daemon could not watch its process: it takes what is there, and expires at once */
     uint64_t retain_for, resumes, after_seq, expires;
     enum pub_state state;
     struct region r[REGIONS]; /* the first one is the control block */
@@ -161,6 +162,7 @@ struct lingerer {
     uint32_t connection;
     int proc, pid;
     bool closed; /* its page says that its subscriber has left */
+    bool let_go; /* by the daemon, while it did what the model has yet to do */
     uint64_t size;
 };
 
@@ -263,6 +265,7 @@ struct pub *pub_add(void);
 struct link *link_add(struct sub *s, struct pub *p, bool from_start);
 uint32_t spares_add(struct sub *s);
 bool pub_is_awaited(const struct pub *p);
+bool pub_is_settled(const struct pub *p);
 void link_fail(struct link *l, int code);
 void link_end(struct link *l);
 void pub_vanish(struct pub *p);
@@ -286,9 +289,9 @@ void waiter_remove(struct waiter *waiter);
 /* charges.c */
 bool lingerer_has_left(const struct lingerer *lingerer);
 void lingerer_remove(int at);
+void lingerers_remove_let_go(void);
 uint64_t used(int user, enum dlxd_resource resource);
 /* Of those that have left: when a limit is met, the daemon looks who has. */
-uint64_t unused(int user, enum dlxd_resource resource);
 uint64_t used_all(void);
 
 /* request.c */
