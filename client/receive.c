@@ -228,6 +228,7 @@ have_nothing(struct dlx_subscription *s, struct dlx_inlet *inlet, int r)
 /* One look at every active link. EMPTY: nothing anywhere. */
 static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
 {
+    s->news_known = s->n_news;
     for (uint32_t k = 0; k < s->n_active; k++) {
         uint32_t i = s->next < s->n_active ? s->next : 0;
         struct dlx_inlet *inlet = s->active[i];
@@ -338,6 +339,13 @@ static bool spin(struct dlx_subscription *s, uint64_t until)
     }
 }
 
+/* News were read, by whoever spins or for another link, after the last look at a link that may wait for them. Nothing else
+ * will tell of those. */
+static bool has_unused_news(const struct dlx_subscription *s)
+{
+    return s->news_known != s->n_news;
+}
+
 /* Ask every publisher for a bell that was not asked. Returns false if something is there already. */
 static bool arm(struct dlx_subscription *s)
 {
@@ -373,7 +381,7 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
             r = check_ends(s);
         if (r != DLX_E_EMPTY)
             return r;
-        if (s->n_changes != n_changes)
+        if (s->n_changes != n_changes || has_unused_news(s))
             round = 0; /* a link has begun, or has got its turn, that was not asked to ring */
         else if (nothing || round == ROUNDS_MAX)
             return r;
@@ -384,7 +392,7 @@ static int sleep_until(struct dlx_subscription *s, uint64_t deadline, uint32_t n
                        struct dlx_message **ret)
 {
     for (;;) {
-        if (arm(s)) {
+        if (!has_unused_news(s) && arm(s)) {
             s->stats.sleeps++;
             int r = handle_events(s, dlx__deadline_ms(deadline, dlx__now_ns()));
             if (r < 0)

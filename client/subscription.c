@@ -399,6 +399,7 @@ void dlx__subscription_read_news(struct dlx_subscription *s)
                 dlx__subscription_fail(s, r);
             break;
         }
+        s->n_news++;
         s->fd_news += news.n_fds > 0;
         on_news(s, &news);
         dlx__news_deinit(&news);

@@ -38,6 +38,8 @@ struct dlx_subscription {
     uint32_t next;       /* whose turn it is, of the active ones */
     uint32_t n_alone;    /* takes for which it stays that one's turn */
     uint32_t n_changes;  /* of the links: when it changes, a pointer to one may be stale */
+    uint64_t n_news;     /* packets read */
+    uint64_t news_known; /* of them, those that were read before the last look at all links began: see has_unused_news() in receive.c */
     uint32_t n_offers;   /* links to publishers that were there, and spares */
     uint32_t n_settled;  /* of them, those that ended in a link, a sealed spare or a failure */
     uint64_t first_link; /* the number of the first of them; the others' follow */

@@ -6,6 +6,7 @@
 #include "common/util.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <signal.h>
@@ -90,6 +91,67 @@ START_TEST(a_pattern_follows_publishers_as_they_come_and_go)
     dlx_publisher_unref(other);
     dlx_publisher_unref(deep);
     dlx_client_unref(c);
+}
+END_TEST
+
+/* News of what one link waits for may be read while a take looks at another link, or spins. */
+enum { N_FIRST = 256, AT_ONCE = 16 };
+
+static void wait_for_fd(struct dlx_subscription *s)
+{
+    struct pollfd readable = {.fd = dlx_subscription_fd(s), .events = POLLIN};
+    ck_assert_int_ge(readable.fd, 0);
+    ck_assert_int_eq(poll(&readable, 1, PATIENCE_MS), 1);
+}
+
+static void take_first_messages(int64_t spin_ns, bool polls)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .spin_ns = spin_ns};
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p[N_FIRST];
+    struct dlx_subscription *s = NULL;
+    char topic[32];
+    for (int i = 0; i < N_FIRST; i++) {
+        (void)snprintf(topic, sizeof topic, "cam/%d", i);
+        p[i] = new_publisher(c, topic);
+    }
+    ok(dlx_subscribe(c, "cam/*", &args, &s));
+    uint64_t began = dlx__now_ns();
+    for (int i = 0; i < N_FIRST; i++) {
+        dlx_test_stream_publish(p[i], 10, i);
+        for (int k = 0; k < AT_ONCE && i % AT_ONCE == AT_ONCE - 1; k++) {
+            struct dlx_message *m = NULL;
+            int r = DLX_E_EMPTY;
+            while (polls && (r = dlx_take(s, 0, &m)) == DLX_E_EMPTY)
+                wait_for_fd(s);
+            ok(polls ? r : dlx_take(s, PATIENCE, &m));
+            /* A take that slept through news finds the message in the end. */
+            ck_assert_uint_lt(dlx__now_ns() - began, PATIENCE);
+            dlx_message_unref(m);
+        }
+    }
+    expect_nothing(s);
+    dlx_subscription_unref(s);
+    for (int i = 0; i < N_FIRST; i++)
+        dlx_publisher_unref(p[i]);
+    dlx_client_unref(c);
+}
+
+START_TEST(first_messages_of_many_publishers_arrive_when_a_take_spins)
+{
+    take_first_messages(0, false);
+}
+END_TEST
+
+START_TEST(first_messages_of_many_publishers_arrive_when_a_take_sleeps)
+{
+    take_first_messages(DLX_SPIN_NEVER, false);
+}
+END_TEST
+
+START_TEST(first_messages_of_many_publishers_arrive_when_the_caller_polls)
+{
+    take_first_messages(0, true);
 }
 END_TEST
 
@@ -477,6 +539,9 @@ int main(void)
     TCase *tcase = dlx_test_stream_case("topics");
     tcase_add_test(tcase, a_pattern_follows_publishers_as_they_come_and_go);
     tcase_add_test(tcase, a_pattern_gets_what_is_retained);
+    tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_a_take_spins);
+    tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_a_take_sleeps);
+    tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_the_caller_polls);
     tcase_add_test(tcase, publishers_are_listed_by_pattern);
     tcase_add_test(tcase, long_lists_by_pattern_are_complete);
     tcase_add_test(tcase, links_of_a_publisher_are_listed_once_each);
