@@ -371,12 +371,12 @@ struct batch {
     uint32_t n_copied;
 };
 
-static int begin_batch(struct batch *batch, const struct dlx_publish_args *args)
+static void begin_batch(struct dlx_publisher *p, struct batch *batch,
+                        const struct dlx_publish_args *args)
 {
-    uint64_t now = dlx__now_ns();
+    uint64_t now = dlx__clock_now(&p->clock);
     *batch = (struct batch){.args = args, .now = args->time_ns ? args->time_ns : now};
     batch->deadline = args->timeout_ns == 0 ? 0 : dlx__deadline(args->timeout_ns);
-    return 0;
 }
 
 static void announce_rest(struct dlx_publisher *p)
@@ -447,7 +447,7 @@ static void end_batch(struct dlx_publisher *p, const struct batch *batch)
 {
     announce_rest(p);
     dlx__publish_report(p, batch->args, batch->copied_bytes, batch->n_copied);
-    dlx__publisher_look(p, batch->args->time_ns ? dlx__now_ns() : batch->now);
+    dlx__publisher_look(p, batch->args->time_ns ? dlx__clock_now(&p->clock) : batch->now);
 }
 
 static int __attribute__((noinline))
@@ -459,7 +459,7 @@ publish_batch(struct dlx_publisher *p, DLManagedTensorVersioned *const *tensors,
     int r = user_args ? dlx__args_copy(&args, sizeof args, sizeof args, user_args) : 0;
     if (r < 0)
         return r;
-    begin_batch(&batch, &args);
+    begin_batch(p, &batch, &args);
     for (*ret_n = 0; *ret_n < n; ++*ret_n) {
         r = put_versioned(p, &batch, tensors[*ret_n]);
         if (dlx_unlikely(r < 0))
@@ -479,7 +479,7 @@ int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
         return r;
     struct dlx_block *own = dlx__block_of(p->heap, tensor);
     if (dlx_likely(!args && is_ready(tensor, own) && dlx__publish_has_room(p))) {
-        uint64_t now = dlx__now_ns();
+        uint64_t now = dlx__clock_now(&p->clock);
         put_ready(p, own, now);
         dlx__publish_announce(p);
         dlx__publisher_look(p, now); /* last: it may move */
@@ -514,7 +514,7 @@ int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
         return r;
     r = user_args ? dlx__args_copy(&args, sizeof args, sizeof args, user_args) : 0;
     if (r == 0) {
-        begin_batch(&batch, &args);
+        begin_batch(p, &batch, &args);
         r = put_any(p, &batch, &tensor->dl_tensor, NULL, false);
         if (r == DLX_E_WOULD_COPY)
             dlx__publish_fail_would_copy(p, "the tensor", NULL, dlx__message_of_legacy(tensor));

@@ -397,7 +397,7 @@ static void put(struct dlx_publisher *p, struct set *set, const struct dlx_publi
                                       .bytes = set->bytes,
                                       .copied_bytes = set->copied_bytes,
                                       .n_copied = set->n_copied};
-    dlx__publish_put(p, &parcel, args->time_ns ? args->time_ns : dlx__now_ns());
+    dlx__publish_put(p, &parcel, args->time_ns ? args->time_ns : dlx__clock_now(&p->clock));
     dlx__publish_announce(p);
 }
 

@@ -6,6 +6,7 @@
 
 #include "client/call.h"
 #include "client/client.h"
+#include "client/clock.h"
 #include "client/event.h"
 #include "client/heap.h"
 #include "client/turn.h"
@@ -33,6 +34,7 @@ struct dlx_publisher {
     uint64_t id;
     char topic[DLX_TOPIC_MAX + 1];
     struct dlx_turn turn;
+    struct dlx_clock clock; /* for the times of messages */
     struct dlx_writer core;
     struct dlx_heap *heap;
     const void *membership;
