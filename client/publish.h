@@ -96,7 +96,7 @@ struct dlx_parcel {
 void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel, uint64_t time_ns);
 
 /* Wake who sleeps, count, and make room for what comes next. */
-static inline void dlx__publish_announce(struct dlx_publisher *p)
+static inline __attribute__((always_inline)) void dlx__publish_announce(struct dlx_publisher *p)
 {
     struct dlx_shm_control *control = p->core.block->control;
     dlx__writer_announce(&p->core);

@@ -51,7 +51,9 @@ static inline bool dlx__turn_begin(struct dlx_turn *turn)
 
 static inline void dlx__turn_end(struct dlx_turn *turn)
 {
-    atomic_store_explicit(turn->is_owned ? &turn->inside : &turn->busy, 0, memory_order_release);
+    atomic_store_explicit(&turn->inside, 0, memory_order_release);
+    if (dlx_unlikely(!turn->is_owned))
+        atomic_store_explicit(&turn->busy, 0, memory_order_release);
 }
 
 #endif

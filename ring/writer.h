@@ -144,13 +144,14 @@ static inline void dlx__writer_put(struct dlx_writer *w, const uint64_t *words, 
 {
     uint64_t n = ++w->head;
     struct dlx_writer_block *block = w->block;
-    struct dlx_shm_entry *entry = &block->control->entries[n & block->mask];
+    uint64_t at = n & block->mask;
+    struct dlx_shm_entry *entry = &block->control->entries[at];
     /* Relaxed: its last message is GONE, and a fence came since. */
     dlx_store64_relaxed(&entry->words[0], time_ns);
 #pragma GCC unroll 6
     for (uint32_t i = 1; i < DLX_SHM_ENTRY_WORDS; i++)
         dlx_store64_relaxed(&entry->words[i], words[i]);
-    block->payloads[n & block->mask] = payload;
+    block->payloads[at] = payload;
     w->n_payloads++;
     dlx_store64_release(&entry->gen, n); /* partner: whoever reads n here reads the words */
 }
@@ -273,11 +274,10 @@ static inline void dlx__writer_retire_in(struct dlx_writer *w, const struct dlx_
 {
     /* Partner: a reader stores its hold word, has a fence and looks at gen. Either it sees GONE and lets go, or we see its
      * hold word after our next fence. Release: for a joiner that counts up over it. */
-    dlx_store64_release(&dlx__writer_entry(block, n)->gen, n | DLX_SHM_GONE);
-    struct dlx_writer_retired *retired = &w->retired[w->n_retired++];
-    retired->n = n;
-    retired->held = false;
-    retired->payload = block->payloads[n & block->mask];
+    uint64_t at = n & block->mask;
+    dlx_store64_release(&block->control->entries[at].gen, n | DLX_SHM_GONE);
+    w->retired[w->n_retired++] =
+        (struct dlx_writer_retired){.n = n, .payload = block->payloads[at], .held = false};
 }
 
 /* Messages that may be in several blocks. */
@@ -313,13 +313,15 @@ static inline uint64_t dlx__writer_behind_window(const struct dlx_writer *w)
 /* Wake who sleeps, see who joined, retire what is `window` behind. */
 static inline __attribute__((always_inline)) void dlx__writer_announce(struct dlx_writer *w)
 {
-    struct dlx_writer_block *block = w->block;
+    const struct dlx_writer_block *block = w->block;
+    struct dlx_shm_control *control = block->control;
+    uint64_t head = w->head, oldest = w->oldest, mask = block->mask;
     dlx_fence(); /* gen of everything that was put, then joins and tickets */
-    w->reusable = w->oldest;
-    w->announced = w->head;
-    dlx_store64_release(&block->control->head, w->head);
-    dlx__prefetch_write(dlx__writer_entry(block, w->head + DLX_WRITER_AHEAD));
-    dlx__prefetch_write(dlx__writer_entry(block, w->oldest + DLX_WRITER_AHEAD));
+    w->reusable = oldest;
+    w->announced = head;
+    dlx_store64_release(&control->head, head);
+    dlx__prefetch_write(&control->entries[(head + DLX_WRITER_AHEAD) & mask]);
+    dlx__prefetch_write(&control->entries[(oldest + DLX_WRITER_AHEAD) & mask]);
     /* Before a new link is seen: it need not be waited for where it did not ask for so much history. What was passed
      * then was announced before it joined. */
     uint64_t to = dlx__writer_behind_window(w);
