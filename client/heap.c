@@ -306,14 +306,13 @@ static void __attribute__((noinline)) give_slowly(struct dlx_heap *heap, struct 
         heap->stuck = block;
         return;
     }
-    dlx__spares_give(&heap->spares, heap->hints.last, block, &heap->pool);
+    dlx__spares_give(&heap->spares, block, &heap->pool);
 }
 
-void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
+void dlx__heap_give_elsewhere(struct dlx_heap *heap, struct dlx_block *block)
 {
-    if (dlx_likely(block && block->arena && block->arena->id != 0 && !block->arena->aside &&
-                   !block->is_protected))
-        dlx__spares_give(&heap->spares, heap->hints.last, block, &heap->pool);
+    if (block && dlx__block_is_reusable(block))
+        dlx__spares_give(&heap->spares, block, &heap->pool);
     else
         give_slowly(heap, block);
 }

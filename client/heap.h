@@ -118,8 +118,8 @@ static inline bool dlx__heap_is_low(const struct dlx_heap *heap)
 void dlx__heap_want_none(struct dlx_heap *heap);
 bool dlx__heap_want(struct dlx_heap *heap, uint64_t size);
 
-/* Give a block that is not local back, or a reference, on the publisher's thread. NULL is fine. */
-void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block);
+/* dlx__heap_give() of one that does not go where one was taken last. */
+void dlx__heap_give_elsewhere(struct dlx_heap *heap, struct dlx_block *block);
 
 /* Fetch blocks whose local tensors were deleted. Part of dlx__heap_take(). */
 void dlx__heap_collect(struct dlx_heap *heap);
@@ -262,6 +262,18 @@ static inline struct dlx_block *dlx__spare_pop(struct dlx_spare *spare)
     return block;
 }
 
+/* Put it behind those in there. */
+static inline void dlx__spare_push(struct dlx_spare *spare, struct dlx_block *block)
+{
+    block->next = NULL;
+    if (dlx_likely(spare->first))
+        spare->last->next = block;
+    else
+        spare->first = block;
+    spare->last = block;
+    spare->n++;
+}
+
 /* A block was taken from the cache. The first line of the one after the next, which readers had last, is asked for: fetching
  * it takes longer than a message. */
 static inline void dlx__heap_taken(struct dlx_heap *heap, struct dlx_block *block)
@@ -298,6 +310,22 @@ static inline struct dlx_block *dlx__heap_export_again(struct dlx_heap *heap, DL
     dlx__heap_taken(heap, block);
     dlx__block_hand_out(block);
     return block;
+}
+
+/* Can its memory be used again at once? */
+static inline bool dlx__block_is_reusable(const struct dlx_block *block)
+{
+    return block->arena && block->arena->id != 0 && !block->arena->aside && !block->is_protected;
+}
+
+/* Give a block that is not local back, or a reference, on the publisher's thread. NULL is fine. */
+static inline void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
+{
+    struct dlx_spare *last = ((struct dlx_heap_hints *)heap)->last;
+    if (dlx_likely(block && last && last->size == block->size && dlx__block_is_reusable(block)))
+        dlx__spare_push(last, block);
+    else
+        dlx__heap_give_elsewhere(heap, block);
 }
 
 /* A reference to a block whose tensor is local, for a message: to be given back. Returns 0; DLX_E_NO_MEMORY. */

@@ -208,7 +208,7 @@ static int build_from_manifest(struct dlx_inlet *inlet, const struct dlx_taken *
     r = new_table(m, &manifest.header, &room);
     if (r < 0)
         return r;
-    m->form[1] = 0;
+    m->form.is_none = 1;
     if (manifest.header.meta_size > 0)
         memcpy(m->table->meta, manifest.meta, manifest.header.meta_size);
     m->bytes = 0;
@@ -228,7 +228,7 @@ static int build_anew(struct dlx_inlet *inlet, const struct dlx_taken *taken, st
     struct dlx_shm_record record = {.arena = dlx__entry_arena(taken->words),
                                     .device_type = kDLCPU,
                                     .offset = dlx__entry_offset(taken->words)};
-    m->form[1] = 0;
+    m->form.is_none = 1;
     if (!dlx__entry_unpack_tensor(taken->words, &dtype, &padded, &ndim, dims))
         return dlx__fail(DLX_E_BAD_PEER,
                          "message %" PRIu64 " claims a tensor of impossible form (%#" PRIx64 ")",
@@ -250,7 +250,8 @@ static int build_anew(struct dlx_inlet *inlet, const struct dlx_taken *taken, st
     m->flags = &m->inline_flags;
     m->inline_flags = export_flags(&record);
     m->bytes = record.size;
-    memcpy(m->form, taken->words + 2, sizeof m->form);
+    memcpy(m->form.words, taken->words + 2, sizeof m->form.words);
+    m->form.is_none = 0;
     return 0;
 }
 
@@ -261,6 +262,7 @@ static int new_message(struct dlx_inlet *inlet, uint32_t hold)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a message");
     m->inlet = inlet;
     m->hold = hold;
+    m->form.is_none = 1;
     inlet->messages[hold] = m;
     return 0;
 }
@@ -269,8 +271,9 @@ static int build(struct dlx_inlet *inlet, const struct dlx_taken *taken, struct 
 {
     int r;
     m->seq = taken->n;
-    if (dlx__message_is_like_before(m, taken->words))
-        return dlx__message_build_again(inlet, taken->n, taken->words, m);
+    if (dlx__entry_is_like(taken->words, &m->form))
+        return dlx__message_build_again(inlet, taken->n, dlx__entry_arena(taken->words),
+                                        dlx__entry_offset(taken->words), m);
     switch (dlx__entry_kind(taken->words)) {
     case DLX_SHM_KIND_TENSOR:
         return build_anew(inlet, taken, m);
@@ -317,6 +320,17 @@ struct dlx_message *dlx_message_ref(struct dlx_message *m)
     return m;
 }
 
+/* Nobody refers to it any more: from here on it may be taken anew by another thread. */
+static void __attribute__((noinline)) let_go_slowly(struct dlx_message *m)
+{
+    struct dlx_inlet *inlet = m->inlet;
+    if (dlx__forked(inlet->generation))
+        return; /* the parent's to release */
+    m->table = table_free(m->table);
+    dlx__reader_release(&inlet->core, m->hold);
+    dlx__inlet_released(inlet);
+}
+
 static inline void unref(struct dlx_message *m)
 {
     /* Who sees 1 is alone: nobody else can add a reference. */
@@ -324,11 +338,10 @@ static inline void unref(struct dlx_message *m)
         (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) & ~FIRST_USED) != 1)
         return;
     struct dlx_inlet *inlet = m->inlet;
-    if (dlx_unlikely(dlx__forked(inlet->generation)))
-        return; /* the parent's to release */
-    if (dlx_unlikely(m->table))
-        m->table = table_free(m->table);
-    /* From here on the message may be taken anew by another thread. */
+    if (dlx_unlikely(m->table || inlet->core.rings || dlx__forked(inlet->generation))) {
+        let_go_slowly(m);
+        return;
+    }
     dlx__reader_release(&inlet->core, m->hold);
     dlx__inlet_released(inlet);
 }
@@ -405,24 +418,37 @@ static int new_export(struct dlx_message *m, uint32_t i, struct dlx_export **ret
     return 0;
 }
 
-int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret)
+static inline void fill(struct dlx_export *e, struct dlx_message *m, uint64_t flags,
+                        const DLTensor *tensor)
 {
-    struct dlx_export *e = NULL;
-    dlx__error_clear();
-    if (dlx_likely(m && i == 0 && ret && !m->table && !dlx__forked(m->inlet->generation)))
-        e = take_first(m);
-    if (dlx_unlikely(!e)) {
-        int r = new_export(m, i, ret ? &e : NULL);
-        if (r < 0)
-            return r;
-    }
     e->message = m;
     e->as.versioned.version = (DLPackVersion){DLPACK_MAJOR_VERSION, 0};
     e->as.versioned.manager_ctx = e;
     e->as.versioned.deleter = delete_versioned;
-    e->as.versioned.flags = m->flags[i];
-    e->as.versioned.dl_tensor = m->tensors[i];
+    e->as.versioned.flags = flags;
+    e->as.versioned.dl_tensor = *tensor;
+}
+
+static int __attribute__((noinline))
+tensor_slowly(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret)
+{
+    struct dlx_export *e;
+    int r = new_export(m, i, ret ? &e : NULL);
+    if (r < 0)
+        return r;
+    fill(e, m, m->flags[i], &m->tensors[i]);
     *ret = &e->as.versioned;
+    return 0;
+}
+
+int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret)
+{
+    dlx__error_clear();
+    if (dlx_unlikely(!m || i != 0 || !ret || m->table || dlx__forked(m->inlet->generation) ||
+                     !take_first(m)))
+        return tensor_slowly(m, i, ret);
+    fill(&m->first, m, m->inline_flags, &m->inline_tensor);
+    *ret = &m->first.as.versioned;
     return 0;
 }
 

@@ -39,8 +39,7 @@ struct dlx_message {
     DLTensor inline_tensor;
     /* Shape and strides of inline_tensor, which are given away, and the same again. */
     int64_t dims[4 * DLX_SHM_NDIM_ENTRY];
-    /* What inline_tensor was made from: words 2 to 6, without the arena. form[1] is 0: nothing. */
-    uint64_t form[DLX_SHM_ENTRY_WORDS - 2];
+    struct dlx_entry_form form; /* what inline_tensor was made from */
     uint32_t first_arena; /* if it has a manifest: the numbers of the arenas with its tensors, */
     uint32_t last_arena;  /* which are in between; first > last: there are none */
 };
@@ -62,21 +61,15 @@ static inline int dlx__message_arena(struct dlx_inlet *inlet, uint64_t n, uint32
     return 0;
 }
 
-static inline bool dlx__message_is_like_before(const struct dlx_message *m, const uint64_t *words)
+/* Message n, in a struct whose last tensor was like it, and was checked then: only its place is new. */
+static inline int dlx__message_build_again(struct dlx_inlet *inlet, uint64_t n, uint32_t arena_id,
+                                           uint64_t offset, struct dlx_message *m)
 {
-    return ((words[2] ^ m->form[0]) >> 32 | (words[3] ^ m->form[1]) | (words[4] ^ m->form[2]) |
-            (words[5] ^ m->form[3]) | (words[6] ^ m->form[4])) == 0;
-}
-
-/* Message n, with these words, in a struct whose last tensor was like it, and was checked then: only its place is new. */
-static inline int dlx__message_build_again(struct dlx_inlet *inlet, uint64_t n,
-                                           const uint64_t *words, struct dlx_message *m)
-{
-    uint64_t offset = dlx__entry_offset(words), room;
+    uint64_t room;
     const uint8_t *data = NULL;
     if (dlx_likely(m->bytes > 0)) {
         const struct dlx_inlet_arena *arena = NULL;
-        int r = dlx__message_arena(inlet, n, dlx__entry_arena(words), &arena);
+        int r = dlx__message_arena(inlet, n, arena_id, &arena);
         if (dlx_unlikely(r < 0))
             return r;
         if (dlx_unlikely(offset % DLX_SHM_ALIGN != 0 ||

@@ -474,20 +474,21 @@ take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n, struct dlx_mess
 /* One message, if the link whose turn it is has one and nothing is special. */
 static inline bool take_next(struct dlx_subscription *s, struct dlx_message **ret)
 {
-    uint64_t words[DLX_SHM_ENTRY_WORDS], gap;
+    struct dlx_taken_plain taken;
     if (dlx_unlikely(s->takes >= s->look_at || s->next >= s->n_active))
         return false;
     struct dlx_inlet *inlet = s->active[s->next];
-    if (dlx_unlikely(inlet->n_pending > 0 || inlet->foreign ||
-                     !dlx__reader_take_plain(&inlet->core, words, &gap)))
-        return false;
     struct dlx_message *m = inlet->messages[0];
-    uint64_t n = inlet->core.cursor;
-    if (dlx_unlikely(!m || !dlx__message_is_like_before(m, words) ||
-                     dlx__message_build_again(inlet, n, words, m) < 0)) {
-        /* It is held, and built by whoever asks. */
-        inlet->pending[0] = (struct dlx_taken){.n = n, .gap = gap, .hold = 0};
-        memcpy(inlet->pending[0].words, words, sizeof words);
+    if (dlx_unlikely(inlet->n_pending > 0 || inlet->foreign || !m ||
+                     !dlx__reader_take_plain(&inlet->core, &m->form, &taken)))
+        return false;
+    if (dlx_unlikely(dlx__message_build_again(inlet, taken.n, taken.arena, taken.offset, m) < 0)) {
+        /* It is held, and built by whoever asks, who says why it cannot be. */
+        struct dlx_taken *pending = &inlet->pending[0];
+        *pending = (struct dlx_taken){.n = taken.n, .gap = taken.gap, .hold = 0};
+        memcpy(&pending->words[2], m->form.words, sizeof m->form.words);
+        pending->words[0] = taken.time_ns;
+        dlx__entry_set_place(pending->words, taken.arena, taken.offset);
         inlet->first_pending = 0;
         inlet->n_pending = 1;
         return false;
@@ -497,11 +498,11 @@ static inline bool take_next(struct dlx_subscription *s, struct dlx_message **re
     else
         s->next = s->next + 1 < s->n_active ? s->next + 1 : 0;
     inlet->n_idle = 0;
-    if (dlx_unlikely(words[0] >= s->look_stamp)) {
-        s->look_stamp = words[0] + BELLS_EVERY_NS;
+    if (dlx_unlikely(taken.time_ns >= s->look_stamp)) {
+        s->look_stamp = taken.time_ns + BELLS_EVERY_NS;
         s->look_at = s->takes + 1;
     }
-    dlx__message_hand_out(inlet, m, n, gap, words[0]);
+    dlx__message_hand_out(inlet, m, taken.n, taken.gap, taken.time_ns);
     *ret = m;
     return true;
 }
@@ -517,6 +518,28 @@ int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message 
     return dlx_likely(take_next(s, ret)) ? 0 : take(s, timeout_ns, 1, ret);
 }
 
+/* Messages that were taken with the last one, as far as nothing is special. Returns how many. */
+static uint32_t take_pending(struct dlx_subscription *s, struct dlx_message **ret, uint32_t n)
+{
+    uint32_t got = 0;
+    if (s->next >= s->n_active)
+        return 0;
+    struct dlx_inlet *inlet = s->active[s->next];
+    for (; got < n && inlet->n_pending > 0; got++) {
+        const struct dlx_taken *taken = &inlet->pending[inlet->first_pending];
+        struct dlx_message *m = inlet->messages[taken->hold];
+        if (dlx_unlikely(!m || !dlx__entry_is_like(taken->words, &m->form) ||
+                         dlx__message_build_again(inlet, taken->n, dlx__entry_arena(taken->words),
+                                                  dlx__entry_offset(taken->words), m) < 0))
+            break; /* who takes it next says why */
+        dlx__message_hand_out(inlet, m, taken->n, taken->gap, taken->words[0]);
+        inlet->first_pending++;
+        inlet->n_pending--;
+        ret[got] = m;
+    }
+    return got;
+}
+
 int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret, uint32_t n,
                uint32_t *ret_n)
 {
@@ -530,8 +553,12 @@ int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_messag
     if (r < 0)
         return r;
     uint32_t got = 1;
-    while (got < n && (r = try_take(s, DLX_MIN(n - got, DLX_INLET_BATCH), &ret[got])) == 0)
+    for (;;) {
+        got += take_pending(s, &ret[got], n - got);
+        if (got == n || (r = try_take(s, DLX_MIN(n - got, DLX_INLET_BATCH), &ret[got])) < 0)
+            break;
         got++;
+    }
     /* An error is for the next call, where others than this one come again. */
     if (r == DLX_E_BAD_PEER) {
         dlx__subscription_fail(s, r);

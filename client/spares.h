@@ -52,22 +52,13 @@ static inline struct dlx_block *dlx__spares_take(struct dlx_spares *spares, uint
 /* May drive another size out: memory of those goes back to their arenas, and their structs into the pool. */
 struct dlx_spare *dlx__spares_make(struct dlx_spares *spares, uint64_t size,
                                    struct dlx_block **pool);
-/* `spare`: it is probably one of those; NULL is fine. */
-static inline void dlx__spares_give(struct dlx_spares *spares, struct dlx_spare *spare,
-                                    struct dlx_block *block, struct dlx_block **pool)
+static inline void dlx__spares_give(struct dlx_spares *spares, struct dlx_block *block,
+                                    struct dlx_block **pool)
 {
-    if (dlx_unlikely(!spare || spare->size != block->size)) {
-        spare = dlx__spares_of(spares, block->size);
-        if (dlx_unlikely(spare->size != block->size))
-            spare = dlx__spares_make(spares, block->size, pool);
-    }
-    block->next = NULL;
-    if (spare->first)
-        spare->last->next = block;
-    else
-        spare->first = block;
-    spare->last = block;
-    spare->n++;
+    struct dlx_spare *spare = dlx__spares_of(spares, block->size);
+    if (dlx_unlikely(spare->size != block->size))
+        spare = dlx__spares_make(spares, block->size, pool);
+    dlx__spare_push(spare, block);
 }
 
 /* Those that nobody took since the last call go likewise, unless they have fewer than `least` bytes together. */

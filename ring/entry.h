@@ -31,6 +31,19 @@ static inline void dlx__entry_set_place(uint64_t *words, uint32_t arena, uint64_
     words[2] = (words[2] & ~(uint64_t)UINT32_MAX) | arena;
 }
 
+/* What a message is, but for the time and where it lies: the words of an entry that had one like it. */
+struct dlx_entry_form {
+    uint64_t words[DLX_SHM_ENTRY_WORDS - 2]; /* from word 2 on; the arena in it is not looked at */
+    uint64_t is_none; /* 1: no message is like this, whatever its words are; else 0 */
+};
+
+static inline bool dlx__entry_is_like(const uint64_t *words, const struct dlx_entry_form *form)
+{
+    return ((words[2] ^ form->words[0]) >> 32 | (words[3] ^ form->words[1]) |
+            (words[4] ^ form->words[2]) | (words[5] ^ form->words[3]) |
+            (words[6] ^ form->words[4]) | form->is_none) == 0;
+}
+
 /* A row-major CPU tensor. False: it does not fit, and needs a manifest. ndim is at least 0. */
 static inline bool dlx__entry_pack_tensor(uint64_t *words, uint32_t arena, uint64_t offset,
                                           DLDataType dtype, bool padded, int32_t ndim,

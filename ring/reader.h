@@ -9,7 +9,7 @@
  * One thread at a time, but dlx__reader_release() may be called by any thread at any time.
  */
 
-#include "ring/layout.h"
+#include "ring/entry.h"
 
 struct dlx_reader_env {
     /* Wake the publisher: it waits for room. Called by any thread that releases. */
@@ -91,13 +91,22 @@ int dlx__reader_take(struct dlx_reader *r, struct dlx_taken *ret, uint32_t n);
 /* Entries are asked for so many messages ahead, when one was there already. */
 #define DLX_READER_AHEAD 3U
 
-/* The same for one message, where nothing is special: its entry has it, the first hold word is free, the publisher never
- * waits. docs/SHM.md tells the steps; dlx__reader_take() has all of them. False: it is special, and nothing was done, or
- * the message was retired meanwhile. Words and gap as of struct dlx_taken, whose hold word is the first one. */
-static inline bool dlx__reader_take_plain(struct dlx_reader *r, uint64_t *ret_words,
-                                          uint64_t *ret_gap)
+/* What differs between messages of the same form. */
+struct dlx_taken_plain {
+    uint64_t n;
+    uint64_t gap; /* as of struct dlx_taken */
+    uint64_t time_ns;
+    uint64_t offset;
+    uint32_t arena;
+};
+
+/* The same for one message, where nothing is special: its entry has it, it is like `form` (dlx__entry_is_like()), the first
+ * hold word, which it gets, is free, the publisher never waits. docs/SHM.md tells the steps; dlx__reader_take() has all
+ * of them. False: it is special, and nothing was done, or the message was retired meanwhile. */
+static inline bool dlx__reader_take_plain(struct dlx_reader *r, const struct dlx_entry_form *form,
+                                          struct dlx_taken_plain *ret)
 {
-    uint64_t n = r->cursor + 1;
+    uint64_t n = r->cursor + 1, words[DLX_SHM_ENTRY_WORDS];
     struct dlx_shm_entry *entry =
         (struct dlx_shm_entry *)(uintptr_t)&r->control->entries[n & r->mask];
     dlx_atomic_u64 *hold = &r->page->hold[0];
@@ -106,7 +115,9 @@ static inline bool dlx__reader_take_plain(struct dlx_reader *r, uint64_t *ret_wo
         return false;
 #pragma GCC unroll 7
     for (uint32_t i = 0; i < DLX_SHM_ENTRY_WORDS; i++)
-        ret_words[i] = dlx_load64_relaxed(&entry->words[i]);
+        words[i] = dlx_load64_relaxed(&entry->words[i]);
+    if (dlx_unlikely(!dlx__entry_is_like(words, form)))
+        return false;
     dlx_store64_relaxed(hold, n);
     dlx_fence(); /* hold word, then gen */
     if (dlx_unlikely(dlx_load64_relaxed(&entry->gen) != n)) {
@@ -114,7 +125,11 @@ static inline bool dlx__reader_take_plain(struct dlx_reader *r, uint64_t *ret_wo
         return false;
     }
     dlx_store64_release(&r->page->cursor, n);
-    *ret_gap = r->untold + r->cursor - r->last;
+    *ret = (struct dlx_taken_plain){.n = n,
+                                    .gap = r->untold + r->cursor - r->last,
+                                    .time_ns = words[0],
+                                    .offset = dlx__entry_offset(words),
+                                    .arena = dlx__entry_arena(words)};
     r->untold = 0;
     r->cursor = r->last = n;
     return true;

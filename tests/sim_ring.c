@@ -354,10 +354,17 @@ static int take(struct subscriber *s, struct dlx_taken *ret)
 {
     uint32_t n = 1 + sim_random(s->batch);
     uint64_t next = s->reader.cursor + 1;
-    if (n > 1 || sim_random(2) || !dlx__reader_take_plain(&s->reader, ret->words, &ret->gap))
+    struct dlx_taken_plain plain;
+    struct dlx_entry_form form = {.is_none = 0};
+    *ret = (struct dlx_taken){.n = next};
+    dlx_test_fill(ret->words, next);
+    memcpy(form.words, &ret->words[2], sizeof form.words);
+    if (n > 1 || sim_random(2) || !dlx__reader_take_plain(&s->reader, &form, &plain))
         return dlx__reader_take(&s->reader, ret, n);
-    ret->n = next;
-    ret->hold = 0;
+    ret->n = plain.n;
+    ret->gap = plain.gap;
+    ret->words[0] = plain.time_ns;
+    dlx__entry_set_place(ret->words, plain.arena, plain.offset);
     return 1;
 }
 
