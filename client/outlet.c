@@ -151,15 +151,40 @@ static void env_ring(void *userdata, struct dlx_writer_link *link)
         link->rung--; /* the next message tries again */
 }
 
+static bool is_started(const struct dlx_writer_link *link)
+{
+    return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&link->page->started) != 0;
+}
+
+static bool is_over(const struct dlx_outlet *outlet)
+{
+    return outlet->core.dead || outlet->core.left || dlx__writer_link_is_closed(&outlet->core);
+}
+
+/* The other end of its bell is closed. If its page does not say CLOSED, its process has executed another program, or is about to
+ * be dead. Where the subscriber has yet to start, that end may have been the daemon's, and have gone with the daemon. */
+static void hear_hang_up(struct dlx_publisher *p, struct dlx_outlet *outlet)
+{
+    outlet->hung_up = true;
+    if (is_started(&outlet->core) || (!outlet->foreign && dlx__writer_is_vouched(&p->core)))
+        outlet->core.left = true;
+}
+
 /* A process is dead when its pidfd says so, never by a time-out or a hang-up. */
 static void env_look_for_dead(void *userdata)
 {
     struct dlx_publisher *p = userdata;
     for (uint32_t i = 0; i < p->core.n_links; i++) {
         struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
-        struct pollfd pfd = {.fd = outlet->peer->pidfd, .events = POLLIN};
-        if (!outlet->core.dead && poll(&pfd, 1, 0) == 1 && pfd.revents)
-            outlet->core.dead = true;
+        struct pollfd fds[] = {
+            {.fd = outlet->core.dead ? -1 : outlet->peer->pidfd, .events = POLLIN},
+            {.fd = outlet->core.left ? -1 : outlet->bell},
+        };
+        (void)poll(fds, DLX_ARRAY_SIZE(fds), 0);
+        outlet->core.dead |= fds[0].revents != 0;
+        if (fds[1].revents & (POLLHUP | POLLERR))
+            hear_hang_up(p, outlet);
+        /* Of who only hung up it is not known yet which of the two it is. */
         if (outlet->core.dead || dlx__writer_link_is_closed(&outlet->core))
             tell_left(p, outlet);
     }
@@ -205,15 +230,10 @@ const struct dlx_writer_env dlx__outlet_env = {
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 
-static bool is_started(const struct dlx_writer_link *link)
-{
-    return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&link->page->started) != 0;
-}
-
 /* Whether it is in the library or not: the subscriber of an early link is waited for, or counts what it misses. */
 static bool receives(const struct dlx_outlet *outlet)
 {
-    bool waits = outlet->early && !outlet->core.dead && !dlx__writer_link_is_closed(&outlet->core);
+    bool waits = outlet->early && !is_over(outlet);
     return (is_started(&outlet->core) || waits) && !outlet->foreign;
 }
 
@@ -230,7 +250,7 @@ uint32_t dlx__outlet_n_reached(const struct dlx_publisher *p)
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->core.n_links; i++) {
         const struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
-        n += !outlet->foreign && !outlet->core.dead && !dlx__writer_link_is_closed(&outlet->core);
+        n += !outlet->foreign && !is_over(outlet);
     }
     return n;
 }
@@ -262,6 +282,9 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
     uint64_t now = dlx__now_ns();
     /* Whoever is missing may leave before the daemon has told of it: no packet comes then, but `joins` is lowered. */
     bool looks_again = p->link_sock < 0 || deaf || p->core.joins_picked < p->core.joins_seen;
+    /* Who hung up before the daemon was seen to live: there is no event for that. */
+    for (uint32_t i = 0; i < n_links; i++)
+        looks_again |= outlet_of(p->core.links[i])->hung_up && !is_over(outlet_of(p->core.links[i]));
     uint64_t until = looks_again ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
     int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));
     if (n < 0)
@@ -273,7 +296,7 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
         /* It will ring no more. What it holds still counts until its page says CLOSED and holds
          * nothing, or until its process is dead. */
         if ((bell & (POLLHUP | POLLERR)) || ((bell & POLLIN) && !drain(outlet->bell)))
-            outlet->hung_up = true;
+            hear_hang_up(p, outlet);
         if (fds[2 + 2 * i].revents)
             outlet->core.dead = true;
     }
@@ -306,8 +329,8 @@ static bool have_rejoined(const struct dlx_publisher *p, bool all)
 {
     for (uint32_t i = 0; i < p->core.n_links; i++) {
         const struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
-        if (outlet->foreign && (all || outlet->core.reliable) && !outlet->core.dead &&
-            !dlx__writer_link_is_closed(&outlet->core) && !is_replaced(p, outlet))
+        if (outlet->foreign && (all || outlet->core.reliable) && !is_over(outlet) &&
+            !is_replaced(p, outlet))
             return false;
     }
     return true;
@@ -395,7 +418,8 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code)
         uint32_t held = dlx__writer_link_n_held(link);
         uint64_t cursor = dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)&link->page->cursor);
         cursor = DLX_MAX(cursor, link->base);
-        uint64_t behind = link->reliable && cursor < p->core.head ? p->core.head - cursor : 0;
+        bool waits = link->reliable && !link->left && cursor < p->core.head;
+        uint64_t behind = waits ? p->core.head - cursor : 0;
         if (held == 0 && behind == 0)
             continue;
         int n =

@@ -262,7 +262,7 @@ static uint64_t look_at_cursors(struct dlx_writer *w)
     }
     for (uint32_t i = 0; i < w->n_links; i++) {
         const struct dlx_writer_link *link = w->links[i];
-        if (link->dead || link->latest)
+        if (link->dead || link->left || link->latest)
             continue;
         /* CLOSED is the greatest number: it has passed everything. A cursor ahead of head is a lie that hurts only
          * the link itself. */

@@ -38,7 +38,8 @@ struct dlx_writer_link {
     uint32_t max_held;
     bool reliable;
     bool latest; /* it takes only the newest message */
-    bool dead;   /* set by the environment: its process is gone, its holds count no more */
+    bool left;   /* set by the environment: it takes no more, and is not waited for; its holds count */
+    bool dead;   /* likewise: its process is gone, its holds count no more */
 };
 
 struct dlx_writer_block;
@@ -48,7 +49,7 @@ struct dlx_writer_env {
     void (*pick_up)(void *userdata);
     /* Wake this link's subscriber. */
     void (*ring)(void *userdata, struct dlx_writer_link *link);
-    /* Set `dead` where it is so. */
+    /* Set `dead` and `left` where it is so. */
     void (*look_for_dead)(void *userdata);
     /* The link has left the writer: closed and holding nothing, or dead. Free it. */
     void (*link_gone)(void *userdata, struct dlx_writer_link *link);

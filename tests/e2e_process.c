@@ -181,6 +181,78 @@ START_TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
 }
 END_TEST
 
+/* Another program in the same process: nobody reads any more, and nobody is dead. */
+static void execute_cat(void)
+{
+    int nothing[2];
+    ck_assert_int_eq(pipe(nothing), 0); /* what it waits for never comes */
+    ck_assert_int_ge(dup2(nothing[0], STDIN_FILENO), 0);
+    execlp("cat", "cat", NULL);
+    _exit(127);
+}
+
+static struct dlx_subscription *subscribe_reliably(struct dlx_client *c)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
+    struct dlx_subscription *s = NULL;
+    ok(dlx_subscribe(c, "test/a", &args, &s));
+    return s;
+}
+
+static void take_one_and_execute(struct dlx_client *c, int ready)
+{
+    struct dlx_subscription *s = subscribe_reliably(c);
+    struct dlx_message *m = NULL;
+    say_ready(ready);
+    ok(dlx_take(s, PATIENCE, &m));
+    execute_cat();
+}
+
+static void execute_at_once(struct dlx_client *c, int ready)
+{
+    (void)subscribe_reliably(c);
+    say_ready(ready);
+    execute_cat();
+}
+
+static void publish_beside(void (*other)(struct dlx_client *c, int ready))
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 8, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
+    struct dlx_publisher *p = NULL;
+    int ready;
+    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_subscription *s = subscribe_reliably(c);
+    pid_t pid = spawn(other, &ready);
+    wait_ready(ready);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    for (int64_t i = 1; i <= 100; i++) {
+        struct dlx_message *m = NULL;
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), &args));
+        ok(dlx_take(s, PATIENCE, &m)); /* who is still there loses nothing */
+        dlx_test_stream_check(m, 4, i);
+        dlx_message_unref(m);
+    }
+    ck_assert_int_eq(kill(pid, SIGKILL), 0); /* it lived until now */
+    ck_assert_int_eq(WTERMSIG(reap(pid)), SIGKILL);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+
+START_TEST(a_reliable_subscriber_that_executes_another_program_is_not_waited_for)
+{
+    publish_beside(take_one_and_execute);
+}
+END_TEST
+
+START_TEST(a_reliable_subscriber_that_executes_before_its_first_take_is_not_waited_for)
+{
+    publish_beside(execute_at_once);
+}
+END_TEST
+
 START_TEST(a_stream_goes_on_while_the_daemon_is_dead)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -243,6 +315,8 @@ int main(void)
     tcase_add_test(tcase, a_killed_publisher_leaves_what_it_published);
     tcase_add_test(tcase, a_killed_subscriber_gives_its_memory_back);
     tcase_add_test(tcase, a_blocking_publisher_loses_nothing_for_reliable_subscribers);
+    tcase_add_test(tcase, a_reliable_subscriber_that_executes_another_program_is_not_waited_for);
+    tcase_add_test(tcase, a_reliable_subscriber_that_executes_before_its_first_take_is_not_waited_for);
     tcase_add_test(tcase, a_stream_goes_on_while_the_daemon_is_dead);
     tcase_add_test(tcase, a_forked_child_gets_an_error_and_breaks_nothing);
     suite_add_tcase(suite, tcase);
