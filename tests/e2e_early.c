@@ -327,6 +327,22 @@ START_TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription
 }
 END_TEST
 
+static int count(const struct dlx_publisher_info *info, void *userdata)
+{
+    (void)info;
+    ++*(uint32_t *)userdata;
+    return 0;
+}
+
+/* Until the daemon shows so many publishers: the last of them is ready, or waits to be. */
+static void await_publishers(struct dlx_client *c, uint32_t n)
+{
+    for (uint32_t found = 0; found < n;) {
+        found = 0;
+        ok(dlx_list_publishers(c, "test/a", count, &found));
+    }
+}
+
 /* The subscriber reads its socket while the publisher waits. */
 START_TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
 {
@@ -344,8 +360,7 @@ START_TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_look
         dlx_publisher_unref(late);
         _exit(0);
     }
-    /* lint-allow: sleep: nothing tells that the publisher waits for its link */
-    usleep(100000);
+    await_publishers(c, 3);
     take(s, 1, DEPTH);
     ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);

@@ -140,7 +140,7 @@ inline scan() {
   }
 }
 #define GONE_IN(b) d_step { gen[AT(b, first)] = first + GONE; st[payload_of[AT(b, first)]] = RETIRED }
-/* retire_one() */
+/* dlx__writer_retire_in() */
 inline retire() {
   do
   :: first > to -> break

@@ -75,7 +75,7 @@ struct hold_retire : rl::test_suite<hold_retire, 2> {
                 RL_ASSERT((int)w.payload($) == 1);
             }
             w.hold($).store(0, order("HOLD_CLEAR", release, relaxed));
-        } else { /* put, retire_one(), free_unheld(), put */
+        } else { /* put, dlx__writer_retire_in(), free_unheld(), put */
             w.payload($) = 1;
             w.put(1, order("GEN_STORE", release, relaxed));
             w.gen($).store(-1, release);
@@ -110,7 +110,7 @@ struct reliable_take : rl::test_suite<reliable_take, 2> {
             RL_ASSERT(zero == 1 && one == 1);
             RL_ASSERT((int)w.payload($) == 1);
             w.hold($).store(0, order("HOLD_CLEAR", release, relaxed));
-        } else { /* put, look_at_cursors(), retire_one(), free_unheld(), put */
+        } else { /* put, look_at_cursors(), dlx__writer_retire_in(), free_unheld(), put */
             w.payload($) = 1;
             w.put(1, order("GEN_STORE", release, relaxed));
             if (w.cursor($).load(acquire) != 1 && !is("NO_CURSOR"))

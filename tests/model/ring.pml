@@ -142,7 +142,7 @@ inline membership() {
   :: else -> skip
   fi
 }
-/* ring_sleepers() */
+/* dlx__writer_ring_sleepers() */
 inline tickets() {
   r = 0;
   do
@@ -170,7 +170,7 @@ inline look() {
   od;
   atomic { r = 0; passed = MIN(rel, n - 1); rel = 0 }
 }
-/* retire(), retire_one() */
+/* dlx__writer_retire(), dlx__writer_retire_in() */
 inline retire() {
   if
   :: first <= to ->
