@@ -533,8 +533,7 @@ DLX_API uint64_t dlx_message_seq(const struct dlx_message *m);
 /** Messages of this publisher between the one taken before and this one that were lost or skipped. */
 DLX_API uint64_t dlx_message_gap(const struct dlx_message *m);
 
-/** When it was published: nanoseconds of CLOCK_MONOTONIC, by the processor's counter between looks at that clock. Off by 100 ns at
- *  most, and by 500 ns in the millisecond in which the system changes the rate of its clock. */
+/** When it was published: nanoseconds of CLOCK_MONOTONIC, exact to 0.5 us (docs/decisions/0019). */
 DLX_API uint64_t dlx_message_time_ns(const struct dlx_message *m);
 
 /** Its topic. Valid as long as the message. */
