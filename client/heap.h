@@ -274,13 +274,10 @@ static inline void dlx__spare_push(struct dlx_spare *spare, struct dlx_block *bl
     spare->n++;
 }
 
-/* A block was taken from the cache. The first line of the one after the next, which readers had last, is asked for: fetching
- * it takes longer than a message. */
+/* A block was taken from the cache. */
 static inline void dlx__heap_taken(struct dlx_heap *heap, struct dlx_block *block)
 {
     const struct dlx_block *next = block->next;
-    if (dlx_likely(next && next->next))
-        dlx__prefetch_write(next->next->made.data);
     ((struct dlx_heap_hints *)heap)->is_low = !next;
     block->next = NULL;
 }
