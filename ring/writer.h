@@ -308,21 +308,14 @@ static inline uint64_t dlx__writer_behind_window(const struct dlx_writer *w)
     return w->gating ? DLX_MIN(to, w->passed) : to;
 }
 
-/* Entries that readers had last are asked for so many messages ahead. */
-#define DLX_WRITER_AHEAD 3U
-
 /* Wake who sleeps, see who joined, retire what is `window` behind. */
 static inline __attribute__((always_inline)) void dlx__writer_announce(struct dlx_writer *w)
 {
-    const struct dlx_writer_block *block = w->block;
-    struct dlx_shm_control *control = block->control;
-    uint64_t head = w->head, oldest = w->oldest, mask = block->mask;
+    uint64_t head = w->head;
     dlx_fence(); /* gen of everything that was put, then joins and tickets */
-    w->reusable = oldest;
+    w->reusable = w->oldest;
     w->announced = head;
-    dlx_store64_release(&control->head, head);
-    dlx__prefetch_write(&control->entries[(head + DLX_WRITER_AHEAD) & mask]);
-    dlx__prefetch_write(&control->entries[(oldest + DLX_WRITER_AHEAD) & mask]);
+    dlx_store64_release(&w->block->control->head, head);
     /* Before a new link is seen: it need not be waited for where it did not ask for so much history. What was passed
      * then was announced before it joined. */
     uint64_t to = dlx__writer_behind_window(w);
