@@ -6,6 +6,7 @@
 #include "client/publisher.h"
 #include "client/subscription.h"
 #include <string.h>
+#include <sys/eventfd.h>
 
 struct dlx_event_node {
     struct dlx_event_node *next;
@@ -90,5 +91,8 @@ int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *re
         return dlx__fail_forked();
     if (s->events.n == 0)
         dlx__subscription_read_news(s);
+    /* Who polls is to take, as if the news were still there. */
+    if (s->nudge >= 0 && dlx__subscription_has_unused_news(s))
+        (void)eventfd_write(s->nudge, 1);
     return dlx__events_pop(&s->events, ret);
 }

@@ -275,6 +275,12 @@ static void on_timer(struct dlx_subscription *s)
     dlx__subscription_read_news(s);
 }
 
+static void forget_nudge(struct dlx_subscription *s)
+{
+    uint64_t n;
+    (void)!read(s->nudge, &n, sizeof n);
+}
+
 static int handle_events(struct dlx_subscription *s, int timeout_ms)
 {
     struct epoll_event events[16];
@@ -289,7 +295,7 @@ static int handle_events(struct dlx_subscription *s, int timeout_ms)
         else if (events[i].data.ptr == &s->timer)
             timer = true;
         else if (events[i].data.ptr == &s->nudge)
-            s->nudge = dlx__close(s->nudge); /* leaves the epoll by that */
+            forget_nudge(s);
         else
             on_bell(s, events[i].data.ptr, events[i].events);
     }
@@ -339,13 +345,6 @@ static bool spin(struct dlx_subscription *s, uint64_t until)
     }
 }
 
-/* News were read, by whoever spins or for another link, after the last look at a link that may wait for them. Nothing else
- * will tell of those. */
-static bool has_unused_news(const struct dlx_subscription *s)
-{
-    return s->news_known != s->n_news;
-}
-
 /* Ask every publisher for a bell that was not asked. Returns false if something is there already. */
 static bool arm(struct dlx_subscription *s)
 {
@@ -381,7 +380,7 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
             r = check_ends(s);
         if (r != DLX_E_EMPTY)
             return r;
-        if (s->n_changes != n_changes || has_unused_news(s))
+        if (s->n_changes != n_changes || dlx__subscription_has_unused_news(s))
             round = 0; /* a link has begun, or has got its turn, that was not asked to ring */
         else if (nothing || round == ROUNDS_MAX)
             return r;
@@ -392,7 +391,7 @@ static int sleep_until(struct dlx_subscription *s, uint64_t deadline, uint32_t n
                        struct dlx_message **ret)
 {
     for (;;) {
-        if (!has_unused_news(s) && arm(s)) {
+        if (!dlx__subscription_has_unused_news(s) && arm(s)) {
             s->stats.sleeps++;
             int r = handle_events(s, dlx__deadline_ms(deadline, dlx__now_ns()));
             if (r < 0)

@@ -27,7 +27,7 @@ struct dlx_subscription {
     bool told_lost;       /* the caller knows that the daemon is gone */
     int epoll;            /* every bell, and sock */
     bool fd_given;
-    int nudge; /* makes the epoll readable once, when its fd is first given away; else -1 */
+    int nudge; /* an eventfd that makes the epoll readable, once its fd was given away; else -1 */
     struct dlx_inlet **inlets;
     struct dlx_inlet **active; /* [inlets_room]: those that every take looks at */
     uint32_t n_active;
@@ -39,7 +39,7 @@ struct dlx_subscription {
     uint32_t n_alone;    /* takes for which it stays that one's turn */
     uint32_t n_changes;  /* of the links: when it changes, a pointer to one may be stale */
     uint64_t n_news;     /* packets read */
-    uint64_t news_known; /* of them, those that were read before the last look at all links began: see has_unused_news() in receive.c */
+    uint64_t news_known; /* of them, those that were read before the last look at all links began */
     uint32_t n_offers;   /* links to publishers that were there, and spares */
     uint32_t n_settled;  /* of them, those that ended in a link, a sealed spare or a failure */
     uint64_t first_link; /* the number of the first of them; the others' follow */
@@ -67,6 +67,13 @@ int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_sub
 /* What the thread's message says happened to a link: remembered, and told by a later take, or by dlx_subscribe(). The
  * first one counts. */
 void dlx__subscription_fail(struct dlx_subscription *s, int code);
+
+/* News were read, by whoever spins, for another link or for an event, after the last look at a link that may wait for them, or
+ * that was not asked to ring. Nothing else will tell of those. */
+static inline bool dlx__subscription_has_unused_news(const struct dlx_subscription *s)
+{
+    return s->news_known != s->n_news;
+}
 
 /* What a bell is in the epoll for. */
 #define DLX_BELL_EVENTS (EPOLLIN | EPOLLRDHUP | EPOLLET)

@@ -155,6 +155,42 @@ START_TEST(first_messages_of_many_publishers_arrive_when_the_caller_polls)
 }
 END_TEST
 
+/* Its publisher was not asked to ring: nobody else reads what the daemon tells of it. */
+START_TEST(news_that_an_event_was_made_of_wake_who_polls)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *other = new_publisher(c, "cam/other");
+    struct dlx_subscription *s = new_subscription(c, "cam/*");
+    struct dlx_event e = {.size = sizeof e};
+    ok(dlx_subscription_next_event(s, &e));
+    expect_nothing(s);
+    struct pollfd fd = {.fd = dlx_subscription_fd(s), .events = POLLIN};
+    for (int i = 0; i < 4; i++) {
+        char topic[16];
+        (void)snprintf(topic, sizeof topic, "cam/%d", i);
+        expect_nothing(s);
+        while (poll(&fd, 1, 0) == 1)
+            expect_nothing(s);
+        struct dlx_publisher *p = new_publisher(c, topic);
+        while (dlx_subscription_next_event(s, &e) == DLX_E_EMPTY)
+            continue;
+        ck_assert_uint_eq(e.kind, DLX_EVENT_JOINED);
+        ck_assert_int_eq(poll(&fd, 1, 0), 1);
+        while (poll(&fd, 1, 0) == 1)
+            expect_nothing(s);
+        dlx_test_stream_publish(p, 10, i);
+        ck_assert_int_eq(poll(&fd, 1, PATIENCE_MS), 1);
+        expect(s, topic, i);
+        dlx_publisher_unref(p);
+        while (dlx_subscription_next_event(s, &e) == DLX_E_EMPTY || e.kind != DLX_EVENT_LEFT)
+            expect_nothing(s);
+    }
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(other);
+    dlx_client_unref(c);
+}
+END_TEST
+
 START_TEST(a_pattern_gets_what_is_retained)
 {
     struct dlx_client *c = dlx_test_stream_connect();
@@ -539,6 +575,7 @@ int main(void)
     TCase *tcase = dlx_test_stream_case("topics");
     tcase_add_test(tcase, a_pattern_follows_publishers_as_they_come_and_go);
     tcase_add_test(tcase, a_pattern_gets_what_is_retained);
+    tcase_add_test(tcase, news_that_an_event_was_made_of_wake_who_polls);
     tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_a_take_spins);
     tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_a_take_sleeps);
     tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_the_caller_polls);
