@@ -151,48 +151,50 @@ static void env_ring(void *userdata, struct dlx_writer_link *link)
         link->rung--; /* the next message tries again */
 }
 
-static bool is_started(const struct dlx_writer_link *link)
-{
-    return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&link->page->started) != 0;
-}
-
 static bool is_over(const struct dlx_outlet *outlet)
 {
     return outlet->core.dead || outlet->core.left || dlx__writer_link_is_closed(&outlet->core);
 }
 
-/* The other end of its bell is closed. If its page does not say CLOSED, its process has executed another program, or is about to
- * be dead. Where the subscriber has yet to start, that end may have been the daemon's, and have gone with the daemon. */
-static void hear_hang_up(struct dlx_publisher *p, struct dlx_outlet *outlet)
+/* Of the links that the daemon has ended this one is known. */
+static void count_ended(struct dlx_publisher *p, struct dlx_outlet *outlet)
 {
-    outlet->hung_up = true;
-    if (is_started(&outlet->core) || (!outlet->foreign && dlx__writer_is_vouched(&p->core)))
-        outlet->core.left = true;
+    p->n_ended += !outlet->ended && !outlet->foreign;
+    outlet->ended = true;
 }
 
-/* A process is dead when its pidfd says so, never by a time-out or a hang-up. */
+/*
+ * A process is dead when its pidfd says so, never by a time-out or a hang-up. One that executes another program lives on, and
+ * its page does not say CLOSED: the daemon has ended a link more than have closed or died, and it hung up.
+ */
 static void env_look_for_dead(void *userdata)
 {
     struct dlx_publisher *p = userdata;
     for (uint32_t i = 0; i < p->core.n_links; i++) {
         struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
-        struct pollfd fds[] = {
-            {.fd = outlet->core.dead ? -1 : outlet->peer->pidfd, .events = POLLIN},
-            {.fd = outlet->core.left ? -1 : outlet->bell},
-        };
-        (void)poll(fds, DLX_ARRAY_SIZE(fds), 0);
-        outlet->core.dead |= fds[0].revents != 0;
-        if (fds[1].revents & (POLLHUP | POLLERR))
-            hear_hang_up(p, outlet);
-        /* Of who only hung up it is not known yet which of the two it is. */
-        if (outlet->core.dead || dlx__writer_link_is_closed(&outlet->core))
+        struct pollfd pfd = {.fd = outlet->peer->pidfd, .events = POLLIN};
+        if (!outlet->core.dead && poll(&pfd, 1, 0) == 1 && pfd.revents)
+            outlet->core.dead = true;
+        if (outlet->core.dead || dlx__writer_link_is_closed(&outlet->core)) {
             tell_left(p, outlet);
+            count_ended(p, outlet);
+        }
+    }
+    for (uint32_t i = 0; i < p->core.n_links && p->n_ended < p->core.leaves_seen; i++) {
+        struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
+        struct pollfd pfd = {.fd = outlet->bell};
+        if (!outlet->ended && !outlet->foreign && poll(&pfd, 1, 0) == 1 &&
+            (pfd.revents & POLLHUP)) {
+            outlet->core.left = true;
+            count_ended(p, outlet);
+        }
     }
 }
 
 static void env_link_gone(void *userdata, struct dlx_writer_link *link)
 {
     tell_left(userdata, outlet_of(link));
+    count_ended(userdata, outlet_of(link));
     outlet_free(userdata, outlet_of(link));
 }
 
@@ -229,6 +231,11 @@ const struct dlx_writer_env dlx__outlet_env = {
 };
 
 /* ---- waiting ------------------------------------------------------------------------------- */
+
+static bool is_started(const struct dlx_writer_link *link)
+{
+    return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&link->page->started) != 0;
+}
 
 /* Whether it is in the library or not: the subscriber of an early link is waited for, or counts what it misses. */
 static bool receives(const struct dlx_outlet *outlet)
@@ -282,7 +289,7 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
     uint64_t now = dlx__now_ns();
     /* Whoever is missing may leave before the daemon has told of it: no packet comes then, but `joins` is lowered. */
     bool looks_again = p->link_sock < 0 || deaf || p->core.joins_picked < p->core.joins_seen;
-    /* Who hung up before the daemon was seen to live: there is no event for that. */
+    /* Nothing else tells that the daemon has ended the link of who hung up. */
     for (uint32_t i = 0; i < n_links; i++)
         looks_again |= outlet_of(p->core.links[i])->hung_up && !is_over(outlet_of(p->core.links[i]));
     uint64_t until = looks_again ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
@@ -296,7 +303,7 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
         /* It will ring no more. What it holds still counts until its page says CLOSED and holds
          * nothing, or until its process is dead. */
         if ((bell & (POLLHUP | POLLERR)) || ((bell & POLLIN) && !drain(outlet->bell)))
-            hear_hang_up(p, outlet);
+            outlet->hung_up = true;
         if (fds[2 + 2 * i].revents)
             outlet->core.dead = true;
     }
@@ -340,6 +347,7 @@ void dlx__outlet_set_foreign(struct dlx_publisher *p)
 {
     for (uint32_t i = 0; i < p->core.n_links; i++)
         outlet_of(p->core.links[i])->foreign = true;
+    p->n_ended = 0; /* as far as the new daemon knows */
     p->rejoining = !have_rejoined(p, false);
 }
 

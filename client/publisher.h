@@ -21,6 +21,7 @@ struct dlx_outlet {
     uint64_t page_size;
     int bell;
     bool hung_up;    /* the other end of the bell is closed */
+    bool ended;      /* counted in n_ended of its publisher */
     bool left;       /* an event told that */
     bool foreign;    /* made by a daemon that has ended */
     bool early;      /* its subscription was there first: it receives everything, started or not */
@@ -39,6 +40,7 @@ struct dlx_publisher {
     struct dlx_heap *heap;
     const void *membership;
     uint64_t membership_size;
+    uint64_t n_ended;    /* links of this daemon that are known to have ended */
     int link_sock;       /* -1 once the daemon is gone */
     struct dlx_news due; /* with fds: a new link that there was no memory for */
     uint64_t next_trim;  /* message number */
