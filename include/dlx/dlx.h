@@ -351,28 +351,6 @@ DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *item
  */
 DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns);
 
-enum dlx_event_kind {
-    DLX_EVENT_JOINED = 1, /**< a subscriber, or a publisher, is attached */
-    DLX_EVENT_LEFT = 2,   /**< it closed; of a publisher: and everything was taken */
-    DLX_EVENT_LOST = 3,   /**< likewise, its process died, or it misbehaved and was cut off */
-};
-
-struct dlx_event {
-    size_t size;
-    uint32_t kind;                 /**< enum dlx_event_kind */
-    uint32_t pid;                  /**< of the other side */
-    uint64_t link;                 /**< id, as in struct dlx_link_info */
-    uint64_t publisher;            /**< id */
-    uint64_t missed;               /**< events before this one that were dropped: 64 are kept */
-    char topic[DLX_TOPIC_MAX + 1]; /**< of the publisher */
-};
-
-/**
- * Which subscriber came or left next, in the order in which this publisher noticed. Never waits.
- * Returns 0; DLX_E_EMPTY, DLX_E_INVALID, DLX_E_FORKED.
- */
-DLX_API int dlx_publisher_next_event(struct dlx_publisher *p, struct dlx_event *ret);
-
 struct dlx_publisher_stats {
     size_t size;
     uint64_t published;       /**< messages */
@@ -510,12 +488,6 @@ struct dlx_subscription_stats {
 DLX_API int dlx_subscription_get_stats(struct dlx_subscription *s,
                                        struct dlx_subscription_stats *stats);
 
-/**
- * Which publisher came or left next. Never waits; the fd of the subscription gets readable for these, too.
- * Returns 0; DLX_E_EMPTY, DLX_E_INVALID, DLX_E_FORKED.
- */
-DLX_API int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *ret);
-
 /* ---- message ------------------------------------------------------------------------------- */
 
 /** Hold the message once more, for one more dlx_message_unref(). Returns it; any thread. */
@@ -595,6 +567,7 @@ DLX_API int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool al
 }
 #endif
 
+#include <dlx/event.h>
 #include <dlx/info.h>
 
 #endif
