@@ -358,6 +358,8 @@ int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
     body.retain_for_ns = args->retain_for_ns > 0 ? (uint64_t)args->retain_for_ns : 0;
     body.resumes = resumes;
     body.after_seq = after_seq;
+    body.max_held = args->max_held;
+    body.max_held_bytes = args->max_held_bytes;
     request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_NEW;
     request.publisher_new = &body;
     int r = dlx__call_lock_within(c, timeout_ns);

@@ -91,7 +91,8 @@ struct dlx_news {
     uint64_t size; /* of the page, control block or arena */
     uint32_t pid;
     uint32_t link_index;
-    uint32_t max_held;
+    uint32_t max_held;       /* hold words; of LinkOpen: what the publisher allows, 0: no bound */
+    uint64_t max_held_bytes; /* what the publisher allows; 0: no bound */
     uint32_t arena;
     uint32_t n_entries;
     uint32_t history;

@@ -53,6 +53,8 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->n_entries = p->link_open->n_entries;
         news->history = p->link_open->history;
         news->retain = p->link_open->retain;
+        news->max_held = p->link_open->max_held;
+        news->max_held_bytes = p->link_open->max_held_bytes;
         news->base = p->link_open->after_seq;
         news->on_full = p->link_open->on_full;
         news->from_start = p->link_open->from_start;

@@ -121,6 +121,7 @@ static int copy_message(struct dlx_publisher *p, uint64_t seq, struct dlx_writer
     relocate_words(&copied, words);
     if (copies->is_guarded)
         p->stats.unprotected += !dlx__debug_protect(copies);
+    dlx__block_count_message(copies, dlx__block_message_bytes(blocks));
     dlx__writer_carry(to, seq, words, copies);
     return 0;
 }

@@ -14,6 +14,7 @@ struct dlx_event_node {
     uint32_t pid;
     uint64_t link;
     uint64_t publisher;
+    char reason[DLX_EVENT_REASON_SIZE];
     char topic[];
 };
 
@@ -32,7 +33,7 @@ void dlx__events_deinit(struct dlx_events *events)
 }
 
 void dlx__events_push(struct dlx_events *events, enum dlx_event_kind kind, uint64_t link,
-                      uint64_t publisher, uint32_t pid, const char *topic)
+                      uint64_t publisher, uint32_t pid, const char *topic, const char *reason)
 {
     size_t size = strlen(topic) + 1;
     struct dlx_event_node *node = malloc(sizeof *node + size);
@@ -44,6 +45,7 @@ void dlx__events_push(struct dlx_events *events, enum dlx_event_kind kind, uint6
         drop_first(events);
     *node = (struct dlx_event_node){.kind = kind, .pid = pid, .link = link, .publisher = publisher};
     memcpy(node->topic, topic, size);
+    memcpy(node->reason, reason, strlen(reason) + 1);
     if (events->n++ == 0)
         events->first = node;
     else
@@ -63,6 +65,7 @@ int dlx__events_pop(struct dlx_events *events, struct dlx_event *ret)
                               .publisher = node->publisher,
                               .missed = events->missed};
     memcpy(event.topic, node->topic, strlen(node->topic) + 1);
+    memcpy(event.reason, node->reason, sizeof event.reason);
     int r = dlx__args_return(ret, sizeof event, &event, sizeof event);
     if (r == 0) {
         drop_first(events);

@@ -55,8 +55,10 @@ struct dlx_block {
     bool is_guarded;   /* its heap is in the debug mode: client/debug.h */
     bool is_protected; /* it cannot be written now */
     bool has_words;    /* it was exported, and its tensor fits into a ring entry: `words` */
+    bool is_counted;   /* `message_bytes` is set */
     bool is_plain;     /* has_words, it is not guarded, and nothing refers to it */
     uint32_t n_refs;   /* blocks that refer to it */
+    uint32_t dims_room; /* dimensions that `dims` has room for */
     /* The words of its ring entry: prepared once, when it is exported. */
     uint64_t words[DLX_SHM_ENTRY_WORDS];
     struct dlx_heap *heap;
@@ -67,7 +69,7 @@ struct dlx_block {
     uint64_t size;        /* usable bytes */
     uint64_t set;         /* number of the last one that it was seen in */
     struct dlx_block *of; /* what it refers to; NULL: it is no reference */
-    uint32_t dims_room;   /* dimensions that `dims` has room for */
+    uint64_t message_bytes; /* see dlx__block_message_bytes() */
     int64_t
         *dims; /* shape and strides of `tensor`, and the same again as they were made: inline_dims
                     * unless there are many */
@@ -181,6 +183,21 @@ static inline uint32_t dlx__block_arena_id(const struct dlx_block *block)
 static inline bool dlx__block_is_frozen(const struct dlx_block *block)
 {
     return block->arena && dlx__block_arena_id(block) == 0;
+}
+
+/* Bytes of the tensors of the message whose first block this is. As a rule that is a tensor as it was exported, so the
+ * path of every message sets nothing. */
+static inline uint64_t dlx__block_message_bytes(const struct dlx_block *block)
+{
+    return block->is_counted ? block->message_bytes : block->payload_size;
+}
+
+/* It is the first block of a message that has other bytes than its own tensor. */
+static inline void dlx__block_count_message(struct dlx_block *block, uint64_t bytes)
+{
+    block->message_bytes = bytes;
+    block->is_counted = true;
+    block->is_dirty = true; /* the next tensor in it is not counted */
 }
 
 /* NULL for a block of 0 bytes. */

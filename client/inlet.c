@@ -125,8 +125,12 @@ void dlx__inlet_start(struct dlx_inlet *inlet, uint32_t history, bool from_start
 {
     bool rings = inlet->on_full == DLX_ON_FULL_BLOCK;
     inlet->state = DLX_INLET_OPEN;
+    uint32_t max_held =
+        inlet->most_held ? DLX_MIN(inlet->max_held, inlet->most_held) : inlet->max_held;
     dlx__reader_init(&inlet->core, inlet->control, inlet->n_entries, inlet->page, inlet->link_index,
-                     inlet->max_held, latest, reliable, rings, &reader_env, inlet);
+                     max_held, latest, reliable, rings, &reader_env, inlet);
+    if (inlet->most_held_bytes > 0)
+        dlx__reader_set_bounded(&inlet->core);
     dlx__reader_start(&inlet->core, history, from_start, inlet->base);
 }
 
@@ -273,11 +277,43 @@ void dlx__inlet_sweep_arenas(struct dlx_inlet *inlet)
     pthread_mutex_unlock(&inlet->arenas_lock);
 }
 
+/* ---- take ----------------------------------------------------------------------------------- */
+
+/* How many messages a bounded link may take now. One at a time: their bytes are known when they are built. */
+static uint32_t room_within_bound(const struct dlx_inlet *inlet)
+{
+    uint64_t held = atomic_load_explicit(&inlet->held_bytes, memory_order_acquire);
+    return held < inlet->most_held_bytes ? 1 : 0;
+}
+
+static int fail_too_many_held(const struct dlx_inlet *inlet, uint32_t n)
+{
+    if (n == 0)
+        return dlx__fail(DLX_E_TOO_MANY_HELD,
+                         "%" PRIu64 " bytes are held, and the publisher allows %" PRIu64
+                         " (its max_held_bytes): release some first",
+                         atomic_load_explicit(&inlet->held_bytes, memory_order_relaxed),
+                         inlet->most_held_bytes);
+    if (inlet->core.max_held < inlet->max_held)
+        return dlx__fail(DLX_E_TOO_MANY_HELD,
+                         "%u messages are held, the limit of the publisher (its max_held): release "
+                         "some first",
+                         inlet->core.max_held);
+    return dlx__fail(DLX_E_TOO_MANY_HELD,
+                     "%u messages are held, the limit of this subscription (max_held): release "
+                     "some first",
+                     inlet->core.max_held);
+}
+
 int dlx__inlet_take(struct dlx_inlet *inlet, uint32_t n, struct dlx_message **ret)
 {
     if (inlet->n_pending == 0) {
+        if (dlx_unlikely(inlet->core.is_bounded))
+            n = room_within_bound(inlet);
         int got = dlx__reader_take(&inlet->core, inlet->pending, n);
         inlet->stuck = got == DLX_E_NOT_FOUND;
+        if (dlx_unlikely(got == DLX_E_TOO_MANY_HELD))
+            return fail_too_many_held(inlet, n);
         if (got < 0)
             return got;
         inlet->n_pending = (uint32_t)got;
@@ -292,6 +328,8 @@ int dlx__inlet_take(struct dlx_inlet *inlet, uint32_t n, struct dlx_message **re
     inlet->n_pending--;
     if (dlx_unlikely(r < 0))
         dlx__reader_release(&inlet->core, taken->hold);
+    else if (dlx_unlikely(inlet->core.is_bounded))
+        atomic_fetch_add_explicit(&inlet->held_bytes, (*ret)->bytes, memory_order_relaxed);
     return r;
 }
 

@@ -52,8 +52,12 @@ struct dlx_inlet {
     uint64_t publisher; /* 0: a spare, for one that has yet to come */
     uint32_t pid;       /* of the publisher, for messages */
     uint32_t link_index;
-    uint32_t max_held;
-    uint32_t history; /* what LinkOpen said of it */
+    uint32_t max_held; /* hold words in the page, as the subscription asked */
+    /* What the publisher lets this link hold, as LinkOpen said. 0: no bound. */
+    uint32_t most_held;
+    uint64_t most_held_bytes;
+    _Atomic uint64_t held_bytes; /* of messages handed out and not released; if there is a bound */
+    uint32_t history;            /* what LinkOpen said of it */
     uint32_t retain;
     uint32_t on_full;        /* likewise */
     uint64_t origin;         /* the publisher's id with the first daemon that it was announced to */
@@ -115,6 +119,13 @@ struct dlx_inlet *dlx__inlet_unref(struct dlx_inlet *inlet);
 
 /* Nobody refers to it any more. */
 void dlx__inlet_free(struct dlx_inlet *inlet);
+
+/* Of a bounded link: so many bytes were let go, after their hold word was cleared. Any thread. */
+static inline void dlx__inlet_uncount(struct dlx_inlet *inlet, uint64_t bytes)
+{
+    /* Release: whoever takes because of this stores its hold word after ours was cleared. */
+    atomic_fetch_sub_explicit(&inlet->held_bytes, bytes, memory_order_release);
+}
 
 /* A message that was handed out has been released. Any thread. */
 static inline void dlx__inlet_released(struct dlx_inlet *inlet)

@@ -326,8 +326,11 @@ static void __attribute__((noinline)) let_go_slowly(struct dlx_message *m)
     struct dlx_inlet *inlet = m->inlet;
     if (dlx__forked(inlet->generation))
         return; /* the parent's to release */
+    uint64_t bytes = m->bytes;
     m->table = table_free(m->table);
     dlx__reader_release(&inlet->core, m->hold);
+    if (inlet->core.is_bounded)
+        dlx__inlet_uncount(inlet, bytes);
     dlx__inlet_released(inlet);
 }
 
@@ -338,11 +341,11 @@ static inline void unref(struct dlx_message *m)
         (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) & ~FIRST_USED) != 1)
         return;
     struct dlx_inlet *inlet = m->inlet;
-    if (dlx_unlikely(m->table || inlet->core.rings || dlx__forked(inlet->generation))) {
+    if (dlx_unlikely(m->table || inlet->core.is_told || dlx__forked(inlet->generation))) {
         let_go_slowly(m);
         return;
     }
-    dlx__reader_release(&inlet->core, m->hold);
+    dlx__reader_release_quietly(&inlet->core, m->hold);
     dlx__inlet_released(inlet);
 }
 

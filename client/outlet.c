@@ -33,11 +33,11 @@ static void outlet_free(struct dlx_publisher *p, struct dlx_outlet *outlet)
     free(outlet);
 }
 
-static void tell_left(struct dlx_publisher *p, struct dlx_outlet *outlet)
+static void tell_left(struct dlx_publisher *p, struct dlx_outlet *outlet, const char *reason)
 {
     if (!outlet->left)
         dlx__events_push(&p->events, outlet->core.dead ? DLX_EVENT_LOST : DLX_EVENT_LEFT,
-                         outlet->id, p->id, outlet->peer->pid, p->topic);
+                         outlet->id, p->id, outlet->peer->pid, p->topic, reason);
     outlet->left = true;
 }
 
@@ -94,7 +94,7 @@ static bool add_link(struct dlx_publisher *p, struct dlx_news *news)
     }
     if (r == 0)
         dlx__events_push(&p->events, DLX_EVENT_JOINED, outlet->id, p->id, outlet->peer->pid,
-                         p->topic);
+                         p->topic, "");
     dlx__news_deinit(news);
     return true;
 }
@@ -176,7 +176,7 @@ static void env_look_for_dead(void *userdata)
         if (!outlet->core.dead && poll(&pfd, 1, 0) == 1 && pfd.revents)
             outlet->core.dead = true;
         if (outlet->core.dead || dlx__writer_link_is_closed(&outlet->core)) {
-            tell_left(p, outlet);
+            tell_left(p, outlet, "");
             count_ended(p, outlet);
         }
     }
@@ -193,7 +193,7 @@ static void env_look_for_dead(void *userdata)
 
 static void env_link_gone(void *userdata, struct dlx_writer_link *link)
 {
-    tell_left(userdata, outlet_of(link));
+    tell_left(userdata, outlet_of(link), "");
     count_ended(userdata, outlet_of(link));
     outlet_free(userdata, outlet_of(link));
 }
@@ -215,6 +215,12 @@ static void env_payload_freed(void *userdata, void *payload)
     }
 }
 
+static uint64_t env_payload_bytes(void *userdata, const void *payload)
+{
+    (void)userdata;
+    return dlx__block_message_bytes(payload);
+}
+
 static void env_block_gone(void *userdata, const struct dlx_writer_block *block)
 {
     (void)userdata;
@@ -227,8 +233,50 @@ const struct dlx_writer_env dlx__outlet_env = {
     .look_for_dead = env_look_for_dead,
     .link_gone = env_link_gone,
     .payload_freed = env_payload_freed,
+    .payload_bytes = env_payload_bytes,
     .block_gone = env_block_gone,
 };
+
+/* ---- bounds ---------------------------------------------------------------------------------- */
+
+/* The library of a subscriber keeps to the bounds: a page that exceeds them was written by something else. */
+static bool exceeds_bounds(const struct dlx_publisher *p, const struct dlx_writer_link *link,
+                           char reason[static DLX_EVENT_REASON_SIZE])
+{
+    uint32_t most = p->args.max_held, n_used = dlx__writer_link_n_used(link);
+    uint64_t most_bytes = p->args.max_held_bytes;
+    if (most > 0 && n_used > most) {
+        (void)snprintf(reason, DLX_EVENT_REASON_SIZE,
+                       "its page has used %u hold words (max_held %u)", n_used, most);
+        return true;
+    }
+    if (most_bytes == 0)
+        return false;
+    uint64_t bytes = dlx__writer_link_bytes(&p->core, link);
+    (void)snprintf(reason, DLX_EVENT_REASON_SIZE,
+                   "it holds %" PRIu64 " bytes and a message (max_held_bytes %" PRIu64 ")", bytes,
+                   most_bytes);
+    return bytes > most_bytes;
+}
+
+bool dlx__outlet_cut(struct dlx_publisher *p)
+{
+    char reason[DLX_EVENT_REASON_SIZE];
+    bool any = false;
+    if (p->args.max_held == 0 && p->args.max_held_bytes == 0)
+        return false;
+    for (uint32_t i = 0; i < p->core.n_links; i++) {
+        struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
+        if (outlet->core.dead || !exceeds_bounds(p, &outlet->core, reason))
+            continue;
+        outlet->core.dead = true;
+        outlet->ended = true; /* and is not counted: the daemon has not ended it */
+        p->stats.cut++;
+        tell_left(p, outlet, reason);
+        any = true;
+    }
+    return any;
+}
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 

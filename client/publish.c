@@ -318,6 +318,7 @@ void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel, 
 {
     if (dlx_unlikely(p->is_guarded)) /* before anybody can read it */
         p->stats.unprotected += !dlx__debug_protect(parcel->blocks);
+    dlx__block_count_message(parcel->blocks, parcel->bytes);
     dlx__writer_put(&p->core, parcel->words, time_ns, parcel->blocks);
     p->stats.published_bytes += parcel->bytes;
     p->stats.copied_bytes += parcel->copied_bytes;

@@ -52,6 +52,9 @@ static int check_args(const char *topic, struct dlx_publisher_args *args)
                          args->depth, DLX_SHM_DEPTH_MAX);
     if (args->on_full > DLX_ON_FULL_BLOCK)
         return dlx__fail(DLX_E_INVALID, "publisher on %s: on_full %u", topic, args->on_full);
+    if (args->max_held > DLX_SHM_HELD_MAX)
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: max_held %u, at most %u is possible",
+                         topic, args->max_held, DLX_SHM_HELD_MAX);
     return 0;
 }
 
@@ -323,7 +326,7 @@ static void __attribute__((noinline)) trim(struct dlx_publisher *p)
  * none can go any more. */
 static int make_room(struct dlx_publisher *p, uint64_t size, bool drop, struct dlx_block **ret)
 {
-    bool looked = false;
+    bool looked = false, cut = false;
     for (;;) {
         uint32_t n = dlx__writer_reclaim(&p->core, drop);
         int r = dlx__heap_take(p->heap, size, ret);
@@ -331,9 +334,14 @@ static int make_room(struct dlx_publisher *p, uint64_t size, bool drop, struct d
             return r;
         if (n > 0)
             continue;
-        if (looked || p->core.n_retired == 0)
+        if (cut || p->core.n_retired == 0)
             return DLX_E_FULL;
-        dlx__outlet_env.look_for_dead(p); /* before taking more memory: who holds, and is dead? */
+        /* Before taking more memory: who holds, and is dead? And who holds more than it may? */
+        if (!looked)
+            dlx__outlet_env.look_for_dead(p);
+        else if (!dlx__outlet_cut(p))
+            return DLX_E_FULL;
+        cut = looked;
         looked = true;
     }
 }

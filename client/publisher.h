@@ -109,6 +109,10 @@ void dlx__outlet_tell_end(struct dlx_publisher *p);
 /* The daemon that made the links has ended. */
 void dlx__outlet_set_foreign(struct dlx_publisher *p);
 
+/* Cut the links whose pages say that they hold more than this publisher allows: they hold nothing from the next
+ * dlx__writer_reclaim() on. Returns whether there were any. */
+bool dlx__outlet_cut(struct dlx_publisher *p);
+
 /* Links whose subscriber receives what is published from now on. */
 uint32_t dlx__outlet_n_started(const struct dlx_publisher *p);
 /* Links that a message reaches that is published now. */

@@ -90,7 +90,7 @@ void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_inlet *inle
         bool closed = dlx__reader_is_closed(&inlet->core) || inlet->end > 0;
         if (!goes_on)
             dlx__events_push(&s->events, closed ? DLX_EVENT_LEFT : DLX_EVENT_LOST, inlet->id,
-                             inlet->publisher, inlet->pid, inlet->topic);
+                             inlet->publisher, inlet->pid, inlet->topic, "");
     }
     dlx__inlet_close(inlet);
     for (uint32_t k = 0; k < s->n_inlets; k++)
@@ -208,7 +208,7 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
     dlx__subscription_activate(s, inlet);
     if (!inlet->after)
         dlx__events_push(&s->events, DLX_EVENT_JOINED, inlet->id, inlet->publisher, inlet->pid,
-                         inlet->topic);
+                         inlet->topic, "");
 }
 
 static void on_open(struct dlx_subscription *s, struct dlx_news *news)
@@ -237,6 +237,8 @@ static void on_open(struct dlx_subscription *s, struct dlx_news *news)
     inlet->retain = news->retain;
     inlet->on_full = news->on_full;
     inlet->from_start = news->from_start;
+    inlet->most_held = news->max_held;
+    inlet->most_held_bytes = news->max_held_bytes;
     if (inlet->arenas_due == 0)
         start(s, inlet);
 }

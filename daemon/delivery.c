@@ -207,6 +207,8 @@ static int send_open(struct dlxd_link *link)
     body.topic = (char *)(uintptr_t)publisher->topic_name;
     body.link_index = link->index;
     body.resumes = publisher->config.resumes;
+    body.max_held = publisher->config.max_held;
+    body.max_held_bytes = publisher->config.max_held_bytes;
     if (publisher->state == DLXD_PUBLISHER_RETAINED)
         body.history = body.retain; /* the others may be gone, or not whole */
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OPEN;

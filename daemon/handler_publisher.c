@@ -21,6 +21,8 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
         .retain_for_ns = request->retain_for_ns,
         .resumes = request->resumes,
         .after_seq = request->after_seq,
+        .max_held = request->max_held,
+        .max_held_bytes = request->max_held_bytes,
     };
     struct dlxd_publisher_fds fds;
     struct dlxd_publisher *publisher;

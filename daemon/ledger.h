@@ -16,6 +16,7 @@ struct dlxd_ledger_entry {
     uint64_t resumes;
     uint64_t after_seq;
     uint64_t retain_for_ns;
+    uint64_t max_held_bytes; /* this and max_held: 0 in entries of daemons that did not know them */
     uint64_t
         expires_ns; /* of the monotonic clock; 0: its publisher is there, or it stays for ever */
     uint32_t history;
@@ -25,9 +26,10 @@ struct dlxd_ledger_entry {
     uint32_t retain;
     uint32_t pid;
     uint32_t uid;
+    uint32_t max_held;
     char client_name[64];
     char topic[256];
-    uint8_t reserved[124];
+    uint8_t reserved[112];
 };
 
 struct dlxd_ledger {

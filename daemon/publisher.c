@@ -213,7 +213,9 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
                                                        .retain = entry->retain,
                                                        .retain_for_ns = entry->retain_for_ns,
                                                        .resumes = entry->resumes,
-                                                       .after_seq = entry->after_seq};
+                                                       .after_seq = entry->after_seq,
+                                                       .max_held = entry->max_held,
+                                                       .max_held_bytes = entry->max_held_bytes};
     publisher->pid = (pid_t)entry->pid;
     publisher->uid = entry->uid;
     memcpy(publisher->client_name, entry->client_name, sizeof publisher->client_name);

@@ -38,12 +38,14 @@ struct dlxd_publisher_config {
     uint32_t history;
     uint32_t depth;
     uint32_t n_entries;
-    uint32_t on_full;       /* 0 drop oldest, 1 block */
-    uint32_t retain;        /* messages; 0: none */
-    bool latched;           /* not beyond its end */
-    uint64_t retain_for_ns; /* 0: for ever */
-    uint64_t resumes;       /* its id with the first daemon that it was announced to, or 0 */
-    uint64_t after_seq;     /* what it has published there */
+    uint32_t on_full;        /* 0 drop oldest, 1 block */
+    uint32_t retain;         /* messages; 0: none */
+    bool latched;            /* not beyond its end */
+    uint64_t retain_for_ns;  /* 0: for ever */
+    uint64_t resumes;        /* its id with the first daemon that it was announced to, or 0 */
+    uint64_t after_seq;      /* what it has published there */
+    uint32_t max_held;       /* messages that one link may hold; 0: no bound */
+    uint64_t max_held_bytes; /* likewise, of payload */
 };
 
 struct dlxd_publisher {

@@ -238,6 +238,7 @@ static int write_entry(struct dlxd_store *store, struct dlxd_publisher *publishe
         .resumes = config->resumes,
         .after_seq = config->after_seq,
         .retain_for_ns = config->retain_for_ns,
+        .max_held_bytes = config->max_held_bytes,
         .expires_ns = publisher->dying ? 0 : publisher->expires_ns,
         .history = config->history,
         .depth = config->depth,
@@ -246,6 +247,7 @@ static int write_entry(struct dlxd_store *store, struct dlxd_publisher *publishe
         .retain = config->retain,
         .pid = (uint32_t)publisher->pid,
         .uid = publisher->uid,
+        .max_held = config->max_held,
     };
     _Static_assert(sizeof entry.client_name == sizeof publisher->client_name, "a name fits");
     _Static_assert(sizeof entry.topic == sizeof publisher->topic_name, "a topic fits");

@@ -56,6 +56,9 @@ int dlxd_validate_publisher_new(const Dlx__Wire__Packet *packet)
     if (body->retain > body->history)
         return dlx__fail(DLX_E_INVALID, "publisher of %s: retains %u messages of a history of %u",
                          body->topic, body->retain, body->history);
+    if (body->max_held > DLX_SHM_HELD_MAX)
+        return dlx__fail(DLX_E_INVALID, "publisher of %s: max_held %u, at most %u is possible",
+                         body->topic, body->max_held, DLX_SHM_HELD_MAX);
     return 0;
 }
 

@@ -50,6 +50,7 @@ void dlx__reader_init(struct dlx_reader *r, const struct dlx_shm_control *contro
         .latest = latest,
         .reliable = reliable,
         .rings = rings,
+        .is_told = rings,
         .is_special = true,
         .sure = UINT64_MAX,
     };
@@ -165,7 +166,7 @@ static bool find_hold(struct dlx_reader *r, uint32_t *ret)
     }
     if (dlx_unlikely(*ret >= r->n_used)) {
         r->n_used = *ret + 1;
-        r->is_special = r->latest || r->rings;
+        r->is_special = r->latest || r->rings || r->is_bounded;
         dlx_store64_release(&r->page->n_used, r->n_used);
     }
     return true;
@@ -277,6 +278,8 @@ int dlx__reader_take(struct dlx_reader *r, struct dlx_taken *ret, uint32_t count
                 return why;
             continue;
         }
+        if (dlx_unlikely(count == 0))
+            return dlx__fail(DLX_E_TOO_MANY_HELD, "no more bytes may be held");
         if (dlx_unlikely(r->latest)) {
             count = 1;
             n = skip_to_newest(r, n);
@@ -290,10 +293,7 @@ int dlx__reader_take(struct dlx_reader *r, struct dlx_taken *ret, uint32_t count
             got++;
         } while (got < count && gen_of(r, n + got) == n + got);
         if (dlx_unlikely(got == 0))
-            return dlx__fail(DLX_E_TOO_MANY_HELD,
-                             "%u messages are held, the limit of this subscription (max_held): "
-                             "release some first",
-                             r->max_held);
+            return dlx__fail(DLX_E_TOO_MANY_HELD, "all %u hold words are in use", r->max_held);
         uint64_t newest = n + got - 1;
         /* What came after a reliable link joined is not retired before the link has passed it: copies are whole, and
          * the hold words are there before the cursor. Otherwise it is seen after the fence whether they came in time; what

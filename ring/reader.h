@@ -29,9 +29,11 @@ struct dlx_reader {
     uint32_t next_hold; /* where to look for a free one first */
     bool latest;
     bool reliable;
-    bool
-        is_special; /* not for dlx__reader_take_plain(): latest, rings, or no hold word was used yet */
-    bool rings;     /* the publisher may wait for room: tell it when there is some */
+    bool is_bounded; /* see dlx__reader_set_bounded() */
+    /* Not for dlx__reader_take_plain(): latest, rings, bounded, or no hold word was used yet. */
+    bool is_special;
+    bool rings;      /* the publisher may wait for room: tell it when there is some */
+    bool is_told;    /* somebody is told of each release: it rings, or is bounded */
     uint64_t sure;   /* if reliable: what is newer is retired only when we have passed it */
     uint64_t cursor; /* the last message passed */
     uint64_t last;   /* the last message taken; at first, where we began */
@@ -57,11 +59,17 @@ struct dlx_taken {
 /* After a hold word was cleared, where the publisher may wait for that: ring it if it does. */
 void dlx__reader_made_room(struct dlx_reader *r);
 
-/* Let go of a held message. Any thread. */
-static inline void dlx__reader_release(struct dlx_reader *r, uint32_t hold)
+/* Let go of a held message, where nobody is told of it (`is_told`). Any thread. */
+static inline void dlx__reader_release_quietly(struct dlx_reader *r, uint32_t hold)
 {
     /* Partner: free_unheld() loads it, and then lets the payload be written again. */
     dlx_store64_release(&r->page->hold[hold], 0);
+}
+
+/* Let go of a held message. Any thread. */
+static inline void dlx__reader_release(struct dlx_reader *r, uint32_t hold)
+{
+    dlx__reader_release_quietly(r, hold);
     if (dlx_unlikely(r->rings))
         dlx__reader_made_room(r);
 }
@@ -72,6 +80,13 @@ void dlx__reader_init(struct dlx_reader *r, const struct dlx_shm_control *contro
                       uint32_t max_held, bool latest, bool reliable, bool rings,
                       const struct dlx_reader_env *env, void *userdata);
 
+/* After dlx__reader_init(): the caller counts the bytes that are held, and bounds them. So each message is taken by
+ * dlx__reader_take() and released by dlx__reader_release(), then counted. */
+static inline void dlx__reader_set_bounded(struct dlx_reader *r)
+{
+    r->is_bounded = r->is_told = true;
+}
+
 /*
  * Store the first cursor: with up to `history` messages that are there already, or, if `from_start`, with all since
  * `base`, the number of the last message that is not in the control block. From here on the publisher waits for us, if we are
@@ -80,7 +95,8 @@ void dlx__reader_init(struct dlx_reader *r, const struct dlx_shm_control *contro
 void dlx__reader_start(struct dlx_reader *r, uint32_t history, bool from_start, uint64_t base);
 
 /*
- * Take the next messages, up to `n` (mode LATEST: one). Ends in bounded time: DLX_E_EMPTY also means that so many
+ * Take the next messages, up to `n` (mode LATEST: one). 0 takes none, so if a message is there it returns
+ * DLX_E_TOO_MANY_HELD. Ends in bounded time: DLX_E_EMPTY also means that so many
  * messages in a row were gone when we came to them that somebody else should have a turn; dlx__reader_arm() then says
  * that there is something. Returns how many came, at least 1; or DLX_E_EMPTY; DLX_E_NOT_FOUND (the publisher went on with
  * another daemon, and everything here was taken); DLX_E_TOO_MANY_HELD; DLX_E_PUBLISHER_GONE (it closed, and everything

@@ -147,7 +147,7 @@ static void remove_link(struct dlx_writer *w, uint32_t i)
 }
 
 /* Hold words that a page has, as its subscriber says. A lie hurts only the liar. */
-static uint32_t n_used(const struct dlx_writer_link *link)
+uint32_t dlx__writer_link_n_used(const struct dlx_writer_link *link)
 {
     return (uint32_t)DLX_MIN(dlx_load64_acquire(dlx__writer_word(&link->page->n_used)),
                              link->max_held);
@@ -155,7 +155,7 @@ static uint32_t n_used(const struct dlx_writer_link *link)
 
 uint32_t dlx__writer_link_n_held(const struct dlx_writer_link *link)
 {
-    uint32_t held = 0, n = n_used(link);
+    uint32_t held = 0, n = dlx__writer_link_n_used(link);
     for (uint32_t i = 0; i < n; i++)
         held +=
             dlx_load64_acquire(dlx__writer_word(&link->page->hold[i])) != 0; /* as in holds_any() */
@@ -173,7 +173,8 @@ bool dlx__writer_link_is_closed(const struct dlx_writer_link *link)
     return cursor_of(link) == DLX_SHM_CURSOR_CLOSED;
 }
 
-static void mark_held(struct dlx_writer *w, uint64_t n)
+/* Index of the first retired message whose number is not below n. */
+static uint32_t find_retired(const struct dlx_writer *w, uint64_t n)
 {
     uint32_t low = 0, high = w->n_retired;
     while (low < high) {
@@ -183,6 +184,12 @@ static void mark_held(struct dlx_writer *w, uint64_t n)
         else
             high = middle;
     }
+    return low;
+}
+
+static void mark_held(struct dlx_writer *w, uint64_t n)
+{
+    uint32_t low = find_retired(w, n);
     for (; low < w->n_retired && w->retired[low].n == n; low++)
         w->retired[low].held = true;
 }
@@ -191,7 +198,7 @@ static void mark_held(struct dlx_writer *w, uint64_t n)
 static bool holds_any(struct dlx_writer *w, const struct dlx_writer_link *link)
 {
     bool holds = false;
-    uint32_t n_words = n_used(link);
+    uint32_t n_words = dlx__writer_link_n_used(link);
     for (uint32_t i = 0; i < n_words; i++) {
         /* Acquire: whoever let go has read what it wanted. Partner: a reader stores its hold word, then looks at gen. */
         uint64_t n = dlx_load64_acquire(dlx__writer_word(&link->page->hold[i]));
@@ -201,6 +208,44 @@ static bool holds_any(struct dlx_writer *w, const struct dlx_writer_link *link)
         }
     }
     return holds;
+}
+
+static uint64_t bytes_of(const struct dlx_writer *w, uint64_t n)
+{
+    uint64_t words[DLX_SHM_ENTRY_WORDS];
+    if (n >= w->oldest && n <= w->head)
+        return w->env->payload_bytes(w->userdata, dlx__writer_payload(w, n, words));
+    uint32_t i = find_retired(w, n);
+    if (i < w->n_retired && w->retired[i].n == n)
+        return w->env->payload_bytes(w->userdata, w->retired[i].payload);
+    return 0;
+}
+
+uint64_t dlx__writer_link_bytes(const struct dlx_writer *w, const struct dlx_writer_link *link)
+{
+    uint32_t n_words = dlx__writer_link_n_used(link);
+    uint64_t newest = 0, newest_bytes = 0, sum = 0;
+    uint64_t *seen = calloc(n_words + 1, sizeof *seen);
+    if (!seen)
+        return 0;
+    for (uint32_t i = 0; i < n_words; i++) /* acquire: before the second look, which follows */
+        seen[i] = dlx_load64_acquire(dlx__writer_word(&link->page->hold[i]));
+    for (uint32_t i = 0; i < n_words; i++) {
+        /* A reader takes no message twice: a word that did not change held its message between the two looks. */
+        uint64_t n = dlx_load64_acquire(dlx__writer_word(&link->page->hold[i]));
+        if (n == 0 || n != seen[i])
+            continue;
+        uint64_t bytes = bytes_of(w, n);
+        if (n > newest) {
+            sum += newest_bytes;
+            newest = n;
+            newest_bytes = bytes;
+        } else {
+            sum += bytes;
+        }
+    }
+    free(seen);
+    return sum;
 }
 
 void dlx__writer_joins_changed(struct dlx_writer *w, uint64_t joins)

@@ -55,6 +55,8 @@ struct dlx_writer_env {
     void (*link_gone)(void *userdata, struct dlx_writer_link *link);
     /* Nobody can see this message any more: its payload, as given to dlx__writer_put(), may be used again. */
     void (*payload_freed)(void *userdata, void *payload);
+    /* Bytes of the tensors in the message with this payload, for dlx__writer_link_bytes(). */
+    uint64_t (*payload_bytes)(void *userdata, const void *payload);
     /* The writer has no use for this control block any more. */
     void (*block_gone)(void *userdata, const struct dlx_writer_block *block);
 };
@@ -198,6 +200,16 @@ bool dlx__writer_link_is_closed(const struct dlx_writer_link *link);
 
 /* How many messages it holds, as far as its page tells. For reports. */
 uint32_t dlx__writer_link_n_held(const struct dlx_writer_link *link);
+
+/* How many hold words it has used, at most `max_held`. The number never falls in an honest page. */
+uint32_t dlx__writer_link_n_used(const struct dlx_writer_link *link);
+
+/*
+ * Bytes of the messages that the link holds, not counting the newest one. A number of no LIVE or retired message counts
+ * 0, and so does everything if there is no memory for the look. Hold words that change during the look do not count:
+ * what counts was held all at one moment, so it is never more than an honest reader held when it took the newest one.
+ */
+uint64_t dlx__writer_link_bytes(const struct dlx_writer *w, const struct dlx_writer_link *link);
 
 /* ---- another control block ------------------------------------------------------------------ */
 

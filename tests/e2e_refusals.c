@@ -313,6 +313,8 @@ START_TEST(a_publisher_that_cannot_be)
         {{.depth = UINT32_MAX}, "depth 4294967295"},
         {{.history = 2, .retain = 3}, "retains 3 messages of a history of 2"},
         {{.on_full = DLX_ON_FULL_BLOCK + 1}, "on_full 2"},
+        {{.max_held = 4097}, "test/a: max_held 4097, at most 4096"},
+        {{.max_held = UINT32_MAX, .max_held_bytes = 1}, "max_held 4294967295"},
         {{.retain_for_ns = 1}, "retain_for_ns 1 with 0 messages"},
     };
     struct dlx_publisher *p = NULL;

@@ -307,6 +307,34 @@ START_TEST(time_goes_on_while_there_is_no_daemon)
 }
 END_TEST
 
+/* What one link may hold of them is in the ledger, too. */
+START_TEST(bounds_of_what_is_retained_outlive_daemons)
+{
+    begin(MANY);
+    struct dlx_publisher_args args = {.size = sizeof args, .retain = 2};
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL, *other = NULL;
+    if (_i == 0)
+        args.max_held = 1;
+    else
+        args.max_held_bytes = 800;
+    leave_messages("test/a", &args, 2);
+    restart();
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    ok(dlx_take(s, PATIENCE, &m));
+    fails(dlx_take(s, PATIENCE, &other), DLX_E_TOO_MANY_HELD,
+          _i == 0 ? "1 messages are held, the limit of the publisher"
+                  : "800 bytes are held, and the publisher allows 800");
+    dlx_message_unref(m);
+    take_and_check(s, 2, 2);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+    drop_retained("test/a");
+    end();
+}
+END_TEST
+
 /* The ledger, and a control block and an arena for each; a pidfd for each that is open. */
 START_TEST(what_does_not_fit_is_not_kept_by_half)
 {
@@ -443,6 +471,7 @@ int main(void)
     Suite *suite = suite_create("store");
     TCase *tcase = dlx_test_stream_case("store");
     tcase_add_test(tcase, what_is_retained_outlives_daemons);
+    tcase_add_loop_test(tcase, bounds_of_what_is_retained_outlive_daemons, 0, 2);
     tcase_add_test(tcase, a_daemon_that_is_killed_at_once_loses_nothing);
     tcase_add_test(tcase, a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages);
     tcase_add_test(tcase,

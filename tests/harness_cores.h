@@ -23,6 +23,7 @@ static struct fixture {
     unsigned n_waiting, n_pick_ups;
     struct dlx_shm_control *controls[8]; /* of all blocks: readers may still be in them */
     unsigned n_controls, n_freed, n_blocks_gone, n_links_gone, n_rung, n_rung_writer;
+    void (*on_bytes)(void); /* when a writer counts bytes */
 } f;
 static int payload; /* they are counted, not looked at */
 
@@ -66,6 +67,16 @@ static inline void payload_freed(void *userdata, void *p)
     f.n_freed++;
 }
 
+/* As many as the harness says; and the test may do something meanwhile. */
+static inline uint64_t payload_bytes(void *userdata, const void *p)
+{
+    (void)userdata;
+    ck_assert_ptr_eq(p, &payload);
+    if (f.on_bytes)
+        f.on_bytes();
+    return 10;
+}
+
 static inline void block_gone(void *userdata, const struct dlx_writer_block *block)
 {
     (void)userdata;
@@ -78,6 +89,7 @@ static const struct dlx_writer_env env = {.pick_up = pick_up,
                                           .look_for_dead = ignore,
                                           .link_gone = link_gone,
                                           .payload_freed = payload_freed,
+                                          .payload_bytes = payload_bytes,
                                           .block_gone = block_gone};
 static const struct dlx_reader_env reader_env = {.ring = ring_writer};
 

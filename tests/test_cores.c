@@ -63,6 +63,23 @@ START_TEST(a_take_gives_no_more_than_can_be_held)
 }
 END_TEST
 
+START_TEST(a_take_of_none_fails_only_if_there_is_a_message)
+{
+    struct dlx_reader r;
+    struct dlx_taken taken;
+    begin(&r, f.page, f.control, 0);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 0), DLX_E_EMPTY);
+    publish(1);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(dlx__reader_take(&r, &taken, 0), DLX_E_TOO_MANY_HELD);
+    ck_assert_uint_eq(dlx__reader_n_held(&r), 0);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), 1);
+    ck_assert_uint_eq(taken.n, 1);
+    dlx__writer_close(&f.w);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 0), DLX_E_PUBLISHER_GONE);
+}
+END_TEST
+
 START_TEST(a_lapped_reader_goes_on_at_the_oldest_message)
 {
     struct dlx_reader r;
@@ -295,6 +312,7 @@ int main(void)
     tcase_add_test(tcase, a_batch_may_fill_the_ring);
     tcase_add_test(tcase, one_announcement_wakes_for_a_whole_batch);
     tcase_add_test(tcase, a_take_gives_no_more_than_can_be_held);
+    tcase_add_test(tcase, a_take_of_none_fails_only_if_there_is_a_message);
     tcase_add_test(tcase, a_lapped_reader_goes_on_at_the_oldest_message);
     tcase_add_test(tcase, a_latest_reader_skips_to_the_newest_message);
     tcase_add_test(tcase, a_reader_starts_with_the_history_it_asks_for);

@@ -293,6 +293,77 @@ START_TEST(a_dead_link_holds_nothing)
 }
 END_TEST
 
+/* ---- what a link holds --------------------------------------------------------------------- */
+
+START_TEST(bytes_of_a_link_are_those_of_what_it_holds_but_the_newest)
+{
+    struct dlx_reader r;
+    uint32_t hold[3];
+    begin(&r, f.page, f.control, 0);
+    ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 0);
+    publish(3);
+    for (unsigned i = 0; i < 3; i++) {
+        ck_assert_uint_eq(take_one(&r, &hold[i]), i + 1);
+        ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 10 * i);
+        ck_assert_uint_eq(dlx__writer_link_n_used(&f.link), i + 1);
+    }
+    publish(WINDOW); /* retired by now */
+    ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 20);
+    dlx__reader_release(&r, hold[1]);
+    ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 10);
+    dlx__reader_release(&r, hold[0]);
+    ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 0);
+    ck_assert_uint_eq(dlx__writer_link_n_used(&f.link), 3);
+    dlx__reader_release(&r, hold[2]);
+}
+END_TEST
+
+/* They pin nothing. The greatest number is taken to be the newest, whatever it is. */
+START_TEST(numbers_of_no_message_have_no_bytes)
+{
+    static const uint64_t numbers[] = {5, 1, 100, UINT64_MAX, DLX_SHM_GONE | 4};
+    publish(WINDOW + 2);
+    reclaim_all(); /* 1 and 2 are free */
+    dlx_store64_relaxed(&f.page->n_used, UINT64_MAX);
+    ck_assert_uint_eq(dlx__writer_link_n_used(&f.link), HELD);
+    dlx_store64_relaxed(&f.page->hold[0], 4);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(numbers); i++) {
+        dlx_store64_relaxed(&f.page->hold[1], numbers[i]);
+        ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), numbers[i] == 1 ? 0 : 10);
+    }
+}
+END_TEST
+
+static struct dlx_reader *busy;
+static uint32_t busy_hold;
+
+static void release_and_take(void)
+{
+    uint32_t hold;
+    f.on_bytes = NULL;
+    dlx__reader_release(busy, busy_hold);
+    ck_assert_uint_eq(take_one(busy, &hold), 4);
+    ck_assert_uint_eq(hold, busy_hold);
+}
+
+/* Or an honest reader could be said to hold more than it ever did. */
+START_TEST(what_is_released_and_taken_during_a_look_does_not_count)
+{
+    struct dlx_reader r;
+    uint32_t hold[3];
+    begin(&r, f.page, f.control, 0);
+    publish(3);
+    for (int i = 0; i < 3; i++)
+        (void)take_one(&r, &hold[i]);
+    publish(1);
+    busy = &r;
+    busy_hold = hold[2];
+    f.on_bytes = release_and_take;
+    ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 10); /* 1, and not 2, the newest */
+    ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 20); /* 1 and 2, and not 4 */
+}
+END_TEST
+
 /* ---- another control block ----------------------------------------------------------------- */
 
 START_TEST(both_copies_stay_while_one_is_held)
@@ -416,6 +487,9 @@ int main(void)
     tcase_add_test(tcase, a_link_that_left_goes_with_what_it_held_last);
     tcase_add_test(tcase, what_was_held_when_a_link_left_is_freed_when_it_is_released);
     tcase_add_test(tcase, a_dead_link_holds_nothing);
+    tcase_add_test(tcase, bytes_of_a_link_are_those_of_what_it_holds_but_the_newest);
+    tcase_add_test(tcase, numbers_of_no_message_have_no_bytes);
+    tcase_add_test(tcase, what_is_released_and_taken_during_a_look_does_not_count);
     tcase_add_test(tcase, both_copies_stay_while_one_is_held);
     tcase_add_test(tcase, a_message_may_be_in_many_blocks);
     tcase_add_test(tcase, a_message_is_retired_in_every_block_that_has_it);

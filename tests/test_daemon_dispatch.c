@@ -144,6 +144,9 @@ START_TEST(bad_publishers)
     Dlx__Wire__PublisherNew request = publisher_request("t");
     request.on_full = 2;
     expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, "on_full is 2");
+    Dlx__Wire__PublisherNew holds = publisher_request("t");
+    holds.max_held = DLX_SHM_HELD_MAX + 1;
+    expect_error(BODY(PUBLISHER_NEW), &holds, DLX_E_INVALID, "max_held 4097, at most 4096");
     Dlx__Wire__PublisherNew resumes = publisher_request("t");
     resumes.after_seq = DLX_SHM_MOVED;
     expect_error(BODY(PUBLISHER_NEW), &resumes, DLX_E_INVALID, "2305843009213693952");

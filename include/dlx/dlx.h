@@ -169,6 +169,19 @@ struct dlx_publisher_args {
     /** How long they stay when the publisher is gone. 0 and DLX_FOREVER: without a limit.
      *  DLX_RETAIN_LATCHED: not at all; subscriptions get them only while the publisher is there. */
     int64_t retain_for_ns;
+    /**
+     * Messages that one subscriber may hold at once, 1 to 4096. 0: as many as it asks for, at most 4096. A take
+     * beyond that fails with DLX_E_TOO_MANY_HELD.
+     *
+     * The subscriber's library enforces this and `max_held_bytes`. A link whose shared memory says that it holds
+     * more was not written by that library: when memory is wanted, it is cut, and counted as `cut` in struct
+     * dlx_publisher_stats.
+     */
+    uint32_t max_held;
+    /** Bytes of payload that one subscriber may hold at once: while it holds so many or more, a take fails
+     *  with DLX_E_TOO_MANY_HELD. So it pins less than this, and one message. 0: no bound but the user's
+     *  quota. Costs time: such a subscriber takes messages one by one. */
+    uint64_t max_held_bytes;
 };
 #define DLX_RETAIN_LATCHED INT64_C(-2)
 
@@ -365,6 +378,7 @@ struct dlx_publisher_stats {
     uint32_t n_subscribers; /**< attached when this thread last looked */
     uint64_t unprotected;   /**< debug mode: messages, not all of whose memory could be protected */
     uint64_t deleted_again; /**< deleters called although the tensor had been published */
+    uint64_t cut;           /**< links cut since they held more than max_held or max_held_bytes */
 };
 
 /** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED. */
@@ -433,11 +447,12 @@ DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
  * Take the next message.
  *
  * timeout_ns 0 does not wait. The message holds its memory until it and every tensor made from it
- * is released; at most `max_held` messages are held at once.
+ * is released. At most `max_held` messages are held at once, of one publisher: its own max_held and
+ * max_held_bytes may be lower.
  *
  * Returns 0; DLX_E_EMPTY (timeout_ns is 0), DLX_E_TIMEOUT, DLX_E_TOO_MANY_HELD (release some: the
- * message tells the limit), DLX_E_PUBLISHER_GONE (once, when the last publisher left and everything
- * it published was taken; later calls wait for a new one), DLX_E_BAD_PEER (the publisher wrote
+ * message tells the limit, and whose it is), DLX_E_PUBLISHER_GONE (once, when the last publisher left
+ * and everything it published was taken; later calls wait for a new one), DLX_E_BAD_PEER (the publisher wrote
  * values that cannot be: its link is cut, others go on), DLX_E_INTERRUPTED (a signal handler ran
  * while waiting), DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_FORKED, DLX_E_SYSTEM,
  * DLX_E_QOS, DLX_E_DISCONNECTED (once, when no publisher is left and the daemon is gone; later calls wait for a new one).

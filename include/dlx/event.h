@@ -16,6 +16,8 @@ enum dlx_event_kind {
     DLX_EVENT_LOST = 3,   /**< likewise, its process died, or it misbehaved and was cut off */
 };
 
+#define DLX_EVENT_REASON_SIZE 96
+
 struct dlx_event {
     size_t size;
     uint32_t kind;                 /**< enum dlx_event_kind */
@@ -24,6 +26,7 @@ struct dlx_event {
     uint64_t publisher;            /**< id */
     uint64_t missed;               /**< events before this one that were dropped: 64 are kept */
     char topic[DLX_TOPIC_MAX + 1]; /**< of the publisher */
+    char reason[DLX_EVENT_REASON_SIZE]; /**< why the publisher cut the link; else "" */
 };
 
 /**

@@ -35,6 +35,7 @@ class PublisherStats(TypedDict):
     n_subscribers: int
     unprotected: int
     deleted_again: int
+    cut: int
 
 class SubscriptionStats(TypedDict):
     taken: int
@@ -112,7 +113,7 @@ class Report(tuple[int, bool, int, int, int]):
     def subscribers(self) -> int: ...
 
 @final
-class Event(tuple[str, str, int, int, int, int]):
+class Event(tuple[str, str, int, int, int, int, str]):
     @property
     def kind(self) -> Literal["joined", "left", "lost"]: ...
     @property
@@ -125,6 +126,8 @@ class Event(tuple[str, str, int, int, int, int]):
     def publisher(self) -> int: ...
     @property
     def missed(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
 
 @final
 class Tensor:
@@ -245,7 +248,8 @@ class Connection:
     @property
     def closed(self) -> bool: ...
     def publisher(self, topic: str, *, history: int = 0, on_full: Literal["drop", "block"] = "drop", depth: int = 16, retain: int = 0,
-                  retain_for: float | Literal["latched"] | None = None, timeout: float | None = None) -> Publisher: ...
+                  retain_for: float | Literal["latched"] | None = None, timeout: float | None = None, max_held: int = 0,
+                  max_held_bytes: int = 0) -> Publisher: ...
     def subscribe(self, topic: str, *, latest: bool = False, history: int | None = 0, reliable: bool = False, max_held: int = 16,
                   timeout: float | None = None, stay: bool = False,
                   spin: float | Literal["never", "always"] | None = None) -> Subscription: ...

@@ -94,6 +94,21 @@ int dlxpy_uint32(PyObject *object, const char *what, uint32_t max, uint32_t *ret
     return 0;
 }
 
+int dlxpy_uint64(PyObject *object, const char *what, uint64_t *ret)
+{
+    if (!object)
+        return 0;
+    long long value = PyLong_AsLongLong(object);
+    if (value == -1 && PyErr_Occurred())
+        return -1;
+    if (value < 0) {
+        PyErr_Format(PyExc_ValueError, "%s is a number from 0 on, not %lld", what, value);
+        return -1;
+    }
+    *ret = (uint64_t)value;
+    return 0;
+}
+
 int dlxpy_flag(PyObject *object, bool *ret)
 {
     int r = object ? PyObject_IsTrue(object) : *ret;

@@ -28,6 +28,9 @@ int dlxpy_timeout(PyObject *object, int64_t *ret_ns);
 /* A number of 0 to `max`. NULL leaves *ret alone. Returns 0, or -1 with an exception that names `what`. */
 int dlxpy_uint32(PyObject *object, const char *what, uint32_t max, uint32_t *ret);
 
+/* A number from 0 on, likewise. */
+int dlxpy_uint64(PyObject *object, const char *what, uint64_t *ret);
+
 /* Is it true? NULL leaves *ret alone. Returns 0, or -1 with an exception. */
 int dlxpy_flag(PyObject *object, bool *ret);
 

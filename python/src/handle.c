@@ -176,6 +176,7 @@ static PyObject *make_event(const struct dlx_event *event)
     PyStructSequence_SetItem(ret, 3, PyLong_FromUnsignedLongLong(event->link));
     PyStructSequence_SetItem(ret, 4, PyLong_FromUnsignedLongLong(event->publisher));
     PyStructSequence_SetItem(ret, 5, PyLong_FromUnsignedLongLong(event->missed));
+    PyStructSequence_SetItem(ret, 6, PyUnicode_FromString(event->reason));
     if (PyErr_Occurred())
         Py_CLEAR(ret);
     return ret;
@@ -210,9 +211,10 @@ static PyStructSequence_Field event_fields[] = {
     {"link", "id"},
     {"publisher", "id"},
     {"missed", "events before this one that were dropped: 64 are kept"},
+    {"reason", "why a publisher cut the link; else \"\""},
     {NULL, NULL},
 };
-static PyStructSequence_Desc event_desc = {"dlx.Event", "Who came or left.", event_fields, 6};
+static PyStructSequence_Desc event_desc = {"dlx.Event", "Who came or left.", event_fields, 7};
 
 int dlxpy_add_event(PyObject *module)
 {

@@ -96,12 +96,12 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     dlxpy_handle_leave(&p->handle);
     if (r < 0)
         return dlxpy_raise(r);
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K}", "published",
-                         s.published, "published_bytes", s.published_bytes, "copied", s.copied,
-                         "copied_bytes", s.copied_bytes, "full", s.full - p->more_full, "blocked",
-                         s.blocked - p->more_blocked, "bells", s.bells, "arena_bytes",
-                         s.arena_bytes, "n_arenas", s.n_arenas, "n_subscribers", s.n_subscribers,
-                         "unprotected", s.unprotected, "deleted_again", s.deleted_again);
+    return Py_BuildValue(
+        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K}", "published", s.published,
+        "published_bytes", s.published_bytes, "copied", s.copied, "copied_bytes", s.copied_bytes,
+        "full", s.full - p->more_full, "blocked", s.blocked - p->more_blocked, "bells", s.bells,
+        "arena_bytes", s.arena_bytes, "n_arenas", s.n_arenas, "n_subscribers", s.n_subscribers,
+        "unprotected", s.unprotected, "deleted_again", s.deleted_again, "cut", s.cut);
 }
 
 static int next_event(void *p, struct dlx_event *ret)

@@ -390,6 +390,20 @@ def test_holding_too_many_is_told(c):
         sub.take(timeout=0)
 
 
+def test_a_publisher_bounds_what_is_held(c):
+    with c.publisher("a", max_held=1) as few, c.publisher("b", max_held_bytes=2) as small:
+        for pub, topic, word in ((few, "a", "the publisher"), (small, "b", "max_held_bytes")):
+            with c.subscribe(topic, timeout=PATIENCE) as sub:
+                for _ in range(2):
+                    pub.publish(b"xy")
+                kept = sub.take()
+                with pytest.raises(dlx.TooManyHeld, match=word):
+                    sub.take(timeout=0)
+                kept.release()
+                sub.take().release()
+            assert pub.stats()["cut"] == 0 and [e.reason for e in pub.events()] == ["", ""]
+
+
 def test_private_views_may_be_written_to(pair):
     pub, sub = pair
     pub.publish({"a": np.arange(6, dtype=np.float32)})
@@ -446,7 +460,8 @@ def test_closed_handles_say_so(c):
     lambda c: c.publisher("a//b"), lambda c: c.publisher("a", history=9999), lambda c: c.publisher("a", on_full="x"),
     lambda c: c.publisher("a", history=-1), lambda c: c.subscribe("a", timeout=-1), lambda c: c.subscribe("a", spin="x"),
     lambda c: c.subscribe("a", max_held=5000), lambda c: c.publisher("a", retain_for="x"), lambda c: c.get("a", float("nan")),
-    lambda c: c.publisher("a", depth=4097), lambda c: c.publisher("a", depth=-1), lambda c: c.publisher("a", retain=9, history=2), lambda c: c.publisher("a", retain=1, retain_for=0), lambda c: dlx.connect(timeout=0)])
+    lambda c: c.publisher("a", depth=4097), lambda c: c.publisher("a", depth=-1), lambda c: c.publisher("a", max_held=4097),
+    lambda c: c.publisher("a", max_held_bytes=-1), lambda c: c.publisher("a", retain=9, history=2), lambda c: c.publisher("a", retain=1, retain_for=0), lambda c: dlx.connect(timeout=0)])
 def test_values_that_cannot_be_are_refused(c, call):
     with pytest.raises(ValueError):
         call(c)

@@ -161,7 +161,8 @@ static void told_open(struct link *l, const Dlx__Wire__LinkOpen *body, const int
              body->from_start == l->from_start && body->on_full == p->on_full &&
              strcmp(body->topic, p->topic) == 0 && body->link_index == l->index &&
              body->resumes == p->resumes && body->retain == p->retain &&
-             body->pid == (uint32_t)p->pid &&
+             body->pid == (uint32_t)p->pid && body->max_held == p->max_held &&
+             body->max_held_bytes == p->max_held_bytes &&
              body->history == (p->state == PUB_RETAINED ? p->retain : p->history),
          "LinkOpen of publisher %llu: %u arenas, expected %u", (unsigned long long)p->id,
          body->n_arenas, n_arenas(p));

@@ -298,6 +298,8 @@ static void publisher_made(int proc, const Dlx__Wire__PublisherNew *asked,
     p->retain_for = asked->retain_for_ns;
     p->resumes = asked->resumes;
     p->after_seq = asked->after_seq;
+    p->max_held = asked->max_held;
+    p->max_held_bytes = asked->max_held_bytes;
     add_region(p, 0, body->control_size, fds[0]);
     int dsock = w.fds[fds[2]].peer;
     w.fds[dsock] = (struct fd_info){.kind = FD_LINKS, .index = (int)(p - w.pubs), .peer = -1};

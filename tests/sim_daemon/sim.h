@@ -80,10 +80,11 @@ struct pub {
     int proc; /* -1: it has left */
     int user, pid;
     char topic[24], name[8];
-    uint32_t history, depth, n_entries, on_full, retain;
+    uint32_t history, depth, n_entries, on_full, retain, max_held;
     bool latched, dying, hidden, not_kept, has_pidfd, awaited;
-    bool unseen; /* dying, and the daemon could not watch its process: it takes what is there, and expires at once */
-    uint64_t retain_for, resumes, after_seq, expires;
+    bool
+        unseen; /* dying, and the daemon could not watch its process: it takes what is there, and expires at once */
+    uint64_t retain_for, resumes, after_seq, expires, max_held_bytes;
     enum pub_state state;
     struct region r[REGIONS]; /* the first one is the control block */
     int n_r;

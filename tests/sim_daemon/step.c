@@ -91,6 +91,8 @@ static void ask_publisher(int proc)
     body.retain = rnd(2) ? 0 : rnd(body.history + 1);
     body.latched = one_in(6);
     body.retain_for_ns = times[rnd(DLX_ARRAY_SIZE(times))];
+    body.max_held = body.depth % 4;
+    body.max_held_bytes = body.history * (body.depth % 3);
     /* Some announce themselves again: what is hidden, what has ended, or anything. */
     const struct pub *former = &w.pubs[rnd(PUBS)];
     if (former->used && former->state == PUB_RETAINED && one_in(2)) {
