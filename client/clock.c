@@ -13,7 +13,7 @@
  * the counter. */
 #define LOOK_PART 4096U
 /* A look that takes longer is tried again, so often at most. */
-#define LOOK_NS  UINT64_C(250)
+#define LOOK_NS   UINT64_C(250)
 #define LOOKS_MAX 3
 /* One that takes longer does not tell when in it the time was that. */
 #define LOOK_NS_MAX UINT64_C(2500)
@@ -73,7 +73,8 @@ uint64_t dlx__clock_learn(struct dlx_clock *clock, uint64_t before, uint64_t ns,
 {
     uint64_t uncertain = after - before, ticks = before + uncertain / 2;
     measure(clock, ticks, ns, uncertain);
-    clock->span = took_longer(clock, uncertain, LOOK_NS_MAX) ? 0 : (DLX_CLOCK_SPAN_NS << 32) / clock->rate;
+    clock->span =
+        took_longer(clock, uncertain, LOOK_NS_MAX) ? 0 : (DLX_CLOCK_SPAN_NS << 32) / clock->rate;
     clock->ticks = ticks;
     clock->ns = clock->last = DLX_MAX(ns, clock->last);
     return clock->last;

@@ -339,7 +339,8 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
     bool looks_again = p->link_sock < 0 || deaf || p->core.joins_picked < p->core.joins_seen;
     /* Nothing else tells that the daemon has ended the link of who hung up. */
     for (uint32_t i = 0; i < n_links; i++)
-        looks_again |= outlet_of(p->core.links[i])->hung_up && !is_over(outlet_of(p->core.links[i]));
+        looks_again |=
+            outlet_of(p->core.links[i])->hung_up && !is_over(outlet_of(p->core.links[i]));
     uint64_t until = looks_again ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
     int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));
     if (n < 0)

@@ -38,8 +38,9 @@ struct dlx_writer_link {
     uint32_t max_held;
     bool reliable;
     bool latest; /* it takes only the newest message */
-    bool left;   /* set by the environment: it takes no more, and is not waited for; its holds count */
-    bool dead;   /* likewise: its process is gone, its holds count no more */
+    bool
+        left; /* set by the environment: it takes no more, and is not waited for; its holds count */
+    bool dead; /* likewise: its process is gone, its holds count no more */
 };
 
 struct dlx_writer_block;

@@ -316,7 +316,8 @@ int main(void)
     tcase_add_test(tcase, a_killed_subscriber_gives_its_memory_back);
     tcase_add_test(tcase, a_blocking_publisher_loses_nothing_for_reliable_subscribers);
     tcase_add_test(tcase, a_reliable_subscriber_that_executes_another_program_is_not_waited_for);
-    tcase_add_test(tcase, a_reliable_subscriber_that_executes_before_its_first_take_is_not_waited_for);
+    tcase_add_test(tcase,
+                   a_reliable_subscriber_that_executes_before_its_first_take_is_not_waited_for);
     tcase_add_test(tcase, a_stream_goes_on_while_the_daemon_is_dead);
     tcase_add_test(tcase, a_forked_child_gets_an_error_and_breaks_nothing);
     suite_add_tcase(suite, tcase);

@@ -41,7 +41,8 @@ static void learn_rate(struct dlx_clock *clock, const struct counter *counter, u
 
 START_TEST(the_counter_tells_the_time_once_its_rate_is_known)
 {
-    static const struct counter counters[] = {{24, 5}, {1000, 0}, {2995, UINT64_MAX - 1000}, {5100, 1}};
+    static const struct counter counters[] = {
+        {24, 5}, {1000, 0}, {2995, UINT64_MAX - 1000}, {5100, 1}};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(counters); i++) {
         const struct counter *counter = &counters[i];
         struct dlx_clock clock = {0};
