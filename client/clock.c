@@ -9,8 +9,8 @@
 /* The rate is measured over at least so long, and at most over what dlx__clock_learn() can multiply. */
 #define MEASURE_NS     UINT64_C(10000000)
 #define MEASURE_NS_MAX (UINT64_C(1) << 32)
-/* Of that time, in parts, the look at the system's clock may have taken: we may have been interrupted between it and
- * the counter. */
+/* Of that time, in parts, the looks at the system's clock at both ends may have taken: we may have been interrupted between
+ * it and the counter. */
 #define LOOK_PART 4096U
 /* A look that takes longer is tried again, so often at most. */
 #define LOOK_NS   UINT64_C(250)
@@ -42,12 +42,6 @@ static void find_out(void)
 #endif
 }
 
-static void measure_from(struct dlx_clock *clock, uint64_t ticks, uint64_t ns)
-{
-    clock->since_ticks = ticks;
-    clock->since_ns = ns;
-}
-
 /* The rate since measuring began. Not yet: too little time has passed. Then again from here. */
 static void measure(struct dlx_clock *clock, uint64_t ticks, uint64_t ns, uint64_t uncertain)
 {
@@ -56,12 +50,15 @@ static void measure(struct dlx_clock *clock, uint64_t ticks, uint64_t ns, uint64
         return;
     if (clock->since_ns != 0 && passed_ns < MEASURE_NS_MAX && passed > 0) {
         uint64_t rate = (passed_ns << 32) / passed, other = clock->rate;
-        if (uncertain > passed / LOOK_PART)
-            return;
         uint64_t change = rate > other ? rate - other : other - rate;
-        clock->rate = other != 0 && change > other / CHANGE_PART ? 0 : rate;
+        if (uncertain + clock->since_uncertain <= passed / LOOK_PART)
+            clock->rate = other != 0 && change > other / CHANGE_PART ? 0 : rate;
+        else if (uncertain >= clock->since_uncertain)
+            return; /* a longer time, or a better look, will do */
     }
-    measure_from(clock, ticks, ns);
+    clock->since_ticks = ticks;
+    clock->since_ns = ns;
+    clock->since_uncertain = uncertain;
 }
 
 static bool took_longer(const struct dlx_clock *clock, uint64_t ticks, uint64_t ns)

@@ -25,6 +25,7 @@ struct dlx_clock {
     /* Where measuring the rate began. since_ns 0: nowhere. */
     uint64_t since_ticks;
     uint64_t since_ns;
+    uint64_t since_uncertain; /* ticks that the look took then */
 };
 
 /* Look at the system's clock. Returns the time. */

@@ -112,6 +112,26 @@ START_TEST(a_look_that_was_interrupted_does_not_count)
 }
 END_TEST
 
+/* 1 ms between the counter and the clock would make the rate 10 % wrong. */
+START_TEST(measuring_that_began_with_an_interrupted_look_begins_again)
+{
+    const struct counter counter = {3000, 0};
+    struct dlx_clock clock = {0};
+    uint64_t now = 1000 * MS;
+    ck_assert_uint_eq(
+        dlx__clock_learn(&clock, ticks_at(&counter, now - 2 * MS), now, ticks_at(&counter, now)),
+        now);
+    ck_assert_uint_eq(look(&clock, &counter, now + 10 * MS), now + 10 * MS);
+    ck_assert_uint_eq(clock.span, 0);
+    now += 20 * MS;
+    ck_assert_uint_eq(look(&clock, &counter, now), now);
+    ck_assert_uint_gt(clock.span, 0);
+    uint64_t told = dlx__clock_at(&clock, ticks_at(&counter, now + MS / 2));
+    ck_assert_uint_le(told, now + MS / 2 + 100);
+    ck_assert_uint_ge(told + 100, now + MS / 2);
+}
+END_TEST
+
 /* Whether or not this machine's clock goes by the counter. */
 START_TEST(it_agrees_with_the_system_clock)
 {
@@ -135,6 +155,7 @@ int main(void)
     tcase_add_test(tcase, times_never_go_back);
     tcase_add_test(tcase, a_counter_that_jumps_is_not_believed);
     tcase_add_test(tcase, a_look_that_was_interrupted_does_not_count);
+    tcase_add_test(tcase, measuring_that_began_with_an_interrupted_look_begins_again);
     tcase_add_test(tcase, it_agrees_with_the_system_clock);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

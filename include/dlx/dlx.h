@@ -520,7 +520,7 @@ DLX_API uint64_t dlx_message_seq(const struct dlx_message *m);
 /** Messages of this publisher between the one taken before and this one that were lost or skipped. */
 DLX_API uint64_t dlx_message_gap(const struct dlx_message *m);
 
-/** When it was published: nanoseconds of CLOCK_MONOTONIC, exact to 0.5 us (docs/decisions/0019). */
+/** When it was published: nanoseconds of CLOCK_MONOTONIC, exact to 2 us (docs/decisions/0019). */
 DLX_API uint64_t dlx_message_time_ns(const struct dlx_message *m);
 
 /** Its topic. Valid as long as the message. */
