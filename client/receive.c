@@ -524,6 +524,8 @@ static uint32_t take_pending(struct dlx_subscription *s, struct dlx_message **re
     if (s->next >= s->n_active)
         return 0;
     struct dlx_inlet *inlet = s->active[s->next];
+    if (inlet->core.is_bounded) /* whose bytes dlx__inlet_take() counts */
+        return 0;
     for (; got < n && inlet->n_pending > 0; got++) {
         const struct dlx_taken *taken = &inlet->pending[inlet->first_pending];
         struct dlx_message *m = inlet->messages[taken->hold];

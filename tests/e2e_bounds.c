@@ -147,6 +147,50 @@ static void *delete_tensor(void *userdata)
 }
 
 /* Of a set, all tensors count, as long as one of them is held. */
+/* One that was taken, and waited for its arena, while a batch comes from another link. */
+START_TEST(a_message_that_waited_counts_when_a_batch_takes_it)
+{
+    const struct dlx_publisher_args bounded = {.size = sizeof bounded, .max_held_bytes = LARGE};
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p[2] = {NULL};
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m[2] = {NULL};
+    uint32_t got = 0, n = 0;
+    ok(dlx_publisher_new(c, "test/0", &bounded, &p[0]));
+    ok(dlx_publisher_new(c, "test/1", NULL, &p[1]));
+    ok(dlx_subscribe(c, "test/*", NULL, &s));
+    for (int round = 0; round < 2; round++) { /* the first one makes what is like it a rule */
+        for (int i = 0; i < 2; i++)
+            dlx_test_stream_publish(p[i], N, round);
+        if (round == 1) {
+            ck_assert_uint_eq(s->n_active, 2);
+            while (s->n_alone > 0 || s->active[s->next]->core.is_bounded) {
+                s->n_alone = 0;
+                s->next = (s->next + 1) % 2;
+            }
+            struct dlx_inlet *waits = s->active[(s->next + 1) % 2];
+            ck_assert_int_eq(dlx__reader_take(&waits->core, waits->pending, 1), 1);
+            waits->first_pending = 0;
+            waits->n_pending = 1;
+        }
+        for (n = 0; n < 2; n += got)
+            ok(dlx_take_n(s, PATIENCE, &m[n], 2 - n, &got));
+        for (int i = 0; i < 2; i++) {
+            const struct dlx_inlet *inlet = s->inlets[i];
+            ck_assert_uint_eq(atomic_load(&inlet->held_bytes), inlet->core.is_bounded ? BYTES : 0);
+        }
+        for (int i = 0; i < 2; i++)
+            dlx_message_unref(m[i]);
+        for (int i = 0; i < 2; i++)
+            ck_assert_uint_eq(atomic_load(&s->inlets[i]->held_bytes), 0);
+    }
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p[0]);
+    dlx_publisher_unref(p[1]);
+    dlx_client_unref(c);
+}
+END_TEST
+
 START_TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
 {
     const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = BYTES + 1};
@@ -469,6 +513,7 @@ int main(void)
                         4);
     tcase_add_test(tcase, a_subscriber_of_the_newest_message_is_bounded_too);
     tcase_add_test(tcase, who_holds_all_that_it_may_is_told_what_else_there_is);
+    tcase_add_test(tcase, a_message_that_waited_counts_when_a_batch_takes_it);
     tcase_add_test(tcase, bytes_count_until_the_last_tensor_is_deleted_on_another_thread);
     tcase_add_loop_test(tcase, bounds_outlive_the_daemon_and_the_publisher, 0, 2);
     tcase_add_loop_test(tcase, a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on, 0,
