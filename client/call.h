@@ -98,11 +98,11 @@ struct dlx_news {
     uint32_t history;
     uint32_t retain;
     uint32_t n_arenas;
-    uint64_t
-        base; /* the last message before the control block; of a failed link: the publisher's newest message */
+    /* The last message before the control block; of a failed link: the publisher's newest message. */
+    uint64_t base;
     uint64_t resumes; /* the id of the publisher with its first daemon, or 0 */
-    uint64_t
-        missed; /* of a failed link: messages that a subscription misses that does not know the publisher */
+    /* Of a failed link: messages that a subscription misses that does not know the publisher. */
+    uint64_t missed;
     uint64_t reader; /* the same for all links of a subscription */
     uint32_t on_full;
     int32_t code;

@@ -135,7 +135,6 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
     block->offset = 0;
     block->size = 0;
     block->made.ndim = -1;
-    block->made.data = NULL; /* a hint what to prefetch, until it is exported */
     block->has_words = false;
     *ret = block;
     return 0;

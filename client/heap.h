@@ -70,9 +70,8 @@ struct dlx_block {
     uint64_t set;         /* number of the last one that it was seen in */
     struct dlx_block *of; /* what it refers to; NULL: it is no reference */
     uint64_t message_bytes; /* see dlx__block_message_bytes() */
-    int64_t
-        *dims; /* shape and strides of `tensor`, and the same again as they were made: inline_dims
-                    * unless there are many */
+    /* Shape and strides of `tensor`, and the same again as they were made: inline_dims unless there are many. */
+    int64_t *dims;
     int64_t inline_dims[4 * DLX_SHM_NDIM_ENTRY];
 };
 

@@ -85,8 +85,8 @@ void dlx__publish_handed_over(struct dlx_block *own, const struct dlx_publish_ar
 /* What a message is made of. */
 struct dlx_parcel {
     const uint64_t *words; /* of its entry, but for the time */
-    struct dlx_block
-        *blocks; /* its payload, a list by `next`: they come back when nobody needs it any more */
+    /* Its payload, a list by `next`: they come back when nobody needs it any more. */
+    struct dlx_block *blocks;
     uint64_t bytes;
     uint64_t copied_bytes;
     uint32_t n_copied;

@@ -47,13 +47,13 @@ struct dlx_publisher {
     uint32_t n_trims;
     uint32_t trim_step;     /* arenas that go back with each message; 0: none */
     uint64_t crowded_until; /* no arena could be had: until then what fits anywhere will do */
-    uint64_t
-        room_size; /* not 0: the last block, of this size, needed an old message to go; the next one will, too */
+    /* Not 0: the last block, of this size, needed an old message to go; the next one will, too. */
+    uint64_t room_size;
     struct dlx_publisher_args args; /* to announce it again */
     uint64_t epoch;                 /* of the client, when it was announced */
     uint64_t origin;                /* its id with the first daemon */
-    bool
-        rejoining; /* reliable subscribers have yet to come to the new daemon: nothing is published before */
+    /* Reliable subscribers have yet to come to the new daemon: nothing is published before. */
+    bool rejoining;
     uint64_t next_look_ns; /* whether the daemon is still there */
     bool is_guarded;       /* its heap is in the debug mode */
     bool vouched;          /* it was when we looked last, by its own word */

@@ -16,9 +16,9 @@ struct dlxd_ledger_entry {
     uint64_t resumes;
     uint64_t after_seq;
     uint64_t retain_for_ns;
-    uint64_t max_held_bytes; /* this and max_held: 0 in entries of daemons that did not know them */
-    uint64_t
-        expires_ns; /* of the monotonic clock; 0: its publisher is there, or it stays for ever */
+    uint64_t max_held_bytes; /* that one link may hold; 0: no bound */
+    /* Of the monotonic clock; 0: its publisher is there, or it stays for ever. */
+    uint64_t expires_ns;
     uint32_t history;
     uint32_t depth;
     uint32_t n_entries;

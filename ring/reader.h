@@ -37,8 +37,8 @@ struct dlx_reader {
     uint64_t sure;   /* if reliable: what is newer is retired only when we have passed it */
     uint64_t cursor; /* the last message passed */
     uint64_t last;   /* the last message taken; at first, where we began */
-    uint64_t
-        untold; /* messages before the first that were lost on another link: dlx__reader_follow() */
+    /* Messages before the first that were lost on another link: dlx__reader_follow(). */
+    uint64_t untold;
     uint64_t sleep_ticket;
 
     /* Counters, copied to the page for reports. */

@@ -288,8 +288,8 @@ void dlx__writer_retire_in_blocks(struct dlx_writer *w, uint64_t to)
 {
     for (; w->oldest <= to; w->oldest++)
         for (struct dlx_writer_block *block = w->oldest_block; block; block = block->next)
-            if (w->oldest > block->base &&
-                w->oldest <= block->last) /* in more than one if it was carried */
+            /* In more than one if it was carried. */
+            if (w->oldest > block->base && w->oldest <= block->last)
                 dlx__writer_retire_in(w, block, w->oldest);
     for (struct dlx_writer_block *block = w->oldest_block; block; block = block->next)
         dlx_store64_release(&block->control->oldest, w->oldest);
@@ -316,8 +316,8 @@ static uint64_t look_at_cursors(struct dlx_writer *w)
         if (link->reliable)
             reliable = DLX_MIN(reliable, cursor);
     }
-    w->passed = DLX_MIN(reliable,
-                        w->announced); /* who joined before the rest was put may not be known yet */
+    /* Who joined before the rest was put may not be known yet. */
+    w->passed = DLX_MIN(reliable, w->announced);
     set_limit(w);
     return all;
 }
@@ -461,9 +461,8 @@ void dlx__writer_move(struct dlx_writer *w, struct dlx_writer_block *block)
 {
     struct dlx_writer_block *old = w->block;
     assert(block->base + block->n_carried == w->head && w->announced == w->head);
-    assert(w->oldest <=
-           block->base +
-               1); /* what is carried was not retired meanwhile: that would stay LIVE here */
+    /* What is carried was not retired meanwhile: that would stay LIVE here. */
+    assert(w->oldest <= block->base + 1);
     /* set_blocked() comes here no more, but a subscriber may have yet to take from here, and a reliable one makes us
      * wait: from now on everybody here rings. */
     dlx_store32_relaxed(&old->control->blocked, 1);

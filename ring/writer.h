@@ -38,9 +38,10 @@ struct dlx_writer_link {
     uint32_t max_held;
     bool reliable;
     bool latest; /* it takes only the newest message */
-    bool
-        left; /* set by the environment: it takes no more, and is not waited for; its holds count */
-    bool dead; /* likewise: its process is gone, its holds count no more */
+    /* Set by the environment: it takes no more, and is not waited for; its holds count. */
+    bool left;
+    /* Likewise: its process is gone, its holds count no more. */
+    bool dead;
 };
 
 struct dlx_writer_block;
@@ -89,9 +90,9 @@ struct dlx_writer {
     uint64_t head;   /* newest message */
     uint64_t limit;  /* the newest message that may be put without dlx__writer_make_room() */
     uint64_t oldest; /* oldest LIVE message; head + 1 when none is */
-    uint64_t
-        reusable;    /* `oldest` at the last fence: entries of what is older may be written again */
-    uint64_t passed; /* if gating: every reliable link has passed it, as far as was seen */
+    /* `oldest` at the last fence: entries of what is older may be written again. */
+    uint64_t reusable;
+    uint64_t passed;    /* if gating: every reliable link has passed it, as far as was seen */
     uint64_t announced; /* dlx__writer_announce() was called for messages up to here */
     uint32_t window;    /* messages that stay LIVE at most */
     uint32_t kept;      /* messages that stay LIVE at least */
@@ -109,8 +110,8 @@ struct dlx_writer {
     struct dlx_writer_retired *retired; /* ascending n */
     uint32_t n_retired;
     uint32_t n_kept; /* of them, those that were held when it was looked last: the first ones */
-    uint32_t
-        n_payloads; /* LIVE and RETIRED: at most payloads_room, which is the room of `retired` */
+    /* LIVE and RETIRED: at most payloads_room, which is the room of `retired`. */
+    uint32_t n_payloads;
     uint32_t payloads_room;
 };
 
