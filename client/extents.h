@@ -12,13 +12,26 @@ struct dlx_extent {
     uint64_t size;
 };
 
+/*
+ *   USED <--> LEAVING      almost empty, while there is too much memory: blocks that come back stay in it
+ *   USED <--> ASIDE --> FROZEN      its daemon has ended: dlx__heap_set_aside(), dlx__heap_freeze()
+ *
+ * New blocks are put into USED ones, and into LEAVING ones when no more arenas can be had.
+ */
+enum dlx_arena_state {
+    DLX_ARENA_USED,
+    DLX_ARENA_LEAVING,
+    DLX_ARENA_ASIDE,
+    DLX_ARENA_FROZEN,
+};
+
 struct dlx_arena {
     struct dlx_arena *next; /* ascending id */
     uint8_t *map;
     uint64_t size;
     uint64_t free_bytes; /* in extents */
-    uint32_t id;
-    bool aside;        /* see dlx__heap_set_aside() */
+    uint32_t id;         /* 0: frozen */
+    enum dlx_arena_state state;
     bool has_large;    /* the first block that came in when it was empty: client/fit.h */
     uint32_t n_blocks; /* with memory in it, those of the payload cache included */
     uint32_t n_extents;

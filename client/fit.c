@@ -62,7 +62,8 @@ struct dlx_arena *dlx__fit_find(const struct dlx_fit *fit, uint64_t size, uint32
     bool large = dlx__fit_is_large(fit, size);
     uint64_t most = large ? 0 : DLX_MAX(large_from(fit), step_for_small(fit));
     for (struct dlx_arena *arena = fit->arenas; arena; arena = arena->next) {
-        if (arena->free_bytes < size || (!fit->anywhere && !suits(arena, size, large, most)))
+        if (arena->free_bytes < size || (!fit->anywhere && (arena->state == DLX_ARENA_LEAVING ||
+                                                            !suits(arena, size, large, most))))
             continue;
         for (uint32_t i = 0; i < arena->n_extents; i++) {
             uint64_t have = arena->extents[i].size;

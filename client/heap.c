@@ -17,6 +17,8 @@ struct dlx_heap {
     struct dlx_arena *frozen; /* see dlx__heap_freeze() */
     uint32_t n_arenas;
     uint64_t bytes;
+    bool is_leaving;        /* arenas are */
+    uint64_t leave_for;     /* bytes of new arenas that this is still worth */
     struct dlx_block *pool; /* block structs without memory */
     struct dlx_spares spares;
     struct dlx_block *stuck; /* came back, but cannot be used yet */
@@ -197,6 +199,14 @@ static int carve_from(struct dlx_heap *heap, struct dlx_arena *arena, uint32_t i
     return 0;
 }
 
+/* Arenas that were to leave are used again. */
+static void stay(struct dlx_heap *heap)
+{
+    heap->is_leaving = false;
+    for (struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
+        arena->state = DLX_ARENA_USED;
+}
+
 static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
 {
     uint32_t i = 0;
@@ -208,6 +218,10 @@ static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
             retry_stuck(heap);
             if (give_up_all_spares(heap))
                 arena = dlx__fit_find(&fit, size, &i);
+        }
+        if (!arena && heap->is_leaving && dlx__heap_growth(heap, size) > heap->leave_for) {
+            stay(heap);
+            arena = dlx__fit_find(&fit, size, &i);
         }
         if (!arena)
             return DLX_E_FULL;
@@ -235,7 +249,7 @@ int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, 
     struct dlx_arena *arena = other ? other->arena : NULL;
     struct dlx_spare *of_those; /* tensors are what is taken next: the hint stays */
     uint64_t rounded;
-    if (!arena || arena->id == 0 || arena->aside || !dlx__heap_round(heap, size, &rounded) ||
+    if (!arena || arena->state != DLX_ARENA_USED || !dlx__heap_round(heap, size, &rounded) ||
         rounded == 0)
         return DLX_E_FULL;
     if (dlx__spares_first(&heap->spares, rounded, arena)) {
@@ -293,19 +307,22 @@ static void __attribute__((noinline)) give_slowly(struct dlx_heap *heap, struct 
         block = give_struct(heap, block);
     if (!block)
         return;
-    if (dlx_unlikely(block->arena->id == 0)) { /* frozen */
+    if (dlx_unlikely(block->arena->state == DLX_ARENA_FROZEN)) {
         block->is_protected = false;
         leave_frozen(heap, block);
         (void)give_struct(heap, block);
         return;
     }
-    if (dlx_unlikely(block->arena->aside ||
+    if (dlx_unlikely(block->arena->state == DLX_ARENA_ASIDE ||
                      (block->is_protected && !dlx__debug_unprotect(block)))) {
         block->next = heap->stuck;
         heap->stuck = block;
         return;
     }
-    dlx__spares_give(&heap->spares, block, &heap->pool);
+    if (block->arena->state == DLX_ARENA_LEAVING)
+        dlx__spares_give_up_one(block, &heap->pool);
+    else
+        dlx__spares_give(&heap->spares, block, &heap->pool);
 }
 
 void dlx__heap_give_elsewhere(struct dlx_heap *heap, struct dlx_block *block)
@@ -467,6 +484,7 @@ int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size)
     *at = arena;
     heap->n_arenas++;
     heap->bytes += size;
+    heap->leave_for -= DLX_MIN(heap->leave_for, size);
     return 0;
 }
 
@@ -474,9 +492,10 @@ void dlx__heap_set_aside(struct dlx_heap *heap, struct dlx_heap_aside *ret)
 {
     dlx__heap_collect(heap);
     (void)give_up_all_spares(heap);
+    heap->is_leaving = false;
     *ret = (struct dlx_heap_aside){heap->arenas, heap->n_arenas, heap->bytes};
     for (struct dlx_arena *arena = ret->arenas; arena; arena = arena->next)
-        arena->aside = true;
+        arena->state = DLX_ARENA_ASIDE;
     heap->arenas = NULL;
     heap->n_arenas = 0;
     heap->bytes = 0;
@@ -490,7 +509,7 @@ void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_heap_aside *aside)
     heap->n_arenas = aside->n_arenas;
     heap->bytes = aside->bytes;
     for (struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
-        arena->aside = false;
+        arena->state = DLX_ARENA_USED;
     retry_stuck(heap);
 }
 
@@ -504,7 +523,7 @@ void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside)
             continue;
         }
         arena->id = 0;
-        arena->aside = false;
+        arena->state = DLX_ARENA_FROZEN;
         arena->next = heap->frozen;
         heap->frozen = arena;
     }
@@ -560,15 +579,40 @@ uint32_t dlx__heap_drop_empty(struct dlx_heap *heap)
     return 0;
 }
 
-uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t most, uint64_t *ret_size)
+uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t excess, uint64_t *ret_size)
 {
-    for (const struct dlx_arena *arena = heap->arenas; arena && heap->n_arenas > 1;
-         arena = arena->next)
-        if (arena->n_blocks == 0 && arena->size <= most) {
-            *ret_size = arena->size;
-            return arena->id;
+    const struct dlx_arena *least = NULL;
+    for (const struct dlx_arena *arena = heap->arenas; arena && excess > 0; arena = arena->next)
+        if (arena->n_blocks == 0 && (!least || arena->size < least->size)) {
+            least = arena;
+            if (arena->size <= excess)
+                break;
         }
-    return 0;
+    if (!least || heap->n_arenas <= 1)
+        return 0;
+    *ret_size = least->size;
+    return least->id;
+}
+
+/* An arena leaves if at most this share of it is used, for at most that share of what is free in new arenas. */
+#define LEAVE_USED 4U
+#define LEAVE_NEW  2U
+
+void dlx__heap_vacate(struct dlx_heap *heap)
+{
+    bool excess = dlx__heap_excess(heap, false) > 0;
+    if (heap->is_leaving == excess)
+        return;
+    stay(heap);
+    heap->leave_for = 0;
+    for (struct dlx_arena *arena = heap->arenas; arena && excess; arena = arena->next)
+        if (arena->size - arena->free_bytes <= arena->size / LEAVE_USED) {
+            arena->state = DLX_ARENA_LEAVING;
+            heap->is_leaving = true;
+            heap->leave_for += arena->free_bytes / LEAVE_NEW;
+        }
+    if (heap->is_leaving)
+        (void)give_up_all_spares(heap);
 }
 
 void dlx__heap_drop(struct dlx_heap *heap, uint32_t id)

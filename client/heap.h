@@ -138,8 +138,14 @@ int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size);
 uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all);
 /* That number alone. */
 uint64_t dlx__heap_excess(const struct dlx_heap *heap, bool all);
-/* The id of an empty arena of at most so many bytes, not the only one; 0: there is none. */
-uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t most, uint64_t *ret_size);
+/* The id of an empty arena, not the only one, where there are `excess` bytes too many: one of at most so many bytes, or
+ * else the smallest. 0: there is none. */
+uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t excess, uint64_t *ret_size);
+/*
+ * Is there still too much? Then arenas that are almost empty become empty when their blocks come back, unless the stream
+ * needs much more memory before that. If not, they are used again.
+ */
+void dlx__heap_vacate(struct dlx_heap *heap);
 /* Unmap this arena, which is empty. */
 void dlx__heap_drop(struct dlx_heap *heap, uint32_t id);
 
@@ -181,7 +187,7 @@ static inline uint32_t dlx__block_arena_id(const struct dlx_block *block)
 /* No newcomer will be told of its memory. */
 static inline bool dlx__block_is_frozen(const struct dlx_block *block)
 {
-    return block->arena && dlx__block_arena_id(block) == 0;
+    return block->arena && block->arena->state == DLX_ARENA_FROZEN;
 }
 
 /* Bytes of the tensors of the message whose first block this is. As a rule that is a tensor as it was exported, so the
@@ -328,7 +334,7 @@ static inline struct dlx_block *dlx__heap_export_again(struct dlx_heap *heap, DL
 /* Can its memory be used again at once? */
 static inline bool dlx__block_is_reusable(const struct dlx_block *block)
 {
-    return block->arena && block->arena->id != 0 && !block->arena->aside && !block->is_protected;
+    return block->arena && block->arena->state == DLX_ARENA_USED && !block->is_protected;
 }
 
 /* Give a block that is not local back, or a reference, on the publisher's thread. NULL is fine. */

@@ -220,7 +220,7 @@ static bool drop_arenas(struct dlx_publisher *p, uint64_t bytes, uint32_t n)
             return true;
         if (!drop_arena(p, id))
             break;
-        bytes -= size;
+        bytes -= DLX_MIN(bytes, size);
     }
     return false;
 }
@@ -317,6 +317,8 @@ static void __attribute__((noinline)) trim(struct dlx_publisher *p)
     bool all = p->n_trims % TRIM_EVERY == 0;
     uint64_t bytes = goes_on ? dlx__heap_excess(p->heap, all) : dlx__heap_trim(p->heap, all);
     bool done = drop_arenas(p, bytes, p->trim_step);
+    if (done)
+        dlx__heap_vacate(p->heap);
     p->next_trim = p->core.head + (done ? (uint64_t)p->args.depth * every : 1);
     if (done)
         p->trim_step = 0;

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/spares.h"
 
+void dlx__spares_give_up_one(struct dlx_block *block, struct dlx_block **pool)
+{
+    dlx__extents_give(block->arena, block->offset, block->size);
+    block->arena->n_blocks--;
+    block->arena = NULL;
+    block->next = *pool;
+    *pool = block;
+}
+
 static void give_up(struct dlx_spare *spare, uint64_t n, struct dlx_block **pool)
 {
-    for (; n > 0; n--) {
-        struct dlx_block *block = dlx__spare_pop(spare);
-        dlx__extents_give(block->arena, block->offset, block->size);
-        block->arena->n_blocks--;
-        block->arena = NULL;
-        block->next = *pool;
-        *pool = block;
-    }
+    for (; n > 0; n--)
+        dlx__spares_give_up_one(dlx__spare_pop(spare), pool);
     spare->n_least = spare->n;
 }
 

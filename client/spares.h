@@ -61,6 +61,9 @@ static inline void dlx__spares_give(struct dlx_spares *spares, struct dlx_block 
     dlx__spare_push(spare, block);
 }
 
+/* The memory of a block that is in no queue goes back to its arena, and its struct into the pool. */
+void dlx__spares_give_up_one(struct dlx_block *block, struct dlx_block **pool);
+
 /* Those that nobody took since the last call go likewise, unless they have fewer than `least` bytes together. */
 void dlx__spares_trim(struct dlx_spares *spares, struct dlx_block **pool, uint64_t least);
 

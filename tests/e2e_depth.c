@@ -208,9 +208,8 @@ static pid_t spawn_hoarder(uint32_t n, int *ret_fd)
 START_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream)
 {
     enum { DEPTH = 16 };
-    /* From 256 arenas on, messages share larger ones: such a one stays if it is larger than the excess. */
-    const int64_t n_held = _i == 0 ? 200 : 512;
-    const uint64_t most = (DEPTH + 2) * MIB * 5 / 4 + (_i == 0 ? 32 : 64) * MIB;
+    const int64_t n_held = _i == 0 ? 200 : 512; /* from 256 arenas on, messages share larger ones */
+    const uint64_t most = (DEPTH + 1) * MIB * 5 / 4 + 32 * MIB;
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .depth = DEPTH, .on_full = DLX_ON_FULL_BLOCK};
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};

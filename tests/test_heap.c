@@ -244,9 +244,8 @@ START_TEST(only_what_nobody_needed_since_is_trimmed)
     ck_assert_uint_eq(dlx__heap_trim(heap, false), 0);
     ck_assert_uint_eq(dlx__heap_find_empty(heap, UINT64_MAX, &size), 0);
     ck_assert_uint_eq(dlx__heap_trim(heap, true), 16384);
-    ck_assert_uint_eq(dlx__heap_find_empty(heap, 16383, &size), 0);
-    ck_assert_uint_eq(dlx__heap_find_empty(heap, 16384, &size),
-                      dlx__block_arena_id(a) == 1 ? 2 : 1);
+    ck_assert_uint_eq(dlx__heap_find_empty(heap, 0, &size), 0);
+    ck_assert_uint_eq(dlx__heap_find_empty(heap, 1, &size), dlx__block_arena_id(a) == 1 ? 2 : 1);
     ck_assert_uint_eq(size, 16384);
     ck_assert_uint_eq(trim(heap), 16384);
     ck_assert_uint_eq(dlx__heap_bytes(heap), 16384);
@@ -254,6 +253,81 @@ START_TEST(only_what_nobody_needed_since_is_trimmed)
     (void)trim(heap);
     (void)trim(heap);
     ck_assert_uint_eq(dlx__heap_bytes(heap), 16384); /* the last one stays */
+    dlx__heap_close(heap);
+}
+END_TEST
+
+/* Arena 1 holds one block in 64, arena 2 is full, and that is more than is needed. */
+static struct dlx_heap *make_wasteful(struct dlx_block **ret_in_1, uint64_t *ret_size)
+{
+    struct dlx_heap *heap = dlx_test_heap_make();
+    const uint64_t size = UINT64_C(768) << 10;
+    struct dlx_block *blocks[64];
+    dlx_test_heap_add_arena(heap, 1, 64 * size);
+    ck_assert(!dlx__heap_put_anywhere(heap, true));
+    for (uint32_t i = 0; i < 64; i++)
+        blocks[i] = dlx_test_heap_take(heap, size);
+    ck_assert(dlx__heap_put_anywhere(heap, false));
+    dlx_test_heap_add_arena(heap, 2, size);
+    (void)dlx_test_heap_take(heap, size);
+    for (uint32_t i = 1; i < 64; i++)
+        dlx__heap_give(heap, blocks[i]);
+    (void)dlx__heap_trim(heap, true);
+    (void)dlx__heap_trim(heap, true);
+    ck_assert_uint_gt(dlx__heap_excess(heap, false), 0);
+    *ret_in_1 = blocks[0];
+    *ret_size = size;
+    return heap;
+}
+
+START_TEST(an_arena_that_is_almost_empty_is_vacated_while_there_is_too_much)
+{
+    struct dlx_block *block, *other;
+    uint64_t size, dropped;
+    struct dlx_heap *heap = make_wasteful(&block, &size);
+    ck_assert_uint_eq(dlx__heap_find_empty(heap, UINT64_MAX, &dropped), 0);
+    dlx__heap_vacate(heap);
+    ck_assert_int_eq(dlx__heap_take(heap, size, &other), DLX_E_FULL); /* not from arena 1 */
+    dlx_test_heap_add_arena(heap, 3, size);
+    other = dlx_test_heap_take(heap, size);
+    ck_assert_uint_eq(dlx__block_arena_id(other), 3);
+    dlx__heap_give(heap, block);
+    ck_assert_int_eq(dlx__heap_take(heap, size, &other), DLX_E_FULL); /* nor its block again */
+    ck_assert_uint_eq(dlx__heap_find_empty(heap, 1, &dropped), 1);
+    ck_assert_uint_eq(dropped, 64 * size);
+    dlx__heap_drop(heap, 1);
+    dlx__heap_vacate(heap);
+    ck_assert_uint_eq(dlx__heap_excess(heap, false), 0);
+    dlx__heap_close(heap);
+}
+END_TEST
+
+START_TEST(an_arena_that_was_to_be_vacated_is_used_before_much_is_added)
+{
+    struct dlx_block *block, *other;
+    uint64_t size;
+    struct dlx_heap *heap = make_wasteful(&block, &size);
+    dlx__heap_vacate(heap);
+    ck_assert_int_eq(dlx__heap_take(heap, size, &other), DLX_E_FULL);
+    /* When there is no more memory, it is used at once. */
+    ck_assert(!dlx__heap_put_anywhere(heap, true));
+    other = dlx_test_heap_take(heap, size);
+    ck_assert_uint_eq(dlx__block_arena_id(other), 1);
+    dlx__heap_give(heap, other);
+    ck_assert(dlx__heap_put_anywhere(heap, false));
+    uint64_t added = 0;
+    for (uint32_t id = 3; dlx__heap_take(heap, size, &other) == DLX_E_FULL; id++) {
+        uint64_t bytes = dlx__heap_growth(heap, size);
+        dlx_test_heap_add_arena(heap, id, bytes);
+        added += bytes;
+        ck_assert_uint_le(added, 32 * size);
+        while (dlx__heap_take(heap, size, &other) == 0 && dlx__block_arena_id(other) == id)
+            ;
+        if (dlx__block_arena_id(other) == 1)
+            break;
+    }
+    ck_assert_uint_eq(dlx__block_arena_id(other), 1);
+    ck_assert_uint_gt(added, 0);
     dlx__heap_close(heap);
 }
 END_TEST
@@ -576,6 +650,8 @@ int main(void)
     tcase_add_test(tcase, a_block_comes_from_the_smallest_piece_that_fits);
     tcase_add_loop_test(tcase, random_use_keeps_blocks_apart, 0, 4);
     tcase_add_test(tcase, only_what_nobody_needed_since_is_trimmed);
+    tcase_add_test(tcase, an_arena_that_is_almost_empty_is_vacated_while_there_is_too_much);
+    tcase_add_test(tcase, an_arena_that_was_to_be_vacated_is_used_before_much_is_added);
     tcase_add_test(tcase, growth_has_limits);
     tcase_add_test(tcase, an_exported_block_knows_whether_it_was_changed);
     tcase_add_test(tcase, tensors_come_back_from_other_threads);
