@@ -12,7 +12,7 @@
 int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
                      const struct dlx_memory *memory, uint64_t ram_bytes)
 {
-    *broker = (struct dlxd_broker){.uid = geteuid(), .memory = memory};
+    *broker = (struct dlxd_broker){.policy = {.uid = geteuid()}, .memory = memory};
     broker->socket_path = "";
     broker->start_ns = dlx__now_ns();
     broker->last_client = broker->start_ns / 1000; /* as in registry.c */

@@ -9,6 +9,7 @@
  * dlxd_broker_settle() frees them after the handler, when no pointer to them is on the stack.
  */
 
+#include "daemon/policy.h"
 #include "daemon/registry.h"
 #include "daemon/user.h"
 
@@ -23,7 +24,7 @@ struct dlxd_broker {
     struct dlxd_reaper *reaper;
     struct dlxd_users users;
     struct dlxd_registry registry;
-    uid_t uid; /* whom the daemon runs as */
+    struct dlxd_policy policy;
     const struct dlx_memory *memory;
     struct dlxd_store *store; /* NULL: nothing outlives the daemon */
     const char *socket_path;

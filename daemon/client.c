@@ -2,10 +2,10 @@
 #include "daemon/client.h"
 #include "common/error.h"
 #include "common/proto.h"
-#include "daemon/access.h"
 #include "daemon/broker.h"
 #include "daemon/dispatch.h"
 #include "daemon/log.h"
+#include "daemon/policy.h"
 #include "daemon/store.h"
 #include "daemon/subscription.h"
 #include "daemon/watch.h"
@@ -152,33 +152,30 @@ static void on_events(void *data, int events)
 }
 
 /* What can fail, for a client that nobody knows yet. */
-static int set_up(struct dlxd_client *client)
+static int set_up(struct dlxd_client *client, uint32_t socket)
 {
-    struct ucred cred;
-    socklen_t size = sizeof cred;
-    if (getsockopt(client->fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) < 0)
-        return dlx__fail_errno("SO_PEERCRED");
-    client->pid = cred.pid;
-    client->uid = cred.uid;
-    int r = open_pidfd(client->fd, cred.pid, &client->pidfd);
+    struct dlxd_broker *broker = client->broker;
+    int r = dlxd_principal_new(&client->principal, &client->pid, client->fd, socket);
+    if (r == 0)
+        r = open_pidfd(client->fd, client->pid, &client->pidfd);
     if (r < 0)
         return r;
     client->holder = dlxd_holder_new(client, client->pidfd);
-    r = client->holder ? dlxd_users_get(&client->broker->users, cred.uid, &client->user)
+    r = client->holder ? dlxd_users_get(&broker->users, client->principal, &client->user)
                        : DLX_E_NO_MEMORY;
     if (r < 0)
         return r;
-    client->refuse_code = dlxd_access_check(cred.uid, client->broker->uid);
+    client->refuse_code = dlxd_policy_admit(&broker->policy, client->principal);
     if (client->refuse_code == 0)
         client->refuse_code =
             dlxd_charge_init(&client->connection_charge, client->user, DLXD_CONNECTIONS, 1);
     if (client->refuse_code < 0)
         client->refuse_text = strdup(dlx__error_message());
-    r = dlxd_watch_new(&client->watch, client->broker->watches, client->fd, DLXD_READABLE,
-                       on_events, client);
+    r = dlxd_watch_new(&client->watch, broker->watches, client->fd, DLXD_READABLE, on_events,
+                       client);
     if (r == 0)
-        r = dlxd_watch_new(&client->pid_watch, client->broker->watches, client->pidfd,
-                           DLXD_READABLE, on_death, client);
+        r = dlxd_watch_new(&client->pid_watch, broker->watches, client->pidfd, DLXD_READABLE,
+                           on_death, client);
     return r;
 }
 
@@ -193,7 +190,8 @@ void dlxd_client_goodbye(int fd, int code, const char *text)
     (void)dlx__proto_send(fd, &packet, NULL, 0);
 }
 
-int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd)
+int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd,
+                    uint32_t socket)
 {
     char why[DLX_ERROR_TEXT_SIZE];
     struct dlxd_client *client = calloc(1, sizeof *client);
@@ -214,7 +212,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     dlxd_list_init(&client->subscriptions);
     dlxd_list_init(&client->tx);
     (void)snprintf(client->name, sizeof client->name, "client");
-    int r = set_up(client);
+    int r = set_up(client, socket);
     if (r < 0) {
         (void)snprintf(why, sizeof why, "%s", dlx__error_message());
         if (r != DLX_E_DISCONNECTED)
@@ -277,6 +275,7 @@ void dlxd_client_free(struct dlxd_client *client)
         dlx__close(client->pidfd);
     dlxd_charge_deinit(&client->connection_charge);
     dlxd_user_unref(client->user);
+    dlxd_principal_unref(client->principal);
     free(client->refuse_text);
     free(client);
 }
@@ -294,7 +293,7 @@ void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t ma
     if (n > 0)
         client->name[n] = '\0';
     dlxd_log(DLXD_LOG_INFO, "%s (pid %d, uid %u) is here", client->name, (int)client->pid,
-             (unsigned)client->uid);
+             (unsigned)client->principal->uid);
 }
 
 void dlxd_client_doom(struct dlxd_client *client)
@@ -316,7 +315,7 @@ void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fm
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     dlxd_log(DLXD_LOG_NOTICE, "disconnecting %s (pid %d, uid %u): %s: %s", client->name,
-             (int)client->pid, (unsigned)client->uid, dlx__error_name(code), text);
+             (int)client->pid, (unsigned)client->principal->uid, dlx__error_name(code), text);
     client->dismissed = true;
     flush(client);
     if (dlxd_list_empty(&client->tx))
@@ -369,7 +368,7 @@ int dlxd_client_send_fds(struct dlxd_client *client, const Dlx__Wire__Packet *pa
             DLX_E_LIMIT,
             "%s (pid %d) cannot be sent file descriptors: it does not read its replies, "
             "or uid %u has too many on their way",
-            client->name, (int)client->pid, (unsigned)client->uid);
+            client->name, (int)client->pid, (unsigned)client->principal->uid);
     return r;
 }
 

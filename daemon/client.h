@@ -43,7 +43,7 @@ struct dlxd_client {
     struct dlxd_watch *pid_watch;
 
     pid_t pid;
-    uid_t uid;
+    struct dlxd_principal *principal;
     struct dlxd_user *user;
     char name[DLXD_NAME_SIZE];
     bool greeted;
@@ -73,11 +73,12 @@ struct dlxd_client {
 int dlxd_client_supported(void);
 
 /*
- * A client for an accepted connection. Takes the fd, also on failure, of which it is told. A client that
+ * A client for a connection that a listening socket accepted: the number of which is `socket`. Takes the fd, also on failure, of which it is told. A client that
  * may not come in is made as well, to answer its Hello with the reason. Returns 0; DLX_E_DISCONNECTED (it is dead
  * already), DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
-int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd);
+int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd,
+                    uint32_t socket);
 /* With everything it owns. NULL is fine. */
 void dlxd_client_free(struct dlxd_client *client);
 

@@ -31,7 +31,7 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
     entry->topic = (char *)(uintptr_t)publisher->topic_name;
     entry->client_name = (char *)(uintptr_t)publisher->client_name;
     entry->pid = (uint32_t)publisher->pid;
-    entry->uid = publisher->uid;
+    entry->uid = publisher->principal->uid;
     entry->n_subscribers = (uint32_t)publisher->n_links;
     entry->depth = publisher->config.depth;
     entry->history = publisher->config.history;
@@ -65,15 +65,19 @@ static void add_topic(struct publisher_page *page, const struct dlxd_topic *topi
     }
 }
 
-static void add_topics(struct publisher_page *page, const struct dlxd_registry *registry,
+static void add_topics(struct publisher_page *page, const struct dlxd_client *client,
                        const Dlx__Wire__ListPublishers *request)
 {
+    const struct dlxd_registry *registry = &client->broker->registry;
     const char *pattern = *request->topic ? request->topic : "**";
     const struct dlxd_topic *topic;
     size_t at = 0;
     while (!page->more &&
            (topic = dlxd_registry_next_match(registry, pattern, request->after_topic, &at))) {
         bool same = strcmp(topic->name, request->after_topic) == 0;
+        if (!dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE,
+                             topic->name))
+            continue;
         add_topic(page, topic, same ? request->after_publisher : 0);
     }
 }
@@ -83,7 +87,7 @@ int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Pac
     struct publisher_page page = {.n = 0};
     Dlx__Wire__PublisherList body = DLX__WIRE__PUBLISHER_LIST__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
-    add_topics(&page, &client->broker->registry, packet->list_publishers);
+    add_topics(&page, client, packet->list_publishers);
     body.n_entries = page.n;
     body.entries = page.pointers;
     body.more = page.more;
@@ -113,7 +117,7 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link)
     entry->publisher = dlxd_publisher_id(link->publisher);
     entry->client_name = subscription->client->name;
     entry->pid = (uint32_t)subscription->client->pid;
-    entry->uid = subscription->client->uid;
+    entry->uid = subscription->client->principal->uid;
     entry->n_held = report.n_held;
     entry->max_held = subscription->config.max_held;
     entry->mode = subscription->config.mode;
@@ -146,9 +150,12 @@ int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *
     struct link_page page = {.n = 0};
     struct dlxd_idmap_node *node =
         dlxd_idmap_find(&client->broker->registry.publishers, request->publisher);
-    if (!node)
+    const struct dlxd_publisher *publisher =
+        node ? dlxd_container_of(node, struct dlxd_publisher, by_id) : NULL;
+    if (!publisher || !dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE,
+                                       publisher->topic_name))
         return dlx__fail(DLX_E_NOT_FOUND, "there is no publisher %" PRIu64, request->publisher);
-    add_links(&page, dlxd_container_of(node, struct dlxd_publisher, by_id), request->after_link);
+    add_links(&page, publisher, request->after_link);
 
     Dlx__Wire__LinkList body = DLX__WIRE__LINK_LIST__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;

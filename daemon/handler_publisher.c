@@ -26,7 +26,10 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
     };
     struct dlxd_publisher_fds fds;
     struct dlxd_publisher *publisher;
-    int r = dlxd_publisher_new(&publisher, client, request->topic, &config, &fds);
+    int r = dlxd_policy_check(&client->broker->policy, client->principal, DLXD_MAY_PUBLISH,
+                              request->topic);
+    if (r == 0)
+        r = dlxd_publisher_new(&publisher, client, request->topic, &config, &fds);
     if (r < 0)
         return r;
     dlx_cleanup(dlx__closep) int control_fd = fds.control_fd;

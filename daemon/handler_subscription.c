@@ -6,6 +6,18 @@
 #include "daemon/link.h"
 #include "daemon/subscription.h"
 
+/* To a pattern: of each publisher, when it is offered. */
+static int check_access(const struct dlxd_client *client, const Dlx__Wire__Subscribe *request)
+{
+    const struct dlxd_policy *policy = &client->broker->policy;
+    if (dlx__is_pattern(request->topic))
+        return 0;
+    int r = dlxd_policy_check(policy, client->principal, DLXD_MAY_SUBSCRIBE, request->topic);
+    if (r == 0 && request->reliable)
+        r = dlxd_policy_check(policy, client->principal, DLXD_MAY_BLOCK, request->topic);
+    return r;
+}
+
 int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
     const Dlx__Wire__Subscribe *request = packet->subscribe;
@@ -20,7 +32,9 @@ int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *p
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
     dlx_cleanup(dlx__closep) int fd = -1;
     struct dlxd_subscription *subscription;
-    int r = dlxd_subscription_new(&subscription, client, request->topic, &config, &fd);
+    int r = check_access(client, request);
+    if (r == 0)
+        r = dlxd_subscription_new(&subscription, client, request->topic, &config, &fd);
     if (r < 0)
         return r;
     r = dlxd_subscription_offer_all(subscription, &body.n_offers);

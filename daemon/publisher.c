@@ -30,6 +30,7 @@ static void publisher_free(struct dlxd_publisher *publisher)
     dlx__close(publisher->link_sock);
     dlxd_membership_line_deinit(&publisher->line);
     dlxd_charge_deinit(&publisher->object_charge);
+    dlxd_principal_unref(publisher->principal);
     free(publisher->index_bits);
     free(publisher);
 }
@@ -116,7 +117,7 @@ int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, 
     publisher->state = DLXD_PUBLISHER_NEW;
     publisher->config = *config;
     publisher->pid = client->pid;
-    publisher->uid = client->uid;
+    publisher->principal = dlxd_principal_ref(client->principal);
     memcpy(publisher->client_name, client->name, sizeof publisher->client_name);
     int r = allocate(publisher, client->user, &fds);
     if (r < 0) {
@@ -217,9 +218,10 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
                                                        .max_held = entry->max_held,
                                                        .max_held_bytes = entry->max_held_bytes};
     publisher->pid = (pid_t)entry->pid;
-    publisher->uid = entry->uid;
     memcpy(publisher->client_name, entry->client_name, sizeof publisher->client_name);
-    int r = dlxd_users_get(&broker->users, entry->uid, &user);
+    int r = dlxd_principal_new_former(&publisher->principal, entry->uid, 0);
+    if (r == 0)
+        r = dlxd_users_get(&broker->users, publisher->principal, &user);
     if (r == 0) {
         r = restore_all(publisher, user, regions, n_regions);
         dlxd_user_unref(user);

@@ -59,7 +59,7 @@ struct dlxd_publisher {
     enum dlxd_publisher_state state;
     struct dlxd_publisher_config config;
     pid_t pid;
-    uid_t uid;
+    struct dlxd_principal *principal;
     char client_name[DLXD_NAME_SIZE];
     char topic_name[DLX_TOPIC_SIZE_MAX + 1];
 

@@ -55,7 +55,7 @@ static void settle(struct dlxd_publisher *publisher)
     enlist(publisher, publisher->config.retain_for_ns);
     dlxd_store_update(publisher);
     dlxd_log(DLXD_LOG_INFO, "%s: retaining messages of %s (pid %d, uid %u)", publisher->topic_name,
-             publisher->client_name, (int)publisher->pid, (unsigned)publisher->uid);
+             publisher->client_name, (int)publisher->pid, (unsigned)publisher->principal->uid);
     dlxd_retained_succeed(publisher);
 }
 
@@ -133,10 +133,10 @@ void dlxd_retained_remove(struct dlxd_publisher *publisher)
 
 /* ---- the end ------------------------------------------------------------------------------- */
 
-static bool may_drop(const struct dlxd_broker *broker, uid_t uid,
-                     const struct dlxd_publisher *publisher)
+static bool may_drop(const struct dlxd_principal *who, const struct dlxd_publisher *publisher)
 {
-    return uid == publisher->uid || uid == 0 || uid == broker->uid;
+    return dlxd_principal_is_same_user(who, publisher->principal) ||
+           dlxd_policy_may(&publisher->broker->policy, who, DLXD_MAY_DROP, publisher->topic_name);
 }
 
 /* Messages of a successor that replace those of a publisher: as many as it retains itself, or all that there were if it is the
@@ -158,8 +158,7 @@ void dlxd_retained_succeed(struct dlxd_publisher *successor)
         struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
         if (publisher->state == DLXD_PUBLISHER_RETAINED &&
             dlxd_publisher_id(publisher) < dlxd_publisher_id(successor) &&
-            n >= n_needed(publisher, successor) &&
-            may_drop(successor->broker, successor->uid, publisher))
+            n >= n_needed(publisher, successor) && may_drop(successor->principal, publisher))
             dlxd_publisher_vanish(publisher);
     }
 }
@@ -176,7 +175,7 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
         next = it->next;
         if (publisher->state != DLXD_PUBLISHER_RETAINED) {
             here = publisher;
-        } else if (!may_drop(client->broker, client->uid, publisher)) {
+        } else if (!may_drop(client->principal, publisher)) {
             other = publisher;
         } else {
             dlxd_publisher_vanish(publisher);
@@ -188,7 +187,7 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
         return 0;
     if (other)
         return dlx__fail(DLX_E_ACCESS, "what is retained on %s is of uid %u, not %u", name,
-                         (unsigned)other->uid, (unsigned)client->uid);
+                         (unsigned)other->principal->uid, (unsigned)client->principal->uid);
     if (here)
         return dlx__fail(DLX_E_NOT_FOUND,
                          "nothing is retained on %s: its publisher %s (pid %d) is still there",

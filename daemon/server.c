@@ -229,7 +229,7 @@ static void on_connection(void *data, int events)
             break; /* nobody there, or somebody who has left, or memory: the loop comes back */
         }
         server->fds_exhausted = false;
-        int r = dlxd_client_new(&client, broker, fd);
+        int r = dlxd_client_new(&client, broker, fd, 0);
         if (r < 0 && r != DLX_E_DISCONNECTED)
             dlxd_log(DLXD_LOG_ERROR, "refused a connection: %s", dlx__error_message());
         limit_refused(broker);

@@ -246,7 +246,7 @@ static int write_entry(struct dlxd_store *store, struct dlxd_publisher *publishe
         .on_full = config->on_full,
         .retain = config->retain,
         .pid = (uint32_t)publisher->pid,
-        .uid = publisher->uid,
+        .uid = publisher->principal->uid,
         .max_held = config->max_held,
     };
     _Static_assert(sizeof entry.client_name == sizeof publisher->client_name, "a name fits");

@@ -125,9 +125,12 @@ struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uin
 int dlxd_subscription_fits(const struct dlxd_subscription *subscription,
                            const struct dlxd_publisher *publisher)
 {
-    if (!subscription->config.reliable || publisher->config.on_full == 1 ||
+    if (!subscription->config.reliable ||
         publisher->state == DLXD_PUBLISHER_RETAINED) /* it drops nothing any more */
         return 0;
+    if (publisher->config.on_full == 1)
+        return dlxd_policy_check(&subscription->broker->policy, subscription->client->principal,
+                                 DLXD_MAY_BLOCK, publisher->topic_name);
     return dlx__fail(DLX_E_QOS,
                      "subscriber %s (pid %d) asks for a reliable link to %s, publisher %s (pid %d) "
                      "drops its oldest messages",
@@ -135,9 +138,18 @@ int dlxd_subscription_fits(const struct dlxd_subscription *subscription,
                      publisher->topic_name, publisher->client_name, (int)publisher->pid);
 }
 
+/* May the subscriber hear of this topic? */
+static bool may_offer(const struct dlxd_subscription *subscription, const char *topic)
+{
+    return dlxd_policy_may(&subscription->broker->policy, subscription->client->principal,
+                           DLXD_MAY_SUBSCRIBE, topic);
+}
+
 static int offer_topic(struct dlxd_subscription *subscription, const struct dlxd_topic *topic,
                        uint32_t *n)
 {
+    if (!may_offer(subscription, topic->name))
+        return 0;
     dlx_for_each (it, &topic->publishers) {
         struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
         struct dlxd_link *link;
@@ -234,7 +246,8 @@ void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher, bool fr
     dlx_for_each (it, &publisher->broker->registry.patterns) {
         struct dlxd_subscription *subscription =
             dlxd_container_of(it, struct dlxd_subscription, by_topic);
-        if (dlx__pattern_matches(subscription->topic_name, publisher->topic_name))
+        if (dlx__pattern_matches(subscription->topic_name, publisher->topic_name) &&
+            may_offer(subscription, publisher->topic_name))
             offer_to(subscription, publisher, from_start);
     }
     dlx_for_each (it, &publisher->links) {

@@ -67,7 +67,7 @@ void dlxd_subscription_doom(struct dlxd_subscription *subscription);
 /* The subscription of this client with this id, or NULL with DLX_E_NOT_FOUND's text set. */
 struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uint64_t id);
 
-/* 0, or DLX_E_QOS naming both: may this publisher serve this subscription? */
+/* May this publisher serve this subscription? 0; DLX_E_QOS naming both, DLX_E_ACCESS. */
 int dlxd_subscription_fits(const struct dlxd_subscription *subscription,
                            const struct dlxd_publisher *publisher);
 

@@ -33,21 +33,23 @@ void dlxd_users_deinit(struct dlxd_users *users)
     (void)users;
 }
 
-int dlxd_users_get(struct dlxd_users *users, uid_t uid, struct dlxd_user **ret)
+int dlxd_users_get(struct dlxd_users *users, const struct dlxd_principal *principal,
+                   struct dlxd_user **ret)
 {
     dlx_for_each (it, &users->users) {
         struct dlxd_user *user = dlxd_container_of(it, struct dlxd_user, node);
-        if (user->uid == uid) {
+        if (user->uid == principal->uid && user->socket == principal->socket) {
             *ret = dlxd_user_ref(user);
             return 0;
         }
     }
     struct dlxd_user *user = calloc(1, sizeof *user);
     if (!user)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for uid %u", (unsigned)uid);
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for uid %u", (unsigned)principal->uid);
     user->users = users;
     user->n_refs = 1;
-    user->uid = uid;
+    user->uid = principal->uid;
+    user->socket = principal->socket;
     dlxd_list_init(&user->membership_pages);
     dlxd_lingering_init(&user->lingering);
     dlxd_list_push_back(&users->users, &user->node);

@@ -3,11 +3,12 @@
 #define DLXD_USER_H
 
 /*
- * What each uid uses. Every object that costs something holds a charge on the user who pays for it;
+ * What each user uses: a uid by the listening socket that it came in by. Every object that costs something holds a charge on the user who pays for it;
  * the charge goes with the object. No I/O here.
  */
 
 #include "daemon/lingering.h"
+#include "daemon/principal.h"
 #include <sys/types.h>
 #include "common/util.h"
 
@@ -33,6 +34,7 @@ struct dlxd_user {
     struct dlxd_users *users;
     size_t n_refs;
     uid_t uid;
+    uint32_t socket;
     uint64_t used[DLXD_N_RESOURCES];
     struct dlxd_list membership_pages; /* see membership.h */
     struct dlxd_lingering lingering;   /* that it is charged for */
@@ -50,8 +52,9 @@ void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes);
 /* No user is left. */
 void dlxd_users_deinit(struct dlxd_users *users);
 
-/* The user with this uid, referenced. DLX_E_NO_MEMORY. */
-int dlxd_users_get(struct dlxd_users *users, uid_t uid, struct dlxd_user **ret);
+/* Who pays for what this one does, referenced. DLX_E_NO_MEMORY. */
+int dlxd_users_get(struct dlxd_users *users, const struct dlxd_principal *principal,
+                   struct dlxd_user **ret);
 struct dlxd_user *dlxd_user_ref(struct dlxd_user *user);
 /* Returns NULL; NULL is fine. */
 struct dlxd_user *dlxd_user_unref(struct dlxd_user *user);

@@ -40,7 +40,7 @@ struct dlxd_client *dlx_test_broker_client(struct dlx_test_broker *test, uint32_
     int pair[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
                      0);
-    ck_assert_int_eq(dlxd_client_new(&client, &test->broker, pair[0]), 0);
+    ck_assert_int_eq(dlxd_client_new(&client, &test->broker, pair[0], 0), 0);
     if (max_links > 0)
         dlxd_client_greet(client, "test", max_links);
     *ret_fd = pair[1];

@@ -3,7 +3,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
-#include "daemon/access.h"
+#include "daemon/policy.h"
 #include "daemon/idmap.h"
 #include "daemon/membership.h"
 #include "daemon/registry.h"
@@ -108,8 +108,8 @@ START_TEST(charges_are_limited_and_come_back)
     struct dlxd_charge a = {.user = NULL};
     struct dlxd_charge b = {.user = NULL};
     dlxd_users_init(&users, 1000);
-    ck_assert_int_eq(dlxd_users_get(&users, 7, &user), 0);
-    ck_assert_int_eq(dlxd_users_get(&users, 7, &same), 0);
+    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
+    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &same), 0);
     ck_assert_ptr_eq(user, same);
     ck_assert_int_eq(dlxd_charge_init(&a, user, DLXD_BYTES, 400), 0);
     ck_assert_int_eq(dlxd_charge_init(&b, user, DLXD_BYTES, 101), DLX_E_LIMIT);
@@ -135,7 +135,7 @@ START_TEST(charge_keeps_its_user)
     struct dlxd_user *user;
     struct dlxd_charge charge = {.user = NULL};
     dlxd_users_init(&users, 1 << 20);
-    ck_assert_int_eq(dlxd_users_get(&users, 7, &user), 0);
+    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
     ck_assert_int_eq(dlxd_charge_init(&charge, user, DLXD_LINKS, 1), 0);
     dlxd_user_unref(user);
     ck_assert(!dlxd_list_empty(&users.users));
@@ -152,7 +152,7 @@ START_TEST(all_users_together_have_a_limit)
     struct dlxd_charge charge[2] = {{.user = NULL}, {.user = NULL}};
     dlxd_users_init(&users, 1000);
     for (unsigned i = 0; i < 2; i++)
-        ck_assert_int_eq(dlxd_users_get(&users, i, &user[i]), 0);
+        ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = i}, &user[i]), 0);
     ck_assert_int_eq(dlxd_charge_init(&charge[0], user[0], DLXD_BYTES, 500), 0);
     ck_assert_int_eq(dlxd_charge_init(&charge[1], user[1], DLXD_BYTES, 251), DLX_E_LIMIT);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "all users together"));
@@ -167,16 +167,22 @@ END_TEST
 
 /* ---- access -------------------------------------------------------------------------------- */
 
+static int admit(uid_t uid, uid_t daemon_uid)
+{
+    return dlxd_policy_admit(&(struct dlxd_policy){.uid = daemon_uid},
+                             &(struct dlxd_principal){.uid = uid});
+}
+
 START_TEST(own_user_and_root_may_come_in)
 {
-    ck_assert_int_eq(dlxd_access_check(1000, 1000), 0);
-    ck_assert_int_eq(dlxd_access_check(0, 1000), 0);
-    ck_assert_int_eq(dlxd_access_check(0, 0), 0);
-    ck_assert_int_eq(dlxd_access_check(1001, 1000), DLX_E_ACCESS);
+    ck_assert_int_eq(admit(1000, 1000), 0);
+    ck_assert_int_eq(admit(0, 1000), 0);
+    ck_assert_int_eq(admit(0, 0), 0);
+    ck_assert_int_eq(admit(1001, 1000), DLX_E_ACCESS);
     ck_assert_str_eq(dlx__error_message(),
                      "uid 1001 may not use this daemon, which serves uid 1000 and root");
-    ck_assert_int_eq(dlxd_access_check(1000, 0), DLX_E_ACCESS);
-    ck_assert_int_eq(dlxd_access_check(65534, 65534), DLX_E_ACCESS); /* nobody in particular */
+    ck_assert_int_eq(admit(1000, 0), DLX_E_ACCESS);
+    ck_assert_int_eq(admit(65534, 65534), DLX_E_ACCESS); /* nobody in particular */
 }
 END_TEST
 
@@ -189,7 +195,7 @@ START_TEST(lines_are_given_out_zeroed_and_taken_back)
     struct dlxd_users users;
     struct dlxd_user *user;
     dlxd_users_init(&users, 1 << 20);
-    ck_assert_int_eq(dlxd_users_get(&users, 7, &user), 0);
+    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < N; i++) {
             const void *map;
@@ -233,7 +239,7 @@ START_TEST(a_line_that_is_given_to_another_never_goes_back)
     const void *map;
     int fd;
     dlxd_users_init(&users, 1 << 20);
-    ck_assert_int_eq(dlxd_users_get(&users, 7, &user), 0);
+    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user, &dlx__memory_memfd), 0);
     ck_assert_int_eq(dlxd_membership_reopen(&lines[1], &fd), 0);
@@ -324,7 +330,7 @@ START_TEST(nobody_is_vouched_for_by_a_loop_that_has_ended)
     void *fault = NULL;
     uint32_t n = 0;
     dlxd_users_init(&users, 1 << 20);
-    ck_assert_int_eq(dlxd_users_get(&users, 7, &loop.user), 0);
+    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &loop.user), 0);
     ck_assert_int_eq(pthread_create(&thread, NULL, run_loop, &loop), 0);
     ck_assert_int_eq(pthread_join(thread, &fault), 0);
     ck_assert_msg(!fault, "%s", (const char *)fault);

@@ -19,14 +19,14 @@ static int fds[3];
 static struct dlxd_client *new_client(int i, uid_t uid)
 {
     struct dlxd_client *client = dlx_test_broker_client(&test, 10, &fds[i]);
-    client->uid = uid; /* the broker asks for nothing else */
+    client->principal->uid = uid; /* the broker asks for nothing else */
     return client;
 }
 
 static void set_up(void)
 {
     dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    test.broker.uid = 500;
+    test.broker.policy.uid = 500;
 }
 
 static void tear_down(void)
@@ -81,12 +81,12 @@ START_TEST(another_user_neither_evicts_nor_drops)
     dlxd_retained_succeed(same);
     ck_assert_uint_eq(n_publishers(), 1);
     dlxd_publisher_end(same);
-    b->uid = 0;
+    b->principal->uid = 0;
     dlxd_retained_succeed(new_publisher(b, 2, 0));
     ck_assert_uint_eq(n_publishers(), 1);
     dlxd_publisher_end(new_publisher(a, 2, 0));
     ck_assert_uint_eq(n_publishers(), 2);
-    b->uid = 500;
+    b->principal->uid = 500;
     ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), 0);
 }
 END_TEST

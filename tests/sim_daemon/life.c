@@ -14,13 +14,21 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The daemon serves its own user and root; and a third, who has no right to what is others'. */
+static bool may(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                enum dlxd_verb verb, const char *topic)
+{
+    (void)topic;
+    return verb != DLXD_MAY_DROP || who->uid == 0 || who->uid == policy->uid;
+}
+
 static void start_broker(void)
 {
     w.now += 1000000000;
     w.inside = w.calm = true;
     w.faults = 0;
     MUST(dlxd_broker_init(&w.broker, NULL, &dlx__memory_memfd, UINT64_C(1) << 30) == 0, "init");
-    w.broker.uid = 500;
+    w.broker.policy = (struct dlxd_policy){.may = may, .uid = 500};
     memcpy(w.broker.users.max, w.max, sizeof w.max);
     w.broker.users.all_bytes_max = w.max_all;
     MUST(w.broker.registry.last_link >= w.highest_id, "ids are used again");

@@ -36,7 +36,6 @@ void peer_start(int proc)
 
 void peer_connect(int proc)
 {
-    static const uid_t uids[USERS] = {500, 0, 1001};
     struct proc *c = &w.procs[proc];
     struct dlxd_client *client;
     static uint32_t last_connection;
@@ -53,13 +52,10 @@ void peer_connect(int proc)
     w.fds[pair[0]].kind = FD_CLIENT;
     w.fds[pair[0]].index = proc;
     c->refused = used(c->user, DLXD_CONNECTIONS) >= w.max[DLXD_CONNECTIONS];
-    /* The daemon serves its own user and root; here a third, who has no right to what is others'. */
-    w.broker.uid = c->user == 2 ? uids[2] : uids[0];
     w.inside = true;
     w.faults = 0;
-    int r = dlxd_client_new(&client, &w.broker, pair[0]);
+    int r = dlxd_client_new(&client, &w.broker, pair[0], 0);
     w.inside = false;
-    w.broker.uid = uids[0];
     MUST(r == 0 || (w.faults > 0 && r != DLX_E_DISCONNECTED), "%s", dlx__error_message());
     c->connected = r == 0;
 }

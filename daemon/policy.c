@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/policy.h"
+#include "common/error.h"
+
+/* Stands for everybody whom the kernel cannot name: it has no rights. */
+#define OVERFLOW_UID 65534U
+
+static const char *const verb_names[DLXD_N_VERBS] = {
+    [DLXD_MAY_PUBLISH] = "publish on",
+    [DLXD_MAY_SUBSCRIBE] = "subscribe to",
+    [DLXD_MAY_OBSERVE] = "observe",
+    [DLXD_MAY_BLOCK] = "make publishers wait on",
+    [DLXD_MAY_DROP] = "drop what others retain on",
+};
+
+static bool is_owner_or_root(const struct dlxd_policy *policy, const struct dlxd_principal *who)
+{
+    return who->uid != OVERFLOW_UID && (who->uid == 0 || who->uid == policy->uid);
+}
+
+int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_principal *who)
+{
+    if (who->uid != OVERFLOW_UID && (policy->may || is_owner_or_root(policy, who)))
+        return 0;
+    return dlx__fail(DLX_E_ACCESS, "uid %u may not use this daemon, which serves uid %u and root",
+                     (unsigned)who->uid, (unsigned)policy->uid);
+}
+
+bool dlxd_policy_may(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                     enum dlxd_verb verb, const char *topic)
+{
+    return policy->may ? policy->may(policy, who, verb, topic) : is_owner_or_root(policy, who);
+}
+
+int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                      enum dlxd_verb verb, const char *topic)
+{
+    if (dlxd_policy_may(policy, who, verb, topic))
+        return 0;
+    return dlx__fail(DLX_E_ACCESS, "uid %u may not %s %s", (unsigned)who->uid, verb_names[verb],
+                     topic);
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_PRINCIPAL_H
+#define DLXD_PRINCIPAL_H
+
+/*
+ * Who a client is, as the kernel said when it connected. Permissions look at all of it: policy.h. Charges are keyed by
+ * uid and socket alone, so that neither a group nor a protocol version buys a new quota: user.h.
+ *
+ * A publisher keeps its principal when its client has gone. The daemon's thread only.
+ */
+
+#include "common/util.h"
+#include <sys/types.h>
+
+struct dlxd_principal {
+    uint32_t n_refs;
+    uid_t uid;
+    gid_t gid;
+    uint32_t socket; /* which of the daemon's listening sockets it came in by */
+    uint32_t minor;  /* version of the protocol that it speaks, once it has said Hello */
+    size_t n_groups;
+    gid_t *groups; /* supplementary ones */
+    char *label;   /* of the security module; NULL: none */
+};
+
+/* Of the process that connected, whose pid is `*ret_pid`. Returns 0; DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
+int dlxd_principal_new(struct dlxd_principal **ret, pid_t *ret_pid, int borrow_sock,
+                       uint32_t socket);
+/* Of a publisher that a former daemon knew: no more than these is known. Returns 0; DLX_E_NO_MEMORY. */
+int dlxd_principal_new_former(struct dlxd_principal **ret, uid_t uid, uint32_t socket);
+struct dlxd_principal *dlxd_principal_ref(struct dlxd_principal *principal);
+/* Returns NULL; NULL is fine. */
+struct dlxd_principal *dlxd_principal_unref(struct dlxd_principal *principal);
+
+/* The same uid, by the same socket? */
+bool dlxd_principal_is_same_user(const struct dlxd_principal *a, const struct dlxd_principal *b);
+
+/* As primary or supplementary group. */
+bool dlxd_principal_has_group(const struct dlxd_principal *principal, gid_t gid);
+
+#endif
