@@ -152,7 +152,7 @@ SIM_SRC := $(filter-out tests/sim_daemon.c,$(wildcard tests/sim_*.c))
 SIM_DAEMON_SRC := $(wildcard tests/sim_daemon.c tests/sim_daemon/*.c)
 SIM_DAEMON_WRAPS := malloc calloc realloc reallocarray strdup strndup free close socketpair memfd_create open fcntl pipe2 \
     fallocate getsockopt clock_gettime sendmsg recvmsg dlxd_client_send dlxd_client_send_fds dlxd_client_send_ok \
-    dlxd_client_send_error dlxd_client_free dlxd_waiting_send dlxd_report_has_left dlxd_membership_withdrawn dlxd_link_free
+    dlxd_client_send_error dlxd_client_end_some dlxd_waiting_send dlxd_report_has_left dlxd_membership_withdrawn dlxd_link_free
 FUZZ_SRC := $(wildcard tests/fuzz_*.c)
 SOAK_SRC := $(wildcard tests/soak/*.c)
 BENCH_SRC := $(wildcard bench/bench_*.c)

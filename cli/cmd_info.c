@@ -245,13 +245,14 @@ static int tell_topic(struct info *i)
 static int tell_daemon(struct cli *cli)
 {
     struct dlx_daemon_info d = {.size = sizeof d};
-    char uptime[HUMAN_SIZE], memory[HUMAN_SIZE], version[64], socket[256];
+    char uptime[HUMAN_SIZE], memory[HUMAN_SIZE], turn[HUMAN_SIZE], version[64], socket[256];
     int code = dlx_client_get_daemon_info(cli->client, &d);
     if (code < 0)
         return cli_report_dlx(cli, NULL, code);
     if (cli->json)
         return cli_json(cli, describe_daemon(&d), true);
     human_ns(d.uptime_ns <= INT64_MAX ? (int64_t)d.uptime_ns : INT64_MAX, uptime);
+    human_ns(d.longest_turn_ns <= INT64_MAX ? (int64_t)d.longest_turn_ns : INT64_MAX, turn);
     human_bytes(d.shared_bytes, memory);
     output_printable(d.version, version, sizeof version);
     output_printable(d.socket, socket, sizeof socket);
@@ -262,6 +263,8 @@ static int tell_daemon(struct cli *cli)
     printf("topics         %u\n", d.n_topics);
     printf("publishers     %u\n", d.n_publishers);
     printf("links          %u\n", d.n_links);
+    if (d.longest_turn_ns > 0)
+        printf("longest turn   %s of CPU time\n", turn);
     printf("shared memory  %s, %s\n", memory,
            strcmp(d.memory, "memfd") == 0 ? "memfd: sealed"
                                           : "posix: not sealed (see dlpackd --help)");

@@ -35,13 +35,14 @@ json_t *describe_link(const struct dlx_link_info *i)
 
 json_t *describe_daemon(const struct dlx_daemon_info *i)
 {
-    return json_pack("{s:o, s:o, s:I, s:[I,I], s:I, s:I, s:I, s:I, s:s, s:o, s:o}", "version",
+    return json_pack("{s:o, s:o, s:I, s:[I,I], s:I, s:I, s:I, s:I, s:s, s:o, s:o, s:o}", "version",
                      output_json_text(i->version), "socket", output_json_text(i->socket), "pid",
                      (json_int_t)i->pid, "protocol", (json_int_t)i->protocol_major,
                      (json_int_t)i->protocol_minor, "clients", (json_int_t)i->n_clients, "topics",
                      (json_int_t)i->n_topics, "publishers", (json_int_t)i->n_publishers, "links",
                      (json_int_t)i->n_links, "memory", i->memory, "shared_bytes",
-                     output_json_u64(i->shared_bytes), "uptime_ns", output_json_u64(i->uptime_ns));
+                     output_json_u64(i->shared_bytes), "uptime_ns", output_json_u64(i->uptime_ns),
+                     "longest_turn_ns", output_json_u64(i->longest_turn_ns));
 }
 
 static json_t *values(const DLTensor *t, uint64_t n_items, uint64_t n_values)

@@ -193,6 +193,7 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *inf
         got.n_topics = d->n_topics;
         got.shared_bytes = d->shared_bytes;
         got.uptime_ns = d->uptime_ns;
+        got.longest_turn_ns = d->longest_turn_ns;
         copy_text(got.version, sizeof got.version, d->version);
         copy_text(got.socket, sizeof got.socket, d->socket);
         copy_text(got.memory, sizeof got.memory, c->memory->name);

@@ -12,7 +12,7 @@
 #include "proto/dlx.pb-c.h"
 
 #define DLX_PROTO_MAJOR 2U
-#define DLX_PROTO_MINOR 0U
+#define DLX_PROTO_MINOR 1U
 
 /* 16 KiB of canonical flat input unpack to less than this: 16 entries of a list and their strings. */
 #define DLX_PROTO_ARENA_SIZE 65536U

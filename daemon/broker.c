@@ -22,12 +22,8 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
     dlxd_list_init(&broker->greeting);
     dlxd_list_init(&broker->retained);
     dlxd_list_init(&broker->expiring);
-    dlxd_list_init(&broker->dirty);
-    dlxd_list_init(&broker->hasty);
     dlxd_list_init(&broker->stuck);
     dlxd_list_init(&broker->slow);
-    dlxd_list_init(&broker->doomed_subscriptions);
-    dlxd_list_init(&broker->doomed_clients);
     int r = dlxd_reaper_new(&broker->reaper);
     return r < 0 ? r : dlxd_watches_new(&broker->watches, loop);
 }
@@ -42,30 +38,9 @@ void dlxd_broker_deinit(struct dlxd_broker *broker)
     broker->reaper = dlxd_reaper_free(broker->reaper);
 }
 
-void dlxd_broker_deliver(struct dlxd_broker *broker)
-{
-    while (!dlxd_list_empty(&broker->dirty)) {
-        struct dlxd_subscription *subscription =
-            dlxd_container_of(broker->dirty.next, struct dlxd_subscription, work);
-        dlxd_list_remove(&subscription->work);
-        dlxd_delivery_run(subscription);
-    }
-}
-
 void dlxd_broker_settle(struct dlxd_broker *broker)
 {
-    for (;;) {
-        dlxd_broker_deliver(broker);
-        if (!dlxd_list_empty(&broker->doomed_subscriptions)) {
-            dlxd_subscription_free(dlxd_container_of(broker->doomed_subscriptions.next,
-                                                     struct dlxd_subscription, work));
-        } else if (!dlxd_list_empty(&broker->doomed_clients)) {
-            dlxd_client_free(
-                dlxd_container_of(broker->doomed_clients.next, struct dlxd_client, doomed));
-        } else {
-            break;
-        }
-    }
+    dlxd_work_run(&broker->users, UINT64_MAX);
 }
 
 bool dlxd_broker_is_idle(const struct dlxd_broker *broker)
@@ -76,8 +51,11 @@ bool dlxd_broker_is_idle(const struct dlxd_broker *broker)
 void dlxd_broker_unstick(struct dlxd_broker *broker)
 {
     dlx_for_each (it, &broker->stuck) {
+        struct dlxd_subscription *subscription =
+            dlxd_container_of(it, struct dlxd_subscription, stuck);
         dlxd_list_remove(it);
-        dlxd_list_push_back(&broker->dirty, it);
+        subscription->state = DLXD_SUBSCRIPTION_OPEN;
+        dlxd_subscription_mark(subscription);
     }
     dlxd_waiting_retry(broker);
 }

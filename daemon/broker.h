@@ -5,8 +5,8 @@
 /*
  * What the daemon knows, without the listening socket: server.h has that.
  *
- * No handler frees a client or a subscription: it puts it on a list of the doomed, and
- * dlxd_broker_settle() frees them after the handler, when no pointer to them is on the stack.
+ * What there is to do are tasks (work.h). No handler frees a client or a subscription: its own task does, when no pointer
+ * to it is on the stack.
  */
 
 #include "daemon/policy.h"
@@ -29,8 +29,9 @@ struct dlxd_broker {
     struct dlxd_store *store; /* NULL: nothing outlives the daemon */
     const char *socket_path;
     uint64_t start_ns;
-    uint64_t last_client; /* id */
-    bool stopping;        /* nobody is told anything any more, but Disconnect */
+    uint64_t last_client;     /* id */
+    uint64_t longest_turn_ns; /* of the loop, of the thread's CPU time */
+    bool stopping;            /* nobody is told anything any more, but Disconnect */
 
     struct dlxd_list clients;  /* all of them */
     struct dlxd_list greeting; /* those that have not said Hello, oldest first */
@@ -41,12 +42,8 @@ struct dlxd_broker {
     struct dlxd_list retained; /* publishers: see retained.h */
     struct dlxd_list expiring; /* likewise, by expires_ns */
 
-    struct dlxd_list dirty; /* subscriptions that may have something to send */
-    struct dlxd_list hasty; /* clients that are to be read from again in a while */
     struct dlxd_list stuck; /* subscriptions to be tried again in a while: see delivery.c */
     struct dlxd_list slow;  /* publishers, likewise: see waiting.h */
-    struct dlxd_list doomed_subscriptions;
-    struct dlxd_list doomed_clients;
 };
 
 /* `ram_bytes` is what the quotas are a part of. Deinit it also when this fails. */
@@ -55,10 +52,8 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
 /* All clients are gone; the loop must run once more. */
 void dlxd_broker_deinit(struct dlxd_broker *broker);
 
-/* Send what can be sent, free what is doomed, until nothing is left to do. */
+/* Work until nothing is left to do. */
 void dlxd_broker_settle(struct dlxd_broker *broker);
-/* Only the sending: a handler calls it when its reply must come after the news. Frees nothing. */
-void dlxd_broker_deliver(struct dlxd_broker *broker);
 /* Would nobody miss the daemon, if it ended now: no client is there, and nothing is kept for later ones? */
 bool dlxd_broker_is_idle(const struct dlxd_broker *broker);
 /* The stuck ones may try again. */

@@ -91,34 +91,17 @@ int dlxd_client_supported(void)
 static void on_death(void *data, int events)
 {
     struct dlxd_client *client = data;
-    struct dlxd_broker *broker = client->broker;
     (void)events;
     dlxd_log(DLXD_LOG_INFO, "%s (pid %d) has died", client->name, (int)client->pid);
     dlxd_client_doom(client);
-    dlxd_broker_settle(broker);
 }
 
 void dlxd_client_rewatch(struct dlxd_client *client)
 {
+    bool paused = client->barrier || client->input == DLXD_INPUT_PAUSED;
     if (!dlxd_client_is_doomed(client))
-        dlxd_watch_set(client->watch,
-                       (client->barrier || dlxd_list_linked(&client->hasty) ? 0 : DLXD_READABLE) |
-                           (dlxd_list_empty(&client->tx) ? 0 : DLXD_WRITABLE));
-}
-
-void dlxd_client_pause(struct dlxd_client *client)
-{
-    client->n_at_once = 0;
-    dlxd_list_push_back(&client->broker->hasty, &client->hasty);
-    dlxd_client_rewatch(client);
-}
-
-void dlxd_client_resume_all(struct dlxd_broker *broker)
-{
-    dlx_for_each (it, &broker->hasty) {
-        dlxd_list_remove(it);
-        dlxd_client_rewatch(dlxd_container_of(it, struct dlxd_client, hasty));
-    }
+        dlxd_watch_set(client->watch, (paused ? 0 : DLXD_READABLE) |
+                                          (dlxd_list_empty(&client->tx) ? 0 : DLXD_WRITABLE));
 }
 
 static void flush(struct dlxd_client *client)
@@ -143,12 +126,18 @@ static void flush(struct dlxd_client *client)
 static void on_events(void *data, int events)
 {
     struct dlxd_client *client = data;
-    struct dlxd_broker *broker = client->broker;
     if (events & DLXD_WRITABLE)
         flush(client);
-    if ((events & DLXD_READABLE) && !dlxd_client_is_doomed(client))
-        dlxd_dispatch_client(client);
-    dlxd_broker_settle(broker);
+    if (!(events & DLXD_READABLE) || dlxd_client_is_doomed(client))
+        return;
+    client->input = dlxd_input_seen(client->input);
+    dlxd_client_rewatch(client);
+    dlxd_task_start(&client->task, client->user);
+}
+
+static bool on_turn(struct dlxd_task *task)
+{
+    return dlxd_dispatch_client(dlxd_container_of(task, struct dlxd_client, task));
 }
 
 /* What can fail, for a client that nobody knows yet. */
@@ -190,6 +179,18 @@ void dlxd_client_goodbye(int fd, int code, const char *text)
     (void)dlx__proto_send(fd, &packet, NULL, 0);
 }
 
+static void set_state(struct dlxd_client *client, enum dlxd_client_state state)
+{
+    struct dlxd_broker *broker = client->broker;
+    broker->n_greeting -= client->state == DLXD_CLIENT_GREETING;
+    broker->n_refused -= client->state == DLXD_CLIENT_REFUSED;
+    broker->n_clients -= client->state == DLXD_CLIENT_OPEN;
+    broker->n_greeting += state == DLXD_CLIENT_GREETING;
+    broker->n_refused += state == DLXD_CLIENT_REFUSED;
+    broker->n_clients += state == DLXD_CLIENT_OPEN;
+    client->state = state;
+}
+
 int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd,
                     uint32_t socket)
 {
@@ -205,8 +206,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     client->accepted_ns = dlx__now_ns();
     dlxd_list_init(&client->node);
     dlxd_list_init(&client->greeting);
-    dlxd_list_init(&client->doomed);
-    dlxd_list_init(&client->hasty);
+    dlxd_task_init(&client->task, on_turn);
     dlxd_lingering_init(&client->lingering);
     dlxd_list_init(&client->publishers);
     dlxd_list_init(&client->subscriptions);
@@ -223,49 +223,44 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     client->id = ++broker->last_client;
     dlxd_list_push_back(&broker->clients, &client->node);
     dlxd_list_push_back(&broker->greeting, &client->greeting);
-    if (client->refuse_code < 0)
-        broker->n_refused++;
-    else
-        broker->n_greeting++;
+    set_state(client, client->refuse_code < 0 ? DLXD_CLIENT_REFUSED : DLXD_CLIENT_GREETING);
     *ret = client;
     return 0;
 }
 
-static void leave_greeting(struct dlxd_client *client)
+/* Parts that are ended in one step: publishers, subscriptions, or links of them. */
+#define END_AT_ONCE 64U
+
+bool dlxd_client_end_some(struct dlxd_client *client)
 {
-    if (!dlxd_list_linked(&client->greeting))
-        return;
-    dlxd_list_remove(&client->greeting);
-    if (client->refuse_code < 0)
-        client->broker->n_refused--;
-    else
-        client->broker->n_greeting--;
+    uint32_t n = END_AT_ONCE;
+    for (; n > 0 && !dlxd_list_empty(&client->publishers); n--) {
+        struct dlxd_publisher *publisher =
+            dlxd_container_of(client->publishers.next, struct dlxd_publisher, by_client);
+        if (client->dismissed)
+            dlxd_publisher_vanish(publisher);
+        else
+            dlxd_publisher_die(publisher, client->pidfd);
+    }
+    while (n > 0 && !dlxd_list_empty(&client->subscriptions))
+        (void)dlxd_subscription_end_some(
+            dlxd_container_of(client->subscriptions.next, struct dlxd_subscription, by_client), &n);
+    return !dlxd_list_empty(&client->publishers) || !dlxd_list_empty(&client->subscriptions);
 }
 
 void dlxd_client_free(struct dlxd_client *client)
 {
     if (!client)
         return;
-    dlxd_store_leave(client);
-    dlx_for_each (p, &client->publishers) {
-        struct dlxd_publisher *publisher = dlxd_container_of(p, struct dlxd_publisher, by_client);
-        if (client->dismissed)
-            dlxd_publisher_vanish(publisher);
-        else
-            dlxd_publisher_die(publisher, client->pidfd);
-    }
-    dlx_for_each (s, &client->subscriptions)
-        dlxd_subscription_free(dlxd_container_of(s, struct dlxd_subscription, by_client));
+    dlxd_client_doom(client);
+    while (dlxd_client_end_some(client))
+        ;
     dlx_for_each (t, &client->tx) {
         dlxd_list_remove(t);
         free(dlxd_container_of(t, struct tx_packet, node));
     }
-    leave_greeting(client);
-    if (client->greeted)
-        client->broker->n_clients--;
+    dlxd_task_stop(&client->task);
     dlxd_list_remove(&client->node);
-    dlxd_list_remove(&client->doomed);
-    dlxd_list_remove(&client->hasty);
     dlxd_watch_free(client->watch);
     dlxd_watch_free(client->pid_watch);
     dlx__close(client->fd);
@@ -282,9 +277,8 @@ void dlxd_client_free(struct dlxd_client *client)
 
 void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t max_links)
 {
-    leave_greeting(client);
-    client->greeted = true;
-    client->broker->n_clients++;
+    dlxd_list_remove(&client->greeting);
+    set_state(client, DLXD_CLIENT_OPEN);
     client->max_links = max_links;
     size_t n = 0;
     for (const unsigned char *c = (const unsigned char *)name; *c && n < sizeof client->name - 1;
@@ -300,9 +294,15 @@ void dlxd_client_doom(struct dlxd_client *client)
 {
     if (dlxd_client_is_doomed(client))
         return;
-    dlxd_watch_set(client->watch, 0);
-    dlxd_watch_set(client->pid_watch, 0);
-    dlxd_list_push_back(&client->broker->doomed_clients, &client->doomed);
+    dlxd_store_leave(client);
+    dlxd_list_remove(&client->greeting);
+    set_state(client, DLXD_CLIENT_ENDING);
+    if (client->watch)
+        dlxd_watch_set(client->watch, 0);
+    if (client->pid_watch)
+        dlxd_watch_set(client->pid_watch, 0);
+    if (client->user)
+        dlxd_task_start(&client->task, client->user);
 }
 
 void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fmt, ...)

@@ -20,9 +20,6 @@ struct Dlx__Wire__Packet;
 
 #define DLXD_TX_PACKETS_MAX 64U
 #define DLXD_TX_BYTES_MAX   (256U * 1024U)
-/* Who sends so many requests at once, without waiting for answers, waits for the next tick of the server's retry timer (20 ms): the
- * daemon's time is everybody's. */
-#define DLXD_AT_ONCE_MAX 64U
 /* From the hang-up of a process's sockets to its death, at most. */
 #define DLXD_DYING_NS UINT64_C(1000000000)
 #define DLXD_HELLO_NS UINT64_C(2000000000)
@@ -31,10 +28,26 @@ struct Dlx__Wire__Packet;
 /* How many that are not allowed in are kept until their Hello, to answer it. */
 #define DLXD_REFUSED_MAX 32U
 
+/*
+ *   GREETING --Hello--> OPEN ---> ENDING ---> (freed)
+ *       |                            ^
+ *       +----------------------------+
+ *   REFUSED --Hello, Error-----------+
+ */
+enum dlxd_client_state {
+    DLXD_CLIENT_NEW,      /* nobody knows it yet */
+    DLXD_CLIENT_GREETING, /* it has yet to say Hello */
+    DLXD_CLIENT_REFUSED,  /* likewise, and will get an error for it */
+    DLXD_CLIENT_OPEN,
+    DLXD_CLIENT_ENDING, /* nothing is read or sent; what it owns ends, part by part */
+};
+
 struct dlxd_client {
     struct dlxd_list node;     /* in broker->clients */
     struct dlxd_list greeting; /* in broker->greeting until Hello */
-    struct dlxd_list doomed;   /* in broker->doomed_clients at the end */
+    enum dlxd_client_state state;
+    struct dlxd_task task; /* reads and handles packets; ends what it owns */
+    enum dlxd_input input;
     struct dlxd_broker *broker;
     uint64_t id;
     int fd;
@@ -46,9 +59,8 @@ struct dlxd_client {
     struct dlxd_principal *principal;
     struct dlxd_user *user;
     char name[DLXD_NAME_SIZE];
-    bool greeted;
-    bool dismissed;  /* disconnected for a reason: it may be alive, and leaves nothing */
-    int refuse_code; /* not 0: the answer to its Hello */
+    bool dismissed;  /* ENDING: disconnected for a reason: it may be alive, and leaves nothing */
+    int refuse_code; /* REFUSED: the answer to its Hello */
     char *refuse_text;
     uint64_t accepted_ns;
 
@@ -59,8 +71,6 @@ struct dlxd_client {
     struct dlxd_list publishers;
     struct dlxd_list subscriptions;
 
-    struct dlxd_list hasty;       /* in broker->hasty: nothing is read until it is resumed */
-    uint32_t n_at_once;           /* packets since its socket was empty, or since it was resumed */
     struct dlxd_barrier *barrier; /* not NULL: nothing is read before this answer (store.h) */
     struct dlxd_list tx;          /* packets that did not fit in the socket */
     size_t n_tx;
@@ -79,7 +89,9 @@ int dlxd_client_supported(void);
  */
 int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd,
                     uint32_t socket);
-/* With everything it owns. NULL is fine. */
+/* ENDING: end a part of what it owns. False: it owns nothing any more. */
+bool dlxd_client_end_some(struct dlxd_client *client);
+/* At once, with everything it owns. NULL is fine. */
 void dlxd_client_free(struct dlxd_client *client);
 
 /* It said Hello. */
@@ -88,9 +100,9 @@ void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t ma
 bool dlxd_client_has_left(const struct dlxd_client *client);
 static inline bool dlxd_client_is_doomed(const struct dlxd_client *client)
 {
-    return dlxd_list_linked(&client->doomed);
+    return client->state == DLXD_CLIENT_ENDING;
 }
-/* Free it after the current handler; nothing is sent. */
+/* Its task ends it; nothing is sent. */
 void dlxd_client_doom(struct dlxd_client *client);
 /* Tell a connection why it is about to be closed, if that fits in its socket. */
 void dlxd_client_goodbye(int borrow_fd, int code, const char *text);
@@ -109,11 +121,7 @@ int dlxd_client_send_fds(struct dlxd_client *client, const struct Dlx__Wire__Pac
 void dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial);
 void dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code,
                             const char *text);
-/* `barrier` has changed. */
+/* `barrier` or `input` has changed. */
 void dlxd_client_rewatch(struct dlxd_client *client);
-
-/* It sent too much at once: nothing is read from it until dlxd_client_resume_all(). */
-void dlxd_client_pause(struct dlxd_client *client);
-void dlxd_client_resume_all(struct dlxd_broker *broker);
 
 #endif

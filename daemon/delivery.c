@@ -262,14 +262,16 @@ static int take_step(struct dlxd_link *link, enum dlxd_link_step step)
 static void wait_for_room(struct dlxd_subscription *subscription)
 {
     struct pollfd p = {.fd = subscription->fd, .events = POLLOUT};
+    if (subscription->state !=
+        DLXD_SUBSCRIPTION_OPEN) /* it waits already: see dlxd_delivery_join() */
+        return;
     if (poll(&p, 1, 0) == 1) {
-        dlxd_list_remove(&subscription->work);
-        dlxd_list_push_back(&subscription->broker->stuck, &subscription->work);
+        subscription->state = DLXD_SUBSCRIPTION_STUCK;
+        dlxd_list_push_back(&subscription->broker->stuck, &subscription->stuck);
         return;
     }
-    subscription->blocked = true;
-    dlxd_list_remove(&subscription->work);
-    dlxd_watch_set(subscription->watch, DLXD_READABLE | DLXD_WRITABLE);
+    subscription->state = DLXD_SUBSCRIPTION_FULL;
+    dlxd_subscription_rewatch(subscription);
 }
 
 /* The publisher's link socket is closed. If it is about to end, its end decides about the link, since it may retain
@@ -299,7 +301,7 @@ static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd
         subscription->begun = true;
         dlxd_link_step_done(link, step);
         /* The publisher may wait for this one by now: it does not queue up behind offers. */
-        return step == DLXD_STEP_JOIN && !subscription->blocked &&
+        return step == DLXD_STEP_JOIN && subscription->state == DLXD_SUBSCRIPTION_OPEN &&
                        dlxd_subscription_credit(subscription) > 0
                    ? run_step(subscription, link, DLXD_STEP_OPEN)
                    : DONE;
@@ -340,43 +342,42 @@ static struct dlxd_link *next_link(const struct dlxd_subscription *subscription)
     return dlxd_container_of(subscription->pending.next, struct dlxd_link, pending);
 }
 
-void dlxd_delivery_run(struct dlxd_subscription *subscription)
+bool dlxd_delivery_step(struct dlxd_subscription *subscription)
 {
     if (subscription->broker
-            ->stopping) { /* publishers are freed, but they have not gone: streams go on */
-        dlxd_list_remove(&subscription->work);
-        return;
+            ->stopping) /* publishers are freed, but they have not gone: streams go on */
+        return false;
+    if (subscription->state != DLXD_SUBSCRIPTION_OPEN || dlxd_list_empty(&subscription->pending))
+        return false;
+    struct dlxd_link *link = next_link(subscription);
+    if (dlxd_link_id(link) == subscription->waits) { /* so do all the others */
+        subscription->waits = 0;
+        wait_for_room(subscription);
+        return false;
     }
-    const struct dlxd_link *waits = NULL; /* since it was tried, nothing has happened */
-    while (!subscription->doomed && !subscription->blocked &&
-           !dlxd_list_empty(&subscription->pending)) {
-        struct dlxd_link *link = next_link(subscription);
-        if (link == waits) { /* so do all the others */
-            wait_for_room(subscription);
-            return;
-        }
-        enum dlxd_link_step step = dlxd_link_next(link);
-        if (step == DLXD_STEP_NONE) {
-            dlxd_list_remove(&link->pending);
-            continue;
-        }
-        /* Those without fds come first: when this one waits for credit, all do. */
-        if (dlxd_link_step_has_fds(step) && dlxd_subscription_credit(subscription) == 0)
-            break;
-        switch (run_step(subscription, link, step)) {
-        case DONE:
-            waits = NULL;
-            break;
-        case LINK_WAITS:
-            waits = waits ? waits : link;
-            dlxd_list_remove(&link->pending);
-            dlxd_list_push_back(&subscription->pending, &link->pending);
-            break;
-        case ALL_WAIT:
-            return;
-        }
+    enum dlxd_link_step step = dlxd_link_next(link);
+    if (step == DLXD_STEP_NONE) {
+        dlxd_list_remove(&link->pending);
+        return true;
     }
-    /* What the steps scheduled was done in this loop. */
-    if (!subscription->doomed)
-        dlxd_list_remove(&subscription->work);
+    /* Those without fds come first: when this one waits for credit, all do. */
+    if (dlxd_link_step_has_fds(step) && dlxd_subscription_credit(subscription) == 0) {
+        subscription->waits = 0;
+        return false;
+    }
+    switch (run_step(subscription, link, step)) {
+    case DONE:
+        subscription->waits = 0;
+        return true;
+    case LINK_WAITS:
+        if (subscription->waits == 0)
+            subscription->waits = dlxd_link_id(link);
+        dlxd_list_remove(&link->pending);
+        dlxd_list_push_back(&subscription->pending, &link->pending);
+        return true;
+    case ALL_WAIT:
+        subscription->waits = 0;
+        break;
+    }
+    return false;
 }

@@ -7,12 +7,14 @@
  * LinkAdded on the publisher's link socket. Stops when there is no more credit or no more room.
  */
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct dlxd_link;
 struct dlxd_subscription;
 
-void dlxd_delivery_run(struct dlxd_subscription *subscription);
+/* The next packet. False: nothing can be sent now. */
+bool dlxd_delivery_step(struct dlxd_subscription *subscription);
 
 /* At once, tell the publisher of a link that was a spare, however much the subscriber has acknowledged. If that fails for now, it
  * is tried again as for any link. */

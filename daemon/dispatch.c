@@ -92,7 +92,7 @@ static void handle_request(struct dlxd_client *client, const Dlx__Wire__Packet *
         refuse(client, packet->serial);
         return;
     }
-    if (is_hello == client->greeted) {
+    if (is_hello == (client->state == DLXD_CLIENT_OPEN)) {
         dlxd_client_disconnect(client, DLX_E_PROTOCOL, is_hello ? "a second %s" : "%s before Hello",
                                name);
         return;
@@ -130,28 +130,32 @@ static const char *receive_failure(int fd, int *code)
     return "empty packet";
 }
 
-void dlxd_dispatch_client(struct dlxd_client *client)
+bool dlxd_dispatch_client(struct dlxd_client *client)
 {
-    for (int i = 0; i < DLXD_BATCH && !dlxd_client_is_doomed(client) && !client->barrier; i++) {
-        int r = dlx__packet_recv(client->fd, &incoming);
-        if (r == DLX_E_EMPTY) {
-            client->n_at_once = 0;
-            return;
-        }
-        if (r < 0) {
-            const char *why = receive_failure(client->fd, &r);
-            if (*why)
-                dlxd_client_disconnect(client, r, "%s", why);
-            else
-                dlxd_client_doom(client);
-            return;
-        }
-        dlxd_dispatch_client_bytes(client, incoming.data, incoming.size);
-        if (++client->n_at_once == DLXD_AT_ONCE_MAX) {
-            dlxd_client_pause(client);
-            return;
-        }
+    if (dlxd_client_is_doomed(client)) {
+        if (dlxd_client_end_some(client))
+            return true;
+        dlxd_client_free(client);
+        return false;
     }
+    if (client->barrier)
+        return false;
+    int r = dlx__packet_recv(client->fd, &incoming);
+    if (r == DLX_E_EMPTY) {
+        client->input = DLXD_INPUT_NONE;
+        dlxd_client_rewatch(client);
+        return false;
+    }
+    if (r == 0) {
+        dlxd_dispatch_client_bytes(client, incoming.data, incoming.size);
+        return true;
+    }
+    const char *why = receive_failure(client->fd, &r);
+    if (*why)
+        dlxd_client_disconnect(client, r, "%s", why);
+    else
+        dlxd_client_doom(client);
+    return true;
 }
 
 static int handle_news(struct dlxd_subscription *subscription, const Dlx__Wire__Packet *packet)
@@ -182,18 +186,19 @@ void dlxd_dispatch_subscription_bytes(struct dlxd_subscription *subscription, co
 
 void dlxd_dispatch_subscription(struct dlxd_subscription *subscription)
 {
-    for (int i = 0; i < DLXD_BATCH && !subscription->doomed; i++) {
-        int r = dlx__packet_recv(subscription->fd, &incoming);
-        if (r == DLX_E_EMPTY)
-            return;
-        if (r < 0) {
-            const char *why = receive_failure(subscription->fd, &r);
-            if (*why)
-                dlxd_client_disconnect(subscription->client, r, "subscription to %s: %s",
-                                       subscription->topic_name, why);
-            dlxd_subscription_doom(subscription);
-            return;
-        }
+    int r = dlx__packet_recv(subscription->fd, &incoming);
+    if (r == 0) {
         dlxd_dispatch_subscription_bytes(subscription, incoming.data, incoming.size);
+        return;
     }
+    if (r == DLX_E_EMPTY) {
+        subscription->input = DLXD_INPUT_NONE;
+        dlxd_subscription_rewatch(subscription);
+        return;
+    }
+    const char *why = receive_failure(subscription->fd, &r);
+    if (*why)
+        dlxd_client_disconnect(subscription->client, r, "subscription to %s: %s",
+                               subscription->topic_name, why);
+    dlxd_subscription_doom(subscription);
 }

@@ -13,11 +13,10 @@ struct dlxd_client;
 struct dlxd_subscription;
 struct Dlx__Wire__Packet;
 
-/* Packets that are handled before other clients have their turn. */
-#define DLXD_BATCH 16
-
-/* The control socket, and a subscription's socket, are readable. */
-void dlxd_dispatch_client(struct dlxd_client *client);
+/* A step of a client's task: a packet of its control socket, if there is one; of one that ends, a part of what it owns.
+ * False: nothing is left to do, and one that ends is freed. */
+bool dlxd_dispatch_client(struct dlxd_client *client);
+/* A packet of a subscription's socket, if there is one. */
 void dlxd_dispatch_subscription(struct dlxd_subscription *subscription);
 
 /* One packet's bytes, without fds: for tests and fuzzing. */

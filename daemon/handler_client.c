@@ -22,6 +22,7 @@ int dlxd_handle_hello(struct dlxd_client *client, const Dlx__Wire__Packet *packe
     dlxd_client_greet(client, hello->name, hello->max_links);
     body.major = DLX_PROTO_MAJOR;
     body.minor = hello->minor > DLX_PROTO_MINOR ? DLX_PROTO_MINOR : hello->minor;
+    client->principal->minor = body.minor;
     body.client = client->id;
     body.version = version;
     body.memory = client->broker->memory->tag;
@@ -50,6 +51,8 @@ int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet 
     body.n_topics = (uint32_t)broker->registry.n_topics;
     body.shared_bytes = broker->users.all_bytes;
     body.uptime_ns = dlx__now_ns() - broker->start_ns;
+    if (client->principal->minor >= 1)
+        body.longest_turn_ns = broker->longest_turn_ns;
     reply.serial = packet->serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_DAEMON_INFO_REPLY;
     reply.daemon_info_reply = &body;

@@ -65,7 +65,7 @@ int dlxd_handle_publisher_ready(struct dlxd_client *client, const Dlx__Wire__Pac
         return r;
     if (!publisher->is_awaited)
         dlxd_subscription_offer_publisher(publisher, true);
-    dlxd_broker_deliver(client->broker);
+    dlxd_publisher_deliver(publisher);
     r = dlxd_publisher_check_awaited(publisher);
     publisher->is_awaited = r < 0;
     return r < 0 ? r : dlxd_reply_ok(client, packet);
@@ -143,7 +143,7 @@ int dlxd_handle_arena_ready(struct dlxd_client *client, const Dlx__Wire__Packet 
     int r = dlxd_publisher_arena_ready(publisher, packet->arena_ready->arena);
     if (r < 0)
         return r;
-    dlxd_broker_deliver(client->broker);
+    dlxd_publisher_deliver(publisher);
     return dlxd_reply_ok(client, packet);
 }
 

@@ -219,6 +219,7 @@ void dlxd_link_end(struct dlxd_link *link)
     if (!link)
         return;
     detach(link);
+    link->subscription->waits = 0;
     dlxd_list_remove(&link->pending);
     dlxd_list_remove(&link->by_subscription);
     dlxd_idmap_remove(&link->subscription->broker->registry.links, &link->by_id);
@@ -326,6 +327,7 @@ void dlxd_link_schedule(struct dlxd_link *link)
 {
     struct dlxd_subscription *subscription = link->subscription;
     enum dlxd_link_step step = dlxd_link_next(link);
+    subscription->waits = 0;
     dlxd_list_remove(&link->pending);
     if (step == DLXD_STEP_NONE)
         return;

@@ -6,6 +6,7 @@
 #include "ring/layout.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
+#include "daemon/delivery.h"
 #include "daemon/link.h"
 #include "daemon/report.h"
 #include "daemon/retained.h"
@@ -256,6 +257,16 @@ void dlxd_publisher_tell_links(struct dlxd_publisher *publisher)
             dlxd_link_schedule(link);
         else
             dlxd_link_fail_gone(link, report.head, text);
+    }
+}
+
+void dlxd_publisher_deliver(struct dlxd_publisher *publisher)
+{
+    dlx_for_each (it, &publisher->links) {
+        struct dlxd_subscription *subscription =
+            dlxd_container_of(it, struct dlxd_link, by_publisher)->subscription;
+        while (dlxd_delivery_step(subscription))
+            ; /* the link may be gone by now */
     }
 }
 

@@ -153,6 +153,8 @@ int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id);
 /* 0; or DLX_E_FULL, naming a subscription that was there first, and whose link it is to wait for. */
 int dlxd_publisher_check_awaited(const struct dlxd_publisher *publisher);
 
+/* Send what its links are to be told, as far as there is room and credit: a handler calls it when its reply must come after that. */
+void dlxd_publisher_deliver(struct dlxd_publisher *publisher);
 /* Its links have something new to be told. */
 void dlxd_publisher_tell_links(struct dlxd_publisher *publisher);
 

@@ -62,7 +62,6 @@ static void settle(struct dlxd_publisher *publisher)
 static void on_death(void *data, int events)
 {
     struct dlxd_publisher *publisher = data;
-    struct dlxd_broker *broker = publisher->broker;
     (void)events;
     if (publisher->hidden && n_published(publisher) == 0) {
         dlxd_publisher_vanish(publisher);
@@ -73,7 +72,6 @@ static void on_death(void *data, int events)
             dlxd_subscription_offer_publisher(publisher, false);
         publisher->hidden = false;
     }
-    dlxd_broker_settle(broker);
 }
 
 static bool is_dead(int pidfd)

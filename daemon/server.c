@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/sysinfo.h>
+#include <time.h>
 #include <uv.h>
 
 #define ACCEPT_BATCH 16
@@ -32,9 +33,12 @@ struct dlxd_server {
     uv_timer_t expiry; /* of what is retained */
     uv_timer_t lingering;
     uv_timer_t idle;
-    uint64_t idle_ms;     /* 0: never ends by itself */
-    uint64_t idle_client; /* the last client there was when the idle time began */
-    uv_prepare_t prepare; /* arms the timers before each sleep */
+    uint64_t idle_ms;       /* 0: never ends by itself */
+    uint64_t idle_client;   /* the last client there was when the idle time began */
+    uv_prepare_t prepare;   /* arms the timers before each sleep */
+    uv_check_t check;       /* works after each look at the sockets */
+    uv_idle_t busy;         /* active while work is left: the loop does not sleep */
+    uint64_t turn_began_ns; /* of the thread's CPU time */
     struct dlxd_listener listener;
     struct dlxd_watch *watch;
     int reserve_fd; /* given up to accept, and close, one when the process is out of fds */
@@ -80,23 +84,19 @@ static void on_hello(uv_timer_t *timer)
             dlxd_client_disconnect(client, DLX_E_TIMEOUT, "no Hello within %u ms",
                                    (unsigned)(limit / 1000000));
     }
-    dlxd_broker_settle(&server->broker);
 }
 
 static void on_retry(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
     dlxd_broker_unstick(&server->broker);
-    dlxd_client_resume_all(&server->broker);
     dlxd_store_retry(&server->broker, dlx__now_ns());
-    dlxd_broker_settle(&server->broker);
 }
 
 static void on_expiry(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
     dlxd_retained_expire(&server->broker, dlx__now_ns());
-    dlxd_broker_settle(&server->broker);
 }
 
 static void on_lingering(uv_timer_t *timer)
@@ -151,6 +151,23 @@ static int open_reserve(void)
     return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
+static void on_busy(uv_idle_t *busy)
+{
+    (void)busy;
+}
+
+static void on_check(uv_check_t *check)
+{
+    struct dlxd_server *server = check->data;
+    struct dlxd_broker *broker = &server->broker;
+    struct timespec ts;
+    dlxd_work_run(&broker->users, DLXD_TURN_NS);
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+    uint64_t now = (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+    broker->longest_turn_ns = DLX_MAX(broker->longest_turn_ns, now - server->turn_began_ns);
+    server->turn_began_ns = now;
+}
+
 /* Before the loop sleeps: which timers, and whether to accept. A full house leaves newcomers in the
  * listen queue. */
 static void on_prepare(uv_prepare_t *prepare)
@@ -172,7 +189,7 @@ static void on_prepare(uv_prepare_t *prepare)
     else
         start_at(server, &server->expiry, on_expiry, expiry);
     if (dlxd_list_empty(&broker->stuck) && dlxd_list_empty(&broker->slow) &&
-        dlxd_list_empty(&broker->hasty) && !dlxd_store_is_waiting(broker))
+        !dlxd_store_is_waiting(broker))
         (void)uv_timer_stop(&server->retry);
     else if (!uv_is_active((uv_handle_t *)&server->retry))
         (void)uv_timer_start(&server->retry, on_retry, RETRY_MS, 0);
@@ -181,6 +198,10 @@ static void on_prepare(uv_prepare_t *prepare)
     else if (!uv_is_active((uv_handle_t *)&server->lingering))
         (void)uv_timer_start(&server->lingering, on_lingering, DLXD_LINGERING_MS, 0);
     arm_idle(server);
+    if (dlxd_work_is_left(&broker->users))
+        (void)uv_idle_start(&server->busy, on_busy);
+    else
+        (void)uv_idle_stop(&server->busy);
     dlxd_watch_set(server->watch, broker->n_greeting < DLXD_GREETING_MAX ? DLXD_READABLE : 0);
 }
 
@@ -234,7 +255,6 @@ static void on_connection(void *data, int events)
             dlxd_log(DLXD_LOG_ERROR, "refused a connection: %s", dlx__error_message());
         limit_refused(broker);
     }
-    dlxd_broker_settle(broker);
 }
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -303,9 +323,11 @@ static int init_handles(struct dlxd_server *server)
     (void)uv_timer_init(&server->loop, &server->lingering);
     (void)uv_timer_init(&server->loop, &server->idle);
     (void)uv_prepare_init(&server->loop, &server->prepare);
+    (void)uv_check_init(&server->loop, &server->check);
+    (void)uv_idle_init(&server->loop, &server->busy);
     server->term.data = server->interrupt.data = server;
     server->hello.data = server->retry.data = server->expiry.data = server->prepare.data = server;
-    server->lingering.data = server->idle.data = server;
+    server->lingering.data = server->idle.data = server->check.data = server;
     (void)uv_signal_start(&server->term, on_signal, SIGTERM);
     (void)uv_signal_start(&server->interrupt, on_signal, SIGINT);
     return 0;
@@ -343,6 +365,7 @@ int dlxd_server_new(struct dlxd_server **ret, const char *path, const struct dlx
     }
     server->broker.socket_path = server->listener.path;
     (void)uv_prepare_start(&server->prepare, on_prepare);
+    (void)uv_check_start(&server->check, on_check);
     *ret = server;
     return 0;
 }

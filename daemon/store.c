@@ -44,6 +44,8 @@ static void barrier_free(struct dlxd_barrier *barrier)
 {
     barrier->client->barrier = NULL;
     dlxd_client_rewatch(barrier->client);
+    if (barrier->client->input != DLXD_INPUT_NONE)
+        dlxd_task_start(&barrier->client->task, barrier->client->user);
     dlxd_list_remove(&barrier->node);
     dlxd_watch_free(barrier->watch);
     dlx__close(barrier->fd);
@@ -61,10 +63,8 @@ static void answer(struct dlxd_barrier *barrier)
 static void on_barrier(void *data, int events)
 {
     struct dlxd_barrier *barrier = data;
-    struct dlxd_broker *broker = barrier->store->broker;
     (void)events;
     answer(barrier);
-    dlxd_broker_settle(broker);
 }
 
 void dlxd_store_leave(struct dlxd_client *client)

@@ -14,22 +14,54 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
+/* Links that are ended in one step. */
+#define LINKS_AT_ONCE 64U
+
+void dlxd_subscription_rewatch(struct dlxd_subscription *subscription)
+{
+    bool reads = subscription->input != DLXD_INPUT_PAUSED;
+    if (!dlxd_subscription_is_doomed(subscription))
+        dlxd_watch_set(subscription->watch,
+                       (reads ? DLXD_READABLE : 0) |
+                           (subscription->state == DLXD_SUBSCRIPTION_FULL ? DLXD_WRITABLE : 0));
+}
+
+static void start(struct dlxd_subscription *subscription)
+{
+    dlxd_task_start(&subscription->task, subscription->client->user);
+}
+
 static void on_events(void *data, int events)
 {
     struct dlxd_subscription *subscription = data;
-    struct dlxd_broker *broker = subscription->broker;
-    if (events & DLXD_WRITABLE) {
-        subscription->blocked = false;
-        dlxd_watch_set(subscription->watch, DLXD_READABLE);
-        dlxd_subscription_mark(subscription);
-    }
+    if (dlxd_subscription_is_doomed(subscription))
+        return;
+    if ((events & DLXD_WRITABLE) && subscription->state == DLXD_SUBSCRIPTION_FULL)
+        subscription->state = DLXD_SUBSCRIPTION_OPEN;
     if (events & DLXD_READABLE)
+        subscription->input = dlxd_input_seen(subscription->input);
+    dlxd_subscription_rewatch(subscription);
+    start(subscription);
+}
+
+static bool on_turn(struct dlxd_task *task)
+{
+    struct dlxd_subscription *subscription =
+        dlxd_container_of(task, struct dlxd_subscription, task);
+    uint32_t n = LINKS_AT_ONCE;
+    if (dlxd_subscription_is_doomed(subscription))
+        return !dlxd_subscription_end_some(subscription, &n);
+    bool more = dlxd_delivery_step(subscription);
+    if (subscription->input != DLXD_INPUT_NONE && !dlxd_subscription_is_doomed(subscription))
         dlxd_dispatch_subscription(subscription);
-    dlxd_broker_settle(broker);
+    return more || subscription->input != DLXD_INPUT_NONE ||
+           dlxd_subscription_is_doomed(subscription);
 }
 
 static void release(struct dlxd_subscription *subscription)
 {
+    dlxd_task_stop(&subscription->task);
+    dlxd_list_remove(&subscription->stuck);
     dlxd_watch_free(subscription->watch);
     dlx__close(subscription->fd);
     dlxd_charge_deinit(&subscription->object_charge);
@@ -53,7 +85,8 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
     subscription->fd = -1;
     dlxd_list_init(&subscription->links);
     dlxd_list_init(&subscription->pending);
-    dlxd_list_init(&subscription->work);
+    dlxd_list_init(&subscription->stuck);
+    dlxd_task_init(&subscription->task, on_turn);
     (void)snprintf(subscription->topic_name, sizeof subscription->topic_name, "%s", topic);
     int r = dlxd_charge_init(&subscription->object_charge, client->user, DLXD_OBJECTS, 1);
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
@@ -83,30 +116,45 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
     return 0;
 }
 
-void dlxd_subscription_free(struct dlxd_subscription *subscription)
+/* Ending links schedules nothing here any more. */
+static void begin_end(struct dlxd_subscription *subscription)
 {
-    if (!subscription)
-        return;
+    dlxd_watch_set(subscription->watch, 0);
+    dlxd_list_remove(&subscription->stuck);
+    subscription->state = DLXD_SUBSCRIPTION_ENDING;
+}
+
+bool dlxd_subscription_end_some(struct dlxd_subscription *subscription, uint32_t *n)
+{
     struct dlxd_registry *registry = &subscription->broker->registry;
-    subscription->doomed = true; /* ending links schedules nothing here */
-    dlx_for_each (it, &subscription->links)
-        dlxd_link_end(dlxd_container_of(it, struct dlxd_link, by_subscription));
-    dlxd_list_remove(&subscription->work);
+    begin_end(subscription);
+    for (; *n > 0 && !dlxd_list_empty(&subscription->links); --*n)
+        dlxd_link_end(
+            dlxd_container_of(subscription->links.next, struct dlxd_link, by_subscription));
+    if (*n == 0)
+        return false;
+    --*n;
     dlxd_list_remove(&subscription->by_client);
     dlxd_list_remove(&subscription->by_topic);
     dlxd_registry_put(registry, subscription->topic);
     dlxd_idmap_remove(&registry->subscriptions, &subscription->by_id);
     release(subscription);
+    return true;
+}
+
+void dlxd_subscription_free(struct dlxd_subscription *subscription)
+{
+    uint32_t n = UINT32_MAX;
+    if (subscription)
+        (void)dlxd_subscription_end_some(subscription, &n);
 }
 
 void dlxd_subscription_doom(struct dlxd_subscription *subscription)
 {
-    if (subscription->doomed)
+    if (dlxd_subscription_is_doomed(subscription))
         return;
-    subscription->doomed = true;
-    dlxd_watch_set(subscription->watch, 0);
-    dlxd_list_remove(&subscription->work);
-    dlxd_list_push_back(&subscription->broker->doomed_subscriptions, &subscription->work);
+    begin_end(subscription);
+    start(subscription);
 }
 
 struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uint64_t id)
@@ -114,7 +162,7 @@ struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uin
     struct dlxd_idmap_node *node = dlxd_idmap_find(&client->broker->registry.subscriptions, id);
     if (node) {
         struct dlxd_subscription *s = dlxd_container_of(node, struct dlxd_subscription, by_id);
-        if (s->client == client && !s->doomed)
+        if (s->client == client && !dlxd_subscription_is_doomed(s))
             return s;
     }
     (void)dlx__fail(DLX_E_NOT_FOUND, "%s (pid %d) has no subscription %" PRIu64, client->name,
@@ -224,7 +272,7 @@ static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publish
                      bool from_start)
 {
     struct dlxd_link *link;
-    if (subscription->doomed)
+    if (dlxd_subscription_is_doomed(subscription))
         return;
     if (!from_start || !assign_spare(subscription, publisher)) {
         int r = dlxd_link_new(&link, subscription, publisher, from_start);
@@ -276,7 +324,6 @@ int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n)
 
 void dlxd_subscription_mark(struct dlxd_subscription *subscription)
 {
-    if (subscription->doomed || subscription->blocked || dlxd_list_linked(&subscription->work))
-        return;
-    dlxd_list_push_back(&subscription->broker->dirty, &subscription->work);
+    if (subscription->state == DLXD_SUBSCRIPTION_OPEN)
+        start(subscription);
 }

@@ -28,6 +28,20 @@ struct dlxd_subscription_config {
     bool reliable;
 };
 
+/*
+ *           +--> FULL ---+
+ *           |            v
+ *   (new) --+----------> OPEN --> ENDING --> (freed)
+ *           ^            |          ^
+ *           +--- STUCK --+----------+   (from any of them)
+ */
+enum dlxd_subscription_state {
+    DLXD_SUBSCRIPTION_OPEN,
+    DLXD_SUBSCRIPTION_FULL,   /* nothing is sent until its socket is writable */
+    DLXD_SUBSCRIPTION_STUCK,  /* nothing is sent for a while: in broker->stuck */
+    DLXD_SUBSCRIPTION_ENDING, /* its links end, part by part */
+};
+
 struct dlxd_subscription {
     struct dlxd_idmap_node by_id;
     struct dlxd_list by_topic; /* or in registry->patterns */
@@ -35,7 +49,8 @@ struct dlxd_subscription {
     struct dlxd_list links;   /* in the order of their ids */
     uint32_t n_spares;        /* of them */
     struct dlxd_list pending; /* links with a step to take: those without fds come first */
-    struct dlxd_list work;    /* in one of the broker's lists: dirty, stuck or doomed */
+    struct dlxd_list stuck;
+    struct dlxd_task task; /* sends, reads, and ends links */
     struct dlxd_broker *broker;
     struct dlxd_client *client;
     struct dlxd_topic *topic; /* NULL: a pattern */
@@ -44,9 +59,10 @@ struct dlxd_subscription {
 
     int fd; /* the daemon's end */
     struct dlxd_watch *watch;
-    bool blocked; /* the socket is full: wait until it is writable */
-    bool doomed;
+    enum dlxd_subscription_state state;
+    enum dlxd_input input;
     bool begun;           /* something was sent: see delivery.c */
+    uint64_t waits;       /* link that was tried first since something happened: see delivery.c */
     uint32_t n_fds_sent;  /* packets with fds, modulo 2^32 */
     uint32_t n_fds_acked; /* likewise */
 
@@ -61,7 +77,9 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
                           int *ret_fd);
 /* Ends all its links. NULL is fine. */
 void dlxd_subscription_free(struct dlxd_subscription *subscription);
-/* The same, after the current handler: see broker.h. */
+/* End at most `*n` of its links, and count them down; with the last of them it is freed, which counts as one more. Was it? */
+bool dlxd_subscription_end_some(struct dlxd_subscription *subscription, uint32_t *n);
+/* Its task ends it. */
 void dlxd_subscription_doom(struct dlxd_subscription *subscription);
 
 /* The subscription of this client with this id, or NULL with DLX_E_NOT_FOUND's text set. */
@@ -86,6 +104,13 @@ uint32_t dlxd_subscription_credit(const struct dlxd_subscription *subscription);
 int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n);
 /* It may have something to send. */
 void dlxd_subscription_mark(struct dlxd_subscription *subscription);
+
+static inline bool dlxd_subscription_is_doomed(const struct dlxd_subscription *subscription)
+{
+    return subscription->state == DLXD_SUBSCRIPTION_ENDING;
+}
+/* Its state or `input` has changed. */
+void dlxd_subscription_rewatch(struct dlxd_subscription *subscription);
 
 static inline uint64_t dlxd_subscription_id(const struct dlxd_subscription *subscription)
 {

@@ -16,6 +16,7 @@ static const char *const resource_names[DLXD_N_RESOURCES] = {
 void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
 {
     dlxd_list_init(&users->users);
+    dlxd_list_init(&users->working);
     users->all_bytes = 0;
     users->all_bytes_max = ram_bytes / 4 * 3;
     users->max[DLXD_BYTES] = ram_bytes / 2;
@@ -50,6 +51,8 @@ int dlxd_users_get(struct dlxd_users *users, const struct dlxd_principal *princi
     user->n_refs = 1;
     user->uid = principal->uid;
     user->socket = principal->socket;
+    dlxd_list_init(&user->tasks);
+    dlxd_list_init(&user->working);
     dlxd_list_init(&user->membership_pages);
     dlxd_lingering_init(&user->lingering);
     dlxd_list_push_back(&users->users, &user->node);
@@ -69,6 +72,8 @@ struct dlxd_user *dlxd_user_unref(struct dlxd_user *user)
         for (int i = 0; i < DLXD_N_RESOURCES; i++)
             assert(user->used[i] == 0);
         assert(dlxd_list_empty(&user->membership_pages));
+        assert(dlxd_list_empty(&user->tasks));
+        dlxd_list_remove(&user->working);
         dlxd_list_remove(&user->node);
         free(user);
     }

@@ -9,6 +9,7 @@
 
 #include "daemon/lingering.h"
 #include "daemon/principal.h"
+#include "daemon/work.h"
 #include <sys/types.h>
 #include "common/util.h"
 
@@ -24,6 +25,7 @@ enum dlxd_resource {
 
 struct dlxd_users {
     struct dlxd_list users;
+    struct dlxd_list working;       /* those with tasks, the next one first: see work.h */
     uint64_t max[DLXD_N_RESOURCES]; /* of one user */
     uint64_t all_bytes;             /* of all users together */
     uint64_t all_bytes_max;
@@ -36,6 +38,8 @@ struct dlxd_user {
     uid_t uid;
     uint32_t socket;
     uint64_t used[DLXD_N_RESOURCES];
+    struct dlxd_list tasks;
+    struct dlxd_list working;          /* in users->working */
     struct dlxd_list membership_pages; /* see membership.h */
     struct dlxd_lingering lingering;   /* that it is charged for */
 };

@@ -16,6 +16,7 @@ void dlx_test_broker_init(struct dlx_test_broker *test, uint64_t ram_bytes)
 void dlx_test_broker_run(struct dlx_test_broker *test)
 {
     (void)uv_run(&test->loop, UV_RUN_NOWAIT);
+    dlxd_broker_settle(&test->broker);
 }
 
 void dlx_test_broker_deinit(struct dlx_test_broker *test)
@@ -33,18 +34,24 @@ void dlx_test_broker_deinit(struct dlx_test_broker *test)
     ck_assert_int_eq(uv_loop_close(&test->loop), 0);
 }
 
-struct dlxd_client *dlx_test_broker_client(struct dlx_test_broker *test, uint32_t max_links,
-                                           int *ret_fd)
+struct dlxd_client *dlx_test_broker_client_by(struct dlx_test_broker *test, uint32_t socket,
+                                              uint32_t max_links, int *ret_fd)
 {
     struct dlxd_client *client;
     int pair[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
                      0);
-    ck_assert_int_eq(dlxd_client_new(&client, &test->broker, pair[0], 0), 0);
+    ck_assert_int_eq(dlxd_client_new(&client, &test->broker, pair[0], socket), 0);
     if (max_links > 0)
         dlxd_client_greet(client, "test", max_links);
     *ret_fd = pair[1];
     return client;
+}
+
+struct dlxd_client *dlx_test_broker_client(struct dlx_test_broker *test, uint32_t max_links,
+                                           int *ret_fd)
+{
+    return dlx_test_broker_client_by(test, 0, max_links, ret_fd);
 }
 
 void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,

@@ -23,6 +23,9 @@ void dlx_test_broker_run(struct dlx_test_broker *test);
 /* A client, which has said Hello if it is to have links; `ret_fd` is its own end. */
 struct dlxd_client *dlx_test_broker_client(struct dlx_test_broker *test, uint32_t max_links,
                                            int *ret_fd);
+/* The same, of a user of its own: who came in by this listening socket. */
+struct dlxd_client *dlx_test_broker_client_by(struct dlx_test_broker *test, uint32_t socket,
+                                              uint32_t max_links, int *ret_fd);
 /* Hand it a packet, without a socket. */
 void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,
                              void *message, uint32_t serial);

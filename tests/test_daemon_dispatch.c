@@ -289,64 +289,6 @@ START_TEST(queue_of_replies_is_bounded)
 END_TEST
 
 /* More publishers than fit on a page, of several topics. */
-static void send_info_requests(int to, uint32_t first, uint32_t n)
-{
-    Dlx__Wire__DaemonInfo body = DLX__WIRE__DAEMON_INFO__INIT;
-    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-    packet.body_case = BODY(DAEMON_INFO);
-    packet.daemon_info = &body;
-    for (uint32_t i = 0; i < n; i++) {
-        packet.serial = first + i;
-        ck_assert_int_eq(dlx__proto_send(to, &packet, NULL, 0), 0);
-    }
-}
-
-/* Serials from `first` on, as many as there are. */
-static uint32_t read_replies(int from, uint32_t first)
-{
-    const Dlx__Wire__Packet *packet;
-    uint32_t n = 0;
-    while (dlx__packet_recv_fds(from, &rx) == 0) {
-        ck_assert_int_eq(dlx__proto_unpack(&arena, rx.data, rx.size, &packet), 0);
-        ck_assert_uint_eq(packet->serial, first + n++);
-    }
-    return n;
-}
-
-static void run_long(void)
-{
-    for (int i = 0; i < 100; i++)
-        dlx_test_broker_run(&test);
-}
-
-/* So many requests are answered at once; the others when it is their turn again, all of them and in order. Nobody else waits. */
-START_TEST(who_sends_much_at_once_waits)
-{
-    int other;
-    (void)dlx_test_broker_client(&test, 10, &other);
-    send_info_requests(fd, 1, 2 * DLXD_AT_ONCE_MAX + 5);
-    run_long();
-    ck_assert_uint_eq(read_replies(fd, 1), DLXD_AT_ONCE_MAX);
-    ck_assert(!dlxd_list_empty(&test.broker.hasty));
-    for (uint32_t i = 1; i <= 2 * DLXD_AT_ONCE_MAX; i++) { /* one by one it is never too much */
-        send_info_requests(other, i, 1);
-        run_long();
-        ck_assert_uint_eq(read_replies(other, i), 1);
-    }
-    ck_assert_uint_eq(read_replies(fd, DLXD_AT_ONCE_MAX + 1), 0);
-    for (uint32_t i = 1; i < 3; i++) {
-        dlxd_client_resume_all(&test.broker);
-        run_long();
-        ck_assert_uint_eq(read_replies(fd, i * DLXD_AT_ONCE_MAX + 1),
-                          i == 2 ? 5 : DLXD_AT_ONCE_MAX);
-    }
-    ck_assert(dlxd_list_empty(&test.broker.hasty));
-    send_info_requests(fd, 1, DLXD_AT_ONCE_MAX + 1); /* and it leaves while it waits */
-    run_long();
-    close(other);
-}
-END_TEST
-
 START_TEST(lists_come_page_by_page_in_order)
 {
     enum { N = 50 };
@@ -399,6 +341,34 @@ START_TEST(lists_come_page_by_page_in_order)
 }
 END_TEST
 
+/* A field that it does not know would be a violation to it. */
+START_TEST(an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_ours)
+{
+    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
+    test.broker.longest_turn_ns = 7;
+    for (uint32_t minor = DLX_PROTO_MINOR - 1; minor <= DLX_PROTO_MINOR + 1; minor++) {
+        Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
+        int other;
+        struct dlxd_client *newcomer = dlx_test_broker_client(&test, 0, &other), *before = client;
+        int fd_before = fd;
+        client = newcomer;
+        fd = other;
+        hello.major = DLX_PROTO_MAJOR;
+        hello.minor = minor;
+        hello.name = (char *)(uintptr_t) "other";
+        hello.max_links = 10;
+        dlx_test_broker_request(client, BODY(HELLO), &hello, 1);
+        ck_assert_uint_eq(reply()->hello_reply->minor, DLX_MIN(minor, DLX_PROTO_MINOR));
+        dlx_test_broker_request(client, BODY(DAEMON_INFO), &info, 2);
+        ck_assert_uint_eq(reply()->daemon_info_reply->longest_turn_ns,
+                          minor < DLX_PROTO_MINOR ? 0 : 7);
+        client = before;
+        fd = fd_before;
+        close(other);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("daemon_dispatch");
@@ -413,8 +383,8 @@ int main(void)
     tcase_add_test(tcase, arenas_of_a_publisher_are_limited_in_number);
     tcase_add_test(tcase, reply_with_fds_that_does_not_fit_undoes_the_request);
     tcase_add_test(tcase, queue_of_replies_is_bounded);
-    tcase_add_test(tcase, who_sends_much_at_once_waits);
     tcase_add_test(tcase, lists_come_page_by_page_in_order);
+    tcase_add_test(tcase, an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_ours);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -61,7 +61,8 @@ struct dlx_daemon_info {
     uint32_t n_topics;
     uint64_t shared_bytes; /**< all shared memory that it handed out */
     uint64_t uptime_ns;
-    char memory[16]; /**< kind of its shared memory: "memfd" (sealed), or "posix" */
+    char memory[16];          /**< kind of its shared memory: "memfd" (sealed), or "posix" */
+    uint64_t longest_turn_ns; /**< CPU time of its loop's longest turn; 0: an older daemon */
 };
 
 /** Called once an entry; `info` is valid during the call. Return 0 to go on; anything else ends the

@@ -91,6 +91,7 @@ class DaemonInfo(TypedDict):
     shared_bytes: int
     uptime_ns: int
     memory: str
+    longest_turn_ns: int
 
 class DLPackInfo(TypedDict):
     libdlx: str

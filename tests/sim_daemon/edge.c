@@ -86,6 +86,7 @@ static void dispatch(const struct dlxd_watch *watch, int events)
     w.inside = true;
     w.faults = 0;
     watch->fn(watch->data, events);
+    dlxd_broker_settle(&w.broker);
     w.inside = false;
     request_over();
     links_reconcile();

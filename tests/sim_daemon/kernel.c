@@ -470,8 +470,8 @@ void __real_dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, 
 void __wrap_dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code,
                                    const char *text);
 
-void __real_dlxd_client_free(struct dlxd_client *client);
-void __wrap_dlxd_client_free(struct dlxd_client *client);
+bool __real_dlxd_client_end_some(struct dlxd_client *client);
+bool __wrap_dlxd_client_end_some(struct dlxd_client *client);
 
 static int proc_of(const struct dlxd_client *client)
 {
@@ -519,8 +519,10 @@ void __wrap_dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, 
     __real_dlxd_client_send_error(client, serial, code, text);
 }
 
-void __wrap_dlxd_client_free(struct dlxd_client *client)
+/* The first part of it: here it has few enough parts to end in one step. */
+bool __wrap_dlxd_client_end_some(struct dlxd_client *client)
 {
-    client_gone(proc_of(client), client->dismissed);
-    __real_dlxd_client_free(client);
+    if (w.procs[proc_of(client)].connected)
+        client_gone(proc_of(client), client->dismissed);
+    return __real_dlxd_client_end_some(client);
 }
