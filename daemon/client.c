@@ -207,6 +207,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     dlxd_list_init(&client->node);
     dlxd_list_init(&client->greeting);
     dlxd_task_init(&client->task, on_turn);
+    dlxd_request_init(&client->request);
     dlxd_lingering_init(&client->lingering);
     dlxd_list_init(&client->publishers);
     dlxd_list_init(&client->subscriptions);
@@ -234,6 +235,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
 bool dlxd_client_end_some(struct dlxd_client *client)
 {
     uint32_t n = END_AT_ONCE;
+    dlxd_request_end(client);
     for (; n > 0 && !dlxd_list_empty(&client->publishers); n--) {
         struct dlxd_publisher *publisher =
             dlxd_container_of(client->publishers.next, struct dlxd_publisher, by_client);

@@ -10,6 +10,7 @@
 
 #include "daemon/list.h"
 #include "daemon/publisher.h"
+#include "daemon/request.h"
 #include "daemon/user.h"
 
 struct dlx_packet;
@@ -71,6 +72,7 @@ struct dlxd_client {
     struct dlxd_list publishers;
     struct dlxd_list subscriptions;
 
+    struct dlxd_request request;  /* being handled */
     struct dlxd_barrier *barrier; /* not NULL: nothing is read before this answer (store.h) */
     struct dlxd_list tx;          /* packets that did not fit in the socket */
     size_t n_tx;

@@ -355,6 +355,11 @@ bool dlxd_delivery_step(struct dlxd_subscription *subscription)
         wait_for_room(subscription);
         return false;
     }
+    if (link->publisher && link->publisher->state == DLXD_PUBLISHER_GONE &&
+        link->state < DLXD_LINK_ADDED) { /* its publisher has not come to tell it yet */
+        dlxd_link_fail_gone(link);
+        return true;
+    }
     enum dlxd_link_step step = dlxd_link_next(link);
     if (step == DLXD_STEP_NONE) {
         dlxd_list_remove(&link->pending);

@@ -8,7 +8,7 @@
 #include "daemon/validate.h"
 #include <string.h>
 
-/* On the control socket. Returns 0 when the reply, if any, was sent; or a code for an Error. */
+/* On the control socket. Returns 0 when the reply, if any, was sent; 1: it goes on, see request.h; or a code for an Error. */
 typedef int request_fn(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 /* On a subscription socket. Returns 0, or DLX_E_PROTOCOL. */
 typedef int news_fn(struct dlxd_subscription *subscription, const Dlx__Wire__Packet *packet);
@@ -74,6 +74,23 @@ static void refuse(struct dlxd_client *client, uint32_t serial)
     dlxd_client_doom(client);
 }
 
+static void send_error(struct dlxd_client *client, uint32_t serial, int code)
+{
+    if (serial != 0)
+        dlxd_client_send_error(client, serial, code,
+                               *dlx__error_message() ? dlx__error_message()
+                                                     : dlx__error_text(code));
+}
+
+static void continue_request(struct dlxd_client *client)
+{
+    uint32_t serial = client->request.serial;
+    dlx__error_clear();
+    int r = dlxd_request_continue(client);
+    if (r < 0)
+        send_error(client, serial, r);
+}
+
 static void handle_request(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
     const struct request *request = find_request(packet->body_case);
@@ -101,11 +118,12 @@ static void handle_request(struct dlxd_client *client, const Dlx__Wire__Packet *
     int r = request->validate ? request->validate(packet) : 0;
     if (r == 0)
         r = request->handle(client, packet);
-    if (r < 0 && packet->serial != 0)
-        dlxd_client_send_error(client, packet->serial, r,
-                               *dlx__error_message() ? dlx__error_message() : dlx__error_text(r));
+    if (r < 0)
+        send_error(client, packet->serial, r);
     if (r < 0 && is_hello)
         dlxd_client_doom(client);
+    if (r > 0)
+        dlxd_task_start(&client->task, client->user);
 }
 
 void dlxd_dispatch_client_bytes(struct dlxd_client *client, const uint8_t *data, size_t size)
@@ -137,6 +155,10 @@ bool dlxd_dispatch_client(struct dlxd_client *client)
             return true;
         dlxd_client_free(client);
         return false;
+    }
+    if (client->request.step) {
+        continue_request(client);
+        return true;
     }
     if (client->barrier)
         return false;

@@ -8,7 +8,7 @@
 #include "daemon/report.h"
 #include "daemon/subscription.h"
 #include <inttypes.h>
-#include <string.h>
+#include <stdio.h>
 
 #define PUBLISHERS_MAX 16U
 #define LINKS_MAX      32U
@@ -32,7 +32,7 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
     entry->client_name = (char *)(uintptr_t)publisher->client_name;
     entry->pid = (uint32_t)publisher->pid;
     entry->uid = publisher->principal->uid;
-    entry->n_subscribers = (uint32_t)publisher->n_links;
+    entry->n_subscribers = (uint32_t)(publisher->n_links - publisher->telling);
     entry->depth = publisher->config.depth;
     entry->history = publisher->config.history;
     entry->on_full = publisher->config.on_full;
@@ -52,8 +52,7 @@ static void add_topic(struct publisher_page *page, const struct dlxd_topic *topi
     dlx_for_each (it, &topic->publishers) {
         const struct dlxd_publisher *publisher =
             dlxd_container_of(it, struct dlxd_publisher, by_topic);
-        if (publisher->state == DLXD_PUBLISHER_NEW || publisher->hidden ||
-            dlxd_publisher_id(publisher) <= after)
+        if (publisher->announced == 0 || dlxd_publisher_id(publisher) <= after)
             continue;
         if (page->n == PUBLISHERS_MAX) {
             page->more = true;
@@ -65,37 +64,57 @@ static void add_topic(struct publisher_page *page, const struct dlxd_topic *topi
     }
 }
 
-static void add_topics(struct publisher_page *page, const struct dlxd_client *client,
-                       const Dlx__Wire__ListPublishers *request)
+/* Topics that are looked at in one step. */
+#define TOPICS_AT_ONCE 16U
+/* The topic of the cursor is done. */
+#define NO_TOPIC UINT64_MAX
+
+static void add_if_matches(struct publisher_page *page, const struct dlxd_client *client,
+                           const struct dlxd_topic *topic, uint64_t after)
 {
-    const struct dlxd_registry *registry = &client->broker->registry;
-    const char *pattern = *request->topic ? request->topic : "**";
-    const struct dlxd_topic *topic;
-    size_t at = 0;
-    while (!page->more &&
-           (topic = dlxd_registry_next_match(registry, pattern, request->after_topic, &at))) {
-        bool same = strcmp(topic->name, request->after_topic) == 0;
-        if (!dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE,
-                             topic->name))
-            continue;
-        add_topic(page, topic, same ? request->after_publisher : 0);
-    }
+    if (dlx__pattern_matches(client->request.topic, topic->name) &&
+        dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE, topic->name))
+        add_topic(page, topic, after);
 }
 
-int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+/* A page that is not full after a step is sent as it is, so that none is kept from one step to the next. */
+static int list_some(struct dlxd_client *client)
 {
+    struct dlxd_request *request = &client->request;
+    const struct dlxd_registry *registry = &client->broker->registry;
     struct publisher_page page = {.n = 0};
+    const struct dlxd_topic *topic = NULL;
     Dlx__Wire__PublisherList body = DLX__WIRE__PUBLISHER_LIST__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
-    add_topics(&page, client, packet->list_publishers);
+    if (request->after != NO_TOPIC && (topic = dlxd_registry_find(registry, request->cursor.after)))
+        add_if_matches(&page, client, topic, request->after);
+    request->after = NO_TOPIC;
+    for (uint32_t n = TOPICS_AT_ONCE; n > 0 && !page.more; n--) {
+        topic = dlxd_registry_next(registry, request->topic, &request->cursor);
+        if (!topic)
+            break;
+        add_if_matches(&page, client, topic, 0);
+    }
+    if (page.n == 0 && topic)
+        return 1;
     body.n_entries = page.n;
     body.entries = page.pointers;
-    body.more = page.more;
-    reply.serial = packet->serial;
+    body.more = page.more || topic;
+    reply.serial = request->serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_LIST;
     reply.publisher_list = &body;
     dlxd_client_send(client, &reply);
     return 0;
+}
+
+int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__ListPublishers *list = packet->list_publishers;
+    struct dlxd_request *request = &client->request;
+    (void)snprintf(request->topic, sizeof request->topic, "%s", *list->topic ? list->topic : "**");
+    (void)snprintf(request->cursor.after, sizeof request->cursor.after, "%s", list->after_topic);
+    request->after = *list->after_topic ? list->after_publisher : NO_TOPIC;
+    return dlxd_request_begin(client, packet, list_some);
 }
 
 /* ---- links --------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include "daemon/retained.h"
 #include "daemon/store.h"
 #include "daemon/subscription.h"
+#include <stdio.h>
 
 int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
@@ -52,23 +53,54 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
     return r;
 }
 
-/* Its links are in its link socket before the answer, and what subscribers are told of them is in their sockets, where there is
- * room and credit. */
+static struct dlxd_publisher *find(struct dlxd_client *client)
+{
+    return dlxd_publisher_find(client, client->request.object);
+}
+
+/* What subscribers are told is in their sockets before the answer, where there is room and credit. */
+static int deliver_some(struct dlxd_client *client)
+{
+    struct dlxd_publisher *publisher = find(client);
+    if (!publisher)
+        return DLX_E_NOT_FOUND;
+    if (dlxd_publisher_deliver_step(publisher))
+        return 1;
+    dlxd_client_send_ok(client, client->request.serial);
+    return 0;
+}
+
+/* Its links are in its link socket before the answer, and what subscribers are told of them likewise. */
+static int ready_some(struct dlxd_client *client)
+{
+    struct dlxd_publisher *publisher = find(client);
+    if (!publisher)
+        return DLX_E_NOT_FOUND;
+    if (publisher->offering.active) {
+        (void)dlxd_offering_step(publisher);
+        dlxd_publisher_deliver_begin(publisher);
+        return publisher->offering.active ? 1 : ready_some(client);
+    }
+    if (dlxd_publisher_deliver_step(publisher))
+        return 1;
+    int r = dlxd_publisher_check_awaited(publisher);
+    publisher->is_awaited = r < 0;
+    if (r == 0)
+        dlxd_client_send_ok(client, client->request.serial);
+    return r;
+}
+
 int dlxd_handle_publisher_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
-    struct dlxd_publisher *publisher =
-        dlxd_publisher_find(client, packet->publisher_ready->publisher);
+    client->request.object = packet->publisher_ready->publisher;
+    struct dlxd_publisher *publisher = find(client);
     if (!publisher)
         return DLX_E_NOT_FOUND;
     int r = publisher->is_awaited ? 0 : dlxd_publisher_ready(publisher);
     if (r < 0)
         return r;
-    if (!publisher->is_awaited)
-        dlxd_subscription_offer_publisher(publisher, true);
-    dlxd_publisher_deliver(publisher);
-    r = dlxd_publisher_check_awaited(publisher);
-    publisher->is_awaited = r < 0;
-    return r < 0 ? r : dlxd_reply_ok(client, packet);
+    dlxd_publisher_deliver_begin(publisher);
+    return dlxd_request_begin(client, packet, ready_some);
 }
 
 int dlxd_handle_publisher_close(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
@@ -93,18 +125,27 @@ int dlxd_handle_publisher_retains(struct dlxd_client *client, const Dlx__Wire__P
     return packet->serial == 0 ? 0 : dlxd_reply_ok(client, packet);
 }
 
-int dlxd_handle_retained_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+static int drop_some(struct dlxd_client *client)
 {
+    struct dlxd_request *request = &client->request;
     Dlx__Wire__RetainedDropReply body = DLX__WIRE__RETAINED_DROP_REPLY__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
-    int r = dlxd_retained_drop(client, packet->retained_drop->topic, &body.n_dropped);
-    if (r < 0)
+    int r = dlxd_retained_drop(client, request->topic, &request->n);
+    if (r != 0)
         return r;
-    reply.serial = packet->serial;
+    body.n_dropped = request->n;
+    reply.serial = request->serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_RETAINED_DROP_REPLY;
     reply.retained_drop_reply = &body;
     dlxd_client_send(client, &reply);
     return 0;
+}
+
+int dlxd_handle_retained_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    (void)snprintf(client->request.topic, sizeof client->request.topic, "%s",
+                   packet->retained_drop->topic);
+    return dlxd_request_begin(client, packet, drop_some);
 }
 
 int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
@@ -137,14 +178,15 @@ int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *p
  * subscriber that has room and credit. */
 int dlxd_handle_arena_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
-    struct dlxd_publisher *publisher = dlxd_publisher_find(client, packet->arena_ready->publisher);
+    client->request.object = packet->arena_ready->publisher;
+    struct dlxd_publisher *publisher = find(client);
     if (!publisher)
         return DLX_E_NOT_FOUND;
     int r = dlxd_publisher_arena_ready(publisher, packet->arena_ready->arena);
     if (r < 0)
         return r;
-    dlxd_publisher_deliver(publisher);
-    return dlxd_reply_ok(client, packet);
+    dlxd_publisher_deliver_begin(publisher);
+    return dlxd_request_begin(client, packet, deliver_some);
 }
 
 int dlxd_handle_arena_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet)

@@ -18,46 +18,71 @@ static int check_access(const struct dlxd_client *client, const Dlx__Wire__Subsc
     return r;
 }
 
-int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+static int offer_some(struct dlxd_client *client)
 {
-    const Dlx__Wire__Subscribe *request = packet->subscribe;
-    const struct dlxd_subscription_config config = {
-        .mode = request->mode,
-        .history = request->history,
-        .max_held = request->max_held,
-        .n_spares = request->n_spares,
-        .reliable = request->reliable,
-    };
+    struct dlxd_request *request = &client->request;
+    struct dlxd_subscription *subscription = request->offers.subscription;
     Dlx__Wire__SubscribeReply body = DLX__WIRE__SUBSCRIBE_REPLY__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
-    dlx_cleanup(dlx__closep) int fd = -1;
-    struct dlxd_subscription *subscription;
-    int r = check_access(client, request);
-    if (r == 0)
-        r = dlxd_subscription_new(&subscription, client, request->topic, &config, &fd);
-    if (r < 0)
+    int r = dlxd_offers_step(&request->offers);
+    if (r > 0)
         return r;
-    r = dlxd_subscription_offer_all(subscription, &body.n_offers);
     if (r == 0) {
         body.subscription = dlxd_subscription_id(subscription);
-        reply.serial = packet->serial;
+        body.n_offers = request->offers.n_links;
+        reply.serial = request->serial;
         reply.body_case = DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY;
         reply.subscribe_reply = &body;
-        r = dlxd_client_send_fds(client, &reply, &fd, 1);
+        r = dlxd_client_send_fds(client, &reply, &request->fd, 1);
     }
     if (r < 0)
-        dlxd_subscription_free(subscription);
+        dlxd_subscription_doom(subscription);
+    else
+        dlxd_subscription_open(subscription);
     return r;
+}
+
+int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__Subscribe *subscribe = packet->subscribe;
+    struct dlxd_request *request = &client->request;
+    const struct dlxd_subscription_config config = {
+        .mode = subscribe->mode,
+        .history = subscribe->history,
+        .max_held = subscribe->max_held,
+        .n_spares = subscribe->n_spares,
+        .reliable = subscribe->reliable,
+    };
+    int r = check_access(client, subscribe);
+    if (r == 0)
+        r = dlxd_subscription_new(&request->offers.subscription, client, subscribe->topic, &config,
+                                  &request->fd);
+    return r < 0 ? r : dlxd_request_begin(client, packet, offer_some);
+}
+
+/* Links that end in one step. */
+#define LINKS_AT_ONCE 64U
+
+static int close_some(struct dlxd_client *client)
+{
+    struct dlxd_request *request = &client->request;
+    struct dlxd_idmap_node *node =
+        dlxd_idmap_find(&client->broker->registry.subscriptions, request->object);
+    uint32_t n = LINKS_AT_ONCE;
+    if (node &&
+        !dlxd_subscription_end_some(dlxd_container_of(node, struct dlxd_subscription, by_id), &n))
+        return 1;
+    if (request->serial != 0)
+        dlxd_client_send_ok(client, request->serial);
+    return 0;
 }
 
 int dlxd_handle_subscription_close(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
-    struct dlxd_subscription *subscription =
-        dlxd_subscription_find(client, packet->subscription_close->subscription);
-    if (!subscription)
+    client->request.object = packet->subscription_close->subscription;
+    if (!dlxd_subscription_find(client, client->request.object))
         return DLX_E_NOT_FOUND;
-    dlxd_subscription_free(subscription);
-    return dlxd_reply_ok(client, packet);
+    return dlxd_request_begin(client, packet, close_some);
 }
 
 /* NULL when the subscription has no such link. That is no violation: the packet may have crossed with

@@ -7,6 +7,7 @@
 #include "daemon/publisher.h"
 #include "daemon/subscription.h"
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 /* A limit is met, also by links that linger. */
@@ -116,6 +117,7 @@ static void detach(struct dlxd_link *link)
         dlxd_membership_left(&publisher->line);
     dlxd_waiting_link_ended(link);
     dlxd_publisher_index_put(publisher, link->index);
+    dlxd_publisher_link_leaves(publisher, link);
     dlxd_list_remove(&link->by_publisher);
     publisher->n_links--;
     if (!joined || !publisher->client || !dlxd_lingering_begin(link)) {
@@ -144,23 +146,26 @@ static struct dlxd_link *link_alloc(struct dlxd_subscription *subscription)
     return link;
 }
 
-/* It gets its number. */
-static void enlist(struct dlxd_link *link)
+/* In the order of ids: those that were set aside for a subscription may come after others. */
+static void enlist(struct dlxd_link *link, uint64_t id)
 {
-    struct dlxd_registry *registry = &link->subscription->broker->registry;
-    dlxd_list_push_back(&link->subscription->links, &link->by_subscription);
-    dlxd_idmap_add(&registry->links, &link->by_id, ++registry->last_link);
+    struct dlxd_list *links = &link->subscription->links, *after = links->prev;
+    while (after != links &&
+           dlxd_link_id(dlxd_container_of(after, struct dlxd_link, by_subscription)) > id)
+        after = after->prev;
+    dlxd_list_push_front(after, &link->by_subscription);
+    dlxd_idmap_add(&link->subscription->broker->registry.links, &link->by_id, id);
 }
 
-int dlxd_link_new(struct dlxd_link **ret, struct dlxd_subscription *subscription,
-                  struct dlxd_publisher *publisher, bool from_start)
+int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
+                  uint64_t id, bool from_start)
 {
     struct dlxd_link *link = link_alloc(subscription);
     if (!link)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a link to publisher %s",
                          publisher->topic_name);
     link->from_start = from_start;
-    enlist(link);
+    enlist(link, id);
     int r = check_clients(link, publisher);
     if (r == 0)
         r = charge(link);
@@ -170,11 +175,10 @@ int dlxd_link_new(struct dlxd_link **ret, struct dlxd_subscription *subscription
         dlxd_link_fail(link, r, dlx__error_message());
     else
         dlxd_link_schedule(link);
-    *ret = link;
     return 0;
 }
 
-int dlxd_link_new_spare(struct dlxd_subscription *subscription)
+int dlxd_link_new_spare(struct dlxd_subscription *subscription, uint64_t id)
 {
     struct dlxd_link *link = link_alloc(subscription);
     if (!link)
@@ -185,7 +189,7 @@ int dlxd_link_new_spare(struct dlxd_subscription *subscription)
         dlxd_link_free(link);
         return r;
     }
-    enlist(link);
+    enlist(link, id);
     link->spare = true;
     subscription->n_spares++;
     subscription->broker->registry.n_spares++;
@@ -249,14 +253,16 @@ void dlxd_link_fail(struct dlxd_link *link, int code, const char *text)
     dlxd_link_schedule(link);
 }
 
-void dlxd_link_fail_gone(struct dlxd_link *link, uint64_t seq, const char *text)
+void dlxd_link_fail_gone(struct dlxd_link *link)
 {
-    if (link->state == DLXD_LINK_FAILED)
-        return;
-    link->fail_origin = dlxd_publisher_origin(link->publisher);
-    link->fail_seq = seq;
+    char text[DLX_ERROR_TEXT_SIZE];
+    const struct dlxd_publisher *publisher = link->publisher;
+    link->fail_origin = dlxd_publisher_origin(publisher);
+    link->fail_seq = publisher->gone_head;
     if (link->from_start)
-        link->fail_missed = seq - DLX_MIN(seq, link->publisher->config.after_seq);
+        link->fail_missed = link->fail_seq - DLX_MIN(link->fail_seq, publisher->config.after_seq);
+    (void)snprintf(text, sizeof text, "publisher of %s (pid %d) left before the link was open",
+                   publisher->topic_name, (int)publisher->pid);
     dlxd_link_fail(link, DLX_E_PUBLISHER_GONE, text);
 }
 

@@ -98,12 +98,12 @@ struct dlxd_link {
  * A link between the two, to be offered. A limit makes it FAILED, to be told to the subscriber: that
  * is no error here. Returns 0, DLX_E_NO_MEMORY.
  */
-int dlxd_link_new(struct dlxd_link **ret, struct dlxd_subscription *subscription,
-                  struct dlxd_publisher *publisher, bool from_start);
+int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
+                  uint64_t id, bool from_start);
 /*
  * A link for a publisher that has yet to come. Returns 0; DLX_E_NO_MEMORY and DLX_E_LIMIT: there is none.
  */
-int dlxd_link_new_spare(struct dlxd_subscription *subscription);
+int dlxd_link_new_spare(struct dlxd_subscription *subscription, uint64_t id);
 /* Give a SPARE one to a publisher that has just become ready. Returns 0; or DLX_E_LIMIT, DLX_E_NO_MEMORY: it is as it was. */
 int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher);
 /* The link ends, whoever wants it; the publisher's side is told. May free a publisher that is gone.
@@ -113,8 +113,8 @@ void dlxd_link_end(struct dlxd_link *link);
 void dlxd_link_free(struct dlxd_link *link);
 /* The subscriber will get LinkFailed. May free a publisher that is gone. */
 void dlxd_link_fail(struct dlxd_link *link, int code, const char *text);
-/* The same, as its publisher is gone, whose newest message that was. */
-void dlxd_link_fail_gone(struct dlxd_link *link, uint64_t seq, const char *text);
+/* The same, as its publisher is GONE. */
+void dlxd_link_fail_gone(struct dlxd_link *link);
 
 /* What is to be sent next, and whether that takes credit. */
 enum dlxd_link_step dlxd_link_next(struct dlxd_link *link);

@@ -6,7 +6,6 @@
 #include "ring/layout.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
-#include "daemon/delivery.h"
 #include "daemon/link.h"
 #include "daemon/report.h"
 #include "daemon/retained.h"
@@ -23,6 +22,7 @@
 
 static void publisher_free(struct dlxd_publisher *publisher)
 {
+    dlxd_task_stop(&publisher->task);
     dlxd_arena_free(publisher->control);
     dlxd_arenas_deinit(&publisher->unready);
     dlxd_arenas_deinit(&publisher->ready);
@@ -101,6 +101,8 @@ static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const 
     dlxd_waiting_init(&publisher->waiting);
     dlxd_list_init(&publisher->by_client);
     dlxd_list_init(&publisher->links);
+    publisher->cursor = &publisher->links;
+    dlxd_task_init(&publisher->task, dlxd_publisher_step);
     (void)snprintf(publisher->topic_name, sizeof publisher->topic_name, "%s", topic);
     return publisher;
 }
@@ -235,39 +237,10 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
     for (size_t i = 1; i < n_regions; i++)
         publisher->ready.items[i - 1]->fd = regions[i].fd;
     dlxd_idmap_add(&broker->registry.publishers, &publisher->by_id, entry->id);
+    publisher->announced = ++broker->registry.last_announcement;
     dlxd_list_push_back(&publisher->topic->publishers, &publisher->by_topic);
     *ret = publisher;
     return 0;
-}
-
-/* Tell every link. Of a publisher that is GONE, those fail whose subscribers were not told of it yet; the last of
- * them may be the last reference: the caller holds `n_links` up by one. */
-void dlxd_publisher_tell_links(struct dlxd_publisher *publisher)
-{
-    char text[DLX_ERROR_TEXT_SIZE];
-    struct dlxd_control_report report = {.head = 0};
-    if (publisher->state == DLXD_PUBLISHER_GONE)
-        dlxd_report_control(publisher->control->fd, &report);
-    (void)snprintf(text, sizeof text, "publisher of %s (pid %d) left before the link was open",
-                   publisher->topic_name, (int)publisher->pid);
-    dlx_for_each (it, &publisher->links) {
-        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
-        if (publisher->state != DLXD_PUBLISHER_GONE || link->state == DLXD_LINK_ADDED ||
-            link->state == DLXD_LINK_OPEN)
-            dlxd_link_schedule(link);
-        else
-            dlxd_link_fail_gone(link, report.head, text);
-    }
-}
-
-void dlxd_publisher_deliver(struct dlxd_publisher *publisher)
-{
-    dlx_for_each (it, &publisher->links) {
-        struct dlxd_subscription *subscription =
-            dlxd_container_of(it, struct dlxd_link, by_publisher)->subscription;
-        while (dlxd_delivery_step(subscription))
-            ; /* the link may be gone by now */
-    }
 }
 
 /* What it needs no more when its client has left. */
@@ -281,6 +254,13 @@ static void leave_client(struct dlxd_publisher *publisher)
     publisher->link_sock = dlx__close(publisher->link_sock);
     dlxd_membership_line_deinit(&publisher->line);
     dlxd_arenas_deinit(&publisher->unready);
+}
+
+static uint64_t head_of(const struct dlxd_publisher *publisher)
+{
+    struct dlxd_control_report report;
+    dlxd_report_control(publisher->control->fd, &report);
+    return report.head;
 }
 
 void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
@@ -301,7 +281,8 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
     dlx_for_each (it, &publisher->links)
         publisher->n_undelivered +=
             !dlxd_container_of(it, struct dlxd_link, by_publisher)->gone_sent;
-    publisher->n_links++;
+    publisher->gone_head = head_of(publisher);
+    publisher->n_links++; /* it is needed here */
     dlxd_publisher_tell_links(publisher);
     publisher->n_links--;
     dlxd_publisher_delivered(publisher);
@@ -386,6 +367,7 @@ int dlxd_publisher_ready(struct dlxd_publisher *publisher)
         return dlx__fail_prefix(r, "control block");
     }
     publisher->state = DLXD_PUBLISHER_OPEN;
+    dlxd_offering_begin(publisher, true);
     dlxd_store_update(publisher);
     return 0;
 }

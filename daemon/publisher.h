@@ -15,6 +15,8 @@
 #include "daemon/idmap.h"
 #include "daemon/list.h"
 #include "daemon/membership.h"
+#include "daemon/offer.h"
+#include "daemon/work.h"
 #include "daemon/waiting.h"
 #include <sys/types.h>
 
@@ -67,7 +69,13 @@ struct dlxd_publisher {
     struct dlxd_waiting waiting;
     struct dlxd_membership_line line;
 
-    bool is_awaited; /* its PublisherReady could not be answered with Ok yet */
+    bool is_awaited;    /* its PublisherReady could not be answered with Ok yet */
+    uint64_t announced; /* 0: nobody is told of it yet; else see registry.h */
+    struct dlxd_offering offering;
+    struct dlxd_list *cursor; /* the next of its links to be told something, or the list */
+    struct dlxd_task task;    /* tells them that it has gone, or has become RETAINED */
+    bool telling;
+    uint64_t gone_head; /* GONE: number of its newest message */
 
     struct dlxd_arena *control;
     struct dlxd_arenas unready; /* by id */
@@ -153,8 +161,16 @@ int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id);
 /* 0; or DLX_E_FULL, naming a subscription that was there first, and whose link it is to wait for. */
 int dlxd_publisher_check_awaited(const struct dlxd_publisher *publisher);
 
-/* Send what its links are to be told, as far as there is room and credit: a handler calls it when its reply must come after that. */
-void dlxd_publisher_deliver(struct dlxd_publisher *publisher);
+/* Send what its links are to be told, as far as there is room and credit, from the first link on and in steps: for a reply that
+ * must come after that. dlxd_publisher_deliver_step() returns whether there is more to do. */
+void dlxd_publisher_deliver_begin(struct dlxd_publisher *publisher);
+bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher);
+/* A link leaves the list. */
+void dlxd_publisher_link_leaves(struct dlxd_publisher *publisher, const struct dlxd_link *link);
+/* It was hidden: from now on it is announced, and offered by its own task. */
+void dlxd_publisher_reveal(struct dlxd_publisher *publisher);
+/* A step of its task. */
+bool dlxd_publisher_step(struct dlxd_task *task);
 /* Its links have something new to be told. */
 void dlxd_publisher_tell_links(struct dlxd_publisher *publisher);
 

@@ -4,6 +4,7 @@
 #include "common/topic.h"
 #include "common/util.h"
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 void dlxd_registry_init(struct dlxd_registry *registry)
@@ -50,25 +51,26 @@ struct dlxd_topic *dlxd_registry_find(const struct dlxd_registry *registry, cons
     return registry->topics[i];
 }
 
-struct dlxd_topic *dlxd_registry_next_match(const struct dlxd_registry *registry,
-                                            const char *pattern, const char *from, size_t *at)
+struct dlxd_topic *dlxd_registry_next(const struct dlxd_registry *registry, const char *pattern,
+                                      struct dlxd_topic_cursor *cursor)
 {
     char first[DLX_TOPIC_SIZE_MAX + 1];
     size_t size = dlx__pattern_prefix(pattern);
-    if (*at == 0) {
-        memcpy(first, pattern, size);
-        first[size] = '\0';
-        *at = dlxd_registry_lower_bound(registry, from && strcmp(from, first) > 0 ? from : first);
-    }
-    while (*at < registry->n_topics) {
-        struct dlxd_topic *topic = registry->topics[(*at)++];
-        /* What begins with a whole name is not that topic. */
-        if (strncmp(topic->name, pattern, size + (pattern[size] == '\0')) != 0)
-            break;
-        if (dlx__pattern_matches(pattern, topic->name))
-            return topic;
-    }
-    return NULL;
+    memcpy(first, pattern, size);
+    first[size] = '\0';
+    bool begins = strcmp(cursor->after, first) < 0;
+    size_t at = dlxd_registry_lower_bound(registry, begins ? first : cursor->after);
+    if (!begins && at < registry->n_topics &&
+        strcmp(registry->topics[at]->name, cursor->after) == 0)
+        at++;
+    if (at == registry->n_topics)
+        return NULL;
+    struct dlxd_topic *topic = registry->topics[at];
+    /* What begins with a whole name is not that topic. */
+    if (strncmp(topic->name, pattern, size + (pattern[size] == '\0')) != 0)
+        return NULL;
+    (void)snprintf(cursor->after, sizeof cursor->after, "%s", topic->name);
+    return topic;
 }
 
 static int reserve_one(struct dlxd_registry *registry)

@@ -9,6 +9,7 @@
 
 #include "daemon/idmap.h"
 #include "daemon/list.h"
+#include "common/topic.h"
 
 /* Exists while it has a publisher or a subscription. */
 struct dlxd_topic {
@@ -30,6 +31,12 @@ struct dlxd_registry {
     uint64_t last_publisher;
     uint64_t last_subscription;
     uint64_t last_link;
+    /*
+     * Announcements of publishers are counted. A subscription is offered those before it by its own request, and those after
+     * it by theirs: so each pair meets once, however many steps either takes.
+     */
+    uint64_t last_announcement;
+    uint64_t n_left; /* subscriptions that have ended */
 };
 
 void dlxd_registry_init(struct dlxd_registry *registry);
@@ -42,12 +49,13 @@ size_t dlxd_registry_lower_bound(const struct dlxd_registry *registry, const cha
 struct dlxd_topic *dlxd_registry_find(const struct dlxd_registry *registry, const char *name);
 /* Find it or make it. Returns 0, DLX_E_NO_MEMORY. */
 int dlxd_registry_get(struct dlxd_registry *registry, const char *name, struct dlxd_topic **ret);
-/*
- * The topics that match a pattern, in order: `*at` is 0 at first, and NULL is the end. Topics may neither come nor go
- * meanwhile. With `from`, those before that name are left out.
- */
-struct dlxd_topic *dlxd_registry_next_match(const struct dlxd_registry *registry,
-                                            const char *pattern, const char *from, size_t *at);
+/* Where somebody is who looks at one topic after the other. Topics may come and go meanwhile. All zero: at the start. */
+struct dlxd_topic_cursor {
+    char after[DLX_TOPIC_SIZE_MAX + 1];
+};
+/* The next topic that begins as the pattern does, and so may match it. NULL is the end. */
+struct dlxd_topic *dlxd_registry_next(const struct dlxd_registry *registry, const char *pattern,
+                                      struct dlxd_topic_cursor *cursor);
 /* Free it when nobody is left. NULL is fine. */
 void dlxd_registry_put(struct dlxd_registry *registry, struct dlxd_topic *topic);
 

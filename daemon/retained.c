@@ -69,7 +69,7 @@ static void on_death(void *data, int events)
         settle(publisher);
         dlxd_publisher_tell_links(publisher);
         if (publisher->hidden)
-            dlxd_subscription_offer_publisher(publisher, false);
+            dlxd_publisher_reveal(publisher);
         publisher->hidden = false;
     }
 }
@@ -116,6 +116,7 @@ void dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
         return;
     }
     publisher->hidden = true;
+    publisher->announced = 0;
     publisher->dying_pidfd = dlx__steal_fd(&pidfd);
     enlist(publisher, 0);
     if (watch_death(publisher) < 0)
@@ -161,11 +162,14 @@ void dlxd_retained_succeed(struct dlxd_publisher *successor)
     }
 }
 
-int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint32_t *ret_n)
+/* Publishers that are dropped in one step. */
+#define DROPS_AT_ONCE 16U
+
+int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint32_t *n)
 {
     struct dlxd_topic *topic = dlxd_registry_find(&client->broker->registry, name);
     const struct dlxd_publisher *other = NULL, *here = NULL;
-    uint32_t n = 0;
+    uint32_t n_now = 0;
     /* The topic goes with the last of them, unless there is somebody else. */
     struct dlxd_list *end = topic ? &topic->publishers : NULL;
     for (struct dlxd_list *it = topic ? end->next : NULL, *next; it != end; it = next) {
@@ -176,12 +180,13 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
         } else if (!may_drop(client->principal, publisher)) {
             other = publisher;
         } else {
+            if (n_now++ == DROPS_AT_ONCE)
+                return 1;
             dlxd_publisher_vanish(publisher);
-            n++;
+            ++*n;
         }
     }
-    *ret_n = n;
-    if (n > 0)
+    if (*n > 0)
         return 0;
     if (other)
         return dlx__fail(DLX_E_ACCESS, "what is retained on %s is of uid %u, not %u", name,

@@ -38,8 +38,11 @@ void dlxd_retained_remove(struct dlxd_publisher *publisher);
 /* The publisher may have published what it retains: if so, its predecessors vanish. */
 void dlxd_retained_succeed(struct dlxd_publisher *successor);
 
-/* Drop what is retained on a topic. Returns 0; DLX_E_NOT_FOUND, DLX_E_ACCESS. */
-int dlxd_retained_drop(const struct dlxd_client *client, const char *topic, uint32_t *ret_n);
+/*
+ * Drop a part of what is retained on a topic, and count it. Returns 0 when all is dropped; 1: there is more; DLX_E_NOT_FOUND,
+ * DLX_E_ACCESS: nothing was dropped, in this part or before.
+ */
+int dlxd_retained_drop(const struct dlxd_client *client, const char *topic, uint32_t *n);
 
 /* When dlxd_retained_expire() has something to do; UINT64_MAX: never. */
 uint64_t dlxd_retained_next_ns(const struct dlxd_broker *broker);

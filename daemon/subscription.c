@@ -82,6 +82,7 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
     subscription->broker = client->broker;
     subscription->client = client;
     subscription->config = *config;
+    subscription->since = registry->last_announcement;
     subscription->fd = -1;
     dlxd_list_init(&subscription->links);
     dlxd_list_init(&subscription->pending);
@@ -138,6 +139,7 @@ bool dlxd_subscription_end_some(struct dlxd_subscription *subscription, uint32_t
     dlxd_list_remove(&subscription->by_topic);
     dlxd_registry_put(registry, subscription->topic);
     dlxd_idmap_remove(&registry->subscriptions, &subscription->by_id);
+    registry->n_left++;
     release(subscription);
     return true;
 }
@@ -170,141 +172,6 @@ struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uin
     return NULL;
 }
 
-int dlxd_subscription_fits(const struct dlxd_subscription *subscription,
-                           const struct dlxd_publisher *publisher)
-{
-    if (!subscription->config.reliable ||
-        publisher->state == DLXD_PUBLISHER_RETAINED) /* it drops nothing any more */
-        return 0;
-    if (publisher->config.on_full == 1)
-        return dlxd_policy_check(&subscription->broker->policy, subscription->client->principal,
-                                 DLXD_MAY_BLOCK, publisher->topic_name);
-    return dlx__fail(DLX_E_QOS,
-                     "subscriber %s (pid %d) asks for a reliable link to %s, publisher %s (pid %d) "
-                     "drops its oldest messages",
-                     subscription->client->name, (int)subscription->client->pid,
-                     publisher->topic_name, publisher->client_name, (int)publisher->pid);
-}
-
-/* May the subscriber hear of this topic? */
-static bool may_offer(const struct dlxd_subscription *subscription, const char *topic)
-{
-    return dlxd_policy_may(&subscription->broker->policy, subscription->client->principal,
-                           DLXD_MAY_SUBSCRIBE, topic);
-}
-
-static int offer_topic(struct dlxd_subscription *subscription, const struct dlxd_topic *topic,
-                       uint32_t *n)
-{
-    if (!may_offer(subscription, topic->name))
-        return 0;
-    dlx_for_each (it, &topic->publishers) {
-        struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
-        struct dlxd_link *link;
-        if (publisher->state == DLXD_PUBLISHER_NEW || publisher->hidden)
-            continue;
-        int r = dlxd_subscription_fits(subscription, publisher);
-        if (r == 0)
-            r = dlxd_link_new(&link, subscription, publisher, false);
-        if (r < 0)
-            return r;
-        ++*n;
-    }
-    return 0;
-}
-
-/* As many as it should have, or as its user may. */
-static uint32_t add_spares(struct dlxd_subscription *subscription)
-{
-    uint32_t n = 0;
-    while (subscription->n_spares < subscription->config.n_spares &&
-           dlxd_link_new_spare(subscription) == 0)
-        n++;
-    return n;
-}
-
-int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n_offers)
-{
-    struct dlxd_topic *topic = subscription->topic;
-    uint32_t n = 0;
-    size_t at = 0;
-    int r = 0;
-    if (topic)
-        r = offer_topic(subscription, topic, &n);
-    else
-        while (r == 0 && (topic = dlxd_registry_next_match(&subscription->broker->registry,
-                                                           subscription->topic_name, NULL, &at)))
-            r = offer_topic(subscription, topic, &n);
-    if (r == 0)
-        n += add_spares(subscription);
-    *ret_n_offers = n;
-    return r;
-}
-
-/* There is nothing that could be remembered for later: the subscriber hears it now, or loses its connection, so that it
- * does not wait for a publisher that it will not get. */
-static void fail_without_link(struct dlxd_subscription *subscription, int code)
-{
-    char text[DLX_ERROR_TEXT_SIZE];
-    uint64_t id = ++subscription->broker->registry.last_link;
-    (void)snprintf(text, sizeof text, "%s", dlx__error_message());
-    dlxd_log(DLXD_LOG_ERROR, "%s", text);
-    bool in_turn = subscription->begun || dlxd_list_empty(&subscription->links);
-    if (!in_turn || dlxd_delivery_tell_failed(subscription, id, code, text) < 0)
-        dlxd_client_disconnect(subscription->client, code, "%s", text);
-}
-
-/* Give one of its spares to a publisher that has just become ready. */
-static bool assign_spare(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher)
-{
-    if (subscription->n_spares == 0 || dlxd_subscription_fits(subscription, publisher) < 0)
-        return false;
-    dlx_for_each (it, &subscription->links) {
-        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_subscription);
-        if (link->state != DLXD_LINK_SPARE)
-            continue;
-        return dlxd_link_assign(link, publisher) == 0;
-    }
-    return false;
-}
-
-static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
-                     bool from_start)
-{
-    struct dlxd_link *link;
-    if (dlxd_subscription_is_doomed(subscription))
-        return;
-    if (!from_start || !assign_spare(subscription, publisher)) {
-        int r = dlxd_link_new(&link, subscription, publisher, from_start);
-        if (r < 0) {
-            fail_without_link(subscription, r);
-            return;
-        }
-        r = dlxd_subscription_fits(subscription, publisher);
-        if (r < 0)
-            dlxd_link_fail(link, r, dlx__error_message());
-    }
-    (void)add_spares(subscription);
-}
-
-void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher, bool from_start)
-{
-    dlx_for_each (it, &publisher->topic->subscriptions)
-        offer_to(dlxd_container_of(it, struct dlxd_subscription, by_topic), publisher, from_start);
-    dlx_for_each (it, &publisher->broker->registry.patterns) {
-        struct dlxd_subscription *subscription =
-            dlxd_container_of(it, struct dlxd_subscription, by_topic);
-        if (dlx__pattern_matches(subscription->topic_name, publisher->topic_name) &&
-            may_offer(subscription, publisher->topic_name))
-            offer_to(subscription, publisher, from_start);
-    }
-    dlx_for_each (it, &publisher->links) {
-        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
-        if (link->early)
-            dlxd_delivery_join(link);
-    }
-}
-
 uint32_t dlxd_subscription_credit(const struct dlxd_subscription *subscription)
 {
     uint32_t most = subscription->config.reliable ? DLXD_CREDIT_RELIABLE : DLXD_CREDIT;
@@ -326,4 +193,10 @@ void dlxd_subscription_mark(struct dlxd_subscription *subscription)
 {
     if (subscription->state == DLXD_SUBSCRIPTION_OPEN)
         start(subscription);
+}
+
+void dlxd_subscription_open(struct dlxd_subscription *subscription)
+{
+    subscription->state = DLXD_SUBSCRIPTION_OPEN;
+    start(subscription);
 }

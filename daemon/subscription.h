@@ -29,13 +29,12 @@ struct dlxd_subscription_config {
 };
 
 /*
- *           +--> FULL ---+
- *           |            v
- *   (new) --+----------> OPEN --> ENDING --> (freed)
- *           ^            |          ^
- *           +--- STUCK --+----------+   (from any of them)
+ *   OPENING --> OPEN <--> FULL        any of them --> ENDING --> (freed)
+ *                 ^
+ *                 +-----> STUCK
  */
 enum dlxd_subscription_state {
+    DLXD_SUBSCRIPTION_OPENING, /* its Subscribe is not answered yet: nothing is sent */
     DLXD_SUBSCRIPTION_OPEN,
     DLXD_SUBSCRIPTION_FULL,   /* nothing is sent until its socket is writable */
     DLXD_SUBSCRIPTION_STUCK,  /* nothing is sent for a while: in broker->stuck */
@@ -62,6 +61,7 @@ struct dlxd_subscription {
     enum dlxd_subscription_state state;
     enum dlxd_input input;
     bool begun;           /* something was sent: see delivery.c */
+    uint64_t since;       /* announcements before it: see registry.h */
     uint64_t waits;       /* link that was tried first since something happened: see delivery.c */
     uint32_t n_fds_sent;  /* packets with fds, modulo 2^32 */
     uint32_t n_fds_acked; /* likewise */
@@ -85,23 +85,12 @@ void dlxd_subscription_doom(struct dlxd_subscription *subscription);
 /* The subscription of this client with this id, or NULL with DLX_E_NOT_FOUND's text set. */
 struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uint64_t id);
 
-/* May this publisher serve this subscription? 0; DLX_E_QOS naming both, DLX_E_ACCESS. */
-int dlxd_subscription_fits(const struct dlxd_subscription *subscription,
-                           const struct dlxd_publisher *publisher);
-
-/*
- * Make links: one to each publisher that is there, or from each subscription that is there. A
- * publisher that does not fit: the subscriber that comes later fails (DLX_E_QOS), one that was there
- * gets LinkFailed. A new subscription is also offered its spares; a publisher that is new takes one of each subscription, and
- * its LinkAdded is in its link socket then, if that could be.
- */
-int dlxd_subscription_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n_offers);
-void dlxd_subscription_offer_publisher(struct dlxd_publisher *publisher, bool from_start);
-
 /* Packets with fds that may be sent now. */
 uint32_t dlxd_subscription_credit(const struct dlxd_subscription *subscription);
 /* Returns 0, or DLX_E_PROTOCOL when more is acknowledged than was sent. */
 int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n);
+/* Its Subscribe is answered. */
+void dlxd_subscription_open(struct dlxd_subscription *subscription);
 /* It may have something to send. */
 void dlxd_subscription_mark(struct dlxd_subscription *subscription);
 

@@ -54,6 +54,19 @@ struct dlxd_client *dlx_test_broker_client(struct dlx_test_broker *test, uint32_
     return dlx_test_broker_client_by(test, 0, max_links, ret_fd);
 }
 
+int dlx_test_broker_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n)
+{
+    struct dlxd_offers offers = {.subscription = subscription};
+    int r;
+    do
+        r = dlxd_offers_step(&offers);
+    while (r == 1);
+    *ret_n = offers.n_links;
+    dlxd_offers_deinit(&offers);
+    dlxd_subscription_open(subscription);
+    return r;
+}
+
 void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,
                              void *message, uint32_t serial)
 {
@@ -64,4 +77,6 @@ void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__Body
     packet.ok = message;
     ck_assert_uint_le(dlx__wire__packet__get_packed_size(&packet), sizeof data);
     dlxd_dispatch_client_bytes(client, data, dlx__wire__packet__pack(&packet, data));
+    while (client->request.step)
+        (void)dlxd_dispatch_client(client);
 }

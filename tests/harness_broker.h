@@ -7,6 +7,7 @@
 #include "common/proto.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
+#include "daemon/subscription.h"
 #include <uv.h>
 
 struct dlx_test_broker {
@@ -26,7 +27,9 @@ struct dlxd_client *dlx_test_broker_client(struct dlx_test_broker *test, uint32_
 /* The same, of a user of its own: who came in by this listening socket. */
 struct dlxd_client *dlx_test_broker_client_by(struct dlx_test_broker *test, uint32_t socket,
                                               uint32_t max_links, int *ret_fd);
-/* Hand it a packet, without a socket. */
+/* As its Subscribe does. */
+int dlx_test_broker_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n);
+/* Hand it a packet, without a socket, and do all that it takes to answer it. */
 void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,
                              void *message, uint32_t serial);
 

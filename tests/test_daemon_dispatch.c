@@ -255,6 +255,7 @@ START_TEST(reply_with_fds_that_does_not_fit_undoes_the_request)
     dlx_test_broker_request(client, BODY(PUBLISHER_NEW), &publisher, ++serial);
     dlx_test_broker_request(client, BODY(SUBSCRIBE), &subscribe, ++serial);
     dlx_test_broker_request(client, BODY(DAEMON_INFO), &info, ++serial);
+    dlxd_broker_settle(&test.broker);
     ck_assert_uint_eq(test.broker.registry.n_topics, 0);
     ck_assert_uint_eq(test.broker.users.all_bytes, 0);
     /* And all replies come, in order. */
@@ -307,7 +308,7 @@ START_TEST(lists_come_page_by_page_in_order)
     dlx_test_broker_request(client, BODY(LIST_PUBLISHERS), &list, 1);
     ck_assert_uint_eq(reply()->publisher_list->n_entries, 0);
     dlx_for_each (it, &client->publishers)
-        dlxd_container_of(it, struct dlxd_publisher, by_client)->state = DLXD_PUBLISHER_OPEN;
+        dlxd_offering_begin(dlxd_container_of(it, struct dlxd_publisher, by_client), true);
     for (bool more = true; more;) {
         list.after_topic = last_topic;
         list.after_publisher = last_id;

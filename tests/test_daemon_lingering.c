@@ -101,7 +101,7 @@ static int join(struct reading *ret)
     ck_assert_int_eq(
         dlxd_subscription_new(&ret->subscription, w.reader, "t", &subscription_config, &ret->fd),
         0);
-    ck_assert_int_eq(dlxd_subscription_offer_all(ret->subscription, &n), 0);
+    ck_assert_int_eq(dlx_test_broker_offer_all(ret->subscription, &n), 0);
     ck_assert_uint_eq(n, 1);
     dlxd_broker_settle(&w.test.broker);
     const Dlx__Wire__Packet *packet = receive(ret->fd);

@@ -245,7 +245,8 @@ static void new_publisher(void)
     p->id = dlxd_publisher_id(p->publisher);
     allocate(fds.control_fd, p->publisher->control->size);
     ck_assert_int_eq(dlxd_publisher_ready(p->publisher), 0);
-    dlxd_subscription_offer_publisher(p->publisher, true);
+    while (dlxd_offering_step(p->publisher))
+        ;
     /* Joins are read by nobody, but there are fewer than fit. */
     ck_assert_int_ge(dup2(pair[1], 900 + (int)n_publishers), 0);
     close(pair[1]);
@@ -389,7 +390,7 @@ START_TEST(subscribers_are_told_everything_once_and_in_order)
         if (pick(2))
             ck_assert_int_eq(
                 setsockopt(s->subscription->fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
-        ck_assert_int_eq(dlxd_subscription_offer_all(s->subscription, &n), 0);
+        ck_assert_int_eq(dlx_test_broker_offer_all(s->subscription, &n), 0);
     }
     for (int i = 0; i < N_STEPS; i++)
         step();
@@ -429,7 +430,7 @@ START_TEST(subscriber_that_stands_still_costs_nothing_more)
     client = dlx_test_broker_client(&test, 1000, &control);
     new_publisher();
     ck_assert_int_eq(dlxd_subscription_new(&s->subscription, client, "t", &config, &s->fd), 0);
-    ck_assert_int_eq(dlxd_subscription_offer_all(s->subscription, &n), 0);
+    ck_assert_int_eq(dlx_test_broker_offer_all(s->subscription, &n), 0);
     dlxd_broker_settle(&test.broker);
     ck_assert(receive(s));
     get_ready(s, &s->links[0]);
@@ -495,7 +496,7 @@ START_TEST(the_first_packet_is_about_the_first_offer)
     new_publisher();
     new_publisher();
     ck_assert_int_eq(dlxd_subscription_new(&s->subscription, second, "t", &config, &s->fd), 0);
-    ck_assert_int_eq(dlxd_subscription_offer_all(s->subscription, &n_offers), 0);
+    ck_assert_int_eq(dlx_test_broker_offer_all(s->subscription, &n_offers), 0);
     ck_assert_uint_eq(n_offers, 2);
     dlxd_broker_settle(&test.broker);
     ck_assert_int_eq(dlx__packet_recv_fds(s->fd, &rx), 0);
@@ -539,6 +540,7 @@ START_TEST(a_subscriber_hears_of_a_publisher_that_there_was_no_memory_for)
     dlx_test_broker_init(&test, UINT64_C(1) << 30);
     client = dlx_test_broker_client(&test, 1000, &control);
     ck_assert_int_eq(dlxd_subscription_new(&s->subscription, client, "t", &config, &s->fd), 0);
+    dlxd_subscription_open(s->subscription);
     no_memory_for_links = true;
     new_publisher();
     no_memory_for_links = false;

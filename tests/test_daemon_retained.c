@@ -62,7 +62,7 @@ static size_t n_publishers(void)
 
 START_TEST(another_user_neither_evicts_nor_drops)
 {
-    uint32_t n;
+    uint32_t n = 0;
     struct dlxd_client *a = new_client(0, 1000), *b = new_client(1, 1001);
     dlxd_publisher_end(new_publisher(a, 5, 0));
     ck_assert_uint_eq(n_publishers(), 1);
@@ -73,6 +73,7 @@ START_TEST(another_user_neither_evicts_nor_drops)
     ck_assert_uint_eq(n_publishers(), 2);
     ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), 0);
     ck_assert_uint_eq(n, 1);
+    n = 0;
     ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), DLX_E_ACCESS);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "uid 1000"));
     ck_assert_uint_eq(n_publishers(), 1);

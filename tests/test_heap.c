@@ -257,8 +257,8 @@ START_TEST(only_what_nobody_needed_since_is_trimmed)
 }
 END_TEST
 
-/* Arena 1 holds one block in 64, arena 2 is full, and that is more than is needed. */
-static struct dlx_heap *make_wasteful(struct dlx_block **ret_in_1, uint64_t *ret_size)
+/* Arena 1 holds the first block, and has room for 63 more, arena 2 is full with the second, and that is more than is needed. */
+static struct dlx_heap *make_wasteful(struct dlx_block *ret_blocks[2], uint64_t *ret_size)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     const uint64_t size = UINT64_C(768) << 10;
@@ -269,44 +269,48 @@ static struct dlx_heap *make_wasteful(struct dlx_block **ret_in_1, uint64_t *ret
         blocks[i] = dlx_test_heap_take(heap, size);
     ck_assert(dlx__heap_put_anywhere(heap, false));
     dlx_test_heap_add_arena(heap, 2, size);
-    (void)dlx_test_heap_take(heap, size);
+    ret_blocks[1] = dlx_test_heap_take(heap, size);
     for (uint32_t i = 1; i < 64; i++)
         dlx__heap_give(heap, blocks[i]);
     (void)dlx__heap_trim(heap, true);
     (void)dlx__heap_trim(heap, true);
     ck_assert_uint_gt(dlx__heap_excess(heap, false), 0);
-    *ret_in_1 = blocks[0];
+    ret_blocks[0] = blocks[0];
     *ret_size = size;
     return heap;
 }
 
 START_TEST(an_arena_that_is_almost_empty_is_vacated_while_there_is_too_much)
 {
-    struct dlx_block *block, *other;
+    struct dlx_block *blocks[2], *other;
     uint64_t size, dropped;
-    struct dlx_heap *heap = make_wasteful(&block, &size);
+    struct dlx_heap *heap = make_wasteful(blocks, &size);
     ck_assert_uint_eq(dlx__heap_find_empty(heap, UINT64_MAX, &dropped), 0);
     dlx__heap_vacate(heap);
     ck_assert_int_eq(dlx__heap_take(heap, size, &other), DLX_E_FULL); /* not from arena 1 */
     dlx_test_heap_add_arena(heap, 3, size);
     other = dlx_test_heap_take(heap, size);
     ck_assert_uint_eq(dlx__block_arena_id(other), 3);
-    dlx__heap_give(heap, block);
-    ck_assert_int_eq(dlx__heap_take(heap, size, &other), DLX_E_FULL); /* nor its block again */
+    dlx__heap_give(heap, blocks[0]);
+    struct dlx_block *none;
+    ck_assert_int_eq(dlx__heap_take(heap, size, &none), DLX_E_FULL); /* nor its block again */
     ck_assert_uint_eq(dlx__heap_find_empty(heap, 1, &dropped), 1);
     ck_assert_uint_eq(dropped, 64 * size);
     dlx__heap_drop(heap, 1);
     dlx__heap_vacate(heap);
     ck_assert_uint_eq(dlx__heap_excess(heap, false), 0);
+    dlx__heap_give(heap, blocks[1]);
+    dlx__heap_give(heap, other);
     dlx__heap_close(heap);
 }
 END_TEST
 
 START_TEST(an_arena_that_was_to_be_vacated_is_used_before_much_is_added)
 {
-    struct dlx_block *block, *other;
-    uint64_t size;
-    struct dlx_heap *heap = make_wasteful(&block, &size);
+    struct dlx_block *blocks[100], *other;
+    uint64_t size, added = 0;
+    uint32_t n = 2, id = 3;
+    struct dlx_heap *heap = make_wasteful(blocks, &size);
     dlx__heap_vacate(heap);
     ck_assert_int_eq(dlx__heap_take(heap, size, &other), DLX_E_FULL);
     /* When there is no more memory, it is used at once. */
@@ -315,19 +319,19 @@ START_TEST(an_arena_that_was_to_be_vacated_is_used_before_much_is_added)
     ck_assert_uint_eq(dlx__block_arena_id(other), 1);
     dlx__heap_give(heap, other);
     ck_assert(dlx__heap_put_anywhere(heap, false));
-    uint64_t added = 0;
-    for (uint32_t id = 3; dlx__heap_take(heap, size, &other) == DLX_E_FULL; id++) {
-        uint64_t bytes = dlx__heap_growth(heap, size);
-        dlx_test_heap_add_arena(heap, id, bytes);
-        added += bytes;
-        ck_assert_uint_le(added, 32 * size);
-        while (dlx__heap_take(heap, size, &other) == 0 && dlx__block_arena_id(other) == id)
-            ;
-        if (dlx__block_arena_id(other) == 1)
-            break;
-    }
-    ck_assert_uint_eq(dlx__block_arena_id(other), 1);
+    do {
+        if (dlx__heap_take(heap, size, &blocks[n]) == DLX_E_FULL) {
+            uint64_t bytes = dlx__heap_growth(heap, size);
+            dlx_test_heap_add_arena(heap, id++, bytes);
+            added += bytes;
+            ck_assert_uint_le(added, 32 * size);
+            blocks[n] = dlx_test_heap_take(heap, size);
+        }
+        ck_assert_uint_lt(n, 99);
+    } while (dlx__block_arena_id(blocks[n++]) != 1);
     ck_assert_uint_gt(added, 0);
+    while (n > 0)
+        dlx__heap_give(heap, blocks[--n]);
     dlx__heap_close(heap);
 }
 END_TEST

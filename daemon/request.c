@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/request.h"
+#include "common/proto.h"
+#include "daemon/client.h"
+
+void dlxd_request_init(struct dlxd_request *request)
+{
+    *request = (struct dlxd_request){.fd = -1};
+}
+
+int dlxd_request_begin(struct dlxd_client *client, const Dlx__Wire__Packet *packet,
+                       int (*step)(struct dlxd_client *client))
+{
+    client->request.step = step;
+    client->request.serial = packet->serial;
+    return dlxd_request_continue(client);
+}
+
+int dlxd_request_continue(struct dlxd_client *client)
+{
+    int r = client->request.step(client);
+    if (r != 1)
+        dlxd_request_end(client);
+    return r;
+}
+
+void dlxd_request_end(struct dlxd_client *client)
+{
+    dlxd_offers_deinit(&client->request.offers);
+    dlx__close(client->request.fd);
+    dlxd_request_init(&client->request);
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Publishers and subscriptions meet once, in steps that do a bounded amount of work, whatever comes and goes between two of them. */
+#include "common/error.h"
+#include "daemon/delivery.h"
+#include "daemon/link.h"
+#include "daemon/publisher.h"
+#include "tests/harness_broker.h"
+#include "tests/harness_random.h"
+#include "tests/harness_run.h"
+#include <check.h>
+#include <fcntl.h>
+#include <string.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum { N = 40, STEPS = 3000 };
+
+/* A subscription whose request is being handled, or was. */
+struct reader {
+    struct dlxd_subscription *subscription;
+    struct dlxd_offers offers;
+    bool is_asking;
+    int fd;
+};
+
+static struct dlx_test_broker test;
+static struct dlxd_client *client;
+static int control;
+static uint64_t seed;
+static struct dlxd_publisher *publishers[N];
+static struct reader readers[N];
+
+static uint32_t pick(uint32_t n)
+{
+    return (uint32_t)((dlx_test_random(&seed) >> 20) % n);
+}
+
+static void set_up(void)
+{
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    client = dlx_test_broker_client(&test, 100000, &control);
+    (void)memset(publishers, 0, sizeof publishers);
+    (void)memset(readers, 0, sizeof readers);
+}
+
+static void tear_down(void)
+{
+    dlx_test_broker_deinit(&test);
+    close(control);
+}
+
+static struct dlxd_publisher *publish(const char *topic)
+{
+    static const struct dlxd_publisher_config config = {
+        .history = 1, .depth = 16, .n_entries = 256};
+    struct dlxd_publisher *publisher = NULL;
+    struct dlxd_publisher_fds made;
+    ck_assert_int_eq(dlxd_publisher_new(&publisher, client, topic, &config, &made), 0);
+    close(made.control_fd);
+    close(made.membership_fd);
+    close(made.link_sock);
+    ck_assert_int_eq(fallocate(publisher->control->fd, 0, 0, (off_t)publisher->control->size), 0);
+    ck_assert_int_eq(dlxd_publisher_ready(publisher), 0);
+    return publisher;
+}
+
+static void subscribe(struct reader *ret, const char *topic)
+{
+    static const struct dlxd_subscription_config config = {.max_held = 1};
+    *ret = (struct reader){.is_asking = true};
+    ck_assert_int_eq(dlxd_subscription_new(&ret->subscription, client, topic, &config, &ret->fd),
+                     0);
+    ret->offers.subscription = ret->subscription;
+}
+
+static void ask(struct reader *reader)
+{
+    int r = dlxd_offers_step(&reader->offers);
+    ck_assert_int_ge(r, 0);
+    reader->is_asking = r == 1;
+    if (r == 0)
+        dlxd_subscription_open(reader->subscription);
+}
+
+static void leave(struct reader *reader)
+{
+    dlxd_offers_deinit(&reader->offers);
+    dlxd_subscription_free(reader->subscription);
+    close(reader->fd);
+    *reader = (struct reader){.subscription = NULL};
+}
+
+/* ---- each pair meets once ------------------------------------------------------------------- */
+
+static void random_step(void)
+{
+    static const char *const names[] = {"a/a", "a/b", "a/c/d", "b/a", "a/*", "**", "a/**", "b/*"};
+    uint32_t i = pick(N);
+    struct dlxd_publisher **publisher = &publishers[i];
+    struct reader *reader = &readers[i];
+    if (pick(2)) {
+        char topic[16];
+        (void)snprintf(topic, sizeof topic, "%s/%u", names[pick(4)], pick(10));
+        if (!*publisher) {
+            *publisher = publish(pick(2) ? names[pick(4)] : topic);
+        } else if ((*publisher)->offering.active && pick(10)) {
+            (void)dlxd_offering_step(*publisher);
+        } else if (pick(4) == 0) {
+            (void)dlxd_publisher_end(*publisher);
+            *publisher = NULL;
+        }
+    } else if (!reader->subscription) {
+        subscribe(reader, names[pick(8)]);
+    } else if (reader->is_asking && pick(10)) {
+        ask(reader);
+    } else if (pick(4) == 0) {
+        leave(reader);
+    }
+}
+
+static void check_pair(const struct dlxd_publisher *publisher,
+                       const struct dlxd_subscription *subscription)
+{
+    uint32_t n = 0;
+    dlx_for_each (it, &publisher->links)
+        n += dlxd_container_of(it, struct dlxd_link, by_publisher)->subscription == subscription;
+    ck_assert_uint_eq(n, dlx__pattern_matches(subscription->topic_name, publisher->topic_name) ? 1
+                                                                                               : 0);
+}
+
+START_TEST(each_pair_meets_once_however_steps_interleave)
+{
+    seed = (uint64_t)_i;
+    for (int i = 0; i < STEPS; i++)
+        random_step();
+    for (int i = 0; i < N; i++)
+        while (publishers[i] && dlxd_offering_step(publishers[i]))
+            ;
+    for (int i = 0; i < N; i++)
+        while (readers[i].is_asking)
+            ask(&readers[i]);
+    for (int i = 0; i < N * N; i++)
+        if (publishers[i / N] && readers[i % N].subscription)
+            check_pair(publishers[i / N], readers[i % N].subscription);
+    for (int i = 0; i < N; i++) {
+        uint64_t last = 0;
+        if (!readers[i].subscription)
+            continue;
+        dlx_for_each (it, &readers[i].subscription->links) { /* those it was promised come first */
+            uint64_t id = dlxd_link_id(dlxd_container_of(it, struct dlxd_link, by_subscription));
+            ck_assert_uint_gt(id, last);
+            last = id;
+        }
+        leave(&readers[i]);
+    }
+}
+END_TEST
+
+/* ---- bounded steps -------------------------------------------------------------------------- */
+
+START_TEST(a_subscription_to_many_topics_is_answered_step_by_step)
+{
+    enum { TOPICS = 200, MOST = 16 };
+    struct reader reader;
+    uint32_t steps = 0;
+    uint64_t first = 0;
+    for (int i = 0; i < TOPICS; i++) {
+        char topic[16];
+        (void)snprintf(topic, sizeof topic, "t/%d", i);
+        (void)publish(topic);
+    }
+    subscribe(&reader, "t/*");
+    while (reader.is_asking) {
+        size_t n_links = test.broker.registry.links.n;
+        size_t n_found = reader.offers.n_publishers;
+        ask(&reader);
+        ck_assert_uint_le(test.broker.registry.links.n - n_links, MOST);
+        ck_assert_uint_le(reader.offers.n_publishers - n_found, MOST);
+        steps++;
+    }
+    ck_assert_uint_ge(steps, 2 * TOPICS / MOST);
+    ck_assert_uint_eq(reader.offers.n_links, TOPICS);
+    dlx_for_each (it, &reader.subscription->links) { /* their numbers follow one another */
+        uint64_t id = dlxd_link_id(dlxd_container_of(it, struct dlxd_link, by_subscription));
+        first = first ? first : id;
+        ck_assert_uint_eq(id, first++);
+    }
+    leave(&reader);
+}
+END_TEST
+
+START_TEST(a_publisher_for_many_subscriptions_is_offered_step_by_step)
+{
+    enum { MOST = 16 };
+    uint32_t steps = 0;
+    for (int i = 0; i < N; i++) {
+        subscribe(&readers[i], i % 2 ? "t" : "*");
+        ask(&readers[i]);
+    }
+    struct dlxd_publisher *publisher = publish("t");
+    for (bool more = true; more; steps++) {
+        size_t n = publisher->n_links;
+        more = dlxd_offering_step(publisher);
+        ck_assert_uint_le(publisher->n_links - n, MOST);
+    }
+    ck_assert_uint_ge(steps, N / MOST);
+    ck_assert_uint_eq(publisher->n_links, N);
+    for (int i = 0; i < N; i++)
+        leave(&readers[i]);
+}
+END_TEST
+
+/* Nobody reads: what its links were to be told is known at the end all the same. */
+START_TEST(a_publisher_with_many_links_ends_step_by_step)
+{
+    enum { LINKS = 500, MOST = 64 };
+    static struct reader many[LINKS];
+    struct dlxd_publisher *publisher = publish("t");
+    while (dlxd_offering_step(publisher))
+        ;
+    for (int i = 0; i < LINKS; i++) {
+        subscribe(&many[i], "t");
+        while (many[i].is_asking)
+            ask(&many[i]);
+        dlxd_task_stop(&many[i].subscription->task); /* it sends nothing meanwhile */
+    }
+    ck_assert_uint_eq(publisher->n_links, LINKS);
+    (void)dlxd_publisher_end(publisher);
+    ck_assert_uint_ge(publisher->n_links, LINKS - MOST);
+    dlxd_broker_settle(&test.broker);
+    for (int i = 0; i < LINKS; i++) {
+        const struct dlxd_link *link =
+            dlxd_container_of(many[i].subscription->links.next, struct dlxd_link, by_subscription);
+        ck_assert(dlxd_list_empty(&many[i].subscription->links) || link->state == DLXD_LINK_FAILED);
+        leave(&many[i]);
+    }
+}
+END_TEST
+
+START_TEST(a_client_with_many_links_ends_step_by_step)
+{
+    enum { LINKS = 300, MOST = 64 };
+    static struct reader many[LINKS];
+    int fd;
+    struct dlxd_client *first = client;
+    struct dlxd_publisher *publisher = publish("t");
+    while (dlxd_offering_step(publisher))
+        ;
+    client = dlx_test_broker_client(&test, 100000, &fd);
+    for (int i = 0; i < LINKS; i++) {
+        subscribe(&many[i], "t");
+        while (many[i].is_asking)
+            ask(&many[i]);
+        dlxd_offers_deinit(&many[i].offers);
+        close(many[i].fd);
+    }
+    dlxd_client_doom(client);
+    for (size_t n = publisher->n_links; n > 0; n = publisher->n_links) {
+        bool more = dlxd_client_end_some(client);
+        ck_assert_uint_le(n - publisher->n_links, MOST);
+        ck_assert(more || publisher->n_links == 0);
+    }
+    dlxd_broker_settle(&test.broker);
+    client = first;
+    close(fd);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("offer");
+    TCase *tcase = tcase_create("offer");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_loop_test(tcase, each_pair_meets_once_however_steps_interleave, 1, 21);
+    tcase_add_test(tcase, a_subscription_to_many_topics_is_answered_step_by_step);
+    tcase_add_test(tcase, a_publisher_for_many_subscriptions_is_offered_step_by_step);
+    tcase_add_test(tcase, a_publisher_with_many_links_ends_step_by_step);
+    tcase_add_test(tcase, a_client_with_many_links_ends_step_by_step);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}
