@@ -471,6 +471,13 @@ publish_batch(struct dlx_publisher *p, DLManagedTensorVersioned *const *tensors,
     return r;
 }
 
+/* These arguments make no difference to a tensor that is ready, while there is room. */
+static inline bool are_plain(const struct dlx_publish_args *args)
+{
+    return !args ||
+           (args->size == sizeof *args && args->time_ns == 0 && !args->share && !args->report);
+}
+
 int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
                 const struct dlx_publish_args *args)
 {
@@ -479,7 +486,7 @@ int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
     if (dlx_unlikely(r < 0))
         return r;
     struct dlx_block *own = dlx__block_of(p->heap, tensor);
-    if (dlx_likely(!args && is_ready(tensor, own) && dlx__publish_has_room(p))) {
+    if (dlx_likely(are_plain(args) && is_ready(tensor, own) && dlx__publish_has_room(p))) {
         uint64_t now = dlx__clock_now(&p->clock);
         put_ready(p, own, now);
         dlx__publish_announce(p);
