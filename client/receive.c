@@ -260,6 +260,42 @@ static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message *
     return DLX_E_EMPTY;
 }
 
+/* One message, if the link whose turn it is has one and nothing is special. */
+static inline bool take_next(struct dlx_subscription *s, struct dlx_message **ret)
+{
+    struct dlx_taken_plain taken;
+    if (dlx_unlikely(s->takes >= s->look_at || s->next >= s->n_active))
+        return false;
+    struct dlx_inlet *inlet = s->active[s->next];
+    struct dlx_message *m = inlet->messages[0];
+    if (dlx_unlikely(inlet->n_pending > 0 || inlet->foreign || !m ||
+                     !dlx__reader_take_plain(&inlet->core, &m->form, &taken)))
+        return false;
+    if (dlx_unlikely(dlx__message_build_again(inlet, taken.n, taken.arena, taken.offset, m) < 0)) {
+        /* It is held, and built by whoever asks, who says why it cannot be. */
+        struct dlx_taken *pending = &inlet->pending[0];
+        *pending = (struct dlx_taken){.n = taken.n, .gap = taken.gap, .hold = 0};
+        memcpy(&pending->words[2], m->form.words, sizeof m->form.words);
+        pending->words[0] = taken.time_ns;
+        dlx__entry_set_place(pending->words, taken.arena, taken.offset);
+        inlet->first_pending = 0;
+        inlet->n_pending = 1;
+        return false;
+    }
+    if (s->n_alone > 0)
+        s->n_alone--;
+    else
+        s->next = s->next + 1 < s->n_active ? s->next + 1 : 0;
+    inlet->n_idle = 0;
+    if (dlx_unlikely(taken.time_ns >= s->look_stamp)) {
+        s->look_stamp = taken.time_ns + BELLS_EVERY_NS;
+        s->look_at = s->takes + 1;
+    }
+    dlx__message_hand_out(inlet, m, taken.n, taken.gap, taken.time_ns);
+    *ret = m;
+    return true;
+}
+
 static bool pending(const struct dlx_subscription *s)
 {
     for (uint32_t i = 0; i < s->n_active; i++)
@@ -407,6 +443,12 @@ static int sleep_until(struct dlx_subscription *s, uint64_t deadline, uint32_t n
     }
 }
 
+/* Spinning ended: probably with a message on the link whose turn it is, and the caller has waited for it long enough. */
+static int take_found(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
+{
+    return n == 1 && take_next(s, ret) ? 0 : try_take(s, n, ret);
+}
+
 static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
                      struct dlx_message **ret)
 {
@@ -414,7 +456,7 @@ static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
     if (s->args.spin_ns == DLX_SPIN_ALWAYS) {
         for (;;) {
             bool more = spin(s, deadline);
-            int r = try_take(s, n, ret);
+            int r = take_found(s, n, ret);
             if (r == DLX_E_EMPTY)
                 r = check_ends(s);
             if (r != DLX_E_EMPTY)
@@ -429,7 +471,7 @@ static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
         /* Spinning that pays is done longer; spinning that does not, shorter. */
         bool paid = spin(s, until);
         s->spin_ns = paid ? DLX_MIN(s->spin_ns * 2, most) : DLX_MAX(s->spin_ns / 2, SPIN_MIN_NS);
-        int r = paid ? try_take(s, n, ret) : DLX_E_EMPTY;
+        int r = paid ? take_found(s, n, ret) : DLX_E_EMPTY;
         if (r == DLX_E_EMPTY && paid)
             r = check_ends(s);
         if (r != DLX_E_EMPTY)
@@ -468,42 +510,6 @@ take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n, struct dlx_mess
     if (r != DLX_E_EMPTY)
         return r;
     return timeout_ns == 0 ? dont_wait(s, n, ret) : wait_take(s, timeout_ns, n, ret);
-}
-
-/* One message, if the link whose turn it is has one and nothing is special. */
-static inline bool take_next(struct dlx_subscription *s, struct dlx_message **ret)
-{
-    struct dlx_taken_plain taken;
-    if (dlx_unlikely(s->takes >= s->look_at || s->next >= s->n_active))
-        return false;
-    struct dlx_inlet *inlet = s->active[s->next];
-    struct dlx_message *m = inlet->messages[0];
-    if (dlx_unlikely(inlet->n_pending > 0 || inlet->foreign || !m ||
-                     !dlx__reader_take_plain(&inlet->core, &m->form, &taken)))
-        return false;
-    if (dlx_unlikely(dlx__message_build_again(inlet, taken.n, taken.arena, taken.offset, m) < 0)) {
-        /* It is held, and built by whoever asks, who says why it cannot be. */
-        struct dlx_taken *pending = &inlet->pending[0];
-        *pending = (struct dlx_taken){.n = taken.n, .gap = taken.gap, .hold = 0};
-        memcpy(&pending->words[2], m->form.words, sizeof m->form.words);
-        pending->words[0] = taken.time_ns;
-        dlx__entry_set_place(pending->words, taken.arena, taken.offset);
-        inlet->first_pending = 0;
-        inlet->n_pending = 1;
-        return false;
-    }
-    if (s->n_alone > 0)
-        s->n_alone--;
-    else
-        s->next = s->next + 1 < s->n_active ? s->next + 1 : 0;
-    inlet->n_idle = 0;
-    if (dlx_unlikely(taken.time_ns >= s->look_stamp)) {
-        s->look_stamp = taken.time_ns + BELLS_EVERY_NS;
-        s->look_at = s->takes + 1;
-    }
-    dlx__message_hand_out(inlet, m, taken.n, taken.gap, taken.time_ns);
-    *ret = m;
-    return true;
 }
 
 int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
