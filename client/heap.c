@@ -35,6 +35,7 @@ int dlx__heap_new(struct dlx_heap **ret, uint64_t generation, bool is_guarded)
     struct dlx_heap *heap = calloc(1, sizeof *heap);
     if (!heap)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a publisher's memory");
+    heap->hints.last = &heap->spares.all[0];
     heap->generation = generation;
     heap->is_guarded = is_guarded;
     heap->align = heap->is_guarded ? dlx__debug_align() : DLX_SHM_ALIGN;
@@ -117,7 +118,7 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
     if (block) {
         heap->pool = block->next;
     } else {
-        block = malloc(sizeof *block);
+        block = aligned_alloc(_Alignof(struct dlx_block), sizeof *block);
         if (!block)
             return dlx__fail(DLX_E_NO_MEMORY, "state of a tensor");
         block->dims = block->inline_dims;
@@ -135,7 +136,7 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
     block->arena = NULL;
     block->offset = 0;
     block->size = 0;
-    block->made.ndim = -1;
+    block->made = (DLTensor){.ndim = -1};
     block->has_words = false;
     *ret = block;
     return 0;
@@ -237,7 +238,7 @@ int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     struct dlx_block *block = dlx__spares_take(&heap->spares, rounded, &heap->hints.last);
     if (dlx_unlikely(!block))
         return carve(heap, rounded, ret);
-    dlx__heap_taken(heap, block);
+    block->next = NULL;
     *ret = block;
     return 0;
 }

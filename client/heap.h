@@ -36,16 +36,15 @@ struct dlx_spare {
 
 /* The first member of a heap. */
 struct dlx_heap_hints {
-    struct dlx_spare *last; /* where a block was taken last; NULL: nowhere yet */
+    struct dlx_spare *last; /* where a block was taken last; at first, any */
     /* Local blocks whose deleter was called; `closed_stack` once the publisher has gone. */
     struct dlx_block *_Atomic returned;
     uint64_t n_local; /* exported, neither published nor seen coming back */
-    bool is_low;      /* no block was left of the size that was taken last */
 };
 
 /* Payload of a tensor or a manifest, and the managed tensor that dlx_alloc() hands out. */
 struct dlx_block {
-    DLManagedTensorVersioned tensor;
+    _Alignas(DLX_CACHELINE) DLManagedTensorVersioned tensor;
     DLTensor made;         /* as it was exported; ndim -1: it was not, since it has this memory */
     uint64_t payload_size; /* bytes of the tensor that was exported */
     /* The caller has its tensor: not yet published nor deleted. Cleared by the deleter, on any thread. */
@@ -74,6 +73,12 @@ struct dlx_block {
     int64_t *dims;
     int64_t inline_dims[4 * DLX_SHM_NDIM_ENTRY];
 };
+
+/* A message with one dimension uses only the first lines of its block. */
+#define DLX_BLOCK_LINES 5U
+_Static_assert(offsetof(struct dlx_block, inline_dims) + 4 * sizeof(int64_t) <=
+                   DLX_BLOCK_LINES * DLX_CACHELINE,
+               "shape and strides of one dimension, twice");
 
 /* Returns 0; DLX_E_NO_MEMORY. `is_guarded`: it is in the debug mode. */
 int dlx__heap_new(struct dlx_heap **ret, uint64_t generation, bool is_guarded);
@@ -107,9 +112,10 @@ bool dlx__heap_is_large(const struct dlx_heap *heap, uint64_t size);
 /* What a block of `size` bytes takes. False: there is no such number. */
 bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret);
 
-static inline bool dlx__heap_is_low(const struct dlx_heap *heap)
+/* The next block of the size that was taken last, which dlx__heap_export_again() would take. NULL: none is left. */
+static inline const struct dlx_block *dlx__heap_next(const struct dlx_heap *heap)
 {
-    return ((const struct dlx_heap_hints *)heap)->is_low;
+    return ((const struct dlx_heap_hints *)heap)->last->first;
 }
 
 /*
@@ -296,14 +302,6 @@ static inline void dlx__spare_push(struct dlx_spare *spare, struct dlx_block *bl
     spare->n++;
 }
 
-/* A block was taken from the cache. */
-static inline void dlx__heap_taken(struct dlx_heap *heap, struct dlx_block *block)
-{
-    const struct dlx_block *next = block->next;
-    ((struct dlx_heap_hints *)heap)->is_low = !next;
-    block->next = NULL;
-}
-
 /*
  * Take and export in one: the block that would be taken, if it was last exported with this very dtype and shape. NULL: not so, or
  * there are not 1 to DLX_SHM_NDIM_MAX dimensions; nothing was done.
@@ -315,7 +313,7 @@ static inline struct dlx_block *dlx__heap_export_again(struct dlx_heap *heap, DL
     if (dlx_unlikely(atomic_load_explicit(&hints->returned, memory_order_relaxed)))
         dlx__heap_collect(heap);
     struct dlx_spare *spare = hints->last;
-    struct dlx_block *block = spare ? spare->first : NULL;
+    struct dlx_block *block = spare->first;
     if (dlx_unlikely(!block || block->made.ndim != ndim || ndim <= 0 || !shape ||
                      !dlx__dtype_is(block->made.dtype, dtype)))
         return NULL;
@@ -326,7 +324,7 @@ static inline struct dlx_block *dlx__heap_export_again(struct dlx_heap *heap, DL
     if (dlx_unlikely(differs != 0))
         return NULL;
     (void)dlx__spare_pop(spare);
-    dlx__heap_taken(heap, block);
+    block->next = NULL;
     dlx__block_hand_out(block);
     return block;
 }
@@ -341,7 +339,7 @@ static inline bool dlx__block_is_reusable(const struct dlx_block *block)
 static inline void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
 {
     struct dlx_spare *last = ((struct dlx_heap_hints *)heap)->last;
-    if (dlx_likely(block && last && last->size == block->size && dlx__block_is_reusable(block)))
+    if (dlx_likely(block && last->size == block->size && dlx__block_is_reusable(block)))
         dlx__spare_push(last, block);
     else
         dlx__heap_give_elsewhere(heap, block);

@@ -166,6 +166,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     p->client = dlx__client_ref(c);
     p->generation = c->generation;
     p->link_sock = -1;
+    p->next_block = p->next_data = p;
     memcpy(p->topic, topic, strlen(topic) + 1);
     p->stats.size = sizeof p->stats;
     p->retain = args.retain;

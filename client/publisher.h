@@ -35,6 +35,9 @@ struct dlx_publisher {
     uint64_t id;
     char topic[DLX_TOPIC_MAX + 1];
     struct dlx_turn turn;
+    /* The block that the next dlx_alloc() takes, and its payload: for prefetching only, may be stale. */
+    const void *next_block;
+    const void *next_data;
     struct dlx_clock clock; /* for the times of messages */
     struct dlx_writer core;
     struct dlx_heap *heap;

@@ -54,8 +54,9 @@ START_TEST(the_block_given_back_first_is_used_next)
     struct dlx_block *a = dlx_test_heap_take(heap, 1000), *b = dlx_test_heap_take(heap, 1000);
     dlx__heap_give(heap, b);
     ck_assert_ptr_eq(dlx_test_heap_take(heap, 1000), b);
-    ck_assert(dlx__heap_is_low(heap));
+    ck_assert_ptr_null(dlx__heap_next(heap));
     dlx__heap_give(heap, b);
+    ck_assert_ptr_eq(dlx__heap_next(heap), b);
     dlx__heap_give(heap, a);
     ck_assert_ptr_eq(dlx_test_heap_take(heap, 900), b);
     ck_assert_ptr_eq(dlx_test_heap_take(heap, 1000), a);
