@@ -27,6 +27,15 @@ static int epoll_add(struct dlx_subscription *s, int fd, uint32_t events, void *
     return 0;
 }
 
+/* Closing alone does not remove a descriptor from the epoll while a forked child has it, too: the
+ * epoll would name it for ever. */
+static int epoll_close(struct dlx_subscription *s, int fd)
+{
+    if (fd >= 0)
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, fd, NULL);
+    return dlx__close(fd);
+}
+
 static struct dlx_inlet *find_inlet(const struct dlx_subscription *s, uint64_t link)
 {
     for (uint32_t i = 0; i < s->n_inlets; i++)
@@ -356,8 +365,7 @@ static void start_timer(struct dlx_subscription *s)
 
 static void lose_daemon(struct dlx_subscription *s)
 {
-    (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->sock, NULL);
-    s->sock = dlx__close(s->sock);
+    s->sock = epoll_close(s, s->sock);
     s->told_lost = false;
     start_timer(s);
     for (uint32_t i = s->n_inlets; i-- > 0;) {
@@ -379,7 +387,7 @@ static void acknowledge(struct dlx_subscription *s)
         return;
     }
     s->acked = s->fd_news;
-    s->timer = dlx__close(s->timer); /* leaves the epoll by that */
+    s->timer = epoll_close(s, s->timer);
 }
 
 /* Read what the daemon has sent. */
@@ -482,9 +490,9 @@ static void subscription_free(struct dlx_subscription *s)
     dlx__events_deinit(&s->events);
     if (s->sock >= 0)
         shutdown(s->sock, SHUT_RDWR); /* a forked child may have inherited it */
-    dlx__close(s->sock);
-    dlx__close(s->nudge);
-    dlx__close(s->timer);
+    epoll_close(s, s->sock);
+    epoll_close(s, s->nudge);
+    epoll_close(s, s->timer);
     dlx__close(s->epoll);
     dlx_client_unref(s->client);
     free(s);
@@ -504,7 +512,7 @@ int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_sub
     s->made_again = true;
     for (uint32_t i = 0; i < s->n_inlets; i++)
         s->inlets[i]->foreign = true;
-    s->timer = dlx__close(s->timer); /* leaves the epoll by that */
+    s->timer = epoll_close(s, s->timer);
     return 0;
 }
 

@@ -2,11 +2,17 @@
 
 /* libdlx between processes: death of each side and of the daemon, reliable streams, fork. */
 
+#include "client/revive.h"
+#include "client/subscription.h"
+#include "tests/harness_fds.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
+#include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 
 /* ---- other processes ----------------------------------------------------------------------- */
 
@@ -308,6 +314,89 @@ START_TEST(a_forked_child_gets_an_error_and_breaks_nothing)
 }
 END_TEST
 
+/* Descriptors that an epoll watches, also those that this process has closed. */
+static size_t n_watched(int epoll)
+{
+    char line[256];
+    size_t n = 0;
+    (void)snprintf(line, sizeof line, "/proc/self/fdinfo/%d", epoll);
+    FILE *file = fopen(line, "re");
+    ck_assert_ptr_nonnull(file);
+    while (fgets(line, sizeof line, file))
+        n += strncmp(line, "tfd:", 4) == 0;
+    (void)fclose(file);
+    return n;
+}
+
+static bool is_readable(int fd, int timeout_ms)
+{
+    struct pollfd pfd = {.fd = fd, .events = POLLIN};
+    int n = poll(&pfd, 1, timeout_ms);
+    ck_assert_int_ge(n, 0);
+    return n > 0;
+}
+
+/* A child that has every descriptor of its parent, until it is killed. */
+static pid_t fork_sleeper(void)
+{
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    while (pid == 0)
+        pause();
+    return pid;
+}
+
+static void end_sleeper(pid_t pid)
+{
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert(WIFSIGNALED(reap(pid)));
+}
+
+START_TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    int fd = dlx_subscription_fd(s);
+    ck_assert_int_ge(fd, 0);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    ck_assert_int_eq(dlx_take(s, PATIENCE, &m), DLX_E_DISCONNECTED);
+    ck_assert_int_ge(s->timer, 0);
+    pid_t pid = fork_sleeper();
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    for (time_t end = time(NULL) + PATIENCE_S; s->timer >= 0;) {
+        ck_assert_int_lt(time(NULL), end);
+        ck_assert(is_readable(fd, PATIENCE_MS));
+        ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+    }
+    ck_assert_uint_eq(n_watched(fd), 2); /* its socket, and what made the first poll look */
+    while (is_readable(s->sock, 0) || is_readable(s->nudge, 0))
+        ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+    ck_assert(!is_readable(fd, 5 * (int)(DLX_REVIVE_NS / 1000000)));
+    end_sleeper(pid);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_readable)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    int fd = dlx_subscription_fd(x.s);
+    ck_assert_int_ge(fd, 0);
+    ck_assert(is_readable(fd, 0)); /* "look" */
+    ck_assert_uint_eq(n_watched(fd), 3);
+    fd = dlx_test_fds_dup(fd); /* as an event loop may have it */
+    pid_t pid = fork_sleeper();
+    dlx_test_pair_end(&x);
+    ck_assert_uint_eq(n_watched(fd), 0);
+    ck_assert(!is_readable(fd, 0));
+    close(fd);
+    end_sleeper(pid);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("e2e_process");
@@ -320,6 +409,9 @@ int main(void)
                    a_reliable_subscriber_that_executes_before_its_first_take_is_not_waited_for);
     tcase_add_test(tcase, a_stream_goes_on_while_the_daemon_is_dead);
     tcase_add_test(tcase, a_forked_child_gets_an_error_and_breaks_nothing);
+    tcase_add_test(tcase, a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable);
+    tcase_add_test(tcase,
+                   a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_readable);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
