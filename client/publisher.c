@@ -368,7 +368,10 @@ static int take_what_is_there(struct dlx_publisher *p, uint64_t size, bool recla
 
 static int grow_and_take(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
 {
-    int r = dlx__publisher_grow(p, p->memory, p->id, size);
+    /* A new daemon knows of no publisher that has yet to announce itself, and may be slow to say so. */
+    int r = atomic_load_explicit(&p->client->epoch, memory_order_acquire) != p->epoch
+                ? dlx__fail(DLX_E_DISCONNECTED, "the publisher predates the dlpackd restart")
+                : dlx__publisher_grow(p, p->memory, p->id, size);
     if (r == 0)
         r = dlx__heap_take(p->heap, size, ret);
     /* With an arena more, or others less, it may have become a large block. There is room for it. */
