@@ -23,6 +23,9 @@
 #define CLOSE_NS INT64_C(2500000000)
 /* How long a call waits before it asks whether it may go on. */
 #define SLICE_NS UINT64_C(50000000)
+/* How long streams leave a daemon alone that did not answer: twice as long each time. */
+#define PAUSE_FIRST_NS UINT64_C(100000000)
+#define PAUSE_MOST_NS  UINT64_C(1600000000)
 
 struct dlx_call *dlx__call_free(struct dlx_call *call)
 {
@@ -53,6 +56,15 @@ int dlx__call_check_interrupt(const struct dlx_client *c)
     return dlx__fail(DLX_E_INTERRUPTED, "interrupted while dlpackd at %s did not answer", c->path);
 }
 
+/* Somebody waited, unless that was for no time at all. */
+static void back_off(struct dlx_client *c, uint64_t now, int64_t timeout_ns)
+{
+    if (timeout_ns == 0)
+        return;
+    c->pause_ns = c->pause_ns == 0 ? PAUSE_FIRST_NS : DLX_MIN(2 * c->pause_ns, PAUSE_MOST_NS);
+    c->next_try_ns = now + c->pause_ns;
+}
+
 static int wait_for(struct dlx_client *c, short events, uint64_t deadline, int64_t timeout_ns)
 {
     struct pollfd pfd = {.fd = c->sock, .events = events};
@@ -65,9 +77,11 @@ static int wait_for(struct dlx_client *c, short events, uint64_t deadline, int64
         if (n < 0 && errno != EINTR)
             return dlx__fail_errno("poll");
         now = dlx__now_ns();
-        if (now >= deadline)
+        if (now >= deadline) {
+            back_off(c, now, timeout_ns);
             return dlx__fail(DLX_E_TIMEOUT, "dlpackd at %s did not answer within %.3g s", c->path,
                              (double)timeout_ns / 1e9);
+        }
         if (now < until)
             continue;
         int r = dlx__call_check_interrupt(c);
@@ -168,6 +182,7 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
         give_back(c, reply); /* the request timed out */
     }
     c->unanswered = false;
+    c->pause_ns = c->next_try_ns = 0;
     if (bare) {
         give_back(c, reply);
         return DLX_E_FD_LIMIT;
@@ -265,9 +280,11 @@ static int connect_for(struct dlx_client *c, int fd, const struct sockaddr_un *a
             return r == DLX_E_ACCESS || r == DLX_E_FD_LIMIT ? r : DLX_E_NO_DAEMON;
         }
         now = dlx__now_ns();
-        if (now >= deadline)
+        if (now >= deadline) {
+            back_off(c, now, timeout_ns);
             return dlx__fail(DLX_E_TIMEOUT, "dlpackd at %s accepted no connection within %.3g s",
                              c->path, (double)timeout_ns / 1e9);
+        }
         r = dlx__call_check_interrupt(c);
         if (r < 0)
             return r;

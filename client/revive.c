@@ -15,50 +15,50 @@ static bool hung_up(int fd)
     return fd < 0 || dlx__packet_hung_up(fd);
 }
 
-/* At once: a call needs it, whose caller waits as for any call. */
-static int connect_again(struct dlx_client *c, bool at_once)
+enum hurry {
+    NOW_AND_THEN, /* beside a stream, which goes on: never before c->next_try_ns */
+    WAITING,      /* the caller waits for the daemon in any case */
+    AT_ONCE,      /* the same, for as long as for any call */
+};
+
+static int connect_again(struct dlx_client *c, enum hurry hurry)
 {
-    uint64_t now = dlx__now_ns();
-    if (now < c->next_try_ns && !at_once)
-        return DLX_E_TIMEOUT;
-    c->next_try_ns = now + DLX_REVIVE_NS;
-    int r = dlx__call_open_within(c, at_once ? c->timeout_ns : DLX_CALL_HURRY_NS);
+    c->next_try_ns = dlx__now_ns() + DLX_REVIVE_NS;
+    int r = dlx__call_open_within(c, hurry == AT_ONCE ? c->timeout_ns : DLX_CALL_HURRY_NS);
     if (r == 0) {
-        r = dlx__call_greet_within(c, c->name, at_once ? c->timeout_ns : PATIENCE_NS);
+        r = dlx__call_greet_within(c, c->name, hurry == AT_ONCE ? c->timeout_ns : PATIENCE_NS);
         if (r < 0)
             c->sock = dlx__close(c->sock);
     }
-    if (r == 0) {
-        c->next_try_ns = 0;
+    if (r == 0)
         atomic_fetch_add_explicit(&c->epoch, 1, memory_order_release);
-    }
     return r;
 }
 
-static int revive(struct dlx_client *c, uint64_t epoch, bool at_once)
+/* The connection of this epoch seems to be lost: make a new one, unless that was done. Returns 0:
+ * c->epoch is another one now; DLX_E_IN_USE: it is not lost; else: not yet. A stream does not wait
+ * for another thread that waits for the daemon. */
+static int revive(struct dlx_client *c, uint64_t epoch, enum hurry hurry)
 {
-    int r = dlx__call_lock_within(c, DLX_CALL_HURRY_NS);
+    int r = dlx__call_lock_within(c, hurry == NOW_AND_THEN ? 0 : DLX_CALL_HURRY_NS);
     if (r < 0)
         return r;
-    if (!hung_up(c->sock)) {
+    if (hurry == NOW_AND_THEN && dlx__now_ns() < c->next_try_ns) {
+        r = DLX_E_TIMEOUT;
+    } else if (!hung_up(c->sock)) {
         /* Somebody else has made it, or it is not lost. */
         r = atomic_load_explicit(&c->epoch, memory_order_relaxed) != epoch ? 0 : DLX_E_IN_USE;
     } else {
         c->sock = dlx__close(c->sock);
-        r = connect_again(c, at_once);
+        r = connect_again(c, hurry);
     }
     pthread_mutex_unlock(&c->lock);
     return r;
 }
 
-int dlx__client_revive(struct dlx_client *c, uint64_t epoch)
-{
-    return revive(c, epoch, false);
-}
-
 void dlx__client_ensure(struct dlx_client *c)
 {
-    (void)revive(c, atomic_load_explicit(&c->epoch, memory_order_acquire), true);
+    (void)revive(c, atomic_load_explicit(&c->epoch, memory_order_acquire), AT_ONCE);
     dlx__error_clear(); /* the call itself will say what is wrong */
 }
 
@@ -179,18 +179,23 @@ static int resume(struct dlx_publisher *p)
     return r;
 }
 
-void dlx__publisher_check(struct dlx_publisher *p, uint64_t now)
+static void check(struct dlx_publisher *p, uint64_t now, enum hurry hurry)
 {
     p->next_look_ns = now + DLX_LOOK_NS;
     p->vouched = dlx__writer_is_vouched(&p->core);
     if (p->link_sock >= 0 && (p->vouched || !hung_up(p->link_sock)))
         return;
     p->next_look_ns = now + DLX_REVIVE_NS;
-    int r = dlx__client_revive(p->client, p->epoch);
+    int r = revive(p->client, p->epoch, hurry);
     /* In use: a daemon that is there refused it, when nobody waited for the answer. */
     if (r == 0 || r == DLX_E_IN_USE)
         (void)resume(p);
     dlx__error_clear(); /* it is no failure of the call that looked */
+}
+
+void dlx__publisher_check(struct dlx_publisher *p, uint64_t now)
+{
+    check(p, now, NOW_AND_THEN);
 }
 
 bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code, int64_t timeout_ns)
@@ -202,7 +207,7 @@ bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code, int64_t timeo
     memcpy(why, dlx__error_message(), sizeof why);
     for (;;) {
         uint64_t now = dlx__now_ns();
-        dlx__publisher_check(p, now);
+        check(p, now, timeout_ns == 0 ? NOW_AND_THEN : WAITING);
         if (p->epoch != epoch)
             return true;
         if (now >= deadline)
@@ -222,7 +227,7 @@ void dlx__subscription_revive(struct dlx_subscription *s)
     if (now < s->next_try_ns)
         return;
     s->next_try_ns = now + DLX_REVIVE_NS;
-    if (dlx__client_revive(s->client, s->epoch) == 0) {
+    if (revive(s->client, s->epoch, NOW_AND_THEN) == 0) {
         uint64_t epoch = atomic_load_explicit(&s->client->epoch, memory_order_acquire);
         if (dlx__call_subscribe(s->client, s->topic, &s->args, PATIENCE_NS, &made) == 0 &&
             dlx__subscription_adopt(s, &made) == 0)

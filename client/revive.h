@@ -10,6 +10,11 @@
  * has. A subscription gets a new link to it, which begins where the publisher moved, and takes from it when it
  * has taken everything from the old one. So nothing is lost, and a publisher that waits for its readers goes on
  * waiting for them: the new link's cursor is there before the old link is left.
+ *
+ * A stream waits 100 ms at most for what a new daemon has to answer. If the daemon does not answer,
+ * no stream of the client asks it again before a pause is over, which is as long at first and then
+ * doubles, up to 1.6 s. Calls whose callers wait for the daemon ask at any time, and an answer to
+ * any of them ends the pause.
  */
 
 #include "client/publisher.h"
@@ -18,12 +23,6 @@
 /* How often to look whether the daemon is there, and, once it is known to be gone, whether another one is. */
 #define DLX_LOOK_NS   UINT64_C(1000000000)
 #define DLX_REVIVE_NS UINT64_C(20000000)
-
-/*
- * The connection of this epoch seems to be lost: make a new one, unless that was done. Does not wait for long. Returns 0:
- * c->epoch is another one now; DLX_E_IN_USE: it is not lost; else: not yet.
- */
-int dlx__client_revive(struct dlx_client *c, uint64_t epoch);
 
 /* For calls that need a daemon and no object of an earlier one: if the connection is lost, try to make a new one. */
 void dlx__client_ensure(struct dlx_client *c);

@@ -5,8 +5,10 @@
 #include "client/publisher.h"
 #include "client/revive.h"
 #include "client/subscription.h"
+#include "common/memory.h"
 #include "common/proto.h"
 #include "tests/harness_stream.h"
+#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -255,6 +257,191 @@ START_TEST(a_call_waits_for_a_new_daemon_that_is_slow)
 }
 END_TEST
 
+/* ---- a daemon that does not answer ---------------------------------------------------------- */
+
+enum { NEVER_ANSWERS, ONLY_GREETS, N_MUTES };
+
+/* Listens where the daemon was, and counts those who wait for it. */
+struct mute {
+    struct sockaddr_un address;
+    int listener;
+    int how;
+    atomic_uint n_asked;
+    atomic_bool stop;
+    pthread_t thread;
+};
+
+static void greet(int fd, const Dlx__Wire__Packet *hello)
+{
+    Dlx__Wire__HelloReply body = DLX__WIRE__HELLO_REPLY__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    body.major = DLX_PROTO_MAJOR;
+    body.minor = DLX_PROTO_MINOR;
+    body.memory = dlx__memory_memfd.tag;
+    body.client = 1;
+    body.version = (char *)(uintptr_t) "mute";
+    reply.serial = hello->serial;
+    reply.body_case = DLX__WIRE__PACKET__BODY_HELLO_REPLY;
+    reply.hello_reply = &body;
+    (void)dlx__proto_send(fd, &reply, NULL, 0);
+}
+
+/* Count what it waits for, and take no more than needed from it. Returns false when it has left. */
+static bool hear(struct mute *x, int fd)
+{
+    static struct dlx_packet packet;
+    static struct dlx_proto_arena arena;
+    const Dlx__Wire__Packet *body;
+    int r = dlx__packet_recv(fd, &packet);
+    if (r == 0)
+        r = dlx__proto_unpack(&arena, packet.data, packet.size, &body);
+    if (r < 0)
+        return r == DLX_E_EMPTY;
+    if (body->body_case == DLX__WIRE__PACKET__BODY_HELLO && x->how == ONLY_GREETS)
+        greet(fd, body);
+    else if (body->serial != 0)
+        atomic_fetch_add(&x->n_asked, 1);
+    return true;
+}
+
+static void *run_mute(void *userdata)
+{
+    struct mute *x = userdata;
+    int client = -1;
+    while (!atomic_load(&x->stop)) {
+        struct pollfd fds[] = {{.fd = client < 0 ? x->listener : -1, .events = POLLIN},
+                               {.fd = client, .events = POLLIN}};
+        (void)poll(fds, 2, 10);
+        if (fds[0].revents)
+            client = accept4(x->listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fds[1].revents && !hear(x, client))
+            client = dlx__close(client);
+    }
+    dlx__close(client);
+    return NULL;
+}
+
+static void start_mute(struct mute *x, int how)
+{
+    *x = (struct mute){.address = {.sun_family = AF_UNIX}, .how = how};
+    memcpy(x->address.sun_path, dlx_test_stream_daemon.path,
+           strlen(dlx_test_stream_daemon.path) + 1);
+    unlink(x->address.sun_path);
+    x->listener = socket_at(&x->address, true);
+    ck_assert_int_ge(x->listener, 0);
+    ck_assert_int_eq(pthread_create(&x->thread, NULL, run_mute, x), 0);
+}
+
+static void end_mute(struct mute *x)
+{
+    atomic_store(&x->stop, true);
+    ck_assert_int_eq(pthread_join(x->thread, NULL), 0);
+    close(x->listener);
+    unlink(x->address.sun_path);
+}
+
+/* So long each. The longest pause follows the fifth wait. */
+#define MUTE_NS  SECOND
+#define PAUSE_NS (SECOND * 8 / 5)
+
+static void publish_one(struct dlx_test_pair *x)
+{
+    dlx_test_stream_publish(x->p, 10, 1);
+}
+
+static void look_for_one(struct dlx_test_pair *x)
+{
+    struct dlx_message *m = NULL;
+    int r = dlx_take(x->s, 0, &m);
+    ck_assert(r == DLX_E_EMPTY || r == DLX_E_DISCONNECTED || r == DLX_E_PUBLISHER_GONE);
+}
+
+/* Nearly all calls of a stream find that it is too early to ask a daemon that does not answer. */
+START_TEST(a_daemon_that_does_not_answer_is_asked_now_and_then)
+{
+    static void (*const calls[])(struct dlx_test_pair *) = {publish_one, look_for_one};
+    static struct mute mute;
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    uint64_t start, n_calls = 0, elapsed;
+    publish_one(&x); /* memory is there */
+    dlx_test_stream_take(x.s, 1);
+    if (calls[_i / N_MUTES] == look_for_one)
+        x.p = dlx_publisher_unref(x.p);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    start_mute(&mute, _i % N_MUTES);
+    start = dlx__now_ns();
+    do {
+        calls[_i / N_MUTES](&x);
+        n_calls++;
+        elapsed = dlx__now_ns() - start;
+    } while (elapsed < (uint64_t)MUTE_NS || atomic_load(&mute.n_asked) < 2);
+    unsigned n = atomic_load(&mute.n_asked);
+    ck_assert_msg(n <= 6 + elapsed / (uint64_t)PAUSE_NS, "asked %u times in %.3f s", n,
+                  (double)elapsed / 1e9);
+    ck_assert_msg(n_calls > 10 * (uint64_t)n, "%" PRIu64 " calls, %u of them waited", n_calls, n);
+    end_mute(&mute);
+    dlx_test_pair_end(&x);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+END_TEST
+
+struct holder {
+    struct dlx_client *c;
+    atomic_bool has_it, stop;
+};
+
+/* As a call does that waits for a daemon. */
+static void *hold_lock(void *userdata)
+{
+    struct holder *h = userdata;
+    pthread_mutex_lock(&h->c->lock);
+    atomic_store(&h->has_it, true);
+    while (!atomic_load(&h->stop))
+        (void)poll(NULL, 0, 1);
+    pthread_mutex_unlock(&h->c->lock);
+    return NULL;
+}
+
+START_TEST(a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct holder holder = {.c = x.c};
+    uint64_t start, n_calls = 0;
+    pthread_t thread;
+    for (int i = 0; i < 100; i++) /* more memory than it has by then is not needed */
+        publish_one(&x);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    ck_assert_int_eq(pthread_create(&thread, NULL, hold_lock, &holder), 0);
+    while (!atomic_load(&holder.has_it))
+        sched_yield();
+    for (start = dlx__now_ns(); dlx__now_ns() - start < (uint64_t)SECOND; n_calls++)
+        publish_one(&x);
+    atomic_store(&holder.stop, true);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_msg(n_calls > 500, "%" PRIu64 " messages in a second", n_calls); /* 50 that wait */
+    dlx_test_pair_end(&x);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+END_TEST
+
+/* Its caller would wait in any case: for a daemon that is there by now. */
+START_TEST(a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    dlx_test_stream_restart();
+    x.c->next_try_ns = UINT64_MAX;
+    for (int i = 0; i < 1000; i++)
+        dlx__publisher_check(x.p, dlx__now_ns());
+    ck_assert_uint_eq(x.p->epoch, 0);
+    ck_assert_uint_eq(atomic_load(&x.c->epoch), 0);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 1);
+    ck_assert_uint_eq(x.p->epoch, 1);
+    ck_assert_uint_eq(x.c->next_try_ns, 0);
+    t->deleter(t);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("late");
@@ -262,6 +449,9 @@ int main(void)
     tcase_add_test(tcase, an_announcement_whose_answer_is_late_counts);
     tcase_add_loop_test(tcase, what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2);
     tcase_add_test(tcase, a_call_waits_for_a_new_daemon_that_is_slow);
+    tcase_add_loop_test(tcase, a_daemon_that_does_not_answer_is_asked_now_and_then, 0, 2 * N_MUTES);
+    tcase_add_test(tcase, a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon);
+    tcase_add_test(tcase, a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
