@@ -64,7 +64,7 @@ struct arguments {
     bool foreground;
     uint64_t idle_ms; /* 0: never */
     int ready_fd;     /* -1: none */
-    uint32_t fd_store;
+    int32_t fd_store; /* -1: not said */
 };
 
 static const struct dlx_memory *find_memory(const char *name, const struct argp_state *state)
@@ -95,13 +95,13 @@ static int parse_fd(const char *text, struct argp_state *state)
     return (int)fd;
 }
 
-static uint32_t parse_count(const char *text, const char *what, const struct argp_state *state)
+static int32_t parse_count(const char *text, const char *what, const struct argp_state *state)
 {
     char *end;
     long n = strtol(text, &end, 10);
     if (end == text || *end || n < 0 || n > FD_STORE_MAX)
         argp_error(state, "%s %s: a number from 0 to %d is possible", what, text, FD_STORE_MAX);
-    return (uint32_t)n;
+    return (int32_t)n;
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -109,12 +109,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     struct arguments *arguments = state->input;
     const char *name;
     switch (key) {
-    case ARGP_KEY_INIT:
-        name = getenv("FDSTORE"); /* systemd 254 */
-        if (name && *name)
-            arguments->fd_store = parse_count(name, "FDSTORE", state);
-        return 0;
     case ARGP_KEY_END:
+        name = getenv("FDSTORE"); /* systemd 254 */
+        if (arguments->fd_store < 0)
+            arguments->fd_store = name && *name ? parse_count(name, "FDSTORE", state) : 0;
         name = getenv("DLX_MEMORY");
         if (!arguments->memory)
             arguments->memory = find_memory(name && *name ? name : "memfd", state);
@@ -190,7 +188,7 @@ static int fail(void)
 int main(int argc, char **argv)
 {
     static const struct argp argp = {options, parse, NULL, doc, NULL, NULL, NULL};
-    struct arguments arguments = {.ready_fd = -1};
+    struct arguments arguments = {.ready_fd = -1, .fd_store = -1};
     struct dlxd_server *server;
     dlx_cleanup(dlx__freep) char *default_path = NULL;
     dlx_cleanup(dlxd_inherited_deinit) struct dlxd_inherited inherited = {.n = 0};
@@ -222,7 +220,8 @@ int main(int argc, char **argv)
     if (dlxd_server_new(&server, arguments.socket, arguments.memory) < 0)
         return fail();
     dlxd_server_set_idle_exit(server, arguments.idle_ms);
-    if (arguments.fd_store > 0 && dlxd_server_keep(server, arguments.fd_store, &inherited) < 0)
+    if (arguments.fd_store > 0 &&
+        dlxd_server_keep(server, (uint32_t)arguments.fd_store, &inherited) < 0)
         dlxd_log(DLXD_LOG_WARNING, "retained messages end with this daemon: %s",
                  dlx__error_message());
     dlxd_inherited_deinit(&inherited);

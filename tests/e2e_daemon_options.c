@@ -95,6 +95,7 @@ START_TEST(options_that_cannot_be_are_refused)
     for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
         ck_assert_msg(run(all[i].args, all[i].env) == 2 && strstr(log_text, all[i].words),
                       "%s %s: %s", all[i].args[0], all[i].args[1], log_text);
+        ck_assert_msg(!strstr(log_text, "(null)"), "%s", log_text);
         ck_assert_int_lt(access(place.path, F_OK), 0);
     }
 }
