@@ -53,6 +53,8 @@ static int y4m_next(struct source *s, struct source_item *item, struct cli_error
         code = read_stream_header(s, e);
     if (code == 0)
         code = read_line(s, line, sizeof frame - 1, &size, e);
+    if (code == 0 && size == 0 && s->n_items == 0)
+        return cli_fail(e, DLX_E_INVALID, "%.255s: YUV4MPEG2 video without a frame", s->in.name);
     if (code < 0 || size == 0)
         return code;
     code = y4m_frame_parse(line, size, e);

@@ -129,6 +129,9 @@ START_TEST(files_that_lie_leave_nothing_behind)
     in = dlx_test_memfd("YUV4MPEG2 W2 H2 C420p10\nFRAME\n", 30);
     expect(1, "C420p10 is not supported", in, DLX_TEST_WORDS("pub", "a", "--y4m", "-"));
     (void)close(in);
+    in = dlx_test_memfd("YUV4MPEG2 W4 H4 F30:1\n", 22);
+    expect(1, "standard input: YUV4MPEG2 video without a frame", in, DLX_TEST_WORDS("pub", "a"));
+    (void)close(in);
     expect(1, "Python objects", -1, DLX_TEST_WORDS("pub", "a", dlx_test_npy("objects.npy")));
     expect(1, "no/such: No such file or directory", -1, DLX_TEST_WORDS("pub", "a", "no/such"));
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls"));
