@@ -93,6 +93,11 @@ static int save_one(struct save *s, const struct dlx_message *m)
     return CLI_OK;
 }
 
+static bool is_endless(const struct save *s)
+{
+    return !s->counted && s->count != 1;
+}
+
 static int run(struct save *s, struct stream *stream)
 {
     int status = CLI_OK;
@@ -102,7 +107,7 @@ static int run(struct save *s, struct stream *stream)
         if (code < 0)
             return CLI_FAILURE;
         if (code == 0 && wait_signal())
-            return cli_signal_status(!s->counted && s->count != 1);
+            return cli_signal_status(is_endless(s));
         if (code == 0) /* --until-gone */
             return !s->counted
                        ? CLI_OK
@@ -111,6 +116,8 @@ static int run(struct save *s, struct stream *stream)
                                     s->n, s->count);
         status = save_one(s, m);
         dlx_message_unref(m);
+        if (status > CLI_SIGNAL) /* as if the signal had come before this message */
+            status = cli_signal_status(is_endless(s));
     }
     return status;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/cli.h"
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <unistd.h>
 
@@ -19,5 +20,7 @@ int main(int argc, char **argv)
 {
     if (!fill_standard_fds())
         return CLI_FAILURE; /* where could it be said? */
+    /* a file that gets too long (ulimit -f) is an error like a full disk */
+    (void)signal(SIGXFSZ, SIG_IGN);
     return cli_run(argc, argv);
 }

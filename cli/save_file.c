@@ -1,21 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/save_file.h"
 #include "cli/tensor.h"
+#include "cli/wait.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { CHUNK_SIZE = 1 << 16 };
+/* A signal is looked for after so many bytes. */
+enum { CHUNK_SIZE = 1 << 16, PIECE_SIZE = 1 << 24 };
+#define TEMPORARY ".dlxctl-XXXXXX"
 
 int save_bytes(int fd, const void *data, uint64_t size)
 {
     const uint8_t *p = data;
     while (size > 0) {
-        ssize_t n = write(fd, p, size > 1U << 30 ? 1U << 30 : size);
+        if (wait_holds_signal())
+            return DLX_E_INTERRUPTED;
+        ssize_t n = write(fd, p, size > PIECE_SIZE ? PIECE_SIZE : size);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -31,17 +37,18 @@ static int write_strided(int fd, const DLTensor *t, uint64_t n_items)
 {
     uint8_t chunk[CHUNK_SIZE];
     size_t item_size = t->dtype.bits * t->dtype.lanes / 8U, used = 0;
+    int code;
     if (item_size >
         sizeof chunk) { /* hundreds of lanes: rare enough to go to the file one by one */
         for (uint64_t i = 0; i < n_items; i++)
-            if (save_bytes(fd, tensor_item(t, i), item_size) < 0)
-                return DLX_E_SYSTEM;
+            if ((code = save_bytes(fd, tensor_item(t, i), item_size)) < 0)
+                return code;
         return 0;
     }
     for (uint64_t i = 0; i < n_items; i++) {
         if (used + item_size > sizeof chunk) {
-            if (save_bytes(fd, chunk, used) < 0)
-                return DLX_E_SYSTEM;
+            if ((code = save_bytes(fd, chunk, used)) < 0)
+                return code;
             used = 0;
         }
         memcpy(chunk + used, tensor_item(t, i), item_size);
@@ -69,31 +76,32 @@ static int failed(struct cli_error *e, const char *path, const char *what)
     return cli_fail(e, DLX_E_SYSTEM, "%.255s: %s: %s", path, what, strerror(errno));
 }
 
-int save_file(const char *path, save_content_fn write, const void *content, struct cli_error *e)
+static int write_to(int fd, const char *path, save_content_fn write, const void *content,
+                    struct cli_error *e)
 {
-    char temporary[SAVE_PATH_SIZE + 16];
-    struct stat st;
-    if (strcmp(path, "-") == 0)
-        return write(STDOUT_FILENO, content) < 0 ? failed(e, "standard output", "write") : 0;
-    /* a device or a pipe is written to, not replaced */
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
-        FILE *file = fopen(path, "we");
-        if (!file)
-            return failed(e, path, "open");
-        int code = write(fileno(file), content);
-        if (code < 0)
-            (void)failed(e, path, "write");
-        (void)fclose(file);
-        return code;
-    }
-    (void)snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
+    int code = write(fd, content);
+    return code == DLX_E_SYSTEM ? failed(e, path, "write") : code;
+}
+
+static int write_to_device(const char *path, save_content_fn write, const void *content,
+                           struct cli_error *e)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0)
+        return failed(e, path, "open");
+    int code = write_to(fd, path, write, content, e);
+    (void)close(fd);
+    return code;
+}
+
+static int write_and_rename(char *temporary, const char *path, save_content_fn write,
+                            const void *content, struct cli_error *e)
+{
     int fd = mkostemp(temporary, O_CLOEXEC);
     if (fd < 0)
         return failed(e, path, "create");
-    int code = write(fd, content);
-    if (code < 0)
-        (void)failed(e, path, "write");
-    else if (fchmod(fd, usual_mode()) < 0)
+    int code = write_to(fd, path, write, content, e);
+    if (code == 0 && fchmod(fd, usual_mode()) < 0)
         code = failed(e, path, "chmod");
     if (close(fd) < 0 && code == 0)
         code = failed(e, path, "close");
@@ -102,4 +110,38 @@ int save_file(const char *path, save_content_fn write, const void *content, stru
     if (code < 0)
         (void)unlink(temporary);
     return code;
+}
+
+/* The temporary name is of its own: one made from the file's may be too long for the file system. */
+static int replace(const char *path, save_content_fn write, const void *content,
+                   struct cli_error *e)
+{
+    char temporary[SAVE_PATH_SIZE];
+    sigset_t before;
+    const char *slash = strrchr(path, '/');
+    size_t folder_size = slash ? (size_t)(slash + 1 - path) : 0;
+    if (folder_size + sizeof TEMPORARY > sizeof temporary) {
+        errno = ENAMETOOLONG;
+        return failed(e, path, "create");
+    }
+    memcpy(temporary, path, folder_size);
+    memcpy(temporary + folder_size, TEMPORARY, sizeof TEMPORARY);
+    wait_hold_signals(&before);
+    int code = write_and_rename(temporary, path, write, content, e);
+    wait_release_signals(&before);
+    return code;
+}
+
+int save_file(const char *path, save_content_fn write, const void *content, struct cli_error *e)
+{
+    struct stat st;
+    bool standard = strcmp(path, "-") == 0;
+    int r = standard ? 0 : stat(path, &st);
+    if (r < 0 && errno == ENAMETOOLONG)
+        return failed(e, path, "create");
+    if (!standard && (r < 0 || S_ISREG(st.st_mode)))
+        return replace(path, write, content, e);
+    /* a device or a pipe is written to, not replaced */
+    return standard ? write_to(STDOUT_FILENO, "standard output", write, content, e)
+                    : write_to_device(path, write, content, e);
 }

@@ -64,6 +64,8 @@ int saving_write(struct saving *s, const struct dlx_message *m, const char *path
                           "message %" PRIu64 " has %u tensors, there is no tensor %u",
                           dlx_message_seq(m), dlx_message_n_tensors(m), s->tensor);
     int code = s->set ? save_set(m, path, &report, &e) : save_tensor(t, path, &report, &e);
+    if (code == DLX_E_INTERRUPTED)
+        return cli_signal_status(false);
     if (code < 0)
         return cli_report(s->cli, s->topic, "%s", e.text);
     *ret_size = report.size;

@@ -21,7 +21,8 @@ void saving_check(struct saving *s, struct argp_state *state);
 
 /**
  * Write a message to `path`, and a JSON object to stdout if that was asked for; say once what the file
- * cannot hold. Failures are reported. Returns an exit status, and the size of the file.
+ * cannot hold. Failures are reported. Returns an exit status, that of a signal (CLI_SIGNAL) if one
+ * came and the file was not written, and the size of the file.
  */
 int saving_write(struct saving *s, const struct dlx_message *m, const char *path,
                  uint64_t *ret_size);

@@ -3,11 +3,11 @@
 #include <dlx/error.h>
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stddef.h>
 #include <time.h>
 
 static volatile sig_atomic_t caught;
+static sigset_t held; /* none, before and between times */
 
 static void on_signal(int number)
 {
@@ -27,19 +27,46 @@ int64_t wait_deadline(int64_t delay_ns)
     return __builtin_add_overflow(wait_now(), delay_ns, &deadline) ? WAIT_FOREVER : deadline;
 }
 
+static bool is_ignored(int number)
+{
+    struct sigaction action;
+    return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 void wait_catch_signals(void)
 {
     /* SA_RESTART: only the waits below care about signals, other calls go on */
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
-    struct sigaction old;
     static const int numbers[] = {SIGINT, SIGTERM};
     (void)sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        /* ignored by the one who started us (a job in the background): leave it so */
-        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN)
-            continue;
-        (void)sigaction(numbers[i], &action, NULL);
-    }
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (!is_ignored(numbers[i])) /* by the one who started us (a job in the background) */
+            (void)sigaction(numbers[i], &action, NULL);
+}
+
+void wait_hold_signals(sigset_t *before)
+{
+    static const int numbers[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGALRM,
+                                  SIGUSR1, SIGUSR2, SIGTERM, SIGXCPU};
+    (void)sigprocmask(SIG_BLOCK, NULL, before);
+    (void)sigemptyset(&held);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        /* one that is ignored would be pending all the same */
+        if (!is_ignored(numbers[i]) && !sigismember(before, numbers[i]))
+            (void)sigaddset(&held, numbers[i]);
+    (void)sigprocmask(SIG_BLOCK, &held, NULL);
+}
+
+void wait_release_signals(const sigset_t *before)
+{
+    (void)sigemptyset(&held);
+    (void)sigprocmask(SIG_SETMASK, before, NULL);
+}
+
+bool wait_holds_signal(void)
+{
+    sigset_t came;
+    return sigpending(&came) == 0 && sigandset(&came, &came, &held) == 0 && !sigisemptyset(&came);
 }
 
 int wait_signal(void)

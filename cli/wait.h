@@ -4,6 +4,7 @@
 
 /** Time, signals, and waiting for either without losing one. */
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,6 +20,14 @@ int64_t wait_deadline(int64_t delay_ns);
 
 /** From here on the first SIGINT or SIGTERM only makes a note; a second one ends the program. */
 void wait_catch_signals(void);
+
+/**
+ * Around what must be tidied up, like a file under a temporary name: signals that would end the
+ * program take effect when they are released. Has one come meanwhile?
+ */
+void wait_hold_signals(sigset_t *before);
+void wait_release_signals(const sigset_t *before);
+bool wait_holds_signal(void);
 
 /** The number of the signal that came, 0 when none did. */
 int wait_signal(void);

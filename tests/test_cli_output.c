@@ -418,7 +418,7 @@ static size_t entries_of(const char *path)
     DIR *d = opendir(path);
     ck_assert_ptr_nonnull(d);
     for (struct dirent *entry; (entry = readdir(d));)
-        n += entry->d_name[0] != '.';
+        n += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
     (void)closedir(d);
     return n;
 }

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl and files that cannot be written. */
+
+#include "tests/harness_cli_case.h"
+#include "tests/harness_run.h"
+#include <check.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* More than a pipe has room for. */
+#define MESSAGE_SIZE "1000000"
+
+/* A message that stays: topic big, of zeros. */
+static void retain_message(void)
+{
+    struct dlx_test_cli pub;
+    char *zeros = calloc(1, 1000000);
+    ck_assert_ptr_nonnull(zeros);
+    int in = dlx_test_memfd(zeros, 1000000);
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, in, 0,
+                     DLX_TEST_WORDS("pub", "big", "-", "--dtype", "uint8", "--shape", MESSAGE_SIZE,
+                                    "--retain", "1"));
+    dlx_test_cli_deinit(&pub);
+    (void)close(in);
+    free(zeros);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* ulimit -f: nothing stays, and the reason is told. */
+START_TEST(a_file_over_the_limit_of_its_size_is_an_error)
+{
+    static const char *const commands[] = {"get", "save"}, *const names[] = {"x.npy",
+                                                                             "x.safetensors"};
+    const char *command = commands[_i % 2], *name = names[_i / 2];
+    const struct rlimit small = {.rlim_cur = 10240, .rlim_max = RLIM_INFINITY};
+    struct rlimit before;
+    struct dlx_test_cli cli;
+    retain_message();
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+    if (before.rlim_max != RLIM_INFINITY) {
+        puts("SKIP: RLIMIT_FSIZE is limited");
+        return;
+    }
+    (void)signal(SIGXFSZ,
+                 SIG_DFL); /* programs in Python have it ignored, and who they start, too */
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
+    dlx_test_cli_start(&cli, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS(command, "big", dlx_test_cli_file(name)));
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
+    dlx_test_cli_finish(&cli, 1);
+    ck_assert_msg(strstr(cli.err, "write: File too large"), "%s", cli.err);
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
+/* The longest name that a file system takes, and one more. */
+START_TEST(a_file_may_have_the_longest_name_that_there_is)
+{
+    static const char *const commands[] = {"get", "save"};
+    char name[NAME_MAX + 2];
+    struct dlx_test_cli cli;
+    struct stat st;
+    retain_message();
+    memset(name, 'n', sizeof name - 1);
+    memcpy(name + NAME_MAX - 4, ".npy", 5);
+    const char *path = dlx_test_cli_file(name);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS(commands[_i], "big", path));
+    dlx_test_cli_deinit(&cli);
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 1);
+    ck_assert_int_eq(unlink(path), 0);
+    memcpy(name + NAME_MAX - 3, ".npy", 5);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
+                     DLX_TEST_WORDS(commands[_i], "big", dlx_test_cli_file(name)));
+    ck_assert_msg(strstr(cli.err, "create: File name too long"), "%s", cli.err);
+    dlx_test_cli_deinit(&cli);
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("e2e_cli_files");
+    TCase *tcase = dlx_test_cli_case("files");
+    tcase_add_loop_test(tcase, a_file_over_the_limit_of_its_size_is_an_error, 0, 4);
+    tcase_add_loop_test(tcase, a_file_may_have_the_longest_name_that_there_is, 0, 2);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}
