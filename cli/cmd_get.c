@@ -5,7 +5,6 @@
 #include "cli/output.h"
 #include "cli/saving.h"
 #include "cli/show.h"
-#include "cli/wait.h"
 #include <stdio.h>
 #include <unistd.h>
 
@@ -81,7 +80,6 @@ static int save(struct get *g, const struct dlx_message *m)
 {
     char bytes[HUMAN_SIZE];
     uint64_t size = 0;
-    wait_catch_signals(); /* a file is either complete or not there */
     int status = saving_write(&g->to, m, g->to.file, &size);
     if (status == CLI_OK && !g->to.cli->json && isatty(STDERR_FILENO)) {
         human_bytes(size, bytes);

@@ -136,12 +136,20 @@ int save_file(const char *path, save_content_fn write, const void *content, stru
 {
     struct stat st;
     bool standard = strcmp(path, "-") == 0;
-    int r = standard ? 0 : stat(path, &st);
+    int r = standard ? fstat(STDOUT_FILENO, &st) : stat(path, &st);
     if (r < 0 && errno == ENAMETOOLONG)
         return failed(e, path, "create");
-    if (!standard && (r < 0 || S_ISREG(st.st_mode)))
+    bool regular = r == 0 && S_ISREG(st.st_mode);
+    if (!standard && (r < 0 || regular))
         return replace(path, write, content, e);
-    /* a device or a pipe is written to, not replaced */
-    return standard ? write_to(STDOUT_FILENO, "standard output", write, content, e)
+    if (regular)
+        return write_to(STDOUT_FILENO, "standard output", write, content, e);
+    /* a device or a pipe is written to, not replaced; whoever reads from it may never do so */
+    int code = wait_begin_blocking();
+    if (code < 0)
+        return code;
+    code = standard ? write_to(STDOUT_FILENO, "standard output", write, content, e)
                     : write_to_device(path, write, content, e);
+    wait_end_blocking();
+    return code;
 }

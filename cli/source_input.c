@@ -19,8 +19,8 @@ int input_open(struct input *in, const char *path, struct cli_error *e)
     *in = (struct input){.name = standard ? "standard input" : path,
                          .fd = standard ? STDIN_FILENO : -1,
                          .owned = !standard};
-    if (!standard)
-        in->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (!standard) /* a pipe that nobody writes to is waited for where a signal ends the wait */
+        in->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (in->fd < 0)
         return cli_fail(e, DLX_E_SYSTEM, "%.255s: %s", path, strerror(errno));
     if (fstat(in->fd, &st) < 0 || S_ISDIR(st.st_mode)) {

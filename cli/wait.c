@@ -7,6 +7,7 @@
 #include <time.h>
 
 static volatile sig_atomic_t caught;
+static bool catches;
 static sigset_t held; /* none, before and between times */
 
 static void on_signal(int number)
@@ -33,15 +34,34 @@ static bool is_ignored(int number)
     return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-void wait_catch_signals(void)
+static void handle_signals(void (*handler)(int))
 {
     /* SA_RESTART: only the waits below care about signals, other calls go on */
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
     static const int numbers[] = {SIGINT, SIGTERM};
     (void)sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         if (!is_ignored(numbers[i])) /* by the one who started us (a job in the background) */
             (void)sigaction(numbers[i], &action, NULL);
+}
+
+void wait_catch_signals(void)
+{
+    catches = true;
+    handle_signals(on_signal);
+}
+
+int wait_begin_blocking(void)
+{
+    if (catches)
+        handle_signals(SIG_DFL);
+    return caught ? DLX_E_INTERRUPTED : 0;
+}
+
+void wait_end_blocking(void)
+{
+    if (catches && !caught)
+        handle_signals(on_signal);
 }
 
 void wait_hold_signals(sigset_t *before)

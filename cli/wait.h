@@ -22,6 +22,13 @@ int64_t wait_deadline(int64_t delay_ns);
 void wait_catch_signals(void);
 
 /**
+ * Around calls that may wait for ever for another process, to open or to write to a pipe: a signal
+ * ends the program there. Returns 0, or DLX_E_INTERRUPTED if one came before: do not call.
+ */
+int wait_begin_blocking(void);
+void wait_end_blocking(void);
+
+/**
  * Around what must be tidied up, like a file under a temporary name: signals that would end the
  * program take effect when they are released. Has one come meanwhile?
  */
