@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -55,6 +56,22 @@ int dlx__region_check_size(int borrow_fd, uint64_t size, bool populated)
         return dlx__fail(DLX_E_PROTOCOL, "region of %" PRIu64 " bytes has only %jd bytes of memory",
                          size, (intmax_t)st.st_blocks * 512);
     return 0;
+}
+
+/* The size of a process's files is limited where `ulimit -f` was set. Memory is a file to the kernel. */
+int dlx__region_resize(int borrow_fd, uint64_t size)
+{
+    struct rlimit limit;
+    if (ftruncate(borrow_fd, (off_t)size) == 0)
+        return 0;
+    int error = errno;
+    if (error == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        return dlx__fail(DLX_E_LIMIT,
+                         "region of %" PRIu64 " bytes: dlpackd was started with a limit of "
+                         "%" PRIu64 " bytes a file (RLIMIT_FSIZE, `ulimit -f`)",
+                         size, (uint64_t)limit.rlim_cur);
+    errno = error;
+    return dlx__fail_errno("ftruncate of a region to %" PRIu64 " bytes", size);
 }
 
 static int check(const struct dlx_memory *memory, int fd, uint64_t size,

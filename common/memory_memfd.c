@@ -5,7 +5,6 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -28,25 +27,14 @@ static int memfd_create_best(const char *name)
     return fd;
 }
 
-static int memfd_supported(void)
-{
-    dlx_cleanup(dlx__closep) int fd = memfd_create_best("dlx-probe");
-    if (fd < 0)
-        return dlx__fail_errno("memfd_create");
-    if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) < 0)
-        return dlx__fail(DLX_E_KERNEL,
-                         "the kernel has no F_SEAL_FUTURE_WRITE (Linux 5.1 or newer "
-                         "is needed); --memory posix does without, and promises less");
-    return 0;
-}
-
 static int memfd_new(const char *what, uint64_t size, int *ret_fd, int *ret_writer_fd)
 {
     dlx_cleanup(dlx__closep) int fd = memfd_create_best(what);
     if (fd < 0)
         return dlx__fail_errno("memfd_create %s", what);
-    if (ftruncate(fd, (off_t)size) < 0)
-        return dlx__fail_errno("ftruncate of a region to %" PRIu64 " bytes", size);
+    int r = dlx__region_resize(fd, size);
+    if (r < 0)
+        return r;
     if (fchmod(fd, 0600) < 0)
         return dlx__fail_errno("fchmod of a region");
     if (fcntl(fd, F_ADD_SEALS, SIZE_SEALS) < 0)
@@ -80,6 +68,25 @@ static int memfd_share(int borrow_fd, int *ret_ro_fd)
         return dlx__fail_errno("reopening a region read-only by %s", path);
     *ret_ro_fd = ro;
     return 0;
+}
+
+/* All that a region needs: a file, its size, the seals, and /proc. */
+static int memfd_supported(void)
+{
+    int new_fd, writer, ro;
+    int r = memfd_new("dlx-probe", DLX_PAGE, &new_fd, &writer);
+    if (r < 0)
+        return r;
+    dlx_cleanup(dlx__closep) int fd = new_fd;
+    dlx__close(writer);
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) < 0)
+        return dlx__fail(DLX_E_KERNEL,
+                         "the kernel has no F_SEAL_FUTURE_WRITE (Linux 5.1 or newer "
+                         "is needed); --memory posix does without, and promises less");
+    r = memfd_share(fd, &ro);
+    if (r == 0)
+        dlx__close(ro);
+    return r;
 }
 
 static int memfd_seal(int take_fd, uint64_t size, int *ret_ro_fd)

@@ -11,7 +11,6 @@
 #include "common/memory.h"
 #include "common/shm_name.h"
 #include <fcntl.h>
-#include <inttypes.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -70,8 +69,9 @@ static int posix_new(const char *what, uint64_t size, int *ret_fd, int *ret_writ
                          "somebody removes names from /dev/shm as soon as they are "
                          "made: %d attempts for %s failed",
                          ATTEMPTS, what);
-    if (ftruncate(rw, (off_t)size) < 0)
-        return dlx__fail_errno("ftruncate of a region to %" PRIu64 " bytes", size);
+    r = dlx__region_resize(rw, size);
+    if (r < 0)
+        return r;
     *ret_fd = dlx__steal_fd(&ro);
     *ret_writer_fd = dlx__steal_fd(&rw);
     return 0;

@@ -78,7 +78,11 @@ static int write_entry(const struct dlxd_ledger *ledger, uint32_t index,
                        const struct dlxd_ledger_entry *entry)
 {
     ssize_t n = pwrite(ledger->fd, entry, sizeof *entry, (off_t)index * ENTRY);
-    return n == ENTRY ? 0 : dlx__fail_errno("writing entry %u of the ledger", index);
+    if (n == ENTRY)
+        return 0;
+    if (n >= 0) /* RLIMIT_FSIZE lies within it */
+        errno = EFBIG;
+    return dlx__fail_errno("writing entry %u of the ledger", index);
 }
 
 static int free_index(struct dlxd_ledger *ledger, uint32_t *ret)

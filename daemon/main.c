@@ -140,14 +140,24 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     }
 }
 
-/* Links cost fds; select() is not used here, so the soft limit has no purpose. */
-static void raise_fd_limit(void)
+static void raise_limit(int resource)
 {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
         limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
+        (void)setrlimit(resource, &limit);
     }
+}
+
+/* Links cost fds; select() is not used here, so the soft limit has no purpose. Regions are files for RLIMIT_FSIZE,
+ * which a private daemon has from whoever started it and all users of the daemon would suffer from: it goes, where
+ * that is allowed (CAP_SYS_RESOURCE). */
+static void raise_limits(void)
+{
+    const struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
+    raise_limit(RLIMIT_NOFILE);
+    if (setrlimit(RLIMIT_FSIZE, &unlimited) < 0)
+        raise_limit(RLIMIT_FSIZE);
 }
 
 /* Nobody may be there any more to read it: no reason to end. */
@@ -193,6 +203,9 @@ int main(int argc, char **argv)
     dlx_cleanup(dlx__freep) char *default_path = NULL;
     dlx_cleanup(dlxd_inherited_deinit) struct dlxd_inherited inherited = {.n = 0};
 
+    /* A lost reader and a file at its limit are errors of one call, no reason to end. */
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN);
     argp_err_exit_status = 2;
     int error = argp_parse(&argp, argc, argv, 0, NULL, &arguments);
     if (error != 0) {
@@ -211,8 +224,7 @@ int main(int argc, char **argv)
     }
     if (!arguments.socket)
         return fail();
-    (void)signal(SIGPIPE, SIG_IGN);
-    raise_fd_limit();
+    raise_limits();
     if (dlx__memory_supported(arguments.memory) < 0 || dlxd_client_supported() < 0)
         return fail();
     if (arguments.memory == &dlx__memory_posix)

@@ -10,9 +10,11 @@
 #include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 static int put(struct dlxd_ledger *ledger, uint32_t index, uint64_t id)
@@ -82,6 +84,34 @@ START_TEST(strings_of_a_ledger_end)
 }
 END_TEST
 
+/* RLIMIT_FSIZE may lie within an entry: the rest of it is not said to be an error that was there before. */
+START_TEST(an_entry_beyond_the_limit_is_refused_in_words)
+{
+    struct dlxd_ledger ledger;
+    struct rlimit limit = {.rlim_cur = 3 * sizeof(struct dlxd_ledger_entry) + 100,
+                           .rlim_max = RLIM_INFINITY};
+    int status;
+    pid_t child = dlx_test_fork(); /* Check writes files, too */
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        (void)signal(SIGXFSZ, SIG_IGN);
+        ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        ck_assert_int_eq(dlxd_ledger_init(&ledger), 0);
+        ck_assert_int_eq(put(&ledger, 0, 1), 1);
+        ck_assert_int_eq(put(&ledger, 0, 2), 2);
+        for (int i = 0; i < 2; i++) {
+            errno = 0;
+            ck_assert_int_lt(put(&ledger, 0, 3), 0);
+            ck_assert_ptr_nonnull(strstr(dlx__error_message(), "File too large"));
+        }
+        dlxd_ledger_deinit(&ledger);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
 /* Init in a child whose descriptors 3 to 3 + n - 1 are passed. Returns what it returned, or the number of them. */
 static int inherit(const char *n, const char *pid, const char *names)
 {
@@ -144,6 +174,7 @@ int main(void)
     tcase_add_test(tcase, the_next_daemon_reads_what_the_last_one_wrote);
     tcase_add_test(tcase, a_ledger_of_another_version_is_refused);
     tcase_add_test(tcase, strings_of_a_ledger_end);
+    tcase_add_test(tcase, an_entry_beyond_the_limit_is_refused_in_words);
     tcase_add_test(tcase, descriptors_are_found_by_their_names);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
