@@ -64,6 +64,11 @@ static int memfd_share(int borrow_fd, int *ret_ro_fd)
     char path[32];
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", borrow_fd);
     int ro = open(path, O_RDONLY | O_CLOEXEC);
+    if (ro < 0 && errno == ENOENT)
+        return dlx__fail(DLX_E_KERNEL,
+                         "there is no %s: without /proc no region can be opened read-only; "
+                         "--memory posix needs none, and promises less",
+                         path);
     if (ro < 0)
         return dlx__fail_errno("reopening a region read-only by %s", path);
     *ret_ro_fd = ro;

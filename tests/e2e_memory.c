@@ -287,21 +287,29 @@ static bool unlinks_itself(void)
     return dlx_test_valgrind();
 }
 
-START_TEST(no_proc_is_needed)
+/* For this process and its children. False: it cannot be, and that was said. */
+static bool take_proc_away(void)
 {
-    char name[DLX_SHM_NAME_SIZE];
-    struct dlx_shm_name own;
-    if (!dlx_test_shm_private("size=64m"))
-        return;
 #ifdef DLX_SANITIZE
     puts("SKIP: sanitizers need /proc themselves");
-    return;
+    return false;
 #endif
     if (dlx_test_valgrind()) {
         puts("SKIP: valgrind needs /proc itself");
-        return;
+        return false;
     }
+    if (!dlx_test_shm_private("size=64m"))
+        return false;
     ck_assert_int_eq(mount("none", "/proc", "tmpfs", 0, "size=4k"), 0);
+    return true;
+}
+
+START_TEST(without_seals_no_proc_is_needed)
+{
+    char name[DLX_SHM_NAME_SIZE];
+    struct dlx_shm_name own;
+    if (!take_proc_away())
+        return;
     ck_assert_int_eq(dlx__shm_name_make(name), 0);
     ck_assert(dlx__shm_name_parse(name + 1, &own));
     ck_assert_uint_eq(own.start, 0);
@@ -310,6 +318,20 @@ START_TEST(no_proc_is_needed)
     stream(&daemon_);
     ck_assert_uint_eq(dlx_test_shm_count(), 0);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
+}
+END_TEST
+
+/* It says so before it says that it listens. */
+START_TEST(sealed_memory_without_proc_is_refused_at_the_start)
+{
+    char log[2048];
+    if (!take_proc_away())
+        return;
+    ck_assert_int_eq(setenv("DLX_MEMORY", "memfd", 1), 0);
+    ck_assert_int_eq(dlx_test_daemon_fail(daemon_.path, log, sizeof log), 1);
+    ck_assert_msg(strstr(log, "without /proc") && strstr(log, "--memory posix"), "%s", log);
+    ck_assert_msg(!strstr(log, "listening"), "%s", log);
+    ck_assert_int_lt(access(daemon_.path, F_OK), 0);
 }
 END_TEST
 
@@ -479,7 +501,8 @@ int main(void)
     tcase_add_test(tcase, full_dev_shm_fails_the_alloc_and_nothing_else);
     tcase_add_test(tcase, when_there_is_no_more_what_is_empty_makes_way);
     tcase_add_test(tcase, no_name_is_there_while_everything_runs);
-    tcase_add_test(tcase, no_proc_is_needed);
+    tcase_add_test(tcase, without_seals_no_proc_is_needed);
+    tcase_add_test(tcase, sealed_memory_without_proc_is_refused_at_the_start);
     tcase_add_test(tcase, names_of_killed_daemons_are_removed_and_counted);
     tcase_add_test(tcase, pages_that_a_writer_takes_away_do_not_end_the_daemon);
     suite_add_tcase(suite, tcase);

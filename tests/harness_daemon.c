@@ -154,8 +154,11 @@ int dlx_test_daemon_fail(const char *socket, char *log, size_t log_size)
     size_t n = 0;
     pid_t pid = spawn(socket, NULL, NULL, NULL, &fd);
     ssize_t got;
-    while (n < log_size - 1 && (got = read(fd, log + n, log_size - 1 - n)) > 0)
+    while (n < log_size - 1 && (got = read(fd, log + n, log_size - 1 - n)) > 0) {
         n += (size_t)got;
+        log[n] = '\0';
+        ck_assert_msg(!strstr(log, "dlpackd: listening on "), "it does not fail: %s", log);
+    }
     log[n] = '\0';
     close(fd);
     return wait_for(pid);
