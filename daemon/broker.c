@@ -45,7 +45,8 @@ void dlxd_broker_settle(struct dlxd_broker *broker)
 
 bool dlxd_broker_is_idle(const struct dlxd_broker *broker)
 {
-    return dlxd_list_empty(&broker->clients) && dlxd_list_empty(&broker->retained);
+    return dlxd_list_empty(&broker->clients) && dlxd_list_empty(&broker->retained) &&
+           dlxd_list_empty(&broker->expiring);
 }
 
 void dlxd_broker_unstick(struct dlxd_broker *broker)

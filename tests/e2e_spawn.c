@@ -87,28 +87,6 @@ START_TEST(a_daemon_starts_serves_and_ends)
 }
 END_TEST
 
-START_TEST(what_is_retained_keeps_the_daemon)
-{
-    struct dlx_publisher_args args = {.size = sizeof args, .history = 1, .retain = 1};
-    struct dlx_client *c = dlx_test_spawn_connect();
-    struct dlx_publisher *p = NULL;
-    pid_t pid = dlx_test_spawn_pid(c);
-    struct pollfd gone = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-    ck_assert_int_ge(gone.fd, 0);
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
-    dlx_test_stream_publish(p, 64, 7);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
-    ck_assert_int_eq(poll(&gone, 1, 300), 0);
-    c = dlx_test_spawn_connect();
-    ck_assert_int_eq(dlx_test_spawn_pid(c), pid);
-    ok(dlx_retained_drop(c, "test/a"));
-    dlx_client_unref(c);
-    ck_assert_int_eq(poll(&gone, 1, PATIENCE_MS), 1);
-    close(gone.fd);
-}
-END_TEST
-
 START_TEST(nothing_of_the_caller_reaches_the_daemon)
 {
     char text[32768], link[256];
@@ -570,7 +548,6 @@ int main(void)
     Suite *suite = suite_create("e2e_spawn");
     TCase *tcase = dlx_test_spawn_case("spawn");
     tcase_add_test(tcase, a_daemon_starts_serves_and_ends);
-    tcase_add_test(tcase, what_is_retained_keeps_the_daemon);
     tcase_add_test(tcase, nothing_of_the_caller_reaches_the_daemon);
     tcase_add_test(tcase, the_caller_sees_no_child);
     tcase_add_test(tcase, a_caller_that_ignores_sigchld);

@@ -129,6 +129,31 @@ START_TEST(the_first_to_expire_comes_first)
 }
 END_TEST
 
+/* Whether for ever or for a time: a daemon that ends would take it along. */
+START_TEST(while_anything_is_retained_the_daemon_is_not_idle)
+{
+    uint32_t n;
+    ck_assert(dlxd_broker_is_idle(&test.broker));
+    struct dlxd_client *a = new_client(0, 1000);
+    dlxd_publisher_end(new_publisher(a, 1, _i == 0 ? 0 : UINT64_C(3600) * 1000000000));
+    dlxd_client_free(a);
+    dlxd_broker_settle(&test.broker);
+    ck_assert(!dlxd_broker_is_idle(&test.broker));
+    if (_i == 0) {
+        a = new_client(1, 1000);
+        ck_assert_int_eq(dlxd_retained_drop(a, "t", &n), 0);
+        dlxd_client_free(a);
+        dlxd_broker_settle(&test.broker);
+    } else {
+        uint64_t end = dlxd_retained_next_ns(&test.broker);
+        dlxd_retained_expire(&test.broker, end - 1);
+        ck_assert(!dlxd_broker_is_idle(&test.broker));
+        dlxd_retained_expire(&test.broker, end);
+    }
+    ck_assert(dlxd_broker_is_idle(&test.broker));
+}
+END_TEST
+
 /* The second in which its process is awaited is not its end: the ledger would say so to the next daemon. */
 START_TEST(what_stays_for_ever_has_no_end_after_a_late_death)
 {
@@ -223,6 +248,7 @@ int main(void)
     tcase_add_test(tcase, another_user_neither_evicts_nor_drops);
     tcase_add_test(tcase, a_counter_that_lies_low_replaces_nothing);
     tcase_add_test(tcase, the_first_to_expire_comes_first);
+    tcase_add_loop_test(tcase, while_anything_is_retained_the_daemon_is_not_idle, 0, 2);
     tcase_add_test(tcase, what_stays_for_ever_has_no_end_after_a_late_death);
     tcase_add_test(tcase, what_cannot_be_a_publisher_is_not_restored);
     suite_add_tcase(suite, tcase);
