@@ -85,30 +85,87 @@ static bool is_current(const struct dlxd_listener *listener)
            mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
 }
 
+/* Whoever can open a file can hold its lock. So the lock file is a regular file of this user with no other name, and nobody
+ * else may open it; `ret_exposed` says that others may, as with a file that was made with another mode. */
+static int open_lock(struct dlxd_listener *listener, bool *ret_exposed)
+{
+    struct stat st;
+    dlx__closep(&listener->lock_fd);
+    dlx_cleanup(dlx__closep) int fd =
+        open(listener->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return dlx__fail_errno("lock file %s", listener->lock_path);
+    if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink > 1)
+        return dlx__fail(DLX_E_ACCESS,
+                         "lock file %s (uid %u, mode %o, %u names) is not a file of uid %u alone: "
+                         "remove it",
+                         listener->lock_path, (unsigned)st.st_uid, (unsigned)st.st_mode,
+                         (unsigned)st.st_nlink, (unsigned)geteuid());
+    *ret_exposed = (st.st_mode & (S_IRWXG | S_IRWXO)) != 0;
+    listener->lock_fd = dlx__steal_fd(&fd);
+    return 0;
+}
+
+enum lock_state {
+    LOCK_OURS,
+    LOCK_AGAIN,   /* the file is another one by now, or a daemon that ends still has it */
+    LOCK_USELESS, /* exposed: others have it for ever, or may come to */
+    LOCK_HELD,
+    LOCK_FAILED, /* errno */
+};
+
+static enum lock_state try_lock(const struct dlxd_listener *listener, bool exposed,
+                                const struct sockaddr_un *address, uint64_t deadline)
+{
+    if (flock(listener->lock_fd, LOCK_EX | LOCK_NB) == 0) {
+        if (!is_current(listener))
+            return LOCK_AGAIN;
+        return exposed ? LOCK_USELESS : LOCK_OURS;
+    }
+    if (errno != EWOULDBLOCK)
+        return LOCK_FAILED;
+    if (is_served(address))
+        return LOCK_HELD;
+    if (dlx__now_ns() >= deadline)
+        return exposed && is_current(listener) ? LOCK_USELESS : LOCK_HELD;
+    (void)poll(NULL, 0, LOCK_POLL_MS);
+    return LOCK_AGAIN;
+}
+
+static int replace_lock(const struct dlxd_listener *listener, unsigned n_before)
+{
+    if (n_before > 0)
+        return dlx__fail(DLX_E_ACCESS, "others can open the lock file %s, however it is made",
+                         listener->lock_path);
+    if (unlink(listener->lock_path) < 0 && errno != ENOENT)
+        return dlx__fail_errno("removing the lock file %s, which others can open",
+                               listener->lock_path);
+    dlxd_log(DLXD_LOG_NOTICE, "replaced the lock file %s, which others could open",
+             listener->lock_path);
+    return 0;
+}
+
 static int take_lock(struct dlxd_listener *listener, const struct sockaddr_un *address)
 {
     const uint64_t deadline = dlx__now_ns() + LOCK_WAIT_NS;
-    for (;;) {
-        dlx__closep(&listener->lock_fd);
-        listener->lock_fd =
-            open(listener->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-        if (listener->lock_fd < 0)
-            return dlx__fail_errno("lock file %s", listener->lock_path);
-        if (flock(listener->lock_fd, LOCK_EX | LOCK_NB) == 0) {
-            if (is_current(listener))
-                break;
-            continue;
+    enum lock_state state = LOCK_AGAIN;
+    unsigned n_replaced = 0;
+    bool exposed = false;
+    while (state != LOCK_OURS) {
+        int r = open_lock(listener, &exposed);
+        if (r < 0)
+            return r;
+        state = try_lock(listener, exposed, address, deadline);
+        if (state == LOCK_USELESS)
+            r = replace_lock(listener, n_replaced++);
+        else if (state == LOCK_HELD)
+            r = report_holder(listener);
+        else if (state == LOCK_FAILED)
+            r = dlx__fail_errno("locking %s", listener->lock_path);
+        if (r < 0) {
+            dlx__closep(&listener->lock_fd); /* deinit must not unlink another's lock */
+            return r;
         }
-        int err = errno;
-        if (err == EWOULDBLOCK && !is_served(address) && dlx__now_ns() < deadline) {
-            (void)poll(NULL, 0, LOCK_POLL_MS);
-            continue;
-        }
-        errno = err;
-        int r = err == EWOULDBLOCK ? report_holder(listener)
-                                   : dlx__fail_errno("locking %s", listener->lock_path);
-        dlx__closep(&listener->lock_fd); /* deinit must not unlink another's lock */
-        return r;
     }
 
     char text[32];

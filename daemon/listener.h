@@ -4,7 +4,8 @@
 
 /*
  * The listening socket and its lock file (PATH.lock), which is what keeps a second daemon off the
- * path: it lives as long as its process, so a socket file without it is stale.
+ * path: its lock lives as long as the process, so a socket file without it is stale. Nobody but the daemon's user can
+ * open the file, and so hold the lock.
  */
 
 #include "common/util.h"
@@ -22,8 +23,8 @@ struct dlxd_listener {
 
 /*
  * Returns 0; DLX_E_IN_USE naming the path and the pid of the daemon that has it, or a path that is
- * something else than a socket, which is left alone; DLX_E_INVALID (path too long); DLX_E_ACCESS,
- * DLX_E_SYSTEM.
+ * something else than a socket, which is left alone; DLX_E_INVALID (path too long); DLX_E_ACCESS (also: the lock
+ * file is not this user's alone), DLX_E_SYSTEM.
  */
 int dlxd_listener_init(struct dlxd_listener *listener, const char *path);
 /* Unlinks what is ours. */

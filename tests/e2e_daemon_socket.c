@@ -17,6 +17,7 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 
@@ -27,12 +28,24 @@ static struct dlx_test_daemon place;
 
 /* ---- the files ----------------------------------------------------------------------------- */
 
+static struct stat stat_of(const char *path)
+{
+    struct stat st;
+    ck_assert_int_eq(lstat(path, &st), 0);
+    return st;
+}
+
+static void lock_path_of(char ret[300])
+{
+    (void)snprintf(ret, 300, "%s.lock", place.path);
+}
+
 /* Somebody has the lock: a daemon that has just begun, or one that hangs. Odd: another kind of socket answers there. */
 START_TEST(who_holds_the_lock_is_named_though_nobody_answers)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char lock_path[300], log[1024];
-    (void)snprintf(lock_path, sizeof lock_path, "%s.lock", place.path);
+    lock_path_of(lock_path);
     int lock = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600), other = -1;
     ck_assert_int_eq(write(lock, "4711\n", 5), 5);
     ck_assert_int_eq(flock(lock, LOCK_EX), 0);
@@ -53,6 +66,78 @@ START_TEST(who_holds_the_lock_is_named_though_nobody_answers)
         ck_assert_int_eq(unlink(place.path), 0);
     dlx__close(other);
     close(lock);
+}
+END_TEST
+
+static void clear_umask(void *userdata)
+{
+    (void)userdata;
+    (void)umask(0);
+}
+
+/* Whoever can open it can hold the lock, and no daemon would ever start again. */
+START_TEST(nobody_else_can_open_the_lock)
+{
+    char lock_path[300];
+    lock_path_of(lock_path);
+    dlx_test_daemon_start_prepared(&place, clear_umask, NULL);
+    ck_assert_uint_eq(stat_of(lock_path).st_mode, S_IFREG | 0600);
+    ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
+}
+END_TEST
+
+/* One that a former version, or a user, made for others to open. Even: somebody holds it; odd: he comes when a daemon was
+ * killed. */
+START_TEST(a_lock_that_others_can_open_is_replaced)
+{
+    char lock_path[300];
+    lock_path_of(lock_path);
+    int theirs = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    ck_assert_int_eq(fchmod(theirs, 0644), 0);
+    ino_t before = stat_of(lock_path).st_ino;
+    if (_i % 2 == 0)
+        ck_assert_int_eq(flock(theirs, LOCK_EX), 0);
+    dlx_test_daemon_start(&place, NULL);
+    ck_assert_uint_ne(stat_of(lock_path).st_ino, before);
+    ck_assert_uint_eq(stat_of(lock_path).st_mode, S_IFREG | 0600);
+    dlx_test_daemon_kill(&place);
+    ck_assert_int_eq(flock(theirs, LOCK_EX | LOCK_NB), 0);
+    dlx_test_daemon_start(&place, NULL);
+    close(theirs);
+    ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
+}
+END_TEST
+
+/* Anybody may put something in its place where he may write. */
+START_TEST(a_lock_file_of_another_kind_is_left_alone)
+{
+    enum { LINK, HARD_LINK, FIFO, FOREIGN, N };
+    char lock_path[300], victim[300], log[1024], text[16] = "";
+    lock_path_of(lock_path);
+    (void)snprintf(victim, sizeof victim, "%s/victim", place.dir);
+    int fd = open(victim, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    ck_assert_int_eq(write(fd, "untouched", 9), 9);
+    for (int kind = 0; kind < N; kind++) {
+        if (kind == LINK)
+            ck_assert_int_eq(symlink(victim, lock_path), 0);
+        else if (kind == HARD_LINK)
+            ck_assert_int_eq(link(victim, lock_path), 0);
+        else if (kind == FIFO)
+            ck_assert_int_eq(mkfifo(lock_path, 0600), 0);
+        else if (geteuid() != 0)
+            break; /* a file cannot be given away */
+        else
+            ck_assert(close(open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) == 0 &&
+                      chown(lock_path, 65534, 65534) == 0);
+        struct stat before = stat_of(lock_path);
+        ck_assert_int_eq(dlx_test_daemon_fail(place.path, log, sizeof log), 1);
+        ck_assert_msg(strstr(log, "lock file ") && strstr(log, lock_path), "%s", log);
+        ck_assert_uint_eq(stat_of(lock_path).st_ino, before.st_ino);
+        ck_assert_int_eq(pread(fd, text, sizeof text, 0), 9);
+        ck_assert_int_eq(unlink(lock_path), 0);
+    }
+    close(fd);
+    ck_assert_int_eq(unlink(victim), 0);
 }
 END_TEST
 
@@ -158,6 +243,9 @@ int main(void)
     tcase_set_timeout(tcase, PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
     tcase_add_loop_test(tcase, who_holds_the_lock_is_named_though_nobody_answers, 0, 2);
+    tcase_add_test(tcase, nobody_else_can_open_the_lock);
+    tcase_add_loop_test(tcase, a_lock_that_others_can_open_is_replaced, 0, 2);
+    tcase_add_test(tcase, a_lock_file_of_another_kind_is_left_alone);
     tcase_add_loop_test(tcase, what_others_put_in_place_of_its_socket_stays, 0, 2);
     tcase_add_test(tcase, lack_of_descriptors_is_logged_once);
     tcase_add_test(tcase, descriptors_are_not_taken_where_the_kernel_does_not_refuse_them);
