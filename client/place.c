@@ -107,12 +107,12 @@ bool dlx__place_is_trusted(const struct dlx_place_env *env, enum dlx_place place
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == env->uid;
 }
 
-/* A folder of ours that others cannot write to. */
+/* A folder of ours that others can neither write to nor open: whoever can open it can hold its lock. */
 static int open_runtime_dir(const struct dlx_place_env *env)
 {
     struct stat st;
     int fd = open(env->runtime_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == env->uid && (st.st_mode & 022) == 0)
+    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == env->uid && (st.st_mode & 066) == 0)
         return fd;
     return dlx__close(fd);
 }

@@ -138,6 +138,7 @@ START_TEST(a_folder_that_is_not_ours_alone)
 }
 END_TEST
 
+/* Or read, and so open and lock. */
 START_TEST(a_runtime_folder_that_others_can_write_to)
 {
     static char run[300];
@@ -150,10 +151,8 @@ START_TEST(a_runtime_folder_that_others_can_write_to)
     static const struct {
         mode_t mode;
         enum dlx_place place;
-    } cases[] = {{0700, DLX_PLACE_RUNTIME},
-                 {0755, DLX_PLACE_RUNTIME},
-                 {0770, DLX_PLACE_TMP},
-                 {0702, DLX_PLACE_TMP},
+    } cases[] = {{0700, DLX_PLACE_RUNTIME}, {0711, DLX_PLACE_RUNTIME}, {0755, DLX_PLACE_TMP},
+                 {0740, DLX_PLACE_TMP},     {0770, DLX_PLACE_TMP},     {0702, DLX_PLACE_TMP},
                  {01777, DLX_PLACE_TMP}};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
         ck_assert_int_eq(chmod(run, cases[i].mode), 0);

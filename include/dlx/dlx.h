@@ -120,8 +120,8 @@ struct dlx_connect_args {
 /**
  * Connect to the daemon. If no daemon is named and none answers, start a private one for this user:
  * $DLX_DAEMON, else `dlpackd` beside the library or in ../bin from there, else the one on PATH. It
- * listens in $XDG_RUNTIME_DIR if only this user can write there, else in /tmp/dlpackd-UID. All who
- * start one at the same time share it. It ends after 10 seconds ($DLX_IDLE_EXIT) with nobody connected
+ * listens in $XDG_RUNTIME_DIR if only this user can read and write there, else in /tmp/dlpackd-UID.
+ * All who start one at the same time share it. It ends after 10 seconds ($DLX_IDLE_EXIT) with nobody connected
  * and nothing retained. It is a child of the caller only if that is a child subreaper or process 1.
  * Signals of the calling thread wait until it listens. A set-user-ID program starts none; a service
  * should not, since its daemon would end with it: set DLX_AUTOSPAWN=no.
