@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define FIRST_FD 3
@@ -68,6 +70,46 @@ int dlxd_inherited_init(struct dlxd_inherited *inherited)
     if (r < 0)
         dlxd_inherited_deinit(inherited);
     return r;
+}
+
+static bool is_socket(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode);
+}
+
+static bool has_option(int fd, int option, int value)
+{
+    int have;
+    socklen_t size = sizeof have;
+    return getsockopt(fd, SOL_SOCKET, option, &have, &size) == 0 && have == value;
+}
+
+int dlxd_inherited_take_listener(struct dlxd_inherited *inherited, int *ret_fd)
+{
+    struct dlxd_inherited_fd *found = NULL;
+    for (size_t i = 0; i < inherited->n; i++) {
+        struct dlxd_inherited_fd *it = &inherited->fds[i];
+        if (!is_socket(it->fd))
+            continue;
+        if (!has_option(it->fd, SO_DOMAIN, AF_UNIX) ||
+            !has_option(it->fd, SO_TYPE, SOCK_SEQPACKET) || !has_option(it->fd, SO_ACCEPTCONN, 1))
+            return dlx__fail(
+                DLX_E_INVALID,
+                "inherited descriptor %d (%s) is not a Unix SOCK_SEQPACKET socket that "
+                "listens: ListenSequentialPacket= makes one",
+                it->fd, it->name);
+        if (found)
+            return dlx__fail(DLX_E_INVALID,
+                             "inherited descriptors %d (%s) and %d (%s) are sockets: a daemon "
+                             "listens on one",
+                             found->fd, found->name, it->fd, it->name);
+        found = it;
+    }
+    if (found)
+        found->taken = true;
+    *ret_fd = found ? found->fd : -1;
+    return 0;
 }
 
 void dlxd_inherited_deinit(struct dlxd_inherited *inherited)

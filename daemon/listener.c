@@ -260,6 +260,32 @@ int dlxd_listener_init(struct dlxd_listener *listener, const char *path)
     return r;
 }
 
+static int adopt(struct dlxd_listener *listener)
+{
+    struct sockaddr_un address;
+    socklen_t size = sizeof address;
+    int flags = fcntl(listener->fd, F_GETFL);
+    if (flags < 0 || fcntl(listener->fd, F_SETFL, flags | O_NONBLOCK) < 0)
+        return dlx__fail_errno("inherited socket %d", listener->fd);
+    dlx__packet_refuse_fds(listener->fd);
+    if (getsockname(listener->fd, (struct sockaddr *)&address, &size) < 0)
+        return dlx__fail_errno("name of the inherited socket %d", listener->fd);
+    size_t path_size = size - DLX_MIN(size, offsetof(struct sockaddr_un, sun_path));
+    if (path_size == 0 || address.sun_path[0] == '\0')
+        return dlx__fail(DLX_E_INVALID, "inherited socket %d is bound to no path", listener->fd);
+    listener->path = strndup(address.sun_path, DLX_MIN(path_size, sizeof address.sun_path));
+    return listener->path ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+}
+
+int dlxd_listener_adopt(struct dlxd_listener *listener, int take_fd)
+{
+    *listener = (struct dlxd_listener){.fd = take_fd, .lock_fd = -1};
+    int r = adopt(listener);
+    if (r < 0)
+        dlxd_listener_deinit(listener);
+    return r;
+}
+
 void dlxd_listener_deinit(struct dlxd_listener *listener)
 {
     struct stat st;

@@ -13,7 +13,7 @@
 
 struct dlxd_listener {
     char *path;
-    char *lock_path;
+    char *lock_path; /* NULL: the socket is the service manager's */
     int fd;
     int lock_fd;
     bool bound; /* the socket file is ours */
@@ -27,6 +27,11 @@ struct dlxd_listener {
  * file is not this user's alone), DLX_E_SYSTEM.
  */
 int dlxd_listener_init(struct dlxd_listener *listener, const char *path);
+/*
+ * Listen on a socket that the service manager bound: its path is in its name, and needs neither a lock nor a look at who
+ * answers there. Takes the fd, also on failure. Returns 0; DLX_E_INVALID (it has no path), DLX_E_NO_MEMORY, DLX_E_SYSTEM.
+ */
+int dlxd_listener_adopt(struct dlxd_listener *listener, int take_fd);
 /* Unlinks what is ours. */
 void dlxd_listener_deinit(struct dlxd_listener *listener);
 

@@ -202,6 +202,7 @@ int main(int argc, char **argv)
     struct dlxd_server *server;
     dlx_cleanup(dlx__freep) char *default_path = NULL;
     dlx_cleanup(dlxd_inherited_deinit) struct dlxd_inherited inherited = {.n = 0};
+    dlx_cleanup(dlx__closep) int listen_fd = -1;
 
     /* A lost reader and a file at its limit are errors of one call, no reason to end. */
     (void)signal(SIGPIPE, SIG_IGN);
@@ -218,6 +219,8 @@ int main(int argc, char **argv)
                   !arguments.foreground && getenv("JOURNAL_STREAM"));
     if (dlxd_inherited_init(&inherited) < 0)
         return fail();
+    if (dlxd_inherited_take_listener(&inherited, &listen_fd) < 0)
+        return fail();
     if (!arguments.socket) {
         default_path = dlxd_listener_default_path();
         arguments.socket = default_path;
@@ -229,7 +232,7 @@ int main(int argc, char **argv)
         return fail();
     if (arguments.memory == &dlx__memory_posix)
         dlxd_residue_clean(DLXD_RESIDUE_DIR);
-    if (dlxd_server_new(&server, arguments.socket, arguments.memory) < 0)
+    if (dlxd_server_new(&server, arguments.socket, dlx__steal_fd(&listen_fd), arguments.memory) < 0)
         return fail();
     dlxd_server_set_idle_exit(server, arguments.idle_ms);
     if (arguments.fd_store > 0 &&

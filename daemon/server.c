@@ -333,8 +333,10 @@ static int init_handles(struct dlxd_server *server)
     return 0;
 }
 
-int dlxd_server_new(struct dlxd_server **ret, const char *path, const struct dlx_memory *memory)
+int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_fd,
+                    const struct dlx_memory *memory)
 {
+    dlx_cleanup(dlx__closep) int listen_fd = take_listen_fd;
     struct dlxd_server *server = calloc(1, sizeof *server);
     if (!server)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory");
@@ -355,7 +357,8 @@ int dlxd_server_new(struct dlxd_server **ret, const char *path, const struct dlx
         (void)uv_run(&server->loop, UV_RUN_NOWAIT);
     (void)signal(SIGABRT, before);
     if (r == 0)
-        r = dlxd_listener_init(&server->listener, path);
+        r = listen_fd < 0 ? dlxd_listener_init(&server->listener, path)
+                          : dlxd_listener_adopt(&server->listener, dlx__steal_fd(&listen_fd));
     if (r == 0)
         r = dlxd_watch_new(&server->watch, server->broker.watches, server->listener.fd,
                            DLXD_READABLE, on_connection, server);

@@ -14,8 +14,10 @@ struct dlx_memory;
 struct dlxd_inherited;
 struct dlxd_server;
 
-/* Listens on `path`. Returns 0, or what dlxd_listener_init() returns. */
-int dlxd_server_new(struct dlxd_server **ret, const char *path, const struct dlx_memory *memory);
+/* Listens on `path`; or on the service manager's socket, if that is not -1, wherever it is bound: takes it, also on
+ * failure. Returns 0, or what dlxd_listener_init() and dlxd_listener_adopt() return. */
+int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_fd,
+                    const struct dlx_memory *memory);
 /* End by itself after so long without a client, from now on; 0: never. */
 void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms);
 /* What publishers retain outlives the daemon, and what they retained with the former one is back: as dlxd_store_init(). */

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # What is retained outlives the daemon under the real service manager: systemd, booted in namespaces of its own, runs the unit of
-# systemd/ with this build; the daemon is killed, restarted and stopped. Needs root and the right to make namespaces.
+# systemd/ with this build; the daemon is killed, restarted and stopped, and started by a socket unit. Needs root and the right to
+# make namespaces.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath "${BUILD:-build}")
@@ -35,7 +36,7 @@ mount -t tmpfs tmpfs /var/tmp
 mount -t proc proc /proc
 mount -t cgroup2 none /sys/fs/cgroup
 mkdir -p /run/systemd/system
-cp /mnt/*.service /mnt/story.target /run/systemd/system/
+cp /mnt/*.service /mnt/*.socket /mnt/story.target /run/systemd/system/
 exec env -i PATH="$PATH" container=test /lib/systemd/systemd --unit=story.target --log-target=null
 EOF
 cat >"$tmp/story.target" <<'EOF'
@@ -54,6 +55,12 @@ EOF
 sed -e 's|@bindir@|/mnt|g' -e '/^\[Unit\]/a DefaultDependencies=no' \
     -e '/^\[Service\]/a Environment=DLX_SOCKET=/run/s LD_LIBRARY_PATH=/mnt\nStandardError=append:/mnt/daemon.log' \
     systemd/dlpackd.service >"$tmp/dlpackd.service"
+cat >"$tmp/dlpackd.socket" <<'EOF'
+[Unit]
+DefaultDependencies=no
+[Socket]
+ListenSequentialPacket=/run/s
+EOF
 cat >"$tmp/story" <<EOF
 #!/bin/bash
 rounds=$rounds
@@ -81,6 +88,12 @@ check() { # check <topic> <file>
     $ctl get "$1" /tmp/got.npy >/dev/null
     cmp /tmp/got.npy "$2"
 }
+lacks() { # lacks <topic>; `!` would not end this script
+    if $ctl get "$1" /tmp/got.npy 2>/dev/null; then
+        echo "$1 is still there"
+        exit 1
+    fi
+}
 systemctl start dlpackd
 for i in $(seq "$rounds"); do
     head -c $((i * 1000)) /dev/urandom >/tmp/raw
@@ -96,7 +109,7 @@ systemctl restart dlpackd
 check weights/1 /tmp/1.npy
 $ctl rm weights/1
 systemctl restart dlpackd
-! $ctl get weights/1 /tmp/got.npy 2>/dev/null
+lacks weights/1
 check weights/2 /tmp/2.npy
 # A publisher that sleeps while its daemon is killed, and dies later.
 $ctl pub --dtype uint8 --shape $((rounds * 1000)) --retain 1 --hold live /tmp/raw >/dev/null &
@@ -110,7 +123,25 @@ cmp /tmp/got.npy /tmp/live.npy
 # A unit that is stopped keeps nothing: so says systemd.service(5).
 systemctl stop dlpackd
 systemctl start dlpackd
-! $ctl get weights/2 /tmp/got.npy 2>/dev/null
+lacks weights/2
+# A socket unit in front of it: whoever connects starts the daemon, which listens on systemd's socket and leaves it there.
+systemctl stop dlpackd
+systemctl start dlpackd.socket
+n_starts() { systemctl show -P NRestarts dlpackd; }
+[ "$(systemctl show -P ActiveState dlpackd)" = inactive ]
+$ctl pub --dtype uint8 --shape $((rounds * 1000)) --retain 1 by/socket /tmp/raw >/dev/null
+$ctl get by/socket /tmp/socket.npy >/dev/null
+[ "$(n_starts)" = 0 ]
+kill_daemon
+check by/socket /tmp/socket.npy
+[ "$(n_starts)" = 1 ]
+[ ! -e /run/s.lock ]
+systemctl stop dlpackd
+[ -S /run/s ]
+lacks by/socket
+[ "$(systemctl show -P ActiveState dlpackd)" = active ]
+[ "$(n_starts)" = 0 ]
+echo "started by its socket, killed and stopped"
 EOF
 chmod +x "$tmp/boot" "$tmp/story"
 

@@ -153,6 +153,55 @@ START_TEST(what_others_put_in_place_of_its_socket_stays)
 }
 END_TEST
 
+/* ---- a socket of the service manager -------------------------------------------------------- */
+
+static int bind_and_listen(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", place.path);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(fd, 8), 0);
+    return fd;
+}
+
+/* As systemd does. */
+static void pass_socket(void *userdata)
+{
+    char pid[20];
+    (void)snprintf(pid, sizeof pid, "%d", (int)getpid());
+    if (dup2(*(int *)userdata, 3) != 3 || setenv("LISTEN_PID", pid, 1) < 0 ||
+        setenv("LISTEN_FDS", "1", 1) < 0 || setenv("LISTEN_FDNAMES", "dlpackd.socket", 1) < 0)
+        _exit(126);
+    (void)fcntl(3, F_SETFD, 0);
+}
+
+/* It is neither locked, nor looked at who answers there, nor removed, whoever ends the daemon; a client that came before the
+ * daemon is served. */
+START_TEST(a_socket_of_the_service_manager_is_used)
+{
+    char lock_path[300];
+    lock_path_of(lock_path);
+    int listener = bind_and_listen();
+    for (int i = 0; i < 3; i++) {
+        int early = dlx_test_connect(&place);
+        dlx_test_daemon_start_prepared(&place, pass_socket, &listener);
+        int late = dlx_test_hello(&place, 1);
+        dlx_test_greet(early, 1);
+        ck_assert_int_lt(access(lock_path, F_OK), 0);
+        if (i == 0)
+            dlx_test_daemon_kill(&place);
+        else
+            ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
+        ck_assert_uint_eq(stat_of(place.path).st_mode & S_IFMT, S_IFSOCK);
+        close(early);
+        close(late);
+    }
+    close(listener);
+    ck_assert_int_eq(unlink(place.path), 0);
+}
+END_TEST
+
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
 /* So that the next descriptor has no number. */
@@ -247,6 +296,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_lock_that_others_can_open_is_replaced, 0, 2);
     tcase_add_test(tcase, a_lock_file_of_another_kind_is_left_alone);
     tcase_add_loop_test(tcase, what_others_put_in_place_of_its_socket_stays, 0, 2);
+    tcase_add_test(tcase, a_socket_of_the_service_manager_is_used);
     tcase_add_test(tcase, lack_of_descriptors_is_logged_once);
     tcase_add_test(tcase, descriptors_are_not_taken_where_the_kernel_does_not_refuse_them);
     suite_add_tcase(suite, tcase);

@@ -55,7 +55,7 @@ static void start_server(struct dlx_test_fail *fail)
                                        .name = strdup(manager.kept[i].name)};
     pthread_mutex_unlock(&manager.lock);
     ck_assert_int_eq(
-        dlxd_server_new(&server, place.path, dlx__memory_by_name(name ? name : "memfd")), 0);
+        dlxd_server_new(&server, place.path, -1, dlx__memory_by_name(name ? name : "memfd")), 0);
     ck_assert_int_eq(pthread_create(&thread, NULL, run_server, fail), 0);
 }
 

@@ -228,9 +228,15 @@ int dlx_test_connect(const struct dlx_test_daemon *daemon)
 
 int dlx_test_hello(const struct dlx_test_daemon *daemon, uint32_t max_links)
 {
+    int fd = dlx_test_connect(daemon);
+    dlx_test_greet(fd, max_links);
+    return fd;
+}
+
+void dlx_test_greet(int fd, uint32_t max_links)
+{
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
     char name[] = "test";
-    int fd = dlx_test_connect(daemon);
     hello.major = DLX_PROTO_MAJOR;
     hello.minor = DLX_PROTO_MINOR;
     hello.name = name;
@@ -239,7 +245,6 @@ int dlx_test_hello(const struct dlx_test_daemon *daemon, uint32_t max_links)
     ck_assert_int_eq(reply->body_case, BODY(HELLO_REPLY));
     dlx_test_memory = dlx__memory_by_tag(reply->hello_reply->memory);
     ck_assert_ptr_nonnull(dlx_test_memory);
-    return fd;
 }
 
 void dlx_test_send(int fd, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial)

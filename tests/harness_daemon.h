@@ -58,6 +58,8 @@ extern const struct dlx_memory *dlx_test_memory;
 /* A connection that has said nothing; one that has said Hello and may have so many links. */
 int dlx_test_connect(const struct dlx_test_daemon *daemon);
 int dlx_test_hello(const struct dlx_test_daemon *daemon, uint32_t max_links);
+/* Say Hello on a connection that has said nothing. */
+void dlx_test_greet(int fd, uint32_t max_links);
 
 void dlx_test_send(int fd, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial);
 /* The next packet; valid until the next call. Its fds are closed by then, unless taken. */

@@ -87,6 +87,7 @@ WRAP(int, flock, -1, (int fd, int how), (fd, how), EWOULDBLOCK, ENOLCK, EINTR)
 WRAP(int, fstat, -1, (int fd, struct stat *st), (fd, st), ENOMEM)
 WRAP(int, fstatvfs, -1, (int fd, struct statvfs *st), (fd, st), ENOSYS)
 WRAP(int, ftruncate, -1, (int fd, off_t size), (fd, size), ENOMEM, ENOSPC)
+WRAP(int, getsockname, -1, (int fd, struct sockaddr *a, socklen_t *size), (fd, a, size), ENOBUFS)
 WRAP(ssize_t, getrandom, -1, (void *p, size_t size, unsigned flags), (p, size, flags), EINTR, ENOSYS)
 WRAP(int, getsockopt, -1, (int fd, int level, int name, void *p, socklen_t *size), (fd, level, name, p, size), ENOMEM, EINVAL,
      EMFILE)

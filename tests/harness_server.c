@@ -22,7 +22,8 @@ static void *run(void *fail)
 void dlx_test_server_start(const char *path, struct dlx_test_fail *fail)
 {
     const char *name = getenv("DLX_MEMORY");
-    ck_assert_int_eq(dlxd_server_new(&server, path, dlx__memory_by_name(name ? name : "memfd")), 0);
+    ck_assert_int_eq(dlxd_server_new(&server, path, -1, dlx__memory_by_name(name ? name : "memfd")),
+                     0);
     ck_assert_int_eq(pthread_create(&thread, NULL, run, fail), 0);
 }
 

@@ -10,6 +10,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -157,6 +159,74 @@ START_TEST(lack_of_memory_is_said)
 }
 END_TEST
 
+/* ---- the socket among them ------------------------------------------------------------------- */
+
+enum kind { SEQPACKET, STREAM, DATAGRAM, CONNECTED, INET, FILE_, N_KINDS };
+
+static void put(int fd, enum kind kind)
+{
+    const struct sockaddr_un unnamed = {.sun_family = AF_UNIX};
+    int pair[2] = {-1, -1};
+    if (kind == CONNECTED)
+        ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+    else if (kind == FILE_)
+        pair[0] = open("/dev/null", O_RDONLY);
+    else
+        pair[0] = socket(kind == INET ? AF_INET : AF_UNIX,
+                         kind == SEQPACKET  ? SOCK_SEQPACKET
+                         : kind == DATAGRAM ? SOCK_DGRAM
+                                            : SOCK_STREAM,
+                         0);
+    if (kind == SEQPACKET || kind == STREAM)
+        ck_assert_int_eq(
+            bind(pair[0], (const struct sockaddr *)&unnamed, sizeof unnamed.sun_family), 0);
+    if (kind == SEQPACKET || kind == STREAM || kind == INET)
+        ck_assert_int_eq(listen(pair[0], 1), 0);
+    ck_assert_int_eq(dup2(pair[0], fd), fd);
+    for (int i = 0; i < 2; i++)
+        if (pair[i] >= FIRST + N)
+            close(pair[i]);
+}
+
+static int take(enum kind first, enum kind second, int *ret_fd)
+{
+    struct dlxd_inherited inherited;
+    tell("3", NULL, "a:b:c");
+    put(FIRST, first);
+    put(FIRST + 1, FILE_);
+    put(FIRST + 2, second);
+    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+    *ret_fd = -1;
+    int r = dlxd_inherited_take_listener(&inherited, ret_fd);
+    dlxd_inherited_deinit(&inherited);
+    for (int fd = FIRST; fd < FIRST + N; fd++)
+        ck_assert_int_eq(is_open(fd), fd == *ret_fd);
+    return r;
+}
+
+static void sockets(void)
+{
+    int fd;
+    ck_assert_int_eq(take(FILE_, FILE_, &fd), 0);
+    ck_assert_int_eq(fd, -1);
+    ck_assert_int_eq(take(FILE_, SEQPACKET, &fd), 0);
+    ck_assert_int_eq(fd, FIRST + 2);
+    ck_assert_int_eq(take(SEQPACKET, FILE_, &fd), 0);
+    ck_assert_int_eq(fd, FIRST);
+    ck_assert_int_eq(take(SEQPACKET, SEQPACKET, &fd), DLX_E_INVALID);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "3 (a) and 5 (c)"));
+    for (enum kind kind = STREAM; kind < FILE_; kind++) {
+        ck_assert_int_eq(take(SEQPACKET, kind, &fd), DLX_E_INVALID);
+        ck_assert_ptr_nonnull(strstr(dlx__error_message(), "ListenSequentialPacket="));
+    }
+}
+
+START_TEST(the_socket_among_them_is_found)
+{
+    run(sockets);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("daemon_inherited_fails");
@@ -165,6 +235,7 @@ int main(void)
     tcase_add_test(tcase, what_is_for_another_process_is_left_alone);
     tcase_add_test(tcase, what_cannot_be_is_said);
     tcase_add_test(tcase, lack_of_memory_is_said);
+    tcase_add_test(tcase, the_socket_among_them_is_found);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

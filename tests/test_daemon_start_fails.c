@@ -13,6 +13,7 @@
 #include "daemon/server.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fail.h"
+#include "tests/harness_fds.h"
 #include "tests/harness_run.h"
 #include <check.h>
 #include <dirent.h>
@@ -48,15 +49,23 @@ static size_t n_names(void)
     return n;
 }
 
+static int passed_fd = -1; /* by a service manager */
+
+static int pass(void)
+{
+    return passed_fd < 0 ? -1 : dlx_test_fds_dup(passed_fd);
+}
+
 /* As main() does. */
-static int start(struct dlxd_server **ret, const struct dlx_memory *memory)
+static int start(struct dlxd_server **ret, int take_listen_fd, const struct dlx_memory *memory)
 {
     struct dlxd_inherited inherited = {.n = 0};
+    dlx_cleanup(dlx__closep) int fd = take_listen_fd;
     int r = dlx__memory_supported(memory);
     if (r == 0)
         r = dlxd_client_supported();
     if (r == 0)
-        r = dlxd_server_new(ret, place.path, memory);
+        r = dlxd_server_new(ret, place.path, dlx__steal_fd(&fd), memory);
     if (r == 0)
         (void)dlxd_server_keep(*ret, 100, &inherited); /* without it, it only says so */
     return r;
@@ -66,13 +75,14 @@ static void start_with_each_failure(const struct dlx_memory *memory)
 {
     struct dlx_test_fail fail = {.at = 0};
     struct dlxd_server *server = NULL;
-    ck_assert_int_eq(start(&server, memory), 0); /* libuv keeps a pipe for signals */
+    ck_assert_int_eq(start(&server, pass(), memory), 0); /* libuv keeps a pipe for signals */
     dlxd_server_free(server);
     size_t n_files = n_entries(place.dir), n_fds = n_entries("/proc/self/fd"), n_failed = 0;
     while (dlx_test_fail_next(&fail)) {
         dlx__error_clear();
+        int fd = pass();
         dlx_test_fail(&fail);
-        int r = start(&server, memory);
+        int r = start(&server, fd, memory);
         dlx_test_fail(NULL);
         if (r < 0) {
             ck_assert_msg(strlen(dlx__error_message()) > 10, "%s failed with %s: %s, said '%s'",
@@ -91,10 +101,10 @@ static void start_with_each_failure(const struct dlx_memory *memory)
                       strerror(fail.error));
         ck_assert_msg(n_names() == 0, "%s failed with %s: a name is left in /dev/shm",
                       fail.call ? fail.call : "nothing", strerror(fail.error));
-        ck_assert_int_eq(start(&server, memory), 0);
+        ck_assert_int_eq(start(&server, pass(), memory), 0);
         dlxd_server_free(server);
     }
-    ck_assert_uint_gt(n_failed, 30);
+    ck_assert_uint_gt(n_failed, passed_fd < 0 ? 30 : 15);
 }
 
 START_TEST(a_start_that_fails_says_why_and_leaves_nothing)
@@ -152,6 +162,28 @@ START_TEST(so_does_one_that_a_service_manager_starts)
 }
 END_TEST
 
+/* It makes the socket as well. */
+START_TEST(so_does_one_whose_socket_a_service_manager_made)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct dlxd_server *server = NULL;
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.90s/a", place.dir);
+    passed_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (_i == 0) {
+        ck_assert_int_eq(bind(passed_fd, (const struct sockaddr *)&address, sizeof address), 0);
+        ck_assert_int_eq(listen(passed_fd, 1), 0);
+        start_with_each_failure(&dlx__memory_memfd);
+        ck_assert_int_eq(unlink(address.sun_path), 0);
+    } else { /* one that has a number for a name */
+        ck_assert_int_eq(bind(passed_fd, (const struct sockaddr *)&address, sizeof(sa_family_t)),
+                         0);
+        ck_assert_int_eq(start(&server, pass(), &dlx__memory_memfd), DLX_E_INVALID);
+        ck_assert_ptr_nonnull(strstr(dlx__error_message(), "bound to no path"));
+    }
+    close(passed_fd);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("daemon_start_fails");
@@ -162,6 +194,7 @@ int main(void)
     tcase_add_test(tcase, so_does_one_on_posix_shared_memory);
     tcase_add_test(tcase, the_default_path_is_the_environments);
     tcase_add_test(tcase, so_does_one_that_a_service_manager_starts);
+    tcase_add_loop_test(tcase, so_does_one_whose_socket_a_service_manager_made, 0, 2);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
