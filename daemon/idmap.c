@@ -2,6 +2,8 @@
 #include "daemon/idmap.h"
 #include <assert.h>
 
+#define N_BUCKETS_MIN 64U
+
 void dlxd_idmap_init(struct dlxd_idmap *map)
 {
     *map = (struct dlxd_idmap){.n = 0};
@@ -21,11 +23,10 @@ static struct dlxd_idmap_node **bucket(const struct dlxd_idmap *map, uint64_t id
     return &map->buckets[id & (map->n_buckets - 1)];
 }
 
-/* Without memory the chains get longer, that is all. */
-static void grow(struct dlxd_idmap *map)
+/* Without memory the chains get longer, or the table stays as large as it is, that is all. */
+static void resize(struct dlxd_idmap *map, size_t n)
 {
     struct dlxd_idmap old = *map;
-    size_t n = old.n_buckets ? old.n_buckets * 2 : 64;
     struct dlxd_idmap_node **buckets = calloc(n, sizeof *buckets);
     if (!buckets)
         return;
@@ -48,7 +49,7 @@ static void grow(struct dlxd_idmap *map)
 void dlxd_idmap_add(struct dlxd_idmap *map, struct dlxd_idmap_node *node, uint64_t id)
 {
     if (map->n >= map->n_buckets)
-        grow(map);
+        resize(map, map->n_buckets ? map->n_buckets * 2 : N_BUCKETS_MIN);
     struct dlxd_idmap_node **b = bucket(map, id);
     node->id = id;
     node->next = *b;
@@ -62,6 +63,8 @@ void dlxd_idmap_remove(struct dlxd_idmap *map, struct dlxd_idmap_node *node)
         if (*b == node) {
             *b = node->next;
             map->n--;
+            if (map->n_buckets > N_BUCKETS_MIN && map->n < map->n_buckets / 8)
+                resize(map, map->n_buckets / 2);
             return;
         }
     }

@@ -121,4 +121,12 @@ void dlxd_registry_put(struct dlxd_registry *registry, struct dlxd_topic *topic)
     memmove(registry->topics + i, registry->topics + i + 1,
             (registry->n_topics - i) * sizeof(struct dlxd_topic *));
     free(topic);
+    size_t n = registry->n_topics_max / 2;
+    struct dlxd_topic **topics = n > 16 && registry->n_topics < n / 2
+                                     ? reallocarray(registry->topics, n, sizeof(*topics))
+                                     : NULL;
+    if (topics) {
+        registry->topics = topics;
+        registry->n_topics_max = n;
+    }
 }

@@ -11,6 +11,7 @@
 #include "daemon/watch.h"
 #include <assert.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -23,6 +24,8 @@
 /* When DLXD_GREETING_MAX wait to be greeted and others wait behind them, 200 ms have to do. */
 #define HELLO_CROWDED_NS UINT64_C(200000000)
 #define RETRY_MS         20U
+#define TRIM_MS          200U
+#define TRIM_LEAST       256U
 
 struct dlxd_server {
     uv_loop_t loop;
@@ -33,6 +36,8 @@ struct dlxd_server {
     uv_timer_t expiry; /* of what is retained */
     uv_timer_t lingering;
     uv_timer_t idle;
+    uv_timer_t trim;
+    size_t most_objects;    /* that there were since memory was given back */
     uint64_t idle_ms;       /* 0: never ends by itself */
     uint64_t idle_client;   /* the last client there was when the idle time began */
     uv_prepare_t prepare;   /* arms the timers before each sleep */
@@ -97,6 +102,33 @@ static void on_expiry(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
     dlxd_retained_expire(&server->broker, dlx__now_ns());
+}
+
+static size_t n_objects(const struct dlxd_broker *broker)
+{
+    const struct dlxd_registry *registry = &broker->registry;
+    return registry->publishers.n + registry->subscriptions.n + registry->links.n +
+           broker->n_clients;
+}
+
+static void on_trim(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    (void)malloc_trim(0);
+    server->most_objects = n_objects(&server->broker);
+}
+
+/*
+ * The allocator keeps the pages between objects that stay until it is told to give them back. That takes 0.1 ms for each MiB
+ * that there is, so it is done only soon after half of many objects have gone.
+ */
+static void arm_trim(struct dlxd_server *server)
+{
+    size_t n = n_objects(&server->broker);
+    server->most_objects = DLX_MAX(server->most_objects, n);
+    if (server->most_objects >= TRIM_LEAST && n <= server->most_objects / 2 &&
+        !uv_is_active((uv_handle_t *)&server->trim))
+        (void)uv_timer_start(&server->trim, on_trim, TRIM_MS, 0);
 }
 
 static void on_lingering(uv_timer_t *timer)
@@ -202,6 +234,7 @@ static void on_prepare(uv_prepare_t *prepare)
         (void)uv_idle_start(&server->busy, on_busy);
     else
         (void)uv_idle_stop(&server->busy);
+    arm_trim(server);
     dlxd_watch_set(server->watch, broker->n_greeting < DLXD_GREETING_MAX ? DLXD_READABLE : 0);
 }
 
@@ -322,12 +355,14 @@ static int init_handles(struct dlxd_server *server)
     (void)uv_timer_init(&server->loop, &server->expiry);
     (void)uv_timer_init(&server->loop, &server->lingering);
     (void)uv_timer_init(&server->loop, &server->idle);
+    (void)uv_timer_init(&server->loop, &server->trim);
     (void)uv_prepare_init(&server->loop, &server->prepare);
     (void)uv_check_init(&server->loop, &server->check);
     (void)uv_idle_init(&server->loop, &server->busy);
     server->term.data = server->interrupt.data = server;
     server->hello.data = server->retry.data = server->expiry.data = server->prepare.data = server;
     server->lingering.data = server->idle.data = server->check.data = server;
+    server->trim.data = server;
     (void)uv_signal_start(&server->term, on_signal, SIGTERM);
     (void)uv_signal_start(&server->interrupt, on_signal, SIGINT);
     return 0;

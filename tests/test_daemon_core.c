@@ -38,7 +38,13 @@ START_TEST(objects_are_found_by_id_until_removed)
     dlxd_idmap_remove(&map, &nodes[0]); /* again: ignored */
     for (uint64_t i = 0; i < N; i++)
         ck_assert_ptr_eq(dlxd_idmap_find(&map, i + 1), i % 2 ? &nodes[i] : NULL);
-    for (uint64_t i = 1; i < N; i += 2)
+    ck_assert_uint_ge(map.n_buckets, N);
+    for (uint64_t i = 1; i < N - 10; i += 2) {
+        dlxd_idmap_remove(&map, &nodes[i]);
+        ck_assert_ptr_eq(dlxd_idmap_find(&map, N), &nodes[N - 1]);
+    }
+    ck_assert_uint_le(map.n_buckets, 64); /* of a thousand times as many nothing is left */
+    for (uint64_t i = N - 9; i < N; i += 2)
         dlxd_idmap_remove(&map, &nodes[i]);
     dlxd_idmap_deinit(&map);
 }
@@ -94,6 +100,7 @@ START_TEST(many_topics)
     ck_assert_uint_eq(registry.n_topics, N);
     while (registry.n_topics > 0)
         dlxd_registry_put(&registry, registry.topics[registry.n_topics / 2]);
+    ck_assert_uint_le(registry.n_topics_max, 32); /* the table goes with what was in it */
     dlxd_registry_deinit(&registry);
 }
 END_TEST
