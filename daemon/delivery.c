@@ -53,6 +53,13 @@ static int send_failed(struct dlxd_link *link)
     body.code = link->fail_code;
     body.text =
         link->fail_text ? link->fail_text : (char *)(uintptr_t)dlx__error_text(link->fail_code);
+    char text[96];
+    if (link->n_merged > 0) {
+        (void)snprintf(text, sizeof text,
+                       "%u publishers left, or failed, before their links were open",
+                       link->n_merged + 1);
+        body.text = text;
+    }
     body.origin = link->fail_origin;
     body.last_seq = link->fail_seq;
     body.missed = link->fail_missed;
@@ -358,6 +365,7 @@ bool dlxd_delivery_step(struct dlxd_subscription *subscription)
     if (link->publisher && link->publisher->state == DLXD_PUBLISHER_GONE &&
         link->state < DLXD_LINK_ADDED) { /* its publisher has not come to tell it yet */
         dlxd_link_fail_gone(link);
+        dlxd_link_condense(link);
         return true;
     }
     enum dlxd_link_step step = dlxd_link_next(link);

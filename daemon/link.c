@@ -224,6 +224,9 @@ void dlxd_link_end(struct dlxd_link *link)
         return;
     detach(link);
     link->subscription->waits = 0;
+    link->subscription->n_failed -= link->state == DLXD_LINK_FAILED;
+    if (link->subscription->failed == link)
+        link->subscription->failed = NULL;
     dlxd_list_remove(&link->pending);
     dlxd_list_remove(&link->by_subscription);
     dlxd_idmap_remove(&link->subscription->broker->registry.links, &link->by_id);
@@ -236,6 +239,7 @@ void dlxd_link_end(struct dlxd_link *link)
 void dlxd_link_free(struct dlxd_link *link)
 {
     release_resources(link);
+    dlxd_charge_deinit(&link->failed_charge);
     free(link->fail_text);
     free(link);
 }
@@ -245,8 +249,15 @@ void dlxd_link_fail(struct dlxd_link *link, int code, const char *text)
     if (link->state == DLXD_LINK_FAILED)
         return;
     assert(link->state < DLXD_LINK_ADDED);
+    struct dlxd_subscription *subscription = link->subscription;
     link->fail_code = code;
     link->fail_text = strdup(text);
+    link->fail_stays = link->state != DLXD_LINK_NEW ||
+                       dlxd_link_id(link) <= subscription->last_offer ||
+                       subscription->state == DLXD_SUBSCRIPTION_OPENING ||
+                       (link->publisher && link->publisher->config.resumes != 0);
+    subscription->n_failed++;
+    (void)dlxd_charge_init(&link->failed_charge, subscription->client->user, DLXD_FAILED, 1);
     detach(link);
     release_resources(link);
     link->state = DLXD_LINK_FAILED;
@@ -264,6 +275,46 @@ void dlxd_link_fail_gone(struct dlxd_link *link)
     (void)snprintf(text, sizeof text, "publisher of %s (pid %d) left before the link was open",
                    publisher->topic_name, (int)publisher->pid);
     dlxd_link_fail(link, DLX_E_PUBLISHER_GONE, text);
+}
+
+/* Of one subscription that are kept as they are. */
+#define FAILED_MAX 64U
+
+/* `into` tells of this one, too: how many messages were missed is exact. */
+static void merge(struct dlxd_link *into, struct dlxd_link *link)
+{
+    bool gone = link->fail_code == DLX_E_PUBLISHER_GONE;
+    if (gone && into->fail_code != DLX_E_PUBLISHER_GONE) {
+        into->fail_code = DLX_E_PUBLISHER_GONE;
+        into->fail_missed = 0;
+    }
+    into->fail_missed += link->fail_missed;
+    if (into->fail_code == DLX_E_PUBLISHER_GONE) {
+        /* As of one publisher that nobody has heard of, and that published so many. */
+        if (into->n_merged == 0)
+            into->fail_origin = ++link->subscription->broker->registry.last_publisher;
+        into->fail_seq = into->fail_missed;
+    }
+    into->n_merged++;
+    dlxd_link_end(link);
+}
+
+void dlxd_link_condense(struct dlxd_link *link)
+{
+    struct dlxd_subscription *subscription = link->subscription;
+    bool is_charged = link->failed_charge.user;
+    if (link->state != DLXD_LINK_FAILED || (is_charged && subscription->n_failed <= FAILED_MAX))
+        return;
+    if (!link->fail_stays) {
+        if (subscription->failed && subscription->failed != link)
+            merge(subscription->failed, link);
+        else
+            subscription->failed = link;
+    } else if (!is_charged) {
+        dlxd_client_disconnect(subscription->client, DLX_E_LIMIT,
+                               "subscription to %s does not read what it is told: %u links failed",
+                               subscription->topic_name, subscription->n_failed);
+    }
 }
 
 bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *arena)

@@ -82,9 +82,13 @@ struct dlxd_link {
     uint64_t fail_seq;    /* likewise: its newest message */
     uint64_t fail_missed; /* likewise: messages that were for this subscription */
     char *fail_text;      /* NULL: the code's own text */
+    bool
+        fail_stays; /* LinkFailed names this very link: it was offered, or promised, or its publisher is known */
+    uint32_t n_merged; /* other links that failed, of which it tells */
 
     struct dlxd_charge links_charge;
     struct dlxd_charge bytes_charge;
+    struct dlxd_charge failed_charge;
 
     /* It has ended, and lingers: see lingering.h. Then it has no subscription. */
     struct dlxd_holder *holder; /* NULL: it does not */
@@ -115,6 +119,11 @@ void dlxd_link_free(struct dlxd_link *link);
 void dlxd_link_fail(struct dlxd_link *link, int code, const char *text);
 /* The same, as its publisher is GONE. */
 void dlxd_link_fail_gone(struct dlxd_link *link);
+/*
+ * It has FAILED. If its subscriber has many such news to read already, another one tells of this one as well, and it is freed: a
+ * subscriber that reads nothing costs a bounded number of links. If that cannot be, since it was promised, the client is disconnected.
+ */
+void dlxd_link_condense(struct dlxd_link *link);
 
 /* What is to be sent next, and whether that takes credit. */
 enum dlxd_link_step dlxd_link_next(struct dlxd_link *link);

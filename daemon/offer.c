@@ -108,11 +108,14 @@ static int offer(struct dlxd_offers *offers, uint64_t id)
         return 0;
     int r = dlxd_link_new(subscription, dlxd_container_of(node, struct dlxd_publisher, by_id),
                           offers->made_link + 1, false);
-    if (r == 0) {
-        offers->made_link++;
-        offers->n_links++;
-    }
-    return r;
+    if (r < 0)
+        return r;
+    offers->made_link++;
+    offers->n_links++;
+    dlxd_link_condense(
+        dlxd_container_of(dlxd_idmap_find(&subscription->broker->registry.links, offers->made_link),
+                          struct dlxd_link, by_id));
+    return 0;
 }
 
 /* As many as it should have, or as its user may. */
@@ -154,6 +157,7 @@ int dlxd_offers_step(struct dlxd_offers *offers)
     if (r == 0)
         offers->n_links += add_spares(offers->subscription, &offers->made_link);
     give_ids_back(offers);
+    offers->subscription->last_offer = offers->made_link;
     return r;
 }
 
@@ -206,10 +210,11 @@ static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publish
         }
         registry->last_link = id;
         r = dlxd_offer_fits(subscription, publisher);
+        struct dlxd_link *link =
+            dlxd_container_of(dlxd_idmap_find(&registry->links, id), struct dlxd_link, by_id);
         if (r < 0)
-            dlxd_link_fail(
-                dlxd_container_of(dlxd_idmap_find(&registry->links, id), struct dlxd_link, by_id),
-                r, dlx__error_message());
+            dlxd_link_fail(link, r, dlx__error_message());
+        dlxd_link_condense(link);
     }
     if (subscription->state != DLXD_SUBSCRIPTION_OPENING) /* it gets its own */
         (void)add_spares(subscription, &registry->last_link);

@@ -14,10 +14,12 @@
 /* Of a publisher that is GONE, those fail whose subscribers were not told of it yet. */
 static void tell(struct dlxd_link *link)
 {
-    if (link->publisher->state == DLXD_PUBLISHER_GONE && link->state < DLXD_LINK_ADDED)
-        dlxd_link_fail_gone(link);
-    else
+    if (link->publisher->state != DLXD_PUBLISHER_GONE || link->state >= DLXD_LINK_ADDED) {
         dlxd_link_schedule(link);
+        return;
+    }
+    dlxd_link_fail_gone(link);
+    dlxd_link_condense(link);
 }
 
 static bool tell_some(struct dlxd_publisher *publisher)

@@ -11,6 +11,7 @@ static const char *const resource_names[DLXD_N_RESOURCES] = {
     [DLXD_LINKS] = "links",
     [DLXD_PATTERNS] = "subscriptions to patterns",
     [DLXD_WAITING] = "links that wait for their publishers",
+    [DLXD_FAILED] = "failed links that it was not told of",
 };
 
 void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
@@ -25,6 +26,7 @@ void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
     users->max[DLXD_LINKS] = 65536;
     users->max[DLXD_PATTERNS] = 1024;
     users->max[DLXD_WAITING] = 2048;
+    users->max[DLXD_FAILED] = 16384;
 }
 
 void dlxd_users_deinit(struct dlxd_users *users)

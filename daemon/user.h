@@ -20,6 +20,7 @@ enum dlxd_resource {
     DLXD_LINKS,
     DLXD_PATTERNS, /* subscriptions to patterns: each is looked at for every new publisher */
     DLXD_WAITING,  /* links that wait for their publishers: see waiting.h */
+    DLXD_FAILED,   /* links that failed, and whose subscribers have yet to be told */
     DLXD_N_RESOURCES,
 };
 

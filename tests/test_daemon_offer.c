@@ -49,7 +49,8 @@ static void tear_down(void)
     close(control);
 }
 
-static struct dlxd_publisher *publish(const char *topic)
+/* It is ready, and has published so many messages. */
+static struct dlxd_publisher *publish_some(const char *topic, uint64_t head)
 {
     static const struct dlxd_publisher_config config = {
         .history = 1, .depth = 16, .n_entries = 256};
@@ -60,8 +61,14 @@ static struct dlxd_publisher *publish(const char *topic)
     close(made.membership_fd);
     close(made.link_sock);
     ck_assert_int_eq(fallocate(publisher->control->fd, 0, 0, (off_t)publisher->control->size), 0);
+    ck_assert_int_eq(pwrite(publisher->control->fd, &head, sizeof head, 0), sizeof head);
     ck_assert_int_eq(dlxd_publisher_ready(publisher), 0);
     return publisher;
+}
+
+static struct dlxd_publisher *publish(const char *topic)
+{
+    return publish_some(topic, 0);
 }
 
 static void subscribe(struct reader *ret, const char *topic)
@@ -266,6 +273,101 @@ START_TEST(a_client_with_many_links_ends_step_by_step)
 }
 END_TEST
 
+/* ---- news that nobody reads ----------------------------------------------------------------- */
+
+/* As long as nothing can be sent: the socket is as good as full. */
+static void stop_reading(struct reader *reader)
+{
+    dlxd_subscription_open(reader->subscription);
+    reader->subscription->state = DLXD_SUBSCRIPTION_FULL;
+}
+
+static void come_and_go(const char *topic, uint64_t head)
+{
+    struct dlxd_publisher *publisher = publish_some(topic, head);
+    while (dlxd_offering_step(publisher))
+        ;
+    (void)dlxd_publisher_end(publisher);
+}
+
+START_TEST(failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exact)
+{
+    enum { GONE = 1000, MOST = 64 + 2 };
+    struct reader reader;
+    uint64_t missed = 0;
+    uint32_t merged = 0;
+    subscribe(&reader, "t/*");
+    ask(&reader);
+    stop_reading(&reader);
+    for (int i = 0; i < GONE; i++) {
+        come_and_go("t/a", 3);
+        ck_assert_uint_le(test.broker.registry.links.n, MOST);
+    }
+    dlx_for_each (it, &reader.subscription->links) {
+        const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_subscription);
+        ck_assert_int_eq(link->state, DLXD_LINK_FAILED);
+        ck_assert_uint_le(link->fail_missed, link->fail_seq);
+        missed += link->fail_missed;
+        merged += link->n_merged + 1;
+    }
+    ck_assert_uint_eq(missed, 3 * GONE);
+    ck_assert_uint_eq(merged, GONE);
+    leave(&reader);
+    ck_assert_uint_eq(client->user->used[DLXD_FAILED], 0);
+}
+END_TEST
+
+/* However many subscriptions there are: each has one that tells of all others. */
+START_TEST(failed_links_of_all_subscriptions_of_a_user_have_a_limit)
+{
+    enum { MOST = 100 };
+    test.broker.users.max[DLXD_FAILED] = MOST;
+    for (int i = 0; i < N; i++) {
+        subscribe(&readers[i], "t/*");
+        ask(&readers[i]);
+        stop_reading(&readers[i]);
+    }
+    for (int i = 0; i < 100; i++) {
+        come_and_go("t/a", 1);
+        ck_assert_uint_le(test.broker.registry.links.n, MOST + N);
+    }
+    ck_assert(!dlxd_client_is_doomed(client));
+    for (int i = 0; i < N; i++) {
+        uint64_t missed = 0;
+        dlx_for_each (it, &readers[i].subscription->links)
+            missed += dlxd_container_of(it, struct dlxd_link, by_subscription)->fail_missed;
+        ck_assert_uint_eq(missed, 100);
+        leave(&readers[i]);
+    }
+}
+END_TEST
+
+/* Those that the answer to Subscribe counts are told one by one, or not at all. */
+START_TEST(who_does_not_read_what_it_was_promised_is_disconnected_at_the_limit)
+{
+    enum { MOST = 10 };
+    struct reader reader;
+    struct dlxd_publisher *first[MOST + 2];
+    for (int i = 0; i < MOST + 2; i++) {
+        first[i] = publish("t/a");
+        while (dlxd_offering_step(first[i]))
+            ;
+    }
+    test.broker.users.max[DLXD_FAILED] = MOST;
+    subscribe(&reader, "t/*");
+    while (reader.is_asking)
+        ask(&reader);
+    stop_reading(&reader);
+    for (int i = 0; i < MOST; i++)
+        (void)dlxd_publisher_end(first[i]);
+    ck_assert(!dlxd_client_is_doomed(client));
+    (void)dlxd_publisher_end(first[MOST]);
+    ck_assert(dlxd_client_is_doomed(client));
+    dlxd_offers_deinit(&reader.offers);
+    close(reader.fd);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("offer");
@@ -277,6 +379,9 @@ int main(void)
     tcase_add_test(tcase, a_publisher_for_many_subscriptions_is_offered_step_by_step);
     tcase_add_test(tcase, a_publisher_with_many_links_ends_step_by_step);
     tcase_add_test(tcase, a_client_with_many_links_ends_step_by_step);
+    tcase_add_test(tcase, failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exact);
+    tcase_add_test(tcase, failed_links_of_all_subscriptions_of_a_user_have_a_limit);
+    tcase_add_test(tcase, who_does_not_read_what_it_was_promised_is_disconnected_at_the_limit);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -60,7 +60,10 @@ uint64_t used(int user, enum dlxd_resource resource)
     }
     for (int i = 0; i < LINKS; i++) {
         const struct link *l = &w.links[i];
-        if (!l->used || (l->pub < 0 && !l->spare) || w.procs[w.subs[l->sub].proc].user != user)
+        if (!l->used || w.procs[w.subs[l->sub].proc].user != user)
+            continue;
+        n += resource == DLXD_FAILED && l->state == LINK_FAILED;
+        if (l->pub < 0 && !l->spare)
             continue;
         n += resource == DLXD_LINKS;
         n += resource == DLXD_BYTES ? dlx_shm_link_size(w.subs[l->sub].max_held) : 0;
