@@ -169,6 +169,35 @@ START_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost)
 }
 END_TEST
 
+/* So many that one LinkFailed tells of most of them: the number is exact. */
+START_TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
+{
+    enum { N_PUBLISHERS = 300 };
+    struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    struct dlx_subscription *s = subscribe(c, "test/*", NULL);
+    struct dlx_message *m = NULL;
+    uint64_t n = 0;
+    for (int i = 0; i < N_PUBLISHERS; i++) {
+        struct dlx_publisher *p = publisher(other, "test/a", &drop);
+        publish(p, 1, DEPTH);
+        dlx_publisher_unref(p);
+    }
+    while (n + stats_of(s).lost < (uint64_t)N_PUBLISHERS * DEPTH) {
+        int r = dlx_take(s, PATIENCE, &m);
+        ck_assert_msg(r == 0 || r == DLX_E_PUBLISHER_GONE, "%s: %llu taken, %llu lost",
+                      dlx_error_name(r), (unsigned long long)n,
+                      (unsigned long long)stats_of(s).lost);
+        n += r == 0;
+        m = dlx_message_unref(m);
+    }
+    ck_assert_uint_ge(n, 2 * DEPTH);
+    ck_assert_uint_eq(n + stats_of(s).lost, (uint64_t)N_PUBLISHERS * DEPTH);
+    dlx_subscription_unref(s);
+    dlx_client_unref(other);
+    dlx_client_unref(c);
+}
+END_TEST
+
 START_TEST(a_subscriber_that_leaves_without_a_look_lets_the_publisher_go_on)
 {
     struct dlx_client *c = dlx_test_stream_connect();
@@ -425,6 +454,7 @@ int main(void)
     tcase_add_test(tcase, a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere);
     tcase_add_loop_test(tcase, what_an_unreliable_subscriber_does_not_get_counts_as_lost, 0, 3);
     tcase_add_loop_test(tcase, messages_of_publishers_that_found_no_spare_link_count_as_lost, 0, 3);
+    tcase_add_test(tcase, messages_of_many_short_lived_publishers_are_counted_one_by_one);
     tcase_add_test(tcase, a_subscriber_that_leaves_without_a_look_lets_the_publisher_go_on);
     tcase_add_test(tcase, a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on);
     tcase_add_test(tcase,
