@@ -8,6 +8,7 @@
 #include "daemon/subscription.h"
 #include "daemon/waiting.h"
 #include "daemon/watch.h"
+#include <sys/resource.h>
 
 int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
                      const struct dlx_memory *memory, uint64_t ram_bytes)
@@ -17,6 +18,9 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
     broker->start_ns = dlx__now_ns();
     broker->last_client = broker->start_ns / 1000; /* as in registry.c */
     dlxd_users_init(&broker->users, ram_bytes);
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0)
+        broker->users.all_descriptors_max = files.rlim_cur;
     dlxd_registry_init(&broker->registry);
     dlxd_list_init(&broker->clients);
     dlxd_list_init(&broker->greeting);

@@ -182,6 +182,10 @@ void dlxd_client_goodbye(int fd, int code, const char *text)
 static void set_state(struct dlxd_client *client, enum dlxd_client_state state)
 {
     struct dlxd_broker *broker = client->broker;
+    if (client->user) {
+        client->user->n_greeting -= client->state == DLXD_CLIENT_GREETING;
+        client->user->n_greeting += state == DLXD_CLIENT_GREETING;
+    }
     broker->n_greeting -= client->state == DLXD_CLIENT_GREETING;
     broker->n_refused -= client->state == DLXD_CLIENT_REFUSED;
     broker->n_clients -= client->state == DLXD_CLIENT_OPEN;
@@ -189,6 +193,21 @@ static void set_state(struct dlxd_client *client, enum dlxd_client_state state)
     broker->n_refused += state == DLXD_CLIENT_REFUSED;
     broker->n_clients += state == DLXD_CLIENT_OPEN;
     client->state = state;
+}
+
+static void make_way(struct dlxd_broker *broker, const struct dlxd_user *user)
+{
+    if (user->n_greeting <= DLXD_GREETING_MAX)
+        return;
+    dlx_for_each (it, &broker->greeting) {
+        struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, greeting);
+        if (client->user == user && client->state == DLXD_CLIENT_GREETING) {
+            dlxd_client_disconnect(client, DLX_E_TIMEOUT,
+                                   "no Hello, and %u more connections of uid %u have said none",
+                                   DLXD_GREETING_MAX, (unsigned)user->uid);
+            return;
+        }
+    }
 }
 
 int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd,
@@ -225,6 +244,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     dlxd_list_push_back(&broker->clients, &client->node);
     dlxd_list_push_back(&broker->greeting, &client->greeting);
     set_state(client, client->refuse_code < 0 ? DLXD_CLIENT_REFUSED : DLXD_CLIENT_GREETING);
+    make_way(broker, client->user);
     *ret = client;
     return 0;
 }

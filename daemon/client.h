@@ -24,8 +24,8 @@ struct Dlx__Wire__Packet;
 /* From the hang-up of a process's sockets to its death, at most. */
 #define DLXD_DYING_NS UINT64_C(1000000000)
 #define DLXD_HELLO_NS UINT64_C(2000000000)
-/* With so many that have not said Hello, more wait in the listen queue. */
-#define DLXD_GREETING_MAX 32U
+/* Of one user: the one that has not said Hello for longest makes way for the next. */
+#define DLXD_GREETING_MAX 256U
 /* How many that are not allowed in are kept until their Hello, to answer it. */
 #define DLXD_REFUSED_MAX 32U
 

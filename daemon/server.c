@@ -21,11 +21,9 @@
 #include <uv.h>
 
 #define ACCEPT_BATCH 16
-/* When DLXD_GREETING_MAX wait to be greeted and others wait behind them, 200 ms have to do. */
-#define HELLO_CROWDED_NS UINT64_C(200000000)
-#define RETRY_MS         20U
-#define TRIM_MS          200U
-#define TRIM_LEAST       256U
+#define RETRY_MS     20U
+#define TRIM_MS      200U
+#define TRIM_LEAST   256U
 
 struct dlxd_server {
     uv_loop_t loop;
@@ -54,11 +52,6 @@ struct dlxd_server {
 
 /* ---- time ---------------------------------------------------------------------------------- */
 
-static uint64_t hello_limit(const struct dlxd_broker *broker)
-{
-    return broker->n_greeting >= DLXD_GREETING_MAX ? HELLO_CROWDED_NS : DLXD_HELLO_NS;
-}
-
 static struct dlxd_client *oldest_greeting(struct dlxd_broker *broker)
 {
     if (dlxd_list_empty(&broker->greeting))
@@ -77,17 +70,16 @@ static void refuse(struct dlxd_client *client)
 static void on_hello(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
-    uint64_t limit = hello_limit(&server->broker);
     uint64_t now = dlx__now_ns();
     dlx_for_each (it, &server->broker.greeting) {
         struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, greeting);
-        if (now - client->accepted_ns < limit)
+        if (now - client->accepted_ns < DLXD_HELLO_NS)
             break;
         if (client->refuse_code < 0)
             refuse(client);
         else
             dlxd_client_disconnect(client, DLX_E_TIMEOUT, "no Hello within %u ms",
-                                   (unsigned)(limit / 1000000));
+                                   (unsigned)(DLXD_HELLO_NS / 1000000));
     }
 }
 
@@ -200,8 +192,7 @@ static void on_check(uv_check_t *check)
     server->turn_began_ns = now;
 }
 
-/* Before the loop sleeps: which timers, and whether to accept. A full house leaves newcomers in the
- * listen queue. */
+/* Before the loop sleeps: which timers. */
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct dlxd_server *server = prepare->data;
@@ -214,7 +205,7 @@ static void on_prepare(uv_prepare_t *prepare)
     if (!oldest)
         (void)uv_timer_stop(&server->hello);
     else
-        start_at(server, &server->hello, on_hello, oldest->accepted_ns + hello_limit(broker));
+        start_at(server, &server->hello, on_hello, oldest->accepted_ns + DLXD_HELLO_NS);
     uint64_t expiry = dlxd_retained_next_ns(broker);
     if (expiry == UINT64_MAX)
         (void)uv_timer_stop(&server->expiry);
@@ -235,7 +226,6 @@ static void on_prepare(uv_prepare_t *prepare)
     else
         (void)uv_idle_stop(&server->busy);
     arm_trim(server);
-    dlxd_watch_set(server->watch, broker->n_greeting < DLXD_GREETING_MAX ? DLXD_READABLE : 0);
 }
 
 /* ---- connections --------------------------------------------------------------------------- */
@@ -275,7 +265,7 @@ static void on_connection(void *data, int events)
     struct dlxd_broker *broker = &server->broker;
     struct dlxd_client *client;
     (void)events;
-    for (int i = 0; i < ACCEPT_BATCH && broker->n_greeting < DLXD_GREETING_MAX; i++) {
+    for (int i = 0; i < ACCEPT_BATCH; i++) {
         int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE)

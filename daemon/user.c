@@ -11,7 +11,16 @@ static const char *const resource_names[DLXD_N_RESOURCES] = {
     [DLXD_LINKS] = "links",
     [DLXD_PATTERNS] = "subscriptions to patterns",
     [DLXD_WAITING] = "links that wait for their publishers",
+    [DLXD_DESCRIPTORS] = "file descriptors",
     [DLXD_FAILED] = "failed links that it was not told of",
+};
+
+/* That one of it costs; of shared memory, each region. */
+static const uint64_t descriptors[DLXD_N_RESOURCES] = {
+    [DLXD_BYTES] = 1,       /* the region */
+    [DLXD_CONNECTIONS] = 2, /* socket and pidfd */
+    [DLXD_OBJECTS] = 1,     /* link socket, or subscription socket */
+    [DLXD_WAITING] = 3,     /* page, bell and pidfd */
 };
 
 void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
@@ -27,12 +36,14 @@ void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
     users->max[DLXD_PATTERNS] = 1024;
     users->max[DLXD_WAITING] = 2048;
     users->max[DLXD_FAILED] = 16384;
+    users->all_descriptors = 0;
+    users->all_descriptors_max = UINT64_MAX;
 }
 
 void dlxd_users_deinit(struct dlxd_users *users)
 {
     assert(dlxd_list_empty(&users->users));
-    assert(users->all_bytes == 0);
+    assert(users->all_bytes == 0 && users->all_descriptors == 0);
     (void)users;
 }
 
@@ -82,6 +93,26 @@ struct dlxd_user *dlxd_user_unref(struct dlxd_user *user)
     return NULL;
 }
 
+static int check_descriptors(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t n)
+{
+    const struct dlxd_users *users = user->users;
+    uint64_t used = user->used[DLXD_DESCRIPTORS];
+    uint64_t left = users->all_descriptors_max - users->all_descriptors;
+    if (n == 0)
+        return 0;
+    /* Whoever has its share may still come to look at what uses it, while enough is left for others. */
+    uint64_t least = resource == DLXD_CONNECTIONS ? DLX_MIN((used + n) / DLXD_DESCRIPTORS_SHARE,
+                                                            users->all_descriptors_max / 16)
+                                                  : (used + n) / DLXD_DESCRIPTORS_SHARE;
+    if (n <= left && least <= left - n)
+        return 0;
+    return dlx__fail(DLX_E_LIMIT,
+                     "uid %u asks for %" PRIu64 " file descriptors of the daemon, uses %" PRIu64
+                     " and may have at most %u times what is left: %" PRIu64 " of %" PRIu64,
+                     (unsigned)user->uid, n, used, DLXD_DESCRIPTORS_SHARE, left,
+                     users->all_descriptors_max);
+}
+
 int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
                      enum dlxd_resource resource, uint64_t amount)
 {
@@ -101,12 +132,19 @@ int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
                              " and may have %" PRIu64,
                              (unsigned)user->uid, amount, resource_names[resource],
                              users->all_bytes, users->all_bytes_max);
-        users->all_bytes += amount;
     }
+    uint64_t n = descriptors[resource] * (resource == DLXD_BYTES ? 1 : amount);
+    int r = check_descriptors(user, resource, n);
+    if (r < 0)
+        return r;
+    user->used[DLXD_DESCRIPTORS] += n;
+    users->all_descriptors += n;
+    users->all_bytes += resource == DLXD_BYTES ? amount : 0;
     user->used[resource] += amount;
     charge->user = dlxd_user_ref(user);
     charge->resource = resource;
     charge->amount = amount;
+    charge->n_descriptors = n;
     return 0;
 }
 
@@ -118,6 +156,8 @@ void dlxd_charge_deinit(struct dlxd_charge *charge)
     charge->user->used[charge->resource] -= charge->amount;
     if (charge->resource == DLXD_BYTES)
         charge->user->users->all_bytes -= charge->amount;
+    charge->user->used[DLXD_DESCRIPTORS] -= charge->n_descriptors;
+    charge->user->users->all_descriptors -= charge->n_descriptors;
     charge->user = dlxd_user_unref(charge->user);
     charge->amount = 0;
 }

@@ -21,8 +21,14 @@ enum dlxd_resource {
     DLXD_PATTERNS, /* subscriptions to patterns: each is looked at for every new publisher */
     DLXD_WAITING,  /* links that wait for their publishers: see waiting.h */
     DLXD_FAILED,   /* links that failed, and whose subscribers have yet to be told */
+    /* Descriptors that the daemon holds for it. No charge names these: each of the others has some. */
+    DLXD_DESCRIPTORS,
     DLXD_N_RESOURCES,
 };
+
+/* A user may have so many times the descriptors that nobody has. So there are some left for the next one, however many others
+ * take what they may; and one that is alone may have seven eighths. */
+#define DLXD_DESCRIPTORS_SHARE 7U
 
 struct dlxd_users {
     struct dlxd_list users;
@@ -30,6 +36,8 @@ struct dlxd_users {
     uint64_t max[DLXD_N_RESOURCES]; /* of one user */
     uint64_t all_bytes;             /* of all users together */
     uint64_t all_bytes_max;
+    uint64_t all_descriptors;     /* likewise */
+    uint64_t all_descriptors_max; /* that the process may have */
 };
 
 struct dlxd_user {
@@ -39,6 +47,7 @@ struct dlxd_user {
     uid_t uid;
     uint32_t socket;
     uint64_t used[DLXD_N_RESOURCES];
+    uint32_t n_greeting; /* clients that have not said Hello */
     struct dlxd_list tasks;
     struct dlxd_list working;          /* in users->working */
     struct dlxd_list membership_pages; /* see membership.h */
@@ -50,9 +59,10 @@ struct dlxd_charge {
     struct dlxd_user *user;
     enum dlxd_resource resource;
     uint64_t amount;
+    uint64_t n_descriptors;
 };
 
-/* Defaults: half of `ram_bytes` a user, three quarters for all. */
+/* Defaults: half of `ram_bytes` a user, three quarters for all; any number of descriptors. */
 void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes);
 /* No user is left. */
 void dlxd_users_deinit(struct dlxd_users *users);

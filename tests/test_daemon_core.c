@@ -172,6 +172,40 @@ START_TEST(all_users_together_have_a_limit)
 }
 END_TEST
 
+/* However many take what they may: the next one gets some, too. */
+START_TEST(a_user_may_have_a_share_of_the_descriptors_that_are_left)
+{
+    enum { USERS = 4, MAX = 4000 };
+    static struct dlxd_charge charges[USERS][MAX];
+    static const uint64_t least[USERS] = {3500, 430, 50, 6};
+    struct dlxd_users users;
+    struct dlxd_user *user[USERS];
+    uint64_t n[USERS] = {0};
+    memset(charges, 0, sizeof charges);
+    dlxd_users_init(&users, UINT64_C(1) << 40);
+    users.all_descriptors_max = MAX;
+    for (uint32_t i = 0; i < USERS; i++) {
+        ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = i}, &user[i]), 0);
+        while (dlxd_charge_init(&charges[i][n[i]], user[i], DLXD_BYTES, 4096) == 0)
+            n[i]++;
+        ck_assert_ptr_nonnull(strstr(dlx__error_message(), "file descriptors of the daemon"));
+        ck_assert_uint_ge(n[i], least[i]);
+        ck_assert_uint_eq(user[i]->used[DLXD_DESCRIPTORS], n[i]);
+        if (i == 0) { /* it may still connect */
+            ck_assert_int_eq(dlxd_charge_init(&charges[i][n[i]], user[i], DLXD_CONNECTIONS, 1), 0);
+            dlxd_charge_deinit(&charges[i][n[i]]);
+        }
+    }
+    for (uint32_t i = 0; i < USERS; i++) {
+        while (n[i] > 0)
+            dlxd_charge_deinit(&charges[i][--n[i]]);
+        ck_assert_uint_eq(user[i]->used[DLXD_DESCRIPTORS], 0);
+        dlxd_user_unref(user[i]);
+    }
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
 /* ---- access -------------------------------------------------------------------------------- */
 
 static int admit(uid_t uid, uid_t daemon_uid)
@@ -361,6 +395,7 @@ int main(void)
     tcase_add_test(tcase, charges_are_limited_and_come_back);
     tcase_add_test(tcase, charge_keeps_its_user);
     tcase_add_test(tcase, all_users_together_have_a_limit);
+    tcase_add_test(tcase, a_user_may_have_a_share_of_the_descriptors_that_are_left);
     tcase_add_test(tcase, own_user_and_root_may_come_in);
     tcase_add_test(tcase, lines_are_given_out_zeroed_and_taken_back);
     tcase_add_test(tcase, a_line_that_is_given_to_another_never_goes_back);

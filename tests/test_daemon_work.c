@@ -175,6 +175,30 @@ START_TEST(a_socket_that_waits_for_its_turn_is_not_looked_at_again)
 }
 END_TEST
 
+/* ---- connections that say nothing ------------------------------------------------------------- */
+
+START_TEST(who_is_silent_for_longest_makes_way_for_its_own_user_only)
+{
+    enum { N = DLXD_GREETING_MAX + 20 };
+    static int fds[N];
+    int other;
+    struct dlxd_client *first = NULL, *honest = dlx_test_broker_client_by(&test, 2, 0, &other);
+    for (int i = 0; i < N; i++) {
+        struct dlxd_client *client = dlx_test_broker_client_by(&test, 1, 0, &fds[i]);
+        first = first ? first : client;
+        ck_assert(!dlxd_client_is_doomed(client)); /* the newest never does */
+        ck_assert_uint_le(client->user->n_greeting, DLXD_GREETING_MAX);
+        ck_assert(i < (int)DLXD_GREETING_MAX || dlxd_client_is_doomed(first));
+    }
+    ck_assert_int_eq(honest->state, DLXD_CLIENT_GREETING);
+    dlxd_broker_settle(&test.broker);
+    ck_assert_uint_eq(test.broker.n_greeting, DLXD_GREETING_MAX + 1);
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+    close(other);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("work");
@@ -184,6 +208,7 @@ int main(void)
     tcase_add_test(tcase, a_task_that_is_stopped_leaves_nothing);
     tcase_add_test(tcase, many_connections_of_one_user_delay_another_by_a_step);
     tcase_add_test(tcase, a_socket_that_waits_for_its_turn_is_not_looked_at_again);
+    tcase_add_test(tcase, who_is_silent_for_longest_makes_way_for_its_own_user_only);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

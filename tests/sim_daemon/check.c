@@ -18,7 +18,7 @@ static void check_charges(void)
             if (u->uid == uids[user])
                 theirs = u;
         }
-        for (int r = 0; r < DLXD_N_RESOURCES; r++) {
+        for (int r = 0; r < DLXD_DESCRIPTORS; r++) {
             uint64_t n = used(user, (enum dlxd_resource)r), has = theirs ? theirs->used[r] : 0;
             MUST(has == n, "user %d has %llu of resource %d, expected %llu", user,
                  (unsigned long long)has, r, (unsigned long long)n);

@@ -31,6 +31,7 @@ static void start_broker(void)
     w.broker.policy = (struct dlxd_policy){.may = may, .uid = 500};
     memcpy(w.broker.users.max, w.max, sizeof w.max);
     w.broker.users.all_bytes_max = w.max_all;
+    w.broker.users.all_descriptors_max = UINT64_MAX;
     MUST(w.broker.registry.last_link >= w.highest_id, "ids are used again");
     w.last_link = w.broker.registry.last_link;
     w.asker = -1;
