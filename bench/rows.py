@@ -6,6 +6,7 @@ and one more ratio.
 """
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -474,6 +475,13 @@ def topics(bench):
         return rows + quiet_topics(bench, TOPICS_LESS)
 
 
+def longest_turn_ms(bench, daemon):
+    """Of its loop, in CPU time of its thread."""
+    info = subprocess.run([str(bench.build / "dlxctl"), "info", "--json"], check=True,
+                          capture_output=True, env=dict(os.environ, DLX_SOCKET=daemon.socket))
+    return json.loads(info.stdout)["longest_turn_ns"] / 1e6
+
+
 def quiet_topics(bench, n):
     there = f"{n:,} topics with a message each, {TOPIC_LINKS:,} links"
     k = f"{n // 1000}k"
@@ -485,6 +493,7 @@ def quiet_topics(bench, n):
                 bench.run("attach", n=300 if bench.quick else 1000, socket=daemon.socket)
                 for _ in range(3 if bench.quick else 5)
             ]
+        turn = longest_turn_ms(bench, daemon)  # with the end of all publishers
     full = n == TOPICS  # the bars are about that
     return [
         Row(f"daemon_rss_{k}_topics_mib", [rss], "MiB", f"resident memory of the daemon, {there}",
@@ -494,6 +503,8 @@ def quiet_topics(bench, n):
         Row(f"attach_{k}_p99_us", values(r, "p99_ns", 1e-3), "us",
             f"connect and subscribe to a live topic, {there}, p99", ("<=", 1000) if full else None),
         Row(f"attach_{k}_p50_us", values(r, "p50_ns", 1e-3), "us", "likewise, p50"),
+        Row(f"daemon_turn_{k}_ms", [turn], "ms",
+            f"longest turn of the daemon's loop in CPU time, {there}, and their end", ("<=", 5)),
         Row(f"announce_{k}_p99_us", [held["p99_ns"] / 1e3], "us",
             f"dlx_publisher_new, {there}, p99"),
         Row(f"announce_{k}_p50_us", [held["p50_ns"] / 1e3], "us", "likewise, p50"),

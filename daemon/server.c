@@ -180,14 +180,19 @@ static void on_busy(uv_idle_t *busy)
     (void)busy;
 }
 
+static uint64_t cpu_time_ns(void)
+{
+    struct timespec ts;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
 static void on_check(uv_check_t *check)
 {
     struct dlxd_server *server = check->data;
     struct dlxd_broker *broker = &server->broker;
-    struct timespec ts;
     dlxd_work_run(&broker->users, DLXD_TURN_NS);
-    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-    uint64_t now = (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+    uint64_t now = cpu_time_ns();
     broker->longest_turn_ns = DLX_MAX(broker->longest_turn_ns, now - server->turn_began_ns);
     server->turn_began_ns = now;
 }
@@ -412,6 +417,7 @@ void dlxd_server_run(struct dlxd_server *server)
 {
     dlxd_log(DLXD_LOG_NOTICE, "listening on %s", server->listener.path);
     (void)dlxd_notify("READY=1", -1);
+    server->turn_began_ns = cpu_time_ns();
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
     (void)dlxd_notify("STOPPING=1", -1);
     server->broker.stopping = true;

@@ -27,8 +27,8 @@ enum dlxd_resource {
 };
 
 /* A user may have so many times the descriptors that nobody has. So there are some left for the next one, however many others
- * take what they may; and one that is alone may have seven eighths. */
-#define DLXD_DESCRIPTORS_SHARE 7U
+ * take what they may; and one that is alone may have 31 of 32. */
+#define DLXD_DESCRIPTORS_SHARE 31U
 
 struct dlxd_users {
     struct dlxd_list users;

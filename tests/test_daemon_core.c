@@ -177,7 +177,7 @@ START_TEST(a_user_may_have_a_share_of_the_descriptors_that_are_left)
 {
     enum { USERS = 4, MAX = 4000 };
     static struct dlxd_charge charges[USERS][MAX];
-    static const uint64_t least[USERS] = {3500, 430, 50, 6};
+    static const uint64_t least[USERS] = {3870, 120, 3, 0};
     struct dlxd_users users;
     struct dlxd_user *user[USERS];
     uint64_t n[USERS] = {0};
