@@ -109,9 +109,10 @@ bool dlxd_restore_ledger(struct dlxd_inherited *inherited, struct dlxd_ledger *r
     return false;
 }
 
-/* Returns how many descriptors it took; 0: it cannot be restored. */
-static uint32_t restore_one(struct dlxd_broker *broker, const struct dlxd_ledger_entry *entry,
-                            uint32_t index, const struct found *found, size_t n)
+/* False: it cannot be restored, and took none of the descriptors. */
+static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *queue,
+                        const struct dlxd_ledger_entry *entry, uint32_t index,
+                        const struct found *found, size_t n)
 {
     struct dlxd_publisher *publisher;
     int pidfd = -1;
@@ -124,18 +125,23 @@ static uint32_t restore_one(struct dlxd_broker *broker, const struct dlxd_ledger
     for (size_t i = first; r == 0 && i < n; i++)
         regions[i - first] = found[i].region;
     if (r == 0)
+        r = dlxd_store_queue_count(queue, entry->uid, (int32_t)n);
+    if (r == 0) {
         r = dlxd_publisher_restore(&publisher, broker, entry, regions, n - first);
+        if (r < 0)
+            (void)dlxd_store_queue_count(queue, entry->uid, -(int32_t)n);
+    }
     if (r < 0) {
         dlxd_log(DLXD_LOG_ERROR, "%s: what %s (pid %u) retained is lost: %s", entry->topic,
                  entry->client_name, entry->pid, dlx__error_message());
-        return 0;
+        return false;
     }
     for (size_t i = 0; i < n; i++)
         found[i].from->taken = true;
     publisher->ledger_index = index;
     publisher->pidfd_kept = pidfd >= 0;
     dlxd_retained_restore(publisher, pidfd, entry->expires_ns);
-    return (uint32_t)n;
+    return true;
 }
 
 /* In the order of their ids. */
@@ -154,12 +160,12 @@ static int next_entry(const struct dlxd_ledger *ledger, uint64_t after,
     return (int)index;
 }
 
-uint32_t dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *inherited,
-                                 struct dlxd_ledger *ledger)
+void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *inherited,
+                             struct dlxd_ledger *ledger, struct dlxd_store_queue *queue)
 {
     struct dlxd_ledger_entry entry = {.id = 0};
     struct found_list found;
-    uint32_t n_fds = 0, n_publishers = 0;
+    uint32_t n_publishers = 0;
     size_t first = 0;
     int index;
     if (find_all(inherited, &found) < 0) {
@@ -172,10 +178,9 @@ uint32_t dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherit
         size_t n = 0;
         while (first + n < found.n && found.items[first + n].publisher == entry.id)
             n++;
-        uint32_t taken = restore_one(broker, &entry, (uint32_t)index, found.items + first, n);
-        n_fds += taken;
-        n_publishers += taken > 0;
-        if (taken == 0)
+        bool back = restore_one(broker, queue, &entry, (uint32_t)index, found.items + first, n);
+        n_publishers += back;
+        if (!back)
             dlxd_ledger_remove(ledger, (uint32_t)index);
         first += n;
     }
@@ -183,15 +188,16 @@ uint32_t dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherit
     if (n_publishers > 0)
         dlxd_log(DLXD_LOG_NOTICE, "back from the former daemon: what %u publishers retain",
                  n_publishers);
-    return n_fds;
 }
 
-void dlxd_restore_remove_rest(const struct dlxd_inherited *inherited,
+void dlxd_restore_remove_rest(const struct dlxd_broker *broker,
+                              const struct dlxd_inherited *inherited,
                               struct dlxd_store_queue *queue)
 {
     for (size_t i = 0; i < inherited->n; i++) {
         const struct dlxd_inherited_fd *from = &inherited->fds[i];
-        if (!from->taken && begins_with(from->name, "dlx-"))
-            (void)dlxd_store_queue_post(queue, -1, "FDSTOREREMOVE=1\nFDNAME=%s", from->name);
+        if (!from->taken && begins_with(from->name, "dlx-") &&
+            dlxd_store_queue_count(queue, broker->policy.uid, 1) == 0)
+            (void)dlxd_store_queue_drop(queue, broker->policy.uid, from->name);
     }
 }

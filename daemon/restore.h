@@ -13,11 +13,13 @@ struct dlxd_store_queue;
 
 /* Find the ledger among them and open it. False: there is none that can be read. */
 bool dlxd_restore_ledger(struct dlxd_inherited *inherited, struct dlxd_ledger *ret);
-/* What the ledger names and can be restored is back; the rest leaves the ledger. Returns how many descriptors that took. */
-uint32_t dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *inherited,
-                                 struct dlxd_ledger *ledger);
+/* What the ledger names and can be restored is back, and counted in the queue; the rest leaves the
+ * ledger. */
+void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *inherited,
+                             struct dlxd_ledger *ledger, struct dlxd_store_queue *queue);
 /* Have the manager forget what is ours and was not taken. */
-void dlxd_restore_remove_rest(const struct dlxd_inherited *inherited,
+void dlxd_restore_remove_rest(const struct dlxd_broker *broker,
+                              const struct dlxd_inherited *inherited,
                               struct dlxd_store_queue *queue);
 
 #endif

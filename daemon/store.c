@@ -22,7 +22,6 @@ struct dlxd_store {
     struct dlxd_ledger ledger;
     struct dlxd_store_queue queue;
     uint32_t max_fds;
-    uint32_t n_fds;
     bool has_complained;
     struct dlxd_list barriers; /* oldest first */
 };
@@ -89,7 +88,7 @@ void dlxd_store_deinit(struct dlxd_broker *broker)
     struct dlxd_store *store = broker->store;
     if (!store)
         return;
-    (void)dlxd_store_queue_flush(&store->queue);
+    (void)dlxd_store_queue_flush(&store->queue, UINT64_MAX);
     broker->store = NULL;
     store_free(store);
 }
@@ -97,10 +96,21 @@ void dlxd_store_deinit(struct dlxd_broker *broker)
 /* What cannot be sent now stays in the queue. */
 static void flush(struct dlxd_store *store)
 {
-    if (dlxd_store_queue_flush(&store->queue) == 0 || store->has_complained)
+    if (dlxd_store_queue_flush(&store->queue, dlx__now_ns()) == 0 || store->has_complained)
         return;
     store->has_complained = true;
     dlxd_log(DLXD_LOG_WARNING, "%s; trying again", dlx__error_message());
+}
+
+/* Of another name than one that could not be read, and is removed. */
+static int begin_ledger(struct dlxd_store *store)
+{
+    char name[64];
+    int r = dlxd_ledger_init(&store->ledger);
+    if (r < 0)
+        return r;
+    (void)snprintf(name, sizeof name, DLXD_STORE_LEDGER "%" PRIu64, dlx__now_ns());
+    return dlxd_store_queue_keep(&store->queue, store->broker->policy.uid, store->ledger.fd, name);
 }
 
 int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_inherited *inherited)
@@ -117,19 +127,14 @@ int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_in
     dlxd_store_queue_init(&store->queue);
     dlxd_list_init(&store->barriers);
     bool found = dlxd_restore_ledger(inherited, &store->ledger);
-    r = found ? 0 : dlxd_ledger_init(&store->ledger);
-    if (r == 0 && !found) /* of another name than one that could not be read, and is removed */
-        r = dlxd_store_queue_post(&store->queue, store->ledger.fd,
-                                  "FDSTORE=1\nFDPOLL=0\nFDNAME=" DLXD_STORE_LEDGER "%" PRIu64,
-                                  dlx__now_ns());
+    r = found ? dlxd_store_queue_count(&store->queue, broker->policy.uid, 1) : begin_ledger(store);
     if (r < 0) {
         store_free(store);
         return r;
     }
-    store->n_fds = 1;
     broker->store = store;
-    store->n_fds += dlxd_restore_publishers(broker, inherited, &store->ledger);
-    dlxd_restore_remove_rest(inherited, &store->queue);
+    dlxd_restore_publishers(broker, inherited, &store->ledger, &store->queue);
+    dlxd_restore_remove_rest(broker, inherited, &store->queue);
     flush(store);
     return 0;
 }
@@ -174,22 +179,35 @@ static void region_name(const struct dlxd_publisher *publisher, const struct dlx
                    dlxd_publisher_id(publisher), arena->id, arena->ready_seq);
 }
 
-static int keep(struct dlxd_store *store, int fd, const char *name)
+/*
+ * A user may have half of what the other users leave, so that a further user always gets a share.
+ * The daemon's own user is not limited: a private daemon, or one of a user instance, serves it.
+ */
+static int check_share(const struct dlxd_store *store, uid_t uid)
 {
-    if (store->n_fds >= store->max_fds)
-        return dlx__fail(DLX_E_LIMIT, "the service manager keeps %u descriptors already",
-                         store->n_fds);
-    int r = dlxd_store_queue_post(&store->queue, fd, "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
-    if (r == 0)
-        store->n_fds++;
-    return r;
+    uint32_t n_all = store->queue.n_fds, n = dlxd_store_queue_n_fds_of(&store->queue, uid);
+    if (n_all >= store->max_fds)
+        return dlx__fail(DLX_E_LIMIT,
+                         "the service manager keeps %u descriptors (limit %u, --fd-store)", n_all,
+                         store->max_fds);
+    if (uid != store->broker->policy.uid && n >= store->max_fds - n_all)
+        return dlx__fail(DLX_E_LIMIT,
+                         "the service manager keeps %u descriptors for uid %u, and %u of %u are "
+                         "left: a user may have half of what others leave (--fd-store)",
+                         n, (unsigned)uid, store->max_fds - n_all, store->max_fds);
+    return 0;
 }
 
-static void drop(struct dlxd_store *store, const char *name)
+static int keep(struct dlxd_store *store, uid_t uid, int fd, const char *name)
 {
-    store->n_fds--;
+    int r = check_share(store, uid);
+    return r < 0 ? r : dlxd_store_queue_keep(&store->queue, uid, fd, name);
+}
+
+static void drop(struct dlxd_store *store, uid_t uid, const char *name)
+{
     /* What is not dropped for lack of memory is dropped by the next daemon, if the ledger does not have its publisher any more. */
-    (void)dlxd_store_queue_post(&store->queue, -1, "FDSTOREREMOVE=1\nFDNAME=%s", name);
+    (void)dlxd_store_queue_drop(&store->queue, uid, name);
 }
 
 static int keep_region(struct dlxd_store *store, const struct dlxd_publisher *publisher,
@@ -199,7 +217,7 @@ static int keep_region(struct dlxd_store *store, const struct dlxd_publisher *pu
     if (arena->kept)
         return 0;
     region_name(publisher, arena, name, sizeof name);
-    int r = keep(store, arena->fd, name);
+    int r = keep(store, publisher->principal->uid, arena->fd, name);
     arena->kept = r == 0;
     return r;
 }
@@ -221,10 +239,10 @@ static int keep_pidfd(struct dlxd_store *store, struct dlxd_publisher *publisher
     (void)snprintf(name, sizeof name, DLXD_STORE_PIDFD "%" PRIu64, dlxd_publisher_id(publisher));
     int r = 0;
     if (!writes)
-        drop(store, name);
+        drop(store, publisher->principal->uid, name);
     else
-        r = keep(store, publisher->client ? publisher->client->pidfd : publisher->dying_pidfd,
-                 name);
+        r = keep(store, publisher->principal->uid,
+                 publisher->client ? publisher->client->pidfd : publisher->dying_pidfd, name);
     if (r == 0)
         publisher->pidfd_kept = writes;
     return r;
@@ -288,7 +306,7 @@ void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd
     if (!store || !arena->kept)
         return;
     region_name(publisher, arena, name, sizeof name);
-    drop(store, name);
+    drop(store, publisher->principal->uid, name);
     arena->kept = false;
     flush(store);
 }
@@ -307,7 +325,7 @@ void dlxd_store_forget(struct dlxd_publisher *publisher)
     if (!publisher->pidfd_kept)
         return;
     (void)snprintf(name, sizeof name, DLXD_STORE_PIDFD "%" PRIu64, dlxd_publisher_id(publisher));
-    drop(store, name);
+    drop(store, publisher->principal->uid, name);
     publisher->pidfd_kept = false;
     flush(store);
 }
@@ -329,7 +347,7 @@ bool dlxd_store_answer_later(const struct dlxd_publisher *publisher, struct dlxd
                                      .serial = serial,
                                      .fd = pipe_fds[0],
                                      .until_ns = dlx__now_ns() + PATIENCE_NS};
-    int r = dlxd_store_queue_post(&store->queue, pipe_fds[1], "BARRIER=1");
+    int r = dlxd_store_queue_barrier(&store->queue, publisher->principal->uid, pipe_fds[1]);
     dlx__close(pipe_fds[1]);
     if (r == 0)
         r = dlxd_watch_new(&barrier->watch, store->broker->watches, barrier->fd, DLXD_READABLE,

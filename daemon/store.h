@@ -3,12 +3,13 @@
 #define DLXD_STORE_H
 
 /*
- * What outlives the daemon: descriptors that the service manager keeps for the next one (FileDescriptorStoreMax= of
- * systemd.service(5), FDSTORE=1 of sd_notify(3)). There are, of every publisher that retains
- * messages, its control block and arenas as soon as they are ready, and a pidfd while its process may
- * write them; and the ledger.
+ * What outlives the daemon: descriptors that the service manager keeps for the next one
+ * (FileDescriptorStoreMax= of systemd.service(5), FDSTORE=1 of sd_notify(3)). There are, of every
+ * publisher that retains messages, its control block and arenas as soon as they are ready, and a
+ * pidfd while its process may write them; and the ledger.
  *
- * The manager drops what is too much without a word, so the descriptors are counted here. A publisher that does not fit is not
+ * The manager drops what is too much without a word, so the descriptors are counted
+ * (store_queue.h). A publisher that does not fit into them, or into the share of its user, is not
  * kept at all, and the log says so.
  *
  * Everything is fine without a store: broker->store is NULL then.

@@ -4,6 +4,7 @@
 #include "daemon/dispatch.h"
 #include "daemon/retained.h"
 #include <check.h>
+#include <fcntl.h>
 #include <sys/socket.h>
 
 void dlx_test_broker_init(struct dlx_test_broker *test, uint64_t ram_bytes)
@@ -66,6 +67,23 @@ int dlx_test_broker_offer_all(struct dlxd_subscription *subscription, uint32_t *
     dlxd_offers_deinit(&offers);
     dlxd_subscription_open(subscription);
     return r;
+}
+
+struct dlxd_publisher *dlx_test_broker_publisher(struct dlxd_client *client, const char *topic,
+                                                 const struct dlxd_publisher_config *config,
+                                                 uint64_t n_published)
+{
+    struct dlxd_publisher *publisher = NULL;
+    struct dlxd_publisher_fds made;
+    ck_assert_int_eq(dlxd_publisher_new(&publisher, client, topic, config, &made), 0);
+    dlx__close(made.control_fd);
+    dlx__close(made.membership_fd);
+    dlx__close(made.link_sock);
+    int fd = publisher->control->fd;
+    ck_assert_int_eq(fallocate(fd, 0, 0, (off_t)publisher->control->size), 0);
+    ck_assert_int_eq(pwrite(fd, &n_published, sizeof n_published, 0), sizeof n_published);
+    ck_assert_int_eq(dlxd_publisher_ready(publisher), 0);
+    return publisher;
 }
 
 void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,

@@ -49,21 +49,11 @@ static void tear_down(void)
     close(control);
 }
 
-/* It is ready, and has published so many messages. */
-static struct dlxd_publisher *publish_some(const char *topic, uint64_t head)
+static struct dlxd_publisher *publish_some(const char *topic, uint64_t n)
 {
     static const struct dlxd_publisher_config config = {
         .history = 1, .depth = 16, .n_entries = 256};
-    struct dlxd_publisher *publisher = NULL;
-    struct dlxd_publisher_fds made;
-    ck_assert_int_eq(dlxd_publisher_new(&publisher, client, topic, &config, &made), 0);
-    close(made.control_fd);
-    close(made.membership_fd);
-    close(made.link_sock);
-    ck_assert_int_eq(fallocate(publisher->control->fd, 0, 0, (off_t)publisher->control->size), 0);
-    ck_assert_int_eq(pwrite(publisher->control->fd, &head, sizeof head, 0), sizeof head);
-    ck_assert_int_eq(dlxd_publisher_ready(publisher), 0);
-    return publisher;
+    return dlx_test_broker_publisher(client, topic, &config, n);
 }
 
 static struct dlxd_publisher *publish(const char *topic)

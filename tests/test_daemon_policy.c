@@ -149,17 +149,7 @@ static struct dlxd_publisher *publish(const char *topic, uint32_t on_full, uint3
 {
     const struct dlxd_publisher_config config = {
         .history = 4, .depth = 16, .n_entries = 256, .on_full = on_full, .retain = retain};
-    struct dlxd_publisher *publisher = NULL;
-    struct dlxd_publisher_fds made;
-    uint64_t head = 5;
-    ck_assert_int_eq(dlxd_publisher_new(&publisher, client, topic, &config, &made), 0);
-    close(made.control_fd);
-    close(made.membership_fd);
-    close(made.link_sock);
-    ck_assert_int_eq(fallocate(publisher->control->fd, 0, 0, (off_t)publisher->control->size), 0);
-    ck_assert_int_eq(pwrite(publisher->control->fd, &head, sizeof head, 0), sizeof head);
-    ck_assert_int_eq(dlxd_publisher_ready(publisher), 0);
-    return publisher;
+    return dlx_test_broker_publisher(client, topic, &config, 5);
 }
 
 static void offer(struct dlxd_publisher *publisher)

@@ -43,16 +43,7 @@ static struct dlxd_publisher *new_publisher(struct dlxd_client *client, uint64_t
 {
     const struct dlxd_publisher_config config = {
         .history = 4, .depth = 16, .n_entries = 256, .retain = 2, .retain_for_ns = retain_for_ns};
-    struct dlxd_publisher *publisher = NULL;
-    struct dlxd_publisher_fds made;
-    ck_assert_int_eq(dlxd_publisher_new(&publisher, client, "t", &config, &made), 0);
-    close(made.control_fd);
-    close(made.membership_fd);
-    close(made.link_sock);
-    ck_assert_int_eq(fallocate(publisher->control->fd, 0, 0, (off_t)publisher->control->size), 0);
-    ck_assert_int_eq(pwrite(publisher->control->fd, &head, sizeof head, 0), sizeof head);
-    ck_assert_int_eq(dlxd_publisher_ready(publisher), 0);
-    return publisher;
+    return dlx_test_broker_publisher(client, "t", &config, head);
 }
 
 static size_t n_publishers(void)
