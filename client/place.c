@@ -107,7 +107,8 @@ bool dlx__place_is_trusted(const struct dlx_place_env *env, enum dlx_place place
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == env->uid;
 }
 
-/* A folder of ours that others can neither write to nor open: whoever can open it can hold its lock. */
+/* A folder of ours that others can neither write to nor open: whoever can open it can hold its
+ * lock. */
 static int open_runtime_dir(const struct dlx_place_env *env)
 {
     struct stat st;

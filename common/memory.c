@@ -58,7 +58,7 @@ int dlx__region_check_size(int borrow_fd, uint64_t size, bool populated)
     return 0;
 }
 
-/* The size of a process's files is limited where `ulimit -f` was set. Memory is a file to the kernel. */
+/* Shared memory is a file, so `ulimit -f` limits its size. */
 int dlx__region_resize(int borrow_fd, uint64_t size)
 {
     struct rlimit limit;

@@ -4,7 +4,8 @@
 
 /*
  * Objects by id. The ids are counted by the daemon, so no client can aim at one bucket. Nodes are
- * members of the objects: inserting allocates nothing and cannot fail. The table grows and shrinks with what is in it.
+ * members of the objects: inserting allocates nothing and cannot fail. The table grows and shrinks
+ * with what is in it.
  */
 
 #include "common/util.h"

@@ -22,8 +22,9 @@ struct dlxd_inherited {
  * there is none; DLX_E_INVALID (the variables contradict each other; the descriptors are closed), DLX_E_NO_MEMORY. */
 int dlxd_inherited_init(struct dlxd_inherited *inherited);
 /*
- * The socket to listen on, if the service manager made it (ListenSequentialPacket= of systemd.socket(5)): taken, and the caller's.
- * Returns 0, with -1 where there is none; DLX_E_INVALID: there are several, or one that cannot be listened on.
+ * The socket to listen on, if the service manager made it (ListenSequentialPacket= of
+ * systemd.socket(5)): taken, and the caller's. Returns 0, with -1 where there is none;
+ * DLX_E_INVALID: there are several, or one that cannot be listened on.
  */
 int dlxd_inherited_take_listener(struct dlxd_inherited *inherited, int *ret_fd);
 /* Closes what nobody took. */

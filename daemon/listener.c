@@ -85,8 +85,9 @@ static bool is_current(const struct dlxd_listener *listener)
            mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
 }
 
-/* Whoever can open a file can hold its lock. So the lock file is a regular file of this user with no other name, and nobody
- * else may open it; `ret_exposed` says that others may, as with a file that was made with another mode. */
+/* Anybody who can open a file can hold its lock. So the lock file must be a regular file of this
+ * user with no second name. `ret_exposed`: other users can open it, since something made it with
+ * another mode. */
 static int open_lock(struct dlxd_listener *listener, bool *ret_exposed)
 {
     struct stat st;
@@ -108,8 +109,8 @@ static int open_lock(struct dlxd_listener *listener, bool *ret_exposed)
 
 enum lock_state {
     LOCK_OURS,
-    LOCK_AGAIN,   /* the file is another one by now, or a daemon that ends still has it */
-    LOCK_USELESS, /* exposed: others have it for ever, or may come to */
+    LOCK_AGAIN,   /* the file was replaced meanwhile, or an ending daemon still holds it */
+    LOCK_USELESS, /* exposed: another user holds it, or can hold it later */
     LOCK_HELD,
     LOCK_FAILED, /* errno */
 };

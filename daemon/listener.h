@@ -4,8 +4,8 @@
 
 /*
  * The listening socket and its lock file (PATH.lock), which is what keeps a second daemon off the
- * path: its lock lives as long as the process, so a socket file without it is stale. Nobody but the daemon's user can
- * open the file, and so hold the lock.
+ * path: its lock lives as long as the process, so a socket file without it is stale. Nobody but the
+ * daemon's user can open the file, and so hold the lock.
  */
 
 #include "common/util.h"
@@ -23,13 +23,14 @@ struct dlxd_listener {
 
 /*
  * Returns 0; DLX_E_IN_USE naming the path and the pid of the daemon that has it, or a path that is
- * something else than a socket, which is left alone; DLX_E_INVALID (path too long); DLX_E_ACCESS (also: the lock
- * file is not this user's alone), DLX_E_SYSTEM.
+ * something else than a socket, which is left alone; DLX_E_INVALID (path too long); DLX_E_ACCESS
+ * (also: the lock file is not this user's alone), DLX_E_SYSTEM.
  */
 int dlxd_listener_init(struct dlxd_listener *listener, const char *path);
 /*
- * Listen on a socket that the service manager bound: its path is in its name, and needs neither a lock nor a look at who
- * answers there. Takes the fd, also on failure. Returns 0; DLX_E_INVALID (it has no path), DLX_E_NO_MEMORY, DLX_E_SYSTEM.
+ * Listen on a socket that the service manager bound: its path is in its name, and needs neither a
+ * lock nor a look at who answers there. Takes the fd, also on failure. Returns 0; DLX_E_INVALID (it
+ * has no path), DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
 int dlxd_listener_adopt(struct dlxd_listener *listener, int take_fd);
 /* Unlinks what is ours. */

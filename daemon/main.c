@@ -149,9 +149,11 @@ static void raise_limit(int resource)
     }
 }
 
-/* Links cost fds; select() is not used here, so the soft limit has no purpose. Regions are files for RLIMIT_FSIZE,
- * which a private daemon has from whoever started it and all users of the daemon would suffer from: it goes, where
- * that is allowed (CAP_SYS_RESOURCE). */
+/*
+ * Links cost fds; select() is not used here, so the soft limit has no purpose. RLIMIT_FSIZE bounds
+ * the size of a region. A private daemon inherits it from the process that started it, and it would
+ * apply to all clients: the daemon removes it if it may (CAP_SYS_RESOURCE), else raises it.
+ */
 static void raise_limits(void)
 {
     const struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
@@ -204,7 +206,7 @@ int main(int argc, char **argv)
     dlx_cleanup(dlxd_inherited_deinit) struct dlxd_inherited inherited = {.n = 0};
     dlx_cleanup(dlx__closep) int listen_fd = -1;
 
-    /* A lost reader and a file at its limit are errors of one call, no reason to end. */
+    /* A lost reader and a file at its size limit fail one call; the daemon goes on. */
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGXFSZ, SIG_IGN);
     argp_err_exit_status = 2;

@@ -14,8 +14,9 @@ struct dlx_memory;
 struct dlxd_inherited;
 struct dlxd_server;
 
-/* Listens on `path`; or on the service manager's socket, if that is not -1, wherever it is bound: takes it, also on
- * failure. Returns 0, or what dlxd_listener_init() and dlxd_listener_adopt() return. */
+/* Listens on `path`; or on the service manager's socket, if that is not -1, wherever it is bound:
+ * takes it, also on failure. Returns 0, or what dlxd_listener_init() and dlxd_listener_adopt()
+ * return. */
 int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_fd,
                     const struct dlx_memory *memory);
 /* End by itself after so long without a client, from now on; 0: never. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The daemon's own memory: what many objects took goes back to the system when they have gone, though others stay. */
+/* The daemon's own memory: what many objects took goes back to the system when they have gone,
+ * though others stay. */
 
 #include "common/util.h"
 #include "tests/harness_daemon.h"
@@ -37,8 +38,8 @@ static size_t memory_kib(void)
     return kib;
 }
 
-/* Topics with a subscription each, some with a publisher; `stays` gets one in the midst of them. Returns what the daemon had
- * when all were there. */
+/* Topics with a subscription each, some with a publisher; `stays` gets one in the midst of them.
+ * Returns what the daemon had when all were there. */
 static size_t come_and_go(struct dlx_test_subscription *stays, int control_that_stays)
 {
     static struct dlx_test_subscription subscriptions[N_TOPICS];

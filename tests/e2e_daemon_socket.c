@@ -86,8 +86,8 @@ START_TEST(nobody_else_can_open_the_lock)
 }
 END_TEST
 
-/* One that a former version, or a user, made for others to open. Even: somebody holds it; odd: he comes when a daemon was
- * killed. */
+/* One that a former version, or a user, made for others to open. Even: somebody holds it; odd: he
+ * comes when a daemon was killed. */
 START_TEST(a_lock_that_others_can_open_is_replaced)
 {
     char lock_path[300];
@@ -176,8 +176,8 @@ static void pass_socket(void *userdata)
     (void)fcntl(3, F_SETFD, 0);
 }
 
-/* It is neither locked, nor looked at who answers there, nor removed, whoever ends the daemon; a client that came before the
- * daemon is served. */
+/* It is neither locked, nor looked at who answers there, nor removed, whoever ends the daemon; a
+ * client that came before the daemon is served. */
 START_TEST(a_socket_of_the_service_manager_is_used)
 {
     char lock_path[300];

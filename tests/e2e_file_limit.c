@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Processes whose files may not be large (RLIMIT_FSIZE, `ulimit -f`): shared memory is a file to the kernel. */
+/* Processes whose files may not be large (RLIMIT_FSIZE, `ulimit -f`): shared memory is a file to
+ * the kernel. */
 
 #include "common/util.h"
 #include "tests/harness_fork.h"
@@ -21,8 +22,8 @@
 
 static const struct rlimit one_mib = {MIB, MIB}, nothing = {0, 0}, soft = {MIB, RLIM_INFINITY};
 
-/* For this process and the programs that it starts. A process with CAP_SYS_RESOURCE has no hard limits. Whoever runs the
- * tests may ignore the signal, which nobody does otherwise. */
+/* For this process and the programs that it starts. A process with CAP_SYS_RESOURCE has no hard
+ * limits. Whoever runs the tests may ignore the signal, which nobody does otherwise. */
 static void limit_files(void *limit)
 {
     (void)signal(SIGXFSZ, SIG_DFL);
@@ -105,8 +106,8 @@ END_TEST
 
 /* ---- the library --------------------------------------------------------------------------- */
 
-/* All that a client does to files, where the signal would end it: its limit is not in the way, since it only fills files
- * that have their size. */
+/* All that a client does to files, where the signal would end it: its limit is not in the way,
+ * since it only fills files that have their size. */
 static void stream_with_limit(void)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A daemon that a program started ends when nobody is connected and nothing is retained, and not before. */
+/* A daemon that a program started ends when nobody is connected and nothing is retained, and not
+ * before. */
 
 #include "tests/harness_spawn.h"
 #include <poll.h>

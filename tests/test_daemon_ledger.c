@@ -84,7 +84,8 @@ START_TEST(strings_of_a_ledger_end)
 }
 END_TEST
 
-/* RLIMIT_FSIZE may lie within an entry: the rest of it is not said to be an error that was there before. */
+/* RLIMIT_FSIZE may lie within an entry: the rest of it is not said to be an error that was there
+ * before. */
 START_TEST(an_entry_beyond_the_limit_is_refused_in_words)
 {
     struct dlxd_ledger ledger;
