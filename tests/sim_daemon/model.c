@@ -210,7 +210,9 @@ uint32_t spares_add(struct sub *s)
     int user = w.procs[s->proc].user;
     for (int i = 0; i < LINKS; i++)
         n += w.links[i].used && w.links[i].spare && w.links[i].sub == s - w.subs;
-    for (; n < s->n_spares && user_has_room(user, dlx_shm_link_size(s->max_held)); n++, added++) {
+    /* After a refusal one of them may have failed already, and was replaced. */
+    for (; (n < s->n_spares || w.faults > 0) && user_has_room(user, dlx_shm_link_size(s->max_held));
+         n++, added++) {
         int i = 0;
         const struct dlxd_link *l = theirs(w.last_link + 1);
         if (w.faults > 0 && (!l || !l->spare || dlxd_subscription_id(l->subscription) != s->id))
