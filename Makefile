@@ -145,8 +145,9 @@ HARNESS_SRC := $(wildcard tests/harness*.c)
 PROTO_SRC := $(wildcard proto/dlx.proto)
 TEST_SRC := $(wildcard tests/test_*.c tests/e2e_*.c)
 # All stories are told on POSIX shared memory, too, but those that choose the memory themselves.
-# e2e_memory chooses itself; e2e_debug finds maps by the names that memfds have; e2e_hostile_uid tries what seals forbid.
-POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid,$(patsubst tests/%.c,%,$(wildcard tests/e2e_*.c)))
+# e2e_memory chooses itself; e2e_debug finds maps by the names that memfds have; e2e_hostile_uid and e2e_hostile_memory try what
+# seals forbid.
+POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid e2e_hostile_memory,$(patsubst tests/%.c,%,$(wildcard tests/e2e_*.c)))
 SIM_SRC := $(filter-out tests/sim_daemon.c,$(wildcard tests/sim_*.c))
 # The simulation of the daemon stands between it and the kernel: what it wraps, and two files of the daemon that it replaces.
 SIM_DAEMON_SRC := $(wildcard tests/sim_daemon.c tests/sim_daemon/*.c)

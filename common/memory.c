@@ -37,17 +37,12 @@ const struct dlx_memory *dlx__memory_by_tag(uint32_t tag)
     return NULL;
 }
 
-int dlx__memory_supported(const struct dlx_memory *memory)
-{
-    return memory->supported();
-}
-
 /* ---- steps --------------------------------------------------------------------------------- */
 
-int dlx__region_check_size(int borrow_fd, uint64_t size, bool populated)
+static int check_size(int fd, uint64_t size, bool populated)
 {
     struct stat st;
-    if (fstat(borrow_fd, &st) < 0)
+    if (fstat(fd, &st) < 0)
         return dlx__fail_errno("fstat of a region");
     if (st.st_size < 0 || (uint64_t)st.st_size != size)
         return dlx__fail(DLX_E_PROTOCOL, "region has %jd bytes, announced were %" PRIu64,
@@ -78,7 +73,7 @@ static int check(const struct dlx_memory *memory, int fd, uint64_t size,
                  enum dlx_region_state state, bool populated)
 {
     int r = memory->check(fd, state);
-    return r < 0 ? r : dlx__region_check_size(fd, size, populated);
+    return r < 0 ? r : check_size(fd, size, populated);
 }
 
 static int map_region(int fd, uint64_t size, int prot, void **ret_map)
@@ -130,34 +125,58 @@ static int allocate(int fd, uint64_t size)
     return 0;
 }
 
-int dlx__region_new(const struct dlx_memory *memory, const char *what, uint64_t size, int *ret_fd,
-                    int *ret_writer_fd)
+int dlx__region_new(const struct dlx_memory *memory, const char *what, uint64_t size,
+                    int *ret_ro_fd, int *ret_writer_fd)
 {
     assert(size > 0 && size % DLX_PAGE == 0);
     if (size > INT64_MAX)
         return dlx__fail(DLX_E_NO_MEMORY, "region of %" PRIu64 " bytes", size);
-    return memory->create(what, size, ret_fd, ret_writer_fd);
+    return memory->create(what, size, ret_ro_fd, ret_writer_fd);
 }
 
 int dlx__region_populate(const struct dlx_memory *memory, int take_fd, uint64_t size,
                          void **ret_map)
 {
     dlx_cleanup(dlx__closep) int fd = take_fd;
+    void *map;
     int r = check(memory, fd, size, DLX_REGION_NEW, false);
     if (r == 0)
         r = allocate(fd, size);
     if (r == 0)
-        r = map_region(fd, size, PROT_READ | PROT_WRITE, ret_map);
-    /* The writer is about to touch all of it: one call now is cheaper than a fault a page then. Without it
-     * (before Linux 5.14) the faults come. */
+        r = map_region(fd, size, PROT_READ | PROT_WRITE, &map);
+    if (r < 0)
+        return r;
+    /* The writer is about to touch all of it: one call now is cheaper than a fault a page then.
+     * Pages that nobody has touched are no proof for the daemon; before Linux 5.14 a second
+     * fallocate() initializes them. */
+    if (madvise(map, size, MADV_POPULATE_WRITE) < 0)
+        r = allocate(fd, size);
     if (r == 0)
-        (void)madvise(*ret_map, size, MADV_POPULATE_WRITE);
+        r = memory->seal(fd);
+    if (r < 0)
+        munmap(map, (size_t)size);
+    else
+        *ret_map = map;
     return r;
 }
 
-int dlx__region_seal(const struct dlx_memory *memory, int take_fd, uint64_t size, int *ret_ro_fd)
+static int check_pages(int fd, uint64_t size)
 {
-    int r = memory->seal(take_fd, size, ret_ro_fd);
+    void *map;
+    int r = map_region(fd, size, PROT_READ, &map);
+    if (r < 0)
+        return r;
+    r = dlx__region_check_pages(fd, map, size);
+    munmap(map, (size_t)size);
+    return r;
+}
+
+int dlx__region_prove(const struct dlx_memory *memory, int borrow_fd, uint64_t size)
+{
+    /* In this order: only then does nobody take pages away that were looked at. */
+    int r = memory->check(borrow_fd, DLX_REGION_SEALED);
+    if (r == 0)
+        r = check_pages(borrow_fd, size);
     if (r == DLX_E_PROTOCOL)
         return dlx__fail_prefix(DLX_E_BAD_PEER, "region was not made ready by its writer");
     return r;
@@ -211,16 +230,44 @@ int dlx__membership_map(int borrow_writer_fd, uint64_t size, void **ret_map)
     return map_region(borrow_writer_fd, size, PROT_READ | PROT_WRITE, ret_map);
 }
 
-int dlx__membership_share(const struct dlx_memory *memory, int borrow_fd, int *ret_ro_fd)
-{
-    return memory->share(borrow_fd, ret_ro_fd);
-}
-
 int dlx__membership_attach(const struct dlx_memory *memory, int take_fd, uint64_t size,
                            const void **ret_map)
 {
     dlx_cleanup(dlx__closep) int fd = take_fd;
     return attach(memory, fd, size, DLX_REGION_NEW, ret_map);
+}
+
+/* ---- what this system can do --------------------------------------------------------------- */
+
+/* The four steps, with a page. Where mincore() may not tell us about pages it says that all are
+ * there. */
+static int probe(const struct dlx_memory *memory)
+{
+    int ro_fd, writer_fd;
+    void *map = NULL;
+    int r = dlx__region_new(memory, "dlx-probe", DLX_PAGE, &ro_fd, &writer_fd);
+    if (r < 0)
+        return r;
+    dlx_cleanup(dlx__closep) int ro = ro_fd;
+    dlx_cleanup(dlx__closep) int writer = writer_fd;
+    r = check_pages(ro, DLX_PAGE);
+    if (r == 0)
+        return dlx__fail(DLX_E_KERNEL, "mincore() does not tell that a page is missing");
+    if (r == DLX_E_PROTOCOL)
+        r = dlx__region_populate(memory, dlx__steal_fd(&writer), DLX_PAGE, &map);
+    if (r < 0)
+        return r;
+    r = dlx__region_prove(memory, ro, DLX_PAGE);
+    dlx__region_unmap(map, DLX_PAGE);
+    return r;
+}
+
+int dlx__memory_supported(const struct dlx_memory *memory)
+{
+    int r = memory->supported ? memory->supported() : 0;
+    if (r == 0)
+        r = probe(memory);
+    return r < 0 ? dlx__fail_prefix(DLX_E_KERNEL, "memory = %s", memory->name) : 0;
 }
 
 /* ---- copy-on-write views ------------------------------------------------------------------- */

@@ -27,39 +27,8 @@ static int memfd_create_best(const char *name)
     return fd;
 }
 
-static int memfd_new(const char *what, uint64_t size, int *ret_fd, int *ret_writer_fd)
-{
-    dlx_cleanup(dlx__closep) int fd = memfd_create_best(what);
-    if (fd < 0)
-        return dlx__fail_errno("memfd_create %s", what);
-    int r = dlx__region_resize(fd, size);
-    if (r < 0)
-        return r;
-    if (fchmod(fd, 0600) < 0)
-        return dlx__fail_errno("fchmod of a region");
-    if (fcntl(fd, F_ADD_SEALS, SIZE_SEALS) < 0)
-        return dlx__fail_errno("sealing the size of a region");
-    int writer = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (writer < 0)
-        return dlx__fail_errno("second descriptor of a region");
-    *ret_writer_fd = writer;
-    *ret_fd = dlx__steal_fd(&fd);
-    return 0;
-}
-
-/* Only memfds (and tmpfs) answer F_GET_SEALS, so a foreign fd does not get any further. */
-static int memfd_check(int borrow_fd, enum dlx_region_state state)
-{
-    int seals = state == DLX_REGION_SEALED ? ALL_SEALS : SIZE_SEALS;
-    int have = fcntl(borrow_fd, F_GET_SEALS);
-    if (have < 0 || (have & seals) != seals)
-        return dlx__fail(DLX_E_PROTOCOL, "region is not sealed: seals %#x, needed %#x",
-                         have < 0 ? 0U : (unsigned)have, (unsigned)seals);
-    return 0;
-}
-
-/* The same file behind a new description that cannot write. */
-static int memfd_share(int borrow_fd, int *ret_ro_fd)
+/* Opened again before anybody else has it: a lease that its writer took later could hold that up. */
+static int open_read_only(int borrow_fd, int *ret_ro_fd)
 {
     char path[32];
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", borrow_fd);
@@ -75,35 +44,55 @@ static int memfd_share(int borrow_fd, int *ret_ro_fd)
     return 0;
 }
 
-/* All that a region needs: a file, its size, the seals, and /proc. */
-static int memfd_supported(void)
+static int memfd_new(const char *what, uint64_t size, int *ret_ro_fd, int *ret_writer_fd)
 {
-    int new_fd, writer, ro;
-    int r = memfd_new("dlx-probe", DLX_PAGE, &new_fd, &writer);
+    dlx_cleanup(dlx__closep) int fd = memfd_create_best(what);
+    if (fd < 0)
+        return dlx__fail_errno("memfd_create %s", what);
+    int r = dlx__region_resize(fd, size);
     if (r < 0)
         return r;
-    dlx_cleanup(dlx__closep) int fd = new_fd;
-    dlx__close(writer);
-    if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) < 0)
-        return dlx__fail(DLX_E_KERNEL,
-                         "the kernel has no F_SEAL_FUTURE_WRITE (Linux 5.1 or newer "
-                         "is needed); --memory posix does without, and promises less");
-    r = memfd_share(fd, &ro);
+    if (fchmod(fd, 0600) < 0)
+        return dlx__fail_errno("fchmod of a region");
+    if (fcntl(fd, F_ADD_SEALS, SIZE_SEALS) < 0)
+        return dlx__fail_errno("sealing the size of a region");
+    r = open_read_only(fd, ret_ro_fd);
     if (r == 0)
-        dlx__close(ro);
+        *ret_writer_fd = dlx__steal_fd(&fd);
     return r;
 }
 
-static int memfd_seal(int take_fd, uint64_t size, int *ret_ro_fd)
+static int memfd_seal(int borrow_writer_fd)
 {
-    dlx_cleanup(dlx__closep) int fd = take_fd;
-    if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
+    if (fcntl(borrow_writer_fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
         return dlx__fail_errno("sealing a region");
-    /* Only now can nobody punch holes any more. */
-    int r = memfd_check(fd, DLX_REGION_SEALED);
-    if (r == 0)
-        r = dlx__region_check_size(fd, size, true);
-    return r < 0 ? r : memfd_share(fd, ret_ro_fd);
+    return 0;
+}
+
+/* Only memfds (and tmpfs) answer F_GET_SEALS, so a foreign fd does not get any further. */
+static int memfd_check(int borrow_fd, enum dlx_region_state state)
+{
+    int seals = state == DLX_REGION_SEALED ? ALL_SEALS : SIZE_SEALS;
+    int have = fcntl(borrow_fd, F_GET_SEALS);
+    if (have < 0 || (have & seals) != seals)
+        return dlx__fail(DLX_E_PROTOCOL, "region is not sealed: seals %#x, needed %#x",
+                         have < 0 ? 0U : (unsigned)have, (unsigned)seals);
+    return 0;
+}
+
+/* All that a region needs: a file, its size, the seals, and /proc. */
+static int memfd_supported(void)
+{
+    int ro, writer;
+    int r = memfd_new("dlx-probe", DLX_PAGE, &ro, &writer);
+    if (r < 0)
+        return r;
+    if (fcntl(writer, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) < 0)
+        r = dlx__fail(DLX_E_KERNEL, "the kernel has no F_SEAL_FUTURE_WRITE (Linux 5.1 or newer "
+                                    "is needed); --memory posix does without, and promises less");
+    dlx__close(ro);
+    dlx__close(writer);
+    return r;
 }
 
 const struct dlx_memory dlx__memory_memfd = {
@@ -112,6 +101,5 @@ const struct dlx_memory dlx__memory_memfd = {
     .supported = memfd_supported,
     .create = memfd_new,
     .seal = memfd_seal,
-    .share = memfd_share,
     .check = memfd_check,
 };

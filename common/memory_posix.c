@@ -55,7 +55,7 @@ static int open_twice(const char *what, int *ret_rw, int *ret_ro)
     return r;
 }
 
-static int posix_new(const char *what, uint64_t size, int *ret_fd, int *ret_writer_fd)
+static int posix_new(const char *what, uint64_t size, int *ret_ro_fd, int *ret_writer_fd)
 {
     int rw_fd = -1, ro_fd = -1, r = 1;
     for (int i = 0; r == 1 && i < ATTEMPTS; i++)
@@ -72,7 +72,7 @@ static int posix_new(const char *what, uint64_t size, int *ret_fd, int *ret_writ
     r = dlx__region_resize(rw, size);
     if (r < 0)
         return r;
-    *ret_fd = dlx__steal_fd(&ro);
+    *ret_ro_fd = dlx__steal_fd(&ro);
     *ret_writer_fd = dlx__steal_fd(&rw);
     return 0;
 }
@@ -86,48 +86,17 @@ static int posix_check(int borrow_fd, enum dlx_region_state state)
     return 0;
 }
 
-static int posix_supported(void)
+/* There is nothing to seal: the proof finds what an honest writer has forgotten, no more. */
+static int posix_seal(int borrow_writer_fd)
 {
-    int fd, writer;
-    void *map;
-    int r = posix_new("a probe", DLX_PAGE, &fd, &writer);
-    if (r < 0)
-        return dlx__fail_prefix(DLX_E_KERNEL, "memory = posix");
-    r = dlx__region_populate(&dlx__memory_posix, writer, DLX_PAGE, &map);
-    if (r == 0)
-        dlx__region_unmap(map, DLX_PAGE);
-    dlx__close(fd);
-    return r < 0 ? dlx__fail_prefix(DLX_E_KERNEL, "memory = posix") : 0;
-}
-
-/* There is nothing to seal: what an honest writer has forgotten is found, no more. */
-static int posix_seal(int take_fd, uint64_t size, int *ret_ro_fd)
-{
-    dlx_cleanup(dlx__closep) int fd = take_fd;
-    int r = posix_check(fd, DLX_REGION_SEALED);
-    if (r == 0)
-        r = dlx__region_check_size(fd, size, true);
-    if (r == 0)
-        *ret_ro_fd = dlx__steal_fd(&fd);
-    return r;
-}
-
-/* The daemon's own fd cannot write. */
-static int posix_share(int borrow_fd, int *ret_ro_fd)
-{
-    int ro = fcntl(borrow_fd, F_DUPFD_CLOEXEC, 0);
-    if (ro < 0)
-        return dlx__fail_errno("another descriptor of a region");
-    *ret_ro_fd = ro;
+    (void)borrow_writer_fd;
     return 0;
 }
 
 const struct dlx_memory dlx__memory_posix = {
     .name = "posix",
     .tag = 1,
-    .supported = posix_supported,
     .create = posix_new,
     .seal = posix_seal,
-    .share = posix_share,
     .check = posix_check,
 };

@@ -39,6 +39,13 @@ void dlx__packet_refuse_fds(int sock)
     (void)setsockopt(sock, SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof no);
 }
 
+bool dlx__packet_refuses_fds(int sock)
+{
+    int passes = 1;
+    socklen_t size = sizeof passes;
+    return getsockopt(sock, SOL_SOCKET, SO_PASSRIGHTS, &passes, &size) == 0 && !passes;
+}
+
 /* Collect every fd of every control message, so that each one is closed on any error below. */
 static bool collect_fds(struct msghdr *msg, struct dlx_packet *packet)
 {
@@ -56,13 +63,15 @@ static bool collect_fds(struct msghdr *msg, struct dlx_packet *packet)
     return !foreign;
 }
 
-static int receive(int sock, bool takes_fds, struct dlx_packet *packet)
+/* A look: the packet stays in the socket, with its descriptors. */
+static int look(int sock, bool takes_fds, struct dlx_packet *packet)
 {
     union dlx_packet_control control;
     struct iovec iov = {.iov_base = packet->data, .iov_len = sizeof packet->data};
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    /* A look hands over the descriptors, too; what it cannot hand over stays in the socket. */
-    const int flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC | (takes_fds ? MSG_PEEK : 0);
+    /* It hands over descriptors, too, if it is asked to; what it cannot hand over is there the next
+     * time. */
+    const int flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_PEEK;
     ssize_t n;
     bool reset = false;
 
@@ -118,11 +127,6 @@ static int receive(int sock, bool takes_fds, struct dlx_packet *packet)
     return r;
 }
 
-int dlx__packet_recv(int sock, struct dlx_packet *packet)
-{
-    return receive(sock, false, packet);
-}
-
 bool dlx__packet_drop(int sock)
 {
     ssize_t n;
@@ -142,11 +146,21 @@ bool dlx__packet_hung_up(int sock)
     return n == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
 }
 
+int dlx__packet_recv(int sock, struct dlx_packet *packet)
+{
+    int r = look(sock, false, packet);
+    if (r == 0 && !dlx__packet_drop(sock)) {
+        dlx__packet_deinit(packet); /* it is still there, and will be looked at again */
+        return DLX_E_EMPTY;
+    }
+    return r;
+}
+
 int dlx__packet_recv_fds(int sock, struct dlx_packet *packet)
 {
-    int r = receive(sock, true, packet);
+    int r = look(sock, true, packet);
     if ((r == 0 || r == DLX_E_PROTOCOL) && !dlx__packet_drop(sock)) {
-        dlx__packet_deinit(packet); /* it is still there, and will be looked at again */
+        dlx__packet_deinit(packet); /* likewise */
         return DLX_E_EMPTY;
     }
     return r;

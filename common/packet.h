@@ -34,12 +34,17 @@ int dlx__packet_steal_fd(struct dlx_packet *packet, size_t i);
  * long as their maker likes: sockets that linger, files of a FUSE file system.
  */
 void dlx__packet_refuse_fds(int sock_borrow_fd);
+/* Does it? Otherwise there may be some in its queue. */
+bool dlx__packet_refuses_fds(int sock_borrow_fd);
 
 /*
- * Receive one packet, of somebody who may send no descriptors, without waiting. Returns 0; DLX_E_EMPTY (nothing there),
- * DLX_E_DISCONNECTED (the peer is gone and everything it sent was read), DLX_E_PROTOCOL (empty, longer than
- * DLX_PACKET_SIZE_MAX, or with descriptors), DLX_E_SYSTEM. On every error the packet is empty. Descriptors never become
- * ours: the kernel lets go of them. To close one that we had would wait for whoever serves its FUSE file system.
+ * Receive one packet, of somebody who may send no descriptors, without waiting. Returns 0;
+ * DLX_E_EMPTY (nothing there), DLX_E_DISCONNECTED (the peer is gone and everything it sent was
+ * read), DLX_E_PROTOCOL (empty, longer than DLX_PACKET_SIZE_MAX, or with descriptors),
+ * DLX_E_SYSTEM. On every error `packet` is empty. What violates the protocol stays in the socket,
+ * and descriptors with it: they never become ours, and the kernel lets go of them when the socket
+ * is closed, which is for the caller to do where nobody waits. Costs one more call, a look at the
+ * packet first.
  */
 int dlx__packet_recv(int sock_borrow_fd, struct dlx_packet *packet);
 

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/arena.h"
 #include "common/error.h"
-#include "daemon/reaper.h"
+#include "daemon/proof.h"
+#include "daemon/worker.h"
 #include <assert.h>
 #include <string.h>
 
-int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_reaper *reaper, struct dlxd_user *user,
+int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_workers *workers, struct dlxd_user *user,
                    uint32_t id, uint64_t size)
 {
     struct dlxd_arena *arena = calloc(1, sizeof *arena);
     if (!arena)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for an arena's description");
-    arena->reaper = reaper;
+    arena->workers = workers;
     arena->id = id;
     arena->size = size;
     arena->fd = -1;
@@ -26,7 +27,8 @@ int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_reaper *reaper, struct d
 
 void dlxd_arena_close(struct dlxd_arena *arena)
 {
-    arena->fd = dlxd_reaper_close(arena->reaper, arena->fd, arena->size);
+    arena->proof = dlxd_proof_abandon(arena->proof);
+    arena->fd = dlxd_workers_close(arena->workers, arena->charge.user, arena->fd);
 }
 
 struct dlxd_arena *dlxd_arena_free(struct dlxd_arena *arena)

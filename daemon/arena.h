@@ -14,17 +14,19 @@
 
 #include "daemon/user.h"
 
-struct dlxd_reaper;
+struct dlxd_proof;
+struct dlxd_workers;
 
 struct dlxd_arena {
     uint32_t id; /* 0: the control block */
     uint64_t size;
-    uint64_t ready_seq;         /* 0: not ready yet, or the control block */
-    uint64_t drop_seq;          /* 0: not dropped */
-    size_t n_notify;            /* dropped: links that have yet to be told */
-    bool kept;                  /* by the service manager: store.h */
-    int fd;                     /* read-write until ready, then read-only; -1 once dropped */
-    struct dlxd_reaper *reaper; /* closes the fd */
+    uint64_t ready_seq;           /* 0: not ready yet, or the control block */
+    uint64_t drop_seq;            /* 0: not dropped */
+    size_t n_notify;              /* dropped: links that have yet to be told */
+    bool kept;                    /* by the service manager: store.h */
+    int fd;                       /* read-only; -1 once dropped, and while the proof has it */
+    struct dlxd_proof *proof;     /* not NULL: it is looked at whether it is ready */
+    struct dlxd_workers *workers; /* close the fd */
     struct dlxd_charge charge;
 };
 
@@ -37,7 +39,7 @@ struct dlxd_arenas {
 };
 
 /* Without an fd yet. Charges `size` bytes to the user. Returns 0, DLX_E_NO_MEMORY, DLX_E_LIMIT. */
-int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_reaper *reaper, struct dlxd_user *user,
+int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_workers *workers, struct dlxd_user *user,
                    uint32_t id, uint64_t size);
 void dlxd_arena_close(struct dlxd_arena *arena);
 struct dlxd_arena *dlxd_arena_free(struct dlxd_arena *arena);

@@ -2,12 +2,12 @@
 #include "daemon/broker.h"
 #include "daemon/client.h"
 #include "daemon/delivery.h"
-#include "daemon/reaper.h"
 #include "daemon/retained.h"
 #include "daemon/store.h"
 #include "daemon/subscription.h"
 #include "daemon/waiting.h"
 #include "daemon/watch.h"
+#include "daemon/worker.h"
 #include <sys/resource.h>
 
 int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
@@ -28,8 +28,8 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
     dlxd_list_init(&broker->expiring);
     dlxd_list_init(&broker->stuck);
     dlxd_list_init(&broker->slow);
-    int r = dlxd_reaper_new(&broker->reaper);
-    return r < 0 ? r : dlxd_watches_new(&broker->watches, loop);
+    int r = dlxd_watches_new(&broker->watches, loop);
+    return r < 0 ? r : dlxd_workers_new(&broker->workers, loop);
 }
 
 void dlxd_broker_deinit(struct dlxd_broker *broker)
@@ -39,7 +39,7 @@ void dlxd_broker_deinit(struct dlxd_broker *broker)
     dlxd_registry_deinit(&broker->registry);
     dlxd_users_deinit(&broker->users);
     broker->watches = dlxd_watches_free(broker->watches);
-    broker->reaper = dlxd_reaper_free(broker->reaper);
+    broker->workers = dlxd_workers_free(broker->workers);
 }
 
 void dlxd_broker_settle(struct dlxd_broker *broker)

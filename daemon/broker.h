@@ -15,13 +15,13 @@
 
 struct dlx_memory;
 struct uv_loop_s;
-struct dlxd_reaper;
 struct dlxd_store;
 struct dlxd_watches;
+struct dlxd_workers;
 
 struct dlxd_broker {
     struct dlxd_watches *watches;
-    struct dlxd_reaper *reaper;
+    struct dlxd_workers *workers;
     struct dlxd_users users;
     struct dlxd_registry registry;
     struct dlxd_policy policy;

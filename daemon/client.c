@@ -9,6 +9,7 @@
 #include "daemon/store.h"
 #include "daemon/subscription.h"
 #include "daemon/watch.h"
+#include "daemon/worker.h"
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -96,9 +97,14 @@ static void on_death(void *data, int events)
     dlxd_client_doom(client);
 }
 
+bool dlxd_client_is_paused(const struct dlxd_client *client)
+{
+    return client->barrier || client->awaits_proof;
+}
+
 void dlxd_client_rewatch(struct dlxd_client *client)
 {
-    bool paused = client->barrier || client->input == DLXD_INPUT_PAUSED;
+    bool paused = dlxd_client_is_paused(client) || client->input == DLXD_INPUT_PAUSED;
     if (!dlxd_client_is_doomed(client))
         dlxd_watch_set(client->watch, (paused ? 0 : DLXD_READABLE) |
                                           (dlxd_list_empty(&client->tx) ? 0 : DLXD_WRITABLE));
@@ -285,7 +291,7 @@ void dlxd_client_free(struct dlxd_client *client)
     dlxd_list_remove(&client->node);
     dlxd_watch_free(client->watch);
     dlxd_watch_free(client->pid_watch);
-    dlx__close(client->fd);
+    dlxd_workers_close_socket(client->broker->workers, client->user, client->fd);
     if (client->holder)
         dlxd_holder_disconnected(client->holder);
     else

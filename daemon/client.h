@@ -74,6 +74,7 @@ struct dlxd_client {
 
     struct dlxd_request request;  /* being handled */
     struct dlxd_barrier *barrier; /* not NULL: nothing is read before this answer (store.h) */
+    bool awaits_proof;            /* likewise: of a region of its (proof.h) */
     struct dlxd_list tx;          /* packets that did not fit in the socket */
     size_t n_tx;
     size_t tx_size;
@@ -123,7 +124,9 @@ int dlxd_client_send_fds(struct dlxd_client *client, const struct Dlx__Wire__Pac
 void dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial);
 void dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code,
                             const char *text);
-/* `barrier` or `input` has changed. */
+/* Is it not read from before an answer that it waits for? */
+bool dlxd_client_is_paused(const struct dlxd_client *client);
+/* `barrier`, `awaits_proof` or `input` has changed. */
 void dlxd_client_rewatch(struct dlxd_client *client);
 
 #endif

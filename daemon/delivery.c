@@ -8,6 +8,7 @@
 #include "daemon/client.h"
 #include "daemon/link.h"
 #include "daemon/log.h"
+#include "daemon/proof.h"
 #include "daemon/publisher.h"
 #include "daemon/subscription.h"
 #include "daemon/watch.h"
@@ -150,25 +151,36 @@ static int send_added(struct dlxd_link *link, int bell)
     return r;
 }
 
-static int seal_page(struct dlxd_link *link)
+static void on_proved(void *owner, int code, const char *text, int take_fd)
 {
-    if (link->sealed)
-        return 0;
-    int r = dlx__region_seal(memory_of(link), dlx__steal_fd(&link->page_fd), link->page_size,
-                             &link->page_fd);
-    link->sealed = r == 0;
-    return r < 0 ? dlx__fail_prefix(r, "link page") : 0;
+    struct dlxd_link *link = owner;
+    link->proof = NULL;
+    link->page_fd = take_fd;
+    if (code < 0) {
+        (void)dlx__fail(code, "link page: %s", text);
+        dlxd_link_fail(link, code, dlx__error_message());
+        return;
+    }
+    link->state = DLXD_LINK_READY;
+    dlxd_link_schedule(link);
+}
+
+void dlxd_delivery_prove(struct dlxd_link *link)
+{
+    int r = dlxd_proof_begin(&link->proof, link->subscription->broker, link->links_charge.user,
+                             link->page_fd, link->page_size, on_proved, link);
+    if (r < 0) {
+        dlxd_link_fail(link, r, dlx__error_message());
+        return;
+    }
+    link->page_fd = -1;
+    link->state = DLXD_LINK_PROVING;
 }
 
 static int send_sealed(struct dlxd_link *link)
 {
     Dlx__Wire__SpareSealed body = DLX__WIRE__SPARE_SEALED__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-    int r = seal_page(link);
-    if (r < 0) {
-        dlxd_link_fail(link, r, dlx__error_message());
-        return r;
-    }
     body.link = dlxd_link_id(link);
     packet.body_case = DLX__WIRE__PACKET__BODY_SPARE_SEALED;
     packet.spare_sealed = &body;
@@ -178,10 +190,7 @@ static int send_sealed(struct dlxd_link *link)
 static int join(struct dlxd_link *link)
 {
     int pair[2];
-    int r = seal_page(link);
-    if (r < 0)
-        return r;
-    r = make_bell(pair);
+    int r = make_bell(pair);
     if (r < 0)
         return r;
     dlx_cleanup(dlx__closep) int publishers_end = pair[0];

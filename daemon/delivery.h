@@ -16,6 +16,10 @@ struct dlxd_subscription;
 /* The next packet. False: nothing can be sent now. */
 bool dlxd_delivery_step(struct dlxd_subscription *subscription);
 
+/* An OFFERED link's subscriber says that its page is ready: look, on a worker. It becomes READY, or
+ * fails. */
+void dlxd_delivery_prove(struct dlxd_link *link);
+
 /* At once, tell the publisher of a link that was a spare, however much the subscriber has acknowledged. If that fails for now, it
  * is tried again as for any link. */
 void dlxd_delivery_join(struct dlxd_link *link);

@@ -126,6 +126,14 @@ static void handle_request(struct dlxd_client *client, const Dlx__Wire__Packet *
         dlxd_task_start(&client->task, client->user);
 }
 
+void dlxd_dispatch_resume(struct dlxd_client *client, uint32_t serial, int r)
+{
+    if (r < 0)
+        send_error(client, serial, r);
+    dlxd_client_rewatch(client);
+    dlxd_task_start(&client->task, client->user);
+}
+
 void dlxd_dispatch_client_bytes(struct dlxd_client *client, const uint8_t *data, size_t size)
 {
     const Dlx__Wire__Packet *packet;
@@ -160,7 +168,7 @@ bool dlxd_dispatch_client(struct dlxd_client *client)
         continue_request(client);
         return true;
     }
-    if (client->barrier)
+    if (dlxd_client_is_paused(client))
         return false;
     int r = dlx__packet_recv(client->fd, &incoming);
     if (r == DLX_E_EMPTY) {

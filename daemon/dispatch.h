@@ -16,6 +16,8 @@ struct Dlx__Wire__Packet;
 /* A step of a client's task: a packet of its control socket, if there is one; of one that ends, a part of what it owns.
  * False: nothing is left to do, and one that ends is freed. */
 bool dlxd_dispatch_client(struct dlxd_client *client);
+/* A request that waited was answered (0), goes on (1), or failed with this code, and its client is read from again. */
+void dlxd_dispatch_resume(struct dlxd_client *client, uint32_t serial, int r);
 /* A packet of a subscription's socket, if there is one. */
 void dlxd_dispatch_subscription(struct dlxd_subscription *subscription);
 

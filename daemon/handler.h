@@ -4,7 +4,8 @@
 
 /*
  * What each request does. The packet is validated and the client has said Hello. A handler that
- * returns 0 has replied; one that fails has changed nothing, and dispatch.c sends the Error.
+ * returns 0 has replied, or will, and then nothing is read from the client meanwhile; one that
+ * fails has changed nothing, and dispatch.c sends the Error.
  */
 
 #include "common/proto.h"

@@ -114,7 +114,7 @@ int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Pac
     (void)snprintf(request->topic, sizeof request->topic, "%s", *list->topic ? list->topic : "**");
     (void)snprintf(request->cursor.after, sizeof request->cursor.after, "%s", list->after_topic);
     request->after = *list->after_topic ? list->after_publisher : NO_TOPIC;
-    return dlxd_request_begin(client, packet, list_some);
+    return dlxd_request_begin(client, packet->serial, list_some);
 }
 
 /* ---- links --------------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
 #include "common/error.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
+#include "daemon/dispatch.h"
 #include "daemon/handler.h"
 #include "daemon/publisher.h"
 #include "daemon/retained.h"
@@ -53,6 +54,8 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
     return r;
 }
 
+/* ---- regions that are ready ----------------------------------------------------------------- */
+
 static struct dlxd_publisher *find(struct dlxd_client *client)
 {
     return dlxd_publisher_find(client, client->request.object);
@@ -90,18 +93,74 @@ static int ready_some(struct dlxd_client *client)
     return r;
 }
 
+/* Nothing is read from the client before the answer: what it asks next, finds its region ready, or gone. */
+static int await_proof(struct dlxd_client *client, const Dlx__Wire__Packet *packet, int r)
+{
+    if (r < 0)
+        return r;
+    client->request.serial = packet->serial;
+    client->awaits_proof = true;
+    dlxd_client_rewatch(client);
+    return 0;
+}
+
+/* The region is proved, and the request goes on, or it failed. */
+static void go_on(struct dlxd_client *client, int r, int (*step)(struct dlxd_client *client))
+{
+    uint32_t serial = client->request.serial;
+    client->awaits_proof = false;
+    if (r < 0)
+        dlxd_request_end(client);
+    else
+        r = dlxd_request_begin(client, serial, step);
+    dlxd_dispatch_resume(client, serial, r);
+}
+
+static void on_publisher_proved(void *owner, int code, const char *text, int take_fd)
+{
+    struct dlxd_publisher *publisher = owner;
+    struct dlxd_client *client = publisher->client;
+    int r = dlxd_publisher_ready(publisher, code, text, take_fd); /* it may be gone */
+    if (r == 0)
+        dlxd_publisher_deliver_begin(publisher);
+    go_on(client, r, ready_some);
+}
+
 int dlxd_handle_publisher_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
     client->request.object = packet->publisher_ready->publisher;
     struct dlxd_publisher *publisher = find(client);
     if (!publisher)
         return DLX_E_NOT_FOUND;
-    int r = publisher->is_awaited ? 0 : dlxd_publisher_ready(publisher);
-    if (r < 0)
-        return r;
+    if (!publisher->is_awaited)
+        return await_proof(client, packet, dlxd_publisher_prove(publisher, on_publisher_proved));
     dlxd_publisher_deliver_begin(publisher);
-    return dlxd_request_begin(client, packet, ready_some);
+    return dlxd_request_begin(client, packet->serial, ready_some);
 }
+
+/* The news goes out before the reply: when the publisher uses the arena, it is in the socket of
+ * every subscriber that has room and credit. */
+static void on_arena_proved(void *owner, int code, const char *text, int take_fd)
+{
+    struct dlxd_publisher *publisher = owner;
+    int r = dlxd_publisher_arena_ready(publisher, code, text, take_fd);
+    if (r == 0)
+        dlxd_publisher_deliver_begin(publisher);
+    go_on(publisher->client, r, deliver_some);
+}
+
+int dlxd_handle_arena_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    client->request.object = packet->arena_ready->publisher;
+    struct dlxd_publisher *publisher = find(client);
+    if (!publisher)
+        return DLX_E_NOT_FOUND;
+    return await_proof(
+        client, packet,
+        dlxd_publisher_arena_prove(publisher, packet->arena_ready->arena, on_arena_proved));
+}
+
+/* ---- the rest ------------------------------------------------------------------------------- */
 
 int dlxd_handle_publisher_close(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
@@ -145,7 +204,7 @@ int dlxd_handle_retained_drop(struct dlxd_client *client, const Dlx__Wire__Packe
 {
     (void)snprintf(client->request.topic, sizeof client->request.topic, "%s",
                    packet->retained_drop->topic);
-    return dlxd_request_begin(client, packet, drop_some);
+    return dlxd_request_begin(client, packet->serial, drop_some);
 }
 
 int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
@@ -172,21 +231,6 @@ int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *p
     if (r < 0)
         (void)dlxd_publisher_arena_drop(publisher, arena->id);
     return r;
-}
-
-/* The news goes out before the reply: when the publisher uses the arena, it is in the socket of every
- * subscriber that has room and credit. */
-int dlxd_handle_arena_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
-{
-    client->request.object = packet->arena_ready->publisher;
-    struct dlxd_publisher *publisher = find(client);
-    if (!publisher)
-        return DLX_E_NOT_FOUND;
-    int r = dlxd_publisher_arena_ready(publisher, packet->arena_ready->arena);
-    if (r < 0)
-        return r;
-    dlxd_publisher_deliver_begin(publisher);
-    return dlxd_request_begin(client, packet, deliver_some);
 }
 
 int dlxd_handle_arena_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet)

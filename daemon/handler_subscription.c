@@ -2,6 +2,7 @@
 #include "common/error.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
+#include "daemon/delivery.h"
 #include "daemon/handler.h"
 #include "daemon/link.h"
 #include "daemon/subscription.h"
@@ -57,7 +58,7 @@ int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *p
     if (r == 0)
         r = dlxd_subscription_new(&request->offers.subscription, client, subscribe->topic, &config,
                                   &request->fd);
-    return r < 0 ? r : dlxd_request_begin(client, packet, offer_some);
+    return r < 0 ? r : dlxd_request_begin(client, packet->serial, offer_some);
 }
 
 /* Links that end in one step. */
@@ -82,7 +83,7 @@ int dlxd_handle_subscription_close(struct dlxd_client *client, const Dlx__Wire__
     client->request.object = packet->subscription_close->subscription;
     if (!dlxd_subscription_find(client, client->request.object))
         return DLX_E_NOT_FOUND;
-    return dlxd_request_begin(client, packet, close_some);
+    return dlxd_request_begin(client, packet->serial, close_some);
 }
 
 /* NULL when the subscription has no such link. That is no violation: the packet may have crossed with
@@ -103,9 +104,8 @@ int dlxd_handle_link_ready(struct dlxd_subscription *subscription, const Dlx__Wi
         return 0;
     if (link->state != DLXD_LINK_OFFERED)
         return dlx__fail(DLX_E_PROTOCOL, "LinkReady for a link that does not wait for it");
-    link->state = DLXD_LINK_READY;
     link->reader = packet->link_ready->reader;
-    dlxd_link_schedule(link);
+    dlxd_delivery_prove(link);
     return 0;
 }
 

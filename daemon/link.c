@@ -4,8 +4,10 @@
 #include "ring/layout.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
+#include "daemon/proof.h"
 #include "daemon/publisher.h"
 #include "daemon/subscription.h"
+#include "daemon/worker.h"
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -90,10 +92,17 @@ static void count_out(struct dlxd_link *link)
     link->subscription->broker->registry.n_spares--;
 }
 
+static void close_bell(struct dlxd_link *link)
+{
+    link->bell_fd =
+        dlxd_workers_close_socket(link->workers, link->links_charge.user, link->bell_fd);
+}
+
 static void release_resources(struct dlxd_link *link)
 {
-    link->page_fd = dlx__close(link->page_fd);
-    link->bell_fd = dlx__close(link->bell_fd);
+    link->proof = dlxd_proof_abandon(link->proof);
+    link->page_fd = dlxd_workers_close(link->workers, link->links_charge.user, link->page_fd);
+    close_bell(link);
     dlxd_charge_deinit(&link->links_charge);
     dlxd_charge_deinit(&link->bytes_charge);
 }
@@ -138,6 +147,7 @@ static struct dlxd_link *link_alloc(struct dlxd_subscription *subscription)
     if (!link)
         return NULL;
     link->subscription = subscription;
+    link->workers = subscription->broker->workers;
     link->state = DLXD_LINK_NEW;
     link->page_size = dlx_shm_link_size(subscription->config.max_held);
     link->page_fd = link->bell_fd = -1;
@@ -231,7 +241,7 @@ void dlxd_link_end(struct dlxd_link *link)
     dlxd_list_remove(&link->by_subscription);
     dlxd_idmap_remove(&link->subscription->broker->registry.links, &link->by_id);
     link->subscription = NULL;
-    link->bell_fd = dlx__close(link->bell_fd);
+    close_bell(link);
     if (!link->holder)
         dlxd_link_free(link);
 }
@@ -358,6 +368,7 @@ enum dlxd_link_step dlxd_link_next(struct dlxd_link *link)
     case DLXD_LINK_NEW:
         return DLXD_STEP_OFFER;
     case DLXD_LINK_OFFERED:
+    case DLXD_LINK_PROVING:
         return DLXD_STEP_NONE;
     case DLXD_LINK_SPARE:
         return DLXD_STEP_NONE;
@@ -431,7 +442,7 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
         break;
     case DLXD_STEP_OPEN:
         link->state = DLXD_LINK_OPEN;
-        link->bell_fd = dlx__close(link->bell_fd);
+        close_bell(link);
         link->open_seq = publisher->last_ready_seq;
         link->drop_seq = publisher->last_drop_seq;
         break;

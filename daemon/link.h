@@ -5,15 +5,16 @@
 /*
  * A link: one publisher and one subscription, and how far the subscriber has been told.
  *
- *      NEW --LinkOffer--> OFFERED --(LinkReady)--> READY --LinkAdded--> ADDED --LinkOpen--> OPEN
- *       |                    |                       |
- *       +--------------------+-----------------------+---> FAILED --LinkFailed--> (freed)
+ *   NEW --LinkOffer--> OFFERED --(LinkReady)--> PROVING --> READY --LinkAdded--> ADDED
+ *    |                   |                       |           |                    |
+ *    |                   |                       |           |                    +--LinkOpen--> OPEN
+ *    +-------------------+-----------------------+-----------+--> FAILED --LinkFailed--> (freed)
  *
- * A spare has no publisher yet: from READY it goes to SPARE, with SpareSealed. A publisher that gets it makes it READY again,
- * and has it before it can publish.
+ * A spare has no publisher yet: from READY it goes to SPARE, with SpareSealed. A publisher that
+ * gets it makes it READY again, and has it before it can publish.
  *
- * This file decides what is to be sent next; delivery.c sends it and says so. No I/O here, but for the look at a link that ends:
- * it may linger.
+ * This file decides what is to be sent next; delivery.c sends it and says so. No I/O here, but for
+ * the look at a link that ends: it may linger.
  */
 
 #include "daemon/arena.h"
@@ -22,15 +23,18 @@
 #include "daemon/list.h"
 #include "daemon/user.h"
 
+struct dlxd_proof;
 struct dlxd_publisher;
 struct dlxd_subscription;
 struct dlxd_waiter;
+struct dlxd_workers;
 
 enum dlxd_link_state {
     DLXD_LINK_NEW,     /* the offer is to be sent */
     DLXD_LINK_OFFERED, /* the subscriber prepares its page */
-    DLXD_LINK_READY,   /* the page is to be sealed and sent to the publisher */
-    DLXD_LINK_SPARE,   /* it is sealed, and waits for a publisher */
+    DLXD_LINK_PROVING, /* it says that it has; a worker looks */
+    DLXD_LINK_READY,   /* the page is to be sent to the publisher */
+    DLXD_LINK_SPARE,   /* it waits for a publisher */
     DLXD_LINK_ADDED,   /* the publisher has it, or will; the subscriber is to be told */
     DLXD_LINK_OPEN,
     DLXD_LINK_FAILED, /* the subscriber is to be told; no publisher any more */
@@ -45,7 +49,7 @@ enum dlxd_link_step {
     DLXD_STEP_SEAL, /* of a spare; SpareSealed */
     /* with fds */
     DLXD_STEP_OFFER,
-    DLXD_STEP_JOIN, /* seal, LinkAdded; LinkOpen follows */
+    DLXD_STEP_JOIN, /* LinkAdded; LinkOpen follows */
     DLXD_STEP_OPEN,
     DLXD_STEP_ARENA,
 };
@@ -65,7 +69,6 @@ struct dlxd_link {
     bool spare; /* counted by its subscription: it has no publisher yet, and has not failed */
     bool early; /* it was a spare */
     bool gone_sent;
-    bool sealed;            /* its page */
     uint64_t join_until_ns; /* not 0: its publisher seems to be about to end */
 
     /* How far the subscriber has been told: see arena.h. */
@@ -74,7 +77,9 @@ struct dlxd_link {
     uint64_t open_seq; /* the arenas that LinkOpen counted */
 
     uint64_t page_size;
-    int page_fd; /* the daemon's own; once READY read-only, for reports */
+    int page_fd; /* the daemon's own, read-only, for reports; -1 while the proof has it */
+    struct dlxd_proof *proof; /* not NULL: PROVING */
+    struct dlxd_workers *workers;
     int bell_fd; /* the subscriber's end, from LinkAdded to LinkOpen */
 
     int fail_code;

@@ -4,6 +4,7 @@
 #include "common/memory.h"
 #include "ring/layout.h"
 #include <assert.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -12,8 +13,7 @@ _Static_assert(DLX_SHM_MEMBERSHIP_LINES == 64, "one bit a line");
 
 struct dlxd_membership_page {
     struct dlxd_list node; /* in user->membership_pages */
-    const struct dlx_memory *memory;
-    int fd;
+    int fd;                /* read-only */
     struct entry *entries; /* [DLX_SHM_MEMBERSHIP_LINES]: a page of our own, and right after it */
     struct dlx_shm_membership *lines; /* the shared one */
     uint64_t used;                    /* a bit a line */
@@ -128,7 +128,6 @@ static int page_new(struct dlxd_membership_page **ret, struct dlxd_user *user,
     struct dlxd_membership_page *page = calloc(1, sizeof *page);
     if (!page)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a membership page");
-    page->memory = memory;
     page->fd = -1;
     dlxd_list_init(&page->node);
     int r = dlx__region_new(memory, "dlx-membership", DLX_PAGE, &page->fd, &fd);
@@ -192,7 +191,11 @@ void dlxd_membership_line_deinit(struct dlxd_membership_line *line)
 
 int dlxd_membership_reopen(const struct dlxd_membership_line *line, int *ret_ro_fd)
 {
-    return dlx__membership_share(line->page->memory, line->page->fd, ret_ro_fd);
+    int ro = fcntl(line->page->fd, F_DUPFD_CLOEXEC, 0);
+    if (ro < 0)
+        return dlx__fail_errno("another descriptor of a membership page");
+    *ret_ro_fd = ro;
+    return 0;
 }
 
 uint64_t dlxd_membership_size(void)

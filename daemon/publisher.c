@@ -11,6 +11,7 @@
 #include "daemon/retained.h"
 #include "daemon/store.h"
 #include "daemon/subscription.h"
+#include "daemon/worker.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,6 +21,12 @@
 /* Linux charges 768 bytes for a packet of LinkAdded's size and doubles this number: 128 packets. More wait: see waiting.h. */
 #define LINK_SOCK_SNDBUF (128 * 768 / 2)
 
+static void close_link_sock(struct dlxd_publisher *publisher)
+{
+    publisher->link_sock = dlxd_workers_close_socket(
+        publisher->broker->workers, publisher->object_charge.user, publisher->link_sock);
+}
+
 static void publisher_free(struct dlxd_publisher *publisher)
 {
     dlxd_task_stop(&publisher->task);
@@ -28,7 +35,7 @@ static void publisher_free(struct dlxd_publisher *publisher)
     dlxd_arenas_deinit(&publisher->ready);
     dlxd_arenas_deinit(&publisher->dropped);
     dlxd_waiting_deinit(&publisher->waiting);
-    dlx__close(publisher->link_sock);
+    close_link_sock(publisher);
     dlxd_membership_line_deinit(&publisher->line);
     dlxd_charge_deinit(&publisher->object_charge);
     dlxd_principal_unref(publisher->principal);
@@ -42,7 +49,7 @@ static int new_region(const struct dlxd_publisher *publisher, struct dlxd_user *
                       int *ret_writer_fd)
 {
     struct dlxd_arena *arena;
-    int r = dlxd_arena_new(&arena, publisher->broker->reaper, user, id, size);
+    int r = dlxd_arena_new(&arena, publisher->broker->workers, user, id, size);
     if (r < 0)
         return r;
     r = dlx__region_new(publisher->broker->memory, name, size, &arena->fd, ret_writer_fd);
@@ -150,7 +157,7 @@ static int restore_region(const struct dlxd_publisher *publisher, struct dlxd_us
     uint64_t size;
     int r = dlx__region_inspect(publisher->broker->memory, region->fd, &size);
     if (r == 0)
-        r = dlxd_arena_new(ret, publisher->broker->reaper, user, region->id, size);
+        r = dlxd_arena_new(ret, publisher->broker->workers, user, region->id, size);
     if (r < 0)
         return r;
     (*ret)->ready_seq = region->ready_seq;
@@ -251,7 +258,7 @@ static void leave_client(struct dlxd_publisher *publisher)
     publisher->client = NULL;
     dlxd_list_remove(&publisher->by_client);
     dlxd_waiting_deinit(&publisher->waiting);
-    publisher->link_sock = dlx__close(publisher->link_sock);
+    close_link_sock(publisher);
     dlxd_membership_line_deinit(&publisher->line);
     dlxd_arenas_deinit(&publisher->unready);
 }
@@ -349,22 +356,43 @@ struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t 
     return NULL;
 }
 
-/* On failure it has no fd any more. */
-static int seal(const struct dlxd_publisher *publisher, struct dlxd_arena *arena)
+/* Its client waits for the answer, so there is one at a time. */
+static int begin_proof(struct dlxd_publisher *publisher, struct dlxd_arena *arena,
+                       dlxd_proof_fn *fn)
 {
-    return dlx__region_seal(publisher->broker->memory, dlx__steal_fd(&arena->fd), arena->size,
-                            &arena->fd);
+    int r = dlxd_proof_begin(&arena->proof, publisher->broker, arena->charge.user, arena->fd,
+                             arena->size, fn, publisher);
+    if (r < 0)
+        return r;
+    arena->fd = -1;
+    publisher->proving = arena;
+    return 0;
 }
 
-int dlxd_publisher_ready(struct dlxd_publisher *publisher)
+static struct dlxd_arena *end_proof(struct dlxd_publisher *publisher, int take_fd)
+{
+    struct dlxd_arena *arena = publisher->proving;
+    publisher->proving = NULL;
+    arena->proof = NULL;
+    arena->fd = take_fd;
+    return arena;
+}
+
+int dlxd_publisher_prove(struct dlxd_publisher *publisher, dlxd_proof_fn *fn)
 {
     if (publisher->state != DLXD_PUBLISHER_NEW)
         return dlx__fail(DLX_E_IN_USE, "publisher %" PRIu64 " of %s was made ready before",
                          dlxd_publisher_id(publisher), publisher->topic_name);
-    int r = seal(publisher, publisher->control);
-    if (r < 0) {
+    int r = begin_proof(publisher, publisher->control, fn);
+    return r < 0 ? dlx__fail_prefix(r, "control block") : 0;
+}
+
+int dlxd_publisher_ready(struct dlxd_publisher *publisher, int code, const char *text, int take_fd)
+{
+    (void)end_proof(publisher, take_fd);
+    if (code < 0) {
         (void)dlxd_publisher_end(publisher);
-        return dlx__fail_prefix(r, "control block");
+        return dlx__fail(code, "control block: %s", text);
     }
     publisher->state = DLXD_PUBLISHER_OPEN;
     dlxd_offering_begin(publisher, true);
@@ -426,20 +454,29 @@ static void schedule_open_links(const struct dlxd_publisher *publisher)
     }
 }
 
-int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, uint32_t id)
+int dlxd_publisher_arena_prove(struct dlxd_publisher *publisher, uint32_t id, dlxd_proof_fn *fn)
 {
     struct dlxd_arena *arena = dlxd_arenas_find(&publisher->unready, id);
     if (!arena)
         return no_such_arena(publisher, id);
+    int r = begin_proof(publisher, arena, fn);
+    return r < 0 ? dlx__fail_prefix(r, "arena %u", id) : 0;
+}
+
+int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, int code, const char *text,
+                               int take_fd)
+{
+    struct dlxd_arena *arena = end_proof(publisher, take_fd);
+    if (code < 0) {
+        int r = dlx__fail(code, "arena %u: %s", arena->id, text);
+        dlxd_arenas_remove(&publisher->unready, arena);
+        dlxd_arena_free(arena);
+        return r;
+    }
     int r = dlxd_arenas_reserve(&publisher->ready);
     if (r < 0)
-        return dlx__fail_prefix(r, "arena %u", id);
+        return dlx__fail_prefix(r, "arena %u", arena->id);
     dlxd_arenas_remove(&publisher->unready, arena);
-    r = seal(publisher, arena);
-    if (r < 0) {
-        dlxd_arena_free(arena);
-        return dlx__fail_prefix(r, "arena %u", id);
-    }
     arena->ready_seq = ++publisher->last_ready_seq;
     dlxd_arenas_push(&publisher->ready, arena);
     schedule_open_links(publisher);

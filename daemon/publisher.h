@@ -16,6 +16,7 @@
 #include "daemon/list.h"
 #include "daemon/membership.h"
 #include "daemon/offer.h"
+#include "daemon/proof.h"
 #include "daemon/work.h"
 #include "daemon/waiting.h"
 #include <sys/types.h>
@@ -76,6 +77,8 @@ struct dlxd_publisher {
     struct dlxd_task task;    /* tells them that it has gone, or has become RETAINED */
     bool telling;
     uint64_t gone_head; /* GONE: number of its newest message */
+
+    struct dlxd_arena *proving; /* the region whose proof its client waits for; or NULL */
 
     struct dlxd_arena *control;
     struct dlxd_arenas unready; /* by id */
@@ -144,17 +147,24 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher);
 /* The publisher of this client with this id, or NULL with DLX_E_NOT_FOUND's text set. */
 struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t id);
 
-/* Seal the control block. Returns 0; on failure the publisher has ended: DLX_E_BAD_PEER (not
- * allocated by its writer), DLX_E_FD_LIMIT, DLX_E_SYSTEM. DLX_E_IN_USE (was ready) changes nothing. */
-int dlxd_publisher_ready(struct dlxd_publisher *publisher);
+/* Begin to look whether its control block was made ready: `fn` is called with the publisher as the
+ * owner. Returns 0; DLX_E_IN_USE (was ready), DLX_E_NO_MEMORY, DLX_E_SYSTEM: nothing has
+ * changed. */
+int dlxd_publisher_prove(struct dlxd_publisher *publisher, dlxd_proof_fn *fn);
+/* The look has ended so. Returns 0; on failure, which is `code`, the publisher has ended. */
+int dlxd_publisher_ready(struct dlxd_publisher *publisher, int code, const char *text, int take_fd);
 
 /* A region for an arena; the publisher gets the read-write fd, which belongs to whoever called.
  * Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
 int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
                              struct dlxd_arena **ret, int *ret_writer_fd);
-/* Seal the arena and schedule it on every open link. Returns 0, DLX_E_NOT_FOUND, DLX_E_NO_MEMORY; on
- * DLX_E_BAD_PEER, DLX_E_FD_LIMIT and DLX_E_SYSTEM the arena is gone. */
-int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, uint32_t id);
+/* The same for an arena, which is then scheduled on every open link. Returns 0; DLX_E_NOT_FOUND,
+ * DLX_E_NO_MEMORY, DLX_E_SYSTEM: nothing has changed. */
+int dlxd_publisher_arena_prove(struct dlxd_publisher *publisher, uint32_t id, dlxd_proof_fn *fn);
+/* Returns 0; DLX_E_NO_MEMORY (it is as it was); on failure of the proof, which is `code`, the arena
+ * is gone. */
+int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, int code, const char *text,
+                               int take_fd);
 /* Returns 0, DLX_E_NOT_FOUND, DLX_E_NO_MEMORY (nothing changed). */
 int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id);
 

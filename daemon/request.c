@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/request.h"
-#include "common/proto.h"
 #include "daemon/client.h"
 
 void dlxd_request_init(struct dlxd_request *request)
@@ -8,11 +7,11 @@ void dlxd_request_init(struct dlxd_request *request)
     *request = (struct dlxd_request){.fd = -1};
 }
 
-int dlxd_request_begin(struct dlxd_client *client, const Dlx__Wire__Packet *packet,
+int dlxd_request_begin(struct dlxd_client *client, uint32_t serial,
                        int (*step)(struct dlxd_client *client))
 {
     client->request.step = step;
-    client->request.serial = packet->serial;
+    client->request.serial = serial;
     return dlxd_request_continue(client);
 }
 

@@ -10,7 +10,6 @@
 #include "daemon/offer.h"
 
 struct dlxd_client;
-struct Dlx__Wire__Packet;
 
 struct dlxd_request {
     /* Do a part. Returns 0: it was answered; 1: there is more to do; or a code for an Error. NULL: there is no request. */
@@ -27,7 +26,7 @@ struct dlxd_request {
 
 void dlxd_request_init(struct dlxd_request *request);
 /* Do the first part, when the members that `step` needs are filled. Returns what `step` returned. */
-int dlxd_request_begin(struct dlxd_client *client, const struct Dlx__Wire__Packet *packet,
+int dlxd_request_begin(struct dlxd_client *client, uint32_t serial,
                        int (*step)(struct dlxd_client *client));
 /* Do another part. */
 int dlxd_request_continue(struct dlxd_client *client);

@@ -9,6 +9,7 @@
 #include "daemon/retained.h"
 #include "daemon/store.h"
 #include "daemon/watch.h"
+#include "daemon/worker.h"
 #include <assert.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -243,7 +244,7 @@ static void refuse_one(struct dlxd_server *server)
     int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0)
         dlxd_client_goodbye(fd, DLX_E_FD_LIMIT, "dlpackd has no file descriptor left");
-    dlx__close(fd);
+    dlxd_workers_close_socket(server->broker.workers, NULL, fd);
     server->reserve_fd = open_reserve();
     if (!server->fds_exhausted)
         dlxd_log(DLXD_LOG_ERROR, "out of file descriptors: refusing connections");

@@ -10,6 +10,7 @@
 #include "daemon/log.h"
 #include "daemon/publisher.h"
 #include "daemon/watch.h"
+#include "daemon/worker.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -63,7 +64,8 @@ static void release(struct dlxd_subscription *subscription)
     dlxd_task_stop(&subscription->task);
     dlxd_list_remove(&subscription->stuck);
     dlxd_watch_free(subscription->watch);
-    dlx__close(subscription->fd);
+    dlxd_workers_close_socket(subscription->broker->workers, subscription->object_charge.user,
+                              subscription->fd);
     dlxd_charge_deinit(&subscription->object_charge);
     dlxd_charge_deinit(&subscription->pattern_charge);
     free(subscription);

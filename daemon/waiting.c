@@ -8,6 +8,7 @@
 #include "daemon/publisher.h"
 #include "daemon/subscription.h"
 #include "daemon/watch.h"
+#include "daemon/worker.h"
 #include <fcntl.h>
 #include <sys/socket.h>
 
@@ -41,8 +42,10 @@ static void waiter_free(struct dlxd_waiter *waiter)
         waiter->link->waiter = NULL;
     else
         waiter->publisher->waiting.n_ended--;
-    for (size_t i = 0; i < N_FDS; i++)
-        dlx__close(waiter->fds[i]);
+    struct dlxd_workers *workers = waiter->publisher->broker->workers;
+    dlxd_workers_close(workers, waiter->charge.user, waiter->fds[PAGE]);
+    dlxd_workers_close_socket(workers, waiter->charge.user, waiter->fds[BELL]);
+    dlx__close(waiter->fds[PIDFD]);
     dlxd_charge_deinit(&waiter->charge);
     free(waiter);
 }

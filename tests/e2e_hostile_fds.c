@@ -6,6 +6,7 @@
  */
 
 #include "common/error.h"
+#include "tests/harness_seccomp.h"
 #include "tests/harness_stream.h"
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -60,22 +61,33 @@ static void daemon_answers(const char *when)
                   (double)(dlx__now_ns() - start) / 1e9);
 }
 
-enum way { READ_BY_THE_DAEMON, LEFT_IN_THE_SOCKET, BEFORE_IT_ACCEPTS, ON_A_SUBSCRIPTION, N_WAYS };
+enum way {
+    READ_BY_THE_DAEMON,
+    LEFT_IN_THE_SOCKET,
+    BEFORE_IT_ACCEPTS,
+    ON_A_SUBSCRIPTION,
+    ON_A_LINK_SOCKET, /* which the daemon never reads */
+    N_WAYS
+};
 
-/* Send it away, so that nobody here has it any more. Where the kernel can keep descriptors from a socket, it is
- * refused at once. */
-static void send_trap(enum way way, struct trap *trap)
+/* Send it away, so that nobody here has it any more. Returns false where the kernel refuses that
+ * (Linux 6.16). */
+static bool send_trap(enum way way, struct trap *trap)
 {
     static const uint8_t info[] = {0x08, 0x01, 0xda, 0x01, 0x00};
     struct dlx_test_subscription s = {.fd = -1};
+    struct dlx_test_publisher p = {.link_sock = -1};
     int fd = way == BEFORE_IT_ACCEPTS ? -1 : dlx_test_hello(&dlx_test_stream_daemon, 1);
     if (way == ON_A_SUBSCRIPTION)
         dlx_test_subscribe(&s, fd, "test/a", false);
-    if (way == LEFT_IN_THE_SOCKET || way == BEFORE_IT_ACCEPTS)
-        dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    if (way == ON_A_LINK_SOCKET)
+        dlx_test_publisher_new(&p, fd, "test/a", 0);
+    dlx_test_recv_done();
+    dlx_test_daemon_pause(&dlx_test_stream_daemon); /* until nobody else has it */
     if (way == BEFORE_IT_ACCEPTS)
         fd = dlx_test_connect(&dlx_test_stream_daemon);
-    int r = dlx__packet_send(s.fd >= 0 ? s.fd : fd, info, sizeof info, &trap->fd, 1);
+    int sock = way == ON_A_SUBSCRIPTION ? s.fd : way == ON_A_LINK_SOCKET ? p.link_sock : fd;
+    int r = dlx__packet_send(sock, info, sizeof info, &trap->fd, 1);
     int send_errno = errno;
     if (r < 0) /* or our own close() would wait */
         trap->peer = dlx__close(trap->peer);
@@ -83,23 +95,43 @@ static void send_trap(enum way way, struct trap *trap)
     if (way == LEFT_IN_THE_SOCKET) /* and gone before it looks */
         fd = dlx__close(fd);
     (void)kill(dlx_test_stream_daemon.pid, SIGCONT);
-    if (r == 0) { /* before Linux 6.16 nothing keeps it from the daemon: see docs/PROTOCOL.md */
-        puts("SKIP: the kernel does not know SO_PASSRIGHTS");
-        trap->peer = dlx__close(trap->peer);
-    } else {
+    if (r < 0)
         ck_assert_int_eq(send_errno, EPERM);
-    }
     daemon_answers("sent");
     dlx__close(s.fd);
+    if (p.id)
+        dlx_test_publisher_deinit(&p);
     dlx__close(fd);
     daemon_answers("left");
+    return r == 0;
 }
 
-START_TEST(a_lingering_socket_does_not_hold_the_daemon_up)
+START_TEST(a_lingering_socket_is_refused_by_the_kernel)
 {
     struct trap trap = lingering_socket();
-    send_trap((enum way)_i, &trap);
-    dlx__close(trap.peer); /* whoever waits for it goes on */
+    if (send_trap((enum way)_i, &trap))
+        puts("SKIP: the kernel does not know SO_PASSRIGHTS");
+    dlx__close(trap.peer);
+}
+END_TEST
+
+/* A worker waits for it, while the daemon serves others, and longer than the daemon's own end
+ * does. */
+START_TEST(a_lingering_socket_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass)
+{
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, dlx_test_seccomp_on_an_older_kernel,
+                                   NULL);
+    struct trap trap = lingering_socket();
+    if (!send_trap((enum way)_i, &trap)) {
+        puts("SKIP: no seccomp here, by which the kernel could be made an older one");
+    } else {
+        uint64_t start = dlx__now_ns();
+        ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+        ck_assert_uint_lt(dlx__now_ns() - start, (uint64_t)(5 * SECOND));
+        dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    }
+    dlx__close(trap.peer);
 }
 END_TEST
 
@@ -108,7 +140,10 @@ int main(void)
     Suite *suite = suite_create("hostile_fds");
     TCase *tcase = dlx_test_stream_case("hostile_fds");
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, a_lingering_socket_does_not_hold_the_daemon_up, 0, N_WAYS);
+    tcase_add_loop_test(tcase, a_lingering_socket_is_refused_by_the_kernel, 0, N_WAYS);
+    tcase_add_loop_test(
+        tcase, a_lingering_socket_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass, 0,
+        N_WAYS);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

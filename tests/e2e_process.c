@@ -341,8 +341,9 @@ static pid_t fork_sleeper(void)
 {
     pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
-    while (pid == 0)
-        pause();
+    if (pid == 0)
+        for (;;)
+            pause();
     return pid;
 }
 

@@ -524,11 +524,15 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         void *map;
         REQUIRE(dlx__region_new(&dlx__memory_memfd, "dlx-fuzz", regions[i].size, &fd, &writer_fd) ==
                 0);
-        REQUIRE(dlx__region_populate(&dlx__memory_memfd, writer_fd, regions[i].size, &map) == 0);
+        if (regions[i].sealed) {
+            REQUIRE(dlx__region_populate(&dlx__memory_memfd, writer_fd, regions[i].size, &map) ==
+                    0);
+        } else {
+            REQUIRE(dlx__membership_map(writer_fd, regions[i].size, &map) == 0);
+            close(writer_fd);
+        }
         regions[i].map = map;
         regions[i].fd = fd;
-        if (regions[i].sealed)
-            REQUIRE(dlx__region_seal(&dlx__memory_memfd, fd, regions[i].size, &regions[i].fd) == 0);
     }
     return 0;
 }

@@ -15,6 +15,7 @@
 #include "daemon/dispatch.h"
 #include "daemon/retained.h"
 #include "daemon/subscription.h"
+#include "daemon/worker.h"
 #include "tests/harness_fuzz.h"
 #include <signal.h>
 #include <string.h>
@@ -250,6 +251,10 @@ static void forget_peer(struct state *s, uint32_t k)
 static void settle(struct state *s)
 {
     dlxd_broker_settle(&broker);
+    while (dlxd_workers_n_jobs(broker.workers) > 0) {
+        (void)uv_run(&loop, UV_RUN_ONCE);
+        dlxd_broker_settle(&broker);
+    }
     for (uint32_t k = 0; k < PEERS; k++) {
         if (s->peers[k].id == 0)
             continue;

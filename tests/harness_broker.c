@@ -3,8 +3,10 @@
 #include "common/memory.h"
 #include "daemon/dispatch.h"
 #include "daemon/retained.h"
+#include "daemon/worker.h"
+#include "tests/harness_fds.h"
 #include <check.h>
-#include <fcntl.h>
+#include <string.h>
 #include <sys/socket.h>
 
 void dlx_test_broker_init(struct dlx_test_broker *test, uint64_t ram_bytes)
@@ -19,6 +21,16 @@ void dlx_test_broker_run(struct dlx_test_broker *test)
 {
     (void)uv_run(&test->loop, UV_RUN_NOWAIT);
     dlxd_broker_settle(&test->broker);
+    while (dlxd_workers_n_jobs(test->broker.workers) > 0) {
+        (void)uv_run(&test->loop, UV_RUN_ONCE);
+        dlxd_broker_settle(&test->broker);
+    }
+}
+
+size_t dlx_test_broker_n_fds(struct dlx_test_broker *test)
+{
+    dlx_test_broker_run(test);
+    return dlx_test_fds_count();
 }
 
 void dlx_test_broker_deinit(struct dlx_test_broker *test)
@@ -69,21 +81,9 @@ int dlx_test_broker_offer_all(struct dlxd_subscription *subscription, uint32_t *
     return r;
 }
 
-struct dlxd_publisher *dlx_test_broker_publisher(struct dlxd_client *client, const char *topic,
-                                                 const struct dlxd_publisher_config *config,
-                                                 uint64_t n_published)
+static struct dlx_test_broker *test_of(const struct dlxd_client *client)
 {
-    struct dlxd_publisher *publisher = NULL;
-    struct dlxd_publisher_fds made;
-    ck_assert_int_eq(dlxd_publisher_new(&publisher, client, topic, config, &made), 0);
-    dlx__close(made.control_fd);
-    dlx__close(made.membership_fd);
-    dlx__close(made.link_sock);
-    int fd = publisher->control->fd;
-    ck_assert_int_eq(fallocate(fd, 0, 0, (off_t)publisher->control->size), 0);
-    ck_assert_int_eq(pwrite(fd, &n_published, sizeof n_published, 0), sizeof n_published);
-    ck_assert_int_eq(dlxd_publisher_ready(publisher), 0);
-    return publisher;
+    return dlxd_container_of(client->broker, struct dlx_test_broker, broker);
 }
 
 void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,
@@ -96,6 +96,50 @@ void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__Body
     packet.ok = message;
     ck_assert_uint_le(dlx__wire__packet__get_packed_size(&packet), sizeof data);
     dlxd_dispatch_client_bytes(client, data, dlx__wire__packet__pack(&packet, data));
-    while (client->request.step)
-        (void)dlxd_dispatch_client(client);
+    while (client->request.step || client->awaits_proof)
+        if (client->awaits_proof)
+            dlx_test_broker_run(test_of(client));
+        else
+            (void)dlxd_dispatch_client(client);
+}
+
+static void on_proved(void *owner, int code, const char *text, int take_fd)
+{
+    ck_assert_int_eq(dlxd_publisher_ready(owner, code, text, take_fd), 0);
+}
+
+void dlx_test_broker_ready(struct dlx_test_broker *test, struct dlxd_publisher *publisher)
+{
+    ck_assert_int_eq(dlxd_publisher_prove(publisher, on_proved), 0);
+    dlx_test_broker_run(test);
+}
+
+static void on_arena_proved(void *owner, int code, const char *text, int take_fd)
+{
+    ck_assert_int_eq(dlxd_publisher_arena_ready(owner, code, text, take_fd), 0);
+}
+
+void dlx_test_broker_arena_ready(struct dlx_test_broker *test, struct dlxd_publisher *publisher,
+                                 uint32_t id)
+{
+    ck_assert_int_eq(dlxd_publisher_arena_prove(publisher, id, on_arena_proved), 0);
+    dlx_test_broker_run(test);
+}
+
+struct dlxd_publisher *dlx_test_broker_publisher(struct dlxd_client *client, const char *topic,
+                                                 const struct dlxd_publisher_config *config,
+                                                 uint64_t n_published)
+{
+    struct dlxd_publisher *publisher = NULL;
+    struct dlxd_publisher_fds made;
+    void *map;
+    ck_assert_int_eq(dlxd_publisher_new(&publisher, client, topic, config, &made), 0);
+    dlx__close(made.membership_fd);
+    dlx__close(made.link_sock);
+    uint64_t size = publisher->control->size;
+    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, made.control_fd, size, &map), 0);
+    memcpy(map, &n_published, sizeof n_published);
+    dlx__region_unmap(map, size);
+    dlx_test_broker_ready(test_of(client), publisher);
+    return publisher;
 }

@@ -18,8 +18,11 @@ struct dlx_test_broker {
 void dlx_test_broker_init(struct dlx_test_broker *test, uint64_t ram_bytes);
 /* Frees the clients, and checks that nothing is left. */
 void dlx_test_broker_deinit(struct dlx_test_broker *test);
-/* Handle what is readable and writable now. */
+/* Handle what is readable and writable now, and wait for what workers do. */
 void dlx_test_broker_run(struct dlx_test_broker *test);
+
+/* How many fds this process has open, when what was to be closed is. */
+size_t dlx_test_broker_n_fds(struct dlx_test_broker *test);
 
 /* A client, which has said Hello if it is to have links; `ret_fd` is its own end. */
 struct dlxd_client *dlx_test_broker_client(struct dlx_test_broker *test, uint32_t max_links,
@@ -37,5 +40,11 @@ struct dlxd_publisher *dlx_test_broker_publisher(struct dlxd_client *client, con
 /* Hand it a packet, without a socket. */
 void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,
                              void *message, uint32_t serial);
+
+/* Its writer has made the control block, or an arena, ready: what the request does, without an
+ * answer. */
+void dlx_test_broker_ready(struct dlx_test_broker *test, struct dlxd_publisher *publisher);
+void dlx_test_broker_arena_ready(struct dlx_test_broker *test, struct dlxd_publisher *publisher,
+                                 uint32_t id);
 
 #endif

@@ -13,5 +13,7 @@ bool dlx_test_seccomp_install(struct sock_filter *filter, size_t n);
 bool dlx_test_seccomp_fail(unsigned nr, unsigned error);
 /* As before Linux 6.16: sockets cannot be told to refuse descriptors (SO_PASSRIGHTS). */
 bool dlx_test_seccomp_no_passrights(void);
+/* The same for a daemon: for dlx_test_daemon_start_prepared(). */
+void dlx_test_seccomp_on_an_older_kernel(void *userdata);
 
 #endif

@@ -10,7 +10,6 @@
 #include "daemon/publisher.h"
 #include "daemon/subscription.h"
 #include "tests/harness_broker.h"
-#include "tests/harness_fds.h"
 #include "tests/harness_run.h"
 #include <check.h>
 #include <string.h>
@@ -56,7 +55,7 @@ static void setup(uint32_t max_links)
     dlx__region_unmap(map, size);
     close(fds.membership_fd);
     w.link_sock = fds.link_sock;
-    ck_assert_int_eq(dlxd_publisher_ready(w.publisher), 0);
+    dlx_test_broker_ready(&w.test, w.publisher);
 }
 
 static void teardown(void)
@@ -174,18 +173,18 @@ START_TEST(who_holds_something_stays_charged_until_it_is_given_back)
 {
     struct reading reading;
     setup(N);
-    size_t n_fds = dlx_test_fds_count();
+    size_t n_fds = dlx_test_broker_n_fds(&w.test);
     join_and_hold(&reading);
     expect(1);
     ck_assert_uint_eq(w.reader->n_links, 1);
-    ck_assert_uint_eq(dlx_test_fds_count(), n_fds + 1); /* its page */
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds + 1); /* its page */
     look();
     expect(1);
     hold(&reading, 0);
     look();
     expect(0);
     ck_assert_uint_eq(w.reader->n_links, 0);
-    ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds);
     forget(&reading);
     teardown();
 }
@@ -195,12 +194,12 @@ START_TEST(who_holds_nothing_is_let_go_at_once)
 {
     struct reading reading;
     setup(N);
-    size_t n_fds = dlx_test_fds_count();
+    size_t n_fds = dlx_test_broker_n_fds(&w.test);
     ck_assert_int_eq(join(&reading), 0);
     leave(&reading, true);
     expect(0);
     ck_assert_uint_eq(w.reader->n_links, 0);
-    ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds);
     forget(&reading);
     teardown();
 }
@@ -286,7 +285,7 @@ START_TEST(a_process_that_disconnects_has_them_yet)
 {
     struct reading held[2];
     setup(N);
-    size_t n_fds = dlx_test_fds_count();
+    size_t n_fds = dlx_test_broker_n_fds(&w.test);
     join_and_hold(&held[0]);
     ck_assert_int_eq(join(&held[1]), 0); /* ends with the connection */
     hold(&held[1], 7);
@@ -294,14 +293,15 @@ START_TEST(a_process_that_disconnects_has_them_yet)
     dlxd_client_free(w.reader);
     close(held[1].fd);
     expect(2);
-    ck_assert_uint_eq(dlx_test_fds_count(), n_fds + 2 - 1); /* two pages and the pidfd; no socket */
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test),
+                      n_fds + 2 - 1); /* two pages and the pidfd; no socket */
     hold(&held[0], 0);
     look();
     expect(1);
     hold(&held[1], 0);
     look();
     expect(0);
-    ck_assert_uint_eq(dlx_test_fds_count(), n_fds - 2); /* nor that */
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds - 2); /* nor that */
     forget(&held[0]);
     forget(&held[1]);
     teardown();
@@ -312,7 +312,7 @@ START_TEST(the_end_of_their_publisher_ends_them)
 {
     struct reading held[2];
     setup(N);
-    size_t n_fds = dlx_test_fds_count();
+    size_t n_fds = dlx_test_broker_n_fds(&w.test);
     join_and_hold(&held[0]);
     join_and_hold(&held[1]);
     (void)dlxd_publisher_end(w.publisher);
@@ -321,7 +321,7 @@ START_TEST(the_end_of_their_publisher_ends_them)
     ck_assert_uint_eq(w.writer->user->used[DLXD_LINKS], 0);
     ck_assert_uint_eq(w.writer->user->used[DLXD_BYTES], 0);
     ck_assert_uint_eq(dlxd_lingering_n_all(&w.test.broker), 0);
-    ck_assert_uint_lt(dlx_test_fds_count(), n_fds);
+    ck_assert_uint_lt(dlx_test_broker_n_fds(&w.test), n_fds);
     forget(&held[0]);
     forget(&held[1]);
     teardown();

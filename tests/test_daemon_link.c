@@ -244,7 +244,7 @@ static void new_publisher(void)
     p->publisher->link_sock = pair[0];
     p->id = dlxd_publisher_id(p->publisher);
     allocate(fds.control_fd, p->publisher->control->size);
-    ck_assert_int_eq(dlxd_publisher_ready(p->publisher), 0);
+    dlx_test_broker_ready(&test, p->publisher);
     while (dlxd_offering_step(p->publisher))
         ;
     /* Joins are read by nobody, but there are fewer than fit. */
@@ -275,7 +275,7 @@ static void new_arena(struct publisher *p)
     }
     allocate(writer, DLX_PAGE);
     p->live[arena->id] = true;
-    ck_assert_int_eq(dlxd_publisher_arena_ready(p->publisher, arena->id), 0);
+    dlx_test_broker_arena_ready(&test, p->publisher, arena->id);
 }
 
 static void drop_arena(struct publisher *p)
@@ -442,7 +442,7 @@ START_TEST(subscriber_that_stands_still_costs_nothing_more)
     for (int i = 0; i < 10000; i++) {
         ck_assert_int_eq(dlxd_publisher_arena_new(p, DLX_PAGE, &arena, &writer), 0);
         allocate(writer, DLX_PAGE);
-        ck_assert_int_eq(dlxd_publisher_arena_ready(p, arena->id), 0);
+        dlx_test_broker_arena_ready(&test, p, arena->id);
         dlxd_broker_settle(&test.broker);
         ck_assert_int_eq(dlxd_publisher_arena_drop(p, arena->id), 0);
         dlxd_broker_settle(&test.broker);

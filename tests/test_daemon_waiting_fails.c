@@ -11,7 +11,6 @@
 #include "daemon/subscription.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_fail.h"
-#include "tests/harness_fds.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_run.h"
 #include <check.h>
@@ -223,7 +222,7 @@ static void read_all(void)
 START_TEST(who_waits_is_sent_in_the_order_of_joining)
 {
     setup();
-    size_t n_fds = dlx_test_fds_count();
+    size_t n_fds = dlx_test_broker_n_fds(&w.test);
     join_many(THERE, IN_SOCKET);
     ck_assert_uint_eq(w.publisher->waiting.n, 0);
     join_many(THERE, N);
@@ -235,7 +234,7 @@ START_TEST(who_waits_is_sent_in_the_order_of_joining)
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "publisher of t"));
     read_all();
     ck_assert_uint_eq(w.n_found, IN_SOCKET + N);
-    ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds);
     join_many(THERE, IN_SOCKET + 1); /* and it may happen again */
     ck_assert_uint_eq(w.publisher->waiting.n, 1);
     read_all();
@@ -246,7 +245,7 @@ END_TEST
 START_TEST(who_has_left_for_good_makes_room_and_nobody_else_does)
 {
     setup();
-    size_t n_fds = dlx_test_fds_count();
+    size_t n_fds = dlx_test_broker_n_fds(&w.test);
     join_many(THERE, IN_SOCKET);
     for (uint32_t i = 0; i < 2000; i++) {
         join_many(i % 2 ? OVER : DEAD, 1);
@@ -254,7 +253,7 @@ START_TEST(who_has_left_for_good_makes_room_and_nobody_else_does)
     }
     ck_assert_uint_eq(w.publisher->waiting.n, 0);
     ck_assert_uint_eq(joins(), IN_SOCKET);
-    ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds);
     join_many(HOLDS, N / 2);
     for (uint32_t i = w.n - N / 2 + 1; i <= w.n; i++)
         end(i);
@@ -339,10 +338,10 @@ START_TEST(a_user_may_have_so_many_that_wait)
     setup();
     w.test.broker.users.max[DLXD_WAITING] = 3;
     join_many(THERE, IN_SOCKET + 3);
-    size_t n_fds = dlx_test_fds_count();
+    size_t n_fds = dlx_test_broker_n_fds(&w.test);
     ck_assert_int_eq(join(THERE, NULL), DLX_E_LIMIT);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "links that wait for their publishers"));
-    ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds);
     read_all();
     teardown();
 }
@@ -374,13 +373,13 @@ START_TEST(a_call_that_fails_loses_nobody)
     while (dlx_test_fail_next(&fail)) {
         setup();
         join_many(THERE, IN_SOCKET);
-        size_t n_fds = dlx_test_fds_count();
+        size_t n_fds = dlx_test_broker_n_fds(&w.test);
         dlx_test_fail(&fail);
         int r = join(THERE, NULL); /* the first that waits */
         dlx_test_fail(NULL);
         uint32_t waits = r == 0;
         ck_assert_uint_eq(w.publisher->waiting.n, waits);
-        ck_assert_uint_eq(dlx_test_fds_count(), n_fds + 3 * (size_t)waits);
+        ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds + 3 * (size_t)waits);
         dlx_test_fail(&fail);
         if (!fail.call)
             (void)join(HOLDS, NULL); /* behind it */

@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "tests/harness_fds.h"
+#include "tests/harness_memory.h"
 #include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
@@ -14,29 +15,29 @@
 #define SIZE  (UINT64_C(5) * DLX_PAGE)
 #define MEMFD (&dlx__memory_memfd)
 
-/* Step 1; the daemon's fd can write, too, until it is sealed. */
-static int region_new(uint64_t size, int *ret_fd)
+/* Step 1, without the daemon's fd. */
+static int region_new(uint64_t size, int *ret_writer_fd)
 {
-    int writer;
-    int r = dlx__region_new(MEMFD, "test", size, ret_fd, &writer);
+    int ro;
+    int r = dlx__region_new(MEMFD, "test", size, &ro, ret_writer_fd);
     if (r == 0)
-        dlx__close(writer);
+        dlx__close(ro);
     return r;
 }
 
 /* Steps 1 to 3: a writer's mapping, and fds of both kinds. */
 struct region {
     uint8_t *map;
-    int rw; /* the daemon's own, which it would have closed */
+    int rw; /* the writer's, which it would have closed */
     int ro;
 };
 
 static void region_init(struct region *region)
 {
     void *map;
-    ck_assert_int_eq(region_new(SIZE, &region->rw), 0);
+    ck_assert_int_eq(dlx__region_new(MEMFD, "test", SIZE, &region->ro, &region->rw), 0);
     ck_assert_int_eq(dlx__region_populate(MEMFD, dlx_test_fds_dup(region->rw), SIZE, &map), 0);
-    ck_assert_int_eq(dlx__region_seal(MEMFD, dlx_test_fds_dup(region->rw), SIZE, &region->ro), 0);
+    ck_assert_int_eq(dlx__region_prove(MEMFD, region->ro, SIZE), 0);
     region->map = map;
 }
 
@@ -154,8 +155,7 @@ START_TEST(bad_regions_are_not_attached)
     size_t before = dlx_test_fds_count();
     struct region region;
     const void *map = NULL;
-    void *writable;
-    int fd, ro;
+    int fd;
     region_init(&region);
     static const uint64_t wrong[] = {SIZE - DLX_PAGE, SIZE + DLX_PAGE,  0, 1,
                                      UINT64_MAX,      UINT64_C(1) << 63};
@@ -166,24 +166,30 @@ START_TEST(bad_regions_are_not_attached)
 
     /* Populated, but not sealed. */
     ck_assert_int_eq(region_new(SIZE, &fd), 0);
-    ck_assert_int_eq(dlx__region_populate(MEMFD, dlx_test_fds_dup(fd), SIZE, &writable), 0);
+    dlx_test_memory_fill(fd, SIZE);
     ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(fd), SIZE, &map), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_prove(MEMFD, fd, SIZE), DLX_E_BAD_PEER);
     /* Without FUTURE_WRITE, without SEAL. */
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, 0x0010 /* F_SEAL_FUTURE_WRITE */), 0);
     ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(fd), SIZE, &map), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_prove(MEMFD, fd, SIZE), DLX_E_BAD_PEER);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "not made ready"));
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL), 0);
+    ck_assert_int_eq(dlx__region_prove(MEMFD, fd, SIZE), 0);
     ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(fd), SIZE, &map), 0);
     dlx__region_unmap(map, SIZE);
-    dlx__region_unmap(writable, SIZE);
     dlx__close(fd);
 
     /* Sealed, but pages are missing: all, or one. */
     for (off_t pages = 0; pages < 5; pages += 4) {
         map = NULL;
         ck_assert_int_eq(region_new(SIZE, &fd), 0);
-        if (pages > 0)
-            ck_assert_int_eq(fallocate(fd, 0, 0, pages * DLX_PAGE), 0);
-        ck_assert_int_eq(dlx__region_seal(MEMFD, dlx_test_fds_dup(fd), SIZE, &ro), DLX_E_BAD_PEER);
+        dlx_test_memory_fill(fd, SIZE);
+        ck_assert_int_eq(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, pages * DLX_PAGE,
+                                   (off_t)SIZE - pages * DLX_PAGE),
+                         0);
+        ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, 0x0010 | F_SEAL_SEAL), 0);
+        ck_assert_int_eq(dlx__region_prove(MEMFD, fd, SIZE), DLX_E_BAD_PEER);
         ck_assert_ptr_nonnull(strstr(dlx__error_message(), "not made ready"));
         ck_assert_int_eq(dlx__region_attach(MEMFD, fd, SIZE, &map), DLX_E_PROTOCOL);
         ck_assert_ptr_null(map);
@@ -197,11 +203,11 @@ START_TEST(foreign_fds_are_refused_and_closed)
     size_t before = dlx_test_fds_count();
     const void *map = NULL;
     void *writable = NULL;
-    int ro, fds[2];
+    int fds[2];
     ck_assert_int_eq(dlx__region_attach(MEMFD, -1, SIZE, &map), DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__membership_attach(MEMFD, -1, SIZE, &map), DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__region_populate(MEMFD, -1, SIZE, &writable), DLX_E_PROTOCOL);
-    ck_assert_int_lt(dlx__region_seal(MEMFD, -1, SIZE, &ro), 0);
+    ck_assert_int_eq(dlx__region_prove(MEMFD, -1, SIZE), DLX_E_BAD_PEER);
 
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
     ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(fds[0]), SIZE, &map),
@@ -209,7 +215,8 @@ START_TEST(foreign_fds_are_refused_and_closed)
     ck_assert_int_eq(dlx__membership_attach(MEMFD, dlx_test_fds_dup(fds[0]), SIZE, &map),
                      DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__region_populate(MEMFD, fds[1], SIZE, &writable), DLX_E_PROTOCOL);
-    ck_assert_int_lt(dlx__region_seal(MEMFD, fds[0], SIZE, &ro), 0);
+    ck_assert_int_eq(dlx__region_prove(MEMFD, fds[0], SIZE), DLX_E_BAD_PEER);
+    dlx__close(fds[0]);
 
     /* A memfd that can change its size, and one of another size. */
     int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -217,8 +224,9 @@ START_TEST(foreign_fds_are_refused_and_closed)
     ck_assert_int_eq(ftruncate(fd, (off_t)SIZE), 0);
     ck_assert_int_eq(dlx__region_populate(MEMFD, dlx_test_fds_dup(fd), SIZE, &writable),
                      DLX_E_PROTOCOL);
-    ck_assert_int_eq(fallocate(fd, 0, 0, (off_t)SIZE), 0);
-    ck_assert_int_eq(dlx__region_seal(MEMFD, fd, SIZE, &ro), DLX_E_BAD_PEER);
+    dlx_test_memory_fill(fd, SIZE);
+    ck_assert_int_eq(dlx__region_prove(MEMFD, fd, SIZE), DLX_E_BAD_PEER);
+    dlx__close(fd);
     ck_assert_int_eq(region_new(SIZE, &fd), 0);
     ck_assert_int_eq(dlx__region_populate(MEMFD, dlx_test_fds_dup(fd), SIZE + DLX_PAGE, &writable),
                      DLX_E_PROTOCOL);
@@ -237,11 +245,10 @@ START_TEST(membership_pages_stay_writable_for_their_owner)
     void *owner, *successor;
     const void *reader;
     int fd, ro;
-    ck_assert_int_eq(region_new(DLX_PAGE, &fd), 0);
+    ck_assert_int_eq(dlx__region_new(MEMFD, "test", DLX_PAGE, &ro, &fd), 0);
     ck_assert_int_eq(dlx__membership_attach(MEMFD, dlx_test_fds_dup(fd), DLX_PAGE, &reader),
                      DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__membership_map(fd, DLX_PAGE, &owner), 0);
-    ck_assert_int_eq(dlx__membership_share(MEMFD, fd, &ro), 0);
     ck_assert_ptr_eq(mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, ro, 0), MAP_FAILED);
     ck_assert_int_eq(dlx__membership_attach(MEMFD, dlx_test_fds_dup(ro), 2 * DLX_PAGE, &reader),
                      DLX_E_PROTOCOL);

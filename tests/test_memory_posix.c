@@ -6,6 +6,7 @@
 #include "tests/harness_fork.h"
 #include "tests/harness_shm.h"
 #include "tests/harness_fds.h"
+#include "tests/harness_memory.h"
 #include "tests/harness_run.h"
 #include <check.h>
 #include <dirent.h>
@@ -29,15 +30,15 @@ START_TEST(what_the_writer_writes_readers_see)
     size_t before = dlx_test_fds_count();
     const void *readers[3];
     void *map;
-    int fd, writer, ro;
+    int ro, writer;
     ck_assert_int_eq(dlx__memory_supported(POSIX), 0);
     ck_assert_uint_eq(dlx_test_fds_count(), before);
-    ck_assert_int_eq(dlx__region_new(POSIX, "test", SIZE, &fd, &writer), 0);
-    ck_assert_int_eq(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    ck_assert_int_eq(dlx__region_new(POSIX, "test", SIZE, &ro, &writer), 0);
+    ck_assert_int_eq(fcntl(ro, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     ck_assert_int_eq(fcntl(writer, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     ck_assert_int_eq(fcntl(writer, F_GETFL) & O_ACCMODE, O_RDWR);
     ck_assert_int_eq(dlx__region_populate(POSIX, writer, SIZE, &map), 0);
-    ck_assert_int_eq(dlx__region_seal(POSIX, fd, SIZE, &ro), 0);
+    ck_assert_int_eq(dlx__region_prove(POSIX, ro, SIZE), 0);
     ck_assert_int_eq(fcntl(ro, F_GETFL) & O_ACCMODE, O_RDONLY);
     ck_assert_uint_eq(dlx_test_fds_count(), before + 1);
     for (size_t i = 0; i < SIZE; i++)
@@ -83,7 +84,7 @@ START_TEST(readers_cannot_write_by_what_they_were_given)
     int fd, writer;
     ck_assert_int_eq(dlx__region_new(POSIX, "test", SIZE, &fd, &writer), 0);
     ck_assert_int_eq(dlx__region_populate(POSIX, writer, SIZE, &map), 0);
-    ck_assert_int_eq(dlx__region_seal(POSIX, fd, SIZE, &fd), 0);
+    ck_assert_int_eq(dlx__region_prove(POSIX, fd, SIZE), 0);
     memset(map, 'a', SIZE);
     ck_assert_ptr_eq(mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
     ck_assert_int_eq(dlx__region_attach(POSIX, dlx_test_fds_dup(fd), SIZE, &reader), 0);
@@ -106,20 +107,18 @@ START_TEST(membership_pages_are_written_by_their_owner_only)
     size_t before = dlx_test_fds_count();
     const void *reader;
     void *owner;
-    int fd, writer, ro;
-    ck_assert_int_eq(dlx__region_new(POSIX, "test", DLX_PAGE, &fd, &writer), 0);
-    ck_assert_int_eq(dlx__membership_attach(POSIX, dlx_test_fds_dup(fd), DLX_PAGE, &reader),
+    int ro, writer;
+    ck_assert_int_eq(dlx__region_new(POSIX, "test", DLX_PAGE, &ro, &writer), 0);
+    ck_assert_int_eq(dlx__membership_attach(POSIX, dlx_test_fds_dup(ro), DLX_PAGE, &reader),
                      DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__membership_map(writer, DLX_PAGE, &owner), 0);
     dlx__close(writer);
-    ck_assert_int_eq(dlx__membership_share(POSIX, fd, &ro), 0);
     ck_assert_ptr_eq(mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, ro, 0), MAP_FAILED);
     ck_assert_int_eq(dlx__membership_attach(POSIX, ro, DLX_PAGE, &reader), 0);
     memset(owner, 'a', DLX_PAGE);
     ck_assert_mem_eq(reader, owner, DLX_PAGE);
     dlx__region_unmap(reader, DLX_PAGE);
     dlx__region_unmap(owner, DLX_PAGE);
-    dlx__close(fd);
     ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
 END_TEST
@@ -133,18 +132,18 @@ START_TEST(bad_regions_are_refused_and_closed)
                                      UINT64_MAX,      UINT64_C(1) << 63};
     const void *map = NULL;
     void *writable = NULL;
-    int fd, writer, ro, fds[2];
+    int fd, writer, fds[2];
     ck_assert_int_eq(dlx__region_new(POSIX, "test", UINT64_MAX - DLX_PAGE + 1, &fd, &writer),
                      DLX_E_NO_MEMORY);
     /* Pages are missing: all, or one. */
     for (off_t pages = 0; pages < 5; pages += 4) {
         ck_assert_int_eq(dlx__region_new(POSIX, "test", SIZE, &fd, &writer), 0);
-        if (pages > 0)
-            ck_assert_int_eq(fallocate(writer, 0, 0, pages * DLX_PAGE), 0);
+        dlx_test_memory_fill(writer, (uint64_t)pages * DLX_PAGE);
         ck_assert_int_eq(dlx__region_attach(POSIX, dlx_test_fds_dup(fd), SIZE, &map),
                          DLX_E_PROTOCOL);
-        ck_assert_int_eq(dlx__region_seal(POSIX, fd, SIZE, &ro), DLX_E_BAD_PEER);
+        ck_assert_int_eq(dlx__region_prove(POSIX, fd, SIZE), DLX_E_BAD_PEER);
         ck_assert_ptr_nonnull(strstr(dlx__error_message(), "not made ready"));
+        dlx__close(fd);
         dlx__close(writer);
     }
     ck_assert_int_eq(dlx__region_new(POSIX, "test", SIZE, &fd, &writer), 0);
@@ -166,7 +165,7 @@ START_TEST(bad_regions_are_refused_and_closed)
                      DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__membership_attach(POSIX, fds[0], SIZE, &map), DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__region_populate(POSIX, fds[1], SIZE, &writable), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__region_seal(POSIX, -1, SIZE, &ro), DLX_E_BAD_PEER);
+    ck_assert_int_eq(dlx__region_prove(POSIX, -1, SIZE), DLX_E_BAD_PEER);
     ck_assert_ptr_null(map);
     ck_assert_ptr_null(writable);
     ck_assert_uint_eq(dlx_test_fds_count(), before);
@@ -206,12 +205,13 @@ START_TEST(full_dev_shm_is_an_error_and_no_fault)
     dlx__close(fd);
     ck_assert_int_eq(dlx__region_new(POSIX, "test", room, &fd, &writer), 0);
     ck_assert_int_eq(dlx__region_populate(POSIX, writer, room, &map), 0);
-    ck_assert_int_eq(dlx__region_seal(POSIX, fd, room, &fd), 0);
+    ck_assert_int_eq(dlx__region_prove(POSIX, fd, room), 0);
     /* Full: files can be made, memory for them is not there. */
     ck_assert_int_eq(dlx__region_new(POSIX, "test", DLX_PAGE, &fd2, &writer), 0);
     ck_assert_int_eq(dlx__membership_map(writer, DLX_PAGE, &small), DLX_E_NO_MEMORY);
     ck_assert_int_eq(dlx__region_populate(POSIX, writer, DLX_PAGE, &small), DLX_E_NO_MEMORY);
-    ck_assert_int_eq(dlx__region_seal(POSIX, fd2, DLX_PAGE, &fd2), DLX_E_BAD_PEER);
+    ck_assert_int_eq(dlx__region_prove(POSIX, fd2, DLX_PAGE), DLX_E_BAD_PEER);
+    dlx__close(fd2);
     memset(map, 'a', room);
     ck_assert_int_eq(dlx__region_attach(POSIX, fd, room, &reader), 0);
     ck_assert_int_eq(((const char *)reader)[room - 1], 'a');

@@ -33,6 +33,7 @@ ERRNOS = {
     "listen": ("EADDRINUSE", "ENOMEM"),
     "madvise": ("ENOMEM", "EAGAIN"),
     "memfd_create": FILES,
+    "mincore": ("EAGAIN",),
     "mkdir": ("EACCES", "ENOSPC", "ENOMEM", "EROFS"),
     "mmap": MEMORY,
     "mprotect": MEMORY,
@@ -70,20 +71,27 @@ BY_ARGUMENT = {
 
 
 def calls_of(trace, page_fd=True):
-    """[(name, n, arguments)] of the part between the marks of actor.c, or after the allocator's mmap (alloc.c)."""
+    """[(name, n, arguments)] of the part between the marks of actor.c, or after the allocator's mmap (alloc.c).
+
+    strace counts the calls of each thread for itself. What another thread does as its n-th is no point if the first one has
+    done its own n-th before that part."""
     counts, calls, inside, marks = collections.Counter(), [], False, 0
+    first, before = None, collections.Counter()
     for line in trace.split("\n"):
         m = LINE.match(line)
         if not m:
             continue
         pid, name, rest = m.groups()
         counts[pid, name] += 1
+        first = first or pid
+        n = counts[pid, name]
         if name == "mmap" and "MAP_SHARED, " in rest and "4096, PROT_READ|PROT_WRITE" in rest and not marks:
             inside, marks = page_fd, -1
+            before = collections.Counter({call: k for (p, call), k in counts.items() if p == first})
         elif name == "getppid":
             inside = not inside
-        elif inside and name not in ("exit_group", "exit", "rt_sigreturn"):
-            calls.append((name, counts[pid, name], rest))
+        elif inside and name not in ("exit_group", "exit", "rt_sigreturn") and (pid == first or n > before[name]):
+            calls.append((name, n, rest))
     return calls
 
 

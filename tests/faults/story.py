@@ -85,24 +85,28 @@ class Story:
 
     def watch_for_stopped(self):
         """In a thread of its own: the victim may be stopped as it starts, or as it ends."""
+        n_stops = 0
         while not self.ended.wait(0.005):
             victim = self.stage.first.get(self.stage.victim)
-            if not victim or not self.is_stopped():
+            if not victim or self.count_stops() == n_stops:
                 continue
-            self.struck = True
+            n_stops = self.count_stops()
             try:
-                self.others_go_on(victim)
+                if not self.struck:
+                    self.struck = True
+                    self.others_go_on(victim)
             except (Failed, OSError, ValueError) as e:
                 self.failure = str(e)
             os.kill(victim.pid, signal.SIGCONT)
-            return
 
-    def is_stopped(self):
+    def count_stops(self):
+        """strace stops each thread that comes to the point, and with it all of them."""
         try:
             with open(self.stop_log, encoding="utf-8", errors="replace") as f:
-                return "stopped by SIGSTOP" in f.read()
+                sent = f.read().split("--- SIGSTOP {")
         except OSError:
-            return False
+            return 0
+        return max(0, len(sent) - 1 - ("stopped by SIGSTOP" not in sent[-1]))
 
     def others_go_on(self, victim):
         """While one is stopped: until all others have ended or wait."""

@@ -29,6 +29,24 @@ static void check_charges(void)
          (unsigned long long)w.broker.users.all_bytes);
 }
 
+void check_info(const Dlx__Wire__DaemonInfoReply *body)
+{
+    uint32_t n_clients = 0, n_pubs = 0, n_links = 0;
+    for (int i = 0; i < PROCS; i++)
+        n_clients += w.procs[i].greeted;
+    for (int i = 0; i < PUBS; i++)
+        n_pubs += w.pubs[i].used && w.pubs[i].state != PUB_GONE;
+    for (int i = 0; i < LINKS; i++)
+        n_links += w.links[i].used && !w.links[i].spare;
+    for (int i = 0; i < w.n_lingerers; i++)
+        MUST(!lingerer_has_left(&w.lingerers[i]), "link %llu lingers, and has left",
+             (unsigned long long)w.lingerers[i].link);
+    n_links += (uint32_t)w.n_lingerers;
+    MUST(body->n_clients == n_clients && body->n_publishers == n_pubs && body->n_links == n_links &&
+             body->shared_bytes == used_all(),
+         "%u clients, %u publishers, %u links", n_clients, n_pubs, n_links);
+}
+
 static void check_counts(void)
 {
     size_t clients = 0, greeting = 0, refused = 0, pubs = 0, subs = 0, links = 0, topics = 0;
@@ -109,7 +127,7 @@ static int64_t fds_of_daemon(void)
         n += has_page[user];
     for (int i = 0; i < SUBS; i++)
         n += w.subs[i].used;
-    n += 3 * w.n_waiters + w.n_lingerers;
+    n += 3 * w.n_waiters + w.n_lingerers + edge_n_abandoned();
     for (int i = 0; i < w.n_lingerers; i++)
         n += is_last_of_its_process(i);
     for (int i = 0; i < LINKS; i++) {

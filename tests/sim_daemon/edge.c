@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The edges of the daemon, in the place of daemon/watch.c and daemon/notify.c: readiness comes in the seed's order, one socket at
- * a time, and the service manager is an array of descriptors.
+ * The edges of the daemon, in the place of daemon/watch.c, daemon/worker.c and daemon/notify.c:
+ * readiness comes in the seed's order, one socket or job at a time, and the service manager is an
+ * array of descriptors.
  */
 
 #include "common/error.h"
 #include "daemon/notify.h"
 #include "daemon/publisher.h"
 #include "daemon/watch.h"
+#include "daemon/worker.h"
 #include "tests/sim_daemon/sim.h"
 #include <poll.h>
 #include <stdio.h>
@@ -68,13 +70,26 @@ struct dlxd_watch *dlxd_watch_free(struct dlxd_watch *watch)
 }
 
 /* A client has two watches, of its socket and of its process; what a dead one left, that of the process only. */
-static void look_for_death(const struct dlxd_watch *watch)
+static struct pub *look_for_death(const struct dlxd_watch *watch)
 {
     bool is_client = false;
     for (int i = 0; i < WATCHES; i++)
         is_client |= &watches[i] != watch && watches[i].fn && watches[i].data == watch->data;
-    if (w.fds[watch->fd].kind == FD_PIDFD && !is_client)
-        on_death_seen(dlxd_publisher_id(watch->data));
+    return w.fds[watch->fd].kind == FD_PIDFD && !is_client
+               ? on_death_seen(dlxd_publisher_id(watch->data))
+               : NULL;
+}
+
+/* At once, before anybody is told: so it is known what was refused. */
+static void offer(struct pub *p)
+{
+    struct dlxd_publisher *theirs = dlxd_container_of(
+        dlxd_idmap_find(&w.broker.registry.publishers, p->id), struct dlxd_publisher, by_id);
+    while (dlxd_offering_step(theirs))
+        ;
+    w.inside = false;
+    pub_offer(p, false);
+    w.inside = true;
 }
 
 static void dispatch(const struct dlxd_watch *watch, int events)
@@ -82,15 +97,115 @@ static void dispatch(const struct dlxd_watch *watch, int events)
     const struct fd_info *info = &w.fds[watch->fd];
     if (info->kind == FD_SUB && (events & DLXD_WRITABLE))
         w.subs[info->index].stalled = 0;
-    look_for_death(watch);
+    struct pub *revealed = look_for_death(watch);
     w.inside = true;
     w.faults = 0;
     watch->fn(watch->data, events);
+    if (revealed)
+        offer(revealed);
     dlxd_broker_settle(&w.broker);
     w.inside = false;
     request_over();
     links_reconcile();
 }
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+struct job {
+    dlxd_job_fn *run, *done;
+    void *data;
+    int proc;      /* whose request waits for it; -1: nobody's */
+    uint64_t link; /* whose page it is about; 0: none */
+};
+
+enum { JOBS = LINKS + PROCS };
+static struct job jobs[JOBS];
+static int n_jobs;
+
+int dlxd_workers_new(struct dlxd_workers **ret, struct uv_loop_s *loop)
+{
+    (void)loop;
+    *ret = NULL;
+    return 0;
+}
+
+int dlxd_workers_run(struct dlxd_workers *workers, const struct dlxd_user *whose, dlxd_job_fn *run,
+                     dlxd_job_fn *done, void *data)
+{
+    (void)workers;
+    (void)whose;
+    if (sim_refuse())
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a job");
+    MUST(n_jobs < JOBS, "more jobs than there can be");
+    jobs[n_jobs++] = (struct job){run, done, data, w.asker, w.link_ready};
+    if (w.asker >= 0)
+        request_proves();
+    else
+        MUST(w.link_ready > 0, "a job for nobody");
+    return 0;
+}
+
+/* As if the worker had done it. */
+static void run_job(int i)
+{
+    struct job job = jobs[i];
+    jobs[i] = jobs[--n_jobs];
+    struct link *l = job.link ? link_by_id(job.link) : NULL;
+    w.faults = 0;
+    if (job.proc >= 0)
+        request_goes_on(job.proc);
+    if (l && l->state == LINK_PROVING)
+        l->state = LINK_READY;
+    w.inside = true;
+    job.run(job.data);
+    job.done(job.data);
+    dlxd_broker_settle(&w.broker);
+    w.inside = false;
+    request_over();
+    links_reconcile();
+}
+
+struct dlxd_workers *dlxd_workers_free(struct dlxd_workers *workers)
+{
+    (void)workers;
+    while (n_jobs > 0) {
+        struct job job = jobs[--n_jobs];
+        job.run(job.data);
+        job.done(job.data);
+    }
+    return NULL;
+}
+
+int dlxd_workers_close(struct dlxd_workers *workers, const struct dlxd_user *whose, int fd)
+{
+    (void)workers;
+    (void)whose;
+    return dlx__close(fd);
+}
+
+int dlxd_workers_close_socket(struct dlxd_workers *workers, const struct dlxd_user *whose, int fd)
+{
+    return dlxd_workers_close(workers, whose, fd);
+}
+
+void edge_abandon(int proc)
+{
+    for (int i = 0; i < n_jobs; i++)
+        if (jobs[i].proc == proc)
+            jobs[i].proc = -1;
+}
+
+int edge_n_abandoned(void)
+{
+    int n = 0;
+    for (int i = 0; i < n_jobs; i++) {
+        const struct link *l = jobs[i].link ? link_by_id(jobs[i].link) : NULL;
+        n += jobs[i].proc < 0 && !(l && l->state == LINK_PROVING);
+    }
+    return n;
+}
+
+/* ---- one thing at a time --------------------------------------------------------------------- */
 
 bool edge_pump(void)
 {
@@ -106,7 +221,7 @@ bool edge_pump(void)
             polls[n].events |= POLLOUT;
         at[n++] = i;
     }
-    if (poll(polls, (nfds_t)n, 0) <= 0)
+    if (poll(polls, (nfds_t)n, 0) <= 0 && n_jobs == 0)
         return false;
     for (int i = 0; i < n; i++) {
         if (polls[i].revents) {
@@ -114,7 +229,11 @@ bool edge_pump(void)
             at[n_ready++] = at[i];
         }
     }
-    int chosen = (int)rnd((uint32_t)n_ready), seen = 0;
+    int chosen = (int)rnd((uint32_t)(n_ready + n_jobs)), seen = 0;
+    if (chosen >= n_ready) {
+        run_job(chosen - n_ready);
+        return true;
+    }
     if (polls[chosen].revents & (POLLIN | POLLRDHUP | POLLHUP | POLLERR))
         seen |= DLXD_READABLE;
     if (polls[chosen].revents & POLLOUT)

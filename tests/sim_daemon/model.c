@@ -210,9 +210,7 @@ uint32_t spares_add(struct sub *s)
     int user = w.procs[s->proc].user;
     for (int i = 0; i < LINKS; i++)
         n += w.links[i].used && w.links[i].spare && w.links[i].sub == s - w.subs;
-    /* After a refusal one of them may have failed already, and was replaced. */
-    for (; (n < s->n_spares || w.faults > 0) && user_has_room(user, dlx_shm_link_size(s->max_held));
-         n++, added++) {
+    for (; n < s->n_spares && user_has_room(user, dlx_shm_link_size(s->max_held)); n++, added++) {
         int i = 0;
         const struct dlxd_link *l = theirs(w.last_link + 1);
         if (w.faults > 0 && (!l || !l->spare || dlxd_subscription_id(l->subscription) != s->id))
@@ -508,18 +506,17 @@ void pub_offer(struct pub *p, bool from_start)
     }
 }
 
-void on_death_seen(uint64_t id)
+struct pub *on_death_seen(uint64_t id)
 {
     struct pub *p = pub_by_id(id);
     MUST(p && p->dying, "publisher %llu is not awaited", (unsigned long long)id);
     bool was_hidden = p->hidden;
     if (was_hidden && n_published(p) == 0) {
         pub_vanish(p);
-        return;
+        return NULL;
     }
     pub_settle(p);
-    if (was_hidden)
-        pub_offer(p, false);
+    return was_hidden ? p : NULL;
 }
 
 /* ---- the rest -------------------------------------------------------------------------------- */
@@ -563,7 +560,8 @@ void client_gone(int proc, bool dismissed)
     MUST(c->connected, "a connection ends twice");
     sim_say("process %d has left: dead %d, dismissed %d", proc, dead, dismissed);
     c->connected = c->greeted = false;
-    c->waits = 0;
+    c->waits = c->proving.serial = 0;
+    edge_abandon(proc);
     if (!w.running)
         return;
     MUST(c->must_go || c->hung_up || dead || excused, "process %d was disconnected for no reason",

@@ -44,8 +44,9 @@ void on_news(int sub, const Dlx__Wire__Packet *packet)
         if (!l || l->sub != sub || l->state == LINK_FAILED)
             break;
         MUST(l->state == LINK_OFFERED, "our client is wrong");
-        l->state = LINK_READY;
+        l->state = LINK_PROVING;
         l->reader = packet->link_ready->reader;
+        w.link_ready = l->id;
         break;
     case BODY(LINK_CLOSE):
         l = link_by_id(packet->link_close->link);

@@ -13,6 +13,10 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
 static struct dlx_packet rx;
 static struct dlx_proto_arena arena;
 
@@ -153,6 +157,14 @@ void peer_ack(struct sub *s, uint32_t n)
     peer_tell(s, BODY(ACK), &body);
 }
 
+/* What the first call adds, the second makes the file's own. */
+static void make_ready(int fd, uint64_t size)
+{
+    for (int i = 0; i < 2; i++)
+        MUST(fallocate(fd, 0, 0, (off_t)size) == 0, "memory");
+    MUST(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0, "seals: %m");
+}
+
 /* Of an offer: ready, with a page that is allocated or not; or no, thanks. */
 void peer_answer(struct link *l)
 {
@@ -169,13 +181,13 @@ void peer_answer(struct link *l)
         body.link = l->id;
         body.reader = s->id * 3;
         l->filled = !one_in(20);
-        if (l->filled)
-            MUST(fallocate(l->page_fd, 0, 0, (off_t)dlx_shm_link_size(s->max_held)) == 0, "memory");
         l->closed = l->filled && one_in(3);
         const uint64_t closed = DLX_SHM_CURSOR_CLOSED;
         if (l->closed) /* it says so early */
             MUST(pwrite(l->page_fd, &closed, 8, offsetof(struct dlx_shm_link, cursor)) == 8,
                  "page");
+        if (l->filled)
+            make_ready(l->page_fd, dlx_shm_link_size(s->max_held));
         peer_tell(s, BODY(LINK_READY), &body);
     }
     l->page_fd = dlx__close(l->page_fd);
@@ -187,12 +199,12 @@ void peer_fill(struct region *r)
         r->fd = dlx__close(r->fd);
     if (r->fd < 0)
         return;
-    MUST(fallocate(r->fd, 0, 0, (off_t)r->size) == 0, "memory");
     if (r->id == 0) {
         void *map = mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
         MUST(map != MAP_FAILED, "mmap: %m");
         r->map = map;
     }
+    make_ready(r->fd, r->size);
     r->fd = dlx__close(r->fd);
     r->filled = true;
 }

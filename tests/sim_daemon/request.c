@@ -175,7 +175,6 @@ static void end_all_retained(const char *topic, int user)
 /* What the answer cannot change, and news may be sent of before it. */
 static void commit_early(int proc, const Dlx__Wire__Packet *packet)
 {
-    struct pub *p;
     switch (packet->body_case) {
     case BODY(PUBLISHER_CLOSE):
         pub_end(own_pub(proc, packet->publisher_close->publisher), true);
@@ -190,19 +189,59 @@ static void commit_early(int proc, const Dlx__Wire__Packet *packet)
         w.calm = true;
         region_drop(own_pub(proc, packet->arena_drop->publisher), w.region);
         break;
-    case BODY(ARENA_READY):
-        p = own_pub(proc, packet->arena_ready->publisher);
-        p->r[w.region].order = ++p->last_order;
-        break;
     case BODY(SUBSCRIPTION_CLOSE):
         sub_by_id(packet->subscription_close->subscription)->closing = true;
-        break;
-    case BODY(PUBLISHER_READY):
-        w.ready_due = !own_pub(proc, packet->publisher_ready->publisher)->awaited;
         break;
     default:
         break;
     }
+}
+
+/* ---- it looks at regions --------------------------------------------------------------------- */
+
+void request_proves(void)
+{
+    struct proc *c = &w.procs[w.asker];
+    const Dlx__Wire__Packet *packet = w.request;
+    MUST(packet->body_case == BODY(ARENA_READY) || packet->body_case == BODY(PUBLISHER_READY),
+         "%s waits", dlx__proto_name(packet));
+    MUST(w.code == 0 || w.code == DLX_E_BAD_PEER, "it should be answered with %d", w.code);
+    c->proving.serial = packet->serial;
+    c->proving.body = packet->body_case;
+    if (packet->body_case == BODY(ARENA_READY)) {
+        c->proving.publisher = packet->arena_ready->publisher;
+        c->proving.arena = packet->arena_ready->arena;
+    } else {
+        c->proving.publisher = packet->publisher_ready->publisher;
+        MUST(!own_pub(w.asker, c->proving.publisher)->awaited, "it is ready already");
+    }
+    w.asker = -1;
+}
+
+void request_goes_on(int proc)
+{
+    static Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    static Dlx__Wire__ArenaReady arena = DLX__WIRE__ARENA_READY__INIT;
+    static Dlx__Wire__PublisherReady publisher = DLX__WIRE__PUBLISHER_READY__INIT;
+    struct proc *c = &w.procs[proc];
+    MUST(c->connected && c->proving.serial > 0, "process %d waits for nothing", proc);
+    packet.serial = c->proving.serial;
+    packet.body_case = c->proving.body;
+    arena.publisher = publisher.publisher = c->proving.publisher;
+    arena.arena = c->proving.arena;
+    packet.arena_ready = &arena;
+    if (packet.body_case == BODY(PUBLISHER_READY))
+        packet.publisher_ready = &publisher;
+    c->proving.serial = 0;
+    request_over();
+    w.request = &packet;
+    w.asker = proc;
+    w.code = code_of(proc, &packet);
+    MUST(w.code == 0 || w.code == DLX_E_BAD_PEER, "it has become %d", w.code);
+    struct pub *p = own_pub(proc, arena.publisher);
+    w.ready_due = w.code == 0 && packet.body_case == BODY(PUBLISHER_READY);
+    if (w.code == 0 && !w.ready_due)
+        p->r[w.region].order = ++p->last_order;
 }
 
 void request_shows(void)
@@ -227,6 +266,7 @@ void request_over(void)
             c->waits = w.request->serial;
     }
     w.asker = -1;
+    w.link_ready = 0;
     w.ready_due = false;
     lingerers_remove_let_go();
     w.calm = w.fds_refused = false;
@@ -236,7 +276,8 @@ void on_request(int proc, const Dlx__Wire__Packet *packet)
 {
     struct proc *c = &w.procs[proc];
     request_over();
-    MUST(c->waits == 0, "a request is read while the one before waits");
+    links_reconcile(); /* packets that were sent since the one before may have failed */
+    MUST(c->waits == 0 && c->proving.serial == 0, "a request is read while the one before waits");
     w.counts[0]++;
     sim_say("process %d: %s %u", proc, dlx__proto_name(packet), packet->serial);
     if (is_violation(c, packet)) {
@@ -352,24 +393,6 @@ static void check_has_spares(const struct pub *p)
     }
 }
 
-static void check_info(const Dlx__Wire__DaemonInfoReply *body)
-{
-    uint32_t n_clients = 0, n_pubs = 0, n_links = 0;
-    for (int i = 0; i < PROCS; i++)
-        n_clients += w.procs[i].greeted;
-    for (int i = 0; i < PUBS; i++)
-        n_pubs += w.pubs[i].used && w.pubs[i].state != PUB_GONE;
-    for (int i = 0; i < LINKS; i++)
-        n_links += w.links[i].used && !w.links[i].spare;
-    for (int i = 0; i < w.n_lingerers; i++)
-        MUST(!lingerer_has_left(&w.lingerers[i]), "link %llu lingers, and has left",
-             (unsigned long long)w.lingerers[i].link);
-    n_links += (uint32_t)w.n_lingerers;
-    MUST(body->n_clients == n_clients && body->n_publishers == n_pubs && body->n_links == n_links &&
-             body->shared_bytes == used_all(),
-         "%u clients, %u publishers, %u links", n_clients, n_pubs, n_links);
-}
-
 static void check_publishers(const Dlx__Wire__ListPublishers *asked,
                              const Dlx__Wire__PublisherList *body)
 {
@@ -435,9 +458,7 @@ static void undone(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__
          "%s: %s: %s", dlx__proto_name(request), dlx__error_name(error->code), error->text);
     w.counts[1]++;
     struct pub *p = NULL;
-    if (request->body_case == BODY(PUBLISHER_READY)) {
-        pub_vanish(own_pub(proc, request->publisher_ready->publisher));
-    } else if (request->body_case == BODY(ARENA_READY)) {
+    if (request->body_case == BODY(ARENA_READY)) {
         p = own_pub(proc, request->arena_ready->publisher);
         struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.publishers, p->id);
         const struct dlxd_publisher *theirs = dlxd_container_of(node, struct dlxd_publisher, by_id);
@@ -463,7 +484,7 @@ static void refused(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire_
     MUST(error->code != DLX_E_LIMIT || w.fired > 0 || strpbrk(error->text, "0123456789"),
          "no limit: %s", error->text);
     w.counts[2]++;
-    if (request->body_case == BODY(PUBLISHER_READY) && w.code == DLX_E_BAD_PEER)
+    if (request->body_case == BODY(PUBLISHER_READY) && w.code == DLX_E_BAD_PEER && !lack)
         pub_vanish(own_pub(proc, request->publisher_ready->publisher));
     if (request->body_case == BODY(ARENA_READY) && w.code == DLX_E_BAD_PEER && !lack)
         own_pub(proc, request->arena_ready->publisher)->r[w.region].gone = true;

@@ -6,7 +6,8 @@
  * A simulation of the daemon: tests/sim_daemon/README.md tells what it does. Parts:
  *
  *     kernel.c   what the daemon asks the kernel for: counted, refused by the seed; the clock; processes' deaths
- *     edge.c     readiness of sockets in the seed's order, and the service manager: in the place of daemon/watch.c, notify.c
+ *     edge.c     readiness of sockets and jobs in the seed's order, and the service manager: in the place of daemon/watch.c,
+ *                worker.c, notify.c
  *     model.c    what there should be, and how each event changes it
  *     charges.c  what each user should be charged for it
  *     request.c  what each request should be answered with
@@ -59,7 +60,13 @@ struct proc {
     uint32_t unread;             /* answers */
     uint32_t max_links, n_links; /* with those that linger */
     uint32_t waits;              /* for the service manager: serial of its request */
-    uint64_t asked[128];         /* by serial: the publisher that ArenaNew was for */
+    struct {
+        uint32_t serial; /* 0: none */
+        Dlx__Wire__Packet__BodyCase body;
+        uint64_t publisher;
+        uint32_t arena;
+    } proving;           /* its request, whose answer waits until a worker has looked at a region */
+    uint64_t asked[128]; /* by serial: the publisher that ArenaNew was for */
     char name[8];
 };
 
@@ -118,6 +125,7 @@ struct sub {
 enum link_state {
     LINK_NEW,
     LINK_OFFERED,
+    LINK_PROVING, /* the worker is to look at its page */
     LINK_READY,
     LINK_SPARE,
     LINK_ADDED,
@@ -198,6 +206,7 @@ struct world {
     int asker; /* -1: none */
     const Dlx__Wire__Packet *request;
     int code;               /* that it should be answered with */
+    uint64_t link_ready;    /* or LinkReady of this link; 0: it is none */
     int region;             /* that it is about */
     uint32_t n;             /* that it drops */
     bool ready_due;         /* it is PublisherReady, and what follows is not in the model yet */
@@ -247,7 +256,9 @@ ino_t sim_inode(int fd);
 bool sim_is_full(int fd); /* a link socket, where sockets are small */
 
 /* edge.c */
-bool edge_pump(void); /* one readiness of the daemon's; false: there is none */
+bool edge_pump(void);        /* one readiness of the daemon's, or one job; false: there is none */
+int edge_n_abandoned(void);  /* looks that nobody waits for; each has a descriptor */
+void edge_abandon(int proc); /* of a request of its, nobody waits for the look */
 void edge_manager_reads(void);
 void edge_drop_barriers(void);
 int edge_find(const char *name);
@@ -282,7 +293,8 @@ void pub_offer(struct pub *p, bool from_start);
 struct sub *sub_after(uint64_t id, bool pattern);
 struct pub *pub_after(int proc, uint64_t id);
 struct pub *pub_listed_after(const char *topic, uint64_t id);
-void on_death_seen(uint64_t pub_id);
+/* Returns it if it is to be offered now. */
+struct pub *on_death_seen(uint64_t pub_id);
 void links_reconcile(void);
 struct waiter *waiter_of(uint64_t link); /* NULL: it does not wait */
 void waiter_remove(struct waiter *waiter);
@@ -299,6 +311,10 @@ uint64_t used_all(void);
 void on_request(int proc, const Dlx__Wire__Packet *packet);
 void on_reply(int proc, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
 void request_over(void);
+/* It begins to look at the region of the request that is being handled. */
+void request_proves(void);
+/* It has looked: the request goes on. */
+void request_goes_on(int proc);
 /* The daemon tells the first of what PublisherReady has changed. */
 void request_shows(void);
 
@@ -319,6 +335,7 @@ uint64_t n_joins(const struct pub *p);
 bool link_is_owed(const struct link *l, bool *ret_with_fds);
 
 /* check.c */
+void check_info(const Dlx__Wire__DaemonInfoReply *body);
 void check_all(void);
 int64_t check_fds_of_peers(void);
 bool check_is_kept(const struct pub *p);
