@@ -140,7 +140,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     }
 }
 
-static void raise_limit(int resource)
+static void raise_limit(__rlimit_resource_t resource)
 {
     struct rlimit limit;
     if (getrlimit(resource, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
