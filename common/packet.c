@@ -132,7 +132,8 @@ bool dlx__packet_drop(int sock)
     ssize_t n;
     do
         n = recv(sock, NULL, 0, MSG_DONTWAIT);
-    while (n < 0 && errno == EINTR);
+    while (n < 0 &&
+           (errno == EINTR || errno == ECONNRESET)); /* the latter comes once: see look() */
     return n == 0;
 }
 

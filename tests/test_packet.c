@@ -249,6 +249,22 @@ START_TEST(a_reader_that_does_not_read_fills_up)
 }
 END_TEST
 
+/* It closed with something of ours unread, after the packet was looked at: the kernel tells of that first. */
+START_TEST(a_packet_of_who_reset_the_connection_is_dropped)
+{
+    struct dlx_packet next = {0};
+    int ends[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends),
+                     0);
+    ck_assert_int_eq(dlx__packet_send(ends[0], "bye", 3, NULL, 0), 0);
+    ck_assert_int_eq(dlx__packet_send(ends[1], "unread", 6, NULL, 0), 0);
+    close(ends[0]);
+    ck_assert(dlx__packet_drop(ends[1]));
+    ck_assert_int_eq(dlx__packet_recv_fds(ends[1], &next), DLX_E_DISCONNECTED);
+    close(ends[1]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("packet");
@@ -259,6 +275,7 @@ int main(void)
     tcase_add_loop_test(tcase, bad_packets_are_refused_with_their_fds, 0, 2);
     tcase_add_loop_test(tcase, fds_that_nobody_may_send_never_become_ours, 0, 2);
     tcase_add_test(tcase, fds_without_room_stay_in_the_socket);
+    tcase_add_test(tcase, a_packet_of_who_reset_the_connection_is_dropped);
     tcase_add_loop_test(tcase, what_a_peer_sent_before_it_went_is_read, 0, 2);
     tcase_add_loop_test(tcase, a_reader_that_does_not_read_fills_up, 0, 2);
     suite_add_tcase(suite, tcase);
