@@ -9,6 +9,7 @@
 #include "tests/harness_memory.h"
 #include "tests/harness_run.h"
 #include <check.h>
+#include <inttypes.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -84,7 +85,7 @@ START_TEST(a_single_hole_is_found_wherever_it_is)
         uint64_t n_blocks = blocks(region.ro);
         ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
         char at[64];
-        (void)snprintf(at, sizeof at, "page at %llu of", (unsigned long long)(holes[i] * DLX_PAGE));
+        (void)snprintf(at, sizeof at, "page at %" PRIu64 " of", holes[i] * (uint64_t)DLX_PAGE);
         ck_assert_msg(strstr(dlx__error_message(), at), "%s", dlx__error_message());
         ck_assert_uint_eq(blocks(region.ro), n_blocks); /* to look was not to allocate it */
         region_free(&region);
