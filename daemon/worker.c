@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <uv.h>
 
-#define STACK_SIZE ((size_t)256 << 10)
+#define STACK_SIZE ((size_t)1 << 20)  /* as much as sanitizers ask for; little is touched */
 #define GUARD_SIZE ((size_t)64 << 10) /* a page, of whatever size */
 /* So many are done in one turn of the loop: then others have theirs. */
 #define DONE_MOST 64
@@ -186,7 +186,8 @@ static void join_thread(const struct thread *thread)
  * thread could be started is done by those that there are. */
 static int provide_threads(struct dlxd_workers *workers)
 {
-    if (workers->n_ready <= workers->n_idle || workers->n_threads == DLXD_WORKERS_MAX)
+    size_t n_free = workers->n_idle + workers->n_telling;
+    if (workers->n_ready <= n_free || workers->n_threads == DLXD_WORKERS_MAX)
         return 0;
     int error = start_thread(workers);
     if (error && !workers->complained)
