@@ -37,7 +37,6 @@ static void done(void *data)
     else
         dlxd_workers_close(broker->workers, proof->whose, proof->fd);
     free(proof);
-    dlxd_broker_settle(broker);
 }
 
 int dlxd_proof_begin(struct dlxd_proof **ret, struct dlxd_broker *broker,
