@@ -382,7 +382,7 @@ bool dlxd_delivery_step(struct dlxd_subscription *subscription)
         dlxd_list_remove(&link->pending);
         return true;
     }
-    /* Those without fds come first: when this one waits for credit, all do. */
+    /* Those that need no credit come first, but for ends of publishers: when this one waits, all do. */
     if (dlxd_link_step_has_fds(step) && dlxd_subscription_credit(subscription) == 0) {
         subscription->waits = 0;
         return false;

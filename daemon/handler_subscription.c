@@ -54,11 +54,14 @@ int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *p
         .n_spares = subscribe->n_spares,
         .reliable = subscribe->reliable,
     };
+    struct dlxd_subscription *subscription;
     int r = check_access(client, subscribe);
     if (r == 0)
-        r = dlxd_subscription_new(&request->offers.subscription, client, subscribe->topic, &config,
-                                  &request->fd);
-    return r < 0 ? r : dlxd_request_begin(client, packet->serial, offer_some);
+        r = dlxd_subscription_new(&subscription, client, subscribe->topic, &config, &request->fd);
+    if (r < 0)
+        return r;
+    dlxd_offers_init(&request->offers, subscription);
+    return dlxd_request_begin(client, packet->serial, offer_some);
 }
 
 /* Links that end in one step. */

@@ -209,14 +209,16 @@ int dlxd_link_new_spare(struct dlxd_subscription *subscription, uint64_t id)
 
 int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher)
 {
-    assert(link->state == DLXD_LINK_SPARE);
+    assert(dlxd_link_is_free(link));
     int r = check_clients(link, publisher);
     if (r == 0)
         r = attach(link, publisher);
     if (r < 0)
         return r;
     count_out(link);
-    link->state = DLXD_LINK_READY;
+    dlxd_list_remove(&link->pending); /* SpareSealed is not in turn, and what follows is */
+    if (link->state == DLXD_LINK_SPARE)
+        link->state = DLXD_LINK_READY;
     link->from_start = link->early = true;
     dlxd_link_schedule(link);
     return 0;
@@ -228,6 +230,15 @@ bool dlxd_link_is_awaited(const struct dlxd_link *link)
            link->subscription->config.reliable && link->publisher->config.on_full == 1;
 }
 
+/* What is behind it may need no credit. */
+static void leave_turn(struct dlxd_link *link)
+{
+    if (!dlxd_list_linked(&link->pending))
+        return;
+    dlxd_list_remove(&link->pending);
+    dlxd_subscription_mark(link->subscription);
+}
+
 void dlxd_link_end(struct dlxd_link *link)
 {
     if (!link)
@@ -237,7 +248,7 @@ void dlxd_link_end(struct dlxd_link *link)
     link->subscription->n_failed -= link->state == DLXD_LINK_FAILED;
     if (link->subscription->failed == link)
         link->subscription->failed = NULL;
-    dlxd_list_remove(&link->pending);
+    leave_turn(link);
     dlxd_list_remove(&link->by_subscription);
     dlxd_idmap_remove(&link->subscription->broker->registry.links, &link->by_id);
     link->subscription = NULL;
@@ -293,16 +304,11 @@ void dlxd_link_fail_gone(struct dlxd_link *link)
 /* `into` tells of this one, too: how many messages were missed is exact. */
 static void merge(struct dlxd_link *into, struct dlxd_link *link)
 {
-    bool gone = link->fail_code == DLX_E_PUBLISHER_GONE;
-    if (gone && into->fail_code != DLX_E_PUBLISHER_GONE) {
-        into->fail_code = DLX_E_PUBLISHER_GONE;
-        into->fail_missed = 0;
-    }
-    into->fail_missed += link->fail_missed;
-    if (into->fail_code == DLX_E_PUBLISHER_GONE) {
+    if (link->fail_code == DLX_E_PUBLISHER_GONE) {
         /* As of one publisher that nobody has heard of, and that published so many. */
-        if (into->n_merged == 0)
-            into->fail_origin = ++link->subscription->broker->registry.last_publisher;
+        into->fail_code = DLX_E_PUBLISHER_GONE;
+        into->fail_origin = ++link->subscription->broker->registry.last_publisher;
+        into->fail_missed += link->fail_missed;
         into->fail_seq = into->fail_missed;
     }
     into->n_merged++;
@@ -396,13 +402,16 @@ void dlxd_link_schedule(struct dlxd_link *link)
     struct dlxd_subscription *subscription = link->subscription;
     enum dlxd_link_step step = dlxd_link_next(link);
     subscription->waits = 0;
-    dlxd_list_remove(&link->pending);
+    if (!dlxd_link_step_has_fds(step)) /* otherwise it keeps its turn */
+        leave_turn(link);
     if (step == DLXD_STEP_NONE)
         return;
-    if (dlxd_link_step_has_fds(step))
-        dlxd_list_push_back(&subscription->pending, &link->pending);
-    else
+    /* Who hears that the last publisher has gone, has heard of all that counted on it before. */
+    bool in_turn = dlxd_link_step_has_fds(step) || step == DLXD_STEP_GONE;
+    if (!in_turn)
         dlxd_list_push_front(&subscription->pending, &link->pending);
+    else if (!dlxd_list_linked(&link->pending))
+        dlxd_list_push_back(&subscription->pending, &link->pending);
     dlxd_subscription_mark(subscription);
 }
 
@@ -411,6 +420,7 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
     struct dlxd_publisher *publisher = link->publisher;
     struct dlxd_arena *arena;
 
+    dlxd_list_remove(&link->pending); /* its next step has a turn of its own */
     if (dlxd_link_step_has_fds(step) && step != DLXD_STEP_JOIN)
         link->subscription->n_fds_sent++;
     switch (step) {

@@ -10,8 +10,8 @@
  *    |                   |                       |           |                    +--LinkOpen--> OPEN
  *    +-------------------+-----------------------+-----------+--> FAILED --LinkFailed--> (freed)
  *
- * A spare has no publisher yet: from READY it goes to SPARE, with SpareSealed. A publisher that
- * gets it makes it READY again, and has it before it can publish.
+ * A spare has no publisher yet: from READY it goes to SPARE, with SpareSealed. A publisher gets it when its subscriber has prepared
+ * its page, that is from PROVING on, and has it before it can publish.
  *
  * This file decides what is to be sent next; delivery.c sends it and says so. No I/O here, but for
  * the look at a link that ends: it may linger.
@@ -42,10 +42,10 @@ enum dlxd_link_state {
 
 enum dlxd_link_step {
     DLXD_STEP_NONE,
-    /* without fds: these do not wait for credit */
+    /* without fds: these need no credit */
     DLXD_STEP_FAILED,
     DLXD_STEP_DROPPED,
-    DLXD_STEP_GONE,
+    DLXD_STEP_GONE, /* but it waits for its turn: see dlxd_link_schedule() */
     DLXD_STEP_SEAL, /* of a spare; SpareSealed */
     /* with fds */
     DLXD_STEP_OFFER,
@@ -113,7 +113,12 @@ int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher 
  * A link for a publisher that has yet to come. Returns 0; DLX_E_NO_MEMORY and DLX_E_LIMIT: there is none.
  */
 int dlxd_link_new_spare(struct dlxd_subscription *subscription, uint64_t id);
-/* Give a SPARE one to a publisher that has just become ready. Returns 0; or DLX_E_LIMIT, DLX_E_NO_MEMORY: it is as it was. */
+/* A spare whose page is prepared. */
+static inline bool dlxd_link_is_free(const struct dlxd_link *link)
+{
+    return link->spare && link->state >= DLXD_LINK_PROVING && link->state <= DLXD_LINK_SPARE;
+}
+/* Give one that is free to a publisher that has just become ready. Returns 0; or DLX_E_LIMIT, DLX_E_NO_MEMORY: it is as it was. */
 int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher);
 /* The link ends, whoever wants it; the publisher's side is told. May free a publisher that is gone.
  * NULL is fine. */

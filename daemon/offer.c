@@ -99,6 +99,22 @@ static int find_some(struct dlxd_offers *offers)
     return 1;
 }
 
+/* A link that fails if the two do not fit. Returns 0; DLX_E_NO_MEMORY: there is none. */
+static int make_link(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
+                     uint64_t id, bool from_start)
+{
+    int r = dlxd_link_new(subscription, publisher, id, from_start);
+    if (r < 0)
+        return r;
+    struct dlxd_link *link = dlxd_container_of(
+        dlxd_idmap_find(&subscription->broker->registry.links, id), struct dlxd_link, by_id);
+    r = dlxd_offer_fits(subscription, publisher);
+    if (r < 0)
+        dlxd_link_fail(link, r, dlx__error_message());
+    dlxd_link_condense(link);
+    return 0;
+}
+
 /* With the next id that was set aside. */
 static int offer(struct dlxd_offers *offers, uint64_t id)
 {
@@ -106,15 +122,12 @@ static int offer(struct dlxd_offers *offers, uint64_t id)
     struct dlxd_idmap_node *node = dlxd_idmap_find(&subscription->broker->registry.publishers, id);
     if (!node) /* it has gone meanwhile */
         return 0;
-    int r = dlxd_link_new(subscription, dlxd_container_of(node, struct dlxd_publisher, by_id),
-                          offers->made_link + 1, false);
+    int r = make_link(subscription, dlxd_container_of(node, struct dlxd_publisher, by_id),
+                      offers->made_link + 1, false);
     if (r < 0)
         return r;
     offers->made_link++;
     offers->n_links++;
-    dlxd_link_condense(
-        dlxd_container_of(dlxd_idmap_find(&subscription->broker->registry.links, offers->made_link),
-                          struct dlxd_link, by_id));
     return 0;
 }
 
@@ -136,6 +149,12 @@ static void give_ids_back(const struct dlxd_offers *offers)
     struct dlxd_registry *registry = &offers->subscription->broker->registry;
     if (registry->last_link == offers->last_link)
         registry->last_link = offers->made_link;
+}
+
+void dlxd_offers_init(struct dlxd_offers *offers, struct dlxd_subscription *subscription)
+{
+    *offers = (struct dlxd_offers){.subscription = subscription};
+    subscription->offers = offers;
 }
 
 int dlxd_offers_step(struct dlxd_offers *offers)
@@ -163,8 +182,10 @@ int dlxd_offers_step(struct dlxd_offers *offers)
 
 void dlxd_offers_deinit(struct dlxd_offers *offers)
 {
+    if (offers->subscription)
+        offers->subscription->offers = NULL;
     free(offers->publishers);
-    offers->publishers = NULL;
+    *offers = (struct dlxd_offers){.subscription = NULL};
 }
 
 /* ---- a new publisher ------------------------------------------------------------------------ */
@@ -183,16 +204,15 @@ static void fail_without_link(struct dlxd_subscription *subscription, int code)
         dlxd_client_disconnect(subscription->client, code, "%s", text);
 }
 
-/* Give one of its spares to a publisher that has just become ready. */
+/* Give one of its spares to a publisher that has just become ready: one whose page the subscriber has prepared. */
 static bool assign_spare(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher)
 {
     if (subscription->n_spares == 0 || dlxd_offer_fits(subscription, publisher) < 0)
         return false;
     dlx_for_each (it, &subscription->links) {
         struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_subscription);
-        if (link->state != DLXD_LINK_SPARE)
-            continue;
-        return dlxd_link_assign(link, publisher) == 0;
+        if (dlxd_link_is_free(link))
+            return dlxd_link_assign(link, publisher) == 0;
     }
     return false;
 }
@@ -200,23 +220,19 @@ static bool assign_spare(struct dlxd_subscription *subscription, struct dlxd_pub
 static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher)
 {
     struct dlxd_registry *registry = &subscription->broker->registry;
+    struct dlxd_offers *offers = subscription->offers;
     bool from_start = publisher->offering.from_start;
-    if (!from_start || !assign_spare(subscription, publisher)) {
-        uint64_t id = registry->last_link + 1;
-        int r = dlxd_link_new(subscription, publisher, id, from_start);
-        if (r < 0) {
-            fail_without_link(subscription, r);
-            return;
-        }
-        registry->last_link = id;
-        r = dlxd_offer_fits(subscription, publisher);
-        struct dlxd_link *link =
-            dlxd_container_of(dlxd_idmap_find(&registry->links, id), struct dlxd_link, by_id);
-        if (r < 0)
-            dlxd_link_fail(link, r, dlx__error_message());
-        dlxd_link_condense(link);
+    int r = 0;
+    if (offers && !offers->found_all) {
+        /* A link now would come before those that the answer to Subscribe counts from the first on. */
+        r = add(offers, publisher);
+    } else if (!from_start || !assign_spare(subscription, publisher)) {
+        r = make_link(subscription, publisher, registry->last_link + 1, from_start);
+        registry->last_link += r == 0;
     }
-    if (subscription->state != DLXD_SUBSCRIPTION_OPENING) /* it gets its own */
+    if (r < 0)
+        fail_without_link(subscription, r);
+    else if (!offers) /* it gets its own */
         (void)add_spares(subscription, &registry->last_link);
 }
 

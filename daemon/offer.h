@@ -19,7 +19,7 @@ int dlxd_offer_fits(const struct dlxd_subscription *subscription,
 
 /* ---- a new subscription and the publishers that are there ----------------------------------------------------- */
 
-/* All zero but for the subscription, which is OPENING: at the start. */
+/* How far a Subscribe is. All zero: there is none. */
 struct dlxd_offers {
     struct dlxd_subscription *subscription;
     struct dlxd_topic_cursor cursor;
@@ -28,12 +28,14 @@ struct dlxd_offers {
     size_t n_publishers;
     size_t n_publishers_max;
     size_t n_offered; /* of them */
-    uint64_t
-        made_link; /* id of the last link that was made, of those set aside: they are to follow one another */
-    uint64_t last_link; /* the last of those */
-    uint32_t n_links;   /* that were made */
+    /* Ids of links that were set aside, so that they follow one another: the last that was used, and the last of all. */
+    uint64_t made_link;
+    uint64_t last_link;
+    uint32_t n_links; /* that were made */
 };
 
+/* For a subscription that is OPENING. It must not end before dlxd_offers_deinit(). */
+void dlxd_offers_init(struct dlxd_offers *offers, struct dlxd_subscription *subscription);
 /*
  * Find the publishers, make a link to each, then spare links. The first publisher that does not fit fails it, before there is a
  * link. Returns 0 when all is done; 1: there is more to do; DLX_E_QOS, DLX_E_ACCESS, DLX_E_NO_MEMORY.

@@ -499,13 +499,13 @@ static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *aren
     }
     if (arena->n_notify == 0) {
         dlxd_arena_free(arena);
-        return;
+    } else {
+        dlxd_arena_close(arena);
+        dlxd_charge_deinit(&arena->charge);
+        arena->drop_seq = ++publisher->last_drop_seq;
+        dlxd_arenas_push(&publisher->dropped, arena);
     }
-    dlxd_arena_close(arena);
-    dlxd_charge_deinit(&arena->charge);
-    arena->drop_seq = ++publisher->last_drop_seq;
-    dlxd_arenas_push(&publisher->dropped, arena);
-    schedule_open_links(publisher);
+    schedule_open_links(publisher); /* also those that waited for credit to tell of it */
 }
 
 int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id)

@@ -7,9 +7,10 @@
 #include "daemon/link.h"
 #include "daemon/publisher.h"
 
-/* Links that are told in one step, and packets that are sent to them. */
-#define LINKS_AT_ONCE   64U
-#define PACKETS_AT_ONCE 16U
+/* Links that are told in one step that there is news. */
+#define TOLD_AT_ONCE 64U
+/* Links that are looked at in one step, and packets that are sent on them. */
+#define SENT_AT_ONCE 16U
 
 /* Of a publisher that is GONE, those fail whose subscribers were not told of it yet. */
 static void tell(struct dlxd_link *link)
@@ -24,7 +25,7 @@ static void tell(struct dlxd_link *link)
 
 static bool tell_some(struct dlxd_publisher *publisher)
 {
-    for (uint32_t n = LINKS_AT_ONCE; publisher->cursor != &publisher->links; n--) {
+    for (uint32_t n = TOLD_AT_ONCE; publisher->cursor != &publisher->links; n--) {
         if (n == 0)
             return true;
         struct dlxd_link *link =
@@ -70,19 +71,21 @@ void dlxd_publisher_deliver_begin(struct dlxd_publisher *publisher)
 
 bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher)
 {
-    uint32_t n = PACKETS_AT_ONCE;
+    uint32_t n = SENT_AT_ONCE;
     while (publisher->cursor != &publisher->links) {
+        if (n == 0)
+            return true;
+        n--;
         struct dlxd_list *here = publisher->cursor;
         struct dlxd_link *link = dlxd_container_of(here, struct dlxd_link, by_publisher);
         struct dlxd_subscription *subscription = link->subscription;
-        if (link->early) /* it was a spare: the publisher need not wait for the subscriber's credit */
+        bool more = true;
+        if (link->early) /* it was a spare: its publisher does not wait for the subscriber's credit */
             dlxd_delivery_join(link);
-        /* The link may end meanwhile, and the cursor with it. */
-        while (n > 0 && publisher->cursor == here && dlxd_delivery_step(subscription))
+        /* The link may end meanwhile; then the cursor moves on. */
+        while (publisher->cursor == here && (more = dlxd_delivery_step(subscription)) && n > 0)
             n--;
-        if (n == 0)
-            return true;
-        if (publisher->cursor == here)
+        if (publisher->cursor == here && !more)
             publisher->cursor = here->next;
     }
     return false;

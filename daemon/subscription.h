@@ -17,6 +17,7 @@
 struct dlxd_broker;
 struct dlxd_client;
 struct dlxd_link;
+struct dlxd_offers;
 struct dlxd_publisher;
 struct dlxd_topic;
 struct dlxd_watch;
@@ -61,11 +62,12 @@ struct dlxd_subscription {
     struct dlxd_watch *watch;
     enum dlxd_subscription_state state;
     enum dlxd_input input;
-    bool begun;               /* something was sent: see delivery.c */
-    uint64_t last_offer;      /* link that was promised in the answer to its Subscribe */
-    uint32_t n_failed;        /* links */
-    struct dlxd_link *failed; /* that others are merged into; NULL: none yet */
-    uint64_t since;           /* announcements before it: see registry.h */
+    struct dlxd_offers *offers; /* its Subscribe is being answered; NULL: it was */
+    bool begun;                 /* something was sent: see delivery.c */
+    uint64_t last_offer;        /* link that was promised in the answer to its Subscribe */
+    uint32_t n_failed;          /* links */
+    struct dlxd_link *failed;   /* that others are merged into; NULL: none yet */
+    uint64_t since;             /* announcements before it: see registry.h */
     uint64_t waits;       /* link that was tried first since something happened: see delivery.c */
     uint32_t n_fds_sent;  /* packets with fds, modulo 2^32 */
     uint32_t n_fds_acked; /* likewise */

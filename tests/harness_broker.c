@@ -70,8 +70,9 @@ struct dlxd_client *dlx_test_broker_client(struct dlx_test_broker *test, uint32_
 
 int dlx_test_broker_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n)
 {
-    struct dlxd_offers offers = {.subscription = subscription};
+    struct dlxd_offers offers;
     int r;
+    dlxd_offers_init(&offers, subscription);
     do
         r = dlxd_offers_step(&offers);
     while (r == 1);

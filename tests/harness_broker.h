@@ -32,12 +32,11 @@ struct dlxd_client *dlx_test_broker_client_by(struct dlx_test_broker *test, uint
                                               uint32_t max_links, int *ret_fd);
 /* As its Subscribe does. */
 int dlx_test_broker_offer_all(struct dlxd_subscription *subscription, uint32_t *ret_n);
-/* Hand it a packet, without a socket, and do all that it takes to answer it. */
 /* A publisher of the client that is ready and has published so many messages. */
 struct dlxd_publisher *dlx_test_broker_publisher(struct dlxd_client *client, const char *topic,
                                                  const struct dlxd_publisher_config *config,
                                                  uint64_t n_published);
-/* Hand it a packet, without a socket. */
+/* Hand it a packet, without a socket, and do all that it takes to answer it. */
 void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,
                              void *message, uint32_t serial);
 

@@ -10,6 +10,7 @@
 #include <check.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -49,11 +50,12 @@ static void tear_down(void)
     close(control);
 }
 
+static const struct dlxd_publisher_config publisher_config = {
+    .history = 1, .depth = 16, .n_entries = 256};
+
 static struct dlxd_publisher *publish_some(const char *topic, uint64_t n)
 {
-    static const struct dlxd_publisher_config config = {
-        .history = 1, .depth = 16, .n_entries = 256};
-    return dlx_test_broker_publisher(client, topic, &config, n);
+    return dlx_test_broker_publisher(client, topic, &publisher_config, n);
 }
 
 static struct dlxd_publisher *publish(const char *topic)
@@ -61,22 +63,39 @@ static struct dlxd_publisher *publish(const char *topic)
     return publish_some(topic, 0);
 }
 
+static void subscribe_as(struct reader *ret, const char *topic,
+                         const struct dlxd_subscription_config *config)
+{
+    *ret = (struct reader){.is_asking = true};
+    ck_assert_int_eq(dlxd_subscription_new(&ret->subscription, client, topic, config, &ret->fd), 0);
+    dlxd_offers_init(&ret->offers, ret->subscription);
+}
+
 static void subscribe(struct reader *ret, const char *topic)
 {
-    static const struct dlxd_subscription_config config = {.max_held = 1};
-    *ret = (struct reader){.is_asking = true};
-    ck_assert_int_eq(dlxd_subscription_new(&ret->subscription, client, topic, &config, &ret->fd),
-                     0);
-    ret->offers.subscription = ret->subscription;
+    subscribe_as(ret, topic, &(const struct dlxd_subscription_config){.max_held = 1});
+}
+
+/* The subscriber counts those that it was promised from the first one on. */
+static void check_promised(const struct reader *reader)
+{
+    const struct dlxd_list *it = reader->subscription->links.next;
+    uint64_t id = reader->offers.made_link - reader->offers.n_links;
+    for (uint32_t i = 0; i < reader->offers.n_links; i++, it = it->next)
+        ck_assert_uint_eq(dlxd_link_id(dlxd_container_of(it, struct dlxd_link, by_subscription)),
+                          ++id);
 }
 
 static void ask(struct reader *reader)
 {
-    int r = dlxd_offers_step(&reader->offers);
+    struct dlxd_offers *offers = &reader->offers;
+    int r = dlxd_offers_step(offers);
     ck_assert_int_ge(r, 0);
     reader->is_asking = r == 1;
-    if (r == 0)
-        dlxd_subscription_open(reader->subscription);
+    if (r == 1)
+        return;
+    check_promised(reader);
+    dlxd_subscription_open(reader->subscription);
 }
 
 static void leave(struct reader *reader)
@@ -207,6 +226,53 @@ START_TEST(a_publisher_for_many_subscriptions_is_offered_step_by_step)
 }
 END_TEST
 
+/* As if its subscriber had taken it, and were asleep since. */
+static void make_spare_ready(const struct reader *reader)
+{
+    struct dlxd_link *link =
+        dlxd_container_of(reader->subscription->links.next, struct dlxd_link, by_subscription);
+    ck_assert(link->spare);
+    link->page_fd = memfd_create("page", MFD_CLOEXEC);
+    ck_assert_int_ge(link->page_fd, 0);
+    link->state = DLXD_LINK_SPARE;
+}
+
+START_TEST(a_publisher_joins_many_spare_links_step_by_step)
+{
+    enum { MOST = 16 };
+    struct dlxd_publisher *publisher;
+    struct dlxd_publisher_fds made;
+    uint32_t n = 0;
+    for (int i = 0; i < N; i++) {
+        subscribe_as(&readers[i], "t",
+                     &(const struct dlxd_subscription_config){.max_held = 1, .n_spares = 1});
+        ask(&readers[i]);
+        make_spare_ready(&readers[i]);
+        readers[i].subscription->state = DLXD_SUBSCRIPTION_FULL; /* nothing else can be sent */
+    }
+    ck_assert_int_eq(dlxd_publisher_new(&publisher, client, "t", &publisher_config, &made), 0);
+    dlxd_offering_begin(publisher, true);
+    while (dlxd_offering_step(publisher))
+        ;
+    ck_assert_uint_eq(publisher->n_links, N);
+    dlxd_publisher_deliver_begin(publisher);
+    for (bool more = true; more;) {
+        uint32_t n_before = n;
+        more = dlxd_publisher_deliver_step(publisher);
+        n = 0;
+        dlx_for_each (it, &publisher->links)
+            n += dlxd_container_of(it, struct dlxd_link, by_publisher)->state == DLXD_LINK_ADDED;
+        ck_assert_uint_le(n - n_before, MOST);
+    }
+    ck_assert_uint_eq(n, N);
+    for (int i = 0; i < N; i++)
+        leave(&readers[i]);
+    close(made.control_fd);
+    close(made.membership_fd);
+    close(made.link_sock);
+}
+END_TEST
+
 /* Nobody reads: what its links were to be told is known at the end all the same. */
 START_TEST(a_publisher_with_many_links_ends_step_by_step)
 {
@@ -307,6 +373,43 @@ START_TEST(failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exa
 }
 END_TEST
 
+/* Whatever failed first: the subscriber counts what was missed of a publisher that has gone, and knows no such publisher. */
+START_TEST(what_was_missed_is_exact_when_other_failures_came_first)
+{
+    enum { REFUSED = 100, GONE = 50 };
+    static const struct dlxd_publisher_config blocks = {
+        .history = 1, .depth = 16, .n_entries = 256, .on_full = 1};
+    struct reader reader;
+    uint64_t missed = 0;
+    subscribe_as(&reader, "t/*",
+                 &(const struct dlxd_subscription_config){.max_held = 1, .reliable = true});
+    ask(&reader);
+    stop_reading(&reader);
+    for (int i = 0; i < REFUSED; i++) { /* those that drop messages cannot serve it */
+        struct dlxd_publisher *publisher = publish("t/a");
+        while (dlxd_offering_step(publisher))
+            ;
+    }
+    ck_assert_ptr_nonnull(reader.subscription->failed);
+    ck_assert_int_eq(reader.subscription->failed->fail_code, DLX_E_QOS);
+    for (int i = 0; i < GONE; i++) {
+        struct dlxd_publisher *publisher = dlx_test_broker_publisher(client, "t/b", &blocks, 3);
+        while (dlxd_offering_step(publisher))
+            ;
+        (void)dlxd_publisher_end(publisher);
+    }
+    dlx_for_each (it, &reader.subscription->links) {
+        const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_subscription);
+        ck_assert(link->fail_missed == 0 ||
+                  (link->fail_code == DLX_E_PUBLISHER_GONE && link->fail_origin != 0));
+        ck_assert_uint_le(link->fail_missed, link->fail_seq);
+        missed += link->fail_missed;
+    }
+    ck_assert_uint_eq(missed, 3 * GONE);
+    leave(&reader);
+}
+END_TEST
+
 /* However many subscriptions there are: each has one that tells of all others. */
 START_TEST(failed_links_of_all_subscriptions_of_a_user_have_a_limit)
 {
@@ -367,9 +470,11 @@ int main(void)
     tcase_add_loop_test(tcase, each_pair_meets_once_however_steps_interleave, 1, 21);
     tcase_add_test(tcase, a_subscription_to_many_topics_is_answered_step_by_step);
     tcase_add_test(tcase, a_publisher_for_many_subscriptions_is_offered_step_by_step);
+    tcase_add_test(tcase, a_publisher_joins_many_spare_links_step_by_step);
     tcase_add_test(tcase, a_publisher_with_many_links_ends_step_by_step);
     tcase_add_test(tcase, a_client_with_many_links_ends_step_by_step);
     tcase_add_test(tcase, failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exact);
+    tcase_add_test(tcase, what_was_missed_is_exact_when_other_failures_came_first);
     tcase_add_test(tcase, failed_links_of_all_subscriptions_of_a_user_have_a_limit);
     tcase_add_test(tcase, who_does_not_read_what_it_was_promised_is_disconnected_at_the_limit);
     suite_add_tcase(suite, tcase);

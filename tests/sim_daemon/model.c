@@ -210,10 +210,14 @@ uint32_t spares_add(struct sub *s)
     int user = w.procs[s->proc].user;
     for (int i = 0; i < LINKS; i++)
         n += w.links[i].used && w.links[i].spare && w.links[i].sub == s - w.subs;
-    for (; n < s->n_spares && user_has_room(user, dlx_shm_link_size(s->max_held)); n++, added++) {
+    while (n < s->n_spares) {
         int i = 0;
         const struct dlxd_link *l = theirs(w.last_link + 1);
-        if (w.faults > 0 && (!l || !l->spare || dlxd_subscription_id(l->subscription) != s->id))
+        bool refused = l && l->state == DLXD_LINK_FAILED; /* since then */
+        if (w.faults > 0 &&
+            (!l || !(l->spare || refused) || dlxd_subscription_id(l->subscription) != s->id))
+            break;
+        if (!user_has_room(user, dlx_shm_link_size(s->max_held)))
             break;
         while (i < LINKS && w.links[i].used)
             i++;
@@ -225,19 +229,23 @@ uint32_t spares_add(struct sub *s)
                                    .pub = -1,
                                    .bell = -1,
                                    .page_fd = -1};
+        if (w.faults > 0 && refused)
+            link_fail(&w.links[i], l->fail_code);
+        n += w.links[i].spare;
+        added++;
     }
     return added;
 }
 
-/* A publisher that has just become ready takes the oldest spare. */
+/* A publisher that has just become ready takes the oldest spare that its subscriber has prepared. */
 static bool spare_assign(struct sub *s, struct pub *p)
 {
     struct link *first = NULL;
     struct proc *reader = &w.procs[s->proc];
     for (int i = 0; i < LINKS; i++) {
         struct link *l = &w.links[i];
-        if (l->used && l->sub == s - w.subs && l->state == LINK_SPARE &&
-            (!first || l->id < first->id))
+        if (l->used && l->sub == s - w.subs && l->spare && l->state >= LINK_PROVING &&
+            l->state <= LINK_SPARE && (!first || l->id < first->id))
             first = l;
     }
     if (!first || (s->reliable && p->on_full == 0) || !clients_have_room(reader, p))
@@ -264,7 +272,8 @@ static bool spare_assign(struct sub *s, struct pub *p)
     MUST(l->index < 256 && !(p->indices[l->index / 64] & bit), "index %u is taken", l->index);
     p->indices[l->index / 64] |= bit;
     first->index = l->index;
-    first->state = LINK_READY;
+    if (first->state == LINK_SPARE)
+        first->state = LINK_READY;
     return true;
 }
 
@@ -422,6 +431,7 @@ void pub_vanish(struct pub *p)
     sim_say("publisher %llu vanishes", (unsigned long long)p->id);
     if (p->proc >= 0)
         pub_leave_client(p);
+    p->left = p->state == PUB_RETAINED ? p->left : w.steps;
     p->state = PUB_GONE;
     p->dying = p->hidden = false;
     for (int i = 0; i < LINKS; i++) {
@@ -479,6 +489,7 @@ void pub_end(struct pub *p, bool dead)
         return;
     }
     pub_leave_client(p);
+    p->left = w.steps;
     p->state = PUB_RETAINED;
     if (dead) {
         pub_settle(p);

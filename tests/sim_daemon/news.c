@@ -201,6 +201,11 @@ static void told_gone(struct link *l)
          "PublisherGone in state %d", (int)l->state);
     MUST(link_is_owed(l, &with_fds) && !with_fds && l->first_drop == l->n_drops,
          "PublisherGone before what is due");
+    for (const struct link *other = w.links; other < w.links + LINKS; other++)
+        MUST(!other->used || other->sub != l->sub || other->state != LINK_ADDED ||
+                 other->added >= w.pubs[l->pub].left,
+             "PublisherGone before link %llu, which was added earlier",
+             (unsigned long long)other->id);
     l->gone_sent = true;
 }
 
@@ -317,6 +322,7 @@ void on_not_told(int sub, const Dlx__Wire__Packet *packet, const int *fds)
          "LinkOpen before LinkAdded");
     l->bell = fds[1];
     l->state = LINK_ADDED;
+    l->added = w.steps;
 }
 
 /* ---- what is sent to publishers -------------------------------------------------------------- */
@@ -380,6 +386,7 @@ void on_added(int pub, const Dlx__Wire__Packet *packet, const int *fds, size_t n
             (unsigned long long)l->id);
     l->bell = w.fds[fds[1]].peer;
     l->state = LINK_ADDED;
+    l->added = w.steps;
     p->joins++;
     p->n_unread++;
     w.counts[6]++;
@@ -404,6 +411,7 @@ void on_waits(uint64_t id, const int *fds)
                                                .page = sim_inode(fds[0])};
     l->bell = w.fds[fds[1]].peer;
     l->state = LINK_ADDED;
+    l->added = w.steps;
     p->joins++;
     w.counts[7]++;
 }

@@ -92,6 +92,7 @@ struct pub {
     bool
         unseen; /* dying, and the daemon could not watch its process: it takes what is there, and expires at once */
     uint64_t retain_for, resumes, after_seq, expires, max_held_bytes;
+    uint64_t left; /* in this step */
     enum pub_state state;
     struct region r[REGIONS]; /* the first one is the control block */
     int n_r;
@@ -141,6 +142,7 @@ struct link {
     bool spare, early;
     uint32_t index;
     uint64_t reader, until;
+    uint64_t added; /* in this step its publisher heard of it */
     int code;
     uint64_t origin, last_seq, missed;
     ino_t page;
