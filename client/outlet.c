@@ -271,6 +271,7 @@ bool dlx__outlet_cut(struct dlx_publisher *p)
             continue;
         outlet->core.dead = true;
         outlet->ended = true; /* and is not counted: the daemon has not ended it */
+        (void)!send(outlet->bell, &(uint8_t){DLX_BELL_CUT}, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
         p->stats.cut++;
         tell_left(p, outlet, reason);
         any = true;

@@ -198,6 +198,16 @@ static bool listens(const struct dlx_inlet *inlet)
 
 /* ---- look ------------------------------------------------------------------------------------ */
 
+/* Everything was taken. When it is the last publisher, another one may count on a spare link already: of that the daemon tells
+ * before it tells of this one's end. */
+static void end(struct dlx_subscription *s, struct dlx_inlet *inlet)
+{
+    inlet->stuck = s->n_spares > 0 && s->n_inlets - s->n_spares == 1 && !inlet->told &&
+                   inlet->holder != DLX_BELL_NOBODY && !is_cut_off(s, inlet);
+    if (!inlet->stuck)
+        dlx__subscription_detach(s, inlet);
+}
+
 /* A link had no message: why? Returns EMPTY, and the search goes on, or what dlx_take() returns. */
 static int __attribute__((noinline))
 have_nothing(struct dlx_subscription *s, struct dlx_inlet *inlet, int r)
@@ -205,12 +215,12 @@ have_nothing(struct dlx_subscription *s, struct dlx_inlet *inlet, int r)
     switch (r) {
     case DLX_E_EMPTY:
         if (inlet->gone && !(inlet->stuck && !inlet->told && !is_cut_off(s, inlet)))
-            dlx__subscription_detach(s, inlet);
+            end(s, inlet);
         else if (++inlet->n_idle > IDLE_TAKES && s->n_active > ACTIVE_FEW && listens(inlet))
             (void)park(s, inlet);
         return DLX_E_EMPTY;
     case DLX_E_PUBLISHER_GONE:
-        dlx__subscription_detach(s, inlet);
+        end(s, inlet);
         return DLX_E_EMPTY;
     case DLX_E_BAD_PEER:
         s->stats.rejected++;

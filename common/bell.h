@@ -20,6 +20,8 @@
 /* The daemon's word, as the first byte: the publisher will be told of the link. Then: it was. */
 #define DLX_BELL_WAITS 1
 #define DLX_BELL_TOLD  2
+/* The publisher's last word: it goes on without this link, which broke its bounds. The daemon tells of no end. */
+#define DLX_BELL_CUT 3
 
 /* The kernel may have no memory for a byte just now. */
 #define DLX_BELL_TRIES 4
@@ -51,8 +53,8 @@ static inline uint64_t dlx__bell_hear(uint64_t end, const uint8_t *bytes, size_t
     return end;
 }
 
-/* Does the daemon still hold the other end? What was known so far, and what came now. */
-enum dlx_bell_holder { DLX_BELL_UNHEARD, DLX_BELL_DAEMON, DLX_BELL_PUBLISHER };
+/* Who holds the other end? What was known so far, and what came now. */
+enum dlx_bell_holder { DLX_BELL_UNHEARD, DLX_BELL_DAEMON, DLX_BELL_PUBLISHER, DLX_BELL_NOBODY };
 
 static inline enum dlx_bell_holder dlx__bell_holder(enum dlx_bell_holder holder,
                                                     const uint8_t *bytes, size_t n)
@@ -60,8 +62,8 @@ static inline enum dlx_bell_holder dlx__bell_holder(enum dlx_bell_holder holder,
     if (holder == DLX_BELL_UNHEARD)
         holder = bytes[0] == DLX_BELL_WAITS ? DLX_BELL_DAEMON : DLX_BELL_PUBLISHER;
     for (size_t i = 0; i < n; i++)
-        if (bytes[i] == DLX_BELL_TOLD)
-            holder = DLX_BELL_PUBLISHER;
+        if (bytes[i] == DLX_BELL_TOLD || bytes[i] == DLX_BELL_CUT)
+            holder = bytes[i] == DLX_BELL_CUT ? DLX_BELL_NOBODY : DLX_BELL_PUBLISHER;
     return holder;
 }
 

@@ -36,6 +36,15 @@ START_TEST(rings_say_nothing_and_noise_says_some_number)
 }
 END_TEST
 
+START_TEST(a_publisher_says_that_it_cuts_a_link)
+{
+    static const uint8_t rung[] = {0, 0, DLX_BELL_CUT};
+    ck_assert_int_eq(dlx__bell_holder(DLX_BELL_UNHEARD, rung, 2), DLX_BELL_PUBLISHER);
+    ck_assert_int_eq(dlx__bell_holder(DLX_BELL_UNHEARD, rung, 3), DLX_BELL_NOBODY);
+    ck_assert_int_eq(dlx__bell_holder(DLX_BELL_PUBLISHER, &rung[2], 1), DLX_BELL_NOBODY);
+}
+END_TEST
+
 /* Of the daemon, which speaks first. Later the publisher may say what it likes. */
 START_TEST(the_daemon_says_whose_bell_it_is)
 {
@@ -59,6 +68,7 @@ int main(void)
     tcase_add_loop_test(tcase, what_is_packed_is_heard_among_rings, 0, (int)DLX_ARRAY_SIZE(ends));
     tcase_add_test(tcase, rings_say_nothing_and_noise_says_some_number);
     tcase_add_test(tcase, the_daemon_says_whose_bell_it_is);
+    tcase_add_test(tcase, a_publisher_says_that_it_cuts_a_link);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
