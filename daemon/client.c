@@ -233,6 +233,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     dlxd_list_init(&client->greeting);
     dlxd_task_init(&client->task, on_turn);
     dlxd_request_init(&client->request);
+    dlxd_list_init(&client->shares);
     dlxd_lingering_init(&client->lingering);
     dlxd_list_init(&client->publishers);
     dlxd_list_init(&client->subscriptions);

@@ -67,6 +67,7 @@ struct dlxd_client {
 
     uint32_t max_links;              /* that its process can bear */
     size_t n_links;                  /* as publisher and as subscriber, with those that linger */
+    struct dlxd_list shares;         /* of its links: what the subscribers' users have */
     struct dlxd_lingering lingering; /* of its publishers */
     struct dlxd_holder *holder;      /* of its subscriptions */
     struct dlxd_list publishers;

@@ -6,6 +6,7 @@
 #include "daemon/link.h"
 #include "daemon/publisher.h"
 #include "daemon/report.h"
+#include "daemon/share.h"
 #include "daemon/subscription.h"
 #include <poll.h>
 
@@ -89,6 +90,7 @@ static void end(struct dlxd_link *link)
     link->publisher->client->n_links--;
     if (holder->client)
         holder->client->n_links--;
+    link->share = dlxd_share_put(link->share);
     free_if_over(holder);
     dlxd_link_free(link);
 }

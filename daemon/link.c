@@ -6,9 +6,11 @@
 #include "daemon/client.h"
 #include "daemon/proof.h"
 #include "daemon/publisher.h"
+#include "daemon/share.h"
 #include "daemon/subscription.h"
 #include "daemon/worker.h"
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,12 +45,35 @@ static int charge_user(struct dlxd_charge *charge, struct dlxd_user *user,
     return r == 0 ? 0 : tell_lingering(r, user->lingering.n);
 }
 
+static bool is_fair(const struct dlxd_client *client, const struct dlxd_user *user)
+{
+    return user == client->user || dlxd_share_is_fair(dlxd_share_of(&client->shares, user) + 1,
+                                                      client->max_links - client->n_links - 1);
+}
+
+/* No user takes all links of another's publisher. The client has room for one. */
+static int check_share(struct dlxd_client *client, const struct dlxd_user *user)
+{
+    if (!is_fair(client, user))
+        dlxd_lingering_look(&client->lingering);
+    if (is_fair(client, user))
+        return 0;
+    int r =
+        dlx__fail(DLX_E_LIMIT,
+                  "publisher %s (pid %d) has %zu links and can bear %u: uid %u has %" PRIu32
+                  " of them, and may have at most %u times what is left",
+                  client->name, (int)client->pid, client->n_links, client->max_links,
+                  (unsigned)user->uid, dlxd_share_of(&client->shares, user), DLXD_SHARE_OF_LEFT);
+    return tell_lingering(r, client->lingering.n);
+}
+
 static int check_clients(const struct dlxd_link *link, const struct dlxd_publisher *publisher)
 {
-    int r = check_client(link->subscription->client, "subscriber");
-    if (r == 0 && publisher->client)
-        r = check_client(publisher->client, "publisher");
-    return r;
+    struct dlxd_client *reader = link->subscription->client, *writer = publisher->client;
+    int r = check_client(reader, "subscriber");
+    if (r == 0 && writer)
+        r = check_client(writer, "publisher");
+    return r == 0 && writer ? check_share(writer, reader->user) : r;
 }
 
 /* What the subscriber's user pays; given back when the link becomes FAILED. */
@@ -72,14 +97,23 @@ static void insert_by_id(struct dlxd_publisher *publisher, struct dlxd_link *lin
 
 static int attach(struct dlxd_link *link, struct dlxd_publisher *publisher)
 {
+    struct dlxd_client *writer = publisher->client;
+    struct dlxd_user *user = link->subscription->client->user;
     int r = dlxd_publisher_index_get(publisher, &link->index);
     if (r < 0)
         return r;
+    if (writer && writer->user != user) {
+        link->share = dlxd_share_take(&writer->shares, user);
+        if (!link->share) {
+            dlxd_publisher_index_put(publisher, link->index);
+            return DLX_E_NO_MEMORY;
+        }
+    }
     link->publisher = publisher;
     insert_by_id(publisher, link);
     publisher->n_links++;
-    if (publisher->client)
-        publisher->client->n_links++;
+    if (writer)
+        writer->n_links++;
     link->subscription->client->n_links++;
     return 0;
 }
@@ -133,6 +167,7 @@ static void detach(struct dlxd_link *link)
         if (publisher->client)
             publisher->client->n_links--;
         link->subscription->client->n_links--;
+        link->share = dlxd_share_put(link->share);
         link->publisher = NULL;
         release_resources(link);
     }

@@ -25,6 +25,7 @@
 
 struct dlxd_proof;
 struct dlxd_publisher;
+struct dlxd_share;
 struct dlxd_subscription;
 struct dlxd_waiter;
 struct dlxd_workers;
@@ -91,6 +92,7 @@ struct dlxd_link {
         fail_stays; /* LinkFailed names this very link: it was offered, or promised, or its publisher is known */
     uint32_t n_merged; /* other links that failed, of which it tells */
 
+    struct dlxd_share *share; /* of the publisher's client; NULL: none, or it is the same user's */
     struct dlxd_charge links_charge;
     struct dlxd_charge bytes_charge;
     struct dlxd_charge failed_charge;

@@ -9,6 +9,7 @@
 #include "daemon/link.h"
 #include "daemon/report.h"
 #include "daemon/retained.h"
+#include "daemon/share.h"
 #include "daemon/store.h"
 #include "daemon/subscription.h"
 #include "daemon/worker.h"
@@ -254,6 +255,10 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
 static void leave_client(struct dlxd_publisher *publisher)
 {
     dlxd_lingering_publisher_left(publisher);
+    dlx_for_each (it, &publisher->links) {
+        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        link->share = dlxd_share_put(link->share);
+    }
     publisher->client->n_links -= publisher->n_links;
     publisher->client = NULL;
     dlxd_list_remove(&publisher->by_client);

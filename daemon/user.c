@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/user.h"
 #include "common/error.h"
+#include "daemon/share.h"
 #include <assert.h>
 #include <inttypes.h>
 
@@ -101,15 +102,15 @@ static int check_descriptors(const struct dlxd_user *user, enum dlxd_resource re
     if (n == 0)
         return 0;
     /* Whoever has its share may still come to look at what uses it, while enough is left for others. */
-    uint64_t least = resource == DLXD_CONNECTIONS ? DLX_MIN((used + n) / DLXD_DESCRIPTORS_SHARE,
-                                                            users->all_descriptors_max / 64)
-                                                  : (used + n) / DLXD_DESCRIPTORS_SHARE;
+    uint64_t least = resource == DLXD_CONNECTIONS
+                         ? DLX_MIN((used + n) / DLXD_SHARE_OF_LEFT, users->all_descriptors_max / 64)
+                         : (used + n) / DLXD_SHARE_OF_LEFT;
     if (n <= left && least <= left - n)
         return 0;
     return dlx__fail(DLX_E_LIMIT,
                      "uid %u asks for %" PRIu64 " file descriptors of the daemon, uses %" PRIu64
                      " and may have at most %u times what is left: %" PRIu64 " of %" PRIu64,
-                     (unsigned)user->uid, n, used, DLXD_DESCRIPTORS_SHARE, left,
+                     (unsigned)user->uid, n, used, DLXD_SHARE_OF_LEFT, left,
                      users->all_descriptors_max);
 }
 

@@ -21,14 +21,10 @@ enum dlxd_resource {
     DLXD_PATTERNS, /* subscriptions to patterns: each is looked at for every new publisher */
     DLXD_WAITING,  /* links that wait for their publishers: see waiting.h */
     DLXD_FAILED,   /* links that failed, and whose subscribers have yet to be told */
-    /* Descriptors that the daemon holds for it. No charge names these: each of the others has some. */
+    /* Descriptors that the daemon holds for it: at most a share (share.h). No charge names these: each of the others has some. */
     DLXD_DESCRIPTORS,
     DLXD_N_RESOURCES,
 };
-
-/* A user may have so many times the descriptors that nobody has. So there are some left for the next one, however many others
- * take what they may; and one that is alone may have 31 of 32. */
-#define DLXD_DESCRIPTORS_SHARE 31U
 
 struct dlxd_users {
     struct dlxd_list users;

@@ -6,6 +6,7 @@
 #include "daemon/client.h"
 #include "daemon/link.h"
 #include "daemon/publisher.h"
+#include "daemon/share.h"
 #include "daemon/subscription.h"
 #include "daemon/watch.h"
 #include "daemon/worker.h"
@@ -171,26 +172,48 @@ void dlxd_waiting_link_ended(struct dlxd_link *link)
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 
-static int check_room(struct dlxd_publisher *publisher)
+/* No user takes all places of another's publisher. */
+static bool is_fair(const struct dlxd_publisher *publisher, const struct dlxd_user *user)
+{
+    uint32_t n = 1;
+    if (user == publisher->object_charge.user)
+        return true;
+    for (const struct dlxd_list *it = publisher->waiting.waiters.next;
+         it != &publisher->waiting.waiters; it = it->next)
+        n += dlxd_container_of(it, struct dlxd_waiter, node)->charge.user == user;
+    return dlxd_share_is_fair(n, DLXD_WAITING_MAX - publisher->waiting.n - 1);
+}
+
+static bool has_room(const struct dlxd_publisher *publisher, const struct dlxd_user *user)
+{
+    return publisher->waiting.n < DLXD_WAITING_MAX && is_fair(publisher, user);
+}
+
+static int check_room(struct dlxd_publisher *publisher, const struct dlxd_user *user)
 {
     struct dlxd_waiting *waiting = &publisher->waiting;
-    if (waiting->n < DLXD_WAITING_MAX)
-        return 0;
-    if (waiting->n_ended > 0 && dlx__now_ns() - waiting->looked_ns > LOOK_NS)
+    if (!has_room(publisher, user) && waiting->n_ended > 0 &&
+        dlx__now_ns() - waiting->looked_ns > LOOK_NS)
         look(waiting);
-    if (waiting->n < DLXD_WAITING_MAX)
+    if (has_room(publisher, user))
         return 0;
-    return dlx__fail(DLX_E_PUBLISHER_NOT_RESPONDING,
-                     "publisher of %s (pid %d) does not pick up new subscribers: it makes no call, "
-                     "its link socket is full, and %u more wait who are there or hold messages",
-                     publisher->topic_name, (int)publisher->pid, DLXD_WAITING_MAX);
+    int r =
+        dlx__fail(DLX_E_PUBLISHER_NOT_RESPONDING,
+                  "publisher of %s (pid %d) does not pick up new subscribers: it makes no call, "
+                  "its link socket is full, and %zu more wait who are there or hold messages",
+                  publisher->topic_name, (int)publisher->pid, waiting->n);
+    return waiting->n == DLXD_WAITING_MAX
+               ? r
+               : dlx__fail_prefix(r, "uid %u may have at most %u times the places that are left",
+                                  (unsigned)user->uid, DLXD_SHARE_OF_LEFT);
 }
 
 static int enqueue(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body, const int *fds)
 {
     struct dlxd_publisher *publisher = link->publisher;
     struct dlxd_waiting *waiting = &publisher->waiting;
-    int r = check_room(publisher);
+    struct dlxd_user *user = link->subscription->client->user;
+    int r = check_room(publisher, user);
     if (r == 0 && !waiting->watch)
         r = dlxd_watch_new(&waiting->watch, publisher->broker->watches, publisher->link_sock,
                            DLXD_WRITABLE, on_events, publisher);
@@ -211,7 +234,7 @@ static int enqueue(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body, con
             r = dlx__fail_errno("link that waits for a publisher");
     }
     if (r == 0)
-        r = dlxd_charge_init(&waiter->charge, link->subscription->client->user, DLXD_WAITING, 1);
+        r = dlxd_charge_init(&waiter->charge, user, DLXD_WAITING, 1);
     if (r < 0) {
         waiter_free(waiter);
         return r;

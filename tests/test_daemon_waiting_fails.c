@@ -347,6 +347,30 @@ START_TEST(a_user_may_have_so_many_that_wait)
 }
 END_TEST
 
+START_TEST(a_user_leaves_places_of_anothers_publisher_for_the_next)
+{
+    enum { GREEDY = 496, HONEST = 15 }; /* 31 times 16, and of what is left then */
+    int fds[2];
+    setup();
+    struct dlxd_client *greedy = dlx_test_broker_client_by(&w.test, 1, 1000, &fds[0]);
+    struct dlxd_client *honest = dlx_test_broker_client_by(&w.test, 2, 1000, &fds[1]);
+    w.subscription.client = greedy;
+    join_many(THERE, IN_SOCKET + GREEDY);
+    ck_assert_int_eq(join(THERE, NULL), DLX_E_PUBLISHER_NOT_RESPONDING);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "31 times the places that are left"));
+    w.subscription.client = honest;
+    join_many(THERE, HONEST);
+    w.subscription.client = w.client;
+    join_many(THERE, N - GREEDY - HONEST);
+    ck_assert_uint_eq(w.publisher->waiting.n, N);
+    read_all();
+    ck_assert_uint_eq(greedy->user->used[DLXD_WAITING], 0);
+    teardown();
+    close(fds[0]);
+    close(fds[1]);
+}
+END_TEST
+
 START_TEST(a_publisher_that_has_closed_its_link_socket_is_not_waited_for)
 {
     setup();
@@ -415,6 +439,7 @@ int main(void)
     tcase_add_test(tcase, the_ended_are_looked_at_when_they_have_doubled);
     tcase_add_test(tcase, those_who_wait_are_rung_when_the_publisher_makes_a_call);
     tcase_add_test(tcase, a_user_may_have_so_many_that_wait);
+    tcase_add_test(tcase, a_user_leaves_places_of_anothers_publisher_for_the_next);
     tcase_add_test(tcase, a_publisher_that_has_closed_its_link_socket_is_not_waited_for);
     tcase_add_test(tcase, a_call_that_fails_loses_nobody);
     suite_add_tcase(suite, tcase);

@@ -86,3 +86,61 @@ uint64_t used_all(void)
         n += used(user, DLXD_BYTES);
     return n;
 }
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+/* What limit does one more link hit? */
+static uint32_t n_links_that_stay(const struct proc *proc)
+{
+    uint32_t n = proc->n_links;
+    for (int i = 0; i < w.n_lingerers; i++) {
+        const struct lingerer *l = &w.lingerers[i];
+        if (lingerer_has_left(l))
+            n -= (uint32_t)(l->reader == proc - w.procs) +
+                 (uint32_t)(w.pubs[l->pub].proc == proc - w.procs);
+    }
+    return n;
+}
+
+static bool has_room(const struct proc *proc)
+{
+    return n_links_that_stay(proc) < proc->max_links;
+}
+
+/* Of a publisher of another user: at most 31 times what is left. */
+static bool has_share(const struct proc *reader, const struct pub *p)
+{
+    const struct proc *writer = &w.procs[p->proc];
+    uint32_t n = 1;
+    if (reader->user == writer->user)
+        return true;
+    for (const struct link *l = w.links; l < w.links + LINKS; l++)
+        n += l->used && l->pub >= 0 && w.pubs[l->pub].proc == p->proc &&
+             w.procs[w.subs[l->sub].proc].user == reader->user;
+    for (const struct lingerer *l = w.lingerers; l < w.lingerers + w.n_lingerers; l++)
+        n += w.pubs[l->pub].proc == p->proc && l->user == reader->user && !lingerer_has_left(l);
+    return n <= 31 * (writer->max_links - n_links_that_stay(writer) - 1);
+}
+
+bool clients_have_room(const struct proc *reader, const struct pub *p)
+{
+    return has_room(reader) &&
+           (p->proc < 0 || (has_room(&w.procs[p->proc]) && has_share(reader, p)));
+}
+
+static bool fits(int user, uint64_t size)
+{
+    return used(user, DLXD_LINKS) < w.max[DLXD_LINKS] &&
+           used(user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] && used_all() + size <= w.max_all;
+}
+
+/* Who has no room looks for links that have left meanwhile: they take up room for other users, too. */
+bool user_has_room(int user, uint64_t size)
+{
+    if (fits(user, size))
+        return true;
+    for (int i = w.n_lingerers; i-- > 0;)
+        if (w.lingerers[i].user == user && lingerer_has_left(&w.lingerers[i]))
+            lingerer_remove(i);
+    return fits(user, size);
+}

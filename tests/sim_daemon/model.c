@@ -122,41 +122,6 @@ struct pub *pub_add(void)
     return &w.pubs[i];
 }
 
-/* What limit does one more link hit? */
-static bool has_room(const struct proc *proc)
-{
-    uint32_t n = proc->n_links;
-    for (int i = 0; i < w.n_lingerers; i++) {
-        const struct lingerer *l = &w.lingerers[i];
-        if (lingerer_has_left(l))
-            n -= (uint32_t)(l->reader == proc - w.procs) +
-                 (uint32_t)(w.pubs[l->pub].proc == proc - w.procs);
-    }
-    return n < proc->max_links;
-}
-
-static bool clients_have_room(const struct proc *reader, const struct pub *p)
-{
-    return has_room(reader) && (p->proc < 0 || has_room(&w.procs[p->proc]));
-}
-
-static bool fits(int user, uint64_t size)
-{
-    return used(user, DLXD_LINKS) < w.max[DLXD_LINKS] &&
-           used(user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] && used_all() + size <= w.max_all;
-}
-
-/* Who has no room looks for links that have left meanwhile: they take up room for other users, too. */
-static bool user_has_room(int user, uint64_t size)
-{
-    if (fits(user, size))
-        return true;
-    for (int i = w.n_lingerers; i-- > 0;)
-        if (w.lingerers[i].user == user && lingerer_has_left(&w.lingerers[i]))
-            lingerer_remove(i);
-    return fits(user, size);
-}
-
 /* Was something refused that this link needs? */
 static bool link_is_lost(uint64_t id)
 {

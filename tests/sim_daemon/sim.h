@@ -308,6 +308,8 @@ void lingerers_remove_let_go(void);
 uint64_t used(int user, enum dlxd_resource resource);
 /* Of those that have left: when a limit is met, the daemon looks who has. */
 uint64_t used_all(void);
+bool clients_have_room(const struct proc *reader, const struct pub *p);
+bool user_has_room(int user, uint64_t size);
 
 /* request.c */
 void on_request(int proc, const Dlx__Wire__Packet *packet);
