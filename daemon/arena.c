@@ -29,6 +29,7 @@ void dlxd_arena_close(struct dlxd_arena *arena)
 {
     arena->proof = dlxd_proof_abandon(arena->proof);
     arena->fd = dlxd_workers_close(arena->workers, arena->charge.user, arena->fd);
+    dlxd_charge_close_descriptors(&arena->charge);
 }
 
 struct dlxd_arena *dlxd_arena_free(struct dlxd_arena *arena)

@@ -14,6 +14,7 @@
 
 #include "daemon/user.h"
 
+struct dlxd_link;
 struct dlxd_proof;
 struct dlxd_workers;
 
@@ -23,6 +24,7 @@ struct dlxd_arena {
     uint64_t ready_seq;           /* 0: not ready yet, or the control block */
     uint64_t drop_seq;            /* 0: not dropped */
     size_t n_notify;              /* dropped: links that have yet to be told */
+    struct dlxd_link *payer;      /* of these, whose user is charged */
     bool kept;                    /* by the service manager: store.h */
     int fd;                       /* read-only; -1 once dropped, and while the proof has it */
     struct dlxd_proof *proof;     /* not NULL: it is looked at whether it is ready */

@@ -154,7 +154,7 @@ static void detach(struct dlxd_link *link)
     struct dlxd_arena *arena;
     while (link->state == DLXD_LINK_OPEN && (arena = dlxd_link_next_dropped(link))) {
         link->drop_seq = arena->drop_seq;
-        dlxd_publisher_drop_told(publisher, arena);
+        dlxd_publisher_drop_told(link, arena);
     }
     if (joined)
         dlxd_membership_left(&publisher->line);
@@ -468,7 +468,7 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
         arena = dlxd_link_next_dropped(link);
         assert(arena);
         link->drop_seq = arena->drop_seq;
-        dlxd_publisher_drop_told(publisher, arena);
+        dlxd_publisher_drop_told(link, arena);
         break;
     case DLXD_STEP_GONE:
         link->gone_sent = true;

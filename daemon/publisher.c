@@ -7,6 +7,7 @@
 #include "daemon/broker.h"
 #include "daemon/client.h"
 #include "daemon/link.h"
+#include "daemon/payer.h"
 #include "daemon/report.h"
 #include "daemon/retained.h"
 #include "daemon/share.h"
@@ -24,8 +25,8 @@
 
 static void close_link_sock(struct dlxd_publisher *publisher)
 {
-    publisher->link_sock = dlxd_workers_close_socket(
-        publisher->broker->workers, publisher->object_charge.user, publisher->link_sock);
+    publisher->link_sock = dlxd_workers_close_socket(publisher->broker->workers, publisher->user,
+                                                     publisher->link_sock);
 }
 
 static void publisher_free(struct dlxd_publisher *publisher)
@@ -39,6 +40,7 @@ static void publisher_free(struct dlxd_publisher *publisher)
     close_link_sock(publisher);
     dlxd_membership_line_deinit(&publisher->line);
     dlxd_charge_deinit(&publisher->object_charge);
+    dlxd_user_unref(publisher->user);
     dlxd_principal_unref(publisher->principal);
     free(publisher->index_bits);
     free(publisher);
@@ -69,6 +71,7 @@ static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
     int pair[2];
     int size = LINK_SOCK_SNDBUF;
     int writer_fd = -1, membership_fd;
+    publisher->user = dlxd_user_ref(user);
     int r = dlxd_charge_init(&publisher->object_charge, user, DLXD_OBJECTS, 1);
     if (r == 0)
         r = new_region(publisher, user, "dlx-control", 0,
@@ -201,6 +204,7 @@ static int restore_all(struct dlxd_publisher *publisher, struct dlxd_user *user,
     struct dlxd_registry *registry = &publisher->broker->registry;
     if (n_regions == 0 || regions[0].id != 0)
         return dlx__fail(DLX_E_PROTOCOL, "its control block is missing");
+    publisher->user = dlxd_user_ref(user);
     int r = dlxd_charge_init(&publisher->object_charge, user, DLXD_OBJECTS, 1);
     if (r == 0)
         r = restore_control(publisher, user, &regions[0]);
@@ -329,7 +333,7 @@ void dlxd_publisher_delivered(struct dlxd_publisher *publisher)
     assert(publisher->n_undelivered > 0);
     if (--publisher->n_undelivered > 0)
         return;
-    /* The charges stay: the subscribers have the memory mapped. */
+    /* The charges of memory stay: the subscribers have it mapped. */
     dlxd_arena_close(publisher->control);
     for (size_t i = 0; i < publisher->ready.n; i++)
         dlxd_arena_close(publisher->ready.items[i]);
@@ -337,8 +341,12 @@ void dlxd_publisher_delivered(struct dlxd_publisher *publisher)
 
 void dlxd_publisher_link_left(struct dlxd_publisher *publisher)
 {
-    if (publisher->state == DLXD_PUBLISHER_GONE && publisher->n_links == 0)
+    if (publisher->state != DLXD_PUBLISHER_GONE)
+        return;
+    if (publisher->n_links == 0)
         publisher_free(publisher);
+    else
+        dlxd_payer_of_gone(publisher);
 }
 
 bool dlxd_publisher_is_settled(const struct dlxd_publisher *publisher)
@@ -489,10 +497,6 @@ int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, int code, const
     return 0;
 }
 
-/*
- * The bytes are given back now. The design wants them charged until every link has unmapped them: for
- * that the subscriber would have to answer ArenaDropped.
- */
 static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
 {
     dlxd_arenas_remove(&publisher->ready, arena);
@@ -506,9 +510,9 @@ static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *aren
         dlxd_arena_free(arena);
     } else {
         dlxd_arena_close(arena);
-        dlxd_charge_deinit(&arena->charge);
         arena->drop_seq = ++publisher->last_drop_seq;
         dlxd_arenas_push(&publisher->dropped, arena);
+        dlxd_payer_of_dropped(publisher, arena);
     }
     schedule_open_links(publisher); /* also those that waited for credit to tell of it */
 }
@@ -530,12 +534,15 @@ int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id)
     return 0;
 }
 
-void dlxd_publisher_drop_told(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
+void dlxd_publisher_drop_told(struct dlxd_link *link, struct dlxd_arena *arena)
 {
-    assert(arena->n_notify > 0);
+    struct dlxd_publisher *publisher = link->publisher;
+    assert(arena->n_notify > 0 && link->drop_seq >= arena->drop_seq);
     if (--arena->n_notify == 0) {
         dlxd_arenas_remove(&publisher->dropped, arena);
         dlxd_arena_free(arena);
+    } else {
+        dlxd_payer_was_told(link, arena);
     }
 }
 

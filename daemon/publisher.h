@@ -63,6 +63,7 @@ struct dlxd_publisher {
     struct dlxd_publisher_config config;
     pid_t pid;
     struct dlxd_principal *principal;
+    struct dlxd_user *user; /* whose it is: its work is done in that one's time */
     char client_name[DLXD_NAME_SIZE];
     char topic_name[DLX_TOPIC_SIZE_MAX + 1];
 
@@ -104,7 +105,8 @@ struct dlxd_publisher {
     bool pidfd_kept;
     bool not_kept; /* there was no room for all of it */
 
-    struct dlxd_charge object_charge;
+    struct dlxd_charge
+        object_charge; /* GONE: this and those of its regions are on the first of its links */
 };
 
 /* What the publisher gets: fds that belong to whoever called. */
@@ -187,8 +189,8 @@ void dlxd_publisher_tell_links(struct dlxd_publisher *publisher);
 /* For links: an index that no other link of the publisher has. Returns 0, DLX_E_NO_MEMORY. */
 int dlxd_publisher_index_get(struct dlxd_publisher *publisher, uint32_t *ret);
 void dlxd_publisher_index_put(struct dlxd_publisher *publisher, uint32_t index);
-/* A dropped arena was told to one more link. */
-void dlxd_publisher_drop_told(struct dlxd_publisher *publisher, struct dlxd_arena *arena);
+/* One more link was told of a dropped arena, or ends. */
+void dlxd_publisher_drop_told(struct dlxd_link *link, struct dlxd_arena *arena);
 /* A link of a publisher that is GONE has been told everything: the fds go when all have. */
 void dlxd_publisher_delivered(struct dlxd_publisher *publisher);
 /* A link has left the list: frees a publisher that is GONE with its last link. */

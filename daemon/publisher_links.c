@@ -55,13 +55,13 @@ void dlxd_publisher_tell_links(struct dlxd_publisher *publisher)
     publisher->telling = true;
     bool more = tell_some(publisher);
     if (more || publisher->offering.active)
-        dlxd_task_start(&publisher->task, publisher->object_charge.user);
+        dlxd_task_start(&publisher->task, publisher->user);
 }
 
 void dlxd_publisher_reveal(struct dlxd_publisher *publisher)
 {
     dlxd_offering_begin(publisher, false);
-    dlxd_task_start(&publisher->task, publisher->object_charge.user);
+    dlxd_task_start(&publisher->task, publisher->user);
 }
 
 void dlxd_publisher_deliver_begin(struct dlxd_publisher *publisher)

@@ -114,6 +114,22 @@ static int check_descriptors(const struct dlxd_user *user, enum dlxd_resource re
                      users->all_descriptors_max);
 }
 
+static void charge_to(struct dlxd_charge *charge, struct dlxd_user *user)
+{
+    user->used[charge->resource] += charge->amount;
+    user->used[DLXD_DESCRIPTORS] += charge->n_descriptors;
+    charge->user = dlxd_user_ref(user);
+}
+
+static void uncharge(struct dlxd_charge *charge)
+{
+    struct dlxd_user *user = charge->user;
+    assert(user->used[charge->resource] >= charge->amount);
+    user->used[charge->resource] -= charge->amount;
+    user->used[DLXD_DESCRIPTORS] -= charge->n_descriptors;
+    charge->user = dlxd_user_unref(user);
+}
+
 int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
                      enum dlxd_resource resource, uint64_t amount)
 {
@@ -138,27 +154,37 @@ int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
     int r = check_descriptors(user, resource, n);
     if (r < 0)
         return r;
-    user->used[DLXD_DESCRIPTORS] += n;
     users->all_descriptors += n;
     users->all_bytes += resource == DLXD_BYTES ? amount : 0;
-    user->used[resource] += amount;
-    charge->user = dlxd_user_ref(user);
-    charge->resource = resource;
-    charge->amount = amount;
-    charge->n_descriptors = n;
+    *charge = (struct dlxd_charge){.resource = resource, .amount = amount, .n_descriptors = n};
+    charge_to(charge, user);
     return 0;
+}
+
+void dlxd_charge_move(struct dlxd_charge *charge, struct dlxd_user *to)
+{
+    if (charge->user == to)
+        return;
+    uncharge(charge);
+    charge_to(charge, to);
+}
+
+void dlxd_charge_close_descriptors(struct dlxd_charge *charge)
+{
+    if (!charge->user)
+        return;
+    charge->user->used[DLXD_DESCRIPTORS] -= charge->n_descriptors;
+    charge->user->users->all_descriptors -= charge->n_descriptors;
+    charge->n_descriptors = 0;
 }
 
 void dlxd_charge_deinit(struct dlxd_charge *charge)
 {
     if (!charge->user)
         return;
-    assert(charge->user->used[charge->resource] >= charge->amount);
-    charge->user->used[charge->resource] -= charge->amount;
+    dlxd_charge_close_descriptors(charge);
     if (charge->resource == DLXD_BYTES)
         charge->user->users->all_bytes -= charge->amount;
-    charge->user->used[DLXD_DESCRIPTORS] -= charge->n_descriptors;
-    charge->user->users->all_descriptors -= charge->n_descriptors;
-    charge->user = dlxd_user_unref(charge->user);
+    uncharge(charge);
     charge->amount = 0;
 }

@@ -73,6 +73,10 @@ struct dlxd_user *dlxd_user_unref(struct dlxd_user *user);
 /* Returns 0, or DLX_E_LIMIT naming what is asked for, what is used and the limit. */
 int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
                      enum dlxd_resource resource, uint64_t amount);
+/* Somebody else pays from now on, also beyond his limits: he gets nothing new until he has let go of it. */
+void dlxd_charge_move(struct dlxd_charge *charge, struct dlxd_user *to);
+/* Its descriptors are closed; the rest stays. Harmless if nothing is charged. */
+void dlxd_charge_close_descriptors(struct dlxd_charge *charge);
 /* Gives back what was charged, if anything. */
 void dlxd_charge_deinit(struct dlxd_charge *charge);
 

@@ -176,7 +176,7 @@ void dlxd_waiting_link_ended(struct dlxd_link *link)
 static bool is_fair(const struct dlxd_publisher *publisher, const struct dlxd_user *user)
 {
     uint32_t n = 1;
-    if (user == publisher->object_charge.user)
+    if (user == publisher->user)
         return true;
     for (const struct dlxd_list *it = publisher->waiting.waiters.next;
          it != &publisher->waiting.waiters; it = it->next)

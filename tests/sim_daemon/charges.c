@@ -7,13 +7,42 @@
 #include "tests/sim_daemon/sim.h"
 #include <string.h>
 
-static uint64_t used_by_pub(const struct pub *p, enum dlxd_resource resource)
+static int user_of(const struct link *l)
+{
+    return w.procs[w.subs[l->sub].proc].user;
+}
+
+/* The first of its links that has yet to be told that this region was dropped, or if it is -1: the first of all. */
+static const struct link *first_link(const struct pub *p, int region)
+{
+    const struct link *first = NULL;
+    for (const struct link *l = w.links; l < w.links + LINKS; l++) {
+        bool is_due = region < 0;
+        for (int i = l->first_drop; i < l->n_drops; i++)
+            is_due |= l->drops[i] == region;
+        if (l->used && l->pub == p - w.pubs && is_due && (!first || l->id < first->id))
+            first = l;
+    }
+    return first;
+}
+
+/* Who pays for it: its owner, until that lets go of it. -1: nobody. */
+static int payer_of(const struct pub *p, int region)
+{
+    bool dropped = region > 0 && p->r[region].gone;
+    if (!dropped && p->state != PUB_GONE)
+        return p->user;
+    const struct link *first = first_link(p, dropped ? region : -1);
+    return first ? user_of(first) : dropped ? -1 : p->user;
+}
+
+static uint64_t used_of_pub(const struct pub *p, int user, enum dlxd_resource resource)
 {
     uint64_t n = 0;
     if (resource == DLXD_OBJECTS)
-        return 1;
+        return payer_of(p, 0) == user;
     for (int i = 0; resource == DLXD_BYTES && i < p->n_r; i++)
-        n += p->r[i].gone ? 0 : p->r[i].size;
+        n += payer_of(p, i) == user ? p->r[i].size : 0;
     return n;
 }
 
@@ -51,8 +80,8 @@ uint64_t used(int user, enum dlxd_resource resource)
 {
     uint64_t n = 0;
     for (int i = 0; i < PUBS; i++)
-        if (w.pubs[i].used && w.pubs[i].user == user)
-            n += used_by_pub(&w.pubs[i], resource);
+        if (w.pubs[i].used)
+            n += used_of_pub(&w.pubs[i], user, resource);
     for (int i = 0; i < SUBS; i++) {
         const struct sub *s = &w.subs[i];
         if (s->used && w.procs[s->proc].user == user)
