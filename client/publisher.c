@@ -271,8 +271,8 @@ static void drop_excess(struct dlx_publisher *p, uint64_t id, uint64_t bytes)
         (void)dlx__call_arena_drop(p->client, id, arena);
 }
 
-int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
-                        uint64_t size)
+static int grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
+                uint64_t size)
 {
     uint64_t bytes = dlx__heap_growth(p->heap, size);
     uint32_t arena = 0;
@@ -301,6 +301,14 @@ int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory
         (void)dlx__call_arena_drop(p->client, id, arena);
     }
     return r;
+}
+
+int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
+                        uint64_t size)
+{
+    int r = grow(p, memory, id, size);
+    /* The daemon returns memory that is not populated for a while: this process may have been stopped. */
+    return r == DLX_E_NOT_FOUND ? grow(p, memory, id, size) : r;
 }
 
 /* Memory that nobody needs any more goes back, a part with each of the next messages: all of it after `depth`. */

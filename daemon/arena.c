@@ -35,6 +35,7 @@ void dlxd_arena_close(struct dlxd_arena *arena)
 struct dlxd_arena *dlxd_arena_free(struct dlxd_arena *arena)
 {
     if (arena) {
+        dlxd_reservation_end(arena);
         dlxd_arena_close(arena);
         dlxd_charge_deinit(&arena->charge);
         free(arena);

@@ -12,6 +12,7 @@
  * queue. No I/O here.
  */
 
+#include "daemon/reservation.h"
 #include "daemon/user.h"
 
 struct dlxd_link;
@@ -29,6 +30,7 @@ struct dlxd_arena {
     int fd;                       /* read-only; -1 once dropped, and while the proof has it */
     struct dlxd_proof *proof;     /* not NULL: it is looked at whether it is ready */
     struct dlxd_workers *workers; /* close the fd */
+    struct dlxd_reservation reservation; /* until it is ready */
     struct dlxd_charge charge;
 };
 

@@ -47,9 +47,8 @@ static void publisher_free(struct dlxd_publisher *publisher)
 }
 
 /* A region of this number, not ready yet. The name is for /proc/PID/maps. */
-static int new_region(const struct dlxd_publisher *publisher, struct dlxd_user *user,
-                      const char *name, uint32_t id, uint64_t size, struct dlxd_arena **ret,
-                      int *ret_writer_fd)
+static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, const char *name,
+                      uint32_t id, uint64_t size, struct dlxd_arena **ret, int *ret_writer_fd)
 {
     struct dlxd_arena *arena;
     int r = dlxd_arena_new(&arena, publisher->broker->workers, user, id, size);
@@ -60,6 +59,7 @@ static int new_region(const struct dlxd_publisher *publisher, struct dlxd_user *
         dlxd_arena_free(arena);
         return r;
     }
+    dlxd_reservation_begin(arena, publisher);
     *ret = arena;
     return 0;
 }
@@ -407,6 +407,7 @@ int dlxd_publisher_ready(struct dlxd_publisher *publisher, int code, const char 
         (void)dlxd_publisher_end(publisher);
         return dlx__fail(code, "control block: %s", text);
     }
+    dlxd_reservation_end(publisher->control);
     publisher->state = DLXD_PUBLISHER_OPEN;
     dlxd_offering_begin(publisher, true);
     dlxd_store_update(publisher);
@@ -454,7 +455,9 @@ int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
 
 static int no_such_arena(const struct dlxd_publisher *publisher, uint32_t id)
 {
-    return dlx__fail(DLX_E_NOT_FOUND, "publisher %" PRIu64 " of %s has no such arena %u",
+    return dlx__fail(DLX_E_NOT_FOUND,
+                     "publisher %" PRIu64 " of %s has no such arena %u: it was "
+                     "dropped, or returned since its pages did not grow",
                      dlxd_publisher_id(publisher), publisher->topic_name, id);
 }
 
@@ -489,6 +492,7 @@ int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, int code, const
     int r = dlxd_arenas_reserve(&publisher->ready);
     if (r < 0)
         return dlx__fail_prefix(r, "arena %u", arena->id);
+    dlxd_reservation_end(arena);
     dlxd_arenas_remove(&publisher->unready, arena);
     arena->ready_seq = ++publisher->last_ready_seq;
     dlxd_arenas_push(&publisher->ready, arena);

@@ -34,6 +34,7 @@ struct dlxd_server {
     uv_timer_t retry;
     uv_timer_t expiry; /* of what is retained */
     uv_timer_t lingering;
+    uv_timer_t reservations;
     uv_timer_t idle;
     uv_timer_t trim;
     size_t most_objects;    /* that there were since memory was given back */
@@ -128,6 +129,12 @@ static void on_lingering(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
     dlxd_lingering_look_all(&server->broker);
+}
+
+static void on_reservations(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    dlxd_reservations_look(&server->broker, dlx__now_ns());
 }
 
 /* Run `fn` at `due_ns`, or as soon as that has passed. */
@@ -226,6 +233,10 @@ static void on_prepare(uv_prepare_t *prepare)
         (void)uv_timer_stop(&server->lingering);
     else if (!uv_is_active((uv_handle_t *)&server->lingering))
         (void)uv_timer_start(&server->lingering, on_lingering, DLXD_LINGERING_MS, 0);
+    if (dlxd_list_empty(&broker->reservations))
+        (void)uv_timer_stop(&server->reservations);
+    else if (!uv_is_active((uv_handle_t *)&server->reservations))
+        (void)uv_timer_start(&server->reservations, on_reservations, DLXD_RESERVATIONS_MS, 0);
     arm_idle(server);
     if (dlxd_work_is_left(&broker->users))
         (void)uv_idle_start(&server->busy, on_busy);
@@ -350,6 +361,7 @@ static int init_handles(struct dlxd_server *server)
     (void)uv_timer_init(&server->loop, &server->retry);
     (void)uv_timer_init(&server->loop, &server->expiry);
     (void)uv_timer_init(&server->loop, &server->lingering);
+    (void)uv_timer_init(&server->loop, &server->reservations);
     (void)uv_timer_init(&server->loop, &server->idle);
     (void)uv_timer_init(&server->loop, &server->trim);
     (void)uv_prepare_init(&server->loop, &server->prepare);
@@ -357,7 +369,8 @@ static int init_handles(struct dlxd_server *server)
     (void)uv_idle_init(&server->loop, &server->busy);
     server->term.data = server->interrupt.data = server;
     server->hello.data = server->retry.data = server->expiry.data = server->prepare.data = server;
-    server->lingering.data = server->idle.data = server->check.data = server;
+    server->reservations.data = server->lingering.data = server->idle.data = server->check.data =
+        server;
     server->trim.data = server;
     (void)uv_signal_start(&server->term, on_signal, SIGTERM);
     (void)uv_signal_start(&server->interrupt, on_signal, SIGINT);

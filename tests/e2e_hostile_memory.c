@@ -194,6 +194,29 @@ START_TEST(an_allocation_that_has_not_ended_is_no_memory)
 }
 END_TEST
 
+/* ---- memory that nobody uses ------------------------------------------------------------------- */
+
+static uint64_t shared_bytes(int control)
+{
+    Dlx__Wire__DaemonInfo request = DLX__WIRE__DAEMON_INFO__INIT;
+    return dlx_test_call(control, BODY(DAEMON_INFO), &request)->daemon_info_reply->shared_bytes;
+}
+
+START_TEST(memory_that_is_reserved_and_not_populated_comes_back)
+{
+    struct region r;
+    make(&r, ARENA, UINT64_C(64) << 20);
+    ck_assert_uint_gt(shared_bytes(r.control), r.size);
+    while (shared_bytes(r.control) > r.size)
+        continue;
+    const char *text =
+        dlx_test_call_error(r.control, BODY(ARENA_READY), &r.arena_ready, DLX_E_NOT_FOUND);
+    ck_assert_msg(strstr(text, "returned since its pages did not grow"), "%s", text);
+    others_are_served();
+    forget(&r);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("hostile_memory");
@@ -202,6 +225,7 @@ int main(void)
                         N_KINDS);
     tcase_add_loop_test(tcase, pages_that_nobody_has_touched_are_refused, 0, N_KINDS);
     tcase_add_test(tcase, an_allocation_that_has_not_ended_is_no_memory);
+    tcase_add_test(tcase, memory_that_is_reserved_and_not_populated_comes_back);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
