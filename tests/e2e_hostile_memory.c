@@ -217,6 +217,68 @@ START_TEST(memory_that_is_reserved_and_not_populated_comes_back)
 }
 END_TEST
 
+/* A process that has a message of this size allocated. */
+#define MESSAGE (UINT64_C(256) << 20)
+
+static void allocate(void)
+{
+    static const struct dlx_publisher_args args = {.size = sizeof args};
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    DLManagedTensorVersioned *tensor;
+    const int64_t shape[] = {(int64_t)MESSAGE};
+    const struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = shape};
+    if (dlx_publisher_new(c, "test/stopped", &args, &p) < 0)
+        _exit(2);
+    _exit(dlx_alloc(p, &spec, &tensor) != 0);
+}
+
+static int count_arenas(const struct dlx_publisher_info *info, void *userdata)
+{
+    *(uint32_t *)userdata += info->n_arenas;
+    return 0;
+}
+
+/* Stopped between ArenaNew and ArenaReady; or it was too fast: false. */
+static bool stop_while_it_populates(pid_t pid, int control, struct dlx_client *c)
+{
+    uint32_t n_arenas = 0;
+    while (shared_bytes(control) < MESSAGE) /* nobody else has that much */
+        continue;
+    ck_assert_int_eq(kill(pid, SIGSTOP), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, WUNTRACED), pid);
+    ck_assert_int_eq(0, dlx_list_publishers(c, "test/stopped", count_arenas, &n_arenas));
+    return n_arenas == 0;
+}
+
+START_TEST(a_publisher_that_was_stopped_while_it_populated_memory_asks_again)
+{
+    int control = dlx_test_hello(&dlx_test_stream_daemon, 4), status;
+    struct dlx_client *c = dlx_test_stream_connect();
+    pid_t pid;
+    for (bool stopped = false; !stopped;) {
+        pid = dlx_test_fork();
+        ck_assert_int_ge(pid, 0);
+        if (pid == 0)
+            allocate();
+        stopped = stop_while_it_populates(pid, control, c);
+        if (!stopped) {
+            ck_assert_int_eq(kill(pid, SIGKILL), 0);
+            ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+        }
+    }
+    while (shared_bytes(control) > MESSAGE)
+        continue;
+    ck_assert_int_eq(kill(pid, SIGCONT), 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    dlx_client_unref(c);
+    dlx_test_recv_done();
+    close(control);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("hostile_memory");
@@ -226,6 +288,7 @@ int main(void)
     tcase_add_loop_test(tcase, pages_that_nobody_has_touched_are_refused, 0, N_KINDS);
     tcase_add_test(tcase, an_allocation_that_has_not_ended_is_no_memory);
     tcase_add_test(tcase, memory_that_is_reserved_and_not_populated_comes_back);
+    tcase_add_test(tcase, a_publisher_that_was_stopped_while_it_populated_memory_asks_again);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
