@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/ledger.h"
 #include "common/error.h"
+#include "common/proto.h"
 #include "common/util.h"
 #include <string.h>
 #include <sys/mman.h>
@@ -18,7 +19,8 @@ struct header {
     uint32_t entry_size;
 };
 
-static const struct header header = {"dlpackd ledger", 2, sizeof(struct dlxd_ledger_entry)};
+static const struct header header = {"dlpackd ledger", DLX_PROTO_MAJOR,
+                                     sizeof(struct dlxd_ledger_entry)};
 
 static int reserve(struct dlxd_ledger *ledger, uint32_t n)
 {
@@ -44,18 +46,29 @@ int dlxd_ledger_init(struct dlxd_ledger *ledger)
     return r;
 }
 
-int dlxd_ledger_open(struct dlxd_ledger *ledger, int take_fd)
+static int check_header(int fd)
 {
     struct header seen;
+    ssize_t n = pread(fd, &seen, sizeof seen, 0);
+    if (n < 0)
+        return dlx__fail_errno("reading a ledger");
+    if (n != (ssize_t)sizeof seen || memcmp(seen.magic, header.magic, sizeof seen.magic) != 0)
+        return dlx__fail(DLX_E_VERSION, "it is not a ledger of dlpackd");
+    if (seen.version != header.version || seen.entry_size != header.entry_size)
+        return dlx__fail(DLX_E_VERSION,
+                         "it is a ledger of version %u (entries of %u bytes), and dlpackd %s reads "
+                         "version %u (entries of %u bytes)",
+                         seen.version, seen.entry_size, DLX_VERSION_STRING, header.version,
+                         header.entry_size);
+    return 0;
+}
+
+int dlxd_ledger_open(struct dlxd_ledger *ledger, int take_fd)
+{
     struct stat st;
     struct dlxd_ledger_entry entry;
     *ledger = (struct dlxd_ledger){.fd = take_fd};
-    int r = 0;
-    if (fstat(take_fd, &st) < 0)
-        r = dlx__fail_errno("fstat of a ledger");
-    else if (pread(take_fd, &seen, sizeof seen, 0) != (ssize_t)sizeof seen ||
-             memcmp(&seen, &header, sizeof seen) != 0)
-        r = dlx__fail(DLX_E_VERSION, "the ledger of the former daemon is of another version");
+    int r = fstat(take_fd, &st) < 0 ? dlx__fail_errno("fstat of a ledger") : check_header(take_fd);
     if (r == 0)
         r = reserve(ledger, (uint32_t)DLX_MIN(DLX_MAX(st.st_size / ENTRY, 1) - 1, INT32_MAX));
     if (r < 0) {

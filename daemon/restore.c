@@ -103,7 +103,7 @@ bool dlxd_restore_ledger(struct dlxd_inherited *inherited, struct dlxd_ledger *r
             from->taken = true;
             return true;
         }
-        dlxd_log(DLXD_LOG_ERROR, "what was retained with the former daemon is lost: %s",
+        dlxd_log(DLXD_LOG_ERROR, "cannot read %s, which a former daemon left: %s", from->name,
                  dlx__error_message());
     }
     return false;
@@ -194,10 +194,18 @@ void dlxd_restore_remove_rest(const struct dlxd_broker *broker,
                               const struct dlxd_inherited *inherited,
                               struct dlxd_store_queue *queue)
 {
+    uint32_t n_regions = 0;
     for (size_t i = 0; i < inherited->n; i++) {
         const struct dlxd_inherited_fd *from = &inherited->fds[i];
-        if (!from->taken && begins_with(from->name, "dlx-") &&
-            dlxd_store_queue_count(queue, broker->policy.uid, 1) == 0)
+        if (from->taken || !begins_with(from->name, "dlx-"))
+            continue;
+        n_regions += begins_with(from->name, DLXD_STORE_REGION);
+        if (dlxd_store_queue_count(queue, broker->policy.uid, 1) == 0)
             (void)dlxd_store_queue_drop(queue, broker->policy.uid, from->name);
     }
+    if (n_regions > 0)
+        dlxd_log(DLXD_LOG_NOTICE,
+                 "%u regions that former daemons retained are given up: no publisher that could be "
+                 "restored has them",
+                 n_regions);
 }

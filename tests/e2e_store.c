@@ -466,6 +466,43 @@ START_TEST(descriptors_that_cannot_be_are_forgotten)
 }
 END_TEST
 
+static void set_ledger_version(uint32_t version)
+{
+    pthread_mutex_lock(&manager.lock);
+    for (size_t i = 0; i < manager.n; i++)
+        if (strncmp(manager.kept[i].name, "dlx-ledger-", 11) == 0)
+            ck_assert_int_eq(pwrite(manager.kept[i].fd, &version, sizeof version, 16),
+                             (ssize_t)sizeof version);
+    pthread_mutex_unlock(&manager.lock);
+}
+
+/* After an upgrade over several releases, or back to an older one: what it cannot read is given up,
+ * and it says so. */
+START_TEST(a_ledger_of_another_version_is_given_up_in_words)
+{
+    const char *said = dlx_test_stream_daemon.said;
+    begin(MANY);
+    for (uint32_t i = 0; i < 2; i++) {
+        leave_messages("test/a", &retain_1, 3);
+        dlx_test_daemon_kill(&dlx_test_stream_daemon);
+        set_ledger_version(i == 0 ? DLX_PROTO_MAJOR - 1 : DLX_PROTO_MAJOR + 1);
+        run_again();
+        ck_assert_msg(strstr(said, i == 0 ? "ledger of version 1 (" : "ledger of version 3 ("),
+                      "%s", said);
+        ck_assert_msg(strstr(said, "reads version 2 ("), "%s", said);
+        ck_assert_msg(strstr(said, "2 regions that former daemons retained are given up"), "%s",
+                      said);
+        dlx_test_manager_wait_n_kept(&manager, "", 1); /* a ledger of its own */
+        ck_assert_int_eq(n_publishers(), 0);
+    }
+    leave_messages("test/a", &retain_1, 5);
+    restart();
+    check_there("test/a", 5, 5);
+    drop_retained("test/a");
+    end();
+}
+END_TEST
+
 /* The regions of a publisher are not what the ledger says. */
 START_TEST(what_is_damaged_is_dropped_and_the_rest_is_there)
 {
@@ -508,6 +545,7 @@ int main(void)
     tcase_add_test(tcase, a_flood_that_the_manager_does_not_read_takes_no_descriptors);
     tcase_add_test(tcase, a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever);
     tcase_add_test(tcase, descriptors_that_cannot_be_are_forgotten);
+    tcase_add_test(tcase, a_ledger_of_another_version_is_given_up_in_words);
     tcase_add_test(tcase, what_is_damaged_is_dropped_and_the_rest_is_there);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

@@ -119,10 +119,11 @@ static int wait_for(pid_t pid)
 
 static void wait_until_it_listens(struct dlx_test_daemon *daemon)
 {
-    char log[4096] = "";
+    char *log = daemon->said;
     size_t n = 0;
+    log[0] = '\0';
     while (!strstr(log, "listening on ")) {
-        ssize_t got = read(daemon->log_fd, log + n, sizeof log - 1 - n);
+        ssize_t got = read(daemon->log_fd, log + n, sizeof daemon->said - 1 - n);
         ck_assert_msg(got > 0, "%s does not start: %s", program(), log);
         n += (size_t)got;
         log[n] = '\0';

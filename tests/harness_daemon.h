@@ -18,6 +18,7 @@ struct dlx_test_daemon {
     int log_fd; /* its stderr */
     char dir[200];
     char path[256];
+    char said[4096]; /* on its stderr before it listened */
 };
 
 /* Does this run under valgrind (VALGRIND=1)? It simulates some things that a test may look at. */
