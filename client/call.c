@@ -342,6 +342,11 @@ int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeo
         return dlx__fail(DLX_E_VERSION, "dlpackd %s at %s speaks protocol %u, this library %u",
                          reply->hello_reply->version, c->path, reply->hello_reply->major,
                          DLX_PROTO_MAJOR);
+    if (reply->hello_reply->minor > DLX_PROTO_MINOR)
+        return dlx__fail(DLX_E_PROTOCOL,
+                         "dlpackd %s at %s answers a client of protocol %u.%u with %u.%u",
+                         reply->hello_reply->version, c->path, DLX_PROTO_MAJOR, DLX_PROTO_MINOR,
+                         reply->hello_reply->major, reply->hello_reply->minor);
     const struct dlx_memory *memory = dlx__memory_by_tag(reply->hello_reply->memory);
     if (!memory)
         return dlx__fail(

@@ -4,13 +4,15 @@
 
 /*
  * Packets of proto/dlx.proto: pack and send, receive and unpack. Unpacking allocates from a fixed
- * arena and refuses what a canonical encoder would not have written: unknown fields, embedded NULs,
- * non-minimal encodings. Values are not looked at here: see the handlers.
+ * arena and refuses what a canonical encoder would not have written: embedded NULs, non-minimal
+ * encodings; and unknown fields, except in the Hello of a later version. Values are not looked at
+ * here: see the handlers.
  */
 
 #include "common/packet.h"
 #include "proto/dlx.pb-c.h"
 
+/* What each of them means: "Versions" in docs/PROTOCOL.md. */
 #define DLX_PROTO_MAJOR 2U
 #define DLX_PROTO_MINOR 1U
 
