@@ -78,8 +78,8 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
         made->membership_line >= made->membership_size / DLX_CACHELINE)
         r = dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
     if (r == 0)
-        r = dlx__membership_attach(made->memory, dlx__steal_fd(&membership_fd),
-                                   made->membership_size, &p->membership);
+        r = dlx__region_attach(made->memory, dlx__steal_fd(&membership_fd), made->membership_size,
+                               &p->membership);
     if (r == 0) {
         p->membership_size = made->membership_size;
         const struct dlx_shm_membership *line =

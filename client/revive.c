@@ -89,8 +89,8 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
         made->membership_line >= made->membership_size / DLX_CACHELINE)
         r = dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
     if (r == 0)
-        r = dlx__membership_attach(made->memory, dlx__steal_fd(&membership_fd),
-                                   made->membership_size, ret_membership);
+        r = dlx__region_attach(made->memory, dlx__steal_fd(&membership_fd), made->membership_size,
+                               ret_membership);
     if (r == 0)
         r = dlx__writer_block_new(&p->core, control, n_entries, n, &block);
     if (r == 0)

@@ -182,29 +182,23 @@ int dlx__region_prove(const struct dlx_memory *memory, int borrow_fd, uint64_t s
     return r;
 }
 
-static int attach(const struct dlx_memory *memory, int borrow_fd, uint64_t size,
-                  enum dlx_region_state state, const void **ret_map)
-{
-    void *map;
-    int r = check(memory, borrow_fd, size, state, true);
-    if (r == 0)
-        r = map_region(borrow_fd, size, PROT_READ, &map);
-    if (r == 0)
-        *ret_map = map;
-    return r;
-}
-
 int dlx__region_attach(const struct dlx_memory *memory, int take_fd, uint64_t size,
                        const void **ret_map)
 {
     dlx_cleanup(dlx__closep) int fd = take_fd;
-    return attach(memory, fd, size, DLX_REGION_SEALED, ret_map);
+    return dlx__region_attach_borrow(memory, fd, size, ret_map);
 }
 
 int dlx__region_attach_borrow(const struct dlx_memory *memory, int borrow_fd, uint64_t size,
                               const void **ret_map)
 {
-    return attach(memory, borrow_fd, size, DLX_REGION_SEALED, ret_map);
+    void *map;
+    int r = check(memory, borrow_fd, size, DLX_REGION_SEALED, true);
+    if (r == 0)
+        r = map_region(borrow_fd, size, PROT_READ, &map);
+    if (r == 0)
+        *ret_map = map;
+    return r;
 }
 
 int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t *ret_size)
@@ -217,24 +211,6 @@ int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t
     if (r == 0)
         *ret_size = size;
     return r;
-}
-
-/* ---- membership pages ---------------------------------------------------------------------- */
-
-int dlx__membership_map(int borrow_writer_fd, uint64_t size, void **ret_map)
-{
-    /* The daemon pays: every page is there before a reader could touch it. */
-    int r = allocate(borrow_writer_fd, size);
-    if (r < 0)
-        return dlx__fail_prefix(r, "membership page");
-    return map_region(borrow_writer_fd, size, PROT_READ | PROT_WRITE, ret_map);
-}
-
-int dlx__membership_attach(const struct dlx_memory *memory, int take_fd, uint64_t size,
-                           const void **ret_map)
-{
-    dlx_cleanup(dlx__closep) int fd = take_fd;
-    return attach(memory, fd, size, DLX_REGION_NEW, ret_map);
 }
 
 /* ---- what this system can do --------------------------------------------------------------- */

@@ -27,7 +27,8 @@
  *
  * The writer seals, because sealing waits for the file's lock, and the writer can hold that as long
  * as it likes. The daemon only checks the seals. None of its functions waits for a client: steps 1
- * and 3, dlx__region_inspect() and the membership pages. docs/decisions/0021.
+ * and 3, and dlx__region_inspect(). docs/decisions/0021. Of membership pages the daemon is the
+ * writer: it makes step 2 before anybody else has a descriptor.
  *
  * All maps are MADV_DONTFORK.
  */
@@ -36,7 +37,7 @@
 
 /* What a region is expected to be. */
 enum dlx_region_state {
-    DLX_REGION_NEW, /* step 2; and membership pages, whose writer's successor must be able to write */
+    DLX_REGION_NEW,    /* step 2 */
     DLX_REGION_SEALED, /* after step 2 */
 };
 
@@ -87,13 +88,6 @@ int dlx__region_attach(const struct dlx_memory *memory, int take_fd, uint64_t si
 /* The same, and the fd stays the caller's. */
 int dlx__region_attach_borrow(const struct dlx_memory *memory, int borrow_fd, uint64_t size,
                               const void **ret_map);
-
-/* Membership pages are never sealed against writing. The daemon allocates and maps them by their writer's
- * fd (borrowed), and hands out its own, which is read-only. Codes as above. */
-int dlx__membership_map(int borrow_writer_fd, uint64_t size, void **ret_map);
-/* Reader's side of a membership page: as dlx__region_attach(). Takes the fd. */
-int dlx__membership_attach(const struct dlx_memory *memory, int take_fd, uint64_t size,
-                           const void **ret_map);
 
 /* A region that passed step 3, and its size. Returns 0; DLX_E_PROTOCOL, DLX_E_SYSTEM. */
 int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t *ret_size);

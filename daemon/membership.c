@@ -131,9 +131,10 @@ static int page_new(struct dlxd_membership_page **ret, struct dlxd_user *user,
     page->fd = -1;
     dlxd_list_init(&page->node);
     int r = dlx__region_new(memory, "dlx-membership", DLX_PAGE, &page->fd, &fd);
-    dlx_cleanup(dlx__closep) int writer = fd;
-    if (r == 0)
-        r = dlx__membership_map(writer, DLX_PAGE, &map);
+    if (r == 0) /* nobody else has it yet, so nothing is waited for */
+        r = dlx__region_populate(memory, fd, DLX_PAGE, &map);
+    if (r < 0)
+        (void)dlx__fail_prefix(r, "membership page");
     page->lines = map;
     if (r == 0)
         r = place_entries(page);

@@ -5,6 +5,9 @@
 /*
  * Membership pages: a cache line for each publisher, written by the daemon, read by the publishers
  * of one user. A user gets pages as needed; an empty page is given back.
+ *
+ * They are regions as all others: sealed, so that the daemon's mapping is the only one that can be
+ * written. They end with the daemon: the next one makes pages of its own for publishers that resume.
  */
 
 #include "daemon/user.h"

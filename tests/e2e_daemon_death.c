@@ -186,6 +186,40 @@ START_TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
 }
 END_TEST
 
+/* Nobody else can write the page that the daemon which has ended wrote: neither can the next one. */
+START_TEST(a_publisher_that_resumes_gets_a_page_of_the_next_daemon)
+{
+    struct dlx_test_publisher before, after;
+    struct dlx_test_subscription sub;
+    Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
+    char topic[] = "t";
+    dlx_test_publisher_new(&before, control, topic, 0);
+    dlx_test_publisher_ready(&before);
+    dlx_test_subscribe(&sub, control, topic, false);
+    (void)dlx_test_join(&sub);
+    ck_assert_uint_eq(dlx_test_joins(&before), 1);
+    dlx_test_daemon_kill(&daemon_);
+    close(control);
+    dlx_test_subscription_deinit(&sub);
+    start();
+    request.topic = topic;
+    request.history = 1;
+    request.depth = 16;
+    request.n_entries = 256;
+    request.resumes = before.id;
+    dlx_test_publisher_new_from(&after, control, &request);
+    dlx_test_publisher_ready(&after);
+    ck_assert_uint_eq(dlx_test_joins(&after), 0);
+    dlx_test_subscribe(&sub, control, topic, false);
+    (void)dlx_test_join(&sub);
+    ck_assert_uint_eq(dlx_test_joins(&after), 1);
+    ck_assert_uint_eq(dlx_test_joins(&before), 1);
+    dlx_test_subscription_deinit(&sub);
+    dlx_test_publisher_deinit(&before);
+    dlx_test_publisher_deinit(&after);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("daemon_death");
@@ -196,6 +230,7 @@ int main(void)
     tcase_add_loop_test(tcase, death_at_any_stage_leaves_nothing, 0, 10);
     tcase_add_test(tcase, publisher_that_leaves_before_the_link_is_open);
     tcase_add_test(tcase, child_that_inherits_the_sockets_does_not_keep_its_parent_alive);
+    tcase_add_test(tcase, a_publisher_that_resumes_gets_a_page_of_the_next_daemon);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -47,18 +47,13 @@ enum region {
 
 static struct {
     uint64_t size;
-    bool sealed;
     int fd;
     uint8_t *map;
 } regions[N_REGIONS] = {
-    [PAGE] = {.size = DLX_PAGE},
-    [LINK_PAGE] = {.size = DLX_PAGE, .sealed = true},
-    [CONTROL] = {.size = CONTROL_SIZE, .sealed = true},
-    [CONTROL_2] = {.size = CONTROL_SIZE, .sealed = true},
-    [ARENA] = {.size = DLX_PAGE, .sealed = true},
-    [PUB_CONTROL] = {.size = CONTROL_SIZE},
-    [PUB_ARENA] = {.size = ARENA_SIZE},
-    [MEMBERSHIP] = {.size = DLX_PAGE},
+    [PAGE] = {.size = DLX_PAGE},        [LINK_PAGE] = {.size = DLX_PAGE},
+    [CONTROL] = {.size = CONTROL_SIZE}, [CONTROL_2] = {.size = CONTROL_SIZE},
+    [ARENA] = {.size = DLX_PAGE},       [PUB_CONTROL] = {.size = CONTROL_SIZE},
+    [PUB_ARENA] = {.size = ARENA_SIZE}, [MEMBERSHIP] = {.size = DLX_PAGE},
 };
 
 static uint64_t generation;
@@ -524,13 +519,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         void *map;
         REQUIRE(dlx__region_new(&dlx__memory_memfd, "dlx-fuzz", regions[i].size, &fd, &writer_fd) ==
                 0);
-        if (regions[i].sealed) {
-            REQUIRE(dlx__region_populate(&dlx__memory_memfd, writer_fd, regions[i].size, &map) ==
-                    0);
-        } else {
-            REQUIRE(dlx__membership_map(writer_fd, regions[i].size, &map) == 0);
-            close(writer_fd);
-        }
+        REQUIRE(dlx__region_populate(&dlx__memory_memfd, writer_fd, regions[i].size, &map) == 0);
         regions[i].map = map;
         regions[i].fd = fd;
     }

@@ -384,8 +384,8 @@ void dlx_test_publisher_new_from(struct dlx_test_publisher *publisher, int contr
     publisher->block_size = body->control_size;
     publisher->line = body->membership_line;
     ck_assert_uint_eq(body->control_size, dlx_shm_control_size(request->n_entries));
-    ck_assert_int_eq(dlx__membership_attach(dlx_test_memory, dlx_test_take_fd(1),
-                                            body->membership_size, &publisher->membership),
+    ck_assert_int_eq(dlx__region_attach(dlx_test_memory, dlx_test_take_fd(1), body->membership_size,
+                                        &publisher->membership),
                      0);
     publisher->link_sock = dlx_test_take_fd(2);
     ck_assert_int_eq(dlx__region_populate(dlx_test_memory, dlx_test_take_fd(0),

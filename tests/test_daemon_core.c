@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -246,7 +247,7 @@ START_TEST(lines_are_given_out_zeroed_and_taken_back)
             ck_assert_int_eq(dlxd_membership_reopen(&lines[i], &fd), 0);
             ck_assert_int_eq(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
             ck_assert_int_eq(
-                dlx__membership_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
+                dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
             struct dlx_shm_membership *line =
                 (struct dlx_shm_membership *)(uintptr_t)map + lines[i].index;
             ck_assert_uint_eq(dlx_load64_sc(&line->joins), 0);
@@ -284,8 +285,7 @@ START_TEST(a_line_that_is_given_to_another_never_goes_back)
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user, &dlx__memory_memfd), 0);
     ck_assert_int_eq(dlxd_membership_reopen(&lines[1], &fd), 0);
-    ck_assert_int_eq(dlx__membership_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map),
-                     0);
+    ck_assert_int_eq(dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
     struct dlx_shm_membership *line = (struct dlx_shm_membership *)(uintptr_t)map + lines[1].index;
     uint64_t seen = 0;
     for (unsigned round = 0; round < 3; round++) {
@@ -313,8 +313,7 @@ static const struct dlx_shm_membership *attach(const struct dlxd_membership_line
     const void *map;
     int fd;
     ck_assert_int_eq(dlxd_membership_reopen(line, &fd), 0);
-    ck_assert_int_eq(dlx__membership_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map),
-                     0);
+    ck_assert_int_eq(dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
     return (const struct dlx_shm_membership *)map + line->index;
 }
 
@@ -327,6 +326,44 @@ static uint32_t vouched(const struct dlx_shm_membership *line)
 {
     return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&line->vouched);
 }
+
+/* Not by what the publisher was given, nor by what a process of the same user makes of it. */
+static void nothing_writes_through(int fd)
+{
+    ck_assert_ptr_eq(mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+    ck_assert_int_lt(pwrite(fd, "x", 1, 0), 0);
+    ck_assert_int_lt(ftruncate(fd, 0), 0);
+    ck_assert_int_lt(ftruncate(fd, 2 * DLX_PAGE), 0);
+    ck_assert_int_lt(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, DLX_PAGE), 0);
+}
+
+START_TEST(a_membership_page_has_no_writer_but_the_daemon)
+{
+    struct dlxd_membership_line line = {0};
+    struct dlxd_users users;
+    struct dlxd_user *user;
+    char path[64];
+    int fd;
+    dlxd_users_init(&users, 1 << 20);
+    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
+    ck_assert_int_eq(dlxd_membership_line_init(&line, user, &dlx__memory_memfd), 0);
+    ck_assert_int_eq(dlxd_membership_reopen(&line, &fd), 0);
+    nothing_writes_through(fd);
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int again = open(path, O_RDWR | O_CLOEXEC); /* the kernel allows it: the file is ours */
+    ck_assert_int_ge(again, 0);
+    nothing_writes_through(again);
+    dlx__close(again);
+    dlx__close(fd);
+    const struct dlx_shm_membership *seen = attach(&line);
+    dlxd_membership_joined(&line);
+    ck_assert_uint_eq(dlx_load64_sc((dlx_atomic_u64 *)(uintptr_t)&seen->joins), 1);
+    detach(seen);
+    dlxd_membership_line_deinit(&line);
+    dlxd_user_unref(user);
+    dlxd_users_deinit(&users);
+}
+END_TEST
 
 /* A daemon's loop that takes lines, gives some back, and ends with the others. */
 struct loop {
@@ -399,6 +436,7 @@ int main(void)
     tcase_add_test(tcase, own_user_and_root_may_come_in);
     tcase_add_test(tcase, lines_are_given_out_zeroed_and_taken_back);
     tcase_add_test(tcase, a_line_that_is_given_to_another_never_goes_back);
+    tcase_add_test(tcase, a_membership_page_has_no_writer_but_the_daemon);
     tcase_add_test(tcase, nobody_is_vouched_for_by_a_loop_that_has_ended);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

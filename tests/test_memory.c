@@ -205,14 +205,11 @@ START_TEST(foreign_fds_are_refused_and_closed)
     void *writable = NULL;
     int fds[2];
     ck_assert_int_eq(dlx__region_attach(MEMFD, -1, SIZE, &map), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__membership_attach(MEMFD, -1, SIZE, &map), DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__region_populate(MEMFD, -1, SIZE, &writable), DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__region_prove(MEMFD, -1, SIZE), DLX_E_BAD_PEER);
 
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
     ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(fds[0]), SIZE, &map),
-                     DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__membership_attach(MEMFD, dlx_test_fds_dup(fds[0]), SIZE, &map),
                      DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__region_populate(MEMFD, fds[1], SIZE, &writable), DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__region_prove(MEMFD, fds[0], SIZE), DLX_E_BAD_PEER);
@@ -237,35 +234,6 @@ START_TEST(foreign_fds_are_refused_and_closed)
 }
 END_TEST
 
-/* ---- membership pages ---------------------------------------------------------------------- */
-
-START_TEST(membership_pages_stay_writable_for_their_owner)
-{
-    size_t before = dlx_test_fds_count();
-    void *owner, *successor;
-    const void *reader;
-    int fd, ro;
-    ck_assert_int_eq(dlx__region_new(MEMFD, "test", DLX_PAGE, &ro, &fd), 0);
-    ck_assert_int_eq(dlx__membership_attach(MEMFD, dlx_test_fds_dup(fd), DLX_PAGE, &reader),
-                     DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__membership_map(fd, DLX_PAGE, &owner), 0);
-    ck_assert_ptr_eq(mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, ro, 0), MAP_FAILED);
-    ck_assert_int_eq(dlx__membership_attach(MEMFD, dlx_test_fds_dup(ro), 2 * DLX_PAGE, &reader),
-                     DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__membership_attach(MEMFD, ro, DLX_PAGE, &reader), 0);
-    ck_assert_int_eq(dlx__membership_map(fd, DLX_PAGE, &successor), 0);
-    memset(owner, 'a', DLX_PAGE / 2);
-    memset((uint8_t *)successor + DLX_PAGE / 2, 'b', DLX_PAGE / 2);
-    ck_assert_mem_eq(reader, owner, DLX_PAGE);
-    ck_assert_int_eq(((const char *)reader)[DLX_PAGE - 1], 'b');
-    dlx__region_unmap(reader, DLX_PAGE);
-    dlx__region_unmap(owner, DLX_PAGE);
-    dlx__region_unmap(successor, DLX_PAGE);
-    dlx__close(fd);
-    ck_assert_uint_eq(dlx_test_fds_count(), before);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("memory");
@@ -276,7 +244,6 @@ int main(void)
     tcase_add_test(tcase, before_sealing_the_size_is_fixed_already);
     tcase_add_test(tcase, bad_regions_are_not_attached);
     tcase_add_test(tcase, foreign_fds_are_refused_and_closed);
-    tcase_add_test(tcase, membership_pages_stay_writable_for_their_owner);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

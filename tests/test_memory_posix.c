@@ -102,27 +102,6 @@ START_TEST(readers_cannot_write_by_what_they_were_given)
 }
 END_TEST
 
-START_TEST(membership_pages_are_written_by_their_owner_only)
-{
-    size_t before = dlx_test_fds_count();
-    const void *reader;
-    void *owner;
-    int ro, writer;
-    ck_assert_int_eq(dlx__region_new(POSIX, "test", DLX_PAGE, &ro, &writer), 0);
-    ck_assert_int_eq(dlx__membership_attach(POSIX, dlx_test_fds_dup(ro), DLX_PAGE, &reader),
-                     DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__membership_map(writer, DLX_PAGE, &owner), 0);
-    dlx__close(writer);
-    ck_assert_ptr_eq(mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, ro, 0), MAP_FAILED);
-    ck_assert_int_eq(dlx__membership_attach(POSIX, ro, DLX_PAGE, &reader), 0);
-    memset(owner, 'a', DLX_PAGE);
-    ck_assert_mem_eq(reader, owner, DLX_PAGE);
-    dlx__region_unmap(reader, DLX_PAGE);
-    dlx__region_unmap(owner, DLX_PAGE);
-    ck_assert_uint_eq(dlx_test_fds_count(), before);
-}
-END_TEST
-
 /* ---- what is refused ----------------------------------------------------------------------- */
 
 START_TEST(bad_regions_are_refused_and_closed)
@@ -161,9 +140,7 @@ START_TEST(bad_regions_are_refused_and_closed)
                      DLX_E_PROTOCOL);
     dlx__close(fd);
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
-    ck_assert_int_eq(dlx__region_attach(POSIX, dlx_test_fds_dup(fds[0]), SIZE, &map),
-                     DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__membership_attach(POSIX, fds[0], SIZE, &map), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_attach(POSIX, fds[0], SIZE, &map), DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__region_populate(POSIX, fds[1], SIZE, &writable), DLX_E_PROTOCOL);
     ck_assert_int_eq(dlx__region_prove(POSIX, -1, SIZE), DLX_E_BAD_PEER);
     ck_assert_ptr_null(map);
@@ -208,7 +185,6 @@ START_TEST(full_dev_shm_is_an_error_and_no_fault)
     ck_assert_int_eq(dlx__region_prove(POSIX, fd, room), 0);
     /* Full: files can be made, memory for them is not there. */
     ck_assert_int_eq(dlx__region_new(POSIX, "test", DLX_PAGE, &fd2, &writer), 0);
-    ck_assert_int_eq(dlx__membership_map(writer, DLX_PAGE, &small), DLX_E_NO_MEMORY);
     ck_assert_int_eq(dlx__region_populate(POSIX, writer, DLX_PAGE, &small), DLX_E_NO_MEMORY);
     ck_assert_int_eq(dlx__region_prove(POSIX, fd2, DLX_PAGE), DLX_E_BAD_PEER);
     dlx__close(fd2);
@@ -291,7 +267,6 @@ int main(void)
     tcase_add_test(tcase, what_the_writer_writes_readers_see);
     tcase_add_test(tcase, no_name_stays_and_the_file_is_the_owners_alone);
     tcase_add_test(tcase, readers_cannot_write_by_what_they_were_given);
-    tcase_add_test(tcase, membership_pages_are_written_by_their_owner_only);
     tcase_add_test(tcase, bad_regions_are_refused_and_closed);
     tcase_add_test(tcase, backends_are_found_by_name_and_by_tag);
     tcase_add_test(tcase, full_dev_shm_is_an_error_and_no_fault);
