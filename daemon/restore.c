@@ -109,10 +109,10 @@ bool dlxd_restore_ledger(struct dlxd_inherited *inherited, struct dlxd_ledger *r
     return false;
 }
 
-/* False: it cannot be restored, and took none of the descriptors. */
+/* False: it cannot be restored, and took none of the descriptors. Counts those that are hidden. */
 static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *queue,
                         const struct dlxd_ledger_entry *entry, uint32_t index,
-                        const struct found *found, size_t n)
+                        const struct found *found, size_t n, uint32_t *n_hidden)
 {
     struct dlxd_publisher *publisher;
     int pidfd = -1;
@@ -140,7 +140,7 @@ static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *que
         found[i].from->taken = true;
     publisher->ledger_index = index;
     publisher->pidfd_kept = pidfd >= 0;
-    dlxd_retained_restore(publisher, pidfd, entry->expires_ns);
+    *n_hidden += dlxd_retained_restore(publisher, pidfd, entry->expires_ns);
     return true;
 }
 
@@ -165,7 +165,7 @@ void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *
 {
     struct dlxd_ledger_entry entry = {.id = 0};
     struct found_list found;
-    uint32_t n_publishers = 0;
+    uint32_t n_publishers = 0, n_hidden = 0;
     size_t first = 0;
     int index;
     if (find_all(inherited, &found) < 0) {
@@ -178,7 +178,8 @@ void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *
         size_t n = 0;
         while (first + n < found.n && found.items[first + n].publisher == entry.id)
             n++;
-        bool back = restore_one(broker, queue, &entry, (uint32_t)index, found.items + first, n);
+        bool back =
+            restore_one(broker, queue, &entry, (uint32_t)index, found.items + first, n, &n_hidden);
         n_publishers += back;
         if (!back)
             dlxd_ledger_remove(ledger, (uint32_t)index);
@@ -186,8 +187,11 @@ void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *
     }
     free(found.items);
     if (n_publishers > 0)
-        dlxd_log(DLXD_LOG_NOTICE, "back from the former daemon: what %u publishers retain",
-                 n_publishers);
+        dlxd_log(
+            DLXD_LOG_NOTICE,
+            "back from the former daemon: what %u publishers retain; %u of them are alive, and "
+            "nobody sees what those retain until they make a call",
+            n_publishers, n_hidden);
 }
 
 void dlxd_restore_remove_rest(const struct dlxd_broker *broker,

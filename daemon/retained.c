@@ -98,13 +98,13 @@ void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd)
         enlist(publisher, 1); /* its end could not be seen */
 }
 
-void dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uint64_t expires_ns)
+bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uint64_t expires_ns)
 {
     uint64_t now = dlx__now_ns();
     dlx_cleanup(dlx__closep) int pidfd = take_pidfd;
     if (is_dead(pidfd) && n_published(publisher) == 0) {
         dlxd_publisher_vanish(publisher); /* it died before it left anything */
-        return;
+        return false;
     }
     if (is_dead(pidfd)) {
         bool was_there = pidfd >= 0 && publisher->config.retain_for_ns > 0;
@@ -113,7 +113,7 @@ void dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
         else
             enlist(publisher, was_there ? publisher->config.retain_for_ns : 0);
         dlxd_store_update(publisher);
-        return;
+        return false;
     }
     publisher->hidden = true;
     publisher->announced = 0;
@@ -121,6 +121,7 @@ void dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
     enlist(publisher, 0);
     if (watch_death(publisher) < 0)
         enlist(publisher, 1); /* its end could not be seen */
+    return true;
 }
 
 void dlxd_retained_remove(struct dlxd_publisher *publisher)

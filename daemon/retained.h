@@ -28,9 +28,10 @@ void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd_borrow_fd);
 
 /*
  * It is back from the store. If the process of the pidfd (-1: none) is still alive, it may write, and announces the publisher
- * again: until it is dead, or that has happened, nobody is told. If it died before it published anything, the publisher vanishes.
+ * again: until it is dead, or that has happened, nobody is told (docs/decisions/0023). If it died before it published
+ * anything, the publisher vanishes. Returns whether it is alive, and so hidden.
  */
-void dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uint64_t expires_ns);
+bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uint64_t expires_ns);
 
 /* It vanishes: let go of what was kept for it. Harmless for others. */
 void dlxd_retained_remove(struct dlxd_publisher *publisher);

@@ -228,6 +228,9 @@ START_TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
     dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 2);
     restart();
     restart();
+    ck_assert_msg(
+        strstr(dlx_test_stream_daemon.said, "what 2 publishers retain; 2 of them are alive"), "%s",
+        dlx_test_stream_daemon.said);
     ck_assert_int_eq(n_publishers(), 0);
     c = dlx_test_stream_connect();
     ok(dlx_subscribe(c, "test/*", NULL, &s));
