@@ -452,6 +452,7 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
     if (r < 0)
         return r;
     uint64_t deadline = dlx__deadline(timeout_ns);
+    dlx__publisher_look(p, dlx__now_ns()); /* whoever has enough subscribers looks nowhere else */
     /* A subscription that stores its first cursor rings if somebody waits. */
     for (;;) {
         dlx__writer_set_blocked(&p->core, true); /* again, as it may have moved */

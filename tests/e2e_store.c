@@ -246,6 +246,29 @@ START_TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
 }
 END_TEST
 
+/* It has nothing to publish. */
+START_TEST(an_idle_publisher_that_waits_for_nobody_is_shown_after_a_restart)
+{
+    begin(MANY);
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, "test/a", &retain_2);
+    for (int64_t i = 1; i <= 5; i++)
+        dlx_test_stream_publish(p, 100, i);
+    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 1);
+    restart();
+    ck_assert_int_eq(n_publishers(), 0);
+    for (uint64_t until = dlx__deadline(PATIENCE); n_publishers() == 0;) {
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        ok(dlx_publisher_wait(p, 0, 0));
+    }
+    check_there("test/a", 4, 5);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    drop_retained("test/a");
+    end();
+}
+END_TEST
+
 START_TEST(no_message_comes_twice)
 {
     begin(MANY);
@@ -542,6 +565,7 @@ int main(void)
     tcase_add_test(tcase,
                    a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_nothing);
     tcase_add_test(tcase, a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies);
+    tcase_add_test(tcase, an_idle_publisher_that_waits_for_nobody_is_shown_after_a_restart);
     tcase_add_test(tcase, no_message_comes_twice);
     tcase_add_test(tcase, time_goes_on_while_there_is_no_daemon);
     tcase_add_test(tcase, what_does_not_fit_is_not_kept_by_half);
