@@ -167,7 +167,7 @@ static void on_proved(void *owner, int code, const char *text, int take_fd)
 
 void dlxd_delivery_prove(struct dlxd_link *link)
 {
-    int r = dlxd_proof_begin(&link->proof, link->subscription->broker, link->links_charge.user,
+    int r = dlxd_proof_begin(&link->proof, link->workers, memory_of(link), link->links_charge.user,
                              link->page_fd, link->page_size, on_proved, link);
     if (r < 0) {
         dlxd_link_fail(link, r, dlx__error_message());

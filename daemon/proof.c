@@ -2,12 +2,11 @@
 #include "daemon/proof.h"
 #include "common/error.h"
 #include "common/memory.h"
-#include "daemon/broker.h"
 #include "daemon/worker.h"
 #include <stdio.h>
 
 struct dlxd_proof {
-    struct dlxd_broker *broker;
+    struct dlxd_workers *workers;
     const struct dlxd_user *whose; /* not looked into: it may be gone */
     dlxd_proof_fn *fn;             /* NULL: abandoned */
     void *owner;
@@ -31,29 +30,28 @@ static void run(void *data)
 static void done(void *data)
 {
     struct dlxd_proof *proof = data;
-    struct dlxd_broker *broker = proof->broker;
     if (proof->fn)
         proof->fn(proof->owner, proof->code, proof->text, proof->fd);
     else
-        dlxd_workers_close(broker->workers, proof->whose, proof->fd);
+        dlxd_workers_close(proof->workers, proof->whose, proof->fd);
     free(proof);
 }
 
-int dlxd_proof_begin(struct dlxd_proof **ret, struct dlxd_broker *broker,
-                     const struct dlxd_user *whose, int take_fd, uint64_t size, dlxd_proof_fn *fn,
-                     void *owner)
+int dlxd_proof_begin(struct dlxd_proof **ret, struct dlxd_workers *workers,
+                     const struct dlx_memory *memory, const struct dlxd_user *whose, int take_fd,
+                     uint64_t size, dlxd_proof_fn *fn, void *owner)
 {
     struct dlxd_proof *proof = calloc(1, sizeof *proof);
     if (!proof)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for the proof of a region");
-    *proof = (struct dlxd_proof){.broker = broker,
+    *proof = (struct dlxd_proof){.workers = workers,
                                  .whose = whose,
                                  .fn = fn,
                                  .owner = owner,
-                                 .memory = broker->memory,
+                                 .memory = memory,
                                  .fd = take_fd,
                                  .size = size};
-    int r = dlxd_workers_run(broker->workers, whose, run, done, proof);
+    int r = dlxd_workers_run(workers, whose, run, done, proof);
     if (r < 0) {
         free(proof);
         return r;

@@ -10,18 +10,18 @@
 #include "common/util.h"
 
 struct dlx_memory;
-struct dlxd_broker;
 struct dlxd_proof;
 struct dlxd_user;
+struct dlxd_workers;
 
 /* On the loop. `code` is 0, or that of dlx__region_prove(), with its text. The proof is gone; the
  * descriptor is the owner's again, also on failure. */
 typedef void dlxd_proof_fn(void *owner, int code, const char *text, int take_fd);
 
 /* Takes the fd on success. Returns 0; DLX_E_NO_MEMORY, DLX_E_SYSTEM: `fn` is not called then. */
-int dlxd_proof_begin(struct dlxd_proof **ret, struct dlxd_broker *broker,
-                     const struct dlxd_user *whose, int take_fd, uint64_t size, dlxd_proof_fn *fn,
-                     void *owner);
+int dlxd_proof_begin(struct dlxd_proof **ret, struct dlxd_workers *workers,
+                     const struct dlx_memory *memory, const struct dlxd_user *whose, int take_fd,
+                     uint64_t size, dlxd_proof_fn *fn, void *owner);
 /* The owner goes: `fn` is not called, the descriptor is closed when the worker is done. Returns
  * NULL; NULL is fine. */
 struct dlxd_proof *dlxd_proof_abandon(struct dlxd_proof *proof);

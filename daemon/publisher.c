@@ -373,8 +373,8 @@ struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t 
 static int begin_proof(struct dlxd_publisher *publisher, struct dlxd_arena *arena,
                        dlxd_proof_fn *fn)
 {
-    int r = dlxd_proof_begin(&arena->proof, publisher->broker, arena->charge.user, arena->fd,
-                             arena->size, fn, publisher);
+    int r = dlxd_proof_begin(&arena->proof, arena->workers, publisher->broker->memory,
+                             arena->charge.user, arena->fd, arena->size, fn, publisher);
     if (r < 0)
         return r;
     arena->fd = -1;
