@@ -8,6 +8,7 @@
  * reason.
  */
 
+#include "daemon/lingering.h"
 #include "daemon/list.h"
 #include "daemon/publisher.h"
 #include "daemon/request.h"

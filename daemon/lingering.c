@@ -10,19 +10,11 @@
 #include "daemon/subscription.h"
 #include <poll.h>
 
-/* Fewer are not worth a look of their own. */
-#define LOOK_LEAST 8U
 /* So many are looked at at once, for this part of the time. */
 #define LOOK_MOST 512U
 #define LOOK_PART 16U
 
 /* ---- lists --------------------------------------------------------------------------------- */
-
-void dlxd_lingering_init(struct dlxd_lingering *lingering)
-{
-    *lingering = (struct dlxd_lingering){.look_at = LOOK_LEAST};
-    dlxd_list_init(&lingering->links);
-}
 
 static void enlist(struct dlxd_lingering_node *node, struct dlxd_lingering *lingering,
                    struct dlxd_link *link)
@@ -111,7 +103,7 @@ void dlxd_lingering_look(struct dlxd_lingering *lingering)
         }
     }
     uint64_t now = dlx__now_ns();
-    lingering->look_at = DLX_MAX(2 * lingering->n, LOOK_LEAST);
+    lingering->look_at = DLX_MAX(2 * lingering->n, DLXD_LINGERING_LOOK_LEAST);
     lingering->look_ns = now + LOOK_PART * (now - start);
 }
 

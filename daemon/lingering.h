@@ -9,8 +9,7 @@
  * while. docs/decisions/0015.
  */
 
-#include "daemon/list.h"
-#include <stdint.h>
+#include "daemon/lingering_list.h"
 
 /* While some linger, all are looked at so often. */
 #define DLXD_LINGERING_MS 1000U
@@ -20,21 +19,6 @@ struct dlxd_client;
 struct dlxd_link;
 struct dlxd_publisher;
 
-/* Those of one user, of one client's publishers, or of one subscriber's process. */
-struct dlxd_lingering {
-    struct dlxd_list links; /* the one looked at the longest ago is first */
-    size_t n;
-    size_t look_at;   /* so many of these, and it is time */
-    uint64_t look_ns; /* not before */
-};
-
-/* A link in such a list. */
-struct dlxd_lingering_node {
-    struct dlxd_list node;
-    struct dlxd_lingering *lingering;
-    struct dlxd_link *link;
-};
-
 /* A process that subscribes. It outlives its connection as long as links of it linger. */
 struct dlxd_holder {
     struct dlxd_client *client; /* NULL: the connection has ended */
@@ -42,7 +26,6 @@ struct dlxd_holder {
     struct dlxd_lingering lingering;
 };
 
-void dlxd_lingering_init(struct dlxd_lingering *lingering);
 /* Those that have left for good are freed: of many, a part at a time, and not so often that the daemon does little else. */
 void dlxd_lingering_look(struct dlxd_lingering *lingering);
 /* Of all users. */

@@ -7,7 +7,7 @@
  * the charge goes with the object. No I/O here.
  */
 
-#include "daemon/lingering.h"
+#include "daemon/lingering_list.h"
 #include "daemon/principal.h"
 #include "daemon/work.h"
 #include <sys/types.h>

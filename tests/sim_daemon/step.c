@@ -4,6 +4,7 @@
 
 #include "common/error.h"
 #include "ring/layout.h"
+#include "daemon/lingering.h"
 #include "daemon/retained.h"
 #include "daemon/store.h"
 #include "tests/sim_daemon/sim.h"
