@@ -3,7 +3,6 @@
 #include "daemon/client.h"
 #include "daemon/delivery.h"
 #include "daemon/retained.h"
-#include "daemon/store.h"
 #include "daemon/subscription.h"
 #include "daemon/waiting.h"
 #include "daemon/watch.h"
@@ -35,7 +34,6 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
 
 void dlxd_broker_deinit(struct dlxd_broker *broker)
 {
-    dlxd_store_deinit(broker); /* first: what goes here is not to go for the next daemon */
     dlxd_retained_clear(broker);
     dlxd_registry_deinit(&broker->registry);
     dlxd_users_deinit(&broker->users);

@@ -15,6 +15,7 @@
 
 struct dlx_memory;
 struct uv_loop_s;
+struct dlxd_keeper;
 struct dlxd_store;
 struct dlxd_watches;
 struct dlxd_workers;
@@ -26,7 +27,8 @@ struct dlxd_broker {
     struct dlxd_registry registry;
     struct dlxd_policy policy;
     const struct dlx_memory *memory;
-    struct dlxd_store *store; /* NULL: nothing outlives the daemon */
+    struct dlxd_store *store;         /* NULL: nothing outlives the daemon */
+    const struct dlxd_keeper *keeper; /* likewise */
     const char *socket_path;
     uint64_t start_ns;
     uint64_t last_client;     /* id */
@@ -50,7 +52,7 @@ struct dlxd_broker {
 /* `ram_bytes` is what the quotas are a part of. Deinit it also when this fails. */
 int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
                      const struct dlx_memory *memory, uint64_t ram_bytes);
-/* All clients are gone; the loop must run once more. */
+/* All clients are gone, and the store; the loop must run once more. */
 void dlxd_broker_deinit(struct dlxd_broker *broker);
 
 /* Work until nothing is left to do. */

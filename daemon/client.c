@@ -4,9 +4,9 @@
 #include "common/proto.h"
 #include "daemon/broker.h"
 #include "daemon/dispatch.h"
+#include "daemon/keeper.h"
 #include "daemon/log.h"
 #include "daemon/policy.h"
-#include "daemon/store.h"
 #include "daemon/subscription.h"
 #include "daemon/watch.h"
 #include "daemon/worker.h"
@@ -323,7 +323,7 @@ void dlxd_client_doom(struct dlxd_client *client)
 {
     if (dlxd_client_is_doomed(client))
         return;
-    dlxd_store_leave(client);
+    dlxd_keeper_leave(client);
     dlxd_list_remove(&client->greeting);
     set_state(client, DLXD_CLIENT_ENDING);
     if (client->watch)

@@ -6,6 +6,7 @@
 #include "ring/layout.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
+#include "daemon/keeper.h"
 #include "daemon/link.h"
 #include "daemon/payer.h"
 #include "daemon/report.h"
@@ -283,7 +284,7 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
 {
     struct dlxd_registry *registry = &publisher->broker->registry;
     assert(publisher->state != DLXD_PUBLISHER_GONE);
-    dlxd_store_forget(publisher);
+    dlxd_keeper_forget(publisher);
     publisher->state = DLXD_PUBLISHER_GONE;
     if (publisher->client)
         leave_client(publisher);
@@ -410,7 +411,7 @@ int dlxd_publisher_ready(struct dlxd_publisher *publisher, int code, const char 
     dlxd_reservation_end(publisher->control);
     publisher->state = DLXD_PUBLISHER_OPEN;
     dlxd_offering_begin(publisher, true);
-    dlxd_store_update(publisher);
+    dlxd_keeper_update(publisher);
     return 0;
 }
 
@@ -497,14 +498,14 @@ int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, int code, const
     arena->ready_seq = ++publisher->last_ready_seq;
     dlxd_arenas_push(&publisher->ready, arena);
     schedule_open_links(publisher);
-    dlxd_store_update(publisher);
+    dlxd_keeper_update(publisher);
     return 0;
 }
 
 static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
 {
     dlxd_arenas_remove(&publisher->ready, arena);
-    dlxd_store_forget_arena(publisher, arena);
+    dlxd_keeper_forget_arena(publisher, arena);
     dlx_for_each (it, &publisher->links) {
         struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
         if (dlxd_link_knows(link, arena))

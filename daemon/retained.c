@@ -3,10 +3,10 @@
 #include "common/error.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
+#include "daemon/keeper.h"
 #include "daemon/log.h"
 #include "daemon/publisher.h"
 #include "daemon/report.h"
-#include "daemon/store.h"
 #include "daemon/subscription.h"
 #include "daemon/watch.h"
 #include <fcntl.h>
@@ -53,7 +53,7 @@ static void settle(struct dlxd_publisher *publisher)
     publisher->dying = dlxd_watch_free(publisher->dying);
     publisher->dying_pidfd = dlx__close(publisher->dying_pidfd);
     enlist(publisher, publisher->config.retain_for_ns);
-    dlxd_store_update(publisher);
+    dlxd_keeper_update(publisher);
     dlxd_log(DLXD_LOG_INFO, "%s: retaining messages of %s (pid %d, uid %u)", publisher->topic_name,
              publisher->client_name, (int)publisher->pid, (unsigned)publisher->principal->uid);
     dlxd_retained_succeed(publisher);
@@ -112,7 +112,7 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
             enlist(publisher, expires_ns > now ? expires_ns - now : 1);
         else
             enlist(publisher, was_there ? publisher->config.retain_for_ns : 0);
-        dlxd_store_update(publisher);
+        dlxd_keeper_update(publisher);
         return false;
     }
     publisher->hidden = true;

@@ -329,6 +329,7 @@ struct dlxd_server *dlxd_server_free(struct dlxd_server *server)
     server->watch = dlxd_watch_free(server->watch);
     dlxd_listener_deinit(&server->listener);
     server->reserve_fd = dlx__close(server->reserve_fd);
+    dlxd_store_deinit(&server->broker);
     dlxd_broker_deinit(&server->broker);
     /* Watches are closing already; what is left are the handles of this struct. */
     uv_walk(&server->loop, close_handle, NULL);

@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
+#include "daemon/keeper.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/publisher.h"
@@ -74,6 +75,11 @@ void dlxd_store_leave(struct dlxd_client *client)
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
+static const struct dlxd_keeper keeper = {.update = dlxd_store_update,
+                                          .forget = dlxd_store_forget,
+                                          .forget_arena = dlxd_store_forget_arena,
+                                          .leave = dlxd_store_leave};
+
 static void store_free(struct dlxd_store *store)
 {
     while (!dlxd_list_empty(&store->barriers))
@@ -90,6 +96,7 @@ void dlxd_store_deinit(struct dlxd_broker *broker)
         return;
     (void)dlxd_store_queue_flush(&store->queue, UINT64_MAX);
     broker->store = NULL;
+    broker->keeper = NULL;
     store_free(store);
 }
 
@@ -133,6 +140,7 @@ int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_in
         return r;
     }
     broker->store = store;
+    broker->keeper = &keeper;
     dlxd_restore_publishers(broker, inherited, &store->ledger, &store->queue);
     dlxd_restore_remove_rest(broker, inherited, &store->queue);
     flush(store);
@@ -281,7 +289,7 @@ static int write_entry(struct dlxd_store *store, struct dlxd_publisher *publishe
 void dlxd_store_update(struct dlxd_publisher *publisher)
 {
     struct dlxd_store *store = publisher->broker->store;
-    if (!store || !wants(publisher))
+    if (!wants(publisher))
         return;
     /* The pidfd first: regions without one are believed to have no writer. */
     int r = write_entry(store, publisher);
@@ -303,7 +311,7 @@ void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd
 {
     char name[128];
     struct dlxd_store *store = publisher->broker->store;
-    if (!store || !arena->kept)
+    if (!arena->kept)
         return;
     region_name(publisher, arena, name, sizeof name);
     drop(store, publisher->principal->uid, name);
@@ -315,7 +323,7 @@ void dlxd_store_forget(struct dlxd_publisher *publisher)
 {
     char name[64];
     struct dlxd_store *store = publisher->broker->store;
-    if (!store || publisher->ledger_index == 0)
+    if (publisher->ledger_index == 0)
         return;
     dlxd_ledger_remove(&store->ledger, publisher->ledger_index);
     publisher->ledger_index = 0;

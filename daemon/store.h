@@ -36,11 +36,11 @@ int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_in
 /* The daemon ends; what is kept stays kept. */
 void dlxd_store_deinit(struct dlxd_broker *broker);
 
-/* The publisher has a new region, or became something else. */
+/* What publishers and clients call by broker->keeper: see keeper.h. */
 void dlxd_store_update(struct dlxd_publisher *publisher);
-/* Nothing of it is kept any more. */
 void dlxd_store_forget(struct dlxd_publisher *publisher);
 void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd_arena *arena);
+void dlxd_store_leave(struct dlxd_client *client);
 
 /*
  * Answer this request of the client with Ok as soon as the manager has everything that it was sent, and read no other request
@@ -48,8 +48,6 @@ void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd
  */
 bool dlxd_store_answer_later(const struct dlxd_publisher *publisher, struct dlxd_client *client,
                              uint32_t serial);
-/* The client goes; nothing is answered. */
-void dlxd_store_leave(struct dlxd_client *client);
 
 /* Is there anything that dlxd_store_retry() should do in a while? */
 bool dlxd_store_is_waiting(const struct dlxd_broker *broker);

@@ -238,6 +238,7 @@ START_TEST(nobody_can_take_all_that_the_manager_keeps)
     /* The daemon's own may have the rest. */
     ck_assert_uint_ge(fill(3, OWN), MAX / 16 - 1);
     ck_assert_msg(strstr(dlx__error_message(), "limit 65"), "%s", dlx__error_message());
+    dlxd_store_deinit(&test.broker);
     dlx_test_broker_deinit(&test);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(client_fds); i++)
         close(client_fds[i]);
