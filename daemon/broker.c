@@ -10,9 +10,11 @@
 #include <sys/resource.h>
 
 int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
-                     const struct dlx_memory *memory, uint64_t ram_bytes)
+                     const struct dlx_memory *memory, const struct dlxd_readers *readers,
+                     uint64_t ram_bytes)
 {
-    *broker = (struct dlxd_broker){.policy = {.uid = geteuid()}, .memory = memory};
+    *broker =
+        (struct dlxd_broker){.policy = {.uid = geteuid()}, .memory = memory, .readers = readers};
     broker->socket_path = "";
     broker->start_ns = dlx__now_ns();
     broker->last_client = broker->start_ns / 1000; /* as in registry.c */

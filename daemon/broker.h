@@ -15,10 +15,19 @@
 
 struct dlx_memory;
 struct uv_loop_s;
+struct dlxd_client;
 struct dlxd_keeper;
 struct dlxd_store;
+struct dlxd_subscription;
 struct dlxd_watches;
 struct dlxd_workers;
+
+/* How packets are read and handled: dispatch.h, which is above clients and subscriptions. */
+struct dlxd_readers {
+    bool (*client)(
+        struct dlxd_client *client); /* a step of its task; false: nothing is left to do */
+    void (*subscription)(struct dlxd_subscription *subscription); /* a packet, if there is one */
+};
 
 struct dlxd_broker {
     struct dlxd_watches *watches;
@@ -27,6 +36,7 @@ struct dlxd_broker {
     struct dlxd_registry registry;
     struct dlxd_policy policy;
     const struct dlx_memory *memory;
+    const struct dlxd_readers *readers;
     struct dlxd_store *store;         /* NULL: nothing outlives the daemon */
     const struct dlxd_keeper *keeper; /* likewise */
     const char *socket_path;
@@ -51,7 +61,8 @@ struct dlxd_broker {
 
 /* `ram_bytes` is what the quotas are a part of. Deinit it also when this fails. */
 int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
-                     const struct dlx_memory *memory, uint64_t ram_bytes);
+                     const struct dlx_memory *memory, const struct dlxd_readers *readers,
+                     uint64_t ram_bytes);
 /* All clients are gone, and the store; the loop must run once more. */
 void dlxd_broker_deinit(struct dlxd_broker *broker);
 

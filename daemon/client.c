@@ -3,7 +3,6 @@
 #include "common/error.h"
 #include "common/proto.h"
 #include "daemon/broker.h"
-#include "daemon/dispatch.h"
 #include "daemon/keeper.h"
 #include "daemon/log.h"
 #include "daemon/policy.h"
@@ -143,7 +142,8 @@ static void on_events(void *data, int events)
 
 static bool on_turn(struct dlxd_task *task)
 {
-    return dlxd_dispatch_client(dlxd_container_of(task, struct dlxd_client, task));
+    struct dlxd_client *client = dlxd_container_of(task, struct dlxd_client, task);
+    return client->broker->readers->client(client);
 }
 
 /* What can fail, for a client that nobody knows yet. */

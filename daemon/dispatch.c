@@ -2,6 +2,7 @@
 #include "daemon/dispatch.h"
 #include "common/error.h"
 #include "common/proto.h"
+#include "daemon/broker.h"
 #include "daemon/client.h"
 #include "daemon/handler.h"
 #include "daemon/subscription.h"
@@ -232,3 +233,6 @@ void dlxd_dispatch_subscription(struct dlxd_subscription *subscription)
                                subscription->topic_name, why);
     dlxd_subscription_doom(subscription);
 }
+
+const struct dlxd_readers dlxd_dispatch = {.client = dlxd_dispatch_client,
+                                           .subscription = dlxd_dispatch_subscription};

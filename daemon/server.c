@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
+#include "daemon/dispatch.h"
 #include "daemon/listener.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
@@ -395,7 +396,7 @@ int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_
     }
     server->listener = (struct dlxd_listener){.fd = -1, .lock_fd = -1};
     server->reserve_fd = open_reserve();
-    r = dlxd_broker_init(&server->broker, &server->loop, memory, ram_bytes());
+    r = dlxd_broker_init(&server->broker, &server->loop, memory, &dlxd_dispatch, ram_bytes());
     if (r == 0)
         r = init_handles(server);
     if (r == 0)

@@ -5,7 +5,6 @@
 #include "daemon/broker.h"
 #include "daemon/client.h"
 #include "daemon/delivery.h"
-#include "daemon/dispatch.h"
 #include "daemon/link.h"
 #include "daemon/log.h"
 #include "daemon/publisher.h"
@@ -54,7 +53,7 @@ static bool on_turn(struct dlxd_task *task)
         return !dlxd_subscription_end_some(subscription, &n);
     bool more = dlxd_delivery_step(subscription);
     if (subscription->input != DLXD_INPUT_NONE && !dlxd_subscription_is_doomed(subscription))
-        dlxd_dispatch_subscription(subscription);
+        subscription->broker->readers->subscription(subscription);
     return more || subscription->input != DLXD_INPUT_NONE ||
            dlxd_subscription_is_doomed(subscription);
 }

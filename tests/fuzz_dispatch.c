@@ -476,7 +476,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         s.peers[k].fd = -1;
     for (uint32_t i = 0; i < SOCKS_MAX; i++)
         s.socks[i].fd = -1;
-    REQUIRE(dlxd_broker_init(&broker, &loop, &dlx__memory_memfd, RAM_BYTES) == 0);
+    REQUIRE(dlxd_broker_init(&broker, &loop, &dlx__memory_memfd, &dlxd_dispatch, RAM_BYTES) == 0);
     for (uint32_t k = 0; k < PEERS; k++)
         connect_peer(&s, k, k > 0);
     dlxd_broker_settle(&broker);

@@ -12,8 +12,9 @@
 void dlx_test_broker_init(struct dlx_test_broker *test, uint64_t ram_bytes)
 {
     ck_assert_int_eq(uv_loop_init(&test->loop), 0);
-    ck_assert_int_eq(dlxd_broker_init(&test->broker, &test->loop, &dlx__memory_memfd, ram_bytes),
-                     0);
+    ck_assert_int_eq(
+        dlxd_broker_init(&test->broker, &test->loop, &dlx__memory_memfd, &dlxd_dispatch, ram_bytes),
+        0);
     test->broker.users.all_descriptors_max = UINT64_MAX; /* there are as many as there are */
 }
 

@@ -6,6 +6,7 @@
 #include "common/memory.h"
 #include "daemon/broker.h"
 #include "daemon/client.h"
+#include "daemon/dispatch.h"
 #include "daemon/inherited.h"
 #include "daemon/retained.h"
 #include "daemon/store.h"
@@ -27,7 +28,9 @@ static void start_broker(void)
     w.now += 1000000000;
     w.inside = w.calm = true;
     w.faults = 0;
-    MUST(dlxd_broker_init(&w.broker, NULL, &dlx__memory_memfd, UINT64_C(1) << 30) == 0, "init");
+    MUST(dlxd_broker_init(&w.broker, NULL, &dlx__memory_memfd, &dlxd_dispatch, UINT64_C(1) << 30) ==
+             0,
+         "init");
     w.broker.policy = (struct dlxd_policy){.may = may, .uid = 500};
     memcpy(w.broker.users.max, w.max, sizeof w.max);
     w.broker.users.all_bytes_max = w.max_all;
