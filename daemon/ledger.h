@@ -5,7 +5,7 @@
 /*
  * What the next daemon must know of each publisher whose regions the service manager keeps: a memfd that is kept with them,
  * with an entry of fixed size for each. An entry lies in one page and is written by one pwrite(2), so a daemon that is
- * killed leaves it old or new. The numbers of the regions are in their names: daemon/store.c.
+ * killed leaves it old or new. Its members and the names of the regions: daemon/record.h.
  *
  * Its version is the protocol's major version, since the regions that it names have that layout. A new field takes
  * reserved bytes, and 0 in them stands for what daemons did before: an older daemon, which may follow a newer one,

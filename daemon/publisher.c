@@ -12,7 +12,6 @@
 #include "daemon/report.h"
 #include "daemon/retained.h"
 #include "daemon/share.h"
-#include "daemon/store.h"
 #include "daemon/subscription.h"
 #include "daemon/worker.h"
 #include <assert.h>
@@ -215,27 +214,19 @@ static int restore_all(struct dlxd_publisher *publisher, struct dlxd_user *user,
 }
 
 int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *broker,
-                           const struct dlxd_ledger_entry *entry,
+                           const struct dlxd_publisher_former *former,
                            const struct dlxd_publisher_region *regions, size_t n_regions)
 {
     struct dlxd_user *user;
-    struct dlxd_publisher *publisher = publisher_alloc(broker, entry->topic);
+    struct dlxd_publisher *publisher = publisher_alloc(broker, former->topic);
     if (!publisher)
         return DLX_E_NO_MEMORY;
     publisher->state = DLXD_PUBLISHER_RETAINED;
-    publisher->config = (struct dlxd_publisher_config){.history = entry->history,
-                                                       .depth = entry->depth,
-                                                       .n_entries = entry->n_entries,
-                                                       .on_full = entry->on_full,
-                                                       .retain = entry->retain,
-                                                       .retain_for_ns = entry->retain_for_ns,
-                                                       .resumes = entry->resumes,
-                                                       .after_seq = entry->after_seq,
-                                                       .max_held = entry->max_held,
-                                                       .max_held_bytes = entry->max_held_bytes};
-    publisher->pid = (pid_t)entry->pid;
-    memcpy(publisher->client_name, entry->client_name, sizeof publisher->client_name);
-    int r = dlxd_principal_new_former(&publisher->principal, entry->uid, 0);
+    publisher->config = former->config;
+    publisher->pid = former->pid;
+    (void)snprintf(publisher->client_name, sizeof publisher->client_name, "%s",
+                   former->client_name);
+    int r = dlxd_principal_new_former(&publisher->principal, former->uid, 0);
     if (r == 0)
         r = dlxd_users_get(&broker->users, publisher->principal, &user);
     if (r == 0) {
@@ -249,7 +240,7 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
     publisher->control->fd = regions[0].fd;
     for (size_t i = 1; i < n_regions; i++)
         publisher->ready.items[i - 1]->fd = regions[i].fd;
-    dlxd_idmap_add(&broker->registry.publishers, &publisher->by_id, entry->id);
+    dlxd_idmap_add(&broker->registry.publishers, &publisher->by_id, former->id);
     publisher->announced = ++broker->registry.last_announcement;
     dlxd_list_push_back(&publisher->topic->publishers, &publisher->by_topic);
     *ret = publisher;

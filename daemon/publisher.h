@@ -25,7 +25,6 @@
 
 struct dlxd_broker;
 struct dlxd_client;
-struct dlxd_ledger_entry;
 struct dlxd_link;
 struct dlxd_topic;
 struct dlxd_watch;
@@ -123,7 +122,17 @@ struct dlxd_publisher_fds {
 int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, const char *topic,
                        const struct dlxd_publisher_config *config,
                        struct dlxd_publisher_fds *ret_fds);
-/* A region of a publisher that a former daemon knew. */
+/* A publisher that a former daemon knew: nothing here is taken. */
+struct dlxd_publisher_former {
+    uint64_t id;
+    uid_t uid;
+    pid_t pid;
+    const char *client_name;
+    const char *topic;
+    struct dlxd_publisher_config config;
+};
+
+/* A region of it. */
 struct dlxd_publisher_region {
     uint32_t id; /* 0: the control block */
     uint64_t ready_seq;
@@ -131,12 +140,12 @@ struct dlxd_publisher_region {
 };
 
 /*
- * A publisher that a former daemon knew is back, with its regions in the order of `ready_seq`, the
+ * Such a publisher is back, with its regions in the order of `ready_seq`, the
  * control block first: RETAINED, for dlxd_retained_restore(). Takes their fds on success. Returns 0;
  * DLX_E_PROTOCOL (they cannot be those of a publisher), DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
 int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *broker,
-                           const struct dlxd_ledger_entry *entry,
+                           const struct dlxd_publisher_former *former,
                            const struct dlxd_publisher_region *regions, size_t n_regions);
 
 /* It closed: RETAINED if it leaves something: true. Else GONE, and freed with its last link. NULL is fine. */

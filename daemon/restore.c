@@ -5,18 +5,15 @@
 #include "daemon/inherited.h"
 #include "daemon/log.h"
 #include "daemon/publisher.h"
+#include "daemon/record.h"
 #include "daemon/retained.h"
-#include "daemon/store.h"
 #include "daemon/store_queue.h"
 #include <fcntl.h>
-#include <inttypes.h>
 #include <string.h>
 
 /* A descriptor of a publisher, by its name. */
 struct found {
-    uint64_t publisher;
-    bool is_pidfd;
-    struct dlxd_publisher_region region;
+    struct dlxd_record_name name;
     struct dlxd_inherited_fd *from;
 };
 
@@ -30,45 +27,16 @@ static bool begins_with(const char *text, const char *prefix)
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-/* The next number of a name, and what stands between it and the one before. */
-static bool parse_number(const char **at, const char *before, uint64_t max, uint64_t *ret)
-{
-    char *end;
-    if (!begins_with(*at, before))
-        return false;
-    const char *digits = *at + strlen(before);
-    if (*digits < '0' || *digits > '9')
-        return false;
-    errno = 0;
-    *ret = strtoull(digits, &end, 10);
-    *at = end;
-    return errno == 0 && *ret <= max;
-}
-
-static bool parse_name(const char *name, struct found *ret)
-{
-    uint64_t arena;
-    *ret = (struct found){.publisher = 0};
-    ret->is_pidfd = parse_number(&name, DLXD_STORE_PIDFD, UINT64_MAX, &ret->publisher);
-    if (ret->is_pidfd)
-        return *name == '\0';
-    if (!parse_number(&name, DLXD_STORE_REGION, UINT64_MAX, &ret->publisher) ||
-        !parse_number(&name, "-", UINT32_MAX, &arena) ||
-        !parse_number(&name, "-", UINT64_MAX, &ret->region.ready_seq))
-        return false;
-    ret->region.id = (uint32_t)arena;
-    return *name == '\0' && (arena > 0) == (ret->region.ready_seq > 0);
-}
-
 static int compare_found(const void *a, const void *b)
 {
-    const struct found *x = a, *y = b;
+    const struct dlxd_record_name *x = &((const struct found *)a)->name;
+    const struct dlxd_record_name *y = &((const struct found *)b)->name;
     if (x->publisher != y->publisher)
         return x->publisher < y->publisher ? -1 : 1;
     if (x->is_pidfd != y->is_pidfd)
         return x->is_pidfd ? -1 : 1;
-    if (x->region.ready_seq != y->region.ready_seq)
-        return x->region.ready_seq < y->region.ready_seq ? -1 : 1;
+    if (x->ready_seq != y->ready_seq)
+        return x->ready_seq < y->ready_seq ? -1 : 1;
     return 0;
 }
 
@@ -80,10 +48,9 @@ static int find_all(struct dlxd_inherited *inherited, struct found_list *ret)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for %zu descriptors", inherited->n);
     for (size_t i = 0; i < inherited->n; i++) {
         struct found *found = &ret->items[ret->n];
-        if (inherited->fds[i].taken || !parse_name(inherited->fds[i].name, found))
+        if (inherited->fds[i].taken || !dlxd_record_parse(inherited->fds[i].name, &found->name))
             continue;
         found->from = &inherited->fds[i];
-        found->region.fd = found->from->fd;
         ret->n++;
     }
     qsort(ret->items, ret->n, sizeof *ret->items, compare_found);
@@ -94,7 +61,7 @@ bool dlxd_restore_ledger(struct dlxd_inherited *inherited, struct dlxd_ledger *r
 {
     for (size_t i = 0; i < inherited->n; i++) {
         struct dlxd_inherited_fd *from = &inherited->fds[i];
-        if (!begins_with(from->name, DLXD_STORE_LEDGER))
+        if (!begins_with(from->name, DLXD_RECORD_LEDGER))
             continue;
         int fd = fcntl(from->fd, F_DUPFD_CLOEXEC, 0);
         int r = fd < 0 ? dlx__fail_errno("descriptor of the ledger") : dlxd_ledger_open(ret, fd);
@@ -114,20 +81,24 @@ static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *que
                         const struct dlxd_ledger_entry *entry, uint32_t index,
                         const struct found *found, size_t n, uint32_t *n_hidden)
 {
+    struct dlxd_publisher_former former;
     struct dlxd_publisher *publisher;
     int pidfd = -1;
     size_t first = 0;
-    if (n > 0 && found[0].is_pidfd)
-        pidfd = found[first++].region.fd;
+    if (n > 0 && found[0].name.is_pidfd)
+        pidfd = found[first++].from->fd;
     dlx_cleanup(dlx__freep) struct dlxd_publisher_region *regions =
         calloc(n - first + 1, sizeof *regions);
     int r = regions ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for %zu regions", n);
     for (size_t i = first; r == 0 && i < n; i++)
-        regions[i - first] = found[i].region;
+        regions[i - first] = (struct dlxd_publisher_region){.id = found[i].name.region,
+                                                            .ready_seq = found[i].name.ready_seq,
+                                                            .fd = found[i].from->fd};
     if (r == 0)
         r = dlxd_store_queue_count(queue, entry->uid, (int32_t)n);
     if (r == 0) {
-        r = dlxd_publisher_restore(&publisher, broker, entry, regions, n - first);
+        dlxd_record_read(entry, &former);
+        r = dlxd_publisher_restore(&publisher, broker, &former, regions, n - first);
         if (r < 0)
             (void)dlxd_store_queue_count(queue, entry->uid, -(int32_t)n);
     }
@@ -173,10 +144,10 @@ void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *
         found = (struct found_list){.n = 0};
     }
     while ((index = next_entry(ledger, entry.id, &entry)) > 0) {
-        while (first < found.n && found.items[first].publisher < entry.id)
+        while (first < found.n && found.items[first].name.publisher < entry.id)
             first++;
         size_t n = 0;
-        while (first + n < found.n && found.items[first + n].publisher == entry.id)
+        while (first + n < found.n && found.items[first + n].name.publisher == entry.id)
             n++;
         bool back =
             restore_one(broker, queue, &entry, (uint32_t)index, found.items + first, n, &n_hidden);
@@ -201,9 +172,9 @@ void dlxd_restore_remove_rest(const struct dlxd_broker *broker,
     uint32_t n_regions = 0;
     for (size_t i = 0; i < inherited->n; i++) {
         const struct dlxd_inherited_fd *from = &inherited->fds[i];
-        if (from->taken || !begins_with(from->name, "dlx-"))
+        if (from->taken || !begins_with(from->name, DLXD_RECORD_OURS))
             continue;
-        n_regions += begins_with(from->name, DLXD_STORE_REGION);
+        n_regions += begins_with(from->name, DLXD_RECORD_REGION);
         if (dlxd_store_queue_count(queue, broker->policy.uid, 1) == 0)
             (void)dlxd_store_queue_drop(queue, broker->policy.uid, from->name);
     }

@@ -7,6 +7,7 @@
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/publisher.h"
+#include "daemon/record.h"
 #include "daemon/restore.h"
 #include "daemon/store_queue.h"
 #include "daemon/watch.h"
@@ -112,11 +113,11 @@ static void flush(struct dlxd_store *store)
 /* Of another name than one that could not be read, and is removed. */
 static int begin_ledger(struct dlxd_store *store)
 {
-    char name[64];
+    char name[DLXD_RECORD_NAME_SIZE];
     int r = dlxd_ledger_init(&store->ledger);
     if (r < 0)
         return r;
-    (void)snprintf(name, sizeof name, DLXD_STORE_LEDGER "%" PRIu64, dlx__now_ns());
+    (void)snprintf(name, sizeof name, DLXD_RECORD_LEDGER "%" PRIu64, dlx__now_ns());
     return dlxd_store_queue_keep(&store->queue, store->broker->policy.uid, store->ledger.fd, name);
 }
 
@@ -180,13 +181,6 @@ static bool wants(const struct dlxd_publisher *publisher)
            (publisher->state == DLXD_PUBLISHER_OPEN || publisher->state == DLXD_PUBLISHER_RETAINED);
 }
 
-static void region_name(const struct dlxd_publisher *publisher, const struct dlxd_arena *arena,
-                        char *name, size_t size)
-{
-    (void)snprintf(name, size, DLXD_STORE_REGION "%" PRIu64 "-%u-%" PRIu64,
-                   dlxd_publisher_id(publisher), arena->id, arena->ready_seq);
-}
-
 /*
  * A user may have half of what the other users leave, so that a further user always gets a share.
  * The daemon's own user is not limited: a private daemon, or one of a user instance, serves it.
@@ -221,10 +215,10 @@ static void drop(struct dlxd_store *store, uid_t uid, const char *name)
 static int keep_region(struct dlxd_store *store, const struct dlxd_publisher *publisher,
                        struct dlxd_arena *arena)
 {
-    char name[128];
+    char name[DLXD_RECORD_NAME_SIZE];
     if (arena->kept)
         return 0;
-    region_name(publisher, arena, name, sizeof name);
+    dlxd_record_name_region(publisher, arena, name);
     int r = keep(store, publisher->principal->uid, arena->fd, name);
     arena->kept = r == 0;
     return r;
@@ -240,11 +234,11 @@ static int keep_regions(struct dlxd_store *store, const struct dlxd_publisher *p
 
 static int keep_pidfd(struct dlxd_store *store, struct dlxd_publisher *publisher)
 {
-    char name[64];
+    char name[DLXD_RECORD_NAME_SIZE];
     bool writes = publisher->client || publisher->dying;
     if (writes == publisher->pidfd_kept)
         return 0;
-    (void)snprintf(name, sizeof name, DLXD_STORE_PIDFD "%" PRIu64, dlxd_publisher_id(publisher));
+    dlxd_record_name_pidfd(publisher, name);
     int r = 0;
     if (!writes)
         drop(store, publisher->principal->uid, name);
@@ -258,27 +252,8 @@ static int keep_pidfd(struct dlxd_store *store, struct dlxd_publisher *publisher
 
 static int write_entry(struct dlxd_store *store, struct dlxd_publisher *publisher)
 {
-    const struct dlxd_publisher_config *config = &publisher->config;
-    struct dlxd_ledger_entry entry = {
-        .id = dlxd_publisher_id(publisher),
-        .resumes = config->resumes,
-        .after_seq = config->after_seq,
-        .retain_for_ns = config->retain_for_ns,
-        .max_held_bytes = config->max_held_bytes,
-        .expires_ns = publisher->dying ? 0 : publisher->expires_ns,
-        .history = config->history,
-        .depth = config->depth,
-        .n_entries = config->n_entries,
-        .on_full = config->on_full,
-        .retain = config->retain,
-        .pid = (uint32_t)publisher->pid,
-        .uid = publisher->principal->uid,
-        .max_held = config->max_held,
-    };
-    _Static_assert(sizeof entry.client_name == sizeof publisher->client_name, "a name fits");
-    _Static_assert(sizeof entry.topic == sizeof publisher->topic_name, "a topic fits");
-    memcpy(entry.client_name, publisher->client_name, sizeof entry.client_name);
-    memcpy(entry.topic, publisher->topic_name, sizeof entry.topic);
+    struct dlxd_ledger_entry entry;
+    dlxd_record_write(publisher, &entry);
     int r = dlxd_ledger_put(&store->ledger, publisher->ledger_index, &entry);
     if (r < 0)
         return r;
@@ -309,11 +284,11 @@ void dlxd_store_update(struct dlxd_publisher *publisher)
 
 void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd_arena *arena)
 {
-    char name[128];
+    char name[DLXD_RECORD_NAME_SIZE];
     struct dlxd_store *store = publisher->broker->store;
     if (!arena->kept)
         return;
-    region_name(publisher, arena, name, sizeof name);
+    dlxd_record_name_region(publisher, arena, name);
     drop(store, publisher->principal->uid, name);
     arena->kept = false;
     flush(store);
@@ -321,7 +296,7 @@ void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd
 
 void dlxd_store_forget(struct dlxd_publisher *publisher)
 {
-    char name[64];
+    char name[DLXD_RECORD_NAME_SIZE];
     struct dlxd_store *store = publisher->broker->store;
     if (publisher->ledger_index == 0)
         return;
@@ -332,7 +307,7 @@ void dlxd_store_forget(struct dlxd_publisher *publisher)
         dlxd_store_forget_arena(publisher, publisher->ready.items[i]);
     if (!publisher->pidfd_kept)
         return;
-    (void)snprintf(name, sizeof name, DLXD_STORE_PIDFD "%" PRIu64, dlxd_publisher_id(publisher));
+    dlxd_record_name_pidfd(publisher, name);
     drop(store, publisher->principal->uid, name);
     publisher->pidfd_kept = false;
     flush(store);

@@ -15,7 +15,6 @@
  * Everything is fine without a store: broker->store is NULL then.
  */
 
-#include "daemon/ledger.h"
 #include "common/util.h"
 
 struct dlxd_arena;
@@ -24,11 +23,6 @@ struct dlxd_client;
 struct dlxd_inherited;
 struct dlxd_publisher;
 struct dlxd_store;
-
-/* How the names of the descriptors begin; a publisher's id follows the first two. */
-#define DLXD_STORE_PIDFD  "dlx-pid-"
-#define DLXD_STORE_REGION "dlx-region-" /* ID-ARENA-SEQ; of the control block ID-0-0 */
-#define DLXD_STORE_LEDGER "dlx-ledger-" /* a number that tells it from others */
 
 /* Keep at most so many descriptors. Makes broker->store, from what the former daemon kept if there is anything: its publishers
  * are back then. Returns 0; DLX_E_NOT_FOUND (no service manager), DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */

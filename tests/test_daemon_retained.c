@@ -4,7 +4,6 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
-#include "daemon/ledger.h"
 #include "daemon/publisher.h"
 #include "daemon/retained.h"
 #include "tests/harness_broker.h"
@@ -204,16 +203,15 @@ START_TEST(what_cannot_be_a_publisher_is_not_restored)
     for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
         struct dlxd_publisher *publisher;
         struct dlxd_publisher_region regions[N];
-        const struct dlxd_ledger_entry entry = {.id = 100 + i,
-                                                .history = 4,
-                                                .depth = 16,
-                                                .n_entries = cases[i].n_entries,
-                                                .retain = 1,
-                                                .topic = "t"};
+        const struct dlxd_publisher_former former = {
+            .id = 100 + i,
+            .client_name = "former",
+            .topic = "t",
+            .config = {.history = 4, .depth = 16, .n_entries = cases[i].n_entries, .retain = 1}};
         memcpy(regions, cases[i].regions, sizeof regions);
         for (uint32_t k = 0; k < N; k++)
             regions[k].fd = region(regions[k].id == 0 ? dlx_shm_control_size(256) : DLX_PAGE);
-        int r = dlxd_publisher_restore(&publisher, &test.broker, &entry, regions + cases[i].first,
+        int r = dlxd_publisher_restore(&publisher, &test.broker, &former, regions + cases[i].first,
                                        cases[i].n);
         ck_assert_msg(r == cases[i].code, "case %zu: %d, %s", i, r, dlx__error_message());
         for (uint32_t k = 0; k < N; k++)
