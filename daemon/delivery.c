@@ -303,6 +303,12 @@ static bool await_end(struct dlxd_link *link)
     return now < link->join_until_ns;
 }
 
+static bool has_credit(const struct dlxd_link *link, enum dlxd_link_step step)
+{
+    return !dlxd_link_step_needs_credit(link, step) ||
+           dlxd_subscription_credit(link->subscription) > 0;
+}
+
 enum outcome {
     DONE,
     LINK_WAITS, /* for the end of its publisher; other links need not */
@@ -318,7 +324,7 @@ static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd
         dlxd_link_step_done(link, step);
         /* The publisher may wait for this one by now: it does not queue up behind offers. */
         return step == DLXD_STEP_JOIN && subscription->state == DLXD_SUBSCRIPTION_OPEN &&
-                       dlxd_subscription_credit(subscription) > 0
+                       has_credit(link, DLXD_STEP_OPEN)
                    ? run_step(subscription, link, DLXD_STEP_OPEN)
                    : DONE;
     }
@@ -383,7 +389,7 @@ bool dlxd_delivery_step(struct dlxd_subscription *subscription)
         return true;
     }
     /* Those that need no credit come first, but for ends of publishers: when this one waits, all do. */
-    if (dlxd_link_step_has_fds(step) && dlxd_subscription_credit(subscription) == 0) {
+    if (!has_credit(link, step)) {
         subscription->waits = 0;
         return false;
     }

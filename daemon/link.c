@@ -261,7 +261,7 @@ int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher)
 
 bool dlxd_link_is_awaited(const struct dlxd_link *link)
 {
-    return link->from_start && link->state < DLXD_LINK_ADDED &&
+    return link->from_start && link->state < DLXD_LINK_OPEN &&
            link->subscription->config.reliable && link->publisher->config.on_full == 1;
 }
 
@@ -432,17 +432,25 @@ bool dlxd_link_step_has_fds(enum dlxd_link_step step)
     return step >= DLXD_STEP_OFFER;
 }
 
+/* The publisher of a link that was a spare has it however much the subscriber has acknowledged, and publishes to it. So the
+ * subscriber is told at once, too: a daemon that ends could not tell it any more. These links are no more than it has prepared. */
+bool dlxd_link_step_needs_credit(const struct dlxd_link *link, enum dlxd_link_step step)
+{
+    return dlxd_link_step_has_fds(step) && !(link->early && step == DLXD_STEP_OPEN);
+}
+
 void dlxd_link_schedule(struct dlxd_link *link)
 {
     struct dlxd_subscription *subscription = link->subscription;
     enum dlxd_link_step step = dlxd_link_next(link);
     subscription->waits = 0;
-    if (!dlxd_link_step_has_fds(step)) /* otherwise it keeps its turn */
+    bool needs_credit = dlxd_link_step_needs_credit(link, step);
+    if (!needs_credit) /* otherwise it keeps its turn */
         leave_turn(link);
     if (step == DLXD_STEP_NONE)
         return;
     /* Who hears that the last publisher has gone, has heard of all that counted on it before. */
-    bool in_turn = dlxd_link_step_has_fds(step) || step == DLXD_STEP_GONE;
+    bool in_turn = needs_credit || step == DLXD_STEP_GONE;
     if (!in_turn)
         dlxd_list_push_front(&subscription->pending, &link->pending);
     else if (!dlxd_list_linked(&link->pending))

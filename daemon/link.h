@@ -137,9 +137,10 @@ void dlxd_link_fail_gone(struct dlxd_link *link);
  */
 void dlxd_link_condense(struct dlxd_link *link);
 
-/* What is to be sent next, and whether that takes credit. */
+/* What is to be sent next, whether that has fds, and whether it waits for credit. */
 enum dlxd_link_step dlxd_link_next(struct dlxd_link *link);
 bool dlxd_link_step_has_fds(enum dlxd_link_step step);
+bool dlxd_link_step_needs_credit(const struct dlxd_link *link, enum dlxd_link_step step);
 /* Put the link where it belongs in its subscription's `pending`: after each change of its state. */
 void dlxd_link_schedule(struct dlxd_link *link);
 
@@ -154,7 +155,7 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step);
 /* Was, or will the subscriber be, told of this arena, so that it must hear of its drop? */
 bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *arena);
 
-/* Was the subscription there before a publisher that is to wait for it, and has that yet to be told of the link? */
+/* Was the subscription there before a publisher that is to wait for it, and has one of them yet to be told of the link? */
 bool dlxd_link_is_awaited(const struct dlxd_link *link);
 
 static inline uint64_t dlxd_link_id(const struct dlxd_link *link)

@@ -9,9 +9,9 @@
 #include "daemon/list.h"
 #include "daemon/user.h"
 
-/* Packets with fds that may be on their way on one subscription socket. */
+/* Packets with fds that may be on their way on one subscription socket, beside LinkOpen of links that were spares. */
 #define DLXD_CREDIT 4U
-/* Of a reliable one: what it was not sent when the daemon ends is lost to it. */
+/* Of a reliable one: its publishers copy what it was not sent when the daemon ends. */
 #define DLXD_CREDIT_RELIABLE 16U
 
 struct dlxd_broker;
@@ -49,7 +49,7 @@ struct dlxd_subscription {
     struct dlxd_list by_client;
     struct dlxd_list links;   /* in the order of their ids */
     uint32_t n_spares;        /* of them */
-    struct dlxd_list pending; /* links with a step to take: those without fds come first */
+    struct dlxd_list pending; /* links with a step to take: what needs no credit comes first */
     struct dlxd_list stuck;
     struct dlxd_task task; /* sends, reads, and ends links */
     struct dlxd_broker *broker;

@@ -258,14 +258,14 @@ void check_all(void)
     check_nothing_is_owed(-1);
 }
 
-/* PublisherGone is in order with what has fds: is there any? */
+/* PublisherGone is in order with what needs credit: is there any? */
 static bool is_behind_another(const struct link *l)
 {
-    bool with_fds;
+    bool for_credit;
     if (l->state != LINK_OPEN || l->first_drop < l->n_drops)
         return false;
     for (const struct link *other = w.links; other < w.links + LINKS; other++)
-        if (other->used && other->sub == l->sub && link_is_owed(other, &with_fds) && with_fds)
+        if (other->used && other->sub == l->sub && link_is_owed(other, &for_credit) && for_credit)
             return true;
     return false;
 }
@@ -275,13 +275,13 @@ void check_nothing_is_owed(int pub)
 {
     for (int i = 0; i < LINKS; i++) {
         const struct link *l = &w.links[i];
-        bool with_fds;
+        bool for_credit;
         if (!l->used || (pub >= 0 && (l->pub != pub || l->state != LINK_OPEN)))
             continue;
         const struct sub *s = &w.subs[l->sub];
-        if (s->stalled || s->gone_sock || !link_is_owed(l, &with_fds))
+        if (s->stalled || s->gone_sock || !link_is_owed(l, &for_credit))
             continue;
-        MUST((with_fds || is_behind_another(l)) && s->sent - s->ack >= (s->reliable ? 16U : 4U),
+        MUST((for_credit || is_behind_another(l)) && s->sent - s->ack >= (s->reliable ? 16U : 4U),
              "link %llu in state %d: something is due and was not sent", (unsigned long long)l->id,
              (int)l->state);
     }

@@ -247,7 +247,7 @@ bool pub_is_awaited(const struct pub *p)
 {
     for (int i = 0; i < LINKS; i++) {
         const struct link *l = &w.links[i];
-        if (l->used && l->pub == p - w.pubs && l->from_start && l->state < LINK_ADDED &&
+        if (l->used && l->pub == p - w.pubs && l->from_start && l->state < LINK_OPEN &&
             p->on_full == 1 && w.subs[l->sub].reliable)
             return true;
     }

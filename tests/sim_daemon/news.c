@@ -72,19 +72,19 @@ static int next_arena(const struct link *l)
     return next;
 }
 
-bool link_is_owed(const struct link *l, bool *ret_with_fds)
+bool link_is_owed(const struct link *l, bool *ret_for_credit)
 {
-    *ret_with_fds = false;
+    *ret_for_credit = false;
     if (l->state == LINK_FAILED || (l->spare && l->state == LINK_READY))
         return true;
     if (l->spare) {
-        *ret_with_fds = true;
+        *ret_for_credit = true;
         return l->state == LINK_NEW;
     }
     const struct pub *p = &w.pubs[l->pub];
     if (l->state == LINK_OPEN && l->first_drop < l->n_drops)
         return true;
-    *ret_with_fds = true;
+    *ret_for_credit = !(l->early && l->state == LINK_ADDED);
     switch (l->state) {
     case LINK_NEW:
     case LINK_ADDED:
@@ -94,7 +94,7 @@ bool link_is_owed(const struct link *l, bool *ret_with_fds)
     case LINK_OPEN:
         if (next_arena(l) >= 0)
             return true;
-        *ret_with_fds = false;
+        *ret_for_credit = false;
         return p->state >= PUB_RETAINED && !l->gone_sent;
     default:
         return false;
@@ -196,10 +196,10 @@ static void told_dropped(struct link *l, const Dlx__Wire__ArenaDropped *body)
 
 static void told_gone(struct link *l)
 {
-    bool with_fds;
+    bool for_credit;
     MUST(l->state == LINK_OPEN && !l->gone_sent && w.pubs[l->pub].state >= PUB_RETAINED,
          "PublisherGone in state %d", (int)l->state);
-    MUST(link_is_owed(l, &with_fds) && !with_fds && l->first_drop == l->n_drops,
+    MUST(link_is_owed(l, &for_credit) && !for_credit && l->first_drop == l->n_drops,
          "PublisherGone before what is due");
     for (const struct link *other = w.links; other < w.links + LINKS; other++)
         MUST(!other->used || other->sub != l->sub || other->state != LINK_ADDED ||
@@ -282,8 +282,9 @@ void on_told(int sub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_
              (unsigned long long)link_of(packet), (unsigned long long)s->first);
     s->first = 0;
     if (n_fds > 0) {
-        MUST(s->sent - s->ack < (s->reliable ? 16U : 4U), "%u packets are not acknowledged",
-             s->sent - s->ack);
+        bool waits = packet->body_case != BODY(LINK_OPEN) || !l->early;
+        MUST(!waits || s->sent - s->ack < (s->reliable ? 16U : 4U),
+             "%u packets are not acknowledged", s->sent - s->ack);
         s->sent++;
     }
     switch (packet->body_case) {

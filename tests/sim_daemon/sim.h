@@ -336,7 +336,7 @@ void on_withdrawn(void);
 void on_let_go(uint64_t link);
 /* Links given to it, as the daemon says. */
 uint64_t n_joins(const struct pub *p);
-bool link_is_owed(const struct link *l, bool *ret_with_fds);
+bool link_is_owed(const struct link *l, bool *ret_for_credit);
 
 /* check.c */
 void check_info(const Dlx__Wire__DaemonInfoReply *body);
