@@ -3,10 +3,12 @@
 #include "client/debug.h"
 #include <string.h>
 
-uint32_t dlx__carry_count(const struct dlx_publisher *p)
+uint32_t dlx__carry_count(struct dlx_publisher *p)
 {
-    uint64_t n = DLX_MIN(p->core.head + 1 - p->core.oldest, p->core.head - p->base);
-    return (uint32_t)DLX_MIN(n, p->retain);
+    uint64_t n_live = p->core.head + 1 - p->core.oldest;
+    uint64_t n_retained = DLX_MIN(p->core.head - p->base, p->retain);
+    uint64_t n_behind = p->core.head - dlx__writer_passed(&p->core);
+    return (uint32_t)DLX_MIN(n_live, DLX_MAX(n_retained, n_behind));
 }
 
 /* The block that has the memory: a reference has none. */

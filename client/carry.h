@@ -3,14 +3,15 @@
 #define DLX_CLIENT_CARRY_H
 
 /*
- * A publisher that announces itself to another daemon takes along what it retains: that daemon does not know the arenas in
- * which it lies, so it is copied into a new one.
+ * A publisher that announces itself to another daemon takes along what it retains, and what a reliable subscriber has not
+ * passed: the daemon that has ended may not have sent it the arenas in which that lies, and the new one does not know them. So
+ * it is copied into a new one.
  */
 
 #include "client/publisher.h"
 
 /* How many messages that is. */
-uint32_t dlx__carry_count(const struct dlx_publisher *p);
+uint32_t dlx__carry_count(struct dlx_publisher *p);
 
 /*
  * Copy the messages that are to be carried into `block`. The new daemon knows the publisher by `id`, and has this kind of

@@ -93,7 +93,29 @@ static void ring_publisher(void *userdata)
     (void)dlx__ring_bell(inlet->bell);
 }
 
-static const struct dlx_reader_env reader_env = {.ring = ring_publisher};
+/* Is the memory of all its tensors here? What else is wrong with it, is said when it is built. */
+static bool is_readable(void *userdata, const struct dlx_taken *taken)
+{
+    struct dlx_inlet *inlet = userdata;
+    struct dlx_manifest manifest;
+    uint32_t id = dlx__entry_arena(taken->words);
+    if (inlet->is_final || id == 0)
+        return true;
+    if (!dlx__inlet_arena(inlet, id))
+        return false;
+    if (dlx__entry_kind(taken->words) != DLX_SHM_KIND_MANIFEST ||
+        dlx__message_open_manifest(inlet, taken, &manifest) < 0)
+        return true;
+    for (uint32_t i = 0; i < manifest.header.n_tensors; i++) {
+        const struct dlx_shm_record *record = &manifest.entries[i].record;
+        if (record->size > 0 && !dlx__inlet_arena(inlet, record->arena))
+            return false;
+    }
+    return true;
+}
+
+static const struct dlx_reader_env reader_env = {.ring = ring_publisher,
+                                                 .is_readable = is_readable};
 
 int dlx__inlet_open(struct dlx_inlet *inlet, int take_bell, int take_control_fd,
                     uint64_t control_size, uint32_t n_entries, uint64_t base, uint32_t n_arenas)

@@ -8,7 +8,6 @@
 
 #include "client/message.h"
 #include "client/nametable.h"
-#include "ring/manifest.h"
 #include <inttypes.h>
 #include <string.h>
 
@@ -92,9 +91,9 @@ static int build_tensor(struct dlx_inlet *inlet, uint64_t n, const struct dlx_sh
     return 0;
 }
 
-/* The manifest, where it lies; of its size, nothing is believed that could not be. */
-static int open_manifest(struct dlx_inlet *inlet, const struct dlx_taken *taken,
-                         struct dlx_manifest *ret)
+/* Of its size, nothing is believed that could not be. */
+int dlx__message_open_manifest(struct dlx_inlet *inlet, const struct dlx_taken *taken,
+                               struct dlx_manifest *ret)
 {
     const struct dlx_inlet_arena *arena = NULL;
     uint32_t n_tensors = (uint32_t)taken->words[5];
@@ -201,7 +200,7 @@ static int build_from_manifest(struct dlx_inlet *inlet, const struct dlx_taken *
 {
     struct dlx_manifest manifest;
     struct room room = {0};
-    int r = open_manifest(inlet, taken, &manifest);
+    int r = dlx__message_open_manifest(inlet, taken, &manifest);
     if (r < 0)
         return r;
     m->n_tensors = manifest.header.n_tensors;

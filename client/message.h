@@ -9,6 +9,7 @@
 
 #include "client/inlet.h"
 #include "ring/entry.h"
+#include "ring/manifest.h"
 #include <stdatomic.h>
 
 /* A managed tensor that dlx_message_tensor() handed out. */
@@ -43,6 +44,10 @@ struct dlx_message {
     uint32_t first_arena; /* if it has a manifest: the numbers of the arenas with its tensors, */
     uint32_t last_arena;  /* which are in between; first > last: there are none */
 };
+
+/* The manifest of a message, where it lies. Returns 0; DLX_E_NOT_FOUND: its arena is not here; DLX_E_BAD_PEER. */
+int dlx__message_open_manifest(struct dlx_inlet *inlet, const struct dlx_taken *taken,
+                               struct dlx_manifest *ret);
 
 /* Why there is no arena for message n. */
 int dlx__message_no_arena(const struct dlx_inlet_arena *arena, uint64_t n, uint32_t id);

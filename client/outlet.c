@@ -428,6 +428,8 @@ int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
 void dlx__outlet_linger(struct dlx_publisher *p, int64_t timeout_ns)
 {
     uint64_t deadline = dlx__deadline(timeout_ns);
+    if (p->core.head > dlx__writer_passed(&p->core))
+        dlx__publisher_await_daemon(p, deadline);
     if (p->core.head <= p->base || have_rejoined(p, true))
         return;
     do {

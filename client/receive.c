@@ -70,6 +70,15 @@ static bool is_outdated(const struct dlx_subscription *s, const struct dlx_inlet
            dlx__reader_is_past(&next->core, &inlet->core);
 }
 
+/* What the link cannot read may be here after further news, or come by the link that it goes on with. */
+static bool may_come(const struct dlx_subscription *s, const struct dlx_inlet *inlet)
+{
+    const struct dlx_inlet *next = dlx__subscription_successor(s, inlet);
+    if (next)
+        return next->core.last <= inlet->core.cursor;
+    return !inlet->gone || !(inlet->told || is_cut_off(s, inlet));
+}
+
 /* The link's message lies in an arena that is not here yet, or its publisher went on with another daemon: read news. EMPTY also
  * if the link has gone meanwhile. */
 static int __attribute__((noinline))
@@ -81,6 +90,10 @@ read_news_for(struct dlx_subscription *s, struct dlx_inlet *inlet, uint32_t n,
     if (s->n_changes != n_changes)
         return DLX_E_EMPTY; /* the link may have gone: the caller begins again */
     int r = dlx__inlet_take(inlet, n, ret);
+    if (r == DLX_E_NOT_FOUND && inlet->n_pending == 0 && !may_come(s, inlet)) {
+        inlet->is_final = true;
+        r = dlx__inlet_take(inlet, n, ret);
+    }
     /* An arena that was never announced, and will not be any more. What is behind its message may be here, and a publisher
      * that has gone is not asked again. */
     for (uint32_t k = 0; r == DLX_E_NOT_FOUND && inlet->n_pending > 0 && is_cut_off(s, inlet) &&

@@ -134,7 +134,7 @@ static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
     p->memory = made->memory;
     p->base = block->base;
     p->has_succeeded = p->retain == 0;
-    if (block->n_carried > 0) { /* what the daemon may have kept of it is not needed */
+    if (p->retain > 0 && block->n_carried > 0) { /* what the daemon may have kept is not needed */
         dlx__publisher_succeed(p);
         p->has_succeeded = p->has_succeeded && block->n_carried >= p->retain;
     }
@@ -167,23 +167,27 @@ static int resume_with(struct dlx_publisher *p, uint32_t n)
 static int resume(struct dlx_publisher *p)
 {
     uint64_t epoch = atomic_load_explicit(&p->client->epoch, memory_order_acquire);
-    uint32_t n = dlx__carry_count(p);
     if (!drain(p))
         return DLX_E_NO_MEMORY; /* a link that is told of is to be waited for */
+    uint32_t n = dlx__carry_count(p);
     int r = resume_with(p, n);
-    if (n > 0 &&
-        (r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT)) /* the stream goes on, with what will come */
-        r = resume_with(p, 0);
+    while (n > 0 && (r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT))
+        r = resume_with(p, n /= 2); /* the stream goes on, in any case with what will come */
     if (r == 0)
         p->epoch = epoch;
     return r;
+}
+
+static bool has_daemon(const struct dlx_publisher *p)
+{
+    return p->link_sock >= 0 && (p->vouched || !hung_up(p->link_sock));
 }
 
 static void check(struct dlx_publisher *p, uint64_t now, enum hurry hurry)
 {
     p->next_look_ns = now + DLX_LOOK_NS;
     p->vouched = dlx__writer_is_vouched(&p->core);
-    if (p->link_sock >= 0 && (p->vouched || !hung_up(p->link_sock)))
+    if (has_daemon(p))
         return;
     p->next_look_ns = now + DLX_REVIVE_NS;
     int r = revive(p->client, p->epoch, hurry);
@@ -196,6 +200,17 @@ static void check(struct dlx_publisher *p, uint64_t now, enum hurry hurry)
 void dlx__publisher_check(struct dlx_publisher *p, uint64_t now)
 {
     check(p, now, NOW_AND_THEN);
+}
+
+void dlx__publisher_await_daemon(struct dlx_publisher *p, uint64_t deadline)
+{
+    for (;;) {
+        uint64_t now = dlx__now_ns();
+        check(p, now, WAITING);
+        if (has_daemon(p) || now >= deadline)
+            return;
+        (void)poll(NULL, 0, dlx__deadline_ms(DLX_MIN(deadline, now + DLX_REVIVE_NS), now));
+    }
 }
 
 bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code, int64_t timeout_ns)

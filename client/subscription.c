@@ -371,7 +371,7 @@ static void lose_daemon(struct dlx_subscription *s)
     for (uint32_t i = s->n_inlets; i-- > 0;) {
         struct dlx_inlet *inlet = s->inlets[i];
         if (inlet->state == DLX_INLET_OPENING && inlet->from_start)
-            start(s, inlet); /* what lies in arenas that it will not get counts as lost */
+            start(s, inlet); /* though it will not get all arenas */
         if (inlet->state != DLX_INLET_OPEN)
             dlx__subscription_detach(s, inlet); /* nobody will open it */
         else

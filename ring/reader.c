@@ -250,6 +250,12 @@ static inline bool hold(struct dlx_reader *r, uint64_t n, struct dlx_taken *ret)
     return true;
 }
 
+/* Of a reliable link, which passes nothing else: the publisher keeps it, for this link or the one by the next daemon. */
+static inline bool is_readable(const struct dlx_reader *r, const struct dlx_taken *taken)
+{
+    return !r->reliable || !r->env->is_readable || r->env->is_readable(r->userdata, taken);
+}
+
 /* Those of `got` messages that were not retired before their hold words could be seen; they are retired in order. */
 static uint32_t drop_gone(struct dlx_reader *r, struct dlx_taken *taken, uint32_t got)
 {
@@ -290,6 +296,12 @@ int dlx__reader_take(struct dlx_reader *r, struct dlx_taken *ret, uint32_t count
         do {
             if (!hold(r, n + got, &ret[got]))
                 break;
+            if (dlx_unlikely(!is_readable(r, &ret[got]))) {
+                dlx__reader_release(r, ret[got].hold);
+                if (got == 0)
+                    return DLX_E_NOT_FOUND;
+                break;
+            }
             got++;
         } while (got < count && gen_of(r, n + got) == n + got);
         if (dlx_unlikely(got == 0))

@@ -322,6 +322,12 @@ static uint64_t look_at_cursors(struct dlx_writer *w)
     return all;
 }
 
+uint64_t dlx__writer_passed(struct dlx_writer *w)
+{
+    (void)look_at_cursors(w);
+    return w->passed;
+}
+
 /* Mark what live links hold, let closed links that hold nothing go, and free the rest. */
 static uint32_t free_unheld(struct dlx_writer *w)
 {

@@ -180,6 +180,9 @@ uint32_t dlx__writer_reclaim(struct dlx_writer *w, bool drop);
  */
 void dlx__writer_set_blocked(struct dlx_writer *w, bool blocked);
 
+/* The newest message that every reliable link has passed. */
+uint64_t dlx__writer_passed(struct dlx_writer *w);
+
 /* ---- links --------------------------------------------------------------------------------- */
 
 /* Called from pick_up(). Returns 0 or DLX_E_NO_MEMORY: the link was not added, and counts as one that holds

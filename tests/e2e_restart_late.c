@@ -167,8 +167,11 @@ START_TEST(an_announcement_whose_answer_is_late_counts)
     dlx_test_stream_restart();
     atomic_store(&proxy.keeps_back, true);
     ck_assert_int_eq(pthread_create(&thread, NULL, follow, s), 0);
-    DLManagedTensorVersioned *third = dlx_test_stream_alloc(p, 10, 3); /* which needs the daemon */
+    DLManagedTensorVersioned *large =
+        dlx_test_stream_alloc(p, 100000, 0); /* which needs the daemon */
     ck_assert(!atomic_load(&proxy.keeps_back));
+    large->deleter(large);
+    DLManagedTensorVersioned *third = dlx_test_stream_alloc(p, 10, 3);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     dlx_test_stream_publish_once_joined(p, third, s);
     dlx_test_stream_restart();
