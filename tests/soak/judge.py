@@ -108,6 +108,12 @@ def judge(objects, restarts, totals):
             judge_subscription(o, publishers, restarts, totals)
 
 
+def has_met_all_daemons(p, restarts):
+    """Was it there to copy for the next daemon what one that ended had not sent? Not if it was killed, or closed soon after."""
+    return p is not None and p.state >= CLOSED and not any(
+        begin < p.ended_ns < end + ANNOUNCED_NS for begin, end in restarts)
+
+
 def judge_subscription(s, publishers, restarts, totals):
     taken, gaps = sum(k.taken for k in s.keys), sum(k.gaps for k in s.keys)
     totals.subscriptions += 1
@@ -146,6 +152,10 @@ def judge_subscription(s, publishers, restarts, totals):
     if s.flags & RELIABLE and lost > 0:
         if any(begin < s.ended_ns and end > s.begun_ns for begin, end in restarts):
             totals.reliable_lost += lost  # see docs/PROTOCOL.md, "Another daemon"
+            for k in s.keys:
+                if k.gaps > k.first_gap and has_met_all_daemons(publishers.get(k.key), restarts):
+                    fault(0, f"is reliable, and {k.gaps - k.first_gap} messages of key {k.key} are lost after the first, "
+                          "whose publisher has met all daemons")
         else:
             fault(0, f"is reliable, and {lost} messages are lost after the first")
     if s.state != DRAINED:
