@@ -33,13 +33,14 @@ char *dlxd_listener_default_path(void)
     return made;
 }
 
-static int make_directory(const char *path)
+static int make_directory(struct dlxd_listener *listener)
 {
-    dlx_cleanup(dlx__freep) char *copy = strdup(path);
+    dlx_cleanup(dlx__freep) char *copy = strdup(listener->path);
     if (!copy)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
     const char *dir = dirname(copy);
-    if (mkdir(dir, 0755) < 0 && errno != EEXIST)
+    listener->made_folder = mkdir(dir, 0755) == 0;
+    if (!listener->made_folder && errno != EEXIST)
         return dlx__fail_errno("making the directory of the socket, %s", dir);
     return 0;
 }
@@ -218,7 +219,7 @@ static int bind_and_listen(struct dlxd_listener *listener, const struct sockaddr
     listener->bound = true;
     listener->dev = st.st_dev;
     listener->ino = st.st_ino;
-    /* Anybody may connect, and gets an answer: access.h decides. */
+    /* Anybody may connect, and gets an answer: policy.h decides. */
     if (chmod(listener->path, 0666) < 0)
         return dlx__fail_errno("mode of %s", listener->path);
     if (listen(listener->fd, BACKLOG) < 0)
@@ -240,7 +241,7 @@ static int start(struct dlxd_listener *listener, const char *path)
         listener->lock_path = NULL;
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
     }
-    int r = make_directory(path);
+    int r = make_directory(listener);
     if (r == 0)
         r = check_path(path);
     if (r == 0)
@@ -285,6 +286,23 @@ int dlxd_listener_adopt(struct dlxd_listener *listener, int take_fd)
     if (r < 0)
         dlxd_listener_deinit(listener);
     return r;
+}
+
+int dlxd_listener_share(const struct dlxd_listener *listener)
+{
+    struct stat st;
+    dlx_cleanup(dlx__freep) char *copy = strdup(listener->path);
+    if (!copy)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+    const char *dir = dirname(copy);
+    if (listener->made_folder && chmod(dir, 0755) < 0) /* the umask may have closed it */
+        return dlx__fail_errno("mode of %s", dir);
+    if (stat(dir, &st) < 0)
+        return dlx__fail_errno("%s", dir);
+    if (!(st.st_mode & S_IXOTH))
+        dlxd_log(DLXD_LOG_WARNING, "other users cannot reach %s: mode %04o of folder %s",
+                 listener->path, (unsigned)st.st_mode & 07777U, dir);
+    return 0;
 }
 
 void dlxd_listener_deinit(struct dlxd_listener *listener)

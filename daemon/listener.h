@@ -16,7 +16,8 @@ struct dlxd_listener {
     char *lock_path; /* NULL: the socket is the service manager's */
     int fd;
     int lock_fd;
-    bool bound; /* the socket file is ours */
+    bool bound;       /* the socket file is ours */
+    bool made_folder; /* of the socket */
     dev_t dev;
     ino_t ino;
 };
@@ -33,6 +34,12 @@ int dlxd_listener_init(struct dlxd_listener *listener, const char *path);
  * has no path), DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
 int dlxd_listener_adopt(struct dlxd_listener *listener, int take_fd);
+/*
+ * Other users are to connect. The socket lets everybody in: the policy decides. So that they can
+ * reach it, a folder that the listener made is opened to all; one that was there is left alone, and
+ * a warning tells if it keeps them out. Returns 0; DLX_E_NO_MEMORY, DLX_E_ACCESS, DLX_E_SYSTEM.
+ */
+int dlxd_listener_share(const struct dlxd_listener *listener);
 /* Unlinks what is ours. */
 void dlxd_listener_deinit(struct dlxd_listener *listener);
 

@@ -5,12 +5,14 @@
 #include "daemon/inherited.h"
 #include "daemon/listener.h"
 #include "daemon/log.h"
+#include "daemon/policy.h"
 #include "daemon/residue.h"
 #include "daemon/server.h"
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +36,7 @@ static const char doc[] =
     "write to it; a hostile one can take pages away from under its readers (SIGBUS); the size of "
     "/dev/shm limits everything.";
 
-enum { OPTION_IDLE_EXIT = 0x100, OPTION_READY_FD, OPTION_FD_STORE };
+enum { OPTION_IDLE_EXIT = 0x100, OPTION_READY_FD, OPTION_FD_STORE, OPTION_ALLOW_USER };
 #define FD_STORE_MAX    65536
 #define IDLE_EXIT_MAX_S 1e6
 
@@ -44,6 +46,10 @@ static const struct argp_option options[] = {
      "kind of shared memory: memfd or posix (default: $DLX_MEMORY, else memfd)", 0},
     {"foreground", 'f', NULL, 0,
      "log clients that come and go as well, without prefixes for the journal", 0},
+    {"allow-user", OPTION_ALLOW_USER, "USER", 0,
+     "this user (a name or a uid) may do everything, as the daemon's own and root may: all of them "
+     "share all topics, and read what any of them publishes; may be given more than once",
+     0},
     {"idle-exit", OPTION_IDLE_EXIT, "SECONDS", 0,
      "end after so long without a client, with status 0; 0.25 is possible", 0},
     {"ready-fd", OPTION_READY_FD, "FD", 0,
@@ -65,6 +71,8 @@ struct arguments {
     uint64_t idle_ms; /* 0: never */
     int ready_fd;     /* -1: none */
     int32_t fd_store; /* -1: not said */
+    uid_t *allowed;
+    size_t n_allowed;
 };
 
 static const struct dlx_memory *find_memory(const char *name, const struct argp_state *state)
@@ -104,6 +112,33 @@ static int32_t parse_count(const char *text, const char *what, const struct argp
     return (int32_t)n;
 }
 
+/* A name goes first, as in chown(1). */
+static uid_t parse_user(const char *text, const struct argp_state *state)
+{
+    char *end;
+    const struct passwd *user = getpwnam(text);
+    unsigned long uid = strtoul(text, &end, 10);
+    if (user)
+        uid = user->pw_uid;
+    else if (*text < '0' || *text > '9' || *end || uid >= (uid_t)-1)
+        argp_error(state, "--allow-user %s: there is no such user", text);
+    if (uid == DLXD_OVERFLOW_UID)
+        argp_error(state,
+                   "--allow-user %s: uid %lu stands for users without a number, and has no rights",
+                   text, uid);
+    return (uid_t)uid;
+}
+
+static error_t allow(struct arguments *arguments, uid_t uid)
+{
+    uid_t *more = reallocarray(arguments->allowed, arguments->n_allowed + 1, sizeof *more);
+    if (!more)
+        return ENOMEM;
+    arguments->allowed = more;
+    more[arguments->n_allowed++] = uid;
+    return 0;
+}
+
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     struct arguments *arguments = state->input;
@@ -129,6 +164,8 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_IDLE_EXIT:
         arguments->idle_ms = parse_seconds(argument, state);
         return 0;
+    case OPTION_ALLOW_USER:
+        return allow(arguments, parse_user(argument, state));
     case OPTION_FD_STORE:
         arguments->fd_store = parse_count(argument, "--fd-store", state);
         return 0;
@@ -203,6 +240,7 @@ int main(int argc, char **argv)
     struct arguments arguments = {.ready_fd = -1, .fd_store = -1};
     struct dlxd_server *server;
     dlx_cleanup(dlx__freep) char *default_path = NULL;
+    dlx_cleanup(dlx__freep) uid_t *allowed = NULL;
     dlx_cleanup(dlxd_inherited_deinit) struct dlxd_inherited inherited = {.n = 0};
     dlx_cleanup(dlx__closep) int listen_fd = -1;
 
@@ -215,6 +253,7 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "dlpackd: %s\n", strerror(error));
         return EXIT_FAILURE;
     }
+    allowed = arguments.allowed;
     if (!fill_standard_fds())
         return EXIT_FAILURE; /* where could it be said? */
     dlxd_log_init(arguments.foreground ? DLXD_LOG_INFO : DLXD_LOG_NOTICE,
@@ -236,6 +275,11 @@ int main(int argc, char **argv)
         dlxd_residue_clean(DLXD_RESIDUE_DIR);
     if (dlxd_server_new(&server, arguments.socket, dlx__steal_fd(&listen_fd), arguments.memory) < 0)
         return fail();
+    if (arguments.n_allowed > 0 && dlxd_server_allow(server, allowed, arguments.n_allowed) < 0) {
+        (void)fail();
+        dlxd_server_free(server);
+        return EXIT_FAILURE;
+    }
     dlxd_server_set_idle_exit(server, arguments.idle_ms);
     if (arguments.fd_store > 0 &&
         dlxd_server_keep(server, (uint32_t)arguments.fd_store, &inherited) < 0)

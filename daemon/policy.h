@@ -19,11 +19,17 @@ enum dlxd_verb {
 };
 
 struct dlxd_policy {
-    /* NULL: the default, by which the daemon's user and root may do everything, and others nothing. */
+    /* NULL: the default, by which the daemon's user, root and `allowed` may do everything, and
+     * others nothing. */
     bool (*may)(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                 enum dlxd_verb verb, const char *topic);
     uid_t uid; /* whom the daemon runs as */
+    const uid_t *allowed_borrow;
+    size_t n_allowed;
 };
+
+/* Stands for everybody whom the kernel cannot name: it has no rights, whatever the policy. */
+#define DLXD_OVERFLOW_UID 65534U
 
 /* Is there anything that it may do? Returns 0, or DLX_E_ACCESS naming it. */
 int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_principal *who);

@@ -419,6 +419,13 @@ int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_
     return 0;
 }
 
+int dlxd_server_allow(struct dlxd_server *server, const uid_t *uids_borrow, size_t n)
+{
+    server->broker.policy.allowed_borrow = uids_borrow;
+    server->broker.policy.n_allowed = n;
+    return dlxd_listener_share(&server->listener);
+}
+
 void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms)
 {
     server->idle_ms = idle_ms;

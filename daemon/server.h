@@ -9,6 +9,7 @@
  */
 
 #include <stdint.h>
+#include <sys/types.h>
 
 struct dlx_memory;
 struct dlxd_inherited;
@@ -19,6 +20,9 @@ struct dlxd_server;
  * return. */
 int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_fd,
                     const struct dlx_memory *memory);
+/* These users may do everything, as the daemon's own and root may: policy.h. Returns 0, or what
+ * dlxd_listener_share() returns. */
+int dlxd_server_allow(struct dlxd_server *server, const uid_t *uids_borrow, size_t n);
 /* End by itself after so long without a client, from now on; 0: never. */
 void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms);
 /* What publishers retain outlives the daemon, and what they retained with the former one is back: as dlxd_store_init(). */

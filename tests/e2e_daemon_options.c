@@ -9,14 +9,17 @@
 #include "tests/harness_seccomp.h"
 #include <check.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 static struct dlx_test_daemon place;
@@ -89,6 +92,14 @@ START_TEST(options_that_cannot_be_are_refused)
         {{"--idle-exit", "1e7"}, NULL, "at most 1000000"},
         {{"--memory", "disk"}, NULL, "'disk': memfd, posix"},
         {{NULL}, "DLX_MEMORY=disk", "'disk': memfd, posix"},
+        {{"--allow-user", ""}, NULL, "no such user"},
+        {{"--allow-user", "no/such/user"},
+         NULL,
+         "--allow-user no/such/user: there is no such user"},
+        {{"--allow-user", "-1"}, NULL, "no such user"},
+        {{"--allow-user", "7x"}, NULL, "no such user"},
+        {{"--allow-user", "4294967295"}, NULL, "no such user"},
+        {{"--allow-user", "65534"}, NULL, "has no rights"},
         {{"--no-such-option"}, NULL, "unrecognized option"},
         {{"argument"}, NULL, "Too many arguments"},
     };
@@ -98,6 +109,82 @@ START_TEST(options_that_cannot_be_are_refused)
         ck_assert_msg(!strstr(log_text, "(null)"), "%s", log_text);
         ck_assert_int_lt(access(place.path, F_OK), 0);
     }
+}
+END_TEST
+
+/* ---- users --------------------------------------------------------------------------------- */
+
+/* The exit status of one who becomes this user, and says Hello through the socket: 0, or 1 if it is
+ * refused, or 2 if it cannot connect. */
+static int hello_as(uid_t uid, const char *path)
+{
+    int status;
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
+        hello.major = DLX_PROTO_MAJOR;
+        (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+        /* From inside its folder: the other user need not be able to search $TMPDIR. */
+        if (chdir(place.dir) < 0 || setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 ||
+            setresuid(uid, uid, uid) < 0)
+            _exit(10);
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (connect(fd, (const struct sockaddr *)&address, sizeof address) < 0)
+            _exit(2);
+        dlx_test_send(fd, DLX__WIRE__PACKET__BODY_HELLO, &hello, 1);
+        _exit(dlx_test_recv(fd)->body_case == DLX__WIRE__PACKET__BODY_HELLO_REPLY ? 0 : 1);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+/* A daemon whose umask lets nobody in, with its socket in a folder that it makes, or (_i) in one
+ * that keeps others out. */
+START_TEST(allowed_users_reach_the_socket_and_others_are_refused)
+{
+    char folder[300], socket_path[320];
+    int ready[2], said[2], status;
+    char byte;
+    if (geteuid() != 0) {
+        puts("SKIP: needs root to become another user");
+        return;
+    }
+    (void)snprintf(folder, sizeof folder, "%s/made", place.dir);
+    (void)snprintf(socket_path, sizeof socket_path, "%s/s", folder);
+    if (_i)
+        ck_assert_int_eq(mkdir(folder, 0700), 0);
+    ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(said, O_CLOEXEC), 0);
+    pid_t pid = dlx_test_fork();
+    if (pid == 0) {
+        char program[512];
+        (void)snprintf(program, sizeof program, "%s/dlpackd",
+                       getenv("BUILD") ? getenv("BUILD") : "build");
+        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+        (void)umask(077);
+        (void)dup2(said[1], STDERR_FILENO);
+        (void)dup2(ready[1], STDOUT_FILENO);
+        execl(program, "dlpackd", "--socket", socket_path, "--allow-user", "64001", "--allow-user",
+              "daemon", "--ready-fd", "1", (char *)NULL);
+        _exit(127);
+    }
+    close(ready[1]);
+    close(said[1]);
+    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+    ck_assert_int_eq(hello_as(64001, "made/s"), _i ? 2 : 0);
+    ck_assert_int_eq(hello_as(1, "made/s"), _i ? 2 : 0); /* "daemon" */
+    ck_assert_int_eq(hello_as(64002, "made/s"), _i ? 2 : 1);
+    ck_assert_int_eq(kill(pid, SIGTERM), 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    ssize_t n = read(said[0], log_text, sizeof log_text - 1);
+    log_text[DLX_MAX(n, 0)] = '\0';
+    ck_assert_msg(!strstr(log_text, "other users cannot reach") == !_i, "%s", log_text);
+    close(ready[0]);
+    close(said[0]);
+    ck_assert_int_eq(rmdir(folder), 0);
 }
 END_TEST
 
@@ -239,6 +326,7 @@ int main(void)
     tcase_set_timeout(tcase, PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
     tcase_add_test(tcase, options_that_cannot_be_are_refused);
+    tcase_add_loop_test(tcase, allowed_users_reach_the_socket_and_others_are_refused, 0, 2);
     tcase_add_test(tcase, lines_for_the_journal_have_a_level);
     tcase_add_test(tcase, the_kind_of_memory_may_be_given_both_ways);
     tcase_add_test(tcase, a_store_without_a_service_manager_is_said);

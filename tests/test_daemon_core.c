@@ -228,6 +228,24 @@ START_TEST(own_user_and_root_may_come_in)
 }
 END_TEST
 
+START_TEST(allowed_users_may_do_everything_and_others_nothing)
+{
+    static const uid_t allowed[] = {1001, 1003, 65534};
+    const struct dlxd_policy policy = {.uid = 1000, .allowed_borrow = allowed, .n_allowed = 3};
+    for (uid_t uid = 1000; uid < 1005; uid++) {
+        const struct dlxd_principal who = {.uid = uid};
+        const bool may = uid != 1002 && uid != 1004;
+        ck_assert_int_eq(dlxd_policy_admit(&policy, &who), may ? 0 : DLX_E_ACCESS);
+        for (int verb = 0; verb < DLXD_N_VERBS; verb++)
+            ck_assert(dlxd_policy_may(&policy, &who, (enum dlxd_verb)verb, "a/b") == may);
+    }
+    ck_assert_str_eq(dlx__error_message(), "uid 1004 may not use this daemon, which serves uid "
+                                           "1000, root and the users of --allow-user");
+    ck_assert_int_eq(dlxd_policy_admit(&policy, &(struct dlxd_principal){.uid = 65534}),
+                     DLX_E_ACCESS); /* it has no rights, even if somebody lists it */
+}
+END_TEST
+
 /* ---- membership ---------------------------------------------------------------------------- */
 
 START_TEST(lines_are_given_out_zeroed_and_taken_back)
@@ -434,6 +452,7 @@ int main(void)
     tcase_add_test(tcase, all_users_together_have_a_limit);
     tcase_add_test(tcase, a_user_may_have_a_share_of_the_descriptors_that_are_left);
     tcase_add_test(tcase, own_user_and_root_may_come_in);
+    tcase_add_test(tcase, allowed_users_may_do_everything_and_others_nothing);
     tcase_add_test(tcase, lines_are_given_out_zeroed_and_taken_back);
     tcase_add_test(tcase, a_line_that_is_given_to_another_never_goes_back);
     tcase_add_test(tcase, a_membership_page_has_no_writer_but_the_daemon);
