@@ -13,8 +13,8 @@
 
 struct dlxd_user;
 
-/* A user that is alone may have 31 of 32. */
-#define DLXD_SHARE_OF_LEFT 31U
+/* One other user alone may have three quarters, a second one as much of what is left then. */
+#define DLXD_SHARE_OF_LEFT 3U
 
 /* May a user that then has `n` take it, if `left` remain for all? */
 static inline bool dlxd_share_is_fair(uint64_t n, uint64_t left)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/user.h"
 #include "common/error.h"
-#include "daemon/share.h"
 #include <assert.h>
 #include <inttypes.h>
 
@@ -103,14 +102,14 @@ static int check_descriptors(const struct dlxd_user *user, enum dlxd_resource re
         return 0;
     /* Whoever has its share may still come to look at what uses it, while enough is left for others. */
     uint64_t least = resource == DLXD_CONNECTIONS
-                         ? DLX_MIN((used + n) / DLXD_SHARE_OF_LEFT, users->all_descriptors_max / 64)
-                         : (used + n) / DLXD_SHARE_OF_LEFT;
+                         ? DLX_MIN((used + n) / DLXD_DESCRIPTORS_SHARE, users->all_descriptors_max / 64)
+                         : (used + n) / DLXD_DESCRIPTORS_SHARE;
     if (n <= left && least <= left - n)
         return 0;
     return dlx__fail(DLX_E_LIMIT,
                      "uid %u asks for %" PRIu64 " file descriptors of the daemon, uses %" PRIu64
                      " and may have at most %u times what is left: %" PRIu64 " of %" PRIu64,
-                     (unsigned)user->uid, n, used, DLXD_SHARE_OF_LEFT, left,
+                     (unsigned)user->uid, n, used, DLXD_DESCRIPTORS_SHARE, left,
                      users->all_descriptors_max);
 }
 
@@ -130,6 +129,21 @@ static void uncharge(struct dlxd_charge *charge)
     charge->user = dlxd_user_unref(user);
 }
 
+static int check_bytes(const struct dlxd_user *user, uint64_t amount)
+{
+    const struct dlxd_users *users = user->users;
+    uint64_t used = user->used[DLXD_BYTES];
+    uint64_t left = users->all_bytes_max - users->all_bytes;
+    if (amount <= left && (used + amount) / DLXD_BYTES_SHARE <= left - amount)
+        return 0;
+    return dlx__fail(DLX_E_LIMIT,
+                     "uid %u asks for %" PRIu64 " %s, uses %" PRIu64
+                     " and may have at most %u times what is left: all users together use %" PRIu64
+                     " and may have %" PRIu64,
+                     (unsigned)user->uid, amount, resource_names[DLXD_BYTES], used,
+                     DLXD_BYTES_SHARE, users->all_bytes, users->all_bytes_max);
+}
+
 int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
                      enum dlxd_resource resource, uint64_t amount)
 {
@@ -142,16 +156,10 @@ int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
         return dlx__fail(DLX_E_LIMIT,
                          "uid %u asks for %" PRIu64 " %s, uses %" PRIu64 " and may have %" PRIu64,
                          (unsigned)user->uid, amount, resource_names[resource], used, max);
-    if (resource == DLXD_BYTES) {
-        if (amount > users->all_bytes_max || users->all_bytes > users->all_bytes_max - amount)
-            return dlx__fail(DLX_E_LIMIT,
-                             "uid %u asks for %" PRIu64 " %s, all users together use %" PRIu64
-                             " and may have %" PRIu64,
-                             (unsigned)user->uid, amount, resource_names[resource],
-                             users->all_bytes, users->all_bytes_max);
-    }
     uint64_t n = descriptors[resource] * (resource == DLXD_BYTES ? 1 : amount);
     int r = check_descriptors(user, resource, n);
+    if (r == 0 && resource == DLXD_BYTES)
+        r = check_bytes(user, amount);
     if (r < 0)
         return r;
     users->all_descriptors += n;

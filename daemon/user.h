@@ -26,6 +26,12 @@ enum dlxd_resource {
     DLXD_N_RESOURCES,
 };
 
+/* A user may have so many times the descriptors that nobody has. So there are some left for the next one, however many others
+ * take what they may; and one that is alone may have 31 of 32. */
+#define DLXD_DESCRIPTORS_SHARE 31U
+/* Likewise of the bytes that all users together may have: one that is alone may have two thirds of them. */
+#define DLXD_BYTES_SHARE 2U
+
 struct dlxd_users {
     struct dlxd_list users;
     struct dlxd_list working;       /* those with tasks, the next one first: see work.h */

@@ -164,8 +164,31 @@ START_TEST(all_users_together_have_a_limit)
     ck_assert_int_eq(dlxd_charge_init(&charge[0], user[0], DLXD_BYTES, 500), 0);
     ck_assert_int_eq(dlxd_charge_init(&charge[1], user[1], DLXD_BYTES, 251), DLX_E_LIMIT);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "all users together"));
-    ck_assert_int_eq(dlxd_charge_init(&charge[1], user[1], DLXD_BYTES, 250), 0);
+    ck_assert_int_eq(dlxd_charge_init(&charge[1], user[1], DLXD_BYTES, 166), 0);
     for (unsigned i = 0; i < 2; i++) {
+        dlxd_charge_deinit(&charge[i]);
+        dlxd_user_unref(user[i]);
+    }
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+/* Each takes all that it may; the next one gets a third of what is left. */
+START_TEST(a_user_may_have_a_share_of_the_bytes_that_are_left)
+{
+    enum { N = 4 };
+    static const uint64_t may[N] = {54000, 18000, 6000, 2000};
+    struct dlxd_users users;
+    struct dlxd_user *user[N];
+    struct dlxd_charge charge[N] = {{.user = NULL}};
+    dlxd_users_init(&users, 108000); /* of which all may have 81,000 */
+    for (unsigned i = 0; i < N; i++) {
+        struct dlxd_charge more = {.user = NULL};
+        ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = i}, &user[i]), 0);
+        ck_assert_int_eq(dlxd_charge_init(&charge[i], user[i], DLXD_BYTES, may[i]), 0);
+        ck_assert_int_eq(dlxd_charge_init(&more, user[i], DLXD_BYTES, 2), DLX_E_LIMIT);
+    }
+    for (unsigned i = 0; i < N; i++) {
         dlxd_charge_deinit(&charge[i]);
         dlxd_user_unref(user[i]);
     }
@@ -450,6 +473,7 @@ int main(void)
     tcase_add_test(tcase, charges_are_limited_and_come_back);
     tcase_add_test(tcase, charge_keeps_its_user);
     tcase_add_test(tcase, all_users_together_have_a_limit);
+    tcase_add_test(tcase, a_user_may_have_a_share_of_the_bytes_that_are_left);
     tcase_add_test(tcase, a_user_may_have_a_share_of_the_descriptors_that_are_left);
     tcase_add_test(tcase, own_user_and_root_may_come_in);
     tcase_add_test(tcase, allowed_users_may_do_everything_and_others_nothing);

@@ -3,6 +3,7 @@
 /* What each user should be charged: sums over what there is. */
 
 #include "ring/layout.h"
+#include "daemon/share.h"
 #include "daemon/user.h"
 #include "tests/sim_daemon/sim.h"
 #include <string.h>
@@ -116,6 +117,12 @@ uint64_t used_all(void)
     return n;
 }
 
+bool share_fits(int user, uint64_t size)
+{
+    uint64_t left = w.max_all - used_all();
+    return size <= left && (used(user, DLXD_BYTES) + size) / DLXD_BYTES_SHARE <= left - size;
+}
+
 /* ---- room ------------------------------------------------------------------------------------ */
 
 /* What limit does one more link hit? */
@@ -136,7 +143,7 @@ static bool has_room(const struct proc *proc)
     return n_links_that_stay(proc) < proc->max_links;
 }
 
-/* Of a publisher of another user: at most 31 times what is left. */
+/* Of a publisher of another user: at most 3 times what is left. */
 static bool has_share(const struct proc *reader, const struct pub *p)
 {
     const struct proc *writer = &w.procs[p->proc];
@@ -148,7 +155,7 @@ static bool has_share(const struct proc *reader, const struct pub *p)
              w.procs[w.subs[l->sub].proc].user == reader->user;
     for (const struct lingerer *l = w.lingerers; l < w.lingerers + w.n_lingerers; l++)
         n += w.pubs[l->pub].proc == p->proc && l->user == reader->user && !lingerer_has_left(l);
-    return n <= 31 * (writer->max_links - n_links_that_stay(writer) - 1);
+    return n <= DLXD_SHARE_OF_LEFT * (writer->max_links - n_links_that_stay(writer) - 1);
 }
 
 bool clients_have_room(const struct proc *reader, const struct pub *p)
@@ -160,7 +167,7 @@ bool clients_have_room(const struct proc *reader, const struct pub *p)
 static bool fits(int user, uint64_t size)
 {
     return used(user, DLXD_LINKS) < w.max[DLXD_LINKS] &&
-           used(user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] && used_all() + size <= w.max_all;
+           used(user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] && share_fits(user, size);
 }
 
 /* Who has no room looks for links that have left meanwhile: they take up room for other users, too. */

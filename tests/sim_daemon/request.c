@@ -28,7 +28,7 @@ static int find_region(const struct pub *p, uint32_t id)
 
 static bool bytes_fit(int user, uint64_t size)
 {
-    return used(user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] && used_all() + size <= w.max_all;
+    return used(user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] && share_fits(user, size);
 }
 
 /* ---- what it should be answered with --------------------------------------------------------- */

@@ -306,8 +306,9 @@ bool lingerer_has_left(const struct lingerer *lingerer);
 void lingerer_remove(int at);
 void lingerers_remove_let_go(void);
 uint64_t used(int user, enum dlxd_resource resource);
-/* Of those that have left: when a limit is met, the daemon looks who has. */
 uint64_t used_all(void);
+/* Are so many more bytes no more than its share of what all users may have? */
+bool share_fits(int user, uint64_t size);
 bool clients_have_room(const struct proc *reader, const struct pub *p);
 bool user_has_room(int user, uint64_t size);
 
