@@ -11,7 +11,7 @@
 #include <poll.h>
 
 /* So many are looked at at once, for this part of the time. */
-#define LOOK_MOST 512U
+#define LOOK_MOST 128U
 #define LOOK_PART 16U
 
 /* ---- lists --------------------------------------------------------------------------------- */

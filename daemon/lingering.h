@@ -11,8 +11,8 @@
 
 #include "daemon/lingering_list.h"
 
-/* While some linger, all are looked at so often. */
-#define DLXD_LINGERING_MS 1000U
+/* While some linger, they are looked at so often. */
+#define DLXD_LINGERING_MS 250U
 
 struct dlxd_broker;
 struct dlxd_client;
