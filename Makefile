@@ -183,6 +183,7 @@ FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
 BENCH_BIN := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SRC))
 PEER_BIN := $(PEERS:%=$(BUILD)/bench/peers/%)
 SOAK_BIN := $(BUILD)/tests/soak/actor
+HONEST_BIN := $(BUILD)/tests/hostile/honest
 EXAMPLE_BIN := $(patsubst examples/%.c,$(BUILD)/examples/%,$(EXAMPLE_SRC))
 TEST_SCRIPTS := $(wildcard tests/check_*.sh)
 
@@ -198,7 +199,7 @@ LIB_BIN := $(if $(CLIENT_SRC),$(SOREAL) $(SOLINKS) $(BUILD)/libdlx.a)
 SUBMAKE = $(MAKE) --no-print-directory --output-sync=target
 
 # -- what people ask for ------------------------------------------------------------------------------
-.PHONY: all man help demo check check-programs bench bench-programs bench-check bench-iceoryx2 soak soak-programs hostile hostile-cost coverage lint lint-analyzer format \
+.PHONY: all man help demo check check-programs bench bench-programs bench-check bench-iceoryx2 soak soak-programs hostile hostile-cost hostile-programs coverage lint lint-analyzer format \
     install uninstall clean distclean model fuzz fuzz-quick faults setup install-check
 all: $(DAEMON_BIN) $(LIB_BIN) $(CLI_BIN) $(EXAMPLE_BIN) ## build the daemon, the library, dlxctl and the examples (default)
 
@@ -252,13 +253,15 @@ soak: ## many programs of random kinds, killed and restarted, for MINUTES=n (1);
 soak-programs: $(SOAK_BIN)
 
 HOSTILE_TESTS := $(patsubst tests/%.c,%,$(wildcard tests/e2e_hostile*.c))
-hostile: ## programs that lie, under sanitizers; then what attacks cost honest clients (HOSTILE_ARGS: tests/hostile/run)
+hostile: ## programs that lie, under sanitizers; then two greedy users beside honest ones (QUICK=1; HOSTILE_ARGS: tests/hostile/run)
 	+@$(SUBMAKE) check SAN=address,undefined T='$(HOSTILE_TESTS)'
 	+@$(SUBMAKE) hostile-cost
 
 hostile-cost: ## only the latter
-	+@$(SUBMAKE) all bench-programs
+	+@$(SUBMAKE) all hostile-programs
 	@$(RUN_ENV) tests/hostile/run $(HOSTILE_ARGS)
+
+hostile-programs: $(HONEST_BIN)
 
 COV_MAKE = $(SUBMAKE) CC=clang COV=1
 coverage: ## which branches the tests and `make faults QUICK=1` take, by file (T: by these tests); build/clang-cov/coverage
@@ -466,7 +469,9 @@ $(BUILD)/tests/faults/libfaultalloc.so: $(call fault_obj,alloc)
 	$(call say,LINK)
 	$(Q)$(LINK) -shared -o $@ $^
 
-$(SOAK_BIN): $(call obj,$(SOAK_SRC)) $(BUILD)/libdlx.so
+$(HONEST_BIN): $(call obj,tests/hostile/honest.c)
+$(SOAK_BIN): $(call obj,$(SOAK_SRC))
+$(HONEST_BIN) $(SOAK_BIN): $(BUILD)/libdlx.so
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/../..' -o $@ $(filter %.o,$^) -L$(BUILD) -ldlx
