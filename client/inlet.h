@@ -71,7 +71,7 @@ struct dlx_inlet {
     uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
     bool told;         /* the daemon said so: no news will follow either */
     bool is_final;   /* what cannot be read here will not come by another link either: it is lost */
-    bool is_active;  /* every take looks at it: client/receive.c */
+    bool is_active;  /* every take looks at it: client/parking.c */
     bool is_deaf;    /* its bell hung up */
     uint32_t n_idle; /* takes in a row that found nothing */
     uint32_t n_rings; /* bells that were asked for and may not have been read */

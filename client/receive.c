@@ -105,16 +105,7 @@ read_news_for(struct dlx_subscription *s, struct dlx_inlet *inlet, uint32_t n,
     return r == DLX_E_NOT_FOUND ? wait_for_news(s, inlet) : r;
 }
 
-/* ---- links that are looked at --------------------------------------------------------------- */
-
-/*
- * Links are ACTIVE, and every take looks at their rings, or PARKED: nothing was there, and their publishers were asked to
- * ring, so that the epoll names those that have something. So a take costs what arrives, not what is linked.
- *
- *     start, turn, news, bell --> ACTIVE --- asked to ring, and nothing there --> PARKED --- bell, news --> ACTIVE
- *
- * A link is in neither state before it is open, and while another one goes before it (`after`).
- */
+/* ---- links that are looked at: client/parking.c ---------------------------------------------- */
 
 /* Of more active links than these, those that had nothing for so many takes are parked. */
 #define ACTIVE_FEW 8U
@@ -125,82 +116,6 @@ read_news_for(struct dlx_subscription *s, struct dlx_inlet *inlet, uint32_t n,
  * passed by the stamps of the messages, which cost no look at the clock. */
 #define BELLS_EVERY    256U
 #define BELLS_EVERY_NS UINT64_C(1000000)
-/* A bell has room for more than 200 bytes, and gets one for each time that it was asked for. */
-#define RINGS_MAX 64U
-
-void dlx__subscription_activate(struct dlx_subscription *s, struct dlx_inlet *inlet)
-{
-    if (inlet->is_active || inlet->state != DLX_INLET_OPEN || inlet->after)
-        return;
-    inlet->is_active = true;
-    inlet->n_idle = 0;
-    s->n_alone = 0;
-    s->active[s->n_active++] = inlet; /* there is room for all links */
-}
-
-void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_inlet *inlet)
-{
-    if (!inlet->is_active)
-        return;
-    uint32_t i = 0;
-    while (s->active[i] != inlet)
-        i++;
-    s->active[i] = s->active[--s->n_active];
-    inlet->is_active = false;
-}
-
-/* Read what a bell has: what its publisher, or the daemon, says, or nothing but that it rang. Returns as recv(2). */
-static ssize_t hear(struct dlx_inlet *inlet)
-{
-    uint8_t bytes[1024];
-    ssize_t n = recv(inlet->bell, bytes, sizeof bytes, MSG_DONTWAIT); /* once: it may never stop */
-    if (n > 0) {
-        inlet->end = dlx__bell_hear(inlet->end, bytes, (size_t)n);
-        inlet->holder = dlx__bell_holder(inlet->holder, bytes, (size_t)n);
-        inlet->n_rings = 0;
-    }
-    return n;
-}
-
-/* The publisher is gone: it will not ring again. Drain what it published. Or it never knew of us: then it is the daemon that
- * has ended, or will tell why. */
-static void hang_up(struct dlx_subscription *s, struct dlx_inlet *inlet)
-{
-    ssize_t n;
-    while ((n = hear(inlet)) > 0) /* nobody can write more */
-        ;
-    if (n < 0 && errno != ECONNRESET) { /* no memory: the epoll names it again */
-        struct epoll_event event = {.events = DLX_BELL_EVENTS, .data = {.ptr = inlet}};
-        (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, inlet->bell, &event);
-        return;
-    }
-    (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
-    inlet->is_deaf = true;
-    inlet->gone = inlet->gone || inlet->holder != DLX_BELL_DAEMON;
-    if (inlet->end > 0)
-        inlet->ended_at = DLX_MAX(inlet->ended_at, inlet->end - 1);
-}
-
-/* The epoll names a bell for each new byte, whether the ones before were read or not. */
-static void on_bell(struct dlx_subscription *s, struct dlx_inlet *inlet, uint32_t events)
-{
-    if (events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))
-        hang_up(s, inlet);
-    dlx__subscription_activate(s, inlet);
-}
-
-/* Ask its publisher for a bell. Returns false if something is there already. */
-static bool park(struct dlx_subscription *s, struct dlx_inlet *inlet)
-{
-    if (++inlet->n_rings > RINGS_MAX)
-        (void)hear(inlet);
-    if (inlet->is_deaf) /* nobody will name it: it stays active */
-        return !inlet->gone && !dlx__reader_pending(&inlet->core);
-    if (!dlx__reader_arm(&inlet->core))
-        return false;
-    dlx__subscription_deactivate(s, inlet);
-    return true;
-}
 
 /* A link that is stuck waits for news, not for its publisher: whatever else that published is no reason to look
  * again. */
@@ -230,7 +145,7 @@ have_nothing(struct dlx_subscription *s, struct dlx_inlet *inlet, int r)
         if (inlet->gone && !(inlet->stuck && !inlet->told && !is_cut_off(s, inlet)))
             end(s, inlet);
         else if (++inlet->n_idle > IDLE_TAKES && s->n_active > ACTIVE_FEW && listens(inlet))
-            (void)park(s, inlet);
+            (void)dlx__subscription_park(s, inlet);
         return DLX_E_EMPTY;
     case DLX_E_PUBLISHER_GONE:
         end(s, inlet);
@@ -356,7 +271,7 @@ static int handle_events(struct dlx_subscription *s, int timeout_ms)
         else if (events[i].data.ptr == &s->nudge)
             forget_nudge(s);
         else
-            on_bell(s, events[i].data.ptr, events[i].events);
+            dlx__subscription_on_bell(s, events[i].data.ptr, events[i].events);
     }
     /* Last: it may free links that the events name. */
     if (timer)
@@ -410,16 +325,24 @@ static bool arm(struct dlx_subscription *s)
     bool nothing = true;
     for (uint32_t i = s->n_active; i-- > 0;)
         if (listens(s->active[i]))
-            nothing &= park(s, s->active[i]);
+            nothing &= dlx__subscription_park(s, s->active[i]);
     return nothing;
+}
+
+/* Of a link that has yet to begin, or that is stuck. */
+static bool waits_for_news(const struct dlx_subscription *s)
+{
+    bool waits = s->n_open < s->n_inlets - s->n_spares; /* for its arenas */
+    for (uint32_t i = 0; i < s->n_active; i++)
+        waits |= !listens(s->active[i]);
+    return waits;
 }
 
 /* Nothing is there and the caller does not wait. */
 static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
 {
     if (!s->fd_given) {
-        bool incomplete = s->n_open < s->n_inlets - s->n_spares; /* a link waits for its arenas */
-        if (incomplete || dlx__now_ns() - s->last_look_ns > NEWS_EVERY_NS)
+        if (waits_for_news(s) || dlx__now_ns() - s->last_look_ns > NEWS_EVERY_NS)
             look_without_sleeping(s);
         else if (s->n_active < s->n_open)
             (void)handle_events(s, 0); /* the bells of parked links */

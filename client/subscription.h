@@ -81,9 +81,14 @@ static inline bool dlx__subscription_has_unused_news(const struct dlx_subscripti
 /* Leave a link: what is held stays held. */
 void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_inlet *inlet);
 
-/* client/receive.c: something may be there. Links that are not open, or whose turn has not come, stay as they are. */
+/* client/parking.c: something may be there. Links that are not open, or whose turn has not come, stay as they are. */
 void dlx__subscription_activate(struct dlx_subscription *s, struct dlx_inlet *inlet);
 void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_inlet *inlet);
+/* Ask its publisher for a bell. Returns false if something is there already. */
+bool dlx__subscription_park(struct dlx_subscription *s, struct dlx_inlet *inlet);
+/* The epoll names a bell for each new byte, whether the ones before were read or not. */
+void dlx__subscription_on_bell(struct dlx_subscription *s, struct dlx_inlet *inlet,
+                               uint32_t events);
 
 /* The link that goes on where this one ends, with another daemon; NULL: none. */
 struct dlx_inlet *dlx__subscription_successor(const struct dlx_subscription *s,

@@ -101,9 +101,9 @@ static int check_descriptors(const struct dlxd_user *user, enum dlxd_resource re
     if (n == 0)
         return 0;
     /* Whoever has its share may still come to look at what uses it, while enough is left for others. */
-    uint64_t least = resource == DLXD_CONNECTIONS
-                         ? DLX_MIN((used + n) / DLXD_DESCRIPTORS_SHARE, users->all_descriptors_max / 64)
-                         : (used + n) / DLXD_DESCRIPTORS_SHARE;
+    uint64_t least = resource == DLXD_CONNECTIONS ? DLX_MIN((used + n) / DLXD_DESCRIPTORS_SHARE,
+                                                            users->all_descriptors_max / 64)
+                                                  : (used + n) / DLXD_DESCRIPTORS_SHARE;
     if (n <= left && least <= left - n)
         return 0;
     return dlx__fail(DLX_E_LIMIT,
