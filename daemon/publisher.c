@@ -59,7 +59,7 @@ static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, 
         dlxd_arena_free(arena);
         return r;
     }
-    dlxd_reservation_begin(arena, publisher);
+    dlxd_reservation_begin(arena, publisher, &publisher->broker->reservations);
     *ret = arena;
     return 0;
 }

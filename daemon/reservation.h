@@ -4,18 +4,13 @@
 
 /*
  * Regions that are charged, and whose writers have yet to fill them with pages and make them ready. Somebody who never does would
- * lock others out of memory that nobody uses; so a region whose pages have not grown for a while is returned.
+ * lock others out of memory that nobody uses; so a region whose pages have not grown for a while is returned (reclaim.h).
  */
 
 #include "daemon/list.h"
 #include <stdint.h>
 
-/* While there are some, they are looked at so often; and this long may one not grow. */
-#define DLXD_RESERVATIONS_MS    1000U
-#define DLXD_RESERVATION_FOR_NS UINT64_C(2000000000)
-
 struct dlxd_arena;
-struct dlxd_broker;
 struct dlxd_publisher;
 
 /* In a region. All zero: it is none. */
@@ -27,11 +22,9 @@ struct dlxd_reservation {
 };
 
 /* It has an fd, and no pages. */
-void dlxd_reservation_begin(struct dlxd_arena *arena, struct dlxd_publisher *publisher);
+void dlxd_reservation_begin(struct dlxd_arena *arena, struct dlxd_publisher *publisher,
+                            struct dlxd_list *all);
 /* It is ready, or gone. Harmless if it is none. */
 void dlxd_reservation_end(struct dlxd_arena *arena);
-/* Return those that do not grow, of some that were not looked at the longest: as if their writer had dropped the arena, or closed
- * the publisher that is not ready. */
-void dlxd_reservations_look(struct dlxd_broker *broker, uint64_t now_ns);
 
 #endif

@@ -7,6 +7,7 @@
 #include "daemon/listener.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
+#include "daemon/reclaim.h"
 #include "daemon/retained.h"
 #include "daemon/store.h"
 #include "daemon/watch.h"
@@ -135,7 +136,7 @@ static void on_lingering(uv_timer_t *timer)
 static void on_reservations(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
-    dlxd_reservations_look(&server->broker, dlx__now_ns());
+    dlxd_reclaim(&server->broker, dlx__now_ns());
 }
 
 /* Run `fn` at `due_ns`, or as soon as that has passed. */
@@ -237,7 +238,7 @@ static void on_prepare(uv_prepare_t *prepare)
     if (dlxd_list_empty(&broker->reservations))
         (void)uv_timer_stop(&server->reservations);
     else if (!uv_is_active((uv_handle_t *)&server->reservations))
-        (void)uv_timer_start(&server->reservations, on_reservations, DLXD_RESERVATIONS_MS, 0);
+        (void)uv_timer_start(&server->reservations, on_reservations, DLXD_RECLAIM_MS, 0);
     arm_idle(server);
     if (dlxd_work_is_left(&broker->users))
         (void)uv_idle_start(&server->busy, on_busy);

@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "daemon/publisher.h"
+#include "daemon/reclaim.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_run.h"
 #include <check.h>
@@ -12,7 +13,7 @@
 
 #define ARENA_SIZE (UINT64_C(1) << 20)
 /* Just over the time that a region may not grow. */
-#define LONG (DLXD_RESERVATION_FOR_NS + 1)
+#define LONG (DLXD_RECLAIM_AFTER_NS + 1)
 
 static struct dlx_test_broker test;
 static struct dlxd_client *client;
@@ -53,7 +54,7 @@ static void tear_down(void)
 
 static void look_in(uint64_t ns)
 {
-    dlxd_reservations_look(&test.broker, dlx__now_ns() + ns);
+    dlxd_reclaim(&test.broker, dlx__now_ns() + ns);
 }
 
 static void on_proved(void *owner, int code, const char *text, int take_fd)
@@ -63,7 +64,7 @@ static void on_proved(void *owner, int code, const char *text, int take_fd)
 
 START_TEST(an_arena_that_is_not_populated_is_returned)
 {
-    look_in(DLXD_RESERVATION_FOR_NS / 2);
+    look_in(DLXD_RECLAIM_AFTER_NS / 2);
     ck_assert_uint_eq(bytes(), used + ARENA_SIZE);
     uint32_t id = arena->id;
     look_in(LONG);
@@ -98,10 +99,10 @@ START_TEST(an_arena_that_grows_is_left_alone)
     for (uint64_t i = 0; i < 10; i++) {
         ck_assert_int_eq(fallocate(fd, 0, (off_t)(i * DLX_PAGE), DLX_PAGE), 0);
         now += LONG;
-        dlxd_reservations_look(&test.broker, now);
+        dlxd_reclaim(&test.broker, now);
         ck_assert_uint_eq(bytes(), used + ARENA_SIZE);
     }
-    dlxd_reservations_look(&test.broker, now + LONG);
+    dlxd_reclaim(&test.broker, now + LONG);
     ck_assert_uint_eq(bytes(), used);
 }
 END_TEST
