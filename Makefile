@@ -138,7 +138,7 @@ IMAGE_LIBS := $(call pkg,--libs,libjpeg) $(call pkg,--libs,libpng) -lm
 
 # -- sources ------------------------------------------------------------------------------------------
 COMMON_SRC := $(wildcard common/*.c ring/*.c)
-DAEMON_SRC := $(filter-out daemon/main.c,$(wildcard daemon/*.c))
+DAEMON_SRC := $(filter-out daemon/server/main.c,$(wildcard daemon/*/*.c))
 CLIENT_SRC := $(wildcard client/*.c)
 CLI_SRC := $(filter-out cli/main.c,$(wildcard cli/*.c))
 HARNESS_SRC := $(wildcard tests/harness*.c)
@@ -191,7 +191,7 @@ SOREAL := $(BUILD)/libdlx.so.$(VERSION)
 SONAME := libdlx.so.$(SOVERSION)
 SOLINKS := $(BUILD)/$(SONAME) $(BUILD)/libdlx.so
 MAP := $(wildcard client/libdlx.map)
-DAEMON_BIN := $(if $(wildcard daemon/main.c),$(BUILD)/dlpackd)
+DAEMON_BIN := $(if $(wildcard daemon/server/main.c),$(BUILD)/dlpackd)
 CLI_BIN := $(if $(wildcard cli/main.c),$(BUILD)/dlxctl)
 LIB_BIN := $(if $(CLIENT_SRC),$(SOREAL) $(SOLINKS) $(BUILD)/libdlx.a)
 
@@ -381,7 +381,7 @@ group = -Wl,--start-group $(1) -Wl,--end-group
 LINK = $(CC) $(BASE_CFLAGS) $(CFLAGS) $(BASE_LDFLAGS) $(LDFLAGS)
 
 # -- products -------------------------------------------------------------------------------------------
-$(BUILD)/dlpackd: $(OBJ)/daemon/main.o $(call lib,daemon) $(call lib,common)
+$(BUILD)/dlpackd: $(OBJ)/daemon/server/main.o $(call lib,daemon) $(call lib,common)
 	$(call say,LINK)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(UV_LIBS) $(PBC_LIBS)
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The daemon as a program, its handshake, and clients that break the protocol. */
 #include "common/error.h"
-#include "daemon/client.h"
+#include "daemon/objects/client.h"
 #include "tests/harness_daemon.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_run.h"

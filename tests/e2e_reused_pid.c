@@ -306,7 +306,7 @@ static void connect_and_hand_over(int sock, void *userdata)
     rest();
 }
 
-/* Before Linux 6.5 there is but its number: daemon/client.c tells what that means. */
+/* Before Linux 6.5 there is but its number: daemon/objects/client.c tells what that means. */
 START_TEST(a_connection_of_a_dead_process_is_not_taken_for_the_seconds)
 {
     static struct dlx_packet packet;

@@ -7,8 +7,8 @@
  */
 
 #include "common/memory.h"
-#include "daemon/inherited.h"
-#include "daemon/server.h"
+#include "daemon/persist/inherited.h"
+#include "daemon/server/server.h"
 #include "tests/harness_fail.h"
 #include "tests/harness_fds.h"
 #include "tests/harness_manager.h"

@@ -10,12 +10,12 @@
  */
 #include "common/error.h"
 #include "common/memory.h"
-#include "daemon/broker.h"
-#include "daemon/client.h"
-#include "daemon/dispatch.h"
-#include "daemon/retained.h"
-#include "daemon/subscription.h"
-#include "daemon/worker.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/protocol/dispatch.h"
+#include "daemon/objects/retained.h"
+#include "daemon/objects/subscription.h"
+#include "daemon/base/worker.h"
 #include "tests/harness_fuzz.h"
 #include <signal.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness_broker.h"
 #include "common/memory.h"
-#include "daemon/dispatch.h"
-#include "daemon/retained.h"
-#include "daemon/worker.h"
+#include "daemon/protocol/dispatch.h"
+#include "daemon/objects/retained.h"
+#include "daemon/base/worker.h"
 #include "tests/harness_fds.h"
 #include <check.h>
 #include <string.h>

@@ -5,9 +5,9 @@
 /* A broker inside the test's own process, with clients on socket pairs. */
 
 #include "common/proto.h"
-#include "daemon/broker.h"
-#include "daemon/client.h"
-#include "daemon/subscription.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/objects/subscription.h"
 #include <uv.h>
 
 struct dlx_test_broker {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness_server.h"
 #include "common/memory.h"
-#include "daemon/server.h"
+#include "daemon/server/server.h"
 #include <check.h>
 #include <pthread.h>
 #include <signal.h>

@@ -3,11 +3,11 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
-#include "daemon/policy.h"
-#include "daemon/idmap.h"
-#include "daemon/membership.h"
-#include "daemon/registry.h"
-#include "daemon/user.h"
+#include "daemon/users/policy.h"
+#include "daemon/base/idmap.h"
+#include "daemon/memory/membership.h"
+#include "daemon/objects/registry.h"
+#include "daemon/users/user.h"
 #include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>

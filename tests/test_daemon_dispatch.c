@@ -3,7 +3,7 @@
 #include "common/error.h"
 #include "ring/layout.h"
 #include "common/topic.h"
-#include "daemon/dispatch.h"
+#include "daemon/protocol/dispatch.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_run.h"
 #include <check.h>

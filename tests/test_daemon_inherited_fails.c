@@ -2,7 +2,7 @@
 /* Descriptors of the service manager: each has its name; what is not told as it should be is told in words, or is for others. */
 #include "common/error.h"
 #include "common/util.h"
-#include "daemon/inherited.h"
+#include "daemon/persist/inherited.h"
 #include "tests/harness_fail.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_run.h"

@@ -4,8 +4,8 @@
 
 #include "common/error.h"
 #include "common/util.h"
-#include "daemon/inherited.h"
-#include "daemon/ledger.h"
+#include "daemon/persist/inherited.h"
+#include "daemon/persist/ledger.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_run.h"
 #include <check.h>

@@ -7,9 +7,9 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
-#include "daemon/link.h"
-#include "daemon/publisher.h"
-#include "daemon/subscription.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/subscription.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_run.h"
 #include <check.h>

@@ -2,7 +2,7 @@
 /* What the daemon tells its service manager: sd_notify(3). */
 #include "common/error.h"
 #include "common/util.h"
-#include "daemon/notify.h"
+#include "daemon/persist/notify.h"
 #include "tests/harness_run.h"
 #include <check.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Publishers and subscriptions meet once, in steps that do a bounded amount of work, whatever comes and goes between two of them. */
 #include "common/error.h"
-#include "daemon/delivery.h"
-#include "daemon/link.h"
-#include "daemon/publisher.h"
+#include "daemon/objects/delivery.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_random.h"
 #include "tests/harness_run.h"

@@ -2,8 +2,8 @@
 /* Memory that its owner has let go of is on the subscribers who still have it, one after the other. */
 #include "common/error.h"
 #include "common/memory.h"
-#include "daemon/link.h"
-#include "daemon/publisher.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
 #include "ring/layout.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_run.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who a client is, who pays for it, and that the policy is asked wherever something is made, offered, listed or dropped. */
 #include "common/error.h"
-#include "daemon/link.h"
-#include "daemon/publisher.h"
-#include "daemon/retained.h"
-#include "daemon/subscription.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/retained.h"
+#include "daemon/objects/subscription.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_run.h"

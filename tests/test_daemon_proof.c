@@ -8,7 +8,7 @@
 
 #include "common/error.h"
 #include "common/memory.h"
-#include "daemon/worker.h"
+#include "daemon/base/worker.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_fds.h"
 #include "tests/harness_run.h"

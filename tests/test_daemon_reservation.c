@@ -2,8 +2,8 @@
 /* Memory that is charged, and that nobody populates, is returned; what grows, or is there, is not. */
 #include "common/error.h"
 #include "common/memory.h"
-#include "daemon/publisher.h"
-#include "daemon/reclaim.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/reclaim.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_run.h"
 #include <check.h>

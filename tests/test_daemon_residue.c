@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names that killed daemons left are removed; nobody else's. */
 #include "common/shm_name.h"
-#include "daemon/residue.h"
+#include "daemon/memory/residue.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_run.h"
 #include <check.h>

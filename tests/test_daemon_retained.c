@@ -4,8 +4,8 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
-#include "daemon/publisher.h"
-#include "daemon/retained.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/retained.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_run.h"
 #include <check.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* However many links of a publisher one user takes, others get some. */
 #include "common/error.h"
-#include "daemon/link.h"
-#include "daemon/publisher.h"
-#include "daemon/share.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/users/share.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_run.h"
 #include <check.h>

@@ -4,7 +4,7 @@
 
 #include "common/error.h"
 #include "common/util.h"
-#include "daemon/watch.h"
+#include "daemon/base/watch.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_run.h"
 #include <check.h>

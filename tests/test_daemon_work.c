@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How users share the daemon's time: counted in steps, so that no clock decides. */
 #include "common/error.h"
-#include "daemon/dispatch.h"
+#include "daemon/protocol/dispatch.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_run.h"
 #include <check.h>

@@ -5,7 +5,7 @@
 
 #include "common/error.h"
 #include "common/util.h"
-#include "daemon/worker.h"
+#include "daemon/base/worker.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_patience.h"
 #include "tests/harness_run.h"

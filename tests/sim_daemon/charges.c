@@ -3,8 +3,8 @@
 /* What each user should be charged: sums over what there is. */
 
 #include "ring/layout.h"
-#include "daemon/share.h"
-#include "daemon/user.h"
+#include "daemon/users/share.h"
+#include "daemon/users/user.h"
 #include "tests/sim_daemon/sim.h"
 #include <string.h>
 

@@ -2,7 +2,7 @@
 
 /* After each step: does the daemon have what the model has? */
 
-#include "daemon/publisher.h"
+#include "daemon/objects/publisher.h"
 #include "tests/sim_daemon/sim.h"
 #include <stdio.h>
 #include <string.h>

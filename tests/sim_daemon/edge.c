@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The edges of the daemon, in the place of daemon/watch.c, daemon/worker.c and daemon/notify.c:
+ * The edges of the daemon, in the place of daemon/base/watch.c, daemon/base/worker.c and daemon/persist/notify.c:
  * readiness comes in the seed's order, one socket or job at a time, and the service manager is an
  * array of descriptors.
  */
 
 #include "common/error.h"
-#include "daemon/notify.h"
-#include "daemon/publisher.h"
-#include "daemon/watch.h"
-#include "daemon/worker.h"
+#include "daemon/persist/notify.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/base/watch.h"
+#include "daemon/base/worker.h"
 #include "tests/sim_daemon/sim.h"
 #include <poll.h>
 #include <stdio.h>

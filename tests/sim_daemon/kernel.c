@@ -3,11 +3,11 @@
 /* What the daemon asks of the C library and the kernel, by the linker's --wrap: see the Makefile. */
 
 #include "common/error.h"
-#include "daemon/client.h"
-#include "daemon/link.h"
-#include "daemon/membership.h"
-#include "daemon/report.h"
-#include "daemon/waiting.h"
+#include "daemon/objects/client.h"
+#include "daemon/objects/link.h"
+#include "daemon/memory/membership.h"
+#include "daemon/memory/report.h"
+#include "daemon/objects/waiting.h"
 #include "tests/sim_daemon/sim.h"
 #include <fcntl.h>
 #include <poll.h>

@@ -4,12 +4,12 @@
 
 #include "common/error.h"
 #include "common/memory.h"
-#include "daemon/broker.h"
-#include "daemon/client.h"
-#include "daemon/dispatch.h"
-#include "daemon/inherited.h"
-#include "daemon/retained.h"
-#include "daemon/store.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/protocol/dispatch.h"
+#include "daemon/persist/inherited.h"
+#include "daemon/objects/retained.h"
+#include "daemon/persist/store.h"
 #include "tests/sim_daemon/sim.h"
 #include <poll.h>
 #include <stdio.h>

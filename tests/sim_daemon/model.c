@@ -5,10 +5,10 @@
 #include "common/error.h"
 #include "ring/layout.h"
 #include "common/topic.h"
-#include "daemon/client.h"
-#include "daemon/link.h"
-#include "daemon/publisher.h"
-#include "daemon/subscription.h"
+#include "daemon/objects/client.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/subscription.h"
 #include "tests/sim_daemon/sim.h"
 #include <string.h>
 

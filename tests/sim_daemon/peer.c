@@ -5,7 +5,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
-#include "daemon/client.h"
+#include "daemon/objects/client.h"
 #include "tests/sim_daemon/sim.h"
 #include <fcntl.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "common/error.h"
 #include "ring/layout.h"
 #include "common/topic.h"
-#include "daemon/publisher.h"
+#include "daemon/objects/publisher.h"
 #include "tests/sim_daemon/sim.h"
 #include <fcntl.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
  * A simulation of the daemon: tests/sim_daemon/README.md tells what it does. Parts:
  *
  *     kernel.c   what the daemon asks the kernel for: counted, refused by the seed; the clock; processes' deaths
- *     edge.c     readiness of sockets and jobs in the seed's order, and the service manager: in the place of daemon/watch.c,
+ *     edge.c     readiness of sockets and jobs in the seed's order, and the service manager: in the place of daemon/base/watch.c,
  *                worker.c, notify.c
  *     model.c    what there should be, and how each event changes it
  *     charges.c  what each user should be charged for it
@@ -19,7 +19,7 @@
  */
 
 #include "common/proto.h"
-#include "daemon/broker.h"
+#include "daemon/objects/broker.h"
 #include <sys/types.h>
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name

@@ -4,9 +4,9 @@
 
 #include "common/error.h"
 #include "ring/layout.h"
-#include "daemon/lingering.h"
-#include "daemon/retained.h"
-#include "daemon/store.h"
+#include "daemon/objects/lingering.h"
+#include "daemon/objects/retained.h"
+#include "daemon/persist/store.h"
 #include "tests/sim_daemon/sim.h"
 #include <string.h>
 

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_ARENA_H
+#define DLXD_ARENA_H
+
+/*
+ * A publisher's arenas, and the order in which links hear of them. Its control block is a region of
+ * the same kind, but is in no list: links get it with LinkOpen.
+ *
+ * Nothing is queued for a link. Arenas that are ready are kept in the order in which they became
+ * ready, dropped ones that somebody has yet to hear of in the order of their drop, and a link
+ * remembers how far in both it has come. So a subscriber that reads nothing costs a position, not a
+ * queue. No I/O here.
+ */
+
+#include "daemon/memory/reservation.h"
+#include "daemon/users/user.h"
+
+struct dlxd_link;
+struct dlxd_proof;
+struct dlxd_workers;
+
+struct dlxd_arena {
+    uint32_t id; /* 0: the control block */
+    uint64_t size;
+    uint64_t ready_seq;           /* 0: not ready yet, or the control block */
+    uint64_t drop_seq;            /* 0: not dropped */
+    size_t n_notify;              /* dropped: links that have yet to be told */
+    struct dlxd_link *payer;      /* of these, whose user is charged */
+    bool kept;                    /* by the service manager: store.h */
+    int fd;                       /* read-only; -1 once dropped, and while the proof has it */
+    struct dlxd_proof *proof;     /* not NULL: it is looked at whether it is ready */
+    struct dlxd_workers *workers; /* close the fd */
+    struct dlxd_reservation reservation; /* until it is ready */
+    struct dlxd_charge charge;
+};
+
+/* Sorted by id (not ready yet), by ready_seq (ready) or by drop_seq (dropped): new ones always go to
+ * the end. */
+struct dlxd_arenas {
+    struct dlxd_arena **items;
+    size_t n;
+    size_t n_max;
+};
+
+/* Without an fd yet. Charges `size` bytes to the user. Returns 0, DLX_E_NO_MEMORY, DLX_E_LIMIT. */
+int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_workers *workers, struct dlxd_user *user,
+                   uint32_t id, uint64_t size);
+void dlxd_arena_close(struct dlxd_arena *arena);
+struct dlxd_arena *dlxd_arena_free(struct dlxd_arena *arena);
+
+/* Frees the arenas as well. */
+void dlxd_arenas_deinit(struct dlxd_arenas *arenas);
+/* Room for one more, so that the next push cannot fail. Returns 0, DLX_E_NO_MEMORY. */
+int dlxd_arenas_reserve(struct dlxd_arenas *arenas);
+void dlxd_arenas_push(struct dlxd_arenas *arenas, struct dlxd_arena *arena);
+/* Take the arena with this id out. NULL when it is not there. */
+struct dlxd_arena *dlxd_arenas_take(struct dlxd_arenas *arenas, uint32_t id);
+void dlxd_arenas_remove(struct dlxd_arenas *arenas, struct dlxd_arena *arena);
+struct dlxd_arena *dlxd_arenas_find(const struct dlxd_arenas *arenas, uint32_t id);
+
+/* The first that became ready, or was dropped, after `seq`; NULL when there is none. */
+struct dlxd_arena *dlxd_arenas_ready_after(const struct dlxd_arenas *ready, uint64_t seq);
+struct dlxd_arena *dlxd_arenas_dropped_after(const struct dlxd_arenas *dropped, uint64_t seq);
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/memory/membership.h"
+#include "common/error.h"
+#include "common/memory.h"
+#include "ring/layout.h"
+#include <assert.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+_Static_assert(DLX_SHM_MEMBERSHIP_LINES == 64, "one bit a line");
+
+struct dlxd_membership_page {
+    struct dlxd_list node; /* in user->membership_pages */
+    int fd;                /* read-only */
+    struct entry *entries; /* [DLX_SHM_MEMBERSHIP_LINES]: a page of our own, and right after it */
+    struct dlx_shm_membership *lines; /* the shared one */
+    uint64_t used;                    /* a bit a line */
+    uint64_t ever_used;               /* likewise, now or before */
+};
+
+/* ---- vouching ------------------------------------------------------------------------------ */
+
+/*
+ * The kernel walks a thread's list of robust futexes when the thread ends, and takes its id out of each. All words are at
+ * one distance from their entries in the list, so these lie in the page before: publishers are not to see our addresses.
+ */
+struct entry {
+    _Alignas(DLX_CACHELINE) struct robust_list robust; /* `next` of the last: the head */
+    struct entry *previous;                            /* NULL: the head */
+};
+
+_Static_assert(sizeof(struct entry) == sizeof(struct dlx_shm_membership), "an entry a line");
+
+/* The kernel follows so many (ROBUST_LIST_LIMIT), and stops. Who is not vouched for asks its socket. */
+#define VOUCHED_MAX 2048U
+
+static _Thread_local struct {
+    struct robust_list_head head;
+    uint32_t n;
+    uint32_t tid; /* 0: the kernel does not know the list */
+} vouched;
+
+static void vouch_begin(void)
+{
+    if (vouched.head.list.next)
+        return;
+    vouched.head.list.next = &vouched.head.list;
+    vouched.head.futex_offset = (long)(DLX_PAGE + offsetof(struct dlx_shm_membership, vouched));
+    /* In the place of libc's, which has an entry for each robust mutex that the thread has locked: none. */
+    if (syscall(SYS_set_robust_list, &vouched.head, sizeof vouched.head) == 0)
+        vouched.tid = (uint32_t)syscall(SYS_gettid);
+}
+
+static void vouch(struct dlxd_membership_page *page, uint32_t index)
+{
+    struct entry *entry = &page->entries[index];
+    vouch_begin();
+    if (vouched.tid == 0 || vouched.n == VOUCHED_MAX)
+        return;
+    vouched.n++;
+    entry->previous = NULL;
+    entry->robust.next = vouched.head.list.next;
+    if (entry->robust.next != &vouched.head.list)
+        ((struct entry *)entry->robust.next)->previous = entry;
+    /* The kernel may look after any of these stores. */
+    atomic_signal_fence(memory_order_seq_cst);
+    vouched.head.list.next = &entry->robust;
+    atomic_signal_fence(memory_order_seq_cst);
+    dlx_store32_sc(&page->lines[index].vouched, vouched.tid);
+}
+
+static void unvouch(struct dlxd_membership_page *page, uint32_t index)
+{
+    struct entry *entry = &page->entries[index];
+    if (!entry->robust.next)
+        return;
+    dlx_store32_sc(&page->lines[index].vouched, 0);
+    if (entry->robust.next != &vouched.head.list)
+        ((struct entry *)entry->robust.next)->previous = entry->previous;
+    if (entry->previous)
+        entry->previous->robust.next = entry->robust.next;
+    else
+        vouched.head.list.next = entry->robust.next;
+    entry->robust.next = NULL;
+    vouched.n--;
+}
+
+/* ---- pages --------------------------------------------------------------------------------- */
+
+static struct dlxd_membership_page *page_free(struct dlxd_membership_page *page)
+{
+    if (page) {
+        dlxd_list_remove(&page->node);
+        dlx__region_unmap(page->lines, DLX_PAGE);
+        dlx__region_unmap(page->entries, DLX_PAGE);
+        dlx__close(page->fd);
+        free(page);
+    }
+    return NULL;
+}
+
+/* A page for the entries; the lines move behind it. */
+static int place_entries(struct dlxd_membership_page *page)
+{
+    uint8_t *both = mmap(NULL, 2 * (size_t)DLX_PAGE, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (both == MAP_FAILED)
+        return dlx__fail_errno("membership page");
+    void *lines =
+        mremap(page->lines, DLX_PAGE, DLX_PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, both + DLX_PAGE);
+    if (lines == MAP_FAILED) {
+        int r = dlx__fail_errno("membership page");
+        dlx__region_unmap(both, 2 * (size_t)DLX_PAGE);
+        return r;
+    }
+    page->entries = (struct entry *)(void *)both;
+    page->lines = lines;
+    return 0;
+}
+
+static int page_new(struct dlxd_membership_page **ret, struct dlxd_user *user,
+                    const struct dlx_memory *memory)
+{
+    void *map = NULL;
+    int fd = -1;
+    struct dlxd_membership_page *page = calloc(1, sizeof *page);
+    if (!page)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a membership page");
+    page->fd = -1;
+    dlxd_list_init(&page->node);
+    int r = dlx__region_new(memory, "dlx-membership", DLX_PAGE, &page->fd, &fd);
+    if (r == 0) /* nobody else has it yet, so nothing is waited for */
+        r = dlx__region_populate(memory, fd, DLX_PAGE, &map);
+    if (r < 0)
+        (void)dlx__fail_prefix(r, "membership page");
+    page->lines = map;
+    if (r == 0)
+        r = place_entries(page);
+    if (r < 0) {
+        page_free(page);
+        return r;
+    }
+    dlxd_list_push_back(&user->membership_pages, &page->node);
+    *ret = page;
+    return 0;
+}
+
+int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_user *user,
+                              const struct dlx_memory *memory)
+{
+    struct dlxd_membership_page *page = NULL;
+    dlx_for_each (it, &user->membership_pages) {
+        struct dlxd_membership_page *p = dlxd_container_of(it, struct dlxd_membership_page, node);
+        if (p->used != UINT64_MAX) {
+            page = p;
+            break;
+        }
+    }
+    if (!page) {
+        int r = page_new(&page, user, memory);
+        if (r < 0)
+            return r;
+    }
+    assert(page);
+    line->page = page;
+    line->index = (uint32_t)__builtin_ctzll(~page->used);
+    uint64_t bit = UINT64_C(1) << line->index;
+    page->used |= bit;
+    /* Its publisher hears of the line after this. A former one that we have disconnected may not know that yet: it sees more
+     * joins than it can pick up, so it frees nothing before it has gone on, and asks its link socket why. */
+    dlx_atomic_u64 *joins = &page->lines[line->index].joins;
+    if (page->ever_used & bit)
+        dlx_store64_sc(joins, (dlx_load64_relaxed(joins) | DLX_SHM_JOINS_MASK) + 1);
+    page->ever_used |= bit;
+    dlx_store64_sc(&page->lines[line->index].leaves, 0);
+    vouch(page, line->index);
+    return 0;
+}
+
+void dlxd_membership_line_deinit(struct dlxd_membership_line *line)
+{
+    if (!line->page)
+        return;
+    unvouch(line->page, line->index);
+    line->page->used &= ~(UINT64_C(1) << line->index);
+    if (line->page->used == 0)
+        page_free(line->page);
+    line->page = NULL;
+}
+
+int dlxd_membership_reopen(const struct dlxd_membership_line *line, int *ret_ro_fd)
+{
+    int ro = fcntl(line->page->fd, F_DUPFD_CLOEXEC, 0);
+    if (ro < 0)
+        return dlx__fail_errno("another descriptor of a membership page");
+    *ret_ro_fd = ro;
+    return 0;
+}
+
+uint64_t dlxd_membership_size(void)
+{
+    return DLX_PAGE;
+}
+
+/* The daemon is the only writer. Partner: the publisher stores gen, or retires messages, has a fence, and loads the
+ * word. */
+static void add(dlx_atomic_u64 *word, uint64_t n)
+{
+    dlx_store64_sc(word, dlx_load64_relaxed(word) + n);
+}
+
+void dlxd_membership_joined(const struct dlxd_membership_line *line)
+{
+    if (line->page)
+        add(&line->page->lines[line->index].joins, 1);
+}
+
+void dlxd_membership_withdrawn(const struct dlxd_membership_line *line)
+{
+    if (line->page)
+        add(&line->page->lines[line->index].joins, UINT64_MAX);
+}
+
+void dlxd_membership_left(const struct dlxd_membership_line *line)
+{
+    if (line->page)
+        add(&line->page->lines[line->index].leaves, 1);
+}

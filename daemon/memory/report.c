@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/memory/report.h"
+#include "ring/layout.h"
+
+/* A client's stores are of whole, aligned words, and so are the kernel's loads. */
+static bool copy(int fd, void *dst, size_t size)
+{
+    return pread(fd, dst, size, 0) == (ssize_t)size;
+}
+
+/* Of a private copy. */
+static uint64_t look(const dlx_atomic_u64 *word)
+{
+    return dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)word);
+}
+
+void dlxd_report_control(int fd, struct dlxd_control_report *ret)
+{
+    struct dlx_shm_control control;
+    *ret = (struct dlxd_control_report){.published = 0};
+    if (!copy(fd, &control, sizeof control))
+        return;
+    ret->head = look(&control.head);
+    ret->published = look(&control.published);
+    ret->published_bytes = look(&control.published_bytes);
+}
+
+bool dlxd_report_has_left(int fd, uint32_t max_held)
+{
+    static uint64_t hold[DLX_SHM_HELD_MAX]; /* as below */
+    struct dlx_shm_link page;
+    size_t size = max_held * sizeof *hold;
+    if (!copy(fd, &page, sizeof page) || look(&page.cursor) != DLX_SHM_CURSOR_CLOSED)
+        return false;
+    /* After the cursor: nothing is added to these any more. */
+    if (pread(fd, hold, size, offsetof(struct dlx_shm_link, hold)) != (ssize_t)size)
+        return false;
+    for (uint32_t i = 0; i < max_held; i++)
+        if (hold[i] != 0)
+            return false;
+    return true;
+}
+
+void dlxd_report_link(int fd, uint32_t max_held, struct dlxd_link_report *ret)
+{
+    /* Too large for the stack; the daemon has one thread. */
+    static union {
+        struct dlx_shm_link link;
+        uint8_t bytes[sizeof(struct dlx_shm_link) + DLX_SHM_HELD_MAX * sizeof(uint64_t)];
+    } page;
+    *ret = (struct dlxd_link_report){.taken = 0};
+    if (!copy(fd, &page, sizeof(struct dlx_shm_link) + max_held * sizeof(uint64_t)))
+        return;
+    ret->taken = look(&page.link.taken);
+    ret->skipped = look(&page.link.skipped);
+    ret->lost = look(&page.link.lost);
+    for (uint32_t i = 0; i < max_held; i++)
+        if (look(&page.link.hold[i]) != 0)
+            ret->n_held++;
+}

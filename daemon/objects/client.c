@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/objects/client.h"
+#include "common/error.h"
+#include "common/proto.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/keeper.h"
+#include "daemon/base/log.h"
+#include "daemon/users/policy.h"
+#include "daemon/objects/subscription.h"
+#include "daemon/base/watch.h"
+#include "daemon/base/worker.h"
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+/* A packet that waits for room in the socket. */
+struct tx_packet {
+    struct dlxd_list node;
+    size_t size;
+    uint8_t data[];
+};
+
+bool dlxd_client_has_left(const struct dlxd_client *client)
+{
+    if (dlx__packet_hung_up(client->fd))
+        return true;
+    struct pollfd p = {.fd = client->pidfd, .events = POLLIN};
+    return poll(&p, 1, 0) == 1;
+}
+
+static bool fallback_forced(void)
+{
+    const char *value = getenv("DLX_TEST_NO_PEERPIDFD");
+    return value && strcmp(value, "1") == 0;
+}
+
+/*
+ * A pidfd of the process that connected. Before Linux 6.5 by its number, which may have been given to
+ * another process meanwhile: but while the connection stands, somebody of the same origin holds it, and
+ * the number was right when it connected.
+ */
+static int open_pidfd(int sock, pid_t pid, int *ret)
+{
+    int pidfd = -1;
+    socklen_t size = sizeof pidfd;
+    if (!fallback_forced() && getsockopt(sock, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) == 0) {
+        *ret = pidfd;
+        return 0;
+    }
+    if (!fallback_forced() && errno != ENOPROTOOPT) {
+        if (errno == ESRCH || errno == EINVAL || errno == ENODATA)
+            return DLX_E_DISCONNECTED; /* dead and waited for */
+        return dlx__fail_errno("SO_PEERPIDFD");
+    }
+    pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (pidfd < 0) {
+        if (errno == ESRCH)
+            return DLX_E_DISCONNECTED;
+        return dlx__fail_errno("pidfd_open of %d", (int)pid);
+    }
+    if (dlx__packet_hung_up(sock)) {
+        dlx__close(pidfd);
+        return DLX_E_DISCONNECTED;
+    }
+    *ret = pidfd;
+    return 0;
+}
+
+int dlxd_client_supported(void)
+{
+    int pair[2];
+    int pidfd;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return dlx__fail_errno("socketpair");
+    int r = open_pidfd(pair[0], getpid(), &pidfd);
+    dlx__close(pair[0]);
+    dlx__close(pair[1]);
+    if (r < 0)
+        return dlx__fail_prefix(DLX_E_KERNEL, "no pidfds (Linux 5.3 or newer is needed)");
+    dlx__close(pidfd);
+    return 0;
+}
+
+static void on_death(void *data, int events)
+{
+    struct dlxd_client *client = data;
+    (void)events;
+    dlxd_log(DLXD_LOG_INFO, "%s (pid %d) has died", client->name, (int)client->pid);
+    dlxd_client_doom(client);
+}
+
+bool dlxd_client_is_paused(const struct dlxd_client *client)
+{
+    return client->barrier || client->awaits_proof;
+}
+
+void dlxd_client_rewatch(struct dlxd_client *client)
+{
+    bool paused = dlxd_client_is_paused(client) || client->input == DLXD_INPUT_PAUSED;
+    if (!dlxd_client_is_doomed(client))
+        dlxd_watch_set(client->watch, (paused ? 0 : DLXD_READABLE) |
+                                          (dlxd_list_empty(&client->tx) ? 0 : DLXD_WRITABLE));
+}
+
+static void flush(struct dlxd_client *client)
+{
+    while (!dlxd_list_empty(&client->tx)) {
+        struct tx_packet *tx = dlxd_container_of(client->tx.next, struct tx_packet, node);
+        int r = dlx__packet_send(client->fd, tx->data, tx->size, NULL, 0);
+        if (r == DLX_E_FULL)
+            return;
+        dlxd_list_remove(&tx->node);
+        client->n_tx--;
+        client->tx_size -= tx->size;
+        free(tx);
+        if (r < 0) {
+            dlxd_client_doom(client);
+            return;
+        }
+    }
+    dlxd_client_rewatch(client);
+}
+
+static void on_events(void *data, int events)
+{
+    struct dlxd_client *client = data;
+    if (events & DLXD_WRITABLE)
+        flush(client);
+    if (!(events & DLXD_READABLE) || dlxd_client_is_doomed(client))
+        return;
+    client->input = dlxd_input_seen(client->input);
+    dlxd_client_rewatch(client);
+    dlxd_task_start(&client->task, client->user);
+}
+
+static bool on_turn(struct dlxd_task *task)
+{
+    struct dlxd_client *client = dlxd_container_of(task, struct dlxd_client, task);
+    return client->broker->readers->client(client);
+}
+
+/* What can fail, for a client that nobody knows yet. */
+static int set_up(struct dlxd_client *client, uint32_t socket)
+{
+    struct dlxd_broker *broker = client->broker;
+    int r = dlxd_principal_new(&client->principal, &client->pid, client->fd, socket);
+    if (r == 0)
+        r = open_pidfd(client->fd, client->pid, &client->pidfd);
+    if (r < 0)
+        return r;
+    client->holder = dlxd_holder_new(client, client->pidfd);
+    r = client->holder ? dlxd_users_get(&broker->users, client->principal, &client->user)
+                       : DLX_E_NO_MEMORY;
+    if (r < 0)
+        return r;
+    client->refuse_code = dlxd_policy_admit(&broker->policy, client->principal);
+    if (client->refuse_code == 0)
+        client->refuse_code =
+            dlxd_charge_init(&client->connection_charge, client->user, DLXD_CONNECTIONS, 1);
+    if (client->refuse_code < 0)
+        client->refuse_text = strdup(dlx__error_message());
+    r = dlxd_watch_new(&client->watch, broker->watches, client->fd, DLXD_READABLE, on_events,
+                       client);
+    if (r == 0)
+        r = dlxd_watch_new(&client->pid_watch, broker->watches, client->pidfd, DLXD_READABLE,
+                           on_death, client);
+    return r;
+}
+
+void dlxd_client_goodbye(int fd, int code, const char *text)
+{
+    Dlx__Wire__Disconnect body = DLX__WIRE__DISCONNECT__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.code = code;
+    body.text = (char *)(uintptr_t)text;
+    packet.body_case = DLX__WIRE__PACKET__BODY_DISCONNECT;
+    packet.disconnect = &body;
+    (void)dlx__proto_send(fd, &packet, NULL, 0);
+}
+
+static void set_state(struct dlxd_client *client, enum dlxd_client_state state)
+{
+    struct dlxd_broker *broker = client->broker;
+    if (client->user) {
+        client->user->n_greeting -= client->state == DLXD_CLIENT_GREETING;
+        client->user->n_greeting += state == DLXD_CLIENT_GREETING;
+    }
+    broker->n_greeting -= client->state == DLXD_CLIENT_GREETING;
+    broker->n_refused -= client->state == DLXD_CLIENT_REFUSED;
+    broker->n_clients -= client->state == DLXD_CLIENT_OPEN;
+    broker->n_greeting += state == DLXD_CLIENT_GREETING;
+    broker->n_refused += state == DLXD_CLIENT_REFUSED;
+    broker->n_clients += state == DLXD_CLIENT_OPEN;
+    client->state = state;
+}
+
+static void make_way(struct dlxd_broker *broker, const struct dlxd_user *user)
+{
+    if (user->n_greeting <= DLXD_GREETING_MAX)
+        return;
+    dlx_for_each (it, &broker->greeting) {
+        struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, greeting);
+        if (client->user == user && client->state == DLXD_CLIENT_GREETING) {
+            dlxd_client_disconnect(client, DLX_E_TIMEOUT,
+                                   "no Hello, and %u more connections of uid %u have said none",
+                                   DLXD_GREETING_MAX, (unsigned)user->uid);
+            return;
+        }
+    }
+}
+
+int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd,
+                    uint32_t socket)
+{
+    char why[DLX_ERROR_TEXT_SIZE];
+    struct dlxd_client *client = calloc(1, sizeof *client);
+    if (!client) {
+        dlx__close(take_fd);
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a client");
+    }
+    client->broker = broker;
+    client->fd = take_fd;
+    client->pidfd = -1;
+    client->accepted_ns = dlx__now_ns();
+    dlxd_list_init(&client->node);
+    dlxd_list_init(&client->greeting);
+    dlxd_task_init(&client->task, on_turn);
+    dlxd_request_init(&client->request);
+    dlxd_list_init(&client->shares);
+    dlxd_lingering_init(&client->lingering);
+    dlxd_list_init(&client->publishers);
+    dlxd_list_init(&client->subscriptions);
+    dlxd_list_init(&client->tx);
+    (void)snprintf(client->name, sizeof client->name, "client");
+    int r = set_up(client, socket);
+    if (r < 0) {
+        (void)snprintf(why, sizeof why, "%s", dlx__error_message());
+        if (r != DLX_E_DISCONNECTED)
+            dlxd_client_goodbye(client->fd, r, why);
+        dlxd_client_free(client);
+        return dlx__fail(r, "%s", why);
+    }
+    client->id = ++broker->last_client;
+    dlxd_list_push_back(&broker->clients, &client->node);
+    dlxd_list_push_back(&broker->greeting, &client->greeting);
+    set_state(client, client->refuse_code < 0 ? DLXD_CLIENT_REFUSED : DLXD_CLIENT_GREETING);
+    make_way(broker, client->user);
+    *ret = client;
+    return 0;
+}
+
+/* Parts that are ended in one step: publishers, subscriptions, or links of them. */
+#define END_AT_ONCE 64U
+
+bool dlxd_client_end_some(struct dlxd_client *client)
+{
+    uint32_t n = END_AT_ONCE;
+    dlxd_request_end(client);
+    for (; n > 0 && !dlxd_list_empty(&client->publishers); n--) {
+        struct dlxd_publisher *publisher =
+            dlxd_container_of(client->publishers.next, struct dlxd_publisher, by_client);
+        if (client->dismissed)
+            dlxd_publisher_vanish(publisher);
+        else
+            dlxd_publisher_die(publisher, client->pidfd);
+    }
+    while (n > 0 && !dlxd_list_empty(&client->subscriptions))
+        (void)dlxd_subscription_end_some(
+            dlxd_container_of(client->subscriptions.next, struct dlxd_subscription, by_client), &n);
+    return !dlxd_list_empty(&client->publishers) || !dlxd_list_empty(&client->subscriptions);
+}
+
+void dlxd_client_free(struct dlxd_client *client)
+{
+    if (!client)
+        return;
+    dlxd_client_doom(client);
+    while (dlxd_client_end_some(client))
+        ;
+    dlx_for_each (t, &client->tx) {
+        dlxd_list_remove(t);
+        free(dlxd_container_of(t, struct tx_packet, node));
+    }
+    dlxd_task_stop(&client->task);
+    dlxd_list_remove(&client->node);
+    dlxd_watch_free(client->watch);
+    dlxd_watch_free(client->pid_watch);
+    dlxd_workers_close_socket(client->broker->workers, client->user, client->fd);
+    if (client->holder)
+        dlxd_holder_disconnected(client->holder);
+    else
+        dlx__close(client->pidfd);
+    dlxd_charge_deinit(&client->connection_charge);
+    dlxd_user_unref(client->user);
+    dlxd_principal_unref(client->principal);
+    free(client->refuse_text);
+    free(client);
+}
+
+void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t max_links)
+{
+    dlxd_list_remove(&client->greeting);
+    set_state(client, DLXD_CLIENT_OPEN);
+    client->max_links = max_links;
+    size_t n = 0;
+    for (const unsigned char *c = (const unsigned char *)name; *c && n < sizeof client->name - 1;
+         c++)
+        client->name[n++] = (*c >= 0x20 && *c < 0x7f) ? (char)*c : '?';
+    if (n > 0)
+        client->name[n] = '\0';
+    dlxd_log(DLXD_LOG_INFO, "%s (pid %d, uid %u) is here", client->name, (int)client->pid,
+             (unsigned)client->principal->uid);
+}
+
+void dlxd_client_doom(struct dlxd_client *client)
+{
+    if (dlxd_client_is_doomed(client))
+        return;
+    dlxd_keeper_leave(client);
+    dlxd_list_remove(&client->greeting);
+    set_state(client, DLXD_CLIENT_ENDING);
+    if (client->watch)
+        dlxd_watch_set(client->watch, 0);
+    if (client->pid_watch)
+        dlxd_watch_set(client->pid_watch, 0);
+    if (client->user)
+        dlxd_task_start(&client->task, client->user);
+}
+
+void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fmt, ...)
+{
+    char text[DLX_ERROR_TEXT_SIZE];
+    va_list ap;
+    if (dlxd_client_is_doomed(client))
+        return;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    dlxd_log(DLXD_LOG_NOTICE, "disconnecting %s (pid %d, uid %u): %s: %s", client->name,
+             (int)client->pid, (unsigned)client->principal->uid, dlx__error_name(code), text);
+    client->dismissed = true;
+    flush(client);
+    if (dlxd_list_empty(&client->tx))
+        dlxd_client_goodbye(client->fd, code, text);
+    dlxd_client_doom(client);
+}
+
+static void enqueue(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    size_t size = dlx__wire__packet__get_packed_size(packet);
+    if (client->n_tx >= DLXD_TX_PACKETS_MAX || size > DLXD_TX_BYTES_MAX - client->tx_size) {
+        dlxd_client_disconnect(
+            client, DLX_E_LIMIT, "%zu replies of %zu bytes were not read: at most %u and %u",
+            client->n_tx, client->tx_size, DLXD_TX_PACKETS_MAX, DLXD_TX_BYTES_MAX);
+        return;
+    }
+    struct tx_packet *tx = malloc(sizeof *tx + size);
+    if (!tx) {
+        dlxd_client_disconnect(client, DLX_E_NO_MEMORY, "out of memory for a reply");
+        return;
+    }
+    tx->size = dlx__wire__packet__pack(packet, tx->data);
+    dlxd_list_push_back(&client->tx, &tx->node);
+    client->n_tx++;
+    client->tx_size += tx->size;
+    dlxd_client_rewatch(client);
+}
+
+void dlxd_client_send(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    if (dlxd_client_is_doomed(client))
+        return;
+    int r = DLX_E_FULL;
+    if (dlxd_list_empty(&client->tx))
+        r = dlx__proto_send(client->fd, packet, NULL, 0);
+    if (r == DLX_E_FULL || r == DLX_E_NO_MEMORY)
+        enqueue(client, packet);
+    else if (r < 0)
+        dlxd_client_doom(client);
+}
+
+int dlxd_client_send_fds(struct dlxd_client *client, const Dlx__Wire__Packet *packet,
+                         const int *fds, size_t n_fds)
+{
+    int r = DLX_E_FULL;
+    if (dlxd_list_empty(&client->tx))
+        r = dlx__proto_send(client->fd, packet, fds, n_fds);
+    if (r == DLX_E_FULL)
+        return dlx__fail(
+            DLX_E_LIMIT,
+            "%s (pid %d) cannot be sent file descriptors: it does not read its replies, "
+            "or uid %u has too many on their way",
+            client->name, (int)client->pid, (unsigned)client->principal->uid);
+    return r;
+}
+
+void dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial)
+{
+    Dlx__Wire__Ok body = DLX__WIRE__OK__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    packet.serial = serial;
+    packet.body_case = DLX__WIRE__PACKET__BODY_OK;
+    packet.ok = &body;
+    dlxd_client_send(client, &packet);
+}
+
+void dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code, const char *text)
+{
+    Dlx__Wire__Error body = DLX__WIRE__ERROR__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.code = code;
+    body.text = (char *)(uintptr_t)text;
+    packet.serial = serial;
+    packet.body_case = DLX__WIRE__PACKET__BODY_ERROR;
+    packet.error = &body;
+    dlxd_client_send(client, &packet);
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/objects/delivery.h"
+#include "common/error.h"
+#include "common/memory.h"
+#include "common/packet.h"
+#include "common/proto.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/objects/link.h"
+#include "daemon/base/log.h"
+#include "daemon/memory/proof.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/subscription.h"
+#include "daemon/base/watch.h"
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+static int send_on_subscription(struct dlxd_link *link, const Dlx__Wire__Packet *packet,
+                                const int *fds, size_t n_fds)
+{
+    return dlx__proto_send(link->subscription->fd, packet, fds, n_fds);
+}
+
+static const struct dlx_memory *memory_of(const struct dlxd_link *link)
+{
+    return link->subscription->broker->memory;
+}
+
+static int send_failed_body(const struct dlxd_subscription *subscription,
+                            Dlx__Wire__LinkFailed *body)
+{
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_FAILED;
+    packet.link_failed = body;
+    return dlx__proto_send(subscription->fd, &packet, NULL, 0);
+}
+
+int dlxd_delivery_tell_failed(const struct dlxd_subscription *subscription, uint64_t link, int code,
+                              const char *text)
+{
+    Dlx__Wire__LinkFailed body = DLX__WIRE__LINK_FAILED__INIT;
+    body.link = link;
+    body.code = code;
+    body.text = (char *)(uintptr_t)text;
+    return send_failed_body(subscription, &body);
+}
+
+static int send_failed(struct dlxd_link *link)
+{
+    Dlx__Wire__LinkFailed body = DLX__WIRE__LINK_FAILED__INIT;
+    body.link = dlxd_link_id(link);
+    body.code = link->fail_code;
+    body.text =
+        link->fail_text ? link->fail_text : (char *)(uintptr_t)dlx__error_text(link->fail_code);
+    char text[96];
+    if (link->n_merged > 0) {
+        (void)snprintf(text, sizeof text,
+                       "%u publishers left, or failed, before their links were open",
+                       link->n_merged + 1);
+        body.text = text;
+    }
+    body.origin = link->fail_origin;
+    body.last_seq = link->fail_seq;
+    body.missed = link->fail_missed;
+    return send_failed_body(link->subscription, &body);
+}
+
+static int send_dropped(struct dlxd_link *link)
+{
+    Dlx__Wire__ArenaDropped body = DLX__WIRE__ARENA_DROPPED__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.link = dlxd_link_id(link);
+    body.arena = dlxd_link_next_dropped(link)->id;
+    packet.body_case = DLX__WIRE__PACKET__BODY_ARENA_DROPPED;
+    packet.arena_dropped = &body;
+    return send_on_subscription(link, &packet, NULL, 0);
+}
+
+static int send_gone(struct dlxd_link *link)
+{
+    Dlx__Wire__PublisherGone body = DLX__WIRE__PUBLISHER_GONE__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.link = dlxd_link_id(link);
+    packet.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_GONE;
+    packet.publisher_gone = &body;
+    return send_on_subscription(link, &packet, NULL, 0);
+}
+
+/* The page is made only now: links that wait for credit cost no fd. */
+static int send_offer(struct dlxd_link *link)
+{
+    Dlx__Wire__LinkOffer body = DLX__WIRE__LINK_OFFER__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    int fd;
+    int r = dlx__region_new(memory_of(link), "dlx-link", link->page_size, &link->page_fd, &fd);
+    if (r < 0) {
+        dlxd_link_fail(link, r, dlx__error_message());
+        return r;
+    }
+    dlx_cleanup(dlx__closep) int writer = fd;
+    body.link = dlxd_link_id(link);
+    body.page_size = link->page_size;
+    body.max_held = link->subscription->config.max_held;
+    if (link->publisher) {
+        body.publisher = dlxd_publisher_id(link->publisher);
+        body.link_index = link->index;
+        body.topic = link->publisher->topic_name;
+        body.resumes = link->publisher->config.resumes;
+    }
+    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OFFER;
+    packet.link_offer = &body;
+    r = send_on_subscription(link, &packet, &writer, 1);
+    if (r < 0) /* the next attempt makes another one */
+        link->page_fd = dlx__close(link->page_fd);
+    return r;
+}
+
+/* A stream socket: one byte wakes the other side. Where the kernel can, no fd travels on it: a byte
+ * with a lingering socket attached would block its reader. */
+static int make_bell(int pair[2])
+{
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        return dlx__fail_errno("bell");
+    dlx__packet_refuse_fds(pair[0]);
+    dlx__packet_refuse_fds(pair[1]);
+    return 0;
+}
+
+static int send_added(struct dlxd_link *link, int bell)
+{
+    const struct dlxd_subscription *subscription = link->subscription;
+    const struct dlxd_publisher *publisher = link->publisher;
+    Dlx__Wire__LinkAdded body = DLX__WIRE__LINK_ADDED__INIT;
+    const int fds[] = {link->page_fd, bell, subscription->client->pidfd};
+    body.link = dlxd_link_id(link);
+    body.client = subscription->client->id;
+    body.pid = (uint32_t)subscription->client->pid;
+    body.link_index = link->index;
+    body.page_size = link->page_size;
+    body.max_held = subscription->config.max_held;
+    body.reliable = subscription->config.reliable;
+    body.reader = link->reader;
+    body.latest = subscription->config.mode == 1;
+    body.early = link->early;
+    int r = dlxd_waiting_send(link, &body, fds);
+    if (r == DLX_E_DISCONNECTED)
+        return dlx__fail(r, "publisher of %s (pid %d) has closed its link socket",
+                         publisher->topic_name, (int)publisher->pid);
+    return r;
+}
+
+static void on_proved(void *owner, int code, const char *text, int take_fd)
+{
+    struct dlxd_link *link = owner;
+    link->proof = NULL;
+    link->page_fd = take_fd;
+    if (code < 0) {
+        (void)dlx__fail(code, "link page: %s", text);
+        dlxd_link_fail(link, code, dlx__error_message());
+        return;
+    }
+    link->state = DLXD_LINK_READY;
+    dlxd_link_schedule(link);
+}
+
+void dlxd_delivery_prove(struct dlxd_link *link)
+{
+    int r = dlxd_proof_begin(&link->proof, link->workers, memory_of(link), link->links_charge.user,
+                             link->page_fd, link->page_size, on_proved, link);
+    if (r < 0) {
+        dlxd_link_fail(link, r, dlx__error_message());
+        return;
+    }
+    link->page_fd = -1;
+    link->state = DLXD_LINK_PROVING;
+}
+
+static int send_sealed(struct dlxd_link *link)
+{
+    Dlx__Wire__SpareSealed body = DLX__WIRE__SPARE_SEALED__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.link = dlxd_link_id(link);
+    packet.body_case = DLX__WIRE__PACKET__BODY_SPARE_SEALED;
+    packet.spare_sealed = &body;
+    return send_on_subscription(link, &packet, NULL, 0);
+}
+
+static int join(struct dlxd_link *link)
+{
+    int pair[2];
+    int r = make_bell(pair);
+    if (r < 0)
+        return r;
+    dlx_cleanup(dlx__closep) int publishers_end = pair[0];
+    dlx_cleanup(dlx__closep) int subscribers_end = pair[1];
+    /* Messages that are retained have no publisher: nobody needs the page, and the bell hangs up. */
+    r = link->publisher->client ? send_added(link, publishers_end) : 0;
+    if (r < 0)
+        return r;
+    link->bell_fd = dlx__steal_fd(&subscribers_end);
+    return 0;
+}
+
+static int send_open(struct dlxd_link *link)
+{
+    const struct dlxd_publisher *publisher = link->publisher;
+    Dlx__Wire__LinkOpen body = DLX__WIRE__LINK_OPEN__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    const int fds[] = {publisher->control->fd, link->bell_fd};
+    body.link = dlxd_link_id(link);
+    body.publisher = dlxd_publisher_id(publisher);
+    body.control_size = publisher->control->size;
+    body.n_entries = publisher->config.n_entries;
+    body.after_seq = publisher->config.after_seq;
+    body.history = publisher->config.history;
+    body.on_full = publisher->config.on_full;
+    body.from_start = link->from_start;
+    body.n_arenas = (uint32_t)publisher->ready.n;
+    body.pid = (uint32_t)publisher->pid;
+    body.retain = publisher->config.retain;
+    body.topic = (char *)(uintptr_t)publisher->topic_name;
+    body.link_index = link->index;
+    body.resumes = publisher->config.resumes;
+    body.max_held = publisher->config.max_held;
+    body.max_held_bytes = publisher->config.max_held_bytes;
+    if (publisher->state == DLXD_PUBLISHER_RETAINED)
+        body.history = body.retain; /* the others may be gone, or not whole */
+    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OPEN;
+    packet.link_open = &body;
+    return send_on_subscription(link, &packet, fds, DLX_ARRAY_SIZE(fds));
+}
+
+static int send_arena(struct dlxd_link *link)
+{
+    const struct dlxd_arena *arena = dlxd_link_next_arena(link);
+    Dlx__Wire__ArenaAdded body = DLX__WIRE__ARENA_ADDED__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.link = dlxd_link_id(link);
+    body.arena = arena->id;
+    body.arena_size = arena->size;
+    packet.body_case = DLX__WIRE__PACKET__BODY_ARENA_ADDED;
+    packet.arena_added = &body;
+    return send_on_subscription(link, &packet, &arena->fd, 1);
+}
+
+static int take_step(struct dlxd_link *link, enum dlxd_link_step step)
+{
+    switch (step) {
+    case DLXD_STEP_FAILED:
+        return send_failed(link);
+    case DLXD_STEP_DROPPED:
+        return send_dropped(link);
+    case DLXD_STEP_GONE:
+        return send_gone(link);
+    case DLXD_STEP_SEAL:
+        return send_sealed(link);
+    case DLXD_STEP_OFFER:
+        return send_offer(link);
+    case DLXD_STEP_JOIN:
+        return join(link);
+    case DLXD_STEP_OPEN:
+        return send_open(link);
+    case DLXD_STEP_ARENA:
+        return send_arena(link);
+    case DLXD_STEP_NONE:
+        break;
+    }
+    return 0;
+}
+
+/*
+ * The socket took no more. When it is full, the loop tells when there is room. When it is not, the
+ * kernel refused the fds (ETOOMANYREFS: the user has too many on their way) or had no memory, and
+ * nothing tells when that is over: the server tries again after a while.
+ */
+static void wait_for_room(struct dlxd_subscription *subscription)
+{
+    struct pollfd p = {.fd = subscription->fd, .events = POLLOUT};
+    if (subscription->state !=
+        DLXD_SUBSCRIPTION_OPEN) /* it waits already: see dlxd_delivery_join() */
+        return;
+    if (poll(&p, 1, 0) == 1) {
+        subscription->state = DLXD_SUBSCRIPTION_STUCK;
+        dlxd_list_push_back(&subscription->broker->stuck, &subscription->stuck);
+        return;
+    }
+    subscription->state = DLXD_SUBSCRIPTION_FULL;
+    dlxd_subscription_rewatch(subscription);
+}
+
+/* The publisher's link socket is closed. If it is about to end, its end decides about the link, since it may retain
+ * messages: a process closes its sockets in no particular order and is dead a little later. */
+static bool await_end(struct dlxd_link *link)
+{
+    struct dlxd_client *client = link->publisher->client;
+    uint64_t now = dlx__now_ns();
+    if (client && dlxd_client_has_left(client))
+        dlxd_client_doom(client);
+    if (link->join_until_ns == 0)
+        link->join_until_ns = now + DLXD_DYING_NS;
+    return now < link->join_until_ns;
+}
+
+static bool has_credit(const struct dlxd_link *link, enum dlxd_link_step step)
+{
+    return !dlxd_link_step_needs_credit(link, step) ||
+           dlxd_subscription_credit(link->subscription) > 0;
+}
+
+enum outcome {
+    DONE,
+    LINK_WAITS, /* for the end of its publisher; other links need not */
+    ALL_WAIT,   /* nothing more can be sent now */
+};
+
+static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd_link *link,
+                             enum dlxd_link_step step)
+{
+    int r = take_step(link, step);
+    if (r == 0) {
+        subscription->begun = true;
+        dlxd_link_step_done(link, step);
+        /* The publisher may wait for this one by now: it does not queue up behind offers. */
+        return step == DLXD_STEP_JOIN && subscription->state == DLXD_SUBSCRIPTION_OPEN &&
+                       has_credit(link, DLXD_STEP_OPEN)
+                   ? run_step(subscription, link, DLXD_STEP_OPEN)
+                   : DONE;
+    }
+    if (link->state == DLXD_LINK_FAILED && step != DLXD_STEP_FAILED)
+        return DONE; /* LinkFailed is pending now */
+    if (step == DLXD_STEP_JOIN && r == DLX_E_DISCONNECTED && await_end(link))
+        return LINK_WAITS;
+    if (step == DLXD_STEP_JOIN && r != DLX_E_FULL) {
+        dlxd_link_fail(link, r == DLX_E_DISCONNECTED ? DLX_E_PUBLISHER_NOT_RESPONDING : r,
+                       dlx__error_message());
+        return DONE;
+    }
+    if (r == DLX_E_FULL || r == DLX_E_NO_MEMORY) {
+        wait_for_room(subscription);
+        return ALL_WAIT;
+    }
+    if (r != DLX_E_DISCONNECTED)
+        dlxd_log(DLXD_LOG_WARNING, "subscription %" PRIu64 " of %s (pid %d) to %s: %s",
+                 dlxd_subscription_id(subscription), subscription->client->name,
+                 (int)subscription->client->pid, subscription->topic_name, dlx__error_message());
+    dlxd_subscription_doom(subscription);
+    return ALL_WAIT;
+}
+
+void dlxd_delivery_join(struct dlxd_link *link)
+{
+    if (dlxd_link_next(link) == DLXD_STEP_JOIN)
+        (void)run_step(link->subscription, link, DLXD_STEP_JOIN);
+}
+
+/* The first packet is about the first link, whatever the others have to tell by now: the subscriber counts its offers from that
+ * number. Until then the link is offered or has failed, so it is pending. */
+static struct dlxd_link *next_link(const struct dlxd_subscription *subscription)
+{
+    if (!subscription->begun)
+        return dlxd_container_of(subscription->links.next, struct dlxd_link, by_subscription);
+    return dlxd_container_of(subscription->pending.next, struct dlxd_link, pending);
+}
+
+bool dlxd_delivery_step(struct dlxd_subscription *subscription)
+{
+    if (subscription->broker
+            ->stopping) /* publishers are freed, but they have not gone: streams go on */
+        return false;
+    if (subscription->state != DLXD_SUBSCRIPTION_OPEN || dlxd_list_empty(&subscription->pending))
+        return false;
+    struct dlxd_link *link = next_link(subscription);
+    if (dlxd_link_id(link) == subscription->waits) { /* so do all the others */
+        subscription->waits = 0;
+        wait_for_room(subscription);
+        return false;
+    }
+    if (link->publisher && link->publisher->state == DLXD_PUBLISHER_GONE &&
+        link->state < DLXD_LINK_ADDED) { /* its publisher has not come to tell it yet */
+        dlxd_link_fail_gone(link);
+        dlxd_link_condense(link);
+        return true;
+    }
+    enum dlxd_link_step step = dlxd_link_next(link);
+    if (step == DLXD_STEP_NONE) {
+        dlxd_list_remove(&link->pending);
+        return true;
+    }
+    /* Those that need no credit come first, but for ends of publishers: when this one waits, all do. */
+    if (!has_credit(link, step)) {
+        subscription->waits = 0;
+        return false;
+    }
+    switch (run_step(subscription, link, step)) {
+    case DONE:
+        subscription->waits = 0;
+        return true;
+    case LINK_WAITS:
+        if (subscription->waits == 0)
+            subscription->waits = dlxd_link_id(link);
+        dlxd_list_remove(&link->pending);
+        dlxd_list_push_back(&subscription->pending, &link->pending);
+        return true;
+    case ALL_WAIT:
+        subscription->waits = 0;
+        break;
+    }
+    return false;
+}

@@ -1,0 +1,509 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/objects/link.h"
+#include "common/error.h"
+#include "ring/layout.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/memory/proof.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/users/share.h"
+#include "daemon/objects/subscription.h"
+#include "daemon/base/worker.h"
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A limit is met, also by links that linger. */
+static int tell_lingering(int r, size_t n)
+{
+    return n == 0 ? r : dlx__fail_prefix(r, "%zu closed subscriptions still hold messages", n);
+}
+
+static int check_client(struct dlxd_client *client, const char *role)
+{
+    struct dlxd_lingering *reads = &client->holder->lingering, *writes = &client->lingering;
+    if (client->n_links >= client->max_links) {
+        dlxd_lingering_look(reads);
+        dlxd_lingering_look(writes);
+    }
+    if (client->n_links < client->max_links)
+        return 0;
+    int r = dlx__fail(DLX_E_LIMIT, "%s %s (pid %d) has %zu links and can bear %u", role,
+                      client->name, (int)client->pid, client->n_links, client->max_links);
+    return tell_lingering(r, reads->n + writes->n);
+}
+
+static int charge_user(struct dlxd_charge *charge, struct dlxd_user *user,
+                       enum dlxd_resource resource, uint64_t amount)
+{
+    int r = dlxd_charge_init(charge, user, resource, amount);
+    if (r == 0 || user->lingering.n == 0)
+        return r;
+    dlxd_lingering_look(&user->lingering);
+    r = dlxd_charge_init(charge, user, resource, amount);
+    return r == 0 ? 0 : tell_lingering(r, user->lingering.n);
+}
+
+static bool is_fair(const struct dlxd_client *client, const struct dlxd_user *user)
+{
+    return user == client->user || dlxd_share_is_fair(dlxd_share_of(&client->shares, user) + 1,
+                                                      client->max_links - client->n_links - 1);
+}
+
+/* No user takes all links of another's publisher. The client has room for one. */
+static int check_share(struct dlxd_client *client, const struct dlxd_user *user)
+{
+    if (!is_fair(client, user))
+        dlxd_lingering_look(&client->lingering);
+    if (is_fair(client, user))
+        return 0;
+    int r =
+        dlx__fail(DLX_E_LIMIT,
+                  "publisher %s (pid %d) has %zu links and can bear %u: uid %u has %" PRIu32
+                  " of them, and may have at most %u times what is left",
+                  client->name, (int)client->pid, client->n_links, client->max_links,
+                  (unsigned)user->uid, dlxd_share_of(&client->shares, user), DLXD_SHARE_OF_LEFT);
+    return tell_lingering(r, client->lingering.n);
+}
+
+static int check_clients(const struct dlxd_link *link, const struct dlxd_publisher *publisher)
+{
+    struct dlxd_client *reader = link->subscription->client, *writer = publisher->client;
+    int r = check_client(reader, "subscriber");
+    if (r == 0 && writer)
+        r = check_client(writer, "publisher");
+    return r == 0 && writer ? check_share(writer, reader->user) : r;
+}
+
+/* What the subscriber's user pays; given back when the link becomes FAILED. */
+static int charge(struct dlxd_link *link)
+{
+    struct dlxd_user *user = link->subscription->client->user;
+    int r = charge_user(&link->links_charge, user, DLXD_LINKS, 1);
+    return r < 0 ? r : charge_user(&link->bytes_charge, user, DLXD_BYTES, link->page_size);
+}
+
+/* A spare is older than links that were made since. */
+static void insert_by_id(struct dlxd_publisher *publisher, struct dlxd_link *link)
+{
+    struct dlxd_list *after = publisher->links.prev;
+    while (after != &publisher->links &&
+           dlxd_link_id(dlxd_container_of(after, struct dlxd_link, by_publisher)) >
+               dlxd_link_id(link))
+        after = after->prev;
+    dlxd_list_push_front(after, &link->by_publisher);
+}
+
+static int attach(struct dlxd_link *link, struct dlxd_publisher *publisher)
+{
+    struct dlxd_client *writer = publisher->client;
+    struct dlxd_user *user = link->subscription->client->user;
+    int r = dlxd_publisher_index_get(publisher, &link->index);
+    if (r < 0)
+        return r;
+    if (writer && writer->user != user) {
+        link->share = dlxd_share_take(&writer->shares, user);
+        if (!link->share) {
+            dlxd_publisher_index_put(publisher, link->index);
+            return DLX_E_NO_MEMORY;
+        }
+    }
+    link->publisher = publisher;
+    insert_by_id(publisher, link);
+    publisher->n_links++;
+    if (writer)
+        writer->n_links++;
+    link->subscription->client->n_links++;
+    return 0;
+}
+
+/* It is a spare no more. */
+static void count_out(struct dlxd_link *link)
+{
+    link->spare = false;
+    link->subscription->n_spares--;
+    link->subscription->broker->registry.n_spares--;
+}
+
+static void close_bell(struct dlxd_link *link)
+{
+    link->bell_fd =
+        dlxd_workers_close_socket(link->workers, link->links_charge.user, link->bell_fd);
+}
+
+static void release_resources(struct dlxd_link *link)
+{
+    link->proof = dlxd_proof_abandon(link->proof);
+    link->page_fd = dlxd_workers_close(link->workers, link->links_charge.user, link->page_fd);
+    close_bell(link);
+    dlxd_charge_deinit(&link->links_charge);
+    dlxd_charge_deinit(&link->bytes_charge);
+}
+
+/* Undo attach(). Of a link that lingers its charges stay, and that both clients have it. */
+static void detach(struct dlxd_link *link)
+{
+    struct dlxd_publisher *publisher = link->publisher;
+    bool joined = link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN;
+    if (!publisher) {
+        if (link->spare)
+            count_out(link);
+        return;
+    }
+    struct dlxd_arena *arena;
+    while (link->state == DLXD_LINK_OPEN && (arena = dlxd_link_next_dropped(link))) {
+        link->drop_seq = arena->drop_seq;
+        dlxd_publisher_drop_told(link, arena);
+    }
+    if (joined)
+        dlxd_membership_left(&publisher->line);
+    dlxd_waiting_link_ended(link);
+    dlxd_publisher_index_put(publisher, link->index);
+    dlxd_publisher_link_leaves(publisher, link);
+    dlxd_list_remove(&link->by_publisher);
+    publisher->n_links--;
+    if (!joined || !publisher->client || !dlxd_lingering_begin(link)) {
+        if (publisher->client)
+            publisher->client->n_links--;
+        link->subscription->client->n_links--;
+        link->share = dlxd_share_put(link->share);
+        link->publisher = NULL;
+        release_resources(link);
+    }
+    if (publisher->state == DLXD_PUBLISHER_GONE && !link->gone_sent)
+        dlxd_publisher_delivered(publisher);
+    dlxd_publisher_link_left(publisher);
+}
+
+static struct dlxd_link *link_alloc(struct dlxd_subscription *subscription)
+{
+    struct dlxd_link *link = calloc(1, sizeof *link);
+    if (!link)
+        return NULL;
+    link->subscription = subscription;
+    link->workers = subscription->broker->workers;
+    link->state = DLXD_LINK_NEW;
+    link->page_size = dlx_shm_link_size(subscription->config.max_held);
+    link->page_fd = link->bell_fd = -1;
+    dlxd_list_init(&link->by_publisher);
+    dlxd_list_init(&link->pending);
+    return link;
+}
+
+/* In the order of ids: those that were set aside for a subscription may come after others. */
+static void enlist(struct dlxd_link *link, uint64_t id)
+{
+    struct dlxd_list *links = &link->subscription->links, *after = links->prev;
+    while (after != links &&
+           dlxd_link_id(dlxd_container_of(after, struct dlxd_link, by_subscription)) > id)
+        after = after->prev;
+    dlxd_list_push_front(after, &link->by_subscription);
+    dlxd_idmap_add(&link->subscription->broker->registry.links, &link->by_id, id);
+}
+
+int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
+                  uint64_t id, bool from_start)
+{
+    struct dlxd_link *link = link_alloc(subscription);
+    if (!link)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a link to publisher %s",
+                         publisher->topic_name);
+    link->from_start = from_start;
+    enlist(link, id);
+    int r = check_clients(link, publisher);
+    if (r == 0)
+        r = charge(link);
+    if (r == 0)
+        r = attach(link, publisher);
+    if (r < 0)
+        dlxd_link_fail(link, r, dlx__error_message());
+    else
+        dlxd_link_schedule(link);
+    return 0;
+}
+
+int dlxd_link_new_spare(struct dlxd_subscription *subscription, uint64_t id)
+{
+    struct dlxd_link *link = link_alloc(subscription);
+    if (!link)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a spare link to %s",
+                         subscription->topic_name);
+    int r = charge(link);
+    if (r < 0) {
+        dlxd_link_free(link);
+        return r;
+    }
+    enlist(link, id);
+    link->spare = true;
+    subscription->n_spares++;
+    subscription->broker->registry.n_spares++;
+    dlxd_link_schedule(link);
+    return 0;
+}
+
+int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher)
+{
+    assert(dlxd_link_is_free(link));
+    int r = check_clients(link, publisher);
+    if (r == 0)
+        r = attach(link, publisher);
+    if (r < 0)
+        return r;
+    count_out(link);
+    dlxd_list_remove(&link->pending); /* SpareSealed is not in turn, and what follows is */
+    if (link->state == DLXD_LINK_SPARE)
+        link->state = DLXD_LINK_READY;
+    link->from_start = link->early = true;
+    dlxd_link_schedule(link);
+    return 0;
+}
+
+bool dlxd_link_is_awaited(const struct dlxd_link *link)
+{
+    return link->from_start && link->state < DLXD_LINK_OPEN &&
+           link->subscription->config.reliable && link->publisher->config.on_full == 1;
+}
+
+/* What is behind it may need no credit. */
+static void leave_turn(struct dlxd_link *link)
+{
+    if (!dlxd_list_linked(&link->pending))
+        return;
+    dlxd_list_remove(&link->pending);
+    dlxd_subscription_mark(link->subscription);
+}
+
+void dlxd_link_end(struct dlxd_link *link)
+{
+    if (!link)
+        return;
+    detach(link);
+    link->subscription->waits = 0;
+    link->subscription->n_failed -= link->state == DLXD_LINK_FAILED;
+    if (link->subscription->failed == link)
+        link->subscription->failed = NULL;
+    leave_turn(link);
+    dlxd_list_remove(&link->by_subscription);
+    dlxd_idmap_remove(&link->subscription->broker->registry.links, &link->by_id);
+    link->subscription = NULL;
+    close_bell(link);
+    if (!link->holder)
+        dlxd_link_free(link);
+}
+
+void dlxd_link_free(struct dlxd_link *link)
+{
+    release_resources(link);
+    dlxd_charge_deinit(&link->failed_charge);
+    free(link->fail_text);
+    free(link);
+}
+
+void dlxd_link_fail(struct dlxd_link *link, int code, const char *text)
+{
+    if (link->state == DLXD_LINK_FAILED)
+        return;
+    assert(link->state < DLXD_LINK_ADDED);
+    struct dlxd_subscription *subscription = link->subscription;
+    link->fail_code = code;
+    link->fail_text = strdup(text);
+    link->fail_stays = link->state != DLXD_LINK_NEW ||
+                       dlxd_link_id(link) <= subscription->last_offer ||
+                       subscription->state == DLXD_SUBSCRIPTION_OPENING ||
+                       (link->publisher && link->publisher->config.resumes != 0);
+    subscription->n_failed++;
+    (void)dlxd_charge_init(&link->failed_charge, subscription->client->user, DLXD_FAILED, 1);
+    detach(link);
+    release_resources(link);
+    link->state = DLXD_LINK_FAILED;
+    dlxd_link_schedule(link);
+}
+
+void dlxd_link_fail_gone(struct dlxd_link *link)
+{
+    char text[DLX_ERROR_TEXT_SIZE];
+    const struct dlxd_publisher *publisher = link->publisher;
+    link->fail_origin = dlxd_publisher_origin(publisher);
+    link->fail_seq = publisher->gone_head;
+    if (link->from_start)
+        link->fail_missed = link->fail_seq - DLX_MIN(link->fail_seq, publisher->config.after_seq);
+    (void)snprintf(text, sizeof text, "publisher of %s (pid %d) left before the link was open",
+                   publisher->topic_name, (int)publisher->pid);
+    dlxd_link_fail(link, DLX_E_PUBLISHER_GONE, text);
+}
+
+/* Of one subscription that are kept as they are. */
+#define FAILED_MAX 64U
+
+/* `into` tells of this one, too: how many messages were missed is exact. */
+static void merge(struct dlxd_link *into, struct dlxd_link *link)
+{
+    if (link->fail_code == DLX_E_PUBLISHER_GONE) {
+        /* As of one publisher that nobody has heard of, and that published so many. */
+        into->fail_code = DLX_E_PUBLISHER_GONE;
+        into->fail_origin = ++link->subscription->broker->registry.last_publisher;
+        into->fail_missed += link->fail_missed;
+        into->fail_seq = into->fail_missed;
+    }
+    into->n_merged++;
+    dlxd_link_end(link);
+}
+
+void dlxd_link_condense(struct dlxd_link *link)
+{
+    struct dlxd_subscription *subscription = link->subscription;
+    bool is_charged = link->failed_charge.user;
+    if (link->state != DLXD_LINK_FAILED || (is_charged && subscription->n_failed <= FAILED_MAX))
+        return;
+    if (!link->fail_stays) {
+        if (subscription->failed && subscription->failed != link)
+            merge(subscription->failed, link);
+        else
+            subscription->failed = link;
+    } else if (!is_charged) {
+        dlxd_client_disconnect(subscription->client, DLX_E_LIMIT,
+                               "subscription to %s does not read what it is told: %u links failed",
+                               subscription->topic_name, subscription->n_failed);
+    }
+}
+
+bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *arena)
+{
+    return link->state == DLXD_LINK_OPEN &&
+           (arena->ready_seq <= link->arena_seq || arena->ready_seq <= link->open_seq);
+}
+
+struct dlxd_arena *dlxd_link_next_dropped(struct dlxd_link *link)
+{
+    struct dlxd_arena *arena;
+    while ((arena = dlxd_arenas_dropped_after(&link->publisher->dropped, link->drop_seq))) {
+        if (dlxd_link_knows(link, arena))
+            return arena;
+        link->drop_seq = arena->drop_seq; /* somebody else's news */
+    }
+    return NULL;
+}
+
+struct dlxd_arena *dlxd_link_next_arena(const struct dlxd_link *link)
+{
+    return dlxd_arenas_ready_after(&link->publisher->ready, link->arena_seq);
+}
+
+/* Drops come before arenas: so whoever was not told of an arena when it was dropped, never will be,
+ * and dlxd_link_knows() gives the same answer from the drop until it is told. */
+static enum dlxd_link_step next_when_open(struct dlxd_link *link)
+{
+    if (dlxd_link_next_dropped(link))
+        return DLXD_STEP_DROPPED;
+    if (dlxd_link_next_arena(link))
+        return DLXD_STEP_ARENA;
+    if (link->publisher->state >= DLXD_PUBLISHER_RETAINED && !link->gone_sent)
+        return DLXD_STEP_GONE;
+    return DLXD_STEP_NONE;
+}
+
+enum dlxd_link_step dlxd_link_next(struct dlxd_link *link)
+{
+    switch (link->state) {
+    case DLXD_LINK_NEW:
+        return DLXD_STEP_OFFER;
+    case DLXD_LINK_OFFERED:
+    case DLXD_LINK_PROVING:
+        return DLXD_STEP_NONE;
+    case DLXD_LINK_SPARE:
+        return DLXD_STEP_NONE;
+    case DLXD_LINK_READY:
+        if (!link->publisher)
+            return DLXD_STEP_SEAL;
+        return dlxd_publisher_is_settled(link->publisher) ? DLXD_STEP_JOIN : DLXD_STEP_NONE;
+    case DLXD_LINK_ADDED:
+        return DLXD_STEP_OPEN;
+    case DLXD_LINK_OPEN:
+        return next_when_open(link);
+    case DLXD_LINK_FAILED:
+        return DLXD_STEP_FAILED;
+    }
+    return DLXD_STEP_NONE;
+}
+
+bool dlxd_link_step_has_fds(enum dlxd_link_step step)
+{
+    return step >= DLXD_STEP_OFFER;
+}
+
+/* The publisher of a link that was a spare has it however much the subscriber has acknowledged, and publishes to it. So the
+ * subscriber is told at once, too: a daemon that ends could not tell it any more. These links are no more than it has prepared. */
+bool dlxd_link_step_needs_credit(const struct dlxd_link *link, enum dlxd_link_step step)
+{
+    return dlxd_link_step_has_fds(step) && !(link->early && step == DLXD_STEP_OPEN);
+}
+
+void dlxd_link_schedule(struct dlxd_link *link)
+{
+    struct dlxd_subscription *subscription = link->subscription;
+    enum dlxd_link_step step = dlxd_link_next(link);
+    subscription->waits = 0;
+    bool needs_credit = dlxd_link_step_needs_credit(link, step);
+    if (!needs_credit) /* otherwise it keeps its turn */
+        leave_turn(link);
+    if (step == DLXD_STEP_NONE)
+        return;
+    /* Who hears that the last publisher has gone, has heard of all that counted on it before. */
+    bool in_turn = needs_credit || step == DLXD_STEP_GONE;
+    if (!in_turn)
+        dlxd_list_push_front(&subscription->pending, &link->pending);
+    else if (!dlxd_list_linked(&link->pending))
+        dlxd_list_push_back(&subscription->pending, &link->pending);
+    dlxd_subscription_mark(subscription);
+}
+
+void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
+{
+    struct dlxd_publisher *publisher = link->publisher;
+    struct dlxd_arena *arena;
+
+    dlxd_list_remove(&link->pending); /* its next step has a turn of its own */
+    if (dlxd_link_step_has_fds(step) && step != DLXD_STEP_JOIN)
+        link->subscription->n_fds_sent++;
+    switch (step) {
+    case DLXD_STEP_NONE:
+        break;
+    case DLXD_STEP_FAILED:
+        dlxd_link_end(link);
+        return;
+    case DLXD_STEP_DROPPED:
+        arena = dlxd_link_next_dropped(link);
+        assert(arena);
+        link->drop_seq = arena->drop_seq;
+        dlxd_publisher_drop_told(link, arena);
+        break;
+    case DLXD_STEP_GONE:
+        link->gone_sent = true;
+        if (publisher->state == DLXD_PUBLISHER_GONE)
+            dlxd_publisher_delivered(publisher);
+        break;
+    case DLXD_STEP_OFFER:
+        link->state = DLXD_LINK_OFFERED;
+        break;
+    case DLXD_STEP_SEAL:
+        link->state = DLXD_LINK_SPARE;
+        break;
+    case DLXD_STEP_JOIN:
+        link->state = DLXD_LINK_ADDED;
+        dlxd_membership_joined(&publisher->line);
+        break;
+    case DLXD_STEP_OPEN:
+        link->state = DLXD_LINK_OPEN;
+        close_bell(link);
+        link->open_seq = publisher->last_ready_seq;
+        link->drop_seq = publisher->last_drop_seq;
+        break;
+    case DLXD_STEP_ARENA:
+        arena = dlxd_link_next_arena(link);
+        assert(arena);
+        link->arena_seq = arena->ready_seq;
+        break;
+    }
+    dlxd_link_schedule(link);
+}

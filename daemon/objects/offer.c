@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/objects/offer.h"
+#include "common/error.h"
+#include "common/util.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/objects/delivery.h"
+#include "daemon/objects/link.h"
+#include "daemon/base/log.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/subscription.h"
+#include <stdio.h>
+
+/* In one step: topics or subscriptions that are looked at, and links that are made. A long pattern takes some 60 us a topic, a link
+ * some 10 us. */
+#define LOOKS_AT_ONCE 16U
+#define LINKS_AT_ONCE 16U
+
+int dlxd_offer_fits(const struct dlxd_subscription *subscription,
+                    const struct dlxd_publisher *publisher)
+{
+    if (!subscription->config.reliable ||
+        publisher->state == DLXD_PUBLISHER_RETAINED) /* it drops nothing any more */
+        return 0;
+    if (publisher->config.on_full == 1)
+        return dlxd_policy_check(&subscription->broker->policy, subscription->client->principal,
+                                 DLXD_MAY_BLOCK, publisher->topic_name);
+    return dlx__fail(DLX_E_QOS,
+                     "subscriber %s (pid %d) asks for a reliable link to %s, publisher %s (pid %d) "
+                     "drops its oldest messages",
+                     subscription->client->name, (int)subscription->client->pid,
+                     publisher->topic_name, publisher->client_name, (int)publisher->pid);
+}
+
+/* May the subscriber hear of this topic? */
+static bool may_offer(const struct dlxd_subscription *subscription, const char *topic)
+{
+    return dlxd_policy_may(&subscription->broker->policy, subscription->client->principal,
+                           DLXD_MAY_SUBSCRIBE, topic);
+}
+
+/* ---- a new subscription -------------------------------------------------------------------- */
+
+static int add(struct dlxd_offers *offers, const struct dlxd_publisher *publisher)
+{
+    if (offers->n_publishers == offers->n_publishers_max) {
+        size_t n = offers->n_publishers_max ? offers->n_publishers_max * 2 : 16;
+        uint64_t *ids = reallocarray(offers->publishers, n, sizeof *ids);
+        if (!ids)
+            return dlx__fail(DLX_E_NO_MEMORY, "out of memory for links to %s",
+                             offers->subscription->topic_name);
+        offers->publishers = ids;
+        offers->n_publishers_max = n;
+    }
+    offers->publishers[offers->n_publishers++] = dlxd_publisher_id(publisher);
+    return 0;
+}
+
+static int add_topic(struct dlxd_offers *offers, const struct dlxd_topic *topic)
+{
+    int r = 0;
+    if (!may_offer(offers->subscription, topic->name))
+        return 0;
+    for (const struct dlxd_list *it = topic->publishers.next; it != &topic->publishers && r == 0;
+         it = it->next) {
+        const struct dlxd_publisher *publisher =
+            dlxd_container_of(it, struct dlxd_publisher, by_topic);
+        if (publisher->announced == 0 || publisher->announced > offers->subscription->since)
+            continue;
+        r = dlxd_offer_fits(offers->subscription, publisher);
+        if (r == 0)
+            r = add(offers, publisher);
+    }
+    return r;
+}
+
+/* Returns 1, or an error. */
+static int find_some(struct dlxd_offers *offers)
+{
+    const struct dlxd_subscription *subscription = offers->subscription;
+    struct dlxd_registry *registry = &subscription->broker->registry;
+    const struct dlxd_topic *topic = subscription->topic;
+    int r = topic ? add_topic(offers, topic) : 0;
+    for (uint32_t n = LOOKS_AT_ONCE; n > 0 && r == 0 && !subscription->topic; n--) {
+        topic = dlxd_registry_next(registry, subscription->topic_name, &offers->cursor);
+        if (!topic)
+            break;
+        if (dlx__pattern_matches(subscription->topic_name, topic->name))
+            r = add_topic(offers, topic);
+    }
+    if (r < 0)
+        return r;
+    offers->found_all = subscription->topic || !topic;
+    if (offers->found_all) {
+        offers->made_link = registry->last_link;
+        registry->last_link += offers->n_publishers + subscription->config.n_spares;
+        offers->last_link = registry->last_link;
+    }
+    return 1;
+}
+
+/* A link that fails if the two do not fit. Returns 0; DLX_E_NO_MEMORY: there is none. */
+static int make_link(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
+                     uint64_t id, bool from_start)
+{
+    int r = dlxd_link_new(subscription, publisher, id, from_start);
+    if (r < 0)
+        return r;
+    struct dlxd_link *link = dlxd_container_of(
+        dlxd_idmap_find(&subscription->broker->registry.links, id), struct dlxd_link, by_id);
+    r = dlxd_offer_fits(subscription, publisher);
+    if (r < 0)
+        dlxd_link_fail(link, r, dlx__error_message());
+    dlxd_link_condense(link);
+    return 0;
+}
+
+/* With the next id that was set aside. */
+static int offer(struct dlxd_offers *offers, uint64_t id)
+{
+    struct dlxd_subscription *subscription = offers->subscription;
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&subscription->broker->registry.publishers, id);
+    if (!node) /* it has gone meanwhile */
+        return 0;
+    int r = make_link(subscription, dlxd_container_of(node, struct dlxd_publisher, by_id),
+                      offers->made_link + 1, false);
+    if (r < 0)
+        return r;
+    offers->made_link++;
+    offers->n_links++;
+    return 0;
+}
+
+/* As many as it should have, or as its user may. */
+static uint32_t add_spares(struct dlxd_subscription *subscription, uint64_t *last_link)
+{
+    uint32_t n = 0;
+    while (subscription->n_spares < subscription->config.n_spares &&
+           dlxd_link_new_spare(subscription, *last_link + 1) == 0) {
+        ++*last_link;
+        n++;
+    }
+    return n;
+}
+
+/* Ids that were set aside and are not needed can be given to others, if none was given since. */
+static void give_ids_back(const struct dlxd_offers *offers)
+{
+    struct dlxd_registry *registry = &offers->subscription->broker->registry;
+    if (registry->last_link == offers->last_link)
+        registry->last_link = offers->made_link;
+}
+
+void dlxd_offers_init(struct dlxd_offers *offers, struct dlxd_subscription *subscription)
+{
+    *offers = (struct dlxd_offers){.subscription = subscription};
+    subscription->offers = offers;
+}
+
+int dlxd_offers_step(struct dlxd_offers *offers)
+{
+    int r = 0;
+    if (!offers->found_all) {
+        r = find_some(offers);
+        if (r < 0 || !offers->found_all)
+            return r;
+        r = 0;
+    }
+    for (uint32_t n = LINKS_AT_ONCE; offers->n_offered < offers->n_publishers; n--) {
+        if (n == 0)
+            return 1;
+        r = offer(offers, offers->publishers[offers->n_offered++]);
+        if (r < 0)
+            break;
+    }
+    if (r == 0)
+        offers->n_links += add_spares(offers->subscription, &offers->made_link);
+    give_ids_back(offers);
+    offers->subscription->last_offer = offers->made_link;
+    return r;
+}
+
+void dlxd_offers_deinit(struct dlxd_offers *offers)
+{
+    if (offers->subscription)
+        offers->subscription->offers = NULL;
+    free(offers->publishers);
+    *offers = (struct dlxd_offers){.subscription = NULL};
+}
+
+/* ---- a new publisher ------------------------------------------------------------------------ */
+
+/* There is nothing that could be remembered for later: the subscriber hears it now, or loses its connection, so that it
+ * does not wait for a publisher that it will not get. */
+static void fail_without_link(struct dlxd_subscription *subscription, int code)
+{
+    char text[DLX_ERROR_TEXT_SIZE];
+    uint64_t id = ++subscription->broker->registry.last_link;
+    (void)snprintf(text, sizeof text, "%s", dlx__error_message());
+    dlxd_log(DLXD_LOG_ERROR, "%s", text);
+    bool in_turn = subscription->state != DLXD_SUBSCRIPTION_OPENING &&
+                   (subscription->begun || dlxd_list_empty(&subscription->links));
+    if (!in_turn || dlxd_delivery_tell_failed(subscription, id, code, text) < 0)
+        dlxd_client_disconnect(subscription->client, code, "%s", text);
+}
+
+/* Give one of its spares to a publisher that has just become ready: one whose page the subscriber has prepared. */
+static bool assign_spare(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher)
+{
+    if (subscription->n_spares == 0 || dlxd_offer_fits(subscription, publisher) < 0)
+        return false;
+    dlx_for_each (it, &subscription->links) {
+        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_subscription);
+        if (dlxd_link_is_free(link))
+            return dlxd_link_assign(link, publisher) == 0;
+    }
+    return false;
+}
+
+static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher)
+{
+    struct dlxd_registry *registry = &subscription->broker->registry;
+    struct dlxd_offers *offers = subscription->offers;
+    bool from_start = publisher->offering.from_start;
+    int r = 0;
+    if (offers && !offers->found_all) {
+        /* A link now would come before those that the answer to Subscribe counts from the first on. */
+        r = add(offers, publisher);
+    } else if (!from_start || !assign_spare(subscription, publisher)) {
+        r = make_link(subscription, publisher, registry->last_link + 1, from_start);
+        registry->last_link += r == 0;
+    }
+    if (r < 0)
+        fail_without_link(subscription, r);
+    else if (!offers) /* it gets its own */
+        (void)add_spares(subscription, &registry->last_link);
+}
+
+void dlxd_offering_begin(struct dlxd_publisher *publisher, bool from_start)
+{
+    struct dlxd_registry *registry = &publisher->broker->registry;
+    publisher->announced = ++registry->last_announcement;
+    publisher->offering = (struct dlxd_offering){.active = true,
+                                                 .from_start = from_start,
+                                                 .next = publisher->topic->subscriptions.next,
+                                                 .n_left = registry->n_left};
+}
+
+/* The first subscription after the one that was done last. */
+static struct dlxd_list *find_next(const struct dlxd_offering *offering, struct dlxd_list *list)
+{
+    struct dlxd_list *it = list->next;
+    while (it != list && dlxd_subscription_id(dlxd_container_of(it, struct dlxd_subscription,
+                                                                by_topic)) <= offering->last)
+        it = it->next;
+    return it;
+}
+
+bool dlxd_offering_step(struct dlxd_publisher *publisher)
+{
+    struct dlxd_offering *offering = &publisher->offering;
+    struct dlxd_registry *registry = &publisher->broker->registry;
+    for (uint32_t n = LOOKS_AT_ONCE; n > 0 && offering->active; n--) {
+        struct dlxd_list *list =
+            offering->in_patterns ? &registry->patterns : &publisher->topic->subscriptions;
+        if (offering->n_left != registry->n_left)
+            offering->next = find_next(offering, list);
+        offering->n_left = registry->n_left;
+        if (offering->next == list) {
+            offering->active = !offering->in_patterns;
+            offering->in_patterns = true;
+            offering->last = 0;
+            offering->next = registry->patterns.next;
+            continue;
+        }
+        struct dlxd_subscription *subscription =
+            dlxd_container_of(offering->next, struct dlxd_subscription, by_topic);
+        offering->last = dlxd_subscription_id(subscription);
+        offering->next = offering->next->next;
+        bool suits = !offering->in_patterns ||
+                     (dlx__pattern_matches(subscription->topic_name, publisher->topic_name) &&
+                      may_offer(subscription, publisher->topic_name));
+        if (suits && subscription->since < publisher->announced &&
+            !dlxd_subscription_is_doomed(subscription))
+            offer_to(subscription, publisher);
+    }
+    return offering->active;
+}

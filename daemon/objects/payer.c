@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/objects/payer.h"
+#include "daemon/objects/client.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/subscription.h"
+#include <assert.h>
+
+/* The first link that knows a dropped arena, and has yet to be told. */
+static struct dlxd_link *find_payer(struct dlxd_publisher *publisher, struct dlxd_list *from,
+                                    const struct dlxd_arena *arena)
+{
+    for (struct dlxd_list *it = from; it != &publisher->links; it = it->next) {
+        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        if (link->drop_seq < arena->drop_seq && dlxd_link_knows(link, arena))
+            return link;
+    }
+    return NULL;
+}
+
+static void charge_from(struct dlxd_publisher *publisher, struct dlxd_list *from,
+                        struct dlxd_arena *arena)
+{
+    arena->payer = find_payer(publisher, from, arena);
+    assert(arena->payer);
+    dlxd_charge_move(&arena->charge, arena->payer->subscription->client->user);
+}
+
+void dlxd_payer_of_dropped(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
+{
+    charge_from(publisher, publisher->links.next, arena);
+}
+
+void dlxd_payer_was_told(struct dlxd_link *link, struct dlxd_arena *arena)
+{
+    if (arena->payer == link)
+        charge_from(link->publisher, link->by_publisher.next, arena);
+}
+
+void dlxd_payer_of_gone(struct dlxd_publisher *publisher)
+{
+    if (dlxd_list_empty(&publisher->links))
+        return;
+    struct dlxd_user *user =
+        dlxd_container_of(publisher->links.next, struct dlxd_link, by_publisher)
+            ->subscription->client->user;
+    if (user == publisher->object_charge.user)
+        return;
+    dlxd_charge_move(&publisher->object_charge, user);
+    dlxd_charge_move(&publisher->control->charge, user);
+    for (size_t i = 0; i < publisher->ready.n; i++)
+        dlxd_charge_move(&publisher->ready.items[i]->charge, user);
+}

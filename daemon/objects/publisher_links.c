@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What a publisher's links are told, step by step. */
+
+#include "common/util.h"
+#include "daemon/objects/delivery.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
+
+/* Links that are told in one step that there is news. */
+#define TOLD_AT_ONCE 64U
+/* Links that are looked at in one step, and packets that are sent on them. */
+#define SENT_AT_ONCE 16U
+
+/* Of a publisher that is GONE, those fail whose subscribers were not told of it yet. */
+static void tell(struct dlxd_link *link)
+{
+    if (link->publisher->state != DLXD_PUBLISHER_GONE || link->state >= DLXD_LINK_ADDED) {
+        dlxd_link_schedule(link);
+        return;
+    }
+    dlxd_link_fail_gone(link);
+    dlxd_link_condense(link);
+}
+
+static bool tell_some(struct dlxd_publisher *publisher)
+{
+    for (uint32_t n = TOLD_AT_ONCE; publisher->cursor != &publisher->links; n--) {
+        if (n == 0)
+            return true;
+        struct dlxd_link *link =
+            dlxd_container_of(publisher->cursor, struct dlxd_link, by_publisher);
+        publisher->cursor = publisher->cursor->next;
+        tell(link);
+    }
+    publisher->telling = false;
+    publisher->n_links--;
+    dlxd_publisher_link_left(publisher);
+    return false;
+}
+
+bool dlxd_publisher_step(struct dlxd_task *task)
+{
+    struct dlxd_publisher *publisher = dlxd_container_of(task, struct dlxd_publisher, task);
+    if (publisher->offering.active && publisher->state != DLXD_PUBLISHER_GONE)
+        return dlxd_offering_step(publisher) || publisher->telling;
+    return publisher->telling && tell_some(publisher);
+}
+
+void dlxd_publisher_tell_links(struct dlxd_publisher *publisher)
+{
+    publisher->cursor = publisher->links.next;
+    if (!publisher->telling) /* it stays at least until they are told */
+        publisher->n_links++;
+    publisher->telling = true;
+    bool more = tell_some(publisher);
+    if (more || publisher->offering.active)
+        dlxd_task_start(&publisher->task, publisher->user);
+}
+
+void dlxd_publisher_reveal(struct dlxd_publisher *publisher)
+{
+    dlxd_offering_begin(publisher, false);
+    dlxd_task_start(&publisher->task, publisher->user);
+}
+
+void dlxd_publisher_deliver_begin(struct dlxd_publisher *publisher)
+{
+    publisher->cursor = publisher->links.next;
+}
+
+bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher)
+{
+    uint32_t n = SENT_AT_ONCE;
+    while (publisher->cursor != &publisher->links) {
+        if (n == 0)
+            return true;
+        n--;
+        struct dlxd_list *here = publisher->cursor;
+        struct dlxd_link *link = dlxd_container_of(here, struct dlxd_link, by_publisher);
+        struct dlxd_subscription *subscription = link->subscription;
+        bool more = true;
+        if (link->early) /* it was a spare: its publisher does not wait for the subscriber's credit */
+            dlxd_delivery_join(link);
+        /* The link may end meanwhile; then the cursor moves on. */
+        while (publisher->cursor == here && (more = dlxd_delivery_step(subscription)) && n > 0)
+            n--;
+        if (publisher->cursor == here && !more)
+            publisher->cursor = here->next;
+    }
+    return false;
+}
+
+void dlxd_publisher_link_leaves(struct dlxd_publisher *publisher, const struct dlxd_link *link)
+{
+    if (publisher->cursor == &link->by_publisher)
+        publisher->cursor = link->by_publisher.next;
+}

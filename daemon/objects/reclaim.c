@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/objects/reclaim.h"
+#include "daemon/objects/broker.h"
+#include "daemon/base/log.h"
+#include "daemon/objects/publisher.h"
+#include <inttypes.h>
+#include <sys/stat.h>
+
+/* In one look. Each takes some 0.5 us. */
+#define LOOKS_AT_ONCE 2048U
+
+/* While it is proved, it is the worker that takes its time. */
+static bool grows(struct dlxd_arena *arena, uint64_t now)
+{
+    struct dlxd_reservation *reservation = &arena->reservation;
+    struct stat st;
+    bool has_grown = arena->proof || fstat(arena->fd, &st) < 0;
+    if (!has_grown && st.st_blocks > reservation->n_blocks) {
+        reservation->n_blocks = st.st_blocks;
+        has_grown = true;
+    }
+    if (has_grown)
+        reservation->grown_ns = now;
+    return now - reservation->grown_ns <= DLXD_RECLAIM_AFTER_NS;
+}
+
+static void give_back(struct dlxd_arena *arena)
+{
+    struct dlxd_publisher *publisher = arena->reservation.publisher;
+    dlxd_log(DLXD_LOG_INFO,
+             "publisher %" PRIu64 " of %s (pid %d) has reserved %" PRIu64
+             " bytes, and not populated any for %.3g s: they are returned",
+             dlxd_publisher_id(publisher), publisher->topic_name, (int)publisher->pid, arena->size,
+             (double)DLXD_RECLAIM_AFTER_NS / 1e9);
+    if (arena == publisher->control)
+        (void)dlxd_publisher_end(publisher);
+    else
+        (void)dlxd_publisher_arena_drop(publisher, arena->id);
+}
+
+void dlxd_reclaim(struct dlxd_broker *broker, uint64_t now)
+{
+    struct dlxd_list *list = &broker->reservations, *last = list->prev;
+    for (uint32_t n = LOOKS_AT_ONCE; n > 0 && !dlxd_list_empty(list); n--) {
+        struct dlxd_list *first = list->next;
+        struct dlxd_reservation *reservation =
+            dlxd_container_of(first, struct dlxd_reservation, node);
+        struct dlxd_arena *arena = dlxd_container_of(reservation, struct dlxd_arena, reservation);
+        bool all = first == last;
+        dlxd_list_remove(first);
+        dlxd_list_push_back(list, first);
+        if (!grows(arena, now))
+            give_back(arena);
+        if (all)
+            break;
+    }
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/objects/retained.h"
+#include "common/error.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/objects/keeper.h"
+#include "daemon/base/log.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/memory/report.h"
+#include "daemon/objects/subscription.h"
+#include "daemon/base/watch.h"
+#include <fcntl.h>
+#include <poll.h>
+
+/* What is there of its messages, by a counter that its owner writes: what it says wrongly harms nobody else. */
+static uint64_t n_published(const struct dlxd_publisher *publisher)
+{
+    struct dlxd_control_report report;
+    uint64_t before = publisher->config.after_seq;
+    dlxd_report_control(publisher->control->fd, &report);
+    return report.head > before ? report.head - before : 0;
+}
+
+bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher)
+{
+    return publisher->state == DLXD_PUBLISHER_OPEN && publisher->config.retain > 0 &&
+           !publisher->config.latched && n_published(publisher) > 0;
+}
+
+/* Into the list of those that stay, or of those that expire, the first to do so first. */
+static void enlist(struct dlxd_publisher *publisher, uint64_t for_ns)
+{
+    struct dlxd_broker *broker = publisher->broker;
+    dlxd_list_remove(&publisher->by_client);
+    publisher->expires_ns = 0;
+    if (for_ns == 0) {
+        dlxd_list_push_back(&broker->retained, &publisher->by_client);
+        return;
+    }
+    uint64_t now = dlx__now_ns();
+    publisher->expires_ns = for_ns < UINT64_MAX - now ? now + for_ns : UINT64_MAX;
+    struct dlxd_list *after = broker->expiring.prev;
+    while (after != &broker->expiring &&
+           dlxd_container_of(after, struct dlxd_publisher, by_client)->expires_ns >
+               publisher->expires_ns)
+        after = after->prev;
+    dlxd_list_push_front(after, &publisher->by_client);
+}
+
+/* Nobody can write any more. */
+static void settle(struct dlxd_publisher *publisher)
+{
+    publisher->dying = dlxd_watch_free(publisher->dying);
+    publisher->dying_pidfd = dlx__close(publisher->dying_pidfd);
+    enlist(publisher, publisher->config.retain_for_ns);
+    dlxd_keeper_update(publisher);
+    dlxd_log(DLXD_LOG_INFO, "%s: retaining messages of %s (pid %d, uid %u)", publisher->topic_name,
+             publisher->client_name, (int)publisher->pid, (unsigned)publisher->principal->uid);
+    dlxd_retained_succeed(publisher);
+}
+
+static void on_death(void *data, int events)
+{
+    struct dlxd_publisher *publisher = data;
+    (void)events;
+    if (publisher->hidden && n_published(publisher) == 0) {
+        dlxd_publisher_vanish(publisher);
+    } else {
+        settle(publisher);
+        dlxd_publisher_tell_links(publisher);
+        if (publisher->hidden)
+            dlxd_publisher_reveal(publisher);
+        publisher->hidden = false;
+    }
+}
+
+static bool is_dead(int pidfd)
+{
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    return pidfd < 0 || poll(&p, 1, 0) == 1;
+}
+
+static int watch_death(struct dlxd_publisher *publisher)
+{
+    return dlxd_watch_new(&publisher->dying, publisher->broker->watches, publisher->dying_pidfd,
+                          DLXD_READABLE, on_death, publisher);
+}
+
+void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd)
+{
+    if (is_dead(pidfd)) {
+        settle(publisher);
+        return;
+    }
+    enlist(publisher, DLXD_DYING_NS);
+    publisher->dying_pidfd = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
+    if (publisher->dying_pidfd < 0 || watch_death(publisher) < 0)
+        enlist(publisher, 1); /* its end could not be seen */
+}
+
+bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uint64_t expires_ns)
+{
+    uint64_t now = dlx__now_ns();
+    dlx_cleanup(dlx__closep) int pidfd = take_pidfd;
+    if (is_dead(pidfd) && n_published(publisher) == 0) {
+        dlxd_publisher_vanish(publisher); /* it died before it left anything */
+        return false;
+    }
+    if (is_dead(pidfd)) {
+        bool was_there = pidfd >= 0 && publisher->config.retain_for_ns > 0;
+        if (expires_ns > 0)
+            enlist(publisher, expires_ns > now ? expires_ns - now : 1);
+        else
+            enlist(publisher, was_there ? publisher->config.retain_for_ns : 0);
+        dlxd_keeper_update(publisher);
+        return false;
+    }
+    publisher->hidden = true;
+    publisher->announced = 0;
+    publisher->dying_pidfd = dlx__steal_fd(&pidfd);
+    enlist(publisher, 0);
+    if (watch_death(publisher) < 0)
+        enlist(publisher, 1); /* its end could not be seen */
+    return true;
+}
+
+void dlxd_retained_remove(struct dlxd_publisher *publisher)
+{
+    publisher->dying = dlxd_watch_free(publisher->dying);
+    publisher->dying_pidfd = dlx__close(publisher->dying_pidfd);
+    dlxd_list_remove(&publisher->by_client);
+}
+
+/* ---- the end ------------------------------------------------------------------------------- */
+
+static bool may_drop(const struct dlxd_principal *who, const struct dlxd_publisher *publisher)
+{
+    return dlxd_principal_is_same_user(who, publisher->principal) ||
+           dlxd_policy_may(&publisher->broker->policy, who, DLXD_MAY_DROP, publisher->topic_name);
+}
+
+/* Messages of a successor that replace those of a publisher: as many as it retains itself, or all that there were if it is the
+ * same, announced again. */
+static uint64_t n_needed(const struct dlxd_publisher *publisher,
+                         const struct dlxd_publisher *successor)
+{
+    uint64_t n = successor->config.retain;
+    bool same = successor->config.resumes == dlxd_publisher_origin(publisher);
+    return same ? DLX_MIN(n, n_published(publisher)) : n;
+}
+
+void dlxd_retained_succeed(struct dlxd_publisher *successor)
+{
+    uint64_t n = successor->state == DLXD_PUBLISHER_NEW ? 0 : n_published(successor);
+    if (successor->config.retain == 0 || n == 0)
+        return;
+    dlx_for_each (it, &successor->topic->publishers) {
+        struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
+        if (publisher->state == DLXD_PUBLISHER_RETAINED &&
+            dlxd_publisher_id(publisher) < dlxd_publisher_id(successor) &&
+            n >= n_needed(publisher, successor) && may_drop(successor->principal, publisher))
+            dlxd_publisher_vanish(publisher);
+    }
+}
+
+/* Publishers that are dropped in one step. */
+#define DROPS_AT_ONCE 16U
+
+int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint32_t *n)
+{
+    struct dlxd_topic *topic = dlxd_registry_find(&client->broker->registry, name);
+    const struct dlxd_publisher *other = NULL, *here = NULL;
+    uint32_t n_now = 0;
+    /* The topic goes with the last of them, unless there is somebody else. */
+    struct dlxd_list *end = topic ? &topic->publishers : NULL;
+    for (struct dlxd_list *it = topic ? end->next : NULL, *next; it != end; it = next) {
+        struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
+        next = it->next;
+        if (publisher->state != DLXD_PUBLISHER_RETAINED) {
+            here = publisher;
+        } else if (!may_drop(client->principal, publisher)) {
+            other = publisher;
+        } else {
+            if (n_now++ == DROPS_AT_ONCE)
+                return 1;
+            dlxd_publisher_vanish(publisher);
+            ++*n;
+        }
+    }
+    if (*n > 0)
+        return 0;
+    if (other)
+        return dlx__fail(DLX_E_ACCESS, "what is retained on %s is of uid %u, not %u", name,
+                         (unsigned)other->principal->uid, (unsigned)client->principal->uid);
+    if (here)
+        return dlx__fail(DLX_E_NOT_FOUND,
+                         "nothing is retained on %s: its publisher %s (pid %d) is still there",
+                         name, here->client_name, (int)here->pid);
+    return dlx__fail(DLX_E_NOT_FOUND, "nothing is retained on %s", name);
+}
+
+static struct dlxd_publisher *first_of(const struct dlxd_list *list)
+{
+    return dlxd_list_empty(list) ? NULL
+                                 : dlxd_container_of(list->next, struct dlxd_publisher, by_client);
+}
+
+uint64_t dlxd_retained_next_ns(const struct dlxd_broker *broker)
+{
+    const struct dlxd_publisher *first = first_of(&broker->expiring);
+    return first ? first->expires_ns : UINT64_MAX;
+}
+
+void dlxd_retained_expire(struct dlxd_broker *broker, uint64_t now)
+{
+    while (dlxd_retained_next_ns(broker) <= now)
+        dlxd_publisher_vanish(first_of(&broker->expiring));
+}
+
+void dlxd_retained_clear(struct dlxd_broker *broker)
+{
+    struct dlxd_publisher *publisher;
+    while ((publisher = first_of(&broker->expiring)) || (publisher = first_of(&broker->retained)))
+        dlxd_publisher_vanish(publisher);
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/objects/subscription.h"
+#include "common/error.h"
+#include "common/packet.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/objects/delivery.h"
+#include "daemon/objects/link.h"
+#include "daemon/base/log.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/base/watch.h"
+#include "daemon/base/worker.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+/* Links that are ended in one step. */
+#define LINKS_AT_ONCE 64U
+
+void dlxd_subscription_rewatch(struct dlxd_subscription *subscription)
+{
+    bool reads = subscription->input != DLXD_INPUT_PAUSED;
+    if (!dlxd_subscription_is_doomed(subscription))
+        dlxd_watch_set(subscription->watch,
+                       (reads ? DLXD_READABLE : 0) |
+                           (subscription->state == DLXD_SUBSCRIPTION_FULL ? DLXD_WRITABLE : 0));
+}
+
+static void start(struct dlxd_subscription *subscription)
+{
+    dlxd_task_start(&subscription->task, subscription->client->user);
+}
+
+static void on_events(void *data, int events)
+{
+    struct dlxd_subscription *subscription = data;
+    if (dlxd_subscription_is_doomed(subscription))
+        return;
+    if ((events & DLXD_WRITABLE) && subscription->state == DLXD_SUBSCRIPTION_FULL)
+        subscription->state = DLXD_SUBSCRIPTION_OPEN;
+    if (events & DLXD_READABLE)
+        subscription->input = dlxd_input_seen(subscription->input);
+    dlxd_subscription_rewatch(subscription);
+    start(subscription);
+}
+
+static bool on_turn(struct dlxd_task *task)
+{
+    struct dlxd_subscription *subscription =
+        dlxd_container_of(task, struct dlxd_subscription, task);
+    uint32_t n = LINKS_AT_ONCE;
+    if (dlxd_subscription_is_doomed(subscription))
+        return !dlxd_subscription_end_some(subscription, &n);
+    bool more = dlxd_delivery_step(subscription);
+    if (subscription->input != DLXD_INPUT_NONE && !dlxd_subscription_is_doomed(subscription))
+        subscription->broker->readers->subscription(subscription);
+    return more || subscription->input != DLXD_INPUT_NONE ||
+           dlxd_subscription_is_doomed(subscription);
+}
+
+static void release(struct dlxd_subscription *subscription)
+{
+    dlxd_task_stop(&subscription->task);
+    dlxd_list_remove(&subscription->stuck);
+    dlxd_watch_free(subscription->watch);
+    dlxd_workers_close_socket(subscription->broker->workers, subscription->object_charge.user,
+                              subscription->fd);
+    dlxd_charge_deinit(&subscription->object_charge);
+    dlxd_charge_deinit(&subscription->pattern_charge);
+    free(subscription);
+}
+
+int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *client,
+                          const char *topic, const struct dlxd_subscription_config *config,
+                          int *ret_fd)
+{
+    struct dlxd_registry *registry = &client->broker->registry;
+    dlx_cleanup(dlx__closep) int theirs = -1;
+    int pair[2];
+    struct dlxd_subscription *subscription = calloc(1, sizeof *subscription);
+    if (!subscription)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a subscription to %s", topic);
+    subscription->broker = client->broker;
+    subscription->client = client;
+    subscription->config = *config;
+    subscription->since = registry->last_announcement;
+    subscription->fd = -1;
+    dlxd_list_init(&subscription->links);
+    dlxd_list_init(&subscription->pending);
+    dlxd_list_init(&subscription->stuck);
+    dlxd_task_init(&subscription->task, on_turn);
+    (void)snprintf(subscription->topic_name, sizeof subscription->topic_name, "%s", topic);
+    int r = dlxd_charge_init(&subscription->object_charge, client->user, DLXD_OBJECTS, 1);
+    if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        r = dlx__fail_errno("subscription socket");
+    if (r == 0) {
+        dlx__packet_refuse_fds(pair[0]);
+        subscription->fd = pair[0];
+        theirs = pair[1];
+        r = dlxd_watch_new(&subscription->watch, client->broker->watches, pair[0], DLXD_READABLE,
+                           on_events, subscription);
+    }
+    bool pattern = dlx__is_pattern(topic);
+    if (r == 0)
+        r = pattern
+                ? dlxd_charge_init(&subscription->pattern_charge, client->user, DLXD_PATTERNS, 1)
+                : dlxd_registry_get(registry, topic, &subscription->topic);
+    if (r < 0) {
+        release(subscription);
+        return r;
+    }
+    dlxd_idmap_add(&registry->subscriptions, &subscription->by_id, ++registry->last_subscription);
+    dlxd_list_push_back(pattern ? &registry->patterns : &subscription->topic->subscriptions,
+                        &subscription->by_topic);
+    dlxd_list_push_back(&client->subscriptions, &subscription->by_client);
+    *ret_fd = dlx__steal_fd(&theirs);
+    *ret = subscription;
+    return 0;
+}
+
+/* Ending links schedules nothing here any more. */
+static void begin_end(struct dlxd_subscription *subscription)
+{
+    dlxd_watch_set(subscription->watch, 0);
+    dlxd_list_remove(&subscription->stuck);
+    subscription->state = DLXD_SUBSCRIPTION_ENDING;
+}
+
+bool dlxd_subscription_end_some(struct dlxd_subscription *subscription, uint32_t *n)
+{
+    struct dlxd_registry *registry = &subscription->broker->registry;
+    begin_end(subscription);
+    for (; *n > 0 && !dlxd_list_empty(&subscription->links); --*n)
+        dlxd_link_end(
+            dlxd_container_of(subscription->links.next, struct dlxd_link, by_subscription));
+    if (*n == 0)
+        return false;
+    --*n;
+    dlxd_list_remove(&subscription->by_client);
+    dlxd_list_remove(&subscription->by_topic);
+    dlxd_registry_put(registry, subscription->topic);
+    dlxd_idmap_remove(&registry->subscriptions, &subscription->by_id);
+    registry->n_left++;
+    release(subscription);
+    return true;
+}
+
+void dlxd_subscription_free(struct dlxd_subscription *subscription)
+{
+    uint32_t n = UINT32_MAX;
+    if (subscription)
+        (void)dlxd_subscription_end_some(subscription, &n);
+}
+
+void dlxd_subscription_doom(struct dlxd_subscription *subscription)
+{
+    if (dlxd_subscription_is_doomed(subscription))
+        return;
+    begin_end(subscription);
+    start(subscription);
+}
+
+struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uint64_t id)
+{
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&client->broker->registry.subscriptions, id);
+    if (node) {
+        struct dlxd_subscription *s = dlxd_container_of(node, struct dlxd_subscription, by_id);
+        if (s->client == client && !dlxd_subscription_is_doomed(s))
+            return s;
+    }
+    (void)dlx__fail(DLX_E_NOT_FOUND, "%s (pid %d) has no subscription %" PRIu64, client->name,
+                    (int)client->pid, id);
+    return NULL;
+}
+
+uint32_t dlxd_subscription_credit(const struct dlxd_subscription *subscription)
+{
+    uint32_t most = subscription->config.reliable ? DLXD_CREDIT_RELIABLE : DLXD_CREDIT;
+    /* There may be more: see dlxd_link_step_needs_credit(). */
+    return most - DLX_MIN(most, subscription->n_fds_sent - subscription->n_fds_acked);
+}
+
+int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n)
+{
+    uint32_t outstanding = subscription->n_fds_sent - subscription->n_fds_acked;
+    if (n - subscription->n_fds_acked > outstanding)
+        return dlx__fail(DLX_E_PROTOCOL, "Ack of %u packets with fds, %u were sent", n,
+                         subscription->n_fds_sent);
+    subscription->n_fds_acked = n;
+    dlxd_subscription_mark(subscription);
+    return 0;
+}
+
+void dlxd_subscription_mark(struct dlxd_subscription *subscription)
+{
+    if (subscription->state == DLXD_SUBSCRIPTION_OPEN)
+        start(subscription);
+}
+
+void dlxd_subscription_open(struct dlxd_subscription *subscription)
+{
+    subscription->state = DLXD_SUBSCRIPTION_OPEN;
+    start(subscription);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/persist/inherited.h"
+#include "common/error.h"
+#include "common/util.h"
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FIRST_FD 3
+
+/* A whole number that is not negative, else -1. */
+static long parse(const char *text)
+{
+    char *end;
+    if (!text || *text < '0' || *text > '9')
+        return -1;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    return *end || errno ? -1 : value;
+}
+
+static int add(struct dlxd_inherited *inherited, int fd, const char *name, size_t name_size)
+{
+    struct dlxd_inherited_fd *to = &inherited->fds[inherited->n];
+    to->name = strndup(name, name_size);
+    if (!to->name)
+        return DLX_E_NO_MEMORY;
+    to->fd = fd;
+    inherited->n++;
+    return fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 ? dlx__fail_errno("inherited descriptor %d", fd) : 0;
+}
+
+static int fill(struct dlxd_inherited *inherited, size_t n, const char *names)
+{
+    inherited->fds = calloc(n, sizeof *inherited->fds);
+    if (!inherited->fds)
+        return DLX_E_NO_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        size_t size = names ? strcspn(names, ":") : 0;
+        int r = names ? add(inherited, FIRST_FD + (int)i, names, size)
+                      : add(inherited, FIRST_FD + (int)i, "unknown", sizeof "unknown" - 1);
+        if (r < 0)
+            return r;
+        if (!names)
+            continue;
+        names += size;
+        if ((*names == ':') != (i + 1 < n))
+            return dlx__fail(DLX_E_INVALID, "LISTEN_FDNAMES does not have %zu names", n);
+        names += *names == ':';
+    }
+    return 0;
+}
+
+int dlxd_inherited_init(struct dlxd_inherited *inherited)
+{
+    *inherited = (struct dlxd_inherited){.n = 0};
+    long n = parse(getenv("LISTEN_FDS"));
+    if (n <= 0 || parse(getenv("LISTEN_PID")) != (long)getpid())
+        return 0;
+    int r = n > INT_MAX / 2 ? dlx__fail(DLX_E_INVALID, "LISTEN_FDS=%ld", n)
+                            : fill(inherited, (size_t)n, getenv("LISTEN_FDNAMES"));
+    (void)unsetenv("LISTEN_PID");
+    (void)unsetenv("LISTEN_FDS");
+    (void)unsetenv("LISTEN_FDNAMES");
+    if (r == DLX_E_NO_MEMORY)
+        r = dlx__fail(r, "out of memory for %ld inherited descriptors", n);
+    if (r < 0)
+        dlxd_inherited_deinit(inherited);
+    return r;
+}
+
+static bool is_socket(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode);
+}
+
+static bool has_option(int fd, int option, int value)
+{
+    int have;
+    socklen_t size = sizeof have;
+    return getsockopt(fd, SOL_SOCKET, option, &have, &size) == 0 && have == value;
+}
+
+int dlxd_inherited_take_listener(struct dlxd_inherited *inherited, int *ret_fd)
+{
+    struct dlxd_inherited_fd *found = NULL;
+    for (size_t i = 0; i < inherited->n; i++) {
+        struct dlxd_inherited_fd *it = &inherited->fds[i];
+        if (!is_socket(it->fd))
+            continue;
+        if (!has_option(it->fd, SO_DOMAIN, AF_UNIX) ||
+            !has_option(it->fd, SO_TYPE, SOCK_SEQPACKET) || !has_option(it->fd, SO_ACCEPTCONN, 1))
+            return dlx__fail(
+                DLX_E_INVALID,
+                "inherited descriptor %d (%s) is not a Unix SOCK_SEQPACKET socket that "
+                "listens: ListenSequentialPacket= makes one",
+                it->fd, it->name);
+        if (found)
+            return dlx__fail(DLX_E_INVALID,
+                             "inherited descriptors %d (%s) and %d (%s) are sockets: a daemon "
+                             "listens on one",
+                             found->fd, found->name, it->fd, it->name);
+        found = it;
+    }
+    if (found)
+        found->taken = true;
+    *ret_fd = found ? found->fd : -1;
+    return 0;
+}
+
+void dlxd_inherited_deinit(struct dlxd_inherited *inherited)
+{
+    for (size_t i = 0; i < inherited->n; i++) {
+        if (!inherited->fds[i].taken)
+            dlx__close(inherited->fds[i].fd);
+        free(inherited->fds[i].name);
+    }
+    free(inherited->fds);
+    *inherited = (struct dlxd_inherited){.n = 0};
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/persist/record.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void dlxd_record_write(const struct dlxd_publisher *publisher, struct dlxd_ledger_entry *ret)
+{
+    const struct dlxd_publisher_config *config = &publisher->config;
+    *ret = (struct dlxd_ledger_entry){
+        .id = dlxd_publisher_id(publisher),
+        .resumes = config->resumes,
+        .after_seq = config->after_seq,
+        .retain_for_ns = config->retain_for_ns,
+        .max_held_bytes = config->max_held_bytes,
+        .expires_ns = publisher->dying ? 0 : publisher->expires_ns,
+        .history = config->history,
+        .depth = config->depth,
+        .n_entries = config->n_entries,
+        .on_full = config->on_full,
+        .retain = config->retain,
+        .pid = (uint32_t)publisher->pid,
+        .uid = publisher->principal->uid,
+        .max_held = config->max_held,
+    };
+    _Static_assert(sizeof ret->client_name == sizeof publisher->client_name, "a name fits");
+    _Static_assert(sizeof ret->topic == sizeof publisher->topic_name, "a topic fits");
+    memcpy(ret->client_name, publisher->client_name, sizeof ret->client_name);
+    memcpy(ret->topic, publisher->topic_name, sizeof ret->topic);
+}
+
+void dlxd_record_read(const struct dlxd_ledger_entry *entry, struct dlxd_publisher_former *ret)
+{
+    *ret = (struct dlxd_publisher_former){
+        .id = entry->id,
+        .uid = entry->uid,
+        .pid = (pid_t)entry->pid,
+        .client_name = entry->client_name,
+        .topic = entry->topic,
+        .config = {.history = entry->history,
+                   .depth = entry->depth,
+                   .n_entries = entry->n_entries,
+                   .on_full = entry->on_full,
+                   .retain = entry->retain,
+                   .retain_for_ns = entry->retain_for_ns,
+                   .resumes = entry->resumes,
+                   .after_seq = entry->after_seq,
+                   .max_held = entry->max_held,
+                   .max_held_bytes = entry->max_held_bytes},
+    };
+}
+
+void dlxd_record_name_pidfd(const struct dlxd_publisher *publisher, char *name)
+{
+    (void)snprintf(name, DLXD_RECORD_NAME_SIZE, DLXD_RECORD_PIDFD "%" PRIu64,
+                   dlxd_publisher_id(publisher));
+}
+
+void dlxd_record_name_region(const struct dlxd_publisher *publisher, const struct dlxd_arena *arena,
+                             char *name)
+{
+    (void)snprintf(name, DLXD_RECORD_NAME_SIZE, DLXD_RECORD_REGION "%" PRIu64 "-%u-%" PRIu64,
+                   dlxd_publisher_id(publisher), arena->id, arena->ready_seq);
+}
+
+/* The next number of a name, and what stands between it and the one before. */
+static bool parse_number(const char **at, const char *before, uint64_t max, uint64_t *ret)
+{
+    char *end;
+    if (strncmp(*at, before, strlen(before)) != 0)
+        return false;
+    const char *digits = *at + strlen(before);
+    if (*digits < '0' || *digits > '9')
+        return false;
+    errno = 0;
+    *ret = strtoull(digits, &end, 10);
+    *at = end;
+    return errno == 0 && *ret <= max;
+}
+
+bool dlxd_record_parse(const char *name, struct dlxd_record_name *ret)
+{
+    uint64_t region;
+    *ret = (struct dlxd_record_name){.publisher = 0};
+    ret->is_pidfd = parse_number(&name, DLXD_RECORD_PIDFD, UINT64_MAX, &ret->publisher);
+    if (ret->is_pidfd)
+        return *name == '\0';
+    if (!parse_number(&name, DLXD_RECORD_REGION, UINT64_MAX, &ret->publisher) ||
+        !parse_number(&name, "-", UINT32_MAX, &region) ||
+        !parse_number(&name, "-", UINT64_MAX, &ret->ready_seq))
+        return false;
+    ret->region = (uint32_t)region;
+    return *name == '\0' && (region > 0) == (ret->ready_seq > 0);
+}

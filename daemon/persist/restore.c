@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/persist/restore.h"
+#include "common/error.h"
+#include "daemon/objects/broker.h"
+#include "daemon/persist/inherited.h"
+#include "daemon/base/log.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/persist/record.h"
+#include "daemon/objects/retained.h"
+#include "daemon/persist/store_queue.h"
+#include <fcntl.h>
+#include <string.h>
+
+/* A descriptor of a publisher, by its name. */
+struct found {
+    struct dlxd_record_name name;
+    struct dlxd_inherited_fd *from;
+};
+
+struct found_list {
+    struct found *items;
+    size_t n;
+};
+
+static bool begins_with(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+static int compare_found(const void *a, const void *b)
+{
+    const struct dlxd_record_name *x = &((const struct found *)a)->name;
+    const struct dlxd_record_name *y = &((const struct found *)b)->name;
+    if (x->publisher != y->publisher)
+        return x->publisher < y->publisher ? -1 : 1;
+    if (x->is_pidfd != y->is_pidfd)
+        return x->is_pidfd ? -1 : 1;
+    if (x->ready_seq != y->ready_seq)
+        return x->ready_seq < y->ready_seq ? -1 : 1;
+    return 0;
+}
+
+/* What has a name of ours, by publisher, its pidfd first, then its control block. */
+static int find_all(struct dlxd_inherited *inherited, struct found_list *ret)
+{
+    *ret = (struct found_list){.items = calloc(inherited->n + 1, sizeof *ret->items)};
+    if (!ret->items)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for %zu descriptors", inherited->n);
+    for (size_t i = 0; i < inherited->n; i++) {
+        struct found *found = &ret->items[ret->n];
+        if (inherited->fds[i].taken || !dlxd_record_parse(inherited->fds[i].name, &found->name))
+            continue;
+        found->from = &inherited->fds[i];
+        ret->n++;
+    }
+    qsort(ret->items, ret->n, sizeof *ret->items, compare_found);
+    return 0;
+}
+
+bool dlxd_restore_ledger(struct dlxd_inherited *inherited, struct dlxd_ledger *ret)
+{
+    for (size_t i = 0; i < inherited->n; i++) {
+        struct dlxd_inherited_fd *from = &inherited->fds[i];
+        if (!begins_with(from->name, DLXD_RECORD_LEDGER))
+            continue;
+        int fd = fcntl(from->fd, F_DUPFD_CLOEXEC, 0);
+        int r = fd < 0 ? dlx__fail_errno("descriptor of the ledger") : dlxd_ledger_open(ret, fd);
+        if (r == 0) {
+            dlx__close(from->fd);
+            from->taken = true;
+            return true;
+        }
+        dlxd_log(DLXD_LOG_ERROR, "cannot read %s, which a former daemon left: %s", from->name,
+                 dlx__error_message());
+    }
+    return false;
+}
+
+/* False: it cannot be restored, and took none of the descriptors. Counts those that are hidden. */
+static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *queue,
+                        const struct dlxd_ledger_entry *entry, uint32_t index,
+                        const struct found *found, size_t n, uint32_t *n_hidden)
+{
+    struct dlxd_publisher_former former;
+    struct dlxd_publisher *publisher;
+    int pidfd = -1;
+    size_t first = 0;
+    if (n > 0 && found[0].name.is_pidfd)
+        pidfd = found[first++].from->fd;
+    dlx_cleanup(dlx__freep) struct dlxd_publisher_region *regions =
+        calloc(n - first + 1, sizeof *regions);
+    int r = regions ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for %zu regions", n);
+    for (size_t i = first; r == 0 && i < n; i++)
+        regions[i - first] = (struct dlxd_publisher_region){.id = found[i].name.region,
+                                                            .ready_seq = found[i].name.ready_seq,
+                                                            .fd = found[i].from->fd};
+    if (r == 0)
+        r = dlxd_store_queue_count(queue, entry->uid, (int32_t)n);
+    if (r == 0) {
+        dlxd_record_read(entry, &former);
+        r = dlxd_publisher_restore(&publisher, broker, &former, regions, n - first);
+        if (r < 0)
+            (void)dlxd_store_queue_count(queue, entry->uid, -(int32_t)n);
+    }
+    if (r < 0) {
+        dlxd_log(DLXD_LOG_ERROR, "%s: what %s (pid %u) retained is lost: %s", entry->topic,
+                 entry->client_name, entry->pid, dlx__error_message());
+        return false;
+    }
+    for (size_t i = 0; i < n; i++)
+        found[i].from->taken = true;
+    publisher->ledger_index = index;
+    publisher->pidfd_kept = pidfd >= 0;
+    *n_hidden += dlxd_retained_restore(publisher, pidfd, entry->expires_ns);
+    return true;
+}
+
+/* In the order of their ids. */
+static int next_entry(const struct dlxd_ledger *ledger, uint64_t after,
+                      struct dlxd_ledger_entry *ret)
+{
+    struct dlxd_ledger_entry entry;
+    uint32_t index = 0;
+    for (uint32_t i = 1; i <= ledger->n; i++) {
+        if (ledger->used[i] && dlxd_ledger_get(ledger, i, &entry) && entry.id > after &&
+            (index == 0 || entry.id < ret->id)) {
+            *ret = entry;
+            index = i;
+        }
+    }
+    return (int)index;
+}
+
+void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *inherited,
+                             struct dlxd_ledger *ledger, struct dlxd_store_queue *queue)
+{
+    struct dlxd_ledger_entry entry = {.id = 0};
+    struct found_list found;
+    uint32_t n_publishers = 0, n_hidden = 0;
+    size_t first = 0;
+    int index;
+    if (find_all(inherited, &found) < 0) {
+        dlxd_log(DLXD_LOG_ERROR, "%s", dlx__error_message());
+        found = (struct found_list){.n = 0};
+    }
+    while ((index = next_entry(ledger, entry.id, &entry)) > 0) {
+        while (first < found.n && found.items[first].name.publisher < entry.id)
+            first++;
+        size_t n = 0;
+        while (first + n < found.n && found.items[first + n].name.publisher == entry.id)
+            n++;
+        bool back =
+            restore_one(broker, queue, &entry, (uint32_t)index, found.items + first, n, &n_hidden);
+        n_publishers += back;
+        if (!back)
+            dlxd_ledger_remove(ledger, (uint32_t)index);
+        first += n;
+    }
+    free(found.items);
+    if (n_publishers > 0)
+        dlxd_log(
+            DLXD_LOG_NOTICE,
+            "back from the former daemon: what %u publishers retain; %u of them are alive, and "
+            "nobody sees what those retain until they make a call",
+            n_publishers, n_hidden);
+}
+
+void dlxd_restore_remove_rest(const struct dlxd_broker *broker,
+                              const struct dlxd_inherited *inherited,
+                              struct dlxd_store_queue *queue)
+{
+    uint32_t n_regions = 0;
+    for (size_t i = 0; i < inherited->n; i++) {
+        const struct dlxd_inherited_fd *from = &inherited->fds[i];
+        if (from->taken || !begins_with(from->name, DLXD_RECORD_OURS))
+            continue;
+        n_regions += begins_with(from->name, DLXD_RECORD_REGION);
+        if (dlxd_store_queue_count(queue, broker->policy.uid, 1) == 0)
+            (void)dlxd_store_queue_drop(queue, broker->policy.uid, from->name);
+    }
+    if (n_regions > 0)
+        dlxd_log(DLXD_LOG_NOTICE,
+                 "%u regions that former daemons retained are given up: no publisher that could be "
+                 "restored has them",
+                 n_regions);
+}

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/persist/store.h"
+#include "common/error.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/objects/keeper.h"
+#include "daemon/base/log.h"
+#include "daemon/persist/notify.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/persist/record.h"
+#include "daemon/persist/restore.h"
+#include "daemon/persist/store_queue.h"
+#include "daemon/base/watch.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* How long an answer waits for the service manager, which has other things to do. */
+#define PATIENCE_NS UINT64_C(2000000000)
+
+struct dlxd_store {
+    struct dlxd_broker *broker;
+    struct dlxd_ledger ledger;
+    struct dlxd_store_queue queue;
+    uint32_t max_fds;
+    bool has_complained;
+    struct dlxd_list barriers; /* oldest first */
+};
+
+/* An answer that waits until the manager has read, and closed, our pipe. */
+struct dlxd_barrier {
+    struct dlxd_list node;
+    struct dlxd_store *store;
+    struct dlxd_client *client;
+    uint32_t serial;
+    int fd;
+    struct dlxd_watch *watch;
+    uint64_t until_ns;
+};
+
+/* ---- answers that wait ---------------------------------------------------------------------- */
+
+static void barrier_free(struct dlxd_barrier *barrier)
+{
+    barrier->client->barrier = NULL;
+    dlxd_client_rewatch(barrier->client);
+    if (barrier->client->input != DLXD_INPUT_NONE)
+        dlxd_task_start(&barrier->client->task, barrier->client->user);
+    dlxd_list_remove(&barrier->node);
+    dlxd_watch_free(barrier->watch);
+    dlx__close(barrier->fd);
+    free(barrier);
+}
+
+static void answer(struct dlxd_barrier *barrier)
+{
+    struct dlxd_client *client = barrier->client;
+    uint32_t serial = barrier->serial;
+    barrier_free(barrier);
+    dlxd_client_send_ok(client, serial);
+}
+
+static void on_barrier(void *data, int events)
+{
+    struct dlxd_barrier *barrier = data;
+    (void)events;
+    answer(barrier);
+}
+
+void dlxd_store_leave(struct dlxd_client *client)
+{
+    if (client->barrier)
+        barrier_free(client->barrier);
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+static const struct dlxd_keeper keeper = {.update = dlxd_store_update,
+                                          .forget = dlxd_store_forget,
+                                          .forget_arena = dlxd_store_forget_arena,
+                                          .leave = dlxd_store_leave};
+
+static void store_free(struct dlxd_store *store)
+{
+    while (!dlxd_list_empty(&store->barriers))
+        barrier_free(dlxd_container_of(store->barriers.next, struct dlxd_barrier, node));
+    dlxd_store_queue_deinit(&store->queue);
+    dlxd_ledger_deinit(&store->ledger);
+    free(store);
+}
+
+void dlxd_store_deinit(struct dlxd_broker *broker)
+{
+    struct dlxd_store *store = broker->store;
+    if (!store)
+        return;
+    (void)dlxd_store_queue_flush(&store->queue, UINT64_MAX);
+    broker->store = NULL;
+    broker->keeper = NULL;
+    store_free(store);
+}
+
+/* What cannot be sent now stays in the queue. */
+static void flush(struct dlxd_store *store)
+{
+    if (dlxd_store_queue_flush(&store->queue, dlx__now_ns()) == 0 || store->has_complained)
+        return;
+    store->has_complained = true;
+    dlxd_log(DLXD_LOG_WARNING, "%s; trying again", dlx__error_message());
+}
+
+/* Of another name than one that could not be read, and is removed. */
+static int begin_ledger(struct dlxd_store *store)
+{
+    char name[DLXD_RECORD_NAME_SIZE];
+    int r = dlxd_ledger_init(&store->ledger);
+    if (r < 0)
+        return r;
+    (void)snprintf(name, sizeof name, DLXD_RECORD_LEDGER "%" PRIu64, dlx__now_ns());
+    return dlxd_store_queue_keep(&store->queue, store->broker->policy.uid, store->ledger.fd, name);
+}
+
+int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_inherited *inherited)
+{
+    int r;
+    if (!dlxd_notify_is_possible())
+        return dlx__fail(DLX_E_NOT_FOUND, "there is no service manager (NOTIFY_SOCKET) that could "
+                                          "keep descriptors");
+    struct dlxd_store *store = calloc(1, sizeof *store);
+    if (!store)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for the descriptor store");
+    store->broker = broker;
+    store->max_fds = max_fds;
+    dlxd_store_queue_init(&store->queue);
+    dlxd_list_init(&store->barriers);
+    bool found = dlxd_restore_ledger(inherited, &store->ledger);
+    r = found ? dlxd_store_queue_count(&store->queue, broker->policy.uid, 1) : begin_ledger(store);
+    if (r < 0) {
+        store_free(store);
+        return r;
+    }
+    broker->store = store;
+    broker->keeper = &keeper;
+    dlxd_restore_publishers(broker, inherited, &store->ledger, &store->queue);
+    dlxd_restore_remove_rest(broker, inherited, &store->queue);
+    flush(store);
+    return 0;
+}
+
+bool dlxd_store_is_waiting(const struct dlxd_broker *broker)
+{
+    return broker->store &&
+           (broker->store->queue.n > 0 || !dlxd_list_empty(&broker->store->barriers));
+}
+
+void dlxd_store_retry(struct dlxd_broker *broker, uint64_t now)
+{
+    struct dlxd_store *store = broker->store;
+    if (!store)
+        return;
+    flush(store);
+    while (!dlxd_list_empty(&store->barriers)) {
+        struct dlxd_barrier *oldest =
+            dlxd_container_of(store->barriers.next, struct dlxd_barrier, node);
+        if (oldest->until_ns > now)
+            return;
+        dlxd_log(DLXD_LOG_WARNING,
+                 "the service manager is slow to keep descriptors: what %s (pid %d) left is not "
+                 "safe yet",
+                 oldest->client->name, (int)oldest->client->pid);
+        answer(oldest);
+    }
+}
+
+/* ---- what is kept ---------------------------------------------------------------------------- */
+
+static bool wants(const struct dlxd_publisher *publisher)
+{
+    return publisher->config.retain > 0 && !publisher->config.latched && !publisher->not_kept &&
+           (publisher->state == DLXD_PUBLISHER_OPEN || publisher->state == DLXD_PUBLISHER_RETAINED);
+}
+
+/*
+ * A user may have half of what the other users leave, so that a further user always gets a share.
+ * The daemon's own user is not limited: a private daemon, or one of a user instance, serves it.
+ */
+static int check_share(const struct dlxd_store *store, uid_t uid)
+{
+    uint32_t n_all = store->queue.n_fds, n = dlxd_store_queue_n_fds_of(&store->queue, uid);
+    if (n_all >= store->max_fds)
+        return dlx__fail(DLX_E_LIMIT,
+                         "the service manager keeps %u descriptors (limit %u, --fd-store)", n_all,
+                         store->max_fds);
+    if (uid != store->broker->policy.uid && n >= store->max_fds - n_all)
+        return dlx__fail(DLX_E_LIMIT,
+                         "the service manager keeps %u descriptors for uid %u, and %u of %u are "
+                         "left: a user may have half of what others leave (--fd-store)",
+                         n, (unsigned)uid, store->max_fds - n_all, store->max_fds);
+    return 0;
+}
+
+static int keep(struct dlxd_store *store, uid_t uid, int fd, const char *name)
+{
+    int r = check_share(store, uid);
+    return r < 0 ? r : dlxd_store_queue_keep(&store->queue, uid, fd, name);
+}
+
+static void drop(struct dlxd_store *store, uid_t uid, const char *name)
+{
+    /* What is not dropped for lack of memory is dropped by the next daemon, if the ledger does not have its publisher any more. */
+    (void)dlxd_store_queue_drop(&store->queue, uid, name);
+}
+
+static int keep_region(struct dlxd_store *store, const struct dlxd_publisher *publisher,
+                       struct dlxd_arena *arena)
+{
+    char name[DLXD_RECORD_NAME_SIZE];
+    if (arena->kept)
+        return 0;
+    dlxd_record_name_region(publisher, arena, name);
+    int r = keep(store, publisher->principal->uid, arena->fd, name);
+    arena->kept = r == 0;
+    return r;
+}
+
+static int keep_regions(struct dlxd_store *store, const struct dlxd_publisher *publisher)
+{
+    int r = keep_region(store, publisher, publisher->control);
+    for (size_t i = 0; r == 0 && i < publisher->ready.n; i++)
+        r = keep_region(store, publisher, publisher->ready.items[i]);
+    return r;
+}
+
+static int keep_pidfd(struct dlxd_store *store, struct dlxd_publisher *publisher)
+{
+    char name[DLXD_RECORD_NAME_SIZE];
+    bool writes = publisher->client || publisher->dying;
+    if (writes == publisher->pidfd_kept)
+        return 0;
+    dlxd_record_name_pidfd(publisher, name);
+    int r = 0;
+    if (!writes)
+        drop(store, publisher->principal->uid, name);
+    else
+        r = keep(store, publisher->principal->uid,
+                 publisher->client ? publisher->client->pidfd : publisher->dying_pidfd, name);
+    if (r == 0)
+        publisher->pidfd_kept = writes;
+    return r;
+}
+
+static int write_entry(struct dlxd_store *store, struct dlxd_publisher *publisher)
+{
+    struct dlxd_ledger_entry entry;
+    dlxd_record_write(publisher, &entry);
+    int r = dlxd_ledger_put(&store->ledger, publisher->ledger_index, &entry);
+    if (r < 0)
+        return r;
+    publisher->ledger_index = (uint32_t)r;
+    return 0;
+}
+
+void dlxd_store_update(struct dlxd_publisher *publisher)
+{
+    struct dlxd_store *store = publisher->broker->store;
+    if (!wants(publisher))
+        return;
+    /* The pidfd first: regions without one are believed to have no writer. */
+    int r = write_entry(store, publisher);
+    if (r == 0)
+        r = keep_pidfd(store, publisher);
+    if (r == 0)
+        r = keep_regions(store, publisher);
+    if (r < 0) {
+        dlxd_log(DLXD_LOG_WARNING, "%s: what %s (pid %d) retains will not outlive this daemon: %s",
+                 publisher->topic_name, publisher->client_name, (int)publisher->pid,
+                 dlx__error_message());
+        publisher->not_kept = true;
+        dlxd_store_forget(publisher);
+    }
+    flush(store);
+}
+
+void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd_arena *arena)
+{
+    char name[DLXD_RECORD_NAME_SIZE];
+    struct dlxd_store *store = publisher->broker->store;
+    if (!arena->kept)
+        return;
+    dlxd_record_name_region(publisher, arena, name);
+    drop(store, publisher->principal->uid, name);
+    arena->kept = false;
+    flush(store);
+}
+
+void dlxd_store_forget(struct dlxd_publisher *publisher)
+{
+    char name[DLXD_RECORD_NAME_SIZE];
+    struct dlxd_store *store = publisher->broker->store;
+    if (publisher->ledger_index == 0)
+        return;
+    dlxd_ledger_remove(&store->ledger, publisher->ledger_index);
+    publisher->ledger_index = 0;
+    dlxd_store_forget_arena(publisher, publisher->control);
+    for (size_t i = 0; i < publisher->ready.n; i++)
+        dlxd_store_forget_arena(publisher, publisher->ready.items[i]);
+    if (!publisher->pidfd_kept)
+        return;
+    dlxd_record_name_pidfd(publisher, name);
+    drop(store, publisher->principal->uid, name);
+    publisher->pidfd_kept = false;
+    flush(store);
+}
+
+bool dlxd_store_answer_later(const struct dlxd_publisher *publisher, struct dlxd_client *client,
+                             uint32_t serial)
+{
+    struct dlxd_store *store = publisher->broker->store;
+    int pipe_fds[2];
+    if (!store || publisher->ledger_index == 0)
+        return false;
+    struct dlxd_barrier *barrier = calloc(1, sizeof *barrier);
+    if (!barrier || pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) < 0) {
+        free(barrier);
+        return false; /* not sure, but no reason to fail */
+    }
+    *barrier = (struct dlxd_barrier){.store = store,
+                                     .client = client,
+                                     .serial = serial,
+                                     .fd = pipe_fds[0],
+                                     .until_ns = dlx__now_ns() + PATIENCE_NS};
+    int r = dlxd_store_queue_barrier(&store->queue, publisher->principal->uid, pipe_fds[1]);
+    dlx__close(pipe_fds[1]);
+    if (r == 0)
+        r = dlxd_watch_new(&barrier->watch, store->broker->watches, barrier->fd, DLXD_READABLE,
+                           on_barrier, barrier);
+    if (r < 0) {
+        dlx__close(barrier->fd);
+        free(barrier);
+        return false;
+    }
+    dlxd_list_push_back(&store->barriers, &barrier->node);
+    client->barrier = barrier;
+    dlxd_client_rewatch(client);
+    flush(store);
+    return true;
+}

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/protocol/dispatch.h"
+#include "common/error.h"
+#include "common/proto.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/protocol/handler.h"
+#include "daemon/objects/subscription.h"
+#include "daemon/protocol/validate.h"
+#include <string.h>
+
+/* On the control socket. Returns 0 when the reply, if any, was sent; 1: it goes on, see request.h; or a code for an Error. */
+typedef int request_fn(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+/* On a subscription socket. Returns 0, or DLX_E_PROTOCOL. */
+typedef int news_fn(struct dlxd_subscription *subscription, const Dlx__Wire__Packet *packet);
+
+struct request {
+    Dlx__Wire__Packet__BodyCase body;
+    dlxd_validate_fn *validate; /* NULL: every value will do */
+    request_fn *handle;
+};
+
+#define BODY(name) DLX__WIRE__PACKET__BODY_##name
+
+static const struct request requests[] = {
+    {BODY(HELLO), dlxd_validate_hello, dlxd_handle_hello},
+    {BODY(PUBLISHER_NEW), dlxd_validate_publisher_new, dlxd_handle_publisher_new},
+    {BODY(PUBLISHER_READY), NULL, dlxd_handle_publisher_ready},
+    {BODY(PUBLISHER_CLOSE), NULL, dlxd_handle_publisher_close},
+    {BODY(PUBLISHER_RETAINS), NULL, dlxd_handle_publisher_retains},
+    {BODY(RETAINED_DROP), dlxd_validate_retained_drop, dlxd_handle_retained_drop},
+    {BODY(ARENA_NEW), dlxd_validate_arena_new, dlxd_handle_arena_new},
+    {BODY(ARENA_READY), NULL, dlxd_handle_arena_ready},
+    {BODY(ARENA_DROP), NULL, dlxd_handle_arena_drop},
+    {BODY(SUBSCRIBE), dlxd_validate_subscribe, dlxd_handle_subscribe},
+    {BODY(SUBSCRIPTION_CLOSE), NULL, dlxd_handle_subscription_close},
+    {BODY(LIST_PUBLISHERS), dlxd_validate_list_publishers, dlxd_handle_list_publishers},
+    {BODY(LIST_LINKS), NULL, dlxd_handle_list_links},
+    {BODY(DAEMON_INFO), NULL, dlxd_handle_daemon_info},
+};
+
+static const struct {
+    Dlx__Wire__Packet__BodyCase body;
+    news_fn *handle;
+} news[] = {
+    {BODY(LINK_READY), dlxd_handle_link_ready},
+    {BODY(ACK), dlxd_handle_ack},
+    {BODY(LINK_CLOSE), dlxd_handle_link_close},
+};
+
+static struct dlx_proto_arena
+    arena; /* the daemon has one thread and handles one packet at a time */
+static struct dlx_packet incoming;
+
+static const struct request *find_request(Dlx__Wire__Packet__BodyCase body)
+{
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(requests); i++)
+        if (requests[i].body == body)
+            return &requests[i];
+    return NULL;
+}
+
+/* With serial 0: no answer, whatever comes of it. */
+static bool may_be_silent(Dlx__Wire__Packet__BodyCase body)
+{
+    return body == BODY(ARENA_DROP) || body == BODY(PUBLISHER_CLOSE) ||
+           body == BODY(PUBLISHER_RETAINS);
+}
+
+static void refuse(struct dlxd_client *client, uint32_t serial)
+{
+    dlxd_client_send_error(client, serial, client->refuse_code,
+                           client->refuse_text ? client->refuse_text
+                                               : dlx__error_text(client->refuse_code));
+    dlxd_client_doom(client);
+}
+
+static void send_error(struct dlxd_client *client, uint32_t serial, int code)
+{
+    if (serial != 0)
+        dlxd_client_send_error(client, serial, code,
+                               *dlx__error_message() ? dlx__error_message()
+                                                     : dlx__error_text(code));
+}
+
+static void continue_request(struct dlxd_client *client)
+{
+    uint32_t serial = client->request.serial;
+    dlx__error_clear();
+    int r = dlxd_request_continue(client);
+    if (r < 0)
+        send_error(client, serial, r);
+}
+
+static void handle_request(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    const struct request *request = find_request(packet->body_case);
+    const char *name = dlx__proto_name(packet);
+    bool is_hello = packet->body_case == BODY(HELLO);
+
+    if (!request) {
+        dlxd_client_disconnect(client, DLX_E_PROTOCOL, "%s is not a request", name);
+        return;
+    }
+    if (packet->serial == 0 && !may_be_silent(packet->body_case)) {
+        dlxd_client_disconnect(client, DLX_E_PROTOCOL, "%s with serial 0", name);
+        return;
+    }
+    if (client->refuse_code < 0) {
+        refuse(client, packet->serial);
+        return;
+    }
+    if (is_hello == (client->state == DLXD_CLIENT_OPEN)) {
+        dlxd_client_disconnect(client, DLX_E_PROTOCOL, is_hello ? "a second %s" : "%s before Hello",
+                               name);
+        return;
+    }
+    dlx__error_clear();
+    int r = request->validate ? request->validate(packet) : 0;
+    if (r == 0)
+        r = request->handle(client, packet);
+    if (r < 0)
+        send_error(client, packet->serial, r);
+    if (r < 0 && is_hello)
+        dlxd_client_doom(client);
+    if (r > 0)
+        dlxd_task_start(&client->task, client->user);
+}
+
+void dlxd_dispatch_resume(struct dlxd_client *client, uint32_t serial, int r)
+{
+    if (r < 0)
+        send_error(client, serial, r);
+    dlxd_client_rewatch(client);
+    dlxd_task_start(&client->task, client->user);
+}
+
+void dlxd_dispatch_client_bytes(struct dlxd_client *client, const uint8_t *data, size_t size)
+{
+    const Dlx__Wire__Packet *packet;
+    int r = dlx__proto_unpack(&arena, data, size, &packet);
+    if (r < 0)
+        dlxd_client_disconnect(client, r, "%s", dlx__error_message());
+    else
+        handle_request(client, packet);
+}
+
+/* What dlx__packet_recv() returned, as the reason of a disconnect; "" when the peer has left. An empty packet looks like
+ * the end of the connection; whoever sent one is still there. */
+static const char *receive_failure(int fd, int *code)
+{
+    if (*code != DLX_E_DISCONNECTED)
+        return dlx__error_message();
+    if (dlx__packet_hung_up(fd))
+        return "";
+    *code = DLX_E_PROTOCOL;
+    return "empty packet";
+}
+
+bool dlxd_dispatch_client(struct dlxd_client *client)
+{
+    if (dlxd_client_is_doomed(client)) {
+        if (dlxd_client_end_some(client))
+            return true;
+        dlxd_client_free(client);
+        return false;
+    }
+    if (client->request.step) {
+        continue_request(client);
+        return true;
+    }
+    if (dlxd_client_is_paused(client))
+        return false;
+    int r = dlx__packet_recv(client->fd, &incoming);
+    if (r == DLX_E_EMPTY) {
+        client->input = DLXD_INPUT_NONE;
+        dlxd_client_rewatch(client);
+        return false;
+    }
+    if (r == 0) {
+        dlxd_dispatch_client_bytes(client, incoming.data, incoming.size);
+        return true;
+    }
+    const char *why = receive_failure(client->fd, &r);
+    if (*why)
+        dlxd_client_disconnect(client, r, "%s", why);
+    else
+        dlxd_client_doom(client);
+    return true;
+}
+
+static int handle_news(struct dlxd_subscription *subscription, const Dlx__Wire__Packet *packet)
+{
+    if (packet->serial != 0)
+        return dlx__fail(DLX_E_PROTOCOL, "%s with serial %u", dlx__proto_name(packet),
+                         packet->serial);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(news); i++)
+        if (news[i].body == packet->body_case)
+            return news[i].handle(subscription, packet);
+    return dlx__fail(DLX_E_PROTOCOL, "%s is not for a subscription socket",
+                     dlx__proto_name(packet));
+}
+
+void dlxd_dispatch_subscription_bytes(struct dlxd_subscription *subscription, const uint8_t *data,
+                                      size_t size)
+{
+    const Dlx__Wire__Packet *packet;
+    int r = dlx__proto_unpack(&arena, data, size, &packet);
+    if (r == 0)
+        r = handle_news(subscription, packet);
+    if (r < 0) {
+        dlxd_client_disconnect(subscription->client, r, "subscription to %s: %s",
+                               subscription->topic_name, dlx__error_message());
+        dlxd_subscription_doom(subscription);
+    }
+}
+
+void dlxd_dispatch_subscription(struct dlxd_subscription *subscription)
+{
+    int r = dlx__packet_recv(subscription->fd, &incoming);
+    if (r == 0) {
+        dlxd_dispatch_subscription_bytes(subscription, incoming.data, incoming.size);
+        return;
+    }
+    if (r == DLX_E_EMPTY) {
+        subscription->input = DLXD_INPUT_NONE;
+        dlxd_subscription_rewatch(subscription);
+        return;
+    }
+    const char *why = receive_failure(subscription->fd, &r);
+    if (*why)
+        dlxd_client_disconnect(subscription->client, r, "subscription to %s: %s",
+                               subscription->topic_name, why);
+    dlxd_subscription_doom(subscription);
+}
+
+const struct dlxd_readers dlxd_dispatch = {.client = dlxd_dispatch_client,
+                                           .subscription = dlxd_dispatch_subscription};

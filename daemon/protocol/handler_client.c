@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/error.h"
+#include "common/memory.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/protocol/handler.h"
+
+static char version[] = DLX_VERSION_STRING;
+
+int dlxd_reply_ok(struct dlxd_client *client, const Dlx__Wire__Packet *request)
+{
+    if (request->serial != 0)
+        dlxd_client_send_ok(client, request->serial);
+    return 0;
+}
+
+int dlxd_handle_hello(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__Hello *hello = packet->hello;
+    Dlx__Wire__HelloReply body = DLX__WIRE__HELLO_REPLY__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    dlxd_client_greet(client, hello->name, hello->max_links);
+    body.major = DLX_PROTO_MAJOR;
+    body.minor = hello->minor > DLX_PROTO_MINOR ? DLX_PROTO_MINOR : hello->minor;
+    client->principal->minor = body.minor;
+    body.client = client->id;
+    body.version = version;
+    body.memory = client->broker->memory->tag;
+    reply.serial = packet->serial;
+    reply.body_case = DLX__WIRE__PACKET__BODY_HELLO_REPLY;
+    reply.hello_reply = &body;
+    dlxd_client_send(client, &reply);
+    return 0;
+}
+
+int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    struct dlxd_broker *broker = client->broker;
+    Dlx__Wire__DaemonInfoReply body = DLX__WIRE__DAEMON_INFO_REPLY__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    dlxd_lingering_look_all(broker);
+    body.version = version;
+    body.socket = (char *)(uintptr_t)broker->socket_path;
+    body.pid = (uint32_t)getpid();
+    body.major = DLX_PROTO_MAJOR;
+    body.minor = DLX_PROTO_MINOR;
+    body.n_clients = (uint32_t)broker->n_clients;
+    body.n_publishers = (uint32_t)broker->registry.publishers.n;
+    body.n_links = (uint32_t)(broker->registry.links.n - broker->registry.n_spares +
+                              dlxd_lingering_n_all(broker));
+    body.n_topics = (uint32_t)broker->registry.n_topics;
+    body.shared_bytes = broker->users.all_bytes;
+    body.uptime_ns = dlx__now_ns() - broker->start_ns;
+    if (client->principal->minor >= 1)
+        body.longest_turn_ns = broker->longest_turn_ns;
+    reply.serial = packet->serial;
+    reply.body_case = DLX__WIRE__PACKET__BODY_DAEMON_INFO_REPLY;
+    reply.daemon_info_reply = &body;
+    dlxd_client_send(client, &reply);
+    return 0;
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/error.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/protocol/handler.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/memory/report.h"
+#include "daemon/objects/subscription.h"
+#include <inttypes.h>
+#include <stdio.h>
+
+#define PUBLISHERS_MAX 16U
+#define LINKS_MAX      32U
+
+/* ---- publishers ---------------------------------------------------------------------------- */
+
+struct publisher_page {
+    Dlx__Wire__PublisherEntry entries[PUBLISHERS_MAX];
+    Dlx__Wire__PublisherEntry *pointers[PUBLISHERS_MAX];
+    size_t n;
+    bool more;
+};
+
+static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_publisher *publisher)
+{
+    struct dlxd_control_report report;
+    dlxd_report_control(publisher->control->fd, &report);
+    dlx__wire__publisher_entry__init(entry);
+    entry->publisher = dlxd_publisher_id(publisher);
+    entry->topic = (char *)(uintptr_t)publisher->topic_name;
+    entry->client_name = (char *)(uintptr_t)publisher->client_name;
+    entry->pid = (uint32_t)publisher->pid;
+    entry->uid = publisher->principal->uid;
+    entry->n_subscribers = (uint32_t)(publisher->n_links - publisher->telling);
+    entry->depth = publisher->config.depth;
+    entry->history = publisher->config.history;
+    entry->on_full = publisher->config.on_full;
+    entry->published = report.published;
+    entry->published_bytes = report.published_bytes;
+    entry->retain = publisher->config.retain;
+    entry->retained = publisher->state == DLXD_PUBLISHER_RETAINED;
+    entry->control_bytes = publisher->control->size;
+    entry->n_arenas = (uint32_t)publisher->ready.n;
+    for (size_t i = 0; i < publisher->ready.n; i++)
+        entry->arena_bytes += publisher->ready.items[i]->size;
+}
+
+/* The announced publishers of one topic that come after the id `after`. */
+static void add_topic(struct publisher_page *page, const struct dlxd_topic *topic, uint64_t after)
+{
+    dlx_for_each (it, &topic->publishers) {
+        const struct dlxd_publisher *publisher =
+            dlxd_container_of(it, struct dlxd_publisher, by_topic);
+        if (publisher->announced == 0 || dlxd_publisher_id(publisher) <= after)
+            continue;
+        if (page->n == PUBLISHERS_MAX) {
+            page->more = true;
+            return;
+        }
+        fill_publisher(&page->entries[page->n], publisher);
+        page->pointers[page->n] = &page->entries[page->n];
+        page->n++;
+    }
+}
+
+/* Topics that are looked at in one step. */
+#define TOPICS_AT_ONCE 16U
+/* The topic of the cursor is done. */
+#define NO_TOPIC UINT64_MAX
+
+static void add_if_matches(struct publisher_page *page, const struct dlxd_client *client,
+                           const struct dlxd_topic *topic, uint64_t after)
+{
+    if (dlx__pattern_matches(client->request.topic, topic->name) &&
+        dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE, topic->name))
+        add_topic(page, topic, after);
+}
+
+/* A page that is not full after a step is sent as it is, so that none is kept from one step to the next. */
+static int list_some(struct dlxd_client *client)
+{
+    struct dlxd_request *request = &client->request;
+    const struct dlxd_registry *registry = &client->broker->registry;
+    struct publisher_page page = {.n = 0};
+    const struct dlxd_topic *topic = NULL;
+    Dlx__Wire__PublisherList body = DLX__WIRE__PUBLISHER_LIST__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    if (request->after != NO_TOPIC && (topic = dlxd_registry_find(registry, request->cursor.after)))
+        add_if_matches(&page, client, topic, request->after);
+    request->after = NO_TOPIC;
+    for (uint32_t n = TOPICS_AT_ONCE; n > 0 && !page.more; n--) {
+        topic = dlxd_registry_next(registry, request->topic, &request->cursor);
+        if (!topic)
+            break;
+        add_if_matches(&page, client, topic, 0);
+    }
+    if (page.n == 0 && topic)
+        return 1;
+    body.n_entries = page.n;
+    body.entries = page.pointers;
+    body.more = page.more || topic;
+    reply.serial = request->serial;
+    reply.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_LIST;
+    reply.publisher_list = &body;
+    dlxd_client_send(client, &reply);
+    return 0;
+}
+
+int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__ListPublishers *list = packet->list_publishers;
+    struct dlxd_request *request = &client->request;
+    (void)snprintf(request->topic, sizeof request->topic, "%s", *list->topic ? list->topic : "**");
+    (void)snprintf(request->cursor.after, sizeof request->cursor.after, "%s", list->after_topic);
+    request->after = *list->after_topic ? list->after_publisher : NO_TOPIC;
+    return dlxd_request_begin(client, packet->serial, list_some);
+}
+
+/* ---- links --------------------------------------------------------------------------------- */
+
+struct link_page {
+    Dlx__Wire__LinkEntry entries[LINKS_MAX];
+    Dlx__Wire__LinkEntry *pointers[LINKS_MAX];
+    size_t n;
+    bool more;
+};
+
+static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link)
+{
+    const struct dlxd_subscription *subscription = link->subscription;
+    struct dlxd_link_report report;
+    dlxd_report_link(link->page_fd, subscription->config.max_held, &report);
+    dlx__wire__link_entry__init(entry);
+    entry->link = dlxd_link_id(link);
+    entry->publisher = dlxd_publisher_id(link->publisher);
+    entry->client_name = subscription->client->name;
+    entry->pid = (uint32_t)subscription->client->pid;
+    entry->uid = subscription->client->principal->uid;
+    entry->n_held = report.n_held;
+    entry->max_held = subscription->config.max_held;
+    entry->mode = subscription->config.mode;
+    entry->reliable = subscription->config.reliable;
+    entry->taken = report.taken;
+    entry->skipped = report.skipped;
+    entry->lost = report.lost;
+}
+
+static void add_links(struct link_page *page, const struct dlxd_publisher *publisher,
+                      uint64_t after)
+{
+    dlx_for_each (it, &publisher->links) {
+        const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        if (link->state != DLXD_LINK_OPEN || dlxd_link_id(link) <= after)
+            continue;
+        if (page->n == LINKS_MAX) {
+            page->more = true;
+            return;
+        }
+        fill_link(&page->entries[page->n], link);
+        page->pointers[page->n] = &page->entries[page->n];
+        page->n++;
+    }
+}
+
+int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__ListLinks *request = packet->list_links;
+    struct link_page page = {.n = 0};
+    struct dlxd_idmap_node *node =
+        dlxd_idmap_find(&client->broker->registry.publishers, request->publisher);
+    const struct dlxd_publisher *publisher =
+        node ? dlxd_container_of(node, struct dlxd_publisher, by_id) : NULL;
+    if (!publisher || !dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE,
+                                       publisher->topic_name))
+        return dlx__fail(DLX_E_NOT_FOUND, "there is no publisher %" PRIu64, request->publisher);
+    add_links(&page, publisher, request->after_link);
+
+    Dlx__Wire__LinkList body = DLX__WIRE__LINK_LIST__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    body.n_entries = page.n;
+    body.entries = page.pointers;
+    body.more = page.more;
+    reply.serial = packet->serial;
+    reply.body_case = DLX__WIRE__PACKET__BODY_LINK_LIST;
+    reply.link_list = &body;
+    dlxd_client_send(client, &reply);
+    return 0;
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/error.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/objects/delivery.h"
+#include "daemon/protocol/handler.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/subscription.h"
+
+/* To a pattern: of each publisher, when it is offered. */
+static int check_access(const struct dlxd_client *client, const Dlx__Wire__Subscribe *request)
+{
+    const struct dlxd_policy *policy = &client->broker->policy;
+    if (dlx__is_pattern(request->topic))
+        return 0;
+    int r = dlxd_policy_check(policy, client->principal, DLXD_MAY_SUBSCRIBE, request->topic);
+    if (r == 0 && request->reliable)
+        r = dlxd_policy_check(policy, client->principal, DLXD_MAY_BLOCK, request->topic);
+    return r;
+}
+
+static int offer_some(struct dlxd_client *client)
+{
+    struct dlxd_request *request = &client->request;
+    struct dlxd_subscription *subscription = request->offers.subscription;
+    Dlx__Wire__SubscribeReply body = DLX__WIRE__SUBSCRIBE_REPLY__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    int r = dlxd_offers_step(&request->offers);
+    if (r > 0)
+        return r;
+    if (r == 0) {
+        body.subscription = dlxd_subscription_id(subscription);
+        body.n_offers = request->offers.n_links;
+        reply.serial = request->serial;
+        reply.body_case = DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY;
+        reply.subscribe_reply = &body;
+        r = dlxd_client_send_fds(client, &reply, &request->fd, 1);
+    }
+    if (r < 0)
+        dlxd_subscription_doom(subscription);
+    else
+        dlxd_subscription_open(subscription);
+    return r;
+}
+
+int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__Subscribe *subscribe = packet->subscribe;
+    struct dlxd_request *request = &client->request;
+    const struct dlxd_subscription_config config = {
+        .mode = subscribe->mode,
+        .history = subscribe->history,
+        .max_held = subscribe->max_held,
+        .n_spares = subscribe->n_spares,
+        .reliable = subscribe->reliable,
+    };
+    struct dlxd_subscription *subscription;
+    int r = check_access(client, subscribe);
+    if (r == 0)
+        r = dlxd_subscription_new(&subscription, client, subscribe->topic, &config, &request->fd);
+    if (r < 0)
+        return r;
+    dlxd_offers_init(&request->offers, subscription);
+    return dlxd_request_begin(client, packet->serial, offer_some);
+}
+
+/* Links that end in one step. */
+#define LINKS_AT_ONCE 64U
+
+static int close_some(struct dlxd_client *client)
+{
+    struct dlxd_request *request = &client->request;
+    struct dlxd_idmap_node *node =
+        dlxd_idmap_find(&client->broker->registry.subscriptions, request->object);
+    uint32_t n = LINKS_AT_ONCE;
+    if (node &&
+        !dlxd_subscription_end_some(dlxd_container_of(node, struct dlxd_subscription, by_id), &n))
+        return 1;
+    if (request->serial != 0)
+        dlxd_client_send_ok(client, request->serial);
+    return 0;
+}
+
+int dlxd_handle_subscription_close(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    client->request.object = packet->subscription_close->subscription;
+    if (!dlxd_subscription_find(client, client->request.object))
+        return DLX_E_NOT_FOUND;
+    return dlxd_request_begin(client, packet->serial, close_some);
+}
+
+/* NULL when the subscription has no such link. That is no violation: the packet may have crossed with
+ * the news that the link ended. */
+static struct dlxd_link *find_link(struct dlxd_subscription *subscription, uint64_t id)
+{
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&subscription->broker->registry.links, id);
+    if (!node)
+        return NULL;
+    struct dlxd_link *link = dlxd_container_of(node, struct dlxd_link, by_id);
+    return link->subscription == subscription ? link : NULL;
+}
+
+int dlxd_handle_link_ready(struct dlxd_subscription *subscription, const Dlx__Wire__Packet *packet)
+{
+    struct dlxd_link *link = find_link(subscription, packet->link_ready->link);
+    if (!link || link->state == DLXD_LINK_FAILED)
+        return 0;
+    if (link->state != DLXD_LINK_OFFERED)
+        return dlx__fail(DLX_E_PROTOCOL, "LinkReady for a link that does not wait for it");
+    link->reader = packet->link_ready->reader;
+    dlxd_delivery_prove(link);
+    return 0;
+}
+
+int dlxd_handle_ack(struct dlxd_subscription *subscription, const Dlx__Wire__Packet *packet)
+{
+    return dlxd_subscription_ack(subscription, packet->ack->n);
+}
+
+int dlxd_handle_link_close(struct dlxd_subscription *subscription, const Dlx__Wire__Packet *packet)
+{
+    dlxd_link_end(find_link(subscription, packet->link_close->link));
+    return 0;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/protocol/validate.h"
+#include "common/error.h"
+#include "ring/layout.h"
+#include "common/topic.h"
+#include "daemon/objects/publisher.h"
+#include <inttypes.h>
+#include <string.h>
+
+#define SPARES_MAX 64U
+
+int dlxd_validate_hello(const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__Hello *hello = packet->hello;
+    if (hello->major != DLX_PROTO_MAJOR)
+        return dlx__fail(
+            DLX_E_VERSION,
+            "protocol version %u.%u is not known: this daemon (%s) knows %u.0 to %u.%u",
+            hello->major, hello->minor, DLX_VERSION_STRING, DLX_PROTO_MAJOR, DLX_PROTO_MAJOR,
+            DLX_PROTO_MINOR);
+    size_t size = strlen(hello->name);
+    if (size > DLXD_NAME_SIZE - 1)
+        return dlx__fail(DLX_E_INVALID, "client name of %zu bytes, at most %d are allowed", size,
+                         DLXD_NAME_SIZE - 1);
+    return 0;
+}
+
+int dlxd_validate_publisher_new(const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__PublisherNew *body = packet->publisher_new;
+    int r = dlx__topic_check(body->topic);
+    if (r < 0)
+        return r;
+    if (body->history < 1 || body->history > DLX_SHM_HISTORY_MAX)
+        return dlx__fail(DLX_E_INVALID, "publisher of %s: history of %u, from 1 to %u is possible",
+                         body->topic, body->history, DLX_SHM_HISTORY_MAX);
+    if (body->depth < 1 || body->depth > DLX_SHM_DEPTH_MAX)
+        return dlx__fail(DLX_E_INVALID, "publisher of %s: depth of %u, from 1 to %u is possible",
+                         body->topic, body->depth, DLX_SHM_DEPTH_MAX);
+    uint32_t n_least = dlx_shm_n_entries(DLX_MAX(body->depth, body->history));
+    if (!dlx_shm_n_entries_is_valid(body->n_entries) || body->n_entries < n_least)
+        return dlx__fail(DLX_E_INVALID,
+                         "publisher of %s: ring of %u entries, a power of 2 from %u (depth %u, "
+                         "history %u) to %u is possible",
+                         body->topic, body->n_entries, n_least, body->depth, body->history,
+                         DLX_SHM_ENTRIES_MAX);
+    if (body->on_full > 1)
+        return dlx__fail(DLX_E_INVALID,
+                         "publisher of %s: on_full is %u, 0 (drop oldest) or 1 (block) is possible",
+                         body->topic, body->on_full);
+    if (body->after_seq >= DLX_SHM_MOVED)
+        return dlx__fail(DLX_E_INVALID,
+                         "publisher of %s: has published %" PRIu64
+                         " messages, below 2^61 are possible",
+                         body->topic, body->after_seq);
+    if (body->retain > body->history)
+        return dlx__fail(DLX_E_INVALID, "publisher of %s: retains %u messages of a history of %u",
+                         body->topic, body->retain, body->history);
+    if (body->max_held > DLX_SHM_HELD_MAX)
+        return dlx__fail(DLX_E_INVALID, "publisher of %s: max_held %u, at most %u is possible",
+                         body->topic, body->max_held, DLX_SHM_HELD_MAX);
+    return 0;
+}
+
+int dlxd_validate_retained_drop(const Dlx__Wire__Packet *packet)
+{
+    return dlx__topic_check(packet->retained_drop->topic);
+}
+
+int dlxd_validate_arena_new(const Dlx__Wire__Packet *packet)
+{
+    uint64_t size = packet->arena_new->arena_size;
+    if (size == 0 || size % DLX_PAGE != 0)
+        return dlx__fail(DLX_E_INVALID, "arena of %" PRIu64 " bytes, not a multiple of %u", size,
+                         DLX_PAGE);
+    if (size > DLX_SHM_ARENA_MAX)
+        return dlx__fail(DLX_E_LIMIT,
+                         "arena of %" PRIu64 " bytes, at most %" PRIu64 " are possible", size,
+                         DLX_SHM_ARENA_MAX);
+    return 0;
+}
+
+int dlxd_validate_subscribe(const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__Subscribe *body = packet->subscribe;
+    int r = dlx__pattern_check(body->topic);
+    if (r < 0)
+        return r;
+    if (body->mode > 1)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: mode is %u, 0 (all) or 1 (latest) is possible",
+                         body->topic, body->mode);
+    if (body->mode == 1 && body->reliable)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: mode latest skips messages, so it cannot be reliable",
+                         body->topic);
+    if (body->history > DLX_SHM_HISTORY_MAX)
+        return dlx__fail(DLX_E_INVALID, "subscription to %s: history of %u, at most %u is possible",
+                         body->topic, body->history, DLX_SHM_HISTORY_MAX);
+    if (body->max_held < 1 || body->max_held > DLX_SHM_HELD_MAX)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: %u messages held, from 1 to %u are possible",
+                         body->topic, body->max_held, DLX_SHM_HELD_MAX);
+    if (body->n_spares > SPARES_MAX)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: %u spare links, at most %u are possible", body->topic,
+                         body->n_spares, SPARES_MAX);
+    return 0;
+}
+
+int dlxd_validate_list_publishers(const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__ListPublishers *body = packet->list_publishers;
+    int r = *body->topic ? dlx__pattern_check(body->topic) : 0;
+    if (r == 0 && *body->after_topic)
+        r = dlx__topic_check(body->after_topic);
+    return r;
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/server/listener.h"
+#include "common/error.h"
+#include "common/packet.h"
+#include "daemon/base/log.h"
+#include <fcntl.h>
+#include <libgen.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#define BACKLOG 1024
+/* A daemon that is just ending has the lock a moment longer than its socket. */
+#define LOCK_WAIT_NS UINT64_C(2000000000)
+#define LOCK_POLL_MS 2
+
+char *dlxd_listener_default_path(void)
+{
+    const char *path = getenv("DLX_SOCKET");
+    const char *dir = getenv("XDG_RUNTIME_DIR");
+    char *made;
+    if (path && *path)
+        made = strdup(path);
+    else if (!dir || !*dir)
+        made = strdup("/run/dlpackd/dlpackd.sock");
+    else if (asprintf(&made, "%s/dlpackd.sock", dir) < 0)
+        made = NULL;
+    if (!made)
+        (void)dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+    return made;
+}
+
+static int make_directory(struct dlxd_listener *listener)
+{
+    dlx_cleanup(dlx__freep) char *copy = strdup(listener->path);
+    if (!copy)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+    const char *dir = dirname(copy);
+    listener->made_folder = mkdir(dir, 0755) == 0;
+    if (!listener->made_folder && errno != EEXIST)
+        return dlx__fail_errno("making the directory of the socket, %s", dir);
+    return 0;
+}
+
+/* Nothing, or a socket; anything else is left alone. */
+static int check_path(const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) < 0) {
+        if (errno == ENOENT)
+            return 0;
+        return dlx__fail_errno("%s", path);
+    }
+    if (!S_ISSOCK(st.st_mode))
+        return dlx__fail(DLX_E_IN_USE, "%s exists and is not a socket: it is left alone", path);
+    return 0;
+}
+
+static int report_holder(const struct dlxd_listener *listener)
+{
+    char text[32] = "";
+    ssize_t n = pread(listener->lock_fd, text, sizeof text - 1, 0);
+    text[DLX_MAX(n, 0)] = '\0';
+    return dlx__fail(DLX_E_IN_USE, "another dlpackd (pid %ld) is listening on %s",
+                     strtol(text, NULL, 10), listener->path);
+}
+
+/* Does somebody answer? */
+static bool is_served(const struct sockaddr_un *address)
+{
+    dlx_cleanup(dlx__closep) int fd =
+        socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return fd < 0 || connect(fd, (const struct sockaddr *)address, sizeof *address) == 0 ||
+           (errno != ENOENT && errno != ECONNREFUSED);
+}
+
+/* Was the file unlinked by a daemon that ended between our open() and flock()? */
+static bool is_current(const struct dlxd_listener *listener)
+{
+    struct stat mine;
+    struct stat there;
+    return fstat(listener->lock_fd, &mine) == 0 && stat(listener->lock_path, &there) == 0 &&
+           mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
+}
+
+/* Anybody who can open a file can hold its lock. So the lock file must be a regular file of this
+ * user with no second name. `ret_exposed`: other users can open it, since something made it with
+ * another mode. */
+static int open_lock(struct dlxd_listener *listener, bool *ret_exposed)
+{
+    struct stat st;
+    dlx__closep(&listener->lock_fd);
+    dlx_cleanup(dlx__closep) int fd =
+        open(listener->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return dlx__fail_errno("lock file %s", listener->lock_path);
+    if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink > 1)
+        return dlx__fail(DLX_E_ACCESS,
+                         "lock file %s (uid %u, mode %o, %u names) is not a file of uid %u alone: "
+                         "remove it",
+                         listener->lock_path, (unsigned)st.st_uid, (unsigned)st.st_mode,
+                         (unsigned)st.st_nlink, (unsigned)geteuid());
+    *ret_exposed = (st.st_mode & (S_IRWXG | S_IRWXO)) != 0;
+    listener->lock_fd = dlx__steal_fd(&fd);
+    return 0;
+}
+
+enum lock_state {
+    LOCK_OURS,
+    LOCK_AGAIN,   /* the file was replaced meanwhile, or an ending daemon still holds it */
+    LOCK_USELESS, /* exposed: another user holds it, or can hold it later */
+    LOCK_HELD,
+    LOCK_FAILED, /* errno */
+};
+
+static enum lock_state try_lock(const struct dlxd_listener *listener, bool exposed,
+                                const struct sockaddr_un *address, uint64_t deadline)
+{
+    if (flock(listener->lock_fd, LOCK_EX | LOCK_NB) == 0) {
+        if (!is_current(listener))
+            return LOCK_AGAIN;
+        return exposed ? LOCK_USELESS : LOCK_OURS;
+    }
+    if (errno != EWOULDBLOCK)
+        return LOCK_FAILED;
+    if (is_served(address))
+        return LOCK_HELD;
+    if (dlx__now_ns() >= deadline)
+        return exposed && is_current(listener) ? LOCK_USELESS : LOCK_HELD;
+    (void)poll(NULL, 0, LOCK_POLL_MS);
+    return LOCK_AGAIN;
+}
+
+static int replace_lock(const struct dlxd_listener *listener, unsigned n_before)
+{
+    if (n_before > 0)
+        return dlx__fail(DLX_E_ACCESS, "others can open the lock file %s, however it is made",
+                         listener->lock_path);
+    if (unlink(listener->lock_path) < 0 && errno != ENOENT)
+        return dlx__fail_errno("removing the lock file %s, which others can open",
+                               listener->lock_path);
+    dlxd_log(DLXD_LOG_NOTICE, "replaced the lock file %s, which others could open",
+             listener->lock_path);
+    return 0;
+}
+
+static int take_lock(struct dlxd_listener *listener, const struct sockaddr_un *address)
+{
+    const uint64_t deadline = dlx__now_ns() + LOCK_WAIT_NS;
+    enum lock_state state = LOCK_AGAIN;
+    unsigned n_replaced = 0;
+    bool exposed = false;
+    while (state != LOCK_OURS) {
+        int r = open_lock(listener, &exposed);
+        if (r < 0)
+            return r;
+        state = try_lock(listener, exposed, address, deadline);
+        if (state == LOCK_USELESS)
+            r = replace_lock(listener, n_replaced++);
+        else if (state == LOCK_HELD)
+            r = report_holder(listener);
+        else if (state == LOCK_FAILED)
+            r = dlx__fail_errno("locking %s", listener->lock_path);
+        if (r < 0) {
+            dlx__closep(&listener->lock_fd); /* deinit must not unlink another's lock */
+            return r;
+        }
+    }
+
+    char text[32];
+    int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    if (ftruncate(listener->lock_fd, 0) < 0 ||
+        pwrite(listener->lock_fd, text, (size_t)n, 0) != (ssize_t)n)
+        return dlx__fail_errno("writing %s", listener->lock_path);
+    return 0;
+}
+
+/* A socket without a lock is stale, unless some other program answers there. */
+static int remove_stale(const char *path, const struct sockaddr_un *address)
+{
+    int r = check_path(path);
+    if (r < 0)
+        return r;
+    dlx_cleanup(dlx__closep) int fd =
+        socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return dlx__fail_errno("socket");
+    if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0 || errno == EAGAIN ||
+        errno == EPROTOTYPE)
+        return dlx__fail(DLX_E_IN_USE, "another program is listening on %s: it is left alone",
+                         path);
+    if (errno == ENOENT)
+        return 0;
+    if (errno != ECONNREFUSED)
+        return dlx__fail_errno("looking who is on %s", path);
+    if (unlink(path) < 0 && errno != ENOENT)
+        return dlx__fail_errno("removing the stale socket %s", path);
+    dlxd_log(DLXD_LOG_NOTICE, "replaced the stale socket %s", path);
+    return 0;
+}
+
+static int bind_and_listen(struct dlxd_listener *listener, const struct sockaddr_un *address)
+{
+    struct stat st;
+    listener->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listener->fd < 0)
+        return dlx__fail_errno("socket");
+    dlx__packet_refuse_fds(listener->fd);
+    if (bind(listener->fd, (const struct sockaddr *)address, sizeof *address) < 0)
+        return dlx__fail_errno("binding to %s", listener->path);
+    if (lstat(listener->path, &st) < 0) { /* or it could not be told from another's at the end */
+        int r = dlx__fail_errno("%s", listener->path);
+        (void)unlink(listener->path);
+        return r;
+    }
+    listener->bound = true;
+    listener->dev = st.st_dev;
+    listener->ino = st.st_ino;
+    /* Anybody may connect, and gets an answer: policy.h decides. */
+    if (chmod(listener->path, 0666) < 0)
+        return dlx__fail_errno("mode of %s", listener->path);
+    if (listen(listener->fd, BACKLOG) < 0)
+        return dlx__fail_errno("listening on %s", listener->path);
+    return 0;
+}
+
+static int start(struct dlxd_listener *listener, const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof address.sun_path)
+        return dlx__fail(DLX_E_INVALID, "socket path of %zu bytes, at most %zu are possible: %s",
+                         strlen(path), sizeof address.sun_path - 1, path);
+    if (!*path)
+        return dlx__fail(DLX_E_INVALID, "empty socket path");
+    memcpy(address.sun_path, path, strlen(path));
+    listener->path = strdup(path);
+    if (!listener->path || asprintf(&listener->lock_path, "%s.lock", path) < 0) {
+        listener->lock_path = NULL;
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+    }
+    int r = make_directory(listener);
+    if (r == 0)
+        r = check_path(path);
+    if (r == 0)
+        r = take_lock(listener, &address);
+    if (r == 0)
+        r = remove_stale(path, &address);
+    if (r == 0)
+        r = bind_and_listen(listener, &address);
+    return r;
+}
+
+int dlxd_listener_init(struct dlxd_listener *listener, const char *path)
+{
+    *listener = (struct dlxd_listener){.fd = -1, .lock_fd = -1};
+    int r = start(listener, path);
+    if (r < 0)
+        dlxd_listener_deinit(listener);
+    return r;
+}
+
+static int adopt(struct dlxd_listener *listener)
+{
+    struct sockaddr_un address;
+    socklen_t size = sizeof address;
+    int flags = fcntl(listener->fd, F_GETFL);
+    if (flags < 0 || fcntl(listener->fd, F_SETFL, flags | O_NONBLOCK) < 0)
+        return dlx__fail_errno("inherited socket %d", listener->fd);
+    dlx__packet_refuse_fds(listener->fd);
+    if (getsockname(listener->fd, (struct sockaddr *)&address, &size) < 0)
+        return dlx__fail_errno("name of the inherited socket %d", listener->fd);
+    size_t path_size = size - DLX_MIN(size, offsetof(struct sockaddr_un, sun_path));
+    if (path_size == 0 || address.sun_path[0] == '\0')
+        return dlx__fail(DLX_E_INVALID, "inherited socket %d is bound to no path", listener->fd);
+    listener->path = strndup(address.sun_path, DLX_MIN(path_size, sizeof address.sun_path));
+    return listener->path ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+}
+
+int dlxd_listener_adopt(struct dlxd_listener *listener, int take_fd)
+{
+    *listener = (struct dlxd_listener){.fd = take_fd, .lock_fd = -1};
+    int r = adopt(listener);
+    if (r < 0)
+        dlxd_listener_deinit(listener);
+    return r;
+}
+
+int dlxd_listener_share(const struct dlxd_listener *listener)
+{
+    struct stat st;
+    dlx_cleanup(dlx__freep) char *copy = strdup(listener->path);
+    if (!copy)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+    const char *dir = dirname(copy);
+    if (listener->made_folder && chmod(dir, 0755) < 0) /* the umask may have closed it */
+        return dlx__fail_errno("mode of %s", dir);
+    if (stat(dir, &st) < 0)
+        return dlx__fail_errno("%s", dir);
+    if (!(st.st_mode & S_IXOTH))
+        dlxd_log(DLXD_LOG_WARNING, "other users cannot reach %s: mode %04o of folder %s",
+                 listener->path, (unsigned)st.st_mode & 07777U, dir);
+    return 0;
+}
+
+void dlxd_listener_deinit(struct dlxd_listener *listener)
+{
+    struct stat st;
+    if (listener->bound && lstat(listener->path, &st) == 0 && st.st_dev == listener->dev &&
+        st.st_ino == listener->ino)
+        (void)unlink(listener->path);
+    dlx__closep(&listener->fd);
+    if (listener->lock_fd >= 0)
+        (void)unlink(listener->lock_path);
+    dlx__closep(&listener->lock_fd);
+    free(listener->path);
+    free(listener->lock_path);
+    *listener = (struct dlxd_listener){.fd = -1, .lock_fd = -1};
+}

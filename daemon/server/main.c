@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/error.h"
+#include "common/memory.h"
+#include "daemon/objects/client.h"
+#include "daemon/persist/inherited.h"
+#include "daemon/server/listener.h"
+#include "daemon/base/log.h"
+#include "daemon/users/policy.h"
+#include "daemon/memory/residue.h"
+#include "daemon/server/server.h"
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+/* Exported, so that argp in libc sees it in spite of -fvisibility=hidden. */
+__attribute__((visibility("default"))) const char *argp_program_version =
+    "dlpackd " DLX_VERSION_STRING;
+
+static const char doc[] =
+    "Let processes of this machine exchange DLPack tensors in shared memory without copying.\v"
+    "The socket is $DLX_SOCKET, else $XDG_RUNTIME_DIR/dlpackd.sock, else "
+    "/run/dlpackd/dlpackd.sock. "
+    "The daemon stays in the foreground; SIGTERM and SIGINT end it. "
+    "Programs that find no daemon start one like this: "
+    "dlpackd --socket PATH --idle-exit 10 --ready-fd 2"
+    "\n\n"
+    "With --memory memfd (or without) the kernel sees to it that nobody but its publisher writes "
+    "to a region or changes its size; that needs Linux 5.1. --memory posix (shm_open) is for "
+    "systems without, and promises less: processes of this user can reopen received memory and "
+    "write to it; a hostile one can take pages away from under its readers (SIGBUS); the size of "
+    "/dev/shm limits everything.";
+
+enum { OPTION_IDLE_EXIT = 0x100, OPTION_READY_FD, OPTION_FD_STORE, OPTION_ALLOW_USER };
+#define FD_STORE_MAX    65536
+#define IDLE_EXIT_MAX_S 1e6
+
+static const struct argp_option options[] = {
+    {"socket", 's', "PATH", 0, "listen here", 0},
+    {"memory", 'm', "KIND", 0,
+     "kind of shared memory: memfd or posix (default: $DLX_MEMORY, else memfd)", 0},
+    {"foreground", 'f', NULL, 0,
+     "log clients that come and go as well, without prefixes for the journal", 0},
+    {"allow-user", OPTION_ALLOW_USER, "USER", 0,
+     "this user (a name or a uid) may do everything, as the daemon's own and root may: all of them "
+     "share all topics, and read what any of them publishes; may be given more than once",
+     0},
+    {"idle-exit", OPTION_IDLE_EXIT, "SECONDS", 0,
+     "end after so long without a client, with status 0; 0.25 is possible", 0},
+    {"ready-fd", OPTION_READY_FD, "FD", 0,
+     "once listening, write the line READY=1 to this file descriptor and close it (0, 1 and 2 "
+     "become "
+     "/dev/null, so that with 2 what goes wrong before comes from the same pipe)",
+     0},
+    {"fd-store", OPTION_FD_STORE, "N", 0,
+     "retained messages outlive the daemon: the service manager keeps at most N file descriptors "
+     "for it (FileDescriptorStoreMax=; default: $FDSTORE, else 0)",
+     0},
+    {0},
+};
+
+struct arguments {
+    const char *socket;
+    const struct dlx_memory *memory;
+    bool foreground;
+    uint64_t idle_ms; /* 0: never */
+    int ready_fd;     /* -1: none */
+    int32_t fd_store; /* -1: not said */
+    uid_t *allowed;
+    size_t n_allowed;
+};
+
+static const struct dlx_memory *find_memory(const char *name, const struct argp_state *state)
+{
+    const struct dlx_memory *memory = dlx__memory_by_name(name);
+    if (!memory)
+        argp_error(state, "there is no memory of the kind '%s': memfd, posix", name);
+    return memory;
+}
+
+static uint64_t parse_seconds(const char *text, struct argp_state *state)
+{
+    char *end;
+    double seconds = strtod(text, &end);
+    if (end == text || *end || !(seconds > 0) || seconds > IDLE_EXIT_MAX_S)
+        argp_error(state, "--idle-exit %s: more than 0 and at most %.0f seconds are possible", text,
+                   IDLE_EXIT_MAX_S);
+    uint64_t ms = (uint64_t)(seconds * 1e3);
+    return ms > 0 ? ms : 1;
+}
+
+static int parse_fd(const char *text, struct argp_state *state)
+{
+    char *end;
+    long fd = strtol(text, &end, 10);
+    if (end == text || *end || fd < 0 || fd > INT_MAX || fcntl((int)fd, F_GETFD) < 0)
+        argp_error(state, "--ready-fd %s: no open file descriptor", text);
+    return (int)fd;
+}
+
+static int32_t parse_count(const char *text, const char *what, const struct argp_state *state)
+{
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (end == text || *end || n < 0 || n > FD_STORE_MAX)
+        argp_error(state, "%s %s: a number from 0 to %d is possible", what, text, FD_STORE_MAX);
+    return (int32_t)n;
+}
+
+/* A name goes first, as in chown(1). */
+static uid_t parse_user(const char *text, const struct argp_state *state)
+{
+    char *end;
+    const struct passwd *user = getpwnam(text);
+    unsigned long uid = strtoul(text, &end, 10);
+    if (user)
+        uid = user->pw_uid;
+    else if (*text < '0' || *text > '9' || *end || uid >= (uid_t)-1)
+        argp_error(state, "--allow-user %s: there is no such user", text);
+    if (uid == DLXD_OVERFLOW_UID)
+        argp_error(state,
+                   "--allow-user %s: uid %lu stands for users without a number, and has no rights",
+                   text, uid);
+    return (uid_t)uid;
+}
+
+static error_t allow(struct arguments *arguments, uid_t uid)
+{
+    uid_t *more = reallocarray(arguments->allowed, arguments->n_allowed + 1, sizeof *more);
+    if (!more)
+        return ENOMEM;
+    arguments->allowed = more;
+    more[arguments->n_allowed++] = uid;
+    return 0;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    struct arguments *arguments = state->input;
+    const char *name;
+    switch (key) {
+    case ARGP_KEY_END:
+        name = getenv("FDSTORE"); /* systemd 254 */
+        if (arguments->fd_store < 0)
+            arguments->fd_store = name && *name ? parse_count(name, "FDSTORE", state) : 0;
+        name = getenv("DLX_MEMORY");
+        if (!arguments->memory)
+            arguments->memory = find_memory(name && *name ? name : "memfd", state);
+        return 0;
+    case 'm':
+        arguments->memory = find_memory(argument, state);
+        return 0;
+    case 's':
+        arguments->socket = argument;
+        return 0;
+    case 'f':
+        arguments->foreground = true;
+        return 0;
+    case OPTION_IDLE_EXIT:
+        arguments->idle_ms = parse_seconds(argument, state);
+        return 0;
+    case OPTION_ALLOW_USER:
+        return allow(arguments, parse_user(argument, state));
+    case OPTION_FD_STORE:
+        arguments->fd_store = parse_count(argument, "--fd-store", state);
+        return 0;
+    case OPTION_READY_FD:
+        arguments->ready_fd = parse_fd(argument, state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void raise_limit(__rlimit_resource_t resource)
+{
+    struct rlimit limit;
+    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(resource, &limit);
+    }
+}
+
+/*
+ * Links cost fds; select() is not used here, so the soft limit has no purpose. RLIMIT_FSIZE bounds
+ * the size of a region. A private daemon inherits it from the process that started it, and it would
+ * apply to all clients: the daemon removes it if it may (CAP_SYS_RESOURCE), else raises it.
+ */
+static void raise_limits(void)
+{
+    const struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
+    raise_limit(RLIMIT_NOFILE);
+    if (setrlimit(RLIMIT_FSIZE, &unlimited) < 0)
+        raise_limit(RLIMIT_FSIZE);
+}
+
+/* Nobody may be there any more to read it: no reason to end. */
+static void tell_ready(int fd)
+{
+    static const char line[] = "READY=1\n";
+    if (fd < 0)
+        return;
+    while (write(fd, line, sizeof line - 1) < 0 && errno == EINTR)
+        ;
+    if (fd > STDERR_FILENO) {
+        dlx__close(fd);
+        return;
+    }
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0 || dup2(null, fd) < 0)
+        dlx__close(fd);
+    dlx__close(null);
+}
+
+/* A standard descriptor that is closed would be the number of the next file or socket, which then gets what is printed. What takes
+ * its place says EBADF to who uses it. */
+static bool fill_standard_fds(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 &&
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+            return false;
+    return true;
+}
+
+static int fail(void)
+{
+    dlxd_log(DLXD_LOG_ERROR, "%s", dlx__error_message());
+    return EXIT_FAILURE;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp argp = {options, parse, NULL, doc, NULL, NULL, NULL};
+    struct arguments arguments = {.ready_fd = -1, .fd_store = -1};
+    struct dlxd_server *server;
+    dlx_cleanup(dlx__freep) char *default_path = NULL;
+    dlx_cleanup(dlx__freep) uid_t *allowed = NULL;
+    dlx_cleanup(dlxd_inherited_deinit) struct dlxd_inherited inherited = {.n = 0};
+    dlx_cleanup(dlx__closep) int listen_fd = -1;
+
+    /* A lost reader and a file at its size limit fail one call; the daemon goes on. */
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    argp_err_exit_status = 2;
+    int error = argp_parse(&argp, argc, argv, 0, NULL, &arguments);
+    if (error != 0) {
+        (void)fprintf(stderr, "dlpackd: %s\n", strerror(error));
+        return EXIT_FAILURE;
+    }
+    allowed = arguments.allowed;
+    if (!fill_standard_fds())
+        return EXIT_FAILURE; /* where could it be said? */
+    dlxd_log_init(arguments.foreground ? DLXD_LOG_INFO : DLXD_LOG_NOTICE,
+                  !arguments.foreground && getenv("JOURNAL_STREAM"));
+    if (dlxd_inherited_init(&inherited) < 0)
+        return fail();
+    if (dlxd_inherited_take_listener(&inherited, &listen_fd) < 0)
+        return fail();
+    if (!arguments.socket) {
+        default_path = dlxd_listener_default_path();
+        arguments.socket = default_path;
+    }
+    if (!arguments.socket)
+        return fail();
+    raise_limits();
+    if (dlx__memory_supported(arguments.memory) < 0 || dlxd_client_supported() < 0)
+        return fail();
+    if (arguments.memory == &dlx__memory_posix)
+        dlxd_residue_clean(DLXD_RESIDUE_DIR);
+    if (dlxd_server_new(&server, arguments.socket, dlx__steal_fd(&listen_fd), arguments.memory) < 0)
+        return fail();
+    if (arguments.n_allowed > 0 && dlxd_server_allow(server, allowed, arguments.n_allowed) < 0) {
+        (void)fail();
+        dlxd_server_free(server);
+        return EXIT_FAILURE;
+    }
+    dlxd_server_set_idle_exit(server, arguments.idle_ms);
+    if (arguments.fd_store > 0 &&
+        dlxd_server_keep(server, (uint32_t)arguments.fd_store, &inherited) < 0)
+        dlxd_log(DLXD_LOG_WARNING, "retained messages end with this daemon: %s",
+                 dlx__error_message());
+    dlxd_inherited_deinit(&inherited);
+    tell_ready(arguments.ready_fd);
+    dlxd_server_run(server);
+    dlxd_server_free(server);
+    return EXIT_SUCCESS;
+}

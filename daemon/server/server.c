@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/server/server.h"
+#include "common/error.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/protocol/dispatch.h"
+#include "daemon/server/listener.h"
+#include "daemon/base/log.h"
+#include "daemon/persist/notify.h"
+#include "daemon/objects/reclaim.h"
+#include "daemon/objects/retained.h"
+#include "daemon/persist/store.h"
+#include "daemon/base/watch.h"
+#include "daemon/base/worker.h"
+#include <assert.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/sysinfo.h>
+#include <time.h>
+#include <uv.h>
+
+#define ACCEPT_BATCH 16
+#define RETRY_MS     20U
+#define TRIM_MS      200U
+#define TRIM_LEAST   256U
+
+struct dlxd_server {
+    uv_loop_t loop;
+    uv_signal_t term;
+    uv_signal_t interrupt;
+    uv_timer_t hello;
+    uv_timer_t retry;
+    uv_timer_t expiry; /* of what is retained */
+    uv_timer_t lingering;
+    uv_timer_t reservations;
+    uv_timer_t idle;
+    uv_timer_t trim;
+    size_t most_objects;    /* that there were since memory was given back */
+    uint64_t idle_ms;       /* 0: never ends by itself */
+    uint64_t idle_client;   /* the last client there was when the idle time began */
+    uv_prepare_t prepare;   /* arms the timers before each sleep */
+    uv_check_t check;       /* works after each look at the sockets */
+    uv_idle_t busy;         /* active while work is left: the loop does not sleep */
+    uint64_t turn_began_ns; /* of the thread's CPU time */
+    struct dlxd_listener listener;
+    struct dlxd_watch *watch;
+    int reserve_fd; /* given up to accept, and close, one when the process is out of fds */
+    bool fds_exhausted;
+    bool stopping;
+    struct dlxd_broker broker;
+};
+
+/* ---- time ---------------------------------------------------------------------------------- */
+
+static struct dlxd_client *oldest_greeting(struct dlxd_broker *broker)
+{
+    if (dlxd_list_empty(&broker->greeting))
+        return NULL;
+    return dlxd_container_of(broker->greeting.next, struct dlxd_client, greeting);
+}
+
+/* Without waiting for its Hello. */
+static void refuse(struct dlxd_client *client)
+{
+    dlxd_client_disconnect(client, client->refuse_code, "%s",
+                           client->refuse_text ? client->refuse_text
+                                               : dlx__error_text(client->refuse_code));
+}
+
+static void on_hello(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    uint64_t now = dlx__now_ns();
+    dlx_for_each (it, &server->broker.greeting) {
+        struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, greeting);
+        if (now - client->accepted_ns < DLXD_HELLO_NS)
+            break;
+        if (client->refuse_code < 0)
+            refuse(client);
+        else
+            dlxd_client_disconnect(client, DLX_E_TIMEOUT, "no Hello within %u ms",
+                                   (unsigned)(DLXD_HELLO_NS / 1000000));
+    }
+}
+
+static void on_retry(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    dlxd_broker_unstick(&server->broker);
+    dlxd_store_retry(&server->broker, dlx__now_ns());
+}
+
+static void on_expiry(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    dlxd_retained_expire(&server->broker, dlx__now_ns());
+}
+
+static size_t n_objects(const struct dlxd_broker *broker)
+{
+    const struct dlxd_registry *registry = &broker->registry;
+    return registry->publishers.n + registry->subscriptions.n + registry->links.n +
+           broker->n_clients;
+}
+
+static void on_trim(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    (void)malloc_trim(0);
+    server->most_objects = n_objects(&server->broker);
+}
+
+/*
+ * The allocator keeps the pages between objects that stay until it is told to give them back. That takes 0.1 ms for each MiB
+ * that there is, so it is done only soon after half of many objects have gone.
+ */
+static void arm_trim(struct dlxd_server *server)
+{
+    size_t n = n_objects(&server->broker);
+    server->most_objects = DLX_MAX(server->most_objects, n);
+    if (server->most_objects >= TRIM_LEAST && n <= server->most_objects / 2 &&
+        !uv_is_active((uv_handle_t *)&server->trim))
+        (void)uv_timer_start(&server->trim, on_trim, TRIM_MS, 0);
+}
+
+static void on_lingering(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    dlxd_lingering_look_all(&server->broker);
+}
+
+static void on_reservations(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    dlxd_reclaim(&server->broker, dlx__now_ns());
+}
+
+/* Run `fn` at `due_ns`, or as soon as that has passed. */
+static void start_at(struct dlxd_server *server, uv_timer_t *timer, uv_timer_cb fn, uint64_t due_ns)
+{
+    uint64_t now = dlx__now_ns();
+    uv_update_time(&server->loop);
+    (void)uv_timer_start(timer, fn, due_ns > now ? (due_ns - now) / 1000000 + 1 : 0, 0);
+}
+
+/*
+ * Whoever is in the listen queue is a client already. One who comes between this look and the closing of the
+ * socket gets a hang-up before any answer: the library tries again, and finds nobody. Closed here, since the loop
+ * looks at its fds once more after uv_stop(), and would greet somebody only to lose him.
+ */
+static void on_idle(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    struct pollfd queue = {.fd = server->listener.fd, .events = POLLIN};
+    /* Timers run before prepare: somebody may have come since it armed this one. */
+    if (!dlxd_broker_is_idle(&server->broker) || poll(&queue, 1, 0) != 0)
+        return; /* the time begins anew */
+    dlxd_log(DLXD_LOG_NOTICE, "no client for %.3g s: stopping", (double)server->idle_ms / 1e3);
+    server->stopping = true;
+    server->watch = dlxd_watch_free(server->watch);
+    server->broker.socket_path = "";
+    dlxd_listener_deinit(&server->listener);
+    uv_stop(&server->loop);
+}
+
+static void arm_idle(struct dlxd_server *server)
+{
+    struct dlxd_broker *broker = &server->broker;
+    bool anew = broker->last_client != server->idle_client;
+    if (server->idle_ms == 0 || !dlxd_broker_is_idle(broker)) {
+        (void)uv_timer_stop(&server->idle);
+    } else if (anew || !uv_is_active((uv_handle_t *)&server->idle)) {
+        server->idle_client = broker->last_client;
+        uv_update_time(&server->loop);
+        (void)uv_timer_start(&server->idle, on_idle, server->idle_ms, 0);
+    }
+}
+
+static int open_reserve(void)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void on_busy(uv_idle_t *busy)
+{
+    (void)busy;
+}
+
+static uint64_t cpu_time_ns(void)
+{
+    struct timespec ts;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+static void on_check(uv_check_t *check)
+{
+    struct dlxd_server *server = check->data;
+    struct dlxd_broker *broker = &server->broker;
+    dlxd_work_run(&broker->users, DLXD_TURN_NS);
+    uint64_t now = cpu_time_ns();
+    broker->longest_turn_ns = DLX_MAX(broker->longest_turn_ns, now - server->turn_began_ns);
+    server->turn_began_ns = now;
+}
+
+/* Before the loop sleeps: which timers. */
+static void on_prepare(uv_prepare_t *prepare)
+{
+    struct dlxd_server *server = prepare->data;
+    struct dlxd_broker *broker = &server->broker;
+    if (server->stopping)
+        return;
+    if (server->reserve_fd < 0) /* there was none left when it was needed again, or at the start */
+        server->reserve_fd = open_reserve();
+    const struct dlxd_client *oldest = oldest_greeting(broker);
+    if (!oldest)
+        (void)uv_timer_stop(&server->hello);
+    else
+        start_at(server, &server->hello, on_hello, oldest->accepted_ns + DLXD_HELLO_NS);
+    uint64_t expiry = dlxd_retained_next_ns(broker);
+    if (expiry == UINT64_MAX)
+        (void)uv_timer_stop(&server->expiry);
+    else
+        start_at(server, &server->expiry, on_expiry, expiry);
+    if (dlxd_list_empty(&broker->stuck) && dlxd_list_empty(&broker->slow) &&
+        !dlxd_store_is_waiting(broker))
+        (void)uv_timer_stop(&server->retry);
+    else if (!uv_is_active((uv_handle_t *)&server->retry))
+        (void)uv_timer_start(&server->retry, on_retry, RETRY_MS, 0);
+    if (dlxd_lingering_n_all(broker) == 0)
+        (void)uv_timer_stop(&server->lingering);
+    else if (!uv_is_active((uv_handle_t *)&server->lingering))
+        (void)uv_timer_start(&server->lingering, on_lingering, DLXD_LINGERING_MS, 0);
+    if (dlxd_list_empty(&broker->reservations))
+        (void)uv_timer_stop(&server->reservations);
+    else if (!uv_is_active((uv_handle_t *)&server->reservations))
+        (void)uv_timer_start(&server->reservations, on_reservations, DLXD_RECLAIM_MS, 0);
+    arm_idle(server);
+    if (dlxd_work_is_left(&broker->users))
+        (void)uv_idle_start(&server->busy, on_busy);
+    else
+        (void)uv_idle_stop(&server->busy);
+    arm_trim(server);
+}
+
+/* ---- connections --------------------------------------------------------------------------- */
+
+/* Out of fds: accept with the reserve, say so and close at once, so that the loop does not spin on a queue
+ * that it cannot empty. */
+static void refuse_one(struct dlxd_server *server)
+{
+    server->reserve_fd = dlx__close(server->reserve_fd);
+    int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0)
+        dlxd_client_goodbye(fd, DLX_E_FD_LIMIT, "dlpackd has no file descriptor left");
+    dlxd_workers_close_socket(server->broker.workers, NULL, fd);
+    server->reserve_fd = open_reserve();
+    if (!server->fds_exhausted)
+        dlxd_log(DLXD_LOG_ERROR, "out of file descriptors: refusing connections");
+    server->fds_exhausted = true;
+}
+
+/* Those that may not come in wait for their Hello, too, but not too many of them. */
+static void limit_refused(struct dlxd_broker *broker)
+{
+    if (broker->n_refused <= DLXD_REFUSED_MAX)
+        return;
+    dlx_for_each (it, &broker->greeting) {
+        struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, greeting);
+        if (client->refuse_code < 0 && !dlxd_client_is_doomed(client)) {
+            refuse(client);
+            return;
+        }
+    }
+}
+
+static void on_connection(void *data, int events)
+{
+    struct dlxd_server *server = data;
+    struct dlxd_broker *broker = &server->broker;
+    struct dlxd_client *client;
+    (void)events;
+    for (int i = 0; i < ACCEPT_BATCH; i++) {
+        int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE)
+                refuse_one(server);
+            break; /* nobody there, or somebody who has left, or memory: the loop comes back */
+        }
+        server->fds_exhausted = false;
+        int r = dlxd_client_new(&client, broker, fd, 0);
+        if (r < 0 && r != DLX_E_DISCONNECTED)
+            dlxd_log(DLXD_LOG_ERROR, "refused a connection: %s", dlx__error_message());
+        limit_refused(broker);
+    }
+}
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+static void on_signal(uv_signal_t *handle, int signum)
+{
+    struct dlxd_server *server = handle->data;
+    dlxd_log(DLXD_LOG_NOTICE, "%s: stopping", strsignal(signum));
+    server->stopping = true;
+    uv_stop(&server->loop);
+}
+
+static uint64_t ram_bytes(void)
+{
+    struct sysinfo info;
+    if (sysinfo(&info) < 0)
+        return UINT64_C(1) << 30;
+    return (uint64_t)info.totalram * info.mem_unit;
+}
+
+static void close_handle(uv_handle_t *handle, void *data)
+{
+    (void)data;
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+struct dlxd_server *dlxd_server_free(struct dlxd_server *server)
+{
+    if (!server)
+        return NULL;
+    server->watch = dlxd_watch_free(server->watch);
+    dlxd_listener_deinit(&server->listener);
+    server->reserve_fd = dlx__close(server->reserve_fd);
+    dlxd_store_deinit(&server->broker);
+    dlxd_broker_deinit(&server->broker);
+    /* Watches are closing already; what is left are the handles of this struct. */
+    uv_walk(&server->loop, close_handle, NULL);
+    (void)uv_run(&server->loop, UV_RUN_DEFAULT);
+    int r = uv_loop_close(&server->loop);
+    assert(r == 0);
+    (void)r;
+    free(server);
+    return NULL;
+}
+
+/* libuv called abort(): in the midst of no function of the C library. */
+static void on_abort(int signum)
+{
+    (void)signum;
+    /* NOLINTNEXTLINE(bugprone-signal-handler) */
+    dlxd_log(DLXD_LOG_ERROR, "libuv cannot start: %s", strerror(errno));
+    _exit(EXIT_FAILURE);
+}
+
+/* What cannot fail, or only when the machine is out of memory. */
+static int init_handles(struct dlxd_server *server)
+{
+    int r = uv_signal_init(&server->loop, &server->term);
+    if (r == 0)
+        r = uv_signal_init(&server->loop, &server->interrupt);
+    if (r < 0)
+        return dlx__fail(dlx__error_from_errno(-r), "signals: %s", uv_strerror(r));
+    (void)uv_timer_init(&server->loop, &server->hello);
+    (void)uv_timer_init(&server->loop, &server->retry);
+    (void)uv_timer_init(&server->loop, &server->expiry);
+    (void)uv_timer_init(&server->loop, &server->lingering);
+    (void)uv_timer_init(&server->loop, &server->reservations);
+    (void)uv_timer_init(&server->loop, &server->idle);
+    (void)uv_timer_init(&server->loop, &server->trim);
+    (void)uv_prepare_init(&server->loop, &server->prepare);
+    (void)uv_check_init(&server->loop, &server->check);
+    (void)uv_idle_init(&server->loop, &server->busy);
+    server->term.data = server->interrupt.data = server;
+    server->hello.data = server->retry.data = server->expiry.data = server->prepare.data = server;
+    server->reservations.data = server->lingering.data = server->idle.data = server->check.data =
+        server;
+    server->trim.data = server;
+    (void)uv_signal_start(&server->term, on_signal, SIGTERM);
+    (void)uv_signal_start(&server->interrupt, on_signal, SIGINT);
+    return 0;
+}
+
+int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_fd,
+                    const struct dlx_memory *memory)
+{
+    dlx_cleanup(dlx__closep) int listen_fd = take_listen_fd;
+    struct dlxd_server *server = calloc(1, sizeof *server);
+    if (!server)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory");
+    /* libuv aborts where it can make no pipe, or not register it, which it does in the loop's first turn. */
+    void (*before)(int) = signal(SIGABRT, on_abort);
+    int r = uv_loop_init(&server->loop);
+    if (r < 0) {
+        (void)signal(SIGABRT, before);
+        free(server);
+        return dlx__fail(dlx__error_from_errno(-r), "event loop: %s", uv_strerror(r));
+    }
+    server->listener = (struct dlxd_listener){.fd = -1, .lock_fd = -1};
+    server->reserve_fd = open_reserve();
+    r = dlxd_broker_init(&server->broker, &server->loop, memory, &dlxd_dispatch, ram_bytes());
+    if (r == 0)
+        r = init_handles(server);
+    if (r == 0)
+        (void)uv_run(&server->loop, UV_RUN_NOWAIT);
+    (void)signal(SIGABRT, before);
+    if (r == 0)
+        r = listen_fd < 0 ? dlxd_listener_init(&server->listener, path)
+                          : dlxd_listener_adopt(&server->listener, dlx__steal_fd(&listen_fd));
+    if (r == 0)
+        r = dlxd_watch_new(&server->watch, server->broker.watches, server->listener.fd,
+                           DLXD_READABLE, on_connection, server);
+    if (r < 0) {
+        dlxd_server_free(server);
+        return r;
+    }
+    server->broker.socket_path = server->listener.path;
+    (void)uv_prepare_start(&server->prepare, on_prepare);
+    (void)uv_check_start(&server->check, on_check);
+    *ret = server;
+    return 0;
+}
+
+int dlxd_server_allow(struct dlxd_server *server, const uid_t *uids_borrow, size_t n)
+{
+    server->broker.policy.allowed_borrow = uids_borrow;
+    server->broker.policy.n_allowed = n;
+    return dlxd_listener_share(&server->listener);
+}
+
+void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms)
+{
+    server->idle_ms = idle_ms;
+}
+
+int dlxd_server_keep(struct dlxd_server *server, uint32_t max_fds, struct dlxd_inherited *inherited)
+{
+    return dlxd_store_init(&server->broker, max_fds, inherited);
+}
+
+void dlxd_server_run(struct dlxd_server *server)
+{
+    dlxd_log(DLXD_LOG_NOTICE, "listening on %s", server->listener.path);
+    (void)dlxd_notify("READY=1", -1);
+    server->turn_began_ns = cpu_time_ns();
+    (void)uv_run(&server->loop, UV_RUN_DEFAULT);
+    (void)dlxd_notify("STOPPING=1", -1);
+    server->broker.stopping = true;
+    dlxd_store_deinit(&server->broker); /* first: what goes here is not to go for the next daemon */
+    dlx_for_each (it, &server->broker.clients)
+        dlxd_client_disconnect(dlxd_container_of(it, struct dlxd_client, node), DLX_E_DISCONNECTED,
+                               "dlpackd is stopping");
+    dlxd_broker_settle(&server->broker);
+}

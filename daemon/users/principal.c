@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/users/principal.h"
+#include "common/error.h"
+#include <errno.h>
+#include <sys/socket.h>
+
+/* A socket option of unknown size, terminated by 0 bytes. NULL with `*size` 0: there is none. */
+static int get_option(int sock, int option, const char *name, char **ret, socklen_t *size)
+{
+    char *value = NULL;
+    *size = 64;
+    for (;;) {
+        socklen_t room = *size;
+        char *more = realloc(value, room + 1);
+        if (!more) {
+            free(value);
+            return dlx__fail(DLX_E_NO_MEMORY, "out of memory for %s of a client", name);
+        }
+        value = more;
+        if (getsockopt(sock, SOL_SOCKET, option, value, size) == 0) {
+            value[*size] = '\0';
+            *ret = value;
+            return 0;
+        }
+        if (errno != ERANGE || *size <= room)
+            break;
+    }
+    free(value);
+    *ret = NULL;
+    *size = 0;
+    /* The kernel has no such option, or no security module, or it knows nothing of this peer. */
+    if (errno == ENOPROTOOPT || errno == ENODATA || errno == EOPNOTSUPP)
+        return 0;
+    return dlx__fail_errno("%s", name);
+}
+
+int dlxd_principal_new(struct dlxd_principal **ret, pid_t *ret_pid, int sock, uint32_t socket)
+{
+    struct ucred cred;
+    socklen_t size = sizeof cred;
+    char *groups;
+    if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &size) < 0)
+        return dlx__fail_errno("SO_PEERCRED");
+    struct dlxd_principal *principal = NULL;
+    int r = dlxd_principal_new_former(&principal, cred.uid, socket);
+    if (r < 0)
+        return r;
+    principal->gid = cred.gid;
+    r = get_option(sock, SO_PEERGROUPS, "SO_PEERGROUPS", &groups, &size);
+    if (r == 0) {
+        principal->groups = (gid_t *)(void *)groups;
+        principal->n_groups = size / sizeof(gid_t);
+        r = get_option(sock, SO_PEERSEC, "SO_PEERSEC", &principal->label, &size);
+    }
+    if (r < 0) {
+        dlxd_principal_unref(principal);
+        return r;
+    }
+    *ret_pid = cred.pid;
+    *ret = principal;
+    return 0;
+}
+
+int dlxd_principal_new_former(struct dlxd_principal **ret, uid_t uid, uint32_t socket)
+{
+    struct dlxd_principal *principal = calloc(1, sizeof *principal);
+    if (!principal)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for uid %u", (unsigned)uid);
+    principal->n_refs = 1;
+    principal->uid = uid;
+    principal->gid = (gid_t)-1; /* nobody has this one */
+    principal->socket = socket;
+    *ret = principal;
+    return 0;
+}
+
+struct dlxd_principal *dlxd_principal_ref(struct dlxd_principal *principal)
+{
+    principal->n_refs++;
+    return principal;
+}
+
+struct dlxd_principal *dlxd_principal_unref(struct dlxd_principal *principal)
+{
+    if (principal && --principal->n_refs == 0) {
+        free(principal->groups);
+        free(principal->label);
+        free(principal);
+    }
+    return NULL;
+}
+
+bool dlxd_principal_is_same_user(const struct dlxd_principal *a, const struct dlxd_principal *b)
+{
+    return a->uid == b->uid && a->socket == b->socket;
+}
+
+bool dlxd_principal_has_group(const struct dlxd_principal *principal, gid_t gid)
+{
+    bool has = gid == principal->gid;
+    for (size_t i = 0; i < principal->n_groups && !has; i++)
+        has = principal->groups[i] == gid;
+    return has;
+}

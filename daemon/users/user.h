@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_USER_H
+#define DLXD_USER_H
+
+/*
+ * What each user uses: a uid by the listening socket that it came in by. Every object that costs something holds a charge on the user who pays for it;
+ * the charge goes with the object. No I/O here.
+ */
+
+#include "daemon/users/lingering_list.h"
+#include "daemon/users/principal.h"
+#include "daemon/users/work.h"
+#include <sys/types.h>
+#include "common/util.h"
+
+enum dlxd_resource {
+    DLXD_BYTES, /* of shared memory */
+    DLXD_CONNECTIONS,
+    DLXD_OBJECTS, /* publishers and subscriptions */
+    DLXD_LINKS,
+    DLXD_PATTERNS, /* subscriptions to patterns: each is looked at for every new publisher */
+    DLXD_WAITING,  /* links that wait for their publishers: see waiting.h */
+    DLXD_FAILED,   /* links that failed, and whose subscribers have yet to be told */
+    /* Descriptors that the daemon holds for it: at most a share (share.h). No charge names these: each of the others has some. */
+    DLXD_DESCRIPTORS,
+    DLXD_N_RESOURCES,
+};
+
+/* A user may have so many times the descriptors that nobody has. So there are some left for the next one, however many others
+ * take what they may; and one that is alone may have 31 of 32. */
+#define DLXD_DESCRIPTORS_SHARE 31U
+/* Likewise of the bytes that all users together may have: one that is alone may have two thirds of them. */
+#define DLXD_BYTES_SHARE 2U
+
+struct dlxd_users {
+    struct dlxd_list users;
+    struct dlxd_list working;       /* those with tasks, the next one first: see work.h */
+    uint64_t max[DLXD_N_RESOURCES]; /* of one user */
+    uint64_t all_bytes;             /* of all users together */
+    uint64_t all_bytes_max;
+    uint64_t all_descriptors;     /* likewise */
+    uint64_t all_descriptors_max; /* that the process may have */
+};
+
+struct dlxd_user {
+    struct dlxd_list node;
+    struct dlxd_users *users;
+    size_t n_refs;
+    uid_t uid;
+    uint32_t socket;
+    uint64_t used[DLXD_N_RESOURCES];
+    uint32_t n_greeting; /* clients that have not said Hello */
+    struct dlxd_list tasks;
+    struct dlxd_list working;          /* in users->working */
+    struct dlxd_list membership_pages; /* see membership.h */
+    struct dlxd_lingering lingering;   /* that it is charged for */
+};
+
+/* Holds a reference on the user. All zero: nothing is charged. */
+struct dlxd_charge {
+    struct dlxd_user *user;
+    enum dlxd_resource resource;
+    uint64_t amount;
+    uint64_t n_descriptors;
+};
+
+/* Defaults: half of `ram_bytes` a user, three quarters for all; any number of descriptors. */
+void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes);
+/* No user is left. */
+void dlxd_users_deinit(struct dlxd_users *users);
+
+/* Who pays for what this one does, referenced. DLX_E_NO_MEMORY. */
+int dlxd_users_get(struct dlxd_users *users, const struct dlxd_principal *principal,
+                   struct dlxd_user **ret);
+struct dlxd_user *dlxd_user_ref(struct dlxd_user *user);
+/* Returns NULL; NULL is fine. */
+struct dlxd_user *dlxd_user_unref(struct dlxd_user *user);
+
+/* Returns 0, or DLX_E_LIMIT naming what is asked for, what is used and the limit. */
+int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
+                     enum dlxd_resource resource, uint64_t amount);
+/* Somebody else pays from now on, also beyond his limits: he gets nothing new until he has let go of it. */
+void dlxd_charge_move(struct dlxd_charge *charge, struct dlxd_user *to);
+/* Its descriptors are closed; the rest stays. Harmless if nothing is charged. */
+void dlxd_charge_close_descriptors(struct dlxd_charge *charge);
+/* Gives back what was charged, if anything. */
+void dlxd_charge_deinit(struct dlxd_charge *charge);
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/users/work.h"
+#include "common/util.h"
+#include "daemon/users/user.h"
+
+void dlxd_task_init(struct dlxd_task *task, bool (*step)(struct dlxd_task *task))
+{
+    dlxd_list_init(&task->node);
+    task->step = step;
+}
+
+/* Behind the others, if it has tasks. */
+static void enlist(struct dlxd_user *user)
+{
+    if (!dlxd_list_empty(&user->tasks) && !dlxd_list_linked(&user->working))
+        dlxd_list_push_back(&user->users->working, &user->working);
+}
+
+void dlxd_task_start(struct dlxd_task *task, struct dlxd_user *user)
+{
+    if (dlxd_list_linked(&task->node))
+        return;
+    dlxd_list_push_back(&user->tasks, &task->node);
+    enlist(user);
+}
+
+void dlxd_task_stop(struct dlxd_task *task)
+{
+    dlxd_list_remove(&task->node);
+}
+
+/* One step of each of its tasks after the other. */
+static void run_user(struct dlxd_user *user, uint64_t until_ns)
+{
+    do {
+        struct dlxd_task *task = dlxd_container_of(user->tasks.next, struct dlxd_task, node);
+        dlxd_list_remove(&task->node);
+        if (task->step(task))
+            dlxd_task_start(task, user);
+    } while (!dlxd_list_empty(&user->tasks) && dlx__now_ns() < until_ns);
+}
+
+bool dlxd_work_is_left(const struct dlxd_users *users)
+{
+    return !dlxd_list_empty(&users->working);
+}
+
+void dlxd_work_run(struct dlxd_users *users, uint64_t ns)
+{
+    uint64_t now = dlx__now_ns(), end = ns < UINT64_MAX - now ? now + ns : UINT64_MAX;
+    while (!dlxd_list_empty(&users->working) && now < end) {
+        struct dlxd_user *user =
+            dlxd_user_ref(dlxd_container_of(users->working.next, struct dlxd_user, working));
+        dlxd_list_remove(&user->working);
+        if (!dlxd_list_empty(&user->tasks)) /* they may have been stopped */
+            run_user(user, DLX_MIN(end, now + DLXD_SLICE_NS));
+        enlist(user);
+        dlxd_user_unref(user);
+        now = dlx__now_ns();
+    }
+}
