@@ -225,7 +225,7 @@ static int send_open(struct dlxd_link *link)
     body.resumes = publisher->config.resumes;
     body.max_held = publisher->config.max_held;
     body.max_held_bytes = publisher->config.max_held_bytes;
-    if (publisher->state == DLXD_PUBLISHER_RETAINED)
+    if (dlxd_publisher_leaves(publisher))
         body.history = body.retain; /* the others may be gone, or not whole */
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OPEN;
     packet.link_open = &body;

@@ -398,7 +398,7 @@ static enum dlxd_link_step next_when_open(struct dlxd_link *link)
         return DLXD_STEP_DROPPED;
     if (dlxd_link_next_arena(link))
         return DLXD_STEP_ARENA;
-    if (link->publisher->state >= DLXD_PUBLISHER_RETAINED && !link->gone_sent)
+    if (link->publisher->state >= DLXD_PUBLISHER_DYING && !link->gone_sent)
         return DLXD_STEP_GONE;
     return DLXD_STEP_NONE;
 }

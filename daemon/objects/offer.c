@@ -20,7 +20,7 @@ int dlxd_offer_fits(const struct dlxd_subscription *subscription,
                     const struct dlxd_publisher *publisher)
 {
     if (!subscription->config.reliable ||
-        publisher->state == DLXD_PUBLISHER_RETAINED) /* it drops nothing any more */
+        dlxd_publisher_leaves(publisher)) /* it drops nothing any more */
         return 0;
     if (publisher->config.on_full == 1)
         return dlxd_policy_check(&subscription->broker->policy, subscription->client->principal,

@@ -343,8 +343,8 @@ void dlxd_publisher_link_left(struct dlxd_publisher *publisher)
 
 bool dlxd_publisher_is_settled(const struct dlxd_publisher *publisher)
 {
-    if (publisher->state == DLXD_PUBLISHER_RETAINED)
-        return !publisher->dying;
+    if (dlxd_publisher_leaves(publisher))
+        return publisher->state == DLXD_PUBLISHER_RETAINED;
     return !publisher->client || !dlxd_client_is_doomed(publisher->client);
 }
 

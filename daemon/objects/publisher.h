@@ -29,10 +29,21 @@ struct dlxd_link;
 struct dlxd_topic;
 struct dlxd_watch;
 
+/*
+ *   NEW --> OPEN --(its client ends, and it leaves messages)--> DYING --(its process is dead)--> RETAINED
+ *             |                                                                                    ^
+ *             +--(it is closed, or its process is dead already)------------------------------------+
+ *
+ *   (from the store) --> RETAINED, or HIDDEN --(its process is dead)--> RETAINED
+ *
+ * Any of them --> GONE, which is freed with its last link.
+ */
 enum dlxd_publisher_state {
     DLXD_PUBLISHER_NEW, /* its control block is not ready */
     DLXD_PUBLISHER_OPEN,
-    DLXD_PUBLISHER_RETAINED,
+    DLXD_PUBLISHER_DYING,    /* its process may still write: links wait */
+    DLXD_PUBLISHER_HIDDEN,   /* likewise; a former daemon knew it: nobody is told of it */
+    DLXD_PUBLISHER_RETAINED, /* what it left is there, and nobody writes it */
     DLXD_PUBLISHER_GONE,
 };
 
@@ -53,10 +64,10 @@ struct dlxd_publisher_config {
 struct dlxd_publisher {
     struct dlxd_idmap_node by_id; /* not once GONE */
     struct dlxd_list by_topic;    /* likewise */
-    struct dlxd_list by_client;   /* RETAINED: in one of the broker's lists */
+    struct dlxd_list by_client;   /* once it has left: in one of the broker's lists */
     struct dlxd_list links;       /* in the order of their ids */
     struct dlxd_broker *broker;
-    struct dlxd_client *client; /* NULL once RETAINED or GONE */
+    struct dlxd_client *client; /* NULL once it has left */
     struct dlxd_topic *topic;   /* NULL once GONE */
     enum dlxd_publisher_state state;
     struct dlxd_publisher_config config;
@@ -93,10 +104,9 @@ struct dlxd_publisher {
     uint64_t *index_bits; /* which link indices are taken */
     size_t n_index_words;
 
-    /* RETAINED: see retained.h. */
+    /* DYING, HIDDEN, RETAINED: see retained.h. */
     uint64_t expires_ns;
-    bool hidden; /* a former daemon knew it, and its process is alive: nobody is told of it */
-    struct dlxd_watch *dying; /* its process may still write, until this tells its end */
+    struct dlxd_watch *death; /* DYING, HIDDEN: of this process */
     int dying_pidfd;
 
     /* What outlives the daemon: see store.h. */
@@ -107,6 +117,12 @@ struct dlxd_publisher {
     struct dlxd_charge
         object_charge; /* GONE: this and those of its regions are on the first of its links */
 };
+
+/* Its client has gone, and the daemon keeps what it left. */
+static inline bool dlxd_publisher_leaves(const struct dlxd_publisher *publisher)
+{
+    return publisher->state >= DLXD_PUBLISHER_DYING && publisher->state <= DLXD_PUBLISHER_RETAINED;
+}
 
 /* What the publisher gets: fds that belong to whoever called. */
 struct dlxd_publisher_fds {

@@ -50,8 +50,9 @@ static void enlist(struct dlxd_publisher *publisher, uint64_t for_ns)
 /* Nobody can write any more. */
 static void settle(struct dlxd_publisher *publisher)
 {
-    publisher->dying = dlxd_watch_free(publisher->dying);
+    publisher->death = dlxd_watch_free(publisher->death);
     publisher->dying_pidfd = dlx__close(publisher->dying_pidfd);
+    publisher->state = DLXD_PUBLISHER_RETAINED;
     enlist(publisher, publisher->config.retain_for_ns);
     dlxd_keeper_update(publisher);
     dlxd_log(DLXD_LOG_INFO, "%s: retaining messages of %s (pid %d, uid %u)", publisher->topic_name,
@@ -63,14 +64,14 @@ static void on_death(void *data, int events)
 {
     struct dlxd_publisher *publisher = data;
     (void)events;
-    if (publisher->hidden && n_published(publisher) == 0) {
+    bool was_hidden = publisher->state == DLXD_PUBLISHER_HIDDEN;
+    if (was_hidden && n_published(publisher) == 0) {
         dlxd_publisher_vanish(publisher);
     } else {
         settle(publisher);
         dlxd_publisher_tell_links(publisher);
-        if (publisher->hidden)
+        if (was_hidden)
             dlxd_publisher_reveal(publisher);
-        publisher->hidden = false;
     }
 }
 
@@ -82,7 +83,7 @@ static bool is_dead(int pidfd)
 
 static int watch_death(struct dlxd_publisher *publisher)
 {
-    return dlxd_watch_new(&publisher->dying, publisher->broker->watches, publisher->dying_pidfd,
+    return dlxd_watch_new(&publisher->death, publisher->broker->watches, publisher->dying_pidfd,
                           DLXD_READABLE, on_death, publisher);
 }
 
@@ -94,7 +95,9 @@ void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd)
     }
     enlist(publisher, DLXD_DYING_NS);
     publisher->dying_pidfd = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
-    if (publisher->dying_pidfd < 0 || watch_death(publisher) < 0)
+    if (publisher->dying_pidfd >= 0 && watch_death(publisher) == 0)
+        publisher->state = DLXD_PUBLISHER_DYING;
+    else
         enlist(publisher, 1); /* its end could not be seen */
 }
 
@@ -115,7 +118,7 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
         dlxd_keeper_update(publisher);
         return false;
     }
-    publisher->hidden = true;
+    publisher->state = DLXD_PUBLISHER_HIDDEN;
     publisher->announced = 0;
     publisher->dying_pidfd = dlx__steal_fd(&pidfd);
     enlist(publisher, 0);
@@ -126,7 +129,7 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
 
 void dlxd_retained_remove(struct dlxd_publisher *publisher)
 {
-    publisher->dying = dlxd_watch_free(publisher->dying);
+    publisher->death = dlxd_watch_free(publisher->death);
     publisher->dying_pidfd = dlx__close(publisher->dying_pidfd);
     dlxd_list_remove(&publisher->by_client);
 }
@@ -156,7 +159,7 @@ void dlxd_retained_succeed(struct dlxd_publisher *successor)
         return;
     dlx_for_each (it, &successor->topic->publishers) {
         struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
-        if (publisher->state == DLXD_PUBLISHER_RETAINED &&
+        if (dlxd_publisher_leaves(publisher) &&
             dlxd_publisher_id(publisher) < dlxd_publisher_id(successor) &&
             n >= n_needed(publisher, successor) && may_drop(successor->principal, publisher))
             dlxd_publisher_vanish(publisher);
@@ -176,7 +179,7 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
     for (struct dlxd_list *it = topic ? end->next : NULL, *next; it != end; it = next) {
         struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
         next = it->next;
-        if (publisher->state != DLXD_PUBLISHER_RETAINED) {
+        if (!dlxd_publisher_leaves(publisher)) {
             here = publisher;
         } else if (!may_drop(client->principal, publisher)) {
             other = publisher;

@@ -21,7 +21,7 @@ struct dlxd_publisher;
 bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher);
 
 /*
- * It has become RETAINED. With a pidfd (-1: none) nobody joins before that process is dead, since it may be
+ * It is RETAINED now. With a pidfd (-1: none) it is DYING before, and nobody joins, until that process is dead, since it may be
  * writing; if it is not dead soon, the publisher vanishes.
  */
 void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd_borrow_fd);

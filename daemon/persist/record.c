@@ -13,7 +13,7 @@ void dlxd_record_write(const struct dlxd_publisher *publisher, struct dlxd_ledge
         .after_seq = config->after_seq,
         .retain_for_ns = config->retain_for_ns,
         .max_held_bytes = config->max_held_bytes,
-        .expires_ns = publisher->dying ? 0 : publisher->expires_ns,
+        .expires_ns = publisher->state == DLXD_PUBLISHER_DYING ? 0 : publisher->expires_ns,
         .history = config->history,
         .depth = config->depth,
         .n_entries = config->n_entries,

@@ -178,7 +178,7 @@ void dlxd_store_retry(struct dlxd_broker *broker, uint64_t now)
 static bool wants(const struct dlxd_publisher *publisher)
 {
     return publisher->config.retain > 0 && !publisher->config.latched && !publisher->not_kept &&
-           (publisher->state == DLXD_PUBLISHER_OPEN || publisher->state == DLXD_PUBLISHER_RETAINED);
+           (publisher->state == DLXD_PUBLISHER_OPEN || dlxd_publisher_leaves(publisher));
 }
 
 /*
@@ -235,7 +235,7 @@ static int keep_regions(struct dlxd_store *store, const struct dlxd_publisher *p
 static int keep_pidfd(struct dlxd_store *store, struct dlxd_publisher *publisher)
 {
     char name[DLXD_RECORD_NAME_SIZE];
-    bool writes = publisher->client || publisher->dying;
+    bool writes = publisher->client || publisher->death;
     if (writes == publisher->pidfd_kept)
         return 0;
     dlxd_record_name_pidfd(publisher, name);

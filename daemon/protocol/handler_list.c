@@ -39,7 +39,7 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
     entry->published = report.published;
     entry->published_bytes = report.published_bytes;
     entry->retain = publisher->config.retain;
-    entry->retained = publisher->state == DLXD_PUBLISHER_RETAINED;
+    entry->retained = dlxd_publisher_leaves(publisher);
     entry->control_bytes = publisher->control->size;
     entry->n_arenas = (uint32_t)publisher->ready.n;
     for (size_t i = 0; i < publisher->ready.n; i++)

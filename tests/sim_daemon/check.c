@@ -221,7 +221,7 @@ static void learn(void)
         MUST(p->has_pidfd == p->dying || w.fired > 0, "dying %d", p->dying);
         if (w.fired > 0 && p->state == PUB_RETAINED) {
             p->expires = theirs->expires_ns;
-            p->unseen = p->dying && !theirs->dying;
+            p->unseen = p->dying && !theirs->death;
         }
         MUST(p->state != PUB_RETAINED || p->expires == theirs->expires_ns, "it expires at %llu",
              (unsigned long long)theirs->expires_ns);
