@@ -308,20 +308,44 @@ START_TEST(a_process_that_disconnects_has_them_yet)
 }
 END_TEST
 
-START_TEST(the_end_of_their_publisher_ends_them)
+START_TEST(the_end_of_their_publisher_ends_them_step_by_step)
+{
+    enum { MANY = 100, MOST = 16 };
+    static struct reading held[MANY];
+    setup(MANY);
+    w.reader->max_links = MANY;
+    size_t n_fds = dlx_test_broker_n_fds(&w.test);
+    for (int i = 0; i < MANY; i++)
+        join_and_hold(&held[i]);
+    (void)dlxd_publisher_end(w.publisher);
+    ck_assert_uint_eq(w.writer->n_links, 0); /* its process has nothing to do with them any more */
+    for (size_t left = MANY; left > 0;) {
+        size_t before = left;
+        dlxd_work_run(&w.test.broker.users, 1);
+        left = dlxd_lingering_n_all(&w.test.broker);
+        ck_assert_uint_le(before - left, MOST);
+        ck_assert_uint_eq(w.writer->user->used[DLXD_LINKS], left);
+    }
+    ck_assert_uint_eq(w.reader->n_links, 0);
+    ck_assert_uint_eq(w.writer->user->used[DLXD_BYTES], 0);
+    ck_assert_uint_lt(dlx_test_broker_n_fds(&w.test), n_fds);
+    for (int i = 0; i < MANY; i++)
+        forget(&held[i]);
+    teardown();
+}
+END_TEST
+
+/* Before its task has come to them: the task goes with the last of them. */
+START_TEST(a_look_may_end_those_whose_publisher_has_left)
 {
     struct reading held[2];
     setup(N);
-    size_t n_fds = dlx_test_broker_n_fds(&w.test);
     join_and_hold(&held[0]);
     join_and_hold(&held[1]);
     (void)dlxd_publisher_end(w.publisher);
-    ck_assert_uint_eq(w.writer->n_links, 0);
-    ck_assert_uint_eq(w.reader->n_links, 0);
-    ck_assert_uint_eq(w.writer->user->used[DLXD_LINKS], 0);
-    ck_assert_uint_eq(w.writer->user->used[DLXD_BYTES], 0);
+    look();
     ck_assert_uint_eq(dlxd_lingering_n_all(&w.test.broker), 0);
-    ck_assert_uint_lt(dlx_test_broker_n_fds(&w.test), n_fds);
+    ck_assert(dlxd_list_empty(&w.writer->user->tasks));
     forget(&held[0]);
     forget(&held[1]);
     teardown();
@@ -367,7 +391,8 @@ int main(void)
                         0, N_LIMITS);
     tcase_add_test(tcase, they_are_looked_at_when_they_have_doubled);
     tcase_add_test(tcase, a_process_that_disconnects_has_them_yet);
-    tcase_add_test(tcase, the_end_of_their_publisher_ends_them);
+    tcase_add_test(tcase, the_end_of_their_publisher_ends_them_step_by_step);
+    tcase_add_test(tcase, a_look_may_end_those_whose_publisher_has_left);
     tcase_add_test(tcase, everybody_is_looked_at_in_turn);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

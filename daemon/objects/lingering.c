@@ -13,6 +13,8 @@
 /* So many are looked at at once, for this part of the time. */
 #define LOOK_MOST 128U
 #define LOOK_PART 16U
+/* So many are ended in one step. */
+#define ENDS_AT_ONCE 16U
 
 /* ---- lists --------------------------------------------------------------------------------- */
 
@@ -73,16 +75,27 @@ bool dlxd_lingering_has_left(int page_fd, uint32_t max_held, int pidfd)
     return dlxd_report_has_left(page_fd, max_held) || poll(&process, 1, 0) == 1;
 }
 
+/* Of its publisher's process. */
+static void leave_publisher(struct dlxd_link *link)
+{
+    delist(&link->of_publishers);
+    link->publisher->client->n_links--;
+    link->share = dlxd_share_put(link->share);
+    link->publisher = NULL;
+}
+
 static void end(struct dlxd_link *link)
 {
     struct dlxd_holder *holder = link->holder;
+    struct dlxd_user *user = link->links_charge.user;
+    if (link->publisher)
+        leave_publisher(link);
     delist(&link->of_holder);
-    delist(&link->of_publishers);
     delist(&link->of_user);
-    link->publisher->client->n_links--;
+    if (user->lingering.n == 0) /* it may be all that the user has */
+        dlxd_task_stop(&user->end_lingering);
     if (holder->client)
         holder->client->n_links--;
-    link->share = dlxd_share_put(link->share);
     free_if_over(holder);
     dlxd_link_free(link);
 }
@@ -95,7 +108,8 @@ void dlxd_lingering_look(struct dlxd_lingering *lingering)
     for (size_t i = DLX_MIN(lingering->n, LOOK_MOST); i > 0; i--) {
         struct dlxd_list *first = lingering->links.next;
         struct dlxd_link *link = link_of(first);
-        if (dlxd_lingering_has_left(link->page_fd, link->max_held, link->holder->pidfd)) {
+        if (!link->publisher ||
+            dlxd_lingering_has_left(link->page_fd, link->max_held, link->holder->pidfd)) {
             end(link);
         } else {
             dlxd_list_remove(first);
@@ -123,11 +137,37 @@ bool dlxd_lingering_begin(struct dlxd_link *link)
     return true;
 }
 
+/* Those whose publishers have left come first. */
+static bool end_some(struct dlxd_task *task)
+{
+    struct dlxd_user *user = dlxd_container_of(task, struct dlxd_user, end_lingering);
+    struct dlxd_list *links = &user->lingering.links;
+    for (uint32_t n = ENDS_AT_ONCE; !dlxd_list_empty(links); n--) {
+        struct dlxd_link *link = link_of(links->next);
+        if (link->publisher)
+            return false;
+        if (n == 0)
+            return true;
+        end(link);
+    }
+    return false;
+}
+
+/* There is nobody who keeps them any more. Each takes some 14 us to end, so that is done in the time of whose they are. */
 void dlxd_lingering_publisher_left(struct dlxd_publisher *publisher)
 {
-    dlx_for_each (it, &publisher->client->lingering.links)
-        if (link_of(it)->publisher == publisher)
-            end(link_of(it));
+    dlx_for_each (it, &publisher->client->lingering.links) {
+        struct dlxd_link *link = link_of(it);
+        struct dlxd_user *user = link->links_charge.user;
+        if (link->publisher != publisher)
+            continue;
+        leave_publisher(link);
+        dlxd_list_remove(&link->of_user.node);
+        dlxd_list_push_front(&user->lingering.links, &link->of_user.node);
+        if (!dlxd_list_linked(&user->end_lingering.node))
+            dlxd_task_init(&user->end_lingering, end_some);
+        dlxd_task_start(&user->end_lingering, user);
+    }
 }
 
 /* ---- all ----------------------------------------------------------------------------------- */

@@ -68,6 +68,7 @@ int dlxd_users_get(struct dlxd_users *users, const struct dlxd_principal *princi
     dlxd_list_init(&user->working);
     dlxd_list_init(&user->membership_pages);
     dlxd_lingering_init(&user->lingering);
+    dlxd_list_init(&user->end_lingering.node);
     dlxd_list_push_back(&users->users, &user->node);
     *ret = user;
     return 0;

@@ -54,6 +54,7 @@ struct dlxd_user {
     struct dlxd_list working;          /* in users->working */
     struct dlxd_list membership_pages; /* see membership.h */
     struct dlxd_lingering lingering;   /* that it is charged for */
+    struct dlxd_task end_lingering;    /* ends those whose publishers have left */
 };
 
 /* Holds a reference on the user. All zero: nothing is charged. */
