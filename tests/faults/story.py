@@ -146,7 +146,8 @@ class Story:
         ended = set()
         while True:
             running = [p for p in (self.daemon, self.publisher, *self.subscribers.values()) if p not in ended]
-            n = sum(p.poll() is None for p in self.subscribers.values())
+            # One that has ended may be replaced below, and needs the publisher then.
+            n = sum(p not in ended for p in self.subscribers.values())
             self.publisher.page.set("wanted", n)
             if n == 0 and self.publisher.popen.stdin and not self.publisher.popen.stdin.closed:
                 self.publisher.popen.stdin.close()
