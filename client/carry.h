@@ -3,9 +3,9 @@
 #define DLX_CLIENT_CARRY_H
 
 /*
- * A publisher that announces itself to another daemon takes along what it retains, and what a reliable subscriber has not
- * passed: the daemon that has ended may not have sent it the arenas in which that lies, and the new one does not know them. So
- * it is copied into a new one.
+ * A publisher that announces itself to another daemon takes along what it retains, and what a
+ * reliable subscriber has not passed: the daemon that has ended may not have sent it the arenas
+ * in which that lies, and the new one does not know them. So it is copied into a new one.
  */
 
 #include "client/publisher.h"

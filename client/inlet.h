@@ -75,8 +75,9 @@ struct dlx_inlet {
     bool is_deaf;    /* its bell hung up */
     uint32_t n_idle; /* takes in a row that found nothing */
     uint32_t n_rings; /* bells that were asked for and may not have been read */
-    bool
-        stuck; /* waits for news: an arena for a pending message, a link to go on with, or its publisher's end */
+    /* Waits for news: an arena for a pending message, a link to go on with, or its publisher's
+     * end. */
+    bool stuck;
     /* Taken, held, and not handed out yet: the arena of the first has not come, or it was taken in a batch. */
     struct dlx_taken pending[DLX_INLET_BATCH];
     uint32_t first_pending;

@@ -45,7 +45,8 @@ struct dlx_message {
     uint32_t last_arena;  /* which are in between; first > last: there are none */
 };
 
-/* The manifest of a message, where it lies. Returns 0; DLX_E_NOT_FOUND: its arena is not here; DLX_E_BAD_PEER. */
+/* The manifest of a message, where it lies. Returns 0; DLX_E_NOT_FOUND: its arena is not here;
+ * DLX_E_BAD_PEER. */
 int dlx__message_open_manifest(struct dlx_inlet *inlet, const struct dlx_taken *taken,
                                struct dlx_manifest *ret);
 

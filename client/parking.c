@@ -3,10 +3,13 @@
 /*
  * Which links a take looks at, and the bells of the others.
  *
- * Links are ACTIVE, and every take looks at their rings, or PARKED: nothing was there, and their publishers were asked to
- * ring, so that the epoll names those that have something. So a take costs what arrives, not what is linked.
+ * Links are ACTIVE, and every take looks at their rings, or PARKED: nothing was there, and their
+ * publishers were asked to ring, so that the epoll names those that have something. So a take
+ * costs what arrives, not what is linked.
  *
- *     start, turn, news, bell --> ACTIVE --- asked to ring, and nothing there --> PARKED --- bell, news --> ACTIVE
+ *     start, turn --> ACTIVE --- asked to ring, and nothing there --> PARKED
+ *                       ^                                               |
+ *                       +------------------ bell, news -----------------+
  *
  * A link is in neither state before it is open, and while another one goes before it (`after`).
  */
@@ -40,7 +43,8 @@ void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_inlet *
     inlet->is_active = false;
 }
 
-/* Read what a bell has: what its publisher, or the daemon, says, or nothing but that it rang. Returns as recv(2). */
+/* Read what a bell has: what its publisher, or the daemon, says, or nothing but that it rang.
+ * Returns as recv(2). */
 static ssize_t hear(struct dlx_inlet *inlet)
 {
     uint8_t bytes[1024];
@@ -53,8 +57,8 @@ static ssize_t hear(struct dlx_inlet *inlet)
     return n;
 }
 
-/* The publisher is gone: it will not ring again. Drain what it published. Or it never knew of us: then it is the daemon that
- * has ended, or will tell why. */
+/* The publisher is gone: it will not ring again. Drain what it published. Or it never knew of
+ * us: then it is the daemon that has ended, or will tell why. */
 static void hang_up(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
     ssize_t n;

@@ -307,7 +307,8 @@ int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory
                         uint64_t size)
 {
     int r = grow(p, memory, id, size);
-    /* The daemon returns memory that is not populated for a while: this process may have been stopped. */
+    /* The daemon returns memory that is not populated for a while: this process may have been
+     * stopped. */
     return r == DLX_E_NOT_FOUND ? grow(p, memory, id, size) : r;
 }
 

@@ -70,7 +70,8 @@ static bool is_outdated(const struct dlx_subscription *s, const struct dlx_inlet
            dlx__reader_is_past(&next->core, &inlet->core);
 }
 
-/* What the link cannot read may be here after further news, or come by the link that it goes on with. */
+/* What the link cannot read may be here after further news, or come by the link that it goes on
+ * with. */
 static bool may_come(const struct dlx_subscription *s, const struct dlx_inlet *inlet)
 {
     const struct dlx_inlet *next = dlx__subscription_successor(s, inlet);
@@ -126,8 +127,8 @@ static bool listens(const struct dlx_inlet *inlet)
 
 /* ---- look ------------------------------------------------------------------------------------ */
 
-/* Everything was taken. When it is the last publisher, another one may count on a spare link already: of that the daemon tells
- * before it tells of this one's end. */
+/* Everything was taken. When it is the last publisher, another one may count on a spare link
+ * already: of that the daemon tells before it tells of this one's end. */
 static void end(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
     inlet->stuck = s->n_spares > 0 && s->n_inlets - s->n_spares == 1 && !inlet->told &&

@@ -38,8 +38,8 @@ static inline void dlx__publisher_look(struct dlx_publisher *p, uint64_t now_ns)
         dlx__publisher_check(p, now_ns);
 }
 
-/* If that daemon is not there, wait for another one to go on with: reliable subscribers may not have been sent all that they have yet
- * to take. */
+/* If that daemon is not there, wait for another one to go on with: reliable subscribers may not
+ * have been sent all that they have yet to take. */
 void dlx__publisher_await_daemon(struct dlx_publisher *p, uint64_t deadline);
 
 /*

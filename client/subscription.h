@@ -81,7 +81,8 @@ static inline bool dlx__subscription_has_unused_news(const struct dlx_subscripti
 /* Leave a link: what is held stays held. */
 void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_inlet *inlet);
 
-/* client/parking.c: something may be there. Links that are not open, or whose turn has not come, stay as they are. */
+/* client/parking.c: something may be there. Links that are not open, or whose turn has not come,
+ * stay as they are. */
 void dlx__subscription_activate(struct dlx_subscription *s, struct dlx_inlet *inlet);
 void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_inlet *inlet);
 /* Ask its publisher for a bell. Returns false if something is there already. */

@@ -20,7 +20,8 @@
 /* The daemon's word, as the first byte: the publisher will be told of the link. Then: it was. */
 #define DLX_BELL_WAITS 1
 #define DLX_BELL_TOLD  2
-/* The publisher's last word: it goes on without this link, which broke its bounds. The daemon tells of no end. */
+/* The publisher's last word: it goes on without this link, which broke its bounds. The daemon
+ * tells of no end. */
 #define DLX_BELL_CUT 3
 
 /* The kernel may have no memory for a byte just now. */

@@ -63,10 +63,10 @@ const struct dlx_memory *dlx__memory_by_tag(uint32_t tag);
 /* Can this system do it? 0, or DLX_E_KERNEL with the reason, and what to do, in the thread's message. */
 int dlx__memory_supported(const struct dlx_memory *memory);
 
-/* Step 1. `size` is a multiple of DLX_PAGE; `what` is for people. `ret_ro_fd` stays with the daemon;
- * `ret_writer_fd` is read-write, to be sent and closed. SIGXFSZ is ignored: it would end a process that
- * makes a region beyond its RLIMIT_FSIZE. Returns 0; DLX_E_LIMIT (that limit), DLX_E_FD_LIMIT,
- * DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
+/* Step 1. `size` is a multiple of DLX_PAGE; `what` is for people. `ret_ro_fd` stays with the
+ * daemon; `ret_writer_fd` is read-write, to be sent and closed. SIGXFSZ is ignored: it would end
+ * a process that makes a region beyond its RLIMIT_FSIZE. Returns 0; DLX_E_LIMIT (that limit),
+ * DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
 int dlx__region_new(const struct dlx_memory *memory, const char *what, uint64_t size,
                     int *ret_ro_fd, int *ret_writer_fd);
 

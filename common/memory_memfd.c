@@ -27,7 +27,8 @@ static int memfd_create_best(const char *name)
     return fd;
 }
 
-/* Opened again before anybody else has it: a lease that its writer took later could hold that up. */
+/* Opened again before anybody else has it: a lease that its writer took later could hold that
+ * up. */
 static int open_read_only(int borrow_fd, int *ret_ro_fd)
 {
     char path[32];

@@ -19,8 +19,8 @@ static void arena_free(void *data, void *pointer)
     (void)pointer;
 }
 
-/* A client says Hello before it knows our version, so one of a later version may say more in it than
- * we know. Nobody else may: see "Versions" in docs/PROTOCOL.md. */
+/* A client says Hello before it knows our version, so one of a later version may say more in it
+ * than we know. Nobody else may: see "Versions" in docs/PROTOCOL.md. */
 static bool may_say_more(const Dlx__Wire__Packet *packet)
 {
     return packet->body_case == DLX__WIRE__PACKET__BODY_HELLO &&

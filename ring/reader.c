@@ -250,7 +250,8 @@ static inline bool hold(struct dlx_reader *r, uint64_t n, struct dlx_taken *ret)
     return true;
 }
 
-/* Of a reliable link, which passes nothing else: the publisher keeps it, for this link or the one by the next daemon. */
+/* Of a reliable link, which passes nothing else: the publisher keeps it, for this link or the
+ * one by the next daemon. */
 static inline bool is_readable(const struct dlx_reader *r, const struct dlx_taken *taken)
 {
     return !r->reliable || !r->env->is_readable || r->env->is_readable(r->userdata, taken);

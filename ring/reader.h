@@ -16,8 +16,8 @@ struct dlx_taken;
 struct dlx_reader_env {
     /* Wake the publisher: it waits for room. Called by any thread that releases. */
     void (*ring)(void *userdata);
-    /* Can this message be read, or is the memory that it lies in yet to come? A reliable link does not pass what it cannot read.
-     * NULL: always. */
+    /* Can this message be read, or is the memory that it lies in yet to come? A reliable link
+     * does not pass what it cannot read. NULL: always. */
     bool (*is_readable)(void *userdata, const struct dlx_taken *taken);
 };
 
@@ -104,8 +104,10 @@ void dlx__reader_start(struct dlx_reader *r, uint32_t history, bool from_start, 
  * DLX_E_TOO_MANY_HELD. Ends in bounded time: DLX_E_EMPTY also means that so many
  * messages in a row were gone when we came to them that somebody else should have a turn; dlx__reader_arm() then says
  * that there is something. Returns how many came, at least 1; or DLX_E_EMPTY; DLX_E_NOT_FOUND (the publisher went on with
- * another daemon, and everything here was taken; or the next message cannot be read yet); DLX_E_TOO_MANY_HELD; DLX_E_PUBLISHER_GONE (it closed, and everything
- * was taken); DLX_E_BAD_PEER (values that cannot be; the thread's message tells which). On any error nothing is held.
+ * another daemon, and everything here was taken; or the next message cannot be read yet);
+ * DLX_E_TOO_MANY_HELD; DLX_E_PUBLISHER_GONE (it closed, and everything was taken);
+ * DLX_E_BAD_PEER (values that cannot be; the thread's message tells which). On any error nothing
+ * is held.
  */
 int dlx__reader_take(struct dlx_reader *r, struct dlx_taken *ret, uint32_t n);
 

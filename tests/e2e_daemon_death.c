@@ -186,7 +186,8 @@ START_TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
 }
 END_TEST
 
-/* Nobody else can write the page that the daemon which has ended wrote: neither can the next one. */
+/* Nobody else can write the page that the daemon which has ended wrote: neither can the next
+ * one. */
 START_TEST(a_publisher_that_resumes_gets_a_page_of_the_next_daemon)
 {
     struct dlx_test_publisher before, after;

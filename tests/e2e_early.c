@@ -344,7 +344,8 @@ START_TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription
     /* One that drops its oldest messages waits for nobody: it cannot serve a reliable subscription. */
     dlx_publisher_unref(publisher(c, "test/drop", &drop));
     int r;
-    do /* each look may prepare more spare links, which the daemon may not have seen by the next line */
+    /* Each look may prepare more spare links, which the daemon may not have seen at once. */
+    do
         while (dlx_take(s, 0, &m) != DLX_E_EMPTY) /* says that test/drop cannot */
             ;
     while ((r = dlx_publisher_new(c, "test/late", &block, &late)) == DLX_E_TIMEOUT);

@@ -194,7 +194,8 @@ START_TEST(an_allocation_that_has_not_ended_is_no_memory)
 }
 END_TEST
 
-/* ---- memory that nobody uses ------------------------------------------------------------------- */
+/* ---- memory that nobody uses
+ * ------------------------------------------------------------------- */
 
 static uint64_t shared_bytes(int control)
 {

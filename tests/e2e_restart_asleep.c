@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Daemons end while a reliable subscription to a pattern is asleep, so that they have not sent it all that its publishers
- * count on: links, and arenas. It gets every message all the same, once and in order. */
+/* Daemons end while a reliable subscription to a pattern is asleep, so that they have not sent
+ * it all that its publishers count on: links, and arenas. It gets every message all the same,
+ * once and in order. */
 
 #include "client/publisher.h"
 #include "client/subscription.h"
@@ -152,8 +153,8 @@ static void await_spares(struct dlx_subscription *s, uint32_t n_links)
     }
 }
 
-/* What happens before it wakes up: the daemon is killed; another one is there; the publishers went on with that; that was
- * killed, too, and a third one is there. */
+/* What happens before it wakes up: the daemon is killed; another one is there; the publishers
+ * went on with that; that was killed, too, and a third one is there. */
 enum wakes_up { WITHOUT_DAEMON, WITH_DAEMON, WITH_PUBLISHERS, WITH_THIRD_DAEMON };
 
 START_TEST(a_pattern_that_sleeps_through_the_end_of_daemons_gets_all)

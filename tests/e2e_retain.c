@@ -22,7 +22,8 @@ static struct dlx_publisher *new_publisher(struct dlx_client *c,
     return p;
 }
 
-/* Messages of n_values values that begin with `value`, one after the other, and then this end, of which the daemon tells. */
+/* Messages of n_values values that begin with `value`, one after the other, and then this end,
+ * of which the daemon tells. */
 static void check_stream(struct dlx_client *c, uint32_t history, int64_t first, int64_t last,
                          int end)
 {

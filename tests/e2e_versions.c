@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Ends of different minor versions: raw packets of clients to the daemon, and the library against a stand-in for a daemon.
- * The rules are in docs/PROTOCOL.md, "Versions".
+ * Ends of different minor versions: raw packets of clients to the daemon, and the library
+ * against a stand-in for a daemon. The rules are in docs/PROTOCOL.md, "Versions".
  */
 
 #include "common/error.h"

@@ -373,7 +373,8 @@ START_TEST(failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exa
 }
 END_TEST
 
-/* Whatever failed first: the subscriber counts what was missed of a publisher that has gone, and knows no such publisher. */
+/* Whatever failed first: the subscriber counts what was missed of a publisher that has gone, and
+ * knows no such publisher. */
 START_TEST(what_was_missed_is_exact_when_other_failures_came_first)
 {
     enum { REFUSED = 100, GONE = 50 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that its owner has let go of is on the subscribers who still have it, one after the other. */
+/* Memory that its owner has let go of is on the subscribers who still have it, one after the
+ * other. */
 #include "common/error.h"
 #include "common/memory.h"
 #include "daemon/objects/link.h"
@@ -28,7 +29,8 @@ static struct dlxd_link *link_of(int user)
     return dlxd_container_of(subscriptions[user]->links.next, struct dlxd_link, by_subscription);
 }
 
-/* As after all that subscriber, daemon and publisher say to each other. The page says that it holds nothing. */
+/* As after all that subscriber, daemon and publisher say to each other. The page says that it
+ * holds nothing. */
 static void open_link(int user)
 {
     static const struct dlxd_subscription_config config = {.max_held = 1};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that is charged, and that nobody populates, is returned; what grows, or is there, is not. */
+/* Memory that is charged, and that nobody populates, is returned; what grows, or is there, is
+ * not. */
 #include "common/error.h"
 #include "common/memory.h"
 #include "daemon/objects/publisher.h"

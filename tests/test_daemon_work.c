@@ -175,7 +175,8 @@ START_TEST(a_socket_that_waits_for_its_turn_is_not_looked_at_again)
 }
 END_TEST
 
-/* ---- connections that say nothing ------------------------------------------------------------- */
+/* ---- connections that say nothing
+ * ------------------------------------------------------------- */
 
 START_TEST(who_is_silent_for_longest_makes_way_for_its_own_user_only)
 {

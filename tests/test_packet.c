@@ -249,7 +249,8 @@ START_TEST(a_reader_that_does_not_read_fills_up)
 }
 END_TEST
 
-/* It closed with something of ours unread, after the packet was looked at: the kernel tells of that first. */
+/* It closed with something of ours unread, after the packet was looked at: the kernel tells of
+ * that first. */
 START_TEST(a_packet_of_who_reset_the_connection_is_dropped)
 {
     struct dlx_packet next = {0};

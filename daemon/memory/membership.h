@@ -7,7 +7,8 @@
  * of one user. A user gets pages as needed; an empty page is given back.
  *
  * They are regions as all others: sealed, so that the daemon's mapping is the only one that can be
- * written. They end with the daemon: the next one makes pages of its own for publishers that resume.
+ * written. They end with the daemon: the next one makes pages of its own for publishers that
+ * resume.
  */
 
 #include "daemon/users/user.h"

@@ -3,8 +3,9 @@
 #define DLXD_RESERVATION_H
 
 /*
- * Regions that are charged, and whose writers have yet to fill them with pages and make them ready. Somebody who never does would
- * lock others out of memory that nobody uses; so a region whose pages have not grown for a while is returned (reclaim.h).
+ * Regions that are charged, and whose writers have yet to fill them with pages and make them
+ * ready. Somebody who never does would lock others out of memory that nobody uses; so a region
+ * whose pages have not grown for a while is returned (reclaim.h).
  */
 
 #include "daemon/base/list.h"

@@ -54,8 +54,8 @@ struct dlxd_broker {
     struct dlxd_list retained; /* publishers: see retained.h */
     struct dlxd_list expiring; /* likewise, by expires_ns */
 
-    struct dlxd_list
-        reservations; /* regions that are not ready, the one looked at the longest ago first: see reclaim.h */
+    /* Regions that are not ready, the one looked at the longest ago first: see reclaim.h. */
+    struct dlxd_list reservations;
     struct dlxd_list stuck; /* subscriptions to be tried again in a while: see delivery.c */
     struct dlxd_list slow;  /* publishers, likewise: see waiting.h */
 };

@@ -388,7 +388,8 @@ bool dlxd_delivery_step(struct dlxd_subscription *subscription)
         dlxd_list_remove(&link->pending);
         return true;
     }
-    /* Those that need no credit come first, but for ends of publishers: when this one waits, all do. */
+    /* Those that need no credit come first, but for ends of publishers: when this one waits, all
+     * do. */
     if (!has_credit(link, step)) {
         subscription->waits = 0;
         return false;

@@ -3,8 +3,9 @@
 #define DLXD_KEEPER_H
 
 /*
- * What publishers and clients tell whoever keeps regions for the next daemon. store.h is above them, and puts its functions
- * into broker->keeper. Without a store nothing is kept, and nothing happens here.
+ * What publishers and clients tell whoever keeps regions for the next daemon. store.h is above
+ * them, and puts its functions into broker->keeper. Without a store nothing is kept, and nothing
+ * happens here.
  */
 
 struct dlxd_arena;

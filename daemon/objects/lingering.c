@@ -153,7 +153,8 @@ static bool end_some(struct dlxd_task *task)
     return false;
 }
 
-/* There is nobody who keeps them any more. Each takes some 14 us to end, so that is done in the time of whose they are. */
+/* Their publisher keeps them no longer. Ending one takes some 14 us, so it is done in the time of
+ * the user that is charged for it. */
 void dlxd_lingering_publisher_left(struct dlxd_publisher *publisher)
 {
     dlx_for_each (it, &publisher->client->lingering.links) {

@@ -432,8 +432,9 @@ bool dlxd_link_step_has_fds(enum dlxd_link_step step)
     return step >= DLXD_STEP_OFFER;
 }
 
-/* The publisher of a link that was a spare has it however much the subscriber has acknowledged, and publishes to it. So the
- * subscriber is told at once, too: a daemon that ends could not tell it any more. These links are no more than it has prepared. */
+/* The publisher of a link that was a spare has it however much the subscriber has acknowledged,
+ * and publishes to it. So the subscriber is told at once, too: a daemon that ends could not tell
+ * it any more. These links are no more than it has prepared. */
 bool dlxd_link_step_needs_credit(const struct dlxd_link *link, enum dlxd_link_step step)
 {
     return dlxd_link_step_has_fds(step) && !(link->early && step == DLXD_STEP_OPEN);

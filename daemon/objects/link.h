@@ -7,11 +7,12 @@
  *
  *   NEW --LinkOffer--> OFFERED --(LinkReady)--> PROVING --> READY --LinkAdded--> ADDED
  *    |                   |                       |           |                    |
- *    |                   |                       |           |                    +--LinkOpen--> OPEN
+ *    |                   |                       |           |               LinkOpen --> OPEN
  *    +-------------------+-----------------------+-----------+--> FAILED --LinkFailed--> (freed)
  *
- * A spare has no publisher yet: from READY it goes to SPARE, with SpareSealed. A publisher gets it when its subscriber has prepared
- * its page, that is from PROVING on, and has it before it can publish.
+ * A spare has no publisher yet: from READY it goes to SPARE, with SpareSealed. A publisher gets
+ * it when its subscriber has prepared its page, that is from PROVING on, and has it before it
+ * can publish.
  *
  * This file decides what is to be sent next; delivery.c sends it and says so. No I/O here, but for
  * the look at a link that ends: it may linger.
@@ -88,8 +89,8 @@ struct dlxd_link {
     uint64_t fail_seq;    /* likewise: its newest message */
     uint64_t fail_missed; /* likewise: messages that were for this subscription */
     char *fail_text;      /* NULL: the code's own text */
-    bool
-        fail_stays; /* LinkFailed names this very link: it was offered, or promised, or its publisher is known */
+    /* LinkFailed names this very link: it was offered, or promised, or its publisher is known. */
+    bool fail_stays;
     uint32_t n_merged; /* other links that failed, of which it tells */
 
     struct dlxd_share *share; /* of the publisher's client; NULL: none, or it is the same user's */
@@ -120,7 +121,8 @@ static inline bool dlxd_link_is_free(const struct dlxd_link *link)
 {
     return link->spare && link->state >= DLXD_LINK_PROVING && link->state <= DLXD_LINK_SPARE;
 }
-/* Give one that is free to a publisher that has just become ready. Returns 0; or DLX_E_LIMIT, DLX_E_NO_MEMORY: it is as it was. */
+/* Give one that is free to a publisher that has just become ready. Returns 0; or DLX_E_LIMIT,
+ * DLX_E_NO_MEMORY: it is as it was. */
 int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher);
 /* The link ends, whoever wants it; the publisher's side is told. May free a publisher that is gone.
  * NULL is fine. */
@@ -155,7 +157,8 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step);
 /* Was, or will the subscriber be, told of this arena, so that it must hear of its drop? */
 bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *arena);
 
-/* Was the subscription there before a publisher that is to wait for it, and has one of them yet to be told of the link? */
+/* Was the subscription there before a publisher that is to wait for it, and has one of them yet
+ * to be told of the link? */
 bool dlxd_link_is_awaited(const struct dlxd_link *link);
 
 static inline uint64_t dlxd_link_id(const struct dlxd_link *link)

@@ -204,7 +204,8 @@ static void fail_without_link(struct dlxd_subscription *subscription, int code)
         dlxd_client_disconnect(subscription->client, code, "%s", text);
 }
 
-/* Give one of its spares to a publisher that has just become ready: one whose page the subscriber has prepared. */
+/* Give one of its spares to a publisher that has just become ready: one whose page the
+ * subscriber has prepared. */
 static bool assign_spare(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher)
 {
     if (subscription->n_spares == 0 || dlxd_offer_fits(subscription, publisher) < 0)
@@ -224,7 +225,8 @@ static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publish
     bool from_start = publisher->offering.from_start;
     int r = 0;
     if (offers && !offers->found_all) {
-        /* A link now would come before those that the answer to Subscribe counts from the first on. */
+        /* A link now would come before those that the answer to Subscribe counts from the first
+         * on. */
         r = add(offers, publisher);
     } else if (!from_start || !assign_spare(subscription, publisher)) {
         r = make_link(subscription, publisher, registry->last_link + 1, from_start);

@@ -28,7 +28,8 @@ struct dlxd_offers {
     size_t n_publishers;
     size_t n_publishers_max;
     size_t n_offered; /* of them */
-    /* Ids of links that were set aside, so that they follow one another: the last that was used, and the last of all. */
+    /* Ids of links that were set aside, so that they follow one another: the last that was used,
+     * and the last of all. */
     uint64_t made_link;
     uint64_t last_link;
     uint32_t n_links; /* that were made */

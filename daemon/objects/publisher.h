@@ -7,7 +7,8 @@
  *
  * When it closes or dies it is GONE: nobody finds it any more, but it stays until its last link has
  * ended, since its subscribers drain what it published and may yet need its arenas. If it retains
- * messages it is RETAINED before that (daemon/objects/retained.h): it has no client any more, but newcomers find it.
+ * messages it is RETAINED before that (daemon/objects/retained.h): it has no client any more,
+ * but newcomers find it.
  */
 
 #include "common/topic.h"
@@ -30,9 +31,9 @@ struct dlxd_topic;
 struct dlxd_watch;
 
 /*
- *   NEW --> OPEN --(its client ends, and it leaves messages)--> DYING --(its process is dead)--> RETAINED
- *             |                                                                                    ^
- *             +--(it is closed, or its process is dead already)------------------------------------+
+ *   NEW --> OPEN --(its client ends)--> DYING --(its process is dead)--> RETAINED
+ *             |                                                            ^
+ *             +--(it is closed, or its process is dead already)------------+
  *
  *   (from the store) --> RETAINED, or HIDDEN --(its process is dead)--> RETAINED
  *

@@ -80,7 +80,8 @@ bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher)
         struct dlxd_link *link = dlxd_container_of(here, struct dlxd_link, by_publisher);
         struct dlxd_subscription *subscription = link->subscription;
         bool more = true;
-        if (link->early) /* it was a spare: its publisher does not wait for the subscriber's credit */
+        /* It was a spare: its publisher does not wait for the subscriber's credit. */
+        if (link->early)
             dlxd_delivery_join(link);
         /* The link may end meanwhile; then the cursor moves on. */
         while (publisher->cursor == here && (more = dlxd_delivery_step(subscription)) && n > 0)

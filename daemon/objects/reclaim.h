@@ -12,8 +12,8 @@
 
 struct dlxd_broker;
 
-/* Return those that do not grow, of some that were not looked at the longest: as if their writer had dropped the arena, or closed
- * the publisher that is not ready. */
+/* Return those that do not grow, of some that were not looked at the longest: as if their writer
+ * had dropped the arena, or closed the publisher that is not ready. */
 void dlxd_reclaim(struct dlxd_broker *broker, uint64_t now_ns);
 
 #endif

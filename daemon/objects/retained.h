@@ -21,15 +21,16 @@ struct dlxd_publisher;
 bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher);
 
 /*
- * It is RETAINED now. With a pidfd (-1: none) it is DYING before, and nobody joins, until that process is dead, since it may be
- * writing; if it is not dead soon, the publisher vanishes.
+ * It is RETAINED now. With a pidfd (-1: none) it is DYING before, and nobody joins, until that
+ * process is dead, since it may be writing; if it is not dead soon, the publisher vanishes.
  */
 void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd_borrow_fd);
 
 /*
  * It is back from the store. If the process of the pidfd (-1: none) is still alive, it may write, and announces the publisher
- * again: until it is dead, or that has happened, nobody is told (docs/decisions/0023). If it died before it published
- * anything, the publisher vanishes. Returns whether it is alive, and so hidden.
+ * again: until it is dead, or that has happened, nobody is told (docs/decisions/0023). If it
+ * died before it published anything, the publisher vanishes. Returns whether it is alive, and so
+ * hidden.
  */
 bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uint64_t expires_ns);
 

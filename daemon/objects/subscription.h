@@ -9,7 +9,8 @@
 #include "daemon/base/list.h"
 #include "daemon/users/user.h"
 
-/* Packets with fds that may be on their way on one subscription socket, beside LinkOpen of links that were spares. */
+/* Packets with fds that may be on their way on one subscription socket, beside LinkOpen of links
+ * that were spares. */
 #define DLXD_CREDIT 4U
 /* Of a reliable one: its publishers copy what it was not sent when the daemon ends. */
 #define DLXD_CREDIT_RELIABLE 16U

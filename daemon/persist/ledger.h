@@ -7,9 +7,10 @@
  * with an entry of fixed size for each. An entry lies in one page and is written by one pwrite(2), so a daemon that is
  * killed leaves it old or new. Its members and the names of the regions: daemon/persist/record.h.
  *
- * Its version is the protocol's major version, since the regions that it names have that layout. A new field takes
- * reserved bytes, and 0 in them stands for what daemons did before: an older daemon, which may follow a newer one,
- * ignores the field and writes 0. Any other change raises the version. tests/data/ledger/ holds the present layout.
+ * Its version is the protocol's major version, since the regions that it names have that layout.
+ * A new field takes reserved bytes, and 0 in them stands for what daemons did before: an older
+ * daemon, which may follow a newer one, ignores the field and writes 0. Any other change raises
+ * the version. tests/data/ledger/ holds the present layout.
  */
 
 #include <stdbool.h>
@@ -44,8 +45,8 @@ struct dlxd_ledger {
 
 /* An empty one. Returns 0; DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
 int dlxd_ledger_init(struct dlxd_ledger *ledger);
-/* One that a former daemon wrote. Takes the fd, also on failure. Returns 0; DLX_E_VERSION (of another version, which the
- * message names, or none at all), DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
+/* One that a former daemon wrote. Takes the fd, also on failure. Returns 0; DLX_E_VERSION (of
+ * another version, which the message names, or none at all), DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
 int dlxd_ledger_open(struct dlxd_ledger *ledger, int take_fd);
 void dlxd_ledger_deinit(struct dlxd_ledger *ledger);
 

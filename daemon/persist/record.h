@@ -3,8 +3,9 @@
 #define DLXD_RECORD_H
 
 /*
- * What is written of a publisher for the next daemon, and how that reads it: an entry of the ledger, and the names of the
- * descriptors that the service manager keeps. Nothing else survives a restart, and both directions are here.
+ * What is written of a publisher for the next daemon, and how that reads it: an entry of the
+ * ledger, and the names of the descriptors that the service manager keeps. Nothing else survives
+ * a restart, and both directions are here.
  */
 
 #include "daemon/persist/ledger.h"

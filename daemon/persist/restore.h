@@ -2,7 +2,8 @@
 #ifndef DLXD_RESTORE_H
 #define DLXD_RESTORE_H
 
-/* Publishers out of the descriptors that the former daemon left with the service manager: part of daemon/persist/store.c. */
+/* Publishers out of the descriptors that the former daemon left with the service manager: part
+ * of daemon/persist/store.c. */
 
 #include "common/util.h"
 

@@ -22,7 +22,8 @@ extern const struct dlxd_readers dlxd_dispatch;
 bool dlxd_dispatch_client(struct dlxd_client *client);
 /* A packet of a subscription's socket, if there is one. */
 void dlxd_dispatch_subscription(struct dlxd_subscription *subscription);
-/* A request that waited was answered (0), goes on (1), or failed with this code, and its client is read from again. */
+/* A request that waited was answered (0), goes on (1), or failed with this code, and its client
+ * is read from again. */
 void dlxd_dispatch_resume(struct dlxd_client *client, uint32_t serial, int r);
 
 /* One packet's bytes, without fds: for tests and fuzzing. */

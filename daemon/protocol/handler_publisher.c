@@ -93,7 +93,8 @@ static int ready_some(struct dlxd_client *client)
     return r;
 }
 
-/* Nothing is read from the client before the answer: what it asks next, finds its region ready, or gone. */
+/* Nothing is read from the client before the answer: what it asks next, finds its region ready,
+ * or gone. */
 static int await_proof(struct dlxd_client *client, const Dlx__Wire__Packet *packet, int r)
 {
     if (r < 0)

@@ -2,7 +2,8 @@
 #ifndef DLXD_LINGERING_LIST_H
 #define DLXD_LINGERING_LIST_H
 
-/* The links of one user, of one client's publishers, or of one subscriber's process that linger: lingering.h. */
+/* The links of one user, of one client's publishers, or of one subscriber's process that linger:
+ * lingering.h. */
 
 #include "daemon/base/list.h"
 #include <stdint.h>

@@ -3,9 +3,10 @@
 #define DLXD_SHARE_H
 
 /*
- * How much of something of one user the others have: of the links that a process can bear, of the links that may wait for a
- * publisher. Its owner may have all. Another user may have so many times what nobody has, so that there is always some left
- * for the next one, however many others take what they may. No I/O here.
+ * How much of something of one user the others have: of the links that a process can bear, of
+ * the links that may wait for a publisher. Its owner may have all. Another user may have so many
+ * times what nobody has, so that there is always some left for the next one, however many others
+ * take what they may. No I/O here.
  */
 
 #include "daemon/base/list.h"

@@ -101,7 +101,8 @@ static int check_descriptors(const struct dlxd_user *user, enum dlxd_resource re
     uint64_t left = users->all_descriptors_max - users->all_descriptors;
     if (n == 0)
         return 0;
-    /* Whoever has its share may still come to look at what uses it, while enough is left for others. */
+    /* Whoever has its share may still come to look at what uses it, while enough is left for
+     * others. */
     uint64_t least = resource == DLXD_CONNECTIONS ? DLX_MIN((used + n) / DLXD_DESCRIPTORS_SHARE,
                                                             users->all_descriptors_max / 64)
                                                   : (used + n) / DLXD_DESCRIPTORS_SHARE;

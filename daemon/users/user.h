@@ -3,8 +3,9 @@
 #define DLXD_USER_H
 
 /*
- * What each user uses: a uid by the listening socket that it came in by. Every object that costs something holds a charge on the user who pays for it;
- * the charge goes with the object. No I/O here.
+ * What each user uses: a uid by the listening socket that it came in by. Every object that costs
+ * something holds a charge on the user who pays for it; the charge goes with the object. No I/O
+ * here.
  */
 
 #include "daemon/users/lingering_list.h"
@@ -21,15 +22,17 @@ enum dlxd_resource {
     DLXD_PATTERNS, /* subscriptions to patterns: each is looked at for every new publisher */
     DLXD_WAITING,  /* links that wait for their publishers: see waiting.h */
     DLXD_FAILED,   /* links that failed, and whose subscribers have yet to be told */
-    /* Descriptors that the daemon holds for it: at most a share (share.h). No charge names these: each of the others has some. */
+    /* Descriptors that the daemon holds for it: at most a share (share.h). No charge names
+     * these: each of the others has some. */
     DLXD_DESCRIPTORS,
     DLXD_N_RESOURCES,
 };
 
-/* A user may have so many times the descriptors that nobody has. So there are some left for the next one, however many others
- * take what they may; and one that is alone may have 31 of 32. */
+/* A user may have so many times the descriptors that nobody has. So there are some left for the
+ * next one, however many others take what they may; and one that is alone may have 31 of 32. */
 #define DLXD_DESCRIPTORS_SHARE 31U
-/* Likewise of the bytes that all users together may have: one that is alone may have two thirds of them. */
+/* Likewise of the bytes that all users together may have: one that is alone may have two thirds
+ * of them. */
 #define DLXD_BYTES_SHARE 2U
 
 struct dlxd_users {
@@ -80,7 +83,7 @@ struct dlxd_user *dlxd_user_unref(struct dlxd_user *user);
 /* Returns 0, or DLX_E_LIMIT naming what is asked for, what is used and the limit. */
 int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
                      enum dlxd_resource resource, uint64_t amount);
-/* Somebody else pays from now on, also beyond his limits: he gets nothing new until he has let go of it. */
+/* Another user pays from now on, even beyond its limits: it gets nothing new until it has let go. */
 void dlxd_charge_move(struct dlxd_charge *charge, struct dlxd_user *to);
 /* Its descriptors are closed; the rest stays. Harmless if nothing is charged. */
 void dlxd_charge_close_descriptors(struct dlxd_charge *charge);

@@ -359,10 +359,11 @@ DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *item
 
 /**
  * Wait until at least `n_subscribers` are attached. A subscription that was there before this publisher is
- * attached from the start. Also looks whether there is a new daemon. After a restart of the daemon, what a publisher
- * retains that is alive and makes no call is not shown to newcomers: one that has nothing to publish for long calls
- * dlx_publisher_wait(p, 0, 0) now and then. Returns 0; DLX_E_TIMEOUT (the message tells how many are), DLX_E_INTERRUPTED (a
- * signal handler ran while waiting), DLX_E_INVALID, DLX_E_NO_MEMORY, DLX_E_FORKED, DLX_E_SYSTEM.
+ * attached from the start. Also looks whether there is a new daemon. After a restart of the
+ * daemon, what a publisher retains that is alive and makes no call is not shown to newcomers:
+ * one that has nothing to publish for long calls dlx_publisher_wait(p, 0, 0) now and then.
+ * Returns 0; DLX_E_TIMEOUT (the message tells how many are), DLX_E_INTERRUPTED (a signal handler
+ * ran while waiting), DLX_E_INVALID, DLX_E_NO_MEMORY, DLX_E_FORKED, DLX_E_SYSTEM.
  */
 DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns);
 

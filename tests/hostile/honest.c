@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * honest --socket PATH --uid N --pairs N: pairs of processes of one user that exchange messages, and
- * join and leave all the time, until the standard input ends. For each line there it prints one
- * line: how long messages and joins took since the line before, and how many processes have failed.
+ * honest --socket PATH --uid N --pairs N: pairs of processes of one user that exchange messages,
+ * and join and leave all the time, until the standard input ends. For each line there it prints
+ * one line: how long messages and joins took since the line before, and how many processes have
+ * failed.
  *
  * A publisher sends a message every 5 ms and is replaced by a new one after 200. A subscriber
  * connects, subscribes, takes 20 messages and leaves. A process fails when a call does, when a
@@ -129,8 +130,8 @@ _Noreturn static void publish(unsigned who, const char *topic, struct pair *pair
 
 /* ---- the subscriber ------------------------------------------------------------------------- */
 
-/* The last messages of a publisher and of the one that replaced it: their messages may mix. Round 0:
- * there is none yet. */
+/* The last messages of a publisher and of the one that replaced it: their messages may mix.
+ * Round 0: there is none yet. */
 struct progress {
     struct payload older;
     struct payload newer;

@@ -13,7 +13,8 @@ static int user_of(const struct link *l)
     return w.procs[w.subs[l->sub].proc].user;
 }
 
-/* The first of its links that has yet to be told that this region was dropped, or if it is -1: the first of all. */
+/* The first of its links that has yet to be told that this region was dropped, or if it is -1:
+ * the first of all. */
 static const struct link *first_link(const struct pub *p, int region)
 {
     const struct link *first = NULL;
@@ -170,7 +171,8 @@ static bool fits(int user, uint64_t size)
            used(user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] && share_fits(user, size);
 }
 
-/* Who has no room looks for links that have left meanwhile: they take up room for other users, too. */
+/* Who has no room looks for links that have left meanwhile: they take up room for other users,
+ * too. */
 bool user_has_room(int user, uint64_t size)
 {
     if (fits(user, size))

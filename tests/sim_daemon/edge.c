@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The edges of the daemon, in the place of daemon/base/watch.c, daemon/base/worker.c and daemon/persist/notify.c:
- * readiness comes in the seed's order, one socket or job at a time, and the service manager is an
- * array of descriptors.
+ * The edges of the daemon, in the place of daemon/base/watch.c, daemon/base/worker.c and
+ * daemon/persist/notify.c: readiness comes in the seed's order, one socket or job at a time, and
+ * the service manager is an array of descriptors.
  */
 
 #include "common/error.h"

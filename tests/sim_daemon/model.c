@@ -202,7 +202,8 @@ uint32_t spares_add(struct sub *s)
     return added;
 }
 
-/* A publisher that has just become ready takes the oldest spare that its subscriber has prepared. */
+/* A publisher that has just become ready takes the oldest spare that its subscriber has
+ * prepared. */
 static bool spare_assign(struct sub *s, struct pub *p)
 {
     struct link *first = NULL;

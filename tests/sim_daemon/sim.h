@@ -6,7 +6,8 @@
  * A simulation of the daemon: tests/sim_daemon/README.md tells what it does. Parts:
  *
  *     kernel.c   what the daemon asks the kernel for: counted, refused by the seed; the clock; processes' deaths
- *     edge.c     readiness of sockets and jobs in the seed's order, and the service manager: in the place of daemon/base/watch.c,
+ * edge.c     readiness of sockets and jobs in the seed's order, and the service manager: in the
+ * place of daemon/base/watch.c,
  *                worker.c, notify.c
  *     model.c    what there should be, and how each event changes it
  *     charges.c  what each user should be charged for it
@@ -89,8 +90,9 @@ struct pub {
     char topic[24], name[8];
     uint32_t history, depth, n_entries, on_full, retain, max_held;
     bool latched, dying, hidden, not_kept, has_pidfd, awaited;
-    bool
-        unseen; /* dying, and the daemon could not watch its process: it takes what is there, and expires at once */
+    /* Dying, and the daemon could not watch its process: it takes what is there, and expires at
+     * once. */
+    bool unseen;
     uint64_t retain_for, resumes, after_seq, expires, max_held_bytes;
     uint64_t left; /* in this step */
     enum pub_state state;
