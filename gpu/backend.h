@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_GPU_BACKEND_H
+#define DLX_GPU_BACKEND_H
+
+/*
+ * The one table behind which CUDA and HIP stand: what a runtime can say about its devices and
+ * pointers (struct dlx_gpu_api), and what can be done with each kind of memory (struct
+ * dlx_gpu_ops).
+ *
+ * Every function undoes what it did when it fails: after an error no descriptor, mapping, address
+ * range, handle or context is left, and the outputs are as before. None of them locks; none is
+ * called in a forked child (gpu/gpu.h).
+ */
+
+#include "gpu/gpu.h"
+
+/* A part of memory with a handle of its own. */
+struct dlx_gpu_piece {
+    uint64_t identity; /* an allocation handle that we hold, or a BUFFER_ID; 0: none */
+    uint64_t size;
+};
+
+/* Memory of a GPU in this process: allocated, found behind a pointer, or opened. */
+struct dlx_gpu_memory {
+    const struct dlx_gpu_ops *ops;
+    int32_t device;   /* ordinal, of the GPU that has the memory or, if opened, that uses it */
+    bool has_context; /* it keeps the primary context of `device` */
+    void *base;
+    uint64_t size;
+    void *pool;    /* CUDA_POOL: the CUmemoryPool */
+    void *context; /* CUDA_IPC: the CUcontext that it was allocated in, its owner's */
+    uint32_t n_pieces;
+    struct dlx_gpu_piece *pieces;
+};
+
+enum dlx_gpu_access { DLX_GPU_READ = 1, DLX_GPU_READ_WRITE };
+
+struct dlx_gpu_ops {
+    enum dlx_gpu_kind kind;
+    const struct dlx_gpu_api *api;
+    /* What is exported, or found, keeps the memory in use for as long: do so only while needed. */
+    bool export_pins;
+    /* What was opened may stay open while no tensor uses it: opening is slow. */
+    bool import_stays;
+
+    /* Zeroed memory of at least `size` bytes on the device. NULL: this kind is for
+     * memory of others. */
+    int (*allocate)(int32_t device, uint64_t size, struct dlx_gpu_memory *ret);
+    /* What others need: chunks with descriptors and the token. Device, id and size are set by the
+     * caller. */
+    int (*export)(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret);
+    /*
+     * Map memory of another process, whose GPU has the local ordinal `home`, for kernels on
+     * `device`. Descriptors stay the handle's. The kinds whose mappings cannot be read-only give a
+     * writable one.
+     */
+    int (*open)(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
+                enum dlx_gpu_access access, struct dlx_gpu_memory *ret);
+    /* The end of memory that was allocated or opened. No kernel uses it any more. */
+    void (*close)(struct dlx_gpu_memory *memory);
+    /* The end of what classify() found: the memory itself is its owner's. */
+    void (*forget)(struct dlx_gpu_memory *memory);
+};
+
+struct dlx_gpu_api {
+    const char *name;
+    int32_t device_type;        /* of DLPack */
+    enum dlx_gpu_kind own_kind; /* of memory that we allocate */
+    int (*count)(int32_t *ret);
+    int (*uuid)(int32_t device, struct dlx_gpu_uuid *ret);
+    /*
+     * What kind of memory `size` bytes at `ptr` are: `ret` covers them, and whole chunks.
+     * DLX_E_DEVICE: they cannot be shared, and the message says why.
+     */
+    int (*classify)(int32_t device, const void *ptr, uint64_t size, struct dlx_gpu_memory *ret);
+    /* See dlx__gpu_event_record() and what follows it. NULL: streams are waited for. */
+    int (*event_record)(int32_t device, void *stream, struct dlx_gpu_event *ret);
+    int (*event_wait)(const struct dlx_gpu_event *event, bool block);
+    void (*event_end)(struct dlx_gpu_event *event);
+    /* See dlx__gpu_gate_shut(). NULL: streams cannot wait for the CPU. */
+    int (*gate_shut)(int32_t device, void *stream, struct dlx_gpu_gate *ret);
+    void (*gate_open)(struct dlx_gpu_gate *gate);
+    /* See dlx__gpu_wait_stream() and dlx__gpu_wait_device(). */
+    int (*wait_stream)(int32_t device, void *stream);
+    int (*wait_device)(int32_t device);
+    /* See dlx__gpu_retain() to dlx__gpu_unpin(). */
+    int (*retain)(int32_t device);
+    void (*release)(int32_t device);
+    int (*pin)(int32_t device, const void *at, uint64_t size);
+    int (*unpin)(int32_t device, const void *at);
+};
+
+extern const struct dlx_gpu_api dlx__cuda_api, dlx__hip_api;
+extern const struct dlx_gpu_ops dlx__cuda_vmm_ops, dlx__cuda_pool_ops, dlx__cuda_ipc_ops;
+extern const struct dlx_gpu_ops dlx__hip_ipc_ops, dlx__hip_vmm_ops;
+
+/* The table. DLX_E_DEVICE: no such device type, or this build does not have it. */
+int dlx__gpu_api(int32_t device_type, const struct dlx_gpu_api **ret);
+int dlx__gpu_ops(enum dlx_gpu_kind kind, const struct dlx_gpu_ops **ret);
+
+/* One or more pieces, zeroed, of memory that has none. 0 or DLX_E_NO_MEMORY. */
+int dlx__gpu_memory_pieces(struct dlx_gpu_memory *memory, uint32_t n);
+
+/* A backend calls this before it loads anything: from then on fork() is noticed. */
+void dlx__gpu_watch_forks(void);
+
+#endif

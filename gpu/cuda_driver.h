@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_GPU_CUDA_DRIVER_H
+#define DLX_GPU_CUDA_DRIVER_H
+
+/* The CUDA driver, loaded at run time. Types are those of the real cuda.h, 12.5 or later. */
+
+#include "gpu/backend.h"
+#include "gpu/gpu.h"
+#include <cuda.h>
+
+/* Names without a version: cuda.h defines them as the version that it declares. All of them are in
+ * drivers since 12.0 (525). */
+#define DLX_CUDA_FUNCTIONS(X)                                                                      \
+    X(cuInit)                                                                                      \
+    X(cuGetErrorName)                                                                              \
+    X(cuGetErrorString)                                                                            \
+    X(cuDeviceGet)                                                                                 \
+    X(cuDeviceGetCount)                                                                            \
+    X(cuDeviceGetUuid)                                                                             \
+    X(cuDeviceGetAttribute)                                                                        \
+    X(cuDevicePrimaryCtxRetain)                                                                    \
+    X(cuDevicePrimaryCtxRelease)                                                                   \
+    X(cuDevicePrimaryCtxGetState)                                                                  \
+    X(cuCtxGetId)                                                                                  \
+    X(cuCtxSynchronize)                                                                            \
+    X(cuCtxPushCurrent)                                                                            \
+    X(cuCtxPopCurrent)                                                                             \
+    X(cuPointerGetAttributes)                                                                      \
+    X(cuMemGetAllocationGranularity)                                                               \
+    X(cuMemCreate)                                                                                 \
+    X(cuMemRelease)                                                                                \
+    X(cuMemRetainAllocationHandle)                                                                 \
+    X(cuMemExportToShareableHandle)                                                                \
+    X(cuMemImportFromShareableHandle)                                                              \
+    X(cuMemAddressReserve)                                                                         \
+    X(cuMemAddressFree)                                                                            \
+    X(cuMemMap)                                                                                    \
+    X(cuMemUnmap)                                                                                  \
+    X(cuMemSetAccess)                                                                              \
+    X(cuStreamCreate)                                                                              \
+    X(cuStreamQuery)                                                                               \
+    X(cuStreamSynchronize)                                                                         \
+    X(cuStreamGetCtx)                                                                              \
+    X(cuStreamWaitValue32)                                                                         \
+    X(cuStreamIsCapturing)                                                                         \
+    X(cuThreadExchangeStreamCaptureMode)                                                           \
+    X(cuStreamDestroy)                                                                             \
+    X(cuEventCreate)                                                                               \
+    X(cuEventRecord)                                                                               \
+    X(cuEventQuery)                                                                                \
+    X(cuEventSynchronize)                                                                          \
+    X(cuEventDestroy)                                                                              \
+    X(cuMemsetD32Async)                                                                            \
+    X(cuIpcGetMemHandle)                                                                           \
+    X(cuIpcOpenMemHandle)                                                                          \
+    X(cuIpcCloseMemHandle)                                                                         \
+    X(cuMemPoolExportToShareableHandle)                                                            \
+    X(cuMemPoolImportFromShareableHandle)                                                          \
+    X(cuMemPoolExportPointer)                                                                      \
+    X(cuMemPoolImportPointer)                                                                      \
+    X(cuMemPoolSetAccess)                                                                          \
+    X(cuMemPoolDestroy)                                                                            \
+    X(cuMemFree)                                                                                   \
+    X(cuMemHostGetDevicePointer)                                                                   \
+    X(cuMemHostRegister)                                                                           \
+    X(cuMemHostUnregister)
+
+struct dlx_cuda {
+#define DLX_CUDA_MEMBER(f) __typeof__(f) *f;
+    DLX_CUDA_FUNCTIONS(DLX_CUDA_MEMBER)
+#undef DLX_CUDA_MEMBER
+};
+
+/* The driver, loaded and initialised. DLX_E_DEVICE: it is missing, too old or has no GPU; every
+ * later call says the same. */
+int dlx__cuda(const struct dlx_cuda **ret);
+
+/* What failed, and the driver's name for the reason; returns the code that stands for it. */
+int dlx__cuda_fail(const struct dlx_cuda *cu, CUresult result, const char *fmt, ...)
+    dlx_printf(3, 4);
+
+/*
+ * A context that is current for a few calls. Entering a device retains its primary context, which
+ * is made if there is none: only for a device that the caller named. Leaving restores the context
+ * that was current before.
+ */
+struct dlx_cuda_scope {
+    const struct dlx_cuda *cu;
+    CUdevice retained;
+    bool is_retained;
+};
+int dlx__cuda_enter(const struct dlx_cuda *cu, int32_t device, struct dlx_cuda_scope *ret);
+/* A context that somebody else keeps. */
+int dlx__cuda_enter_context(const struct dlx_cuda *cu, CUcontext context,
+                            struct dlx_cuda_scope *ret);
+void dlx__cuda_leave(struct dlx_cuda_scope *scope);
+/* Leave, but keep the device's primary context for the memory; dlx__cuda_drop_context() ends that.
+ * */
+void dlx__cuda_leave_for(struct dlx_cuda_scope *scope, struct dlx_gpu_memory *memory);
+void dlx__cuda_drop_context(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory);
+
+static inline CUdeviceptr dlx__cuda_ptr(const void *address)
+{
+    return (CUdeviceptr)(uintptr_t)address;
+}
+
+/* Close-on-exec: the driver does not promise that. */
+void dlx__cuda_cloexec(int fd_borrow);
+
+/*
+ * Whether memory that was opened has the size that its publisher says, as far as the driver knows:
+ * handles of the older interfaces do not say. DLX_E_PROTOCOL: it has less.
+ */
+int dlx__cuda_check_size(const struct dlx_cuda *cu, CUdeviceptr at, uint64_t size);
+
+/* What a device may do with memory, in the form that the driver wants. */
+CUmemAccessDesc dlx__cuda_access(int32_t device, enum dlx_gpu_access access);
+
+/* gpu/cuda_wait.c */
+/* Make the primary context of a device current, if there is one: to wait is no reason to make
+ * one. */
+int dlx__cuda_enter_if_active(const struct dlx_cuda *cu, int32_t device, struct dlx_cuda_scope *ret,
+                              bool *ret_entered);
+/* DLX_E_INVALID: it is being captured. */
+int dlx__cuda_check_stream(const struct dlx_cuda *cu, CUstream stream);
+int dlx__cuda_wait_stream(int32_t device, void *stream);
+int dlx__cuda_wait_device(int32_t device);
+int dlx__cuda_event_record(int32_t device, void *stream, struct dlx_gpu_event *ret);
+/* Returns 1 if it was not reached and is not to be waited for (`block`). */
+int dlx__cuda_event_wait(const struct dlx_gpu_event *event, bool block);
+void dlx__cuda_event_end(struct dlx_gpu_event *event);
+
+/* gpu/cuda_gate.c */
+int dlx__cuda_gate_shut(int32_t device, void *stream, struct dlx_gpu_gate *ret);
+void dlx__cuda_gate_open(struct dlx_gpu_gate *gate);
+
+/* gpu/cuda_host.c */
+int dlx__cuda_retain(int32_t device);
+void dlx__cuda_release(int32_t device);
+int dlx__cuda_pin(int32_t device, const void *at, uint64_t size);
+int dlx__cuda_unpin(int32_t device, const void *at);
+
+/* gpu/cuda_classify.c */
+int dlx__cuda_classify(int32_t device, const void *ptr, uint64_t size, struct dlx_gpu_memory *ret);
+
+#endif

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gates: streams that wait for a word which the CPU writes.
+ *
+ * The words of a device are in a page of this process, which is registered with the device's primary
+ * context by the first gate, and stays so until that context ends: a stream whose gate was opened
+ * may read its word much later. A word only ever rises, and the stream waits until it is at least as
+ * great as after this gate: so the word serves the next gate as soon as it is written.
+ */
+#include "common/atomic.h"
+#include "common/error.h"
+#include "gpu/cuda_driver.h"
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+/* How long the trial of a device may take. It takes microseconds, or for ever. */
+#define TRIAL_NS UINT64_C(1000000000)
+
+#define DEVICES_MAX 64
+#define N_WORDS     (DLX_PAGE / sizeof(dlx_atomic_u32))
+
+/* The words of a context: never freed. */
+struct dlx_gpu_gate_page {
+    unsigned long long context; /* its id */
+    bool works;                 /* the trial passed */
+    dlx_atomic_u32 *words;      /* word 0 is the trial's */
+    CUdeviceptr at;
+    atomic_bool is_used[N_WORDS];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for `pages` */
+static struct dlx_gpu_gate_page *pages[DEVICES_MAX];
+
+/* ---- the page of a context ----------------------------------------------------------------- */
+
+/* Shared, so that a fork does not make it another page for one of the two. */
+static int map_words(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page)
+{
+    void *map = mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED)
+        return dlx__fail_errno("mmap of a page");
+    CUresult result = cu->cuMemHostRegister(map, DLX_PAGE, CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (result == CUDA_SUCCESS) {
+        result = cu->cuMemHostGetDevicePointer(&page->at, map, 0);
+        if (result == CUDA_SUCCESS) {
+            page->words = map;
+            return 0;
+        }
+        (void)cu->cuMemHostUnregister(map);
+    }
+    (void)munmap(map, DLX_PAGE);
+    return dlx__cuda_fail(cu, result, "cannot register a page with the driver");
+}
+
+/* Real calls on a stream of its own: it waits, and goes on when the word is written. A stream that
+ * does not is left alone. */
+static int try_stream(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page, CUstream stream)
+{
+    CUresult result = cu->cuStreamWaitValue32(stream, page->at, 1, CU_STREAM_WAIT_VALUE_GEQ);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuStreamWaitValue32");
+    bool waits = cu->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
+    dlx_store32_release(&page->words[0], 1);
+    uint64_t end = dlx__now_ns() + TRIAL_NS;
+    do {
+        result = cu->cuStreamQuery(stream);
+        if (result != CUDA_ERROR_NOT_READY)
+            break;
+        (void)sched_yield();
+    } while (dlx__now_ns() < end);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "a CUDA stream does not see what the CPU writes");
+    return waits ? 0 : dlx__fail(DLX_E_DEVICE, "a CUDA stream does not wait for a word");
+}
+
+static int try_page(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page)
+{
+    CUstream stream;
+    int r = map_words(cu, page);
+    if (r < 0)
+        return r;
+    CUresult result = cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuStreamCreate");
+    r = try_stream(cu, page, stream);
+    (void)cu->cuStreamDestroy(stream);
+    return r;
+}
+
+/* Locked; the context is current. What failed is not tried again in this context. */
+static int find_page(const struct dlx_cuda *cu, int32_t device, struct dlx_gpu_gate_page **ret)
+{
+    unsigned long long context;
+    CUresult result = cu->cuCtxGetId(NULL, &context);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuCtxGetId");
+    struct dlx_gpu_gate_page *page = pages[device];
+    if (!page || page->context != context) {
+        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        page = calloc(1, sizeof *page);
+        if (!page)
+            return dlx__fail(DLX_E_NO_MEMORY, "words for streams to wait for");
+        page->context = context;
+        /* None of it is part of a capture, and the one of another stream is to go on. */
+        (void)cu->cuThreadExchangeStreamCaptureMode(&mode);
+        page->works = try_page(cu, page) == 0;
+        (void)cu->cuThreadExchangeStreamCaptureMode(&mode);
+        pages[device] = page; /* the one before may have gates that are shut */
+    }
+    *ret = page;
+    return page->works ? 0
+                       : dlx__fail(DLX_E_DEVICE,
+                                   "streams of CUDA device %d cannot wait for "
+                                   "words of the CPU",
+                                   device);
+}
+
+/* ---- gates --------------------------------------------------------------------------------- */
+
+static int take_word(struct dlx_gpu_gate_page *page, struct dlx_gpu_gate *ret)
+{
+    for (uint32_t i = 1; i < N_WORDS; i++) {
+        if (atomic_load_explicit(&page->is_used[i], memory_order_relaxed) ||
+            atomic_exchange_explicit(&page->is_used[i], true, memory_order_acquire))
+            continue;
+        ret->page = page;
+        ret->i = i;
+        return 0;
+    }
+    return dlx__fail(DLX_E_NO_MEMORY, "%zu streams wait already", N_WORDS - 1);
+}
+
+/* The words are those of the current context, a primary one. */
+static int check_context(const struct dlx_cuda *cu, CUstream stream)
+{
+    CUcontext of_stream;
+    unsigned long long mine, its;
+    CUresult result = cu->cuStreamGetCtx(stream, &of_stream);
+    if (result == CUDA_SUCCESS)
+        result = cu->cuCtxGetId(of_stream, &its);
+    if (result == CUDA_SUCCESS)
+        result = cu->cuCtxGetId(NULL, &mine);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cannot look at a CUDA stream");
+    return its == mine ? 0 : dlx__fail(DLX_E_DEVICE, "the stream is not of a primary context");
+}
+
+/* The context is current. */
+static int shut(const struct dlx_cuda *cu, int32_t device, CUstream stream,
+                struct dlx_gpu_gate *ret)
+{
+    struct dlx_gpu_gate_page *page = NULL;
+    int r = dlx__cuda_check_stream(cu, stream);
+    if (r == 0)
+        r = check_context(cu, stream);
+    if (r < 0)
+        return r;
+    (void)pthread_mutex_lock(&lock);
+    r = find_page(cu, device, &page);
+    (void)pthread_mutex_unlock(&lock);
+    if (r == 0)
+        r = take_word(page, ret);
+    if (r < 0)
+        return r;
+    uint32_t value = dlx_load32_relaxed(&page->words[ret->i]) + 1;
+    CUresult result = cu->cuStreamWaitValue32(stream, page->at + ret->i * sizeof(dlx_atomic_u32),
+                                              value, CU_STREAM_WAIT_VALUE_GEQ);
+    if (result == CUDA_SUCCESS)
+        return 0;
+    dlx__cuda_gate_open(ret);
+    return dlx__cuda_fail(cu, result, "cuStreamWaitValue32");
+}
+
+int dlx__cuda_gate_shut(int32_t device, void *stream, struct dlx_gpu_gate *ret)
+{
+    const struct dlx_cuda *cu;
+    struct dlx_cuda_scope scope;
+    bool entered = false;
+    int r = dlx__cuda(&cu);
+    if (r == 0 && ((uintptr_t)stream <= (uintptr_t)CU_STREAM_LEGACY || device >= DEVICES_MAX))
+        return dlx__fail(DLX_E_DEVICE, "the other streams wait for the legacy default stream");
+    if (r == 0)
+        r = dlx__cuda_enter_if_active(cu, device, &scope, &entered);
+    if (r < 0)
+        return r;
+    if (!entered)
+        return dlx__fail(DLX_E_DEVICE, "CUDA device %d has no primary context", device);
+    r = shut(cu, device, stream, ret);
+    dlx__cuda_leave(&scope);
+    return r;
+}
+
+void dlx__cuda_gate_open(struct dlx_gpu_gate *gate)
+{
+    struct dlx_gpu_gate_page *page = gate->page;
+    dlx_atomic_u32 *word = &page->words[gate->i];
+    dlx_store32_release(word, dlx_load32_relaxed(word) + 1);
+    atomic_store_explicit(&page->is_used[gate->i], false, memory_order_release);
+    *gate = (struct dlx_gpu_gate){0};
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the host that is registered for fast copies to a CUDA device. */
+#include "common/error.h"
+#include "gpu/cuda_driver.h"
+
+int dlx__cuda_retain(int32_t device)
+{
+    const struct dlx_cuda *cu;
+    struct dlx_cuda_scope scope;
+    int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = dlx__cuda_enter(cu, device, &scope);
+    if (r < 0)
+        return r;
+    scope.is_retained = false; /* until dlx__cuda_release() */
+    dlx__cuda_leave(&scope);
+    return 0;
+}
+
+void dlx__cuda_release(int32_t device)
+{
+    const struct dlx_cuda *cu;
+    CUdevice dev;
+    if (dlx__cuda(&cu) == 0 && cu->cuDeviceGet(&dev, device) == CUDA_SUCCESS)
+        (void)cu->cuDevicePrimaryCtxRelease(dev);
+}
+
+/* What it takes to register memory that the CPU may only read: a flag where the device knows it, and
+ * nothing where the device uses the page tables of the CPU. */
+static int find_flags(const struct dlx_cuda *cu, int32_t device, unsigned *ret)
+{
+    CUdevice dev;
+    int knows_flag = 0, uses_tables = 0;
+    CUresult result = cu->cuDeviceGet(&dev, device);
+    if (result == CUDA_SUCCESS)
+        result = cu->cuDeviceGetAttribute(
+            &knows_flag, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, dev);
+    if (result == CUDA_SUCCESS)
+        result = cu->cuDeviceGetAttribute(
+            &uses_tables, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, dev);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuDeviceGetAttribute");
+    if (!knows_flag && !uses_tables)
+        return dlx__fail(DLX_E_DEVICE, "CUDA device %d cannot pin memory that is mapped read-only",
+                         device);
+    *ret = CU_MEMHOSTREGISTER_PORTABLE | (knows_flag ? CU_MEMHOSTREGISTER_READ_ONLY : 0U);
+    return 0;
+}
+
+/* The capture mode of the thread while it registers: neither call is part of a capture, and the one
+ * of a stream that has nothing to do with us is to go on. */
+static void exchange_mode(const struct dlx_cuda *cu, CUstreamCaptureMode *mode)
+{
+    (void)cu->cuThreadExchangeStreamCaptureMode(mode);
+}
+
+int dlx__cuda_pin(int32_t device, const void *at, uint64_t size)
+{
+    const struct dlx_cuda *cu;
+    struct dlx_cuda_scope scope;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    unsigned flags = 0;
+    int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = find_flags(cu, device, &flags);
+    if (r == 0)
+        r = dlx__cuda_enter(cu, device, &scope);
+    if (r < 0)
+        return r;
+    exchange_mode(cu, &mode);
+    CUresult result = cu->cuMemHostRegister((void *)(uintptr_t)at, size, flags);
+    exchange_mode(cu, &mode);
+    dlx__cuda_leave(&scope);
+    return result == CUDA_SUCCESS ? 0 : dlx__cuda_fail(cu, result, "cuMemHostRegister");
+}
+
+int dlx__cuda_unpin(int32_t device, const void *at)
+{
+    const struct dlx_cuda *cu;
+    struct dlx_cuda_scope scope;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = dlx__cuda_enter(cu, device, &scope);
+    if (r < 0)
+        return r;
+    exchange_mode(cu, &mode);
+    CUresult result = cu->cuMemHostUnregister((void *)(uintptr_t)at);
+    exchange_mode(cu, &mode);
+    dlx__cuda_leave(&scope);
+    /* Whoever resets a device (cudaDeviceReset) has ended all of it. */
+    if (result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
+        return 0;
+    return result == CUDA_SUCCESS ? 0 : dlx__cuda_fail(cu, result, "cuMemHostUnregister");
+}

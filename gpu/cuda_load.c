@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu/cuda_driver.h"
+#include "common/error.h"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The interface that is asked for: for our functions 12.0 and all later versions are the same. */
+#define API_VERSION 12000
+
+static const struct {
+    const char *name;
+    size_t offset;
+} functions[] = {
+#define FUNCTION(f) {#f, offsetof(struct dlx_cuda, f)},
+    DLX_CUDA_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+};
+
+static struct dlx_cuda cuda;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int load_result;
+static char load_error[DLX_ERROR_TEXT_SIZE];
+
+typedef CUresult (*get_proc_v2)(const char *, void **, int, cuuint64_t,
+                                CUdriverProcAddressQueryResult *);
+typedef CUresult (*get_proc_v1)(const char *, void **, int, cuuint64_t);
+
+struct library {
+    void *lib;
+    get_proc_v2 get_v2;
+    get_proc_v1 get_v1;
+};
+
+/* ISO C has no cast from void * to a function. */
+static void find(void *lib, const char *name, void *ret_function)
+{
+    void *p = dlsym(lib, name);
+    memcpy(ret_function, &p, sizeof p);
+}
+
+/* First the driver's own directory of versions. Symbols end in the version where it is not the
+ * first, as far as our functions go: none has a third. */
+static void *resolve(const struct library *l, const char *name)
+{
+    void *p = NULL;
+    char versioned[96];
+    CUdriverProcAddressQueryResult status;
+    if (l->get_v2 && l->get_v2(name, &p, API_VERSION, 0, &status) == CUDA_SUCCESS && p)
+        return p;
+    if (!l->get_v2 && l->get_v1 && l->get_v1(name, &p, API_VERSION, 0) == CUDA_SUCCESS && p)
+        return p;
+    (void)snprintf(versioned, sizeof versioned, "%s_v2", name);
+    p = dlsym(l->lib, versioned);
+    return p ? p : dlsym(l->lib, name);
+}
+
+static int load(void)
+{
+    struct library l = {.lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)};
+    if (!l.lib)
+        return dlx__fail(DLX_E_DEVICE, "the CUDA driver is not installed: %s", dlerror());
+    find(l.lib, "cuGetProcAddress_v2", &l.get_v2);
+    find(l.lib, "cuGetProcAddress", &l.get_v1);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(functions); i++) {
+        void *p = resolve(&l, functions[i].name);
+        if (!p)
+            return dlx__fail(DLX_E_DEVICE,
+                             "libcuda.so.1 has no %s: the CUDA driver must be 525 or later",
+                             functions[i].name);
+        memcpy((char *)&cuda + functions[i].offset, &p, sizeof p);
+    }
+    CUresult result = cuda.cuInit(0);
+    /* What the driver says to a child of a process that used it, whoever did. */
+    if (result == CUDA_ERROR_NOT_INITIALIZED)
+        return dlx__gpu_fail_forked();
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(&cuda, result, "the CUDA driver does not start: cuInit");
+    return 0;
+}
+
+static void load_once(void)
+{
+    dlx__gpu_watch_forks();
+    load_result = load();
+    memcpy(load_error, dlx__error_message(), sizeof load_error);
+}
+
+int dlx__cuda(const struct dlx_cuda **ret)
+{
+    (void)pthread_once(&once, load_once);
+    if (load_result < 0)
+        return dlx__fail(load_result, "%s", load_error);
+    *ret = &cuda;
+    return 0;
+}
+
+int dlx__cuda_fail(const struct dlx_cuda *cu, CUresult result, const char *fmt, ...)
+{
+    char what[DLX_ERROR_TEXT_SIZE / 2];
+    const char *name = NULL, *text = NULL;
+    int code;
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    switch (result) {
+    case CUDA_ERROR_OUT_OF_MEMORY:
+        code = DLX_E_NO_MEMORY;
+        break;
+    case CUDA_ERROR_NO_DEVICE:
+    case CUDA_ERROR_INVALID_DEVICE:
+    case CUDA_ERROR_NOT_SUPPORTED:
+    case CUDA_ERROR_PEER_ACCESS_UNSUPPORTED:
+        code = DLX_E_DEVICE;
+        break;
+    case CUDA_ERROR_NOT_PERMITTED:
+        code = DLX_E_ACCESS;
+        break;
+    default:
+        code = DLX_E_SYSTEM;
+    }
+    if (cu->cuGetErrorName(result, &name) != CUDA_SUCCESS || !name)
+        name = "unknown error";
+    if (cu->cuGetErrorString(result, &text) != CUDA_SUCCESS || !text)
+        text = "no description";
+    return dlx__fail(code, "%s: %s (%d, %s)", what, name, (int)result, text);
+}

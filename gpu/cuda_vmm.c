@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of cuMemCreate: our own arenas, and the chunks that a framework mapped side by side. No
+ * context need be current, but to write zeros. Each chunk is mapped whole, at its offset 0: the
+ * driver takes nothing else.
+ */
+#include "common/error.h"
+#include "gpu/cuda_driver.h"
+#include <string.h>
+
+#define FD_HANDLE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+/* Give back what `memory` has: the first `n_mapped` pieces are mapped. */
+static void destroy(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory, uint32_t n_mapped)
+{
+    CUdeviceptr at = dlx__cuda_ptr(memory->base);
+    for (uint32_t i = 0; i < n_mapped; i++) {
+        (void)cu->cuMemUnmap(at, memory->pieces[i].size);
+        at += memory->pieces[i].size;
+    }
+    if (memory->base)
+        (void)cu->cuMemAddressFree(dlx__cuda_ptr(memory->base), memory->size);
+    for (uint32_t i = 0; i < memory->n_pieces; i++) {
+        if (memory->pieces[i].identity != 0)
+            (void)cu->cuMemRelease(memory->pieces[i].identity);
+    }
+    free(memory->pieces);
+    dlx__cuda_drop_context(cu, memory);
+    *memory = (struct dlx_gpu_memory){0};
+}
+
+static int reserve(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
+{
+    CUdeviceptr va;
+    CUresult result = cu->cuMemAddressReserve(&va, memory->size, 0, 0, 0);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuMemAddressReserve of %llu bytes",
+                              (unsigned long long)memory->size);
+    memory->base = (void *)(uintptr_t)va;
+    return 0;
+}
+
+static int allow(const struct dlx_cuda *cu, const struct dlx_gpu_memory *memory,
+                 enum dlx_gpu_access access)
+{
+    CUmemAccessDesc desc = dlx__cuda_access(memory->device, access);
+    CUresult result = cu->cuMemSetAccess(dlx__cuda_ptr(memory->base), memory->size, &desc, 1);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuMemSetAccess for CUDA device %d", memory->device);
+    return 0;
+}
+
+/* On a stream of its own: no work of the process waits for it, or is waited for. */
+static int write_zeros(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
+{
+    struct dlx_cuda_scope scope;
+    CUstream stream;
+    int r = dlx__cuda_enter(cu, memory->device, &scope);
+    if (r < 0)
+        return r;
+    CUresult result = cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    if (result == CUDA_SUCCESS) {
+        result = cu->cuMemsetD32Async(dlx__cuda_ptr(memory->base), 0, memory->size / 4, stream);
+        bool is_queued = result == CUDA_SUCCESS;
+        if (is_queued)
+            result = cu->cuStreamSynchronize(stream);
+        if (is_queued && result != CUDA_SUCCESS) /* it may still run: the memory is unmapped next */
+            (void)cu->cuStreamSynchronize(stream);
+        (void)cu->cuStreamDestroy(stream);
+    }
+    if (result == CUDA_SUCCESS) {
+        dlx__cuda_leave_for(&scope, memory);
+        return 0;
+    }
+    dlx__cuda_leave(&scope);
+    return dlx__cuda_fail(cu, result, "cannot clear %llu bytes on CUDA device %d",
+                          (unsigned long long)memory->size, memory->device);
+}
+
+static int create(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
+{
+    CUmemAllocationProp prop;
+    size_t granularity;
+    CUmemGenericAllocationHandle handle;
+    memset(&prop, 0, sizeof prop);
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = memory->device;
+    prop.requestedHandleTypes = FD_HANDLE;
+    CUresult result =
+        cu->cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "CUDA device %d has no memory that can be shared",
+                              memory->device);
+    if (!dlx__align_up(memory->size, granularity, &memory->size))
+        return dlx__fail(DLX_E_NO_MEMORY, "too many bytes");
+    result = cu->cuMemCreate(&handle, memory->size, &prop, 0);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuMemCreate of %llu bytes on CUDA device %d",
+                              (unsigned long long)memory->size, memory->device);
+    memory->pieces[0] = (struct dlx_gpu_piece){.identity = handle, .size = memory->size};
+    return 0;
+}
+
+static int allocate(int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
+{
+    const struct dlx_cuda *cu;
+    struct dlx_gpu_memory memory = {.ops = &dlx__cuda_vmm_ops, .device = device, .size = size};
+    uint32_t n_mapped = 0;
+    int r = dlx__cuda(&cu);
+    if (r < 0)
+        return r;
+    r = dlx__gpu_memory_pieces(&memory, 1);
+    if (r == 0)
+        r = create(cu, &memory);
+    if (r == 0)
+        r = reserve(cu, &memory);
+    if (r == 0) {
+        CUresult result =
+            cu->cuMemMap(dlx__cuda_ptr(memory.base), memory.size, 0, memory.pieces[0].identity, 0);
+        if (result != CUDA_SUCCESS)
+            r = dlx__cuda_fail(cu, result, "cuMemMap");
+        else
+            n_mapped = 1;
+    }
+    if (r == 0)
+        r = allow(cu, &memory, DLX_GPU_READ_WRITE);
+    if (r == 0)
+        r = write_zeros(cu, &memory);
+    if (r < 0)
+        destroy(cu, &memory, n_mapped);
+    else
+        *ret = memory;
+    return r;
+}
+
+static int export_chunks(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret)
+{
+    const struct dlx_cuda *cu;
+    int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = dlx__gpu_handle_reserve(ret, memory->n_pieces);
+    for (uint32_t i = 0; r == 0 && i < memory->n_pieces; i++) {
+        int fd = -1;
+        CUresult result =
+            cu->cuMemExportToShareableHandle(&fd, memory->pieces[i].identity, FD_HANDLE, 0);
+        if (result != CUDA_SUCCESS) {
+            r = dlx__cuda_fail(cu, result, "cuMemExportToShareableHandle of chunk %u of %u", i + 1,
+                               memory->n_pieces);
+            dlx__gpu_handle_deinit(ret);
+            break;
+        }
+        dlx__cuda_cloexec(fd);
+        ret->chunks[i] = (struct dlx_gpu_chunk){.size = memory->pieces[i].size, .fd = fd};
+    }
+    return r;
+}
+
+/* The mapping keeps the memory: its handle is not needed any more. */
+static int map_chunk(const struct dlx_cuda *cu, CUdeviceptr at, const struct dlx_gpu_chunk *chunk)
+{
+    CUmemGenericAllocationHandle handle;
+    CUresult result =
+        cu->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)chunk->fd, FD_HANDLE);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuMemImportFromShareableHandle");
+    result = cu->cuMemMap(at, chunk->size, 0, handle, 0);
+    (void)cu->cuMemRelease(handle);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuMemMap of %llu bytes",
+                              (unsigned long long)chunk->size);
+    return 0;
+}
+
+static int open_chunks(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
+                       enum dlx_gpu_access access, struct dlx_gpu_memory *ret)
+{
+    const struct dlx_cuda *cu;
+    struct dlx_gpu_memory memory = {
+        .ops = &dlx__cuda_vmm_ops, .device = device, .size = handle->size};
+    uint32_t n_mapped = 0;
+    uint64_t offset = 0;
+    (void)home;
+    int r = dlx__cuda(&cu);
+    if (r < 0)
+        return r;
+    r = dlx__gpu_memory_pieces(&memory, handle->n_chunks);
+    if (r == 0)
+        r = reserve(cu, &memory);
+    while (r == 0 && n_mapped < handle->n_chunks) {
+        const struct dlx_gpu_chunk *chunk = &handle->chunks[n_mapped];
+        r = map_chunk(cu, dlx__cuda_ptr(memory.base) + offset, chunk);
+        if (r == 0) {
+            memory.pieces[n_mapped++].size = chunk->size;
+            offset += chunk->size;
+        }
+    }
+    if (r == 0)
+        r = allow(cu, &memory, access);
+    if (r < 0)
+        destroy(cu, &memory, n_mapped);
+    else
+        *ret = memory;
+    return r;
+}
+
+static void close_chunks(struct dlx_gpu_memory *memory)
+{
+    const struct dlx_cuda *cu;
+    if (dlx__cuda(&cu) == 0)
+        destroy(cu, memory, memory->n_pieces);
+}
+
+/* The mappings are their owner's: only the handles are ours. */
+static void forget(struct dlx_gpu_memory *memory)
+{
+    memory->base = NULL;
+    const struct dlx_cuda *cu;
+    if (dlx__cuda(&cu) == 0)
+        destroy(cu, memory, 0);
+}
+
+const struct dlx_gpu_ops dlx__cuda_vmm_ops = {
+    .kind = DLX_GPU_CUDA_VMM,
+    .api = &dlx__cuda_api,
+    .export_pins = true,
+    .import_stays = true,
+    .allocate = allocate,
+    .export = export_chunks,
+    .open = open_chunks,
+    .close = close_chunks,
+    .forget = forget,
+};

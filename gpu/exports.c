@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu/exports.h"
+#include "common/error.h"
+#include "gpu/backend.h"
+#include <pthread.h>
+
+enum export_state { EXPORT_USED, EXPORT_IDLE, EXPORT_GONE };
+
+struct dlx_gpu_export {
+    struct dlx_gpu_export *next;
+    struct dlx_gpu_exports *exports;
+    enum export_state state;
+    bool is_ours; /* allocated here, so closed, not forgotten */
+    uint32_t n_uses;
+    uint64_t last_use;
+    uint64_t mark;
+    struct dlx_gpu_memory memory;
+    struct dlx_gpu_handle handle;
+};
+
+struct dlx_gpu_exports {
+    struct dlx_gpu_exports *next;
+    uint64_t number; /* of the publisher */
+    uint64_t *ids;   /* of it, one for each daemon that it was announced to */
+    size_t n_ids;
+    pthread_mutex_t making; /* one export at a time; taken before `lock` */
+    struct dlx_gpu_export *list;
+    uint64_t last_id;
+    uint64_t n_uses; /* a clock for last_use */
+    bool is_ended;
+};
+
+/* Guards every list, state and count. No driver is called under it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct dlx_gpu_exports *all;
+
+int dlx__gpu_exports_also(struct dlx_gpu_exports *exports, uint64_t id)
+{
+    (void)pthread_mutex_lock(&lock);
+    uint64_t *ids = realloc(exports->ids, (exports->n_ids + 1) * sizeof *ids);
+    if (ids) {
+        ids[exports->n_ids++] = id;
+        exports->ids = ids;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return ids ? 0 : dlx__fail(DLX_E_NO_MEMORY, "no memory for a publisher's GPU memory");
+}
+
+/* Locked. */
+static bool is_of(const struct dlx_gpu_exports *exports, struct dlx_gpu_publisher publisher)
+{
+    size_t i = 0;
+    if (exports->number != publisher.number)
+        return false;
+    while (i < exports->n_ids && exports->ids[i] != publisher.id)
+        i++;
+    return i < exports->n_ids;
+}
+
+int dlx__gpu_exports_new(struct dlx_gpu_exports **ret, struct dlx_gpu_publisher publisher)
+{
+    struct dlx_gpu_exports *exports = calloc(1, sizeof *exports);
+    if (!exports)
+        return dlx__fail(DLX_E_NO_MEMORY, "no memory for a publisher's GPU memory");
+    exports->number = publisher.number;
+    int r = dlx__gpu_exports_also(exports, publisher.id);
+    if (r < 0) {
+        free(exports);
+        return r;
+    }
+    (void)pthread_mutex_init(&exports->making, NULL);
+    (void)pthread_mutex_lock(&lock);
+    exports->next = all;
+    all = exports;
+    (void)pthread_mutex_unlock(&lock);
+    *ret = exports;
+    return 0;
+}
+
+/* Locked. Take it off the list. */
+static void unlink_export(struct dlx_gpu_export *export)
+{
+    struct dlx_gpu_export **at = &export->exports->list;
+    while (*at != export)
+        at = &(*at)->next;
+    *at = export->next;
+}
+
+/* Locked. */
+static void unlink_exports(struct dlx_gpu_exports *exports)
+{
+    struct dlx_gpu_exports **at = &all;
+    while (*at != exports)
+        at = &(*at)->next;
+    *at = exports->next;
+}
+
+/* Not locked: nobody finds it any more. */
+static void let_go(struct dlx_gpu_memory memory, struct dlx_gpu_handle handle, bool is_ours)
+{
+    dlx__gpu_handle_deinit(&handle);
+    if (is_ours)
+        memory.ops->close(&memory);
+    else
+        memory.ops->forget(&memory);
+}
+
+/* Locked. An ended publisher is freed with its last export. */
+static void free_if_empty(struct dlx_gpu_exports *exports)
+{
+    if (!exports->is_ended || exports->list)
+        return;
+    (void)pthread_mutex_destroy(&exports->making);
+    free(exports->ids);
+    free(exports);
+}
+
+void dlx__gpu_exports_end(struct dlx_gpu_exports *exports)
+{
+    struct dlx_gpu_export *idle = NULL, *next;
+    if (!exports || dlx__gpu_is_forked())
+        return;
+    (void)pthread_mutex_lock(&lock);
+    unlink_exports(exports);
+    exports->is_ended = true;
+    for (struct dlx_gpu_export *export = exports->list; export; export = next) {
+        next = export->next;
+        if (export->state == EXPORT_USED)
+            continue;
+        unlink_export(export);
+        export->next = idle;
+        idle = export;
+    }
+    free_if_empty(exports);
+    (void)pthread_mutex_unlock(&lock);
+    for (; idle; idle = next) {
+        next = idle->next;
+        if (idle->state == EXPORT_IDLE)
+            let_go(idle->memory, idle->handle, idle->is_ours);
+        free(idle);
+    }
+}
+
+/* Export the memory, which becomes the export's. On failure it is the caller's. */
+static int make(struct dlx_gpu_exports *exports, const struct dlx_gpu_memory *memory, bool is_ours,
+                struct dlx_gpu_export **ret)
+{
+    struct dlx_gpu_export *export = calloc(1, sizeof *export);
+    if (!export)
+        return dlx__fail(DLX_E_NO_MEMORY, "no memory for an export of GPU memory");
+    export->exports = exports;
+    export->is_ours = is_ours;
+    export->n_uses = 1;
+    export->memory = *memory;
+    int r = memory->ops->api->uuid(memory->device, &export->handle.device);
+    if (r == 0)
+        r = memory->ops->export(memory, &export->handle);
+    if (r < 0) {
+        free(export);
+        return r;
+    }
+    export->handle.kind = memory->ops->kind;
+    export->handle.size = memory->size;
+    export->handle.n_received = export->handle.n_chunks; /* complete */
+    (void)pthread_mutex_lock(&lock);
+    export->handle.id = ++exports->last_id;
+    export->next = exports->list;
+    exports->list = export;
+    (void)pthread_mutex_unlock(&lock);
+    *ret = export;
+    return 0;
+}
+
+int dlx__gpu_exports_allocate(struct dlx_gpu_exports *exports, int32_t device_type, int32_t device,
+                              uint64_t size, struct dlx_gpu_export **ret)
+{
+    const struct dlx_gpu_api *api = NULL;
+    const struct dlx_gpu_ops *ops = NULL;
+    struct dlx_gpu_memory memory;
+    if (dlx__gpu_is_forked())
+        return dlx__gpu_fail_forked();
+    int r = dlx__gpu_api(device_type, &api);
+    if (r < 0)
+        return r;
+    if (size == 0 || size > INT64_MAX)
+        return dlx__fail(DLX_E_INVALID, "an arena of GPU memory cannot have %llu bytes",
+                         (unsigned long long)size);
+    r = dlx__gpu_ops(api->own_kind, &ops);
+    if (r == 0)
+        r = ops->allocate(device, size, &memory);
+    if (r < 0)
+        return r;
+    (void)pthread_mutex_lock(&exports->making);
+    r = make(exports, &memory, true, ret);
+    (void)pthread_mutex_unlock(&exports->making);
+    if (r < 0)
+        ops->close(&memory);
+    return r;
+}
+
+static bool is_same(const struct dlx_gpu_memory *a, const struct dlx_gpu_memory *b)
+{
+    if (a->ops != b->ops || a->base != b->base || a->size != b->size || a->n_pieces != b->n_pieces)
+        return false;
+    for (uint32_t i = 0; i < a->n_pieces; i++) {
+        if (a->pieces[i].identity == 0 || a->pieces[i].identity != b->pieces[i].identity)
+            return false;
+    }
+    return true;
+}
+
+/* One more use of an export of this memory, or NULL. */
+static struct dlx_gpu_export *reuse(struct dlx_gpu_exports *exports,
+                                    const struct dlx_gpu_memory *memory)
+{
+    (void)pthread_mutex_lock(&lock);
+    struct dlx_gpu_export *export = exports->list;
+    while (export && (export->state == EXPORT_GONE || !is_same(&export->memory, memory)))
+        export = export->next;
+    if (export) {
+        export->state = EXPORT_USED;
+        export->n_uses++;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return export;
+}
+
+int dlx__gpu_exports_share(struct dlx_gpu_exports *exports, int32_t device_type, int32_t device,
+                           const void *ptr, uint64_t size, struct dlx_gpu_export **ret,
+                           uint64_t *ret_offset)
+{
+    const struct dlx_gpu_api *api = NULL;
+    struct dlx_gpu_memory memory;
+    if (dlx__gpu_is_forked())
+        return dlx__gpu_fail_forked();
+    int r = dlx__gpu_api(device_type, &api);
+    if (r < 0)
+        return r;
+    (void)pthread_mutex_lock(&exports->making);
+    r = api->classify(device, ptr, size, &memory);
+    if (r == 0) {
+        uint64_t offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)memory.base);
+        struct dlx_gpu_export *export = reuse(exports, &memory);
+        if (!export)
+            r = make(exports, &memory, false, &export);
+        else
+            memory.ops->forget(&memory);
+        if (r == 0) {
+            *ret = export;
+            *ret_offset = offset;
+        } else {
+            memory.ops->forget(&memory);
+        }
+    }
+    (void)pthread_mutex_unlock(&exports->making);
+    return r;
+}
+
+const struct dlx_gpu_handle *dlx__gpu_export_handle(const struct dlx_gpu_export *export)
+{
+    return &export->handle;
+}
+
+void *dlx__gpu_export_base(const struct dlx_gpu_export *export)
+{
+    return export->memory.base;
+}
+
+int32_t dlx__gpu_export_device(const struct dlx_gpu_export *export)
+{
+    return export->memory.device;
+}
+
+bool dlx__gpu_export_is_ours(const struct dlx_gpu_export *export)
+{
+    return export->is_ours;
+}
+
+uint64_t *dlx__gpu_export_mark(struct dlx_gpu_export *export)
+{
+    return &export->mark;
+}
+
+struct dlx_gpu_export *dlx__gpu_export_ref(struct dlx_gpu_export *export)
+{
+    (void)pthread_mutex_lock(&lock);
+    export->n_uses++;
+    (void)pthread_mutex_unlock(&lock);
+    return export;
+}
+
+struct dlx_gpu_export *dlx__gpu_exports_next_used(struct dlx_gpu_exports *exports,
+                                                  uint64_t after_id)
+{
+    struct dlx_gpu_export *next = NULL;
+    (void)pthread_mutex_lock(&lock);
+    for (struct dlx_gpu_export *export = exports->list; export; export = export->next)
+        if (export->state == EXPORT_USED && export->handle.n_chunks > 0 &&
+            export->handle.id > after_id && (!next || export->handle.id < next->handle.id))
+            next = export;
+    if (next)
+        next->n_uses++;
+    (void)pthread_mutex_unlock(&lock);
+    return next;
+}
+
+/* Locked. The idle one that was used longest ago, if there are too many. */
+static struct dlx_gpu_export *excess(struct dlx_gpu_exports *exports)
+{
+    struct dlx_gpu_export *oldest = NULL;
+    uint32_t n = 0;
+    for (struct dlx_gpu_export *export = exports->list; export; export = export->next) {
+        if (export->state != EXPORT_IDLE)
+            continue;
+        n++;
+        if (!oldest || export->last_use < oldest->last_use)
+            oldest = export;
+    }
+    return n > DLX_GPU_EXPORTS_IDLE_MAX ? oldest : NULL;
+}
+
+void dlx__gpu_export_unref(struct dlx_gpu_export *export)
+{
+    if (!export || dlx__gpu_is_forked())
+        return;
+    (void)pthread_mutex_lock(&lock);
+    struct dlx_gpu_exports *exports = export->exports;
+    struct dlx_gpu_export *gone = NULL;
+    if (--export->n_uses == 0) {
+        export->last_use = ++exports->n_uses;
+        export->state = EXPORT_IDLE;
+        bool stays = !exports->is_ended && !export->is_ours && !export->memory.ops->export_pins;
+        gone = stays ? excess(exports) : export;
+    }
+    /* It stays on the list until the publisher knows, but nobody finds it any more. */
+    struct dlx_gpu_memory memory = {0};
+    struct dlx_gpu_handle handle = {0};
+    bool is_ours = false;
+    if (gone) {
+        gone->state = EXPORT_GONE;
+        memory = gone->memory;
+        handle = gone->handle;
+        is_ours = gone->is_ours;
+        if (exports->is_ended) {
+            unlink_export(gone);
+            free(gone);
+            free_if_empty(exports);
+        }
+    }
+    (void)pthread_mutex_unlock(&lock);
+    if (memory.ops)
+        let_go(memory, handle, is_ours);
+}
+
+bool dlx__gpu_exports_next_gone(struct dlx_gpu_exports *exports, uint64_t *ret_id)
+{
+    (void)pthread_mutex_lock(&lock);
+    struct dlx_gpu_export *export = exports->list;
+    while (export && export->state != EXPORT_GONE)
+        export = export->next;
+    if (export) {
+        unlink_export(export);
+        *ret_id = export->handle.id;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    free(export);
+    return export != NULL;
+}
+
+int dlx__gpu_exports_find(struct dlx_gpu_publisher publisher, uint64_t id,
+                          struct dlx_gpu_export **ret)
+{
+    struct dlx_gpu_export *export = NULL;
+    (void)pthread_mutex_lock(&lock);
+    struct dlx_gpu_exports *exports = all;
+    while (exports && !is_of(exports, publisher))
+        exports = exports->next;
+    if (exports) {
+        export = exports->list;
+        while (export && (export->state == EXPORT_GONE || export->handle.id != id))
+            export = export->next;
+    }
+    if (export) {
+        export->state = EXPORT_USED;
+        export->n_uses++;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    if (exports && !export)
+        return dlx__fail(DLX_E_NOT_FOUND, "this process does not share GPU memory %llu any more",
+                         (unsigned long long)id);
+    *ret = export;
+    return 0;
+}

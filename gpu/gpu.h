@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_GPU_GPU_H
+#define DLX_GPU_GPU_H
+
+/*
+ * GPUs as this process sees them. The drivers' libraries are loaded by the first call that needs
+ * one and never unloaded; nothing is linked.
+ *
+ * A child of fork() cannot use a GPU that its parent has used: what it calls here fails with
+ * DLX_E_FORKED, and what it drops is left to its parent.
+ */
+
+#include "gpu/handle.h"
+
+/* The GPU with this ordinal. DLX_E_DEVICE: no such GPU, driver or backend. */
+int dlx__gpu_uuid(int32_t device_type, int32_t device, struct dlx_gpu_uuid *ret);
+
+/* Its ordinal here. DLX_E_DEVICE: this process does not see it, and the message says which ones it
+ * sees. */
+int dlx__gpu_ordinal(int32_t device_type, const struct dlx_gpu_uuid *uuid, int32_t *ret);
+
+/*
+ * Wait until the work on a stream of the GPU is done; NULL is the default stream. DLX_E_INVALID:
+ * the stream is being captured, and nothing was done. Makes no context.
+ */
+int dlx__gpu_wait_stream(int32_t device_type, int32_t device, void *stream);
+/* The same for all work of this process on the GPU. */
+int dlx__gpu_wait_device(int32_t device_type, int32_t device);
+
+/* A point in a stream. All zero: none, or one that was reached. */
+struct dlx_gpu_event {
+    const struct dlx_gpu_api *api;
+    int32_t device;
+    bool has_context; /* it keeps the primary context of `device` */
+    int context;      /* whose CUdevice is this */
+    void *event;
+};
+
+/*
+ * The work that is on a stream of the GPU now; NULL is the default stream. Returns 1 if it is not
+ * done: dlx__gpu_event_wait() waits for it, and dlx__gpu_event_end() follows. Returns 0 if it is
+ * done, or was waited for because the backend has no events that can be trusted (`*ret_waited`).
+ * DLX_E_INVALID: the stream is being captured, and nothing was done. Makes no context.
+ */
+int dlx__gpu_event_record(int32_t device_type, int32_t device, void *stream,
+                          struct dlx_gpu_event *ret, bool *ret_waited);
+/* Any thread. Returns 0; an error of the GPU, which has ended the work, too. */
+int dlx__gpu_event_wait(const struct dlx_gpu_event *event);
+void dlx__gpu_event_end(struct dlx_gpu_event *event);
+
+/* A stream waits for the CPU. All zero: none does. */
+struct dlx_gpu_gate {
+    const struct dlx_gpu_api *api;
+    struct dlx_gpu_gate_page *page;
+    uint32_t i;
+};
+
+/*
+ * What is enqueued on a stream of the GPU from now on runs after dlx__gpu_gate_open(), which has to
+ * follow: it makes no call of the driver, so any thread may call it, and at any time. DLX_E_INVALID:
+ * the stream is being captured, and nothing was done. DLX_E_DEVICE and others: the stream cannot
+ * wait, since the backend, the device (a trial with real calls decides, once for each context) or
+ * this stream (the legacy default stream, for which others would wait) do not let it.
+ */
+int dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream, struct dlx_gpu_gate *ret);
+void dlx__gpu_gate_open(struct dlx_gpu_gate *gate);
+
+/*
+ * Pinned memory: pages of the host that the GPU copies from by itself. `pin` registers memory that
+ * is mapped, read-only or not, with the driver of the GPU, and `unpin` undoes that before it is
+ * unmapped, which may wait for work of this process on the GPU. In between the caller retains the
+ * GPU, which makes its primary context if there is none.
+ *
+ * What cannot be unpinned may not be unmapped: the driver would go on to take what is mapped at
+ * this address next for what it registered.
+ */
+int dlx__gpu_retain(int32_t device_type, int32_t device);
+void dlx__gpu_release(int32_t device_type, int32_t device);
+int dlx__gpu_pin(int32_t device_type, int32_t device, const void *at, uint64_t size);
+int dlx__gpu_unpin(int32_t device_type, int32_t device, const void *at);
+
+/* Is this a forked child of a process that had loaded a driver? */
+bool dlx__gpu_is_forked(void);
+/* DLX_E_FORKED with its message. */
+int dlx__gpu_fail_forked(void);
+
+#endif

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GPUs of HIP, and what a framework's pointer points to. */
+#include "common/error.h"
+#include "gpu/hip_runtime.h"
+#include <dlpack/dlpack.h>
+#include <string.h>
+
+static int count(int32_t *ret)
+{
+    const struct dlx_hip *hip;
+    int n;
+    int r = dlx__hip(&hip);
+    if (r < 0)
+        return r;
+    hipError_t error = hip->hipGetDeviceCount(&n);
+    if (error != hipSuccess)
+        return dlx__hip_fail(hip, error, "hipGetDeviceCount");
+    *ret = n;
+    return 0;
+}
+
+static int uuid(int32_t device, struct dlx_gpu_uuid *ret)
+{
+    const struct dlx_hip *hip;
+    hipUUID id;
+    int r = dlx__hip(&hip);
+    if (r < 0)
+        return r;
+    hipError_t error = hip->hipDeviceGetUuid(&id, device);
+    if (error != hipSuccess)
+        return dlx__hip_fail(hip, error, "no HIP device %d in this process", device);
+    memcpy(ret->bytes, id.bytes, sizeof ret->bytes);
+    return 0;
+}
+
+/* All of them 0 where the runtime does not know. */
+struct attributes {
+    uint64_t memory_type;
+    uint64_t is_managed;
+    uint64_t device;
+    uint64_t buffer_id;
+    uint64_t range_start;
+    uint64_t range_size;
+};
+
+static int get_attributes(const struct dlx_hip *hip, const void *ptr, struct attributes *ret)
+{
+    hipPointer_attribute which[] = {
+        HIP_POINTER_ATTRIBUTE_MEMORY_TYPE,      HIP_POINTER_ATTRIBUTE_IS_MANAGED,
+        HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL,   HIP_POINTER_ATTRIBUTE_BUFFER_ID,
+        HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, HIP_POINTER_ATTRIBUTE_RANGE_SIZE};
+    *ret = (struct attributes){0};
+    void *data[] = {&ret->memory_type, &ret->is_managed,  &ret->device,
+                    &ret->buffer_id,   &ret->range_start, &ret->range_size};
+    _Static_assert(DLX_ARRAY_SIZE(which) == DLX_ARRAY_SIZE(data), "in the same order");
+    hipError_t error = hip->hipDrvPointerGetAttributes(DLX_ARRAY_SIZE(which), which, data,
+                                                       (hipDeviceptr_t)(uintptr_t)ptr);
+    if (error != hipSuccess)
+        return dlx__hip_fail(hip, error, "hipDrvPointerGetAttributes");
+    return 0;
+}
+
+static int refuse(const char *why)
+{
+    return dlx__fail(DLX_E_DEVICE, "this memory cannot be shared between processes: %s", why);
+}
+
+/* Version 6 moved the numbers of memory types by one. */
+static bool is_device_memory(const struct dlx_hip *hip, const struct attributes *a)
+{
+    return a->memory_type == (hip->version >= 60000000 ? 2 : 1);
+}
+
+/*
+ * Memory of hipMemCreate is known by its handle, which becomes ours. The runtime does not say where
+ * mappings end, so only a tensor that lies in one chunk can be shared.
+ */
+static int find_memory(const struct dlx_hip *hip, const struct attributes *a, uint64_t at,
+                       uint64_t size, struct dlx_gpu_memory *memory)
+{
+    hipMemGenericAllocationHandle_t handle;
+    if (at < a->range_start || at - a->range_start >= a->range_size ||
+        size > a->range_size - (at - a->range_start))
+        return refuse("it reaches beyond its allocation");
+    int r = dlx__gpu_memory_pieces(memory, 1);
+    if (r < 0)
+        return r;
+    memory->base = (void *)(uintptr_t)a->range_start;
+    memory->size = a->range_size;
+    memory->pieces[0] = (struct dlx_gpu_piece){.identity = a->buffer_id, .size = a->range_size};
+    if (hip->hipMemRetainAllocationHandle(&handle, memory->base) == hipSuccess) {
+        memory->ops = &dlx__hip_vmm_ops;
+        memory->pieces[0].identity = (uintptr_t)handle;
+    }
+    return 0;
+}
+
+static int classify(int32_t device, const void *ptr, uint64_t size, struct dlx_gpu_memory *ret)
+{
+    const struct dlx_hip *hip;
+    struct attributes a;
+    struct dlx_gpu_memory memory = {.ops = &dlx__hip_ipc_ops, .device = device};
+    int r = dlx__hip(&hip);
+    if (r == 0)
+        r = get_attributes(hip, ptr, &a);
+    if (r < 0)
+        return r;
+    if (a.range_size == 0)
+        return refuse("HIP does not know it: it may be ordinary host memory");
+    if (a.is_managed)
+        return refuse("it is managed (unified) memory");
+    if (!is_device_memory(hip, &a))
+        return refuse("it is host memory");
+    if ((int32_t)a.device != device)
+        return dlx__fail(DLX_E_INVALID, "the tensor says HIP device %d, its memory is on device %d",
+                         device, (int32_t)a.device);
+    r = find_memory(hip, &a, (uintptr_t)ptr, DLX_MAX(size, UINT64_C(1)), &memory);
+    if (r == 0)
+        *ret = memory;
+    return r;
+}
+
+const struct dlx_gpu_api dlx__hip_api = {
+    .name = "HIP",
+    .device_type = kDLROCM,
+    .own_kind = DLX_GPU_HIP_VMM,
+    .count = count,
+    .uuid = uuid,
+    .classify = classify,
+    .wait_stream = dlx__hip_wait_stream,
+    .wait_device = dlx__hip_wait_device,
+    .retain = dlx__hip_retain,
+    .release = dlx__hip_release,
+    .pin = dlx__hip_pin,
+    .unpin = dlx__hip_unpin,
+};

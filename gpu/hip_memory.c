@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Both kinds of HIP memory. The handle of hipMalloc memory opens at the base of its allocation.
+ * That of hipMemCreate memory works as CUDA's does (gpu/cuda_vmm.c), with one chunk.
+ */
+#include "common/error.h"
+#include "gpu/hip_runtime.h"
+#include <fcntl.h>
+#include <string.h>
+
+#define FD_HANDLE hipMemHandleTypePosixFileDescriptor
+
+_Static_assert(sizeof(hipIpcMemHandle_t) == sizeof(((struct dlx_gpu_handle *)0)->token), "token");
+
+/* ---- hip_ipc ------------------------------------------------------------------------------- */
+
+static int export_ipc(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret)
+{
+    const struct dlx_hip *hip;
+    hipIpcMemHandle_t ipc;
+    int before, r = dlx__hip(&hip);
+    if (r < 0)
+        return r;
+    dlx__hip_lock();
+    r = dlx__hip_enter(hip, memory->device, &before);
+    if (r == 0) {
+        hipError_t error = hip->hipIpcGetMemHandle(&ipc, memory->base);
+        dlx__hip_leave(hip, before);
+        if (error != hipSuccess)
+            r = dlx__hip_fail(hip, error, "hipIpcGetMemHandle");
+        else
+            memcpy(ret->token, &ipc, sizeof ipc);
+    }
+    dlx__hip_unlock();
+    return r;
+}
+
+static int open_ipc(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
+                    enum dlx_gpu_access access, struct dlx_gpu_memory *ret)
+{
+    const struct dlx_hip *hip;
+    hipIpcMemHandle_t ipc;
+    void *base;
+    (void)home, (void)access;
+    int before, r = dlx__hip(&hip);
+    if (r < 0)
+        return r;
+    memcpy(&ipc, handle->token, sizeof ipc);
+    dlx__hip_lock();
+    r = dlx__hip_enter(hip, device, &before);
+    if (r == 0) {
+        hipError_t error = hip->hipIpcOpenMemHandle(&base, ipc, hipIpcMemLazyEnablePeerAccess);
+        dlx__hip_leave(hip, before);
+        if (error != hipSuccess)
+            r = dlx__hip_fail(hip, error, "hipIpcOpenMemHandle on HIP device %d", device);
+        else
+            *ret = (struct dlx_gpu_memory){
+                .ops = &dlx__hip_ipc_ops, .device = device, .base = base, .size = handle->size};
+    }
+    dlx__hip_unlock();
+    return r;
+}
+
+static void close_ipc(struct dlx_gpu_memory *memory)
+{
+    const struct dlx_hip *hip;
+    int before;
+    dlx__hip_lock();
+    if (dlx__hip(&hip) == 0 && dlx__hip_enter(hip, memory->device, &before) == 0) {
+        (void)hip->hipIpcCloseMemHandle(memory->base);
+        dlx__hip_leave(hip, before);
+    }
+    dlx__hip_unlock();
+    *memory = (struct dlx_gpu_memory){0};
+}
+
+static void forget_ipc(struct dlx_gpu_memory *memory)
+{
+    free(memory->pieces);
+    *memory = (struct dlx_gpu_memory){0};
+}
+
+const struct dlx_gpu_ops dlx__hip_ipc_ops = {
+    .kind = DLX_GPU_HIP_IPC,
+    .api = &dlx__hip_api,
+    .export = export_ipc,
+    .open = open_ipc,
+    .close = close_ipc,
+    .forget = forget_ipc,
+};
+
+/* ---- hip_vmm ------------------------------------------------------------------------------- */
+
+/* Locked. Unmap it if `is_mapped`, give back the addresses and the handle. */
+static void destroy(const struct dlx_hip *hip, struct dlx_gpu_memory *memory, bool is_mapped)
+{
+    if (is_mapped)
+        (void)hip->hipMemUnmap(memory->base, memory->size);
+    if (memory->base)
+        (void)hip->hipMemAddressFree(memory->base, memory->size);
+    for (uint32_t i = 0; i < memory->n_pieces; i++) {
+        if (memory->pieces[i].identity != 0)
+            (void)hip->hipMemRelease(
+                (hipMemGenericAllocationHandle_t)(uintptr_t)memory->pieces[i].identity);
+    }
+    free(memory->pieces);
+    *memory = (struct dlx_gpu_memory){0};
+}
+
+static hipMemAccessDesc access_of(int32_t device, enum dlx_gpu_access access)
+{
+    hipMemAccessDesc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.location.type = hipMemLocationTypeDevice;
+    desc.location.id = device;
+    desc.flags =
+        access == DLX_GPU_READ ? hipMemAccessFlagsProtRead : hipMemAccessFlagsProtReadWrite;
+    return desc;
+}
+
+/* Locked. Map the one piece and let `device` use it; it undoes itself but for the addresses. */
+static int map(const struct dlx_hip *hip, struct dlx_gpu_memory *memory, enum dlx_gpu_access access)
+{
+    hipMemAccessDesc desc = access_of(memory->device, access);
+    hipError_t error = hip->hipMemAddressReserve(&memory->base, memory->size, 0, NULL, 0);
+    if (error != hipSuccess) {
+        memory->base = NULL;
+        return dlx__hip_fail(hip, error, "hipMemAddressReserve");
+    }
+    error =
+        hip->hipMemMap(memory->base, memory->size, 0,
+                       (hipMemGenericAllocationHandle_t)(uintptr_t)memory->pieces[0].identity, 0);
+    if (error != hipSuccess)
+        return dlx__hip_fail(hip, error, "hipMemMap");
+    error = hip->hipMemSetAccess(memory->base, memory->size, &desc, 1);
+    if (error != hipSuccess) {
+        (void)hip->hipMemUnmap(memory->base, memory->size);
+        return dlx__hip_fail(hip, error, "hipMemSetAccess for HIP device %d", memory->device);
+    }
+    return 0;
+}
+
+static int write_zeros(const struct dlx_hip *hip, const struct dlx_gpu_memory *memory)
+{
+    hipStream_t stream;
+    int before, r = dlx__hip_enter(hip, memory->device, &before);
+    if (r < 0)
+        return r;
+    hipError_t error = hip->hipStreamCreateWithFlags(&stream, hipStreamNonBlocking);
+    if (error == hipSuccess) {
+        error = hip->hipMemsetD32Async(memory->base, 0, memory->size / 4, stream);
+        if (error == hipSuccess)
+            error = hip->hipStreamSynchronize(stream);
+        (void)hip->hipStreamDestroy(stream);
+    }
+    dlx__hip_leave(hip, before);
+    if (error != hipSuccess)
+        return dlx__hip_fail(hip, error, "cannot clear memory of HIP device %d", memory->device);
+    return 0;
+}
+
+/* What hipMemAllocationProp is made of changed between versions. */
+static int create(const struct dlx_hip *hip, struct dlx_gpu_memory *memory)
+{
+    hipMemAllocationProp prop;
+    size_t granularity;
+    hipMemGenericAllocationHandle_t handle;
+    int built_for = HIP_VERSION_MAJOR * 100 + HIP_VERSION_MINOR;
+    if (hip->version / 100000 != built_for)
+        return dlx__fail(DLX_E_DEVICE,
+                         "this libdlx was built for HIP %d.%d and cannot allocate with HIP %d.%d",
+                         HIP_VERSION_MAJOR, HIP_VERSION_MINOR, hip->version / 10000000,
+                         hip->version / 100000 % 100);
+    memset(&prop, 0, sizeof prop);
+    prop.type = hipMemAllocationTypePinned;
+    prop.location.type = hipMemLocationTypeDevice;
+    prop.location.id = memory->device;
+    prop.requestedHandleType = FD_HANDLE;
+    hipError_t error = hip->hipMemGetAllocationGranularity(&granularity, &prop,
+                                                           hipMemAllocationGranularityMinimum);
+    if (error != hipSuccess)
+        return dlx__hip_fail(hip, error, "HIP device %d has no memory that can be shared",
+                             memory->device);
+    if (!dlx__align_up(memory->size, granularity, &memory->size))
+        return dlx__fail(DLX_E_NO_MEMORY, "too many bytes");
+    error = hip->hipMemCreate(&handle, memory->size, &prop, 0);
+    if (error != hipSuccess)
+        return dlx__hip_fail(hip, error, "hipMemCreate of %llu bytes on HIP device %d",
+                             (unsigned long long)memory->size, memory->device);
+    memory->pieces[0] = (struct dlx_gpu_piece){.identity = (uintptr_t)handle, .size = memory->size};
+    return 0;
+}
+
+static int allocate(int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
+{
+    const struct dlx_hip *hip;
+    struct dlx_gpu_memory memory = {.ops = &dlx__hip_vmm_ops, .device = device, .size = size};
+    bool is_mapped = false;
+    int r = dlx__hip(&hip);
+    if (r < 0)
+        return r;
+    dlx__hip_lock();
+    r = dlx__gpu_memory_pieces(&memory, 1);
+    if (r == 0)
+        r = create(hip, &memory);
+    if (r == 0)
+        r = map(hip, &memory, DLX_GPU_READ_WRITE);
+    if (r == 0) {
+        is_mapped = true;
+        r = write_zeros(hip, &memory);
+    }
+    if (r < 0)
+        destroy(hip, &memory, is_mapped);
+    else
+        *ret = memory;
+    dlx__hip_unlock();
+    return r;
+}
+
+static int export_vmm(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret)
+{
+    const struct dlx_hip *hip;
+    int fd = -1, r = dlx__hip(&hip);
+    if (r == 0)
+        r = dlx__gpu_handle_reserve(ret, 1);
+    if (r < 0)
+        return r;
+    dlx__hip_lock();
+    hipError_t error = hip->hipMemExportToShareableHandle(
+        &fd, (hipMemGenericAllocationHandle_t)(uintptr_t)memory->pieces[0].identity, FD_HANDLE, 0);
+    dlx__hip_unlock();
+    if (error != hipSuccess) {
+        dlx__gpu_handle_deinit(ret);
+        return dlx__hip_fail(hip, error, "hipMemExportToShareableHandle");
+    }
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    ret->chunks[0] = (struct dlx_gpu_chunk){.size = memory->size, .fd = fd};
+    return 0;
+}
+
+static int open_vmm(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
+                    enum dlx_gpu_access access, struct dlx_gpu_memory *ret)
+{
+    const struct dlx_hip *hip;
+    struct dlx_gpu_memory memory = {
+        .ops = &dlx__hip_vmm_ops, .device = device, .size = handle->size};
+    hipMemGenericAllocationHandle_t imported;
+    (void)home;
+    int r = dlx__hip(&hip);
+    if (r < 0)
+        return r;
+    if (handle->n_chunks != 1)
+        return dlx__fail(DLX_E_DEVICE, "it has %u chunks, and HIP memory is shared in one",
+                         handle->n_chunks);
+    dlx__hip_lock();
+    r = dlx__gpu_memory_pieces(&memory, 1);
+    if (r == 0) {
+        hipError_t error = hip->hipMemImportFromShareableHandle(
+            &imported, (void *)(uintptr_t)handle->chunks[0].fd, FD_HANDLE);
+        if (error != hipSuccess)
+            r = dlx__hip_fail(hip, error, "hipMemImportFromShareableHandle");
+        else
+            memory.pieces[0] =
+                (struct dlx_gpu_piece){.identity = (uintptr_t)imported, .size = handle->size};
+    }
+    if (r == 0)
+        r = map(hip, &memory, access);
+    if (r < 0)
+        destroy(hip, &memory, false);
+    else
+        *ret = memory;
+    dlx__hip_unlock();
+    return r;
+}
+
+static void close_vmm(struct dlx_gpu_memory *memory)
+{
+    const struct dlx_hip *hip;
+    dlx__hip_lock();
+    if (dlx__hip(&hip) == 0)
+        destroy(hip, memory, true);
+    dlx__hip_unlock();
+}
+
+/* The mapping is its owner's: only the handle is ours. */
+static void forget_vmm(struct dlx_gpu_memory *memory)
+{
+    const struct dlx_hip *hip;
+    memory->base = NULL;
+    dlx__hip_lock();
+    if (dlx__hip(&hip) == 0)
+        destroy(hip, memory, false);
+    dlx__hip_unlock();
+}
+
+const struct dlx_gpu_ops dlx__hip_vmm_ops = {
+    .kind = DLX_GPU_HIP_VMM,
+    .api = &dlx__hip_api,
+    .export_pins = true,
+    .import_stays = true,
+    .allocate = allocate,
+    .export = export_vmm,
+    .open = open_vmm,
+    .close = close_vmm,
+    .forget = forget_vmm,
+};

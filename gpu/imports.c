@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu/imports.h"
+#include "common/error.h"
+#include <pthread.h>
+#include <string.h>
+
+enum import_state { IMPORT_OPENING, IMPORT_USED, IMPORT_IDLE, IMPORT_LEAVING };
+
+struct dlx_gpu_import {
+    struct dlx_gpu_import *next;
+    enum import_state state;
+    struct dlx_gpu_publisher publisher;
+    uint64_t id;
+    int32_t device;
+    enum dlx_gpu_access access;
+    uint32_t n_uses;
+    uint64_t last_use;
+    struct dlx_gpu_memory memory;
+    struct dlx_gpu_export *export; /* of this process: not on the list, and `memory` is empty */
+};
+
+/* Guards the list, states and counts. No driver is called under it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t opened = PTHREAD_COND_INITIALIZER; /* or not: no longer OPENING */
+static struct dlx_gpu_import *list;
+static uint64_t n_uses_ever;
+
+static bool is_of(const struct dlx_gpu_import *import, struct dlx_gpu_publisher publisher)
+{
+    return import->publisher.number == publisher.number && import->publisher.id == publisher.id;
+}
+
+/* Locked. */
+static struct dlx_gpu_import *find(const struct dlx_gpu_import *like)
+{
+    struct dlx_gpu_import *import = list;
+    while (import && (import->state == IMPORT_LEAVING || import->id != like->id ||
+                      import->device != like->device || import->access != like->access ||
+                      !is_of(import, like->publisher)))
+        import = import->next;
+    return import;
+}
+
+/* Locked. */
+static void unlink_import(struct dlx_gpu_import *import)
+{
+    struct dlx_gpu_import **at = &list;
+    while (*at != import)
+        at = &(*at)->next;
+    *at = import->next;
+}
+
+/* Not locked: they are on no list but this one. */
+static void close_all(struct dlx_gpu_import *import)
+{
+    for (struct dlx_gpu_import *next; import; import = next) {
+        next = import->next;
+        import->memory.ops->close(&import->memory);
+        free(import);
+    }
+}
+
+/* Locked. Move idle ones to `ret`, the oldest first, until no more than `n_stay` are left. */
+static void take_idle(uint32_t n_stay, struct dlx_gpu_import **ret)
+{
+    for (;;) {
+        struct dlx_gpu_import *oldest = NULL;
+        uint32_t n = 0;
+        for (struct dlx_gpu_import *import = list; import; import = import->next) {
+            if (import->state != IMPORT_IDLE)
+                continue;
+            n++;
+            if (!oldest || import->last_use < oldest->last_use)
+                oldest = import;
+        }
+        if (n <= n_stay)
+            return;
+        unlink_import(oldest);
+        oldest->next = *ret;
+        *ret = oldest;
+    }
+}
+
+/* Locked. Likewise those that have been idle for long. */
+static void take_old(struct dlx_gpu_import **ret)
+{
+    for (struct dlx_gpu_import *import = list, *next; import; import = next) {
+        next = import->next;
+        if (import->state != IMPORT_IDLE ||
+            n_uses_ever - import->last_use <= DLX_GPU_IMPORTS_IDLE_USES)
+            continue;
+        unlink_import(import);
+        import->next = *ret;
+        *ret = import;
+    }
+}
+
+/* Tensors are checked against the size that is said: it has to be that of what is open. */
+static int fail_size(const struct dlx_gpu_handle *handle, uint64_t size)
+{
+    return dlx__fail(
+        DLX_E_PROTOCOL,
+        "the publisher says that its GPU memory %llu has %llu bytes, and has said %llu",
+        (unsigned long long)handle->id, (unsigned long long)handle->size, (unsigned long long)size);
+}
+
+static int import_own(const struct dlx_gpu_handle *handle, struct dlx_gpu_export *export,
+                      struct dlx_gpu_import **ret)
+{
+    uint64_t size = dlx__gpu_export_handle(export)->size;
+    if (handle->size != size) {
+        dlx__gpu_export_unref(export);
+        return fail_size(handle, size);
+    }
+    struct dlx_gpu_import *import = calloc(1, sizeof *import);
+    if (!import) {
+        dlx__gpu_export_unref(export);
+        return dlx__fail(DLX_E_NO_MEMORY, "no memory for an import of GPU memory");
+    }
+    import->export = export;
+    *ret = import;
+    return 0;
+}
+
+/* What a keeper has of an allocation is what its publisher gave it: it has to fit the message. */
+static int fetch_and_open(const struct dlx_gpu_ops *ops, const struct dlx_gpu_handle *outline,
+                          int32_t home, const struct dlx_gpu_fetch *fetch,
+                          struct dlx_gpu_import *entry)
+{
+    struct dlx_gpu_handle whole = {0};
+    int r = fetch->call(fetch->userdata, outline->id, &whole);
+    if (r == 0 && !dlx__gpu_handle_is_same(outline, &whole))
+        r = dlx__fail(DLX_E_PROTOCOL,
+                      "the publisher describes its GPU memory %llu in two ways, of kinds %s and %s",
+                      (unsigned long long)outline->id, dlx__gpu_kind_text(outline->kind),
+                      dlx__gpu_kind_text(whole.kind));
+    if (r == 0)
+        r = ops->open(&whole, home, entry->device, entry->access, &entry->memory);
+    dlx__gpu_handle_deinit(&whole);
+    return r;
+}
+
+/* Drivers open handles without descriptors in one pid namespace, in processes of different pids, and
+ * do not say that this is why they refuse one. */
+static int fail_open(int r, enum dlx_gpu_kind kind)
+{
+    char why[DLX_ERROR_TEXT_SIZE];
+    memcpy(why, dlx__error_message(), sizeof why);
+    if (r != DLX_E_NO_MEMORY && (kind == DLX_GPU_CUDA_IPC || kind == DLX_GPU_HIP_IPC))
+        r = dlx__fail(r,
+                      "%s; if its publisher is in another container (pid namespace), it has to "
+                      "publish memory of dlx_alloc(), or of a pool or mapping with descriptors",
+                      why);
+    return dlx__fail_prefix(r, "cannot open GPU memory of kind %s", dlx__gpu_kind_text(kind));
+}
+
+/* Open what the entry stands for, which other threads wait for meanwhile. */
+static int open_entry(const struct dlx_gpu_ops *ops, const struct dlx_gpu_handle *handle,
+                      int32_t home, const struct dlx_gpu_fetch *fetch, struct dlx_gpu_import *entry)
+{
+    int r = dlx__gpu_handle_is_complete(handle)
+                ? ops->open(handle, home, entry->device, entry->access, &entry->memory)
+                : fetch_and_open(ops, handle, home, fetch, entry);
+    (void)pthread_mutex_lock(&lock);
+    if (r == 0)
+        entry->state = IMPORT_USED;
+    else
+        unlink_import(entry);
+    (void)pthread_cond_broadcast(&opened);
+    (void)pthread_mutex_unlock(&lock);
+    if (r < 0) {
+        free(entry);
+        return fail_open(r, handle->kind);
+    }
+    return 0;
+}
+
+int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_handle *handle,
+                    int32_t device, enum dlx_gpu_access access, const struct dlx_gpu_fetch *fetch,
+                    struct dlx_gpu_import **ret)
+{
+    const struct dlx_gpu_ops *ops;
+    struct dlx_gpu_export *own;
+    int32_t home;
+    if (dlx__gpu_is_forked())
+        return dlx__gpu_fail_forked();
+    if (!dlx__gpu_handle_is_complete(handle) && !fetch)
+        return dlx__fail(DLX_E_INVALID, "the description of GPU memory is not complete");
+    int r = dlx__gpu_exports_find(publisher, handle->id, &own);
+    if (r < 0 || own)
+        return r < 0 ? r : import_own(handle, own, ret);
+    r = dlx__gpu_ops(handle->kind, &ops);
+    if (r == 0)
+        r = dlx__gpu_ordinal(ops->api->device_type, &handle->device, &home);
+    if (r < 0)
+        return r;
+    struct dlx_gpu_import *entry = calloc(1, sizeof *entry);
+    if (!entry)
+        return dlx__fail(DLX_E_NO_MEMORY, "no memory for an import of GPU memory");
+    *entry = (struct dlx_gpu_import){.state = IMPORT_OPENING,
+                                     .publisher = publisher,
+                                     .id = handle->id,
+                                     .device = device == DLX_GPU_HOME ? home : device,
+                                     .access = access,
+                                     .n_uses = 1};
+    (void)pthread_mutex_lock(&lock);
+    struct dlx_gpu_import *found = find(entry);
+    while (found && found->state == IMPORT_OPENING) {
+        (void)pthread_cond_wait(&opened, &lock);
+        found = find(entry); /* none, if it could not be opened: this thread says why */
+    }
+    if (found && found->memory.size != handle->size) {
+        r = fail_size(handle, found->memory.size);
+    } else if (found) {
+        found->state = IMPORT_USED;
+        found->n_uses++;
+    } else {
+        entry->next = list;
+        list = entry;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    if (found)
+        free(entry);
+    else
+        r = open_entry(ops, handle, home, fetch, entry);
+    if (r == 0)
+        *ret = found ? found : entry;
+    return r;
+}
+
+void *dlx__gpu_import_base(const struct dlx_gpu_import *import)
+{
+    return import->export ? dlx__gpu_export_base(import->export) : import->memory.base;
+}
+
+int32_t dlx__gpu_import_device(const struct dlx_gpu_import *import)
+{
+    return import->export ? dlx__gpu_export_device(import->export) : import->device;
+}
+
+void dlx__gpu_import_unref(struct dlx_gpu_import *import)
+{
+    struct dlx_gpu_import *closing = NULL;
+    if (!import || dlx__gpu_is_forked())
+        return;
+    if (import->export) {
+        dlx__gpu_export_unref(import->export);
+        free(import);
+        return;
+    }
+    (void)pthread_mutex_lock(&lock);
+    if (--import->n_uses == 0) {
+        import->last_use = ++n_uses_ever;
+        if (import->state == IMPORT_LEAVING || !import->memory.ops->import_stays) {
+            unlink_import(import);
+            import->next = NULL;
+            closing = import;
+        } else {
+            import->state = IMPORT_IDLE;
+            take_idle(DLX_GPU_IMPORTS_IDLE_MAX, &closing);
+        }
+        take_old(&closing);
+    }
+    (void)pthread_mutex_unlock(&lock);
+    close_all(closing);
+}
+
+void dlx__gpu_imports_gone(struct dlx_gpu_publisher publisher, uint64_t id)
+{
+    struct dlx_gpu_import *closing = NULL, *next;
+    if (dlx__gpu_is_forked())
+        return;
+    (void)pthread_mutex_lock(&lock);
+    for (struct dlx_gpu_import *import = list; import; import = next) {
+        next = import->next;
+        if (!is_of(import, publisher) || (id != 0 && import->id != id))
+            continue;
+        if (import->state == IMPORT_OPENING) {
+            (void)pthread_cond_wait(&opened, &lock);
+            next = list; /* the list may have changed */
+        } else if (import->state == IMPORT_USED) {
+            import->state = IMPORT_LEAVING;
+        } else if (import->state == IMPORT_IDLE) {
+            unlink_import(import);
+            import->next = closing;
+            closing = import;
+        }
+    }
+    (void)pthread_mutex_unlock(&lock);
+    close_all(closing);
+}
+
+void dlx__gpu_imports_trim(uint32_t n_stay)
+{
+    struct dlx_gpu_import *closing = NULL;
+    if (dlx__gpu_is_forked())
+        return;
+    (void)pthread_mutex_lock(&lock);
+    take_idle(n_stay, &closing);
+    (void)pthread_mutex_unlock(&lock);
+    close_all(closing);
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu/malloc.h"
+#include "common/error.h"
+#include "gpu/backend.h"
+#include <inttypes.h>
+#include <pthread.h>
+
+struct allocation {
+    struct allocation *next;
+    struct dlx_gpu_memory memory;
+};
+
+/* What was allocated and not freed. An allocator's segments are few. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct allocation *allocations;
+
+static int allocate(int32_t device_type, int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
+{
+    const struct dlx_gpu_api *api = NULL;
+    const struct dlx_gpu_ops *ops = NULL;
+    if (size == 0 || size > INT64_MAX)
+        return dlx__fail(DLX_E_INVALID, "an allocation of GPU memory cannot have %" PRIu64 " bytes",
+                         size);
+    int r = dlx__gpu_is_forked() ? dlx__gpu_fail_forked() : dlx__gpu_api(device_type, &api);
+    if (r == 0)
+        r = dlx__gpu_ops(api->own_kind, &ops);
+    return r < 0 ? r : ops->allocate(device, size, ret);
+}
+
+int dlx__gpu_malloc(int32_t device_type, int32_t device, uint64_t size, void **ret)
+{
+    struct allocation *a = calloc(1, sizeof *a);
+    if (!a)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of an allocation of GPU memory");
+    int r = allocate(device_type, device, size, &a->memory);
+    if (r < 0) {
+        free(a);
+        return r;
+    }
+    *ret = a->memory.base;
+    (void)pthread_mutex_lock(&lock);
+    a->next = allocations;
+    allocations = a;
+    (void)pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static struct allocation *take_out(const void *memory)
+{
+    (void)pthread_mutex_lock(&lock);
+    struct allocation **at = &allocations;
+    while (*at && (*at)->memory.base != memory)
+        at = &(*at)->next;
+    struct allocation *a = *at;
+    if (a)
+        *at = a->next;
+    (void)pthread_mutex_unlock(&lock);
+    return a;
+}
+
+void dlx__gpu_free(void *memory)
+{
+    struct allocation *a = memory && !dlx__gpu_is_forked() ? take_out(memory) : NULL;
+    if (!a)
+        return;
+    /* An error has ended the work, too. */
+    (void)a->memory.ops->api->wait_device(a->memory.device);
+    a->memory.ops->close(&a->memory);
+    free(a);
+}

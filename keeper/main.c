@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/error.h"
+#include "keeper/listen.h"
+#include "keeper/router.h"
+#include <argp.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+/* Exported, so that argp in libc sees it in spite of -fvisibility=hidden. */
+__attribute__((visibility("default"))) const char *argp_program_version =
+    "dlpackd-keeper " DLX_VERSION_STRING;
+
+static const char doc[] =
+    "Hold the descriptors of tensors on GPUs for dlpackd, so that they reach those who subscribe "
+    "later, also when their publisher or dlpackd has ended.\v"
+    "dlpackd starts this program when a publisher shares such memory, unless one listens on its "
+    "socket: there is no need to start it by hand. It has no connection to a GPU. It ends by "
+    "itself, SECONDS after the last dlpackd, when no publisher is left.";
+
+enum { OPTION_GRACE = 0x100, OPTION_DETACH };
+#define GRACE_MAX_S 1e6
+
+static const struct argp_option options[] = {
+    {"socket", 's', "PATH", 0,
+     "listen here: the socket of dlpackd, followed by .keeper (not with a socket of the service "
+     "manager)",
+     0},
+    {"grace", OPTION_GRACE, "SECONDS", 0,
+     "keep what publishers that ended have left for so long without a dlpackd, and end so long "
+     "after the last one (default: $DLX_KEEPER_GRACE, else 60; fractions allowed)",
+     0},
+    {"detach", OPTION_DETACH, NULL, 0, "listen, then go on in the background", 0},
+    {0},
+};
+
+struct arguments {
+    const char *socket;
+    uint64_t grace_ns; /* 0: the default */
+    bool detach;
+};
+
+static uint64_t parse_seconds(const char *text, struct argp_state *state)
+{
+    char *end;
+    double seconds = strtod(text, &end);
+    if (end == text || *end || !(seconds > 0) || seconds > GRACE_MAX_S)
+        argp_error(state, "--grace %s: must be more than 0 and at most %.0f seconds", text,
+                   GRACE_MAX_S);
+    uint64_t ns = (uint64_t)(seconds * 1e9);
+    return ns > 0 ? ns : 1;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    struct arguments *arguments = state->input;
+    const char *grace = getenv("DLX_KEEPER_GRACE");
+    switch (key) {
+    case ARGP_KEY_INIT:
+        if (grace && *grace)
+            arguments->grace_ns = parse_seconds(grace, state);
+        return 0;
+    case 's':
+        arguments->socket = argument;
+        return 0;
+    case OPTION_GRACE:
+        arguments->grace_ns = parse_seconds(argument, state);
+        return 0;
+    case OPTION_DETACH:
+        arguments->detach = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int fail(void)
+{
+    (void)fprintf(stderr, "dlpackd-keeper: %s\n", dlx__error_message());
+    return EXIT_FAILURE;
+}
+
+/* Whoever started it has gone on: nothing of its is to be held open. */
+static bool detach(void)
+{
+    pid_t pid = fork();
+    if (pid > 0)
+        _exit(EXIT_SUCCESS);
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (pid < 0 || null < 0)
+        return false;
+    for (int fd = 0; fd <= 2; fd++)
+        (void)dup2(null, fd);
+    dlx__close(null);
+    return setsid() >= 0 && chdir("/") == 0;
+}
+
+/* In no function of ours, and its own calls are safe there. */
+static const char *socket_path;
+static char lock_path[4096];
+
+static void on_signal(int signum)
+{
+    (void)signum;
+    if (socket_path) {
+        (void)unlink(socket_path);
+        (void)unlink(lock_path);
+    }
+    _exit(EXIT_SUCCESS); /* its holders end with it */
+}
+
+static void raise_limit(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = DLX_MIN(files.rlim_max, (rlim_t)DLXK_FILES_MAX);
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+    }
+}
+
+static int make_listener(struct dlxk_listen *listen, const struct arguments *arguments)
+{
+    int r = dlxk_listen_inherit(listen);
+    if (r != 0)
+        return r < 0 ? r : 0;
+    (void)syscall(SYS_close_range, 3U, ~0U, 0U); /* of whoever started it */
+    if (!arguments->socket)
+        return dlx__fail(DLX_E_INVALID,
+                         "no --socket PATH, and no socket of a service manager: dlpackd starts "
+                         "this program when it needs it");
+    return dlxk_listen_init(listen, arguments->socket);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp argp = {options, parse, NULL, doc, NULL, NULL, NULL};
+    struct arguments arguments = {.socket = NULL};
+    struct dlxk_listen listen;
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    argp_err_exit_status = 2;
+    int error = argp_parse(&argp, argc, argv, 0, NULL, &arguments);
+    if (error != 0)
+        return EXIT_FAILURE;
+    int r = make_listener(&listen, &arguments);
+    if (r != 0)
+        return r < 0 ? fail() : EXIT_SUCCESS;
+    if (listen.lock_path) {
+        (void)snprintf(lock_path, sizeof lock_path, "%s", listen.lock_path);
+        socket_path = arguments.socket;
+    }
+    (void)signal(SIGTERM, on_signal);
+    (void)signal(SIGINT, on_signal);
+    raise_limit();
+    const struct dlxk_router_options router = {.grace_ns = arguments.grace_ns};
+    if (arguments.detach && !detach())
+        return EXIT_FAILURE;
+    r = dlxk_router_run(listen.fd, &router);
+    dlxk_listen_deinit(&listen);
+    return r < 0 ? fail() : EXIT_SUCCESS;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXK_TABLE_H
+#define DLXK_TABLE_H
+
+/* The router's holders, and what its loop waits for. */
+
+#include "daemon/base/list.h"
+#include "keeper/holder.h"
+#include <sys/types.h>
+
+enum dlxk_source_kind {
+    DLXK_ON_LISTENER,
+    DLXK_ON_DAEMON,
+    DLXK_ON_HOLDER, /* it says something, or has closed its end */
+    DLXK_ON_DEATHS, /* of holders */
+    DLXK_ON_READER,
+};
+
+/* What an event of the router's epoll is about. */
+struct dlxk_source {
+    enum dlxk_source_kind kind;
+    void *owner;
+};
+
+/* Close a descriptor that may be watched: its file may go on elsewhere, and its events with it.
+ * -1 is ignored. Returns -1. */
+int dlxk_unwatch(int borrow_epoll, int take_fd);
+
+/*
+ *   live --(killed)--> ending --(dead)--> (freed)
+ *
+ * A holder that waits for a descriptor may be ending for long. It counts until it is dead.
+ */
+struct dlxk_entry {
+    struct dlxd_list node; /* in table->live or table->ending */
+    uint64_t origin;
+    uint32_t uid;
+    pid_t pid;         /* of a child that was not waited for */
+    int control;       /* -1: ending */
+    bool is_orphan;    /* its publisher has closed its end */
+    bool is_wanted;    /* the daemon that is connected has this publisher */
+    bool is_forgotten; /* a daemon had it, and said that it has it no more */
+    struct dlxk_source on_control;
+};
+
+struct dlxk_table {
+    int epoll;
+    int deaths; /* a signalfd */
+    struct dlxk_source on_deaths;
+    bool is_claimed; /* the daemon that is connected has said what it has */
+    uint32_t n;      /* of both lists */
+    uint32_t n_max;
+    struct dlxd_list live;
+    struct dlxd_list ending;
+};
+
+/* Blocks SIGCHLD. Returns 0, DLX_E_FD_LIMIT, DLX_E_SYSTEM. Deinit it also when this fails. */
+int dlxk_table_init(struct dlxk_table *table, int borrow_epoll, uint32_t n_max);
+/* Kills all, and does not wait for them. */
+void dlxk_table_deinit(struct dlxk_table *table);
+
+/* One that is live, or NULL. */
+struct dlxk_entry *dlxk_table_find(const struct dlxk_table *table, uint64_t origin, uint32_t uid);
+/* There is none for this publisher. Takes the socket, also on failure. Returns 0, DLX_E_LIMIT,
+ * DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
+int dlxk_table_start(struct dlxk_table *table, uint64_t origin, uint32_t uid, int take_sock,
+                     const struct dlxk_holder_options *options);
+/* Kill one that is live. */
+void dlxk_table_end(struct dlxk_table *table, struct dlxk_entry *entry);
+/* The next one that is dead, to be freed; NULL: none. */
+struct dlxk_entry *dlxk_table_next_dead(const struct dlxk_table *table);
+void dlxk_table_free(struct dlxk_table *table, struct dlxk_entry *entry);
+
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "keeper/wire.h"
+#include "common/error.h"
+#include <endian.h>
+#include <linux/sockios.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+/* Offsets: see keeper/wire.h. */
+enum {
+    AT_VERSION = 0,
+    AT_KIND = 1,
+    AT_ZERO16 = 2,
+    AT_SERIAL = 4,
+    AT_ORIGIN = 8,
+    AT_ALLOCATION = 16,
+    AT_UID = 24,
+    AT_READER = 28,
+    AT_CODE = 32,
+    AT_ZERO32 = 36,
+};
+_Static_assert(AT_ZERO32 + 4 == DLX_KEEPER_HEADER_SIZE, "layout");
+_Static_assert(DLX_KEEPER_CLAIMS_MAX *DLX_KEEPER_CLAIM_SIZE <= DLX_KEEPER_BODY_MAX, "CLAIM fits");
+
+enum field { SERIAL = 1, ORIGIN = 2, ALLOCATION = 4, UID = 8, READER = 16, CODE = 32 };
+enum body { NOTHING, TEXT, DESCRIPTION, CLAIMS };
+
+struct kind {
+    uint32_t fields;
+    enum body body;
+    size_t n_fds;
+};
+
+static const struct kind kinds[] = {
+#define KIND(name, number, fields, body, n_fds) [number] = {fields, body, n_fds},
+    DLX_KEEPER_KINDS(KIND)
+#undef KIND
+};
+
+static void put16(uint8_t *at, uint16_t v)
+{
+    v = htole16(v);
+    memcpy(at, &v, sizeof v);
+}
+
+static void put32(uint8_t *at, uint32_t v)
+{
+    v = htole32(v);
+    memcpy(at, &v, sizeof v);
+}
+
+static void put64(uint8_t *at, uint64_t v)
+{
+    v = htole64(v);
+    memcpy(at, &v, sizeof v);
+}
+
+static uint16_t get16(const uint8_t *at)
+{
+    uint16_t v;
+    memcpy(&v, at, sizeof v);
+    return le16toh(v);
+}
+
+static uint32_t get32(const uint8_t *at)
+{
+    uint32_t v;
+    memcpy(&v, at, sizeof v);
+    return le32toh(v);
+}
+
+static uint64_t get64(const uint8_t *at)
+{
+    uint64_t v;
+    memcpy(&v, at, sizeof v);
+    return le64toh(v);
+}
+
+static int fail_field(const char *field)
+{
+    return dlx__fail(DLX_E_PROTOCOL, "a packet of the GPU keeper has a wrong %s", field);
+}
+
+static int check_body(enum body body, const uint8_t *data, size_t size)
+{
+    switch (body) {
+    case NOTHING:
+        return size == 0 ? 0 : fail_field("size");
+    case TEXT:
+        return size < DLX_ERROR_TEXT_SIZE && !memchr(data, '\0', size) ? 0 : fail_field("text");
+    case CLAIMS:
+        if (size % DLX_KEEPER_CLAIM_SIZE != 0 ||
+            size / DLX_KEEPER_CLAIM_SIZE > DLX_KEEPER_CLAIMS_MAX)
+            return fail_field("number of origins");
+        for (size_t at = 0; at < size; at += DLX_KEEPER_CLAIM_SIZE)
+            if (get64(data + at) == 0 || get32(data + at + 12) != 0)
+                return fail_field("origin");
+        return 0;
+    default:
+        return size > 0 ? 0 : fail_field("description");
+    }
+}
+
+int dlx__keeper_decode(const struct dlx_packet *packet, struct dlx_keeper_packet *ret)
+{
+    const uint8_t *data = packet->data;
+    if (packet->size < DLX_KEEPER_HEADER_SIZE)
+        return fail_field("size");
+    if (data[AT_VERSION] != DLX_KEEPER_VERSION)
+        return dlx__fail(DLX_E_VERSION,
+                         "a packet of the GPU keeper is of version %u, this program knows %u",
+                         data[AT_VERSION], DLX_KEEPER_VERSION);
+    if (data[AT_KIND] == 0 || data[AT_KIND] >= DLX_ARRAY_SIZE(kinds))
+        return fail_field("kind");
+    const struct kind *kind = &kinds[data[AT_KIND]];
+    struct dlx_keeper_packet got = {
+        .kind = data[AT_KIND],
+        .serial = get32(data + AT_SERIAL),
+        .origin = get64(data + AT_ORIGIN),
+        .allocation = get64(data + AT_ALLOCATION),
+        .uid = get32(data + AT_UID),
+        .reader = get32(data + AT_READER),
+        .code = (int32_t)get32(data + AT_CODE),
+        .body = data + DLX_KEEPER_HEADER_SIZE,
+        .body_size = packet->size - DLX_KEEPER_HEADER_SIZE,
+    };
+    if (get16(data + AT_ZERO16) != 0 || get32(data + AT_ZERO32) != 0)
+        return fail_field("reserved field");
+    if (!(kind->fields & SERIAL) && got.serial != 0)
+        return fail_field("serial");
+    if ((kind->fields & ORIGIN) ? got.origin == 0 : got.origin != 0)
+        return fail_field("origin");
+    if ((kind->fields & ALLOCATION) ? got.allocation == 0 : got.allocation != 0)
+        return fail_field("allocation");
+    if ((!(kind->fields & UID) && got.uid != 0) || (!(kind->fields & READER) && got.reader != 0))
+        return fail_field("uid");
+    if (!(kind->fields & CODE) && got.code != 0)
+        return fail_field("code");
+    if (kind->body == DESCRIPTION ? packet->n_fds > kind->n_fds : packet->n_fds != kind->n_fds)
+        return fail_field("number of file descriptors");
+    int r = check_body(kind->body, got.body, got.body_size);
+    if (r == 0)
+        *ret = got;
+    return r;
+}
+
+size_t dlx__keeper_n_claims(const struct dlx_keeper_packet *packet)
+{
+    return packet->body_size / DLX_KEEPER_CLAIM_SIZE;
+}
+
+void dlx__keeper_claim(const struct dlx_keeper_packet *packet, size_t i, uint64_t *ret_origin,
+                       uint32_t *ret_uid)
+{
+    const uint8_t *at = packet->body + i * DLX_KEEPER_CLAIM_SIZE;
+    *ret_origin = get64(at);
+    *ret_uid = get32(at + 8);
+}
+
+void dlx__keeper_put_claim(uint8_t ret[DLX_KEEPER_CLAIM_SIZE], uint64_t origin, uint32_t uid)
+{
+    put64(ret, origin);
+    put32(ret + 8, uid);
+    put32(ret + 12, 0);
+}
+
+int dlx__keeper_send(int sock, const struct dlx_keeper_packet *packet, const int *fds, size_t n_fds)
+{
+    uint8_t data[DLX_PACKET_SIZE_MAX];
+    if (packet->body_size > DLX_KEEPER_BODY_MAX)
+        return fail_field("size");
+    data[AT_VERSION] = DLX_KEEPER_VERSION;
+    data[AT_KIND] = (uint8_t)packet->kind;
+    put16(data + AT_ZERO16, 0);
+    put32(data + AT_SERIAL, packet->serial);
+    put64(data + AT_ORIGIN, packet->origin);
+    put64(data + AT_ALLOCATION, packet->allocation);
+    put32(data + AT_UID, packet->uid);
+    put32(data + AT_READER, packet->reader);
+    put32(data + AT_CODE, (uint32_t)packet->code);
+    put32(data + AT_ZERO32, 0);
+    if (packet->body_size > 0)
+        memcpy(data + DLX_KEEPER_HEADER_SIZE, packet->body, packet->body_size);
+    return dlx__packet_send(sock, data, DLX_KEEPER_HEADER_SIZE + packet->body_size, fds, n_fds);
+}
+
+int dlx__keeper_send_code(int sock, enum dlx_keeper_kind kind, uint32_t serial, int code,
+                          const char *text)
+{
+    size_t size = strlen(text);
+    size = DLX_MIN(size, DLX_ERROR_TEXT_SIZE - 1U);
+    const struct dlx_keeper_packet packet = {
+        .kind = kind,
+        .serial = serial,
+        .code = code,
+        .body = (const uint8_t *)text,
+        .body_size = size,
+    };
+    return dlx__keeper_send(sock, &packet, NULL, 0);
+}
+
+int dlx__keeper_fail(const struct dlx_keeper_packet *packet)
+{
+    if (packet->code == 0)
+        return 0;
+    int code = packet->code < 0 ? packet->code : DLX_E_PROTOCOL;
+    if (packet->body_size == 0)
+        return dlx__fail(code, "%s", dlx__error_text(code));
+    return dlx__fail(code, "%.*s", (int)packet->body_size, (const char *)packet->body);
+}
+
+size_t dlx__keeper_unread(int sock)
+{
+    int n = 0;
+    return ioctl(sock, SIOCOUTQ, &n) == 0 && n > 0 ? (size_t)n : 0;
+}

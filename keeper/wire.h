@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_KEEPER_WIRE_H
+#define DLX_KEEPER_WIRE_H
+
+/*
+ * What the GPU keeper, the daemon, publishers and readers say to each other (docs/GPU.md, "The
+ * keeper"). All sockets are Unix SOCK_SEQPACKET; one packet is a header and a body:
+ *
+ *     0  u8  version (1)     8  u64 origin             24  u32 uid of the publisher
+ *     1  u8  kind           16  u64 allocation         28  u32 uid of the reader
+ *     2  u16 0, reserved                               32  i32 code, or a number
+ *     4  u32 serial                                    36  u32 0, reserved
+ *    40  body: a text, a part of a description (gpu/handle.h), or origins
+ *
+ * Fields that a kind does not have are 0. Numbers are little-endian. An origin is the id that a
+ * publisher had with the first daemon it was announced to; a client says that of itself, so an
+ * origin means something only together with the uid of the publisher.
+ *
+ *     daemon -> router                OWN, GET, FORGET, CLAIM, CLAIMED
+ *     router -> daemon                OWNED, one for each OWN
+ *     publisher -> holder             PUT, DROP
+ *     holder -> publisher             ANSWER, one for each PUT
+ *     holder or router -> reader      PART, or ANSWER with a code that is not 0; then the end
+ *     router -> holder                GET
+ *     holder -> router                OWNER_GONE
+ *
+ * Nothing that is received is trusted: dlx__keeper_decode().
+ */
+
+#include "common/packet.h"
+
+#define DLX_KEEPER_VERSION     1U
+#define DLX_KEEPER_HEADER_SIZE 40U
+#define DLX_KEEPER_BODY_MAX    (DLX_PACKET_SIZE_MAX - DLX_KEEPER_HEADER_SIZE)
+/* In a body of CLAIM: u64 origin, u32 uid, u32 0. */
+#define DLX_KEEPER_CLAIM_SIZE 16U
+#define DLX_KEEPER_CLAIMS_MAX 256U
+
+/* What it listens on is the daemon's socket and this. */
+#define DLX_KEEPER_SUFFIX ".keeper"
+
+/* X(name, number, fields that it has, what its body is, descriptors) */
+#define DLX_KEEPER_KINDS(X)                                                                        \
+    /* A new holder for this publisher; it replaces one that is there. [the holder's end] */       \
+    X(OWN, 1, SERIAL | ORIGIN | UID, NOTHING, 1)                                                   \
+    /* Send this description to a reader. [the holder's end, which the reader cannot write to] */  \
+    X(GET, 2, ORIGIN | ALLOCATION | UID | READER, NOTHING, 1)                                      \
+    /* The daemon has it no more: its holder ends when the publisher has closed its end, too. */   \
+    X(FORGET, 3, ORIGIN | UID, NOTHING, 0)                                                         \
+    /* The daemon has these publishers. */                                                         \
+    X(CLAIM, 4, 0, CLAIMS, 0)                                                                      \
+    /* These were all; the code is how many descriptors the keeper may have on their way. */       \
+    X(CLAIMED, 5, CODE, NOTHING, 0)                                                                \
+    /* The OWN with this serial was done (code 0), or not, and the body says why. */               \
+    X(OWNED, 6, SERIAL | CODE, TEXT, 0)                                                            \
+    /* A part of a description; parts of one have the same serial. [its chunks] */                 \
+    X(PUT, 7, SERIAL, DESCRIPTION, DLX_PACKET_FDS_MAX)                                             \
+    X(DROP, 8, ALLOCATION, NOTHING, 0)                                                             \
+    X(ANSWER, 9, SERIAL | CODE, TEXT, 0)                                                           \
+    X(PART, 10, 0, DESCRIPTION, DLX_PACKET_FDS_MAX)                                                \
+    X(OWNER_GONE, 11, 0, NOTHING, 0)
+
+enum dlx_keeper_kind {
+#define DLX_KEEPER_ENUM(name, number, fields, body, n_fds) DLX_KEEPER_##name = number,
+    DLX_KEEPER_KINDS(DLX_KEEPER_ENUM)
+#undef DLX_KEEPER_ENUM
+};
+
+struct dlx_keeper_packet {
+    enum dlx_keeper_kind kind;
+    uint32_t serial;
+    uint64_t origin;
+    uint64_t allocation;
+    uint32_t uid;
+    uint32_t reader;
+    int32_t code;
+    const uint8_t *body; /* of the packet that was decoded; a text has no NUL at its end */
+    size_t body_size;
+};
+
+/*
+ * What a received packet says. Its descriptors stay in `packet`, as many as the kind may have; those
+ * of a description are checked by dlx__gpu_handle_decode(). DLX_E_VERSION, DLX_E_PROTOCOL: the
+ * message names the wrong field.
+ */
+int dlx__keeper_decode(const struct dlx_packet *packet, struct dlx_keeper_packet *ret);
+
+/* Origin `i` of a CLAIM that was decoded. */
+size_t dlx__keeper_n_claims(const struct dlx_keeper_packet *packet);
+void dlx__keeper_claim(const struct dlx_keeper_packet *packet, size_t i, uint64_t *ret_origin,
+                       uint32_t *ret_uid);
+void dlx__keeper_put_claim(uint8_t ret[DLX_KEEPER_CLAIM_SIZE], uint64_t origin, uint32_t uid);
+
+/* Send without waiting, as dlx__packet_send(). */
+int dlx__keeper_send(int sock_borrow_fd, const struct dlx_keeper_packet *packet,
+                     const int *fds_borrow, size_t n_fds);
+/* OWNED or ANSWER, with words. */
+int dlx__keeper_send_code(int sock_borrow_fd, enum dlx_keeper_kind kind, uint32_t serial, int code,
+                          const char *text);
+/* The code and the words of one that was received, as this thread's failure. 0 is success. */
+int dlx__keeper_fail(const struct dlx_keeper_packet *packet);
+
+/* Bytes that were sent on this socket and not received yet. 0 also where nobody can any more. */
+size_t dlx__keeper_unread(int sock_borrow_fd);
+
+#endif
