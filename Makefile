@@ -14,6 +14,8 @@
 #   FUZZ_RUNS=N T='take topic'       `make fuzz`: executions a target (100000000), and which targets
 #   PYTHON=python3                   for `make python`, `make check-python` and the tools
 #   INTEROP_PYTHON=python3           `make check-interop`, `bench-python`: a Python that has the frameworks already
+#   CHECK_GPU_DRIVER=file            `make check-gpu`: instead of libcuda.so.1, such as the stand-in of tests/standin
+#   CUDA_INCLUDE=dir HIP_INCLUDE=dir   the folders of cuda.h and hip/; empty: build without
 #   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR UNITDIR MANDIR   where `make install` puts things
 #
 # Nothing here downloads or installs anything except through tools/setup.sh, which `check` and `demo`
@@ -87,7 +89,7 @@ OBJ := $(BUILD)/obj
 SIM := $(BUILD)/sim
 BUILD_ABS := $(abspath $(BUILD))
 RUN_ENV = BUILD='$(BUILD_ABS)' SRCDIR='$(CURDIR)' SAN='$(SAN)' VALGRIND='$(VALGRIND)' \
-    CC='$(CC)' PYTHON='$(PYTHON)'
+    CC='$(CC)' PYTHON='$(PYTHON)' GPU_CPPFLAGS='$(GPU_CPPFLAGS)'
 
 CFLAGS ?= $(if $(SAN),$(if $(FUZZ),-O2,-O1),-O2) -g
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wmissing-prototypes -Wvla
@@ -120,8 +122,10 @@ endif
 # -- libraries ----------------------------------------------------------------------------------------
 # Evaluated once; a missing library is named before the compiler can say something less clear.
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
-NEEDED_PKGS := libuv libprotobuf-c jansson libxxhash check
-LIGHT_GOALS := help man clean distclean check check-python check-interop bench-python wheel wheel-check demo setup format model lint fuzz fuzz-quick bench soak hostile hostile-cost faults \
+# An archive of `make check-gpu-archive` carries them, and the generated code, in bundle/.
+BUNDLE := $(if $(wildcard bundle/README),bundle)
+NEEDED_PKGS := $(if $(BUNDLE),,libuv libprotobuf-c inih jansson libxxhash check)
+LIGHT_GOALS := help gpu-flags check-gpu bench-gpu bench-gpu man clean distclean check check-python check-interop bench-python wheel wheel-check demo setup format model lint fuzz fuzz-quick bench soak hostile hostile-cost faults \
     coverage
 ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p || echo $$p; done 2>&1),)
@@ -129,17 +133,52 @@ $(error missing: $(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p 
     run tools/setup.sh)
 endif
 endif
+ifneq ($(BUNDLE),)
+PKG_CFLAGS := -isystem $(BUNDLE)/include
+UV_LIBS := $(BUNDLE)/lib/libuv_a.a -ldl -lrt
+PBC_LIBS := $(BUNDLE)/lib/libprotobuf-c.a
+JSON_LIBS := $(BUNDLE)/lib/libjansson.a
+INI_LIBS := $(BUNDLE)/lib/libinih.a
+CHECK_LIBS := $(BUNDLE)/lib/libcheck_pic.a $(BUNDLE)/lib/libsubunit.a -lm -lrt
+CUDA_INCLUDE ?= $(BUNDLE)/cuda
+HIP_INCLUDE ?=
+else
 PKG_CFLAGS := $(call pkg,--cflags,$(NEEDED_PKGS))
 UV_LIBS := $(call pkg,--libs,libuv)
 PBC_LIBS := $(call pkg,--libs,libprotobuf-c)
 JSON_LIBS := $(call pkg,--libs,jansson)
+INI_LIBS := $(call pkg,--libs,inih)
 CHECK_LIBS := $(call pkg,--libs,check) -lm -lrt
+endif
 IMAGE_LIBS := $(call pkg,--libs,libjpeg) $(call pkg,--libs,libpng) -lm
 
+# -- GPU headers: nothing of CUDA or HIP is linked ---------------------------------------------------
+# A toolkit's cuda.h, of 12.5 or later, else that of the wheels that tools/setup.sh fetches.
+# CUDA12_INCLUDE and CUDA13_INCLUDE are the wheels', to compile against both versions.
+header_dir = $(patsubst %/$(1),%,$(lastword $(sort $(wildcard $(2:%=%/$(1))))))
+CUDA_TOOLKITS := /usr/local/cuda/include /usr/local/cuda-*/include \
+    /usr/local/cuda*/targets/*/include /opt/cuda/include
+CUDA12_INCLUDE := $(call header_dir,cuda.h,$(BUILD_ROOT)/cache/cuda12/nvidia/*/include)
+CUDA13_INCLUDE := $(call header_dir,cuda.h,$(BUILD_ROOT)/cache/cuda13/nvidia/*/include)
+CUDA_TOOLKIT := $(patsubst %/cuda.h,%,$(lastword $(shell grep -slE \
+    'define CUDA_VERSION (120[5-9]|12[1-9].|1[3-9]..).' $(CUDA_TOOLKITS:%=%/cuda.h) | sort)))
+CUDA_INCLUDE ?= $(firstword $(CUDA_TOOLKIT) $(CUDA13_INCLUDE) $(CUDA12_INCLUDE))
+HIP_INCLUDE ?= $(call header_dir,hip/hip_runtime_api.h,/usr/include /opt/rocm/include)
+CUDA_CPPFLAGS = $(CUDA_INCLUDE:%=-isystem %)
+HIP_CPPFLAGS = -D__HIP_PLATFORM_AMD__ $(patsubst %,-isystem %,$(filter-out /usr/include,$(HIP_INCLUDE)))
+
+GPU_WITH := $(if $(CUDA_INCLUDE),-DDLX_WITH_CUDA) $(if $(HIP_INCLUDE),-DDLX_WITH_HIP)
+GPU_CPPFLAGS = $(strip $(GPU_WITH) $(CUDA_CPPFLAGS) $(if $(HIP_INCLUDE),$(HIP_CPPFLAGS)))
+
 # -- sources ------------------------------------------------------------------------------------------
-COMMON_SRC := $(wildcard common/*.c ring/*.c)
+COMMON_SRC := $(wildcard common/*.c ring/*.c) keeper/wire.c
+KEEPER_SRC := $(filter-out keeper/main.c keeper/wire.c,$(wildcard keeper/*.c))
 DAEMON_SRC := $(filter-out daemon/server/main.c,$(wildcard daemon/*/*.c))
 CLIENT_SRC := $(wildcard client/*.c)
+# A backend whose headers are absent is left out, and says so when it is asked for.
+CUDA_SRC := $(if $(CUDA_INCLUDE),$(wildcard gpu/cuda_*.c))
+HIP_SRC := $(if $(HIP_INCLUDE),$(wildcard gpu/hip_*.c))
+GPU_SRC := $(filter-out gpu/cuda_%.c gpu/hip_%.c,$(wildcard gpu/*.c)) $(CUDA_SRC) $(HIP_SRC)
 CLI_SRC := $(filter-out cli/main.c,$(wildcard cli/*.c))
 HARNESS_SRC := $(wildcard tests/harness*.c)
 PROTO_SRC := $(wildcard proto/dlx.proto)
@@ -152,10 +191,13 @@ SIM_SRC := $(filter-out tests/sim_daemon.c,$(wildcard tests/sim_*.c))
 # The simulation of the daemon stands between it and the kernel: what it wraps, and two files of the daemon that it replaces.
 SIM_DAEMON_SRC := $(wildcard tests/sim_daemon.c tests/sim_daemon/*.c)
 SIM_DAEMON_WRAPS := malloc calloc realloc reallocarray strdup strndup free close socketpair memfd_create open fcntl pipe2 \
-    fallocate getsockopt clock_gettime sendmsg recvmsg dlxd_client_send dlxd_client_send_fds dlxd_client_send_ok \
-    dlxd_client_send_error dlxd_client_end_some dlxd_waiting_send dlxd_report_has_left dlxd_membership_withdrawn dlxd_link_free
+    fallocate getsockopt clock_gettime shutdown sendmsg recvmsg dlxd_client_send dlxd_client_send_fds dlxd_client_send_ok \
+    dlxd_client_send_error dlxd_client_end_some dlx__packet_refuses_fds dlxd_outbox_send dlxd_link_drop_landed dlxd_waiting_send dlxd_report_has_left dlxd_membership_withdrawn dlxd_drain_free
 FUZZ_SRC := $(wildcard tests/fuzz_*.c)
 SOAK_SRC := $(wildcard tests/soak/*.c)
+STANDIN_SRC := $(wildcard tests/standin/*.c)
+GPU_FACTS_SRC := $(wildcard tests/gpu_facts/*.c)
+GPU_BENCH_SRC := $(wildcard tests/gpu_bench/*.c)
 BENCH_SRC := $(wildcard bench/bench_*.c)
 BENCH_HELP_SRC := $(filter-out $(BENCH_SRC),$(wildcard bench/*.c))
 # What we are compared with, in so far as it is installed; bench/peers/iceoryx2 is built by `make bench` alone.
@@ -170,16 +212,22 @@ obj = $(patsubst %.c,$(OBJ)/%.o,$(1))
 sim = $(patsubst %.c,$(SIM)/%.o,$(1))
 COMMON_OBJ := $(call obj,$(COMMON_SRC))
 DAEMON_OBJ := $(call obj,$(DAEMON_SRC))
-CLIENT_OBJ := $(call obj,$(CLIENT_SRC))
+GPU_OBJ := $(call obj,$(GPU_SRC))
+# Descriptions of GPU memory need no GPU.
+KEEPER_OBJ := $(call obj,$(KEEPER_SRC))
+CLIENT_OBJ := $(call obj,$(CLIENT_SRC)) $(GPU_OBJ)
 CLI_OBJ := $(call obj,$(CLI_SRC))
 HARNESS_OBJ := $(call obj,$(HARNESS_SRC))
 PROTO_OBJ := $(if $(PROTO_SRC),$(OBJ)/proto/dlx.pb-c.o)
 PROTO_GEN := $(if $(PROTO_SRC),$(BUILD)/proto/dlx.pb-c.h)
 
 # A fuzz target without libFuzzer is a test of what is in its corpus.
-TEST_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC) $(SIM_SRC) tests/sim_daemon.c $(FUZZ_SRC))
+TEST_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC) $(SIM_SRC) tests/sim_daemon.c $(FUZZ_SRC)) \
+    $(BUILD)/tests/gpu_facts
 FAULT_BIN := $(addprefix $(BUILD)/tests/faults/,actor steps words old_kernel libfaultalloc.so)
 FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
+# The stand-in for NVIDIA's driver; without cuda.h its tests say SKIP.
+STANDIN_LIB := $(if $(CUDA_INCLUDE),$(BUILD)/tests/standin/libcuda.so.1)
 BENCH_BIN := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SRC))
 PEER_BIN := $(PEERS:%=$(BUILD)/bench/peers/%)
 SOAK_BIN := $(BUILD)/tests/soak/actor
@@ -191,7 +239,7 @@ SOREAL := $(BUILD)/libdlx.so.$(VERSION)
 SONAME := libdlx.so.$(SOVERSION)
 SOLINKS := $(BUILD)/$(SONAME) $(BUILD)/libdlx.so
 MAP := $(wildcard client/libdlx.map)
-DAEMON_BIN := $(if $(wildcard daemon/server/main.c),$(BUILD)/dlpackd)
+DAEMON_BIN := $(if $(wildcard daemon/server/main.c),$(BUILD)/dlpackd $(BUILD)/dlpackd-keeper)
 CLI_BIN := $(if $(wildcard cli/main.c),$(BUILD)/dlxctl)
 LIB_BIN := $(if $(CLIENT_SRC),$(SOREAL) $(SOLINKS) $(BUILD)/libdlx.a)
 
@@ -229,7 +277,21 @@ check: ## set up if needed, build, and run every test
 	+@$(SUBMAKE) all check-programs python
 	@$(RUN_ENV) tools/run-tests $(if $(T),--only '$(T)') --posix '$(POSIX_TESTS)' $(TEST_BIN) $(TEST_SCRIPTS)
 
-check-programs: $(TEST_BIN)
+check-programs: $(TEST_BIN) $(STANDIN_LIB) $(BUILD)/tests/keeper_actor
+
+# The questions first. Nothing is installed or fetched: a machine with a GPU may have no network.
+CHECK_GPU_PROGRAMS := gpu_facts test_gpu_memory test_gpu_share e2e_gpu e2e_gpu_release e2e_gpu_stream e2e_gpu_deaths \
+    e2e_gpu_pin
+.PHONY: check-gpu check-gpu-programs
+check-gpu: ## the stories about GPUs on the GPU of this machine; without one: says so
+	+@$(RUN_ENV) CHECK_GPU_DRIVER='$(CHECK_GPU_DRIVER)' \
+	    MAKE_PROGRAMS='$(SUBMAKE) -s check-gpu-programs' tools/check-gpu $(CHECK_GPU_PROGRAMS)
+
+.PHONY: check-gpu-archive
+check-gpu-archive: $(BUILD)/proto/dlx.pb-c.c ## an archive for a machine with a GPU, gcc and make: build/dlpackd-check-gpu.tar.xz
+	@tools/check-gpu-archive '$(BUILD_ABS)' '$(CUDA_INCLUDE)'
+
+check-gpu-programs: $(BUILD)/dlpackd $(BUILD)/dlxctl $(CHECK_GPU_PROGRAMS:%=$(BUILD)/tests/%)
 
 bench: ## build the benchmarks and run bench/run
 	@tools/setup.sh --bench
@@ -241,6 +303,13 @@ bench-programs: $(BENCH_BIN) $(PEER_BIN)
 bench-check: ## every benchmark program for a moment: are its figures sane, and those of the peers that are installed?
 	+@$(SUBMAKE) all bench-programs
 	@$(RUN_ENV) bench/selftest
+
+.PHONY: bench-gpu bench-gpu-programs
+bench-gpu: ## the benchmarks of GPUs: build/bench-gpu.json; without a GPU: says so (BENCH_ARGS=--standin: only shows that they run)
+	+@$(SUBMAKE) bench-gpu-programs
+	@$(RUN_ENV) QUICK='$(QUICK)' bench/run-gpu $(BENCH_ARGS)
+
+bench-gpu-programs: $(BUILD)/dlpackd $(BUILD)/tests/gpu_bench $(BUILD)/tests/gpu_probe $(STANDIN_LIB)
 
 bench-iceoryx2: $(OBJ)/bench/peers/pattern.o $(BUILD)/lib/libbench.a
 	@CC='$(CC)' bench/peers/iceoryx2/build '$(BUILD_ABS)' $(abspath $^)
@@ -276,8 +345,12 @@ lint: ## check the rules of the tree, formatting and static analysers (not gcc -
 	+@$(SUBMAKE) all
 	@$(RUN_ENV) tools/lint/run
 
-lint-analyzer: $(PROTO_GEN) ## gcc -fanalyzer over common/, ring/, daemon/, client/ and cli/
-	@CC='$(CC)' $(PYTHON) tools/lint/analyzer '$(BUILD)'
+lint-analyzer: $(PROTO_GEN) ## gcc -fanalyzer over common/, ring/, gpu/, daemon/, client/ and cli/
+	@CC='$(CC)' GPU_CPPFLAGS='$(GPU_CPPFLAGS)' $(PYTHON) tools/lint/analyzer '$(BUILD)'
+
+.PHONY: gpu-flags
+gpu-flags: # for tools/lint/run
+	@echo '$(GPU_CPPFLAGS)'
 
 format: ## format all C and C++ files
 	@tools/lint/format --fix
@@ -317,9 +390,10 @@ distclean: ## remove build/ with everything in it
 	@rm -rf '$(BUILD_ROOT)'
 
 # -- flags stamp: other flags rebuild what they change --------------------------------------------------
-FLAGS_LINE := $(CC) $(CFLAGS) $(WARNINGS) $(BASE_CFLAGS) $(BASE_CPPFLAGS) $(CPPFLAGS) $(LDFLAGS)
+FLAGS_LINE := $(CC) $(CFLAGS) $(WARNINGS) $(BASE_CFLAGS) $(BASE_CPPFLAGS) $(CPPFLAGS) $(LDFLAGS) \
+    $(GPU_CPPFLAGS)
 FLAGS_FILE := $(BUILD)/.flags
-ifneq ($(filter-out help clean distclean setup format model,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help gpu-flags clean distclean setup format model,$(or $(MAKECMDGOALS),all)),)
 ifneq ($(file <$(FLAGS_FILE)),$(FLAGS_LINE))
 $(shell mkdir -p '$(BUILD)')
 $(file >$(FLAGS_FILE),$(FLAGS_LINE))
@@ -334,12 +408,23 @@ ifeq ($(FUZZ),)
 $(OBJ)/tests/%.o: CFLAGS += -O0
 endif
 endif
+$(OBJ)/tests/%.o: BASE_CPPFLAGS += $(CUDA_CPPFLAGS) $(if $(CUDA_INCLUDE),-DDLX_TEST_HAS_GPU=1)
 COMPILE = $(CC) $(BASE_CPPFLAGS) $(CPPFLAGS) $(PKG_CFLAGS) $(BASE_CFLAGS) $(CFLAGS) -MMD -MP
 
 $(OBJ)/%.o: %.c $(FLAGS_FILE) | $(PROTO_GEN)
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(Q)$(COMPILE) $(WARNINGS) -c -o $@ $<
+
+$(GPU_OBJ): BASE_CPPFLAGS += $(GPU_WITH)
+$(call obj,$(CUDA_SRC)): BASE_CPPFLAGS += $(CUDA_CPPFLAGS)
+$(call obj,$(HIP_SRC)): BASE_CPPFLAGS += $(HIP_CPPFLAGS)
+$(OBJ)/gpu/gpu.o: | $(if $(CUDA_INCLUDE),,no-cuda) $(if $(HIP_INCLUDE),,no-hip)
+.PHONY: no-cuda no-hip
+no-cuda:
+	@echo 'no cuda.h (tools/setup.sh fetches it): built without support for NVIDIA GPUs'
+no-hip:
+	@echo 'no hip/hip_runtime_api.h (libamdhip64-dev has it): built without support for AMD GPUs'
 
 # Seeded simulations hook the atomics: they have their own copies of the core.
 $(SIM)/%.o: %.c $(FLAGS_FILE) | $(PROTO_GEN)
@@ -354,9 +439,10 @@ $(OBJ)/proto/dlx.pb-c.o: $(BUILD)/proto/dlx.pb-c.c $(FLAGS_FILE)
 	$(Q)$(COMPILE) -Wall -c -o $@ $<
 
 $(BUILD)/proto/dlx.pb-c.c $(BUILD)/proto/dlx.pb-c.h &: proto/dlx.proto
-	@mkdir -p $(BUILD)
+	@mkdir -p $(BUILD)/proto
 	$(call say,GEN)
-	$(Q)$(PROTOC_C) --proto_path=. --c_out=$(BUILD) proto/dlx.proto
+	$(Q)$(if $(BUNDLE),cp $(BUNDLE)/proto/dlx.pb-c.[ch] $(BUILD)/proto/, \
+	    $(PROTOC_C) --proto_path=. --c_out=$(BUILD) proto/dlx.proto)
 
 # -- archives -------------------------------------------------------------------------------------------
 define archive
@@ -368,12 +454,13 @@ $(BUILD)/$(1): $(2)
 endef
 $(eval $(call archive,lib/libcommon.a,$(COMMON_OBJ) $(PROTO_OBJ)))
 $(eval $(call archive,lib/libdaemon.a,$(DAEMON_OBJ)))
+$(eval $(call archive,lib/libkeeper.a,$(KEEPER_OBJ)))
 $(eval $(call archive,lib/libclient.a,$(CLIENT_OBJ)))
 $(eval $(call archive,lib/libcli.a,$(CLI_OBJ)))
 $(eval $(call archive,lib/libharness.a,$(HARNESS_OBJ)))
 $(eval $(call archive,lib/libbench.a,$(call obj,$(BENCH_HELP_SRC))))
 $(eval $(call archive,lib/libexamples.a,$(call obj,$(EXAMPLE_HELP_SRC))))
-$(eval $(call archive,lib/libsim.a,$(call sim,$(COMMON_SRC) $(CLIENT_SRC) $(HARNESS_SRC)) $(PROTO_OBJ)))
+$(eval $(call archive,lib/libsim.a,$(call sim,$(COMMON_SRC) $(CLIENT_SRC) $(HARNESS_SRC)) $(GPU_OBJ) $(PROTO_OBJ)))
 $(eval $(call archive,libdlx.a,$(COMMON_OBJ) $(CLIENT_OBJ) $(PROTO_OBJ)))
 
 lib = $(BUILD)/lib/lib$(1).a
@@ -383,7 +470,11 @@ LINK = $(CC) $(BASE_CFLAGS) $(CFLAGS) $(BASE_LDFLAGS) $(LDFLAGS)
 # -- products -------------------------------------------------------------------------------------------
 $(BUILD)/dlpackd: $(OBJ)/daemon/server/main.o $(call lib,daemon) $(call lib,common)
 	$(call say,LINK)
-	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(UV_LIBS) $(PBC_LIBS)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(UV_LIBS) $(PBC_LIBS) $(INI_LIBS)
+
+$(BUILD)/dlpackd-keeper: $(OBJ)/keeper/main.o $(OBJ)/gpu/handle.o $(call lib,keeper) $(call lib,common)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(PBC_LIBS)
 
 # -z defs finds a forgotten library at once; the sanitizers' run-time is left open by clang, so not there.
 $(SOREAL): $(COMMON_OBJ) $(CLIENT_OBJ) $(PROTO_OBJ) $(MAP)
@@ -424,8 +515,8 @@ $(PEER_BIN): $(BUILD)/bench/peers/%: $(OBJ)/bench/peers/pattern.o $(OBJ)/bench/p
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call lib,bench) $(PEER_LIBS_$*) -lm
 
 # -- tests ----------------------------------------------------------------------------------------------
-TEST_LIBS := $(foreach l,harness cli client daemon common,$(call lib,$(l)))
-TEST_LINK_LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) -lm
+TEST_LIBS := $(foreach l,harness cli client daemon keeper common,$(call lib,$(l)))
+TEST_LINK_LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) $(INI_LIBS) -lm
 
 # In tests/*_fails.c each call of these that our code makes can be told to fail.
 FAIL_CALLS := $(shell sed -nE 's/^WRAP.[^,]*, (\w+),.*/\1/p; s/^\w+ __wrap_(\w+).*;$$/\1/p' tests/harness_fail.c)
@@ -434,6 +525,26 @@ $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC)): $(BUILD)/tests/%: $(OBJ)/tes
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) $(WRAP) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
+
+$(BUILD)/tests/gpu_probe: $(OBJ)/tests/gpu_probe.o
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $^ -ldl
+
+$(BUILD)/tests/gpu_bench: $(call obj,$(GPU_BENCH_SRC)) $(TEST_LIBS) $(call lib,bench)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
+
+$(BUILD)/tests/keeper_actor: $(OBJ)/tests/keeper_actor.o $(TEST_LIBS)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
+
+$(BUILD)/tests/gpu_facts: $(call obj,$(GPU_FACTS_SRC)) $(TEST_LIBS)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
 
 $(patsubst tests/%.c,$(BUILD)/tests/%,$(SIM_SRC)): $(BUILD)/tests/%: $(SIM)/tests/%.o $(call lib,sim)
 	@mkdir -p $(@D)
@@ -468,6 +579,11 @@ $(BUILD)/tests/faults/libfaultalloc.so: $(call fault_obj,alloc)
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) -shared -o $@ $^
+
+$(BUILD)/tests/standin/libcuda.so.1: $(call obj,$(STANDIN_SRC))
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -shared -Wl,-soname,$(@F) -o $@ $^
 
 $(HONEST_BIN): $(call obj,tests/hostile/honest.c)
 $(SOAK_BIN): $(call obj,$(SOAK_SRC))
@@ -520,7 +636,7 @@ wheel: ## build the wheel in build/wheel; needs pip, setuptools and wheel, not t
 wheel-check: wheel ## install the wheel somewhere and use it from there
 	@PYTHON='$(WHEEL_PYTHON)' tools/wheel-check $(BUILD_ROOT)/wheel/*.whl
 
-python: $(PY_DIR)/_dlx.abi3.so $(PY_DIR)/$(SONAME) $(PY_DIR)/dlpackd $(PY_FILES) ## build the Python package in build/python
+python: $(PY_DIR)/_dlx.abi3.so $(PY_DIR)/$(SONAME) $(PY_DIR)/dlpackd $(PY_DIR)/dlpackd-keeper $(PY_FILES) ## build the Python package in build/python
 
 $(call obj,$(PY_SRC)): BASE_CPPFLAGS += $(PY_CFLAGS)
 $(PY_DIR)/_dlx.abi3.so: $(call obj,$(PY_SRC)) $(BUILD)/libdlx.so
@@ -529,7 +645,8 @@ $(PY_DIR)/_dlx.abi3.so: $(call obj,$(PY_SRC)) $(BUILD)/libdlx.so
 	$(Q)$(LINK) -shared -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.o,$^) -L$(BUILD) -ldlx
 $(PY_DIR)/$(SONAME): $(SOREAL)
 $(PY_DIR)/dlpackd: $(BUILD)/dlpackd
-$(PY_DIR)/$(SONAME) $(PY_DIR)/dlpackd:
+$(PY_DIR)/dlpackd-keeper: $(BUILD)/dlpackd-keeper
+$(PY_DIR)/$(SONAME) $(PY_DIR)/dlpackd $(PY_DIR)/dlpackd-keeper:
 	@mkdir -p $(@D)
 	$(Q)$(INSTALL) $< $@
 $(PY_FILES): $(PY_DIR)/%: python/dlx/%
@@ -541,6 +658,7 @@ $(PY_FILES): $(PY_DIR)/%: python/dlx/%
 STD_LIBDIRS := /lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 /usr/lib/% /lib/%
 INSTALL_RPATH := $(if $(filter $(STD_LIBDIRS),$(LIBDIR)),,-Wl$(,)-rpath$(,)$(LIBDIR))
 D := $(DESTDIR)
+UNITS := dlpackd.service dlpackd-keeper.socket dlpackd-keeper.service
 CMAKE_FILES := dlxConfig.cmake dlxConfigVersion.cmake
 from_cmakedir = $(shell realpath -ms --relative-to='$(CMAKEDIR)' '$(1)')
 PUBLIC_HEADERS := $(wildcard include/dlx/*.h include/dlx/*.hpp)
@@ -548,7 +666,7 @@ PUBLIC_HEADERS := $(wildcard include/dlx/*.h include/dlx/*.hpp)
 install: all man ## install under PREFIX (default /usr/local), below DESTDIR when given
 	$(INSTALL) -d '$(D)$(BINDIR)' '$(D)$(LIBDIR)' '$(D)$(PKGCONFIGDIR)' '$(D)$(INCLUDEDIR)/dlx' \
 	    '$(D)$(INCLUDEDIR)/dlpack'
-	$(if $(DAEMON_BIN),$(INSTALL) -m 755 $(BUILD)/dlpackd '$(D)$(BINDIR)/dlpackd')
+	$(if $(DAEMON_BIN),$(INSTALL) -m 755 $(DAEMON_BIN) '$(D)$(BINDIR)/')
 	$(if $(CLI_BIN),$(LINK) $(INSTALL_RPATH) -o '$(D)$(BINDIR)/dlxctl' $(OBJ)/cli/main.o \
 	    $(call group,$(call lib,cli)) -L$(BUILD) -ldlx $(JSON_LIBS) -lm)
 	$(INSTALL) -m 755 $(SOREAL) '$(D)$(LIBDIR)/libdlx.so.$(VERSION)'
@@ -566,25 +684,25 @@ install: all man ## install under PREFIX (default /usr/local), below DESTDIR whe
 	    -e 's|@LIBDIR@|$(call from_cmakedir,$(LIBDIR))|g' -e 's|@INCLUDEDIR@|$(call from_cmakedir,$(INCLUDEDIR))|g' \
 	    packaging/$$f.in >'$(D)$(CMAKEDIR)'/$$f; chmod 644 '$(D)$(CMAKEDIR)'/$$f; done
 	cd $(BUILD)/man && for f in man*/*; do $(INSTALL) -D -m 644 "$$f" '$(D)$(MANDIR)'"/$$f"; done
-	if [ -f systemd/dlpackd.service ]; then $(INSTALL) -d '$(D)$(UNITDIR)'; \
-	    sed -e 's|@bindir@|$(BINDIR)|g' -e 's|@BINDIR@|$(BINDIR)|g' systemd/dlpackd.service \
-	        >'$(D)$(UNITDIR)/dlpackd.service'; chmod 644 '$(D)$(UNITDIR)/dlpackd.service'; fi
+	$(INSTALL) -d '$(D)$(UNITDIR)'
+	set -e; for u in $(UNITS); do sed -e 's|@bindir@|$(BINDIR)|g' systemd/$$u >'$(D)$(UNITDIR)'/$$u; \
+	    chmod 644 '$(D)$(UNITDIR)'/$$u; done
 	if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
 
 install-check: all ## install somewhere, use it from there with pkg-config and CMake, uninstall
 	+@tools/install-check
 
 uninstall: ## remove what `make install` put there
-	rm -f '$(D)$(BINDIR)/dlpackd' '$(D)$(BINDIR)/dlxctl' '$(D)$(LIBDIR)/libdlx.so.$(VERSION)' \
+	rm -f '$(D)$(BINDIR)/dlpackd' '$(D)$(BINDIR)/dlpackd-keeper' '$(D)$(BINDIR)/dlxctl' '$(D)$(LIBDIR)/libdlx.so.$(VERSION)' \
 	    '$(D)$(LIBDIR)/$(SONAME)' '$(D)$(LIBDIR)/libdlx.so' '$(D)$(LIBDIR)/libdlx.a' \
 	    '$(D)$(PKGCONFIGDIR)/libdlx.pc' '$(D)$(INCLUDEDIR)/dlpack/dlpack.h' \
-	    '$(D)$(UNITDIR)/dlpackd.service' $(CMAKE_FILES:%='$(D)$(CMAKEDIR)/%') $(patsubst include/%,'$(D)$(INCLUDEDIR)/%',$(PUBLIC_HEADERS))
+	    $(UNITS:%='$(D)$(UNITDIR)/%') $(CMAKE_FILES:%='$(D)$(CMAKEDIR)/%') $(patsubst include/%,'$(D)$(INCLUDEDIR)/%',$(PUBLIC_HEADERS))
 	for f in $$($(PYTHON) tools/man --list); do rm -f '$(D)$(MANDIR)'"/$$f"; done
 	-rmdir --ignore-fail-on-non-empty '$(D)$(INCLUDEDIR)/dlx' '$(D)$(INCLUDEDIR)/dlpack' \
 	    '$(D)$(CMAKEDIR)' "$$(dirname '$(D)$(CMAKEDIR)')" 2>/dev/null
 
 # -- dependencies found by the compiler -------------------------------------------------------------------
 DEPS := $(shell [ -d '$(OBJ)' ] && find '$(OBJ)' '$(SIM)' -name '*.d' 2>/dev/null)
-ifneq ($(filter-out help clean distclean setup,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help gpu-flags clean distclean setup,$(or $(MAKECMDGOALS),all)),)
 -include $(DEPS)
 endif

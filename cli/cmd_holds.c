@@ -135,14 +135,14 @@ static int print_rows(const struct holds *h)
         {"RELIABLE", TABLE_LEFT, false, 2},
     };
     struct table *table = NULL;
-    char name[256];
+    char name[256], pid[DESCRIBE_PID_SIZE];
     if (table_new(&table, columns, sizeof columns / sizeof columns[0]) < 0)
         return DLX_E_NO_MEMORY;
     for (size_t i = 0; i < h->n_rows; i++) {
         const struct dlx_link_info *link = &h->rows[i].link;
         output_printable(link->client_name, name, sizeof name);
         table_cell(table, "%s", h->publishers[h->rows[i].publisher].topic);
-        table_cell(table, "%u", link->pid);
+        table_cell(table, "%s", describe_pid(link->pid, pid));
         table_cell(table, "%u", link->uid);
         table_cell(table, "%s", name);
         table_cell(table, "%u of %u", link->n_held, link->max_held);

@@ -165,13 +165,13 @@ static int print_links(const struct entry *entry)
         {"LOST", TABLE_RIGHT, false, 0},  {"HELD", TABLE_RIGHT, false, 0},
     };
     struct table *table = NULL;
-    char name[256];
+    char name[256], pid[DESCRIBE_PID_SIZE];
     if (table_new(&table, columns, sizeof columns / sizeof columns[0]) < 0)
         return DLX_E_NO_MEMORY;
     for (size_t l = 0; l < entry->n_links; l++) {
         const struct dlx_link_info *link = &entry->links[l];
         output_printable(link->client_name, name, sizeof name);
-        table_cell(table, "%u", link->pid);
+        table_cell(table, "%s", describe_pid(link->pid, pid));
         table_cell(table, "%s", name);
         table_cell(table, "%s", link->mode == DLX_MODE_LATEST ? "latest" : "all");
         table_cell(table, "%s", link->reliable ? "yes" : "no");
@@ -189,6 +189,7 @@ static int print_entry(const struct entry *entry, bool pattern, const char *why_
 {
     const struct dlx_publisher_info *p = &entry->info;
     char name[256], bytes[HUMAN_SIZE], arena[HUMAN_SIZE], control[HUMAN_SIZE];
+    char pid[DESCRIBE_PID_SIZE];
     output_printable(p->client_name, name, sizeof name);
     human_bytes(p->published_bytes, bytes);
     human_bytes(p->arena_bytes, arena);
@@ -198,7 +199,7 @@ static int print_entry(const struct entry *entry, bool pattern, const char *why_
     if (p->retained)
         printf("retained, its process has gone; uid %u)\n", p->uid);
     else
-        printf("pid %u, uid %u)\n", p->pid, p->uid);
+        printf("pid %s, uid %u)\n", describe_pid(p->pid, pid), p->uid);
     printf("  published    %" PRIu64 " message%s, %s\n", p->published, p->published == 1 ? "" : "s",
            bytes);
     printf("  settings     history %u, depth %u, %s", p->history, p->depth,
@@ -256,8 +257,10 @@ static int tell_daemon(struct cli *cli)
     human_bytes(d.shared_bytes, memory);
     output_printable(d.version, version, sizeof version);
     output_printable(d.socket, socket, sizeof socket);
-    printf("daemon         dlpackd %s, pid %u, up %s\n", version, d.pid, uptime);
-    printf("socket         %s\n", socket);
+    bool is_elsewhere = d.pid_scope == DLX_PID_ELSEWHERE;
+    printf("daemon         dlpackd %s, pid %u%s, up %s\n", version, d.pid,
+           is_elsewhere ? " of another pid namespace" : "", uptime);
+    printf("socket         %s%s\n", socket, is_elsewhere ? " (the path that the daemon has)" : "");
     printf("protocol       %u.%u\n", d.protocol_major, d.protocol_minor);
     printf("clients        %u (this one included)\n", d.n_clients);
     printf("topics         %u\n", d.n_topics);

@@ -33,7 +33,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 static int add(const struct dlx_publisher_info *info, void *userdata)
 {
     struct ls *ls = userdata;
-    char name[256], bytes[HUMAN_SIZE], memory[HUMAN_SIZE];
+    char name[256], bytes[HUMAN_SIZE], memory[HUMAN_SIZE], pid[DESCRIBE_PID_SIZE];
 
     ls->n++;
     if (ls->cli->json)
@@ -46,7 +46,7 @@ static int add(const struct dlx_publisher_info *info, void *userdata)
     if (info->retained) /* its process has gone */
         table_cell(ls->table, "retained");
     else
-        table_cell(ls->table, "%u", info->pid);
+        table_cell(ls->table, "%s", describe_pid(info->pid, pid));
     table_cell(ls->table, "%s", name);
     table_cell(ls->table, "%u", info->n_subscribers);
     table_cell(ls->table, "%" PRIu64, info->published);

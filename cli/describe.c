@@ -5,6 +5,7 @@
 #include "cli/tensor.h"
 #include "cli/value.h"
 #include "cli/wait.h"
+#include <stdio.h>
 #include <string.h>
 
 json_t *describe_publisher(const struct dlx_publisher_info *i)
@@ -33,16 +34,27 @@ json_t *describe_link(const struct dlx_link_info *i)
                      (json_int_t)i->max_held);
 }
 
+const char *describe_pid(uint32_t pid, char text[DESCRIBE_PID_SIZE])
+{
+    if (pid == 0)
+        (void)snprintf(text, DESCRIBE_PID_SIZE, "?");
+    else
+        (void)snprintf(text, DESCRIBE_PID_SIZE, "%u", pid);
+    return text;
+}
+
 json_t *describe_daemon(const struct dlx_daemon_info *i)
 {
-    return json_pack("{s:o, s:o, s:I, s:[I,I], s:I, s:I, s:I, s:I, s:s, s:o, s:o, s:o}", "version",
-                     output_json_text(i->version), "socket", output_json_text(i->socket), "pid",
-                     (json_int_t)i->pid, "protocol", (json_int_t)i->protocol_major,
-                     (json_int_t)i->protocol_minor, "clients", (json_int_t)i->n_clients, "topics",
-                     (json_int_t)i->n_topics, "publishers", (json_int_t)i->n_publishers, "links",
-                     (json_int_t)i->n_links, "memory", i->memory, "shared_bytes",
-                     output_json_u64(i->shared_bytes), "uptime_ns", output_json_u64(i->uptime_ns),
-                     "longest_turn_ns", output_json_u64(i->longest_turn_ns));
+    static const char *const scopes[] = {"unknown", "here", "elsewhere"};
+    return json_pack("{s:o, s:o, s:I, s:s, s:[I,I], s:I, s:I, s:I, s:I, s:s, s:o, s:o, s:o}",
+                     "version", output_json_text(i->version), "socket", output_json_text(i->socket),
+                     "pid", (json_int_t)i->pid, "pid_scope", scopes[i->pid_scope], "protocol",
+                     (json_int_t)i->protocol_major, (json_int_t)i->protocol_minor, "clients",
+                     (json_int_t)i->n_clients, "topics", (json_int_t)i->n_topics, "publishers",
+                     (json_int_t)i->n_publishers, "links", (json_int_t)i->n_links, "memory",
+                     i->memory, "shared_bytes", output_json_u64(i->shared_bytes), "uptime_ns",
+                     output_json_u64(i->uptime_ns), "longest_turn_ns",
+                     output_json_u64(i->longest_turn_ns));
 }
 
 static json_t *values(const DLTensor *t, uint64_t n_items, uint64_t n_values)
@@ -61,6 +73,19 @@ static json_t *values(const DLTensor *t, uint64_t n_items, uint64_t n_values)
     return array;
 }
 
+/* NULL: it is in memory of the host. */
+static const char *gpu_name(const DLTensor *t)
+{
+    switch (t->device.device_type) {
+    case kDLCUDA:
+        return "cuda";
+    case kDLROCM:
+        return "rocm";
+    default:
+        return NULL;
+    }
+}
+
 json_t *describe_tensor(const DLTensor *t, uint64_t n_values)
 {
     char dtype[DTYPE_NAME_SIZE];
@@ -73,6 +98,10 @@ json_t *describe_tensor(const DLTensor *t, uint64_t n_values)
         (void)json_array_append_new(shape, json_integer(t->shape[i]));
     json_t *json = json_pack("{s:s, s:o, s:o}", "dtype", dtype, "shape", shape, "bytes",
                              output_json_u64(size));
+    if (json && gpu_name(t) && json_object_set_new(json, "device", json_string(gpu_name(t))) < 0) {
+        json_decref(json);
+        return NULL;
+    }
     if (json && n_values > 0 && tensor_is_readable(t) &&
         json_object_set_new(json, "values", values(t, n_items, n_values)) < 0) {
         json_decref(json);
@@ -130,7 +159,8 @@ void describe_tensor_text(const DLTensor *t, char text[DESCRIBE_SIZE])
     dtype_name(t->dtype, dtype);
     shape_name(t->shape, t->ndim, shape);
     human_bytes(size, bytes);
-    (void)snprintf(text, DESCRIBE_SIZE, "%s %s  %s", dtype, shape, bytes);
+    (void)snprintf(text, DESCRIBE_SIZE, "%s %s  %s%s%s", dtype, shape, bytes,
+                   gpu_name(t) ? "  on " : "", gpu_name(t) ? gpu_name(t) : "");
 }
 
 bool describe_is_set(const struct dlx_message *m)

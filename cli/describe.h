@@ -11,13 +11,18 @@ json_t *describe_publisher(const struct dlx_publisher_info *info);
 json_t *describe_link(const struct dlx_link_info *info);
 json_t *describe_daemon(const struct dlx_daemon_info *info);
 
-/** dtype, shape, bytes; with `n_values` > 0 the first values. */
+/** The number, or "?": 0, of a process that the daemon cannot see. Returns `text`. */
+#define DESCRIBE_PID_SIZE 16
+const char *describe_pid(uint32_t pid, char text[DESCRIBE_PID_SIZE]);
+
+/** dtype, shape, bytes, "device" of one on a GPU; with `n_values` > 0 the first values. */
 json_t *describe_tensor(const DLTensor *tensor, uint64_t n_values);
 
 /** seq, publisher, time_ns, age_ns, gap, metadata ("meta" if it is text, else "meta_hex"), and the tensors as above. */
 json_t *describe_message(const struct dlx_message *m, uint64_t n_values);
 
-/** "uint8 (1080, 1920, 3)  5.93 MiB". `text` should have room for DESCRIBE_SIZE. */
+/** "uint8 (1080, 1920, 3)  5.93 MiB", and "  on cuda" where it is on a GPU. `text` should have room
+ * for DESCRIBE_SIZE. */
 #define DESCRIBE_SIZE 1700
 void describe_tensor_text(const DLTensor *tensor, char text[DESCRIBE_SIZE]);
 

@@ -30,13 +30,13 @@ int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, c
         if (block->dims != block->inline_dims)
             free(block->dims);
         block->dims = dims;
-        block->dims_room = n;
+        block->dims_room = (uint16_t)n;
     }
     for (uint32_t i = 0; i < n; i++)
         block->dims[2 * n + i] = shape[i];
     dlx__tensor_row_major(ndim, block->dims + 2 * n, block->dims + 3 * n);
     block->made = (DLTensor){.data = dlx__block_data(block),
-                             .device = {kDLCPU, 0},
+                             .device = dlx__heap_kind(block->heap)->device,
                              .ndim = ndim,
                              .dtype = dtype,
                              .shape = block->dims,

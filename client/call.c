@@ -354,6 +354,7 @@ int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeo
             "dlpackd %s at %s has a kind of memory (%u) that this library does not know",
             reply->hello_reply->version, c->path, reply->hello_reply->memory);
     c->id = reply->hello_reply->client;
+    c->minor = reply->hello_reply->minor;
     /* That of another daemon may differ; never NULL, since links of the last one use it. */
     if (c->memory != memory)
         c->memory = memory;

@@ -69,6 +69,12 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
                         const struct dlx_subscribe_args *args, int64_t timeout_ns,
                         struct dlx_new_subscription *ret);
 
+/* A socket to the GPU keeper: client/gpu_keep.h. The caller owns it. DLX_E_VERSION: the daemon is
+ * older. */
+int dlx__call_gpu_keep(struct dlx_client *c, uint64_t publisher, int *ret_sock);
+int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint64_t allocation,
+                      int *ret_sock);
+
 /* ---- news: packets of the link socket and of the subscription socket ------------------------ */
 
 enum dlx_news_kind {
@@ -109,6 +115,7 @@ struct dlx_news {
     bool reliable;
     bool latest;
     bool early;
+    bool former; /* of an offer: its publisher may announce itself again */
     bool from_start;
     char text[DLX_ERROR_TEXT_SIZE]; /* topic of a publisher, reason of a failure */
     size_t n_fds;

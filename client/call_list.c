@@ -6,6 +6,7 @@
 #include "client/call_wire.h"
 #include "client/revive.h"
 #include "common/memory.h"
+#include "common/pid_namespace.h"
 #include "common/topic.h"
 #include <stdio.h>
 #include <string.h>
@@ -164,6 +165,14 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
     return 0;
 }
 
+static uint32_t scope_of(uint64_t pid_namespace)
+{
+    uint64_t own = dlx__pid_namespace();
+    if (pid_namespace == 0 || own == 0)
+        return DLX_PID_UNKNOWN;
+    return pid_namespace == own ? DLX_PID_HERE : DLX_PID_ELSEWHERE;
+}
+
 int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info)
 {
     Dlx__Wire__DaemonInfo body = DLX__WIRE__DAEMON_INFO__INIT;
@@ -194,6 +203,7 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *inf
         got.shared_bytes = d->shared_bytes;
         got.uptime_ns = d->uptime_ns;
         got.longest_turn_ns = d->longest_turn_ns;
+        got.pid_scope = scope_of(d->pid_namespace);
         copy_text(got.version, sizeof got.version, d->version);
         copy_text(got.socket, sizeof got.socket, d->socket);
         copy_text(got.memory, sizeof got.memory, c->memory->name);

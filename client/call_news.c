@@ -43,6 +43,7 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_news *news)
         news->size = p->link_offer->page_size;
         news->max_held = p->link_offer->max_held;
         news->resumes = p->link_offer->resumes;
+        news->former = p->link_offer->former;
         (void)snprintf(news->text, sizeof news->text, "%s", p->link_offer->topic);
         return 0;
     case DLX__WIRE__PACKET__BODY_LINK_OPEN:

@@ -54,6 +54,8 @@ static int copy_blocks(struct dlx_publisher *p, const struct dlx_block *from,
             *ret = NULL;
             return r;
         }
+        if (from->is_gpu)
+            dlx__block_hold_gpu(*at, from->gpu);
         if (source->size > 0)
             memcpy(dlx__block_data(*at), dlx__block_data(source), source->size);
         at = &(*at)->next;
@@ -102,7 +104,7 @@ static void relocate_words(struct copied *copied, uint64_t *words)
     uint64_t offset = dlx__entry_offset(words);
     const struct dlx_block *block = relocate(copied, &arena, &offset);
     dlx__entry_set_place(words, arena, offset);
-    if (!block || dlx__entry_kind(words) != DLX_SHM_KIND_MANIFEST)
+    if (!block || !dlx__entry_is_manifest(words))
         return;
     uint8_t *data = dlx__block_data(block);
     struct dlx_shm_manifest *manifest = (void *)(data + (offset - block->offset));
@@ -116,6 +118,9 @@ static int copy_message(struct dlx_publisher *p, uint64_t seq, struct dlx_writer
     uint64_t words[DLX_SHM_ENTRY_WORDS];
     const struct dlx_block *blocks = dlx__writer_payload(&p->core, seq, words);
     struct dlx_block *copies;
+    for (const struct dlx_block *block = blocks; block; block = block->next)
+        if (block->is_gpu)
+            dlx__block_settle_gpu(block);
     int r = copy_blocks(p, blocks, &copies);
     if (r < 0)
         return r;

@@ -37,6 +37,7 @@ struct dlx_client {
     int (*interrupt)(void *data); /* may a wait go on? NULL: it may */
     void *interrupt_data;
     uint64_t id;
+    uint32_t minor;                  /* version of the protocol on this connection */
     const struct dlx_memory *memory; /* backend, as the daemon said */
     struct dlx_peers peers;
     char path[108];

@@ -3,6 +3,7 @@
 /* dlx_publisher_next_event(), dlx_subscription_next_event(). */
 
 #include "client/event.h"
+#include "client/gpu_threads.h"
 #include "client/publisher.h"
 #include "client/subscription.h"
 #include <string.h>
@@ -85,6 +86,24 @@ int dlx_publisher_next_event(struct dlx_publisher *p, struct dlx_event *ret)
     return r;
 }
 
+/* Once for each link, after the event that it is there: more of them would push others out. */
+void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_inlet *inlet)
+{
+    if (inlet->unpinned[0] == '\0' || inlet->told_unpinned || inlet->state != DLX_INLET_OPEN)
+        return;
+    inlet->told_unpinned = true;
+    dlx__events_push(&s->events, DLX_EVENT_UNPINNED, inlet->id, inlet->publisher, inlet->pid,
+                     inlet->topic, inlet->unpinned);
+}
+
+static void tell_late(struct dlx_subscription *s)
+{
+    struct dlx_gpu_late late;
+    if (dlx__gpu_threads_tell_late(s->gpu_threads, &late))
+        dlx__events_push(&s->events, DLX_EVENT_LATE, late.link, late.publisher, late.pid,
+                         late.topic, dlx_strerror(late.code));
+}
+
 int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *ret)
 {
     dlx__error_clear();
@@ -92,6 +111,7 @@ int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *re
         return dlx__fail(DLX_E_INVALID, "dlx_subscription_next_event: subscription or ret is NULL");
     if (dlx__forked(s->generation))
         return dlx__fail_forked();
+    tell_late(s);
     if (s->events.n == 0)
         dlx__subscription_read_news(s);
     /* Who polls is to take, as if the news were still there. */

@@ -60,7 +60,9 @@ struct dlx_arena *dlx__fit_find(const struct dlx_fit *fit, uint64_t size, uint32
     struct dlx_arena *best = NULL;
     uint64_t best_size = UINT64_MAX;
     bool large = dlx__fit_is_large(fit, size);
-    uint64_t most = large ? 0 : DLX_MAX(large_from(fit), step_for_small(fit));
+    /* An arena that was made for small blocks is one when it is empty, too. */
+    uint64_t shared = DLX_MAX(DLX_MAX(large_from(fit), step_for_small(fit)), fit->least);
+    uint64_t most = large ? 0 : shared;
     for (struct dlx_arena *arena = fit->arenas; arena; arena = arena->next) {
         if (arena->free_bytes < size || (!fit->anywhere && (arena->state == DLX_ARENA_LEAVING ||
                                                             !suits(arena, size, large, most))))

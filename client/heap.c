@@ -1,46 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/debug.h"
-#include "client/fit.h"
-#include "client/spares.h"
+#include "client/heap_state.h"
 #include "common/memory.h"
 #include <inttypes.h>
 #include <string.h>
 
-struct dlx_heap {
-    struct dlx_heap_hints hints;
-    uint64_t generation;
-    uint64_t align; /* of blocks, and of their sizes */
-    bool is_guarded;
-    bool anywhere; /* see dlx__heap_put_anywhere() */
-    struct dlx_arena *arenas;
-    struct dlx_arena *frozen; /* see dlx__heap_freeze() */
-    uint32_t n_arenas;
-    uint64_t bytes;
-    bool is_leaving;        /* arenas are */
-    uint64_t leave_for;     /* bytes of new arenas that this is still worth */
-    struct dlx_block *pool; /* block structs without memory */
-    struct dlx_spares spares;
-    struct dlx_block *stuck; /* came back, but cannot be used yet */
-    struct dlx_fit_peak peak;
-
-    /* Once the publisher has gone: local blocks that are left. */
-    _Atomic uint64_t n_orphans;
-    _Atomic uint64_t n_deleted_again;
-};
-
 static struct dlx_block closed_stack;
 
+static void unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
+{
+    (void)kind;
+    dlx__region_unmap(arena->map, arena->size);
+}
+
 int dlx__heap_new(struct dlx_heap **ret, uint64_t generation, bool is_guarded)
+{
+    uint64_t align = is_guarded ? dlx__debug_align() : DLX_SHM_ALIGN;
+    const struct dlx_heap_kind kind = {
+        .device = {kDLCPU, 0},
+        .align = align,
+        /* In the debug mode small blocks are larger, but not fewer: what a stream does without
+         * more memory it does there, too. */
+        .least = DLX_FIT_ARENA_MIN / DLX_SHM_ALIGN * align,
+        .free_arena = unmap_arena,
+    };
+    int r = dlx__heap_new_of(ret, generation, &kind);
+    if (r == 0)
+        (*ret)->is_guarded = is_guarded;
+    return r;
+}
+
+int dlx__heap_new_of(struct dlx_heap **ret, uint64_t generation, const struct dlx_heap_kind *kind)
 {
     struct dlx_heap *heap = calloc(1, sizeof *heap);
     if (!heap)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a publisher's memory");
     heap->hints.last = &heap->spares.all[0];
     heap->generation = generation;
-    heap->is_guarded = is_guarded;
-    heap->align = heap->is_guarded ? dlx__debug_align() : DLX_SHM_ALIGN;
+    heap->kind = *kind;
     *ret = heap;
     return 0;
+}
+
+const struct dlx_heap_kind *dlx__heap_kind(const struct dlx_heap *heap)
+{
+    return &heap->kind;
 }
 
 static void free_block(struct dlx_block *block)
@@ -59,30 +63,14 @@ static void free_blocks(struct dlx_block *block)
     }
 }
 
-static void free_arena(struct dlx_arena *arena)
-{
-    dlx__region_unmap(arena->map, arena->size);
-    free(arena->extents);
-    free(arena);
-}
-
-static void free_arenas(struct dlx_arena *first)
-{
-    while (first) {
-        struct dlx_arena *arena = first;
-        first = arena->next;
-        free_arena(arena);
-    }
-}
-
 static void heap_free(struct dlx_heap *heap)
 {
     free_blocks(heap->pool);
     free_blocks(heap->stuck);
     for (uint32_t i = 0; i < DLX_N_SPARES; i++)
         free_blocks(heap->spares.all[i].first);
-    free_arenas(heap->arenas);
-    free_arenas(heap->frozen);
+    dlx__heap_free_arenas(heap, heap->arenas);
+    dlx__heap_free_arenas(heap, heap->frozen);
     free(heap);
 }
 
@@ -106,12 +94,6 @@ void dlx__heap_close(struct dlx_heap *heap)
 
 /* ---- blocks -------------------------------------------------------------------------------- */
 
-/* Blocks that keep their memory give it up: their structs go into the pool. Were there any? */
-static bool give_up_all_spares(struct dlx_heap *heap)
-{
-    return dlx__spares_give_up(&heap->spares, &heap->pool);
-}
-
 static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
 {
     struct dlx_block *block = heap->pool;
@@ -125,6 +107,7 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
         block->dims_room = DLX_SHM_NDIM_ENTRY;
         block->heap = heap;
         block->ahead = NULL;
+        block->is_gpu = false;
         block->set = 0;
         block->is_guarded = heap->is_guarded;
         block->is_protected = false;
@@ -142,7 +125,7 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
     return 0;
 }
 
-static void retry_stuck(struct dlx_heap *heap)
+void dlx__heap_retry_stuck(struct dlx_heap *heap)
 {
     struct dlx_block *block = heap->stuck;
     heap->stuck = NULL;
@@ -157,27 +140,14 @@ static void retry_stuck(struct dlx_heap *heap)
 
 bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret)
 {
-    return dlx__align_up(size, heap->align, ret);
-}
-
-static struct dlx_fit fit_of(const struct dlx_heap *heap)
-{
-    return (struct dlx_fit){
-        .arenas = heap->arenas,
-        .n_arenas = heap->n_arenas,
-        .bytes = heap->bytes,
-        /* In the debug mode small blocks are larger, but not fewer: what a stream does without more memory it does
-         * there, too. */
-        .least = DLX_FIT_ARENA_MIN / DLX_SHM_ALIGN * heap->align,
-        .anywhere = heap->anywhere,
-    };
+    return dlx__align_up(size, heap->kind.align, ret);
 }
 
 /* From extent i of the arena; NULL: a block of 0 bytes. */
 static int carve_from(struct dlx_heap *heap, struct dlx_arena *arena, uint32_t i, uint64_t size,
                       struct dlx_block **ret)
 {
-    struct dlx_fit fit = fit_of(heap);
+    struct dlx_fit fit = dlx__heap_fit(heap);
     /* n blocks leave at most n + 1 extents between them: with room for those, giving a block
      * back never needs memory. */
     if (arena && !dlx__extents_reserve(arena, arena->n_blocks + 2))
@@ -199,28 +169,20 @@ static int carve_from(struct dlx_heap *heap, struct dlx_arena *arena, uint32_t i
     return 0;
 }
 
-/* Arenas that were to leave are used again. */
-static void stay(struct dlx_heap *heap)
-{
-    heap->is_leaving = false;
-    for (struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
-        arena->state = DLX_ARENA_USED;
-}
-
 static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
 {
     uint32_t i = 0;
     struct dlx_arena *arena = NULL;
-    struct dlx_fit fit = fit_of(heap);
+    struct dlx_fit fit = dlx__heap_fit(heap);
     if (size > 0) {
         arena = dlx__fit_find(&fit, size, &i);
         if (!arena) {
-            retry_stuck(heap);
-            if (give_up_all_spares(heap))
+            dlx__heap_retry_stuck(heap);
+            if (dlx__heap_give_up_spares(heap))
                 arena = dlx__fit_find(&fit, size, &i);
         }
         if (!arena && heap->is_leaving && dlx__heap_growth(heap, size) > heap->leave_for) {
-            stay(heap);
+            dlx__heap_stay(heap);
             arena = dlx__fit_find(&fit, size, &i);
         }
         if (!arena)
@@ -286,7 +248,7 @@ static void leave_frozen(struct dlx_heap *heap, struct dlx_block *block)
     while (*at != arena)
         at = &(*at)->next;
     *at = arena->next;
-    free_arena(arena);
+    dlx__heap_free_arena(heap, arena);
 }
 
 /* The struct of a block without memory. Returns the block whose last reference it was, if that is to be given
@@ -294,6 +256,8 @@ static void leave_frozen(struct dlx_heap *heap, struct dlx_block *block)
 static struct dlx_block *give_struct(struct dlx_heap *heap, struct dlx_block *block)
 {
     struct dlx_block *of = block->of;
+    if (block->is_gpu)
+        dlx__block_drop_gpu(block);
     block->of = NULL;
     block->next = heap->pool;
     heap->pool = block;
@@ -337,6 +301,8 @@ static void __attribute__((noinline)) collect(struct dlx_heap *heap)
 {
     struct dlx_block *block =
         atomic_exchange_explicit(&heap->hints.returned, NULL, memory_order_acquire);
+    if (heap->kind.settle)
+        heap->kind.settle(&heap->kind);
     while (block) {
         struct dlx_block *next = block->next;
         heap->hints.n_local--;
@@ -393,204 +359,4 @@ int dlx__block_share(struct dlx_block *block, struct dlx_block **ret)
     block->is_dirty = true;
     block->is_local = true;
     return 0;
-}
-
-/* ---- arenas -------------------------------------------------------------------------------- */
-
-bool dlx__heap_put_anywhere(struct dlx_heap *heap, bool anywhere)
-{
-    bool before = heap->anywhere;
-    heap->anywhere = anywhere;
-    return before;
-}
-
-bool dlx__heap_is_large(const struct dlx_heap *heap, uint64_t size)
-{
-    struct dlx_fit fit = fit_of(heap);
-    uint64_t rounded;
-    return dlx__heap_round(heap, size, &rounded) && dlx__fit_is_large(&fit, rounded);
-}
-
-uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size)
-{
-    struct dlx_fit fit = fit_of(heap);
-    uint64_t rounded;
-    if (!dlx__heap_round(heap, size, &rounded) || /* as it will be taken */
-        !dlx__align_up(dlx__fit_growth(&fit, rounded), DLX_MAX(heap->align, DLX_PAGE), &rounded) ||
-        rounded > DLX_SHM_ARENA_MAX)
-        return UINT64_MAX;
-    return rounded;
-}
-
-int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size)
-{
-    struct dlx_arena *arena = calloc(1, sizeof *arena);
-    if (!arena || !dlx__extents_reserve(arena, 8)) {
-        free(arena);
-        return dlx__fail(DLX_E_NO_MEMORY, "state of an arena");
-    }
-    arena->id = id;
-    arena->map = map;
-    arena->size = size;
-    arena->free_bytes = size;
-    arena->extents[0] = (struct dlx_extent){0, size};
-    arena->n_extents = 1;
-    struct dlx_arena **at = &heap->arenas;
-    while (*at)
-        at = &(*at)->next;
-    *at = arena;
-    heap->n_arenas++;
-    heap->bytes += size;
-    heap->leave_for -= DLX_MIN(heap->leave_for, size);
-    return 0;
-}
-
-void dlx__heap_set_aside(struct dlx_heap *heap, struct dlx_heap_aside *ret)
-{
-    dlx__heap_collect(heap);
-    (void)give_up_all_spares(heap);
-    heap->is_leaving = false;
-    *ret = (struct dlx_heap_aside){heap->arenas, heap->n_arenas, heap->bytes};
-    for (struct dlx_arena *arena = ret->arenas; arena; arena = arena->next)
-        arena->state = DLX_ARENA_ASIDE;
-    heap->arenas = NULL;
-    heap->n_arenas = 0;
-    heap->bytes = 0;
-}
-
-void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_heap_aside *aside)
-{
-    (void)give_up_all_spares(heap);
-    free_arenas(heap->arenas);
-    heap->arenas = aside->arenas;
-    heap->n_arenas = aside->n_arenas;
-    heap->bytes = aside->bytes;
-    for (struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
-        arena->state = DLX_ARENA_USED;
-    retry_stuck(heap);
-}
-
-void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside)
-{
-    while (aside->arenas) {
-        struct dlx_arena *arena = aside->arenas;
-        aside->arenas = arena->next;
-        if (arena->n_blocks == 0) {
-            free_arena(arena);
-            continue;
-        }
-        arena->id = 0;
-        arena->state = DLX_ARENA_FROZEN;
-        arena->next = heap->frozen;
-        heap->frozen = arena;
-    }
-    retry_stuck(heap);
-}
-
-static uint32_t drop(struct dlx_heap *heap, struct dlx_arena **at)
-{
-    struct dlx_arena *arena = *at;
-    uint32_t id = arena->id;
-    *at = arena->next;
-    heap->n_arenas--;
-    heap->bytes -= arena->size;
-    free_arena(arena);
-    return id;
-}
-
-/* Fewer bytes than this are kept for the next message, whatever it is. */
-#define TRIM_LEAST (UINT64_C(1) << 20)
-/* More empty memory than this share of what is in use, and so many bytes, are too much. */
-#define SLACK_SHARE 4U
-#define SLACK_BYTES (UINT64_C(32) << 20)
-
-uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all)
-{
-    dlx__spares_trim(&heap->spares, &heap->pool, all ? 0 : TRIM_LEAST);
-    return dlx__heap_excess(heap, all);
-}
-
-uint64_t dlx__heap_excess(const struct dlx_heap *heap, bool all)
-{
-    uint64_t used = 0;
-    for (const struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
-        used += arena->size - arena->free_bytes;
-    uint64_t most = all ? used : used + used / SLACK_SHARE + SLACK_BYTES;
-    return heap->bytes - DLX_MIN(heap->bytes, most);
-}
-
-uint32_t dlx__heap_drop_excess(struct dlx_heap *heap, uint64_t size, uint64_t now, uint64_t window)
-{
-    struct dlx_fit fit = fit_of(heap);
-    if (!dlx__fit_is_excess(&fit, size, &heap->peak, now, window))
-        return 0;
-    return dlx__heap_drop_empty(heap);
-}
-
-uint32_t dlx__heap_drop_empty(struct dlx_heap *heap)
-{
-    (void)give_up_all_spares(heap);
-    for (struct dlx_arena **at = &heap->arenas; *at; at = &(*at)->next)
-        if ((*at)->n_blocks == 0)
-            return drop(heap, at);
-    return 0;
-}
-
-uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t excess, uint64_t *ret_size)
-{
-    const struct dlx_arena *least = NULL;
-    for (const struct dlx_arena *arena = heap->arenas; arena && excess > 0; arena = arena->next)
-        if (arena->n_blocks == 0 && (!least || arena->size < least->size)) {
-            least = arena;
-            if (arena->size <= excess)
-                break;
-        }
-    if (!least || heap->n_arenas <= 1)
-        return 0;
-    *ret_size = least->size;
-    return least->id;
-}
-
-/* An arena leaves if at most this share of it is used, for at most that share of what is free in new arenas. */
-#define LEAVE_USED 4U
-#define LEAVE_NEW  2U
-
-void dlx__heap_vacate(struct dlx_heap *heap)
-{
-    bool excess = dlx__heap_excess(heap, false) > 0;
-    if (heap->is_leaving == excess)
-        return;
-    stay(heap);
-    heap->leave_for = 0;
-    for (struct dlx_arena *arena = heap->arenas; arena && excess; arena = arena->next)
-        if (arena->size - arena->free_bytes <= arena->size / LEAVE_USED) {
-            arena->state = DLX_ARENA_LEAVING;
-            heap->is_leaving = true;
-            heap->leave_for += arena->free_bytes / LEAVE_NEW;
-        }
-    if (heap->is_leaving)
-        (void)give_up_all_spares(heap);
-}
-
-void dlx__heap_drop(struct dlx_heap *heap, uint32_t id)
-{
-    struct dlx_arena **at = &heap->arenas;
-    while ((*at)->id != id)
-        at = &(*at)->next;
-    (void)drop(heap, at);
-}
-
-uint64_t dlx__heap_n_deleted_again(const struct dlx_heap *heap)
-{
-    return atomic_load_explicit(&heap->n_deleted_again, memory_order_relaxed);
-}
-
-uint64_t dlx__heap_bytes(const struct dlx_heap *heap)
-{
-    return heap->bytes;
-}
-
-uint32_t dlx__heap_n_arenas(const struct dlx_heap *heap)
-{
-    return heap->n_arenas;
 }

@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 
 struct dlx_heap;
+struct dlx_gpu_parcel; /* client/gpu_share.h */
 
 /* Blocks of one size that were given back: client/spares.h. */
 struct dlx_spare {
@@ -57,17 +58,22 @@ struct dlx_block {
     bool is_counted;   /* `message_bytes` is set */
     bool is_plain;     /* has_words, it is not guarded, and nothing refers to it */
     uint32_t n_refs;   /* blocks that refer to it */
-    uint32_t dims_room; /* dimensions that `dims` has room for */
+    uint16_t dims_room; /* dimensions that `dims` has room for */
+    bool is_gpu;        /* it has no memory, and stands for tensors on GPUs: `gpu` */
     /* The words of its ring entry: prepared once, when it is exported. */
     uint64_t words[DLX_SHM_ENTRY_WORDS];
     struct dlx_heap *heap;
     struct dlx_arena *arena; /* NULL: a block of 0 bytes */
     struct dlx_block *next;  /* in a pool, in the stack of returned blocks, or of its message */
-    const void *ahead;    /* `next` of one some way down the list of its set: a hint, maybe stale */
-    uint64_t offset;      /* in the arena, a multiple of DLX_SHM_ALIGN; of pages if guarded */
-    uint64_t size;        /* usable bytes */
-    uint64_t set;         /* number of the last one that it was seen in */
-    struct dlx_block *of; /* what it refers to; NULL: it is no reference */
+    union {
+        const void
+            *ahead; /* `next` of one some way down the list of its set: a hint, maybe stale */
+        struct dlx_gpu_parcel *gpu;
+    };
+    uint64_t offset;        /* in the arena, a multiple of DLX_SHM_ALIGN; of pages if guarded */
+    uint64_t size;          /* usable bytes */
+    uint64_t set;           /* number of the last one that it was seen in */
+    struct dlx_block *of;   /* what it refers to; NULL: it is no reference */
     uint64_t message_bytes; /* see dlx__block_message_bytes() */
     /* Shape and strides of `tensor`, and the same again as they were made: inline_dims unless there are many. */
     int64_t *dims;
@@ -80,8 +86,23 @@ _Static_assert(offsetof(struct dlx_block, inline_dims) + 4 * sizeof(int64_t) <=
                    DLX_BLOCK_LINES * DLX_CACHELINE,
                "shape and strides of one dimension, twice");
 
-/* Returns 0; DLX_E_NO_MEMORY. `is_guarded`: it is in the debug mode. */
+/* What its arenas are. */
+struct dlx_heap_kind {
+    DLDevice device; /* of tensors in it */
+    uint64_t align;  /* of blocks, and of their sizes */
+    uint64_t least;  /* bytes of an arena */
+    /* The end of an arena; on any thread, once the publisher has gone. */
+    void (*free_arena)(const struct dlx_heap_kind *kind, const struct dlx_arena *arena);
+    /* Memory of local tensors that were deleted is about to be used again. NULL: nothing is to be
+     * done for that. */
+    void (*settle)(const struct dlx_heap_kind *kind);
+};
+
+/* Of shared memory. Returns 0; DLX_E_NO_MEMORY. `is_guarded`: it is in the debug mode. */
 int dlx__heap_new(struct dlx_heap **ret, uint64_t generation, bool is_guarded);
+/* Of another kind, which is copied. */
+int dlx__heap_new_of(struct dlx_heap **ret, uint64_t generation, const struct dlx_heap_kind *kind);
+const struct dlx_heap_kind *dlx__heap_kind(const struct dlx_heap *heap);
 
 /* The publisher is gone, all its messages were freed: what is local stays, and the heap goes with the
  * last of it. NULL is fine. */
@@ -134,8 +155,13 @@ void dlx__heap_collect(struct dlx_heap *heap);
 /* Bytes of a new arena that has room for `size` more; UINT64_MAX if there is no such number. */
 uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size);
 
-/* Add an arena: mapped read-write and announced. Owns the map on success. Returns 0; DLX_E_NO_MEMORY. */
-int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size);
+/* Add an arena: mapped read-write and announced. Owns the map on success. Returns 0;
+ * DLX_E_NO_MEMORY. `owner` is for the kind's free_arena(). */
+int dlx__heap_add_of(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size, void *owner);
+static inline int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size)
+{
+    return dlx__heap_add_of(heap, id, map, size, NULL);
+}
 
 /*
  * Now and then: blocks of the cache that no message needed since the last call go back to their arenas, unless they are few
@@ -347,5 +373,12 @@ static inline void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block
 
 /* A reference to a block whose tensor is local, for a message: to be given back. Returns 0; DLX_E_NO_MEMORY. */
 int dlx__block_share(struct dlx_block *block, struct dlx_block **ret);
+
+/* client/gpu_share.c: a block of 0 bytes stands for the tensors of a message that are on GPUs; it
+ * came back. */
+void dlx__block_hold_gpu(struct dlx_block *block, struct dlx_gpu_parcel *parcel);
+void dlx__block_drop_gpu(struct dlx_block *block);
+/* Wait until nothing of its message will be written any more. */
+void dlx__block_settle_gpu(const struct dlx_block *block);
 
 #endif

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "client/gpu_threads.h"
 #include "client/message.h"
+#include "client/message_gpu.h"
 #include "common/memory.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -56,9 +59,10 @@ int dlx__inlet_assign(struct dlx_inlet *inlet, uint64_t publisher, const char *t
     return 0;
 }
 
-static void unmap_arena(const struct dlx_inlet_arena *arena)
+static void unmap_arena(const struct dlx_inlet *inlet, const struct dlx_inlet_arena *arena)
 {
-    dlx__region_unmap(arena->map, arena->size);
+    if (!arena->is_pinned || dlx__pin_remove(inlet->pin, arena->map, arena->size))
+        dlx__region_unmap(arena->map, arena->size);
     dlx__region_unmap(arena->spare, arena->size);
 }
 
@@ -67,9 +71,12 @@ void dlx__inlet_free(struct dlx_inlet *inlet)
     for (uint32_t i = 0; inlet->messages && i < inlet->max_held; i++)
         dlx__message_free(inlet->messages[i]);
     free(inlet->messages);
+    dlx__message_gpu_leave(inlet);
     for (uint32_t i = 0; i < inlet->n_arenas; i++)
-        unmap_arena(&inlet->arenas[i]);
+        unmap_arena(inlet, &inlet->arenas[i]);
     free(inlet->arenas);
+    dlx__pin_unref(inlet->pin);
+    dlx__gpu_threads_unref(inlet->gpu_threads);
     pthread_mutex_destroy(&inlet->arenas_lock);
     if (inlet->bell >= 0)
         shutdown(inlet->bell, SHUT_RDWR); /* a forked child may have inherited it */
@@ -103,12 +110,13 @@ static bool is_readable(void *userdata, const struct dlx_taken *taken)
         return true;
     if (!dlx__inlet_arena(inlet, id))
         return false;
-    if (dlx__entry_kind(taken->words) != DLX_SHM_KIND_MANIFEST ||
+    if (!dlx__entry_is_manifest(taken->words) ||
         dlx__message_open_manifest(inlet, taken, &manifest) < 0)
         return true;
     for (uint32_t i = 0; i < manifest.header.n_tensors; i++) {
         const struct dlx_shm_record *record = &manifest.entries[i].record;
-        if (record->size > 0 && !dlx__inlet_arena(inlet, record->arena))
+        if (record->size > 0 && !dlx__device_is_gpu(record->device_type) &&
+            !dlx__inlet_arena(inlet, record->arena))
             return false;
     }
     return true;
@@ -215,6 +223,17 @@ static int insert_arena(struct dlx_inlet *inlet, uint32_t at, const struct dlx_i
     return 0;
 }
 
+/* Outside the lock, since it takes time, and before the first message of the arena is built. */
+static void pin_arena(struct dlx_inlet *inlet, struct dlx_inlet_arena *arena)
+{
+    arena->is_pinned = dlx__pin_add(inlet->pin, arena->map, arena->size) == 0;
+    if (arena->is_pinned)
+        return;
+    if (inlet->unpinned[0] == '\0')
+        (void)snprintf(inlet->unpinned, sizeof inlet->unpinned, "%s", dlx__error_message());
+    dlx__error_clear();
+}
+
 int dlx__inlet_arena_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint64_t size)
 {
     dlx_cleanup(dlx__closep) int fd = take_fd;
@@ -228,11 +247,13 @@ int dlx__inlet_arena_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint
     struct dlx_inlet_arena arena = {.id = id, .map = map, .size = size};
     if (size >= DLX_VIEW_MIN)
         arena.spare = dlx__region_spare(fd, size);
+    if (inlet->pin)
+        pin_arena(inlet, &arena);
     pthread_mutex_lock(&inlet->arenas_lock);
     r = insert_arena(inlet, at, &arena);
     pthread_mutex_unlock(&inlet->arenas_lock);
     if (r < 0)
-        unmap_arena(&arena);
+        unmap_arena(inlet, &arena);
     return r;
 }
 
@@ -291,7 +312,7 @@ void dlx__inlet_sweep_arenas(struct dlx_inlet *inlet)
         /* An honest publisher drops an arena when nothing in it is held; a hostile one must not make
          * us unmap what our own user still reads. */
         if (arena->dropped_after && !is_held(inlet, arena))
-            unmap_arena(arena);
+            unmap_arena(inlet, arena);
         else
             inlet->arenas[kept++] = *arena;
     }

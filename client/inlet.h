@@ -8,6 +8,7 @@
  */
 
 #include "client/client.h"
+#include "client/pin.h"
 #include "common/bell.h"
 #include "ring/reader.h"
 #include "ring/tensor.h"
@@ -15,10 +16,12 @@
 #include <stdatomic.h>
 
 struct dlx_message;
+struct dlx_gpu_threads; /* client/gpu_threads.h */
 
 /* An arena of the publisher, mapped read-only. */
 struct dlx_inlet_arena {
     uint32_t id;
+    bool is_pinned; /* `map` is registered with the driver of a GPU */
     const uint8_t *map;
     const void *spare; /* of large ones, for copy-on-write views; NULL: none */
     uint64_t size;
@@ -56,8 +59,10 @@ struct dlx_inlet {
     /* What the publisher lets this link hold, as LinkOpen said. 0: no bound. */
     uint32_t most_held;
     uint64_t most_held_bytes;
-    _Atomic uint64_t held_bytes; /* of messages handed out and not released; if there is a bound */
-    uint32_t history;            /* what LinkOpen said of it */
+    _Atomic uint64_t held_bytes;  /* of messages handed out and not released; if there is a bound */
+    _Atomic uint64_t n_gpu_waits; /* releases of tensors on GPUs that waited in the deleter */
+    _Atomic uint64_t n_gpu_errors; /* releases that could not wait for the work */
+    uint32_t history;              /* what LinkOpen said of it */
     uint32_t retain;
     uint32_t on_full;        /* likewise */
     uint64_t origin;         /* the publisher's id with the first daemon that it was announced to */
@@ -67,6 +72,7 @@ struct dlx_inlet {
     enum dlx_bell_holder holder; /* of its other end */
     bool gone;                   /* nothing new will come: drain it, then detach */
     bool foreign;                /* made by a daemon that has ended */
+    bool former;       /* to a publisher of a former daemon, which may announce itself to ours */
     uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
     uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
     bool told;         /* the daemon said so: no news will follow either */
@@ -98,6 +104,13 @@ struct dlx_inlet {
     bool settled;                       /* attached with all of them: counted by its subscription */
     struct dlx_message **messages; /* [max_held]: one for each hold word, made when first used */
     char topic[DLX_TOPIC_MAX + 1];
+    struct dlx_client *client;      /* the subscription's, for as long as that is there */
+    _Atomic uint64_t gpu_publisher; /* the publisher's number as one of GPU memory; 0: none yet */
+    struct dlx_gpu_threads *gpu_threads; /* its subscription's; NULL: callers wait themselves */
+    struct dlx_pin *pin;                 /* pins its arenas; NULL: they are not */
+    /* Why the first one that could not be is not; "": all are. */
+    char unpinned[DLX_EVENT_REASON_SIZE];
+    bool told_unpinned;
 };
 
 /* Make a link of an offer: populates and maps its page. Takes the fd, also on failure. */
@@ -140,7 +153,7 @@ static inline void dlx__inlet_released(struct dlx_inlet *inlet)
 /* The subscription takes no more from it. */
 void dlx__inlet_close(struct dlx_inlet *inlet);
 
-/* ArenaAdded; takes the fd, also on failure. */
+/* ArenaAdded; takes the fd, also on failure. One that cannot be pinned is none. */
 int dlx__inlet_arena_add(struct dlx_inlet *inlet, uint32_t id, int take_fd, uint64_t size);
 /* ArenaDropped: unmapped once nothing that was taken before and may lie in it is held. */
 void dlx__inlet_arena_dropped(struct dlx_inlet *inlet, uint32_t id);

@@ -7,20 +7,11 @@
  */
 
 #include "client/message.h"
-#include "client/nametable.h"
+#include "client/gpu_release.h"
+#include "client/message_gpu.h"
+#include "client/message_table.h"
 #include <inttypes.h>
 #include <string.h>
-
-/* What a message with a manifest has beside its struct, in one piece of memory. */
-struct dlx_message_table {
-    _Atomic(struct dlx_nametable *) index; /* made by the first dlx_message_find() */
-    uint32_t *names;                       /* [n_tensors]: offsets in `text` */
-    char *text;                            /* names, each terminated */
-    void *meta;
-    uint32_t meta_size;
-    atomic_bool *used;          /* [n_tensors]: is exports[i] handed out? */
-    struct dlx_export *exports; /* [n_tensors]: saves an allocation for the first of each tensor */
-};
 
 #define FIRST_USED (1U << 31)
 
@@ -34,8 +25,10 @@ static struct dlx_message_table *table_free(struct dlx_message_table *table)
 
 void dlx__message_free(struct dlx_message *m)
 {
-    if (m)
+    if (m) {
         table_free(m->table);
+        (void)dlx__message_gpu_free(m->gpu);
+    }
     free(m);
 }
 
@@ -65,6 +58,21 @@ int dlx__message_bad_place(uint64_t offset, uint64_t size, const struct dlx_inle
                      offset, size, arena->id, arena->size, DLX_SHM_ALIGN);
 }
 
+static void fill_tensor(const struct dlx_shm_record *record, const void *data, int64_t *shape,
+                        int64_t *strides, DLTensor *ret)
+{
+    if (record->flags & DLX_SHM_RECORD_ROW_MAJOR)
+        dlx__tensor_row_major((int32_t)record->ndim, shape, strides);
+    *ret = (DLTensor){
+        .data = (void *)(uintptr_t)data,
+        .device = {(DLDeviceType)record->device_type, 0},
+        .ndim = (int32_t)record->ndim,
+        .dtype = {record->dtype_code, record->dtype_bits, record->dtype_lanes},
+        .shape = shape,
+        .strides = strides,
+    };
+}
+
 /* Check a record and make a DLTensor of it. shape and strides point to memory that stays. */
 static int build_tensor(struct dlx_inlet *inlet, uint64_t n, const struct dlx_shm_record *record,
                         int64_t *shape, int64_t *strides, DLTensor *ret)
@@ -78,17 +86,18 @@ static int build_tensor(struct dlx_inlet *inlet, uint64_t n, const struct dlx_sh
     int r = dlx__record_check(record, shape, strides, arena ? arena->size : 0);
     if (dlx_unlikely(r < 0))
         return r;
-    if (record->flags & DLX_SHM_RECORD_ROW_MAJOR)
-        dlx__tensor_row_major((int32_t)record->ndim, shape, strides);
-    *ret = (DLTensor){
-        .data = arena ? (void *)(uintptr_t)(arena->map + record->offset) : NULL,
-        .device = {kDLCPU, 0},
-        .ndim = (int32_t)record->ndim,
-        .dtype = {record->dtype_code, record->dtype_bits, record->dtype_lanes},
-        .shape = shape,
-        .strides = strides,
-    };
+    fill_tensor(record, arena ? arena->map + record->offset : NULL, shape, strides, ret);
     return 0;
+}
+
+/* The same for one on a GPU, which is not opened. */
+static int build_on_gpu(struct dlx_message *m, uint32_t i, const struct dlx_manifest_item *item,
+                        int64_t *shape, int64_t *strides)
+{
+    int r = dlx__message_gpu_place(m->gpu, i, item, shape, strides);
+    if (r == 0)
+        fill_tensor(&item->record, NULL, shape, strides, &m->tensors[i]);
+    return r;
 }
 
 /* Of its size, nothing is believed that could not be. */
@@ -172,12 +181,16 @@ static int build_item(struct dlx_inlet *inlet, const struct dlx_manifest *manife
     for (uint32_t k = 0; k < n_dims; k++)
         dims[k] = item.shape[k];
     __asm__ volatile("" ::: "memory"); /* from here on only the private copy is looked at */
-    r = build_tensor(inlet, m->seq, &item.record, dims, dims + ndim, &m->tensors[i]);
+    bool on_gpu = dlx__device_is_gpu(item.record.device_type);
+    if (dlx_unlikely(on_gpu))
+        r = build_on_gpu(m, i, &item, dims, dims + ndim);
+    else
+        r = build_tensor(inlet, m->seq, &item.record, dims, dims + ndim, &m->tensors[i]);
     if (dlx_unlikely(r < 0))
         return r == DLX_E_NOT_FOUND ? r : dlx__fail_prefix(r, "tensor %u", i);
     m->flags[i] = export_flags(&item.record);
     m->bytes += item.record.size;
-    if (item.record.size > 0) {
+    if (item.record.size > 0 && !on_gpu) {
         m->first_arena = DLX_MIN(m->first_arena, item.record.arena);
         m->last_arena = DLX_MAX(m->last_arena, item.record.arena);
     }
@@ -213,6 +226,11 @@ static int build_from_manifest(struct dlx_inlet *inlet, const struct dlx_taken *
     m->bytes = 0;
     m->first_arena = UINT32_MAX;
     m->last_arena = 0;
+    if (dlx_unlikely(manifest.n_allocations > 0)) {
+        /* Its manifest says when it is ready. */
+        m->first_arena = m->last_arena = dlx__entry_arena(taken->words);
+        r = dlx__message_gpu_new(inlet, &manifest, &m->gpu);
+    }
     for (uint32_t i = 0; r == 0 && i < m->n_tensors; i++)
         r = build_item(inlet, &manifest, i, m, &room);
     return r;
@@ -277,9 +295,12 @@ static int build(struct dlx_inlet *inlet, const struct dlx_taken *taken, struct 
     case DLX_SHM_KIND_TENSOR:
         return build_anew(inlet, taken, m);
     case DLX_SHM_KIND_MANIFEST:
+    case DLX_SHM_KIND_MANIFEST_GPU:
         r = build_from_manifest(inlet, taken, m);
-        if (r < 0)
+        if (r < 0) {
             m->table = table_free(m->table);
+            m->gpu = dlx__message_gpu_free(m->gpu);
+        }
         return r;
     default:
         return dlx__fail(DLX_E_BAD_PEER, "message %" PRIu64 " is of unknown kind %u", taken->n,
@@ -327,6 +348,7 @@ static void __attribute__((noinline)) let_go_slowly(struct dlx_message *m)
         return; /* the parent's to release */
     uint64_t bytes = m->bytes;
     m->table = table_free(m->table);
+    m->gpu = dlx__message_gpu_free(m->gpu);
     dlx__reader_release(&inlet->core, m->hold);
     if (inlet->core.is_bounded)
         dlx__inlet_uncount(inlet, bytes);
@@ -357,7 +379,7 @@ struct dlx_message *dlx_message_unref(struct dlx_message *m)
 
 /* ---- tensors ------------------------------------------------------------------------------- */
 
-static void release(struct dlx_export *e)
+void dlx__message_abandon(struct dlx_export *e)
 {
     struct dlx_message *m = e->message;
     /* One of the message's own stays used: the message is about to end, or has other tensors out. */
@@ -366,6 +388,21 @@ static void release(struct dlx_export *e)
     if (!own)
         free(e);
     unref(m);
+}
+
+static void __attribute__((noinline)) release_slowly(struct dlx_export *e)
+{
+    if (!e->message->gpu || !dlx__gpu_release_tensor(e))
+        dlx__message_abandon(e);
+}
+
+static inline void release(struct dlx_export *e)
+{
+    struct dlx_message *m = e->message;
+    if (dlx_likely(e == &m->first)) /* of a message whose tensor is not on a GPU */
+        unref(m);
+    else
+        release_slowly(e);
 }
 
 static void delete_versioned(DLManagedTensorVersioned *tensor)
@@ -431,14 +468,40 @@ static inline void fill(struct dlx_export *e, struct dlx_message *m, uint64_t fl
     e->as.versioned.dl_tensor = *tensor;
 }
 
-static int __attribute__((noinline))
-tensor_slowly(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret)
+/* An export of tensor i, which is open, and ready for the CPU or, if there is one, for the stream. */
+static int open_export(struct dlx_message *m, uint32_t i, void *const *stream, DLTensor *ret_tensor,
+                       struct dlx_export **ret)
 {
-    struct dlx_export *e;
+    struct dlx_export *e = NULL;
     int r = new_export(m, i, ret ? &e : NULL);
     if (r < 0)
         return r;
-    fill(e, m, m->flags[i], &m->tensors[i]);
+    *ret_tensor = m->tensors[i];
+    e->i = i;
+    e->streams = NULL;
+    e->wait = NULL;
+    if (dlx_unlikely(m->gpu)) {
+        r = dlx__message_gpu_open(m, i, ret_tensor);
+        if (r == 0)
+            r = dlx__message_gpu_await(e, stream);
+    }
+    if (r == 0)
+        *ret = e;
+    else
+        dlx__message_abandon(e);
+    return r;
+}
+
+static int __attribute__((noinline))
+tensor_slowly(struct dlx_message *m, uint32_t i, void *const *stream,
+              DLManagedTensorVersioned **ret)
+{
+    struct dlx_export *e;
+    DLTensor tensor;
+    int r = open_export(m, i, stream, &tensor, ret ? &e : NULL);
+    if (r < 0)
+        return r;
+    fill(e, m, m->flags[i], &tensor);
     *ret = &e->as.versioned;
     return 0;
 }
@@ -448,24 +511,31 @@ int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTensorVersion
     dlx__error_clear();
     if (dlx_unlikely(!m || i != 0 || !ret || m->table || dlx__forked(m->inlet->generation) ||
                      !take_first(m)))
-        return tensor_slowly(m, i, ret);
+        return tensor_slowly(m, i, NULL, ret);
     fill(&m->first, m, m->inline_flags, &m->inline_tensor);
     *ret = &m->first.as.versioned;
     return 0;
+}
+
+int dlx_message_tensor_on(struct dlx_message *m, uint32_t i, void *stream,
+                          DLManagedTensorVersioned **ret)
+{
+    return tensor_slowly(m, i, &stream, ret);
 }
 
 int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool allow_read_only,
                               DLManagedTensor **ret)
 {
     struct dlx_export *e;
+    DLTensor tensor;
     if (!allow_read_only)
         return dlx__fail(DLX_E_READ_ONLY, "a received tensor is read-only, which DLManagedTensor "
                                           "cannot say: use DLManagedTensorVersioned, or allow it");
-    int r = new_export(m, i, ret ? &e : NULL);
+    int r = open_export(m, i, NULL, &tensor, ret ? &e : NULL);
     if (r < 0)
         return r;
     e->as.legacy =
-        (DLManagedTensor){.dl_tensor = m->tensors[i], .manager_ctx = e, .deleter = delete_legacy};
+        (DLManagedTensor){.dl_tensor = tensor, .manager_ctx = e, .deleter = delete_legacy};
     *ret = &e->as.legacy;
     return 0;
 }
@@ -492,98 +562,4 @@ struct dlx_inlet *dlx__message_inlet(const struct dlx_message *m)
 const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i)
 {
     return m && i < m->n_tensors ? &m->tensors[i] : NULL;
-}
-
-/* ---- names --------------------------------------------------------------------------------- */
-
-const char *dlx_message_name(const struct dlx_message *m, uint32_t i)
-{
-    if (!m || i >= m->n_tensors)
-        return NULL;
-    return m->table ? m->table->text + m->table->names[i] : "";
-}
-
-/* Any number of threads may be here at once: one of their indexes stays. */
-static int make_index(struct dlx_message *m, struct dlx_nametable **ret)
-{
-    struct dlx_nametable *index, *other = NULL;
-    int r = dlx__nametable_new(&index, m->n_tensors);
-    if (r < 0)
-        return r;
-    for (uint32_t i = 0; i < m->n_tensors; i++) {
-        const char *name = m->table->text + m->table->names[i];
-        uint32_t size = (uint32_t)strlen(name);
-        if (size > 0)
-            (void)dlx__nametable_add(index, name, size, dlx__nametable_hash(index, name, size), i);
-    }
-    if (!atomic_compare_exchange_strong_explicit(&m->table->index, &other, index,
-                                                 memory_order_acq_rel, memory_order_acquire)) {
-        dlx__nametable_free(index);
-        index = other;
-    }
-    *ret = index;
-    return 0;
-}
-
-int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i)
-{
-    dlx__error_clear();
-    if (!m || !name || !ret_i)
-        return dlx__fail(DLX_E_INVALID, "dlx_message_find: message, name or ret_i is NULL");
-    if (dlx__forked(m->inlet->generation))
-        return dlx__fail_forked();
-    uint32_t found = DLX_NAMETABLE_NONE;
-    size_t size = strnlen(name, DLX_SHM_NAME_MAX + 1);
-    if (m->table && size > 0 && size <= DLX_SHM_NAME_MAX) {
-        struct dlx_nametable *index = atomic_load_explicit(&m->table->index, memory_order_acquire);
-        int r = index ? 0 : make_index(m, &index);
-        if (r < 0)
-            return r;
-        found = dlx__nametable_find(index, name, (uint32_t)size);
-    }
-    if (found == DLX_NAMETABLE_NONE)
-        return dlx__fail(DLX_E_NOT_FOUND, "topic %s, message %" PRIu64 " has no tensor \"%.200s\"",
-                         m->inlet->topic, m->seq, name);
-    *ret_i = found;
-    return 0;
-}
-
-/* ---- what is known of it ------------------------------------------------------------------- */
-
-uint32_t dlx_message_n_tensors(const struct dlx_message *m)
-{
-    return m->n_tensors;
-}
-
-uint64_t dlx_message_seq(const struct dlx_message *m)
-{
-    return m->seq;
-}
-
-uint64_t dlx_message_gap(const struct dlx_message *m)
-{
-    return m->gap;
-}
-
-uint64_t dlx_message_time_ns(const struct dlx_message *m)
-{
-    return m->time_ns;
-}
-
-const void *dlx_message_meta(const struct dlx_message *m, size_t *ret_size)
-{
-    uint32_t size = m->table ? m->table->meta_size : 0;
-    if (ret_size)
-        *ret_size = size;
-    return size > 0 ? m->table->meta : NULL;
-}
-
-const char *dlx_message_topic(const struct dlx_message *m)
-{
-    return m->inlet->topic;
-}
-
-uint64_t dlx_message_publisher(const struct dlx_message *m)
-{
-    return m->inlet->publisher;
 }

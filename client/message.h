@@ -12,6 +12,11 @@
 #include "ring/manifest.h"
 #include <stdatomic.h>
 
+struct dlx_message_table; /* client/message.c */
+struct dlx_message_gpu;   /* client/message_gpu.c */
+struct dlx_gpu_streams;   /* client/gpu_release.c */
+struct dlx_gpu_wait;      /* client/gpu_wait.c */
+
 /* A managed tensor that dlx_message_tensor() handed out. */
 struct dlx_export {
     union {
@@ -19,9 +24,11 @@ struct dlx_export {
         DLManagedTensor legacy;
     } as;
     struct dlx_message *message;
+    /* Only if the message has tensors on GPUs: */
+    uint32_t i; /* which tensor it is */
+    struct dlx_gpu_streams *streams;
+    struct dlx_gpu_wait *wait; /* of a stream, until it is ready; NULL: it was ready */
 };
-
-struct dlx_message_table; /* client/message.c */
 
 struct dlx_message {
     atomic_uint refs; /* the message, and each tensor of it; and FIRST_USED */
@@ -43,6 +50,7 @@ struct dlx_message {
     struct dlx_entry_form form; /* what inline_tensor was made from */
     uint32_t first_arena; /* if it has a manifest: the numbers of the arenas with its tensors, */
     uint32_t last_arena;  /* which are in between; first > last: there are none */
+    struct dlx_message_gpu *gpu; /* NULL: no tensor is on a GPU */
 };
 
 /* The manifest of a message, where it lies. Returns 0; DLX_E_NOT_FOUND: its arena is not here;
@@ -105,6 +113,9 @@ static inline void dlx__message_hand_out(struct dlx_inlet *inlet, struct dlx_mes
     atomic_store_explicit(&m->refs, 1, memory_order_relaxed);
     inlet->n_given++;
 }
+
+/* The end of a tensor: nothing uses it any more, or ever did. Any thread. */
+void dlx__message_abandon(struct dlx_export *e);
 
 /*
  * Build the message of `taken`, whose hold word is set: checks every number. Returns 0; DLX_E_NOT_FOUND (an

@@ -3,6 +3,7 @@
 /* The publisher's links: picked up from the link socket, rung, and let go when their process died. */
 
 #include "client/call.h"
+#include "client/gpu_heap.h"
 #include "client/publisher.h"
 #include "client/revive.h"
 #include "common/bell.h"
@@ -195,6 +196,8 @@ static void env_link_gone(void *userdata, struct dlx_writer_link *link)
 {
     tell_left(userdata, outlet_of(link), "");
     count_ended(userdata, outlet_of(link));
+    if (link->dead)
+        dlx__gpu_heap_reader_died(userdata);
     outlet_free(userdata, outlet_of(link));
 }
 
@@ -221,6 +224,12 @@ static uint64_t env_payload_bytes(void *userdata, const void *payload)
     return dlx__block_message_bytes(payload);
 }
 
+static bool env_has_unknown_readers(void *userdata)
+{
+    const struct dlx_publisher *p = userdata;
+    return dlx__region_is_locked(p->control_fd);
+}
+
 static void env_block_gone(void *userdata, const struct dlx_writer_block *block)
 {
     (void)userdata;
@@ -234,6 +243,7 @@ const struct dlx_writer_env dlx__outlet_env = {
     .link_gone = env_link_gone,
     .payload_freed = env_payload_freed,
     .payload_bytes = env_payload_bytes,
+    .has_unknown_readers = env_has_unknown_readers,
     .block_gone = env_block_gone,
 };
 
@@ -298,6 +308,14 @@ uint32_t dlx__outlet_n_started(const struct dlx_publisher *p)
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->core.n_links; i++)
         n += receives(outlet_of(p->core.links[i]));
+    return n;
+}
+
+uint32_t dlx__outlet_n_attached(const struct dlx_publisher *p)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->core.n_links; i++)
+        n += !outlet_of(p->core.links[i])->ended;
     return n;
 }
 
@@ -430,6 +448,8 @@ void dlx__outlet_linger(struct dlx_publisher *p, int64_t timeout_ns)
     uint64_t deadline = dlx__deadline(timeout_ns);
     if (p->core.head > dlx__writer_passed(&p->core))
         dlx__publisher_await_daemon(p, deadline);
+    else if (p->core.heeds_locks) /* a daemon that shows it has yet to hear that it ends */
+        dlx__publisher_await_daemon(p, 0);
     if (p->core.head <= p->base || have_rejoined(p, true))
         return;
     do {

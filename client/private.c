@@ -97,6 +97,14 @@ int dlx_message_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersio
 {
     DLManagedTensorVersioned *received;
     struct private *p = NULL;
+    const DLTensor *tensor = dlx_message_peek(m, i);
+    if (tensor && dlx__tensor_is_on_gpu(tensor)) {
+        dlx__error_clear();
+        return dlx__fail(DLX_E_DEVICE,
+                         "tensor %u is on a GPU (device type %d): only tensors on the CPU can be "
+                         "private",
+                         i, tensor->device.device_type);
+    }
     int r = dlx_message_tensor(m, i, ret ? &received : NULL);
     if (r < 0)
         return r;

@@ -3,6 +3,7 @@
 /* dlx_alloc(), dlx_publish() and dlx_publish_n(): the hot path of a publisher. */
 
 #include "client/debug.h"
+#include "client/gpu_heap.h"
 #include "client/inlet.h"
 #include "client/publish.h"
 #include "client/revive.h"
@@ -19,25 +20,37 @@ alloc_slowly(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
 {
     struct dlx_tensor_spec copy;
     const struct dlx_tensor_spec *spec = &copy;
+    struct dlx_heap *heap;
     struct dlx_block *block;
     uint64_t size;
-    int r = dlx__args_copy(&copy, sizeof copy, sizeof copy, user_spec);
+    int r = dlx__tensor_spec(&copy, user_spec);
     if (r == 0)
         r = dlx__tensor_size(spec->dtype, false, spec->ndim, spec->shape, &size);
+    if (r == 0)
+        r = dlx__publisher_heap(p, spec->device, &heap);
     if (r < 0)
         return r;
     do
-        r = dlx__publisher_block(p, size, &block);
+        r = dlx__publisher_block_of(p, heap, size, &block);
     while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, p->client->timeout_ns));
     if (r < 0)
         return r;
     r = dlx__block_export(block, spec->dtype, spec->ndim, spec->shape, size);
     if (r < 0) {
-        dlx__heap_give(p->heap, block);
+        dlx__heap_give(heap, block);
         return r;
     }
     *ret = &block->tensor;
     return 0;
+}
+
+/* Zeros, or what DLPack calls the CPU: for a stream of tensors, one look has to do. */
+static inline bool is_on_cpu(const struct dlx_tensor_spec *spec)
+{
+    uint64_t device;
+    _Static_assert(sizeof device == sizeof spec->device, "type and number");
+    memcpy(&device, &spec->device, sizeof device);
+    return device <= kDLCPU; /* the number is in the upper half */
 }
 
 /*
@@ -70,7 +83,8 @@ int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
         return r;
     prefetch_next(p);
     struct dlx_block *block = NULL;
-    if (dlx_likely(user_spec->size == sizeof *user_spec && p->core.head < p->next_trim))
+    if (dlx_likely(user_spec->size == sizeof *user_spec && is_on_cpu(user_spec) &&
+                   p->core.head < p->next_trim))
         block =
             dlx__heap_export_again(p->heap, user_spec->dtype, user_spec->ndim, user_spec->shape);
     if (dlx_likely(block != NULL))
@@ -132,6 +146,12 @@ static int check_device(const DLTensor *t)
     case kDLCUDAHost:
     case kDLROCMHost:
         return 0;
+    case kDLCUDA:
+    case kDLROCM:
+        return dlx__fail(DLX_E_DEVICE,
+                         "a tensor on a GPU (device type %d) is not copied: publish it "
+                         "as DLManagedTensorVersioned",
+                         t->device.device_type);
     default:
         return dlx__fail(DLX_E_DEVICE,
                          "device type %d cannot be carried: only memory that this process can read "
@@ -455,6 +475,11 @@ static int put_versioned(struct dlx_publisher *p, struct batch *batch,
                          DLPACK_MAJOR_VERSION);
     if (dlx__publish_is_again(own))
         return dlx__publish_fail_again(p, "the tensor");
+    if (dlx_unlikely(dlx__tensor_is_on_gpu(&tensor->dl_tensor))) {
+        const struct dlx_item item = {.tensor = tensor};
+        announce_rest(p);
+        return dlx__publish_items(p, &item, 1, NULL, batch->args);
+    }
     int r = put_any(p, batch, &tensor->dl_tensor, own,
                     tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
     if (r == DLX_E_WOULD_COPY)
@@ -481,7 +506,7 @@ publish_batch(struct dlx_publisher *p, DLManagedTensorVersioned *const *tensors,
 {
     struct dlx_publish_args args = {0};
     struct batch batch;
-    int r = user_args ? dlx__args_copy(&args, sizeof args, sizeof args, user_args) : 0;
+    int r = user_args ? dlx__publish_args(&args, user_args) : 0;
     if (r < 0)
         return r;
     begin_batch(p, &batch, &args);
@@ -545,7 +570,7 @@ int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
     int r = dlx__publisher_begin(tensor ? p : NULL, "dlx_publish_legacy");
     if (r < 0)
         return r;
-    r = user_args ? dlx__args_copy(&args, sizeof args, sizeof args, user_args) : 0;
+    r = user_args ? dlx__publish_args(&args, user_args) : 0;
     if (r == 0) {
         begin_batch(p, &batch, &args);
         r = put_any(p, &batch, &tensor->dl_tensor, NULL, false);

@@ -7,6 +7,23 @@
 #include "client/publisher.h"
 #include "ring/manifest.h"
 
+/* What the caller passed, perhaps without the members that this version added. */
+static inline int dlx__publish_args(struct dlx_publish_args *ret,
+                                    const struct dlx_publish_args *user_args)
+{
+    return dlx__args_copy(ret, sizeof *ret, offsetof(struct dlx_publish_args, stream), user_args);
+}
+
+/* Likewise for a tensor that is to be allocated. */
+static inline int dlx__tensor_spec(struct dlx_tensor_spec *ret, const struct dlx_tensor_spec *spec)
+{
+    return dlx__args_copy(ret, sizeof *ret, offsetof(struct dlx_tensor_spec, device), spec);
+}
+
+/* Publish a set: client/publish_set.c. All earlier messages were announced. */
+int dlx__publish_items(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n,
+                       const struct dlx_bytes *meta, const struct dlx_publish_args *args);
+
 /* dlx__publish_place() of one that is not as dlx_alloc() gave it. */
 int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bool padded,
                               struct dlx_shm_record *ret);

@@ -2,6 +2,8 @@
 
 /* Sets: several named tensors and metadata as one message. */
 
+#include "client/gpu_heap.h"
+#include "client/gpu_share.h"
 #include "client/inlet.h"
 #include "client/nametable.h"
 #include "client/publish.h"
@@ -14,25 +16,34 @@
 
 /* ---- alloc --------------------------------------------------------------------------------- */
 
-static int copy_spec(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t i,
-                     struct dlx_tensor_spec *ret, uint64_t *ret_size)
+/* The first one says how far apart they are: the caller may know fewer members. */
+static const struct dlx_tensor_spec *spec_at(const struct dlx_tensor_spec *specs, uint32_t i)
 {
-    int r = dlx__args_copy(ret, sizeof *ret, sizeof *ret, &specs[i]);
+    return (const void *)((const char *)specs + i * specs->size);
+}
+
+static int copy_spec(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t i,
+                     struct dlx_tensor_spec *ret, uint64_t *ret_size, struct dlx_heap **ret_heap)
+{
+    int r = dlx__tensor_spec(ret, spec_at(specs, i));
     if (r == 0)
         r = dlx__tensor_size(ret->dtype, false, ret->ndim, ret->shape, ret_size);
+    if (r == 0)
+        r = dlx__publisher_heap(p, ret->device, ret_heap);
     return r < 0 ? dlx__fail_prefix(r, "topic %s: tensor %u", p->topic, i) : 0;
 }
 
-static int alloc_one(struct dlx_publisher *p, const struct dlx_tensor_spec *spec, uint64_t size,
+static int alloc_one(struct dlx_publisher *p, struct dlx_heap *heap,
+                     const struct dlx_tensor_spec *spec, uint64_t size,
                      DLManagedTensorVersioned **ret)
 {
     struct dlx_block *block;
-    int r = dlx__publisher_block(p, size, &block);
+    int r = dlx__publisher_block_of(p, heap, size, &block);
     if (r < 0)
         return r;
     r = dlx__block_export(block, spec->dtype, spec->ndim, spec->shape, size);
     if (r < 0) {
-        dlx__heap_give(p->heap, block);
+        dlx__heap_give(heap, block);
         return r;
     }
     *ret = &block->tensor;
@@ -43,11 +54,15 @@ static int alloc_parts(struct dlx_publisher *p, const struct dlx_tensor_spec *sp
                        DLManagedTensorVersioned **ret)
 {
     struct dlx_tensor_spec spec;
+    struct dlx_heap *heap;
     uint64_t size;
     for (uint32_t i = 0; i < n; i++) {
-        int r = copy_spec(p, specs, i, &spec, &size);
-        if (r == 0)
-            r = alloc_one(p, &spec, size, &ret[i]);
+        int r = copy_spec(p, specs, i, &spec, &size, &heap);
+        if (r == 0) {
+            bool before = dlx__heap_put_anywhere(heap, true);
+            r = alloc_one(p, heap, &spec, size, &ret[i]);
+            (void)dlx__heap_put_anywhere(heap, before);
+        }
         if (r < 0) {
             while (i-- > 0) {
                 ret[i]->deleter(ret[i]);
@@ -59,50 +74,80 @@ static int alloc_parts(struct dlx_publisher *p, const struct dlx_tensor_spec *sp
     return 0;
 }
 
-/* Room for the whole set in one piece, which its parts are then taken from. */
-static int make_room(struct dlx_publisher *p, uint64_t size)
+/* Room for all of them in one piece, which they are then taken from. */
+static int make_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size)
 {
     struct dlx_block *whole;
-    int r = dlx__publisher_block(p, size, &whole);
+    int r = dlx__publisher_block_of(p, heap, size, &whole);
     while (r < 0 && dlx__publisher_has_resumed(p, r, p->client->timeout_ns))
-        r = dlx__publisher_block(p, size, &whole);
+        r = dlx__publisher_block_of(p, heap, size, &whole);
     if (r == 0)
-        dlx__heap_give(p->heap, whole);
+        dlx__heap_give(heap, whole);
     return r;
 }
+
+/* Bytes of a manifest, with names of usual length. */
+static uint64_t manifest_size(uint32_t n, uint64_t n_dims)
+{
+    return sizeof(struct dlx_shm_manifest) + (sizeof(struct dlx_shm_manifest_entry) + 64) * n +
+           sizeof(int64_t) * n_dims;
+}
+
+/* Room for those of the tensors that go into this heap. */
+static int make_room_in(struct dlx_publisher *p, struct dlx_heap *heap,
+                        const struct dlx_tensor_spec *specs, uint32_t n)
+{
+    struct dlx_tensor_spec spec;
+    struct dlx_heap *of;
+    uint64_t size, total = 0, n_dims = 0;
+    bool all_there = true; /* blocks of an earlier set */
+    dlx__heap_want_none(heap);
+    for (uint32_t i = 0; i < n; i++) {
+        int r = copy_spec(p, specs, i, &spec, &size, &of);
+        if (r < 0)
+            return r;
+        n_dims += (uint32_t)spec.ndim;
+        if (of != heap)
+            continue;
+        all_there = all_there && (size == 0 || dlx__heap_want(heap, size));
+        if (!dlx__heap_round(heap, size, &size) || __builtin_add_overflow(total, size, &total))
+            return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
+    }
+    if (heap == p->heap && __builtin_add_overflow(total, manifest_size(n, n_dims), &total))
+        total = UINT64_MAX;
+    return all_there ? 0 : make_room(p, heap, total);
+}
+
+/* More devices than this are gone through again each time. */
+#define HEAPS_MAX 32U
 
 static int alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
                      DLManagedTensorVersioned **ret)
 {
-    struct dlx_tensor_spec spec;
-    uint64_t size, total = 0, n_dims = 0;
-    bool all_there = true; /* blocks of an earlier set */
-    int r = 0;
+    struct dlx_heap *heap, *done[HEAPS_MAX];
+    uint32_t n_done = 0;
     if (n == 0 || n > DLX_SHM_TENSORS_MAX)
         return dlx__fail(DLX_E_INVALID, "topic %s: a set of %u tensors, possible are 1 to %u",
                          p->topic, n, DLX_SHM_TENSORS_MAX);
-    dlx__heap_want_none(p->heap);
     for (uint32_t i = 0; i < n; i++) {
-        r = copy_spec(p, specs, i, &spec, &size);
+        struct dlx_tensor_spec spec;
+        uint32_t k = 0;
+        int r = dlx__tensor_spec(&spec, spec_at(specs, i));
+        if (r == 0)
+            r = dlx__publisher_heap(p, spec.device, &heap);
+        if (r < 0)
+            return dlx__fail_prefix(r, "topic %s: tensor %u", p->topic, i);
+        while (k < n_done && done[k] != heap)
+            k++;
+        if (k < n_done)
+            continue;
+        r = make_room_in(p, heap, specs, n);
         if (r < 0)
             return r;
-        all_there = all_there && (size == 0 || dlx__heap_want(p->heap, size));
-        if (!dlx__heap_round(p->heap, size, &size) || __builtin_add_overflow(total, size, &total))
-            return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
-        n_dims += (uint32_t)spec.ndim;
+        if (n_done < HEAPS_MAX)
+            done[n_done++] = heap;
     }
-    /* And its manifest, with names of usual length. */
-    size = sizeof(struct dlx_shm_manifest) + (sizeof(struct dlx_shm_manifest_entry) + 64) * n +
-           sizeof(int64_t) * n_dims;
-    if (__builtin_add_overflow(total, size, &total))
-        total = UINT64_MAX;
-    r = all_there ? 0 : make_room(p, total);
-    if (r < 0)
-        return r;
-    bool before = dlx__heap_put_anywhere(p->heap, true);
-    r = alloc_parts(p, specs, n, ret);
-    (void)dlx__heap_put_anywhere(p->heap, before);
-    return r;
+    return alloc_parts(p, specs, n, ret);
 }
 
 int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
@@ -138,6 +183,8 @@ struct set {
     const void *before[AHEAD]; /* where the newest of them are */
     struct dlx_block *copies;  /* NULL if there is nothing to copy */
     struct dlx_block *manifest;
+    struct dlx_gpu_parcel *gpu;  /* NULL: nothing in it is on a GPU */
+    struct dlx_block *gpu_block; /* that stands for it */
     struct dlx_block *refs; /* to what is in other messages, too, or stays the caller's; a list */
 };
 
@@ -244,14 +291,34 @@ static void add_own(struct set *set, struct dlx_block *own, const struct dlx_pub
         set->own_last = own;
 }
 
+static bool is_on_gpu(const struct set *set, uint32_t i)
+{
+    return dlx__device_is_gpu(set->entries[i].record.device_type);
+}
+
+static int place_on_gpu(struct dlx_publisher *p, struct set *set, uint32_t i,
+                        const struct dlx_publish_args *args)
+{
+    int r = dlx__gpu_parcel_add(p, &set->gpu, set->n, set->items[i].tensor, args->stream,
+                                &set->entries[i]);
+    if (r < 0)
+        return dlx__fail_prefix(r, "topic %s: tensor %u (\"%.200s\")", p->topic, i,
+                                set->entries[i].name);
+    set->bytes += set->entries[i].record.size;
+    return 0;
+}
+
 /* Where does the tensor lie, and must it be copied? */
-static int place_item(const struct dlx_publisher *p, struct set *set, uint32_t i,
+static int place_item(struct dlx_publisher *p, struct set *set, uint32_t i,
                       const struct dlx_publish_args *args)
 {
     const DLManagedTensorVersioned *t = set->items[i].tensor;
     struct dlx_block *own = dlx__block_of(p->heap, t);
     struct dlx_manifest_item *entry = &set->entries[i];
     uint64_t aligned;
+    entry->allocation = 0;
+    if (dlx_unlikely(dlx__tensor_is_on_gpu(&t->dl_tensor)))
+        return place_on_gpu(p, set, i, args);
     int r = dlx__publish_place(
         &t->dl_tensor, own, t->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, &entry->record);
     if (r < 0)
@@ -309,7 +376,7 @@ static int check_items(struct dlx_publisher *p, struct set *set,
     return r;
 }
 
-static int place_items_again(const struct dlx_publisher *p, struct set *set,
+static int place_items_again(struct dlx_publisher *p, struct set *set,
                              const struct dlx_publish_args *args)
 {
     int r = 0;
@@ -363,6 +430,17 @@ static int share_items(struct dlx_publisher *p, struct set *set,
     return 0;
 }
 
+/* The memory of its tensors on GPUs goes with the message. */
+static int hold_gpu(struct dlx_publisher *p, struct set *set, const struct dlx_publish_args *args)
+{
+    if (!set->gpu)
+        return 0;
+    int r = dlx__gpu_parcel_hold(p, set->gpu, args, &set->gpu_block);
+    if (r == 0)
+        dlx__gpu_parcel_write(p, set->gpu, dlx__block_data(set->manifest));
+    return r;
+}
+
 static void give_list(struct dlx_publisher *p, struct dlx_block *block)
 {
     while (block) {
@@ -378,6 +456,8 @@ static void put(struct dlx_publisher *p, struct set *set, const struct dlx_publi
     struct dlx_block *blocks = set->manifest;
     dlx__entry_pack_manifest(words, dlx__block_arena_id(blocks), blocks->offset,
                              blocks->payload_size, set->n);
+    if (set->gpu)
+        dlx__entry_set_gpu(words);
     blocks->next = set->copies;
     if (set->copies)
         set->copies->next = set->refs;
@@ -387,10 +467,16 @@ static void put(struct dlx_publisher *p, struct set *set, const struct dlx_publi
         set->own_last->next = blocks;
         blocks = set->own;
     }
+    if (set->gpu_block) { /* first: the manifest stays until nothing is written there any more */
+        set->gpu_block->next = blocks;
+        blocks = set->gpu_block;
+    }
     for (uint32_t i = 0; i < set->n; i++) {
         struct dlx_block *own = own_block(p, set, i);
         if (own)
             dlx__publish_handed_over(own, args);
+        else if (set->gpu && is_on_gpu(set, i))
+            dlx__gpu_parcel_adopt(p, set->gpu, set->items[i].tensor, args);
     }
     const struct dlx_parcel parcel = {.words = words,
                                       .blocks = blocks,
@@ -413,10 +499,13 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
     uint64_t epoch = p->epoch;
     const struct set fresh = *set;
     int r = check_items(p, set, args);
+    if (r == 0 && set->gpu)
+        dlx__gpu_share_collect(p);
     if (r == 0)
         r = dlx__publish_room(p, deadline);
     if (dlx_unlikely(r == 0 &&
                      p->epoch != epoch)) { /* it went on with another daemon while it waited */
+        dlx__gpu_parcel_unref(set->gpu);
         *set = fresh;
         memset(set->is_copied, 0, bits_size(set->n));
         r = place_items_again(p, set, args);
@@ -428,6 +517,8 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
                                   &set->manifest);
     if (r == 0)
         r = share_items(p, set, args);
+    if (r == 0)
+        r = hold_gpu(p, set, args);
     if (r < 0) {
         dlx__heap_give(p->heap, set->copies);
         dlx__heap_give(p->heap, set->manifest);
@@ -445,8 +536,8 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
     return 0;
 }
 
-static int publish_items(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n,
-                         const struct dlx_bytes *meta, const struct dlx_publish_args *args)
+int dlx__publish_items(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n,
+                       const struct dlx_bytes *meta, const struct dlx_publish_args *args)
 {
     dlx_cleanup(dlx__freep) struct dlx_manifest_item *entries = malloc(n * sizeof *entries);
     dlx_cleanup(dlx__freep) uint64_t *copied = malloc(bits_size(n));
@@ -460,6 +551,7 @@ static int publish_items(struct dlx_publisher *p, const struct dlx_item *items, 
                           .entries = entries,
                           .is_copied = memset(copied, 0, bits_size(n))};
         r = publish_set(p, &set, meta, args);
+        dlx__gpu_parcel_unref(set.gpu);
     } while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, args->timeout_ns));
     return r;
 }
@@ -479,9 +571,9 @@ int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint3
         r = dlx__fail(DLX_E_INVALID, "topic %s: %zu bytes of metadata, at most %u are possible",
                       p->topic, meta->size, DLX_SHM_META_MAX);
     else if (user_args)
-        r = dlx__args_copy(&args, sizeof args, sizeof args, user_args);
+        r = dlx__publish_args(&args, user_args);
     if (r == 0)
-        r = publish_items(p, items, n_items, meta, &args);
+        r = dlx__publish_items(p, items, n_items, meta, &args);
     dlx__publisher_leave(p);
     return r;
 }

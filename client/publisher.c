@@ -2,9 +2,12 @@
 #include "client/publisher.h"
 #include "client/call.h"
 #include "client/debug.h"
+#include "client/gpu_heap.h"
+#include "client/gpu_share.h"
 #include "client/revive.h"
 #include "common/memory.h"
 #include "common/topic.h"
+#include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <string.h>
@@ -22,8 +25,7 @@
 #define PAUSE_MOST_MS 16
 
 /* What is not in use goes back after `depth` messages if it is much, else after so many times that. */
-#define TRIM_EVERY UINT32_C(16)
-#define TRIM_MUCH  (UINT64_C(32) << 20)
+#define TRIM_MUCH (UINT64_C(32) << 20)
 
 /* So long a daemon that gave no arena is not asked for one, if there is another way. */
 #define CROWDED_NS UINT64_C(1000000000)
@@ -63,6 +65,12 @@ uint32_t dlx__publisher_n_entries(const struct dlx_publisher_args *args)
     return dlx_shm_n_entries(DLX_MAX(args->depth, args->history));
 }
 
+int dlx__publisher_keep_control(const struct dlx_publisher_args *args, int borrow_fd)
+{
+    bool is_kept = args->retain > 0 && args->retain_for_ns != DLX_RETAIN_LATCHED;
+    return is_kept ? fcntl(borrow_fd, F_DUPFD_CLOEXEC, 0) : -1;
+}
+
 /* Map what the daemon made, and begin the ring writer on it. Takes the fds of `made`. */
 static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args,
                   struct dlx_new_publisher *made)
@@ -71,6 +79,7 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
     p->id = p->origin = made->id;
     p->link_sock = made->link_sock;
     dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
+    p->control_fd = dlx__publisher_keep_control(args, made->control_fd);
     int r = dlx__region_populate(made->memory, made->control_fd, made->control_size, &control);
     if (r < 0)
         return r;
@@ -92,6 +101,8 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
         dlx__region_unmap(control, made->control_size);
         return r;
     }
+    if (p->control_fd >= 0)
+        dlx__writer_heed_locks(&p->core);
     p->memory = made->memory;
     p->is_guarded = dlx__debug();
     return dlx__heap_new(&p->heap, p->generation, p->is_guarded);
@@ -103,8 +114,10 @@ static void publisher_free(struct dlx_publisher *p)
     dlx__writer_deinit(&p->core);
     dlx__events_deinit(&p->events);
     dlx__heap_close(p->heap);
+    dlx__gpu_share_free(p->gpu);
     dlx__region_unmap(p->membership, p->membership_size);
     dlx__close(p->link_sock);
+    dlx__close(p->control_fd);
     dlx__news_deinit(&p->due);
     dlx_client_unref(p->client);
     free(p);
@@ -165,7 +178,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     dlx__client_ensure(c);
     p->client = dlx__client_ref(c);
     p->generation = c->generation;
-    p->link_sock = -1;
+    p->link_sock = p->control_fd = -1;
     p->next_block = p->next_data = p;
     memcpy(p->topic, topic, strlen(topic) + 1);
     p->stats.size = sizeof p->stats;
@@ -254,6 +267,7 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
     dlx__outlet_linger(p, p->linger_ns);
     dlx__writer_close(&p->core);
     dlx__outlet_tell_end(p);
+    dlx__gpu_share_end(p);
     if (p->retain > 0)
         keep_only_retained(p);
     (void)dlx__call_publisher_close(p->client, p->id); /* a daemon that is gone knows already */
@@ -266,7 +280,7 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 static void drop_excess(struct dlx_publisher *p, uint64_t id, uint64_t bytes)
 {
     uint32_t arena;
-    uint64_t window = (uint64_t)TRIM_EVERY * p->args.depth;
+    uint64_t window = (uint64_t)DLX_TRIM_EVERY * p->args.depth;
     while ((arena = dlx__heap_drop_excess(p->heap, bytes, p->core.head, window)))
         (void)dlx__call_arena_drop(p->client, id, arena);
 }
@@ -316,7 +330,7 @@ int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory
 static void __attribute__((noinline)) trim(struct dlx_publisher *p)
 {
     bool much = dlx__heap_bytes(p->heap) > TRIM_MUCH, goes_on = p->trim_step > 0;
-    uint32_t every = much ? 1 : TRIM_EVERY;
+    uint32_t every = much ? 1 : DLX_TRIM_EVERY;
     if (!goes_on) {
         while (much &&
                dlx__writer_reclaim(&p->core, false) > 0) /* or what nobody needs counts as used */
@@ -324,7 +338,7 @@ static void __attribute__((noinline)) trim(struct dlx_publisher *p)
         p->n_trims += every;
         p->trim_step = dlx__heap_n_arenas(p->heap) / p->args.depth + 1;
     }
-    bool all = p->n_trims % TRIM_EVERY == 0;
+    bool all = p->n_trims % DLX_TRIM_EVERY == 0;
     uint64_t bytes = goes_on ? dlx__heap_excess(p->heap, all) : dlx__heap_trim(p->heap, all);
     bool done = drop_arenas(p, bytes, p->trim_step);
     if (done)
@@ -334,14 +348,13 @@ static void __attribute__((noinline)) trim(struct dlx_publisher *p)
         p->trim_step = 0;
 }
 
-/* Let messages that nobody needs any more go until `size` bytes are free, and with `drop` some that are not passed. DLX_E_FULL:
- * none can go any more. */
-static int make_room(struct dlx_publisher *p, uint64_t size, bool drop, struct dlx_block **ret)
+int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size, bool drop,
+                           struct dlx_block **ret)
 {
     bool looked = false, cut = false;
     for (;;) {
         uint32_t n = dlx__writer_reclaim(&p->core, drop);
-        int r = dlx__heap_take(p->heap, size, ret);
+        int r = dlx__heap_take(heap, size, ret);
         if (r != DLX_E_FULL)
             return r;
         if (n > 0)
@@ -370,7 +383,7 @@ static int take_what_is_there(struct dlx_publisher *p, uint64_t size, bool recla
     bool before = dlx__heap_put_anywhere(p->heap, true);
     int r = dlx__heap_take(p->heap, size, ret);
     if (r == DLX_E_FULL && reclaim)
-        r = make_room(p, size, true, ret);
+        r = dlx__publisher_reclaim(p, p->heap, size, true, ret);
     (void)dlx__heap_put_anywhere(p->heap, before);
     return r;
 }
@@ -397,7 +410,7 @@ find_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
         !__builtin_add_overflow(dlx__heap_bytes(p->heap), size, &after) && after <= FREE_GROWTH;
     if (!free_growth) {
         p->room_size = size;
-        r = make_room(p, size, false, ret);
+        r = dlx__publisher_reclaim(p, p->heap, size, false, ret);
         if (r != DLX_E_FULL)
             return r;
     }
@@ -469,6 +482,7 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
             break;
     }
     dlx__writer_set_blocked(&p->core, false);
+    dlx__gpu_share_collect(p);
     dlx__publisher_leave(p);
     return r;
 }
@@ -479,12 +493,16 @@ int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats 
     if (r < 0)
         return r;
     dlx__writer_read_membership(&p->core);
+    if (p->n_ended < p->core.leaves_seen) /* whose end was not to be seen when the daemon told it */
+        dlx__outlet_env.look_for_dead(p);
     p->stats.published = p->core.head;
     p->stats.arena_bytes = dlx__heap_bytes(p->heap);
     p->stats.n_arenas = dlx__heap_n_arenas(p->heap);
-    p->stats.n_subscribers = p->core.n_links;
+    p->stats.gpu_arena_bytes = dlx__gpu_heap_bytes(p);
+    p->stats.n_subscribers = dlx__outlet_n_attached(p);
     p->stats.deleted_again = dlx__heap_n_deleted_again(p->heap);
-    r = dlx__args_return(stats, sizeof *stats, &p->stats, sizeof p->stats);
+    r = dlx__args_return(stats, offsetof(struct dlx_publisher_stats, gpu_waits), &p->stats,
+                         sizeof p->stats);
     dlx__publisher_leave(p);
     return r;
 }

@@ -28,6 +28,10 @@ struct dlx_outlet {
     uint64_t reader; /* the same for all links of a subscription */
 };
 
+/* What is not in use goes back after `depth` messages if it is much, else after so many times
+ * that. */
+#define DLX_TRIM_EVERY UINT32_C(16)
+
 struct dlx_publisher {
     struct dlx_client *client;
     const struct dlx_memory *memory; /* of the daemon that it is announced to */
@@ -41,6 +45,8 @@ struct dlx_publisher {
     struct dlx_clock clock; /* for the times of messages */
     struct dlx_writer core;
     struct dlx_heap *heap;
+    /* Of the newest control block, to see who has locked it; -1: the daemon would not keep it. */
+    int control_fd;
     const void *membership;
     uint64_t membership_size;
     uint64_t n_ended;    /* links of this daemon that are known to have ended */
@@ -70,6 +76,7 @@ struct dlx_publisher {
     bool has_succeeded;    /* it knows that there are so many */
     struct dlx_events events;
     struct dlx_publisher_stats stats;
+    struct dlx_gpu_share *gpu; /* NULL: it has shared no memory of GPUs */
 };
 
 /* Why dlx__publisher_begin() refuses. */
@@ -118,11 +125,18 @@ bool dlx__outlet_cut(struct dlx_publisher *p);
 
 /* Links whose subscriber receives what is published from now on. */
 uint32_t dlx__outlet_n_started(const struct dlx_publisher *p);
+/* Links whose subscribers have not closed them and live, as far as was seen: one that holds messages
+ * is a link for longer. */
+uint32_t dlx__outlet_n_attached(const struct dlx_publisher *p);
 /* Links that a message reaches that is published now. */
 uint32_t dlx__outlet_n_reached(const struct dlx_publisher *p);
 
 /* Set the thread's message to who keeps the publisher from publishing, and return `code`. */
 int dlx__outlet_blame(const struct dlx_publisher *p, int code);
+
+/* Another descriptor of a control block that its daemon keeps beyond its own end, to be kept as
+ * p->control_fd; else -1. */
+int dlx__publisher_keep_control(const struct dlx_publisher_args *args, int borrow_fd);
 
 /* Entries of its control block. */
 uint32_t dlx__publisher_n_entries(const struct dlx_publisher_args *args);
@@ -135,6 +149,13 @@ int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_bloc
 /* Likewise, of what goes when `other` does (NULL: some other): it lies where that does, if there is room. */
 int dlx__publisher_block_beside(struct dlx_publisher *p, const struct dlx_block *other,
                                 uint64_t size, struct dlx_block **ret);
+
+/*
+ * Let messages that nobody needs any more go until the heap, which is the publisher's, has `size`
+ * bytes, and with `drop` some that are not passed. DLX_E_FULL: none can go any more.
+ */
+int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size, bool drop,
+                           struct dlx_block **ret);
 
 /* Get an arena with room for `size` bytes from the daemon, which knows the publisher by `id` and has this kind of memory. Returns
  * 0; the errors of a call to it; DLX_E_LIMIT, DLX_E_NO_MEMORY. */

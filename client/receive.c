@@ -2,6 +2,7 @@
 
 /* dlx_take() and dlx_take_n(): look, spin, sleep. */
 
+#include "client/gpu_release.h"
 #include "client/message.h"
 #include "client/subscription.h"
 #include <inttypes.h>
@@ -441,9 +442,8 @@ static void __attribute__((noinline)) look_around(struct dlx_subscription *s)
     s->look_at = DLX_MIN(s->news_at, s->takes + BELLS_EVERY);
 }
 
-/* Take one message, and have up to `n` taken from its link. */
-static int __attribute__((noinline))
-take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n, struct dlx_message **ret)
+static int take_once(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
+                     struct dlx_message **ret)
 {
     if (s->takes >= s->look_at) {
         look_around(s);
@@ -457,6 +457,35 @@ take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n, struct dlx_mess
     if (r != DLX_E_EMPTY)
         return r;
     return timeout_ns == 0 ? dont_wait(s, n, ret) : wait_take(s, timeout_ns, n, ret);
+}
+
+/* Messages whose tensors were deleted are held while work on a GPU uses them: wait for the first of
+ * these to be released. */
+static int __attribute__((noinline))
+take_when_released(struct dlx_subscription *s, uint64_t deadline, uint32_t n,
+                   struct dlx_message **ret)
+{
+    for (;;) {
+        uint32_t n_done = dlx__gpu_releases_n_done(s->gpu_threads);
+        uint64_t now = dlx__now_ns();
+        int r = take_once(
+            s, deadline == UINT64_MAX ? -1 : (int64_t)(deadline - DLX_MIN(now, deadline)), n, ret);
+        if (r != DLX_E_TOO_MANY_HELD)
+            return r;
+        int waited = dlx__gpu_releases_wait(s->gpu_threads, n_done, deadline);
+        if (waited < 0)
+            return waited == DLX_E_INTERRUPTED ? waited : r;
+    }
+}
+
+/* Take one message, and have up to `n` taken from its link. */
+static int __attribute__((noinline))
+take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n, struct dlx_message **ret)
+{
+    int r = take_once(s, timeout_ns, n, ret);
+    return dlx_likely(r != DLX_E_TOO_MANY_HELD || timeout_ns == 0)
+               ? r
+               : take_when_released(s, dlx__deadline(timeout_ns), n, ret);
 }
 
 int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)

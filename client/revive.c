@@ -3,9 +3,11 @@
 #include "client/call.h"
 #include "client/call_wire.h"
 #include "client/carry.h"
+#include "client/gpu_share.h"
 #include "common/memory.h"
 #include "common/packet.h"
 #include <poll.h>
+#include <stdio.h>
 
 /* Connecting and what follows, each. A new daemon has much to do. */
 #define PATIENCE_NS INT64_C(100000000)
@@ -32,6 +34,8 @@ static int connect_again(struct dlx_client *c, enum hurry hurry)
     }
     if (r == 0)
         atomic_fetch_add_explicit(&c->epoch, 1, memory_order_release);
+    if (r == DLX_E_ACCESS) /* it is there, and its rules change rarely */
+        c->next_try_ns = dlx__now_ns() + DLX_LOOK_NS;
     return r;
 }
 
@@ -75,9 +79,11 @@ static bool drain(struct dlx_publisher *p)
 
 /* Everything that can fail, for a publisher that the new daemon does not show yet. `n` messages are taken along. */
 static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint32_t n,
-                   struct dlx_writer_block **ret_block, const void **ret_membership)
+                   struct dlx_writer_block **ret_block, const void **ret_membership,
+                   int *ret_kept_fd)
 {
     dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
+    dlx_cleanup(dlx__closep) int kept_fd = dlx__publisher_keep_control(&p->args, made->control_fd);
     struct dlx_writer_block *block = NULL;
     void *control = NULL;
     bool unanswered = false;
@@ -91,6 +97,8 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
     if (r == 0)
         r = dlx__region_attach(made->memory, dlx__steal_fd(&membership_fd), made->membership_size,
                                ret_membership);
+    if (r == 0) /* before a subscription of this process can hear of the new id */
+        r = dlx__gpu_share_also(p, made->id);
     if (r == 0)
         r = dlx__writer_block_new(&p->core, control, n_entries, n, &block);
     if (r == 0)
@@ -110,18 +118,23 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
         return r;
     }
     *ret_block = block;
+    *ret_kept_fd = dlx__steal_fd(&kept_fd);
     return 0;
 }
 
 /* From here on nothing can fail. */
 static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
-                  struct dlx_writer_block *block, const void *membership,
+                  struct dlx_writer_block *block, const void *membership, int take_kept_fd,
                   struct dlx_heap_aside *aside)
 {
     dlx__outlet_set_foreign(p);
     dlx__writer_move(&p->core, block);
     dlx__writer_set_membership(&p->core, (const struct dlx_shm_membership *)membership +
                                              made->membership_line);
+    dlx__close(p->control_fd);
+    p->control_fd = take_kept_fd;
+    if (p->control_fd >= 0)
+        dlx__writer_heed_locks(&p->core);
     dlx__region_unmap(p->membership, p->membership_size);
     p->membership = membership;
     p->membership_size = made->membership_size;
@@ -143,16 +156,17 @@ static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
 static int resume_with(struct dlx_publisher *p, uint32_t n)
 {
     struct dlx_new_publisher made;
-    struct dlx_writer_block *block;
+    struct dlx_writer_block *block = NULL;
     struct dlx_heap_aside aside;
     const void *membership = NULL;
+    int kept_fd = -1;
     int r =
         dlx__call_publisher_new(p->client, p->topic, &p->args, dlx__publisher_n_entries(&p->args),
                                 p->origin, p->core.head - n, PATIENCE_NS, &made);
     if (r < 0)
         return r;
     dlx__heap_set_aside(p->heap, &aside);
-    r = prepare(p, &made, n, &block, &membership);
+    r = prepare(p, &made, n, &block, &membership, &kept_fd);
     if (r < 0) {
         dlx__heap_bring_back(p->heap, &aside);
         dlx__region_unmap(membership, made.membership_size);
@@ -160,7 +174,7 @@ static int resume_with(struct dlx_publisher *p, uint32_t n)
         (void)dlx__call_publisher_close(p->client, made.id);
         return r;
     }
-    go_on(p, &made, block, membership, &aside);
+    go_on(p, &made, block, membership, kept_fd, &aside);
     return 0;
 }
 
@@ -213,6 +227,13 @@ void dlx__publisher_await_daemon(struct dlx_publisher *p, uint64_t deadline)
     }
 }
 
+/* A later daemon has shown this block to subscribers, so the publisher frees nothing. */
+static bool is_shown(const struct dlx_publisher *p)
+{
+    return p->core.heeds_locks && !dlx__writer_is_vouched(&p->core) &&
+           dlx__region_is_locked(p->control_fd);
+}
+
 bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code, int64_t timeout_ns)
 {
     char why[DLX_ERROR_TEXT_SIZE];
@@ -220,10 +241,11 @@ bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code, int64_t timeo
     if (code != DLX_E_DISCONNECTED && code != DLX_E_NOT_FOUND)
         return false;
     memcpy(why, dlx__error_message(), sizeof why);
+    bool was_shown = is_shown(p); /* then there is a daemon, which answers soon, or was */
     for (;;) {
         uint64_t now = dlx__now_ns();
-        check(p, now, timeout_ns == 0 ? NOW_AND_THEN : WAITING);
-        if (p->epoch != epoch)
+        check(p, now, timeout_ns == 0 && !was_shown ? NOW_AND_THEN : WAITING);
+        if (p->epoch != epoch || (was_shown && !is_shown(p)))
             return true;
         if (now >= deadline)
             break;
@@ -242,11 +264,19 @@ void dlx__subscription_revive(struct dlx_subscription *s)
     if (now < s->next_try_ns)
         return;
     s->next_try_ns = now + DLX_REVIVE_NS;
-    if (revive(s->client, s->epoch, NOW_AND_THEN) == 0) {
+    int r = revive(s->client, s->epoch, NOW_AND_THEN);
+    if (r == 0) {
         uint64_t epoch = atomic_load_explicit(&s->client->epoch, memory_order_acquire);
-        if (dlx__call_subscribe(s->client, s->topic, &s->args, PATIENCE_NS, &made) == 0 &&
-            dlx__subscription_adopt(s, &made) == 0)
+        r = dlx__call_subscribe(s->client, s->topic, &s->args, PATIENCE_NS, &made);
+        if (r == 0 && dlx__subscription_adopt(s, &made) == 0)
             s->epoch = epoch;
+    }
+    if (r == DLX_E_ACCESS) { /* the rules have changed: the next take says so */
+        s->next_try_ns = now + DLX_LOOK_NS;
+        if (s->failure == 0) { /* one that was not told yet is told first */
+            s->failure = r;
+            (void)snprintf(s->failure_text, sizeof s->failure_text, "%s", dlx__error_message());
+        }
     }
     dlx__error_clear();
 }

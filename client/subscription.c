@@ -4,6 +4,8 @@
 
 #include "client/subscription.h"
 #include "client/call.h"
+#include "client/gpu_threads.h"
+#include "client/origin.h"
 #include "client/revive.h"
 #include "common/topic.h"
 #include <inttypes.h>
@@ -89,10 +91,7 @@ void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_inlet *inle
             goes_on ? 0 : inlet->ended_at - DLX_MIN(inlet->ended_at, inlet->core.cursor);
         dlx__reader_miss(&inlet->core, n_missed);
         s->n_open--;
-        s->stats.taken += inlet->core.taken;
-        s->stats.taken_bytes += inlet->core.taken_bytes;
-        s->stats.skipped += inlet->core.skipped;
-        s->stats.lost += inlet->core.lost;
+        dlx__subscription_count(&s->stats, inlet);
         if (inlet->retain > 0 || inlet->foreign || !dlx__reader_is_closed(&inlet->core))
             dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor + n_missed,
                             dlx__reader_untold(&inlet->core) + n_missed);
@@ -145,11 +144,21 @@ void dlx__subscription_fail(struct dlx_subscription *s, int code)
 static void on_offer(struct dlx_subscription *s, struct dlx_news *news)
 {
     struct dlx_inlet *inlet = NULL;
+    uint64_t origin = news->resumes ? news->resumes : news->publisher;
+    if (news->former && dlx__origin_is_joined(s, origin)) {
+        settle(s, news->link);
+        (void)dlx__news_link_close(s->sock, news->link);
+        return;
+    }
     int r =
         dlx__inlet_new(&inlet, s->memory, s->generation, news->link, news->publisher, news->text,
                        dlx__steal_fd(&news->fds[0]), news->size, news->link_index, news->max_held);
     if (r == 0) {
-        inlet->origin = news->resumes ? news->resumes : news->publisher;
+        inlet->client = s->client;
+        inlet->pin = dlx__pin_ref(s->pin);
+        inlet->gpu_threads = dlx__gpu_threads_ref(s->gpu_threads);
+        inlet->origin = origin;
+        inlet->former = news->former;
         r = add_inlet(s, inlet);
     }
     if (r == 0) {
@@ -167,41 +176,28 @@ static void on_offer(struct dlx_subscription *s, struct dlx_news *news)
     }
 }
 
-/* May the publisher of this link have announced itself again, as one says that names it? One that our daemon has not told
- * us to be gone is another's. */
-static bool may_resume(const struct dlx_inlet *inlet, uint64_t origin)
-{
-    return inlet->state == DLX_INLET_OPEN && (inlet->foreign || inlet->told) &&
-           inlet->origin == origin;
-}
-
-/* Does it say that it goes on with a stream whose publisher is there? That one's numbers are not its own. */
-static bool claims_anothers(const struct dlx_subscription *s, uint64_t publisher, uint64_t origin)
-{
-    if (origin == publisher)
-        return false;
-    for (uint32_t i = 0; i < s->n_inlets; i++) {
-        const struct dlx_inlet *other = s->inlets[i];
-        if (other->state == DLX_INLET_OPEN && other->origin == origin &&
-            other->publisher != publisher && !may_resume(other, origin))
-            return true;
-    }
-    return false;
-}
-
 /* All that was there is here: from now on the publisher waits for us, if we are reliable. */
 static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
     uint32_t history = DLX_MIN(DLX_MAX(s->args.history, inlet->retain), inlet->history);
-    if (claims_anothers(s, inlet->publisher, inlet->origin))
+    if (inlet->former &&
+        dlx__origin_is_joined(s, inlet->origin)) { /* its publisher came meanwhile */
+        dlx__subscription_detach(s, inlet);
+        return;
+    }
+    if (dlx__origin_is_anothers(s, inlet->publisher, inlet->origin))
         inlet->origin = inlet->publisher;
     /* The publisher announced itself again, to another daemon, or to this one, which had disconnected it: it goes on here
      * where it ended there. One that we do not know came while we were away. */
     for (uint32_t i = 0; i < s->n_inlets; i++) {
         struct dlx_inlet *other = s->inlets[i];
-        if (may_resume(other, inlet->origin) && (!inlet->after || inlet->after->id < other->id))
+        if (dlx__origin_may_resume(other, inlet->origin) &&
+            (!inlet->after || inlet->after->id < other->id))
             inlet->after = other;
     }
+    /* To the same control block, which it leaves as soon as it has nothing new. */
+    if (inlet->former && inlet->after && inlet->after->publisher == inlet->publisher)
+        inlet->after->gone = true;
     dlx__inlet_start(inlet, s->args.history == DLX_HISTORY_NONE ? 0 : history,
                      inlet->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
                      s->args.reliable);
@@ -218,6 +214,7 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
     if (!inlet->after)
         dlx__events_push(&s->events, DLX_EVENT_JOINED, inlet->id, inlet->publisher, inlet->pid,
                          inlet->topic, "");
+    dlx__subscription_tell(s, inlet);
 }
 
 static void on_open(struct dlx_subscription *s, struct dlx_news *news)
@@ -268,36 +265,11 @@ static void on_arena(struct dlx_subscription *s, struct dlx_news *news)
     }
     if (!added)
         dlx__inlet_arena_dropped(inlet, news->arena);
+    dlx__subscription_tell(s, inlet);
     dlx__subscription_activate(s, inlet); /* it may have waited for this */
     /* A drop stands in for one that was never added. */
     if (inlet->arenas_due > 0 && --inlet->arenas_due == 0)
         start(s, inlet);
-}
-
-/* A publisher left before our link to it was open. Of one that we know by an earlier link we missed what it published since; of
- * another what the daemon says: all of it, if we were there first. */
-static void on_gone_before(struct dlx_subscription *s, const struct dlx_news *news)
-{
-    uint64_t origin = news->resumes, last_seq = news->base;
-    for (uint32_t i = 0; i < s->n_inlets; i++) {
-        struct dlx_inlet *inlet = s->inlets[i];
-        if (may_resume(inlet, origin)) {
-            inlet->ended_at =
-                DLX_MAX(inlet->ended_at, last_seq); /* the rest of it is taken first */
-            return;
-        }
-    }
-    bool is_own = !claims_anothers(s, 0, origin);
-    struct dlx_passed_entry passed = {0};
-    if (is_own)
-        passed = dlx__passed_find(&s->passed, origin);
-    uint64_t since = passed.origin == 0 ? last_seq - DLX_MIN(last_seq, news->missed) : passed.seq;
-    if (since >= last_seq)
-        return;
-    uint64_t n_missed = last_seq - since;
-    *(s->args.mode == DLX_MODE_LATEST ? &s->stats.skipped : &s->stats.lost) += n_missed;
-    if (is_own)
-        dlx__passed_add(&s->passed, origin, last_seq, passed.untold + n_missed);
 }
 
 static void on_news(struct dlx_subscription *s, struct dlx_news *news)
@@ -317,7 +289,7 @@ static void on_news(struct dlx_subscription *s, struct dlx_news *news)
             dlx__fail(news->code, "%s", news->text);
             dlx__subscription_fail(s, news->code);
         } else if (news->resumes != 0) {
-            on_gone_before(s, news);
+            dlx__origin_gone_before(s, news);
         }
         inlet = find_inlet(s, news->link);
         if (inlet)
@@ -348,8 +320,7 @@ static void on_news(struct dlx_subscription *s, struct dlx_news *news)
     }
 }
 
-/* Wakes whoever sleeps on the epoll, the caller of dlx_subscription_fd() too, to look for a new daemon, or to send what the
- * kernel did not take. */
+/* Wakes whoever sleeps on the epoll, the caller of dlx_subscription_fd() too: see needs_timer(). */
 static void start_timer(struct dlx_subscription *s)
 {
     if (s->timer >= 0)
@@ -387,7 +358,17 @@ static void acknowledge(struct dlx_subscription *s)
         return;
     }
     s->acked = s->fd_news;
-    s->timer = epoll_close(s, s->timer);
+}
+
+/* To look for a new daemon, to send what the kernel did not take, or since a publisher that only a
+ * former daemon knew may go on in its old block, and cannot ring. */
+static bool needs_timer(const struct dlx_subscription *s)
+{
+    bool needs = s->sock < 0 || s->fd_news != s->acked;
+    for (uint32_t i = 0; !needs && i < s->n_inlets; i++)
+        needs =
+            s->inlets[i]->former && s->inlets[i]->state == DLX_INLET_OPEN && !s->inlets[i]->told;
+    return needs;
 }
 
 /* Read what the daemon has sent. */
@@ -416,6 +397,10 @@ void dlx__subscription_read_news(struct dlx_subscription *s)
     }
     if (s->sock >= 0 && s->fd_news != s->acked)
         acknowledge(s);
+    if (needs_timer(s))
+        start_timer(s);
+    else
+        s->timer = epoll_close(s, s->timer);
 }
 
 static int wait_news(struct dlx_subscription *s, uint64_t deadline)
@@ -482,6 +467,7 @@ static int attach_all(struct dlx_subscription *s)
 
 static void subscription_free(struct dlx_subscription *s)
 {
+    dlx__gpu_threads_stop(s->gpu_threads); /* a closed link does not tell when a message is ready */
     while (s->n_inlets > 0)
         dlx__subscription_detach(s, s->inlets[s->n_inlets - 1]);
     free(s->inlets);
@@ -494,6 +480,8 @@ static void subscription_free(struct dlx_subscription *s)
     epoll_close(s, s->nudge);
     epoll_close(s, s->timer);
     dlx__close(s->epoll);
+    dlx__gpu_threads_end(s->gpu_threads); /* releases messages of closed links */
+    dlx__pin_unref(s->pin);
     dlx_client_unref(s->client);
     free(s);
 }
@@ -526,7 +514,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
         return dlx__fail(DLX_E_INVALID, "dlx_subscribe: client or ret is NULL");
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
-    int r = dlx__args_copy(&args, sizeof args, sizeof args, user_args);
+    int r = dlx__args_copy(&args, sizeof args, offsetof(struct dlx_subscribe_args, pin), user_args);
     if (r == 0)
         r = check_args(topic, &args);
     if (r < 0)
@@ -550,8 +538,13 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     s->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
     memcpy(s->topic, topic, strlen(topic) + 1);
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
-    r = s->epoll < 0 ? dlx__fail_errno("epoll_create1")
-                     : dlx__call_subscribe(c, topic, &args, c->timeout_ns, &made);
+    r = s->epoll < 0 ? dlx__fail_errno("epoll_create1") : 0;
+    if (r == 0 && args.pin.device_type != 0)
+        r = dlx__pin_new(args.pin, &s->pin);
+    if (r == 0)
+        r = dlx__gpu_threads_new(&s->gpu_threads);
+    if (r == 0)
+        r = dlx__call_subscribe(c, topic, &args, c->timeout_ns, &made);
     if (r == 0) {
         s->id = made.id;
         s->memory = made.memory;

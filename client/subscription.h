@@ -18,9 +18,9 @@ struct dlx_subscription {
     uint64_t id;
     char topic[DLX_TOPIC_MAX + 1];
     struct dlx_subscribe_args args;
-    int sock;             /* news; -1 once the daemon is gone */
-    int timer;            /* while it is gone: a time to look for another one; else -1 */
-    uint64_t epoch;       /* of the client, when it was made */
+    int sock;       /* news; -1 once the daemon is gone */
+    int timer;      /* a time to look for another one, or at links that nobody rings for; else -1 */
+    uint64_t epoch; /* of the client, when it was made */
     uint64_t next_try_ns; /* to make it again */
     uint64_t reader;      /* names it to publishers, whichever daemon makes the link */
     bool made_again;      /* with another daemon */
@@ -52,13 +52,27 @@ struct dlx_subscription {
     uint32_t news_step;  /* and then again after so many */
     uint64_t last_look_ns;
     uint64_t spin_ns; /* adaptive */
-    int failure;      /* of a link, to be told once */
+    int failure;      /* of a link, or to subscribe again: to be told once */
     char failure_text[DLX_ERROR_TEXT_SIZE];
     bool was_attached; /* tell when the last publisher leaves */
     struct dlx_passed passed;
     struct dlx_events events;
+    struct dlx_pin *pin; /* NULL: nothing is pinned */
+    struct dlx_gpu_threads *gpu_threads;
     struct dlx_subscription_stats stats;
 };
+
+/* What was counted on a link. */
+static inline void dlx__subscription_count(struct dlx_subscription_stats *stats,
+                                           const struct dlx_inlet *inlet)
+{
+    stats->taken += inlet->core.taken;
+    stats->taken_bytes += inlet->core.taken_bytes;
+    stats->skipped += inlet->core.skipped;
+    stats->lost += inlet->core.lost;
+    stats->gpu_waits += atomic_load_explicit(&inlet->n_gpu_waits, memory_order_relaxed);
+    stats->gpu_errors += atomic_load_explicit(&inlet->n_gpu_errors, memory_order_relaxed);
+}
 
 /* It was made again: news come on the new socket, which is taken, also on failure. */
 struct dlx_new_subscription;
@@ -77,6 +91,9 @@ static inline bool dlx__subscription_has_unused_news(const struct dlx_subscripti
 
 /* What a bell is in the epoll for. */
 #define DLX_BELL_EVENTS (EPOLLIN | EPOLLRDHUP | EPOLLET)
+
+/* client/event.c: what happened to the memory of a link that is open. */
+void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_inlet *inlet);
 
 /* Leave a link: what is held stays held. */
 void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_inlet *inlet);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "client/gpu_threads.h"
 #include "client/subscription.h"
 
 int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscription_stats *stats)
@@ -16,11 +17,11 @@ int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscripti
         struct dlx_inlet *inlet = s->inlets[i];
         if (inlet->state != DLX_INLET_OPEN)
             continue;
-        sum.taken += inlet->core.taken;
-        sum.taken_bytes += inlet->core.taken_bytes;
-        sum.skipped += inlet->core.skipped;
-        sum.lost += inlet->core.lost;
+        dlx__subscription_count(&sum, inlet);
         sum.n_held += dlx__reader_n_held(&inlet->core) - inlet->n_pending;
     }
-    return dlx__args_return(stats, sizeof *stats, &sum, sizeof sum);
+    dlx__pin_count(s->pin, &sum);
+    sum.gpu_late = dlx__gpu_threads_late(s->gpu_threads).n;
+    return dlx__args_return(stats, offsetof(struct dlx_subscription_stats, gpu_waits), &sum,
+                            sizeof sum);
 }

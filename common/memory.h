@@ -93,6 +93,18 @@ int dlx__region_attach_borrow(const struct dlx_memory *memory, int borrow_fd, ui
 int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t *ret_size);
 
 /*
+ * memory_lock.c. A descriptor of a sealed region that has a lock on it, for one reader: the lock
+ * goes when nobody has the descriptor, or a mapping made with it, any more. The caller owns the
+ * file. Returns 0; DLX_E_FD_LIMIT, DLX_E_SYSTEM.
+ */
+int dlx__region_reopen_locked(int borrow_fd, int *ret_fd);
+/* Whoever got a copy of this very descriptor may have locked by it, too. Such locks end here. */
+void dlx__region_unlock(int borrow_fd);
+/* Has anybody such a lock? Asked by its writer, which has another description of the file.
+ * Returns true if the kernel cannot tell. */
+bool dlx__region_is_locked(int borrow_fd);
+
+/*
  * Copy-on-write views of an attached region, when its descriptor is long closed. What they are made of is a spare map of it, private
  * and without access, which costs address space and a mapping; the kernel duplicates any part of it (MREMAP_DONTUNMAP of what is no
  * anonymous memory: Linux 5.13). A page of a view is the region's until it is written to, so whoever has a view sees to it

@@ -166,6 +166,7 @@ static void look_at(struct work *w, struct dlx_message *m, uint64_t now_ns)
     DLManagedTensorVersioned *tensor;
 
     ex_latency_add(&w->latency, latency_ns);
+    ex_check_cpu(t, w->from);
     if (!is_batch(t))
         ex_fail("%s does not carry float32 NCHW batches of squares", w->from);
     size_t image_size = (size_t)t->shape[2] * (size_t)t->shape[3] * 3;

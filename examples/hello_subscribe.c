@@ -15,7 +15,17 @@ int main(void)
     int r;
 
     if ((r = dlx_connect(&c, NULL)) || (r = dlx_subscribe(c, "hello", NULL, &s)) ||
-        (r = dlx_take(s, DLX_FOREVER, &m)) || (r = dlx_message_tensor(m, 0, &t)))
+        (r = dlx_take(s, DLX_FOREVER, &m)))
+        goto end;
+    if (dlx_message_peek(m, 0)->device.device_type != kDLCPU) {
+        fprintf(stderr, "hello_subscribe: the tensor is on a GPU, and this program reads memory of "
+                        "the CPU\n");
+        dlx_message_unref(m);
+        dlx_subscription_unref(s);
+        dlx_client_unref(c);
+        return 1;
+    }
+    if ((r = dlx_message_tensor(m, 0, &t)))
         goto end;
     m = dlx_message_unref(m); /* the tensor stays valid until its deleter is called */
     const DLTensor *d = &t->dl_tensor;

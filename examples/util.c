@@ -50,6 +50,14 @@ bool ex_stopped(void)
     return stopped != 0;
 }
 
+void ex_check_cpu(const DLTensor *t, const char *topic)
+{
+    if (t->device.device_type != kDLCPU)
+        ex_fail("%s carries tensors on a GPU (DLPack device type %d), which this program does not "
+                "read: publish them in memory of the CPU",
+                topic, (int)t->device.device_type);
+}
+
 uint64_t ex_now_ns(void)
 {
     struct timespec t;

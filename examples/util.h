@@ -25,6 +25,10 @@ void ex_sleep_until_ns(uint64_t monotonic_ns);
 
 void *ex_malloc(size_t n, size_t size);
 
+/** Nothing if the CPU can read the tensor's memory; else say that `topic` is on a GPU, and end with
+ * status 1. */
+void ex_check_cpu(const DLTensor *t, const char *topic);
+
 /** One option of the command line: `--name`, with its help, and where its value goes. */
 struct ex_option {
     const char *name;

@@ -11,8 +11,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static void write_snapshot(const DLTensor *t, const char *path)
+static void write_snapshot(const DLTensor *t, const char *topic, const char *path)
 {
+    ex_check_cpu(t, topic);
     if (t->ndim != 3 || t->dtype.code != kDLUInt || t->dtype.bits != 8 || t->dtype.lanes != 1 ||
         t->shape[2] != 3 || t->shape[0] < 1 || t->shape[0] > 8192 || t->shape[1] < 1 ||
         t->shape[1] > 8192 || t->strides[2] != 1 || t->strides[1] != 3 ||
@@ -56,7 +57,7 @@ int main(int argc, char **argv)
             start_ns = end_ns;
         ex_latency_add(&latency, end_ns - dlx_message_time_ns(m));
         if (!is_written && end_ns - start_ns >= (uint64_t)at_ms * 1000000u) {
-            write_snapshot(dlx_message_peek(m, 0), snapshot);
+            write_snapshot(dlx_message_peek(m, 0), from, snapshot);
             printf("viewer: frame %" PRIu64 " of %s is in %s\n", dlx_message_seq(m), from,
                    snapshot);
             is_written = true;

@@ -81,6 +81,18 @@ static inline void dlx__entry_pack_manifest(uint64_t *words, uint32_t arena, uin
     words[6] = 0;
 }
 
+/* Of a packed manifest: tensors in it are on GPUs. */
+static inline void dlx__entry_set_gpu(uint64_t *words)
+{
+    words[3] = (uint64_t)DLX_SHM_KIND_MANIFEST_GPU << 48;
+}
+
+static inline bool dlx__entry_is_manifest(const uint64_t *words)
+{
+    uint16_t kind = dlx__entry_kind(words);
+    return kind == DLX_SHM_KIND_MANIFEST || kind == DLX_SHM_KIND_MANIFEST_GPU;
+}
+
 /* What a tensor's words say, but for where it lies. A peer wrote them: ndim and flags are checked here, nothing
  * else. False: it cannot be. `ret_shape` has room for DLX_SHM_NDIM_ENTRY sizes. */
 static inline bool dlx__entry_unpack_tensor(const uint64_t *words, DLDataType *ret_dtype,

@@ -16,7 +16,7 @@
  *
  *        0  +--------------------------------------+
  *           | head, oldest                         |  each message
- *       64  | blocked                              |  when a publisher waits
+ *       64  | blocked, heeds_locks                 |  when a publisher waits; once
  *      128  | counters                             |  each message; for reports
  *      192  +--------------------------------------+
  *           | entries [n_entries], 64 bytes each   |  n_entries: a power of 2
@@ -92,6 +92,10 @@ struct dlx_shm_control {
 
     /* Not 0: the publisher waits for room, so whoever makes room rings it. Always once it has moved. */
     _Alignas(64) dlx_atomic_u32 blocked;
+    /* 1: once its daemon has ended, the publisher frees nothing while this file is locked. So a
+     * later daemon may show the block to newcomers, by a locked descriptor (common/memory.h). 0:
+     * it does not know that, or cannot. */
+    dlx_atomic_u32 heeds_locks;
 
     /* For reports only. */
     _Alignas(64) dlx_atomic_u64 published;
@@ -106,6 +110,8 @@ struct dlx_shm_control {
 enum dlx_shm_kind {
     DLX_SHM_KIND_TENSOR = 1,   /* a row-major CPU tensor of up to 7 dimensions below 2^32 */
     DLX_SHM_KIND_MANIFEST = 2, /* anything else: struct dlx_shm_manifest at (arena, offset) */
+    /* The same, with tensors on GPUs: a reader that knows nothing of them refuses the message. */
+    DLX_SHM_KIND_MANIFEST_GPU = 3,
 };
 
 enum dlx_shm_record_flags {
@@ -116,7 +122,7 @@ enum dlx_shm_record_flags {
 
 /* Of a manifest: where a tensor is and what it is, without its dimensions. */
 struct dlx_shm_record {
-    uint32_t arena; /* 0: no memory (a tensor of size 0) */
+    uint32_t arena; /* 0: no shared memory (a tensor of size 0, or on a GPU) */
     uint8_t dtype_code;
     uint8_t dtype_bits;
     uint16_t dtype_lanes;
@@ -124,7 +130,7 @@ struct dlx_shm_record {
     int32_t device_id;
     uint32_t ndim;
     uint32_t flags;  /* enum dlx_shm_record_flags */
-    uint64_t offset; /* of element 0, from the start of the arena, bytes */
+    uint64_t offset; /* of element 0, from the start of the arena, or of the allocation; bytes */
     uint64_t size;   /* bytes that the elements span from there */
 };
 
@@ -133,8 +139,10 @@ struct dlx_shm_record {
  * of 2^32 or more.
  *
  *     header | entries [n_tensors] | dims: i64, shape then strides of each entry | names | metadata
+ *            | struct dlx_shm_manifest_gpu | allocations, DLX_SHM_ALLOCATION_SIZE bytes each
  *
- * All offsets count from the start of the manifest, in bytes.
+ * The last part is there if tensors are on GPUs. It describes each allocation that one of them lies
+ * in once (gpu/handle.h). All offsets count from the start of the manifest, in bytes.
  */
 struct dlx_shm_manifest {
     uint32_t n_tensors;
@@ -144,7 +152,16 @@ struct dlx_shm_manifest {
     uint64_t names_offset;
     uint64_t names_size;
     uint64_t meta_offset;
-    uint64_t reserved[2];
+    uint64_t gpu_offset; /* a multiple of 8 */
+    uint64_t gpu_size;   /* 0: no tensor is on a GPU */
+};
+
+#define DLX_SHM_ALLOCATION_SIZE 120U
+
+struct dlx_shm_manifest_gpu {
+    uint64_t publisher;   /* its number: struct dlx_gpu_publisher */
+    dlx_atomic_u32 ready; /* enum dlx_gpu_ready; a reader may wait for it by futex(2) */
+    uint32_t reserved;
 };
 
 struct dlx_shm_manifest_entry {
@@ -152,7 +169,8 @@ struct dlx_shm_manifest_entry {
     uint32_t dims_first;  /* index into dims: ndim sizes, then ndim strides unless ROW_MAJOR */
     uint32_t name_offset; /* from names_offset */
     uint32_t name_size;
-    uint32_t reserved[3];
+    uint32_t allocation; /* 1: the first; 0: none, as of every tensor that is not on a GPU */
+    uint32_t reserved[2];
 };
 
 /* ---- link page ----------------------------------------------------------------------------- */
@@ -248,6 +266,7 @@ _Static_assert(sizeof(dlx_atomic_u64) == 8 && sizeof(dlx_atomic_u32) == 4, "plai
 DLX_SHM_AT(dlx_shm_control, head, 0);
 DLX_SHM_AT(dlx_shm_control, oldest, 8);
 DLX_SHM_AT(dlx_shm_control, blocked, 64);
+DLX_SHM_AT(dlx_shm_control, heeds_locks, 68);
 DLX_SHM_AT(dlx_shm_control, published, 128);
 DLX_SHM_AT(dlx_shm_control, copied_bytes, 152);
 DLX_SHM_AT(dlx_shm_control, entries, 192);
@@ -263,10 +282,12 @@ _Static_assert(sizeof(struct dlx_shm_record) == 40, "record");
 DLX_SHM_AT(dlx_shm_manifest, dims_offset, 8);
 DLX_SHM_AT(dlx_shm_manifest, names_offset, 24);
 DLX_SHM_AT(dlx_shm_manifest, meta_offset, 40);
+DLX_SHM_AT(dlx_shm_manifest, gpu_size, 56);
 _Static_assert(sizeof(struct dlx_shm_manifest) == 64, "manifest header");
 DLX_SHM_AT(dlx_shm_manifest_entry, dims_first, 40);
 DLX_SHM_AT(dlx_shm_manifest_entry, name_offset, 44);
 DLX_SHM_AT(dlx_shm_manifest_entry, name_size, 48);
+DLX_SHM_AT(dlx_shm_manifest_entry, allocation, 52);
 _Static_assert(sizeof(struct dlx_shm_manifest_entry) == 64, "manifest entry");
 DLX_SHM_AT(dlx_shm_link, cursor, 2048);
 DLX_SHM_AT(dlx_shm_link, started, 2056);

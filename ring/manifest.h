@@ -15,18 +15,26 @@ struct dlx_manifest_item {
     const int64_t *strides; /* likewise; not looked at if ROW_MAJOR */
     const char *name;       /* NULL: none */
     uint32_t name_size;
+    uint32_t allocation; /* of a tensor on a GPU: 1 for the first; 0: none */
 };
 
-/* The header of a manifest of these items. Returns its bytes; UINT64_MAX if there are too many items or too long ones. */
+/* The header of a manifest of these items, each of whose allocations, from 1 on, is an item's.
+ * Returns its bytes; UINT64_MAX if there are too many items or too long ones. */
 uint64_t dlx__manifest_lay_out(const struct dlx_manifest_item *items, uint32_t n_items,
                                uint32_t meta_size, struct dlx_shm_manifest *ret);
 
 /* What a manifest of so many tensors has at most, rounded up as a block is. */
 uint64_t dlx__manifest_size_max(uint32_t n_tensors);
 
-/* Write it to `dst`, which has the bytes of dlx__manifest_lay_out(items, ..., header) and is aligned to 8. */
+/* Write all but the allocations to `dst`, which has the bytes of dlx__manifest_lay_out(items, ...,
+ * header) and is aligned to 8. */
 void dlx__manifest_write(void *dst, const struct dlx_shm_manifest *header,
                          const struct dlx_manifest_item *items, const void *meta);
+
+/* Where in `manifest`, which was written, the description of allocation `i` belongs, from 0 on. */
+uint8_t *dlx__manifest_allocation(void *manifest, uint32_t i);
+/* Where what is before them belongs. */
+struct dlx_shm_manifest_gpu *dlx__manifest_gpu(void *manifest);
 
 /* A manifest whose header was checked, where it lies: a peer may still write all but the header. */
 struct dlx_manifest {
@@ -35,6 +43,9 @@ struct dlx_manifest {
     const int64_t *dims;
     const char *names;
     const void *meta;
+    const struct dlx_shm_manifest_gpu *gpu; /* if there are allocations; may change */
+    uint32_t n_allocations;
+    const uint8_t *allocations; /* DLX_SHM_ALLOCATION_SIZE bytes each */
 };
 
 /* Look at `data`, aligned to 8. Returns 0, or DLX_E_BAD_PEER with the reason. */

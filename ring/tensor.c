@@ -254,17 +254,13 @@ int dlx__tensor_compact(void *dst, const DLTensor *src, bool padded)
 
 /* ---- what a peer says ---------------------------------------------------------------------- */
 
-int dlx__record_check_any(const struct dlx_shm_record *record, const int64_t *shape,
-                          const int64_t *strides, uint64_t arena_size)
+/* All but where it lies. */
+static int check_form(const struct dlx_shm_record *record, const int64_t *shape,
+                      const int64_t *strides)
 {
     DLDataType dtype = {record->dtype_code, record->dtype_bits, record->dtype_lanes};
     bool padded = record->flags & DLX_SHM_RECORD_PADDED;
-    uint64_t need, end;
-    if (record->flags & ~DLX_SHM_RECORD_FLAGS_ALL)
-        return dlx__fail(DLX_E_BAD_PEER, "tensor with unknown flags %#x", record->flags);
-    if (record->device_type != kDLCPU || record->device_id != 0)
-        return dlx__fail(DLX_E_BAD_PEER, "tensor in shared memory claims device %d:%d",
-                         record->device_type, record->device_id);
+    uint64_t need;
     if (record->ndim > DLX_SHM_NDIM_MAX)
         return dlx__fail(DLX_E_BAD_PEER, "tensor of %u dimensions", record->ndim);
     int r = record->flags & DLX_SHM_RECORD_ROW_MAJOR
@@ -276,8 +272,21 @@ int dlx__record_check_any(const struct dlx_shm_record *record, const int64_t *sh
         return dlx__fail(DLX_E_BAD_PEER,
                          "tensor of %" PRIu64 " bytes claims %" PRIu64 " bytes of memory", need,
                          record->size);
-    if (record->size == 0)
-        return 0;
+    return 0;
+}
+
+int dlx__record_check_any(const struct dlx_shm_record *record, const int64_t *shape,
+                          const int64_t *strides, uint64_t arena_size)
+{
+    uint64_t end;
+    if (record->flags & ~DLX_SHM_RECORD_FLAGS_ALL)
+        return dlx__fail(DLX_E_BAD_PEER, "tensor with unknown flags %#x", record->flags);
+    if (record->device_type != kDLCPU || record->device_id != 0)
+        return dlx__fail(DLX_E_BAD_PEER, "tensor in shared memory claims device %d:%d",
+                         record->device_type, record->device_id);
+    int r = check_form(record, shape, strides);
+    if (r < 0 || record->size == 0)
+        return r;
     if (record->offset % DLX_SHM_ALIGN != 0)
         return dlx__fail(DLX_E_BAD_PEER, "tensor at offset %" PRIu64 ", not aligned to %u",
                          record->offset, DLX_SHM_ALIGN);
@@ -286,5 +295,25 @@ int dlx__record_check_any(const struct dlx_shm_record *record, const int64_t *sh
                          "tensor at offset %" PRIu64 " of %" PRIu64
                          " bytes is not inside arena %u of %" PRIu64 " bytes",
                          record->offset, record->size, record->arena, arena_size);
+    return 0;
+}
+
+int dlx__record_check_gpu(const struct dlx_shm_record *record, const int64_t *shape,
+                          const int64_t *strides, uint64_t size)
+{
+    uint64_t end;
+    if (record->flags & ~DLX_SHM_RECORD_FLAGS_ALL)
+        return dlx__fail(DLX_E_BAD_PEER, "tensor with unknown flags %#x", record->flags);
+    if (record->arena != 0 || record->device_id != 0)
+        return dlx__fail(DLX_E_BAD_PEER, "tensor on a GPU claims arena %u, or device %d:%d",
+                         record->arena, record->device_type, record->device_id);
+    int r = check_form(record, shape, strides);
+    if (r < 0 || record->size == 0)
+        return r;
+    if (__builtin_add_overflow(record->offset, record->size, &end) || end > size)
+        return dlx__fail(DLX_E_BAD_PEER,
+                         "tensor at offset %" PRIu64 " of %" PRIu64
+                         " bytes is not inside its allocation of %" PRIu64 " bytes on a GPU",
+                         record->offset, record->size, size);
     return 0;
 }

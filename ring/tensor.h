@@ -69,6 +69,24 @@ int dlx__tensor_extent(DLDataType dtype, bool padded, int32_t ndim, const int64_
  */
 int dlx__tensor_compact(void *dst, const DLTensor *src, bool padded);
 
+/* A GPU, whose memory is in none of our arenas. */
+static inline bool dlx__device_is_gpu(int32_t device_type)
+{
+    return device_type == kDLCUDA || device_type == kDLROCM;
+}
+
+static inline bool dlx__tensor_is_on_gpu(const DLTensor *t)
+{
+    return dlx__device_is_gpu((int32_t)t->device.device_type);
+}
+
+/*
+ * dlx__record_check() of a tensor on a GPU, in an allocation of `size` bytes. 0: there is none, so
+ * the tensor is to be empty; UINT64_MAX: its size is not known.
+ */
+int dlx__record_check_gpu(const struct dlx_shm_record *record, const int64_t *shape,
+                          const int64_t *strides, uint64_t size);
+
 /* dlx__record_check(), whatever the record is like. */
 int dlx__record_check_any(const struct dlx_shm_record *record, const int64_t *shape,
                           const int64_t *strides, uint64_t arena_size);

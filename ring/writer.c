@@ -279,6 +279,13 @@ void dlx__writer_set_membership(struct dlx_writer *w, const struct dlx_shm_membe
     w->joins_seen = w->joins_picked =
         dlx_load64_relaxed(dlx__writer_word(&membership->joins)) & ~DLX_SHM_JOINS_MASK;
     w->leaves_seen = 0;
+    w->heeds_locks = false;
+}
+
+void dlx__writer_heed_locks(struct dlx_writer *w)
+{
+    w->heeds_locks = dlx__writer_is_vouched(w);
+    dlx_store32_release(&w->block->control->heeds_locks, w->heeds_locks);
 }
 
 /* ---- retire -------------------------------------------------------------------------------- */
@@ -326,6 +333,15 @@ uint64_t dlx__writer_passed(struct dlx_writer *w)
 {
     (void)look_at_cursors(w);
     return w->passed;
+}
+
+/* After a fence. Partner: the kernel takes the daemon's id away, then a later daemon locks the
+ * block for each reader that it gives it to. If we see the id, or no lock, whoever reads from now
+ * on sees what we have marked GONE before. */
+static bool has_unknown_readers(const struct dlx_writer *w)
+{
+    return dlx_unlikely(w->heeds_locks && !dlx__writer_is_vouched(w)) &&
+           w->env->has_unknown_readers(w->userdata);
 }
 
 /* Mark what live links hold, let closed links that hold nothing go, and free the rest. */
@@ -380,7 +396,8 @@ uint32_t dlx__writer_reclaim(struct dlx_writer *w, bool drop)
     w->reusable = w->oldest;
     set_limit(w);
     dlx__writer_read_membership(w);
-    if (dlx__writer_misses_link(w)) { /* somebody whose page we do not see may hold anything */
+    /* Somebody whose page we do not see may hold anything. */
+    if (dlx__writer_misses_link(w) || has_unknown_readers(w)) {
         remove_dead(w);
         return (uint32_t)(w->oldest - first);
     }

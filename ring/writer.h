@@ -20,8 +20,9 @@
  *
  * A publisher whose daemon was replaced goes on in another control block: it makes one with dlx__writer_block_new(),
  * may copy the newest messages into it with dlx__writer_carry(), has it announced, and calls dlx__writer_move().
- * Carried messages are LIVE in both blocks, and are retired in both at once. Hold words and cursors are about message
- * numbers, so they span blocks. An old block goes when its last message is retired.
+ * Carried messages are LIVE in both blocks, and are retired in both at once. Hold words and
+ * cursors are about message numbers, so they span blocks. An old block goes when its last message
+ * is retired. Payloads of old blocks are never written again, whoever reads them.
  *
  * One thread at a time.
  */
@@ -59,6 +60,9 @@ struct dlx_writer_env {
     void (*payload_freed)(void *userdata, void *payload);
     /* Bytes of the tensors in the message with this payload, for dlx__writer_link_bytes(). */
     uint64_t (*payload_bytes)(void *userdata, const void *payload);
+    /* The daemon has ended. Has a subscriber of a later daemon mapped the newest control block?
+     * Only asked after dlx__writer_heed_locks(). */
+    bool (*has_unknown_readers)(void *userdata);
     /* The writer has no use for this control block any more. */
     void (*block_gone)(void *userdata, const struct dlx_writer_block *block);
 };
@@ -97,6 +101,7 @@ struct dlx_writer {
     uint32_t window;    /* messages that stay LIVE at most */
     uint32_t kept;      /* messages that stay LIVE at least */
     bool gating;        /* waits for reliable links instead of dropping */
+    bool heeds_locks;   /* the newest block says so */
 
     uint64_t joins_seen;
     /* Links ever added: behind joins_seen, a packet is missing. Both begin as the line says. */
@@ -191,6 +196,12 @@ int dlx__writer_link_add(struct dlx_writer *w, struct dlx_writer_link *link);
 
 /* Another daemon has taken over: look at its membership line, whose counts begin, from now on. Links stay. */
 void dlx__writer_set_membership(struct dlx_writer *w, const struct dlx_shm_membership *membership);
+
+/* After dlx__writer_init(), or after dlx__writer_move() and dlx__writer_set_membership(): the
+ * environment can tell of unknown readers, and is asked for them once the daemon has ended.
+ * Without the daemon's word in the membership line nothing happens: the writer could not see its
+ * end. */
+void dlx__writer_heed_locks(struct dlx_writer *w);
 
 /* Is the daemon there, and has it not disconnected this publisher? False also where it cannot say so by shared
  * memory. */

@@ -89,6 +89,15 @@ expect 0 '1 passed, 0 failed, 0 skipped' '' --only passes "$t/passes" "$t/fails"
 expect 1 '7 passed, 3 failed, 1 skipped' 'fails' --jobs 4 \
     "$t/passes" "$t/checks" "$t/fails" "$t/skips" "$t/leaks" "$t/tidy" "$t/leaves_tmp"
 
+# One that runs alone comes when the others have ended, which here wait for each other.
+mkdir "$tmp/tests"
+echo '/* RUN_ALONE=yes */' >"$tmp/tests/alone.c"
+mkfifo "$tmp/fifo"
+toy alone <<<"[ \"\$(cat '$tmp/ended')\" = 2 ]"
+toy one <<<"echo x >'$tmp/fifo'; echo 2 >'$tmp/ended'"
+toy two <<<"read -r _ <'$tmp/fifo'"
+SRCDIR=$tmp expect 0 '3 passed, 0 failed, 0 skipped' '' --jobs 3 "$t/alone" "$t/one" "$t/two"
+
 # The second run, on another memory, and what it leaves.
 mkdir "$tmp/shm"
 export SHM=$tmp/shm

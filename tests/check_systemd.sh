@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # What is retained outlives the daemon under the real service manager: systemd, booted in namespaces of its own, runs the unit of
-# systemd/ with this build; the daemon is killed, restarted and stopped, and started by a socket unit. Needs root and the right to
-# make namespaces.
+# systemd/ with this build; the daemon is killed, restarted and stopped, and started by a socket unit. The GPU keeper has units of its
+# own, and outlives all that. Needs root and the right to make namespaces.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath "${BUILD:-build}")
@@ -23,7 +23,7 @@ unshare "${namespaces[@]}" mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null || s
 # Everything that the inner world needs of the outer one: it has a /tmp and a /run of its own.
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-cp "$build/dlpackd" "$build/dlxctl" "$tmp/"
+cp "$build/dlpackd" "$build/dlpackd-keeper" "$build/dlxctl" "$build/tests/keeper_actor" "$tmp/"
 cp -L "$build"/libdlx.so* "$tmp/"
 
 cat >"$tmp/boot" <<'EOF'
@@ -55,6 +55,11 @@ EOF
 sed -e 's|@bindir@|/mnt|g' -e '/^\[Unit\]/a DefaultDependencies=no' \
     -e '/^\[Service\]/a Environment=DLX_SOCKET=/run/s LD_LIBRARY_PATH=/mnt\nStandardError=append:/mnt/daemon.log' \
     systemd/dlpackd.service >"$tmp/dlpackd.service"
+sed -e 's|@bindir@|/mnt|g' -e '/^\[Unit\]/a DefaultDependencies=no' \
+    -e '/^\[Service\]/a StandardError=append:/mnt/daemon.log' \
+    systemd/dlpackd-keeper.service >"$tmp/dlpackd-keeper.service"
+sed -e 's|%t/dlpackd.sock|/run/s|' -e '/^\[Unit\]/a DefaultDependencies=no' \
+    systemd/dlpackd-keeper.socket >"$tmp/dlpackd-keeper.socket"
 cat >"$tmp/dlpackd.socket" <<'EOF'
 [Unit]
 DefaultDependencies=no
@@ -95,6 +100,7 @@ lacks() { # lacks <topic>; `!` would not end this script
     fi
 }
 systemctl start dlpackd
+[ "$(systemctl show -P ActiveState dlpackd-keeper)" = inactive ]
 for i in $(seq "$rounds"); do
     head -c $((i * 1000)) /dev/urandom >/tmp/raw
     $ctl pub --dtype uint8 --shape $((i * 1000)) --retain 1 weights/$i /tmp/raw >/dev/null
@@ -120,6 +126,33 @@ kill_daemon
 kill -KILL $publisher
 until $ctl get live /tmp/got.npy >/dev/null 2>&1; do :; done
 cmp /tmp/got.npy /tmp/live.npy
+# The keeper is started by its socket when the daemon first connects: for a publisher, or to claim what it may hold of publishers
+# that a former daemon knew. It has a group of its own, so that what it holds outlives the daemon.
+keeper_pid() { systemctl show -P MainPID dlpackd-keeper; }
+holds() { [ "$(/mnt/keeper_actor get "$1")" = "$2" ]; } # holds <topic> <allocation>
+a=$(/mnt/keeper_actor put gpu/a 300)
+b=$(/mnt/keeper_actor put gpu/b 2)
+keeper=$(keeper_pid)
+[ "$keeper" != 0 ]
+holds gpu/a "$a"
+kill_daemon
+holds gpu/a "$a"
+holds gpu/b "$b"
+systemctl restart dlpackd
+holds gpu/a "$a"
+holds gpu/b "$b"
+[ "$(keeper_pid)" = "$keeper" ]
+# One that is killed has lost what it held, which readers are told, and the next one is started by the socket.
+kill -KILL "$keeper"
+until [ "$(keeper_pid)" != "$keeper" ]; do :; done
+if /mnt/keeper_actor get gpu/a; then
+    echo "what a keeper held outlived it"
+    exit 1
+fi
+c=$(/mnt/keeper_actor put gpu/c 2)
+holds gpu/c "$c"
+for topic in gpu/a gpu/b gpu/c; do $ctl rm $topic; done
+echo "the GPU keeper outlived the daemon, and was started again"
 # A unit that is stopped keeps nothing: so says systemd.service(5).
 systemctl stop dlpackd
 systemctl start dlpackd

@@ -304,8 +304,8 @@ START_TEST(who_waits_for_a_publisher_that_ends_is_told_so)
         (void)dlx_test_expect(sub[i].fd, BODY(PUBLISHER_GONE));
         dlx_test_subscription_deinit(&sub[i]);
     }
+    dlx_test_publisher_deinit(&pub); /* until then the daemon keeps its end: it was not read */
     dlx_test_daemon_wait_n_fds(&daemon_, n_fds - (_i == 0 ? 0 : 2));
-    dlx_test_publisher_deinit(&pub);
     if (_i == 0)
         close(writer);
 }

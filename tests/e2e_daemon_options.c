@@ -84,7 +84,7 @@ START_TEST(options_that_cannot_be_are_refused)
         {{"--fd-store", "10x"}, NULL, "from 0 to 65536"},
         {{"--fd-store", "-1"}, NULL, "from 0 to 65536"},
         {{"--fd-store", "65537"}, NULL, "from 0 to 65536"},
-        {{NULL}, "FDSTORE=many", "FDSTORE many"},
+        {{NULL}, "FDSTORE=many", "FDSTORE: 'many' is not a number"},
         {{"--idle-exit", ""}, NULL, "more than 0"},
         {{"--idle-exit", "1s"}, NULL, "more than 0"},
         {{"--idle-exit", "0"}, NULL, "more than 0"},
@@ -92,13 +92,13 @@ START_TEST(options_that_cannot_be_are_refused)
         {{"--idle-exit", "1e7"}, NULL, "at most 1000000"},
         {{"--memory", "disk"}, NULL, "'disk': memfd, posix"},
         {{NULL}, "DLX_MEMORY=disk", "'disk': memfd, posix"},
-        {{"--allow-user", ""}, NULL, "no such user"},
+        {{"--allow-user", ""}, NULL, "there is no user"},
         {{"--allow-user", "no/such/user"},
          NULL,
-         "--allow-user no/such/user: there is no such user"},
-        {{"--allow-user", "-1"}, NULL, "no such user"},
-        {{"--allow-user", "7x"}, NULL, "no such user"},
-        {{"--allow-user", "4294967295"}, NULL, "no such user"},
+         "--allow-user no/such/user: there is no user 'no/such/user'"},
+        {{"--allow-user", "-1"}, NULL, "there is no user"},
+        {{"--allow-user", "7x"}, NULL, "there is no user"},
+        {{"--allow-user", "4294967295"}, NULL, "there is no user"},
         {{"--allow-user", "65534"}, NULL, "has no rights"},
         {{"--no-such-option"}, NULL, "unrecognized option"},
         {{"argument"}, NULL, "Too many arguments"},
@@ -199,6 +199,35 @@ START_TEST(lines_for_the_journal_have_a_level)
     ck_assert_msg(strncmp(log_text, "dlpackd: listening on ", 22) == 0, "%s", log_text);
     ck_assert_int_eq(run(more, "JOURNAL_STREAM=1:2"), 0);
     ck_assert_msg(strncmp(log_text, "dlpackd: listening on ", 22) == 0, "%s", log_text);
+}
+END_TEST
+
+START_TEST(a_configuration_is_checked_without_a_daemon)
+{
+    static const struct {
+        const char *text, *words;
+        int status;
+    } all[] = {
+        {"[daemon]\nfd-store = 4\n", "", 0},
+        {"[daemon]\nfd-stor = 4\n", "dlpackd.conf:2: [daemon] has no 'fd-stor'", 1},
+    };
+    char path[300];
+    (void)snprintf(path, sizeof path, "%s/dlpackd.conf", place.dir);
+    const char *const args[] = {"--check-config", path, NULL};
+    const char *const serve[] = {"--config", path, NULL};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        FILE *f = fopen(path, "we");
+        ck_assert_ptr_nonnull(f);
+        ck_assert_int_ge(fputs(all[i].text, f), 0);
+        ck_assert_int_eq(fclose(f), 0);
+        ck_assert_int_eq(run(args, NULL), all[i].status);
+        ck_assert_msg(strstr(log_text, all[i].words), "%s", log_text);
+        ck_assert_int_lt(access(place.path, F_OK), 0);
+    }
+    ck_assert_int_eq(run(serve, NULL), 1);
+    ck_assert_msg(strstr(log_text, all[1].words), "%s", log_text);
+    ck_assert_int_lt(access(place.path, F_OK), 0);
+    ck_assert_int_eq(unlink(path), 0);
 }
 END_TEST
 
@@ -328,6 +357,7 @@ int main(void)
     tcase_add_test(tcase, options_that_cannot_be_are_refused);
     tcase_add_loop_test(tcase, allowed_users_reach_the_socket_and_others_are_refused, 0, 2);
     tcase_add_test(tcase, lines_for_the_journal_have_a_level);
+    tcase_add_test(tcase, a_configuration_is_checked_without_a_daemon);
     tcase_add_test(tcase, the_kind_of_memory_may_be_given_both_ways);
     tcase_add_test(tcase, a_store_without_a_service_manager_is_said);
     tcase_add_test(tcase, too_few_file_descriptors_are_said);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <sys/wait.h>
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
@@ -280,6 +281,63 @@ START_TEST(a_publisher_that_was_stopped_while_it_populated_memory_asks_again)
 }
 END_TEST
 
+/* ---- memory after a drop --------------------------------------------------------------------- */
+
+#define DROPPED (UINT64_C(16) << 20)
+
+/* The kernel's word for what the daemon takes as the machine's memory. */
+static uint64_t limit_of_user(void)
+{
+    struct sysinfo info;
+    ck_assert_int_eq(sysinfo(&info), 0);
+    return (uint64_t)info.totalram * info.mem_unit / 2;
+}
+
+static void drop(const struct dlx_test_publisher *publisher, uint32_t arena)
+{
+    Dlx__Wire__ArenaDrop request = DLX__WIRE__ARENA_DROP__INIT;
+    request.publisher = publisher->id;
+    request.arena = arena;
+    dlx_test_call_ok(publisher->control, BODY(ARENA_DROP), &request);
+}
+
+START_TEST(what_was_dropped_is_on_a_subscriber_that_does_not_read)
+{
+    struct dlx_test_publisher publisher;
+    struct dlx_test_subscription subscription;
+    Dlx__Wire__ArenaNew all = DLX__WIRE__ARENA_NEW__INIT;
+    int control = dlx_test_hello(&dlx_test_stream_daemon, 4);
+    dlx_test_publisher_new(&publisher, control, "test/b", 0);
+    dlx_test_publisher_ready(&publisher);
+    dlx_test_subscribe(&subscription, control, "test/b", false);
+    (void)dlx_test_join(&subscription);
+    uint64_t before = shared_bytes(control);
+    all.publisher = publisher.id;
+    all.arena_size = (limit_of_user() - before) / DLX_PAGE * DLX_PAGE;
+    for (uint32_t i = 1; i <= 3; i++) {
+        ck_assert_uint_eq(dlx_test_arena(&publisher, DROPPED), i);
+        (void)dlx_test_expect(subscription.fd, BODY(ARENA_ADDED));
+        dlx_test_ack(&subscription);
+    }
+    for (uint32_t i = 1; i <= 3; i++)
+        drop(&publisher, i);
+    ck_assert(!dlx_test_is_silent(subscription.fd)); /* it was told */
+    ck_assert_uint_eq(shared_bytes(control), before + 3 * DROPPED);
+    const char *text = dlx_test_call_error(control, BODY(ARENA_NEW), &all, DLX_E_LIMIT);
+    ck_assert_msg(strstr(text, "bytes of shared memory"), "%s", text);
+    for (uint32_t i = 1; i <= 3; i++)
+        (void)dlx_test_expect(subscription.fd, BODY(ARENA_DROPPED));
+    while (shared_bytes(control) > before)
+        continue;
+    const Dlx__Wire__Packet *reply = dlx_test_call(control, BODY(ARENA_NEW), &all);
+    ck_assert_int_eq(reply->body_case, BODY(ARENA_NEW_REPLY));
+    dlx_test_publisher_deinit(&publisher);
+    dlx_test_subscription_deinit(&subscription);
+    dlx_test_recv_done();
+    close(control);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("hostile_memory");
@@ -290,6 +348,7 @@ int main(void)
     tcase_add_test(tcase, an_allocation_that_has_not_ended_is_no_memory);
     tcase_add_test(tcase, memory_that_is_reserved_and_not_populated_comes_back);
     tcase_add_test(tcase, a_publisher_that_was_stopped_while_it_populated_memory_asks_again);
+    tcase_add_test(tcase, what_was_dropped_is_on_a_subscriber_that_does_not_read);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

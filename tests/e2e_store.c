@@ -3,8 +3,7 @@
 /* What is retained outlives the daemon, where the service manager keeps descriptors (a stand-in: harness_manager.h). */
 
 #include "tests/harness_fork.h"
-#include "tests/harness_manager.h"
-#include "tests/harness_stream.h"
+#include "tests/harness_store.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,146 +13,43 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#define MANY 100U
-
-static struct dlx_test_manager manager;
-
-static const struct dlx_publisher_args retain_1 = {.size = sizeof retain_1, .retain = 1};
-static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .retain = 2};
-
-/* The daemon of the fixture has no manager. */
-static void begin(unsigned max_fds)
-{
-    dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    dlx_test_manager_start(&manager, &dlx_test_stream_daemon);
-    dlx_test_manager_run(&manager, &dlx_test_stream_daemon, max_fds);
-}
-
-static void run_again(void)
-{
-    dlx_test_manager_run(&manager, &dlx_test_stream_daemon, MANY);
-}
-
-static void restart(void)
-{
-    dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    run_again();
-}
-
-static struct dlx_publisher *new_publisher(struct dlx_client *c, const char *topic,
-                                           const struct dlx_publisher_args *args)
-{
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, topic, args, &p));
-    return p;
-}
-
-/* Publish 1 to n and go. */
-static void leave_messages(const char *topic, const struct dlx_publisher_args *args, int64_t n)
-{
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c, topic, args);
-    for (int64_t i = 1; i <= n; i++)
-        dlx_test_stream_publish(p, 100, i);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
-}
-
-static void take_and_check(struct dlx_subscription *s, int64_t first, int64_t last)
-{
-    struct dlx_message *m = NULL;
-    for (int64_t i = first; i <= last; i++) {
-        int r = dlx_take(s, PATIENCE, &m);
-        /* Of those before; each is told once. */
-        for (int k = 0; k < 4 && (r == DLX_E_PUBLISHER_GONE || r == DLX_E_DISCONNECTED); k++)
-            r = dlx_take(s, PATIENCE, &m);
-        ok(r);
-        dlx_test_stream_check(m, 100, i);
-        ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
-        dlx_message_unref(m);
-    }
-}
-
-static void check_there(const char *topic, int64_t first, int64_t last)
-{
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
-    struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, topic, NULL, &s));
-    take_and_check(s, first, last);
-    int r = dlx_take(s, 0, &m);
-    ck_assert_msg(r == DLX_E_PUBLISHER_GONE || r == DLX_E_EMPTY, "%d", r);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
-}
-
-static int count(const struct dlx_publisher_info *info, void *userdata)
-{
-    (void)info;
-    ++*(int *)userdata;
-    return 0;
-}
-
-static int n_publishers(void)
-{
-    struct dlx_client *c = dlx_test_stream_connect();
-    int n = 0;
-    ok(dlx_list_publishers(c, NULL, count, &n));
-    dlx_client_unref(c);
-    return n;
-}
-
-static void drop_retained(const char *topic)
-{
-    struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_retained_drop(c, topic));
-    dlx_client_unref(c);
-}
-
-/* Only the ledger is left. */
-static void end(void)
-{
-    dlx_test_manager_wait_n_kept(&manager, "", 1);
-    dlx_test_manager_stop(&manager);
-}
-
 START_TEST(what_is_retained_outlives_daemons)
 {
-    begin(MANY);
-    leave_messages("test/a", &retain_2, 10);
-    leave_messages("test/b", &retain_1, 3);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 3);
     for (int i = 0; i < 3; i++) {
-        restart();
-        ck_assert_int_eq(n_publishers(), 2);
-        check_there("test/a", 9, 10);
-        check_there("test/b", 3, 3);
+        dlx_test_store_restart();
+        ck_assert_int_eq(dlx_test_store_n_publishers(), 2);
+        dlx_test_store_check_there("test/a", 9, 10);
+        dlx_test_store_check_there("test/b", 3, 3);
     }
     /* One that is told to end leaves it, too. */
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
-    run_again();
-    check_there("test/a", 9, 10);
-    leave_messages("test/b", &retain_1, 1); /* replaces what was there */
-    drop_retained("test/a");
-    restart();
-    ck_assert_int_eq(n_publishers(), 1);
-    check_there("test/b", 1, 1);
-    drop_retained("test/b");
-    end();
+    dlx_test_store_run_again();
+    dlx_test_store_check_there("test/a", 9, 10);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 1); /* replaces what was there */
+    dlx_test_store_drop("test/a");
+    dlx_test_store_restart();
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    dlx_test_store_check_there("test/b", 1, 1);
+    dlx_test_store_drop("test/b");
+    dlx_test_store_end();
 }
 END_TEST
 
 /* "Closed" is answered when the manager has everything. */
 START_TEST(a_daemon_that_is_killed_at_once_loses_nothing)
 {
-    begin(MANY);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     for (int64_t i = 1; i <= 60; i++) {
-        leave_messages("test/a", &retain_1, i % 7 + 1);
-        restart();
-        check_there("test/a", i % 7 + 1, i % 7 + 1);
-        ck_assert_int_eq(n_publishers(), 1);
+        dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, i % 7 + 1);
+        dlx_test_store_restart();
+        dlx_test_store_check_there("test/a", i % 7 + 1, i % 7 + 1);
+        ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     }
-    drop_retained("test/a");
-    end();
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
 }
 END_TEST
 
@@ -166,7 +62,8 @@ static pid_t spawn_publisher(int64_t n)
     pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
-        struct dlx_publisher *p = new_publisher(dlx_test_stream_connect(), "test/a", &retain_2);
+        struct dlx_publisher *p =
+            dlx_test_store_publisher(dlx_test_stream_connect(), "test/a", &dlx_test_retain_2);
         for (int64_t i = 1; i <= n; i++)
             dlx_test_stream_publish(p, 100, i);
         ck_assert_int_eq(write(fds[1], "", 1), 1);
@@ -187,103 +84,74 @@ static void kill_publisher(pid_t pid)
 
 START_TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages)
 {
-    begin(MANY);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     pid_t pid = spawn_publisher(5);
-    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 1);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     kill_publisher(pid);
-    run_again();
-    check_there("test/a", 4, 5);
-    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 0); /* nobody writes any more */
-    restart();
-    check_there("test/a", 4, 5);
-    drop_retained("test/a");
-    end();
+    dlx_test_store_run_again();
+    dlx_test_store_check_there("test/a", 4, 5);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-",
+                                 0); /* nobody writes any more */
+    dlx_test_store_restart();
+    dlx_test_store_check_there("test/a", 4, 5);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
 }
 END_TEST
 
 START_TEST(a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_nothing)
 {
-    begin(MANY);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     pid_t pid = spawn_publisher(0);
-    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 1);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     kill_publisher(pid);
-    run_again();
-    dlx_test_manager_wait_n_kept(&manager, "dlx-region-", 0);
-    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 0);
-    ck_assert_int_eq(n_publishers(), 0);
-    end();
+    dlx_test_store_run_again();
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-region-", 0);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 0);
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 0);
+    dlx_test_store_end();
 }
 END_TEST
 
-/* Who could write is not read from, until it announces itself or dies. */
+/* What it retains is shown meanwhile, if there is anything: e2e_shown. */
 START_TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
 {
-    begin(MANY);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     pid_t pid = spawn_publisher(5), idle = spawn_publisher(0);
-    struct dlx_client *c = NULL;
-    struct dlx_subscription *s = NULL;
-    struct dlx_message *m = NULL;
-    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 2);
-    restart();
-    restart();
-    ck_assert_msg(
-        strstr(dlx_test_stream_daemon.said, "what 2 publishers retain; 2 of them are alive"), "%s",
-        dlx_test_stream_daemon.said);
-    ck_assert_int_eq(n_publishers(), 0);
-    c = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "test/*", NULL, &s));
-    ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 2);
+    dlx_test_store_restart();
+    dlx_test_store_restart();
+    ck_assert_msg(strstr(dlx_test_stream_daemon.said,
+                         "what 2 publishers retain; nobody sees what 1 of them retain until"),
+                  "%s", dlx_test_stream_daemon.said);
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     kill_publisher(idle); /* it had published nothing, and leaves nothing */
     kill_publisher(pid);
-    take_and_check(s, 4, 5);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
-    ck_assert_int_eq(n_publishers(), 1);
-    drop_retained("test/a");
-    end();
-}
-END_TEST
-
-/* It has nothing to publish. */
-START_TEST(an_idle_publisher_that_waits_for_nobody_is_shown_after_a_restart)
-{
-    begin(MANY);
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c, "test/a", &retain_2);
-    for (int64_t i = 1; i <= 5; i++)
-        dlx_test_stream_publish(p, 100, i);
-    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 1);
-    restart();
-    ck_assert_int_eq(n_publishers(), 0);
-    for (uint64_t until = dlx__deadline(PATIENCE); n_publishers() == 0;) {
-        ck_assert_uint_lt(dlx__now_ns(), until);
-        ok(dlx_publisher_wait(p, 0, 0));
-    }
-    check_there("test/a", 4, 5);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
-    drop_retained("test/a");
-    end();
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 0);
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    dlx_test_store_check_there("test/a", 4, 5);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
 }
 END_TEST
 
 START_TEST(no_message_comes_twice)
 {
-    begin(MANY);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_client *c = NULL;
     struct dlx_subscription *s = NULL, *slow = NULL;
     struct dlx_message *m = NULL;
-    leave_messages("test/a", &retain_2, 10);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
     c = dlx_test_stream_connect();
     ok(dlx_subscribe(c, "test/a", NULL, &s));
     ok(dlx_subscribe(c, "test/a", NULL, &slow));
-    take_and_check(s, 9, 10);
-    take_and_check(slow, 9, 9);
+    dlx_test_store_take(s, 9, 10);
+    dlx_test_store_take(slow, 9, 9);
     for (int i = 0; i < 2; i++) {
         /* Asked as often as it takes to find the new daemon. */
-        restart();
+        dlx_test_store_restart();
         for (time_t until = time(NULL) + PATIENCE_S;;) {
             struct dlx_subscription_stats stats = {.size = sizeof stats};
             int r = dlx_take(s, 1000000, &m);
@@ -297,46 +165,46 @@ START_TEST(no_message_comes_twice)
             ck_assert_int_lt(time(NULL), until);
         }
     }
-    take_and_check(slow, 10, 10);
+    dlx_test_store_take(slow, 10, 10);
     ck_assert_int_eq(dlx_take(slow, PATIENCE, &m),
                      DLX_E_PUBLISHER_GONE); /* the daemon knows it again */
-    leave_messages("test/a", &retain_2,
-                   3); /* of another one, who comes after them: all it publishes */
-    take_and_check(s, 1, 3);
-    take_and_check(slow, 1, 3);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_2,
+                                  3); /* of another one, who comes after them: all it publishes */
+    dlx_test_store_take(s, 1, 3);
+    dlx_test_store_take(slow, 1, 3);
     dlx_subscription_unref(s);
     dlx_subscription_unref(slow);
     dlx_client_unref(c);
-    drop_retained("test/a");
-    end();
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
 }
 END_TEST
 
 START_TEST(time_goes_on_while_there_is_no_daemon)
 {
-    begin(MANY);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_publisher_args args = {
         .size = sizeof args, .retain = 1, .retain_for_ns = 60 * SECOND};
-    leave_messages("test/a", &args, 1);
+    dlx_test_store_leave_messages("test/a", &args, 1);
     args.retain_for_ns = SECOND / 5;
-    leave_messages("test/b", &args, 1);
+    dlx_test_store_leave_messages("test/b", &args, 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     uint64_t until = dlx__deadline(SECOND / 5);
     while (dlx__now_ns() < until)
         (void)poll(NULL, 0, 1);
-    run_again();
-    dlx_test_manager_wait_n_kept(&manager, "dlx-region-", 2);
-    ck_assert_int_eq(n_publishers(), 1);
-    check_there("test/a", 1, 1);
-    drop_retained("test/a");
-    end();
+    dlx_test_store_run_again();
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-region-", 2);
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    dlx_test_store_check_there("test/a", 1, 1);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
 }
 END_TEST
 
 /* What one link may hold of them is in the ledger, too. */
 START_TEST(bounds_of_what_is_retained_outlive_daemons)
 {
-    begin(MANY);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 2};
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL, *other = NULL;
@@ -344,8 +212,8 @@ START_TEST(bounds_of_what_is_retained_outlive_daemons)
         args.max_held = 1;
     else
         args.max_held_bytes = 800;
-    leave_messages("test/a", &args, 2);
-    restart();
+    dlx_test_store_leave_messages("test/a", &args, 2);
+    dlx_test_store_restart();
     struct dlx_client *c = dlx_test_stream_connect();
     ok(dlx_subscribe(c, "test/a", NULL, &s));
     ok(dlx_take(s, PATIENCE, &m));
@@ -353,20 +221,21 @@ START_TEST(bounds_of_what_is_retained_outlive_daemons)
           _i == 0 ? "1 messages are held, the limit of the publisher"
                   : "800 bytes are held, and the publisher allows 800");
     dlx_message_unref(m);
-    take_and_check(s, 2, 2);
+    dlx_test_store_take(s, 2, 2);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
-    drop_retained("test/a");
-    end();
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
 }
 END_TEST
 
 /* The ledger, and a control block and an arena for each; a pidfd for each that is open. */
 START_TEST(what_does_not_fit_is_not_kept_by_half)
 {
-    begin(4);
-    leave_messages("test/a", &retain_1, 1);
-    leave_messages("test/b", &retain_1, 1); /* its log says that it is not kept */
+    dlx_test_store_begin(4);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 1);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1,
+                                  1); /* its log says that it is not kept */
     char log[1024] = "";
     ssize_t n = read(dlx_test_stream_daemon.log_fd, log, sizeof log - 1);
     ck_assert_int_gt(n, 0);
@@ -377,13 +246,13 @@ START_TEST(what_does_not_fit_is_not_kept_by_half)
         log[n] = '\0';
     }
     ck_assert_ptr_nonnull(strstr(log, "test/b: what "));
-    dlx_test_manager_wait_n_kept(&manager, "", 3);
-    check_there("test/b", 1, 1);
-    restart();
-    ck_assert_int_eq(n_publishers(), 1);
-    check_there("test/a", 1, 1);
-    drop_retained("test/a");
-    end();
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 3);
+    dlx_test_store_check_there("test/b", 1, 1);
+    dlx_test_store_restart();
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    dlx_test_store_check_there("test/a", 1, 1);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
 }
 END_TEST
 
@@ -391,38 +260,40 @@ END_TEST
 START_TEST(a_flood_that_the_manager_does_not_read_takes_no_descriptors)
 {
     enum { FEW = 10 };
-    begin(MANY);
-    atomic_store(&manager.stalled, true);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    atomic_store(&dlx_test_store_manager.stalled, true);
     struct dlx_client *c = dlx_test_stream_connect();
     size_t n = 0;
     /* Until the manager's socket is full, however much that takes, and beyond. */
     for (int i = 0; i < 1000; i++) {
-        dlx_publisher_unref(new_publisher(c, "test/a", &retain_1));
+        dlx_publisher_unref(dlx_test_store_publisher(c, "test/a", &dlx_test_retain_1));
         if (i == 0)
             n = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     }
     ck_assert_uint_le(dlx_test_daemon_n_fds(&dlx_test_stream_daemon), n + FEW);
     dlx_client_unref(c);
-    atomic_store(&manager.stalled, false);
-    leave_messages("test/b", &retain_1, 1); /* which waits until the manager has all of it */
-    restart();
-    check_there("test/b", 1, 1);
-    drop_retained("test/b");
-    end();
+    atomic_store(&dlx_test_store_manager.stalled, false);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1,
+                                  1); /* which waits until the manager has all of it */
+    dlx_test_store_restart();
+    dlx_test_store_check_there("test/b", 1, 1);
+    dlx_test_store_drop("test/b");
+    dlx_test_store_end();
 }
 END_TEST
 
 START_TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
 {
-    begin(MANY);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c, "test/a", &retain_1);
+    struct dlx_publisher *p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_1);
     struct dlx_daemon_info info = {.size = sizeof info};
     dlx_test_stream_publish(p, 100, 1);
     dlx_client_unref(c);
     c = dlx_test_stream_connect();
-    dlx_test_manager_wait_n_kept(&manager, "", 4); /* ledger, pidfd, control block, arena */
-    atomic_store(&manager.stalled, true);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "",
+                                 4); /* ledger, pidfd, control block, arena */
+    atomic_store(&dlx_test_store_manager.stalled, true);
     pid_t other = dlx_test_fork();
     ck_assert_int_ge(other, 0);
     if (other == 0) { /* meanwhile, others are served */
@@ -440,12 +311,12 @@ START_TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
     ck_assert_int_eq(status, 0);
     ok(dlx_client_get_daemon_info(c, &info));
     dlx_client_unref(c);
-    atomic_store(&manager.stalled, false); /* it reads what waited */
-    dlx_test_manager_wait_n_kept(&manager, "dlx-pid-", 0);
-    restart();
-    check_there("test/a", 1, 1);
-    drop_retained("test/a");
-    end();
+    atomic_store(&dlx_test_store_manager.stalled, false); /* it reads what waited */
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 0);
+    dlx_test_store_restart();
+    dlx_test_store_check_there("test/a", 1, 1);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
 }
 END_TEST
 
@@ -475,31 +346,33 @@ START_TEST(descriptors_that_cannot_be_are_forgotten)
                                         "dlx-pid-99999999999999999999999",
                                         "dlx-pid-1-1",
                                         "dlx-"};
-    begin(MANY);
-    leave_messages("test/a", &retain_1, 1);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(names); i++)
-        dlx_test_manager_keep(&manager, names[i], memfd("of nobody"));
-    dlx_test_manager_keep(&manager, "dlx-ledger-1", memfd("of another version, it seems"));
-    dlx_test_manager_keep(&manager, "somebody-elses", memfd("not ours"));
-    run_again();
-    check_there("test/a", 1, 1);
-    dlx_test_manager_wait_n_kept(&manager, "", 4);
-    ck_assert_uint_eq(dlx_test_manager_n_kept(&manager, "somebody-elses"), 1);
-    drop_retained("test/a");
-    dlx_test_manager_wait_n_kept(&manager, "", 2);
-    dlx_test_manager_stop(&manager);
+        dlx_test_manager_keep(&dlx_test_store_manager, names[i], memfd("of nobody"));
+    dlx_test_manager_keep(&dlx_test_store_manager, "dlx-ledger-1",
+                          memfd("of another version, it seems"));
+    dlx_test_manager_keep(&dlx_test_store_manager, "somebody-elses", memfd("not ours"));
+    dlx_test_store_run_again();
+    dlx_test_store_check_there("test/a", 1, 1);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 4);
+    ck_assert_uint_eq(dlx_test_manager_n_kept(&dlx_test_store_manager, "somebody-elses"), 1);
+    dlx_test_store_drop("test/a");
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 2);
+    dlx_test_manager_stop(&dlx_test_store_manager);
 }
 END_TEST
 
 static void set_ledger_version(uint32_t version)
 {
-    pthread_mutex_lock(&manager.lock);
-    for (size_t i = 0; i < manager.n; i++)
-        if (strncmp(manager.kept[i].name, "dlx-ledger-", 11) == 0)
-            ck_assert_int_eq(pwrite(manager.kept[i].fd, &version, sizeof version, 16),
-                             (ssize_t)sizeof version);
-    pthread_mutex_unlock(&manager.lock);
+    pthread_mutex_lock(&dlx_test_store_manager.lock);
+    for (size_t i = 0; i < dlx_test_store_manager.n; i++)
+        if (strncmp(dlx_test_store_manager.kept[i].name, "dlx-ledger-", 11) == 0)
+            ck_assert_int_eq(
+                pwrite(dlx_test_store_manager.kept[i].fd, &version, sizeof version, 16),
+                (ssize_t)sizeof version);
+    pthread_mutex_unlock(&dlx_test_store_manager.lock);
 }
 
 /* After an upgrade over several releases, or back to an older one: what it cannot read is given up,
@@ -507,50 +380,50 @@ static void set_ledger_version(uint32_t version)
 START_TEST(a_ledger_of_another_version_is_given_up_in_words)
 {
     const char *said = dlx_test_stream_daemon.said;
-    begin(MANY);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     for (uint32_t i = 0; i < 2; i++) {
-        leave_messages("test/a", &retain_1, 3);
+        dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
         dlx_test_daemon_kill(&dlx_test_stream_daemon);
         set_ledger_version(i == 0 ? DLX_PROTO_MAJOR - 1 : DLX_PROTO_MAJOR + 1);
-        run_again();
+        dlx_test_store_run_again();
         ck_assert_msg(strstr(said, i == 0 ? "ledger of version 1 (" : "ledger of version 3 ("),
                       "%s", said);
         ck_assert_msg(strstr(said, "reads version 2 ("), "%s", said);
         ck_assert_msg(strstr(said, "2 regions that former daemons retained are given up"), "%s",
                       said);
-        dlx_test_manager_wait_n_kept(&manager, "", 1); /* a ledger of its own */
-        ck_assert_int_eq(n_publishers(), 0);
+        dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 1); /* a ledger of its own */
+        ck_assert_int_eq(dlx_test_store_n_publishers(), 0);
     }
-    leave_messages("test/a", &retain_1, 5);
-    restart();
-    check_there("test/a", 5, 5);
-    drop_retained("test/a");
-    end();
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 5);
+    dlx_test_store_restart();
+    dlx_test_store_check_there("test/a", 5, 5);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
 }
 END_TEST
 
 /* The regions of a publisher are not what the ledger says. */
 START_TEST(what_is_damaged_is_dropped_and_the_rest_is_there)
 {
-    begin(MANY);
-    leave_messages("test/a", &retain_1, 1);
-    leave_messages("test/b", &retain_1, 1);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 1);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    pthread_mutex_lock(&manager.lock);
-    for (size_t i = 0; i < manager.n; i++) {
-        if (strstr(manager.kept[i].name, "-0-0")) { /* the control block of test/a */
-            dlx__close(manager.kept[i].fd);
-            manager.kept[i].fd = memfd("short");
+    pthread_mutex_lock(&dlx_test_store_manager.lock);
+    for (size_t i = 0; i < dlx_test_store_manager.n; i++) {
+        if (strstr(dlx_test_store_manager.kept[i].name, "-0-0")) { /* the control block of test/a */
+            dlx__close(dlx_test_store_manager.kept[i].fd);
+            dlx_test_store_manager.kept[i].fd = memfd("short");
             break;
         }
     }
-    pthread_mutex_unlock(&manager.lock);
-    run_again();
-    ck_assert_int_eq(n_publishers(), 1);
-    check_there("test/b", 1, 1);
-    dlx_test_manager_wait_n_kept(&manager, "dlx-region-", 2);
-    drop_retained("test/b");
-    end();
+    pthread_mutex_unlock(&dlx_test_store_manager.lock);
+    dlx_test_store_run_again();
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    dlx_test_store_check_there("test/b", 1, 1);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-region-", 2);
+    dlx_test_store_drop("test/b");
+    dlx_test_store_end();
 }
 END_TEST
 
@@ -565,7 +438,6 @@ int main(void)
     tcase_add_test(tcase,
                    a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_nothing);
     tcase_add_test(tcase, a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies);
-    tcase_add_test(tcase, an_idle_publisher_that_waits_for_nobody_is_shown_after_a_restart);
     tcase_add_test(tcase, no_message_comes_twice);
     tcase_add_test(tcase, time_goes_on_while_there_is_no_daemon);
     tcase_add_test(tcase, what_does_not_fit_is_not_kept_by_half);

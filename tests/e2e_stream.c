@@ -391,7 +391,7 @@ START_TEST(bad_arguments_are_refused_in_words)
         .version = {1, 0},
         .dl_tensor = {
             .device = {kDLCUDA, 0}, .ndim = 1, .dtype = {kDLFloat, 32, 1}, .shape = shape}};
-    fails(dlx_publish(p, &gpu, NULL), DLX_E_DEVICE, "device type 2");
+    fails(dlx_publish(p, &gpu, NULL), DLX_E_DEVICE, "CUDA");
     gpu.version.major = 2;
     fails(dlx_publish(p, &gpu, NULL), DLX_E_VERSION, "2.0");
     struct dlx_connect_args ca = {.size = sizeof ca, .socket = "/nonexistent/dlx.sock"};
@@ -504,6 +504,26 @@ START_TEST(what_a_publisher_left_that_has_gone_is_waited_for)
 }
 END_TEST
 
+/* Its link stays for the message; a publisher that only asks for its counters hears of the end. */
+START_TEST(who_has_unsubscribed_is_not_counted_although_it_holds_a_message)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    dlx_test_stream_publish(x.p, 10, 1);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    x.s = dlx_subscription_unref(x.s);
+    for (uint64_t end = dlx__deadline(PATIENCE);;) {
+        ok(dlx_publisher_get_stats(x.p, &stats));
+        if (stats.n_subscribers == 0)
+            break;
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    }
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("e2e_stream");
@@ -526,6 +546,7 @@ int main(void)
     tcase_add_test(tcase, the_fd_is_readable_when_it_is_first_given);
     tcase_add_test(tcase, frames_of_one_size_need_no_more_memory_after_a_while);
     tcase_add_test(tcase, what_a_publisher_left_that_has_gone_is_waited_for);
+    tcase_add_test(tcase, who_has_unsubscribed_is_not_counted_although_it_holds_a_message);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

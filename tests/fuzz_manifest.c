@@ -3,7 +3,10 @@
  * libFuzzer: manifests. The input is one, or says how to make one and what to change in it. What is accepted lies in its bytes,
  * and written again it tells the same.
  */
+#include "client/fork.h"
+#include "client/message_gpu.h"
 #include "common/error.h"
+#include "gpu/handle.h"
 #include "ring/manifest.h"
 #include "tests/harness_fuzz.h"
 #include <string.h>
@@ -29,10 +32,28 @@ static void require_same(const struct dlx_manifest_item *a, const struct dlx_man
 {
     size_t dims = a->record.ndim * sizeof *a->shape;
     REQUIRE(memcmp(&a->record, &b->record, sizeof a->record) == 0);
+    REQUIRE(a->allocation == b->allocation);
     REQUIRE(a->name_size == b->name_size && !a->strides == !b->strides);
     REQUIRE(dims == 0 || memcmp(a->shape, b->shape, dims) == 0);
     REQUIRE(dims == 0 || !a->strides || memcmp(a->strides, b->strides, dims) == 0);
     REQUIRE(a->name_size == 0 || memcmp(a->name, b->name, a->name_size) == 0);
+}
+
+/* What it says of GPUs, as a message would believe it: of no tensor outside its allocation. */
+static void read_gpu(const struct dlx_manifest *manifest, const struct dlx_manifest_item *items)
+{
+    static struct dlx_client client = {.refs = 1};
+    static struct dlx_inlet inlet = {.pid = 1, .bell = -1, .client = &client};
+    struct dlx_message_gpu *gpu = NULL;
+    if (client.generation == 0)
+        REQUIRE(dlx__fork_init(&client.generation) == 0);
+    if (dlx__message_gpu_new(&inlet, manifest, &gpu) < 0) {
+        REQUIRE(*dlx__error_message());
+        return;
+    }
+    for (uint32_t i = 0; i < manifest->header.n_tensors; i++)
+        (void)dlx__message_gpu_place(gpu, i, &items[i], items[i].shape, items[i].strides);
+    (void)dlx__message_gpu_free(gpu);
 }
 
 /* Returns whether it was accepted. */
@@ -63,6 +84,13 @@ static bool read_manifest(const uint8_t *data, uint64_t size, uint32_t n_tensors
     }
     REQUIRE(is_inside(manifest.meta, manifest.header.meta_size, data, size));
     touch(manifest.meta, manifest.header.meta_size);
+    REQUIRE(manifest.n_allocations <= n_tensors);
+    if (manifest.n_allocations > 0) {
+        uint64_t gpu_size = (uint64_t)manifest.n_allocations * DLX_SHM_ALLOCATION_SIZE;
+        REQUIRE(is_inside(manifest.allocations, gpu_size, data, size));
+        touch(manifest.allocations, gpu_size);
+        read_gpu(&manifest, items);
+    }
 
     struct dlx_shm_manifest header;
     uint64_t n = dlx__manifest_lay_out(items, n_tensors, manifest.header.meta_size, &header);
@@ -99,6 +127,7 @@ static void make_manifest(struct dlx_fuzz *f)
         };
         items[i].name_size = (uint32_t)dlx_fuzz_piece(f, DLX_SHM_NAME_MAX, &text);
         items[i].name = (const char *)text;
+        items[i].allocation = dlx_fuzz_choose(f, 4) == 0 ? 1 + dlx_fuzz_choose(f, n) : 0;
     }
     uint32_t meta_size = (uint32_t)dlx_fuzz_piece(f, DLX_SHM_META_MAX, &meta);
     struct dlx_shm_manifest header;
@@ -106,6 +135,16 @@ static void make_manifest(struct dlx_fuzz *f)
     uint8_t *data = calloc(1, size);
     REQUIRE(data);
     dlx__manifest_write(data, &header, items, meta);
+    if (header.gpu_size > 0) {
+        const uint8_t *piece;
+        size_t piece_size = dlx_fuzz_piece(f, DLX_SHM_ALLOCATION_SIZE, &piece);
+        uint8_t *first = dlx__manifest_allocation(data, 0);
+        first[0] = 1; /* a version and a kind that are known */
+        first[1] = DLX_GPU_CUDA_IPC;
+        first[24] = first[32] = 1;
+        if (piece_size > 0)
+            memcpy(first, piece, piece_size);
+    }
     REQUIRE(read_manifest(data, size, n));
     while (f->left > 0) {
         uint32_t width = 1U << dlx_fuzz_choose(f, 4);

@@ -460,6 +460,8 @@ static void begin(struct state *s)
                                 .generation = generation,
                                 .topic = "t",
                                 .link_sock = -1,
+                                .next_block = p, /* as dlx_publisher_new() begins */
+                                .next_data = p,
                                 .next_look_ns = UINT64_MAX,
                                 .next_trim = UINT64_MAX, /* the arena stays */
                                 .args = {.depth = DEPTH, .history = HISTORY},

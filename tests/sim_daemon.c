@@ -92,6 +92,7 @@ static void run_seed(uint64_t seed)
     w.max[DLXD_PATTERNS] = one_in(8) ? rnd(3) : 100;
     w.max[DLXD_WAITING] = one_in(8) ? rnd(3) : 1000;
     w.max[DLXD_FAILED] = 1000;
+    w.max[DLXD_IN_FLIGHT] = UINT64_MAX;
     life_begin();
     for (uint32_t i = 200 + rnd(200); i > 0; i--)
         step();

@@ -6,7 +6,10 @@
 #include "daemon/users/policy.h"
 #include "daemon/base/idmap.h"
 #include "daemon/memory/membership.h"
+#include "daemon/objects/broker.h"
 #include "daemon/objects/registry.h"
+#include "daemon/objects/subscription.h"
+#include "daemon/users/outbox.h"
 #include "daemon/users/user.h"
 #include "tests/harness_run.h"
 #include <check.h>
@@ -230,6 +233,32 @@ START_TEST(a_user_may_have_a_share_of_the_descriptors_that_are_left)
 }
 END_TEST
 
+/* ---- credit --------------------------------------------------------------------------------- */
+
+START_TEST(acknowledging_more_than_was_sent_is_refused)
+{
+    struct dlxd_broker broker = {.watches = NULL};
+    struct dlxd_outbox sock = {.fd = -1};
+    struct dlxd_subscription sub = {.broker = &broker, .sock = &sock};
+    dlxd_list_init(&sock.flights);
+    ck_assert_uint_eq(dlxd_subscription_credit(&sub), DLXD_CREDIT);
+    ck_assert_int_eq(dlxd_subscription_ack(&sub, 1), DLX_E_PROTOCOL);
+    sub.n_fds_sent = 3;
+    ck_assert_uint_eq(dlxd_subscription_credit(&sub), 1);
+    ck_assert_int_eq(dlxd_subscription_ack(&sub, 4), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlxd_subscription_ack(&sub, 2), 0);
+    ck_assert_int_eq(dlxd_subscription_ack(&sub, 1), DLX_E_PROTOCOL); /* backwards */
+    ck_assert_uint_eq(dlxd_subscription_credit(&sub), 3);
+    /* The count goes round. */
+    sub.n_fds_acked = UINT32_MAX - 1;
+    sub.n_fds_sent = 2;
+    ck_assert_uint_eq(dlxd_subscription_credit(&sub), 0);
+    ck_assert_int_eq(dlxd_subscription_ack(&sub, 3), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlxd_subscription_ack(&sub, 1), 0);
+    ck_assert_uint_eq(dlxd_subscription_credit(&sub), 3);
+}
+END_TEST
+
 /* ---- access -------------------------------------------------------------------------------- */
 
 static int admit(uid_t uid, uid_t daemon_uid)
@@ -254,7 +283,10 @@ END_TEST
 START_TEST(allowed_users_may_do_everything_and_others_nothing)
 {
     static const uid_t allowed[] = {1001, 1003, 65534};
-    const struct dlxd_policy policy = {.uid = 1000, .allowed_borrow = allowed, .n_allowed = 3};
+    struct dlxd_rules rules = {.n = 0};
+    const struct dlxd_policy policy = {.uid = 1000, .rules_borrow = &rules};
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(dlxd_rules_add_user(&rules, "--allow-user", allowed[i]), 0);
     for (uid_t uid = 1000; uid < 1005; uid++) {
         const struct dlxd_principal who = {.uid = uid};
         const bool may = uid != 1002 && uid != 1004;
@@ -263,9 +295,10 @@ START_TEST(allowed_users_may_do_everything_and_others_nothing)
             ck_assert(dlxd_policy_may(&policy, &who, (enum dlxd_verb)verb, "a/b") == may);
     }
     ck_assert_str_eq(dlx__error_message(), "uid 1004 may not use this daemon, which serves uid "
-                                           "1000, root and the users of --allow-user");
+                                           "1000, root and those whom its configuration names");
     ck_assert_int_eq(dlxd_policy_admit(&policy, &(struct dlxd_principal){.uid = 65534}),
                      DLX_E_ACCESS); /* it has no rights, even if somebody lists it */
+    dlxd_rules_deinit(&rules);
 }
 END_TEST
 
@@ -475,6 +508,7 @@ int main(void)
     tcase_add_test(tcase, all_users_together_have_a_limit);
     tcase_add_test(tcase, a_user_may_have_a_share_of_the_bytes_that_are_left);
     tcase_add_test(tcase, a_user_may_have_a_share_of_the_descriptors_that_are_left);
+    tcase_add_test(tcase, acknowledging_more_than_was_sent_is_refused);
     tcase_add_test(tcase, own_user_and_root_may_come_in);
     tcase_add_test(tcase, allowed_users_may_do_everything_and_others_nothing);
     tcase_add_test(tcase, lines_are_given_out_zeroed_and_taken_back);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every value of a request that is out of range gets an Error that says so, and changes nothing. */
 #include "common/error.h"
+#include "common/pid_namespace.h"
 #include "ring/layout.h"
 #include "common/topic.h"
 #include "daemon/protocol/dispatch.h"
@@ -347,7 +348,7 @@ START_TEST(an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_our
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     test.broker.longest_turn_ns = 7;
-    for (uint32_t minor = DLX_PROTO_MINOR - 1; minor <= DLX_PROTO_MINOR + 1; minor++) {
+    for (uint32_t minor = 0; minor <= DLX_PROTO_MINOR + 1; minor++) {
         Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
         int other;
         struct dlxd_client *newcomer = dlx_test_broker_client(&test, 0, &other), *before = client;
@@ -361,8 +362,9 @@ START_TEST(an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_our
         dlx_test_broker_request(client, BODY(HELLO), &hello, 1);
         ck_assert_uint_eq(reply()->hello_reply->minor, DLX_MIN(minor, DLX_PROTO_MINOR));
         dlx_test_broker_request(client, BODY(DAEMON_INFO), &info, 2);
-        ck_assert_uint_eq(reply()->daemon_info_reply->longest_turn_ns,
-                          minor < DLX_PROTO_MINOR ? 0 : 7);
+        const Dlx__Wire__DaemonInfoReply *got = reply()->daemon_info_reply;
+        ck_assert_uint_eq(got->longest_turn_ns, minor < 1 ? 0 : 7);
+        ck_assert_uint_eq(got->pid_namespace, minor < 4 ? 0 : dlx__pid_namespace());
         client = before;
         fd = fd_before;
         close(other);

@@ -10,6 +10,7 @@
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/subscription.h"
+#include "daemon/users/outbox.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_run.h"
 #include <check.h>
@@ -71,6 +72,7 @@ static struct subscriber subscribers[N_SUBSCRIBERS];
 
 struct publisher {
     struct dlxd_publisher *publisher; /* NULL: gone */
+    int link_sock;                    /* its end */
     uint64_t id;
     bool live[N_ARENAS]; /* ready and not dropped */
 };
@@ -236,20 +238,12 @@ static void new_publisher(void)
     struct publisher *p = &publishers[n_publishers++];
     ck_assert_int_eq(dlxd_publisher_new(&p->publisher, client, "t", &config, &fds), 0);
     close(fds.membership_fd);
-    close(fds.link_sock);
-    /* A link socket that is closed refuses joins: keep one that nobody reads instead. */
-    int pair[2];
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    close(p->publisher->link_sock);
-    p->publisher->link_sock = pair[0];
+    p->link_sock = fds.link_sock;
     p->id = dlxd_publisher_id(p->publisher);
     allocate(fds.control_fd, p->publisher->control->size);
     dlx_test_broker_ready(&test, p->publisher);
     while (dlxd_offering_step(p->publisher))
         ;
-    /* Joins are read by nobody, but there are fewer than fit. */
-    ck_assert_int_ge(dup2(pair[1], 900 + (int)n_publishers), 0);
-    close(pair[1]);
 }
 
 static void end_publisher(struct publisher *p)
@@ -258,7 +252,7 @@ static void end_publisher(struct publisher *p)
         return;
     dlxd_publisher_end(p->publisher);
     p->publisher = NULL;
-    close(901 + (int)(p - publishers));
+    close(p->link_sock);
 }
 
 static void new_arena(struct publisher *p)
@@ -358,6 +352,12 @@ static void quiesce(void)
 {
     for (int idle = 0; idle < 3;) {
         idle++;
+        for (size_t i = 0; i < n_publishers; i++)
+            while (publishers[i].publisher &&
+                   dlx__packet_recv_fds(publishers[i].link_sock, &rx) == 0)
+                dlx__packet_deinit(&rx);
+        client->user->next_look_ns = 0;
+        dlxd_broker_unstick(&test.broker);
         dlx_test_broker_run(&test);
         for (size_t i = 0; i < N_SUBSCRIBERS; i++) {
             struct subscriber *s = &subscribers[i];
@@ -371,14 +371,51 @@ static void quiesce(void)
     }
 }
 
-START_TEST(subscribers_are_told_everything_once_and_in_order)
+/* Nobody but one client is there. */
+static struct subscriber *begin(void)
 {
-    static const struct dlxd_subscription_config config = {.max_held = 2};
-    random_state = (uint64_t)_i * UINT64_C(0x9e3779b97f4a7c15) + 1;
     n_publishers = 0;
     memset(publishers, 0, sizeof publishers);
+    memset(&subscribers[0], 0, sizeof subscribers[0]);
     dlx_test_broker_init(&test, UINT64_C(1) << 30);
     client = dlx_test_broker_client(&test, 1000, &control);
+    return &subscribers[0];
+}
+
+static void subscribe(struct subscriber *s, struct dlxd_client *whose)
+{
+    static const struct dlxd_subscription_config config = {.max_held = 2};
+    ck_assert_int_eq(dlxd_subscription_new(&s->subscription, whose, "t", &config, &s->fd), 0);
+}
+
+/* There is a publisher; then the subscriber's LinkReady is on its way. */
+static void begin_joining(struct subscriber *s, struct dlxd_client *whose)
+{
+    uint32_t n;
+    subscribe(s, whose);
+    ck_assert_int_eq(dlx_test_broker_offer_all(s->subscription, &n), 0);
+    dlxd_broker_settle(&test.broker);
+    ck_assert(receive(s));
+    get_ready(s, &s->links[0]);
+    acknowledge(s);
+}
+
+static void finish(struct subscriber *s)
+{
+    for (size_t i = 0; i < n_publishers; i++)
+        end_publisher(&publishers[i]);
+    close(s->fd);
+    dlx_test_broker_deinit(&test);
+    dlx__packet_deinit(&rx);
+    close(control);
+}
+
+START_TEST(subscribers_are_told_everything_once_and_in_order)
+{
+    random_state = (uint64_t)_i * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    (void)begin();
+    if (pick(2)) /* a handful are on their way, and the next one waits */
+        test.broker.users.all_in_flight_max = 8 + pick(16);
     for (size_t i = 0; i < N_SUBSCRIBERS; i++) {
         struct subscriber *s = &subscribers[i];
         uint32_t n;
@@ -386,10 +423,11 @@ START_TEST(subscribers_are_told_everything_once_and_in_order)
         memset(s, 0, sizeof *s);
         if (pick(2))
             new_publisher();
-        ck_assert_int_eq(dlxd_subscription_new(&s->subscription, client, "t", &config, &s->fd), 0);
+        subscribe(s, client);
         if (pick(2))
             ck_assert_int_eq(
-                setsockopt(s->subscription->fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+                setsockopt(s->subscription->sock->fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small),
+                0);
         ck_assert_int_eq(dlx_test_broker_offer_all(s->subscription, &n), 0);
     }
     for (int i = 0; i < N_STEPS; i++)
@@ -417,24 +455,11 @@ END_TEST
  * sent, not by what happens meanwhile. */
 START_TEST(subscriber_that_stands_still_costs_nothing_more)
 {
-    static const struct dlxd_subscription_config config = {.max_held = 2};
-    struct subscriber *s = &subscribers[0];
+    struct subscriber *s = begin();
     struct dlxd_arena *arena;
     int writer;
-    uint32_t n;
-    random_state = 1;
-    n_publishers = 0;
-    memset(publishers, 0, sizeof publishers);
-    memset(s, 0, sizeof *s);
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    client = dlx_test_broker_client(&test, 1000, &control);
     new_publisher();
-    ck_assert_int_eq(dlxd_subscription_new(&s->subscription, client, "t", &config, &s->fd), 0);
-    ck_assert_int_eq(dlx_test_broker_offer_all(s->subscription, &n), 0);
-    dlxd_broker_settle(&test.broker);
-    ck_assert(receive(s));
-    get_ready(s, &s->links[0]);
-    acknowledge(s);
+    begin_joining(s, client);
     dlx_test_broker_run(&test);
     ck_assert(receive(s));
     ck_assert(s->links[0].open);
@@ -448,54 +473,61 @@ START_TEST(subscriber_that_stands_still_costs_nothing_more)
         dlxd_broker_settle(&test.broker);
         ck_assert_uint_le(p->dropped.n + p->ready.n, DLXD_CREDIT);
     }
-    end_publisher(&publishers[0]);
-    close(s->fd);
-    dlx_test_broker_deinit(&test);
-    dlx__packet_deinit(&rx);
-    close(control);
+    finish(s);
 }
 END_TEST
 
-START_TEST(acknowledging_more_than_was_sent_is_refused)
+START_TEST(a_link_waits_while_its_user_has_too_many_descriptors_in_flight)
 {
-    struct dlxd_broker broker = {.watches = NULL};
-    struct dlxd_subscription sub = {.broker = &broker};
-    sub.state = DLXD_SUBSCRIPTION_FULL; /* an Ack starts nothing */
-    ck_assert_uint_eq(dlxd_subscription_credit(&sub), DLXD_CREDIT);
-    ck_assert_int_eq(dlxd_subscription_ack(&sub, 1), DLX_E_PROTOCOL);
-    sub.n_fds_sent = 3;
-    ck_assert_uint_eq(dlxd_subscription_credit(&sub), 1);
-    ck_assert_int_eq(dlxd_subscription_ack(&sub, 4), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlxd_subscription_ack(&sub, 2), 0);
-    ck_assert_int_eq(dlxd_subscription_ack(&sub, 1), DLX_E_PROTOCOL); /* backwards */
-    ck_assert_uint_eq(dlxd_subscription_credit(&sub), 3);
-    /* The count goes round. */
-    sub.n_fds_acked = UINT32_MAX - 1;
-    sub.n_fds_sent = 2;
-    ck_assert_uint_eq(dlxd_subscription_credit(&sub), 0);
-    ck_assert_int_eq(dlxd_subscription_ack(&sub, 3), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlxd_subscription_ack(&sub, 1), 0);
-    ck_assert_uint_eq(dlxd_subscription_credit(&sub), 3);
+    struct subscriber *s = begin();
+    new_publisher();
+    begin_joining(s, client);
+    test.broker.users.all_in_flight_max = 3; /* LinkAdded has three, and something must be left */
+    dlx_test_broker_run(&test);
+    ck_assert_int_eq(dlx__packet_recv_fds(publishers[0].link_sock, &rx), DLX_E_EMPTY);
+    ck_assert_int_eq(s->subscription->state, DLXD_SUBSCRIPTION_STUCK);
+    test.broker.users.all_in_flight_max = 8;
+    dlxd_broker_unstick(&test.broker);
+    dlx_test_broker_run(&test);
+    ck_assert(receive(s));
+    ck_assert(s->links[0].open);
+    finish(s);
+}
+END_TEST
+
+/* Others would pay for what it does not read. */
+START_TEST(nobody_joins_a_publisher_whose_user_has_too_many_descriptors_in_flight)
+{
+    struct subscriber *s = begin();
+    struct dlxd_charge unread = {.user = NULL};
+    int second_control;
+    new_publisher();
+    begin_joining(s, dlx_test_broker_client_by(&test, 1, 1000, &second_control));
+    test.broker.users.all_in_flight_max = 20;
+    ck_assert_int_eq(dlxd_charge_init(&unread, client->user, DLXD_IN_FLIGHT, 14), 0);
+    dlx_test_broker_run(&test);
+    ck_assert_int_eq(dlx__packet_recv_fds(publishers[0].link_sock, &rx), DLX_E_EMPTY);
+    dlxd_charge_deinit(&unread);
+    dlxd_broker_unstick(&test.broker);
+    dlx_test_broker_run(&test);
+    ck_assert(receive(s));
+    ck_assert(s->links[0].open);
+    finish(s);
+    close(second_control);
 }
 END_TEST
 
 /* The subscriber counts its offers from the first number that it hears. */
 START_TEST(the_first_packet_is_about_the_first_offer)
 {
-    static const struct dlxd_subscription_config config = {.max_held = 2};
-    struct subscriber *s = &subscribers[0];
+    struct subscriber *s = begin();
     const Dlx__Wire__Packet *packet;
     uint32_t n_offers;
     int second_control;
-    n_publishers = 0;
-    memset(publishers, 0, sizeof publishers);
-    memset(s, 0, sizeof *s);
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    client = dlx_test_broker_client(&test, 1000, &control);
     struct dlxd_client *second = dlx_test_broker_client(&test, 1, &second_control);
     new_publisher();
     new_publisher();
-    ck_assert_int_eq(dlxd_subscription_new(&s->subscription, second, "t", &config, &s->fd), 0);
+    subscribe(s, second);
     ck_assert_int_eq(dlx_test_broker_offer_all(s->subscription, &n_offers), 0);
     ck_assert_uint_eq(n_offers, 2);
     dlxd_broker_settle(&test.broker);
@@ -508,12 +540,7 @@ START_TEST(the_first_packet_is_about_the_first_offer)
     ck_assert_int_eq(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet), 0);
     ck_assert_int_eq(packet->body_case, BODY(LINK_FAILED)); /* the second does not fit */
     ck_assert_uint_eq(packet->link_failed->link, first + 1);
-    for (size_t i = 0; i < n_publishers; i++)
-        end_publisher(&publishers[i]);
-    close(s->fd);
-    dlx_test_broker_deinit(&test);
-    dlx__packet_deinit(&rx);
-    close(control);
+    finish(s);
     close(second_control);
 }
 END_TEST
@@ -531,15 +558,9 @@ void *calloc(size_t n, size_t size)
 
 START_TEST(a_subscriber_hears_of_a_publisher_that_there_was_no_memory_for)
 {
-    static const struct dlxd_subscription_config config = {.max_held = 2};
-    struct subscriber *s = &subscribers[0];
+    struct subscriber *s = begin();
     const Dlx__Wire__Packet *packet;
-    n_publishers = 0;
-    memset(publishers, 0, sizeof publishers);
-    memset(s, 0, sizeof *s);
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    client = dlx_test_broker_client(&test, 1000, &control);
-    ck_assert_int_eq(dlxd_subscription_new(&s->subscription, client, "t", &config, &s->fd), 0);
+    subscribe(s, client);
     dlxd_subscription_open(s->subscription);
     no_memory_for_links = true;
     new_publisher();
@@ -553,12 +574,7 @@ START_TEST(a_subscriber_hears_of_a_publisher_that_there_was_no_memory_for)
     dlxd_broker_settle(&test.broker);
     ck_assert(receive(s));
     ck_assert_uint_eq(s->n_links, 1);
-    for (size_t i = 0; i < n_publishers; i++)
-        end_publisher(&publishers[i]);
-    close(s->fd);
-    dlx_test_broker_deinit(&test);
-    dlx__packet_deinit(&rx);
-    close(control);
+    finish(s);
 }
 END_TEST
 #endif
@@ -570,7 +586,8 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, subscribers_are_told_everything_once_and_in_order, 0, N_SEEDS);
     tcase_add_test(tcase, subscriber_that_stands_still_costs_nothing_more);
-    tcase_add_test(tcase, acknowledging_more_than_was_sent_is_refused);
+    tcase_add_test(tcase, a_link_waits_while_its_user_has_too_many_descriptors_in_flight);
+    tcase_add_test(tcase, nobody_joins_a_publisher_whose_user_has_too_many_descriptors_in_flight);
     tcase_add_test(tcase, the_first_packet_is_about_the_first_offer);
 #ifndef DLX_SANITIZE
     tcase_add_test(tcase, a_subscriber_hears_of_a_publisher_that_there_was_no_memory_for);

@@ -2,6 +2,7 @@
 /* Publishers and subscriptions meet once, in steps that do a bounded amount of work, whatever comes and goes between two of them. */
 #include "common/error.h"
 #include "daemon/objects/delivery.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "tests/harness_broker.h"
@@ -232,8 +233,8 @@ static void make_spare_ready(const struct reader *reader)
     struct dlxd_link *link =
         dlxd_container_of(reader->subscription->links.next, struct dlxd_link, by_subscription);
     ck_assert(link->spare);
-    link->page_fd = memfd_create("page", MFD_CLOEXEC);
-    ck_assert_int_ge(link->page_fd, 0);
+    link->drain->page_fd = memfd_create("page", MFD_CLOEXEC);
+    ck_assert_int_ge(link->drain->page_fd, 0);
     link->state = DLXD_LINK_SPARE;
 }
 

@@ -3,8 +3,12 @@
  * other. */
 #include "common/error.h"
 #include "common/memory.h"
+#include "common/packet.h"
+#include "daemon/objects/delivery.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
+#include "daemon/users/outbox.h"
 #include "ring/layout.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_run.h"
@@ -22,6 +26,7 @@ static int link_sock;
 static struct dlxd_publisher *publisher;
 static struct dlxd_arena *arena;
 static struct dlxd_subscription *subscriptions[N_USERS];
+static int theirs[N_USERS];           /* sockets */
 static uint64_t used_before[N_USERS]; /* bytes */
 
 static struct dlxd_link *link_of(int user)
@@ -36,16 +41,15 @@ static void open_link(int user)
     static const struct dlxd_subscription_config config = {.max_held = 1};
     uint64_t closed = DLX_SHM_CURSOR_CLOSED;
     uint32_t n_offers;
-    int fd;
-    ck_assert_int_eq(dlxd_subscription_new(&subscriptions[user], clients[user], "t", &config, &fd),
-                     0);
-    close(fd);
+    ck_assert_int_eq(
+        dlxd_subscription_new(&subscriptions[user], clients[user], "t", &config, &theirs[user]), 0);
     ck_assert_int_eq(dlx_test_broker_offer_all(subscriptions[user], &n_offers), 0);
-    dlxd_task_stop(&subscriptions[user]->task); /* it would see that nobody reads */
+    dlxd_task_stop(&subscriptions[user]->task); /* it is told what the tests say */
     struct dlxd_link *link = link_of(user);
-    link->page_fd = memfd_create("page", MFD_CLOEXEC);
-    ck_assert_int_eq(ftruncate(link->page_fd, (off_t)link->page_size), 0);
-    ck_assert_int_eq(pwrite(link->page_fd, &closed, 8, offsetof(struct dlx_shm_link, cursor)), 8);
+    link->drain->page_fd = memfd_create("page", MFD_CLOEXEC);
+    ck_assert_int_eq(ftruncate(link->drain->page_fd, (off_t)link->page_size), 0);
+    ck_assert_int_eq(
+        pwrite(link->drain->page_fd, &closed, 8, offsetof(struct dlx_shm_link, cursor)), 8);
     link->state = DLXD_LINK_OPEN;
     link->open_seq = link->arena_seq = publisher->last_ready_seq;
     dlxd_membership_joined(&publisher->line);
@@ -96,29 +100,148 @@ static void tear_down(void)
     dlx_test_broker_deinit(&test);
     for (int i = 0; i < N_USERS; i++)
         close(control[i]);
+    close(theirs[FIRST]);
+    close(theirs[SECOND]);
     close(link_sock);
 }
 
-static void tell_drop(int user)
+/* The next packet that is due is in its socket. */
+static void tell(int user)
 {
-    struct dlxd_link *link = link_of(user);
-    link->drop_seq = arena->drop_seq;
-    dlxd_publisher_drop_told(link, arena);
+    ck_assert(dlxd_delivery_step(subscriptions[user]));
 }
 
-START_TEST(a_dropped_arena_is_on_who_has_yet_to_be_told)
+static void read_all(int user)
+{
+    struct dlx_packet rx;
+    while (dlx__packet_recv_fds(theirs[user], &rx) == 0)
+        dlx__packet_deinit(&rx);
+}
+
+static void look(void)
+{
+    for (int i = 0; i < N_USERS; i++)
+        clients[i]->user->next_look_ns = 0;
+    dlxd_flights_look_all(&test.broker.users);
+}
+
+static void is_charged_to(int user)
+{
+    ck_assert_uint_eq(bytes_of(WRITER), 0 - ARENA_SIZE);
+    ck_assert_uint_eq(bytes_of(FIRST), user == FIRST ? ARENA_SIZE : 0);
+    ck_assert_uint_eq(bytes_of(SECOND), user == SECOND ? ARENA_SIZE : 0);
+}
+
+START_TEST(a_dropped_arena_is_on_who_has_yet_to_be_told_and_then_on_who_has_yet_to_read)
 {
     uint64_t all = test.broker.users.all_bytes;
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
-    for (int user = FIRST; user <= SECOND; user++) {
-        ck_assert_uint_eq(bytes_of(WRITER), 0 - ARENA_SIZE);
-        ck_assert_uint_eq(bytes_of(user), ARENA_SIZE);
-        ck_assert_uint_eq(bytes_of(FIRST + SECOND - user), 0);
-        ck_assert_uint_eq(test.broker.users.all_bytes, all);
-        tell_drop(user);
-    }
-    ck_assert_uint_eq(bytes_of(SECOND), 0);
+    is_charged_to(FIRST);
+    tell(FIRST);
+    is_charged_to(SECOND);
+    tell(SECOND);
+    is_charged_to(FIRST);
+    look();
+    is_charged_to(FIRST); /* it has not read it */
+    ck_assert_uint_eq(test.broker.users.all_bytes, all);
+    read_all(FIRST);
+    look();
+    is_charged_to(SECOND);
+    ck_assert_uint_eq(test.broker.users.all_bytes, all);
+    read_all(SECOND);
+    look();
+    is_charged_to(WRITER);
     ck_assert_uint_eq(test.broker.users.all_bytes, all - ARENA_SIZE);
+    ck_assert_uint_eq(publisher->dropped.n, 0);
+}
+END_TEST
+
+/* Whoever was told last may be the first to read. */
+START_TEST(who_reads_a_drop_early_leaves_it_to_who_does_not)
+{
+    ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
+    tell(SECOND);
+    read_all(SECOND);
+    look();
+    is_charged_to(FIRST);
+    tell(FIRST);
+    look();
+    is_charged_to(FIRST);
+    read_all(FIRST);
+    look();
+    is_charged_to(WRITER);
+}
+END_TEST
+
+/* Whoever says that it has received a packet, and has not, goes on paying: for descriptors, too. */
+START_TEST(an_acknowledgement_is_believed_once_the_packets_were_read)
+{
+    ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
+    for (int user = FIRST; user <= SECOND; user++)
+        tell(user);
+    used_before[WRITER] += ARENA_SIZE;
+    make_arena(); /* ArenaAdded is sent, or to be sent */
+    for (int user = FIRST; user <= SECOND; user++) {
+        struct dlxd_subscription *subscription = subscriptions[user];
+        dlxd_delivery_step(subscription);
+        ck_assert_uint_gt(subscription->n_fds_sent, 0);
+        ck_assert_int_eq(dlxd_subscription_ack(subscription, subscription->n_fds_sent), 0);
+        is_charged_to(user);
+        ck_assert_uint_eq(clients[user]->user->used[DLXD_IN_FLIGHT], 1);
+        read_all(user);
+        ck_assert_int_eq(dlxd_subscription_ack(subscription, subscription->n_fds_sent), 0);
+        ck_assert_uint_eq(clients[user]->user->used[DLXD_IN_FLIGHT], 0);
+    }
+    is_charged_to(WRITER);
+}
+END_TEST
+
+START_TEST(what_was_told_and_not_read_is_on_the_next_when_a_link_ends)
+{
+    ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
+    tell(FIRST);
+    tell(SECOND);
+    used_before[FIRST] -= link_of(FIRST)->page_size;
+    dlxd_link_end(link_of(FIRST));
+    is_charged_to(SECOND);
+    used_before[SECOND] -= link_of(SECOND)->page_size;
+    dlxd_link_end(link_of(SECOND));
+    is_charged_to(WRITER);
+    ck_assert_uint_eq(publisher->dropped.n, 0);
+    read_all(FIRST);
+    read_all(SECOND);
+    look(); /* nobody wants to know any more */
+}
+END_TEST
+
+static int ask_for_arena(struct dlxd_user *user)
+{
+    struct dlxd_arena *wanted;
+    user->next_look_ns = 0;
+    int r = dlxd_arena_new(&wanted, test.broker.workers, user, 1, ARENA_SIZE);
+    if (r == 0)
+        dlxd_arena_free(wanted);
+    return r;
+}
+
+static int ask_for_link(struct dlxd_user *user)
+{
+    user->next_look_ns = 0;
+    return dlxd_link_new_spare(subscriptions[FIRST], ++test.broker.registry.last_link);
+}
+
+/* Whoever reads what he is told is refused nothing since the daemon has yet to see it. */
+START_TEST(who_meets_the_limit_of_bytes_gets_what_he_has_read)
+{
+    int (*const ask[])(struct dlxd_user *) = {ask_for_arena, ask_for_link};
+    struct dlxd_user *user = clients[FIRST]->user;
+    dlxd_link_end(link_of(SECOND));
+    ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
+    test.broker.users.max[DLXD_BYTES] = user->used[DLXD_BYTES];
+    tell(FIRST);
+    ck_assert_int_eq(ask[_i](user), DLX_E_LIMIT);
+    read_all(FIRST);
+    ck_assert_int_eq(ask[_i](user), 0);
 }
 END_TEST
 
@@ -158,7 +281,7 @@ START_TEST(who_is_beyond_his_limit_gets_nothing_until_he_lets_go)
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
     ck_assert_uint_gt(user->used[DLXD_BYTES], ARENA_SIZE);
     ck_assert_int_eq(dlxd_charge_init(&charge, user, DLXD_BYTES, 1), DLX_E_LIMIT);
-    tell_drop(FIRST);
+    tell(FIRST);
     ck_assert_int_eq(dlxd_charge_init(&charge, user, DLXD_BYTES, 1), 0);
     dlxd_charge_deinit(&charge);
 }
@@ -181,7 +304,12 @@ int main(void)
     Suite *suite = suite_create("payer");
     TCase *tcase = tcase_create("payer");
     tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_add_test(tcase, a_dropped_arena_is_on_who_has_yet_to_be_told);
+    tcase_add_test(tcase,
+                   a_dropped_arena_is_on_who_has_yet_to_be_told_and_then_on_who_has_yet_to_read);
+    tcase_add_test(tcase, who_reads_a_drop_early_leaves_it_to_who_does_not);
+    tcase_add_test(tcase, an_acknowledgement_is_believed_once_the_packets_were_read);
+    tcase_add_test(tcase, what_was_told_and_not_read_is_on_the_next_when_a_link_ends);
+    tcase_add_loop_test(tcase, who_meets_the_limit_of_bytes_gets_what_he_has_read, 0, 2);
     tcase_add_test(tcase, a_dropped_arena_is_on_the_next_when_a_link_ends);
     tcase_add_test(tcase, what_a_publisher_that_has_gone_leaves_is_on_its_subscribers);
     tcase_add_test(tcase, who_is_beyond_his_limit_gets_nothing_until_he_lets_go);

@@ -163,14 +163,23 @@ START_TEST(what_stays_for_ever_has_no_end_after_a_late_death)
 }
 END_TEST
 
-static int region(uint64_t size)
+/* If it is large enough for a control block, with what that says. */
+static int region_of(uint64_t size, uint64_t head, bool heeds_locks)
 {
     int fd, writer;
     void *map;
     ck_assert_int_eq(dlx__region_new(&dlx__memory_memfd, "test", size, &fd, &writer), 0);
     ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, writer, size, &map), 0);
+    struct dlx_shm_control *control = map;
+    control->head = head;
+    control->heeds_locks = heeds_locks;
     dlx__region_unmap(map, size);
     return fd;
+}
+
+static int region(uint64_t size)
+{
+    return region_of(size, 0, false);
 }
 
 /* What the service manager kept, and the ledger says. */
@@ -229,6 +238,133 @@ START_TEST(what_cannot_be_a_publisher_is_not_restored)
 }
 END_TEST
 
+/* ---- one that lives, and has yet to announce itself to this daemon ------------------------- */
+
+static int life[2]; /* the process lives until its end is closed */
+
+static struct dlxd_publisher *restore(uint64_t id, uint64_t resumes, uint64_t head, bool heeds)
+{
+    struct dlxd_publisher *publisher;
+    const struct dlxd_publisher_region control = {
+        .fd = region_of(dlx_shm_control_size(256), head, heeds)};
+    const struct dlxd_publisher_former former = {
+        .id = id,
+        .uid = 1000,
+        .client_name = "former",
+        .topic = "t",
+        .config = {.history = 4, .depth = 16, .n_entries = 256, .retain = 2, .resumes = resumes}};
+    ck_assert_int_eq(dlxd_publisher_restore(&publisher, &test.broker, &former, &control, 1), 0);
+    if (life[1] == 0)
+        ck_assert_int_eq(pipe2(life, O_CLOEXEC), 0);
+    bool hidden = dlxd_retained_restore(publisher, fcntl(life[0], F_DUPFD_CLOEXEC, 0), 0);
+    ck_assert_int_eq(hidden, publisher->state == DLXD_PUBLISHER_HIDDEN);
+    return publisher;
+}
+
+static void die(void)
+{
+    close(life[1]);
+    dlx_test_broker_run(&test);
+    dlx_test_broker_run(&test);
+    close(life[0]);
+}
+
+/* Returns how many links it is offered. */
+static uint32_t subscribe(struct dlxd_client *client, bool reliable, int *ret_fd)
+{
+    struct dlxd_subscription *subscription;
+    const struct dlxd_subscription_config config = {.max_held = 1, .reliable = reliable};
+    static struct dlxd_rules rules;
+    uint32_t n = 0;
+    if (rules.n == 0)
+        ck_assert_int_eq(dlxd_rules_add_user(&rules, "test", 1000), 0);
+    test.broker.policy.rules_borrow = &rules;
+    ck_assert_int_eq(dlxd_subscription_new(&subscription, client, "t", &config, ret_fd), 0);
+    ck_assert_int_eq(dlx_test_broker_offer_all(subscription, &n), 0);
+    return n;
+}
+
+START_TEST(who_lives_is_shown_if_its_library_looks_for_locks)
+{
+    ck_assert_int_eq(restore(100, 0, 5, false)->state, DLXD_PUBLISHER_HIDDEN);
+    ck_assert_int_eq(restore(101, 0, 0, true)->state, DLXD_PUBLISHER_HIDDEN); /* with nothing */
+    struct dlxd_publisher *publisher = restore(102, 0, 5, true);
+    ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_SHOWN);
+    die();
+    ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_RETAINED);
+    ck_assert_uint_eq(n_publishers(), 1); /* 101 left nothing, and this one replaces 100 */
+}
+END_TEST
+
+START_TEST(what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later)
+{
+    int socks[3];
+    struct dlxd_client *client = new_client(0, 1000), *old = new_client(1, 1000);
+    struct dlxd_publisher *publisher = restore(100, 0, 5, true);
+    client->principal->minor = 2;
+    old->principal->minor = 1;
+    ck_assert_uint_eq(subscribe(client, false, &socks[0]), 1);
+    ck_assert_uint_eq(subscribe(client, true, &socks[1]), 0); /* it would not be waited for */
+    ck_assert_uint_eq(subscribe(old, false, &socks[2]), 0);   /* it does not know what that is */
+    ck_assert_uint_eq(publisher->n_links, 1);
+    die();
+    ck_assert_uint_eq(publisher->n_links, 3);
+    for (int i = 0; i < 3; i++)
+        close(socks[i]);
+}
+END_TEST
+
+START_TEST(who_has_announced_itself_again_is_not_shown_twice)
+{
+    int socks[2];
+    struct dlxd_client *client = new_client(0, 1000), *other = new_client(1, 1001);
+    struct dlxd_publisher *publisher = restore(100, 0, 5, true);
+    struct dlxd_publisher_config config = {
+        .history = 4, .depth = 16, .n_entries = 256, .retain = 2, .resumes = 100, .after_seq = 5};
+    client->principal->minor = 2;
+    dlx_test_broker_publisher(other, "t", &config, 5); /* of another user: it only says so */
+    ck_assert_uint_eq(subscribe(client, false, &socks[0]), 2);
+    if (_i == 0)
+        dlx_test_broker_publisher(client, "t", &config, 5);
+    else /* it had, and that daemon ended, too */
+        ck_assert_int_eq(restore(101, 100, 6, true)->state, DLXD_PUBLISHER_SHOWN);
+    ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_SHOWN);
+    ck_assert_uint_eq(subscribe(client, false, &socks[1]), 2);
+    ck_assert_uint_eq(publisher->n_links, 1);
+    die(); /* without a message in the new block that replaces these */
+    ck_assert_uint_eq(n_publishers(), _i == 0 ? 3 : 2);
+    for (int i = 0; i < 2; i++)
+        close(socks[i]);
+}
+END_TEST
+
+/* It lives, and what it retains is its own to replace. Once it has died, anybody's may who
+ * could. */
+START_TEST(who_lives_is_replaced_by_itself_only)
+{
+    bool heeds = _i % 2, dies = _i / 2;
+    struct dlxd_client *client = new_client(0, 1000);
+    struct dlxd_publisher *publisher = restore(100, 0, 5, heeds);
+    struct dlxd_publisher_config config = {
+        .history = 4, .depth = 16, .n_entries = 256, .retain = 1, .resumes = 77};
+    struct dlxd_publisher *other = dlx_test_broker_publisher(client, "t", &config, 5);
+    dlxd_retained_succeed(other);
+    ck_assert_uint_eq(n_publishers(), 2);
+    ck_assert_int_eq(publisher->state, heeds ? DLXD_PUBLISHER_SHOWN : DLXD_PUBLISHER_HIDDEN);
+    if (dies) {
+        die();
+        ck_assert_uint_eq(n_publishers(), 2);
+        dlxd_retained_succeed(other);
+        ck_assert_uint_eq(n_publishers(), 1);
+    } else {
+        config.resumes = 100;
+        dlxd_retained_succeed(dlx_test_broker_publisher(client, "t", &config, 5));
+        ck_assert_uint_eq(n_publishers(), 2); /* itself, and the other one */
+        die();
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("daemon_retained");
@@ -240,6 +376,10 @@ int main(void)
     tcase_add_loop_test(tcase, while_anything_is_retained_the_daemon_is_not_idle, 0, 2);
     tcase_add_test(tcase, what_stays_for_ever_has_no_end_after_a_late_death);
     tcase_add_test(tcase, what_cannot_be_a_publisher_is_not_restored);
+    tcase_add_test(tcase, who_lives_is_shown_if_its_library_looks_for_locks);
+    tcase_add_test(tcase, what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later);
+    tcase_add_loop_test(tcase, who_has_announced_itself_again_is_not_shown_twice, 0, 2);
+    tcase_add_loop_test(tcase, who_lives_is_replaced_by_itself_only, 0, 4);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

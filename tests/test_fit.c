@@ -296,6 +296,31 @@ START_TEST(random_sizes_take_little_more_than_they_need)
 }
 END_TEST
 
+static void unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
+{
+    (void)kind;
+    ck_assert_int_eq(munmap(arena->map, arena->size), 0);
+}
+
+/* As on a GPU, where the smallest arena is a large one of shared memory. */
+START_TEST(small_blocks_begin_an_empty_arena_of_the_least_size)
+{
+    const struct dlx_heap_kind kind = {
+        .device = {kDLCUDA, 0}, .align = 256, .least = 2 * MIB, .free_arena = unmap_arena};
+    struct dlx_heap *heap;
+    struct dlx_block *block;
+    ck_assert_int_eq(dlx__fork_init(&generation), 0);
+    ck_assert_int_eq(dlx__heap_new_of(&heap, generation, &kind), 0);
+    ck_assert_uint_eq(dlx__heap_growth(heap, 64), 2 * MIB);
+    last_id = 0;
+    add_arena(heap, 2 * MIB);
+    ck_assert_int_eq(dlx__heap_take(heap, 64, &block), 0);
+    ck_assert_uint_eq(block->size, 256);
+    dlx__heap_give(heap, block);
+    dlx__heap_close(heap);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("fit");
@@ -307,6 +332,7 @@ int main(void)
     tcase_add_test(tcase, not_all_blocks_are_large);
     tcase_add_test(tcase, empty_arenas_go_when_there_are_too_many);
     tcase_add_test(tcase, what_was_needed_lately_stays);
+    tcase_add_test(tcase, small_blocks_begin_an_empty_arena_of_the_least_size);
     tcase_add_loop_test(tcase, a_stream_that_repeats_itself_keeps_its_arenas, 0, 2);
     tcase_add_loop_test(tcase, random_sizes_take_little_more_than_they_need, 0,
                         (int)DLX_ARRAY_SIZE(loads));

@@ -272,6 +272,76 @@ START_TEST(offsets_that_wrap_around_are_refused)
 }
 END_TEST
 
+/* Two tensors in allocation 2, one in allocation 1, one on the CPU. */
+static void *make_gpu_manifest(uint64_t *ret_size, struct dlx_shm_manifest *ret_header)
+{
+    struct dlx_manifest_item items[N_ITEMS];
+    make_items(items);
+    items[0].allocation = items[1].allocation = 2;
+    items[3].allocation = 1;
+    *ret_size = dlx__manifest_lay_out(items, N_ITEMS, sizeof meta, ret_header);
+    ck_assert_uint_eq(ret_header->gpu_size, 16 + 2 * DLX_SHM_ALLOCATION_SIZE);
+    ck_assert_uint_eq(ret_header->gpu_offset + ret_header->gpu_size, *ret_size);
+    uint8_t *data = malloc(*ret_size);
+    ck_assert_ptr_nonnull(data);
+    dlx__manifest_write(data, ret_header, items, meta);
+    ck_assert_uint_eq(ret_header->gpu_offset % 8, 0);
+    *dlx__manifest_gpu(data) = (struct dlx_shm_manifest_gpu){.publisher = 77, .ready = 1};
+    memset(dlx__manifest_allocation(data, 0), 'a', DLX_SHM_ALLOCATION_SIZE);
+    memset(dlx__manifest_allocation(data, 1), 'b', DLX_SHM_ALLOCATION_SIZE);
+    return data;
+}
+
+START_TEST(allocations_come_back)
+{
+    uint64_t size;
+    struct dlx_shm_manifest header;
+    struct dlx_manifest manifest;
+    struct dlx_manifest_item item;
+    static const uint32_t expected[N_ITEMS] = {2, 2, 0, 1};
+    void *data = make_gpu_manifest(&size, &header);
+    ck_assert_int_eq(dlx__manifest_open(data, size, N_ITEMS, &manifest), 0);
+    ck_assert_uint_eq(manifest.gpu->publisher, 77);
+    ck_assert_uint_eq(manifest.n_allocations, 2);
+    ck_assert_int_eq(manifest.allocations[DLX_SHM_ALLOCATION_SIZE - 1], 'a');
+    ck_assert_int_eq(manifest.allocations[2 * DLX_SHM_ALLOCATION_SIZE - 1], 'b');
+    for (uint32_t i = 0; i < N_ITEMS; i++) {
+        ck_assert_int_eq(dlx__manifest_item(&manifest, i, &item), 0);
+        ck_assert_uint_eq(item.allocation, expected[i]);
+    }
+    free(data);
+}
+END_TEST
+
+START_TEST(allocations_that_are_not_there_are_refused)
+{
+    uint64_t size;
+    struct dlx_shm_manifest good, *data = make_gpu_manifest(&size, &good);
+    struct dlx_manifest manifest;
+    struct dlx_manifest_item item;
+#define REFUSED(...)                                                                               \
+    do {                                                                                           \
+        *data = good;                                                                              \
+        __VA_ARGS__;                                                                               \
+        ck_assert_int_eq(dlx__manifest_open(data, size, N_ITEMS, &manifest), DLX_E_BAD_PEER);      \
+    } while (0)
+    REFUSED(data->gpu_offset++);
+    REFUSED(data->gpu_offset -= 4);
+    REFUSED(data->gpu_offset = UINT64_MAX);
+    REFUSED(data->gpu_size = 16);
+    REFUSED(data->gpu_size = 1);
+    REFUSED(data->gpu_size -= 1);
+    REFUSED(data->gpu_size = 16 + UINT64_C(5) * DLX_SHM_ALLOCATION_SIZE; data->gpu_offset = 0);
+#undef REFUSED
+    *data = good;
+    data->gpu_size -= DLX_SHM_ALLOCATION_SIZE;
+    ck_assert_int_eq(dlx__manifest_open(data, size, N_ITEMS, &manifest), 0);
+    ck_assert_int_eq(dlx__manifest_item(&manifest, 0, &item), DLX_E_BAD_PEER);
+    ck_assert_int_eq(dlx__manifest_item(&manifest, 3, &item), 0);
+    free(data);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("manifest");
@@ -284,6 +354,8 @@ int main(void)
     tcase_add_test(tcase, the_number_of_tensors_is_the_message_s);
     tcase_add_test(tcase, changed_bytes_stay_inside);
     tcase_add_test(tcase, offsets_that_wrap_around_are_refused);
+    tcase_add_test(tcase, allocations_come_back);
+    tcase_add_test(tcase, allocations_that_are_not_there_are_refused);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

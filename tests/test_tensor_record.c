@@ -127,6 +127,43 @@ START_TEST(the_short_way_agrees_with_the_whole_one)
 }
 END_TEST
 
+START_TEST(records_on_gpus_lie_in_their_allocation)
+{
+    const int64_t shape[] = {8, 8}, gaps[] = {16, 2};
+    struct dlx_shm_record on_gpu = good, r;
+    on_gpu.arena = 0;
+    on_gpu.device_type = kDLCUDA;
+    on_gpu.offset = 12; /* of the framework, which aligns as it likes */
+    ck_assert_int_eq(dlx__record_check_gpu(&on_gpu, shape, NULL, 268), 0);
+    ck_assert_int_eq(dlx__record_check_gpu(&on_gpu, shape, NULL, UINT64_MAX), 0);
+    r = on_gpu;
+    r.flags = 0;
+    r.size = 4 * (7 * 16 + 7 * 2 + 1);
+    ck_assert_int_eq(dlx__record_check_gpu(&r, shape, gaps, 1024), 0);
+    r.size--;
+    ck_assert_int_eq(dlx__record_check_gpu(&r, shape, gaps, 1024), DLX_E_BAD_PEER);
+    r = on_gpu;
+    r.size = 0;
+    ck_assert_int_eq(dlx__record_check_gpu(&r, (int64_t[]){0, 8}, NULL, 0), 0);
+#define REFUSED(size, ...)                                                                         \
+    do {                                                                                           \
+        r = on_gpu;                                                                                \
+        __VA_ARGS__;                                                                               \
+        ck_assert_int_eq(dlx__record_check_gpu(&r, shape, NULL, size), DLX_E_BAD_PEER);            \
+    } while (0)
+    REFUSED(267, );
+    REFUSED(0, );
+    REFUSED(4096, r.size = 255);
+    REFUSED(4096, r.offset = UINT64_MAX);
+    REFUSED(UINT64_MAX, r.offset = UINT64_MAX);
+    REFUSED(4096, r.arena = 1);
+    REFUSED(4096, r.device_id = 1);
+    REFUSED(4096, r.flags |= 0x80);
+    REFUSED(4096, r.ndim = 65);
+#undef REFUSED
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("tensor_record");
@@ -134,6 +171,7 @@ int main(void)
     tcase_add_test(tcase, good_records_pass);
     tcase_add_test(tcase, hostile_records_are_refused);
     tcase_add_test(tcase, the_short_way_agrees_with_the_whole_one);
+    tcase_add_test(tcase, records_on_gpus_lie_in_their_allocation);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 build=(gcc g++ make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler
-    check libsubunit-dev libjansson-dev libxxhash-dev libjpeg62-turbo-dev libpng-dev python3 python3-venv
+    check libsubunit-dev libinih-dev libjansson-dev libxxhash-dev libjpeg62-turbo-dev libpng-dev python3 python3-venv
     python3-pip python3-dev python3-numpy python3-pytest python3-setuptools python3-wheel)
 lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck valgrind strace binutils
     cmake mandoc systemd)
@@ -21,9 +21,11 @@ bench=(strace valgrind gnuplot-nox)
 faults=(strace)
 # What --bench compares us with, where it is to be had; clang's library is for iceoryx2, whose crate reads C headers.
 peers=(iceoryx libiceoryx-binding-c-dev libzmq3-dev clang)
+# Headers of AMD's runtime: the HIP backend is left out of a build without them.
+hip=(libamdhip64-dev)
 
 want=("${build[@]}")
-may=()
+may=("${hip[@]}")
 venv=yes
 interop=
 dry=
@@ -31,7 +33,7 @@ for arg in "$@"; do
     case $arg in
     --lint) want+=("${lint[@]}") ;;
     --model) want+=("${model[@]}") ;;
-    --bench) want+=("${bench[@]}") may=("${peers[@]}") ;;
+    --bench) want+=("${bench[@]}") may+=("${peers[@]}") ;;
     --faults) want+=("${faults[@]}") ;;
     --interop) interop=yes ;;
     --no-venv) venv= ;;
@@ -63,7 +65,7 @@ missing_elsewhere() {
     for tool in gcc g++ make pkg-config protoc-c python3; do
         command -v "$tool" >/dev/null || printf '%s\n' "$tool"
     done
-    for lib in libuv libprotobuf-c check jansson libxxhash libjpeg libpng; do
+    for lib in libuv libprotobuf-c inih check jansson libxxhash libjpeg libpng; do
         pkg-config --exists "$lib" 2>/dev/null || printf '%s (development files)\n' "$lib"
     done
 }
@@ -135,6 +137,9 @@ venv_package() { # NAME SPECIFICATION WHAT-FOR [OPTION OF PIP...]
     fi
 }
 venv_package tvm-ffi 'apache-tvm-ffi>=0.1.8,<1' 'for the real dlpack.h (tests/check_dlpack_abi.sh)'
+# Only the headers are used: programs load the driver at run time. Both API versions must compile.
+venv_package cuda12 'nvidia-cuda-runtime-cu12>=12.5,<13' 'for cuda.h' --no-deps --target build/cache/cuda12
+venv_package cuda13 'nvidia-cuda-runtime>=13,<14' 'for cuda.h' --no-deps --target build/cache/cuda13
 venv_package safetensors 'safetensors>=0.8,<1' 'to read the files that dlxctl writes'
 if [ -n "$interop" ]; then
     for package in 'numpy>=2.1' ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack mpich mpi4py nanobind pyzmq ray eclipse-zenoh iceoryx2; do

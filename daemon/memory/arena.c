@@ -2,6 +2,7 @@
 #include "daemon/memory/arena.h"
 #include "common/error.h"
 #include "daemon/memory/proof.h"
+#include "daemon/users/outbox.h"
 #include "daemon/base/worker.h"
 #include <assert.h>
 #include <string.h>
@@ -16,7 +17,8 @@ int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_workers *workers, struct
     arena->id = id;
     arena->size = size;
     arena->fd = -1;
-    int r = dlxd_charge_init(&arena->charge, user, DLXD_BYTES, size);
+    dlxd_list_init(&arena->told);
+    int r = dlxd_flights_charge(&arena->charge, user, DLXD_BYTES, size);
     if (r < 0) {
         free(arena);
         return r;
@@ -35,6 +37,7 @@ void dlxd_arena_close(struct dlxd_arena *arena)
 struct dlxd_arena *dlxd_arena_free(struct dlxd_arena *arena)
 {
     if (arena) {
+        assert(dlxd_list_empty(&arena->told));
         dlxd_reservation_end(arena);
         dlxd_arena_close(arena);
         dlxd_charge_deinit(&arena->charge);

@@ -7,9 +7,9 @@
  * the same kind, but is in no list: links get it with LinkOpen.
  *
  * Nothing is queued for a link. Arenas that are ready are kept in the order in which they became
- * ready, dropped ones that somebody has yet to hear of in the order of their drop, and a link
+ * ready, dropped ones that a link has yet to acknowledge in the order of their drop, and a link
  * remembers how far in both it has come. So a subscriber that reads nothing costs a position, not a
- * queue. No I/O here.
+ * queue; beside it, a flight for each ArenaDropped that is in its socket. No I/O here.
  */
 
 #include "daemon/memory/reservation.h"
@@ -24,8 +24,9 @@ struct dlxd_arena {
     uint64_t size;
     uint64_t ready_seq;           /* 0: not ready yet, or the control block */
     uint64_t drop_seq;            /* 0: not dropped */
-    size_t n_notify;              /* dropped: links that have yet to be told */
-    struct dlxd_link *payer;      /* of these, whose user is charged */
+    size_t n_notify;              /* dropped: links that have yet to acknowledge it */
+    struct dlxd_link *untold;     /* the first of these that was not told either; or NULL */
+    struct dlxd_list told;        /* flights to the others, the oldest first: outbox.h */
     bool kept;                    /* by the service manager: store.h */
     int fd;                       /* read-only; -1 once dropped, and while the proof has it */
     struct dlxd_proof *proof;     /* not NULL: it is looked at whether it is ready */

@@ -21,6 +21,7 @@ void dlxd_report_control(int fd, struct dlxd_control_report *ret)
     if (!copy(fd, &control, sizeof control))
         return;
     ret->head = look(&control.head);
+    ret->heeds_locks = dlx_load32_relaxed(&control.heeds_locks) != 0;
     ret->published = look(&control.published);
     ret->published_bytes = look(&control.published_bytes);
 }

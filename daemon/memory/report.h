@@ -12,6 +12,7 @@
 
 struct dlxd_control_report {
     uint64_t head; /* newest message */
+    bool heeds_locks;
     uint64_t published;
     uint64_t published_bytes;
 };

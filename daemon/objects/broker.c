@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/broker.h"
+#include "daemon/gpu/keeper.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/retained.h"
 #include "daemon/objects/subscription.h"
+#include "daemon/users/outbox.h"
 #include "daemon/objects/waiting.h"
 #include "daemon/base/watch.h"
 #include "daemon/base/worker.h"
@@ -21,7 +23,7 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
     dlxd_users_init(&broker->users, ram_bytes);
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0)
-        broker->users.all_descriptors_max = files.rlim_cur;
+        broker->users.all_descriptors_max = broker->users.all_in_flight_max = files.rlim_cur;
     dlxd_registry_init(&broker->registry);
     dlxd_list_init(&broker->clients);
     dlxd_list_init(&broker->greeting);
@@ -37,7 +39,9 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
 void dlxd_broker_deinit(struct dlxd_broker *broker)
 {
     dlxd_retained_clear(broker);
+    broker->gpu = dlxd_gpu_keeper_free(broker->gpu);
     dlxd_registry_deinit(&broker->registry);
+    dlxd_flights_forget(&broker->users);
     dlxd_users_deinit(&broker->users);
     broker->watches = dlxd_watches_free(broker->watches);
     broker->workers = dlxd_workers_free(broker->workers);
@@ -59,6 +63,8 @@ void dlxd_broker_unstick(struct dlxd_broker *broker)
     dlx_for_each (it, &broker->stuck) {
         struct dlxd_subscription *subscription =
             dlxd_container_of(it, struct dlxd_subscription, stuck);
+        if (!dlxd_flights_have_room(subscription->client->user, DLXD_FLIGHT_FDS_MOST))
+            continue;
         dlxd_list_remove(it);
         subscription->state = DLXD_SUBSCRIPTION_OPEN;
         dlxd_subscription_mark(subscription);

@@ -2,9 +2,11 @@
 #include "daemon/objects/client.h"
 #include "common/error.h"
 #include "common/proto.h"
+#include "daemon/gpu/keeper.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/keeper.h"
 #include "daemon/base/log.h"
+#include "daemon/users/outbox.h"
 #include "daemon/users/policy.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/base/watch.h"
@@ -59,6 +61,11 @@ static int open_pidfd(int sock, pid_t pid, int *ret)
             return DLX_E_DISCONNECTED; /* dead and waited for */
         return dlx__fail_errno("SO_PEERPIDFD");
     }
+    if (pid == 0)
+        return dlx__fail(DLX_E_KERNEL,
+                         "the client is in a pid namespace that this daemon does not see: that "
+                         "needs Linux 6.5 (SO_PEERPIDFD), or a daemon that is outside of its "
+                         "container");
     pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (pidfd < 0) {
         if (errno == ESRCH)
@@ -98,7 +105,7 @@ static void on_death(void *data, int events)
 
 bool dlxd_client_is_paused(const struct dlxd_client *client)
 {
-    return client->barrier || client->awaits_proof;
+    return client->barrier || client->awaits_proof || client->gpu_call;
 }
 
 void dlxd_client_rewatch(struct dlxd_client *client)
@@ -156,8 +163,10 @@ static int set_up(struct dlxd_client *client, uint32_t socket)
     if (r < 0)
         return r;
     client->holder = dlxd_holder_new(client, client->pidfd);
-    r = client->holder ? dlxd_users_get(&broker->users, client->principal, &client->user)
-                       : DLX_E_NO_MEMORY;
+    client->outbox = dlxd_outbox_new(broker->workers, client->fd);
+    r = client->holder && client->outbox
+            ? dlxd_users_get(&broker->users, client->principal, &client->user)
+            : DLX_E_NO_MEMORY;
     if (r < 0)
         return r;
     client->refuse_code = dlxd_policy_admit(&broker->policy, client->principal);
@@ -234,7 +243,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     dlxd_task_init(&client->task, on_turn);
     dlxd_request_init(&client->request);
     dlxd_list_init(&client->shares);
-    dlxd_lingering_init(&client->lingering);
+    dlxd_drains_init(&client->drains);
     dlxd_list_init(&client->publishers);
     dlxd_list_init(&client->subscriptions);
     dlxd_list_init(&client->tx);
@@ -263,6 +272,7 @@ bool dlxd_client_end_some(struct dlxd_client *client)
 {
     uint32_t n = END_AT_ONCE;
     dlxd_request_end(client);
+    client->gpu_call = dlxd_gpu_call_free(client->gpu_call);
     for (; n > 0 && !dlxd_list_empty(&client->publishers); n--) {
         struct dlxd_publisher *publisher =
             dlxd_container_of(client->publishers.next, struct dlxd_publisher, by_client);
@@ -292,12 +302,15 @@ void dlxd_client_free(struct dlxd_client *client)
     dlxd_list_remove(&client->node);
     dlxd_watch_free(client->watch);
     dlxd_watch_free(client->pid_watch);
-    dlxd_workers_close_socket(client->broker->workers, client->user, client->fd);
+    dlxd_charge_deinit(&client->connection_charge);
+    if (client->outbox)
+        dlxd_outbox_close(client->outbox, client->user);
+    else
+        dlxd_workers_close_socket(client->broker->workers, client->user, client->fd);
     if (client->holder)
         dlxd_holder_disconnected(client->holder);
     else
         dlx__close(client->pidfd);
-    dlxd_charge_deinit(&client->connection_charge);
     dlxd_user_unref(client->user);
     dlxd_principal_unref(client->principal);
     free(client->refuse_text);
@@ -317,6 +330,12 @@ void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t ma
         client->name[n] = '\0';
     dlxd_log(DLXD_LOG_INFO, "%s (pid %d, uid %u) is here", client->name, (int)client->pid,
              (unsigned)client->principal->uid);
+}
+
+void dlxd_client_review(struct dlxd_client *client)
+{
+    client->is_to_review = true;
+    dlxd_task_start(&client->task, client->user);
 }
 
 void dlxd_client_doom(struct dlxd_client *client)
@@ -391,13 +410,12 @@ int dlxd_client_send_fds(struct dlxd_client *client, const Dlx__Wire__Packet *pa
 {
     int r = DLX_E_FULL;
     if (dlxd_list_empty(&client->tx))
-        r = dlx__proto_send(client->fd, packet, fds, n_fds);
+        r = dlxd_outbox_send(client->outbox, client->user, packet, fds, n_fds, NULL);
     if (r == DLX_E_FULL)
-        return dlx__fail(
-            DLX_E_LIMIT,
-            "%s (pid %d) cannot be sent file descriptors: it does not read its replies, "
-            "or uid %u has too many on their way",
-            client->name, (int)client->pid, (unsigned)client->principal->uid);
+        return dlx__fail(DLX_E_LIMIT,
+                         "%s (pid %d) cannot be sent file descriptors: it does not read its "
+                         "replies, or the daemon has too many on their way",
+                         client->name, (int)client->pid);
     return r;
 }
 

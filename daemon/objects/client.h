@@ -8,7 +8,7 @@
  * reason.
  */
 
-#include "daemon/objects/lingering.h"
+#include "daemon/objects/draining.h"
 #include "daemon/base/list.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/request.h"
@@ -17,6 +17,8 @@
 struct dlx_packet;
 struct dlxd_barrier;
 struct dlxd_broker;
+struct dlxd_gpu_call;
+struct dlxd_outbox;
 struct dlxd_watch;
 struct Dlx__Wire__Packet;
 
@@ -53,6 +55,7 @@ struct dlxd_client {
     struct dlxd_broker *broker;
     uint64_t id;
     int fd;
+    struct dlxd_outbox *outbox; /* of `fd` */
     struct dlxd_watch *watch;
     int pidfd; /* once there is a holder, that has it */
     struct dlxd_watch *pid_watch;
@@ -65,19 +68,21 @@ struct dlxd_client {
     int refuse_code; /* REFUSED: the answer to its Hello */
     char *refuse_text;
     uint64_t accepted_ns;
+    bool is_to_review; /* the rules have changed */
 
-    uint32_t max_links;              /* that its process can bear */
-    size_t n_links;                  /* as publisher and as subscriber, with those that linger */
-    struct dlxd_list shares;         /* of its links: what the subscribers' users have */
-    struct dlxd_lingering lingering; /* of its publishers */
-    struct dlxd_holder *holder;      /* of its subscriptions */
+    uint32_t max_links;         /* that its process can bear */
+    size_t n_links;             /* as publisher and as subscriber, with those that drain */
+    struct dlxd_list shares;    /* of its links: what the subscribers' users have */
+    struct dlxd_drains drains;  /* of its publishers */
+    struct dlxd_holder *holder; /* of its subscriptions */
     struct dlxd_list publishers;
     struct dlxd_list subscriptions;
 
-    struct dlxd_request request;  /* being handled */
-    struct dlxd_barrier *barrier; /* not NULL: nothing is read before this answer (store.h) */
-    bool awaits_proof;            /* likewise: of a region of its (proof.h) */
-    struct dlxd_list tx;          /* packets that did not fit in the socket */
+    struct dlxd_request request;    /* being handled */
+    struct dlxd_barrier *barrier;   /* not NULL: nothing is read before this answer (store.h) */
+    bool awaits_proof;              /* likewise: of a region of its (proof.h) */
+    struct dlxd_gpu_call *gpu_call; /* likewise: of the GPU keeper */
+    struct dlxd_list tx;            /* packets that did not fit in the socket */
     size_t n_tx;
     size_t tx_size;
 
@@ -107,6 +112,8 @@ static inline bool dlxd_client_is_doomed(const struct dlxd_client *client)
 {
     return client->state == DLXD_CLIENT_ENDING;
 }
+/* The rules have changed: its task looks whether they still allow what it has (review.h). */
+void dlxd_client_review(struct dlxd_client *client);
 /* Its task ends it; nothing is sent. */
 void dlxd_client_doom(struct dlxd_client *client);
 /* Tell a connection why it is about to be closed, if that fits in its socket. */

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/delivery.h"
+#include "common/bell.h"
 #include "common/error.h"
 #include "common/memory.h"
 #include "common/packet.h"
 #include "common/proto.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
 #include "daemon/base/log.h"
 #include "daemon/memory/proof.h"
+#include "daemon/users/outbox.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/base/watch.h"
@@ -20,7 +23,12 @@
 static int send_on_subscription(struct dlxd_link *link, const Dlx__Wire__Packet *packet,
                                 const int *fds, size_t n_fds)
 {
-    return dlx__proto_send(link->subscription->fd, packet, fds, n_fds);
+    const struct dlxd_subscription *subscription = link->subscription;
+    if (n_fds == 0)
+        return dlx__proto_send(subscription->sock->fd, packet, NULL, 0);
+    int r =
+        dlxd_outbox_send(subscription->sock, subscription->client->user, packet, fds, n_fds, NULL);
+    return r == DLX_E_LIMIT ? DLX_E_FULL : r; /* until it has read more */
 }
 
 static const struct dlx_memory *memory_of(const struct dlxd_link *link)
@@ -34,7 +42,7 @@ static int send_failed_body(const struct dlxd_subscription *subscription,
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_FAILED;
     packet.link_failed = body;
-    return dlx__proto_send(subscription->fd, &packet, NULL, 0);
+    return dlx__proto_send(subscription->sock->fd, &packet, NULL, 0);
 }
 
 int dlxd_delivery_tell_failed(const struct dlxd_subscription *subscription, uint64_t link, int code,
@@ -71,11 +79,23 @@ static int send_dropped(struct dlxd_link *link)
 {
     Dlx__Wire__ArenaDropped body = DLX__WIRE__ARENA_DROPPED__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    const struct dlxd_subscription *subscription = link->subscription;
+    struct dlxd_arena *arena = dlxd_link_next_dropped(link);
+    struct dlxd_flight *flight;
     body.link = dlxd_link_id(link);
-    body.arena = dlxd_link_next_dropped(link)->id;
+    body.arena = arena->id;
     packet.body_case = DLX__WIRE__PACKET__BODY_ARENA_DROPPED;
     packet.arena_dropped = &body;
-    return send_on_subscription(link, &packet, NULL, 0);
+    int r =
+        dlxd_outbox_send(subscription->sock, subscription->client->user, &packet, NULL, 0, &flight);
+    if (r < 0)
+        return r;
+    flight->landed = dlxd_link_drop_landed;
+    flight->link = link;
+    flight->arena = arena;
+    dlxd_list_push_back(&link->drops, &flight->of_link);
+    dlxd_list_push_back(&arena->told, &flight->of_arena);
+    return 0;
 }
 
 static int send_gone(struct dlxd_link *link)
@@ -94,7 +114,8 @@ static int send_offer(struct dlxd_link *link)
     Dlx__Wire__LinkOffer body = DLX__WIRE__LINK_OFFER__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     int fd;
-    int r = dlx__region_new(memory_of(link), "dlx-link", link->page_size, &link->page_fd, &fd);
+    int r =
+        dlx__region_new(memory_of(link), "dlx-link", link->page_size, &link->drain->page_fd, &fd);
     if (r < 0) {
         dlxd_link_fail(link, r, dlx__error_message());
         return r;
@@ -108,12 +129,13 @@ static int send_offer(struct dlxd_link *link)
         body.link_index = link->index;
         body.topic = link->publisher->topic_name;
         body.resumes = link->publisher->config.resumes;
+        body.former = link->publisher->state == DLXD_PUBLISHER_SHOWN;
     }
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OFFER;
     packet.link_offer = &body;
     r = send_on_subscription(link, &packet, &writer, 1);
     if (r < 0) /* the next attempt makes another one */
-        link->page_fd = dlx__close(link->page_fd);
+        link->drain->page_fd = dlx__close(link->drain->page_fd);
     return r;
 }
 
@@ -133,7 +155,7 @@ static int send_added(struct dlxd_link *link, int bell)
     const struct dlxd_subscription *subscription = link->subscription;
     const struct dlxd_publisher *publisher = link->publisher;
     Dlx__Wire__LinkAdded body = DLX__WIRE__LINK_ADDED__INIT;
-    const int fds[] = {link->page_fd, bell, subscription->client->pidfd};
+    const int fds[] = {link->drain->page_fd, bell, subscription->client->pidfd};
     body.link = dlxd_link_id(link);
     body.client = subscription->client->id;
     body.pid = (uint32_t)subscription->client->pid;
@@ -155,7 +177,7 @@ static void on_proved(void *owner, int code, const char *text, int take_fd)
 {
     struct dlxd_link *link = owner;
     link->proof = NULL;
-    link->page_fd = take_fd;
+    link->drain->page_fd = take_fd;
     if (code < 0) {
         (void)dlx__fail(code, "link page: %s", text);
         dlxd_link_fail(link, code, dlx__error_message());
@@ -167,13 +189,14 @@ static void on_proved(void *owner, int code, const char *text, int take_fd)
 
 void dlxd_delivery_prove(struct dlxd_link *link)
 {
-    int r = dlxd_proof_begin(&link->proof, link->workers, memory_of(link), link->links_charge.user,
-                             link->page_fd, link->page_size, on_proved, link);
+    int r = dlxd_proof_begin(&link->proof, link->workers, memory_of(link),
+                             link->drain->links_charge.user, link->drain->page_fd, link->page_size,
+                             on_proved, link);
     if (r < 0) {
         dlxd_link_fail(link, r, dlx__error_message());
         return;
     }
-    link->page_fd = -1;
+    link->drain->page_fd = -1;
     link->state = DLXD_LINK_PROVING;
 }
 
@@ -187,6 +210,24 @@ static int send_sealed(struct dlxd_link *link)
     return send_on_subscription(link, &packet, NULL, 0);
 }
 
+/* Messages that are retained have no publisher: nobody needs the page, and the bell hangs up. Or
+ * theirs lives, but cannot be told: it sees a lock on its control block instead, and the bell says
+ * that it will be heard of. */
+static int tell_publisher(struct dlxd_link *link, int bell)
+{
+    const struct dlxd_publisher *publisher = link->publisher;
+    if (publisher->client)
+        return send_added(link, bell);
+    if (publisher->state != DLXD_PUBLISHER_SHOWN)
+        return 0;
+    (void)!send(bell, &(uint8_t){DLX_BELL_WAITS}, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    int r = dlx__region_reopen_locked(publisher->control->fd, &link->locked_fd);
+    /* Its own lock is in the way: to this link it has gone until it announces itself again. */
+    if (r == DLX_E_SYSTEM)
+        dlxd_link_fail_gone(link);
+    return r;
+}
+
 static int join(struct dlxd_link *link)
 {
     int pair[2];
@@ -195,8 +236,7 @@ static int join(struct dlxd_link *link)
         return r;
     dlx_cleanup(dlx__closep) int publishers_end = pair[0];
     dlx_cleanup(dlx__closep) int subscribers_end = pair[1];
-    /* Messages that are retained have no publisher: nobody needs the page, and the bell hangs up. */
-    r = link->publisher->client ? send_added(link, publishers_end) : 0;
+    r = tell_publisher(link, publishers_end);
     if (r < 0)
         return r;
     link->bell_fd = dlx__steal_fd(&subscribers_end);
@@ -208,7 +248,8 @@ static int send_open(struct dlxd_link *link)
     const struct dlxd_publisher *publisher = link->publisher;
     Dlx__Wire__LinkOpen body = DLX__WIRE__LINK_OPEN__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-    const int fds[] = {publisher->control->fd, link->bell_fd};
+    const int fds[] = {link->locked_fd < 0 ? publisher->control->fd : link->locked_fd,
+                       link->bell_fd};
     body.link = dlxd_link_id(link);
     body.publisher = dlxd_publisher_id(publisher);
     body.control_size = publisher->control->size;
@@ -277,7 +318,7 @@ static int take_step(struct dlxd_link *link, enum dlxd_link_step step)
  */
 static void wait_for_room(struct dlxd_subscription *subscription)
 {
-    struct pollfd p = {.fd = subscription->fd, .events = POLLOUT};
+    struct pollfd p = {.fd = subscription->sock->fd, .events = POLLOUT};
     if (subscription->state !=
         DLXD_SUBSCRIPTION_OPEN) /* it waits already: see dlxd_delivery_join() */
         return;
@@ -309,6 +350,11 @@ static bool has_credit(const struct dlxd_link *link, enum dlxd_link_step step)
            dlxd_subscription_credit(link->subscription) > 0;
 }
 
+static bool has_room_in_flight(struct dlxd_user *user)
+{
+    return dlxd_flights_have_room(user, DLXD_FLIGHT_FDS_MOST);
+}
+
 enum outcome {
     DONE,
     LINK_WAITS, /* for the end of its publisher; other links need not */
@@ -318,6 +364,15 @@ enum outcome {
 static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd_link *link,
                              enum dlxd_link_step step)
 {
+    /* Before anything is made for the step. */
+    if (dlxd_link_step_has_fds(step) && !has_room_in_flight(subscription->client->user)) {
+        wait_for_room(subscription);
+        return ALL_WAIT;
+    }
+    /* Others would pay for what a publisher does not read. */
+    if (step == DLXD_STEP_JOIN && link->publisher->client &&
+        !has_room_in_flight(link->publisher->user))
+        return LINK_WAITS;
     int r = take_step(link, step);
     if (r == 0) {
         subscription->begun = true;

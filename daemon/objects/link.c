@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/link.h"
 #include "common/error.h"
+#include "common/memory.h"
 #include "ring/layout.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/draining.h"
+#include "daemon/objects/payer.h"
 #include "daemon/memory/proof.h"
 #include "daemon/objects/publisher.h"
+#include "daemon/users/outbox.h"
 #include "daemon/users/share.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/base/worker.h"
@@ -14,35 +18,35 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A limit is met, also by links that linger. */
-static int tell_lingering(int r, size_t n)
+/* A limit is met, also by draining links. */
+static int tell_draining(int r, size_t n)
 {
     return n == 0 ? r : dlx__fail_prefix(r, "%zu closed subscriptions still hold messages", n);
 }
 
 static int check_client(struct dlxd_client *client, const char *role)
 {
-    struct dlxd_lingering *reads = &client->holder->lingering, *writes = &client->lingering;
+    struct dlxd_drains *reads = &client->holder->drains, *writes = &client->drains;
     if (client->n_links >= client->max_links) {
-        dlxd_lingering_look(reads);
-        dlxd_lingering_look(writes);
+        dlxd_drains_look(reads);
+        dlxd_drains_look(writes);
     }
     if (client->n_links < client->max_links)
         return 0;
     int r = dlx__fail(DLX_E_LIMIT, "%s %s (pid %d) has %zu links and can bear %u", role,
                       client->name, (int)client->pid, client->n_links, client->max_links);
-    return tell_lingering(r, reads->n + writes->n);
+    return tell_draining(r, reads->n + writes->n);
 }
 
 static int charge_user(struct dlxd_charge *charge, struct dlxd_user *user,
                        enum dlxd_resource resource, uint64_t amount)
 {
-    int r = dlxd_charge_init(charge, user, resource, amount);
-    if (r == 0 || user->lingering.n == 0)
+    int r = dlxd_flights_charge(charge, user, resource, amount);
+    if (r == 0 || user->drains.n == 0)
         return r;
-    dlxd_lingering_look(&user->lingering);
+    dlxd_drains_look(&user->drains);
     r = dlxd_charge_init(charge, user, resource, amount);
-    return r == 0 ? 0 : tell_lingering(r, user->lingering.n);
+    return r == 0 ? 0 : tell_draining(r, user->drains.n);
 }
 
 static bool is_fair(const struct dlxd_client *client, const struct dlxd_user *user)
@@ -55,7 +59,7 @@ static bool is_fair(const struct dlxd_client *client, const struct dlxd_user *us
 static int check_share(struct dlxd_client *client, const struct dlxd_user *user)
 {
     if (!is_fair(client, user))
-        dlxd_lingering_look(&client->lingering);
+        dlxd_drains_look(&client->drains);
     if (is_fair(client, user))
         return 0;
     int r =
@@ -64,7 +68,7 @@ static int check_share(struct dlxd_client *client, const struct dlxd_user *user)
                   " of them, and may have at most %u times what is left",
                   client->name, (int)client->pid, client->n_links, client->max_links,
                   (unsigned)user->uid, dlxd_share_of(&client->shares, user), DLXD_SHARE_OF_LEFT);
-    return tell_lingering(r, client->lingering.n);
+    return tell_draining(r, client->drains.n);
 }
 
 static int check_clients(const struct dlxd_link *link, const struct dlxd_publisher *publisher)
@@ -80,8 +84,8 @@ static int check_clients(const struct dlxd_link *link, const struct dlxd_publish
 static int charge(struct dlxd_link *link)
 {
     struct dlxd_user *user = link->subscription->client->user;
-    int r = charge_user(&link->links_charge, user, DLXD_LINKS, 1);
-    return r < 0 ? r : charge_user(&link->bytes_charge, user, DLXD_BYTES, link->page_size);
+    int r = charge_user(&link->drain->links_charge, user, DLXD_LINKS, 1);
+    return r < 0 ? r : charge_user(&link->drain->bytes_charge, user, DLXD_BYTES, link->page_size);
 }
 
 /* A spare is older than links that were made since. */
@@ -103,8 +107,8 @@ static int attach(struct dlxd_link *link, struct dlxd_publisher *publisher)
     if (r < 0)
         return r;
     if (writer && writer->user != user) {
-        link->share = dlxd_share_take(&writer->shares, user);
-        if (!link->share) {
+        link->drain->share = dlxd_share_take(&writer->shares, user);
+        if (!link->drain->share) {
             dlxd_publisher_index_put(publisher, link->index);
             return DLX_E_NO_MEMORY;
         }
@@ -126,22 +130,44 @@ static void count_out(struct dlxd_link *link)
     link->subscription->broker->registry.n_spares--;
 }
 
-static void close_bell(struct dlxd_link *link)
+static void close_join_fds(struct dlxd_link *link)
 {
+    link->locked_fd = dlx__close(link->locked_fd);
     link->bell_fd =
-        dlxd_workers_close_socket(link->workers, link->links_charge.user, link->bell_fd);
+        dlxd_workers_close_socket(link->workers, link->subscription->client->user, link->bell_fd);
 }
 
 static void release_resources(struct dlxd_link *link)
 {
     link->proof = dlxd_proof_abandon(link->proof);
-    link->page_fd = dlxd_workers_close(link->workers, link->links_charge.user, link->page_fd);
-    close_bell(link);
-    dlxd_charge_deinit(&link->links_charge);
-    dlxd_charge_deinit(&link->bytes_charge);
+    close_join_fds(link);
+    link->drain = dlxd_drain_free(link->drain);
 }
 
-/* Undo attach(). Of a link that lingers its charges stay, and that both clients have it. */
+/* Nobody waits any more for what it was told, or was to be told. */
+static void let_go_of_dropped(struct dlxd_link *link)
+{
+    struct dlxd_arena *arena;
+    while (!dlxd_list_empty(&link->drops)) {
+        struct dlxd_flight *flight =
+            dlxd_container_of(link->drops.next, struct dlxd_flight, of_link);
+        arena = flight->arena;
+        dlxd_flight_free(flight);
+        dlxd_publisher_drop_acknowledged(link, arena);
+    }
+    while ((arena = dlxd_link_next_dropped(link))) {
+        link->drop_seq = arena->drop_seq;
+        dlxd_publisher_drop_acknowledged(link, arena);
+    }
+}
+
+void dlxd_link_drop_landed(struct dlxd_flight *flight)
+{
+    dlxd_list_remove(&flight->of_arena);
+    dlxd_publisher_drop_acknowledged(flight->link, flight->arena);
+}
+
+/* Undo attach(). What drains stays charged, and a link of both clients. */
 static void detach(struct dlxd_link *link)
 {
     struct dlxd_publisher *publisher = link->publisher;
@@ -151,44 +177,59 @@ static void detach(struct dlxd_link *link)
             count_out(link);
         return;
     }
-    struct dlxd_arena *arena;
-    while (link->state == DLXD_LINK_OPEN && (arena = dlxd_link_next_dropped(link))) {
-        link->drop_seq = arena->drop_seq;
-        dlxd_publisher_drop_told(link, arena);
-    }
-    if (joined)
+    if (link->state == DLXD_LINK_OPEN)
+        let_go_of_dropped(link);
+    if (joined) {
         dlxd_membership_left(&publisher->line);
+        dlx__region_unlock(publisher->control->fd);
+    }
     dlxd_waiting_link_ended(link);
     dlxd_publisher_index_put(publisher, link->index);
     dlxd_publisher_link_leaves(publisher, link);
     dlxd_list_remove(&link->by_publisher);
     publisher->n_links--;
-    if (!joined || !publisher->client || !dlxd_lingering_begin(link)) {
+    if (joined && publisher->client &&
+        dlxd_drain_begin(link->drain, publisher, link->subscription->client->holder)) {
+        link->drain = NULL;
+    } else {
         if (publisher->client)
             publisher->client->n_links--;
         link->subscription->client->n_links--;
-        link->share = dlxd_share_put(link->share);
-        link->publisher = NULL;
         release_resources(link);
     }
+    link->publisher = NULL;
     if (publisher->state == DLXD_PUBLISHER_GONE && !link->gone_sent)
         dlxd_publisher_delivered(publisher);
     dlxd_publisher_link_left(publisher);
 }
 
-static struct dlxd_link *link_alloc(struct dlxd_subscription *subscription)
+static struct dlxd_link *link_alloc(struct dlxd_subscription *subscription, uint64_t id)
 {
     struct dlxd_link *link = calloc(1, sizeof *link);
     if (!link)
         return NULL;
+    link->drain = dlxd_drain_new(id, subscription->broker->workers, subscription->config.max_held);
+    if (!link->drain) {
+        free(link);
+        return NULL;
+    }
     link->subscription = subscription;
     link->workers = subscription->broker->workers;
     link->state = DLXD_LINK_NEW;
     link->page_size = dlx_shm_link_size(subscription->config.max_held);
-    link->page_fd = link->bell_fd = -1;
+    link->bell_fd = link->locked_fd = -1;
     dlxd_list_init(&link->by_publisher);
     dlxd_list_init(&link->pending);
+    dlxd_list_init(&link->drops);
     return link;
+}
+
+static void link_free(struct dlxd_link *link)
+{
+    release_resources(link);
+    dlxd_charge_deinit(&link->failed_charge);
+    free(link->fail_text);
+    free(link);
 }
 
 /* In the order of ids: those that were set aside for a subscription may come after others. */
@@ -205,7 +246,7 @@ static void enlist(struct dlxd_link *link, uint64_t id)
 int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
                   uint64_t id, bool from_start)
 {
-    struct dlxd_link *link = link_alloc(subscription);
+    struct dlxd_link *link = link_alloc(subscription, id);
     if (!link)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a link to publisher %s",
                          publisher->topic_name);
@@ -225,13 +266,13 @@ int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher 
 
 int dlxd_link_new_spare(struct dlxd_subscription *subscription, uint64_t id)
 {
-    struct dlxd_link *link = link_alloc(subscription);
+    struct dlxd_link *link = link_alloc(subscription, id);
     if (!link)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a spare link to %s",
                          subscription->topic_name);
     int r = charge(link);
     if (r < 0) {
-        dlxd_link_free(link);
+        link_free(link);
         return r;
     }
     enlist(link, id);
@@ -286,18 +327,7 @@ void dlxd_link_end(struct dlxd_link *link)
     leave_turn(link);
     dlxd_list_remove(&link->by_subscription);
     dlxd_idmap_remove(&link->subscription->broker->registry.links, &link->by_id);
-    link->subscription = NULL;
-    close_bell(link);
-    if (!link->holder)
-        dlxd_link_free(link);
-}
-
-void dlxd_link_free(struct dlxd_link *link)
-{
-    release_resources(link);
-    dlxd_charge_deinit(&link->failed_charge);
-    free(link->fail_text);
-    free(link);
+    link_free(link);
 }
 
 void dlxd_link_fail(struct dlxd_link *link, int code, const char *text)
@@ -398,7 +428,7 @@ static enum dlxd_link_step next_when_open(struct dlxd_link *link)
         return DLXD_STEP_DROPPED;
     if (dlxd_link_next_arena(link))
         return DLXD_STEP_ARENA;
-    if (link->publisher->state >= DLXD_PUBLISHER_DYING && !link->gone_sent)
+    if (dlxd_publisher_has_ended(link->publisher) && !link->gone_sent)
         return DLXD_STEP_GONE;
     return DLXD_STEP_NONE;
 }
@@ -477,7 +507,7 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
         arena = dlxd_link_next_dropped(link);
         assert(arena);
         link->drop_seq = arena->drop_seq;
-        dlxd_publisher_drop_told(link, arena);
+        dlxd_payer_may_change(link, arena);
         break;
     case DLXD_STEP_GONE:
         link->gone_sent = true;
@@ -496,7 +526,7 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
         break;
     case DLXD_STEP_OPEN:
         link->state = DLXD_LINK_OPEN;
-        close_bell(link);
+        close_join_fds(link);
         link->open_seq = publisher->last_ready_seq;
         link->drop_seq = publisher->last_drop_seq;
         break;

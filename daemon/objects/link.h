@@ -15,18 +15,18 @@
  * can publish.
  *
  * This file decides what is to be sent next; delivery.c sends it and says so. No I/O here, but for
- * the look at a link that ends: it may linger.
+ * the look at a link that ends: it may drain.
  */
 
 #include "daemon/memory/arena.h"
 #include "daemon/base/idmap.h"
-#include "daemon/objects/lingering.h"
 #include "daemon/base/list.h"
 #include "daemon/users/user.h"
 
+struct dlxd_drain;
+struct dlxd_flight;
 struct dlxd_proof;
 struct dlxd_publisher;
-struct dlxd_share;
 struct dlxd_subscription;
 struct dlxd_waiter;
 struct dlxd_workers;
@@ -76,13 +76,15 @@ struct dlxd_link {
     /* How far the subscriber has been told: see arena.h. */
     uint64_t arena_seq;
     uint64_t drop_seq;
-    uint64_t open_seq; /* the arenas that LinkOpen counted */
+    uint64_t open_seq;      /* the arenas that LinkOpen counted */
+    struct dlxd_list drops; /* flights of ArenaDropped, the oldest first: outbox.h */
 
     uint64_t page_size;
-    int page_fd; /* the daemon's own, read-only, for reports; -1 while the proof has it */
+    struct dlxd_drain *drain; /* its page and what is charged; NULL: FAILED */
     struct dlxd_proof *proof; /* not NULL: PROVING */
     struct dlxd_workers *workers;
-    int bell_fd; /* the subscriber's end, from LinkAdded to LinkOpen */
+    int bell_fd;   /* the subscriber's end, from LinkAdded to LinkOpen */
+    int locked_fd; /* likewise: the control block of a publisher that is SHOWN */
 
     int fail_code;
     uint64_t fail_origin; /* of the publisher that is gone */
@@ -93,17 +95,7 @@ struct dlxd_link {
     bool fail_stays;
     uint32_t n_merged; /* other links that failed, of which it tells */
 
-    struct dlxd_share *share; /* of the publisher's client; NULL: none, or it is the same user's */
-    struct dlxd_charge links_charge;
-    struct dlxd_charge bytes_charge;
     struct dlxd_charge failed_charge;
-
-    /* It has ended, and lingers: see lingering.h. Then it has no subscription. */
-    struct dlxd_holder *holder; /* NULL: it does not */
-    uint32_t max_held;
-    struct dlxd_lingering_node of_holder;
-    struct dlxd_lingering_node of_publishers;
-    struct dlxd_lingering_node of_user;
 };
 
 /*
@@ -127,8 +119,6 @@ int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher);
 /* The link ends, whoever wants it; the publisher's side is told. May free a publisher that is gone.
  * NULL is fine. */
 void dlxd_link_end(struct dlxd_link *link);
-/* It has ended, and lingers no more. */
-void dlxd_link_free(struct dlxd_link *link);
 /* The subscriber will get LinkFailed. May free a publisher that is gone. */
 void dlxd_link_fail(struct dlxd_link *link, int code, const char *text);
 /* The same, as its publisher is GONE. */
@@ -154,7 +144,11 @@ struct dlxd_arena *dlxd_link_next_arena(const struct dlxd_link *link);
  * after GONE. */
 void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step);
 
-/* Was, or will the subscriber be, told of this arena, so that it must hear of its drop? */
+/* The subscriber has received ArenaDropped: a dlxd_landed_fn. */
+void dlxd_link_drop_landed(struct dlxd_flight *flight);
+
+/* Was, or will the subscriber be, told of this arena, so that it must hear of its drop? That is
+ * right until it was told of the drop: then arena_seq moves on. */
 bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *arena);
 
 /* Was the subscription there before a publisher that is to wait for it, and has one of them yet

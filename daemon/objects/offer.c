@@ -39,6 +39,18 @@ static bool may_offer(const struct dlxd_subscription *subscription, const char *
                            DLXD_MAY_SUBSCRIBE, topic);
 }
 
+/* A publisher that is SHOWN waits for no cursor, and the library has to know what that is. */
+static bool joins_shown(const struct dlxd_subscription *subscription)
+{
+    return !subscription->config.reliable && subscription->client->principal->minor >= 2;
+}
+
+static uint64_t announced_to(const struct dlxd_publisher *publisher,
+                             const struct dlxd_subscription *subscription)
+{
+    return joins_shown(subscription) ? publisher->announced : publisher->announced_late;
+}
+
 /* ---- a new subscription -------------------------------------------------------------------- */
 
 static int add(struct dlxd_offers *offers, const struct dlxd_publisher *publisher)
@@ -65,7 +77,8 @@ static int add_topic(struct dlxd_offers *offers, const struct dlxd_topic *topic)
          it = it->next) {
         const struct dlxd_publisher *publisher =
             dlxd_container_of(it, struct dlxd_publisher, by_topic);
-        if (publisher->announced == 0 || publisher->announced > offers->subscription->since)
+        if (publisher->announced == 0 ||
+            announced_to(publisher, offers->subscription) > offers->subscription->since)
             continue;
         r = dlxd_offer_fits(offers->subscription, publisher);
         if (r == 0)
@@ -241,7 +254,9 @@ static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publish
 void dlxd_offering_begin(struct dlxd_publisher *publisher, bool from_start)
 {
     struct dlxd_registry *registry = &publisher->broker->registry;
-    publisher->announced = ++registry->last_announcement;
+    publisher->announced_late = ++registry->last_announcement;
+    if (publisher->announced == 0)
+        publisher->announced = publisher->announced_late;
     publisher->offering = (struct dlxd_offering){.active = true,
                                                  .from_start = from_start,
                                                  .next = publisher->topic->subscriptions.next,
@@ -282,7 +297,7 @@ bool dlxd_offering_step(struct dlxd_publisher *publisher)
         bool suits = !offering->in_patterns ||
                      (dlx__pattern_matches(subscription->topic_name, publisher->topic_name) &&
                       may_offer(subscription, publisher->topic_name));
-        if (suits && subscription->since < publisher->announced &&
+        if (suits && subscription->since < announced_to(publisher, subscription) &&
             !dlxd_subscription_is_doomed(subscription))
             offer_to(subscription, publisher);
     }

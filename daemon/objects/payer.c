@@ -4,11 +4,12 @@
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/subscription.h"
+#include "daemon/users/outbox.h"
 #include <assert.h>
 
 /* The first link that knows a dropped arena, and has yet to be told. */
-static struct dlxd_link *find_payer(struct dlxd_publisher *publisher, struct dlxd_list *from,
-                                    const struct dlxd_arena *arena)
+static struct dlxd_link *find_untold(struct dlxd_publisher *publisher, struct dlxd_list *from,
+                                     const struct dlxd_arena *arena)
 {
     for (struct dlxd_list *it = from; it != &publisher->links; it = it->next) {
         struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
@@ -18,12 +19,21 @@ static struct dlxd_link *find_payer(struct dlxd_publisher *publisher, struct dlx
     return NULL;
 }
 
+static void charge(struct dlxd_arena *arena)
+{
+    const struct dlxd_link *payer = arena->untold;
+    if (!payer) {
+        assert(!dlxd_list_empty(&arena->told));
+        payer = dlxd_container_of(arena->told.next, struct dlxd_flight, of_arena)->link;
+    }
+    dlxd_charge_move(&arena->charge, payer->subscription->client->user);
+}
+
 static void charge_from(struct dlxd_publisher *publisher, struct dlxd_list *from,
                         struct dlxd_arena *arena)
 {
-    arena->payer = find_payer(publisher, from, arena);
-    assert(arena->payer);
-    dlxd_charge_move(&arena->charge, arena->payer->subscription->client->user);
+    arena->untold = find_untold(publisher, from, arena);
+    charge(arena);
 }
 
 void dlxd_payer_of_dropped(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
@@ -31,10 +41,12 @@ void dlxd_payer_of_dropped(struct dlxd_publisher *publisher, struct dlxd_arena *
     charge_from(publisher, publisher->links.next, arena);
 }
 
-void dlxd_payer_was_told(struct dlxd_link *link, struct dlxd_arena *arena)
+void dlxd_payer_may_change(struct dlxd_link *link, struct dlxd_arena *arena)
 {
-    if (arena->payer == link)
+    if (arena->untold == link)
         charge_from(link->publisher, link->by_publisher.next, arena);
+    else
+        charge(arena);
 }
 
 void dlxd_payer_of_gone(struct dlxd_publisher *publisher)

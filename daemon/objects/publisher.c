@@ -4,13 +4,16 @@
 #include "common/packet.h"
 #include "common/memory.h"
 #include "ring/layout.h"
+#include "daemon/gpu/keeper.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/draining.h"
 #include "daemon/objects/keeper.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/payer.h"
 #include "daemon/memory/report.h"
 #include "daemon/objects/retained.h"
+#include "daemon/users/outbox.h"
 #include "daemon/users/share.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/base/worker.h"
@@ -25,13 +28,14 @@
 
 static void close_link_sock(struct dlxd_publisher *publisher)
 {
-    publisher->link_sock = dlxd_workers_close_socket(publisher->broker->workers, publisher->user,
-                                                     publisher->link_sock);
+    dlxd_charge_close_descriptors(&publisher->object_charge); /* of the link socket */
+    publisher->link_sock = dlxd_outbox_close(publisher->link_sock, publisher->user);
 }
 
 static void publisher_free(struct dlxd_publisher *publisher)
 {
     dlxd_task_stop(&publisher->task);
+    dlxd_gpu_keeper_leave(publisher->broker->gpu, &publisher->gpu);
     dlxd_arena_free(publisher->control);
     dlxd_arenas_deinit(&publisher->unready);
     dlxd_arenas_deinit(&publisher->ready);
@@ -85,8 +89,12 @@ static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
         return dlx__fail_errno("link socket");
     dlx__packet_refuse_fds(pair[0]);
-    publisher->link_sock = pair[0];
     dlx_cleanup(dlx__closep) int theirs = pair[1];
+    publisher->link_sock = dlxd_outbox_new(publisher->broker->workers, pair[0]);
+    if (!publisher->link_sock) {
+        dlx__close(pair[0]);
+        return DLX_E_NO_MEMORY;
+    }
     if (setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size) < 0)
         return dlx__fail_errno("SO_SNDBUF of a link socket");
     r = dlxd_membership_reopen(&publisher->line, &membership_fd);
@@ -108,7 +116,6 @@ static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const 
     }
     publisher->broker = broker;
     publisher->dying_pidfd = -1;
-    publisher->link_sock = -1;
     dlxd_waiting_init(&publisher->waiting);
     dlxd_list_init(&publisher->by_client);
     dlxd_list_init(&publisher->links);
@@ -116,6 +123,13 @@ static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const 
     dlxd_task_init(&publisher->task, dlxd_publisher_step);
     (void)snprintf(publisher->topic_name, sizeof publisher->topic_name, "%s", topic);
     return publisher;
+}
+
+/* A former daemon knew it: the GPU keeper may hold something of it. */
+static void join_gpu(struct dlxd_publisher *publisher)
+{
+    dlxd_gpu_keeper_join(publisher->broker->gpu, &publisher->gpu, dlxd_publisher_origin(publisher),
+                         publisher->principal->uid);
 }
 
 int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, const char *topic,
@@ -149,6 +163,10 @@ int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, 
     dlxd_idmap_add(&registry->publishers, &publisher->by_id, ++registry->last_publisher);
     dlxd_list_push_back(&publisher->topic->publishers, &publisher->by_topic);
     dlxd_list_push_back(&client->publishers, &publisher->by_client);
+    if (config->resumes != 0) {
+        join_gpu(publisher);
+        dlxd_gpu_keeper_claim(publisher->broker->gpu);
+    }
     *ret_fds = fds;
     *ret = publisher;
     return 0;
@@ -241,8 +259,9 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
     for (size_t i = 1; i < n_regions; i++)
         publisher->ready.items[i - 1]->fd = regions[i].fd;
     dlxd_idmap_add(&broker->registry.publishers, &publisher->by_id, former->id);
-    publisher->announced = ++broker->registry.last_announcement;
+    publisher->announced = publisher->announced_late = ++broker->registry.last_announcement;
     dlxd_list_push_back(&publisher->topic->publishers, &publisher->by_topic);
+    join_gpu(publisher); /* dlxd_store_init() claims it with the others */
     *ret = publisher;
     return 0;
 }
@@ -250,10 +269,10 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
 /* What it needs no more when its client has left. */
 static void leave_client(struct dlxd_publisher *publisher)
 {
-    dlxd_lingering_publisher_left(publisher);
+    dlxd_drains_publisher_left(publisher);
     dlx_for_each (it, &publisher->links) {
         struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
-        link->share = dlxd_share_put(link->share);
+        link->drain->share = dlxd_share_put(link->drain->share);
     }
     publisher->client->n_links -= publisher->n_links;
     publisher->client = NULL;
@@ -344,7 +363,7 @@ void dlxd_publisher_link_left(struct dlxd_publisher *publisher)
 bool dlxd_publisher_is_settled(const struct dlxd_publisher *publisher)
 {
     if (dlxd_publisher_leaves(publisher))
-        return publisher->state == DLXD_PUBLISHER_RETAINED;
+        return publisher->state >= DLXD_PUBLISHER_SHOWN;
     return !publisher->client || !dlxd_client_is_doomed(publisher->client);
 }
 
@@ -401,6 +420,7 @@ int dlxd_publisher_ready(struct dlxd_publisher *publisher, int code, const char 
     }
     dlxd_reservation_end(publisher->control);
     publisher->state = DLXD_PUBLISHER_OPEN;
+    dlxd_retained_resume(publisher);
     dlxd_offering_begin(publisher, true);
     dlxd_keeper_update(publisher);
     return 0;
@@ -530,7 +550,7 @@ int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id)
     return 0;
 }
 
-void dlxd_publisher_drop_told(struct dlxd_link *link, struct dlxd_arena *arena)
+void dlxd_publisher_drop_acknowledged(struct dlxd_link *link, struct dlxd_arena *arena)
 {
     struct dlxd_publisher *publisher = link->publisher;
     assert(arena->n_notify > 0 && link->drop_seq >= arena->drop_seq);
@@ -538,7 +558,7 @@ void dlxd_publisher_drop_told(struct dlxd_link *link, struct dlxd_arena *arena)
         dlxd_arenas_remove(&publisher->dropped, arena);
         dlxd_arena_free(arena);
     } else {
-        dlxd_payer_was_told(link, arena);
+        dlxd_payer_may_change(link, arena);
     }
 }
 

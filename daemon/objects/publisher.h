@@ -12,6 +12,7 @@
  */
 
 #include "common/topic.h"
+#include "daemon/gpu/origin.h"
 #include "daemon/memory/arena.h"
 #include "daemon/base/idmap.h"
 #include "daemon/base/list.h"
@@ -27,6 +28,7 @@
 struct dlxd_broker;
 struct dlxd_client;
 struct dlxd_link;
+struct dlxd_outbox;
 struct dlxd_topic;
 struct dlxd_watch;
 
@@ -35,7 +37,7 @@ struct dlxd_watch;
  *             |                                                            ^
  *             +--(it is closed, or its process is dead already)------------+
  *
- *   (from the store) --> RETAINED, or HIDDEN --(its process is dead)--> RETAINED
+ *   (from the store) --> RETAINED, or HIDDEN or SHOWN --(its process is dead)--> RETAINED
  *
  * Any of them --> GONE, which is freed with its last link.
  */
@@ -44,6 +46,7 @@ enum dlxd_publisher_state {
     DLXD_PUBLISHER_OPEN,
     DLXD_PUBLISHER_DYING,    /* its process may still write: links wait */
     DLXD_PUBLISHER_HIDDEN,   /* likewise; a former daemon knew it: nobody is told of it */
+    DLXD_PUBLISHER_SHOWN,    /* likewise, but newcomers join it, whose locks it sees */
     DLXD_PUBLISHER_RETAINED, /* what it left is there, and nobody writes it */
     DLXD_PUBLISHER_GONE,
 };
@@ -78,12 +81,14 @@ struct dlxd_publisher {
     char client_name[DLXD_NAME_SIZE];
     char topic_name[DLX_TOPIC_SIZE_MAX + 1];
 
-    int link_sock; /* the daemon's end */
+    struct dlxd_outbox *link_sock; /* the daemon's end */
     struct dlxd_waiting waiting;
     struct dlxd_membership_line line;
 
     bool is_awaited;    /* its PublisherReady could not be answered with Ok yet */
     uint64_t announced; /* 0: nobody is told of it yet; else see registry.h */
+    /* To subscriptions that do not join it while it is SHOWN. */
+    uint64_t announced_late;
     struct dlxd_offering offering;
     struct dlxd_list *cursor; /* the next of its links to be told something, or the list */
     struct dlxd_task task;    /* tells them that it has gone, or has become RETAINED */
@@ -95,7 +100,7 @@ struct dlxd_publisher {
     struct dlxd_arena *control;
     struct dlxd_arenas unready; /* by id */
     struct dlxd_arenas ready;   /* by ready_seq */
-    struct dlxd_arenas dropped; /* by drop_seq: somebody has yet to be told */
+    struct dlxd_arenas dropped; /* by drop_seq: a link has yet to acknowledge it */
     uint32_t last_arena;
     uint64_t last_ready_seq;
     uint64_t last_drop_seq;
@@ -105,15 +110,17 @@ struct dlxd_publisher {
     uint64_t *index_bits; /* which link indices are taken */
     size_t n_index_words;
 
-    /* DYING, HIDDEN, RETAINED: see retained.h. */
+    /* DYING to RETAINED: see retained.h. */
     uint64_t expires_ns;
-    struct dlxd_watch *death; /* DYING, HIDDEN: of this process */
+    struct dlxd_watch *death; /* DYING, HIDDEN, SHOWN: of this process */
     int dying_pidfd;
 
     /* What outlives the daemon: see store.h. */
     uint32_t ledger_index; /* 0: nothing */
     bool pidfd_kept;
     bool not_kept; /* there was no room for all of it */
+
+    struct dlxd_gpu_member gpu; /* what the GPU keeper holds of it */
 
     struct dlxd_charge
         object_charge; /* GONE: this and those of its regions are on the first of its links */
@@ -123,6 +130,12 @@ struct dlxd_publisher {
 static inline bool dlxd_publisher_leaves(const struct dlxd_publisher *publisher)
 {
     return publisher->state >= DLXD_PUBLISHER_DYING && publisher->state <= DLXD_PUBLISHER_RETAINED;
+}
+
+/* Nothing new will come by its links. */
+static inline bool dlxd_publisher_has_ended(const struct dlxd_publisher *publisher)
+{
+    return publisher->state >= DLXD_PUBLISHER_DYING && publisher->state != DLXD_PUBLISHER_SHOWN;
 }
 
 /* What the publisher gets: fds that belong to whoever called. */
@@ -205,7 +218,7 @@ void dlxd_publisher_deliver_begin(struct dlxd_publisher *publisher);
 bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher);
 /* A link leaves the list. */
 void dlxd_publisher_link_leaves(struct dlxd_publisher *publisher, const struct dlxd_link *link);
-/* It was hidden: from now on it is announced, and offered by its own task. */
+/* It was HIDDEN or SHOWN: from now on it is announced to all, and offered by its own task. */
 void dlxd_publisher_reveal(struct dlxd_publisher *publisher);
 /* A step of its task. */
 bool dlxd_publisher_step(struct dlxd_task *task);
@@ -215,8 +228,8 @@ void dlxd_publisher_tell_links(struct dlxd_publisher *publisher);
 /* For links: an index that no other link of the publisher has. Returns 0, DLX_E_NO_MEMORY. */
 int dlxd_publisher_index_get(struct dlxd_publisher *publisher, uint32_t *ret);
 void dlxd_publisher_index_put(struct dlxd_publisher *publisher, uint32_t index);
-/* One more link was told of a dropped arena, or ends. */
-void dlxd_publisher_drop_told(struct dlxd_link *link, struct dlxd_arena *arena);
+/* One more link that knew a dropped arena has acknowledged the drop, or ends. */
+void dlxd_publisher_drop_acknowledged(struct dlxd_link *link, struct dlxd_arena *arena);
 /* A link of a publisher that is GONE has been told everything: the fds go when all have. */
 void dlxd_publisher_delivered(struct dlxd_publisher *publisher);
 /* A link has left the list: frees a publisher that is GONE with its last link. */
@@ -228,6 +241,12 @@ bool dlxd_publisher_is_settled(const struct dlxd_publisher *publisher);
 static inline uint64_t dlxd_publisher_id(const struct dlxd_publisher *publisher)
 {
     return publisher->by_id.id;
+}
+
+/* The one that is this member. */
+static inline struct dlxd_publisher *dlxd_publisher_of_gpu(struct dlxd_gpu_member *member)
+{
+    return dlxd_container_of(member, struct dlxd_publisher, gpu);
 }
 
 /* Its id with the first daemon that it was announced to. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/retained.h"
 #include "common/error.h"
+#include "common/memory.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/keeper.h"
@@ -64,13 +65,13 @@ static void on_death(void *data, int events)
 {
     struct dlxd_publisher *publisher = data;
     (void)events;
-    bool was_hidden = publisher->state == DLXD_PUBLISHER_HIDDEN;
-    if (was_hidden && n_published(publisher) == 0) {
+    bool was_former = publisher->state != DLXD_PUBLISHER_DYING;
+    if (was_former && n_published(publisher) == 0) {
         dlxd_publisher_vanish(publisher);
     } else {
         settle(publisher);
         dlxd_publisher_tell_links(publisher);
-        if (was_hidden)
+        if (was_former)
             dlxd_publisher_reveal(publisher);
     }
 }
@@ -101,6 +102,17 @@ void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd)
         enlist(publisher, 1); /* its end could not be seen */
 }
 
+/* Can newcomers join it, although it may write? Its library has to look for their locks, which
+ * have to be possible. */
+static bool may_show(const struct dlxd_publisher *publisher)
+{
+    struct dlxd_control_report report;
+    dlx_cleanup(dlx__closep) int fd = -1;
+    dlxd_report_control(publisher->control->fd, &report);
+    return report.heeds_locks && n_published(publisher) > 0 &&
+           dlx__region_reopen_locked(publisher->control->fd, &fd) == 0;
+}
+
 bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uint64_t expires_ns)
 {
     uint64_t now = dlx__now_ns();
@@ -118,13 +130,17 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
         dlxd_keeper_update(publisher);
         return false;
     }
-    publisher->state = DLXD_PUBLISHER_HIDDEN;
-    publisher->announced = 0;
+    dlx__region_unlock(publisher->control->fd); /* subscribers may have gone since */
+    bool is_shown = may_show(publisher);
+    publisher->state = is_shown ? DLXD_PUBLISHER_SHOWN : DLXD_PUBLISHER_HIDDEN;
+    publisher->announced = is_shown ? publisher->announced : 0;
+    publisher->announced_late = UINT64_MAX;
+    dlxd_retained_resume(publisher);
     publisher->dying_pidfd = dlx__steal_fd(&pidfd);
     enlist(publisher, 0);
     if (watch_death(publisher) < 0)
         enlist(publisher, 1); /* its end could not be seen */
-    return true;
+    return !is_shown;
 }
 
 void dlxd_retained_remove(struct dlxd_publisher *publisher)
@@ -142,14 +158,37 @@ static bool may_drop(const struct dlxd_principal *who, const struct dlxd_publish
            dlxd_policy_may(&publisher->broker->policy, who, DLXD_MAY_DROP, publisher->topic_name);
 }
 
+/* The same publisher, announced again? */
+static bool resumes(const struct dlxd_publisher *successor, const struct dlxd_publisher *publisher)
+{
+    return successor->config.resumes == dlxd_publisher_origin(publisher);
+}
+
+void dlxd_retained_resume(struct dlxd_publisher *successor)
+{
+    dlx_for_each (it, &successor->topic->publishers) {
+        struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
+        if (publisher->state == DLXD_PUBLISHER_SHOWN && publisher != successor &&
+            resumes(successor, publisher) && may_drop(successor->principal, publisher))
+            publisher->announced = 0;
+    }
+}
+
+/* It lives, so it replaces its messages itself when it announces itself again. */
+static bool may_return(const struct dlxd_publisher *publisher)
+{
+    bool is_former =
+        publisher->state == DLXD_PUBLISHER_HIDDEN || publisher->state == DLXD_PUBLISHER_SHOWN;
+    return is_former && !is_dead(publisher->dying_pidfd);
+}
+
 /* Messages of a successor that replace those of a publisher: as many as it retains itself, or all that there were if it is the
  * same, announced again. */
 static uint64_t n_needed(const struct dlxd_publisher *publisher,
                          const struct dlxd_publisher *successor)
 {
     uint64_t n = successor->config.retain;
-    bool same = successor->config.resumes == dlxd_publisher_origin(publisher);
-    return same ? DLX_MIN(n, n_published(publisher)) : n;
+    return resumes(successor, publisher) ? DLX_MIN(n, n_published(publisher)) : n;
 }
 
 void dlxd_retained_succeed(struct dlxd_publisher *successor)
@@ -160,6 +199,7 @@ void dlxd_retained_succeed(struct dlxd_publisher *successor)
     dlx_for_each (it, &successor->topic->publishers) {
         struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
         if (dlxd_publisher_leaves(publisher) &&
+            (resumes(successor, publisher) || !may_return(publisher)) &&
             dlxd_publisher_id(publisher) < dlxd_publisher_id(successor) &&
             n >= n_needed(publisher, successor) && may_drop(successor->principal, publisher))
             dlxd_publisher_vanish(publisher);

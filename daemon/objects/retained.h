@@ -7,7 +7,8 @@
  * block and its arenas, which nobody writes any more: newcomers attach to it as to one that is there, get
  * its newest messages, and are told at once that it has gone. Its bytes stay charged to its user. It ends
  * when a successor of a user with the right to drop it has published as many messages as that retains, when
- * somebody with that right drops it, or when its time is over.
+ * somebody with that right drops it, or when its time is over. While it lives, after a restart of
+ * the daemon, only the same publisher, announced again, is its successor.
  */
 
 #include <stdbool.h>
@@ -27,15 +28,18 @@ bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher);
 void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd_borrow_fd);
 
 /*
- * It is back from the store. If the process of the pidfd (-1: none) is still alive, it may write, and announces the publisher
- * again: until it is dead, or that has happened, nobody is told (docs/decisions/0023). If it
- * died before it published anything, the publisher vanishes. Returns whether it is alive, and so
- * hidden.
+ * It is back from the store. If the process of the pidfd (-1: none) is still alive, it may write,
+ * and will announce the publisher again: until it is dead, or that has happened, the publisher is
+ * SHOWN, or HIDDEN where its library does not look for locks (docs/decisions/0023). If it died
+ * before it published anything, the publisher vanishes. Returns whether it is HIDDEN.
  */
 bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uint64_t expires_ns);
 
 /* It vanishes: let go of what was kept for it. Harmless for others. */
 void dlxd_retained_remove(struct dlxd_publisher *publisher);
+
+/* The publisher is announced. If it is one that is SHOWN, once more, nobody new joins that. */
+void dlxd_retained_resume(struct dlxd_publisher *successor);
 
 /* The publisher may have published what it retains: if so, its predecessors vanish. */
 void dlxd_retained_succeed(struct dlxd_publisher *successor);

@@ -7,6 +7,7 @@
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/link.h"
 #include "daemon/base/log.h"
+#include "daemon/users/outbox.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/base/watch.h"
 #include "daemon/base/worker.h"
@@ -63,10 +64,9 @@ static void release(struct dlxd_subscription *subscription)
     dlxd_task_stop(&subscription->task);
     dlxd_list_remove(&subscription->stuck);
     dlxd_watch_free(subscription->watch);
-    dlxd_workers_close_socket(subscription->broker->workers, subscription->object_charge.user,
-                              subscription->fd);
     dlxd_charge_deinit(&subscription->object_charge);
     dlxd_charge_deinit(&subscription->pattern_charge);
+    dlxd_outbox_close(subscription->sock, subscription->client->user);
     free(subscription);
 }
 
@@ -84,7 +84,6 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
     subscription->client = client;
     subscription->config = *config;
     subscription->since = registry->last_announcement;
-    subscription->fd = -1;
     dlxd_list_init(&subscription->links);
     dlxd_list_init(&subscription->pending);
     dlxd_list_init(&subscription->stuck);
@@ -94,9 +93,15 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
         r = dlx__fail_errno("subscription socket");
     if (r == 0) {
-        dlx__packet_refuse_fds(pair[0]);
-        subscription->fd = pair[0];
         theirs = pair[1];
+        dlx__packet_refuse_fds(pair[0]);
+        subscription->sock = dlxd_outbox_new(client->broker->workers, pair[0]);
+        if (!subscription->sock) {
+            dlx__close(pair[0]);
+            r = DLX_E_NO_MEMORY;
+        }
+    }
+    if (r == 0) {
         r = dlxd_watch_new(&subscription->watch, client->broker->watches, pair[0], DLXD_READABLE,
                            on_events, subscription);
     }
@@ -187,7 +192,7 @@ int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n)
         return dlx__fail(DLX_E_PROTOCOL, "Ack of %u packets with fds, %u were sent", n,
                          subscription->n_fds_sent);
     subscription->n_fds_acked = n;
-    dlxd_subscription_mark(subscription);
+    (void)dlxd_outbox_look(subscription->sock);
     return 0;
 }
 

@@ -19,6 +19,7 @@ struct dlxd_broker;
 struct dlxd_client;
 struct dlxd_link;
 struct dlxd_offers;
+struct dlxd_outbox;
 struct dlxd_publisher;
 struct dlxd_topic;
 struct dlxd_watch;
@@ -59,7 +60,7 @@ struct dlxd_subscription {
     struct dlxd_subscription_config config;
     char topic_name[DLX_TOPIC_SIZE_MAX + 1];
 
-    int fd; /* the daemon's end */
+    struct dlxd_outbox *sock; /* the daemon's end */
     struct dlxd_watch *watch;
     enum dlxd_subscription_state state;
     enum dlxd_input input;
@@ -94,7 +95,8 @@ struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uin
 
 /* Packets with fds that may be sent now. */
 uint32_t dlxd_subscription_credit(const struct dlxd_subscription *subscription);
-/* Returns 0, or DLX_E_PROTOCOL when more is acknowledged than was sent. */
+/* Its task, which has read it, goes on to send. Returns 0, or DLX_E_PROTOCOL when more is
+ * acknowledged than was sent. */
 int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n);
 /* Its Subscribe is answered. */
 void dlxd_subscription_open(struct dlxd_subscription *subscription);

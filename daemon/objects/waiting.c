@@ -6,6 +6,7 @@
 #include "daemon/objects/client.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
+#include "daemon/users/outbox.h"
 #include "daemon/users/share.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/base/watch.h"
@@ -24,6 +25,7 @@ struct dlxd_waiter {
     struct dlxd_publisher *publisher;
     struct dlxd_link *link; /* NULL: it has ended */
     struct dlxd_charge charge;
+    struct dlxd_flight *flight; /* of what it is to be sent */
     Dlx__Wire__LinkAdded body;
     int fds[N_FDS];
 };
@@ -47,6 +49,7 @@ static void waiter_free(struct dlxd_waiter *waiter)
     dlxd_workers_close(workers, waiter->charge.user, waiter->fds[PAGE]);
     dlxd_workers_close_socket(workers, waiter->charge.user, waiter->fds[BELL]);
     dlx__close(waiter->fds[PIDFD]);
+    dlxd_flight_free(waiter->flight);
     dlxd_charge_deinit(&waiter->charge);
     free(waiter);
 }
@@ -61,13 +64,14 @@ void dlxd_waiting_deinit(struct dlxd_waiting *waiting)
 
 /* ---- sending ------------------------------------------------------------------------------- */
 
-static int send_added(const struct dlxd_publisher *publisher, const Dlx__Wire__LinkAdded *body,
-                      const int *fds)
+/* Takes the flight on success. */
+static int send_added(const struct dlxd_publisher *publisher, struct dlxd_flight *flight,
+                      const Dlx__Wire__LinkAdded *body, const int *fds)
 {
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_ADDED;
     packet.link_added = (Dlx__Wire__LinkAdded *)(uintptr_t)body;
-    return dlx__proto_send(publisher->link_sock, &packet, fds, N_FDS);
+    return dlxd_outbox_send_flight(publisher->link_sock, flight, &packet, fds);
 }
 
 static void ring(const struct dlxd_waiter *waiter, char byte)
@@ -90,9 +94,10 @@ static int flush(struct dlxd_publisher *publisher)
     while (waiting->n > 0) {
         struct dlxd_waiter *waiter =
             dlxd_container_of(waiting->waiters.next, struct dlxd_waiter, node);
-        r = send_added(publisher, &waiter->body, waiter->fds);
+        r = send_added(publisher, waiter->flight, &waiter->body, waiter->fds);
         if (r < 0)
             break;
+        waiter->flight = NULL;
         ring(waiter, DLX_BELL_TOLD);
         if (!waiter->link) /* the publisher heard of that before it knew of the link */
             dlxd_membership_left(&publisher->line);
@@ -140,7 +145,7 @@ static void withdraw(struct dlxd_waiter *waiter)
 
 static bool has_left(const struct dlxd_waiter *waiter)
 {
-    return dlxd_lingering_has_left(waiter->fds[PAGE], waiter->body.max_held, waiter->fds[PIDFD]);
+    return dlxd_drain_has_left(waiter->fds[PAGE], waiter->body.max_held, waiter->fds[PIDFD]);
 }
 
 /* Nobody tells when the last message that somebody holds is given back. */
@@ -208,14 +213,16 @@ static int check_room(struct dlxd_publisher *publisher, const struct dlxd_user *
                                   (unsigned)user->uid, DLXD_SHARE_OF_LEFT);
 }
 
-static int enqueue(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body, const int *fds)
+/* Takes the flight on success. */
+static int enqueue(struct dlxd_link *link, struct dlxd_flight *flight,
+                   const Dlx__Wire__LinkAdded *body, const int *fds)
 {
     struct dlxd_publisher *publisher = link->publisher;
     struct dlxd_waiting *waiting = &publisher->waiting;
     struct dlxd_user *user = link->subscription->client->user;
     int r = check_room(publisher, user);
     if (r == 0 && !waiting->watch)
-        r = dlxd_watch_new(&waiting->watch, publisher->broker->watches, publisher->link_sock,
+        r = dlxd_watch_new(&waiting->watch, publisher->broker->watches, publisher->link_sock->fd,
                            DLXD_WRITABLE, on_events, publisher);
     if (r < 0)
         return r;
@@ -239,6 +246,7 @@ static int enqueue(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body, con
         waiter_free(waiter);
         return r;
     }
+    waiter->flight = flight;
     link->waiter = waiter;
     ring(waiter, DLX_BELL_WAITS);
     return 0;
@@ -247,9 +255,17 @@ static int enqueue(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body, con
 int dlxd_waiting_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body, const int *fds)
 {
     struct dlxd_publisher *publisher = link->publisher;
-    int r = flush(publisher);
+    struct dlxd_flight *flight;
+    int r = dlxd_flight_new(&flight, link->subscription->client->user, N_FDS);
+    if (r < 0)
+        return r == DLX_E_LIMIT ? DLX_E_FULL : r;
+    r = flush(publisher);
     if (r == 0)
-        r = send_added(publisher, body, fds);
+        r = send_added(publisher, flight, body, fds);
     bool waits = publisher->waiting.n > 0 ? r != DLX_E_DISCONNECTED : is_full(r);
-    return waits ? enqueue(link, body, fds) : r;
+    if (waits)
+        r = enqueue(link, flight, body, fds);
+    if (r < 0)
+        dlxd_flight_free(flight);
+    return r;
 }

@@ -160,8 +160,8 @@ void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *
     if (n_publishers > 0)
         dlxd_log(
             DLXD_LOG_NOTICE,
-            "back from the former daemon: what %u publishers retain; %u of them are alive, and "
-            "nobody sees what those retain until they make a call",
+            "back from the former daemon: what %u publishers retain; nobody sees what %u of them "
+            "retain until they make a call or end",
             n_publishers, n_hidden);
 }
 

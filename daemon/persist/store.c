@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/persist/store.h"
 #include "common/error.h"
+#include "daemon/gpu/keeper.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/keeper.h"
@@ -143,6 +144,7 @@ int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_in
     broker->store = store;
     broker->keeper = &keeper;
     dlxd_restore_publishers(broker, inherited, &store->ledger, &store->queue);
+    dlxd_gpu_keeper_claim(broker->gpu);
     dlxd_restore_remove_rest(broker, inherited, &store->queue);
     flush(store);
     return 0;

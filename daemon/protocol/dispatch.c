@@ -5,7 +5,9 @@
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/protocol/handler.h"
+#include "daemon/objects/review.h"
 #include "daemon/objects/subscription.h"
+#include "daemon/users/outbox.h"
 #include "daemon/protocol/validate.h"
 #include <string.h>
 
@@ -18,25 +20,28 @@ struct request {
     Dlx__Wire__Packet__BodyCase body;
     dlxd_validate_fn *validate; /* NULL: every value will do */
     request_fn *handle;
+    uint32_t since; /* minor version */
 };
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
 static const struct request requests[] = {
-    {BODY(HELLO), dlxd_validate_hello, dlxd_handle_hello},
-    {BODY(PUBLISHER_NEW), dlxd_validate_publisher_new, dlxd_handle_publisher_new},
-    {BODY(PUBLISHER_READY), NULL, dlxd_handle_publisher_ready},
-    {BODY(PUBLISHER_CLOSE), NULL, dlxd_handle_publisher_close},
-    {BODY(PUBLISHER_RETAINS), NULL, dlxd_handle_publisher_retains},
-    {BODY(RETAINED_DROP), dlxd_validate_retained_drop, dlxd_handle_retained_drop},
-    {BODY(ARENA_NEW), dlxd_validate_arena_new, dlxd_handle_arena_new},
-    {BODY(ARENA_READY), NULL, dlxd_handle_arena_ready},
-    {BODY(ARENA_DROP), NULL, dlxd_handle_arena_drop},
-    {BODY(SUBSCRIBE), dlxd_validate_subscribe, dlxd_handle_subscribe},
-    {BODY(SUBSCRIPTION_CLOSE), NULL, dlxd_handle_subscription_close},
-    {BODY(LIST_PUBLISHERS), dlxd_validate_list_publishers, dlxd_handle_list_publishers},
-    {BODY(LIST_LINKS), NULL, dlxd_handle_list_links},
-    {BODY(DAEMON_INFO), NULL, dlxd_handle_daemon_info},
+    {BODY(HELLO), dlxd_validate_hello, dlxd_handle_hello, 0},
+    {BODY(PUBLISHER_NEW), dlxd_validate_publisher_new, dlxd_handle_publisher_new, 0},
+    {BODY(PUBLISHER_READY), NULL, dlxd_handle_publisher_ready, 0},
+    {BODY(PUBLISHER_CLOSE), NULL, dlxd_handle_publisher_close, 0},
+    {BODY(PUBLISHER_RETAINS), NULL, dlxd_handle_publisher_retains, 0},
+    {BODY(RETAINED_DROP), dlxd_validate_retained_drop, dlxd_handle_retained_drop, 0},
+    {BODY(ARENA_NEW), dlxd_validate_arena_new, dlxd_handle_arena_new, 0},
+    {BODY(ARENA_READY), NULL, dlxd_handle_arena_ready, 0},
+    {BODY(ARENA_DROP), NULL, dlxd_handle_arena_drop, 0},
+    {BODY(SUBSCRIBE), dlxd_validate_subscribe, dlxd_handle_subscribe, 0},
+    {BODY(SUBSCRIPTION_CLOSE), NULL, dlxd_handle_subscription_close, 0},
+    {BODY(LIST_PUBLISHERS), dlxd_validate_list_publishers, dlxd_handle_list_publishers, 0},
+    {BODY(LIST_LINKS), NULL, dlxd_handle_list_links, 0},
+    {BODY(DAEMON_INFO), NULL, dlxd_handle_daemon_info, 0},
+    {BODY(GPU_KEEP), NULL, dlxd_handle_gpu_keep, 3},
+    {BODY(GPU_GET), dlxd_validate_gpu_get, dlxd_handle_gpu_get, 3},
 };
 
 static const struct {
@@ -115,6 +120,12 @@ static void handle_request(struct dlxd_client *client, const Dlx__Wire__Packet *
                                name);
         return;
     }
+    if (!is_hello && request->since > client->principal->minor) {
+        dlxd_client_disconnect(
+            client, DLX_E_PROTOCOL, "%s is of protocol %u.%u, and this connection speaks %u.%u",
+            name, DLX_PROTO_MAJOR, request->since, DLX_PROTO_MAJOR, client->principal->minor);
+        return;
+    }
     dlx__error_clear();
     int r = request->validate ? request->validate(packet) : 0;
     if (r == 0)
@@ -164,6 +175,10 @@ bool dlxd_dispatch_client(struct dlxd_client *client)
             return true;
         dlxd_client_free(client);
         return false;
+    }
+    if (client->is_to_review) {
+        dlxd_review(client);
+        return true;
     }
     if (client->request.step) {
         continue_request(client);
@@ -217,7 +232,7 @@ void dlxd_dispatch_subscription_bytes(struct dlxd_subscription *subscription, co
 
 void dlxd_dispatch_subscription(struct dlxd_subscription *subscription)
 {
-    int r = dlx__packet_recv(subscription->fd, &incoming);
+    int r = dlx__packet_recv(subscription->sock->fd, &incoming);
     if (r == 0) {
         dlxd_dispatch_subscription_bytes(subscription, incoming.data, incoming.size);
         return;
@@ -227,7 +242,7 @@ void dlxd_dispatch_subscription(struct dlxd_subscription *subscription)
         dlxd_subscription_rewatch(subscription);
         return;
     }
-    const char *why = receive_failure(subscription->fd, &r);
+    const char *why = receive_failure(subscription->sock->fd, &r);
     if (*why)
         dlxd_client_disconnect(subscription->client, r, "subscription to %s: %s",
                                subscription->topic_name, why);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
+#include "common/pid_namespace.h"
 #include "common/memory.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/users/outbox.h"
 #include "daemon/protocol/handler.h"
 
 static char version[] = DLX_VERSION_STRING;
@@ -38,7 +40,8 @@ int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet 
     struct dlxd_broker *broker = client->broker;
     Dlx__Wire__DaemonInfoReply body = DLX__WIRE__DAEMON_INFO_REPLY__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
-    dlxd_lingering_look_all(broker);
+    dlxd_drains_look_all(broker);
+    dlxd_flights_look_all(&broker->users);
     body.version = version;
     body.socket = (char *)(uintptr_t)broker->socket_path;
     body.pid = (uint32_t)getpid();
@@ -47,12 +50,14 @@ int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet 
     body.n_clients = (uint32_t)broker->n_clients;
     body.n_publishers = (uint32_t)broker->registry.publishers.n;
     body.n_links = (uint32_t)(broker->registry.links.n - broker->registry.n_spares +
-                              dlxd_lingering_n_all(broker));
+                              dlxd_drains_n_all(broker));
     body.n_topics = (uint32_t)broker->registry.n_topics;
     body.shared_bytes = broker->users.all_bytes;
     body.uptime_ns = dlx__now_ns() - broker->start_ns;
     if (client->principal->minor >= 1)
         body.longest_turn_ns = broker->longest_turn_ns;
+    if (client->principal->minor >= 4)
+        body.pid_namespace = dlx__pid_namespace();
     reply.serial = packet->serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_DAEMON_INFO_REPLY;
     reply.daemon_info_reply = &body;

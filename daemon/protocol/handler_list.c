@@ -2,6 +2,7 @@
 #include "common/error.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/drain.h"
 #include "daemon/protocol/handler.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
@@ -39,7 +40,7 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
     entry->published = report.published;
     entry->published_bytes = report.published_bytes;
     entry->retain = publisher->config.retain;
-    entry->retained = dlxd_publisher_leaves(publisher);
+    entry->retained = dlxd_publisher_has_ended(publisher);
     entry->control_bytes = publisher->control->size;
     entry->n_arenas = (uint32_t)publisher->ready.n;
     for (size_t i = 0; i < publisher->ready.n; i++)
@@ -130,7 +131,7 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link)
 {
     const struct dlxd_subscription *subscription = link->subscription;
     struct dlxd_link_report report;
-    dlxd_report_link(link->page_fd, subscription->config.max_held, &report);
+    dlxd_report_link(link->drain->page_fd, subscription->config.max_held, &report);
     dlx__wire__link_entry__init(entry);
     entry->link = dlxd_link_id(link);
     entry->publisher = dlxd_publisher_id(link->publisher);

@@ -116,3 +116,10 @@ int dlxd_validate_list_publishers(const Dlx__Wire__Packet *packet)
         r = dlx__topic_check(body->after_topic);
     return r;
 }
+
+int dlxd_validate_gpu_get(const Dlx__Wire__Packet *packet)
+{
+    if (packet->gpu_get->allocation == 0)
+        return dlx__fail(DLX_E_INVALID, "allocation 0: ids of allocations begin with 1");
+    return 0;
+}

@@ -5,14 +5,13 @@
 #include "daemon/persist/inherited.h"
 #include "daemon/server/listener.h"
 #include "daemon/base/log.h"
-#include "daemon/users/policy.h"
+#include "daemon/server/config.h"
 #include "daemon/memory/residue.h"
 #include "daemon/server/server.h"
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,8 +35,14 @@ static const char doc[] =
     "write to it; a hostile one can take pages away from under its readers (SIGBUS); the size of "
     "/dev/shm limits everything.";
 
-enum { OPTION_IDLE_EXIT = 0x100, OPTION_READY_FD, OPTION_FD_STORE, OPTION_ALLOW_USER };
-#define FD_STORE_MAX    65536
+enum {
+    OPTION_IDLE_EXIT = 0x100,
+    OPTION_READY_FD,
+    OPTION_FD_STORE,
+    OPTION_ALLOW_USER,
+    OPTION_CONFIG,
+    OPTION_CHECK_CONFIG,
+};
 #define IDLE_EXIT_MAX_S 1e6
 
 static const struct argp_option options[] = {
@@ -46,6 +51,13 @@ static const struct argp_option options[] = {
      "kind of shared memory: memfd or posix (default: $DLX_MEMORY, else memfd)", 0},
     {"foreground", 'f', NULL, 0,
      "log clients that come and go as well, without prefixes for the journal", 0},
+    {"config", OPTION_CONFIG, "FILE", 0,
+     "read rules and settings, dlpackd.conf(5), from here and from conf.d beside it; options win "
+     "over "
+     "settings; SIGHUP reads the rules again",
+     0},
+    {"check-config", OPTION_CHECK_CONFIG, "FILE", 0,
+     "say what is wrong with these, and end: with status 0 if nothing is", 0},
     {"allow-user", OPTION_ALLOW_USER, "USER", 0,
      "this user (a name or a uid) may do everything, as the daemon's own and root may: all of them "
      "share all topics, and read what any of them publishes; may be given more than once",
@@ -68,18 +80,20 @@ struct arguments {
     const char *socket;
     const struct dlx_memory *memory;
     bool foreground;
-    uint64_t idle_ms; /* 0: never */
-    int ready_fd;     /* -1: none */
-    int32_t fd_store; /* -1: not said */
-    uid_t *allowed;
+    uint64_t idle_ms;   /* 0: never */
+    int ready_fd;       /* -1: none */
+    int32_t fd_store;   /* -1: not said */
+    const char *config; /* NULL: none */
+    bool checks_config; /* and nothing else */
+    uid_t *allowed;     /* by --allow-user */
     size_t n_allowed;
 };
 
 static const struct dlx_memory *find_memory(const char *name, const struct argp_state *state)
 {
-    const struct dlx_memory *memory = dlx__memory_by_name(name);
+    const struct dlx_memory *memory = dlxd_config_parse_memory(name);
     if (!memory)
-        argp_error(state, "there is no memory of the kind '%s': memfd, posix", name);
+        argp_error(state, "%s", dlx__error_message());
     return memory;
 }
 
@@ -105,37 +119,21 @@ static int parse_fd(const char *text, struct argp_state *state)
 
 static int32_t parse_count(const char *text, const char *what, const struct argp_state *state)
 {
-    char *end;
-    long n = strtol(text, &end, 10);
-    if (end == text || *end || n < 0 || n > FD_STORE_MAX)
-        argp_error(state, "%s %s: a number from 0 to %d is possible", what, text, FD_STORE_MAX);
-    return (int32_t)n;
+    int32_t n = 0;
+    if (dlxd_config_parse_count(text, &n) < 0)
+        argp_error(state, "%s: %s", what, dlx__error_message());
+    return n;
 }
 
-/* A name goes first, as in chown(1). */
-static uid_t parse_user(const char *text, const struct argp_state *state)
-{
-    char *end;
-    const struct passwd *user = getpwnam(text);
-    unsigned long uid = strtoul(text, &end, 10);
-    if (user)
-        uid = user->pw_uid;
-    else if (*text < '0' || *text > '9' || *end || uid >= (uid_t)-1)
-        argp_error(state, "--allow-user %s: there is no such user", text);
-    if (uid == DLXD_OVERFLOW_UID)
-        argp_error(state,
-                   "--allow-user %s: uid %lu stands for users without a number, and has no rights",
-                   text, uid);
-    return (uid_t)uid;
-}
-
-static error_t allow(struct arguments *arguments, uid_t uid)
+static error_t allow(struct arguments *arguments, const char *text, const struct argp_state *state)
 {
     uid_t *more = reallocarray(arguments->allowed, arguments->n_allowed + 1, sizeof *more);
     if (!more)
         return ENOMEM;
     arguments->allowed = more;
-    more[arguments->n_allowed++] = uid;
+    if (dlxd_config_parse_user(text, &more[arguments->n_allowed]) < 0)
+        argp_error(state, "--allow-user %s: %s", text, dlx__error_message());
+    arguments->n_allowed++;
     return 0;
 }
 
@@ -146,11 +144,18 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_END:
         name = getenv("FDSTORE"); /* systemd 254 */
-        if (arguments->fd_store < 0)
-            arguments->fd_store = name && *name ? parse_count(name, "FDSTORE", state) : 0;
+        if (arguments->fd_store < 0 && name && *name)
+            arguments->fd_store = parse_count(name, "FDSTORE", state);
         name = getenv("DLX_MEMORY");
-        if (!arguments->memory)
-            arguments->memory = find_memory(name && *name ? name : "memfd", state);
+        if (!arguments->memory && name && *name)
+            arguments->memory = find_memory(name, state);
+        return 0;
+    case OPTION_CHECK_CONFIG:
+        arguments->checks_config = true;
+        arguments->config = argument;
+        return 0;
+    case OPTION_CONFIG:
+        arguments->config = argument;
         return 0;
     case 'm':
         arguments->memory = find_memory(argument, state);
@@ -165,7 +170,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         arguments->idle_ms = parse_seconds(argument, state);
         return 0;
     case OPTION_ALLOW_USER:
-        return allow(arguments, parse_user(argument, state));
+        return allow(arguments, argument, state);
     case OPTION_FD_STORE:
         arguments->fd_store = parse_count(argument, "--fd-store", state);
         return 0;
@@ -234,13 +239,74 @@ static int fail(void)
     return EXIT_FAILURE;
 }
 
+/* ---- the configuration --------------------------------------------------------------------- */
+
+struct configuration {
+    struct arguments *arguments;
+    struct dlxd_config config;
+    struct dlxd_server *server;
+};
+
+static void configuration_deinit(struct configuration *c)
+{
+    dlxd_config_deinit(&c->config);
+    free(c->arguments->allowed);
+}
+
+/* With a rule for each --allow-user, after those of the file. */
+static int configuration_read(const struct arguments *arguments, struct dlxd_config *ret)
+{
+    dlxd_config_init(ret);
+    int r = arguments->config ? dlxd_config_read(ret, arguments->config) : 0;
+    for (size_t i = 0; i < arguments->n_allowed && r == 0; i++)
+        r = dlxd_rules_add_user(&ret->rules, "--allow-user", arguments->allowed[i]);
+    if (r < 0)
+        dlxd_config_deinit(ret);
+    return r;
+}
+
+/* Options win. */
+static void use_settings(struct arguments *arguments, const struct dlxd_config *config)
+{
+    if (!arguments->socket)
+        arguments->socket = config->socket;
+    if (!arguments->memory)
+        arguments->memory = config->memory ? config->memory : &dlx__memory_memfd;
+    if (arguments->fd_store < 0)
+        arguments->fd_store = DLX_MAX(config->fd_store, 0);
+}
+
+static bool is_same(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+/* SIGHUP. */
+static void reload(void *data)
+{
+    struct configuration *c = data;
+    struct dlxd_config fresh, before = c->config;
+    if (configuration_read(c->arguments, &fresh) < 0) {
+        dlxd_log(DLXD_LOG_ERROR, "the configuration stays as it was: %s", dlx__error_message());
+        return;
+    }
+    if (fresh.memory != before.memory || fresh.fd_store != before.fd_store ||
+        !is_same(fresh.socket, before.socket))
+        dlxd_log(DLXD_LOG_WARNING, "[daemon] has changed: that takes a restart");
+    c->config = fresh;
+    if (dlxd_server_set_rules(c->server, &c->config.rules) < 0)
+        dlxd_log(DLXD_LOG_WARNING, "%s", dlx__error_message());
+    dlxd_log(DLXD_LOG_NOTICE, "read the configuration again: %zu rules", fresh.rules.n);
+    dlxd_config_deinit(&before);
+}
+
 int main(int argc, char **argv)
 {
     static const struct argp argp = {options, parse, NULL, doc, NULL, NULL, NULL};
     struct arguments arguments = {.ready_fd = -1, .fd_store = -1};
-    struct dlxd_server *server;
+    dlx_cleanup(configuration_deinit) struct configuration configuration = {.arguments =
+                                                                                &arguments};
     dlx_cleanup(dlx__freep) char *default_path = NULL;
-    dlx_cleanup(dlx__freep) uid_t *allowed = NULL;
     dlx_cleanup(dlxd_inherited_deinit) struct dlxd_inherited inherited = {.n = 0};
     dlx_cleanup(dlx__closep) int listen_fd = -1;
 
@@ -253,11 +319,17 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "dlpackd: %s\n", strerror(error));
         return EXIT_FAILURE;
     }
-    allowed = arguments.allowed;
     if (!fill_standard_fds())
         return EXIT_FAILURE; /* where could it be said? */
     dlxd_log_init(arguments.foreground ? DLXD_LOG_INFO : DLXD_LOG_NOTICE,
                   !arguments.foreground && getenv("JOURNAL_STREAM"));
+    if (configuration_read(&arguments, &configuration.config) < 0)
+        return fail();
+    if (arguments.checks_config) {
+        (void)printf("%s: %zu rules\n", arguments.config, configuration.config.rules.n);
+        return EXIT_SUCCESS;
+    }
+    use_settings(&arguments, &configuration.config);
     if (dlxd_inherited_init(&inherited) < 0)
         return fail();
     if (dlxd_inherited_take_listener(&inherited, &listen_fd) < 0)
@@ -273,13 +345,18 @@ int main(int argc, char **argv)
         return fail();
     if (arguments.memory == &dlx__memory_posix)
         dlxd_residue_clean(DLXD_RESIDUE_DIR);
+    struct dlxd_server *server;
     if (dlxd_server_new(&server, arguments.socket, dlx__steal_fd(&listen_fd), arguments.memory) < 0)
         return fail();
-    if (arguments.n_allowed > 0 && dlxd_server_allow(server, allowed, arguments.n_allowed) < 0) {
+    configuration.server = server;
+    if (configuration.config.rules.n > 0 &&
+        dlxd_server_set_rules(server, &configuration.config.rules) < 0) {
         (void)fail();
         dlxd_server_free(server);
         return EXIT_FAILURE;
     }
+    if (arguments.config)
+        dlxd_server_on_hangup(server, reload, &configuration);
     dlxd_server_set_idle_exit(server, arguments.idle_ms);
     if (arguments.fd_store > 0 &&
         dlxd_server_keep(server, (uint32_t)arguments.fd_store, &inherited) < 0)

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/server/server.h"
 #include "common/error.h"
+#include "daemon/gpu/keeper.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/protocol/dispatch.h"
 #include "daemon/server/listener.h"
+#include "daemon/users/outbox.h"
 #include "daemon/base/log.h"
 #include "daemon/persist/notify.h"
 #include "daemon/objects/reclaim.h"
@@ -25,20 +27,26 @@
 
 #define ACCEPT_BATCH 16
 #define RETRY_MS     20U
-#define TRIM_MS      200U
-#define TRIM_LEAST   256U
+/* Draining links, and packets in flight, are looked at so often while there are any. */
+#define LOOK_MS    250U
+#define TRIM_MS    200U
+#define TRIM_LEAST 256U
 
 struct dlxd_server {
     uv_loop_t loop;
     uv_signal_t term;
     uv_signal_t interrupt;
+    uv_signal_t hangup;
+    void (*on_hangup)(void *data);
+    void *hangup_data;
     uv_timer_t hello;
     uv_timer_t retry;
     uv_timer_t expiry; /* of what is retained */
-    uv_timer_t lingering;
+    uv_timer_t looks;
     uv_timer_t reservations;
     uv_timer_t idle;
     uv_timer_t trim;
+    uv_timer_t gpu;
     size_t most_objects;    /* that there were since memory was given back */
     uint64_t idle_ms;       /* 0: never ends by itself */
     uint64_t idle_client;   /* the last client there was when the idle time began */
@@ -94,6 +102,12 @@ static void on_retry(uv_timer_t *timer)
     dlxd_store_retry(&server->broker, dlx__now_ns());
 }
 
+static void on_gpu(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    dlxd_gpu_keeper_look(server->broker.gpu, dlx__now_ns());
+}
+
 static void on_expiry(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
@@ -127,10 +141,11 @@ static void arm_trim(struct dlxd_server *server)
         (void)uv_timer_start(&server->trim, on_trim, TRIM_MS, 0);
 }
 
-static void on_lingering(uv_timer_t *timer)
+static void on_look(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
-    dlxd_lingering_look_all(&server->broker);
+    dlxd_drains_look_all(&server->broker);
+    dlxd_flights_look_all(&server->broker.users);
 }
 
 static void on_reservations(uv_timer_t *timer)
@@ -226,15 +241,20 @@ static void on_prepare(uv_prepare_t *prepare)
         (void)uv_timer_stop(&server->expiry);
     else
         start_at(server, &server->expiry, on_expiry, expiry);
+    uint64_t gpu = dlxd_gpu_keeper_next_ns(broker->gpu);
+    if (gpu == UINT64_MAX)
+        (void)uv_timer_stop(&server->gpu);
+    else
+        start_at(server, &server->gpu, on_gpu, gpu);
     if (dlxd_list_empty(&broker->stuck) && dlxd_list_empty(&broker->slow) &&
         !dlxd_store_is_waiting(broker))
         (void)uv_timer_stop(&server->retry);
     else if (!uv_is_active((uv_handle_t *)&server->retry))
         (void)uv_timer_start(&server->retry, on_retry, RETRY_MS, 0);
-    if (dlxd_lingering_n_all(broker) == 0)
-        (void)uv_timer_stop(&server->lingering);
-    else if (!uv_is_active((uv_handle_t *)&server->lingering))
-        (void)uv_timer_start(&server->lingering, on_lingering, DLXD_LINGERING_MS, 0);
+    if (dlxd_drains_n_all(broker) == 0 && !dlxd_flights_are_left(&broker->users))
+        (void)uv_timer_stop(&server->looks);
+    else if (!uv_is_active((uv_handle_t *)&server->looks))
+        (void)uv_timer_start(&server->looks, on_look, LOOK_MS, 0);
     if (dlxd_list_empty(&broker->reservations))
         (void)uv_timer_stop(&server->reservations);
     else if (!uv_is_active((uv_handle_t *)&server->reservations))
@@ -309,6 +329,15 @@ static void on_signal(uv_signal_t *handle, int signum)
     uv_stop(&server->loop);
 }
 
+static void on_hangup(uv_signal_t *handle, int signum)
+{
+    struct dlxd_server *server = handle->data;
+    (void)signum;
+    (void)dlxd_notify("RELOADING=1", -1);
+    server->on_hangup(server->hangup_data);
+    (void)dlxd_notify("READY=1", -1);
+}
+
 static uint64_t ram_bytes(void)
 {
     struct sysinfo info;
@@ -332,6 +361,7 @@ struct dlxd_server *dlxd_server_free(struct dlxd_server *server)
     dlxd_listener_deinit(&server->listener);
     server->reserve_fd = dlx__close(server->reserve_fd);
     dlxd_store_deinit(&server->broker);
+    dlxd_gpu_keeper_close(server->broker.gpu);
     dlxd_broker_deinit(&server->broker);
     /* Watches are closing already; what is left are the handles of this struct. */
     uv_walk(&server->loop, close_handle, NULL);
@@ -358,26 +388,39 @@ static int init_handles(struct dlxd_server *server)
     int r = uv_signal_init(&server->loop, &server->term);
     if (r == 0)
         r = uv_signal_init(&server->loop, &server->interrupt);
+    if (r == 0)
+        r = uv_signal_init(&server->loop, &server->hangup);
     if (r < 0)
         return dlx__fail(dlx__error_from_errno(-r), "signals: %s", uv_strerror(r));
     (void)uv_timer_init(&server->loop, &server->hello);
     (void)uv_timer_init(&server->loop, &server->retry);
     (void)uv_timer_init(&server->loop, &server->expiry);
-    (void)uv_timer_init(&server->loop, &server->lingering);
+    (void)uv_timer_init(&server->loop, &server->looks);
     (void)uv_timer_init(&server->loop, &server->reservations);
     (void)uv_timer_init(&server->loop, &server->idle);
     (void)uv_timer_init(&server->loop, &server->trim);
+    (void)uv_timer_init(&server->loop, &server->gpu);
     (void)uv_prepare_init(&server->loop, &server->prepare);
     (void)uv_check_init(&server->loop, &server->check);
     (void)uv_idle_init(&server->loop, &server->busy);
-    server->term.data = server->interrupt.data = server;
+    server->term.data = server->interrupt.data = server->hangup.data = server;
     server->hello.data = server->retry.data = server->expiry.data = server->prepare.data = server;
-    server->reservations.data = server->lingering.data = server->idle.data = server->check.data =
+    server->reservations.data = server->looks.data = server->idle.data = server->check.data =
         server;
-    server->trim.data = server;
+    server->trim.data = server->gpu.data = server;
     (void)uv_signal_start(&server->term, on_signal, SIGTERM);
     (void)uv_signal_start(&server->interrupt, on_signal, SIGINT);
     return 0;
+}
+
+/* A part of what may be on the way to clients is for the GPU keeper: it counts for the same user. */
+static int start_gpu(struct dlxd_server *server)
+{
+    struct dlxd_broker *broker = &server->broker;
+    uint64_t part = DLX_MIN(broker->users.all_in_flight_max / 4, DLXD_GPU_IN_FLIGHT_MAX);
+    broker->users.all_in_flight_max -= part;
+    return dlxd_gpu_keeper_new(&broker->gpu, broker->watches, broker->workers, broker->socket_path,
+                               (uint32_t)part);
 }
 
 int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_fd,
@@ -414,17 +457,30 @@ int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_
         return r;
     }
     server->broker.socket_path = server->listener.path;
+    r = start_gpu(server);
+    if (r < 0) {
+        dlxd_server_free(server);
+        return r;
+    }
     (void)uv_prepare_start(&server->prepare, on_prepare);
     (void)uv_check_start(&server->check, on_check);
     *ret = server;
     return 0;
 }
 
-int dlxd_server_allow(struct dlxd_server *server, const uid_t *uids_borrow, size_t n)
+int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *rules_borrow)
 {
-    server->broker.policy.allowed_borrow = uids_borrow;
-    server->broker.policy.n_allowed = n;
-    return dlxd_listener_share(&server->listener);
+    server->broker.policy.rules_borrow = rules_borrow;
+    dlx_for_each (it, &server->broker.clients)
+        dlxd_client_review(dlxd_container_of(it, struct dlxd_client, node));
+    return rules_borrow->n > 0 ? dlxd_listener_share(&server->listener) : 0;
+}
+
+void dlxd_server_on_hangup(struct dlxd_server *server, void (*fn)(void *data), void *data)
+{
+    server->on_hangup = fn;
+    server->hangup_data = data;
+    (void)uv_signal_start(&server->hangup, on_hangup, SIGHUP);
 }
 
 void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms)
@@ -445,7 +501,9 @@ void dlxd_server_run(struct dlxd_server *server)
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
     (void)dlxd_notify("STOPPING=1", -1);
     server->broker.stopping = true;
-    dlxd_store_deinit(&server->broker); /* first: what goes here is not to go for the next daemon */
+    /* First: what goes here is not to go for the next daemon. */
+    dlxd_store_deinit(&server->broker);
+    dlxd_gpu_keeper_close(server->broker.gpu);
     dlx_for_each (it, &server->broker.clients)
         dlxd_client_disconnect(dlxd_container_of(it, struct dlxd_client, node), DLX_E_DISCONNECTED,
                                "dlpackd is stopping");

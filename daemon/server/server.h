@@ -13,6 +13,7 @@
 
 struct dlx_memory;
 struct dlxd_inherited;
+struct dlxd_rules;
 struct dlxd_server;
 
 /* Listens on `path`; or on the service manager's socket, if that is not -1, wherever it is bound:
@@ -20,9 +21,12 @@ struct dlxd_server;
  * return. */
 int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_fd,
                     const struct dlx_memory *memory);
-/* These users may do everything, as the daemon's own and root may: policy.h. Returns 0, or what
- * dlxd_listener_share() returns. */
-int dlxd_server_allow(struct dlxd_server *server, const uid_t *uids_borrow, size_t n);
+/* What others than the daemon's user and root may do: policy.h. Who is there already and has what the
+ * rules do not allow is disconnected. Those of the call before are not looked at any more. Returns 0,
+ * or what dlxd_listener_share() returns: they hold nevertheless. */
+int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *rules_borrow);
+/* SIGHUP calls this; otherwise it ends the process. */
+void dlxd_server_on_hangup(struct dlxd_server *server, void (*fn)(void *data), void *data);
 /* End by itself after so long without a client, from now on; 0: never. */
 void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms);
 /* What publishers retain outlives the daemon, and what they retained with the former one is back: as dlxd_store_init(). */

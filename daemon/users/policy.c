@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/users/policy.h"
 #include "common/error.h"
+#include "daemon/base/log.h"
 
-static const char *const verb_names[DLXD_N_VERBS] = {
+static const char *const verb_texts[DLXD_N_VERBS] = {
     [DLXD_MAY_PUBLISH] = "publish on",
     [DLXD_MAY_SUBSCRIBE] = "subscribe to",
     [DLXD_MAY_OBSERVE] = "observe",
@@ -10,28 +11,53 @@ static const char *const verb_names[DLXD_N_VERBS] = {
     [DLXD_MAY_DROP] = "drop what others retain on",
 };
 
-static bool is_allowed(const struct dlxd_policy *policy, const struct dlxd_principal *who)
+static bool is_master(const struct dlxd_policy *policy, const struct dlxd_principal *who)
 {
-    bool allowed = who->uid == 0 || who->uid == policy->uid;
-    for (size_t i = 0; i < policy->n_allowed && !allowed; i++)
-        allowed = who->uid == policy->allowed_borrow[i];
-    return allowed && who->uid != DLXD_OVERFLOW_UID;
+    return (who->uid == 0 || who->uid == policy->uid) && who->uid != DLXD_OVERFLOW_UID;
+}
+
+static bool is_allowed(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                       enum dlxd_verb verb, const char *topic)
+{
+    if (who->uid == DLXD_OVERFLOW_UID || is_master(policy, who))
+        return who->uid != DLXD_OVERFLOW_UID;
+    const struct dlxd_rule *rule = dlxd_rules_find(policy->rules_borrow, who, verb, topic);
+    return rule && rule->allow & DLXD_VERB(verb);
 }
 
 int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_principal *who)
 {
-    if (who->uid != DLXD_OVERFLOW_UID && (policy->may || is_allowed(policy, who)))
+    if (who->uid != DLXD_OVERFLOW_UID && (policy->may || is_master(policy, who) ||
+                                          dlxd_rules_allow_something(policy->rules_borrow, who)))
         return 0;
-    return dlx__fail(DLX_E_ACCESS, "uid %u may not use this daemon, which serves uid %u%s root%s",
-                     (unsigned)who->uid, (unsigned)policy->uid,
-                     policy->n_allowed > 0 ? "," : " and",
-                     policy->n_allowed > 0 ? " and the users of --allow-user" : "");
+    bool is_unnamed = who->uid == DLXD_OVERFLOW_UID;
+    return dlx__fail(DLX_E_ACCESS, "uid %u may not use this daemon, which serves uid %u%s root%s%s",
+                     (unsigned)who->uid, (unsigned)policy->uid, policy->rules_borrow ? "," : " and",
+                     policy->rules_borrow ? " and those whom its configuration names" : "",
+                     is_unnamed ? "; it stands for all users without a name in the daemon's user "
+                                  "namespace: name them there, or run the daemon outside of its "
+                                  "container"
+                                : "");
 }
 
 bool dlxd_policy_may(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                      enum dlxd_verb verb, const char *topic)
 {
-    return policy->may ? policy->may(policy, who, verb, topic) : is_allowed(policy, who);
+    return policy->may ? policy->may(policy, who, verb, topic)
+                       : is_allowed(policy, who, verb, topic);
+}
+
+static void log_refusal(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                        enum dlxd_verb verb, const char *topic)
+{
+    const struct dlxd_rule *rule = dlxd_rules_find(policy->rules_borrow, who, verb, topic);
+    if (rule)
+        dlxd_log(DLXD_LOG_NOTICE, "refused: uid %u may not %s %s: rule \"%s\" (%s) denies \"%s\"",
+                 (unsigned)who->uid, verb_texts[verb], topic, rule->name,
+                 rule->place ? rule->place : "command line", dlxd_verb_name(verb));
+    else
+        dlxd_log(DLXD_LOG_NOTICE, "refused: uid %u may not %s %s: no rule allows it \"%s\"",
+                 (unsigned)who->uid, verb_texts[verb], topic, dlxd_verb_name(verb));
 }
 
 int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_principal *who,
@@ -39,6 +65,20 @@ int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_princi
 {
     if (dlxd_policy_may(policy, who, verb, topic))
         return 0;
-    return dlx__fail(DLX_E_ACCESS, "uid %u may not %s %s", (unsigned)who->uid, verb_names[verb],
+    log_refusal(policy, who, verb, topic);
+    return dlx__fail(DLX_E_ACCESS, "uid %u may not %s %s", (unsigned)who->uid, verb_texts[verb],
                      topic);
+}
+
+int dlxd_policy_check_gpu(const struct dlxd_principal *reader, const struct dlxd_principal *whose,
+                          const char *topic)
+{
+    bool is_same = reader->uid == whose->uid && reader->socket == whose->socket;
+    if (reader->uid != DLXD_OVERFLOW_UID && is_same)
+        return 0;
+    return dlx__fail(
+        DLX_E_ACCESS,
+        "uid %u may not map GPU memory of %s: its publisher is uid %u, and whoever has the "
+        "descriptors of such memory can write to it, so only the same user gets them",
+        (unsigned)reader->uid, topic, (unsigned)whose->uid);
 }

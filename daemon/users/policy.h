@@ -7,25 +7,15 @@
  * publisher that is offered to a pattern, for each entry of a list, and for each drop.
  */
 
-#include "daemon/users/principal.h"
-
-enum dlxd_verb {
-    DLXD_MAY_PUBLISH,
-    DLXD_MAY_SUBSCRIBE,
-    DLXD_MAY_OBSERVE, /* see publishers and links in lists */
-    DLXD_MAY_BLOCK,   /* make publishers wait: a reliable subscription */
-    DLXD_MAY_DROP,    /* what others retain; its own everybody may */
-    DLXD_N_VERBS,
-};
+#include "daemon/users/rules.h"
 
 struct dlxd_policy {
-    /* NULL: the default, by which the daemon's user, root and `allowed` may do everything, and
-     * others nothing. */
+    /* NULL: the default, by which the daemon's user and root may do everything, and others what the
+     * rules say. */
     bool (*may)(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                 enum dlxd_verb verb, const char *topic);
-    uid_t uid; /* whom the daemon runs as */
-    const uid_t *allowed_borrow;
-    size_t n_allowed;
+    uid_t uid;                             /* whom the daemon runs as */
+    const struct dlxd_rules *rules_borrow; /* NULL: there are none */
 };
 
 /* Stands for everybody whom the kernel cannot name: it has no rights, whatever the policy. */
@@ -36,8 +26,17 @@ int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_princi
 
 bool dlxd_policy_may(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                      enum dlxd_verb verb, const char *topic);
-/* The same as 0, or DLX_E_ACCESS naming who, what and the topic. */
+/* The same as 0, or DLX_E_ACCESS naming who, what and the topic. The log says which rule decided: it
+ * is not for the client. */
 int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                       enum dlxd_verb verb, const char *topic);
+
+/*
+ * May `reader` receive descriptors of GPU memory that a publisher of `whose` made? Such a descriptor
+ * can hold up whoever has it, and lets it write to the memory: so only of the same user. Returns 0,
+ * or DLX_E_ACCESS naming both and the topic.
+ */
+int dlxd_policy_check_gpu(const struct dlxd_principal *reader, const struct dlxd_principal *whose,
+                          const char *topic);
 
 #endif

@@ -8,7 +8,7 @@
  * here.
  */
 
-#include "daemon/users/lingering_list.h"
+#include "daemon/users/drains.h"
 #include "daemon/users/principal.h"
 #include "daemon/users/work.h"
 #include <sys/types.h>
@@ -19,9 +19,11 @@ enum dlxd_resource {
     DLXD_CONNECTIONS,
     DLXD_OBJECTS, /* publishers and subscriptions */
     DLXD_LINKS,
-    DLXD_PATTERNS, /* subscriptions to patterns: each is looked at for every new publisher */
-    DLXD_WAITING,  /* links that wait for their publishers: see waiting.h */
-    DLXD_FAILED,   /* links that failed, and whose subscribers have yet to be told */
+    DLXD_PATTERNS,  /* subscriptions to patterns: each is looked at for every new publisher */
+    DLXD_WAITING,   /* links that wait for their publishers: see waiting.h */
+    DLXD_FAILED,    /* links that failed, and whose subscribers have yet to be told */
+    DLXD_GPU_CALLS, /* that wait for the GPU keeper: see daemon/gpu/keeper.h */
+    DLXD_IN_FLIGHT, /* descriptors that were sent and not yet received: see outbox.h */
     /* Descriptors that the daemon holds for it: at most a share (share.h). No charge names
      * these: each of the others has some. */
     DLXD_DESCRIPTORS,
@@ -34,6 +36,8 @@ enum dlxd_resource {
 /* Likewise of the bytes that all users together may have: one that is alone may have two thirds
  * of them. */
 #define DLXD_BYTES_SHARE 2U
+/* Likewise of the descriptors that may be on their way. Who reads needs a few for a moment. */
+#define DLXD_IN_FLIGHT_SHARE 3U
 
 struct dlxd_users {
     struct dlxd_list users;
@@ -43,6 +47,8 @@ struct dlxd_users {
     uint64_t all_bytes_max;
     uint64_t all_descriptors;     /* likewise */
     uint64_t all_descriptors_max; /* that the process may have */
+    uint64_t all_in_flight;       /* likewise */
+    uint64_t all_in_flight_max;   /* that the kernel lets the daemon's user have */
 };
 
 struct dlxd_user {
@@ -56,8 +62,10 @@ struct dlxd_user {
     struct dlxd_list tasks;
     struct dlxd_list working;          /* in users->working */
     struct dlxd_list membership_pages; /* see membership.h */
-    struct dlxd_lingering lingering;   /* that it is charged for */
-    struct dlxd_task end_lingering;    /* ends those whose publishers have left */
+    struct dlxd_drains drains;         /* that it is charged for */
+    struct dlxd_task end_drains;       /* ends those whose publishers have left */
+    struct dlxd_list flights;          /* that it is charged for: see outbox.h */
+    uint64_t next_look_ns;             /* at these */
 };
 
 /* Holds a reference on the user. All zero: nothing is charged. */
@@ -83,8 +91,11 @@ struct dlxd_user *dlxd_user_unref(struct dlxd_user *user);
 /* Returns 0, or DLX_E_LIMIT naming what is asked for, what is used and the limit. */
 int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
                      enum dlxd_resource resource, uint64_t amount);
-/* Another user pays from now on, even beyond its limits: it gets nothing new until it has let go. */
+/* Another user pays from now on, even beyond its limits: it gets nothing new until it has let
+ * go. */
 void dlxd_charge_move(struct dlxd_charge *charge, struct dlxd_user *to);
+/* It has one descriptor more, even beyond the limits: another charge that ends now had it. */
+void dlxd_charge_add_descriptor(struct dlxd_charge *charge);
 /* Its descriptors are closed; the rest stays. Harmless if nothing is charged. */
 void dlxd_charge_close_descriptors(struct dlxd_charge *charge);
 /* Gives back what was charged, if anything. */

@@ -214,6 +214,7 @@ struct dlx_tensor_spec {
     DLDataType dtype;     /**< any code with bits > 0 and lanes > 0; unknown codes are carried */
     int32_t ndim;         /**< 0 (a scalar) to DLX_NDIM_MAX */
     const int64_t *shape; /**< ndim sizes >= 0, borrowed for the call; may be NULL for ndim 0 */
+    DLDevice device;      /**< {0} or {kDLCPU, 0}: shared memory; else a GPU: <dlx/gpu.h> */
 };
 
 /**
@@ -223,13 +224,11 @@ struct dlx_tensor_spec {
  * belongs to the caller until dlx_publish() succeeds on it or its deleter is called. The deleter may
  * run on any thread, also after the publisher was unreffed.
  *
- * Memory of messages that nobody needs is used again; if none fits, the daemon adds an arena. A
- * DLX_ON_FULL_BLOCK publisher does not wait here, only in dlx_publish().
+ * Memory of messages that nobody needs is used again; if none fits, the daemon adds an arena.
  *
- * Returns 0; DLX_E_SHAPE (negative, too many dimensions, size overflows 2^63-1 bytes, zero bits or
- * lanes), DLX_E_NO_MEMORY (names the bytes asked for and why), DLX_E_LIMIT (a quota or the process's
- * mappings), DLX_E_DISCONNECTED or DLX_E_TIMEOUT (memory is needed and there was no daemon within the time of
- * dlx_connect_args, or it did not answer), DLX_E_FORKED, DLX_E_INVALID.
+ * Returns 0; DLX_E_SHAPE (negative, too many dimensions, more than 2^63-1 bytes, zero bits or lanes),
+ * DLX_E_NO_MEMORY (names the bytes and why), DLX_E_LIMIT (a quota, mappings), DLX_E_DISCONNECTED or
+ * DLX_E_TIMEOUT (no daemon within the time of dlx_connect_args), DLX_E_FORKED, DLX_E_INVALID.
  */
 DLX_API int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *spec,
                       DLManagedTensorVersioned **ret);
@@ -255,6 +254,7 @@ struct dlx_publish_args {
     bool share;
     /** Filled on success when not NULL; its `size` must be set. */
     struct dlx_publish_report *report;
+    void *stream; /**< that wrote the tensors, if they are on GPUs: <dlx/gpu.h> */
 };
 
 /**
@@ -262,7 +262,8 @@ struct dlx_publish_args {
  *
  * A tensor of dlx_alloc() of this publisher is passed on without a copy. Any other tensor on device CPU,
  * CUDAHost or ROCMHost is copied once, compacted to row-major, and the report says so. That includes
- * received tensors, whose memory belongs to their own publisher, even if that is this one.
+ * received tensors, whose memory belongs to their own publisher, even if that is this one. One on a
+ * GPU is passed on without a copy, or refused: <dlx/gpu.h>.
  *
  * Ownership passes on success: the tensor is spent, and its deleter is called if it was copied. On failure
  * the caller still owns it and may publish it again. From the call on nobody may write to memory that was
@@ -359,33 +360,13 @@ DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *item
 
 /**
  * Wait until at least `n_subscribers` are attached. A subscription that was there before this publisher is
- * attached from the start. Also looks whether there is a new daemon. After a restart of the
- * daemon, what a publisher retains that is alive and makes no call is not shown to newcomers:
- * one that has nothing to publish for long calls dlx_publisher_wait(p, 0, 0) now and then.
+ * attached from the start. Also looks whether there is a new daemon. A publisher that has nothing
+ * to publish need not look: newcomers get what it retains, but for reliable subscriptions, which
+ * wait until it makes a call; dlx_publisher_wait(p, 0, 0) is the cheap one.
  * Returns 0; DLX_E_TIMEOUT (the message tells how many are), DLX_E_INTERRUPTED (a signal handler
  * ran while waiting), DLX_E_INVALID, DLX_E_NO_MEMORY, DLX_E_FORKED, DLX_E_SYSTEM.
  */
 DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns);
-
-struct dlx_publisher_stats {
-    size_t size;
-    uint64_t published;       /**< messages */
-    uint64_t published_bytes; /**< payload */
-    uint64_t copied;          /**< messages that were copied in */
-    uint64_t copied_bytes;
-    uint64_t full;        /**< publishes that failed with FULL or TIMEOUT */
-    uint64_t blocked;     /**< publishes that had to wait */
-    uint64_t bells;       /**< sleeping subscribers woken, one system call each */
-    uint64_t arena_bytes; /**< shared memory for payload, now */
-    uint32_t n_arenas;
-    uint32_t n_subscribers; /**< attached when this thread last looked */
-    uint64_t unprotected;   /**< debug mode: messages, not all of whose memory could be protected */
-    uint64_t deleted_again; /**< deleters called although the tensor had been published */
-    uint64_t cut;           /**< links cut since they held more than max_held or max_held_bytes */
-};
-
-/** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED. */
-DLX_API int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats *stats);
 
 /* ---- subscription -------------------------------------------------------------------------- */
 
@@ -409,6 +390,10 @@ struct dlx_subscribe_args {
     /** Longest busy wait of dlx_take() before it sleeps, ns. 0: the default (20 us, adaptive: it
      *  shrinks while waits are longer than that). DLX_SPIN_NEVER, DLX_SPIN_ALWAYS. */
     int64_t spin_ns;
+    /** A GPU, {kDLCUDA, 0} or {kDLROCM, 0}: the memory of each publisher on the CPU is pinned, so that
+     *  this GPU copies from it by itself. Zeros: it is not. See docs/GPU.md, "Pinned memory": a copy
+     *  that is queued reads the tensor later, so keep it until the copy is done. */
+    DLDevice pin;
 };
 #define DLX_HISTORY_NONE UINT32_MAX
 #define DLX_SPIN_NEVER   INT64_C(-1)
@@ -422,7 +407,9 @@ struct dlx_subscribe_args {
  * of its segment ("cam/front-*", "*"), a last segment of two stars for one segment or more.
  * dlx_message_topic() tells where a message is from.
  *
- * Returns 0; DLX_E_TOPIC, DLX_E_INVALID, DLX_E_ACCESS, DLX_E_QOS (a reliable subscription, a
+ * Returns 0; DLX_E_DEVICE (`pin` names a GPU that cannot be had; memory that cannot be pinned is no
+ * error, but counted as `pin_failures`, and told as DLX_EVENT_UNPINNED),
+ * DLX_E_TOPIC, DLX_E_INVALID, DLX_E_ACCESS, DLX_E_QOS (a reliable subscription, a
  * publisher that drops: the message names both), DLX_E_PUBLISHER_NOT_RESPONDING (a publisher makes no
  * call, such as dlx_publish(), and its queue of pending links is full), DLX_E_LIMIT, DLX_E_NO_MEMORY,
  * DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_FD_LIMIT, DLX_E_PROTOCOL, DLX_E_BAD_PEER,
@@ -489,23 +476,6 @@ DLX_API int dlx_get(struct dlx_client *c, const char *topic, int64_t timeout_ns,
  */
 DLX_API int dlx_retained_drop(struct dlx_client *c, const char *topic);
 
-struct dlx_subscription_stats {
-    size_t size;
-    uint64_t taken;
-    uint64_t taken_bytes; /**< payload */
-    uint64_t skipped;     /**< messages of mode LATEST that were passed over on purpose */
-    uint64_t lost;     /**< messages that could not be taken: overwritten, or published by way of a
-                               daemon that this subscription did not reach in time */
-    uint64_t sleeps;   /**< times that dlx_take() slept, one or more system calls each */
-    uint64_t rejected; /**< links that were cut because their publisher wrote invalid values */
-    uint32_t n_held;   /**< messages held now */
-    uint32_t n_publishers; /**< attached now */
-};
-
-/** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED. */
-DLX_API int dlx_subscription_get_stats(struct dlx_subscription *s,
-                                       struct dlx_subscription_stats *stats);
-
 /* ---- message ------------------------------------------------------------------------------- */
 
 /** Hold the message once more, for one more dlx_message_unref(). Returns it; any thread. */
@@ -546,6 +516,7 @@ DLX_API const void *dlx_message_meta(const struct dlx_message *m, size_t *ret_si
 
 /**
  * Borrow tensor `i`: read-only, valid as long as the message. NULL when there is no such tensor.
+ * The data of a tensor on a GPU is NULL here, and its device_id 0: dlx_message_tensor() opens it.
  */
 DLX_API const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i);
 
@@ -555,7 +526,8 @@ DLX_API const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i
  * data is aligned to DLX_ALIGNMENT. Its deleter gives the memory back, on any thread. May be called
  * more than once.
  *
- * Returns 0; DLX_E_INVALID (no such tensor), DLX_E_NO_MEMORY, DLX_E_FORKED.
+ * Returns 0; DLX_E_INVALID (no such tensor), DLX_E_NO_MEMORY, DLX_E_FORKED; of a tensor on a GPU
+ * also what <dlx/gpu.h> says.
  */
 DLX_API int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret);
 
@@ -570,7 +542,8 @@ DLX_API int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTenso
  *
  * The deleter of a copy may be called in a forked child, too. A view is not there: touching it faults.
  *
- * Returns 0; DLX_E_INVALID (no such tensor), DLX_E_NO_MEMORY (it had to be copied: names the bytes), DLX_E_FORKED.
+ * Returns 0; DLX_E_INVALID (no such tensor), DLX_E_NO_MEMORY (it had to be copied: names the
+ * bytes), DLX_E_DEVICE (it is on a GPU), DLX_E_FORKED.
  */
 DLX_API int dlx_message_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret);
 
@@ -586,6 +559,8 @@ DLX_API int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool al
 #endif
 
 #include <dlx/event.h>
+#include <dlx/gpu.h>
 #include <dlx/info.h>
+#include <dlx/stats.h>
 
 #endif

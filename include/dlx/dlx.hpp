@@ -118,23 +118,25 @@ class publisher : public detail::handle<dlx_publisher>
         detail::check(dlx_publisher_new(c.get(), detail::c_str(topic), &args, &p));
         x_.reset(p);
     }
-    /** A tensor in shared memory, its content undefined; publishing it copies nothing. */
-    tensor alloc(DLDataType dtype, span<const std::int64_t> shape)
+    /** A tensor in shared memory or on a GPU, its content undefined; publishing it copies nothing. */
+    tensor alloc(DLDataType dtype, span<const std::int64_t> shape, DLDevice device = {kDLCPU, 0})
     {
         const auto ndim =
             shape.size() > INT32_MAX ? INT32_MAX : static_cast<std::int32_t>(shape.size());
-        const dlx_tensor_spec spec{sizeof spec, dtype, ndim, shape.data()};
+        const dlx_tensor_spec spec{sizeof spec, dtype, ndim, shape.data(), device};
         DLManagedTensorVersioned *t = nullptr;
         detail::check(dlx_alloc(get(), &spec, &t));
         return tensor(t);
     }
-    tensor alloc(DLDataType dtype, std::initializer_list<std::int64_t> shape)
+    tensor alloc(DLDataType dtype, std::initializer_list<std::int64_t> shape,
+                 DLDevice device = {kDLCPU, 0})
     {
-        return alloc(dtype, span<const std::int64_t>(shape.begin(), shape.size()));
+        return alloc(dtype, span<const std::int64_t>(shape.begin(), shape.size()), device);
     }
-    template <class T> tensor alloc(std::initializer_list<std::int64_t> shape)
+    template <class T>
+    tensor alloc(std::initializer_list<std::int64_t> shape, DLDevice device = {kDLCPU, 0})
     {
-        return alloc(dtype_of<T>, shape);
+        return alloc(dtype_of<T>, shape, device);
     }
     /** Publishes one tensor. It is spent on success, and only then, unless args.share: `t` is empty afterwards.
      *  The report is returned, not written to args.report. */
@@ -279,6 +281,13 @@ class message : public detail::handle<dlx_message>
         return dlx::tensor(t);
     }
     dlx::tensor tensor(const std::string &name) const { return tensor(find(name)); }
+    /** As tensor(), for a stream that waits until it is ready: dlx_message_tensor_on(). */
+    dlx::tensor tensor_on(std::uint32_t i, void *stream) const
+    {
+        DLManagedTensorVersioned *t = nullptr;
+        detail::check(dlx_message_tensor_on(get(), i, stream, &t));
+        return dlx::tensor(t);
+    }
     /** As tensor(), private and writable: dlx_message_private(). */
     dlx::tensor private_tensor(std::uint32_t i) const
     {

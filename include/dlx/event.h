@@ -11,9 +11,13 @@ extern "C" {
 #endif
 
 enum dlx_event_kind {
-    DLX_EVENT_JOINED = 1, /**< a subscriber, or a publisher, is attached */
-    DLX_EVENT_LEFT = 2,   /**< it closed; of a publisher: and everything was taken */
-    DLX_EVENT_LOST = 3,   /**< likewise, its process died, or it misbehaved and was cut off */
+    DLX_EVENT_JOINED = 1,   /**< a subscriber, or a publisher, is attached */
+    DLX_EVENT_LEFT = 2,     /**< it closed; of a publisher: and everything was taken */
+    DLX_EVENT_LOST = 3,     /**< likewise, its process died, or it misbehaved and was cut off */
+    DLX_EVENT_UNPINNED = 4, /**< to a subscription with `pin`, once for each publisher: memory of it
+                                 could not be pinned; its messages come all the same */
+    DLX_EVENT_LATE = 5,     /**< to a subscription: streams went on before tensors of this publisher
+                                 were ready (dlx_message_tensor_on()) */
 };
 
 #define DLX_EVENT_REASON_SIZE 96
@@ -21,12 +25,14 @@ enum dlx_event_kind {
 struct dlx_event {
     size_t size;
     uint32_t kind;                 /**< enum dlx_event_kind */
-    uint32_t pid;                  /**< of the other side */
+    uint32_t pid;                  /**< of the other side, as in struct dlx_link_info */
     uint64_t link;                 /**< id, as in struct dlx_link_info */
     uint64_t publisher;            /**< id */
     uint64_t missed;               /**< events before this one that were dropped: 64 are kept */
     char topic[DLX_TOPIC_MAX + 1]; /**< of the publisher */
-    char reason[DLX_EVENT_REASON_SIZE]; /**< why the publisher cut the link; else "" */
+    char reason[DLX_EVENT_REASON_SIZE]; /**< why the publisher cut the link, or the
+                                             memory is not pinned, or the last tensor
+                                             was not ready; else "" */
 };
 
 /**

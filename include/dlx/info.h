@@ -20,7 +20,7 @@ struct dlx_publisher_info {
     uint64_t published_bytes; /**< payload */
     uint64_t arena_bytes;     /**< shared memory for payload */
     uint64_t control_bytes;   /**< shared memory for the control block */
-    uint32_t pid;
+    uint32_t pid; /**< as the daemon sees the process; 0: it does not, in another pid namespace */
     uint32_t uid;
     uint32_t n_subscribers;
     uint32_t n_arenas;
@@ -40,7 +40,7 @@ struct dlx_link_info {
     uint64_t taken;   /**< as the subscriber counts them */
     uint64_t skipped; /**< likewise */
     uint64_t lost;    /**< likewise */
-    uint32_t pid;
+    uint32_t pid;     /**< as in dlx_publisher_info */
     uint32_t uid;
     uint32_t n_held;
     uint32_t max_held;
@@ -48,11 +48,18 @@ struct dlx_link_info {
     bool reliable;
 };
 
+/** Is a process id that the daemon told a number of the caller's pid namespace? */
+enum dlx_pid_scope {
+    DLX_PID_UNKNOWN = 0, /**< an older daemon, or no /proc here or there */
+    DLX_PID_HERE = 1,
+    DLX_PID_ELSEWHERE = 2, /**< of another one: the daemon or the caller is in a container */
+};
+
 struct dlx_daemon_info {
     size_t size;
     char version[32];
-    char socket[108];
-    uint32_t pid;
+    char socket[108]; /**< as the daemon calls it, which another mount namespace may not */
+    uint32_t pid;     /**< as the daemon sees itself; see pid_scope */
     uint32_t protocol_major;
     uint32_t protocol_minor;
     uint32_t n_clients;
@@ -63,6 +70,7 @@ struct dlx_daemon_info {
     uint64_t uptime_ns;
     char memory[16];          /**< kind of its shared memory: "memfd" (sealed), or "posix" */
     uint64_t longest_turn_ns; /**< CPU time of its loop's longest turn; 0: an older daemon */
+    uint32_t pid_scope;       /**< enum dlx_pid_scope, of `pid` here and in the lists */
 };
 
 /** Called once an entry; `info` is valid during the call. Return 0 to go on; anything else ends the

@@ -182,6 +182,16 @@ class tensor : public detail::handle<DLManagedTensorVersioned>
     bool is_read_only() const noexcept { return x_->flags & DLPACK_FLAG_BITMASK_READ_ONLY; }
     /** Is it a copy, for sure? A private tensor is, or a view that is copied as it is written to. */
     bool is_copied() const noexcept { return x_->flags & DLPACK_FLAG_BITMASK_IS_COPIED; }
+    /** Of a received tensor on a GPU: dlx_tensor_used_on(). */
+    void used_on(void *stream) const
+    {
+        const int r = dlx_tensor_used_on(x_.get(), stream);
+        if (r < 0)
+            throw error(r);
+    }
+    /** Of one of tensor_on(), when its stream has ended its work: 0, 1 or an error code.
+     *  dlx_tensor_status(). */
+    int status() const noexcept { return dlx_tensor_status(x_.get()); }
     DLDataType dtype() const noexcept { return view().dtype(); }
     span<const std::int64_t> shape() const noexcept { return view().shape(); }
     std::size_t size() const noexcept { return view().size(); }

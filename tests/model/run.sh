@@ -95,6 +95,10 @@ waiting: they sleep                        |waiting|LAST=2 BELLS|ok|quick
 retained: as designed                      |retained|K=1|ok|quick
 retained: two messages                     |retained|K=2 NR=1|ok|quick
 retained: two messages, two readers        |retained|K=2|ok|full
+shown: as designed                         |shown||ok|quick
+shown: three payloads, longer              |shown|NB=3 LAST=5|ok|quick
+shown: three more daemons                  |shown|ND=4|ok|quick
+shown: two readers                         |shown|NR=2|ok|full
 orders: hold word and gen                  |orders|hold_retire|ok|quick
 orders: a reliable take                    |orders|reliable_take|ok|quick
 orders: what is passed                     |orders|passed|ok|quick
@@ -184,6 +188,14 @@ retained: first message replaces           |retained|K=2 EARLY|error|quick
 retained: the K-th message is not told     |retained|K=1 NEVER|error|quick
 retained: given back while it is read      |retained|K=1 FREE|error|quick
 retained: head read before the death       |retained|K=1 HEADLATE|error|quick
+shown: looks for locks, then marks         |shown|CHECKFIRST|error|quick
+shown: does not look for locks             |shown|NOLOOK|error|quick
+shown: handed out, then locked             |shown|LOCKLATE|error|quick
+shown: the lock goes with the daemon       |shown|LOCKED|error|quick
+shown: id cleared when the next one serves |shown|CLEARLATE|error|quick
+shown: unmapped before it lets go          |shown|UNMAPFIRST|error|quick
+shown: what was there is never freed       |shown|ALONE|error|quick
+shown: the same, with more memory          |shown|ALONE NB=3|error|quick
 orders: no fence after the hold word       |orders|hold_retire HOLD_FENCE|error|quick
 orders: no fence after GONE                |orders|hold_retire GONE_FENCE|error|quick
 orders: weaker gen load                    |orders|hold_retire GEN_LOAD|error|quick

@@ -13,17 +13,48 @@ static int user_of(const struct link *l)
     return w.procs[w.subs[l->sub].proc].user;
 }
 
-/* The first of its links that has yet to be told that this region was dropped, or if it is -1:
- * the first of all. */
+/* Would a look show that whatever was sent on it was read? */
+static bool is_read(const struct link *l)
+{
+    const struct sub *s = &w.subs[l->sub];
+    return s->sock < 0 || s->all_read == s->all_sent;
+}
+
+/* The user for whom it is asked whether there is room, after a look; -1: nobody looks. */
+static int looks = -1;
+
+/* Where is this region among the drops that a link has yet to acknowledge? -1: not there. */
+static int find_drop(const struct link *l, int region)
+{
+    for (int i = l->n_landed; i < l->n_drops; i++)
+        if (l->drops[i].region == region)
+            return i < l->first_drop && user_of(l) == looks && is_read(l) ? -1 : i;
+    return -1;
+}
+
+/* Who has yet to be told comes first. */
+static uint64_t told(const struct link *l, int drop)
+{
+    return drop < 0 || drop >= l->first_drop ? 0 : l->drops[drop].told;
+}
+
+/* The first of its links that has yet to acknowledge that this region was dropped: the first that
+ * was not told, or else that was told. If it is -1: the first of all. */
 static const struct link *first_link(const struct pub *p, int region)
 {
     const struct link *first = NULL;
+    uint64_t since = 0;
     for (const struct link *l = w.links; l < w.links + LINKS; l++) {
-        bool is_due = region < 0;
-        for (int i = l->first_drop; i < l->n_drops; i++)
-            is_due |= l->drops[i] == region;
-        if (l->used && l->pub == p - w.pubs && is_due && (!first || l->id < first->id))
+        if (!l->used || l->pub != p - w.pubs)
+            continue;
+        int drop = region < 0 ? -1 : find_drop(l, region);
+        if (region >= 0 && drop < 0)
+            continue;
+        uint64_t at = told(l, drop);
+        if (!first || at < since || (at == since && l->id < first->id)) {
             first = l;
+            since = at;
+        }
     }
     return first;
 }
@@ -48,34 +79,33 @@ static uint64_t used_of_pub(const struct pub *p, int user, enum dlxd_resource re
     return n;
 }
 
-bool lingerer_has_left(const struct lingerer *lingerer)
+bool drain_has_left(const struct drain *drain)
 {
-    return lingerer->closed || w.procs[lingerer->proc].pid != lingerer->pid ||
-           is_dead(lingerer->proc);
+    return drain->closed || w.procs[drain->proc].pid != drain->pid || is_dead(drain->proc);
 }
 
-void lingerer_remove(int at)
+void drain_remove(int at)
 {
-    struct lingerer *lingerer = &w.lingerers[at];
-    if (lingerer->reader >= 0)
-        w.procs[lingerer->reader].n_links--;
-    if (w.pubs[lingerer->pub].proc >= 0)
-        w.procs[w.pubs[lingerer->pub].proc].n_links--;
-    w.n_lingerers--;
-    memmove(lingerer, lingerer + 1, (size_t)(w.n_lingerers - at) * sizeof *lingerer);
+    struct drain *drain = &w.drains[at];
+    if (drain->reader >= 0)
+        w.procs[drain->reader].n_links--;
+    if (w.pubs[drain->pub].proc >= 0)
+        w.procs[w.pubs[drain->pub].proc].n_links--;
+    w.n_drains--;
+    memmove(drain, drain + 1, (size_t)(w.n_drains - at) * sizeof *drain);
 }
 
 /* Those that the daemon has let go since the request came. */
-void lingerers_remove_let_go(void)
+void drains_remove_let_go(void)
 {
-    for (int i = w.n_lingerers; i-- > 0;)
-        if (w.lingerers[i].let_go)
-            lingerer_remove(i);
+    for (int i = w.n_drains; i-- > 0;)
+        if (w.drains[i].let_go)
+            drain_remove(i);
 }
 
-static uint64_t used_by_lingerer(const struct lingerer *lingerer, enum dlxd_resource resource)
+static uint64_t used_by_drain(const struct drain *drain, enum dlxd_resource resource)
 {
-    return resource == DLXD_LINKS ? 1 : resource == DLXD_BYTES ? lingerer->size : 0;
+    return resource == DLXD_LINKS ? 1 : resource == DLXD_BYTES ? drain->size : 0;
 }
 
 uint64_t used(int user, enum dlxd_resource resource)
@@ -104,9 +134,9 @@ uint64_t used(int user, enum dlxd_resource resource)
              w.procs[i].user == user;
     for (int i = 0; i < w.n_waiters; i++)
         n += resource == DLXD_WAITING && w.waiters[i].user == user;
-    for (int i = 0; i < w.n_lingerers; i++)
-        if (w.lingerers[i].user == user)
-            n += used_by_lingerer(&w.lingerers[i], resource);
+    for (int i = 0; i < w.n_drains; i++)
+        if (w.drains[i].user == user)
+            n += used_by_drain(&w.drains[i], resource);
     return n;
 }
 
@@ -118,7 +148,7 @@ uint64_t used_all(void)
     return n;
 }
 
-bool share_fits(int user, uint64_t size)
+static bool share_fits(int user, uint64_t size)
 {
     uint64_t left = w.max_all - used_all();
     return size <= left && (used(user, DLXD_BYTES) + size) / DLXD_BYTES_SHARE <= left - size;
@@ -130,9 +160,9 @@ bool share_fits(int user, uint64_t size)
 static uint32_t n_links_that_stay(const struct proc *proc)
 {
     uint32_t n = proc->n_links;
-    for (int i = 0; i < w.n_lingerers; i++) {
-        const struct lingerer *l = &w.lingerers[i];
-        if (lingerer_has_left(l))
+    for (int i = 0; i < w.n_drains; i++) {
+        const struct drain *l = &w.drains[i];
+        if (drain_has_left(l))
             n -= (uint32_t)(l->reader == proc - w.procs) +
                  (uint32_t)(w.pubs[l->pub].proc == proc - w.procs);
     }
@@ -154,8 +184,8 @@ static bool has_share(const struct proc *reader, const struct pub *p)
     for (const struct link *l = w.links; l < w.links + LINKS; l++)
         n += l->used && l->pub >= 0 && w.pubs[l->pub].proc == p->proc &&
              w.procs[w.subs[l->sub].proc].user == reader->user;
-    for (const struct lingerer *l = w.lingerers; l < w.lingerers + w.n_lingerers; l++)
-        n += w.pubs[l->pub].proc == p->proc && l->user == reader->user && !lingerer_has_left(l);
+    for (const struct drain *l = w.drains; l < w.drains + w.n_drains; l++)
+        n += w.pubs[l->pub].proc == p->proc && l->user == reader->user && !drain_has_left(l);
     return n <= DLXD_SHARE_OF_LEFT * (writer->max_links - n_links_that_stay(writer) - 1);
 }
 
@@ -165,20 +195,36 @@ bool clients_have_room(const struct proc *reader, const struct pub *p)
            (p->proc < 0 || (has_room(&w.procs[p->proc]) && has_share(reader, p)));
 }
 
-static bool fits(int user, uint64_t size)
+static bool bytes_fit(int user, uint64_t size)
 {
-    return used(user, DLXD_LINKS) < w.max[DLXD_LINKS] &&
-           used(user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] && share_fits(user, size);
+    return used(user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] && share_fits(user, size);
 }
 
-/* Who has no room looks for links that have left meanwhile: they take up room for other users,
- * too. */
+static bool fits(int user, uint64_t size)
+{
+    return used(user, DLXD_LINKS) < w.max[DLXD_LINKS] && bytes_fit(user, size);
+}
+
+bool bytes_fit_after_look(int user, uint64_t size)
+{
+    looks = user;
+    bool r = bytes_fit(user, size);
+    looks = -1;
+    return r;
+}
+
+/* Who has no room looks at what was read, and for links that have left meanwhile: they take up room
+ * for other users, too. */
 bool user_has_room(int user, uint64_t size)
 {
     if (fits(user, size))
         return true;
-    for (int i = w.n_lingerers; i-- > 0;)
-        if (w.lingerers[i].user == user && lingerer_has_left(&w.lingerers[i]))
-            lingerer_remove(i);
-    return fits(user, size);
+    looks = user;
+    bool r = fits(user, size);
+    for (int i = w.n_drains; !r && i-- > 0;)
+        if (w.drains[i].user == user && drain_has_left(&w.drains[i]))
+            drain_remove(i);
+    r = fits(user, size);
+    looks = -1;
+    return r;
 }

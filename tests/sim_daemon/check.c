@@ -18,7 +18,7 @@ static void check_charges(void)
             if (u->uid == uids[user])
                 theirs = u;
         }
-        for (int r = 0; r < DLXD_DESCRIPTORS; r++) {
+        for (int r = 0; r < DLXD_IN_FLIGHT; r++) {
             uint64_t n = used(user, (enum dlxd_resource)r), has = theirs ? theirs->used[r] : 0;
             MUST(has == n, "user %d has %llu of resource %d, expected %llu", user,
                  (unsigned long long)has, r, (unsigned long long)n);
@@ -38,10 +38,10 @@ void check_info(const Dlx__Wire__DaemonInfoReply *body)
         n_pubs += w.pubs[i].used && w.pubs[i].state != PUB_GONE;
     for (int i = 0; i < LINKS; i++)
         n_links += w.links[i].used && !w.links[i].spare;
-    for (int i = 0; i < w.n_lingerers; i++)
-        MUST(!lingerer_has_left(&w.lingerers[i]), "link %llu lingers, and has left",
-             (unsigned long long)w.lingerers[i].link);
-    n_links += (uint32_t)w.n_lingerers;
+    for (int i = 0; i < w.n_drains; i++)
+        MUST(!drain_has_left(&w.drains[i]), "link %llu drains, and has left",
+             (unsigned long long)w.drains[i].link);
+    n_links += (uint32_t)w.n_drains;
     MUST(body->n_clients == n_clients && body->n_publishers == n_pubs && body->n_links == n_links &&
              body->shared_bytes == used_all(),
          "%u clients, %u publishers, %u links", n_clients, n_pubs, n_links);
@@ -98,13 +98,13 @@ static bool regions_are_open(int pub)
     return false;
 }
 
-/* Of a connection that has ended, and of which links linger, the pidfd is kept once. */
-static bool is_last_of_its_process(int lingerer)
+/* Of a connection that has ended, and of which links drain, the pidfd is kept once. */
+static bool is_last_of_its_process(int drain)
 {
-    int i = w.n_lingerers - 1;
-    while (w.lingerers[i].connection != w.lingerers[lingerer].connection)
+    int i = w.n_drains - 1;
+    while (w.drains[i].connection != w.drains[drain].connection)
         i--;
-    return i == lingerer && w.lingerers[i].reader < 0;
+    return i == drain && w.drains[i].reader < 0;
 }
 
 static int64_t fds_of_daemon(void)
@@ -127,13 +127,14 @@ static int64_t fds_of_daemon(void)
         n += has_page[user];
     for (int i = 0; i < SUBS; i++)
         n += w.subs[i].used;
-    n += 3 * w.n_waiters + w.n_lingerers + edge_n_abandoned();
-    for (int i = 0; i < w.n_lingerers; i++)
+    n += 3 * w.n_waiters + w.n_drains + w.n_shut_down + edge_n_abandoned();
+    for (int i = 0; i < w.n_drains; i++)
         n += is_last_of_its_process(i);
     for (int i = 0; i < LINKS; i++) {
         const struct link *l = &w.links[i];
         if (l->used)
-            n += (l->state > LINK_NEW && l->state < LINK_FAILED) + (l->state == LINK_ADDED);
+            n += (l->state > LINK_NEW && l->state < LINK_FAILED) + (l->state == LINK_ADDED) +
+                 (l->state == LINK_ADDED && l->locked);
     }
     return n;
 }
@@ -188,14 +189,14 @@ static void check_store(void)
     MUST(w.n_kept == n || w.fired > 0, "%d descriptors are kept, expected %d", w.n_kept, n);
 }
 
-/* Of what was dropped, the daemon remembers what somebody has yet to hear. */
-static size_t n_untold_drops(int pub)
+/* Of what was dropped, the daemon remembers what somebody has yet to acknowledge. */
+static size_t n_remembered_drops(int pub)
 {
     uint64_t regions = 0;
     for (int i = 0; i < LINKS; i++) {
         const struct link *l = &w.links[i];
-        for (int k = l->first_drop; l->used && l->pub == pub && k < l->n_drops; k++)
-            regions |= UINT64_C(1) << l->drops[k];
+        for (int k = l->n_landed; l->used && l->pub == pub && k < l->n_drops; k++)
+            regions |= UINT64_C(1) << l->drops[k].region;
     }
     return (size_t)__builtin_popcountll(regions);
 }
@@ -215,7 +216,7 @@ static void learn(void)
                  (unsigned long long)p->id);
             p->not_kept = true;
         }
-        MUST(theirs->dropped.n == n_untold_drops(i), "%zu dropped regions are remembered",
+        MUST(theirs->dropped.n == n_remembered_drops(i), "%zu dropped regions are remembered",
              theirs->dropped.n);
         p->has_pidfd = theirs->dying_pidfd >= 0;
         MUST(p->has_pidfd == p->dying || w.fired > 0, "dying %d", p->dying);

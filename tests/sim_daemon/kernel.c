@@ -5,6 +5,7 @@
 #include "common/error.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/link.h"
+#include "daemon/users/outbox.h"
 #include "daemon/memory/membership.h"
 #include "daemon/memory/report.h"
 #include "daemon/objects/waiting.h"
@@ -116,7 +117,9 @@ int __real_open(const char *path, int flags, ...);
 int __real_fcntl(int fd, int op, ...);
 int __real_pipe2(int fds[2], int flags);
 int __real_fallocate(int fd, int mode, off_t offset, off_t size);
+int __real_shutdown(int fd, int how);
 int __wrap_close(int fd);
+int __wrap_shutdown(int fd, int how);
 int __wrap_socketpair(int domain, int type, int protocol, int fds[2]);
 int __wrap_memfd_create(const char *name, unsigned flags);
 int __wrap_open(const char *path, int flags, ...);
@@ -153,9 +156,21 @@ int __wrap_close(int fd)
     MUST(r == 0, "close(%d): %s", fd, strerror(errno));
     w.open_fds--;
     *info = (struct fd_info){.peer = -1};
+    w.n_shut_down -= kind == FD_SHUT_DOWN;
     if (kind == FD_SUB)
         sub_end(&w.subs[index]);
     return r;
+}
+
+/* It was not read: closed later. */
+int __wrap_shutdown(int fd, int how)
+{
+    struct fd_info info = w.fds[fd];
+    w.fds[fd].kind = FD_SHUT_DOWN;
+    w.n_shut_down++;
+    if (info.kind == FD_SUB)
+        sub_end(&w.subs[info.index]);
+    return __real_shutdown(fd, how);
 }
 
 int __wrap_socketpair(int domain, int type, int protocol, int fds[2])
@@ -366,6 +381,7 @@ ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags)
         return (ssize_t)msg->msg_iov->iov_len;
     int error = refusal(fd, &info, msg->msg_controllen > 0);
     ssize_t n = -1;
+    w.n_sent++;
     errno = error;
     if (error)
         sim_say("not sent: %s", strerror(error));
@@ -377,6 +393,45 @@ ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags)
         sent(&info, msg, error);
     errno = error;
     return n;
+}
+
+bool __wrap_dlx__packet_refuses_fds(int sock_borrow_fd);
+
+/* As the newest kernels do: nothing has to be discarded beside the loop. */
+bool __wrap_dlx__packet_refuses_fds(int sock)
+{
+    (void)sock;
+    return true;
+}
+
+int __real_dlxd_outbox_send(struct dlxd_outbox *outbox, struct dlxd_user *user,
+                            const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds,
+                            struct dlxd_flight **ret_flight);
+int __wrap_dlxd_outbox_send(struct dlxd_outbox *outbox, struct dlxd_user *user,
+                            const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds,
+                            struct dlxd_flight **ret_flight);
+
+/* Nothing is sent when there is no memory for what is in flight. */
+int __wrap_dlxd_outbox_send(struct dlxd_outbox *outbox, struct dlxd_user *user,
+                            const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds,
+                            struct dlxd_flight **ret_flight)
+{
+    const struct fd_info info = w.fds[outbox->fd];
+    uint64_t n_sent = w.n_sent;
+    int r = __real_dlxd_outbox_send(outbox, user, packet, fds, n_fds, ret_flight);
+    if (r < 0 && w.n_sent == n_sent && info.kind == FD_SUB)
+        on_not_told(info.index, packet, fds);
+    return r;
+}
+
+void __real_dlxd_link_drop_landed(struct dlxd_flight *flight);
+void __wrap_dlxd_link_drop_landed(struct dlxd_flight *flight);
+
+void __wrap_dlxd_link_drop_landed(struct dlxd_flight *flight)
+{
+    if (w.running)
+        on_drop_landed(dlxd_link_id(flight->link), flight->arena->id);
+    __real_dlxd_link_drop_landed(flight);
 }
 
 ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags)
@@ -446,13 +501,13 @@ void __wrap_dlxd_membership_withdrawn(const struct dlxd_membership_line *line)
     __real_dlxd_membership_withdrawn(line);
 }
 
-void __real_dlxd_link_free(struct dlxd_link *link);
-void __wrap_dlxd_link_free(struct dlxd_link *link);
-void __wrap_dlxd_link_free(struct dlxd_link *link)
+struct dlxd_drain *__real_dlxd_drain_free(struct dlxd_drain *drain);
+struct dlxd_drain *__wrap_dlxd_drain_free(struct dlxd_drain *drain);
+struct dlxd_drain *__wrap_dlxd_drain_free(struct dlxd_drain *drain)
 {
-    if (w.running)
-        on_let_go(dlxd_link_id(link));
-    __real_dlxd_link_free(link);
+    if (w.running && drain)
+        on_let_go(drain->link);
+    return __real_dlxd_drain_free(drain);
 }
 
 /* ---- answers: those that wait in the daemon for room are answers, too ------------------------ */

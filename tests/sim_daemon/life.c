@@ -10,6 +10,7 @@
 #include "daemon/persist/inherited.h"
 #include "daemon/objects/retained.h"
 #include "daemon/persist/store.h"
+#include "ring/layout.h"
 #include "tests/sim_daemon/sim.h"
 #include <poll.h>
 #include <stdio.h>
@@ -93,7 +94,7 @@ static void stop_broker(void)
 
 static void forget_all_but_publishers(void)
 {
-    w.n_waiters = w.n_lingerers = 0;
+    w.n_waiters = w.n_drains = 0;
     for (int i = 0; i < LINKS; i++) {
         w.links[i].page_fd = w.links[i].used ? dlx__close(w.links[i].page_fd) : -1;
         w.links[i].used = false;
@@ -134,6 +135,13 @@ static int find_kept(const struct pub *p, const struct region *r)
     return edge_find(name);
 }
 
+bool pub_has_died(const struct pub *p)
+{
+    int at = find_kept(p, NULL);
+    struct pollfd poll_fd = {.fd = at < 0 ? -1 : w.kept[at].fd, .events = POLLIN};
+    return at < 0 || poll(&poll_fd, 1, 0) == 1;
+}
+
 /* What should come back of it? False: nothing. */
 static bool restore(struct pub *p)
 {
@@ -149,13 +157,17 @@ static bool restore(struct pub *p)
     if (p->r[0].gone)
         return false;
     int pidfd = find_kept(p, NULL);
-    struct pollfd poll_fd = {.fd = pidfd < 0 ? -1 : w.kept[pidfd].fd, .events = POLLIN};
-    bool dead = pidfd < 0 || poll(&poll_fd, 1, 0) == 1;
+    bool dead = pub_has_died(p);
     if (dead && n_published(p) == 0)
         return false;
     p->state = PUB_RETAINED;
     p->proc = -1;
-    p->dying = p->hidden = !dead;
+    const struct dlx_shm_control *control = (const void *)p->r[0].map;
+    p->dying = !dead;
+    p->shown = !dead && n_published(p) > 0 &&
+               dlx_load32_relaxed((dlx_atomic_u32 *)(uintptr_t)&control->heeds_locks) != 0;
+    p->hidden = !dead && !p->shown;
+    p->is_back = p->is_late = false;
     p->expires = 0;
     if (dead && expires > 0)
         p->expires = expires > w.now ? expires : w.now + 1;
@@ -203,6 +215,9 @@ void life_new_daemon(void)
             p->used = false;
         }
     }
+    for (int i = 0; i < PUBS; i++)
+        if (w.pubs[i].used && w.pubs[i].dying)
+            pub_resume(&w.pubs[i]);
     w.now -= 1000000000;
     start_broker();
     if (w.store) {
@@ -262,13 +277,19 @@ void life_quiesce(void)
         const struct link *l = &w.links[i];
         MUST(!l->used || w.subs[l->sub].gone_sock || !link_is_owed(l, &with_fds),
              "link %llu waits in state %d", (unsigned long long)l->id, (int)l->state);
+        MUST(!l->used || w.subs[l->sub].gone_sock || l->n_landed == l->n_drops,
+             "link %llu: %d drops were read, and the daemon has seen %d", (unsigned long long)l->id,
+             l->n_drops, l->n_landed);
     }
     for (int i = 0; i < w.n_waiters; i++)
         MUST(w.pubs[w.waiters[i].pub].link_sock < 0, "link %llu waits",
              (unsigned long long)w.waiters[i].link);
-    for (int i = 0; i < w.n_lingerers; i++)
-        MUST(!lingerer_has_left(&w.lingerers[i]), "link %llu lingers, and has left",
-             (unsigned long long)w.lingerers[i].link);
+    for (int i = 0; i < w.n_drains; i++)
+        MUST(!drain_has_left(&w.drains[i]), "link %llu drains, and has left",
+             (unsigned long long)w.drains[i].link);
+    MUST(w.broker.users.all_in_flight == 3 * (uint64_t)w.n_waiters,
+         "%llu descriptors are in flight, and all was read",
+         (unsigned long long)w.broker.users.all_in_flight);
     for (int i = 0; i < PROCS; i++)
         MUST(!w.procs[i].connected || !(w.procs[i].must_go || w.procs[i].hung_up || is_dead(i)),
              "process %d has left, and is still there", i);

@@ -42,7 +42,13 @@ struct link *link_by_id(uint64_t id)
 
 bool pub_is_shown(const struct pub *p)
 {
-    return p->used && (p->state == PUB_OPEN || p->state == PUB_RETAINED) && !p->hidden;
+    return p->used && (p->state == PUB_OPEN || p->state == PUB_RETAINED) && !p->hidden &&
+           !p->is_back;
+}
+
+bool joins_shown(const struct sub *s)
+{
+    return !s->reliable && w.procs[s->proc].minor >= 2;
 }
 
 bool matches(const struct sub *s, const struct pub *p)
@@ -258,7 +264,7 @@ bool pub_is_awaited(const struct pub *p)
 /* Has the daemon nobody to wait for, who may still write? */
 bool pub_is_settled(const struct pub *p)
 {
-    return !p->dying || p->unseen;
+    return !p->dying || p->unseen || p->shown;
 }
 
 struct waiter *waiter_of(uint64_t link)
@@ -285,23 +291,23 @@ static void pub_free_if_over(struct pub *p)
 }
 
 /* It ends: will its publisher keep what it has of it? */
-static bool link_lingers(const struct link *l)
+static bool link_drains(const struct link *l)
 {
     const struct sub *s = &w.subs[l->sub];
     const struct proc *c = &w.procs[s->proc];
-    const struct lingerer lingerer = {.link = l->id,
-                                      .pub = l->pub,
-                                      .user = c->user,
-                                      .reader = c->connected ? s->proc : -1,
-                                      .connection = c->connection,
-                                      .proc = s->proc,
-                                      .pid = c->pid,
-                                      .closed = l->closed,
-                                      .size = dlx_shm_link_size(s->max_held)};
-    if (lingerer_has_left(&lingerer))
+    const struct drain drain = {.link = l->id,
+                                .pub = l->pub,
+                                .user = c->user,
+                                .reader = c->connected ? s->proc : -1,
+                                .connection = c->connection,
+                                .proc = s->proc,
+                                .pid = c->pid,
+                                .closed = l->closed,
+                                .size = dlx_shm_link_size(s->max_held)};
+    if (drain_has_left(&drain))
         return false;
-    MUST(w.n_lingerers < LINGERERS, "no room for a link that lingers in the model");
-    w.lingerers[w.n_lingerers++] = lingerer;
+    MUST(w.n_drains < DRAINS, "no room for a draining link in the model");
+    w.drains[w.n_drains++] = drain;
     return true;
 }
 
@@ -319,7 +325,7 @@ static void link_detach(struct link *l)
     }
     bool joined = p->proc >= 0 && (l->state == LINK_ADDED || l->state == LINK_OPEN);
     p->leaves += joined;
-    if (!joined || !link_lingers(l)) {
+    if (!joined || !link_drains(l)) {
         w.procs[w.subs[l->sub].proc].n_links--;
         if (p->proc >= 0)
             w.procs[p->proc].n_links--;
@@ -381,9 +387,9 @@ void links_reconcile(void)
 static void pub_leave_client(struct pub *p)
 {
     w.procs[p->proc].n_links -= n_links_of(p);
-    for (int i = w.n_lingerers; i-- > 0;)
-        if (w.lingerers[i].pub == p - w.pubs)
-            lingerer_remove(i);
+    for (int i = w.n_drains; i-- > 0;)
+        if (w.drains[i].pub == p - w.pubs)
+            drain_remove(i);
     p->proc = -1;
     for (int i = w.n_waiters; i-- > 0;)
         if (w.waiters[i].pub == p - w.pubs)
@@ -399,7 +405,7 @@ void pub_vanish(struct pub *p)
         pub_leave_client(p);
     p->left = p->state == PUB_RETAINED ? p->left : w.steps;
     p->state = PUB_GONE;
-    p->dying = p->hidden = false;
+    p->dying = p->hidden = p->shown = p->is_back = false;
     for (int i = 0; i < LINKS; i++) {
         struct link *l = &w.links[i];
         if (!l->used || l->pub != p - w.pubs || l->state == LINK_ADDED || l->state == LINK_OPEN)
@@ -428,6 +434,8 @@ void pub_succeed(const struct pub *by)
             strcmp(p->topic, by->topic) != 0)
             continue;
         uint64_t origin = p->resumes ? p->resumes : p->id, needed = by->retain;
+        if ((p->hidden || p->shown) && by->resumes != origin && !pub_has_died(p))
+            continue;
         if (by->resumes == origin && n_published(p) < needed)
             needed = n_published(p);
         bool may = by->user == p->user || by->user < 2; /* the daemon's, and root */
@@ -436,11 +444,22 @@ void pub_succeed(const struct pub *by)
     }
 }
 
+void pub_resume(const struct pub *by)
+{
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[i];
+        if (p->used && p->shown && p->id < by->id && strcmp(p->topic, by->topic) == 0 &&
+            by->resumes == (p->resumes ? p->resumes : p->id) &&
+            (by->user == p->user || by->user < 2))
+            p->is_back = true;
+    }
+}
+
 /* Nobody writes its messages any more. */
 void pub_settle(struct pub *p)
 {
     sim_say("publisher %llu is retained", (unsigned long long)p->id);
-    p->dying = p->hidden = false;
+    p->dying = p->hidden = p->shown = p->is_back = false;
     p->expires = p->retain_for ? w.now + p->retain_for : 0;
     if (p->expires < w.now && p->expires)
         p->expires = UINT64_MAX;
@@ -471,7 +490,7 @@ void pub_offer(struct pub *p, bool from_start)
     for (int pattern = 0; pattern < 2; pattern++) {
         struct sub *s;
         for (uint64_t id = 0; (s = sub_after(id, pattern)); id = s->id) {
-            if (!matches(s, p))
+            if (!matches(s, p) || (p->is_late && joins_shown(s)))
                 continue;
             if (!from_start || !spare_assign(s, p)) {
                 struct link *l = link_add(s, p, from_start);
@@ -487,13 +506,14 @@ struct pub *on_death_seen(uint64_t id)
 {
     struct pub *p = pub_by_id(id);
     MUST(p && p->dying, "publisher %llu is not awaited", (unsigned long long)id);
-    bool was_hidden = p->hidden;
-    if (was_hidden && n_published(p) == 0) {
+    bool was_former = p->hidden || p->shown;
+    p->is_late = p->shown && !p->is_back;
+    if (was_former && n_published(p) == 0) {
         pub_vanish(p);
         return NULL;
     }
     pub_settle(p);
-    return was_hidden ? p : NULL;
+    return was_former ? p : NULL;
 }
 
 /* ---- the rest -------------------------------------------------------------------------------- */
@@ -506,7 +526,7 @@ void region_drop(struct pub *p, int at)
         struct link *l = &w.links[i];
         if (l->used && l->pub == p - w.pubs && l->state == LINK_OPEN &&
             ((l->told | l->counted) & bit))
-            l->drops[l->n_drops++] = (uint8_t)at;
+            l->drops[l->n_drops++].region = at;
     }
 }
 
@@ -545,9 +565,9 @@ void client_gone(int proc, bool dismissed)
          proc);
     MUST(dismissed == c->dismissed || excused, "dismissed %d, expected %d", dismissed,
          c->dismissed);
-    for (int i = 0; i < w.n_lingerers; i++)
-        if (w.lingerers[i].reader == proc)
-            w.lingerers[i].reader = -1;
+    for (int i = 0; i < w.n_drains; i++)
+        if (w.drains[i].reader == proc)
+            w.drains[i].reader = -1;
     struct pub *p;
     for (uint64_t id = 0; (p = pub_after(proc, id)); id = p->id) {
         if (dismissed)

@@ -6,6 +6,7 @@
 #include "ring/layout.h"
 #include "tests/sim_daemon/sim.h"
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -20,6 +21,18 @@ static void must_be_sealed(int fd)
     const int seals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
     MUST((fcntl(fd, F_GET_SEALS) & seals) == seals, "not sealed");
     MUST((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY, "can be written");
+}
+
+/* By somebody who has another description of it. */
+static void must_be_locked(int fd)
+{
+    char path[32];
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int other = open(path, O_RDONLY | O_CLOEXEC);
+    MUST(other >= 0 && fcntl(other, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_RDLCK,
+         "not locked");
+    close(other);
 }
 
 /* ---- what a subscriber says ------------------------------------------------------------------ */
@@ -95,7 +108,7 @@ bool link_is_owed(const struct link *l, bool *ret_for_credit)
         if (next_arena(l) >= 0)
             return true;
         *ret_for_credit = false;
-        return p->state >= PUB_RETAINED && !l->gone_sent;
+        return p->state >= PUB_RETAINED && !p->shown && !l->gone_sent;
     default:
         return false;
     }
@@ -117,8 +130,9 @@ static void told_offer(struct sub *s, struct link *l, const Dlx__Wire__LinkOffer
         return;
     }
     struct pub *p = &w.pubs[l->pub];
-    MUST(l->state == LINK_NEW && pub_is_shown(p) && matches(s, p), "LinkOffer in state %d",
-         (int)l->state);
+    MUST(l->state == LINK_NEW && (pub_is_shown(p) || p->is_back) && matches(s, p),
+         "LinkOffer in state %d", (int)l->state);
+    MUST(body->former == p->shown && (!p->shown || joins_shown(s)), "former %d", body->former);
     MUST(body->publisher == p->id && strcmp(body->topic, p->topic) == 0 &&
              body->resumes == p->resumes && body->max_held == s->max_held &&
              body->page_size == dlx_shm_link_size(s->max_held),
@@ -157,6 +171,8 @@ static void told_open(struct link *l, const Dlx__Wire__LinkOpen *body, const int
              body->after_seq == p->after_seq && sim_inode(fds[0]) == block->ino,
          "control block of publisher %llu", (unsigned long long)p->id);
     must_be_sealed(fds[0]);
+    if (p->shown || l->locked)
+        must_be_locked(fds[0]);
     MUST(l->bell < 0 || fds[1] == l->bell, "the other end of another bell");
     MUST(body->publisher == p->id && body->n_arenas == n_arenas(p) &&
              body->from_start == l->from_start && body->on_full == p->on_full &&
@@ -190,14 +206,30 @@ static void told_dropped(struct link *l, const Dlx__Wire__ArenaDropped *body)
 {
     MUST(l->state == LINK_OPEN && l->first_drop < l->n_drops && !l->gone_sent,
          "ArenaDropped %u that it does not know", body->arena);
-    const struct region *r = &w.pubs[l->pub].r[l->drops[l->first_drop++]];
+    const struct region *r = &w.pubs[l->pub].r[l->drops[l->first_drop].region];
     MUST(body->arena == r->id, "ArenaDropped %u, expected %u", body->arena, r->id);
+    l->drops[l->first_drop].packet = w.subs[l->sub].all_sent;
+    l->drops[l->first_drop++].told = w.counts[5];
+}
+
+void on_drop_landed(uint64_t id, uint32_t arena)
+{
+    struct link *l = link_by_id(id);
+    MUST(l && l->n_landed < l->first_drop, "link %llu was not told of a drop",
+         (unsigned long long)id);
+    const struct sub *s = &w.subs[l->sub];
+    const struct region *r = &w.pubs[l->pub].r[l->drops[l->n_landed].region];
+    MUST(arena == r->id, "ArenaDropped %u has landed, expected %u", arena, r->id);
+    MUST(s->sock < 0 || s->all_read >= l->drops[l->n_landed].packet,
+         "ArenaDropped %u of link %llu was not read", arena, (unsigned long long)id);
+    l->n_landed++;
 }
 
 static void told_gone(struct link *l)
 {
     bool for_credit;
-    MUST(l->state == LINK_OPEN && !l->gone_sent && w.pubs[l->pub].state >= PUB_RETAINED,
+    MUST(l->state == LINK_OPEN && !l->gone_sent && w.pubs[l->pub].state >= PUB_RETAINED &&
+             !w.pubs[l->pub].shown,
          "PublisherGone in state %d", (int)l->state);
     MUST(link_is_owed(l, &for_credit) && !for_credit && l->first_drop == l->n_drops,
          "PublisherGone before what is due");
@@ -281,6 +313,7 @@ void on_told(int sub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_
         MUST(link_of(packet) == s->first, "the first packet is about link %llu, not %llu",
              (unsigned long long)link_of(packet), (unsigned long long)s->first);
     s->first = 0;
+    s->all_sent++;
     if (n_fds > 0) {
         bool waits = packet->body_case != BODY(LINK_OPEN) || !l->early;
         MUST(!waits || s->sent - s->ack < (s->reliable ? 16U : 4U),
@@ -322,6 +355,7 @@ void on_not_told(int sub, const Dlx__Wire__Packet *packet, const int *fds)
     MUST(w.pubs[l->pub].state == PUB_RETAINED && pub_is_settled(&w.pubs[l->pub]),
          "LinkOpen before LinkAdded");
     l->bell = fds[1];
+    l->locked = w.pubs[l->pub].shown;
     l->state = LINK_ADDED;
     l->added = w.steps;
 }
@@ -437,17 +471,17 @@ void on_withdrawn(void)
 void on_let_go(uint64_t id)
 {
     int i = 0;
-    while (i < w.n_lingerers && w.lingerers[i].link != id)
+    while (i < w.n_drains && w.drains[i].link != id)
         i++;
     sim_say("link %llu is let go", (unsigned long long)id);
-    if (i == w.n_lingerers) /* its publisher has left */
+    if (i == w.n_drains) /* its publisher has left */
         return;
-    MUST(lingerer_has_left(&w.lingerers[i]), "link %llu holds messages", (unsigned long long)id);
+    MUST(drain_has_left(&w.drains[i]), "link %llu holds messages", (unsigned long long)id);
     w.counts[15]++;
     if (w.ready_due) /* the model gets there in its turn: those who were refused before were refused */
-        w.lingerers[i].let_go = true;
+        w.drains[i].let_go = true;
     else
-        lingerer_remove(i);
+        drain_remove(i);
 }
 
 /* The publisher has closed its end: then its end is awaited for a second. Or it is nobody's fault: it is sent again. */

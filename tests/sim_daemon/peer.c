@@ -203,6 +203,7 @@ void peer_fill(struct region *r)
         void *map = mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
         MUST(map != MAP_FAILED, "mmap: %m");
         r->map = map;
+        ((struct dlx_shm_control *)map)->heeds_locks = one_in(2);
     }
     make_ready(r->fd, r->size);
     r->fd = dlx__close(r->fd);
@@ -292,6 +293,7 @@ bool peer_read_news(struct sub *s)
     if (r < 0)
         return false;
     s->read += rx.n_fds > 0;
+    s->all_read++;
     if (packet->body_case == BODY(LINK_OFFER)) {
         struct link *l = link_by_id(packet->link_offer->link);
         if (l) {

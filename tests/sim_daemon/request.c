@@ -26,11 +26,6 @@ static int find_region(const struct pub *p, uint32_t id)
     return -1;
 }
 
-static bool bytes_fit(int user, uint64_t size)
-{
-    return used(user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] && share_fits(user, size);
-}
-
 /* ---- what it should be answered with --------------------------------------------------------- */
 
 static int code_of_publisher_new(int proc, const Dlx__Wire__PublisherNew *body)
@@ -40,7 +35,7 @@ static int code_of_publisher_new(int proc, const Dlx__Wire__PublisherNew *body)
         body->n_entries < 2 * body->depth)
         return DLX_E_INVALID;
     if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] ||
-        !bytes_fit(user, dlx_shm_control_size(body->n_entries)))
+        !bytes_fit_after_look(user, dlx_shm_control_size(body->n_entries)))
         return DLX_E_LIMIT;
     return 0;
 }
@@ -62,7 +57,7 @@ static int code_of_arena_new(int proc, const Dlx__Wire__ArenaNew *body)
 {
     if (!own_pub(proc, body->publisher))
         return DLX_E_NOT_FOUND;
-    return bytes_fit(w.procs[proc].user, body->arena_size) ? 0 : DLX_E_LIMIT;
+    return bytes_fit_after_look(w.procs[proc].user, body->arena_size) ? 0 : DLX_E_LIMIT;
 }
 
 static int code_of_arena_ready(int proc, const Dlx__Wire__ArenaReady *body)
@@ -251,8 +246,9 @@ void request_shows(void)
     w.ready_due = false;
     struct pub *p = pub_by_id(w.request->publisher_ready->publisher);
     p->state = PUB_OPEN;
+    pub_resume(p);
     pub_offer(p, true);
-    lingerers_remove_let_go();
+    drains_remove_let_go();
 }
 
 /* The one before was answered, or waits for the service manager. */
@@ -268,7 +264,7 @@ void request_over(void)
     w.asker = -1;
     w.link_ready = 0;
     w.ready_due = false;
-    lingerers_remove_let_go();
+    drains_remove_let_go();
     w.calm = w.fds_refused = false;
 }
 
@@ -372,7 +368,7 @@ static void subscription_made(int proc, const Dlx__Wire__Subscribe *asked,
     struct pub *p;
     const char *topic = "";
     for (uint64_t id = 0; (p = pub_listed_after(topic, id)); topic = p->topic, id = p->id)
-        if (matches(s, p)) {
+        if (matches(s, p) && (!p->shown || joins_shown(s))) {
             link_add(s, p, false);
             n++;
         }
@@ -420,7 +416,7 @@ static void check_publishers(const Dlx__Wire__ListPublishers *asked,
                  e->n_subscribers == n_links_of(p) && e->n_arenas == n_arenas &&
                  e->arena_bytes == bytes && e->control_bytes == p->r[0].size &&
                  e->history == p->history && e->retain == p->retain && e->on_full == p->on_full &&
-                 e->depth == p->depth && e->retained == (p->state == PUB_RETAINED),
+                 e->depth == p->depth && e->retained == (p->state == PUB_RETAINED && !p->shown),
              "entry of publisher %llu", (unsigned long long)p->id);
     }
     MUST(body->n_entries == (n > 16 ? 16 : n) && body->more == (n > 16), "%zu entries", n);
@@ -500,6 +496,7 @@ static void done(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__Pa
     case BODY(HELLO_REPLY):
         w.procs[proc].greeted = true;
         w.procs[proc].max_links = request->hello->max_links;
+        w.procs[proc].minor = request->hello->minor;
         break;
     case BODY(PUBLISHER_NEW_REPLY):
         publisher_made(proc, request->publisher_new, reply->publisher_new_reply, fds, n_fds);
@@ -558,7 +555,7 @@ void on_reply(int proc, const Dlx__Wire__Packet *packet, const int *fds, size_t 
     if (waits || packet->body_case != BODY(ERROR))
         request_shows();
     w.ready_due = false;
-    lingerers_remove_let_go();
+    drains_remove_let_go();
     if (w.faults == 0 && w.request->body_case == BODY(PUBLISHER_READY) &&
         (waits || packet->body_case == BODY(OK)) && c->alive && !c->hung_up && !c->must_go &&
         !own_pub(proc, w.request->publisher_ready->publisher)->awaited)

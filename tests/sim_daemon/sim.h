@@ -31,14 +31,14 @@ enum {
     SUBS = 14,
     LINKS = 240,
     WAITERS = 400,
-    LINGERERS = 2000,
+    DRAINS = 2000,
     REGIONS = 64,
     USERS = 3,
     FDS = 4096
 };
 
 /* What a descriptor of the daemon is for. */
-enum fd_kind { FD_OTHER, FD_CLIENT, FD_SUB, FD_LINKS, FD_PIDFD };
+enum fd_kind { FD_OTHER, FD_CLIENT, FD_SUB, FD_LINKS, FD_PIDFD, FD_SHUT_DOWN };
 struct fd_info {
     enum fd_kind kind;
     int index; /* of the process, subscription or publisher */
@@ -54,12 +54,13 @@ struct proc {
     bool connected, greeted, hung_up;
     bool must_go; /* the daemon has to end the connection */
     bool dismissed;
-    bool refused;                /* it will hear so when it says Hello */
-    int sock, dsock;             /* ours, the daemon's */
-    uint32_t serial;             /* last that was sent */
-    uint32_t answered;           /* last answer that was read */
-    uint32_t unread;             /* answers */
-    uint32_t max_links, n_links; /* with those that linger */
+    bool refused;      /* it will hear so when it says Hello */
+    int sock, dsock;   /* ours, the daemon's */
+    uint32_t serial;   /* last that was sent */
+    uint32_t answered; /* last answer that was read */
+    uint32_t unread;   /* answers */
+    uint32_t minor;
+    uint32_t max_links, n_links; /* with those that drain */
     uint32_t waits;              /* for the service manager: serial of its request */
     struct {
         uint32_t serial; /* 0: none */
@@ -90,6 +91,9 @@ struct pub {
     char topic[24], name[8];
     uint32_t history, depth, n_entries, on_full, retain, max_held;
     bool latched, dying, hidden, not_kept, has_pidfd, awaited;
+    /* A former daemon knew it, and newcomers join it; not any more, as it has announced itself. */
+    bool shown, is_back;
+    bool is_late; /* it is offered to those only that could not join it while it was shown */
     /* Dying, and the daemon could not watch its process: it takes what is there, and expires at
      * once. */
     bool unseen;
@@ -119,10 +123,11 @@ struct sub {
     int sock, dsock;
     bool gone_sock; /* we have closed it, or told a lie on it */
     bool closing;
-    int stalled;        /* the socket took no more. 1: for another reason than room */
-    uint32_t sent;      /* with fds */
-    uint32_t read, ack; /* of these; acknowledged, as the daemon has seen */
-    uint64_t first;     /* number of the first link; then 0 */
+    int stalled;                 /* the socket took no more. 1: for another reason than room */
+    uint32_t sent;               /* with fds */
+    uint32_t read, ack;          /* of these; acknowledged, as the daemon has seen */
+    uint64_t all_sent, all_read; /* packets */
+    uint64_t first;              /* number of the first link; then 0 */
 };
 
 enum link_state {
@@ -142,6 +147,7 @@ struct link {
     enum link_state state;
     bool from_start, gone_sent;
     bool spare, early;
+    bool locked; /* the control block was, for the packet that was not sent */
     uint32_t index;
     uint64_t reader, until;
     uint64_t added; /* in this step its publisher heard of it */
@@ -150,8 +156,13 @@ struct link {
     ino_t page;
     int bell;               /* the subscriber's end */
     uint64_t told, counted; /* regions, a bit each */
-    uint8_t drops[REGIONS]; /* to be told */
-    int n_drops, first_drop;
+    /* Dropped regions that it knew: the first `n_landed` were read, as the daemon has seen; the
+     * others before `first_drop` were told. */
+    struct {
+        int region;
+        uint64_t told, packet; /* number of the packet, of all and of its subscription */
+    } drops[REGIONS];
+    int n_drops, first_drop, n_landed;
     /* The subscriber's side. */
     bool seen_offer, answered, filled, closed;
     int page_fd;
@@ -168,7 +179,7 @@ struct waiter {
 };
 
 /* A link that has ended, whose publisher has its page yet. */
-struct lingerer {
+struct drain {
     uint64_t link;
     int pub, user;
     int reader; /* the process; -1: its connection has ended */
@@ -194,6 +205,8 @@ struct world {
     uint64_t faults, fired; /* of this call; in all */
     bool small_sockets;
     int64_t open_fds, live;
+    uint64_t n_sent; /* packets that the daemon has tried to send */
+    int n_shut_down; /* sockets that the daemon has ended, and that were not read */
     struct fd_info fds[FDS];
     struct proc procs[PROCS];
     struct pub pubs[PUBS];
@@ -201,8 +214,8 @@ struct world {
     struct link links[LINKS];
     struct waiter waiters[WAITERS];
     int n_waiters;
-    struct lingerer lingerers[LINGERERS];
-    int n_lingerers;
+    struct drain drains[DRAINS];
+    int n_drains;
     ino_t looked_at; /* the page that the daemon has just seen */
     uint64_t max[DLXD_N_RESOURCES], max_all;
     uint64_t last_link, highest_id; /* of the daemon; ever */
@@ -273,6 +286,8 @@ struct sub *sub_by_id(uint64_t id);
 struct link *link_by_id(uint64_t id);
 bool pub_is_shown(const struct pub *p);
 bool matches(const struct sub *s, const struct pub *p);
+/* May it join a publisher that is shown? */
+bool joins_shown(const struct sub *s);
 /* Can subscribers be told of it? */
 bool region_is_ready(const struct pub *p, int i);
 uint64_t n_published(const struct pub *p);
@@ -288,6 +303,10 @@ void pub_vanish(struct pub *p);
 void pub_end(struct pub *p, bool dead);
 void pub_settle(struct pub *p);
 void pub_succeed(const struct pub *p);
+/* Is the process dead whose pidfd is kept for it? */
+bool pub_has_died(const struct pub *p);
+/* It is announced, maybe again. */
+void pub_resume(const struct pub *by);
 void region_drop(struct pub *p, int i);
 bool sub_may_end(const struct sub *s);
 void sub_end(struct sub *s);
@@ -304,13 +323,13 @@ struct waiter *waiter_of(uint64_t link); /* NULL: it does not wait */
 void waiter_remove(struct waiter *waiter);
 
 /* charges.c */
-bool lingerer_has_left(const struct lingerer *lingerer);
-void lingerer_remove(int at);
-void lingerers_remove_let_go(void);
+bool drain_has_left(const struct drain *drain);
+void drain_remove(int at);
+void drains_remove_let_go(void);
 uint64_t used(int user, enum dlxd_resource resource);
 uint64_t used_all(void);
-/* Are so many more bytes no more than its share of what all users may have? */
-bool share_fits(int user, uint64_t size);
+/* May it have so many more, after a look at what was read? */
+bool bytes_fit_after_look(int user, uint64_t size);
 bool clients_have_room(const struct proc *reader, const struct pub *p);
 bool user_has_room(int user, uint64_t size);
 
@@ -335,7 +354,9 @@ void on_waits(uint64_t link, const int *fds);
 void on_not_added(uint64_t link, int code);
 /* What waited need not be sent any more. */
 void on_withdrawn(void);
-/* A link that lingers is let go. */
+/* The daemon takes ArenaDropped as read. */
+void on_drop_landed(uint64_t link, uint32_t arena);
+/* A draining link is let go. */
 void on_let_go(uint64_t link);
 /* Links given to it, as the daemon says. */
 uint64_t n_joins(const struct pub *p);

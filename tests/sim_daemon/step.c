@@ -4,7 +4,8 @@
 
 #include "common/error.h"
 #include "ring/layout.h"
-#include "daemon/objects/lingering.h"
+#include "daemon/objects/draining.h"
+#include "daemon/users/outbox.h"
 #include "daemon/objects/retained.h"
 #include "daemon/persist/store.h"
 #include "tests/sim_daemon/sim.h"
@@ -335,7 +336,8 @@ void step_time(uint64_t now)
     for (int i = 0; i < SUBS; i++)
         w.subs[i].stalled = w.subs[i].stalled == 1 ? 0 : w.subs[i].stalled;
     dlxd_broker_unstick(&w.broker);
-    dlxd_lingering_look_all(&w.broker);
+    dlxd_drains_look_all(&w.broker);
+    dlxd_flights_look_all(&w.broker.users);
     w.queued &= w.busy;
     dlxd_store_retry(&w.broker, now);
     dlxd_broker_settle(&w.broker);

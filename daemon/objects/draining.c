@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/objects/draining.h"
+#include "common/error.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/memory/report.h"
+#include "daemon/users/share.h"
+#include <poll.h>
+
+/* So many are looked at at once, for this part of the time. */
+#define LOOK_MOST 128U
+#define LOOK_PART 16U
+/* So many are ended in one step. */
+#define ENDS_AT_ONCE 16U
+
+/* ---- lists --------------------------------------------------------------------------------- */
+
+static void enlist(struct dlxd_drain_node *node, struct dlxd_drains *drains,
+                   struct dlxd_drain *drain)
+{
+    node->drain = drain;
+    node->drains = drains;
+    dlxd_list_push_back(&drains->list, &node->node);
+    drains->n++;
+}
+
+static void delist(struct dlxd_drain_node *node)
+{
+    dlxd_list_remove(&node->node);
+    node->drains->n--;
+}
+
+static struct dlxd_drain *drain_of(struct dlxd_list *node)
+{
+    return dlxd_container_of(node, struct dlxd_drain_node, node)->drain;
+}
+
+/* ---- processes ----------------------------------------------------------------------------- */
+
+struct dlxd_holder *dlxd_holder_new(struct dlxd_client *client, int take_pidfd)
+{
+    struct dlxd_holder *holder = calloc(1, sizeof *holder);
+    if (!holder) {
+        (void)dlx__fail(DLX_E_NO_MEMORY, "out of memory for a client");
+        return NULL;
+    }
+    holder->client = client;
+    holder->pidfd = take_pidfd;
+    dlxd_drains_init(&holder->drains);
+    return holder;
+}
+
+static void free_if_over(struct dlxd_holder *holder)
+{
+    if (holder->client || holder->drains.n > 0)
+        return;
+    dlx__close(holder->pidfd);
+    free(holder);
+}
+
+void dlxd_holder_disconnected(struct dlxd_holder *holder)
+{
+    holder->client = NULL;
+    free_if_over(holder);
+}
+
+/* ---- draining links ------------------------------------------------------------------------ */
+
+bool dlxd_drain_has_left(int page_fd, uint32_t max_held, int pidfd)
+{
+    struct pollfd process = {.fd = pidfd, .events = POLLIN};
+    return dlxd_report_has_left(page_fd, max_held) || poll(&process, 1, 0) == 1;
+}
+
+/* Of its publisher's process. */
+static void leave_publisher(struct dlxd_drain *drain)
+{
+    delist(&drain->of_publishers);
+    drain->publisher->client->n_links--;
+    drain->share = dlxd_share_put(drain->share);
+    drain->publisher = NULL;
+}
+
+static void end(struct dlxd_drain *drain)
+{
+    struct dlxd_holder *holder = drain->holder;
+    struct dlxd_user *user = drain->links_charge.user;
+    if (drain->publisher)
+        leave_publisher(drain);
+    delist(&drain->of_holder);
+    delist(&drain->of_user);
+    if (user->drains.n == 0) /* it may be all that the user has */
+        dlxd_task_stop(&user->end_drains);
+    if (holder->client)
+        holder->client->n_links--;
+    free_if_over(holder);
+    dlxd_drain_free(drain);
+}
+
+void dlxd_drains_look(struct dlxd_drains *drains)
+{
+    uint64_t start = dlx__now_ns();
+    if (drains->n == 0 || start < drains->look_ns)
+        return;
+    for (size_t i = DLX_MIN(drains->n, LOOK_MOST); i > 0; i--) {
+        struct dlxd_list *first = drains->list.next;
+        struct dlxd_drain *drain = drain_of(first);
+        if (!drain->publisher ||
+            dlxd_drain_has_left(drain->page_fd, drain->max_held, drain->holder->pidfd)) {
+            end(drain);
+        } else {
+            dlxd_list_remove(first);
+            dlxd_list_push_back(&drains->list, first);
+        }
+    }
+    uint64_t now = dlx__now_ns();
+    drains->look_at = DLX_MAX(2 * drains->n, DLXD_DRAINS_LOOK_LEAST);
+    drains->look_ns = now + LOOK_PART * (now - start);
+}
+
+bool dlxd_drain_begin(struct dlxd_drain *drain, struct dlxd_publisher *publisher,
+                      struct dlxd_holder *holder)
+{
+    struct dlxd_drains *of_user = &drain->links_charge.user->drains;
+    if (dlxd_drain_has_left(drain->page_fd, drain->max_held, holder->pidfd))
+        return false;
+    if (of_user->n >= of_user->look_at)
+        dlxd_drains_look(of_user);
+    drain->publisher = publisher;
+    drain->holder = holder;
+    enlist(&drain->of_holder, &holder->drains, drain);
+    enlist(&drain->of_publishers, &publisher->client->drains, drain);
+    enlist(&drain->of_user, of_user, drain);
+    return true;
+}
+
+/* Those whose publishers have left come first. */
+static bool end_some(struct dlxd_task *task)
+{
+    struct dlxd_user *user = dlxd_container_of(task, struct dlxd_user, end_drains);
+    struct dlxd_list *list = &user->drains.list;
+    for (uint32_t n = ENDS_AT_ONCE; !dlxd_list_empty(list); n--) {
+        struct dlxd_drain *drain = drain_of(list->next);
+        if (drain->publisher)
+            return false;
+        if (n == 0)
+            return true;
+        end(drain);
+    }
+    return false;
+}
+
+/* Their publisher keeps them no longer. Ending one takes some 14 us, so it is done in the time of
+ * the user that is charged for it. */
+void dlxd_drains_publisher_left(struct dlxd_publisher *publisher)
+{
+    dlx_for_each (it, &publisher->client->drains.list) {
+        struct dlxd_drain *drain = drain_of(it);
+        struct dlxd_user *user = drain->links_charge.user;
+        if (drain->publisher != publisher)
+            continue;
+        leave_publisher(drain);
+        dlxd_list_remove(&drain->of_user.node);
+        dlxd_list_push_front(&user->drains.list, &drain->of_user.node);
+        if (!dlxd_list_linked(&user->end_drains.node))
+            dlxd_task_init(&user->end_drains, end_some);
+        dlxd_task_start(&user->end_drains, user);
+    }
+}
+
+/* ---- all ----------------------------------------------------------------------------------- */
+
+static struct dlxd_user *user_of(struct dlxd_list *node)
+{
+    return dlxd_container_of(node, struct dlxd_user, node);
+}
+
+void dlxd_drains_look_all(struct dlxd_broker *broker)
+{
+    dlx_for_each (it, &broker->users.users) {
+        struct dlxd_user *user = dlxd_user_ref(user_of(it)); /* it may have nothing else */
+        dlxd_drains_look(&user->drains);
+        dlxd_user_unref(user);
+    }
+}
+
+size_t dlxd_drains_n_all(const struct dlxd_broker *broker)
+{
+    size_t n = 0;
+    dlx_for_each (it, &broker->users.users)
+        n += user_of(it)->drains.n;
+    return n;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXD_CONFIG_H
+#define DLXD_CONFIG_H
+
+/*
+ * What the administrator has written: dlpackd.conf(5). A file, and those that end with ".conf" in the
+ * folder conf.d beside it, in the order of their names; later ones add rules and replace settings.
+ */
+
+#include "daemon/users/rules.h"
+#include <stdint.h>
+
+struct dlx_memory;
+
+/* The most descriptors that the service manager may keep. */
+#define DLXD_FD_STORE_MAX 65536
+
+struct dlxd_config {
+    char *socket;                    /* NULL: not said */
+    const struct dlx_memory *memory; /* likewise */
+    int32_t fd_store;                /* -1: likewise */
+    struct dlxd_rules rules;
+};
+
+/* Nothing is said. */
+void dlxd_config_init(struct dlxd_config *config);
+/*
+ * Read `path` and the files of conf.d. Returns 0; DLX_E_INVALID, with "FILE:LINE: what and why" for
+ * the first error; DLX_E_NO_MEMORY; DLX_E_SYSTEM and others for files that cannot be read. On failure
+ * `config` is as after dlxd_config_init().
+ */
+int dlxd_config_read(struct dlxd_config *config, const char *path);
+void dlxd_config_deinit(struct dlxd_config *config);
+
+/* A user by name or number. Returns 0; DLX_E_INVALID: there is no such user, or it may have no
+ * rights. */
+int dlxd_config_parse_user(const char *text, uid_t *ret);
+/* From 0 to DLXD_FD_STORE_MAX. Returns 0, DLX_E_INVALID. */
+int dlxd_config_parse_count(const char *text, int32_t *ret);
+/* Returns NULL with the message set. */
+const struct dlx_memory *dlxd_config_parse_memory(const char *name);
+
+#endif

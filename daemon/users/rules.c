@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/users/rules.h"
+#include "common/error.h"
+#include "common/topic.h"
+#include <string.h>
+
+static const char *const names[DLXD_N_VERBS] = {
+    [DLXD_MAY_PUBLISH] = "publish", [DLXD_MAY_SUBSCRIBE] = "subscribe",
+    [DLXD_MAY_OBSERVE] = "observe", [DLXD_MAY_BLOCK] = "block",
+    [DLXD_MAY_DROP] = "drop",
+};
+
+const char *dlxd_verb_name(enum dlxd_verb verb)
+{
+    return names[verb];
+}
+
+/* ---- made ---------------------------------------------------------------------------------- */
+
+static void rule_deinit(struct dlxd_rule *rule)
+{
+    for (size_t i = 0; i < rule->n_topics; i++)
+        free(rule->topics[i]);
+    free(rule->topics);
+    free(rule->uids);
+    free(rule->gids);
+    free(rule->place);
+    free(rule->name);
+}
+
+struct dlxd_rule *dlxd_rules_add(struct dlxd_rules *rules, const char *name)
+{
+    struct dlxd_rule *more = reallocarray(rules->items, rules->n + 1, sizeof *more);
+    if (!more)
+        return NULL;
+    rules->items = more;
+    struct dlxd_rule *rule = &more[rules->n];
+    *rule = (struct dlxd_rule){.name = strdup(name)};
+    if (!rule->name)
+        return NULL;
+    rules->n++;
+    return rule;
+}
+
+int dlxd_rules_add_user(struct dlxd_rules *rules, const char *name, uid_t uid)
+{
+    struct dlxd_rule *rule = dlxd_rules_add(rules, name);
+    if (!rule)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a rule");
+    rule->allow = DLXD_ALL_VERBS;
+    int r = dlxd_rule_add_uid(rule, uid);
+    return r < 0 ? r : dlxd_rule_add_topic(rule, "**");
+}
+
+void dlxd_rules_deinit(struct dlxd_rules *rules)
+{
+    for (size_t i = 0; i < rules->n; i++)
+        rule_deinit(&rules->items[i]);
+    free(rules->items);
+    *rules = (struct dlxd_rules){.n = 0};
+}
+
+static int fail_memory(const struct dlxd_rule *rule)
+{
+    return dlx__fail(DLX_E_NO_MEMORY, "out of memory for rule \"%s\"", rule->name);
+}
+
+int dlxd_rule_add_uid(struct dlxd_rule *rule, uid_t uid)
+{
+    uid_t *more = reallocarray(rule->uids, rule->n_uids + 1, sizeof *more);
+    if (!more)
+        return fail_memory(rule);
+    rule->uids = more;
+    more[rule->n_uids++] = uid;
+    return 0;
+}
+
+int dlxd_rule_add_gid(struct dlxd_rule *rule, gid_t gid)
+{
+    gid_t *more = reallocarray(rule->gids, rule->n_gids + 1, sizeof *more);
+    if (!more)
+        return fail_memory(rule);
+    rule->gids = more;
+    more[rule->n_gids++] = gid;
+    return 0;
+}
+
+int dlxd_rule_add_topic(struct dlxd_rule *rule, const char *pattern)
+{
+    char **more = reallocarray(rule->topics, rule->n_topics + 1, sizeof *more);
+    if (!more)
+        return fail_memory(rule);
+    rule->topics = more;
+    more[rule->n_topics] = strdup(pattern);
+    if (!more[rule->n_topics])
+        return fail_memory(rule);
+    rule->n_topics++;
+    return 0;
+}
+
+/* ---- asked --------------------------------------------------------------------------------- */
+
+static bool is_about(const struct dlxd_rule *rule, const struct dlxd_principal *who)
+{
+    bool is = rule->is_for_everybody;
+    for (size_t i = 0; i < rule->n_uids && !is; i++)
+        is = rule->uids[i] == who->uid;
+    for (size_t i = 0; i < rule->n_gids && !is; i++)
+        is = dlxd_principal_has_group(who, rule->gids[i]);
+    return is;
+}
+
+static bool is_for(const struct dlxd_rule *rule, const char *topic)
+{
+    bool is = false;
+    for (size_t i = 0; i < rule->n_topics && !is; i++)
+        is = dlx__pattern_matches(rule->topics[i], topic);
+    return is;
+}
+
+const struct dlxd_rule *dlxd_rules_find(const struct dlxd_rules *rules,
+                                        const struct dlxd_principal *who, enum dlxd_verb verb,
+                                        const char *topic)
+{
+    for (size_t i = 0; rules && i < rules->n; i++) {
+        const struct dlxd_rule *rule = &rules->items[i];
+        if ((rule->allow | rule->deny) & DLXD_VERB(verb) && is_about(rule, who) &&
+            is_for(rule, topic))
+            return rule;
+    }
+    return NULL;
+}
+
+bool dlxd_rules_allow_something(const struct dlxd_rules *rules, const struct dlxd_principal *who)
+{
+    bool may = false;
+    for (size_t i = 0; rules && i < rules->n && !may; i++)
+        may = rules->items[i].allow && is_about(&rules->items[i], who);
+    return may;
+}

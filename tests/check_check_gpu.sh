@@ -1,0 +1,64 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# tools/check-gpu: it skips where there is no driver and no GPU, runs stories on a driver, counts a
+# skip as no pass, and takes neither a crash nor silence for one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${BUILD:-$PWD/build}
+standin=$build/tests/standin/libcuda.so.1
+if [ ! -e "$standin" ]; then
+    echo "SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built"
+    exit 77
+fi
+if [ -n "${SAN:-}" ]; then
+    echo "SKIP: a program without sanitizers cannot load the stand-in"
+    exit 77
+fi
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+
+run() { # STATUS DRIVER PROGRAM...: its output is then in $tmp/out
+    local want=$1 driver=$2 status=0
+    CHECK_GPU_DRIVER=$driver MAKE_PROGRAMS=true BUILD=$tmp tools/check-gpu "${@:3}" \
+        >"$tmp/out" 2>&1 || status=$?
+    [ "$status" = "$want" ] || fail "status $status, not $want"
+}
+fail() {
+    echo "check-gpu: $1"
+    cat "$tmp/out"
+    exit 1
+}
+says() { grep -Eq -- "$1" "$tmp/out" || fail "does not say: $1"; }
+
+mkdir -p "$tmp/tests/standin"
+for file in test_gpu_memory e2e_gpu; do ln -s "$build/tests/$file" "$tmp/tests/"; done
+ln -s "$build/dlpackd" "$build/dlxctl" "$tmp/"
+
+run 0 "$tmp/none/libcuda.so.1" test_gpu_memory
+says '^check-gpu: skipped: .*cannot open shared object'
+[ "$(wc -l <"$tmp/out")" = 1 ] || fail 'says more than one line'
+CUDA_VISIBLE_DEVICES='' run 0 "$standin" test_gpu_memory
+says '^check-gpu: skipped: cuInit: CUDA_ERROR_NO_DEVICE'
+
+run 0 "$standin" test_gpu_memory
+says '^check-gpu: Stand-in GPU 0 \(1 of them\)'
+says '^skipped an_arena_that_cannot_be_made_leaves_nothing: needs calls of the driver that fail'
+says '^skipped an_arena_is_whole_pieces_of_zeros_on_its_device: needs two GPUs'
+says '^passed  memory_of_cudamalloc_is_shared_whole_and_once \(0\)'
+says '10 stories passed, 0 failed, 6 skipped'
+STANDIN_DEVICES=2 run 0 "$standin" test_gpu_memory
+says '12 stories passed, 0 failed, 4 skipped'
+
+# A story that fails: the second call of the driver for memory does.
+STANDIN_FAIL=cuMemAlloc:1:1:2 run 1 "$standin" test_gpu_memory
+says '^FAILED  memory_of_cudamalloc_is_shared_whole_and_once \(0\): .*cuMemAlloc'
+
+for how in 'true' 'kill -SEGV $$'; do
+    printf '#!/bin/sh\n%s\n' "$how" >"$tmp/tests/liar"
+    chmod +x "$tmp/tests/liar"
+    run 1 "$standin" liar
+    says '^FAILED  liar: ended with status'
+done
+CHECK_GPU_SECONDS=0 run 1 "$standin" test_gpu_memory
+says '^FAILED  test_gpu_memory: did not start within 0 s'
