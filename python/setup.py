@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the wheel: the Makefile of the project makes the extension, libdlx and dlpackd, and this puts them into it.
 
-libuv and protobuf-c are linked statically where their archives are there, so that the wheel needs nothing but the C library.
+libuv, protobuf-c and inih are linked statically where their archives are there, so that the wheel needs nothing but the C library.
 """
 import os
 import re
@@ -34,9 +34,9 @@ def static_libraries():
         return os.path.isabs(said.stdout.strip())
 
     uv = next((x for x in ("libuv_a.a", "libuv.a") if found(x)), None)
-    if not uv or not found("libprotobuf-c.a"):
+    if not uv or not found("libprotobuf-c.a") or not found("libinih.a"):
         return []
-    return [f"UV_LIBS=-l:{uv} -ldl -lrt", "PBC_LIBS=-l:libprotobuf-c.a"]
+    return [f"UV_LIBS=-l:{uv} -ldl -lrt", "PBC_LIBS=-l:libprotobuf-c.a", "INI_LIBS=-l:libinih.a"]
 
 
 class Build(build_ext):
@@ -44,7 +44,7 @@ class Build(build_ext):
 
     def get_outputs(self):
         folder = os.path.dirname(self.get_ext_fullpath("dlx._dlx"))
-        return [os.path.join(folder, x) for x in ("_dlx.abi3.so", "libdlx.so.0", "dlpackd")]
+        return [os.path.join(folder, x) for x in ("_dlx.abi3.so", "libdlx.so.0", "dlpackd", "dlpackd-keeper")]
 
     def run(self):
         made = os.path.join(BASE, "make")

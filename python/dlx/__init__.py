@@ -10,6 +10,9 @@
 What is received is read-only, and the kernel enforces it: a library that writes all the same ends the process.
 `msg.private(name)` gives memory that may be written to; `dlx.debug()` says who wrote where.
 
+A tensor on a GPU (cudaMalloc, hipMalloc) is published where it is, and torch.from_dlpack(msg) uses it there:
+publish(t, stream=...), take(stream=...).
+
 Errors are dlx.Error and its subclasses, which are also TimeoutError, PermissionError, ValueError and so on. Times are
 seconds, None is without a limit. A forked child connects anew: it has no part in its parent's handles and tensors.
 """
@@ -17,8 +20,9 @@ from ._dlx import (Connection, Event, Message, Publisher, Report, Subscription, 
                    dlpack_info, tensor)
 from ._errors import (AccessError, Closed, DaemonError, DeviceError, Error, Forked, Full, InUse, InvalidError, LimitError,
                       NoMemory, NotFound, PeerError, PublisherGone, Timeout, TooManyHeld, WouldCopy)
+from ._torch import torch_mem_pool
 
 __all__ = ["connect", "debug", "dlpack_info", "tensor", "Connection", "Publisher", "Subscription", "Message", "Tensor", "Report",
            "Event", "Error", "Timeout", "AccessError", "DaemonError", "NoMemory", "LimitError", "InvalidError", "NotFound",
            "PublisherGone", "Full", "TooManyHeld", "WouldCopy", "DeviceError", "Forked", "InUse", "Closed", "PeerError",
-           "__version__"]
+           "torch_mem_pool", "__version__"]

@@ -39,42 +39,37 @@ async def _readable(subscription):
         os.close(fd)
 
 
-async def _wait(subscription, n):
+async def _wait(subscription, n, stream):
     """A message (n > 0: a list of 1 to n), or False when the last publisher has left."""
     while True:
-        message = subscription._poll(n)
+        message = subscription._poll(n, stream)
         if message is not None:
             return message
         await _readable(subscription)
 
 
-async def _poll(subscription, timeout, n=0):
+async def _poll(subscription, timeout, n=0, stream=None):
     if timeout is None:
-        return await _wait(subscription, n)
-    message = subscription._poll(n)  # what is there needs no timer
+        return await _wait(subscription, n, stream)
+    message = subscription._poll(n, stream)  # what is there needs no timer
     if message is not None:
         return message
     try:
         async with asyncio.timeout(timeout):
-            return await _wait(subscription, n)
+            return await _wait(subscription, n, stream)
     except TimeoutError as e:
         if isinstance(e, _errors.Error):
             raise
         raise _errors.make(-3, "TIMEOUT", f"topic {subscription.topic}: no message within {timeout:g} s") from None
 
 
-async def take(subscription, timeout=_GIVEN, n=0):
-    """Subscription.take_async()."""
-    message = await _poll(subscription, subscription.timeout if timeout is _GIVEN else timeout, n)
+async def take(subscription, n, stream, timeout=_GIVEN):
+    """Subscription.take_async(), and with n > 0 take_many_async()."""
+    message = await _poll(subscription, subscription.timeout if timeout is _GIVEN else timeout, n, stream)
     if message is False:
         raise _errors.make(-17, "PUBLISHER_GONE",
                            f"topic {subscription.topic}: the last publisher has left, and everything was taken")
     return message
-
-
-async def take_many(subscription, n, timeout=_GIVEN):
-    """Subscription.take_many_async()."""
-    return await take(subscription, timeout, n)
 
 
 async def next_message(subscription):

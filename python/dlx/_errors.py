@@ -46,7 +46,7 @@ class NotFound(Error, KeyError):
 
 
 class PublisherGone(Error):
-    """The last publisher left, and all that it published was taken."""
+    """The last publisher left, and all that it published was taken; or memory of a GPU ended with its process."""
 
 
 class Full(Error):
@@ -62,7 +62,7 @@ class WouldCopy(Error, BufferError):
 
 
 class DeviceError(Error, BufferError):
-    """A tensor that is not in memory of the CPU."""
+    """A tensor in memory that cannot be had here: of another device, or of a GPU that this process does not see."""
 
 
 class Forked(Error):

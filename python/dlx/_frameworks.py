@@ -321,7 +321,7 @@ def _absent(package, reason):
     return type(package, (Framework,), {"package": package, "__init__": refuse})
 
 
-GPU = "works on memory of GPUs only, which is not carried yet"
+GPU = "works on memory of GPUs only (python/tests/test_gpu_frameworks.py)"
 ALL = {"NumPy": NumPy, "PyTorch": PyTorch, "JAX": Jax, "TensorFlow": TensorFlow, "TVM (tvm-ffi)": Tvm, "ONNX Runtime": OnnxRuntime,
        "pydlpack": PyDLPack, "memoryview": Builtin, "dlx": Dlx,
        "mpi4py": Mpi, "nanobind": Nanobind,

@@ -3,6 +3,8 @@
 #include "errors.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* ---- parsing ------------------------------------------------------------------------------- */
@@ -116,6 +118,65 @@ int dlxpy_flag(PyObject *object, bool *ret)
         return -1;
     *ret = r > 0;
     return 0;
+}
+
+/* The digits after a colon; -1: there is something else. No colon: the first device. */
+static int32_t parse_ordinal(const char *text)
+{
+    char *end;
+    if (*text == '\0')
+        return 0;
+    if (text[0] != ':' || text[1] < '0' || text[1] > '9')
+        return -1;
+    long value = strtol(text + 1, &end, 10);
+    return *end == '\0' && value <= INT32_MAX ? (int32_t)value : -1;
+}
+
+static bool parse_device(const char *text, DLDevice *ret)
+{
+    static const struct {
+        const char *name;
+        DLDeviceType type;
+    } devices[] = {{"cpu", kDLCPU}, {"cuda", kDLCUDA}, {"rocm", kDLROCM}};
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
+        size_t n = strlen(devices[i].name);
+        int32_t id = strncmp(text, devices[i].name, n) == 0 ? parse_ordinal(text + n) : -1;
+        if (id >= 0) {
+            *ret = (DLDevice){devices[i].type, id};
+            return true;
+        }
+    }
+    return false;
+}
+
+/* `kinds`: what it may be, in words. */
+static int device_of(PyObject *object, const char *what, bool may_be_cpu, const char *kinds,
+                     DLDevice *ret)
+{
+    DLDevice device;
+    if (!object || object == Py_None)
+        return 0;
+    PyObject *str = PyObject_Str(object);
+    const char *text = str ? PyUnicode_AsUTF8AndSize(str, NULL) : NULL;
+    bool is_one =
+        text && parse_device(text, &device) && (may_be_cpu || device.device_type != kDLCPU);
+    if (is_one)
+        *ret = device;
+    else if (text)
+        PyErr_Format(PyExc_ValueError, "%s is %s such as \"cuda:0\" or \"rocm:0\", not %R", what,
+                     kinds, object);
+    Py_XDECREF(str);
+    return is_one ? 0 : -1;
+}
+
+int dlxpy_gpu_device(PyObject *object, const char *what, DLDevice *ret)
+{
+    return device_of(object, what, false, "a GPU,", ret);
+}
+
+int dlxpy_device(PyObject *object, const char *what, DLDevice *ret)
+{
+    return device_of(object, what, true, "\"cpu\", or a GPU", ret);
 }
 
 /* ---- waits --------------------------------------------------------------------------------- */

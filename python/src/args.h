@@ -34,6 +34,12 @@ int dlxpy_uint64(PyObject *object, const char *what, uint64_t *ret);
 /* Is it true? NULL leaves *ret alone. Returns 0, or -1 with an exception. */
 int dlxpy_flag(PyObject *object, bool *ret);
 
+/* A GPU: "cuda:1", "cuda" (the first one), "rocm:0"; or what has that text, as torch.device("cuda:1"). NULL and None leave
+ * *ret alone. Returns 0, or -1 with an exception that names `what`. */
+int dlxpy_gpu_device(PyObject *object, const char *what, DLDevice *ret);
+/* Likewise, and "cpu". */
+int dlxpy_device(PyObject *object, const char *what, DLDevice *ret);
+
 /*
  * A wait that is made of short ones: between them signal handlers of Python run, and what another thread closed is
  * noticed. (One wait alone could miss a signal that comes just before it begins.)

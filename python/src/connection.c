@@ -175,7 +175,7 @@ PyDoc_STRVAR(
     subscribe_doc,
     "subscribe(topic, *, latest=False, history=0, reliable=False, max_held=16, timeout=None, "
     "stay=False,\n"
-    "          spin=None)\n--\n\n"
+    "          spin=None, pin=None)\n--\n\n"
     "A dlx.Subscription of a topic, or of all that match a pattern, now and later: '*' stands for "
     "any characters\n"
     "of its segment (\"cam/*\"), a last segment of \"**\" for one segment or more. It is attached "
@@ -189,18 +189,21 @@ PyDoc_STRVAR(
     "timeout   seconds that take() and loops wait for a message (dlx.Timeout); None: no limit\n"
     "stay      loops go on when the last publisher has left, instead of ending\n"
     "spin      seconds of busy waiting at most before sleeping; \"never\" (or 0), \"always\"; "
-    "None: adaptive\n\n"
+    "None: adaptive\n"
+    "pin       a GPU (\"cuda:0\") that copies by itself from what publishers have in memory of the "
+    "CPU: keep a\n"
+    "          tensor until a copy that was queued is done (docs/GPU.md); None: no GPU\n\n"
     "Raises dlx.InvalidError (the topic; reliable, of a publisher that drops), dlx.AccessError, "
     "dlx.LimitError,\n"
-    "dlx.DaemonError, dlx.Timeout.");
+    "dlx.DaemonError, dlx.DeviceError (pin: no such GPU), dlx.Timeout.");
 static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                            PyObject *kwnames)
 {
-    static const char *const names[] = {"topic",    "latest",  "history", "reliable",
-                                        "max_held", "timeout", "stay",    "spin"};
-    static const struct dlxpy_params params = {"subscribe", names, 8, 1, 1};
+    static const char *const names[] = {"topic",   "latest", "history", "reliable", "max_held",
+                                        "timeout", "stay",   "spin",    "pin"};
+    static const struct dlxpy_params params = {"subscribe", names, 9, 1, 1};
     struct dlx_subscribe_args sub = {.size = sizeof sub};
-    PyObject *value[8], *keep;
+    PyObject *value[9], *keep;
     const char *topic;
     int64_t timeout_ns = DLX_FOREVER;
     bool latest = false, stay = false;
@@ -209,7 +212,8 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         dlxpy_flag(value[3], &sub.reliable) < 0 ||
         dlxpy_uint32(value[4], "max_held", UINT32_MAX, &sub.max_held) < 0 ||
         (value[5] && dlxpy_timeout(value[5], &timeout_ns) < 0) || dlxpy_flag(value[6], &stay) < 0 ||
-        parse_spin(value[7], &sub.spin_ns) < 0 || dlxpy_text_of(value[0], &keep, &topic) < 0)
+        parse_spin(value[7], &sub.spin_ns) < 0 || dlxpy_gpu_device(value[8], "pin", &sub.pin) < 0 ||
+        dlxpy_text_of(value[0], &keep, &topic) < 0)
         return NULL;
     sub.mode = latest ? DLX_MODE_LATEST : DLX_MODE_ALL;
     struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_subscription);
@@ -242,21 +246,23 @@ static int make_get(struct dlxpy_call *call)
 }
 
 PyDoc_STRVAR(get_doc,
-             "get(topic, timeout=None)\n--\n\n"
+             "get(topic, timeout=None, *, stream=None)\n--\n\n"
              "The newest message of a topic, of all its publishers and of what is retained, whole "
              "or not at all;\n"
-             "waits for the first one. timeout: seconds, 0 does not wait, None without a limit.\n"
+             "waits for the first one. timeout: seconds, 0 does not wait, None without a limit. "
+             "stream: as take().\n"
              "Raises dlx.Timeout, and what subscribe() and take() raise.");
 static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
-    static const char *const names[] = {"topic", "timeout"};
-    static const struct dlxpy_params params = {"get", names, 2, 2, 1};
-    PyObject *value[2], *keep;
+    static const char *const names[] = {"topic", "timeout", "stream"};
+    static const struct dlxpy_params params = {"get", names, 3, 2, 1};
+    struct dlxpy_stream stream;
+    PyObject *value[3], *keep;
     int64_t timeout_ns = DLX_FOREVER;
     const char *topic;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         (value[1] && dlxpy_timeout(value[1], &timeout_ns) < 0) ||
-        dlxpy_text_of(value[0], &keep, &topic) < 0)
+        dlxpy_stream_parse(value[2], &stream) < 0 || dlxpy_text_of(value[0], &keep, &topic) < 0)
         return NULL;
     struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_get);
     PyObject *ret = NULL;
@@ -265,7 +271,7 @@ static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args, P
         if (dlxpy_call_do(call, cast(self)) == 0) {
             struct dlx_message *m = call->message;
             call->message = NULL;
-            ret = dlxpy_message_new(m);
+            ret = dlxpy_message_new(m, &stream);
         }
         dlxpy_call_end(call, cast(self));
     }

@@ -34,12 +34,13 @@ static int add_link(const struct dlx_link_info *info, void *entries)
 
 static PyObject *daemon_dict(const struct dlx_daemon_info *i)
 {
-    return Py_BuildValue("{s:s,s:s,s:I,s:(II),s:I,s:I,s:I,s:I,s:K,s:K,s:s,s:K}", "version",
-                         i->version, "socket", i->socket, "pid", i->pid, "protocol",
-                         i->protocol_major, i->protocol_minor, "n_clients", i->n_clients,
-                         "n_publishers", i->n_publishers, "n_links", i->n_links, "n_topics",
-                         i->n_topics, "shared_bytes", i->shared_bytes, "uptime_ns", i->uptime_ns,
-                         "memory", i->memory, "longest_turn_ns", i->longest_turn_ns);
+    static const char *const scopes[] = {"unknown", "here", "elsewhere"};
+    return Py_BuildValue(
+        "{s:s,s:s,s:I,s:(II),s:I,s:I,s:I,s:I,s:K,s:K,s:s,s:K,s:s}", "version", i->version, "socket",
+        i->socket, "pid", i->pid, "protocol", i->protocol_major, i->protocol_minor, "n_clients",
+        i->n_clients, "n_publishers", i->n_publishers, "n_links", i->n_links, "n_topics",
+        i->n_topics, "shared_bytes", i->shared_bytes, "uptime_ns", i->uptime_ns, "memory",
+        i->memory, "longest_turn_ns", i->longest_turn_ns, "pid_scope", scopes[i->pid_scope]);
 }
 
 static int make_publishers(struct dlxpy_call *call)

@@ -4,6 +4,7 @@
 
 #include "errors.h"
 #include "export.h"
+#include "gpu.h"
 #include "message.h"
 #include "tensor.h"
 
@@ -11,7 +12,8 @@ static int allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *e
                     void (*SetError)(void *error_ctx, const char *kind, const char *message))
 {
     if (prototype->device.device_type != kDLCPU || prototype->ndim < 0) {
-        SetError(error_ctx, "BufferError", "dlx allocates memory of the CPU only");
+        SetError(error_ctx, "BufferError",
+                 "memory of GPUs is allocated by a publisher: pub.empty(shape, device=...)");
         return -1;
     }
     *out = dlxpy_private_new(prototype, false);
@@ -29,7 +31,9 @@ static int from_object(void *py_object, DLManagedTensorVersioned **out)
         managed = dlxpy_message_export(object);
     } else if (Py_IS_TYPE(object, dlxpy_tensor_type)) {
         const struct dlxpy_tensor *t = py_object;
-        if (dlxpy_tensor_data(t)) {
+        if (dlxpy_tensor_data(t) && t->owner->gpu) {
+            managed = dlxpy_gpu_export(t->owner, NULL);
+        } else if (!PyErr_Occurred()) {
             managed = dlxpy_owner_export(t->owner);
             if (!managed)
                 PyErr_NoMemory();
@@ -76,6 +80,10 @@ static int describe(void *py_object, DLTensor *out)
         const struct dlx_message *m = dlxpy_message_only_one(py_object);
         if (!m)
             return -1;
+        if (dlxpy_gpu_has(m, 0)) { /* nobody would say when its address is not used any more */
+            PyErr_SetString(PyExc_BufferError, "of a message on a GPU, only msg[0] has an address");
+            return -1;
+        }
         *out = *dlx_message_peek(m, 0);
         return 0;
     }
@@ -85,10 +93,13 @@ static int describe(void *py_object, DLTensor *out)
     }
     if (!dlxpy_tensor_data(t))
         return -1;
+    if (t->owner->gpu)
+        return dlxpy_gpu_expose(t->owner, out);
     *out = dlxpy_owner_describe(t->owner);
     return 0;
 }
 
+/* The data of what was received is ready on every stream. */
 static int current_stream(DLDeviceType device_type, int32_t device_id, void **out_current_stream)
 {
     (void)device_type;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "export.h"
 #include "args.h"
+#include "errors.h"
 
 /* ---- the request --------------------------------------------------------------------------- */
 
@@ -12,7 +13,7 @@ static int check_pair(PyObject *object, const char *name)
     return -1;
 }
 
-static int parse_device(PyObject *object)
+static int parse_device(PyObject *object, struct dlxpy_request *ret)
 {
     int type, id;
     if (!object || object == Py_None)
@@ -20,14 +21,9 @@ static int parse_device(PyObject *object)
     if (check_pair(object, "dl_device") < 0 ||
         !PyArg_ParseTuple(object, "ii;dl_device is a tuple (device_type, device_id)", &type, &id))
         return -1;
-    if (type == kDLCPU && id == 0)
-        return 0;
-    PyErr_Format(
-        PyExc_BufferError,
-        "this tensor is in memory of the CPU, (%d, 0), and is not copied to another device: "
-        "(%d, %d) was asked for",
-        kDLCPU, type, id);
-    return -1;
+    ret->device = (DLDevice){(DLDeviceType)type, id};
+    ret->has_device = true;
+    return 0;
 }
 
 static int parse_version(PyObject *object, bool *ret_versioned)
@@ -52,14 +48,39 @@ int dlxpy_request_parse(PyObject *const *args, Py_ssize_t n_args, PyObject *kwna
     *ret = (struct dlxpy_request){false};
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0)
         return -1;
-    if (value[0] && value[0] != Py_None) {
-        PyErr_Format(PyExc_BufferError,
-                     "memory of the CPU has no streams: stream must be None, not %R", value[0]);
-        return -1;
-    }
-    if (parse_version(value[1], &ret->versioned) < 0 || parse_device(value[2]) < 0)
+    if (dlxpy_stream_parse(value[0], &ret->stream) < 0 ||
+        parse_version(value[1], &ret->versioned) < 0 || parse_device(value[2], ret) < 0)
         return -1;
     return value[3] && value[3] != Py_None ? dlxpy_flag(value[3], &ret->copy) : 0;
+}
+
+static int refuse_device(const struct dlxpy_request *request, DLDevice device)
+{
+    const char *where = device.device_type == kDLCPU ? "in memory of the CPU" : "on a GPU";
+    (void)dlxpy_raise_text(
+        DLX_E_DEVICE,
+        "this tensor is %s, (%d, %d), and is not copied to another device: (%d, %d) was asked for",
+        where, (int)device.device_type, device.device_id, (int)request->device.device_type,
+        request->device.device_id);
+    return -1;
+}
+
+int dlxpy_request_check(const struct dlxpy_request *request, DLDevice device)
+{
+    if (request->has_device && (request->device.device_type != device.device_type ||
+                                request->device.device_id != device.device_id))
+        return refuse_device(request, device);
+    if (device.device_type != kDLCPU && request->copy) {
+        (void)dlxpy_raise_text(DLX_E_DEVICE, "a tensor on a GPU is not copied here: "
+                                             "torch.from_dlpack(t).clone() copies it");
+        return -1;
+    }
+    if (device.device_type != kDLCPU)
+        return dlxpy_stream_check(&request->stream, (int)device.device_type);
+    if (request->stream.kind == DLXPY_STREAM_NONE)
+        return 0;
+    PyErr_SetString(PyExc_BufferError, "memory of the CPU has no streams: stream must be None");
+    return -1;
 }
 
 PyObject *dlxpy_refuse_legacy(const char *what)
@@ -75,14 +96,22 @@ PyObject *dlxpy_refuse_legacy(const char *what)
 
 /* ---- capsules ------------------------------------------------------------------------------ */
 
-/* Who takes the tensor renames the capsule. */
+/* Who takes the tensor renames the capsule. The deleter of a tensor on a GPU may wait for what needs
+ * the GIL. */
 static void end_capsule(PyObject *capsule)
 {
     if (!PyCapsule_IsValid(capsule, DLXPY_CAPSULE))
         return;
     DLManagedTensorVersioned *tensor = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE);
-    if (tensor->deleter)
+    if (!tensor->deleter)
+        return;
+    if (tensor->dl_tensor.device.device_type == kDLCPU) {
         tensor->deleter(tensor);
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    tensor->deleter(tensor);
+    Py_END_ALLOW_THREADS
 }
 
 static void end_capsule_legacy(PyObject *capsule)
@@ -90,8 +119,15 @@ static void end_capsule_legacy(PyObject *capsule)
     if (!PyCapsule_IsValid(capsule, DLXPY_CAPSULE_LEGACY))
         return;
     DLManagedTensor *tensor = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE_LEGACY);
-    if (tensor->deleter)
+    if (!tensor->deleter)
+        return;
+    if (tensor->dl_tensor.device.device_type == kDLCPU) {
         tensor->deleter(tensor);
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    tensor->deleter(tensor);
+    Py_END_ALLOW_THREADS
 }
 
 PyObject *dlxpy_capsule(DLManagedTensorVersioned *tensor)
@@ -112,11 +148,4 @@ PyObject *dlxpy_capsule_legacy(DLManagedTensor *tensor)
     if (!capsule)
         tensor->deleter(tensor);
     return capsule;
-}
-
-PyObject *dlxpy_device(PyObject *self, PyObject *unused)
-{
-    (void)self;
-    (void)unused;
-    return Py_BuildValue("(ii)", kDLCPU, 0);
 }

@@ -5,17 +5,24 @@
 /* DLPack out: __dlpack__ and its capsules. */
 
 #include "state.h"
+#include "stream.h"
 #include <stdbool.h>
 
 /* What __dlpack__(*, stream, max_version, dl_device, copy) was asked for. */
 struct dlxpy_request {
+    struct dlxpy_stream stream;
+    DLDevice device; /* if has_device */
+    bool has_device;
     bool versioned;
     bool copy;
 };
 
-/* Returns 0; -1 with TypeError, or BufferError for what memory of the CPU cannot do. */
+/* Returns 0; -1 with TypeError, or ValueError for what is no stream. */
 int dlxpy_request_parse(PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames,
                         struct dlxpy_request *ret);
+
+/* Can memory of that device do it? Returns 0; -1 with BufferError, or ValueError for a stream. */
+int dlxpy_request_check(const struct dlxpy_request *request, DLDevice device);
 
 /* BufferError: a consumer from before DLPack 1.0 cannot be told that `what` is read-only. */
 PyObject *dlxpy_refuse_legacy(const char *what);
@@ -23,9 +30,6 @@ PyObject *dlxpy_refuse_legacy(const char *what);
 /* Capsules; they take the tensor over, also when they fail. NULL: out of memory, with an exception. */
 PyObject *dlxpy_capsule(DLManagedTensorVersioned *tensor);
 PyObject *dlxpy_capsule_legacy(DLManagedTensor *tensor);
-
-/* (1, 0) */
-PyObject *dlxpy_device(PyObject *self, PyObject *unused);
 
 #define DLXPY_CAPSULE        "dltensor_versioned"
 #define DLXPY_CAPSULE_LEGACY "dltensor"

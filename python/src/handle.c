@@ -165,11 +165,11 @@ PyObject *dlxpy_handle_repr(PyObject *self)
 
 static PyObject *make_event(const struct dlx_event *event)
 {
-    static const char *const kinds[] = {"?", "joined", "left", "lost"};
+    static const char *const kinds[] = {"?", "joined", "left", "lost", "unpinned", "late"};
     PyObject *ret = PyStructSequence_New(event_type);
     if (!ret)
         return NULL;
-    const char *kind = kinds[event->kind <= DLX_EVENT_LOST ? event->kind : 0];
+    const char *kind = kinds[event->kind <= DLX_EVENT_LATE ? event->kind : 0];
     PyStructSequence_SetItem(ret, 0, PyUnicode_FromString(kind));
     PyStructSequence_SetItem(ret, 1, PyUnicode_FromString(event->topic));
     PyStructSequence_SetItem(ret, 2, PyLong_FromUnsignedLong(event->pid));
@@ -211,7 +211,7 @@ static PyStructSequence_Field event_fields[] = {
     {"link", "id"},
     {"publisher", "id"},
     {"missed", "events before this one that were dropped: 64 are kept"},
-    {"reason", "why a publisher cut the link; else \"\""},
+    {"reason", "why a publisher cut the link, or its memory is not pinned; else \"\""},
     {NULL, NULL},
 };
 static PyStructSequence_Desc event_desc = {"dlx.Event", "Who came or left.", event_fields, 7};

@@ -3,6 +3,7 @@
 #include "debug.h"
 #include "errors.h"
 #include "export.h"
+#include "gpu.h"
 #include <string.h>
 
 PyTypeObject *dlxpy_message_type;
@@ -19,7 +20,7 @@ struct dlx_message *dlxpy_message_of(PyObject *self)
     return cast(self)->m;
 }
 
-PyObject *dlxpy_message_new(struct dlx_message *m)
+PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *stream)
 {
     struct dlxpy_message *message = PyObject_New(struct dlxpy_message, dlxpy_message_type);
     if (!message) {
@@ -27,19 +28,54 @@ PyObject *dlxpy_message_new(struct dlx_message *m)
         return NULL;
     }
     message->m = m;
+    message->stream = *stream;
+    message->is_on_gpu = false;
     message->generation = dlxpy_fork_generation();
     if (dlxpy_debug_is_on())
         dlxpy_debug_received(m);
     return (PyObject *)message;
 }
 
+/* To close memory of a GPU may wait for what needs the GIL. */
+static void drop(struct dlxpy_message *message)
+{
+    struct dlx_message *m = message->m;
+    message->m = NULL;
+    if (!message->is_on_gpu) {
+        dlx_message_unref(m);
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    dlx_message_unref(m);
+    Py_END_ALLOW_THREADS
+}
+
 static void dealloc(PyObject *self)
 {
-    dlx_message_unref(cast(self)->m);
+    drop(cast(self));
     dlxpy_free_object(self);
 }
 
 /* ---- tensors ------------------------------------------------------------------------------- */
+
+/* Of a tensor on the CPU. Returns 0, or -1 with an exception. */
+static int get_tensor(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret)
+{
+    int r = dlx_message_tensor(m, i, ret);
+    if (r < 0)
+        (void)dlxpy_raise(r);
+    return r < 0 ? -1 : 0;
+}
+
+static struct dlxpy_tensor *tensor_on_gpu(struct dlx_message *m, uint32_t i,
+                                          const struct dlxpy_stream *stream)
+{
+    struct dlxpy_owner *owner = dlxpy_gpu_owner(m, i, stream);
+    struct dlxpy_tensor *t = owner ? dlxpy_tensor_of(owner) : NULL;
+    if (!t)
+        dlxpy_owner_unref(owner);
+    return t;
+}
 
 struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_t i)
 {
@@ -47,10 +83,12 @@ struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_
     struct dlx_message *m = dlxpy_message_of((PyObject *)message);
     if (!m)
         return NULL;
-    int r = dlx_message_tensor(m, i, &managed);
-    if (r < 0)
-        return (struct dlxpy_tensor *)dlxpy_raise(r);
-    struct dlxpy_tensor *t = dlxpy_tensor_new(managed);
+    bool on_gpu = dlxpy_gpu_has(m, i);
+    message->is_on_gpu |= on_gpu;
+    if (!on_gpu && get_tensor(m, i, &managed) < 0)
+        return NULL;
+    struct dlxpy_tensor *t =
+        on_gpu ? tensor_on_gpu(m, i, &message->stream) : dlxpy_tensor_new(managed);
     if (t) {
         t->is_received = true;
         t->generation = message->generation;
@@ -106,7 +144,7 @@ PyDoc_STRVAR(
     "The tensor of that name or number, which may be written to: for libraries that write to what\n"
     "they are given. Others do not see what is written. From 256 KiB on its memory is copied page\n"
     "by page, when and where it is written to, and holds the message; a smaller one is copied\n"
-    "(t.copied says which).");
+    "(t.copied says which). dlx.DeviceError on a GPU: torch.from_dlpack(msg[key]).clone().");
 static PyObject *private(PyObject *self, PyObject *key)
 {
     DLManagedTensorVersioned *managed;
@@ -236,10 +274,12 @@ DLManagedTensorVersioned *dlxpy_message_export(PyObject *self)
 {
     DLManagedTensorVersioned *managed;
     struct dlx_message *m = dlxpy_message_only_one(self);
-    int r = m ? dlx_message_tensor(m, 0, &managed) : 0;
-    if (r < 0)
-        (void)dlxpy_raise(r);
-    return m && r == 0 ? managed : NULL;
+    if (!m || !dlxpy_gpu_has(m, 0))
+        return m && get_tensor(m, 0, &managed) == 0 ? managed : NULL;
+    struct dlxpy_tensor *t = dlxpy_message_tensor(cast(self), 0);
+    managed = t ? dlxpy_gpu_export(t->owner, NULL) : NULL;
+    Py_XDECREF((PyObject *)t);
+    return managed;
 }
 
 PyDoc_STRVAR(dlpack_doc,
@@ -247,17 +287,38 @@ PyDoc_STRVAR(dlpack_doc,
              "Of a message of one tensor: that tensor. BufferError if there are more.");
 static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
+    static const DLDevice cpu = {kDLCPU, 0};
     struct dlxpy_request request;
-    if (dlxpy_request_parse(args, n_args, kwnames, &request) < 0 || !dlxpy_message_only_one(self))
+    if (dlxpy_request_parse(args, n_args, kwnames, &request) < 0)
         return NULL;
-    if (request.versioned && !request.copy) {
+    const struct dlx_message *m = dlxpy_message_only_one(self);
+    bool on_gpu = m && dlxpy_gpu_has(m, 0);
+    if (!m || (!on_gpu && dlxpy_request_check(&request, cpu) < 0))
+        return NULL;
+    if (!on_gpu && request.versioned && !request.copy) {
         DLManagedTensorVersioned *managed = dlxpy_message_export(self);
         return managed ? dlxpy_capsule(managed) : NULL;
     }
-    if (!request.copy)
+    if (!on_gpu && !request.copy)
         return dlxpy_refuse_legacy("a received message");
     struct dlxpy_tensor *t = dlxpy_message_tensor(cast(self), 0);
     PyObject *ret = t ? dlxpy_tensor_dlpack(t, &request) : NULL;
+    Py_XDECREF((PyObject *)t);
+    return ret;
+}
+
+PyDoc_STRVAR(device_doc, "__dlpack_device__()\n--\n\n"
+                         "Of a message of one tensor: that tensor's; (1, 0) if there are more.");
+static PyObject *dlpack_device(PyObject *self, PyObject *unused)
+{
+    const struct dlx_message *m = cast(self)->m;
+    (void)unused;
+    if (!m || dlx_message_n_tensors(m) > 1 || !dlxpy_gpu_has(m, 0))
+        return Py_BuildValue("(ii)", kDLCPU, 0);
+    if (dlxpy_check_forked(cast(self)->generation) < 0)
+        return NULL;
+    struct dlxpy_tensor *t = dlxpy_message_tensor(cast(self), 0);
+    PyObject *ret = t ? dlxpy_tensor_device(t) : NULL;
     Py_XDECREF((PyObject *)t);
     return ret;
 }
@@ -331,9 +392,7 @@ PyDoc_STRVAR(release_doc,
 static PyObject *release(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    struct dlx_message *m = cast(self)->m;
-    cast(self)->m = NULL;
-    dlx_message_unref(m);
+    drop(cast(self));
     Py_RETURN_NONE;
 }
 
@@ -375,7 +434,7 @@ static PyObject *repr(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))dlpack, METH_FASTCALL | METH_KEYWORDS, dlpack_doc},
-    {"__dlpack_device__", dlxpy_device, METH_NOARGS, "(1, 0): memory of the CPU."},
+    {"__dlpack_device__", dlpack_device, METH_NOARGS, device_doc},
     {"__array__", (PyCFunction)(void (*)(void))array, METH_VARARGS | METH_KEYWORDS, NULL},
     {"__enter__", enter, METH_NOARGS, NULL},
     {"__exit__", leave, METH_VARARGS, NULL},

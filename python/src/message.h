@@ -5,15 +5,19 @@
 /* dlx.Message: what was taken, with its tensors. */
 
 #include "state.h"
+#include "stream.h"
 #include "tensor.h"
 
 struct dlxpy_message {
     PyObject_HEAD struct dlx_message *m; /* NULL: released */
     unsigned generation;                 /* of fork */
+    struct dlxpy_stream stream;          /* of take() */
+    bool is_on_gpu;                      /* some of what was made of it */
 };
 
-/* Takes `m` over, also when it fails. NULL with an exception. */
-PyObject *dlxpy_message_new(struct dlx_message *m);
+/* Takes `m` over, also when it fails. `stream`: that its tensors on GPUs are used on. NULL with an
+ * exception. */
+PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *stream);
 
 /* Tensor `i`; NULL with an exception. */
 struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_t i);

@@ -18,7 +18,15 @@ struct dlxpy_owner {
     atomic_uint n_refs;
     DLManagedTensorVersioned *tensor; /* deleted with the last reference; NULL: passed on */
     int64_t *strides;                 /* row-major ones, where the tensor came without */
+    struct dlxpy_gpu *gpu; /* of a received tensor on a GPU (gpu.h), in `tensor`; NULL: of others */
 };
+
+/* Is its memory that of a GPU, received or allocated by a publisher? */
+static inline bool dlxpy_owner_is_on_gpu(const struct dlxpy_owner *owner)
+{
+    DLDeviceType type = owner->tensor->dl_tensor.device.device_type;
+    return type == kDLCUDA || type == kDLROCM;
+}
 
 /* Takes `tensor` over, on success. NULL: no memory. */
 struct dlxpy_owner *dlxpy_owner_new(DLManagedTensorVersioned *tensor);

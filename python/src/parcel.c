@@ -54,11 +54,6 @@ static int read_name(PyObject *key, const char **ret)
     return -1;
 }
 
-static int begin(struct dlxpy_source *source, PyObject *object, const struct dlxpy_sender *sender)
-{
-    return dlxpy_source_begin(source, object, sender->use, sender->publisher, sender->user);
-}
-
 static int add(struct dlxpy_parcel *parcel, PyObject *key, PyObject *object,
                const struct dlxpy_sender *sender)
 {
@@ -66,7 +61,7 @@ static int add(struct dlxpy_parcel *parcel, PyObject *key, PyObject *object,
     const char *name;
     if (read_name(key, &name) < 0)
         return -1;
-    if (begin(&parcel->sources[i], object, sender) < 0) {
+    if (dlxpy_source_begin(&parcel->sources[i], object, sender) < 0) {
         if (key)
             dlxpy_add_note("tensor %u, %R", i, key);
         else
@@ -210,7 +205,7 @@ int dlxpy_parcel_pack(struct dlxpy_parcel *parcel, PyObject *object,
     if (!Py_IS_TYPE(object, dlxpy_tensor_type) && is_mapping(object))
         return pack_mapping(parcel, object, sender);
     parcel->sources = &parcel->first;
-    if (begin(&parcel->first, object, sender) < 0)
+    if (dlxpy_source_begin(&parcel->first, object, sender) < 0)
         return -1;
     parcel->n = 1;
     return 0;
@@ -226,11 +221,24 @@ int dlxpy_parcel_add_meta(struct dlxpy_parcel *parcel, PyObject *meta)
     return parcel->meta ? 0 : -1;
 }
 
+bool dlxpy_parcel_has_gpu(const struct dlxpy_parcel *parcel)
+{
+    for (uint32_t i = 0; i < parcel->n; i++)
+        if (parcel->sources[i].on_gpu)
+            return true;
+    return false;
+}
+
+static bool is_copied(const struct dlxpy_source *s)
+{
+    return !s->own && !s->on_gpu;
+}
+
 uint32_t dlxpy_parcel_n_copied(const struct dlxpy_parcel *parcel)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < parcel->n; i++)
-        n += !parcel->sources[i].own;
+        n += is_copied(&parcel->sources[i]);
     return n;
 }
 
@@ -238,7 +246,7 @@ size_t dlxpy_parcel_copied_bytes(const struct dlxpy_parcel *parcel, size_t most)
 {
     size_t bytes = 0;
     for (uint32_t i = 0; i < parcel->n; i++)
-        if (!parcel->sources[i].own) {
+        if (is_copied(&parcel->sources[i])) {
             const DLTensor *t = &parcel->sources[i].view.dl_tensor;
             size_t n = 8; /* per element, roughly */
             for (int32_t k = 0; k < t->ndim && n <= most; k++)

@@ -16,13 +16,6 @@ struct dlxpy_parcel {
     struct dlxpy_source first;
 };
 
-/* Whose tensors are passed on, and how. */
-struct dlxpy_sender {
-    uint64_t publisher; /* number of the dlx.Publisher */
-    enum dlxpy_use use;
-    const void *user; /* one for all that is packed together */
-};
-
 /* An empty one, to be unpacked in any case. It is not moved. */
 void dlxpy_parcel_init(struct dlxpy_parcel *parcel);
 
@@ -35,6 +28,9 @@ int dlxpy_parcel_pack(struct dlxpy_parcel *parcel, PyObject *object,
 
 /* Let go of everything. `spent`: libdlx has taken its tensors. */
 void dlxpy_parcel_unpack(struct dlxpy_parcel *parcel, bool spent);
+
+/* Is there something on a GPU, which libdlx waits for? */
+bool dlxpy_parcel_has_gpu(const struct dlxpy_parcel *parcel);
 
 /* Tensors that libdlx has to copy. */
 uint32_t dlxpy_parcel_n_copied(const struct dlxpy_parcel *parcel);

@@ -30,6 +30,7 @@ struct wishes {
     struct dlx_publish_report report;
     struct dlx_publish_args args;
     int64_t timeout_ns;
+    struct dlxpy_stream stream; /* that wrote what is on GPUs */
 };
 
 /* ---- publishing ---------------------------------------------------------------------------- */
@@ -56,7 +57,7 @@ static void remember(const struct dlxpy_publisher *p, const struct dlxpy_parcel 
                      uint64_t seq)
 {
     for (uint32_t i = 0; i < parcel->n; i++)
-        if (parcel->sources[i].own)
+        if (parcel->sources[i].own && !parcel->sources[i].on_gpu)
             dlxpy_debug_published(p->handle.what + sizeof "the publisher of",
                                   parcel->is_set ? parcel->items[i].name : NULL, seq,
                                   &parcel->sources[i].own->owner->tensor->dl_tensor);
@@ -91,6 +92,8 @@ static bool takes_long(const struct batch *b)
 {
     size_t bytes = 0, n = 0;
     for (uint32_t i = 0; i < b->n && bytes <= COPY_ALONE && n <= PUBLISH_ALONE; i++) {
+        if (dlxpy_parcel_has_gpu(&b->parcels[i]))
+            return true;
         bytes += dlxpy_parcel_copied_bytes(&b->parcels[i], COPY_ALONE);
         n += b->parcels[i].n;
     }
@@ -188,14 +191,30 @@ static PyObject *make_report(const struct dlx_publish_report *report)
     return ret;
 }
 
-/* `value`: timeout, strict, share, time_ns, NULL where nothing was given. Returns 0, or -1 with an exception. */
+/* What libdlx waits for has to be a stream. */
+static int parse_stream(PyObject *object, struct wishes *w)
+{
+    if (dlxpy_stream_parse(object, &w->stream) < 0)
+        return -1;
+    w->args.stream = dlxpy_stream_handle(&w->stream);
+    if (w->stream.kind != DLXPY_STREAM_ANY)
+        return 0;
+    PyErr_SetString(PyExc_ValueError,
+                    "publish() waits for the stream that wrote the tensors, and -1 is none: leave "
+                    "it out for the default stream");
+    return -1;
+}
+
+/* `value`: timeout, strict, share, time_ns, stream, NULL where nothing was given. Returns 0, or -1 with an
+ * exception. */
 static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value, struct wishes *w)
 {
     *w = (struct wishes){.report = {.size = sizeof w->report},
                          .args = {.size = sizeof w->args, .report = &w->report},
                          .timeout_ns = p->timeout_ns};
     if ((value[0] && dlxpy_timeout(value[0], &w->timeout_ns) < 0) ||
-        dlxpy_flag(value[1], &w->args.strict) < 0 || dlxpy_flag(value[2], &w->args.share) < 0)
+        dlxpy_flag(value[1], &w->args.strict) < 0 || dlxpy_flag(value[2], &w->args.share) < 0 ||
+        parse_stream(value[4], w) < 0)
         return -1;
     if (value[3]) {
         w->args.time_ns = PyLong_AsUnsignedLongLong(value[3]);
@@ -210,13 +229,15 @@ static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value,
 static struct dlxpy_sender sender_of(const struct dlxpy_publisher *p, const struct wishes *w,
                                      const void *user)
 {
-    return (struct dlxpy_sender){p->number, w->args.share ? DLXPY_SHARE : DLXPY_PASS, user};
+    return (struct dlxpy_sender){w->args.share ? DLXPY_SHARE : DLXPY_PASS, p->number, user,
+                                 w->stream};
 }
 
 /* ---- one message --------------------------------------------------------------------------- */
 
 const char dlxpy_publish_doc[] =
-    "publish(tensors, *, meta=None, timeout=..., strict=False, share=False, time_ns=0)\n--\n\n"
+    "publish(tensors, *, meta=None, timeout=..., strict=False, share=False, time_ns=0, "
+    "stream=None)\n--\n\n"
     "Publish one message: a tensor of any library, a dict of named ones (a state_dict), a list or "
     "tuple, or a\n"
     "message that was received. All or nothing reaches a subscriber.\n\n"
@@ -229,6 +250,13 @@ const char dlxpy_publish_doc[] =
     "(.copied, .n_copied, .copied_bytes), and the number of the message (.seq), and how many "
     "subscriptions it is\n"
     "for (.subscribers).\n\n"
+    "A tensor on a GPU (CUDA, ROCm) is passed on where it is, and never copied: its memory has to "
+    "be of\n"
+    "cudaMalloc or hipMalloc. It is not spent, but nobody may write to it before its message is "
+    "gone and nobody\n"
+    "holds it: a later call of this publisher lets go of it then. publish() waits, without the "
+    "GIL and whatever\n"
+    "Ctrl-C says, until `stream` has written it.\n\n"
     "meta     a dict that JSON can hold, or bytes: at most 65,536 bytes\n"
     "timeout  seconds to wait for subscribers, of a publisher with on_full=\"block\"; None: no "
     "limit\n"
@@ -236,20 +264,29 @@ const char dlxpy_publish_doc[] =
     "share    keep the tensor: it is read-only from here on, whatever was made of it is not "
     "written to any\n"
     "         more (which is the caller's promise), and it may be published again without a copy\n"
-    "time_ns  the time to stamp, of time.monotonic_ns(); 0: now\n\n"
-    "Raises TypeError (no tensor), dlx.DeviceError (on a GPU), dlx.InvalidError, dlx.Full or "
-    "dlx.Timeout (which\n"
-    "name who is in the way), dlx.WouldCopy, dlx.NoMemory, dlx.LimitError, dlx.DaemonError, "
-    "dlx.Closed.";
+    "time_ns  the time to stamp, of time.monotonic_ns(); 0: now\n"
+    "stream   that writes the tensors on GPUs, or that is to wait for those who do: it is passed "
+    "to their\n"
+    "         __dlpack__(). A number (1: the legacy default stream of CUDA, 2: that of the thread; "
+    "0: the default\n"
+    "         stream of ROCm), a stream of PyTorch, CuPy or cuda.core; None: the default stream "
+    "of each GPU\n\n"
+    "Raises TypeError (no tensor, no stream), dlx.DeviceError (GPU memory that cannot be shared), "
+    "what __dlpack__()\n"
+    "raises, ValueError (a stream that cannot be), dlx.InvalidError, dlx.Full or dlx.Timeout "
+    "(which "
+    "name who is in\n"
+    "the way), dlx.WouldCopy, dlx.NoMemory, dlx.LimitError, dlx.DaemonError, dlx.Closed.";
 PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
-    static const char *const names[] = {"tensors", "meta", "timeout", "strict", "share", "time_ns"};
-    static const struct dlxpy_params params = {"publish", names, 6, 1, 1};
+    static const char *const names[] = {"tensors", "meta",    "timeout", "strict",
+                                        "share",   "time_ns", "stream"};
+    static const struct dlxpy_params params = {"publish", names, 7, 1, 1};
     struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
     struct dlxpy_parcel parcel;
     struct batch b = {.p = p, .parcels = &parcel, .n = 1};
     struct wishes w;
-    PyObject *value[6];
+    PyObject *value[7];
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         parse_wishes(p, value + 2, &w) < 0 || dlxpy_handle_enter(&p->handle) < 0)
         return NULL;
@@ -366,7 +403,8 @@ static void set_n_published(uint32_t n)
 }
 
 const char dlxpy_publish_many_doc[] =
-    "publish_many(messages, *, timeout=..., strict=False, share=False, time_ns=0)\n--\n\n"
+    "publish_many(messages, *, timeout=..., strict=False, share=False, time_ns=0, "
+    "stream=None)\n--\n\n"
     "Publish several messages, in this order: as publish() would one by one, for less. Each is "
     "what publish()\n"
     "takes as one message: a tensor, a dict or list of tensors, a message that was received. "
@@ -383,11 +421,12 @@ const char dlxpy_publish_many_doc[] =
 PyObject *dlxpy_publish_many(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                              PyObject *kwnames)
 {
-    static const char *const names[] = {"messages", "timeout", "strict", "share", "time_ns"};
-    static const struct dlxpy_params params = {"publish_many", names, 5, 1, 1};
+    static const char *const names[] = {"messages", "timeout", "strict",
+                                        "share",    "time_ns", "stream"};
+    static const struct dlxpy_params params = {"publish_many", names, 6, 1, 1};
     struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
     struct wishes w;
-    PyObject *value[5];
+    PyObject *value[6];
     uint32_t n_done = 0;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         parse_wishes(p, value + 1, &w) < 0)

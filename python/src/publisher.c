@@ -96,12 +96,13 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     dlxpy_handle_leave(&p->handle);
     if (r < 0)
         return dlxpy_raise(r);
-    return Py_BuildValue(
-        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K}", "published", s.published,
-        "published_bytes", s.published_bytes, "copied", s.copied, "copied_bytes", s.copied_bytes,
-        "full", s.full - p->more_full, "blocked", s.blocked - p->more_blocked, "bells", s.bells,
-        "arena_bytes", s.arena_bytes, "n_arenas", s.n_arenas, "n_subscribers", s.n_subscribers,
-        "unprotected", s.unprotected, "deleted_again", s.deleted_again, "cut", s.cut);
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K,s:K,s:K}",
+                         "published", s.published, "published_bytes", s.published_bytes, "copied",
+                         s.copied, "copied_bytes", s.copied_bytes, "full", s.full - p->more_full,
+                         "blocked", s.blocked - p->more_blocked, "bells", s.bells, "arena_bytes",
+                         s.arena_bytes, "n_arenas", s.n_arenas, "n_subscribers", s.n_subscribers,
+                         "unprotected", s.unprotected, "deleted_again", s.deleted_again, "cut",
+                         s.cut, "gpu_waits", s.gpu_waits, "gpu_arena_bytes", s.gpu_arena_bytes);
 }
 
 static int next_event(void *p, struct dlx_event *ret)
@@ -127,7 +128,7 @@ static PyMethodDef methods[] = {
     {"__exit__", dlxpy_handle_close, METH_VARARGS, NULL},
     {"empty", (PyCFunction)(void (*)(void))dlxpy_publisher_empty, FAST, dlxpy_empty_doc},
     {"zeros", (PyCFunction)(void (*)(void))dlxpy_publisher_zeros, FAST, dlxpy_zeros_doc},
-    {"like", dlxpy_publisher_like, METH_O, dlxpy_like_doc},
+    {"like", (PyCFunction)(void (*)(void))dlxpy_publisher_like, FAST, dlxpy_like_doc},
     {"publish", (PyCFunction)(void (*)(void))dlxpy_publish, FAST, dlxpy_publish_doc},
     {"publish_many", (PyCFunction)(void (*)(void))dlxpy_publish_many, FAST, dlxpy_publish_many_doc},
     {"wait", (PyCFunction)(void (*)(void))wait, FAST, wait_doc},

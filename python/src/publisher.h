@@ -33,7 +33,8 @@ PyObject *dlxpy_publisher_empty(PyObject *self, PyObject *const *args, Py_ssize_
                                 PyObject *kwnames);
 PyObject *dlxpy_publisher_zeros(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                                 PyObject *kwnames);
-PyObject *dlxpy_publisher_like(PyObject *self, PyObject *object);
+PyObject *dlxpy_publisher_like(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                               PyObject *kwnames);
 extern const char dlxpy_empty_doc[], dlxpy_zeros_doc[], dlxpy_like_doc[];
 
 #endif

@@ -54,8 +54,11 @@ static int parse_shape(PyObject *object, struct spec *spec)
 /* Of another tensor. */
 static int look_at(PyObject *object, struct spec *spec)
 {
+    /* -1: the content is of no interest, so no stream has to wait for it. */
+    static const struct dlxpy_sender sender = {.use = DLXPY_LOOK,
+                                               .stream = {DLXPY_STREAM_ANY, UINTPTR_MAX}};
     struct dlxpy_source source;
-    if (dlxpy_source_begin(&source, object, DLXPY_LOOK, 0, NULL) < 0)
+    if (dlxpy_source_begin(&source, object, &sender) < 0)
         return -1;
     const DLTensor *t = &source.tensor->dl_tensor;
     int r = t->ndim <= DLX_NDIM_MAX ? 0 : -1;
@@ -71,12 +74,13 @@ static int look_at(PyObject *object, struct spec *spec)
 
 /* ---- allocation ---------------------------------------------------------------------------- */
 
-static struct dlx_tensor_spec public_spec(const struct spec *spec)
+static struct dlx_tensor_spec public_spec(const struct spec *spec, DLDevice device)
 {
     return (struct dlx_tensor_spec){.size = sizeof(struct dlx_tensor_spec),
                                     .dtype = spec->dtype,
                                     .ndim = spec->ndim,
-                                    .shape = spec->shape};
+                                    .shape = spec->shape,
+                                    .device = device};
 }
 
 static PyObject *wrap(const struct dlxpy_publisher *p, DLManagedTensorVersioned *managed)
@@ -87,10 +91,11 @@ static PyObject *wrap(const struct dlxpy_publisher *p, DLManagedTensorVersioned 
     return (PyObject *)t;
 }
 
-static DLManagedTensorVersioned *alloc(struct dlxpy_publisher *p, const struct spec *spec)
+static DLManagedTensorVersioned *alloc(struct dlxpy_publisher *p, const struct spec *spec,
+                                       DLDevice device)
 {
     DLManagedTensorVersioned *managed;
-    struct dlx_tensor_spec s = public_spec(spec);
+    struct dlx_tensor_spec s = public_spec(spec, device);
     struct dlxpy_asking asking;
     if (dlxpy_handle_enter(&p->handle) < 0)
         return NULL;
@@ -112,12 +117,19 @@ static PyObject *alloc_parsed(PyObject *self, const struct dlxpy_params *params,
                               bool clear)
 {
     struct spec spec = {.dtype = {kDLFloat, 32, 1}};
-    PyObject *value[2];
+    DLDevice device = {kDLCPU, 0};
+    PyObject *value[3];
     struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
     if (dlxpy_parse(params, args, n_args, kwnames, value) < 0 || parse_shape(value[0], &spec) < 0 ||
-        (value[1] && dlxpy_dtype(value[1], &spec.dtype) < 0))
+        (value[1] && dlxpy_dtype(value[1], &spec.dtype) < 0) ||
+        dlxpy_device(value[2], "device", &device) < 0)
         return NULL;
-    DLManagedTensorVersioned *managed = alloc(p, &spec);
+    if (clear && device.device_type != kDLCPU)
+        return dlxpy_raise_text(DLX_E_DEVICE,
+                                "device %s:%d: zeros() writes memory of the CPU only: use "
+                                "torch.from_dlpack(pub.empty(shape, device=...)).zero_()",
+                                device.device_type == kDLROCM ? "rocm" : "cuda", device.device_id);
+    DLManagedTensorVersioned *managed = alloc(p, &spec, device);
     if (!managed)
         return NULL;
     size_t size = clear ? dlxpy_tensor_bytes(&managed->dl_tensor, false) : 0;
@@ -129,35 +141,45 @@ static PyObject *alloc_parsed(PyObject *self, const struct dlxpy_params *params,
     return wrap(p, managed);
 }
 
-static const char *const names[] = {"shape", "dtype"};
+static const char *const names[] = {"shape", "dtype", "device"};
 
 const char dlxpy_empty_doc[] =
-    "empty(shape, dtype=\"float32\")\n--\n\n"
-    "A dlx.Tensor that already lies in shared memory, to be filled and published without a copy: "
-    "row-major,\n"
-    "aligned to 256 bytes, its content undefined. shape: a number, or a sequence of 0 to 64 "
-    "numbers >= 0.\n"
-    "dtype: a name, or a dtype of NumPy, PyTorch, JAX or ml_dtypes.\n"
-    "Raises dlx.InvalidError, dlx.NoMemory, dlx.LimitError, dlx.DaemonError.";
+    "empty(shape, dtype=\"float32\", *, device=\"cpu\")\n--\n\n"
+    "A dlx.Tensor that already lies in memory that can be shared, to be filled and published "
+    "without a copy:\n"
+    "row-major, aligned to 256 bytes, its content undefined. shape: a number, or a sequence of 0 "
+    "to 64 numbers\n"
+    ">= 0. dtype: a name, or a dtype of NumPy, PyTorch, JAX or ml_dtypes. device: \"cpu\", or a "
+    "GPU, \"cuda:0\",\n"
+    "\"rocm:0\" (\"cuda\" is \"cuda:0\"), or a torch.device. A tensor on a GPU is written to by "
+    "what is made of it:\n"
+    "torch.from_dlpack(t). publish(stream=...) then says which stream did. Nobody else may use it "
+    "until it is\n"
+    "published: it does not know who writes, so one library does not wait for another one.\n"
+    "Raises ValueError (device), dlx.InvalidError, dlx.DeviceError (no such GPU), dlx.NoMemory, "
+    "dlx.LimitError,\n"
+    "dlx.DaemonError.";
 PyObject *dlxpy_publisher_empty(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                                 PyObject *kwnames)
 {
-    static const struct dlxpy_params params = {"empty", names, 2, 2, 1};
+    static const struct dlxpy_params params = {"empty", names, 3, 2, 1};
     return alloc_parsed(self, &params, args, n_args, kwnames, false);
 }
 
-const char dlxpy_zeros_doc[] = "zeros(shape, dtype=\"float32\")\n--\n\nAs empty(), all bytes 0.";
+const char dlxpy_zeros_doc[] =
+    "zeros(shape, dtype=\"float32\", *, device=\"cpu\")\n--\n\n"
+    "As empty(), all bytes 0. On a GPU it is dlx.DeviceError: nothing here writes there.";
 PyObject *dlxpy_publisher_zeros(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                                 PyObject *kwnames)
 {
-    static const struct dlxpy_params params = {"zeros", names, 2, 2, 1};
+    static const struct dlxpy_params params = {"zeros", names, 3, 2, 1};
     return alloc_parsed(self, &params, args, n_args, kwnames, true);
 }
 
 /* ---- sets ---------------------------------------------------------------------------------- */
 
 static DLManagedTensorVersioned **alloc_set(struct dlxpy_publisher *p, const struct spec *specs,
-                                            uint32_t n)
+                                            uint32_t n, DLDevice device)
 {
     struct dlx_tensor_spec *s = calloc(n, sizeof *s);
     DLManagedTensorVersioned **ret = calloc(n, sizeof *ret);
@@ -169,7 +191,7 @@ static DLManagedTensorVersioned **alloc_set(struct dlxpy_publisher *p, const str
         r = dlxpy_handle_enter(&p->handle);
     if (r == 0) {
         for (uint32_t i = 0; i < n; i++)
-            s[i] = public_spec(&specs[i]);
+            s[i] = public_spec(&specs[i], device);
         dlxpy_asking_begin(&asking, &p->handle, true);
         r = dlx_alloc_set(p->handle.of.publisher, s, n, ret);
         bool stopped = dlxpy_asking_end(&asking) < 0;
@@ -203,7 +225,7 @@ static PyObject *dict_of(struct dlxpy_publisher *p, PyObject *items,
     return ret;
 }
 
-static PyObject *like_mapping(struct dlxpy_publisher *p, PyObject *mapping)
+static PyObject *like_mapping(struct dlxpy_publisher *p, PyObject *mapping, DLDevice device)
 {
     PyObject *items = PyMapping_Items(mapping), *ret = NULL;
     Py_ssize_t n = items ? PyList_Size(items) : 0;
@@ -222,7 +244,7 @@ static PyObject *like_mapping(struct dlxpy_publisher *p, PyObject *mapping)
         PyObject *item = PyList_GetItem(items, i);
         good = PyTuple_Check(item) && look_at(PyTuple_GetItem(item, 1), &specs[i]) == 0;
     }
-    DLManagedTensorVersioned **tensors = good ? alloc_set(p, specs, (uint32_t)n) : NULL;
+    DLManagedTensorVersioned **tensors = good ? alloc_set(p, specs, (uint32_t)n, device) : NULL;
     if (tensors)
         ret = dict_of(p, items, tensors, (uint32_t)n);
     free(tensors);
@@ -232,18 +254,26 @@ static PyObject *like_mapping(struct dlxpy_publisher *p, PyObject *mapping)
 }
 
 const char dlxpy_like_doc[] =
-    "like(tensor, /)\n--\n\n"
-    "As empty(), with shape and data type of any tensor (NumPy's, PyTorch's, ...). Of a dict of "
-    "tensors: a\n"
-    "dict of new ones with the same keys, from one piece of shared memory.";
-PyObject *dlxpy_publisher_like(PyObject *self, PyObject *object)
+    "like(tensor, *, device=\"cpu\")\n--\n\n"
+    "As empty(), with shape and data type of any tensor (NumPy's, PyTorch's, ...), wherever that "
+    "is. Of a dict\n"
+    "of tensors: a dict of new ones with the same keys, all on `device`, in one piece of memory.";
+PyObject *dlxpy_publisher_like(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                               PyObject *kwnames)
 {
+    static const char *const like_names[] = {"tensor", "device"};
+    static const struct dlxpy_params params = {"like", like_names, 2, 1, 1};
     struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
     struct spec spec;
-    if (PyDict_Check(object))
-        return like_mapping(p, object);
-    if (look_at(object, &spec) < 0)
+    DLDevice device = {kDLCPU, 0};
+    PyObject *value[2];
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
+        dlxpy_device(value[1], "device", &device) < 0)
         return NULL;
-    DLManagedTensorVersioned *managed = alloc(p, &spec);
+    if (PyDict_Check(value[0]))
+        return like_mapping(p, value[0], device);
+    if (look_at(value[0], &spec) < 0)
+        return NULL;
+    DLManagedTensorVersioned *managed = alloc(p, &spec, device);
     return managed ? wrap(p, managed) : NULL;
 }

@@ -2,6 +2,7 @@
 #include "source.h"
 #include "errors.h"
 #include "export.h"
+#include "gpu.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,12 +21,8 @@ PyObject *dlxpy_attribute(PyObject *object, const char *name, bool *failed)
 static const char *device_name(int type)
 {
     switch (type) {
-    case kDLCUDA:
-        return "CUDA device";
     case kDLCUDAManaged:
         return "CUDA managed memory, device";
-    case kDLROCM:
-        return "ROCm device";
     case kDLOpenCL:
         return "OpenCL device";
     case kDLVulkan:
@@ -39,28 +36,35 @@ static const char *device_name(int type)
     }
 }
 
-static int check_device(int type, int id)
+static bool is_gpu(int type)
+{
+    return type == kDLCUDA || type == kDLROCM;
+}
+
+static int check_device(const struct dlxpy_sender *sender, int type, int id)
 {
     if (type == kDLCPU || type == kDLCUDAHost || type == kDLROCMHost)
         return 0;
+    if (is_gpu(type))
+        return dlxpy_source_check_gpu(sender, type, id);
     const char *name = device_name(type);
     if (name)
         (void)dlxpy_raise_text(
             DLX_E_DEVICE,
-            "the tensor is on %s %d: GPU memory is not carried yet, and nothing is "
-            "copied to the host unasked (in PyTorch: t.cpu())",
+            "the tensor is on %s %d: of GPUs, memory of cudaMalloc and hipMalloc "
+            "is carried, and nothing is copied to the host unasked",
             name, id);
     else
         (void)dlxpy_raise_text(
             DLX_E_DEVICE,
             "the tensor is on DLPack device (%d, %d): only memory that the CPU can "
-            "read is carried",
+            "read, and that of CUDA and ROCm, is carried",
             type, id);
     return -1;
 }
 
 /* What the object says of itself, before it is asked for its memory. Returns 1; 0: nothing; -1. */
-static int ask_device(PyObject *object)
+static int ask_device(PyObject *object, const struct dlxpy_sender *sender, int *ret_type)
 {
     int type, id, r = -1;
     bool failed = false;
@@ -69,9 +73,11 @@ static int ask_device(PyObject *object)
         return failed ? -1 : 0;
     PyObject *device = PyObject_CallObject(method, NULL);
     if (device && PyTuple_Check(device) && PyArg_ParseTuple(device, "ii", &type, &id))
-        r = check_device(type, id) < 0 ? -1 : 1;
+        r = check_device(sender, type, id) < 0 ? -1 : 1;
     else if (device && !PyErr_Occurred())
         PyErr_Format(PyExc_TypeError, "__dlpack_device__() returned %R", device);
+    if (r > 0)
+        *ret_type = type;
     Py_XDECREF(device);
     Py_DECREF(method);
     return r;
@@ -79,18 +85,28 @@ static int ask_device(PyObject *object)
 
 /* ---- DLPack -------------------------------------------------------------------------------- */
 
-static int use_tensor(struct dlxpy_source *s, const DLTensor *t, uint64_t flags)
+static int use_tensor(struct dlxpy_source *s, const DLTensor *t, uint64_t flags,
+                      const struct dlxpy_sender *sender)
 {
     s->view.dl_tensor = *t;
     s->view.flags = flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
-    return check_device((int)t->device.device_type, t->device.device_id) < 0 ? -1 : 1;
+    if (check_device(sender, (int)t->device.device_type, t->device.device_id) < 0)
+        return -1;
+    if (s->owner || !is_gpu((int)t->device.device_type))
+        return 1;
+    if (s->legacy && dlxpy_source_wrap(s) < 0)
+        return -1;
+    s->on_gpu = true;
+    s->tensor = s->managed;
+    return 1;
 }
 
-static int use_managed(struct dlxpy_source *s, DLManagedTensorVersioned *managed)
+static int use_managed(struct dlxpy_source *s, DLManagedTensorVersioned *managed,
+                       const struct dlxpy_sender *sender)
 {
     s->managed = managed;
     if (managed->version.major == DLPACK_MAJOR_VERSION)
-        return use_tensor(s, &managed->dl_tensor, managed->flags);
+        return use_tensor(s, &managed->dl_tensor, managed->flags, sender);
     (void)dlxpy_raise_text(DLX_E_VERSION, "a tensor of DLPack %u.%u, only 1.x is known",
                            managed->version.major, managed->version.minor);
     return -1;
@@ -125,7 +141,8 @@ static int check_is_plain(PyObject *object, const char *question, const char *an
     return r == 0 ? 0 : -1;
 }
 
-static int try_exchange(struct dlxpy_source *s, PyObject *object)
+/* It does not wait for the work that writes a tensor on a GPU: __dlpack__ does. */
+static int try_exchange(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender)
 {
     bool failed = false;
     PyObject *capsule =
@@ -142,37 +159,47 @@ static int try_exchange(struct dlxpy_source *s, PyObject *object)
     DLManagedTensorVersioned *managed = NULL;
     if (api->managed_tensor_from_py_object_no_sync(object, &managed) != 0)
         return -1;
-    return use_managed(s, managed);
+    if (is_gpu((int)managed->dl_tensor.device.device_type)) {
+        if (managed->deleter)
+            managed->deleter(managed);
+        return 0;
+    }
+    return use_managed(s, managed, sender);
 }
 
 /* Take the tensor out of a capsule. */
-static int open_capsule(struct dlxpy_source *s, PyObject *capsule)
+static int open_capsule(struct dlxpy_source *s, PyObject *capsule,
+                        const struct dlxpy_sender *sender)
 {
     if (PyCapsule_IsValid(capsule, DLXPY_CAPSULE)) {
         DLManagedTensorVersioned *managed = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE);
         (void)PyCapsule_SetName(capsule, "used_dltensor_versioned");
-        return use_managed(s, managed);
+        return use_managed(s, managed, sender);
     }
     if (PyCapsule_IsValid(capsule, DLXPY_CAPSULE_LEGACY)) {
         s->legacy = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE_LEGACY);
         (void)PyCapsule_SetName(capsule, "used_dltensor");
-        return use_tensor(s, &s->legacy->dl_tensor, 0);
+        return use_tensor(s, &s->legacy->dl_tensor, 0, sender);
     }
     PyErr_SetString(PyExc_TypeError, "__dlpack__() returned no DLPack capsule that is unused");
     return -1;
 }
 
-static PyObject *call_dlpack(PyObject *method)
+/* `stream`: for __dlpack__(); NULL: of no device that has streams. */
+static PyObject *call_dlpack(PyObject *method, PyObject *stream)
 {
     PyObject *none = PyTuple_New(0);
     PyObject *version =
         Py_BuildValue("{s:(ii)}", "max_version", DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION);
-    PyObject *capsule = none && version ? PyObject_Call(method, none, version) : NULL;
-    Py_XDECREF(version);
-    if (!capsule && none && PyErr_ExceptionMatches(PyExc_TypeError)) {
+    bool ready =
+        none && version && (!stream || PyDict_SetItemString(version, "stream", stream) == 0);
+    PyObject *capsule = ready ? PyObject_Call(method, none, version) : NULL;
+    if (!capsule && ready && PyErr_ExceptionMatches(PyExc_TypeError) &&
+        PyDict_DelItemString(version, "max_version") == 0) {
         PyErr_Clear(); /* from before DLPack 1.0 */
-        capsule = PyObject_Call(method, none, NULL);
+        capsule = PyObject_Call(method, none, version);
     }
+    Py_XDECREF(version);
     Py_XDECREF(none);
     return capsule;
 }
@@ -193,7 +220,9 @@ static int check_has_memory(PyObject *object)
     return is_without || failed ? -1 : 0;
 }
 
-static int try_dlpack(struct dlxpy_source *s, PyObject *object)
+/* `stream` as for call_dlpack(). */
+static int try_dlpack(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender,
+                      PyObject *stream)
 {
     bool failed = false;
     if (check_has_memory(object) < 0)
@@ -201,23 +230,82 @@ static int try_dlpack(struct dlxpy_source *s, PyObject *object)
     PyObject *method = dlxpy_attribute(object, "__dlpack__", &failed);
     if (!method)
         return failed ? -1 : 0;
-    PyObject *capsule = call_dlpack(method);
+    PyObject *capsule = call_dlpack(method, stream);
     Py_DECREF(method);
     if (!capsule)
         return -1;
-    int r = open_capsule(s, capsule);
+    int r = open_capsule(s, capsule, sender);
     Py_DECREF(capsule);
+    return r;
+}
+
+static int try_on_gpu(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender,
+                      int type)
+{
+    PyObject *stream = dlxpy_source_stream(&sender->stream, type);
+    int r = stream ? try_dlpack(s, object, sender, stream) : -1;
+    Py_XDECREF(stream);
     return r;
 }
 
 /* ---- ours ---------------------------------------------------------------------------------- */
 
-static int use_own(struct dlxpy_source *s, struct dlxpy_tensor *t, enum dlxpy_use use,
-                   uint64_t publisher, const void *user)
+static int refuse_received(void)
 {
+    (void)dlxpy_raise_text(
+        DLX_E_DEVICE, "the tensor is on a GPU and was received: its memory is its publisher's, "
+                      "so publish a copy (torch.from_dlpack(t).clone())");
+    return -1;
+}
+
+/* Nothing on a GPU is copied: may it be passed on? */
+static int check_own_gpu(const struct dlxpy_tensor *t, const struct dlxpy_sender *sender)
+{
+    if (sender->use == DLXPY_LOOK)
+        return 0;
+    if (sender->use == DLXPY_COPY)
+        return dlxpy_gpu_refuse_cpu(t->owner);
+    if (t->owner->gpu)
+        return refuse_received();
+    Py_ssize_t n = sender->use == DLXPY_SHARE ? 0 : dlxpy_tensor_n_exports(t);
+    if (t->publisher == sender->publisher && n == 0)
+        return 0;
+    PyObject *name = dlxpy_gpu_name(t->owner);
+    const char *device = name ? PyUnicode_AsUTF8AndSize(name, NULL) : "a GPU";
+    if (t->publisher != sender->publisher)
+        (void)dlxpy_raise_text(DLX_E_DEVICE,
+                               "the tensor on %s is not one that empty() or like() of this "
+                               "publisher returned, and nothing on a GPU is copied: publish a copy "
+                               "(torch.from_dlpack(t).clone())",
+                               device);
+    else if (n < 0)
+        (void)dlxpy_raise_text(DLX_E_WOULD_COPY,
+                               "the address of the tensor on %s was given away "
+                               "(__cuda_array_interface__), so something made of it may still be "
+                               "there, and nothing on a GPU is copied: publish it with share=True",
+                               device);
+    else
+        (void)dlxpy_raise_text(DLX_E_WOULD_COPY,
+                               "%zd array(s) made of the tensor on %s are still there, and nothing "
+                               "on a GPU is copied: delete them first, or publish it with "
+                               "share=True",
+                               n, device);
+    Py_XDECREF(name);
+    return -1;
+}
+
+static int use_own(struct dlxpy_source *s, struct dlxpy_tensor *t,
+                   const struct dlxpy_sender *sender)
+{
+    enum dlxpy_use use = sender->use;
+    uint64_t publisher = sender->publisher;
+    const void *user = sender->user;
     s->is_again = user && t->user == user;
     DLTensor *data = s->is_again ? &t->owner->tensor->dl_tensor : dlxpy_tensor_data(t);
     if (!data)
+        return -1;
+    bool on_gpu = dlxpy_owner_is_on_gpu(t->owner);
+    if (on_gpu && !s->is_again && check_own_gpu(t, sender) < 0)
         return -1;
     bool pass = t->publisher == publisher && t->publisher != 0 &&
                 (use == DLXPY_SHARE || (use == DLXPY_PASS && dlxpy_tensor_n_exports(t) == 0));
@@ -225,13 +313,14 @@ static int use_own(struct dlxpy_source *s, struct dlxpy_tensor *t, enum dlxpy_us
     if (s->is_again || pass) {
         s->own = t;
         s->tensor = t->owner->tensor;
+        s->on_gpu = on_gpu;
         t->user = user;
         return 1;
     }
     s->object = (PyObject *)t;
     s->owner = t->owner;
     atomic_fetch_add(&t->owner->n_refs, 1);
-    return use_tensor(s, data, t->owner->tensor->flags);
+    return use_tensor(s, data, t->owner->tensor->flags, sender);
 }
 
 /* ---- what no protocol tells ----------------------------------------------------------------- */
@@ -274,14 +363,14 @@ static int refuse(PyObject *object)
 
 /* NumPy has types for which neither its buffers nor its __dlpack__ have names, as bfloat16: the last protocol may
  * serve where the others fail. If none does, the first failure is the one to tell. */
-static int try_in_turn(struct dlxpy_source *s, PyObject *object)
+static int try_in_turn(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender)
 {
-    static int (*const ways[])(struct dlxpy_source *, PyObject *) = {
-        dlxpy_source_buffer, try_dlpack, dlxpy_source_array_interface};
     PyObject *type = NULL, *value = NULL, *trace = NULL;
     int r = 0;
-    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        r = ways[i](s, object);
+    for (int way = 0; way < 3; way++) {
+        r = way == 0   ? dlxpy_source_buffer(s, object)
+            : way == 1 ? try_dlpack(s, object, sender, NULL)
+                       : dlxpy_source_array_interface(s, object);
         if (r > 0)
             break;
         if (r < 0 && (!PyErr_ExceptionMatches(PyExc_Exception) || s->managed || s->legacy))
@@ -302,15 +391,26 @@ static int try_in_turn(struct dlxpy_source *s, PyObject *object)
     return r;
 }
 
-static int begin(struct dlxpy_source *s, PyObject *object)
+/* Nobody says which of the process's GPUs it is on. */
+static int refuse_cuda_array(void)
 {
+    (void)dlxpy_raise_text(DLX_E_DEVICE,
+                           "a CUDA array without __dlpack__, which would say on which GPU it is: "
+                           "publish torch.as_tensor(x, device=\"cuda\") or cupy.asarray(x), which "
+                           "is the same memory");
+    return -1;
+}
+
+static int begin(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender)
+{
+    int type = kDLCPU;
     bool plain = PyBytes_CheckExact(object) || PyByteArray_CheckExact(object);
-    int r = plain ? 0 : try_exchange(s, object);
+    int r = plain ? 0 : try_exchange(s, object, sender);
     if (r != 0)
         return r;
     if (!plain && check_is_not_masked(object) < 0)
         return -1;
-    r = plain ? 1 : ask_device(object);
+    r = plain ? 1 : ask_device(object, sender, &type);
     if (r < 0)
         return r;
     if (r == 0) {
@@ -318,26 +418,25 @@ static int begin(struct dlxpy_source *s, PyObject *object)
         PyObject *cuda = dlxpy_attribute(object, "__cuda_array_interface__", &failed);
         Py_XDECREF(cuda);
         if (cuda)
-            return check_device(kDLCUDA, 0);
+            return refuse_cuda_array();
         PyErr_Clear();
     }
-    r = try_in_turn(s, object);
+    r = is_gpu(type) ? try_on_gpu(s, object, sender, type) : try_in_turn(s, object, sender);
     return r == 0 ? refuse(object) : r;
 }
 
-int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, enum dlxpy_use use,
-                       uint64_t publisher, const void *user)
+int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender)
 {
     memset(s, 0, sizeof *s);
     s->view.version = (DLPackVersion){DLPACK_MAJOR_VERSION, 0};
     s->tensor = &s->view;
     int r;
     if (Py_IS_TYPE(object, dlxpy_tensor_type)) {
-        r = use_own(s, (struct dlxpy_tensor *)object, use, publisher, user);
+        r = use_own(s, (struct dlxpy_tensor *)object, sender);
     } else {
         Py_INCREF(object);
         s->object = object;
-        r = begin(s, object);
+        r = begin(s, object, sender);
     }
     if (r < 0)
         dlxpy_source_end(s, false);
@@ -352,9 +451,10 @@ PyDoc_STRVAR(
     "A private, writable dlx.Tensor with the elements of any tensor that publish() takes.");
 static PyObject *tensor_of(PyObject *self, PyObject *object)
 {
+    static const struct dlxpy_sender sender = {.use = DLXPY_COPY};
     struct dlxpy_source source;
     (void)self;
-    if (dlxpy_source_begin(&source, object, DLXPY_COPY, 0, NULL) < 0)
+    if (dlxpy_source_begin(&source, object, &sender) < 0)
         return NULL;
     DLManagedTensorVersioned *copy = dlxpy_tensor_copy(source.tensor);
     dlxpy_source_end(&source, false);
@@ -368,6 +468,20 @@ int dlxpy_add_source(PyObject *module)
     return PyModule_AddFunctions(module, functions);
 }
 
+/* ---- the end ------------------------------------------------------------------------------- */
+
+/* Some of them run Python, for which no exception may be there. */
+static void call_deleters(struct dlxpy_source *s)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (s->managed && s->managed->deleter)
+        s->managed->deleter(s->managed);
+    if (s->legacy && s->legacy->deleter)
+        s->legacy->deleter(s->legacy);
+    PyErr_Restore(type, value, trace);
+}
+
 void dlxpy_source_end(struct dlxpy_source *s, bool spent)
 {
     if (s->own) {
@@ -378,10 +492,10 @@ void dlxpy_source_end(struct dlxpy_source *s, bool spent)
         Py_DECREF(s->own);
     }
     dlxpy_owner_unref(s->owner);
-    if (s->managed && s->managed->deleter)
-        s->managed->deleter(s->managed);
-    if (s->legacy && s->legacy->deleter)
-        s->legacy->deleter(s->legacy);
+    if (s->on_gpu && spent)
+        s->managed = NULL;
+    if (s->managed || s->legacy)
+        call_deleters(s);
     if (s->buffer.obj)
         PyBuffer_Release(&s->buffer);
     Py_XDECREF(s->object);

@@ -5,20 +5,24 @@
 /*
  * Anything in: an object of another library (or a dlx.Tensor) as a tensor that libdlx can read. In this order:
  * a tensor of ours; the DLPack exchange API of its type; the buffer protocol (bytes, bytearray, array, mmap, memoryview,
- * NumPy); __dlpack__; __array_interface__. What lies on a device is refused first.
+ * NumPy); __dlpack__; __array_interface__. What is on a GPU is asked by __dlpack__ alone, with a stream, and
+ * is to be passed on; other devices are refused.
  */
 
+#include "stream.h"
 #include "tensor.h"
 
 #define DLXPY_SOURCE_DIMS 16
 
 struct dlxpy_source {
     /* What to give to libdlx: `view`, which has no deleter and describes memory that stays until
-     * dlxpy_source_end(); or the tensor of `own` itself, which can be passed on. */
+     * dlxpy_source_end(); or the tensor of `own` itself, which can be passed on; or, on a GPU,
+     * `managed`, which libdlx keeps. */
     DLManagedTensorVersioned *tensor;
     DLManagedTensorVersioned view;
     struct dlxpy_tensor *own; /* a reference; it has a user while it is here */
     bool is_again;            /* another source of the same user has it */
+    bool on_gpu;              /* of another library, or `own` */
 
     /* what keeps the memory */
     struct dlxpy_owner *owner;
@@ -31,17 +35,25 @@ struct dlxpy_source {
 };
 
 enum dlxpy_use {
-    DLXPY_LOOK,  /* only to look at it: shape and type */
+    DLXPY_LOOK,  /* only to look at it: shape and type, wherever it is */
     DLXPY_COPY,  /* to be copied */
     DLXPY_PASS,  /* to be passed on without a copy if it may be */
     DLXPY_SHARE, /* likewise, and the caller promises not to write to it any more */
 };
 
-/* `publisher`: number of the dlx.Publisher whose tensors may be passed on, and `user` who passes them: one tensor
- * may be there twice, what libdlx says to that is for it. Returns 0; -1 with an exception:
- * TypeError (it is no tensor), dlx.DeviceError, BufferError, ValueError, or what the object raised. */
-int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, enum dlxpy_use use,
-                       uint64_t publisher, const void *user);
+/* Who wants it, and what for. */
+struct dlxpy_sender {
+    enum dlxpy_use use;
+    uint64_t publisher; /* number of the dlx.Publisher whose tensors may be passed on */
+    /* Who passes them, one for all that is packed together: one tensor may be there twice, what libdlx
+     * says to that is for it. */
+    const void *user;
+    struct dlxpy_stream stream; /* that libdlx waits for before it passes on what is on a GPU */
+};
+
+/* Returns 0; -1 with an exception: TypeError (it is no tensor), dlx.DeviceError, BufferError, ValueError, or
+ * what the object raised. */
+int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender);
 
 /* Let go of everything. `spent`: libdlx has taken the tensor of `own`. */
 void dlxpy_source_end(struct dlxpy_source *s, bool spent);
@@ -49,6 +61,12 @@ void dlxpy_source_end(struct dlxpy_source *s, bool spent);
 /* source_buffer.c: fill `view` and what keeps it. Return 1; 0: not that kind of object; -1 with an exception. */
 int dlxpy_source_buffer(struct dlxpy_source *s, PyObject *object);
 int dlxpy_source_array_interface(struct dlxpy_source *s, PyObject *object);
+
+/* source_gpu.c: make `managed` of `legacy`; what to pass as __dlpack__(stream=); may a tensor on this
+ * GPU be had for `sender`? */
+int dlxpy_source_wrap(struct dlxpy_source *s);
+PyObject *dlxpy_source_stream(const struct dlxpy_stream *stream, int device_type);
+int dlxpy_source_check_gpu(const struct dlxpy_sender *sender, int type, int id);
 
 /* An attribute, or NULL without an exception when there is none; *failed is set for any other exception. */
 PyObject *dlxpy_attribute(PyObject *object, const char *name, bool *failed);

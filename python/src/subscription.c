@@ -184,14 +184,14 @@ static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxp
 }
 
 /* What was taken, for Python: a message, or a list of them. What it cannot be made of is dropped. NULL with an exception. */
-static PyObject *make_result(struct dlxpy_taken *taken)
+static PyObject *make_result(struct dlxpy_taken *taken, const struct dlxpy_stream *stream)
 {
     struct dlx_message *m;
     if (!taken->many)
-        return dlxpy_message_new(give(taken));
+        return dlxpy_message_new(give(taken), stream);
     PyObject *ret = PyList_New(0);
     while (ret && (m = give(taken))) {
-        PyObject *message = dlxpy_message_new(m);
+        PyObject *message = dlxpy_message_new(m, stream);
         if (!message || PyList_Append(ret, message) < 0)
             Py_CLEAR(ret);
         Py_XDECREF(message);
@@ -201,7 +201,7 @@ static PyObject *make_result(struct dlxpy_taken *taken)
 
 /* The result of a take; NULL with an exception. */
 static PyObject *take_messages(struct dlxpy_subscription *self, int64_t timeout_ns, uint32_t n,
-                               int *ret_code)
+                               const struct dlxpy_stream *stream, int *ret_code)
 {
     struct dlxpy_taken taken;
     if (make_room(&taken, n) < 0)
@@ -211,7 +211,7 @@ static PyObject *take_messages(struct dlxpy_subscription *self, int64_t timeout_
         return NULL;
     }
     int r = take(self, timeout_ns, &taken);
-    PyObject *ret = r == 0 ? make_result(&taken) : NULL;
+    PyObject *ret = r == 0 ? make_result(&taken, stream) : NULL;
     drop_taken(&taken);
     *ret_code = r;
     dlxpy_handle_leave(&self->handle);
@@ -222,11 +222,20 @@ static PyObject *take_messages(struct dlxpy_subscription *self, int64_t timeout_
 }
 
 PyDoc_STRVAR(take_doc,
-             "take(timeout=...)\n--\n\n"
+             "take(timeout=..., *, stream=None)\n--\n\n"
              "The next dlx.Message. timeout: seconds, 0 does not wait, None without a limit; left "
              "out: that of\n"
              "the subscription. Ctrl-C and other signals with handlers interrupt it; other threads "
              "run meanwhile.\n\n"
+             "stream: for tensors on GPUs. The data is ready when take() returns, on every stream, "
+             "since publish()\n"
+             "waited for the stream that wrote it. What is made of the tensors waits, when it "
+             "ends, until the work\n"
+             "on this stream is done, too, beside that of the stream that the library passes "
+             "to __dlpack__(): a\n"
+             "number, a stream of PyTorch, CuPy or cuda.core, or -1 for all work on the GPU. The "
+             "stream is to be\n"
+             "there until then.\n\n"
              "Raises dlx.Timeout; dlx.PublisherGone (once, when the last publisher left and "
              "everything of it was\n"
              "taken; later calls wait for a new one); dlx.TooManyHeld (release some); dlx.Error of "
@@ -235,15 +244,17 @@ PyDoc_STRVAR(take_doc,
 static PyObject *take_next(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                            PyObject *kwnames)
 {
-    static const char *const names[] = {"timeout"};
-    static const struct dlxpy_params params = {"take", names, 1, 1, 0};
+    static const char *const names[] = {"timeout", "stream"};
+    static const struct dlxpy_params params = {"take", names, 2, 1, 0};
     int64_t timeout_ns = cast(self)->timeout_ns;
-    PyObject *value[1];
+    struct dlxpy_stream stream;
+    PyObject *value[2];
     int r;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
-        (value[0] && dlxpy_timeout(value[0], &timeout_ns) < 0))
+        (value[0] && dlxpy_timeout(value[0], &timeout_ns) < 0) ||
+        dlxpy_stream_parse(value[1], &stream) < 0)
         return NULL;
-    return take_messages(cast(self), timeout_ns, 0, &r);
+    return take_messages(cast(self), timeout_ns, 0, &stream, &r);
 }
 
 /* How many take_many() is to give. Returns 0, or -1 with an exception. */
@@ -259,7 +270,7 @@ static int parse_n(PyObject *object, uint32_t *ret)
 
 PyDoc_STRVAR(
     take_many_doc,
-    "take_many(n, timeout=...)\n--\n\n"
+    "take_many(n, timeout=..., *, stream=None)\n--\n\n"
     "A list of 1 to n messages: waits for the first as take() does, and takes what else is there "
     "without waiting,\n"
     "for less than n calls of take(). It ends early where the subscription may hold no more "
@@ -268,24 +279,27 @@ PyDoc_STRVAR(
 static PyObject *take_many(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                            PyObject *kwnames)
 {
-    static const char *const names[] = {"n", "timeout"};
-    static const struct dlxpy_params params = {"take_many", names, 2, 2, 1};
+    static const char *const names[] = {"n", "timeout", "stream"};
+    static const struct dlxpy_params params = {"take_many", names, 3, 2, 1};
     int64_t timeout_ns = cast(self)->timeout_ns;
-    PyObject *value[2];
+    struct dlxpy_stream stream;
+    PyObject *value[3];
     uint32_t n;
     int r;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 || parse_n(value[0], &n) < 0 ||
-        (value[1] && dlxpy_timeout(value[1], &timeout_ns) < 0))
+        (value[1] && dlxpy_timeout(value[1], &timeout_ns) < 0) ||
+        dlxpy_stream_parse(value[2], &stream) < 0)
         return NULL;
-    return take_messages(cast(self), timeout_ns, n, &r);
+    return take_messages(cast(self), timeout_ns, n, &stream, &r);
 }
 
 /* A loop ends when the last publisher has left, unless it is to stay. */
 static PyObject *next(PyObject *self)
 {
+    static const struct dlxpy_stream none;
     for (;;) {
         int r = 0;
-        PyObject *message = take_messages(cast(self), cast(self)->timeout_ns, 0, &r);
+        PyObject *message = take_messages(cast(self), cast(self)->timeout_ns, 0, &none, &r);
         if (message || r != DLX_E_PUBLISHER_GONE)
             return message;
         PyErr_Clear();
@@ -301,15 +315,17 @@ static PyObject *iterate(PyObject *self)
 }
 
 PyDoc_STRVAR(poll_doc,
-             "_poll(n=0)\n--\n\nA message, None when there is none, False when the last publisher "
+             "_poll(n=0, stream=None)\n--\n\nA message, None when there is none, False when the "
+             "last publisher "
              "has left and the loop is to end. With n a list of 1 to n messages instead of one.");
 static PyObject *poll_it(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
     struct dlxpy_taken taken;
+    struct dlxpy_stream stream;
     PyObject *ret = NULL;
     uint32_t n = 0;
     if (dlxpy_uint32(n_args > 0 ? args[0] : NULL, "n", UINT32_MAX, &n) < 0 ||
-        make_room(&taken, n) < 0)
+        dlxpy_stream_parse(n_args > 1 ? args[1] : NULL, &stream) < 0 || make_room(&taken, n) < 0)
         return NULL;
     if (dlxpy_handle_enter(&cast(self)->handle) < 0) {
         drop_taken(&taken);
@@ -321,7 +337,7 @@ static PyObject *poll_it(PyObject *self, PyObject *const *args, Py_ssize_t n_arg
         r = look(cast(self), &taken);
     }
     if (r == 0) {
-        ret = make_result(&taken);
+        ret = make_result(&taken, &stream);
     } else if (r == DLX_E_EMPTY || r == DLX_E_PUBLISHER_GONE) {
         PyErr_Clear();
         ret = r == DLX_E_EMPTY ? Py_None : Py_False;
@@ -332,54 +348,61 @@ static PyObject *poll_it(PyObject *self, PyObject *const *args, Py_ssize_t n_arg
     return ret;
 }
 
-/* `n` and `timeout` may be NULL. */
-static PyObject *call_async(PyObject *self, const char *name, PyObject *n, PyObject *timeout)
+/* `timeout` and `stream` may be NULL. */
+static PyObject *call_async(PyObject *self, PyObject *n, PyObject *timeout, PyObject *stream)
 {
-    PyObject *function = dlxpy_import("_aio", name);
-    PyObject *first = n ? n : timeout;
-    PyObject *second = n ? timeout : NULL;
-    PyObject *ret =
-        function ? PyObject_CallFunctionObjArgs(function, self, first, second, NULL) : NULL;
+    PyObject *function = dlxpy_import("_aio", "take");
+    PyObject *ret = function ? PyObject_CallFunctionObjArgs(
+                                   function, self, n, stream ? stream : Py_None, timeout, NULL)
+                             : NULL;
     Py_XDECREF(function);
     return ret;
 }
 
 static PyObject *next_async(PyObject *self)
 {
-    return call_async(self, "next_message", NULL, NULL);
+    PyObject *function = dlxpy_import("_aio", "next_message");
+    PyObject *ret = function ? PyObject_CallFunctionObjArgs(function, self, NULL) : NULL;
+    Py_XDECREF(function);
+    return ret;
 }
 
-PyDoc_STRVAR(take_async_doc, "take_async(timeout=...)\n--\n\n"
+PyDoc_STRVAR(take_async_doc, "take_async(timeout=..., *, stream=None)\n--\n\n"
                              "As take(), for asyncio: a coroutine. It waits on the subscription's "
                              "descriptor in the running\n"
                              "loop, without a thread.");
 static PyObject *take_async(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                             PyObject *kwnames)
 {
-    static const char *const names[] = {"timeout"};
-    static const struct dlxpy_params params = {"take_async", names, 1, 1, 0};
-    PyObject *value[1];
+    static const char *const names[] = {"timeout", "stream"};
+    static const struct dlxpy_params params = {"take_async", names, 2, 1, 0};
+    struct dlxpy_stream stream;
+    PyObject *value[2];
     int64_t ns;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
-        (value[0] && dlxpy_timeout(value[0], &ns) < 0))
+        (value[0] && dlxpy_timeout(value[0], &ns) < 0) || dlxpy_stream_parse(value[1], &stream) < 0)
         return NULL;
-    return call_async(self, "take", NULL, value[0]);
+    PyObject *zero = PyLong_FromLong(0);
+    PyObject *ret = zero ? call_async(self, zero, value[0], value[1]) : NULL;
+    Py_XDECREF(zero);
+    return ret;
 }
 
-PyDoc_STRVAR(take_many_async_doc, "take_many_async(n, timeout=...)\n--\n\n"
+PyDoc_STRVAR(take_many_async_doc, "take_many_async(n, timeout=..., *, stream=None)\n--\n\n"
                                   "As take_many(), for asyncio: a coroutine, as take_async().");
 static PyObject *take_many_async(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                                  PyObject *kwnames)
 {
-    static const char *const names[] = {"n", "timeout"};
-    static const struct dlxpy_params params = {"take_many_async", names, 2, 2, 1};
-    PyObject *value[2];
+    static const char *const names[] = {"n", "timeout", "stream"};
+    static const struct dlxpy_params params = {"take_many_async", names, 3, 2, 1};
+    struct dlxpy_stream stream;
+    PyObject *value[3];
     uint32_t n;
     int64_t ns;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 || parse_n(value[0], &n) < 0 ||
-        (value[1] && dlxpy_timeout(value[1], &ns) < 0))
+        (value[1] && dlxpy_timeout(value[1], &ns) < 0) || dlxpy_stream_parse(value[2], &stream) < 0)
         return NULL;
-    return call_async(self, "take_many", value[0], value[1]);
+    return call_async(self, value[0], value[1], value[2]);
 }
 
 /* ---- the rest ------------------------------------------------------------------------------ */
@@ -412,10 +435,11 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     dlxpy_handle_leave(&cast(self)->handle);
     if (r < 0)
         return dlxpy_raise(r);
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I}", "taken", s.taken, "taken_bytes",
-                         s.taken_bytes, "skipped", s.skipped, "lost", s.lost, "sleeps", s.sleeps,
-                         "rejected", s.rejected, "n_held", s.n_held, "n_publishers",
-                         s.n_publishers);
+    return Py_BuildValue(
+        "{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K,s:K}", "taken", s.taken, "taken_bytes",
+        s.taken_bytes, "skipped", s.skipped, "lost", s.lost, "sleeps", s.sleeps, "rejected",
+        s.rejected, "n_held", s.n_held, "n_publishers", s.n_publishers, "gpu_waits", s.gpu_waits,
+        "gpu_errors", s.gpu_errors, "pinned_bytes", s.pinned_bytes, "pin_failures", s.pin_failures);
 }
 
 static int next_event(void *s, struct dlx_event *ret)
@@ -423,10 +447,10 @@ static int next_event(void *s, struct dlx_event *ret)
     return dlx_subscription_next_event(s, ret);
 }
 
-PyDoc_STRVAR(
-    events_doc,
-    "events()\n--\n\n"
-    "Which publishers came or left since the last call: a list of dlx.Event. Never waits.");
+PyDoc_STRVAR(events_doc, "events()\n--\n\n"
+                         "Which publishers came or left since the last call, and whose memory "
+                         "could not be pinned: a list\n"
+                         "of dlx.Event. Never waits.");
 static PyObject *events(PyObject *self, PyObject *unused)
 {
     (void)unused;

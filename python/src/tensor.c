@@ -4,6 +4,7 @@
 #include "dtype.h"
 #include "errors.h"
 #include "export.h"
+#include "gpu.h"
 #include <string.h>
 
 PyTypeObject *dlxpy_tensor_type;
@@ -71,6 +72,13 @@ DLTensor *dlxpy_tensor_data(const struct dlxpy_tensor *t)
     return dlxpy_check_forked(t->generation) < 0 ? NULL : &t->owner->tensor->dl_tensor;
 }
 
+DLTensor *dlxpy_tensor_cpu_data(const struct dlxpy_tensor *t)
+{
+    DLTensor *data = dlxpy_tensor_data(t);
+    return data && dlxpy_owner_is_on_gpu(t->owner) && dlxpy_gpu_refuse_cpu(t->owner) < 0 ? NULL
+                                                                                         : data;
+}
+
 Py_ssize_t dlxpy_tensor_n_exports(const struct dlxpy_tensor *t)
 {
     if (t->is_untracked)
@@ -85,9 +93,17 @@ void dlxpy_tensor_spend(struct dlxpy_tensor *t)
     t->owner = NULL;
 }
 
+/* On a GPU that may wait for what needs the GIL. */
 static void dealloc(PyObject *self)
 {
-    dlxpy_owner_unref(cast(self)->owner);
+    struct dlxpy_owner *owner = cast(self)->owner;
+    if (owner && dlxpy_owner_is_on_gpu(owner)) {
+        Py_BEGIN_ALLOW_THREADS
+        dlxpy_owner_unref(owner);
+        Py_END_ALLOW_THREADS
+    } else {
+        dlxpy_owner_unref(owner);
+    }
     dlxpy_free_object(self);
 }
 
@@ -122,11 +138,11 @@ DLManagedTensorVersioned *dlxpy_tensor_copy(const DLManagedTensorVersioned *mana
     return NULL;
 }
 
-/* A private copy of a tensor object; it stays as long as its owner, whatever happens to the object meanwhile. */
-static DLManagedTensorVersioned *copy_of(struct dlxpy_tensor *t)
+/* The owner stays, whatever happens to the object meanwhile. */
+DLManagedTensorVersioned *dlxpy_tensor_own_copy(struct dlxpy_tensor *t)
 {
     struct dlxpy_owner *owner = t->owner;
-    if (!dlxpy_tensor_data(t))
+    if (!dlxpy_tensor_cpu_data(t))
         return NULL;
     atomic_fetch_add(&owner->n_refs, 1);
     DLManagedTensorVersioned *copy = dlxpy_tensor_copy(owner->tensor);
@@ -142,7 +158,18 @@ PyDoc_STRVAR(
     "A DLPack capsule of the same memory, for `from_dlpack` of NumPy, PyTorch, JAX and so on.\n"
     "The memory stays as long as what is made of it. Without max_version the consumer is from\n"
     "before DLPack 1.0 and cannot see that a tensor is read-only: BufferError then, unless this\n"
-    "is t.as_legacy(). copy=True gives private, writable memory.");
+    "is t.as_legacy(). copy=True gives private, writable memory.\n\n"
+    "On a GPU, `stream` is the consumer's, by the rules of the Python array API: a number, None "
+    "for the\n"
+    "default stream, -1 for none. The data is ready on every stream, since take() returned when it "
+    "was.\n"
+    "What is made of it, when it ends, waits until the work on that stream is done (-1: all work "
+    "on the\n"
+    "GPU); take(stream=...) names one more. The tensor is opened at the first call; what the "
+    "driver says then\n"
+    "is raised: dlx.DeviceError (the GPU is not visible here), dlx.PublisherGone. copy=True and "
+    "another\n"
+    "dl_device are refused.");
 static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
     struct dlxpy_request request;
@@ -151,32 +178,16 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     return dlxpy_tensor_dlpack(cast(self), &request);
 }
 
-PyObject *dlxpy_tensor_dlpack(struct dlxpy_tensor *t, const struct dlxpy_request *request)
+PyDoc_STRVAR(
+    device_doc,
+    "__dlpack_device__()\n--\n\n"
+    "(1, 0): memory of the CPU; (2, n) and (10, n): GPU n of CUDA, of ROCm, as this process counts "
+    "them.\n"
+    "The tensor is opened at the first call, which raises what __dlpack__() does.");
+static PyObject *dlpack_device(PyObject *self, PyObject *unused)
 {
-    if (!dlxpy_tensor_data(t))
-        return NULL;
-    if (request->copy) {
-        DLManagedTensorVersioned *copy = copy_of(t);
-        struct dlxpy_owner *owner = copy && !request->versioned ? dlxpy_owner_new(copy) : NULL;
-        if (!copy || request->versioned)
-            return copy ? dlxpy_capsule(copy) : NULL;
-        if (!owner) {
-            copy->deleter(copy);
-            return PyErr_NoMemory();
-        }
-        DLManagedTensor *legacy = dlxpy_owner_export_legacy(owner);
-        dlxpy_owner_unref(owner);
-        return dlxpy_capsule_legacy(legacy);
-    }
-    if (request->versioned)
-        return dlxpy_capsule(dlxpy_owner_export(t->owner));
-    if (t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY && !t->gives_legacy)
-        return dlxpy_refuse_legacy("this tensor");
-    if (is_padded(t->owner->tensor)) {
-        PyErr_SetString(PyExc_BufferError, "elements that are padded to a byte need DLPack 1.1");
-        return NULL;
-    }
-    return dlxpy_capsule_legacy(dlxpy_owner_export_legacy(t->owner));
+    (void)unused;
+    return dlxpy_tensor_device(cast(self));
 }
 
 PyDoc_STRVAR(
@@ -201,7 +212,7 @@ PyDoc_STRVAR(copy_doc, "copy()\n--\n\nA copy in private memory, row-major and wr
 static PyObject *copy(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    DLManagedTensorVersioned *managed = copy_of(cast(self));
+    DLManagedTensorVersioned *managed = dlxpy_tensor_own_copy(cast(self));
     return managed ? (PyObject *)dlxpy_tensor_new(managed) : NULL;
 }
 
@@ -209,7 +220,7 @@ static PyObject *copy(PyObject *self, PyObject *unused)
 static PyObject *as_bits(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    const DLTensor *t = dlxpy_tensor_data(cast(self));
+    const DLTensor *t = dlxpy_tensor_cpu_data(cast(self));
     if (!t)
         return NULL;
     DLManagedTensorVersioned *managed = dlxpy_owner_export(cast(self)->owner);
@@ -224,7 +235,7 @@ PyDoc_STRVAR(tobytes_doc,
 static PyObject *tobytes(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    DLManagedTensorVersioned *managed = copy_of(cast(self));
+    DLManagedTensorVersioned *managed = dlxpy_tensor_own_copy(cast(self));
     if (!managed)
         return NULL;
     size_t size = dlxpy_tensor_bytes(&managed->dl_tensor, is_padded(managed));
@@ -233,15 +244,22 @@ static PyObject *tobytes(PyObject *self, PyObject *unused)
     return ret;
 }
 
+/* One that was published is for the other protocols to refuse. */
+static bool refuses_numpy(const struct dlxpy_tensor *t)
+{
+    return t->owner && dlxpy_owner_is_on_gpu(t->owner) && !dlxpy_tensor_cpu_data(t);
+}
+
 PyDoc_STRVAR(numpy_doc,
              "numpy()\n--\n\n"
              "A numpy.ndarray of the same memory: read-only if the tensor is. Types that NumPy "
              "does not have\n"
-             "(bfloat16, float8) are those of the package ml_dtypes; TypeError without it.");
+             "(bfloat16, float8) are those of the package ml_dtypes; TypeError without it. "
+             "dlx.DeviceError on a GPU.");
 static PyObject *numpy(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    PyObject *function = dlxpy_import("_numpy", "view");
+    PyObject *function = refuses_numpy(cast(self)) ? NULL : dlxpy_import("_numpy", "view");
     PyObject *ret = function ? PyObject_CallFunctionObjArgs(function, self, NULL) : NULL;
     Py_XDECREF(function);
     return ret;
@@ -249,7 +267,8 @@ static PyObject *numpy(PyObject *self, PyObject *unused)
 
 PyObject *dlxpy_tensor_array(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *function = dlxpy_import("_numpy", "array"), *ret = NULL;
+    PyObject *function = refuses_numpy(cast(self)) ? NULL : dlxpy_import("_numpy", "array");
+    PyObject *ret = NULL;
     PyObject *all = function ? PyTuple_New(PyTuple_Size(args) + 1) : NULL;
     for (Py_ssize_t i = 0; all && i <= PyTuple_Size(args); i++) {
         PyObject *arg = i == 0 ? self : PyTuple_GetItem(args, i - 1);
@@ -345,7 +364,12 @@ static PyObject *get_nbytes(PyObject *self, void *closure)
 {
     (void)closure;
     const DLTensor *t = dlxpy_tensor_data(cast(self));
+    DLDevice unused;
     if (!t)
+        return NULL;
+    /* Whether parts of bytes are padded is known when it is open. */
+    if (cast(self)->owner->gpu && dlxpy_dtype_bytes(t->dtype) == 0 &&
+        dlxpy_gpu_open(cast(self)->owner, &unused) < 0)
         return NULL;
     return PyLong_FromSize_t(dlxpy_tensor_bytes(t, is_padded(cast(self)->owner->tensor)));
 }
@@ -359,9 +383,14 @@ static PyObject *get_flag(PyObject *self, void *bit)
 
 static PyObject *get_device(PyObject *self, void *closure)
 {
-    (void)self;
+    const struct dlxpy_owner *owner = cast(self)->owner;
+    DLDevice device;
     (void)closure;
-    return PyUnicode_FromString("cpu");
+    if (!owner || !dlxpy_owner_is_on_gpu(owner))
+        return PyUnicode_FromString("cpu");
+    if (!dlxpy_tensor_data(cast(self)) || dlxpy_gpu_open(owner, &device) < 0)
+        return NULL;
+    return dlxpy_gpu_name(owner);
 }
 
 static PyObject *get_is_published(PyObject *self, void *closure)
@@ -378,14 +407,17 @@ static PyObject *repr(PyObject *self)
     const DLManagedTensorVersioned *managed = t->owner->tensor;
     PyObject *dtype = dlxpy_dtype_name(managed->dl_tensor.dtype);
     PyObject *shape = dtype ? tuple_of(managed->dl_tensor.shape, managed->dl_tensor.ndim) : NULL;
+    bool on_gpu = dlxpy_owner_is_on_gpu(t->owner);
+    PyObject *where = on_gpu ? dlxpy_gpu_name(t->owner) : PyUnicode_FromString("");
     PyObject *ret = NULL;
-    if (shape)
-        ret = PyUnicode_FromFormat("<dlx.Tensor %S %S%s%s>", dtype, shape,
-                                   managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY ? ", read-only"
-                                                                                  : "",
-                                   t->is_received ? ", received"
-                                   : t->publisher ? ", in shared memory"
-                                                  : "");
+    if (shape && where)
+        ret = PyUnicode_FromFormat(
+            "<dlx.Tensor %S %S%s%U%s%s>", dtype, shape, on_gpu ? " on " : "", where,
+            managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY ? ", read-only" : "",
+            t->is_received ? ", received"
+            : t->publisher ? (on_gpu ? ", to be shared" : ", in shared memory")
+                           : "");
+    Py_XDECREF(where);
     Py_XDECREF(dtype);
     Py_XDECREF(shape);
     return ret;
@@ -444,7 +476,7 @@ static PyObject *tensor_from_bytes(PyObject *self, PyObject *args)
 #define FAST (METH_FASTCALL | METH_KEYWORDS)
 static PyMethodDef methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))dlpack, FAST, dlpack_doc},
-    {"__dlpack_device__", dlxpy_device, METH_NOARGS, "(1, 0): memory of the CPU."},
+    {"__dlpack_device__", dlpack_device, METH_NOARGS, device_doc},
     {"__array__", (PyCFunction)(void (*)(void))dlxpy_tensor_array, METH_VARARGS | METH_KEYWORDS,
      NULL},
     {"__reduce__", reduce, METH_NOARGS, reduce_doc},
@@ -468,20 +500,25 @@ static PyGetSetDef getset[] = {
     {"copied", get_flag, NULL,
      "Is it a copy, private to who has it? (What publish() copied, its report says.)",
      (void *)(uintptr_t)DLPACK_FLAG_BITMASK_IS_COPIED},
-    {"device", get_device, NULL, "\"cpu\".", NULL},
+    {"device", get_device, NULL, "\"cpu\", \"cuda:0\", \"rocm:0\".", NULL},
     {"published", get_is_published, NULL, "Was its memory passed on by publish()?", NULL},
     {"__array_interface__", dlxpy_tensor_array_interface, NULL, "NumPy's protocol, version 3.",
      NULL},
+    {"__cuda_array_interface__", dlxpy_tensor_cuda_array_interface, NULL,
+     "The same for tensors on GPUs of CUDA.", NULL},
     {0},
 };
 
 PyDoc_STRVAR(
     doc,
-    "A tensor in memory of the CPU, for any library: numpy.asarray(t), np.from_dlpack(t),\n"
-    "torch.from_dlpack(t), memoryview(t). Received ones are read-only, which the kernel enforces: "
-    "a\n"
-    "library that writes all the same (PyTorch does not look) ends the process; msg.private(name)\n"
-    "is for that.");
+    "A tensor, for any library: numpy.asarray(t), np.from_dlpack(t), torch.from_dlpack(t),\n"
+    "memoryview(t). Received ones are read-only, which the kernel enforces: a library that writes\n"
+    "all the same (PyTorch does not look) ends the process; msg.private(name) is for that.\n\n"
+    "One on a GPU (t.device), received or of empty(device=...), is for libraries of GPUs, by "
+    "__dlpack__() or\n"
+    "__cuda_array_interface__. Nothing enforces that a received one is not written to. Who uses "
+    "it on streams that\n"
+    "were not named, here or to take(), synchronises them before it lets go of it.");
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},
     {Py_tp_dealloc, (void *)dealloc},

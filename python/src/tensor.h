@@ -28,17 +28,27 @@ struct dlxpy_tensor *dlxpy_tensor_of(struct dlxpy_owner *owner);
 /* One more object for the same memory. */
 struct dlxpy_tensor *dlxpy_tensor_again(const struct dlxpy_tensor *t);
 
-/* NULL with an exception if it was published, is being published, or belongs to a parent process. */
+/* NULL with an exception if it was published, is being published, or belongs to a parent process. A
+ * received one has no address if it is on a GPU. */
 DLTensor *dlxpy_tensor_data(const struct dlxpy_tensor *t);
+
+/* Likewise; and dlx.DeviceError if it is on a GPU. */
+DLTensor *dlxpy_tensor_cpu_data(const struct dlxpy_tensor *t);
 
 /* A private, writable copy; `managed` stays the caller's. The GIL is released. NULL with an exception. */
 DLManagedTensorVersioned *dlxpy_tensor_copy(const DLManagedTensorVersioned *managed);
 
+/* Likewise, of a tensor object. */
+DLManagedTensorVersioned *dlxpy_tensor_own_copy(struct dlxpy_tensor *t);
+
 /* Things made of it that may still be used to write to its memory; -1: nobody knows. */
 Py_ssize_t dlxpy_tensor_n_exports(const struct dlxpy_tensor *t);
 
-/* A capsule, as was asked for. NULL with an exception. */
+/* tensor_dlpack.c: a capsule, as was asked for. NULL with an exception. */
 PyObject *dlxpy_tensor_dlpack(struct dlxpy_tensor *t, const struct dlxpy_request *request);
+
+/* As __dlpack_device__ gives it. NULL with an exception. */
+PyObject *dlxpy_tensor_device(const struct dlxpy_tensor *t);
 
 /* __array__(dtype=None, copy=None) of NumPy. NULL with an exception. */
 PyObject *dlxpy_tensor_array(PyObject *self, PyObject *args, PyObject *kwargs);
@@ -50,5 +60,6 @@ void dlxpy_tensor_spend(struct dlxpy_tensor *t);
 int dlxpy_tensor_get_buffer(PyObject *self, Py_buffer *view, int flags);
 void dlxpy_tensor_release_buffer(PyObject *self, Py_buffer *view);
 PyObject *dlxpy_tensor_array_interface(PyObject *self, void *closure);
+PyObject *dlxpy_tensor_cuda_array_interface(PyObject *self, void *closure);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A tensor by the buffer protocol and by __array_interface__. */
+/* A tensor by the buffer protocol, by __array_interface__ and by __cuda_array_interface__. */
 
 #include "dtype.h"
+#include "gpu.h"
 #include "tensor.h"
 #include <stdlib.h>
 
@@ -49,7 +50,7 @@ static const char *refusal(const struct dlxpy_tensor *t, const DLTensor *data, i
 int dlxpy_tensor_get_buffer(PyObject *self, Py_buffer *view, int flags)
 {
     struct dlxpy_tensor *t = (struct dlxpy_tensor *)self;
-    const DLTensor *data = dlxpy_tensor_data(t);
+    const DLTensor *data = dlxpy_tensor_cpu_data(t);
     view->obj = NULL;
     if (!data)
         return -1;
@@ -93,19 +94,16 @@ void dlxpy_tensor_release_buffer(PyObject *self, Py_buffer *view)
     ((struct dlxpy_tensor *)self)->n_views--;
 }
 
-/* ---- __array_interface__ ------------------------------------------------------------------- */
+/* ---- the array interfaces ------------------------------------------------------------------ */
 
-PyObject *dlxpy_tensor_array_interface(PyObject *self, void *closure)
+/* A dict with what both have, but the address. NULL with an exception. */
+static PyObject *make_interface(const struct dlxpy_tensor *t, const DLTensor *data,
+                                const char *protocol)
 {
-    struct dlxpy_tensor *t = (struct dlxpy_tensor *)self;
-    const DLTensor *data = dlxpy_tensor_data(t);
     char typestr[8];
-    (void)closure;
-    if (!data)
-        return NULL;
     if (!dlxpy_dtype_typestr(data->dtype, typestr)) {
-        PyErr_SetString(PyExc_AttributeError,
-                        "__array_interface__: NumPy has no such data type: see t.numpy()");
+        PyErr_Format(PyExc_AttributeError, "%s: NumPy has no such data type: see t.numpy()",
+                     protocol);
         return NULL;
     }
     PyObject *shape = PyTuple_New(data->ndim), *strides = PyTuple_New(data->ndim);
@@ -119,11 +117,68 @@ PyObject *dlxpy_tensor_array_interface(PyObject *self, void *closure)
         Py_XDECREF(strides);
         return NULL;
     }
+    return Py_BuildValue("{s:s,s:N,s:N,s:i}", "typestr", typestr, "shape", shape, "strides",
+                         strides, "version", 3);
+}
+
+/* Takes `interface` over. */
+static PyObject *add_address(PyObject *interface, void *address, bool read_only)
+{
+    PyObject *data =
+        Py_BuildValue("(NO)", PyLong_FromVoidPtr(address), read_only ? Py_True : Py_False);
+    if (!data || PyDict_SetItemString(interface, "data", data) < 0)
+        Py_CLEAR(interface);
+    Py_XDECREF(data);
+    return interface;
+}
+
+/* Who has no such protocol for its device has no such attribute, and is asked for another one. */
+static const DLTensor *data_of(const struct dlxpy_tensor *t, bool is_there, const char *protocol)
+{
+    const DLTensor *data = dlxpy_tensor_data(t);
+    if (data && !is_there) {
+        PyErr_Format(PyExc_AttributeError, "%s: the tensor is %s", protocol,
+                     dlxpy_owner_is_on_gpu(t->owner) ? "on a GPU" : "not on a GPU of CUDA");
+        return NULL;
+    }
+    return data;
+}
+
+PyObject *dlxpy_tensor_array_interface(PyObject *self, void *closure)
+{
+    static const char protocol[] = "__array_interface__";
+    struct dlxpy_tensor *t = (struct dlxpy_tensor *)self;
+    const DLTensor *data = data_of(t, t->owner && !dlxpy_owner_is_on_gpu(t->owner), protocol);
+    PyObject *interface = data ? make_interface(t, data, protocol) : NULL;
+    (void)closure;
+    if (!interface)
+        return NULL;
     bool read_only = t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY;
     /* Whoever made an array of this keeps the object, but does not say so. */
     t->is_untracked |= !read_only;
     char *first = data->data ? (char *)data->data + data->byte_offset : NULL;
-    return Py_BuildValue("{s:s,s:N,s:N,s:(NO),s:i}", "typestr", typestr, "shape", shape, "strides",
-                         strides, "data", PyLong_FromVoidPtr(first), read_only ? Py_True : Py_False,
-                         "version", 3);
+    return add_address(interface, first, read_only);
+}
+
+/* The data is ready on every stream: `stream` is None. Who uses it keeps the object. */
+PyObject *dlxpy_tensor_cuda_array_interface(PyObject *self, void *closure)
+{
+    static const char protocol[] = "__cuda_array_interface__";
+    struct dlxpy_tensor *t = (struct dlxpy_tensor *)self;
+    bool is_cuda = t->owner && t->owner->tensor->dl_tensor.device.device_type == kDLCUDA;
+    const DLTensor *data = data_of(t, is_cuda, protocol);
+    (void)closure;
+    if (!data)
+        return NULL;
+    DLTensor opened = dlxpy_owner_describe(t->owner);
+    if (t->owner->gpu && dlxpy_gpu_expose(t->owner, &opened) < 0)
+        return NULL;
+    PyObject *interface = make_interface(t, data, protocol);
+    if (interface && PyDict_SetItemString(interface, "stream", Py_None) < 0)
+        Py_CLEAR(interface);
+    if (!interface)
+        return NULL;
+    bool read_only = t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY;
+    t->is_untracked |= !read_only; /* as in the function above */
+    return add_address(interface, opened.data, read_only);
 }

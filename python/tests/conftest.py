@@ -87,6 +87,7 @@ def folders(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(run))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("DLX_AUTOSPAWN", "no")
+    monkeypatch.setenv("DLX_KEEPER_GRACE", "0.2")  # a keeper of GPU memory ends soon after its daemon
     monkeypatch.delenv("DLX_SOCKET", raising=False)
     monkeypatch.delenv("DLX_DEBUG", raising=False)
     return run
@@ -99,6 +100,15 @@ def nobody_else(folders):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as there:
             if there.connect_ex(path) == 0:
                 pytest.fail(f"a dlpackd answers at {path}: stop it, this test needs a machine without one", pytrace=False)
+
+
+def processes_of(path):
+    """That have it in their command line."""
+    def command(pid):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as f:
+            return f.read()
+        return b""
+    return [pid for pid in os.listdir("/proc") if pid.isdigit() and os.fsencode(path) in command(pid)]
 
 
 @contextlib.contextmanager
@@ -115,6 +125,7 @@ def run_daemon(tmp_path):
     finally:
         process.terminate()
         process.communicate(timeout=PATIENCE)
+        until(lambda: not processes_of(tmp_path / "s.keeper"), "the end of the keeper of GPU memory")
 
 
 @pytest.fixture

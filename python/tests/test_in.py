@@ -83,7 +83,7 @@ def test_a_producer_that_fails_is_heard(pair):
         send(pair, Fails())
 
 
-@pytest.mark.parametrize("device, words", [((2, 1), "CUDA device 1"), ((10, 0), "ROCm device 0"), ((8, 0), "Metal"), ((99, 3), "99, 3")])
+@pytest.mark.parametrize("device, words", [((13, 1), "CUDA managed memory, device 1"), ((8, 0), "Metal"), ((99, 3), "99, 3")])
 def test_devices_are_refused_in_words(pair, device, words):
     with pytest.raises(dlx.DeviceError, match=words) as e:
         send(pair, DLPack(pair[0].empty(1), True, device))
@@ -91,7 +91,7 @@ def test_devices_are_refused_in_words(pair, device, words):
 
     class Cuda:
         __cuda_array_interface__ = {"shape": (1,), "typestr": "<f4", "data": (1, False), "version": 3}
-    with pytest.raises(dlx.DeviceError, match="CUDA"):
+    with pytest.raises(dlx.DeviceError, match="torch.as_tensor"):
         send(pair, Cuda())
 
 

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's caching allocator on memory that can be shared."""
+from . import _dlx
+
+# Pools of PyTorch have a bare pointer to it, and may use it until the process ends.
+_kept = {}
+
+
+def _allocator(torch):
+    if "allocator" not in _kept:
+        # The names are found in libdlx, which the extension is linked with: it is not loaded again.
+        _kept.setdefault("allocator", torch.cuda.memory.CUDAPluggableAllocator(
+            _dlx.__file__, "dlx_cuda_malloc", "dlx_cuda_free"))
+    return _kept["allocator"].allocator()
+
+
+def torch_mem_pool():
+    """A torch.cuda.MemPool whose memory other processes can open by descriptors.
+
+        pool = dlx.torch_mem_pool()
+        with torch.cuda.use_mem_pool(pool):
+            model = load().cuda()
+        pub.publish(model.state_dict())    # nothing is copied
+
+    Every tensor that is made in it can be published where it is. It remains PyTorch's: its message
+    is not retained beyond the publisher. Raises RuntimeError if PyTorch is too old, up to 2.7, or
+    was built for ROCm."""
+    import torch
+    # Those that have MemPoolContext free segments of a pool that is not in use by cudaFree:
+    # github.com/pytorch/pytorch/issues/146431.
+    is_sound = hasattr(torch.cuda, "MemPool") and not hasattr(torch.cuda, "MemPoolContext")
+    if torch.version.hip or not is_sound:
+        raise RuntimeError("torch_mem_pool() needs PyTorch after 2.7, built for CUDA: this is "
+                           f"{torch.__version__}{', for ROCm' if torch.version.hip else ''}")
+    return torch.cuda.MemPool(_allocator(torch))

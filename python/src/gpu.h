@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLXPY_GPU_H
+#define DLXPY_GPU_H
+
+/*
+ * A received tensor on a GPU. Its owner describes it, without an address; nothing is opened before
+ * the device or the memory is asked for. Each export is a tensor of libdlx of its own, with the
+ * streams that use it, and outlives the owner. Its deleter, on any thread, waits for them:
+ *
+ *   take(stream=)     the consumer's stream    what is waited for
+ *   -1                any                      the device
+ *   any               -1, or 2 of CUDA         the device
+ *   s                 x                        s and x
+ *   none              x                        x
+ *   s                 None, or not told        s
+ *   none              None                     the default stream, as the rules of DLPack say
+ *   none              not told                 the device
+ *
+ * (Stream 2 is another one in the thread that releases.)
+ */
+
+#include "owner.h"
+#include "stream.h"
+
+/* Tensor `i` of the message, which gets a reference more. `stream`: of take(). NULL with an
+ * exception. */
+struct dlxpy_owner *dlxpy_gpu_owner(struct dlx_message *m, uint32_t i,
+                                    const struct dlxpy_stream *stream);
+
+/* Is tensor `i` of the message on a GPU? */
+bool dlxpy_gpu_has(const struct dlx_message *m, uint32_t i);
+
+/* For an owner that is on a GPU, received or not: the device; open it if it was not, without the
+ * GIL. -1 with the exception for what dlx_message_tensor() said. */
+int dlxpy_gpu_open(const struct dlxpy_owner *owner, DLDevice *ret);
+
+/* Likewise: "cuda:0", or "cuda" if it was not opened. */
+PyObject *dlxpy_gpu_name(const struct dlxpy_owner *owner);
+
+/* Likewise: dlx.DeviceError: there are no bytes for the CPU. -1. */
+int dlxpy_gpu_refuse_cpu(const struct dlxpy_owner *owner);
+
+/* What follows is for an owner whose `gpu` is not NULL. */
+
+/* A tensor for the consumer; `stream` was checked; NULL: the consumer does not tell. NULL with an
+ * exception. */
+DLManagedTensorVersioned *dlxpy_gpu_export(const struct dlxpy_owner *owner,
+                                           const struct dlxpy_stream *stream);
+
+/* As dlxpy_gpu_export(), but it is used as long as the owner is there. -1 with an exception. */
+int dlxpy_gpu_expose(const struct dlxpy_owner *owner, DLTensor *ret);
+
+#endif

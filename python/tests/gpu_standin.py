@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For the processes of test_gpu.py: GPUs of the stand-in driver (tests/standin) by ctypes. Memory of cudaMalloc with __dlpack__,
+streams, kernels in Python, what came by DLPack, and what the stand-in counts."""
+import ctypes as C
+import gc
+import os
+import threading
+
+PATIENCE = 60.0
+cuda = C.CDLL(os.environ["STANDIN"], C.RTLD_GLOBAL)  # libdlx finds it by its name
+api = C.pythonapi
+api.PyCapsule_New.restype, api.PyCapsule_New.argtypes = C.py_object, [C.c_void_p, C.c_char_p, C.c_void_p]
+api.PyCapsule_GetPointer.restype, api.PyCapsule_GetPointer.argtypes = C.c_void_p, [C.c_void_p, C.c_char_p]
+api.PyCapsule_IsValid.argtypes = [C.c_void_p, C.c_char_p]
+api.PyCapsule_SetName.argtypes = [C.c_void_p, C.c_char_p]
+NAMES = {True: (b"dltensor_versioned", b"used_dltensor_versioned"), False: (b"dltensor", b"used_dltensor")}
+
+
+class Tensor(C.Structure):
+    _fields_ = [("data", C.c_void_p), ("device", C.c_int32 * 2), ("ndim", C.c_int32), ("code", C.c_uint8), ("bits", C.c_uint8),
+                ("lanes", C.c_uint16), ("shape", C.POINTER(C.c_int64)), ("strides", C.POINTER(C.c_int64)), ("byte_offset", C.c_uint64)]
+
+
+class Versioned(C.Structure):
+    pass
+
+
+class Legacy(C.Structure):
+    pass
+
+
+Versioned._fields_ = [("version", C.c_uint32 * 2), ("ctx", C.c_void_p), ("deleter", C.CFUNCTYPE(None, C.c_void_p)),
+                      ("flags", C.c_uint64), ("t", Tensor)]
+Legacy._fields_ = [("t", Tensor), ("ctx", C.c_void_p), ("deleter", C.CFUNCTYPE(None, C.c_void_p))]
+
+
+def ok(result):
+    assert result == 0, f"CUDA error {result}"
+
+
+# ---- counts ----
+
+cuda.standin_count.restype = cuda.standin_calls.restype = cuda.standin_contexts_made.restype = C.c_uint64
+cuda.standin_count_name.restype = C.c_char_p
+COUNTERS = {}
+while (name := cuda.standin_count_name(len(COUNTERS))) and name.decode() not in COUNTERS:
+    COUNTERS[name.decode()] = len(COUNTERS)
+LIVE = list(COUNTERS)[:list(COUNTERS).index("CALLS_MADE")]
+BAD = ["FREED_WHILE_OPEN", "USED_AFTER_REVOKE", "UNMAPPED_IN_USE", "UNMAPPED_REGISTERED", "CALLS_IN_CALLBACK", "CALLS_AFTER_FORK", "CAPTURES_BROKEN"]
+
+
+def count(name):
+    return cuda.standin_count(COUNTERS[name])
+
+
+def calls(name):
+    return cuda.standin_calls(name.encode())
+
+
+def live():
+    return {name: count(name) for name in LIVE if count(name)}
+
+
+# ---- driver ----
+
+def start(device=0):
+    """A current context, which finish() releases."""
+    context = C.c_void_p()
+    ok(cuda.cuInit(0))
+    ok(cuda.cuDevicePrimaryCtxRetain(C.byref(context), device))
+    ok(cuda.cuCtxSetCurrent(context))
+    start.devices.append(device)
+
+
+start.devices = []
+
+
+def finish():
+    """Nothing is left."""
+    gc.collect()
+    cuda.cuCtxSetCurrent(None)
+    while start.devices:
+        ok(cuda.cuDevicePrimaryCtxRelease_v2(start.devices.pop()))
+    assert not live(), live()
+    assert not [name for name in BAD if count(name)], [name for name in BAD if count(name)]
+    assert cuda.standin_open_fds() == 0
+
+
+class Stream:
+    """Its own, that does not wait for the default stream. `handle` is an int."""
+
+    def __init__(self):
+        at = C.c_void_p()
+        ok(cuda.cuStreamCreate(C.byref(at), 1))
+        self.handle = at.value
+
+    def close(self):
+        ok(cuda.cuStreamDestroy_v2(C.c_void_p(self.handle)))
+
+
+KERNEL = C.CFUNCTYPE(None, C.c_void_p)
+kernels = []  # the driver calls them
+
+
+def launch(stream, function):
+    """A kernel: function() in the stream's thread."""
+    kernels.append(KERNEL(lambda unused: function()))
+    ok(cuda.standin_launch(C.c_void_p(stream), kernels[-1], None))
+
+
+class Gate:
+    """What is queued on the stream after it waits until it opens."""
+
+    def __init__(self, stream):
+        self.event, self.passed = threading.Event(), False
+        launch(stream, self.wait)
+
+    def wait(self):
+        self.passed = self.event.wait(PATIENCE)
+
+    def open(self):
+        self.event.set()
+
+
+def read(address, n):
+    values = (C.c_uint32 * n)()
+    ok(cuda.cuMemcpyDtoH_v2(values, C.c_uint64(address), C.c_size_t(4 * n)))
+    return list(values)
+
+
+# ---- a library of GPUs ----
+
+class Memory:
+    def __init__(self, n_bytes):
+        at = C.c_uint64()
+        ok(cuda.cuMemAlloc_v2(C.byref(at), C.c_size_t(n_bytes)))
+        self.at = at.value
+
+    def __del__(self):
+        ok(cuda.cuMemFree_v2(C.c_uint64(self.at)))
+
+
+exports = {}  # managed tensors that were handed out, by address
+CAPSULE_END = C.CFUNCTYPE(None, C.c_void_p)
+
+
+def _delete(address):
+    _, array = exports.pop(address)
+    array.deleted += 1
+
+
+DELETER = C.CFUNCTYPE(None, C.c_void_p)(_delete)
+
+
+@CAPSULE_END
+def end_capsule(capsule):
+    for versioned in (True, False):
+        if api.PyCapsule_IsValid(capsule, NAMES[versioned][0]):
+            _delete(api.PyCapsule_GetPointer(capsule, NAMES[versioned][0]))
+
+
+class Array:
+    """Of uint32, all of this value. What __dlpack__ was asked for is in `asked`, how many exports have ended in `deleted`."""
+
+    def __init__(self, *shape, value=0, versioned=True, memory=None, offset=0, device=(2, 0)):
+        self.shape, self.versioned, self.device = (C.c_int64 * len(shape))(*shape), versioned, device
+        self.n, self.asked, self.deleted, self.offset = 1, [], 0, offset
+        for extent in shape:
+            self.n *= extent
+        self.memory = memory or Memory(4096)
+        values = (C.c_uint32 * self.n)(*[value] * self.n)
+        if self.n:  # a memset would still be going on
+            ok(cuda.cuMemcpyHtoD_v2(C.c_uint64(self.memory.at + offset), values, C.c_size_t(4 * self.n)))
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def managed(self):
+        """The address of a managed tensor, the caller's."""
+        t = Tensor(self.memory.at if self.n else None, (C.c_int32 * 2)(*self.device), len(self.shape), 1, 32, 1, self.shape, None,
+                   self.offset)
+        made = Versioned((C.c_uint32 * 2)(1, 0), None, DELETER, 0, t) if self.versioned else Legacy(t, None, DELETER)
+        exports[C.addressof(made)] = made, self
+        return C.addressof(made)
+
+    def __dlpack__(self, **kwargs):
+        self.asked.append(kwargs)
+        if not self.versioned and "max_version" in kwargs:
+            raise TypeError("an unexpected keyword argument 'max_version'")
+        return api.PyCapsule_New(self.managed(), NAMES[self.versioned][0], end_capsule)
+
+
+class Taken:
+    """What an object of another library gives by __dlpack__."""
+
+    def __init__(self, thing, **kwargs):
+        capsule = thing.__dlpack__(**{"max_version": (1, 0), **kwargs})
+        self.versioned = bool(api.PyCapsule_IsValid(id(capsule), NAMES[True][0]))
+        fresh, used = NAMES[self.versioned]
+        self.at = api.PyCapsule_GetPointer(id(capsule), fresh)
+        api.PyCapsule_SetName(id(capsule), used)
+        self.managed = (Versioned if self.versioned else Legacy).from_address(self.at)
+        self.t, self.device = self.managed.t, tuple(self.managed.t.device)
+
+    def values(self):
+        n = 1
+        for i in range(self.t.ndim):
+            n *= self.t.shape[i]
+        return read(self.t.data + self.t.byte_offset, n)
+
+    def close(self):
+        self.managed.deleter(self.at)  # without the GIL, as every call of ctypes
+
+
+def waits(release):
+    """What has to end before what release() gives back is free: how often it waits for the device, and how many streams it looks at."""
+    before = calls("cuCtxSynchronize"), calls("cuStreamIsCapturing")
+    release()
+    return calls("cuCtxSynchronize") - before[0], calls("cuStreamIsCapturing") - before[1]
