@@ -2,6 +2,7 @@
 /* The stand-in driver's streams, events, captures and kernels, and what tests can make them do. */
 #include "tests/harness_gpu.h"
 #include "tests/harness_run.h"
+#include <pthread.h>
 #include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
@@ -420,9 +421,30 @@ START_TEST(calls_fail_on_demand)
     CU_OK(cu.cuMemFree(p[2]));
     CU_FAILS(cu.cuMemAlloc(&p[2], 8), CUDA_ERROR_UNKNOWN);
     ck_assert_uint_eq(standin.standin_calls("cuMemAlloc"), before + 2);
-    standin.standin_fail_clear();
+    ck_assert_uint_eq(standin.standin_fail_clear(), 3);
+    ck_assert_uint_eq(standin.standin_fail_clear(), 0);
     CU_OK(cu.cuMemFree(p[0]));
     CU_OK(cu.cuMemFree(p[1]));
+}
+END_TEST
+
+static void *get_count(void *unused)
+{
+    int n;
+    CU_OK(cu.cuDeviceGetCount(&n));
+    return unused;
+}
+
+START_TEST(calls_of_other_threads_do_not_count_as_calls_here)
+{
+    int n;
+    pthread_t other;
+    ck_assert(standin.standin_fail_here("cuDeviceGetCount", 2, CUDA_ERROR_UNKNOWN));
+    CU_OK(cu.cuDeviceGetCount(&n));
+    ck_assert_int_eq(pthread_create(&other, NULL, get_count, NULL), 0);
+    ck_assert_int_eq(pthread_join(other, NULL), 0);
+    CU_FAILS(cu.cuDeviceGetCount(&n), CUDA_ERROR_UNKNOWN);
+    ck_assert_uint_eq(standin.standin_fail_clear(), 1);
 }
 END_TEST
 
@@ -489,6 +511,7 @@ int main(void)
     tcase_add_test(tests, waiting_breaks_a_capture);
     tcase_add_test(tests, unsafe_calls_break_a_global_capture);
     tcase_add_test(tests, calls_fail_on_demand);
+    tcase_add_test(tests, calls_of_other_threads_do_not_count_as_calls_here);
     tcase_add_test(tests, calls_and_streams_are_delayed_on_demand);
     tcase_add_test(tests, waiting_calls_are_counted);
     suite_add_tcase(suite, tests);

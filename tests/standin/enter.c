@@ -33,7 +33,10 @@ static struct failure {
     uint64_t seen, first,
         times; /* calls so far; the first that fails; how many do. times 0: unused */
     CUresult code;
+    bool is_of_thread; /* only calls of `thread` count */
+    pthread_t thread;
 } failures[MAX_FAILURES];
+static uint64_t n_failed;
 
 static enum call_id call_of(const char *name)
 {
@@ -48,16 +51,18 @@ static CUresult injected(enum call_id id)
 {
     CUresult code = CUDA_SUCCESS;
     for (struct failure *f = failures; f < failures + MAX_FAILURES; f++) {
-        if (f->times == 0 || (f->id != ANY_CALL && f->id != id))
+        if (f->times == 0 || (f->id != ANY_CALL && f->id != id) ||
+            (f->is_of_thread && !pthread_equal(f->thread, pthread_self())))
             continue;
         f->seen++;
         if (f->seen >= f->first && f->seen - f->first < f->times)
             code = f->code;
     }
+    n_failed += code != CUDA_SUCCESS;
     return code;
 }
 
-bool standin_fail(const char *name, uint64_t k, uint64_t times, CUresult code)
+static bool fail(const char *name, uint64_t k, uint64_t times, CUresult code, bool is_of_thread)
 {
     enum call_id id = name ? call_of(name) : ANY_CALL;
     if ((name && id == ANY_CALL) || k == 0 || times == 0)
@@ -67,18 +72,36 @@ bool standin_fail(const char *name, uint64_t k, uint64_t times, CUresult code)
     for (struct failure *f = failures; f < failures + MAX_FAILURES && !is_set; f++) {
         if (f->times != 0)
             continue;
-        *f = (struct failure){.id = id, .first = k, .times = times, .code = code};
+        *f = (struct failure){.id = id,
+                              .first = k,
+                              .times = times,
+                              .code = code,
+                              .is_of_thread = is_of_thread,
+                              .thread = pthread_self()};
         is_set = true;
     }
     pthread_mutex_unlock(&state.lock);
     return is_set;
 }
 
-void standin_fail_clear(void)
+bool standin_fail(const char *name, uint64_t k, uint64_t times, CUresult code)
+{
+    return fail(name, k, times, code, false);
+}
+
+bool standin_fail_here(const char *name, uint64_t k, CUresult code)
+{
+    return fail(name, k, 1, code, true);
+}
+
+uint64_t standin_fail_clear(void)
 {
     pthread_mutex_lock(&state.lock);
+    uint64_t n = n_failed;
+    n_failed = 0;
     memset(failures, 0, sizeof failures);
     pthread_mutex_unlock(&state.lock);
+    return n;
 }
 
 /* "name:k:times:code,..." */

@@ -74,7 +74,9 @@ typedef void standin_kernel(void *arg);
  * open_fds      how many of the process's descriptors are memory of the stand-in, its own excluded
  * fail          the calls number k to k + times - 1 from now, of that name (NULL: of any), return
  *               code; up to 16 at once
- * fail_clear    forget them
+ * fail_here     the call number k from now that the calling thread makes returns code: what other
+ *               threads call meanwhile does not count
+ * fail_clear    forget them; returns how many calls have failed so since the last time
  * delay         each call of that name takes that long
  * stream_delay  each operation of every stream takes that long
  * set_attribute what cuDeviceGetAttribute says from now on
@@ -92,7 +94,8 @@ typedef void standin_kernel(void *arg);
     X(uint64_t, standin_contexts_made, (int device))                                               \
     X(int, standin_open_fds, (void))                                                               \
     X(bool, standin_fail, (const char *name, uint64_t k, uint64_t times, CUresult code))           \
-    X(void, standin_fail_clear, (void))                                                            \
+    X(bool, standin_fail_here, (const char *name, uint64_t k, CUresult code))                      \
+    X(uint64_t, standin_fail_clear, (void))                                                        \
     X(bool, standin_delay, (const char *name, uint64_t ns))                                        \
     X(void, standin_stream_delay, (uint64_t ns))                                                   \
     X(void, standin_set_attribute, (CUdevice_attribute attribute, int value))                      \
