@@ -247,20 +247,25 @@ static int tell_daemon(struct cli *cli)
 {
     struct dlx_daemon_info d = {.size = sizeof d};
     char uptime[HUMAN_SIZE], memory[HUMAN_SIZE], turn[HUMAN_SIZE], version[64], socket[256];
+    char passed_over[1024];
     int code = dlx_client_get_daemon_info(cli->client, &d);
     if (code < 0)
         return cli_report_dlx(cli, NULL, code);
     if (cli->json)
-        return cli_json(cli, describe_daemon(&d), true);
+        return cli_json(cli, describe_daemon(cli->client, &d), true);
     human_ns(d.uptime_ns <= INT64_MAX ? (int64_t)d.uptime_ns : INT64_MAX, uptime);
     human_ns(d.longest_turn_ns <= INT64_MAX ? (int64_t)d.longest_turn_ns : INT64_MAX, turn);
     human_bytes(d.shared_bytes, memory);
     output_printable(d.version, version, sizeof version);
     output_printable(d.socket, socket, sizeof socket);
+    output_printable(dlx_client_passed_over(cli->client), passed_over, sizeof passed_over);
+    if (*passed_over)
+        printf("passed over    %s\n", passed_over);
     bool is_elsewhere = d.pid_scope == DLX_PID_ELSEWHERE;
     printf("daemon         dlpackd %s, pid %u%s, up %s\n", version, d.pid,
            is_elsewhere ? " of another pid namespace" : "", uptime);
     printf("socket         %s%s\n", socket, is_elsewhere ? " (the path that the daemon has)" : "");
+    printf("chosen         %s\n", describe_place(cli->client));
     printf("protocol       %u.%u\n", d.protocol_major, d.protocol_minor);
     printf("clients        %u (this one included)\n", d.n_clients);
     printf("topics         %u\n", d.n_topics);

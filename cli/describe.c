@@ -43,18 +43,28 @@ const char *describe_pid(uint32_t pid, char text[DESCRIBE_PID_SIZE])
     return text;
 }
 
-json_t *describe_daemon(const struct dlx_daemon_info *i)
+const char *describe_place(const struct dlx_client *client)
+{
+    static const char *const places[] = {"it was named", "this user's", "the machine's",
+                                         "a private one in /tmp"};
+    return places[dlx_client_place(client)];
+}
+
+json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon_info *i)
 {
     static const char *const scopes[] = {"unknown", "here", "elsewhere"};
-    return json_pack("{s:o, s:o, s:I, s:s, s:[I,I], s:I, s:I, s:I, s:I, s:s, s:o, s:o, s:o}",
+    static const char *const places[] = {"named", "user", "system", "tmp"};
+    return json_pack("{s:o, s:o, s:s, s:o, s:I, s:s, s:[I,I], s:I, s:I, s:I, s:I, s:s, s:o, s:o, "
+                     "s:o}",
                      "version", output_json_text(i->version), "socket", output_json_text(i->socket),
-                     "pid", (json_int_t)i->pid, "pid_scope", scopes[i->pid_scope], "protocol",
-                     (json_int_t)i->protocol_major, (json_int_t)i->protocol_minor, "clients",
-                     (json_int_t)i->n_clients, "topics", (json_int_t)i->n_topics, "publishers",
-                     (json_int_t)i->n_publishers, "links", (json_int_t)i->n_links, "memory",
-                     i->memory, "shared_bytes", output_json_u64(i->shared_bytes), "uptime_ns",
-                     output_json_u64(i->uptime_ns), "longest_turn_ns",
-                     output_json_u64(i->longest_turn_ns));
+                     "place", places[dlx_client_place(client)], "passed_over",
+                     output_json_text(dlx_client_passed_over(client)), "pid", (json_int_t)i->pid,
+                     "pid_scope", scopes[i->pid_scope], "protocol", (json_int_t)i->protocol_major,
+                     (json_int_t)i->protocol_minor, "clients", (json_int_t)i->n_clients, "topics",
+                     (json_int_t)i->n_topics, "publishers", (json_int_t)i->n_publishers, "links",
+                     (json_int_t)i->n_links, "memory", i->memory, "shared_bytes",
+                     output_json_u64(i->shared_bytes), "uptime_ns", output_json_u64(i->uptime_ns),
+                     "longest_turn_ns", output_json_u64(i->longest_turn_ns));
 }
 
 static json_t *values(const DLTensor *t, uint64_t n_items, uint64_t n_values)

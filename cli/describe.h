@@ -9,7 +9,9 @@
 
 json_t *describe_publisher(const struct dlx_publisher_info *info);
 json_t *describe_link(const struct dlx_link_info *info);
-json_t *describe_daemon(const struct dlx_daemon_info *info);
+/** The daemon of this connection, and how it was found. */
+json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon_info *info);
+const char *describe_place(const struct dlx_client *client);
 
 /** The number, or "?": 0, of a process that the daemon cannot see. Returns `text`. */
 #define DESCRIBE_PID_SIZE 16

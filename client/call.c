@@ -291,11 +291,6 @@ static int connect_for(struct dlx_client *c, int fd, const struct sockaddr_un *a
     }
 }
 
-int dlx__call_open(struct dlx_client *c)
-{
-    return dlx__call_open_within(c, c->timeout_ns);
-}
-
 int dlx__call_open_within(struct dlx_client *c, int64_t timeout_ns)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -23,7 +23,6 @@ int dlx__call_check_interrupt(const struct dlx_client *c);
 
 /* Connect to c->path. Sets c->sock. Returns 0; DLX_E_NO_DAEMON, DLX_E_ACCESS, DLX_E_TIMEOUT (it is there, and accepts nobody),
  * DLX_E_INTERRUPTED, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
-int dlx__call_open(struct dlx_client *c);
 int dlx__call_open_within(struct dlx_client *c, int64_t timeout_ns);
 /* Greet, within c->timeout_ns. Sets c->call and id. */
 int dlx__call_greet(struct dlx_client *c, const char *name);

@@ -83,7 +83,6 @@ static void client_free(struct dlx_client *c)
 int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_args)
 {
     struct dlx_connect_args args;
-    char name[NAME_MAX_SIZE + 1] = "";
     uint64_t generation;
     dlx__error_clear();
     if (!ret)
@@ -115,17 +114,26 @@ int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_arg
     pthread_mutexattr_destroy(&checked);
     dlx__peers_init(&c->peers);
     if (args.name)
-        memcpy(name, args.name, strlen(args.name) + 1);
+        memcpy(c->name, args.name, strlen(args.name) + 1);
     else
-        prctl(PR_GET_NAME, name); /* at most 16 bytes, terminated */
-    memcpy(c->name, name, sizeof name);
-    r = dlx__connect(c, args.socket, args.autospawn, name);
+        prctl(PR_GET_NAME, c->name); /* at most 16 bytes, terminated */
+    r = dlx__connect(c, args.socket, args.autospawn);
     if (r < 0) {
         client_free(c);
         return r;
     }
     *ret = c;
     return 0;
+}
+
+enum dlx_daemon_place dlx_client_place(const struct dlx_client *c)
+{
+    return (enum dlx_daemon_place)c->place;
+}
+
+const char *dlx_client_passed_over(const struct dlx_client *c)
+{
+    return c->passed_over;
 }
 
 struct dlx_client *dlx__client_ref(struct dlx_client *c)

@@ -41,6 +41,8 @@ struct dlx_client {
     const struct dlx_memory *memory; /* backend, as the daemon said */
     struct dlx_peers peers;
     char path[108];
+    uint32_t place;        /* enum dlx_daemon_place */
+    char passed_over[512]; /* which daemons refused us, and why; "": none */
 };
 
 struct dlx_client *dlx__client_ref(struct dlx_client *c);

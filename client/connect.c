@@ -4,11 +4,14 @@
 #include "client/place.h"
 #include "client/spawn.h"
 #include <assert.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
 /* How often a daemon may end between our connecting and its answer. */
 #define TRIES_MAX 16
+/* How often it is looked whether a daemon that restarts listens again. */
+#define RESTART_POLL_NS UINT64_C(10000000)
 
 static_assert(sizeof(((struct dlx_client *)0)->path) == DLX_SOCKET_PATH_SIZE, "both are sun_path");
 
@@ -23,9 +26,19 @@ static int name_socket(struct dlx_client *c, const char *path)
 
 /* ---- nobody named a socket ----------------------------------------------------------------- */
 
-static int open_place(struct dlx_client *c, const struct dlx_place_env *env, enum dlx_place place)
+static int64_t time_left(uint64_t deadline)
 {
-    int r = dlx__call_open(c);
+    uint64_t now = dlx__now_ns();
+    if (deadline == UINT64_MAX)
+        return DLX_FOREVER;
+    return deadline > now ? (int64_t)(deadline - now) : 0;
+}
+
+static int open_place(struct dlx_client *c, const struct dlx_place_env *env, enum dlx_place place,
+                      uint64_t deadline)
+{
+    c->place = DLX_DAEMON_USER + (uint32_t)place;
+    int r = dlx__call_open_within(c, time_left(deadline));
     if (r == 0 && !dlx__place_is_trusted(env, place, c->sock)) {
         c->sock = dlx__close(c->sock);
         return dlx__fail(DLX_E_ACCESS, "%s belongs to a process of another user: it is not used",
@@ -34,16 +47,68 @@ static int open_place(struct dlx_client *c, const struct dlx_place_env *env, enu
     return r;
 }
 
-/* Connect to whoever answers first. */
-static int look(struct dlx_client *c, const struct dlx_place_env *env)
+/*
+ * The machine's daemon is restarting: its socket is there, and nobody listens. Whoever started a
+ * private daemon now would not see the topics of those who wait. Returns as open_place() does.
+ */
+static int await_restart(struct dlx_client *c, const struct dlx_place_env *env, uint64_t deadline)
 {
+    for (;;) {
+        uint64_t now = dlx__now_ns();
+        int r = open_place(c, env, DLX_PLACE_SYSTEM, deadline);
+        if (r != DLX_E_NO_DAEMON || !dlx__place_has_socket(c->path))
+            return r;
+        if (now >= deadline)
+            return dlx__fail(DLX_E_TIMEOUT,
+                             "the machine's dlpackd does not listen on %s and did not come back "
+                             "within %.3g s: start it, or name another daemon with DLX_SOCKET; if "
+                             "there is none any more, remove the socket",
+                             c->path, (double)c->timeout_ns / 1e9);
+        r = dlx__call_check_interrupt(c);
+        if (r < 0)
+            return r;
+        (void)poll(NULL, 0, dlx__deadline_ms(DLX_MIN(deadline, now + RESTART_POLL_NS), now));
+    }
+}
+
+static int greet(struct dlx_client *c, uint64_t deadline)
+{
+    return dlx__call_greet_within(c, c->name, time_left(deadline));
+}
+
+static int try_place(struct dlx_client *c, const struct dlx_place_env *env, enum dlx_place place,
+                     uint64_t deadline)
+{
+    int r = open_place(c, env, place, deadline);
+    if (r == DLX_E_NO_DAEMON && place == DLX_PLACE_SYSTEM && dlx__place_has_socket(c->path))
+        r = await_restart(c, env, deadline);
+    /* A runtime folder that we may not look into is somebody else's: left over from su. */
+    if (r == DLX_E_ACCESS && place == DLX_PLACE_RUNTIME)
+        return DLX_E_NO_DAEMON;
+    return r == 0 ? greet(c, deadline) : r;
+}
+
+/* One that does not serve this user is no reason to have none. */
+static void pass_over(struct dlx_client *c)
+{
+    size_t used = strlen(c->passed_over);
+    c->sock = dlx__close(c->sock);
+    (void)snprintf(c->passed_over + used, sizeof c->passed_over - used, "%s%s: %s",
+                   used > 0 ? "; " : "", c->path, dlx__error_message());
+}
+
+/* Greet whoever answers first. */
+static int look(struct dlx_client *c, const struct dlx_place_env *env, uint64_t deadline)
+{
+    c->passed_over[0] = '\0';
     for (int i = 0; i < DLX_N_PLACES; i++) {
         enum dlx_place place = (enum dlx_place)i;
         if (!dlx__place_path(env, place, c->path))
             continue;
-        int r = open_place(c, env, place);
-        /* A runtime folder that we may not look into is somebody else's: left over from su. */
-        if (r != DLX_E_NO_DAEMON && !(r == DLX_E_ACCESS && place == DLX_PLACE_RUNTIME))
+        int r = try_place(c, env, place, deadline);
+        if (r == DLX_E_ACCESS && place != DLX_PLACE_TMP)
+            pass_over(c);
+        else if (r != DLX_E_NO_DAEMON)
             return r;
     }
     return DLX_E_NO_DAEMON;
@@ -54,12 +119,13 @@ static int start_locked(struct dlx_client *c, const struct dlx_place_env *env, e
                         const char *program, uint64_t deadline)
 {
     char words[DLX_ERROR_TEXT_SIZE];
-    int r = open_place(c, env, place);
+    int r = open_place(c, env, place, deadline);
     if (r != DLX_E_NO_DAEMON)
         return r;
     int failure = dlx__spawn(program, c->path, deadline);
     (void)snprintf(words, sizeof words, "%s", dlx__error_message());
-    r = open_place(c, env, place); /* also when it failed: it may have met another that got ready */
+    /* Also when it failed: it may have met another that got ready. */
+    r = open_place(c, env, place, deadline);
     if (r != DLX_E_NO_DAEMON)
         return r;
     if (failure < 0)
@@ -94,42 +160,36 @@ static int start(struct dlx_client *c, const struct dlx_place_env *env, uint32_t
     return r;
 }
 
-static int64_t time_left(uint64_t deadline)
+/* Where nobody is, or only daemons that refuse us. */
+static int start_and_greet(struct dlx_client *c, const struct dlx_place_env *env,
+                           uint32_t autospawn, uint64_t deadline)
 {
-    uint64_t now = dlx__now_ns();
-    if (deadline == UINT64_MAX)
-        return DLX_FOREVER;
-    return deadline > now ? (int64_t)(deadline - now) : 0;
+    int r = start(c, env, autospawn, deadline);
+    if (r == DLX_E_NO_DAEMON && *c->passed_over)
+        return dlx__fail_prefix(DLX_E_ACCESS, "%s; and no private one is started", c->passed_over);
+    return r == 0 ? greet(c, deadline) : r;
 }
 
-/* Somebody to greet. */
-static int find(struct dlx_client *c, const struct dlx_place_env *env, uint32_t autospawn,
-                uint64_t deadline)
-{
-    int r = look(c, env);
-    return r == DLX_E_NO_DAEMON ? start(c, env, autospawn, deadline) : r;
-}
-
-int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn, const char *name)
+int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn)
 {
     const char *path = socket ? socket : getenv("DLX_SOCKET");
     const bool is_named = path && path[0];
     struct dlx_place_env env = {0};
-    const int64_t timeout_ns = c->timeout_ns;
-    const uint64_t deadline = dlx__deadline(timeout_ns);
+    const uint64_t deadline = dlx__deadline(c->timeout_ns);
     int r = is_named ? name_socket(c, path) : 0;
     if (r < 0)
         return r;
     if (!is_named)
         env = dlx__place_env();
     for (int i = 0;; i++) {
-        c->timeout_ns = time_left(deadline);
-        r = is_named ? dlx__call_open(c) : find(c, &env, autospawn, deadline);
-        if (r == 0) {
-            c->timeout_ns = time_left(deadline);
-            r = dlx__call_greet(c, name);
+        if (is_named) {
+            r = dlx__call_open_within(c, time_left(deadline));
+            r = r == 0 ? greet(c, deadline) : r;
+        } else {
+            r = look(c, &env, deadline);
+            if (r == DLX_E_NO_DAEMON)
+                r = start_and_greet(c, &env, autospawn, deadline);
         }
-        c->timeout_ns = timeout_ns;
         if (r == 0)
             dlx__error_clear(); /* of the places where nobody was */
         /* Lost before it greeted back: a daemon that was just ending, or we stood still for longer than it waits. Nothing

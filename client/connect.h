@@ -5,9 +5,10 @@
 #include "client/client.h"
 
 /*
- * Find a daemon, or start one, and greet. `socket` is the caller's, or NULL; all of it takes c->timeout_ns at most.
- * Sets c->path, sock, call and id. Returns what dlx_connect() says.
+ * Find a daemon, or start one, and greet as c->name. `socket` is the caller's, or NULL; all of it
+ * takes c->timeout_ns at most. Sets c->path, place, passed_over, sock, call and id. Returns what
+ * dlx_connect() says.
  */
-int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn, const char *name);
+int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn);
 
 #endif

@@ -82,6 +82,12 @@ bool dlx__place_path(const struct dlx_place_env *env, enum dlx_place place,
     return open_tmp_folder(env, folder, &fd) == 0;
 }
 
+bool dlx__place_has_socket(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISSOCK(st.st_mode);
+}
+
 void dlx__place_list(const struct dlx_place_env *env, char *ret, size_t ret_size)
 {
     char path[DLX_SOCKET_PATH_SIZE];

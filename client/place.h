@@ -37,6 +37,9 @@ struct dlx_place_env dlx__place_env(void);
 bool dlx__place_path(const struct dlx_place_env *env, enum dlx_place place,
                      char ret[DLX_SOCKET_PATH_SIZE]);
 
+/* Is there a socket, whether or not anybody listens on it? */
+bool dlx__place_has_socket(const char *path);
+
 /* All of them for a message: "A, B or C". */
 void dlx__place_list(const struct dlx_place_env *env, char *ret, size_t ret_size);
 

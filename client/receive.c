@@ -371,6 +371,18 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
     }
 }
 
+/* Where nobody publishes, it matters that others may use another daemon. */
+static int fail_late(const struct dlx_subscription *s)
+{
+    const char *passed_over = s->client->passed_over;
+    if (s->n_inlets > s->n_spares || !*passed_over)
+        return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time", s->topic);
+    return dlx__fail(DLX_E_TIMEOUT,
+                     "topic %s: no message in time, and no publisher at %s; another daemon refused "
+                     "this program: %s",
+                     s->topic, s->client->path, passed_over);
+}
+
 static int sleep_until(struct dlx_subscription *s, uint64_t deadline, uint32_t n,
                        struct dlx_message **ret)
 {
@@ -387,7 +399,7 @@ static int sleep_until(struct dlx_subscription *s, uint64_t deadline, uint32_t n
         if (r != DLX_E_EMPTY)
             return r;
         if (dlx__now_ns() >= deadline)
-            return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time", s->topic);
+            return fail_late(s);
     }
 }
 
@@ -410,7 +422,7 @@ static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
             if (r != DLX_E_EMPTY)
                 return r;
             if (!more)
-                return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time", s->topic);
+                return fail_late(s);
         }
     }
     if (s->spin_ns > 0 && s->n_active > 0) {

@@ -297,10 +297,13 @@ START_TEST(ls_and_info_show_what_is_there)
     ck_assert_int_eq(dlx_test_cli_integer(info, "pid"), dlx_test_cli_daemon.pid);
     ck_assert_int_eq(dlx_test_cli_integer(info, "publishers"), 1);
     ck_assert_str_eq(json_string_value(json_object_get(info, "socket")), dlx_test_cli_daemon.path);
+    ck_assert_str_eq(json_string_value(json_object_get(info, "place")), "named");
+    ck_assert_str_eq(json_string_value(json_object_get(info, "passed_over")), "");
     json_decref(info);
     dlx_test_cli_deinit(&cli);
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info"));
     ck_assert_ptr_nonnull(strstr(cli.out, "daemon "));
+    ck_assert_ptr_nonnull(strstr(cli.out, "chosen         it was named\n"));
     dlx_test_cli_deinit(&cli);
 
     ck_assert_int_eq(kill(echo.pid, SIGINT), 0);

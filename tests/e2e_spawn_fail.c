@@ -203,28 +203,6 @@ END_TEST
 
 /* ---- /tmp ---------------------------------------------------------------------------------- */
 
-/* A /tmp of our own, with the daemon in /run, where the first two places have nothing. */
-static bool enter_private_tmp(void)
-{
-    char real[4096];
-    ck_assert_ptr_nonnull(realpath(dlx_test_spawn_program("dlpackd"), real));
-    if (unshare(CLONE_NEWNS) < 0)
-        return false;
-    int file = open(real, O_PATH | O_CLOEXEC);
-    ck_assert_int_ge(file, 0);
-    ck_assert_int_eq(mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL), 0);
-    ck_assert_int_eq(mount("tmpfs", "/run", "tmpfs", 0, "mode=755"), 0);
-    (void)snprintf(real, sizeof real, "/proc/self/fd/%d", file);
-    int target = open("/run/daemon", O_CREAT | O_WRONLY | O_CLOEXEC, 0700);
-    ck_assert_int_ge(target, 0);
-    close(target);
-    ck_assert_int_eq(mount(real, "/run/daemon", "none", MS_BIND, NULL), 0);
-    ck_assert_int_eq(mount("tmpfs", "/tmp", "tmpfs", 0, "mode=1777"), 0);
-    setenv("DLX_DAEMON", "/run/daemon", 1);
-    close(file);
-    return true;
-}
-
 static void check_tmp(void)
 {
     struct dlx_connect_args only = {.size = sizeof only, .autospawn = DLX_AUTOSPAWN_NEVER};
@@ -290,7 +268,7 @@ START_TEST(without_a_runtime_folder)
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         unsetenv("XDG_RUNTIME_DIR");
-        if (!enter_private_tmp())
+        if (!dlx_test_spawn_hide_places())
             _exit(77);
         check_tmp();
         _exit(0);

@@ -7,9 +7,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -104,6 +106,27 @@ TCase *dlx_test_spawn_case(const char *name)
     tcase_add_unchecked_fixture(tcase, make_dir, clean);
     tcase_add_checked_fixture(tcase, start, stop);
     return tcase;
+}
+
+bool dlx_test_spawn_hide_places(void)
+{
+    char real[4096];
+    ck_assert_ptr_nonnull(realpath(dlx_test_spawn_program("dlpackd"), real));
+    if (unshare(CLONE_NEWNS) < 0)
+        return false;
+    int file = open(real, O_PATH | O_CLOEXEC);
+    ck_assert_int_ge(file, 0);
+    ck_assert_int_eq(mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL), 0);
+    ck_assert_int_eq(mount("tmpfs", "/run", "tmpfs", 0, "mode=755"), 0);
+    (void)snprintf(real, sizeof real, "/proc/self/fd/%d", file);
+    int target = open(DLX_TEST_SPAWN_DAEMON, O_CREAT | O_WRONLY | O_CLOEXEC, 0700);
+    ck_assert_int_ge(target, 0);
+    close(target);
+    ck_assert_int_eq(mount(real, DLX_TEST_SPAWN_DAEMON, "none", MS_BIND, NULL), 0);
+    ck_assert_int_eq(mount("tmpfs", "/tmp", "tmpfs", 0, "mode=1777"), 0);
+    setenv("DLX_DAEMON", DLX_TEST_SPAWN_DAEMON, 1);
+    close(file);
+    return true;
 }
 
 struct dlx_client *dlx_test_spawn_connect(void)

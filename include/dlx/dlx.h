@@ -101,8 +101,9 @@ enum dlx_autospawn {
 
 struct dlx_connect_args {
     size_t size;
-    /** Path of the daemon's socket. NULL: $DLX_SOCKET; if that is not set, whoever answers first of
-     *  $XDG_RUNTIME_DIR/dlpackd.sock, /run/dlpackd/dlpackd.sock and /tmp/dlpackd-UID/dlpackd.sock. */
+    /** Path of the daemon's socket. NULL: $DLX_SOCKET; if that is not set, the first of
+     *  $XDG_RUNTIME_DIR/dlpackd.sock, /run/dlpackd/dlpackd.sock and /tmp/dlpackd-UID/dlpackd.sock
+     *  that answers and serves this user: see dlx_client_passed_over(). */
     const char *socket;
     /** Name of this program for `dlxctl ls`, at most 63 bytes. NULL: the process's comm. */
     const char *name;
@@ -126,12 +127,34 @@ struct dlx_connect_args {
  * Signals of the calling thread wait until it listens. A set-user-ID program starts none; a service
  * should not, since its daemon would end with it: set DLX_AUTOSPAWN=no.
  *
+ * While nobody listens on the socket in /run/dlpackd, the machine's daemon restarts: this waits for
+ * it, and neither goes on to the next path nor starts a private one, which would know none of the
+ * topics that others have.
+ *
  * Returns 0; DLX_E_NO_DAEMON (nobody listens, or none could be started: the message names the path or the program, its
- * exit status and what it said), DLX_E_TIMEOUT (no answer, or the one started was late and was ended), DLX_E_ACCESS
- * (not let in; or /tmp/dlpackd-UID is a link, somebody else's, or not of mode 0700), DLX_E_VERSION, DLX_E_LIMIT,
- * DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_DISCONNECTED, DLX_E_PROTOCOL, DLX_E_INVALID, DLX_E_SYSTEM.
+ * exit status and what it said), DLX_E_TIMEOUT (no answer, the machine's did not come back, or the one started was late
+ * and was ended), DLX_E_ACCESS (not let in, and no private one could be started; or /tmp/dlpackd-UID is a link,
+ * somebody else's, or not of mode 0700), DLX_E_VERSION, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_DISCONNECTED, DLX_E_PROTOCOL, DLX_E_INVALID, DLX_E_SYSTEM.
  */
 DLX_API int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *args);
+
+/** Where the daemon of a connection was found. */
+enum dlx_daemon_place {
+    DLX_DAEMON_NAMED = 0,  /**< `socket` or $DLX_SOCKET named it */
+    DLX_DAEMON_USER = 1,   /**< in $XDG_RUNTIME_DIR: this user's, or a private one */
+    DLX_DAEMON_SYSTEM = 2, /**< in /run/dlpackd: the machine's */
+    DLX_DAEMON_TMP = 3,    /**< in /tmp/dlpackd-UID: a private one */
+};
+
+/** Which daemon dlx_connect() chose. It stays the same for the life of the client. Any thread. */
+DLX_API enum dlx_daemon_place dlx_client_place(const struct dlx_client *c);
+
+/**
+ * The daemons that dlx_connect() found and that refused this user, each with its path and its words:
+ * whoever uses those does not see what this client publishes. "" where there were none, and where a
+ * daemon was named. Valid as long as the client. Any thread.
+ */
+DLX_API const char *dlx_client_passed_over(const struct dlx_client *c);
 
 /** Drop the handle. Publishers, subscriptions and messages made with it stay valid. */
 DLX_API struct dlx_client *dlx_client_unref(struct dlx_client *c);

@@ -104,6 +104,8 @@ class LinkInfo(TypedDict):
 class DaemonInfo(TypedDict):
     version: str
     socket: str
+    place: Literal["named", "user", "system", "tmp"]
+    passed_over: str
     pid: int
     protocol: tuple[int, int]
     n_clients: int

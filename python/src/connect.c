@@ -66,6 +66,12 @@ static PyObject *finish(struct attempt *attempt)
     if (dlxpy_job_do(&attempt->job, NULL) < 0)
         return NULL;
     struct dlx_client *c = attempt->c;
+    const char *passed_over = dlx_client_passed_over(c);
+    if (*passed_over && PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                                         "this program does not see the topics of a dlpackd that "
+                                         "refused it: %s",
+                                         passed_over) < 0)
+        return NULL;
     attempt->c = NULL;
     return dlxpy_connection_new(c);
 }

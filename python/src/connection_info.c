@@ -32,15 +32,18 @@ static int add_link(const struct dlx_link_info *info, void *entries)
     return add(entries, info);
 }
 
-static PyObject *daemon_dict(const struct dlx_daemon_info *i)
+static PyObject *daemon_dict(const struct dlx_client *c, const struct dlx_daemon_info *i)
 {
     static const char *const scopes[] = {"unknown", "here", "elsewhere"};
-    return Py_BuildValue(
-        "{s:s,s:s,s:I,s:(II),s:I,s:I,s:I,s:I,s:K,s:K,s:s,s:K,s:s}", "version", i->version, "socket",
-        i->socket, "pid", i->pid, "protocol", i->protocol_major, i->protocol_minor, "n_clients",
-        i->n_clients, "n_publishers", i->n_publishers, "n_links", i->n_links, "n_topics",
-        i->n_topics, "shared_bytes", i->shared_bytes, "uptime_ns", i->uptime_ns, "memory",
-        i->memory, "longest_turn_ns", i->longest_turn_ns, "pid_scope", scopes[i->pid_scope]);
+    static const char *const places[] = {"named", "user", "system", "tmp"};
+    return Py_BuildValue("{s:s,s:s,s:s,s:s,s:I,s:(II),s:I,s:I,s:I,s:I,s:K,s:K,s:s,s:K,s:s}",
+                         "version", i->version, "socket", i->socket, "place",
+                         places[dlx_client_place(c)], "passed_over", dlx_client_passed_over(c),
+                         "pid", i->pid, "protocol", i->protocol_major, i->protocol_minor,
+                         "n_clients", i->n_clients, "n_publishers", i->n_publishers, "n_links",
+                         i->n_links, "n_topics", i->n_topics, "shared_bytes", i->shared_bytes,
+                         "uptime_ns", i->uptime_ns, "memory", i->memory, "longest_turn_ns",
+                         i->longest_turn_ns, "pid_scope", scopes[i->pid_scope]);
 }
 
 static int make_publishers(struct dlxpy_call *call)
@@ -136,7 +139,8 @@ PyObject *dlxpy_connection_daemon(PyObject *self, PyObject *unused)
     struct dlxpy_handle *c = (struct dlxpy_handle *)self;
     (void)unused;
     struct dlxpy_call *call = dlxpy_call_new(c, NULL, make_daemon);
-    PyObject *ret = call && dlxpy_call_do(call, c) == 0 ? daemon_dict(&call->daemon) : NULL;
+    PyObject *ret =
+        call && dlxpy_call_do(call, c) == 0 ? daemon_dict(call->client->c, &call->daemon) : NULL;
     dlxpy_call_end(call, c);
     return ret;
 }
