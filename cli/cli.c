@@ -61,6 +61,12 @@ int cli_report_dlx(const struct cli *cli, const char *what, int code)
     return cli_report(cli, what, "%s", words && *words ? words : dlx_strerror(code));
 }
 
+int cli_no_publisher(const struct cli *cli, const char *topic)
+{
+    int failure = cli_report(cli, topic, "no publisher%s", topic ? "" : "s");
+    return topic ? failure : CLI_OK;
+}
+
 int cli_json(const struct cli *cli, json_t *json, bool lines)
 {
     int code = output_json(stdout, json, lines);

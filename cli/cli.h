@@ -61,6 +61,10 @@ int cli_connect(struct cli *cli);
 int cli_report(const struct cli *cli, const char *what, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/** Say that there is none: of this topic, which is a failure, or with NULL none at all, which is not.
+ *  Returns an exit status. */
+int cli_no_publisher(const struct cli *cli, const char *topic);
+
 /** The same with the words for what libdlx said last. */
 int cli_report_dlx(const struct cli *cli, const char *what, int code);
 

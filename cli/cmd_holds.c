@@ -158,16 +158,17 @@ static int print_rows(const struct holds *h)
 
 static int tell(const struct holds *h)
 {
+    int status = CLI_OK;
     if (h->cli->json)
-        return cli_json(h->cli, rows_json(h), true);
-    if (h->n_publishers == 0)
-        printf("no publisher%s%s\n", h->topic ? " of " : "s", h->topic ? h->topic : "");
-    else if (h->n_rows == 0)
+        status = cli_json(h->cli, rows_json(h), true);
+    else if (h->n_rows > 0 && print_rows(h) < 0)
+        return cli_report(h->cli, NULL, "out of memory");
+    else if (h->n_rows == 0 && h->n_publishers > 0)
         printf("%s%s%s\n", h->all ? "no subscribers" : "nobody holds a message",
                h->topic ? " of " : "", h->topic ? h->topic : "");
-    else if (print_rows(h) < 0)
-        return cli_report(h->cli, NULL, "out of memory");
-    return cli_finish(h->cli, CLI_OK);
+    if (h->n_publishers == 0)
+        status = cli_no_publisher(h->cli, h->topic);
+    return cli_finish(h->cli, status);
 }
 
 int cmd_holds(struct cli *cli, int argc, char **argv)

@@ -57,18 +57,15 @@ static int add(const struct dlx_publisher_info *info, void *userdata)
 
 static int print(struct ls *ls)
 {
+    int status = CLI_OK;
     if (ls->cli->json) {
         json_t *json = ls->json;
         ls->json = NULL;
-        return cli_json(ls->cli, json, true);
-    }
-    if (ls->n == 0 && ls->topic)
-        printf("no publisher of %s\n", ls->topic);
-    else if (ls->n == 0)
-        printf("no publishers\n");
-    else if (table_print(ls->table, stdout, 0, output_width(stdout)) < 0)
+        status = cli_json(ls->cli, json, true);
+    } else if (ls->n > 0 && table_print(ls->table, stdout, 0, output_width(stdout)) < 0) {
         return cli_report(ls->cli, NULL, "out of memory");
-    return cli_finish(ls->cli, CLI_OK);
+    }
+    return cli_finish(ls->cli, ls->n == 0 ? cli_no_publisher(ls->cli, ls->topic) : status);
 }
 
 int cmd_ls(struct cli *cli, int argc, char **argv)

@@ -194,6 +194,7 @@ static int run(struct run *h, struct stream *s)
     int64_t start = wait_now();
     int code = 1;
     uint64_t n = 0;
+    char publishers[STREAM_PUBLISHERS_SIZE];
     while (code > 0 && (h->count == 0 || n < h->count)) {
         struct dlx_message *m = NULL;
         s->wake = h->progress.file ? h->progress.next_ns : WAIT_FOREVER;
@@ -214,6 +215,9 @@ static int run(struct run *h, struct stream *s)
     int status = print_summary(h, s, wait_now() - start);
     if (code < 0)
         return CLI_FAILURE;
+    if (n == 0)
+        return cli_report(h->stream.cli, h->topic, "no message came: %s",
+                          stream_publishers(s, publishers));
     if (status == CLI_OK && code == 0 && wait_signal())
         status = cli_signal_status(h->count == 0 && h->stream.duration_ns == 0);
     return status;

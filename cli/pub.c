@@ -156,8 +156,10 @@ static int publish(struct pub *p, struct outgoing *o)
     for (;;) {
         int code = publish_once(p, o, &args);
         o->spent = code == 0;
-        if (code == 0)
+        if (code == 0) {
+            p->was_heard = p->was_heard || get_stats(p).n_subscribers > 0;
             return 0;
+        }
         if (code != DLX_E_FULL && code != DLX_E_TIMEOUT && code != DLX_E_INTERRUPTED) {
             (void)cli_report_dlx(p->cli, p->topic, code);
             return code;
@@ -313,6 +315,8 @@ static int summary(struct pub *p, const struct dlx_publisher_stats *s, uint64_t 
             true);
     if (n_retained > 0)
         print_retained(p, n_retained);
+    else if (s->published > 0 && !p->was_heard)
+        (void)cli_report(p->cli, p->topic, "nobody was subscribed, and nothing is retained");
     if (!isatty(STDERR_FILENO))
         return cli_finish(p->cli, CLI_OK);
     human_bytes(s->published_bytes, bytes);

@@ -66,6 +66,7 @@ int stream_open(struct stream *s, const struct stream_args *args, const char *to
         (void)cli_report_dlx(args->cli, topic, code);
         return code;
     }
+    s->last = wait_now();
     s->end = args->duration_ns > 0 ? wait_deadline(args->duration_ns) : WAIT_FOREVER;
     if (stream_stats(s).n_publishers == 0 && isatty(STDERR_FILENO))
         (void)cli_report(args->cli, topic, "no publisher yet, waiting for one");
@@ -85,13 +86,23 @@ struct dlx_subscription_stats stream_stats(const struct stream *s)
     return stats;
 }
 
+const char *stream_publishers(const struct stream *s, char text[STREAM_PUBLISHERS_SIZE])
+{
+    uint32_t n = stream_stats(s).n_publishers;
+    if (n == 0)
+        (void)snprintf(text, STREAM_PUBLISHERS_SIZE, "no publisher");
+    else
+        (void)snprintf(text, STREAM_PUBLISHERS_SIZE, "%u publisher%s attached", n,
+                       n == 1 ? "" : "s");
+    return text;
+}
+
 static int report_silence(const struct stream *s)
 {
-    char time[HUMAN_SIZE];
-    uint32_t n = stream_stats(s).n_publishers;
+    char time[HUMAN_SIZE], publishers[STREAM_PUBLISHERS_SIZE];
     human_ns(s->args.timeout_ns, time);
-    (void)cli_report(s->args.cli, s->topic, "no message within %s (%u publisher%s attached)", time,
-                     n, n == 1 ? "" : "s");
+    (void)cli_report(s->args.cli, s->topic, "no message within %s: %s", time,
+                     stream_publishers(s, publishers));
     return DLX_E_TIMEOUT;
 }
 
@@ -119,14 +130,18 @@ static int handle(struct stream *s, int code)
 
 int stream_next(struct stream *s, struct dlx_message **ret_message)
 {
-    int64_t silence = s->args.timeout_ns > 0 ? wait_deadline(s->args.timeout_ns) : WAIT_FOREVER;
+    int64_t silence = WAIT_FOREVER;
+    if (s->args.timeout_ns > 0 && __builtin_add_overflow(s->last, s->args.timeout_ns, &silence))
+        silence = WAIT_FOREVER;
     int64_t deadline = silence < s->end ? silence : s->end;
     deadline = deadline < s->wake ? deadline : s->wake;
 
     while (!wait_signal() && (s->end == WAIT_FOREVER || wait_now() < s->end)) {
         int code = dlx_take(s->subscription, 0, ret_message);
-        if (code == 0)
+        if (code == 0) {
+            s->last = wait_now();
             return 1;
+        }
         if (code != DLX_E_EMPTY && code != DLX_E_TIMEOUT) {
             code = handle(s, code);
             if (code <= 0)

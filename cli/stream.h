@@ -22,6 +22,7 @@ struct stream {
     const char *topic;
     struct dlx_subscription *subscription;
     int64_t end;  /**< when duration_ns is over */
+    int64_t last; /**< when the last message came, or the stream was opened */
     int64_t wake; /**< when stream_next() returns STREAM_WAKE; WAIT_FOREVER: never */
 };
 
@@ -38,6 +39,10 @@ void stream_close(struct stream *s);
  * reported.
  */
 int stream_next(struct stream *s, struct dlx_message **ret_message);
+
+/** "3 publishers attached": for what is said when nothing came. Returns `text`. */
+#define STREAM_PUBLISHERS_SIZE 48
+const char *stream_publishers(const struct stream *s, char text[STREAM_PUBLISHERS_SIZE]);
 
 /** Counters; all 0 when they cannot be had. */
 struct dlx_subscription_stats stream_stats(const struct stream *s);

@@ -135,12 +135,29 @@ START_TEST(files_that_lie_leave_nothing_behind)
     expect(1, "Python objects", -1, DLX_TEST_WORDS("pub", "a", dlx_test_npy("objects.npy")));
     expect(1, "no/such: No such file or directory", -1, DLX_TEST_WORDS("pub", "a", "no/such"));
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls"));
-    ck_assert_str_eq(cli.out, "no publishers\n");
+    ck_assert_str_eq(cli.err, "dlxctl ls: no publishers\n");
     dlx_test_cli_deinit(&cli);
 }
 END_TEST
 
 /* On a terminal, and for programs: a summary is for what was published. */
+START_TEST(pub_says_that_nobody_was_subscribed)
+{
+    struct dlx_test_cli cli;
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy")));
+    ck_assert_str_eq(cli.out, "");
+    ck_assert_str_eq(cli.err, "dlxctl pub: a: nobody was subscribed, and nothing is retained\n");
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--retain", "1"));
+    ck_assert_str_eq(cli.err, "");
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("rm", "a"));
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
 START_TEST(pub_that_publishes_nothing_has_no_summary)
 {
     const char *npy = dlx_test_npy("f4.npy");
@@ -201,7 +218,7 @@ END_TEST
 START_TEST(silence_is_a_failure_when_asked_for)
 {
     char path[400];
-    expect(1, "dlxctl echo: quiet: no message within 20.0 ms (0 publishers attached)", -1,
+    expect(1, "dlxctl echo: quiet: no message within 20.0 ms: no publisher", -1,
            DLX_TEST_WORDS("echo", "quiet", "--timeout", "0.02"));
     (void)snprintf(path, sizeof path, "%s/never.npy", dlx_test_cli_files);
     expect(1, "no message within", -1, DLX_TEST_WORDS("save", "quiet", path, "--timeout", "0.02"));
@@ -261,7 +278,7 @@ END_TEST
 START_TEST(closed_standard_descriptors_are_noticed)
 {
     expect(1, "dlxctl ls: writing to standard output: Bad file descriptor", DLX_TEST_CLOSED,
-           DLX_TEST_WORDS("ls"));
+           DLX_TEST_WORDS("ls", "--json"));
     expect(1, "dlxctl pub: a: standard input: Bad file descriptor", DLX_TEST_CLOSED,
            DLX_TEST_WORDS("pub", "a"));
 }
@@ -276,6 +293,7 @@ int main(void)
     tcase_add_test(tcase, no_daemon_is_said_with_the_path);
     tcase_add_test(tcase, topics_that_break_the_rules_are_named);
     tcase_add_test(tcase, files_that_lie_leave_nothing_behind);
+    tcase_add_test(tcase, pub_says_that_nobody_was_subscribed);
     tcase_add_test(tcase, pub_that_publishes_nothing_has_no_summary);
     tcase_add_test(tcase, more_memory_than_there_is);
     tcase_add_test(tcase, a_reliable_subscriber_needs_a_publisher_that_blocks);

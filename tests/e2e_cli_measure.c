@@ -61,6 +61,17 @@ START_TEST(bw_says_what_it_measured)
 }
 END_TEST
 
+/* The line that is shown each second is no message. */
+START_TEST(on_a_terminal_silence_ends_hz_too)
+{
+    struct dlx_test_cli cli;
+    dlx_test_cli_run_on_screen(&cli, dlx_test_cli_daemon.path, 80, 1,
+                               DLX_TEST_WORDS("hz", "a", "--timeout", "1.1"));
+    ck_assert_ptr_nonnull(strstr(cli.err, ": a: no message within 1.1"));
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
 START_TEST(bw_and_hz_fail_without_messages)
 {
     static const char *const commands[] = {"bw", "hz"};
@@ -73,6 +84,10 @@ START_TEST(bw_and_hz_fail_without_messages)
         dlx_test_cli_deinit(&cli);
         dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 2, DLX_TEST_WORDS(commands[i]));
         ck_assert_ptr_nonnull(strstr(cli.err, "a topic is missing"));
+        dlx_test_cli_deinit(&cli);
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
+                         DLX_TEST_WORDS(commands[i], "a", "--duration", "0.05"));
+        ck_assert_ptr_nonnull(strstr(cli.err, ": a: no message came: no publisher\n"));
         dlx_test_cli_deinit(&cli);
     }
 }
@@ -208,10 +223,12 @@ START_TEST(holds_says_when_there_is_nothing)
 {
     struct dlx_test_cli cli;
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds"));
-    ck_assert_str_eq(cli.out, "no publishers\n");
+    ck_assert_str_eq(cli.out, "");
+    ck_assert_str_eq(cli.err, "dlxctl holds: no publishers\n");
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "x/y"));
-    ck_assert_str_eq(cli.out, "no publisher of x/y\n");
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1, DLX_TEST_WORDS("holds", "x/y"));
+    ck_assert_str_eq(cli.out, "");
+    ck_assert_str_eq(cli.err, "dlxctl holds: x/y: no publisher\n");
     dlx_test_cli_deinit(&cli);
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "--json"));
     ck_assert_str_eq(cli.out, "[]\n");
@@ -230,6 +247,7 @@ int main(void)
     TCase *tcase = dlx_test_cli_case("dlxctl");
     tcase_add_test(tcase, bw_measures);
     tcase_add_test(tcase, bw_says_what_it_measured);
+    tcase_add_test(tcase, on_a_terminal_silence_ends_hz_too);
     tcase_add_test(tcase, bw_and_hz_fail_without_messages);
     tcase_add_test(tcase, holds_lists_those_who_hold_most_first);
     tcase_add_test(tcase, holds_is_a_table_for_people);

@@ -43,7 +43,7 @@ START_TEST(what_pub_retains_stays_until_it_is_dropped)
     }
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
     prints(0, "", "", DLX_TEST_WORDS("rm", "w/policy"));
-    prints(0, "no publishers\n", "", DLX_TEST_WORDS("ls"));
+    prints(0, "", "dlxctl ls: no publishers\n", DLX_TEST_WORDS("ls"));
     prints(1, "", "dlxctl get: w/policy: no message (--timeout waits for one)\n",
            DLX_TEST_WORDS("get", "w/policy", dlx_test_cli_file("out.safetensors")));
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
@@ -100,7 +100,7 @@ START_TEST(several_messages_stay_and_the_history_fits)
     says(0, "a: 0 publishers, 2 retained\n", DLX_TEST_WORDS("info", "a"));
     says(0, "{\n  \"topic\": \"a\",\n  \"dropped\": true\n}\n",
          DLX_TEST_WORDS("rm", "a", "--json"));
-    prints(0, "no publishers\n", "", DLX_TEST_WORDS("ls"));
+    prints(0, "", "dlxctl ls: no publishers\n", DLX_TEST_WORDS("ls"));
 }
 END_TEST
 
@@ -115,7 +115,7 @@ START_TEST(retained_messages_expire)
     dlx_test_cli_deinit(&cli);
     for (time_t end = time(NULL) + PATIENCE_S; !gone;) {
         dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls"));
-        gone = strcmp(cli.out, "no publishers\n") == 0;
+        gone = strcmp(cli.err, "dlxctl ls: no publishers\n") == 0;
         dlx_test_cli_deinit(&cli);
         ck_assert_int_lt(time(NULL), end);
     }
@@ -145,7 +145,7 @@ START_TEST(latched_messages_are_for_those_who_come_meanwhile)
     ck_assert_int_eq(pub.status, 0);
     ck_assert_str_eq(pub.out, "");
     dlx_test_cli_deinit(&pub);
-    prints(0, "no publishers\n", "", DLX_TEST_WORDS("ls"));
+    prints(0, "", "dlxctl ls: no publishers\n", DLX_TEST_WORDS("ls"));
 }
 END_TEST
 
@@ -317,7 +317,7 @@ START_TEST(wrong_usage_is_named)
          DLX_TEST_WORDS("pub", "a", npy, "--latch", "--retain-for", "1"));
     prints(1, "", "dlxctl pub: a: no/such: No such file or directory\n",
            DLX_TEST_WORDS("pub", "a", "no/such", "--retain", "1"));
-    prints(0, "no publishers\n", "", DLX_TEST_WORDS("ls"));
+    prints(0, "", "dlxctl ls: no publishers\n", DLX_TEST_WORDS("ls"));
 }
 END_TEST
 

@@ -45,7 +45,7 @@ static const char *const topics[] = {"camera/front_left/rgb", "camera/front_righ
 static void check_screen(const char *command, unsigned short columns, bool fits)
 {
     struct dlx_test_cli cli;
-    dlx_test_cli_run_on_screen(&cli, dlx_test_cli_daemon.path, columns, DLX_TEST_WORDS(command));
+    dlx_test_cli_run_on_screen(&cli, dlx_test_cli_daemon.path, columns, 0, DLX_TEST_WORDS(command));
     for (size_t i = 0; i < sizeof topics / sizeof topics[0]; i++) {
         char cell[64];
         (void)snprintf(cell, sizeof cell, "%s ", topics[i]);
@@ -75,7 +75,7 @@ START_TEST(topics_are_whole_on_a_screen_of_80_columns)
         check_screen(commands[i], 132, true);
         check_screen(commands[i], 20, false);
     }
-    dlx_test_cli_run_on_screen(&cli, dlx_test_cli_daemon.path, 80, DLX_TEST_WORDS("ls"));
+    dlx_test_cli_run_on_screen(&cli, dlx_test_cli_daemon.path, 80, 0, DLX_TEST_WORDS("ls"));
     ck_assert_ptr_nonnull(strstr(cli.out, "\r\n(no room for ID"));
     dlx_test_cli_deinit(&cli);
     /* Programs, and files, get everything. */

@@ -49,7 +49,7 @@ static void become(const char *socket, int in, int out, int err, const char *con
     (void)dup2(err, STDERR_FILENO);
     (void)signal(SIGINT, SIG_DFL); /* a job in the background has it ignored */
     (void)setenv("DLX_SOCKET", socket, 1);
-    (void)setenv("TERM", "dumb", 1);
+    (void)setenv("TERM", isatty(STDOUT_FILENO) ? "xterm" : "dumb", 1);
     execv(program(), argv);
     _exit(127);
 }
@@ -102,13 +102,13 @@ static void open_terminal(int ret[2], int flags, unsigned short columns)
 }
 
 void dlx_test_cli_run_on_screen(struct dlx_test_cli *cli, const char *socket,
-                                unsigned short columns, const char *const *words)
+                                unsigned short columns, int status, const char *const *words)
 {
     int ends[2];
     open_terminal(ends, 0, columns);
     start_with(cli, socket, -1, ends, memfd_create("stderr", MFD_CLOEXEC), words);
     dlx_test_cli_wait(cli);
-    ck_assert_msg(cli->status == 0, "status %d; printed: %.2000s; said: %.2000s", cli->status,
+    ck_assert_msg(cli->status == status, "status %d; printed: %.2000s; said: %.2000s", cli->status,
                   cli->out, cli->err);
 }
 

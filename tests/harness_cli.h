@@ -40,9 +40,9 @@ void dlx_test_cli_run(struct dlx_test_cli *cli, const char *socket, int stdin_fd
 /* The same with a terminal as its stderr; lines end in "\r\n" there. */
 void dlx_test_cli_run_on_terminal(struct dlx_test_cli *cli, const char *socket, int status,
                                   const char *const *words);
-/* With a terminal of so many columns as its stdout; it is to succeed. */
+/* With a terminal of so many columns as its stdout. */
 void dlx_test_cli_run_on_screen(struct dlx_test_cli *cli, const char *socket,
-                                unsigned short columns, const char *const *words);
+                                unsigned short columns, int status, const char *const *words);
 
 #define DLX_TEST_WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
