@@ -141,7 +141,7 @@ START_TEST(default_path_and_readiness)
     dlx_test_daemon_start_default(&other, env);
     dlx_test_wait_readable(notify);
     ck_assert_int_gt(recv(notify, state, sizeof state - 1, 0), 0);
-    ck_assert_str_eq(state, "READY=1");
+    ck_assert_msg(strncmp(state, "READY=1\n", 8) == 0, "%s", state);
     close(dlx_test_hello(&other, 1));
     ck_assert_int_eq(dlx_test_daemon_stop(&other), 0);
     (void)snprintf(other.path, sizeof other.path, "%s/new/dlpackd.sock", daemon_.dir);

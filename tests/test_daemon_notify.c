@@ -68,6 +68,42 @@ START_TEST(names_that_are_no_socket_are_no_manager)
 }
 END_TEST
 
+START_TEST(only_a_watchdog_of_this_process_counts)
+{
+    static const struct {
+        const char *usec, *pid; /* pid: NULL is none, "" this process's */
+        uint64_t us;
+    } all[] = {
+        {"30000000", "", 30000000},
+        {"30000000", NULL, 30000000},
+        {"18446744073709551615", "", UINT64_MAX},
+        {"30000000", "1", 0}, /* it was started by another one, which is watched */
+        {"30000000", "x", 0},
+        {NULL, "", 0},
+        {"", "", 0},
+        {"0", "", 0},
+        {"-1", "", 0},
+        {" 5", "", 0},
+        {"5s", "", 0},
+        {"18446744073709551616", "", 0},
+    };
+    char self[16];
+    (void)snprintf(self, sizeof self, "%d", (int)getpid());
+    int fd = make_manager();
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        const char *pid = all[i].pid && !*all[i].pid ? self : all[i].pid;
+        (void)(all[i].usec ? setenv("WATCHDOG_USEC", all[i].usec, 1) : unsetenv("WATCHDOG_USEC"));
+        (void)(pid ? setenv("WATCHDOG_PID", pid, 1) : unsetenv("WATCHDOG_PID"));
+        ck_assert_msg(dlxd_notify_watchdog_us() == all[i].us, "%zu", i);
+    }
+    setenv("WATCHDOG_USEC", "30000000", 1);
+    unsetenv("NOTIFY_SOCKET"); /* whom should it tell? */
+    unsetenv("WATCHDOG_PID");
+    ck_assert_uint_eq(dlxd_notify_watchdog_us(), 0);
+    close(fd);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("daemon_notify");
@@ -75,6 +111,7 @@ int main(void)
     tcase_add_test(tcase, a_manager_with_an_abstract_name_is_told);
     tcase_add_test(tcase, a_manager_that_does_not_read_is_not_waited_for);
     tcase_add_test(tcase, names_that_are_no_socket_are_no_manager);
+    tcase_add_test(tcase, only_a_watchdog_of_this_process_counts);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

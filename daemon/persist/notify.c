@@ -2,6 +2,7 @@
 #include "daemon/persist/notify.h"
 #include "common/error.h"
 #include "common/util.h"
+#include <inttypes.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -24,6 +25,25 @@ bool dlxd_notify_is_possible(void)
 {
     struct sockaddr_un address;
     return find_socket(&address) > 0;
+}
+
+/* A whole number in decimal, and nothing else; 0 is none of interest here. */
+static uint64_t parse(const char *text)
+{
+    char *end;
+    if (!text || *text < '0' || *text > '9')
+        return 0;
+    errno = 0;
+    uintmax_t value = strtoumax(text, &end, 10);
+    return *end || errno || value > UINT64_MAX ? 0 : (uint64_t)value;
+}
+
+uint64_t dlxd_notify_watchdog_us(void)
+{
+    const char *pid = getenv("WATCHDOG_PID");
+    if (pid && parse(pid) != (uint64_t)getpid())
+        return 0;
+    return dlxd_notify_is_possible() ? parse(getenv("WATCHDOG_USEC")) : 0;
 }
 
 int dlxd_notify(const char *state, int fd_borrow)

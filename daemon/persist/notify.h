@@ -5,6 +5,7 @@
 /* Datagrams to the service manager ($NOTIFY_SOCKET): sd_notify(3). */
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Is there one that listens? */
 bool dlxd_notify_is_possible(void);
@@ -12,5 +13,9 @@ bool dlxd_notify_is_possible(void);
 /* Tell it ("READY=1"), with a copy of a descriptor unless that is -1. Returns 0; DLX_E_FULL (it has too much to read now);
  * DLX_E_NOT_FOUND (there is none), DLX_E_SYSTEM. */
 int dlxd_notify(const char *state, int fd_borrow);
+
+/* Microseconds after which the manager takes this process for stuck, unless it is told "WATCHDOG=1"
+ * (WatchdogSec= of systemd.service(5)); 0: it does not watch this process. */
+uint64_t dlxd_notify_watchdog_us(void);
 
 #endif

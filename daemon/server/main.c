@@ -282,13 +282,14 @@ static bool is_same(const char *a, const char *b)
 }
 
 /* SIGHUP. */
-static void reload(void *data)
+static int reload(void *data)
 {
     struct configuration *c = data;
     struct dlxd_config fresh, before = c->config;
-    if (configuration_read(c->arguments, &fresh) < 0) {
+    int r = configuration_read(c->arguments, &fresh);
+    if (r < 0) {
         dlxd_log(DLXD_LOG_ERROR, "the configuration stays as it was: %s", dlx__error_message());
-        return;
+        return r;
     }
     if (fresh.memory != before.memory || fresh.fd_store != before.fd_store ||
         !is_same(fresh.socket, before.socket))
@@ -298,6 +299,7 @@ static void reload(void *data)
         dlxd_log(DLXD_LOG_WARNING, "%s", dlx__error_message());
     dlxd_log(DLXD_LOG_NOTICE, "read the configuration again: %zu rules", fresh.rules.n);
     dlxd_config_deinit(&before);
+    return 0;
 }
 
 int main(int argc, char **argv)

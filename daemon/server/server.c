@@ -6,9 +6,9 @@
 #include "daemon/objects/client.h"
 #include "daemon/protocol/dispatch.h"
 #include "daemon/server/listener.h"
+#include "daemon/server/manager.h"
 #include "daemon/users/outbox.h"
 #include "daemon/base/log.h"
-#include "daemon/persist/notify.h"
 #include "daemon/objects/reclaim.h"
 #include "daemon/objects/retained.h"
 #include "daemon/persist/store.h"
@@ -37,7 +37,7 @@ struct dlxd_server {
     uv_signal_t term;
     uv_signal_t interrupt;
     uv_signal_t hangup;
-    void (*on_hangup)(void *data);
+    int (*on_hangup)(void *data);
     void *hangup_data;
     uv_timer_t hello;
     uv_timer_t retry;
@@ -59,6 +59,7 @@ struct dlxd_server {
     int reserve_fd; /* given up to accept, and close, one when the process is out of fds */
     bool fds_exhausted;
     bool stopping;
+    struct dlxd_manager manager;
     struct dlxd_broker broker;
 };
 
@@ -333,9 +334,8 @@ static void on_hangup(uv_signal_t *handle, int signum)
 {
     struct dlxd_server *server = handle->data;
     (void)signum;
-    (void)dlxd_notify("RELOADING=1", -1);
-    server->on_hangup(server->hangup_data);
-    (void)dlxd_notify("READY=1", -1);
+    dlxd_manager_tell_reloading(&server->manager);
+    dlxd_manager_tell_reloaded(&server->manager, server->on_hangup(server->hangup_data));
 }
 
 static uint64_t ram_bytes(void)
@@ -403,6 +403,7 @@ static int init_handles(struct dlxd_server *server)
     (void)uv_prepare_init(&server->loop, &server->prepare);
     (void)uv_check_init(&server->loop, &server->check);
     (void)uv_idle_init(&server->loop, &server->busy);
+    dlxd_manager_init(&server->manager, &server->loop, &server->broker);
     server->term.data = server->interrupt.data = server->hangup.data = server;
     server->hello.data = server->retry.data = server->expiry.data = server->prepare.data = server;
     server->reservations.data = server->looks.data = server->idle.data = server->check.data =
@@ -476,7 +477,7 @@ int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *r
     return rules_borrow->n > 0 ? dlxd_listener_share(&server->listener) : 0;
 }
 
-void dlxd_server_on_hangup(struct dlxd_server *server, void (*fn)(void *data), void *data)
+void dlxd_server_on_hangup(struct dlxd_server *server, int (*fn)(void *data), void *data)
 {
     server->on_hangup = fn;
     server->hangup_data = data;
@@ -496,10 +497,10 @@ int dlxd_server_keep(struct dlxd_server *server, uint32_t max_fds, struct dlxd_i
 void dlxd_server_run(struct dlxd_server *server)
 {
     dlxd_log(DLXD_LOG_NOTICE, "listening on %s", server->listener.path);
-    (void)dlxd_notify("READY=1", -1);
+    dlxd_manager_tell_ready(&server->manager);
     server->turn_began_ns = cpu_time_ns();
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
-    (void)dlxd_notify("STOPPING=1", -1);
+    dlxd_manager_tell_stopping(&server->manager);
     server->broker.stopping = true;
     /* First: what goes here is not to go for the next daemon. */
     dlxd_store_deinit(&server->broker);

@@ -25,8 +25,9 @@ int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_
  * rules do not allow is disconnected. Those of the call before are not looked at any more. Returns 0,
  * or what dlxd_listener_share() returns: they hold nevertheless. */
 int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *rules_borrow);
-/* SIGHUP calls this; otherwise it ends the process. */
-void dlxd_server_on_hangup(struct dlxd_server *server, void (*fn)(void *data), void *data);
+/* SIGHUP calls this; otherwise it ends the process. A negative code, whose message is set, says that
+ * the new configuration was refused. */
+void dlxd_server_on_hangup(struct dlxd_server *server, int (*fn)(void *data), void *data);
 /* End by itself after so long without a client, from now on; 0: never. */
 void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms);
 /* What publishers retain outlives the daemon, and what they retained with the former one is back: as dlxd_store_init(). */
