@@ -272,6 +272,13 @@ START_TEST(too_few_file_descriptors_are_said)
         n_failed++;
     }
     ck_assert_uint_gt(n_failed, 5);
+    /* It runs, and says how few there are. */
+    char words[64];
+    (void)snprintf(words, sizeof words, "at most %d file descriptors", (int)fd_limit);
+    ck_assert_msg(strstr(log_text, words), "%s", log_text);
+    fd_limit = 1024;
+    ck_assert_int_eq(run(args, NULL), 0);
+    ck_assert_msg(!strstr(log_text, "file descriptors"), "%s", log_text);
 }
 END_TEST
 

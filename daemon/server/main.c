@@ -204,6 +204,19 @@ static void raise_limits(void)
         raise_limit(RLIMIT_FSIZE);
 }
 
+/* Enough for a few hundred links. */
+#define FEW_FILES 1024U
+
+static void warn_of_few_files(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < FEW_FILES)
+        dlxd_log(DLXD_LOG_WARNING,
+                 "at most %u file descriptors (RLIMIT_NOFILE): that is enough for few clients; "
+                 "raise it by LimitNOFILE= of the unit, or ulimit -n",
+                 (unsigned)limit.rlim_cur);
+}
+
 /* Nobody may be there any more to read it: no reason to end. */
 static void tell_ready(int fd)
 {
@@ -343,6 +356,7 @@ int main(int argc, char **argv)
     if (!arguments.socket)
         return fail();
     raise_limits();
+    warn_of_few_files();
     if (dlx__memory_supported(arguments.memory) < 0 || dlxd_client_supported() < 0)
         return fail();
     if (arguments.memory == &dlx__memory_posix)
