@@ -16,7 +16,8 @@
 #   INTEROP_PYTHON=python3           `make check-interop`, `bench-python`: a Python that has the frameworks already
 #   CHECK_GPU_DRIVER=file            `make check-gpu`: instead of libcuda.so.1, such as the stand-in of tests/standin
 #   CUDA_INCLUDE=dir HIP_INCLUDE=dir   the folders of cuda.h and hip/; empty: build without
-#   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR UNITDIR MANDIR   where `make install` puts things
+#   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR MANDIR   where `make install` puts things
+#   SYSCONFDIR UNITDIR SYSTEMUNITDIR SYSUSERSDIR TMPFILESDIR   likewise, of the service; UNITDIR is that of user units
 #
 # Nothing here downloads or installs anything except through tools/setup.sh, which `check` and `demo`
 # call first and which returns at once when everything is there.
@@ -49,6 +50,10 @@ INCLUDEDIR ?= $(PREFIX)/include
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 CMAKEDIR ?= $(LIBDIR)/cmake/dlx
 UNITDIR ?= $(PREFIX)/lib/systemd/user
+SYSTEMUNITDIR ?= $(PREFIX)/lib/systemd/system
+SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
+TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
+SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 MANDIR ?= $(PREFIX)/share/man
 DESTDIR ?=
 INSTALL ?= install
@@ -658,7 +663,9 @@ $(PY_FILES): $(PY_DIR)/%: python/dlx/%
 STD_LIBDIRS := /lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 /usr/lib/% /lib/%
 INSTALL_RPATH := $(if $(filter $(STD_LIBDIRS),$(LIBDIR)),,-Wl$(,)-rpath$(,)$(LIBDIR))
 D := $(DESTDIR)
-UNITS := dlpackd.service dlpackd-keeper.socket dlpackd-keeper.service
+UNITS := dlpackd.socket dlpackd.service dlpackd-keeper.socket dlpackd-keeper.service
+CONFIG := $(SYSCONFDIR)/dlpackd/dlpackd.conf
+fill_in = sed -e 's|@bindir@|$(BINDIR)|g' -e 's|@sysconfdir@|$(SYSCONFDIR)|g'
 CMAKE_FILES := dlxConfig.cmake dlxConfigVersion.cmake
 from_cmakedir = $(shell realpath -ms --relative-to='$(CMAKEDIR)' '$(1)')
 PUBLIC_HEADERS := $(wildcard include/dlx/*.h include/dlx/*.hpp)
@@ -684,22 +691,30 @@ install: all man ## install under PREFIX (default /usr/local), below DESTDIR whe
 	    -e 's|@LIBDIR@|$(call from_cmakedir,$(LIBDIR))|g' -e 's|@INCLUDEDIR@|$(call from_cmakedir,$(INCLUDEDIR))|g' \
 	    packaging/$$f.in >'$(D)$(CMAKEDIR)'/$$f; chmod 644 '$(D)$(CMAKEDIR)'/$$f; done
 	cd $(BUILD)/man && for f in man*/*; do $(INSTALL) -D -m 644 "$$f" '$(D)$(MANDIR)'"/$$f"; done
-	$(INSTALL) -d '$(D)$(UNITDIR)'
-	set -e; for u in $(UNITS); do sed -e 's|@bindir@|$(BINDIR)|g' systemd/$$u >'$(D)$(UNITDIR)'/$$u; \
-	    chmod 644 '$(D)$(UNITDIR)'/$$u; done
+	$(INSTALL) -d '$(D)$(UNITDIR)' '$(D)$(SYSTEMUNITDIR)' '$(D)$(SYSUSERSDIR)' '$(D)$(TMPFILESDIR)' \
+	    '$(D)$(dir $(CONFIG))conf.d'
+	set -e; for u in $(UNITS); do \
+	    $(fill_in) systemd/user/$$u >'$(D)$(UNITDIR)'/$$u; chmod 644 '$(D)$(UNITDIR)'/$$u; \
+	    $(fill_in) systemd/system/$$u >'$(D)$(SYSTEMUNITDIR)'/$$u; chmod 644 '$(D)$(SYSTEMUNITDIR)'/$$u; done
+	$(INSTALL) -m 644 systemd/sysusers.d/dlpackd.conf '$(D)$(SYSUSERSDIR)/'
+	$(INSTALL) -m 644 systemd/tmpfiles.d/dlpackd.conf '$(D)$(TMPFILESDIR)/'
+	if [ -e '$(D)$(CONFIG)' ]; then echo '$(CONFIG) is there: it stays as it is'; \
+	    else $(fill_in) systemd/dlpackd.conf >'$(D)$(CONFIG)'; chmod 644 '$(D)$(CONFIG)'; fi
 	if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
 
 install-check: all ## install somewhere, use it from there with pkg-config and CMake, uninstall
 	+@tools/install-check
 
-uninstall: ## remove what `make install` put there
+uninstall: ## remove what `make install` put there; a configuration that was changed stays
 	rm -f '$(D)$(BINDIR)/dlpackd' '$(D)$(BINDIR)/dlpackd-keeper' '$(D)$(BINDIR)/dlxctl' '$(D)$(LIBDIR)/libdlx.so.$(VERSION)' \
 	    '$(D)$(LIBDIR)/$(SONAME)' '$(D)$(LIBDIR)/libdlx.so' '$(D)$(LIBDIR)/libdlx.a' \
 	    '$(D)$(PKGCONFIGDIR)/libdlx.pc' '$(D)$(INCLUDEDIR)/dlpack/dlpack.h' \
-	    $(UNITS:%='$(D)$(UNITDIR)/%') $(CMAKE_FILES:%='$(D)$(CMAKEDIR)/%') $(patsubst include/%,'$(D)$(INCLUDEDIR)/%',$(PUBLIC_HEADERS))
+	    $(UNITS:%='$(D)$(UNITDIR)/%') $(UNITS:%='$(D)$(SYSTEMUNITDIR)/%') \
+	    '$(D)$(SYSUSERSDIR)/dlpackd.conf' '$(D)$(TMPFILESDIR)/dlpackd.conf' $(CMAKE_FILES:%='$(D)$(CMAKEDIR)/%') $(patsubst include/%,'$(D)$(INCLUDEDIR)/%',$(PUBLIC_HEADERS))
 	for f in $$($(PYTHON) tools/man --list); do rm -f '$(D)$(MANDIR)'"/$$f"; done
+	if $(fill_in) systemd/dlpackd.conf | cmp -s - '$(D)$(CONFIG)'; then rm '$(D)$(CONFIG)'; fi
 	-rmdir --ignore-fail-on-non-empty '$(D)$(INCLUDEDIR)/dlx' '$(D)$(INCLUDEDIR)/dlpack' \
-	    '$(D)$(CMAKEDIR)' "$$(dirname '$(D)$(CMAKEDIR)')" 2>/dev/null
+	    '$(D)$(CMAKEDIR)' "$$(dirname '$(D)$(CMAKEDIR)')" '$(D)$(dir $(CONFIG))conf.d' '$(D)$(dir $(CONFIG))' 2>/dev/null
 
 # -- dependencies found by the compiler -------------------------------------------------------------------
 DEPS := $(shell [ -d '$(OBJ)' ] && find '$(OBJ)' '$(SIM)' -name '*.d' 2>/dev/null)
