@@ -185,6 +185,37 @@ grep -qE 'open files|file descriptor' /tmp/said
 echo "few descriptors: $n publishers, then: $(cat /tmp/said)"
 set_back files
 
+# Refusals in the journal, with what it can be searched by: the rule, or that there is none.
+/lib/systemd/systemd-journald >/dev/null 2>&1 &
+until [ -S /run/systemd/journal/socket ]; do :; done
+cat >/etc/dlpackd/conf.d/bob.conf <<END
+[rule not bob]
+users = dlx-bob
+topics = secret/**
+deny = subscribe
+[rule bob]
+users = dlx-bob
+topics = **
+allow = observe
+END
+set_up with-journal <<<StandardError=journal
+says "may not subscribe to secret/a" as dlx-bob $ctl hz secret/a
+rm /etc/dlpackd/conf.d/bob.conf
+systemctl restart dlpackd
+says "may not use this daemon" as dlx-bob $ctl ls
+journalctl --sync
+refusals() { # refusals <field to show> <match...>: of the unit
+    local field=$1
+    shift
+    journalctl -u dlpackd -o cat --output-fields="$field" "DLPACKD_UID=$(id -u dlx-bob)" "$@"
+}
+[ "$(refusals DLPACKD_RULE DLPACKD_TOPIC=secret/a DLPACKD_ACTION=subscribe)" = "not bob" ]
+[ "$(refusals DLPACKD_RULE_PLACE DLPACKD_TOPIC=secret/a)" = /etc/dlpackd/conf.d/bob.conf:2 ]
+[ "$(refusals MESSAGE DLPACKD_ACTION=connect)" = \
+    "refused: uid $(id -u dlx-bob) may not use this daemon: no rule allows it anything" ]
+echo "refusals are in the journal: $(refusals MESSAGE DLPACKD_TOPIC=secret/a)"
+set_back with-journal
+
 # A configuration that is wrong from the start: it is tried again, and comes when the configuration is right.
 echo nonsense >>/etc/dlpackd/dlpackd.conf
 says "dlpackd.service failed" systemctl start dlpackd

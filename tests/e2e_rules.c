@@ -98,6 +98,15 @@ static int subscribe(const char *topic)
     return dlx_subscribe(dlx_test_stream_connect(), topic, NULL, &s);
 }
 
+static int connect_only(const char *topic)
+{
+    struct dlx_client *c = NULL;
+    const struct dlx_connect_args args = {
+        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
+    (void)topic;
+    return dlx_connect(&c, &args);
+}
+
 /* The code that the call has in a process of that user. */
 static int call_as(uid_t uid, int (*call)(const char *topic), const char *topic)
 {
@@ -130,6 +139,8 @@ START_TEST(a_rule_decides_by_user_topic_and_verb)
     ck_assert_int_eq(call_as(0, publish, "mic"), 0);
     wait_for_log("uid 64001 may not publish on mic: no rule allows it \"publish\"");
     wait_for_log("uid 64002 may not subscribe to cam/rear: no rule allows it \"subscribe\"");
+    ck_assert_int_eq(call_as(64003, connect_only, ""), DLX_E_ACCESS);
+    wait_for_log("refused: uid 64003 may not use this daemon: no rule allows it anything");
 }
 END_TEST
 

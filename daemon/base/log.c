@@ -1,24 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/base/log.h"
+#include <inttypes.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
-#define LINES_PER_SECOND 100U
+#define TEXT_SIZE  960
+#define ENTRY_SIZE 4096
 
-static struct {
-    enum dlxd_log_level level;
-    bool journal;
+/* How many lines of a kind are written in a second. */
+struct budget {
+    const char *what;
+    unsigned max;
     uint64_t second_ns; /* start of the second that n_lines counts */
     unsigned n_lines;
     unsigned n_dropped;
-} state;
+};
 
-void dlxd_log_init(enum dlxd_log_level level, bool journal)
+static struct {
+    enum dlxd_log_level level;
+    const char *journal;
+    struct budget lines, refusals;
+} state = {.lines = {.what = "lines", .max = 100}, .refusals = {.what = "refusals", .max = 10}};
+
+bool dlxd_log_is_journal(void)
+{
+    const char *stream = getenv("JOURNAL_STREAM");
+    char name[64];
+    struct stat st;
+    if (!stream || fstat(STDERR_FILENO, &st) < 0)
+        return false;
+    (void)snprintf(name, sizeof name, "%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+    return strcmp(stream, name) == 0;
+}
+
+void dlxd_log_init(enum dlxd_log_level level, const char *journal_borrow)
 {
     state.level = level;
-    state.journal = journal;
+    state.journal = journal_borrow;
 }
+
+/* ---- stderr -------------------------------------------------------------------------------- */
 
 /* A pipe or socket that is writable takes a line of less than PIPE_BUF bytes without blocking. */
 static bool write_line(const char *line, size_t size)
@@ -39,34 +65,108 @@ static bool emit(enum dlxd_log_level level, const char *text)
     return write_line(line, size);
 }
 
-static bool within_rate(void)
+/* ---- the journal --------------------------------------------------------------------------- */
+
+struct entry {
+    char bytes[ENTRY_SIZE];
+    size_t size; /* more than ENTRY_SIZE: it does not fit */
+};
+
+/* A line "NAME=value": a control character, such as the end of the line, becomes a question mark. */
+static void add(struct entry *entry, const char *name, const char *value)
 {
-    uint64_t now = dlx__now_ns();
-    if (now - state.second_ns >= UINT64_C(1000000000)) {
-        state.second_ns = now;
-        state.n_lines = 0;
+    if (entry->size > ENTRY_SIZE)
+        return;
+    char *line = entry->bytes + entry->size;
+    size_t room = ENTRY_SIZE - entry->size;
+    int n = snprintf(line, room, "%s=%s\n", name, value);
+    if (n < 0 || (size_t)n >= room) {
+        entry->size = ENTRY_SIZE + 1;
+        return;
     }
-    return state.n_lines++ < LINES_PER_SECOND;
+    for (char *at = line; at < line + n - 1; at++)
+        if ((unsigned char)*at < ' ')
+            *at = '?';
+    entry->size += (size_t)n;
+}
+
+static bool send_entry(const struct entry *entry)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (entry->size > ENTRY_SIZE || strlen(state.journal) >= sizeof address.sun_path)
+        return false;
+    memcpy(address.sun_path, state.journal, strlen(state.journal));
+    dlx_cleanup(dlx__closep) int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    return fd >= 0 &&
+           sendto(fd, entry->bytes, entry->size, MSG_NOSIGNAL | MSG_DONTWAIT,
+                  (const struct sockaddr *)&address, sizeof address) == (ssize_t)entry->size;
+}
+
+static bool emit_entry(enum dlxd_log_level level, const struct dlxd_log_field *fields,
+                       size_t n_fields, const char *text)
+{
+    struct entry entry;
+    const char priority[] = {(char)('0' + (int)level), '\0'};
+    entry.size = 0;
+    if (!state.journal)
+        return false;
+    add(&entry, "MESSAGE", text);
+    add(&entry, "PRIORITY", priority);
+    add(&entry, "SYSLOG_IDENTIFIER", "dlpackd");
+    for (size_t i = 0; i < n_fields; i++)
+        if (fields[i].value && *fields[i].value)
+            add(&entry, fields[i].name, fields[i].value);
+    return send_entry(&entry);
+}
+
+/* ---- lines --------------------------------------------------------------------------------- */
+
+/* May a line of this level be written now? The number of those that were not comes first. */
+static bool begin(struct budget *budget, enum dlxd_log_level level)
+{
+    char text[64];
+    uint64_t now = dlx__now_ns();
+    if (level > state.level)
+        return false;
+    if (now - budget->second_ns >= UINT64_C(1000000000)) {
+        budget->second_ns = now;
+        budget->n_lines = 0;
+    }
+    if (budget->n_lines++ >= budget->max) {
+        budget->n_dropped++;
+        return false;
+    }
+    if (budget->n_dropped > 0) {
+        (void)snprintf(text, sizeof text, "%u %s were not written", budget->n_dropped,
+                       budget->what);
+        if (emit(DLXD_LOG_WARNING, text))
+            budget->n_dropped = 0;
+    }
+    return true;
 }
 
 void dlxd_log(enum dlxd_log_level level, const char *fmt, ...)
 {
-    char text[960];
+    char text[TEXT_SIZE];
     va_list ap;
-    if (level > state.level)
+    if (!begin(&state.lines, level))
         return;
-    if (!within_rate()) {
-        state.n_dropped++;
-        return;
-    }
-    if (state.n_dropped > 0) {
-        (void)snprintf(text, sizeof text, "%u lines were not written", state.n_dropped);
-        if (emit(DLXD_LOG_WARNING, text))
-            state.n_dropped = 0;
-    }
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (!emit(level, text))
-        state.n_dropped++;
+        state.lines.n_dropped++;
+}
+
+void dlxd_log_refusal(const struct dlxd_log_field *fields, size_t n_fields, const char *fmt, ...)
+{
+    char text[TEXT_SIZE];
+    va_list ap;
+    if (!begin(&state.refusals, DLXD_LOG_NOTICE))
+        return;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (!emit_entry(DLXD_LOG_NOTICE, fields, n_fields, text) && !emit(DLXD_LOG_NOTICE, text))
+        state.refusals.n_dropped++;
 }

@@ -337,7 +337,7 @@ int main(int argc, char **argv)
     if (!fill_standard_fds())
         return EXIT_FAILURE; /* where could it be said? */
     dlxd_log_init(arguments.foreground ? DLXD_LOG_INFO : DLXD_LOG_NOTICE,
-                  !arguments.foreground && getenv("JOURNAL_STREAM"));
+                  !arguments.foreground && dlxd_log_is_journal() ? DLXD_LOG_JOURNAL : NULL);
     if (configuration_read(&arguments, &configuration.config) < 0)
         return fail();
     if (arguments.checks_config) {

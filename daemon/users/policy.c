@@ -2,6 +2,8 @@
 #include "daemon/users/policy.h"
 #include "common/error.h"
 #include "daemon/base/log.h"
+#include <stdio.h>
+#include <string.h>
 
 static const char *const verb_texts[DLXD_N_VERBS] = {
     [DLXD_MAY_PUBLISH] = "publish on",
@@ -25,12 +27,44 @@ static bool is_allowed(const struct dlxd_policy *policy, const struct dlxd_princ
     return rule && rule->allow & DLXD_VERB(verb);
 }
 
+/* Whoever is refused what, for whoever searches the journal. `topic` and `rule`: NULL, if it is about
+ * none. */
+struct refusal {
+    char uid[16];
+    struct dlxd_log_field fields[5];
+};
+
+static void refusal_init(struct refusal *refusal, const struct dlxd_principal *who,
+                         const char *verb, const char *topic, const struct dlxd_rule *rule)
+{
+    (void)snprintf(refusal->uid, sizeof refusal->uid, "%u", (unsigned)who->uid);
+    const struct dlxd_log_field fields[] = {
+        {"DLPACKD_UID", refusal->uid},
+        {"DLPACKD_ACTION", verb},
+        {"DLPACKD_TOPIC", topic},
+        {"DLPACKD_RULE", rule ? rule->name : NULL},
+        {"DLPACKD_RULE_PLACE", rule ? rule->place : NULL},
+    };
+    _Static_assert(sizeof fields == sizeof refusal->fields, "one for each");
+    memcpy(refusal->fields, fields, sizeof fields);
+}
+
+static void log_stranger(const struct dlxd_principal *who)
+{
+    struct refusal refusal;
+    refusal_init(&refusal, who, "connect", NULL, NULL);
+    dlxd_log_refusal(refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
+                     "refused: uid %u may not use this daemon: no rule allows it anything",
+                     (unsigned)who->uid);
+}
+
 int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_principal *who)
 {
     if (who->uid != DLXD_OVERFLOW_UID && (policy->may || is_master(policy, who) ||
                                           dlxd_rules_allow_something(policy->rules_borrow, who)))
         return 0;
     bool is_unnamed = who->uid == DLXD_OVERFLOW_UID;
+    log_stranger(who);
     return dlx__fail(DLX_E_ACCESS, "uid %u may not use this daemon, which serves uid %u%s root%s%s",
                      (unsigned)who->uid, (unsigned)policy->uid, policy->rules_borrow ? "," : " and",
                      policy->rules_borrow ? " and those whom its configuration names" : "",
@@ -51,13 +85,17 @@ static void log_refusal(const struct dlxd_policy *policy, const struct dlxd_prin
                         enum dlxd_verb verb, const char *topic)
 {
     const struct dlxd_rule *rule = dlxd_rules_find(policy->rules_borrow, who, verb, topic);
+    struct refusal refusal;
+    refusal_init(&refusal, who, dlxd_verb_name(verb), topic, rule);
     if (rule)
-        dlxd_log(DLXD_LOG_NOTICE, "refused: uid %u may not %s %s: rule \"%s\" (%s) denies \"%s\"",
-                 (unsigned)who->uid, verb_texts[verb], topic, rule->name,
-                 rule->place ? rule->place : "command line", dlxd_verb_name(verb));
+        dlxd_log_refusal(refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
+                         "refused: uid %u may not %s %s: rule \"%s\" (%s) denies \"%s\"",
+                         (unsigned)who->uid, verb_texts[verb], topic, rule->name,
+                         rule->place ? rule->place : "command line", dlxd_verb_name(verb));
     else
-        dlxd_log(DLXD_LOG_NOTICE, "refused: uid %u may not %s %s: no rule allows it \"%s\"",
-                 (unsigned)who->uid, verb_texts[verb], topic, dlxd_verb_name(verb));
+        dlxd_log_refusal(refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
+                         "refused: uid %u may not %s %s: no rule allows it \"%s\"",
+                         (unsigned)who->uid, verb_texts[verb], topic, dlxd_verb_name(verb));
 }
 
 int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_principal *who,
