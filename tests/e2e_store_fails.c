@@ -8,6 +8,7 @@
 
 #include "common/memory.h"
 #include "daemon/persist/inherited.h"
+#include "daemon/server/listener.h"
 #include "daemon/server/server.h"
 #include "tests/harness_fail.h"
 #include "tests/harness_fds.h"
@@ -54,8 +55,10 @@ static void start_server(struct dlx_test_fail *fail)
             (struct dlxd_inherited_fd){.fd = fcntl(manager.kept[i].fd, F_DUPFD_CLOEXEC, 0),
                                        .name = strdup(manager.kept[i].name)};
     pthread_mutex_unlock(&manager.lock);
-    ck_assert_int_eq(
-        dlxd_server_new(&server, place.path, -1, dlx__memory_by_name(name ? name : "memfd")), 0);
+    ck_assert_int_eq(dlxd_server_new(&server,
+                                     &(struct dlxd_listen){.path = place.path, .take_fd = -1},
+                                     dlx__memory_by_name(name ? name : "memfd")),
+                     0);
     ck_assert_int_eq(pthread_create(&thread, NULL, run_server, fail), 0);
 }
 

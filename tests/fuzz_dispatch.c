@@ -231,7 +231,7 @@ static void connect_peer(struct state *s, uint32_t k, bool greeted)
     struct dlxd_client *client;
     int pair[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
-    REQUIRE(dlxd_client_new(&client, &broker, pair[0], 0) == 0);
+    REQUIRE(dlxd_client_new(&client, &broker, pair[0], DLXD_SOCKET_MAIN) == 0);
     s->peers[k] = (struct peer){.id = client->id, .fd = pair[1]};
     if (greeted)
         dlxd_client_greet(client, "fuzz", 8);

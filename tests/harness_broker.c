@@ -6,6 +6,7 @@
 #include "daemon/base/worker.h"
 #include "tests/harness_fds.h"
 #include <check.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -49,14 +50,29 @@ void dlx_test_broker_deinit(struct dlx_test_broker *test)
     ck_assert_int_eq(uv_loop_close(&test->loop), 0);
 }
 
+static bool may_everything(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                           enum dlxd_verb verb, const char *topic)
+{
+    (void)policy;
+    (void)who;
+    (void)verb;
+    (void)topic;
+    return true;
+}
+
 struct dlxd_client *dlx_test_broker_client_by(struct dlx_test_broker *test, uint32_t socket,
                                               uint32_t max_links, int *ret_fd)
 {
     struct dlxd_client *client;
+    char name[DLXD_SOCKET_NAME_SIZE] = DLXD_SOCKET_MAIN;
     int pair[2];
+    if (socket != 0) {
+        (void)snprintf(name, sizeof name, "socket-%u", socket);
+        test->broker.policy.may = may_everything; /* no rules are there */
+    }
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
                      0);
-    ck_assert_int_eq(dlxd_client_new(&client, &test->broker, pair[0], socket), 0);
+    ck_assert_int_eq(dlxd_client_new(&client, &test->broker, pair[0], name), 0);
     if (max_links > 0)
         dlxd_client_greet(client, "test", max_links);
     *ret_fd = pair[1];

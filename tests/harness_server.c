@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness_server.h"
 #include "common/memory.h"
+#include "daemon/server/listener.h"
 #include "daemon/server/server.h"
 #include <check.h>
 #include <pthread.h>
@@ -22,7 +23,8 @@ static void *run(void *fail)
 void dlx_test_server_start(const char *path, struct dlx_test_fail *fail)
 {
     const char *name = getenv("DLX_MEMORY");
-    ck_assert_int_eq(dlxd_server_new(&server, path, -1, dlx__memory_by_name(name ? name : "memfd")),
+    ck_assert_int_eq(dlxd_server_new(&server, &(struct dlxd_listen){.path = path, .take_fd = -1},
+                                     dlx__memory_by_name(name ? name : "memfd")),
                      0);
     ck_assert_int_eq(pthread_create(&thread, NULL, run, fail), 0);
 }

@@ -117,7 +117,8 @@ END_TEST
 static const struct {
     const char *text, *words;
 } bad[] = {
-    {"socket = /x\n", "dlpackd.conf:1: 'socket' is in []: there are [daemon] and [rule NAME]"},
+    {"socket = /x\n", "dlpackd.conf:1: 'socket' is in []: there are [daemon], [rule NAME], "
+                      "[socket NAME] and [quota NAME]"},
     {"[deamon]\nsocket = /x\n", ":2: 'socket' is in [deamon]"},
     {"[rule ]\nusers = root\n", ":2: 'users' is in [rule"},
     {"[daemon]\n# x\nsockt = /x\n", ":3: [daemon] has no 'sockt': socket, memory, fd-store"},
@@ -127,7 +128,8 @@ static const struct {
     {"[daemon]\nfd-store = 65537\n", ":2: '65537' is not a number from 0 to 65536"},
     {"[daemon]\nfd-store\n", ":2: neither '[section]' nor 'key = value', nor a comment (#)"},
     {"[daemon\n", ":1: neither '[section]'"},
-    {"[rule a]\nuser = root\n", ":2: a rule has no 'user': users, groups, topics, allow, deny"},
+    {"[rule a]\nuser = root\n",
+     ":2: a rule has no 'user': users, groups, sockets, topics, allow, deny"},
     {"[rule a]\nusers = root no/such\n", ":2: there is no user 'no/such'"},
     {"[rule a]\nusers = 65534\n", ":2: uid 65534 stands for users without a number"},
     {"[rule a]\ngroups = no/such\n", ":2: there is no group 'no/such'"},
@@ -139,6 +141,23 @@ static const struct {
     {"[rule a]\ntopics = x\nallow = all\n", ":2: rule \"a\" is about nobody"},
     {"[rule a]\nusers = root\ntopics = x\n", ":2: rule \"a\" says nothing"},
     {"[rule a]\nusers = root\nallow = all\n", ":2: rule \"a\" is about no topics"},
+    {"[socket a b]\n", ":1: 'a b' is no name of a socket: 1 to 31 letters, digits"},
+    {"[socket a]\npath = x\n", ":2: socket 'x' is no path that begins with /"},
+    {"[socket a]\nmode = 0800\n", ":2: '0800' is no mode of a file: 1 to 0777, in octal"},
+    {"[socket a]\nmode = 01000\n", ":2: '01000' is no mode"},
+    {"[socket a]\ngroup = no/such\n", ":2: there is no group 'no/such'"},
+    {"[socket a]\nuser = root\n", ":2: a socket has no 'user': path, mode, group, quota"},
+    {"\n[socket a]\nquota = pods\n", ":2: socket a has quota 'pods': there is no [quota pods]"},
+    {"[rule a]\nusers = root\nsockets = b\ntopics = x\nallow = all\n",
+     ":2: rule \"a\" is about a socket 'b': there is no [socket b]"},
+    {"[quota " FIFTY "]\n", ":1: 'xxxxxx"},
+    {"[quota a]\nbyte = 1\n", ":2: a quota has no 'byte': bytes, connections, objects, links, "},
+    {"[quota a]\nbytes = 1GB\n", ":2: '1GB' is not a number, perhaps with K, M, G, T, Ki, Mi, "},
+    {"[quota a]\nbytes = -1\n", ":2: '-1' is not a number"},
+    {"[quota a]\nbytes = 101%\n", ":2: '101%' is no part of the memory: 1% to 100%"},
+    {"[quota a]\nlinks = 10%\n", ":2: '10%' is not a number"},
+    {"[quota a]\nbytes = 18446744073709551616\n", ":2: '18446744073709551616' is not a number"},
+    {"[quota a]\nbytes = 99999999Ti\n", ":2: '99999999Ti' is more than can be counted"},
     {"[daemon]\nsocket = /" FIFTY FIFTY FIFTY FIFTY "\n", ":2: the line has more than 198 bytes"},
 };
 
@@ -149,6 +168,66 @@ START_TEST(what_is_wrong_is_said_with_its_line)
                   dlx__error_message());
     ck_assert_uint_eq(config.rules.n, 0);
     ck_assert_ptr_null(config.socket);
+}
+END_TEST
+
+static bool may_by(const char *socket, uid_t uid, enum dlxd_verb verb)
+{
+    struct dlxd_principal who = {.uid = uid, .gid = 1};
+    (void)snprintf(who.socket, sizeof who.socket, "%s", socket);
+    const struct dlxd_rule *rule = dlxd_rules_find(&config.rules, &who, verb, "a");
+    return rule && rule->allow & DLXD_VERB(verb);
+}
+
+START_TEST(a_rule_may_be_about_some_sockets)
+{
+    ck_assert_int_eq(
+        read_text("[socket pods]\npath = /run/p\nmode = 0660\ngroup = 7\n"
+                  "[socket empty]\n"
+                  "[socket dlpackd]\npath = /run/main\nmode = 0600\n"
+                  "[rule a]\nusers = *\nsockets = pods\ntopics = a\nallow = subscribe\n"
+                  "[rule b]\nusers = *\nsockets = dlpackd, empty\ntopics = a\nallow = publish\n"
+                  "[rule c]\nusers = 5\ntopics = a\nallow = drop\n"),
+        0);
+    ck_assert_uint_eq(config.n_sockets, 3);
+    const struct dlxd_config_socket *pods = dlxd_config_find_socket(&config, "pods");
+    ck_assert_str_eq(pods->path, "/run/p");
+    ck_assert_uint_eq(pods->mode, 0660);
+    ck_assert(pods->has_group && pods->gid == 7);
+    ck_assert_ptr_null(dlxd_config_find_socket(&config, "empty")->path);
+    ck_assert_str_eq(config.socket, "/run/main"); /* of the main one */
+    ck_assert_uint_eq(dlxd_config_find_socket(&config, DLXD_SOCKET_MAIN)->mode, 0600);
+    static const char *const names[] = {"pods", "empty", DLXD_SOCKET_MAIN};
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(may_by(names[i], 5, DLXD_MAY_SUBSCRIBE), i == 0);
+        ck_assert_int_eq(may_by(names[i], 5, DLXD_MAY_PUBLISH), i != 0);
+        ck_assert(may_by(names[i], 5, DLXD_MAY_DROP));
+        ck_assert(!may_by(names[i], 6, DLXD_MAY_DROP));
+    }
+    const struct dlxd_principal who = {.uid = 6, .socket = "other"};
+    ck_assert(!dlxd_rules_allow_something(&config.rules, &who));
+}
+END_TEST
+
+START_TEST(quotas_have_units_and_the_rest_of_the_default_class)
+{
+    ck_assert_int_eq(read_text("[quota pods]\nbytes = 2Gi\nlinks = 3K\ndescriptors = infinity\n"
+                               "[socket p]\npath = /p\nquota = pods\n"
+                               "[socket q]\npath = /q\nquota = default\n"
+                               "[quota default]\nbytes = 25%\nconnections = 17\n"),
+                     0);
+    const struct dlxd_quota *pods = dlxd_quotas_of_socket(&config.quotas, "p");
+    const struct dlxd_quota *rest = dlxd_quotas_find(&config.quotas, "default");
+    ck_assert_str_eq(pods->name, "pods");
+    ck_assert_ptr_null(dlxd_quotas_of_socket(&config.quotas, "q"));
+    ck_assert_uint_eq(pods->max[DLXD_BYTES], UINT64_C(2) << 30);
+    ck_assert_uint_eq(pods->max[DLXD_LINKS], 3000);
+    ck_assert_uint_eq(pods->max[DLXD_DESCRIPTORS], DLXD_UNLIMITED);
+    ck_assert_uint_eq(pods->max[DLXD_CONNECTIONS], 17);
+    ck_assert_uint_eq(pods->max[DLXD_OBJECTS], 65536);
+    ck_assert_uint_eq(rest->max[DLXD_BYTES], config.memory_bytes / 100 * 25);
+    ck_assert_uint_eq(rest->max[DLXD_LINKS], 65536);
+    ck_assert_uint_gt(config.memory_bytes, 0);
 }
 END_TEST
 
@@ -178,6 +257,8 @@ int main(void)
     tcase_add_test(tcase, the_first_rule_that_applies_decides);
     tcase_add_test(tcase, files_of_conf_d_follow_in_the_order_of_their_names);
     tcase_add_loop_test(tcase, what_is_wrong_is_said_with_its_line, 0, DLX_ARRAY_SIZE(bad));
+    tcase_add_test(tcase, a_rule_may_be_about_some_sockets);
+    tcase_add_test(tcase, quotas_have_units_and_the_rest_of_the_default_class);
     tcase_add_test(tcase, a_file_that_cannot_be_read_is_an_error);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

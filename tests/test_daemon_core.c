@@ -119,13 +119,20 @@ START_TEST(charges_are_limited_and_come_back)
     struct dlxd_charge a = {.user = NULL};
     struct dlxd_charge b = {.user = NULL};
     dlxd_users_init(&users, 1000);
-    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
-    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &same), 0);
+    ck_assert_int_eq(dlxd_users_get(&users,
+                                    &(struct dlxd_principal){.uid = 7, .socket = DLXD_SOCKET_MAIN},
+                                    &user),
+                     0);
+    ck_assert_int_eq(dlxd_users_get(&users,
+                                    &(struct dlxd_principal){.uid = 7, .socket = DLXD_SOCKET_MAIN},
+                                    &same),
+                     0);
     ck_assert_ptr_eq(user, same);
     ck_assert_int_eq(dlxd_charge_init(&a, user, DLXD_BYTES, 400), 0);
     ck_assert_int_eq(dlxd_charge_init(&b, user, DLXD_BYTES, 101), DLX_E_LIMIT);
-    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "uid 7 asks for 101 bytes"));
-    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "uses 400 and may have 500"));
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "uid 7 asks for 101 B of shared memory"));
+    ck_assert_ptr_nonnull(
+        strstr(dlx__error_message(), "uses 400 B and may have 500 B (quota bytes)"));
     ck_assert_int_eq(dlxd_charge_init(&b, user, DLXD_BYTES, UINT64_MAX), DLX_E_LIMIT);
     ck_assert_int_eq(dlxd_charge_init(&b, user, DLXD_BYTES, 100), 0);
     dlxd_charge_deinit(&b);
@@ -264,7 +271,7 @@ END_TEST
 static int admit(uid_t uid, uid_t daemon_uid)
 {
     return dlxd_policy_admit(&(struct dlxd_policy){.uid = daemon_uid},
-                             &(struct dlxd_principal){.uid = uid});
+                             &(struct dlxd_principal){.uid = uid, .socket = DLXD_SOCKET_MAIN});
 }
 
 START_TEST(own_user_and_root_may_come_in)
@@ -288,7 +295,7 @@ START_TEST(allowed_users_may_do_everything_and_others_nothing)
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(dlxd_rules_add_user(&rules, "--allow-user", allowed[i]), 0);
     for (uid_t uid = 1000; uid < 1005; uid++) {
-        const struct dlxd_principal who = {.uid = uid};
+        const struct dlxd_principal who = {.uid = uid, .socket = DLXD_SOCKET_MAIN};
         const bool may = uid != 1002 && uid != 1004;
         ck_assert_int_eq(dlxd_policy_admit(&policy, &who), may ? 0 : DLX_E_ACCESS);
         for (int verb = 0; verb < DLXD_N_VERBS; verb++)

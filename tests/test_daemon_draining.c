@@ -236,7 +236,7 @@ enum limit { READERS, WRITERS, USERS_LINKS, USERS_BYTES, N_LIMITS };
 START_TEST(a_newcomer_that_meets_a_limit_is_told_of_them_or_takes_their_place)
 {
     static const char *const whose[N_LIMITS] = {"subscriber test", "publisher test", "may have 5",
-                                                "bytes of shared memory"};
+                                                "of shared memory"};
     struct reading held[5], next;
     setup(_i == WRITERS ? 5 : N);
     w.reader->max_links = _i == READERS ? 5 : N;

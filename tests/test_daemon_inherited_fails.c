@@ -197,7 +197,7 @@ static int take(enum kind first, enum kind second, int *ret_fd)
     put(FIRST + 2, second);
     ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
     *ret_fd = -1;
-    int r = dlxd_inherited_take_listener(&inherited, ret_fd);
+    int r = dlxd_inherited_take_listener(&inherited, NULL, ret_fd);
     dlxd_inherited_deinit(&inherited);
     for (int fd = FIRST; fd < FIRST + N; fd++)
         ck_assert_int_eq(is_open(fd), fd == *ret_fd);
@@ -221,6 +221,47 @@ static void sockets(void)
     }
 }
 
+/* "a" is a's name, and that of its unit. */
+static void sockets_by_name(void)
+{
+    static const struct {
+        const char *names, *name;
+        int fd, r;
+    } rows[] = {
+        {"a:b:c", "a", FIRST, 0},
+        {"a:b:c", "c", FIRST + 2, 0},
+        {"a:b:c.socket", "c", FIRST + 2, 0},
+        {"a:b:.socket", ".socket", FIRST + 2, 0},
+        {"a:b:c.socket", "c.socket", -1, 0},
+        {"a:b:cc", "c", -1, 0},
+        {"a:b:a.socket", "a", -1, DLX_E_INVALID},
+    };
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
+        struct dlxd_inherited inherited;
+        int fd = -1;
+        tell("3", NULL, rows[i].names);
+        put(FIRST, SEQPACKET);
+        put(FIRST + 1, FILE_);
+        put(FIRST + 2, SEQPACKET);
+        ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+        ck_assert_int_eq(dlxd_inherited_take_listener(&inherited, rows[i].name, &fd), rows[i].r);
+        ck_assert_msg(fd == rows[i].fd, "row %zu: %d", i, fd);
+        ck_assert_int_eq(dlxd_inherited_check_listeners(&inherited), DLX_E_INVALID);
+        ck_assert_msg(strstr(dlx__error_message(), "inherited descriptor ") &&
+                          strstr(dlx__error_message(), "it has no [socket "),
+                      "%s", dlx__error_message());
+        dlxd_inherited_deinit(&inherited);
+        if (fd >= 0)
+            close(fd);
+    }
+}
+
+START_TEST(a_socket_among_them_is_found_by_its_name)
+{
+    run(sockets_by_name);
+}
+END_TEST
+
 START_TEST(the_socket_among_them_is_found)
 {
     run(sockets);
@@ -236,6 +277,7 @@ int main(void)
     tcase_add_test(tcase, what_cannot_be_is_said);
     tcase_add_test(tcase, lack_of_memory_is_said);
     tcase_add_test(tcase, the_socket_among_them_is_found);
+    tcase_add_test(tcase, a_socket_among_them_is_found_by_its_name);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

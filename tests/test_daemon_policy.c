@@ -5,6 +5,8 @@
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/retained.h"
 #include "daemon/objects/subscription.h"
+#include "daemon/persist/ledger.h"
+#include "daemon/persist/record.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_run.h"
@@ -73,7 +75,7 @@ START_TEST(a_principal_may_have_many_groups)
         int pair[2];
         if (setgroups(N, groups) < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) < 0)
             _exit(2);
-        int r = dlxd_principal_new(&who, &from, pair[0], 0);
+        int r = dlxd_principal_new(&who, &from, pair[0], "pods");
         _exit(r == 0 && from == getpid() && who->n_groups == N &&
                       dlxd_principal_has_group(who, 5000 + N - 1)
                   ? 0
@@ -90,7 +92,7 @@ START_TEST(neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does)
     gid_t group = 7;
     const struct dlxd_principal a = {.uid = 5},
                                 b = {.uid = 5, .minor = 3, .n_groups = 1, .groups = &group},
-                                c = {.uid = 5, .socket = 1}, d = {.uid = 6};
+                                c = {.uid = 5, .socket = "pods"}, d = {.uid = 6};
     const struct dlxd_principal *const who[] = {&a, &b, &c, &d};
     struct dlxd_user *users[4];
     for (unsigned i = 0; i < 4; i++)
@@ -101,6 +103,24 @@ START_TEST(neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does)
     ck_assert_ptr_ne(users[2], users[3]);
     for (unsigned i = 0; i < 4; i++)
         dlxd_user_unref(users[i]);
+}
+END_TEST
+
+/* It is another user's to the next daemon, too. */
+START_TEST(the_socket_of_a_publisher_is_in_the_ledger)
+{
+    const struct dlxd_publisher_config config = {.history = 4, .depth = 16, .n_entries = 256};
+    struct dlxd_publisher_former former;
+    struct dlxd_ledger_entry entry;
+    int other_fd;
+    struct dlxd_client *other = dlx_test_broker_client_by(&test, 1, 100, &other_fd);
+    for (int i = 0; i < 2; i++) {
+        dlxd_record_write(dlx_test_broker_publisher(i ? other : client, "a", &config, 1), &entry);
+        ck_assert_str_eq(entry.socket, i ? "socket-1" : ""); /* as older daemons read and write */
+        dlxd_record_read(&entry, &former);
+        ck_assert_str_eq(former.socket, i ? "socket-1" : DLXD_SOCKET_MAIN);
+    }
+    close(other_fd);
 }
 END_TEST
 
@@ -260,8 +280,9 @@ START_TEST(who_may_not_drop_is_refused_but_for_what_is_its_own)
         struct dlxd_publisher *publisher = publish("a/b", 0, 1);
         ck_assert(dlxd_publisher_end(publisher));
         dlxd_principal_unref(publisher->principal);
-        ck_assert_int_eq(
-            dlxd_principal_new_former(&publisher->principal, geteuid() + (own ? 0 : 1), 0), 0);
+        ck_assert_int_eq(dlxd_principal_new_former(&publisher->principal, geteuid() + (own ? 0 : 1),
+                                                   DLXD_SOCKET_MAIN),
+                         0);
         deny_only(DLXD_MAY_DROP, "a/b");
         if (own)
             ck_assert_int_eq(request(BODY(RETAINED_DROP), &drop)->body_case,
@@ -282,6 +303,7 @@ int main(void)
     tcase_add_test(tcase, a_principal_is_what_the_kernel_says);
     tcase_add_test(tcase, a_principal_may_have_many_groups);
     tcase_add_test(tcase, neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does);
+    tcase_add_test(tcase, the_socket_of_a_publisher_is_in_the_ledger);
     tcase_add_test(tcase, who_may_not_publish_is_refused);
     tcase_add_test(tcase, who_may_not_subscribe_is_refused);
     tcase_add_test(tcase, a_pattern_is_offered_only_what_its_subscriber_may_subscribe_to);

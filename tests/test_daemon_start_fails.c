@@ -65,7 +65,8 @@ static int start(struct dlxd_server **ret, int take_listen_fd, const struct dlx_
     if (r == 0)
         r = dlxd_client_supported();
     if (r == 0)
-        r = dlxd_server_new(ret, place.path, dlx__steal_fd(&fd), memory);
+        r = dlxd_server_new(
+            ret, &(struct dlxd_listen){.path = place.path, .take_fd = dlx__steal_fd(&fd)}, memory);
     if (r == 0)
         (void)dlxd_server_keep(*ret, 100, &inherited); /* without it, it only says so */
     return r;

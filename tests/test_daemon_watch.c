@@ -153,7 +153,8 @@ START_TEST(a_client_that_cannot_be_watched_is_refused_alone)
         /* As every client does: what waits unread turns the end into a reset, which must not hide why. */
         ck_assert_int_eq(send(pair[1], "hello", 5, 0), 5);
         adds_left = left;
-        ck_assert_int_eq(dlxd_client_new(&client, &test.broker, pair[0], 0), DLX_E_NO_MEMORY);
+        ck_assert_int_eq(dlxd_client_new(&client, &test.broker, pair[0], DLXD_SOCKET_MAIN),
+                         DLX_E_NO_MEMORY);
         adds_left = INT32_MAX;
         const Dlx__Wire__Packet *packet = receive(pair[1], &rx, &arena);
         ck_assert_int_eq(packet->body_case, DLX__WIRE__PACKET__BODY_DISCONNECT);

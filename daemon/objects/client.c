@@ -154,7 +154,7 @@ static bool on_turn(struct dlxd_task *task)
 }
 
 /* What can fail, for a client that nobody knows yet. */
-static int set_up(struct dlxd_client *client, uint32_t socket)
+static int set_up(struct dlxd_client *client, const char *socket)
 {
     struct dlxd_broker *broker = client->broker;
     int r = dlxd_principal_new(&client->principal, &client->pid, client->fd, socket);
@@ -226,7 +226,7 @@ static void make_way(struct dlxd_broker *broker, const struct dlxd_user *user)
 }
 
 int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd,
-                    uint32_t socket)
+                    const char *socket)
 {
     char why[DLX_ERROR_TEXT_SIZE];
     struct dlxd_client *client = calloc(1, sizeof *client);

@@ -93,12 +93,13 @@ struct dlxd_client {
 int dlxd_client_supported(void);
 
 /*
- * A client for a connection that a listening socket accepted: the number of which is `socket`. Takes the fd, also on failure, of which it is told. A client that
- * may not come in is made as well, to answer its Hello with the reason. Returns 0; DLX_E_DISCONNECTED (it is dead
+ * A client for a connection that the listening socket of this name accepted. Takes the fd, also on
+ * failure, of which it is told. A client that may not come in is made as well, to answer its Hello
+ * with the reason. Returns 0; DLX_E_DISCONNECTED (it is dead
  * already), DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
 int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int take_fd,
-                    uint32_t socket);
+                    const char *socket);
 /* ENDING: end a part of what it owns. False: it owns nothing any more. */
 bool dlxd_client_end_some(struct dlxd_client *client);
 /* At once, with everything it owns. NULL is fine. */

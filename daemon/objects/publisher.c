@@ -244,7 +244,7 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
     publisher->pid = former->pid;
     (void)snprintf(publisher->client_name, sizeof publisher->client_name, "%s",
                    former->client_name);
-    int r = dlxd_principal_new_former(&publisher->principal, former->uid, 0);
+    int r = dlxd_principal_new_former(&publisher->principal, former->uid, former->socket);
     if (r == 0)
         r = dlxd_users_get(&broker->users, publisher->principal, &user);
     if (r == 0) {

@@ -156,6 +156,7 @@ int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, 
 struct dlxd_publisher_former {
     uint64_t id;
     uid_t uid;
+    const char *socket; /* the listening socket that it came in by */
     pid_t pid;
     const char *client_name;
     const char *topic;

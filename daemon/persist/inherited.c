@@ -85,30 +85,71 @@ static bool has_option(int fd, int option, int value)
     return getsockopt(fd, SOL_SOCKET, option, &have, &size) == 0 && have == value;
 }
 
-int dlxd_inherited_take_listener(struct dlxd_inherited *inherited, int *ret_fd)
+static int check_listener(const struct dlxd_inherited_fd *it)
+{
+    if (has_option(it->fd, SO_DOMAIN, AF_UNIX) && has_option(it->fd, SO_TYPE, SOCK_SEQPACKET) &&
+        has_option(it->fd, SO_ACCEPTCONN, 1))
+        return 0;
+    return dlx__fail(DLX_E_INVALID,
+                     "inherited descriptor %d (%s) is not a Unix SOCK_SEQPACKET socket that "
+                     "listens: ListenSequentialPacket= makes one",
+                     it->fd, it->name);
+}
+
+#define UNIT_SUFFIX ".socket"
+
+/* Without the suffix of a unit's name. */
+static size_t name_size(const struct dlxd_inherited_fd *it)
+{
+    size_t size = strlen(it->name), suffix = strlen(UNIT_SUFFIX);
+    bool is_unit = size > suffix && strcmp(it->name + size - suffix, UNIT_SUFFIX) == 0;
+    return is_unit ? size - suffix : size;
+}
+
+static bool has_name(const struct dlxd_inherited_fd *it, const char *name)
+{
+    size_t size = name_size(it);
+    return strlen(name) == size && strncmp(it->name, name, size) == 0;
+}
+
+int dlxd_inherited_take_listener(struct dlxd_inherited *inherited, const char *name, int *ret_fd)
 {
     struct dlxd_inherited_fd *found = NULL;
     for (size_t i = 0; i < inherited->n; i++) {
         struct dlxd_inherited_fd *it = &inherited->fds[i];
-        if (!is_socket(it->fd))
+        if (it->taken || !is_socket(it->fd) || (name && !has_name(it, name)))
             continue;
-        if (!has_option(it->fd, SO_DOMAIN, AF_UNIX) ||
-            !has_option(it->fd, SO_TYPE, SOCK_SEQPACKET) || !has_option(it->fd, SO_ACCEPTCONN, 1))
-            return dlx__fail(
-                DLX_E_INVALID,
-                "inherited descriptor %d (%s) is not a Unix SOCK_SEQPACKET socket that "
-                "listens: ListenSequentialPacket= makes one",
-                it->fd, it->name);
+        int r = check_listener(it);
+        if (r < 0)
+            return r;
+        if (found && name)
+            return dlx__fail(DLX_E_INVALID,
+                             "inherited descriptors %d (%s) and %d (%s) are both socket %s: give "
+                             "each a unit, and a name by FileDescriptorName=",
+                             found->fd, found->name, it->fd, it->name, name);
         if (found)
             return dlx__fail(DLX_E_INVALID,
-                             "inherited descriptors %d (%s) and %d (%s) are sockets: a daemon "
-                             "listens on one",
+                             "inherited descriptors %d (%s) and %d (%s) are sockets: a "
+                             "configuration with a section [socket NAME] for each tells them apart",
                              found->fd, found->name, it->fd, it->name);
         found = it;
     }
     if (found)
         found->taken = true;
     *ret_fd = found ? found->fd : -1;
+    return 0;
+}
+
+int dlxd_inherited_check_listeners(const struct dlxd_inherited *inherited)
+{
+    for (size_t i = 0; i < inherited->n; i++) {
+        const struct dlxd_inherited_fd *it = &inherited->fds[i];
+        if (!it->taken && is_socket(it->fd))
+            return dlx__fail(DLX_E_INVALID,
+                             "inherited descriptor %d (%s) is a socket that the configuration does "
+                             "not describe: it has no [socket %.*s]",
+                             it->fd, it->name, (int)name_size(it), it->name);
+    }
     return 0;
 }
 

@@ -22,11 +22,15 @@ struct dlxd_inherited {
  * there is none; DLX_E_INVALID (the variables contradict each other; the descriptors are closed), DLX_E_NO_MEMORY. */
 int dlxd_inherited_init(struct dlxd_inherited *inherited);
 /*
- * The socket to listen on, if the service manager made it (ListenSequentialPacket= of
- * systemd.socket(5)): taken, and the caller's. Returns 0, with -1 where there is none;
- * DLX_E_INVALID: there are several, or one that cannot be listened on.
+ * The socket of this name, if the service manager made it (ListenSequentialPacket= of
+ * systemd.socket(5)): taken, and the caller's. Its name is what FileDescriptorName= of its unit
+ * says; without that systemd calls it as its unit, of which the suffix ".socket" is no part of the
+ * name. NULL: whatever its name is, and the only one. Returns 0, with -1 where there is none;
+ * DLX_E_INVALID naming the descriptors: there are several, or one that cannot be listened on.
  */
-int dlxd_inherited_take_listener(struct dlxd_inherited *inherited, int *ret_fd);
+int dlxd_inherited_take_listener(struct dlxd_inherited *inherited, const char *name, int *ret_fd);
+/* Was every socket taken? Returns 0; DLX_E_INVALID naming one that was not. */
+int dlxd_inherited_check_listeners(const struct dlxd_inherited *inherited);
 /* Closes what nobody took. */
 void dlxd_inherited_deinit(struct dlxd_inherited *inherited);
 

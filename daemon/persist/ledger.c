@@ -135,5 +135,6 @@ bool dlxd_ledger_get(const struct dlxd_ledger *ledger, uint32_t index,
         return false;
     ret->client_name[sizeof ret->client_name - 1] = '\0';
     ret->topic[sizeof ret->topic - 1] = '\0';
+    ret->socket[sizeof ret->socket - 1] = '\0';
     return true;
 }

@@ -34,7 +34,9 @@ struct dlxd_ledger_entry {
     uint32_t max_held;
     char client_name[64];
     char topic[256];
-    uint8_t reserved[112]; /* 0; later daemons may have written something */
+    /* The listening socket that it came in by; "": the main one. Since protocol 2.5. */
+    char socket[32];
+    uint8_t reserved[80]; /* 0; later daemons may have written something */
 };
 
 struct dlxd_ledger {

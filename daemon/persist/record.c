@@ -27,6 +27,9 @@ void dlxd_record_write(const struct dlxd_publisher *publisher, struct dlxd_ledge
     _Static_assert(sizeof ret->topic == sizeof publisher->topic_name, "a topic fits");
     memcpy(ret->client_name, publisher->client_name, sizeof ret->client_name);
     memcpy(ret->topic, publisher->topic_name, sizeof ret->topic);
+    _Static_assert(sizeof ret->socket == sizeof publisher->principal->socket, "a name fits");
+    if (!dlxd_socket_is_main(publisher->principal->socket))
+        memcpy(ret->socket, publisher->principal->socket, sizeof ret->socket);
 }
 
 void dlxd_record_read(const struct dlxd_ledger_entry *entry, struct dlxd_publisher_former *ret)
@@ -34,6 +37,7 @@ void dlxd_record_read(const struct dlxd_ledger_entry *entry, struct dlxd_publish
     *ret = (struct dlxd_publisher_former){
         .id = entry->id,
         .uid = entry->uid,
+        .socket = *entry->socket ? entry->socket : DLXD_SOCKET_MAIN,
         .pid = (pid_t)entry->pid,
         .client_name = entry->client_name,
         .topic = entry->topic,

@@ -6,6 +6,8 @@
 #include "daemon/objects/client.h"
 #include "daemon/users/outbox.h"
 #include "daemon/protocol/handler.h"
+#include <sys/socket.h>
+#include <sys/un.h>
 
 static char version[] = DLX_VERSION_STRING;
 
@@ -35,15 +37,26 @@ int dlxd_handle_hello(struct dlxd_client *client, const Dlx__Wire__Packet *packe
     return 0;
 }
 
+/* The path of the socket by which the client came in. */
+static const char *socket_path(const struct dlxd_client *client, struct sockaddr_un *address)
+{
+    socklen_t size = sizeof *address - 1; /* a path may fill it, without a 0 */
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    bool has_path = getsockname(client->fd, (struct sockaddr *)address, &size) == 0 &&
+                    address->sun_path[0] != '\0';
+    return has_path ? address->sun_path : client->broker->socket_path;
+}
+
 int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
     struct dlxd_broker *broker = client->broker;
     Dlx__Wire__DaemonInfoReply body = DLX__WIRE__DAEMON_INFO_REPLY__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    struct sockaddr_un address;
     dlxd_drains_look_all(broker);
     dlxd_flights_look_all(&broker->users);
     body.version = version;
-    body.socket = (char *)(uintptr_t)broker->socket_path;
+    body.socket = (char *)(uintptr_t)socket_path(client, &address);
     body.pid = (uint32_t)getpid();
     body.major = DLX_PROTO_MAJOR;
     body.minor = DLX_PROTO_MINOR;

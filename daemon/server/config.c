@@ -2,7 +2,8 @@
 #include "daemon/server/config.h"
 #include "common/error.h"
 #include "common/memory.h"
-#include "common/topic.h"
+#include "daemon/server/config_parts.h"
+#include "daemon/server/machine.h"
 #include "daemon/users/policy.h"
 #include <errno.h>
 #include <glob.h>
@@ -13,12 +14,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RULE       "rule "
-#define SEPARATORS ", \t\n"
+#define RULE   "rule "
+#define SOCKET "socket "
+#define QUOTA  "quota "
 
 /* ---- values -------------------------------------------------------------------------------- */
 
-static bool parse_number(const char *text, unsigned long end, unsigned long *ret)
+bool dlxd_config_parse_number(const char *text, unsigned long end, unsigned long *ret)
 {
     char *rest;
     *ret = strtoul(text, &rest, 10);
@@ -30,7 +32,7 @@ int dlxd_config_parse_user(const char *text, uid_t *ret)
 {
     const struct passwd *user = getpwnam(text);
     unsigned long uid = user ? user->pw_uid : 0;
-    if (!user && !parse_number(text, (uid_t)-1, &uid))
+    if (!user && !dlxd_config_parse_number(text, (uid_t)-1, &uid))
         return dlx__fail(DLX_E_INVALID, "there is no user '%.80s'", text);
     if (uid == DLXD_OVERFLOW_UID)
         return dlx__fail(DLX_E_INVALID,
@@ -39,11 +41,11 @@ int dlxd_config_parse_user(const char *text, uid_t *ret)
     return 0;
 }
 
-static int parse_group(const char *text, gid_t *ret)
+int dlxd_config_parse_group(const char *text, gid_t *ret)
 {
     const struct group *group = getgrnam(text);
     unsigned long gid = group ? group->gr_gid : 0;
-    if (!group && !parse_number(text, (gid_t)-1, &gid))
+    if (!group && !dlxd_config_parse_number(text, (gid_t)-1, &gid))
         return dlx__fail(DLX_E_INVALID, "there is no group '%.80s'", text);
     *ret = (gid_t)gid;
     return 0;
@@ -52,7 +54,7 @@ static int parse_group(const char *text, gid_t *ret)
 int dlxd_config_parse_count(const char *text, int32_t *ret)
 {
     unsigned long n;
-    if (!parse_number(text, DLXD_FD_STORE_MAX + 1, &n))
+    if (!dlxd_config_parse_number(text, DLXD_FD_STORE_MAX + 1, &n))
         return dlx__fail(DLX_E_INVALID, "'%.80s' is not a number from 0 to %d", text,
                          DLXD_FD_STORE_MAX);
     *ret = (int32_t)n;
@@ -68,78 +70,13 @@ const struct dlx_memory *dlxd_config_parse_memory(const char *name)
     return memory;
 }
 
-/* ---- rules --------------------------------------------------------------------------------- */
-
-static int add_user(struct dlxd_rule *rule, const char *word)
+int dlxd_config_parse_path(const char *text, char **ret)
 {
-    uid_t uid = 0;
-    if (strcmp(word, "*") == 0) {
-        rule->is_for_everybody = true;
-        return 0;
-    }
-    int r = dlxd_config_parse_user(word, &uid);
-    return r < 0 ? r : dlxd_rule_add_uid(rule, uid);
-}
-
-static int add_group(struct dlxd_rule *rule, const char *word)
-{
-    gid_t gid = 0;
-    int r = parse_group(word, &gid);
-    return r < 0 ? r : dlxd_rule_add_gid(rule, gid);
-}
-
-static int add_topic(struct dlxd_rule *rule, const char *word)
-{
-    int r = dlx__pattern_check(word);
-    return r < 0 ? r : dlxd_rule_add_topic(rule, word);
-}
-
-static int add_verb(uint32_t *verbs, uint32_t others, const char *word)
-{
-    uint32_t found = strcmp(word, "all") == 0 ? DLXD_ALL_VERBS : 0;
-    for (int verb = 0; verb < DLXD_N_VERBS; verb++)
-        if (strcmp(word, dlxd_verb_name((enum dlxd_verb)verb)) == 0)
-            found = DLXD_VERB(verb);
-    if (found == 0)
-        return dlx__fail(DLX_E_INVALID,
-                         "'%.80s' is none of: publish, subscribe, observe, block, drop, all", word);
-    if (found & others)
-        return dlx__fail(DLX_E_INVALID, "'%.80s' is both allowed and denied", word);
-    *verbs |= found;
-    return 0;
-}
-
-static int add_allowed(struct dlxd_rule *rule, const char *word)
-{
-    return add_verb(&rule->allow, rule->deny, word);
-}
-
-static int add_denied(struct dlxd_rule *rule, const char *word)
-{
-    return add_verb(&rule->deny, rule->allow, word);
-}
-
-static const struct list {
-    const char *key;
-    int (*add)(struct dlxd_rule *rule, const char *word);
-} lists[] = {
-    {"users", add_user},    {"groups", add_group}, {"topics", add_topic},
-    {"allow", add_allowed}, {"deny", add_denied},
-};
-
-static int check_rule(const struct dlxd_rule *rule)
-{
-    if (!rule->is_for_everybody && rule->n_uids + rule->n_gids == 0)
-        return dlx__fail(DLX_E_INVALID, "%s: rule \"%s\" is about nobody: it needs users or groups",
-                         rule->place, rule->name);
-    if ((rule->allow | rule->deny) == 0)
-        return dlx__fail(DLX_E_INVALID, "%s: rule \"%s\" says nothing: it needs allow or deny",
-                         rule->place, rule->name);
-    if (rule->n_topics == 0)
-        return dlx__fail(DLX_E_INVALID,
-                         "%s: rule \"%s\" is about no topics: it needs topics, such as **",
-                         rule->place, rule->name);
-    return 0;
+    if (text[0] != '/')
+        return dlx__fail(DLX_E_INVALID, "socket '%.80s' is no path that begins with /", text);
+    free(*ret);
+    *ret = strdup(text);
+    return *ret ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
 }
 
 /* ---- files --------------------------------------------------------------------------------- */
@@ -181,24 +118,8 @@ static struct dlxd_rule *find_rule(struct reader *reader, const char *name)
 
 static int set_in_rule(struct reader *reader, const char *name, const char *key, const char *value)
 {
-    const struct list *list = NULL;
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0] && !list; i++)
-        list = strcmp(key, lists[i].key) == 0 ? &lists[i] : NULL;
-    if (!list)
-        return dlx__fail(DLX_E_INVALID, "a rule has no '%.80s': users, groups, topics, allow, deny",
-                         key);
     struct dlxd_rule *rule = find_rule(reader, name);
-    dlx_cleanup(dlx__freep) char *words = strdup(value);
-    if (!rule)
-        return DLX_E_INVALID;
-    if (!words)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory");
-    int r = 0;
-    char *rest = NULL;
-    for (char *word = strtok_r(words, SEPARATORS, &rest); word && r == 0;
-         word = strtok_r(NULL, SEPARATORS, &rest))
-        r = list->add(rule, word);
-    return r;
+    return rule ? dlxd_config_set_in_rule(rule, key, value) : DLX_E_INVALID;
 }
 
 static int set_in_daemon(struct dlxd_config *config, const char *key, const char *value)
@@ -211,26 +132,52 @@ static int set_in_daemon(struct dlxd_config *config, const char *key, const char
     }
     if (strcmp(key, "socket") != 0)
         return dlx__fail(DLX_E_INVALID, "[daemon] has no '%.80s': socket, memory, fd-store", key);
-    if (value[0] != '/')
-        return dlx__fail(DLX_E_INVALID, "socket '%.80s' is no path that begins with /", value);
-    free(config->socket);
-    config->socket = strdup(value);
-    return config->socket ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+    return dlxd_config_parse_path(value, &config->socket);
+}
+
+/* What follows the prefix and is not empty; else NULL. */
+static const char *name_in(const char *section, const char *prefix)
+{
+    size_t size = strlen(prefix);
+    return strncmp(section, prefix, size) == 0 && section[size] ? section + size : NULL;
 }
 
 /* For ini_parse_stream(): not 0 is success. */
 static int on_value(void *data, const char *section, const char *key, const char *value)
 {
     struct reader *reader = data;
+    const char *name;
     int r;
     if (strcmp(section, "daemon") == 0)
         r = set_in_daemon(reader->config, key, value);
-    else if (strncmp(section, RULE, strlen(RULE)) == 0 && section[strlen(RULE)])
-        r = set_in_rule(reader, section + strlen(RULE), key, value);
+    else if ((name = name_in(section, RULE)))
+        r = set_in_rule(reader, name, key, value);
+    else if ((name = name_in(section, SOCKET)))
+        r = dlxd_config_set_in_socket(reader->config, name, key, value);
+    else if ((name = name_in(section, QUOTA)))
+        r = dlxd_config_set_in_quota(reader->config, name, key, value);
     else
-        r = dlx__fail(DLX_E_INVALID, "'%.80s' is in [%.80s]: there are [daemon] and [rule NAME]",
+        r = dlx__fail(DLX_E_INVALID,
+                      "'%.80s' is in [%.80s]: there are [daemon], [rule NAME], [socket NAME] and "
+                      "[quota NAME]",
                       key, section);
     return r < 0 ? fail_here(reader, r) : 1;
+}
+
+/* The parser tells of keys alone. A socket, or a class of quotas, is there without any. */
+static int on_section(struct reader *reader, const char *line)
+{
+    char section[INI_MAX_LINE], place[INI_MAX_LINE + 300];
+    const char *end = strchr(line, ']'), *name;
+    if (line[0] != '[' || !end)
+        return 0; /* what is wrong the parser says */
+    (void)snprintf(section, sizeof section, "%.*s", (int)(end - line - 1), line + 1);
+    (void)snprintf(place, sizeof place, "%s:%u", reader->path, reader->line);
+    if ((name = name_in(section, SOCKET)))
+        return dlxd_config_add_socket(reader->config, name, place);
+    if ((name = name_in(section, QUOTA)))
+        return dlxd_config_add_quota(reader->config, name, place);
+    return 0;
 }
 
 /* Likewise: a line. */
@@ -243,6 +190,11 @@ static char *read_line(char *text, int size, void *data)
     if (!strchr(text, '\n') && !feof(reader->file)) {
         (void)dlx__fail(DLX_E_INVALID, "the line has more than %d bytes", size - 2);
         (void)fail_here(reader, DLX_E_INVALID);
+        return NULL;
+    }
+    int r = on_section(reader, text);
+    if (r < 0) {
+        (void)fail_here(reader, r);
         return NULL;
     }
     return text;
@@ -265,10 +217,7 @@ static int read_file(struct dlxd_config *config, const char *path)
         return dlx__fail(DLX_E_INVALID,
                          "%s:%d: neither '[section]' nor 'key = value', nor a comment (#)", path,
                          bad_line);
-    int r = 0;
-    for (size_t i = reader.first_rule; i < config->rules.n && r == 0; i++)
-        r = check_rule(&config->rules.items[i]);
-    return r;
+    return 0;
 }
 
 /* No folder is no error, and one that cannot be read is. */
@@ -301,7 +250,7 @@ static int read_beside(struct dlxd_config *config, const char *path)
 
 void dlxd_config_init(struct dlxd_config *config)
 {
-    *config = (struct dlxd_config){.fd_store = -1};
+    *config = (struct dlxd_config){.fd_store = -1, .memory_bytes = dlxd_machine_memory("")};
 }
 
 int dlxd_config_read(struct dlxd_config *config, const char *path)
@@ -310,6 +259,10 @@ int dlxd_config_read(struct dlxd_config *config, const char *path)
     int r = read_file(config, path);
     if (r == 0)
         r = read_beside(config, path);
+    for (size_t i = 0; i < config->rules.n && r == 0; i++)
+        r = dlxd_config_check_rule(config, &config->rules.items[i]);
+    if (r == 0)
+        r = dlxd_config_finish_quotas(config);
     if (r < 0)
         dlxd_config_deinit(config);
     return r;
@@ -318,6 +271,8 @@ int dlxd_config_read(struct dlxd_config *config, const char *path)
 void dlxd_config_deinit(struct dlxd_config *config)
 {
     dlxd_rules_deinit(&config->rules);
+    dlxd_quotas_deinit(&config->quotas);
+    dlxd_config_deinit_sockets(config);
     free(config->socket);
     dlxd_config_init(config);
 }

@@ -7,6 +7,7 @@
  * folder conf.d beside it, in the order of their names; later ones add rules and replace settings.
  */
 
+#include "daemon/users/quota.h"
 #include "daemon/users/rules.h"
 #include <stdint.h>
 
@@ -15,11 +16,26 @@ struct dlx_memory;
 /* The most descriptors that the service manager may keep. */
 #define DLXD_FD_STORE_MAX 65536
 
+/* A section [socket NAME]. */
+struct dlxd_config_socket {
+    char name[DLXD_SOCKET_NAME_SIZE];
+    char *place; /* where it begins: "FILE:LINE" */
+    char *path;  /* NULL: not said; of the main one, `socket` of the config has it */
+    mode_t mode; /* 0: not said */
+    bool has_group;
+    gid_t gid;
+    char *quota; /* a class; NULL: not said */
+};
+
 struct dlxd_config {
-    char *socket;                    /* NULL: not said */
+    char *socket;                    /* path of the main one; NULL: not said */
     const struct dlx_memory *memory; /* likewise */
     int32_t fd_store;                /* -1: likewise */
+    uint64_t memory_bytes;           /* that quotas are parts of: machine.h */
     struct dlxd_rules rules;
+    struct dlxd_quotas quotas; /* complete: what is not said in one is as by default */
+    struct dlxd_config_socket *sockets;
+    size_t n_sockets;
 };
 
 /* Nothing is said. */
@@ -31,6 +47,10 @@ void dlxd_config_init(struct dlxd_config *config);
  */
 int dlxd_config_read(struct dlxd_config *config, const char *path);
 void dlxd_config_deinit(struct dlxd_config *config);
+
+/* NULL: there is no such section. */
+struct dlxd_config_socket *dlxd_config_find_socket(const struct dlxd_config *config,
+                                                   const char *name);
 
 /* A user by name or number. Returns 0; DLX_E_INVALID: there is no such user, or it may have no
  * rights. */

@@ -202,7 +202,19 @@ static int remove_stale(const char *path, const struct sockaddr_un *address)
     return 0;
 }
 
-static int bind_and_listen(struct dlxd_listener *listener, const struct sockaddr_un *address)
+/* Before it is listened on: until then nobody can connect. */
+static int restrict_file(const struct dlxd_listener *listener, const struct dlxd_listen *how)
+{
+    if (how->has_group && lchown(listener->path, (uid_t)-1, how->gid) < 0)
+        return dlx__fail_errno("group %u for %s", (unsigned)how->gid, listener->path);
+    /* Whoever the mode lets in connects, and gets an answer: policy.h decides. */
+    if (chmod(listener->path, how->mode ? how->mode : 0666) < 0)
+        return dlx__fail_errno("mode of %s", listener->path);
+    return 0;
+}
+
+static int bind_and_listen(struct dlxd_listener *listener, const struct dlxd_listen *how,
+                           const struct sockaddr_un *address)
 {
     struct stat st;
     listener->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -219,17 +231,18 @@ static int bind_and_listen(struct dlxd_listener *listener, const struct sockaddr
     listener->bound = true;
     listener->dev = st.st_dev;
     listener->ino = st.st_ino;
-    /* Anybody may connect, and gets an answer: policy.h decides. */
-    if (chmod(listener->path, 0666) < 0)
-        return dlx__fail_errno("mode of %s", listener->path);
+    int r = restrict_file(listener, how);
+    if (r < 0)
+        return r;
     if (listen(listener->fd, BACKLOG) < 0)
         return dlx__fail_errno("listening on %s", listener->path);
     return 0;
 }
 
-static int start(struct dlxd_listener *listener, const char *path)
+static int start(struct dlxd_listener *listener, const struct dlxd_listen *how)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const char *path = how->path;
     if (strlen(path) >= sizeof address.sun_path)
         return dlx__fail(DLX_E_INVALID, "socket path of %zu bytes, at most %zu are possible: %s",
                          strlen(path), sizeof address.sun_path - 1, path);
@@ -249,16 +262,7 @@ static int start(struct dlxd_listener *listener, const char *path)
     if (r == 0)
         r = remove_stale(path, &address);
     if (r == 0)
-        r = bind_and_listen(listener, &address);
-    return r;
-}
-
-int dlxd_listener_init(struct dlxd_listener *listener, const char *path)
-{
-    *listener = (struct dlxd_listener){.fd = -1, .lock_fd = -1};
-    int r = start(listener, path);
-    if (r < 0)
-        dlxd_listener_deinit(listener);
+        r = bind_and_listen(listener, how, &address);
     return r;
 }
 
@@ -279,10 +283,12 @@ static int adopt(struct dlxd_listener *listener)
     return listener->path ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
 }
 
-int dlxd_listener_adopt(struct dlxd_listener *listener, int take_fd)
+int dlxd_listener_init(struct dlxd_listener *listener, const struct dlxd_listen *how)
 {
-    *listener = (struct dlxd_listener){.fd = take_fd, .lock_fd = -1};
-    int r = adopt(listener);
+    *listener = (struct dlxd_listener){.fd = how->take_fd, .lock_fd = -1};
+    (void)snprintf(listener->name, sizeof listener->name, "%s",
+                   how->name ? how->name : DLXD_SOCKET_MAIN);
+    int r = how->take_fd < 0 ? start(listener, how) : adopt(listener);
     if (r < 0)
         dlxd_listener_deinit(listener);
     return r;

@@ -3,15 +3,27 @@
 #define DLXD_LISTENER_H
 
 /*
- * The listening socket and its lock file (PATH.lock), which is what keeps a second daemon off the
+ * A listening socket and its lock file (PATH.lock), which is what keeps a second daemon off the
  * path: its lock lives as long as the process, so a socket file without it is stale. Nobody but the
  * daemon's user can open the file, and so hold the lock.
  */
 
 #include "common/util.h"
+#include "daemon/users/principal.h"
 #include <sys/stat.h>
 
+/* What to listen on. */
+struct dlxd_listen {
+    const char *name; /* NULL: it is the main one */
+    const char *path; /* where to make it */
+    int take_fd;      /* -1: none; else what the service manager made, wherever that is bound */
+    mode_t mode;      /* of the file that is made; 0: 0666 */
+    bool has_group;   /* likewise: `gid` is its group, and not the daemon's own */
+    gid_t gid;
+};
+
 struct dlxd_listener {
+    char name[DLXD_SOCKET_NAME_SIZE];
     char *path;
     char *lock_path; /* NULL: the socket is the service manager's */
     int fd;
@@ -23,20 +35,17 @@ struct dlxd_listener {
 };
 
 /*
+ * Make the socket and listen; or listen on what the service manager bound: its path is in its
+ * address, and needs neither a lock nor a look at who answers there. Takes that fd, also on failure.
  * Returns 0; DLX_E_IN_USE naming the path and the pid of the daemon that has it, or a path that is
- * something else than a socket, which is left alone; DLX_E_INVALID (path too long); DLX_E_ACCESS
- * (also: the lock file is not this user's alone), DLX_E_SYSTEM.
+ * something else than a socket, which is left alone; DLX_E_INVALID (path too long; one that was
+ * passed has none); DLX_E_ACCESS (also: the lock file is not this user's alone), DLX_E_NO_MEMORY,
+ * DLX_E_SYSTEM.
  */
-int dlxd_listener_init(struct dlxd_listener *listener, const char *path);
+int dlxd_listener_init(struct dlxd_listener *listener, const struct dlxd_listen *listen);
 /*
- * Listen on a socket that the service manager bound: its path is in its name, and needs neither a
- * lock nor a look at who answers there. Takes the fd, also on failure. Returns 0; DLX_E_INVALID (it
- * has no path), DLX_E_NO_MEMORY, DLX_E_SYSTEM.
- */
-int dlxd_listener_adopt(struct dlxd_listener *listener, int take_fd);
-/*
- * Other users are to connect. The socket lets everybody in: the policy decides. So that they can
- * reach it, a folder that the listener made is opened to all; one that was there is left alone, and
+ * Other users are to connect. The socket lets everybody in whom its mode does: the policy decides.
+ * So that they can reach it, a folder that the listener made is opened to all; one that was there is left alone, and
  * a warning tells if it keeps them out. Returns 0; DLX_E_NO_MEMORY, DLX_E_ACCESS, DLX_E_SYSTEM.
  */
 int dlxd_listener_share(const struct dlxd_listener *listener);

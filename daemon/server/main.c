@@ -294,6 +294,22 @@ static bool is_same(const char *a, const char *b)
     return a && b ? strcmp(a, b) == 0 : a == b;
 }
 
+static bool is_same_socket(const struct dlxd_config_socket *a, const struct dlxd_config_socket *b)
+{
+    return b && is_same(a->path, b->path) && a->mode == b->mode && a->has_group == b->has_group &&
+           a->gid == b->gid;
+}
+
+/* What holds from the start on: the sockets, and most of [daemon]. */
+static bool has_same_base(const struct dlxd_config *a, const struct dlxd_config *b)
+{
+    bool is = a->memory == b->memory && a->fd_store == b->fd_store &&
+              is_same(a->socket, b->socket) && a->n_sockets == b->n_sockets;
+    for (size_t i = 0; i < a->n_sockets && is; i++)
+        is = is_same_socket(&a->sockets[i], dlxd_config_find_socket(b, a->sockets[i].name));
+    return is;
+}
+
 /* SIGHUP. */
 static int reload(void *data)
 {
@@ -304,15 +320,76 @@ static int reload(void *data)
         dlxd_log(DLXD_LOG_ERROR, "the configuration stays as it was: %s", dlx__error_message());
         return r;
     }
-    if (fresh.memory != before.memory || fresh.fd_store != before.fd_store ||
-        !is_same(fresh.socket, before.socket))
-        dlxd_log(DLXD_LOG_WARNING, "[daemon] has changed: that takes a restart");
+    if (!has_same_base(&fresh, &before))
+        dlxd_log(DLXD_LOG_WARNING, "[daemon] or a socket has changed: that takes a restart");
     c->config = fresh;
+    dlxd_server_set_quotas(c->server, &c->config.quotas, c->config.memory_bytes);
     if (dlxd_server_set_rules(c->server, &c->config.rules) < 0)
         dlxd_log(DLXD_LOG_WARNING, "%s", dlx__error_message());
     dlxd_log(DLXD_LOG_NOTICE, "read the configuration again: %zu rules", fresh.rules.n);
     dlxd_config_deinit(&before);
     return 0;
+}
+
+/* ---- sockets ------------------------------------------------------------------------------- */
+
+/* The main one. Where no other one is described, it is what the service manager passed, whatever its
+ * name. */
+static int start_server(struct dlxd_server **ret, const struct arguments *arguments,
+                        const struct dlxd_config *config, struct dlxd_inherited *inherited)
+{
+    const struct dlxd_config_socket *section = dlxd_config_find_socket(config, DLXD_SOCKET_MAIN);
+    struct dlxd_listen how = {.path = arguments->socket, .take_fd = -1};
+    bool is_only = config->n_sockets == (section ? 1 : 0);
+    if (section) {
+        how.mode = section->mode;
+        how.has_group = section->has_group;
+        how.gid = section->gid;
+    }
+    int r =
+        dlxd_inherited_take_listener(inherited, is_only ? NULL : DLXD_SOCKET_MAIN, &how.take_fd);
+    return r < 0 ? r : dlxd_server_new(ret, &how, arguments->memory);
+}
+
+static int listen_on(struct dlxd_server *server, const struct dlxd_config_socket *socket,
+                     struct dlxd_inherited *inherited)
+{
+    struct dlxd_listen how = {.name = socket->name,
+                              .path = socket->path,
+                              .take_fd = -1,
+                              .mode = socket->mode,
+                              .has_group = socket->has_group,
+                              .gid = socket->gid};
+    int r = dlxd_inherited_take_listener(inherited, socket->name, &how.take_fd);
+    if (r == 0 && how.take_fd < 0 && !how.path)
+        r = dlx__fail(DLX_E_INVALID, "no path, and the service manager passed no socket %s",
+                      socket->name);
+    if (r == 0)
+        r = dlxd_server_listen(server, &how);
+    return r < 0 ? dlx__fail_prefix(r, "%s: socket %s", socket->place, socket->name) : 0;
+}
+
+/* The others. */
+static int listen_on_all(struct dlxd_server *server, const struct dlxd_config *config,
+                         struct dlxd_inherited *inherited)
+{
+    int r = 0;
+    for (size_t i = 0; i < config->n_sockets && r == 0; i++)
+        if (!dlxd_socket_is_main(config->sockets[i].name))
+            r = listen_on(server, &config->sockets[i], inherited);
+    return r < 0 ? r : dlxd_inherited_check_listeners(inherited);
+}
+
+/* Rules, quotas, and further sockets. */
+static int configure(struct dlxd_server *server, const struct dlxd_config *config,
+                     struct dlxd_inherited *inherited)
+{
+    int r = listen_on_all(server, config, inherited);
+    if (r == 0)
+        dlxd_server_set_quotas(server, &config->quotas, config->memory_bytes);
+    if (r == 0 && config->rules.n > 0)
+        r = dlxd_server_set_rules(server, &config->rules);
+    return r;
 }
 
 int main(int argc, char **argv)
@@ -323,7 +400,6 @@ int main(int argc, char **argv)
                                                                                 &arguments};
     dlx_cleanup(dlx__freep) char *default_path = NULL;
     dlx_cleanup(dlxd_inherited_deinit) struct dlxd_inherited inherited = {.n = 0};
-    dlx_cleanup(dlx__closep) int listen_fd = -1;
 
     /* A lost reader and a file at its size limit fail one call; the daemon goes on. */
     (void)signal(SIGPIPE, SIG_IGN);
@@ -347,8 +423,6 @@ int main(int argc, char **argv)
     use_settings(&arguments, &configuration.config);
     if (dlxd_inherited_init(&inherited) < 0)
         return fail();
-    if (dlxd_inherited_take_listener(&inherited, &listen_fd) < 0)
-        return fail();
     if (!arguments.socket) {
         default_path = dlxd_listener_default_path();
         arguments.socket = default_path;
@@ -362,11 +436,10 @@ int main(int argc, char **argv)
     if (arguments.memory == &dlx__memory_posix)
         dlxd_residue_clean(DLXD_RESIDUE_DIR);
     struct dlxd_server *server;
-    if (dlxd_server_new(&server, arguments.socket, dlx__steal_fd(&listen_fd), arguments.memory) < 0)
+    if (start_server(&server, &arguments, &configuration.config, &inherited) < 0)
         return fail();
     configuration.server = server;
-    if (configuration.config.rules.n > 0 &&
-        dlxd_server_set_rules(server, &configuration.config.rules) < 0) {
+    if (configure(server, &configuration.config, &inherited) < 0) {
         (void)fail();
         dlxd_server_free(server);
         return EXIT_FAILURE;

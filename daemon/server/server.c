@@ -6,6 +6,7 @@
 #include "daemon/objects/client.h"
 #include "daemon/protocol/dispatch.h"
 #include "daemon/server/listener.h"
+#include "daemon/server/machine.h"
 #include "daemon/server/manager.h"
 #include "daemon/users/outbox.h"
 #include "daemon/base/log.h"
@@ -21,7 +22,6 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/sysinfo.h>
 #include <time.h>
 #include <uv.h>
 
@@ -31,6 +31,13 @@
 #define LOOK_MS    250U
 #define TRIM_MS    200U
 #define TRIM_LEAST 256U
+
+struct socket {
+    struct dlxd_list node;
+    struct dlxd_server *server;
+    struct dlxd_listener listener;
+    struct dlxd_watch *watch;
+};
 
 struct dlxd_server {
     uv_loop_t loop;
@@ -47,21 +54,54 @@ struct dlxd_server {
     uv_timer_t idle;
     uv_timer_t trim;
     uv_timer_t gpu;
-    size_t most_objects;    /* that there were since memory was given back */
-    uint64_t idle_ms;       /* 0: never ends by itself */
-    uint64_t idle_client;   /* the last client there was when the idle time began */
-    uv_prepare_t prepare;   /* arms the timers before each sleep */
-    uv_check_t check;       /* works after each look at the sockets */
-    uv_idle_t busy;         /* active while work is left: the loop does not sleep */
-    uint64_t turn_began_ns; /* of the thread's CPU time */
-    struct dlxd_listener listener;
-    struct dlxd_watch *watch;
+    size_t most_objects;      /* that there were since memory was given back */
+    uint64_t idle_ms;         /* 0: never ends by itself */
+    uint64_t idle_client;     /* the last client there was when the idle time began */
+    uv_prepare_t prepare;     /* arms the timers before each sleep */
+    uv_check_t check;         /* works after each look at the sockets */
+    uv_idle_t busy;           /* active while work is left: the loop does not sleep */
+    uint64_t turn_began_ns;   /* of the thread's CPU time */
+    struct dlxd_list sockets; /* the main one first */
     int reserve_fd; /* given up to accept, and close, one when the process is out of fds */
     bool fds_exhausted;
     bool stopping;
     struct dlxd_manager manager;
     struct dlxd_broker broker;
 };
+
+/* ---- sockets ------------------------------------------------------------------------------- */
+
+static struct socket *socket_of(struct dlxd_list *it)
+{
+    return dlxd_container_of(it, struct socket, node);
+}
+
+static struct socket *first_socket(struct dlxd_server *server)
+{
+    return socket_of(server->sockets.next);
+}
+
+static void close_sockets(struct dlxd_server *server)
+{
+    dlx_for_each (it, &server->sockets) {
+        struct socket *socket = socket_of(it);
+        dlxd_list_remove(it);
+        dlxd_watch_free(socket->watch);
+        dlxd_listener_deinit(&socket->listener);
+        free(socket);
+    }
+}
+
+/* Is there a connection that has yet to be accepted? */
+static bool somebody_waits(const struct dlxd_server *server)
+{
+    dlx_for_each (it, &server->sockets) {
+        struct pollfd queue = {.fd = socket_of(it)->listener.fd, .events = POLLIN};
+        if (poll(&queue, 1, 0) != 0)
+            return true;
+    }
+    return false;
+}
 
 /* ---- time ---------------------------------------------------------------------------------- */
 
@@ -164,22 +204,20 @@ static void start_at(struct dlxd_server *server, uv_timer_t *timer, uv_timer_cb 
 }
 
 /*
- * Whoever is in the listen queue is a client already. One who comes between this look and the closing of the
+ * Whoever is in a listen queue is a client already. One who comes between this look and the closing of the
  * socket gets a hang-up before any answer: the library tries again, and finds nobody. Closed here, since the loop
  * looks at its fds once more after uv_stop(), and would greet somebody only to lose him.
  */
 static void on_idle(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
-    struct pollfd queue = {.fd = server->listener.fd, .events = POLLIN};
     /* Timers run before prepare: somebody may have come since it armed this one. */
-    if (!dlxd_broker_is_idle(&server->broker) || poll(&queue, 1, 0) != 0)
+    if (!dlxd_broker_is_idle(&server->broker) || somebody_waits(server))
         return; /* the time begins anew */
     dlxd_log(DLXD_LOG_NOTICE, "no client for %.3g s: stopping", (double)server->idle_ms / 1e3);
     server->stopping = true;
-    server->watch = dlxd_watch_free(server->watch);
     server->broker.socket_path = "";
-    dlxd_listener_deinit(&server->listener);
+    close_sockets(server);
     uv_stop(&server->loop);
 }
 
@@ -272,10 +310,10 @@ static void on_prepare(uv_prepare_t *prepare)
 
 /* Out of fds: accept with the reserve, say so and close at once, so that the loop does not spin on a queue
  * that it cannot empty. */
-static void refuse_one(struct dlxd_server *server)
+static void refuse_one(struct dlxd_server *server, const struct socket *socket)
 {
     server->reserve_fd = dlx__close(server->reserve_fd);
-    int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd = accept4(socket->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0)
         dlxd_client_goodbye(fd, DLX_E_FD_LIMIT, "dlpackd has no file descriptor left");
     dlxd_workers_close_socket(server->broker.workers, NULL, fd);
@@ -301,19 +339,20 @@ static void limit_refused(struct dlxd_broker *broker)
 
 static void on_connection(void *data, int events)
 {
-    struct dlxd_server *server = data;
+    const struct socket *socket = data;
+    struct dlxd_server *server = socket->server;
     struct dlxd_broker *broker = &server->broker;
     struct dlxd_client *client;
     (void)events;
     for (int i = 0; i < ACCEPT_BATCH; i++) {
-        int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept4(socket->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE)
-                refuse_one(server);
+                refuse_one(server, socket);
             break; /* nobody there, or somebody who has left, or memory: the loop comes back */
         }
         server->fds_exhausted = false;
-        int r = dlxd_client_new(&client, broker, fd, 0);
+        int r = dlxd_client_new(&client, broker, fd, socket->listener.name);
         if (r < 0 && r != DLX_E_DISCONNECTED)
             dlxd_log(DLXD_LOG_ERROR, "refused a connection: %s", dlx__error_message());
         limit_refused(broker);
@@ -338,14 +377,6 @@ static void on_hangup(uv_signal_t *handle, int signum)
     dlxd_manager_tell_reloaded(&server->manager, server->on_hangup(server->hangup_data));
 }
 
-static uint64_t ram_bytes(void)
-{
-    struct sysinfo info;
-    if (sysinfo(&info) < 0)
-        return UINT64_C(1) << 30;
-    return (uint64_t)info.totalram * info.mem_unit;
-}
-
 static void close_handle(uv_handle_t *handle, void *data)
 {
     (void)data;
@@ -357,8 +388,7 @@ struct dlxd_server *dlxd_server_free(struct dlxd_server *server)
 {
     if (!server)
         return NULL;
-    server->watch = dlxd_watch_free(server->watch);
-    dlxd_listener_deinit(&server->listener);
+    close_sockets(server);
     server->reserve_fd = dlx__close(server->reserve_fd);
     dlxd_store_deinit(&server->broker);
     dlxd_gpu_keeper_close(server->broker.gpu);
@@ -424,10 +454,32 @@ static int start_gpu(struct dlxd_server *server)
                                (uint32_t)part);
 }
 
-int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_fd,
+int dlxd_server_listen(struct dlxd_server *server, const struct dlxd_listen *how)
+{
+    struct socket *socket = calloc(1, sizeof *socket);
+    if (!socket) {
+        dlx__close(how->take_fd);
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a socket");
+    }
+    socket->server = server;
+    int r = dlxd_listener_init(&socket->listener, how);
+    if (r == 0)
+        r = dlxd_watch_new(&socket->watch, server->broker.watches, socket->listener.fd,
+                           DLXD_READABLE, on_connection, socket);
+    if (r < 0) {
+        dlxd_listener_deinit(&socket->listener);
+        free(socket);
+        return r;
+    }
+    dlxd_list_push_back(&server->sockets, &socket->node);
+    return 0;
+}
+
+int dlxd_server_new(struct dlxd_server **ret, const struct dlxd_listen *main_socket,
                     const struct dlx_memory *memory)
 {
-    dlx_cleanup(dlx__closep) int listen_fd = take_listen_fd;
+    dlx_cleanup(dlx__closep) int listen_fd = main_socket->take_fd;
+    struct dlxd_listen how = *main_socket;
     struct dlxd_server *server = calloc(1, sizeof *server);
     if (!server)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory");
@@ -439,25 +491,24 @@ int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_
         free(server);
         return dlx__fail(dlx__error_from_errno(-r), "event loop: %s", uv_strerror(r));
     }
-    server->listener = (struct dlxd_listener){.fd = -1, .lock_fd = -1};
+    dlxd_list_init(&server->sockets);
     server->reserve_fd = open_reserve();
-    r = dlxd_broker_init(&server->broker, &server->loop, memory, &dlxd_dispatch, ram_bytes());
+    r = dlxd_broker_init(&server->broker, &server->loop, memory, &dlxd_dispatch,
+                         dlxd_machine_memory(""));
     if (r == 0)
         r = init_handles(server);
     if (r == 0)
         (void)uv_run(&server->loop, UV_RUN_NOWAIT);
     (void)signal(SIGABRT, before);
-    if (r == 0)
-        r = listen_fd < 0 ? dlxd_listener_init(&server->listener, path)
-                          : dlxd_listener_adopt(&server->listener, dlx__steal_fd(&listen_fd));
-    if (r == 0)
-        r = dlxd_watch_new(&server->watch, server->broker.watches, server->listener.fd,
-                           DLXD_READABLE, on_connection, server);
+    if (r == 0) {
+        how.take_fd = dlx__steal_fd(&listen_fd);
+        r = dlxd_server_listen(server, &how);
+    }
     if (r < 0) {
         dlxd_server_free(server);
         return r;
     }
-    server->broker.socket_path = server->listener.path;
+    server->broker.socket_path = first_socket(server)->listener.path;
     r = start_gpu(server);
     if (r < 0) {
         dlxd_server_free(server);
@@ -474,7 +525,17 @@ int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *r
     server->broker.policy.rules_borrow = rules_borrow;
     dlx_for_each (it, &server->broker.clients)
         dlxd_client_review(dlxd_container_of(it, struct dlxd_client, node));
-    return rules_borrow->n > 0 ? dlxd_listener_share(&server->listener) : 0;
+    int r = 0;
+    dlx_for_each (it, &server->sockets)
+        if (r == 0 && rules_borrow->n > 0)
+            r = dlxd_listener_share(&socket_of(it)->listener);
+    return r;
+}
+
+void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas *quotas_borrow,
+                            uint64_t memory_bytes)
+{
+    dlxd_users_set_quotas(&server->broker.users, quotas_borrow, memory_bytes);
 }
 
 void dlxd_server_on_hangup(struct dlxd_server *server, int (*fn)(void *data), void *data)
@@ -496,7 +557,8 @@ int dlxd_server_keep(struct dlxd_server *server, uint32_t max_fds, struct dlxd_i
 
 void dlxd_server_run(struct dlxd_server *server)
 {
-    dlxd_log(DLXD_LOG_NOTICE, "listening on %s", server->listener.path);
+    dlx_for_each (it, &server->sockets)
+        dlxd_log(DLXD_LOG_NOTICE, "listening on %s", socket_of(it)->listener.path);
     dlxd_manager_tell_ready(&server->manager);
     server->turn_began_ns = cpu_time_ns();
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);

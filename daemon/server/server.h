@@ -3,7 +3,7 @@
 #define DLXD_SERVER_H
 
 /*
- * The loop around the broker: the listening socket, signals, and the three things that time does: those
+ * The loop around the broker: the listening sockets, signals, and the three things that time does: those
  * that do not say Hello are disconnected, those that the kernel would not take fds for are tried again,
  * and a private daemon that nobody uses ends. No timer runs without need.
  */
@@ -13,18 +13,24 @@
 
 struct dlx_memory;
 struct dlxd_inherited;
+struct dlxd_listen;
+struct dlxd_quotas;
 struct dlxd_rules;
 struct dlxd_server;
 
-/* Listens on `path`; or on the service manager's socket, if that is not -1, wherever it is bound:
- * takes it, also on failure. Returns 0, or what dlxd_listener_init() and dlxd_listener_adopt()
- * return. */
-int dlxd_server_new(struct dlxd_server **ret, const char *path, int take_listen_fd,
+/* Listens on the main socket: takes its fd, also on failure. Returns 0, or what dlxd_listener_init()
+ * returns. */
+int dlxd_server_new(struct dlxd_server **ret, const struct dlxd_listen *main_socket,
                     const struct dlx_memory *memory);
+/* Listens on a further socket, of another name: likewise. */
+int dlxd_server_listen(struct dlxd_server *server, const struct dlxd_listen *listen);
 /* What others than the daemon's user and root may do: policy.h. Who is there already and has what the
  * rules do not allow is disconnected. Those of the call before are not looked at any more. Returns 0,
  * or what dlxd_listener_share() returns: they hold nevertheless. */
 int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *rules_borrow);
+/* What each user may have of the daemon: as dlxd_users_set_quotas(). */
+void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas *quotas_borrow,
+                            uint64_t memory_bytes);
 /* SIGHUP calls this; otherwise it ends the process. A negative code, whose message is set, says that
  * the new configuration was refused. */
 void dlxd_server_on_hangup(struct dlxd_server *server, int (*fn)(void *data), void *data);

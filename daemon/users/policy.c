@@ -15,7 +15,8 @@ static const char *const verb_texts[DLXD_N_VERBS] = {
 
 static bool is_master(const struct dlxd_policy *policy, const struct dlxd_principal *who)
 {
-    return (who->uid == 0 || who->uid == policy->uid) && who->uid != DLXD_OVERFLOW_UID;
+    return (who->uid == 0 || who->uid == policy->uid) && who->uid != DLXD_OVERFLOW_UID &&
+           dlxd_socket_is_main(who->socket);
 }
 
 static bool is_allowed(const struct dlxd_policy *policy, const struct dlxd_principal *who,
@@ -31,15 +32,18 @@ static bool is_allowed(const struct dlxd_policy *policy, const struct dlxd_princ
  * none. */
 struct refusal {
     char uid[16];
-    struct dlxd_log_field fields[5];
+    char whose[DLXD_PRINCIPAL_TEXT_SIZE];
+    struct dlxd_log_field fields[6];
 };
 
 static void refusal_init(struct refusal *refusal, const struct dlxd_principal *who,
                          const char *verb, const char *topic, const struct dlxd_rule *rule)
 {
     (void)snprintf(refusal->uid, sizeof refusal->uid, "%u", (unsigned)who->uid);
+    dlxd_principal_text(who->uid, who->socket, refusal->whose);
     const struct dlxd_log_field fields[] = {
         {"DLPACKD_UID", refusal->uid},
+        {"DLPACKD_SOCKET", who->socket},
         {"DLPACKD_ACTION", verb},
         {"DLPACKD_TOPIC", topic},
         {"DLPACKD_RULE", rule ? rule->name : NULL},
@@ -54,8 +58,8 @@ static void log_stranger(const struct dlxd_principal *who)
     struct refusal refusal;
     refusal_init(&refusal, who, "connect", NULL, NULL);
     dlxd_log_refusal(refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
-                     "refused: uid %u may not use this daemon: no rule allows it anything",
-                     (unsigned)who->uid);
+                     "refused: %s may not use this daemon: no rule allows it anything",
+                     refusal.whose);
 }
 
 int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_principal *who)
@@ -65,6 +69,12 @@ int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_princi
         return 0;
     bool is_unnamed = who->uid == DLXD_OVERFLOW_UID;
     log_stranger(who);
+    if (!is_unnamed && !dlxd_socket_is_main(who->socket))
+        return dlx__fail(
+            DLX_E_ACCESS,
+            "uid %u may not use this daemon by its socket %s, where only those may whom "
+            "a rule of its configuration names",
+            (unsigned)who->uid, who->socket);
     return dlx__fail(DLX_E_ACCESS, "uid %u may not use this daemon, which serves uid %u%s root%s%s",
                      (unsigned)who->uid, (unsigned)policy->uid, policy->rules_borrow ? "," : " and",
                      policy->rules_borrow ? " and those whom its configuration names" : "",
@@ -89,13 +99,13 @@ static void log_refusal(const struct dlxd_policy *policy, const struct dlxd_prin
     refusal_init(&refusal, who, dlxd_verb_name(verb), topic, rule);
     if (rule)
         dlxd_log_refusal(refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
-                         "refused: uid %u may not %s %s: rule \"%s\" (%s) denies \"%s\"",
-                         (unsigned)who->uid, verb_texts[verb], topic, rule->name,
+                         "refused: %s may not %s %s: rule \"%s\" (%s) denies \"%s\"",
+                         refusal.whose, verb_texts[verb], topic, rule->name,
                          rule->place ? rule->place : "command line", dlxd_verb_name(verb));
     else
         dlxd_log_refusal(refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
-                         "refused: uid %u may not %s %s: no rule allows it \"%s\"",
-                         (unsigned)who->uid, verb_texts[verb], topic, dlxd_verb_name(verb));
+                         "refused: %s may not %s %s: no rule allows it \"%s\"", refusal.whose,
+                         verb_texts[verb], topic, dlxd_verb_name(verb));
 }
 
 int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_principal *who,
@@ -103,16 +113,16 @@ int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_princi
 {
     if (dlxd_policy_may(policy, who, verb, topic))
         return 0;
+    char whose[DLXD_PRINCIPAL_TEXT_SIZE];
     log_refusal(policy, who, verb, topic);
-    return dlx__fail(DLX_E_ACCESS, "uid %u may not %s %s", (unsigned)who->uid, verb_texts[verb],
-                     topic);
+    return dlx__fail(DLX_E_ACCESS, "%s may not %s %s",
+                     dlxd_principal_text(who->uid, who->socket, whose), verb_texts[verb], topic);
 }
 
 int dlxd_policy_check_gpu(const struct dlxd_principal *reader, const struct dlxd_principal *whose,
                           const char *topic)
 {
-    bool is_same = reader->uid == whose->uid && reader->socket == whose->socket;
-    if (reader->uid != DLXD_OVERFLOW_UID && is_same)
+    if (reader->uid != DLXD_OVERFLOW_UID && dlxd_principal_is_same_user(reader, whose))
         return 0;
     return dlx__fail(
         DLX_E_ACCESS,

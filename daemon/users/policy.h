@@ -10,8 +10,9 @@
 #include "daemon/users/rules.h"
 
 struct dlxd_policy {
-    /* NULL: the default, by which the daemon's user and root may do everything, and others what the
-     * rules say. */
+    /* NULL: the default, by which the daemon's user and root may do everything by the main socket, and
+     * others what the rules say. Root of a container is uid 0, too: so by another socket, which
+     * containers mount, the rules bind everybody. */
     bool (*may)(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                 enum dlxd_verb verb, const char *topic);
     uid_t uid;                             /* whom the daemon runs as */

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/users/principal.h"
 #include "common/error.h"
+#include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 
 /* A socket option of unknown size, terminated by 0 bytes. NULL with `*size` 0: there is none. */
@@ -34,7 +37,7 @@ static int get_option(int sock, int option, const char *name, char **ret, sockle
     return dlx__fail_errno("%s", name);
 }
 
-int dlxd_principal_new(struct dlxd_principal **ret, pid_t *ret_pid, int sock, uint32_t socket)
+int dlxd_principal_new(struct dlxd_principal **ret, pid_t *ret_pid, int sock, const char *socket)
 {
     struct ucred cred;
     socklen_t size = sizeof cred;
@@ -61,7 +64,7 @@ int dlxd_principal_new(struct dlxd_principal **ret, pid_t *ret_pid, int sock, ui
     return 0;
 }
 
-int dlxd_principal_new_former(struct dlxd_principal **ret, uid_t uid, uint32_t socket)
+int dlxd_principal_new_former(struct dlxd_principal **ret, uid_t uid, const char *socket)
 {
     struct dlxd_principal *principal = calloc(1, sizeof *principal);
     if (!principal)
@@ -69,7 +72,7 @@ int dlxd_principal_new_former(struct dlxd_principal **ret, uid_t uid, uint32_t s
     principal->n_refs = 1;
     principal->uid = uid;
     principal->gid = (gid_t)-1; /* nobody has this one */
-    principal->socket = socket;
+    (void)snprintf(principal->socket, sizeof principal->socket, "%s", socket);
     *ret = principal;
     return 0;
 }
@@ -92,7 +95,7 @@ struct dlxd_principal *dlxd_principal_unref(struct dlxd_principal *principal)
 
 bool dlxd_principal_is_same_user(const struct dlxd_principal *a, const struct dlxd_principal *b)
 {
-    return a->uid == b->uid && a->socket == b->socket;
+    return a->uid == b->uid && strcmp(a->socket, b->socket) == 0;
 }
 
 bool dlxd_principal_has_group(const struct dlxd_principal *principal, gid_t gid)
@@ -101,4 +104,30 @@ bool dlxd_principal_has_group(const struct dlxd_principal *principal, gid_t gid)
     for (size_t i = 0; i < principal->n_groups && !has; i++)
         has = principal->groups[i] == gid;
     return has;
+}
+
+const char *dlxd_principal_text(uid_t uid, const char *socket, char text[DLXD_PRINCIPAL_TEXT_SIZE])
+{
+    bool is_main = dlxd_socket_is_main(socket);
+    (void)snprintf(text, DLXD_PRINCIPAL_TEXT_SIZE, "uid %u%s%s", (unsigned)uid,
+                   is_main ? "" : " by socket ", is_main ? "" : socket);
+    return text;
+}
+
+bool dlxd_socket_is_main(const char *socket)
+{
+    return strcmp(socket, DLXD_SOCKET_MAIN) == 0;
+}
+
+int dlxd_check_name(const char *what, const char *name)
+{
+    size_t size = strlen(name);
+    bool is_valid = size > 0 && size < DLXD_SOCKET_NAME_SIZE;
+    for (size_t i = 0; i < size && is_valid; i++)
+        is_valid = isalnum((unsigned char)name[i]) || strchr("-_.", name[i]);
+    return is_valid ? 0
+                    : dlx__fail(DLX_E_INVALID,
+                                "'%.80s' is no name of a %s: 1 to %d letters, digits, '-', '_' "
+                                "and '.'",
+                                name, what, DLXD_SOCKET_NAME_SIZE - 1);
 }

@@ -21,7 +21,10 @@ static void rule_deinit(struct dlxd_rule *rule)
 {
     for (size_t i = 0; i < rule->n_topics; i++)
         free(rule->topics[i]);
+    for (size_t i = 0; i < rule->n_sockets; i++)
+        free(rule->sockets[i]);
     free(rule->topics);
+    free(rule->sockets);
     free(rule->uids);
     free(rule->gids);
     free(rule->place);
@@ -85,23 +88,43 @@ int dlxd_rule_add_gid(struct dlxd_rule *rule, gid_t gid)
     return 0;
 }
 
-int dlxd_rule_add_topic(struct dlxd_rule *rule, const char *pattern)
+static int add_text(const struct dlxd_rule *rule, char ***texts, size_t *n, const char *text)
 {
-    char **more = reallocarray(rule->topics, rule->n_topics + 1, sizeof *more);
+    char **more = reallocarray(*texts, *n + 1, sizeof *more);
     if (!more)
         return fail_memory(rule);
-    rule->topics = more;
-    more[rule->n_topics] = strdup(pattern);
-    if (!more[rule->n_topics])
+    *texts = more;
+    more[*n] = strdup(text);
+    if (!more[*n])
         return fail_memory(rule);
-    rule->n_topics++;
+    ++*n;
     return 0;
+}
+
+int dlxd_rule_add_topic(struct dlxd_rule *rule, const char *pattern)
+{
+    return add_text(rule, &rule->topics, &rule->n_topics, pattern);
+}
+
+int dlxd_rule_add_socket(struct dlxd_rule *rule, const char *name)
+{
+    return add_text(rule, &rule->sockets, &rule->n_sockets, name);
 }
 
 /* ---- asked --------------------------------------------------------------------------------- */
 
+static bool is_about_socket(const struct dlxd_rule *rule, const char *socket)
+{
+    bool is = rule->n_sockets == 0;
+    for (size_t i = 0; i < rule->n_sockets && !is; i++)
+        is = strcmp(rule->sockets[i], socket) == 0;
+    return is;
+}
+
 static bool is_about(const struct dlxd_rule *rule, const struct dlxd_principal *who)
 {
+    if (!is_about_socket(rule, who->socket))
+        return false;
     bool is = rule->is_for_everybody;
     for (size_t i = 0; i < rule->n_uids && !is; i++)
         is = rule->uids[i] == who->uid;

@@ -36,6 +36,8 @@ struct dlxd_rule {
     size_t n_gids;
     char **topics; /* patterns: common/topic.h */
     size_t n_topics;
+    char **sockets; /* names; none: it is about every socket */
+    size_t n_sockets;
     uint32_t allow; /* DLXD_VERB()s; none is in both */
     uint32_t deny;
 };
@@ -56,6 +58,7 @@ void dlxd_rules_deinit(struct dlxd_rules *rules);
 int dlxd_rule_add_uid(struct dlxd_rule *rule, uid_t uid);
 int dlxd_rule_add_gid(struct dlxd_rule *rule, gid_t gid);
 int dlxd_rule_add_topic(struct dlxd_rule *rule, const char *pattern);
+int dlxd_rule_add_socket(struct dlxd_rule *rule, const char *name);
 
 /* The rule that decides; NULL: there is none. */
 const struct dlxd_rule *dlxd_rules_find(const struct dlxd_rules *rules,

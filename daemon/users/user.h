@@ -10,25 +10,10 @@
 
 #include "daemon/users/drains.h"
 #include "daemon/users/principal.h"
+#include "daemon/users/quota.h"
 #include "daemon/users/work.h"
 #include <sys/types.h>
 #include "common/util.h"
-
-enum dlxd_resource {
-    DLXD_BYTES, /* of shared memory */
-    DLXD_CONNECTIONS,
-    DLXD_OBJECTS, /* publishers and subscriptions */
-    DLXD_LINKS,
-    DLXD_PATTERNS,  /* subscriptions to patterns: each is looked at for every new publisher */
-    DLXD_WAITING,   /* links that wait for their publishers: see waiting.h */
-    DLXD_FAILED,    /* links that failed, and whose subscribers have yet to be told */
-    DLXD_GPU_CALLS, /* that wait for the GPU keeper: see daemon/gpu/keeper.h */
-    DLXD_IN_FLIGHT, /* descriptors that were sent and not yet received: see outbox.h */
-    /* Descriptors that the daemon holds for it: at most a share (share.h). No charge names
-     * these: each of the others has some. */
-    DLXD_DESCRIPTORS,
-    DLXD_N_RESOURCES,
-};
 
 /* A user may have so many times the descriptors that nobody has. So there are some left for the
  * next one, however many others take what they may; and one that is alone may have 31 of 32. */
@@ -41,9 +26,10 @@ enum dlxd_resource {
 
 struct dlxd_users {
     struct dlxd_list users;
-    struct dlxd_list working;       /* those with tasks, the next one first: see work.h */
-    uint64_t max[DLXD_N_RESOURCES]; /* of one user */
-    uint64_t all_bytes;             /* of all users together */
+    struct dlxd_list working;                /* those with tasks, the next one first: see work.h */
+    uint64_t max[DLXD_N_RESOURCES];          /* of one user of the default class */
+    const struct dlxd_quotas *quotas_borrow; /* other classes; NULL: there are none */
+    uint64_t all_bytes;                      /* of all users together */
     uint64_t all_bytes_max;
     uint64_t all_descriptors;     /* likewise */
     uint64_t all_descriptors_max; /* that the process may have */
@@ -56,7 +42,8 @@ struct dlxd_user {
     struct dlxd_users *users;
     size_t n_refs;
     uid_t uid;
-    uint32_t socket;
+    char socket[DLXD_SOCKET_NAME_SIZE];
+    const struct dlxd_quota *quota_borrow; /* its class; NULL: the default one */
     uint64_t used[DLXD_N_RESOURCES];
     uint32_t n_greeting; /* clients that have not said Hello */
     struct dlxd_list tasks;
@@ -78,6 +65,10 @@ struct dlxd_charge {
 
 /* Defaults: half of `ram_bytes` a user, three quarters for all; any number of descriptors. */
 void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes);
+/* Other limits, and three quarters of this memory for all: whoever is above one keeps what it has, and gets nothing new. The classes of the call
+ * before are not looked at any more. */
+void dlxd_users_set_quotas(struct dlxd_users *users, const struct dlxd_quotas *quotas_borrow,
+                           uint64_t memory_bytes);
 /* No user is left. */
 void dlxd_users_deinit(struct dlxd_users *users);
 
@@ -88,7 +79,12 @@ struct dlxd_user *dlxd_user_ref(struct dlxd_user *user);
 /* Returns NULL; NULL is fine. */
 struct dlxd_user *dlxd_user_unref(struct dlxd_user *user);
 
-/* Returns 0, or DLX_E_LIMIT naming what is asked for, what is used and the limit. */
+/* The limit of its class, or less: as much as it may have together now that others have what they
+ * have. DLXD_UNLIMITED: there is none. */
+uint64_t dlxd_user_limit(const struct dlxd_user *user, enum dlxd_resource resource);
+
+/* Returns 0, or DLX_E_LIMIT naming what is asked for, what is used, the limit, and its key in the
+ * configuration. */
 int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
                      enum dlxd_resource resource, uint64_t amount);
 /* Another user pays from now on, even beyond its limits: it gets nothing new until it has let

@@ -34,6 +34,7 @@ static void start_broker(void)
          "init");
     w.broker.policy = (struct dlxd_policy){.may = may, .uid = 500};
     memcpy(w.broker.users.max, w.max, sizeof w.max);
+    w.broker.users.max[DLXD_DESCRIPTORS] = DLXD_UNLIMITED;
     w.broker.users.all_bytes_max = w.max_all;
     w.broker.users.all_descriptors_max = UINT64_MAX;
     MUST(w.broker.registry.last_link >= w.highest_id, "ids are used again");

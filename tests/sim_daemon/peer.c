@@ -58,7 +58,7 @@ void peer_connect(int proc)
     c->refused = used(c->user, DLXD_CONNECTIONS) >= w.max[DLXD_CONNECTIONS];
     w.inside = true;
     w.faults = 0;
-    int r = dlxd_client_new(&client, &w.broker, pair[0], 0);
+    int r = dlxd_client_new(&client, &w.broker, pair[0], DLXD_SOCKET_MAIN);
     w.inside = false;
     MUST(r == 0 || (w.faults > 0 && r != DLX_E_DISCONNECTED), "%s", dlx__error_message());
     c->connected = r == 0;
