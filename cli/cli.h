@@ -39,6 +39,7 @@ int cmd_save(struct cli *cli, int argc, char **argv);
 int cmd_hz(struct cli *cli, int argc, char **argv);
 int cmd_bw(struct cli *cli, int argc, char **argv);
 int cmd_holds(struct cli *cli, int argc, char **argv);
+int cmd_quota(struct cli *cli, int argc, char **argv);
 
 /** Words for --help. */
 #define CLI_PATTERN_HELP                                                                           \

@@ -29,6 +29,13 @@ static int on_publisher(const struct dlx_publisher_info *info, void *userdata)
     return 0;
 }
 
+static int on_quota(const struct dlx_quota_info *info, void *userdata)
+{
+    (void)info;
+    (void)userdata;
+    return 0;
+}
+
 static int on_link(const struct dlx_link_info *info, void *userdata)
 {
     (void)info;
@@ -203,6 +210,11 @@ static int list_publishers(int without)
     return dlx_list_publishers(ARG(0, x.c), NULL, ARG(1, on_publisher), NULL);
 }
 
+static int list_quotas(int without)
+{
+    return dlx_list_quotas(ARG(0, x.c), ARG(1, on_quota), NULL);
+}
+
 static int list_links(int without)
 {
     return dlx_list_links(ARG(0, x.c), 0, ARG(1, on_link), NULL);
@@ -246,6 +258,7 @@ static const struct {
              CALL(message_tensor_legacy, 2),
              CALL(list_publishers, 2),
              CALL(list_links, 2),
+             CALL(list_quotas, 2),
              CALL(daemon_info, 2)};
 
 static bool nothing_written(void)

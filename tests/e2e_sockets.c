@@ -5,11 +5,13 @@
  * that the service manager passes, and a container that mounted the file of one.
  */
 
+#include "common/util.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,6 +195,37 @@ START_TEST(a_class_of_quotas_holds_for_its_socket)
 }
 END_TEST
 
+/* The new limit holds as soon as SIGHUP was handled; who is there stays. */
+START_TEST(sighup_lowers_a_limit_for_what_is_new)
+{
+    struct dlx_client *c = NULL, *more = NULL;
+    struct dlx_publisher *p = NULL, *q = NULL;
+    int r = 0;
+    begin("[quota default]\nobjects = 3\n");
+    c = dlx_test_stream_connect();
+    ok(dlx_publisher_new(c, "a", NULL, &p));
+    ok(dlx_publisher_new(c, "b", NULL, &q));
+    write_config("[quota default]\nobjects = 1\n");
+    ck_assert_int_eq(kill(daemon_->pid, SIGHUP), 0);
+    for (uint64_t end = dlx__now_ns() + PATIENCE; r == 0 && dlx__now_ns() < end;) {
+        struct dlx_publisher *third = NULL;
+        more = dlx_test_stream_connect();
+        r = dlx_publisher_new(more, "c", NULL, &third);
+        dlx_publisher_unref(third);
+        dlx_client_unref(more);
+    }
+    ck_assert_int_eq(r, DLX_E_LIMIT);
+    dlx_test_stream_publish(p, 10, 1); /* it has its memory, and gets more */
+    dlx_publisher_unref(q);
+    fails(dlx_publisher_new(c, "c", NULL, &q), DLX_E_LIMIT,
+          "uses 1 and may have 1 (quota objects)");
+    dlx_publisher_unref(p);
+    ok(dlx_publisher_new(c, "c", NULL, &q));
+    dlx_publisher_unref(q);
+    dlx_client_unref(c);
+}
+END_TEST
+
 /* By FileDescriptorName=, or by the name of its unit; a path in the configuration makes no other one. */
 START_TEST(sockets_of_the_service_manager_are_known_by_their_names)
 {
@@ -360,6 +393,7 @@ int main(void)
     tcase_add_test(tcase, each_socket_has_rules_of_its_own);
     tcase_add_test(tcase, nobody_is_a_superuser_by_another_socket);
     tcase_add_test(tcase, a_class_of_quotas_holds_for_its_socket);
+    tcase_add_test(tcase, sighup_lowers_a_limit_for_what_is_new);
     tcase_add_loop_test(tcase, sockets_of_the_service_manager_are_known_by_their_names, 0, 2);
     tcase_add_test(tcase, a_socket_that_nobody_describes_is_refused);
     tcase_add_test(tcase, a_container_that_mounted_the_file_goes_on_with_the_next_daemon);

@@ -20,7 +20,7 @@
 /* ---- which version has what ------------------------------------------------------------------ */
 
 /*
- * The highest field of each message in minor version 4. Whoever adds a field or a body raises
+ * The highest field of each message in minor version 5. Whoever adds a field or a body raises
  * DLX_PROTO_MINOR, sends the addition only to those who said that they know it, and changes this
  * table and `newer_fields`.
  */
@@ -58,6 +58,9 @@ static const struct {
     {"GpuKeep", 1},
     {"GpuGet", 3},
     {"GpuSocket", 0},
+    {"ListQuotas", 2},
+    {"QuotaList", 5},
+    {"QuotaEntry", 3},
     {"LinkAdded", 10},
     {"LinkOffer", 8},
     {"LinkReady", 2},
@@ -107,7 +110,7 @@ START_TEST(each_field_belongs_to_a_minor_version)
     const ProtobufCMessageDescriptor *packet = &dlx__wire__packet__descriptor;
     size_t row = 0;
     ck_assert_uint_eq(DLX_PROTO_MAJOR, 2);
-    ck_assert_uint_eq(DLX_PROTO_MINOR, 4);
+    ck_assert_uint_eq(DLX_PROTO_MINOR, 5);
     ck_assert_str_eq(packet->fields[0].name, "serial");
     for (unsigned i = 1; i < packet->n_fields; i++)
         row = check_message(packet->fields[i].descriptor, row);
@@ -226,7 +229,7 @@ START_TEST(the_hello_of_another_major_version_is_answered_whatever_it_says)
     send_with_unknown_field(fd, BODY(HELLO), &hello);
     const Dlx__Wire__Error *error = dlx_test_expect(fd, BODY(ERROR))->error;
     ck_assert_int_eq(error->code, DLX_E_VERSION);
-    ck_assert_msg(strstr(error->text, "3.0 is not known") && strstr(error->text, "2.0 to 2.4"),
+    ck_assert_msg(strstr(error->text, "3.0 is not known") && strstr(error->text, "2.0 to 2.5"),
                   "%s", error->text);
     close(fd);
 }
@@ -346,6 +349,32 @@ START_TEST(the_library_goes_with_a_daemon_of_another_minor_version)
 }
 END_TEST
 
+static int count_quota(const struct dlx_quota_info *info, void *userdata)
+{
+    (void)info;
+    ++*(int *)userdata;
+    return 0;
+}
+
+START_TEST(an_older_daemon_is_not_asked_for_quotas)
+{
+    struct stand_in x;
+    struct dlx_client *c = NULL;
+    int called = 0, n = 0;
+    start_stand_in(&x, 4, 4, false);
+    int r = connect_library(&c);
+    if (r == 0)
+        called = dlx_list_quotas(c, count_quota, &n);
+    dlx_client_unref(c);
+    end_stand_in(&x);
+    ck_assert_int_eq(r, 0);
+    ck_assert_int_eq(called, DLX_E_VERSION);
+    ck_assert_int_eq(n, 0);
+    ck_assert_msg(strstr(dlx_client_errmsg(NULL), "speaks protocol 2.4; quotas are told since 2.5"),
+                  "%s", dlx_client_errmsg(NULL));
+}
+END_TEST
+
 START_TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
 {
     struct stand_in x;
@@ -355,7 +384,7 @@ START_TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
     dlx_client_unref(c);
     end_stand_in(&x);
     ck_assert_int_eq(r, DLX_E_PROTOCOL);
-    ck_assert_msg(strstr(dlx_client_errmsg(NULL), "answers a client of protocol 2.4 with 2.5"),
+    ck_assert_msg(strstr(dlx_client_errmsg(NULL), "answers a client of protocol 2.5 with 2.6"),
                   "%s", dlx_client_errmsg(NULL));
 }
 END_TEST
@@ -390,6 +419,7 @@ int main(void)
                         n);
     tcase_add_test(tcase, the_hello_of_another_major_version_is_answered_whatever_it_says);
     tcase_add_loop_test(tcase, the_library_goes_with_a_daemon_of_another_minor_version, 0, n);
+    tcase_add_test(tcase, an_older_daemon_is_not_asked_for_quotas);
     tcase_add_test(tcase, a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused);
     tcase_add_test(tcase, a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation);
     suite_add_tcase(suite, tcase);

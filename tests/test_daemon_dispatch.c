@@ -207,7 +207,7 @@ START_TEST(quota_names_asked_used_and_limit)
     test.broker.users.max[DLXD_BYTES] = 1 << 16;
     Dlx__Wire__PublisherNew request = publisher_request("t");
     request.n_entries = DLX_SHM_ENTRIES_MAX;
-    expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_LIMIT, "may have 65536");
+    expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_LIMIT, "may have 64.0 KiB (quota bytes)");
     test.broker.users.max[DLXD_OBJECTS] = 0;
     request.n_entries = 256;
     expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_LIMIT, "publishers and subscriptions");
@@ -372,6 +372,70 @@ START_TEST(an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_our
 }
 END_TEST
 
+static const Dlx__Wire__QuotaList *list_quotas(uint32_t after_uid, const char *after_socket)
+{
+    Dlx__Wire__ListQuotas list = DLX__WIRE__LIST_QUOTAS__INIT;
+    list.after_uid = after_uid;
+    list.after_socket = (char *)(uintptr_t)after_socket;
+    dlx_test_broker_request(client, BODY(LIST_QUOTAS), &list, 3);
+    const Dlx__Wire__Packet *packet = reply();
+    ck_assert_int_eq(packet->body_case, BODY(QUOTA_LIST));
+    return packet->quota_list;
+}
+
+/* Root, by the main socket, as all clients of this test are. */
+START_TEST(a_superuser_sees_the_quotas_of_all_users_in_order)
+{
+    static const struct {
+        uid_t uid;
+        const char *socket;
+    } whose[] = {{7, "b"}, {4000000000U, "a"}, {7, "a"}, {3, "z"}};
+    struct dlxd_user *users[4];
+    struct dlxd_charge charge = {.user = NULL};
+    client->principal->minor = 5;
+    for (int i = 0; i < 4; i++) {
+        struct dlxd_principal who = {.uid = whose[i].uid};
+        (void)snprintf(who.socket, sizeof who.socket, "%s", whose[i].socket);
+        ck_assert_int_eq(dlxd_users_get(&test.broker.users, &who, &users[i]), 0);
+    }
+    ck_assert_int_eq(dlxd_charge_init(&charge, users[0], DLXD_LINKS, 5), 0);
+    char seen[400] = "", socket[DLXD_SOCKET_NAME_SIZE] = "";
+    uint32_t uid = 0;
+    for (const Dlx__Wire__QuotaList *list; (list = list_quotas(uid, socket))->more;) {
+        size_t n = strlen(seen);
+        uid = list->uid;
+        (void)snprintf(socket, sizeof socket, "%s", list->socket);
+        ck_assert_str_eq(list->quota_class, "default");
+        ck_assert_uint_eq(list->n_entries, DLXD_N_RESOURCES);
+        ck_assert_str_eq(list->entries[DLXD_LINKS]->name, "links");
+        ck_assert_uint_eq(list->entries[DLXD_LINKS]->max, 65536);
+        if (uid != geteuid())
+            (void)snprintf(seen + n, sizeof seen - n, "%u/%s:%u ", uid, socket,
+                           (unsigned)list->entries[DLXD_LINKS]->used);
+    }
+    ck_assert_str_eq(seen, "3/z:0 7/a:0 7/b:5 4000000000/a:0 ");
+    dlxd_charge_deinit(&charge);
+    for (int i = 0; i < 4; i++)
+        dlxd_user_unref(users[i]);
+}
+END_TEST
+
+START_TEST(others_see_their_own_quotas_alone)
+{
+    test.broker.policy.uid = geteuid() + 1;
+    client->principal->minor = 5;
+    client->principal->uid = 1234; /* its user has the uid with which it came */
+    const Dlx__Wire__QuotaList *list = list_quotas(0, "");
+    ck_assert_uint_eq(list->uid, geteuid());
+    ck_assert_str_eq(list->socket, DLXD_SOCKET_MAIN);
+    ck_assert(!list->more);
+    ck_assert_uint_eq(list->entries[DLXD_CONNECTIONS]->used, 1);
+    list = list_quotas(0, DLXD_SOCKET_MAIN);
+    ck_assert_str_eq(list->socket, "");
+    ck_assert_uint_eq(list->n_entries, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("daemon_dispatch");
@@ -388,6 +452,8 @@ int main(void)
     tcase_add_test(tcase, queue_of_replies_is_bounded);
     tcase_add_test(tcase, lists_come_page_by_page_in_order);
     tcase_add_test(tcase, an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_ours);
+    tcase_add_test(tcase, a_superuser_sees_the_quotas_of_all_users_in_order);
+    tcase_add_test(tcase, others_see_their_own_quotas_alone);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

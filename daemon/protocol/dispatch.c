@@ -42,6 +42,7 @@ static const struct request requests[] = {
     {BODY(DAEMON_INFO), NULL, dlxd_handle_daemon_info, 0},
     {BODY(GPU_KEEP), NULL, dlxd_handle_gpu_keep, 3},
     {BODY(GPU_GET), dlxd_validate_gpu_get, dlxd_handle_gpu_get, 3},
+    {BODY(LIST_QUOTAS), NULL, dlxd_handle_list_quotas, 5},
 };
 
 static const struct {

@@ -44,4 +44,7 @@ int dlxd_handle_gpu_get(struct dlxd_client *client, const Dlx__Wire__Packet *pac
 int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 
+/* handler_quota.c */
+int dlxd_handle_list_quotas(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+
 #endif

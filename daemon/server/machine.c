@@ -50,21 +50,15 @@ static bool find_group(const char *root, char *ret, size_t size)
     return found;
 }
 
-/* It is above what this namespace of control groups shows, or was moved there. */
-static bool is_outside(const char *group)
-{
-    return strncmp(group, "/..", 3) == 0;
-}
-
 uint64_t dlxd_machine_memory(const char *root)
 {
     uint64_t bytes = ram_bytes();
     char group[PATH_MAX / 2], folder[PATH_MAX];
     if (!find_group(root, group, sizeof group))
         return bytes;
-    if (is_outside(group))
-        group[0] = '\0';
-    for (;;) {
+    for (
+        ;
+        ;) { /* one that is outside of this namespace ("/..") has no files here, but for the last */
         if (snprintf(folder, sizeof folder, "%s" CGROUPS "%s", root, group) < (int)sizeof folder) {
             bytes = DLX_MIN(bytes, read_limit(folder, "memory.max"));
             bytes = DLX_MIN(bytes, read_limit(folder, "memory.high"));

@@ -13,7 +13,7 @@ static const char *const verb_texts[DLXD_N_VERBS] = {
     [DLXD_MAY_DROP] = "drop what others retain on",
 };
 
-static bool is_master(const struct dlxd_policy *policy, const struct dlxd_principal *who)
+bool dlxd_policy_is_superuser(const struct dlxd_policy *policy, const struct dlxd_principal *who)
 {
     return (who->uid == 0 || who->uid == policy->uid) && who->uid != DLXD_OVERFLOW_UID &&
            dlxd_socket_is_main(who->socket);
@@ -22,7 +22,7 @@ static bool is_master(const struct dlxd_policy *policy, const struct dlxd_princi
 static bool is_allowed(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                        enum dlxd_verb verb, const char *topic)
 {
-    if (who->uid == DLXD_OVERFLOW_UID || is_master(policy, who))
+    if (who->uid == DLXD_OVERFLOW_UID || dlxd_policy_is_superuser(policy, who))
         return who->uid != DLXD_OVERFLOW_UID;
     const struct dlxd_rule *rule = dlxd_rules_find(policy->rules_borrow, who, verb, topic);
     return rule && rule->allow & DLXD_VERB(verb);
@@ -64,7 +64,7 @@ static void log_stranger(const struct dlxd_principal *who)
 
 int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_principal *who)
 {
-    if (who->uid != DLXD_OVERFLOW_UID && (policy->may || is_master(policy, who) ||
+    if (who->uid != DLXD_OVERFLOW_UID && (policy->may || dlxd_policy_is_superuser(policy, who) ||
                                           dlxd_rules_allow_something(policy->rules_borrow, who)))
         return 0;
     bool is_unnamed = who->uid == DLXD_OVERFLOW_UID;

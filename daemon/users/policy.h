@@ -22,6 +22,8 @@ struct dlxd_policy {
 /* Stands for everybody whom the kernel cannot name: it has no rights, whatever the policy. */
 #define DLXD_OVERFLOW_UID 65534U
 
+/* Root, or the daemon's own user, by the main socket. */
+bool dlxd_policy_is_superuser(const struct dlxd_policy *policy, const struct dlxd_principal *who);
 /* Is there anything that it may do? Returns 0, or DLX_E_ACCESS naming it. */
 int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_principal *who);
 

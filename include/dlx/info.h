@@ -73,10 +73,25 @@ struct dlx_daemon_info {
     uint32_t pid_scope;       /**< enum dlx_pid_scope, of `pid` here and in the lists */
 };
 
+/** No limit. */
+#define DLX_QUOTA_UNLIMITED UINT64_MAX
+
+/** What a user of the daemon uses of something, and may have: dlpackd.conf(5). */
+struct dlx_quota_info {
+    size_t size;
+    uint64_t used;
+    uint64_t max;    /**< what it may have now, as others leave so much; DLX_QUOTA_UNLIMITED */
+    uint32_t uid;    /**< as the daemon sees it */
+    char socket[32]; /**< name of the listening socket; the same uid by another is another user */
+    char quota_class[32]; /**< whose limits it has */
+    char name[32];        /**< "bytes", "connections": the key in the daemon's configuration */
+};
+
 /** Called once an entry; `info` is valid during the call. Return 0 to go on; anything else ends the
  *  listing, which returns it. */
 typedef int (*dlx_publisher_info_fn)(const struct dlx_publisher_info *info, void *userdata);
 typedef int (*dlx_link_info_fn)(const struct dlx_link_info *info, void *userdata);
+typedef int (*dlx_quota_info_fn)(const struct dlx_quota_info *info, void *userdata);
 
 /**
  * List publishers, in the order of topic names, then ids. `topic` may be a pattern; NULL: all.
@@ -89,6 +104,13 @@ DLX_API int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_pub
 /** List the links of a publisher, in the order of link ids. Errors as above, and DLX_E_NOT_FOUND. */
 DLX_API int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn,
                            void *userdata);
+
+/**
+ * List the quotas of the caller's user; root and the daemon's own user, by its main socket, see all
+ * users, in the order of uids. Errors as of dlx_list_publishers(), and DLX_E_VERSION (the daemon is
+ * older).
+ */
+DLX_API int dlx_list_quotas(struct dlx_client *c, dlx_quota_info_fn fn, void *userdata);
 
 /** Ask the daemon about itself. Errors as above. */
 DLX_API int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info);
