@@ -81,7 +81,8 @@ static void begin(struct dlxk_readers *readers, struct dlxk_reader *reader)
     const struct dlx_keeper_packet get = {
         .kind = DLX_KEEPER_GET,
         .origin = reader->holder->origin,
-        .uid = reader->holder->uid,
+        .uid = (uint32_t)reader->holder->user,
+        .socket = (uint32_t)(reader->holder->user >> 32),
         .allocation = reader->allocation,
         .reader = reader->uid,
     };

@@ -75,10 +75,11 @@ static void on_holder(struct router *router, struct dlxk_entry *entry)
 
 static void own(struct router *router, const struct dlx_keeper_packet *packet, int take_sock)
 {
-    struct dlxk_entry *entry = dlxk_table_find(&router->table, packet->origin, packet->uid);
+    struct dlxk_entry *entry =
+        dlxk_table_find(&router->table, packet->origin, dlx__keeper_user(packet));
     if (entry)
         end_holder(router, entry);
-    int r = dlxk_table_start(&router->table, packet->origin, packet->uid, take_sock,
+    int r = dlxk_table_start(&router->table, packet->origin, dlx__keeper_user(packet), take_sock,
                              &router->options->holder);
     (void)dlx__keeper_send_code(router->daemon, DLX_KEEPER_OWNED, packet->serial, r,
                                 r < 0 ? dlx__error_message() : "");
@@ -88,9 +89,9 @@ static void claim(struct router *router, const struct dlx_keeper_packet *packet)
 {
     for (size_t i = 0; i < dlx__keeper_n_claims(packet); i++) {
         uint64_t origin;
-        uint32_t uid;
-        dlx__keeper_claim(packet, i, &origin, &uid);
-        struct dlxk_entry *entry = dlxk_table_find(&router->table, origin, uid);
+        uint64_t user;
+        dlx__keeper_claim(packet, i, &origin, &user);
+        struct dlxk_entry *entry = dlxk_table_find(&router->table, origin, user);
         if (entry)
             entry->is_wanted = true;
         if (entry)
@@ -101,7 +102,8 @@ static void claim(struct router *router, const struct dlx_keeper_packet *packet)
 /* A publisher that is still connected may announce itself again: what it has put stays for that. */
 static void forget(struct router *router, const struct dlx_keeper_packet *packet)
 {
-    struct dlxk_entry *entry = dlxk_table_find(&router->table, packet->origin, packet->uid);
+    struct dlxk_entry *entry =
+        dlxk_table_find(&router->table, packet->origin, dlx__keeper_user(packet));
     if (!entry)
         return;
     entry->is_wanted = false;
@@ -118,8 +120,8 @@ static int handle_daemon(struct router *router, const struct dlx_keeper_packet *
         return 0;
     case DLX_KEEPER_GET:
         dlxk_readers_add(&router->readers,
-                         dlxk_table_find(&router->table, packet->origin, packet->uid), packet,
-                         dlx__packet_steal_fd(&router->packet, 0));
+                         dlxk_table_find(&router->table, packet->origin, dlx__keeper_user(packet)),
+                         packet, dlx__packet_steal_fd(&router->packet, 0));
         return 0;
     case DLX_KEEPER_FORGET:
         forget(router, packet);

@@ -38,33 +38,33 @@ int dlxk_table_init(struct dlxk_table *table, int borrow_epoll, uint32_t n_max)
     return 0;
 }
 
-struct dlxk_entry *dlxk_table_find(const struct dlxk_table *table, uint64_t origin, uint32_t uid)
+struct dlxk_entry *dlxk_table_find(const struct dlxk_table *table, uint64_t origin, uint64_t user)
 {
     for (struct dlxd_list *it = table->live.next; it != &table->live; it = it->next) {
         struct dlxk_entry *entry = dlxd_container_of(it, struct dlxk_entry, node);
-        if (entry->origin == origin && entry->uid == uid)
+        if (entry->origin == origin && entry->user == user)
             return entry;
     }
     return NULL;
 }
 
-static uint32_t count(const struct dlxd_list *list, uint32_t uid)
+static uint32_t count(const struct dlxd_list *list, uint64_t user)
 {
     uint32_t n = 0;
     for (struct dlxd_list *it = list->next; it != list; it = it->next)
-        n += dlxd_container_of(it, struct dlxk_entry, node)->uid == uid;
+        n += dlxd_container_of(it, struct dlxk_entry, node)->user == user;
     return n;
 }
 
-static int check_share(const struct dlxk_table *table, uint32_t uid)
+static int check_share(const struct dlxk_table *table, uint64_t user)
 {
-    uint32_t n = count(&table->live, uid) + count(&table->ending, uid);
+    uint32_t n = count(&table->live, user) + count(&table->ending, user);
     if (table->n < table->n_max && dlxd_share_is_fair(n + 1, table->n_max - table->n - 1))
         return 0;
     return dlx__fail(DLX_E_LIMIT,
                      "the GPU keeper serves %u publishers (limit %u), %u of them of uid %u, which "
                      "may have %u times what is left: close publishers of tensors on GPUs",
-                     table->n, table->n_max, n, uid, DLXD_SHARE_OF_LEFT);
+                     table->n, table->n_max, n, (uint32_t)user, DLXD_SHARE_OF_LEFT);
 }
 
 static int start(struct dlxk_table *table, struct dlxk_entry *entry, int owner,
@@ -99,17 +99,17 @@ static void free_entry(const struct dlxk_table *table, struct dlxk_entry *entry)
     free(entry);
 }
 
-int dlxk_table_start(struct dlxk_table *table, uint64_t origin, uint32_t uid, int take_sock,
+int dlxk_table_start(struct dlxk_table *table, uint64_t origin, uint64_t user, int take_sock,
                      const struct dlxk_holder_options *options)
 {
     dlx_cleanup(dlx__closep) int owner = take_sock;
-    int r = check_share(table, uid);
+    int r = check_share(table, user);
     if (r < 0)
         return r;
     struct dlxk_entry *entry = calloc(1, sizeof *entry);
     if (!entry)
         return dlx__fail(DLX_E_NO_MEMORY, "the GPU keeper is out of memory");
-    *entry = (struct dlxk_entry){.origin = origin, .uid = uid, .control = -1, .is_wanted = true};
+    *entry = (struct dlxk_entry){.origin = origin, .user = user, .control = -1, .is_wanted = true};
     dlxd_list_init(&entry->node);
     entry->on_control = (struct dlxk_source){DLXK_ON_HOLDER, entry};
     r = start(table, entry, owner, options);

@@ -34,7 +34,7 @@ int dlxk_unwatch(int borrow_epoll, int take_fd);
 struct dlxk_entry {
     struct dlxd_list node; /* in table->live or table->ending */
     uint64_t origin;
-    uint32_t uid;
+    uint64_t user;     /* dlx__keeper_user() */
     pid_t pid;         /* of a child that was not waited for */
     int control;       /* -1: ending */
     bool is_orphan;    /* its publisher has closed its end */
@@ -60,10 +60,10 @@ int dlxk_table_init(struct dlxk_table *table, int borrow_epoll, uint32_t n_max);
 void dlxk_table_deinit(struct dlxk_table *table);
 
 /* One that is live, or NULL. */
-struct dlxk_entry *dlxk_table_find(const struct dlxk_table *table, uint64_t origin, uint32_t uid);
+struct dlxk_entry *dlxk_table_find(const struct dlxk_table *table, uint64_t origin, uint64_t user);
 /* There is none for this publisher. Takes the socket, also on failure. Returns 0, DLX_E_LIMIT,
  * DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
-int dlxk_table_start(struct dlxk_table *table, uint64_t origin, uint32_t uid, int take_sock,
+int dlxk_table_start(struct dlxk_table *table, uint64_t origin, uint64_t user, int take_sock,
                      const struct dlxk_holder_options *options);
 /* Kill one that is live. */
 void dlxk_table_end(struct dlxk_table *table, struct dlxk_entry *entry);

@@ -17,9 +17,9 @@ enum {
     AT_UID = 24,
     AT_READER = 28,
     AT_CODE = 32,
-    AT_ZERO32 = 36,
+    AT_SOCKET = 36,
 };
-_Static_assert(AT_ZERO32 + 4 == DLX_KEEPER_HEADER_SIZE, "layout");
+_Static_assert(AT_SOCKET + 4 == DLX_KEEPER_HEADER_SIZE, "layout");
 _Static_assert(DLX_KEEPER_CLAIMS_MAX *DLX_KEEPER_CLAIM_SIZE <= DLX_KEEPER_BODY_MAX, "CLAIM fits");
 
 enum field { SERIAL = 1, ORIGIN = 2, ALLOCATION = 4, UID = 8, READER = 16, CODE = 32 };
@@ -93,7 +93,7 @@ static int check_body(enum body body, const uint8_t *data, size_t size)
             size / DLX_KEEPER_CLAIM_SIZE > DLX_KEEPER_CLAIMS_MAX)
             return fail_field("number of origins");
         for (size_t at = 0; at < size; at += DLX_KEEPER_CLAIM_SIZE)
-            if (get64(data + at) == 0 || get32(data + at + 12) != 0)
+            if (get64(data + at) == 0)
                 return fail_field("origin");
         return 0;
     default:
@@ -119,12 +119,13 @@ int dlx__keeper_decode(const struct dlx_packet *packet, struct dlx_keeper_packet
         .origin = get64(data + AT_ORIGIN),
         .allocation = get64(data + AT_ALLOCATION),
         .uid = get32(data + AT_UID),
+        .socket = get32(data + AT_SOCKET),
         .reader = get32(data + AT_READER),
         .code = (int32_t)get32(data + AT_CODE),
         .body = data + DLX_KEEPER_HEADER_SIZE,
         .body_size = packet->size - DLX_KEEPER_HEADER_SIZE,
     };
-    if (get16(data + AT_ZERO16) != 0 || get32(data + AT_ZERO32) != 0)
+    if (get16(data + AT_ZERO16) != 0)
         return fail_field("reserved field");
     if (!(kind->fields & SERIAL) && got.serial != 0)
         return fail_field("serial");
@@ -134,6 +135,8 @@ int dlx__keeper_decode(const struct dlx_packet *packet, struct dlx_keeper_packet
         return fail_field("allocation");
     if ((!(kind->fields & UID) && got.uid != 0) || (!(kind->fields & READER) && got.reader != 0))
         return fail_field("uid");
+    if (!(kind->fields & UID) && got.socket != 0)
+        return fail_field("socket");
     if (!(kind->fields & CODE) && got.code != 0)
         return fail_field("code");
     if (kind->body == DESCRIPTION ? packet->n_fds > kind->n_fds : packet->n_fds != kind->n_fds)
@@ -150,18 +153,17 @@ size_t dlx__keeper_n_claims(const struct dlx_keeper_packet *packet)
 }
 
 void dlx__keeper_claim(const struct dlx_keeper_packet *packet, size_t i, uint64_t *ret_origin,
-                       uint32_t *ret_uid)
+                       uint64_t *ret_user)
 {
     const uint8_t *at = packet->body + i * DLX_KEEPER_CLAIM_SIZE;
     *ret_origin = get64(at);
-    *ret_uid = get32(at + 8);
+    *ret_user = get64(at + 8);
 }
 
-void dlx__keeper_put_claim(uint8_t ret[DLX_KEEPER_CLAIM_SIZE], uint64_t origin, uint32_t uid)
+void dlx__keeper_put_claim(uint8_t ret[DLX_KEEPER_CLAIM_SIZE], uint64_t origin, uint64_t user)
 {
     put64(ret, origin);
-    put32(ret + 8, uid);
-    put32(ret + 12, 0);
+    put64(ret + 8, user);
 }
 
 int dlx__keeper_send(int sock, const struct dlx_keeper_packet *packet, const int *fds, size_t n_fds)
@@ -178,7 +180,7 @@ int dlx__keeper_send(int sock, const struct dlx_keeper_packet *packet, const int
     put32(data + AT_UID, packet->uid);
     put32(data + AT_READER, packet->reader);
     put32(data + AT_CODE, (uint32_t)packet->code);
-    put32(data + AT_ZERO32, 0);
+    put32(data + AT_SOCKET, packet->socket);
     if (packet->body_size > 0)
         memcpy(data + DLX_KEEPER_HEADER_SIZE, packet->body, packet->body_size);
     return dlx__packet_send(sock, data, DLX_KEEPER_HEADER_SIZE + packet->body_size, fds, n_fds);

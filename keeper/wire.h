@@ -9,12 +9,13 @@
  *     0  u8  version (1)     8  u64 origin             24  u32 uid of the publisher
  *     1  u8  kind           16  u64 allocation         28  u32 uid of the reader
  *     2  u16 0, reserved                               32  i32 code, or a number
- *     4  u32 serial                                    36  u32 0, reserved
+ *     4  u32 serial                                    36  u32 socket of the publisher
  *    40  body: a text, a part of a description (gpu/handle.h), or origins
  *
  * Fields that a kind does not have are 0. Numbers are little-endian. An origin is the id that a
  * publisher had with the first daemon it was announced to; a client says that of itself, so an
- * origin means something only together with the uid of the publisher.
+ * origin means something only together with the user, which is the uid of the publisher and the
+ * number of the daemon's socket that it came in by: 0 of the main one.
  *
  *     daemon -> router                OWN, GET, FORGET, CLAIM, CLAIMED
  *     router -> daemon                OWNED, one for each OWN
@@ -32,7 +33,7 @@
 #define DLX_KEEPER_VERSION     1U
 #define DLX_KEEPER_HEADER_SIZE 40U
 #define DLX_KEEPER_BODY_MAX    (DLX_PACKET_SIZE_MAX - DLX_KEEPER_HEADER_SIZE)
-/* In a body of CLAIM: u64 origin, u32 uid, u32 0. */
+/* In a body of CLAIM: u64 origin, u32 uid, u32 socket. */
 #define DLX_KEEPER_CLAIM_SIZE 16U
 #define DLX_KEEPER_CLAIMS_MAX 256U
 
@@ -72,6 +73,7 @@ struct dlx_keeper_packet {
     uint64_t origin;
     uint64_t allocation;
     uint32_t uid;
+    uint32_t socket;
     uint32_t reader;
     int32_t code;
     const uint8_t *body; /* of the packet that was decoded; a text has no NUL at its end */
@@ -88,8 +90,14 @@ int dlx__keeper_decode(const struct dlx_packet *packet, struct dlx_keeper_packet
 /* Origin `i` of a CLAIM that was decoded. */
 size_t dlx__keeper_n_claims(const struct dlx_keeper_packet *packet);
 void dlx__keeper_claim(const struct dlx_keeper_packet *packet, size_t i, uint64_t *ret_origin,
-                       uint32_t *ret_uid);
-void dlx__keeper_put_claim(uint8_t ret[DLX_KEEPER_CLAIM_SIZE], uint64_t origin, uint32_t uid);
+                       uint64_t *ret_user);
+void dlx__keeper_put_claim(uint8_t ret[DLX_KEEPER_CLAIM_SIZE], uint64_t origin, uint64_t user);
+
+/* A user as one number: the uid in the lower half, the socket in the upper one. */
+static inline uint64_t dlx__keeper_user(const struct dlx_keeper_packet *packet)
+{
+    return (uint64_t)packet->socket << 32 | packet->uid;
+}
 
 /* Send without waiting, as dlx__packet_send(). */
 int dlx__keeper_send(int sock_borrow_fd, const struct dlx_keeper_packet *packet,

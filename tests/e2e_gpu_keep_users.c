@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * GPU memory and several users: descriptors are handed over between processes of one user. What a hostile one makes holds up nobody but its own publisher.
+ * GPU memory and several users: descriptors are handed over between processes of one user, and of
+ * users whom a rule lets exchange them. What a hostile one makes holds up nobody but its own publisher.
  */
 
 #include "client/gpu_keep.h"
@@ -19,6 +20,7 @@
 
 #define ALICE 64001
 #define BOB   64002
+#define CAROL 64003
 
 static struct dlx_gpu_handle sent;
 
@@ -45,6 +47,30 @@ static void begin(void)
 {
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, serve_both, NULL);
+}
+
+static char config_path[300];
+
+static void serve_config(void *userdata)
+{
+    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
+    char program[512];
+    (void)userdata;
+    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
+    (void)execl(program, "dlpackd", "--foreground", "--socket", dlx_test_stream_daemon.path,
+                "--config", config_path, (char *)NULL);
+    _exit(127);
+}
+
+static void begin_with(const char *config)
+{
+    (void)snprintf(config_path, sizeof config_path, "%s/dlpackd.conf", dlx_test_stream_daemon.dir);
+    FILE *f = fopen(config_path, "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(config, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, serve_config, NULL);
 }
 
 /* Whoever may not look into the folders above the socket's gets there from within. */
@@ -136,6 +162,27 @@ START_TEST(memory_is_handed_over_within_one_user)
 }
 END_TEST
 
+/* Bob may exchange it on one topic, Carol on none, and Alice on both. */
+START_TEST(memory_is_handed_over_between_users_whom_a_rule_lets)
+{
+    if (!may_be_another())
+        return;
+    begin_with("[rule trust]\nusers = 64001 64002\ntopics = test/shared\nallow = gpu\n"
+               "[rule alice]\nusers = 64001\ntopics = **\nallow = gpu\n"
+               "[rule all]\nusers = 64001 64002 64003\ntopics = **\nallow = all\n");
+    dlx_test_keeper_handle(&sent, 7, 2);
+    pid_t shared = publish_as(ALICE, "test/shared"), own = publish_as(ALICE, "test/own");
+    ck_assert_int_eq(fetch_as(BOB, "test/shared"), 0);
+    ck_assert_int_eq(fetch_as(BOB, "test/own"), DLX_E_ACCESS);
+    ck_assert_int_eq(fetch_as(CAROL, "test/shared"), DLX_E_ACCESS);
+    ck_assert_int_eq(fetch_as(0, "test/shared"), DLX_E_ACCESS);
+    end(shared);
+    end(own);
+    dlx__gpu_handle_deinit(&sent);
+    ck_assert_int_eq(unlink(config_path), 0);
+}
+END_TEST
+
 /* Its file system answers nobody. The daemon never has its descriptor, and the keeper's other
  * holders, and its router, have nothing to do with it. */
 START_TEST(a_file_that_blocks_holds_up_nobody_else)
@@ -179,6 +226,7 @@ int main(void)
     Suite *suite = suite_create("e2e_gpu_keep_users");
     TCase *tcase = dlx_test_stream_case("gpu_keep_users");
     tcase_add_test(tcase, memory_is_handed_over_within_one_user);
+    tcase_add_test(tcase, memory_is_handed_over_between_users_whom_a_rule_lets);
     tcase_add_test(tcase, a_file_that_blocks_holds_up_nobody_else);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

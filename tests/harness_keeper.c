@@ -209,13 +209,16 @@ void dlx_test_keeper_kill(struct dlx_test_keeper *keeper)
     (void)dlx_test_keeper_wait(keeper);
 }
 
-int dlx_test_keeper_own(struct dlx_test_keeper *keeper, uint64_t origin, uint32_t uid,
+int dlx_test_keeper_own(struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user,
                         int *ret_owner, char ret_text[DLX_ERROR_TEXT_SIZE])
 {
     int pair[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    const struct dlx_keeper_packet own = {
-        .kind = DLX_KEEPER_OWN, .serial = ++keeper->serial, .origin = origin, .uid = uid};
+    const struct dlx_keeper_packet own = {.kind = DLX_KEEPER_OWN,
+                                          .serial = ++keeper->serial,
+                                          .origin = origin,
+                                          .uid = (uint32_t)user,
+                                          .socket = (uint32_t)(user >> 32)};
     send_all(keeper->daemon, &own, &pair[1], 1);
     close(pair[1]);
     int r = dlx_test_keeper_answer(keeper->daemon, DLX_KEEPER_OWNED, keeper->serial, ret_text);
@@ -223,14 +226,15 @@ int dlx_test_keeper_own(struct dlx_test_keeper *keeper, uint64_t origin, uint32_
     return r;
 }
 
-int dlx_test_keeper_ask(const struct dlx_test_keeper *keeper, uint64_t origin, uint32_t uid,
+int dlx_test_keeper_ask(const struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user,
                         uint32_t reader, uint64_t allocation)
 {
     int theirs;
     int ours = dlx_test_keeper_reply_socket(&theirs);
     const struct dlx_keeper_packet get = {.kind = DLX_KEEPER_GET,
                                           .origin = origin,
-                                          .uid = uid,
+                                          .uid = (uint32_t)user,
+                                          .socket = (uint32_t)(user >> 32),
                                           .reader = reader,
                                           .allocation = allocation};
     send_all(keeper->daemon, &get, &theirs, 1);
@@ -239,13 +243,14 @@ int dlx_test_keeper_ask(const struct dlx_test_keeper *keeper, uint64_t origin, u
 }
 
 void dlx_test_keeper_tell(const struct dlx_test_keeper *keeper, enum dlx_keeper_kind kind,
-                          uint64_t origin, uint32_t uid)
+                          uint64_t origin, uint64_t user)
 {
-    const struct dlx_keeper_packet packet = {.kind = kind, .origin = origin, .uid = uid};
+    const struct dlx_keeper_packet packet = {
+        .kind = kind, .origin = origin, .uid = (uint32_t)user, .socket = (uint32_t)(user >> 32)};
     send_all(keeper->daemon, &packet, NULL, 0);
 }
 
-void dlx_test_keeper_claim(const struct dlx_test_keeper *keeper, uint64_t origin, uint32_t uid,
+void dlx_test_keeper_claim(const struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user,
                            int32_t n_fds)
 {
     uint8_t body[DLX_KEEPER_CLAIM_SIZE];
@@ -253,7 +258,7 @@ void dlx_test_keeper_claim(const struct dlx_test_keeper *keeper, uint64_t origin
         .kind = DLX_KEEPER_CLAIM, .body = body, .body_size = sizeof body};
     const struct dlx_keeper_packet claimed = {.kind = DLX_KEEPER_CLAIMED, .code = n_fds};
     if (origin != 0) {
-        dlx__keeper_put_claim(body, origin, uid);
+        dlx__keeper_put_claim(body, origin, user);
         send_all(keeper->daemon, &claim, NULL, 0);
     }
     send_all(keeper->daemon, &claimed, NULL, 0);

@@ -49,14 +49,14 @@ void dlx_test_keeper_kill(struct dlx_test_keeper *keeper);
 int dlx_test_keeper_wait(struct dlx_test_keeper *keeper);
 
 /* As the daemon: the publisher's end of a new holder; or the code. */
-int dlx_test_keeper_own(struct dlx_test_keeper *keeper, uint64_t origin, uint32_t uid,
+int dlx_test_keeper_own(struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user,
                         int *ret_owner, char ret_text[DLX_ERROR_TEXT_SIZE]);
 /* The reader's end. */
-int dlx_test_keeper_ask(const struct dlx_test_keeper *keeper, uint64_t origin, uint32_t uid,
+int dlx_test_keeper_ask(const struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user,
                         uint32_t reader, uint64_t allocation);
 void dlx_test_keeper_tell(const struct dlx_test_keeper *keeper, enum dlx_keeper_kind kind,
-                          uint64_t origin, uint32_t uid);
-void dlx_test_keeper_claim(const struct dlx_test_keeper *keeper, uint64_t origin, uint32_t uid,
+                          uint64_t origin, uint64_t user);
+void dlx_test_keeper_claim(const struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user,
                            int32_t n_fds);
 
 /* Processes whose parent is this one; `ret_pids` has room for `n`. */

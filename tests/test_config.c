@@ -69,6 +69,20 @@ START_TEST(settings_and_rules_are_read)
 }
 END_TEST
 
+START_TEST(to_allow_all_does_not_allow_gpu_memory_and_to_deny_all_denies_it)
+{
+    ck_assert_int_eq(read_text("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
+                               "[rule all]\nusers = 1\ntopics = **\nallow = all\n"
+                               "[rule gpu]\nusers = 2\ntopics = cam/*\nallow = gpu\n"
+                               "[rule both]\nusers = 3\ntopics = **\nallow = all gpu\n"),
+                     0);
+    ck_assert(may(1, 1, DLXD_MAY_DROP, "cam/front") && !may(1, 1, DLXD_MAY_GPU, "cam/front"));
+    ck_assert(!may(2, 1, DLXD_MAY_DROP, "cam/front") && may(2, 1, DLXD_MAY_GPU, "cam/front"));
+    ck_assert(may(3, 1, DLXD_MAY_DROP, "cam/front") && may(3, 1, DLXD_MAY_GPU, "cam/front"));
+    ck_assert(!may(2, 1, DLXD_MAY_GPU, "cam/secret") && !may(3, 1, DLXD_MAY_GPU, "cam/secret"));
+}
+END_TEST
+
 START_TEST(the_first_rule_that_applies_decides)
 {
     ck_assert_int_eq(
@@ -255,6 +269,7 @@ int main(void)
     tcase_add_checked_fixture(tcase, NULL, tear_down);
     tcase_add_test(tcase, settings_and_rules_are_read);
     tcase_add_test(tcase, the_first_rule_that_applies_decides);
+    tcase_add_test(tcase, to_allow_all_does_not_allow_gpu_memory_and_to_deny_all_denies_it);
     tcase_add_test(tcase, files_of_conf_d_follow_in_the_order_of_their_names);
     tcase_add_loop_test(tcase, what_is_wrong_is_said_with_its_line, 0, DLX_ARRAY_SIZE(bad));
     tcase_add_test(tcase, a_rule_may_be_about_some_sockets);

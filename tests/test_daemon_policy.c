@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who a client is, who pays for it, and that the policy is asked wherever something is made, offered, listed or dropped. */
 #include "common/error.h"
+#include "daemon/gpu/origin.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/retained.h"
@@ -119,8 +120,34 @@ START_TEST(the_socket_of_a_publisher_is_in_the_ledger)
         ck_assert_str_eq(entry.socket, i ? "socket-1" : ""); /* as older daemons read and write */
         dlxd_record_read(&entry, &former);
         ck_assert_str_eq(former.socket, i ? "socket-1" : DLXD_SOCKET_MAIN);
+        ck_assert_uint_eq(dlxd_record_user(&entry),
+                          dlxd_principal_number((i ? other : client)->principal));
     }
     close(other_fd);
+}
+END_TEST
+
+/* One of the same uid by another socket says that the origin is its own: it neither gets what the other
+ * one shared, nor takes its place. */
+START_TEST(an_origin_belongs_to_a_user_by_one_socket)
+{
+    static const char *const sockets[] = {DLXD_SOCKET_MAIN, "pods", "lab"};
+    struct dlxd_gpu_origins origins;
+    struct dlxd_gpu_member members[3] = {{.origin = NULL}};
+    dlxd_gpu_origins_init(&origins);
+    for (int i = 0; i < 3; i++) {
+        struct dlxd_principal who = {.uid = 1000};
+        (void)snprintf(who.socket, sizeof who.socket, "%s", sockets[i]);
+        uint64_t number = dlxd_principal_number(&who);
+        ck_assert_uint_eq((uint32_t)number, 1000);
+        ck_assert_int_eq(number >> 32 == 0, i == 0);
+        ck_assert_int_eq(dlxd_gpu_origins_join(&origins, &members[i], 7, number), 0);
+        for (int j = 0; j < i; j++)
+            ck_assert_ptr_ne(members[i].origin, members[j].origin);
+    }
+    for (int i = 0; i < 3; i++)
+        dlxd_gpu_origins_leave(&origins, &members[i]);
+    dlxd_gpu_origins_deinit(&origins);
 }
 END_TEST
 
@@ -295,6 +322,50 @@ START_TEST(who_may_not_drop_is_refused_but_for_what_is_its_own)
 }
 END_TEST
 
+/* Each side has to trust the other, and a superuser has no more to say about that than others. */
+START_TEST(gpu_memory_is_exchanged_by_users_whom_rules_let_and_by_nobody_else)
+{
+    enum { ALICE = 5, BOB = 6, CAROL = 7, DAEMON = 500 };
+    static const struct {
+        uid_t reader, whose;
+        const char *by, *topic;
+        bool may;
+    } rows[] = {
+        {ALICE, ALICE, "dlpackd", "mic", true}, /* without a rule */
+        {ALICE, ALICE, "pods", "mic", false},   /* it published by the main socket */
+        {ALICE, BOB, "dlpackd", "gpu/a", true},
+        {BOB, ALICE, "dlpackd", "gpu/a", true},
+        {ALICE, BOB, "pods", "gpu/a", false}, /* the rule is about the main socket */
+        {ALICE, BOB, "dlpackd", "mic", false},
+        {ALICE, CAROL, "dlpackd", "gpu/a", false},
+        {CAROL, ALICE, "dlpackd", "gpu/a", false},
+        {0, ALICE, "dlpackd", "gpu/a", false},
+        {ALICE, 0, "dlpackd", "gpu/a", false},
+        {DAEMON, ALICE, "dlpackd", "gpu/a", false},
+        {DLXD_OVERFLOW_UID, ALICE, "dlpackd", "gpu/a", false},
+        {DLXD_OVERFLOW_UID, DLXD_OVERFLOW_UID, "dlpackd", "gpu/a", false},
+    };
+    static const uid_t trusted[] = {ALICE, BOB, DLXD_OVERFLOW_UID};
+    struct dlxd_rules rules = {.n = 0};
+    struct dlxd_rule *rule = dlxd_rules_add(&rules, "gpu");
+    rule->allow = DLXD_VERB(DLXD_MAY_GPU);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(dlxd_rule_add_uid(rule, trusted[i]), 0);
+    ck_assert_int_eq(dlxd_rule_add_topic(rule, "gpu/*"), 0);
+    ck_assert_int_eq(dlxd_rule_add_socket(rule, DLXD_SOCKET_MAIN), 0);
+    ck_assert_int_eq(dlxd_rules_add_user(&rules, "--allow-user", CAROL), 0);
+    const struct dlxd_policy policy = {.uid = DAEMON, .rules_borrow = &rules};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
+        struct dlxd_principal reader = {.uid = rows[i].reader};
+        const struct dlxd_principal whose = {.uid = rows[i].whose, .socket = DLXD_SOCKET_MAIN};
+        (void)snprintf(reader.socket, sizeof reader.socket, "%s", rows[i].by);
+        int r = dlxd_policy_check_gpu(&policy, &reader, &whose, rows[i].topic);
+        ck_assert_msg(r == (rows[i].may ? 0 : DLX_E_ACCESS), "row %zu: %d", i, r);
+    }
+    dlxd_rules_deinit(&rules);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("policy");
@@ -304,6 +375,7 @@ int main(void)
     tcase_add_test(tcase, a_principal_may_have_many_groups);
     tcase_add_test(tcase, neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does);
     tcase_add_test(tcase, the_socket_of_a_publisher_is_in_the_ledger);
+    tcase_add_test(tcase, an_origin_belongs_to_a_user_by_one_socket);
     tcase_add_test(tcase, who_may_not_publish_is_refused);
     tcase_add_test(tcase, who_may_not_subscribe_is_refused);
     tcase_add_test(tcase, a_pattern_is_offered_only_what_its_subscriber_may_subscribe_to);
@@ -312,6 +384,7 @@ int main(void)
                    a_publisher_that_may_not_be_made_to_wait_fails_the_link_of_who_was_there_first);
     tcase_add_test(tcase, lists_show_only_what_may_be_observed);
     tcase_add_test(tcase, who_may_not_drop_is_refused_but_for_what_is_its_own);
+    tcase_add_test(tcase, gpu_memory_is_exchanged_by_users_whom_rules_let_and_by_nobody_else);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

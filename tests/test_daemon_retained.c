@@ -214,6 +214,7 @@ START_TEST(what_cannot_be_a_publisher_is_not_restored)
         struct dlxd_publisher_region regions[N];
         const struct dlxd_publisher_former former = {
             .id = 100 + i,
+            .socket = DLXD_SOCKET_MAIN,
             .client_name = "former",
             .topic = "t",
             .config = {.history = 4, .depth = 16, .n_entries = cases[i].n_entries, .retain = 1}};
@@ -250,6 +251,7 @@ static struct dlxd_publisher *restore(uint64_t id, uint64_t resumes, uint64_t he
     const struct dlxd_publisher_former former = {
         .id = id,
         .uid = 1000,
+        .socket = DLXD_SOCKET_MAIN,
         .client_name = "former",
         .topic = "t",
         .config = {.history = 4, .depth = 16, .n_entries = 256, .retain = 2, .resumes = resumes}};

@@ -222,6 +222,26 @@ static uint32_t fill(int i, uid_t uid)
     }
 }
 
+/* A uid by another socket is another user: it has a share of its own. */
+START_TEST(a_share_belongs_to_a_user_by_one_socket)
+{
+    const struct dlxd_publisher_config config = {
+        .history = 1, .depth = 16, .n_entries = 256, .retain = 1};
+    struct dlxd_inherited none = {.n = 0};
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    test.broker.policy.uid = geteuid() + 1;
+    ck_assert_int_eq(dlxd_store_init(&test.broker, 65, &none), 0);
+    struct dlxd_client *pods = dlx_test_broker_client_by(&test, 1, 10, &client_fds[1]);
+    uint32_t n = fill(0, geteuid());
+    ck_assert_uint_eq(n, 65 / 4);
+    ck_assert(!dlx_test_broker_publisher(pods, "t", &config, 1)->not_kept);
+    dlxd_store_deinit(&test.broker);
+    dlx_test_broker_deinit(&test);
+    close(client_fds[0]);
+    close(client_fds[1]);
+}
+END_TEST
+
 START_TEST(nobody_can_take_all_that_the_manager_keeps)
 {
     enum { MAX = 65 };
@@ -255,6 +275,7 @@ int main(void)
     tcase_add_test(tcase, what_is_dropped_before_it_was_sent_is_never_sent);
     tcase_add_test(tcase, what_is_removed_is_counted_until_that_was_sent);
     tcase_add_test(tcase, what_cannot_be_sent_stays);
+    tcase_add_test(tcase, a_share_belongs_to_a_user_by_one_socket);
     tcase_add_test(tcase, nobody_can_take_all_that_the_manager_keeps);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

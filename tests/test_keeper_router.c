@@ -34,19 +34,19 @@ static void teardown(void)
 }
 
 /* A publisher's end, and allocation 7 put there. */
-static int publisher(uint64_t origin, uint32_t uid, uint32_t n_chunks)
+static int publisher(uint64_t origin, uint64_t user, uint32_t n_chunks)
 {
     int owner;
-    ck_assert_msg(dlx_test_keeper_own(&keeper, origin, uid, &owner, text) == 0, "%s", text);
+    ck_assert_msg(dlx_test_keeper_own(&keeper, origin, user, &owner, text) == 0, "%s", text);
     dlx__gpu_handle_deinit(&sent);
     dlx_test_keeper_handle(&sent, 7, n_chunks);
     ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
     return owner;
 }
 
-static int fetch(uint64_t origin, uint32_t uid, uint32_t reader)
+static int fetch(uint64_t origin, uint64_t user, uint32_t reader)
 {
-    int sock = dlx_test_keeper_ask(&keeper, origin, uid, reader, 7);
+    int sock = dlx_test_keeper_ask(&keeper, origin, user, reader, 7);
     dlx__gpu_handle_deinit(&got);
     int r = dlx_test_keeper_receive(sock, &got, text);
     close(sock);
@@ -155,6 +155,26 @@ START_TEST(what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not)
     dlx_test_keeper_wait_children(keeper.pid, 1);
     dlx_test_keeper_claim(&keeper, 1, 1001, 4096); /* of another user: nothing */
     ck_assert_int_eq(fetch(1, 1000, 5), 0);
+}
+END_TEST
+
+/* The daemon's other sockets have other users, whatever their uids. */
+START_TEST(one_of_the_same_uid_by_another_socket_has_a_holder_of_its_own)
+{
+    const uint64_t main_user = 1000, pods_user = UINT64_C(5) << 32 | 1000;
+    dlx_test_keeper_start(&keeper, &options);
+    int a = publisher(1, main_user, 2);
+    ck_assert_int_eq(fetch(1, pods_user, 5), DLX_E_NOT_FOUND);
+    int b = publisher(1, pods_user, 1); /* replaces nobody */
+    ck_assert_int_eq(fetch(1, main_user, 5), 0);
+    ck_assert_uint_eq(got.n_chunks, 2);
+    ck_assert_int_eq(fetch(1, pods_user, 5), 0);
+    ck_assert_uint_eq(got.n_chunks, 1);
+    dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 1, pods_user);
+    close(b);
+    dlx_test_keeper_wait_children(keeper.pid, 1);
+    ck_assert_int_eq(fetch(1, main_user, 5), 0);
+    close(a);
 }
 END_TEST
 
@@ -391,6 +411,7 @@ int main(void)
     tcase_add_test(tcase, a_publisher_that_comes_again_begins_anew);
     tcase_add_test(tcase, a_user_may_have_three_times_the_holders_that_are_left);
     tcase_add_test(tcase, what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not);
+    tcase_add_test(tcase, one_of_the_same_uid_by_another_socket_has_a_holder_of_its_own);
     tcase_add_test(tcase, without_a_daemon_what_is_left_behind_goes_after_a_while);
     tcase_add_test(tcase, it_does_not_end_while_a_daemon_is_there_or_a_publisher);
     tcase_add_test(tcase, a_holder_that_dies_costs_what_it_held_and_no_more);

@@ -150,7 +150,7 @@ static bool send_claims(struct dlxd_gpu_keeper *keeper)
              it = it->next) {
             batch[n] = dlxd_container_of(it, struct dlxd_gpu_origin, node);
             dlx__keeper_put_claim(body + n * DLX_KEEPER_CLAIM_SIZE, batch[n]->by_origin.id,
-                                  batch[n]->uid);
+                                  batch[n]->user);
             n++;
         }
         const struct dlx_keeper_packet claim = {
@@ -171,8 +171,10 @@ static bool send_forgets(struct dlxd_gpu_keeper *keeper)
 {
     struct dlxd_gpu_origin *origin;
     while ((origin = dlxd_gpu_origins_first(&keeper->origins, DLXD_GPU_LEAVING))) {
-        const struct dlx_keeper_packet forget = {
-            .kind = DLX_KEEPER_FORGET, .origin = origin->by_origin.id, .uid = origin->uid};
+        const struct dlx_keeper_packet forget = {.kind = DLX_KEEPER_FORGET,
+                                                 .origin = origin->by_origin.id,
+                                                 .uid = (uint32_t)origin->user,
+                                                 .socket = (uint32_t)(origin->user >> 32)};
         if (!send_packet(keeper, &forget, NULL))
             return false;
         dlxd_gpu_origins_told(&keeper->origins, origin);
@@ -410,36 +412,40 @@ static int begin(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper, str
 
 int dlxd_gpu_call_own(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper,
                       struct dlxd_user *user, struct dlxd_gpu_member *member, uint64_t origin,
-                      uid_t uid, dlxd_gpu_call_fn *fn, void *owner)
+                      uint64_t whose, dlxd_gpu_call_fn *fn, void *owner)
 {
     int r = check(keeper);
     if (r == 0)
-        r = dlxd_gpu_origins_join(&keeper->origins, member, origin, uid);
+        r = dlxd_gpu_origins_join(&keeper->origins, member, origin, whose);
     if (r < 0)
         return r;
-    const struct dlx_keeper_packet own = {
-        .kind = DLX_KEEPER_OWN, .serial = ++keeper->serial, .origin = origin, .uid = uid};
+    const struct dlx_keeper_packet own = {.kind = DLX_KEEPER_OWN,
+                                          .serial = ++keeper->serial,
+                                          .origin = origin,
+                                          .uid = (uint32_t)whose,
+                                          .socket = (uint32_t)(whose >> 32)};
     return begin(ret, keeper, user, &own, fn, owner);
 }
 
 int dlxd_gpu_call_get(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper,
-                      struct dlxd_user *user, uint64_t origin, uid_t uid, uint64_t allocation,
+                      struct dlxd_user *user, uint64_t origin, uint64_t whose, uint64_t allocation,
                       dlxd_gpu_call_fn *fn, void *owner)
 {
     int r = check(keeper);
     const struct dlx_keeper_packet get = {.kind = DLX_KEEPER_GET,
                                           .origin = origin,
                                           .allocation = allocation,
-                                          .uid = uid,
+                                          .uid = (uint32_t)whose,
+                                          .socket = (uint32_t)(whose >> 32),
                                           .reader = user->uid};
     return r < 0 ? r : begin(ret, keeper, user, &get, fn, owner);
 }
 
 void dlxd_gpu_keeper_join(struct dlxd_gpu_keeper *keeper, struct dlxd_gpu_member *member,
-                          uint64_t origin, uid_t uid)
+                          uint64_t origin, uint64_t whose)
 {
     if (keeper && keeper->state != STATE_CLOSED)
-        (void)dlxd_gpu_origins_join(&keeper->origins, member, origin, uid);
+        (void)dlxd_gpu_origins_join(&keeper->origins, member, origin, whose);
 }
 
 void dlxd_gpu_keeper_claim(struct dlxd_gpu_keeper *keeper)
@@ -460,10 +466,10 @@ void dlxd_gpu_keeper_leave(struct dlxd_gpu_keeper *keeper, struct dlxd_gpu_membe
 }
 
 struct dlxd_gpu_member *dlxd_gpu_keeper_find(const struct dlxd_gpu_keeper *keeper, uint64_t origin,
-                                             uid_t uid)
+                                             uint64_t whose)
 {
     const struct dlxd_gpu_origin *found =
-        keeper ? dlxd_gpu_origins_find(&keeper->origins, origin, uid) : NULL;
+        keeper ? dlxd_gpu_origins_find(&keeper->origins, origin, whose) : NULL;
     if (!found || dlxd_list_empty(&found->publishers))
         return NULL;
     return dlxd_container_of(found->publishers.next, struct dlxd_gpu_member, node);

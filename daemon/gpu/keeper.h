@@ -35,9 +35,11 @@ void dlxd_gpu_keeper_close(struct dlxd_gpu_keeper *keeper);
 /* No publisher is left. Returns NULL; NULL is fine. */
 struct dlxd_gpu_keeper *dlxd_gpu_keeper_free(struct dlxd_gpu_keeper *keeper);
 
+/* Users are dlxd_principal_number()s here. */
+
 /* A publisher of which the keeper may hold something, from a former daemon. NULL is fine. */
 void dlxd_gpu_keeper_join(struct dlxd_gpu_keeper *keeper, struct dlxd_gpu_member *member,
-                          uint64_t origin, uid_t uid);
+                          uint64_t origin, uint64_t whose);
 /* Claim those that have joined, if a keeper listens. The first claim says that it is complete: what
  * a former daemon's publishers left and nobody has claimed then, the keeper lets go of. NULL is
  * fine. */
@@ -46,7 +48,7 @@ void dlxd_gpu_keeper_claim(struct dlxd_gpu_keeper *keeper);
 void dlxd_gpu_keeper_leave(struct dlxd_gpu_keeper *keeper, struct dlxd_gpu_member *member);
 /* A publisher of this user that has this origin; or NULL. */
 struct dlxd_gpu_member *dlxd_gpu_keeper_find(const struct dlxd_gpu_keeper *keeper, uint64_t origin,
-                                             uid_t uid);
+                                             uint64_t whose);
 
 /* Called once: with the client's end of a new socket, which is the callee's, or with a code. */
 typedef void dlxd_gpu_call_fn(void *owner, int code, const char *text, int take_sock);
@@ -58,9 +60,9 @@ typedef void dlxd_gpu_call_fn(void *owner, int code, const char *text, int take_
  */
 int dlxd_gpu_call_own(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper,
                       struct dlxd_user *user, struct dlxd_gpu_member *member, uint64_t origin,
-                      uid_t uid, dlxd_gpu_call_fn *fn, void *owner);
+                      uint64_t whose, dlxd_gpu_call_fn *fn, void *owner);
 int dlxd_gpu_call_get(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper,
-                      struct dlxd_user *user, uint64_t origin, uid_t uid, uint64_t allocation,
+                      struct dlxd_user *user, uint64_t origin, uint64_t whose, uint64_t allocation,
                       dlxd_gpu_call_fn *fn, void *owner);
 /* Nobody waits for it any more. Returns NULL; NULL is fine. */
 struct dlxd_gpu_call *dlxd_gpu_call_free(struct dlxd_gpu_call *call);

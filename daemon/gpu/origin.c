@@ -39,28 +39,28 @@ static void set_state(struct dlxd_gpu_origins *origins, struct dlxd_gpu_origin *
 
 /* Those of an id are in one bucket; there are as many as users say that it is theirs. */
 struct dlxd_gpu_origin *dlxd_gpu_origins_find(const struct dlxd_gpu_origins *origins, uint64_t id,
-                                              uid_t uid)
+                                              uint64_t user)
 {
     for (struct dlxd_idmap_node *node = dlxd_idmap_find(&origins->by_origin, id); node;
          node = node->next) {
         struct dlxd_gpu_origin *origin = dlxd_container_of(node, struct dlxd_gpu_origin, by_origin);
-        if (node->id == id && origin->uid == uid)
+        if (node->id == id && origin->user == user)
             return origin;
     }
     return NULL;
 }
 
 int dlxd_gpu_origins_join(struct dlxd_gpu_origins *origins, struct dlxd_gpu_member *member,
-                          uint64_t id, uid_t uid)
+                          uint64_t id, uint64_t user)
 {
     if (member->origin)
         return 0;
-    struct dlxd_gpu_origin *origin = dlxd_gpu_origins_find(origins, id, uid);
+    struct dlxd_gpu_origin *origin = dlxd_gpu_origins_find(origins, id, user);
     if (!origin) {
         origin = calloc(1, sizeof *origin);
         if (!origin)
             return dlx__fail(DLX_E_NO_MEMORY, "out of memory for what the GPU keeper holds");
-        origin->uid = uid;
+        origin->user = user;
         dlxd_list_init(&origin->publishers);
         dlxd_list_init(&origin->node);
         dlxd_idmap_add(&origins->by_origin, &origin->by_origin, id);

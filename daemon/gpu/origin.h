@@ -28,7 +28,7 @@ struct dlxd_gpu_origin {
     struct dlxd_list node; /* in the list of its state */
     struct dlxd_list publishers;
     enum dlxd_gpu_origin_state state;
-    uid_t uid;
+    uint64_t user; /* dlxd_principal_number() */
 };
 
 struct dlxd_gpu_origins {
@@ -48,10 +48,10 @@ void dlxd_gpu_origins_init(struct dlxd_gpu_origins *origins);
 void dlxd_gpu_origins_deinit(struct dlxd_gpu_origins *origins);
 /* NULL: nobody has it. It may be LEAVING. */
 struct dlxd_gpu_origin *dlxd_gpu_origins_find(const struct dlxd_gpu_origins *origins,
-                                              uint64_t origin, uid_t uid);
+                                              uint64_t origin, uint64_t user);
 /* Harmless if it has one. Returns 0, DLX_E_NO_MEMORY. */
 int dlxd_gpu_origins_join(struct dlxd_gpu_origins *origins, struct dlxd_gpu_member *member,
-                          uint64_t origin, uid_t uid);
+                          uint64_t origin, uint64_t user);
 /* Harmless if it has none. */
 void dlxd_gpu_origins_leave(struct dlxd_gpu_origins *origins, struct dlxd_gpu_member *member);
 

@@ -129,7 +129,7 @@ static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const 
 static void join_gpu(struct dlxd_publisher *publisher)
 {
     dlxd_gpu_keeper_join(publisher->broker->gpu, &publisher->gpu, dlxd_publisher_origin(publisher),
-                         publisher->principal->uid);
+                         dlxd_principal_number(publisher->principal));
 }
 
 int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, const char *topic,

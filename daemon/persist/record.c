@@ -32,12 +32,22 @@ void dlxd_record_write(const struct dlxd_publisher *publisher, struct dlxd_ledge
         memcpy(ret->socket, publisher->principal->socket, sizeof ret->socket);
 }
 
+static const char *socket_of(const struct dlxd_ledger_entry *entry)
+{
+    return *entry->socket ? entry->socket : DLXD_SOCKET_MAIN;
+}
+
+uint64_t dlxd_record_user(const struct dlxd_ledger_entry *entry)
+{
+    return (uint64_t)dlxd_socket_number(socket_of(entry)) << 32 | entry->uid;
+}
+
 void dlxd_record_read(const struct dlxd_ledger_entry *entry, struct dlxd_publisher_former *ret)
 {
     *ret = (struct dlxd_publisher_former){
         .id = entry->id,
         .uid = entry->uid,
-        .socket = *entry->socket ? entry->socket : DLXD_SOCKET_MAIN,
+        .socket = socket_of(entry),
         .pid = (pid_t)entry->pid,
         .client_name = entry->client_name,
         .topic = entry->topic,

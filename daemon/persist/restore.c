@@ -95,12 +95,12 @@ static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *que
                                                             .ready_seq = found[i].name.ready_seq,
                                                             .fd = found[i].from->fd};
     if (r == 0)
-        r = dlxd_store_queue_count(queue, entry->uid, (int32_t)n);
+        r = dlxd_store_queue_count(queue, dlxd_record_user(entry), (int32_t)n);
     if (r == 0) {
         dlxd_record_read(entry, &former);
         r = dlxd_publisher_restore(&publisher, broker, &former, regions, n - first);
         if (r < 0)
-            (void)dlxd_store_queue_count(queue, entry->uid, -(int32_t)n);
+            (void)dlxd_store_queue_count(queue, dlxd_record_user(entry), -(int32_t)n);
     }
     if (r < 0) {
         dlxd_log(DLXD_LOG_ERROR, "%s: what %s (pid %u) retained is lost: %s", entry->topic,

@@ -187,31 +187,31 @@ static bool wants(const struct dlxd_publisher *publisher)
  * A user may have half of what the other users leave, so that a further user always gets a share.
  * The daemon's own user is not limited: a private daemon, or one of a user instance, serves it.
  */
-static int check_share(const struct dlxd_store *store, uid_t uid)
+static int check_share(const struct dlxd_store *store, uint64_t whose)
 {
-    uint32_t n_all = store->queue.n_fds, n = dlxd_store_queue_n_fds_of(&store->queue, uid);
+    uint32_t n_all = store->queue.n_fds, n = dlxd_store_queue_n_fds_of(&store->queue, whose);
     if (n_all >= store->max_fds)
         return dlx__fail(DLX_E_LIMIT,
                          "the service manager keeps %u descriptors (limit %u, --fd-store)", n_all,
                          store->max_fds);
-    if (uid != store->broker->policy.uid && n >= store->max_fds - n_all)
+    if (whose != store->broker->policy.uid && n >= store->max_fds - n_all)
         return dlx__fail(DLX_E_LIMIT,
                          "the service manager keeps %u descriptors for uid %u, and %u of %u are "
                          "left: a user may have half of what others leave (--fd-store)",
-                         n, (unsigned)uid, store->max_fds - n_all, store->max_fds);
+                         n, (unsigned)(uid_t)whose, store->max_fds - n_all, store->max_fds);
     return 0;
 }
 
-static int keep(struct dlxd_store *store, uid_t uid, int fd, const char *name)
+static int keep(struct dlxd_store *store, uint64_t whose, int fd, const char *name)
 {
-    int r = check_share(store, uid);
-    return r < 0 ? r : dlxd_store_queue_keep(&store->queue, uid, fd, name);
+    int r = check_share(store, whose);
+    return r < 0 ? r : dlxd_store_queue_keep(&store->queue, whose, fd, name);
 }
 
-static void drop(struct dlxd_store *store, uid_t uid, const char *name)
+static void drop(struct dlxd_store *store, uint64_t whose, const char *name)
 {
     /* What is not dropped for lack of memory is dropped by the next daemon, if the ledger does not have its publisher any more. */
-    (void)dlxd_store_queue_drop(&store->queue, uid, name);
+    (void)dlxd_store_queue_drop(&store->queue, whose, name);
 }
 
 static int keep_region(struct dlxd_store *store, const struct dlxd_publisher *publisher,
@@ -221,7 +221,7 @@ static int keep_region(struct dlxd_store *store, const struct dlxd_publisher *pu
     if (arena->kept)
         return 0;
     dlxd_record_name_region(publisher, arena, name);
-    int r = keep(store, publisher->principal->uid, arena->fd, name);
+    int r = keep(store, dlxd_principal_number(publisher->principal), arena->fd, name);
     arena->kept = r == 0;
     return r;
 }
@@ -243,9 +243,9 @@ static int keep_pidfd(struct dlxd_store *store, struct dlxd_publisher *publisher
     dlxd_record_name_pidfd(publisher, name);
     int r = 0;
     if (!writes)
-        drop(store, publisher->principal->uid, name);
+        drop(store, dlxd_principal_number(publisher->principal), name);
     else
-        r = keep(store, publisher->principal->uid,
+        r = keep(store, dlxd_principal_number(publisher->principal),
                  publisher->client ? publisher->client->pidfd : publisher->dying_pidfd, name);
     if (r == 0)
         publisher->pidfd_kept = writes;
@@ -291,7 +291,7 @@ void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd
     if (!arena->kept)
         return;
     dlxd_record_name_region(publisher, arena, name);
-    drop(store, publisher->principal->uid, name);
+    drop(store, dlxd_principal_number(publisher->principal), name);
     arena->kept = false;
     flush(store);
 }
@@ -310,7 +310,7 @@ void dlxd_store_forget(struct dlxd_publisher *publisher)
     if (!publisher->pidfd_kept)
         return;
     dlxd_record_name_pidfd(publisher, name);
-    drop(store, publisher->principal->uid, name);
+    drop(store, dlxd_principal_number(publisher->principal), name);
     publisher->pidfd_kept = false;
     flush(store);
 }
@@ -332,7 +332,8 @@ bool dlxd_store_answer_later(const struct dlxd_publisher *publisher, struct dlxd
                                      .serial = serial,
                                      .fd = pipe_fds[0],
                                      .until_ns = dlx__now_ns() + PATIENCE_NS};
-    int r = dlxd_store_queue_barrier(&store->queue, publisher->principal->uid, pipe_fds[1]);
+    int r = dlxd_store_queue_barrier(&store->queue, dlxd_principal_number(publisher->principal),
+                                     pipe_fds[1]);
     dlx__close(pipe_fds[1]);
     if (r == 0)
         r = dlxd_watch_new(&barrier->watch, store->broker->watches, barrier->fd, DLXD_READABLE,

@@ -29,7 +29,7 @@ struct user {
     struct dlxd_list node; /* in queue->users */
     struct dlxd_list turn; /* in queue->turns, or in no list */
     struct dlxd_list notes;
-    uid_t uid;
+    uint64_t number; /* dlxd_principal_number() */
     uint32_t n_fds;
 };
 
@@ -43,19 +43,19 @@ static void note_free(struct dlxd_store_queue *queue, struct note *note)
 
 /* ---- users --------------------------------------------------------------------------------- */
 
-static struct user *find_user(const struct dlxd_store_queue *queue, uid_t uid)
+static struct user *find_user(const struct dlxd_store_queue *queue, uint64_t whose)
 {
     dlx_for_each (it, &queue->users) {
         struct user *user = dlxd_container_of(it, struct user, node);
-        if (user->uid == uid)
+        if (user->number == whose)
             return user;
     }
     return NULL;
 }
 
-static struct user *get_user(struct dlxd_store_queue *queue, uid_t uid)
+static struct user *get_user(struct dlxd_store_queue *queue, uint64_t whose)
 {
-    struct user *user = find_user(queue, uid);
+    struct user *user = find_user(queue, whose);
     if (user)
         return user;
     user = calloc(1, sizeof *user);
@@ -63,7 +63,7 @@ static struct user *get_user(struct dlxd_store_queue *queue, uid_t uid)
         (void)dlx__fail(DLX_E_NO_MEMORY, "out of memory for what the service manager keeps");
         return NULL;
     }
-    user->uid = uid;
+    user->number = whose;
     dlxd_list_init(&user->turn);
     dlxd_list_init(&user->notes);
     dlxd_list_push_back(&queue->users, &user->node);
@@ -106,15 +106,15 @@ void dlxd_store_queue_deinit(struct dlxd_store_queue *queue)
     }
 }
 
-uint32_t dlxd_store_queue_n_fds_of(const struct dlxd_store_queue *queue, uid_t uid)
+uint32_t dlxd_store_queue_n_fds_of(const struct dlxd_store_queue *queue, uint64_t whose)
 {
-    const struct user *user = find_user(queue, uid);
+    const struct user *user = find_user(queue, whose);
     return user ? user->n_fds : 0;
 }
 
-int dlxd_store_queue_count(struct dlxd_store_queue *queue, uid_t uid, int32_t n)
+int dlxd_store_queue_count(struct dlxd_store_queue *queue, uint64_t whose, int32_t n)
 {
-    struct user *user = get_user(queue, uid);
+    struct user *user = get_user(queue, whose);
     if (!user)
         return DLX_E_NO_MEMORY;
     count(queue, user, n);
@@ -145,10 +145,10 @@ static int post(struct dlxd_store_queue *queue, struct user *user, enum note_kin
     return 0;
 }
 
-int dlxd_store_queue_keep(struct dlxd_store_queue *queue, uid_t uid, int fd_borrow,
+int dlxd_store_queue_keep(struct dlxd_store_queue *queue, uint64_t whose, int fd_borrow,
                           const char *name)
 {
-    struct user *user = get_user(queue, uid);
+    struct user *user = get_user(queue, whose);
     if (!user)
         return DLX_E_NO_MEMORY;
     int r = post(queue, user, NOTE_KEEP, fd_borrow, name);
@@ -169,9 +169,9 @@ static struct note *find_unsent(const struct user *user, const char *name)
     return NULL;
 }
 
-int dlxd_store_queue_drop(struct dlxd_store_queue *queue, uid_t uid, const char *name)
+int dlxd_store_queue_drop(struct dlxd_store_queue *queue, uint64_t whose, const char *name)
 {
-    struct user *user = get_user(queue, uid);
+    struct user *user = get_user(queue, whose);
     if (!user)
         return DLX_E_NO_MEMORY;
     struct note *unsent = find_unsent(user, name);
@@ -188,9 +188,9 @@ int dlxd_store_queue_drop(struct dlxd_store_queue *queue, uid_t uid, const char 
     return r;
 }
 
-int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, uid_t uid, int fd_borrow)
+int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, uint64_t whose, int fd_borrow)
 {
-    struct user *user = get_user(queue, uid);
+    struct user *user = get_user(queue, whose);
     if (!user)
         return DLX_E_NO_MEMORY;
     int r = post(queue, user, NOTE_BARRIER, fd_borrow, "");

@@ -30,21 +30,23 @@ struct dlxd_store_queue {
 void dlxd_store_queue_init(struct dlxd_store_queue *queue);
 void dlxd_store_queue_deinit(struct dlxd_store_queue *queue);
 
+/* Users are dlxd_principal_number()s. */
+
 /* Of `n_fds`, this user's. */
-uint32_t dlxd_store_queue_n_fds_of(const struct dlxd_store_queue *queue, uid_t uid);
+uint32_t dlxd_store_queue_n_fds_of(const struct dlxd_store_queue *queue, uint64_t whose);
 /* The manager keeps so many more for this user, or fewer, than were posted: a former daemon sent
  * them. Returns 0; DLX_E_NO_MEMORY, if this is the user's first. */
-int dlxd_store_queue_count(struct dlxd_store_queue *queue, uid_t uid, int32_t n);
+int dlxd_store_queue_count(struct dlxd_store_queue *queue, uint64_t whose, int32_t n);
 
 /* Have it keep a copy of the descriptor. Returns 0; DLX_E_NO_MEMORY, DLX_E_FD_LIMIT. */
-int dlxd_store_queue_keep(struct dlxd_store_queue *queue, uid_t uid, int fd_borrow,
+int dlxd_store_queue_keep(struct dlxd_store_queue *queue, uint64_t whose, int fd_borrow,
                           const char *name);
 /* Have it forget what this user has by this name. Returns 0; DLX_E_NO_MEMORY: it stays, and is
  * counted. */
-int dlxd_store_queue_drop(struct dlxd_store_queue *queue, uid_t uid, const char *name);
+int dlxd_store_queue_drop(struct dlxd_store_queue *queue, uint64_t whose, const char *name);
 /* Have it close a copy of the descriptor after everything that was posted for this user. Codes as
  * of keep. */
-int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, uid_t uid, int fd_borrow);
+int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, uint64_t whose, int fd_borrow);
 
 /* Send what may be sent now; UINT64_MAX: everything, because the daemon ends. Returns 0, also when
  * the manager has too much to read; or what dlxd_notify() returns, and the rest stays. */

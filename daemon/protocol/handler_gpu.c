@@ -42,8 +42,8 @@ int dlxd_handle_gpu_keep(struct dlxd_client *client, const Dlx__Wire__Packet *pa
         return DLX_E_NOT_FOUND;
     client->request.serial = packet->serial;
     int r = dlxd_gpu_call_own(&client->gpu_call, client->broker->gpu, client->user, &publisher->gpu,
-                              dlxd_publisher_origin(publisher), publisher->principal->uid,
-                              on_socket, client);
+                              dlxd_publisher_origin(publisher),
+                              dlxd_principal_number(publisher->principal), on_socket, client);
     return r < 0 ? r : await(client);
 }
 
@@ -56,11 +56,14 @@ static struct dlxd_publisher *of_link(const struct dlxd_client *client, uint64_t
     return link->subscription->client == client ? link->publisher : NULL;
 }
 
-/* Of this user: others' are not handed over in any case. */
+/* Of this user: any user may say that an origin is its own, and only a link tells which one the reader
+ * knows. */
 static struct dlxd_publisher *of_origin(const struct dlxd_client *client, uint64_t origin)
 {
     struct dlxd_gpu_member *member =
-        origin ? dlxd_gpu_keeper_find(client->broker->gpu, origin, client->principal->uid) : NULL;
+        origin ? dlxd_gpu_keeper_find(client->broker->gpu, origin,
+                                      dlxd_principal_number(client->principal))
+               : NULL;
     return member ? dlxd_publisher_of_gpu(member) : NULL;
 }
 
@@ -80,12 +83,13 @@ int dlxd_handle_gpu_get(struct dlxd_client *client, const Dlx__Wire__Packet *pac
                               publisher->topic_name);
     }
     if (r == 0)
-        r = dlxd_policy_check_gpu(client->principal, publisher->principal, publisher->topic_name);
+        r = dlxd_policy_check_gpu(&client->broker->policy, client->principal, publisher->principal,
+                                  publisher->topic_name);
     if (r < 0)
         return r;
     client->request.serial = packet->serial;
-    r = dlxd_gpu_call_get(&client->gpu_call, client->broker->gpu, client->user,
-                          dlxd_publisher_origin(publisher), publisher->principal->uid,
-                          request->allocation, on_socket, client);
+    r = dlxd_gpu_call_get(
+        &client->gpu_call, client->broker->gpu, client->user, dlxd_publisher_origin(publisher),
+        dlxd_principal_number(publisher->principal), request->allocation, on_socket, client);
     return r < 0 ? r : await(client);
 }

@@ -36,15 +36,16 @@ static int add_socket(struct dlxd_rule *rule, const char *word)
     return r < 0 ? r : dlxd_rule_add_socket(rule, word);
 }
 
-static int add_verb(uint32_t *verbs, uint32_t others, const char *word)
+static int add_verb(uint32_t *verbs, uint32_t others, uint32_t all, const char *word)
 {
-    uint32_t found = strcmp(word, "all") == 0 ? DLXD_ALL_VERBS : 0;
+    uint32_t found = strcmp(word, "all") == 0 ? all : 0;
     for (int verb = 0; verb < DLXD_N_VERBS; verb++)
         if (strcmp(word, dlxd_verb_name((enum dlxd_verb)verb)) == 0)
             found = DLXD_VERB(verb);
     if (found == 0)
         return dlx__fail(DLX_E_INVALID,
-                         "'%.80s' is none of: publish, subscribe, observe, block, drop, all", word);
+                         "'%.80s' is none of: publish, subscribe, observe, block, drop, gpu, all",
+                         word);
     if (found & others)
         return dlx__fail(DLX_E_INVALID, "'%.80s' is both allowed and denied", word);
     *verbs |= found;
@@ -53,12 +54,12 @@ static int add_verb(uint32_t *verbs, uint32_t others, const char *word)
 
 static int add_allowed(struct dlxd_rule *rule, const char *word)
 {
-    return add_verb(&rule->allow, rule->deny, word);
+    return add_verb(&rule->allow, rule->deny, DLXD_ALLOW_ALL, word);
 }
 
 static int add_denied(struct dlxd_rule *rule, const char *word)
 {
-    return add_verb(&rule->deny, rule->allow, word);
+    return add_verb(&rule->deny, rule->allow, DLXD_DENY_ALL, word);
 }
 
 static const struct list {

@@ -11,6 +11,7 @@ static const char *const verb_texts[DLXD_N_VERBS] = {
     [DLXD_MAY_OBSERVE] = "observe",
     [DLXD_MAY_BLOCK] = "make publishers wait on",
     [DLXD_MAY_DROP] = "drop what others retain on",
+    [DLXD_MAY_GPU] = "exchange GPU memory with other users on",
 };
 
 bool dlxd_policy_is_superuser(const struct dlxd_policy *policy, const struct dlxd_principal *who)
@@ -119,14 +120,30 @@ int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_princi
                      dlxd_principal_text(who->uid, who->socket, whose), verb_texts[verb], topic);
 }
 
-int dlxd_policy_check_gpu(const struct dlxd_principal *reader, const struct dlxd_principal *whose,
+/* Whatever else it may do: it is asked whom it trusts. */
+static bool trusts_others(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                           const char *topic)
 {
-    if (reader->uid != DLXD_OVERFLOW_UID && dlxd_principal_is_same_user(reader, whose))
+    const struct dlxd_rule *rule = dlxd_rules_find(policy->rules_borrow, who, DLXD_MAY_GPU, topic);
+    if (rule && rule->allow & DLXD_VERB(DLXD_MAY_GPU))
+        return true;
+    log_refusal(policy, who, DLXD_MAY_GPU, topic);
+    return false;
+}
+
+int dlxd_policy_check_gpu(const struct dlxd_policy *policy, const struct dlxd_principal *reader,
+                          const struct dlxd_principal *whose, const char *topic)
+{
+    char reader_text[DLXD_PRINCIPAL_TEXT_SIZE], whose_text[DLXD_PRINCIPAL_TEXT_SIZE];
+    bool has_name = reader->uid != DLXD_OVERFLOW_UID && whose->uid != DLXD_OVERFLOW_UID;
+    if (has_name && (dlxd_principal_is_same_user(reader, whose) ||
+                     (trusts_others(policy, reader, topic) && trusts_others(policy, whose, topic))))
         return 0;
     return dlx__fail(
         DLX_E_ACCESS,
-        "uid %u may not map GPU memory of %s: its publisher is uid %u, and whoever has the "
-        "descriptors of such memory can write to it, so only the same user gets them",
-        (unsigned)reader->uid, topic, (unsigned)whose->uid);
+        "%s may not map GPU memory of %s: its publisher is %s, and whoever has the descriptors of "
+        "such memory can write to it, so only the same user gets them, and users whom the "
+        "configuration lets exchange them",
+        dlxd_principal_text(reader->uid, reader->socket, reader_text), topic,
+        dlxd_principal_text(whose->uid, whose->socket, whose_text));
 }

@@ -36,10 +36,11 @@ int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_princi
 
 /*
  * May `reader` receive descriptors of GPU memory that a publisher of `whose` made? Such a descriptor
- * can hold up whoever has it, and lets it write to the memory: so only of the same user. Returns 0,
- * or DLX_E_ACCESS naming both and the topic.
+ * can hold up whoever has it, and lets it write to the memory: so only of the same user, or if a rule
+ * lets both of them exchange such on this topic. No right of a superuser stands for that rule. Returns
+ * 0, or DLX_E_ACCESS naming both and the topic. The log says which of them has no rule.
  */
-int dlxd_policy_check_gpu(const struct dlxd_principal *reader, const struct dlxd_principal *whose,
-                          const char *topic);
+int dlxd_policy_check_gpu(const struct dlxd_policy *policy, const struct dlxd_principal *reader,
+                          const struct dlxd_principal *whose, const char *topic);
 
 #endif

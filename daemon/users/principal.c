@@ -131,3 +131,19 @@ int dlxd_check_name(const char *what, const char *name)
                                 "and '.'",
                                 name, what, DLXD_SOCKET_NAME_SIZE - 1);
 }
+
+/* FNV-1a. */
+uint32_t dlxd_socket_number(const char *socket)
+{
+    uint32_t hash = UINT32_C(2166136261);
+    if (dlxd_socket_is_main(socket))
+        return 0;
+    for (; *socket; socket++)
+        hash = (hash ^ (uint8_t)*socket) * UINT32_C(16777619);
+    return DLX_MAX(hash, 1U);
+}
+
+uint64_t dlxd_principal_number(const struct dlxd_principal *principal)
+{
+    return (uint64_t)dlxd_socket_number(principal->socket) << 32 | principal->uid;
+}

@@ -49,6 +49,12 @@ bool dlxd_principal_is_same_user(const struct dlxd_principal *a, const struct dl
 #define DLXD_PRINCIPAL_TEXT_SIZE 64
 const char *dlxd_principal_text(uid_t uid, const char *socket, char text[DLXD_PRINCIPAL_TEXT_SIZE]);
 
+/* 0 of the main one; of each other one the same in all daemons. The configuration refuses two names with
+ * the same number. */
+uint32_t dlxd_socket_number(const char *socket);
+/* The number of its socket and its uid, for the GPU keeper, which knows of no names. */
+uint64_t dlxd_principal_number(const struct dlxd_principal *principal);
+
 bool dlxd_socket_is_main(const char *socket);
 /* May a socket, or a class of quotas, have this name? Returns 0; DLX_E_INVALID naming `what` it is. */
 int dlxd_check_name(const char *what, const char *name);

@@ -7,7 +7,7 @@
 static const char *const names[DLXD_N_VERBS] = {
     [DLXD_MAY_PUBLISH] = "publish", [DLXD_MAY_SUBSCRIBE] = "subscribe",
     [DLXD_MAY_OBSERVE] = "observe", [DLXD_MAY_BLOCK] = "block",
-    [DLXD_MAY_DROP] = "drop",
+    [DLXD_MAY_DROP] = "drop",       [DLXD_MAY_GPU] = "gpu",
 };
 
 const char *dlxd_verb_name(enum dlxd_verb verb)
@@ -50,7 +50,7 @@ int dlxd_rules_add_user(struct dlxd_rules *rules, const char *name, uid_t uid)
     struct dlxd_rule *rule = dlxd_rules_add(rules, name);
     if (!rule)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a rule");
-    rule->allow = DLXD_ALL_VERBS;
+    rule->allow = DLXD_ALLOW_ALL;
     int r = dlxd_rule_add_uid(rule, uid);
     return r < 0 ? r : dlxd_rule_add_topic(rule, "**");
 }

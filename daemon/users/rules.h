@@ -16,14 +16,20 @@ enum dlxd_verb {
     DLXD_MAY_OBSERVE, /* see publishers and links in lists */
     DLXD_MAY_BLOCK,   /* make publishers wait: a reliable subscription */
     DLXD_MAY_DROP,    /* what others retain; its own everybody may */
+    /* Exchange descriptors of GPU memory with other users who may, too: whoever has one can hold up the
+     * others and write to the memory. */
+    DLXD_MAY_GPU,
     DLXD_N_VERBS,
 };
 
 /* Bits of verbs. */
 #define DLXD_VERB(verb) (UINT32_C(1) << (verb))
-#define DLXD_ALL_VERBS  (DLXD_VERB(DLXD_N_VERBS) - 1)
+/* To deny all denies GPU memory as well; to allow all does not allow it: it is said by name, as it is
+ * about what may be done to a client. */
+#define DLXD_DENY_ALL  (DLXD_VERB(DLXD_N_VERBS) - 1)
+#define DLXD_ALLOW_ALL (DLXD_DENY_ALL & ~DLXD_VERB(DLXD_MAY_GPU))
 
-/* "publish", "subscribe", "observe", "block", "drop". */
+/* "publish", "subscribe", "observe", "block", "drop", "gpu". */
 const char *dlxd_verb_name(enum dlxd_verb verb);
 
 struct dlxd_rule {
@@ -50,7 +56,7 @@ struct dlxd_rules {
 
 /* An empty one at the end, of which the strings and arrays are its own. NULL: out of memory. */
 struct dlxd_rule *dlxd_rules_add(struct dlxd_rules *rules, const char *name);
-/* The user may do everything. Returns 0, DLX_E_NO_MEMORY. */
+/* The user may do everything, but for GPU memory. Returns 0, DLX_E_NO_MEMORY. */
 int dlxd_rules_add_user(struct dlxd_rules *rules, const char *name, uid_t uid);
 void dlxd_rules_deinit(struct dlxd_rules *rules);
 
