@@ -32,7 +32,7 @@ alloc_slowly(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
         return r;
     do
         r = dlx__publisher_block_of(p, heap, size, &block);
-    while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, p->client->timeout_ns));
+    while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, &r, p->client->timeout_ns));
     if (r < 0)
         return r;
     r = dlx__block_export(block, spec->dtype, spec->ndim, spec->shape, size);
@@ -310,11 +310,22 @@ static int make(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *ow
 
 /* ---- room ---------------------------------------------------------------------------------- */
 
+/* It may have been taken again. */
+static int check_refused(struct dlx_publisher *p)
+{
+    if (dlx_likely(!p->refused))
+        return 0;
+    dlx__publisher_look(p, dlx__now_ns());
+    return p->refused ? dlx__publisher_fail_refused(p) : 0;
+}
+
 /* One attempt, and if it fails, something has happened since that may help. */
 static int wait_for_room(struct dlx_publisher *p, uint64_t deadline)
 {
     dlx__writer_set_blocked(&p->core, true); /* again each time, as it may have moved */
-    int r = dlx__writer_make_room(&p->core);
+    int r = check_refused(p);
+    if (r == 0)
+        r = dlx__writer_make_room(&p->core);
     if (r != DLX_E_FULL)
         return r;
     r = dlx__outlet_wait(p, deadline);
@@ -325,7 +336,9 @@ static int wait_for_room(struct dlx_publisher *p, uint64_t deadline)
 
 int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline)
 {
-    int r = p->rejoining ? dlx__outlet_rejoin(p, deadline) : 0;
+    int r = check_refused(p);
+    if (r == 0 && p->rejoining)
+        r = dlx__outlet_rejoin(p, deadline);
     if (r < 0)
         return r;
     r = dlx__writer_make_room(&p->core);
@@ -447,7 +460,7 @@ static int put_any(struct dlx_publisher *p, struct batch *batch, const DLTensor 
         if (dlx_likely(r == 0))
             break;
         announce_rest(p);
-        if (!dlx__publisher_has_resumed(p, r, batch->args->timeout_ns))
+        if (!dlx__publisher_has_resumed(p, &r, batch->args->timeout_ns))
             return r;
     }
     dlx__publish_put(p, &made.parcel, batch->now);

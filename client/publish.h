@@ -76,11 +76,11 @@ int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline);
 
 static inline bool dlx__publish_has_room(const struct dlx_publisher *p)
 {
-    return dlx_likely(dlx__writer_has_room(&p->core) && !p->rejoining);
+    return dlx_likely(dlx__writer_has_room(&p->core) && !p->rejoining && !p->refused);
 }
 
 /* Room for a message, waiting for it until `deadline` if the publisher blocks; 0: do not wait. Returns 0; DLX_E_FULL,
- * DLX_E_TIMEOUT, DLX_E_INTERRUPTED, DLX_E_NO_MEMORY. */
+ * DLX_E_TIMEOUT, DLX_E_INTERRUPTED, DLX_E_NO_MEMORY, DLX_E_ACCESS. */
 static inline int dlx__publish_room(struct dlx_publisher *p, uint64_t deadline)
 {
     return dlx__publish_has_room(p) ? 0 : dlx__publish_room_slowly(p, deadline);

@@ -79,7 +79,7 @@ static int make_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t si
 {
     struct dlx_block *whole;
     int r = dlx__publisher_block_of(p, heap, size, &whole);
-    while (r < 0 && dlx__publisher_has_resumed(p, r, p->client->timeout_ns))
+    while (r < 0 && dlx__publisher_has_resumed(p, &r, p->client->timeout_ns))
         r = dlx__publisher_block_of(p, heap, size, &whole);
     if (r == 0)
         dlx__heap_give(heap, whole);
@@ -552,7 +552,7 @@ int dlx__publish_items(struct dlx_publisher *p, const struct dlx_item *items, ui
                           .is_copied = memset(copied, 0, bits_size(n))};
         r = publish_set(p, &set, meta, args);
         dlx__gpu_parcel_unref(set.gpu);
-    } while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, r, args->timeout_ns));
+    } while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, &r, args->timeout_ns));
     return r;
 }
 

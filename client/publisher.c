@@ -123,6 +123,11 @@ static void publisher_free(struct dlx_publisher *p)
     free(p);
 }
 
+int dlx__publisher_fail_refused(const struct dlx_publisher *p)
+{
+    return dlx__fail(DLX_E_ACCESS, "topic %s: %s", p->topic, p->refusal);
+}
+
 int dlx__publisher_refuse(const struct dlx_publisher *p, const char *what)
 {
     if (!p)
@@ -473,7 +478,9 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
         dlx__outlet_env.pick_up(p);
         dlx__writer_read_membership(&p->core);
         uint32_t n = dlx__outlet_n_started(p);
-        if (n >= n_subscribers)
+        if (p->refused)
+            r = dlx__publisher_fail_refused(p);
+        if (r < 0 || n >= n_subscribers)
             break;
         r = dlx__outlet_wait(p, deadline);
         if (r == DLX_E_TIMEOUT)

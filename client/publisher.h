@@ -63,6 +63,10 @@ struct dlx_publisher {
     uint64_t origin;                /* its id with the first daemon */
     /* Reliable subscribers have yet to come to the new daemon: nothing is published before. */
     bool rejoining;
+    /* The daemon does not let it publish any more, and said so with these words: each call that
+     * publishes or waits fails, until a daemon takes it again. */
+    bool refused;
+    char refusal[DLX_ERROR_TEXT_SIZE];
     uint64_t next_look_ns; /* whether the daemon is still there */
     bool is_guarded;       /* its heap is in the debug mode */
     bool vouched;          /* it was when we looked last, by its own word */
@@ -78,6 +82,9 @@ struct dlx_publisher {
     struct dlx_publisher_stats stats;
     struct dlx_gpu_share *gpu; /* NULL: it has shared no memory of GPUs */
 };
+
+/* It was refused: DLX_E_ACCESS, with the daemon's words. */
+int dlx__publisher_fail_refused(const struct dlx_publisher *p);
 
 /* Why dlx__publisher_begin() refuses. */
 int dlx__publisher_refuse(const struct dlx_publisher *p, const char *what);

@@ -197,8 +197,23 @@ static bool has_daemon(const struct dlx_publisher *p)
     return p->link_sock >= 0 && (p->vouched || !hung_up(p->link_sock));
 }
 
+/* What a daemon said, who asked it to take the publisher: rules change rarely, so it is asked again once
+ * a second. */
+static void note_answer(struct dlx_publisher *p, uint64_t now, int code)
+{
+    if (code == 0)
+        p->refused = false;
+    if (code != DLX_E_ACCESS)
+        return;
+    p->refused = true;
+    (void)snprintf(p->refusal, sizeof p->refusal, "%s", dlx__error_message());
+    p->next_look_ns = now + DLX_LOOK_NS;
+}
+
 static void check(struct dlx_publisher *p, uint64_t now, enum hurry hurry)
 {
+    if (p->refused && now < p->next_look_ns)
+        return;
     p->next_look_ns = now + DLX_LOOK_NS;
     p->vouched = dlx__writer_is_vouched(&p->core);
     if (has_daemon(p))
@@ -207,7 +222,8 @@ static void check(struct dlx_publisher *p, uint64_t now, enum hurry hurry)
     int r = revive(p->client, p->epoch, hurry);
     /* In use: a daemon that is there refused it, when nobody waited for the answer. */
     if (r == 0 || r == DLX_E_IN_USE)
-        (void)resume(p);
+        r = resume(p);
+    note_answer(p, now, r);
     dlx__error_clear(); /* it is no failure of the call that looked */
 }
 
@@ -234,11 +250,11 @@ static bool is_shown(const struct dlx_publisher *p)
            dlx__region_is_locked(p->control_fd);
 }
 
-bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code, int64_t timeout_ns)
+bool dlx__publisher_has_resumed(struct dlx_publisher *p, int *code, int64_t timeout_ns)
 {
     char why[DLX_ERROR_TEXT_SIZE];
     uint64_t epoch = p->epoch, deadline = dlx__deadline(timeout_ns);
-    if (code != DLX_E_DISCONNECTED && code != DLX_E_NOT_FOUND)
+    if (*code != DLX_E_DISCONNECTED && *code != DLX_E_NOT_FOUND)
         return false;
     memcpy(why, dlx__error_message(), sizeof why);
     bool was_shown = is_shown(p); /* then there is a daemon, which answers soon, or was */
@@ -247,11 +263,11 @@ bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code, int64_t timeo
         check(p, now, timeout_ns == 0 && !was_shown ? NOW_AND_THEN : WAITING);
         if (p->epoch != epoch || (was_shown && !is_shown(p)))
             return true;
-        if (now >= deadline)
+        if (now >= deadline || p->refused)
             break;
         (void)poll(NULL, 0, dlx__deadline_ms(DLX_MIN(deadline, now + DLX_REVIVE_NS), now));
     }
-    dlx__fail(code, "%s", why);
+    *code = p->refused ? dlx__publisher_fail_refused(p) : dlx__fail(*code, "%s", why);
     return false;
 }
 

@@ -43,10 +43,11 @@ static inline void dlx__publisher_look(struct dlx_publisher *p, uint64_t now_ns)
 void dlx__publisher_await_daemon(struct dlx_publisher *p, uint64_t deadline);
 
 /*
- * A call of the publisher failed with this code. True: because its daemon has ended, and it is known to another one now: try
- * again. If there is none yet, waits for it for so long.
+ * A call of the publisher failed with this code. True: because its daemon has ended, and it is known to
+ * another one now: try again. If there is none yet, waits for it for so long. False, and the code may
+ * be another one: DLX_E_ACCESS, if a daemon does not take it any more.
  */
-bool dlx__publisher_has_resumed(struct dlx_publisher *p, int code, int64_t timeout_ns);
+bool dlx__publisher_has_resumed(struct dlx_publisher *p, int *code, int64_t timeout_ns);
 
 /* The subscription's daemon is gone: try to subscribe with another one. */
 void dlx__subscription_revive(struct dlx_subscription *s);

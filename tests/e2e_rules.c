@@ -5,6 +5,7 @@
  * pattern shows, and what SIGHUP takes away from those who are there.
  */
 
+#include "common/util.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
 #include <grp.h>
@@ -263,6 +264,92 @@ START_TEST(sighup_ends_links_that_are_not_allowed_any_more)
 }
 END_TEST
 
+/* What the call has that publishes, or waits for a subscriber. */
+static int publish_once(struct dlx_publisher *p)
+{
+    const struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = (const int64_t[]){10}};
+    DLManagedTensorVersioned *t = NULL;
+    int r = dlx_alloc(p, &spec, &t);
+    if (r < 0)
+        return r;
+    r = dlx_publish(p, t, NULL);
+    if (r < 0)
+        t->deleter(t);
+    return r;
+}
+
+/* Publishes as long as that has this code: returns the next one; after a while, this one. */
+static int publish_while(struct dlx_publisher *p, int code)
+{
+    uint64_t end = dlx__now_ns() + PATIENCE;
+    int r;
+    do
+        r = publish_once(p);
+    while (r == code && dlx__now_ns() < end);
+    return r;
+}
+
+/* In a process of Alice: publishes as fast as it can, and says when that is refused, and when it may again. */
+static pid_t publish_on(const char *topic, int *ret_said)
+{
+    int fds[2];
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_publisher *p = NULL;
+        int r;
+        become(ALICE);
+        ok(dlx_publisher_new(dlx_test_stream_connect(), topic, NULL, &p));
+        if (write(fds[1], "s", 1) != 1)
+            _exit(101);
+        r = publish_while(p, 0);
+        if (r != DLX_E_ACCESS || !strstr(dlx_client_errmsg(NULL), "uid 64001 may not publish on") ||
+            publish_once(p) != DLX_E_ACCESS || dlx_publisher_wait(p, 1, PATIENCE) != DLX_E_ACCESS ||
+            write(fds[1], "r", 1) != 1) {
+            (void)fprintf(stderr, "%d: %s\n", r, dlx_client_errmsg(NULL));
+            _exit(102);
+        }
+        if (publish_while(p, DLX_E_ACCESS) != 0 || write(fds[1], "a", 1) != 1)
+            _exit(103);
+        ok(dlx_publisher_wait(p, 1, PATIENCE));
+        ok(publish_once(p));
+        dlx_publisher_unref(p);
+        _exit(0);
+    }
+    close(fds[1]);
+    *ret_said = fds[0];
+    return pid;
+}
+
+/* Alice may still use the daemon, but not this topic. */
+START_TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
+{
+    int said;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    if (!may_be_another())
+        return;
+    begin(cameras);
+    pid_t alice = publish_on("cam/front", &said);
+    expect(said, 's');
+    reload("[rule alice]\nusers = 64001\ntopics = cam/rear\nallow = publish\n",
+           "uid 64001 may not publish on cam/front: no rule allows it");
+    expect(said, 'r');
+    reload(cameras, "read the configuration again: 2 rules");
+    expect(said, 'a');
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "cam/front", NULL, &s));
+    ok(dlx_take(s, PATIENCE, &m));
+    dlx_message_unref(m);
+    ck_assert_int_eq(end_of(alice), 0);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+    close(said);
+}
+END_TEST
+
 static void tear_down(void)
 {
     (void)unlink(config_path);
@@ -277,6 +364,7 @@ int main(void)
     tcase_add_test(tcase, a_denial_names_its_rule_in_the_log);
     tcase_add_test(tcase, a_subscriber_whose_right_was_taken_is_told_and_gets_it_back);
     tcase_add_test(tcase, sighup_ends_links_that_are_not_allowed_any_more);
+    tcase_add_test(tcase, a_publisher_whose_right_was_taken_is_told_and_gets_it_back);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -251,7 +251,8 @@ struct dlx_tensor_spec {
  *
  * Returns 0; DLX_E_SHAPE (negative, too many dimensions, more than 2^63-1 bytes, zero bits or lanes),
  * DLX_E_NO_MEMORY (names the bytes and why), DLX_E_LIMIT (a quota, mappings), DLX_E_DISCONNECTED or
- * DLX_E_TIMEOUT (no daemon within the time of dlx_connect_args), DLX_E_FORKED, DLX_E_INVALID.
+ * DLX_E_TIMEOUT (no daemon within the time of dlx_connect_args), DLX_E_ACCESS (as of dlx_publish()), DLX_E_FORKED,
+ * DLX_E_INVALID.
  */
 DLX_API int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *spec,
                       DLManagedTensorVersioned **ret);
@@ -309,8 +310,9 @@ struct dlx_publish_args {
  * Returns 0; DLX_E_FULL (of a BLOCK publisher: a reliable subscriber is `depth` behind, and timeout_ns is 0: the
  * message names who is in the way), DLX_E_TIMEOUT (likewise, after the wait), DLX_E_INTERRUPTED (a signal handler ran
  * while waiting), DLX_E_SHAPE, DLX_E_DEVICE, DLX_E_VERSION (major version not 1), DLX_E_WOULD_COPY, DLX_E_NO_MEMORY,
- * DLX_E_LIMIT, DLX_E_DISCONNECTED, DLX_E_INVALID (also: the tensor was published before), DLX_E_IN_USE (another
- * thread is in a call on this publisher), DLX_E_FORKED.
+ * DLX_E_LIMIT, DLX_E_DISCONNECTED, DLX_E_ACCESS (dlpackd has read its rules again, and they do not let this program
+ * publish on the topic any more: each call fails, and the library asks again once a second), DLX_E_INVALID (also: the
+ * tensor was published before), DLX_E_IN_USE (another thread is in a call on this publisher), DLX_E_FORKED.
  */
 DLX_API int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
                         const struct dlx_publish_args *args);
@@ -386,8 +388,8 @@ DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *item
  * attached from the start. Also looks whether there is a new daemon. A publisher that has nothing
  * to publish need not look: newcomers get what it retains, but for reliable subscriptions, which
  * wait until it makes a call; dlx_publisher_wait(p, 0, 0) is the cheap one.
- * Returns 0; DLX_E_TIMEOUT (the message tells how many are), DLX_E_INTERRUPTED (a signal handler
- * ran while waiting), DLX_E_INVALID, DLX_E_NO_MEMORY, DLX_E_FORKED, DLX_E_SYSTEM.
+ * Returns 0; DLX_E_TIMEOUT (the message tells how many are), DLX_E_ACCESS (as of dlx_publish()),
+ * DLX_E_INTERRUPTED (a signal handler ran while waiting), DLX_E_INVALID, DLX_E_NO_MEMORY, DLX_E_FORKED, DLX_E_SYSTEM.
  */
 DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns);
 
