@@ -253,3 +253,18 @@ const struct dlx_gpu_import *dlx__message_gpu_import(const struct dlx_export *e)
     uint32_t allocation = gpu ? gpu->places[e->i].allocation : 0;
     return allocation > 0 ? gpu->allocations[allocation - 1].import : NULL;
 }
+
+int dlx_message_status(const struct dlx_message *m)
+{
+    dlx__error_clear();
+    if (!m)
+        return dlx__fail(DLX_E_INVALID, "dlx_message_status: message is NULL");
+    if (dlx__forked(m->inlet->generation))
+        return dlx__fail_forked();
+    if (!m->gpu)
+        return 0;
+    (void)pthread_mutex_lock(&m->gpu->lock);
+    int r = m->gpu->wait ? dlx__gpu_wait_result(m->gpu->wait) : 0;
+    (void)pthread_mutex_unlock(&m->gpu->lock);
+    return r;
+}

@@ -2,6 +2,7 @@
 
 /* What a received message says of itself: names, numbers, metadata. */
 
+#include "client/message_gpu.h"
 #include "client/message_table.h"
 #include <inttypes.h>
 #include <string.h>
@@ -98,4 +99,23 @@ const char *dlx_message_topic(const struct dlx_message *m)
 uint64_t dlx_message_publisher(const struct dlx_message *m)
 {
     return m->inlet->publisher;
+}
+
+int dlx_message_describe(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned *ret)
+{
+    dlx__error_clear();
+    if (!m || !ret)
+        return dlx__fail(DLX_E_INVALID, "dlx_message_describe: message or ret is NULL");
+    if (dlx__forked(m->inlet->generation))
+        return dlx__fail_forked();
+    if (i >= m->n_tensors)
+        return dlx__fail(DLX_E_INVALID, "tensor %u of a message of %u", i, m->n_tensors);
+    DLTensor tensor = m->tensors[i];
+    int r = m->gpu ? dlx__message_gpu_open(m, i, &tensor) : 0;
+    if (r < 0)
+        return r;
+    tensor.data = m->tensors[i].data; /* on a GPU: it may not be ready */
+    *ret = (DLManagedTensorVersioned){
+        .version = {DLPACK_MAJOR_VERSION, 0}, .flags = m->flags[i], .dl_tensor = tensor};
+    return 0;
 }

@@ -288,6 +288,16 @@ class message : public detail::handle<dlx_message>
         detail::check(dlx_message_tensor_on(get(), i, stream, &t));
         return dlx::tensor(t);
     }
+    /** Where tensor(i) will be, whether it is ready or not: dlx_message_describe(). */
+    DLDevice device(std::uint32_t i) const
+    {
+        DLManagedTensorVersioned t{};
+        detail::check(dlx_message_describe(get(), i, &t));
+        return t.dl_tensor.device;
+    }
+    /** Of the stream of tensor_on() that began to wait last: 0, 1 or an error code.
+     *  dlx_message_status(). */
+    int status() const noexcept { return dlx_message_status(get()); }
     /** As tensor(), private and writable: dlx_message_private(). */
     dlx::tensor private_tensor(std::uint32_t i) const
     {

@@ -82,6 +82,17 @@ DLX_API int dlx_message_tensor_on(struct dlx_message *m, uint32_t i, void *strea
                                   DLManagedTensorVersioned **ret);
 
 /**
+ * What dlx_message_tensor() would say of tensor `i`, without waiting until it is ready: flags, type,
+ * shape, and the device that a tensor on a GPU has here. Its allocation is opened for that, and no
+ * stream is needed. `data` of a tensor on a GPU is NULL. There is nothing to release: `manager_ctx`
+ * and `deleter` are NULL, and `shape` and `strides` are valid as long as the message. Any thread.
+ *
+ * Returns 0; what dlx_message_tensor() returns, but for DLX_E_TIMEOUT and what concerns the
+ * publisher's work; DLX_E_INVALID, DLX_E_FORKED.
+ */
+DLX_API int dlx_message_describe(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned *ret);
+
+/**
  * Was the tensor ready when its stream went on? To be asked when the stream has ended its work.
  *
  * Returns 0 (it was, or is of dlx_message_tensor()); 1 (the stream waits still); DLX_E_PUBLISHER_GONE,
@@ -89,6 +100,13 @@ DLX_API int dlx_message_tensor_on(struct dlx_message *m, uint32_t i, void *strea
  * DLX_E_INVALID (the tensor was not received), DLX_E_FORKED.
  */
 DLX_API int dlx_tensor_status(const DLManagedTensorVersioned *tensor);
+
+/**
+ * The same for who holds the message and not the tensor, since all tensors of a message are ready at
+ * once: of the streams of dlx_message_tensor_on() that had to wait for this message, the one that
+ * began last. 0 if none had to. Any thread.
+ */
+DLX_API int dlx_message_status(const struct dlx_message *m);
 
 /**
  * Say that work on `stream` (CUstream, hipStream_t; NULL: the default stream) uses a tensor of

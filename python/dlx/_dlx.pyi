@@ -66,6 +66,7 @@ class SubscriptionStats(TypedDict):
     n_publishers: int
     gpu_waits: int
     gpu_errors: int
+    gpu_late: int
     pinned_bytes: int
     pin_failures: int
 
@@ -178,6 +179,8 @@ class Tensor:
     def device(self) -> str: ...
     @property
     def published(self) -> bool: ...
+    @property
+    def status(self) -> Literal["ready", "waiting", "PUBLISHER_GONE", "DEVICE", "TIMEOUT"]: ...
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
     @property

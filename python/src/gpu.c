@@ -10,10 +10,11 @@ struct dlxpy_gpu {
     DLManagedTensorVersioned described; /* shape and strides are the message's */
     struct dlx_message *m;
     uint32_t i;
-    struct dlxpy_stream stream;       /* of take() */
-    DLManagedTensorVersioned *opened; /* not handed out; NULL: none */
-    bool is_open;                     /* the device in `described` is known */
-    bool is_exposed;                  /* the address of `opened` was given away */
+    struct dlxpy_stream stream; /* of take() */
+    bool is_open;               /* device and flags in `described` are known */
+    /* Tensors whose address was given away; NULL: none. Ready on every stream, and on that of
+     * take(). */
+    DLManagedTensorVersioned *exposed, *exposed_on_take;
 };
 
 bool dlxpy_gpu_has(const struct dlx_message *m, uint32_t i)
@@ -24,9 +25,15 @@ bool dlxpy_gpu_has(const struct dlx_message *m, uint32_t i)
 
 /* ---- streams ------------------------------------------------------------------------------- */
 
-static int use_on(DLManagedTensorVersioned *t, const struct dlxpy_stream *stream)
+/* Those that use a tensor. n = 0: they are not known. */
+struct streams {
+    uint32_t n;
+    void *all[2];
+};
+
+static DLDeviceType type_of(const struct dlxpy_gpu *gpu)
 {
-    return dlx_tensor_used_on(t, dlxpy_stream_handle(stream));
+    return gpu->described.dl_tensor.device.device_type;
 }
 
 static bool is_unknown(const struct dlxpy_stream *s, DLDeviceType type)
@@ -34,25 +41,31 @@ static bool is_unknown(const struct dlxpy_stream *s, DLDeviceType type)
     return s->kind == DLXPY_STREAM_ANY || (type == kDLCUDA && s->number == PER_THREAD);
 }
 
+/* See gpu.h. `consumer` NULL: it does not tell. */
+static struct streams find_streams(const struct dlxpy_gpu *gpu, const struct dlxpy_stream *consumer)
+{
+    struct streams s = {0};
+    bool is_told = consumer && consumer->kind != DLXPY_STREAM_ANY;
+    if (is_unknown(&gpu->stream, type_of(gpu)) || (is_told && is_unknown(consumer, type_of(gpu))))
+        return s;
+    if (gpu->stream.kind != DLXPY_STREAM_NONE)
+        s.all[s.n++] = dlxpy_stream_handle(&gpu->stream);
+    if (is_told && (s.n == 0 || s.all[0] != dlxpy_stream_handle(consumer)))
+        s.all[s.n++] = dlxpy_stream_handle(consumer);
+    return s;
+}
+
 /* What take() was told, when nobody knew on which device the tensors are. */
 static int check_take(const struct dlxpy_gpu *gpu)
 {
-    return dlxpy_stream_check(&gpu->stream, (int)gpu->described.dl_tensor.device.device_type);
+    return dlxpy_stream_check(&gpu->stream, (int)type_of(gpu));
 }
 
-/* See gpu.h. `stream` may be NULL. Returns 0 or a code. */
-static int name_streams(const struct dlxpy_gpu *gpu, DLManagedTensorVersioned *t,
-                        const struct dlxpy_stream *stream)
+static int name_streams(DLManagedTensorVersioned *t, const struct streams *s)
 {
-    DLDeviceType type = t->dl_tensor.device.device_type;
-    bool is_told = stream && stream->kind != DLXPY_STREAM_NONE;
-    bool by_take = gpu->stream.kind != DLXPY_STREAM_NONE;
-    if (!t->dl_tensor.data || is_unknown(&gpu->stream, type) ||
-        (is_told && is_unknown(stream, type)) || (!stream && !by_take))
-        return 0;
-    int r = by_take ? use_on(t, &gpu->stream) : 0;
-    if (r == 0 && stream && (is_told || !by_take))
-        r = use_on(t, stream);
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && i < s->n && t->dl_tensor.data; i++)
+        r = dlx_tensor_used_on(t, s->all[i]);
     return r;
 }
 
@@ -70,10 +83,10 @@ static void drop_unused(DLManagedTensorVersioned *t)
 static void delete_gpu(DLManagedTensorVersioned *tensor)
 {
     struct dlxpy_gpu *gpu = tensor->manager_ctx;
-    if (gpu->opened && gpu->is_exposed)
-        gpu->opened->deleter(gpu->opened);
-    else if (gpu->opened)
-        drop_unused(gpu->opened);
+    if (gpu->exposed)
+        gpu->exposed->deleter(gpu->exposed);
+    if (gpu->exposed_on_take)
+        gpu->exposed_on_take->deleter(gpu->exposed_on_take);
     dlx_message_unref(gpu->m);
     free(gpu);
 }
@@ -105,77 +118,123 @@ struct dlxpy_owner *dlxpy_gpu_owner(struct dlx_message *m, uint32_t i,
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
-static DLManagedTensorVersioned *make(struct dlxpy_gpu *gpu)
+/* Returns 0, or -1 with the exception of a code. */
+static int note(struct dlxpy_gpu *gpu, int r, const DLManagedTensorVersioned *t)
 {
-    DLManagedTensorVersioned *t = NULL;
-    int r;
-    Py_BEGIN_ALLOW_THREADS
-    r = dlx_message_tensor(gpu->m, gpu->i, &t);
-    Py_END_ALLOW_THREADS
     if (r < 0) {
         (void)dlxpy_raise(r);
-        return NULL;
+        return -1;
     }
     gpu->described.dl_tensor.device = t->dl_tensor.device;
     gpu->described.flags = t->flags;
     gpu->is_open = true;
-    return t;
-}
-
-/* One that nobody uses yet. Another thread may have had the same idea. */
-static int ensure_opened(struct dlxpy_gpu *gpu)
-{
-    DLManagedTensorVersioned *t = gpu->opened ? NULL : make(gpu);
-    if (!t)
-        return gpu->opened ? 0 : -1;
-    if (gpu->opened)
-        drop_unused(t);
-    else
-        gpu->opened = t;
     return 0;
 }
 
 int dlxpy_gpu_open(const struct dlxpy_owner *owner, DLDevice *ret)
 {
     struct dlxpy_gpu *gpu = owner->gpu;
-    if (gpu && !gpu->is_open && ensure_opened(gpu) < 0)
-        return -1;
+    DLManagedTensorVersioned t;
+    if (gpu && !gpu->is_open) {
+        int r;
+        Py_BEGIN_ALLOW_THREADS
+        r = dlx_message_describe(gpu->m, gpu->i, &t);
+        Py_END_ALLOW_THREADS
+        if (note(gpu, r, &t) < 0)
+            return -1;
+    }
     *ret = owner->tensor->dl_tensor.device;
     return 0;
+}
+
+/* Until the tensor is ready, the CPU waits. `s` are streams that use it. After an error the tensor
+ * that was made is the caller's, too. */
+static int wait_here(const struct dlxpy_gpu *gpu, const struct streams *s,
+                     DLManagedTensorVersioned **ret)
+{
+    int r = dlx_message_tensor(gpu->m, gpu->i, ret);
+    return r < 0 ? r : name_streams(*ret, s);
+}
+
+/* Likewise the streams wait. The last of them is the tensor's; another one is made to wait by a
+ * tensor of its own, if there is something to wait for. */
+static int let_streams_wait(const struct dlxpy_gpu *gpu, const struct streams *s,
+                            DLManagedTensorVersioned **ret)
+{
+    DLManagedTensorVersioned *other;
+    int r = dlx_message_tensor_on(gpu->m, gpu->i, s->all[s->n - 1], ret);
+    if (r == 0 && s->n == 2 && dlx_tensor_status(*ret) != 0) {
+        r = dlx_message_tensor_on(gpu->m, gpu->i, s->all[0], &other);
+        if (r == 0)
+            other->deleter(other);
+    }
+    return r < 0 ? r : name_streams(*ret, s);
+}
+
+/* NULL with an exception. */
+static DLManagedTensorVersioned *make(struct dlxpy_gpu *gpu, const struct streams *s,
+                                      bool on_streams)
+{
+    DLManagedTensorVersioned *t = NULL;
+    int r = check_take(gpu);
+    if (r < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    r = on_streams && s->n > 0 ? let_streams_wait(gpu, s, &t) : wait_here(gpu, s, &t);
+    Py_END_ALLOW_THREADS
+    if (note(gpu, r, t) == 0)
+        return t;
+    if (t)
+        drop_unused(t);
+    return NULL;
 }
 
 DLManagedTensorVersioned *dlxpy_gpu_export(const struct dlxpy_owner *owner,
                                            const struct dlxpy_stream *stream)
 {
-    struct dlxpy_gpu *gpu = owner->gpu;
-    DLManagedTensorVersioned *t = gpu->is_exposed ? NULL : gpu->opened;
-    if (check_take(gpu) < 0)
-        return NULL;
-    if (t)
-        gpu->opened = NULL;
-    else
-        t = make(gpu);
-    int r = t ? name_streams(gpu, t, stream) : 0;
-    if (r == 0)
-        return t;
-    (void)dlxpy_raise(r);
-    drop_unused(t);
-    return NULL;
+    const struct streams s = find_streams(owner->gpu, stream);
+    return make(owner->gpu, &s, stream != NULL);
+}
+
+/* Another thread may have had the same idea. */
+static int expose(struct dlxpy_gpu *gpu, bool on_take, DLTensor *ret)
+{
+    DLManagedTensorVersioned **place = on_take ? &gpu->exposed_on_take : &gpu->exposed;
+    const struct streams s = find_streams(gpu, NULL);
+    if (!*place) {
+        DLManagedTensorVersioned *t = make(gpu, &s, on_take);
+        if (!t)
+            return -1;
+        if (*place)
+            drop_unused(t);
+        else
+            *place = t;
+    }
+    *ret = (*place)->dl_tensor;
+    return 0;
 }
 
 int dlxpy_gpu_expose(const struct dlxpy_owner *owner, DLTensor *ret)
 {
+    return expose(owner->gpu, false, ret);
+}
+
+int dlxpy_gpu_expose_on(const struct dlxpy_owner *owner, DLTensor *ret, PyObject **ret_stream)
+{
     struct dlxpy_gpu *gpu = owner->gpu;
-    int r = check_take(gpu) < 0 ? -1 : ensure_opened(gpu);
-    if (r == 0 && !gpu->is_exposed) {
-        r = name_streams(gpu, gpu->opened, NULL);
-        if (r < 0)
-            (void)dlxpy_raise(r);
-        gpu->is_exposed = r == 0;
-    }
-    if (r == 0)
-        *ret = gpu->opened->dl_tensor;
-    return r < 0 ? -1 : 0;
+    const struct streams s = find_streams(gpu, NULL);
+    if (expose(gpu, s.n > 0, ret) < 0)
+        return -1;
+    *ret_stream = s.n > 0
+                      ? PyLong_FromLongLong(dlxpy_stream_number(&gpu->stream, (int)type_of(gpu)))
+                      : Py_NewRef(Py_None);
+    return *ret_stream ? 0 : -1;
+}
+
+PyObject *dlxpy_gpu_status(const struct dlxpy_owner *owner)
+{
+    int r = dlx_message_status(owner->gpu->m);
+    return PyUnicode_FromString(r == 0 ? "ready" : r == 1 ? "waiting" : dlx_error_name(r));
 }
 
 /* ---- words --------------------------------------------------------------------------------- */

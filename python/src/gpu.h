@@ -5,18 +5,22 @@
 /*
  * A received tensor on a GPU. Its owner describes it, without an address; nothing is opened before
  * the device or the memory is asked for. Each export is a tensor of libdlx of its own, with the
- * streams that use it, and outlives the owner. Its deleter, on any thread, waits for them:
+ * streams that use it, and outlives the owner. They wait until it is ready, and its deleter, on any
+ * thread, has its release wait for them:
  *
- *   take(stream=)     the consumer's stream    what is waited for
- *   -1                any                      the device
- *   any               -1, or 2 of CUDA         the device
- *   s                 x                        s and x
- *   none              x                        x
- *   s                 None, or not told        s
- *   none              None                     the default stream, as the rules of DLPack say
- *   none              not told                 the device
+ *   take(stream=)   the consumer's stream         waits until it is ready   the release waits for
+ *   -1, 2 of CUDA   any                           the CPU                   the device
+ *   any             2 of CUDA                     the CPU                   the device
+ *   none            -1                            the CPU                   the device
+ *   none            x                             x                         x
+ *   s               x                             s and x                   s and x
+ *   s               -1                            s                         s
+ *   none            not told                      the CPU                   the device
+ *   s               not told                      the CPU                   s
+ *   s               __cuda_array_interface__      s, which that names       s
  *
- * (Stream 2 is another one in the thread that releases.)
+ * x may be None, the default stream, as the rules of DLPack say. (Stream 2 is another one in the
+ * thread that releases. Which streams cannot wait, so that the CPU does: dlx_message_tensor_on().)
  */
 
 #include "owner.h"
@@ -31,7 +35,8 @@ struct dlxpy_owner *dlxpy_gpu_owner(struct dlx_message *m, uint32_t i,
 bool dlxpy_gpu_has(const struct dlx_message *m, uint32_t i);
 
 /* For an owner that is on a GPU, received or not: the device; open it if it was not, without the
- * GIL. -1 with the exception for what dlx_message_tensor() said. */
+ * GIL. Whether it is ready does not matter. -1 with the exception for what dlx_message_describe()
+ * said. */
 int dlxpy_gpu_open(const struct dlxpy_owner *owner, DLDevice *ret);
 
 /* Likewise: "cuda:0", or "cuda" if it was not opened. */
@@ -47,7 +52,15 @@ int dlxpy_gpu_refuse_cpu(const struct dlxpy_owner *owner);
 DLManagedTensorVersioned *dlxpy_gpu_export(const struct dlxpy_owner *owner,
                                            const struct dlxpy_stream *stream);
 
-/* As dlxpy_gpu_export(), but it is used as long as the owner is there. -1 with an exception. */
+/* As dlxpy_gpu_export() for a consumer that does not tell, but it is used as long as the owner is
+ * there. -1 with an exception. */
 int dlxpy_gpu_expose(const struct dlxpy_owner *owner, DLTensor *ret);
+
+/* The same for a consumer that is told after which stream it may use it: the stream of take(), as a
+ * number, or None. */
+int dlxpy_gpu_expose_on(const struct dlxpy_owner *owner, DLTensor *ret, PyObject **ret_stream);
+
+/* "ready", "waiting" or the name of an error: dlx_message_status(). NULL with an exception. */
+PyObject *dlxpy_gpu_status(const struct dlxpy_owner *owner);
 
 #endif

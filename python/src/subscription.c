@@ -227,15 +227,15 @@ PyDoc_STRVAR(take_doc,
              "out: that of\n"
              "the subscription. Ctrl-C and other signals with handlers interrupt it; other threads "
              "run meanwhile.\n\n"
-             "stream: for tensors on GPUs. The data is ready when take() returns, on every stream, "
-             "since publish()\n"
-             "waited for the stream that wrote it. What is made of the tensors waits, when it "
-             "ends, until the work\n"
-             "on this stream is done, too, beside that of the stream that the library passes "
-             "to __dlpack__(): a\n"
-             "number, a stream of PyTorch, CuPy or cuda.core, or -1 for all work on the GPU. The "
-             "stream is to be\n"
-             "there until then.\n\n"
+             "stream: for tensors on GPUs: the stream that they are used on, a number, a stream of "
+             "PyTorch, CuPy or\n"
+             "cuda.core, or -1 for any. When __dlpack__() is called, this stream waits until the "
+             "tensor is ready, and no\n"
+             "CPU does (t.status says whether it was), beside the stream that the library passes "
+             "to __dlpack__(). What\n"
+             "is made of the tensors is given back when the work on both is done: the stream is to "
+             "be there until then.\n"
+             "With -1, and for the default streams of CUDA, __dlpack__() waits.\n\n"
              "Raises dlx.Timeout; dlx.PublisherGone (once, when the last publisher left and "
              "everything of it was\n"
              "taken; later calls wait for a new one); dlx.TooManyHeld (release some); dlx.Error of "
@@ -435,11 +435,12 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     dlxpy_handle_leave(&cast(self)->handle);
     if (r < 0)
         return dlxpy_raise(r);
-    return Py_BuildValue(
-        "{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K,s:K}", "taken", s.taken, "taken_bytes",
-        s.taken_bytes, "skipped", s.skipped, "lost", s.lost, "sleeps", s.sleeps, "rejected",
-        s.rejected, "n_held", s.n_held, "n_publishers", s.n_publishers, "gpu_waits", s.gpu_waits,
-        "gpu_errors", s.gpu_errors, "pinned_bytes", s.pinned_bytes, "pin_failures", s.pin_failures);
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K,s:K,s:K}", "taken", s.taken,
+                         "taken_bytes", s.taken_bytes, "skipped", s.skipped, "lost", s.lost,
+                         "sleeps", s.sleeps, "rejected", s.rejected, "n_held", s.n_held,
+                         "n_publishers", s.n_publishers, "gpu_waits", s.gpu_waits, "gpu_errors",
+                         s.gpu_errors, "gpu_late", s.gpu_late, "pinned_bytes", s.pinned_bytes,
+                         "pin_failures", s.pin_failures);
 }
 
 static int next_event(void *s, struct dlx_event *ret)

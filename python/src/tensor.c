@@ -161,15 +161,15 @@ PyDoc_STRVAR(
     "is t.as_legacy(). copy=True gives private, writable memory.\n\n"
     "On a GPU, `stream` is the consumer's, by the rules of the Python array API: a number, None "
     "for the\n"
-    "default stream, -1 for none. The data is ready on every stream, since take() returned when it "
-    "was.\n"
-    "What is made of it, when it ends, waits until the work on that stream is done (-1: all work "
-    "on the\n"
-    "GPU); take(stream=...) names one more. The tensor is opened at the first call; what the "
-    "driver says then\n"
-    "is raised: dlx.DeviceError (the GPU is not visible here), dlx.PublisherGone. copy=True and "
-    "another\n"
-    "dl_device are refused.");
+    "default stream, -1 for none. It waits until the data is ready, and so does that of "
+    "take(stream=...); where\n"
+    "there is none, or it is a default stream of CUDA, this call waits. What is made of the "
+    "tensor is given\n"
+    "back when the work on these streams is done (without one: all work on the GPU). The tensor is "
+    "opened at\n"
+    "the first call; what the driver says then is raised: dlx.DeviceError (the GPU is not visible "
+    "here),\n"
+    "dlx.PublisherGone. copy=True and another dl_device are refused.");
 static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
     struct dlxpy_request request;
@@ -393,6 +393,15 @@ static PyObject *get_device(PyObject *self, void *closure)
     return dlxpy_gpu_name(owner);
 }
 
+static PyObject *get_status(PyObject *self, void *closure)
+{
+    const struct dlxpy_owner *owner = cast(self)->owner;
+    (void)closure;
+    if (!dlxpy_tensor_data(cast(self)))
+        return NULL;
+    return owner->gpu ? dlxpy_gpu_status(owner) : PyUnicode_FromString("ready");
+}
+
 static PyObject *get_is_published(PyObject *self, void *closure)
 {
     (void)closure;
@@ -502,6 +511,14 @@ static PyGetSetDef getset[] = {
      (void *)(uintptr_t)DLPACK_FLAG_BITMASK_IS_COPIED},
     {"device", get_device, NULL, "\"cpu\", \"cuda:0\", \"rocm:0\".", NULL},
     {"published", get_is_published, NULL, "Was its memory passed on by publish()?", NULL},
+    {"status", get_status, NULL,
+     "Was a received one on a GPU ready when its stream went on? To be asked when the stream has\n"
+     "ended its work: \"ready\"; \"waiting\": it has not gone on; \"PUBLISHER_GONE\", \"DEVICE\" "
+     "(an\n"
+     "error of the publisher's GPU), \"TIMEOUT\": what it read has no meaning. Of the streams "
+     "that\n"
+     "waited for the message, the one that began last.",
+     NULL},
     {"__array_interface__", dlxpy_tensor_array_interface, NULL, "NumPy's protocol, version 3.",
      NULL},
     {"__cuda_array_interface__", dlxpy_tensor_cuda_array_interface, NULL,

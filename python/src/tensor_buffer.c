@@ -160,22 +160,26 @@ PyObject *dlxpy_tensor_array_interface(PyObject *self, void *closure)
     return add_address(interface, first, read_only);
 }
 
-/* The data is ready on every stream: `stream` is None. Who uses it keeps the object. */
+/* Who uses it keeps the object, and waits for `stream`; None: the data is ready on every stream. */
 PyObject *dlxpy_tensor_cuda_array_interface(PyObject *self, void *closure)
 {
     static const char protocol[] = "__cuda_array_interface__";
     struct dlxpy_tensor *t = (struct dlxpy_tensor *)self;
     bool is_cuda = t->owner && t->owner->tensor->dl_tensor.device.device_type == kDLCUDA;
     const DLTensor *data = data_of(t, is_cuda, protocol);
+    PyObject *stream = NULL;
     (void)closure;
     if (!data)
         return NULL;
     DLTensor opened = dlxpy_owner_describe(t->owner);
-    if (t->owner->gpu && dlxpy_gpu_expose(t->owner, &opened) < 0)
+    if (!t->owner->gpu)
+        stream = Py_NewRef(Py_None);
+    else if (dlxpy_gpu_expose_on(t->owner, &opened, &stream) < 0)
         return NULL;
     PyObject *interface = make_interface(t, data, protocol);
-    if (interface && PyDict_SetItemString(interface, "stream", Py_None) < 0)
+    if (interface && PyDict_SetItemString(interface, "stream", stream) < 0)
         Py_CLEAR(interface);
+    Py_DECREF(stream);
     if (!interface)
         return NULL;
     bool read_only = t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY;

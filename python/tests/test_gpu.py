@@ -197,8 +197,8 @@ stream.close()
 # What take() was told, what the consumer passes; how often the device is waited for, and for how many streams.
 RELEASES = [
     ("None", {}, (0, 1)), ("None", {"stream": 1}, (0, 1)), ("None", {"stream": "a"}, (0, 1)), ("None", {"stream": -1}, (1, 0)),
-    ("None", {"stream": 2}, (1, 0)), ("a", {}, (0, 1)), ("a", {"stream": None}, (0, 1)), ("a", {"stream": "a"}, (0, 1)),
-    ("a", {"stream": "b"}, (0, 2)), ("a", {"stream": -1}, (1, 0)), ("-1", {}, (1, 0)), ("-1", {"stream": "b"}, (1, 0)), ("2", {"stream": "b"}, (1, 0)),
+    ("None", {"stream": 2}, (1, 0)), ("a", {}, (0, 2)), ("a", {"stream": None}, (0, 2)), ("a", {"stream": "a"}, (0, 1)),
+    ("a", {"stream": "b"}, (0, 2)), ("a", {"stream": -1}, (0, 1)), ("a", {"stream": 2}, (1, 0)), ("-1", {}, (1, 0)), ("-1", {"stream": "b"}, (1, 0)), ("2", {"stream": "b"}, (1, 0)),
 ]
 
 

@@ -255,6 +255,8 @@ static void types_are_checked()
     FAILS(received.data<std::uint16_t>(), DLX_E_READ_ONLY, "read-only");
     FAILS(received.values<std::uint16_t>(), DLX_E_READ_ONLY, "read-only");
     FAILS(received.used_on(nullptr), DLX_E_DEVICE, "not on a GPU");
+    EXPECT(m.device(0).device_type == kDLCPU && m.status() == 0);
+    FAILS(m.device(1), DLX_E_INVALID, "tensor 1 of a message of 1");
     FAILS(x.p.alloc<float>({2}, {kDLCPU, 1}), DLX_E_DEVICE, "CPU device 1");
     FAILS(x.p.alloc<float>({2}, {kDLCUDA, 99}), DLX_E_DEVICE, "");
     EXPECT(received.values<const std::uint16_t>()[2] == 7);

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams that wait until what was taken is ready, while no CPU does, on the stand-in driver, as in test_gpu.py.
+
+Each story holds the publisher's stream. What would wait on the CPU fails after the time of calls to dlpackd, with dlx.Timeout."""
+import pytest
+from test_gpu import PRELUDE, PUBLISHER, SUBSCRIBER, alone, machine, pytestmark, two  # noqa: F401
+
+HELD = """
+import time
+def fail(*exception):  # a stream that is held would keep the process
+    sys.__excepthook__(*exception)
+    os._exit(1)
+sys.excepthook = fail
+a, b, source, arrays = Stream(), Stream(), Stream(), []
+def publish(value):
+    '''A tensor that the source writes when the gate opens. To free it would wait for that.'''
+    global gate
+    arrays.append(x := Array(4))
+    gate = Gate(source.handle)
+    ok(cuda.cuMemsetD32Async(C.c_uint64(x.memory.at), C.c_uint32(value), C.c_size_t(4), C.c_void_p(source.handle)))
+    pub.publish(x, stream=source.handle)
+def copy(taken, stream):
+    '''What the stream reads when it gets there.'''
+    to = Memory(4096)
+    ok(cuda.cuMemcpyDtoDAsync_v2(C.c_uint64(to.at), C.c_uint64(taken.t.data), C.c_size_t(16), C.c_void_p(stream.handle)))
+    return to
+def busy(stream):
+    return cuda.cuStreamQuery(C.c_void_p(stream.handle)) == 600
+def stay_busy(*streams):
+    '''What does not wait would have gone on by then.'''
+    end = time.monotonic() + 0.1
+    while time.monotonic() < end:
+        assert all(map(busy, streams)) and not gate.passed
+def wait_for(stream):
+    until(lambda: not busy(stream))
+def end(*ends):
+    for stream in (a, b, source):
+        stream.close()
+    for each in (*ends, c):
+        each.close()
+    arrays.clear()
+    finish()
+"""
+
+
+def test_no_cpu_waits_for_what_take_names_a_stream_for(alone):
+    alone(HELD + """
+publish(7)
+msg = s.take(stream=a.handle)
+t = msg[0]
+assert t.__dlpack_device__() == msg.__dlpack_device__() == (2, 0) and t.device == "cuda:0" and t.status == "ready"  # no stream waits
+taken = Taken(t, stream=a.handle)
+copied = copy(taken, a)
+stay_busy(a)
+assert t.status == "waiting"
+taken.close()
+del t, msg, taken
+assert not gate.passed and busy(a) and s.stats()["n_held"] == 1
+gate.open()
+wait_for(a)
+assert read(copied.at, 4) == [7] * 4
+until(lambda: s.stats()["n_held"] == 0)
+stats = s.stats()
+assert (stats["gpu_waits"], stats["gpu_late"], stats["gpu_errors"]) == (0, 0, 0), stats
+del copied
+end(pub, s)
+""")
+
+
+# What take() was told and what the consumer passes, and which streams wait.
+WAYS = [("a", "a", "a"), ("a", "b", "ab"), (None, "b", "b"), ("a", -1, "a")]
+
+
+@pytest.mark.parametrize("take, consumer, waiting", WAYS)
+def test_the_streams_of_take_and_of_the_consumer_wait(alone, take, consumer, waiting):
+    alone(HELD + f"""
+take, consumer, waiting = {take!r}, {consumer!r}, {waiting!r}
+streams = {{"a": a, "b": b}}
+publish(5)
+msg = s.take(stream=streams[take].handle if take else None)
+taken = Taken(msg, stream=streams[consumer].handle if consumer in streams else consumer)
+copies = {{name: copy(taken, stream) for name, stream in streams.items() if name in waiting}}
+stay_busy(*(streams[name] for name in waiting))
+assert [name for name in streams if busy(streams[name])] == list(waiting)
+assert msg[0].status == "waiting"
+taken.close()
+gate.open()
+for name, to in copies.items():
+    wait_for(streams[name])
+    assert read(to.at, 4) == [5] * 4, name
+until(lambda: msg[0].status == "ready")
+del msg, taken
+until(lambda: s.stats()["n_held"] == 0)
+assert s.stats()["gpu_waits"] == 0
+copies.clear()
+end(pub, s)
+""")
+
+
+def test_where_no_stream_can_wait_the_cpu_does(alone):
+    alone(HELD + """
+# None is the default stream, for which others would wait; 2 is another one in each thread.
+for n, (take, consumer) in enumerate([(None, {}), (None, {"stream": 1}), (a.handle, {}), (a.handle, {"stream": 1}), (None, {"stream": -1}),
+                                      (None, {"stream": 2}), (a.handle, {"stream": 2}), (-1, {"stream": b.handle}), (2, {"stream": b.handle})]):
+    publish(n + 1)
+    msg = s.take(stream=take)
+    timer = threading.Timer(0.1, gate.open)
+    timer.start()
+    taken = Taken(msg, **consumer)
+    assert gate.passed and not busy(source), (take, consumer)
+    assert taken.values() == [n + 1] * 4
+    timer.join()
+    taken.close()
+    del taken
+msg.release()
+until(lambda: s.stats()["n_held"] == 0)
+end(pub, s)
+""")
+
+
+def test_the_array_interface_names_the_stream_after_which_it_is_ready(alone):
+    alone(HELD + """
+publish(3)
+msg = s.take(stream=a.handle)
+t = msg[0]
+interface = t.__cuda_array_interface__
+assert interface["stream"] == a.handle and t.status == "waiting"
+stay_busy(a)
+assert t.__cuda_array_interface__ == interface
+gate.open()
+wait_for(a)
+assert read(interface["data"][0], 4) == [3] * 4
+del t, msg
+publish(4)
+msg = s.take()
+threading.Timer(0.1, gate.open).start()
+interface = msg[0].__cuda_array_interface__
+assert interface["stream"] is None and gate.passed
+msg.release()
+until(lambda: s.stats()["n_held"] == 0)
+assert s.stats()["gpu_late"] == 0
+end(pub, s)
+""")
+
+
+# The C exchange API has no place for a stream: what it gives is ready.
+def test_the_exchange_api_gives_what_is_ready(alone):
+    alone(HELD + """
+get = C.PYFUNCTYPE(C.c_int, C.py_object, C.POINTER(C.c_void_p))
+api.PyCapsule_GetPointer.argtypes = [C.py_object, C.c_char_p]
+table = (C.c_void_p * 8).from_address(api.PyCapsule_GetPointer(dlx.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api"))
+api.PyCapsule_GetPointer.argtypes = [C.c_void_p, C.c_char_p]
+publish(6)
+t = s.take(stream=a.handle)[0]
+out = C.c_void_p()
+threading.Timer(0.1, gate.open).start()
+assert get(table[3])(t, C.byref(out)) == 0
+managed = Versioned.from_address(out.value)
+assert gate.passed and read(managed.t.data, 4) == [6] * 4
+del t
+assert waits(lambda: managed.deleter(out.value)) == (0, 1)  # of take()
+until(lambda: s.stats()["n_held"] == 0)
+end(pub, s)
+""")
+
+
+TOO_EARLY = """
+msg = s.take(stream=a.handle)
+taken = Taken(msg, stream=a.handle)
+assert msg[0].status == "waiting"
+say("waiting")
+wait_for(a)
+assert msg[0].status == "{status}", msg[0].status
+assert s.stats()["gpu_late"] == 1
+late = [e for e in s.events() if e.kind == "late"]
+assert len(late) == 1 and late[0].topic == "gpu" and late[0].reason, late
+taken.close()
+"""
+
+
+def test_a_stream_whose_publisher_was_killed_goes_on_and_that_is_told(peer):
+    taker = peer(SUBSCRIBER.format(device=0) + HELD + TOO_EARLY.format(status="PUBLISHER_GONE"), prelude=PRELUDE)
+    assert taker.hear() == "ready"
+    giver = peer(PUBLISHER.format(history=1) + HELD + 'publish(7)\nhear()\n', prelude=PRELUDE)
+    assert taker.hear() == "waiting"
+    giver.kill()
+    taker.end()
+
+
+def test_a_stream_that_waits_too_long_goes_on_and_that_is_told(two):
+    two(HELD + """
+publish(7)
+until(lambda: pub.stats()["n_subscribers"] == 0)
+gate.open()
+end(pub)
+""", HELD + TOO_EARLY.format(status="TIMEOUT") + "\nfor stream in (a, b, source): stream.close()\ndel msg, taken",
+        environment="c.close()\nc = dlx.connect(timeout=0.2)\n")
+
+
+def test_a_stream_that_is_captured_is_refused(alone):
+    alone(HELD + """
+publish(7)
+msg, graph = s.take(stream=a.handle), C.c_void_p()
+ok(cuda.cuStreamBeginCapture_v2(C.c_void_p(a.handle), 0))
+fails(dlx.InvalidError, "captured", lambda: Taken(msg, stream=a.handle))
+fails(dlx.InvalidError, "captured", lambda: Taken(msg, stream=b.handle))
+ok(cuda.cuStreamEndCapture(C.c_void_p(a.handle), C.byref(graph)))
+ok(cuda.cuGraphDestroy(graph))
+gate.open()
+taken = Taken(msg, stream=b.handle)
+wait_for(b)
+assert taken.values() == [7] * 4
+taken.close()
+msg.release()
+until(lambda: s.stats()["n_held"] == 0)
+end(pub, s)
+""")
