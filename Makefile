@@ -285,7 +285,7 @@ check: ## set up if needed, build, and run every test
 check-programs: $(TEST_BIN) $(STANDIN_LIB) $(BUILD)/tests/keeper_actor
 
 # The questions first. Nothing is installed or fetched: a machine with a GPU may have no network.
-CHECK_GPU_PROGRAMS := gpu_facts test_gpu_memory test_gpu_share e2e_gpu e2e_gpu_release e2e_gpu_stream e2e_gpu_deaths \
+CHECK_GPU_PROGRAMS := gpu_facts test_gpu_memory test_gpu_share e2e_gpu e2e_gpu_release e2e_gpu_stream e2e_gpu_gates e2e_gpu_deaths \
     e2e_gpu_pin
 .PHONY: check-gpu check-gpu-programs
 check-gpu: ## the stories about GPUs on the GPU of this machine; without one: says so

@@ -257,7 +257,7 @@ START_TEST(a_release_that_gets_no_event_waits_and_is_counted)
         ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
         t = take_tensor(&own);
         ok(dlx_tensor_used_on(t, own_stream));
-        dlx_test_gpu_spin(own_stream, 0, WORK_NS / 10);
+        dlx_test_gpu_spin(own_stream, 0, WORK_NS);
         ck_assert(standin.standin_fail(calls[i], 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
         t->deleter(t);
         standin.standin_fail_clear();

@@ -146,6 +146,8 @@ END_TEST
 
 /* ---- subscribers --------------------------------------------------------------------------- */
 
+static struct dlx_test_gpu_gate gate;
+
 static void take_and_hold(int sock)
 {
     char byte;
@@ -155,17 +157,24 @@ static void take_and_hold(int sock)
     ok(dlx_message_tensor(m, 0, &t));
     dlx_message_unref(m);
     dlx_test_gpu_check(t, N, 1);
+    if (dlx_test_gpu_variant == 1) { /* its release is under way */
+        CUstream stream = dlx_test_gpu_stream();
+        ok(dlx_tensor_used_on(t, stream));
+        dlx_test_gpu_gate_shut(&gate, stream);
+        t->deleter(t);
+        dlx_test_gpu_wait_held(x.s, 1);
+    }
     dlx_test_gpu_send(sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
-    t->deleter(t);
-    dlx_test_gpu_end(&x);
+    (void)dlx_test_gpu_receive(sock, &byte, 1); /* to be killed */
 }
 
-/* Its kernels may still run: what it could see is freed, and never used again. */
+/* Its kernels may still run: what it could see is freed, and never used again. 0: it has the tensor;
+ * 1: it has deleted it, and a stream uses it. */
 START_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again)
 {
     char byte;
     struct dlx_publisher_stats stats = {.size = sizeof stats};
+    dlx_test_gpu_variant = _i;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_and_hold);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
     DLManagedTensorVersioned *held = dlx_test_gpu_alloc(x.p, N, 1), *kept, *t;
@@ -261,7 +270,8 @@ int main(void)
                           IS_STOPPED + 1, 0);
     dlx_test_gpu_add(tc, what_was_not_taken_when_the_publisher_ended_can_still_be, 0);
     dlx_test_gpu_add(tc, a_message_that_also_has_memory_of_others_is_not_retained, 0);
-    dlx_test_gpu_add(tc, memory_that_a_killed_subscriber_could_read_is_not_used_again, 0);
+    dlx_test_gpu_add_loop(tc, memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2,
+                          0);
     dlx_test_gpu_add(tc, a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_after,
                      0);
     dlx_test_gpu_add_loop(tc, retained_tensors_outlive_their_publisher_and_the_daemon, ENDS,

@@ -199,6 +199,33 @@ void dlx_test_gpu_gate_open(struct dlx_test_gpu_gate *gate)
     ck_assert_int_eq(sem_post(&gate->open), 0);
 }
 
+CUstream dlx_test_gpu_stream(void)
+{
+    CUstream stream;
+    OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+void dlx_test_gpu_sync(CUstream stream)
+{
+    CUresult result;
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
+        result = cu.cuStreamQuery(stream);
+        if (result != CUDA_ERROR_NOT_READY)
+            break;
+        ck_assert_msg(dlx__now_ns() < end, "the stream has not done its work in %d s", PATIENCE_S);
+        (void)sched_yield();
+    }
+    OK(result);
+}
+
+struct dlx_subscription_stats dlx_test_gpu_stats(const struct dlx_test_gpu_end *end)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(end->s, &stats));
+    return stats;
+}
+
 void dlx_test_gpu_wait_held(struct dlx_subscription *s, uint32_t n)
 {
     struct dlx_subscription_stats stats = {.size = sizeof stats};
@@ -206,7 +233,8 @@ void dlx_test_gpu_wait_held(struct dlx_subscription *s, uint32_t n)
         ok(dlx_subscription_get_stats(s, &stats));
         if (stats.n_held == n)
             return;
-        ck_assert_uint_lt(dlx__now_ns(), end);
+        ck_assert_msg(dlx__now_ns() < end, "%u messages are held after %d s, not %u", stats.n_held,
+                      PATIENCE_S, n);
         (void)sched_yield();
     }
 }

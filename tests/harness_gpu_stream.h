@@ -63,6 +63,12 @@ struct dlx_test_gpu_gate {
 void dlx_test_gpu_gate_shut(struct dlx_test_gpu_gate *gate, CUstream stream);
 void dlx_test_gpu_gate_open(struct dlx_test_gpu_gate *gate);
 
+/* A stream that does not wait for the default one. */
+CUstream dlx_test_gpu_stream(void);
+/* Wait until the stream has done its work: fails if it does not, soon. */
+void dlx_test_gpu_sync(CUstream stream);
+struct dlx_subscription_stats dlx_test_gpu_stats(const struct dlx_test_gpu_end *end);
+
 /* The subscription holds so many messages, soon. */
 void dlx_test_gpu_wait_held(struct dlx_subscription *s, uint32_t n);
 

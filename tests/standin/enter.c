@@ -12,6 +12,7 @@ _Thread_local bool in_callback;
 _Thread_local struct stream *kernel_stream;
 _Thread_local CUstreamCaptureMode thread_capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 _Atomic uint64_t op_delay_ns;
+atomic_bool waits_are_stuck;
 
 static const struct {
     const char *name;
@@ -133,6 +134,11 @@ bool standin_delay(const char *name, uint64_t ns)
 void standin_stream_delay(uint64_t ns)
 {
     atomic_store(&op_delay_ns, ns);
+}
+
+void standin_stick_waits(bool are_stuck)
+{
+    atomic_store(&waits_are_stuck, are_stuck);
 }
 
 uint64_t standin_calls(const char *name)

@@ -107,7 +107,7 @@ static bool word_op(const struct stream *s, const struct op *op)
     if (!operand_pin(s, op->dst, NULL, 0, op->kind == OP_WRITE_VALUE, &o))
         return false;
     if (op->kind == OP_WAIT_VALUE) {
-        while (!word_satisfies(op, o.p) && !is_over(s))
+        while ((atomic_load(&waits_are_stuck) || !word_satisfies(op, o.p)) && !is_over(s))
             wait_change();
     } else if (op->width == 8) {
         atomic_store_explicit((_Atomic uint64_t *)(void *)o.p, op->value, memory_order_release);

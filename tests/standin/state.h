@@ -212,6 +212,7 @@ void signal_change(void);
 void pause_ns(uint64_t ns);
 uint64_t now_ns(void);
 extern _Atomic uint64_t op_delay_ns;
+extern atomic_bool waits_are_stuck;
 void configure_failures(const char *text);
 
 /* A host function or a kernel runs on this thread. */
