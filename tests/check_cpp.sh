@@ -85,7 +85,11 @@ done
 cat <&3 >"$tmp/daemon.log" & # a full pipe would stop it
 reader=$!
 status=0
-"${prefix[@]}" "$tmp/stories" || status=$?
+gpu=()
+if [ -e "$build/tests/standin/libcuda.so.1" ]; then # 16 MiB of memory
+    gpu=(env "LD_LIBRARY_PATH=$build/tests/standin" STANDIN_MEMORY=16777216)
+fi
+"${gpu[@]}" "${prefix[@]}" "$tmp/stories" || status=$?
 kill "$daemon"
 wait "$daemon" || status=$?
 daemon=

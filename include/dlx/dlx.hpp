@@ -29,6 +29,7 @@
 #include <algorithm>
 #include <chrono>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -74,6 +75,10 @@ template <class R, class P> std::int64_t nanoseconds(std::chrono::duration<R, P>
     return std::int64_t{std::chrono::ceil<std::chrono::nanoseconds>(d).count()};
 }
 
+struct cuda_free {
+    void operator()(void *memory) const noexcept { dlx_cuda_free(memory, 0, 0, nullptr); }
+};
+
 template <class S> S args(S a)
 {
     a.size = sizeof a;
@@ -101,6 +106,19 @@ class client : public detail::handle<dlx_client>
         x_.reset(c);
     }
 };
+
+/** Memory of a GPU, of cuda_malloc(): freed at its end, by dlx_cuda_free(). */
+using cuda_memory = std::unique_ptr<void, detail::cuda_free>;
+
+/** Memory of a GPU for an allocator: dlx_cuda_malloc(). Throws DLX_E_NO_MEMORY, whatever the reason,
+ *  with the library's words. */
+inline cuda_memory cuda_malloc(std::size_t size, int device, void *stream = nullptr)
+{
+    cuda_memory memory(dlx_cuda_malloc(size, device, stream));
+    if (!memory)
+        throw error(DLX_E_NO_MEMORY);
+    return memory;
+}
 
 /** A tensor of a set to be published: published, it is taken out of `value`. */
 struct item {

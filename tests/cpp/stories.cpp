@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <numeric>
 #include <thread>
 
@@ -262,6 +263,23 @@ static void types_are_checked()
     EXPECT(received.values<const std::uint16_t>()[2] == 7);
 }
 
+/* The stand-in for a driver, if it was built, has memory for 8 of them at once. */
+static void gpu_memory_is_freed_at_its_end()
+{
+    FAILS(dlx::cuda_malloc(0, 0), DLX_E_NO_MEMORY, "0 bytes");
+    FAILS(dlx::cuda_malloc(4096, 99), DLX_E_NO_MEMORY, "");
+    if (!std::getenv("STANDIN_MEMORY"))
+        return;
+    const dlx::cuda_memory kept = dlx::cuda_malloc(2 << 20, 0);
+    dlx::cuda_memory last;
+    for (int i = 0; i < 20; i++)
+        last = dlx::cuda_malloc(2 << 20, 0);
+    EXPECT(kept && last && kept != last);
+    FAILS(dlx::cuda_malloc(14 << 20, 0), DLX_E_NO_MEMORY, "MEMORY");
+    last.reset();
+    EXPECT(dlx::cuda_malloc(14 << 20, 0) != nullptr);
+}
+
 static void foreign_tensors()
 {
     stream x("cpp/foreign");
@@ -470,6 +488,7 @@ static const struct {
     {"nothing_there", nothing_there},
     {"times_do_not_overflow", times_do_not_overflow},
     {"types_are_checked", types_are_checked},
+    {"gpu_memory_is_freed_at_its_end", gpu_memory_is_freed_at_its_end},
     {"foreign_tensors", foreign_tensors},
     {"sets_by_name", sets_by_name},
     {"errors_have_words", errors_have_words},
