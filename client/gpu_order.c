@@ -100,6 +100,16 @@ bool dlx__gpu_order_add(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
     return !has_thread;
 }
 
+bool dlx__gpu_order_is_idle(struct dlx_gpu_order *order)
+{
+    if (!order->has_thread)
+        return true;
+    (void)pthread_mutex_lock(&order->lock);
+    bool is_idle = !order->first && !order->current;
+    (void)pthread_mutex_unlock(&order->lock);
+    return is_idle;
+}
+
 void dlx__gpu_order_settle(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
 {
     if (!order->has_thread)

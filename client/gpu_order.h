@@ -51,6 +51,8 @@ struct dlx_gpu_order {
 bool dlx__gpu_order_try(struct dlx_gpu_order *order, struct dlx_gpu_job *job);
 /* The same, but without a thread it is waited for here. Returns whether that was so. */
 bool dlx__gpu_order_add(struct dlx_gpu_order *order, struct dlx_gpu_job *job);
+/* Does its thread have nothing to do? For whoever adds jobs. */
+bool dlx__gpu_order_is_idle(struct dlx_gpu_order *order);
 /* Wait here for the work of a job, and end its events. Returns 0 or an error of the GPU. */
 int dlx__gpu_job_wait(struct dlx_gpu_job *job);
 /* Wait until the thread has done with the job. */

@@ -3,6 +3,7 @@
 #include "client/gpu_wait.h"
 #include "client/message.h"
 #include "client/message_gpu.h"
+#include "client/pin.h"
 #include "gpu/imports.h"
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -22,6 +23,7 @@ struct release {
     struct dlx_gpu_job job;
     struct dlx_gpu_threads *threads;
     struct dlx_export *export;
+    uintptr_t stream; /* as of struct dlx_gpu_releaser */
     struct dlx_gpu_event events[];
 };
 
@@ -59,14 +61,30 @@ static void count(_Atomic uint64_t *counter)
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 }
 
+/* Whose streams use a tensor: the GPU that it is on or, on the CPU, that it is pinned for. Returns
+ * false if there is none. */
+static bool find_device(const struct dlx_export *e, DLDevice *ret)
+{
+    const struct dlx_gpu_import *import = dlx__message_gpu_import(e);
+    const struct dlx_pin *pin = e->message->inlet->pin;
+    DLDevice device = e->message->tensors[e->i].device;
+    if (import)
+        *ret = (DLDevice){device.device_type, dlx__gpu_import_device(import)};
+    else if (pin && device.device_type == kDLCPU)
+        *ret = dlx__pin_device(pin);
+    else
+        return false;
+    return true;
+}
+
 /* The work has ended, or the GPU is lost, which has ended it, too: nobody is to wait for it. What
  * cannot be waited for by its streams is a reason to wait for everything. */
 static void finish(struct dlx_export *e, int result)
 {
     struct dlx_inlet *inlet = e->message->inlet;
-    if (result < 0)
-        result = dlx__gpu_wait_device((int32_t)e->message->tensors[e->i].device.device_type,
-                                      dlx__gpu_import_device(dlx__message_gpu_import(e)));
+    DLDevice device;
+    if (result < 0 && find_device(e, &device))
+        result = dlx__gpu_wait_device((int32_t)device.device_type, device.device_id);
     if (result < 0)
         count(&inlet->n_gpu_errors);
     if (e->wait)
@@ -87,11 +105,32 @@ static void release_done(struct dlx_gpu_job *job, int result)
     (void)syscall(SYS_futex, &threads->n_done, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
+/* Locked. The one that waits for this stream, else one that has nothing to do: so a release waits for
+ * other streams only if more are busy than there are threads. */
+static struct dlx_gpu_order *find_releaser(struct dlx_gpu_threads *threads, uintptr_t stream)
+{
+    struct dlx_gpu_releaser *found = NULL;
+    for (uint32_t i = 0; i < DLX_GPU_RELEASERS; i++) {
+        struct dlx_gpu_releaser *releaser = &threads->releasers[i];
+        if (dlx__gpu_order_is_idle(&releaser->order))
+            found = found ? found : releaser;
+        else if (stream != 0 && releaser->stream == stream)
+            return &releaser->order;
+    }
+    if (!found)
+        found = &threads->releasers[threads->next_releaser++ % DLX_GPU_RELEASERS];
+    found->stream = stream;
+    return &found->order;
+}
+
+/* If no other thread can be had, the first one has to do. */
 static bool leave_to_thread(struct dlx_gpu_threads *threads, struct release *release)
 {
     (void)pthread_mutex_lock(&threads->lock);
     atomic_fetch_add_explicit(&threads->n_added, 1, memory_order_relaxed);
-    bool is_left = !threads->is_over && dlx__gpu_order_try(&threads->releases, &release->job);
+    bool is_left = !threads->is_over &&
+                   (dlx__gpu_order_try(find_releaser(threads, release->stream), &release->job) ||
+                    dlx__gpu_order_try(&threads->releasers[0].order, &release->job));
     if (!is_left)
         atomic_fetch_sub_explicit(&threads->n_added, 1, memory_order_relaxed);
     (void)pthread_mutex_unlock(&threads->lock);
@@ -100,15 +139,14 @@ static bool leave_to_thread(struct dlx_gpu_threads *threads, struct release *rel
 
 /* Returns 1 if the thread releases the tensor; 0: its work is done (`*ret_waited`: it was waited
  * for); an error. */
-static int record(struct dlx_export *e, const struct dlx_gpu_streams *s, bool *ret_waited)
+static int record(struct dlx_export *e, DLDevice device, const struct dlx_gpu_streams *s,
+                  bool *ret_waited)
 {
-    int32_t type = (int32_t)e->message->tensors[e->i].device.device_type;
-    int32_t device = dlx__gpu_import_device(dlx__message_gpu_import(e));
     struct release *release = calloc(1, sizeof *release + s->n * sizeof release->events[0]);
     int r = release ? 0 : DLX_E_NO_MEMORY;
     for (uint32_t i = 0; r >= 0 && i < s->n; i++) {
         bool waited = false;
-        r = dlx__gpu_event_record(type, device, s->streams[i],
+        r = dlx__gpu_event_record((int32_t)device.device_type, device.device_id, s->streams[i],
                                   &release->events[release->job.n_events], &waited);
         release->job.n_events += r == 1;
         *ret_waited |= waited;
@@ -118,6 +156,7 @@ static int record(struct dlx_export *e, const struct dlx_gpu_streams *s, bool *r
         release->job.done = release_done;
         release->threads = e->message->inlet->gpu_threads;
         release->export = e;
+        release->stream = s->n == 1 ? (uintptr_t)s->streams[0] + 1 : 0;
         if (release->threads && leave_to_thread(release->threads, release))
             return 1;
         *ret_waited = true;
@@ -133,13 +172,14 @@ bool dlx__gpu_release_tensor(struct dlx_export *e)
 {
     struct dlx_gpu_streams *s = e->streams;
     struct dlx_inlet *inlet = e->message->inlet;
+    DLDevice device;
     bool waited = !s;
     int r = 0;
     if (dlx__forked(inlet->generation))
         return false;
     e->streams = NULL;
-    if (dlx__message_gpu_import(e)) {
-        r = s ? record(e, s, &waited) : DLX_E_EMPTY;
+    if ((s || dlx__message_gpu_import(e)) && find_device(e, &device)) {
+        r = s ? record(e, device, s, &waited) : DLX_E_EMPTY;
         if (r < 0)
             waited = true;
         if (waited)
@@ -183,9 +223,13 @@ int dlx_tensor_used_on(DLManagedTensorVersioned *tensor, void *stream)
     if (r < 0)
         return r;
     struct dlx_export *e = tensor->manager_ctx;
-    if (!dlx__message_gpu_import(e))
+    DLDevice device;
+    if (!find_device(e, &device))
         return dlx__fail(DLX_E_DEVICE,
-                         "dlx_tensor_used_on: the tensor is not on a GPU, or is empty");
+                         "dlx_tensor_used_on: the tensor is not on a GPU, or is empty, and its "
+                         "subscription has no `pin`");
+    if (!dlx__message_gpu_import(e))
+        dlx__message_release_on_streams(tensor);
     return dlx__gpu_use_on(e, stream);
 }
 

@@ -60,7 +60,9 @@ struct dlx_gpu_threads *dlx__gpu_threads_end(struct dlx_gpu_threads *threads)
 {
     if (!threads)
         return NULL;
-    dlx__gpu_order_drain(&threads->releases);
-    dlx__gpu_order_end(&threads->releases);
+    for (uint32_t i = 0; i < DLX_GPU_RELEASERS; i++) {
+        dlx__gpu_order_drain(&threads->releasers[i].order);
+        dlx__gpu_order_end(&threads->releasers[i].order);
+    }
     return dlx__gpu_threads_unref(threads);
 }

@@ -8,8 +8,9 @@
  *   releases   wait for the streams that use a tensor; client/gpu_release
  *   waits      wait for publishers while streams of this process wait for us; client/gpu_wait
  *
- * Each thread is made when it is first needed. There are two, since a stream for which a release
- * waits may itself wait for a publisher.
+ * Each thread is made when it is first needed. Waits have one of their own, since a stream for which
+ * a release waits may itself wait for a publisher. Releases have as many as streams are busy, up to
+ * a limit, since a release is to wait for its own streams alone.
  */
 
 #include "client/client.h"
@@ -26,11 +27,20 @@ struct dlx_gpu_late {
     char topic[DLX_TOPIC_MAX + 1];
 };
 
+/* Threads for releases, at most. */
+#define DLX_GPU_RELEASERS 8U
+
+struct dlx_gpu_releaser {
+    struct dlx_gpu_order order;
+    uintptr_t stream; /* for which it was given something last, plus 1; 0: for several */
+};
+
 struct dlx_gpu_threads {
     atomic_uint refs;
     pthread_mutex_t lock; /* for what follows */
     bool is_over;         /* the subscription has ended: callers wait themselves */
-    struct dlx_gpu_order releases;
+    struct dlx_gpu_releaser releasers[DLX_GPU_RELEASERS];
+    uint32_t next_releaser;   /* if all are busy */
     _Atomic uint32_t n_added; /* releases */
     dlx_atomic_u32 n_done;    /* of them; wraps; a futex */
     pthread_t waiter;

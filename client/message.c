@@ -415,6 +415,24 @@ static void delete_legacy(DLManagedTensor *tensor)
     release(tensor->manager_ctx);
 }
 
+/* Of a tensor on the CPU. */
+static void delete_on_streams(DLManagedTensorVersioned *tensor)
+{
+    struct dlx_export *e = tensor->manager_ctx;
+    if (!dlx__gpu_release_tensor(e))
+        dlx__message_abandon(e);
+}
+
+void dlx__message_release_on_streams(DLManagedTensorVersioned *tensor)
+{
+    struct dlx_export *e = tensor->manager_ctx;
+    if (tensor->deleter == delete_on_streams)
+        return;
+    e->streams = NULL;
+    e->wait = NULL;
+    tensor->deleter = delete_on_streams;
+}
+
 /* The one inside the message, with a reference; NULL if it is handed out. The one reference that there is is
  * the caller's, as a rule: both are taken in one step. */
 static struct dlx_export *take_first(struct dlx_message *m)
@@ -542,7 +560,7 @@ int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool allow_read
 
 const struct dlx_message *dlx__message_of(const DLManagedTensorVersioned *tensor)
 {
-    if (tensor->deleter != delete_versioned)
+    if (tensor->deleter != delete_versioned && tensor->deleter != delete_on_streams)
         return NULL;
     return ((const struct dlx_export *)tensor->manager_ctx)->message;
 }

@@ -24,7 +24,7 @@ struct dlx_export {
         DLManagedTensor legacy;
     } as;
     struct dlx_message *message;
-    /* Only if the message has tensors on GPUs: */
+    /* Only if the message has tensors on GPUs, or this one is used on streams: */
     uint32_t i; /* which tensor it is */
     struct dlx_gpu_streams *streams;
     struct dlx_gpu_wait *wait; /* of a stream, until it is ready; NULL: it was ready */
@@ -113,6 +113,9 @@ static inline void dlx__message_hand_out(struct dlx_inlet *inlet, struct dlx_mes
     atomic_store_explicit(&m->refs, 1, memory_order_relaxed);
     inlet->n_given++;
 }
+
+/* A tensor on the CPU is used on streams: its deleter is to look at them. */
+void dlx__message_release_on_streams(DLManagedTensorVersioned *tensor);
 
 /* The end of a tensor: nothing uses it any more, or ever did. Any thread. */
 void dlx__message_abandon(struct dlx_export *e);

@@ -46,6 +46,11 @@ struct dlx_pin *dlx__pin_unref(struct dlx_pin *pin)
     return NULL;
 }
 
+DLDevice dlx__pin_device(const struct dlx_pin *pin)
+{
+    return (DLDevice){(DLDeviceType)pin->device_type, pin->device};
+}
+
 int dlx__pin_add(struct dlx_pin *pin, const void *map, uint64_t size)
 {
     int r = dlx__gpu_pin(pin->device_type, pin->device, map, size);

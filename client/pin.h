@@ -22,6 +22,9 @@ int dlx__pin_new(DLDevice device, struct dlx_pin **ret);
 struct dlx_pin *dlx__pin_ref(struct dlx_pin *pin);
 struct dlx_pin *dlx__pin_unref(struct dlx_pin *pin);
 
+/* The GPU that it is pinned for. */
+DLDevice dlx__pin_device(const struct dlx_pin *pin);
+
 /* A mapping was made. Returns 0, or the driver's refusal, which is counted. */
 int dlx__pin_add(struct dlx_pin *pin, const void *map, uint64_t size);
 /* It is about to be unmapped; any thread. False: it may not be, since the driver would take what is

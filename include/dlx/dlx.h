@@ -417,7 +417,7 @@ struct dlx_subscribe_args {
     int64_t spin_ns;
     /** A GPU, {kDLCUDA, 0} or {kDLROCM, 0}: the memory of each publisher on the CPU is pinned, so that
      *  this GPU copies from it by itself. Zeros: it is not. See docs/GPU.md, "Pinned memory": a copy
-     *  that is queued reads the tensor later, so keep it until the copy is done. */
+     *  that is queued reads the tensor later, so name its stream: dlx_tensor_used_on(). */
     DLDevice pin;
 };
 #define DLX_HISTORY_NONE UINT32_MAX

@@ -53,7 +53,8 @@
  * and until then the message is held. dlx_take() that may wait waits for such a message if too many
  * are held. dlx_subscription_unref() waits until all of these streams are done. The deleter itself
  * waits if no stream was named (for all work of this process on the GPU), on HIP, where the driver
- * makes no event for the stream, and when the subscription has ended; gpu_waits counts that.
+ * makes no event for the stream, and when the subscription has ended; gpu_waits counts that. Tensors
+ * on the CPU from which a GPU copies are released likewise, once a stream was named.
  */
 
 #include <dlx/dlx.h>
@@ -115,8 +116,13 @@ DLX_API int dlx_message_status(const struct dlx_message *m);
  * the GPU. The stream may be named several times; it may not be captured or destroyed when the
  * deleter is called. One thread at a time for a tensor.
  *
+ * Likewise for a tensor on the CPU of a subscription with `pin` (struct dlx_subscribe_args), from
+ * which a copy to that GPU was queued on the stream: it is not written again before the copy is done.
+ * If no stream was named, its deleter waits for nothing. The call may set another deleter in
+ * `tensor`: whoever has copied the struct copies it again.
+ *
  * Returns 0; DLX_E_INVALID (the tensor is not of dlx_message_tensor()), DLX_E_DEVICE (it is not on
- * a GPU, or is empty), DLX_E_NO_MEMORY, DLX_E_FORKED.
+ * a GPU, or is empty, and its subscription has no `pin`), DLX_E_NO_MEMORY, DLX_E_FORKED.
  */
 DLX_API int dlx_tensor_used_on(DLManagedTensorVersioned *tensor, void *stream);
 

@@ -182,7 +182,7 @@ class tensor : public detail::handle<DLManagedTensorVersioned>
     bool is_read_only() const noexcept { return x_->flags & DLPACK_FLAG_BITMASK_READ_ONLY; }
     /** Is it a copy, for sure? A private tensor is, or a view that is copied as it is written to. */
     bool is_copied() const noexcept { return x_->flags & DLPACK_FLAG_BITMASK_IS_COPIED; }
-    /** Of a received tensor on a GPU: dlx_tensor_used_on(). */
+    /** Of a received tensor on a GPU, or one in pinned memory: dlx_tensor_used_on(). */
     void used_on(void *stream) const
     {
         const int r = dlx_tensor_used_on(x_.get(), stream);
