@@ -3,9 +3,6 @@
 #include "errors.h"
 #include <stdlib.h>
 
-/* Of CUDA and HIP: a stream that each thread has for itself. */
-#define PER_THREAD 2
-
 struct dlxpy_gpu {
     DLManagedTensorVersioned described; /* shape and strides are the message's */
     struct dlx_message *m;
@@ -38,7 +35,7 @@ static DLDeviceType type_of(const struct dlxpy_gpu *gpu)
 
 static bool is_unknown(const struct dlxpy_stream *s, DLDeviceType type)
 {
-    return s->kind == DLXPY_STREAM_ANY || (type == kDLCUDA && s->number == PER_THREAD);
+    return s->kind == DLXPY_STREAM_ANY || (type == kDLCUDA && s->number == DLXPY_STREAM_PER_THREAD);
 }
 
 /* See gpu.h. `consumer` NULL: it does not tell. */
@@ -76,7 +73,7 @@ static int name_streams(DLManagedTensorVersioned *t, const struct streams *s)
 static void drop_unused(DLManagedTensorVersioned *t)
 {
     if (t->dl_tensor.data)
-        (void)dlx_tensor_used_on(t, (void *)PER_THREAD);
+        (void)dlx_tensor_used_on(t, (void *)DLXPY_STREAM_PER_THREAD);
     t->deleter(t);
 }
 

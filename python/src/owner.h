@@ -18,6 +18,7 @@ struct dlxpy_owner {
     atomic_uint n_refs;
     DLManagedTensorVersioned *tensor; /* deleted with the last reference; NULL: passed on */
     int64_t *strides;                 /* row-major ones, where the tensor came without */
+    bool is_used_on;       /* streams were named that use it: its end may wait for them */
     struct dlxpy_gpu *gpu; /* of a received tensor on a GPU (gpu.h), in `tensor`; NULL: of others */
 };
 

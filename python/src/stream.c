@@ -2,9 +2,8 @@
 #include "stream.h"
 #include "source.h"
 
-/* Numbers that stand for default streams of CUDA. */
-#define LEGACY     1
-#define PER_THREAD 2
+/* The number that stands for the legacy default stream of CUDA. */
+#define LEGACY 1
 
 static int set_number(PyObject *object, enum dlxpy_stream_kind kind, struct dlxpy_stream *ret)
 {
@@ -88,7 +87,7 @@ int dlxpy_stream_check(const struct dlxpy_stream *s, int device_type)
         why = "stream 0 of CUDA can be either default stream: 1 is the legacy one, 2 the one of "
               "the thread";
     if (s->kind == DLXPY_STREAM_NUMBER && device_type == kDLROCM &&
-        (s->number == LEGACY || s->number == PER_THREAD))
+        (s->number == LEGACY || s->number == DLXPY_STREAM_PER_THREAD))
         why = "streams 1 and 2 are of CUDA only: 0 is the default stream of ROCm";
     if (why)
         PyErr_SetString(PyExc_ValueError, why);

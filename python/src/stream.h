@@ -19,6 +19,9 @@
 #include "state.h"
 #include <stdbool.h>
 
+/* Of CUDA and HIP: a stream that each thread has for itself. */
+#define DLXPY_STREAM_PER_THREAD 2
+
 enum dlxpy_stream_kind {
     DLXPY_STREAM_NONE,
     DLXPY_STREAM_ANY, /* -1 */

@@ -5,6 +5,7 @@
 #include "errors.h"
 #include "export.h"
 #include "gpu.h"
+#include "stream.h"
 #include <string.h>
 
 PyTypeObject *dlxpy_tensor_type;
@@ -93,11 +94,11 @@ void dlxpy_tensor_spend(struct dlxpy_tensor *t)
     t->owner = NULL;
 }
 
-/* On a GPU that may wait for what needs the GIL. */
+/* Who waits for a GPU may wait for what needs the GIL. */
 static void dealloc(PyObject *self)
 {
     struct dlxpy_owner *owner = cast(self)->owner;
-    if (owner && dlxpy_owner_is_on_gpu(owner)) {
+    if (owner && (dlxpy_owner_is_on_gpu(owner) || owner->is_used_on)) {
         Py_BEGIN_ALLOW_THREADS
         dlxpy_owner_unref(owner);
         Py_END_ALLOW_THREADS
@@ -242,6 +243,37 @@ static PyObject *tobytes(PyObject *self, PyObject *unused)
     PyObject *ret = PyBytes_FromStringAndSize(managed->dl_tensor.data, (Py_ssize_t)size);
     managed->deleter(managed);
     return ret;
+}
+
+PyDoc_STRVAR(
+    used_on_doc,
+    "used_on(stream)\n--\n\n"
+    "Work on this stream of the GPU reads a received tensor on the CPU, of a subscription "
+    "with `pin`: a copy\n"
+    "that does not wait. When it and all that was made of it are gone, it is given back "
+    "once the work that is\n"
+    "on the stream then is done. dlx.DeviceError without `pin`, and for a tensor on a GPU, "
+    "whose streams\n"
+    "take() and __dlpack__() name.");
+static PyObject *used_on(PyObject *self, PyObject *object)
+{
+    struct dlxpy_stream stream;
+    if (!dlxpy_tensor_data(cast(self)) || dlxpy_stream_parse(object, &stream) < 0)
+        return NULL;
+    struct dlxpy_owner *owner = cast(self)->owner;
+    if (dlxpy_owner_is_on_gpu(owner))
+        return dlxpy_raise_text(DLX_E_DEVICE, "the tensor is on a GPU: take(stream=...) and "
+                                              "__dlpack__(stream=...) name the streams of it");
+    if (stream.kind == DLXPY_STREAM_ANY || stream.number == DLXPY_STREAM_PER_THREAD) {
+        PyErr_SetString(PyExc_ValueError, "the stream has to be one that any thread can wait for, "
+                                          "not -1 or 2");
+        return NULL;
+    }
+    int r = dlx_tensor_used_on(owner->tensor, dlxpy_stream_handle(&stream));
+    if (r < 0)
+        return dlxpy_raise(r);
+    owner->is_used_on = true;
+    Py_RETURN_NONE;
 }
 
 /* One that was published is for the other protocols to refuse. */
@@ -494,6 +526,7 @@ static PyMethodDef methods[] = {
     {"copy", copy, METH_NOARGS, copy_doc},
     {"numpy", numpy, METH_NOARGS, numpy_doc},
     {"tobytes", tobytes, METH_NOARGS, tobytes_doc},
+    {"used_on", used_on, METH_O, used_on_doc},
     {0},
 };
 

@@ -215,3 +215,37 @@ msg.release()
 until(lambda: s.stats()["n_held"] == 0)
 end(pub, s)
 """)
+
+
+def test_pinned_memory_of_a_tensor_that_a_stream_uses_is_given_back_when_that_is_done(alone):
+    alone(HELD + """
+import numpy as np
+READ_ONLY_HOST_REGISTER_SUPPORTED = 113
+cuda.standin_set_attribute(READ_ONLY_HOST_REGISTER_SUPPORTED, 1)
+p, pinned = c.publisher("pinned"), c.subscribe("pinned", pin="cuda:0", timeout=60)
+plain = c.subscribe("pinned", timeout=60)
+p.publish(np.full(4096, 9, "u4"))
+t = pinned.take()[0]
+for wrong, error, words in ((-1, ValueError, "-1 or 2"), (2, ValueError, "-1 or 2"), ("x", TypeError, "'x'")):
+    fails(error, words, lambda: t.used_on(wrong))
+fails(dlx.DeviceError, "has no `pin`", lambda: plain.take()[0].used_on(a.handle))
+array, to = t.numpy(), Memory(16384)
+gate = Gate(a.handle)
+t.used_on(a.handle)
+ok(cuda.cuMemcpyHtoDAsync_v2(C.c_uint64(to.at), C.c_void_p(array.ctypes.data), C.c_size_t(16384), C.c_void_p(a.handle)))
+del t, array
+for _ in range(20):
+    p.publish(np.zeros(4096, "u4"))
+    pinned.take().release()
+assert pinned.stats()["n_held"] == 1 and not gate.passed
+gate.open()
+until(lambda: pinned.stats()["n_held"] == 0)
+wait_for(a)
+assert read(to.at, 4096) == [9] * 4096 and pinned.stats()["gpu_waits"] == 0
+publish(1)
+gate.open()
+fails(dlx.DeviceError, "take(stream=...)", lambda: s.take()[0].used_on(a.handle))
+p.close(), pinned.close(), plain.close()
+del to
+end(pub, s)
+""")
