@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/gpu/start.h"
-#include <fcntl.h>
+#include "daemon/base/child.h"
 #include <libgen.h>
 #include <limits.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #define PROGRAM     "dlpackd-keeper"
 #define PATIENCE_NS UINT64_C(4000000000)
-#define LOOK_MS     1
 
 _Static_assert(DLXD_GPU_PROGRAM_SIZE >= PATH_MAX, "realpath() writes PATH_MAX bytes");
 
@@ -48,29 +43,13 @@ static int find_program(char ret[DLXD_GPU_PROGRAM_SIZE])
                      folder);
 }
 
-/* What the service manager told this process about itself. */
-static bool is_ours_only(const char *variable)
-{
-    static const char *const names[] = {"NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_", "FDSTORE="};
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(names); i++)
-        if (strncmp(variable, names[i], strlen(names[i])) == 0)
-            return true;
-    return false;
-}
-
 int dlxd_gpu_start_init(struct dlxd_gpu_start *start, const char *socket)
 {
-    size_t n = 0, n_kept = 0;
     *start = (struct dlxd_gpu_start){.code = DLX_E_SYSTEM};
     (void)snprintf(start->socket, sizeof start->socket, "%s", socket);
-    while (environ && environ[n])
-        n++;
-    start->environment = calloc(n + 1, sizeof *start->environment);
+    start->environment = dlxd_child_environment();
     if (!start->environment)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for the environment of the GPU keeper");
-    for (size_t i = 0; i < n; i++)
-        if (!is_ours_only(environ[i]))
-            start->environment[n_kept++] = environ[i];
     return find_program(start->program);
 }
 
@@ -78,17 +57,6 @@ void dlxd_gpu_start_deinit(struct dlxd_gpu_start *start)
 {
     free(start->environment);
     start->environment = NULL;
-}
-
-/* As a program finds its signals that nobody has prepared. */
-static void reset_signals(posix_spawnattr_t *attributes)
-{
-    sigset_t all, none;
-    (void)sigfillset(&all);
-    (void)sigemptyset(&none);
-    (void)posix_spawnattr_setsigdefault(attributes, &all);
-    (void)posix_spawnattr_setsigmask(attributes, &none);
-    (void)posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
 }
 
 static void fail(struct dlxd_gpu_start *start, int code, const char *what)
@@ -99,49 +67,21 @@ static void fail(struct dlxd_gpu_start *start, int code, const char *what)
 }
 
 /* It listens when the process that was started has ended. */
-static void await(struct dlxd_gpu_start *start, pid_t pid)
+void dlxd_gpu_start_run(struct dlxd_gpu_start *start)
 {
     char what[64];
-    int status = 0;
-    const uint64_t deadline = dlx__now_ns() + PATIENCE_NS;
-    pid_t ended;
-    while ((ended = waitpid(pid, &status, WNOHANG)) == 0 && dlx__now_ns() < deadline)
-        (void)poll(NULL, 0, LOOK_MS);
-    if (ended == 0) {
-        (void)kill(pid, SIGKILL);
-        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-            ;
+    char *const argv[] = {(char[]){PROGRAM}, (char[]){"--detach"}, (char[]){"--socket"},
+                          start->socket, NULL};
+    int status = dlxd_child_run(start->program, argv, start->environment, PATIENCE_NS);
+    if (status == DLXD_CHILD_ABSENT) {
+        int error = errno;
+        fail(start, dlx__error_from_errno(error), strerror(error));
+    } else if (status == DLXD_CHILD_LATE) {
         fail(start, DLX_E_TIMEOUT, "was not ready in time and was ended");
     } else if (status != 0) {
-        (void)snprintf(what, sizeof what, "ended with status %d", WEXITSTATUS(status));
+        (void)snprintf(what, sizeof what, "ended with status %d", status);
         fail(start, DLX_E_NO_DAEMON, what);
     } else {
         start->code = 0;
     }
-}
-
-void dlxd_gpu_start_run(struct dlxd_gpu_start *start)
-{
-    char *const argv[] = {(char[]){PROGRAM}, (char[]){"--detach"}, (char[]){"--socket"},
-                          start->socket, NULL};
-    posix_spawnattr_t attributes;
-    posix_spawn_file_actions_t actions;
-    pid_t pid;
-    int error = posix_spawnattr_init(&attributes);
-    if (error == 0)
-        error = posix_spawn_file_actions_init(&actions);
-    if (error != 0) {
-        fail(start, DLX_E_NO_MEMORY, strerror(error));
-        return;
-    }
-    reset_signals(&attributes);
-    (void)posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    (void)posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    error = posix_spawn(&pid, start->program, &actions, &attributes, argv, start->environment);
-    (void)posix_spawn_file_actions_destroy(&actions);
-    (void)posix_spawnattr_destroy(&attributes);
-    if (error != 0)
-        fail(start, dlx__error_from_errno(error), strerror(error));
-    else
-        await(start, pid);
 }
