@@ -12,6 +12,8 @@
 #include "daemon/base/watch.h"
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* What is there of its messages, by a counter that its owner writes: what it says wrongly harms nobody else. */
 static uint64_t n_published(const struct dlxd_publisher *publisher)
@@ -61,12 +63,18 @@ static void settle(struct dlxd_publisher *publisher)
     dlxd_retained_succeed(publisher);
 }
 
+/* When its process has ended. */
+static bool leaves_nothing(const struct dlxd_publisher *publisher)
+{
+    return publisher->config.latched || n_published(publisher) == 0;
+}
+
 static void on_death(void *data, int events)
 {
     struct dlxd_publisher *publisher = data;
     (void)events;
     bool was_former = publisher->state != DLXD_PUBLISHER_DYING;
-    if (was_former && n_published(publisher) == 0) {
+    if (was_former && leaves_nothing(publisher)) {
         dlxd_publisher_vanish(publisher);
     } else {
         settle(publisher);
@@ -82,10 +90,30 @@ static bool is_dead(int pidfd)
     return pidfd < 0 || poll(&p, 1, 0) == 1;
 }
 
-static int watch_death(struct dlxd_publisher *publisher)
+/* A descriptor of the same process that shares nothing with others of it. A number that still is
+ * that of the process is not another one's. */
+static bool reopen_pidfd(struct dlxd_publisher *publisher)
+{
+    dlx_cleanup(dlx__closep) int fd = (int)syscall(SYS_pidfd_open, publisher->pid, 0);
+    if (fd < 0 || is_dead(publisher->dying_pidfd))
+        return false;
+    dlx__close(publisher->dying_pidfd);
+    publisher->dying_pidfd = dlx__steal_fd(&fd);
+    return true;
+}
+
+static int try_to_watch(struct dlxd_publisher *publisher)
 {
     return dlxd_watch_new(&publisher->death, publisher->broker->watches, publisher->dying_pidfd,
                           DLXD_READABLE, on_death, publisher);
+}
+
+/* A client's publishers have one pidfd from the daemon before. Linux adds the same open file 500
+ * times to an epoll within another one (path_limits of fs/eventpoll.c). */
+static int watch_death(struct dlxd_publisher *publisher)
+{
+    int r = try_to_watch(publisher);
+    return r < 0 && reopen_pidfd(publisher) ? try_to_watch(publisher) : r;
 }
 
 void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd)
@@ -117,8 +145,8 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
 {
     uint64_t now = dlx__now_ns();
     dlx_cleanup(dlx__closep) int pidfd = take_pidfd;
-    if (is_dead(pidfd) && n_published(publisher) == 0) {
-        dlxd_publisher_vanish(publisher); /* it died before it left anything */
+    if (is_dead(pidfd) && leaves_nothing(publisher)) {
+        dlxd_publisher_vanish(publisher);
         return false;
     }
     if (is_dead(pidfd)) {
