@@ -67,8 +67,7 @@ uint32_t dlx__publisher_n_entries(const struct dlx_publisher_args *args)
 
 int dlx__publisher_keep_control(const struct dlx_publisher_args *args, int borrow_fd)
 {
-    bool is_kept = args->retain > 0 && args->retain_for_ns != DLX_RETAIN_LATCHED;
-    return is_kept ? fcntl(borrow_fd, F_DUPFD_CLOEXEC, 0) : -1;
+    return args->retain > 0 ? fcntl(borrow_fd, F_DUPFD_CLOEXEC, 0) : -1;
 }
 
 /* Map what the daemon made, and begin the ring writer on it. Takes the fds of `made`. */

@@ -89,4 +89,36 @@ lacks by/socket
 [ "$(show ActiveState)" = active ]
 [ "$(n_starts)" = 0 ]
 echo "started by its socket, killed and stopped"
+# A new program in the place of the daemon's, and SIGHUP: the same process runs it, with all that is retained, also by a publisher
+# that sleeps, and the store is as it was.
+upgrade_story() {
+    local daemon kept starts publisher
+    $ctl pub --dtype uint8 --shape $((rounds * 1000)) --retain 1 up/left /tmp/raw >/dev/null
+    $ctl pub --dtype uint8 --shape $((rounds * 1000)) --retain 1 --hold up/live /tmp/raw >/dev/null &
+    publisher=$!
+    until $ctl get up/live /tmp/live.npy >/dev/null 2>&1; do :; done
+    $ctl get up/left /tmp/left.npy >/dev/null
+    kill -STOP $publisher
+    # The ledger, and of each a control block and an arena; and a pidfd.
+    until [ "$(n_kept)" = 6 ]; do :; done
+    daemon=$(main_pid) kept=$(n_kept) starts=$(n_starts)
+    for _ in 1 2 3; do
+        cp /mnt/dlpackd /mnt/dlpackd.new
+        mv /mnt/dlpackd.new /mnt/dlpackd
+        [ "$(readlink "/proc/$daemon/exe")" != /mnt/dlpackd ]
+        systemctl kill --kill-who=main --signal=HUP dlpackd
+        until [ "$(readlink "/proc/$daemon/exe")" = /mnt/dlpackd ]; do :; done
+        check up/left /tmp/left.npy
+        check up/live /tmp/live.npy
+    done
+    [ "$(main_pid)" = "$daemon" ]
+    [ "$(n_kept)" = "$kept" ]
+    [ "$(n_starts)" = "$starts" ]
+    kill_daemon
+    check up/left /tmp/left.npy
+    check up/live /tmp/live.npy
+    kill -KILL $publisher
+    echo "upgraded 3 times in one process: $kept descriptors are kept"
+}
+upgrade_story
 EOF

@@ -74,9 +74,11 @@ void dlx_test_dir_fixture(TCase *tcase, struct dlx_test_daemon *daemon)
     tcase_add_unchecked_fixture(tcase, make_dir, remove_dir);
 }
 
-static const char *program(void)
+static const char *program(const struct dlx_test_daemon *daemon)
 {
     static char path[512];
+    if (daemon && daemon->program)
+        return daemon->program;
     const char *build = getenv("BUILD");
     if (!build)
         build = getenv("DLX_BUILD");
@@ -84,14 +86,15 @@ static const char *program(void)
     return path;
 }
 
-/* `prepare` is called in the child. */
-static pid_t spawn(const char *socket, const char *env, void (*prepare)(void *userdata),
-                   void *userdata, int *ret_log_fd)
+/* `prepare` is called in the child. `daemon` may be NULL. */
+static pid_t spawn(const struct dlx_test_daemon *daemon, const char *socket, const char *env,
+                   void (*prepare)(void *userdata), void *userdata, int *ret_log_fd)
 {
     int pipe_fds[2];
     ck_assert_int_eq(pipe2(pipe_fds, O_CLOEXEC), 0);
     pid_t parent = getpid();
-    const char *path = program();
+    const char *path = program(daemon);
+    const char *const none[2] = {NULL}, *const *option = daemon ? daemon->option : none;
     pid_t pid = fork();
     if (pid ==
         0) { /* no ck_assert here: another thread may have been in one, whose lock is taken for ever then */
@@ -104,7 +107,8 @@ static pid_t spawn(const char *socket, const char *env, void (*prepare)(void *us
         if (prepare)
             prepare(userdata);
         if (socket)
-            execl(path, "dlpackd", "--foreground", "--socket", socket, (char *)NULL);
+            execl(path, "dlpackd", "--foreground", "--socket", socket, option[0], option[1],
+                  (char *)NULL);
         else
             execl(path, "dlpackd", (char *)NULL);
         _exit(127);
@@ -129,7 +133,7 @@ static void wait_until_it_listens(struct dlx_test_daemon *daemon)
     log[0] = '\0';
     while (!strstr(log, "listening on ")) {
         ssize_t got = read(daemon->log_fd, log + n, sizeof daemon->said - 1 - n);
-        ck_assert_msg(got > 0, "%s does not start: %s", program(), log);
+        ck_assert_msg(got > 0, "%s does not start: %s", program(daemon), log);
         n += (size_t)got;
         log[n] = '\0';
     }
@@ -137,20 +141,20 @@ static void wait_until_it_listens(struct dlx_test_daemon *daemon)
 
 void dlx_test_daemon_start(struct dlx_test_daemon *daemon, const char *env)
 {
-    daemon->pid = spawn(daemon->path, env, NULL, NULL, &daemon->log_fd);
+    daemon->pid = spawn(daemon, daemon->path, env, NULL, NULL, &daemon->log_fd);
     wait_until_it_listens(daemon);
 }
 
 void dlx_test_daemon_start_prepared(struct dlx_test_daemon *daemon, void (*prepare)(void *userdata),
                                     void *userdata)
 {
-    daemon->pid = spawn(daemon->path, NULL, prepare, userdata, &daemon->log_fd);
+    daemon->pid = spawn(daemon, daemon->path, NULL, prepare, userdata, &daemon->log_fd);
     wait_until_it_listens(daemon);
 }
 
 void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *env)
 {
-    daemon->pid = spawn(NULL, env, NULL, NULL, &daemon->log_fd);
+    daemon->pid = spawn(daemon, NULL, env, NULL, NULL, &daemon->log_fd);
     wait_until_it_listens(daemon);
 }
 
@@ -158,7 +162,7 @@ int dlx_test_daemon_fail(const char *socket, char *log, size_t log_size)
 {
     int fd;
     size_t n = 0;
-    pid_t pid = spawn(socket, NULL, NULL, NULL, &fd);
+    pid_t pid = spawn(NULL, socket, NULL, NULL, NULL, &fd);
     ssize_t got;
     while (n < log_size - 1 && (got = read(fd, log + n, log_size - 1 - n)) > 0) {
         n += (size_t)got;

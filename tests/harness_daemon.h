@@ -18,7 +18,9 @@ struct dlx_test_daemon {
     int log_fd; /* its stderr */
     char dir[200];
     char path[256];
-    char said[4096]; /* on its stderr before it listened */
+    char said[4096];       /* on its stderr before it listened */
+    const char *program;   /* NULL: of this build */
+    const char *option[2]; /* more of them, one each; NULL: none */
 };
 
 /* Does this run under valgrind (VALGRIND=1)? It simulates some things that a test may look at. */

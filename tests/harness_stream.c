@@ -110,6 +110,11 @@ TCase *dlx_test_stream_case(const char *name)
     TCase *tcase = tcase_create(name);
     tcase_set_timeout(tcase, 5 * PATIENCE_S);
     dlx_test_dir_fixture(tcase, &dlx_test_stream_daemon);
-    tcase_add_checked_fixture(tcase, start, stop);
+    dlx_test_stream_add_daemon(tcase);
     return tcase;
+}
+
+void dlx_test_stream_add_daemon(TCase *tcase)
+{
+    tcase_add_checked_fixture(tcase, start, stop);
 }

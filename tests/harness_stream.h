@@ -32,6 +32,9 @@ extern struct dlx_test_daemon dlx_test_stream_daemon;
 /* A test case whose tests have a daemon each; at the end of each test no fd may be left open. */
 TCase *dlx_test_stream_case(const char *name);
 
+/* The same fixtures, for a case that has others before them: they need the folder of the daemon. */
+void dlx_test_stream_add_daemon(TCase *tcase);
+
 struct dlx_client *dlx_test_stream_connect(void);
 DLManagedTensorVersioned *dlx_test_stream_alloc(struct dlx_publisher *p, int64_t n, int64_t value);
 void dlx_test_stream_publish(struct dlx_publisher *p, int64_t n, int64_t value);

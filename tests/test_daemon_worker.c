@@ -163,6 +163,8 @@ START_TEST(a_job_that_does_not_end_holds_up_only_its_user)
 {
     struct work stuck, behind, others[50];
     int end;
+    ck_assert_uint_eq(dlxd_workers_longest_ns(workers), 0);
+    uint64_t before = dlx__now_ns();
     begin(&stuck, 0, true);
     wait_begun(&stuck);
     begin(&behind, 0, false);
@@ -172,11 +174,17 @@ START_TEST(a_job_that_does_not_end_holds_up_only_its_user)
     for (size_t i = 0; i < DLX_ARRAY_SIZE(others); i++)
         wait_done(&others[i]);
     ck_assert(!stuck.done && !behind.done && !is_closed(end));
+    /* Others have run meanwhile, and ended. */
+    uint64_t longest = dlxd_workers_longest_ns(workers), since = dlx__now_ns() - before;
+    ck_assert(longest > 0 && longest <= since + 1);
+    ck_assert_uint_gt(dlxd_workers_longest_ns(workers), longest);
     ck_assert_uint_eq(dlxd_workers_n_jobs(workers), 3);
     free_work(&stuck);
     wait_done(&behind);
     ck_assert_uint_lt(stuck.order, behind.order);
     expect_closed(end);
+    for (uint64_t until = dlx__deadline(PATIENCE); dlxd_workers_longest_ns(workers) > 0;)
+        ck_assert_uint_lt(dlx__now_ns(), until);
 }
 END_TEST
 

@@ -31,8 +31,9 @@ struct queue {
 };
 
 struct job {
-    struct dlxd_list node; /* in queue->jobs, then in workers->done */
+    struct dlxd_list node; /* in queue->jobs, then in workers->running, then in workers->done */
     struct queue *queue;
+    uint64_t began_ns;
     dlxd_job_fn *run;  /* NULL: close `fd` */
     dlxd_job_fn *done; /* NULL: nobody waits for it */
     void *data;
@@ -58,6 +59,7 @@ struct dlxd_workers {
     pthread_cond_t change;
     pthread_cond_t drained;
     struct dlxd_list ready;
+    struct dlxd_list running; /* in the order in which they began */
     struct dlxd_list done;
     size_t n_ready;
     size_t n_idle; /* threads that wait for something to do */
@@ -82,6 +84,8 @@ static struct job *take_job(struct dlxd_workers *workers)
     dlxd_list_remove(&queue->ready);
     workers->n_ready--;
     dlxd_list_remove(&job->node);
+    dlxd_list_push_back(&workers->running, &job->node);
+    job->began_ns = dlx__now_ns();
     queue->running = true;
     workers->n_running++;
     return job;
@@ -96,6 +100,7 @@ static bool give_job_back(struct dlxd_workers *workers, struct job *job)
     if (!dlxd_list_empty(&queue->jobs))
         make_ready(workers, queue);
     bool first = dlxd_list_empty(&workers->done);
+    dlxd_list_remove(&job->node);
     dlxd_list_push_back(&workers->done, &job->node);
     return first && !workers->stop;
 }
@@ -277,6 +282,7 @@ int dlxd_workers_new(struct dlxd_workers **ret, struct uv_loop_s *loop)
     workers->async.data = workers;
     dlxd_list_init(&workers->queues);
     dlxd_list_init(&workers->ready);
+    dlxd_list_init(&workers->running);
     dlxd_list_init(&workers->done);
     (void)pthread_condattr_init(&attributes);
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -396,4 +402,15 @@ int dlxd_workers_close_socket(struct dlxd_workers *workers, const struct dlxd_us
 size_t dlxd_workers_n_jobs(const struct dlxd_workers *workers)
 {
     return workers->n_jobs;
+}
+
+uint64_t dlxd_workers_longest_ns(struct dlxd_workers *workers)
+{
+    uint64_t longest = 0;
+    (void)pthread_mutex_lock(&workers->lock);
+    if (!dlxd_list_empty(&workers->running))
+        longest = dlx__now_ns() -
+                  dlxd_container_of(workers->running.next, struct job, node)->began_ns + 1;
+    (void)pthread_mutex_unlock(&workers->lock);
+    return longest;
 }

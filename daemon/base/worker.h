@@ -57,5 +57,7 @@ int dlxd_workers_close_socket(struct dlxd_workers *workers, const struct dlxd_us
 
 /* Jobs that were begun and are not done, closing included. */
 size_t dlxd_workers_n_jobs(const struct dlxd_workers *workers);
+/* How long the job runs that runs the longest; 0: none runs. */
+uint64_t dlxd_workers_longest_ns(struct dlxd_workers *workers);
 
 #endif

@@ -475,6 +475,11 @@ struct dlxd_gpu_member *dlxd_gpu_keeper_find(const struct dlxd_gpu_keeper *keepe
     return dlxd_container_of(found->publishers.next, struct dlxd_gpu_member, node);
 }
 
+bool dlxd_gpu_keeper_is_starting(const struct dlxd_gpu_keeper *keeper)
+{
+    return keeper && keeper->state == STATE_STARTING;
+}
+
 /* ---- time and life --------------------------------------------------------------------------- */
 
 uint64_t dlxd_gpu_keeper_next_ns(const struct dlxd_gpu_keeper *keeper)

@@ -67,6 +67,9 @@ int dlxd_gpu_call_get(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper
 /* Nobody waits for it any more. Returns NULL; NULL is fine. */
 struct dlxd_gpu_call *dlxd_gpu_call_free(struct dlxd_gpu_call *call);
 
+/* Is it being started, by a job that makes a process? NULL is fine. */
+bool dlxd_gpu_keeper_is_starting(const struct dlxd_gpu_keeper *keeper);
+
 /* When dlxd_gpu_keeper_look() has something to do; UINT64_MAX: never. NULL is fine. */
 uint64_t dlxd_gpu_keeper_next_ns(const struct dlxd_gpu_keeper *keeper);
 void dlxd_gpu_keeper_look(struct dlxd_gpu_keeper *keeper, uint64_t now_ns);

@@ -183,7 +183,7 @@ static int restore_region(const struct dlxd_publisher *publisher, struct dlxd_us
     if (r < 0)
         return r;
     (*ret)->ready_seq = region->ready_seq;
-    (*ret)->kept = true;
+    (*ret)->kept = !region->not_stored;
     return 0;
 }
 

@@ -168,6 +168,7 @@ struct dlxd_publisher_region {
     uint32_t id; /* 0: the control block */
     uint64_t ready_seq;
     int fd;
+    bool not_stored; /* the service manager does not keep it */
 };
 
 /*

@@ -2,6 +2,8 @@
 #include "daemon/persist/inherited.h"
 #include "common/error.h"
 #include "common/util.h"
+#include "daemon/base/log.h"
+#include "daemon/persist/handover.h"
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
@@ -57,11 +59,16 @@ static int fill(struct dlxd_inherited *inherited, size_t n, const char *names)
 int dlxd_inherited_init(struct dlxd_inherited *inherited)
 {
     *inherited = (struct dlxd_inherited){.n = 0};
+    int r = dlxd_handover_take(inherited);
+    if (r < 0)
+        dlxd_inherited_deinit(inherited);
+    if (r < 0 || inherited->is_handed_over)
+        return r;
     long n = parse(getenv("LISTEN_FDS"));
     if (n <= 0 || parse(getenv("LISTEN_PID")) != (long)getpid())
         return 0;
-    int r = n > INT_MAX / 2 ? dlx__fail(DLX_E_INVALID, "LISTEN_FDS=%ld", n)
-                            : fill(inherited, (size_t)n, getenv("LISTEN_FDNAMES"));
+    r = n > INT_MAX / 2 ? dlx__fail(DLX_E_INVALID, "LISTEN_FDS=%ld", n)
+                        : fill(inherited, (size_t)n, getenv("LISTEN_FDNAMES"));
     (void)unsetenv("LISTEN_PID");
     (void)unsetenv("LISTEN_FDS");
     (void)unsetenv("LISTEN_FDNAMES");
@@ -144,13 +151,33 @@ int dlxd_inherited_check_listeners(const struct dlxd_inherited *inherited)
 {
     for (size_t i = 0; i < inherited->n; i++) {
         const struct dlxd_inherited_fd *it = &inherited->fds[i];
-        if (!it->taken && is_socket(it->fd))
+        if (it->taken || !is_socket(it->fd))
+            continue;
+        if (!inherited->is_handed_over)
             return dlx__fail(DLX_E_INVALID,
                              "inherited descriptor %d (%s) is a socket that the configuration does "
                              "not describe: it has no [socket %.*s]",
                              it->fd, it->name, (int)name_size(it), it->name);
+        dlxd_log(DLXD_LOG_WARNING, "nobody listens on socket %s any more: there is no [socket %s]",
+                 it->name, it->name);
     }
     return 0;
+}
+
+int dlxd_inherited_take_lock(struct dlxd_inherited *inherited, const char *name,
+                             struct dlxd_inherited_lock *ret)
+{
+    size_t size = strlen(name);
+    for (size_t i = 0; inherited->is_handed_over && i < inherited->n; i++) {
+        struct dlxd_inherited_fd *it = &inherited->fds[i];
+        if (strncmp(it->name, name, size) != 0 ||
+            strcmp(it->name + size, DLXD_HANDOVER_LOCK_SUFFIX) != 0)
+            continue;
+        it->taken = true;
+        *ret = it->lock;
+        return it->fd;
+    }
+    return -1;
 }
 
 void dlxd_inherited_deinit(struct dlxd_inherited *inherited)

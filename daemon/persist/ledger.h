@@ -36,7 +36,8 @@ struct dlxd_ledger_entry {
     char topic[256];
     /* The listening socket that it came in by; "": the main one. Since protocol 2.5. */
     char socket[32];
-    uint8_t reserved[80]; /* 0; later daemons may have written something */
+    uint32_t latched;     /* not beyond its end: only while it is handed over (handover.h) */
+    uint8_t reserved[76]; /* 0; later daemons may have written something */
 };
 
 struct dlxd_ledger {

@@ -22,6 +22,7 @@ void dlxd_record_write(const struct dlxd_publisher *publisher, struct dlxd_ledge
         .pid = (uint32_t)publisher->pid,
         .uid = publisher->principal->uid,
         .max_held = config->max_held,
+        .latched = config->latched,
     };
     _Static_assert(sizeof ret->client_name == sizeof publisher->client_name, "a name fits");
     _Static_assert(sizeof ret->topic == sizeof publisher->topic_name, "a topic fits");
@@ -56,6 +57,7 @@ void dlxd_record_read(const struct dlxd_ledger_entry *entry, struct dlxd_publish
                    .n_entries = entry->n_entries,
                    .on_full = entry->on_full,
                    .retain = entry->retain,
+                   .latched = entry->latched != 0,
                    .retain_for_ns = entry->retain_for_ns,
                    .resumes = entry->resumes,
                    .after_seq = entry->after_seq,
@@ -75,6 +77,11 @@ void dlxd_record_name_region(const struct dlxd_publisher *publisher, const struc
 {
     (void)snprintf(name, DLXD_RECORD_NAME_SIZE, DLXD_RECORD_REGION "%" PRIu64 "-%u-%" PRIu64,
                    dlxd_publisher_id(publisher), arena->id, arena->ready_seq);
+}
+
+void dlxd_record_name_ledger(char *name)
+{
+    (void)snprintf(name, DLXD_RECORD_NAME_SIZE, DLXD_RECORD_LEDGER "%" PRIu64, dlx__now_ns());
 }
 
 /* The next number of a name, and what stands between it and the one before. */

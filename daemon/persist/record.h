@@ -31,6 +31,9 @@ void dlxd_record_name_pidfd(const struct dlxd_publisher *publisher, char *name);
 void dlxd_record_name_region(const struct dlxd_publisher *publisher, const struct dlxd_arena *arena,
                              char *name);
 
+/* Of another name than those before it, one of which the next daemon may not be able to read. */
+void dlxd_record_name_ledger(char *name);
+
 /* What such a name says. */
 struct dlxd_record_name {
     uint64_t publisher;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/persist/restore.h"
 #include "common/error.h"
+#include "daemon/gpu/keeper.h"
 #include "daemon/objects/broker.h"
 #include "daemon/persist/inherited.h"
 #include "daemon/base/log.h"
@@ -48,7 +49,8 @@ static int find_all(struct dlxd_inherited *inherited, struct found_list *ret)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for %zu descriptors", inherited->n);
     for (size_t i = 0; i < inherited->n; i++) {
         struct found *found = &ret->items[ret->n];
-        if (inherited->fds[i].taken || !dlxd_record_parse(inherited->fds[i].name, &found->name))
+        if (inherited->fds[i].taken || inherited->fds[i].fd < 0 ||
+            !dlxd_record_parse(inherited->fds[i].name, &found->name))
             continue;
         found->from = &inherited->fds[i];
         ret->n++;
@@ -57,23 +59,39 @@ static int find_all(struct dlxd_inherited *inherited, struct found_list *ret)
     return 0;
 }
 
-bool dlxd_restore_ledger(struct dlxd_inherited *inherited, struct dlxd_ledger *ret)
+struct dlxd_inherited_fd *dlxd_restore_ledger(struct dlxd_inherited *inherited,
+                                              struct dlxd_ledger *ret)
 {
     for (size_t i = 0; i < inherited->n; i++) {
         struct dlxd_inherited_fd *from = &inherited->fds[i];
-        if (!begins_with(from->name, DLXD_RECORD_LEDGER))
+        if (from->fd < 0 || !begins_with(from->name, DLXD_RECORD_LEDGER))
             continue;
         int fd = fcntl(from->fd, F_DUPFD_CLOEXEC, 0);
         int r = fd < 0 ? dlx__fail_errno("descriptor of the ledger") : dlxd_ledger_open(ret, fd);
-        if (r == 0) {
-            dlx__close(from->fd);
-            from->taken = true;
-            return true;
-        }
+        if (r == 0)
+            return from;
         dlxd_log(DLXD_LOG_ERROR, "cannot read %s, which a former daemon left: %s", from->name,
                  dlx__error_message());
     }
-    return false;
+    return NULL;
+}
+
+static int fill_regions(struct dlxd_publisher_region *regions, const struct found *found, size_t n)
+{
+    int n_stored = 0;
+    for (size_t i = 0; i < n; i++) {
+        regions[i] = (struct dlxd_publisher_region){.id = found[i].name.region,
+                                                    .ready_seq = found[i].name.ready_seq,
+                                                    .fd = found[i].from->fd,
+                                                    .not_stored = found[i].from->not_stored};
+        n_stored += !found[i].from->not_stored;
+    }
+    return n_stored;
+}
+
+static int count(struct dlxd_store_queue *queue, uint64_t whose, int n)
+{
+    return queue ? dlxd_store_queue_count(queue, whose, n) : 0;
 }
 
 /* False: it cannot be restored, and took none of the descriptors. Counts those that are hidden. */
@@ -83,24 +101,22 @@ static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *que
 {
     struct dlxd_publisher_former former;
     struct dlxd_publisher *publisher;
-    int pidfd = -1;
-    size_t first = 0;
-    if (n > 0 && found[0].name.is_pidfd)
-        pidfd = found[first++].from->fd;
+    const struct found *pidfd = n > 0 && found[0].name.is_pidfd ? &found[0] : NULL;
+    size_t first = pidfd ? 1 : 0;
+    bool pidfd_is_stored = pidfd && !pidfd->from->not_stored;
+    int n_stored = pidfd_is_stored;
     dlx_cleanup(dlx__freep) struct dlxd_publisher_region *regions =
         calloc(n - first + 1, sizeof *regions);
     int r = regions ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for %zu regions", n);
-    for (size_t i = first; r == 0 && i < n; i++)
-        regions[i - first] = (struct dlxd_publisher_region){.id = found[i].name.region,
-                                                            .ready_seq = found[i].name.ready_seq,
-                                                            .fd = found[i].from->fd};
-    if (r == 0)
-        r = dlxd_store_queue_count(queue, dlxd_record_user(entry), (int32_t)n);
+    if (r == 0) {
+        n_stored += fill_regions(regions, found + first, n - first);
+        r = count(queue, dlxd_record_user(entry), n_stored);
+    }
     if (r == 0) {
         dlxd_record_read(entry, &former);
         r = dlxd_publisher_restore(&publisher, broker, &former, regions, n - first);
         if (r < 0)
-            (void)dlxd_store_queue_count(queue, dlxd_record_user(entry), -(int32_t)n);
+            (void)count(queue, dlxd_record_user(entry), -n_stored);
     }
     if (r < 0) {
         dlxd_log(DLXD_LOG_ERROR, "%s: what %s (pid %u) retained is lost: %s", entry->topic,
@@ -109,51 +125,67 @@ static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *que
     }
     for (size_t i = 0; i < n; i++)
         found[i].from->taken = true;
-    publisher->ledger_index = index;
-    publisher->pidfd_kept = pidfd >= 0;
-    *n_hidden += dlxd_retained_restore(publisher, pidfd, entry->expires_ns);
+    publisher->ledger_index = queue ? index : 0;
+    publisher->pidfd_kept = pidfd_is_stored;
+    publisher->not_kept = !publisher->control->kept;
+    *n_hidden += dlxd_retained_restore(publisher, pidfd ? pidfd->from->fd : -1, entry->expires_ns);
     return true;
 }
 
-/* In the order of their ids. */
-static int next_entry(const struct dlxd_ledger *ledger, uint64_t after,
-                      struct dlxd_ledger_entry *ret)
+struct place {
+    uint64_t id;
+    uint32_t index;
+};
+
+static int compare_places(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    return x->id == y->id ? 0 : x->id < y->id ? -1 : 1;
+}
+
+/* The entries in the order of their ids. */
+static int find_entries(const struct dlxd_ledger *ledger, struct place **ret, uint32_t *ret_n)
 {
     struct dlxd_ledger_entry entry;
-    uint32_t index = 0;
-    for (uint32_t i = 1; i <= ledger->n; i++) {
-        if (ledger->used[i] && dlxd_ledger_get(ledger, i, &entry) && entry.id > after &&
-            (index == 0 || entry.id < ret->id)) {
-            *ret = entry;
-            index = i;
-        }
-    }
-    return (int)index;
+    uint32_t n = 0;
+    struct place *places = calloc((size_t)ledger->n + 1, sizeof *places);
+    if (!places)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a ledger of %u publishers", ledger->n);
+    for (uint32_t i = 1; i <= ledger->n; i++)
+        if (ledger->used[i] && dlxd_ledger_get(ledger, i, &entry))
+            places[n++] = (struct place){entry.id, i};
+    qsort(places, n, sizeof *places, compare_places);
+    *ret = places;
+    *ret_n = n;
+    return 0;
 }
 
 void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *inherited,
                              struct dlxd_ledger *ledger, struct dlxd_store_queue *queue)
 {
-    struct dlxd_ledger_entry entry = {.id = 0};
-    struct found_list found;
-    uint32_t n_publishers = 0, n_hidden = 0;
+    struct found_list found = {.n = 0};
+    dlx_cleanup(dlx__freep) struct place *places = NULL;
+    uint32_t n_places = 0, n_publishers = 0, n_hidden = 0;
     size_t first = 0;
-    int index;
-    if (find_all(inherited, &found) < 0) {
+    int r = find_entries(ledger, &places, &n_places);
+    for (uint32_t i = 1; r < 0 && i <= ledger->n; i++)
+        dlxd_ledger_remove(ledger, i);
+    if (r < 0 || find_all(inherited, &found) < 0)
         dlxd_log(DLXD_LOG_ERROR, "%s", dlx__error_message());
-        found = (struct found_list){.n = 0};
-    }
-    while ((index = next_entry(ledger, entry.id, &entry)) > 0) {
-        while (first < found.n && found.items[first].name.publisher < entry.id)
+    for (uint32_t i = 0; i < n_places; i++) {
+        struct dlxd_ledger_entry entry;
+        uint64_t id = places[i].id;
+        while (first < found.n && found.items[first].name.publisher < id)
             first++;
         size_t n = 0;
-        while (first + n < found.n && found.items[first + n].name.publisher == entry.id)
+        while (first + n < found.n && found.items[first + n].name.publisher == id)
             n++;
-        bool back =
-            restore_one(broker, queue, &entry, (uint32_t)index, found.items + first, n, &n_hidden);
-        n_publishers += back;
-        if (!back)
-            dlxd_ledger_remove(ledger, (uint32_t)index);
+        bool is_back =
+            dlxd_ledger_get(ledger, places[i].index, &entry) &&
+            restore_one(broker, queue, &entry, places[i].index, found.items + first, n, &n_hidden);
+        n_publishers += is_back;
+        if (!is_back)
+            dlxd_ledger_remove(ledger, places[i].index);
         first += n;
     }
     free(found.items);
@@ -165,6 +197,16 @@ void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *
             n_publishers, n_hidden);
 }
 
+void dlxd_restore_handed_over(struct dlxd_broker *broker, struct dlxd_inherited *inherited)
+{
+    struct dlxd_ledger ledger;
+    if (!dlxd_restore_ledger(inherited, &ledger))
+        return;
+    dlxd_restore_publishers(broker, inherited, &ledger, NULL);
+    dlxd_ledger_deinit(&ledger);
+    dlxd_gpu_keeper_claim(broker->gpu);
+}
+
 void dlxd_restore_remove_rest(const struct dlxd_broker *broker,
                               const struct dlxd_inherited *inherited,
                               struct dlxd_store_queue *queue)
@@ -172,9 +214,9 @@ void dlxd_restore_remove_rest(const struct dlxd_broker *broker,
     uint32_t n_regions = 0;
     for (size_t i = 0; i < inherited->n; i++) {
         const struct dlxd_inherited_fd *from = &inherited->fds[i];
-        if (from->taken || !begins_with(from->name, DLXD_RECORD_OURS))
+        if (from->taken || from->not_stored || !begins_with(from->name, DLXD_RECORD_OURS))
             continue;
-        n_regions += begins_with(from->name, DLXD_RECORD_REGION);
+        n_regions += from->fd >= 0 && begins_with(from->name, DLXD_RECORD_REGION);
         if (dlxd_store_queue_count(queue, broker->policy.uid, 1) == 0)
             (void)dlxd_store_queue_drop(queue, broker->policy.uid, from->name);
     }

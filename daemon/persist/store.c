@@ -6,6 +6,8 @@
 #include "daemon/objects/client.h"
 #include "daemon/objects/keeper.h"
 #include "daemon/base/log.h"
+#include "daemon/persist/handover.h"
+#include "daemon/persist/inherited.h"
 #include "daemon/persist/notify.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/persist/record.h"
@@ -13,7 +15,6 @@
 #include "daemon/persist/store_queue.h"
 #include "daemon/base/watch.h"
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,6 +24,7 @@
 struct dlxd_store {
     struct dlxd_broker *broker;
     struct dlxd_ledger ledger;
+    char ledger_name[DLXD_RECORD_NAME_SIZE]; /* the manager's */
     struct dlxd_store_queue queue;
     uint32_t max_fds;
     bool has_complained;
@@ -82,6 +84,8 @@ static const struct dlxd_keeper keeper = {.update = dlxd_store_update,
                                           .forget_arena = dlxd_store_forget_arena,
                                           .leave = dlxd_store_leave};
 
+static void keep_what_came(struct dlxd_store *store);
+
 static void store_free(struct dlxd_store *store)
 {
     while (!dlxd_list_empty(&store->barriers))
@@ -111,15 +115,26 @@ static void flush(struct dlxd_store *store)
     dlxd_log(DLXD_LOG_WARNING, "%s; trying again", dlx__error_message());
 }
 
-/* Of another name than one that could not be read, and is removed. */
+static int keep_ledger(struct dlxd_store *store)
+{
+    return dlxd_store_queue_keep(&store->queue, store->broker->policy.uid, store->ledger.fd,
+                                 store->ledger_name);
+}
+
 static int begin_ledger(struct dlxd_store *store)
 {
-    char name[DLXD_RECORD_NAME_SIZE];
     int r = dlxd_ledger_init(&store->ledger);
     if (r < 0)
         return r;
-    (void)snprintf(name, sizeof name, DLXD_RECORD_LEDGER "%" PRIu64, dlx__now_ns());
-    return dlxd_store_queue_keep(&store->queue, store->broker->policy.uid, store->ledger.fd, name);
+    dlxd_record_name_ledger(store->ledger_name);
+    return keep_ledger(store);
+}
+
+static int go_on_with_ledger(struct dlxd_store *store, const struct dlxd_inherited_fd *from)
+{
+    (void)snprintf(store->ledger_name, sizeof store->ledger_name, "%s", from->name);
+    return from->not_stored ? keep_ledger(store)
+                            : dlxd_store_queue_count(&store->queue, store->broker->policy.uid, 1);
 }
 
 int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_inherited *inherited)
@@ -135,15 +150,21 @@ int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_in
     store->max_fds = max_fds;
     dlxd_store_queue_init(&store->queue);
     dlxd_list_init(&store->barriers);
-    bool found = dlxd_restore_ledger(inherited, &store->ledger);
-    r = found ? dlxd_store_queue_count(&store->queue, broker->policy.uid, 1) : begin_ledger(store);
+    struct dlxd_inherited_fd *from = dlxd_restore_ledger(inherited, &store->ledger);
+    r = from ? go_on_with_ledger(store, from) : begin_ledger(store);
     if (r < 0) {
         store_free(store);
         return r;
     }
+    if (from) {
+        from->fd = dlx__close(from->fd); /* the ledger has its own */
+        from->taken = true;
+    }
     broker->store = store;
     broker->keeper = &keeper;
     dlxd_restore_publishers(broker, inherited, &store->ledger, &store->queue);
+    if (inherited->is_handed_over)
+        keep_what_came(store);
     dlxd_gpu_keeper_claim(broker->gpu);
     dlxd_restore_remove_rest(broker, inherited, &store->queue);
     flush(store);
@@ -177,10 +198,15 @@ void dlxd_store_retry(struct dlxd_broker *broker, uint64_t now)
 
 /* ---- what is kept ---------------------------------------------------------------------------- */
 
+static bool retains(const struct dlxd_publisher *publisher)
+{
+    return publisher->config.retain > 0 &&
+           (publisher->state == DLXD_PUBLISHER_OPEN || dlxd_publisher_leaves(publisher));
+}
+
 static bool wants(const struct dlxd_publisher *publisher)
 {
-    return publisher->config.retain > 0 && !publisher->config.latched && !publisher->not_kept &&
-           (publisher->state == DLXD_PUBLISHER_OPEN || dlxd_publisher_leaves(publisher));
+    return retains(publisher) && !publisher->config.latched && !publisher->not_kept;
 }
 
 /*
@@ -263,25 +289,57 @@ static int write_entry(struct dlxd_store *store, struct dlxd_publisher *publishe
     return 0;
 }
 
+static int keep_all(struct dlxd_store *store, struct dlxd_publisher *publisher)
+{
+    /* The pidfd first: regions without one are believed to have no writer. */
+    int r = write_entry(store, publisher);
+    if (r == 0)
+        r = keep_pidfd(store, publisher);
+    return r < 0 ? r : keep_regions(store, publisher);
+}
+
+static void give_up(struct dlxd_publisher *publisher)
+{
+    publisher->not_kept = true;
+    dlxd_store_forget(publisher);
+}
+
 void dlxd_store_update(struct dlxd_publisher *publisher)
 {
     struct dlxd_store *store = publisher->broker->store;
     if (!wants(publisher))
         return;
-    /* The pidfd first: regions without one are believed to have no writer. */
-    int r = write_entry(store, publisher);
-    if (r == 0)
-        r = keep_pidfd(store, publisher);
-    if (r == 0)
-        r = keep_regions(store, publisher);
-    if (r < 0) {
+    if (keep_all(store, publisher) < 0) {
         dlxd_log(DLXD_LOG_WARNING, "%s: what %s (pid %d) retains will not outlive this daemon: %s",
                  publisher->topic_name, publisher->client_name, (int)publisher->pid,
                  dlx__error_message());
-        publisher->not_kept = true;
-        dlxd_store_forget(publisher);
+        give_up(publisher);
     }
     flush(store);
+}
+
+/* Of a publisher that is back. Returns whether there was no room for it. */
+static bool keep_one_that_came(struct dlxd_store *store, struct dlxd_publisher *publisher)
+{
+    publisher->not_kept = false;
+    bool is_wanted = wants(publisher), is_kept = is_wanted && keep_all(store, publisher) == 0;
+    if (!is_kept)
+        give_up(publisher);
+    return is_wanted && !is_kept;
+}
+
+/* What was handed over need not be kept yet, or fit. */
+static void keep_what_came(struct dlxd_store *store)
+{
+    uint32_t n_given_up = 0;
+    struct dlxd_list *const lists[] = {&store->broker->retained, &store->broker->expiring};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(lists); i++)
+        dlx_for_each (it, lists[i])
+            n_given_up +=
+                keep_one_that_came(store, dlxd_container_of(it, struct dlxd_publisher, by_client));
+    if (n_given_up > 0)
+        dlxd_log(DLXD_LOG_WARNING, "what %u of them retain will not outlive this daemon: %s",
+                 n_given_up, dlx__error_message());
 }
 
 void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd_arena *arena)
@@ -348,4 +406,107 @@ bool dlxd_store_answer_later(const struct dlxd_publisher *publisher, struct dlxd
     dlxd_client_rewatch(client);
     flush(store);
     return true;
+}
+
+/* ---- what is handed over --------------------------------------------------------------------- */
+
+static int hand_over(struct dlxd_broker *broker, struct dlxd_handover *handover,
+                     const struct dlxd_publisher *publisher, int fd, const char *name, bool kept)
+{
+    const struct dlxd_store *store = broker->store;
+    bool is_stored = store && kept &&
+                     !dlxd_store_queue_is_unsent(&store->queue, publisher->principal->uid, name);
+    return dlxd_handover_add(handover, fd, name, !is_stored);
+}
+
+static int hand_over_region(struct dlxd_broker *broker, struct dlxd_handover *handover,
+                            const struct dlxd_publisher *publisher, const struct dlxd_arena *arena)
+{
+    char name[DLXD_RECORD_NAME_SIZE];
+    dlxd_record_name_region(publisher, arena, name);
+    return hand_over(broker, handover, publisher, arena->fd, name, arena->kept);
+}
+
+static int hand_over_pidfd(struct dlxd_broker *broker, struct dlxd_handover *handover,
+                           const struct dlxd_publisher *publisher)
+{
+    char name[DLXD_RECORD_NAME_SIZE];
+    if (!publisher->client && !publisher->death)
+        return 0; /* nobody writes */
+    dlxd_record_name_pidfd(publisher, name);
+    return hand_over(broker, handover, publisher,
+                     publisher->client ? publisher->client->pidfd : publisher->dying_pidfd, name,
+                     publisher->pidfd_kept);
+}
+
+static int hand_over_publisher(struct dlxd_broker *broker, struct dlxd_ledger *ledger,
+                               struct dlxd_handover *handover,
+                               const struct dlxd_publisher *publisher)
+{
+    struct dlxd_ledger_entry entry;
+    dlxd_record_write(publisher, &entry);
+    int r = dlxd_ledger_put(ledger, publisher->ledger_index, &entry);
+    if (r >= 0)
+        r = hand_over_pidfd(broker, handover, publisher);
+    if (r == 0)
+        r = hand_over_region(broker, handover, publisher, publisher->control);
+    for (size_t i = 0; r == 0 && i < publisher->ready.n; i++)
+        r = hand_over_region(broker, handover, publisher, publisher->ready.items[i]);
+    return r;
+}
+
+/* That there is something to forget, is all that there is to be said of it. */
+static int hand_over_drop(void *handover, const char *name)
+{
+    return dlxd_handover_add(handover, -1, name, false);
+}
+
+static int hand_over_ledger(struct dlxd_broker *broker, struct dlxd_handover *handover,
+                            struct dlxd_ledger **ret)
+{
+    struct dlxd_store *store = broker->store;
+    char name[DLXD_RECORD_NAME_SIZE];
+    if (store) {
+        *ret = &store->ledger;
+        return dlxd_handover_add(
+            handover, store->ledger.fd, store->ledger_name,
+            dlxd_store_queue_is_unsent(&store->queue, broker->policy.uid, store->ledger_name));
+    }
+    *ret = &handover->ledger;
+    dlxd_record_name_ledger(name);
+    int r = dlxd_ledger_init(*ret);
+    return r < 0 ? r : dlxd_handover_add(handover, (*ret)->fd, name, true);
+}
+
+int dlxd_store_hand_over(struct dlxd_broker *broker, struct dlxd_handover *handover)
+{
+    struct dlxd_ledger *ledger;
+    if (broker->store) /* what can be sent need not be handed over as unsent */
+        (void)dlxd_store_queue_flush(&broker->store->queue, UINT64_MAX);
+    int r = hand_over_ledger(broker, handover, &ledger);
+    for (size_t i = 0; r == 0 && i < broker->registry.n_topics; i++) {
+        dlx_for_each (it, &broker->registry.topics[i]->publishers) {
+            const struct dlxd_publisher *publisher =
+                dlxd_container_of(it, struct dlxd_publisher, by_topic);
+            if (r == 0 && retains(publisher))
+                r = hand_over_publisher(broker, ledger, handover, publisher);
+        }
+    }
+    if (r == 0 && broker->store)
+        r = dlxd_store_queue_each_drop(&broker->store->queue, hand_over_drop, handover);
+    return r;
+}
+
+/* An entry that was made for the hand-over is of a publisher that does not know it. */
+void dlxd_store_take_back(struct dlxd_broker *broker)
+{
+    struct dlxd_ledger_entry entry;
+    struct dlxd_store *store = broker->store;
+    for (uint32_t i = 1; store && i <= store->ledger.n; i++) {
+        if (!store->ledger.used[i] || !dlxd_ledger_get(&store->ledger, i, &entry))
+            continue;
+        struct dlxd_idmap_node *node = dlxd_idmap_find(&broker->registry.publishers, entry.id);
+        if (!node || dlxd_container_of(node, struct dlxd_publisher, by_id)->ledger_index != i)
+            dlxd_ledger_remove(&store->ledger, i);
+    }
 }

@@ -20,15 +20,26 @@
 struct dlxd_arena;
 struct dlxd_broker;
 struct dlxd_client;
+struct dlxd_handover;
 struct dlxd_inherited;
 struct dlxd_publisher;
 struct dlxd_store;
 
-/* Keep at most so many descriptors. Makes broker->store, from what the former daemon kept if there is anything: its publishers
- * are back then. Returns 0; DLX_E_NOT_FOUND (no service manager), DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+/* Keep at most so many descriptors. Makes broker->store, from what the former daemon kept or handed over if there is
+ * anything: its publishers are back then. What it handed over beyond what was kept is kept as far as there is room. On
+ * failure nothing of that is taken. Returns 0; DLX_E_NOT_FOUND (no service manager), DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
 int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_inherited *inherited);
 /* The daemon ends; what is kept stays kept. */
 void dlxd_store_deinit(struct dlxd_broker *broker);
+
+/*
+ * Hand over everything that is retained, with or without a store, and whatever fits into that:
+ * entries of the ledger, control blocks, arenas and pidfds, and which of these the manager keeps.
+ * Returns 0; DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. Call dlxd_store_take_back() if the
+ * daemon goes on.
+ */
+int dlxd_store_hand_over(struct dlxd_broker *broker, struct dlxd_handover *handover);
+void dlxd_store_take_back(struct dlxd_broker *broker);
 
 /* What publishers and clients call by broker->keeper: see keeper.h. */
 void dlxd_store_update(struct dlxd_publisher *publisher);

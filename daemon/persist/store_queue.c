@@ -198,6 +198,27 @@ int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, uint64_t whose, int
     return r;
 }
 
+bool dlxd_store_queue_is_unsent(const struct dlxd_store_queue *queue, uid_t uid, const char *name)
+{
+    const struct user *user = find_user(queue, uid);
+    return user && find_unsent(user, name);
+}
+
+int dlxd_store_queue_each_drop(const struct dlxd_store_queue *queue,
+                               int (*fn)(void *data, const char *name), void *data)
+{
+    int r = 0;
+    dlx_for_each (it, &queue->users) {
+        const struct user *user = dlxd_container_of(it, struct user, node);
+        dlx_for_each (each, &user->notes) {
+            const struct note *note = dlxd_container_of(each, struct note, node);
+            if (r == 0 && note->kind == NOTE_DROP)
+                r = fn(data, note->name);
+        }
+    }
+    return r;
+}
+
 /* ---- sending ------------------------------------------------------------------------------- */
 
 static int send_note(const struct note *note)

@@ -16,6 +16,7 @@
  */
 
 #include "daemon/base/list.h"
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -47,6 +48,13 @@ int dlxd_store_queue_drop(struct dlxd_store_queue *queue, uint64_t whose, const 
 /* Have it close a copy of the descriptor after everything that was posted for this user. Codes as
  * of keep. */
 int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, uint64_t whose, int fd_borrow);
+
+/* Is the descriptor of this name still to be sent? */
+bool dlxd_store_queue_is_unsent(const struct dlxd_store_queue *queue, uid_t uid, const char *name);
+/* Call `fn` with each name that the manager has yet to be told to forget, until it returns a code,
+ * which is returned; else 0. */
+int dlxd_store_queue_each_drop(const struct dlxd_store_queue *queue,
+                               int (*fn)(void *data, const char *name), void *data);
 
 /* Send what may be sent now; UINT64_MAX: everything, because the daemon ends. Returns 0, also when
  * the manager has too much to read; or what dlxd_notify() returns, and the rest stays. */

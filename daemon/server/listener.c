@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "common/packet.h"
 #include "daemon/base/log.h"
+#include "daemon/persist/handover.h"
 #include <fcntl.h>
 #include <libgen.h>
 #include <poll.h>
@@ -283,14 +284,51 @@ static int adopt(struct dlxd_listener *listener)
     return listener->path ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
 }
 
+static int own(struct dlxd_listener *listener, const struct dlxd_listen *how)
+{
+    dlx_cleanup(dlx__closep) int fd = how->take_lock_fd;
+    const struct dlxd_inherited_lock *lock = how->lock_borrow;
+    char *lock_path;
+    /* It is the same open file description, so this asks whether the lock is still there. */
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        return dlx__fail_errno("the lock of %s", listener->path);
+    if (asprintf(&lock_path, "%s.lock", listener->path) < 0)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+    listener->lock_path = lock_path;
+    listener->lock_fd = dlx__steal_fd(&fd);
+    listener->bound = lock->is_bound;
+    listener->made_folder = lock->made_folder;
+    listener->dev = (dev_t)lock->dev;
+    listener->ino = (ino_t)lock->ino;
+    return 0;
+}
+
 int dlxd_listener_init(struct dlxd_listener *listener, const struct dlxd_listen *how)
 {
     *listener = (struct dlxd_listener){.fd = how->take_fd, .lock_fd = -1};
     (void)snprintf(listener->name, sizeof listener->name, "%s",
                    how->name ? how->name : DLXD_SOCKET_MAIN);
     int r = how->take_fd < 0 ? start(listener, how) : adopt(listener);
+    if (r == 0 && how->lock_borrow)
+        r = own(listener, how);
+    else if (how->lock_borrow)
+        dlx__close(how->take_lock_fd);
     if (r < 0)
         dlxd_listener_deinit(listener);
+    return r;
+}
+
+int dlxd_listener_hand_over(const struct dlxd_listener *listener, struct dlxd_handover *handover)
+{
+    char lock_name[DLXD_SOCKET_NAME_SIZE + sizeof DLXD_HANDOVER_LOCK_SUFFIX];
+    const struct dlxd_inherited_lock lock = {.dev = listener->dev,
+                                             .ino = listener->ino,
+                                             .is_bound = listener->bound,
+                                             .made_folder = listener->made_folder};
+    (void)snprintf(lock_name, sizeof lock_name, "%s" DLXD_HANDOVER_LOCK_SUFFIX, listener->name);
+    int r = dlxd_handover_add(handover, listener->fd, listener->name, true);
+    if (r == 0 && listener->lock_fd >= 0)
+        r = dlxd_handover_add_lock(handover, listener->lock_fd, lock_name, &lock);
     return r;
 }
 

@@ -12,14 +12,22 @@
 #include "daemon/users/principal.h"
 #include <sys/stat.h>
 
+struct dlxd_handover;
+struct dlxd_inherited_lock;
+
 /* What to listen on. */
 struct dlxd_listen {
     const char *name; /* NULL: it is the main one */
     const char *path; /* where to make it */
-    int take_fd;      /* -1: none; else what the service manager made, wherever that is bound */
+    int take_fd;      /* -1: none; else what was made by the service manager, or by the daemon whose
+                       * place this one takes in the same process, wherever that is bound */
     mode_t mode;      /* of the file that is made; 0: 0666 */
     bool has_group;   /* likewise: `gid` is its group, and not the daemon's own */
     gid_t gid;
+    /* NULL, or what that daemon knew of a socket that it had bound itself; its lock file, which is
+     * locked all along, then comes with it. */
+    const struct dlxd_inherited_lock *lock_borrow;
+    int take_lock_fd;
 };
 
 struct dlxd_listener {
@@ -35,14 +43,18 @@ struct dlxd_listener {
 };
 
 /*
- * Make the socket and listen; or listen on what the service manager bound: its path is in its
- * address, and needs neither a lock nor a look at who answers there. Takes that fd, also on failure.
+ * Make the socket and listen; or listen on one that is bound: its path is in its address, and needs
+ * no look at who answers there, nor a lock but the one that comes with it. Takes these fds, also on
+ * failure.
  * Returns 0; DLX_E_IN_USE naming the path and the pid of the daemon that has it, or a path that is
  * something else than a socket, which is left alone; DLX_E_INVALID (path too long; one that was
  * passed has none); DLX_E_ACCESS (also: the lock file is not this user's alone), DLX_E_NO_MEMORY,
  * DLX_E_SYSTEM.
  */
 int dlxd_listener_init(struct dlxd_listener *listener, const struct dlxd_listen *listen);
+/* For the program that takes the place of this one, under the socket's name. Returns 0;
+ * DLX_E_NO_MEMORY. */
+int dlxd_listener_hand_over(const struct dlxd_listener *listener, struct dlxd_handover *handover);
 /*
  * Other users are to connect. The socket lets everybody in whom its mode does: the policy decides.
  * So that they can reach it, a folder that the listener made is opened to all; one that was there is left alone, and

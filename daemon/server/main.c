@@ -2,7 +2,9 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "daemon/objects/client.h"
+#include "daemon/persist/handover.h"
 #include "daemon/persist/inherited.h"
+#include "daemon/persist/notify.h"
 #include "daemon/server/listener.h"
 #include "daemon/base/log.h"
 #include "daemon/server/config.h"
@@ -42,6 +44,7 @@ enum {
     OPTION_ALLOW_USER,
     OPTION_CONFIG,
     OPTION_CHECK_CONFIG,
+    OPTION_CHECK_HANDOVER,
 };
 #define IDLE_EXIT_MAX_S 1e6
 
@@ -58,6 +61,11 @@ static const struct argp_option options[] = {
      0},
     {"check-config", OPTION_CHECK_CONFIG, "FILE", 0,
      "say what is wrong with these, and end: with status 0 if nothing is", 0},
+    {"check-handover", OPTION_CHECK_HANDOVER, "VERSION", 0,
+     "say whether this program can, with the other options, take the place of a running daemon "
+     "that hands over in this version, and end: with status 0 if it can. The daemon asks this "
+     "before it lets a new program take its place",
+     0},
     {"allow-user", OPTION_ALLOW_USER, "USER", 0,
      "this user (a name or a uid) may do everything, as the daemon's own and root may: all of them "
      "share all topics, and read what any of them publishes; may be given more than once",
@@ -80,12 +88,14 @@ struct arguments {
     const char *socket;
     const struct dlx_memory *memory;
     bool foreground;
-    uint64_t idle_ms;   /* 0: never */
-    int ready_fd;       /* -1: none */
-    int32_t fd_store;   /* -1: not said */
-    const char *config; /* NULL: none */
-    bool checks_config; /* and nothing else */
-    uid_t *allowed;     /* by --allow-user */
+    uint64_t idle_ms;            /* 0: never */
+    const char *ready;           /* NULL: not said */
+    int ready_fd;                /* -1: none */
+    int32_t fd_store;            /* -1: not said */
+    const char *config;          /* NULL: none */
+    bool checks_config;          /* and nothing else */
+    const char *checks_handover; /* likewise; NULL: it does not */
+    uid_t *allowed;              /* by --allow-user */
     size_t n_allowed;
 };
 
@@ -149,6 +159,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         name = getenv("DLX_MEMORY");
         if (!arguments->memory && name && *name)
             arguments->memory = find_memory(name, state);
+        /* The former daemon in this process has said that it is ready, and closed it. */
+        if (arguments->ready && !arguments->checks_handover && !getenv(DLXD_HANDOVER_VARIABLE))
+            arguments->ready_fd = parse_fd(arguments->ready, state);
         return 0;
     case OPTION_CHECK_CONFIG:
         arguments->checks_config = true;
@@ -175,7 +188,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         arguments->fd_store = parse_count(argument, "--fd-store", state);
         return 0;
     case OPTION_READY_FD:
-        arguments->ready_fd = parse_fd(argument, state);
+        arguments->ready = argument;
+        return 0;
+    case OPTION_CHECK_HANDOVER:
+        arguments->checks_handover = argument;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -333,6 +349,18 @@ static int reload(void *data)
 
 /* ---- sockets ------------------------------------------------------------------------------- */
 
+/* It was passed to this process, or is to be made. */
+static int take_socket(struct dlxd_inherited *inherited, const char *name, struct dlxd_listen *how,
+                       struct dlxd_inherited_lock *lock)
+{
+    int r = dlxd_inherited_take_listener(inherited, name, &how->take_fd);
+    if (r < 0 || how->take_fd < 0)
+        return r;
+    how->take_lock_fd = dlxd_inherited_take_lock(inherited, name ? name : DLXD_SOCKET_MAIN, lock);
+    how->lock_borrow = how->take_lock_fd < 0 ? NULL : lock;
+    return 0;
+}
+
 /* The main one. Where no other one is described, it is what the service manager passed, whatever its
  * name. */
 static int start_server(struct dlxd_server **ret, const struct arguments *arguments,
@@ -340,14 +368,15 @@ static int start_server(struct dlxd_server **ret, const struct arguments *argume
 {
     const struct dlxd_config_socket *section = dlxd_config_find_socket(config, DLXD_SOCKET_MAIN);
     struct dlxd_listen how = {.path = arguments->socket, .take_fd = -1};
-    bool is_only = config->n_sockets == (section ? 1 : 0);
+    struct dlxd_inherited_lock lock;
+    /* Of what is handed over each has its name. */
+    bool is_only = config->n_sockets == (section ? 1 : 0) && !inherited->is_handed_over;
     if (section) {
         how.mode = section->mode;
         how.has_group = section->has_group;
         how.gid = section->gid;
     }
-    int r =
-        dlxd_inherited_take_listener(inherited, is_only ? NULL : DLXD_SOCKET_MAIN, &how.take_fd);
+    int r = take_socket(inherited, is_only ? NULL : DLXD_SOCKET_MAIN, &how, &lock);
     return r < 0 ? r : dlxd_server_new(ret, &how, arguments->memory);
 }
 
@@ -360,7 +389,8 @@ static int listen_on(struct dlxd_server *server, const struct dlxd_config_socket
                               .mode = socket->mode,
                               .has_group = socket->has_group,
                               .gid = socket->gid};
-    int r = dlxd_inherited_take_listener(inherited, socket->name, &how.take_fd);
+    struct dlxd_inherited_lock lock;
+    int r = take_socket(inherited, socket->name, &how, &lock);
     if (r == 0 && how.take_fd < 0 && !how.path)
         r = dlx__fail(DLX_E_INVALID, "no path, and the service manager passed no socket %s",
                       socket->name);
@@ -392,9 +422,31 @@ static int configure(struct dlxd_server *server, const struct dlxd_config *confi
     return r;
 }
 
+/* argp may change their order. NULL: out of memory. */
+static char **copy_arguments(int argc, char **argv)
+{
+    char **copy = calloc((size_t)argc + 1, sizeof *copy);
+    if (copy && argc > 0)
+        memcpy(copy, argv, (size_t)argc * sizeof *copy);
+    return copy;
+}
+
+/* SIGHUP ends a daemon that has nothing to read again, and is not a service. */
+static void handle_signals(struct dlxd_server *server, struct configuration *configuration,
+                           char *const *argv)
+{
+    if (argv)
+        dlxd_server_set_arguments(server, argv);
+    if (configuration->arguments->config)
+        dlxd_server_on_hangup(server, reload, configuration);
+    else if (dlxd_notify_is_possible())
+        dlxd_server_on_hangup(server, NULL, NULL);
+}
+
 int main(int argc, char **argv)
 {
     static const struct argp argp = {options, parse, NULL, doc, NULL, NULL, NULL};
+    dlx_cleanup(dlx__freep) char **arguments_again = copy_arguments(argc, argv);
     struct arguments arguments = {.ready_fd = -1, .fd_store = -1};
     dlx_cleanup(configuration_deinit) struct configuration configuration = {.arguments =
                                                                                 &arguments};
@@ -420,6 +472,8 @@ int main(int argc, char **argv)
         (void)printf("%s: %zu rules\n", arguments.config, configuration.config.rules.n);
         return EXIT_SUCCESS;
     }
+    if (arguments.checks_handover)
+        return dlxd_handover_check_version(arguments.checks_handover) < 0 ? fail() : EXIT_SUCCESS;
     use_settings(&arguments, &configuration.config);
     if (dlxd_inherited_init(&inherited) < 0)
         return fail();
@@ -444,11 +498,9 @@ int main(int argc, char **argv)
         dlxd_server_free(server);
         return EXIT_FAILURE;
     }
-    if (arguments.config)
-        dlxd_server_on_hangup(server, reload, &configuration);
+    handle_signals(server, &configuration, arguments_again);
     dlxd_server_set_idle_exit(server, arguments.idle_ms);
-    if (arguments.fd_store > 0 &&
-        dlxd_server_keep(server, (uint32_t)arguments.fd_store, &inherited) < 0)
+    if (dlxd_server_keep(server, (uint32_t)arguments.fd_store, &inherited) < 0)
         dlxd_log(DLXD_LOG_WARNING, "retained messages end with this daemon: %s",
                  dlx__error_message());
     dlxd_inherited_deinit(&inherited);

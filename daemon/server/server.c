@@ -8,10 +8,13 @@
 #include "daemon/server/listener.h"
 #include "daemon/server/machine.h"
 #include "daemon/server/manager.h"
+#include "daemon/server/upgrade.h"
 #include "daemon/users/outbox.h"
 #include "daemon/base/log.h"
+#include "daemon/persist/inherited.h"
 #include "daemon/objects/reclaim.h"
 #include "daemon/objects/retained.h"
+#include "daemon/persist/restore.h"
 #include "daemon/persist/store.h"
 #include "daemon/base/watch.h"
 #include "daemon/base/worker.h"
@@ -44,8 +47,11 @@ struct dlxd_server {
     uv_signal_t term;
     uv_signal_t interrupt;
     uv_signal_t hangup;
+    uv_signal_t replace;
     int (*on_hangup)(void *data);
     void *hangup_data;
+    bool reloads; /* SIGHUP came, and an upgrade has begun: if that fails, `on_hangup` is called */
+    struct dlxd_upgrade upgrade;
     uv_timer_t hello;
     uv_timer_t retry;
     uv_timer_t expiry; /* of what is retained */
@@ -66,6 +72,7 @@ struct dlxd_server {
     bool fds_exhausted;
     bool stopping;
     struct dlxd_manager manager;
+    bool is_successor; /* of a daemon in the same process */
     struct dlxd_broker broker;
 };
 
@@ -369,12 +376,45 @@ static void on_signal(uv_signal_t *handle, int signum)
     uv_stop(&server->loop);
 }
 
+static void end_reload(struct dlxd_server *server)
+{
+    bool reads = server->reloads && server->on_hangup;
+    server->reloads = false;
+    dlxd_manager_tell_reloaded(&server->manager, reads ? server->on_hangup(server->hangup_data) : 0);
+}
+
+/* The daemon goes on, with what it was to read again if that was the wish. */
+static void on_no_upgrade(void *data)
+{
+    end_reload(data);
+}
+
+static void begin_upgrade(struct dlxd_server *server)
+{
+    if (dlxd_upgrade_begin(&server->upgrade) == 0)
+        return;
+    dlxd_log(DLXD_LOG_ERROR, "this daemon goes on: %s", dlx__error_message());
+    end_reload(server);
+}
+
 static void on_hangup(uv_signal_t *handle, int signum)
 {
     struct dlxd_server *server = handle->data;
     (void)signum;
     dlxd_manager_tell_reloading(&server->manager);
-    dlxd_manager_tell_reloaded(&server->manager, server->on_hangup(server->hangup_data));
+    server->reloads = true;
+    if (dlxd_upgrade_is_due(&server->upgrade))
+        begin_upgrade(server);
+    else if (server->upgrade.state == DLXD_UPGRADE_IDLE)
+        end_reload(server);
+}
+
+static void on_replace(uv_signal_t *handle, int signum)
+{
+    struct dlxd_server *server = handle->data;
+    (void)signum;
+    dlxd_manager_tell_reloading(&server->manager);
+    begin_upgrade(server);
 }
 
 static void close_handle(uv_handle_t *handle, void *data)
@@ -388,6 +428,7 @@ struct dlxd_server *dlxd_server_free(struct dlxd_server *server)
 {
     if (!server)
         return NULL;
+    dlxd_upgrade_deinit(&server->upgrade);
     close_sockets(server);
     server->reserve_fd = dlx__close(server->reserve_fd);
     dlxd_store_deinit(&server->broker);
@@ -420,6 +461,8 @@ static int init_handles(struct dlxd_server *server)
         r = uv_signal_init(&server->loop, &server->interrupt);
     if (r == 0)
         r = uv_signal_init(&server->loop, &server->hangup);
+    if (r == 0)
+        r = uv_signal_init(&server->loop, &server->replace);
     if (r < 0)
         return dlx__fail(dlx__error_from_errno(-r), "signals: %s", uv_strerror(r));
     (void)uv_timer_init(&server->loop, &server->hello);
@@ -435,6 +478,8 @@ static int init_handles(struct dlxd_server *server)
     (void)uv_idle_init(&server->loop, &server->busy);
     dlxd_manager_init(&server->manager, &server->loop, &server->broker);
     server->term.data = server->interrupt.data = server->hangup.data = server;
+    server->replace.data = server;
+    dlxd_upgrade_init(&server->upgrade, &server->loop, &server->broker);
     server->hello.data = server->retry.data = server->expiry.data = server->prepare.data = server;
     server->reservations.data = server->looks.data = server->idle.data = server->check.data =
         server;
@@ -459,6 +504,7 @@ int dlxd_server_listen(struct dlxd_server *server, const struct dlxd_listen *how
     struct socket *socket = calloc(1, sizeof *socket);
     if (!socket) {
         dlx__close(how->take_fd);
+        dlx__close(how->lock_borrow ? how->take_lock_fd : -1);
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a socket");
     }
     socket->server = server;
@@ -479,6 +525,7 @@ int dlxd_server_new(struct dlxd_server **ret, const struct dlxd_listen *main_soc
                     const struct dlx_memory *memory)
 {
     dlx_cleanup(dlx__closep) int listen_fd = main_socket->take_fd;
+    dlx_cleanup(dlx__closep) int lock_fd = main_socket->lock_borrow ? main_socket->take_lock_fd : -1;
     struct dlxd_listen how = *main_socket;
     struct dlxd_server *server = calloc(1, sizeof *server);
     if (!server)
@@ -502,6 +549,7 @@ int dlxd_server_new(struct dlxd_server **ret, const struct dlxd_listen *main_soc
     (void)signal(SIGABRT, before);
     if (r == 0) {
         how.take_fd = dlx__steal_fd(&listen_fd);
+        how.take_lock_fd = dlx__steal_fd(&lock_fd);
         r = dlxd_server_listen(server, &how);
     }
     if (r < 0) {
@@ -538,6 +586,21 @@ void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas
     dlxd_users_set_quotas(&server->broker.users, quotas_borrow, memory_bytes);
 }
 
+static int hand_over_sockets(void *data, struct dlxd_handover *handover)
+{
+    struct dlxd_server *server = data;
+    int r = 0;
+    dlx_for_each (it, &server->sockets)
+        r = r == 0 ? dlxd_listener_hand_over(&socket_of(it)->listener, handover) : r;
+    return r;
+}
+
+void dlxd_server_set_arguments(struct dlxd_server *server, char *const *argv)
+{
+    dlxd_upgrade_enable(&server->upgrade, argv, hand_over_sockets, on_no_upgrade, server);
+    (void)uv_signal_start(&server->replace, on_replace, SIGUSR2);
+}
+
 void dlxd_server_on_hangup(struct dlxd_server *server, int (*fn)(void *data), void *data)
 {
     server->on_hangup = fn;
@@ -552,7 +615,11 @@ void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms)
 
 int dlxd_server_keep(struct dlxd_server *server, uint32_t max_fds, struct dlxd_inherited *inherited)
 {
-    return dlxd_store_init(&server->broker, max_fds, inherited);
+    server->is_successor = inherited->is_handed_over;
+    int r = max_fds > 0 ? dlxd_store_init(&server->broker, max_fds, inherited) : 0;
+    if (!server->broker.store && inherited->is_handed_over)
+        dlxd_restore_handed_over(&server->broker, inherited);
+    return r;
 }
 
 void dlxd_server_run(struct dlxd_server *server)
@@ -561,6 +628,8 @@ void dlxd_server_run(struct dlxd_server *server)
         dlxd_log(DLXD_LOG_NOTICE, "listening on %s", socket_of(it)->listener.path);
     dlxd_manager_tell_ready(&server->manager);
     server->turn_began_ns = cpu_time_ns();
+    if (server->is_successor)
+        dlxd_upgrade_block_signals(false);
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
     dlxd_manager_tell_stopping(&server->manager);
     server->broker.stopping = true;

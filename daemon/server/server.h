@@ -31,12 +31,20 @@ int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *r
 /* What each user may have of the daemon: as dlxd_users_set_quotas(). */
 void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas *quotas_borrow,
                             uint64_t memory_bytes);
-/* SIGHUP calls this; otherwise it ends the process. A negative code, whose message is set, says that
- * the new configuration was refused. */
+/*
+ * SIGUSR2 has the program at the path of this one take its place, with these arguments, which stay
+ * the caller's; otherwise it ends the process. SIGHUP does so if that file is another one than the
+ * one that runs: upgrade.h.
+ */
+void dlxd_server_set_arguments(struct dlxd_server *server, char *const *argv);
+/* SIGHUP calls this, unless another program takes over; without this call it ends the process. `fn`
+ * may be NULL. A negative code of it, whose message is set, says that the new configuration was
+ * refused. */
 void dlxd_server_on_hangup(struct dlxd_server *server, int (*fn)(void *data), void *data);
 /* End by itself after so long without a client, from now on; 0: never. */
 void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms);
-/* What publishers retain outlives the daemon, and what they retained with the former one is back: as dlxd_store_init(). */
+/* What publishers retain outlives the daemon, and what they retained with the former one is back: as dlxd_store_init().
+ * 0: there is no store, and what was handed over is back. */
 int dlxd_server_keep(struct dlxd_server *server, uint32_t max_fds,
                      struct dlxd_inherited *inherited);
 /* Until SIGTERM or SIGINT, or idle for long enough; then every client has been disconnected. */
