@@ -135,6 +135,18 @@ says "uid $(id -u dlx-bob) may not use this daemon" as dlx-bob "${pub[@]}" by/bo
 [ "$(show ActiveState)" = active ]
 echo "reloaded, and refused a wrong configuration"
 
+# Another program at the daemon's path: it takes the place of the one that runs, in the same process.
+for _ in 1 2 3; do
+    cp /mnt/dlpackd /mnt/dlpackd.new
+    mv /mnt/dlpackd.new /mnt/dlpackd
+    begin=$(ms)
+    systemctl reload dlpackd
+    until [ "/proc/$before/exe" -ef /mnt/dlpackd ]; do [ $(($(ms) - begin)) -lt 20000 ] || fail "the daemon is the old program: $(show StatusText)"; done
+    as dlx-carol $ctl get by/alice - | tail -c 1000 | cmp - /tmp/raw
+done
+[ "$(main_pid)" = "$before" ]
+echo "upgraded 3 times in one process, the last time within $(($(ms) - begin)) ms"
+
 # A loop that is stuck.
 begin=$(ms)
 kill -STOP "$before"
