@@ -18,6 +18,7 @@
 #   CUDA_INCLUDE=dir HIP_INCLUDE=dir   the folders of cuda.h and hip/; empty: build without
 #   PREFIX DESTDIR BINDIR LIBDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR MANDIR   where `make install` puts things
 #   SYSCONFDIR UNITDIR SYSTEMUNITDIR SYSUSERSDIR TMPFILESDIR   likewise, of the service; UNITDIR is that of user units
+#   BASHDIR ZSHDIR FISHDIR           and the completions of these shells
 #
 # Nothing here downloads or installs anything except through tools/setup.sh, which `check` and `demo`
 # call first and which returns at once when everything is there.
@@ -55,6 +56,9 @@ SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
 SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 MANDIR ?= $(PREFIX)/share/man
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 DESTDIR ?=
 INSTALL ?= install
 
@@ -130,7 +134,7 @@ pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 # An archive of `make check-gpu-archive` carries them, and the generated code, in bundle/.
 BUNDLE := $(if $(wildcard bundle/README),bundle)
 NEEDED_PKGS := $(if $(BUNDLE),,libuv libprotobuf-c inih jansson libxxhash check)
-LIGHT_GOALS := help gpu-flags check-gpu bench-gpu bench-gpu man clean distclean check check-python check-interop bench-python wheel wheel-check demo setup format model lint fuzz fuzz-quick bench soak hostile hostile-cost faults \
+LIGHT_GOALS := help gpu-flags check-gpu bench-gpu bench-gpu man clean distclean check check-python check-interop bench-python wheel wheel-check deb deb-check demo setup format model lint fuzz fuzz-quick bench soak hostile hostile-cost faults \
     coverage
 ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell for p in $(NEEDED_PKGS); do $(PKG_CONFIG) --exists $$p || echo $$p; done 2>&1),)
@@ -268,6 +272,14 @@ $(BUILD)/man/.made: tools/man $(wildcard include/dlx/*.h docs/man/*) $(firstword
 	@rm -rf $(@D)
 	$(call say,GEN)
 	$(Q)$(PYTHON) tools/man $(@D) $(VERSION) && touch $@
+
+# What the programs just built offer.
+COMPLETED := dlxctl dlpackd dlpackd-keeper
+COMPLETION := $(BUILD)/completion
+$(COMPLETION)/.made: tools/completion $(COMPLETED:%=$(BUILD)/%)
+	@rm -rf $(@D)
+	$(call say,GEN)
+	$(Q)$(PYTHON) tools/completion $(@D) $(COMPLETED:%=$(BUILD)/%) && touch $@
 
 setup: ## install what the build needs (apt, only what is missing)
 	@tools/setup.sh
@@ -604,7 +616,7 @@ $(FUZZ_BIN): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(if $(FUZZ),,$(OBJ)/tests/repla
 	    $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
 
 # -- Python -----------------------------------------------------------------------------------------------
-# The package dlx as it is imported, with libdlx and dlpackd: python/setup.py puts the same files into a wheel.
+# The package dlx as it is imported, with dlpackd: python/setup.py puts the same files into a wheel.
 PY_DIR := $(BUILD)/python/dlx
 PY_SRC := $(wildcard python/src/*.c)
 PY_FILES := $(patsubst python/dlx/%,$(PY_DIR)/%,$(wildcard python/dlx/*.py python/dlx/*.pyi python/dlx/py.typed))
@@ -638,25 +650,39 @@ wheel: ## build the wheel in build/wheel; needs pip, setuptools and wheel, not t
 	$(Q)$(WHEEL_PYTHON) -m pip wheel -q --no-build-isolation --no-deps --disable-pip-version-check -w $(BUILD_ROOT)/wheel ./python
 	@ls $(BUILD_ROOT)/wheel/*.whl
 
-wheel-check: wheel ## install the wheel somewhere and use it from there
+wheel-check: wheel ## install the wheel somewhere, use it from there, and ask auditwheel and abi3audit about it
+	@tools/setup.sh --wheel
 	@PYTHON='$(WHEEL_PYTHON)' tools/wheel-check $(BUILD_ROOT)/wheel/*.whl
 
-python: $(PY_DIR)/_dlx.abi3.so $(PY_DIR)/$(SONAME) $(PY_DIR)/dlpackd $(PY_DIR)/dlpackd-keeper $(PY_FILES) ## build the Python package in build/python
+python: $(PY_DIR)/_dlx.abi3.so $(PY_DIR)/dlpackd $(PY_DIR)/dlpackd-keeper $(PY_FILES) ## build the Python package in build/python
 
 $(call obj,$(PY_SRC)): BASE_CPPFLAGS += $(PY_CFLAGS)
-$(PY_DIR)/_dlx.abi3.so: $(call obj,$(PY_SRC)) $(BUILD)/libdlx.so
+# The extension contains libdlx, so that another copy on the system never takes its place. A
+# distribution, which has one copy, says PY_SHARED=1.
+PY_LIBDLX := $(if $(PY_SHARED),$(BUILD)/libdlx.so,$(COMMON_OBJ) $(CLIENT_OBJ) $(PROTO_OBJ))
+$(PY_DIR)/_dlx.abi3.so: $(call obj,$(PY_SRC)) $(PY_LIBDLX) python/src/_dlx.map
 	@mkdir -p $(@D)
 	$(call say,LINK)
-	$(Q)$(LINK) -shared -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.o,$^) -L$(BUILD) -ldlx
-$(PY_DIR)/$(SONAME): $(SOREAL)
+	$(Q)$(LINK) -shared -Wl,-Bsymbolic-functions,--version-script=python/src/_dlx.map -o $@ $(filter %.o,$^) \
+	    $(if $(PY_SHARED),-L$(BUILD) -ldlx,$(PBC_LIBS))
 $(PY_DIR)/dlpackd: $(BUILD)/dlpackd
 $(PY_DIR)/dlpackd-keeper: $(BUILD)/dlpackd-keeper
-$(PY_DIR)/$(SONAME) $(PY_DIR)/dlpackd $(PY_DIR)/dlpackd-keeper:
+$(PY_DIR)/dlpackd $(PY_DIR)/dlpackd-keeper:
 	@mkdir -p $(@D)
 	$(Q)$(INSTALL) $< $@
 $(PY_FILES): $(PY_DIR)/%: python/dlx/%
 	@mkdir -p $(@D)
 	$(Q)$(INSTALL) -m 644 $< $@
+
+# -- Debian packages -----------------------------------------------------------------------------------
+.PHONY: deb deb-check
+deb: ## build the Debian packages in build/deb, without GPUs unless CUDA_INCLUDE or HIP_INCLUDE is given
+	@tools/setup.sh --deb
+	@tools/deb $(BUILD_ROOT)/deb
+
+deb-check: ## build them, and install, use, upgrade and purge them in a clean system (minutes; as root)
+	@tools/setup.sh --deb
+	@tools/deb-check $(BUILD_ROOT)/deb-check
 
 # -- install --------------------------------------------------------------------------------------------
 # A run path is written only where the loader would not look by itself.
@@ -669,10 +695,12 @@ fill_in = sed -e 's|@bindir@|$(BINDIR)|g' -e 's|@sysconfdir@|$(SYSCONFDIR)|g'
 CMAKE_FILES := dlxConfig.cmake dlxConfigVersion.cmake
 from_cmakedir = $(shell realpath -ms --relative-to='$(CMAKEDIR)' '$(1)')
 PUBLIC_HEADERS := $(wildcard include/dlx/*.h include/dlx/*.hpp)
+# Not in INCLUDEDIR itself, where DLPack's own copy may be, of another version.
+DLPACKDIR = $(INCLUDEDIR)/dlx/abi
 
-install: all man ## install under PREFIX (default /usr/local), below DESTDIR when given
-	$(INSTALL) -d '$(D)$(BINDIR)' '$(D)$(LIBDIR)' '$(D)$(PKGCONFIGDIR)' '$(D)$(INCLUDEDIR)/dlx' \
-	    '$(D)$(INCLUDEDIR)/dlpack'
+install: all man $(COMPLETION)/.made ## install under PREFIX (default /usr/local), below DESTDIR when given
+	$(INSTALL) -d '$(D)$(BINDIR)' '$(D)$(LIBDIR)' '$(D)$(PKGCONFIGDIR)' \
+	    '$(D)$(DLPACKDIR)/dlpack'
 	$(if $(DAEMON_BIN),$(INSTALL) -m 755 $(DAEMON_BIN) '$(D)$(BINDIR)/')
 	$(if $(CLI_BIN),$(LINK) $(INSTALL_RPATH) -o '$(D)$(BINDIR)/dlxctl' $(OBJ)/cli/main.o \
 	    $(call group,$(call lib,cli)) -L$(BUILD) -ldlx $(JSON_LIBS) -lm)
@@ -681,16 +709,20 @@ install: all man ## install under PREFIX (default /usr/local), below DESTDIR whe
 	ln -sf $(SONAME) '$(D)$(LIBDIR)/libdlx.so'
 	$(INSTALL) -m 644 $(BUILD)/libdlx.a '$(D)$(LIBDIR)/libdlx.a'
 	$(INSTALL) -m 644 $(PUBLIC_HEADERS) '$(D)$(INCLUDEDIR)/dlx/'
-	$(INSTALL) -m 644 include/dlpack/dlpack.h '$(D)$(INCLUDEDIR)/dlpack/dlpack.h'
+	$(INSTALL) -m 644 include/dlpack/dlpack.h '$(D)$(DLPACKDIR)/dlpack/dlpack.h'
 	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' 'Name: libdlx' \
 	    'Description: exchange DLPack tensors between processes without copying' 'Version: $(VERSION)' \
 	    'Requires.private: libprotobuf-c' 'Libs: -L$${libdir} -ldlx' 'Libs.private: -pthread' \
-	    'Cflags: -I$${includedir}' >'$(D)$(PKGCONFIGDIR)/libdlx.pc'
+	    'Cflags: -I$${includedir}/dlx/abi -I$${includedir}' >'$(D)$(PKGCONFIGDIR)/libdlx.pc'
 	$(INSTALL) -d '$(D)$(CMAKEDIR)'
 	set -e; for f in $(CMAKE_FILES); do sed -e 's|@VERSION@|$(VERSION)|g' -e 's|@SOVERSION@|$(SOVERSION)|g' \
 	    -e 's|@LIBDIR@|$(call from_cmakedir,$(LIBDIR))|g' -e 's|@INCLUDEDIR@|$(call from_cmakedir,$(INCLUDEDIR))|g' \
 	    packaging/$$f.in >'$(D)$(CMAKEDIR)'/$$f; chmod 644 '$(D)$(CMAKEDIR)'/$$f; done
 	cd $(BUILD)/man && for f in man*/*; do $(INSTALL) -D -m 644 "$$f" '$(D)$(MANDIR)'"/$$f"; done
+	$(INSTALL) -d '$(D)$(BASHDIR)' '$(D)$(ZSHDIR)' '$(D)$(FISHDIR)'
+	$(INSTALL) -m 644 $(COMPLETED:%=$(COMPLETION)/bash/%) '$(D)$(BASHDIR)/'
+	$(INSTALL) -m 644 $(COMPLETED:%=$(COMPLETION)/zsh/_%) '$(D)$(ZSHDIR)/'
+	$(INSTALL) -m 644 $(COMPLETED:%=$(COMPLETION)/fish/%.fish) '$(D)$(FISHDIR)/'
 	$(INSTALL) -d '$(D)$(UNITDIR)' '$(D)$(SYSTEMUNITDIR)' '$(D)$(SYSUSERSDIR)' '$(D)$(TMPFILESDIR)' \
 	    '$(D)$(dir $(CONFIG))conf.d'
 	set -e; for u in $(UNITS); do \
@@ -708,12 +740,13 @@ install-check: all ## install somewhere, use it from there with pkg-config and C
 uninstall: ## remove what `make install` put there; a configuration that was changed stays
 	rm -f '$(D)$(BINDIR)/dlpackd' '$(D)$(BINDIR)/dlpackd-keeper' '$(D)$(BINDIR)/dlxctl' '$(D)$(LIBDIR)/libdlx.so.$(VERSION)' \
 	    '$(D)$(LIBDIR)/$(SONAME)' '$(D)$(LIBDIR)/libdlx.so' '$(D)$(LIBDIR)/libdlx.a' \
-	    '$(D)$(PKGCONFIGDIR)/libdlx.pc' '$(D)$(INCLUDEDIR)/dlpack/dlpack.h' \
+	    '$(D)$(PKGCONFIGDIR)/libdlx.pc' '$(D)$(DLPACKDIR)/dlpack/dlpack.h' \
 	    $(UNITS:%='$(D)$(UNITDIR)/%') $(UNITS:%='$(D)$(SYSTEMUNITDIR)/%') \
 	    '$(D)$(SYSUSERSDIR)/dlpackd.conf' '$(D)$(TMPFILESDIR)/dlpackd.conf' $(CMAKE_FILES:%='$(D)$(CMAKEDIR)/%') $(patsubst include/%,'$(D)$(INCLUDEDIR)/%',$(PUBLIC_HEADERS))
+	rm -f $(COMPLETED:%='$(D)$(BASHDIR)/%') $(COMPLETED:%='$(D)$(ZSHDIR)/_%') $(COMPLETED:%='$(D)$(FISHDIR)/%.fish')
 	for f in $$($(PYTHON) tools/man --list); do rm -f '$(D)$(MANDIR)'"/$$f"; done
 	if $(fill_in) systemd/dlpackd.conf | cmp -s - '$(D)$(CONFIG)'; then rm '$(D)$(CONFIG)'; fi
-	-rmdir --ignore-fail-on-non-empty '$(D)$(INCLUDEDIR)/dlx' '$(D)$(INCLUDEDIR)/dlpack' \
+	-rmdir --ignore-fail-on-non-empty '$(D)$(DLPACKDIR)/dlpack' '$(D)$(DLPACKDIR)' '$(D)$(INCLUDEDIR)/dlx' \
 	    '$(D)$(CMAKEDIR)' "$$(dirname '$(D)$(CMAKEDIR)')" '$(D)$(dir $(CONFIG))conf.d' '$(D)$(dir $(CONFIG))' 2>/dev/null
 
 # -- dependencies found by the compiler -------------------------------------------------------------------

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the wheel: the Makefile of the project makes the extension, libdlx and dlpackd, and this puts them into it.
+"""Builds the wheel: the Makefile of the project makes the extension and dlpackd, and this puts them into it.
 
-libuv, protobuf-c and inih are linked statically where their archives are there, so that the wheel needs nothing but the C library.
+All libraries are linked statically, so that the wheel needs nothing but the C library, and no copy on
+the system takes their place. Their licences are in licenses/, and go into the wheel.
 """
 import os
 import re
@@ -26,25 +27,31 @@ def version():
 
 
 def static_libraries():
-    """Variables of make that link the archives, if all of them are there."""
+    """Variables of make that link the archives; ends with an error if one is missing."""
     compiler = shlex.split(os.environ.get("CC") or "gcc")
 
-    def found(name):
-        said = subprocess.run([*compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=False)
-        return os.path.isabs(said.stdout.strip())
+    def found(*names):
+        for name in names:
+            said = subprocess.run([*compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=False)
+            if os.path.isabs(said.stdout.strip()):
+                return f"-l:{name}"
+        missing.append(" or ".join(names))
+        return ""
 
-    uv = next((x for x in ("libuv_a.a", "libuv.a") if found(x)), None)
-    if not uv or not found("libprotobuf-c.a") or not found("libinih.a"):
-        return []
-    return [f"UV_LIBS=-l:{uv} -ldl -lrt", "PBC_LIBS=-l:libprotobuf-c.a", "INI_LIBS=-l:libinih.a"]
+    missing = []
+    uv, pbc, ini = found("libuv_a.a", "libuv.a"), found("libprotobuf-c.a"), found("libinih.a")
+    if missing:
+        sys.exit(f"dlx: {', '.join(missing)} not found by {compiler[0]}: the wheel contains these libraries, "
+                 "so it needs their static archives (on Debian: tools/setup.sh)")
+    return [f"UV_LIBS={uv} -ldl -lrt", f"PBC_LIBS={pbc}", f"INI_LIBS={ini}"]
 
 
 class Build(build_ext):
-    """One extension, which the Makefile builds, and the two files that go beside it."""
+    """One extension, which the Makefile builds, and the two programs that go beside it."""
 
     def get_outputs(self):
         folder = os.path.dirname(self.get_ext_fullpath("dlx._dlx"))
-        return [os.path.join(folder, x) for x in ("_dlx.abi3.so", "libdlx.so.0", "dlpackd", "dlpackd-keeper")]
+        return [os.path.join(folder, x) for x in ("_dlx.abi3.so", "dlpackd", "dlpackd-keeper")]
 
     def run(self):
         made = os.path.join(BASE, "make")

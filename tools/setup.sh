@@ -4,7 +4,8 @@
 # Installs what is missing for the build and the tests, and says what. Returns at once, without the
 # network, when everything is there.
 #
-#   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--interop] [--no-venv] [--dry-run]
+#   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--interop] [--wheel] [--deb] [--no-venv]
+#                  [--dry-run]
 #
 # On Debian and its relatives it asks dpkg what is missing and apt for it, with sudo when not root. On
 # another system it looks for the tools and libraries themselves and names what is not found.
@@ -19,15 +20,21 @@ lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck 
 model=(spin g++ relacy-dev)
 bench=(strace valgrind gnuplot-nox)
 faults=(strace)
+wheel=(binutils patchelf)
+# What builds the Debian packages, and the clean system in which `make deb-check` installs them.
+deb=(debhelper dh-python lintian mmdebstrap dpkg-dev)
+# The shells that tests/check_completion.sh asks.
+shells=(zsh fish)
 # What --bench compares us with, where it is to be had; clang's library is for iceoryx2, whose crate reads C headers.
 peers=(iceoryx libiceoryx-binding-c-dev libzmq3-dev clang)
 # Headers of AMD's runtime: the HIP backend is left out of a build without them.
 hip=(libamdhip64-dev)
 
 want=("${build[@]}")
-may=("${hip[@]}")
+may=("${hip[@]}" "${shells[@]}")
 venv=yes
 interop=
+audit=
 dry=
 for arg in "$@"; do
     case $arg in
@@ -36,14 +43,16 @@ for arg in "$@"; do
     --bench) want+=("${bench[@]}") may+=("${peers[@]}") ;;
     --faults) want+=("${faults[@]}") ;;
     --interop) interop=yes ;;
+    --wheel) want+=("${wheel[@]}") audit=yes ;;
+    --deb) want+=("${deb[@]}") ;;
     --no-venv) venv= ;;
     --dry-run) dry=yes ;;
     --help | -h)
-        sed -n '3,10s/^# \{0,1\}//p' "$0"
+        sed -n '4,11s/^# \{0,1\}//p' "$0"
         exit 0
         ;;
     *)
-        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults --interop --no-venv --dry-run)" >&2
+        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults --interop --wheel --deb --no-venv --dry-run)" >&2
         exit 2
         ;;
     esac
@@ -141,6 +150,10 @@ venv_package tvm-ffi 'apache-tvm-ffi>=0.1.8,<1' 'for the real dlpack.h (tests/ch
 venv_package cuda12 'nvidia-cuda-runtime-cu12>=12.5,<13' 'for cuda.h' --no-deps --target build/cache/cuda12
 venv_package cuda13 'nvidia-cuda-runtime>=13,<14' 'for cuda.h' --no-deps --target build/cache/cuda13
 venv_package safetensors 'safetensors>=0.8,<1' 'to read the files that dlxctl writes'
+if [ -n "$audit" ]; then
+    venv_package auditwheel 'auditwheel>=6,<7' 'to look at the wheel (make wheel-check)'
+    venv_package abi3audit 'abi3audit<1' 'to look at the wheel (make wheel-check)'
+fi
 if [ -n "$interop" ]; then
     for package in 'numpy>=2.1' ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack mpich mpi4py nanobind pyzmq ray eclipse-zenoh iceoryx2; do
         venv_package "${package%%>*}" "$package" 'to pass tensors to it (make check-interop, bench-python; some are large)'

@@ -40,6 +40,9 @@
  */
 
 #include <dlpack/dlpack.h>
+#ifndef DLPACK_MAJOR_VERSION
+#error "dlpack/dlpack.h is older than DLPack 1.0: add the flags of pkg-config --cflags libdlx"
+#endif
 #include <dlx/error.h>
 #include <stdbool.h>
 #include <stddef.h>

@@ -8,7 +8,7 @@ _kept = {}
 
 def _allocator(torch):
     if "allocator" not in _kept:
-        # The names are found in libdlx, which the extension is linked with: it is not loaded again.
+        # The extension contains libdlx and exports these two of its functions.
         _kept.setdefault("allocator", torch.cuda.memory.CUDAPluggableAllocator(
             _dlx.__file__, "dlx_cuda_malloc", "dlx_cuda_free"))
     return _kept["allocator"].allocator()

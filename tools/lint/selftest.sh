@@ -241,6 +241,7 @@ put_good() {
     sheet dlxctl 1 '.Bl -tag -width x' '.It Fl \-help' 'Text.' '.El' '.Sh COMMANDS' '.Ss ls Oo Ar TOPIC Oc' \
         '.Bl -tag -width x' '.It Xo' '.Fl \-all , \-fast' '.Xc' 'Text.' '.El' '.Sh SEE ALSO' '.Xr dlx 7'
     program dlpackd '  -s, --socket=PATH   listen' '  -?, --help   help' 'see --nothing'
+    printf 'x:1: [a] has no %s: one, two\n' '?' >"$m/bin/keys"
     program dlxctl 'Commands:' '  ls  list' '' '  -?, --help   help'
     printf '%s\n' '      --all   all' '      --fast   fast' '  -?, --help   help' >"$m/bin/ls.help"
 }
@@ -277,6 +278,30 @@ manual 1 'an option of a command is missing' bin/ls.help '1i\      --new  new'
 manual 1 'an option of a command too many' bin/ls.help '/fast/d'
 manual 1 'a command is missing' docs/man/dlxctl.1 's/^\.Ss ls/.Ss la/'
 manual 1 'a command too many' docs/man/dlxctl.1 '/^\.Sh SEE/i.Ss new'
+configured() { # configured <status> <what> [<file> <sed expression>]: of a daemon that has a configuration
+    local put
+    put=$(declare -f put_good)
+    eval "put_good_${put#put_good}"
+    put_good() {
+        put_good_
+        sed -i '/Fl .-help/i.It Fl \\-check\\-config' "$m/docs/man/dlpackd.8"
+        echo '      --check-config' >>"$m/bin/dlpackd.help"
+        cat >"$m/bin/dlpackd" <<'PROGRAM'
+#!/bin/sh
+case $1 in
+--help) cat "${0%/*}/dlpackd.help" ;;
+--check-config=*) if grep '?]' "${1#*=}" >/dev/null; then echo "x: there is [a]"; else cat "${0%/*}/keys"; fi ;;
+esac
+PROGRAM
+        sheet dlpackd.conf 5 '.Ss The section [a]' '.Bl -tag -width x' '.It Cm one' 'Text.' '.It Cm two' 'Text.' '.El'
+    }
+    manual "$@"
+    eval "$put"
+}
+configured 0 'a good page of a configuration'
+configured 1 'a key is missing' bin/keys 's/$/, three/'
+configured 1 'a key too many' bin/keys 's/, two//'
+configured 1 'a section is missing' docs/man/dlpackd.conf.5 's/\[a\]/[b]/'
 manual 1 'a reference to no page' docs/man/dlxctl.1 's/^\.Xr dlx 7/.Xr dlx_nothing 3/'
 if command -v mandoc >/dev/null; then manual 1 'a page that mandoc warns of' docs/man/dlpackd.8 's/^\.El$//'; fi
 
