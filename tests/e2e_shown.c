@@ -28,7 +28,7 @@ static void begin_with(const struct dlx_publisher_args *args, int64_t size, int6
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     const struct dlx_connect_args soon = {
-        .size = sizeof soon, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND / 2};
+        .size = sizeof soon, .socket = dlx_test_stream_daemon.path, .timeout_ns = 3 * SECOND};
     ok(dlx_connect(&c, &soon));
     p = dlx_test_store_publisher(c, "test/a", args);
     for (int64_t i = 1; i <= n; i++)
@@ -475,7 +475,7 @@ START_TEST(a_lock_of_a_subscriber_that_has_gone_stops_nobody)
     struct dlx_publisher_info info = {.n_subscribers = 1};
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     const struct dlx_connect_args soon = {
-        .size = sizeof soon, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND / 2};
+        .size = sizeof soon, .socket = dlx_test_stream_daemon.path, .timeout_ns = 3 * SECOND};
     ok(dlx_connect(&c, &soon));
     p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_1);
     for (int64_t i = 1; i <= 5; i++)

@@ -48,7 +48,8 @@ START_TEST(what_is_handed_over_is_taken_over)
     ck_assert_int_eq(dlxd_handover_add(&handover, two, "two", true), 0);
     ck_assert_int_eq(dlxd_handover_add(&handover, one, "one again", true), 0);
     ck_assert_int_eq(dlxd_handover_add(&handover, -1, "forget me", false), 0);
-    ck_assert_int_eq(dlxd_handover_add_lock(&handover, two, "main" DLXD_HANDOVER_LOCK_SUFFIX, &lock), 0);
+    ck_assert_int_eq(
+        dlxd_handover_add_lock(&handover, two, "main" DLXD_HANDOVER_LOCK_SUFFIX, &lock), 0);
     ck_assert_int_eq(dlxd_handover_write(&handover), 0);
     ck_assert(!is_cloexec(one) && !is_cloexec(two) && !is_cloexec(handover.fd));
     name_it(dlx__steal_fd(&handover.fd)); /* as across execve(2) */

@@ -371,6 +371,13 @@ void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fm
     dlxd_client_doom(client);
 }
 
+void dlxd_client_refuse(struct dlxd_client *client)
+{
+    dlxd_client_disconnect(client, client->refuse_code, "%s",
+                           client->refuse_text ? client->refuse_text
+                                               : dlx__error_text(client->refuse_code));
+}
+
 static void enqueue(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
     size_t size = dlx__wire__packet__get_packed_size(packet);

@@ -122,6 +122,8 @@ void dlxd_client_goodbye(int borrow_fd, int code, const char *text);
 /* The same as doom, with a Disconnect that tells why, if it fits in the socket. */
 void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fmt, ...)
     dlx_printf(3, 4);
+/* Disconnect one that may not use the daemon (refuse_code), without waiting for its Hello. */
+void dlxd_client_refuse(struct dlxd_client *client);
 
 /*
  * Send on the control socket, after what is queued already. Without fds it cannot fail: a client whose

@@ -5,9 +5,9 @@
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/protocol/dispatch.h"
-#include "daemon/server/listener.h"
 #include "daemon/server/machine.h"
 #include "daemon/server/manager.h"
+#include "daemon/server/sockets.h"
 #include "daemon/server/upgrade.h"
 #include "daemon/users/outbox.h"
 #include "daemon/base/log.h"
@@ -19,28 +19,17 @@
 #include "daemon/base/watch.h"
 #include "daemon/base/worker.h"
 #include <assert.h>
-#include <fcntl.h>
 #include <malloc.h>
-#include <poll.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <uv.h>
 
-#define ACCEPT_BATCH 16
-#define RETRY_MS     20U
+#define RETRY_MS 20U
 /* Draining links, and packets in flight, are looked at so often while there are any. */
 #define LOOK_MS    250U
 #define TRIM_MS    200U
 #define TRIM_LEAST 256U
-
-struct socket {
-    struct dlxd_list node;
-    struct dlxd_server *server;
-    struct dlxd_listener listener;
-    struct dlxd_watch *watch;
-};
 
 struct dlxd_server {
     uv_loop_t loop;
@@ -60,55 +49,19 @@ struct dlxd_server {
     uv_timer_t idle;
     uv_timer_t trim;
     uv_timer_t gpu;
-    size_t most_objects;      /* that there were since memory was given back */
-    uint64_t idle_ms;         /* 0: never ends by itself */
-    uint64_t idle_client;     /* the last client there was when the idle time began */
-    uv_prepare_t prepare;     /* arms the timers before each sleep */
-    uv_check_t check;         /* works after each look at the sockets */
-    uv_idle_t busy;           /* active while work is left: the loop does not sleep */
-    uint64_t turn_began_ns;   /* of the thread's CPU time */
-    struct dlxd_list sockets; /* the main one first */
-    int reserve_fd; /* given up to accept, and close, one when the process is out of fds */
-    bool fds_exhausted;
+    size_t most_objects;    /* that there were since memory was given back */
+    uint64_t idle_ms;       /* 0: never ends by itself */
+    uint64_t idle_client;   /* the last client there was when the idle time began */
+    uv_prepare_t prepare;   /* arms the timers before each sleep */
+    uv_check_t check;       /* works after each look at the sockets */
+    uv_idle_t busy;         /* active while work is left: the loop does not sleep */
+    uint64_t turn_began_ns; /* of the thread's CPU time */
+    struct dlxd_sockets sockets;
     bool stopping;
     struct dlxd_manager manager;
     bool is_successor; /* of a daemon in the same process */
     struct dlxd_broker broker;
 };
-
-/* ---- sockets ------------------------------------------------------------------------------- */
-
-static struct socket *socket_of(struct dlxd_list *it)
-{
-    return dlxd_container_of(it, struct socket, node);
-}
-
-static struct socket *first_socket(struct dlxd_server *server)
-{
-    return socket_of(server->sockets.next);
-}
-
-static void close_sockets(struct dlxd_server *server)
-{
-    dlx_for_each (it, &server->sockets) {
-        struct socket *socket = socket_of(it);
-        dlxd_list_remove(it);
-        dlxd_watch_free(socket->watch);
-        dlxd_listener_deinit(&socket->listener);
-        free(socket);
-    }
-}
-
-/* Is there a connection that has yet to be accepted? */
-static bool somebody_waits(const struct dlxd_server *server)
-{
-    dlx_for_each (it, &server->sockets) {
-        struct pollfd queue = {.fd = socket_of(it)->listener.fd, .events = POLLIN};
-        if (poll(&queue, 1, 0) != 0)
-            return true;
-    }
-    return false;
-}
 
 /* ---- time ---------------------------------------------------------------------------------- */
 
@@ -117,14 +70,6 @@ static struct dlxd_client *oldest_greeting(struct dlxd_broker *broker)
     if (dlxd_list_empty(&broker->greeting))
         return NULL;
     return dlxd_container_of(broker->greeting.next, struct dlxd_client, greeting);
-}
-
-/* Without waiting for its Hello. */
-static void refuse(struct dlxd_client *client)
-{
-    dlxd_client_disconnect(client, client->refuse_code, "%s",
-                           client->refuse_text ? client->refuse_text
-                                               : dlx__error_text(client->refuse_code));
 }
 
 static void on_hello(uv_timer_t *timer)
@@ -136,7 +81,7 @@ static void on_hello(uv_timer_t *timer)
         if (now - client->accepted_ns < DLXD_HELLO_NS)
             break;
         if (client->refuse_code < 0)
-            refuse(client);
+            dlxd_client_refuse(client);
         else
             dlxd_client_disconnect(client, DLX_E_TIMEOUT, "no Hello within %u ms",
                                    (unsigned)(DLXD_HELLO_NS / 1000000));
@@ -219,12 +164,12 @@ static void on_idle(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
     /* Timers run before prepare: somebody may have come since it armed this one. */
-    if (!dlxd_broker_is_idle(&server->broker) || somebody_waits(server))
+    if (!dlxd_broker_is_idle(&server->broker) || dlxd_sockets_somebody_waits(&server->sockets))
         return; /* the time begins anew */
     dlxd_log(DLXD_LOG_NOTICE, "no client for %.3g s: stopping", (double)server->idle_ms / 1e3);
     server->stopping = true;
     server->broker.socket_path = "";
-    close_sockets(server);
+    dlxd_sockets_deinit(&server->sockets);
     uv_stop(&server->loop);
 }
 
@@ -239,11 +184,6 @@ static void arm_idle(struct dlxd_server *server)
         uv_update_time(&server->loop);
         (void)uv_timer_start(&server->idle, on_idle, server->idle_ms, 0);
     }
-}
-
-static int open_reserve(void)
-{
-    return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
 static void on_busy(uv_idle_t *busy)
@@ -275,8 +215,7 @@ static void on_prepare(uv_prepare_t *prepare)
     struct dlxd_broker *broker = &server->broker;
     if (server->stopping)
         return;
-    if (server->reserve_fd < 0) /* there was none left when it was needed again, or at the start */
-        server->reserve_fd = open_reserve();
+    dlxd_sockets_restore_reserve(&server->sockets);
     const struct dlxd_client *oldest = oldest_greeting(broker);
     if (!oldest)
         (void)uv_timer_stop(&server->hello);
@@ -313,59 +252,6 @@ static void on_prepare(uv_prepare_t *prepare)
     arm_trim(server);
 }
 
-/* ---- connections --------------------------------------------------------------------------- */
-
-/* Out of fds: accept with the reserve, say so and close at once, so that the loop does not spin on a queue
- * that it cannot empty. */
-static void refuse_one(struct dlxd_server *server, const struct socket *socket)
-{
-    server->reserve_fd = dlx__close(server->reserve_fd);
-    int fd = accept4(socket->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd >= 0)
-        dlxd_client_goodbye(fd, DLX_E_FD_LIMIT, "dlpackd has no file descriptor left");
-    dlxd_workers_close_socket(server->broker.workers, NULL, fd);
-    server->reserve_fd = open_reserve();
-    if (!server->fds_exhausted)
-        dlxd_log(DLXD_LOG_ERROR, "out of file descriptors: refusing connections");
-    server->fds_exhausted = true;
-}
-
-/* Those that may not come in wait for their Hello, too, but not too many of them. */
-static void limit_refused(struct dlxd_broker *broker)
-{
-    if (broker->n_refused <= DLXD_REFUSED_MAX)
-        return;
-    dlx_for_each (it, &broker->greeting) {
-        struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, greeting);
-        if (client->refuse_code < 0 && !dlxd_client_is_doomed(client)) {
-            refuse(client);
-            return;
-        }
-    }
-}
-
-static void on_connection(void *data, int events)
-{
-    const struct socket *socket = data;
-    struct dlxd_server *server = socket->server;
-    struct dlxd_broker *broker = &server->broker;
-    struct dlxd_client *client;
-    (void)events;
-    for (int i = 0; i < ACCEPT_BATCH; i++) {
-        int fd = accept4(socket->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE)
-                refuse_one(server, socket);
-            break; /* nobody there, or somebody who has left, or memory: the loop comes back */
-        }
-        server->fds_exhausted = false;
-        int r = dlxd_client_new(&client, broker, fd, socket->listener.name);
-        if (r < 0 && r != DLX_E_DISCONNECTED)
-            dlxd_log(DLXD_LOG_ERROR, "refused a connection: %s", dlx__error_message());
-        limit_refused(broker);
-    }
-}
-
 /* ---- life ---------------------------------------------------------------------------------- */
 
 static void on_signal(uv_signal_t *handle, int signum)
@@ -380,7 +266,8 @@ static void end_reload(struct dlxd_server *server)
 {
     bool reads = server->reloads && server->on_hangup;
     server->reloads = false;
-    dlxd_manager_tell_reloaded(&server->manager, reads ? server->on_hangup(server->hangup_data) : 0);
+    dlxd_manager_tell_reloaded(&server->manager,
+                               reads ? server->on_hangup(server->hangup_data) : 0);
 }
 
 /* The daemon goes on, with what it was to read again if that was the wish. */
@@ -429,8 +316,7 @@ struct dlxd_server *dlxd_server_free(struct dlxd_server *server)
     if (!server)
         return NULL;
     dlxd_upgrade_deinit(&server->upgrade);
-    close_sockets(server);
-    server->reserve_fd = dlx__close(server->reserve_fd);
+    dlxd_sockets_deinit(&server->sockets);
     dlxd_store_deinit(&server->broker);
     dlxd_gpu_keeper_close(server->broker.gpu);
     dlxd_broker_deinit(&server->broker);
@@ -501,31 +387,15 @@ static int start_gpu(struct dlxd_server *server)
 
 int dlxd_server_listen(struct dlxd_server *server, const struct dlxd_listen *how)
 {
-    struct socket *socket = calloc(1, sizeof *socket);
-    if (!socket) {
-        dlx__close(how->take_fd);
-        dlx__close(how->lock_borrow ? how->take_lock_fd : -1);
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a socket");
-    }
-    socket->server = server;
-    int r = dlxd_listener_init(&socket->listener, how);
-    if (r == 0)
-        r = dlxd_watch_new(&socket->watch, server->broker.watches, socket->listener.fd,
-                           DLXD_READABLE, on_connection, socket);
-    if (r < 0) {
-        dlxd_listener_deinit(&socket->listener);
-        free(socket);
-        return r;
-    }
-    dlxd_list_push_back(&server->sockets, &socket->node);
-    return 0;
+    return dlxd_sockets_add(&server->sockets, how);
 }
 
 int dlxd_server_new(struct dlxd_server **ret, const struct dlxd_listen *main_socket,
                     const struct dlx_memory *memory)
 {
     dlx_cleanup(dlx__closep) int listen_fd = main_socket->take_fd;
-    dlx_cleanup(dlx__closep) int lock_fd = main_socket->lock_borrow ? main_socket->take_lock_fd : -1;
+    dlx_cleanup(dlx__closep) int lock_fd =
+        main_socket->lock_borrow ? main_socket->take_lock_fd : -1;
     struct dlxd_listen how = *main_socket;
     struct dlxd_server *server = calloc(1, sizeof *server);
     if (!server)
@@ -538,8 +408,7 @@ int dlxd_server_new(struct dlxd_server **ret, const struct dlxd_listen *main_soc
         free(server);
         return dlx__fail(dlx__error_from_errno(-r), "event loop: %s", uv_strerror(r));
     }
-    dlxd_list_init(&server->sockets);
-    server->reserve_fd = open_reserve();
+    dlxd_sockets_init(&server->sockets, &server->broker);
     r = dlxd_broker_init(&server->broker, &server->loop, memory, &dlxd_dispatch,
                          dlxd_machine_memory(""));
     if (r == 0)
@@ -556,7 +425,7 @@ int dlxd_server_new(struct dlxd_server **ret, const struct dlxd_listen *main_soc
         dlxd_server_free(server);
         return r;
     }
-    server->broker.socket_path = first_socket(server)->listener.path;
+    server->broker.socket_path = dlxd_sockets_main_path(&server->sockets);
     r = start_gpu(server);
     if (r < 0) {
         dlxd_server_free(server);
@@ -573,11 +442,7 @@ int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *r
     server->broker.policy.rules_borrow = rules_borrow;
     dlx_for_each (it, &server->broker.clients)
         dlxd_client_review(dlxd_container_of(it, struct dlxd_client, node));
-    int r = 0;
-    dlx_for_each (it, &server->sockets)
-        if (r == 0 && rules_borrow->n > 0)
-            r = dlxd_listener_share(&socket_of(it)->listener);
-    return r;
+    return rules_borrow->n > 0 ? dlxd_sockets_share(&server->sockets) : 0;
 }
 
 void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas *quotas_borrow,
@@ -588,11 +453,8 @@ void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas
 
 static int hand_over_sockets(void *data, struct dlxd_handover *handover)
 {
-    struct dlxd_server *server = data;
-    int r = 0;
-    dlx_for_each (it, &server->sockets)
-        r = r == 0 ? dlxd_listener_hand_over(&socket_of(it)->listener, handover) : r;
-    return r;
+    const struct dlxd_server *server = data;
+    return dlxd_sockets_hand_over(&server->sockets, handover);
 }
 
 void dlxd_server_set_arguments(struct dlxd_server *server, char *const *argv)
@@ -624,8 +486,7 @@ int dlxd_server_keep(struct dlxd_server *server, uint32_t max_fds, struct dlxd_i
 
 void dlxd_server_run(struct dlxd_server *server)
 {
-    dlx_for_each (it, &server->sockets)
-        dlxd_log(DLXD_LOG_NOTICE, "listening on %s", socket_of(it)->listener.path);
+    dlxd_sockets_log(&server->sockets);
     dlxd_manager_tell_ready(&server->manager);
     server->turn_began_ns = cpu_time_ns();
     if (server->is_successor)

@@ -100,8 +100,8 @@ static void log_refusal(const struct dlxd_policy *policy, const struct dlxd_prin
     refusal_init(&refusal, who, dlxd_verb_name(verb), topic, rule);
     if (rule)
         dlxd_log_refusal(refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
-                         "refused: %s may not %s %s: rule \"%s\" (%s) denies \"%s\"",
-                         refusal.whose, verb_texts[verb], topic, rule->name,
+                         "refused: %s may not %s %s: rule \"%s\" (%s) denies \"%s\"", refusal.whose,
+                         verb_texts[verb], topic, rule->name,
                          rule->place ? rule->place : "command line", dlxd_verb_name(verb));
     else
         dlxd_log_refusal(refusal.fields, DLX_ARRAY_SIZE(refusal.fields),

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/server/sockets.h"
+#include "common/error.h"
+#include "daemon/base/log.h"
+#include "daemon/base/watch.h"
+#include "daemon/base/worker.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#define ACCEPT_BATCH 16
+
+struct socket {
+    struct dlxd_list node;
+    struct dlxd_sockets *sockets;
+    struct dlxd_listener listener;
+    struct dlxd_watch *watch;
+};
+
+static struct socket *socket_of(struct dlxd_list *it)
+{
+    return dlxd_container_of(it, struct socket, node);
+}
+
+static int open_reserve(void)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+/* ---- connections --------------------------------------------------------------------------- */
+
+/* Out of fds: accept with the reserve, say so and close at once, so that the loop does not spin on a queue
+ * that it cannot empty. */
+static void refuse_one(struct dlxd_sockets *sockets, const struct socket *socket)
+{
+    sockets->reserve_fd = dlx__close(sockets->reserve_fd);
+    int fd = accept4(socket->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0)
+        dlxd_client_goodbye(fd, DLX_E_FD_LIMIT, "dlpackd has no file descriptor left");
+    dlxd_workers_close_socket(sockets->broker->workers, NULL, fd);
+    sockets->reserve_fd = open_reserve();
+    if (!sockets->is_full)
+        dlxd_log(DLXD_LOG_ERROR, "out of file descriptors: refusing connections");
+    sockets->is_full = true;
+}
+
+/* Those that may not come in wait for their Hello, too, but not too many of them. */
+static void limit_refused(struct dlxd_broker *broker)
+{
+    if (broker->n_refused <= DLXD_REFUSED_MAX)
+        return;
+    dlx_for_each (it, &broker->greeting) {
+        struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, greeting);
+        if (client->refuse_code < 0 && !dlxd_client_is_doomed(client)) {
+            dlxd_client_refuse(client);
+            return;
+        }
+    }
+}
+
+static void on_connection(void *data, int events)
+{
+    const struct socket *socket = data;
+    struct dlxd_sockets *sockets = socket->sockets;
+    struct dlxd_broker *broker = sockets->broker;
+    struct dlxd_client *client;
+    (void)events;
+    for (int i = 0; i < ACCEPT_BATCH; i++) {
+        int fd = accept4(socket->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE)
+                refuse_one(sockets, socket);
+            break; /* nobody there, or somebody who has left, or memory: the loop comes back */
+        }
+        sockets->is_full = false;
+        int r = dlxd_client_new(&client, broker, fd, socket->listener.name);
+        if (r < 0 && r != DLX_E_DISCONNECTED)
+            dlxd_log(DLXD_LOG_ERROR, "refused a connection: %s", dlx__error_message());
+        limit_refused(broker);
+    }
+}
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+void dlxd_sockets_init(struct dlxd_sockets *sockets, struct dlxd_broker *broker)
+{
+    *sockets = (struct dlxd_sockets){.broker = broker, .reserve_fd = open_reserve()};
+    dlxd_list_init(&sockets->list);
+}
+
+void dlxd_sockets_deinit(struct dlxd_sockets *sockets)
+{
+    dlx_for_each (it, &sockets->list) {
+        struct socket *socket = socket_of(it);
+        dlxd_list_remove(it);
+        dlxd_watch_free(socket->watch);
+        dlxd_listener_deinit(&socket->listener);
+        free(socket);
+    }
+    sockets->reserve_fd = dlx__close(sockets->reserve_fd);
+}
+
+int dlxd_sockets_add(struct dlxd_sockets *sockets, const struct dlxd_listen *how)
+{
+    struct socket *socket = calloc(1, sizeof *socket);
+    if (!socket) {
+        dlx__close(how->take_fd);
+        dlx__close(how->lock_borrow ? how->take_lock_fd : -1);
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a socket");
+    }
+    socket->sockets = sockets;
+    int r = dlxd_listener_init(&socket->listener, how);
+    if (r == 0)
+        r = dlxd_watch_new(&socket->watch, sockets->broker->watches, socket->listener.fd,
+                           DLXD_READABLE, on_connection, socket);
+    if (r < 0) {
+        dlxd_listener_deinit(&socket->listener);
+        free(socket);
+        return r;
+    }
+    dlxd_list_push_back(&sockets->list, &socket->node);
+    return 0;
+}
+
+/* ---- all of them --------------------------------------------------------------------------- */
+
+const char *dlxd_sockets_main_path(const struct dlxd_sockets *sockets)
+{
+    return socket_of(sockets->list.next)->listener.path;
+}
+
+int dlxd_sockets_share(const struct dlxd_sockets *sockets)
+{
+    int r = 0;
+    dlx_for_each (it, &sockets->list)
+        r = r == 0 ? dlxd_listener_share(&socket_of(it)->listener) : r;
+    return r;
+}
+
+int dlxd_sockets_hand_over(const struct dlxd_sockets *sockets, struct dlxd_handover *handover)
+{
+    int r = 0;
+    dlx_for_each (it, &sockets->list)
+        r = r == 0 ? dlxd_listener_hand_over(&socket_of(it)->listener, handover) : r;
+    return r;
+}
+
+void dlxd_sockets_log(const struct dlxd_sockets *sockets)
+{
+    dlx_for_each (it, &sockets->list)
+        dlxd_log(DLXD_LOG_NOTICE, "listening on %s", socket_of(it)->listener.path);
+}
+
+void dlxd_sockets_restore_reserve(struct dlxd_sockets *sockets)
+{
+    if (sockets->reserve_fd < 0) /* there was none left when it was needed again, or at the start */
+        sockets->reserve_fd = open_reserve();
+}
+
+bool dlxd_sockets_somebody_waits(const struct dlxd_sockets *sockets)
+{
+    dlx_for_each (it, &sockets->list) {
+        struct pollfd queue = {.fd = socket_of(it)->listener.fd, .events = POLLIN};
+        if (poll(&queue, 1, 0) != 0)
+            return true;
+    }
+    return false;
+}
