@@ -154,6 +154,8 @@ static int publish(struct pub *p, struct outgoing *o)
                                     .timeout_ns = p->block ? WAIT_SLICE_NS : 0};
     int64_t start = 0;
     for (;;) {
+        /* Before it, too: who has taken it may have left. */
+        p->was_heard = p->was_heard || get_stats(p).n_subscribers > 0;
         int code = publish_once(p, o, &args);
         o->spent = code == 0;
         if (code == 0) {

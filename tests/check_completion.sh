@@ -123,6 +123,7 @@ questions() {
         offers "dlxctl $command --" "${some[@]}"
         case $command in
         pub) ;;
+        quota) lacks 'dlxctl quota ' cam/front ;;
         *) offers "dlxctl $command " cam/front cam/rear weights ;;
         esac
     done
