@@ -8,6 +8,7 @@
 #include "common/util.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
+#include "tests/harness_upgrade.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -374,6 +375,45 @@ START_TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
 }
 END_TEST
 
+/* The daemons before it have said where they listen, too. */
+static void take_over(void)
+{
+    dlx_test_upgrade_signal(SIGUSR2);
+    dlx_test_upgrade_await("takes the place of this daemon");
+    dlx_test_upgrade_await("listening on ");
+}
+
+/* It has each socket from the daemon whose place it takes, and lets go of one that the configuration
+ * does not describe any more. */
+START_TEST(a_program_that_takes_over_listens_on_each_socket)
+{
+    struct dlx_client *c = NULL, *pods = NULL;
+    struct dlx_publisher *p = NULL;
+    struct stat before, after;
+    begin(config_of(subscribe_only));
+    ck_assert_int_eq(stat(pods_path, &before), 0);
+    for (int i = 0; i < 3; i++) {
+        take_over();
+        ok(connect_by(daemon_->path, &c));
+        ok(connect_by(pods_path, &pods));
+        fails(dlx_publisher_new(pods, "cam/rear", NULL, &p), DLX_E_ACCESS,
+              "by socket pods may not publish on cam/rear");
+        dlx_client_unref(pods);
+        dlx_client_unref(c);
+        ck_assert_int_eq(stat(pods_path, &after), 0);
+        ck_assert_uint_eq(after.st_ino, before.st_ino);
+    }
+    write_config("");
+    take_over();
+    ok(connect_by(daemon_->path, &c));
+    dlx_client_unref(c);
+    fails(connect_by(pods_path, &pods), DLX_E_NO_DAEMON, pods_path);
+    ck_assert_int_eq(unlink(pods_path), 0); /* it is nobody's: so is its lock */
+    (void)strcat(pods_path, ".lock");
+    ck_assert_int_eq(unlink(pods_path), 0);
+}
+END_TEST
+
 static void set_up(void)
 {
     (void)snprintf(config_path, sizeof config_path, "%s/dlpackd.conf", daemon_->dir);
@@ -396,6 +436,7 @@ int main(void)
     tcase_add_test(tcase, sighup_lowers_a_limit_for_what_is_new);
     tcase_add_loop_test(tcase, sockets_of_the_service_manager_are_known_by_their_names, 0, 2);
     tcase_add_test(tcase, a_socket_that_nobody_describes_is_refused);
+    tcase_add_test(tcase, a_program_that_takes_over_listens_on_each_socket);
     tcase_add_test(tcase, a_container_that_mounted_the_file_goes_on_with_the_next_daemon);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
