@@ -24,7 +24,9 @@ char **dlxd_child_environment(void)
     while (environ && environ[n])
         n++;
     char **kept = calloc(n + 1, sizeof *kept);
-    for (size_t i = 0; kept && i < n; i++)
+    if (!kept)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
         if (!is_ours_only(environ[i]))
             kept[n_kept++] = environ[i];
     return kept;
