@@ -83,14 +83,9 @@ static void take(struct dlx_test_gpu_end *x, uint32_t value)
 static void publish_two(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
-    struct dlx_message *m;
-    DLManagedTensorVersioned *t;
     for (uint32_t i = 1; i <= 2; i++)
         ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, i), &strict));
-    ok(dlx_get(x.c, "gpu/a", PATIENCE, &m));
-    ok(dlx_message_tensor(m, 0, &t));
-    t->deleter(t);
-    dlx_message_unref(m);
+    dlx_test_gpu_wait_ready(&x, 2);
     dlx_test_container_say(sock, 0);
     (void)dlx_test_container_hear(sock);
     dlx_test_gpu_end(&x);

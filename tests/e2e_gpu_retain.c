@@ -40,22 +40,6 @@ static struct dlx_test_gpu_end subscribe(void)
 /* A peer publishes 1 and 2, says so, and then does nothing until the test's word. */
 static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .retain = 2};
 
-/* Whoever dies now leaves the `n` messages whole. A later one may be ready before an earlier one. */
-static void wait_until_ready(const struct dlx_test_gpu_end *x, int n)
-{
-    struct dlx_subscription *s = NULL;
-    struct dlx_message *m;
-    DLManagedTensorVersioned *t;
-    ok(dlx_subscribe(x->c, "gpu/a", NULL, &s));
-    for (int i = 0; i < n; i++) {
-        ok(dlx_take(s, PATIENCE, &m));
-        ok(dlx_message_tensor(m, 0, &t));
-        t->deleter(t);
-        dlx_message_unref(m);
-    }
-    dlx_subscription_unref(s);
-}
-
 static void publish_two(int sock)
 {
     char byte;
@@ -63,7 +47,7 @@ static void publish_two(int sock)
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
     for (uint32_t i = 1; i <= 2; i++)
         publish(x.p, i);
-    wait_until_ready(&x, 2);
+    dlx_test_gpu_wait_ready(&x, 2);
     dlx_test_gpu_send(sock, "", 1, -1);
     (void)dlx_test_gpu_receive(sock, &byte, 1);
     dlx_test_gpu_end(&x);
@@ -213,7 +197,7 @@ static void publish_after_restart(int sock)
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
     for (uint32_t i = 1; i <= 2; i++) {
         publish(x.p, i);
-        wait_until_ready(&x, (int)i);
+        dlx_test_gpu_wait_ready(&x, (int)i);
         dlx_test_gpu_send(sock, "", 1, -1);
         (void)dlx_test_gpu_receive(sock, &byte, 1);
     }

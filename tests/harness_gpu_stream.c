@@ -255,4 +255,19 @@ void dlx_test_gpu_check(const DLManagedTensorVersioned *tensor, int64_t n, uint3
     ck_assert_uint_eq(dlx_test_gpu_look(&view, value), (uint64_t)n);
 }
 
+void dlx_test_gpu_wait_ready(const struct dlx_test_gpu_end *x, int n)
+{
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m;
+    DLManagedTensorVersioned *t;
+    ok(dlx_subscribe(x->c, "gpu/a", NULL, &s));
+    for (int i = 0; i < n; i++) {
+        ok(dlx_take(s, PATIENCE, &m));
+        ok(dlx_message_tensor(m, 0, &t));
+        t->deleter(t);
+        dlx_message_unref(m);
+    }
+    dlx_subscription_unref(s);
+}
+
 #endif

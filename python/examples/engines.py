@@ -114,7 +114,7 @@ class Engine:
 
     def watch(self):
         """Take the newest weights until the loader has left."""
-        with dlx.connect() as c, c.subscribe(TOPIC, latest=True, timeout=60) as s:
+        with dlx.connect(timeout=60) as c, c.subscribe(TOPIC, latest=True, timeout=60) as s:
             for msg in s:
                 weights = {name: self.lib.attach(t) for name, t in msg.items()}
                 self.current = msg.meta["version"], weights
@@ -197,7 +197,7 @@ def main(args):
     def start():
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     lib = library(args.device)
-    with dlx.connect() as c:
+    with dlx.connect(timeout=60) as c:  # the engines may have all processors
         with c.publisher(TOPIC, retain=1) as pub:
             engines = [start() for _ in range(args.engines)]
             for version in range(1, args.versions + 1):

@@ -32,7 +32,8 @@ def check(said, n_engines, n_versions, mib, n_requests=20):
     assert all(n >= n_requests * v for _, v, n, *_ in lines[:-1]), said  # it served without a pause
     assert all(shared >= mib for *_, shared in lines), said
     (used,) = re.findall(rf"{n_versions} versions of {mib:.1f} MiB were in ([\d.]+) MiB", said)
-    assert mib <= float(used) <= 2 * mib + 4, said  # what is served, and what comes next
+    # What is served, what comes next, and what an engine has yet to give back.
+    assert mib <= float(used) <= 3 * mib + 4, said
     return lines
 
 
