@@ -197,8 +197,8 @@ static bool has_daemon(const struct dlx_publisher *p)
     return p->link_sock >= 0 && (p->vouched || !hung_up(p->link_sock));
 }
 
-/* What a daemon said, who asked it to take the publisher: rules change rarely, so it is asked again once
- * a second. */
+/* What a daemon answered when it was asked to take the publisher. One that refused is asked again once
+ * a second, since rules change rarely. */
 static void note_answer(struct dlx_publisher *p, uint64_t now, int code)
 {
     if (code == 0)

@@ -131,6 +131,8 @@ END_TEST
 static const struct {
     const char *text, *words;
 } bad[] = {
+    {" [quota small]\nbytes = 1\n", "dlpackd.conf:2: '[quota small]' has to begin its line"},
+    {" [socket pods]\npath = /x\n", "dlpackd.conf:2: '[socket pods]' has to begin its line"},
     {"socket = /x\n", "dlpackd.conf:1: 'socket' is in []: there are [daemon], [rule NAME], "
                       "[socket NAME] and [quota NAME]"},
     {"[deamon]\nsocket = /x\n", ":2: 'socket' is in [deamon]"},

@@ -83,6 +83,8 @@ int dlxd_config_set_in_quota(struct dlxd_config *config, const char *name, const
 {
     struct dlxd_quota *quota = dlxd_quotas_find(&config->quotas, name);
     int resource = 0;
+    if (!quota)
+        return dlx__fail(DLX_E_INVALID, "'[quota %.80s]' has to begin its line", name);
     while (resource < DLXD_N_RESOURCES &&
            strcmp(key, dlxd_quota_key((enum dlxd_resource)resource)) != 0)
         resource++;

@@ -50,8 +50,8 @@ int dlxd_config_set_in_socket(struct dlxd_config *config, const char *name, cons
                               const char *value)
 {
     struct dlxd_config_socket *socket = dlxd_config_find_socket(config, name);
-    if (!socket) /* its name is wrong, which was said */
-        return DLX_E_INVALID;
+    if (!socket)
+        return dlx__fail(DLX_E_INVALID, "'[socket %.80s]' has to begin its line", name);
     if (strcmp(key, "path") == 0)
         return dlxd_config_parse_path(value,
                                       dlxd_socket_is_main(name) ? &config->socket : &socket->path);

@@ -56,9 +56,8 @@ uint64_t dlxd_machine_memory(const char *root)
     char group[PATH_MAX / 2], folder[PATH_MAX];
     if (!find_group(root, group, sizeof group))
         return bytes;
-    for (
-        ;
-        ;) { /* one that is outside of this namespace ("/..") has no files here, but for the last */
+    /* A group outside of this namespace ("/..") has no files here, but for the last. */
+    for (;;) {
         if (snprintf(folder, sizeof folder, "%s" CGROUPS "%s", root, group) < (int)sizeof folder) {
             bytes = DLX_MIN(bytes, read_limit(folder, "memory.max"));
             bytes = DLX_MIN(bytes, read_limit(folder, "memory.high"));
