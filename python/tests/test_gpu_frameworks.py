@@ -6,6 +6,9 @@ import os
 
 import pytest
 from conftest import Peer
+from test_engines import check, run_engines
+
+import dlx
 
 LIBRARIES = {
     "torch": "make = lambda: torch.arange(12, dtype=torch.float32, device='cuda').reshape(3, 4)\n"
@@ -179,3 +182,47 @@ except dlx.DeviceError as e:
 else:
     raise AssertionError("it was published")
 """, prelude=PRELUDE).end()
+
+
+def test_what_a_pool_of_pytorch_holds_outlives_its_process(peer):
+    """Descriptors do, of memory that libdlx allocated; legacy handles of cudaMalloc do not."""
+    need("torch")
+    try:
+        dlx.torch_mem_pool()
+    except RuntimeError as e:
+        pytest.skip(str(e))
+    taker = peer("""
+import torch
+s = c.subscribe("gpu", timeout=60)
+say("ready")
+y = torch.from_dlpack(s.take())
+say("taken")
+hear()
+assert torch.equal(y.cpu(), torch.arange(1 << 20))
+del y
+s.close()
+""", prelude=PRELUDE)
+    assert taker.hear() == "ready"
+    giver = peer("""
+import torch
+pub = c.publisher("gpu", timeout=60)
+pub.wait(1, 60)
+pool = dlx.torch_mem_pool()
+with torch.cuda.use_mem_pool(pool):
+    x = torch.arange(1 << 20, device="cuda")
+    z = torch.ones(1 << 20, device="cuda")
+assert not pub.publish(x, strict=True).copied and not pub.publish(z, strict=True).copied
+say("published")
+hear()
+""", prelude=PRELUDE)
+    assert giver.hear() == "published" and taker.hear() == "taken"
+    giver.kill()
+    taker.say("")
+    taker.end()
+
+
+def test_engines_serve_whole_versions_from_one_copy(c):
+    need("torch")
+    lines = check(run_engines("--device", "cuda:0", "--engines", "3", "--versions", "6", "--mib",
+                              "64", "--requests", "5"), 3, 6, 64.0, n_requests=5)
+    assert all(shared <= 2 * 64.0 for *_, shared in lines), lines
