@@ -308,7 +308,7 @@ check-gpu: ## the stories about GPUs on the GPU of this machine; without one: sa
 check-gpu-archive: $(BUILD)/proto/dlx.pb-c.c ## an archive for a machine with a GPU, gcc and make: build/dlpackd-check-gpu.tar.xz
 	@tools/check-gpu-archive '$(BUILD_ABS)' '$(CUDA_INCLUDE)'
 
-check-gpu-programs: $(BUILD)/dlpackd $(BUILD)/dlxctl $(CHECK_GPU_PROGRAMS:%=$(BUILD)/tests/%)
+check-gpu-programs: $(BUILD)/dlpackd $(BUILD)/dlpackd-keeper $(BUILD)/dlxctl $(CHECK_GPU_PROGRAMS:%=$(BUILD)/tests/%)
 
 bench: ## build the benchmarks and run bench/run
 	@tools/setup.sh --bench
@@ -326,7 +326,7 @@ bench-gpu: ## the benchmarks of GPUs: build/bench-gpu.json; without a GPU: says 
 	+@$(SUBMAKE) bench-gpu-programs
 	@$(RUN_ENV) QUICK='$(QUICK)' bench/run-gpu $(BENCH_ARGS)
 
-bench-gpu-programs: $(BUILD)/dlpackd $(BUILD)/tests/gpu_bench $(BUILD)/tests/gpu_probe $(STANDIN_LIB)
+bench-gpu-programs: $(BUILD)/dlpackd $(BUILD)/dlpackd-keeper $(BUILD)/tests/gpu_bench $(BUILD)/tests/gpu_probe $(STANDIN_LIB)
 
 bench-iceoryx2: $(OBJ)/bench/peers/pattern.o $(BUILD)/lib/libbench.a
 	@CC='$(CC)' bench/peers/iceoryx2/build '$(BUILD_ABS)' $(abspath $^)
