@@ -302,7 +302,8 @@ CHECK_GPU_PROGRAMS := gpu_facts test_gpu_memory test_gpu_share e2e_gpu e2e_gpu_r
 .PHONY: check-gpu check-gpu-programs
 check-gpu: ## the stories about GPUs on the GPU of this machine; without one: says so
 	+@$(RUN_ENV) CHECK_GPU_DRIVER='$(CHECK_GPU_DRIVER)' \
-	    MAKE_PROGRAMS='$(SUBMAKE) -s check-gpu-programs' MAKE_PYTHON='$(SUBMAKE) -s python' tools/check-gpu $(CHECK_GPU_PROGRAMS)
+	    MAKE_PROGRAMS='$(SUBMAKE) -sj$(shell nproc) check-gpu-programs' MAKE_PYTHON='$(SUBMAKE) -sj$(shell nproc) python' \
+	    tools/check-gpu $(CHECK_GPU_PROGRAMS)
 
 .PHONY: check-gpu-archive
 check-gpu-archive: $(BUILD)/proto/dlx.pb-c.c ## an archive for a machine with a GPU, gcc and make: build/dlpackd-check-gpu.tar.xz
