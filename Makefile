@@ -690,7 +690,7 @@ deb-check: ## build them, and install, use, upgrade and purge them in a clean sy
 STD_LIBDIRS := /lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 /usr/lib/% /lib/%
 INSTALL_RPATH := $(if $(filter $(STD_LIBDIRS),$(LIBDIR)),,-Wl$(,)-rpath$(,)$(LIBDIR))
 D := $(DESTDIR)
-UNITS := dlpackd.socket dlpackd.service dlpackd-keeper.socket dlpackd-keeper.service
+UNITS := dlpackd.socket dlpackd@.socket dlpackd.service dlpackd-keeper.socket dlpackd-keeper.service
 CONFIG := $(SYSCONFDIR)/dlpackd/dlpackd.conf
 fill_in = sed -e 's|@bindir@|$(BINDIR)|g' -e 's|@sysconfdir@|$(SYSCONFDIR)|g'
 CMAKE_FILES := dlxConfig.cmake dlxConfigVersion.cmake
