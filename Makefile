@@ -685,6 +685,11 @@ deb-check: ## build them, and install, use, upgrade and purge them in a clean sy
 	@tools/setup.sh --deb
 	@tools/deb-check $(BUILD_ROOT)/deb-check
 
+.PHONY: containers-check
+containers-check: all ## exchange tensors between containers of Podman, and print who was refused (as root)
+	@tools/setup.sh --containers
+	@tools/containers-check $(BUILD)
+
 # -- install --------------------------------------------------------------------------------------------
 # A run path is written only where the loader would not look by itself.
 STD_LIBDIRS := /lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 /usr/lib/% /lib/%

@@ -4,8 +4,8 @@
 # Installs what is missing for the build and the tests, and says what. Returns at once, without the
 # network, when everything is there.
 #
-#   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--interop] [--wheel] [--deb] [--no-venv]
-#                  [--dry-run]
+#   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--interop] [--wheel] [--deb]
+#                  [--containers] [--no-venv] [--dry-run]
 #
 # On Debian and its relatives it asks dpkg what is missing and apt for it, with sudo when not root. On
 # another system it looks for the tools and libraries themselves and names what is not found.
@@ -23,6 +23,8 @@ faults=(strace)
 wheel=(binutils patchelf)
 # What builds the Debian packages, and the clean system in which `make deb-check` installs them.
 deb=(debhelper dh-python lintian mmdebstrap dpkg-dev)
+# What runs real containers, for `make containers-check`; crun wants a machine with cgroup2 alone.
+containers=(podman runc uidmap)
 # The shells that tests/check_completion.sh asks.
 shells=(zsh fish)
 # What --bench compares us with, where it is to be had; clang's library is for iceoryx2, whose crate reads C headers.
@@ -45,6 +47,7 @@ for arg in "$@"; do
     --interop) interop=yes ;;
     --wheel) want+=("${wheel[@]}") audit=yes ;;
     --deb) want+=("${deb[@]}") ;;
+    --containers) want+=("${containers[@]}") ;;
     --no-venv) venv= ;;
     --dry-run) dry=yes ;;
     --help | -h)
@@ -52,7 +55,7 @@ for arg in "$@"; do
         exit 0
         ;;
     *)
-        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults --interop --wheel --deb --no-venv --dry-run)" >&2
+        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults --interop --wheel --deb --containers --no-venv --dry-run)" >&2
         exit 2
         ;;
     esac
