@@ -16,7 +16,7 @@ build=(gcc g++ make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler 
     check libsubunit-dev libinih-dev libjansson-dev libxxhash-dev libjpeg62-turbo-dev libpng-dev python3 python3-venv
     python3-pip python3-dev python3-numpy python3-pytest python3-setuptools python3-wheel)
 lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck valgrind strace binutils
-    cmake mandoc systemd)
+    cmake mandoc systemd apparmor selinux-policy-dev python3-yaml)
 model=(spin g++ relacy-dev)
 bench=(strace valgrind gnuplot-nox)
 faults=(strace)
