@@ -63,9 +63,13 @@ int save_items(int fd, const DLTensor *t, uint64_t n_items, uint64_t size)
                                 : write_strided(fd, t, n_items);
 }
 
-/* Permissions as open(2) would give them; the umask can only be read by setting it. */
-static mode_t usual_mode(void)
+/* Permissions of the file that is replaced; else those that open(2) gives. The umask can only be
+ * read by setting it. */
+static mode_t mode_of(const char *path)
 {
+    struct stat st;
+    if (stat(path, &st) == 0)
+        return st.st_mode & 0777;
     mode_t mask = umask(0);
     (void)umask(mask);
     return 0666 & ~mask;
@@ -83,14 +87,45 @@ static int write_to(int fd, const char *path, save_content_fn write, const void 
     return code == DLX_E_SYSTEM ? failed(e, path, "write") : code;
 }
 
+/* A tensor is not text: it would change how the terminal behaves. */
+static int refuse_terminal(int fd, const char *path, struct cli_error *e)
+{
+    if (!isatty(fd))
+        return 0;
+    return cli_fail(e, DLX_E_INVALID,
+                    "%.255s: is a terminal, and the data is binary: "
+                    "write to a file or a pipe",
+                    path);
+}
+
 static int write_to_device(const char *path, save_content_fn write, const void *content,
                            struct cli_error *e)
 {
     int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
     if (fd < 0)
         return failed(e, path, "open");
-    int code = write_to(fd, path, write, content, e);
+    int code = refuse_terminal(fd, path, e);
+    if (code == 0)
+        code = write_to(fd, path, write, content, e);
     (void)close(fd);
+    return code;
+}
+
+/* Some file systems cannot, and say so by EINVAL. */
+static int sync_fd(int fd)
+{
+    return fsync(fd) == 0 || errno == EINVAL ? 0 : DLX_E_SYSTEM;
+}
+
+/* The new name must be on the disk, too. A folder that this user cannot read cannot be synced. */
+static int sync_folder(const char *folder)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == EACCES ? 0 : DLX_E_SYSTEM;
+    int code = sync_fd(fd), error = errno;
+    (void)close(fd);
+    errno = error;
     return code;
 }
 
@@ -101,8 +136,10 @@ static int write_and_rename(char *temporary, const char *path, save_content_fn w
     if (fd < 0)
         return failed(e, path, "create");
     int code = write_to(fd, path, write, content, e);
-    if (code == 0 && fchmod(fd, usual_mode()) < 0)
+    if (code == 0 && fchmod(fd, mode_of(path)) < 0)
         code = failed(e, path, "chmod");
+    if (code == 0 && sync_fd(fd) < 0)
+        code = failed(e, path, "sync");
     if (close(fd) < 0 && code == 0)
         code = failed(e, path, "close");
     if (code == 0 && rename(temporary, path) < 0)
@@ -112,11 +149,11 @@ static int write_and_rename(char *temporary, const char *path, save_content_fn w
     return code;
 }
 
-/* The temporary name is of its own: one made from the file's may be too long for the file system. */
+/* The temporary name is short: one made from the file's may be too long for the file system. */
 static int replace(const char *path, save_content_fn write, const void *content,
                    struct cli_error *e)
 {
-    char temporary[SAVE_PATH_SIZE];
+    char temporary[SAVE_PATH_SIZE], folder[SAVE_PATH_SIZE] = ".";
     sigset_t before;
     const char *slash = strrchr(path, '/');
     size_t folder_size = slash ? (size_t)(slash + 1 - path) : 0;
@@ -126,9 +163,28 @@ static int replace(const char *path, save_content_fn write, const void *content,
     }
     memcpy(temporary, path, folder_size);
     memcpy(temporary + folder_size, TEMPORARY, sizeof TEMPORARY);
+    if (folder_size > 0)
+        (void)snprintf(folder, sizeof folder, "%.*s", (int)folder_size, path);
     wait_hold_signals(&before);
     int code = write_and_rename(temporary, path, write, content, e);
+    if (code == 0 && sync_folder(folder) < 0)
+        code = failed(e, path, "sync its folder");
     wait_release_signals(&before);
+    return code;
+}
+
+/* rename(2) would replace a symbolic link, so the file is made where the link leads. */
+static int replace_target(const char *path, save_content_fn write, const void *content,
+                          struct cli_error *e)
+{
+    struct stat st;
+    if (lstat(path, &st) < 0 || !S_ISLNK(st.st_mode))
+        return replace(path, write, content, e);
+    char *target = realpath(path, NULL);
+    if (!target)
+        return failed(e, path, "follow the symbolic link");
+    int code = replace(target, write, content, e);
+    free(target);
     return code;
 }
 
@@ -141,15 +197,17 @@ int save_file(const char *path, save_content_fn write, const void *content, stru
         return failed(e, path, "create");
     bool regular = r == 0 && S_ISREG(st.st_mode);
     if (!standard && (r < 0 || regular))
-        return replace(path, write, content, e);
+        return replace_target(path, write, content, e);
     if (regular)
         return write_to(STDOUT_FILENO, "standard output", write, content, e);
     /* a device or a pipe is written to, not replaced; whoever reads from it may never do so */
     int code = wait_begin_blocking();
     if (code < 0)
         return code;
-    code = standard ? write_to(STDOUT_FILENO, "standard output", write, content, e)
-                    : write_to_device(path, write, content, e);
+    if (!standard)
+        code = write_to_device(path, write, content, e);
+    else if ((code = refuse_terminal(STDOUT_FILENO, "standard output", e)) == 0)
+        code = write_to(STDOUT_FILENO, "standard output", write, content, e);
     wait_end_blocking();
     return code;
 }

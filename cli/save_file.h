@@ -22,10 +22,13 @@ int save_items(int fd, const DLTensor *t, uint64_t n_items, uint64_t size);
 typedef int (*save_content_fn)(int fd, const void *content);
 
 /**
- * Have `write` make a file: under a temporary name, renamed when it is complete. A signal that ends
- * the program does so when the temporary file is gone. A device or a pipe is written to; "-" is the
- * standard output. Returns 0; DLX_E_SYSTEM with words; DLX_E_INTERRUPTED: a signal came that is
- * caught, and the file was not written.
+ * Have `write` make a file: under a temporary name, synced to the disk, and renamed when it is
+ * complete. A file that is replaced keeps its permissions; a symbolic link stays, and the file that
+ * it leads to is replaced. A signal that ends the program does so when the temporary file is gone.
+ * A device or a pipe is written to; "-" is the standard output; a terminal is refused.
+ *
+ * Returns 0; DLX_E_SYSTEM and DLX_E_INVALID (a terminal) with words; DLX_E_INTERRUPTED: a signal
+ * came that is caught, and the file was not written.
  */
 int save_file(const char *path, save_content_fn write, const void *content, struct cli_error *e);
 

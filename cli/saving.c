@@ -4,41 +4,58 @@
 #include "cli/output.h"
 #include "cli/save.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 void saving_check(struct saving *s, struct argp_state *state)
 {
     if (strcmp(s->file, "-") == 0 && s->cli->json)
         argp_error(state, "--json and the file '-' exclude each other");
+    if (strcmp(s->file, "-") == 0 && isatty(STDOUT_FILENO))
+        argp_error(state, "the standard output is a terminal, and the data is binary: "
+                          "write to a file or a pipe");
     s->set = save_is_set(s->file);
     if (s->set && s->chosen)
         argp_error(state, "--tensor is for .npy; a .safetensors file has all tensors");
 }
 
-/* Say once what the file cannot. */
+static void tell_once(struct saving *s, bool *told, const char *text)
+{
+    if (!*told)
+        (void)cli_report(s->cli, s->topic, "%s", text);
+    *told = true;
+}
+
+/* Say what the file does not have, when that happens for the first time. */
 static void tell(struct saving *s, const struct dlx_message *m, const struct save_report *report)
 {
-    struct cli *cli = s->cli;
+    char text[512];
     uint32_t n = dlx_message_n_tensors(m);
-    if (report->lost_meta_size > 0 && !s->told_meta)
-        (void)cli_report(cli, s->topic,
-                         "%zu bytes of metadata are left out: .safetensors has room for a JSON "
-                         "object of strings only",
-                         report->lost_meta_size);
-    s->told_meta = s->told_meta || report->lost_meta_size > 0;
+    if (report->lost_meta_size > 0) {
+        (void)snprintf(text, sizeof text, "%zu bytes of metadata are left out: %s",
+                       report->lost_meta_size,
+                       s->set ? ".safetensors has room for a JSON object of strings only"
+                              : ".npy has no room for them");
+        tell_once(s, &s->told_meta, text);
+    }
     if (s->set)
         return;
-    if (n > 1 && !s->told_more)
-        (void)cli_report(cli, s->topic, "messages have %u tensors, tensor %u is saved (--tensor)",
-                         n, s->tensor);
-    s->told_more = true;
-    if (!report->exact && !s->told_type)
-        (void)cli_report(
-            cli, s->topic,
-            ".npy cannot name %s: stored as '%s' with shape %.200s; `dlxctl pub --dtype "
-            "%s` takes single items back",
-            report->dtype, report->descr, report->shape, report->dtype);
-    s->told_type = true;
+    if (n > 1) {
+        (void)snprintf(text, sizeof text,
+                       "message %" PRIu64
+                       " has %u tensors: tensor %u is saved (--tensor), the others "
+                       "are left out; .safetensors has room for all",
+                       dlx_message_seq(m), n, s->tensor);
+        tell_once(s, &s->told_more, text);
+    }
+    if (!report->exact) {
+        (void)snprintf(text, sizeof text,
+                       ".npy cannot name %s: stored as '%s' with shape %.200s; `dlxctl pub --dtype "
+                       "%s` takes single items back",
+                       report->dtype, report->descr, report->shape, report->dtype);
+        tell_once(s, &s->told_type, text);
+    }
 }
 
 static int print_json(const struct saving *s, const struct dlx_message *m, const char *path,
@@ -69,6 +86,8 @@ int saving_write(struct saving *s, const struct dlx_message *m, const char *path
     if (code < 0)
         return cli_report(s->cli, s->topic, "%s", e.text);
     *ret_size = report.size;
+    if (!s->set)
+        (void)dlx_message_meta(m, &report.lost_meta_size);
     tell(s, m, &report);
     return s->cli->json ? print_json(s, m, path, report.descr) : CLI_OK;
 }

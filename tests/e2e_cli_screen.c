@@ -165,6 +165,22 @@ START_TEST(without_metadata_there_is_none)
 }
 END_TEST
 
+START_TEST(a_terminal_gets_no_tensors)
+{
+    static const char *const commands[] = {"get", "save"};
+    struct dlx_test_cli cli;
+    struct dlx_publisher *p = publish("t", NULL, 0);
+    for (size_t i = 0; i < 2; i++) {
+        dlx_test_cli_run_on_screen(&cli, dlx_test_cli_daemon.path, 80, 2,
+                                   DLX_TEST_WORDS(commands[i], "t", "-"));
+        ck_assert_str_eq(cli.out, "");
+        ck_assert_ptr_nonnull(strstr(cli.err, "the standard output is a terminal"));
+        dlx_test_cli_deinit(&cli);
+    }
+    dlx_publisher_unref(p);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cli_screen");
@@ -173,6 +189,7 @@ int main(void)
     tcase_add_test(tcase, topics_are_whole_on_a_screen_of_80_columns);
     tcase_add_test(tcase, metadata_is_shown);
     tcase_add_test(tcase, without_metadata_there_is_none);
+    tcase_add_test(tcase, a_terminal_gets_no_tensors);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -208,6 +208,27 @@ START_TEST(several_sets_are_numbered_files)
 }
 END_TEST
 
+/* The first message has one tensor, so there is nothing to say yet. */
+START_TEST(tensors_that_a_later_message_loses_are_told)
+{
+    struct dlx_test_cli pub, save;
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("pub", "w", dlx_test_npy("f4.npy"),
+                                    dlx_test_data("safetensors/reference.safetensors"),
+                                    dlx_test_data("safetensors/reference.safetensors"), "--retain",
+                                    "3"));
+    dlx_test_cli_run(&save, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("save", "w", dlx_test_cli_file("later.npy"), "--count", "3",
+                                    "--tensor", "0"));
+    ck_assert_str_eq(
+        save.err, "dlxctl save: w: 36 bytes of metadata are left out: .npy has no room for them\n"
+                  "dlxctl save: w: message 2 has 22 tensors: tensor 0 is saved (--tensor), the "
+                  "others are left out; .safetensors has room for all\n");
+    dlx_test_cli_deinit(&save);
+    dlx_test_cli_deinit(&pub);
+}
+END_TEST
+
 START_TEST(a_file_that_lies_publishes_nothing)
 {
     struct dlx_test_cli pub;
@@ -241,6 +262,7 @@ int main(void)
     tcase_add_test(tcase, a_tensor_without_a_name_gets_one);
     tcase_add_test(tcase, what_the_format_cannot_say_leaves_no_file);
     tcase_add_test(tcase, several_sets_are_numbered_files);
+    tcase_add_test(tcase, tensors_that_a_later_message_loses_are_told);
     tcase_add_test(tcase, a_file_that_lies_publishes_nothing);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
