@@ -12,7 +12,9 @@
 enum { OPTION_COUNT = 0x300, OPTION_WINDOW, OPTION_DURATION };
 #define WINDOW_DEFAULT 10000
 #define WINDOW_MAX     10000000
-#define SECOND_NS      INT64_C(1000000000)
+/* What the line of each second looks at: sorting ten million ages takes longer than that second. */
+#define LINE_MESSAGES 10000
+#define SECOND_NS     INT64_C(1000000000)
 
 struct run {
     const struct measure *measure;
@@ -59,7 +61,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static void show_line(struct run *h, const struct stream *s, int64_t now)
 {
-    struct rate_summary r = rate_summarize(h->rate);
+    struct rate_summary r = rate_summarize(h->rate, LINE_MESSAGES);
     struct dlx_subscription_stats stats = stream_stats(s);
     char words[MEASURE_LINE_SIZE], silence[HUMAN_SIZE], skipped[48] = "";
     if (h->last_ns == 0) {
@@ -95,7 +97,7 @@ static json_t *topics_json(const struct run *h)
     json_t *array = json_array();
     for (size_t i = 0; i < rates_count(h->rates); i++) {
         const struct rates_entry *e = rates_at(h->rates, i);
-        struct rate_summary r = rate_summarize(e->rate);
+        struct rate_summary r = rate_summarize(e->rate, RATE_WINDOW);
         json_t *json =
             json_pack("{s:s, s:o, s:o, s:o, s:I}", "topic", e->topic, "messages",
                       output_json_u64(r.n_messages), "bytes", output_json_u64(r.n_bytes), "missed",
@@ -136,7 +138,7 @@ static void print_topics(const struct run *h)
     char bytes[HUMAN_SIZE];
     for (size_t i = 0; i < rates_count(h->rates); i++) {
         const struct rates_entry *e = rates_at(h->rates, i);
-        struct rate_summary r = rate_summarize(e->rate);
+        struct rate_summary r = rate_summarize(e->rate, RATE_WINDOW);
         human_bytes(r.n_bytes, bytes);
         printf("%s: %" PRIu64 " message%s, %s, %" PRIu64 " missed\n", e->topic, r.n_messages,
                r.n_messages == 1 ? "" : "s", bytes, e->missed);
@@ -147,7 +149,7 @@ static void print_topics(const struct run *h)
 static int print_summary(struct run *h, const struct stream *s, int64_t elapsed_ns)
 {
     struct cli *cli = h->stream.cli;
-    struct rate_summary r = rate_summarize(h->rate);
+    struct rate_summary r = rate_summarize(h->rate, RATE_WINDOW);
     struct dlx_subscription_stats stats = stream_stats(s);
     char time[HUMAN_SIZE], bytes[HUMAN_SIZE];
 
@@ -226,9 +228,10 @@ static int run(struct run *h, struct stream *s)
 int measure_run(struct cli *cli, const struct measure *measure, int argc, char **argv)
 {
     static const struct argp_option options[] = {
-        {"window", OPTION_WINDOW, "N", 0, "Look at the last N messages (default: 10000)", 0},
+        {"window", OPTION_WINDOW, "N", 0,
+         "Let the summary look at the last N messages (default: 10000)", 0},
         {"count", OPTION_COUNT, "N", 0, "End after N messages", 0},
-        {"duration", OPTION_DURATION, "SECONDS", 0, "End after so long", 0},
+        {"duration", OPTION_DURATION, "SECONDS", 0, "End after this time", 0},
         {0},
     };
     static const struct argp_child children[] = {{&stream_argp, 0, NULL, 0}, {0}};

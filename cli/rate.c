@@ -76,13 +76,14 @@ static int64_t percentile(const int64_t *sorted, size_t n, unsigned percent)
     return sorted[rank ? rank - 1 : 0];
 }
 
-struct rate_summary rate_summarize(struct rate *r)
+struct rate_summary rate_summarize(struct rate *r, size_t last)
 {
     size_t n = r->n < r->window ? (size_t)r->n : r->window;
+    n = n < last ? n : last;
     struct rate_summary s = {.n_messages = r->n, .n_bytes = r->bytes, .n_window = n};
     if (n == 0)
         return s;
-    size_t first = r->n < r->window ? 0 : r->next;
+    size_t first = (size_t)((r->n - n) % r->window);
     double shortest = INFINITY, longest = 0, mean = 0, squares = 0, bytes = 0;
     s.bytes_min = UINT64_MAX;
     for (size_t i = 0; i < n; i++) {

@@ -29,6 +29,8 @@ struct rate *rate_free(struct rate *r);
 /** A message of so many bytes came at `now_ns`, so old. Returns 0 or DLX_E_NO_MEMORY. */
 int rate_add(struct rate *r, int64_t now_ns, int64_t age_ns, uint64_t bytes);
 
-struct rate_summary rate_summarize(struct rate *r);
+/** Over the last `last` messages of the window; the time that it takes grows with their number. */
+struct rate_summary rate_summarize(struct rate *r, size_t last);
+#define RATE_WINDOW SIZE_MAX /**< all of the window */
 
 #endif

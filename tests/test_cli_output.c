@@ -282,10 +282,10 @@ START_TEST(rates_come_from_the_last_messages)
 {
     struct rate *r = NULL;
     ck_assert_int_eq(rate_new(&r, 5), 0);
-    struct rate_summary s = rate_summarize(r);
+    struct rate_summary s = rate_summarize(r, RATE_WINDOW);
     ck_assert(s.n_messages == 0 && s.mean_hz == 0);
     rate_add(r, 5, 1, 1); /* falls out of the window */
-    s = rate_summarize(r);
+    s = rate_summarize(r, RATE_WINDOW);
     ck_assert(s.n_window == 1 && s.mean_hz == 0 && s.age_p99_ns == 1);
     ck_assert(s.n_bytes == 1 && s.bytes_min == 1 && s.bytes_max == 1 && s.bytes_mean == 1);
     static const int64_t intervals[] = {0, 10000000, 30000000, 10000000, 30000000};
@@ -295,7 +295,7 @@ START_TEST(rates_come_from_the_last_messages)
         now += intervals[i];
         rate_add(r, now, (i + 1) * 100, sizes[i]);
     }
-    s = rate_summarize(r);
+    s = rate_summarize(r, RATE_WINDOW);
     ck_assert(s.n_messages == 6 && s.n_window == 5);
     ck_assert(fabs(s.mean_hz - 50) < 1e-9 && fabs(s.max_hz - 100) < 1e-9);
     ck_assert(fabs(s.min_hz - 1e9 / 3e7) < 1e-9 && fabs(s.jitter_ns - 1e7) < 1e-3);
@@ -326,7 +326,7 @@ START_TEST(rates_are_kept_for_each_topic)
         (void)snprintf(topic, sizeof topic, "t/%03zu", i);
         ck_assert_str_eq(rates_at(r, i)->topic, topic);
         ck_assert_uint_eq(rates_at(r, i)->missed, 5);
-        ck_assert_uint_eq(rate_summarize(rates_at(r, i)->rate).n_bytes, 50);
+        ck_assert_uint_eq(rate_summarize(rates_at(r, i)->rate, RATE_WINDOW).n_bytes, 50);
     }
     rates_free(r);
     rates_free(NULL);
@@ -339,10 +339,30 @@ START_TEST(a_large_window_grows)
     ck_assert_int_eq(rate_new(&r, 1000), 0);
     for (int i = 0; i < 5000; i++)
         ck_assert_int_eq(rate_add(r, i * INT64_C(1000), i, (uint64_t)i), 0);
-    struct rate_summary s = rate_summarize(r);
+    struct rate_summary s = rate_summarize(r, RATE_WINDOW);
     ck_assert(s.n_messages == 5000 && s.n_window == 1000);
     ck_assert(s.bytes_min == 4000 && s.bytes_max == 4999 && s.age_max_ns == 4999);
     ck_assert(fabs(s.mean_hz - 1e6) < 1e-3 && s.jitter_ns < 1e-3);
+    rate_free(r);
+}
+END_TEST
+
+/* The line of each second looks at few of a large window: the last ones, also where the ring begins. */
+START_TEST(a_summary_may_look_at_the_last_messages_alone)
+{
+    struct rate *r = NULL;
+    ck_assert_int_eq(rate_new(&r, 8), 0);
+    for (int i = 1; i <= 20; i++) {
+        ck_assert_int_eq(rate_add(r, i * INT64_C(1000000), i, (uint64_t)i), 0);
+        uint64_t n = i < 3 ? (uint64_t)i : 3, last = (uint64_t)i;
+        struct rate_summary s = rate_summarize(r, 3);
+        ck_assert_uint_eq(s.n_messages, last);
+        ck_assert_uint_eq(s.n_window, n);
+        ck_assert_uint_eq(s.bytes_max, last);
+        ck_assert_uint_eq(s.bytes_min, last - n + 1);
+        ck_assert_int_eq(s.age_max_ns, i);
+    }
+    ck_assert_uint_eq(rate_summarize(r, RATE_WINDOW).n_window, 8);
     rate_free(r);
 }
 END_TEST
@@ -491,6 +511,7 @@ int main(void)
     tcase_add_test(tcase, rates_come_from_the_last_messages);
     tcase_add_test(tcase, rates_are_kept_for_each_topic);
     tcase_add_test(tcase, a_large_window_grows);
+    tcase_add_test(tcase, a_summary_may_look_at_the_last_messages_alone);
     tcase_add_test(tcase, file_names_are_numbered);
     tcase_add_test(tcase, file_names_of_several_topics_differ);
     tcase_add_test(tcase, file_names_are_no_format_strings);
