@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HELD_MAX = 4096 }; /* messages, the library's limit */
+enum { OPTION_NEWEST = 'n', HELD_MAX = 4096 /* messages, the library's limit */ };
 
 /* One publisher and all that is known about it. */
 struct entry {
@@ -20,6 +20,7 @@ struct entry {
 struct info {
     struct cli *cli;
     const char *topic;
+    bool newest; /* look at messages, too, which only a subscriber may */
     struct entry *entries;
     size_t n_entries;
     char why_not[512]; /* the newest messages could not be looked at */
@@ -32,10 +33,17 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_INIT:
         state->child_inputs[0] = i->cli;
         return 0;
+    case OPTION_NEWEST:
+        i->newest = true;
+        return 0;
     case ARGP_KEY_ARG:
         if (i->topic)
             argp_error(state, "one topic at most, '%s' is the second", arg);
         i->topic = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (i->newest && !i->topic)
+            argp_error(state, "--newest needs a topic");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -104,21 +112,22 @@ static int ask(struct info *i)
         if (code < 0 && code != DLX_E_NOT_FOUND) /* it may have left by now */
             return code;
     }
-    if (i->n_entries > 0)
+    if (i->newest && i->n_entries > 0)
         take_newest(i);
     return 0;
 }
 
 /* -- telling ----------------------------------------------------------------------------------------- */
 
-static json_t *entry_json(const struct entry *entry)
+static json_t *entry_json(const struct info *i, const struct entry *entry)
 {
     json_t *json = describe_publisher(&entry->info), *links = json_array();
     for (size_t l = 0; l < entry->n_links; l++)
         (void)json_array_append_new(links, describe_link(&entry->links[l]));
     if (!json || json_object_set_new(json, "links", links) < 0 ||
-        json_object_set_new(json, "newest",
-                            entry->newest ? describe_message(entry->newest, 0) : json_null()) < 0) {
+        (i->newest && json_object_set_new(json, "newest",
+                                          entry->newest ? describe_message(entry->newest, 0)
+                                                        : json_null()) < 0)) {
         json_decref(json);
         return NULL;
     }
@@ -129,7 +138,7 @@ static json_t *topic_json(const struct info *i)
 {
     json_t *publishers = json_array();
     for (size_t e = 0; e < i->n_entries; e++)
-        if (json_array_append_new(publishers, entry_json(&i->entries[e])) < 0) {
+        if (json_array_append_new(publishers, entry_json(i, &i->entries[e])) < 0) {
             json_decref(publishers);
             return NULL;
         }
@@ -185,8 +194,9 @@ static int print_links(const struct entry *entry)
     return code;
 }
 
-static int print_entry(const struct entry *entry, bool pattern, const char *why_not)
+static int print_entry(const struct info *i, const struct entry *entry)
 {
+    bool pattern = cli_is_pattern(i->topic);
     const struct dlx_publisher_info *p = &entry->info;
     char name[256], bytes[HUMAN_SIZE], arena[HUMAN_SIZE], control[HUMAN_SIZE];
     char pid[DESCRIBE_PID_SIZE];
@@ -211,9 +221,9 @@ static int print_entry(const struct entry *entry, bool pattern, const char *why_
            p->n_arenas == 1 ? "" : "s", control);
     if (entry->newest)
         print_newest(entry->newest);
-    else if (*why_not)
-        printf("  newest       not known: %s\n", why_not);
-    else
+    else if (*i->why_not)
+        printf("  newest       not known: %s\n", i->why_not);
+    else if (i->newest)
         printf("  newest       none\n");
     if (entry->n_links == 0) {
         printf("  subscribers  none\n");
@@ -238,7 +248,7 @@ static int tell_topic(struct info *i)
         printf(", %zu retained", n_retained);
     putchar('\n');
     for (size_t e = 0; e < i->n_entries; e++)
-        if (print_entry(&i->entries[e], cli_is_pattern(i->topic), i->why_not) < 0)
+        if (print_entry(i, &i->entries[e]) < 0)
             return cli_report(i->cli, NULL, "out of memory");
     return cli_finish(i->cli, CLI_OK);
 }
@@ -281,16 +291,22 @@ static int tell_daemon(struct cli *cli)
 
 int cmd_info(struct cli *cli, int argc, char **argv)
 {
+    static const struct argp_option options[] = {
+        {"newest", OPTION_NEWEST, NULL, 0,
+         "Show the newest message, too: subscribe for a moment, which a publisher may notice", 0},
+        {0},
+    };
     static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
+        .options = options,
         .parser = parse,
         .args_doc = "[TOPIC|PATTERN]",
-        .doc =
-            "Without a topic: show the daemon. With one: show its publishers, their settings, "
-            "memory and newest message, and who is subscribed.\vOf a subscriber: messages taken, "
-            "skipped on purpose (mode latest), lost (overwritten before they were taken), and "
-            "held now, of as many as it may hold. A topic without a publisher is a "
-            "failure. " CLI_PATTERN_HELP,
+        .doc = "Without a topic: show the daemon. With one: show its publishers, their settings "
+               "and memory, and who is subscribed. It only looks: no publisher takes it for a "
+               "subscriber, but with --newest.\vOf a subscriber: messages taken, "
+               "skipped on purpose (mode latest), lost (overwritten before they were taken), and "
+               "held now, of as many as it may hold. A topic without a publisher is a "
+               "failure. " CLI_PATTERN_HELP,
         .children = children,
     };
     struct info info = {.cli = cli};

@@ -280,7 +280,7 @@ START_TEST(ls_and_info_show_what_is_there)
     dlx_test_cli_deinit(&cli);
 
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
-                     DLX_TEST_WORDS("info", "cam/front", "--json"));
+                     DLX_TEST_WORDS("info", "cam/front", "--newest", "--json"));
     json_t *info = dlx_test_cli_json(&cli);
     json_t *publisher = json_array_get(json_object_get(info, "publishers"), 0);
     json_t *link = json_array_get(json_object_get(publisher, "links"), 0);
@@ -289,7 +289,8 @@ START_TEST(ls_and_info_show_what_is_there)
     ck_assert_int_eq(dlx_test_cli_integer(json_object_get(publisher, "newest"), "seq"), 1);
     json_decref(info);
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info", "cam/front"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("info", "cam/front", "--newest"));
     ck_assert_ptr_nonnull(strstr(cli.out, "float32 (2, 3, 4)  96 B\n"));
     dlx_test_cli_deinit(&cli);
 
@@ -394,7 +395,8 @@ START_TEST(sets_are_shown_with_names_and_not_without_end)
         strstr(cli.out, "\n    t15  float32 ()  4 B  [15]\n    ... and 4 more\n"));
     ck_assert_ptr_null(strchr(cli.out, '\x1b'));
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info", "w"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("info", "w", "--newest"));
     ck_assert_ptr_nonnull(strstr(cli.out, " t15  float32 ()  4 B\n"));
     ck_assert_ptr_nonnull(strstr(cli.out, "... and 4 more\n"));
     ck_assert_ptr_null(strchr(cli.out, '\x1b'));

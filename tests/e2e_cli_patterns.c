@@ -152,13 +152,13 @@ START_TEST(ls_info_and_holds_list_what_matches)
     ck_assert_str_eq(cli.err, "dlxctl ls: nobody/*: no publisher\n");
     dlx_test_cli_deinit(&cli);
 
-    run(&cli, DLX_TEST_WORDS("info", "cam/*"));
+    run(&cli, DLX_TEST_WORDS("info", "cam/*", "--newest"));
     ck_assert_ptr_nonnull(strstr(cli.out, "cam/*: 2 publishers\n"));
     ck_assert_ptr_nonnull(strstr(cli.out, " of cam/front: "));
     ck_assert_ptr_nonnull(strstr(cli.out, " of cam/rear: "));
     ck_assert_ptr_null(strstr(cli.out, "none"));
     dlx_test_cli_deinit(&cli);
-    run(&cli, DLX_TEST_WORDS("info", "*", "--json"));
+    run(&cli, DLX_TEST_WORDS("info", "*", "--newest", "--json"));
     json_t *json = dlx_test_cli_json(&cli), *list = json_object_get(json, "publishers");
     ck_assert_uint_eq(json_array_size(list), 1);
     check_text(json_array_get(list, 0), "topic", "lidar");

@@ -161,14 +161,15 @@ START_TEST(retained_publishers_are_not_shown_as_alive)
     ck_assert_ptr_nonnull(strstr(cli.out, "  retained  "));
     ck_assert_ptr_null(strstr(cli.out, pid));
     dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info", "w/a"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("info", "w/a", "--newest"));
     ck_assert_ptr_nonnull(strstr(cli.out, "w/a: 0 publishers, 1 retained\n\npublisher "));
     ck_assert_ptr_nonnull(strstr(cli.out, " (retained, its process has gone; uid "));
     ck_assert_ptr_nonnull(strstr(cli.out, "  newest       message 1, "));
     ck_assert_ptr_null(strstr(cli.out, "pid "));
     dlx_test_cli_deinit(&cli);
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
-                     DLX_TEST_WORDS("info", "w/a", "--json"));
+                     DLX_TEST_WORDS("info", "w/a", "--newest", "--json"));
     json_t *json = dlx_test_cli_json(&cli);
     json_t *first = json_array_get(json_object_get(json, "publishers"), 0);
     ck_assert(json_is_true(json_object_get(first, "retained")));
@@ -281,14 +282,16 @@ START_TEST(a_message_that_cannot_be_looked_at_is_not_none)
     }
     ck_assert_int_eq(code, DLX_E_PUBLISHER_NOT_RESPONDING);
     ck_assert_int_eq(n, 512);
-    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info", "idle"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("info", "idle", "--newest"));
     ck_assert_msg(
         strstr(cli.out, "newest       not known: subscription to idle: publisher of idle (pid "),
         "%s", cli.out);
     ck_assert_msg(strstr(cli.out, "512 more wait who are there or hold messages"), "%s", cli.out);
     dlx_test_cli_deinit(&cli);
     (void)dlx_publisher_next_event(p, &event);
-    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info", "idle"));
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("info", "idle", "--newest"));
     ck_assert_msg(strstr(cli.out, "newest       message 1, "), "%s", cli.out);
     dlx_test_cli_deinit(&cli);
     while (n > 0)
