@@ -65,18 +65,6 @@ static void parse_rate(struct options *o, const char *arg, struct argp_state *st
         argp_error(state, "--rate: '%s' is neither a number over 0 and up to 10^9 nor 'file'", arg);
 }
 
-/* The number is optional, so getopt takes only "--loop=3"; people write "--loop 3". */
-static void parse_loop(struct options *o, const char *arg, struct argp_state *state)
-{
-    const char *next = state->next < state->argc ? state->argv[state->next] : NULL;
-    if (!arg && next && *next && strspn(next, "0123456789") == strlen(next) &&
-        access(next, F_OK) != 0) {
-        arg = next;
-        state->next++;
-    }
-    o->pub.n_loops = arg ? args_number(state, "--loop", arg, 1, UINT64_MAX) : 0;
-}
-
 static void add_file(struct options *o, char *arg, struct argp_state *state)
 {
     char **files = reallocarray(o->files, o->source.n_files + 1, sizeof *files);
@@ -163,7 +151,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         parse_rate(o, arg, state);
         return 0;
     case OPTION_LOOP:
-        parse_loop(o, arg, state);
+        o->pub.n_loops = args_number(state, "--loop", arg, 0, UINT64_MAX);
         return 0;
     case OPTION_HISTORY:
         o->pub.history = (uint32_t)args_number(state, "--history", arg, 1, HISTORY_MAX);
@@ -228,8 +216,7 @@ static const struct argp_option options[] = {
     {"rate", OPTION_RATE, "HZ", 0,
      "Messages a second, or 'file' for the video's own rate (default: as fast as they are read)",
      2},
-    {"loop", OPTION_LOOP, "N", OPTION_ARG_OPTIONAL, "Publish the files N times, without N for ever",
-     2},
+    {"loop", OPTION_LOOP, "N", 0, "Publish the files N times, 0 for ever (default: once)", 2},
     {"wait", OPTION_WAIT, "N", 0, "Begin when N subscribers are attached", 2},
     {"linger", OPTION_LINGER, "SECONDS", 0, "Stay for so long afterwards", 2},
     {"hold", OPTION_HOLD, NULL, 0, "Stay until Ctrl-C, so that late subscribers get the history",

@@ -91,7 +91,7 @@ kill_daemon
 # A stream, for all that follows.
 become dlx-carol $ctl --json hz stream --reliable --until-gone >/tmp/taken &
 subscriber=$!
-become dlx-alice "${pub[@]}" --json --block --wait 1 --rate 2000 --loop stream /tmp/raw >/tmp/sent &
+become dlx-alice "${pub[@]}" --json --block --wait 1 --rate 2000 --loop 0 stream /tmp/raw >/tmp/sent &
 publisher=$!
 until [ -n "$(as dlx-alice $ctl ls stream 2>/dev/null)" ]; do :; done
 longest=0

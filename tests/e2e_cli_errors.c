@@ -65,10 +65,13 @@ START_TEST(wrong_usage_is_status_2)
     expect(2, "--dtype: 'float33' is not known", -1,
            DLX_TEST_WORDS("pub", "a", npy, "--dtype", "float33"));
     expect(2, "--loop cannot read the standard input again", -1,
-           DLX_TEST_WORDS("pub", "a", "-", "--loop"));
+           DLX_TEST_WORDS("pub", "a", "-", "--loop", "0"));
+    expect(2, "--loop: 'a.npy' is not a number from 0", -1,
+           DLX_TEST_WORDS("pub", "a", "--loop", "a.npy"));
     expect(2, "--history: '1025' is not a number from 1 to 1024", -1,
            DLX_TEST_WORDS("pub", "a", npy, "--history", "1025"));
     expect(2, "--rate: '0'", -1, DLX_TEST_WORDS("pub", "a", npy, "--rate", "0"));
+    expect(2, "--newest needs a topic", -1, DLX_TEST_WORDS("info", "--newest"));
     expect(2, "--frobnicate", -1, DLX_TEST_WORDS("ls", "--frobnicate"));
 }
 END_TEST
