@@ -1,34 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/cli.h"
 #include "cli/describe.h"
+#include "cli/look.h"
 #include "cli/output.h"
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { OPTION_NEWEST = 'n', HELD_MAX = 4096 /* messages, the library's limit */ };
-
-/* One publisher and all that is known about it. */
-struct entry {
-    struct dlx_publisher_info info;
-    struct dlx_link_info *links;
-    size_t n_links;
-    struct dlx_message *newest; /* NULL: none to be had */
-};
-
-struct info {
-    struct cli *cli;
-    const char *topic;
-    bool newest; /* look at messages, too, which only a subscriber may */
-    struct entry *entries;
-    size_t n_entries;
-    char why_not[512]; /* the newest messages could not be looked at */
-};
+enum { OPTION_NEWEST = 'n' };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct info *i = state->input;
+    struct look *i = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = i->cli;
@@ -50,91 +33,21 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-/* -- asking ------------------------------------------------------------------------------------------ */
-
-static int add_publisher(const struct dlx_publisher_info *publisher, void *userdata)
-{
-    struct info *i = userdata;
-    struct entry *entries = reallocarray(i->entries, i->n_entries + 1, sizeof *entries);
-    if (!entries)
-        return DLX_E_NO_MEMORY;
-    i->entries = entries;
-    entries[i->n_entries++] = (struct entry){.info = *publisher};
-    return 0;
-}
-
-static int add_link(const struct dlx_link_info *link, void *userdata)
-{
-    struct entry *entry = userdata;
-    struct dlx_link_info *links = reallocarray(entry->links, entry->n_links + 1, sizeof *links);
-    if (!links)
-        return DLX_E_NO_MEMORY;
-    entry->links = links;
-    links[entry->n_links++] = *link;
-    return 0;
-}
-
-/* The newest message of each publisher that has one. That there is none, or that this program may not
- * see it, is no failure. */
-static void take_newest(struct info *i)
-{
-    struct dlx_subscribe_args args = {
-        .size = sizeof args,
-        .mode = DLX_MODE_LATEST,
-        .history = 1,
-        .max_held = (uint32_t)(i->n_entries < HELD_MAX ? i->n_entries + 1 : HELD_MAX)};
-    struct dlx_subscription *s = NULL;
-    struct dlx_message *m = NULL;
-    if (dlx_subscribe(i->cli->client, i->topic, &args, &s) < 0) {
-        (void)snprintf(i->why_not, sizeof i->why_not, "%s", dlx_client_errmsg(i->cli->client));
-        return;
-    }
-    for (size_t n = 0; n < 4 * i->n_entries && dlx_take(s, 0, &m) == 0; n++) {
-        for (size_t e = 0; e < i->n_entries; e++)
-            if (i->entries[e].info.publisher == dlx_message_publisher(m)) {
-                dlx_message_unref(i->entries[e].newest);
-                i->entries[e].newest = dlx_message_ref(m);
-            }
-        m = dlx_message_unref(m);
-    }
-    dlx_subscription_unref(s);
-}
-
-static int ask(struct info *i)
-{
-    int code = dlx_list_publishers(i->cli->client, i->topic, add_publisher, i);
-    if (code < 0)
-        return code;
-    for (size_t e = 0; e < i->n_entries; e++) {
-        struct entry *entry = &i->entries[e];
-        /* before take_newest(), so that this program is not one of them */
-        code = dlx_list_links(i->cli->client, entry->info.publisher, add_link, entry);
-        if (code < 0 && code != DLX_E_NOT_FOUND) /* it may have left by now */
-            return code;
-    }
-    if (i->newest && i->n_entries > 0)
-        take_newest(i);
-    return 0;
-}
-
 /* -- telling ----------------------------------------------------------------------------------------- */
 
-static json_t *entry_json(const struct info *i, const struct entry *entry)
+static json_t *entry_json(const struct look *i, const struct look_entry *entry)
 {
-    json_t *json = describe_publisher(&entry->info), *links = json_array();
+    json_t *json = look_json(i, entry), *links = json_array();
     for (size_t l = 0; l < entry->n_links; l++)
         (void)json_array_append_new(links, describe_link(&entry->links[l]));
-    if (!json || json_object_set_new(json, "links", links) < 0 ||
-        (i->newest && json_object_set_new(json, "newest",
-                                          entry->newest ? describe_message(entry->newest, 0)
-                                                        : json_null()) < 0)) {
+    if (!json || json_object_set_new(json, "links", links) < 0) {
         json_decref(json);
         return NULL;
     }
     return json;
 }
 
-static json_t *topic_json(const struct info *i)
+static json_t *topic_json(const struct look *i)
 {
     json_t *publishers = json_array();
     for (size_t e = 0; e < i->n_entries; e++)
@@ -165,16 +78,17 @@ static void print_newest(const struct dlx_message *m)
         printf("  metadata     %s\n", meta);
 }
 
-static int print_links(const struct entry *entry)
+static int print_links(const struct look_entry *entry)
 {
     static const struct table_column columns[] = {
         {"PID", TABLE_RIGHT, false, 0},   {"PROGRAM", TABLE_LEFT, true, 0},
         {"MODE", TABLE_LEFT, false, 2},   {"RELIABLE", TABLE_LEFT, false, 1},
         {"TAKEN", TABLE_RIGHT, false, 0}, {"SKIPPED", TABLE_RIGHT, false, 3},
         {"LOST", TABLE_RIGHT, false, 0},  {"HELD", TABLE_RIGHT, false, 0},
+        {"NOTE", TABLE_LEFT, false, 0},
     };
     struct table *table = NULL;
-    char name[256], pid[DESCRIBE_PID_SIZE];
+    char name[256], pid[DESCRIBE_PID_SIZE], note[LOOK_NOTE_SIZE];
     if (table_new(&table, columns, sizeof columns / sizeof columns[0]) < 0)
         return DLX_E_NO_MEMORY;
     for (size_t l = 0; l < entry->n_links; l++) {
@@ -188,18 +102,19 @@ static int print_links(const struct entry *entry)
         table_cell(table, "%" PRIu64, link->skipped);
         table_cell(table, "%" PRIu64, link->lost);
         table_cell(table, "%u of %u", link->n_held, link->max_held);
+        table_cell(table, "%s", look_link_note(entry, link, note));
     }
     int code = table_print(table, stdout, 2, output_width(stdout));
     table_free(table);
     return code;
 }
 
-static int print_entry(const struct info *i, const struct entry *entry)
+static int print_entry(const struct look *i, const struct look_entry *entry)
 {
     bool pattern = cli_is_pattern(i->topic);
     const struct dlx_publisher_info *p = &entry->info;
     char name[256], bytes[HUMAN_SIZE], arena[HUMAN_SIZE], control[HUMAN_SIZE];
-    char pid[DESCRIBE_PID_SIZE];
+    char pid[DESCRIBE_PID_SIZE], note[LOOK_NOTE_SIZE];
     output_printable(p->client_name, name, sizeof name);
     human_bytes(p->published_bytes, bytes);
     human_bytes(p->arena_bytes, arena);
@@ -229,11 +144,12 @@ static int print_entry(const struct info *i, const struct entry *entry)
         printf("  subscribers  none\n");
         return 0;
     }
-    printf("  subscribers  %zu\n", entry->n_links);
+    (void)look_note(entry, note);
+    printf("  subscribers  %zu%s%s\n", entry->n_links, *note ? ": " : "", note);
     return print_links(entry);
 }
 
-static int tell_topic(struct info *i)
+static int tell_topic(struct look *i)
 {
     size_t n_retained = 0;
     if (i->n_entries == 0)
@@ -301,15 +217,19 @@ int cmd_info(struct cli *cli, int argc, char **argv)
         .options = options,
         .parser = parse,
         .args_doc = "[TOPIC|PATTERN]",
-        .doc = "Without a topic: show the daemon. With one: show its publishers, their settings "
-               "and memory, and who is subscribed. It only looks: no publisher takes it for a "
-               "subscriber, but with --newest.\vOf a subscriber: messages taken, "
-               "skipped on purpose (mode latest), lost (overwritten before they were taken), and "
-               "held now, of as many as it may hold. A topic without a publisher is a "
-               "failure. " CLI_PATTERN_HELP,
+        .doc =
+            "Without a topic: show the daemon. With one: show its publishers, their settings "
+            "and memory, and who is subscribed. It only looks: no publisher takes it for a "
+            "subscriber, but with --newest.\vOf a subscriber: messages taken, "
+            "skipped on purpose (mode latest), lost (overwritten before they were taken), and "
+            "held now, of as many as it may hold. FULL: it holds all that it may and takes no more "
+            "until it releases one; BEHIND: it has lost messages, since it was further behind than "
+            "the publisher's depth; BLOCKED: the publisher waits for a reliable subscriber that is "
+            "FULL. A topic without a publisher is a "
+            "failure. " CLI_PATTERN_HELP,
         .children = children,
     };
-    struct info info = {.cli = cli};
+    struct look info = {.cli = cli};
     int status = CLI_FAILURE;
 
     if (cli_parse(cli, &argp, argc, argv, &info) != CLI_OK)
@@ -318,14 +238,10 @@ int cmd_info(struct cli *cli, int argc, char **argv)
         if (!info.topic) {
             status = tell_daemon(cli);
         } else {
-            int code = ask(&info);
+            int code = look_ask(&info);
             status = code < 0 ? cli_report_dlx(cli, info.topic, code) : tell_topic(&info);
         }
     }
-    for (size_t e = 0; e < info.n_entries; e++) {
-        dlx_message_unref(info.entries[e].newest);
-        free(info.entries[e].links);
-    }
-    free(info.entries);
+    look_clear(&info);
     return status;
 }

@@ -1,16 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/args.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
+#include "cli/dtype.h"
+#include "cli/look.h"
 #include "cli/output.h"
+#include "cli/wait.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { OPTION_WATCH = 'w', OPTION_INTERVAL = 'i', OPTION_COUNT = 'n', OPTION_TYPES = 't' };
+#define INTERVAL_DEFAULT_NS INT64_C(1000000000)
+
+/* What a publisher had published when it was looked at before. */
+struct before {
+    uint64_t publisher, published, published_bytes;
+};
 
 struct ls {
-    struct cli *cli;
-    const char *topic;
-    json_t *json;
-    struct table *table;
-    size_t n;
+    struct look look; /* `newest` is --types */
+    bool watch;
+    int64_t interval_ns; /* 0: the default */
+    uint64_t count;      /* looks; 0: without an end */
+
+    struct before *before;
+    size_t n_before;
+    int64_t before_ns; /* 0: this is the first look */
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -18,91 +37,295 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     struct ls *ls = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
-        state->child_inputs[0] = ls->cli;
+        state->child_inputs[0] = ls->look.cli;
+        return 0;
+    case OPTION_WATCH:
+        ls->watch = true;
+        return 0;
+    case OPTION_INTERVAL:
+        ls->interval_ns = args_seconds(state, "--interval", arg);
+        if (ls->interval_ns == 0)
+            argp_error(state, "--interval: must be more than 0");
+        return 0;
+    case OPTION_COUNT:
+        ls->count = args_number(state, "--count", arg, 1, UINT64_MAX);
+        return 0;
+    case OPTION_TYPES:
+        ls->look.newest = true;
         return 0;
     case ARGP_KEY_ARG:
-        if (ls->topic)
+        if (ls->look.topic)
             argp_error(state, "one topic at most, '%s' is the second", arg);
-        ls->topic = arg;
+        ls->look.topic = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!ls->watch && (ls->interval_ns || ls->count))
+            argp_error(state, "--interval and --count need --watch");
+        if (!ls->interval_ns)
+            ls->interval_ns = INTERVAL_DEFAULT_NS;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
-static int add(const struct dlx_publisher_info *info, void *userdata)
-{
-    struct ls *ls = userdata;
-    char name[256], bytes[HUMAN_SIZE], memory[HUMAN_SIZE], pid[DESCRIBE_PID_SIZE];
+/* -- rates ------------------------------------------------------------------------------------------- */
 
-    ls->n++;
-    if (ls->cli->json)
-        return json_array_append_new(ls->json, describe_publisher(info)) < 0 ? DLX_E_NO_MEMORY : 0;
-    output_printable(info->client_name, name, sizeof name);
-    human_bytes(info->published_bytes, bytes);
-    human_bytes(info->arena_bytes + info->control_bytes, memory);
-    table_cell(ls->table, "%s", info->topic);
-    table_cell(ls->table, "%" PRIu64, info->publisher);
-    if (info->retained) /* its process has gone */
-        table_cell(ls->table, "retained");
-    else
-        table_cell(ls->table, "%s", describe_pid(info->pid, pid));
-    table_cell(ls->table, "%s", name);
-    table_cell(ls->table, "%u", info->n_subscribers);
-    table_cell(ls->table, "%" PRIu64, info->published);
-    table_cell(ls->table, "%s", bytes);
-    table_cell(ls->table, "%s", memory);
+/* Messages and bytes a second since the look before; negative: it was not there then. */
+struct speed {
+    double messages, bytes;
+};
+
+static struct speed speed_of(const struct ls *ls, const struct dlx_publisher_info *info,
+                             int64_t now)
+{
+    double seconds = (double)(now - ls->before_ns) / 1e9;
+    for (size_t i = 0; i < ls->n_before; i++) {
+        const struct before *b = &ls->before[i];
+        if (b->publisher == info->publisher && b->published <= info->published && seconds > 0)
+            return (struct speed){(double)(info->published - b->published) / seconds,
+                                  (double)(info->published_bytes - b->published_bytes) / seconds};
+    }
+    return (struct speed){-1, -1};
+}
+
+static int remember(struct ls *ls, int64_t now)
+{
+    size_t n = ls->look.n_entries;
+    struct before *before = n > 0 ? reallocarray(ls->before, n, sizeof *before) : ls->before;
+    if (n > 0 && !before)
+        return DLX_E_NO_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        const struct dlx_publisher_info *info = &ls->look.entries[i].info;
+        before[i] = (struct before){info->publisher, info->published, info->published_bytes};
+    }
+    ls->before = before;
+    ls->n_before = n;
+    ls->before_ns = now;
     return 0;
 }
 
-static int print(struct ls *ls)
+/* -- telling ----------------------------------------------------------------------------------------- */
+
+static json_t *list_json(const struct ls *ls, int64_t now)
 {
-    int status = CLI_OK;
-    if (ls->cli->json) {
-        json_t *json = ls->json;
-        ls->json = NULL;
-        status = cli_json(ls->cli, json, true);
-    } else if (ls->n > 0 && table_print(ls->table, stdout, 0, output_width(stdout)) < 0) {
-        return cli_report(ls->cli, NULL, "out of memory");
+    json_t *array = json_array();
+    for (size_t i = 0; i < ls->look.n_entries; i++) {
+        json_t *json = look_json(&ls->look, &ls->look.entries[i]);
+        struct speed speed = speed_of(ls, &ls->look.entries[i].info, now);
+        json_t *rate = speed.messages < 0 ? json_pack("{s:n, s:n}", "messages_per_s", "bytes_per_s")
+                                          : json_pack("{s:f, s:f}", "messages_per_s",
+                                                      speed.messages, "bytes_per_s", speed.bytes);
+        bool done = json && rate && (!ls->watch || json_object_update(json, rate) == 0) &&
+                    json_array_append(array, json) == 0;
+        json_decref(json);
+        json_decref(rate);
+        if (!done) {
+            json_decref(array);
+            return NULL;
+        }
     }
-    return cli_finish(ls->cli, ls->n == 0 ? cli_no_publisher(ls->cli, ls->topic) : status);
+    return array;
+}
+
+/* Longer shapes are cut. */
+enum { TYPE_WIDTH = 40, TYPE_SIZE = 128 };
+
+static const char *type_text(const struct look_entry *entry, char text[TYPE_SIZE])
+{
+    const struct dlx_message *m = entry->newest;
+    char dtype[DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE];
+    *text = '\0';
+    if (!m)
+        return text;
+    if (dlx_message_n_tensors(m) > 1) {
+        (void)snprintf(text, TYPE_SIZE, "%u tensors", dlx_message_n_tensors(m));
+        return text;
+    }
+    const DLTensor *t = dlx_message_peek(m, 0);
+    dtype_name(t->dtype, dtype);
+    shape_name(t->shape, t->ndim, shape);
+    (void)snprintf(text, TYPE_SIZE, "%s %.*s", dtype, TYPE_WIDTH, shape);
+    return text;
+}
+
+static void add_row(const struct ls *ls, struct table *table, const struct look_entry *entry,
+                    int64_t now)
+{
+    const struct dlx_publisher_info *info = &entry->info;
+    const struct speed speed = speed_of(ls, info, now);
+    char name[256], a[HUMAN_SIZE], b[HUMAN_SIZE], pid[DESCRIBE_PID_SIZE];
+    char note[LOOK_NOTE_SIZE], type[TYPE_SIZE];
+    output_printable(info->client_name, name, sizeof name);
+    human_bytes(info->published_bytes, a);
+    human_bytes(info->arena_bytes + info->control_bytes, b);
+    table_cell(table, "%s", info->topic);
+    table_cell(table, "%" PRIu64, info->publisher);
+    if (info->retained) /* its process has gone */
+        table_cell(table, "retained");
+    else
+        table_cell(table, "%s", describe_pid(info->pid, pid));
+    table_cell(table, "%s", name);
+    table_cell(table, "%u", info->n_subscribers);
+    table_cell(table, "%" PRIu64, info->published);
+    table_cell(table, "%s", a);
+    table_cell(table, "%s", b);
+    human_number(fabs(speed.messages), a);
+    human_bytes((uint64_t)fabs(speed.bytes), b);
+    bool known = ls->watch && speed.messages >= 0;
+    const char *unknown = ls->watch ? "-" : "";
+    table_cell(table, "%s%s", known ? a : unknown, known ? "/s" : "");
+    table_cell(table, "%s%s", known ? b : unknown, known ? "/s" : "");
+    table_cell(table, "%s", type_text(entry, type));
+    table_cell(table, "%s", look_note(entry, note));
+}
+
+static int print_table(const struct ls *ls, FILE *file, int64_t now)
+{
+    static const struct table_column columns[] = {
+        {"TOPIC", TABLE_LEFT, false, 0},  {"ID", TABLE_RIGHT, false, 1},
+        {"PID", TABLE_RIGHT, false, 6},   {"PROGRAM", TABLE_LEFT, true, 0},
+        {"SUBS", TABLE_RIGHT, false, 0},  {"MESSAGES", TABLE_RIGHT, false, 4},
+        {"BYTES", TABLE_RIGHT, false, 2}, {"MEMORY", TABLE_RIGHT, false, 3},
+        {"RATE", TABLE_RIGHT, false, 0},  {"DATA", TABLE_RIGHT, false, 5},
+        {"TYPE", TABLE_LEFT, false, 0},   {"NOTE", TABLE_LEFT, false, 0},
+    };
+    struct table *table = NULL;
+    if (table_new(&table, columns, sizeof columns / sizeof columns[0]) < 0)
+        return DLX_E_NO_MEMORY;
+    for (size_t i = 0; i < ls->look.n_entries; i++)
+        add_row(ls, table, &ls->look.entries[i], now);
+    int code = table_print(table, file, 0, output_width(stdout));
+    table_free(table);
+    return code;
+}
+
+/* In one piece, which does not flicker; what the screen has no room for is counted. */
+static void show_screen(char *text)
+{
+    unsigned height = output_height(stdout), n = 0, more = 0;
+    char *end = text;
+    for (char *p = text; *p; p++) {
+        n += *p == '\n';
+        if (n + 1 < height && *p == '\n')
+            end = p + 1;
+        else if (n + 1 >= height && *p == '\n')
+            more++;
+    }
+    if (height == 0) /* it is not known */
+        more = 0;
+    if (more > 1)
+        *end = '\0';
+    (void)printf("\033[H\033[2J%s", text);
+    if (more > 1)
+        printf("... and %u more lines\n", more);
+}
+
+static int show(const struct ls *ls, int64_t now)
+{
+    struct cli *cli = ls->look.cli;
+    bool screen = ls->watch && output_is_screen(stdout);
+    if (cli->json)
+        return cli_json(cli, list_json(ls, now), !ls->watch);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    if (!file)
+        return cli_report(cli, NULL, "out of memory");
+    int code = ls->look.n_entries > 0 ? print_table(ls, file, now) : 0;
+    if (ls->look.n_entries == 0 && ls->watch)
+        fputs("no publishers\n", file);
+    if (*ls->look.why_not)
+        fprintf(file, "types are not known: %s\n", ls->look.why_not);
+    if (fclose(file) != 0 || code < 0) {
+        free(text);
+        return cli_report(cli, NULL, "out of memory");
+    }
+    if (screen)
+        show_screen(text);
+    else
+        printf("%s%s", ls->watch && ls->before_ns ? "\n" : "", text);
+    free(text);
+    return cli_finish(cli, CLI_OK);
+}
+
+/* -- looking ----------------------------------------------------------------------------------------- */
+
+static int look_once(struct ls *ls)
+{
+    struct cli *cli = ls->look.cli;
+    int code = look_ask(&ls->look);
+    if (code < 0)
+        return cli_report_dlx(cli, ls->look.topic, code);
+    int64_t now = wait_now();
+    int status = show(ls, now);
+    if (status == CLI_OK && remember(ls, now) < 0)
+        status = cli_report(cli, NULL, "out of memory");
+    return status;
+}
+
+static int watch(struct ls *ls)
+{
+    int64_t next = wait_now();
+    int status = CLI_OK;
+    wait_catch_signals();
+    for (uint64_t n = 1; status == CLI_OK; n++) {
+        status = look_once(ls);
+        if (ls->count && n == ls->count)
+            return status;
+        if (__builtin_add_overflow(next, ls->interval_ns, &next))
+            next = WAIT_FOREVER;
+        while (status == CLI_OK && !wait_signal() && wait_now() < next)
+            (void)wait_until(-1, next);
+        if (wait_signal())
+            return cli_signal_status(ls->count == 0);
+    }
+    return status;
 }
 
 int cmd_ls(struct cli *cli, int argc, char **argv)
 {
+    static const struct argp_option options[] = {
+        {"watch", OPTION_WATCH, NULL, 0, "List again and again, with rates, until Ctrl-C", 0},
+        {"interval", OPTION_INTERVAL, "TIME", 0, "Time between two lists (default: 1s)", 0},
+        {"count", OPTION_COUNT, "N", 0, "End after N lists", 0},
+        {"types", OPTION_TYPES, NULL, 0,
+         "Show the type of the newest message: subscribe for a moment, which a publisher may "
+         "notice",
+         0},
+        {0},
+    };
     static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
+        .options = options,
         .parser = parse,
         .args_doc = "[TOPIC|PATTERN]",
         .doc =
             "List publishers: topic, id, process, program, attached subscribers, messages and "
-            "bytes "
-            "published, and the shared memory they use.\vID is the publisher's, SUBS its "
+            "bytes published, and the shared memory they use. It only looks: no publisher takes it "
+            "for a subscriber, but with --types.\vID is the publisher's, SUBS its "
             "attached subscribers; MEMORY is payload arenas and control "
-            "block together. \"retained\" in place of a process: it has gone, and the daemon keeps "
-            "its last messages. Columns that a terminal has no room for are left out and named; "
-            "topics are whole. --json prints an array of objects. " CLI_PATTERN_HELP,
+            "block together; RATE is messages a second, DATA bytes. \"retained\" in place of a "
+            "process: it has gone, and the daemon keeps its last messages. NOTE counts subscribers "
+            "that are FULL (they hold all messages that they may, and take no more until they "
+            "release one) and BEHIND (they have lost messages, since they were further behind than "
+            "the publisher's depth); BLOCKED: the publisher waits for a reliable subscriber that "
+            "is FULL. Columns that a terminal has no room for are left out and named; "
+            "topics are whole. --json prints an array of objects, with --watch one a "
+            "line. " CLI_PATTERN_HELP,
         .children = children,
     };
-    static const struct table_column columns[] = {
-        {"TOPIC", TABLE_LEFT, false, 0},  {"ID", TABLE_RIGHT, false, 1},
-        {"PID", TABLE_RIGHT, false, 0},   {"PROGRAM", TABLE_LEFT, true, 0},
-        {"SUBS", TABLE_RIGHT, false, 0},  {"MESSAGES", TABLE_RIGHT, false, 4},
-        {"BYTES", TABLE_RIGHT, false, 2}, {"MEMORY", TABLE_RIGHT, false, 3},
-    };
-    struct ls ls = {.cli = cli};
+    struct ls ls = {.look = {.cli = cli}};
     int status = CLI_FAILURE;
 
     if (cli_parse(cli, &argp, argc, argv, &ls) != CLI_OK)
         return CLI_FAILURE;
-    ls.json = json_array();
-    if (!ls.json || table_new(&ls.table, columns, sizeof columns / sizeof columns[0]) < 0) {
-        (void)cli_report(cli, NULL, "out of memory");
-    } else if (cli_connect(cli) == 0) {
-        int code = dlx_list_publishers(cli->client, ls.topic, add, &ls);
-        status = code < 0 ? cli_report_dlx(cli, ls.topic, code) : print(&ls);
+    if (cli_connect(cli) == 0) {
+        status = ls.watch ? watch(&ls) : look_once(&ls);
+        if (status == CLI_OK && !ls.watch && ls.look.n_entries == 0)
+            status = cli_no_publisher(cli, ls.look.topic);
     }
-    json_decref(ls.json);
-    table_free(ls.table);
+    look_clear(&ls.look);
+    free(ls.before);
     return status;
 }

@@ -210,11 +210,28 @@ json_t *output_json_text(const char *text)
     return json;
 }
 
-unsigned output_width(FILE *file)
+static struct winsize size_of(FILE *file)
 {
     struct winsize size = {0};
     int fd = fileno(file);
     if (fd < 0 || !isatty(fd) || ioctl(fd, TIOCGWINSZ, &size) < 0)
-        return 0;
-    return size.ws_col;
+        return (struct winsize){0};
+    return size;
+}
+
+unsigned output_width(FILE *file)
+{
+    return size_of(file).ws_col;
+}
+
+unsigned output_height(FILE *file)
+{
+    return size_of(file).ws_row;
+}
+
+bool output_is_screen(FILE *file)
+{
+    const char *term = getenv("TERM");
+    int fd = fileno(file);
+    return fd >= 0 && isatty(fd) && term && strcmp(term, "dumb") != 0;
 }

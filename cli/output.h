@@ -67,7 +67,7 @@ struct table *table_free(struct table *t);
 /** Add the next cell; rows are filled from left to right. Lack of memory shows in table_print(). */
 void table_cell(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/** Print with every column as wide as it must be. `width`: cut cells of shrinking columns, and leave columns out, so that
+/** Print with every column as wide as it must be; one whose cells are all empty is left out. `width`: cut cells of shrinking columns, and leave columns out, so that
  * rows fit; a last line names what was left out. 0 for any width. Each line begins with `indent` spaces. Returns 0 or
  * DLX_E_NO_MEMORY.
  */
@@ -75,5 +75,11 @@ int table_print(const struct table *t, FILE *file, unsigned indent, unsigned wid
 
 /** Columns of the terminal that `file` writes to, 0 when it is none. */
 unsigned output_width(FILE *file);
+
+/** Its lines, likewise. */
+unsigned output_height(FILE *file);
+
+/** Is it a terminal on which lines can be written anew? */
+bool output_is_screen(FILE *file);
 
 #endif

@@ -3,17 +3,12 @@
 #include "cli/output.h"
 #include "cli/wait.h"
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static struct progress *current;
 
 void progress_init(struct progress *p, FILE *file, bool wanted, int64_t interval_ns)
 {
-    const char *term = getenv("TERM");
-    bool able = wanted && isatty(fileno(file)) && term && strcmp(term, "dumb") != 0;
-    *p = (struct progress){.file = able ? file : NULL,
+    *p = (struct progress){.file = wanted && output_is_screen(file) ? file : NULL,
                            .interval_ns = interval_ns,
                            .next_ns = wait_deadline(interval_ns)};
 }

@@ -113,10 +113,10 @@ static size_t *measure(const struct table *t)
     size_t *widths = calloc(t->n_columns, sizeof *widths);
     if (!widths)
         return NULL;
-    for (size_t c = 0; c < t->n_columns; c++)
-        widths[c] = text_width(t->columns[c].title);
     for (size_t i = 0; i < t->n_cells; i++) {
-        size_t c = i % t->n_columns, n = text_width(t->cells[i]);
+        size_t c = i % t->n_columns, n = text_width(t->cells[i]),
+               title = text_width(t->columns[c].title);
+        n = n > 0 && n < title ? title : n;
         if (n > widths[c])
             widths[c] = n;
     }
@@ -165,11 +165,19 @@ static void shrink(const struct table *t, size_t *widths, size_t limit)
     }
 }
 
+static bool is_empty(const struct table *t, size_t c)
+{
+    for (size_t i = c; i < t->n_cells; i += t->n_columns)
+        if (*t->cells[i])
+            return false;
+    return true;
+}
+
 static void put_left_out(const struct table *t, FILE *file, const size_t *widths, unsigned indent)
 {
     bool any = false;
     for (size_t c = 0; c < t->n_columns; c++) {
-        if (is_shown(widths, c))
+        if (is_shown(widths, c) || is_empty(t, c))
             continue;
         put_spaces(file, any ? 0 : indent);
         fprintf(file, "%s%s", any ? ", " : "(no room for ", t->columns[c].title);
@@ -177,6 +185,15 @@ static void put_left_out(const struct table *t, FILE *file, const size_t *widths
     }
     if (any)
         fputs("; --json has all)\n", file);
+}
+
+/* No line ends in spaces. */
+static size_t last_in_row(const struct table *t, const size_t *widths, size_t first_cell)
+{
+    size_t last = 0;
+    for (size_t c = 0; c < t->n_columns && first_cell + c < t->n_cells; c++)
+        last = is_shown(widths, c) && *t->cells[first_cell + c] ? c : last;
+    return last;
 }
 
 int table_print(const struct table *t, FILE *file, unsigned indent, unsigned width)
@@ -200,8 +217,9 @@ int table_print(const struct table *t, FILE *file, unsigned indent, unsigned wid
         if (c == 0) {
             putc('\n', file);
             put_spaces(file, indent);
+            last = last_in_row(t, widths, i);
         }
-        if (is_shown(widths, c))
+        if (is_shown(widths, c) && c <= last)
             put_cell(file, &t->columns[c], t->cells[i], widths[c], c == last);
     }
     putc('\n', file);

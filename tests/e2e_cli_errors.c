@@ -72,6 +72,7 @@ START_TEST(wrong_usage_is_status_2)
            DLX_TEST_WORDS("pub", "a", npy, "--history", "1025"));
     expect(2, "--rate: '0'", -1, DLX_TEST_WORDS("pub", "a", npy, "--rate", "0"));
     expect(2, "--newest needs a topic", -1, DLX_TEST_WORDS("info", "--newest"));
+    expect(2, "--interval and --count need --watch", -1, DLX_TEST_WORDS("ls", "--count", "1"));
     expect(2, "--frobnicate", -1, DLX_TEST_WORDS("ls", "--frobnicate"));
 }
 END_TEST

@@ -165,27 +165,6 @@ START_TEST(without_metadata_there_is_none)
 }
 END_TEST
 
-/* Else info would end the wait of a publisher for its first subscriber. */
-START_TEST(info_subscribes_only_for_the_newest_message)
-{
-    static const char *const looks[][4] = {{"info", "t"}, {"info", "t", "--json"}, {"info", "*"}};
-    struct dlx_event event = {.size = sizeof event};
-    struct dlx_publisher *p = publish("t", NULL, 0);
-    for (size_t i = 0; i < 3; i++) {
-        char *out = run(looks[i]);
-        ck_assert_ptr_null(strstr(out, "newest"));
-        free(out);
-        ck_assert_int_eq(dlx_publisher_next_event(p, &event), DLX_E_EMPTY);
-    }
-    char *out = run(DLX_TEST_WORDS("info", "t", "--newest"));
-    ck_assert_ptr_nonnull(strstr(out, "\n  newest       message 1, "));
-    free(out);
-    ck_assert_int_eq(dlx_publisher_next_event(p, &event), 0);
-    ck_assert_uint_eq(event.kind, DLX_EVENT_JOINED);
-    dlx_publisher_unref(p);
-}
-END_TEST
-
 START_TEST(a_terminal_gets_no_tensors)
 {
     static const char *const commands[] = {"get", "save"};
@@ -210,7 +189,6 @@ int main(void)
     tcase_add_test(tcase, topics_are_whole_on_a_screen_of_80_columns);
     tcase_add_test(tcase, metadata_is_shown);
     tcase_add_test(tcase, without_metadata_there_is_none);
-    tcase_add_test(tcase, info_subscribes_only_for_the_newest_message);
     tcase_add_test(tcase, a_terminal_gets_no_tensors);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

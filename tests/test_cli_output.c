@@ -196,6 +196,26 @@ START_TEST(tables_fit_the_terminal)
 }
 END_TEST
 
+START_TEST(a_column_without_content_is_left_out_and_no_line_ends_in_spaces)
+{
+    static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, false, 0},
+                                                  {"TYPE", TABLE_LEFT, false, 1},
+                                                  {"NOTE", TABLE_LEFT, false, 2}};
+    static const char *const cells[] = {"a", "", "BEHIND", "b", "", ""};
+    struct table *t = NULL;
+    ck_assert_int_eq(table_new(&t, columns, 3), 0);
+    for (size_t i = 0; i < 6; i++)
+        table_cell(t, "%s", cells[i]);
+    char *text = table_text(t, 0, 0);
+    ck_assert_str_eq(text, "TOPIC  NOTE\na      BEHIND\nb\n");
+    free(text);
+    text = table_text(t, 0, 6); /* what is left out for its width is named */
+    ck_assert_str_eq(text, "TOPIC\na\nb\n(no room for NOTE; --json has all)\n");
+    free(text);
+    table_free(t);
+}
+END_TEST
+
 /* What may be left out goes first, then texts are cut, and topics never. */
 START_TEST(tables_leave_out_what_matters_less_and_say_so)
 {
@@ -508,6 +528,7 @@ int main(void)
     tcase_add_test(tcase, tables_leave_out_what_matters_less_and_say_so);
     tcase_add_test(tcase, bytes_of_others_are_escaped);
     tcase_add_test(tcase, json_is_one_line_or_many);
+    tcase_add_test(tcase, a_column_without_content_is_left_out_and_no_line_ends_in_spaces);
     tcase_add_test(tcase, rates_come_from_the_last_messages);
     tcase_add_test(tcase, rates_are_kept_for_each_topic);
     tcase_add_test(tcase, a_large_window_grows);
