@@ -294,7 +294,7 @@ check: ## set up if needed, build, and run every test
 	+@$(SUBMAKE) all check-programs python
 	@$(RUN_ENV) tools/run-tests $(if $(T),--only '$(T)') --posix '$(POSIX_TESTS)' $(TEST_BIN) $(TEST_SCRIPTS)
 
-check-programs: $(TEST_BIN) $(STANDIN_LIB) $(BUILD)/tests/keeper_actor
+check-programs: $(TEST_BIN) $(STANDIN_LIB) $(BUILD)/tests/keeper_actor $(BUILD)/tests/gpu_bench $(BUILD)/tests/gpu_probe
 
 # The questions first. Nothing is installed or fetched: a machine with a GPU may have no network.
 CHECK_GPU_PROGRAMS := gpu_facts test_gpu_memory test_gpu_share e2e_gpu e2e_gpu_release e2e_gpu_stream e2e_gpu_gates e2e_gpu_deaths \

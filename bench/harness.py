@@ -277,6 +277,7 @@ class Row:
         self.reason = reason  # why there is no value
         self.skipped = skipped  # that is the machine's fault, and no failure
         values = list(values) if values is not None else []
+        self.values = values
         self.value = median(values) if values else None
         self.spread = spread(values) if len(values) > 1 else None
 

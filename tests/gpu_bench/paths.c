@@ -18,13 +18,33 @@ struct shared {
     CUipcMemHandle handles[];
 };
 
-/* ---- handoff: publish to usable on the consumer's side ------------------------------------- */
+/* ---- handoff: publish to usable on the consumer's stream ----------------------------------- */
 
-static void take_and_stamp(struct gpu_bench_end *end, struct shared *shared)
+static CUstream own_stream(void)
+{
+    CUstream stream;
+    DRIVER(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+/* The stream has no other work: when it is done, it has passed its wait for the tensor. */
+static void await_stream(CUstream stream)
+{
+    CUresult result;
+    do
+        result = cu.cuStreamQuery(stream);
+    while (result == CUDA_ERROR_NOT_READY);
+    DRIVER(result);
+}
+
+/* `stream` is NULL for tensors on the CPU. */
+static void take_and_stamp(struct gpu_bench_end *end, CUstream stream, struct shared *shared)
 {
     DLManagedTensorVersioned *t;
     struct dlx_message *m = bm_take(end->s);
-    bm_check(dlx_message_tensor(m, 0, &t), "dlx_message_tensor");
+    bm_check(dlx_message_tensor_on(m, 0, stream, &t), "dlx_message_tensor_on");
+    if (stream)
+        await_stream(stream);
     atomic_store(&shared->usable_ns, bm_now_ns());
     dlx_message_unref(m);
     t->deleter(t);
@@ -44,12 +64,15 @@ void gpu_bench_handoff(void)
     bm_topic("handoff", getpid(), topic);
     pid_t pid = gpu_bench_fork();
     if (!pid) {
+        CUstream stream = NULL;
         bm_pin(1);
-        if (!is_cpu)
+        if (!is_cpu) {
             gpu_bench_context();
+            stream = own_stream();
+        }
         gpu_bench_subscriber(&end, topic, &shared->meeting);
         for (uint64_t i = 1; i <= n_warmup + n; i++) {
-            take_and_stamp(&end, shared);
+            take_and_stamp(&end, stream, shared);
             atomic_store(&shared->done, i);
         }
         gpu_bench_end(&end);
@@ -188,11 +211,9 @@ void gpu_bench_statedict(void)
 
 static double overlap_in_one(uint64_t n)
 {
-    CUstream out, in;
     CUevent ready;
     gpu_bench_context();
-    DRIVER(cu.cuStreamCreate(&out, CU_STREAM_NON_BLOCKING));
-    DRIVER(cu.cuStreamCreate(&in, CU_STREAM_NON_BLOCKING));
+    CUstream out = own_stream(), in = own_stream();
     DRIVER(cu.cuEventCreate(&ready, CU_EVENT_DISABLE_TIMING));
     uint64_t start_ns = bm_now_ns();
     for (uint64_t i = 0; i < n; i++) {
@@ -208,17 +229,15 @@ static double overlap_in_one(uint64_t n)
 static void overlap_consume(uint64_t n, const char *topic, struct shared *shared)
 {
     struct gpu_bench_end end = {.client = NULL};
-    CUstream stream;
     gpu_bench_context();
-    DRIVER(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUstream stream = own_stream();
     gpu_bench_subscriber(&end, topic, &shared->meeting);
     for (uint64_t i = 1; i <= n; i++) {
         DLManagedTensorVersioned *t;
         struct dlx_message *m = bm_take(end.s);
-        bm_check(dlx_message_tensor(m, 0, &t), "dlx_message_tensor");
+        bm_check(dlx_message_tensor_on(m, 0, stream, &t), "dlx_message_tensor_on");
         dlx_message_unref(m);
         dlx_test_gpu_spin(stream, 0, KERNEL_NS);
-        bm_check(dlx_tensor_used_on(t, stream), "dlx_tensor_used_on");
         t->deleter(t);
         atomic_store(&shared->done, i);
     }
@@ -234,7 +253,6 @@ static double overlap_ours(uint64_t n)
     struct gpu_bench_end end = {.client = NULL};
     struct gpu_bench_tensor own;
     CUdeviceptr at;
-    CUstream stream;
     struct dlx_publish_args args = {.size = sizeof args, .share = true};
     struct shared *shared = bm_shared(sizeof *shared);
     bm_topic("overlap", getpid(), topic);
@@ -246,7 +264,7 @@ static double overlap_ours(uint64_t n)
     gpu_bench_context();
     DRIVER(cu.cuMemAlloc(&at, 1 << 20));
     gpu_bench_tensor_init(&own, at, 1 << 20);
-    DRIVER(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUstream stream = own_stream();
     args.stream = stream;
     gpu_bench_publisher(&end, topic, &shared->meeting);
     uint64_t start_ns = bm_now_ns();
