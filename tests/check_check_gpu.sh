@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # tools/check-gpu: it skips where there is no driver and no GPU, runs stories on a driver, counts a
-# skip as no pass, and takes neither a crash nor silence for one.
+# skip as no pass, and takes neither a crash nor silence for one. No program is forgotten.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${BUILD:-$PWD/build}
@@ -31,6 +31,12 @@ fail() {
     exit 1
 }
 says() { grep -Eq -- "$1" "$tmp/out" || fail "does not say: $1"; }
+
+# Each program whose stories run on any driver is among those of `make check-gpu`.
+sed -nE '/^CHECK_GPU_PROGRAMS :=/,/[^\\]$/p' Makefile >"$tmp/out"
+while read -r program; do
+    says "\\b$(basename "$program" .c)\\b"
+done < <(grep -lE 'dlx_test_gpu_add(_loop)?\(' tests/test_*.c tests/e2e_*.c)
 
 mkdir -p "$tmp/tests/standin"
 for file in test_gpu_memory e2e_gpu; do ln -s "$build/tests/$file" "$tmp/tests/"; done

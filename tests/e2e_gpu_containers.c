@@ -298,22 +298,27 @@ START_TEST(memory_of_cudaMalloc_is_refused_between_containers_with_advice)
 }
 END_TEST
 
+static void add(TCase *tc)
+{
+    dlx_test_gpu_add_loop(tc, tensors_of_dlx_alloc_pass_between_containers_of_one_user, 0, 2, 0);
+    dlx_test_gpu_add(tc, a_container_of_another_user_gets_no_descriptors, 0);
+    dlx_test_gpu_add(tc, tensors_pass_where_the_daemon_is_in_a_container, 0);
+    dlx_test_gpu_add_loop(tc, a_container_that_comes_late_gets_retained_tensors, ENDS,
+                          IS_KILLED + 1, 0);
+    dlx_test_gpu_add(tc, a_container_that_comes_late_gets_tensors_of_before_the_restart, 0);
+    dlx_test_gpu_add_loop(tc, a_process_in_a_container_knows_its_own_tensors, 0, 2, 0);
+    /* What NVIDIA's driver does with these handles is a question: E7 of tests/gpu_facts. */
+    dlx_test_gpu_add_loop(tc, memory_of_cudaMalloc_is_refused_between_containers_with_advice, 0, 2,
+                          DLX_TEST_GPU_CHOICE);
+}
+
 int main(void)
 {
     Suite *suite = suite_create("gpu_containers");
     TCase *tc = dlx_test_gpu_stream_case("containers");
-    dlx_test_gpu_add_loop(tc, tensors_of_dlx_alloc_pass_between_containers_of_one_user, 0, 2,
-                          DLX_TEST_GPU_CHOICE);
-    dlx_test_gpu_add(tc, a_container_of_another_user_gets_no_descriptors, DLX_TEST_GPU_CHOICE);
-    dlx_test_gpu_add(tc, tensors_pass_where_the_daemon_is_in_a_container, DLX_TEST_GPU_CHOICE);
-    dlx_test_gpu_add_loop(tc, a_container_that_comes_late_gets_retained_tensors, ENDS,
-                          IS_KILLED + 1, DLX_TEST_GPU_CHOICE);
-    dlx_test_gpu_add(tc, a_container_that_comes_late_gets_tensors_of_before_the_restart,
-                     DLX_TEST_GPU_CHOICE);
-    dlx_test_gpu_add_loop(tc, a_process_in_a_container_knows_its_own_tensors, 0, 2,
-                          DLX_TEST_GPU_CHOICE);
-    dlx_test_gpu_add_loop(tc, memory_of_cudaMalloc_is_refused_between_containers_with_advice, 0, 2,
-                          DLX_TEST_GPU_CHOICE);
+    /* tools/check-gpu counts stories that passed: those that say SKIP themselves are not to be. */
+    if (dlx_test_gpu_is_standin() || dlx_test_container_may())
+        add(tc);
     suite_add_tcase(suite, tc);
     return dlx_test_run(suite);
 }

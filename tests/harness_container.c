@@ -5,7 +5,9 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <grp.h>
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -47,6 +49,49 @@ static void bind_fd(int fd, const char *target)
     (void)close(fd);
 }
 
+/* `source` at the same place below the new root: a folder with all that is mounted in it, a file, or
+ * a symbolic link, which is copied. What is not there is passed over. */
+static void bind_same(const char *source, bool read_only)
+{
+    struct stat st;
+    char target[PATH_MAX], link[PATH_MAX] = "";
+    if (lstat(source, &st) != 0)
+        return;
+    (void)snprintf(target, sizeof target, ROOT "%s", source);
+    if (S_ISLNK(st.st_mode)) {
+        must(readlink(source, link, sizeof link - 1) > 0 && symlink(link, target) == 0);
+        return;
+    }
+    if (S_ISDIR(st.st_mode))
+        must(mkdir(target, 0755) == 0);
+    else
+        must(mknod(target, S_IFREG | 0644, 0) == 0);
+    must(mount(source, target, NULL, MS_BIND | MS_REC, NULL) == 0);
+    if (read_only)
+        must(mount(NULL, target, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL) == 0);
+}
+
+/* What runtimes give a container that has GPUs. The driver loads more libraries when it first needs
+ * them. */
+static void bind_driver(void)
+{
+    static const char *const system[] = {"/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin",
+                                         "/etc", "/opt", "/sys"};
+    static const char *const files[] = {"/dev/null", "/dev/zero",   "/dev/full",
+                                        "/dev/random", "/dev/urandom"};
+    static const char *const devices[] = {"/dev/nvidia*", "/dev/dxg"};
+    glob_t found = {.gl_pathc = 0};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(system); i++)
+        bind_same(system[i], true);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(files); i++)
+        bind_same(files[i], false);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(devices); i++)
+        (void)glob(devices[i], i > 0 ? GLOB_APPEND : 0, NULL, &found);
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        bind_same(found.gl_pathv[i], false);
+    globfree(&found);
+}
+
 static void make_root(const struct dlx_test_daemon *daemon)
 {
     const char *machine = getenv("STANDIN_MACHINE");
@@ -57,6 +102,8 @@ static void make_root(const struct dlx_test_daemon *daemon)
     must(mount("dlx-root", ROOT, "tmpfs", 0, "mode=0755") == 0);
     must(mkdir(ROOT "/run", 0755) == 0 && mkdir(ROOT "/proc", 0755) == 0);
     must(mkdir(ROOT "/dev", 0755) == 0 && mkdir(ROOT "/dev/shm", 0755) == 0);
+    if (getenv("DLX_TEST_GPU_DRIVER"))
+        bind_driver();
     bind_fd(folder, ROOT "/run");
     must(mount(NULL, ROOT "/run", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL) == 0);
     if (file >= 0) {
@@ -111,7 +158,7 @@ bool dlx_test_container_may(void)
         (void)printf("SKIP: namespaces cannot be made here (%s)\n", strerror(errno));
         return false;
     }
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    must(waitpid(pid, NULL, 0) == pid);
     if (geteuid() == 0)
         return true;
     (void)puts("SKIP: needs root to give containers a root folder and users");

@@ -5,7 +5,9 @@
 /*
  * Processes in containers: pid, ipc, mount, network, uts and user namespaces of their own, and a
  * root folder that has the daemon's folder (read-only), a /proc and a /dev/shm of its own, the file
- * of the stand-in GPU driver if there is one, and nothing else.
+ * of the stand-in GPU driver if there is one, and nothing else. With another driver than the
+ * stand-in (DLX_TEST_GPU_DRIVER) also what a container with a GPU has: the programs and libraries of
+ * this machine, read-only, and the device files of its GPUs.
  */
 
 #include "tests/harness_daemon.h"
@@ -15,7 +17,7 @@
 #define DLX_TEST_ALICE 64001
 #define DLX_TEST_BOB   64002
 
-/* May namespaces be made here? If not, says why: the test is skipped. */
+/* May namespaces be made here? If not, says why: the test is skipped. Also outside of tests. */
 bool dlx_test_container_may(void);
 
 struct dlx_test_container {
