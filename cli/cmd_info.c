@@ -102,7 +102,7 @@ static int print_links(const struct look_entry *entry)
         table_cell(table, "%" PRIu64, link->skipped);
         table_cell(table, "%" PRIu64, link->lost);
         table_cell(table, "%u of %u", link->n_held, link->max_held);
-        table_cell(table, "%s", look_link_note(entry, link, note));
+        table_cell(table, "%s", look_link_note(link, note));
     }
     int code = table_print(table, stdout, 2, output_width(stdout));
     table_free(table);

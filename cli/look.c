@@ -93,15 +93,16 @@ bool look_is_behind(const struct dlx_link_info *link)
     return link->lost > 0;
 }
 
-static bool blocks(const struct look_entry *entry, const struct dlx_link_info *link)
+/* Only publishers that wait have reliable subscribers. */
+static bool blocks(const struct dlx_link_info *link)
 {
-    return entry->info.on_full == DLX_ON_FULL_BLOCK && link->reliable && look_is_full(link);
+    return link->reliable && look_is_full(link);
 }
 
 bool look_is_blocked(const struct look_entry *entry)
 {
     for (size_t i = 0; i < entry->n_links; i++)
-        if (blocks(entry, &entry->links[i]))
+        if (blocks(&entry->links[i]))
             return true;
     return false;
 }
@@ -127,12 +128,11 @@ const char *look_note(const struct look_entry *entry, char text[LOOK_NOTE_SIZE])
     return text;
 }
 
-const char *look_link_note(const struct look_entry *entry, const struct dlx_link_info *link,
-                           char text[LOOK_NOTE_SIZE])
+const char *look_link_note(const struct dlx_link_info *link, char text[LOOK_NOTE_SIZE])
 {
     bool full = look_is_full(link);
     (void)snprintf(text, LOOK_NOTE_SIZE, "%s%s%s%s", full ? "FULL" : "",
-                   blocks(entry, link) ? ", blocks the publisher" : "",
+                   blocks(link) ? ", blocks the publisher" : "",
                    full && look_is_behind(link) ? ", " : "", look_is_behind(link) ? "BEHIND" : "");
     return text;
 }

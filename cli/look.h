@@ -53,8 +53,7 @@ size_t look_count(const struct look_entry *entry, bool (*is)(const struct dlx_li
 const char *look_note(const struct look_entry *entry, char text[LOOK_NOTE_SIZE]);
 
 /** Of one subscriber: "FULL, blocks the publisher, BEHIND", or less. Likewise. */
-const char *look_link_note(const struct look_entry *entry, const struct dlx_link_info *link,
-                           char text[LOOK_NOTE_SIZE]);
+const char *look_link_note(const struct dlx_link_info *link, char text[LOOK_NOTE_SIZE]);
 
 /** The publisher as JSON, with the note as numbers. NULL: out of memory. */
 json_t *look_json(const struct look *look, const struct look_entry *entry);
