@@ -19,8 +19,7 @@ static const struct command {
 } commands[] = {
     {"ls", cmd_ls, "list topics and their publishers", DLX_AUTOSPAWN_NEVER},
     {"info", cmd_info, "show the daemon, or a topic with its links", DLX_AUTOSPAWN_NEVER},
-    {"pub", cmd_pub, "publish .npy or .safetensors files, raw bytes or YUV4MPEG video",
-     DLX_AUTOSPAWN_DEFAULT},
+    {"pub", cmd_pub, "publish .npy or .safetensors files, or raw bytes", DLX_AUTOSPAWN_DEFAULT},
     {"echo", cmd_echo, "print messages", DLX_AUTOSPAWN_DEFAULT},
     {"get", cmd_get, "show or save the newest message of a topic", DLX_AUTOSPAWN_NEVER},
     {"rm", cmd_rm, "drop what is retained on a topic", DLX_AUTOSPAWN_NEVER},

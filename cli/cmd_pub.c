@@ -15,9 +15,6 @@ enum { HISTORY_DEFAULT = 4, HISTORY_MAX = 1024 };
 enum {
     OPTION_DTYPE = 0x300,
     OPTION_SHAPE,
-    OPTION_Y4M,
-    OPTION_PIXEL_FORMAT,
-    OPTION_MATRIX,
     OPTION_RATE,
     OPTION_LOOP,
     OPTION_HISTORY,
@@ -60,9 +57,8 @@ static void parse_shape(struct options *o, const char *arg, struct argp_state *s
 
 static void parse_rate(struct options *o, const char *arg, struct argp_state *state)
 {
-    o->pub.file_rate = strcmp(arg, "file") == 0;
-    if (!o->pub.file_rate && !args_parse_rate(arg, &o->pub.rate))
-        argp_error(state, "--rate: '%s' is neither a number over 0 and up to 10^9 nor 'file'", arg);
+    if (!args_parse_rate(arg, &o->pub.rate))
+        argp_error(state, "--rate: '%s' is not a number over 0 and up to 10^9", arg);
 }
 
 static void add_file(struct options *o, char *arg, struct argp_state *state)
@@ -98,8 +94,6 @@ static void check(struct options *o, struct argp_state *state)
         argp_error(state, "a topic is missing");
     if (o->has_shape && s->dtype.bits == 0)
         argp_error(state, "--shape needs --dtype");
-    if (s->y4m && s->dtype.bits)
-        argp_error(state, "--y4m and --dtype exclude each other");
     if (o->pub.hold && o->pub.linger_ns)
         argp_error(state, "--hold and --linger exclude each other");
     check_retain(o, state);
@@ -131,21 +125,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPTION_SHAPE:
         parse_shape(o, arg, state);
-        return 0;
-    case OPTION_Y4M:
-        o->source.y4m = true;
-        return 0;
-    case OPTION_PIXEL_FORMAT:
-        o->source.yuv = strcmp(arg, "yuv") == 0;
-        if (!o->source.yuv && strcmp(arg, "rgb") != 0)
-            argp_error(state, "--pixel-format: '%s' is neither rgb nor yuv", arg);
-        return 0;
-    case OPTION_MATRIX:
-        o->source.matrix = strcmp(arg, "bt601") == 0   ? Y4M_MATRIX_BT601
-                           : strcmp(arg, "bt709") == 0 ? Y4M_MATRIX_BT709
-                                                       : Y4M_MATRIX_AUTO;
-        if (o->source.matrix == Y4M_MATRIX_AUTO && strcmp(arg, "auto") != 0)
-            argp_error(state, "--matrix: '%s' is none of auto, bt601 and bt709", arg);
         return 0;
     case OPTION_RATE:
         parse_rate(o, arg, state);
@@ -206,16 +185,8 @@ static const struct argp_option options[] = {
      "same size (bfloat16, float8_e4m3fn)",
      1},
     {"shape", OPTION_SHAPE, "N,N,...", 0, "Shape of raw bytes, like 3,608,608", 1},
-    {"y4m", OPTION_Y4M, NULL, 0, "YUV4MPEG2 video; it is also recognised by itself", 1},
-    {"pixel-format", OPTION_PIXEL_FORMAT, "FORMAT", 0,
-     "Publish video frames as rgb (H x W x 3, the default) or yuv (planes as they are in the file)",
-     1},
-    {"matrix", OPTION_MATRIX, "MATRIX", 0,
-     "Convert to RGB by bt601, bt709, or auto (the default: bt709 from 720 lines on)", 1},
     {NULL, 0, NULL, 0, "When:", 2},
-    {"rate", OPTION_RATE, "HZ", 0,
-     "Messages a second, or 'file' for the video's own rate (default: as fast as they are read)",
-     2},
+    {"rate", OPTION_RATE, "HZ", 0, "Messages a second (default: as fast as they are read)", 2},
     {"loop", OPTION_LOOP, "N", 0, "Publish the files N times, 0 for ever (default: once)", 2},
     {"wait", OPTION_WAIT, "N", 0, "Begin when N subscribers are attached", 2},
     {"linger", OPTION_LINGER, "SECONDS", 0, "Stay for so long afterwards", 2},
@@ -247,28 +218,25 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
         .options = options,
         .parser = parse,
         .args_doc = "TOPIC [FILE...|-]",
-        .doc = "Publish tensors from .npy files, raw bytes or YUV4MPEG2 video, and sets of tensors "
-               "from .safetensors files, read straight into shared memory.\v"
-               "Examples:\n"
-               "  dlxctl pub weights/w0 w0.npy --hold\n"
-               "  dlxctl pub weights/policy model.safetensors --retain 1\n"
-               "  dlxctl pub net/in --dtype float32 --shape 3,608,608 batch.bin\n"
-               "  ffmpeg -i film.mp4 -f yuv4mpegpipe - | dlxctl pub cam/front --y4m -\n"
-               "\n"
-               "'-' and no FILE are the standard input. A file may hold several arrays, tensors or "
-               "frames, one after the other; a .safetensors file is one message, a set with names, "
-               "its "
-               "__metadata__ the metadata. Arrays in column-major order and of foreign byte "
-               "order are "
-               "brought into row-major native order. Raw yuv frames have the shape (H*3/2, W) for "
-               "4:2:0, "
-               "(H*2, W) for 4:2:2, (3, H, W) for 4:4:4, (H, W) for mono, and one dimension when a "
-               "side "
-               "is odd.\n"
-               "\n"
-               "--retain-for and --latch without --retain are about one message. What is retained "
-               "stays charged to the user; it is replaced when another publisher of the topic has "
-               "published as many messages as it retains itself.",
+        .doc =
+            "Publish tensors from .npy files or raw bytes, and sets of tensors from "
+            ".safetensors files, read straight into shared memory.\v"
+            "Examples:\n"
+            "  dlxctl pub weights/w0 w0.npy --hold\n"
+            "  dlxctl pub weights/policy model.safetensors --retain 1\n"
+            "  dlxctl pub net/in --dtype float32 --shape 3,608,608 batch.bin\n"
+            "  ffmpeg -i film.mp4 -f rawvideo -pix_fmt rgb24 -s 640x360 - |\n"
+            "      dlxctl pub cam/front --dtype uint8 --shape 360,640,3 --rate 30\n"
+            "\n"
+            "'-' and no FILE are the standard input. A file may hold several arrays or tensors, "
+            "one "
+            "after the other; a .safetensors file is one message, a set with names, its "
+            "__metadata__ the metadata. Arrays in column-major order and of foreign byte order are "
+            "brought into row-major native order.\n"
+            "\n"
+            "--retain-for and --latch without --retain are about one message. What is retained "
+            "stays charged to the user; it is replaced when another publisher of the topic has "
+            "published as many messages as it retains itself.",
         .children = children,
     };
     struct options o = {.pub = {.cli = cli, .n_loops = 1}};

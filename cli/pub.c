@@ -185,11 +185,6 @@ static int publish_item(struct pub *p, const struct source_item *item)
 {
     struct outgoing o;
     struct cli_error e = {{0}};
-    if (p->file_rate && !(item->rate > 0)) {
-        (void)cli_report(p->cli, p->topic, "%s: has no rate of its own, for --rate file",
-                         item->file);
-        return DLX_E_INVALID;
-    }
     int code = outgoing_init(&o, p, item);
     if (code == 0) {
         code = item->set ? source_read_set(p->source, o.data, &e)
@@ -198,7 +193,7 @@ static int publish_item(struct pub *p, const struct source_item *item)
             (void)cli_report(p->cli, p->topic, "%s", e.text);
     }
     if (code == 0)
-        code = wait_turn(p, p->file_rate ? item->rate : p->rate);
+        code = wait_turn(p, p->rate);
     if (code == 0)
         code = publish(p, &o);
     outgoing_deinit(&o);

@@ -14,7 +14,6 @@ struct pub {
     const char *topic;
     struct source *source;
     double rate;      /**< messages a second, 0: as fast as can be */
-    bool file_rate;   /**< the rate that the file says */
     uint64_t n_loops; /**< 0: for ever */
     uint32_t history; /**< 0: the default */
     bool block;

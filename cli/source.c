@@ -97,7 +97,6 @@ static int open_next(struct source *s, struct cli_error *e)
     s->next_file++;
     s->prefix_size = 0;
     s->n_items = 0;
-    s->y4m = (struct y4m_header){0};
     if (s->args.raw) {
         s->format = &source_raw;
         return 1;
@@ -108,13 +107,8 @@ static int open_next(struct source *s, struct cli_error *e)
     if (got == 0)
         return cli_fail(e, DLX_E_INVALID, "%.255s: is empty", s->in.name);
     s->prefix_size = (size_t)got;
-    if (!s->args.y4m &&
-        (has_suffix(s->in.name, ".safetensors") || safetensors_is(s->prefix, s->prefix_size))) {
-        s->format = &source_safetensors;
-        return 1;
-    }
-    bool video = s->args.y4m || (got >= 10 && memcmp(s->prefix, "YUV4MPEG2 ", 10) == 0);
-    s->format = video ? &source_y4m : &source_npy;
+    bool set = has_suffix(s->in.name, ".safetensors") || safetensors_is(s->prefix, s->prefix_size);
+    s->format = set ? &source_safetensors : &source_npy;
     return 1;
 }
 

@@ -3,7 +3,7 @@
 #define CLI_SOURCE_H
 
 /**
- * Tensors out of files: .npy, raw bytes, YUV4MPEG. Each file may hold several, one after the other. A
+ * Tensors out of files: .npy, raw bytes. Each file may hold several, one after the other. A
  * .safetensors file is one set of named tensors. Files are read from front to back, so a pipe is as good as a file, and straight into the memory
  * that the caller gives, except where the data must be rearranged.
  */
@@ -11,18 +11,14 @@
 #include "cli/error.h"
 #include "cli/npy.h"
 #include "cli/safetensors.h"
-#include "cli/y4m.h"
 
 struct source_args {
     char *const *files; /**< "-" is the standard input; borrowed for the source's life */
     size_t n_files;
-    bool y4m;         /**< they must be YUV4MPEG; else what they are shows in the first bytes */
     bool raw;         /**< they are raw bytes of `dtype` and `shape` */
     DLDataType dtype; /**< bits 0: as the file says */
     int32_t ndim;
     int64_t shape[NPY_NDIM_MAX];
-    bool yuv; /**< video frames as they stand in the file, not RGB */
-    enum y4m_matrix matrix;
 };
 
 /** The next tensor, or set. */
@@ -32,7 +28,6 @@ struct source_item {
     int32_t ndim;
     int64_t shape[NPY_NDIM_MAX];
     uint64_t size;    /**< bytes, of a set all together */
-    double rate;      /**< that the file says, in hertz; 0 when it does not */
     const char *file; /**< "standard input" for "-" */
 };
 

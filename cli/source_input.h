@@ -36,7 +36,7 @@ struct source_format {
     int (*read_set)(struct source *s, void *const *data, struct cli_error *e); /**< NULL: no sets */
 };
 
-extern const struct source_format source_npy, source_raw, source_safetensors, source_y4m;
+extern const struct source_format source_npy, source_raw, source_safetensors;
 
 struct source {
     struct source_args args;
@@ -48,7 +48,6 @@ struct source {
     uint64_t item_size; /**< bytes of the current tensor */
     uint64_t n_items;   /**< tensors of this file so far, the current one included */
     struct npy_header npy;
-    struct y4m_header y4m;
     struct safetensors *set; /**< of the current item */
     uint8_t *scratch;        /**< for data that must be rearranged */
     uint64_t scratch_size;

@@ -164,8 +164,6 @@ for shell in bash zsh fish; do
         continue
     fi
     questions
-    values 'dlxctl pub --matrix='
-    values 'dlxctl pub --pixel-format='
     values 'dlxctl pub --dtype='
     values 'dlpackd --memory='
     asked+=("$shell")

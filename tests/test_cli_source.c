@@ -318,84 +318,6 @@ START_TEST(pipes_are_read_like_files)
 }
 END_TEST
 
-/* -- video ------------------------------------------------------------------------------------------------ */
-
-static size_t make_video(uint8_t *data, const char *header, size_t frame_size, int n_frames)
-{
-    size_t at = strlen(header);
-    memcpy(data, header, at);
-    for (int i = 0; i < n_frames; i++) {
-        const char *line = i % 2 ? "FRAME Ip\n" : "FRAME\n";
-        memcpy(data + at, line, strlen(line));
-        at += strlen(line);
-        memset(data + at, 16 + i, frame_size);
-        at += frame_size;
-    }
-    return at;
-}
-
-START_TEST(video_is_recognised_and_read_frame_by_frame)
-{
-    static uint8_t data[4096];
-    struct cli_error e;
-    struct source_args rgb = {0}, yuv = {.yuv = true, .y4m = true};
-    int n = 0;
-    size_t size = make_video(data, "YUV4MPEG2 W8 H4 F30:1 C420jpeg\n", 48, 5);
-    for (size_t step = 1; step < 100; step += 31) {
-        ck_assert_int_eq(read_pipe(rgb, data, size, step, &n, &e), 0);
-        ck_assert_int_eq(n, 5);
-        ck_assert_int_eq(read_pipe(yuv, data, size, step, &n, &e), 0);
-        ck_assert_int_eq(n, 5);
-    }
-    make_dir();
-    expect_failure_of(rgb, data, size - 1, DLX_E_INVALID,
-                      "frame 5 of 8 x 4 should have 48 bytes, the file has 47");
-    expect_failure_of(rgb, data, size - 48, DLX_E_INVALID, "the file has 0");
-    expect_failure_of(rgb, data, size - 50, DLX_E_INVALID,
-                      "a FRAME line is expected after 4 frames");
-    ck_assert_int_eq(read_pipe(rgb, data, size - 1, 64, &n, &e), DLX_E_INVALID);
-    ck_assert_int_eq(n, 4);
-    ck_assert_ptr_nonnull(strstr(e.text, "frame 5 of 8 x 4 should have 48 bytes, the file has 47"));
-    memcpy(data + size, "junk", 4);
-    expect_failure_of(rgb, data, size + 4, DLX_E_INVALID,
-                      "a FRAME line is expected after 5 frames");
-
-    memset(data, 'A', sizeof data);
-    memcpy(data, "YUV4MPEG2 W8 H4 ", 16);
-    expect_failure_of(rgb, data, sizeof data, DLX_E_LIMIT, "longer than 1024 bytes");
-    expect_failure_of(yuv, "\x93NUMPY\x01", 7, DLX_E_INVALID, "not YUV4MPEG2");
-    expect_failure_of(yuv, "", 0, DLX_E_INVALID, "file: is empty");
-    static const char no_frames[] = "YUV4MPEG2 W8 H4 F30:1 C420p12\n";
-    expect_failure_of(rgb, no_frames, sizeof no_frames - 1, DLX_E_SHAPE, "C420p12");
-    remove_dir();
-}
-END_TEST
-
-START_TEST(video_frames_have_a_shape_and_a_rate)
-{
-    static uint8_t data[4096];
-    char path[512], *p = path;
-    make_dir();
-    (void)snprintf(path, sizeof path, "%s/v.y4m", dir);
-    size_t size = make_video(data, "YUV4MPEG2 W8 H4 F30:1 C420jpeg\n", 48, 1);
-    FILE *f = fopen(path, "wb");
-    ck_assert_uint_eq(fwrite(data, 1, size, f), size);
-    (void)fclose(f);
-    for (int yuv = 0; yuv < 2; yuv++) {
-        struct source_args args = {.yuv = yuv};
-        struct reading r = begin(&args, &p);
-        ck_assert_int_eq(next(&r), 1);
-        ck_assert(r.item.rate > 29.99 && r.item.rate < 30.01);
-        ck_assert_int_eq(r.item.ndim, yuv ? 2 : 3);
-        ck_assert_uint_eq(r.item.size, yuv ? 48 : 96);
-        ck_assert(r.item.shape[0] == (yuv ? 6 : 4) && r.item.shape[1] == 8);
-        end(&r);
-    }
-    (void)unlink(path);
-    remove_dir();
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("cli_source");
@@ -408,8 +330,6 @@ int main(void)
     tcase_add_test(tcase, files_that_cannot_be_read_are_named);
     tcase_add_test(tcase, raw_bytes_are_whole_tensors);
     tcase_add_test(tcase, pipes_are_read_like_files);
-    tcase_add_test(tcase, video_is_recognised_and_read_frame_by_frame);
-    tcase_add_test(tcase, video_frames_have_a_shape_and_a_rate);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
