@@ -22,32 +22,48 @@ bool args_parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *r
     return true;
 }
 
-/* strtod() without what only it knows: spaces, signs, hexadecimal, "inf" and "nan". */
-static bool parse_decimal(const char *text, double *ret)
+struct unit {
+    const char *name;
+    double factor;
+};
+
+/* A number and one of the units; "" is the one of a number alone. strtod() knows more than is wanted
+ * here: spaces, signs, hexadecimal, "inf" and "nan". */
+static bool parse_with_unit(const char *text, const struct unit *units, size_t n_units, double *ret)
 {
     char *end = NULL;
-    if (!*text || strspn(text, "0123456789.eE-") != strlen(text) || *text == '-')
+    size_t digits = strspn(text, "0123456789.");
+    if (digits == 0)
         return false;
     double d = strtod(text, &end);
-    if (*end || end == text || !isfinite(d) || d < 0)
+    if ((size_t)(end - text) < digits || text[1] == 'x' || text[1] == 'X' || !isfinite(d))
         return false;
-    *ret = d;
-    return true;
+    while (*end == ' ' && end[1])
+        end++;
+    for (size_t i = 0; i < n_units; i++)
+        if (strcmp(end, units[i].name) == 0) {
+            *ret = d * units[i].factor;
+            return true;
+        }
+    return false;
 }
 
-bool args_parse_seconds(const char *text, int64_t *ret_ns)
+bool args_parse_time(const char *text, int64_t *ret_ns)
 {
-    double d = 0;
-    if (!parse_decimal(text, &d) || d > 1e9)
+    static const struct unit units[] = {{"", 1e9},  {"ns", 1},     {"us", 1e3},   {"ms", 1e6},
+                                        {"s", 1e9}, {"min", 60e9}, {"h", 3600e9}, {"d", 86400e9}};
+    double ns = 0;
+    if (!parse_with_unit(text, units, sizeof units / sizeof units[0], &ns) || ns > 1e18)
         return false;
-    *ret_ns = (int64_t)(d * 1e9 + 0.5);
+    *ret_ns = (int64_t)(ns + 0.5);
     return true;
 }
 
 bool args_parse_rate(const char *text, double *ret)
 {
+    static const struct unit units[] = {{"", 1}, {"Hz", 1}, {"kHz", 1e3}, {"MHz", 1e6}};
     double d = 0;
-    if (!parse_decimal(text, &d) || d < 1e-9 || d > 1e9)
+    if (!parse_with_unit(text, units, sizeof units / sizeof units[0], &d) || d < 1e-9 || d > 1e9)
         return false;
     *ret = d;
     return true;
@@ -108,10 +124,13 @@ uint64_t args_number(struct argp_state *state, const char *option, const char *t
     return n;
 }
 
-int64_t args_seconds(struct argp_state *state, const char *option, const char *text)
+int64_t args_time(struct argp_state *state, const char *option, const char *text)
 {
     int64_t ns = 0;
-    if (!args_parse_seconds(text, &ns))
-        argp_error(state, "%s: '%s' is not a number of seconds from 0 to 1000000000", option, text);
+    if (!args_parse_time(text, &ns))
+        argp_error(
+            state,
+            "%s: '%s' is not a time from 0 to 1000000000 seconds, like 2, 0.5, 100ms or 5min",
+            option, text);
     return ns;
 }

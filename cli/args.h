@@ -13,10 +13,11 @@
 /** Decimal digits only, min to max. */
 bool args_parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *ret);
 
-/** Seconds with an optional fraction ("2", "0.25"), 0 to 10^9, as nanoseconds. */
-bool args_parse_seconds(const char *text, int64_t *ret_ns);
+/** A time, 0 to 10^9 seconds, as nanoseconds: "2" and "0.25" are seconds, "100ms" and "5min" have a
+ *  unit, of ns, us, ms, s, min, h and d. */
+bool args_parse_time(const char *text, int64_t *ret_ns);
 
-/** A rate in hertz, over 0 to 10^9. */
+/** A rate in hertz, over 0 to 10^9: "30", "29.97Hz", "2kHz". */
 bool args_parse_rate(const char *text, double *ret);
 
 /** "3,608,608", "3x608x608" or "(3, 608, 608)"; "()" is a scalar. At most 64 sizes. */
@@ -25,6 +26,6 @@ bool args_parse_shape(const char *text, int64_t shape[64], int32_t *ret_ndim);
 /** The same for an argp parser: a bad value ends the program with usage status, naming `option`. */
 uint64_t args_number(struct argp_state *state, const char *option, const char *text, uint64_t min,
                      uint64_t max);
-int64_t args_seconds(struct argp_state *state, const char *option, const char *text);
+int64_t args_time(struct argp_state *state, const char *option, const char *text);
 
 #endif

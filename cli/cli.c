@@ -30,7 +30,7 @@ static const struct command {
     {"quota", cmd_quota, "show what users use of the daemon, and may have", DLX_AUTOSPAWN_NEVER},
 };
 
-enum { OPTION_SOCKET = 0x100, OPTION_JSON };
+enum { OPTION_SOCKET = 'S', OPTION_JSON = 'j' };
 
 /* -- messages ------------------------------------------------------------------------------------
  */

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { OPTION_COUNT = 0x300, OPTION_VALUES };
+enum { OPTION_COUNT = 'n', OPTION_VALUES = 'v' };
 
 struct echo {
     struct stream_args stream;

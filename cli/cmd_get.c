@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { OPTION_TIMEOUT = 0x300, OPTION_VALUES, OPTION_TENSOR };
+enum { OPTION_TIMEOUT = 't', OPTION_VALUES = 'v', OPTION_TENSOR = 'T' };
 
 struct get {
     struct saving to; /* without a file it is shown */
@@ -39,7 +39,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[0] = g->to.cli;
         return 0;
     case OPTION_TIMEOUT:
-        g->timeout_ns = args_seconds(state, "--timeout", arg);
+        g->timeout_ns = args_time(state, "--timeout", arg);
         return 0;
     case OPTION_VALUES:
         g->n_values = args_number(state, "--values", arg, 0, SHOW_VALUES_MAX);
@@ -100,8 +100,8 @@ static int show(const struct get *g, const struct dlx_message *m)
 int cmd_get(struct cli *cli, int argc, char **argv)
 {
     static const struct argp_option options[] = {
-        {"timeout", OPTION_TIMEOUT, "SECONDS", 0,
-         "Wait so long for the first message (default: not at all)", 0},
+        {"timeout", OPTION_TIMEOUT, "TIME", 0,
+         "Wait for the first message for this time (default: not at all)", 0},
         {"values", OPTION_VALUES, "N", 0, "Show the first N values of each tensor (default: 6)", 0},
         {"tensor", OPTION_TENSOR, "I", 0,
          "Of a message with several tensors, save tensor I to a .npy file (default: 0)", 0},

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { OPTION_ALL = 0x300 };
+enum { OPTION_ALL = 'a' };
 
 struct publisher {
     uint64_t id;

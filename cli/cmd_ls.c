@@ -43,7 +43,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         ls->watch = true;
         return 0;
     case OPTION_INTERVAL:
-        ls->interval_ns = args_seconds(state, "--interval", arg);
+        ls->interval_ns = args_time(state, "--interval", arg);
         if (ls->interval_ns == 0)
             argp_error(state, "--interval: must be more than 0");
         return 0;

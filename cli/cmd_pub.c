@@ -13,19 +13,19 @@
 enum { HISTORY_DEFAULT = 4, HISTORY_MAX = 1024 };
 
 enum {
-    OPTION_DTYPE = 0x300,
-    OPTION_SHAPE,
-    OPTION_RATE,
-    OPTION_LOOP,
-    OPTION_HISTORY,
-    OPTION_BLOCK,
-    OPTION_RETAIN,
-    OPTION_RETAIN_FOR,
+    OPTION_DTYPE = 'd',
+    OPTION_SHAPE = 's',
+    OPTION_RATE = 'r',
+    OPTION_LOOP = 'l',
+    OPTION_HISTORY = 'H',
+    OPTION_BLOCK = 'b',
+    OPTION_RETAIN = 'R',
+    OPTION_WAIT = 'w',
+    OPTION_TIMEOUT = 't',
+    OPTION_HOLD = 'k', /* keep */
+    OPTION_RETAIN_FOR = 0x300,
     OPTION_LATCH,
-    OPTION_WAIT,
-    OPTION_TIMEOUT,
     OPTION_LINGER,
-    OPTION_HOLD,
 };
 
 struct options {
@@ -142,7 +142,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         o->pub.retain = (uint32_t)args_number(state, "--retain", arg, 1, HISTORY_MAX);
         return 0;
     case OPTION_RETAIN_FOR:
-        o->pub.retain_for_ns = args_seconds(state, "--retain-for", arg);
+        o->pub.retain_for_ns = args_time(state, "--retain-for", arg);
         if (o->pub.retain_for_ns == 0)
             argp_error(state, "--retain-for: must be more than 0");
         return 0;
@@ -153,12 +153,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         o->pub.n_wait = (uint32_t)args_number(state, "--wait", arg, 1, UINT32_MAX);
         return 0;
     case OPTION_TIMEOUT:
-        o->pub.timeout_ns = args_seconds(state, "--timeout", arg);
+        o->pub.timeout_ns = args_time(state, "--timeout", arg);
         if (o->pub.timeout_ns == 0)
             argp_error(state, "--timeout: must be more than 0");
         return 0;
     case OPTION_LINGER:
-        o->pub.linger_ns = args_seconds(state, "--linger", arg);
+        o->pub.linger_ns = args_time(state, "--linger", arg);
         return 0;
     case OPTION_HOLD:
         o->pub.hold = true;
@@ -189,7 +189,7 @@ static const struct argp_option options[] = {
     {"rate", OPTION_RATE, "HZ", 0, "Messages a second (default: as fast as they are read)", 2},
     {"loop", OPTION_LOOP, "N", 0, "Publish the files N times, 0 for ever (default: once)", 2},
     {"wait", OPTION_WAIT, "N", 0, "Begin when N subscribers are attached", 2},
-    {"linger", OPTION_LINGER, "SECONDS", 0, "Stay for so long afterwards", 2},
+    {"linger", OPTION_LINGER, "TIME", 0, "Stay for this time afterwards", 2},
     {"hold", OPTION_HOLD, NULL, 0, "Stay until Ctrl-C, so that late subscribers get the history",
      2},
     {NULL, 0, NULL, 0, "How:", 3},
@@ -199,15 +199,15 @@ static const struct argp_option options[] = {
      "The last N messages stay afterwards: the daemon keeps them for `dlxctl get` and those who "
      "subscribe",
      3},
-    {"retain-for", OPTION_RETAIN_FOR, "SECONDS", 0,
-     "They stay for so long (default: until another one of the topic replaces them, or `dlxctl "
+    {"retain-for", OPTION_RETAIN_FOR, "TIME", 0,
+     "They stay for this time (default: until another one of the topic replaces them, or `dlxctl "
      "rm`)",
      3},
     {"latch", OPTION_LATCH, NULL, 0,
      "Who comes meanwhile gets them unasked, but they do not stay afterwards", 3},
     {"block", OPTION_BLOCK, NULL, 0, "Wait for reliable subscribers instead of dropping", 3},
-    {"timeout", OPTION_TIMEOUT, "SECONDS", 0,
-     "Fail when --wait or a subscriber makes it wait for so long (default: never)", 3},
+    {"timeout", OPTION_TIMEOUT, "TIME", 0,
+     "Fail when --wait or a subscriber makes it wait for this time (default: never)", 3},
     {0},
 };
 

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { OPTION_COUNT = 0x300, OPTION_TENSOR };
+enum { OPTION_COUNT = 'n', OPTION_TENSOR = 'T' };
 #define INTERVAL_NS INT64_C(250000000)
 
 struct save {

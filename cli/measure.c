@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { OPTION_COUNT = 0x300, OPTION_WINDOW, OPTION_DURATION };
+enum { OPTION_COUNT = 'n', OPTION_WINDOW = 'w', OPTION_DURATION = 'd' };
 #define WINDOW_DEFAULT 10000
 #define WINDOW_MAX     10000000
 /* What the line of each second looks at: sorting ten million ages takes longer than that second. */
@@ -42,7 +42,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         h->window = args_number(state, "--window", arg, 2, WINDOW_MAX);
         return 0;
     case OPTION_DURATION:
-        h->stream.duration_ns = args_seconds(state, "--duration", arg);
+        h->stream.duration_ns = args_time(state, "--duration", arg);
         if (h->stream.duration_ns == 0)
             argp_error(state, "--duration: must be more than 0");
         return 0;
@@ -231,7 +231,7 @@ int measure_run(struct cli *cli, const struct measure *measure, int argc, char *
         {"window", OPTION_WINDOW, "N", 0,
          "Let the summary look at the last N messages (default: 10000)", 0},
         {"count", OPTION_COUNT, "N", 0, "End after N messages", 0},
-        {"duration", OPTION_DURATION, "SECONDS", 0, "End after this time", 0},
+        {"duration", OPTION_DURATION, "TIME", 0, "End after this time", 0},
         {0},
     };
     static const struct argp_child children[] = {{&stream_argp, 0, NULL, 0}, {0}};

@@ -6,14 +6,20 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { OPTION_HISTORY = 0x200, OPTION_LATEST, OPTION_RELIABLE, OPTION_TIMEOUT, OPTION_UNTIL_GONE };
+enum {
+    OPTION_HISTORY = 'H',
+    OPTION_LATEST = 'l',
+    OPTION_RELIABLE = 'r',
+    OPTION_TIMEOUT = 't',
+    OPTION_UNTIL_GONE = 'g',
+};
 
 static const struct argp_option options[] = {
     {"history", OPTION_HISTORY, "N", 0, "Begin with up to N messages published before", 0},
     {"latest", OPTION_LATEST, NULL, 0, "Take only ever the newest message, skip older ones", 0},
     {"reliable", OPTION_RELIABLE, NULL, 0, "Make the publisher wait; it must offer it (--block)",
      0},
-    {"timeout", OPTION_TIMEOUT, "SECONDS", 0, "Fail when no message comes for so long", 0},
+    {"timeout", OPTION_TIMEOUT, "TIME", 0, "Fail when no message comes for this time", 0},
     {"until-gone", OPTION_UNTIL_GONE, NULL, 0, "End when the last publisher has left", 0},
     {0},
 };
@@ -35,7 +41,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         a->subscribe.reliable = true;
         return 0;
     case OPTION_TIMEOUT:
-        a->timeout_ns = args_seconds(state, "--timeout", arg);
+        a->timeout_ns = args_time(state, "--timeout", arg);
         if (a->timeout_ns == 0)
             argp_error(state, "--timeout: must be more than 0");
         return 0;

@@ -46,6 +46,44 @@ START_TEST(every_command_has_help)
 }
 END_TEST
 
+/* Each line "  -n, --count=N" of a command's help is ".It Fl n , Fl \\-count" in the man page. */
+START_TEST(the_man_page_has_every_option)
+{
+    static const char *const commands[] = {"ls",   "info", "pub", "get",   "rm",   "echo",
+                                           "save", "hz",   "bw",  "holds", "quota"};
+    char path[512];
+    size_t size = 0, n_short = 0;
+    (void)snprintf(path, sizeof path, "%s", dlx_test_data("../../docs/man/dlxctl.1"));
+    char *man = dlx_test_read_file(path, &size);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        struct dlx_test_cli cli;
+        dlx_test_cli_run(&cli, "/nowhere", -1, 0, DLX_TEST_WORDS(commands[i], "--help"));
+        char *save = NULL;
+        for (char *line = strtok_r(cli.out, "\n", &save); line;
+             line = strtok_r(NULL, "\n", &save)) {
+            char letter = 0, name[64] = "", entry[160];
+            size_t at = 0;
+            bool is_short = sscanf(line, " -%c, --%63[a-z-]", &letter, name) == 2;
+            if (*line != ' ') /* text, which an option begins */
+                continue;
+            if (!is_short && sscanf(line, " --%63[a-z-]", name) != 1)
+                continue;
+            if (letter == '?')
+                continue;
+            n_short += is_short;
+            at = (size_t)snprintf(entry, sizeof entry,
+                                  is_short ? ".It Fl %c , Fl \\-" : ".It Fl \\-", letter);
+            for (const char *p = name; *p; p++)
+                at += (size_t)snprintf(entry + at, sizeof entry - at, *p == '-' ? "\\-" : "%c", *p);
+            ck_assert_msg(strstr(man, entry), "%s: the man page lacks '%s'", commands[i], entry);
+        }
+        dlx_test_cli_deinit(&cli);
+    }
+    ck_assert_uint_gt(n_short, 40);
+    free(man);
+}
+END_TEST
+
 START_TEST(wrong_usage_is_status_2)
 {
     const char *npy = dlx_test_npy("f4.npy");
@@ -96,6 +134,7 @@ START_TEST(no_daemon_is_said_with_the_path)
     /* --socket is stronger than the environment, before and after the command */
     expect(1, "/another", -1, DLX_TEST_WORDS("--socket", "/another", "ls"));
     expect(1, "/another", -1, DLX_TEST_WORDS("ls", "--socket=/another"));
+    expect(1, "/another", -1, DLX_TEST_WORDS("-jS", "/another", "ls"));
 }
 END_TEST
 
@@ -287,6 +326,7 @@ int main(void)
     Suite *suite = suite_create("e2e_cli_errors");
     TCase *tcase = dlx_test_cli_case("dlxctl");
     tcase_add_test(tcase, every_command_has_help);
+    tcase_add_test(tcase, the_man_page_has_every_option);
     tcase_add_test(tcase, wrong_usage_is_status_2);
     tcase_add_test(tcase, no_daemon_is_said_with_the_path);
     tcase_add_test(tcase, topics_that_break_the_rules_are_named);

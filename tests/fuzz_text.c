@@ -48,7 +48,7 @@ static void check_numbers(struct dlx_fuzz *f, const char *text)
     double rate = -1;
     if (args_parse_number(text, min, max, &n))
         REQUIRE(n >= min && n <= max && strspn(text, "0123456789") == strlen(text));
-    if (args_parse_seconds(text, &ns))
+    if (args_parse_time(text, &ns))
         REQUIRE(ns >= 0 && ns <= INT64_C(1000000000000000000));
     if (args_parse_rate(text, &rate))
         REQUIRE(rate > 0 && rate <= 1e9);

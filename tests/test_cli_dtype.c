@@ -7,6 +7,7 @@
 #include "tests/harness_run.h"
 #include <check.h>
 #include <inttypes.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -261,25 +262,54 @@ END_TEST
 START_TEST(numbers_of_the_command_line)
 {
     uint64_t n = 0;
-    int64_t ns = 0;
-    double rate = 0;
     ck_assert(args_parse_number("42", 1, 100, &n) && n == 42);
     ck_assert(args_parse_number("18446744073709551615", 0, UINT64_MAX, &n) && n == UINT64_MAX);
     static const char *const bad_numbers[] = {"",    "-1",   "+1",  " 1", "1 ",
                                               "1.5", "0x10", "101", "0",  "18446744073709551616"};
     for (size_t i = 0; i < sizeof bad_numbers / sizeof bad_numbers[0]; i++)
         ck_assert_msg(!args_parse_number(bad_numbers[i], 1, 100, &n), "'%s'", bad_numbers[i]);
+}
+END_TEST
 
-    ck_assert(args_parse_seconds("2", &ns) && ns == INT64_C(2000000000));
-    ck_assert(args_parse_seconds("0.25", &ns) && ns == 250000000);
-    ck_assert(args_parse_seconds("1e-3", &ns) && ns == 1000000);
-    static const char *const bad_seconds[] = {"",   "-1",    "inf", "nan", "0x1p3",
-                                              "1s", "1e400", "2e9", " 1"};
-    for (size_t i = 0; i < sizeof bad_seconds / sizeof bad_seconds[0]; i++)
-        ck_assert_msg(!args_parse_seconds(bad_seconds[i], &ns), "'%s'", bad_seconds[i]);
-
-    ck_assert(args_parse_rate("29.97", &rate) && rate > 29.96 && rate < 29.98);
-    ck_assert(!args_parse_rate("0", &rate) && !args_parse_rate("1e10", &rate));
+START_TEST(times_and_rates_may_have_units)
+{
+    static const struct {
+        const char *text;
+        int64_t ns;
+    } times[] = {{"2", 2000000000},
+                 {"0.25", 250000000},
+                 {"1e-3", 1000000},
+                 {"7ns", 7},
+                 {"1.5us", 1500},
+                 {"100ms", 100000000},
+                 {"100 ms", 100000000},
+                 {"3s", 3000000000},
+                 {"2min", 120000000000},
+                 {"1h", 3600000000000},
+                 {"1d", 86400000000000},
+                 {"1e9", 1000000000000000000},
+                 {"0", 0},
+                 {".5s", 500000000}};
+    static const char *const bad_times[] = {
+        "",   "-1", "inf", "nan", "0x1p3", "0X1",  "1.2.3", "2e9",  " 1",  "1 ",
+        "ms", "1m", "1S",  "s1",  "1e400", "1sec", "+1",    "1ms2", "1,5", "11575d"};
+    static const struct {
+        const char *text;
+        double rate;
+    } rates[] = {{"29.97", 29.97}, {"30Hz", 30}, {"2kHz", 2000}, {"1 MHz", 1e6}, {"0.1", 0.1}};
+    static const char *const bad_rates[] = {"0", "1e10", "1001MHz", "30hz", "3s", "-1", ""};
+    int64_t ns = 0;
+    double rate = 0;
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
+        ck_assert_msg(args_parse_time(times[i].text, &ns) && ns == times[i].ns, "'%s': %" PRId64,
+                      times[i].text, ns);
+    for (size_t i = 0; i < sizeof bad_times / sizeof bad_times[0]; i++)
+        ck_assert_msg(!args_parse_time(bad_times[i], &ns), "'%s'", bad_times[i]);
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
+        ck_assert_msg(args_parse_rate(rates[i].text, &rate) && rate == rates[i].rate, "'%s': %g",
+                      rates[i].text, rate);
+    for (size_t i = 0; i < sizeof bad_rates / sizeof bad_rates[0]; i++)
+        ck_assert_msg(!args_parse_rate(bad_rates[i], &rate), "'%s'", bad_rates[i]);
 }
 END_TEST
 
@@ -337,6 +367,7 @@ int main(void)
     tcase_add_test(tcase, unknown_types_are_shown_in_hexadecimal);
     tcase_add_test(tcase, tensors_with_strides_are_walked);
     tcase_add_test(tcase, numbers_of_the_command_line);
+    tcase_add_test(tcase, times_and_rates_may_have_units);
     tcase_add_test(tcase, shapes_of_the_command_line);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
