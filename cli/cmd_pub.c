@@ -5,6 +5,7 @@
 #include "cli/pub.h"
 #include "cli/source.h"
 #include "cli/wait.h"
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,8 @@ enum { HISTORY_DEFAULT = 4, HISTORY_MAX = 1024 };
 
 enum {
     OPTION_DTYPE = 'd',
+    OPTION_SET = 'e', /* together */
+    OPTION_META = 'm',
     OPTION_SHAPE = 's',
     OPTION_RATE = 'r',
     OPTION_LOOP = 'l',
@@ -32,6 +35,7 @@ struct options {
     struct pub pub;
     struct source_args source;
     char **files;
+    char *meta; /* its memory */
     bool has_shape;
     bool latch;
 };
@@ -53,6 +57,30 @@ static void parse_shape(struct options *o, const char *arg, struct argp_state *s
                    "--shape: '%s' is not a shape like 3,608,608 or 3x608x608 of at most %d sizes, "
                    "each up to 2^63 - 1",
                    arg, NPY_NDIM_MAX);
+}
+
+/* TEXT, or @FILE, whose content it is. */
+static void parse_meta(struct options *o, const char *arg, struct argp_state *state)
+{
+    size_t size = strlen(arg);
+    free(o->meta);
+    if (*arg != '@') {
+        o->meta = strdup(arg);
+    } else {
+        FILE *file = fopen(arg + 1, "re");
+        o->meta = malloc(DLX_META_MAX + 1);
+        if (!file)
+            argp_error(state, "--meta: %s: %s", arg + 1, strerror(errno));
+        size = o->meta ? fread(o->meta, 1, DLX_META_MAX + 1, file) : 0;
+        if (ferror(file))
+            argp_error(state, "--meta: %s: %s", arg + 1, strerror(errno));
+        (void)fclose(file);
+    }
+    if (!o->meta)
+        argp_failure(state, CLI_FAILURE, 0, "out of memory");
+    if (size > DLX_META_MAX)
+        argp_error(state, "--meta: more than the limit of %d bytes", DLX_META_MAX);
+    o->pub.meta = (struct dlx_bytes){.data = o->meta, .size = size};
 }
 
 static void parse_rate(struct options *o, const char *arg, struct argp_state *state)
@@ -90,6 +118,7 @@ static void check(struct options *o, struct argp_state *state)
 {
     static char standard_input[] = "-";
     struct source_args *s = &o->source;
+    struct cli_error e = {{0}};
     if (!o->pub.topic)
         argp_error(state, "a topic is missing");
     if (o->has_shape && s->dtype.bits == 0)
@@ -99,13 +128,20 @@ static void check(struct options *o, struct argp_state *state)
     check_retain(o, state);
     s->raw = o->has_shape;
     if (s->n_files == 0) {
+        if (s->joined)
+            argp_error(state, "--set: a file is missing");
         if (isatty(STDIN_FILENO))
             argp_error(state, "a file is missing, and the standard input is a terminal");
         add_file(o, standard_input, state);
     }
     size_t n_standard = 0;
-    for (size_t i = 0; i < s->n_files; i++)
-        n_standard += strcmp(o->files[i], "-") == 0;
+    for (size_t i = 0; i < s->n_files; i++) {
+        char name[JOINED_NAME_SIZE];
+        const char *file = o->files[i];
+        if (s->joined && joined_split(o->files[i], name, &file, &e) < 0)
+            argp_error(state, "--set: %s", e.text);
+        n_standard += strcmp(file, "-") == 0;
+    }
     if (n_standard > 1)
         argp_error(state, "the standard input ('-') can only be given once");
     if (n_standard > 0 && o->pub.n_loops != 1)
@@ -125,6 +161,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPTION_SHAPE:
         parse_shape(o, arg, state);
+        return 0;
+    case OPTION_SET:
+        o->source.joined = true;
+        return 0;
+    case OPTION_META:
+        parse_meta(o, arg, state);
         return 0;
     case OPTION_RATE:
         parse_rate(o, arg, state);
@@ -185,6 +227,12 @@ static const struct argp_option options[] = {
      "same size (bfloat16, float8_e4m3fn)",
      1},
     {"shape", OPTION_SHAPE, "N,N,...", 0, "Shape of raw bytes, like 3,608,608", 1},
+    {"set", OPTION_SET, NULL, 0,
+     "Publish the files together: each message is a set with a tensor of each. A file may be "
+     "NAME=FILE; else its name is that of the file without folder and suffix",
+     1},
+    {"meta", OPTION_META, "TEXT", 0,
+     "Metadata of each message, such as '{\"frame\": 7}'; @FILE is what the file has", 1},
     {NULL, 0, NULL, 0, "When:", 2},
     {"rate", OPTION_RATE, "HZ", 0, "Messages a second (default: as fast as they are read)", 2},
     {"loop", OPTION_LOOP, "N", 0, "Publish the files N times, 0 for ever (default: once)", 2},
@@ -217,13 +265,14 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .args_doc = "TOPIC [FILE...|-]",
+        .args_doc = "TOPIC [[NAME=]FILE...|-]",
         .doc =
             "Publish tensors from .npy files or raw bytes, and sets of tensors from "
             ".safetensors files, read straight into shared memory.\v"
             "Examples:\n"
             "  dlxctl pub weights/w0 w0.npy --hold\n"
             "  dlxctl pub weights/policy model.safetensors --retain 1\n"
+            "  dlxctl pub cam/front --set rgb=image.npy depth.npy --meta '{\"frame\": 7}'\n"
             "  dlxctl pub net/in --dtype float32 --shape 3,608,608 batch.bin\n"
             "  ffmpeg -i film.mp4 -f rawvideo -pix_fmt rgb24 -s 640x360 - |\n"
             "      dlxctl pub cam/front --dtype uint8 --shape 360,640,3 --rate 30\n"
@@ -252,5 +301,6 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
         status = pub_run(&o.pub);
     source_free(o.pub.source);
     free(o.files);
+    free(o.meta);
     return status;
 }

@@ -141,10 +141,12 @@ static int outgoing_init(struct outgoing *o, struct pub *p, const struct source_
 static int publish_once(struct pub *p, struct outgoing *o, const struct dlx_publish_args *args)
 {
     const struct safetensors *set = o->source->set;
-    if (!set)
+    struct dlx_bytes meta = p->meta;
+    if (!set && !meta.data)
         return dlx_publish(p->publisher, o->tensors[0], args);
-    struct dlx_bytes meta = {.data = set->meta, .size = set->meta_size};
-    return dlx_publish_set(p->publisher, o->items, o->n, set->meta ? &meta : NULL, args);
+    if (!meta.data)
+        meta = (struct dlx_bytes){.data = set->meta, .size = set->meta_size};
+    return dlx_publish_set(p->publisher, o->items, o->n, meta.data ? &meta : NULL, args);
 }
 
 /* Publish, however long subscribers make it wait. */

@@ -13,8 +13,12 @@ int source_new(struct source **ret, const struct source_args *args, struct cli_e
         return cli_fail(e, DLX_E_NO_MEMORY, "out of memory");
     s->args = *args;
     s->in.fd = -1;
-    *ret = s;
-    return 0;
+    int code = args->joined ? joined_open(s, e) : 0;
+    if (code < 0)
+        source_free(s);
+    else
+        *ret = s;
+    return code;
 }
 
 struct source *source_free(struct source *s)
@@ -22,6 +26,7 @@ struct source *source_free(struct source *s)
     if (!s)
         return NULL;
     input_close(&s->in);
+    joined_close(s);
     safetensors_free(s->set);
     free(s->scratch);
     free(s);
@@ -33,6 +38,8 @@ void source_rewind(struct source *s)
     input_close(&s->in);
     s->format = NULL;
     s->next_file = 0;
+    for (size_t i = 0; i < s->n_parts; i++)
+        source_rewind(s->parts[i].source);
 }
 
 int source_take(struct source *s, void *data, uint64_t size, uint64_t *ret_size,
@@ -114,12 +121,14 @@ static int open_next(struct source *s, struct cli_error *e)
 
 int source_next(struct source *s, struct source_item *ret_item, struct cli_error *e)
 {
+    s->set = safetensors_free(s->set);
+    if (s->parts)
+        return joined_next(s, ret_item, e);
     for (;;) {
         int code = s->format ? 1 : open_next(s, e);
         if (code <= 0)
             return code;
         struct source_item item = {.file = s->in.name};
-        s->set = safetensors_free(s->set);
         code = s->format->next(s, &item, e);
         if (code < 0)
             return code;
@@ -140,7 +149,7 @@ int source_read(struct source *s, void *data, struct cli_error *e)
 
 int source_read_set(struct source *s, void *const *data, struct cli_error *e)
 {
-    return s->format->read_set(s, data, e);
+    return s->parts ? joined_read(s, data, e) : s->format->read_set(s, data, e);
 }
 
 /* -- raw bytes ------------------------------------------------------------------------------------- */

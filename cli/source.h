@@ -15,6 +15,7 @@
 struct source_args {
     char *const *files; /**< "-" is the standard input; borrowed for the source's life */
     size_t n_files;
+    bool joined;      /**< together they are one set, and each of `files` is [NAME=]FILE */
     bool raw;         /**< they are raw bytes of `dtype` and `shape` */
     DLDataType dtype; /**< bits 0: as the file says */
     int32_t ndim;
@@ -33,7 +34,15 @@ struct source_item {
 
 struct source;
 
-/** Returns 0 or DLX_E_NO_MEMORY. Opens nothing yet. */
+/**
+ * "rgb=a.npy" is the tensor rgb of a set, "a.npy" and "=a.npy" the tensor a. `*ret_file` points into
+ * `argument`. Returns 0 or DLX_E_INVALID with words.
+ */
+#define JOINED_NAME_SIZE 1024
+int joined_split(const char *argument, char name[JOINED_NAME_SIZE], const char **ret_file,
+                 struct cli_error *e);
+
+/** Returns 0, DLX_E_NO_MEMORY or, of a name in a set, DLX_E_INVALID. Opens nothing yet. */
 int source_new(struct source **ret, const struct source_args *args, struct cli_error *e);
 struct source *source_free(struct source *s);
 

@@ -38,8 +38,23 @@ struct source_format {
 
 extern const struct source_format source_npy, source_raw, source_safetensors;
 
+/** One file of a joined source. */
+struct joined_part {
+    char name[JOINED_NAME_SIZE]; /**< of its tensors */
+    char *file[1];
+    struct source *source;
+};
+
+/** As source_new(), source_free(), source_next() and source_read_set(), for the parts. */
+int joined_open(struct source *s, struct cli_error *e);
+void joined_close(struct source *s);
+int joined_next(struct source *s, struct source_item *ret_item, struct cli_error *e);
+int joined_read(struct source *s, void *const *data, struct cli_error *e);
+
 struct source {
     struct source_args args;
+    struct joined_part *parts; /**< NULL: the files are read one after the other */
+    size_t n_parts;
     struct input in;
     size_t next_file;
     const struct source_format *format; /**< NULL: no file is open */

@@ -252,6 +252,114 @@ START_TEST(a_file_that_lies_publishes_nothing)
 }
 END_TEST
 
+/* -- sets of several files, and metadata of the command line ----------------------------------------- */
+
+static void fails(int status, const char *why, const char *const *words)
+{
+    struct dlx_test_cli cli;
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, status, words);
+    ck_assert_msg(strstr(cli.err, why), "'%s' lacks '%s'", cli.err, why);
+    dlx_test_cli_deinit(&cli);
+}
+
+START_TEST(several_files_are_one_set)
+{
+    struct dlx_test_cli pub, get;
+    char rgb[600], same[600];
+    (void)snprintf(rgb, sizeof rgb, "rgb=%s", dlx_test_npy("f4_fortran.npy"));
+    (void)snprintf(same, sizeof same, "=%s", dlx_test_npy("bool.npy"));
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("pub", "w", "--set", rgb, dlx_test_npy("f2.npy"), same, "-m",
+                                    "{\"frame\": 7}", "--loop", "2", "--retain", "2"));
+    dlx_test_cli_deinit(&pub);
+    dlx_test_cli_run(&get, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("get", "w"));
+    dlx_test_cli_golden(&get, "get_set.txt");
+    dlx_test_cli_deinit(&get);
+}
+END_TEST
+
+/* The first of each, then the second of each: two.npy has two arrays, the raw bytes one of its own type. */
+START_TEST(files_of_a_set_go_on_together)
+{
+    struct dlx_test_cli pub, save;
+    char again[600], three[600];
+    (void)snprintf(again, sizeof again, "again=%s", dlx_test_npy("two.npy"));
+    dlx_test_cli_run(
+        &pub, dlx_test_cli_daemon.path, -1, 0,
+        DLX_TEST_WORDS("pub", "w", "--set", dlx_test_npy("two.npy"), again, "--retain", "2"));
+    dlx_test_cli_deinit(&pub);
+    dlx_test_cli_run(&save, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("save", "w", "-", "-n", "2", "--tensor", "1"));
+    size_t size = 0;
+    char *two = dlx_test_read_file(dlx_test_npy("two.npy"), &size);
+    ck_assert_uint_eq(save.out_size, size);
+    ck_assert_mem_eq(save.out, two, size);
+    free(two);
+    dlx_test_cli_deinit(&save);
+    (void)snprintf(three, sizeof three, "f4.npy: has no more tensors, but %s has",
+                   dlx_test_npy("two.npy"));
+    fails(1, three,
+          DLX_TEST_WORDS("pub", "v", "-e", dlx_test_npy("two.npy"), dlx_test_npy("f4.npy")));
+}
+END_TEST
+
+START_TEST(sets_that_cannot_be_are_named)
+{
+    const char *npy = dlx_test_npy("f4.npy");
+    fails(2, "--set: the standard input needs a name in a set: NAME=-",
+          DLX_TEST_WORDS("pub", "w", "--set", npy, "-"));
+    fails(2, "--set: a file is missing", DLX_TEST_WORDS("pub", "w", "--set"));
+    fails(2, "--set: 'a=' is not [NAME=]FILE", DLX_TEST_WORDS("pub", "w", "--set", "a="));
+    fails(2, "can only be given once", DLX_TEST_WORDS("pub", "w", "--set", "a=-", "b=-"));
+    fails(1, "is a set itself",
+          DLX_TEST_WORDS("pub", "w", "--set", dlx_test_data("safetensors/reference.safetensors")));
+    fails(1, "f4", DLX_TEST_WORDS("pub", "w", "--set", npy, npy));
+    fails(1, "no/such: No such file or directory",
+          DLX_TEST_WORDS("pub", "w", "--set", npy, "x=no/such"));
+}
+END_TEST
+
+START_TEST(metadata_may_be_given)
+{
+    const char *npy = dlx_test_npy("f4.npy"), *path = dlx_test_cli_file("meta");
+    char at[600], large[65537];
+    struct dlx_test_cli cli;
+    (void)snprintf(at, sizeof at, "@%s", path);
+    memset(large, 'm', sizeof large);
+    for (size_t size = 65535; size <= 65537; size++) {
+        FILE *file = fopen(path, "we");
+        ck_assert_ptr_nonnull(file);
+        ck_assert_uint_eq(fwrite(large, 1, size, file), size);
+        ck_assert_int_eq(fclose(file), 0);
+        if (size > 65536) {
+            fails(2, "--meta: more than the limit of 65536 bytes",
+                  DLX_TEST_WORDS("pub", "m", npy, "--meta", at));
+            continue;
+        }
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                         DLX_TEST_WORDS("pub", "m", npy, "--meta", at, "--retain", "1"));
+        dlx_test_cli_deinit(&cli);
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                         DLX_TEST_WORDS("get", "m", "--json"));
+        json_t *json = dlx_test_cli_json(&cli);
+        ck_assert_int_eq(dlx_test_cli_integer(json, "meta_bytes"), (json_int_t)size);
+        ck_assert_uint_eq(json_array_size(json_object_get(json, "tensors")), 1);
+        json_decref(json);
+        dlx_test_cli_deinit(&cli);
+    }
+    ck_assert_int_eq(unlink(path), 0);
+    fails(2, "--meta: ", DLX_TEST_WORDS("pub", "m", npy, "--meta", at));
+    /* it replaces that of a file */
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("pub", "m", dlx_test_data("safetensors/reference.safetensors"),
+                                    "--meta", "mine", "--retain", "1"));
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("get", "m"));
+    ck_assert_ptr_nonnull(strstr(cli.out, "\n    metadata  mine\n"));
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("e2e_cli_sets");
@@ -264,6 +372,10 @@ int main(void)
     tcase_add_test(tcase, several_sets_are_numbered_files);
     tcase_add_test(tcase, tensors_that_a_later_message_loses_are_told);
     tcase_add_test(tcase, a_file_that_lies_publishes_nothing);
+    tcase_add_test(tcase, several_files_are_one_set);
+    tcase_add_test(tcase, files_of_a_set_go_on_together);
+    tcase_add_test(tcase, sets_that_cannot_be_are_named);
+    tcase_add_test(tcase, metadata_may_be_given);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
