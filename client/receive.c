@@ -26,8 +26,9 @@ static int check_ends(struct dlx_subscription *s)
         return dlx__fail(code, "topic %s: %s", s->topic, s->failure_text);
     }
     if (dlx_unlikely(s->n_inlets == s->n_spares)) {
-        if (s->was_attached) {
+        if (s->was_attached && s->n_left >= s->args.n_publishers) {
             s->was_attached = false;
+            s->n_left = 0;
             return dlx__fail(DLX_E_PUBLISHER_GONE,
                              "topic %s: the last publisher left, and "
                              "everything it published was taken",

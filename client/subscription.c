@@ -96,6 +96,7 @@ void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_inlet *inle
             dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor + n_missed,
                             dlx__reader_untold(&inlet->core) + n_missed);
         bool closed = dlx__reader_is_closed(&inlet->core) || inlet->end > 0;
+        s->n_left += !goes_on;
         if (!goes_on)
             dlx__events_push(&s->events, closed ? DLX_EVENT_LEFT : DLX_EVENT_LOST, inlet->id,
                              inlet->publisher, inlet->pid, inlet->topic, "");
@@ -202,8 +203,10 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
                      inlet->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
                      s->args.reliable);
     struct dlx_passed_entry passed = dlx__passed_find(&s->passed, inlet->origin);
-    if (!inlet->after && passed.origin != 0)
+    if (!inlet->after && passed.origin != 0) {
         dlx__reader_follow(&inlet->core, passed.seq, passed.untold);
+        s->n_left -= s->n_left > 0; /* it left another daemon, and is here again */
+    }
     settle_inlet(s, inlet);
     s->n_open++;
     s->was_attached = true;

@@ -55,6 +55,7 @@ struct dlx_subscription {
     int failure;      /* of a link, or to subscribe again: to be told once */
     char failure_text[DLX_ERROR_TEXT_SIZE];
     bool was_attached; /* tell when the last publisher leaves */
+    uint32_t n_left;   /* publishers that have left since that was told last: args.n_publishers */
     struct dlx_passed passed;
     struct dlx_events events;
     struct dlx_pin *pin; /* NULL: nothing is pinned */

@@ -137,6 +137,48 @@ START_TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
 }
 END_TEST
 
+/* Its only publisher leaves, once more: nothing is taken, and the subscription does not end. */
+static void wait_until_left(struct dlx_subscription *s)
+{
+    struct dlx_event event = {.size = sizeof event};
+    struct dlx_message *m = NULL;
+    while (dlx_subscription_next_event(s, &event) != 0 || event.kind == DLX_EVENT_JOINED) {
+        int r = dlx_take(s, SECOND / 1000, &m);
+        ck_assert_msg(r == DLX_E_TIMEOUT || r == DLX_E_DISCONNECTED, "%d", r);
+    }
+}
+
+/* A subscription for two publishers counts one that another daemon knows again once. */
+START_TEST(a_retained_publisher_leaves_once)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .n_publishers = 2};
+    struct dlx_client *c = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
+    c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "test/a", &args, &s));
+    dlx_test_store_take(s, 9, 10);
+    wait_until_left(s);
+    for (int i = 0; i < 2; i++) {
+        dlx_test_store_restart();
+        wait_until_left(s);
+    }
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 3);
+    for (int64_t value = 1; value <= 3; value++) {
+        ok(dlx_take(s, PATIENCE, &m));
+        dlx_test_stream_check(m, 100, value);
+        dlx_message_unref(m);
+    }
+    fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "test/a");
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
+}
+END_TEST
+
 START_TEST(no_message_comes_twice)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
@@ -438,6 +480,7 @@ int main(void)
     tcase_add_test(tcase,
                    a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_nothing);
     tcase_add_test(tcase, a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies);
+    tcase_add_test(tcase, a_retained_publisher_leaves_once);
     tcase_add_test(tcase, no_message_comes_twice);
     tcase_add_test(tcase, time_goes_on_while_there_is_no_daemon);
     tcase_add_test(tcase, what_does_not_fit_is_not_kept_by_half);

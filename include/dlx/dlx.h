@@ -422,10 +422,16 @@ struct dlx_subscribe_args {
      *  this GPU copies from it by itself. Zeros: it is not. See docs/GPU.md, "Pinned memory": a copy
      *  that is queued reads the tensor later, so name its stream: dlx_tensor_used_on(). */
     DLDevice pin;
+    /** When dlx_take() fails with DLX_E_PUBLISHER_GONE: when no publisher is attached, at least this many
+     *  have left, and everything they published was taken. The count then begins again. 0: each time that
+     *  the last one has left. DLX_PUBLISHERS_ANY: never, so dlx_take() waits for the next publisher.
+     *  A publisher that reconnects to a restarted dlpackd has not left. */
+    uint32_t n_publishers;
 };
-#define DLX_HISTORY_NONE UINT32_MAX
-#define DLX_SPIN_NEVER   INT64_C(-1)
-#define DLX_SPIN_ALWAYS  INT64_C(-2)
+#define DLX_PUBLISHERS_ANY UINT32_MAX
+#define DLX_HISTORY_NONE   UINT32_MAX
+#define DLX_SPIN_NEVER     INT64_C(-1)
+#define DLX_SPIN_ALWAYS    INT64_C(-2)
 
 /**
  * Subscribe to a topic; no publisher need exist yet. What publishers of the topic publish after this
@@ -470,9 +476,9 @@ DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
  *
  * Returns 0; DLX_E_EMPTY (timeout_ns is 0), DLX_E_TIMEOUT, DLX_E_TOO_MANY_HELD (release some: the
  * message tells the limit, and whose it is), DLX_E_PUBLISHER_GONE (once, when the last publisher left
- * and everything it published was taken; later calls wait for a new one), DLX_E_BAD_PEER (the publisher wrote
- * values that cannot be: its link is cut, others go on), DLX_E_INTERRUPTED (a signal handler ran
- * while waiting), DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_FORKED, DLX_E_SYSTEM,
+ * and everything it published was taken, see `n_publishers`; later calls wait for a new one), DLX_E_BAD_PEER
+ * (the publisher wrote values that cannot be: its link is cut, others go on), DLX_E_INTERRUPTED (a signal
+ * handler ran while waiting), DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_FORKED, DLX_E_SYSTEM,
  * DLX_E_QOS, DLX_E_DISCONNECTED (once, when no publisher is left and the daemon is gone; later calls wait for a new one).
  */
 DLX_API int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret);

@@ -40,7 +40,7 @@ async def _readable(subscription):
 
 
 async def _wait(subscription, n, stream):
-    """A message (n > 0: a list of 1 to n), or False when the last publisher has left."""
+    """A message (n > 0: a list of 1 to n)."""
     while True:
         message = subscription._poll(n, stream)
         if message is not None:
@@ -65,16 +65,12 @@ async def _poll(subscription, timeout, n=0, stream=None):
 
 async def take(subscription, n, stream, timeout=_GIVEN):
     """Subscription.take_async(), and with n > 0 take_many_async()."""
-    message = await _poll(subscription, subscription.timeout if timeout is _GIVEN else timeout, n, stream)
-    if message is False:
-        raise _errors.make(-17, "PUBLISHER_GONE",
-                           f"topic {subscription.topic}: the last publisher has left, and everything was taken")
-    return message
+    return await _poll(subscription, subscription.timeout if timeout is _GIVEN else timeout, n, stream)
 
 
 async def next_message(subscription):
     """Subscription.__anext__()."""
-    message = await _poll(subscription, subscription.timeout)
-    if message is False:
-        raise StopAsyncIteration
-    return message
+    try:
+        return await _poll(subscription, subscription.timeout)
+    except _errors.PublisherGone:
+        raise StopAsyncIteration from None

@@ -111,8 +111,6 @@ def sync(subscription):
             subscription.take(timeout=0)
         except _errors.Timeout:
             return {"outcome": "synced"}
-        except _errors.PublisherGone:
-            pass
 
 
 def worker(name, role):
@@ -121,7 +119,7 @@ def worker(name, role):
     try:
         framework = ALL[name]()
         with _dlx.connect() as c:
-            handle = c.publisher(TOPIC, history=8) if role == "publish" else c.subscribe(TOPIC, timeout=TIMEOUT)
+            handle = c.publisher(TOPIC, history=8) if role == "publish" else c.subscribe(TOPIC, timeout=TIMEOUT, stay=True)
             if role == "take":
                 handle.fileno()  # from here on every take() looks for new publishers
     except Exception as e:

@@ -5,6 +5,7 @@
 #include "message.h"
 #include "publisher.h"
 #include "subscription.h"
+#include <string.h>
 
 PyTypeObject *dlxpy_connection_type;
 
@@ -144,6 +145,29 @@ static int parse_history(PyObject *object, uint32_t *ret)
     return dlxpy_uint32(object, "history", UINT32_MAX - 1, ret);
 }
 
+/* How many publishers a loop is for. `stay` and `publishers` may be NULL or None. */
+static int parse_publishers(PyObject *stay, PyObject *publishers, const char *topic, uint32_t *ret)
+{
+    bool stays = strchr(topic, '*') != NULL;
+    if (publishers && publishers != Py_None) {
+        if (stay && stay != Py_None) {
+            PyErr_SetString(PyExc_ValueError,
+                            "stay and publishers exclude each other: a loop for a number of "
+                            "publishers ends when they have left");
+            return -1;
+        }
+        if (dlxpy_uint32(publishers, "publishers", DLX_PUBLISHERS_ANY - 1, ret) < 0)
+            return -1;
+        if (*ret == 0)
+            PyErr_SetString(PyExc_ValueError, "publishers is 1 or more");
+        return *ret == 0 ? -1 : 0;
+    }
+    if (stay && stay != Py_None && dlxpy_flag(stay, &stays) < 0)
+        return -1;
+    *ret = stays ? DLX_PUBLISHERS_ANY : 1;
+    return 0;
+}
+
 /* Seconds, of which 0 is "never" and what has no end "always"; None for the default, which is 0 to libdlx. */
 static int parse_spin(PyObject *object, int64_t *ret)
 {
@@ -174,8 +198,8 @@ static int make_subscription(struct dlxpy_call *call)
 PyDoc_STRVAR(
     subscribe_doc,
     "subscribe(topic, *, latest=False, history=0, reliable=False, max_held=16, timeout=None, "
-    "stay=False,\n"
-    "          spin=None, pin=None)\n--\n\n"
+    "stay=None,\n"
+    "          publishers=None, spin=None, pin=None)\n--\n\n"
     "A dlx.Subscription of a topic, or of all that match a pattern, now and later: '*' stands for "
     "any characters\n"
     "of its segment (\"cam/*\"), a last segment of \"**\" for one segment or more. It is attached "
@@ -187,7 +211,12 @@ PyDoc_STRVAR(
     "reliable  the publisher (on_full=\"block\") waits for this subscription\n"
     "max_held  messages held at once at most, 1 to 4096\n"
     "timeout   seconds that take() and loops wait for a message (dlx.Timeout); None: no limit\n"
-    "stay      loops go on when the last publisher has left, instead of ending\n"
+    "stay      True: loops and take() wait for the next publisher when the last one has left; "
+    "False: loops end\n"
+    "          there, and take() raises dlx.PublisherGone; None: True for a pattern, else False\n"
+    "publishers  end when at least this many have left, instead of one: a loop over the results of "
+    "N workers\n"
+    "          that come and go when they like; not with `stay`\n"
     "spin      seconds of busy waiting at most before sleeping; \"never\" (or 0), \"always\"; "
     "None: adaptive\n"
     "pin       a GPU (\"cuda:0\") that copies by itself from what publishers have in memory of the "
@@ -199,22 +228,26 @@ PyDoc_STRVAR(
 static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                            PyObject *kwnames)
 {
-    static const char *const names[] = {"topic",   "latest", "history", "reliable", "max_held",
-                                        "timeout", "stay",   "spin",    "pin"};
-    static const struct dlxpy_params params = {"subscribe", names, 9, 1, 1};
+    static const char *const names[] = {"topic",   "latest", "history",    "reliable", "max_held",
+                                        "timeout", "stay",   "publishers", "spin",     "pin"};
+    static const struct dlxpy_params params = {"subscribe", names, 10, 1, 1};
     struct dlx_subscribe_args sub = {.size = sizeof sub};
-    PyObject *value[9], *keep;
+    PyObject *value[10], *keep;
     const char *topic;
     int64_t timeout_ns = DLX_FOREVER;
-    bool latest = false, stay = false;
+    bool latest = false;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         dlxpy_flag(value[1], &latest) < 0 || parse_history(value[2], &sub.history) < 0 ||
         dlxpy_flag(value[3], &sub.reliable) < 0 ||
         dlxpy_uint32(value[4], "max_held", UINT32_MAX, &sub.max_held) < 0 ||
-        (value[5] && dlxpy_timeout(value[5], &timeout_ns) < 0) || dlxpy_flag(value[6], &stay) < 0 ||
-        parse_spin(value[7], &sub.spin_ns) < 0 || dlxpy_gpu_device(value[8], "pin", &sub.pin) < 0 ||
+        (value[5] && dlxpy_timeout(value[5], &timeout_ns) < 0) ||
+        parse_spin(value[8], &sub.spin_ns) < 0 || dlxpy_gpu_device(value[9], "pin", &sub.pin) < 0 ||
         dlxpy_text_of(value[0], &keep, &topic) < 0)
         return NULL;
+    if (parse_publishers(value[6], value[7], topic, &sub.n_publishers) < 0) {
+        Py_XDECREF(keep);
+        return NULL;
+    }
     sub.mode = latest ? DLX_MODE_LATEST : DLX_MODE_ALL;
     struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_subscription);
     PyObject *ret = NULL;
@@ -223,7 +256,7 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         if (dlxpy_call_do(call, cast(self)) == 0) {
             struct dlx_subscription *s = call->subscription;
             call->subscription = NULL;
-            ret = dlxpy_subscription_new(s, call->client->c, topic, timeout_ns, stay);
+            ret = dlxpy_subscription_new(s, call->client->c, topic, timeout_ns);
         }
         dlxpy_call_end(call, cast(self));
     }

@@ -82,14 +82,12 @@ static const struct dlxpy_handle_kind kind = {&dlxpy_subscription_type,
                                               closing};
 
 PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const struct dlx_client *c,
-                                 const char *topic, int64_t timeout_ns, bool stays)
+                                 const char *topic, int64_t timeout_ns)
 {
     struct dlxpy_subscription *self =
         (struct dlxpy_subscription *)dlxpy_handle_new(&kind, s, c, topic);
-    if (self) {
+    if (self)
         self->timeout_ns = timeout_ns;
-        self->stays = stays;
-    }
     return (PyObject *)self;
 }
 
@@ -99,10 +97,11 @@ PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const struct dlx_cl
 static int take_now(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxpy_taken *taken)
 {
     struct dlx_subscription *s = self->handle.of.subscription;
-    if (taken->many)
-        return dlx_take_n(s, timeout_ns, taken->many, taken->room, &taken->n);
-    int r = dlx_take(s, timeout_ns, &taken->one);
-    taken->n = r == 0;
+    int r = taken->many ? dlx_take_n(s, timeout_ns, taken->many, taken->room, &taken->n)
+                        : dlx_take(s, timeout_ns, &taken->one);
+    if (r == 0 && !taken->many)
+        taken->n = 1;
+    self->ended |= r == DLX_E_PUBLISHER_GONE;
     return r;
 }
 
@@ -127,12 +126,24 @@ static void give_kept(struct dlxpy_taken *kept, struct dlxpy_taken *taken)
         drop_taken(kept);
 }
 
+/* Returns the code, with an exception. */
+static int raise_ended(const struct dlxpy_subscription *self)
+{
+    (void)dlxpy_raise_text(DLX_E_PUBLISHER_GONE,
+                           "topic %.200s: the last publisher left, and everything it published was "
+                           "taken; subscribe with stay=True to wait for the next one",
+                           PyUnicode_AsUTF8AndSize(self->handle.topic, NULL));
+    return DLX_E_PUBLISHER_GONE;
+}
+
 /* What is there, without waiting; but it may find a new daemon, which takes time to answer. Returns 0; DLX_E_EMPTY, without an exception,
  * which is seldom wanted; another code of libdlx, or 1, with an exception. */
 static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
 {
     struct dlxpy_asking asking;
     int r = self->kept_code;
+    if (self->ended)
+        return raise_ended(self);
     if (r != 0) {
         self->kept_code = 0;
         (void)dlxpy_raise_text(r, "topic %.200s: %s",
@@ -149,6 +160,8 @@ static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
         keep(self, r, taken);
         return 1;
     }
+    if (r == DLX_E_PUBLISHER_GONE)
+        return raise_ended(self);
     if (r < 0 && r != DLX_E_EMPTY)
         (void)dlxpy_asking_raise(&asking, r);
     return r;
@@ -168,6 +181,8 @@ static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxp
         Py_END_ALLOW_THREADS
         if (r == 0)
             return 0;
+        if (r == DLX_E_PUBLISHER_GONE)
+            return raise_ended(self);
         if (r != DLX_E_INTERRUPTED && r != DLX_E_TIMEOUT && r != DLX_E_EMPTY) {
             (void)dlxpy_raise(r);
             return r;
@@ -221,26 +236,27 @@ static PyObject *take_messages(struct dlxpy_subscription *self, int64_t timeout_
     return ret;
 }
 
-PyDoc_STRVAR(take_doc,
-             "take(timeout=..., *, stream=None)\n--\n\n"
-             "The next dlx.Message. timeout: seconds, 0 does not wait, None without a limit; left "
-             "out: that of\n"
-             "the subscription. Ctrl-C and other signals with handlers interrupt it; other threads "
-             "run meanwhile.\n\n"
-             "stream: for tensors on GPUs: the stream that they are used on, a number, a stream of "
-             "PyTorch, CuPy or\n"
-             "cuda.core, or -1 for any. When __dlpack__() is called, this stream waits until the "
-             "tensor is ready, and no\n"
-             "CPU does (t.status says whether it was), beside the stream that the library passes "
-             "to __dlpack__(). What\n"
-             "is made of the tensors is given back when the work on both is done: the stream is to "
-             "be there until then.\n"
-             "With -1, and for the default streams of CUDA, __dlpack__() waits.\n\n"
-             "Raises dlx.Timeout; dlx.PublisherGone (once, when the last publisher left and "
-             "everything of it was\n"
-             "taken; later calls wait for a new one); dlx.TooManyHeld (release some); dlx.Error of "
-             "code BAD_PEER\n"
-             "(a publisher wrote what cannot be, and was cut off); dlx.DaemonError; dlx.Closed.");
+PyDoc_STRVAR(
+    take_doc,
+    "take(timeout=..., *, stream=None)\n--\n\n"
+    "The next dlx.Message. timeout: seconds, 0 does not wait, None without a limit; left "
+    "out: that of\n"
+    "the subscription. Ctrl-C and other signals with handlers interrupt it; other threads "
+    "run meanwhile.\n\n"
+    "stream: for tensors on GPUs: the stream that they are used on, a number, a stream of "
+    "PyTorch, CuPy or\n"
+    "cuda.core, or -1 for any. When __dlpack__() is called, this stream waits until the "
+    "tensor is ready, and no\n"
+    "CPU does (t.status says whether it was), beside the stream that the library passes "
+    "to __dlpack__(). What\n"
+    "is made of the tensors is given back when the work on both is done: the stream is to "
+    "be there until then.\n"
+    "With -1, and for the default streams of CUDA, __dlpack__() waits.\n\n"
+    "Raises dlx.Timeout; dlx.PublisherGone (the publishers have left and everything of "
+    "them was taken: from\n"
+    "then on each call raises it; never with stay=True); dlx.TooManyHeld (release some); "
+    "dlx.Error of code\n"
+    "BAD_PEER (a publisher wrote what cannot be, and was cut off); dlx.DaemonError; dlx.Closed.");
 static PyObject *take_next(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                            PyObject *kwnames)
 {
@@ -293,19 +309,15 @@ static PyObject *take_many(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     return take_messages(cast(self), timeout_ns, n, &stream, &r);
 }
 
-/* A loop ends when the last publisher has left, unless it is to stay. */
+/* A loop ends where take() says that the publishers have left. */
 static PyObject *next(PyObject *self)
 {
     static const struct dlxpy_stream none;
-    for (;;) {
-        int r = 0;
-        PyObject *message = take_messages(cast(self), cast(self)->timeout_ns, 0, &none, &r);
-        if (message || r != DLX_E_PUBLISHER_GONE)
-            return message;
+    int r = 0;
+    PyObject *message = take_messages(cast(self), cast(self)->timeout_ns, 0, &none, &r);
+    if (!message && r == DLX_E_PUBLISHER_GONE)
         PyErr_Clear();
-        if (!cast(self)->stays)
-            return NULL;
-    }
+    return message;
 }
 
 static PyObject *iterate(PyObject *self)
@@ -314,10 +326,8 @@ static PyObject *iterate(PyObject *self)
     return self;
 }
 
-PyDoc_STRVAR(poll_doc,
-             "_poll(n=0, stream=None)\n--\n\nA message, None when there is none, False when the "
-             "last publisher "
-             "has left and the loop is to end. With n a list of 1 to n messages instead of one.");
+PyDoc_STRVAR(poll_doc, "_poll(n=0, stream=None)\n--\n\nA message, None when there is none. With n "
+                       "a list of 1 to n messages instead of one.");
 static PyObject *poll_it(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
     struct dlxpy_taken taken;
@@ -332,15 +342,10 @@ static PyObject *poll_it(PyObject *self, PyObject *const *args, Py_ssize_t n_arg
         return NULL;
     }
     int r = look(cast(self), &taken);
-    if (r == DLX_E_PUBLISHER_GONE && cast(self)->stays) {
-        PyErr_Clear();
-        r = look(cast(self), &taken);
-    }
     if (r == 0) {
         ret = make_result(&taken, &stream);
-    } else if (r == DLX_E_EMPTY || r == DLX_E_PUBLISHER_GONE) {
-        PyErr_Clear();
-        ret = r == DLX_E_EMPTY ? Py_None : Py_False;
+    } else if (r == DLX_E_EMPTY) {
+        ret = Py_None;
         Py_INCREF(ret);
     }
     drop_taken(&taken);
@@ -506,9 +511,9 @@ static PyGetSetDef getset[] = {
 
 PyDoc_STRVAR(doc, "Messages of a topic, or of all that match a pattern; made by "
                   "Connection.subscribe(). `for msg in s`\n"
-                  "and `async for msg in s` end when the last publisher has left, or raise "
-                  "dlx.Timeout. One thread at a\n"
-                  "time may use it.");
+                  "and `async for msg in s` end for good where take() raises dlx.PublisherGone, or "
+                  "raise dlx.Timeout.\n"
+                  "One thread at a time may use it.");
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},
     {Py_tp_dealloc, (void *)dealloc},

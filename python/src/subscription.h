@@ -19,7 +19,7 @@ struct dlxpy_taken {
 struct dlxpy_subscription {
     struct dlxpy_handle handle;
     int64_t timeout_ns; /* of take() and of loops, unless take() says otherwise */
-    bool stays;         /* loops go on when the last publisher has left */
+    bool ended;         /* its publishers have left: every further take and loop says so */
     /* What a take had when a signal's handler ended it: the next ones have it. */
     struct dlxpy_taken kept;
     int kept_code;
@@ -27,6 +27,6 @@ struct dlxpy_subscription {
 
 /* Takes `s` over, also when it fails. NULL with an exception. */
 PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const struct dlx_client *c,
-                                 const char *topic, int64_t timeout_ns, bool stays);
+                                 const char *topic, int64_t timeout_ns);
 
 #endif

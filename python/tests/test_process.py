@@ -342,7 +342,7 @@ def test_many_threads_with_handles_of_their_own(c):
 
 def test_async_loops_wait_on_the_descriptor(c, peer):
     async def main():
-        ticks, sub = 0, c.subscribe("a/*")
+        ticks, sub = 0, c.subscribe("a/*", publishers=1)
         p = peer("""
             pub = c.publisher("a/b", history=16)
             pub.wait(1, 60)
@@ -365,6 +365,7 @@ def test_async_loops_wait_on_the_descriptor(c, peer):
         counter.cancel()
         p.end()
         assert got == [b"0", b"1", b"2", b"3", b"4"] and ticks > 0 and threading.active_count() == 1
+        sub = c.subscribe("a/*", publishers=1)
         with pytest.raises(dlx.Timeout, match="0.01 s"):
             await sub.take_async(timeout=0.01)
         sub.timeout = 0.01

@@ -174,7 +174,7 @@ def test_like_and_dtypes(pair):
 
 
 def test_loops_end_when_the_last_publisher_leaves_or_raise_a_timeout(c, peer):
-    with c.subscribe("a/*", timeout=PATIENCE) as sub:
+    with c.subscribe("a/x", timeout=PATIENCE) as sub:
         p = peer("""
             with c.publisher("a/x", history=8) as pub:
                 pub.wait(1, 60)
@@ -182,6 +182,7 @@ def test_loops_end_when_the_last_publisher_leaves_or_raise_a_timeout(c, peer):
         """)
         assert [m[0].tobytes() for m in sub] == [b"\0", b"\1", b"\2"]
         p.end()
+    with c.subscribe("a/*") as sub:
         with pytest.raises(dlx.Timeout, match=r"topic a/\*: no message within 0.01 s"):
             sub.take(timeout=0.01)
         sub.timeout = 0.02
@@ -190,19 +191,6 @@ def test_loops_end_when_the_last_publisher_leaves_or_raise_a_timeout(c, peer):
                 pass
         with pytest.raises(dlx.Timeout, match="topic .* has no message"):
             sub.take(timeout=0)
-
-
-def test_a_publisher_that_goes_is_told_once_and_a_loop_may_stay(c):
-    with c.subscribe("a", timeout=PATIENCE) as sub, c.subscribe("a", timeout=PATIENCE, stay=True) as stays:
-        for i in range(2):
-            with c.publisher("a") as pub:
-                pub.publish(bytes([i]))
-                sub.take()
-                assert next(stays)[0].tobytes() == bytes([i])
-            with pytest.raises(dlx.PublisherGone):
-                sub.take()
-        kinds = [e.kind for e in sub.events()]
-        assert kinds == ["joined", "left"] * 2
 
 
 @pytest.mark.parametrize("use", [lambda msg, key: msg[key], lambda msg, key: msg.private(key)], ids=["item", "private"])

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When loops and takes end: `stay` and `publishers` of Connection.subscribe()."""
+import asyncio
+
+import pytest
+from conftest import PATIENCE, until
+
+import dlx
+
+WAYS = ["loop", "take", "take_many", "async loop", "take_async", "take_many_async"]
+
+
+def next_text(sub, way):
+    """The next message's bytes; None: the end."""
+    async def run(coroutine):
+        return await coroutine
+
+    async def take_async_loop():
+        async for msg in sub:
+            return msg
+    try:
+        if way == "loop":
+            msg = next(iter(sub), None)
+        elif way == "async loop":
+            msg = asyncio.run(take_async_loop())
+        elif way.endswith("async"):
+            msg = asyncio.run(run(sub.take_async() if way == "take_async" else sub.take_many_async(1)))
+        else:
+            msg = sub.take() if way == "take" else sub.take_many(1)
+    except dlx.PublisherGone as e:
+        assert "stay=True" in str(e)
+        return None
+    msg = msg[0] if isinstance(msg, list) else msg
+    return msg and msg[0].tobytes()
+
+
+def come_and_go(c, topic, data):
+    with c.publisher(topic) as pub:
+        pub.publish(data)
+
+
+def wait_until_alone(sub):
+    """Everything was taken, and the subscription knows that the publisher has left."""
+    def is_alone():
+        with pytest.raises(dlx.Timeout):
+            sub.take(0)
+        return sub.stats()["n_publishers"] == 0
+    until(is_alone, "the end of the publisher")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_ended_subscription_stays_ended(c, way):
+    with c.subscribe("a", timeout=PATIENCE) as sub:
+        come_and_go(c, "a", b"1")
+        assert next_text(sub, way) == b"1" and next_text(sub, way) is None
+        come_and_go(c, "a", b"2")
+        for each in WAYS:
+            assert next_text(sub, each) is None
+        assert list(sub) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("topic,args", [("b/*", {}), ("b/*", {"stay": True}), ("b/0", {"stay": True})],
+                         ids=["pattern", "pattern, stay", "topic, stay"])
+def test_a_subscription_that_stays_waits_for_the_next_publisher(c, topic, args, way):
+    with c.subscribe(topic, timeout=PATIENCE, **args) as sub:
+        for i in range(3):
+            come_and_go(c, "b/0", bytes([i]))
+            assert next_text(sub, way) == bytes([i])
+            wait_until_alone(sub)
+        sub.timeout = 0.01
+        with pytest.raises(dlx.Timeout):
+            next_text(sub, way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_pattern_that_does_not_stay_ends(c, way):
+    with c.subscribe("b/*", timeout=PATIENCE, stay=False) as sub:
+        come_and_go(c, "b/0", b"1")
+        assert next_text(sub, way) == b"1" and next_text(sub, way) is None
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("topics", [["b", "b"], ["b/0", "b/1"]], ids=["topic", "pattern"])
+def test_a_loop_for_two_publishers_ends_when_both_have_left(c, topics, way):
+    with c.subscribe("b" if topics[0] == "b" else "b/*", timeout=PATIENCE, publishers=2) as sub:
+        come_and_go(c, topics[0], b"1")
+        assert next_text(sub, way) == b"1"
+        wait_until_alone(sub)  # nobody is there: the other one comes later
+        come_and_go(c, topics[1], b"2")
+        assert next_text(sub, way) == b"2" and next_text(sub, way) is None and next_text(sub, way) is None
+
+
+def test_all_results_of_workers_that_come_one_after_the_other(c, peer):
+    with c.subscribe("b/*", timeout=PATIENCE, reliable=True, publishers=2) as sub:
+        workers = [peer(f"""
+            hear()
+            with c.publisher("b/{i}", on_full="block", timeout=60) as p:
+                p.wait(1, 60)
+                for k in range(10): p.publish(b"x")
+            say("left")
+        """) for i in range(2)]
+        workers[0].say("go")
+        got = 0
+        for _ in sub:
+            got += 1
+            if got == 10:
+                assert workers[0].hear() == "left"
+                wait_until_alone(sub)
+                workers[1].say("go")
+        assert got == 20
+
+
+def test_contradictions_are_refused(c):
+    for stay in (True, False):
+        with pytest.raises(ValueError, match="stay and publishers exclude each other"):
+            c.subscribe("a", stay=stay, publishers=2)
+    with pytest.raises(ValueError, match="1 or more"):
+        c.subscribe("a", publishers=0)
+    with pytest.raises(ValueError, match="publishers"):
+        c.subscribe("a", publishers=1 << 32)
