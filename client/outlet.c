@@ -299,8 +299,7 @@ static bool is_started(const struct dlx_writer_link *link)
 /* Whether it is in the library or not: the subscriber of an early link is waited for, or counts what it misses. */
 static bool receives(const struct dlx_outlet *outlet)
 {
-    bool waits = outlet->early && !is_over(outlet);
-    return (is_started(&outlet->core) || waits) && !outlet->foreign;
+    return (is_started(&outlet->core) || outlet->early) && !outlet->foreign && !is_over(outlet);
 }
 
 uint32_t dlx__outlet_n_started(const struct dlx_publisher *p)

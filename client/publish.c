@@ -308,66 +308,6 @@ static int make(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *ow
     return r;
 }
 
-/* ---- room ---------------------------------------------------------------------------------- */
-
-/* It may have been taken again. */
-static int check_refused(struct dlx_publisher *p)
-{
-    if (dlx_likely(!p->refused))
-        return 0;
-    dlx__publisher_look(p, dlx__now_ns());
-    return p->refused ? dlx__publisher_fail_refused(p) : 0;
-}
-
-/* One attempt, and if it fails, something has happened since that may help. */
-static int wait_for_room(struct dlx_publisher *p, uint64_t deadline)
-{
-    dlx__writer_set_blocked(&p->core, true); /* again each time, as it may have moved */
-    int r = check_refused(p);
-    if (r == 0)
-        r = dlx__writer_make_room(&p->core);
-    if (r != DLX_E_FULL)
-        return r;
-    r = dlx__outlet_wait(p, deadline);
-    if (r == 0 && p->rejoining)
-        r = dlx__outlet_rejoin(p, deadline);
-    return r < 0 ? r : 1;
-}
-
-int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline)
-{
-    int r = check_refused(p);
-    if (r == 0 && p->rejoining)
-        r = dlx__outlet_rejoin(p, deadline);
-    if (r < 0)
-        return r;
-    r = dlx__writer_make_room(&p->core);
-    if (r != DLX_E_FULL)
-        return r;
-    if (p->link_sock < 0) { /* a daemon that has ended may be why: with another one there is room */
-        uint64_t epoch = p->epoch;
-        dlx__publisher_look(p, dlx__now_ns());
-        if (p->epoch != epoch)
-            return dlx__publish_room_slowly(p, deadline);
-    }
-    if (deadline != 0) {
-        p->stats.blocked++;
-        do
-            r = wait_for_room(p, deadline);
-        while (r > 0);
-        dlx__writer_set_blocked(&p->core, false);
-        if (r == 0)
-            return 0;
-    } else if (p->link_sock < 0) { /* no daemon tells who died */
-        dlx__outlet_env.look_for_dead(p);
-        r = dlx__writer_make_room(&p->core);
-        if (r == 0)
-            return 0;
-    }
-    p->stats.full++;
-    return r == DLX_E_FULL || r == DLX_E_TIMEOUT ? dlx__outlet_blame(p, r) : r;
-}
-
 /* ---- publish ------------------------------------------------------------------------------- */
 
 void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel, uint64_t time_ns)

@@ -71,12 +71,14 @@ static inline bool dlx__publish_is_again(const struct dlx_block *own)
     return own && !atomic_load_explicit(&own->at_caller, memory_order_relaxed);
 }
 
-/* dlx__publish_room() when there is none, or when there is more to do first. Everything was announced. */
+/* dlx__publish_room() when there is none, or when there is more to do first, such as waiting for `min_subscribers`.
+ * Everything was announced. */
 int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline);
 
 static inline bool dlx__publish_has_room(const struct dlx_publisher *p)
 {
-    return dlx_likely(dlx__writer_has_room(&p->core) && !p->rejoining && !p->refused);
+    return dlx_likely(dlx__writer_has_room(&p->core) && !p->rejoining && !p->is_choosy &&
+                      !p->refused);
 }
 
 /* Room for a message, waiting for it until `deadline` if the publisher blocks; 0: do not wait. Returns 0; DLX_E_FULL,

@@ -191,6 +191,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     p->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
     p->linger_ns = LINGER_NS;
     p->has_succeeded = args.retain == 0;
+    p->is_choosy = args.min_subscribers > 0;
     r = dlx__call_publisher_new(c, topic, &args, dlx__publisher_n_entries(&args), 0, 0,
                                 c->timeout_ns, &made);
     if (r == 0) {
@@ -464,19 +465,25 @@ int dlx__publisher_block_beside(struct dlx_publisher *p, const struct dlx_block 
 
 /* ---- subscribers and counters -------------------------------------------------------------- */
 
-int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns)
+/* Whose link the daemon has ended is over. */
+static uint32_t count_subscribers(struct dlx_publisher *p)
 {
-    int r = dlx__publisher_begin(p, "dlx_publisher_wait");
-    if (r < 0)
-        return r;
-    uint64_t deadline = dlx__deadline(timeout_ns);
-    dlx__publisher_look(p, dlx__now_ns()); /* whoever has enough subscribers looks nowhere else */
+    dlx__writer_read_membership(&p->core);
+    if (p->n_ended < p->core.leaves_seen)
+        dlx__outlet_env.look_for_dead(p);
+    return dlx__outlet_n_started(p);
+}
+
+int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, uint64_t deadline)
+{
+    int r = 0;
+    if (count_subscribers(p) >= n_subscribers && !p->refused)
+        return 0;
     /* A subscription that stores its first cursor rings if somebody waits. */
     for (;;) {
         dlx__writer_set_blocked(&p->core, true); /* again, as it may have moved */
         dlx__outlet_env.pick_up(p);
-        dlx__writer_read_membership(&p->core);
-        uint32_t n = dlx__outlet_n_started(p);
+        uint32_t n = count_subscribers(p);
         if (p->refused)
             r = dlx__publisher_fail_refused(p);
         if (r < 0 || n >= n_subscribers)
@@ -488,6 +495,16 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
             break;
     }
     dlx__writer_set_blocked(&p->core, false);
+    return r;
+}
+
+int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns)
+{
+    int r = dlx__publisher_begin(p, "dlx_publisher_wait");
+    if (r < 0)
+        return r;
+    dlx__publisher_look(p, dlx__now_ns()); /* whoever has enough subscribers looks nowhere else */
+    r = dlx__publisher_await(p, n_subscribers, dlx__deadline(timeout_ns));
     dlx__gpu_share_collect(p);
     dlx__publisher_leave(p);
     return r;

@@ -63,6 +63,8 @@ struct dlx_publisher {
     uint64_t origin;                /* its id with the first daemon */
     /* Reliable subscribers have yet to come to the new daemon: nothing is published before. */
     bool rejoining;
+    bool
+        is_choosy; /* args.min_subscribers > 0: it looks before each message whether they are there */
     /* The daemon does not let it publish any more, and said so with these words: each call that
      * publishes or waits fails, until a daemon takes it again. */
     bool refused;
@@ -168,6 +170,10 @@ int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap, uint6
  * 0; the errors of a call to it; DLX_E_LIMIT, DLX_E_NO_MEMORY. */
 int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
                         uint64_t size);
+
+/* Wait until so many subscribers are attached. Returns 0; DLX_E_TIMEOUT, which tells how many are; DLX_E_ACCESS, and as
+ * dlx__outlet_wait(). */
+int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, uint64_t deadline);
 
 /* It has as many messages as it retains: what predecessors left may go. */
 void dlx__publisher_succeed(struct dlx_publisher *p);

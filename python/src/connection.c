@@ -76,7 +76,7 @@ static int make_publisher(struct dlxpy_call *call)
 PyDoc_STRVAR(
     publisher_doc,
     "publisher(topic, *, history=0, on_full=\"drop\", depth=16, retain=0, retain_for=None, "
-    "timeout=None, max_held=0, max_held_bytes=0)\n--\n\n"
+    "timeout=None, max_held=0, max_held_bytes=0, require=0)\n--\n\n"
     "Announce a dlx.Publisher on a topic: segments of [A-Za-z0-9_.-], separated by '/'.\n\n"
     "history     newest messages that stay readable for subscriptions that ask for a history, to "
     "1024; 0: the\n"
@@ -90,20 +90,24 @@ PyDoc_STRVAR(
     "            publisher has gone\n"
     "retain_for  seconds that they stay then, more than 0; None: without a limit; \"latched\": not "
     "at all\n"
-    "timeout     seconds that publish() waits, if on_full=\"block\"; None: no limit\n"
+    "timeout     seconds that publish() waits for subscribers, with on_full=\"block\" or "
+    "`require`; None: no limit\n"
     "max_held    messages that one subscriber may hold at once, to 4096; 0: as many as it asks "
     "for\n"
-    "max_held_bytes  bytes that it may hold at once; 0: any number\n\n"
+    "max_held_bytes  bytes that it may hold at once; 0: any number\n"
+    "require     subscribers that must be attached: publish() waits for them, and raises "
+    "dlx.Timeout if they do not\n"
+    "            come in time; 0: a message may reach nobody, which Report.subscribers says\n\n"
     "Raises dlx.InvalidError, dlx.AccessError, dlx.LimitError, dlx.NoMemory, dlx.DaemonError.");
 static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                            PyObject *kwnames)
 {
-    static const char *const names[] = {"topic",   "history",  "on_full",
-                                        "depth",   "retain",   "retain_for",
-                                        "timeout", "max_held", "max_held_bytes"};
-    static const struct dlxpy_params params = {"publisher", names, 9, 1, 1};
+    static const char *const names[] = {"topic",          "history",    "on_full", "depth",
+                                        "retain",         "retain_for", "timeout", "max_held",
+                                        "max_held_bytes", "require"};
+    static const struct dlxpy_params params = {"publisher", names, 10, 1, 1};
     struct dlx_publisher_args pub = {.size = sizeof pub};
-    PyObject *value[9], *keep;
+    PyObject *value[10], *keep;
     const char *topic;
     int64_t timeout_ns = DLX_FOREVER;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
@@ -115,6 +119,7 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         (value[6] && dlxpy_timeout(value[6], &timeout_ns) < 0) ||
         dlxpy_uint32(value[7], "max_held", UINT32_MAX, &pub.max_held) < 0 ||
         dlxpy_uint64(value[8], "max_held_bytes", &pub.max_held_bytes) < 0 ||
+        dlxpy_uint32(value[9], "require", UINT32_MAX, &pub.min_subscribers) < 0 ||
         dlxpy_text_of(value[0], &keep, &topic) < 0)
         return NULL;
     struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_publisher);
@@ -124,8 +129,8 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         if (dlxpy_call_do(call, cast(self)) == 0) {
             struct dlx_publisher *p = call->publisher;
             call->publisher = NULL;
-            ret = dlxpy_publisher_new(p, call->client->c, topic, pub.on_full == DLX_ON_FULL_BLOCK,
-                                      timeout_ns);
+            bool waits = pub.on_full == DLX_ON_FULL_BLOCK || pub.min_subscribers > 0;
+            ret = dlxpy_publisher_new(p, call->client->c, topic, waits, timeout_ns);
         }
         dlxpy_call_end(call, cast(self));
     }

@@ -119,3 +119,35 @@ def test_contradictions_are_refused(c):
         c.subscribe("a", publishers=0)
     with pytest.raises(ValueError, match="publishers"):
         c.subscribe("a", publishers=1 << 32)
+
+
+# -- publishers that require subscribers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_full", ["drop", "block"])
+def test_a_publisher_that_requires_subscribers_does_not_publish_to_nobody(c, on_full):
+    with c.publisher("a", on_full=on_full, require=2, timeout=0.01) as pub:
+        x = pub.zeros(3)
+        with pytest.raises(dlx.Timeout, match="min_subscribers is 2: topic a has 0 of 2 subscribers"):
+            pub.publish(x)
+        with c.subscribe("a") as one:
+            with pytest.raises(dlx.Timeout, match="1 of 2"):
+                pub.publish({"x": x}, timeout=0)
+            with c.subscribe("a") as two:
+                assert pub.publish(x).subscribers == 2
+                assert pub.publish_many([b"1", b"2"]).subscribers == 2
+                assert len(one.take_many(9)) == len(two.take_many(9)) == 3
+        assert pub.stats()["published"] == 3
+    with c.publisher("b", on_full=on_full) as pub:
+        assert pub.publish(b"1").subscribers == 0
+
+
+def test_publish_waits_for_a_subscriber_that_it_requires(c, peer):
+    with c.publisher("a", require=1) as pub:
+        p = peer("""
+            hear()
+            with c.subscribe("a", timeout=60) as sub: say(sub.take()[0].tobytes())
+        """)
+        p.say("go")
+        assert pub.publish(b"first").subscribers == 1 and p.hear() == "b'first'"
+        p.end()
