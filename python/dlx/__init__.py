@@ -8,7 +8,8 @@
         pub.publish(x)
 
 What is received is read-only, and the kernel enforces it: a library that writes all the same ends the process.
-`msg.private(name)` gives memory that may be written to; `dlx.debug()` says who wrote where.
+`msg.private(name)` and subscribe(..., private=True) give memory that may be written to; `dlx.debug()`, or DLX_DEBUG=1 in the
+environment, says who wrote where.
 
 A tensor on a GPU (cudaMalloc, hipMalloc) is published where it is, and torch.from_dlpack(msg) uses it there:
 publish(t, stream=...), take(stream=...).
@@ -16,6 +17,8 @@ publish(t, stream=...), take(stream=...).
 Errors are dlx.Error and its subclasses, which are also TimeoutError, PermissionError, ValueError and so on. Times are
 seconds, None is without a limit. A forked child connects anew: it has no part in its parent's handles and tensors.
 """
+import os as _os
+
 from ._dlx import (Connection, Event, Message, Publisher, Report, Subscription, Tensor, __version__, connect, debug,
                    dlpack_info, tensor)
 from ._errors import (AccessError, Closed, DaemonError, DeviceError, Error, Forked, Full, InUse, InvalidError, LimitError,
@@ -26,3 +29,6 @@ __all__ = ["connect", "debug", "dlpack_info", "tensor", "Connection", "Publisher
            "Event", "Error", "Timeout", "AccessError", "DaemonError", "NoMemory", "LimitError", "InvalidError", "NotFound",
            "PublisherGone", "Full", "TooManyHeld", "WouldCopy", "DeviceError", "Forked", "InUse", "Closed", "PeerError",
            "torch_mem_pool", "__version__"]
+
+if _os.environ.get("DLX_DEBUG") == "1":
+    debug()

@@ -204,7 +204,7 @@ PyDoc_STRVAR(
     subscribe_doc,
     "subscribe(topic, *, latest=False, history=0, reliable=False, max_held=16, timeout=None, "
     "stay=None,\n"
-    "          publishers=None, spin=None, pin=None)\n--\n\n"
+    "          publishers=None, spin=None, pin=None, private=False)\n--\n\n"
     "A dlx.Subscription of a topic, or of all that match a pattern, now and later: '*' stands for "
     "any characters\n"
     "of its segment (\"cam/*\"), a last segment of \"**\" for one segment or more. It is attached "
@@ -226,28 +226,34 @@ PyDoc_STRVAR(
     "None: adaptive\n"
     "pin       a GPU (\"cuda:0\") that copies by itself from what publishers have in memory of the "
     "CPU: keep a\n"
-    "          tensor until a copy that was queued is done (docs/GPU.md); None: no GPU\n\n"
+    "          tensor until a copy that was queued is done (docs/GPU.md); None: no GPU\n"
+    "private   tensors may be written to, as those of msg.private(): what is written is seen by "
+    "nobody else, not\n"
+    "          even by another msg[key]. From 256 KiB on pages are copied when they are written "
+    "to, a smaller\n"
+    "          tensor at once; dlx.DeviceError for a tensor on a GPU\n\n"
     "Raises dlx.InvalidError (the topic; reliable, of a publisher that drops), dlx.AccessError, "
     "dlx.LimitError,\n"
     "dlx.DaemonError, dlx.DeviceError (pin: no such GPU), dlx.Timeout.");
 static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                            PyObject *kwnames)
 {
-    static const char *const names[] = {"topic",   "latest", "history",    "reliable", "max_held",
-                                        "timeout", "stay",   "publishers", "spin",     "pin"};
-    static const struct dlxpy_params params = {"subscribe", names, 10, 1, 1};
+    static const char *const names[] = {"topic",    "latest",  "history", "reliable",
+                                        "max_held", "timeout", "stay",    "publishers",
+                                        "spin",     "pin",     "private"};
+    static const struct dlxpy_params params = {"subscribe", names, 11, 1, 1};
     struct dlx_subscribe_args sub = {.size = sizeof sub};
-    PyObject *value[10], *keep;
+    PyObject *value[11], *keep;
     const char *topic;
     int64_t timeout_ns = DLX_FOREVER;
-    bool latest = false;
+    bool latest = false, is_private = false;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         dlxpy_flag(value[1], &latest) < 0 || parse_history(value[2], &sub.history) < 0 ||
         dlxpy_flag(value[3], &sub.reliable) < 0 ||
         dlxpy_uint32(value[4], "max_held", UINT32_MAX, &sub.max_held) < 0 ||
         (value[5] && dlxpy_timeout(value[5], &timeout_ns) < 0) ||
         parse_spin(value[8], &sub.spin_ns) < 0 || dlxpy_gpu_device(value[9], "pin", &sub.pin) < 0 ||
-        dlxpy_text_of(value[0], &keep, &topic) < 0)
+        dlxpy_flag(value[10], &is_private) < 0 || dlxpy_text_of(value[0], &keep, &topic) < 0)
         return NULL;
     if (parse_publishers(value[6], value[7], topic, &sub.n_publishers) < 0) {
         Py_XDECREF(keep);
@@ -261,7 +267,7 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         if (dlxpy_call_do(call, cast(self)) == 0) {
             struct dlx_subscription *s = call->subscription;
             call->subscription = NULL;
-            ret = dlxpy_subscription_new(s, call->client->c, topic, timeout_ns);
+            ret = dlxpy_subscription_new(s, call->client->c, topic, timeout_ns, is_private);
         }
         dlxpy_call_end(call, cast(self));
     }
@@ -309,7 +315,7 @@ static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args, P
         if (dlxpy_call_do(call, cast(self)) == 0) {
             struct dlx_message *m = call->message;
             call->message = NULL;
-            ret = dlxpy_message_new(m, &stream);
+            ret = dlxpy_message_new(m, &stream, false);
         }
         dlxpy_call_end(call, cast(self));
     }

@@ -100,7 +100,8 @@ static void on_fault(int signal, siginfo_t *info, void *context)
         say(r->name);
         say(r->name[0] ? "\", message " : ", message ");
         say_number(r->seq);
-        say(r->received ? ": write to msg.private(name) instead, or copy it first\n"
+        say(r->received ? ": write to msg.private(name) instead, subscribe with private=True, or "
+                          "copy it first\n"
                         : ": fill a tensor before it is published, or publish a copy\n");
     }
     /* As if this had not been here: the instruction faults again. */
@@ -127,14 +128,36 @@ static int install(void)
     return 0;
 }
 
+/* faulthandler's handler is the one before ours: it has the process end, and says first where Python was. */
+static int set_traceback(bool on)
+{
+    static bool is_ours;
+    PyObject *module = PyImport_ImportModule("faulthandler");
+    PyObject *enabled = module ? PyObject_CallMethod(module, "is_enabled", NULL) : NULL;
+    PyObject *done = NULL;
+    if (enabled && on && enabled == Py_False) {
+        done = PyObject_CallMethod(module, "enable", "i", STDERR_FILENO);
+        is_ours = done != NULL;
+    } else if (enabled && !on && is_ours) {
+        done = PyObject_CallMethod(module, "disable", NULL);
+        is_ours = false;
+    }
+    Py_XDECREF(done);
+    Py_XDECREF(enabled);
+    Py_XDECREF(module);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 const char dlxpy_debug_doc[] = "debug(on=True, /)\n--\n\n"
                                "Find who writes to memory that is a message's. Publishers that are "
                                "made from now on write-protect what\n"
                                "they publish, and a write there, or to a received tensor, which "
                                "ends the process with SIGSEGV, says first\n"
-                               "on stderr which topic, tensor and message it was. Slower: for "
-                               "debugging. DLX_DEBUG=1 in the environment\n"
-                               "does the first half.";
+                               "on stderr which topic, tensor and message it was, how to get a "
+                               "tensor that may be written to, and where\n"
+                               "Python was (faulthandler). Slower: for debugging. DLX_DEBUG=1 in "
+                               "the environment does the same when\n"
+                               "dlx is imported; no signal handler is installed otherwise.";
 PyObject *dlxpy_debug(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
     static const char *const names[] = {"on"};
@@ -144,10 +167,13 @@ PyObject *dlxpy_debug(PyObject *self, PyObject *const *args, Py_ssize_t n_args, 
     (void)self;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 || dlxpy_flag(value[0], &on) < 0)
         return NULL;
-    if (on && !is_on && install() < 0)
+    if (on && !is_on && (set_traceback(true) < 0 || install() < 0))
         return NULL;
-    if (!on && is_on)
+    if (!on && is_on) {
         (void)sigaction(SIGSEGV, &before, NULL);
+        if (set_traceback(false) < 0)
+            return NULL;
+    }
     is_on = on;
     dlx_set_debug(on);
     Py_RETURN_NONE;

@@ -20,7 +20,8 @@ struct dlx_message *dlxpy_message_of(PyObject *self)
     return cast(self)->m;
 }
 
-PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *stream)
+PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *stream,
+                            bool is_private)
 {
     struct dlxpy_message *message = PyObject_New(struct dlxpy_message, dlxpy_message_type);
     if (!message) {
@@ -30,6 +31,7 @@ PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *st
     message->m = m;
     message->stream = *stream;
     message->is_on_gpu = false;
+    message->is_private = is_private;
     message->generation = dlxpy_fork_generation();
     if (dlxpy_debug_is_on())
         dlxpy_debug_received(m);
@@ -58,10 +60,24 @@ static void dealloc(PyObject *self)
 
 /* ---- tensors ------------------------------------------------------------------------------- */
 
-/* Of a tensor on the CPU. Returns 0, or -1 with an exception. */
-static int get_tensor(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret)
+/* Another thread may release the message meanwhile. Returns what libdlx does. */
+static int make_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret)
 {
-    int r = dlx_message_tensor(m, i, ret);
+    int r;
+    (void)dlx_message_ref(m);
+    Py_BEGIN_ALLOW_THREADS
+    r = dlx_message_private(m, i, ret);
+    dlx_message_unref(m);
+    Py_END_ALLOW_THREADS
+    return r;
+}
+
+/* Of a tensor on the CPU, or a private one. Returns 0, or -1 with an exception. */
+static int get_tensor(const struct dlxpy_message *message, uint32_t i,
+                      DLManagedTensorVersioned **ret)
+{
+    int r = message->is_private ? make_private(message->m, i, ret)
+                                : dlx_message_tensor(message->m, i, ret);
     if (r < 0)
         (void)dlxpy_raise(r);
     return r < 0 ? -1 : 0;
@@ -83,14 +99,14 @@ struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_
     struct dlx_message *m = dlxpy_message_of((PyObject *)message);
     if (!m)
         return NULL;
-    bool on_gpu = dlxpy_gpu_has(m, i);
+    bool on_gpu = !message->is_private && dlxpy_gpu_has(m, i);
     message->is_on_gpu |= on_gpu;
-    if (!on_gpu && get_tensor(m, i, &managed) < 0)
+    if (!on_gpu && get_tensor(message, i, &managed) < 0)
         return NULL;
     struct dlxpy_tensor *t =
         on_gpu ? tensor_on_gpu(m, i, &message->stream) : dlxpy_tensor_new(managed);
     if (t) {
-        t->is_received = true;
+        t->is_received = !message->is_private;
         t->generation = message->generation;
     }
     return t;
@@ -149,17 +165,10 @@ static PyObject *private(PyObject *self, PyObject *key)
 {
     DLManagedTensorVersioned *managed;
     uint32_t i;
-    int r;
     struct dlx_message *m = find(self, key, &i);
-    if (!m)
-        return NULL;
-    (void)dlx_message_ref(m); /* another thread may release it meanwhile */
-    Py_BEGIN_ALLOW_THREADS
-    r = dlx_message_private(m, i, &managed);
-    dlx_message_unref(m);
-    Py_END_ALLOW_THREADS
-    if (r < 0)
-        return dlxpy_raise(r);
+    int r = m ? make_private(m, i, &managed) : 0;
+    if (!m || r < 0)
+        return m ? dlxpy_raise(r) : NULL;
     struct dlxpy_tensor *t = dlxpy_tensor_new(managed);
     if (t)
         t->generation = cast(self)->generation;
@@ -274,8 +283,8 @@ DLManagedTensorVersioned *dlxpy_message_export(PyObject *self)
 {
     DLManagedTensorVersioned *managed;
     struct dlx_message *m = dlxpy_message_only_one(self);
-    if (!m || !dlxpy_gpu_has(m, 0))
-        return m && get_tensor(m, 0, &managed) == 0 ? managed : NULL;
+    if (!m || cast(self)->is_private || !dlxpy_gpu_has(m, 0))
+        return m && get_tensor(cast(self), 0, &managed) == 0 ? managed : NULL;
     struct dlxpy_tensor *t = dlxpy_message_tensor(cast(self), 0);
     managed = t ? dlxpy_gpu_export(t->owner, NULL) : NULL;
     Py_XDECREF((PyObject *)t);
@@ -299,7 +308,7 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args
         DLManagedTensorVersioned *managed = dlxpy_message_export(self);
         return managed ? dlxpy_capsule(managed) : NULL;
     }
-    if (!on_gpu && !request.copy)
+    if (!on_gpu && !request.copy && !cast(self)->is_private)
         return dlxpy_refuse_legacy("a received message");
     struct dlxpy_tensor *t = dlxpy_message_tensor(cast(self), 0);
     PyObject *ret = t ? dlxpy_tensor_dlpack(t, &request) : NULL;

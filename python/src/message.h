@@ -13,11 +13,13 @@ struct dlxpy_message {
     unsigned generation;                 /* of fork */
     struct dlxpy_stream stream;          /* of take() */
     bool is_on_gpu;                      /* some of what was made of it */
+    bool is_private;                     /* what is made of it may be written to */
 };
 
-/* Takes `m` over, also when it fails. `stream`: that its tensors on GPUs are used on. NULL with an
- * exception. */
-PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *stream);
+/* Takes `m` over, also when it fails. `stream`: that its tensors on GPUs are used on. `is_private`: its tensors are those
+ * of dlx_message_private(). NULL with an exception. */
+PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *stream,
+                            bool is_private);
 
 /* Tensor `i`; NULL with an exception. */
 struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_t i);

@@ -82,12 +82,14 @@ static const struct dlxpy_handle_kind kind = {&dlxpy_subscription_type,
                                               closing};
 
 PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const struct dlx_client *c,
-                                 const char *topic, int64_t timeout_ns)
+                                 const char *topic, int64_t timeout_ns, bool is_private)
 {
     struct dlxpy_subscription *self =
         (struct dlxpy_subscription *)dlxpy_handle_new(&kind, s, c, topic);
-    if (self)
+    if (self) {
         self->timeout_ns = timeout_ns;
+        self->is_private = is_private;
+    }
     return (PyObject *)self;
 }
 
@@ -199,14 +201,15 @@ static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxp
 }
 
 /* What was taken, for Python: a message, or a list of them. What it cannot be made of is dropped. NULL with an exception. */
-static PyObject *make_result(struct dlxpy_taken *taken, const struct dlxpy_stream *stream)
+static PyObject *make_result(struct dlxpy_taken *taken, const struct dlxpy_stream *stream,
+                             bool is_private)
 {
     struct dlx_message *m;
     if (!taken->many)
-        return dlxpy_message_new(give(taken), stream);
+        return dlxpy_message_new(give(taken), stream, is_private);
     PyObject *ret = PyList_New(0);
     while (ret && (m = give(taken))) {
-        PyObject *message = dlxpy_message_new(m, stream);
+        PyObject *message = dlxpy_message_new(m, stream, is_private);
         if (!message || PyList_Append(ret, message) < 0)
             Py_CLEAR(ret);
         Py_XDECREF(message);
@@ -226,7 +229,7 @@ static PyObject *take_messages(struct dlxpy_subscription *self, int64_t timeout_
         return NULL;
     }
     int r = take(self, timeout_ns, &taken);
-    PyObject *ret = r == 0 ? make_result(&taken, stream) : NULL;
+    PyObject *ret = r == 0 ? make_result(&taken, stream, self->is_private) : NULL;
     drop_taken(&taken);
     *ret_code = r;
     dlxpy_handle_leave(&self->handle);
@@ -343,7 +346,7 @@ static PyObject *poll_it(PyObject *self, PyObject *const *args, Py_ssize_t n_arg
     }
     int r = look(cast(self), &taken);
     if (r == 0) {
-        ret = make_result(&taken, &stream);
+        ret = make_result(&taken, &stream, cast(self)->is_private);
     } else if (r == DLX_E_EMPTY) {
         ret = Py_None;
         Py_INCREF(ret);

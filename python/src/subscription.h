@@ -19,6 +19,7 @@ struct dlxpy_taken {
 struct dlxpy_subscription {
     struct dlxpy_handle handle;
     int64_t timeout_ns; /* of take() and of loops, unless take() says otherwise */
+    bool is_private;    /* so are the tensors of its messages */
     bool ended;         /* its publishers have left: every further take and loop says so */
     /* What a take had when a signal's handler ended it: the next ones have it. */
     struct dlxpy_taken kept;
@@ -27,6 +28,6 @@ struct dlxpy_subscription {
 
 /* Takes `s` over, also when it fails. NULL with an exception. */
 PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const struct dlx_client *c,
-                                 const char *topic, int64_t timeout_ns);
+                                 const char *topic, int64_t timeout_ns, bool is_private);
 
 #endif

@@ -2,7 +2,9 @@
 """Signals, threads, forks, asyncio, the end of the interpreter, the private daemon, dlx.debug()."""
 import asyncio
 import gc
+import inspect
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -553,7 +555,8 @@ def test_a_private_daemon_starts_where_there_is_none(monkeypatch, folders, nobod
 
 @pytest.mark.parametrize("code, words", [
     ("m = sub.take(); a = m['rgb'].numpy(); write(a.ctypes.data)",
-     'dlx: fault in a received tensor, which is read-only: topic cam/front, tensor "rgb", message 1: write to msg.private(name) instead'),
+     'dlx: fault in a received tensor, which is read-only: topic cam/front, tensor "rgb", message 1: write to msg.private(name) instead, '
+     "subscribe with private=True, or copy it first"),
     ("x = pub.empty(4000, 'uint8'); a = np.asarray(x); at = a.ctypes.data; pub.publish(x, share=True); write(at + 3999)",
      "dlx: fault in a tensor that was published: topic cam/front, tensor, message 2: fill a tensor before"),
     ("write(8)", ""),
@@ -570,3 +573,27 @@ pub.publish({{"rgb": b"1234"}})
 """)
     err = p.end(status=-signal.SIGSEGV)
     assert err.startswith(words) and bool(words) == ("dlx:" in err)
+    assert "Fatal Python error: Segmentation fault" in err and re.search(r'File "<string>", line \d+ in write', err), err
+
+
+def handles_faults():
+    with open("/proc/self/status", encoding="ascii") as f:
+        caught = next(line for line in f if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGSEGV - 1) & 1)
+
+
+@pytest.mark.parametrize("value, expected", [("1", True), ("0", False), (None, False)])
+def test_a_handler_of_faults_is_there_only_on_request(peer, monkeypatch, value, expected):
+    if value:
+        monkeypatch.setenv("DLX_DEBUG", value)
+    monkeypatch.delenv("PYTHONFAULTHANDLER", raising=False)
+    monkeypatch.delenv("PYTHONDEVMODE", raising=False)
+    p = peer(f"""
+import signal
+{inspect.getsource(handles_faults)}
+say(handles_faults())
+dlx.debug(); say(handles_faults())
+dlx.debug(False); say(handles_faults())
+""")
+    assert [p.hear() for _ in range(3)] == [str(expected), "True", "False"]
+    p.end()
