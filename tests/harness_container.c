@@ -75,10 +75,10 @@ static void bind_same(const char *source, bool read_only)
  * them. */
 static void bind_driver(void)
 {
-    static const char *const system[] = {"/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin",
-                                         "/etc", "/opt", "/sys"};
-    static const char *const files[] = {"/dev/null", "/dev/zero",   "/dev/full",
-                                        "/dev/random", "/dev/urandom"};
+    static const char *const system[] = {"/usr",  "/lib", "/lib32", "/lib64", "/bin",
+                                         "/sbin", "/etc", "/opt",   "/sys"};
+    static const char *const files[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random",
+                                        "/dev/urandom"};
     static const char *const devices[] = {"/dev/nvidia*", "/dev/dxg"};
     glob_t found = {.gl_pathc = 0};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(system); i++)
