@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from conftest import PATIENCE, until
 
@@ -107,3 +108,38 @@ def test_what_a_topic_takes_besides_payloads_is_as_concepts_says(c, topic, of_su
                 until(lambda: shared() - before == 2 * (20 << 10) + of_subscription + (4 << 10), "a page for the link")
     with c.publisher("deep", depth=129):
         assert c.publishers("deep")[0]["control_bytes"] > 20 << 10
+
+
+@pytest.mark.parametrize("name, says", [
+    ("share.py", "60 tasks done by 3 workers"),
+    ("ask.py", r"0 -> \[0, 0, 0, 0\]\n1 -> \[2, 2, 2, 2\]\n2 -> \[4, 4, 4, 4\]"),
+    ("weights.py", r"in any process: \{'version': 2\}"),
+    ("fork.py", "20 batches from 2 workers"),
+    ("notebook.py", r"after 16: .*16.*\n\[16, 17, 18, 19\]"),
+])
+def test_a_recipe(daemon, tmp_path, name, says):
+    assert name in write_programs("recipes.md", tmp_path)
+    lines = end(start(tmp_path, name))
+    assert re.fullmatch(says, "\n".join(lines)), lines
+
+
+def test_what_the_recorder_of_the_recipes_writes_can_be_replayed(c, tmp_path):
+    write_programs("recipes.md", tmp_path)
+    (tmp_path / "files").mkdir()
+    recorder = start(tmp_path, "record.py", "record", "rec/**", "files", "6")
+    assert recorder.stdout.readline() == b"ready\n"
+    sent = [np.arange(6).reshape(2, 3), {"rgb": np.full((4, 5, 3), 7, np.uint8), "box": np.ones(4)}]
+    with c.publisher("rec/plain") as plain, c.publisher("rec/deep/set") as sets:
+        for i in range(3):
+            plain.publish(sent[0] + i)
+            sets.publish(sent[1], meta={"i": i})
+        end(recorder)
+    with c.subscribe("rec/**", timeout=PATIENCE) as sub:
+        replay = start(tmp_path, "record.py", "replay", "files")
+        taken = [sub.take() for _ in range(6)]
+        end(replay)
+    plain, sets = ([m for m in taken if m.topic == topic] for topic in ("rec/plain", "rec/deep/set"))
+    for i in range(3):
+        assert np.array_equal(np.asarray(plain[i]), sent[0] + i) and plain[i].meta is None
+        assert sets[i].meta == {"i": i} and sets[i].keys() == ["rgb", "box"]
+        assert all(np.array_equal(np.asarray(sets[i][name]), sent[1][name]) for name in sent[1])
