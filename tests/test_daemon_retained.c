@@ -241,26 +241,37 @@ END_TEST
 
 /* ---- one that lives, and has yet to announce itself to this daemon ------------------------- */
 
-static int life[2]; /* the process lives until its end is closed */
+static int life[2]; /* the process lives until its end is closed; -1: it is dead */
 
-static struct dlxd_publisher *restore(uint64_t id, uint64_t resumes, uint64_t head, bool heeds)
+static struct dlxd_publisher *restore_after(uint64_t id, uint64_t resumes, uint64_t after_seq,
+                                            uint64_t head, bool heeds)
 {
     struct dlxd_publisher *publisher;
     const struct dlxd_publisher_region control = {
         .fd = region_of(dlx_shm_control_size(256), head, heeds)};
-    const struct dlxd_publisher_former former = {
-        .id = id,
-        .uid = 1000,
-        .socket = DLXD_SOCKET_MAIN,
-        .client_name = "former",
-        .topic = "t",
-        .config = {.history = 4, .depth = 16, .n_entries = 256, .retain = 2, .resumes = resumes}};
+    const struct dlxd_publisher_former former = {.id = id,
+                                                 .uid = 1000,
+                                                 .socket = DLXD_SOCKET_MAIN,
+                                                 .client_name = "former",
+                                                 .topic = "t",
+                                                 .config = {.history = 4,
+                                                            .depth = 16,
+                                                            .n_entries = 256,
+                                                            .retain = 2,
+                                                            .resumes = resumes,
+                                                            .after_seq = after_seq}};
     ck_assert_int_eq(dlxd_publisher_restore(&publisher, &test.broker, &former, &control, 1), 0);
     if (life[1] == 0)
         ck_assert_int_eq(pipe2(life, O_CLOEXEC), 0);
-    bool hidden = dlxd_retained_restore(publisher, fcntl(life[0], F_DUPFD_CLOEXEC, 0), 0);
+    int pidfd = life[0] < 0 ? -1 : fcntl(life[0], F_DUPFD_CLOEXEC, 0);
+    bool hidden = dlxd_retained_restore(publisher, pidfd, 0);
     ck_assert_int_eq(hidden, publisher->state == DLXD_PUBLISHER_HIDDEN);
     return publisher;
+}
+
+static struct dlxd_publisher *restore(uint64_t id, uint64_t resumes, uint64_t head, bool heeds)
+{
+    return restore_after(id, resumes, 0, head, heeds);
 }
 
 static void die(void)
@@ -269,6 +280,7 @@ static void die(void)
     dlx_test_broker_run(&test);
     dlx_test_broker_run(&test);
     close(life[0]);
+    life[0] = -1; /* of one that is restored later there is none */
 }
 
 /* Returns how many links it is offered. */
@@ -329,14 +341,36 @@ START_TEST(who_has_announced_itself_again_is_not_shown_twice)
     if (_i == 0)
         dlx_test_broker_publisher(client, "t", &config, 5);
     else /* it had, and that daemon ended, too */
-        ck_assert_int_eq(restore(101, 100, 6, true)->state, DLXD_PUBLISHER_SHOWN);
+        ck_assert_int_eq(restore_after(101, 100, 5, 6, true)->state, DLXD_PUBLISHER_SHOWN);
     ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_SHOWN);
     ck_assert_uint_eq(subscribe(client, false, &socks[1]), 2);
     ck_assert_uint_eq(publisher->n_links, 1);
-    die(); /* without a message in the new block that replaces these */
-    ck_assert_uint_eq(n_publishers(), _i == 0 ? 3 : 2);
+    die(); /* without as many messages in the new block as would replace these */
+    ck_assert_uint_eq(n_publishers(), 3);
     for (int i = 0; i < 2; i++)
         close(socks[i]);
+}
+END_TEST
+
+/* It had announced itself again, and the daemon was killed before it read that the new block has
+ * what the old one retains. An idle publisher says that to no later daemon. */
+START_TEST(who_had_announced_itself_again_replaces_itself_when_it_is_restored)
+{
+    bool heeds = _i % 2, is_dead = _i / 2;
+    restore(100, 0, 5, heeds);
+    restore_after(101, 100, 4, 5, heeds); /* it has 1 message, and retains 2 */
+    ck_assert_uint_eq(n_publishers(), 2);
+    if (is_dead)
+        die();
+    ck_assert_uint_eq(n_publishers(), 2);
+    struct dlxd_publisher *newest = restore_after(102, 100, 3, 5, heeds);
+    ck_assert_uint_eq(n_publishers(), 1);
+    ck_assert_ptr_nonnull(dlxd_idmap_find(&test.broker.registry.publishers, 102));
+    ck_assert_int_eq(newest->state, is_dead ? DLXD_PUBLISHER_RETAINED
+                                    : heeds ? DLXD_PUBLISHER_SHOWN
+                                            : DLXD_PUBLISHER_HIDDEN);
+    if (!is_dead)
+        die();
 }
 END_TEST
 
@@ -381,6 +415,8 @@ int main(void)
     tcase_add_test(tcase, who_lives_is_shown_if_its_library_looks_for_locks);
     tcase_add_test(tcase, what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later);
     tcase_add_loop_test(tcase, who_has_announced_itself_again_is_not_shown_twice, 0, 2);
+    tcase_add_loop_test(tcase, who_had_announced_itself_again_replaces_itself_when_it_is_restored,
+                        0, 4);
     tcase_add_loop_test(tcase, who_lives_is_replaced_by_itself_only, 0, 4);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

@@ -156,6 +156,7 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
         else
             enlist(publisher, was_there ? publisher->config.retain_for_ns : 0);
         dlxd_keeper_update(publisher);
+        dlxd_retained_succeed(publisher);
         return false;
     }
     dlx__region_unlock(publisher->control->fd); /* subscribers may have gone since */
@@ -168,6 +169,7 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
     enlist(publisher, 0);
     if (watch_death(publisher) < 0)
         enlist(publisher, 1); /* its end could not be seen */
+    dlxd_retained_succeed(publisher);
     return !is_shown;
 }
 

@@ -32,6 +32,9 @@ void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd_borrow_fd);
  * and will announce the publisher again: until it is dead, or that has happened, the publisher is
  * SHOWN, or HIDDEN where its library does not look for locks (docs/decisions/0023). If it died
  * before it published anything, the publisher vanishes. Returns whether it is HIDDEN.
+ *
+ * Predecessors are restored before it, and vanish if it retains enough: a former daemon that was
+ * killed may not have read its PublisherRetains, which a publisher sends to one daemon once.
  */
 bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uint64_t expires_ns);
 
