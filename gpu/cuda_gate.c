@@ -41,16 +41,14 @@ static int map_words(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page)
     if (map == MAP_FAILED)
         return dlx__fail_errno("mmap of a page");
     CUresult result = cu->cuMemHostRegister(map, DLX_PAGE, CU_MEMHOSTREGISTER_DEVICEMAP);
-    if (result == CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS)
+        (void)munmap(map, DLX_PAGE);
+    else /* if this fails the page stays: to unregister it may wait for all work on the GPU */
         result = cu->cuMemHostGetDevicePointer(&page->at, map, 0);
-        if (result == CUDA_SUCCESS) {
-            page->words = map;
-            return 0;
-        }
-        (void)cu->cuMemHostUnregister(map);
-    }
-    (void)munmap(map, DLX_PAGE);
-    return dlx__cuda_fail(cu, result, "cannot register a page with the driver");
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cannot register a page with the driver");
+    page->words = map;
+    return 0;
 }
 
 /* Real calls on a stream of its own: it waits, and goes on when the word is written. A stream that

@@ -90,7 +90,9 @@ static bool take_waits(struct dlx_test_gpu_pair *pair, CUstream stream, const ch
     opener_begin(&opener, pair);
     if (fail)
         ck_assert(standin.standin_fail(fail, 1, 1, CUDA_ERROR_NOT_SUPPORTED));
+    uint64_t begin = dlx__now_ns();
     DLManagedTensorVersioned *t = dlx_test_gpu_take_on(&pair->x, stream);
+    ck_assert_uint_lt(dlx__now_ns() - begin, PATIENCE); /* not for all work on the GPU */
     if (fail)
         standin.standin_fail_clear();
     bool waited = has_waited(&opener);
