@@ -11,6 +11,7 @@
 #include "tests/harness_upgrade.h"
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -193,6 +194,80 @@ START_TEST(a_class_of_quotas_holds_for_its_socket)
     dlx_client_unref(c);
     dlx_client_unref(second);
     dlx_client_unref(pods);
+}
+END_TEST
+
+static int read_pace(const struct dlx_quota_info *info, void *ret)
+{
+    if (strcmp(info->name, "requests-per-second") == 0 && strcmp(info->socket, "pods") == 0)
+        *(struct dlx_quota_info *)ret = *info;
+    return 0;
+}
+
+static void ask(struct dlx_client *c, int n)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    for (int i = 0; i < n; i++)
+        ok(dlx_client_get_daemon_info(c, &info));
+}
+
+static void *ask_much(void *c)
+{
+    ask(c, 1000);
+    return NULL;
+}
+
+/* They are answered, later. Those by another socket are not delayed; what waits goes on as soon as it may. */
+START_TEST(requests_above_the_rate_of_a_class_wait)
+{
+    enum { RATE = 40 };
+    static const char rest[] = "quota = slow\n[rule all]\nusers = *\ntopics = **\nallow = all\n"
+                               "[quota slow]\nrequests-per-second = %s\n";
+    char text[400];
+    struct dlx_client *c = NULL, *pods = NULL;
+    struct dlx_quota_info pace = {.max = 0};
+    pthread_t thread;
+    (void)snprintf(text, sizeof text, rest, "40");
+    begin(config_of(text));
+    ok(connect_by(daemon_->path, &c));
+    uint64_t start = dlx__now_ns();
+    ok(connect_by(pods_path, &pods));
+    ask(c, 4 * RATE);
+    ask(pods, RATE + 1); /* Hello was one, too */
+    ck_assert_uint_ge(dlx__now_ns() - start, 1000000000);
+    ok(dlx_list_quotas(pods, read_pace, &pace));
+    ck_assert_uint_eq(pace.max, RATE);
+    ck_assert_uint_ge(pace.used, 1);
+    ck_assert_uint_le(pace.used, RATE);
+    ck_assert_int_eq(pthread_create(&thread, NULL, ask_much, pods), 0);
+    start = dlx__now_ns();
+    do { /* it waits now */
+        ok(dlx_list_quotas(c, read_pace, &pace));
+        ck_assert_uint_lt(dlx__now_ns() - start, PATIENCE);
+    } while (pace.used < RATE);
+    (void)snprintf(text, sizeof text, rest, "infinity");
+    write_config(config_of(text));
+    ck_assert_int_eq(kill(daemon_->pid, SIGHUP), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_uint_lt(dlx__now_ns() - start, UINT64_C(1000) / RATE * 1000000000 / 2);
+    dlx_client_unref(pods);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* The publisher hears it when it is made: nobody could be told at its end. */
+START_TEST(memory_that_would_stay_beyond_its_quota_is_refused)
+{
+    const struct dlx_publisher_args retains = {.size = sizeof retains, .retain = 1};
+    struct dlx_client *c = NULL;
+    struct dlx_publisher *p = NULL;
+    begin("[quota default]\nretained-bytes = 4Ki\n");
+    c = dlx_test_stream_connect();
+    fails(dlx_publisher_new(c, "a", &retains, &p), DLX_E_LIMIT,
+          "uses 0 B and may have 4.0 KiB (quota retained-bytes)");
+    ok(dlx_publisher_new(c, "a", NULL, &p));
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
 }
 END_TEST
 
@@ -433,6 +508,8 @@ int main(void)
     tcase_add_test(tcase, each_socket_has_rules_of_its_own);
     tcase_add_test(tcase, nobody_is_a_superuser_by_another_socket);
     tcase_add_test(tcase, a_class_of_quotas_holds_for_its_socket);
+    tcase_add_test(tcase, requests_above_the_rate_of_a_class_wait);
+    tcase_add_test(tcase, memory_that_would_stay_beyond_its_quota_is_refused);
     tcase_add_test(tcase, sighup_lowers_a_limit_for_what_is_new);
     tcase_add_loop_test(tcase, sockets_of_the_service_manager_are_known_by_their_names, 0, 2);
     tcase_add_test(tcase, a_socket_that_nobody_describes_is_refused);

@@ -93,6 +93,8 @@ static void run_seed(uint64_t seed)
     w.max[DLXD_WAITING] = one_in(8) ? rnd(3) : 1000;
     w.max[DLXD_FAILED] = 1000;
     w.max[DLXD_IN_FLIGHT] = UINT64_MAX;
+    w.max[DLXD_STORE_ENTRIES] = w.max[DLXD_REQUESTS] = UINT64_MAX;
+    w.max[DLXD_RETAINED_BYTES] = seed % 7 == 0 ? 50000 + seed % 1000 * 200 : UINT64_MAX;
     life_begin();
     for (uint32_t i = 200 + rnd(200); i > 0; i--)
         step();

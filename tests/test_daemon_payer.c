@@ -218,7 +218,7 @@ static int ask_for_arena(struct dlxd_user *user)
 {
     struct dlxd_arena *wanted;
     user->next_look_ns = 0;
-    int r = dlxd_arena_new(&wanted, test.broker.workers, user, 1, ARENA_SIZE);
+    int r = dlxd_arena_new(&wanted, test.broker.workers, user, 1, ARENA_SIZE, false);
     if (r == 0)
         dlxd_arena_free(wanted);
     return r;

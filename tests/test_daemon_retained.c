@@ -4,12 +4,14 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
+#include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/retained.h"
 #include "tests/harness_broker.h"
 #include "tests/harness_run.h"
 #include <check.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 
 static struct dlx_test_broker test;
@@ -239,6 +241,137 @@ START_TEST(what_cannot_be_a_publisher_is_not_restored)
 }
 END_TEST
 
+/* ---- how much of it there may be ------------------------------------------------------------- */
+
+static uint64_t retained_bytes(const struct dlxd_user *user)
+{
+    return user->used[DLXD_RETAINED_BYTES];
+}
+
+static int add_arena(struct dlxd_publisher *publisher, struct dlxd_arena **ret)
+{
+    void *map;
+    int writer, r = dlxd_publisher_arena_new(publisher, DLX_PAGE, ret, &writer);
+    if (r < 0)
+        return r;
+    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, writer, DLX_PAGE, &map), 0);
+    dlx__region_unmap(map, DLX_PAGE);
+    dlx_test_broker_arena_ready(&test, publisher, (*ret)->id);
+    return 0;
+}
+
+/* From the start on, so that there is room at the end; until nobody can get it any more. */
+START_TEST(memory_that_stays_is_counted_until_it_goes)
+{
+    struct dlxd_publisher_config latched = {
+        .history = 4, .depth = 16, .n_entries = 256, .retain = 2, .latched = true};
+    const struct dlxd_publisher_config plain = {.history = 4, .depth = 16, .n_entries = 256};
+    struct dlxd_client *client = new_client(0, 1000);
+    struct dlxd_user *user = dlxd_user_ref(client->user);
+    struct dlxd_arena *arena, *dropped;
+    uint64_t size = dlx_shm_control_size(256);
+    (void)dlx_test_broker_publisher(client, "l", &latched, 1);
+    (void)dlx_test_broker_publisher(client, "p", &plain, 1);
+    ck_assert_uint_eq(retained_bytes(user), 0);
+    struct dlxd_publisher *publisher = new_publisher(client, 5, 0);
+    ck_assert_uint_eq(retained_bytes(user), size);
+    ck_assert_int_eq(add_arena(publisher, &arena), 0);
+    ck_assert_int_eq(add_arena(publisher, &dropped), 0);
+    ck_assert_uint_eq(retained_bytes(user), size + 2 * DLX_PAGE);
+    ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, dropped->id), 0);
+    ck_assert_uint_eq(retained_bytes(user), size + DLX_PAGE);
+    ck_assert(dlxd_publisher_end(publisher));
+    ck_assert_uint_eq(retained_bytes(user), size + DLX_PAGE);
+    dlxd_publisher_vanish(publisher);
+    ck_assert_uint_eq(retained_bytes(user), 0);
+    dlxd_user_unref(user);
+}
+END_TEST
+
+/* A subscriber that still reads what was dropped, or has gone, keeps it mapped, and nobody else can
+ * get it. */
+START_TEST(what_a_subscriber_still_has_is_not_retained)
+{
+    uint32_t n;
+    struct dlxd_subscription *subscription;
+    const struct dlxd_subscription_config config = {.max_held = 4};
+    struct dlxd_client *client = new_client(0, 500), *reader = new_client(1, 500);
+    struct dlxd_user *user = client->user;
+    struct dlxd_publisher *publisher = new_publisher(client, 5, 0);
+    ck_assert_int_eq(dlxd_subscription_new(&subscription, reader, "t", &config, &fds[2]), 0);
+    ck_assert_int_eq(dlx_test_broker_offer_all(subscription, &n), 0);
+    ck_assert_uint_eq(publisher->n_links, 1);
+    const struct dlxd_arena *control = publisher->control;
+    struct dlxd_link *link =
+        dlxd_container_of(publisher->links.next, struct dlxd_link, by_publisher);
+    struct dlxd_arena *arena;
+    ck_assert_int_eq(add_arena(publisher, &arena), 0);
+    link->state = DLXD_LINK_OPEN; /* as after LinkReady */
+    link->open_seq = link->arena_seq = publisher->last_ready_seq;
+    dlxd_membership_joined(&publisher->line);
+    ck_assert_uint_eq(retained_bytes(user), control->size + DLX_PAGE);
+    ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
+    ck_assert_uint_eq(publisher->dropped.n, 1);
+    ck_assert_uint_eq(retained_bytes(user), control->size);
+    dlxd_publisher_vanish(publisher);
+    ck_assert_uint_eq(retained_bytes(user), 0);
+    ck_assert_uint_ge(user->used[DLXD_BYTES], control->size);
+}
+END_TEST
+
+START_TEST(what_would_stay_beyond_the_limit_is_refused_from_the_start)
+{
+    const struct dlxd_publisher_config plain = {.history = 4, .depth = 16, .n_entries = 256},
+                                       retains = {.history = 4,
+                                                  .depth = 16,
+                                                  .n_entries = 256,
+                                                  .retain = 2};
+    struct dlxd_publisher_fds made;
+    struct dlxd_publisher *another;
+    struct dlxd_arena *arena;
+    char words[200];
+    uint64_t size = dlx_shm_control_size(256);
+    struct dlxd_client *client = new_client(0, 1000);
+    test.broker.users.max[DLXD_RETAINED_BYTES] = size + DLX_PAGE;
+    struct dlxd_publisher *publisher = new_publisher(client, 5, 0);
+    ck_assert_int_eq(add_arena(publisher, &arena), 0);
+    uint64_t bytes = client->user->used[DLXD_BYTES];
+    ck_assert_int_eq(add_arena(publisher, &arena), DLX_E_LIMIT);
+    (void)snprintf(words, sizeof words,
+                   "asks for 4.0 KiB of memory that stays when its publisher has gone, uses %.1f "
+                   "KiB and may have %.1f KiB (quota retained-bytes)",
+                   (double)(size + DLX_PAGE) / 1024, (double)(size + DLX_PAGE) / 1024);
+    ck_assert_msg(strstr(dlx__error_message(), words), "%s", dlx__error_message());
+    ck_assert_uint_eq(client->user->used[DLXD_BYTES], bytes); /* and nothing else is charged */
+    ck_assert_int_eq(dlxd_publisher_new(&another, client, "t", &retains, &made), DLX_E_LIMIT);
+    (void)dlx_test_broker_publisher(client, "p", &plain, 1);
+}
+END_TEST
+
+/* An upgrade loses nothing, whatever the limits have become. */
+START_TEST(what_a_former_daemon_retained_is_back_beyond_the_limits)
+{
+    struct dlxd_publisher *publisher;
+    const struct dlxd_publisher_former former = {
+        .id = 100,
+        .uid = 1000,
+        .socket = DLXD_SOCKET_MAIN,
+        .client_name = "former",
+        .topic = "t",
+        .config = {.history = 4, .depth = 16, .n_entries = 256, .retain = 2}};
+    const struct dlxd_publisher_region control = {
+        .fd = region_of(dlx_shm_control_size(256), 3, false)};
+    for (int i = 0; i < DLXD_N_RESOURCES; i++)
+        test.broker.users.max[i] = 0;
+    ck_assert_int_eq(dlxd_publisher_restore(&publisher, &test.broker, &former, &control, 1), 0);
+    ck_assert_uint_eq(retained_bytes(publisher->user), dlx_shm_control_size(256));
+    ck_assert_uint_eq(publisher->user->used[DLXD_BYTES], dlx_shm_control_size(256));
+    ck_assert_uint_eq(publisher->user->used[DLXD_OBJECTS], 1);
+    (void)dlxd_retained_restore(publisher, -1, 0);
+    ck_assert_uint_eq(n_publishers(), 1);
+}
+END_TEST
+
 /* ---- one that lives, and has yet to announce itself to this daemon ------------------------- */
 
 static int life[2]; /* the process lives until its end is closed; -1: it is dead */
@@ -412,6 +545,10 @@ int main(void)
     tcase_add_loop_test(tcase, while_anything_is_retained_the_daemon_is_not_idle, 0, 2);
     tcase_add_test(tcase, what_stays_for_ever_has_no_end_after_a_late_death);
     tcase_add_test(tcase, what_cannot_be_a_publisher_is_not_restored);
+    tcase_add_test(tcase, memory_that_stays_is_counted_until_it_goes);
+    tcase_add_test(tcase, what_a_subscriber_still_has_is_not_retained);
+    tcase_add_test(tcase, what_would_stay_beyond_the_limit_is_refused_from_the_start);
+    tcase_add_test(tcase, what_a_former_daemon_retained_is_back_beyond_the_limits);
     tcase_add_test(tcase, who_lives_is_shown_if_its_library_looks_for_locks);
     tcase_add_test(tcase, what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later);
     tcase_add_loop_test(tcase, who_has_announced_itself_again_is_not_shown_twice, 0, 2);

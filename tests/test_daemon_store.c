@@ -26,9 +26,16 @@ enum { GREEDY = 1000, OTHER = 1001, HONEST = 1002, OWN = 500 };
 
 /* ---- a manager that reads when it is told to ------------------------------------------------- */
 
+static struct dlxd_users users;
+static struct dlxd_user *known[3];
 static struct dlxd_store_queue queue;
 static int sock;
 static char last[512]; /* what it read last */
+
+static struct dlxd_user *user_of(uid_t uid)
+{
+    return known[uid - GREEDY];
+}
 
 /* In the abstract name space: no file is left. */
 static void set_up(void)
@@ -42,6 +49,11 @@ static void set_up(void)
                           (socklen_t)(sizeof(sa_family_t) + strlen(path))),
                      0);
     ck_assert_int_eq(setenv("NOTIFY_SOCKET", path, 1), 0);
+    dlxd_users_init(&users, UINT64_C(1) << 30);
+    for (uid_t i = 0; i < DLX_ARRAY_SIZE(known); i++)
+        ck_assert_int_eq(
+            dlxd_users_get(&users, &(const struct dlxd_principal){.uid = GREEDY + i}, &known[i]),
+            0);
     dlxd_store_queue_init(&queue);
 }
 
@@ -50,6 +62,9 @@ static void tear_down(void)
     dlxd_store_queue_deinit(&queue);
     ck_assert_uint_eq(queue.n, 0);
     ck_assert_uint_eq(queue.n_fds, 0);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(known); i++)
+        dlxd_user_unref(known[i]);
+    dlxd_users_deinit(&users);
     close(sock);
 }
 
@@ -80,14 +95,14 @@ static void keep(uid_t uid, int i)
 {
     char name[32];
     (void)snprintf(name, sizeof name, "%u-%d", (unsigned)uid, i);
-    ck_assert_int_eq(dlxd_store_queue_keep(&queue, uid, STDIN_FILENO, name), 0);
+    ck_assert_int_eq(dlxd_store_queue_keep(&queue, user_of(uid), STDIN_FILENO, name), 0);
 }
 
 static void drop(uid_t uid, int i)
 {
     char name[32];
     (void)snprintf(name, sizeof name, "%u-%d", (unsigned)uid, i);
-    ck_assert_int_eq(dlxd_store_queue_drop(&queue, uid, name), 0);
+    ck_assert_int_eq(dlxd_store_queue_drop(&queue, user_of(uid), name), 0);
 }
 
 /* ---- the queue ------------------------------------------------------------------------------ */
@@ -133,7 +148,7 @@ START_TEST(users_take_turns)
     (void)n_sent(BEGIN);
     for (int i = 0; i < FEW; i++)
         keep(HONEST, i);
-    ck_assert_int_eq(dlxd_store_queue_barrier(&queue, HONEST, STDIN_FILENO), 0);
+    ck_assert_int_eq(dlxd_store_queue_barrier(&queue, user_of(HONEST), STDIN_FILENO), 0);
     for (uint64_t now = BEGIN; strcmp(last, "BARRIER=1") != 0; now += SECOND / 1000) {
         ck_assert_uint_lt(now, BEGIN + 10 * SECOND);
         ck_assert_int_eq(dlxd_store_queue_flush(&queue, now), 0);
@@ -166,9 +181,9 @@ START_TEST(what_is_dropped_before_it_was_sent_is_never_sent)
     ck_assert_uint_eq(queue.n_fds, 0);
     ck_assert_uint_eq(n_sent(BEGIN), 0);
     /* Another user's of the same name is another one. */
-    ck_assert_int_eq(dlxd_store_queue_keep(&queue, GREEDY, STDIN_FILENO, "x"), 0);
-    ck_assert_int_eq(dlxd_store_queue_count(&queue, OTHER, 1), 0);
-    ck_assert_int_eq(dlxd_store_queue_drop(&queue, OTHER, "x"), 0);
+    ck_assert_int_eq(dlxd_store_queue_keep(&queue, user_of(GREEDY), STDIN_FILENO, "x"), 0);
+    ck_assert_int_eq(dlxd_store_queue_count(&queue, user_of(OTHER), 1), 0);
+    ck_assert_int_eq(dlxd_store_queue_drop(&queue, user_of(OTHER), "x"), 0);
     ck_assert_uint_eq(queue.n, 2);
     ck_assert_uint_eq(n_sent(BEGIN), 2);
 }
@@ -182,11 +197,11 @@ START_TEST(what_is_removed_is_counted_until_that_was_sent)
     ck_assert_str_eq(last, "FDSTORE=1\nFDPOLL=0\nFDNAME=1000-1");
     drop(GREEDY, 1);
     ck_assert_uint_eq(queue.n_fds, 1);
-    ck_assert_uint_eq(dlxd_store_queue_n_fds_of(&queue, GREEDY), 1);
+    ck_assert_uint_eq(user_of(GREEDY)->used[DLXD_STORE_ENTRIES], 1);
     ck_assert_uint_eq(n_sent(BEGIN), 1);
     ck_assert_str_eq(last, "FDSTOREREMOVE=1\nFDNAME=1000-1");
     ck_assert_uint_eq(queue.n_fds, 0);
-    ck_assert_uint_eq(dlxd_store_queue_n_fds_of(&queue, GREEDY), 0);
+    ck_assert_uint_eq(user_of(GREEDY)->used[DLXD_STORE_ENTRIES], 0);
 }
 END_TEST
 
@@ -212,6 +227,8 @@ static uint32_t fill(int i, uid_t uid)
         .history = 1, .depth = 16, .n_entries = 256, .retain = 1};
     struct dlxd_client *client = dlx_test_broker_client(&test, 10, &client_fds[i]);
     client->principal->uid = uid;
+    dlxd_user_unref(client->user);
+    ck_assert_int_eq(dlxd_users_get(&test.broker.users, client->principal, &client->user), 0);
     for (uint32_t n = 0;; n++) {
         dlx__error_clear();
         struct dlxd_publisher *publisher = dlx_test_broker_publisher(client, "t", &config, 1);
@@ -250,17 +267,44 @@ START_TEST(nobody_can_take_all_that_the_manager_keeps)
     test.broker.policy.uid = OWN;
     ck_assert_int_eq(dlxd_store_init(&test.broker, MAX, &none), 0);
     uint32_t greedy = fill(0, GREEDY);
-    ck_assert_msg(strstr(dlx__error_message(), "for uid 1000"), "%s", dlx__error_message());
+    ck_assert_str_eq(dlx__error_message(),
+                     "uid 1000 asks for 1 file descriptors that the service manager keeps, uses 32 "
+                     "and may have at most 1 times what is left: all users together use 33 and may "
+                     "have 65 (quota store-entries)");
     uint32_t other = fill(1, OTHER), honest = fill(2, HONEST);
     ck_assert_uint_eq(greedy, MAX / 4);
     ck_assert_uint_eq(other, MAX / 8);
     ck_assert_uint_eq(honest, MAX / 16);
     /* The daemon's own may have the rest. */
     ck_assert_uint_ge(fill(3, OWN), MAX / 16 - 1);
-    ck_assert_msg(strstr(dlx__error_message(), "limit 65"), "%s", dlx__error_message());
+    ck_assert_msg(strstr(dlx__error_message(), "may have at most what is left: all users together "
+                                               "use 65 and may have 65"),
+                  "%s", dlx__error_message());
     dlxd_store_deinit(&test.broker);
     dlx_test_broker_deinit(&test);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(client_fds); i++)
+        close(client_fds[i]);
+}
+END_TEST
+
+/* Its class, too, says how much the manager keeps for a user; the daemon's own one is no exception. */
+START_TEST(a_class_limits_what_the_manager_keeps)
+{
+    struct dlxd_inherited none = {.n = 0};
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    test.broker.policy.uid = OWN;
+    test.broker.users.max[DLXD_STORE_ENTRIES] = 6;
+    ck_assert_int_eq(dlxd_store_init(&test.broker, 100, &none), 0);
+    ck_assert_uint_eq(fill(0, GREEDY), 3);
+    ck_assert_str_eq(dlx__error_message(),
+                     "uid 1000 asks for 1 file descriptors that the service manager keeps, uses 6 "
+                     "and may have 6 (quota store-entries)");
+    ck_assert_uint_eq(fill(1, OTHER), 3);
+    ck_assert_uint_eq(fill(2, OWN), 2); /* the ledger is one */
+    ck_assert_uint_eq(test.broker.users.all_stored, 6 + 6 + 5);
+    dlxd_store_deinit(&test.broker);
+    dlx_test_broker_deinit(&test);
+    for (size_t i = 0; i < 3; i++)
         close(client_fds[i]);
 }
 END_TEST
@@ -277,6 +321,7 @@ int main(void)
     tcase_add_test(tcase, what_cannot_be_sent_stays);
     tcase_add_test(tcase, a_share_belongs_to_a_user_by_one_socket);
     tcase_add_test(tcase, nobody_can_take_all_that_the_manager_keeps);
+    tcase_add_test(tcase, a_class_limits_what_the_manager_keeps);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

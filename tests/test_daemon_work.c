@@ -5,6 +5,8 @@
 #include "tests/harness_broker.h"
 #include "tests/harness_run.h"
 #include <check.h>
+#include <poll.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
@@ -175,8 +177,90 @@ START_TEST(a_socket_that_waits_for_its_turn_is_not_looked_at_again)
 }
 END_TEST
 
-/* ---- connections that say nothing
- * ------------------------------------------------------------- */
+/* ---- the pace of requests -------------------------------------------------------------------- */
+
+/* Do what may be done now, and return how long the next request waits. */
+static uint64_t run_and_wake(void)
+{
+    look();
+    dlxd_work_wake(&test.broker.users, dlx__now_ns());
+    dlxd_broker_settle(&test.broker);
+    uint64_t now = dlx__now_ns(), next = dlxd_work_next_ns(&test.broker.users, now);
+    return next == UINT64_MAX ? next : next - now;
+}
+
+/* All of them are answered, in their order; those above the pace later. Connections buy nothing. */
+START_TEST(requests_above_the_pace_wait_and_others_do_not)
+{
+    enum { PACE = 20, CONNECTIONS = 3, EACH = 10 };
+    struct dlxd_quotas quotas = {.n = 0};
+    uint32_t n = 0, n_each[CONNECTIONS] = {0};
+    int fds[CONNECTIONS], honest;
+    struct dlxd_quota *slow = dlxd_quotas_add(&quotas, "slow");
+    memcpy(slow->max, test.broker.users.max, sizeof slow->max);
+    slow->max[DLXD_REQUESTS] = PACE;
+    ck_assert_int_eq(dlxd_quota_add_socket(slow, "socket-1"), 0);
+    dlxd_users_set_quotas(&test.broker.users, &quotas, UINT64_C(1) << 30);
+    uint64_t begin = dlx__now_ns();
+    for (int i = 0; i < CONNECTIONS; i++) {
+        (void)dlx_test_broker_client_by(&test, 1, 10, &fds[i]);
+        send_info_requests(fds[i], 1, EACH);
+    }
+    (void)dlx_test_broker_client_by(&test, 2, 10, &honest);
+    send_info_requests(honest, 1, 2 * PACE);
+    for (uint64_t left = 0; n < CONNECTIONS * EACH;) {
+        left = run_and_wake();
+        for (int i = 0; i < CONNECTIONS; i++) {
+            uint32_t some = read_replies(fds[i], n_each[i] + 1);
+            n_each[i] += some;
+            n += some;
+        }
+        ck_assert_msg(n <= PACE || dlx__now_ns() - begin >= 1000000000, "%u replies", n);
+        if (n < CONNECTIONS * EACH) {
+            ck_assert_uint_lt(left, UINT64_C(1100000000));
+            (void)poll(NULL, 0, (int)(left / 1000000) + 1);
+        }
+    }
+    ck_assert_uint_eq(read_replies(honest, 1), 2 * PACE);
+    for (uint64_t left;
+         (left = run_and_wake()) != UINT64_MAX;) /* and nothing is left to wait for */
+        (void)poll(NULL, 0, (int)(left / 1000000) + 1);
+    for (int i = 0; i < CONNECTIONS; i++)
+        close(fds[i]);
+    close(honest);
+    dlx_test_broker_run(&test);
+    dlxd_users_set_quotas(&test.broker.users, &(struct dlxd_quotas){.n = 0}, UINT64_C(1) << 30);
+    dlxd_quotas_deinit(&quotas);
+}
+END_TEST
+
+/* Its end does not wait: it gives back what others may have. A raised limit holds at once. */
+START_TEST(who_waits_for_its_pace_can_be_ended_and_let_go)
+{
+    int fds[2];
+    struct dlxd_client *first = dlx_test_broker_client_by(&test, 1, 10, &fds[0]);
+    (void)dlx_test_broker_client_by(&test, 1, 10, &fds[1]);
+    test.broker.users.max[DLXD_REQUESTS] = 1;
+    for (int i = 0; i < 2; i++)
+        send_info_requests(fds[i], 1, 5);
+    uint64_t left = run_and_wake();
+    ck_assert(left > 0 && left != UINT64_MAX);
+    ck_assert(first->task.is_paced);
+    dlxd_client_doom(first);
+    ck_assert(!first->task.is_paced);
+    (void)run_and_wake();
+    ck_assert_uint_eq(test.broker.n_clients, 1);
+    uint32_t n = read_replies(fds[1], 1);
+    ck_assert_uint_lt(n, 5);
+    test.broker.users.max[DLXD_REQUESTS] = DLXD_UNLIMITED;
+    ck_assert_uint_eq(run_and_wake(), UINT64_MAX);
+    ck_assert_uint_eq(read_replies(fds[1], n + 1), 5 - n);
+    for (int i = 0; i < 2; i++)
+        close(fds[i]);
+}
+END_TEST
+
+/* ---- connections that say nothing ------------------------------------------------------------ */
 
 START_TEST(who_is_silent_for_longest_makes_way_for_its_own_user_only)
 {
@@ -209,6 +293,8 @@ int main(void)
     tcase_add_test(tcase, a_task_that_is_stopped_leaves_nothing);
     tcase_add_test(tcase, many_connections_of_one_user_delay_another_by_a_step);
     tcase_add_test(tcase, a_socket_that_waits_for_its_turn_is_not_looked_at_again);
+    tcase_add_test(tcase, requests_above_the_pace_wait_and_others_do_not);
+    tcase_add_test(tcase, who_waits_for_its_pace_can_be_ended_and_let_go);
     tcase_add_test(tcase, who_is_silent_for_longest_makes_way_for_its_own_user_only);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Classes of quotas: who has which, lower limits, shares, words of errors; and the memory that they are parts of. */
+/* Classes of quotas: who has which, lower limits, shares, words of errors; the pace of requests; and
+ * the memory that they are parts of. */
 #include "common/error.h"
 #include "daemon/server/machine.h"
 #include "daemon/users/user.h"
@@ -10,7 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define GIB (UINT64_C(1) << 30)
+#define GIB    (UINT64_C(1) << 30)
+#define SECOND UINT64_C(1000000000)
 
 static struct dlxd_users users;
 static struct dlxd_quotas quotas;
@@ -144,7 +146,107 @@ START_TEST(amounts_are_in_units_for_people)
     char text[DLXD_AMOUNT_SIZE];
     for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++)
         ck_assert_str_eq(dlxd_quota_amount(DLXD_BYTES, rows[i].n, text), rows[i].text);
+    ck_assert_str_eq(dlxd_quota_amount(DLXD_RETAINED_BYTES, 2 * GIB, text), "2.0 GiB");
     ck_assert_str_eq(dlxd_quota_amount(DLXD_LINKS, UINT64_MAX, text), "18446744073709551615");
+}
+END_TEST
+
+/* What is there already is counted, and stands in the way of what is new. */
+START_TEST(what_a_former_daemon_knew_is_charged_beyond_the_limit)
+{
+    struct dlxd_charge former = {.user = NULL}, more = {.user = NULL};
+    struct dlxd_user *user = user_by(5, "p");
+    set_quotas(8 * GIB, GIB);
+    dlxd_charge_restore(&former, user, DLXD_BYTES, 2 * GIB);
+    ck_assert_uint_eq(user->used[DLXD_BYTES], 2 * GIB);
+    ck_assert_uint_eq(user->used[DLXD_DESCRIPTORS], 1);
+    ck_assert_uint_eq(users.all_bytes, 2 * GIB);
+    ck_assert_int_eq(dlxd_charge_init(&more, user, DLXD_BYTES, 1), DLX_E_LIMIT);
+    dlxd_charge_deinit(&former);
+    ck_assert_uint_eq(users.all_bytes, 0);
+    ck_assert_int_eq(dlxd_charge_init(&more, user, DLXD_BYTES, 1), 0);
+    dlxd_charge_deinit(&more);
+    dlxd_user_unref(user);
+}
+END_TEST
+
+/* A half of what others leave, but for the daemon's own user, who may have all of it; and what its
+ * class says. */
+START_TEST(the_store_is_shared_by_all_but_the_daemons_own_user)
+{
+    struct dlxd_charge charge = {.user = NULL};
+    struct dlxd_user *own = user_by(1, DLXD_SOCKET_MAIN), *a = user_by(2, DLXD_SOCKET_MAIN);
+    ck_assert_uint_eq(dlxd_user_limit(a, DLXD_STORE_ENTRIES), DLXD_UNLIMITED); /* there is none */
+    own->is_own = true;
+    users.all_stored_max = 100;
+    dlxd_charge_restore(&charge, own, DLXD_STORE_ENTRIES, 0);
+    dlxd_charge_set(&charge, 40);
+    ck_assert_uint_eq(dlxd_user_limit(a, DLXD_STORE_ENTRIES), 30);
+    ck_assert_int_eq(dlxd_user_check(a, DLXD_STORE_ENTRIES, 30), 0);
+    ck_assert_int_eq(dlxd_user_check(a, DLXD_STORE_ENTRIES, 31), DLX_E_LIMIT);
+    ck_assert_uint_eq(dlxd_user_limit(own, DLXD_STORE_ENTRIES), 100);
+    ck_assert_int_eq(dlxd_user_check(own, DLXD_STORE_ENTRIES, 60), 0);
+    ck_assert_int_eq(dlxd_user_check(own, DLXD_STORE_ENTRIES, 61), DLX_E_LIMIT);
+    dlxd_charge_set(&charge, 10);
+    ck_assert_uint_eq(users.all_stored, 10);
+    ck_assert_uint_eq(dlxd_user_limit(a, DLXD_STORE_ENTRIES), 45);
+    users.max[DLXD_STORE_ENTRIES] = 12;
+    ck_assert_uint_eq(dlxd_user_limit(a, DLXD_STORE_ENTRIES), 12);
+    ck_assert_int_eq(dlxd_user_check(own, DLXD_STORE_ENTRIES, 3), DLX_E_LIMIT);
+    ck_assert_str_eq(dlx__error_message(), "uid 1 asks for 3 file descriptors that the service "
+                                           "manager keeps, uses 10 and may have 12 (quota "
+                                           "store-entries)");
+    dlxd_charge_deinit(&charge);
+    dlxd_user_unref(own);
+    dlxd_user_unref(a);
+}
+END_TEST
+
+/* ---- the pace of requests -------------------------------------------------------------------- */
+
+/* As fast as they may come, with a look before each whether the one before it was not too late. */
+START_TEST(requests_come_at_their_pace)
+{
+    static const uint64_t rates[] = {1, 2, 3, 7, 100, 1001, 100000};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(rates); i++) {
+        struct dlxd_pace pace = {.n = 0};
+        uint64_t max = rates[i], begin = 5000 * SECOND, now = begin;
+        for (uint64_t n = 0; n < 6 * max; n++) {
+            uint64_t next = dlxd_pace_next_ns(&pace, max, now);
+            ck_assert_uint_ge(next, now);
+            ck_assert_uint_le(next, now + 2 * SECOND / max + 2);
+            if (next > now) {
+                ck_assert_uint_eq(dlxd_pace_used(&pace, now), max);
+                ck_assert_uint_eq(dlxd_pace_used(&pace, next - 1), max);
+            }
+            ck_assert_uint_lt(dlxd_pace_used(&pace, next), max);
+            dlxd_pace_count(&pace, now = next);
+            if (n + 1 == max) /* at once: it has paused before */
+                ck_assert_uint_eq(now, begin);
+            if (n + 1 == max)
+                now = begin + SECOND - 1; /* not one more in this second */
+        }
+        /* A second for each but the first. */
+        ck_assert_uint_ge(now, begin + 5 * SECOND - SECOND / 10);
+        ck_assert_uint_le(now, begin + 6 * SECOND + SECOND / 10);
+    }
+}
+END_TEST
+
+START_TEST(a_pause_is_forgotten_and_a_debt_is_not)
+{
+    struct dlxd_pace pace = {.n = 0};
+    uint64_t now = 5000 * SECOND;
+    for (int i = 0; i < 30; i++) /* what cannot wait counts all the same */
+        dlxd_pace_count(&pace, now);
+    ck_assert_uint_eq(dlxd_pace_used(&pace, now), 30);
+    ck_assert_uint_eq(dlxd_pace_used(&pace, now + SECOND + SECOND / 2), 15);
+    ck_assert_uint_gt(dlxd_pace_next_ns(&pace, 10, now), now + SECOND + SECOND / 2);
+    ck_assert_uint_eq(dlxd_pace_next_ns(&pace, DLXD_UNLIMITED, now), now);
+    ck_assert_uint_eq(dlxd_pace_next_ns(&pace, 0, now), UINT64_MAX);
+    ck_assert_uint_eq(dlxd_pace_used(&pace, now + 2 * SECOND), 0);
+    for (int i = 0; i < 10; i++)
+        ck_assert_uint_eq(dlxd_pace_next_ns(&pace, 10, now + 9 * SECOND), now + 9 * SECOND);
 }
 END_TEST
 
@@ -234,6 +336,10 @@ int main(void)
     tcase_add_test(tcase, descriptors_may_have_a_limit_of_their_own);
     tcase_add_test(tcase, the_limit_is_what_others_leave);
     tcase_add_test(tcase, amounts_are_in_units_for_people);
+    tcase_add_test(tcase, what_a_former_daemon_knew_is_charged_beyond_the_limit);
+    tcase_add_test(tcase, the_store_is_shared_by_all_but_the_daemons_own_user);
+    tcase_add_test(tcase, requests_come_at_their_pace);
+    tcase_add_test(tcase, a_pause_is_forgotten_and_a_debt_is_not);
     suite_add_tcase(suite, tcase);
     dlx_test_dir_fixture(memory, &place);
     tcase_add_test(memory, the_memory_is_what_the_control_groups_leave);

@@ -7,24 +7,56 @@
 #include <assert.h>
 #include <string.h>
 
-int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_workers *workers, struct dlxd_user *user,
-                   uint32_t id, uint64_t size)
+/* NULL: out of memory, and the thread's message says so. */
+static struct dlxd_arena *arena_alloc(struct dlxd_workers *workers, uint32_t id, uint64_t size)
 {
     struct dlxd_arena *arena = calloc(1, sizeof *arena);
-    if (!arena)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for an arena's description");
+    if (!arena) {
+        (void)dlx__fail(DLX_E_NO_MEMORY, "out of memory for an arena's description");
+        return NULL;
+    }
     arena->workers = workers;
     arena->id = id;
     arena->size = size;
     arena->fd = -1;
     dlxd_list_init(&arena->told);
+    return arena;
+}
+
+int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_workers *workers, struct dlxd_user *user,
+                   uint32_t id, uint64_t size, bool is_retained)
+{
+    struct dlxd_arena *arena = arena_alloc(workers, id, size);
+    if (!arena)
+        return DLX_E_NO_MEMORY;
     int r = dlxd_flights_charge(&arena->charge, user, DLXD_BYTES, size);
+    if (r == 0 && is_retained)
+        r = dlxd_charge_init(&arena->retained_charge, user, DLXD_RETAINED_BYTES, size);
     if (r < 0) {
+        dlxd_charge_deinit(&arena->charge);
         free(arena);
         return r;
     }
     *ret = arena;
     return 0;
+}
+
+int dlxd_arena_restore(struct dlxd_arena **ret, struct dlxd_workers *workers,
+                       struct dlxd_user *user, uint32_t id, uint64_t size, bool is_retained)
+{
+    struct dlxd_arena *arena = arena_alloc(workers, id, size);
+    if (!arena)
+        return DLX_E_NO_MEMORY;
+    dlxd_charge_restore(&arena->charge, user, DLXD_BYTES, size);
+    if (is_retained)
+        dlxd_charge_restore(&arena->retained_charge, user, DLXD_RETAINED_BYTES, size);
+    *ret = arena;
+    return 0;
+}
+
+void dlxd_arena_forget(struct dlxd_arena *arena)
+{
+    dlxd_charge_deinit(&arena->retained_charge);
 }
 
 void dlxd_arena_close(struct dlxd_arena *arena)
@@ -40,6 +72,7 @@ struct dlxd_arena *dlxd_arena_free(struct dlxd_arena *arena)
         assert(dlxd_list_empty(&arena->told));
         dlxd_reservation_end(arena);
         dlxd_arena_close(arena);
+        dlxd_arena_forget(arena);
         dlxd_charge_deinit(&arena->charge);
         free(arena);
     }

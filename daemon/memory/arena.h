@@ -33,6 +33,8 @@ struct dlxd_arena {
     struct dlxd_workers *workers; /* close the fd */
     struct dlxd_reservation reservation; /* until it is ready */
     struct dlxd_charge charge;
+    /* Of a publisher whose messages stay when it has gone, until it drops the arena. */
+    struct dlxd_charge retained_charge;
 };
 
 /* Sorted by id (not ready yet), by ready_seq (ready) or by drop_seq (dropped): new ones always go to
@@ -43,9 +45,16 @@ struct dlxd_arenas {
     size_t n_max;
 };
 
-/* Without an fd yet. Charges `size` bytes to the user. Returns 0, DLX_E_NO_MEMORY, DLX_E_LIMIT. */
+/* Without an fd yet. Charges `size` bytes to the user; `is_retained`: also as bytes that stay when
+ * the publisher has gone. Returns 0, DLX_E_NO_MEMORY, DLX_E_LIMIT. */
 int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_workers *workers, struct dlxd_user *user,
-                   uint32_t id, uint64_t size);
+                   uint32_t id, uint64_t size, bool is_retained);
+/* The same for what a former daemon knew, even beyond the user's limits. Returns 0,
+ * DLX_E_NO_MEMORY. */
+int dlxd_arena_restore(struct dlxd_arena **ret, struct dlxd_workers *workers,
+                       struct dlxd_user *user, uint32_t id, uint64_t size, bool is_retained);
+/* Its messages are no more to stay when the publisher has gone. */
+void dlxd_arena_forget(struct dlxd_arena *arena);
 void dlxd_arena_close(struct dlxd_arena *arena);
 struct dlxd_arena *dlxd_arena_free(struct dlxd_arena *arena);
 

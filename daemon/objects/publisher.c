@@ -55,7 +55,8 @@ static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, 
                       uint32_t id, uint64_t size, struct dlxd_arena **ret, int *ret_writer_fd)
 {
     struct dlxd_arena *arena;
-    int r = dlxd_arena_new(&arena, publisher->broker->workers, user, id, size);
+    int r = dlxd_arena_new(&arena, publisher->broker->workers, user, id, size,
+                           dlxd_retained_is_possible(publisher));
     if (r < 0)
         return r;
     r = dlx__region_new(publisher->broker->memory, name, size, &arena->fd, ret_writer_fd);
@@ -179,7 +180,8 @@ static int restore_region(const struct dlxd_publisher *publisher, struct dlxd_us
     uint64_t size;
     int r = dlx__region_inspect(publisher->broker->memory, region->fd, &size);
     if (r == 0)
-        r = dlxd_arena_new(ret, publisher->broker->workers, user, region->id, size);
+        r = dlxd_arena_restore(ret, publisher->broker->workers, user, region->id, size,
+                               dlxd_retained_is_possible(publisher));
     if (r < 0)
         return r;
     (*ret)->ready_seq = region->ready_seq;
@@ -223,9 +225,8 @@ static int restore_all(struct dlxd_publisher *publisher, struct dlxd_user *user,
     if (n_regions == 0 || regions[0].id != 0)
         return dlx__fail(DLX_E_PROTOCOL, "its control block is missing");
     publisher->user = dlxd_user_ref(user);
-    int r = dlxd_charge_init(&publisher->object_charge, user, DLXD_OBJECTS, 1);
-    if (r == 0)
-        r = restore_control(publisher, user, &regions[0]);
+    dlxd_charge_restore(&publisher->object_charge, user, DLXD_OBJECTS, 1);
+    int r = restore_control(publisher, user, &regions[0]);
     for (size_t i = 1; r == 0 && i < n_regions; i++)
         r = restore_arena(publisher, user, &regions[i]);
     return r < 0 ? r : dlxd_registry_get(registry, publisher->topic_name, &publisher->topic);
@@ -304,6 +305,9 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
     dlxd_registry_put(registry, publisher->topic);
     publisher->topic = NULL;
     dlxd_idmap_remove(&registry->publishers, &publisher->by_id);
+    dlxd_arena_forget(publisher->control);
+    for (size_t i = 0; i < publisher->ready.n; i++)
+        dlxd_arena_forget(publisher->ready.items[i]);
     publisher->n_undelivered = 1;
     dlx_for_each (it, &publisher->links)
         publisher->n_undelivered +=
@@ -516,6 +520,7 @@ int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, int code, const
 static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
 {
     dlxd_arenas_remove(&publisher->ready, arena);
+    dlxd_arena_forget(arena);
     dlxd_keeper_forget_arena(publisher, arena);
     dlx_for_each (it, &publisher->links) {
         struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);

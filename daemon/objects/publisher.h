@@ -173,8 +173,9 @@ struct dlxd_publisher_region {
 
 /*
  * Such a publisher is back, with its regions in the order of `ready_seq`, the
- * control block first: RETAINED, for dlxd_retained_restore(). Takes their fds on success. Returns 0;
- * DLX_E_PROTOCOL (they cannot be those of a publisher), DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
+ * control block first: RETAINED, for dlxd_retained_restore(). It is charged even beyond its user's
+ * limits. Takes their fds on success. Returns 0; DLX_E_PROTOCOL (they cannot be those of a
+ * publisher), DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
 int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *broker,
                            const struct dlxd_publisher_former *former,

@@ -24,10 +24,15 @@ static uint64_t n_published(const struct dlxd_publisher *publisher)
     return report.head > before ? report.head - before : 0;
 }
 
+bool dlxd_retained_is_possible(const struct dlxd_publisher *publisher)
+{
+    return publisher->config.retain > 0 && !publisher->config.latched;
+}
+
 bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher)
 {
-    return publisher->state == DLXD_PUBLISHER_OPEN && publisher->config.retain > 0 &&
-           !publisher->config.latched && n_published(publisher) > 0;
+    return publisher->state == DLXD_PUBLISHER_OPEN && dlxd_retained_is_possible(publisher) &&
+           n_published(publisher) > 0;
 }
 
 /* Into the list of those that stay, or of those that expire, the first to do so first. */

@@ -18,6 +18,9 @@ struct dlxd_broker;
 struct dlxd_client;
 struct dlxd_publisher;
 
+/* May it leave anything that the daemon is to keep? Its memory counts as retained from the start,
+ * so that there is room for it at its end, which nobody could be told of. */
+bool dlxd_retained_is_possible(const struct dlxd_publisher *publisher);
 /* Does it leave anything that the daemon is to keep? */
 bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher);
 

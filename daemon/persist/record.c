@@ -38,11 +38,6 @@ static const char *socket_of(const struct dlxd_ledger_entry *entry)
     return *entry->socket ? entry->socket : DLXD_SOCKET_MAIN;
 }
 
-uint64_t dlxd_record_user(const struct dlxd_ledger_entry *entry)
-{
-    return (uint64_t)dlxd_socket_number(socket_of(entry)) << 32 | entry->uid;
-}
-
 void dlxd_record_read(const struct dlxd_ledger_entry *entry, struct dlxd_publisher_former *ret)
 {
     *ret = (struct dlxd_publisher_former){

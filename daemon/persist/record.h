@@ -22,8 +22,6 @@ struct dlxd_arena;
 
 void dlxd_record_write(const struct dlxd_publisher *publisher, struct dlxd_ledger_entry *ret);
 /* The strings of `ret` are those of the entry. */
-/* As dlxd_principal_number(). */
-uint64_t dlxd_record_user(const struct dlxd_ledger_entry *entry);
 void dlxd_record_read(const struct dlxd_ledger_entry *entry, struct dlxd_publisher_former *ret);
 
 /* `name` has DLXD_RECORD_NAME_SIZE bytes. */

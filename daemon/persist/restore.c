@@ -10,6 +10,7 @@
 #include "daemon/objects/retained.h"
 #include "daemon/persist/store_queue.h"
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 
 /* A descriptor of a publisher, by its name. */
@@ -89,9 +90,17 @@ static int fill_regions(struct dlxd_publisher_region *regions, const struct foun
     return n_stored;
 }
 
-static int count(struct dlxd_store_queue *queue, uint64_t whose, int n)
+static int count(struct dlxd_store_queue *queue, struct dlxd_user *whose, int n)
 {
     return queue ? dlxd_store_queue_count(queue, whose, n) : 0;
+}
+
+static int find_user(struct dlxd_broker *broker, const struct dlxd_publisher_former *former,
+                     struct dlxd_user **ret)
+{
+    struct dlxd_principal who = {.uid = former->uid};
+    (void)snprintf(who.socket, sizeof who.socket, "%s", former->socket);
+    return dlxd_users_get(&broker->users, &who, ret);
 }
 
 /* False: it cannot be restored, and took none of the descriptors. Counts those that are hidden. */
@@ -101,6 +110,7 @@ static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *que
 {
     struct dlxd_publisher_former former;
     struct dlxd_publisher *publisher;
+    struct dlxd_user *user = NULL;
     const struct found *pidfd = n > 0 && found[0].name.is_pidfd ? &found[0] : NULL;
     size_t first = pidfd ? 1 : 0;
     bool pidfd_is_stored = pidfd && !pidfd->from->not_stored;
@@ -108,16 +118,19 @@ static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *que
     dlx_cleanup(dlx__freep) struct dlxd_publisher_region *regions =
         calloc(n - first + 1, sizeof *regions);
     int r = regions ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for %zu regions", n);
+    dlxd_record_read(entry, &former);
+    if (r == 0)
+        r = find_user(broker, &former, &user);
     if (r == 0) {
         n_stored += fill_regions(regions, found + first, n - first);
-        r = count(queue, dlxd_record_user(entry), n_stored);
+        r = count(queue, user, n_stored);
     }
     if (r == 0) {
-        dlxd_record_read(entry, &former);
         r = dlxd_publisher_restore(&publisher, broker, &former, regions, n - first);
         if (r < 0)
-            (void)count(queue, dlxd_record_user(entry), -n_stored);
+            (void)count(queue, user, -n_stored);
     }
+    dlxd_user_unref(user);
     if (r < 0) {
         dlxd_log(DLXD_LOG_ERROR, "%s: what %s (pid %u) retained is lost: %s", entry->topic,
                  entry->client_name, entry->pid, dlx__error_message());
@@ -207,8 +220,7 @@ void dlxd_restore_handed_over(struct dlxd_broker *broker, struct dlxd_inherited 
     dlxd_gpu_keeper_claim(broker->gpu);
 }
 
-void dlxd_restore_remove_rest(const struct dlxd_broker *broker,
-                              const struct dlxd_inherited *inherited,
+void dlxd_restore_remove_rest(const struct dlxd_inherited *inherited, struct dlxd_user *own,
                               struct dlxd_store_queue *queue)
 {
     uint32_t n_regions = 0;
@@ -217,8 +229,8 @@ void dlxd_restore_remove_rest(const struct dlxd_broker *broker,
         if (from->taken || from->not_stored || !begins_with(from->name, DLXD_RECORD_OURS))
             continue;
         n_regions += from->fd >= 0 && begins_with(from->name, DLXD_RECORD_REGION);
-        if (dlxd_store_queue_count(queue, broker->policy.uid, 1) == 0)
-            (void)dlxd_store_queue_drop(queue, broker->policy.uid, from->name);
+        if (dlxd_store_queue_count(queue, own, 1) == 0)
+            (void)dlxd_store_queue_drop(queue, own, from->name);
     }
     if (n_regions > 0)
         dlxd_log(DLXD_LOG_NOTICE,

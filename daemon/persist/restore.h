@@ -12,6 +12,7 @@ struct dlxd_inherited;
 struct dlxd_inherited_fd;
 struct dlxd_ledger;
 struct dlxd_store_queue;
+struct dlxd_user;
 
 /* Find the ledger among them and open it: `ret` has a descriptor of its own. NULL: there is none that
  * can be read. */
@@ -24,9 +25,8 @@ void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *
                              struct dlxd_ledger *ledger, struct dlxd_store_queue *queue);
 /* The same without a store, for what was handed over. */
 void dlxd_restore_handed_over(struct dlxd_broker *broker, struct dlxd_inherited *inherited);
-/* Have the manager forget what is ours and was not taken. */
-void dlxd_restore_remove_rest(const struct dlxd_broker *broker,
-                              const struct dlxd_inherited *inherited,
+/* Have the manager forget what is ours and was not taken: in the name of the daemon's own user. */
+void dlxd_restore_remove_rest(const struct dlxd_inherited *inherited, struct dlxd_user *own,
                               struct dlxd_store_queue *queue);
 
 #endif

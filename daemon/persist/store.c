@@ -23,10 +23,10 @@
 
 struct dlxd_store {
     struct dlxd_broker *broker;
+    struct dlxd_user *own; /* the daemon's: the ledger is its, and what nobody else's is */
     struct dlxd_ledger ledger;
     char ledger_name[DLXD_RECORD_NAME_SIZE]; /* the manager's */
     struct dlxd_store_queue queue;
-    uint32_t max_fds;
     bool has_complained;
     struct dlxd_list barriers; /* oldest first */
 };
@@ -91,6 +91,8 @@ static void store_free(struct dlxd_store *store)
     while (!dlxd_list_empty(&store->barriers))
         barrier_free(dlxd_container_of(store->barriers.next, struct dlxd_barrier, node));
     dlxd_store_queue_deinit(&store->queue);
+    dlxd_user_unref(store->own);
+    store->broker->users.all_stored_max = UINT64_MAX;
     dlxd_ledger_deinit(&store->ledger);
     free(store);
 }
@@ -117,8 +119,7 @@ static void flush(struct dlxd_store *store)
 
 static int keep_ledger(struct dlxd_store *store)
 {
-    return dlxd_store_queue_keep(&store->queue, store->broker->policy.uid, store->ledger.fd,
-                                 store->ledger_name);
+    return dlxd_store_queue_keep(&store->queue, store->own, store->ledger.fd, store->ledger_name);
 }
 
 static int begin_ledger(struct dlxd_store *store)
@@ -134,7 +135,17 @@ static int go_on_with_ledger(struct dlxd_store *store, const struct dlxd_inherit
 {
     (void)snprintf(store->ledger_name, sizeof store->ledger_name, "%s", from->name);
     return from->not_stored ? keep_ledger(store)
-                            : dlxd_store_queue_count(&store->queue, store->broker->policy.uid, 1);
+                            : dlxd_store_queue_count(&store->queue, store->own, 1);
+}
+
+static int find_own_user(struct dlxd_store *store)
+{
+    const struct dlxd_principal own = {.uid = store->broker->policy.uid,
+                                       .socket = DLXD_SOCKET_MAIN};
+    int r = dlxd_users_get(&store->broker->users, &own, &store->own);
+    if (r == 0)
+        store->own->is_own = true;
+    return r;
 }
 
 int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_inherited *inherited)
@@ -147,7 +158,12 @@ int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_in
     if (!store)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for the descriptor store");
     store->broker = broker;
-    store->max_fds = max_fds;
+    r = find_own_user(store);
+    if (r < 0) {
+        free(store);
+        return r;
+    }
+    broker->users.all_stored_max = max_fds;
     dlxd_store_queue_init(&store->queue);
     dlxd_list_init(&store->barriers);
     struct dlxd_inherited_fd *from = dlxd_restore_ledger(inherited, &store->ledger);
@@ -166,7 +182,7 @@ int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_in
     if (inherited->is_handed_over)
         keep_what_came(store);
     dlxd_gpu_keeper_claim(broker->gpu);
-    dlxd_restore_remove_rest(broker, inherited, &store->queue);
+    dlxd_restore_remove_rest(inherited, store->own, &store->queue);
     flush(store);
     return 0;
 }
@@ -209,32 +225,13 @@ static bool wants(const struct dlxd_publisher *publisher)
     return retains(publisher) && !publisher->config.latched && !publisher->not_kept;
 }
 
-/*
- * A user may have half of what the other users leave, so that a further user always gets a share.
- * The daemon's own user is not limited: a private daemon, or one of a user instance, serves it.
- */
-static int check_share(const struct dlxd_store *store, uint64_t whose)
+static int keep(struct dlxd_store *store, struct dlxd_user *whose, int fd, const char *name)
 {
-    uint32_t n_all = store->queue.n_fds, n = dlxd_store_queue_n_fds_of(&store->queue, whose);
-    if (n_all >= store->max_fds)
-        return dlx__fail(DLX_E_LIMIT,
-                         "the service manager keeps %u descriptors (limit %u, --fd-store)", n_all,
-                         store->max_fds);
-    if (whose != store->broker->policy.uid && n >= store->max_fds - n_all)
-        return dlx__fail(DLX_E_LIMIT,
-                         "the service manager keeps %u descriptors for uid %u, and %u of %u are "
-                         "left: a user may have half of what others leave (--fd-store)",
-                         n, (unsigned)(uid_t)whose, store->max_fds - n_all, store->max_fds);
-    return 0;
-}
-
-static int keep(struct dlxd_store *store, uint64_t whose, int fd, const char *name)
-{
-    int r = check_share(store, whose);
+    int r = dlxd_user_check(whose, DLXD_STORE_ENTRIES, 1);
     return r < 0 ? r : dlxd_store_queue_keep(&store->queue, whose, fd, name);
 }
 
-static void drop(struct dlxd_store *store, uint64_t whose, const char *name)
+static void drop(struct dlxd_store *store, struct dlxd_user *whose, const char *name)
 {
     /* What is not dropped for lack of memory is dropped by the next daemon, if the ledger does not have its publisher any more. */
     (void)dlxd_store_queue_drop(&store->queue, whose, name);
@@ -247,7 +244,7 @@ static int keep_region(struct dlxd_store *store, const struct dlxd_publisher *pu
     if (arena->kept)
         return 0;
     dlxd_record_name_region(publisher, arena, name);
-    int r = keep(store, dlxd_principal_number(publisher->principal), arena->fd, name);
+    int r = keep(store, publisher->user, arena->fd, name);
     arena->kept = r == 0;
     return r;
 }
@@ -269,9 +266,9 @@ static int keep_pidfd(struct dlxd_store *store, struct dlxd_publisher *publisher
     dlxd_record_name_pidfd(publisher, name);
     int r = 0;
     if (!writes)
-        drop(store, dlxd_principal_number(publisher->principal), name);
+        drop(store, publisher->user, name);
     else
-        r = keep(store, dlxd_principal_number(publisher->principal),
+        r = keep(store, publisher->user,
                  publisher->client ? publisher->client->pidfd : publisher->dying_pidfd, name);
     if (r == 0)
         publisher->pidfd_kept = writes;
@@ -349,7 +346,7 @@ void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd
     if (!arena->kept)
         return;
     dlxd_record_name_region(publisher, arena, name);
-    drop(store, dlxd_principal_number(publisher->principal), name);
+    drop(store, publisher->user, name);
     arena->kept = false;
     flush(store);
 }
@@ -368,7 +365,7 @@ void dlxd_store_forget(struct dlxd_publisher *publisher)
     if (!publisher->pidfd_kept)
         return;
     dlxd_record_name_pidfd(publisher, name);
-    drop(store, dlxd_principal_number(publisher->principal), name);
+    drop(store, publisher->user, name);
     publisher->pidfd_kept = false;
     flush(store);
 }
@@ -390,8 +387,7 @@ bool dlxd_store_answer_later(const struct dlxd_publisher *publisher, struct dlxd
                                      .serial = serial,
                                      .fd = pipe_fds[0],
                                      .until_ns = dlx__now_ns() + PATIENCE_NS};
-    int r = dlxd_store_queue_barrier(&store->queue, dlxd_principal_number(publisher->principal),
-                                     pipe_fds[1]);
+    int r = dlxd_store_queue_barrier(&store->queue, publisher->user, pipe_fds[1]);
     dlx__close(pipe_fds[1]);
     if (r == 0)
         r = dlxd_watch_new(&barrier->watch, store->broker->watches, barrier->fd, DLXD_READABLE,
@@ -414,8 +410,8 @@ static int hand_over(struct dlxd_broker *broker, struct dlxd_handover *handover,
                      const struct dlxd_publisher *publisher, int fd, const char *name, bool kept)
 {
     const struct dlxd_store *store = broker->store;
-    bool is_stored = store && kept &&
-                     !dlxd_store_queue_is_unsent(&store->queue, publisher->principal->uid, name);
+    bool is_stored =
+        store && kept && !dlxd_store_queue_is_unsent(&store->queue, publisher->user, name);
     return dlxd_handover_add(handover, fd, name, !is_stored);
 }
 
@@ -470,7 +466,7 @@ static int hand_over_ledger(struct dlxd_broker *broker, struct dlxd_handover *ha
         *ret = &store->ledger;
         return dlxd_handover_add(
             handover, store->ledger.fd, store->ledger_name,
-            dlxd_store_queue_is_unsent(&store->queue, broker->policy.uid, store->ledger_name));
+            dlxd_store_queue_is_unsent(&store->queue, store->own, store->ledger_name));
     }
     *ret = &handover->ledger;
     dlxd_record_name_ledger(name);

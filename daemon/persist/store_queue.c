@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "common/util.h"
 #include "daemon/persist/notify.h"
+#include "daemon/users/user.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,8 +30,7 @@ struct user {
     struct dlxd_list node; /* in queue->users */
     struct dlxd_list turn; /* in queue->turns, or in no list */
     struct dlxd_list notes;
-    uint64_t number; /* dlxd_principal_number() */
-    uint32_t n_fds;
+    struct dlxd_charge charge; /* for its part of queue->n_fds */
 };
 
 static void note_free(struct dlxd_store_queue *queue, struct note *note)
@@ -43,17 +43,17 @@ static void note_free(struct dlxd_store_queue *queue, struct note *note)
 
 /* ---- users --------------------------------------------------------------------------------- */
 
-static struct user *find_user(const struct dlxd_store_queue *queue, uint64_t whose)
+static struct user *find_user(const struct dlxd_store_queue *queue, const struct dlxd_user *whose)
 {
     dlx_for_each (it, &queue->users) {
         struct user *user = dlxd_container_of(it, struct user, node);
-        if (user->number == whose)
+        if (user->charge.user == whose)
             return user;
     }
     return NULL;
 }
 
-static struct user *get_user(struct dlxd_store_queue *queue, uint64_t whose)
+static struct user *get_user(struct dlxd_store_queue *queue, struct dlxd_user *whose)
 {
     struct user *user = find_user(queue, whose);
     if (user)
@@ -63,7 +63,7 @@ static struct user *get_user(struct dlxd_store_queue *queue, uint64_t whose)
         (void)dlx__fail(DLX_E_NO_MEMORY, "out of memory for what the service manager keeps");
         return NULL;
     }
-    user->number = whose;
+    dlxd_charge_restore(&user->charge, whose, DLXD_STORE_ENTRIES, 0);
     dlxd_list_init(&user->turn);
     dlxd_list_init(&user->notes);
     dlxd_list_push_back(&queue->users, &user->node);
@@ -73,8 +73,9 @@ static struct user *get_user(struct dlxd_store_queue *queue, uint64_t whose)
 /* It goes when nothing of it is left. */
 static void put_user(struct user *user)
 {
-    if (user->n_fds > 0 || !dlxd_list_empty(&user->notes))
+    if (user->charge.amount > 0 || !dlxd_list_empty(&user->notes))
         return;
+    dlxd_charge_deinit(&user->charge);
     dlxd_list_remove(&user->turn);
     dlxd_list_remove(&user->node);
     free(user);
@@ -82,7 +83,7 @@ static void put_user(struct user *user)
 
 static void count(struct dlxd_store_queue *queue, struct user *user, int32_t n)
 {
-    user->n_fds += (uint32_t)n;
+    dlxd_charge_set(&user->charge, user->charge.amount + (uint64_t)(int64_t)n);
     queue->n_fds += (uint32_t)n;
 }
 
@@ -101,18 +102,12 @@ void dlxd_store_queue_deinit(struct dlxd_store_queue *queue)
         struct user *user = dlxd_container_of(it, struct user, node);
         dlx_for_each (note, &user->notes)
             note_free(queue, dlxd_container_of(note, struct note, node));
-        count(queue, user, -(int32_t)user->n_fds);
+        count(queue, user, -(int32_t)user->charge.amount);
         put_user(user);
     }
 }
 
-uint32_t dlxd_store_queue_n_fds_of(const struct dlxd_store_queue *queue, uint64_t whose)
-{
-    const struct user *user = find_user(queue, whose);
-    return user ? user->n_fds : 0;
-}
-
-int dlxd_store_queue_count(struct dlxd_store_queue *queue, uint64_t whose, int32_t n)
+int dlxd_store_queue_count(struct dlxd_store_queue *queue, struct dlxd_user *whose, int32_t n)
 {
     struct user *user = get_user(queue, whose);
     if (!user)
@@ -145,7 +140,7 @@ static int post(struct dlxd_store_queue *queue, struct user *user, enum note_kin
     return 0;
 }
 
-int dlxd_store_queue_keep(struct dlxd_store_queue *queue, uint64_t whose, int fd_borrow,
+int dlxd_store_queue_keep(struct dlxd_store_queue *queue, struct dlxd_user *whose, int fd_borrow,
                           const char *name)
 {
     struct user *user = get_user(queue, whose);
@@ -169,7 +164,7 @@ static struct note *find_unsent(const struct user *user, const char *name)
     return NULL;
 }
 
-int dlxd_store_queue_drop(struct dlxd_store_queue *queue, uint64_t whose, const char *name)
+int dlxd_store_queue_drop(struct dlxd_store_queue *queue, struct dlxd_user *whose, const char *name)
 {
     struct user *user = get_user(queue, whose);
     if (!user)
@@ -188,7 +183,7 @@ int dlxd_store_queue_drop(struct dlxd_store_queue *queue, uint64_t whose, const 
     return r;
 }
 
-int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, uint64_t whose, int fd_borrow)
+int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, struct dlxd_user *whose, int fd_borrow)
 {
     struct user *user = get_user(queue, whose);
     if (!user)
@@ -198,9 +193,10 @@ int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, uint64_t whose, int
     return r;
 }
 
-bool dlxd_store_queue_is_unsent(const struct dlxd_store_queue *queue, uid_t uid, const char *name)
+bool dlxd_store_queue_is_unsent(const struct dlxd_store_queue *queue, const struct dlxd_user *whose,
+                                const char *name)
 {
-    const struct user *user = find_user(queue, uid);
+    const struct user *user = find_user(queue, whose);
     return user && find_unsent(user, name);
 }
 

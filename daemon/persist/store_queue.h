@@ -12,13 +12,15 @@
  * A descriptor that is dropped before it was sent is never sent.
  *
  * A descriptor counts from when it is posted until its removal has been sent, so the manager never
- * keeps more descriptors than are counted.
+ * keeps more descriptors than are counted. Its user is charged for it (DLXD_STORE_ENTRIES), even
+ * beyond the limits: whoever posts asks dlxd_user_check() before.
  */
 
 #include "daemon/base/list.h"
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
+
+struct dlxd_user;
 
 struct dlxd_store_queue {
     struct dlxd_list users;
@@ -31,26 +33,25 @@ struct dlxd_store_queue {
 void dlxd_store_queue_init(struct dlxd_store_queue *queue);
 void dlxd_store_queue_deinit(struct dlxd_store_queue *queue);
 
-/* Users are dlxd_principal_number()s. */
-
-/* Of `n_fds`, this user's. */
-uint32_t dlxd_store_queue_n_fds_of(const struct dlxd_store_queue *queue, uint64_t whose);
 /* The manager keeps so many more for this user, or fewer, than were posted: a former daemon sent
  * them. Returns 0; DLX_E_NO_MEMORY, if this is the user's first. */
-int dlxd_store_queue_count(struct dlxd_store_queue *queue, uint64_t whose, int32_t n);
+int dlxd_store_queue_count(struct dlxd_store_queue *queue, struct dlxd_user *whose, int32_t n);
 
 /* Have it keep a copy of the descriptor. Returns 0; DLX_E_NO_MEMORY, DLX_E_FD_LIMIT. */
-int dlxd_store_queue_keep(struct dlxd_store_queue *queue, uint64_t whose, int fd_borrow,
+int dlxd_store_queue_keep(struct dlxd_store_queue *queue, struct dlxd_user *whose, int fd_borrow,
                           const char *name);
 /* Have it forget what this user has by this name. Returns 0; DLX_E_NO_MEMORY: it stays, and is
  * counted. */
-int dlxd_store_queue_drop(struct dlxd_store_queue *queue, uint64_t whose, const char *name);
+int dlxd_store_queue_drop(struct dlxd_store_queue *queue, struct dlxd_user *whose,
+                          const char *name);
 /* Have it close a copy of the descriptor after everything that was posted for this user. Codes as
  * of keep. */
-int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, uint64_t whose, int fd_borrow);
+int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, struct dlxd_user *whose,
+                             int fd_borrow);
 
-/* Is the descriptor of this name still to be sent? */
-bool dlxd_store_queue_is_unsent(const struct dlxd_store_queue *queue, uid_t uid, const char *name);
+/* Is this user's descriptor of this name still to be sent? */
+bool dlxd_store_queue_is_unsent(const struct dlxd_store_queue *queue, const struct dlxd_user *whose,
+                                const char *name);
 /* Call `fn` with each name that the manager has yet to be told to forget, until it returns a code,
  * which is returned; else 0. */
 int dlxd_store_queue_each_drop(const struct dlxd_store_queue *queue,

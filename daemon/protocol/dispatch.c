@@ -187,6 +187,12 @@ bool dlxd_dispatch_client(struct dlxd_client *client)
     }
     if (dlxd_client_is_paused(client))
         return false;
+    uint64_t now = dlx__now_ns();
+    /* Hello is counted, too, but cannot wait: who does not say it soon is disconnected. */
+    if (client->state == DLXD_CLIENT_OPEN && dlxd_user_next_request_ns(client->user, now) > now) {
+        dlxd_task_wait(&client->task, client->user);
+        return false;
+    }
     int r = dlx__packet_recv(client->fd, &incoming);
     if (r == DLX_E_EMPTY) {
         client->input = DLXD_INPUT_NONE;
@@ -194,6 +200,7 @@ bool dlxd_dispatch_client(struct dlxd_client *client)
         return false;
     }
     if (r == 0) {
+        dlxd_user_count_request(client->user, now);
         dlxd_dispatch_client_bytes(client, incoming.data, incoming.size);
         return true;
     }

@@ -38,13 +38,14 @@ static void fill(Dlx__Wire__QuotaList *body, struct entries *entries, const stru
     body->socket = (char *)(uintptr_t)user->socket;
     body->quota_class =
         user->quota_borrow ? user->quota_borrow->name : (char *)(uintptr_t)DLXD_QUOTA_DEFAULT;
+    uint64_t now = dlx__now_ns();
     body->n_entries = DLXD_N_RESOURCES;
     body->entries = entries->pointers;
     for (int i = 0; i < DLXD_N_RESOURCES; i++) {
         Dlx__Wire__QuotaEntry *entry = entries->pointers[i] = &entries->items[i];
         dlx__wire__quota_entry__init(entry);
         entry->name = (char *)(uintptr_t)dlxd_quota_key((enum dlxd_resource)i);
-        entry->used = user->used[i];
+        entry->used = dlxd_user_used(user, (enum dlxd_resource)i, now);
         entry->max = dlxd_user_limit(user, (enum dlxd_resource)i);
     }
 }

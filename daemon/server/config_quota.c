@@ -90,8 +90,11 @@ int dlxd_config_set_in_quota(struct dlxd_config *config, const char *name, const
         resource++;
     if (resource == DLXD_N_RESOURCES)
         return fail_key(key);
-    int r = parse_amount(value, resource == DLXD_BYTES ? config->memory_bytes : 0,
-                         &quota->max[resource]);
+    bool is_memory = dlxd_quota_is_memory((enum dlxd_resource)resource);
+    int r = parse_amount(value, is_memory ? config->memory_bytes : 0, &quota->max[resource]);
+    if (r == 0 && resource == DLXD_REQUESTS && quota->max[resource] == 0)
+        r = dlx__fail(DLX_E_INVALID, "%s is 0, and a request would wait for ever: 1 is the least",
+                      key);
     if (r == 0)
         quota->is_set |= UINT32_C(1) << resource;
     return r;

@@ -49,6 +49,7 @@ struct dlxd_server {
     uv_timer_t idle;
     uv_timer_t trim;
     uv_timer_t gpu;
+    uv_timer_t pace;
     size_t most_objects;    /* that there were since memory was given back */
     uint64_t idle_ms;       /* 0: never ends by itself */
     uint64_t idle_client;   /* the last client there was when the idle time began */
@@ -99,6 +100,12 @@ static void on_gpu(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
     dlxd_gpu_keeper_look(server->broker.gpu, dlx__now_ns());
+}
+
+static void on_pace(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    dlxd_work_wake(&server->broker.users, dlx__now_ns());
 }
 
 static void on_expiry(uv_timer_t *timer)
@@ -208,6 +215,14 @@ static void on_check(uv_check_t *check)
     server->turn_began_ns = now;
 }
 
+static void arm_at(struct dlxd_server *server, uv_timer_t *timer, uv_timer_cb fn, uint64_t due_ns)
+{
+    if (due_ns == UINT64_MAX)
+        (void)uv_timer_stop(timer);
+    else
+        start_at(server, timer, fn, due_ns);
+}
+
 /* Before the loop sleeps: which timers. */
 static void on_prepare(uv_prepare_t *prepare)
 {
@@ -221,16 +236,9 @@ static void on_prepare(uv_prepare_t *prepare)
         (void)uv_timer_stop(&server->hello);
     else
         start_at(server, &server->hello, on_hello, oldest->accepted_ns + DLXD_HELLO_NS);
-    uint64_t expiry = dlxd_retained_next_ns(broker);
-    if (expiry == UINT64_MAX)
-        (void)uv_timer_stop(&server->expiry);
-    else
-        start_at(server, &server->expiry, on_expiry, expiry);
-    uint64_t gpu = dlxd_gpu_keeper_next_ns(broker->gpu);
-    if (gpu == UINT64_MAX)
-        (void)uv_timer_stop(&server->gpu);
-    else
-        start_at(server, &server->gpu, on_gpu, gpu);
+    arm_at(server, &server->expiry, on_expiry, dlxd_retained_next_ns(broker));
+    arm_at(server, &server->gpu, on_gpu, dlxd_gpu_keeper_next_ns(broker->gpu));
+    arm_at(server, &server->pace, on_pace, dlxd_work_next_ns(&broker->users, dlx__now_ns()));
     if (dlxd_list_empty(&broker->stuck) && dlxd_list_empty(&broker->slow) &&
         !dlxd_store_is_waiting(broker))
         (void)uv_timer_stop(&server->retry);
@@ -359,6 +367,7 @@ static int init_handles(struct dlxd_server *server)
     (void)uv_timer_init(&server->loop, &server->idle);
     (void)uv_timer_init(&server->loop, &server->trim);
     (void)uv_timer_init(&server->loop, &server->gpu);
+    (void)uv_timer_init(&server->loop, &server->pace);
     (void)uv_prepare_init(&server->loop, &server->prepare);
     (void)uv_check_init(&server->loop, &server->check);
     (void)uv_idle_init(&server->loop, &server->busy);
@@ -369,7 +378,7 @@ static int init_handles(struct dlxd_server *server)
     server->hello.data = server->retry.data = server->expiry.data = server->prepare.data = server;
     server->reservations.data = server->looks.data = server->idle.data = server->check.data =
         server;
-    server->trim.data = server->gpu.data = server;
+    server->trim.data = server->gpu.data = server->pace.data = server;
     (void)uv_signal_start(&server->term, on_signal, SIGTERM);
     (void)uv_signal_start(&server->interrupt, on_signal, SIGINT);
     return 0;

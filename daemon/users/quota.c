@@ -8,7 +8,10 @@
 
 static const char *const keys[DLXD_N_RESOURCES] = {
     [DLXD_BYTES] = "bytes",
+    [DLXD_RETAINED_BYTES] = "retained-bytes",
+    [DLXD_STORE_ENTRIES] = "store-entries",
     [DLXD_CONNECTIONS] = "connections",
+    [DLXD_REQUESTS] = "requests-per-second",
     [DLXD_OBJECTS] = "objects",
     [DLXD_LINKS] = "links",
     [DLXD_PATTERNS] = "patterns",
@@ -32,7 +35,7 @@ const char *dlxd_quota_amount(enum dlxd_resource resource, uint64_t amount,
     size_t unit = 0;
     for (; n >= 1024 && unit + 1 < DLX_ARRAY_SIZE(units); unit++)
         n /= 1024;
-    if (resource != DLXD_BYTES)
+    if (!dlxd_quota_is_memory(resource))
         (void)snprintf(text, DLXD_AMOUNT_SIZE, "%" PRIu64, amount);
     else
         (void)snprintf(text, DLXD_AMOUNT_SIZE, "%.*f %s", unit > 0, n, units[unit]);
@@ -42,7 +45,10 @@ const char *dlxd_quota_amount(enum dlxd_resource resource, uint64_t amount,
 void dlxd_quota_defaults(uint64_t max[DLXD_N_RESOURCES], uint64_t memory_bytes)
 {
     max[DLXD_BYTES] = memory_bytes / 2;
+    max[DLXD_RETAINED_BYTES] = DLXD_UNLIMITED;
+    max[DLXD_STORE_ENTRIES] = DLXD_UNLIMITED;
     max[DLXD_CONNECTIONS] = 4096;
+    max[DLXD_REQUESTS] = DLXD_UNLIMITED;
     max[DLXD_OBJECTS] = 65536;
     max[DLXD_LINKS] = 65536;
     max[DLXD_PATTERNS] = 1024;

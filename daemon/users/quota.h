@@ -13,9 +13,12 @@
 #include <stdint.h>
 
 enum dlxd_resource {
-    DLXD_BYTES, /* of shared memory */
+    DLXD_BYTES,          /* of shared memory */
+    DLXD_RETAINED_BYTES, /* of these, what stays when the publisher has gone: retained.h */
+    DLXD_STORE_ENTRIES,  /* descriptors that the service manager keeps: store_queue.h */
     DLXD_CONNECTIONS,
-    DLXD_OBJECTS, /* publishers and subscriptions */
+    DLXD_REQUESTS, /* on control sockets, in a second: what is above it waits, see pace.h */
+    DLXD_OBJECTS,  /* publishers and subscriptions */
     DLXD_LINKS,
     DLXD_PATTERNS,  /* subscriptions to patterns: each is looked at for every new publisher */
     DLXD_WAITING,   /* links that wait for their publishers: see waiting.h */
@@ -67,6 +70,11 @@ void dlxd_quotas_deinit(struct dlxd_quotas *quotas);
 
 /* The key of the configuration: "bytes", "connections". */
 const char *dlxd_quota_key(enum dlxd_resource resource);
+/* Is it an amount of memory? */
+static inline bool dlxd_quota_is_memory(enum dlxd_resource resource)
+{
+    return resource == DLXD_BYTES || resource == DLXD_RETAINED_BYTES;
+}
 /* For errors: "2.0 GiB" of bytes, "17" of what is counted. Returns `text`. */
 #define DLXD_AMOUNT_SIZE 24
 const char *dlxd_quota_amount(enum dlxd_resource resource, uint64_t amount,

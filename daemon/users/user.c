@@ -10,7 +10,10 @@
 /* What an amount is of. */
 static const char *const resource_names[DLXD_N_RESOURCES] = {
     [DLXD_BYTES] = "of shared memory",
+    [DLXD_RETAINED_BYTES] = "of memory that stays when its publisher has gone",
+    [DLXD_STORE_ENTRIES] = "file descriptors that the service manager keeps",
     [DLXD_CONNECTIONS] = "connections",
+    [DLXD_REQUESTS] = "requests per second",
     [DLXD_OBJECTS] = "publishers and subscriptions",
     [DLXD_LINKS] = "links",
     [DLXD_PATTERNS] = "subscriptions to patterns",
@@ -34,6 +37,7 @@ void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
 {
     dlxd_list_init(&users->users);
     dlxd_list_init(&users->working);
+    dlxd_list_init(&users->pacing);
     users->all_bytes = 0;
     users->all_bytes_max = ram_bytes / 4 * 3;
     dlxd_quota_defaults(users->max, ram_bytes);
@@ -42,6 +46,8 @@ void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
     users->all_descriptors_max = UINT64_MAX;
     users->all_in_flight = 0;
     users->all_in_flight_max = UINT64_MAX;
+    users->all_stored = 0;
+    users->all_stored_max = UINT64_MAX;
 }
 
 void dlxd_users_set_quotas(struct dlxd_users *users, const struct dlxd_quotas *quotas,
@@ -63,6 +69,7 @@ void dlxd_users_deinit(struct dlxd_users *users)
 {
     assert(dlxd_list_empty(&users->users));
     assert(users->all_bytes == 0 && users->all_descriptors == 0 && users->all_in_flight == 0);
+    assert(users->all_stored == 0);
     (void)users;
 }
 
@@ -86,6 +93,8 @@ int dlxd_users_get(struct dlxd_users *users, const struct dlxd_principal *princi
     user->quota_borrow = dlxd_quotas_of_socket(users->quotas_borrow, user->socket);
     dlxd_list_init(&user->tasks);
     dlxd_list_init(&user->working);
+    dlxd_list_init(&user->paced);
+    dlxd_list_init(&user->pacing);
     dlxd_list_init(&user->membership_pages);
     dlxd_drains_init(&user->drains);
     dlxd_list_init(&user->end_drains.node);
@@ -109,7 +118,9 @@ struct dlxd_user *dlxd_user_unref(struct dlxd_user *user)
         assert(dlxd_list_empty(&user->membership_pages));
         assert(dlxd_list_empty(&user->tasks));
         assert(dlxd_list_empty(&user->flights));
+        assert(dlxd_list_empty(&user->paced));
         dlxd_list_remove(&user->working);
+        dlxd_list_remove(&user->pacing);
         dlxd_list_remove(&user->node);
         free(user);
     }
@@ -132,8 +143,9 @@ struct pool {
     uint64_t used, max, share;
 };
 
-static struct pool pool_of(const struct dlxd_users *users, enum dlxd_resource resource)
+static struct pool pool_of(const struct dlxd_user *user, enum dlxd_resource resource)
 {
+    const struct dlxd_users *users = user->users;
     switch (resource) {
     case DLXD_BYTES:
         return (struct pool){users->all_bytes, users->all_bytes_max, DLXD_BYTES_SHARE};
@@ -142,6 +154,9 @@ static struct pool pool_of(const struct dlxd_users *users, enum dlxd_resource re
     case DLXD_DESCRIPTORS:
         return (struct pool){users->all_descriptors, users->all_descriptors_max,
                              DLXD_DESCRIPTORS_SHARE};
+    case DLXD_STORE_ENTRIES:
+        return (struct pool){users->all_stored, users->all_stored_max,
+                             user->is_own ? DLXD_SHARE_ALL : DLXD_STORE_SHARE};
     default:
         return (struct pool){.max = UINT64_MAX};
     }
@@ -150,7 +165,7 @@ static struct pool pool_of(const struct dlxd_users *users, enum dlxd_resource re
 uint64_t dlxd_user_limit(const struct dlxd_user *user, enum dlxd_resource resource)
 {
     uint64_t used = user->used[resource], max = max_of(user, resource);
-    struct pool pool = pool_of(user->users, resource);
+    struct pool pool = pool_of(user, resource);
     if (pool.max == UINT64_MAX)
         return max;
     /* The most of which a part of 1 / share is left for others, as check_share() says. */
@@ -158,6 +173,21 @@ uint64_t dlxd_user_limit(const struct dlxd_user *user, enum dlxd_resource resour
     uint64_t fair =
         all / (pool.share + 1) * pool.share + DLX_MIN(all % (pool.share + 1), pool.share - 1);
     return DLX_MIN(max, fair);
+}
+
+void dlxd_user_count_request(struct dlxd_user *user, uint64_t now)
+{
+    dlxd_pace_count(&user->pace, now);
+}
+
+uint64_t dlxd_user_next_request_ns(const struct dlxd_user *user, uint64_t now)
+{
+    return dlxd_pace_next_ns(&user->pace, max_of(user, DLXD_REQUESTS), now);
+}
+
+uint64_t dlxd_user_used(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t now)
+{
+    return resource == DLXD_REQUESTS ? dlxd_pace_used(&user->pace, now) : user->used[resource];
 }
 
 /* " (quota bytes)", " (quota bytes of class pods)". */
@@ -201,15 +231,16 @@ static int check_max(const struct dlxd_user *user, enum dlxd_resource resource, 
 static int check_share(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t amount,
                        uint64_t least_left)
 {
-    struct pool pool = pool_of(user->users, resource);
+    struct pool pool = pool_of(user, resource);
     uint64_t left = left_of(pool.used, pool.max);
-    char used[DLXD_AMOUNT_SIZE], max[DLXD_AMOUNT_SIZE];
+    char used[DLXD_AMOUNT_SIZE], max[DLXD_AMOUNT_SIZE], share[DLXD_AMOUNT_SIZE + 16] = "";
     if (amount <= left && least_left <= left - amount)
         return 0;
+    if (pool.share != DLXD_SHARE_ALL)
+        (void)snprintf(share, sizeof share, "%" PRIu64 " times ", pool.share);
     return fail_limit(user, resource, amount,
-                      "at most %" PRIu64 " times what is left: all users together use %s and may "
-                      "have %s",
-                      pool.share, dlxd_quota_amount(resource, pool.used, used),
+                      "at most %swhat is left: all users together use %s and may have %s", share,
+                      dlxd_quota_amount(resource, pool.used, used),
                       dlxd_quota_amount(resource, pool.max, max));
 }
 
@@ -245,31 +276,61 @@ static void uncharge(struct dlxd_charge *charge)
 
 static int check_shares(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t amount)
 {
-    uint64_t share = pool_of(user->users, resource).share;
+    uint64_t share = pool_of(user, resource).share;
     if (amount == 0 || share == 0)
         return 0;
     return check_share(user, resource, amount, (user->used[resource] + amount) / share);
 }
 
+/* That so much of it costs. */
+static uint64_t n_descriptors(enum dlxd_resource resource, uint64_t amount)
+{
+    return descriptors[resource] * (resource == DLXD_BYTES ? 1 : amount);
+}
+
+/* What all users together have of it, where that is counted. */
+static void add_to_all(struct dlxd_users *users, enum dlxd_resource resource, uint64_t amount)
+{
+    users->all_bytes += resource == DLXD_BYTES ? amount : 0;
+    users->all_in_flight += resource == DLXD_IN_FLIGHT ? amount : 0;
+    users->all_stored += resource == DLXD_STORE_ENTRIES ? amount : 0;
+}
+
+int dlxd_user_check(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t amount)
+{
+    int r = check_max(user, resource, amount);
+    if (r == 0)
+        r = check_descriptors(user, resource, n_descriptors(resource, amount));
+    return r < 0 ? r : check_shares(user, resource, amount);
+}
+
+void dlxd_charge_restore(struct dlxd_charge *charge, struct dlxd_user *user,
+                         enum dlxd_resource resource, uint64_t amount)
+{
+    uint64_t n = n_descriptors(resource, amount);
+    assert(!charge->user);
+    user->users->all_descriptors += n;
+    add_to_all(user->users, resource, amount);
+    *charge = (struct dlxd_charge){.resource = resource, .amount = amount, .n_descriptors = n};
+    charge_to(charge, user);
+}
+
 int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
                      enum dlxd_resource resource, uint64_t amount)
 {
-    struct dlxd_users *users = user->users;
-    assert(!charge->user);
-    uint64_t n = descriptors[resource] * (resource == DLXD_BYTES ? 1 : amount);
-    int r = check_max(user, resource, amount);
+    int r = dlxd_user_check(user, resource, amount);
     if (r == 0)
-        r = check_descriptors(user, resource, n);
-    if (r == 0)
-        r = check_shares(user, resource, amount);
-    if (r < 0)
-        return r;
-    users->all_descriptors += n;
-    users->all_bytes += resource == DLXD_BYTES ? amount : 0;
-    users->all_in_flight += resource == DLXD_IN_FLIGHT ? amount : 0;
-    *charge = (struct dlxd_charge){.resource = resource, .amount = amount, .n_descriptors = n};
-    charge_to(charge, user);
-    return 0;
+        dlxd_charge_restore(charge, user, resource, amount);
+    return r;
+}
+
+void dlxd_charge_set(struct dlxd_charge *charge, uint64_t amount)
+{
+    uint64_t more = amount - charge->amount; /* modulo 2^64 */
+    assert(descriptors[charge->resource] == 0);
+    charge->amount = amount;
+    charge->user->used[charge->resource] += more;
+    add_to_all(charge->user->users, charge->resource, more);
 }
 
 void dlxd_charge_move(struct dlxd_charge *charge, struct dlxd_user *to)
@@ -301,10 +362,7 @@ void dlxd_charge_deinit(struct dlxd_charge *charge)
     if (!charge->user)
         return;
     dlxd_charge_close_descriptors(charge);
-    if (charge->resource == DLXD_BYTES)
-        charge->user->users->all_bytes -= charge->amount;
-    if (charge->resource == DLXD_IN_FLIGHT)
-        charge->user->users->all_in_flight -= charge->amount;
+    add_to_all(charge->user->users, charge->resource, -charge->amount); /* modulo 2^64 */
     uncharge(charge);
     charge->amount = 0;
 }

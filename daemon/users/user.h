@@ -9,6 +9,7 @@
  */
 
 #include "daemon/users/drains.h"
+#include "daemon/users/pace.h"
 #include "daemon/users/principal.h"
 #include "daemon/users/quota.h"
 #include "daemon/users/work.h"
@@ -23,10 +24,16 @@
 #define DLXD_BYTES_SHARE 2U
 /* Likewise of the descriptors that may be on their way. Who reads needs a few for a moment. */
 #define DLXD_IN_FLIGHT_SHARE 3U
+/* Likewise of the descriptors that the service manager keeps: a user may have half of what others
+ * leave. */
+#define DLXD_STORE_SHARE 1U
+/* The daemon's own user is the only one that a private daemon serves: it may have all of those. */
+#define DLXD_SHARE_ALL UINT32_MAX
 
 struct dlxd_users {
     struct dlxd_list users;
     struct dlxd_list working;                /* those with tasks, the next one first: see work.h */
+    struct dlxd_list pacing;                 /* those with tasks that wait for their pace */
     uint64_t max[DLXD_N_RESOURCES];          /* of one user of the default class */
     const struct dlxd_quotas *quotas_borrow; /* other classes; NULL: there are none */
     uint64_t all_bytes;                      /* of all users together */
@@ -35,6 +42,8 @@ struct dlxd_users {
     uint64_t all_descriptors_max; /* that the process may have */
     uint64_t all_in_flight;       /* likewise */
     uint64_t all_in_flight_max;   /* that the kernel lets the daemon's user have */
+    uint64_t all_stored;          /* likewise, with the service manager */
+    uint64_t all_stored_max;
 };
 
 struct dlxd_user {
@@ -46,8 +55,12 @@ struct dlxd_user {
     const struct dlxd_quota *quota_borrow; /* its class; NULL: the default one */
     uint64_t used[DLXD_N_RESOURCES];
     uint32_t n_greeting; /* clients that have not said Hello */
+    bool is_own;         /* the daemon's own: see DLXD_SHARE_ALL */
+    struct dlxd_pace pace;
     struct dlxd_list tasks;
     struct dlxd_list working;          /* in users->working */
+    struct dlxd_list paced;            /* tasks that wait until it may make another request */
+    struct dlxd_list pacing;           /* in users->pacing */
     struct dlxd_list membership_pages; /* see membership.h */
     struct dlxd_drains drains;         /* that it is charged for */
     struct dlxd_task end_drains;       /* ends those whose publishers have left */
@@ -83,10 +96,24 @@ struct dlxd_user *dlxd_user_unref(struct dlxd_user *user);
  * have. DLXD_UNLIMITED: there is none. */
 uint64_t dlxd_user_limit(const struct dlxd_user *user, enum dlxd_resource resource);
 
-/* Returns 0, or DLX_E_LIMIT naming what is asked for, what is used, the limit, and its key in the
- * configuration. */
+/* It made a request. */
+void dlxd_user_count_request(struct dlxd_user *user, uint64_t now_ns);
+/* When it may make the next one: `now_ns` if that is now. */
+uint64_t dlxd_user_next_request_ns(const struct dlxd_user *user, uint64_t now_ns);
+
+/* What it uses; of requests, those of the last second. */
+uint64_t dlxd_user_used(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t now_ns);
+/* May it have so much more? Returns 0, or DLX_E_LIMIT naming what is asked for, what is used, the
+ * limit, and its key in the configuration. */
+int dlxd_user_check(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t amount);
+/* Charges what that allows; returns the same. */
 int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
                      enum dlxd_resource resource, uint64_t amount);
+/* The same for what is there already, since a former daemon knew it: even beyond the limits. */
+void dlxd_charge_restore(struct dlxd_charge *charge, struct dlxd_user *user,
+                         enum dlxd_resource resource, uint64_t amount);
+/* So much is charged from now on, even beyond the limits, of something that costs no descriptor. */
+void dlxd_charge_set(struct dlxd_charge *charge, uint64_t amount);
 /* Another user pays from now on, even beyond its limits: it gets nothing new until it has let
  * go. */
 void dlxd_charge_move(struct dlxd_charge *charge, struct dlxd_user *to);

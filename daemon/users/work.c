@@ -6,6 +6,7 @@
 void dlxd_task_init(struct dlxd_task *task, bool (*step)(struct dlxd_task *task))
 {
     dlxd_list_init(&task->node);
+    task->is_paced = false;
     task->step = step;
 }
 
@@ -18,16 +19,57 @@ static void enlist(struct dlxd_user *user)
 
 void dlxd_task_start(struct dlxd_task *task, struct dlxd_user *user)
 {
+    if (task->is_paced)
+        dlxd_task_stop(task);
     if (dlxd_list_linked(&task->node))
         return;
     dlxd_list_push_back(&user->tasks, &task->node);
     enlist(user);
 }
 
+void dlxd_task_wait(struct dlxd_task *task, struct dlxd_user *user)
+{
+    task->is_paced = true;
+    dlxd_list_push_back(&user->paced, &task->node);
+    if (!dlxd_list_linked(&user->pacing))
+        dlxd_list_push_back(&user->users->pacing, &user->pacing);
+}
+
 void dlxd_task_stop(struct dlxd_task *task)
 {
+    task->is_paced = false;
     dlxd_list_remove(&task->node);
 }
+
+/* ---- tasks that wait ------------------------------------------------------------------------- */
+
+uint64_t dlxd_work_next_ns(struct dlxd_users *users, uint64_t now)
+{
+    uint64_t next = UINT64_MAX;
+    dlx_for_each (it, &users->pacing) {
+        struct dlxd_user *user = dlxd_container_of(it, struct dlxd_user, pacing);
+        if (dlxd_list_empty(&user->paced)) /* they were stopped */
+            dlxd_list_remove(&user->pacing);
+        else
+            next = DLX_MIN(next, dlxd_user_next_request_ns(user, now));
+    }
+    return next;
+}
+
+static void wake(struct dlxd_user *user, uint64_t now)
+{
+    uint64_t max = dlxd_user_limit(user, DLXD_REQUESTS), used = dlxd_pace_used(&user->pace, now);
+    for (; used < max && !dlxd_list_empty(&user->paced); used++)
+        dlxd_task_start(dlxd_container_of(user->paced.next, struct dlxd_task, node), user);
+}
+
+void dlxd_work_wake(struct dlxd_users *users, uint64_t now)
+{
+    dlx_for_each (it, &users->pacing)
+        wake(dlxd_container_of(it, struct dlxd_user, pacing), now);
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 /* One step of each of its tasks after the other. */
 static void run_user(struct dlxd_user *user, uint64_t until_ns)

@@ -9,6 +9,9 @@
  * the loop looks at its sockets again. So a client waits for a slice of each other user at most, however many
  * connections, requests or objects those have.
  *
+ * A task that is to read a request of a user who has made as many in a second as its quota allows (pace.h) waits, and
+ * the others of that user go on.
+ *
  * A task belongs to an object that holds its user. The daemon's thread only.
  */
 
@@ -23,14 +26,17 @@ struct dlxd_users;
 #define DLXD_TURN_NS  UINT64_C(2000000)
 
 struct dlxd_task {
-    struct dlxd_list node; /* in the queue of its user */
+    struct dlxd_list node; /* in the queue of its user, or in `paced` of its user */
+    bool is_paced;
     /* Do a bounded part. True: there is more to do. When it returns false, the task may be gone. */
     bool (*step)(struct dlxd_task *task);
 };
 
 void dlxd_task_init(struct dlxd_task *task, bool (*step)(struct dlxd_task *task));
-/* It has something to do. Harmless if it is in the queue. */
+/* It has something to do. Harmless if it is in the queue; if it waits, it waits no longer. */
 void dlxd_task_start(struct dlxd_task *task, struct dlxd_user *user);
+/* For a step: start it when its user may make another request. */
+void dlxd_task_wait(struct dlxd_task *task, struct dlxd_user *user);
 void dlxd_task_stop(struct dlxd_task *task);
 
 /* Packets of a socket are read in steps of the task of whom the socket belongs to. */
@@ -47,7 +53,12 @@ static inline enum dlxd_input dlxd_input_seen(enum dlxd_input before)
 }
 
 bool dlxd_work_is_left(const struct dlxd_users *users);
-/* Work for so long; UINT64_MAX: until nothing is left. */
+/* When the first of the tasks that wait may go on; UINT64_MAX: none does. */
+uint64_t dlxd_work_next_ns(struct dlxd_users *users, uint64_t now_ns);
+/* Start those that may go on, as many as their users may make requests, the ones that have waited
+ * longest. */
+void dlxd_work_wake(struct dlxd_users *users, uint64_t now_ns);
+/* Work for so long; UINT64_MAX: until nothing is left but what waits. */
 void dlxd_work_run(struct dlxd_users *users, uint64_t ns);
 
 #endif

@@ -74,6 +74,9 @@ static uint64_t used_of_pub(const struct pub *p, int user, enum dlxd_resource re
     uint64_t n = 0;
     if (resource == DLXD_OBJECTS)
         return payer_of(p, 0) == user;
+    bool stays = p->retain > 0 && !p->latched && p->state != PUB_GONE && p->user == user;
+    for (int i = 0; resource == DLXD_RETAINED_BYTES && stays && i < p->n_r; i++)
+        n += p->r[i].gone ? 0 : p->r[i].size;
     for (int i = 0; resource == DLXD_BYTES && i < p->n_r; i++)
         n += payer_of(p, i) == user ? p->r[i].size : 0;
     return n;
@@ -211,6 +214,12 @@ bool bytes_fit_after_look(int user, uint64_t size)
     bool r = bytes_fit(user, size);
     looks = -1;
     return r;
+}
+
+bool retained_bytes_fit(int user, bool stays, uint64_t size)
+{
+    return !stays || size <= w.max[DLXD_RETAINED_BYTES] - DLX_MIN(used(user, DLXD_RETAINED_BYTES),
+                                                                  w.max[DLXD_RETAINED_BYTES]);
 }
 
 /* Who has no room looks at what was read, and for links that have left meanwhile: they take up room

@@ -7,19 +7,26 @@
 #include <stdio.h>
 #include <string.h>
 
-static void check_charges(void)
+static uint64_t charged(int user, enum dlxd_resource resource)
 {
     static const uid_t uids[USERS] = {500, 0, 1001};
+    dlx_for_each (it, &w.broker.users.users) {
+        const struct dlxd_user *u = dlxd_container_of(it, struct dlxd_user, node);
+        if (u->uid == uids[user])
+            return u->used[resource];
+    }
+    return 0;
+}
+
+static void check_charges(void)
+{
     uint64_t all = 0;
     for (int user = 0; user < USERS; user++) {
-        const struct dlxd_user *theirs = NULL;
-        dlx_for_each (it, &w.broker.users.users) {
-            const struct dlxd_user *u = dlxd_container_of(it, struct dlxd_user, node);
-            if (u->uid == uids[user])
-                theirs = u;
-        }
         for (int r = 0; r < DLXD_IN_FLIGHT; r++) {
-            uint64_t n = used(user, (enum dlxd_resource)r), has = theirs ? theirs->used[r] : 0;
+            uint64_t n = used(user, (enum dlxd_resource)r),
+                     has = charged(user, (enum dlxd_resource)r);
+            if (r == DLXD_STORE_ENTRIES)
+                continue; /* check_store() */
             MUST(has == n, "user %d has %llu of resource %d, expected %llu", user,
                  (unsigned long long)has, r, (unsigned long long)n);
             all += r == DLXD_BYTES ? n : 0;
@@ -167,7 +174,7 @@ bool check_is_kept(const struct pub *p)
 static void check_store(void)
 {
     char name[112];
-    int n = 1; /* the ledger */
+    int n = 1, n_of[USERS] = {1}; /* the ledger is the daemon's own user's */
     for (int i = 0; i < PUBS; i++) {
         const struct pub *p = &w.pubs[i];
         if (!check_is_kept(p))
@@ -180,12 +187,18 @@ static void check_store(void)
                            r->id, (unsigned long long)r->order);
             MUST(edge_find(name) >= 0, "%s is not kept", name);
             n++;
+            n_of[p->user]++;
         }
         (void)snprintf(name, sizeof name, "dlx-pid-%llu", (unsigned long long)p->id);
         MUST((edge_find(name) >= 0) == (p->proc >= 0 || p->dying) || w.fired > 0,
              "pidfd of a publisher in state %d, dying %d", (int)p->state, p->dying);
         n += edge_find(name) >= 0;
+        n_of[p->user] += edge_find(name) >= 0;
     }
+    for (int user = 0; user < USERS; user++)
+        MUST(charged(user, DLXD_STORE_ENTRIES) == (uint64_t)n_of[user] || w.fired > 0,
+             "user %d has %llu entries in the store, expected %d", user,
+             (unsigned long long)charged(user, DLXD_STORE_ENTRIES), n_of[user]);
     MUST(w.n_kept == n || w.fired > 0, "%d descriptors are kept, expected %d", w.n_kept, n);
 }
 

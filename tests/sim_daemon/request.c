@@ -34,8 +34,9 @@ static int code_of_publisher_new(int proc, const Dlx__Wire__PublisherNew *body)
     if (body->history == 0 || body->depth == 0 || body->n_entries % 256 != 0 ||
         body->n_entries < 2 * body->depth)
         return DLX_E_INVALID;
-    if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] ||
-        !bytes_fit_after_look(user, dlx_shm_control_size(body->n_entries)))
+    uint64_t size = dlx_shm_control_size(body->n_entries);
+    if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] || !bytes_fit_after_look(user, size) ||
+        !retained_bytes_fit(user, body->retain > 0 && !body->latched, size))
         return DLX_E_LIMIT;
     return 0;
 }
@@ -55,9 +56,14 @@ static int code_of_subscribe(int proc, const Dlx__Wire__Subscribe *body)
 
 static int code_of_arena_new(int proc, const Dlx__Wire__ArenaNew *body)
 {
-    if (!own_pub(proc, body->publisher))
+    const struct pub *p = own_pub(proc, body->publisher);
+    int user = w.procs[proc].user;
+    if (!p)
         return DLX_E_NOT_FOUND;
-    return bytes_fit_after_look(w.procs[proc].user, body->arena_size) ? 0 : DLX_E_LIMIT;
+    return bytes_fit_after_look(user, body->arena_size) &&
+                   retained_bytes_fit(user, p->retain > 0 && !p->latched, body->arena_size)
+               ? 0
+               : DLX_E_LIMIT;
 }
 
 static int code_of_arena_ready(int proc, const Dlx__Wire__ArenaReady *body)

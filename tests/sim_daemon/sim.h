@@ -330,6 +330,8 @@ uint64_t used(int user, enum dlxd_resource resource);
 uint64_t used_all(void);
 /* May it have so many more, after a look at what was read? */
 bool bytes_fit_after_look(int user, uint64_t size);
+/* Also as bytes that stay when the publisher has gone, if these do? */
+bool retained_bytes_fit(int user, bool stays, uint64_t size);
 bool clients_have_room(const struct proc *reader, const struct pub *p);
 bool user_has_room(int user, uint64_t size);
 
