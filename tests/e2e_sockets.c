@@ -458,8 +458,21 @@ static void take_over(void)
     dlx_test_upgrade_await("listening on ");
 }
 
+static bool is_there(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
+static const char *lock_of(const char *path)
+{
+    static char lock[320];
+    (void)snprintf(lock, sizeof lock, "%s.lock", path);
+    return lock;
+}
+
 /* It has each socket from the daemon whose place it takes, and lets go of one that the configuration
- * does not describe any more. */
+ * does not describe any more: nothing of that is left. */
 START_TEST(a_program_that_takes_over_listens_on_each_socket)
 {
     struct dlx_client *c = NULL, *pods = NULL;
@@ -483,9 +496,50 @@ START_TEST(a_program_that_takes_over_listens_on_each_socket)
     ok(connect_by(daemon_->path, &c));
     dlx_client_unref(c);
     fails(connect_by(pods_path, &pods), DLX_E_NO_DAEMON, pods_path);
-    ck_assert_int_eq(unlink(pods_path), 0); /* it is nobody's: so is its lock */
-    (void)strcat(pods_path, ".lock");
+    ck_assert(!is_there(pods_path));
+    ck_assert(!is_there(lock_of(pods_path)));
+    take_over(); /* and the one after it knows of nothing */
+    write_config(config_of(subscribe_only));
+    take_over();
+    ok(connect_by(pods_path, &pods));
+    dlx_client_unref(pods);
+}
+END_TEST
+
+/* Nor is it a file that has taken the place of the daemon's. */
+START_TEST(a_file_that_the_daemon_did_not_make_is_left_where_it_is)
+{
+    struct dlx_client *c = NULL, *pods = NULL;
+    bool is_passed = _i == 0;
+    if (is_passed) {
+        ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+        passed.fds[0] = listen_at(pods_path);
+        passed.fds[1] = listen_at(daemon_->path);
+        passed.n = 2;
+        passed.names = "pods:dlpackd";
+    }
+    begin(config_of(subscribe_only));
+    ok(connect_by(pods_path, &pods));
+    dlx_client_unref(pods);
+    if (!is_passed) {
+        ck_assert_int_eq(unlink(pods_path), 0);
+        close(listen_at(pods_path));
+    }
+    write_config("");
+    take_over();
+    ok(connect_by(daemon_->path, &c));
+    dlx_client_unref(c);
+    ck_assert(is_there(pods_path));
+    ck_assert(!is_there(lock_of(pods_path)));
     ck_assert_int_eq(unlink(pods_path), 0);
+    if (!is_passed)
+        return;
+    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+    ck_assert_int_eq(unlink(daemon_->path), 0);
+    close(passed.fds[0]);
+    close(passed.fds[1]);
+    passed.n = 0;
+    dlx_test_daemon_start(daemon_, NULL);
 }
 END_TEST
 
@@ -514,6 +568,7 @@ int main(void)
     tcase_add_loop_test(tcase, sockets_of_the_service_manager_are_known_by_their_names, 0, 2);
     tcase_add_test(tcase, a_socket_that_nobody_describes_is_refused);
     tcase_add_test(tcase, a_program_that_takes_over_listens_on_each_socket);
+    tcase_add_loop_test(tcase, a_file_that_the_daemon_did_not_make_is_left_where_it_is, 0, 2);
     tcase_add_test(tcase, a_container_that_mounted_the_file_goes_on_with_the_next_daemon);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

@@ -2,7 +2,6 @@
 #include "daemon/persist/inherited.h"
 #include "common/error.h"
 #include "common/util.h"
-#include "daemon/base/log.h"
 #include "daemon/persist/handover.h"
 #include <fcntl.h>
 #include <limits.h>
@@ -147,21 +146,30 @@ int dlxd_inherited_take_listener(struct dlxd_inherited *inherited, const char *n
     return 0;
 }
 
+static const struct dlxd_inherited_fd *find_left_listener(const struct dlxd_inherited *inherited)
+{
+    for (size_t i = 0; i < inherited->n; i++)
+        if (!inherited->fds[i].taken && is_socket(inherited->fds[i].fd))
+            return &inherited->fds[i];
+    return NULL;
+}
+
+const char *dlxd_inherited_dropped_listener(const struct dlxd_inherited *inherited)
+{
+    const struct dlxd_inherited_fd *it =
+        inherited->is_handed_over ? find_left_listener(inherited) : NULL;
+    return it ? it->name : NULL;
+}
+
 int dlxd_inherited_check_listeners(const struct dlxd_inherited *inherited)
 {
-    for (size_t i = 0; i < inherited->n; i++) {
-        const struct dlxd_inherited_fd *it = &inherited->fds[i];
-        if (it->taken || !is_socket(it->fd))
-            continue;
-        if (!inherited->is_handed_over)
-            return dlx__fail(DLX_E_INVALID,
-                             "inherited descriptor %d (%s) is a socket that the configuration does "
-                             "not describe: it has no [socket %.*s]",
-                             it->fd, it->name, (int)name_size(it), it->name);
-        dlxd_log(DLXD_LOG_WARNING, "nobody listens on socket %s any more: there is no [socket %s]",
-                 it->name, it->name);
-    }
-    return 0;
+    const struct dlxd_inherited_fd *it =
+        inherited->is_handed_over ? NULL : find_left_listener(inherited);
+    return it ? dlx__fail(DLX_E_INVALID,
+                          "inherited descriptor %d (%s) is a socket that the configuration does "
+                          "not describe: it has no [socket %.*s]",
+                          it->fd, it->name, (int)name_size(it), it->name)
+              : 0;
 }
 
 int dlxd_inherited_take_lock(struct dlxd_inherited *inherited, const char *name,

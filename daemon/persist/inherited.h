@@ -49,9 +49,11 @@ int dlxd_inherited_init(struct dlxd_inherited *inherited);
  * DLX_E_INVALID naming the descriptors: there are several, or one that cannot be listened on.
  */
 int dlxd_inherited_take_listener(struct dlxd_inherited *inherited, const char *name, int *ret_fd);
-/* Was every socket taken? Returns 0; DLX_E_INVALID naming one that was not, if the service manager
- * passed it. The log names those that were handed over. */
+/* Was every socket taken that the service manager passed? Returns 0; DLX_E_INVALID naming one that
+ * was not. */
 int dlxd_inherited_check_listeners(const struct dlxd_inherited *inherited);
+/* The name of a socket that was handed over and that nobody has taken; NULL: there is none. */
+const char *dlxd_inherited_dropped_listener(const struct dlxd_inherited *inherited);
 /* The lock file of the socket of this name, if it was handed over: taken, and the caller's. Else -1. */
 int dlxd_inherited_take_lock(struct dlxd_inherited *inherited, const char *name,
                              struct dlxd_inherited_lock *ret);

@@ -399,6 +399,34 @@ static int listen_on(struct dlxd_server *server, const struct dlxd_config_socket
     return r < 0 ? dlx__fail_prefix(r, "%s: socket %s", socket->place, socket->name) : 0;
 }
 
+/* The configuration does not describe it any more. Its file goes if the daemon before made it. */
+static int let_go_of(struct dlxd_inherited *inherited, const char *name)
+{
+    struct dlxd_listen how = {.name = name, .take_fd = -1};
+    struct dlxd_inherited_lock lock;
+    struct dlxd_listener listener;
+    int r = take_socket(inherited, name, &how, &lock);
+    if (r == 0)
+        r = dlxd_listener_init(&listener, &how);
+    if (r < 0)
+        return dlx__fail_prefix(r, "socket %s", name);
+    dlxd_log(DLXD_LOG_WARNING, "nobody listens on %s any more: there is no [socket %s]",
+             listener.path, name);
+    dlxd_listener_deinit(&listener);
+    return 0;
+}
+
+/* A file that stays is no reason to end. */
+static void let_go_of_the_rest(struct dlxd_inherited *inherited)
+{
+    const char *name;
+    while ((name = dlxd_inherited_dropped_listener(inherited)))
+        if (let_go_of(inherited, name) < 0) {
+            dlxd_log(DLXD_LOG_WARNING, "%s", dlx__error_message());
+            return;
+        }
+}
+
 /* The others. */
 static int listen_on_all(struct dlxd_server *server, const struct dlxd_config *config,
                          struct dlxd_inherited *inherited)
@@ -407,6 +435,8 @@ static int listen_on_all(struct dlxd_server *server, const struct dlxd_config *c
     for (size_t i = 0; i < config->n_sockets && r == 0; i++)
         if (!dlxd_socket_is_main(config->sockets[i].name))
             r = listen_on(server, &config->sockets[i], inherited);
+    if (r == 0)
+        let_go_of_the_rest(inherited);
     return r < 0 ? r : dlxd_inherited_check_listeners(inherited);
 }
 
