@@ -685,6 +685,10 @@ deb-check: ## build them, and install, use, upgrade and purge them in a clean sy
 	@tools/setup.sh --deb
 	@tools/deb-check $(BUILD_ROOT)/deb-check
 
+.PHONY: skew-check
+skew-check: all ## exchange tensors between builds of this, the former and the next version of the protocol
+	@tools/skew-check $(BUILD_ROOT)/skew $(BUILD)
+
 .PHONY: containers-check
 containers-check: all ## exchange tensors between containers of Podman, and print who was refused (as root)
 	@tools/setup.sh --containers

@@ -101,7 +101,10 @@ if [ -e /usr/share/selinux/devel/Makefile ]; then
         exit 1
     }
     # In an optional block: it is left out where the reference policy has no containers.
-    grep -q 'allow container_domain dlpackd_t:unix_stream_socket connectto' "$tmp/tmp/dlpackd.tmp"
+    grep -q 'allow container_domain dlpackd_t:unix_stream_socket connectto' "$tmp/tmp/dlpackd.tmp" || {
+        echo "check_packaging: containers are not allowed to connect"
+        exit 1
+    }
     [ -s "$tmp/dlpackd.pp" ]
     echo "check_packaging: checkmodule compiles the SELinux module"
 else
