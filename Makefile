@@ -297,7 +297,7 @@ check: ## set up if needed, build, and run every test
 check-programs: $(TEST_BIN) $(STANDIN_LIB) $(BUILD)/tests/keeper_actor $(BUILD)/tests/gpu_bench $(BUILD)/tests/gpu_probe
 
 # The questions first. Nothing is installed or fetched: a machine with a GPU may have no network.
-CHECK_GPU_PROGRAMS := gpu_facts test_gpu_memory test_gpu_share e2e_gpu e2e_gpu_alloc e2e_gpu_order e2e_gpu_retain e2e_gpu_containers \
+CHECK_GPU_PROGRAMS := gpu_facts test_gpu_memory test_gpu_share e2e_gpu e2e_gpu_alloc e2e_gpu_order e2e_gpu_retain e2e_gpu_stage e2e_gpu_containers \
     e2e_gpu_release e2e_gpu_stream e2e_gpu_gates e2e_gpu_deaths e2e_gpu_pin
 .PHONY: check-gpu check-gpu-programs
 check-gpu: ## the stories about GPUs on the GPU of this machine; without one: says so

@@ -405,14 +405,69 @@ static int share_block(struct dlx_gpu_parcel *parcel, const struct dlx_block *ow
     return 0;
 }
 
+/* Where it is. */
+static int share_tensor(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel,
+                        const DLManagedTensorVersioned *tensor, struct dlx_block *own, void *stream,
+                        struct dlx_manifest_item *item)
+{
+    const DLTensor *t = &tensor->dl_tensor;
+    int r = 0;
+    if (dlx__message_of(tensor))
+        return dlx__fail(DLX_E_DEVICE, "a GPU tensor that was received cannot be published, but a "
+                                       "copy of it (`stage`)");
+    if (item->record.size > 0)
+        r = note_work(p, parcel, t->device, stream);
+    if (r == 0 && item->record.size > 0)
+        r = own ? share_block(parcel, own, t, item) : share_memory(p, parcel, t, item);
+    if (r < 0)
+        return r;
+    if (own)
+        parcel->own[parcel->n_own++] = own;
+    else
+        set_mortal(parcel);
+    return 0;
+}
+
+/* As a copy in memory of dlx_alloc(), which has its content when this returns: so it is no other's
+ * whatever becomes of the message. `why` it cannot be shared is the error now. */
+static int stage_tensor(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, const DLTensor *t,
+                        const struct dlx_publish_args *args, struct dlx_manifest_item *item)
+{
+    struct dlx_heap *heap;
+    struct dlx_block *block;
+    if (args->strict)
+        return dlx__fail_prefix(DLX_E_WOULD_COPY, "it would be copied, and `strict` is set");
+    dlx__error_clear();
+    if (item->record.size == 0)
+        return 1;
+    const int32_t type = (int32_t)t->device.device_type, device = t->device.device_id;
+    const void *data = (const uint8_t *)t->data + t->byte_offset;
+    int r = dlx__gpu_check_range(type, device, data, item->record.size);
+    if (r == 0)
+        r = dlx__publisher_heap(p, t->device, &heap);
+    if (r == 0)
+        r = dlx__publisher_block_of(p, heap, item->record.size, &block);
+    if (r < 0)
+        return r;
+    r = dlx__gpu_copy(type, device, dlx__block_data(block), data, item->record.size, args->stream);
+    if (r < 0) {
+        dlx__heap_give(heap, block);
+        return r;
+    }
+    p->stats.gpu_waits++;
+    block->next = parcel->blocks;
+    parcel->blocks = block;
+    item->record.offset = block->offset;
+    item->allocation = add_export(parcel, dlx__gpu_export_ref(dlx__gpu_block_export(block)));
+    return 1;
+}
+
 int dlx__gpu_parcel_add(struct dlx_publisher *p, struct dlx_gpu_parcel **parcel, uint32_t n,
-                        const DLManagedTensorVersioned *tensor, void *stream,
+                        const DLManagedTensorVersioned *tensor, const struct dlx_publish_args *args,
                         struct dlx_manifest_item *ret)
 {
     const DLTensor *t = &tensor->dl_tensor;
     struct dlx_block *own = dlx__gpu_block(p, tensor);
-    if (dlx__message_of(tensor))
-        return dlx__fail(DLX_E_DEVICE, "a GPU tensor that was received cannot be published");
     if (dlx__block_of(p->heap, tensor))
         return dlx__fail(DLX_E_DEVICE,
                          "it is from dlx_alloc(), on the CPU, and claims device type %d",
@@ -427,19 +482,13 @@ int dlx__gpu_parcel_add(struct dlx_publisher *p, struct dlx_gpu_parcel **parcel,
         r = parcel_new(p, n, parcel);
     if (r < 0)
         return r;
-    if (own)
-        (*parcel)->own[(*parcel)->n_own++] = own;
-    else
-        set_mortal(*parcel);
     ret->shape = t->shape;
     ret->strides = t->strides;
     ret->allocation = 0;
-    if (ret->record.size == 0)
-        return 0;
-    r = note_work(p, *parcel, t->device, stream);
-    if (r < 0)
-        return r;
-    return own ? share_block(*parcel, own, t, ret) : share_memory(p, *parcel, t, ret);
+    r = share_tensor(p, *parcel, tensor, own, args->stream, ret);
+    if (r == DLX_E_DEVICE && args->stage)
+        r = stage_tensor(p, *parcel, t, args, ret);
+    return r;
 }
 
 void dlx__gpu_parcel_write(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, void *manifest)

@@ -55,12 +55,12 @@ void dlx__gpu_share_tell_gone(struct dlx_publisher *p);
 /*
  * Add a tensor to `*parcel`, which is made for up to `n` tensors if it is NULL. Fills the item of
  * the manifest but for its name. The message is ready when the work that is on the stream now is
- * done. DLX_E_DEVICE,
- * DLX_E_SHAPE, DLX_E_INVALID (the stream is being captured), DLX_E_NO_MEMORY and what drivers fail
- * with.
+ * done. Returns 0; 1: it was copied, as `stage` of the arguments asks, and stays the caller's to
+ * delete; DLX_E_DEVICE, DLX_E_WOULD_COPY (`strict`), DLX_E_SHAPE, DLX_E_INVALID (the stream is being
+ * captured), DLX_E_NO_MEMORY and what drivers fail with.
  */
 int dlx__gpu_parcel_add(struct dlx_publisher *p, struct dlx_gpu_parcel **parcel, uint32_t n,
-                        const DLManagedTensorVersioned *tensor, void *stream,
+                        const DLManagedTensorVersioned *tensor, const struct dlx_publish_args *args,
                         struct dlx_manifest_item *ret);
 /* Complete a manifest that was written, and have it say when its tensors are ready. Nothing may
  * fail from here on. */

@@ -429,9 +429,8 @@ static int put_versioned(struct dlx_publisher *p, struct batch *batch,
     if (dlx__publish_is_again(own))
         return dlx__publish_fail_again(p, "the tensor");
     if (dlx_unlikely(dlx__tensor_is_on_gpu(&tensor->dl_tensor))) {
-        const struct dlx_item item = {.tensor = tensor};
         announce_rest(p);
-        return dlx__publish_items(p, &item, 1, NULL, batch->args);
+        return dlx__publish_on_gpu(p, tensor, batch->args, &batch->copied_bytes, &batch->n_copied);
     }
     int r = put_any(p, batch, &tensor->dl_tensor, own,
                     tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);

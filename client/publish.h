@@ -24,6 +24,11 @@ static inline int dlx__tensor_spec(struct dlx_tensor_spec *ret, const struct dlx
 int dlx__publish_items(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n,
                        const struct dlx_bytes *meta, const struct dlx_publish_args *args);
 
+/* Publish a tensor on a GPU as a message of its own, and add what was copied of it. */
+int dlx__publish_on_gpu(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
+                        const struct dlx_publish_args *args, uint64_t *copied_bytes,
+                        uint32_t *n_copied);
+
 /* dlx__publish_place() of one that is not as dlx_alloc() gave it. */
 int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bool padded,
                               struct dlx_shm_record *ret);

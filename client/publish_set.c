@@ -175,6 +175,7 @@ struct set {
     uint64_t copied_bytes;
     uint64_t bytes;
     uint32_t n_copied;
+    uint32_t n_staged;     /* of these, on GPUs */
     uint64_t *is_copied;   /* a bit for each item that is copied */
     bool has_shared;       /* something in it is also elsewhere, or stays the caller's */
     struct dlx_block *own; /* what is read where it lies, and is nowhere else: a list, */
@@ -296,15 +297,25 @@ static bool is_on_gpu(const struct set *set, uint32_t i)
     return dlx__device_is_gpu(set->entries[i].record.device_type);
 }
 
+static void count_copy(struct set *set, uint32_t i)
+{
+    set->is_copied[i / 64] |= UINT64_C(1) << (i % 64);
+    set->copied_bytes += set->entries[i].record.size;
+    set->n_copied++;
+}
+
 static int place_on_gpu(struct dlx_publisher *p, struct set *set, uint32_t i,
                         const struct dlx_publish_args *args)
 {
-    int r = dlx__gpu_parcel_add(p, &set->gpu, set->n, set->items[i].tensor, args->stream,
-                                &set->entries[i]);
+    int r = dlx__gpu_parcel_add(p, &set->gpu, set->n, set->items[i].tensor, args, &set->entries[i]);
     if (r < 0)
         return dlx__fail_prefix(r, "topic %s: tensor %u (\"%.200s\")", p->topic, i,
                                 set->entries[i].name);
     set->bytes += set->entries[i].record.size;
+    if (r == 1) {
+        count_copy(set, i);
+        set->n_staged++;
+    }
     return 0;
 }
 
@@ -338,9 +349,7 @@ static int place_item(struct dlx_publisher *p, struct set *set, uint32_t i,
     if (!dlx__align_up(entry->record.size, DLX_SHM_ALIGN, &aligned) ||
         __builtin_add_overflow(set->copy_size, aligned, &set->copy_size))
         return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
-    set->is_copied[i / 64] |= UINT64_C(1) << (i % 64);
-    set->copied_bytes += entry->record.size;
-    set->n_copied++;
+    count_copy(set, i);
     return 0;
 }
 
@@ -388,12 +397,12 @@ static int place_items_again(struct dlx_publisher *p, struct set *set,
 static int copy_items(struct dlx_publisher *p, struct set *set)
 {
     uint64_t at = 0, aligned = 0;
-    if (set->n_copied == 0)
+    if (set->n_copied == set->n_staged)
         return 0;
     int r = dlx__publisher_block(p, set->copy_size, &set->copies);
     for (uint32_t i = 0; r == 0 && i < set->n; i++) {
         struct dlx_shm_record *record = &set->entries[i].record;
-        if (!is_copied(set, i))
+        if (!is_copied(set, i) || is_on_gpu(set, i))
             continue;
         r = dlx__publish_copy(set->copies, at, &set->items[i].tensor->dl_tensor, record);
         if (r < 0)
@@ -475,7 +484,7 @@ static void put(struct dlx_publisher *p, struct set *set, const struct dlx_publi
         struct dlx_block *own = own_block(p, set, i);
         if (own)
             dlx__publish_handed_over(own, args);
-        else if (set->gpu && is_on_gpu(set, i))
+        else if (set->gpu && is_on_gpu(set, i) && !is_copied(set, i))
             dlx__gpu_parcel_adopt(p, set->gpu, set->items[i].tensor, args);
     }
     const struct dlx_parcel parcel = {.words = words,
@@ -553,6 +562,18 @@ int dlx__publish_items(struct dlx_publisher *p, const struct dlx_item *items, ui
         r = publish_set(p, &set, meta, args);
         dlx__gpu_parcel_unref(set.gpu);
     } while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, &r, args->timeout_ns));
+    return r;
+}
+
+int dlx__publish_on_gpu(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
+                        const struct dlx_publish_args *args, uint64_t *copied_bytes,
+                        uint32_t *n_copied)
+{
+    const struct dlx_item item = {.tensor = tensor};
+    const struct dlx_publisher_stats before = p->stats;
+    int r = dlx__publish_items(p, &item, 1, NULL, args);
+    *copied_bytes += p->stats.copied_bytes - before.copied_bytes;
+    *n_copied += p->stats.copied > before.copied;
     return r;
 }
 

@@ -83,6 +83,9 @@ struct dlx_gpu_api {
     /* See dlx__gpu_wait_stream() and dlx__gpu_wait_device(). */
     int (*wait_stream)(int32_t device, void *stream);
     int (*wait_device)(int32_t device);
+    /* See dlx__gpu_check_range() and dlx__gpu_copy(). */
+    int (*check_range)(int32_t device, const void *ptr, uint64_t size);
+    int (*copy)(int32_t device, void *to, const void *from, uint64_t size, void *stream);
     /* See dlx__gpu_retain() to dlx__gpu_unpin(). */
     int (*retain)(int32_t device);
     void (*release)(int32_t device);

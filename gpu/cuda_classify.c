@@ -182,6 +182,44 @@ static int classify(const struct dlx_cuda *cu, const struct attributes *a, uint6
     return refuse("the driver does not allow it (as under WSL, on Jetson, in protected PCIe mode)");
 }
 
+/* From mapping to mapping, as walk(). */
+static bool is_mapped(const struct dlx_cuda *cu, struct attributes a, uint64_t at, uint64_t size)
+{
+    uint64_t start = a.mapping_start, mapped = 0;
+    while (a.mapping_size > 0 && a.mapping_start == start + mapped) {
+        mapped += a.mapping_size;
+        if (covers(start, mapped, at, size))
+            return true;
+        if (get_attributes(cu, start + mapped, &a) < 0)
+            return false;
+    }
+    return false;
+}
+
+int dlx__cuda_check_range(int32_t device, const void *ptr, uint64_t size)
+{
+    static const char no[] = "the GPU cannot copy this memory";
+    const struct dlx_cuda *cu;
+    struct attributes a;
+    uint64_t at = (uintptr_t)ptr;
+    CUdevice dev;
+    int r = dlx__cuda(&cu);
+    if (r < 0)
+        return r;
+    CUresult result = cu->cuDeviceGet(&dev, device);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "no CUDA device %d in this process", device);
+    r = get_attributes(cu, dlx__cuda_ptr(ptr), &a);
+    if (r < 0)
+        return r;
+    if (a.memory_type == 0 || (a.memory_type == CU_MEMORYTYPE_HOST && !a.is_managed))
+        return dlx__fail(DLX_E_DEVICE, "%s: it is not on a GPU", no);
+    bool is_whole = a.range_size == 0 || covers(a.range_start, a.range_size, at, size);
+    if (is_whole && a.mapping_size > 0 && !a.pool && !a.is_ipc_capable && !a.is_managed)
+        is_whole = is_mapped(cu, a, at, size);
+    return is_whole ? 0 : dlx__fail(DLX_E_DEVICE, "%s: it reaches beyond its allocation", no);
+}
+
 int dlx__cuda_classify(int32_t device, const void *ptr, uint64_t size, struct dlx_gpu_memory *ret)
 {
     const struct dlx_cuda *cu;

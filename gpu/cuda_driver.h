@@ -50,6 +50,7 @@
     X(cuEventQuery)                                                                                \
     X(cuEventSynchronize)                                                                          \
     X(cuEventDestroy)                                                                              \
+    X(cuMemcpyDtoDAsync)                                                                           \
     X(cuMemsetD32Async)                                                                            \
     X(cuIpcGetMemHandle)                                                                           \
     X(cuIpcOpenMemHandle)                                                                          \
@@ -125,6 +126,7 @@ int dlx__cuda_enter_if_active(const struct dlx_cuda *cu, int32_t device, struct 
 int dlx__cuda_check_stream(const struct dlx_cuda *cu, CUstream stream);
 int dlx__cuda_wait_stream(int32_t device, void *stream);
 int dlx__cuda_wait_device(int32_t device);
+int dlx__cuda_copy(int32_t device, void *to, const void *from, uint64_t size, void *stream);
 int dlx__cuda_event_record(int32_t device, void *stream, struct dlx_gpu_event *ret);
 /* Returns 1 if it was not reached and is not to be waited for (`block`). */
 int dlx__cuda_event_wait(const struct dlx_gpu_event *event, bool block);
@@ -141,6 +143,7 @@ int dlx__cuda_pin(int32_t device, const void *at, uint64_t size);
 int dlx__cuda_unpin(int32_t device, const void *at);
 
 /* gpu/cuda_classify.c */
+int dlx__cuda_check_range(int32_t device, const void *ptr, uint64_t size);
 int dlx__cuda_classify(int32_t device, const void *ptr, uint64_t size, struct dlx_gpu_memory *ret);
 
 #endif

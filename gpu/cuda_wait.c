@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for work that was queued on a CUDA device by others. */
+/* Waiting for work that was queued on a CUDA device by others, and copying what it wrote. */
 #include "common/error.h"
 #include "gpu/cuda_driver.h"
 
@@ -73,6 +73,29 @@ int dlx__cuda_wait_device(int32_t device)
     return result == CUDA_SUCCESS
                ? 0
                : dlx__cuda_fail(cu, result, "cannot wait for CUDA device %d", device);
+}
+
+int dlx__cuda_copy(int32_t device, void *to, const void *from, uint64_t size, void *stream)
+{
+    const struct dlx_cuda *cu;
+    struct dlx_cuda_scope scope;
+    int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = dlx__cuda_enter(cu, device, &scope);
+    if (r < 0)
+        return r;
+    r = dlx__cuda_check_stream(cu, stream);
+    if (r == 0) {
+        CUresult result =
+            cu->cuMemcpyDtoDAsync(dlx__cuda_ptr(to), dlx__cuda_ptr(from), size, stream);
+        if (result == CUDA_SUCCESS)
+            result = cu->cuStreamSynchronize(stream);
+        if (result != CUDA_SUCCESS)
+            r = dlx__cuda_fail(cu, result, "cannot copy %llu bytes on CUDA device %d",
+                               (unsigned long long)size, device);
+    }
+    dlx__cuda_leave(&scope);
+    return r;
 }
 
 /* ---- events -------------------------------------------------------------------------------- */

@@ -27,6 +27,17 @@ int dlx__gpu_wait_stream(int32_t device_type, int32_t device, void *stream);
 /* The same for all work of this process on the GPU. */
 int dlx__gpu_wait_device(int32_t device_type, int32_t device);
 
+/* Can the GPU copy all of it? DLX_E_DEVICE: no, and the message says why. To try would be an error
+ * that ends all work of the process there. */
+int dlx__gpu_check_range(int32_t device_type, int32_t device, const void *ptr, uint64_t size);
+
+/*
+ * Copy memory that passed that check to other memory of the GPU: after the work that is on the
+ * stream, and wait for that. DLX_E_INVALID: the stream is being captured, and nothing was done.
+ */
+int dlx__gpu_copy(int32_t device_type, int32_t device, void *to, const void *from, uint64_t size,
+                  void *stream);
+
 /* A point in a stream. All zero: none, or one that was reached. */
 struct dlx_gpu_event {
     const struct dlx_gpu_api *api;

@@ -120,6 +120,23 @@ static int classify(int32_t device, const void *ptr, uint64_t size, struct dlx_g
     return r;
 }
 
+static int check_range(int32_t device, const void *ptr, uint64_t size)
+{
+    const struct dlx_hip *hip;
+    struct attributes a;
+    (void)device;
+    int r = dlx__hip(&hip);
+    if (r == 0)
+        r = get_attributes(hip, ptr, &a);
+    if (r < 0)
+        return r;
+    uint64_t at = (uintptr_t)ptr - a.range_start;
+    return (uintptr_t)ptr >= a.range_start && at < a.range_size && size <= a.range_size - at
+               ? 0
+               : dlx__fail(DLX_E_DEVICE, "the GPU cannot copy this memory: HIP does not know it, "
+                                         "or it reaches beyond its allocation");
+}
+
 const struct dlx_gpu_api dlx__hip_api = {
     .name = "HIP",
     .device_type = kDLROCM,
@@ -129,6 +146,8 @@ const struct dlx_gpu_api dlx__hip_api = {
     .classify = classify,
     .wait_stream = dlx__hip_wait_stream,
     .wait_device = dlx__hip_wait_device,
+    .check_range = check_range,
+    .copy = dlx__hip_copy,
     .retain = dlx__hip_retain,
     .release = dlx__hip_release,
     .pin = dlx__hip_pin,

@@ -42,6 +42,7 @@
     X(hipStreamIsCapturing)                                                                        \
     X(hipDeviceSynchronize)                                                                        \
     X(hipStreamDestroy)                                                                            \
+    X(hipMemcpyDtoDAsync)                                                                          \
     X(hipMemsetD32Async)                                                                           \
     X(hipHostRegister)                                                                             \
     X(hipHostUnregister)
@@ -71,6 +72,7 @@ void dlx__hip_leave(const struct dlx_hip *hip, int before);
 /* gpu/hip_wait.c */
 int dlx__hip_wait_stream(int32_t device, void *stream);
 int dlx__hip_wait_device(int32_t device);
+int dlx__hip_copy(int32_t device, void *to, const void *from, uint64_t size, void *stream);
 
 /* gpu/hip_host.c */
 int dlx__hip_retain(int32_t device);

@@ -173,6 +173,7 @@ static const char *const may_fail[] = {
     "cuStreamCreate",
     "cuStreamSynchronize",
     "cuMemsetD32Async",
+    "cuMemcpyDtoDAsync",
     "cuIpcGetMemHandle",
     "cuIpcOpenMemHandle",
     "cuMemPoolExportToShareableHandle",

@@ -286,6 +286,8 @@ struct dlx_publish_args {
     /** Filled on success when not NULL; its `size` must be set. */
     struct dlx_publish_report *report;
     void *stream; /**< that wrote the tensors, if they are on GPUs: <dlx/gpu.h> */
+    bool
+        stage; /**< Copy tensors on GPUs that cannot be passed on, instead of failing: <dlx/gpu.h> */
 };
 
 /**

@@ -18,13 +18,22 @@
  * Publishing: dlx_publish() and dlx_publish_set() pass tensors on device kDLCUDA or kDLROCM on
  * without a copy: those of dlx_alloc(), memory of cudaMalloc or hipMalloc, and memory that its
  * owner allows to be shared by descriptors, as PyTorch's expandable segments and pools that were
- * made for that. Other memory is refused (DLX_E_DEVICE, with the reason); nothing is ever copied
- * through the host. The tensors are ready when the work that is on `stream` of struct
+ * made for that. Other memory is refused (DLX_E_DEVICE, with the reason), and so are tensors that
+ * were received, unless `stage` of struct dlx_publish_args asks for a copy of them: below. Nothing
+ * is ever copied through the host. The tensors are ready when the work that is on `stream` of struct
  * dlx_publish_args now (CUstream, hipStream_t; NULL: the default stream of each GPU) is done.
  * dlx_publish() does not wait for that: a thread of the publisher does, and subscribers wait until
  * it has said so. On HIP, in the debug mode, and where the driver makes no event for the stream,
  * dlx_publish() waits, and counts it (gpu_waits). A stream that is being captured is refused
  * (DLX_E_INVALID). A set may have tensors on the CPU and on GPUs.
+ *
+ * With `stage`, a tensor that would be refused with DLX_E_DEVICE is copied into memory as of
+ * dlx_alloc() on its own GPU, with its strides: after the work that is on `stream`, and
+ * dlx_publish() waits for the copy (gpu_waits counts that). So it is done with the tensor when it
+ * returns, and calls its deleter, as it does with tensors on the CPU that it copied; n_copied and
+ * copied_bytes of the report say so. Whoever publishes a received tensor names the stream that it
+ * was taken for. Tensors that can be passed on are not copied. With `strict`, too,
+ * DLX_E_WOULD_COPY says why one cannot be. What the GPU cannot read itself is refused all the same.
  *
  * The deleter of a tensor of another library is called in a later call on the publisher
  * (dlx_publish(), dlx_publisher_wait(), dlx_publisher_unref()), once its message was retired and
