@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs that docs/guide shows do what the pages say."""
+import errno
 import os
+import pathlib
 import re
 import runpy
 import subprocess
@@ -143,3 +145,64 @@ def test_what_the_recorder_of_the_recipes_writes_can_be_replayed(c, tmp_path):
         assert np.array_equal(np.asarray(plain[i]), sent[0] + i) and plain[i].meta is None
         assert sets[i].meta == {"i": i} and sets[i].keys() == ["rgb", "box"]
         assert all(np.array_equal(np.asarray(sets[i][name]), sent[1][name]) for name in sent[1])
+
+
+def words_of_the_sources():
+    """All text constants of C and Python, adjacent ones joined, with `...` for what is filled in."""
+    words = []
+    for folder in ("client", "common", "daemon", "include/dlx", "python/src", "python/dlx"):
+        for path in sorted(pathlib.Path(TOP, folder).rglob("*.[chp]*")):
+            if path.suffix in (".c", ".h", ".py"):
+                text = re.sub(r'"\s*PRI\w+\s*"', "u", path.read_text(encoding="utf-8"))
+                text = re.sub(r'(?<!\\)"\s*"', "", text)
+                words += re.findall(r'"((?:[^"\\\n]|\\.)*)"', text)
+    return words + [os.strerror(errno.EMFILE)]
+
+
+def parts(text):
+    """What is fixed in a text: without the places where names and numbers go."""
+    return [part.strip() for part in re.split(r"\.{3}|%[-.*0-9]*(?:l|z|h)*[a-zA-Z]", text) if len(part.strip()) > 2]
+
+
+def test_the_errors_of_troubleshooting_are_those_of_the_sources():
+    with open(os.path.join(GUIDE, "troubleshooting.md"), encoding="utf-8") as f:
+        errors = re.findall(r"^### `(.*)`$", f.read(), re.M)
+    assert len(errors) > 15
+    sources = [" ".join(parts(text)) for text in words_of_the_sources()]
+    for error in errors:
+        want = " ".join(parts(error))
+        assert any(want in source for source in sources), f"no text of the sources has: {error}"
+
+
+def test_the_figures_of_the_comparison_are_those_of_the_benchmarks():
+    with open(os.path.join(TOP, "docs", "BENCHMARKS.md"), encoding="utf-8") as f:
+        run = {name: float(value.replace(",", "")) for name, value in re.findall(r"^\| (\w+) \| ([\d,.]+) ", f.read(), re.M)}
+    peers = ["dlx", "iceoryx", "iceoryx2", "zmq", "socket"]
+    rows = {"one way, both sides spin, 64 B": "busy_64B_p50_ns", "one way, both sides spin, 1 MiB": "busy_1MiB_p50_ns",
+            "one way, cold caches": "cold_p50_ns", "one way, the receiver sleeps, 1 KiB": "block_1KiB_p50_ns",
+            "one way, the receiver sleeps, 1 MiB": "block_1MiB_p50_ns",
+            "one way, 10 kHz, the receiver sleeps, p99.9": "tail_p999_ns", "messages of 64 B a second": "rate_64B_per_s"}
+    units = {"ns": 1, "us": 1e3, "ms": 1e6, "M": 1e6}
+    with open(os.path.join(GUIDE, "comparison.md"), encoding="utf-8") as f:
+        table = {what: cells.split("|") for what, cells in re.findall(r"^\| ((?:one way|messages)[^|]*) \|(.*)\|$", f.read(), re.M)}
+    assert set(table) == set(rows)
+    for what, cells in table.items():
+        for peer, cell in zip(peers, cells, strict=True):
+            if cell.strip():
+                value, unit = cell.split()
+                digits = len(value.partition(".")[2])
+                assert float(value.replace(",", "")) == round(run[f"{peer}_{rows[what]}"] / units[unit], digits), (what, peer)
+
+
+def test_the_program_of_operations_tells_what_the_daemon_knows(c, tmp_path):
+    assert "watch.py" in write_programs("operations.md", tmp_path)
+    with c.publisher("cam/front") as pub, c.subscribe("cam/front") as sub:
+        pub.wait(1, PATIENCE)
+        for _ in range(40):
+            pub.publish(np.ones(3))
+        held = sub.take()
+        lines = dict(line.rsplit(" ", 1) for line in end(start(tmp_path, "watch.py")))
+        labels = f'topic="cam/front",program="{c.links(c.publishers()[0]["publisher"])[0]["client_name"]}",pid="{os.getpid()}"'
+    assert lines['dlpackd_published{topic="cam/front"}'] == "40"
+    assert (lines[f"dlpackd_held{{{labels}}}"], lines[f"dlpackd_lost{{{labels}}}"]) == ("1", str(held.gap))
+    assert held.gap > 0 and int(lines["dlpackd_shared_bytes"]) > 0
