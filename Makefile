@@ -133,7 +133,7 @@ endif
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 # An archive of `make check-gpu-archive` carries them, and the generated code, in bundle/.
 BUNDLE := $(if $(wildcard bundle/README),bundle)
-NEEDED_PKGS := $(if $(BUNDLE),,libuv libprotobuf-c inih jansson libxxhash check)
+NEEDED_PKGS := $(if $(BUNDLE),,libuv libprotobuf-c inih jansson libxxhash libzip check)
 LIGHT_GOALS := help gpu-flags check-gpu bench-gpu bench-gpu man clean distclean check check-python check-interop bench-python wheel wheel-check deb deb-check demo setup format model lint fuzz fuzz-quick bench soak hostile hostile-cost faults \
     coverage
 ifneq ($(filter-out $(LIGHT_GOALS),$(or $(MAKECMDGOALS),all)),)
@@ -147,6 +147,7 @@ PKG_CFLAGS := -isystem $(BUNDLE)/include
 UV_LIBS := $(BUNDLE)/lib/libuv_a.a -ldl -lrt
 PBC_LIBS := $(BUNDLE)/lib/libprotobuf-c.a
 JSON_LIBS := $(BUNDLE)/lib/libjansson.a
+PKG_CFLAGS += -DDLX_NO_ZIP
 INI_LIBS := $(BUNDLE)/lib/libinih.a
 CHECK_LIBS := $(BUNDLE)/lib/libcheck_pic.a $(BUNDLE)/lib/libsubunit.a -lm -lrt
 CUDA_INCLUDE ?= $(BUNDLE)/cuda
@@ -156,6 +157,7 @@ PKG_CFLAGS := $(call pkg,--cflags,$(NEEDED_PKGS))
 UV_LIBS := $(call pkg,--libs,libuv)
 PBC_LIBS := $(call pkg,--libs,libprotobuf-c)
 JSON_LIBS := $(call pkg,--libs,jansson)
+ZIP_LIBS := $(call pkg,--libs,libzip)
 INI_LIBS := $(call pkg,--libs,inih)
 CHECK_LIBS := $(call pkg,--libs,check) -lm -lrt
 endif
@@ -509,7 +511,7 @@ $(BUILD)/libdlx.so: $(BUILD)/$(SONAME)
 $(BUILD)/dlxctl: $(OBJ)/cli/main.o $(call lib,cli) $(BUILD)/libdlx.so
 	$(call say,LINK)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) \
-	    -L$(BUILD) -ldlx $(JSON_LIBS) -lm
+	    -L$(BUILD) -ldlx $(JSON_LIBS) $(ZIP_LIBS) -lm
 
 $(EXAMPLE_BIN): $(BUILD)/examples/%: $(OBJ)/examples/%.o $(call lib,examples) $(BUILD)/libdlx.so
 	@mkdir -p $(@D)
@@ -534,7 +536,7 @@ $(PEER_BIN): $(BUILD)/bench/peers/%: $(OBJ)/bench/peers/pattern.o $(OBJ)/bench/p
 
 # -- tests ----------------------------------------------------------------------------------------------
 TEST_LIBS := $(foreach l,harness cli client daemon keeper common,$(call lib,$(l)))
-TEST_LINK_LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) $(INI_LIBS) -lm
+TEST_LINK_LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) $(ZIP_LIBS) $(INI_LIBS) -lm
 
 # In tests/*_fails.c each call of these that our code makes can be told to fail.
 FAIL_CALLS := $(shell sed -nE 's/^WRAP.[^,]*, (\w+),.*/\1/p; s/^\w+ __wrap_(\w+).*;$$/\1/p' tests/harness_fail.c)
@@ -713,7 +715,7 @@ install: all man $(COMPLETION)/.made ## install under PREFIX (default /usr/local
 	    '$(D)$(DLPACKDIR)/dlpack'
 	$(if $(DAEMON_BIN),$(INSTALL) -m 755 $(DAEMON_BIN) '$(D)$(BINDIR)/')
 	$(if $(CLI_BIN),$(LINK) $(INSTALL_RPATH) -o '$(D)$(BINDIR)/dlxctl' $(OBJ)/cli/main.o \
-	    $(call group,$(call lib,cli)) -L$(BUILD) -ldlx $(JSON_LIBS) -lm)
+	    $(call group,$(call lib,cli)) -L$(BUILD) -ldlx $(JSON_LIBS) $(ZIP_LIBS) -lm)
 	$(INSTALL) -m 755 $(SOREAL) '$(D)$(LIBDIR)/libdlx.so.$(VERSION)'
 	ln -sf libdlx.so.$(VERSION) '$(D)$(LIBDIR)/$(SONAME)'
 	ln -sf $(SONAME) '$(D)$(LIBDIR)/libdlx.so'

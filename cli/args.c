@@ -32,11 +32,10 @@ struct unit {
 static bool parse_with_unit(const char *text, const struct unit *units, size_t n_units, double *ret)
 {
     char *end = NULL;
-    size_t digits = strspn(text, "0123456789.");
-    if (digits == 0)
+    if (strspn(text, "0123456789.") == 0)
         return false;
     double d = strtod(text, &end);
-    if ((size_t)(end - text) < digits || text[1] == 'x' || text[1] == 'X' || !isfinite(d))
+    if (text[1] == 'x' || text[1] == 'X' || !isfinite(d))
         return false;
     while (*end == ' ' && end[1])
         end++;

@@ -55,9 +55,9 @@ static void print_message(struct echo *e, const struct dlx_message *m)
     if (e->several)
         (void)snprintf(publisher, sizeof publisher, "publisher %" PRIu64, dlx_message_publisher(m));
     if (cli_is_pattern(e->topic))
-        show_message(m, dlx_message_topic(m), e->n_values);
+        show_message(m, dlx_message_topic(m), e->n_values, true);
     else
-        show_message(m, e->several ? publisher : NULL, e->n_values);
+        show_message(m, e->several ? publisher : NULL, e->n_values, true);
 }
 
 static int run(struct echo *e, struct stream *s)

@@ -93,7 +93,7 @@ static int show(const struct get *g, const struct dlx_message *m)
     struct cli *cli = g->to.cli;
     if (cli->json)
         return cli_json(cli, describe_message(m, g->n_values), false);
-    show_message(m, cli_is_pattern(g->to.topic) ? dlx_message_topic(m) : NULL, g->n_values);
+    show_message(m, cli_is_pattern(g->to.topic) ? dlx_message_topic(m) : NULL, g->n_values, false);
     return cli_finish(cli, CLI_OK);
 }
 
@@ -112,11 +112,11 @@ int cmd_get(struct cli *cli, int argc, char **argv)
         .options = options,
         .parser = parse,
         .args_doc = "TOPIC|PATTERN [FILE|-]",
-        .doc =
-            "Get the newest message of a topic, of those who publish there now and of what is "
-            "retained: print it as echo does, or write it to a .npy file, or all of it to a "
-            ".safetensors file, as save does; '-' is the standard output, as .npy.\vThat there is "
-            "no message is a failure, at once or after --timeout. " CLI_PATTERN_HELP,
+        .doc = "Get the newest message of a topic, of those who publish there now and of what is "
+               "retained: print it as echo does, or write it to a .npy file, or all of it to a "
+               ".safetensors or .npz file, as save does; '-' is the standard output, as "
+               ".npy.\vThat there is "
+               "no message is a failure, at once or after --timeout. " CLI_PATTERN_HELP,
         .children = children,
     };
     struct get get = {.to = {.cli = cli}, .n_values = SHOW_VALUES_DEFAULT};

@@ -266,26 +266,25 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
         .options = options,
         .parser = parse,
         .args_doc = "TOPIC [[NAME=]FILE...|-]",
-        .doc =
-            "Publish tensors from .npy files or raw bytes, and sets of tensors from "
-            ".safetensors files, read straight into shared memory.\v"
-            "Examples:\n"
-            "  dlxctl pub weights/w0 w0.npy --hold\n"
-            "  dlxctl pub weights/policy model.safetensors --retain 1\n"
-            "  dlxctl pub cam/front --set rgb=image.npy depth.npy --meta '{\"frame\": 7}'\n"
-            "  dlxctl pub net/in --dtype float32 --shape 3,608,608 batch.bin\n"
-            "  ffmpeg -i film.mp4 -f rawvideo -pix_fmt rgb24 -s 640x360 - |\n"
-            "      dlxctl pub cam/front --dtype uint8 --shape 360,640,3 --rate 30\n"
-            "\n"
-            "'-' and no FILE are the standard input. A file may hold several arrays or tensors, "
-            "one "
-            "after the other; a .safetensors file is one message, a set with names, its "
-            "__metadata__ the metadata. Arrays in column-major order and of foreign byte order are "
-            "brought into row-major native order.\n"
-            "\n"
-            "--retain-for and --latch without --retain are about one message. What is retained "
-            "stays charged to the user; it is replaced when another publisher of the topic has "
-            "published as many messages as it retains itself.",
+        .doc = "Publish tensors from .npy files or raw bytes, and sets of tensors from .npz and "
+               ".safetensors files, read straight into shared memory.\v"
+               "Examples:\n"
+               "  dlxctl pub weights/w0 w0.npy --hold\n"
+               "  dlxctl pub weights/policy model.safetensors --retain 1\n"
+               "  dlxctl pub cam/front --set rgb=image.npy depth.npy --meta '{\"frame\": 7}'\n"
+               "  dlxctl pub net/in --dtype float32 --shape 3,608,608 batch.bin\n"
+               "  ffmpeg -i film.mp4 -f rawvideo -pix_fmt rgb24 -s 640x360 - |\n"
+               "      dlxctl pub cam/front --dtype uint8 --shape 360,640,3 --rate 30\n"
+               "\n"
+               "'-' and no FILE are the standard input. A file may hold several arrays or tensors, "
+               "one after the other. A .safetensors or .npz file is one message, a set with names; "
+               "__metadata__ of .safetensors is its metadata. Arrays in column-major order and of "
+               "foreign byte order are "
+               "brought into row-major native order.\n"
+               "\n"
+               "--retain-for and --latch without --retain are about one message. What is retained "
+               "stays charged to the user; it is replaced when another publisher of the topic has "
+               "published as many messages as it retains itself.",
         .children = children,
     };
     struct options o = {.pub = {.cli = cli, .n_loops = 1}};

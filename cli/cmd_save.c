@@ -150,21 +150,19 @@ int cmd_save(struct cli *cli, int argc, char **argv)
         .args_doc = "TOPIC|PATTERN FILE",
         .doc =
             "Write messages to .npy files, or, when FILE ends in .safetensors, whole sets with "
-            "names "
-            "and metadata to .safetensors files.\vWith more than one message FILE is a pattern: "
-            "%06d "
-            "(any "
-            "width, or %d) is replaced by the number of the file, from 1, and {seq} by the number "
-            "of the message; without either, \"-000001\" goes before the suffix. {topic} is the "
-            "topic, "
-            "with + for /. A file "
-            "appears under its name only when it is complete. '-' writes one array after the other "
-            "to "
-            "the standard output, which `dlxctl pub TOPIC -` reads. Types that .npy cannot name "
-            "(bfloat16, float8) are stored as unsigned integers of their size. In a .safetensors "
-            "file a tensor without a name is called tensor_<its place in the message, from 0>; "
-            "metadata that is no JSON object of strings is left out, and a line says so; a type "
-            "that the format does not know is an error. " CLI_PATTERN_HELP,
+            "names and metadata, or in .npz, whole sets with names.\v"
+            "With more than one message FILE is a pattern: %06d (any width, or %d) is replaced by "
+            "the number of the file, from 1, and {seq} by the number of the message; without "
+            "either, \"-000001\" goes before the suffix. {topic} is the topic, with + for /. A "
+            "file "
+            "appears under its name only when it is complete and on the disk. '-' writes one array "
+            "after the other to the standard output, which `dlxctl pub TOPIC -` reads.\n"
+            "\n"
+            "Types that .npy and .npz cannot name (bfloat16, float8) are stored as unsigned "
+            "integers of their size. A tensor without a name is called tensor_<its place in the "
+            "message, from 0> in a .safetensors file, and arr_<its place> in a .npz file. "
+            ".safetensors takes metadata that is a JSON object of strings, and is an error for a "
+            "type that it does not know. What a file leaves out is told. " CLI_PATTERN_HELP,
         .children = children,
     };
     struct save save = {.stream = {.cli = cli}, .to = {.cli = cli}};

@@ -143,8 +143,7 @@ static int write_npy(int fd, const void *content)
     return code < 0 ? code : save_items(fd, c->tensor, c->n_items, c->size);
 }
 
-/* Whether this program can read it, and how much it is. */
-static int look(const DLTensor *t, uint64_t *ret_n_items, uint64_t *ret_size, struct cli_error *e)
+int save_look(const DLTensor *t, uint64_t *ret_n_items, uint64_t *ret_size, struct cli_error *e)
 {
     char dtype[DTYPE_NAME_SIZE];
     if (!tensor_size(t, ret_n_items, ret_size))
@@ -156,24 +155,28 @@ static int look(const DLTensor *t, uint64_t *ret_n_items, uint64_t *ret_size, st
                     (int)t->device.device_type);
 }
 
+void save_report_storage(struct save_report *r, DLDataType dtype, const struct npy_storage *storage)
+{
+    char shape[SHAPE_NAME_SIZE];
+    dtype_name(dtype, r->dtype);
+    memcpy(r->descr, storage->descr, sizeof r->descr);
+    shape_name(storage->shape, storage->ndim, shape);
+    (void)snprintf(r->shape, sizeof r->shape, "%.250s", shape);
+    r->exact = storage->exact;
+}
+
 int save_tensor(const DLTensor *t, const char *path, struct save_report *ret_report,
                 struct cli_error *e)
 {
     struct save_report r = {.size = 0};
     struct npy_content c = {.tensor = t};
     struct npy_storage storage;
-    char shape[SHAPE_NAME_SIZE];
-
-    dtype_name(t->dtype, r.dtype);
-    int code = look(t, &c.n_items, &c.size, e);
+    int code = save_look(t, &c.n_items, &c.size, e);
     if (code == 0)
         code = npy_storage_choose(t->dtype, t->shape, t->ndim, &storage, e);
     if (code < 0)
         return code;
-    memcpy(r.descr, storage.descr, sizeof r.descr);
-    shape_name(storage.shape, storage.ndim, shape);
-    (void)snprintf(r.shape, sizeof r.shape, "%.250s", shape);
-    r.exact = storage.exact;
+    save_report_storage(&r, t->dtype, &storage);
     c.header_size = npy_header_write(&storage, c.header, sizeof c.header);
     r.size = c.header_size + c.size;
     code = save_file(path, write_npy, &c, e);
@@ -184,11 +187,20 @@ int save_tensor(const DLTensor *t, const char *path, struct save_report *ret_rep
 
 /* -- .safetensors ------------------------------------------------------------------------------------- */
 
+static bool has_suffix(const char *pattern, const char *suffix)
+{
+    size_t size = strlen(pattern), suffix_size = strlen(suffix);
+    return size >= suffix_size && strcmp(pattern + size - suffix_size, suffix) == 0;
+}
+
 bool save_is_set(const char *pattern)
 {
-    static const char suffix[] = ".safetensors";
-    size_t size = strlen(pattern);
-    return size >= sizeof suffix - 1 && strcmp(pattern + size - (sizeof suffix - 1), suffix) == 0;
+    return has_suffix(pattern, ".safetensors");
+}
+
+bool save_is_npz(const char *pattern)
+{
+    return has_suffix(pattern, ".npz");
 }
 
 struct set_content {
@@ -217,7 +229,7 @@ static int fill_set(struct set_content *c, struct cli_error *e)
     for (uint32_t i = 0; i < c->n; i++) {
         const DLTensor *t = dlx_message_peek(c->message, i);
         uint64_t n_items = 0, size = 0;
-        int code = look(t, &n_items, &size, e);
+        int code = save_look(t, &n_items, &size, e);
         if (code < 0) {
             safetensors_label(dlx_message_name(c->message, i), label);
             return cli_fail_at(e, code, label);

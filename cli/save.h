@@ -46,6 +46,17 @@ struct save_report {
 int save_tensor(const DLTensor *t, const char *path, struct save_report *ret_report,
                 struct cli_error *e);
 
+/** Whether this program can read a tensor, and how much it is. Returns 0, DLX_E_SHAPE, DLX_E_DEVICE. */
+int save_look(const DLTensor *t, uint64_t *ret_n_items, uint64_t *ret_size, struct cli_error *e);
+
+/** Set dtype, descr, shape and exact. */
+struct npy_storage;
+void save_report_storage(struct save_report *r, DLDataType dtype,
+                         const struct npy_storage *storage);
+
+/** Whether a file of that name, or pattern, is to be .npz. */
+bool save_is_npz(const char *pattern);
+
 /** Whether a file of that name, or pattern, is to be .safetensors. */
 bool save_is_set(const char *pattern);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/saving.h"
 #include "cli/describe.h"
+#include "cli/npz.h"
 #include "cli/output.h"
 #include "cli/save.h"
 #include <inttypes.h>
@@ -16,8 +17,9 @@ void saving_check(struct saving *s, struct argp_state *state)
         argp_error(state, "the standard output is a terminal, and the data is binary: "
                           "write to a file or a pipe");
     s->set = save_is_set(s->file);
-    if (s->set && s->chosen)
-        argp_error(state, "--tensor is for .npy; a .safetensors file has all tensors");
+    s->npz = save_is_npz(s->file);
+    if ((s->set || s->npz) && s->chosen)
+        argp_error(state, "--tensor is for .npy; .safetensors and .npz files have all tensors");
 }
 
 static void tell_once(struct saving *s, bool *told, const char *text)
@@ -35,17 +37,18 @@ static void tell(struct saving *s, const struct dlx_message *m, const struct sav
     if (report->lost_meta_size > 0) {
         (void)snprintf(text, sizeof text, "%zu bytes of metadata are left out: %s",
                        report->lost_meta_size,
-                       s->set ? ".safetensors has room for a JSON object of strings only"
-                              : ".npy has no room for them");
+                       s->set   ? ".safetensors has room for a JSON object of strings only"
+                       : s->npz ? ".npz has no room for them"
+                                : ".npy has no room for them");
         tell_once(s, &s->told_meta, text);
     }
     if (s->set)
         return;
-    if (n > 1) {
+    if (n > 1 && !s->npz) {
         (void)snprintf(text, sizeof text,
                        "message %" PRIu64
                        " has %u tensors: tensor %u is saved (--tensor), the others "
-                       "are left out; .safetensors has room for all",
+                       "are left out; .safetensors and .npz have room for all",
                        dlx_message_seq(m), n, s->tensor);
         tell_once(s, &s->told_more, text);
     }
@@ -62,8 +65,9 @@ static int print_json(const struct saving *s, const struct dlx_message *m, const
                       const char *descr)
 {
     json_t *json = describe_message(m, 0);
-    if (json && (json_object_set_new(json, "file", output_json_text(path)) < 0 ||
-                 (!s->set && json_object_set_new(json, "descr", json_string(descr)) < 0))) {
+    if (json &&
+        (json_object_set_new(json, "file", output_json_text(path)) < 0 ||
+         (!s->set && !s->npz && json_object_set_new(json, "descr", json_string(descr)) < 0))) {
         json_decref(json);
         json = NULL;
     }
@@ -76,11 +80,13 @@ int saving_write(struct saving *s, const struct dlx_message *m, const char *path
     struct save_report report;
     struct cli_error e = {{0}};
     const DLTensor *t = dlx_message_peek(m, s->tensor);
-    if (!s->set && !t)
+    if (!s->set && !s->npz && !t)
         return cli_report(s->cli, s->topic,
                           "message %" PRIu64 " has %u tensors, there is no tensor %u",
                           dlx_message_seq(m), dlx_message_n_tensors(m), s->tensor);
-    int code = s->set ? save_set(m, path, &report, &e) : save_tensor(t, path, &report, &e);
+    int code = s->set   ? save_set(m, path, &report, &e)
+               : s->npz ? npz_save(m, path, &report, &e)
+                        : save_tensor(t, path, &report, &e);
     if (code == DLX_E_INTERRUPTED)
         return cli_signal_status(false);
     if (code < 0)

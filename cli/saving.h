@@ -12,7 +12,8 @@ struct saving {
     const char *file;  /**< or pattern, its suffix says what it is */
     uint32_t tensor;   /**< the one that a .npy file gets */
     bool chosen;       /**< that was asked for */
-    bool set;          /**< into .safetensors: saving_check() sets it */
+    bool set;          /**< into .safetensors, npz into .npz: saving_check() sets them */
+    bool npz;
     bool told_type, told_more, told_meta;
 };
 

@@ -31,13 +31,13 @@ static void print_values(const DLTensor *t, uint64_t n_values)
     fputs(n < all ? " ...]" : "]", stdout);
 }
 
-void show_message(const struct dlx_message *m, const char *from, uint64_t n_values)
+void show_message(const struct dlx_message *m, const char *from, uint64_t n_values, bool with_gap)
 {
     char age[HUMAN_SIZE], tensor[DESCRIBE_ITEM_SIZE], meta[DESCRIBE_META_SIZE];
     uint32_t n = dlx_message_n_tensors(m);
     human_ns(describe_age(m), age);
     printf("%s%s#%" PRIu64 "  %s", from ? from : "", from ? "  " : "", dlx_message_seq(m), age);
-    if (dlx_message_gap(m) > 0)
+    if (with_gap && dlx_message_gap(m) > 0)
         printf("  (gap %" PRIu64 ")", dlx_message_gap(m));
     if (!describe_is_set(m)) {
         describe_tensor_text(dlx_message_peek(m, 0), tensor);

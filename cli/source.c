@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/dtype.h"
+#include "cli/npz.h"
 #include "cli/source_input.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,6 +28,7 @@ struct source *source_free(struct source *s)
         return NULL;
     input_close(&s->in);
     joined_close(s);
+    source_npz_close(s);
     safetensors_free(s->set);
     free(s->scratch);
     free(s);
@@ -115,7 +117,9 @@ static int open_next(struct source *s, struct cli_error *e)
         return cli_fail(e, DLX_E_INVALID, "%.255s: is empty", s->in.name);
     s->prefix_size = (size_t)got;
     bool set = has_suffix(s->in.name, ".safetensors") || safetensors_is(s->prefix, s->prefix_size);
-    s->format = set ? &source_safetensors : &source_npy;
+    s->format = set                                 ? &source_safetensors
+                : npz_is(s->prefix, s->prefix_size) ? &source_npz
+                                                    : &source_npy;
     return 1;
 }
 

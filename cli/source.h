@@ -4,7 +4,7 @@
 
 /**
  * Tensors out of files: .npy, raw bytes. Each file may hold several, one after the other. A
- * .safetensors file is one set of named tensors. Files are read from front to back, so a pipe is as good as a file, and straight into the memory
+ * .safetensors or .npz file is one set of named tensors. Files are read from front to back, so a pipe is as good as a file, and straight into the memory
  * that the caller gives, except where the data must be rearranged.
  */
 

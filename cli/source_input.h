@@ -36,7 +36,7 @@ struct source_format {
     int (*read_set)(struct source *s, void *const *data, struct cli_error *e); /**< NULL: no sets */
 };
 
-extern const struct source_format source_npy, source_raw, source_safetensors;
+extern const struct source_format source_npy, source_npz, source_raw, source_safetensors;
 
 /** One file of a joined source. */
 struct joined_part {
@@ -63,10 +63,14 @@ struct source {
     uint64_t item_size; /**< bytes of the current tensor */
     uint64_t n_items;   /**< tensors of this file so far, the current one included */
     struct npy_header npy;
+    struct zip *zip;         /**< of .npz */
+    char **npz_names;        /**< of its tensors, then NULL */
     struct safetensors *set; /**< of the current item */
     uint8_t *scratch;        /**< for data that must be rearranged */
     uint64_t scratch_size;
 };
+
+void source_npz_close(struct source *s);
 
 /** As input_read(), with the bytes that were read ahead first. */
 int source_take(struct source *s, void *data, uint64_t size, uint64_t *ret_size,

@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 build=(gcc g++ make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler
-    check libsubunit-dev libinih-dev libjansson-dev libxxhash-dev libjpeg62-turbo-dev libpng-dev python3 python3-venv
+    check libsubunit-dev libinih-dev libjansson-dev libxxhash-dev libzip-dev libjpeg62-turbo-dev libpng-dev python3 python3-venv
     python3-pip python3-dev python3-numpy python3-pytest python3-setuptools python3-wheel)
 lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck valgrind strace binutils
     cmake mandoc systemd apparmor selinux-policy-dev python3-yaml)
@@ -77,7 +77,7 @@ missing_elsewhere() {
     for tool in gcc g++ make pkg-config protoc-c python3; do
         command -v "$tool" >/dev/null || printf '%s\n' "$tool"
     done
-    for lib in libuv libprotobuf-c inih check jansson libxxhash libjpeg libpng; do
+    for lib in libuv libprotobuf-c inih check jansson libxxhash libzip libjpeg libpng; do
         pkg-config --exists "$lib" 2>/dev/null || printf '%s (development files)\n' "$lib"
     done
 }
