@@ -191,8 +191,8 @@ static char *global_help(int key, const char *text, void *input)
         return (char *)(uintptr_t)text;
     fprintf(file, "%s\n\nCommands:\n", text);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        fprintf(file, "  %-6s%s\n", commands[i].name, commands[i].help);
-    fprintf(file, "\n" DLXCTL " COMMAND --help tells more about one.\n");
+        fprintf(file, "  %-6s %s\n", commands[i].name, commands[i].help);
+    fprintf(file, "\n" DLXCTL " COMMAND --help shows the options of a command.\n");
     (void)fclose(file);
     return help;
 }
@@ -200,9 +200,9 @@ static char *global_help(int key, const char *text, void *input)
 static const struct argp_option global_options[] = {
     {"json", OPTION_JSON, NULL, 0, "Print JSON", 0},
     {"socket", OPTION_SOCKET, "PATH", 0,
-     "Socket of the daemon (default: $DLX_SOCKET, else who answers first of "
-     "$XDG_RUNTIME_DIR/dlpackd.sock, /run/dlpackd/dlpackd.sock and /tmp/dlpackd-UID/dlpackd.sock; "
-     "pub, echo, save, hz and bw start a daemon when none does)",
+     "Socket of the daemon (default: $DLX_SOCKET, else the first of "
+     "$XDG_RUNTIME_DIR/dlpackd.sock, /run/dlpackd/dlpackd.sock and /tmp/dlpackd-UID/dlpackd.sock "
+     "on which a daemon answers; pub, echo, save, hz and bw start one when none does)",
      0},
     {NULL, 'h', NULL, OPTION_HIDDEN, NULL, -1},
     {0},
@@ -217,8 +217,7 @@ int cli_run(int argc, char **argv)
         .parser = parse_global,
         .args_doc = "COMMAND [ARG...]",
         .doc = "Look at, feed and record the tensors that dlpackd brokers between processes.\v"
-               "Exit status: 0 done, 1 failed, 2 wrong usage, 128 + n ended by signal n before it "
-               "was done.",
+               "Exit status: 0 done, 1 failed, 2 wrong usage, 128 + N ended early by signal N.",
         .help_filter = global_help,
     };
     argp_err_exit_status = CLI_USAGE;

@@ -55,7 +55,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         else if (!g->to.file)
             g->to.file = arg;
         else
-            argp_error(state, "a topic and a file, '%s' is the third", arg);
+            argp_error(state, "extra argument '%s'", arg);
         return 0;
     case ARGP_KEY_END:
         check(g, state);

@@ -41,7 +41,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         if (h->topic)
-            argp_error(state, "one topic at most, '%s' is the second", arg);
+            argp_error(state, "extra argument '%s'", arg);
         h->topic = arg;
         return 0;
     default:

@@ -55,7 +55,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         if (ls->look.topic)
-            argp_error(state, "one topic at most, '%s' is the second", arg);
+            argp_error(state, "extra argument '%s'", arg);
         ls->look.topic = arg;
         return 0;
     case ARGP_KEY_END:

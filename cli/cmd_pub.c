@@ -86,7 +86,9 @@ static void parse_meta(struct options *o, const char *arg, struct argp_state *st
 static void parse_rate(struct options *o, const char *arg, struct argp_state *state)
 {
     if (!args_parse_rate(arg, &o->pub.rate))
-        argp_error(state, "--rate: '%s' is not a number over 0 and up to 10^9", arg);
+        argp_error(state,
+                   "--rate: '%s' is not a rate over 0 and up to 10^9 Hz, like 30, 29.97 or 2kHz",
+                   arg);
 }
 
 static void add_file(struct options *o, char *arg, struct argp_state *state)
@@ -244,18 +246,18 @@ static const struct argp_option options[] = {
     {"history", OPTION_HISTORY, "N", 0,
      "Keep the last N messages (1 to 1024, default: 1, or as many as --retain)", 3},
     {"retain", OPTION_RETAIN, "N", 0,
-     "The last N messages stay afterwards: the daemon keeps them for `dlxctl get` and those who "
-     "subscribe",
+     "Retain the last N messages afterwards: the daemon keeps them for `dlxctl get` and "
+     "for later subscribers",
      3},
     {"retain-for", OPTION_RETAIN_FOR, "TIME", 0,
-     "They stay for this time (default: until another one of the topic replaces them, or `dlxctl "
+     "Retain them for this time (default: until another one of the topic replaces them, or `dlxctl "
      "rm`)",
      3},
     {"latch", OPTION_LATCH, NULL, 0,
-     "Who comes meanwhile gets them unasked, but they do not stay afterwards", 3},
+     "Give them to late subscribers while pub runs, but do not retain them afterwards", 3},
     {"block", OPTION_BLOCK, NULL, 0, "Wait for reliable subscribers instead of dropping", 3},
     {"timeout", OPTION_TIMEOUT, "TIME", 0,
-     "Fail when --wait or a subscriber makes it wait for this time (default: never)", 3},
+     "Fail after waiting for subscribers for this time (default: never)", 3},
     {0},
 };
 

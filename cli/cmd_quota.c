@@ -20,7 +20,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[0] = q->cli;
         return 0;
     case ARGP_KEY_ARG:
-        argp_error(state, "no argument is possible, '%s' is one", arg);
+        argp_error(state, "extra argument '%s'", arg);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

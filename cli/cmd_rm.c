@@ -15,7 +15,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         if (rm->topic)
-            argp_error(state, "one topic, '%s' is the second", arg);
+            argp_error(state, "extra argument '%s'", arg);
         rm->topic = arg;
         return 0;
     case ARGP_KEY_NO_ARGS:

@@ -45,7 +45,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         else if (!s->to.file)
             s->to.file = arg;
         else
-            argp_error(state, "a topic and a file, '%s' is the third", arg);
+            argp_error(state, "extra argument '%s'", arg);
         return 0;
     case ARGP_KEY_END:
         if (!s->to.file)

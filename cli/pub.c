@@ -54,7 +54,7 @@ static int wait_subscribers(struct pub *p)
         if (wait_now() >= deadline) {
             char time[HUMAN_SIZE];
             human_ns(p->timeout_ns, time);
-            (void)cli_report(p->cli, p->topic, "%u of %u subscribers within %s",
+            (void)cli_report(p->cli, p->topic, "%u of %u subscribers attached within %s",
                              get_stats(p).n_subscribers, p->n_wait, time);
             return code;
         }

@@ -16,9 +16,9 @@ enum {
 
 static const struct argp_option options[] = {
     {"history", OPTION_HISTORY, "N", 0, "Begin with up to N messages published before", 0},
-    {"latest", OPTION_LATEST, NULL, 0, "Take only ever the newest message, skip older ones", 0},
-    {"reliable", OPTION_RELIABLE, NULL, 0, "Make the publisher wait; it must offer it (--block)",
-     0},
+    {"latest", OPTION_LATEST, NULL, 0, "Take only the newest message, skip older ones", 0},
+    {"reliable", OPTION_RELIABLE, NULL, 0,
+     "Make the publisher wait instead of dropping; only publishers that block do (pub --block)", 0},
     {"timeout", OPTION_TIMEOUT, "TIME", 0, "Fail when no message comes for this time", 0},
     {"until-gone", OPTION_UNTIL_GONE, NULL, 0, "End when the last publisher has left", 0},
     {0},

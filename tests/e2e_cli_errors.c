@@ -90,7 +90,7 @@ START_TEST(wrong_usage_is_status_2)
     expect(2, "a command is missing", -1, DLX_TEST_WORDS("--json"));
     expect(2, "unknown command 'lss'", -1, DLX_TEST_WORDS("lss"));
     expect(2, "dlxctl echo: a topic is missing", -1, DLX_TEST_WORDS("echo"));
-    expect(2, "one topic, 'b' is the second", -1, DLX_TEST_WORDS("echo", "a", "b"));
+    expect(2, "extra argument 'b'", -1, DLX_TEST_WORDS("echo", "a", "b"));
     expect(2, "--count: '-3' is not a number from 1", -1,
            DLX_TEST_WORDS("echo", "a", "--count", "-3"));
     expect(2, "--timeout: 'soon'", -1, DLX_TEST_WORDS("echo", "a", "--timeout", "soon"));
@@ -109,7 +109,7 @@ START_TEST(wrong_usage_is_status_2)
     expect(2, "--history: '1025' is not a number from 1 to 1024", -1,
            DLX_TEST_WORDS("pub", "a", npy, "--history", "1025"));
     expect(2, "--rate: '0'", -1, DLX_TEST_WORDS("pub", "a", npy, "--rate", "0"));
-    expect(2, "--rate: 'file' is not a number over 0", -1,
+    expect(2, "--rate: 'file' is not a rate over 0", -1,
            DLX_TEST_WORDS("pub", "a", npy, "--rate", "file"));
     expect(2, "--newest needs a topic", -1, DLX_TEST_WORDS("info", "--newest"));
     expect(2, "--interval and --count need --watch", -1, DLX_TEST_WORDS("ls", "--count", "1"));
@@ -260,7 +260,7 @@ START_TEST(silence_is_a_failure_when_asked_for)
     (void)snprintf(path, sizeof path, "%s/never.npy", dlx_test_cli_files);
     expect(1, "no message within", -1, DLX_TEST_WORDS("save", "quiet", path, "--timeout", "0.02"));
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
-    expect(1, "dlxctl pub: a: 0 of 2 subscribers within 20.0 ms", -1,
+    expect(1, "dlxctl pub: a: 0 of 2 subscribers attached within 20.0 ms", -1,
            DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--wait", "2", "--timeout", "0.02"));
 }
 END_TEST
