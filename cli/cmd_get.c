@@ -114,9 +114,9 @@ int cmd_get(struct cli *cli, int argc, char **argv)
         .args_doc = "TOPIC|PATTERN [FILE|-]",
         .doc = "Get the newest message of a topic, of those who publish there now and of what is "
                "retained: print it as echo does, or write it to a .npy file, or all of it to a "
-               ".safetensors or .npz file, as save does; '-' is the standard output, as "
-               ".npy.\vThat there is "
-               "no message is a failure, at once or after --timeout. " CLI_PATTERN_HELP,
+               ".safetensors or .npz file, as save does; '-' is the standard output, as .npy.\v"
+               "Exits with status 1 if there is no message (after --timeout, if "
+               "given). " CLI_PATTERN_HELP,
         .children = children,
     };
     struct get get = {.to = {.cli = cli}, .n_values = SHOW_VALUES_DEFAULT};
