@@ -266,15 +266,13 @@ static int look_once(struct ls *ls)
 
 static int watch(struct ls *ls)
 {
-    int64_t next = wait_now();
     int status = CLI_OK;
     wait_catch_signals();
     for (uint64_t n = 1; status == CLI_OK; n++) {
         status = look_once(ls);
         if (ls->count && n == ls->count)
             return status;
-        if (__builtin_add_overflow(next, ls->interval_ns, &next))
-            next = WAIT_FOREVER;
+        int64_t next = wait_deadline(ls->interval_ns); /* never sooner, also after a slow list */
         while (status == CLI_OK && !wait_signal() && wait_now() < next)
             (void)wait_until(-1, next);
         if (wait_signal())

@@ -120,7 +120,7 @@ END_TEST
 /* Else it would end the wait of a publisher for its first subscriber. */
 START_TEST(looking_subscribes_only_where_it_says_so)
 {
-    static const char *const looks[][6] = {{"info", "t"},
+    static const char *const looks[][8] = {{"info", "t"},
                                            {"info", "t", "--json"},
                                            {"ls"},
                                            {"ls", "t"},
