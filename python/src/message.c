@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "message.h"
 #include "debug.h"
+#include "dtype.h"
 #include "errors.h"
 #include "export.h"
 #include "gpu.h"
@@ -439,6 +440,50 @@ static PyObject *repr(PyObject *self)
                                 (unsigned long)dlx_message_n_tensors(m));
 }
 
+/* Of each tensor its key, data type, shape and bytes, without making a dlx.Tensor, which would hold the message. */
+static PyObject *describe(const struct dlx_message *m)
+{
+    PyObject *ret = PyList_New(0);
+    for (uint32_t i = 0; ret && i < dlx_message_n_tensors(m); i++) {
+        const DLTensor *t = dlx_message_peek(m, i);
+        PyObject *key = key_of(m, i), *dtype = dlxpy_dtype_name(t->dtype);
+        PyObject *shape = dlxpy_tuple_of(t->shape, t->ndim), *row = NULL;
+        if (key && dtype && shape)
+            row = Py_BuildValue("(OOOK)", key, dtype, shape,
+                                (unsigned long long)dlxpy_tensor_bytes(t, false));
+        if (!row || PyList_Append(ret, row) < 0)
+            Py_CLEAR(ret);
+        Py_XDECREF(row);
+        Py_XDECREF(shape);
+        Py_XDECREF(dtype);
+        Py_XDECREF(key);
+    }
+    return ret;
+}
+
+static PyObject *repr_html(PyObject *self, PyObject *unused)
+{
+    const struct dlx_message *m = cast(self)->m;
+    PyObject *function = dlxpy_import("_html", "message"), *rows = NULL, *ret = NULL;
+    (void)unused;
+    if (function)
+        rows = m ? describe(m) : PyList_New(0);
+    if (rows)
+        ret = PyObject_CallFunctionObjArgs(function, self, rows, NULL);
+    Py_XDECREF(rows);
+    Py_XDECREF(function);
+    return ret;
+}
+
+PyObject *dlxpy_tensor_repr_html(PyObject *self, PyObject *unused)
+{
+    PyObject *function = dlxpy_import("_html", "tensor");
+    PyObject *ret = function ? PyObject_CallFunctionObjArgs(function, self, NULL) : NULL;
+    (void)unused;
+    Py_XDECREF(function);
+    return ret;
+}
+
 /* ---- type ---------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
@@ -448,6 +493,7 @@ static PyMethodDef methods[] = {
     {"__enter__", enter, METH_NOARGS, NULL},
     {"__exit__", leave, METH_VARARGS, NULL},
     {"__reduce__", reduce, METH_NOARGS, NULL},
+    {"_repr_html_", repr_html, METH_NOARGS, "_repr_html_()\n--\n\nA table for notebooks."},
     {"keys", keys, METH_NOARGS, "keys()\n--\n\nNames, or numbers where there are none; a list."},
     {"values", values, METH_NOARGS, "values()\n--\n\nTensors; a list."},
     {"items", items, METH_NOARGS, "items()\n--\n\nPairs of key and tensor; a list."},

@@ -156,21 +156,30 @@ static int publish_in_parts(struct batch *b, struct wishes *w)
     return 0;
 }
 
-/* libdlx does not know what was made of its tensors. */
-static int check_strict(const struct dlxpy_parcel *parcel, const struct dlxpy_publisher *p)
+/* libdlx does not know what was made of its tensors: those are copied, which `strict` refuses, and which is told once
+ * otherwise. Returns 0, or -1 with an exception. */
+static int check_copies(const struct dlxpy_parcel *parcel, struct dlxpy_publisher *p, bool strict)
 {
-    for (uint32_t i = 0; i < parcel->n; i++) {
+    const char *topic = PyUnicode_AsUTF8AndSize(p->handle.topic, NULL);
+    for (uint32_t i = 0; i < parcel->n && (strict || !p->has_warned); i++) {
         const struct dlxpy_source *s = &parcel->sources[i];
         struct dlxpy_tensor *t = (struct dlxpy_tensor *)s->object;
         if (s->own || !t || !Py_IS_TYPE(s->object, dlxpy_tensor_type) || t->publisher != p->number)
             continue;
-        Py_ssize_t n = dlxpy_tensor_n_exports(t);
+        Py_ssize_t n_exports = dlxpy_tensor_n_exports(t), n = n_exports < 0 ? 1 : n_exports - 1;
+        p->has_warned |= !strict;
+        if (!strict)
+            return PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                                    "topic %.200s: tensor %lu is copied, since %zd array(s) made "
+                                    "of it are still there: delete them (del) before publish(), "
+                                    "or publish it with share=True; further copies of this "
+                                    "publisher are not told, Report.copied says which they are",
+                                    topic, (unsigned long)i, n);
         (void)dlxpy_raise_text(DLX_E_WOULD_COPY,
                                "topic %.200s: tensor %u would be copied, since %zd array(s) made "
                                "of it are still there, and "
                                "`strict` is set: delete them first, or publish it with share=True",
-                               PyUnicode_AsUTF8AndSize(p->handle.topic, NULL), i,
-                               n < 0 ? 1 : n - 1);
+                               topic, i, n);
         return -1;
     }
     return 0;
@@ -247,7 +256,8 @@ const char dlxpy_publish_doc[] =
     "torch.Tensor, a\n"
     "memoryview) is still there, and everything else is copied, too; the dlx.Report that is "
     "returned says so\n"
-    "(.copied, .n_copied, .copied_bytes), and the number of the message (.seq), and how many "
+    "(.copied, .n_copied, .copied_bytes; a RuntimeWarning tells the first copy of this kind), and "
+    "the number of the message (.seq), and how many "
     "subscriptions it is\n"
     "for (.subscribers).\n\n"
     "A tensor on a GPU (CUDA, ROCm) is passed on where it is, and never copied: its memory has to "
@@ -295,8 +305,8 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     int r = dlxpy_parcel_add_meta(&parcel, value[1]);
     if (r == 0)
         r = dlxpy_parcel_pack(&parcel, value[0], &sender);
-    if (r == 0 && w.args.strict)
-        r = check_strict(&parcel, p);
+    if (r == 0)
+        r = check_copies(&parcel, p, w.args.strict);
     if (r == 0)
         r = publish_in_parts(&b, &w);
     dlxpy_parcel_unpack(&parcel, b.n_done == 1 && !w.args.share);
@@ -322,15 +332,15 @@ static int check_once(const struct dlxpy_parcel *parcel)
 
 /* A message of several. Returns 0, or -1 with an exception that tells which. */
 static int pack_one(struct dlxpy_parcel *parcel, PyObject *messages, Py_ssize_t i,
-                    const struct dlxpy_publisher *p, const struct wishes *w,
+                    struct dlxpy_publisher *p, const struct wishes *w,
                     const struct dlxpy_sender *sender)
 {
     dlxpy_parcel_init(parcel);
     int r = dlxpy_parcel_pack(parcel, PyTuple_GetItem(messages, i), sender);
     if (r == 0 && !w->args.share)
         r = check_once(parcel);
-    if (r == 0 && w->args.strict)
-        r = check_strict(parcel, p);
+    if (r == 0)
+        r = check_copies(parcel, p, w->args.strict);
     if (r < 0)
         dlxpy_add_note("message %zd", i);
     return r;

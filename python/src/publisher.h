@@ -12,6 +12,7 @@ struct dlxpy_publisher {
     uint64_t number;    /* of this process, from 1: what its tensors remember */
     int64_t timeout_ns; /* of publish(), unless that says otherwise */
     bool waits;         /* on_full="block" */
+    bool has_warned;    /* that tensors were copied since something made of them is there */
     /* What libdlx counted too much: each part of a wait. */
     uint64_t more_full;
     uint64_t more_blocked;

@@ -336,7 +336,7 @@ static PyObject *reduce(PyObject *self, PyObject *unused)
 
 /* ---- attributes ---------------------------------------------------------------------------- */
 
-static PyObject *tuple_of(const int64_t *values, int32_t n)
+PyObject *dlxpy_tuple_of(const int64_t *values, int32_t n)
 {
     PyObject *ret = PyTuple_New(n);
     for (int32_t i = 0; ret && i < n; i++) {
@@ -354,7 +354,7 @@ static PyObject *get_shape(PyObject *self, void *closure)
 {
     (void)closure;
     const DLTensor *t = dlxpy_tensor_data(cast(self));
-    return t ? tuple_of(t->shape, t->ndim) : NULL;
+    return t ? dlxpy_tuple_of(t->shape, t->ndim) : NULL;
 }
 
 static PyObject *get_strides(PyObject *self, void *closure)
@@ -364,7 +364,7 @@ static PyObject *get_strides(PyObject *self, void *closure)
     const int64_t *strides = t && cast(self)->owner->strides ? cast(self)->owner->strides
                              : t                             ? t->strides
                                                              : NULL;
-    return t ? tuple_of(strides, t->ndim) : NULL;
+    return t ? dlxpy_tuple_of(strides, t->ndim) : NULL;
 }
 
 static PyObject *get_ndim(PyObject *self, void *closure)
@@ -447,7 +447,8 @@ static PyObject *repr(PyObject *self)
         return PyUnicode_FromString("<dlx.Tensor, published>");
     const DLManagedTensorVersioned *managed = t->owner->tensor;
     PyObject *dtype = dlxpy_dtype_name(managed->dl_tensor.dtype);
-    PyObject *shape = dtype ? tuple_of(managed->dl_tensor.shape, managed->dl_tensor.ndim) : NULL;
+    PyObject *shape =
+        dtype ? dlxpy_tuple_of(managed->dl_tensor.shape, managed->dl_tensor.ndim) : NULL;
     bool on_gpu = dlxpy_owner_is_on_gpu(t->owner);
     PyObject *where = on_gpu ? dlxpy_gpu_name(t->owner) : PyUnicode_FromString("");
     PyObject *ret = NULL;
@@ -521,6 +522,8 @@ static PyMethodDef methods[] = {
     {"__array__", (PyCFunction)(void (*)(void))dlxpy_tensor_array, METH_VARARGS | METH_KEYWORDS,
      NULL},
     {"__reduce__", reduce, METH_NOARGS, reduce_doc},
+    {"_repr_html_", dlxpy_tensor_repr_html, METH_NOARGS,
+     "_repr_html_()\n--\n\nA table for notebooks."},
     {"_as_bits", as_bits, METH_NOARGS, NULL},
     {"as_legacy", as_legacy, METH_NOARGS, as_legacy_doc},
     {"copy", copy, METH_NOARGS, copy_doc},

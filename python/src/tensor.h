@@ -41,6 +41,12 @@ DLManagedTensorVersioned *dlxpy_tensor_copy(const DLManagedTensorVersioned *mana
 /* Likewise, of a tensor object. */
 DLManagedTensorVersioned *dlxpy_tensor_own_copy(struct dlxpy_tensor *t);
 
+/* Of numbers; NULL with an exception. */
+PyObject *dlxpy_tuple_of(const int64_t *values, int32_t n);
+
+/* message.c: its method of that name. */
+PyObject *dlxpy_tensor_repr_html(PyObject *self, PyObject *unused);
+
 /* Things made of it that may still be used to write to its memory; -1: nobody knows. */
 Py_ssize_t dlxpy_tensor_n_exports(const struct dlxpy_tensor *t);
 

@@ -37,7 +37,8 @@ def test_what_was_made_of_a_tensor_has_it_copied_and_strict_refuses(pair):
     pub, sub = pair
     x = pub.zeros(5, "int32")
     a = np.asarray(x)
-    report = pub.publish(x)
+    with pytest.warns(RuntimeWarning, match="is copied"):
+        report = pub.publish(x)
     assert report.copied and report.copied_bytes == 20 and not x.published
     with pytest.raises(dlx.WouldCopy, match="1 array.* still there"):
         pub.publish(x, strict=True)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages and tensors in notebooks: what they are, and none of their data."""
+from html import escape
+
+_MOST = 50  # rows of a table
+
+
+def _size(n):
+    """Bytes, for people."""
+    if n < 1024:
+        return f"{n} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        n /= 1024
+        if n < 1024:
+            break
+    return f"{n:.1f} {unit}"
+
+
+def _table(title, rows):
+    """`rows`: key, data type, shape, bytes."""
+    text = f"<div>{escape(title)}</div>"
+    if not rows:
+        return text
+    lines = "".join(f"<tr><td>{escape(str(key))}</td><td>{escape(dtype)}</td><td>{escape(' x '.join(map(str, shape)) or 'scalar')}</td>"
+                    f"<td>{_size(n)}</td></tr>" for key, dtype, shape, n in rows[:_MOST])
+    if len(rows) > _MOST:
+        lines += f'<tr><td colspan="4">and {len(rows) - _MOST} more</td></tr>'
+    return f"{text}<table><tr><th>tensor</th><th>data type</th><th>shape</th><th>size</th></tr>{lines}</table>"
+
+
+def message(m, rows):
+    """Message._repr_html_()."""
+    return _table(repr(m).strip("<>"), rows)
+
+
+def tensor(t):
+    """Tensor._repr_html_()."""
+    return _table(repr(t).strip("<>"), [] if t.published else [("", t.dtype, t.shape, t.nbytes)])
