@@ -335,30 +335,37 @@ static bool drain(int fd)
     return recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) != 0;
 }
 
-int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
+bool dlx__outlet_list_sources(const struct dlx_publisher *p, struct pollfd *fds)
 {
     uint32_t n_links = p->core.n_links;
-    dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(2 * (size_t)n_links + 1, sizeof *fds);
-    if (!fds)
-        return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
     bool deaf =
         p->starved || p->due.n_fds > 0; /* what cannot be added now is no reason to wake up */
     fds[0] = (struct pollfd){.fd = deaf ? -1 : p->link_sock, .events = POLLIN};
     for (uint32_t i = 0; i < n_links; i++) {
-        struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
+        const struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
         fds[1 + 2 * i] =
             (struct pollfd){.fd = outlet->hung_up ? -1 : outlet->bell, .events = POLLIN};
         /* Of the dead nothing more is to be heard. */
         fds[2 + 2 * i] =
             (struct pollfd){.fd = outlet->core.dead ? -1 : outlet->peer->pidfd, .events = POLLIN};
     }
-    uint64_t now = dlx__now_ns();
     /* Whoever is missing may leave before the daemon has told of it: no packet comes then, but `joins` is lowered. */
     bool looks_again = p->link_sock < 0 || deaf || p->core.joins_picked < p->core.joins_seen;
     /* Nothing else tells that the daemon has ended the link of who hung up. */
     for (uint32_t i = 0; i < n_links; i++)
         looks_again |=
             outlet_of(p->core.links[i])->hung_up && !is_over(outlet_of(p->core.links[i]));
+    return looks_again;
+}
+
+int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
+{
+    uint32_t n_links = p->core.n_links;
+    dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(2 * (size_t)n_links + 1, sizeof *fds);
+    if (!fds)
+        return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
+    bool looks_again = dlx__outlet_list_sources(p, fds);
+    uint64_t now = dlx__now_ns();
     uint64_t until = looks_again ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
     int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));
     if (n < 0)
@@ -434,7 +441,7 @@ int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
         if (r < 0)
             break;
     }
-    dlx__writer_set_blocked(&p->core, false);
+    dlx__outlet_unblock(p);
     if (r != DLX_E_FULL && r != DLX_E_TIMEOUT)
         return r;
     p->stats.full++;

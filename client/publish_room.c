@@ -45,7 +45,7 @@ static int require_subscribers(struct dlx_publisher *p, uint64_t deadline)
                : r;
 }
 
-int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline)
+static int find_room(struct dlx_publisher *p, uint64_t deadline)
 {
     int r = check_refused(p);
     if (r == 0 && p->rejoining)
@@ -61,14 +61,14 @@ int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline)
         uint64_t epoch = p->epoch;
         dlx__publisher_look(p, dlx__now_ns());
         if (p->epoch != epoch)
-            return dlx__publish_room_slowly(p, deadline);
+            return find_room(p, deadline);
     }
     if (deadline != 0) {
         p->stats.blocked++;
         do
             r = wait_for_room(p, deadline);
         while (r > 0);
-        dlx__writer_set_blocked(&p->core, false);
+        dlx__outlet_unblock(p);
         if (r == 0)
             return 0;
     } else if (p->link_sock < 0) { /* no daemon tells who died */
@@ -79,4 +79,10 @@ int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline)
     }
     p->stats.full++;
     return r == DLX_E_FULL || r == DLX_E_TIMEOUT ? dlx__outlet_blame(p, r) : r;
+}
+
+int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline)
+{
+    dlx__outlet_arm_begin(p);
+    return dlx__outlet_arm_end(p, find_room(p, deadline));
 }

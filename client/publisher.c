@@ -117,6 +117,9 @@ static void publisher_free(struct dlx_publisher *p)
     dlx__region_unmap(p->membership, p->membership_size);
     dlx__close(p->link_sock);
     dlx__close(p->control_fd);
+    dlx__close(p->timer);
+    dlx__close(p->sources);
+    dlx__close(p->ready);
     dlx__news_deinit(&p->due);
     dlx_client_unref(p->client);
     free(p);
@@ -182,7 +185,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     dlx__client_ensure(c);
     p->client = dlx__client_ref(c);
     p->generation = c->generation;
-    p->link_sock = p->control_fd = -1;
+    p->link_sock = p->control_fd = p->ready = p->sources = p->timer = -1;
     p->next_block = p->next_data = p;
     memcpy(p->topic, topic, strlen(topic) + 1);
     p->stats.size = sizeof p->stats;
@@ -494,7 +497,7 @@ int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, uint64
         if (r < 0)
             break;
     }
-    dlx__writer_set_blocked(&p->core, false);
+    dlx__outlet_unblock(p);
     return r;
 }
 
@@ -504,7 +507,9 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
     if (r < 0)
         return r;
     dlx__publisher_look(p, dlx__now_ns()); /* whoever has enough subscribers looks nowhere else */
+    dlx__outlet_arm_begin(p);
     r = dlx__publisher_await(p, n_subscribers, dlx__deadline(timeout_ns));
+    r = dlx__outlet_arm_end(p, r);
     dlx__gpu_share_collect(p);
     dlx__publisher_leave(p);
     return r;

@@ -80,6 +80,12 @@ struct dlx_publisher {
     uint32_t retain;       /* messages */
     uint64_t base;         /* the daemon does not know the messages up to here */
     bool has_succeeded;    /* it knows that there are so many */
+    /* dlx_publisher_fd(): an epoll with one member, which is an epoll of what may make room (at first, an
+     * eventfd that is readable); -1: nobody asked for it. */
+    int ready, sources;
+    int timer;               /* in `sources`: where nothing rings */
+    const void *armed_block; /* that says that it is blocked */
+    bool is_armed; /* a call has failed since: subscribers ring, and the next call looks here */
     struct dlx_events events;
     struct dlx_publisher_stats stats;
     struct dlx_gpu_share *gpu; /* NULL: it has shared no memory of GPUs */
@@ -139,6 +145,19 @@ uint32_t dlx__outlet_n_started(const struct dlx_publisher *p);
 uint32_t dlx__outlet_n_attached(const struct dlx_publisher *p);
 /* Links that a message reaches that is published now. */
 uint32_t dlx__outlet_n_reached(const struct dlx_publisher *p);
+
+/* What may make room or be a subscriber, a descriptor of -1 where there is none: `fds` has room for 2 * n_links + 1 of them.
+ * Returns whether something may without any of them, so that it is to be looked for again after DLX_REVIVE_NS. */
+struct pollfd;
+bool dlx__outlet_list_sources(const struct dlx_publisher *p, struct pollfd *fds);
+
+/* client/publisher_fd.c: for dlx_publisher_fd(), if anybody asked for that: before a call looks for what it needs, subscribers are asked to ring,
+ * and what they rang before is forgotten. */
+void dlx__outlet_arm_begin(struct dlx_publisher *p);
+/* After it: `r` is what it returns. Where it has to be made again, the fd gets readable. Returns `r`, or why the fd cannot. */
+int dlx__outlet_arm_end(struct dlx_publisher *p, int r);
+/* A call waits no more. Subscribers go on ringing for dlx_publisher_fd(). */
+void dlx__outlet_unblock(struct dlx_publisher *p);
 
 /* Set the thread's message to who keeps the publisher from publishing, and return `code`. */
 int dlx__outlet_blame(const struct dlx_publisher *p, int code);

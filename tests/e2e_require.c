@@ -170,7 +170,8 @@ START_TEST(subscribers_are_waited_for_with_a_new_daemon)
         struct dlx_publish_args args = wait;
         args.report = &report;
         ok(dlx_publish(p, dlx_test_stream_alloc(p, n << 18, n), &args)); /* with new memory */
-        ck_assert_uint_eq(report.n_subscribers, 1);
+        if (n < 6)                                                       /* after that it leaves */
+            ck_assert_uint_eq(report.n_subscribers, 1);
         if (n % 2 == 0 && n < 6)
             dlx_test_stream_restart();
     }

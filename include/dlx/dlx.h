@@ -402,6 +402,17 @@ DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *item
  */
 DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns);
 
+/**
+ * A file descriptor for poll(2), epoll, libuv or asyncio, owned by the publisher: never read, write or close it.
+ * From the first call of this function on, a dlx_publish(), dlx_publish_n(), dlx_publish_set() or
+ * dlx_publisher_wait() that fails with DLX_E_FULL or DLX_E_TIMEOUT makes it readable when the same call may
+ * succeed: so call with a time-out of 0 until it fails so, then poll. It is readable at first, and may be
+ * readable for nothing. Such a failure costs some system calls for each link.
+ *
+ * Returns the fd; DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
+ */
+DLX_API int dlx_publisher_fd(struct dlx_publisher *p);
+
 /* ---- subscription -------------------------------------------------------------------------- */
 
 enum dlx_mode {

@@ -103,6 +103,18 @@ void dlxpy_handle_leave(struct dlxpy_handle *h)
         drop(h);
 }
 
+void dlxpy_handle_wake_tasks(PyObject *self)
+{
+    PyObject *name = PyUnicode_FromString("dlx._aio");
+    PyObject *module = name ? PyImport_GetModule(name) : NULL; /* if it was ever used */
+    PyObject *ret = module ? PyObject_CallMethod(module, "closing", "O", self) : NULL;
+    if (!ret && PyErr_Occurred())
+        PyErr_WriteUnraisable(self);
+    Py_XDECREF(ret);
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+}
+
 int dlxpy_handle_go_on(const struct dlxpy_handle *h)
 {
     if (PyErr_CheckSignals() < 0)

@@ -50,6 +50,9 @@ struct dlxpy_handle {
 struct dlxpy_handle *dlxpy_handle_new(const struct dlxpy_handle_kind *kind, void *of_libdlx,
                                       const struct dlx_client *client, const char *topic);
 
+/* `closing` of those that asyncio waits for: its tasks look again. */
+void dlxpy_handle_wake_tasks(PyObject *self);
+
 /* Enter, for a call: 0, or -1 with dlx.Closed or dlx.InUse. */
 int dlxpy_handle_enter(struct dlxpy_handle *h);
 void dlxpy_handle_leave(struct dlxpy_handle *h);

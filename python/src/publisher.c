@@ -15,7 +15,8 @@ static void unref(void *p)
 }
 
 static const struct dlxpy_handle_kind kind = {
-    &dlxpy_publisher_type, sizeof(struct dlxpy_publisher), "the publisher", false, unref, NULL};
+    &dlxpy_publisher_type,  sizeof(struct dlxpy_publisher), "the publisher", false, unref,
+    dlxpy_handle_wake_tasks};
 
 PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const struct dlx_client *c,
                               const char *topic, bool waits, int64_t timeout_ns)
@@ -83,6 +84,64 @@ static PyObject *wait(PyObject *self, PyObject *const *args, Py_ssize_t n_args, 
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(
+    fileno_doc,
+    "fileno()\n--\n\n"
+    "A descriptor for select, selectors, asyncio: from the first call of this on, readable "
+    "when what publish()\n"
+    "or wait() failed for with timeout=0 may be there. Never read, write or close it.");
+static PyObject *get_fileno(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (dlxpy_handle_enter(&cast(self)->handle) < 0)
+        return NULL;
+    int fd = dlx_publisher_fd(cast(self)->handle.of.publisher);
+    dlxpy_handle_leave(&cast(self)->handle);
+    return fd < 0 ? dlxpy_raise(fd) : PyLong_FromLong(fd);
+}
+
+/* A coroutine of _aio: that function gets the publisher, and the arguments. */
+static PyObject *call_async(PyObject *self, const char *name, PyObject *args, PyObject *kwargs)
+{
+    PyObject *function = dlxpy_import("_aio", name);
+    PyObject *own = function ? PyTuple_Pack(1, self) : NULL;
+    PyObject *all = own ? PySequence_Concat(own, args) : NULL;
+    PyObject *ret = all ? PyObject_Call(function, all, kwargs) : NULL;
+    Py_XDECREF(all);
+    Py_XDECREF(own);
+    Py_XDECREF(function);
+    return ret;
+}
+
+PyDoc_STRVAR(
+    publish_async_doc,
+    "publish_async(tensors, *, timeout=..., **arguments)\n--\n\n"
+    "As publish(), for asyncio: a coroutine. Where publish() would wait for subscribers, it "
+    "waits on the\n"
+    "publisher's descriptor in the running loop, without a thread. Each attempt counts as "
+    "`full` in stats().\n"
+    "The tensors must not change before it is done.");
+static PyObject *publish_async(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    return call_async(self, "publish", args, kwargs);
+}
+
+PyDoc_STRVAR(wait_async_doc, "wait_async(n=1, timeout=None)\n--\n\n"
+                             "As wait(), for asyncio: a coroutine.");
+static PyObject *wait_async(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    return call_async(self, "wait", args, kwargs);
+}
+
+static PyObject *get_timeout(PyObject *self, void *closure)
+{
+    const struct dlxpy_publisher *p = cast(self);
+    (void)closure;
+    if (p->waits && p->timeout_ns < 0)
+        Py_RETURN_NONE;
+    return PyFloat_FromDouble(p->waits ? (double)p->timeout_ns / 1e9 : 0);
+}
+
 PyDoc_STRVAR(stats_doc,
              "stats()\n--\n\nCounters since the start: a dict, as struct dlx_publisher_stats.");
 static PyObject *stats(PyObject *self, PyObject *unused)
@@ -132,6 +191,11 @@ static PyMethodDef methods[] = {
     {"publish", (PyCFunction)(void (*)(void))dlxpy_publish, FAST, dlxpy_publish_doc},
     {"publish_many", (PyCFunction)(void (*)(void))dlxpy_publish_many, FAST, dlxpy_publish_many_doc},
     {"wait", (PyCFunction)(void (*)(void))wait, FAST, wait_doc},
+    {"publish_async", (PyCFunction)(void (*)(void))publish_async, METH_VARARGS | METH_KEYWORDS,
+     publish_async_doc},
+    {"wait_async", (PyCFunction)(void (*)(void))wait_async, METH_VARARGS | METH_KEYWORDS,
+     wait_async_doc},
+    {"fileno", get_fileno, METH_NOARGS, fileno_doc},
     {"events", events, METH_NOARGS, events_doc},
     {"stats", stats, METH_NOARGS, stats_doc},
     {"close", dlxpy_handle_close, METH_NOARGS, close_doc},
@@ -140,6 +204,7 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef getset[] = {
     {"topic", dlxpy_handle_topic, NULL, "Its topic.", NULL},
+    {"timeout", get_timeout, NULL, "Seconds that publish() waits; None: no limit.", NULL},
     {"closed", dlxpy_handle_is_closed, NULL, "Was it closed?", NULL},
     {0},
 };

@@ -60,18 +60,10 @@ static void dealloc(PyObject *self)
     dlxpy_handle_dealloc(self);
 }
 
-/* Tasks of asyncio that wait, if that was ever used. */
 static void closing(PyObject *self)
 {
     drop_kept(self);
-    PyObject *name = PyUnicode_FromString("dlx._aio");
-    PyObject *module = name ? PyImport_GetModule(name) : NULL;
-    PyObject *ret = module ? PyObject_CallMethod(module, "closing", "O", self) : NULL;
-    if (!ret && PyErr_Occurred())
-        PyErr_WriteUnraisable(self);
-    Py_XDECREF(ret);
-    Py_XDECREF(module);
-    Py_XDECREF(name);
+    dlxpy_handle_wake_tasks(self);
 }
 
 static const struct dlxpy_handle_kind kind = {&dlxpy_subscription_type,

@@ -146,8 +146,9 @@ def test_publish_waits_for_a_subscriber_that_it_requires(c, peer):
     with c.publisher("a", require=1) as pub:
         p = peer("""
             hear()
-            with c.subscribe("a", timeout=60) as sub: say(sub.take()[0].tobytes())
+            with c.subscribe("a", timeout=60) as sub: say(sub.take()[0].tobytes()); hear()
         """)
         p.say("go")
         assert pub.publish(b"first").subscribers == 1 and p.hear() == "b'first'"
+        p.say("end")
         p.end()
