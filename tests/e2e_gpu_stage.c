@@ -259,6 +259,7 @@ START_TEST(what_the_stream_still_writes_is_in_the_copy)
     dlx_test_gpu_spin(stream, 0, 100000000);
     CU_OK(cu.cuMemsetD32Async(at, 9, N, stream));
     ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), &args));
+    CU_OK(cu.cuStreamQuery(stream)); /* it was waited for */
     take(&x, 0, 9);
     CU_OK(cu.cuStreamDestroy(stream));
     end_memory(POOL, at);
