@@ -214,7 +214,7 @@ static int parse_stream(PyObject *object, struct wishes *w)
     return -1;
 }
 
-/* `value`: timeout, strict, share, time_ns, stream, NULL where nothing was given. Returns 0, or -1 with an
+/* `value`: timeout, strict, share, time_ns, stream, stage, NULL where nothing was given. Returns 0, or -1 with an
  * exception. */
 static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value, struct wishes *w)
 {
@@ -223,7 +223,7 @@ static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value,
                          .timeout_ns = p->timeout_ns};
     if ((value[0] && dlxpy_timeout(value[0], &w->timeout_ns) < 0) ||
         dlxpy_flag(value[1], &w->args.strict) < 0 || dlxpy_flag(value[2], &w->args.share) < 0 ||
-        parse_stream(value[4], w) < 0)
+        parse_stream(value[4], w) < 0 || dlxpy_flag(value[5], &w->args.stage) < 0)
         return -1;
     if (value[3]) {
         w->args.time_ns = PyLong_AsUnsignedLongLong(value[3]);
@@ -246,7 +246,7 @@ static struct dlxpy_sender sender_of(const struct dlxpy_publisher *p, const stru
 
 const char dlxpy_publish_doc[] =
     "publish(tensors, *, meta=None, timeout=..., strict=False, share=False, time_ns=0, "
-    "stream=None)\n--\n\n"
+    "stream=None, stage=False)\n--\n\n"
     "Publish one message: a tensor of any library, a dict of named ones (a state_dict), a list or "
     "tuple, or a\n"
     "message that was received. All or nothing reaches a subscriber.\n\n"
@@ -260,9 +260,10 @@ const char dlxpy_publish_doc[] =
     "the number of the message (.seq), and how many "
     "subscriptions it is\n"
     "for (.subscribers).\n\n"
-    "A tensor on a GPU (CUDA, ROCm) is passed on where it is, and never copied: its memory has to "
-    "be of\n"
-    "cudaMalloc or hipMalloc. It is not spent, but nobody may write to it before its message is "
+    "A tensor on a GPU (CUDA, ROCm) is passed on where it is, and copied only with stage=True: "
+    "its memory has to be of\n"
+    "cudaMalloc or hipMalloc, or to allow descriptors. It is not spent, but nobody may write to it "
+    "before its message is "
     "gone and nobody\n"
     "holds it: a later call of this publisher lets go of it then. publish() waits, without the "
     "GIL and whatever\n"
@@ -280,7 +281,10 @@ const char dlxpy_publish_doc[] =
     "         __dlpack__(). A number (1: the legacy default stream of CUDA, 2: that of the thread; "
     "0: the default\n"
     "         stream of ROCm), a stream of PyTorch, CuPy or cuda.core; None: the default stream "
-    "of each GPU\n\n"
+    "of each GPU\n"
+    "stage    copy what is on a GPU and cannot be shared (managed memory, pools without "
+    "descriptors), there, and\n"
+    "         wait for the copy, rather than raise dlx.DeviceError; the dlx.Report says so\n\n"
     "Raises TypeError (no tensor, no stream), dlx.DeviceError (GPU memory that cannot be shared), "
     "what __dlpack__()\n"
     "raises, ValueError (a stream that cannot be), dlx.InvalidError, dlx.Full or dlx.Timeout "
@@ -290,13 +294,13 @@ const char dlxpy_publish_doc[] =
 PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
     static const char *const names[] = {"tensors", "meta",    "timeout", "strict",
-                                        "share",   "time_ns", "stream"};
-    static const struct dlxpy_params params = {"publish", names, 7, 1, 1};
+                                        "share",   "time_ns", "stream",  "stage"};
+    static const struct dlxpy_params params = {"publish", names, 8, 1, 1};
     struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
     struct dlxpy_parcel parcel;
     struct batch b = {.p = p, .parcels = &parcel, .n = 1};
     struct wishes w;
-    PyObject *value[7];
+    PyObject *value[8];
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         parse_wishes(p, value + 2, &w) < 0 || dlxpy_handle_enter(&p->handle) < 0)
         return NULL;
@@ -425,18 +429,19 @@ const char dlxpy_publish_many_doc[] =
     "which only share=True allows. Any other failure ends it there: `n_published` of the "
     "exception, of\n"
     "whatever type, says how many were published. Their tensors are spent, the others are not.\n\n"
-    "The arguments are those of publish(), `timeout` is for all messages together. The dlx.Report "
+    "The arguments are those of publish() but for `stage`, `timeout` is for all messages together. "
+    "The dlx.Report "
     "is that of\n"
     "the last message, with what was copied of all.";
 PyObject *dlxpy_publish_many(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                              PyObject *kwnames)
 {
-    static const char *const names[] = {"messages", "timeout", "strict",
-                                        "share",    "time_ns", "stream"};
+    static const char *const names[] = {"messages", "timeout", "strict", "share",
+                                        "time_ns",  "stream",  "stage"};
     static const struct dlxpy_params params = {"publish_many", names, 6, 1, 1};
     struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
     struct wishes w;
-    PyObject *value[6];
+    PyObject *value[7] = {NULL}; /* `stage` is not asked for */
     uint32_t n_done = 0;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         parse_wishes(p, value + 1, &w) < 0)

@@ -405,6 +405,29 @@ stream.close(); del x, y, e; finish()
 """)
 
 
+def test_what_cannot_be_shared_is_copied_when_stage_asks_for_it(alone):
+    alone("""
+class Managed:
+    def __init__(self):
+        at = C.c_uint64()
+        ok(cuda.cuMemAllocManaged(C.byref(at), C.c_size_t(4096), 1))
+        self.at = at.value
+memory = Managed()
+x = Array(16, memory=memory, value=7)
+fails(dlx.DeviceError, "managed", lambda: pub.publish(x))
+fails(dlx.WouldCopy, "managed", lambda: pub.publish(x, stage=True, strict=True))
+report = pub.publish(x, stage=True)
+assert (report.copied, report.n_copied, report.copied_bytes) == (True, 1, 64) and not exports, report
+report = pub.publish({"x": x, "cpu": b"1234"}, stage=True)
+assert report.n_copied == 2 and not exports, report
+got = Taken(s.take(), stream=1)
+assert got.values() == [7] * 16
+got.close(); pub.close(); s.close(); c.close()
+ok(cuda.cuMemFree_v2(C.c_uint64(memory.at)))
+del x, got; finish()
+""")
+
+
 @pytest.mark.parametrize("program, topic, options", [
     ("viewer", "cam/front", ["--at", "1"]), ("preprocess", "cam/front", []), ("consume", "batch/front", []), ("hello_subscribe", "hello", [])])
 def test_the_examples_that_read_memory_of_the_cpu_say_so(peer, tmp_path, program, topic, options):
