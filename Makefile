@@ -677,6 +677,13 @@ $(PY_FILES): $(PY_DIR)/%: python/dlx/%
 	@mkdir -p $(@D)
 	$(Q)$(INSTALL) -m 644 $< $@
 
+# -- the HTML site ----------------------------------------------------------------------------------------
+.PHONY: docs
+docs: ## make the HTML site in build/docs/html; warnings and broken links are errors
+	@tools/setup.sh --docs
+	+@$(SUBMAKE) python
+	@$(BUILD_ROOT)/venv/bin/python tools/docs '$(BUILD_ABS)'
+
 # -- Debian packages -----------------------------------------------------------------------------------
 .PHONY: deb deb-check
 deb: ## build the Debian packages in build/deb, without GPUs unless CUDA_INCLUDE or HIP_INCLUDE is given

@@ -4,7 +4,7 @@
 # Installs what is missing for the build and the tests, and says what. Returns at once, without the
 # network, when everything is there.
 #
-#   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--interop] [--wheel] [--deb]
+#   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--interop] [--wheel] [--deb] [--docs]
 #                  [--containers] [--no-venv] [--dry-run]
 #
 # On Debian and its relatives it asks dpkg what is missing and apt for it, with sudo when not root. On
@@ -25,6 +25,8 @@ wheel=(binutils patchelf)
 deb=(debhelper dh-python lintian mmdebstrap dpkg-dev)
 # What runs real containers, for `make containers-check`; crun wants a machine with cgroup2 alone.
 containers=(podman runc uidmap)
+# What makes the HTML site: the manual pages are made by mandoc, the rest by packages of PyPI.
+docs=(mandoc)
 # The shells that tests/check_completion.sh asks.
 shells=(zsh fish)
 # What --bench compares us with, where it is to be had; clang's library is for iceoryx2, whose crate reads C headers.
@@ -37,6 +39,7 @@ may=("${hip[@]}" "${shells[@]}")
 venv=yes
 interop=
 audit=
+site=
 dry=
 for arg in "$@"; do
     case $arg in
@@ -48,6 +51,7 @@ for arg in "$@"; do
     --wheel) want+=("${wheel[@]}") audit=yes ;;
     --deb) want+=("${deb[@]}") ;;
     --containers) want+=("${containers[@]}") ;;
+    --docs) want+=("${docs[@]}") site=yes ;;
     --no-venv) venv= ;;
     --dry-run) dry=yes ;;
     --help | -h)
@@ -55,7 +59,7 @@ for arg in "$@"; do
         exit 0
         ;;
     *)
-        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults --interop --wheel --deb --containers --no-venv --dry-run)" >&2
+        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults --interop --wheel --deb --docs --containers --no-venv --dry-run)" >&2
         exit 2
         ;;
     esac
@@ -156,6 +160,11 @@ venv_package safetensors 'safetensors>=0.8,<1' 'to read the files that dlxctl wr
 if [ -n "$audit" ]; then
     venv_package auditwheel 'auditwheel>=6,<7' 'to look at the wheel (make wheel-check)'
     venv_package abi3audit 'abi3audit<1' 'to look at the wheel (make wheel-check)'
+fi
+if [ -n "$site" ]; then
+    for package in 'sphinx>=9,<10' 'myst-parser>=5,<6' 'furo>=2025,<2026' 'hawkmoth<1' 'libclang>=18,<19'; do
+        venv_package "${package%%[<>]*}" "$package" 'to make the HTML site (make docs)'
+    done
 fi
 if [ -n "$interop" ]; then
     for package in 'numpy>=2.1' ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack mpich mpi4py nanobind pyzmq ray eclipse-zenoh iceoryx2; do

@@ -206,3 +206,14 @@ def test_the_program_of_operations_tells_what_the_daemon_knows(c, tmp_path):
     assert lines['dlpackd_published{topic="cam/front"}'] == "40"
     assert (lines[f"dlpackd_held{{{labels}}}"], lines[f"dlpackd_lost{{{labels}}}"]) == ("1", str(held.gap))
     assert held.gap > 0 and int(lines["dlpackd_shared_bytes"]) > 0
+
+
+def test_every_link_of_the_documentation_leads_to_a_file(tmp_path):
+    site = runpy.run_path(os.path.join(TOP, "tools", "docs"))
+    top = site["TOP"]
+    for file in [top / "README.md", top / "CHANGELOG.md", *(top / "docs").rglob("*.md")]:
+        site["rewrite"](file.read_text(encoding="utf-8"), file)
+    assert site["errors"] == []
+    assert site["rewrite"]("[a](PYTHON.md#x), [b](../Makefile), `[c](d)`", top / "docs/SHM.md") == "[a](PYTHON.md#x), b, `[c](d)`"
+    site["rewrite"]("[a](nowhere.md)", top / "docs/SHM.md")
+    assert site["errors"] == ["docs/SHM.md: no such file: nowhere.md"]
