@@ -422,7 +422,7 @@ void dlx__outlet_set_foreign(struct dlx_publisher *p)
     for (uint32_t i = 0; i < p->core.n_links; i++)
         outlet_of(p->core.links[i])->foreign = true;
     p->n_ended = 0; /* as far as the new daemon knows */
-    p->rejoining = !have_rejoined(p, false);
+    dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !have_rejoined(p, false));
 }
 
 int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
@@ -434,8 +434,8 @@ int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
         dlx__writer_set_blocked(&p->core, true); /* again, as it may have moved */
         dlx__writer_read_membership(&p->core);
         env_look_for_dead(p);
-        p->rejoining = !have_rejoined(p, false);
-        if (!p->rejoining)
+        dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !have_rejoined(p, false));
+        if (!(p->detours & DLX_DETOUR_REJOIN))
             break;
         r = deadline == 0 ? DLX_E_FULL : dlx__outlet_wait(p, deadline);
         if (r < 0)

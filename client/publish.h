@@ -82,8 +82,7 @@ int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline);
 
 static inline bool dlx__publish_has_room(const struct dlx_publisher *p)
 {
-    return dlx_likely(dlx__writer_has_room(&p->core) && !p->rejoining && !p->is_choosy &&
-                      !p->refused && !p->is_armed);
+    return dlx_likely(dlx__writer_has_room(&p->core) && p->detours == 0);
 }
 
 /* Room for a message, waiting for it until `deadline` if the publisher blocks; 0: do not wait. Returns 0; DLX_E_FULL,

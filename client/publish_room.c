@@ -8,10 +8,10 @@
 /* It may have been taken again. */
 static int check_refused(struct dlx_publisher *p)
 {
-    if (dlx_likely(!p->refused))
+    if (dlx_likely(!(p->detours & DLX_DETOUR_REFUSED)))
         return 0;
     dlx__publisher_look(p, dlx__now_ns());
-    return p->refused ? dlx__publisher_fail_refused(p) : 0;
+    return (p->detours & DLX_DETOUR_REFUSED) ? dlx__publisher_fail_refused(p) : 0;
 }
 
 /* One attempt, and if it fails, something has happened since that may help. */
@@ -24,7 +24,7 @@ static int wait_for_room(struct dlx_publisher *p, uint64_t deadline)
     if (r != DLX_E_FULL)
         return r;
     r = dlx__outlet_wait(p, deadline);
-    if (r == 0 && p->rejoining)
+    if (r == 0 && (p->detours & DLX_DETOUR_REJOIN))
         r = dlx__outlet_rejoin(p, deadline);
     return r < 0 ? r : 1;
 }
@@ -48,9 +48,9 @@ static int require_subscribers(struct dlx_publisher *p, uint64_t deadline)
 static int find_room(struct dlx_publisher *p, uint64_t deadline)
 {
     int r = check_refused(p);
-    if (r == 0 && p->rejoining)
+    if (r == 0 && (p->detours & DLX_DETOUR_REJOIN))
         r = dlx__outlet_rejoin(p, deadline);
-    if (r == 0 && p->is_choosy)
+    if (r == 0 && (p->detours & DLX_DETOUR_REQUIRE))
         r = require_subscribers(p, deadline);
     if (r < 0)
         return r;

@@ -194,7 +194,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     p->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
     p->linger_ns = LINGER_NS;
     p->has_succeeded = args.retain == 0;
-    p->is_choosy = args.min_subscribers > 0;
+    dlx__publisher_detour(p, DLX_DETOUR_REQUIRE, args.min_subscribers > 0);
     r = dlx__call_publisher_new(c, topic, &args, dlx__publisher_n_entries(&args), 0, 0,
                                 c->timeout_ns, &made);
     if (r == 0) {
@@ -480,14 +480,14 @@ static uint32_t count_subscribers(struct dlx_publisher *p)
 int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, uint64_t deadline)
 {
     int r = 0;
-    if (count_subscribers(p) >= n_subscribers && !p->refused)
+    if (count_subscribers(p) >= n_subscribers && !(p->detours & DLX_DETOUR_REFUSED))
         return 0;
     /* A subscription that stores its first cursor rings if somebody waits. */
     for (;;) {
         dlx__writer_set_blocked(&p->core, true); /* again, as it may have moved */
         dlx__outlet_env.pick_up(p);
         uint32_t n = count_subscribers(p);
-        if (p->refused)
+        if (p->detours & DLX_DETOUR_REFUSED)
             r = dlx__publisher_fail_refused(p);
         if (r < 0 || n >= n_subscribers)
             break;

@@ -32,6 +32,16 @@ struct dlx_outlet {
  * that. */
 #define DLX_TRIM_EVERY UINT32_C(16)
 
+/* What a message has to do before it is published, even where there is room. */
+enum dlx_detour {
+    DLX_DETOUR_REJOIN =
+        1, /* wait for reliable subscribers that have yet to come to the new daemon */
+    DLX_DETOUR_REQUIRE = 2, /* see that args.min_subscribers are there */
+    DLX_DETOUR_REFUSED = 4, /* fail: the daemon does not let it publish, until one takes it again */
+    /* Look at the descriptor of dlx_publisher_fd(): a call has failed, and subscribers ring since. */
+    DLX_DETOUR_ARMED = 8,
+};
+
 struct dlx_publisher {
     struct dlx_client *client;
     const struct dlx_memory *memory; /* of the daemon that it is announced to */
@@ -58,20 +68,14 @@ struct dlx_publisher {
     uint64_t crowded_until; /* no arena could be had: until then what fits anywhere will do */
     /* Not 0: the last block, of this size, needed an old message to go; the next one will, too. */
     uint64_t room_size;
-    struct dlx_publisher_args args; /* to announce it again */
-    uint64_t epoch;                 /* of the client, when it was announced */
-    uint64_t origin;                /* its id with the first daemon */
-    /* Reliable subscribers have yet to come to the new daemon: nothing is published before. */
-    bool rejoining;
-    bool
-        is_choosy; /* args.min_subscribers > 0: it looks before each message whether they are there */
-    /* The daemon does not let it publish any more, and said so with these words: each call that
-     * publishes or waits fails, until a daemon takes it again. */
-    bool refused;
-    char refusal[DLX_ERROR_TEXT_SIZE];
-    uint64_t next_look_ns; /* whether the daemon is still there */
-    bool is_guarded;       /* its heap is in the debug mode */
-    bool vouched;          /* it was when we looked last, by its own word */
+    struct dlx_publisher_args args;    /* to announce it again */
+    uint64_t epoch;                    /* of the client, when it was announced */
+    uint64_t origin;                   /* its id with the first daemon */
+    uint32_t detours;                  /* of enum dlx_detour */
+    char refusal[DLX_ERROR_TEXT_SIZE]; /* what the daemon said: DLX_DETOUR_REFUSED */
+    uint64_t next_look_ns;             /* whether the daemon is still there */
+    bool is_guarded;                   /* its heap is in the debug mode */
+    bool vouched;                      /* it was when we looked last, by its own word */
     int64_t linger_ns;     /* how long its end waits for subscribers on their way to a new daemon */
     uint64_t n_sets;       /* that were looked at; the number of each marks its blocks */
     bool starved;          /* no room for the descriptors of a link: it waits in the link socket */
@@ -85,11 +89,15 @@ struct dlx_publisher {
     int ready, sources;
     int timer;               /* in `sources`: where nothing rings */
     const void *armed_block; /* that says that it is blocked */
-    bool is_armed; /* a call has failed since: subscribers ring, and the next call looks here */
     struct dlx_events events;
     struct dlx_publisher_stats stats;
     struct dlx_gpu_share *gpu; /* NULL: it has shared no memory of GPUs */
 };
+
+static inline void dlx__publisher_detour(struct dlx_publisher *p, enum dlx_detour detour, bool on)
+{
+    p->detours = on ? p->detours | detour : p->detours & ~(uint32_t)detour;
+}
 
 /* It was refused: DLX_E_ACCESS, with the daemon's words. */
 int dlx__publisher_fail_refused(const struct dlx_publisher *p);

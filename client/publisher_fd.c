@@ -15,7 +15,7 @@
 
 void dlx__outlet_unblock(struct dlx_publisher *p)
 {
-    if (!p->is_armed)
+    if (!(p->detours & DLX_DETOUR_ARMED))
         dlx__writer_set_blocked(&p->core, false);
 }
 
@@ -23,7 +23,7 @@ void dlx__outlet_arm_begin(struct dlx_publisher *p)
 {
     if (p->ready < 0)
         return;
-    p->is_armed = true;
+    dlx__publisher_detour(p, DLX_DETOUR_ARMED, true);
     p->armed_block = p->core.block;
     dlx__writer_set_blocked(&p->core, true);
     (void)dlx__outlet_wait(p, 0);
@@ -74,7 +74,7 @@ int dlx__outlet_arm_end(struct dlx_publisher *p, int r)
     if (p->ready < 0)
         return r;
     if (r != DLX_E_FULL && r != DLX_E_TIMEOUT) {
-        p->is_armed = false;
+        dlx__publisher_detour(p, DLX_DETOUR_ARMED, false);
         dlx__writer_set_blocked(&p->core, false);
         return r;
     }

@@ -202,17 +202,17 @@ static bool has_daemon(const struct dlx_publisher *p)
 static void note_answer(struct dlx_publisher *p, uint64_t now, int code)
 {
     if (code == 0)
-        p->refused = false;
+        dlx__publisher_detour(p, DLX_DETOUR_REFUSED, false);
     if (code != DLX_E_ACCESS)
         return;
-    p->refused = true;
+    dlx__publisher_detour(p, DLX_DETOUR_REFUSED, true);
     (void)snprintf(p->refusal, sizeof p->refusal, "%s", dlx__error_message());
     p->next_look_ns = now + DLX_LOOK_NS;
 }
 
 static void check(struct dlx_publisher *p, uint64_t now, enum hurry hurry)
 {
-    if (p->refused && now < p->next_look_ns)
+    if ((p->detours & DLX_DETOUR_REFUSED) && now < p->next_look_ns)
         return;
     p->next_look_ns = now + DLX_LOOK_NS;
     p->vouched = dlx__writer_is_vouched(&p->core);
@@ -263,11 +263,12 @@ bool dlx__publisher_has_resumed(struct dlx_publisher *p, int *code, int64_t time
         check(p, now, timeout_ns == 0 && !was_shown ? NOW_AND_THEN : WAITING);
         if (p->epoch != epoch || (was_shown && !is_shown(p)))
             return true;
-        if (now >= deadline || p->refused)
+        if (now >= deadline || (p->detours & DLX_DETOUR_REFUSED))
             break;
         (void)poll(NULL, 0, dlx__deadline_ms(DLX_MIN(deadline, now + DLX_REVIVE_NS), now));
     }
-    *code = p->refused ? dlx__publisher_fail_refused(p) : dlx__fail(*code, "%s", why);
+    *code = (p->detours & DLX_DETOUR_REFUSED) ? dlx__publisher_fail_refused(p)
+                                              : dlx__fail(*code, "%s", why);
     return false;
 }
 
