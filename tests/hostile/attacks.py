@@ -48,7 +48,7 @@ def run(name, me):
     while True:
         try:
             kept.append(ATTACKS[name](me))
-        except (OSError, ValueError, ConnectionError):
+        except (OSError, ValueError, LookupError):  # also: a reply that is an error has no descriptor
             pass
 
 
