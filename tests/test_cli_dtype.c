@@ -7,7 +7,6 @@
 #include "tests/harness_run.h"
 #include <check.h>
 #include <inttypes.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
