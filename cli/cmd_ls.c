@@ -92,14 +92,14 @@ static struct speed speed_of(const struct ls *ls, const struct dlx_publisher_inf
 static int remember(struct ls *ls, int64_t now)
 {
     size_t n = ls->look.n_entries;
-    struct before *before = n > 0 ? reallocarray(ls->before, n, sizeof *before) : ls->before;
-    if (n > 0 && !before)
+    struct before *before = reallocarray(ls->before, n + 1, sizeof *before);
+    if (!before)
         return DLX_E_NO_MEMORY;
+    ls->before = before;
     for (size_t i = 0; i < n; i++) {
         const struct dlx_publisher_info *info = &ls->look.entries[i].info;
         before[i] = (struct before){info->publisher, info->published, info->published_bytes};
     }
-    ls->before = before;
     ls->n_before = n;
     ls->before_ns = now;
     return 0;
