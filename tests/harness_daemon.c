@@ -86,6 +86,23 @@ static const char *program(const struct dlx_test_daemon *daemon)
     return path;
 }
 
+void dlx_test_child_putenv(const char *assignment)
+{
+    enum { MOST = 512 };
+    static char *environment[MOST];
+    size_t n = 0, length = strcspn(assignment, "=") + 1;
+    for (char **e = environ; *e; e++) {
+        if (strncmp(*e, assignment, length) == 0)
+            continue;
+        if (n == MOST - 2)
+            _exit(125);
+        environment[n++] = *e; /* at or before where it was */
+    }
+    environment[n++] = (char *)(uintptr_t)assignment;
+    environment[n] = NULL;
+    environ = environment;
+}
+
 /* `prepare` is called in the child. `daemon` may be NULL. */
 static pid_t spawn(const struct dlx_test_daemon *daemon, const char *socket, const char *env,
                    void (*prepare)(void *userdata), void *userdata, int *ret_log_fd)
@@ -102,7 +119,7 @@ static pid_t spawn(const struct dlx_test_daemon *daemon, const char *socket, con
         if (getppid() != parent)
             _exit(126);
         if (env)
-            putenv(strdup(env));
+            dlx_test_child_putenv(env);
         dup2(pipe_fds[1], STDERR_FILENO);
         if (prepare)
             prepare(userdata);

@@ -33,6 +33,11 @@ void dlx_test_dir_remove(struct dlx_test_daemon *daemon);
 /* Both, around all tests of a case. One folder a program. */
 void dlx_test_dir_fixture(TCase *tcase, struct dlx_test_daemon *daemon);
 
+/* In a forked child, which then calls exec: put "NAME=value", which stays the caller's, into its
+ * environment. Unlike putenv() it takes no memory: with AddressSanitizer, a thread of the parent
+ * may have had the allocator's lock, which nobody gives back. */
+void dlx_test_child_putenv(const char *assignment);
+
 /* Run the daemon of this build until it listens. `env` is NULL or "NAME=value". */
 void dlx_test_daemon_start(struct dlx_test_daemon *daemon, const char *env);
 /* The same; `prepare` is called in the child before the program is. */

@@ -140,8 +140,8 @@ void dlx_test_manager_stop(struct dlx_test_manager *manager)
 static void pass_fds(void *userdata)
 {
     struct dlx_test_manager *manager = userdata;
-    char names[DLX_TEST_KEPT_MAX * 64] = "", number[16];
-    size_t used = 0;
+    static char names[DLX_TEST_KEPT_MAX * 64], n_fds[32], pid[32], socket[300], most[64];
+    size_t used = (size_t)snprintf(names, sizeof names, "LISTEN_FDNAMES=");
     int fds[DLX_TEST_KEPT_MAX];
     for (size_t i = 0; i < manager->n; i++) {
         fds[i] = fcntl(manager->kept[i].fd, F_DUPFD_CLOEXEC, 3 + (int)manager->n);
@@ -154,13 +154,13 @@ static void pass_fds(void *userdata)
     for (size_t i = 0; i < manager->n; i++)
         if (dup2(fds[i], 3 + (int)i) < 0)
             _exit(125);
-    (void)snprintf(number, sizeof number, "%zu", manager->n);
-    setenv("LISTEN_FDS", number, 1);
-    (void)snprintf(number, sizeof number, "%d", (int)getpid());
-    setenv("LISTEN_PID", number, 1);
-    setenv("LISTEN_FDNAMES", names, 1);
-    setenv("NOTIFY_SOCKET", manager->path, 1);
-    setenv("FDSTORE", manager->max, 1);
+    (void)snprintf(n_fds, sizeof n_fds, "LISTEN_FDS=%zu", manager->n);
+    (void)snprintf(pid, sizeof pid, "LISTEN_PID=%d", (int)getpid());
+    (void)snprintf(socket, sizeof socket, "NOTIFY_SOCKET=%s", manager->path);
+    (void)snprintf(most, sizeof most, "FDSTORE=%s", manager->max);
+    const char *const assignments[] = {names, n_fds, pid, socket, most};
+    for (size_t i = 0; i < sizeof assignments / sizeof *assignments; i++)
+        dlx_test_child_putenv(assignments[i]);
 }
 
 void dlx_test_manager_run(struct dlx_test_manager *manager, struct dlx_test_daemon *daemon,
