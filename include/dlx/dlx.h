@@ -166,7 +166,9 @@ DLX_API struct dlx_client *dlx_client_unref(struct dlx_client *c);
 
 enum dlx_on_full {
     DLX_ON_FULL_DROP_OLDEST = 0, /**< retire the oldest message beyond `history` */
-    DLX_ON_FULL_BLOCK = 1,       /**< wait until reliable subscribers have taken it */
+    /** wait until reliable subscribers have taken it, as long as `timeout_ns` of dlx_publish_args says:
+     *  0, or without these, not at all, and dlx_publish() fails with DLX_E_FULL */
+    DLX_ON_FULL_BLOCK = 1,
 };
 
 struct dlx_publisher_args {
