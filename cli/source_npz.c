@@ -25,6 +25,7 @@ const struct source_format source_npz = {.next = npz_next};
 
 #else
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -51,7 +52,7 @@ static int open_zip(struct source *s, struct cli_error *e)
         return cli_fail(e, DLX_E_INVALID,
                         "%.255s: a .npz file has its index at its end: it cannot come from a pipe",
                         s->in.name);
-    int fd = dup(s->in.fd);
+    int fd = fcntl(s->in.fd, F_DUPFD_CLOEXEC, 0);
     FILE *file = fd >= 0 ? fdopen(fd, "re") : NULL;
     if (!file) {
         if (fd >= 0)
@@ -191,6 +192,13 @@ static int npz_next(struct source *s, struct source_item *item, struct cli_error
     return 1;
 }
 
+static bool is_as_before(const struct npy_header *now, const struct safetensors_tensor *t)
+{
+    return now->data_size == t->size && now->ndim == t->ndim &&
+           memcmp(now->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) == 0 &&
+           memcmp(&now->dtype, &t->dtype, sizeof t->dtype) == 0;
+}
+
 /* Straight into the tensor's memory, but for column-major arrays. */
 static int read_tensor(struct source *s, uint64_t i, void *data, struct cli_error *e)
 {
@@ -200,6 +208,11 @@ static int read_tensor(struct source *s, uint64_t i, void *data, struct cli_erro
     if (code < 0)
         return code;
     const uint64_t size = s->npy.data_size;
+    if (!is_as_before(&s->npy, &s->set->tensors[i])) { /* `data` is for what was there */
+        (void)zip_fclose(file);
+        return cli_fail(e, DLX_E_INVALID, "%.255s: %s changed while the file was read", s->in.name,
+                        s->npz_names[i]);
+    }
     void *into = data;
     if (s->npy.fortran_order) {
         code = source_scratch(s, size, e);

@@ -175,6 +175,102 @@ START_TEST(a_file_that_shrinks_while_it_is_read_is_refused)
 }
 END_TEST
 
+/* ---- .npz ---------------------------------------------------------------------------------- */
+
+static size_t put(uint8_t *at, uint64_t value, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        at[i] = (uint8_t)(value >> (8 * i));
+    return size;
+}
+
+/* What both headers of a member have, from the version to the lengths. The checksum is wrong. */
+static size_t put_common(uint8_t *at, size_t content)
+{
+    enum { DATE = 0x21 };
+    size_t n = put(at, 20, 2);
+    n += put(at + n, 0, 6); /* flags, not compressed, time */
+    n += put(at + n, DATE, 2);
+    n += put(at + n, 0, 4);
+    n += put(at + n, content, 4);
+    n += put(at + n, content, 4);
+    n += put(at + n, 5, 2);
+    return n + put(at + n, 0, 2);
+}
+
+enum { NPY_HEADER = 128 };
+
+static size_t put_array(uint8_t *at, const char *shape, size_t size)
+{
+    memset(at, ' ', NPY_HEADER);
+    memcpy(at, "\x93NUMPY\1", 8);
+    (void)put(at + 8, NPY_HEADER - 10, 2);
+    int n = snprintf((char *)at + 10, NPY_HEADER - 11,
+                     "{'descr': '|u1', 'fortran_order': False, 'shape': %s}", shape);
+    at[10 + n] = ' ';
+    at[NPY_HEADER - 1] = '\n';
+    memset(at + NPY_HEADER, 7, size);
+    return NPY_HEADER + size;
+}
+
+/* A .npz of arrays "a" and "b" of this shape and `size` bytes each, not compressed. */
+static size_t make_npz(uint8_t *zip, const char *shape, size_t size)
+{
+    size_t at = 0, index, members[2];
+    for (int i = 0; i < 2; i++) {
+        members[i] = at;
+        at += put(zip + at, 0x04034b50, 4);
+        at += put_common(zip + at, NPY_HEADER + size);
+        memcpy(zip + at, i ? "b.npy" : "a.npy", 5);
+        at += 5;
+        at += put_array(zip + at, shape, size);
+    }
+    index = at;
+    for (int i = 0; i < 2; i++) {
+        at += put(zip + at, 0x02014b50, 4);
+        at += put(zip + at, 20, 2);
+        at += put_common(zip + at, NPY_HEADER + size);
+        at += put(zip + at, 0, 8);
+        at += put(zip + at, 0, 2);
+        at += put(zip + at, members[i], 4);
+        memcpy(zip + at, i ? "b.npy" : "a.npy", 5);
+        at += 5;
+    }
+    size_t index_size = at - index;
+    at += put(zip + at, 0x06054b50, 4);
+    at += put(zip + at, 0, 4);
+    at += put(zip + at, 2, 2);
+    at += put(zip + at, 2, 2);
+    at += put(zip + at, index_size, 4);
+    at += put(zip + at, index, 4);
+    return at + put(zip + at, 0, 2);
+}
+
+/* Its header is read again with the data, for whose memory the first one counted. */
+START_TEST(an_array_of_npz_that_changes_while_it_is_read_is_refused)
+{
+    enum { SIZE = 64 << 10 };
+    static uint8_t zip[2 * SIZE + 1024], a[SIZE], b[SIZE];
+    const char *path = write_file("x.npz", zip, make_npz(zip, "(2,32768)", SIZE));
+    const char *shape = memmem(zip, sizeof zip, "(2,32768)", 9);
+    char *files[] = {(char *)(uintptr_t)path};
+    const struct source_args args = {.files = files, .n_files = 1};
+    struct source *source = NULL;
+    struct source_item item;
+    struct cli_error e = {{0}};
+    void *const into[] = {a, b};
+    ck_assert_int_eq(source_new(&source, &args, &e), 0);
+    ck_assert_msg(source_next(source, &item, &e) == 1, "%s", e.text);
+    ck_assert_uint_eq(item.size, 2 * (size_t)SIZE);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    ck_assert_int_eq(pwrite(fd, "(4,16384)", 9, shape - (const char *)zip), 9);
+    (void)close(fd);
+    ck_assert_int_eq(source_read_set(source, into, &e), DLX_E_INVALID);
+    ck_assert_msg(strstr(e.text, "a changed while the file was read"), "%s", e.text);
+    source_free(source);
+}
+END_TEST
+
 START_TEST(names_decide_before_content)
 {
     static const char header[] = "\xff\xff\xff\xff\xff\xff\xff\xff{}";
@@ -244,6 +340,7 @@ int main(void)
     tcase_add_test(tcase, a_file_that_lies_about_its_size_is_refused);
     tcase_add_test(tcase, a_pipe_that_lies_about_its_size_is_refused);
     tcase_add_test(tcase, a_file_that_shrinks_while_it_is_read_is_refused);
+    tcase_add_test(tcase, an_array_of_npz_that_changes_while_it_is_read_is_refused);
     tcase_add_test(tcase, names_decide_before_content);
     tcase_add_test(tcase, many_tensors_are_read_in_pieces);
     suite_add_tcase(suite, tcase);
