@@ -441,9 +441,10 @@ static PyObject *repr(PyObject *self)
 }
 
 /* Of each tensor its key, data type, shape and bytes, without making a dlx.Tensor, which would hold the message. */
-static PyObject *describe(const struct dlx_message *m)
+static PyObject *describe(struct dlx_message *m)
 {
     PyObject *ret = PyList_New(0);
+    (void)dlx_message_ref(m); /* collecting garbage may release it */
     for (uint32_t i = 0; ret && i < dlx_message_n_tensors(m); i++) {
         const DLTensor *t = dlx_message_peek(m, i);
         PyObject *key = key_of(m, i), *dtype = dlxpy_dtype_name(t->dtype);
@@ -458,16 +459,16 @@ static PyObject *describe(const struct dlx_message *m)
         Py_XDECREF(dtype);
         Py_XDECREF(key);
     }
+    dlx_message_unref(m);
     return ret;
 }
 
 static PyObject *repr_html(PyObject *self, PyObject *unused)
 {
-    const struct dlx_message *m = cast(self)->m;
     PyObject *function = dlxpy_import("_html", "message"), *rows = NULL, *ret = NULL;
     (void)unused;
     if (function)
-        rows = m ? describe(m) : PyList_New(0);
+        rows = cast(self)->m ? describe(cast(self)->m) : PyList_New(0);
     if (rows)
         ret = PyObject_CallFunctionObjArgs(function, self, rows, NULL);
     Py_XDECREF(rows);
