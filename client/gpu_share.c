@@ -405,7 +405,7 @@ static int share_block(struct dlx_gpu_parcel *parcel, const struct dlx_block *ow
     return 0;
 }
 
-/* Where it is. */
+/* Publish a tensor where it is. */
 static int share_tensor(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel,
                         const DLManagedTensorVersioned *tensor, struct dlx_block *own, void *stream,
                         struct dlx_manifest_item *item)
@@ -428,8 +428,8 @@ static int share_tensor(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel,
     return 0;
 }
 
-/* As a copy in memory of dlx_alloc(), which has its content when this returns: so it is no other's
- * whatever becomes of the message. `why` it cannot be shared is the error now. */
+/* Publish a copy in memory of dlx_alloc() instead. It is complete when this returns, so the caller
+ * may reuse the original at once. The thread's error says why the original cannot be shared. */
 static int stage_tensor(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, const DLTensor *t,
                         const struct dlx_publish_args *args, struct dlx_manifest_item *item)
 {

@@ -76,7 +76,7 @@ static inline bool dlx__publish_is_again(const struct dlx_block *own)
     return own && !atomic_load_explicit(&own->at_caller, memory_order_relaxed);
 }
 
-/* dlx__publish_room() when there is none, or when there is more to do first, such as waiting for `min_subscribers`.
+/* dlx__publish_room() when there is none, or when there is more to do first (enum dlx_detour).
  * Everything was announced. */
 int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline);
 

@@ -34,8 +34,8 @@ struct dlx_outlet {
 
 /* What a message has to do before it is published, even where there is room. */
 enum dlx_detour {
-    DLX_DETOUR_REJOIN =
-        1, /* wait for reliable subscribers that have yet to come to the new daemon */
+    /* Wait for reliable subscribers that have yet to come to the new daemon. */
+    DLX_DETOUR_REJOIN = 1,
     DLX_DETOUR_REQUIRE = 2, /* see that args.min_subscribers are there */
     DLX_DETOUR_REFUSED = 4, /* fail: the daemon does not let it publish, until one takes it again */
     /* Look at the descriptor of dlx_publisher_fd(): a call has failed, and subscribers ring since. */
@@ -154,15 +154,17 @@ uint32_t dlx__outlet_n_attached(const struct dlx_publisher *p);
 /* Links that a message reaches that is published now. */
 uint32_t dlx__outlet_n_reached(const struct dlx_publisher *p);
 
-/* What may make room or be a subscriber, a descriptor of -1 where there is none: `fds` has room for 2 * n_links + 1 of them.
- * Returns whether something may without any of them, so that it is to be looked for again after DLX_REVIVE_NS. */
+/* Write into `fds`, which has room for 2 * n_links + 1, the descriptors that become readable when
+ * there may be room, or a subscriber; -1 where there is none. Returns true if either may also come
+ * without any of them: then look again after DLX_REVIVE_NS. */
 struct pollfd;
 bool dlx__outlet_list_sources(const struct dlx_publisher *p, struct pollfd *fds);
 
-/* client/publisher_fd.c: for dlx_publisher_fd(), if anybody asked for that: before a call looks for what it needs, subscribers are asked to ring,
- * and what they rang before is forgotten. */
+/* client/publisher_fd.c, where somebody has asked for dlx_publisher_fd(): before a call looks for
+ * room or subscribers, ask subscribers to ring, and forget what they rang before. */
 void dlx__outlet_arm_begin(struct dlx_publisher *p);
-/* After it: `r` is what it returns. Where it has to be made again, the fd gets readable. Returns `r`, or why the fd cannot. */
+/* After the call, which returns `r`: if it has to be made again, the descriptor becomes readable
+ * when that is worth it. Returns `r`, or why the descriptor could not be prepared. */
 int dlx__outlet_arm_end(struct dlx_publisher *p, int r);
 /* A call waits no more. Subscribers go on ringing for dlx_publisher_fd(). */
 void dlx__outlet_unblock(struct dlx_publisher *p);
@@ -198,8 +200,8 @@ int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap, uint6
 int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
                         uint64_t size);
 
-/* Wait until so many subscribers are attached. Returns 0; DLX_E_TIMEOUT, which tells how many are; DLX_E_ACCESS, and as
- * dlx__outlet_wait(). */
+/* Wait until so many subscribers are attached. Returns 0; DLX_E_TIMEOUT, which tells how many are;
+ * DLX_E_ACCESS, and as dlx__outlet_wait(). */
 int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, uint64_t deadline);
 
 /* It has as many messages as it retains: what predecessors left may go. */

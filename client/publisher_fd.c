@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * dlx_publisher_fd(): an epoll that stays the same, with one member, an epoll of whatever may make room or be a subscriber. That one is
- * made again by each call that fails for want of these, since links come and go. Subscribers ring while the publisher says that it is
- * blocked: it says so before the call looks, so that nothing that comes later is missed, and until a call succeeds.
+ * dlx_publisher_fd(): an epoll that stays the same. Its one member is an epoll of all that tells of
+ * room or of subscribers. Each call that fails for want of these makes that one anew, since links
+ * come and go. Subscribers ring while the publisher says that it is blocked. It says so before the
+ * call looks, so that it misses nothing that comes later, and until a call succeeds.
  */
 
 #include "client/publisher.h"

@@ -3,16 +3,17 @@
 #define DLXD_PACE_H
 
 /*
- * How many requests a user has made in the last second, and when it may make the next one. What is
- * counted is a second, from the first request after a pause on, and the one before it, of which the
- * part counts that is less than a second ago: as if its requests had come evenly. So a user that
- * has paused may make as many requests at once as in a second, and one that never pauses makes so
- * many in each second. No I/O and no clock here; times are those of CLOCK_MONOTONIC.
+ * How many requests a user has made in the last second, and when it may make the next one: a
+ * sliding window. Requests are counted in whole seconds, the first of which begins with the first
+ * request after a pause. Of the second before the present one, the part counts that is less than a
+ * second ago, as if its requests had come evenly. So a user that has paused may make a second's
+ * requests at once, and one that never pauses makes as many in each second. No I/O and no clock
+ * here; times are those of CLOCK_MONOTONIC.
  */
 
 #include <stdint.h>
 
-/* All zero: there was none yet. */
+/* All zero: there was no request yet. */
 struct dlxd_pace {
     uint64_t began_ns; /* the second that is counted */
     uint64_t n;        /* in it */
