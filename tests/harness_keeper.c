@@ -266,7 +266,10 @@ void dlx_test_keeper_claim(const struct dlx_test_keeper *keeper, uint64_t origin
 
 /* ---- processes ------------------------------------------------------------------------------- */
 
-/* The state and the parent are the two words after the name, which ends with the last `)`. */
+/* A child that runs. One whose first thread has ended is a zombie while its other threads run, and
+ * they have its files open: the thread sanitizer adds such a thread to each process. The state, the
+ * parent and the number of threads are words 1, 2 and 18 after the name, which ends with the last
+ * `)`. */
 static bool is_child(const char *name, pid_t parent)
 {
     char path[64], text[512] = "";
@@ -278,7 +281,13 @@ static bool is_child(const char *name, pid_t parent)
     fclose(f);
     text[n] = '\0';
     const char *end = strrchr(text, ')');
-    return end && end[1] == ' ' && end[2] != 'Z' && strtol(end + 3, NULL, 10) == (long)parent;
+    char state;
+    long its_parent, n_threads;
+    return end &&
+           sscanf(end + 1,
+                  " %c %ld %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld",
+                  &state, &its_parent, &n_threads) == 3 &&
+           its_parent == (long)parent && (state != 'Z' || n_threads > 1);
 }
 
 size_t dlx_test_keeper_children(pid_t parent, pid_t *ret_pids, size_t n_most)
