@@ -13,24 +13,24 @@ json_t *describe_publisher(const struct dlx_publisher_info *i)
     return json_pack(
         "{s:o, s:o, s:I, s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:s, s:I, s:b}", "topic",
         output_json_text(i->topic), "publisher", output_json_u64(i->publisher), "pid",
-        (json_int_t)i->pid, "uid", (json_int_t)i->uid, "program", output_json_text(i->client_name),
-        "subscribers", (json_int_t)i->n_subscribers, "messages", output_json_u64(i->published),
-        "bytes", output_json_u64(i->published_bytes), "arena_bytes",
-        output_json_u64(i->arena_bytes), "control_bytes", output_json_u64(i->control_bytes),
-        "arenas", (json_int_t)i->n_arenas, "depth", (json_int_t)i->depth, "history",
-        (json_int_t)i->history, "on_full",
-        i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop-oldest", "retain", (json_int_t)i->retain,
+        (json_int_t)i->pid, "uid", (json_int_t)i->uid, "client_name",
+        output_json_text(i->client_name), "n_subscribers", (json_int_t)i->n_subscribers,
+        "published", output_json_u64(i->published), "published_bytes",
+        output_json_u64(i->published_bytes), "arena_bytes", output_json_u64(i->arena_bytes),
+        "control_bytes", output_json_u64(i->control_bytes), "n_arenas", (json_int_t)i->n_arenas,
+        "depth", (json_int_t)i->depth, "history", (json_int_t)i->history, "on_full",
+        i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop", "retain", (json_int_t)i->retain,
         "retained", (int)i->retained);
 }
 
 json_t *describe_link(const struct dlx_link_info *i)
 {
-    return json_pack("{s:o, s:I, s:I, s:o, s:s, s:b, s:o, s:o, s:o, s:I, s:I}", "link",
+    return json_pack("{s:o, s:I, s:I, s:o, s:b, s:b, s:o, s:o, s:o, s:I, s:I}", "link",
                      output_json_u64(i->link), "pid", (json_int_t)i->pid, "uid", (json_int_t)i->uid,
-                     "program", output_json_text(i->client_name), "mode",
-                     i->mode == DLX_MODE_LATEST ? "latest" : "all", "reliable", (int)i->reliable,
-                     "taken", output_json_u64(i->taken), "skipped", output_json_u64(i->skipped),
-                     "lost", output_json_u64(i->lost), "held", (json_int_t)i->n_held, "max_held",
+                     "client_name", output_json_text(i->client_name), "latest",
+                     (int)(i->mode == DLX_MODE_LATEST), "reliable", (int)i->reliable, "taken",
+                     output_json_u64(i->taken), "skipped", output_json_u64(i->skipped), "lost",
+                     output_json_u64(i->lost), "n_held", (json_int_t)i->n_held, "max_held",
                      (json_int_t)i->max_held);
 }
 
@@ -60,11 +60,12 @@ json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon
                      "place", places[dlx_client_place(client)], "passed_over",
                      output_json_text(dlx_client_passed_over(client)), "pid", (json_int_t)i->pid,
                      "pid_scope", scopes[i->pid_scope], "protocol", (json_int_t)i->protocol_major,
-                     (json_int_t)i->protocol_minor, "clients", (json_int_t)i->n_clients, "topics",
-                     (json_int_t)i->n_topics, "publishers", (json_int_t)i->n_publishers, "links",
-                     (json_int_t)i->n_links, "memory", i->memory, "shared_bytes",
-                     output_json_u64(i->shared_bytes), "uptime_ns", output_json_u64(i->uptime_ns),
-                     "longest_turn_ns", output_json_u64(i->longest_turn_ns));
+                     (json_int_t)i->protocol_minor, "n_clients", (json_int_t)i->n_clients,
+                     "n_topics", (json_int_t)i->n_topics, "n_publishers",
+                     (json_int_t)i->n_publishers, "n_links", (json_int_t)i->n_links, "memory",
+                     i->memory, "shared_bytes", output_json_u64(i->shared_bytes), "uptime_ns",
+                     output_json_u64(i->uptime_ns), "longest_turn_ns",
+                     output_json_u64(i->longest_turn_ns));
 }
 
 static json_t *values(const DLTensor *t, uint64_t n_items, uint64_t n_values)
@@ -106,7 +107,7 @@ json_t *describe_tensor(const DLTensor *t, uint64_t n_values)
     json_t *shape = json_array();
     for (int32_t i = 0; i < t->ndim; i++)
         (void)json_array_append_new(shape, json_integer(t->shape[i]));
-    json_t *json = json_pack("{s:s, s:o, s:o}", "dtype", dtype, "shape", shape, "bytes",
+    json_t *json = json_pack("{s:s, s:o, s:o}", "dtype", dtype, "shape", shape, "nbytes",
                              output_json_u64(size));
     if (json && gpu_name(t) && json_object_set_new(json, "device", json_string(gpu_name(t))) < 0) {
         json_decref(json);
@@ -148,9 +149,10 @@ json_t *describe_message(const struct dlx_message *m, uint64_t n_values)
     json_t *json = json_pack(
         "{s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "topic", output_json_text(dlx_message_topic(m)),
         "publisher", output_json_u64(dlx_message_publisher(m)), "seq",
-        output_json_u64(dlx_message_seq(m)), "time_ns", output_json_u64(dlx_message_time_ns(m)),
-        "age_ns", (json_int_t)describe_age(m), "gap", output_json_u64(dlx_message_gap(m)),
-        "meta_bytes", output_json_u64(meta_size), "tensors", tensors);
+        output_json_u64(dlx_message_seq(m)), "monotonic_ns",
+        output_json_u64(dlx_message_monotonic_ns(m)), "age_ns", (json_int_t)describe_age(m), "gap",
+        output_json_u64(dlx_message_gap(m)), "meta_bytes", output_json_u64(meta_size), "tensors",
+        tensors);
     if (add_meta(json, m) < 0) {
         json_decref(json);
         return NULL;
@@ -222,5 +224,5 @@ bool describe_meta_text(const struct dlx_message *m, char text[DESCRIBE_META_SIZ
 
 int64_t describe_age(const struct dlx_message *m)
 {
-    return (int64_t)((uint64_t)wait_now() - dlx_message_time_ns(m));
+    return (int64_t)((uint64_t)wait_now() - dlx_message_monotonic_ns(m));
 }

@@ -20,7 +20,7 @@ const char *describe_pid(uint32_t pid, char text[DESCRIBE_PID_SIZE]);
 /** dtype, shape, bytes, "device" of one on a GPU; with `n_values` > 0 the first values. */
 json_t *describe_tensor(const DLTensor *tensor, uint64_t n_values);
 
-/** seq, publisher, time_ns, age_ns, gap, metadata ("meta" if it is text, else "meta_hex"), and the tensors as above. */
+/** seq, publisher, monotonic_ns, age_ns, gap, metadata ("meta" if it is text, else "meta_hex"), and the tensors as above. */
 json_t *describe_message(const struct dlx_message *m, uint64_t n_values);
 
 /** "uint8 (1080, 1920, 3)  5.93 MiB", and "  on cuda" where it is on a GPU. `text` should have room

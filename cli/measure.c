@@ -178,7 +178,7 @@ static uint64_t message_bytes(const struct dlx_message *m)
 
 static int add(struct run *h, const struct dlx_message *m, int64_t now)
 {
-    int64_t age = (int64_t)((uint64_t)now - dlx_message_time_ns(m));
+    int64_t age = (int64_t)((uint64_t)now - dlx_message_monotonic_ns(m));
     uint64_t bytes = message_bytes(m);
     struct rates_entry *e = h->rates ? rates_of(h->rates, dlx_message_topic(m)) : NULL;
     if (rate_add(h->rate, now, age, bytes) < 0 ||

@@ -306,11 +306,11 @@ static int summary(struct pub *p, const struct dlx_publisher_stats *s, uint64_t 
     if (p->cli->json)
         return cli_json(
             p->cli,
-            json_pack("{s:s, s:o, s:o, s:I, s:o, s:I, s:o}", "topic", p->topic, "messages",
-                      output_json_u64(s->published), "bytes", output_json_u64(s->published_bytes),
-                      "elapsed_ns", (json_int_t)elapsed, "copied_bytes",
-                      output_json_u64(s->copied_bytes), "subscribers", (json_int_t)s->n_subscribers,
-                      "retained", output_json_u64(n_retained)),
+            json_pack("{s:s, s:o, s:o, s:I, s:o, s:I, s:o}", "topic", p->topic, "published",
+                      output_json_u64(s->published), "published_bytes",
+                      output_json_u64(s->published_bytes), "elapsed_ns", (json_int_t)elapsed,
+                      "copied_bytes", output_json_u64(s->copied_bytes), "n_subscribers",
+                      (json_int_t)s->n_subscribers, "retained", output_json_u64(n_retained)),
             true);
     if (n_retained > 0)
         print_retained(p, n_retained);
@@ -349,8 +349,7 @@ int pub_run(struct pub *p)
 {
     struct dlx_publisher_args args = {.size = sizeof args,
                                       .history = p->history,
-                                      .on_full =
-                                          p->block ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP_OLDEST,
+                                      .on_full = p->block ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP,
                                       .retain = p->retain,
                                       .retain_for_ns = p->retain_for_ns};
     bool endless = false;

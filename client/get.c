@@ -9,8 +9,8 @@
 
 static bool is_newer(const struct dlx_message *a, const struct dlx_message *b)
 {
-    if (dlx_message_time_ns(a) != dlx_message_time_ns(b))
-        return dlx_message_time_ns(a) > dlx_message_time_ns(b);
+    if (dlx_message_monotonic_ns(a) != dlx_message_monotonic_ns(b))
+        return dlx_message_monotonic_ns(a) > dlx_message_monotonic_ns(b);
     return dlx_message_publisher(a) > dlx_message_publisher(b);
 }
 

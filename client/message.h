@@ -36,7 +36,7 @@ struct dlx_message {
     struct dlx_inlet *inlet;
     uint64_t seq;
     uint64_t gap;
-    uint64_t time_ns;
+    uint64_t monotonic_ns;
     uint64_t bytes; /* payload */
     uint32_t hold;
     DLTensor *tensors;               /* [n_tensors]: &inline_tensor, or in `table` */
@@ -104,11 +104,11 @@ static inline int dlx__message_build_again(struct dlx_inlet *inlet, uint64_t n, 
 
 /* The struct is built: it is the caller's. */
 static inline void dlx__message_hand_out(struct dlx_inlet *inlet, struct dlx_message *m, uint64_t n,
-                                         uint64_t gap, uint64_t time_ns)
+                                         uint64_t gap, uint64_t monotonic_ns)
 {
     m->seq = n;
     m->gap = gap;
-    m->time_ns = time_ns;
+    m->monotonic_ns = monotonic_ns;
     dlx__reader_count(&inlet->core, m->bytes);
     atomic_store_explicit(&m->refs, 1, memory_order_relaxed);
     inlet->n_given++;

@@ -78,9 +78,9 @@ uint64_t dlx_message_gap(const struct dlx_message *m)
     return m->gap;
 }
 
-uint64_t dlx_message_time_ns(const struct dlx_message *m)
+uint64_t dlx_message_monotonic_ns(const struct dlx_message *m)
 {
-    return m->time_ns;
+    return m->monotonic_ns;
 }
 
 const void *dlx_message_meta(const struct dlx_message *m, size_t *ret_size)

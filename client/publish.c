@@ -310,12 +310,13 @@ static int make(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *ow
 
 /* ---- publish ------------------------------------------------------------------------------- */
 
-void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel, uint64_t time_ns)
+void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel,
+                      uint64_t monotonic_ns)
 {
     if (dlx_unlikely(p->is_guarded)) /* before anybody can read it */
         p->stats.unprotected += !dlx__debug_protect(parcel->blocks);
     dlx__block_count_message(parcel->blocks, parcel->bytes);
-    dlx__writer_put(&p->core, parcel->words, time_ns, parcel->blocks);
+    dlx__writer_put(&p->core, parcel->words, monotonic_ns, parcel->blocks);
     p->stats.published_bytes += parcel->bytes;
     p->stats.copied_bytes += parcel->copied_bytes;
     p->stats.copied += parcel->n_copied > 0;
@@ -351,10 +352,10 @@ void dlx__publish_handed_over(struct dlx_block *own, const struct dlx_publish_ar
     }
 }
 
-static inline void put_ready(struct dlx_publisher *p, struct dlx_block *own, uint64_t time_ns)
+static inline void put_ready(struct dlx_publisher *p, struct dlx_block *own, uint64_t monotonic_ns)
 {
     own->next = NULL; /* a set that was not published may have left something there */
-    dlx__writer_put(&p->core, own->words, time_ns, own);
+    dlx__writer_put(&p->core, own->words, monotonic_ns, own);
     p->stats.published_bytes += own->payload_size;
     dlx__block_published(own);
 }
@@ -372,7 +373,7 @@ static void begin_batch(struct dlx_publisher *p, struct batch *batch,
                         const struct dlx_publish_args *args)
 {
     uint64_t now = dlx__clock_now(&p->clock);
-    *batch = (struct batch){.args = args, .now = args->time_ns ? args->time_ns : now};
+    *batch = (struct batch){.args = args, .now = args->monotonic_ns ? args->monotonic_ns : now};
     batch->deadline = args->timeout_ns == 0 ? 0 : dlx__deadline(args->timeout_ns);
 }
 
@@ -449,7 +450,7 @@ static void end_batch(struct dlx_publisher *p, const struct batch *batch)
     announce_rest(p);
     note_next(p);
     dlx__publish_report(p, batch->args, batch->copied_bytes, batch->n_copied);
-    dlx__publisher_look(p, batch->args->time_ns ? dlx__clock_now(&p->clock) : batch->now);
+    dlx__publisher_look(p, batch->args->monotonic_ns ? dlx__clock_now(&p->clock) : batch->now);
 }
 
 static int __attribute__((noinline))
@@ -476,7 +477,7 @@ publish_batch(struct dlx_publisher *p, DLManagedTensorVersioned *const *tensors,
 static inline bool are_plain(const struct dlx_publish_args *args)
 {
     return !args ||
-           (args->size == sizeof *args && args->time_ns == 0 && !args->share && !args->report);
+           (args->size == sizeof *args && args->monotonic_ns == 0 && !args->share && !args->report);
 }
 
 int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,

@@ -116,7 +116,8 @@ struct dlx_parcel {
 };
 
 /* Put it into the ring: there is room. dlx__publish_announce() follows. */
-void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel, uint64_t time_ns);
+void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel,
+                      uint64_t monotonic_ns);
 
 /* Wake who sleeps, count, and make room for what comes next. */
 static inline __attribute__((always_inline)) void dlx__publish_announce(struct dlx_publisher *p)

@@ -487,12 +487,9 @@ static void put(struct dlx_publisher *p, struct set *set, const struct dlx_publi
         else if (set->gpu && is_on_gpu(set, i) && !is_copied(set, i))
             dlx__gpu_parcel_adopt(p, set->gpu, set->items[i].tensor, args);
     }
-    const struct dlx_parcel parcel = {.words = words,
-                                      .blocks = blocks,
-                                      .bytes = set->bytes,
-                                      .copied_bytes = set->copied_bytes,
-                                      .n_copied = set->n_copied};
-    dlx__publish_put(p, &parcel, args->time_ns ? args->time_ns : dlx__clock_now(&p->clock));
+    const struct dlx_parcel parcel = {words, blocks, set->bytes, set->copied_bytes, set->n_copied};
+    dlx__publish_put(p, &parcel,
+                     args->monotonic_ns ? args->monotonic_ns : dlx__clock_now(&p->clock));
     dlx__publish_announce(p);
 }
 

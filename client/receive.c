@@ -217,7 +217,7 @@ static inline bool take_next(struct dlx_subscription *s, struct dlx_message **re
         struct dlx_taken *pending = &inlet->pending[0];
         *pending = (struct dlx_taken){.n = taken.n, .gap = taken.gap, .hold = 0};
         memcpy(&pending->words[2], m->form.words, sizeof m->form.words);
-        pending->words[0] = taken.time_ns;
+        pending->words[0] = taken.monotonic_ns;
         dlx__entry_set_place(pending->words, taken.arena, taken.offset);
         inlet->first_pending = 0;
         inlet->n_pending = 1;
@@ -228,11 +228,11 @@ static inline bool take_next(struct dlx_subscription *s, struct dlx_message **re
     else
         s->next = s->next + 1 < s->n_active ? s->next + 1 : 0;
     inlet->n_idle = 0;
-    if (dlx_unlikely(taken.time_ns >= s->look_stamp)) {
-        s->look_stamp = taken.time_ns + BELLS_EVERY_NS;
+    if (dlx_unlikely(taken.monotonic_ns >= s->look_stamp)) {
+        s->look_stamp = taken.monotonic_ns + BELLS_EVERY_NS;
         s->look_at = s->takes + 1;
     }
-    dlx__message_hand_out(inlet, m, taken.n, taken.gap, taken.time_ns);
+    dlx__message_hand_out(inlet, m, taken.n, taken.gap, taken.monotonic_ns);
     *ret = m;
     return true;
 }

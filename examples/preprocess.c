@@ -82,7 +82,7 @@ static void work_run(struct work *w)
         ex_check(r, "taking a frame");
         if (!start_ns)
             start_ns = end_ns;
-        ex_latency_add(&w->latency, end_ns - dlx_message_time_ns(m));
+        ex_latency_add(&w->latency, end_ns - dlx_message_monotonic_ns(m));
         const DLTensor *frame = dlx_message_peek(m, 0);
         ex_check_cpu(frame, w->options->from);
         if (!is_rgb(frame))

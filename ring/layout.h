@@ -26,7 +26,7 @@
  *
  *     gen     n; n + GONE once the message was retired; n + END or n + MOVED when no message n
  *             will come. An entry is written again only when its message is GONE.
- *     word 0  time_ns
+ *     word 0  monotonic_ns
  *          1  offset in the arena
  *          2  arena u32, dtype code u8, bits u8, lanes u16
  *          3  shape[0] u32, ndim u8, flags u8, kind u16

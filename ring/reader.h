@@ -118,7 +118,7 @@ int dlx__reader_take(struct dlx_reader *r, struct dlx_taken *ret, uint32_t n);
 struct dlx_taken_plain {
     uint64_t n;
     uint64_t gap; /* as of struct dlx_taken */
-    uint64_t time_ns;
+    uint64_t monotonic_ns;
     uint64_t offset;
     uint32_t arena;
 };
@@ -150,7 +150,7 @@ static inline bool dlx__reader_take_plain(struct dlx_reader *r, const struct dlx
     dlx_store64_release(&r->page->cursor, n);
     *ret = (struct dlx_taken_plain){.n = n,
                                     .gap = r->untold + r->cursor - r->last,
-                                    .time_ns = words[0],
+                                    .monotonic_ns = words[0],
                                     .offset = dlx__entry_offset(words),
                                     .arena = dlx__entry_arena(words)};
     r->untold = 0;

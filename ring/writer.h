@@ -149,15 +149,15 @@ int dlx__writer_make_room(struct dlx_writer *w);
  * NULL) is the environment's. A reader may take it from now on; one that sleeps is woken by dlx__writer_announce(), which
  * must follow, once for any number of messages.
  */
-static inline void dlx__writer_put(struct dlx_writer *w, const uint64_t *words, uint64_t time_ns,
-                                   void *payload)
+static inline void dlx__writer_put(struct dlx_writer *w, const uint64_t *words,
+                                   uint64_t monotonic_ns, void *payload)
 {
     uint64_t n = ++w->head;
     struct dlx_writer_block *block = w->block;
     uint64_t at = n & block->mask;
     struct dlx_shm_entry *entry = &block->control->entries[at];
     /* Relaxed: its last message is GONE, and a fence came since. */
-    dlx_store64_relaxed(&entry->words[0], time_ns);
+    dlx_store64_relaxed(&entry->words[0], monotonic_ns);
 #pragma GCC unroll 6
     for (uint32_t i = 1; i < DLX_SHM_ENTRY_WORDS; i++)
         dlx_store64_relaxed(&entry->words[i], words[i]);

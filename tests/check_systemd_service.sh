@@ -160,7 +160,7 @@ wait $publisher || true
 wait $subscriber
 number() { sed -nE "s/^ *\"$1\": ([0-9]+),?$/\1/p" "$2"; } # number <name> <file>
 [ "$(number lost /tmp/taken) $(number skipped /tmp/taken)" = "0 0" ]
-[ "$(number messages /tmp/sent)" = "$(number messages /tmp/taken)" ]
+[ "$(number published /tmp/sent)" = "$(number messages /tmp/taken)" ]
 [ "$(number messages /tmp/taken)" -gt 100 ] || { cat /tmp/taken /tmp/sent; exit 1; }
 echo "all $(number messages /tmp/taken) messages of the stream have come, the oldest after $(($(number max_ns /tmp/taken) / 1000000)) ms"
 

@@ -57,7 +57,8 @@ START_TEST(a_batch_arrives_in_order)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
-    const struct dlx_publish_args args = {.size = sizeof args, .time_ns = 12345, .report = &report};
+    const struct dlx_publish_args args = {
+        .size = sizeof args, .monotonic_ns = 12345, .report = &report};
     uint32_t done = 7;
     ok(dlx_publish_n(x.p, tensors, 0, NULL, &done));
     ck_assert_uint_eq(done, 0);
@@ -73,7 +74,7 @@ START_TEST(a_batch_arrives_in_order)
     for (int64_t i = 1; i <= 7; i++) {
         struct dlx_message *m = NULL;
         ok(dlx_take(x.s, PATIENCE, &m));
-        ck_assert(i > 5 || dlx_message_time_ns(m) == 12345);
+        ck_assert(i > 5 || dlx_message_monotonic_ns(m) == 12345);
         check_and_release(m, i, 0);
     }
     dlx_test_pair_end(&x);

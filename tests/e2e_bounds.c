@@ -334,8 +334,7 @@ static struct dlx_publisher_args bounded(int i)
 {
     return (struct dlx_publisher_args){.size = sizeof(struct dlx_publisher_args),
                                        .depth = 2,
-                                       .on_full =
-                                           i & 2 ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP_OLDEST,
+                                       .on_full = i & 2 ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP,
                                        .max_held = i & 1 ? 0 : 3,
                                        .max_held_bytes = i & 1 ? 3 * LARGE : 0};
 }

@@ -98,7 +98,7 @@ START_TEST(who_was_there_gets_nothing_twice)
 {
     for (int reliable = 0; reliable < 2; reliable++) {
         struct dlx_publisher_args args = retain_3;
-        args.on_full = reliable ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP_OLDEST;
+        args.on_full = reliable ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP;
         struct dlx_client *c = dlx_test_stream_connect();
         struct dlx_publisher *p = new_publisher(c, &args);
         struct dlx_subscription *s = subscribe(c, 0, reliable), *slow = subscribe(c, 0, reliable);

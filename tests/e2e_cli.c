@@ -54,8 +54,8 @@ START_TEST(late_subscribers_get_the_history)
     ck_assert_int_eq(kill(pub.pid, SIGINT), 0);
     dlx_test_cli_finish(&pub, 0); /* that is how --hold ends */
     json_t *json = dlx_test_cli_json(&pub);
-    ck_assert_int_eq(dlx_test_cli_integer(json, "messages"), 2);
-    ck_assert_int_eq(dlx_test_cli_integer(json, "bytes"), 13);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "published"), 2);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "published_bytes"), 13);
     ck_assert_int_eq(dlx_test_cli_integer(json, "copied_bytes"), 0);
     json_decref(json);
     dlx_test_cli_deinit(&pub);
@@ -224,11 +224,11 @@ START_TEST(ls_and_info_show_what_is_there)
     json_t *list = dlx_test_cli_json(&cli), *first = json_array_get(list, 0);
     ck_assert_uint_eq(json_array_size(list), 1);
     ck_assert_int_eq(dlx_test_cli_integer(first, "pid"), pub.pid);
-    ck_assert_int_eq(dlx_test_cli_integer(first, "messages"), 1);
-    ck_assert_int_eq(dlx_test_cli_integer(first, "bytes"), 96);
-    ck_assert_int_eq(dlx_test_cli_integer(first, "subscribers"), 1);
+    ck_assert_int_eq(dlx_test_cli_integer(first, "published"), 1);
+    ck_assert_int_eq(dlx_test_cli_integer(first, "published_bytes"), 96);
+    ck_assert_int_eq(dlx_test_cli_integer(first, "n_subscribers"), 1);
     if (!dlx_test_valgrind()) /* which is the program that runs then */
-        ck_assert_str_eq(json_string_value(json_object_get(first, "program")), "dlxctl");
+        ck_assert_str_eq(json_string_value(json_object_get(first, "client_name")), "dlxctl");
     json_decref(list);
     dlx_test_cli_deinit(&cli);
 
@@ -250,7 +250,7 @@ START_TEST(ls_and_info_show_what_is_there)
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info", "--json"));
     info = dlx_test_cli_json(&cli);
     ck_assert_int_eq(dlx_test_cli_integer(info, "pid"), dlx_test_cli_daemon.pid);
-    ck_assert_int_eq(dlx_test_cli_integer(info, "publishers"), 1);
+    ck_assert_int_eq(dlx_test_cli_integer(info, "n_publishers"), 1);
     ck_assert_str_eq(json_string_value(json_object_get(info, "socket")), dlx_test_cli_daemon.path);
     ck_assert_str_eq(json_string_value(json_object_get(info, "place")), "named");
     ck_assert_str_eq(json_string_value(json_object_get(info, "passed_over")), "");

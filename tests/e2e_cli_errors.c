@@ -213,7 +213,7 @@ START_TEST(pub_that_publishes_nothing_has_no_summary)
     dlx_test_cli_deinit(&cli);
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
                      DLX_TEST_WORDS("pub", "a", npy, "no/such", "--json"));
-    ck_assert_ptr_nonnull(strstr(cli.out, "\"messages\": 1,"));
+    ck_assert_ptr_nonnull(strstr(cli.out, "\"published\": 1,"));
     dlx_test_cli_deinit(&cli);
 }
 END_TEST

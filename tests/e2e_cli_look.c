@@ -71,7 +71,7 @@ static void check_golden(const char *name, const char *const *words)
  * of lidar is full. That of quiet is full, too, but nobody waits for it. */
 START_TEST(ls_and_info_note_who_is_in_the_way)
 {
-    struct dlx_publisher *p[3] = {new_publisher("cam/front", DLX_ON_FULL_DROP_OLDEST),
+    struct dlx_publisher *p[3] = {new_publisher("cam/front", DLX_ON_FULL_DROP),
                                   new_publisher("lidar", DLX_ON_FULL_BLOCK),
                                   new_publisher("quiet", DLX_ON_FULL_BLOCK)};
     struct dlx_subscription *s[5] = {subscribe("cam/front", false), subscribe("cam/front", false),
@@ -127,7 +127,7 @@ START_TEST(looking_subscribes_only_where_it_says_so)
                                            {"ls", "--watch", "--count", "2", "--interval", "0.01"}};
     static const char *const subscribes[][4] = {{"info", "--newest", "t"}, {"ls", "--types"}};
     struct dlx_event event = {.size = sizeof event};
-    struct dlx_publisher *p = new_publisher("t", DLX_ON_FULL_DROP_OLDEST);
+    struct dlx_publisher *p = new_publisher("t", DLX_ON_FULL_DROP);
     struct dlx_test_cli cli;
     publish(p, 1);
     for (size_t i = 0; i < sizeof looks / sizeof looks[0]; i++) {
@@ -154,8 +154,8 @@ END_TEST
 /* Three lists: between the first two, two messages of 96 bytes are published, and then none. */
 START_TEST(a_watch_tells_rates)
 {
-    struct dlx_publisher *other = new_publisher("s", DLX_ON_FULL_DROP_OLDEST);
-    struct dlx_publisher *p = new_publisher("t", DLX_ON_FULL_DROP_OLDEST);
+    struct dlx_publisher *other = new_publisher("s", DLX_ON_FULL_DROP);
+    struct dlx_publisher *p = new_publisher("t", DLX_ON_FULL_DROP);
     struct dlx_test_cli cli;
     publish(other, 2);
     publish(p, 1);
@@ -171,7 +171,7 @@ START_TEST(a_watch_tells_rates)
         row = json_array_get(json, 1);
         messages = json_real_value(json_object_get(row, "messages_per_s"));
         if (messages > 0) {
-            ck_assert_int_eq(dlx_test_cli_integer(row, "messages"), 3);
+            ck_assert_int_eq(dlx_test_cli_integer(row, "published"), 3);
             /* two in 0.3 s, or later on a slow machine; each of 96 bytes */
             ck_assert_msg(messages < 6.8, "%g", messages);
             double bytes = json_real_value(json_object_get(row, "bytes_per_s"));
@@ -209,7 +209,7 @@ START_TEST(a_watch_on_a_screen_writes_it_anew_and_counts_what_has_no_room)
     char topic[16];
     for (int i = 0; i < N; i++) {
         (void)snprintf(topic, sizeof topic, "t/%02d", i);
-        p[i] = new_publisher(topic, DLX_ON_FULL_DROP_OLDEST);
+        p[i] = new_publisher(topic, DLX_ON_FULL_DROP);
     }
     dlx_test_cli_run_on_screen(&cli, dlx_test_cli_daemon.path, 200, 0,
                                DLX_TEST_WORDS("ls", "-wtn", "2", "--interval", "0.01"));

@@ -149,17 +149,17 @@ static void end(struct story *story)
     dlx_client_unref(story->c);
 }
 
-static void check_row(const json_t *row, const char *topic, int held, int max_held,
-                      const char *mode, bool reliable)
+static void check_row(const json_t *row, const char *topic, int held, int max_held, bool latest,
+                      bool reliable)
 {
     ck_assert_str_eq(json_string_value(json_object_get(row, "topic")), topic);
-    ck_assert_int_eq(dlx_test_cli_integer(row, "held"), held);
+    ck_assert_int_eq(dlx_test_cli_integer(row, "n_held"), held);
     ck_assert_int_eq(dlx_test_cli_integer(row, "max_held"), max_held);
     ck_assert_int_eq(dlx_test_cli_integer(row, "pid"), getpid());
     ck_assert_int_eq(dlx_test_cli_integer(row, "uid"), getuid());
     ck_assert_int_eq(dlx_test_cli_integer(row, "lost"), 0);
     ck_assert_int_eq(dlx_test_cli_integer(row, "taken"), held);
-    ck_assert_str_eq(json_string_value(json_object_get(row, "mode")), mode);
+    ck_assert(json_is_true(json_object_get(row, "latest")) == latest);
     ck_assert(json_is_boolean(json_object_get(row, "reliable")));
     ck_assert(json_is_true(json_object_get(row, "reliable")) == reliable);
 }
@@ -172,9 +172,9 @@ START_TEST(holds_lists_those_who_hold_most_first)
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "--json"));
     json_t *json = dlx_test_cli_json(&cli);
     ck_assert_uint_eq(json_array_size(json), 3);
-    check_row(json_array_get(json, 0), "a", 3, 5, "all", false);
-    check_row(json_array_get(json, 1), "b", 2, 16, "all", false);
-    check_row(json_array_get(json, 2), "a", 1, 16, "all", true);
+    check_row(json_array_get(json, 0), "a", 3, 5, false, false);
+    check_row(json_array_get(json, 1), "b", 2, 16, false, false);
+    check_row(json_array_get(json, 2), "a", 1, 16, false, true);
     json_decref(json);
     dlx_test_cli_deinit(&cli);
 
@@ -182,9 +182,9 @@ START_TEST(holds_lists_those_who_hold_most_first)
                      DLX_TEST_WORDS("holds", "a", "--all", "--json"));
     json = dlx_test_cli_json(&cli);
     ck_assert_uint_eq(json_array_size(json), 3);
-    check_row(json_array_get(json, 0), "a", 3, 5, "all", false);
-    check_row(json_array_get(json, 1), "a", 1, 16, "all", true);
-    check_row(json_array_get(json, 2), "a", 0, 16, "latest", false);
+    check_row(json_array_get(json, 0), "a", 3, 5, false, false);
+    check_row(json_array_get(json, 1), "a", 1, 16, false, true);
+    check_row(json_array_get(json, 2), "a", 0, 16, true, false);
     json_decref(json);
     dlx_test_cli_deinit(&cli);
     end(&story);

@@ -171,7 +171,7 @@ START_TEST(ls_info_and_holds_list_what_matches)
     json = dlx_test_cli_json(&cli);
     ck_assert_uint_eq(json_array_size(json), 2);
     for (size_t i = 0; i < 2; i++) {
-        check_text(json_array_get(json, i), "mode", "all");
+        ck_assert(json_is_false(json_object_get(json_array_get(json, i), "latest")));
         ck_assert_int_eq(dlx_test_cli_integer(json_array_get(json, i), "pid"), echo.pid);
         ck_assert_str_ne(json_string_value(json_object_get(json_array_get(json, i), "topic")),
                          "lidar");

@@ -61,7 +61,7 @@ START_TEST(a_new_file_replaces_the_one_before)
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls", "--json"));
     json_t *json = dlx_test_cli_json(&cli), *first = json_array_get(json, 0);
     ck_assert_uint_eq(json_array_size(json), 1);
-    ck_assert_int_eq(dlx_test_cli_integer(first, "bytes"), 10);
+    ck_assert_int_eq(dlx_test_cli_integer(first, "published_bytes"), 10);
     ck_assert_int_eq(dlx_test_cli_integer(first, "retain"), 1);
     ck_assert(json_is_true(json_object_get(first, "retained")));
     json_decref(json);
@@ -82,7 +82,7 @@ START_TEST(several_messages_stay_and_the_history_fits)
                      DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--loop", "9", "--retain",
                                     "6", "--json"));
     json_t *json = dlx_test_cli_json(&cli);
-    ck_assert_int_eq(dlx_test_cli_integer(json, "messages"), 9);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "published"), 9);
     ck_assert_int_eq(dlx_test_cli_integer(json, "retained"), 6);
     json_decref(json);
     dlx_test_cli_deinit(&cli);

@@ -20,7 +20,7 @@ static void pass_on(const char *from, int in, const char *to)
     dlx_test_cli_finish(&save, 0);
     ck_assert_str_eq(save.err, "");
     json_t *json = dlx_test_cli_json(&pub);
-    ck_assert_int_eq(dlx_test_cli_integer(json, "messages"), 1);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "published"), 1);
     ck_assert_int_eq(dlx_test_cli_integer(json, "copied_bytes"), 0);
     json_decref(json);
     dlx_test_cli_deinit(&pub);

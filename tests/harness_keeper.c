@@ -285,8 +285,8 @@ static bool is_child(const char *name, pid_t parent)
     long its_parent, n_threads;
     return end &&
            sscanf(end + 1,
-                  " %c %ld %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld",
-                  &state, &its_parent, &n_threads) == 3 &&
+                  " %c %ld %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld", &state,
+                  &its_parent, &n_threads) == 3 &&
            its_parent == (long)parent && (state != 'Z' || n_threads > 1);
 }
 

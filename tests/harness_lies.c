@@ -8,9 +8,8 @@
 struct dlx_test_scene dlx_test_scene_make_for(enum dlx_test_way way)
 {
     struct dlx_test_scene x = {.way = way, .c = dlx_test_stream_connect()};
-    const struct dlx_publisher_args pa = {.size = sizeof pa,
-                                          .on_full = way == RELIABLE ? DLX_ON_FULL_BLOCK
-                                                                     : DLX_ON_FULL_DROP_OLDEST};
+    const struct dlx_publisher_args pa = {
+        .size = sizeof pa, .on_full = way == RELIABLE ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP};
     const struct dlx_subscribe_args sa = {.size = sizeof sa,
                                           .mode = way == LATEST ? DLX_MODE_LATEST : DLX_MODE_ALL,
                                           .reliable = way == RELIABLE};

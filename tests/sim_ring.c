@@ -363,7 +363,7 @@ static int take(struct subscriber *s, struct dlx_taken *ret)
         return dlx__reader_take(&s->reader, ret, n);
     ret->n = plain.n;
     ret->gap = plain.gap;
-    ret->words[0] = plain.time_ns;
+    ret->words[0] = plain.monotonic_ns;
     dlx__entry_set_place(ret->words, plain.arena, plain.offset);
     return 1;
 }

@@ -165,7 +165,7 @@ DLX_API struct dlx_client *dlx_client_unref(struct dlx_client *c);
 /* ---- publisher ----------------------------------------------------------------------------- */
 
 enum dlx_on_full {
-    DLX_ON_FULL_DROP_OLDEST = 0, /**< retire the oldest message beyond `history` */
+    DLX_ON_FULL_DROP = 0, /**< retire the oldest message beyond `history` */
     /** wait until reliable subscribers have taken it, as long as `timeout_ns` of dlx_publish_args says:
      *  0, or without these, not at all, and dlx_publish() fails with DLX_E_FULL */
     DLX_ON_FULL_BLOCK = 1,
@@ -280,7 +280,7 @@ struct dlx_publish_args {
     /** How long to wait for reliable subscribers (DLX_ON_FULL_BLOCK) and for `min_subscribers`. 0: do not wait. */
     int64_t timeout_ns;
     /** Publish time to stamp, CLOCK_MONOTONIC. 0: now. */
-    uint64_t time_ns;
+    uint64_t monotonic_ns;
     /** Fail with DLX_E_WOULD_COPY instead of copying. */
     bool strict;
     /** The caller keeps the tensor, and promises not to write to it any more: see dlx_publish(). */

@@ -262,7 +262,7 @@ class message : public detail::handle<dlx_message>
     std::uint32_t n_tensors() const noexcept { return dlx_message_n_tensors(get()); }
     std::uint64_t seq() const noexcept { return dlx_message_seq(get()); }
     std::uint64_t gap() const noexcept { return dlx_message_gap(get()); }
-    std::uint64_t time_ns() const noexcept { return dlx_message_time_ns(get()); }
+    std::uint64_t monotonic_ns() const noexcept { return dlx_message_monotonic_ns(get()); }
     std::uint64_t publisher() const noexcept { return dlx_message_publisher(get()); }
     /** Valid as long as the message; so are name() and meta(). */
     const char *topic() const noexcept { return dlx_message_topic(get()); }

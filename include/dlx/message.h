@@ -26,7 +26,7 @@ DLX_API uint64_t dlx_message_seq(const struct dlx_message *m);
 DLX_API uint64_t dlx_message_gap(const struct dlx_message *m);
 
 /** When it was published: nanoseconds of CLOCK_MONOTONIC, exact to 2 us (docs/decisions/0019). */
-DLX_API uint64_t dlx_message_time_ns(const struct dlx_message *m);
+DLX_API uint64_t dlx_message_monotonic_ns(const struct dlx_message *m);
 
 /** Its topic. Valid as long as the message. */
 DLX_API const char *dlx_message_topic(const struct dlx_message *m);

@@ -48,7 +48,7 @@ class Dlx:
         memoryview(self.x)[:] = payload
 
     def send(self, payload):
-        self.pub.publish(self.x, time_ns=now())
+        self.pub.publish(self.x, monotonic_ns=now())
 
     @staticmethod
     def receive(size, n, acknowledge):
@@ -56,7 +56,7 @@ class Dlx:
             for _ in range(n):
                 msg = sub.take()
                 array = np.asarray(msg)
-                acknowledge(now() - msg.time_ns, array)
+                acknowledge(now() - msg.monotonic_ns, array)
                 del msg, array
             assert sub.stats()["sleeps"] > 0.9 * n, "a blocking take sleeps"
 
@@ -71,7 +71,7 @@ class DlxSmall(Dlx):
         start = now()
         x = self.pub.empty(self.size, "uint8")
         memoryview(x)[:] = payload
-        self.pub.publish(x, time_ns=start)
+        self.pub.publish(x, monotonic_ns=start)
 
 
 class TorchQueue:
@@ -394,7 +394,7 @@ def state_dict_receiver(queue, pipe, rounds):
             tensors = {k: torch.from_dlpack(t) for k, t in msg.items()}
             end = now()
             assert int(tensors["t999"][0]) == 9
-            pipe.send(end - msg.time_ns)
+            pipe.send(end - msg.monotonic_ns)
             del msg, tensors
         for _ in range(rounds):
             start, tensors = queue.get()
@@ -417,11 +417,11 @@ def state_dict(total, rounds):
     result = []
     with dlx.connect() as c, c.publisher("bench/state", history=1) as pub:
         pub.wait(1, 60)
-        x = pub.like(like)
+        x = pub.empty_like(like)
         for t in x.values():
             np.asarray(t)[:] = 9
         for _ in range(rounds):
-            pub.publish(x, share=True, strict=True, time_ns=now())
+            pub.publish(x, share=True, strict=True, monotonic_ns=now())
             result.append(ours.recv() / 1e6)
     tensors = {k: torch.full((total // 1000,), 9, dtype=torch.uint8).share_memory_() for k in like}
     for _ in range(rounds):

@@ -163,7 +163,7 @@ def engine(args):
 
 def publish(pub, lib, version, args):
     values = model(version, int((args.mib * (1 << 20) / 4 / len(LAYERS)) ** 0.5))
-    weights = pub.like(values, device=args.device)
+    weights = pub.empty_like(values, device=args.device)
     for name, tensor in weights.items():
         lib.fill(tensor, values[name])
     n_bytes = sum(t.nbytes for t in weights.values())
@@ -212,7 +212,7 @@ def main(args):
         engines.append(start())
         hear(engines[-1:], args.versions, first=args.engines)
         ends = [process.communicate() and process.returncode for process in engines]
-        c.drop(TOPIC)
+        c.drop_retained(TOPIC)
     if any(ends) or arenas > 3 * n_bytes:
         sys.exit(f"engines ended with {ends}; {arenas} bytes of memory")
 

@@ -36,7 +36,7 @@ static int parse_on_full(PyObject *object, uint32_t *ret)
     bool drops = PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, "drop") == 0;
     if (drops ||
         (PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, "block") == 0)) {
-        *ret = drops ? DLX_ON_FULL_DROP_OLDEST : DLX_ON_FULL_BLOCK;
+        *ret = drops ? DLX_ON_FULL_DROP : DLX_ON_FULL_BLOCK;
         return 0;
     }
     PyErr_Format(PyExc_ValueError, "on_full is \"drop\" or \"block\", not %R", object);
@@ -330,7 +330,7 @@ static int make_drop(struct dlxpy_call *call)
 
 PyDoc_STRVAR(
     drop_retained_doc,
-    "drop(topic)\n--\n\n"
+    "drop_retained(topic)\n--\n\n"
     "Drop what publishers that have gone retain on a topic. Who holds a message of it keeps it.\n"
     "Raises dlx.NotFound, dlx.AccessError, dlx.InvalidError, dlx.DaemonError.");
 static PyObject *drop_retained(PyObject *self, PyObject *object)
@@ -360,7 +360,7 @@ static PyMethodDef methods[] = {
     {"publisher", (PyCFunction)(void (*)(void))publisher, FAST, publisher_doc},
     {"subscribe", (PyCFunction)(void (*)(void))subscribe, FAST, subscribe_doc},
     {"get", (PyCFunction)(void (*)(void))get, FAST, get_doc},
-    {"drop", drop_retained, METH_O, drop_retained_doc},
+    {"drop_retained", drop_retained, METH_O, drop_retained_doc},
     {"publishers", dlxpy_connection_publishers, METH_VARARGS, dlxpy_publishers_doc},
     {"links", dlxpy_connection_links, METH_O, dlxpy_links_doc},
     {"daemon", dlxpy_connection_daemon, METH_NOARGS, dlxpy_daemon_doc},

@@ -214,7 +214,7 @@ static int parse_stream(PyObject *object, struct wishes *w)
     return -1;
 }
 
-/* `value`: timeout, strict, share, time_ns, stream, stage, NULL where nothing was given. Returns 0, or -1 with an
+/* `value`: timeout, strict, share, monotonic_ns, stream, stage, NULL where nothing was given. Returns 0, or -1 with an
  * exception. */
 static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value, struct wishes *w)
 {
@@ -226,7 +226,7 @@ static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value,
         parse_stream(value[4], w) < 0 || dlxpy_flag(value[5], &w->args.stage) < 0)
         return -1;
     if (value[3]) {
-        w->args.time_ns = PyLong_AsUnsignedLongLong(value[3]);
+        w->args.monotonic_ns = PyLong_AsUnsignedLongLong(value[3]);
         if (PyErr_Occurred())
             return -1;
     }
@@ -245,12 +245,13 @@ static struct dlxpy_sender sender_of(const struct dlxpy_publisher *p, const stru
 /* ---- one message --------------------------------------------------------------------------- */
 
 const char dlxpy_publish_doc[] =
-    "publish(tensors, *, meta=None, timeout=..., strict=False, share=False, time_ns=0, "
+    "publish(tensors, *, meta=None, timeout=..., strict=False, share=False, monotonic_ns=0, "
     "stream=None, stage=False)\n--\n\n"
     "Publish one message: a tensor of any library, a dict of named ones (a state_dict), a list or "
     "tuple, or a\n"
     "message that was received. All or nothing reaches a subscriber.\n\n"
-    "A tensor of empty(), zeros() or like() of this publisher is passed on without a copy, and is "
+    "A tensor of empty(), zeros() or empty_like() of this publisher is passed on without a copy, "
+    "and is "
     "then spent:\n"
     "using it again raises ValueError. It is copied if anything made of it (an ndarray, a "
     "torch.Tensor, a\n"
@@ -275,7 +276,7 @@ const char dlxpy_publish_doc[] =
     "share    keep the tensor: it is read-only from here on, whatever was made of it is not "
     "written to any\n"
     "         more (which is the caller's promise), and it may be published again without a copy\n"
-    "time_ns  the time to stamp, of time.monotonic_ns(); 0: now\n"
+    "monotonic_ns  the time to stamp, of time.monotonic_ns(); 0: now\n"
     "stream   that writes the tensors on GPUs, or that is to wait for those who do: it is passed "
     "to their\n"
     "         __dlpack__(). A number (1: the legacy default stream of CUDA, 2: that of the thread; "
@@ -293,8 +294,8 @@ const char dlxpy_publish_doc[] =
     "the way), dlx.WouldCopy, dlx.NoMemory, dlx.LimitError, dlx.DaemonError, dlx.Closed.";
 PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
-    static const char *const names[] = {"tensors", "meta",    "timeout", "strict",
-                                        "share",   "time_ns", "stream",  "stage"};
+    static const char *const names[] = {"tensors", "meta",         "timeout", "strict",
+                                        "share",   "monotonic_ns", "stream",  "stage"};
     static const struct dlxpy_params params = {"publish", names, 8, 1, 1};
     struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
     struct dlxpy_parcel parcel;
@@ -417,7 +418,7 @@ static void set_n_published(uint32_t n)
 }
 
 const char dlxpy_publish_many_doc[] =
-    "publish_many(messages, *, timeout=..., strict=False, share=False, time_ns=0, "
+    "publish_many(messages, *, timeout=..., strict=False, share=False, monotonic_ns=0, "
     "stream=None)\n--\n\n"
     "Publish several messages, in this order: as publish() would one by one, for less. Each is "
     "what publish()\n"
@@ -436,8 +437,8 @@ const char dlxpy_publish_many_doc[] =
 PyObject *dlxpy_publish_many(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                              PyObject *kwnames)
 {
-    static const char *const names[] = {"messages", "timeout", "strict", "share",
-                                        "time_ns",  "stream",  "stage"};
+    static const char *const names[] = {"messages",     "timeout", "strict", "share",
+                                        "monotonic_ns", "stream",  "stage"};
     static const struct dlxpy_params params = {"publish_many", names, 6, 1, 1};
     struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
     struct wishes w;

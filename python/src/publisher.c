@@ -187,7 +187,7 @@ static PyMethodDef methods[] = {
     {"__exit__", dlxpy_handle_close, METH_VARARGS, NULL},
     {"empty", (PyCFunction)(void (*)(void))dlxpy_publisher_empty, FAST, dlxpy_empty_doc},
     {"zeros", (PyCFunction)(void (*)(void))dlxpy_publisher_zeros, FAST, dlxpy_zeros_doc},
-    {"like", (PyCFunction)(void (*)(void))dlxpy_publisher_like, FAST, dlxpy_like_doc},
+    {"empty_like", (PyCFunction)(void (*)(void))dlxpy_publisher_like, FAST, dlxpy_like_doc},
     {"publish", (PyCFunction)(void (*)(void))dlxpy_publish, FAST, dlxpy_publish_doc},
     {"publish_many", (PyCFunction)(void (*)(void))dlxpy_publish_many, FAST, dlxpy_publish_many_doc},
     {"wait", (PyCFunction)(void (*)(void))wait, FAST, wait_doc},

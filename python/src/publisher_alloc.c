@@ -254,7 +254,7 @@ static PyObject *like_mapping(struct dlxpy_publisher *p, PyObject *mapping, DLDe
 }
 
 const char dlxpy_like_doc[] =
-    "like(tensor, *, device=\"cpu\")\n--\n\n"
+    "empty_like(tensor, *, device=\"cpu\")\n--\n\n"
     "As empty(), with shape and data type of any tensor (NumPy's, PyTorch's, ...), wherever that "
     "is. Of a dict\n"
     "of tensors: a dict of new ones with the same keys, all on `device`, in one piece of memory.";
@@ -262,7 +262,7 @@ PyObject *dlxpy_publisher_like(PyObject *self, PyObject *const *args, Py_ssize_t
                                PyObject *kwnames)
 {
     static const char *const like_names[] = {"tensor", "device"};
-    static const struct dlxpy_params params = {"like", like_names, 2, 1, 1};
+    static const struct dlxpy_params params = {"empty_like", like_names, 2, 1, 1};
     struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
     struct spec spec;
     DLDevice device = {kDLCPU, 0};

@@ -274,7 +274,7 @@ static int check_own_gpu(const struct dlxpy_tensor *t, const struct dlxpy_sender
     const char *device = name ? PyUnicode_AsUTF8AndSize(name, NULL) : "a GPU";
     if (t->publisher != sender->publisher)
         (void)dlxpy_raise_text(DLX_E_DEVICE,
-                               "the tensor on %s is not one that empty() or like() of this "
+                               "the tensor on %s is not one that empty() or empty_like() of this "
                                "publisher returned, and nothing on a GPU is copied: publish a copy "
                                "(torch.from_dlpack(t).clone())",
                                device);

@@ -72,8 +72,8 @@ def test_a_shared_batch_stays_with_its_publisher(pair):
 
 def test_a_batch_stamps_the_time_that_it_is_given(pair):
     pub, sub = pair
-    pub.publish_many([b"a", b"b"], time_ns=12345)
-    assert [m.time_ns for m in sub.take_many(2)] == [12345, 12345]
+    pub.publish_many([b"a", b"b"], monotonic_ns=12345)
+    assert [m.monotonic_ns for m in sub.take_many(2)] == [12345, 12345]
 
 
 def test_a_large_batch_wraps_the_ring(c):

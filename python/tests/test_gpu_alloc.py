@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of GPUs that a publisher allocates, pub.empty(device=) and pub.like(device=), on the
+"""Memory of GPUs that a publisher allocates, pub.empty(device=) and pub.empty_like(device=), on the
 stand-in driver, as in test_gpu.py."""
 from test_gpu import PRELUDE, alone, machine, pytestmark, two  # noqa: F401
 
@@ -51,7 +51,7 @@ def test_a_dict_is_allocated_on_a_gpu_in_one_piece(two):
     two(FILL + """
 import numpy as np
 model = {"w": np.zeros((3, 5), "f4"), "b": Array(5), "n": b"12", "none": np.zeros((0, 4), "f2")}
-d = pub.like(model, device="cuda:0")
+d = pub.empty_like(model, device="cuda:0")
 assert list(d) == list(model) and {t.device for t in d.values()} == {"cuda:0"}
 assert [t.shape for t in d.values()] == [(3, 5), (5,), (2,), (0, 4)]
 assert [t.dtype for t in d.values()] == ["float32", "uint32", "uint8", "float16"]
@@ -60,8 +60,8 @@ fill(d["w"], 1), fill(d["b"], 2)
 assert calls("cuMemCreate") == 1
 report = pub.publish(d, meta={"version": 1})
 assert not report.copied and all(t.published for t in d.values())
-assert pub.like(Array(2, 3), device="cuda:0").shape == (2, 3)
-assert pub.like(pub.empty(4, device="cuda:0")).device == "cpu"
+assert pub.empty_like(Array(2, 3), device="cuda:0").shape == (2, 3)
+assert pub.empty_like(pub.empty(4, device="cuda:0")).device == "cpu"
 until(lambda: pub.stats()["n_subscribers"] == 0)
 pub.close(); c.close(); del model; finish()
 """, """
@@ -70,7 +70,7 @@ assert msg.keys() == ["w", "b", "n", "none"] and msg.meta == {"version": 1}
 taken = {k: Taken(msg[k], stream=1) for k in ("w", "b")}
 assert taken["w"].values() == [1] * 15 and taken["b"].values() == [2] * 5
 assert calls("cuMemImportFromShareableHandle") == 1
-host = c.publisher("other").like(msg["w"])
+host = c.publisher("other").empty_like(msg["w"])
 assert (host.device, host.shape) == ("cpu", (3, 5))
 [t.close() for t in taken.values()]
 del msg, host
@@ -81,7 +81,7 @@ def test_a_retained_set_on_a_gpu_outlives_its_killed_publisher(peer):
     giver = peer(FILL + """
 start()
 pub = c.publisher("weights", retain=1)
-d = pub.like({"a": Array(16)}, device="cuda:0")
+d = pub.empty_like({"a": Array(16)}, device="cuda:0")
 fill(d["a"], 9)
 pub.publish(d)
 with dlx.connect() as other:
@@ -152,7 +152,7 @@ DEVICES_THAT_ARE_NONE = ["", "cpus", "cuda:", "cuda:-1", "cuda: 1", "cuda:0x1", 
 def test_a_device_that_cannot_be_had_is_refused_by_its_name(alone):
     alone(f"""
 for make in (lambda d: pub.empty(3, "uint8", device=d), lambda d: pub.zeros(3, device=d),
-             lambda d: pub.like(b"x", device=d), lambda d: pub.like({{"a": b"x"}}, device=d)):
+             lambda d: pub.empty_like(b"x", device=d), lambda d: pub.empty_like({{"a": b"x"}}, device=d)):
     for wrong in {DEVICES_THAT_ARE_NONE!r}:
         e = fails(ValueError, "device is ", lambda: make(wrong))
         assert "cuda:0" in str(e) and repr(wrong) in str(e), e
@@ -161,18 +161,18 @@ for make in (lambda d: pub.empty(3, "uint8", device=d), lambda d: pub.zeros(3, d
         made = make(cpu)
         assert (made["a"] if isinstance(made, dict) else made).device == "cpu"
 """ + """
-fails(dlx.DeviceError, "no CUDA device 7", lambda: pub.like({"a": b"x"}, device="cuda:7"))
+fails(dlx.DeviceError, "no CUDA device 7", lambda: pub.empty_like({"a": b"x"}, device="cuda:7"))
 fails(dlx.DeviceError, "HIP", lambda: pub.empty(3, device="rocm:0"))
 e = fails(dlx.DeviceError, "device cuda:0: zeros()", lambda: pub.zeros(3, device="cuda:0"))
 assert "zero_()" in str(e)
 class Device:  # torch.device
     def __str__(self): return "cuda:0"
 assert pub.empty(3, device=Device()).device == pub.empty(3, device="cuda").device == "cuda:0"
-fails(TypeError, "devise", lambda: pub.like(b"x", devise="cpu"))
+fails(TypeError, "devise", lambda: pub.empty_like(b"x", devise="cpu"))
 fails(dlx.Error, "-1", lambda: pub.empty((2, -1), device="cuda:0"))
 fails(dlx.NoMemory, "device type 2, number 0", lambda: pub.empty(1 << 34, "uint8", device="cuda:0"))
 fails(dlx.NoMemory, "17179869440 bytes on device type 2",
-      lambda: pub.like({"a": b"1", "b": BIG}, device="cuda:0"))
+      lambda: pub.empty_like({"a": b"1", "b": BIG}, device="cuda:0"))
 cuda.standin_fail(b"cuMemCreate", 1, 1, 2)
 fails(dlx.NoMemory, "cuMemCreate", lambda: pub.empty(64 << 20, "uint8", device="cuda:0"))
 cuda.standin_fail(b"cuMemExportToShareableHandle", 1, 1, 801)
@@ -203,7 +203,7 @@ assert not legacy.versioned and legacy.device == (2, 0)
 legacy.close()
 # Only its own publisher passes it on, and only the object that was returned.
 with c.publisher("other") as other:
-    e = fails(dlx.DeviceError, "not one that empty() or like() of this publisher returned",
+    e = fails(dlx.DeviceError, "not one that empty() or empty_like() of this publisher returned",
               lambda: other.publish(x))
     assert "cuda:0" in str(e) and "clone()" in str(e)
     fails(dlx.DeviceError, "of this publisher", lambda: other.publish(x, share=True))
@@ -224,7 +224,7 @@ x = pub.empty(4, "uint32", device="cuda:1")
 view = Taken(x)
 assert view.device == (2, 1)
 view.close()
-d = pub.like({"a": x}, device="cuda:1")
+d = pub.empty_like({"a": x}, device="cuda:1")
 pub.publish(x), pub.publish(d)
 assert cuda.standin_contexts_made(0) == 0 and cuda.standin_contexts_made(1) == 1
 del d, x
@@ -234,7 +234,7 @@ pub.close(); c.close(); finish()
 
 def test_memory_of_the_cpu_touches_no_driver(c):
     with c.publisher("a") as pub:
-        pub.publish(pub.like({"x": b"1"}, device="cpu"))
+        pub.publish(pub.empty_like({"x": b"1"}, device="cpu"))
         pub.empty(3, device="cpu"), pub.zeros(3, device=None)
     with open("/proc/self/maps", encoding="ascii", errors="replace") as f:
         assert "libcuda" not in f.read()
@@ -246,7 +246,7 @@ import os
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # here there may be one
 with c.publisher("a") as pub:
     for make in (lambda: pub.empty(3, device="cuda:0"),
-                 lambda: pub.like({"a": b"x"}, device="cuda:0")):
+                 lambda: pub.empty_like({"a": b"x"}, device="cuda:0")):
         try:
             make()
         except dlx.DeviceError as e:
@@ -306,7 +306,7 @@ def test_allocating_keeps_nothing(alone):
     alone("""
 def round():
     x = pub.empty(8, "uint32", device="cuda:0")
-    d = pub.like({"x": x, "y": b"abc"}, device="cuda:0")
+    d = pub.empty_like({"x": x, "y": b"abc"}, device="cuda:0")
     x.__dlpack__(max_version=(1, 0), stream=1), x.device, repr(x)
     fails(dlx.DeviceError, "", x.numpy)
     fails(ValueError, "", lambda: pub.empty(3, device="x"))

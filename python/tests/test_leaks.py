@@ -18,7 +18,7 @@ def round_trip(c, pub, sub):
     np.asarray(x)[:] = 1
     pub.publish(x)
     pub.publish({"a": np.ones(7), "b": b"bytes", "c": [1] and bytearray(b"x")}, meta={"k": "v"})
-    pub.publish(pub.like({"p": np.zeros(3), "q": np.zeros((2, 2), "f2")}), share=True)
+    pub.publish(pub.empty_like({"p": np.zeros(3), "q": np.zeros((2, 2), "f2")}), share=True)
     msg = sub.take()
     t = msg[0]
     capsule = t.__dlpack__(max_version=(1, 0))

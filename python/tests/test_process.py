@@ -36,9 +36,9 @@ WAITS = {
 
 # A daemon that stands still is waited for as long as connect() said, which is an hour here.
 QUESTIONS = {
-    "publisher": 'c.publisher("a")', "subscribe": 'c.subscribe("a")', "get": 'c.get("a", timeout=0)', "drop": 'c.drop("a")',
+    "publisher": 'c.publisher("a")', "subscribe": 'c.subscribe("a")', "get": 'c.get("a", timeout=0)', "drop_retained": 'c.drop_retained("a")',
     "publishers": "c.publishers()", "links": "c.links(1)", "daemon": "c.daemon()",
-    "empty": "p.empty(1 << 20)", "zeros": "p.zeros(1 << 20)", "like": 'p.like({"a": a, "b": a})', "publish": "p.publish(a)",
+    "empty": "p.empty(1 << 20)", "zeros": "p.zeros(1 << 20)", "like": 'p.empty_like({"a": a, "b": a})', "publish": "p.publish(a)",
     "publish a set": 'p.publish({"a": a, "b": a})', "publish many": "p.publish_many([a, a])", "close": "p.close()", "with": "with p: pass",
 }
 

@@ -25,7 +25,7 @@ def test_a_tensor_in_shared_memory_is_passed_without_a_copy(pair):
         x.shape
     with sub.take() as msg:
         assert (msg.topic, msg.seq, msg.gap, len(msg), msg.meta) == ("cam/front", 1, 0, 1, None)
-        assert abs(msg.time_ns - time.monotonic_ns()) < PATIENCE * 1e9
+        assert abs(msg.monotonic_ns - time.monotonic_ns()) < PATIENCE * 1e9
         y = msg[0]
     assert msg.released and (y.shape, y.strides, y.dtype, y.ndim, y.nbytes, y.itemsize) == ((3, 4), (4, 1), "uint8", 2, 12, 1)
     assert y.readonly and not y.copied and (np.asarray(y) == 7).all()
@@ -154,8 +154,8 @@ def test_a_set_is_refused_as_a_whole_and_says_which_tensor(pair):
 
 def test_like_and_dtypes(pair):
     pub, _ = pair
-    assert (t := pub.like(np.zeros((2, 3), np.complex64))).shape == (2, 3) and t.dtype == "complex64"
-    many = pub.like({"a": np.zeros(3, "f2"), "b": b"xyz"})
+    assert (t := pub.empty_like(np.zeros((2, 3), np.complex64))).shape == (2, 3) and t.dtype == "complex64"
+    many = pub.empty_like({"a": np.zeros(3, "f2"), "b": b"xyz"})
     assert {k: (t.shape, t.dtype) for k, t in many.items()} == {"a": ((3,), "float16"), "b": ((3,), "uint8")}
     assert not pub.publish(many).copied and many["a"].published
     for given, name in [("uint8", "uint8"), ("bfloat16", "bfloat16"), ("f4", "float32"), ("<f8", "float64"), (bool, "bool"),
@@ -302,10 +302,10 @@ def test_retained_sets_outlive_their_publisher(c, peer):
     msg = c.get("weights/policy", timeout=PATIENCE)
     assert msg.keys() == ["w", "b"] and msg["w"].tobytes() == b"1234" and msg.meta == {"step": 3}
     until(lambda: [x["retained"] for x in c.publishers("weights/*")] == [True], "that it is retained")
-    c.drop("weights/policy")
+    c.drop_retained("weights/policy")
     assert msg["b"].tobytes() == b"5"
     with pytest.raises(KeyError):
-        c.drop("weights/policy")
+        c.drop_retained("weights/policy")
     with pytest.raises(TimeoutError, match="has no message"):
         c.get("weights/policy", timeout=0)
     with pytest.raises(TimeoutError, match="none came"):
@@ -323,7 +323,7 @@ def test_how_long_messages_are_retained(c):
             until(lambda: not c.publishers("a"), "that it is dropped")
             continue
         assert c.get("a", 0)[0].tobytes() == b"x"
-        c.drop("a")
+        c.drop_retained("a")
     c.publisher("a", retain_for=float("inf")).close()
 
 

@@ -238,7 +238,7 @@ class Story:
                 if self.end_if_killed():
                     return
                 raise Failed(f"the daemon does not answer: {e}") from e
-            left = {k: info.get(k) for k in ("publishers", "links", "topics", "shared_bytes") if info.get(k)}
+            left = {k: info.get(k) for k in ("n_publishers", "n_links", "n_topics", "shared_bytes") if info.get(k)}
             if n_fds == baseline and not left:
                 break
             if self.end_if_killed():

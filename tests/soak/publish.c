@@ -310,7 +310,7 @@ static struct dlx_publisher *announce(struct author *a)
     a->pause_us = soak_once_in(part, 4) ? 0 : soak_random(part, classes[class].pause_us * 2);
     (void)snprintf(o->topic, sizeof o->topic, "soak/%s/%u", a->blocks ? "block" : "drop",
                    (unsigned)soak_random(part, 5));
-    args.on_full = a->blocks ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP_OLDEST;
+    args.on_full = a->blocks ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP;
     args.history = 1 + (uint32_t)soak_random(part, classes[class].history_max);
     if (soak_once_in(part, 2))
         args.depth = 1 + (uint32_t)soak_random_log(part, depth_max);
