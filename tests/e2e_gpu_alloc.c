@@ -104,13 +104,17 @@ END_TEST
 /* An arena that nothing is in makes room. */
 START_TEST(a_full_device_gives_up_what_is_not_used)
 {
+    static struct dlx_test_gpu_segment others; /* all but 64 MiB of 1 GiB */
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    const int64_t half = INT64_C(160) << 20; /* 640 of 1,024 MiB */
+    const int64_t half = INT64_C(10) << 20; /* 40 MiB */
+    dlx_test_gpu_segment_make(&others, 1, 960 * DLX_TEST_GPU_MIB,
+                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(x.p, half);
     t->deleter(t);
     t = dlx_test_gpu_alloc_empty(x.p, half + 1024);
-    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 1);
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 2);
     t->deleter(t);
+    dlx_test_gpu_segment_free(&others);
     dlx_test_gpu_end(&x);
 }
 END_TEST
@@ -120,7 +124,7 @@ static DLManagedTensorVersioned *made;
 
 static int alloc_one(void)
 {
-    int64_t n = INT64_C(4) << 20;
+    int64_t n = INT64_C(1) << 20;
     const struct dlx_tensor_spec spec = dlx_test_gpu_spec(&n, 1, DEVICE);
     return dlx_alloc(own.p, &spec, &made);
 }
