@@ -4,13 +4,18 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static PyObject *make_error; /* dlx._errors.make */
 static volatile unsigned fork_generation;
 
+/* The words may hold names of tensors, which are any bytes, and may be cut within a character. */
 static PyObject *raise(int code, const char *text)
 {
-    PyObject *error = PyObject_CallFunction(make_error, "iss", code, dlx_error_name(code), text);
+    PyObject *words = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "backslashreplace");
+    PyObject *error =
+        words ? PyObject_CallFunction(make_error, "isO", code, dlx_error_name(code), words) : NULL;
+    Py_XDECREF(words);
     if (error) {
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
         Py_DECREF(error);
