@@ -131,30 +131,41 @@ static bool from_text(PyObject *text, DLDataType *ret)
     return dlxpy_dtype_named(name, ret);
 }
 
-/* np.dtype and jnp.dtype have a name; np.uint8 is a type, jnp.uint8 has a dtype; torch.uint8 is what it prints. */
-static bool from_attribute(PyObject *object, const char *name, DLDataType *ret)
+/* `value`: taken over; NULL: it raised, which says no more than that there is none, but for KeyboardInterrupt and the
+ * like. Returns 1; 0: it is no name of a type; -1 with an exception. */
+static int from_value(PyObject *value, DLDataType *ret)
 {
-    PyObject *value = PyObject_GetAttrString(object, name);
-    if (!value) {
+    int r = value && PyUnicode_Check(value) ? from_text(value, ret) : 0;
+    if (!value && !PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    if (!value)
         PyErr_Clear();
-        return false;
-    }
-    bool found =
-        PyUnicode_Check(value) ? from_text(value, ret) : from_attribute(value, "name", ret);
-    Py_DECREF(value);
-    return found;
+    Py_XDECREF(value);
+    return r;
 }
 
-static bool from_print(PyObject *object, DLDataType *ret)
+static int from_attribute(PyObject *object, const char *name, DLDataType *ret)
 {
-    PyObject *text = PyObject_Str(object);
-    if (!text) {
-        PyErr_Clear();
-        return false;
-    }
-    bool found = from_text(text, ret);
-    Py_DECREF(text);
-    return found;
+    return from_value(PyObject_GetAttrString(object, name), ret);
+}
+
+static int from_dtype(PyObject *object, DLDataType *ret)
+{
+    PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+    int r = dtype ? from_attribute(dtype, "name", ret) : from_value(NULL, ret);
+    Py_XDECREF(dtype);
+    return r;
+}
+
+/* np.dtype and jnp.dtype have a name; np.uint8 is a type, jnp.uint8 has a dtype; torch.uint8 is what it prints. */
+static int from_object(PyObject *object, DLDataType *ret)
+{
+    int r = from_attribute(object, "name", ret);
+    if (r == 0)
+        r = from_dtype(object, ret);
+    if (r == 0)
+        r = from_attribute(object, "__name__", ret);
+    return r == 0 ? from_value(PyObject_Str(object), ret) : r;
 }
 
 int dlxpy_dtype(PyObject *object, DLDataType *ret)
@@ -173,13 +184,9 @@ int dlxpy_dtype(PyObject *object, DLDataType *ret)
             *ret = builtins[i].dtype;
             return 0;
         }
-    bool found = PyUnicode_Check(object)
-                     ? from_text(object, ret)
-                     : from_attribute(object, "name", ret) ||
-                           from_attribute(object, "dtype", ret) ||
-                           from_attribute(object, "__name__", ret) || from_print(object, ret);
-    if (found)
-        return 0;
+    int r = PyUnicode_Check(object) ? from_text(object, ret) : from_object(object, ret);
+    if (r != 0)
+        return r < 0 ? -1 : 0;
     PyErr_Format(
         PyExc_TypeError,
         "no data type that DLPack has: %R (known are \"uint8\", \"float32\", \"bfloat16\" and "
