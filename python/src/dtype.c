@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dtype.h"
+#include "source.h"
 #include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,15 +132,12 @@ static bool from_text(PyObject *text, DLDataType *ret)
     return dlxpy_dtype_named(name, ret);
 }
 
-/* `value`: taken over; NULL: it raised, which says no more than that there is none, but for KeyboardInterrupt and the
- * like. Returns 1; 0: it is no name of a type; -1 with an exception. */
+/* `value`: taken over; NULL with an exception, which is passed over. Returns 1; 0: it is no name of a type; -1 with an exception. */
 static int from_value(PyObject *value, DLDataType *ret)
 {
     int r = value && PyUnicode_Check(value) ? from_text(value, ret) : 0;
-    if (!value && !PyErr_ExceptionMatches(PyExc_Exception))
+    if (!value && dlxpy_pass_over() < 0)
         return -1;
-    if (!value)
-        PyErr_Clear();
     Py_XDECREF(value);
     return r;
 }

@@ -180,15 +180,27 @@ static int pack_message(struct dlxpy_parcel *parcel, PyObject *message,
     return r;
 }
 
-/* A dict, or another mapping that is no tensor. */
-static bool is_mapping(PyObject *object)
+/* Returns 1, 0, or -1 with an exception. */
+static int has(PyObject *object, const char *name)
+{
+    bool failed = false;
+    PyObject *value = dlxpy_attribute(object, name, &failed);
+    Py_XDECREF(value);
+    return value ? 1 : failed ? dlxpy_pass_over() : 0;
+}
+
+/* A dict, or another mapping that is no tensor. Returns as has(). */
+static int is_mapping(PyObject *object)
 {
     if (PyDict_Check(object))
-        return true;
-    if (!PyMapping_Check(object) || PyObject_CheckBuffer(object) ||
-        PyObject_HasAttrString(object, "__dlpack__"))
-        return false;
-    return PyObject_HasAttrString(object, "items") && PyObject_HasAttrString(object, "keys");
+        return 1;
+    if (!PyMapping_Check(object) || PyObject_CheckBuffer(object))
+        return 0;
+    int r = has(object, "__dlpack__");
+    if (r != 0)
+        return r < 0 ? -1 : 0;
+    r = has(object, "items");
+    return r > 0 ? has(object, "keys") : r;
 }
 
 int dlxpy_parcel_pack(struct dlxpy_parcel *parcel, PyObject *object,
@@ -202,8 +214,9 @@ int dlxpy_parcel_pack(struct dlxpy_parcel *parcel, PyObject *object,
         Py_XDECREF(tuple);
         return r;
     }
-    if (!Py_IS_TYPE(object, dlxpy_tensor_type) && is_mapping(object))
-        return pack_mapping(parcel, object, sender);
+    int mapping = Py_IS_TYPE(object, dlxpy_tensor_type) ? 0 : is_mapping(object);
+    if (mapping != 0)
+        return mapping > 0 ? pack_mapping(parcel, object, sender) : -1;
     parcel->sources = &parcel->first;
     if (dlxpy_source_begin(&parcel->first, object, sender) < 0)
         return -1;

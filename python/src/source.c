@@ -16,6 +16,14 @@ PyObject *dlxpy_attribute(PyObject *object, const char *name, bool *failed)
     return value;
 }
 
+int dlxpy_pass_over(void)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Clear();
+    return 0;
+}
+
 /* ---- devices ------------------------------------------------------------------------------- */
 
 static const char *device_name(int type)
@@ -419,7 +427,8 @@ static int begin(struct dlxpy_source *s, PyObject *object, const struct dlxpy_se
         Py_XDECREF(cuda);
         if (cuda)
             return refuse_cuda_array();
-        PyErr_Clear();
+        if (failed && dlxpy_pass_over() < 0)
+            return -1;
     }
     r = is_gpu(type) ? try_on_gpu(s, object, sender, type) : try_in_turn(s, object, sender);
     return r == 0 ? refuse(object) : r;

@@ -60,11 +60,11 @@ static void set_row_major(struct dlxpy_source *s, Py_ssize_t ndim)
 
 /* ---- the buffer protocol ------------------------------------------------------------------- */
 
-/* numpy.datetime64 and timedelta64 show the bytes of their number. (Arrays of them show nothing.) */
-static bool is_time(PyObject *object, const Py_buffer *b)
+/* numpy.datetime64 and timedelta64 show the bytes of their number. (Arrays of them show nothing.) Returns 1, 0, or -1 with an exception. */
+static int is_time(PyObject *object, const Py_buffer *b)
 {
     if (b->ndim != 1 || b->shape[0] != 8 || b->itemsize != 1)
-        return false;
+        return 0;
     PyObject *dtype = PyObject_GetAttrString(object, "dtype");
     PyObject *kind = dtype ? PyObject_GetAttrString(dtype, "kind") : NULL;
     bool is = kind && PyUnicode_Check(kind) &&
@@ -72,8 +72,7 @@ static bool is_time(PyObject *object, const Py_buffer *b)
                PyUnicode_CompareWithASCIIString(kind, "m") == 0);
     Py_XDECREF(kind);
     Py_XDECREF(dtype);
-    PyErr_Clear();
-    return is;
+    return kind || dlxpy_pass_over() == 0 ? is : -1;
 }
 
 int dlxpy_source_buffer(struct dlxpy_source *s, PyObject *object)
@@ -86,12 +85,13 @@ int dlxpy_source_buffer(struct dlxpy_source *s, PyObject *object)
         return -1;
     }
     const Py_buffer *b = &s->buffer;
-    if (is_time(object, b)) {
+    int time = is_time(object, b);
+    if (time > 0)
         PyErr_Format(PyExc_BufferError,
                      "%R is no type of DLPack: publish its number, x.astype(\"int64\")",
                      (PyObject *)Py_TYPE(object));
+    if (time != 0)
         goto fail;
-    }
     if (!dlxpy_dtype_of_format(b->format, b->itemsize, &dtype)) {
         PyErr_Format(
             PyExc_BufferError,
@@ -126,14 +126,15 @@ static PyObject *entry(PyObject *interface, const char *name)
 }
 
 /* Of "<V2" and the like, which NumPy says of types that it does not know, the object's dtype has the name. Returns the
- * bytes an element; 0 if there is no such type. Elements that are smaller than a byte have one each. */
+ * bytes an element; 0 if there is no such type, or with an exception. Elements that are smaller than a byte have one each. */
 static size_t named_type(struct dlxpy_source *s, PyObject *object, unsigned long itemsize,
                          DLDataType *ret)
 {
     PyObject *dtype = PyObject_GetAttrString(object, "dtype");
     bool found = dtype && dlxpy_dtype(dtype, ret) == 0;
     Py_XDECREF(dtype);
-    PyErr_Clear();
+    if (!found && dlxpy_pass_over() < 0)
+        return 0;
     if (found && ret->lanes == 1 && ret->bits < 8 && itemsize == 1) {
         s->view.flags |= DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
         return 1;
@@ -160,6 +161,8 @@ static size_t read_type(struct dlxpy_source *s, PyObject *object, PyObject *inte
         size_t item = named_type(s, object, itemsize, ret);
         if (item > 0)
             return item;
+        if (PyErr_Occurred())
+            return 0;
     }
     PyErr_Format(PyExc_BufferError,
                  "elements of type '%s': only numbers that DLPack has, in native byte order, are "
