@@ -7,7 +7,7 @@
 #include <string.h>
 
 static PyObject *make_error; /* dlx._errors.make */
-static volatile unsigned fork_generation;
+static volatile unsigned fork_generation = 1;
 
 /* The words may hold names of tensors, which are any bytes, and may be cut within a character. */
 static PyObject *raise(int code, const char *text)
@@ -76,7 +76,7 @@ unsigned dlxpy_fork_generation(void)
 
 int dlxpy_check_forked(unsigned generation)
 {
-    if (generation == fork_generation)
+    if (generation == 0 || generation == fork_generation)
         return 0;
     (void)dlxpy_raise_text(
         DLX_E_FORKED, "this is memory of the parent process, which a forked child does not have: "

@@ -94,6 +94,13 @@ static struct dlxpy_tensor *tensor_on_gpu(struct dlx_message *m, uint32_t i,
     return t;
 }
 
+/* A forked child has copies, and nothing else of a message. */
+static void set_generation(struct dlxpy_tensor *t, const struct dlxpy_message *message)
+{
+    bool is_copy = t->owner->tensor->flags & DLPACK_FLAG_BITMASK_IS_COPIED;
+    t->generation = is_copy ? 0 : message->generation;
+}
+
 struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_t i)
 {
     DLManagedTensorVersioned *managed;
@@ -108,7 +115,7 @@ struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_
         on_gpu ? tensor_on_gpu(m, i, &message->stream) : dlxpy_tensor_new(managed);
     if (t) {
         t->is_received = !message->is_private;
-        t->generation = message->generation;
+        set_generation(t, message);
     }
     return t;
 }
@@ -172,7 +179,7 @@ static PyObject *private(PyObject *self, PyObject *key)
         return m ? dlxpy_raise(r) : NULL;
     struct dlxpy_tensor *t = dlxpy_tensor_new(managed);
     if (t)
-        t->generation = cast(self)->generation;
+        set_generation(t, cast(self));
     return (PyObject *)t;
 }
 

@@ -86,8 +86,10 @@ static struct dlx_tensor_spec public_spec(const struct spec *spec, DLDevice devi
 static PyObject *wrap(const struct dlxpy_publisher *p, DLManagedTensorVersioned *managed)
 {
     struct dlxpy_tensor *t = dlxpy_tensor_new(managed);
-    if (t)
+    if (t) {
         t->publisher = p->number;
+        t->generation = dlxpy_fork_generation();
+    }
     return (PyObject *)t;
 }
 

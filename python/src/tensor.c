@@ -27,7 +27,6 @@ struct dlxpy_tensor *dlxpy_tensor_of(struct dlxpy_owner *owner)
         return NULL;
     memset((char *)t + sizeof(PyObject), 0, sizeof *t - sizeof(PyObject));
     t->owner = owner;
-    t->generation = dlxpy_fork_generation();
     return t;
 }
 
@@ -228,7 +227,10 @@ static PyObject *as_bits(PyObject *self, PyObject *unused)
     if (!managed)
         return PyErr_NoMemory();
     managed->dl_tensor.dtype.code = kDLUInt;
-    return (PyObject *)dlxpy_tensor_new(managed);
+    struct dlxpy_tensor *bits = dlxpy_tensor_new(managed);
+    if (bits)
+        bits->generation = cast(self)->generation;
+    return (PyObject *)bits;
 }
 
 PyDoc_STRVAR(tobytes_doc,

@@ -10,12 +10,13 @@
 
 struct dlxpy_tensor {
     PyObject_HEAD struct dlxpy_owner *owner; /* NULL: it was published */
-    uint64_t publisher;  /* number of the dlx.Publisher that allocated it; 0: none */
-    Py_ssize_t n_views;  /* exports by the buffer protocol */
-    unsigned generation; /* of fork */
-    const void *user;    /* who is publishing it now, perhaps without the GIL; NULL: nobody */
-    bool is_untracked;   /* its address was given away: nobody knows who uses it */
-    bool gives_legacy;   /* also if it is read-only */
+    uint64_t publisher; /* number of the dlx.Publisher that allocated it; 0: none */
+    Py_ssize_t n_views; /* exports by the buffer protocol */
+    unsigned
+        generation; /* of fork, of what libdlx mapped; 0: of private memory, which a forked child has, too */
+    const void *user;  /* who is publishing it now, perhaps without the GIL; NULL: nobody */
+    bool is_untracked; /* its address was given away: nobody knows who uses it */
+    bool gives_legacy; /* also if it is read-only */
     bool is_received;
 };
 

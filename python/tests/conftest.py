@@ -164,6 +164,24 @@ def pair(c):
         yield pub, sub
 
 
+def in_child(work):
+    """What work() returns as text, in a forked child."""
+    r, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            text = work()
+        except BaseException as e:
+            text = f"{type(e).__name__}: {e}"
+        os.write(w, str(text).encode())
+        os._exit(0)
+    os.close(w)
+    with os.fdopen(r, "rb") as f:
+        said = f.read().decode()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, said
+    return said
+
+
 def count_fds():
     return len(os.listdir("/proc/self/fd"))
 

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import DAEMON, PATIENCE, count_fds, run_daemon, until
+from conftest import DAEMON, PATIENCE, count_fds, in_child, run_daemon, until
 
 import dlx
 
@@ -439,24 +439,6 @@ def test_closing_ends_the_wait_of_a_task_and_leaves_nothing(c, close):
 
 
 # -- fork -----------------------------------------------------------------------------------------------------
-
-
-def in_child(work):
-    """What work() returns as text, in a forked child."""
-    r, w = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            text = work()
-        except BaseException as e:
-            text = f"{type(e).__name__}: {e}"
-        os.write(w, str(text).encode())
-        os._exit(0)
-    os.close(w)
-    with os.fdopen(r, "rb") as f:
-        said = f.read().decode()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, said
-    return said
 
 
 def test_a_forked_child_gets_errors_and_connects_anew(c, pair):
