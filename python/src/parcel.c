@@ -97,6 +97,18 @@ static PyObject *name_object(PyObject *key)
     return PyUnicode_AsEncodedString(key, "utf-8", "surrogateescape");
 }
 
+int dlxpy_pair(PyObject *item, PyObject **ret_key, PyObject **ret_value)
+{
+    if (PyTuple_Check(item) && PyTuple_Size(item) == 2) {
+        *ret_key = PyTuple_GetItem(item, 0);
+        *ret_value = PyTuple_GetItem(item, 1);
+        return 0;
+    }
+    PyErr_Format(PyExc_TypeError, "items() of a set of tensors gives pairs (name, tensor), not %R",
+                 item);
+    return -1;
+}
+
 static int pack_mapping(struct dlxpy_parcel *parcel, PyObject *mapping,
                         const struct dlxpy_sender *sender)
 {
@@ -106,7 +118,7 @@ static int pack_mapping(struct dlxpy_parcel *parcel, PyObject *mapping,
     int r = values ? 0 : -1;
     for (Py_ssize_t i = 0; r == 0 && i < n; i++) {
         PyObject *item = PyList_GetItem(items, i), *key, *value;
-        if (!PyArg_ParseTuple(item, "OO", &key, &value)) {
+        if (dlxpy_pair(item, &key, &value) < 0) {
             r = -1;
             break;
         }

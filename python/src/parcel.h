@@ -29,6 +29,9 @@ int dlxpy_parcel_pack(struct dlxpy_parcel *parcel, PyObject *object,
 /* Let go of everything. `spent`: libdlx has taken its tensors. */
 void dlxpy_parcel_unpack(struct dlxpy_parcel *parcel, bool spent);
 
+/* What an item of a mapping's items() holds, borrowed. Returns 0, or -1 with TypeError. */
+int dlxpy_pair(PyObject *item, PyObject **ret_key, PyObject **ret_value);
+
 /* Is there something on a GPU, which libdlx waits for? */
 bool dlxpy_parcel_has_gpu(const struct dlxpy_parcel *parcel);
 

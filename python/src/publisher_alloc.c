@@ -5,6 +5,7 @@
 #include "asking.h"
 #include "dtype.h"
 #include "errors.h"
+#include "parcel.h"
 #include "publisher.h"
 #include "source.h"
 #include <stdlib.h>
@@ -243,8 +244,9 @@ static PyObject *like_mapping(struct dlxpy_publisher *p, PyObject *mapping, DLDe
     if (!specs)
         PyErr_NoMemory();
     for (Py_ssize_t i = 0; good && i < n; i++) {
-        PyObject *item = PyList_GetItem(items, i);
-        good = PyTuple_Check(item) && look_at(PyTuple_GetItem(item, 1), &specs[i]) == 0;
+        PyObject *key, *value;
+        good = dlxpy_pair(PyList_GetItem(items, i), &key, &value) == 0 &&
+               look_at(value, &specs[i]) == 0;
     }
     DLManagedTensorVersioned **tensors = good ? alloc_set(p, specs, (uint32_t)n, device) : NULL;
     if (tensors)

@@ -82,3 +82,22 @@ class Time(ctypes.c_uint8 * 8):
 def test_ctrl_c_while_a_buffer_is_asked_whether_it_is_a_time_is_not_swallowed(pair):
     with pytest.raises(KeyboardInterrupt):
         pair[0].publish(Time())
+
+
+@pytest.mark.parametrize("item", [3, "ab", (), ("a",), ("a", b"1", b"2"), ["a", b"1"], None], ids=repr)
+@pytest.mark.parametrize("use", ["publish", "empty_like"])
+def test_items_that_are_no_pairs_are_refused(pair, use, item):
+    class Odd(dict):
+        def items(self):
+            return [("b", b"2"), item]
+    with pytest.raises(TypeError, match="pairs"):
+        getattr(pair[0], use)(Odd(a=b"1"))
+
+
+def test_items_that_raise_are_heard(pair):
+    class Odd(dict):
+        def items(self):
+            raise LookupError("odd")
+    for use in (pair[0].publish, pair[0].empty_like):
+        with pytest.raises(LookupError, match="odd"):
+            use(Odd(a=b"1"))
