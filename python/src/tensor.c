@@ -281,7 +281,7 @@ static PyObject *used_on(PyObject *self, PyObject *object)
 /* One that was published is for the other protocols to refuse. */
 static bool refuses_numpy(const struct dlxpy_tensor *t)
 {
-    return t->owner && dlxpy_owner_is_on_gpu(t->owner) && !dlxpy_tensor_cpu_data(t);
+    return dlxpy_tensor_is_there(t) && dlxpy_owner_is_on_gpu(t->owner) && !dlxpy_tensor_cpu_data(t);
 }
 
 PyDoc_STRVAR(numpy_doc,
@@ -420,7 +420,7 @@ static PyObject *get_device(PyObject *self, void *closure)
     const struct dlxpy_owner *owner = cast(self)->owner;
     DLDevice device;
     (void)closure;
-    if (!owner || !dlxpy_owner_is_on_gpu(owner))
+    if (!owner || (!cast(self)->user && !dlxpy_owner_is_on_gpu(owner)))
         return PyUnicode_FromString("cpu");
     if (!dlxpy_tensor_data(cast(self)) || dlxpy_gpu_open(owner, &device) < 0)
         return NULL;
@@ -447,6 +447,8 @@ static PyObject *repr(PyObject *self)
     const struct dlxpy_tensor *t = cast(self);
     if (!t->owner)
         return PyUnicode_FromString("<dlx.Tensor, published>");
+    if (t->user)
+        return PyUnicode_FromString("<dlx.Tensor, being published>");
     const DLManagedTensorVersioned *managed = t->owner->tensor;
     PyObject *dtype = dlxpy_dtype_name(managed->dl_tensor.dtype);
     PyObject *shape =

@@ -10,13 +10,12 @@
 
 struct dlxpy_tensor {
     PyObject_HEAD struct dlxpy_owner *owner; /* NULL: it was published */
-    uint64_t publisher; /* number of the dlx.Publisher that allocated it; 0: none */
-    Py_ssize_t n_views; /* exports by the buffer protocol */
-    unsigned
-        generation; /* of fork, of what libdlx mapped; 0: of private memory, which a forked child has, too */
-    const void *user;  /* who is publishing it now, perhaps without the GIL; NULL: nobody */
-    bool is_untracked; /* its address was given away: nobody knows who uses it */
-    bool gives_legacy; /* also if it is read-only */
+    uint64_t publisher;  /* number of the dlx.Publisher that allocated it; 0: none */
+    Py_ssize_t n_views;  /* exports by the buffer protocol */
+    unsigned generation; /* of fork, of what libdlx mapped; 0: private memory, which a child has */
+    const void *user;    /* who is publishing it now, perhaps without the GIL; NULL: nobody */
+    bool is_untracked;   /* its address was given away: nobody knows who uses it */
+    bool gives_legacy;   /* also if it is read-only */
     bool is_received;
 };
 
@@ -28,6 +27,12 @@ struct dlxpy_tensor *dlxpy_tensor_of(struct dlxpy_owner *owner);
 
 /* One more object for the same memory. */
 struct dlxpy_tensor *dlxpy_tensor_again(const struct dlxpy_tensor *t);
+
+/* May its owner be looked at? Not once it was published, nor while another thread publishes it without the GIL. */
+static inline bool dlxpy_tensor_is_there(const struct dlxpy_tensor *t)
+{
+    return t->owner && !t->user;
+}
 
 /* NULL with an exception if it was published, is being published, or belongs to a parent process. A
  * received one has no address if it is on a GPU. */

@@ -148,7 +148,8 @@ PyObject *dlxpy_tensor_array_interface(PyObject *self, void *closure)
 {
     static const char protocol[] = "__array_interface__";
     struct dlxpy_tensor *t = (struct dlxpy_tensor *)self;
-    const DLTensor *data = data_of(t, t->owner && !dlxpy_owner_is_on_gpu(t->owner), protocol);
+    bool is_cpu = dlxpy_tensor_is_there(t) && !dlxpy_owner_is_on_gpu(t->owner);
+    const DLTensor *data = data_of(t, is_cpu, protocol);
     PyObject *interface = data ? make_interface(t, data, protocol) : NULL;
     (void)closure;
     if (!interface)
@@ -165,7 +166,8 @@ PyObject *dlxpy_tensor_cuda_array_interface(PyObject *self, void *closure)
 {
     static const char protocol[] = "__cuda_array_interface__";
     struct dlxpy_tensor *t = (struct dlxpy_tensor *)self;
-    bool is_cuda = t->owner && t->owner->tensor->dl_tensor.device.device_type == kDLCUDA;
+    bool is_cuda =
+        dlxpy_tensor_is_there(t) && t->owner->tensor->dl_tensor.device.device_type == kDLCUDA;
     const DLTensor *data = data_of(t, is_cuda, protocol);
     PyObject *stream = NULL;
     (void)closure;
