@@ -479,7 +479,7 @@ static inline void fill(struct dlx_export *e, struct dlx_message *m, uint64_t fl
                         const DLTensor *tensor)
 {
     e->message = m;
-    e->as.versioned.version = (DLPackVersion){DLPACK_MAJOR_VERSION, 0};
+    e->as.versioned.version = dlx__message_version(flags);
     e->as.versioned.manager_ctx = e;
     e->as.versioned.deleter = delete_versioned;
     e->as.versioned.flags = flags;

@@ -114,6 +114,13 @@ static inline void dlx__message_hand_out(struct dlx_inlet *inlet, struct dlx_mes
     inlet->n_given++;
 }
 
+/* What to stamp on a tensor: the first DLPack that has its flags, since some consumers refuse what they do not know. */
+static inline DLPackVersion dlx__message_version(uint64_t flags)
+{
+    bool padded = flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+    return (DLPackVersion){DLPACK_MAJOR_VERSION, padded ? 1 : 0};
+}
+
 /* A tensor on the CPU is used on streams: its deleter is to look at them. */
 void dlx__message_release_on_streams(DLManagedTensorVersioned *tensor);
 

@@ -116,6 +116,6 @@ int dlx_message_describe(struct dlx_message *m, uint32_t i, DLManagedTensorVersi
         return r;
     tensor.data = m->tensors[i].data; /* on a GPU: it may not be ready */
     *ret = (DLManagedTensorVersioned){
-        .version = {DLPACK_MAJOR_VERSION, 0}, .flags = m->flags[i], .dl_tensor = tensor};
+        .version = dlx__message_version(m->flags[i]), .flags = m->flags[i], .dl_tensor = tensor};
     return 0;
 }

@@ -79,7 +79,7 @@ DLManagedTensorVersioned *dlxpy_owner_export(struct dlxpy_owner *owner)
         return NULL;
     atomic_fetch_add(&owner->n_refs, 1);
     *ret = (DLManagedTensorVersioned){
-        .version = {DLPACK_MAJOR_VERSION, 0},
+        .version = {DLPACK_MAJOR_VERSION, owner->tensor->version.minor},
         .manager_ctx = owner,
         .deleter = delete_versioned,
         .flags = owner->tensor->flags,

@@ -9,6 +9,7 @@ import pytest
 from conftest import PATIENCE
 
 import dlx
+from dlx._dlx import tensor_from_bytes
 
 api = ctypes.pythonapi
 api.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -48,6 +49,17 @@ def test_the_versioned_capsule_follows_the_rules(received):
         assert m.t.byte_offset == 0 and m.t.data % 256 == 0 and m.t.shape[:2] == [2, 3] and m.t.strides[:2] == [3, 1]
         assert (m.t.code, m.t.bits, m.t.lanes, m.t.ndim) == (2, 32, 1, 2)
         assert thing.__dlpack_device__() == (1, 0)
+
+
+def test_versions_are_the_first_that_has_the_flags(pair):
+    pub, sub = pair
+    for n in (3, 1 << 20):  # private() copies what is small, and makes a view of what is large
+        padded = tensor_from_bytes(bytes(n), (n,), "int4", True)
+        pub.publish(padded)
+        msg = sub.take()
+        for thing in (padded, padded.copy(), msg, msg[0], msg.private(0), dlx.tensor(padded)):
+            assert list(look(capsule := thing.__dlpack__(max_version=(1, 0))).version) == [1, 1], thing
+            del capsule
 
 
 def test_copies_are_private_and_say_so(received):
@@ -163,9 +175,13 @@ def test_the_exchange_api_gives_and_takes(received, exchange):
     assert exchange.from_object(t, ctypes.byref(out)) == 0 and out.contents.flags == 1
     assert exchange.look(t, ctypes.byref(seen)) == 0 and seen.data == out.contents.t.data
     assert exchange.to_object(out, ctypes.byref(back)) == 0
-    again = back.value
-    del back
+    again, back = back.value, ctypes.py_object()
     assert isinstance(again, dlx.Tensor) and again.readonly and again.tobytes() == t.tobytes()
+    assert exchange.from_object(t, ctypes.byref(out)) == 0
+    out.contents.version[1] = 2  # of a library with a newer DLPack
+    assert exchange.to_object(out, ctypes.byref(back)) == 0
+    assert list(look(capsule := back.value.__dlpack__(max_version=(1, 3))).version) == [1, 2]
+    del capsule
     with pytest.raises(TypeError):
         exchange.from_object(3, ctypes.byref(out))
     stream = ctypes.c_void_p(7)
@@ -193,7 +209,6 @@ def test_pickles_hold_values(received, pair):
         assert (again.dtype, again.shape, again.nbytes) == (x.dtype, x.shape, x.nbytes)
     with pytest.raises(TypeError, match="pickle its tensors"):
         pickle.dumps(received)
-    from dlx._dlx import tensor_from_bytes
     for bad in ((b"abc", (2,), "uint8"), (b"", (2**62, 4), "uint8"), (b"", (-1,), "uint8"), (b"", (1,) * 65, "uint8")):
         with pytest.raises(ValueError):
             tensor_from_bytes(*bad)
