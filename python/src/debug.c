@@ -20,9 +20,10 @@ struct region {
     char name[128];
 };
 
-static bool is_on;
+static atomic_bool is_on;
 static struct region *regions; /* N_REGIONS, the oldest is written over */
 static uint64_t n_regions;     /* ever */
+static bool is_installed;      /* our handler of faults, perhaps below one that came later */
 static struct sigaction before;
 
 bool dlxpy_debug_is_on(void)
@@ -90,7 +91,8 @@ static const struct region *find(uintptr_t address)
 /* Only what is allowed in a handler: no Python, no memory, no locks. */
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
-    const struct region *r = info->si_code > 0 ? find((uintptr_t)info->si_addr) : NULL;
+    bool looks = atomic_load(&is_on) && info->si_code > 0;
+    const struct region *r = looks ? find((uintptr_t)info->si_addr) : NULL;
     if (r) {
         say("dlx: fault in ");
         say(r->received ? "a received tensor, which is read-only" : "a tensor that was published");
@@ -111,9 +113,20 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     (void)context;
 }
 
+static bool is_default(const struct sigaction *action)
+{
+    return !(action->sa_flags & SA_SIGINFO) && action->sa_handler == SIG_DFL;
+}
+
+static bool is_ours(const struct sigaction *action)
+{
+    return action->sa_flags & SA_SIGINFO && action->sa_sigaction == on_fault;
+}
+
+/* A handler that came after ours is expected to call ours, which is never there twice: each would restore the other. */
 static int install(void)
 {
-    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    struct sigaction now, action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     if (!regions)
         regions = PyMem_Calloc(N_REGIONS, sizeof *regions);
     if (!regions) {
@@ -121,10 +134,12 @@ static int install(void)
         return -1;
     }
     (void)sigemptyset(&action.sa_mask);
-    if (sigaction(SIGSEGV, &action, &before) < 0) {
+    if (sigaction(SIGSEGV, NULL, &now) < 0 ||
+        (!(is_installed && !is_default(&now)) && sigaction(SIGSEGV, &action, &before) < 0)) {
         PyErr_SetFromErrno(PyExc_OSError);
         return -1;
     }
+    is_installed = true;
     return 0;
 }
 
@@ -148,6 +163,18 @@ static int set_traceback(bool on)
     return PyErr_Occurred() ? -1 : 0;
 }
 
+/* What came later stays as it is, and keeps ours below it, which says nothing then: neither ours nor faulthandler's could be
+ * taken out without it. Returns 0, or -1 with an exception. */
+static int uninstall(void)
+{
+    struct sigaction now;
+    if (sigaction(SIGSEGV, NULL, &now) < 0 || !is_ours(&now))
+        return 0;
+    (void)sigaction(SIGSEGV, &before, NULL);
+    is_installed = false;
+    return set_traceback(false);
+}
+
 const char dlxpy_debug_doc[] = "debug(on=True, /)\n--\n\n"
                                "Find who writes to memory that is a message's. Publishers that are "
                                "made from now on write-protect what\n"
@@ -169,11 +196,8 @@ PyObject *dlxpy_debug(PyObject *self, PyObject *const *args, Py_ssize_t n_args, 
         return NULL;
     if (on && !is_on && (set_traceback(true) < 0 || install() < 0))
         return NULL;
-    if (!on && is_on) {
-        (void)sigaction(SIGSEGV, &before, NULL);
-        if (set_traceback(false) < 0)
-            return NULL;
-    }
+    if (!on && is_on && uninstall() < 0)
+        return NULL;
     is_on = on;
     dlx_set_debug(on);
     Py_RETURN_NONE;
