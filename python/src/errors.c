@@ -2,6 +2,7 @@
 #include "errors.h"
 #include <errno.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -86,8 +87,10 @@ int dlxpy_check_forked(unsigned generation)
 
 int dlxpy_add_errors(PyObject *module)
 {
+    static bool is_registered;
     (void)module;
-    int r = pthread_atfork(NULL, NULL, in_child);
+    int r = is_registered ? 0 : pthread_atfork(NULL, NULL, in_child);
+    is_registered |= r == 0;
     if (r != 0) {
         errno = r;
         PyErr_SetFromErrno(PyExc_OSError);

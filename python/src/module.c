@@ -4,6 +4,7 @@
 
 #include "debug.h"
 #include "state.h"
+#include <stdbool.h>
 #include <string.h>
 
 /* ---- what the files need to add themselves -------------------------------------------------- */
@@ -78,7 +79,8 @@ static int set_up(PyObject *module)
         dlxpy_add_publish,    dlxpy_add_event,    dlxpy_add_publisher, dlxpy_add_subscription,
         dlxpy_add_connection, dlxpy_add_exchange,
     };
-    if (dlxpy_tensor_type) {
+    static bool is_loaded; /* whole: after a failure it may be loaded once more */
+    if (is_loaded) {
         PyErr_SetString(PyExc_ImportError, "dlx is loaded already, in another interpreter of this "
                                            "process: it serves one");
         return -1;
@@ -86,7 +88,10 @@ static int set_up(PyObject *module)
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (parts[i](module) < 0)
             return -1;
-    return PyModule_AddStringConstant(module, "__version__", dlx_version());
+    if (PyModule_AddStringConstant(module, "__version__", dlx_version()) < 0)
+        return -1;
+    is_loaded = true;
+    return 0;
 }
 
 static PyModuleDef_Slot slots[] = {
