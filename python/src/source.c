@@ -202,9 +202,10 @@ static PyObject *call_dlpack(PyObject *method, PyObject *stream)
     bool ready =
         none && version && (!stream || PyDict_SetItemString(version, "stream", stream) == 0);
     PyObject *capsule = ready ? PyObject_Call(method, none, version) : NULL;
-    if (!capsule && ready && PyErr_ExceptionMatches(PyExc_TypeError) &&
+    /* From before DLPack 1.0. Subclasses of TypeError are about something else. */
+    if (!capsule && ready && PyErr_Occurred() == PyExc_TypeError &&
         PyDict_DelItemString(version, "max_version") == 0) {
-        PyErr_Clear(); /* from before DLPack 1.0 */
+        PyErr_Clear();
         capsule = PyObject_Call(method, none, version);
     }
     Py_XDECREF(version);

@@ -72,6 +72,25 @@ def test_capsules_of_both_kinds(pair, versioned):
     assert thing.asked == [{"max_version": (1, 3)}] + ([] if versioned else [{}])
 
 
+def test_a_subclass_of_type_error_is_not_taken_for_an_unknown_argument(pair):
+    class Other(TypeError):
+        pass
+
+    class Fails:
+        asked = 0
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+        def __dlpack__(self, **kwargs):
+            self.asked += 1
+            raise Other("nulls are not supported")
+    x = Fails()
+    with pytest.raises(Other, match="nulls"):
+        send(pair, x)
+    assert x.asked == 1
+
+
 def test_a_producer_that_fails_is_heard(pair):
     class Fails:
         def __dlpack_device__(self):
