@@ -96,22 +96,43 @@ PyObject *dlxpy_refuse_legacy(const char *what)
 
 /* ---- capsules ------------------------------------------------------------------------------ */
 
-/* Who takes the tensor renames the capsule. The deleter of a tensor on a GPU may wait for what needs
- * the GIL. */
+static void delete_versioned(void *tensor)
+{
+    DLManagedTensorVersioned *t = tensor;
+    if (t->deleter)
+        t->deleter(t);
+}
+
+static void delete_legacy(void *tensor)
+{
+    DLManagedTensor *t = tensor;
+    if (t->deleter)
+        t->deleter(t);
+}
+
+/* The deleter of a tensor on a GPU may wait for what needs the GIL, and that of another library's memory may run Python, for which
+ * no exception may be there. */
+static void end(void *tensor, const DLTensor *t, void (*delete)(void *tensor))
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (t->device.device_type == kDLCPU) {
+        delete (tensor);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        delete (tensor);
+        Py_END_ALLOW_THREADS
+    }
+    PyErr_Restore(type, value, trace);
+}
+
+/* Who takes the tensor renames the capsule. */
 static void end_capsule(PyObject *capsule)
 {
     if (!PyCapsule_IsValid(capsule, DLXPY_CAPSULE))
         return;
     DLManagedTensorVersioned *tensor = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE);
-    if (!tensor->deleter)
-        return;
-    if (tensor->dl_tensor.device.device_type == kDLCPU) {
-        tensor->deleter(tensor);
-        return;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    tensor->deleter(tensor);
-    Py_END_ALLOW_THREADS
+    end(tensor, &tensor->dl_tensor, delete_versioned);
 }
 
 static void end_capsule_legacy(PyObject *capsule)
@@ -119,15 +140,7 @@ static void end_capsule_legacy(PyObject *capsule)
     if (!PyCapsule_IsValid(capsule, DLXPY_CAPSULE_LEGACY))
         return;
     DLManagedTensor *tensor = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE_LEGACY);
-    if (!tensor->deleter)
-        return;
-    if (tensor->dl_tensor.device.device_type == kDLCPU) {
-        tensor->deleter(tensor);
-        return;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    tensor->deleter(tensor);
-    Py_END_ALLOW_THREADS
+    end(tensor, &tensor->dl_tensor, delete_legacy);
 }
 
 PyObject *dlxpy_capsule(DLManagedTensorVersioned *tensor)

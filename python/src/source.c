@@ -485,6 +485,7 @@ static void call_deleters(struct dlxpy_source *s)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
+    dlxpy_owner_unref(s->owner);
     if (s->managed && s->managed->deleter)
         s->managed->deleter(s->managed);
     if (s->legacy && s->legacy->deleter)
@@ -501,10 +502,9 @@ void dlxpy_source_end(struct dlxpy_source *s, bool spent)
             dlxpy_tensor_spend(s->own);
         Py_DECREF(s->own);
     }
-    dlxpy_owner_unref(s->owner);
     if (s->on_gpu && spent)
         s->managed = NULL;
-    if (s->managed || s->legacy)
+    if (s->owner || s->managed || s->legacy)
         call_deleters(s);
     if (s->buffer.obj)
         PyBuffer_Release(&s->buffer);

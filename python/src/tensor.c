@@ -93,10 +93,13 @@ void dlxpy_tensor_spend(struct dlxpy_tensor *t)
     t->owner = NULL;
 }
 
-/* Who waits for a GPU may wait for what needs the GIL. */
+/* Who waits for a GPU may wait for what needs the GIL. The deleter of another library's memory may run Python, for which no
+ * exception may be there. */
 static void dealloc(PyObject *self)
 {
     struct dlxpy_owner *owner = cast(self)->owner;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
     if (owner && (dlxpy_owner_is_on_gpu(owner) || owner->is_used_on)) {
         Py_BEGIN_ALLOW_THREADS
         dlxpy_owner_unref(owner);
@@ -104,6 +107,7 @@ static void dealloc(PyObject *self)
     } else {
         dlxpy_owner_unref(owner);
     }
+    PyErr_Restore(type, value, trace);
     dlxpy_free_object(self);
 }
 
