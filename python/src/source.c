@@ -24,6 +24,28 @@ int dlxpy_pass_over(void)
     return 0;
 }
 
+void dlxpy_make_buffer_error(PyObject *object)
+{
+    PyObject *type, *value, *trace;
+    if (PyErr_ExceptionMatches(PyExc_BufferError) ||
+        !(PyErr_ExceptionMatches(PyExc_ValueError) || PyErr_ExceptionMatches(PyExc_RuntimeError)))
+        return;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    PyObject *text = PyObject_Str(value);
+    PyObject *lines = text ? PyUnicode_Splitlines(text, 0) : NULL;
+    PyObject *first = lines && PyList_Size(lines) > 0 ? PyList_GetItem(lines, 0) : NULL;
+    if (first)
+        PyErr_Format(PyExc_BufferError, "%R: %U", (PyObject *)Py_TYPE(object), first);
+    else if (!PyErr_Occurred())
+        PyErr_Format(PyExc_BufferError, "%R refuses it", (PyObject *)Py_TYPE(object));
+    Py_XDECREF(lines);
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+}
+
 /* ---- devices ------------------------------------------------------------------------------- */
 
 static const char *device_name(int type)
@@ -80,6 +102,8 @@ static int ask_device(PyObject *object, const struct dlxpy_sender *sender, int *
     if (!method)
         return failed ? -1 : 0;
     PyObject *device = PyObject_CallObject(method, NULL);
+    if (!device)
+        dlxpy_make_buffer_error(object);
     if (device && PyTuple_Check(device) && PyArg_ParseTuple(device, "ii", &type, &id))
         r = check_device(sender, type, id) < 0 ? -1 : 1;
     else if (device && !PyErr_Occurred())
@@ -149,8 +173,22 @@ static int check_is_plain(PyObject *object, const char *question, const char *an
     return r == 0 ? 0 : -1;
 }
 
-/* It does not wait for the work that writes a tensor on a GPU: __dlpack__ does. */
-static int try_exchange(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender)
+/* The exception that is there, as dlxpy_make_buffer_error() has it, out of the way; NULL with an exception. */
+static PyObject *take_exception(PyObject *object)
+{
+    PyObject *type, *value, *trace;
+    dlxpy_make_buffer_error(object);
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return value;
+}
+
+/* It does not wait for the work that writes a tensor on a GPU: __dlpack__ does, which also has better words for what it refuses.
+ * Returns 1; 0: ask by another protocol, *ret_threw if its library refused it; -1 with an exception. */
+static int try_exchange(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender,
+                        PyObject **ret_threw)
 {
     bool failed = false;
     PyObject *capsule =
@@ -165,8 +203,12 @@ static int try_exchange(struct dlxpy_source *s, PyObject *object, const struct d
         check_is_plain(object, "is_neg", "resolve_neg") < 0)
         return -1;
     DLManagedTensorVersioned *managed = NULL;
-    if (api->managed_tensor_from_py_object_no_sync(object, &managed) != 0)
-        return -1;
+    if (api->managed_tensor_from_py_object_no_sync(object, &managed) != 0) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return -1;
+        *ret_threw = take_exception(object);
+        return *ret_threw ? 0 : -1;
+    }
     if (is_gpu((int)managed->dl_tensor.device.device_type)) {
         if (managed->deleter)
             managed->deleter(managed);
@@ -410,11 +452,13 @@ static int refuse_cuda_array(void)
     return -1;
 }
 
-static int begin(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender)
+/* Returns as try_exchange(). */
+static int ask(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender,
+               PyObject **ret_threw)
 {
     int type = kDLCPU;
     bool plain = PyBytes_CheckExact(object) || PyByteArray_CheckExact(object);
-    int r = plain ? 0 : try_exchange(s, object, sender);
+    int r = plain ? 0 : try_exchange(s, object, sender, ret_threw);
     if (r != 0)
         return r;
     if (!plain && check_is_not_masked(object) < 0)
@@ -431,7 +475,18 @@ static int begin(struct dlxpy_source *s, PyObject *object, const struct dlxpy_se
         if (failed && dlxpy_pass_over() < 0)
             return -1;
     }
-    r = is_gpu(type) ? try_on_gpu(s, object, sender, type) : try_in_turn(s, object, sender);
+    return is_gpu(type) ? try_on_gpu(s, object, sender, type) : try_in_turn(s, object, sender);
+}
+
+static int begin(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender)
+{
+    PyObject *threw = NULL;
+    int r = ask(s, object, sender, &threw);
+    if (r == 0 && threw)
+        PyErr_SetObject((PyObject *)Py_TYPE(threw), threw);
+    Py_XDECREF(threw);
+    if (r == 0 && PyErr_Occurred())
+        return -1;
     return r == 0 ? refuse(object) : r;
 }
 

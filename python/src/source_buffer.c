@@ -82,6 +82,7 @@ int dlxpy_source_buffer(struct dlxpy_source *s, PyObject *object)
         return 0;
     if (PyObject_GetBuffer(object, &s->buffer, PyBUF_RECORDS_RO) < 0) {
         s->buffer.obj = NULL;
+        dlxpy_make_buffer_error(object);
         return -1;
     }
     const Py_buffer *b = &s->buffer;

@@ -3,6 +3,7 @@
 import ctypes
 import sys
 
+import numpy as np
 import pytest
 from test_out import Api, Versioned, api
 
@@ -76,3 +77,80 @@ def test_deleters_run_without_the_exception_that_refuses_a_message(pair, make):
     finally:
         sys.unraisablehook = hook
     assert len(memory.deleted) == 1 and not unraisable
+
+
+def exchange_api(from_object):
+    """A capsule, and what it is of."""
+    table = Api(version=(1, 3), from_object=from_object)
+    return api.PyCapsule_New(ctypes.addressof(table), b"dlpack_exchange_api", None), table
+
+
+def test_the_exchange_api_comes_before_anything_else(pair):
+    memory, asked = Memory(), []
+
+    def give(thing, out):
+        asked.append(thing)
+        out[0] = ctypes.pointer(memory.tensor())
+        return 0
+
+    class Thing:
+        __dlpack_c_exchange_api__, table = exchange_api(Api.FROM(give))
+
+        def __dlpack__(self, **kwargs):
+            raise AssertionError("not to be called")
+    pub, sub = pair
+    pub.publish(Thing())
+    assert sub.take()[0].tobytes() == b"\1\2\3" and len(asked) == len(memory.deleted) == 1
+
+
+class Throws:
+    """A function in C fails as its API: PyObject_Size() returns -1 with what __len__() raises."""
+    __dlpack_c_exchange_api__, table = exchange_api(ctypes.cast(api.PyObject_Size, Api.FROM))
+
+    def __init__(self, error):
+        self.error = error
+
+    def __len__(self):
+        raise self.error
+
+
+TRACE = "not strided\nException raised from f at x.cpp:3\nframe #0: g\n"
+
+
+def test_what_the_exchange_api_refuses_dlpack_may_give_or_refuse_in_better_words(pair):
+    class Gives(Throws, Producer):
+        pass
+    memory, (pub, sub) = Memory(), pair
+    thing = Gives(RuntimeError(TRACE))
+    thing.make = memory.capsule
+    pub.publish(thing)
+    assert sub.take()[0].tobytes() == b"\1\2\3"
+
+    def refuse():
+        raise BufferError("sparse tensors have no memory of this kind")
+    thing.make = refuse
+    with pytest.raises(BufferError, match="sparse"):
+        pub.publish(thing)
+
+
+@pytest.mark.parametrize("error, expected", [(RuntimeError(TRACE), BufferError), (ValueError("no\nsuch"), BufferError), (ValueError(""), BufferError),
+                                             (BufferError("a"), BufferError), (TypeError("b"), TypeError), (KeyboardInterrupt(), KeyboardInterrupt)])
+def test_what_the_exchange_api_alone_refuses_is_told_in_one_line(pair, error, expected):
+    with pytest.raises(expected) as e:
+        pair[0].publish(Throws(error))
+    assert type(e.value) is expected and len(str(e.value).splitlines()) < 2
+    assert not str(error) or str(error).splitlines()[0] in str(e.value)
+
+
+def test_a_device_that_is_refused_is_a_buffer_error(pair):
+    class Meta(Producer):
+        def __dlpack_device__(self):
+            raise ValueError("Unknown device type meta")
+    with pytest.raises(BufferError, match="Unknown device type meta"):
+        pair[0].publish(Meta(None))
+
+
+def test_what_the_buffer_protocol_refuses_is_a_buffer_error(pair):
+    """NumPy raises ValueError."""
+    with pytest.raises(BufferError, match="numpy.ndarray.*dtype 'M'"):
+        pair[0].publish(np.zeros(2, "M8[s]"))

@@ -114,17 +114,6 @@ def test_devices_are_refused_in_words(pair, device, words):
         send(pair, Cuda())
 
 
-def test_the_exchange_api_comes_before_anything_else(pair):
-    """dlx.Tensor has it: the methods of an object that borrows it are not called."""
-    class Borrows:
-        __dlpack_c_exchange_api__ = dlx.Tensor.__dlpack_c_exchange_api__
-
-        def __dlpack__(self, **kwargs):
-            raise AssertionError("not to be called")
-    with pytest.raises(TypeError, match="dlx.Tensor is needed"):
-        send(pair, Borrows())
-
-
 def test_builtin_buffers(pair, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"mapped")
