@@ -619,7 +619,7 @@ $(FUZZ_BIN): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(if $(FUZZ),,$(OBJ)/tests/repla
 	    $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
 
 # -- Python -----------------------------------------------------------------------------------------------
-# The package dlx as it is imported, with dlpackd: python/setup.py puts the same files into a wheel.
+# The package dlx as it is imported, with the programs: python/setup.py puts the same files into a wheel.
 PY_DIR := $(BUILD)/python/dlx
 PY_SRC := $(wildcard python/src/*.c)
 PY_FILES := $(patsubst python/dlx/%,$(PY_DIR)/%,$(wildcard python/dlx/*.py python/dlx/*.pyi python/dlx/py.typed))
@@ -657,7 +657,7 @@ wheel-check: wheel ## install the wheel somewhere, use it from there, and ask au
 	@tools/setup.sh --wheel
 	@PYTHON='$(WHEEL_PYTHON)' tools/wheel-check $(BUILD_ROOT)/wheel/*.whl
 
-python: $(PY_DIR)/_dlx.abi3.so $(PY_DIR)/dlpackd $(PY_DIR)/dlpackd-keeper $(PY_FILES) ## build the Python package in build/python
+python: $(PY_DIR)/_dlx.abi3.so $(if $(PY_SHARED),,$(PY_DIR)/dlxctl) $(PY_DIR)/dlpackd $(PY_DIR)/dlpackd-keeper $(PY_FILES) ## build the Python package in build/python
 
 $(call obj,$(PY_SRC)): BASE_CPPFLAGS += $(PY_CFLAGS)
 # The extension contains libdlx, so that another copy on the system never takes its place. A
@@ -668,6 +668,11 @@ $(PY_DIR)/_dlx.abi3.so: $(call obj,$(PY_SRC)) $(PY_LIBDLX) python/src/_dlx.map
 	$(call say,LINK)
 	$(Q)$(LINK) -shared -Wl,-Bsymbolic-functions,--version-script=python/src/_dlx.map -o $@ $(filter %.o,$^) \
 	    $(if $(PY_SHARED),-L$(BUILD) -ldlx,$(PBC_LIBS))
+# dlxctl finds no libdlx.so beside the package: it contains the library, too.
+$(PY_DIR)/dlxctl: $(OBJ)/cli/main.o $(call lib,cli) $(call lib,client) $(call lib,common)
+	@mkdir -p $(@D)
+	$(call say,LINK)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(PBC_LIBS) $(JSON_LIBS) $(ZIP_LIBS) -lm
 $(PY_DIR)/dlpackd: $(BUILD)/dlpackd
 $(PY_DIR)/dlpackd-keeper: $(BUILD)/dlpackd-keeper
 $(PY_DIR)/dlpackd $(PY_DIR)/dlpackd-keeper:

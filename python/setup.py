@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the wheel: the Makefile of the project makes the extension and dlpackd, and this puts them into it.
+"""Builds the wheel: the Makefile of the project makes the extension and the programs, and this puts them into it.
 
 All libraries are linked statically, so that the wheel needs nothing but the C library, and no copy on
 the system takes their place. Their licences are in licenses/, and go into the wheel.
@@ -19,6 +19,17 @@ ROOT = os.path.dirname(HERE)
 BASE = os.path.join(ROOT, "build", "wheel")
 if not os.path.exists(os.path.join(ROOT, "client", "libdlx.map")):
     sys.exit("dlx: build it in a checkout of dlpackd (pip install ./python), whose Makefile makes libdlx and dlpackd")
+FILES = ("_dlx.abi3.so", "dlpackd", "dlpackd-keeper", "dlxctl")
+
+# What is linked: a header, the names that its archive may have, the variable of make that links it, and with what.
+# licenses/LICENSE-NAME.txt is in the wheel. libzip is not linked: Debian has no archive of it.
+LIBRARIES = {
+    "libuv": ("uv.h", ("libuv_a.a", "libuv.a"), "UV_LIBS", "-ldl -lrt"),
+    "protobuf-c": ("protobuf-c/protobuf-c.h", ("libprotobuf-c.a",), "PBC_LIBS", ""),
+    "inih": ("ini.h", ("libinih.a",), "INI_LIBS", ""),
+    "jansson": ("jansson.h", ("libjansson.a",), "JSON_LIBS", ""),
+    "xxhash": ("xxhash.h", (), None, ""),
+}
 
 
 def version():
@@ -26,38 +37,44 @@ def version():
         return re.search(r"^VERSION := (\S+)$", f.read(), re.M)[1]
 
 
+def asked(*command, text=""):
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+
+
 def static_libraries():
-    """Variables of make that link the archives; ends with an error if one is missing."""
+    """Variables of make that link the archives; ends with an error if a header or an archive is missing."""
     compiler = shlex.split(os.environ.get("CC") or "gcc")
-
-    def found(*names):
-        for name in names:
-            said = subprocess.run([*compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=False)
-            if os.path.isabs(said.stdout.strip()):
-                return f"-l:{name}"
-        missing.append(" or ".join(names))
-        return ""
-
-    missing = []
-    uv, pbc, ini = found("libuv_a.a", "libuv.a"), found("libprotobuf-c.a"), found("libinih.a")
+    missing, variables = [], []
+    for name, (header, archives, variable, further) in LIBRARIES.items():
+        if not os.path.exists(os.path.join(HERE, "licenses", f"LICENSE-{name}.txt")):
+            sys.exit(f"dlx: no licenses/LICENSE-{name}.txt, but {name} goes into the wheel")
+        if asked(*compiler, "-E", "-x", "c", "-", text=f"#include <{header}>").returncode:
+            missing.append(header)
+        found = (x for x in archives if os.path.isabs(asked(*compiler, f"-print-file-name={x}").stdout.strip()))
+        archive = next(found, None)
+        if archive:
+            variables.append(f"{variable}=-l:{archive} {further}".rstrip())
+        elif archives:
+            missing.append(" or ".join(archives))
     if missing:
         sys.exit(f"dlx: {', '.join(missing)} not found by {compiler[0]}: the wheel contains these libraries, "
-                 "so it needs their static archives (on Debian: tools/setup.sh)")
-    return [f"UV_LIBS={uv} -ldl -lrt", f"PBC_LIBS={pbc}", f"INI_LIBS={ini}"]
+                 "so it needs their headers and static archives (on Debian: tools/setup.sh)")
+    return variables
 
 
 class Build(build_ext):
-    """One extension, which the Makefile builds, and the two programs that go beside it."""
+    """One extension, which the Makefile builds, and the programs that go beside it."""
 
     def get_outputs(self):
         folder = os.path.dirname(self.get_ext_fullpath("dlx._dlx"))
-        return [os.path.join(folder, x) for x in ("_dlx.abi3.so", "dlpackd", "dlpackd-keeper")]
+        return [os.path.join(folder, x) for x in FILES]
 
     def run(self):
         made = os.path.join(BASE, "make")
         env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
         subprocess.run(["make", "-C", ROOT, "python", f"BUILD_ROOT={made}", f"PYTHON={sys.executable}", "SAN=", "COV=",
-                        "CFLAGS=-O2", "LDFLAGS=-Wl,-s", *static_libraries()], env=env, check=True)
+                        "CFLAGS=-O2", "LDFLAGS=-Wl,-s", "NEEDED_PKGS=", "PKG_CFLAGS=-DDLX_NO_ZIP", "ZIP_LIBS=",
+                        *static_libraries()], env=env, check=True)
         for target in self.get_outputs():
             os.makedirs(os.path.dirname(target), exist_ok=True)
             shutil.copy(os.path.join(made, "python", "dlx", os.path.basename(target)), target)
