@@ -458,10 +458,12 @@ $(OBJ)/proto/dlx.pb-c.o: $(BUILD)/proto/dlx.pb-c.c $(FLAGS_FILE)
 	$(call say,CC)
 	$(Q)$(COMPILE) -Wall -c -o $@ $<
 
+# A bundle has the generated code, and so has a source distribution of the Python package.
+PROTO_MADE := $(wildcard $(if $(BUNDLE),$(BUNDLE)/)proto/dlx.pb-c.[ch])
 $(BUILD)/proto/dlx.pb-c.c $(BUILD)/proto/dlx.pb-c.h &: proto/dlx.proto
 	@mkdir -p $(BUILD)/proto
 	$(call say,GEN)
-	$(Q)$(if $(BUNDLE),cp $(BUNDLE)/proto/dlx.pb-c.[ch] $(BUILD)/proto/, \
+	$(Q)$(if $(PROTO_MADE),cp $(PROTO_MADE) $(BUILD)/proto/, \
 	    $(PROTOC_C) --proto_path=. --c_out=$(BUILD) proto/dlx.proto)
 
 # -- archives -------------------------------------------------------------------------------------------
@@ -539,7 +541,7 @@ TEST_LIBS := $(foreach l,harness cli client daemon keeper common,$(call lib,$(l)
 TEST_LINK_LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) $(ZIP_LIBS) $(INI_LIBS) -lm
 
 # In tests/*_fails.c each call of these that our code makes can be told to fail.
-FAIL_CALLS := $(shell sed -nE 's/^WRAP.[^,]*, (\w+),.*/\1/p; s/^\w+ __wrap_(\w+).*;$$/\1/p' tests/harness_fail.c)
+FAIL_CALLS := $(if $(HARNESS_SRC),$(shell sed -nE 's/^WRAP.[^,]*, (\w+),.*/\1/p; s/^\w+ __wrap_(\w+).*;$$/\1/p' tests/harness_fail.c))
 $(BUILD)/tests/%_fails: WRAP = $(FAIL_CALLS:%=-Wl,--wrap=%)
 $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC)): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(TEST_LIBS)
 	@mkdir -p $(@D)
@@ -619,7 +621,7 @@ $(FUZZ_BIN): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(if $(FUZZ),,$(OBJ)/tests/repla
 	    $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
 
 # -- Python -----------------------------------------------------------------------------------------------
-# The package dlx as it is imported, with the programs: python/setup.py puts the same files into a wheel.
+# The package dlx as it is imported, with the programs: setup.py puts the same files into a wheel.
 PY_DIR := $(BUILD)/python/dlx
 PY_SRC := $(wildcard python/src/*.c)
 PY_FILES := $(patsubst python/dlx/%,$(PY_DIR)/%,$(wildcard python/dlx/*.py python/dlx/*.pyi python/dlx/py.typed))
@@ -645,17 +647,15 @@ bench-python: ## dlx beside torch.multiprocessing, shared_memory, pyzmq, Ray, ze
 	@PYTHONPATH='$(BUILD_ABS)/python' $(INTEROP) python/bench/bench_python.py \
 	    $(if $(QUICK),--quick) --json $(BUILD)/bench-python.json
 
-# The system's, where $(PYTHON) has not what builds a wheel.
-WHEEL_PYTHON = $(or $(shell for p in '$(PYTHON)' /usr/bin/python3; do \
-    if "$$p" -c 'import setuptools, wheel' 2>/dev/null; then echo "$$p"; break; fi; done),$(PYTHON))
-wheel: ## build the wheel in build/wheel; needs pip, setuptools and wheel, not the network
-	@rm -f $(BUILD_ROOT)/wheel/*.whl
-	$(Q)$(WHEEL_PYTHON) -m pip wheel -q --no-build-isolation --no-deps --disable-pip-version-check -w $(BUILD_ROOT)/wheel ./python
-	@ls $(BUILD_ROOT)/wheel/*.whl
+wheel: ## build the source distribution of the Python package, and from that the wheel, in build/wheel
+	@tools/setup.sh --wheel
+	@rm -rf '$(BUILD_ROOT)/wheel' && mkdir -p '$(BUILD_ROOT)/wheel'
+	$(Q)env -u PYTHONDONTWRITEBYTECODE $(BUILD_ROOT)/venv/bin/python -m build --no-isolation --outdir '$(BUILD_ROOT)/wheel' . \
+	    >'$(BUILD_ROOT)/wheel/build.log' 2>&1 || { tail -n 40 '$(BUILD_ROOT)/wheel/build.log'; exit 1; }
+	@ls $(BUILD_ROOT)/wheel/*.tar.gz $(BUILD_ROOT)/wheel/*.whl
 
 wheel-check: wheel ## install the wheel somewhere, use it from there, and ask auditwheel and abi3audit about it
-	@tools/setup.sh --wheel
-	@PYTHON='$(WHEEL_PYTHON)' tools/wheel-check $(BUILD_ROOT)/wheel/*.whl
+	@tools/wheel-check '$(BUILD_ROOT)/wheel'
 
 python: $(PY_DIR)/_dlx.abi3.so $(if $(PY_SHARED),,$(PY_DIR)/dlxctl) $(PY_DIR)/dlpackd $(PY_DIR)/dlpackd-keeper $(PY_FILES) ## build the Python package in build/python
 

@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 
 build=(gcc g++ make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler
     check libsubunit-dev libinih-dev libjansson-dev libxxhash-dev libzip-dev libjpeg62-turbo-dev libpng-dev python3 python3-venv
-    python3-pip python3-dev python3-numpy python3-pytest python3-setuptools python3-wheel)
+    python3-pip python3-dev python3-numpy python3-pytest)
 lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck valgrind strace binutils
     cmake mandoc systemd apparmor selinux-policy-dev python3-yaml)
 model=(spin g++ relacy-dev)
@@ -158,6 +158,10 @@ venv_package cuda12 'nvidia-cuda-runtime-cu12>=12.5,<13' 'for cuda.h' --no-deps 
 venv_package cuda13 'nvidia-cuda-runtime>=13,<14' 'for cuda.h' --no-deps --target build/cache/cuda13
 venv_package safetensors 'safetensors>=0.8,<1' 'to read the files that dlxctl writes'
 if [ -n "$audit" ]; then
+    venv_package build 'build>=1.2,<2' 'to build the wheel (make wheel)'
+    # What pyproject.toml asks for; its cuda.h is that of the package, not that of build/cache.
+    venv_package setuptools 'setuptools>=77' 'to build the wheel (make wheel)'
+    venv_package nvidia-cuda-runtime 'nvidia-cuda-runtime>=13,<14' 'for cuda.h (make wheel)'
     venv_package auditwheel 'auditwheel>=6,<7' 'to look at the wheel (make wheel-check)'
     venv_package abi3audit 'abi3audit<1' 'to look at the wheel (make wheel-check)'
 fi

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the wheel: the Makefile of the project makes the extension and the programs, and this puts them into it.
+"""Builds the wheel: the Makefile makes the extension and the programs, and this puts them into it.
 
 All libraries are linked statically, so that the wheel needs nothing but the C library, and no copy on
-the system takes their place. Their licences are in licenses/, and go into the wheel.
+the system takes their place. Their licences are in python/licenses/, and go into the wheel.
 """
+import glob
 import os
 import re
 import shlex
@@ -13,16 +14,14 @@ import sys
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(HERE)
+ROOT = os.path.dirname(os.path.abspath(__file__))
 BASE = os.path.join(ROOT, "build", "wheel")
-if not os.path.exists(os.path.join(ROOT, "client", "libdlx.map")):
-    sys.exit("dlx: build it in a checkout of dlpackd (pip install ./python), whose Makefile makes libdlx and dlpackd")
 FILES = ("_dlx.abi3.so", "dlpackd", "dlpackd-keeper", "dlxctl")
 
 # What is linked: a header, the names that its archive may have, the variable of make that links it, and with what.
-# licenses/LICENSE-NAME.txt is in the wheel. libzip is not linked: Debian has no archive of it.
+# python/licenses/LICENSE-NAME.txt is in the wheel. libzip is not linked: Debian has no archive of it.
 LIBRARIES = {
     "libuv": ("uv.h", ("libuv_a.a", "libuv.a"), "UV_LIBS", "-ldl -lrt"),
     "protobuf-c": ("protobuf-c/protobuf-c.h", ("libprotobuf-c.a",), "PBC_LIBS", ""),
@@ -46,8 +45,8 @@ def static_libraries():
     compiler = shlex.split(os.environ.get("CC") or "gcc")
     missing, variables = [], []
     for name, (header, archives, variable, further) in LIBRARIES.items():
-        if not os.path.exists(os.path.join(HERE, "licenses", f"LICENSE-{name}.txt")):
-            sys.exit(f"dlx: no licenses/LICENSE-{name}.txt, but {name} goes into the wheel")
+        if not os.path.exists(os.path.join(ROOT, "python", "licenses", f"LICENSE-{name}.txt")):
+            sys.exit(f"dlx: no python/licenses/LICENSE-{name}.txt, but {name} goes into the wheel")
         if asked(*compiler, "-E", "-x", "c", "-", text=f"#include <{header}>").returncode:
             missing.append(header)
         found = (x for x in archives if os.path.isabs(asked(*compiler, f"-print-file-name={x}").stdout.strip()))
@@ -62,6 +61,30 @@ def static_libraries():
     return variables
 
 
+def cuda_header():
+    """A variable of make for the cuda.h that pyproject.toml asks for, unless the caller has another."""
+    found = [x for path in sys.path for x in glob.glob(os.path.join(path, "nvidia", "*", "include", "cuda.h"))]
+    return [f"CUDA_INCLUDE={os.path.dirname(found[0])}"] if found and "CUDA_INCLUDE" not in os.environ else []
+
+
+def make(folder, *args):
+    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    subprocess.run(["make", "-C", ROOT, f"BUILD_ROOT={folder}", "VARIANT=", "SAN=", "COV=", "NEEDED_PKGS=", *args],
+                   env=env, check=True)
+
+
+class Source(sdist):
+    """With the code that protoc-c generates, so that who builds from it needs no protoc-c."""
+
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, files)
+        made = os.path.join(BASE, "make")
+        names = [f"proto/dlx.pb-c.{x}" for x in "ch"]
+        make(made, *(os.path.join(made, x) for x in names))
+        for name in names:
+            shutil.copy(os.path.join(made, name), os.path.join(base_dir, name))
+
+
 class Build(build_ext):
     """One extension, which the Makefile builds, and the programs that go beside it."""
 
@@ -71,10 +94,8 @@ class Build(build_ext):
 
     def run(self):
         made = os.path.join(BASE, "make")
-        env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
-        subprocess.run(["make", "-C", ROOT, "python", f"BUILD_ROOT={made}", f"PYTHON={sys.executable}", "SAN=", "COV=",
-                        "CFLAGS=-O2", "LDFLAGS=-Wl,-s", "NEEDED_PKGS=", "PKG_CFLAGS=-DDLX_NO_ZIP", "ZIP_LIBS=",
-                        *static_libraries()], env=env, check=True)
+        make(made, "python", f"PYTHON={sys.executable}", "CFLAGS=-O2", "LDFLAGS=-Wl,-s", "PKG_CFLAGS=-DDLX_NO_ZIP", "ZIP_LIBS=",
+             *static_libraries(), *cuda_header())
         for target in self.get_outputs():
             os.makedirs(os.path.dirname(target), exist_ok=True)
             shutil.copy(os.path.join(made, "python", "dlx", os.path.basename(target)), target)
@@ -84,6 +105,6 @@ os.makedirs(BASE, exist_ok=True)
 setup(
     version=version(),
     ext_modules=[Extension("dlx._dlx", sources=[], py_limited_api=True)],
-    cmdclass={"build_ext": Build},
+    cmdclass={"build_ext": Build, "sdist": Source},
     options={"build": {"build_base": BASE}, "egg_info": {"egg_base": BASE}, "bdist_wheel": {"py_limited_api": "cp311"}},
 )
