@@ -46,7 +46,7 @@ def static_libraries():
     missing, variables = [], []
     for name, (header, archives, variable, further) in LIBRARIES.items():
         if not os.path.exists(os.path.join(ROOT, "python", "licenses", f"LICENSE-{name}.txt")):
-            sys.exit(f"dlx: no python/licenses/LICENSE-{name}.txt, but {name} goes into the wheel")
+            sys.exit(f"dlpackd: no python/licenses/LICENSE-{name}.txt, but {name} goes into the wheel")
         if asked(*compiler, "-E", "-x", "c", "-", text=f"#include <{header}>").returncode:
             missing.append(header)
         found = (x for x in archives if os.path.isabs(asked(*compiler, f"-print-file-name={x}").stdout.strip()))
@@ -56,7 +56,7 @@ def static_libraries():
         elif archives:
             missing.append(" or ".join(archives))
     if missing:
-        sys.exit(f"dlx: {', '.join(missing)} not found by {compiler[0]}: the wheel contains these libraries, "
+        sys.exit(f"dlpackd: {', '.join(missing)} not found by {compiler[0]}: the wheel contains these libraries, "
                  "so it needs their headers and static archives (on Debian: tools/setup.sh)")
     return variables
 
