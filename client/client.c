@@ -105,6 +105,7 @@ int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_arg
     c->generation = generation;
     c->sock = -1;
     c->timeout_ns = args.timeout_ns ? args.timeout_ns : DEFAULT_TIMEOUT_NS;
+    c->wait_ns = args.wait_ns;
     c->interrupt = args.interrupt;
     c->interrupt_data = args.interrupt_data;
     pthread_mutexattr_t checked; /* `interrupt` is called with it locked, and may call us */

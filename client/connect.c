@@ -12,6 +12,13 @@
 #define TRIES_MAX 16
 /* How often it is looked whether a daemon that restarts listens again. */
 #define RESTART_POLL_NS UINT64_C(10000000)
+/*
+ * How often a caller who waits (`wait_ns`) looks for a daemon: first after so long, then twice as long each time. Nothing
+ * that could be slept on tells of it: inotify(7) reports the file of a socket before anybody listens on it, needs a folder
+ * that is there, and a user has 128 instances of it. A look takes some microseconds.
+ */
+#define WAIT_FIRST_NS UINT64_C(1000000)
+#define WAIT_MOST_NS  UINT64_C(50000000)
 
 static_assert(sizeof(((struct dlx_client *)0)->path) == DLX_SOCKET_PATH_SIZE, "both are sun_path");
 
@@ -53,6 +60,11 @@ static int open_place(struct dlx_client *c, const struct dlx_place_env *env, enu
  */
 static int await_restart(struct dlx_client *c, const struct dlx_place_env *env, uint64_t deadline)
 {
+    int64_t timeout_ns = c->timeout_ns;
+    if (c->wait_ns < 0 || c->wait_ns > timeout_ns) {
+        timeout_ns = c->wait_ns;
+        deadline = dlx__deadline(timeout_ns);
+    }
     for (;;) {
         uint64_t now = dlx__now_ns();
         int r = open_place(c, env, DLX_PLACE_SYSTEM, deadline);
@@ -63,7 +75,7 @@ static int await_restart(struct dlx_client *c, const struct dlx_place_env *env, 
                              "the machine's dlpackd does not listen on %s and did not come back "
                              "within %.3g s: start it, or name another daemon with DLX_SOCKET; if "
                              "there is none any more, remove the socket",
-                             c->path, (double)c->timeout_ns / 1e9);
+                             c->path, (double)timeout_ns / 1e9);
         r = dlx__call_check_interrupt(c);
         if (r < 0)
             return r;
@@ -80,8 +92,11 @@ static int try_place(struct dlx_client *c, const struct dlx_place_env *env, enum
                      uint64_t deadline)
 {
     int r = open_place(c, env, place, deadline);
-    if (r == DLX_E_NO_DAEMON && place == DLX_PLACE_SYSTEM && dlx__place_has_socket(c->path))
+    if (r == DLX_E_NO_DAEMON && place == DLX_PLACE_SYSTEM && dlx__place_has_socket(c->path)) {
         r = await_restart(c, env, deadline);
+        if (c->wait_ns != 0)
+            deadline = dlx__deadline(c->timeout_ns); /* to answer */
+    }
     /* A runtime folder that we may not look into is somebody else's: left over from su. */
     if (r == DLX_E_ACCESS && place == DLX_PLACE_RUNTIME)
         return DLX_E_NO_DAEMON;
@@ -133,8 +148,9 @@ static int start_locked(struct dlx_client *c, const struct dlx_place_env *env, e
     return dlx__fail(DLX_E_DISCONNECTED, "%s, started for %s, ended at once", program, c->path);
 }
 
+/* `ret_tried`: there is a program, which may be started. */
 static int start(struct dlx_client *c, const struct dlx_place_env *env, uint32_t autospawn,
-                 uint64_t deadline)
+                 uint64_t deadline, bool *ret_tried)
 {
     char program[DLX_PROGRAM_PATH_SIZE];
     char places[DLX_ERROR_TEXT_SIZE - 128];
@@ -149,6 +165,7 @@ static int start(struct dlx_client *c, const struct dlx_place_env *env, uint32_t
     int r = dlx__spawn_find(program);
     if (r < 0)
         return dlx__fail_prefix(r, "no dlpackd at %s", places);
+    *ret_tried = true;
     r = dlx__place_private(env, &place, c->path, &dir_fd);
     if (r < 0)
         return r;
@@ -162,33 +179,28 @@ static int start(struct dlx_client *c, const struct dlx_place_env *env, uint32_t
 
 /* Where nobody is, or only daemons that refuse us. */
 static int start_and_greet(struct dlx_client *c, const struct dlx_place_env *env,
-                           uint32_t autospawn, uint64_t deadline)
+                           uint32_t autospawn, uint64_t deadline, bool *ret_tried)
 {
-    int r = start(c, env, autospawn, deadline);
+    int r = start(c, env, autospawn, deadline, ret_tried);
     if (r == DLX_E_NO_DAEMON && *c->passed_over)
         return dlx__fail_prefix(DLX_E_ACCESS, "%s; and no private one is started", c->passed_over);
     return r == 0 ? greet(c, deadline) : r;
 }
 
-int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn)
+/* `env` is NULL where somebody named a socket. */
+static int try_all(struct dlx_client *c, const struct dlx_place_env *env, uint32_t autospawn,
+                   bool *ret_tried)
 {
-    const char *path = socket ? socket : getenv("DLX_SOCKET");
-    const bool is_named = path && path[0];
-    struct dlx_place_env env = {0};
     const uint64_t deadline = dlx__deadline(c->timeout_ns);
-    int r = is_named ? name_socket(c, path) : 0;
-    if (r < 0)
-        return r;
-    if (!is_named)
-        env = dlx__place_env();
+    int r;
     for (int i = 0;; i++) {
-        if (is_named) {
+        if (!env) {
             r = dlx__call_open_within(c, time_left(deadline));
             r = r == 0 ? greet(c, deadline) : r;
         } else {
-            r = look(c, &env, deadline);
+            r = look(c, env, deadline);
             if (r == DLX_E_NO_DAEMON)
-                r = start_and_greet(c, &env, autospawn, deadline);
+                r = start_and_greet(c, env, autospawn, deadline, ret_tried);
         }
         if (r == 0)
             dlx__error_clear(); /* of the places where nobody was */
@@ -197,4 +209,53 @@ int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn)
         if (r != DLX_E_DISCONNECTED || i == TRIES_MAX || time_left(deadline) == 0)
             return r;
     }
+}
+
+/* ---- waiting for one that is not there yet --------------------------------------------------- */
+
+/* Can a daemon still come? A socket has its name a moment before it has its mode, and one that refuses us is not the one that
+ * is waited for where others may come. */
+static bool may_come(const struct dlx_client *c, int r, bool has_tried, uint32_t n_refused)
+{
+    if (has_tried) /* to start one: that it failed is no reason to start it again and again */
+        return false;
+    return r == DLX_E_NO_DAEMON || (r == DLX_E_ACCESS && (*c->passed_over || n_refused <= 1));
+}
+
+static int await(struct dlx_client *c, const struct dlx_place_env *env, uint32_t autospawn)
+{
+    const uint64_t wait_until = dlx__deadline(c->wait_ns);
+    uint64_t pause = WAIT_FIRST_NS;
+    uint32_t n_refused = 0;
+    for (;;) {
+        bool has_tried = false;
+        int r = try_all(c, env, autospawn, &has_tried);
+        n_refused += r == DLX_E_ACCESS;
+        if (!may_come(c, r, has_tried, n_refused))
+            return r;
+        uint64_t now = dlx__now_ns();
+        if (now >= wait_until)
+            return dlx__fail_prefix(r, "waited %.3g s", (double)c->wait_ns / 1e9);
+        int interrupted = dlx__call_check_interrupt(c);
+        if (interrupted < 0)
+            return interrupted;
+        (void)poll(NULL, 0, dlx__deadline_ms(DLX_MIN(wait_until, now + pause), now));
+        pause = DLX_MIN(2 * pause, WAIT_MOST_NS);
+    }
+}
+
+int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn)
+{
+    const char *path = socket ? socket : getenv("DLX_SOCKET");
+    const bool is_named = path && path[0];
+    struct dlx_place_env env = {0};
+    bool has_tried = false;
+    int r = is_named ? name_socket(c, path) : 0;
+    if (r < 0)
+        return r;
+    if (!is_named)
+        env = dlx__place_env();
+    const struct dlx_place_env *places = is_named ? NULL : &env;
+    return c->wait_ns == 0 ? try_all(c, places, autospawn, &has_tried)
+                           : await(c, places, autospawn);
 }

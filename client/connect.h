@@ -5,8 +5,8 @@
 #include "client/client.h"
 
 /*
- * Find a daemon, or start one, and greet as c->name. `socket` is the caller's, or NULL; all of it
- * takes c->timeout_ns at most. Sets c->path, place, passed_over, sock, call and id. Returns what
+ * Find a daemon, or start one, and greet as c->name. `socket` is the caller's, or NULL. Waits
+ * c->wait_ns at most for a daemon that is not there, and c->timeout_ns for the rest. Sets c->path, place, passed_over, sock, call and id. Returns what
  * dlx_connect() says.
  */
 int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn);

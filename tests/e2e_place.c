@@ -3,6 +3,7 @@
  * Which daemon is found where there are several, where one refuses, and where the machine's is being
  * restarted. Each story has a /run and a /tmp of its own, so it needs root.
  */
+#include "common/util.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_spawn.h"
 #include <fcntl.h>
@@ -121,10 +122,12 @@ static int come_back(void *unused)
     return 0;
 }
 
-static void waits_for_the_machine(void)
+static void waits_for_the_machine_so_long(int64_t timeout_ns, int64_t wait_ns)
 {
-    struct dlx_connect_args args = {
-        .size = sizeof args, .timeout_ns = 20 * SECOND, .interrupt = come_back};
+    struct dlx_connect_args args = {.size = sizeof args,
+                                    .timeout_ns = timeout_ns,
+                                    .wait_ns = wait_ns,
+                                    .interrupt = come_back};
     struct dlx_client *c = NULL;
     start_machine_daemon();
     end_machine_daemon(SIGKILL);
@@ -137,6 +140,31 @@ static void waits_for_the_machine(void)
     dlx_client_unref(c);
     end_machine_daemon(SIGTERM);
 }
+
+static void waits_for_the_machine(void)
+{
+    waits_for_the_machine_so_long(20 * SECOND, 0);
+}
+
+/* It takes longer to come back than to answer. */
+static void waits_longer_for_the_machine(void)
+{
+    struct dlx_connect_args args = {
+        .size = sizeof args, .timeout_ns = SECOND / 1000, .wait_ns = SECOND / 20};
+    struct dlx_client *c = NULL;
+    start_machine_daemon();
+    end_machine_daemon(SIGKILL);
+    uint64_t began = dlx__now_ns();
+    fails(dlx_connect(&c, &args), DLX_E_TIMEOUT, "did not come back within 0.05 s");
+    ck_assert_uint_ge(dlx__now_ns() - began, SECOND / 20);
+    waits_for_the_machine_so_long(20 * SECOND, DLX_FOREVER);
+}
+
+START_TEST(who_waits_for_a_daemon_waits_so_long_for_the_machines)
+{
+    alone(waits_longer_for_the_machine);
+}
+END_TEST
 
 START_TEST(while_the_machines_daemon_restarts_clients_wait_for_it)
 {
@@ -203,6 +231,7 @@ int main(void)
     TCase *tcase = dlx_test_spawn_case("place");
     tcase_add_test(tcase, who_is_refused_by_the_machines_daemon_gets_a_private_one_and_is_told);
     tcase_add_test(tcase, while_the_machines_daemon_restarts_clients_wait_for_it);
+    tcase_add_test(tcase, who_waits_for_a_daemon_waits_so_long_for_the_machines);
     tcase_add_test(tcase, no_private_daemon_is_started_while_the_machines_socket_is_there);
     tcase_add_test(tcase, a_named_daemon_comes_before_the_users_and_that_before_the_machines);
     suite_add_tcase(suite, tcase);

@@ -114,11 +114,20 @@ struct dlx_connect_args {
     int64_t timeout_ns;
     /** enum dlx_autospawn. Only where neither `socket` nor $DLX_SOCKET names a daemon. */
     uint32_t autospawn;
-    /** Called every 50 ms, in its thread, by a call that waits for the daemon; NULL: never. A result other
+    /** Called every 50 ms or more often, in its thread, by a call that waits for the daemon; NULL: never. A result other
      *  than 0 ends the wait with DLX_E_INTERRUPTED, which a signal alone does not. It may close handles
      *  that are not in use, but not the client; its own calls to the daemon fail with DLX_E_IN_USE. */
     int (*interrupt)(void *interrupt_data);
     void *interrupt_data;
+    /**
+     * How long dlx_connect() waits for a daemon that is not there yet: the socket is missing, or nobody
+     * listens on it. 0: it does not wait. The daemon then has `timeout_ns` to answer.
+     *
+     * Where a private daemon can be started, dlx_connect() starts it at once and does not wait. So this
+     * matters where a socket is named, with `autospawn` NEVER or DLX_AUTOSPAWN=no, and where there is
+     * no program to start. A private daemon that fails to start is not started again.
+     */
+    int64_t wait_ns;
 };
 
 /**
@@ -135,8 +144,8 @@ struct dlx_connect_args {
  * topics that others have.
  *
  * Returns 0; DLX_E_NO_DAEMON (nobody listens, or none could be started: the message names the path or the program, its
- * exit status and what it said), DLX_E_TIMEOUT (no answer, the machine's did not come back, or the one started was late
- * and was ended), DLX_E_ACCESS (not let in, and no private one could be started; or /tmp/dlpackd-UID is a link,
+ * exit status and what it said, and with `wait_ns` how long this waited), DLX_E_TIMEOUT (no answer, the machine's did not
+ * come back, or the one started was late and was ended), DLX_E_ACCESS (not let in, and no private one could be started; or /tmp/dlpackd-UID is a link,
  * somebody else's, or not of mode 0700), DLX_E_VERSION, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_DISCONNECTED, DLX_E_PROTOCOL, DLX_E_INVALID, DLX_E_SYSTEM.
  */
 DLX_API int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *args);

@@ -30,14 +30,15 @@ static void run(struct dlxpy_job *job)
     job->r = dlx_connect(&attempt->c, &attempt->args);
 }
 
-/* 0 is the default of libdlx, and no answer comes at once. */
-static int parse_timeout(PyObject *object, int64_t *ret)
+/* 0 is the default of libdlx, and no answer comes at once. Who gives a time also waits for a daemon that is not there. */
+static int parse_timeout(PyObject *object, struct dlx_connect_args *args)
 {
     if (!object || object == Py_None)
         return 0;
-    if (dlxpy_timeout(object, ret) < 0)
+    if (dlxpy_timeout(object, &args->timeout_ns) < 0)
         return -1;
-    if (*ret != 0)
+    args->wait_ns = args->timeout_ns;
+    if (args->timeout_ns != 0)
         return 0;
     PyErr_SetString(PyExc_ValueError,
                     "the timeout of a connection is more than 0 seconds, or None for 5: "
@@ -84,11 +85,13 @@ const char dlxpy_connect_doc[] =
     "socket     path of the daemon's socket; None: $DLX_SOCKET, else the usual places\n"
     "name       of this program, for `dlxctl ls`, at most 63 bytes\n"
     "timeout    seconds that this and later calls wait for the daemon's answer, more than 0; None: "
-    "5\n"
+    "5. If it is\n"
+    "           given, this call also waits so long for a daemon that is not there yet, unless it "
+    "starts one\n"
     "autospawn  False: never start a daemon (as DLX_AUTOSPAWN=no)\n\n"
-    "Ctrl-C interrupts it. Raises dlx.DaemonError (none there, none could be started), "
-    "dlx.Timeout, "
-    "dlx.AccessError, dlx.LimitError.";
+    "Ctrl-C interrupts it. Raises dlx.DaemonError (none there, none came in time, none could be "
+    "started),\n"
+    "dlx.Timeout (no answer), dlx.AccessError, dlx.LimitError.";
 PyObject *dlxpy_connect(PyObject *module, PyObject *const *args, Py_ssize_t n_args,
                         PyObject *kwnames)
 {
@@ -101,7 +104,7 @@ PyObject *dlxpy_connect(PyObject *module, PyObject *const *args, Py_ssize_t n_ar
     (void)module;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         dlxpy_flag(value[3], &autospawn) < 0 ||
-        parse_timeout(value[2], &connect_args.timeout_ns) < 0)
+        parse_timeout(value[2], &connect_args) < 0)
         return NULL;
     connect_args.autospawn = autospawn ? DLX_AUTOSPAWN_DEFAULT : DLX_AUTOSPAWN_NEVER;
     if (dlxpy_text_of(value[0], &socket, &connect_args.socket) == 0 &&

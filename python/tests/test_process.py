@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals, threads, forks, asyncio, the end of the interpreter, the private daemon, dlx.debug()."""
 import asyncio
+import contextlib
 import gc
 import inspect
 import os
@@ -26,6 +27,7 @@ WAITS = {
     "take": 'c.subscribe("a").take()', "loop": 'next(iter(c.subscribe("a", timeout=3600)))', "get": 'c.get("nothing")',
     "connect": 'import socket; deaf = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); path = os.environ["TMPDIR"] + "/deaf"\n'
                'deaf.bind(path); deaf.listen()\ndlx.connect(path, timeout=3600)',
+    "connect where nobody is": 'dlx.connect(os.environ["TMPDIR"] + "/nobody", timeout=3600)',
     "wait": 'c.publisher("a").wait(3, timeout=3600)',
     "publish": 'p = c.publisher("f", on_full="block", depth=2); s = c.subscribe("f", reliable=True)\n'
                'for _ in range(99): p.publish(b"x")',
@@ -114,6 +116,28 @@ def test_what_nobody_waits_for_any_more_is_given_back(daemon):
     finally:
         signal.signal(signal.SIGALRM, old)
         watcher.close()
+
+
+def test_connect_with_a_timeout_waits_for_a_daemon_that_starts_later(tmp_path):
+    with contextlib.ExitStack() as stack:
+        started = []
+        old = signal.signal(signal.SIGALRM, lambda *_: started.append(stack.enter_context(run_daemon(tmp_path))))
+        signal.setitimer(signal.ITIMER_REAL, 0.05)  # while it waits
+        try:
+            with dlx.connect(str(tmp_path / "s"), timeout=PATIENCE) as c:
+                assert c.daemon()["pid"] == started[0].pid
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, old)
+
+
+def test_connect_says_where_and_how_long_it_waited(tmp_path):
+    path = str(tmp_path / "s")
+    with pytest.raises(dlx.DaemonError, match=re.escape(f"waited 0.05 s: no dlpackd at {path}: No such file")):
+        dlx.connect(path, timeout=0.05)
+    with pytest.raises(dlx.DaemonError, match=re.escape(f"no dlpackd at {path}: No such file")) as e:
+        dlx.connect(path)
+    assert "waited" not in str(e.value)
 
 
 def test_a_connection_that_nobody_waits_for_any_more_is_not_kept(tmp_path):
