@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/dtype.h"
 #include "cli/npz.h"
+#include "cli/output.h"
 #include "cli/source_input.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -68,9 +69,11 @@ int source_scratch(struct source *s, uint64_t size, struct cli_error *e)
     free(s->scratch);
     s->scratch_size = 0;
     s->scratch = size <= SIZE_MAX ? malloc((size_t)size) : NULL;
-    if (!s->scratch)
-        return cli_fail(e, DLX_E_NO_MEMORY, "%.255s: no memory for %" PRIu64 " bytes", s->in.name,
-                        size);
+    if (!s->scratch) {
+        char amount[HUMAN_SIZE];
+        human_bytes(size, amount);
+        return cli_fail(e, DLX_E_NO_MEMORY, "%.255s: no memory for %s", s->in.name, amount);
+    }
     s->scratch_size = size;
     return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/gpu_heap.h"
 #include "client/gpu_share.h"
+#include "common/amount.h"
 #include "gpu/gpu.h"
-#include <inttypes.h>
 #include <string.h>
 
 /* Kernels want what cudaMalloc() gives. */
@@ -123,9 +123,8 @@ static int grow(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size)
     uint64_t bytes = dlx__heap_growth(heap, size);
     struct dlx_gpu_export *export;
     if (bytes == UINT64_MAX)
-        return dlx__fail(DLX_E_NO_MEMORY,
-                         "%" PRIu64 " bytes are more than an arena can have (%" PRIu64 ")", size,
-                         DLX_SHM_ARENA_MAX);
+        return dlx__fail(DLX_E_NO_MEMORY, "a tensor or a set may have at most %s",
+                         DLX_AMOUNT(DLX_SHM_ARENA_MAX));
     uint64_t window = (uint64_t)DLX_TRIM_EVERY * p->args.depth;
     while (dlx__heap_drop_excess(heap, bytes, p->core.head, window))
         ;
@@ -183,8 +182,8 @@ static int find_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t si
         memcpy(why, dlx__error_message(), sizeof why);
     }
     DLDevice device = dlx__heap_kind(heap)->device;
-    return dlx__fail(grown, "topic %s: %" PRIu64 " bytes on device type %d, number %d: %s",
-                     p->topic, size, device.device_type, device.device_id, why);
+    return dlx__fail(grown, "topic %s: no memory for %s on device type %d, number %d: %s", p->topic,
+                     DLX_AMOUNT(size), device.device_type, device.device_id, why);
 }
 
 /* Arenas that nothing is in go back: memory of GPUs is scarce. */

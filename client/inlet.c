@@ -2,6 +2,7 @@
 #include "client/gpu_threads.h"
 #include "client/message.h"
 #include "client/message_gpu.h"
+#include "common/amount.h"
 #include "common/memory.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -333,10 +334,10 @@ static int fail_too_many_held(const struct dlx_inlet *inlet, uint32_t n)
 {
     if (n == 0)
         return dlx__fail(DLX_E_TOO_MANY_HELD,
-                         "%" PRIu64 " bytes are held, and the publisher allows %" PRIu64
-                         " (its max_held_bytes): release some first",
-                         atomic_load_explicit(&inlet->held_bytes, memory_order_relaxed),
-                         inlet->most_held_bytes);
+                         "%s are held, and the publisher allows %s (its max_held_bytes): release "
+                         "some messages first",
+                         DLX_AMOUNT(atomic_load_explicit(&inlet->held_bytes, memory_order_relaxed)),
+                         DLX_AMOUNT(inlet->most_held_bytes));
     if (inlet->core.max_held < inlet->max_held)
         return dlx__fail(DLX_E_TOO_MANY_HELD,
                          "%u messages are held, the limit of the publisher (its max_held): release "

@@ -6,6 +6,7 @@
 #include "client/gpu_heap.h"
 #include "client/publisher.h"
 #include "client/revive.h"
+#include "common/amount.h"
 #include "common/bell.h"
 #include "common/memory.h"
 #include <inttypes.h>
@@ -263,9 +264,8 @@ static bool exceeds_bounds(const struct dlx_publisher *p, const struct dlx_write
     if (most_bytes == 0)
         return false;
     uint64_t bytes = dlx__writer_link_bytes(&p->core, link);
-    (void)snprintf(reason, DLX_EVENT_REASON_SIZE,
-                   "it holds %" PRIu64 " bytes and a message (max_held_bytes %" PRIu64 ")", bytes,
-                   most_bytes);
+    (void)snprintf(reason, DLX_EVENT_REASON_SIZE, "it holds %s and a message (max_held_bytes %s)",
+                   DLX_AMOUNT(bytes), DLX_AMOUNT(most_bytes));
     return bytes > most_bytes;
 }
 

@@ -7,8 +7,8 @@
  */
 
 #include "client/inlet.h"
+#include "common/amount.h"
 #include "common/memory.h"
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +45,8 @@ static int copy(struct private *p, const DLTensor *from)
     uint64_t room = (p->size + DLX_ALIGNMENT - 1) / DLX_ALIGNMENT * DLX_ALIGNMENT;
     t->data = aligned_alloc(DLX_ALIGNMENT, (size_t)room);
     if (!t->data)
-        return dlx__fail(DLX_E_NO_MEMORY, "private copy of %" PRIu64 " bytes", p->size);
+        return dlx__fail(DLX_E_NO_MEMORY, "no memory for a private copy of %s",
+                         DLX_AMOUNT(p->size));
     memcpy(t->data, from->data, (size_t)p->size);
     return 0;
 }

@@ -5,6 +5,7 @@
 #include "client/gpu_heap.h"
 #include "client/gpu_share.h"
 #include "client/revive.h"
+#include "common/amount.h"
 #include "common/memory.h"
 #include "common/topic.h"
 #include <fcntl.h>
@@ -301,9 +302,8 @@ static int grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64
     void *map = NULL;
     int fd;
     if (bytes == UINT64_MAX)
-        return dlx__fail(DLX_E_NO_MEMORY,
-                         "%" PRIu64 " bytes are more than an arena can have (%" PRIu64 ")", size,
-                         DLX_SHM_ARENA_MAX);
+        return dlx__fail(DLX_E_NO_MEMORY, "a tensor or a set may have at most %s",
+                         DLX_AMOUNT(DLX_SHM_ARENA_MAX));
     if (dlx__heap_n_arenas(p->heap) >= DLX_SHM_ARENAS_MAX)
         return dlx__fail(DLX_E_LIMIT, "%u arenas, the most of a publisher", DLX_SHM_ARENAS_MAX);
     int r = dlx__call_arena_new(p->client, id, bytes, &arena, &fd);
@@ -445,8 +445,7 @@ find_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
             return 0;
         memcpy(why, dlx__error_message(), sizeof why);
     }
-    return dlx__fail(grown, "topic %s: %" PRIu64 " bytes of shared memory: %s", p->topic, size,
-                     why);
+    return dlx__fail(grown, "topic %s: no memory for %s: %s", p->topic, DLX_AMOUNT(size), why);
 }
 
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)

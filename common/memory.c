@@ -2,6 +2,7 @@
 
 /* What is common to all backends: allocating, checking, mapping. */
 
+#include "common/amount.h"
 #include "common/memory.h"
 #include "common/error.h"
 #include <assert.h>
@@ -62,11 +63,11 @@ int dlx__region_resize(int borrow_fd, uint64_t size)
     int error = errno;
     if (error == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         return dlx__fail(DLX_E_LIMIT,
-                         "region of %" PRIu64 " bytes: dlpackd was started with a limit of "
-                         "%" PRIu64 " bytes a file (RLIMIT_FSIZE, `ulimit -f`)",
-                         size, (uint64_t)limit.rlim_cur);
+                         "dlpackd was started with a limit of %s a file, and so for %s of shared "
+                         "memory: raise RLIMIT_FSIZE (`ulimit -f`)",
+                         DLX_AMOUNT(limit.rlim_cur), DLX_AMOUNT(size));
     errno = error;
-    return dlx__fail_errno("ftruncate of a region to %" PRIu64 " bytes", size);
+    return dlx__fail_errno("ftruncate of a region to %s", DLX_AMOUNT(size));
 }
 
 static int check(const struct dlx_memory *memory, int fd, uint64_t size,
@@ -84,10 +85,10 @@ static int map_region(int fd, uint64_t size, int prot, void **ret_map)
     if (map == MAP_FAILED) {
         if (errno == ENOMEM)
             return dlx__fail(DLX_E_LIMIT,
-                             "cannot map %" PRIu64 " bytes: out of address space or of mappings "
-                             "(vm.max_map_count)",
-                             size);
-        return dlx__fail_errno("mmap of %" PRIu64 " bytes", size);
+                             "cannot map %s: out of address space (ulimit -v) or of mappings "
+                             "(raise vm.max_map_count)",
+                             DLX_AMOUNT(size));
+        return dlx__fail_errno("mmap of %s", DLX_AMOUNT(size));
     }
     if (madvise(map, (size_t)size, MADV_DONTFORK) < 0) {
         int r = dlx__fail_errno("MADV_DONTFORK");
@@ -105,12 +106,12 @@ static int fail_allocate(int fd, uint64_t size)
     int error = errno;
     if (error == ENOSPC && fstatvfs(fd, &fs) == 0 && fs.f_blocks > 0)
         return dlx__fail(DLX_E_NO_MEMORY,
-                         "allocating %" PRIu64 " bytes of shared memory: /dev/shm has %" PRIu64
-                         " of %" PRIu64 " bytes left",
-                         size, (uint64_t)fs.f_bavail * fs.f_frsize,
-                         (uint64_t)fs.f_blocks * fs.f_frsize);
+                         "/dev/shm has %s of %s left, and %s of shared memory are to be allocated: "
+                         "make it larger, or start dlpackd with --memory=memfd",
+                         DLX_AMOUNT((uint64_t)fs.f_bavail * fs.f_frsize),
+                         DLX_AMOUNT((uint64_t)fs.f_blocks * fs.f_frsize), DLX_AMOUNT(size));
     errno = error;
-    return dlx__fail_errno("allocating %" PRIu64 " bytes of shared memory", size);
+    return dlx__fail_errno("allocating %s of shared memory", DLX_AMOUNT(size));
 }
 
 static int allocate(int fd, uint64_t size)
@@ -130,7 +131,7 @@ int dlx__region_new(const struct dlx_memory *memory, const char *what, uint64_t 
 {
     assert(size > 0 && size % DLX_PAGE == 0);
     if (size > INT64_MAX)
-        return dlx__fail(DLX_E_NO_MEMORY, "region of %" PRIu64 " bytes", size);
+        return dlx__fail(DLX_E_NO_MEMORY, "region of %s", DLX_AMOUNT(size));
     return memory->create(what, size, ret_ro_fd, ret_writer_fd);
 }
 

@@ -106,6 +106,14 @@ START_TEST(options_that_cannot_be_are_refused)
         {{"--idle-exit", "1e7"}, NULL, "at most 1000000"},
         {{"--memory", "disk"}, NULL, "'disk': memfd, posix"},
         {{NULL}, "DLX_MEMORY=disk", "'disk': memfd, posix"},
+        {{"--memory-limit", "0"}, NULL, "--memory-limit: '0' is not an amount of memory"},
+        {{"--memory-limit", "8XB"}, NULL, "'8XB' is not an amount of memory, like 8GiB"},
+        {{"--memory-limit", "8GiBB"}, NULL, "like 8GiB"},
+        {{"--memory-limit", "-1"}, NULL, "like 8GiB"},
+        {{"--memory-limit", "101%"}, NULL, "or 70%"},
+        {{"--memory-limit", "infinity"}, NULL, "like 8GiB"},
+        {{"--memory-limit", "2000000TiB"}, NULL, "like 8GiB"},
+        {{NULL}, "DLX_MEMORY_LIMIT=much", "DLX_MEMORY_LIMIT: 'much' is not an amount of memory"},
         {{"--allow-user", ""}, NULL, "there is no user"},
         {{"--allow-user", "no/such/user"},
          NULL,
@@ -258,6 +266,15 @@ START_TEST(the_kind_of_memory_may_be_given_both_ways)
 }
 END_TEST
 
+START_TEST(an_option_wins_over_the_memory_limit_of_the_environment)
+{
+    static const char *const args[] = {"--idle-exit", "0.01", "--memory-limit", "1GiB", NULL};
+    static const char *const none[] = {"--idle-exit", "0.01", NULL};
+    ck_assert_int_eq(run(args, "DLX_MEMORY_LIMIT=much"), 0);
+    ck_assert_int_eq(run(none, "DLX_MEMORY_LIMIT="), 0);
+}
+END_TEST
+
 /* It runs as well; it only says that nothing will outlive it. */
 START_TEST(a_store_without_a_service_manager_is_said)
 {
@@ -384,6 +401,7 @@ int main(void)
     tcase_add_test(tcase, lines_for_the_journal_have_a_level);
     tcase_add_test(tcase, a_configuration_is_checked_without_a_daemon);
     tcase_add_test(tcase, the_kind_of_memory_may_be_given_both_ways);
+    tcase_add_test(tcase, an_option_wins_over_the_memory_limit_of_the_environment);
     tcase_add_test(tcase, a_store_without_a_service_manager_is_said);
     tcase_add_test(tcase, too_few_file_descriptors_are_said);
     tcase_add_test(tcase, what_libuv_cannot_have_is_said);

@@ -131,6 +131,32 @@ START_TEST(nothing_of_the_caller_reaches_the_daemon)
 }
 END_TEST
 
+/* Half of the memory otherwise; here less than one arena has. */
+START_TEST(the_memory_limit_of_the_environment_is_the_daemons)
+{
+    struct dlx_publisher *p = NULL;
+    DLManagedTensorVersioned *tensor = NULL;
+    int64_t shape[] = {3 << 20};
+    struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = shape};
+
+    setenv("DLX_MEMORY_LIMIT", "8MiB", 1);
+    struct dlx_client *c = dlx_test_spawn_connect();
+    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    ok(dlx_alloc(p, &spec, &tensor));
+    tensor->deleter(tensor);
+    shape[0] = 64 << 20;
+    ck_assert_int_eq(dlx_alloc(p, &spec, &tensor), DLX_E_LIMIT);
+    const char *words = dlx_client_errmsg(c);
+    ck_assert_msg(strncmp(words, "topic test/a: no memory for 64.0 MiB: ", 38) == 0, "%s", words);
+    ck_assert_msg(strstr(words, "may have 8.0 MiB (quota bytes); release some, or start dlpackd "
+                                "with a larger --memory-limit or DLX_MEMORY_LIMIT"),
+                  "%s", words);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
 /* ---- the caller ---------------------------------------------------------------------------- */
 
 static atomic_int n_sigchld;
@@ -549,6 +575,7 @@ int main(void)
     TCase *tcase = dlx_test_spawn_case("spawn");
     tcase_add_test(tcase, a_daemon_starts_serves_and_ends);
     tcase_add_test(tcase, nothing_of_the_caller_reaches_the_daemon);
+    tcase_add_test(tcase, the_memory_limit_of_the_environment_is_the_daemons);
     tcase_add_test(tcase, the_caller_sees_no_child);
     tcase_add_test(tcase, a_caller_that_ignores_sigchld);
     tcase_add_test(tcase, a_caller_without_standard_streams);

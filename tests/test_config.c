@@ -137,7 +137,8 @@ static const struct {
                       "[socket NAME] and [quota NAME]"},
     {"[deamon]\nsocket = /x\n", ":2: 'socket' is in [deamon]"},
     {"[rule ]\nusers = root\n", ":2: 'users' is in [rule"},
-    {"[daemon]\n# x\nsockt = /x\n", ":3: [daemon] has no 'sockt': socket, memory, fd-store"},
+    {"[daemon]\n# x\nsockt = /x\n", ":3: [daemon] has no 'sockt': socket, memory, memory-limit, "
+                                    "fd-store"},
     {"[daemon]\nsocket = x\n", ":2: socket 'x' is no path that begins with /"},
     {"[daemon]\nmemory = disk\n", ":2: there is no memory of the kind 'disk': memfd, posix"},
     {"[daemon]\nfd-store = -1\n", ":2: '-1' is not a number from 0 to 65536"},
@@ -174,7 +175,10 @@ static const struct {
      ":2: requests-per-second is 0, and a request would wait for ever: 1 is the least"},
     {"[quota a]\nretained-bytes = 101%\n", ":2: '101%' is no part of the memory: 1% to 100%"},
     {"[quota a]\nstore-entries = 10%\n", ":2: '10%' is not a number"},
-    {"[quota a]\nbytes = 1GB\n", ":2: '1GB' is not a number, perhaps with K, M, G, T, Ki, Mi, "},
+    {"[daemon]\nmemory-limit = 8GX\n",
+     ":2: '8GX' is not an amount of memory, like 8GiB, 512MiB or 70%"},
+    {"[quota a]\nbytes = 1GX\n", ":2: '1GX' is not a number, perhaps with K, M, G, T, Ki, Mi, "},
+    {"[quota a]\nlinks = 1GB\n", ":2: '1GB' is not a number, perhaps with K, M, G, T, Ki, Mi, "},
     {"[quota a]\nbytes = -1\n", ":2: '-1' is not a number"},
     {"[quota a]\nbytes = 101%\n", ":2: '101%' is no part of the memory: 1% to 100%"},
     {"[quota a]\nlinks = 10%\n", ":2: '10%' is not a number"},
@@ -253,6 +257,31 @@ START_TEST(quotas_have_units_and_the_rest_of_the_default_class)
 }
 END_TEST
 
+START_TEST(a_memory_limit_is_for_users_whose_class_says_nothing)
+{
+    uint64_t bytes = 0;
+    ck_assert_int_eq(read_text("[socket p]\npath = /p\nquota = pods\n"
+                               "[socket q]\npath = /q\nquota = rest\n"
+                               "[quota pods]\nbytes = 2GiB\n[quota rest]\nlinks = 3\n"
+                               "[daemon]\nmemory-limit = 6GiB\n"),
+                     0);
+    ck_assert_uint_eq(config.shared_bytes, UINT64_C(12) << 30);
+    ck_assert_uint_eq(dlxd_quotas_of_socket(&config.quotas, "p")->max[DLXD_BYTES], UINT64_C(2)
+                                                                                       << 30);
+    ck_assert_uint_eq(dlxd_quotas_of_socket(&config.quotas, "q")->max[DLXD_BYTES], UINT64_C(6)
+                                                                                       << 30);
+    /* As the option does, after the file. */
+    ck_assert_int_eq(dlxd_config_parse_memory_limit("8G", &bytes), 0);
+    ck_assert_uint_eq(bytes, UINT64_C(8000000000));
+    dlxd_config_limit_memory(&config, bytes);
+    ck_assert_uint_eq(dlxd_quotas_of_socket(&config.quotas, "p")->max[DLXD_BYTES], UINT64_C(2)
+                                                                                       << 30);
+    ck_assert_uint_eq(dlxd_quotas_of_socket(&config.quotas, "q")->max[DLXD_BYTES], bytes);
+    ck_assert_int_eq(dlxd_config_parse_memory_limit("25%", &bytes), 0);
+    ck_assert_uint_eq(bytes, config.memory_bytes / 100 * 25);
+}
+END_TEST
+
 START_TEST(a_file_that_cannot_be_read_is_an_error)
 {
     (void)snprintf(path, sizeof path, "%s/no.conf", place.dir);
@@ -282,6 +311,7 @@ int main(void)
     tcase_add_loop_test(tcase, what_is_wrong_is_said_with_its_line, 0, DLX_ARRAY_SIZE(bad));
     tcase_add_test(tcase, a_rule_may_be_about_some_sockets);
     tcase_add_test(tcase, quotas_have_units_and_the_rest_of_the_default_class);
+    tcase_add_test(tcase, a_memory_limit_is_for_users_whose_class_says_nothing);
     tcase_add_test(tcase, a_file_that_cannot_be_read_is_an_error);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

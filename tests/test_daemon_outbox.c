@@ -156,10 +156,12 @@ START_TEST(a_user_that_does_not_read_leaves_some_to_others)
     for (int i = 0; i < 25; i++)
         must_send(A, 3);
     ck_assert_int_eq(send_fds(A, 1), DLX_E_LIMIT);
-    ck_assert_str_eq(dlx__error_message(),
-                     "uid 0 asks for 1 file descriptors on their way, uses 75 and may have at most "
-                     "3 times what is left: all users together use 75 and may have 100 "
-                     "(quota descriptors-in-flight)");
+    ck_assert_str_eq(
+        dlx__error_message(),
+        "uid 0 asks for 1 file descriptors on their way, uses 75 and may have at most "
+        "3 times what is left: all users together use 75 and may have 100 "
+        "(quota descriptors-in-flight); raise dlpackd's RLIMIT_NOFILE (LimitNOFILE= of "
+        "its unit, ulimit -n)");
     for (int i = 0; i < 6; i++)
         must_send(B, 3);
     must_send(B, 1);

@@ -270,7 +270,8 @@ START_TEST(nobody_can_take_all_that_the_manager_keeps)
     ck_assert_str_eq(dlx__error_message(),
                      "uid 1000 asks for 1 file descriptors that the service manager keeps, uses 32 "
                      "and may have at most 1 times what is left: all users together use 33 and may "
-                     "have 65 (quota store-entries)");
+                     "have 65 (quota store-entries); raise dlpackd's --fd-store and "
+                     "FileDescriptorStoreMax= of its unit");
     uint32_t other = fill(1, OTHER), honest = fill(2, HONEST);
     ck_assert_uint_eq(greedy, MAX / 4);
     ck_assert_uint_eq(other, MAX / 8);
@@ -298,7 +299,8 @@ START_TEST(a_class_limits_what_the_manager_keeps)
     ck_assert_uint_eq(fill(0, GREEDY), 3);
     ck_assert_str_eq(dlx__error_message(),
                      "uid 1000 asks for 1 file descriptors that the service manager keeps, uses 6 "
-                     "and may have 6 (quota store-entries)");
+                     "and may have 6 (quota store-entries); raise it in [quota default] of "
+                     "dlpackd.conf");
     ck_assert_uint_eq(fill(1, OTHER), 3);
     ck_assert_uint_eq(fill(2, OWN), 2); /* the ledger is one */
     ck_assert_uint_eq(test.broker.users.all_stored, 6 + 6 + 5);

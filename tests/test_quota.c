@@ -68,10 +68,12 @@ START_TEST(a_socket_has_its_class_and_the_others_the_default_one)
     ck_assert_int_eq(dlxd_charge_init(&more, b, DLXD_BYTES, GIB), DLX_E_LIMIT);
     ck_assert_str_eq(dlx__error_message(),
                      "uid 5 by socket p asks for 1.0 GiB of shared memory, uses 1.5 GiB and may "
-                     "have 2.0 GiB (quota bytes of class pods)");
+                     "have 2.0 GiB (quota bytes of class pods); raise it in [quota pods] of "
+                     "dlpackd.conf");
     ck_assert_int_eq(dlxd_charge_init(&more, b, DLXD_CONNECTIONS, 4097), DLX_E_LIMIT);
     ck_assert_str_eq(dlx__error_message(), "uid 5 by socket p asks for 4097 connections, uses 0 "
-                                           "and may have 4096 (quota connections of class pods)");
+                                           "and may have 4096 (quota connections of class pods); "
+                                           "raise it in [quota pods] of dlpackd.conf");
     dlxd_charge_deinit(&charge);
     struct dlxd_user *all[] = {a, b, c, d};
     for (int i = 0; i < 4; i++)
@@ -108,7 +110,8 @@ START_TEST(descriptors_may_have_a_limit_of_their_own)
     ck_assert_int_eq(dlxd_charge_init(&charge, user, DLXD_CONNECTIONS, 1), 0); /* has two */
     ck_assert_int_eq(dlxd_charge_init(&more, user, DLXD_CONNECTIONS, 1), DLX_E_LIMIT);
     ck_assert_str_eq(dlx__error_message(), "uid 5 asks for 2 file descriptors of the daemon, uses "
-                                           "2 and may have 3 (quota descriptors)");
+                                           "2 and may have 3 (quota descriptors); raise it in "
+                                           "[quota default] of dlpackd.conf");
     dlxd_charge_deinit(&charge);
     dlxd_user_unref(user);
 }
@@ -132,6 +135,22 @@ START_TEST(the_limit_is_what_others_leave)
         }
     dlxd_user_unref(a);
     dlxd_user_unref(b);
+}
+END_TEST
+
+/* The least that is shared, and the most: no sum overflows. */
+START_TEST(one_user_may_have_all_of_a_memory_limit)
+{
+    const uint64_t limits[] = {4096, 100 * GIB, UINT64_C(1) << 60};
+    struct dlxd_user *a = user_by(1, DLXD_SOCKET_MAIN);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(limits); i++) {
+        struct dlxd_charge charge = {.user = NULL};
+        dlxd_users_set_quotas(&users, &quotas, 2 * limits[i]);
+        ck_assert_uint_eq(dlxd_user_limit(a, DLXD_BYTES), limits[i]);
+        ck_assert_int_eq(dlxd_charge_init(&charge, a, DLXD_BYTES, limits[i]), 0);
+        dlxd_charge_deinit(&charge);
+    }
+    dlxd_user_unref(a);
 }
 END_TEST
 
@@ -195,7 +214,8 @@ START_TEST(the_store_is_shared_by_all_but_the_daemons_own_user)
     ck_assert_int_eq(dlxd_user_check(own, DLXD_STORE_ENTRIES, 3), DLX_E_LIMIT);
     ck_assert_str_eq(dlx__error_message(), "uid 1 asks for 3 file descriptors that the service "
                                            "manager keeps, uses 10 and may have 12 (quota "
-                                           "store-entries)");
+                                           "store-entries); raise it in [quota default] of "
+                                           "dlpackd.conf");
     dlxd_charge_deinit(&charge);
     dlxd_user_unref(own);
     dlxd_user_unref(a);
@@ -335,6 +355,7 @@ int main(void)
     tcase_add_test(tcase, who_is_above_a_lowered_limit_keeps_what_it_has_and_gets_nothing_new);
     tcase_add_test(tcase, descriptors_may_have_a_limit_of_their_own);
     tcase_add_test(tcase, the_limit_is_what_others_leave);
+    tcase_add_test(tcase, one_user_may_have_all_of_a_memory_limit);
     tcase_add_test(tcase, amounts_are_in_units_for_people);
     tcase_add_test(tcase, what_a_former_daemon_knew_is_charged_beyond_the_limit);
     tcase_add_test(tcase, the_store_is_shared_by_all_but_the_daemons_own_user);

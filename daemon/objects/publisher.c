@@ -462,8 +462,7 @@ int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
     r = new_region(publisher, publisher->client->user, "dlx-arena", publisher->last_arena + 1, size,
                    ret, ret_writer_fd);
     if (r < 0)
-        return dlx__fail_prefix(r, "arena of %" PRIu64 " bytes for %s", size,
-                                publisher->topic_name);
+        return r;
     dlxd_arenas_push(&publisher->unready, *ret);
     publisher->last_arena++;
     return 0;

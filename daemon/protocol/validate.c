@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/protocol/validate.h"
+#include "common/amount.h"
 #include "common/error.h"
 #include "ring/layout.h"
 #include "common/topic.h"
@@ -74,9 +75,8 @@ int dlxd_validate_arena_new(const Dlx__Wire__Packet *packet)
         return dlx__fail(DLX_E_INVALID, "arena of %" PRIu64 " bytes, not a multiple of %u", size,
                          DLX_PAGE);
     if (size > DLX_SHM_ARENA_MAX)
-        return dlx__fail(DLX_E_LIMIT,
-                         "arena of %" PRIu64 " bytes, at most %" PRIu64 " are possible", size,
-                         DLX_SHM_ARENA_MAX);
+        return dlx__fail(DLX_E_LIMIT, "arena of %s: an arena may have at most %s", DLX_AMOUNT(size),
+                         DLX_AMOUNT(DLX_SHM_ARENA_MAX));
     return 0;
 }
 

@@ -130,8 +130,16 @@ static int set_in_daemon(struct dlxd_config *config, const char *key, const char
         config->memory = dlxd_config_parse_memory(value);
         return config->memory ? 0 : DLX_E_INVALID;
     }
+    if (strcmp(key, "memory-limit") == 0) {
+        uint64_t bytes = 0;
+        int r = dlxd_config_parse_memory_limit(value, &bytes);
+        if (r == 0)
+            dlxd_config_limit_memory(config, bytes);
+        return r;
+    }
     if (strcmp(key, "socket") != 0)
-        return dlx__fail(DLX_E_INVALID, "[daemon] has no '%.80s': socket, memory, fd-store", key);
+        return dlx__fail(DLX_E_INVALID,
+                         "[daemon] has no '%.80s': socket, memory, memory-limit, fd-store", key);
     return dlxd_config_parse_path(value, &config->socket);
 }
 
@@ -250,7 +258,9 @@ static int read_beside(struct dlxd_config *config, const char *path)
 
 void dlxd_config_init(struct dlxd_config *config)
 {
-    *config = (struct dlxd_config){.fd_store = -1, .memory_bytes = dlxd_machine_memory("")};
+    uint64_t memory_bytes = dlxd_machine_memory("");
+    *config = (struct dlxd_config){
+        .fd_store = -1, .memory_bytes = memory_bytes, .shared_bytes = memory_bytes};
 }
 
 int dlxd_config_read(struct dlxd_config *config, const char *path)

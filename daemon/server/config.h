@@ -13,6 +13,9 @@
 
 struct dlx_memory;
 
+/* The largest memory limit: quotas are sums of a few of it. */
+#define DLXD_MEMORY_LIMIT_MAX (UINT64_C(1) << 60)
+
 /* The most descriptors that the service manager may keep. */
 #define DLXD_FD_STORE_MAX 65536
 
@@ -31,7 +34,10 @@ struct dlxd_config {
     char *socket;                    /* path of the main one; NULL: not said */
     const struct dlx_memory *memory; /* likewise */
     int32_t fd_store;                /* -1: likewise */
-    uint64_t memory_bytes;           /* that quotas are parts of: machine.h */
+    uint64_t memory_bytes;           /* of the machine: machine.h; 25% is a part of it */
+    /* Of these one user may have half by default, and all users three quarters: the machine's
+     * memory, or twice the memory limit. */
+    uint64_t shared_bytes;
     struct dlxd_rules rules;
     struct dlxd_quotas quotas; /* complete: what is not said in one is as by default */
     struct dlxd_config_socket *sockets;
@@ -57,6 +63,10 @@ struct dlxd_config_socket *dlxd_config_find_socket(const struct dlxd_config *con
 int dlxd_config_parse_user(const char *text, uid_t *ret);
 /* From 0 to DLXD_FD_STORE_MAX. Returns 0, DLX_E_INVALID. */
 int dlxd_config_parse_count(const char *text, int32_t *ret);
+/* How much shared memory one user may have: "8GiB", "50%". Returns 0, DLX_E_INVALID. */
+int dlxd_config_parse_memory_limit(const char *text, uint64_t *ret);
+/* Have one user get at most `bytes` where no class says otherwise, and all users 3/2 of it. */
+void dlxd_config_limit_memory(struct dlxd_config *config, uint64_t bytes);
 /* Returns NULL with the message set. */
 const struct dlx_memory *dlxd_config_parse_memory(const char *name);
 

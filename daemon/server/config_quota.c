@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "common/amount.h"
 #include "common/error.h"
 #include "daemon/server/config_parts.h"
+#include "daemon/server/machine.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #define WORDS "a number, perhaps with K, M, G, T, Ki, Mi, Gi or Ti after it, or infinity"
 
-static bool find_unit(const char *text, uint64_t *ret)
+/* "Gi"; of memory also "GiB". */
+static bool find_unit(const char *text, bool is_memory, uint64_t *ret)
 {
     static const struct {
         const char *text;
@@ -21,8 +24,11 @@ static bool find_unit(const char *text, uint64_t *ret)
                  {"Mi", UINT64_C(1) << 20},
                  {"Gi", UINT64_C(1) << 30},
                  {"Ti", UINT64_C(1) << 40}};
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-        if (strcmp(units[i].text, text) == 0) {
+    size_t size = strlen(text);
+    if (is_memory && size > 0 && text[size - 1] == 'B')
+        size--;
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(units); i++)
+        if (strlen(units[i].text) == size && strncmp(units[i].text, text, size) == 0) {
             *ret = units[i].factor;
             return true;
         }
@@ -47,12 +53,31 @@ static int parse_amount(const char *text, uint64_t memory_bytes, uint64_t *ret)
         *ret = memory_bytes / 100 * n;
         return 0;
     }
-    if (!is_number || !find_unit(rest, &factor))
+    if (!is_number || !find_unit(rest, memory_bytes > 0, &factor))
         return dlx__fail(DLX_E_INVALID, "'%.80s' is not " WORDS "%s", text,
                          memory_bytes > 0 ? ", or 1% to 100% of the memory" : "");
     if (__builtin_mul_overflow(n, factor, ret) || *ret == DLXD_UNLIMITED)
         return dlx__fail(DLX_E_INVALID, "'%.80s' is more than can be counted", text);
     return 0;
+}
+
+int dlxd_config_parse_memory_limit(const char *text, uint64_t *ret)
+{
+    uint64_t bytes = 0;
+    if (parse_amount(text, dlxd_machine_memory(""), &bytes) < 0 || bytes == 0 ||
+        bytes > DLXD_MEMORY_LIMIT_MAX)
+        return dlx__fail(DLX_E_INVALID,
+                         "'%.80s' is not an amount of memory, like 8GiB, 512MiB or 70%%", text);
+    *ret = bytes;
+    return 0;
+}
+
+void dlxd_config_limit_memory(struct dlxd_config *config, uint64_t bytes)
+{
+    uint64_t defaults[DLXD_N_RESOURCES];
+    config->shared_bytes = 2 * bytes;
+    dlxd_quota_defaults(defaults, config->shared_bytes);
+    dlxd_quotas_complete(&config->quotas, defaults);
 }
 
 int dlxd_config_add_quota(struct dlxd_config *config, const char *name, const char *place)
@@ -103,7 +128,7 @@ int dlxd_config_set_in_quota(struct dlxd_config *config, const char *name, const
 int dlxd_config_finish_quotas(struct dlxd_config *config)
 {
     uint64_t defaults[DLXD_N_RESOURCES];
-    dlxd_quota_defaults(defaults, config->memory_bytes);
+    dlxd_quota_defaults(defaults, config->shared_bytes);
     dlxd_quotas_complete(&config->quotas, defaults);
     for (size_t i = 0; i < config->n_sockets; i++) {
         const struct dlxd_config_socket *socket = &config->sockets[i];

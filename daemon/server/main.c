@@ -45,6 +45,7 @@ enum {
     OPTION_CONFIG,
     OPTION_CHECK_CONFIG,
     OPTION_CHECK_HANDOVER,
+    OPTION_MEMORY_LIMIT,
 };
 #define IDLE_EXIT_MAX_S 1e6
 
@@ -52,6 +53,10 @@ static const struct argp_option options[] = {
     {"socket", 's', "PATH", 0, "listen here", 0},
     {"memory", 'm', "KIND", 0,
      "kind of shared memory: memfd or posix (default: $DLX_MEMORY, else memfd)", 0},
+    {"memory-limit", OPTION_MEMORY_LIMIT, "AMOUNT", 0,
+     "how much shared memory one user may have, like 8GiB or 70%; all users together may have one "
+     "and a half times that (default: $DLX_MEMORY_LIMIT, else half of the memory)",
+     0},
     {"foreground", 'f', NULL, 0,
      "log clients that come and go as well, without prefixes for the journal", 0},
     {"config", OPTION_CONFIG, "FILE", 0,
@@ -87,6 +92,7 @@ static const struct argp_option options[] = {
 struct arguments {
     const char *socket;
     const struct dlx_memory *memory;
+    uint64_t memory_limit; /* 0: not said */
     bool foreground;
     uint64_t idle_ms;            /* 0: never */
     const char *ready;           /* NULL: not said */
@@ -135,6 +141,16 @@ static int32_t parse_count(const char *text, const char *what, const struct argp
     return n;
 }
 
+/* A long name of an option, or of a variable of the environment. */
+static uint64_t parse_memory_limit(const char *text, const char *what,
+                                   const struct argp_state *state)
+{
+    uint64_t bytes = 0;
+    if (dlxd_config_parse_memory_limit(text, &bytes) < 0)
+        argp_error(state, "%s: %s", what, dlx__error_message());
+    return bytes;
+}
+
 static error_t allow(struct arguments *arguments, const char *text, const struct argp_state *state)
 {
     uid_t *more = reallocarray(arguments->allowed, arguments->n_allowed + 1, sizeof *more);
@@ -159,6 +175,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         name = getenv("DLX_MEMORY");
         if (!arguments->memory && name && *name)
             arguments->memory = find_memory(name, state);
+        name = getenv("DLX_MEMORY_LIMIT");
+        if (arguments->memory_limit == 0 && name && *name)
+            arguments->memory_limit = parse_memory_limit(name, "DLX_MEMORY_LIMIT", state);
         /* The former daemon in this process has said that it is ready, and closed it. */
         if (arguments->ready && !arguments->checks_handover && !getenv(DLXD_HANDOVER_VARIABLE))
             arguments->ready_fd = parse_fd(arguments->ready, state);
@@ -172,6 +191,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case 'm':
         arguments->memory = find_memory(argument, state);
+        return 0;
+    case OPTION_MEMORY_LIMIT:
+        arguments->memory_limit = parse_memory_limit(argument, "--memory-limit", state);
         return 0;
     case 's':
         arguments->socket = argument;
@@ -287,6 +309,8 @@ static int configuration_read(const struct arguments *arguments, struct dlxd_con
 {
     dlxd_config_init(ret);
     int r = arguments->config ? dlxd_config_read(ret, arguments->config) : 0;
+    if (r == 0 && arguments->memory_limit > 0)
+        dlxd_config_limit_memory(ret, arguments->memory_limit);
     for (size_t i = 0; i < arguments->n_allowed && r == 0; i++)
         r = dlxd_rules_add_user(&ret->rules, "--allow-user", arguments->allowed[i]);
     if (r < 0)
@@ -339,7 +363,7 @@ static int reload(void *data)
     if (!has_same_base(&fresh, &before))
         dlxd_log(DLXD_LOG_WARNING, "[daemon] or a socket has changed: that takes a restart");
     c->config = fresh;
-    dlxd_server_set_quotas(c->server, &c->config.quotas, c->config.memory_bytes);
+    dlxd_server_set_quotas(c->server, &c->config.quotas, c->config.shared_bytes);
     if (dlxd_server_set_rules(c->server, &c->config.rules) < 0)
         dlxd_log(DLXD_LOG_WARNING, "%s", dlx__error_message());
     dlxd_log(DLXD_LOG_NOTICE, "read the configuration again: %zu rules", fresh.rules.n);
@@ -446,7 +470,7 @@ static int configure(struct dlxd_server *server, const struct dlxd_config *confi
 {
     int r = listen_on_all(server, config, inherited);
     if (r == 0)
-        dlxd_server_set_quotas(server, &config->quotas, config->memory_bytes);
+        dlxd_server_set_quotas(server, &config->quotas, config->shared_bytes);
     if (r == 0 && config->rules.n > 0)
         r = dlxd_server_set_rules(server, &config->rules);
     return r;

@@ -455,9 +455,9 @@ int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *r
 }
 
 void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas *quotas_borrow,
-                            uint64_t memory_bytes)
+                            uint64_t shared_bytes)
 {
-    dlxd_users_set_quotas(&server->broker.users, quotas_borrow, memory_bytes);
+    dlxd_users_set_quotas(&server->broker.users, quotas_borrow, shared_bytes);
 }
 
 static int hand_over_sockets(void *data, struct dlxd_handover *handover)

@@ -30,7 +30,7 @@ int dlxd_server_listen(struct dlxd_server *server, const struct dlxd_listen *lis
 int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *rules_borrow);
 /* What each user may have of the daemon: as dlxd_users_set_quotas(). */
 void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas *quotas_borrow,
-                            uint64_t memory_bytes);
+                            uint64_t shared_bytes);
 /*
  * SIGUSR2 has the program at the path of this one take its place, with these arguments, which stay
  * the caller's; otherwise it ends the process. SIGHUP does so if that file is another one than the

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/users/quota.h"
 #include "common/error.h"
-#include "common/util.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,15 +29,9 @@ const char *dlxd_quota_key(enum dlxd_resource resource)
 const char *dlxd_quota_amount(enum dlxd_resource resource, uint64_t amount,
                               char text[DLXD_AMOUNT_SIZE])
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    double n = (double)amount;
-    size_t unit = 0;
-    for (; n >= 1024 && unit + 1 < DLX_ARRAY_SIZE(units); unit++)
-        n /= 1024;
-    if (!dlxd_quota_is_memory(resource))
-        (void)snprintf(text, DLXD_AMOUNT_SIZE, "%" PRIu64, amount);
-    else
-        (void)snprintf(text, DLXD_AMOUNT_SIZE, "%.*f %s", unit > 0, n, units[unit]);
+    if (dlxd_quota_is_memory(resource))
+        return dlx__amount_text(amount, text);
+    (void)snprintf(text, DLXD_AMOUNT_SIZE, "%" PRIu64, amount);
     return text;
 }
 

@@ -8,6 +8,7 @@
  * here.
  */
 
+#include "common/amount.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -52,7 +53,7 @@ struct dlxd_quotas {
     size_t n;
 };
 
-/* Half of the memory, and what else holds where nobody says anything. */
+/* Half of these bytes, and what else holds where nobody says anything. */
 void dlxd_quota_defaults(uint64_t max[DLXD_N_RESOURCES], uint64_t memory_bytes);
 
 /* An empty one, of which the strings are its own. NULL: out of memory. */
@@ -76,7 +77,7 @@ static inline bool dlxd_quota_is_memory(enum dlxd_resource resource)
     return resource == DLXD_BYTES || resource == DLXD_RETAINED_BYTES;
 }
 /* For errors: "2.0 GiB" of bytes, "17" of what is counted. Returns `text`. */
-#define DLXD_AMOUNT_SIZE 24
+#define DLXD_AMOUNT_SIZE DLX_AMOUNT_SIZE
 const char *dlxd_quota_amount(enum dlxd_resource resource, uint64_t amount,
                               char text[DLXD_AMOUNT_SIZE]);
 

@@ -33,14 +33,14 @@ static const uint64_t descriptors[DLXD_N_RESOURCES] = {
     [DLXD_GPU_CALLS] = 2,   /* both ends of a socket */
 };
 
-void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
+void dlxd_users_init(struct dlxd_users *users, uint64_t shared_bytes)
 {
     dlxd_list_init(&users->users);
     dlxd_list_init(&users->working);
     dlxd_list_init(&users->pacing);
     users->all_bytes = 0;
-    users->all_bytes_max = ram_bytes / 4 * 3;
-    dlxd_quota_defaults(users->max, ram_bytes);
+    users->all_bytes_max = shared_bytes / 4 * 3;
+    dlxd_quota_defaults(users->max, shared_bytes);
     users->quotas_borrow = NULL;
     users->all_descriptors = 0;
     users->all_descriptors_max = UINT64_MAX;
@@ -51,11 +51,11 @@ void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes)
 }
 
 void dlxd_users_set_quotas(struct dlxd_users *users, const struct dlxd_quotas *quotas,
-                           uint64_t memory_bytes)
+                           uint64_t shared_bytes)
 {
     const struct dlxd_quota *first = dlxd_quotas_find(quotas, DLXD_QUOTA_DEFAULT);
-    users->all_bytes_max = memory_bytes / 4 * 3;
-    dlxd_quota_defaults(users->max, memory_bytes);
+    users->all_bytes_max = shared_bytes / 4 * 3;
+    dlxd_quota_defaults(users->max, shared_bytes);
     if (first)
         memcpy(users->max, first->max, sizeof users->max);
     users->quotas_borrow = quotas;
@@ -190,20 +190,38 @@ uint64_t dlxd_user_used(const struct dlxd_user *user, enum dlxd_resource resourc
     return resource == DLXD_REQUESTS ? dlxd_pace_used(&user->pace, now) : user->used[resource];
 }
 
-/* " (quota bytes)", " (quota bytes of class pods)". */
-#define KEY_SIZE 300
-static const char *key_text(const struct dlxd_user *user, enum dlxd_resource resource,
+/* Where to raise what all users together may have. */
+static const char *pool_remedy(enum dlxd_resource resource)
+{
+    if (resource == DLXD_BYTES)
+        return "start dlpackd with a larger --memory-limit or DLX_MEMORY_LIMIT";
+    if (resource == DLXD_STORE_ENTRIES)
+        return "raise dlpackd's --fd-store and FileDescriptorStoreMax= of its unit";
+    return "raise dlpackd's RLIMIT_NOFILE (LimitNOFILE= of its unit, ulimit -n)";
+}
+
+/* " (quota bytes of class pods); raise it in [quota pods] of dlpackd.conf". */
+#define KEY_SIZE 600
+static const char *key_text(const struct dlxd_user *user, enum dlxd_resource resource, bool is_pool,
                             char text[KEY_SIZE])
 {
     const struct dlxd_quota *quota = user->quota_borrow;
-    (void)snprintf(text, KEY_SIZE, " (quota %s%s%.200s)", dlxd_quota_key(resource),
-                   quota ? " of class " : "", quota ? quota->name : "");
+    const char *class = quota ? quota->name : DLXD_QUOTA_DEFAULT;
+    int n = snprintf(text, KEY_SIZE, " (quota %s%s%.200s); ", dlxd_quota_key(resource),
+                     quota ? " of class " : "", quota ? class : "");
+    if (is_pool || (resource == DLXD_BYTES && !quota))
+        (void)snprintf(text + n, KEY_SIZE - (size_t)n, "%s%s",
+                       resource == DLXD_BYTES ? "release some, or " : "", pool_remedy(resource));
+    else
+        (void)snprintf(text + n, KEY_SIZE - (size_t)n, "raise it in [quota %.200s] of dlpackd.conf",
+                       class);
     return text;
 }
 
-/* "uid 7 asks for 1.0 GiB of shared memory, uses 1.5 GiB and may have", and what `fmt` says. */
-static dlx_printf(4, 5) int fail_limit(const struct dlxd_user *user, enum dlxd_resource resource,
-                                       uint64_t amount, const char *fmt, ...)
+/* "uid 7 asks for 1.0 GiB of shared memory, uses 1.5 GiB and may have", what `fmt` says, and what to
+ * do. `is_pool`: all users together have too little left. */
+static dlx_printf(5, 6) int fail_limit(const struct dlxd_user *user, enum dlxd_resource resource,
+                                       uint64_t amount, bool is_pool, const char *fmt, ...)
 {
     char who[DLXD_PRINCIPAL_TEXT_SIZE], key[KEY_SIZE], limit[256];
     char asked[DLXD_AMOUNT_SIZE], used[DLXD_AMOUNT_SIZE];
@@ -215,7 +233,7 @@ static dlx_printf(4, 5) int fail_limit(const struct dlxd_user *user, enum dlxd_r
                      dlxd_principal_text(user->uid, user->socket, who),
                      dlxd_quota_amount(resource, amount, asked), resource_names[resource],
                      dlxd_quota_amount(resource, user->used[resource], used), limit,
-                     key_text(user, resource, key));
+                     key_text(user, resource, is_pool, key));
 }
 
 static int check_max(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t amount)
@@ -224,7 +242,7 @@ static int check_max(const struct dlxd_user *user, enum dlxd_resource resource, 
     char text[DLXD_AMOUNT_SIZE];
     if (amount == 0 || (amount <= max && used <= max - amount)) /* it may be above a lowered one */
         return 0;
-    return fail_limit(user, resource, amount, "%s", dlxd_quota_amount(resource, max, text));
+    return fail_limit(user, resource, amount, false, "%s", dlxd_quota_amount(resource, max, text));
 }
 
 /* What all users together may have of it, they also share. */
@@ -238,7 +256,7 @@ static int check_share(const struct dlxd_user *user, enum dlxd_resource resource
         return 0;
     if (pool.share != DLXD_SHARE_ALL)
         (void)snprintf(share, sizeof share, "%" PRIu64 " times ", pool.share);
-    return fail_limit(user, resource, amount,
+    return fail_limit(user, resource, amount, true,
                       "at most %swhat is left: all users together use %s and may have %s", share,
                       dlxd_quota_amount(resource, pool.used, used),
                       dlxd_quota_amount(resource, pool.max, max));

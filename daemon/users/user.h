@@ -76,12 +76,12 @@ struct dlxd_charge {
     uint64_t n_descriptors;
 };
 
-/* Defaults: half of `ram_bytes` a user, three quarters for all; any number of descriptors. */
-void dlxd_users_init(struct dlxd_users *users, uint64_t ram_bytes);
-/* Other limits, and three quarters of this memory for all: whoever is above one keeps what it has, and gets nothing new. The classes of the call
+/* Defaults: half of `shared_bytes` a user, three quarters for all; any number of descriptors. */
+void dlxd_users_init(struct dlxd_users *users, uint64_t shared_bytes);
+/* Other limits, and three quarters of these bytes for all: whoever is above one keeps what it has, and gets nothing new. The classes of the call
  * before are not looked at any more. */
 void dlxd_users_set_quotas(struct dlxd_users *users, const struct dlxd_quotas *quotas_borrow,
-                           uint64_t memory_bytes);
+                           uint64_t shared_bytes);
 /* No user is left. */
 void dlxd_users_deinit(struct dlxd_users *users);
 
