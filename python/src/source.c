@@ -137,11 +137,9 @@ static int use_managed(struct dlxpy_source *s, DLManagedTensorVersioned *managed
                        const struct dlxpy_sender *sender)
 {
     s->managed = managed;
-    if (managed->version.major == DLPACK_MAJOR_VERSION)
-        return use_tensor(s, &managed->dl_tensor, managed->flags, sender);
-    (void)dlxpy_raise_text(DLX_E_VERSION, "a tensor of DLPack %u.%u, only 1.x is known",
-                           managed->version.major, managed->version.minor);
-    return -1;
+    if (dlxpy_source_check_version(managed) < 0)
+        return -1;
+    return use_tensor(s, &managed->dl_tensor, managed->flags, sender);
 }
 
 /* The table of our version, of those in the chain. */
@@ -221,18 +219,20 @@ static int try_exchange(struct dlxpy_source *s, PyObject *object, const struct d
 static int open_capsule(struct dlxpy_source *s, PyObject *capsule,
                         const struct dlxpy_sender *sender)
 {
-    if (PyCapsule_IsValid(capsule, DLXPY_CAPSULE)) {
-        DLManagedTensorVersioned *managed = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE);
-        (void)PyCapsule_SetName(capsule, "used_dltensor_versioned");
-        return use_managed(s, managed, sender);
-    }
-    if (PyCapsule_IsValid(capsule, DLXPY_CAPSULE_LEGACY)) {
-        s->legacy = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE_LEGACY);
-        (void)PyCapsule_SetName(capsule, "used_dltensor");
-        return use_tensor(s, &s->legacy->dl_tensor, 0, sender);
-    }
-    PyErr_SetString(PyExc_TypeError, "__dlpack__() returned no DLPack capsule that is unused");
-    return -1;
+    if (dlxpy_source_open_capsule(s, capsule) < 0)
+        return -1;
+    return s->managed ? use_managed(s, s->managed, sender)
+                      : use_tensor(s, &s->legacy->dl_tensor, 0, sender);
+}
+
+/* A capsule that the caller got from another library, as from MXNet's to_dlpack_for_read(). It is
+ * consumed here, whether or not the publish succeeds. */
+static int try_capsule(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender)
+{
+    if (!PyCapsule_CheckExact(object))
+        return 0;
+    return sender->use == DLXPY_LOOK ? dlxpy_source_look_into_capsule(s, object)
+                                     : open_capsule(s, object, sender);
 }
 
 /* `stream`: for __dlpack__(); NULL: of no device that has streams. */
@@ -407,7 +407,7 @@ static int refuse(PyObject *object)
 {
     PyErr_Format(PyExc_TypeError,
                  "no tensor: %R has neither __dlpack__, nor the buffer protocol, nor "
-                 "__array_interface__",
+                 "__array_interface__, and is no DLPack capsule",
                  (PyObject *)Py_TYPE(object));
     return -1;
 }
@@ -458,7 +458,9 @@ static int ask(struct dlxpy_source *s, PyObject *object, const struct dlxpy_send
 {
     int type = kDLCPU;
     bool plain = PyBytes_CheckExact(object) || PyByteArray_CheckExact(object);
-    int r = plain ? 0 : try_exchange(s, object, sender, ret_threw);
+    int r = plain ? 0 : try_capsule(s, object, sender);
+    if (r == 0 && !plain)
+        r = try_exchange(s, object, sender, ret_threw);
     if (r != 0)
         return r;
     if (!plain && check_is_not_masked(object) < 0)

@@ -4,8 +4,8 @@
 
 /*
  * Anything in: an object of another library (or a dlx.Tensor) as a tensor that libdlx can read. In this order:
- * a tensor of ours; the DLPack exchange API of its type; the buffer protocol (bytes, bytearray, array, mmap, memoryview,
- * NumPy); __dlpack__; __array_interface__. What is on a GPU is asked by __dlpack__ alone, with a stream, and
+ * a tensor of ours; a DLPack capsule; the DLPack exchange API of its type; the buffer protocol (bytes, bytearray, array,
+ * mmap, memoryview, NumPy); __dlpack__; __array_interface__. What is on a GPU is asked by __dlpack__ alone, with a stream, and
  * is to be passed on; other devices are refused.
  */
 
@@ -61,6 +61,14 @@ void dlxpy_source_end(struct dlxpy_source *s, bool spent);
 /* source_buffer.c: fill `view` and what keeps it. Return 1; 0: not that kind of object; -1 with an exception. */
 int dlxpy_source_buffer(struct dlxpy_source *s, PyObject *object);
 int dlxpy_source_array_interface(struct dlxpy_source *s, PyObject *object);
+
+/* source_capsule.c: take `managed` or `legacy` out of a capsule, which from then on is used, and which
+ * must be released even if this failed; or only fill `view`, and leave the capsule as it is, kept by
+ * `object`.
+ * Return 0 and 1; -1 with an exception: BufferError (a used capsule, bits), TypeError, dlx.Error. */
+int dlxpy_source_open_capsule(struct dlxpy_source *s, PyObject *capsule);
+int dlxpy_source_look_into_capsule(struct dlxpy_source *s, PyObject *capsule);
+int dlxpy_source_check_version(const DLManagedTensorVersioned *managed);
 
 /* source_gpu.c: make `managed` of `legacy`; what to pass as __dlpack__(stream=); may a tensor on this
  * GPU be had for `sender`? */

@@ -69,7 +69,7 @@ def two(peer):
 
 PUBLISH_ONE = """
 x = Array(2, 8, value=7, versioned={versioned})
-report = pub.publish(x, strict=True)
+report = pub.publish({thing}, strict=True)
 assert (report.copied, report.n_copied, report.copied_bytes, report.seq) == (False, 0, 0, 1), report
 assert x.asked[-1].pop("stream") == 1 and x.deleted == 0, x.asked
 until(lambda: pub.stats()["n_subscribers"] == 0)
@@ -80,9 +80,10 @@ pub.close(); c.close(); del x; finish()
 """
 
 
+@pytest.mark.parametrize("thing", ["x", "x.__dlpack__(stream=1)"], ids=["array", "capsule"])
 @pytest.mark.parametrize("versioned", [True, False])
-def test_a_tensor_goes_to_another_process_without_a_copy(two, versioned):
-    two(PUBLISH_ONE.format(versioned=versioned), """
+def test_a_tensor_goes_to_another_process_without_a_copy(two, versioned, thing):
+    two(PUBLISH_ONE.format(versioned=versioned, thing=thing), """
 msg = s.take()
 t = msg[0]
 assert (t.shape, t.strides, t.dtype, t.ndim, t.nbytes, len(t), t.readonly) == ((2, 8), (8, 1), "uint32", 2, 64, 2, True)
