@@ -102,6 +102,23 @@ def test_a_producer_that_fails_is_heard(pair):
         send(pair, Fails())
 
 
+def test_a_dtype_that_cannot_be_told_is_no_failure(pair):
+    """tvm-ffi raises ValueError for the dtype of complex numbers, and its __dlpack__ works."""
+    class Untold(DLPack):
+        @property
+        def dtype(self):
+            raise ValueError("DLDataType contains unknown type_code=5")
+    a = np.arange(3, dtype=np.complex64)
+    assert np.array_equal(np.asarray(send(pair, Untold(dlx.tensor(a), True))), a)
+
+    class Stops(DLPack):
+        @property
+        def dtype(self):
+            raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        send(pair, Stops(dlx.tensor(a), True))
+
+
 @pytest.mark.parametrize("device, words", [((13, 1), "CUDA managed memory, device 1"), ((8, 0), "Metal"), ((99, 3), "99, 3")])
 def test_devices_are_refused_in_words(pair, device, words):
     with pytest.raises(dlx.DeviceError, match=words) as e:
