@@ -16,7 +16,7 @@ def _size(n):
     return f"{n:.1f} {unit}"
 
 
-def _table(title, rows):
+def table(title, rows):
     """`rows`: key, data type, shape, bytes."""
     text = f"<div>{escape(title)}</div>"
     if not rows:
@@ -26,13 +26,3 @@ def _table(title, rows):
     if len(rows) > _MOST:
         lines += f'<tr><td colspan="4">and {len(rows) - _MOST} more</td></tr>'
     return f"{text}<table><tr><th>tensor</th><th>data type</th><th>shape</th><th>size</th></tr>{lines}</table>"
-
-
-def message(m, rows):
-    """Message._repr_html_()."""
-    return _table(repr(m).strip("<>"), rows)
-
-
-def tensor(t):
-    """Tensor._repr_html_()."""
-    return _table(repr(t).strip("<>"), [] if t.published else [("", t.dtype, t.shape, t.nbytes)])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors as arrays of NumPy, which is imported only when it is asked for."""
+from ._errors import DeviceError
 
 
 def view(tensor):
@@ -7,6 +8,8 @@ def view(tensor):
     import numpy as np
     try:
         memory = memoryview(tensor)
+    except DeviceError:
+        raise
     except BufferError:
         return _extended(np, tensor)
     return np.asarray(memory)

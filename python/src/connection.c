@@ -392,6 +392,6 @@ static PyMethodDef functions[] = {
 
 int dlxpy_add_connection(PyObject *module)
 {
-    dlxpy_connection_type = dlxpy_add_type(module, &spec);
+    dlxpy_connection_type = dlxpy_add_type(module, &spec, NULL);
     return dlxpy_connection_type ? PyModule_AddFunctions(module, functions) : -1;
 }

@@ -27,7 +27,7 @@ static int from_object(void *py_object, DLManagedTensorVersioned **out)
 {
     PyObject *object = py_object;
     DLManagedTensorVersioned *managed = NULL;
-    if (Py_IS_TYPE(object, dlxpy_message_type)) {
+    if (PyObject_TypeCheck(object, dlxpy_message_type)) {
         managed = dlxpy_message_export(object);
     } else if (Py_IS_TYPE(object, dlxpy_tensor_type)) {
         const struct dlxpy_tensor *t = py_object;
@@ -76,7 +76,7 @@ static int to_object(DLManagedTensorVersioned *tensor, void **out_py_object)
 static int describe(void *py_object, DLTensor *out)
 {
     const struct dlxpy_tensor *t = py_object;
-    if (Py_IS_TYPE((PyObject *)py_object, dlxpy_message_type)) {
+    if (PyObject_TypeCheck((PyObject *)py_object, dlxpy_message_type)) {
         const struct dlx_message *m = dlxpy_message_only_one(py_object);
         if (!m)
             return -1;

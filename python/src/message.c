@@ -8,6 +8,7 @@
 #include <string.h>
 
 PyTypeObject *dlxpy_message_type;
+static PyTypeObject *named_type;
 
 static struct dlxpy_message *cast(PyObject *self)
 {
@@ -21,10 +22,18 @@ struct dlx_message *dlxpy_message_of(PyObject *self)
     return cast(self)->m;
 }
 
+static PyTypeObject *type_of(const struct dlx_message *m)
+{
+    uint32_t i = 0, n = dlx_message_n_tensors(m);
+    while (i < n && !dlx_message_name(m, i)[0])
+        i++;
+    return i < n ? named_type : dlxpy_message_type;
+}
+
 PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *stream,
                             bool is_private)
 {
-    struct dlxpy_message *message = PyObject_New(struct dlxpy_message, dlxpy_message_type);
+    struct dlxpy_message *message = PyObject_New(struct dlxpy_message, type_of(m));
     if (!message) {
         dlx_message_unref(m);
         return NULL;
@@ -189,54 +198,46 @@ static Py_ssize_t length(PyObject *self)
     return m ? (Py_ssize_t)dlx_message_n_tensors(m) : -1;
 }
 
-static int contains(PyObject *self, PyObject *key)
+/* A str, or None when it has none. */
+static PyObject *name_of(PyObject *self, const struct dlx_message *m, uint32_t i)
 {
-    struct dlx_message *m = dlxpy_message_of(self);
-    uint32_t i;
-    if (!m)
-        return -1;
-    if (PyLong_Check(key)) { /* one of keys(): there, a number stands for a tensor without a name */
-        Py_ssize_t n = PyLong_AsSsize_t(key);
-        PyErr_Clear();
-        return n >= 0 && n < (Py_ssize_t)dlx_message_n_tensors(m) &&
-               !dlx_message_name(m, (uint32_t)n)[0];
-    }
-    int r = PyUnicode_Check(key) ? find_name(m, key, &i) : DLX_E_NOT_FOUND;
-    if (r > 0)
-        PyErr_Clear(); /* nobody's name */
-    if (r == 0 || r > 0 || r == DLX_E_NOT_FOUND)
-        return r == 0;
-    (void)dlxpy_raise(r);
-    return -1;
-}
-
-/* Its name, or its number when it has none. */
-static PyObject *key_of(const struct dlx_message *m, uint32_t i)
-{
+    (void)self;
     const char *name = dlx_message_name(m, i);
     return name[0] ? PyUnicode_DecodeUTF8(name, (Py_ssize_t)strlen(name), "surrogateescape")
-                   : PyLong_FromUnsignedLong(i);
+                   : Py_NewRef(Py_None);
 }
 
-enum what { KEYS = 1, VALUES = 2, ITEMS = 3 };
+static PyObject *tensor_of(PyObject *self, const struct dlx_message *m, uint32_t i)
+{
+    (void)m;
+    return (PyObject *)dlxpy_message_tensor(cast(self), i);
+}
 
-static PyObject *list(PyObject *self, enum what what)
+/* Data type, shape and bytes, without making a dlx.Tensor, which would hold the message. */
+static PyObject *spec_of(PyObject *self, const struct dlx_message *m, uint32_t i)
+{
+    (void)self;
+    const DLTensor *t = dlx_message_peek(m, i);
+    PyObject *dtype = dlxpy_dtype_name(t->dtype);
+    PyObject *shape = dtype ? dlxpy_tuple_of(t->shape, t->ndim) : NULL;
+    if (shape)
+        return Py_BuildValue("(NNK)", dtype, shape,
+                             (unsigned long long)dlxpy_tensor_bytes(t, false));
+    Py_XDECREF(dtype);
+    return NULL;
+}
+
+/* A list of what `make` makes of each tensor. The collection of garbage may release the message meanwhile. */
+static PyObject *list(PyObject *self,
+                      PyObject *(*make)(PyObject *self, const struct dlx_message *m, uint32_t i))
 {
     struct dlx_message *m = dlxpy_message_of(self);
     if (!m)
         return NULL;
-    (void)dlx_message_ref(m); /* the collection of garbage may release it meanwhile */
+    (void)dlx_message_ref(m);
     PyObject *ret = PyList_New(dlx_message_n_tensors(m));
     for (uint32_t i = 0; ret && i < dlx_message_n_tensors(m); i++) {
-        PyObject *key = what & KEYS ? key_of(m, i) : NULL;
-        PyObject *value = what & VALUES ? (PyObject *)dlxpy_message_tensor(cast(self), i) : NULL;
-        PyObject *item = what == KEYS ? key : what == VALUES ? value : NULL;
-        if (what == ITEMS && key && value)
-            item = PyTuple_Pack(2, key, value);
-        if (what == ITEMS) {
-            Py_XDECREF(key);
-            Py_XDECREF(value);
-        }
+        PyObject *item = make(self, m, i);
         if (!item)
             Py_CLEAR(ret);
         else
@@ -246,30 +247,22 @@ static PyObject *list(PyObject *self, enum what what)
     return ret;
 }
 
-static PyObject *keys(PyObject *self, PyObject *unused)
+PyObject *dlxpy_message_tensors(PyObject *self, void *closure)
 {
-    (void)unused;
-    return list(self, KEYS);
+    (void)closure;
+    return list(self, tensor_of);
 }
 
-static PyObject *values(PyObject *self, PyObject *unused)
+static PyObject *get_names(PyObject *self, void *closure)
 {
-    (void)unused;
-    return list(self, VALUES);
+    (void)closure;
+    return list(self, name_of);
 }
 
-static PyObject *items(PyObject *self, PyObject *unused)
+static PyObject *specs(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    return list(self, ITEMS);
-}
-
-static PyObject *iterate(PyObject *self)
-{
-    PyObject *all = list(self, KEYS);
-    PyObject *ret = all ? PyObject_GetIter(all) : NULL;
-    Py_XDECREF(all);
-    return ret;
+    return list(self, spec_of);
 }
 
 /* ---- a message of one tensor --------------------------------------------------------------- */
@@ -337,16 +330,6 @@ static PyObject *dlpack_device(PyObject *self, PyObject *unused)
     struct dlxpy_tensor *t = dlxpy_message_tensor(cast(self), 0);
     PyObject *ret = t ? dlxpy_tensor_device(t) : NULL;
     Py_XDECREF((PyObject *)t);
-    return ret;
-}
-
-/* Where the buffer protocol says no, NumPy asks for this, and without it makes an array of one object. */
-static PyObject *array(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    PyObject *t =
-        dlxpy_message_only_one(self) ? (PyObject *)dlxpy_message_tensor(cast(self), 0) : NULL;
-    PyObject *ret = t ? dlxpy_tensor_array(t, args, kwargs) : NULL;
-    Py_XDECREF(t);
     return ret;
 }
 
@@ -437,80 +420,23 @@ static PyObject *reduce(PyObject *self, PyObject *unused)
     return NULL;
 }
 
-static PyObject *repr(PyObject *self)
-{
-    const struct dlx_message *m = cast(self)->m;
-    if (!m)
-        return PyUnicode_FromString("<dlx.Message, released>");
-    return PyUnicode_FromFormat("<dlx.Message %llu of %s, tensors: %lu>",
-                                (unsigned long long)dlx_message_seq(m), dlx_message_topic(m),
-                                (unsigned long)dlx_message_n_tensors(m));
-}
-
-/* Of each tensor its key, data type, shape and bytes, without making a dlx.Tensor, which would hold the message. */
-static PyObject *describe(struct dlx_message *m)
-{
-    PyObject *ret = PyList_New(0);
-    (void)dlx_message_ref(m); /* collecting garbage may release it */
-    for (uint32_t i = 0; ret && i < dlx_message_n_tensors(m); i++) {
-        const DLTensor *t = dlx_message_peek(m, i);
-        PyObject *key = key_of(m, i), *dtype = dlxpy_dtype_name(t->dtype);
-        PyObject *shape = dlxpy_tuple_of(t->shape, t->ndim), *row = NULL;
-        if (key && dtype && shape)
-            row = Py_BuildValue("(OOOK)", key, dtype, shape,
-                                (unsigned long long)dlxpy_tensor_bytes(t, false));
-        if (!row || PyList_Append(ret, row) < 0)
-            Py_CLEAR(ret);
-        Py_XDECREF(row);
-        Py_XDECREF(shape);
-        Py_XDECREF(dtype);
-        Py_XDECREF(key);
-    }
-    dlx_message_unref(m);
-    return ret;
-}
-
-static PyObject *repr_html(PyObject *self, PyObject *unused)
-{
-    PyObject *function = dlxpy_import("_html", "message"), *rows = NULL, *ret = NULL;
-    (void)unused;
-    if (function)
-        rows = cast(self)->m ? describe(cast(self)->m) : PyList_New(0);
-    if (rows)
-        ret = PyObject_CallFunctionObjArgs(function, self, rows, NULL);
-    Py_XDECREF(rows);
-    Py_XDECREF(function);
-    return ret;
-}
-
-PyObject *dlxpy_tensor_repr_html(PyObject *self, PyObject *unused)
-{
-    PyObject *function = dlxpy_import("_html", "tensor");
-    PyObject *ret = function ? PyObject_CallFunctionObjArgs(function, self, NULL) : NULL;
-    (void)unused;
-    Py_XDECREF(function);
-    return ret;
-}
-
 /* ---- type ---------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))dlpack, METH_FASTCALL | METH_KEYWORDS, dlpack_doc},
     {"__dlpack_device__", dlpack_device, METH_NOARGS, device_doc},
-    {"__array__", (PyCFunction)(void (*)(void))array, METH_VARARGS | METH_KEYWORDS, NULL},
     {"__enter__", enter, METH_NOARGS, NULL},
     {"__exit__", leave, METH_VARARGS, NULL},
     {"__reduce__", reduce, METH_NOARGS, NULL},
-    {"_repr_html_", repr_html, METH_NOARGS, "_repr_html_()\n--\n\nA table for notebooks."},
-    {"keys", keys, METH_NOARGS, "keys()\n--\n\nNames, or numbers where there are none; a list."},
-    {"values", values, METH_NOARGS, "values()\n--\n\nTensors; a list."},
-    {"items", items, METH_NOARGS, "items()\n--\n\nPairs of key and tensor; a list."},
+    {"_specs", specs, METH_NOARGS, NULL},
     {"private", private, METH_O, private_doc},
     {"release", release, METH_NOARGS, release_doc},
     {0},
 };
 
 static PyGetSetDef getset[] = {
+    {"tensors", dlxpy_message_tensors, NULL, "All tensors, in their order; a list.", NULL},
+    {"names", get_names, NULL, "The name of each tensor, None where there is none; a list.", NULL},
     {"topic", get_topic, NULL, "The topic that it was published on.", NULL},
     {"seq", get_number, NULL,
      "Its number in its publisher's stream, from 1; a gap means loss or a skip.",
@@ -530,28 +456,43 @@ static PyGetSetDef getset[] = {
 
 PyDoc_STRVAR(
     doc,
-    "A message: one or more tensors, all or nothing. msg[name] and msg[0] are dlx.Tensor; one of\n"
-    "a single tensor can be given to from_dlpack as it is. Its memory is held until it and all "
-    "that was\n"
-    "made of it are gone; a subscription holds at most `max_held` messages.");
+    "A message: one or more tensors, all or nothing. It behaves as what it holds. One tensor "
+    "without a name has\n"
+    "that tensor's attributes: msg.shape, msg.dtype, msg.numpy(), torch.from_dlpack(msg). A set "
+    "without names is a\n"
+    "sequence: msg[0], len(msg), for t in msg. Tensors with names are a dlx.NamedMessage, a "
+    "mapping. Its memory is\n"
+    "held until it and all that was made of it are gone; a subscription holds at most `max_held` "
+    "messages.");
+PyDoc_STRVAR(named_doc,
+             "A dlx.Message of tensors with names: a collections.abc.Mapping. A tensor without a "
+             "name has its number as\n"
+             "the key.");
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},
     {Py_tp_dealloc, (void *)dealloc},
-    {Py_tp_repr, (void *)repr},
-    {Py_tp_iter, (void *)iterate},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
     {Py_mp_length, (void *)length},
     {Py_mp_subscript, (void *)get_item},
-    {Py_sq_contains, (void *)contains},
     {Py_bf_getbuffer, (void *)get_buffer},
     {0, NULL},
 };
+static PyType_Slot named_slots[] = {
+    {Py_tp_doc, (void *)named_doc},
+    {Py_tp_dealloc, (void *)dealloc},
+    {0, NULL},
+};
+#define FLAGS (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION)
 static PyType_Spec spec = {"dlx.Message", sizeof(struct dlxpy_message), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+                           FLAGS | Py_TPFLAGS_BASETYPE, slots};
+static PyType_Spec named_spec = {"dlx.NamedMessage", sizeof(struct dlxpy_message), 0, FLAGS,
+                                 named_slots};
 
 int dlxpy_add_message(PyObject *module)
 {
-    dlxpy_message_type = dlxpy_add_type(module, &spec);
-    return dlxpy_message_type ? 0 : -1;
+    dlxpy_message_type = dlxpy_add_type(module, &spec, NULL);
+    named_type =
+        dlxpy_message_type ? dlxpy_add_type(module, &named_spec, dlxpy_message_type) : NULL;
+    return named_type ? 0 : -1;
 }

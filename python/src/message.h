@@ -24,6 +24,9 @@ PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *st
 /* Tensor `i`; NULL with an exception. */
 struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_t i);
 
+/* All of them, a list; `closure` is not used. NULL with an exception. */
+PyObject *dlxpy_message_tensors(PyObject *self, void *closure);
+
 /* Its message; NULL with dlx.Closed when it was released. */
 struct dlx_message *dlxpy_message_of(PyObject *self);
 

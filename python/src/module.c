@@ -15,9 +15,9 @@ static const char *last_name(const char *name)
     return dot ? dot + 1 : name;
 }
 
-PyTypeObject *dlxpy_add_type(PyObject *module, PyType_Spec *spec)
+PyTypeObject *dlxpy_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
     if (type && PyModule_AddObjectRef(module, last_name(spec->name), type) < 0)
         Py_CLEAR(type);
     return (PyTypeObject *)type;

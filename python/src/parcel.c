@@ -172,7 +172,7 @@ static int pack_message(struct dlxpy_parcel *parcel, PyObject *message,
     if (!m)
         return -1;
     (void)dlx_message_ref(m); /* the collection of garbage may release it meanwhile */
-    PyObject *list = PyObject_CallMethod(message, "values", NULL);
+    PyObject *list = dlxpy_message_tensors(message, NULL);
     PyObject *values = list ? PyList_AsTuple(list) : NULL;
     PyObject *names = values ? names_of(m) : NULL;
     int r = -1;
@@ -218,7 +218,7 @@ static int is_mapping(PyObject *object)
 int dlxpy_parcel_pack(struct dlxpy_parcel *parcel, PyObject *object,
                       const struct dlxpy_sender *sender)
 {
-    if (Py_IS_TYPE(object, dlxpy_message_type))
+    if (PyObject_TypeCheck(object, dlxpy_message_type))
         return pack_message(parcel, object, sender);
     if (PyList_Check(object) || PyTuple_Check(object)) {
         PyObject *tuple = PySequence_Tuple(object);

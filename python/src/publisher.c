@@ -225,6 +225,6 @@ static PyType_Spec spec = {"dlx.Publisher", sizeof(struct dlxpy_publisher), 0,
 
 int dlxpy_add_publisher(PyObject *module)
 {
-    dlxpy_publisher_type = dlxpy_add_type(module, &spec);
+    dlxpy_publisher_type = dlxpy_add_type(module, &spec, NULL);
     return dlxpy_publisher_type ? 0 : -1;
 }

@@ -32,8 +32,8 @@ int dlxpy_add_exchange(PyObject *module);
 int dlxpy_add_source(PyObject *module);
 int dlxpy_add_publish(PyObject *module);
 
-/* A type from its spec, added to the module under its last name. NULL with an exception. */
-PyTypeObject *dlxpy_add_type(PyObject *module, PyType_Spec *spec);
+/* A type from its spec, added to the module under its last name; `base` may be NULL. NULL with an exception. */
+PyTypeObject *dlxpy_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base);
 
 /* A structseq type, likewise. */
 PyTypeObject *dlxpy_add_record(PyObject *module, PyStructSequence_Desc *desc);

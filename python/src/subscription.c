@@ -526,6 +526,6 @@ static PyType_Spec spec = {"dlx.Subscription", sizeof(struct dlxpy_subscription)
 
 int dlxpy_add_subscription(PyObject *module)
 {
-    dlxpy_subscription_type = dlxpy_add_type(module, &spec);
+    dlxpy_subscription_type = dlxpy_add_type(module, &spec, NULL);
     return dlxpy_subscription_type ? 0 : -1;
 }

@@ -282,44 +282,6 @@ static PyObject *used_on(PyObject *self, PyObject *object)
     Py_RETURN_NONE;
 }
 
-/* One that was published is for the other protocols to refuse. */
-static bool refuses_numpy(const struct dlxpy_tensor *t)
-{
-    return dlxpy_tensor_is_there(t) && dlxpy_owner_is_on_gpu(t->owner) && !dlxpy_tensor_cpu_data(t);
-}
-
-PyDoc_STRVAR(numpy_doc,
-             "numpy()\n--\n\n"
-             "A numpy.ndarray of the same memory: read-only if the tensor is. Types that NumPy "
-             "does not have\n"
-             "(bfloat16, float8) are those of the package ml_dtypes; TypeError without it. "
-             "dlx.DeviceError on a GPU.");
-static PyObject *numpy(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    PyObject *function = refuses_numpy(cast(self)) ? NULL : dlxpy_import("_numpy", "view");
-    PyObject *ret = function ? PyObject_CallFunctionObjArgs(function, self, NULL) : NULL;
-    Py_XDECREF(function);
-    return ret;
-}
-
-PyObject *dlxpy_tensor_array(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    PyObject *function = refuses_numpy(cast(self)) ? NULL : dlxpy_import("_numpy", "array");
-    PyObject *ret = NULL;
-    PyObject *all = function ? PyTuple_New(PyTuple_Size(args) + 1) : NULL;
-    for (Py_ssize_t i = 0; all && i <= PyTuple_Size(args); i++) {
-        PyObject *arg = i == 0 ? self : PyTuple_GetItem(args, i - 1);
-        Py_INCREF(arg);
-        (void)PyTuple_SetItem(all, i, arg);
-    }
-    if (all)
-        ret = PyObject_Call(function, all, kwargs);
-    Py_XDECREF(all);
-    Py_XDECREF(function);
-    return ret;
-}
-
 static PyObject *get_shape(PyObject *self, void *closure);
 static PyObject *get_dtype(PyObject *self, void *closure);
 
@@ -527,15 +489,10 @@ static PyObject *tensor_from_bytes(PyObject *self, PyObject *args)
 static PyMethodDef methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))dlpack, FAST, dlpack_doc},
     {"__dlpack_device__", dlpack_device, METH_NOARGS, device_doc},
-    {"__array__", (PyCFunction)(void (*)(void))dlxpy_tensor_array, METH_VARARGS | METH_KEYWORDS,
-     NULL},
     {"__reduce__", reduce, METH_NOARGS, reduce_doc},
-    {"_repr_html_", dlxpy_tensor_repr_html, METH_NOARGS,
-     "_repr_html_()\n--\n\nA table for notebooks."},
     {"_as_bits", as_bits, METH_NOARGS, NULL},
     {"as_legacy", as_legacy, METH_NOARGS, as_legacy_doc},
     {"copy", copy, METH_NOARGS, copy_doc},
-    {"numpy", numpy, METH_NOARGS, numpy_doc},
     {"tobytes", tobytes, METH_NOARGS, tobytes_doc},
     {"used_on", used_on, METH_O, used_on_doc},
     {0},
@@ -601,6 +558,6 @@ static PyMethodDef functions[] = {
 
 int dlxpy_add_tensor(PyObject *module)
 {
-    dlxpy_tensor_type = dlxpy_add_type(module, &spec);
+    dlxpy_tensor_type = dlxpy_add_type(module, &spec, NULL);
     return dlxpy_tensor_type ? PyModule_AddFunctions(module, functions) : -1;
 }

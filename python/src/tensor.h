@@ -50,9 +50,6 @@ DLManagedTensorVersioned *dlxpy_tensor_own_copy(struct dlxpy_tensor *t);
 /* Of numbers; NULL with an exception. */
 PyObject *dlxpy_tuple_of(const int64_t *values, int32_t n);
 
-/* message.c: its method of that name. */
-PyObject *dlxpy_tensor_repr_html(PyObject *self, PyObject *unused);
-
 /* Things made of it that may still be used to write to its memory; -1: nobody knows. */
 Py_ssize_t dlxpy_tensor_n_exports(const struct dlxpy_tensor *t);
 
@@ -61,9 +58,6 @@ PyObject *dlxpy_tensor_dlpack(struct dlxpy_tensor *t, const struct dlxpy_request
 
 /* As __dlpack_device__ gives it. NULL with an exception. */
 PyObject *dlxpy_tensor_device(const struct dlxpy_tensor *t);
-
-/* __array__(dtype=None, copy=None) of NumPy. NULL with an exception. */
-PyObject *dlxpy_tensor_array(PyObject *self, PyObject *args, PyObject *kwargs);
 
 /* It was passed on: its memory is another's. */
 void dlxpy_tensor_spend(struct dlxpy_tensor *t);

@@ -44,7 +44,7 @@ def test_a_batch_may_mix_whatever_publish_takes(pair):
     assert report.seq == 8 and report.copied and report.n_copied == 8 and x.published and y.published
     assert report.copied_bytes == 5 + 6 + 2 + 10 + 4 + 3
     messages = sub.take_many(9)
-    assert [m.keys() for m in messages] == [[0], [0], ["u", "v"], [0, 1], ["a", "b"], [0], [0]]
+    assert [m.names for m in messages] == [[None], [None], ["u", "v"], [None] * 2, ["a", "b"], [None], [None]]
     assert texts(messages) == ["0", "bytes", "1", "p", "from", "from", "end"] and messages[4].meta == {"k": 1}
 
 

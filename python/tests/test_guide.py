@@ -143,7 +143,7 @@ def test_what_the_recorder_of_the_recipes_writes_can_be_replayed(c, tmp_path):
     plain, sets = ([m for m in taken if m.topic == topic] for topic in ("rec/plain", "rec/deep/set"))
     for i in range(3):
         assert np.array_equal(np.asarray(plain[i]), sent[0] + i) and plain[i].meta is None
-        assert sets[i].meta == {"i": i} and sets[i].keys() == ["rgb", "box"]
+        assert sets[i].meta == {"i": i} and list(sets[i]) == ["rgb", "box"]
         assert all(np.array_equal(np.asarray(sets[i][name]), sent[1][name]) for name in sent[1])
 
 

@@ -25,7 +25,7 @@ def round_trip(c, pub, sub):
     np.asarray(msg), t.tobytes(), t.copy(), t.shape, t.strides, t.dtype, repr(t), t.__array_interface__, memoryview(t), capsule
     np.from_dlpack(t.as_legacy()), t.__dlpack__(max_version=(1, 0), copy=True), t.__dlpack__(copy=True), t.__reduce__()
     with sub.take() as msg:
-        list(msg), msg.items(), msg.values(), msg.meta, msg.meta_bytes, msg.private("a"), "a" in msg, dict(msg), repr(msg), msg.topic
+        list(msg), list(msg.items()), msg.tensors, msg.names, msg.meta, msg.meta_bytes, msg.private("a"), "a" in msg, dict(msg), repr(msg), msg.topic
         pub.publish(msg)
         for bad in (lambda: msg["x"], lambda: msg[9], lambda: np.from_dlpack(msg), lambda: msg.__dlpack__(stream=3),
                     lambda: pub.publish({"a": 3}), lambda: pub.publish(object()), lambda: pub.publish(b"x", strict=True),

@@ -15,14 +15,14 @@ def test_the_table_of_a_message_shows_names_types_and_shapes_and_holds_nothing(p
     pub.publish({"rgb": np.zeros((480, 640, 3), "uint8"), "<b>": np.float64(1), "half": np.zeros((0, 2), "float16")})
     msg = sub.take()
     html = msg._repr_html_()
-    for words in ("dlx.Message 1 of cam/front", "<td>rgb</td><td>uint8</td><td>480 x 640 x 3</td><td>900.0 KiB</td>",
+    for words in ("dlx.NamedMessage 1 of cam/front", "<td>rgb</td><td>uint8</td><td>480 x 640 x 3</td><td>900.0 KiB</td>",
                   "<td>&lt;b&gt;</td><td>float64</td><td>scalar</td><td>8 B</td>",
                   "<td>half</td><td>float16</td><td>0 x 2</td><td>0 B</td>"):
         assert words in html, html
     msg.release()
     gc.collect()
     assert sub.stats()["n_held"] == 0 and "rgb" in html
-    assert msg._repr_html_() == "<div>dlx.Message, released</div>"
+    assert msg._repr_html_() == "<div>dlx.NamedMessage, released</div>"
 
 
 def test_the_table_of_a_tensor(pair):
