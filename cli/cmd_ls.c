@@ -134,7 +134,7 @@ enum { TYPE_WIDTH = 40, TYPE_SIZE = 128 };
 static const char *type_text(const struct look_entry *entry, char text[TYPE_SIZE])
 {
     const struct dlx_message *m = entry->newest;
-    char dtype[DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE];
+    char dtype[DLX_DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE];
     *text = '\0';
     if (!m)
         return text;
@@ -143,7 +143,7 @@ static const char *type_text(const struct look_entry *entry, char text[TYPE_SIZE
         return text;
     }
     const DLTensor *t = dlx_message_peek(m, 0);
-    dtype_name(t->dtype, dtype);
+    (void)dlx_dtype_name(t->dtype, dtype);
     shape_name(t->shape, t->ndim, shape);
     (void)snprintf(text, TYPE_SIZE, "%s %.*s", dtype, TYPE_WIDTH, shape);
     return text;

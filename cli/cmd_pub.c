@@ -42,7 +42,7 @@ struct options {
 
 static void parse_dtype(struct options *o, const char *arg, struct argp_state *state)
 {
-    if (!dtype_parse(arg, &o->source.dtype))
+    if (dlx_dtype_parse(arg, &o->source.dtype) < 0)
         argp_error(state,
                    "--dtype: '%s' is not known; names are like uint8, float32, bfloat16, "
                    "float8_e4m3fn, complex64, float32x4, or code:bits:lanes",

@@ -99,11 +99,11 @@ static const char *gpu_name(const DLTensor *t)
 
 json_t *describe_tensor(const DLTensor *t, uint64_t n_values)
 {
-    char dtype[DTYPE_NAME_SIZE];
+    char dtype[DLX_DTYPE_NAME_SIZE];
     uint64_t n_items = 0, size = 0;
     if (!tensor_size(t, &n_items, &size))
         return json_pack("{s:s}", "error", "its size overflows");
-    dtype_name(t->dtype, dtype);
+    (void)dlx_dtype_name(t->dtype, dtype);
     json_t *shape = json_array();
     for (int32_t i = 0; i < t->ndim; i++)
         (void)json_array_append_new(shape, json_integer(t->shape[i]));
@@ -162,13 +162,13 @@ json_t *describe_message(const struct dlx_message *m, uint64_t n_values)
 
 void describe_tensor_text(const DLTensor *t, char text[DESCRIBE_SIZE])
 {
-    char dtype[DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE], bytes[HUMAN_SIZE];
+    char dtype[DLX_DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE], bytes[HUMAN_SIZE];
     uint64_t n_items = 0, size = 0;
     if (!tensor_size(t, &n_items, &size)) {
         (void)snprintf(text, DESCRIBE_SIZE, "(its size overflows)");
         return;
     }
-    dtype_name(t->dtype, dtype);
+    (void)dlx_dtype_name(t->dtype, dtype);
     shape_name(t->shape, t->ndim, shape);
     human_bytes(size, bytes);
     (void)snprintf(text, DESCRIBE_SIZE, "%s %s  %s%s%s", dtype, shape, bytes,

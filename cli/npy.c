@@ -336,9 +336,9 @@ int npy_header_parse(const uint8_t *data, size_t size, struct npy_header *ret_he
 
 int npy_header_set_dtype(struct npy_header *header, DLDataType dtype, struct cli_error *e)
 {
-    char name[DTYPE_NAME_SIZE];
+    char name[DLX_DTYPE_NAME_SIZE];
     if ((uint64_t)dtype.bits * dtype.lanes != (uint64_t)header->item_size * 8) {
-        dtype_name(dtype, name);
+        (void)dlx_dtype_name(dtype, name);
         return cli_fail(e, DLX_E_SHAPE, "--dtype %s has %u bits an item, the file's '%s' has %u",
                         name, (unsigned)dtype.bits * dtype.lanes, header->descr,
                         header->item_size * 8);

@@ -26,15 +26,15 @@ static bool descr_of(DLDataType dtype, char descr[16], bool *ret_exact)
     case kDLFloat:
         kind = 'f';
         break;
-    case kDLComplex:
-        kind = 'c';
+    case kDLComplex: /* NumPy has none of 32 bits */
+        kind = dtype.bits > 32 ? 'c' : 0;
         break;
     default:
         break;
     }
     if (dtype.bits % 8 != 0)
         return false;
-    *ret_exact = kind && dtype_is_known(dtype);
+    *ret_exact = kind && dlx_dtype_name(dtype, NULL);
     if (!*ret_exact)
         kind = size == 1 || size == 2 || size == 4 || size == 8 ? 'u' : 'V';
     (void)snprintf(descr, 16, "%c%c%u", size == 1 || kind == 'V' ? '|' : '<', kind, size);

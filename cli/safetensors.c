@@ -166,7 +166,7 @@ static int parse_shape(struct safetensors_tensor *t, const json_t *json, int64_t
 static int parse_offsets(struct safetensors_tensor *t, const json_t *json, const char *label,
                          struct cli_error *e)
 {
-    char dtype[DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE];
+    char dtype[DLX_DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE];
     const json_t *array = json_object_get(json, "data_offsets");
     const json_t *first = json_array_get(array, 0), *last = json_array_get(array, 1);
     uint64_t n_items = 0, size = 0;
@@ -176,7 +176,7 @@ static int parse_offsets(struct safetensors_tensor *t, const json_t *json, const
     if (begin < 0 || begin > end)
         return cli_fail(e, DLX_E_INVALID, "%s: data_offsets [%" PRId64 ", %" PRId64 "] %s", label,
                         (int64_t)begin, (int64_t)end, begin < 0 ? "are negative" : "end too early");
-    dtype_name(t->dtype, dtype);
+    (void)dlx_dtype_name(t->dtype, dtype);
     shape_name(t->shape, t->ndim, shape);
     if (!shape_items(t->shape, t->ndim, &n_items) || !dtype_bytes(t->dtype, n_items, &size))
         return cli_fail(e, DLX_E_SHAPE, "%s: %s %.200s is over the limit of 2^63 - 1 bytes", label,

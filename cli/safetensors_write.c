@@ -35,7 +35,7 @@ static int compare(const void *a, const void *b)
 static int arrange(struct safetensors_tensor *tensors, uint32_t n, struct safetensors_header *h,
                    struct cli_error *e)
 {
-    char label[SAFETENSORS_LABEL_SIZE], dtype[DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE];
+    char label[SAFETENSORS_LABEL_SIZE], dtype[DLX_DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE];
     uint64_t n_items = 0, at = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct safetensors_tensor *t = &tensors[i];
@@ -45,7 +45,7 @@ static int arrange(struct safetensors_tensor *tensors, uint32_t n, struct safete
             t->name = h->names[i];
         }
         safetensors_label(t->name, label);
-        dtype_name(t->dtype, dtype);
+        (void)dlx_dtype_name(t->dtype, dtype);
         if (find_dtype(t->dtype) == safetensors_n_dtypes)
             return cli_fail(e, DLX_E_SHAPE, "%s: .safetensors has no dtype for %s", label, dtype);
         shape_name(t->shape, t->ndim, shape);

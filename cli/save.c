@@ -145,12 +145,12 @@ static int write_npy(int fd, const void *content)
 
 int save_look(const DLTensor *t, uint64_t *ret_n_items, uint64_t *ret_size, struct cli_error *e)
 {
-    char dtype[DTYPE_NAME_SIZE];
+    char dtype[DLX_DTYPE_NAME_SIZE];
     if (!tensor_size(t, ret_n_items, ret_size))
         return cli_fail(e, DLX_E_SHAPE, "the tensor's size overflows");
     if (tensor_is_readable(t))
         return 0;
-    dtype_name(t->dtype, dtype);
+    (void)dlx_dtype_name(t->dtype, dtype);
     return cli_fail(e, DLX_E_DEVICE, "a tensor of %s on device type %d cannot be read here", dtype,
                     (int)t->device.device_type);
 }
@@ -158,7 +158,7 @@ int save_look(const DLTensor *t, uint64_t *ret_n_items, uint64_t *ret_size, stru
 void save_report_storage(struct save_report *r, DLDataType dtype, const struct npy_storage *storage)
 {
     char shape[SHAPE_NAME_SIZE];
-    dtype_name(dtype, r->dtype);
+    (void)dlx_dtype_name(dtype, r->dtype);
     memcpy(r->descr, storage->descr, sizeof r->descr);
     shape_name(storage->shape, storage->ndim, shape);
     (void)snprintf(r->shape, sizeof r->shape, "%.250s", shape);

@@ -31,7 +31,7 @@ int save_path(const struct save_name *name, char *path, size_t size, struct cli_
 bool save_pattern_mixes_topics(const char *pattern);
 
 struct save_report {
-    char dtype[DTYPE_NAME_SIZE]; /**< of .npy, like the next two */
+    char dtype[DLX_DTYPE_NAME_SIZE]; /**< of .npy, like the next two */
     char descr[16];
     char shape[256];       /**< as stored, perhaps cut */
     bool exact;            /**< the file says the type */

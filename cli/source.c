@@ -181,11 +181,11 @@ static int at_end(struct source *s, bool *ret_end, struct cli_error *e)
 
 static int raw_next(struct source *s, struct source_item *item, struct cli_error *e)
 {
-    char dtype[DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE];
+    char dtype[DLX_DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE];
     uint64_t n = 0;
     bool end = false;
     shape_name(s->args.shape, s->args.ndim, shape);
-    dtype_name(s->args.dtype, dtype);
+    (void)dlx_dtype_name(s->args.dtype, dtype);
     if (!shape_items(s->args.shape, s->args.ndim, &n) ||
         !dtype_bytes(s->args.dtype, n, &item->size))
         return cli_fail(e, DLX_E_SHAPE, "%s %.300s is over the limit of 2^63 - 1 bytes", dtype,
@@ -220,12 +220,12 @@ static int raw_next(struct source *s, struct source_item *item, struct cli_error
 
 static int raw_read(struct source *s, void *data, struct cli_error *e)
 {
-    char dtype[DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE], what[256];
+    char dtype[DLX_DTYPE_NAME_SIZE], shape[SHAPE_NAME_SIZE], what[256];
     uint64_t got = 0;
     int code = source_take(s, data, s->item_size, &got, e);
     if (code < 0 || got == s->item_size)
         return code;
-    dtype_name(s->args.dtype, dtype);
+    (void)dlx_dtype_name(s->args.dtype, dtype);
     shape_name(s->args.shape, s->args.ndim, shape);
     (void)snprintf(what, sizeof what, "%s %.180s", dtype, shape);
     return source_lies(s, s->item_size, got, what, e);

@@ -117,7 +117,12 @@ static struct value load_float_type(DLDataType dtype, const uint8_t *bytes, uint
 {
     struct value v = {.kind = KIND_REAL, .digits = 6};
     const uint8_t *p = bytes + index * (dtype.bits / 8U);
-    if (dtype.code == kDLComplex) {
+    if (dtype.code == kDLComplex && dtype.bits == 32) {
+        v.kind = KIND_COMPLEX;
+        v.digits = 5;
+        v.real[0] = value_half((uint16_t)load_bits(bytes, 2 * index, 16));
+        v.real[1] = value_half((uint16_t)load_bits(bytes, 2 * index + 1, 16));
+    } else if (dtype.code == kDLComplex) {
         v.kind = KIND_COMPLEX;
         v.real[0] = dtype.bits == 64 ? load_float(p) : load_double(p);
         v.real[1] = dtype.bits == 64 ? load_float(p + 4) : load_double(p + 8);
@@ -137,7 +142,7 @@ static struct value load_float_type(DLDataType dtype, const uint8_t *bytes, uint
 static struct value load(DLDataType dtype, const uint8_t *bytes, uint64_t index)
 {
     struct value v = {.kind = KIND_HEX};
-    if (!dtype_is_known(dtype))
+    if (!dlx_dtype_name(dtype, NULL))
         return v;
     switch (dtype.code) {
     case kDLBool:

@@ -17,12 +17,12 @@ static bool is_same_type(DLDataType a, DLDataType b)
 static void check_dtype(const char *text)
 {
     DLDataType dtype = {0}, again = {0};
-    char name[DTYPE_NAME_SIZE];
-    if (!dtype_parse(text, &dtype))
+    char name[DLX_DTYPE_NAME_SIZE];
+    if (dlx_dtype_parse(text, &dtype) < 0)
         return;
     REQUIRE(dtype.bits > 0 && dtype.lanes > 0);
-    dtype_name(dtype, name);
-    REQUIRE(memchr(name, 0, sizeof name) && dtype_parse(name, &again));
+    (void)dlx_dtype_name(dtype, name);
+    REQUIRE(memchr(name, 0, sizeof name) && dlx_dtype_parse(name, &again) == 0);
     REQUIRE(is_same_type(dtype, again));
 }
 

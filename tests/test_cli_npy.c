@@ -313,6 +313,7 @@ START_TEST(types_that_npy_cannot_name_are_stored_by_size)
 {
     int64_t shape[] = {3, 5};
     check_storage((DLDataType){kDLBfloat, 16, 1}, shape, 2, "<u2", shape, 2);
+    check_storage((DLDataType){kDLComplex, 32, 1}, shape, 2, "<u4", shape, 2);
     check_storage((DLDataType){kDLFloat8_e5m2, 8, 1}, shape, 2, "|u1", shape, 2);
     check_storage((DLDataType){200, 24, 1}, shape, 2, "|V3", shape, 2);
     check_storage((DLDataType){kDLFloat, 32, 4}, shape, 2, "<f4", ((int64_t[]){3, 5, 4}), 3);

@@ -542,6 +542,7 @@ DLX_API int dlx_retained_drop(struct dlx_client *c, const char *topic);
 }
 #endif
 
+#include <dlx/dtype.h>
 #include <dlx/event.h>
 #include <dlx/gpu.h>
 #include <dlx/info.h>

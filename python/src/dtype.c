@@ -3,121 +3,21 @@
 #include "source.h"
 #include <float.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* The first entry of a (code, bits) pair is the name that is given out; the names are those of dlxctl. */
-static const struct entry {
-    const char *name;
-    uint8_t code;
-    uint8_t bits;
-    const char *format;
-} entries[] = {
-    {"bool", kDLBool, 8, "?"},
-    {"int2", kDLInt, 2, NULL},
-    {"int4", kDLInt, 4, NULL},
-    {"int8", kDLInt, 8, "b"},
-    {"int16", kDLInt, 16, "h"},
-    {"int32", kDLInt, 32, "i"},
-    {"int64", kDLInt, 64, "q"},
-    {"uint1", kDLUInt, 1, NULL},
-    {"uint2", kDLUInt, 2, NULL},
-    {"uint4", kDLUInt, 4, NULL},
-    {"uint8", kDLUInt, 8, "B"},
-    {"uint16", kDLUInt, 16, "H"},
-    {"uint32", kDLUInt, 32, "I"},
-    {"uint64", kDLUInt, 64, "Q"},
-    {"float16", kDLFloat, 16, "e"},
-    {"float32", kDLFloat, 32, "f"},
-    {"float64", kDLFloat, 64, "d"},
-    {"bfloat16", kDLBfloat, 16, NULL},
-    {"complex64", kDLComplex, 64, "Zf"},
-    {"complex128", kDLComplex, 128, "Zd"},
-    {"float8_e3m4", kDLFloat8_e3m4, 8, NULL},
-    {"float8_e4m3", kDLFloat8_e4m3, 8, NULL},
-    {"float8_e4m3b11fnuz", kDLFloat8_e4m3b11fnuz, 8, NULL},
-    {"float8_e4m3fn", kDLFloat8_e4m3fn, 8, NULL},
-    {"float8_e4m3fnuz", kDLFloat8_e4m3fnuz, 8, NULL},
-    {"float8_e5m2", kDLFloat8_e5m2, 8, NULL},
-    {"float8_e5m2fnuz", kDLFloat8_e5m2fnuz, 8, NULL},
-    {"float8_e8m0fnu", kDLFloat8_e8m0fnu, 8, NULL},
-    {"float6_e2m3fn", kDLFloat6_e2m3fn, 6, NULL},
-    {"float6_e3m2fn", kDLFloat6_e3m2fn, 6, NULL},
-    {"float4_e2m1fn", kDLFloat4_e2m1fn, 4, NULL},
-    /* NumPy's short forms */
-    {"b1", kDLBool, 8, NULL},
-    {"i1", kDLInt, 8, NULL},
-    {"i2", kDLInt, 16, NULL},
-    {"i4", kDLInt, 32, NULL},
-    {"i8", kDLInt, 64, NULL},
-    {"u1", kDLUInt, 8, NULL},
-    {"u2", kDLUInt, 16, NULL},
-    {"u4", kDLUInt, 32, NULL},
-    {"u8", kDLUInt, 64, NULL},
-    {"f2", kDLFloat, 16, NULL},
-    {"f4", kDLFloat, 32, NULL},
-    {"f8", kDLFloat, 64, NULL},
-    {"c8", kDLComplex, 64, NULL},
-    {"c16", kDLComplex, 128, NULL},
-    /* other names of frameworks */
-    {"half", kDLFloat, 16, NULL},
-    {"float", kDLFloat, 32, NULL},
-    {"double", kDLFloat, 64, NULL},
-};
-
-static const struct entry *find(DLDataType dtype)
-{
-    for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++)
-        if (entries[i].code == dtype.code && entries[i].bits == dtype.bits)
-            return &entries[i];
-    return NULL;
-}
-
-/* ---- names --------------------------------------------------------------------------------- */
-
-/* "1:8:1", as dlxctl writes what has no name. */
-static bool parse_numbers(const char *name, DLDataType *ret)
-{
-    unsigned code, bits, lanes;
-    char more;
-    if (sscanf(name, "%u:%u:%u%c", &code, &bits, &lanes, &more) != 3 || code > UINT8_MAX ||
-        bits > UINT8_MAX || lanes > UINT16_MAX || bits == 0 || lanes == 0)
-        return false;
-    *ret = (DLDataType){(uint8_t)code, (uint8_t)bits, (uint16_t)lanes};
-    return true;
-}
-
-bool dlxpy_dtype_named(const char *name, DLDataType *ret)
-{
-    unsigned long lanes = 1;
-    if (name[0] == '<' || name[0] == '|' || name[0] == '=')
-        name++;
-    size_t size = strlen(name);
-    const char *x = strrchr(name, 'x'); /* no name has one, but complex */
-    if (x && x[1] >= '1' && x[1] <= '9' && strncmp(name, "complex", 7) != 0) {
-        char *end;
-        lanes = strtoul(x + 1, &end, 10);
-        if (*end || lanes > UINT16_MAX)
-            return false;
-        size = (size_t)(x - name);
-    }
-    for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++)
-        if (strncmp(entries[i].name, name, size) == 0 && entries[i].name[size] == '\0') {
-            *ret = (DLDataType){entries[i].code, entries[i].bits, (uint16_t)lanes};
-            return true;
-        }
-    return parse_numbers(name, ret);
-}
 
 PyObject *dlxpy_dtype_name(DLDataType dtype)
 {
-    const struct entry *entry = find(dtype);
-    if (!entry)
-        return PyUnicode_FromFormat("%u:%u:%u", (unsigned)dtype.code, (unsigned)dtype.bits,
-                                    (unsigned)dtype.lanes);
-    if (dtype.lanes != 1)
-        return PyUnicode_FromFormat("%sx%u", entry->name, (unsigned)dtype.lanes);
-    return PyUnicode_FromString(entry->name);
+    char name[DLX_DTYPE_NAME_SIZE];
+    (void)dlx_dtype_name(dtype, name);
+    return PyUnicode_FromString(name);
+}
+
+/* torch.float32 prints itself by its only name; "torch.float" would be another type than "float". */
+static bool is_of_torch(const char *name, DLDataType dtype)
+{
+    char first[DLX_DTYPE_NAME_SIZE];
+    (void)dlx_dtype_name(dtype, first);
+    return strcmp(name, first) == 0 || strstr(name, "_x");
 }
 
 static bool from_text(PyObject *text, DLDataType *ret)
@@ -128,8 +28,8 @@ static bool from_text(PyObject *text, DLDataType *ret)
         return false;
     }
     if (strncmp(name, "torch.", 6) == 0)
-        name += 6;
-    return dlxpy_dtype_named(name, ret);
+        return dlx_dtype_parse(name + 6, ret) == 0 && is_of_torch(name + 6, *ret);
+    return dlx_dtype_parse(name, ret) == 0;
 }
 
 /* `value`: taken over; NULL with an exception, which is passed over. Returns 1; 0: it is no name of a type; -1 with an exception. */
@@ -147,10 +47,26 @@ static int from_attribute(PyObject *object, const char *name, DLDataType *ret)
     return from_value(PyObject_GetAttrString(object, name), ret);
 }
 
+/* By its name. That of NumPy's dtype does not say that its byte order is not this machine's. */
+static int from_named(PyObject *object, DLDataType *ret)
+{
+    bool failed = false;
+    int r = from_attribute(object, "name", ret);
+    PyObject *native = r > 0 ? dlxpy_attribute(object, "isnative", &failed) : NULL;
+    if (native == Py_False) {
+        PyErr_Format(PyExc_TypeError,
+                     "%R is not in native byte order: x.astype(%R.newbyteorder(\"=\"))", object,
+                     object);
+        r = -1;
+    }
+    Py_XDECREF(native);
+    return failed ? -1 : r;
+}
+
 static int from_dtype(PyObject *object, DLDataType *ret)
 {
     PyObject *dtype = PyObject_GetAttrString(object, "dtype");
-    int r = dtype ? from_attribute(dtype, "name", ret) : from_value(NULL, ret);
+    int r = dtype ? from_named(dtype, ret) : from_value(NULL, ret);
     Py_XDECREF(dtype);
     return r;
 }
@@ -158,7 +74,7 @@ static int from_dtype(PyObject *object, DLDataType *ret)
 /* np.dtype and jnp.dtype have a name; np.uint8 is a type, jnp.uint8 has a dtype; torch.uint8 is what it prints. */
 static int from_object(PyObject *object, DLDataType *ret)
 {
-    int r = from_attribute(object, "name", ret);
+    int r = from_named(object, ret);
     if (r == 0)
         r = from_dtype(object, ret);
     if (r == 0)
@@ -197,8 +113,20 @@ int dlxpy_dtype(PyObject *object, DLDataType *ret)
 
 const char *dlxpy_dtype_format(DLDataType dtype)
 {
-    const struct entry *entry = dtype.lanes == 1 ? find(dtype) : NULL;
-    return entry ? entry->format : NULL;
+    /* of 8, 16, 32, 64 and 128 bits */
+    static const char *const formats[][5] = {
+        [kDLInt] = {"b", "h", "i", "q"},
+        [kDLUInt] = {"B", "H", "I", "Q"},
+        [kDLFloat] = {NULL, "e", "f", "d"},
+        [kDLComplex] = {NULL, NULL, NULL, "Zf", "Zd"},
+        [kDLBool] = {"?"},
+    };
+    if (dtype.lanes != 1 || dtype.code >= sizeof formats / sizeof formats[0])
+        return NULL;
+    for (unsigned i = 0; i < 5; i++)
+        if (dtype.bits == 8U << i)
+            return formats[dtype.code][i];
+    return NULL;
 }
 
 bool dlxpy_dtype_typestr(DLDataType dtype, char ret[8])

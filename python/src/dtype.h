@@ -8,14 +8,11 @@
 #include <stdbool.h>
 
 /*
- * From a name ("uint8", "bfloat16", "float32x4"; as `dlxctl` has them), NumPy's short forms ("f4", "<f4"), a dtype of
- * NumPy, PyTorch, JAX or ml_dtypes, a NumPy scalar type, or Python's bool, int, float and complex.
+ * From a name that dlx_dtype_parse() knows, a dtype of NumPy, PyTorch, JAX or ml_dtypes, a NumPy scalar type, or
+ * Python's bool, int, float and complex.
  * Returns 0, or -1 with TypeError.
  */
 int dlxpy_dtype(PyObject *object, DLDataType *ret);
-
-/* From a name; false if there is no such type. */
-bool dlxpy_dtype_named(const char *name, DLDataType *ret);
 
 /* Its name, a new reference; NULL with an exception. */
 PyObject *dlxpy_dtype_name(DLDataType dtype);

@@ -157,7 +157,7 @@ static size_t read_type(struct dlxpy_source *s, PyObject *object, PyObject *inte
     }
     unsigned long itemsize = strtoul(text + 2, NULL, 10);
     if (text[0] != '>' || itemsize == 1) {
-        if (text[1] != 'V' && dlxpy_dtype_named(text + 1, ret))
+        if (text[1] != 'V' && dlx_dtype_parse(text + 1, ret) == 0)
             return dlxpy_dtype_bytes(*ret);
         size_t item = named_type(s, object, itemsize, ret);
         if (item > 0)

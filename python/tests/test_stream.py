@@ -160,11 +160,17 @@ def test_like_and_dtypes(pair):
     assert not pub.publish(many).copied and many["a"].published
     for given, name in [("uint8", "uint8"), ("bfloat16", "bfloat16"), ("f4", "float32"), ("<f8", "float64"), (bool, "bool"),
                         (int, "int64"), (float, "float64"), (complex, "complex128"), (np.int16, "int16"),
+                        ("float", "float64"), ("int", "int64"), ("complex", "complex128"), ("single", "float32"), ("d", "float64"),
+                        ("complex32", "complex32"), ("int1", "int1"), ("complex64x2", "complex64x2"), ("torch.float32", "float32"),
+                        ("torch.float4_e2m1fn_x2", "float4_e2m1fnx2"), (np.dtype("<i8"), "int64"), (np.dtype("|u1"), "uint8"),
                         (np.dtype("u4"), "uint32"), ("float8_e4m3fn", "float8_e4m3fn"), ("int4", "int4"),
                         ("float32x4", "float32x4"), ("77:8:1", "77:8:1")]:
         assert pub.empty((), given).dtype == name
-    for bad in (">f4", "object", object, "uint7", None, "float32x0", "", "x4"):
+    for bad in (">f4", "object", object, "uint7", None, "float32x0", "", "x4", "torch.float"):
         with pytest.raises(TypeError, match="no data type"):
+            pub.empty(1, bad)
+    for bad in (np.dtype(">f4"), np.dtype(">i8"), np.zeros(1, ">u2")):
+        with pytest.raises(TypeError, match="native byte order"):
             pub.empty(1, bad)
     for bad in ((-1,), (1,) * 65, (2**40, 2**40)):
         with pytest.raises(dlx.InvalidError):
