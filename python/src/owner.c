@@ -88,6 +88,32 @@ DLManagedTensorVersioned *dlxpy_owner_export(struct dlxpy_owner *owner)
     return ret;
 }
 
+struct bytes {
+    DLManagedTensorVersioned tensor;
+    int64_t dims[2]; /* shape, strides */
+};
+
+DLManagedTensorVersioned *dlxpy_owner_export_bytes(struct dlxpy_owner *owner, size_t size)
+{
+    struct bytes *ret = malloc(sizeof *ret);
+    if (!ret)
+        return NULL;
+    atomic_fetch_add(&owner->n_refs, 1);
+    *ret = (struct bytes){.dims = {(int64_t)size, 1}};
+    ret->tensor = (DLManagedTensorVersioned){
+        .version = {DLPACK_MAJOR_VERSION, 0},
+        .manager_ctx = owner,
+        .deleter = delete_versioned,
+        .flags = owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY,
+        .dl_tensor = dlxpy_owner_describe(owner),
+    };
+    ret->tensor.dl_tensor.dtype = (DLDataType){kDLUInt, 8, 1};
+    ret->tensor.dl_tensor.ndim = 1;
+    ret->tensor.dl_tensor.shape = ret->dims;
+    ret->tensor.dl_tensor.strides = ret->dims + 1;
+    return &ret->tensor;
+}
+
 DLManagedTensor *dlxpy_owner_export_legacy(struct dlxpy_owner *owner)
 {
     DLManagedTensor *ret = malloc(sizeof *ret);

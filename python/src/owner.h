@@ -38,6 +38,9 @@ void dlxpy_owner_unref(struct dlxpy_owner *owner);
 DLManagedTensorVersioned *dlxpy_owner_export(struct dlxpy_owner *owner);
 DLManagedTensor *dlxpy_owner_export_legacy(struct dlxpy_owner *owner);
 
+/* Likewise, of a row-major tensor, as its `size` bytes. */
+DLManagedTensorVersioned *dlxpy_owner_export_bytes(struct dlxpy_owner *owner, size_t size);
+
 /* What an export says, for as long as the owner has a reference. */
 DLTensor dlxpy_owner_describe(const struct dlxpy_owner *owner);
 

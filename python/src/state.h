@@ -30,6 +30,7 @@ int dlxpy_add_subscription(PyObject *module);
 int dlxpy_add_connection(PyObject *module);
 int dlxpy_add_exchange(PyObject *module);
 int dlxpy_add_source(PyObject *module);
+int dlxpy_add_pickle(PyObject *module);
 int dlxpy_add_publish(PyObject *module);
 
 /* A type from its spec, added to the module under its last name; `base` may be NULL. NULL with an exception. */

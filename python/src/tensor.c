@@ -237,20 +237,6 @@ static PyObject *as_bits(PyObject *self, PyObject *unused)
     return (PyObject *)bits;
 }
 
-PyDoc_STRVAR(tobytes_doc,
-             "tobytes()\n--\n\nIts elements as bytes, row-major, in native byte order.");
-static PyObject *tobytes(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    DLManagedTensorVersioned *managed = dlxpy_tensor_own_copy(cast(self));
-    if (!managed)
-        return NULL;
-    size_t size = dlxpy_tensor_bytes(&managed->dl_tensor, is_padded(managed));
-    PyObject *ret = PyBytes_FromStringAndSize(managed->dl_tensor.data, (Py_ssize_t)size);
-    managed->deleter(managed);
-    return ret;
-}
-
 PyDoc_STRVAR(
     used_on_doc,
     "used_on(stream)\n--\n\n"
@@ -280,26 +266,6 @@ static PyObject *used_on(PyObject *self, PyObject *object)
         return dlxpy_raise(r);
     owner->is_used_on = true;
     Py_RETURN_NONE;
-}
-
-static PyObject *get_shape(PyObject *self, void *closure);
-static PyObject *get_dtype(PyObject *self, void *closure);
-
-PyDoc_STRVAR(reduce_doc, "__reduce__()\n--\n\n"
-                         "Pickled by value: what is unpickled is a private, writable copy.");
-static PyObject *reduce(PyObject *self, PyObject *unused)
-{
-    PyObject *rebuild = dlxpy_import("_dlx", "tensor_from_bytes");
-    PyObject *shape = rebuild ? get_shape(self, NULL) : NULL;
-    PyObject *dtype = shape ? get_dtype(self, NULL) : NULL;
-    bool padded = dtype && is_padded(cast(self)->owner->tensor);
-    PyObject *data = dtype ? tobytes(self, unused) : NULL;
-    if (data)
-        return Py_BuildValue("(N(NNNO))", rebuild, data, shape, dtype, padded ? Py_True : Py_False);
-    Py_XDECREF(rebuild);
-    Py_XDECREF(shape);
-    Py_XDECREF(dtype);
-    return NULL;
 }
 
 /* ---- attributes ---------------------------------------------------------------------------- */
@@ -445,55 +411,18 @@ static Py_ssize_t length(PyObject *self)
     return -1;
 }
 
-/* ---- module function ----------------------------------------------------------------------- */
-
-PyDoc_STRVAR(from_bytes_doc, "tensor_from_bytes(data, shape, dtype, padded=False)\n--\n\n"
-                             "A private tensor of these bytes; what a pickle holds.");
-static PyObject *tensor_from_bytes(PyObject *self, PyObject *args)
-{
-    const char *data;
-    Py_ssize_t size;
-    PyObject *shape, *dtype;
-    int padded = 0;
-    int64_t dims[DLX_NDIM_MAX];
-    (void)self;
-    if (!PyArg_ParseTuple(args, "y#O!O|p", &data, &size, &PyTuple_Type, &shape, &dtype, &padded))
-        return NULL;
-    DLTensor like = {.ndim = (int32_t)PyTuple_Size(shape), .shape = dims};
-    if (dlxpy_dtype(dtype, &like.dtype) < 0)
-        return NULL;
-    size_t n = 1;
-    for (int32_t i = 0; i < like.ndim && like.ndim <= DLX_NDIM_MAX; i++) {
-        dims[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
-        if (dims[i] == -1 && PyErr_Occurred())
-            return NULL;
-        if (dims[i] < 0 || __builtin_mul_overflow(n, (size_t)dims[i], &n) || n > PTRDIFF_MAX / 256)
-            n = SIZE_MAX;
-    }
-    if (like.ndim > DLX_NDIM_MAX || n == SIZE_MAX ||
-        dlxpy_tensor_bytes(&like, padded) != (size_t)size) {
-        PyErr_SetString(PyExc_ValueError, "shape and dtype do not fit the number of bytes");
-        return NULL;
-    }
-    DLManagedTensorVersioned *managed = dlxpy_private_new(&like, padded);
-    if (!managed)
-        return PyErr_NoMemory();
-    if (size > 0)
-        memcpy(managed->dl_tensor.data, data, (size_t)size);
-    return (PyObject *)dlxpy_tensor_new(managed);
-}
-
 /* ---- type ---------------------------------------------------------------------------------- */
 
 #define FAST (METH_FASTCALL | METH_KEYWORDS)
 static PyMethodDef methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))dlpack, FAST, dlpack_doc},
     {"__dlpack_device__", dlpack_device, METH_NOARGS, device_doc},
-    {"__reduce__", reduce, METH_NOARGS, reduce_doc},
+    {"__reduce__", dlxpy_tensor_reduce, METH_NOARGS, dlxpy_reduce_doc},
+    {"__reduce_ex__", dlxpy_tensor_reduce_ex, METH_O, dlxpy_reduce_ex_doc},
     {"_as_bits", as_bits, METH_NOARGS, NULL},
     {"as_legacy", as_legacy, METH_NOARGS, as_legacy_doc},
     {"copy", copy, METH_NOARGS, copy_doc},
-    {"tobytes", tobytes, METH_NOARGS, tobytes_doc},
+    {"tobytes", dlxpy_tensor_tobytes, METH_NOARGS, dlxpy_tobytes_doc},
     {"used_on", used_on, METH_O, used_on_doc},
     {0},
 };
@@ -551,13 +480,8 @@ static PyType_Slot slots[] = {
 static PyType_Spec spec = {"dlx.Tensor", sizeof(struct dlxpy_tensor), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
-static PyMethodDef functions[] = {
-    {"tensor_from_bytes", tensor_from_bytes, METH_VARARGS, from_bytes_doc},
-    {0},
-};
-
 int dlxpy_add_tensor(PyObject *module)
 {
     dlxpy_tensor_type = dlxpy_add_type(module, &spec, NULL);
-    return dlxpy_tensor_type ? PyModule_AddFunctions(module, functions) : -1;
+    return dlxpy_tensor_type ? 0 : -1;
 }

@@ -62,6 +62,12 @@ PyObject *dlxpy_tensor_device(const struct dlxpy_tensor *t);
 /* It was passed on: its memory is another's. */
 void dlxpy_tensor_spend(struct dlxpy_tensor *t);
 
+/* pickle.c: its methods of these names. */
+extern const char dlxpy_tobytes_doc[], dlxpy_reduce_doc[], dlxpy_reduce_ex_doc[];
+PyObject *dlxpy_tensor_tobytes(PyObject *self, PyObject *unused);
+PyObject *dlxpy_tensor_reduce(PyObject *self, PyObject *unused);
+PyObject *dlxpy_tensor_reduce_ex(PyObject *self, PyObject *protocol);
+
 /* tensor_buffer.c: the slots and getters of other protocols. */
 int dlxpy_tensor_get_buffer(PyObject *self, Py_buffer *view, int flags);
 void dlxpy_tensor_release_buffer(PyObject *self, Py_buffer *view);

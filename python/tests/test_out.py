@@ -2,7 +2,6 @@
 """Anything out: DLPack of both kinds, the C exchange API, the buffer protocol, __array_interface__, pickles."""
 import ctypes
 import gc
-import pickle
 
 import numpy as np
 import pytest
@@ -198,20 +197,6 @@ def test_the_exchange_api_allocates(exchange):
     assert back.value.shape == (3, 5) and back.value.dtype == "float64" and not back.value.readonly
     prototype.device[0] = 2
     assert exchange.alloc(ctypes.byref(prototype), ctypes.byref(out), None, report) == -1 and said[0][0] == b"BufferError"
-
-
-def test_pickles_hold_values(received, pair):
-    t = pickle.loads(pickle.dumps(received[0]))
-    assert not t.readonly and t.shape == (2, 3) and t.tobytes() == received[0].tobytes()
-    for dtype in ("bfloat16", "int4", "float32x4", "77:8:1"):
-        x = pair[0].zeros((2, 3), dtype)
-        again = pickle.loads(pickle.dumps(x))
-        assert (again.dtype, again.shape, again.nbytes) == (x.dtype, x.shape, x.nbytes)
-    with pytest.raises(TypeError, match="pickle its tensors"):
-        pickle.dumps(received)
-    for bad in ((b"abc", (2,), "uint8"), (b"", (2**62, 4), "uint8"), (b"", (-1,), "uint8"), (b"", (1,) * 65, "uint8")):
-        with pytest.raises(ValueError):
-            tensor_from_bytes(*bad)
 
 
 def test_memory_stays_as_long_as_what_was_made_of_it(daemon):
