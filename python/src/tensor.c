@@ -449,7 +449,8 @@ static PyGetSetDef getset[] = {
      "that\n"
      "waited for the message, the one that began last.",
      NULL},
-    {"__array_interface__", dlxpy_tensor_array_interface, NULL, "NumPy's protocol, version 3.",
+    {"__array_interface__", dlxpy_tensor_array_interface, NULL,
+     "NumPy's protocol, version 3. What is to be published has it only when it is read-only.",
      NULL},
     {"__cuda_array_interface__", dlxpy_tensor_cuda_array_interface, NULL,
      "The same for tensors on GPUs of CUDA.", NULL},

@@ -14,7 +14,7 @@ struct dlxpy_tensor {
     Py_ssize_t n_views;  /* exports by the buffer protocol */
     unsigned generation; /* of fork, of what libdlx mapped; 0: private memory, which a child has */
     const void *user;    /* who is publishing it now, perhaps without the GIL; NULL: nobody */
-    bool is_untracked;   /* its address was given away: nobody knows who uses it */
+    bool is_untracked;   /* on a GPU: its address was given away, nobody knows who uses it */
     bool gives_legacy;   /* also if it is read-only */
     bool is_received;
 };

@@ -144,21 +144,28 @@ static const DLTensor *data_of(const struct dlxpy_tensor *t, bool is_there, cons
     return data;
 }
 
+/* Whoever made an array of this keeps the object, but does not say so: not for what publish() passes on if nobody can write to
+ * it. hasattr() must not change what it does. */
 PyObject *dlxpy_tensor_array_interface(PyObject *self, void *closure)
 {
     static const char protocol[] = "__array_interface__";
     struct dlxpy_tensor *t = (struct dlxpy_tensor *)self;
     bool is_cpu = dlxpy_tensor_is_there(t) && !dlxpy_owner_is_on_gpu(t->owner);
     const DLTensor *data = data_of(t, is_cpu, protocol);
-    PyObject *interface = data ? make_interface(t, data, protocol) : NULL;
     (void)closure;
-    if (!interface)
+    if (!data)
         return NULL;
     bool read_only = t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY;
-    /* Whoever made an array of this keeps the object, but does not say so. */
-    t->is_untracked |= !read_only;
+    if (t->publisher != 0 && !read_only) {
+        PyErr_Format(PyExc_AttributeError,
+                     "%s: a tensor that is to be published has the buffer protocol and __dlpack__, "
+                     "which tell when an array made of it is gone",
+                     protocol);
+        return NULL;
+    }
+    PyObject *interface = make_interface(t, data, protocol);
     char *first = data->data ? (char *)data->data + data->byte_offset : NULL;
-    return add_address(interface, first, read_only);
+    return interface ? add_address(interface, first, read_only) : NULL;
 }
 
 /* Who uses it keeps the object, and waits for `stream`; None: the data is ready on every stream. */
@@ -185,6 +192,6 @@ PyObject *dlxpy_tensor_cuda_array_interface(PyObject *self, void *closure)
     if (!interface)
         return NULL;
     bool read_only = t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY;
-    t->is_untracked |= !read_only; /* as in the function above */
+    t->is_untracked |= !read_only; /* whoever has it keeps the object, but does not say so */
     return add_address(interface, opened.data, read_only);
 }

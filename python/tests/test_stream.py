@@ -47,11 +47,23 @@ def test_what_was_made_of_a_tensor_has_it_copied_and_strict_refuses(pair):
     del a
     assert not pub.publish(x, strict=True).copied and x.published
     assert (np.asarray(sub.take()) == 9).all()
-    y = pub.empty(3)
-    y.__array_interface__  # whoever asked may have its address
-    assert pub.publish(y).copied
     with pytest.raises(dlx.WouldCopy, match="is not from dlx_alloc"):
         pub.publish(b"abc", strict=True)
+
+
+def test_a_look_at_a_tensor_does_not_have_it_copied(pair):
+    """Libraries ask by hasattr() for protocols that they do not use then."""
+    pub, sub = pair
+    x = pub.zeros(5, "int32")
+    assert not hasattr(x, "__array_interface__") and not hasattr(x, "__cuda_array_interface__")
+    for name in dir(x):
+        getattr(x, name, None)
+    np.asarray(x)[:] = 3
+    assert not pub.publish(x, strict=True).copied
+    y = pub.zeros(5, "int32")
+    pub.publish(y, share=True)
+    assert hasattr(y, "__array_interface__")  # it is read-only
+    assert hasattr(sub.take()[0], "__array_interface__") and hasattr(dlx.tensor(b"x"), "__array_interface__")
 
 
 def test_share_keeps_the_tensor_and_publishes_it_again_without_a_copy(pair):
