@@ -206,36 +206,11 @@ int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
     return dlx__call_round_trip_within(c, c->timeout_ns, request, expected, n_fds, ret);
 }
 
-/* The clock of the day jumps. But the thread sanitizers of gcc 12 and clang 14 do not know pthread_mutex_clocklock(). */
-#ifdef DLX_SANITIZE
-#define LOCK_CLOCK CLOCK_REALTIME /* lint-allow: clock: see above */
-/* lint-allow: clock: see above */
-#define LOCK_UNTIL(lock, until) pthread_mutex_timedlock(lock, until)
-#else
-#define LOCK_CLOCK              CLOCK_MONOTONIC
-#define LOCK_UNTIL(lock, until) pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, until)
-#endif
-
-/* Returns 0; ETIMEDOUT; EDEADLK: this very thread has it, and calls from `interrupt`. */
-static int lock_for(pthread_mutex_t *lock, uint64_t ns)
-{
-    struct timespec until;
-    (void)clock_gettime(LOCK_CLOCK, &until);
-    ns += (uint64_t)until.tv_nsec;
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
-    return LOCK_UNTIL(lock, &until);
-}
-
 int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns)
 {
-    if (pthread_mutex_trylock(&c->lock) == 0)
-        return 0;
     uint64_t now = dlx__now_ns(), deadline = dlx__deadline(timeout_ns);
     for (int r = 0; r == 0; r = dlx__call_check_interrupt(c)) {
-        uint64_t until = dlx__call_slice_end(c, now, deadline);
-        int e = until == UINT64_MAX ? pthread_mutex_lock(&c->lock)
-                                    : lock_for(&c->lock, until > now ? until - now : 0);
+        int e = dlx__lock_until(&c->lock, dlx__call_slice_end(c, now, deadline));
         if (e == 0)
             return 0;
         if (e == EDEADLK)
@@ -398,7 +373,7 @@ int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
             .link_sock = dlx__packet_steal_fd(&c->call->packet, 2),
         };
     }
-    pthread_mutex_unlock(&c->lock);
+    dlx__lock_release(&c->lock);
     return r;
 }
 
@@ -417,7 +392,7 @@ int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t 
         return r;
     r = dlx__call_round_trip_within(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_OK, 0, &reply);
     *ret_unanswered = r < 0 && c->unanswered;
-    pthread_mutex_unlock(&c->lock);
+    dlx__lock_release(&c->lock);
     return r;
 }
 
@@ -427,7 +402,7 @@ static int tell(struct dlx_client *c, const Dlx__Wire__Packet *request)
     if (dlx__call_lock_within(c, HURRY_NS) < 0)
         return DLX_E_FULL;
     int r = c->sock < 0 ? DLX_E_DISCONNECTED : dlx__proto_send(c->sock, request, NULL, 0);
-    pthread_mutex_unlock(&c->lock);
+    dlx__lock_release(&c->lock);
     return r;
 }
 
@@ -453,7 +428,7 @@ int dlx__call_retained_drop(struct dlx_client *c, const char *topic)
     if (r < 0)
         return r;
     r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_RETAINED_DROP_REPLY, 0, &reply);
-    pthread_mutex_unlock(&c->lock);
+    dlx__lock_release(&c->lock);
     return r;
 }
 
@@ -475,7 +450,7 @@ static int close_publisher(struct dlx_client *c, uint64_t publisher)
     int64_t patience = c->timeout_ns < 0 ? CLOSE_NS : DLX_MIN(c->timeout_ns, CLOSE_NS);
     r = dlx__call_round_trip_within(c, c->silent ? 0 : patience, &request,
                                     DLX__WIRE__PACKET__BODY_OK, 0, &reply);
-    pthread_mutex_unlock(&c->lock);
+    dlx__lock_release(&c->lock);
     return r;
 }
 
@@ -533,7 +508,7 @@ int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
     int r = dlx__call_lock(c);
     if (r == 0) {
         r = region_new(c, c->timeout_ns, &body, ret_arena, ret_fd);
-        pthread_mutex_unlock(&c->lock);
+        dlx__lock_release(&c->lock);
     }
     return r;
 }
@@ -543,7 +518,7 @@ int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t are
     int r = dlx__call_lock(c);
     if (r == 0) {
         r = region_ready(c, c->timeout_ns, publisher, arena);
-        pthread_mutex_unlock(&c->lock);
+        dlx__lock_release(&c->lock);
     }
     return r;
 }
@@ -586,6 +561,6 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
                                              .memory = c->memory,
                                              .n_offers = reply->subscribe_reply->n_offers,
                                              .sock = dlx__packet_steal_fd(&c->call->packet, 0)};
-    pthread_mutex_unlock(&c->lock);
+    dlx__lock_release(&c->lock);
     return r;
 }

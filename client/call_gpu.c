@@ -20,7 +20,7 @@ static int call(struct dlx_client *c, Dlx__Wire__Packet *request, int *ret_sock)
         r = dlx__call_round_trip(c, request, DLX__WIRE__PACKET__BODY_GPU_SOCKET, 1, &reply);
     if (r == 0)
         *ret_sock = dlx__packet_steal_fd(&c->call->packet, 0);
-    pthread_mutex_unlock(&c->lock);
+    dlx__lock_release(&c->lock);
     return r;
 }
 

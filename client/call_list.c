@@ -108,7 +108,7 @@ int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_i
             for (size_t i = 0; r == 0 && i < n; i++)
                 publisher_info(list->entries[i], &page[i]);
         }
-        pthread_mutex_unlock(&c->lock);
+        dlx__lock_release(&c->lock);
         for (size_t i = 0; r == 0 && i < n; i++)
             r = fn(&page[i], userdata);
         if (r != 0)
@@ -154,7 +154,7 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
             for (size_t i = 0; r == 0 && i < n; i++)
                 link_info(list->entries[i], &page[i]);
         }
-        pthread_mutex_unlock(&c->lock);
+        dlx__lock_release(&c->lock);
         for (size_t i = 0; r == 0 && i < n; i++)
             r = fn(&page[i], userdata);
         if (r != 0)
@@ -208,6 +208,6 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *inf
         copy_text(got.socket, sizeof got.socket, d->socket);
         copy_text(got.memory, sizeof got.memory, c->memory->name);
     }
-    pthread_mutex_unlock(&c->lock);
+    dlx__lock_release(&c->lock);
     return r == 0 ? dlx__args_return(info, sizeof got, &got, sizeof got) : r;
 }

@@ -52,7 +52,7 @@ static int ask(struct dlx_client *c, Dlx__Wire__Packet *request, struct page *re
         r = dlx__call_round_trip(c, request, DLX__WIRE__PACKET__BODY_QUOTA_LIST, 0, &reply);
     if (r == 0)
         r = copy(c, reply->quota_list, ret);
-    pthread_mutex_unlock(&c->lock);
+    dlx__lock_release(&c->lock);
     return r;
 }
 

@@ -76,7 +76,6 @@ static void client_free(struct dlx_client *c)
     dlx__close(c->sock);
     dlx__call_free(c->call);
     dlx__peers_deinit(&c->peers);
-    pthread_mutex_destroy(&c->lock);
     free(c);
 }
 
@@ -99,8 +98,10 @@ int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_arg
     if (r < 0)
         return r;
     struct dlx_client *c = calloc(1, sizeof *c);
-    if (!c)
+    if (!c || dlx__lock_init(&c->lock) != 0) {
+        free(c);
         return dlx__fail(DLX_E_NO_MEMORY, "state of a connection");
+    }
     atomic_init(&c->refs, 1);
     c->generation = generation;
     c->sock = -1;
@@ -108,11 +109,6 @@ int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_arg
     c->wait_ns = args.wait_ns;
     c->interrupt = args.interrupt;
     c->interrupt_data = args.interrupt_data;
-    pthread_mutexattr_t checked; /* `interrupt` is called with it locked, and may call us */
-    pthread_mutexattr_init(&checked);
-    pthread_mutexattr_settype(&checked, PTHREAD_MUTEX_ERRORCHECK);
-    pthread_mutex_init(&c->lock, &checked);
-    pthread_mutexattr_destroy(&checked);
     dlx__peers_init(&c->peers);
     if (args.name)
         memcpy(c->name, args.name, strlen(args.name) + 1);

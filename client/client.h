@@ -8,6 +8,7 @@
  */
 
 #include "client/fork.h"
+#include "client/lock.h"
 #include "client/peer.h"
 #include "common/error.h"
 #include "common/util.h"
@@ -22,7 +23,7 @@ struct dlx_memory; /* common/memory.h */
 struct dlx_client {
     atomic_uint refs;
     uint64_t generation;
-    pthread_mutex_t lock; /* for sock, serial, call */
+    struct dlx_lock lock; /* for sock, serial, call */
     int sock;             /* control socket; -1 once it is lost */
     _Atomic uint64_t
         epoch; /* counts connections: what was made with an earlier one is not known to the daemon */

@@ -56,7 +56,7 @@ static int revive(struct dlx_client *c, uint64_t epoch, enum hurry hurry)
         c->sock = dlx__close(c->sock);
         r = connect_again(c, hurry);
     }
-    pthread_mutex_unlock(&c->lock);
+    dlx__lock_release(&c->lock);
     return r;
 }
 

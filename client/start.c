@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/start.h"
 #include "common/error.h"
+#include "common/syscalls.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -10,7 +11,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define STACK_SIZE  (64U * 1024U)

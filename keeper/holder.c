@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "keeper/holder.h"
 #include "common/error.h"
+#include "common/syscalls.h"
 #include "daemon/base/list.h"
 #include "keeper/shelf.h"
 #include "keeper/wire.h"
@@ -12,7 +13,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 
 /* Where the kernel does not tell that a reader has received something: it is looked at so often. */
 #define LOOK_NS UINT64_C(20000000)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
+#include "common/syscalls.h"
 #include "keeper/listen.h"
 #include "keeper/router.h"
 #include <argp.h>
@@ -7,7 +8,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 
 /* Exported, so that argp in libc sees it in spite of -fvisibility=hidden. */
 __attribute__((visibility("default"))) const char *argp_program_version =

@@ -397,11 +397,11 @@ struct holder {
 static void *hold_lock(void *userdata)
 {
     struct holder *h = userdata;
-    pthread_mutex_lock(&h->c->lock);
+    (void)dlx__lock_until(&h->c->lock, UINT64_MAX);
     atomic_store(&h->has_it, true);
     while (!atomic_load(&h->stop))
         (void)poll(NULL, 0, 1);
-    pthread_mutex_unlock(&h->c->lock);
+    dlx__lock_release(&h->c->lock);
     return NULL;
 }
 

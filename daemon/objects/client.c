@@ -2,6 +2,7 @@
 #include "daemon/objects/client.h"
 #include "common/error.h"
 #include "common/proto.h"
+#include "common/syscalls.h"
 #include "daemon/gpu/keeper.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/keeper.h"
@@ -16,7 +17,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* Linux 6.5 */

@@ -2,6 +2,7 @@
 #include "daemon/objects/retained.h"
 #include "common/error.h"
 #include "common/memory.h"
+#include "common/syscalls.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/keeper.h"
@@ -12,7 +13,6 @@
 #include "daemon/base/watch.h"
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 /* What is there of its messages, by a counter that its owner writes: what it says wrongly harms nobody else. */
