@@ -324,6 +324,14 @@ void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel,
     dlx_store64_relaxed(&p->core.block->control->copied_bytes, p->stats.copied_bytes);
 }
 
+void dlx__publish_show_counters(const struct dlx_publisher *p, struct dlx_shm_control *control)
+{
+    dlx_store64_relaxed(&control->published, p->core.head);
+    dlx_store64_relaxed(&control->published_bytes, p->stats.published_bytes);
+    dlx_store64_relaxed(&control->copied, p->stats.copied);
+    dlx_store64_relaxed(&control->copied_bytes, p->stats.copied_bytes);
+}
+
 void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish_args *args,
                          uint64_t copied_bytes, uint32_t n_copied)
 {

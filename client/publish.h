@@ -119,6 +119,9 @@ struct dlx_parcel {
 void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel,
                       uint64_t monotonic_ns);
 
+/* Everything that was counted, in a control block that nobody sees yet. */
+void dlx__publish_show_counters(const struct dlx_publisher *p, struct dlx_shm_control *control);
+
 /* Wake who sleeps, count, and make room for what comes next. */
 static inline __attribute__((always_inline)) void dlx__publish_announce(struct dlx_publisher *p)
 {

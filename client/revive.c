@@ -4,6 +4,7 @@
 #include "client/call_wire.h"
 #include "client/carry.h"
 #include "client/gpu_share.h"
+#include "client/publish.h"
 #include "common/memory.h"
 #include "common/packet.h"
 #include <poll.h>
@@ -104,6 +105,8 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
     if (r == 0)
         r = dlx__carry(p, made->memory, made->id, block);
     if (r == 0)
+        dlx__publish_show_counters(p, control);
+    if (r == 0)
         r = dlx__call_publisher_ready(p->client, made->id, PATIENCE_NS, &unanswered);
     if (r ==
         DLX_E_FULL) /* it is announced, and whoever it should wait for may not come in time: it counts what it misses */
@@ -187,9 +190,11 @@ static int resume(struct dlx_publisher *p)
     int r = resume_with(p, n);
     while (n > 0 && (r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT))
         r = resume_with(p, n /= 2); /* the stream goes on, in any case with what will come */
-    if (r == 0)
-        p->epoch = epoch;
-    return r;
+    if (r < 0)
+        return r;
+    p->epoch = epoch;
+    dlx__events_push(&p->events, DLX_EVENT_RECONNECTED, 0, p->id, 0, p->topic, "");
+    return 0;
 }
 
 static bool has_daemon(const struct dlx_publisher *p)

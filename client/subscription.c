@@ -86,18 +86,20 @@ void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_inlet *inle
     if (inlet->state == DLX_INLET_OPEN) {
         dlx__inlet_lose_pending(inlet);
         /* Where there is another link after all, that one counts what was before it. */
-        bool goes_on = dlx__subscription_successor(s, inlet) != NULL;
+        struct dlx_inlet *next = dlx__subscription_successor(s, inlet);
         uint64_t n_missed =
-            goes_on ? 0 : inlet->ended_at - DLX_MIN(inlet->ended_at, inlet->core.cursor);
+            next ? 0 : inlet->ended_at - DLX_MIN(inlet->ended_at, inlet->core.cursor);
         dlx__reader_miss(&inlet->core, n_missed);
         s->n_open--;
+        if (next)
+            dlx__reader_carry_counters(&next->core, &inlet->core);
         dlx__subscription_count(&s->stats, inlet);
         if (inlet->retain > 0 || inlet->foreign || !dlx__reader_is_closed(&inlet->core))
             dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor + n_missed,
                             dlx__reader_untold(&inlet->core) + n_missed);
         bool closed = dlx__reader_is_closed(&inlet->core) || inlet->end > 0;
-        s->n_left += !goes_on;
-        if (!goes_on)
+        s->n_left += !next;
+        if (!next)
             dlx__events_push(&s->events, closed ? DLX_EVENT_LEFT : DLX_EVENT_LOST, inlet->id,
                              inlet->publisher, inlet->pid, inlet->topic, "");
     }
@@ -202,6 +204,8 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
     dlx__inlet_start(inlet, s->args.history == DLX_HISTORY_NONE ? 0 : history,
                      inlet->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
                      s->args.reliable);
+    if (inlet->after) /* not only when it ends: whoever lists links sees this one alone */
+        dlx__reader_carry_counters(&inlet->core, &inlet->after->core);
     struct dlx_passed_entry passed = dlx__passed_find(&s->passed, inlet->origin);
     if (!inlet->after && passed.origin != 0) {
         dlx__reader_follow(&inlet->core, passed.seq, passed.untold);
@@ -504,6 +508,7 @@ int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_sub
     for (uint32_t i = 0; i < s->n_inlets; i++)
         s->inlets[i]->foreign = true;
     s->timer = epoll_close(s, s->timer);
+    dlx__events_push(&s->events, DLX_EVENT_RECONNECTED, 0, 0, 0, s->topic, "");
     return 0;
 }
 
@@ -532,9 +537,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     s->spin_ns = args.spin_ns == 0  ? DLX_SPIN_DEFAULT_NS
                  : args.spin_ns > 0 ? (uint64_t)args.spin_ns
                                     : 0;
-    s->sock = -1;
-    s->nudge = -1;
-    s->timer = -1;
+    s->sock = s->nudge = s->timer = -1;
     s->news_step = 1;
     if (getrandom(&s->reader, sizeof s->reader, GRND_NONBLOCK) < 0) /* early after boot */
         s->reader = dlx__now_ns() ^ (uint64_t)(uintptr_t)s;

@@ -138,6 +138,25 @@ void dlx__reader_follow(struct dlx_reader *r, uint64_t cursor, uint64_t untold)
     r->untold = untold;
 }
 
+static void show_counters(const struct dlx_reader *r)
+{
+    dlx_store64_relaxed(&r->page->taken, r->taken);
+    dlx_store64_relaxed(&r->page->taken_bytes, r->taken_bytes);
+    dlx_store64_relaxed(&r->page->skipped, r->skipped);
+    dlx_store64_relaxed(&r->page->lost, r->lost);
+}
+
+void dlx__reader_carry_counters(struct dlx_reader *to, struct dlx_reader *from)
+{
+    to->taken += from->taken;
+    to->taken_bytes += from->taken_bytes;
+    to->skipped += from->skipped;
+    to->lost += from->lost;
+    from->taken = from->taken_bytes = from->skipped = from->lost = 0;
+    show_counters(to);
+    show_counters(from);
+}
+
 /* ---- hold words ---------------------------------------------------------------------------- */
 
 static bool is_free(const struct dlx_reader *r, uint32_t hold)

@@ -177,6 +177,9 @@ void dlx__reader_lose(struct dlx_reader *r, const struct dlx_taken *taken, uint3
  */
 void dlx__reader_follow(struct dlx_reader *r, uint64_t cursor, uint64_t untold);
 
+/* `to` goes on where `from` ends, so it goes on counting, too: what `from` has counted so far is moved to it. */
+void dlx__reader_carry_counters(struct dlx_reader *to, struct dlx_reader *from);
+
 /* The publisher had `n` more messages, on a link that we will not get. */
 void dlx__reader_miss(struct dlx_reader *r, uint64_t n);
 

@@ -142,7 +142,8 @@ static void wait_until_left(struct dlx_subscription *s)
 {
     struct dlx_event event = {.size = sizeof event};
     struct dlx_message *m = NULL;
-    while (dlx_subscription_next_event(s, &event) != 0 || event.kind == DLX_EVENT_JOINED) {
+    while (dlx_subscription_next_event(s, &event) != 0 || event.kind == DLX_EVENT_JOINED ||
+           event.kind == DLX_EVENT_RECONNECTED) {
         int r = dlx_take(s, SECOND / 1000, &m);
         ck_assert_msg(r == DLX_E_TIMEOUT || r == DLX_E_DISCONNECTED, "%d", r);
     }

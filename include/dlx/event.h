@@ -2,7 +2,7 @@
 #ifndef DLX_EVENT_H
 #define DLX_EVENT_H
 
-/* Part of dlx/dlx.h, which includes it: who comes and who goes. */
+/* Part of dlx/dlx.h, which includes it: who comes and who goes, and a daemon that was replaced. */
 
 #include <dlx/dlx.h>
 
@@ -18,6 +18,11 @@ enum dlx_event_kind {
                                  could not be pinned; its messages come all the same */
     DLX_EVENT_LATE = 5,     /**< to a subscription: streams went on before tensors of this publisher
                                  were ready (dlx_message_tensor_on()) */
+    /** The connection to the daemon was lost, and this publisher or subscription has joined the daemon
+     *  that took its place: dlpackd was restarted, or it had disconnected this client. Once for each
+     *  time, before the events of its links there. Counters go on. `publisher` is the publisher's
+     *  new id, 0 to a subscription; `pid` and `link` are 0; `topic` may be the subscription's pattern. */
+    DLX_EVENT_RECONNECTED = 6,
 };
 
 #define DLX_EVENT_REASON_SIZE 96

@@ -177,11 +177,12 @@ PyObject *dlxpy_handle_repr(PyObject *self)
 
 static PyObject *make_event(const struct dlx_event *event)
 {
-    static const char *const kinds[] = {"?", "joined", "left", "lost", "unpinned", "late"};
+    static const char *const kinds[] = {"?", "joined", "left", "lost",
+                                        "unpinned", "late", "reconnected"};
     PyObject *ret = PyStructSequence_New(event_type);
     if (!ret)
         return NULL;
-    const char *kind = kinds[event->kind <= DLX_EVENT_LATE ? event->kind : 0];
+    const char *kind = kinds[event->kind <= DLX_EVENT_RECONNECTED ? event->kind : 0];
     PyStructSequence_SetItem(ret, 0, PyUnicode_FromString(kind));
     PyStructSequence_SetItem(ret, 1, PyUnicode_FromString(event->topic));
     PyStructSequence_SetItem(ret, 2, PyLong_FromUnsignedLong(event->pid));
@@ -217,10 +218,13 @@ PyObject *dlxpy_handle_events(struct dlxpy_handle *h,
 }
 
 static PyStructSequence_Field event_fields[] = {
-    {"kind", "\"joined\", \"left\" (it closed), or \"lost\" (its process died, or it was cut off)"},
-    {"topic", "of the publisher"},
-    {"pid", "of the other side"},
-    {"link", "id"},
+    {"kind", "\"joined\", \"left\" (it closed), \"lost\" (its process died, or it was cut off), "
+             "\"unpinned\",\n"
+             "\"late\" (GPUs), or \"reconnected\" (this side has joined the daemon that took the place "
+             "of the last one)"},
+    {"topic", "of the publisher; of \"reconnected\": that of this side, or its pattern"},
+    {"pid", "of the other side; of \"reconnected\": 0"},
+    {"link", "id; of \"reconnected\": 0"},
     {"publisher", "id"},
     {"missed", "events before this one that were dropped: 64 are kept"},
     {"reason", "why a publisher cut the link, or its memory is not pinned; else \"\""},

@@ -172,7 +172,8 @@ static int next_event(void *p, struct dlx_event *ret)
 PyDoc_STRVAR(
     events_doc,
     "events()\n--\n\n"
-    "Which subscribers came or left since the last call: a list of dlx.Event. Never waits.");
+    "Which subscribers came or left since the last call: a list of dlx.Event. Never waits.\n"
+    "\"reconnected\" says that the daemon was replaced.");
 static PyObject *events(PyObject *self, PyObject *unused)
 {
     (void)unused;

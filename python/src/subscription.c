@@ -451,7 +451,7 @@ static int next_event(void *s, struct dlx_event *ret)
 PyDoc_STRVAR(events_doc, "events()\n--\n\n"
                          "Which publishers came or left since the last call, and whose memory "
                          "could not be pinned: a list\n"
-                         "of dlx.Event. Never waits.");
+                         "of dlx.Event. Never waits. \"reconnected\" says that the daemon was replaced.");
 static PyObject *events(PyObject *self, PyObject *unused)
 {
     (void)unused;

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from conftest import PATIENCE, until
+from conftest import PATIENCE, run_daemon, until
 
 import dlx
 
@@ -152,3 +152,43 @@ def test_publish_waits_for_a_subscriber_that_it_requires(c, peer):
         assert pub.publish(b"first").subscribers == 1 and p.hear() == "b'first'"
         p.say("end")
         p.end()
+
+
+def ends_with(sub, way):
+    """What the next take says."""
+    try:
+        return next_text(sub, way)
+    except (dlx.DaemonError, dlx.Timeout) as e:
+        return type(e)
+
+
+@pytest.mark.parametrize("stay", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_dead_daemon_is_told_once_and_the_next_one_is_waited_for(tmp_path, way, stay):
+    """Nobody publishes: only then it keeps the subscription from going on."""
+    with run_daemon(tmp_path) as process:
+        sub = dlx.connect(str(tmp_path / "s")).subscribe("a", timeout=PATIENCE, stay=stay)
+        process.kill()
+        process.wait()
+    for _ in range(2):
+        assert ends_with(sub, way) is dlx.DaemonError
+        sub.timeout = 0.01
+        assert [ends_with(sub, each) for each in WAYS] == [dlx.Timeout] * len(WAYS)
+        sub.timeout = PATIENCE
+        with run_daemon(tmp_path) as process, dlx.connect(str(tmp_path / "s")) as c, c.publisher("a") as pub:
+            def is_attached():
+                with pytest.raises(dlx.Timeout):
+                    sub.take(0)
+                return sub.stats()["n_publishers"] == 1
+            until(is_attached, "the link")
+            pub.publish(b"1")
+            assert ends_with(sub, way) == b"1"
+            assert [e.kind for e in sub.events()] == ["reconnected", "joined"]
+            if stay:
+                pub.close()
+                until(lambda: [e.kind for e in sub.events()] == ["left"] or sub._poll(), "the end of the publisher")
+            else:
+                break
+            process.kill()
+            process.wait()
+    sub.close()
