@@ -84,11 +84,11 @@ static int print_links(const struct look_entry *entry)
         {"PID", TABLE_RIGHT, false, 0},   {"PROGRAM", TABLE_LEFT, true, 0},
         {"MODE", TABLE_LEFT, false, 2},   {"RELIABLE", TABLE_LEFT, false, 1},
         {"TAKEN", TABLE_RIGHT, false, 0}, {"SKIPPED", TABLE_RIGHT, false, 3},
-        {"LOST", TABLE_RIGHT, false, 0},  {"HELD", TABLE_RIGHT, false, 0},
-        {"NOTE", TABLE_LEFT, false, 0},
+        {"LOST", TABLE_RIGHT, false, 0},  {"BEHIND", TABLE_RIGHT, false, 0},
+        {"HELD", TABLE_RIGHT, false, 0},  {"NOTE", TABLE_LEFT, false, 0},
     };
     struct table *table = NULL;
-    char name[256], pid[DESCRIBE_PID_SIZE], note[LOOK_NOTE_SIZE];
+    char name[256], pid[DESCRIBE_PID_SIZE], note[LOOK_NOTE_SIZE], behind[LOOK_BEHIND_SIZE];
     if (table_new(&table, columns, sizeof columns / sizeof columns[0]) < 0)
         return DLX_E_NO_MEMORY;
     for (size_t l = 0; l < entry->n_links; l++) {
@@ -101,6 +101,7 @@ static int print_links(const struct look_entry *entry)
         table_cell(table, "%" PRIu64, link->taken);
         table_cell(table, "%" PRIu64, link->skipped);
         table_cell(table, "%" PRIu64, link->lost);
+        table_cell(table, "%s", look_behind_text(link->behind, behind));
         table_cell(table, "%u of %u", link->n_held, link->max_held);
         table_cell(table, "%s", look_link_note(link, note));
     }
@@ -221,11 +222,12 @@ int cmd_info(struct cli *cli, int argc, char **argv)
             "Without a topic: show the daemon. With one: show its publishers, their settings "
             "and memory, and who is subscribed. It only looks: no publisher takes it for a "
             "subscriber, but with --newest.\vOf a subscriber: messages taken, "
-            "skipped on purpose (mode latest), lost (overwritten before they were taken), and "
-            "held now, of as many as it may hold. FULL: it holds all that it may and takes no more "
-            "until it releases one; BEHIND: it has lost messages, since it was further behind than "
-            "the publisher's depth; BLOCKED: the publisher waits for a reliable subscriber that is "
-            "FULL. A topic without a publisher is a "
+            "skipped on purpose (mode latest), and lost (overwritten before they were taken); how "
+            "many "
+            "it is BEHIND, which it has yet to take; and held now, of as many as it may hold. "
+            "BLOCKS: the publisher waits for room, since this reliable subscriber is as far behind "
+            "as its depth or history allows; FULL: it holds all that it may and takes no more "
+            "until it releases one; LOST: it has lost messages. A topic without a publisher is a "
             "failure. " CLI_PATTERN_HELP,
         .children = children,
     };

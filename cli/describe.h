@@ -9,6 +9,8 @@
 
 json_t *describe_publisher(const struct dlx_publisher_info *info);
 json_t *describe_link(const struct dlx_link_info *info);
+/** How far a subscriber is behind; null if the daemon does not tell. */
+json_t *describe_behind(uint64_t behind);
 /** The daemon of this connection, and how it was found. */
 json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon_info *info);
 const char *describe_place(const struct dlx_client *client);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/look.h"
 #include "cli/describe.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { HELD_MAX = 4096 }; /* messages, the library's limit */
 
@@ -88,23 +90,14 @@ bool look_is_full(const struct dlx_link_info *link)
     return link->max_held > 0 && link->n_held >= link->max_held;
 }
 
-bool look_is_behind(const struct dlx_link_info *link)
+bool look_has_lost(const struct dlx_link_info *link)
 {
     return link->lost > 0;
 }
 
-/* Only publishers that wait have reliable subscribers. */
-static bool blocks(const struct dlx_link_info *link)
+bool look_blocks(const struct dlx_link_info *link)
 {
-    return link->reliable && look_is_full(link);
-}
-
-bool look_is_blocked(const struct look_entry *entry)
-{
-    for (size_t i = 0; i < entry->n_links; i++)
-        if (blocks(&entry->links[i]))
-            return true;
-    return false;
+    return link->blocks;
 }
 
 size_t look_count(const struct look_entry *entry, bool (*is)(const struct dlx_link_info *link))
@@ -115,34 +108,67 @@ size_t look_count(const struct look_entry *entry, bool (*is)(const struct dlx_li
     return n;
 }
 
+uint64_t look_behind(const struct look_entry *entry)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < entry->n_links; i++)
+        most = entry->links[i].behind > most ? entry->links[i].behind : most;
+    return most;
+}
+
+static void add_note(char text[LOOK_NOTE_SIZE], const char *note)
+{
+    size_t at = strlen(text);
+    (void)snprintf(text + at, LOOK_NOTE_SIZE - at, "%s%s", at > 0 ? ", " : "", note);
+}
+
+static void add_count(char text[LOOK_NOTE_SIZE], size_t n, const char *one, const char *many)
+{
+    char note[LOOK_NOTE_SIZE / 2];
+    if (n == 0)
+        return;
+    (void)snprintf(note, sizeof note, "%zu %s", n, n == 1 ? one : many);
+    add_note(text, note);
+}
+
 const char *look_note(const struct look_entry *entry, char text[LOOK_NOTE_SIZE])
 {
-    size_t n_full = look_count(entry, look_is_full), n_behind = look_count(entry, look_is_behind);
-    int at = snprintf(text, LOOK_NOTE_SIZE, "%s", look_is_blocked(entry) ? "BLOCKED" : "");
-    if (n_full > 0)
-        at +=
-            snprintf(text + at, LOOK_NOTE_SIZE - (size_t)at, "%s%zu FULL", at ? ", " : "", n_full);
-    if (n_behind > 0)
-        (void)snprintf(text + at, LOOK_NOTE_SIZE - (size_t)at, "%s%zu BEHIND", at ? ", " : "",
-                       n_behind);
+    *text = '\0';
+    if (look_count(entry, look_blocks) > 0)
+        add_note(text, "BLOCKED");
+    add_count(text, look_count(entry, look_is_full), "is FULL", "are FULL");
+    add_count(text, look_count(entry, look_has_lost), "has LOST", "have LOST");
     return text;
 }
 
 const char *look_link_note(const struct dlx_link_info *link, char text[LOOK_NOTE_SIZE])
 {
-    bool full = look_is_full(link);
-    (void)snprintf(text, LOOK_NOTE_SIZE, "%s%s%s%s", full ? "FULL" : "",
-                   blocks(link) ? ", blocks the publisher" : "",
-                   full && look_is_behind(link) ? ", " : "", look_is_behind(link) ? "BEHIND" : "");
+    *text = '\0';
+    if (look_blocks(link))
+        add_note(text, "BLOCKS");
+    if (look_is_full(link))
+        add_note(text, "FULL");
+    if (look_has_lost(link))
+        add_note(text, "LOST");
+    return text;
+}
+
+const char *look_behind_text(uint64_t behind, char text[LOOK_BEHIND_SIZE])
+{
+    if (behind == DLX_BEHIND_UNKNOWN)
+        (void)snprintf(text, LOOK_BEHIND_SIZE, "?");
+    else
+        (void)snprintf(text, LOOK_BEHIND_SIZE, "%" PRIu64, behind);
     return text;
 }
 
 json_t *look_json(const struct look *look, const struct look_entry *entry)
 {
     json_t *json = describe_publisher(&entry->info);
-    json_t *note = json_pack("{s:b, s:I, s:I}", "blocked", (int)look_is_blocked(entry), "full",
-                             (json_int_t)look_count(entry, look_is_full), "behind",
-                             (json_int_t)look_count(entry, look_is_behind));
+    json_t *note = json_pack("{s:b, s:o, s:I, s:I}", "blocked", look_count(entry, look_blocks) > 0,
+                             "behind", describe_behind(look_behind(entry)), "full",
+                             (json_int_t)look_count(entry, look_is_full), "have_lost",
+                             (json_int_t)look_count(entry, look_has_lost));
     json_t *newest = entry->newest ? describe_message(entry->newest, 0) : json_null();
     if (!json || !note || json_object_update(json, note) < 0 ||
         (look->newest && json_object_set(json, "newest", newest) < 0)) {

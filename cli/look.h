@@ -39,21 +39,27 @@ void look_clear(struct look *look);
 bool look_is_full(const struct dlx_link_info *link);
 
 /** It has lost messages: it was further behind than the publisher's depth. */
-bool look_is_behind(const struct dlx_link_info *link);
+bool look_has_lost(const struct dlx_link_info *link);
 
-/** The publisher waits for reliable subscribers, and one of them is full: it cannot publish more than
- *  its depth before that one releases a message. */
-bool look_is_blocked(const struct look_entry *entry);
+/** The publisher waits for room, and this reliable subscriber is as far behind as the depth allows. */
+bool look_blocks(const struct dlx_link_info *link);
 
-/** How many subscribers are full, and behind. */
+/** How many subscribers are, or do, that. */
 size_t look_count(const struct look_entry *entry, bool (*is)(const struct dlx_link_info *link));
 
-/** "BLOCKED, 1 FULL, 2 BEHIND"; "" when there is nothing to note. Returns `text`. */
-#define LOOK_NOTE_SIZE 64
+/** How far the slowest subscriber is behind, in messages; DLX_BEHIND_UNKNOWN. */
+uint64_t look_behind(const struct look_entry *entry);
+
+/** "BLOCKED, 1 is FULL, 2 have LOST"; "" when there is nothing to note. Returns `text`. */
+#define LOOK_NOTE_SIZE 80
 const char *look_note(const struct look_entry *entry, char text[LOOK_NOTE_SIZE]);
 
-/** Of one subscriber: "FULL, blocks the publisher, BEHIND", or less. Likewise. */
+/** Of one subscriber: "BLOCKS, FULL, LOST", or less. Likewise. */
 const char *look_link_note(const struct dlx_link_info *link, char text[LOOK_NOTE_SIZE]);
+
+/** "12", or "?" if the daemon does not tell. Returns `text`. */
+#define LOOK_BEHIND_SIZE 24
+const char *look_behind_text(uint64_t behind, char text[LOOK_BEHIND_SIZE]);
 
 /** The publisher as JSON, with the note as numbers. NULL: out of memory. */
 json_t *look_json(const struct look *look, const struct look_entry *entry);

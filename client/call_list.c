@@ -11,7 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PAGE_MAX 64U
+#define PAGE_MAX     64U
+#define BEHIND_SINCE 6U /* minor version: how far a subscriber is behind is told */
 
 static void copy_text(char *dst, size_t size, const char *src)
 {
@@ -41,7 +42,8 @@ static void publisher_info(const Dlx__Wire__PublisherEntry *e, struct dlx_publis
     copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
 }
 
-static void link_info(const Dlx__Wire__LinkEntry *e, struct dlx_link_info *ret)
+static void link_info(const struct dlx_client *c, const Dlx__Wire__LinkEntry *e,
+                      struct dlx_link_info *ret)
 {
     *ret = (struct dlx_link_info){
         .size = sizeof *ret,
@@ -56,6 +58,8 @@ static void link_info(const Dlx__Wire__LinkEntry *e, struct dlx_link_info *ret)
         .max_held = e->max_held,
         .mode = e->mode,
         .reliable = e->reliable,
+        .blocks = e->blocks,
+        .behind = c->minor < BEHIND_SINCE ? DLX_BEHIND_UNKNOWN : e->behind,
     };
     copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
 }
@@ -152,7 +156,7 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
             more = list->more;
             r = check_list(c, true, n, more);
             for (size_t i = 0; r == 0 && i < n; i++)
-                link_info(list->entries[i], &page[i]);
+                link_info(c, list->entries[i], &page[i]);
         }
         dlx__lock_release(&c->lock);
         for (size_t i = 0; r == 0 && i < n; i++)

@@ -90,7 +90,8 @@ struct dlx_shm_control {
     _Alignas(64) dlx_atomic_u64 head;
     dlx_atomic_u64 oldest; /* the oldest message that is not GONE: where a lapped reader goes on */
 
-    /* Not 0: the publisher waits for room, so whoever makes room rings it. Always once it has moved. */
+    /* Not 0: the publisher waits for room, so whoever makes room rings it. Always once it has moved.
+     * The daemon reads it for reports. */
     _Alignas(64) dlx_atomic_u32 blocked;
     /* 1: once its daemon has ended, the publisher frees nothing while this file is locked. So a
      * later daemon may show the block to newcomers, by a locked descriptor (common/memory.h). 0:
@@ -185,7 +186,7 @@ struct dlx_shm_link {
     _Alignas(64) uint8_t tickets[DLX_SHM_TICKET_LINES * DLX_CACHELINE];
 
     /* Every message up to here is passed: taken, skipped or lost. What was taken and is held has a hold word,
-     * stored before. 0 before the start. */
+     * stored before. 0 before the start. The daemon reads it for reports. */
     _Alignas(64) dlx_atomic_u64 cursor;
     /* 1 once the first cursor is stored: what comes from now on is received. */
     dlx_atomic_u32 started;

@@ -4,6 +4,8 @@
 #include "tests/harness_run.h"
 #include <check.h>
 #include <dlx/dlx.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,20 +67,67 @@ static void check_golden(const char *name, const char *const *words)
     dlx_test_cli_deinit(&cli);
 }
 
-/* -- FULL, BLOCKED, BEHIND --------------------------------------------------------------------------- */
+/* -- BLOCKED, FULL, LOST, BEHIND --------------------------------------------------------------------- */
 
-/* One subscriber of cam/front is behind, one is full and behind, and one of them keeps up; the reliable one
- * of lidar is full. That of quiet is full, too, but nobody waits for it. */
+/* Until somebody takes a message. */
+static void *publish_once_there_is_room(void *p)
+{
+    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = INT64_C(30000000000)};
+    const struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLFloat, 32, 1}, .ndim = 1, .shape = (int64_t[]){1}};
+    DLManagedTensorVersioned *t = NULL;
+    ck_assert_int_eq(dlx_alloc(p, &spec, &t), 0);
+    ck_assert_int_eq(dlx_publish(p, t, &args), 0);
+    return NULL;
+}
+
+static int has_blocking_link(const struct dlx_link_info *link, void *userdata)
+{
+    (void)userdata;
+    return link->blocks;
+}
+
+static int wait_for_blocking_link(const struct dlx_publisher_info *p, void *userdata)
+{
+    (void)userdata;
+    int r;
+    while ((r = dlx_list_links(c, p->publisher, has_blocking_link, NULL)) == 0)
+        (void)sched_yield();
+    return r;
+}
+
+/* What dlxctl is to note of each of three topics. */
+struct noted {
+    bool blocked;
+    int behind, full, have_lost;
+};
+
+static void check_noted(const json_t *row, const struct noted *expected)
+{
+    ck_assert(json_is_boolean(json_object_get(row, "blocked")));
+    ck_assert_int_eq(json_is_true(json_object_get(row, "blocked")), expected->blocked);
+    ck_assert_int_eq(dlx_test_cli_integer(row, "behind"), expected->behind);
+    ck_assert_int_eq(dlx_test_cli_integer(row, "full"), expected->full);
+    ck_assert_int_eq(dlx_test_cli_integer(row, "have_lost"), expected->have_lost);
+}
+
+/*
+ * Of cam/front, one subscriber keeps up, one has lost messages, and one has and is full. The reliable
+ * one of lidar holds one message of two, and is slow: its publisher waits. That of quiet is full, but
+ * there is room for what follows.
+ */
 START_TEST(ls_and_info_note_who_is_in_the_way)
 {
+    static const struct noted expected[] = {{false, 3, 1, 2}, {true, 4, 0, 0}, {false, 1, 1, 0}};
     struct dlx_publisher *p[3] = {new_publisher("cam/front", DLX_ON_FULL_DROP),
                                   new_publisher("lidar", DLX_ON_FULL_BLOCK),
                                   new_publisher("quiet", DLX_ON_FULL_BLOCK)};
     struct dlx_subscription *s[5] = {subscribe("cam/front", false), subscribe("cam/front", false),
                                      subscribe("cam/front", false), subscribe("lidar", true),
-                                     subscribe("quiet", false)};
-    struct dlx_message *m[8] = {NULL};
+                                     subscribe("quiet", true)};
+    struct dlx_message *m[6] = {NULL};
     struct dlx_test_cli cli;
+    pthread_t thread;
     for (int i = 0; i < 8; i++) {
         publish(p[0], 1);
         dlx_message_unref(take(s[0]));
@@ -86,27 +135,34 @@ START_TEST(ls_and_info_note_who_is_in_the_way)
     m[0] = take(s[1]);
     for (int i = 1; i < 3; i++)
         m[i] = take(s[2]);
-    publish(p[1], 3);
+    publish(p[1], 1);
     m[3] = take(s[3]);
-    m[4] = take(s[3]);
-    publish(p[2], 2);
+    publish(p[1], 4);
+    ck_assert_int_eq(pthread_create(&thread, NULL, publish_once_there_is_room, p[1]), 0);
+    ck_assert_int_eq(dlx_list_publishers(c, "lidar", wait_for_blocking_link, NULL), 1);
+    publish(p[2], 3);
+    m[4] = take(s[4]);
     m[5] = take(s[4]);
-    m[6] = take(s[4]);
     check_golden("ls_notes.txt", DLX_TEST_WORDS("ls"));
     check_golden("info_notes.txt", DLX_TEST_WORDS("info", "**"));
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls", "--json"));
     json_t *json = dlx_test_cli_json(&cli);
-    static const int expected[][3] = {{0, 1, 2}, {1, 1, 0}, {0, 1, 0}}; /* blocked, full, behind */
-    for (size_t i = 0; i < 3; i++) {
-        const json_t *row = json_array_get(json, i);
-        ck_assert(json_is_boolean(json_object_get(row, "blocked")));
-        ck_assert_int_eq(json_is_true(json_object_get(row, "blocked")), expected[i][0]);
-        ck_assert_int_eq(dlx_test_cli_integer(row, "full"), expected[i][1]);
-        ck_assert_int_eq(dlx_test_cli_integer(row, "behind"), expected[i][2]);
-    }
+    for (size_t i = 0; i < 3; i++)
+        check_noted(json_array_get(json, i), &expected[i]);
     json_decref(json);
     dlx_test_cli_deinit(&cli);
-    for (int i = 0; i < 7; i++)
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("info", "lidar", "--json"));
+    json = dlx_test_cli_json(&cli);
+    const json_t *publisher = json_array_get(json_object_get(json, "publishers"), 0);
+    const json_t *link = json_array_get(json_object_get(publisher, "links"), 0);
+    ck_assert_int_eq(dlx_test_cli_integer(link, "behind"), 4);
+    ck_assert(json_is_true(json_object_get(link, "blocks")));
+    json_decref(json);
+    dlx_test_cli_deinit(&cli);
+    dlx_message_unref(take(s[3]));
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    for (int i = 0; i < 6; i++)
         dlx_message_unref(m[i]);
     for (int i = 0; i < 5; i++)
         dlx_subscription_unref(s[i]);

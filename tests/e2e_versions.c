@@ -5,6 +5,7 @@
  * against a stand-in for a daemon. The rules are in docs/PROTOCOL.md, "Versions".
  */
 
+#include "client/publisher.h"
 #include "common/error.h"
 #include "common/memory.h"
 #include "tests/harness_stream.h"
@@ -20,7 +21,7 @@
 /* ---- which version has what ------------------------------------------------------------------ */
 
 /*
- * The highest field of each message in minor version 5. Whoever adds a field or a body raises
+ * The highest field of each message in minor version 6. Whoever adds a field or a body raises
  * DLX_PROTO_MINOR, sends the addition only to those who said that they know it, and changes this
  * table and `newer_fields`.
  */
@@ -48,7 +49,7 @@ static const struct {
     {"PublisherEntry", 16},
     {"ListLinks", 2},
     {"LinkList", 2},
-    {"LinkEntry", 12},
+    {"LinkEntry", 14},
     {"DaemonInfo", 0},
     {"DaemonInfoReply", 13},
     {"Disconnect", 2},
@@ -110,7 +111,7 @@ START_TEST(each_field_belongs_to_a_minor_version)
     const ProtobufCMessageDescriptor *packet = &dlx__wire__packet__descriptor;
     size_t row = 0;
     ck_assert_uint_eq(DLX_PROTO_MAJOR, 2);
-    ck_assert_uint_eq(DLX_PROTO_MINOR, 5);
+    ck_assert_uint_eq(DLX_PROTO_MINOR, 6);
     ck_assert_str_eq(packet->fields[0].name, "serial");
     for (unsigned i = 1; i < packet->n_fields; i++)
         row = check_message(packet->fields[i].descriptor, row);
@@ -190,6 +191,32 @@ START_TEST(a_reply_has_no_field_that_is_newer_than_its_client)
 }
 END_TEST
 
+/* Fields 13 and 14 of LinkEntry. */
+START_TEST(how_far_a_subscriber_is_behind_is_told_to_those_who_know_it)
+{
+    enum { DEPTH = 3, SINCE = 6 };
+    const struct dlx_publisher_args blocks = {
+        .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = DEPTH};
+    const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
+    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    Dlx__Wire__ListLinks list = DLX__WIRE__LIST_LINKS__INIT;
+    Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, minors[_i]);
+    for (int i = 1; i <= DEPTH; i++)
+        dlx_test_stream_publish(x.p, 10, i);
+    dlx_store32_relaxed(&x.p->core.block->control->blocked, 1); /* as if it waited */
+    int fd = dlx_test_connect(&dlx_test_stream_daemon);
+    dlx_test_send(fd, BODY(HELLO), &hello, 1);
+    (void)check_greeted(fd);
+    list.publisher = x.p->id;
+    const Dlx__Wire__LinkList *links = dlx_test_call(fd, BODY(LIST_LINKS), &list)->link_list;
+    ck_assert_uint_eq(links->n_entries, 1);
+    ck_assert_uint_eq(links->entries[0]->behind, minors[_i] >= SINCE ? DEPTH : 0);
+    ck_assert_int_eq(links->entries[0]->blocks, minors[_i] >= SINCE);
+    close(fd);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 START_TEST(a_newer_client_may_say_more_in_hello)
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
@@ -229,7 +256,7 @@ START_TEST(the_hello_of_another_major_version_is_answered_whatever_it_says)
     send_with_unknown_field(fd, BODY(HELLO), &hello);
     const Dlx__Wire__Error *error = dlx_test_expect(fd, BODY(ERROR))->error;
     ck_assert_int_eq(error->code, DLX_E_VERSION);
-    ck_assert_msg(strstr(error->text, "3.0 is not known") && strstr(error->text, "2.0 to 2.5"),
+    ck_assert_msg(strstr(error->text, "3.0 is not known") && strstr(error->text, "2.0 to 2.6"),
                   "%s", error->text);
     close(fd);
 }
@@ -237,7 +264,7 @@ END_TEST
 
 /* ---- daemons --------------------------------------------------------------------------------- */
 
-/* Answers one client's Hello, and its requests for DaemonInfo. */
+/* Answers one client's Hello, and its requests for DaemonInfo and links. */
 struct stand_in {
     struct sockaddr_un address;
     int listener;
@@ -252,7 +279,13 @@ static void answer(const struct stand_in *x, int fd, const Dlx__Wire__Packet *re
 {
     Dlx__Wire__HelloReply hello = DLX__WIRE__HELLO_REPLY__INIT;
     Dlx__Wire__DaemonInfoReply info = DLX__WIRE__DAEMON_INFO_REPLY__INIT;
+    Dlx__Wire__LinkEntry entry = DLX__WIRE__LINK_ENTRY__INIT, *entries[] = {&entry};
+    Dlx__Wire__LinkList list = DLX__WIRE__LINK_LIST__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    entry.link = 7;
+    entry.lost = 3;
+    list.entries = entries;
+    list.n_entries = 1;
     reply.serial = request->serial;
     hello.major = info.major = DLX_PROTO_MAJOR;
     hello.minor = x->greets;
@@ -265,6 +298,10 @@ static void answer(const struct stand_in *x, int fd, const Dlx__Wire__Packet *re
     if (request->body_case == BODY(DAEMON_INFO)) {
         reply.body_case = BODY(DAEMON_INFO_REPLY);
         reply.daemon_info_reply = &info;
+    }
+    if (request->body_case == BODY(LIST_LINKS)) {
+        reply.body_case = BODY(LINK_LIST);
+        reply.link_list = &list;
     }
     if (request->body_case == BODY(DAEMON_INFO) && x->says_more)
         send_with_unknown_field(fd, reply.body_case, &info);
@@ -375,6 +412,32 @@ START_TEST(an_older_daemon_is_not_asked_for_quotas)
 }
 END_TEST
 
+static int keep_link(const struct dlx_link_info *info, void *userdata)
+{
+    *(struct dlx_link_info *)userdata = *info;
+    return 0;
+}
+
+START_TEST(an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind)
+{
+    struct stand_in x;
+    struct dlx_client *c = NULL;
+    struct dlx_link_info link = {.behind = 1};
+    uint32_t minor = _i == 0 ? 5 : DLX_PROTO_MINOR;
+    start_stand_in(&x, minor, minor, false);
+    int r = connect_library(&c);
+    if (r == 0)
+        r = dlx_list_links(c, 1, keep_link, &link);
+    dlx_client_unref(c);
+    end_stand_in(&x);
+    ck_assert_msg(r == 0, "%s", dlx_client_errmsg(NULL));
+    ck_assert_uint_eq(link.link, 7);
+    ck_assert_uint_eq(link.lost, 3);
+    ck_assert_uint_eq(link.behind, _i == 0 ? DLX_BEHIND_UNKNOWN : 0);
+    ck_assert(!link.blocks);
+}
+END_TEST
+
 START_TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
 {
     struct stand_in x;
@@ -384,7 +447,7 @@ START_TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
     dlx_client_unref(c);
     end_stand_in(&x);
     ck_assert_int_eq(r, DLX_E_PROTOCOL);
-    ck_assert_msg(strstr(dlx_client_errmsg(NULL), "answers a client of protocol 2.5 with 2.6"),
+    ck_assert_msg(strstr(dlx_client_errmsg(NULL), "answers a client of protocol 2.6 with 2.7"),
                   "%s", dlx_client_errmsg(NULL));
 }
 END_TEST
@@ -414,12 +477,14 @@ int main(void)
     int n = DLX_ARRAY_SIZE(minors);
     tcase_add_test(tcase, each_field_belongs_to_a_minor_version);
     tcase_add_loop_test(tcase, a_reply_has_no_field_that_is_newer_than_its_client, 0, n);
+    tcase_add_loop_test(tcase, how_far_a_subscriber_is_behind_is_told_to_those_who_know_it, 0, n);
     tcase_add_loop_test(tcase, a_newer_client_may_say_more_in_hello, 0, n);
     tcase_add_loop_test(tcase, after_hello_a_field_that_the_daemon_does_not_know_is_a_violation, 0,
                         n);
     tcase_add_test(tcase, the_hello_of_another_major_version_is_answered_whatever_it_says);
     tcase_add_loop_test(tcase, the_library_goes_with_a_daemon_of_another_minor_version, 0, n);
     tcase_add_test(tcase, an_older_daemon_is_not_asked_for_quotas);
+    tcase_add_loop_test(tcase, an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind, 0, 2);
     tcase_add_test(tcase, a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused);
     tcase_add_test(tcase, a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation);
     suite_add_tcase(suite, tcase);

@@ -21,9 +21,16 @@ void dlxd_report_control(int fd, struct dlxd_control_report *ret)
     if (!copy(fd, &control, sizeof control))
         return;
     ret->head = look(&control.head);
+    ret->waits = dlx_load32_relaxed(&control.blocked) != 0;
     ret->heeds_locks = dlx_load32_relaxed(&control.heeds_locks) != 0;
     ret->published = look(&control.published);
     ret->published_bytes = look(&control.published_bytes);
+}
+
+uint64_t dlxd_report_behind(const struct dlxd_control_report *control, uint64_t passed)
+{
+    uint64_t head = DLX_MIN(control->head, DLX_SHM_MOVED - 1); /* numbers of messages are below */
+    return head > passed ? head - passed : 0;
 }
 
 bool dlxd_report_has_left(int fd, uint32_t max_held)
@@ -52,6 +59,8 @@ void dlxd_report_link(int fd, uint32_t max_held, struct dlxd_link_report *ret)
     *ret = (struct dlxd_link_report){.taken = 0};
     if (!copy(fd, &page, sizeof(struct dlx_shm_link) + max_held * sizeof(uint64_t)))
         return;
+    ret->cursor = look(&page.link.cursor);
+    ret->started = dlx_load32_relaxed(&page.link.started) != 0;
     ret->taken = look(&page.link.taken);
     ret->skipped = look(&page.link.skipped);
     ret->lost = look(&page.link.lost);

@@ -127,7 +127,24 @@ struct link_page {
     bool more;
 };
 
-static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link)
+/* How far the subscriber is behind, and whether its publisher waits for it: as dlx__writer_make_room()
+ * decides it, which looks at the same words. */
+static void fill_behind(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
+                        const struct dlxd_control_report *control,
+                        const struct dlxd_link_report *report)
+{
+    const struct dlxd_publisher_config *publisher = &link->publisher->config;
+    uint64_t passed = link->early ? DLX_MAX(report->cursor, publisher->after_seq) : report->cursor;
+    uint64_t behind = dlxd_report_behind(control, passed);
+    bool waits = control->waits && !dlxd_publisher_has_ended(link->publisher);
+    if (report->started || link->early)
+        entry->behind = behind;
+    entry->blocks = waits && link->subscription->config.reliable &&
+                    behind >= DLX_MAX(publisher->depth, publisher->history);
+}
+
+static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
+                      const struct dlxd_control_report *control, bool tells_behind)
 {
     const struct dlxd_subscription *subscription = link->subscription;
     struct dlxd_link_report report;
@@ -145,11 +162,16 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link)
     entry->taken = report.taken;
     entry->skipped = report.skipped;
     entry->lost = report.lost;
+    if (tells_behind)
+        fill_behind(entry, link, control, &report);
 }
 
 static void add_links(struct link_page *page, const struct dlxd_publisher *publisher,
-                      uint64_t after)
+                      uint64_t after, bool tells_behind)
 {
+    struct dlxd_control_report control = {.head = 0};
+    if (tells_behind)
+        dlxd_report_control(publisher->control->fd, &control);
     dlx_for_each (it, &publisher->links) {
         const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
         if (link->state != DLXD_LINK_OPEN || dlxd_link_id(link) <= after)
@@ -158,7 +180,7 @@ static void add_links(struct link_page *page, const struct dlxd_publisher *publi
             page->more = true;
             return;
         }
-        fill_link(&page->entries[page->n], link);
+        fill_link(&page->entries[page->n], link, &control, tells_behind);
         page->pointers[page->n] = &page->entries[page->n];
         page->n++;
     }
@@ -175,7 +197,7 @@ int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *
     if (!publisher || !dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE,
                                        publisher->topic_name))
         return dlx__fail(DLX_E_NOT_FOUND, "there is no publisher %" PRIu64, request->publisher);
-    add_links(&page, publisher, request->after_link);
+    add_links(&page, publisher, request->after_link, client->principal->minor >= 6);
 
     Dlx__Wire__LinkList body = DLX__WIRE__LINK_LIST__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;

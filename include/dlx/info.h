@@ -31,6 +31,9 @@ struct dlx_publisher_info {
     bool retained;    /**< it has gone, and the daemon keeps its messages */
 };
 
+/** The daemon is older and does not tell. */
+#define DLX_BEHIND_UNKNOWN UINT64_MAX
+
 /** One link: a publisher and a subscription that are attached to each other. */
 struct dlx_link_info {
     size_t size;
@@ -46,6 +49,10 @@ struct dlx_link_info {
     uint32_t max_held;
     uint32_t mode; /**< enum dlx_mode */
     bool reliable;
+    bool blocks; /**< the publisher waits for room, and this link is why; false: an older daemon */
+    /** Messages that it has yet to take, skip or lose; DLX_BEHIND_UNKNOWN. A publisher that blocks
+     *  waits at max(depth, history), a publisher that drops overwrites what is further behind. */
+    uint64_t behind;
 };
 
 /** Is a process id that the daemon told a number of the caller's pid namespace? */

@@ -101,6 +101,8 @@ class LinkInfo(TypedDict):
     max_held: int
     latest: bool
     reliable: bool
+    blocks: bool
+    behind: int | None  # None: the daemon is older and does not tell
 
 class DaemonInfo(TypedDict):
     version: str

@@ -374,7 +374,10 @@ def test_what_the_daemon_knows(c, pair):
     (info,) = c.publishers()
     assert info["topic"] == "cam/front" and info["history"] == 8 and info["on_full"] == "drop" and info["depth"] == 16
     (link,) = c.links(info["publisher"])
-    assert link["max_held"] == 16 and not link["latest"]
+    assert link["max_held"] == 16 and not link["latest"] and link["behind"] == 0 and link["blocks"] is False
+    pub.publish(b"one")
+    pub.publish(b"two")
+    assert c.links(info["publisher"])[0]["behind"] == 2
     daemon = c.daemon()
     assert daemon["n_clients"] == 1 and daemon["memory"] == "memfd" and daemon["protocol"][0] == 2
     with pytest.raises(dlx.NotFound):
