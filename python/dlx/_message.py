@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from . import _html
 from ._dlx import Message, NamedMessage, Tensor
 from ._errors import NotFound
+from ._tensor import add
 
 _MOST = 5  # tensors that repr() describes
 
@@ -37,17 +38,6 @@ class _OfNames(_Borrowed):
         raise AttributeError(f"a message without names has no {self.name}(): it is a sequence of tensors")
 
 
-def __iter__(self):
-    return iter(self.tensors)
-
-
-def __array__(self, dtype=None, copy=None):
-    n = len(self.names)
-    if n != 1:  # without this method, NumPy would make an array of one object
-        raise BufferError(f"a message of {n} tensors: name the one that is meant, as msg[name] or msg[0]")
-    return self.tensors[0].__array__(dtype, copy)
-
-
 def _rows(message):
     """Key, data type, shape and bytes of each tensor."""
     return [(i if name is None else name, *spec) for i, (name, spec) in enumerate(zip(message.names, message._specs(), strict=True))]
@@ -59,41 +49,54 @@ def _title(message):
     return f"dlx.{type(message).__name__} {message.seq} of {message.topic}"
 
 
-def __repr__(self):
-    if self.released:
-        return f"<{_title(self)}>"
-    rows = _rows(self)
-    texts = [f"{dtype} {shape}" if type(self) is Message else f"{key!r} {dtype} {shape}" for key, dtype, shape, _ in rows[:_MOST]]
-    if len(rows) > _MOST:
-        texts.append(f"and {len(rows) - _MOST} more")
-    return f"<{_title(self)}: {', '.join(texts)}>"
+class Methods:
+    """Of every Message."""
+
+    def __iter__(self):
+        return iter(self.tensors)
+
+    def __array__(self, dtype=None, copy=None):
+        n = len(self.names)
+        if n != 1:  # without this method, NumPy would make an array of one object
+            raise BufferError(f"a message of {n} tensors: name the one that is meant, as msg[name] or msg[0]")
+        return self.tensors[0].__array__(dtype, copy)
+
+    def __repr__(self):
+        if self.released:
+            return f"<{_title(self)}>"
+        rows = _rows(self)
+        texts = [f"{dtype} {shape}" if type(self) is Message else f"{key!r} {dtype} {shape}" for key, dtype, shape, _ in rows[:_MOST]]
+        if len(rows) > _MOST:
+            texts.append(f"and {len(rows) - _MOST} more")
+        return f"<{_title(self)}: {', '.join(texts)}>"
+
+    def _repr_html_(self):
+        """A table for notebooks."""
+        return _html.table(_title(self), [] if self.released else _rows(self))
 
 
-def _repr_html_(self):
-    """A table for notebooks."""
-    return _html.table(_title(self), [] if self.released else _rows(self))
+class NamedMethods:
+    """Of a NamedMessage."""
+
+    get, keys, values, items = Mapping.get, Mapping.keys, Mapping.values, Mapping.items
+
+    def __iter__(self):
+        return iter([i if name is None else name for i, name in enumerate(self.names)])
+
+    def __contains__(self, key):
+        if not isinstance(key, str):
+            return isinstance(key, int) and 0 <= key < len(self) and self.names[key] is None
+        try:
+            return "\0" not in key and self[key] is not None
+        except (NotFound, UnicodeError):
+            return False
 
 
-def _keys(self):
-    return iter([i if name is None else name for i, name in enumerate(self.names)])
-
-
-def _contains(self, key):
-    if not isinstance(key, str):
-        return isinstance(key, int) and 0 <= key < len(self) and self.names[key] is None
-    try:
-        return "\0" not in key and self[key] is not None
-    except (NotFound, UnicodeError):
-        return False
-
-
-def add_methods():
-    for method in (__iter__, __array__, __repr__, _repr_html_):
-        setattr(Message, method.__name__, method)
-    for name in ("shape", "strides", "ndim", "dtype", "itemsize", "nbytes", "device", "readonly", "numpy", "tobytes"):
-        setattr(Message, name, _OfTheTensor(name, getattr(Tensor, name).__doc__))
-    for name in ("get", "keys", "values", "items"):
-        setattr(Message, name, _OfNames(name, getattr(Mapping, name).__doc__))
-        setattr(NamedMessage, name, getattr(Mapping, name))
-    NamedMessage.__iter__, NamedMessage.__contains__ = _keys, _contains
-    Mapping.register(NamedMessage)
+add(Methods, Message)
+for _name in ("shape", "strides", "ndim", "size", "dtype", "itemsize", "nbytes", "device", "readonly", "numpy", "torch", "tolist", "item",
+              "tobytes", "__numpy_dtype__", "__arrow_array__"):
+    setattr(Message, _name, _OfTheTensor(_name, getattr(Tensor, _name).__doc__))
+for _name in ("get", "keys", "values", "items"):
+    setattr(Message, _name, _OfNames(_name, getattr(Mapping, _name).__doc__))
+add(NamedMethods, NamedMessage)
+Mapping.register(NamedMessage)

@@ -15,17 +15,24 @@ def view(tensor):
     return np.asarray(memory)
 
 
-def _extended(np, tensor):
-    bits = tensor.itemsize * 8
-    if bits not in (8, 16):
-        raise TypeError(f"NumPy has no data type {tensor.dtype}")
+def dtype(name):
+    """numpy.dtype of a name of dlx; TypeError if neither NumPy nor ml_dtypes has it."""
+    import numpy as np
+    try:
+        return np.dtype(str(name))
+    except TypeError:
+        pass
     try:
         import ml_dtypes
-        dtype = np.dtype(getattr(ml_dtypes, tensor.dtype))
+        return np.dtype(getattr(ml_dtypes, name))
     except (ImportError, AttributeError):
-        raise TypeError(f"NumPy has no data type {tensor.dtype}, nor has the package ml_dtypes, if it is "
-                        "installed") from None
-    return np.asarray(tensor._as_bits()).view(dtype)
+        raise TypeError(f"NumPy has no data type {name}, nor has the package ml_dtypes, if it is installed") from None
+
+
+def _extended(np, tensor):
+    if tensor.itemsize not in (1, 2):
+        raise TypeError(f"NumPy has no data type {tensor.dtype}")
+    return np.asarray(tensor._as_bits()).view(dtype(tensor.dtype))
 
 
 def array(tensor, dtype=None, copy=None):

@@ -1,27 +1,148 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods of dlx.Tensor that need no C."""
+"""Methods of dlx.Tensor that need no C: it is array-like, and computes nothing."""
+import math
+import operator
+
 from . import _html
 from ._dlx import Tensor
+from ._dtype import DType
+
+_SHOWN = 6  # elements in repr()
+_name = Tensor.dtype
+_plain_repr = Tensor.__repr__
 
 
-def numpy(self):
-    """A numpy.ndarray of the same memory: read-only if the tensor is. Types that NumPy does not have (bfloat16, float8) are
-    those of the package ml_dtypes; TypeError without it. dlx.DeviceError on a GPU."""
-    from . import _numpy
-    return _numpy.view(self)
+def _pick(key, extent, axis):
+    """The first element, and the number of elements and the step of a slice, or None."""
+    if isinstance(key, slice):
+        picked = range(*key.indices(extent))
+        return picked.start if picked else 0, len(picked), picked.step
+    if isinstance(key, bool):
+        raise TypeError("tensors are not indexed by masks: t.numpy()[mask]")
+    try:
+        i = operator.index(key)
+    except TypeError:
+        raise TypeError(f"tensors are indexed by int, slice, None and ..., not {type(key).__name__}: t.numpy()[key]") from None
+    if not -extent <= i < extent:
+        raise IndexError(f"index {i} of axis {axis}, whose extent is {extent}")
+    return i % extent, None, None
 
 
-def __array__(self, dtype=None, copy=None):
-    from . import _numpy
-    return _numpy.array(self, dtype, copy)
+class Methods:
+    """Of Tensor, to which add() gives them."""
+
+    @property
+    def dtype(self):
+        """Its dlx.DType: a str, the name of the data type, that equals np.float32 and torch.float32, too."""
+        return DType(_name.__get__(self))
+
+    @property
+    def size(self):
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def __numpy_dtype__(self):
+        from . import _numpy
+        return _numpy.dtype(self.dtype)
+
+    def numpy(self):
+        """A numpy.ndarray of the same memory: read-only if the tensor is. Types that NumPy does not have (bfloat16, float8) are
+        those of the package ml_dtypes; TypeError without it. dlx.DeviceError on a GPU."""
+        from . import _numpy
+        return _numpy.view(self)
+
+    def torch(self):
+        """torch.from_dlpack(self): the same memory. PyTorch does not look whether it is read-only, and a write to what was
+        received ends the process: msg.private(key) may be written to."""
+        from torch import from_dlpack
+        return from_dlpack(self)
+
+    def __array__(self, dtype=None, copy=None):
+        from . import _numpy
+        return _numpy.array(self, dtype, copy)
+
+    def __arrow_array__(self, type=None):
+        from pyarrow import array
+        return array(self.numpy(), type=type)
+
+    def tolist(self):
+        """Its elements as numbers of Python, in lists as deep as it has dimensions. Types that the buffer protocol does not have
+        (float16, complex, bfloat16) are read by NumPy."""
+        try:
+            return memoryview(self).tolist()
+        except (BufferError, NotImplementedError):
+            return self.numpy().tolist()
+
+    def item(self):
+        """Its only element, as a number of Python; ValueError if it has more, or none."""
+        if self.size != 1:
+            raise ValueError(f"item() is for a tensor of one element, and this one has the shape {self.shape}")
+        value = self.tolist()
+        while isinstance(value, list):
+            value = value[0]
+        return value
+
+    def __getitem__(self, key):
+        keys = list(key) if isinstance(key, tuple) else [key]
+        old_shape, old_strides = self.shape, self.strides
+        missing = len(old_shape) - sum(k is not None and k is not ... for k in keys)
+        n_dots = sum(k is ... for k in keys)
+        if missing < 0 or n_dots > 1:
+            raise IndexError(f"{len(keys)} indices ({n_dots} of them '...') for a tensor of {len(old_shape)} dimensions")
+        at = next((i for i, k in enumerate(keys) if k is ...), len(keys))
+        keys[at:at + 1] = [slice(None)] * missing
+        offset, shape, strides, axis = 0, [], [], 0
+        for k in keys:
+            if k is None:
+                shape.append(1)
+                strides.append(1)
+                continue
+            first, n, step = _pick(k, old_shape[axis], axis)
+            offset += first * old_strides[axis]
+            if n is not None:
+                shape.append(n)
+                strides.append(step * old_strides[axis])
+            axis += 1
+        return self._view(offset, tuple(shape), tuple(strides))
+
+    def __iter__(self):
+        n = len(self)
+        return (self[i] for i in range(n))
+
+    def __bool__(self):
+        return bool(self.item())
+
+    def __int__(self):
+        return int(self.item())
+
+    def __float__(self):
+        return float(self.item())
+
+    def __complex__(self):
+        return complex(self.item())
+
+    def __repr__(self):
+        text = _plain_repr(self)
+        try:
+            row = self[(0,) * (self.ndim - 1)] if self.ndim > 1 else self
+            values = memoryview(row[:_SHOWN] if row.ndim else row).tolist()
+        except Exception:  # there is nothing to show, or it is not readable here
+            return text
+        more = ", ..." if self.size > _SHOWN or row.size != self.size else ""
+        shown = f"{values}" if not isinstance(values, list) else f"{str(values)[:-1]}{more}]"
+        return f"{text[:-1]}: {shown}>"
+
+    def _repr_html_(self):
+        """A table for notebooks."""
+        return _html.table(_plain_repr(self).strip("<>"), [] if self.published else [("", self.dtype, self.shape, self.nbytes)])
 
 
-def _repr_html_(self):
-    """A table for notebooks."""
-    return _html.table(repr(self).strip("<>"), [] if self.published else [("", self.dtype, self.shape, self.nbytes)])
+def add(methods, cls):
+    """What the body of the class `methods` defines, to a type of the extension."""
+    for name, member in vars(methods).items():
+        if name not in ("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__"):
+            setattr(cls, name, member)
 
 
-def add_methods():
-    for method in (numpy, __array__, _repr_html_):
-        method.__qualname__ = f"Tensor.{method.__name__}"
-        setattr(Tensor, method.__name__, method)
+add(Methods, Tensor)

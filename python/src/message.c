@@ -39,6 +39,7 @@ PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *st
         return NULL;
     }
     message->m = m;
+    message->weakrefs = NULL;
     message->stream = *stream;
     message->is_on_gpu = false;
     message->is_private = is_private;
@@ -64,6 +65,7 @@ static void drop(struct dlxpy_message *message)
 
 static void dealloc(PyObject *self)
 {
+    dlxpy_clear_weakrefs(self, cast(self)->weakrefs);
     drop(cast(self));
     dlxpy_free_object(self);
 }
@@ -454,6 +456,8 @@ static PyGetSetDef getset[] = {
     {0},
 };
 
+static PyMemberDef members[] = {DLXPY_WEAKREFS(struct dlxpy_message), {0}};
+
 PyDoc_STRVAR(
     doc,
     "A message: one or more tensors, all or nothing. It behaves as what it holds. One tensor "
@@ -472,6 +476,7 @@ static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},
     {Py_tp_dealloc, (void *)dealloc},
     {Py_tp_methods, methods},
+    {Py_tp_members, members},
     {Py_tp_getset, getset},
     {Py_mp_length, (void *)length},
     {Py_mp_subscript, (void *)get_item},

@@ -10,10 +10,11 @@
 
 struct dlxpy_message {
     PyObject_HEAD struct dlx_message *m; /* NULL: released */
-    unsigned generation;                 /* of fork */
-    struct dlxpy_stream stream;          /* of take() */
-    bool is_on_gpu;                      /* some of what was made of it */
-    bool is_private;                     /* what is made of it may be written to */
+    PyObject *weakrefs;
+    unsigned generation;        /* of fork */
+    struct dlxpy_stream stream; /* of take() */
+    bool is_on_gpu;             /* some of what was made of it */
+    bool is_private;            /* what is made of it may be written to */
 };
 
 /* Takes `m` over, also when it fails. `stream`: that its tensors on GPUs are used on. `is_private`: its tensors are those

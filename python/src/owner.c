@@ -72,9 +72,10 @@ DLTensor dlxpy_owner_describe(const struct dlxpy_owner *owner)
     return t;
 }
 
-DLManagedTensorVersioned *dlxpy_owner_export(struct dlxpy_owner *owner)
+/* With room for `n_dims` numbers after it. NULL: no memory. */
+static DLManagedTensorVersioned *export_with(struct dlxpy_owner *owner, size_t n_dims)
 {
-    DLManagedTensorVersioned *ret = malloc(sizeof *ret);
+    DLManagedTensorVersioned *ret = malloc(sizeof *ret + n_dims * sizeof(int64_t));
     if (!ret)
         return NULL;
     atomic_fetch_add(&owner->n_refs, 1);
@@ -88,30 +89,35 @@ DLManagedTensorVersioned *dlxpy_owner_export(struct dlxpy_owner *owner)
     return ret;
 }
 
-struct bytes {
-    DLManagedTensorVersioned tensor;
-    int64_t dims[2]; /* shape, strides */
-};
+DLManagedTensorVersioned *dlxpy_owner_export(struct dlxpy_owner *owner)
+{
+    return export_with(owner, 0);
+}
+
+DLManagedTensorVersioned *dlxpy_owner_view(struct dlxpy_owner *owner, int64_t offset, int32_t ndim)
+{
+    DLManagedTensorVersioned *ret = export_with(owner, 2 * (size_t)ndim);
+    if (!ret)
+        return NULL;
+    DLTensor *t = &ret->dl_tensor;
+    if (t->data)
+        t->data = (char *)t->data + offset;
+    t->ndim = ndim;
+    t->shape = (int64_t *)(ret + 1);
+    t->strides = t->shape + ndim;
+    return ret;
+}
 
 DLManagedTensorVersioned *dlxpy_owner_export_bytes(struct dlxpy_owner *owner, size_t size)
 {
-    struct bytes *ret = malloc(sizeof *ret);
+    DLManagedTensorVersioned *ret = dlxpy_owner_view(owner, 0, 1);
     if (!ret)
         return NULL;
-    atomic_fetch_add(&owner->n_refs, 1);
-    *ret = (struct bytes){.dims = {(int64_t)size, 1}};
-    ret->tensor = (DLManagedTensorVersioned){
-        .version = {DLPACK_MAJOR_VERSION, 0},
-        .manager_ctx = owner,
-        .deleter = delete_versioned,
-        .flags = owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY,
-        .dl_tensor = dlxpy_owner_describe(owner),
-    };
-    ret->tensor.dl_tensor.dtype = (DLDataType){kDLUInt, 8, 1};
-    ret->tensor.dl_tensor.ndim = 1;
-    ret->tensor.dl_tensor.shape = ret->dims;
-    ret->tensor.dl_tensor.strides = ret->dims + 1;
-    return &ret->tensor;
+    ret->flags &= DLPACK_FLAG_BITMASK_READ_ONLY;
+    ret->dl_tensor.dtype = (DLDataType){kDLUInt, 8, 1};
+    ret->dl_tensor.shape[0] = (int64_t)size;
+    ret->dl_tensor.strides[0] = 1;
+    return ret;
 }
 
 DLManagedTensor *dlxpy_owner_export_legacy(struct dlxpy_owner *owner)

@@ -41,6 +41,9 @@ DLManagedTensor *dlxpy_owner_export_legacy(struct dlxpy_owner *owner);
 /* Likewise, of a row-major tensor, as its `size` bytes. */
 DLManagedTensorVersioned *dlxpy_owner_export_bytes(struct dlxpy_owner *owner, size_t size);
 
+/* Likewise, of a part that begins `offset` bytes on: `ndim` extents and strides are for the caller to fill in. */
+DLManagedTensorVersioned *dlxpy_owner_view(struct dlxpy_owner *owner, int64_t offset, int32_t ndim);
+
 /* What an export says, for as long as the owner has a reference. */
 DLTensor dlxpy_owner_describe(const struct dlxpy_owner *owner);
 

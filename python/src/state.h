@@ -11,7 +11,9 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <dlx/dlx.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <structmember.h>
 
 /* Types, each made by the file of its name. */
 extern PyTypeObject *dlxpy_connection_type;
@@ -38,6 +40,18 @@ PyTypeObject *dlxpy_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *
 
 /* A structseq type, likewise. */
 PyTypeObject *dlxpy_add_record(PyObject *module, PyStructSequence_Desc *desc);
+
+/* What lets an object of `type`, which has a member `PyObject *weakrefs`, be referred to weakly: an entry of its Py_tp_members,
+ * and the first step of its dealloc. */
+#define DLXPY_WEAKREFS(type)                                                                       \
+    {                                                                                              \
+        "__weaklistoffset__", T_PYSSIZET, offsetof(type, weakrefs), READONLY, NULL                 \
+    }
+static inline void dlxpy_clear_weakrefs(PyObject *self, const PyObject *weakrefs)
+{
+    if (weakrefs)
+        PyObject_ClearWeakRefs(self);
+}
 
 /* Free an instance of one of our types and drop its type, as the last step of its dealloc. */
 void dlxpy_free_object(PyObject *self);

@@ -100,6 +100,7 @@ static void dealloc(PyObject *self)
     struct dlxpy_owner *owner = cast(self)->owner;
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
+    dlxpy_clear_weakrefs(self, cast(self)->weakrefs);
     if (owner && (dlxpy_owner_is_on_gpu(owner) || owner->is_used_on)) {
         Py_BEGIN_ALLOW_THREADS
         dlxpy_owner_unref(owner);
@@ -235,6 +236,37 @@ static PyObject *as_bits(PyObject *self, PyObject *unused)
     if (bits)
         bits->generation = cast(self)->generation;
     return (PyObject *)bits;
+}
+
+/* _view(offset, shape, strides) in elements, for indexing; the caller keeps to the tensor's memory. */
+static PyObject *make_view(PyObject *self, PyObject *args)
+{
+    PyObject *shape, *strides;
+    long long offset;
+    const DLTensor *t = dlxpy_tensor_cpu_data(cast(self));
+    if (!t ||
+        !PyArg_ParseTuple(args, "LO!O!", &offset, &PyTuple_Type, &shape, &PyTuple_Type, &strides))
+        return NULL;
+    int64_t item = (int64_t)dlxpy_dtype_bytes(t->dtype);
+    if (item == 0) {
+        PyErr_SetString(PyExc_BufferError, "elements that are no whole bytes cannot be indexed");
+        return NULL;
+    }
+    int32_t n = (int32_t)PyTuple_Size(shape);
+    DLManagedTensorVersioned *managed = dlxpy_owner_view(cast(self)->owner, offset * item, n);
+    if (!managed)
+        return PyErr_NoMemory();
+    for (int32_t i = 0; i < n; i++) {
+        managed->dl_tensor.shape[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+        managed->dl_tensor.strides[i] = PyLong_AsLongLong(PyTuple_GetItem(strides, i));
+    }
+    struct dlxpy_tensor *view = dlxpy_tensor_new(managed);
+    if (view) {
+        view->generation = cast(self)->generation;
+        view->is_received = cast(self)->is_received;
+        view->gives_legacy = cast(self)->gives_legacy;
+    }
+    return (PyObject *)view;
 }
 
 PyDoc_STRVAR(
@@ -411,6 +443,16 @@ static Py_ssize_t length(PyObject *self)
     return -1;
 }
 
+/* ---- module function ----------------------------------------------------------------------- */
+
+/* The name of a data type, however that is given. */
+static PyObject *dtype_name(PyObject *self, PyObject *object)
+{
+    DLDataType dtype;
+    (void)self;
+    return dlxpy_dtype(object, &dtype) == 0 ? dlxpy_dtype_name(dtype) : NULL;
+}
+
 /* ---- type ---------------------------------------------------------------------------------- */
 
 #define FAST (METH_FASTCALL | METH_KEYWORDS)
@@ -420,6 +462,7 @@ static PyMethodDef methods[] = {
     {"__reduce__", dlxpy_tensor_reduce, METH_NOARGS, dlxpy_reduce_doc},
     {"__reduce_ex__", dlxpy_tensor_reduce_ex, METH_O, dlxpy_reduce_ex_doc},
     {"_as_bits", as_bits, METH_NOARGS, NULL},
+    {"_view", make_view, METH_VARARGS, NULL},
     {"as_legacy", as_legacy, METH_NOARGS, as_legacy_doc},
     {"copy", copy, METH_NOARGS, copy_doc},
     {"tobytes", dlxpy_tensor_tobytes, METH_NOARGS, dlxpy_tobytes_doc},
@@ -457,6 +500,8 @@ static PyGetSetDef getset[] = {
     {0},
 };
 
+static PyMemberDef members[] = {DLXPY_WEAKREFS(struct dlxpy_tensor), {0}};
+
 PyDoc_STRVAR(
     doc,
     "A tensor, for any library: numpy.asarray(t), np.from_dlpack(t), torch.from_dlpack(t),\n"
@@ -472,6 +517,7 @@ static PyType_Slot slots[] = {
     {Py_tp_dealloc, (void *)dealloc},
     {Py_tp_repr, (void *)repr},
     {Py_tp_methods, methods},
+    {Py_tp_members, members},
     {Py_tp_getset, getset},
     {Py_mp_length, (void *)length},
     {Py_bf_getbuffer, (void *)dlxpy_tensor_get_buffer},
@@ -481,8 +527,13 @@ static PyType_Slot slots[] = {
 static PyType_Spec spec = {"dlx.Tensor", sizeof(struct dlxpy_tensor), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
+static PyMethodDef functions[] = {
+    {"_dtype_name", dtype_name, METH_O, NULL},
+    {0},
+};
+
 int dlxpy_add_tensor(PyObject *module)
 {
     dlxpy_tensor_type = dlxpy_add_type(module, &spec, NULL);
-    return dlxpy_tensor_type ? 0 : -1;
+    return dlxpy_tensor_type ? PyModule_AddFunctions(module, functions) : -1;
 }

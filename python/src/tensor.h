@@ -10,6 +10,7 @@
 
 struct dlxpy_tensor {
     PyObject_HEAD struct dlxpy_owner *owner; /* NULL: it was published */
+    PyObject *weakrefs;
     uint64_t publisher;  /* number of the dlx.Publisher that allocated it; 0: none */
     Py_ssize_t n_views;  /* exports by the buffer protocol */
     unsigned generation; /* of fork, of what libdlx mapped; 0: private memory, which a child has */

@@ -38,6 +38,9 @@ static const char *refusal(const struct dlxpy_tensor *t, const DLTensor *data, i
         return "the buffer protocol has no such data type: use __dlpack__, or t.numpy()";
     if (flags & PyBUF_WRITABLE && t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY)
         return "the tensor is read-only: msg.private(name), or t.copy(), can be written to";
+    if (!(flags & PyBUF_ND) && (data->ndim > 1 || dlxpy_dtype_bytes(data->dtype) != 1))
+        return "a buffer without shape and type would be taken for plain bytes: memoryview(t) has "
+               "them, and so have t.numpy() and t.torch()";
     if (any ? !row_major && !column_major
             : ((flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS && !row_major) ||
                   ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && !column_major))
