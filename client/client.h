@@ -35,7 +35,7 @@ struct dlx_client {
     bool silent;     /* the daemon has said nothing since somebody gave up waiting for it */
     struct dlx_call *call;
     int64_t timeout_ns;
-    int64_t wait_ns; /* of dlx_connect(), for a daemon that is not there */
+    int64_t wait_ns;              /* of dlx_connect(), for a daemon that is not there */
     int (*interrupt)(void *data); /* may a wait go on? NULL: it may */
     void *interrupt_data;
     uint64_t id;

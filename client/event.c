@@ -107,15 +107,18 @@ static void tell_late(struct dlx_subscription *s)
 int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *ret)
 {
     dlx__error_clear();
-    if (!s || !ret)
-        return dlx__fail(DLX_E_INVALID, "dlx_subscription_next_event: subscription or ret is NULL");
-    if (dlx__forked(s->generation))
-        return dlx__fail_forked();
+    if (!ret)
+        return dlx__fail(DLX_E_INVALID, "dlx_subscription_next_event: ret is NULL");
+    int r = dlx__subscription_begin(s, "dlx_subscription_next_event");
+    if (r < 0)
+        return r;
     tell_late(s);
     if (s->events.n == 0)
         dlx__subscription_read_news(s);
     /* Who polls is to take, as if the news were still there. */
     if (s->nudge >= 0 && dlx__subscription_has_unused_news(s))
         (void)eventfd_write(s->nudge, 1);
-    return dlx__events_pop(&s->events, ret);
+    r = dlx__events_pop(&s->events, ret);
+    dlx__subscription_leave(s);
+    return r;
 }

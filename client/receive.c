@@ -202,7 +202,8 @@ static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message *
 }
 
 /* One message, if the link whose turn it is has one and nothing is special. */
-static inline bool take_next(struct dlx_subscription *s, struct dlx_message **ret)
+static inline __attribute__((always_inline)) bool take_next(struct dlx_subscription *s,
+                                                            struct dlx_message **ret)
 {
     struct dlx_taken_plain taken;
     if (dlx_unlikely(s->takes >= s->look_at || s->next >= s->n_active))
@@ -404,10 +405,17 @@ static int sleep_until(struct dlx_subscription *s, uint64_t deadline, uint32_t n
     }
 }
 
+/* A call of its own, unlike that of dlx_take(). */
+static bool __attribute__((noinline))
+take_next_found(struct dlx_subscription *s, struct dlx_message **ret)
+{
+    return take_next(s, ret);
+}
+
 /* Spinning ended: probably with a message on the link whose turn it is, and the caller has waited for it long enough. */
 static int take_found(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
 {
-    return n == 1 && take_next(s, ret) ? 0 : try_take(s, n, ret);
+    return n == 1 && take_next_found(s, ret) ? 0 : try_take(s, n, ret);
 }
 
 static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
@@ -501,15 +509,31 @@ take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n, struct dlx_mess
                : take_when_released(s, dlx__deadline(timeout_ns), n, ret);
 }
 
+static int __attribute__((noinline))
+take_and_leave(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
+{
+    int r = take(s, timeout_ns, 1, ret);
+    dlx__subscription_leave(s);
+    return r;
+}
+
+static int fail_null(const char *what)
+{
+    return dlx__fail(DLX_E_INVALID, "%s is NULL", what);
+}
+
 int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
 {
-    dlx__error_clear();
-    if (dlx_unlikely(!s || !ret))
-        return dlx__fail(DLX_E_INVALID, "dlx_take: subscription or ret is NULL");
-    if (dlx_unlikely(dlx__forked(s->generation)))
-        return dlx__fail_forked();
+    if (dlx_unlikely(!ret))
+        return fail_null("dlx_take: ret");
+    int r = dlx__subscription_begin(s, "dlx_take");
+    if (dlx_unlikely(r < 0))
+        return r;
     s->takes++;
-    return dlx_likely(take_next(s, ret)) ? 0 : take(s, timeout_ns, 1, ret);
+    if (dlx_unlikely(!take_next(s, ret)))
+        return take_and_leave(s, timeout_ns, ret);
+    dlx__subscription_leave(s);
+    return 0;
 }
 
 /* Messages that were taken with the last one, as far as nothing is special. Returns how many. */
@@ -536,14 +560,9 @@ static uint32_t take_pending(struct dlx_subscription *s, struct dlx_message **re
     return got;
 }
 
-int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret, uint32_t n,
-               uint32_t *ret_n)
+static int take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret,
+                  uint32_t n, uint32_t *ret_n)
 {
-    dlx__error_clear();
-    if (!s || !ret || !ret_n || n == 0)
-        return dlx__fail(DLX_E_INVALID, "dlx_take_n: subscription or ret is NULL, or n is 0");
-    if (dlx__forked(s->generation))
-        return dlx__fail_forked();
     s->takes++;
     int r = take(s, timeout_ns, DLX_MIN(n, DLX_INLET_BATCH), &ret[0]);
     if (r < 0)
@@ -563,4 +582,19 @@ int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_messag
     dlx__error_clear();
     *ret_n = got;
     return 0;
+}
+
+int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret, uint32_t n,
+               uint32_t *ret_n)
+{
+    if (!ret || !ret_n)
+        return fail_null(ret ? "dlx_take_n: ret_n" : "dlx_take_n: ret");
+    if (n == 0)
+        return dlx__fail(DLX_E_INVALID, "dlx_take_n: n is 0");
+    int r = dlx__subscription_begin(s, "dlx_take_n");
+    if (r < 0)
+        return r;
+    r = take_n(s, timeout_ns, ret, n, ret_n);
+    dlx__subscription_leave(s);
+    return r;
 }

@@ -12,7 +12,6 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
@@ -569,31 +568,19 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     return 0;
 }
 
+int dlx__subscription_refuse(const struct dlx_subscription *s, const char *what)
+{
+    if (!s)
+        return dlx__fail(DLX_E_INVALID, "%s: subscription is NULL", what);
+    if (dlx__forked(s->generation))
+        return dlx__fail_forked();
+    return dlx__fail(DLX_E_IN_USE, "%s: the subscription to %s is in use by another thread", what,
+                     s->topic);
+}
+
 struct dlx_subscription *dlx_subscription_unref(struct dlx_subscription *s)
 {
     if (s && !dlx__forked(s->generation))
         subscription_free(s);
     return NULL;
-}
-
-int dlx_subscription_fd(struct dlx_subscription *s)
-{
-    dlx__error_clear();
-    if (!s)
-        return dlx__fail(DLX_E_INVALID, "dlx_subscription_fd: subscription is NULL");
-    if (dlx__forked(s->generation))
-        return dlx__fail_forked();
-    if (!s->fd_given) {
-        /* No publisher was asked to ring yet, and there may be something already: the first poll says
-         * "look", and the EMPTY that follows is the one that arms. */
-        dlx_cleanup(dlx__closep) int nudge = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (nudge < 0)
-            return dlx__fail_errno("eventfd");
-        int r = epoll_add(s, nudge, EPOLLIN, &s->nudge);
-        if (r < 0)
-            return r;
-        s->nudge = dlx__steal_fd(&nudge);
-        s->fd_given = true;
-    }
-    return s->epoll;
 }

@@ -7,6 +7,7 @@
 #include "client/event.h"
 #include "client/inlet.h"
 #include "client/passed.h"
+#include "client/turn.h"
 
 /* Longest busy wait unless the caller chose one. */
 #define DLX_SPIN_DEFAULT_NS UINT64_C(20000)
@@ -15,6 +16,7 @@ struct dlx_subscription {
     struct dlx_client *client;
     const struct dlx_memory *memory; /* of its daemon: another object may have met the next one */
     uint64_t generation;
+    struct dlx_turn turn;
     uint64_t id;
     char topic[DLX_TOPIC_MAX + 1];
     struct dlx_subscribe_args args;
@@ -62,6 +64,24 @@ struct dlx_subscription {
     struct dlx_gpu_threads *gpu_threads;
     struct dlx_subscription_stats stats;
 };
+
+/* Why dlx__subscription_begin() refuses. */
+int dlx__subscription_refuse(const struct dlx_subscription *s, const char *what);
+
+/* A call on the subscription begins. Returns 0, then dlx__subscription_leave() ends it; DLX_E_INVALID (s is
+ * NULL), DLX_E_FORKED, DLX_E_IN_USE (another thread is in a call). `what` is the name of the call. */
+static inline int dlx__subscription_begin(struct dlx_subscription *s, const char *what)
+{
+    dlx__error_clear();
+    if (dlx_likely(s && !dlx__forked(s->generation) && dlx__turn_begin(&s->turn)))
+        return 0;
+    return dlx__subscription_refuse(s, what);
+}
+
+static inline void dlx__subscription_leave(struct dlx_subscription *s)
+{
+    dlx__turn_end(&s->turn);
+}
 
 /* What was counted on a link. */
 static inline void dlx__subscription_count(struct dlx_subscription_stats *stats,

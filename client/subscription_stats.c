@@ -5,11 +5,11 @@
 int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscription_stats *stats)
 {
     dlx__error_clear();
-    if (!s || !stats)
-        return dlx__fail(DLX_E_INVALID,
-                         "dlx_subscription_get_stats: subscription or stats is NULL");
-    if (dlx__forked(s->generation))
-        return dlx__fail_forked();
+    if (!stats)
+        return dlx__fail(DLX_E_INVALID, "dlx_subscription_get_stats: stats is NULL");
+    int r = dlx__subscription_begin(s, "dlx_subscription_get_stats");
+    if (r < 0)
+        return r;
     struct dlx_subscription_stats sum = s->stats;
     sum.n_held = 0;
     sum.n_publishers = s->n_open;
@@ -22,6 +22,8 @@ int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscripti
     }
     dlx__pin_count(s->pin, &sum);
     sum.gpu_late = dlx__gpu_threads_late(s->gpu_threads).n;
-    return dlx__args_return(stats, offsetof(struct dlx_subscription_stats, gpu_waits), &sum,
-                            sizeof sum);
+    r = dlx__args_return(stats, offsetof(struct dlx_subscription_stats, gpu_waits), &sum,
+                         sizeof sum);
+    dlx__subscription_leave(s);
+    return r;
 }

@@ -38,7 +38,7 @@ bool dlx__turn_begin_slowly(struct dlx_turn *turn)
         atomic_store_explicit(&turn->busy, 0, memory_order_release);
         return false;
     }
-    turn->is_owned = false;
+    turn->is_foreign = true;
     turn->n_lost += owned;
     turn->n_same = turn->last == self ? turn->n_same + 1 : 0;
     turn->last = self;

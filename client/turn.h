@@ -17,8 +17,8 @@ struct dlx_turn {
     _Atomic(const void *) owner; /* NULL: nobody */
     _Atomic uint32_t inside;     /* the owner is in a call */
     _Atomic uint32_t busy;       /* somebody is who does not own it, or wants to be */
+    bool is_foreign;             /* whoever is in a call is not the owner; false between calls */
     /* Of whoever is in a call. */
-    bool is_owned; /* it is the owner */
     const void *last;
     uint32_t n_same; /* calls of `last` in a row */
     uint32_t n_lost; /* times that an owner was not alone after all */
@@ -40,10 +40,8 @@ static inline bool dlx__turn_begin(struct dlx_turn *turn)
     if (dlx_likely(atomic_load_explicit(&turn->owner, memory_order_relaxed) == self)) {
         atomic_store_explicit(&turn->inside, 1, memory_order_relaxed);
         atomic_signal_fence(memory_order_seq_cst); /* partner: membarrier() in take_away() */
-        if (dlx_likely(atomic_load_explicit(&turn->owner, memory_order_relaxed) == self)) {
-            turn->is_owned = true;
+        if (dlx_likely(atomic_load_explicit(&turn->owner, memory_order_relaxed) == self))
             return true;
-        }
         atomic_store_explicit(&turn->inside, 0, memory_order_release);
     }
     return dlx__turn_begin_slowly(turn);
@@ -52,8 +50,10 @@ static inline bool dlx__turn_begin(struct dlx_turn *turn)
 static inline void dlx__turn_end(struct dlx_turn *turn)
 {
     atomic_store_explicit(&turn->inside, 0, memory_order_release);
-    if (dlx_unlikely(!turn->is_owned))
+    if (dlx_unlikely(turn->is_foreign)) {
+        turn->is_foreign = false;
         atomic_store_explicit(&turn->busy, 0, memory_order_release);
+    }
 }
 
 #endif

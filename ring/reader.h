@@ -126,8 +126,9 @@ struct dlx_taken_plain {
 /* The same for one message, where nothing is special: its entry has it, it is like `form` (dlx__entry_is_like()), the first
  * hold word, which it gets, is free, the publisher never waits. docs/SHM.md tells the steps; dlx__reader_take() has all
  * of them. False: it is special, and nothing was done, or the message was retired meanwhile. */
-static inline bool dlx__reader_take_plain(struct dlx_reader *r, const struct dlx_entry_form *form,
-                                          struct dlx_taken_plain *ret)
+static inline __attribute__((always_inline)) bool
+dlx__reader_take_plain(struct dlx_reader *r, const struct dlx_entry_form *form,
+                       struct dlx_taken_plain *ret)
 {
     uint64_t n = r->cursor + 1, words[DLX_SHM_ENTRY_WORDS];
     struct dlx_shm_entry *entry =

@@ -6,6 +6,7 @@
 #include "tests/harness_stream.h"
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
@@ -185,6 +186,108 @@ START_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
 }
 END_TEST
 
+/* ---- two threads on one subscription ---------------------------------------------------------- */
+
+enum { N_TAKEN = 20000 };
+
+struct taker {
+    struct dlx_subscription *s;
+    bool many;
+    int64_t timeout_ns;
+    uint64_t until; /* so many messages, all takers together */
+    int result;     /* of the last call that did not meet another one */
+};
+
+static atomic_uint n_times[N_TAKEN + 1]; /* that a message was taken, by its number */
+static atomic_uint_least64_t n_taken;
+
+static void *take_messages(void *userdata)
+{
+    struct taker *t = userdata;
+    while (atomic_load(&n_taken) < t->until) {
+        struct dlx_message *m[4];
+        uint32_t n = 1;
+        int r = t->many ? dlx_take_n(t->s, t->timeout_ns, m, 4, &n)
+                        : dlx_take(t->s, t->timeout_ns, &m[0]);
+        if (r == DLX_E_IN_USE || r == DLX_E_EMPTY)
+            continue;
+        t->result = r;
+        if (r < 0)
+            return NULL;
+        for (uint32_t i = 0; i < n; i++) {
+            atomic_fetch_add(&n_times[dlx_message_seq(m[i])], 1);
+            dlx_message_unref(m[i]);
+        }
+        atomic_fetch_add(&n_taken, n);
+    }
+    return NULL;
+}
+
+/* The one thread has the turn for its own, from many calls before, or it has not. */
+START_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription)
+{
+    const int64_t n_before = _i == 0 ? 0 : 1000;
+    struct dlx_publisher_args args = {.size = sizeof args, .depth = 4096};
+    struct dlx_test_pair x = dlx_test_pair_make(&args, NULL);
+    struct taker taker = {.s = x.s, .timeout_ns = PATIENCE, .until = (uint64_t)n_before + 1};
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_event event = {.size = sizeof event};
+    struct dlx_message *m = NULL;
+    uint32_t n;
+    pthread_t thread;
+    for (int64_t i = 1; i <= n_before; i++)
+        dlx_test_stream_publish(x.p, 10, i);
+    ck_assert_int_eq(pthread_create(&thread, NULL, take_messages, &taker), 0);
+    uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
+    while (atomic_load(&n_taken) < (uint64_t)n_before ||
+           dlx_subscription_get_stats(x.s, &stats) != DLX_E_IN_USE) {
+        ck_assert_uint_lt(dlx__now_ns(), end);
+        (void)poll(NULL, 0, 1);
+    }
+    fails(dlx_take(x.s, 0, &m), DLX_E_IN_USE, "dlx_take: the subscription to test/a is in use");
+    fails(dlx_take(x.s, PATIENCE, &m), DLX_E_IN_USE, "another thread"); /* at once */
+    fails(dlx_take_n(x.s, 0, &m, 1, &n), DLX_E_IN_USE, "dlx_take_n");
+    fails(dlx_subscription_fd(x.s), DLX_E_IN_USE, "dlx_subscription_fd");
+    fails(dlx_subscription_next_event(x.s, &event), DLX_E_IN_USE, "dlx_subscription_next_event");
+    fails(dlx_subscription_get_stats(x.s, &stats), DLX_E_IN_USE, "dlx_subscription_get_stats");
+    ck_assert_ptr_null(m);
+    dlx_test_stream_publish(x.p, 10, n_before + 1);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(taker.result, 0);
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.taken, (uint64_t)n_before + 1);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* One takes one by one, the other batches; the main thread publishes. */
+START_TEST(threads_that_take_from_one_subscription_get_no_message_twice)
+{
+    struct dlx_publisher_args args = {
+        .size = sizeof args, .depth = 64, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_subscribe_args sub = {.size = sizeof sub, .reliable = true};
+    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    struct dlx_test_pair x = dlx_test_pair_make(&args, &sub);
+    struct taker takers[2] = {{.s = x.s, .until = N_TAKEN},
+                              {.s = x.s, .until = N_TAKEN, .many = true}};
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, take_messages, &takers[i]), 0);
+    for (int64_t i = 1; i <= N_TAKEN; i++) {
+        DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, i);
+        ok(dlx_publish(x.p, t, &wait));
+    }
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+        ck_assert_int_eq(takers[i].result, 0);
+    }
+    ck_assert_uint_eq(atomic_load(&n_taken), N_TAKEN);
+    for (int i = 1; i <= N_TAKEN; i++)
+        ck_assert_uint_eq(atomic_load(&n_times[i]), 1);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("misuse");
@@ -195,6 +298,8 @@ int main(void)
     tcase_add_loop_test(tcase, deleting_a_published_tensor_does_nothing_but_count, 0, N_WAYS);
     tcase_add_test(tcase, a_tensor_that_is_deleted_twice_comes_back_once);
     tcase_add_test(tcase, only_one_thread_at_a_time_is_in_a_call_on_a_publisher);
+    tcase_add_loop_test(tcase, only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2);
+    tcase_add_test(tcase, threads_that_take_from_one_subscription_get_no_message_twice);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -26,8 +26,9 @@
  *
  * Threads
  *   - A client may be used by any number of threads at once. One publisher, and one subscription,
- *     is used by one thread at a time: the caller serialises calls on it (it is the same rule as for
- *     a FILE without locks). Different publishers and subscriptions are independent.
+ *     is used by one thread at a time: the caller serialises calls on it. A call that meets another
+ *     thread's changes nothing and fails with DLX_E_IN_USE; unref is not checked. Different publishers
+ *     and subscriptions are independent.
  *   - A message, and the deleter of a tensor, may be used and released on any thread, in any order,
  *     also after the publisher, subscription and client were unreffed: what is held stays valid.
  *

@@ -103,8 +103,7 @@ PyObject *dlxpy_connect(PyObject *module, PyObject *const *args, Py_ssize_t n_ar
     bool autospawn = true;
     (void)module;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
-        dlxpy_flag(value[3], &autospawn) < 0 ||
-        parse_timeout(value[2], &connect_args) < 0)
+        dlxpy_flag(value[3], &autospawn) < 0 || parse_timeout(value[2], &connect_args) < 0)
         return NULL;
     connect_args.autospawn = autospawn ? DLX_AUTOSPAWN_DEFAULT : DLX_AUTOSPAWN_NEVER;
     if (dlxpy_text_of(value[0], &socket, &connect_args.socket) == 0 &&

@@ -177,8 +177,8 @@ PyObject *dlxpy_handle_repr(PyObject *self)
 
 static PyObject *make_event(const struct dlx_event *event)
 {
-    static const char *const kinds[] = {"?", "joined", "left", "lost",
-                                        "unpinned", "late", "reconnected"};
+    static const char *const kinds[] = {"?",        "joined", "left",       "lost",
+                                        "unpinned", "late",   "reconnected"};
     PyObject *ret = PyStructSequence_New(event_type);
     if (!ret)
         return NULL;
@@ -218,10 +218,11 @@ PyObject *dlxpy_handle_events(struct dlxpy_handle *h,
 }
 
 static PyStructSequence_Field event_fields[] = {
-    {"kind", "\"joined\", \"left\" (it closed), \"lost\" (its process died, or it was cut off), "
-             "\"unpinned\",\n"
-             "\"late\" (GPUs), or \"reconnected\" (this side has joined the daemon that took the place "
-             "of the last one)"},
+    {"kind",
+     "\"joined\", \"left\" (it closed), \"lost\" (its process died, or it was cut off), "
+     "\"unpinned\",\n"
+     "\"late\" (GPUs), or \"reconnected\" (this side has joined the daemon that took the place "
+     "of the last one)"},
     {"topic", "of the publisher; of \"reconnected\": that of this side, or its pattern"},
     {"pid", "of the other side; of \"reconnected\": 0"},
     {"link", "id; of \"reconnected\": 0"},

@@ -448,10 +448,11 @@ static int next_event(void *s, struct dlx_event *ret)
     return dlx_subscription_next_event(s, ret);
 }
 
-PyDoc_STRVAR(events_doc, "events()\n--\n\n"
-                         "Which publishers came or left since the last call, and whose memory "
-                         "could not be pinned: a list\n"
-                         "of dlx.Event. Never waits. \"reconnected\" says that the daemon was replaced.");
+PyDoc_STRVAR(events_doc,
+             "events()\n--\n\n"
+             "Which publishers came or left since the last call, and whose memory "
+             "could not be pinned: a list\n"
+             "of dlx.Event. Never waits. \"reconnected\" says that the daemon was replaced.");
 static PyObject *events(PyObject *self, PyObject *unused)
 {
     (void)unused;
