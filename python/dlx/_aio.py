@@ -2,41 +2,85 @@
 """Subscriptions and publishers in asyncio: waiting on the descriptor in the running loop, without a thread."""
 import asyncio
 import os
-import weakref
 
 from . import _errors
 
 _GIVEN = object()
-_waiting = weakref.WeakValueDictionary()  # by the id of a handle, which stays as long as somebody waits for it
+_readers = {}  # by the id of a handle, until closing() names it
 
 
-def _wake(future):
-    if not future.done():
-        future.set_result(None)
+class _Reader:
+    """The descriptor of a handle in an event loop, where it stays between waits: adding and removing it takes four system calls."""
+
+    def __init__(self, handle, loop):
+        self.loop, self.future = loop, None
+        self.is_added = self.is_stale = False
+        self.fd = os.dup(handle.fileno())  # that of a handle which is closed is soon another's
+
+    def _ready(self):
+        if self.is_stale:  # the loop saw this before the task that was woken could take what there was, or will tell it again
+            self.is_stale = False
+        elif self.is_waited_for():
+            self.is_stale = True
+            self.future.set_result(None)
+        else:  # the loop would go round and round
+            self._remove()
+
+    def _remove(self):
+        if self.is_added:
+            self.is_added = False
+            self.loop.remove_reader(self.fd)
+
+    def is_waited_for(self):
+        return self.future is not None and not self.future.done()
+
+    async def wait(self):
+        if not self.is_added:
+            self.loop.add_reader(self.fd, self._ready)
+            self.is_added, self.is_stale = True, False
+        self.future = self.loop.create_future()
+        try:
+            await self.future
+        finally:
+            self.future = None
+
+    def _end(self):
+        if not self.loop.is_closed():
+            self._remove()
+        self.__del__()
+        if self.is_waited_for():
+            self.future.set_result(None)
+
+    def end(self):
+        """Of any thread. Who waits looks again."""
+        try:
+            self.loop.call_soon_threadsafe(self._end)
+        except RuntimeError:  # the loop was closed
+            self.__del__()
+
+    def __del__(self):
+        """Also when the loop ends without calling what it was asked to."""
+        fd, self.fd = getattr(self, "fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
 
 
-def closing(handle):
-    """close(), of any thread: who waits looks again."""
-    future = _waiting.get(id(handle))
-    if future is not None and not future.get_loop().is_closed():
-        future.get_loop().call_soon_threadsafe(_wake, future)
+def closing(key):
+    """The end of the handle with this id, in any thread."""
+    reader = _readers.pop(key, None)
+    if reader is not None:
+        reader.end()
 
 
 async def _readable(handle):
     loop = asyncio.get_running_loop()
-    if id(handle) in _waiting:
+    reader = _readers.get(id(handle))
+    if reader is not None and not reader.loop.is_closed() and reader.is_waited_for():
         raise _errors.make(-22, "IN_USE", f"another task waits for topic {handle.topic}: one at a time may")
-    fd = os.dup(handle.fileno())  # that of a handle which is closed is soon another's
-    try:
-        future = _waiting[id(handle)] = loop.create_future()
-        loop.add_reader(fd, _wake, future)
-        try:
-            await future
-        finally:
-            loop.remove_reader(fd)
-            del _waiting[id(handle)]
-    finally:
-        os.close(fd)
+    if reader is None or reader.loop is not loop:
+        closing(id(handle))
+        reader = _readers[id(handle)] = _Reader(handle, loop)
+    await reader.wait()
 
 
 async def _wait(subscription, n, stream):

@@ -72,6 +72,11 @@ static int drop_asking(struct dlxpy_handle *h)
 
 void dlxpy_handle_dealloc(PyObject *self)
 {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (cast(self)->kind->closing && !cast(self)->closed)
+        dlxpy_handle_wake_tasks(self);
+    PyErr_Restore(type, value, trace);
     if (cast(self)->of.any)
         drop(cast(self));
     Py_XDECREF(cast(self)->topic);
@@ -107,9 +112,11 @@ void dlxpy_handle_wake_tasks(PyObject *self)
 {
     PyObject *name = PyUnicode_FromString("dlx._aio");
     PyObject *module = name ? PyImport_GetModule(name) : NULL; /* if it was ever used */
-    PyObject *ret = module ? PyObject_CallMethod(module, "closing", "O", self) : NULL;
+    bool is_there = module && module != Py_None;               /* None: Python ends */
+    PyObject *ret =
+        is_there ? PyObject_CallMethod(module, "closing", "N", PyLong_FromVoidPtr(self)) : NULL;
     if (!ret && PyErr_Occurred())
-        PyErr_WriteUnraisable(self);
+        PyErr_WriteUnraisable(NULL);
     Py_XDECREF(ret);
     Py_XDECREF(module);
     Py_XDECREF(name);

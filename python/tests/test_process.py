@@ -432,6 +432,10 @@ def test_a_cancelled_wait_takes_nothing_and_two_tasks_cannot_wait_for_one(c):
 @pytest.mark.parametrize("close", [lambda sub: sub.close(), lambda sub: threading.Thread(target=sub.close).start()], ids=["here", "thread"])
 def test_closing_ends_the_wait_of_a_task_and_leaves_nothing(c, close):
     """The next subscription has the same descriptor, and nothing of the last one's."""
+    async def settle(fds):
+        while count_fds() != fds:
+            await asyncio.sleep(0)
+
     async def main():
         c.subscribe("a").close()
         gc.collect()  # what earlier tests left has descriptors, too
@@ -443,7 +447,7 @@ def test_closing_ends_the_wait_of_a_task_and_leaves_nothing(c, close):
             close(sub)
             with pytest.raises(dlx.Closed, match="subscription of a is closed"):
                 await asyncio.wait_for(task, PATIENCE)
-            until(lambda: count_fds() == fds, "that its descriptors are closed")
+            await asyncio.wait_for(settle(fds), PATIENCE)
         sub, task = c.subscribe("a"), None
         task = asyncio.create_task(sub.take_async())
         await asyncio.sleep(0)
