@@ -3,9 +3,12 @@
 #include "args.h"
 #include "asking.h"
 #include "errors.h"
+#include <linux/futex.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Whose thread this is. */
 static _Thread_local const struct dlxpy_job *mine;
@@ -20,12 +23,18 @@ void dlxpy_job_init(struct dlxpy_job *job, void (*run)(struct dlxpy_job *job),
 {
     job->run = run;
     job->free = free;
-    (void)sem_init(&job->done, 0, 0);
+}
+
+/* sem_clockwait() is of glibc 2.30, which a manylinux_2_28 wheel may not need; a condition variable is not
+ * interrupted by signals. */
+static void finish(struct dlxpy_job *job)
+{
+    atomic_store(&job->done, 1);
+    (void)syscall(SYS_futex, &job->done, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 static void end(struct dlxpy_job *job)
 {
-    (void)sem_destroy(&job->done);
     job->free(job);
 }
 
@@ -58,7 +67,7 @@ static void *run(void *data)
     if (atomic_exchange(&job->alone, true))
         end(job);
     else
-        (void)sem_post(&job->done);
+        finish(job);
     return NULL;
 }
 
@@ -73,20 +82,16 @@ static void start(struct dlxpy_job *job)
     if (job->started)
         return;
     work(job);
-    (void)sem_post(&job->done);
+    finish(job);
 }
 
 /* Returns true when it is done, early also for a signal. */
 static bool wait_a_little(struct dlxpy_job *job)
 {
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += DLXPY_SLICE_NS;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
-    return sem_clockwait(&job->done, CLOCK_MONOTONIC, &until) == 0;
+    const struct timespec slice = {.tv_nsec = DLXPY_SLICE_NS};
+    if (!atomic_load(&job->done))
+        (void)syscall(SYS_futex, &job->done, FUTEX_WAIT_PRIVATE, 0, &slice, NULL, 0);
+    return atomic_load(&job->done);
 }
 
 int dlxpy_job_do(struct dlxpy_job *job, const struct dlxpy_handle *h)

@@ -9,8 +9,8 @@
 
 #include "handle.h"
 #include <pthread.h>
-#include <semaphore.h>
 #include <stdatomic.h>
+#include <stdint.h>
 
 /* The first member of each. */
 struct dlxpy_job {
@@ -20,7 +20,7 @@ struct dlxpy_job {
     char words[512]; /* why it failed */
     /* The thread has run, or nobody waits for it any more: who comes second frees it. */
     atomic_bool alone;
-    sem_t done;
+    _Atomic uint32_t done; /* a futex; it has run */
     pthread_t thread;
     bool started;
 };
