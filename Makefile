@@ -402,9 +402,9 @@ fuzz-quick: ## run all fuzz targets for 60 s together
 .PHONY: fuzz-programs
 fuzz-programs: $(FUZZ_BIN)
 
-clean: ## remove what was built (not build/venv and build/cache)
+clean: ## remove what was built (not build/venv* and build/cache)
 	@if [ -d '$(BUILD_ROOT)' ]; then \
-	    find '$(BUILD_ROOT)' -mindepth 1 -maxdepth 1 ! -name venv ! -name cache -exec rm -rf {} +; fi
+	    find '$(BUILD_ROOT)' -mindepth 1 -maxdepth 1 ! -name 'venv*' ! -name cache -exec rm -rf {} +; fi
 
 distclean: ## remove build/ with everything in it
 	@rm -rf '$(BUILD_ROOT)'
@@ -637,9 +637,12 @@ check-interop: ## pass tensors between all frameworks that can be installed (lar
 	@[ -n '$(INTEROP_PYTHON)' ] || tools/setup.sh --interop
 	+@$(SUBMAKE) python
 	@CXX='$(CXX_FOR_HEADERS)' tools/nanobind-probe '$(INTEROP)' '$(BUILD_ABS)/nanobind'
-	@PYTHONPATH='$(BUILD_ABS)/python:$(BUILD_ABS)/nanobind' $(INTEROP) -m dlx.selftest \
+	@mxnet=$(BUILD_ROOT)/venv-mxnet/bin/python; \
+	PYTHONPATH='$(BUILD_ABS)/python:$(BUILD_ABS)/nanobind' $(INTEROP) -m dlx.selftest \
+	    $$([ ! -x "$$mxnet" ] || echo --python "MXNet=$$mxnet") \
 	    --json $(BUILD)/interop.json --markdown $(BUILD)/INTEROP.md
-	@PYTHONPATH='$(BUILD_ABS)/python' PYTHONDONTWRITEBYTECODE=1 $(INTEROP) -m pytest -q -rs -p no:cacheprovider python/tests/test_examples.py python/tests/test_loss.py
+	@PYTHONPATH='$(BUILD_ABS)/python' PYTHONDONTWRITEBYTECODE=1 $(INTEROP) -m pytest -q -rs -p no:cacheprovider \
+	    python/tests/test_examples.py python/tests/test_loss.py
 
 bench-python: ## dlx beside torch.multiprocessing, shared_memory, pyzmq, Ray, zenoh, iceoryx2 (QUICK=1: under 60 s); build/bench-python.json
 	@[ -n '$(INTEROP_PYTHON)' ] || tools/setup.sh --interop

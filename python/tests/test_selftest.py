@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from dlx import _frameworks, _interop, selftest
+from dlx import _dlx, _frameworks, _interop, selftest
 
 
 def test_the_frameworks_that_are_always_there(tmp_path):
@@ -45,10 +45,52 @@ def test_a_worker_that_crashes_is_told_and_replaced(c):
         worker.end()
 
 
+@pytest.mark.parametrize("sent, as_type, renamed, outcome", [
+    (bytes([1, 0, 1, 1]), "bool", "uint8", "good"),    # it got better
+    (bytes([1, 0, 1, 1]), "uint8", "uint8", "good"),   # it is as it was
+    (bytes([1, 0, 1, 1]), "int8", "uint8", "WRONG"),
+    (bytes([1, 0, 1, 1]), "uint8", "bool", "WRONG"),   # nobody said that it may
+    (bytes([0, 0, 1, 1]), "bool", "uint8", "WRONG"),
+])
+def test_a_framework_may_get_better(pair, monkeypatch, sent, as_type, renamed, outcome):
+    """One that gave a type as another one may give it as itself from a later version on."""
+    pub, sub = pair
+    monkeypatch.setattr(selftest, "expected", lambda dtype, layout: (bytes([1, 0, 1, 1]), (4,)))
+    pub.publish(_dlx.tensor_from_bytes(sent, (4,), as_type))
+    said = selftest.take(_frameworks.Dlx(), sub, "bool", "plain", renamed)
+    assert said["outcome"] == outcome and said.get("arrived", as_type) == as_type
+
+
+@pytest.mark.parametrize("sent, padded, outcome", [(bytes([1, 2, 3]), True, "good"), (bytes([0x21, 0x03]), False, "good"),
+                                                   (bytes([0x12, 0x30]), False, "WRONG"), (bytes([1, 2, 4]), True, "WRONG")])
+def test_packed_and_padded_elements_say_the_same(pair, monkeypatch, sent, padded, outcome):
+    pub, sub = pair
+    monkeypatch.setattr(selftest, "expected", lambda dtype, layout: (bytes([1, 2, 3]), (3,)))
+    pub.publish(_dlx.tensor_from_bytes(sent, (3,), "int4", padded))
+    assert selftest.take(_frameworks.Dlx(), sub, "int4", "plain", "int4")["outcome"] == outcome
+
+
+def test_a_framework_may_have_a_python_of_its_own(tmp_path):
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\necho "$4" >>{tmp_path}/ran\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    done = subprocess.run([sys.executable, "-m", "dlx.selftest", "--only", "memoryview,dlx", "--python", f"memoryview={program}"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "ran").read_text().split() == ["memoryview", "memoryview"]  # one publishes, one takes
+    done = subprocess.run([sys.executable, "-m", "dlx.selftest", "--python", f"dlx={tmp_path}/none"], capture_output=True, text=True)
+    assert done.returncode == 2 and f"--python dlx={tmp_path}/none" in done.stderr
+
+
+def test_the_words_of_an_error_are_one_line_that_can_be_read():
+    assert selftest.words(ValueError("no\nreally")) == "ValueError: no"
+    mxnet = "Traceback (most recent call last):\n  File \"tensor_blob.h\"\nUnknown DLDataType{\x06, \b, 1}"
+    assert selftest.words(ValueError(mxnet)) == "ValueError: Unknown DLDataType{\\x06, \\x08, 1}"
+
+
 def test_wrong_values_are_seen(c, pair):
     pub, sub = pair
     raw, shape = selftest.expected("float32", "plain")
-    from dlx._dlx import tensor_from_bytes
     for sent, outcome in ((raw, "good"), (raw[:-1] + b"\x07", "WRONG")):
-        pub.publish(tensor_from_bytes(sent, shape, "float32"))
+        pub.publish(_dlx.tensor_from_bytes(sent, shape, "float32"))
         assert selftest.take(_frameworks.Dlx(), sub, "float32", "plain", "float32")["outcome"] == outcome
