@@ -633,7 +633,7 @@ check-python: ## the tests of the Python package alone
 
 INTEROP = $(or $(INTEROP_PYTHON),$(BUILD_ROOT)/venv/bin/python)
 # With every framework that can be installed (gigabytes, into build/venv), or those of INTEROP_PYTHON.
-check-interop: ## pass tensors between all frameworks that can be installed (large), what they refuse, and the examples; the tables are in build/INTEROP.md
+check-interop: ## pass tensors between all frameworks that can be installed (large), what they refuse, the suites of NumPy and tvm-ffi, and the examples; the tables are in build/INTEROP.md
 	@[ -n '$(INTEROP_PYTHON)' ] || tools/setup.sh --interop
 	+@$(SUBMAKE) python
 	@CXX='$(CXX_FOR_HEADERS)' tools/nanobind-probe '$(INTEROP)' '$(BUILD_ABS)/nanobind'
@@ -642,7 +642,7 @@ check-interop: ## pass tensors between all frameworks that can be installed (lar
 	    $$([ ! -x "$$mxnet" ] || echo --python "MXNet=$$mxnet") \
 	    --json $(BUILD)/interop.json --markdown $(BUILD)/INTEROP.md
 	@PYTHONPATH='$(BUILD_ABS)/python' PYTHONDONTWRITEBYTECODE=1 $(INTEROP) -m pytest -q -rs -p no:cacheprovider \
-	    python/tests/test_examples.py python/tests/test_loss.py
+	    python/tests/test_examples.py python/tests/test_loss.py python/tests/test_suites.py
 
 bench-python: ## dlx beside torch.multiprocessing, shared_memory, pyzmq, Ray, zenoh, iceoryx2 (QUICK=1: under 60 s); build/bench-python.json
 	@[ -n '$(INTEROP_PYTHON)' ] || tools/setup.sh --interop

@@ -154,6 +154,27 @@ venv_package() { # NAME SPECIFICATION WHAT-FOR [OPTION OF PIP...]
     fi
 }
 venv_package tvm-ffi 'apache-tvm-ffi>=0.1.8,<1' 'for the real dlpack.h (tests/check_dlpack_abi.sh)'
+venv_package numpy 'numpy>=2.1' 'for its DLPack tests (python/tests/test_suites.py)'
+venv_package pytest pytest 'to run the DLPack tests of NumPy and tvm-ffi'
+# The wheel of tvm-ffi brings no tests, its source does.
+tests=build/cache/tvm-ffi-tests
+if [ -n "$venv" ] && [ -z "$dry" ] && [ -e build/venv/.have-tvm-ffi ] && [ ! -e $tests/.have ]; then
+    echo "tools/setup.sh: $tests: the source of apache-tvm-ffi from PyPI, for its tests"
+    rm -rf $tests
+    mkdir -p $tests
+    version=$(build/venv/bin/python -c 'import importlib.metadata as m; print(m.version("apache-tvm-ffi"))')
+    if build/venv/bin/python -m pip download -q --disable-pip-version-check --retries 1 --timeout 20 --no-deps \
+        --no-binary apache-tvm-ffi -d $tests "apache-tvm-ffi==$version" >"$log" 2>&1 &&
+        tar -xzf $tests/*.tar.gz -C $tests --strip-components=1 --wildcards \
+            --no-wildcards-match-slash '*/tests/python/*.py'; then
+        rm $tests/*.tar.gz
+        touch $tests/.have
+    else
+        tail -n 5 "$log" >&2
+        rm -rf $tests
+        echo "tools/setup.sh: no source of apache-tvm-ffi: its tests will be skipped" >&2
+    fi
+fi
 # Only the headers are used: programs load the driver at run time. Both API versions must compile.
 venv_package cuda12 'nvidia-cuda-runtime-cu12>=12.5,<13' 'for cuda.h' --no-deps --target build/cache/cuda12
 venv_package cuda13 'nvidia-cuda-runtime>=13,<14' 'for cuda.h' --no-deps --target build/cache/cuda13
@@ -172,10 +193,9 @@ if [ -n "$site" ]; then
     done
 fi
 if [ -n "$interop" ]; then
-    for package in 'numpy>=2.1' ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack mpich mpi4py nanobind pyzmq ray eclipse-zenoh iceoryx2; do
+    for package in ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack mpich mpi4py nanobind pyzmq ray eclipse-zenoh iceoryx2; do
         venv_package "${package%%>*}" "$package" 'to pass tensors to it (make check-interop, bench-python; some are large)'
     done
-    venv_package pytest pytest 'to test python/examples (make check-interop)'
     # Without its dependencies: its last release asks for an older NumPy than it works with.
     for package in 'numpy==1.23.5' requests graphviz 'mxnet==1.9.1'; do
         options=()
