@@ -56,14 +56,24 @@ int dlx__args_convert(void *dst, size_t dst_size, size_t min, const void *args)
     return 0;
 }
 
+int dlx__args_check_result(const void *result, size_t min)
+{
+    size_t size;
+    memcpy(&size, result, sizeof size);
+    if (size >= min)
+        return 0;
+    return dlx__fail(DLX_E_INVALID,
+                     "result struct of %zu bytes, at least %zu are needed: is `size` set?", size,
+                     min);
+}
+
 int dlx__args_return(void *dst, size_t min, const void *src, size_t src_size)
 {
     size_t size;
     memcpy(&size, dst, sizeof size);
-    if (size < min)
-        return dlx__fail(DLX_E_INVALID,
-                         "result struct of %zu bytes, at least %zu are needed: is `size` set?",
-                         size, min);
+    int r = dlx__args_check_result(dst, min);
+    if (r < 0)
+        return r;
     size_t n = DLX_MIN(size, src_size);
     memcpy((uint8_t *)dst + sizeof size, (const uint8_t *)src + sizeof size, n - sizeof size);
     return 0;

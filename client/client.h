@@ -66,6 +66,8 @@ static inline int dlx__args_copy(void *dst, size_t dst_size, size_t min, const v
 }
 
 /* The same for a struct that is filled for the caller. */
+/* Has this result struct at least `min` bytes? Returns 0, DLX_E_INVALID. */
+int dlx__args_check_result(const void *result, size_t min);
 int dlx__args_return(void *dst, size_t min, const void *src, size_t src_size);
 
 #endif

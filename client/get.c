@@ -57,8 +57,9 @@ int dlx_get(struct dlx_client *c, const char *topic, int64_t timeout_ns, struct 
     r = take_newest(s, deadline, ret);
     if (r == DLX_E_EMPTY || r == DLX_E_TIMEOUT) {
         r = timeout_ns == 0 ? DLX_E_EMPTY : DLX_E_TIMEOUT;
-        dlx__fail(r, "topic %s has no message%s", topic,
-                  r == DLX_E_TIMEOUT ? ", and none came" : "");
+        dlx__fail(r, "topic %s has no message%s%s", topic,
+                  r == DLX_E_TIMEOUT ? ", and none came" : "",
+                  s->n_inlets > s->n_spares ? "" : ": nobody publishes it");
     }
     char why[DLX_ERROR_TEXT_SIZE];
     memcpy(why, dlx__error_message(), sizeof why);

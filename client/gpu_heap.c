@@ -2,6 +2,7 @@
 #include "client/gpu_heap.h"
 #include "client/gpu_share.h"
 #include "common/amount.h"
+#include "common/device.h"
 #include "gpu/gpu.h"
 #include <string.h>
 
@@ -182,8 +183,8 @@ static int find_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t si
         memcpy(why, dlx__error_message(), sizeof why);
     }
     DLDevice device = dlx__heap_kind(heap)->device;
-    return dlx__fail(grown, "topic %s: no memory for %s on device type %d, number %d: %s", p->topic,
-                     DLX_AMOUNT(size), device.device_type, device.device_id, why);
+    return dlx__fail(grown, "topic %s: no memory for %s on %s: %s", p->topic, DLX_AMOUNT(size),
+                     DLX_DEVICE(device), why);
 }
 
 /* Arenas that nothing is in go back: memory of GPUs is scarce. */

@@ -436,7 +436,7 @@ static int stage_tensor(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, 
     struct dlx_heap *heap;
     struct dlx_block *block;
     if (args->strict)
-        return dlx__fail_prefix(DLX_E_WOULD_COPY, "it would be copied, and `strict` is set");
+        return dlx__fail_prefix(DLX_E_WOULD_COPY, "it would be copied, which `strict` forbids");
     dlx__error_clear();
     if (item->record.size == 0)
         return 1;
@@ -474,8 +474,8 @@ int dlx__gpu_parcel_add(struct dlx_publisher *p, struct dlx_gpu_parcel **parcel,
                          t->device.device_type);
     if (dlx__publish_is_again(own))
         return dlx__fail(DLX_E_INVALID,
-                         "it was published or deleted before, and is not the caller's any more "
-                         "(use `share` to publish a tensor more than once)");
+                         "it was published or deleted before, and is not the caller's any more: "
+                         "allocate another one, or publish with `share`");
     int r =
         make_record(t, tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, &ret->record);
     if (r == 0 && !*parcel)

@@ -335,17 +335,17 @@ static int fail_too_many_held(const struct dlx_inlet *inlet, uint32_t n)
     if (n == 0)
         return dlx__fail(DLX_E_TOO_MANY_HELD,
                          "%s are held, and the publisher allows %s (its max_held_bytes): release "
-                         "some messages first",
+                         "some first, or raise it there",
                          DLX_AMOUNT(atomic_load_explicit(&inlet->held_bytes, memory_order_relaxed)),
                          DLX_AMOUNT(inlet->most_held_bytes));
     if (inlet->core.max_held < inlet->max_held)
         return dlx__fail(DLX_E_TOO_MANY_HELD,
                          "%u messages are held, the limit of the publisher (its max_held): release "
-                         "some first",
+                         "some first, or raise it there",
                          inlet->core.max_held);
     return dlx__fail(DLX_E_TOO_MANY_HELD,
                      "%u messages are held, the limit of this subscription (max_held): release "
-                     "some first",
+                     "some first, or subscribe with a larger max_held",
                      inlet->core.max_held);
 }
 

@@ -5,6 +5,7 @@
 #include "client/message_gpu.h"
 #include "client/message_table.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- names --------------------------------------------------------------------------------- */
@@ -38,6 +39,31 @@ static int make_index(struct dlx_message *m, struct dlx_nametable **ret)
     return 0;
 }
 
+/* With the names that there are, as many as there is room for. */
+static int fail_name(const struct dlx_message *m, const char *name)
+{
+    char names[200] = "", all[240];
+    size_t used = 0;
+    uint32_t i = 0;
+    for (; i < m->n_tensors; i++) {
+        const char *one = dlx_message_name(m, i);
+        size_t size = strlen(one) + 4;
+        if (*one == '\0' || size >= sizeof names - used)
+            break;
+        used +=
+            (size_t)snprintf(names + used, sizeof names - used, "%s\"%s\"", i > 0 ? ", " : "", one);
+    }
+    if (used == 0)
+        (void)snprintf(all, sizeof all, "its %u tensors have no names%s", m->n_tensors,
+                       m->table && m->n_tensors > 0 && *dlx_message_name(m, 0) ? " that fit here"
+                                                                               : "");
+    else
+        (void)snprintf(all, sizeof all, "it has %s%s", names,
+                       i < m->n_tensors ? " and others" : "");
+    return dlx__fail(DLX_E_NOT_FOUND, "topic %s, message %" PRIu64 " has no tensor \"%.200s\": %s",
+                     m->inlet->topic, m->seq, name, all);
+}
+
 int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i)
 {
     dlx__error_clear();
@@ -55,8 +81,7 @@ int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i)
         found = dlx__nametable_find(index, name, (uint32_t)size);
     }
     if (found == DLX_NAMETABLE_NONE)
-        return dlx__fail(DLX_E_NOT_FOUND, "topic %s, message %" PRIu64 " has no tensor \"%.200s\"",
-                         m->inlet->topic, m->seq, name);
+        return fail_name(m, name);
     *ret_i = found;
     return 0;
 }

@@ -508,9 +508,11 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code)
         uint64_t behind = waits ? p->core.head - cursor : 0;
         if (held == 0 && behind == 0)
             continue;
-        int n =
-            snprintf(who + used, sizeof who - used, "%spid %u holds %u and is %" PRIu64 " behind",
-                     used ? ", " : "", outlet_of(link)->peer->pid, held, behind);
+        struct dlx_peer *peer = outlet_of(link)->peer;
+        const char *name = dlx__peers_name(&p->client->peers, peer);
+        int n = snprintf(who + used, sizeof who - used,
+                         "%s%s%spid %u%s holds %u and is %" PRIu64 " behind", used ? ", " : "",
+                         name, *name ? " (" : "", peer->pid, *name ? ")" : "", held, behind);
         used += n > 0 ? (size_t)n : 0;
     }
     if (p->core.joins_picked < p->core.joins_seen)
@@ -520,7 +522,9 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code)
                          "be dropped (depth %u)",
                          p->topic, p->core.joins_seen - p->core.joins_picked, why_not_attached(p),
                          p->args.depth);
-    return dlx__fail(code,
-                     "topic %s: a reliable subscriber is as far behind as it may be (depth %u): %s",
-                     p->topic, p->args.depth, who);
+    return dlx__fail(
+        code,
+        "topic %s: a reliable subscriber is as far behind as it may be (depth %u): %.250s; "
+        "wait longer (timeout), raise depth, or end it",
+        p->topic, p->args.depth, who);
 }

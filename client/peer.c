@@ -3,6 +3,8 @@
 #include "common/error.h"
 #include <assert.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
 
 void dlx__peers_init(struct dlx_peers *peers)
 {
@@ -50,6 +52,45 @@ int dlx__peers_get(struct dlx_peers *peers, uint64_t client, uint32_t pid, int b
     }
     pthread_mutex_unlock(&peers->lock);
     return r;
+}
+
+/* A number of this process's pid namespace, which that of the daemon is not always. 0: it cannot be seen. */
+static long pid_of(int pidfd)
+{
+    char path[64], line[128];
+    long pid = 0;
+    (void)snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return 0;
+    while (pid == 0 && fgets(line, sizeof line, f))
+        if (strncmp(line, "Pid:", 4) == 0)
+            pid = strtol(line + 4, NULL, 10);
+    (void)fclose(f);
+    return DLX_MAX(pid, 0L);
+}
+
+static void read_name(struct dlx_peer *peer)
+{
+    char path[64];
+    long pid = pid_of(peer->pidfd);
+    (void)snprintf(path, sizeof path, "/proc/%ld/comm", pid);
+    FILE *f = pid > 0 ? fopen(path, "re") : NULL;
+    if (!f)
+        return;
+    if (fgets(peer->name, sizeof peer->name, f))
+        peer->name[strcspn(peer->name, "\n")] = '\0';
+    (void)fclose(f);
+}
+
+const char *dlx__peers_name(struct dlx_peers *peers, struct dlx_peer *peer)
+{
+    pthread_mutex_lock(&peers->lock);
+    if (!peer->is_name_known)
+        read_name(peer);
+    peer->is_name_known = true;
+    pthread_mutex_unlock(&peers->lock);
+    return peer->name;
 }
 
 void dlx__peers_put(struct dlx_peers *peers, struct dlx_peer *peer)

@@ -8,6 +8,7 @@
 
 #include "client/inlet.h"
 #include "common/amount.h"
+#include "common/device.h"
 #include "common/memory.h"
 #include <stdlib.h>
 #include <string.h>
@@ -102,9 +103,9 @@ int dlx_message_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersio
     if (tensor && dlx__tensor_is_on_gpu(tensor)) {
         dlx__error_clear();
         return dlx__fail(DLX_E_DEVICE,
-                         "tensor %u is on a GPU (device type %d): only tensors on the CPU can be "
-                         "private",
-                         i, tensor->device.device_type);
+                         "tensor %u is on %s: only tensors on the CPU can be private, copy others "
+                         "on their device",
+                         i, DLX_DEVICE(tensor->device));
     }
     int r = dlx_message_tensor(m, i, ret ? &received : NULL);
     if (r < 0)

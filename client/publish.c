@@ -7,6 +7,7 @@
 #include "client/inlet.h"
 #include "client/publish.h"
 #include "client/revive.h"
+#include "common/device.h"
 #include "ring/manifest.h"
 #include "ring/tensor.h"
 #include <inttypes.h>
@@ -149,14 +150,13 @@ static int check_device(const DLTensor *t)
     case kDLCUDA:
     case kDLROCM:
         return dlx__fail(DLX_E_DEVICE,
-                         "a tensor on a GPU (device type %d) is not copied: publish it "
-                         "as DLManagedTensorVersioned",
-                         t->device.device_type);
+                         "a tensor on %s is not copied: publish it as DLManagedTensorVersioned",
+                         DLX_DEVICE(t->device));
     default:
         return dlx__fail(DLX_E_DEVICE,
-                         "device type %d cannot be carried: only memory that this process can read "
-                         "(CPU %d, CUDAHost %d, ROCMHost %d)",
-                         t->device.device_type, kDLCPU, kDLCUDAHost, kDLROCMHost);
+                         "a tensor on %s cannot be carried, only in memory of the CPU and of CUDA "
+                         "and ROCm: copy it to the CPU first",
+                         DLX_DEVICE(t->device));
     }
 }
 
@@ -164,15 +164,16 @@ int dlx__publish_fail_again(const struct dlx_publisher *p, const char *what)
 {
     return dlx__fail(
         DLX_E_INVALID,
-        "topic %s: %s was published or deleted before, and is not the caller's any more "
-        "(use `share` to publish a tensor more than once)",
+        "topic %s: %s was published or deleted before, and is not the caller's any more: allocate "
+        "another one, or publish with `share`",
         p->topic, what);
 }
 
 int dlx__publish_fail_would_copy(const struct dlx_publisher *p, const char *what,
                                  const struct dlx_block *own, const struct dlx_message *received)
 {
-    static const char end[] = "so it would be copied, and `strict` is set";
+    static const char end[] = "so it would be copied, which `strict` forbids: publish without "
+                              "`strict`, or write into memory of dlx_alloc()";
     if (received)
         return dlx__fail(DLX_E_WOULD_COPY,
                          "topic %s: %s was received, and lies in memory of publisher %" PRIu64
@@ -180,8 +181,8 @@ int dlx__publish_fail_would_copy(const struct dlx_publisher *p, const char *what
                          p->topic, what, dlx_message_publisher(received),
                          dlx_message_topic(received), end);
     return dlx__fail(DLX_E_WOULD_COPY, "topic %s: %s %s, %s", p->topic, what,
-                     own ? "was moved out of what dlx_alloc() gave, overlaps itself, or is from "
-                           "before dlpackd was started anew"
+                     own ? "was moved out of what dlx_alloc() gave, overlaps itself, or predates "
+                           "the dlpackd restart"
                          : "is not from dlx_alloc() of this publisher",
                      end);
 }

@@ -11,7 +11,9 @@
 static inline int dlx__publish_args(struct dlx_publish_args *ret,
                                     const struct dlx_publish_args *user_args)
 {
-    return dlx__args_copy(ret, sizeof *ret, offsetof(struct dlx_publish_args, stream), user_args);
+    int r = dlx__args_copy(ret, sizeof *ret, offsetof(struct dlx_publish_args, stream), user_args);
+    /* Before anything is published, and not in a report that stays empty. */
+    return r == 0 && ret->report ? dlx__args_check_result(ret->report, sizeof *ret->report) : r;
 }
 
 /* Likewise for a tensor that is to be allocated. */

@@ -377,12 +377,12 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
 static int fail_late(const struct dlx_subscription *s)
 {
     const char *passed_over = s->client->passed_over;
-    if (s->n_inlets > s->n_spares || !*passed_over)
+    if (s->n_inlets > s->n_spares)
         return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time", s->topic);
     return dlx__fail(DLX_E_TIMEOUT,
-                     "topic %s: no message in time, and no publisher at %s; another daemon refused "
-                     "this program: %s",
-                     s->topic, s->client->path, passed_over);
+                     "topic %s: no message in time, since nobody publishes it at %s%s%s", s->topic,
+                     s->client->path, *passed_over ? "; another daemon refused this program: " : "",
+                     passed_over);
 }
 
 static int sleep_until(struct dlx_subscription *s, uint64_t deadline, uint32_t n,

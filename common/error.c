@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 _Thread_local bool dlx__error_is_set;
 static _Thread_local char message[DLX_ERROR_TEXT_SIZE];
@@ -77,6 +78,18 @@ static void append(const char *text)
     message[used + 2 + n] = '\0';
 }
 
+/* Whose limit: what the daemon says is read by its clients. */
+static void append_file_limit(void)
+{
+    char text[128];
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return;
+    (void)snprintf(text, sizeof text, "%.40s may have %llu (raise it: ulimit -n, LimitNOFILE=)",
+                   program_invocation_short_name, (unsigned long long)limit.rlim_cur);
+    append(text);
+}
+
 int dlx__fail(int code, const char *fmt, ...)
 {
     va_list ap;
@@ -97,6 +110,8 @@ int dlx__fail_errno(const char *fmt, ...)
     (void)vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
     append(strerror_r(err, reason, sizeof reason));
+    if (err == EMFILE)
+        append_file_limit();
     return dlx__error_from_errno(err);
 }
 

@@ -2,6 +2,7 @@
 #include "common/packet.h"
 #include "common/error.h"
 #include <assert.h>
+#include <errno.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -110,9 +111,11 @@ static int look(int sock, bool takes_fds, struct dlx_packet *packet)
     if ((msg.msg_flags & MSG_CTRUNC) && !takes_fds)
         r = dlx__fail(DLX_E_PROTOCOL, "packet with file descriptors: clients send none");
     else if (msg.msg_flags & MSG_CTRUNC)
-        r = dlx__fail(DLX_E_FD_LIMIT,
-                      "no room for the file descriptors of a packet: the process is at its limit "
-                      "of open files (RLIMIT_NOFILE), or a security module refused them");
+        r = dlx__fail(
+            DLX_E_FD_LIMIT,
+            "no room for the file descriptors of a packet: %s is at its limit of open "
+            "files (raise it: ulimit -n, LimitNOFILE=), or a security module refused them",
+            program_invocation_short_name);
     else if ((msg.msg_flags & MSG_TRUNC) || (size_t)n > DLX_PACKET_SIZE_MAX)
         r = dlx__fail(DLX_E_PROTOCOL, "packet of more than %u bytes", DLX_PACKET_SIZE_MAX);
     else if (n == 0)

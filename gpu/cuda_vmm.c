@@ -4,6 +4,7 @@
  * context need be current, but to write zeros. Each chunk is mapped whole, at its offset 0: the
  * driver takes nothing else.
  */
+#include "common/amount.h"
 #include "common/error.h"
 #include "gpu/cuda_driver.h"
 #include <string.h>
@@ -96,8 +97,8 @@ static int create(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
         return dlx__fail(DLX_E_NO_MEMORY, "too many bytes");
     result = cu->cuMemCreate(&handle, memory->size, &prop, 0);
     if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "cuMemCreate of %llu bytes on CUDA device %d",
-                              (unsigned long long)memory->size, memory->device);
+        return dlx__cuda_fail(cu, result, "cuMemCreate of %s on CUDA device %d",
+                              DLX_AMOUNT(memory->size), memory->device);
     memory->pieces[0] = (struct dlx_gpu_piece){.identity = handle, .size = memory->size};
     return 0;
 }

@@ -46,9 +46,11 @@ int dlx__gpu_api(int32_t device_type, const struct dlx_gpu_api **ret)
         *ret = apis[i].api;
         return 0;
     }
-    return dlx__fail(DLX_E_DEVICE,
-                     "device type %d is no GPU that can be shared (CUDA is %d, ROCm %d)",
-                     device_type, kDLCUDA, kDLROCM);
+    return dlx__fail(
+        DLX_E_DEVICE,
+        "device type %d is no GPU that can be shared: only CUDA (%d) and ROCm (%d) are, "
+        "copy others to the CPU",
+        device_type, kDLCUDA, kDLROCM);
 }
 
 int dlx__gpu_ops(enum dlx_gpu_kind kind, const struct dlx_gpu_ops **ret)

@@ -3,6 +3,7 @@
  * Both kinds of HIP memory. The handle of hipMalloc memory opens at the base of its allocation.
  * That of hipMemCreate memory works as CUDA's does (gpu/cuda_vmm.c), with one chunk.
  */
+#include "common/amount.h"
 #include "common/error.h"
 #include "gpu/hip_runtime.h"
 #include <fcntl.h>
@@ -185,8 +186,8 @@ static int create(const struct dlx_hip *hip, struct dlx_gpu_memory *memory)
         return dlx__fail(DLX_E_NO_MEMORY, "too many bytes");
     error = hip->hipMemCreate(&handle, memory->size, &prop, 0);
     if (error != hipSuccess)
-        return dlx__hip_fail(hip, error, "hipMemCreate of %llu bytes on HIP device %d",
-                             (unsigned long long)memory->size, memory->device);
+        return dlx__hip_fail(hip, error, "hipMemCreate of %s on HIP device %d",
+                             DLX_AMOUNT(memory->size), memory->device);
     memory->pieces[0] = (struct dlx_gpu_piece){.identity = (uintptr_t)handle, .size = memory->size};
     return 0;
 }

@@ -90,9 +90,9 @@ START_TEST(a_take_beyond_the_publishers_bytes_fails_until_some_are_released)
         .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held_bytes = 2 * BYTES + (_i & 2)};
     struct dlx_test_pair x = dlx_test_pair_make(&pa, &reliable);
     if (_i & 2)
-        check_limit(&x, 3, "240 bytes are held, and the publisher allows 162", _i & 1);
+        check_limit(&x, 3, "240 B are held, and the publisher allows 162 B", _i & 1);
     else
-        check_limit(&x, 2, "160 bytes are held, and the publisher allows 160", _i & 1);
+        check_limit(&x, 2, "160 B are held, and the publisher allows 160 B", _i & 1);
     dlx_test_pair_end(&x);
 }
 END_TEST
@@ -208,7 +208,7 @@ START_TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
             ok(dlx_message_tensor(m, i, &t[i]));
         dlx_message_unref(m);
         for (int i = 0; i < 2; i++) {
-            fails(dlx_take(x.s, 0, &other), DLX_E_TOO_MANY_HELD, "160 bytes");
+            fails(dlx_take(x.s, 0, &other), DLX_E_TOO_MANY_HELD, "160 B are held");
             ck_assert_int_eq(pthread_create(&thread, NULL, delete_tensor, t[i]), 0);
             ck_assert_int_eq(pthread_join(thread, NULL), 0);
         }
@@ -360,7 +360,7 @@ START_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on)
     ok(dlx_publisher_next_event(x.p, &event));
     ck_assert_uint_eq(event.kind, DLX_EVENT_LOST);
     ck_assert_uint_eq(event.link, link);
-    ck_assert_msg(strstr(event.reason, _i & 1 ? "262144 bytes and a message (max_held_bytes 196608)"
+    ck_assert_msg(strstr(event.reason, _i & 1 ? "256.0 KiB and a message (max_held_bytes 192.0 KiB)"
                                               : "4 hold words (max_held 3)"),
                   "%s", event.reason);
     ck_assert_int_eq(dlx_publisher_next_event(x.p, &event), DLX_E_EMPTY);
@@ -414,7 +414,7 @@ START_TEST(parts_of_a_tensor_count_their_own_bytes)
         if (i < 7)
             ok(dlx_take(x.s, PATIENCE, &held[i]));
         else
-            fails(dlx_take(x.s, PATIENCE, &held[i]), DLX_E_TOO_MANY_HELD, "56 bytes");
+            fails(dlx_take(x.s, PATIENCE, &held[i]), DLX_E_TOO_MANY_HELD, "56 B are held");
         ck_assert(!dlx__outlet_cut(x.p));
     }
     ck_assert_uint_eq(dlx__writer_link_bytes(&x.p->core, x.p->core.links[0]), 6 * 8);

@@ -231,7 +231,7 @@ START_TEST(more_memory_than_there_is)
     (void)close(in);
     pid_t feeder = -1;
     in = dlx_test_pipe("some bytes", 10, &feeder);
-    expect(1, "4611686018427387904", in,
+    expect(1, "no memory for 4.0 EiB: a tensor or a set may have at most 64.0 TiB", in,
            DLX_TEST_WORDS("pub", "a", "--dtype", "u1", "--shape", "4611686018427387904"));
     (void)close(in);
 }

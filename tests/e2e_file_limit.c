@@ -57,7 +57,7 @@ START_TEST(a_region_beyond_the_limit_fails_one_request)
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     for (int64_t i = 0; i < 3; i++) {
         struct dlx_message *m = NULL;
-        fails(alloc(x.p, LARGE), DLX_E_LIMIT, "limit of 1048576 bytes a file (RLIMIT_FSIZE");
+        fails(alloc(x.p, LARGE), DLX_E_LIMIT, "limit of 1.0 MiB a file");
         dlx_test_stream_publish(x.p, SMALL, i);
         ok(dlx_take(x.s, PATIENCE, &m));
         dlx_test_stream_check(m, SMALL, i);
@@ -167,8 +167,7 @@ START_TEST(a_private_daemon_that_can_make_nothing_is_not_started)
          "before main()");
     return;
 #endif
-    ck_assert_int_eq(connect_with_limit(&nothing, "limit of 0 bytes a file (RLIMIT_FSIZE"),
-                     DLX_E_NO_DAEMON);
+    ck_assert_int_eq(connect_with_limit(&nothing, "limit of 0 B a file"), DLX_E_NO_DAEMON);
 }
 END_TEST
 

@@ -124,10 +124,8 @@ static int come_back(void *unused)
 
 static void waits_for_the_machine_so_long(int64_t timeout_ns, int64_t wait_ns)
 {
-    struct dlx_connect_args args = {.size = sizeof args,
-                                    .timeout_ns = timeout_ns,
-                                    .wait_ns = wait_ns,
-                                    .interrupt = come_back};
+    struct dlx_connect_args args = {
+        .size = sizeof args, .timeout_ns = timeout_ns, .wait_ns = wait_ns, .interrupt = come_back};
     struct dlx_client *c = NULL;
     start_machine_daemon();
     end_machine_daemon(SIGKILL);

@@ -232,7 +232,7 @@ START_TEST(what_was_allocated_before_is_copied_and_said_so)
     int64_t n = 0;
     dlx_test_stream_restart();
     publish_until(x.p, &n, is_announced, x.p);
-    fails(dlx_publish(x.p, before, &strict), DLX_E_WOULD_COPY, "started anew");
+    fails(dlx_publish(x.p, before, &strict), DLX_E_WOULD_COPY, "predates the dlpackd restart");
     ok(dlx_publish(x.p, before, &reported));
     ck_assert_uint_eq(report.n_copied, 1);
     ck_assert_uint_eq(report.copied_bytes, 80);

@@ -262,7 +262,7 @@ START_TEST(bounds_of_what_is_retained_outlive_daemons)
     ok(dlx_take(s, PATIENCE, &m));
     fails(dlx_take(s, PATIENCE, &other), DLX_E_TOO_MANY_HELD,
           _i == 0 ? "1 messages are held, the limit of the publisher"
-                  : "800 bytes are held, and the publisher allows 800");
+                  : "800 B are held, and the publisher allows 800 B");
     dlx_message_unref(m);
     dlx_test_store_take(s, 2, 2);
     dlx_subscription_unref(s);

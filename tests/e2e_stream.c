@@ -313,7 +313,8 @@ START_TEST(a_full_publisher_names_who_is_behind)
             ok(dlx_take(x.s, SECOND, &m));
     }
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 4, 6);
-    (void)snprintf(word, sizeof word, "pid %d holds 1 and is 4 behind", getpid());
+    (void)snprintf(word, sizeof word, "%s (pid %d) holds 1 and is 4 behind",
+                   program_invocation_short_name, getpid());
     fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, word);
     fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "depth 4");
     dlx_test_stream_check(m, 4, 1);

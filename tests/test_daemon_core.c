@@ -281,7 +281,8 @@ START_TEST(own_user_and_root_may_come_in)
     ck_assert_int_eq(admit(0, 0), 0);
     ck_assert_int_eq(admit(1001, 1000), DLX_E_ACCESS);
     ck_assert_str_eq(dlx__error_message(),
-                     "uid 1001 may not use this daemon, which serves uid 1000 and root");
+                     "uid 1001 may not use this daemon, which serves uid 1000 and root: start it "
+                     "with --allow-user=1001, or use a daemon of your own");
     ck_assert_int_eq(admit(1000, 0), DLX_E_ACCESS);
     ck_assert_int_eq(admit(65534, 65534), DLX_E_ACCESS); /* nobody in particular */
 }
@@ -303,7 +304,9 @@ START_TEST(allowed_users_may_do_everything_and_others_nothing)
                       (may && (verb != DLXD_MAY_GPU || uid == 1000)));
     }
     ck_assert_str_eq(dlx__error_message(), "uid 1004 may not use this daemon, which serves uid "
-                                           "1000, root and those whom its configuration names");
+                                           "1000, root and those whom its configuration names: "
+                                           "add a rule to dlpackd.conf, or join a group that "
+                                           "has one");
     ck_assert_int_eq(dlxd_policy_admit(&policy, &(struct dlxd_principal){.uid = 65534}),
                      DLX_E_ACCESS); /* it has no rights, even if somebody lists it */
     dlxd_rules_deinit(&rules);

@@ -5,6 +5,8 @@
 #include "tests/harness_run.h"
 #include <check.h>
 #include <dlx/dlx.h>
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 START_TEST(every_code_has_a_name_and_words_of_its_own)
@@ -29,6 +31,21 @@ START_TEST(every_code_has_a_name_and_words_of_its_own)
     ck_assert_str_eq(dlx_strerror(DLX_OK), "success");
     ck_assert_str_eq(dlx_error_name(1), "UNKNOWN");
     ck_assert_str_eq(dlx_strerror(1), "unknown error");
+}
+END_TEST
+
+/* Of which process it is, also where another one reads it. */
+START_TEST(too_many_open_files_are_said_with_whose_limit_it_is)
+{
+    char words[96];
+    errno = EMFILE;
+    ck_assert_int_eq(dlx__fail_errno("socket"), DLX_E_FD_LIMIT);
+    (void)snprintf(words, sizeof words, ": %s may have ", program_invocation_short_name);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), words));
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "(raise it: ulimit -n, LimitNOFILE=)"));
+    errno = ENFILE;
+    ck_assert_int_eq(dlx__fail_errno("socket"), DLX_E_FD_LIMIT);
+    ck_assert_ptr_null(strstr(dlx__error_message(), words));
 }
 END_TEST
 
@@ -109,6 +126,7 @@ int main(void)
     Suite *suite = suite_create("error");
     TCase *tcase = tcase_create("error");
     tcase_add_test(tcase, every_code_has_a_name_and_words_of_its_own);
+    tcase_add_test(tcase, too_many_open_files_are_said_with_whose_limit_it_is);
     tcase_add_test(tcase, errno_is_translated_once);
     tcase_add_test(tcase, long_messages_are_cut);
     tcase_add_test(tcase, deadlines_are_far_off_but_not_past);

@@ -176,8 +176,8 @@ START_TEST(full_dev_shm_is_an_error_and_no_fault)
         return;
     ck_assert_int_eq(dlx__region_new(POSIX, "test", room + DLX_PAGE, &fd, &writer), 0);
     ck_assert_int_eq(dlx__region_populate(POSIX, writer, room + DLX_PAGE, &map), DLX_E_NO_MEMORY);
-    ck_assert_msg(strstr(dlx__error_message(), "69632 bytes") &&
-                      strstr(dlx__error_message(), "of 65536 bytes left"),
+    ck_assert_msg(strstr(dlx__error_message(), "68.0 KiB of shared") &&
+                      strstr(dlx__error_message(), "of 64.0 KiB left"),
                   "%s", dlx__error_message());
     dlx__close(fd);
     ck_assert_int_eq(dlx__region_new(POSIX, "test", room, &fd, &writer), 0);

@@ -27,7 +27,8 @@ int dlxd_offer_fits(const struct dlxd_subscription *subscription,
                                  DLXD_MAY_BLOCK, publisher->topic_name);
     return dlx__fail(DLX_E_QOS,
                      "subscriber %s (pid %d) asks for a reliable link to %s, publisher %s (pid %d) "
-                     "drops its oldest messages",
+                     "drops its oldest messages: make it a publisher that blocks (on_full), or "
+                     "subscribe without `reliable`",
                      subscription->client->name, (int)subscription->client->pid,
                      publisher->topic_name, publisher->client_name, (int)publisher->pid);
 }

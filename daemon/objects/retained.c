@@ -268,12 +268,16 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
     if (*n > 0)
         return 0;
     if (other)
-        return dlx__fail(DLX_E_ACCESS, "what is retained on %s is of uid %u, not %u", name,
-                         (unsigned)other->principal->uid, (unsigned)client->principal->uid);
+        return dlx__fail(DLX_E_ACCESS,
+                         "what is retained on %s is of uid %u, not %u: that user drops it, or whom "
+                         "a rule allows to drop",
+                         name, (unsigned)other->principal->uid, (unsigned)client->principal->uid);
     if (here)
-        return dlx__fail(DLX_E_NOT_FOUND,
-                         "nothing is retained on %s: its publisher %s (pid %d) is still there",
-                         name, here->client_name, (int)here->pid);
+        return dlx__fail(
+            DLX_E_NOT_FOUND,
+            "nothing is retained on %s: its publisher %s (pid %d) is still there, end it "
+            "first",
+            name, here->client_name, (int)here->pid);
     return dlx__fail(DLX_E_NOT_FOUND, "nothing is retained on %s", name);
 }
 

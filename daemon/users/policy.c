@@ -68,21 +68,30 @@ int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_princi
     if (who->uid != DLXD_OVERFLOW_UID && (policy->may || dlxd_policy_is_superuser(policy, who) ||
                                           dlxd_rules_allow_something(policy->rules_borrow, who)))
         return 0;
-    bool is_unnamed = who->uid == DLXD_OVERFLOW_UID;
     log_stranger(who);
-    if (!is_unnamed && !dlxd_socket_is_main(who->socket))
+    if (who->uid == DLXD_OVERFLOW_UID)
         return dlx__fail(
             DLX_E_ACCESS,
-            "uid %u may not use this daemon by its socket %s, where only those may whom "
-            "a rule of its configuration names",
-            (unsigned)who->uid, who->socket);
-    return dlx__fail(DLX_E_ACCESS, "uid %u may not use this daemon, which serves uid %u%s root%s%s",
-                     (unsigned)who->uid, (unsigned)policy->uid, policy->rules_borrow ? "," : " and",
-                     policy->rules_borrow ? " and those whom its configuration names" : "",
-                     is_unnamed ? "; it stands for all users without a name in the daemon's user "
-                                  "namespace: name them there, or run the daemon outside of its "
-                                  "container"
-                                : "");
+            "uid %u may not use this daemon, since it stands for all users that have no "
+            "number in dlpackd's user namespace: map this user into that namespace, or "
+            "run dlpackd outside of its container",
+            (unsigned)who->uid);
+    if (!dlxd_socket_is_main(who->socket))
+        return dlx__fail(
+            DLX_E_ACCESS,
+            "uid %u may not use this daemon by its socket %s, where only those may whom a rule of "
+            "its configuration names: add one to dlpackd.conf, with sockets = %s",
+            (unsigned)who->uid, who->socket, who->socket);
+    if (policy->rules_borrow)
+        return dlx__fail(DLX_E_ACCESS,
+                         "uid %u may not use this daemon, which serves uid %u, root and those whom "
+                         "its configuration names: add a rule to dlpackd.conf, or join a group "
+                         "that has one",
+                         (unsigned)who->uid, (unsigned)policy->uid);
+    return dlx__fail(DLX_E_ACCESS,
+                     "uid %u may not use this daemon, which serves uid %u and root: start it with "
+                     "--allow-user=%u, or use a daemon of your own",
+                     (unsigned)who->uid, (unsigned)policy->uid, (unsigned)who->uid);
 }
 
 bool dlxd_policy_may(const struct dlxd_policy *policy, const struct dlxd_principal *who,
@@ -116,8 +125,11 @@ int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_princi
         return 0;
     char whose[DLXD_PRINCIPAL_TEXT_SIZE];
     log_refusal(policy, who, verb, topic);
-    return dlx__fail(DLX_E_ACCESS, "%s may not %s %s",
-                     dlxd_principal_text(who->uid, who->socket, whose), verb_texts[verb], topic);
+    return dlx__fail(
+        DLX_E_ACCESS,
+        "%s may not %s %s: no rule of dlpackd.conf allows it, dlpackd's log says which "
+        "decides",
+        dlxd_principal_text(who->uid, who->socket, whose), verb_texts[verb], topic);
 }
 
 /* Whatever else it may do: it is asked whom it trusts. */

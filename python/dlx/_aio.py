@@ -104,7 +104,8 @@ async def _poll(subscription, timeout, n=0, stream=None):
     except TimeoutError as e:
         if isinstance(e, _errors.Error):
             raise
-        raise _errors.make(-3, "TIMEOUT", f"topic {subscription.topic}: no message within {timeout:g} s") from None
+        raise _errors.make(-3, "TIMEOUT", f"topic {subscription.topic}: no message within {timeout:g} s"
+                           f"{'' if subscription.stats()['n_publishers'] else ', since nobody publishes it'}") from None
 
 
 async def take(subscription, n, stream, timeout=_GIVEN):

@@ -7,8 +7,13 @@ def _plain(value):
     """What JSON does not have: numbers of NumPy and others."""
     item = getattr(value, "item", None)
     if callable(item):
-        return item()
-    raise TypeError(f"metadata of type {type(value).__name__}: what JSON can hold, or bytes")
+        try:
+            return item()
+        except (ValueError, RuntimeError):
+            raise TypeError(f"metadata holds an array, of type {type(value).__name__}: publish it as a tensor of the "
+                            "message, or as a list (tolist())") from None
+    raise TypeError(f"metadata holds a value of type {type(value).__name__}, which JSON cannot: convert it to str, "
+                    "numbers, lists or dicts, or let meta be bytes")
 
 
 def encode(meta):
@@ -19,7 +24,7 @@ def encode(meta):
             raise ValueError(f"metadata that JSON cannot hold (NaN, infinity, or too deep): {e}; pass bytes") from None
     if isinstance(meta, (bytes, bytearray, memoryview)):
         return bytes(meta)
-    raise TypeError(f"metadata is a dict or bytes, not {type(meta).__name__}")
+    raise TypeError(f"metadata is a dict or bytes, not {type(meta).__name__}: meta={{\"key\": value}}")
 
 
 def decode(data):

@@ -14,8 +14,13 @@ static int find(const struct dlxpy_params *params, PyObject *name)
     for (int i = 0; i < params->n; i++)
         if (PyUnicode_CompareWithASCIIString(name, params->names[i]) == 0)
             return i;
-    PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument %R", params->function,
-                 name);
+    char known[256] = "";
+    size_t n = 0;
+    for (int i = 0; i < params->n && n < sizeof known; i++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i > 0 ? ", " : "",
+                              params->names[i]);
+    PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument %R: it has %s",
+                 params->function, name, known);
     return -1;
 }
 
@@ -62,13 +67,42 @@ int dlxpy_text_of(PyObject *object, PyObject **ret_keep, const char **ret)
     return *ret ? 0 : -1;
 }
 
+int dlxpy_topic_of(PyObject *object, PyObject **ret_keep, const char **ret)
+{
+    if (dlxpy_text_of(object, ret_keep, ret) == 0)
+        return 0;
+    if (PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Format(PyExc_TypeError, "a topic is a str such as \"cam/front\", not %R", object);
+    return -1;
+}
+
+/* PyFloat_AsDouble(), with words for what is no number. */
+static double seconds_of(PyObject *object)
+{
+    double seconds = PyFloat_AsDouble(object);
+    if (seconds == -1.0 && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Format(PyExc_TypeError,
+                     "a timeout is a number of seconds, such as 0.5, or None for no limit: not %R",
+                     object);
+    return seconds;
+}
+
+/* PyLong_AsLongLong(), likewise. */
+static long long number_of(PyObject *object, const char *what)
+{
+    long long value = PyLong_AsLongLong(object);
+    if (value == -1 && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Format(PyExc_TypeError, "%s is a whole number, not %R", what, object);
+    return value;
+}
+
 int dlxpy_timeout(PyObject *object, int64_t *ret_ns)
 {
     if (object == Py_None) {
         *ret_ns = DLX_FOREVER;
         return 0;
     }
-    double seconds = PyFloat_AsDouble(object);
+    double seconds = seconds_of(object);
     if (seconds == -1.0 && PyErr_Occurred())
         return -1;
     if (isnan(seconds) || seconds < 0) {
@@ -84,7 +118,7 @@ int dlxpy_uint32(PyObject *object, const char *what, uint32_t max, uint32_t *ret
 {
     if (!object)
         return 0;
-    long long value = PyLong_AsLongLong(object);
+    long long value = number_of(object, what);
     if (value == -1 && PyErr_Occurred())
         return -1;
     if (value < 0 || value > max) {
@@ -100,7 +134,7 @@ int dlxpy_uint64(PyObject *object, const char *what, uint64_t *ret)
 {
     if (!object)
         return 0;
-    long long value = PyLong_AsLongLong(object);
+    long long value = number_of(object, what);
     if (value == -1 && PyErr_Occurred())
         return -1;
     if (value < 0) {

@@ -21,6 +21,8 @@ int dlxpy_parse(const struct dlxpy_params *params, PyObject *const *args, Py_ssi
 
 /* A str, or a path; NULL for None. Returns 0, or -1 with an exception. *ret_keep is to be dropped by the caller. */
 int dlxpy_text_of(PyObject *object, PyObject **ret_keep, const char **ret);
+/* Likewise, with words for a topic. */
+int dlxpy_topic_of(PyObject *object, PyObject **ret_keep, const char **ret);
 
 /* A time-out in seconds: a number >= 0, or None for no limit, as nanoseconds; -1 with an exception. */
 int dlxpy_timeout(PyObject *object, int64_t *ret_ns);

@@ -3,6 +3,7 @@
 /* dlx.connect(): waits for the daemon's answer, and for one that is started. */
 
 #include "asking.h"
+#include "errors.h"
 #include "connection.h"
 #include "job.h"
 #include <stdlib.h>
@@ -64,8 +65,14 @@ static struct attempt *attempt_new(const struct dlx_connect_args *args)
 
 static PyObject *finish(struct attempt *attempt)
 {
-    if (dlxpy_job_do(&attempt->job, NULL) < 0)
+    if (dlxpy_job_do(&attempt->job, NULL) < 0) {
+        const char *socket = attempt->args.socket;
+        if (socket && *socket != '/' && *socket != '.' &&
+            PyErr_ExceptionMatches(PyExc_ConnectionError))
+            dlxpy_add_note("connect() takes the path of a daemon's socket, or nothing: topics are "
+                           "named in publisher(), subscribe() and get()");
         return NULL;
+    }
     struct dlx_client *c = attempt->c;
     const char *passed_over = dlx_client_passed_over(c);
     if (*passed_over && PyErr_WarnFormat(PyExc_RuntimeWarning, 1,

@@ -120,7 +120,7 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         dlxpy_uint32(value[7], "max_held", UINT32_MAX, &pub.max_held) < 0 ||
         dlxpy_uint64(value[8], "max_held_bytes", &pub.max_held_bytes) < 0 ||
         dlxpy_uint32(value[9], "require", UINT32_MAX, &pub.min_subscribers) < 0 ||
-        dlxpy_text_of(value[0], &keep, &topic) < 0)
+        dlxpy_topic_of(value[0], &keep, &topic) < 0)
         return NULL;
     struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_publisher);
     PyObject *ret = NULL;
@@ -253,7 +253,7 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         dlxpy_uint32(value[4], "max_held", UINT32_MAX, &sub.max_held) < 0 ||
         (value[5] && dlxpy_timeout(value[5], &timeout_ns) < 0) ||
         parse_spin(value[8], &sub.spin_ns) < 0 || dlxpy_gpu_device(value[9], "pin", &sub.pin) < 0 ||
-        dlxpy_flag(value[10], &is_private) < 0 || dlxpy_text_of(value[0], &keep, &topic) < 0)
+        dlxpy_flag(value[10], &is_private) < 0 || dlxpy_topic_of(value[0], &keep, &topic) < 0)
         return NULL;
     if (parse_publishers(value[6], value[7], topic, &sub.n_publishers) < 0) {
         Py_XDECREF(keep);
@@ -306,7 +306,7 @@ static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args, P
     const char *topic;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         (value[1] && dlxpy_timeout(value[1], &timeout_ns) < 0) ||
-        dlxpy_stream_parse(value[2], &stream) < 0 || dlxpy_text_of(value[0], &keep, &topic) < 0)
+        dlxpy_stream_parse(value[2], &stream) < 0 || dlxpy_topic_of(value[0], &keep, &topic) < 0)
         return NULL;
     struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_get);
     PyObject *ret = NULL;
@@ -337,7 +337,7 @@ static PyObject *drop_retained(PyObject *self, PyObject *object)
 {
     PyObject *keep;
     const char *topic;
-    if (dlxpy_text_of(object, &keep, &topic) < 0)
+    if (dlxpy_topic_of(object, &keep, &topic) < 0)
         return NULL;
     struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_drop);
     int r = call ? dlxpy_call_do(call, cast(self)) : -1;

@@ -10,13 +10,52 @@
 static PyObject *make_error; /* dlx._errors.make */
 static volatile unsigned fork_generation = 1;
 
-/* The words may hold names of tensors, which are any bytes, and may be cut within a character. */
-static PyObject *raise(int code, const char *text)
+/* What libdlx calls its functions, and what they are called here. Longer names first. */
+static const struct {
+    const char *c, *python;
+} names[] = {
+    {"the time of dlx_connect_args", "the timeout of dlx.connect()"},
+    {"dlx_connect()", "dlx.connect()"},
+    {"dlx_alloc()", "empty()"},
+    {"dlx_message_tensor()", "a message"},
+    {"dlx_tensor_used_on", "used_on"},
+    {"DLManagedTensorVersioned", "a capsule of DLPack 1.0"},
+    {"`strict`", "strict=True"},
+    {"`share`", "share=True"},
+    {"`stage`", "stage=True"},
+    {"`reliable`", "reliable=True"},
+    {"on_full)", "on_full=\"block\")"},
+};
+
+/* Replace the names, where there is room. */
+static void translate(const char *from, char *to, size_t size)
 {
-    PyObject *words = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "backslashreplace");
+    size_t used = 0;
+    while (*from && used + 1 < size) {
+        size_t i = 0, n = sizeof names / sizeof names[0];
+        while (i < n && strncmp(from, names[i].c, strlen(names[i].c)) != 0)
+            i++;
+        if (i == n) {
+            to[used++] = *from++;
+            continue;
+        }
+        int added = snprintf(to + used, size - used, "%s", names[i].python);
+        used = used + (size_t)added < size ? used + (size_t)added : size - 1;
+        from += strlen(names[i].c);
+    }
+    to[used] = '\0';
+}
+
+/* The words may hold names of tensors, which are any bytes, and may be cut within a character. */
+static PyObject *raise(int code, const char *words)
+{
+    char text[640];
+    translate(words, text, sizeof text);
+    PyObject *object = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "backslashreplace");
     PyObject *error =
-        words ? PyObject_CallFunction(make_error, "isO", code, dlx_error_name(code), words) : NULL;
-    Py_XDECREF(words);
+        object ? PyObject_CallFunction(make_error, "isO", code, dlx_error_name(code), object)
+               : NULL;
+    Py_XDECREF(object);
     if (error) {
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
         Py_DECREF(error);

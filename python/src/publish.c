@@ -306,6 +306,12 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     struct batch b = {.p = p, .parcels = &parcel, .n = 1};
     struct wishes w;
     PyObject *value[8];
+    if (n_args > 1) {
+        PyErr_SetString(PyExc_TypeError,
+                        "publish() takes one message: metadata is named, publish(x, meta={...}), "
+                        "and several tensors are a dict or a list");
+        return NULL;
+    }
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         parse_wishes(p, value + 2, &w) < 0 || dlxpy_handle_enter(&p->handle) < 0)
         return NULL;

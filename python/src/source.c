@@ -411,7 +411,8 @@ static int refuse(PyObject *object)
 {
     PyErr_Format(PyExc_TypeError,
                  "no tensor: %R has neither __dlpack__, nor the buffer protocol, nor "
-                 "__array_interface__, and is no DLPack capsule",
+                 "__array_interface__, and is no DLPack capsule: convert it, by numpy.asarray() "
+                 "for example",
                  (PyObject *)Py_TYPE(object));
     return -1;
 }

@@ -60,19 +60,68 @@ static void set_row_major(struct dlxpy_source *s, Py_ssize_t ndim)
 
 /* ---- the buffer protocol ------------------------------------------------------------------- */
 
-/* numpy.datetime64 and timedelta64 show the bytes of their number. (Arrays of them show nothing.) Returns 1, 0, or -1 with an exception. */
-static int is_time(PyObject *object, const Py_buffer *b)
+/* Of NumPy: 'M', 'm' (times), 'U', 'S' (text); 0: it has none; -1 with an exception. */
+static int kind_of(PyObject *object)
+{
+    PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+    PyObject *kind = dtype ? PyObject_GetAttrString(dtype, "kind") : NULL;
+    const char *text = kind && PyUnicode_Check(kind) ? PyUnicode_AsUTF8AndSize(kind, NULL) : NULL;
+    int ret = text ? text[0] : 0;
+    if (PyErr_Occurred() && dlxpy_pass_over() < 0)
+        ret = -1;
+    Py_XDECREF(kind);
+    Py_XDECREF(dtype);
+    return ret;
+}
+
+static int fail_time(PyObject *object)
+{
+    PyErr_Format(PyExc_BufferError,
+                 "a time of %R is no type of DLPack: publish its number, x.astype(\"int64\"), and "
+                 "say its unit in meta",
+                 (PyObject *)Py_TYPE(object));
+    return -1;
+}
+
+/* An array of times shows nothing: its own error does not say what to do. */
+static int fail_buffer(PyObject *object)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    int kind = kind_of(object);
+    if (kind == 0 || (kind > 0 && kind != 'M' && kind != 'm')) {
+        PyErr_Restore(type, value, trace);
+        dlxpy_make_buffer_error(object);
+        return -1;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return kind < 0 ? -1 : fail_time(object);
+}
+
+/* numpy.datetime64 and timedelta64 show the bytes of their number. 0, or -1 with an exception. */
+static int check_is_no_time(PyObject *object, const Py_buffer *b)
 {
     if (b->ndim != 1 || b->shape[0] != 8 || b->itemsize != 1)
         return 0;
-    PyObject *dtype = PyObject_GetAttrString(object, "dtype");
-    PyObject *kind = dtype ? PyObject_GetAttrString(dtype, "kind") : NULL;
-    bool is = kind && PyUnicode_Check(kind) &&
-              (PyUnicode_CompareWithASCIIString(kind, "M") == 0 ||
-               PyUnicode_CompareWithASCIIString(kind, "m") == 0);
-    Py_XDECREF(kind);
-    Py_XDECREF(dtype);
-    return kind || dlxpy_pass_over() == 0 ? is : -1;
+    int kind = kind_of(object);
+    return kind == 'M' || kind == 'm' ? fail_time(object) : kind < 0 ? -1 : 0;
+}
+
+/* What to do with elements of this format. */
+static const char *remedy_of(const char *format)
+{
+    char last = format[0] ? format[strlen(format) - 1] : '\0';
+    if (strncmp(format, "T{", 2) == 0)
+        return "publish its fields as named tensors, {name: x[name] for name in x.dtype.names}";
+    if (last == 'O')
+        return "convert Python objects to numbers, x.astype(\"float32\")";
+    if (last == 'w' || last == 's' || last == 'p')
+        return "put text into meta, or publish its bytes as uint8";
+    if (format[0] == '>' || format[0] == '!' || format[0] == '<')
+        return "convert it, x.astype(x.dtype.newbyteorder(\"=\"))";
+    return "convert it, x.astype(\"float32\") for example";
 }
 
 int dlxpy_source_buffer(struct dlxpy_source *s, PyObject *object)
@@ -82,23 +131,17 @@ int dlxpy_source_buffer(struct dlxpy_source *s, PyObject *object)
         return 0;
     if (PyObject_GetBuffer(object, &s->buffer, PyBUF_RECORDS_RO) < 0) {
         s->buffer.obj = NULL;
-        dlxpy_make_buffer_error(object);
-        return -1;
+        return fail_buffer(object);
     }
     const Py_buffer *b = &s->buffer;
-    int time = is_time(object, b);
-    if (time > 0)
-        PyErr_Format(PyExc_BufferError,
-                     "%R is no type of DLPack: publish its number, x.astype(\"int64\")",
-                     (PyObject *)Py_TYPE(object));
-    if (time != 0)
+    if (check_is_no_time(object, b) < 0)
         goto fail;
     if (!dlxpy_dtype_of_format(b->format, b->itemsize, &dtype)) {
         PyErr_Format(
             PyExc_BufferError,
             "elements of format '%s', %zd bytes each: only numbers that DLPack has, in native "
-            "byte order, are carried",
-            b->format ? b->format : "B", b->itemsize);
+            "byte order, are carried; %s",
+            b->format ? b->format : "B", b->itemsize, remedy_of(b->format ? b->format : "B"));
         goto fail;
     }
     if (make_dims(s, b->ndim) < 0)

@@ -161,6 +161,15 @@ static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
     return r;
 }
 
+/* For words about a wait in vain. */
+static const char *why_none(const struct dlxpy_subscription *self)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    int r =
+        self->handle.closed ? -1 : dlx_subscription_get_stats(self->handle.of.subscription, &stats);
+    return r == 0 && stats.n_publishers == 0 ? ", since nobody publishes it" : "";
+}
+
 /* As look(). */
 static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxpy_taken *taken)
 {
@@ -184,9 +193,9 @@ static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxp
         if (dlxpy_handle_go_on(&self->handle) < 0)
             return 1;
         if (dlxpy_wait_slice(&wait, 1) == 0) {
-            (void)dlxpy_raise_text(DLX_E_TIMEOUT, "topic %.200s: no message within %s",
+            (void)dlxpy_raise_text(DLX_E_TIMEOUT, "topic %.200s: no message within %s%s",
                                    PyUnicode_AsUTF8AndSize(self->handle.topic, NULL),
-                                   dlxpy_seconds(timeout_ns).text);
+                                   dlxpy_seconds(timeout_ns).text, why_none(self));
             return 1;
         }
     }
@@ -226,8 +235,8 @@ static PyObject *take_messages(struct dlxpy_subscription *self, int64_t timeout_
     *ret_code = r;
     dlxpy_handle_leave(&self->handle);
     if (r == DLX_E_EMPTY) /* libdlx has no words for it, since that may be asked often */
-        (void)dlxpy_raise_text(r, "topic %.200s has no message",
-                               PyUnicode_AsUTF8AndSize(self->handle.topic, NULL));
+        (void)dlxpy_raise_text(r, "topic %.200s has no message%s",
+                               PyUnicode_AsUTF8AndSize(self->handle.topic, NULL), why_none(self));
     return ret;
 }
 

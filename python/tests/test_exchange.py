@@ -152,5 +152,5 @@ def test_a_device_that_is_refused_is_a_buffer_error(pair):
 
 def test_what_the_buffer_protocol_refuses_is_a_buffer_error(pair):
     """NumPy raises ValueError."""
-    with pytest.raises(BufferError, match="numpy.ndarray.*dtype 'M'"):
+    with pytest.raises(BufferError, match="a time of .*numpy.ndarray"):
         pair[0].publish(np.zeros(2, "M8[s]"))

@@ -355,7 +355,7 @@ for call in (t.numpy, t.tobytes, t.copy, lambda: memoryview(t), lambda: memoryvi
              lambda: pickle.dumps(t), lambda: np.add(t, 1), lambda: dlx.tensor(t), lambda: t._as_bits(), lambda: t.__array__()):
     e = fails(dlx.DeviceError, "torch.from_dlpack(t).cpu()", call)
     assert isinstance(e, BufferError) and e.name == "DEVICE"
-fails(dlx.DeviceError, "GPU", lambda: msg.private(0))
+fails(dlx.DeviceError, "on CUDA device 0", lambda: msg.private(0))
 fails((BufferError, RuntimeError), "", lambda: np.from_dlpack(t))
 for call in (lambda: pub.publish(t), lambda: pub.publish(msg), lambda: pub.publish({"a": t}, share=True), lambda: pub.publish_many([msg])):
     fails(dlx.DeviceError, "torch.from_dlpack(t).clone()", call)

@@ -170,8 +170,8 @@ class Device:  # torch.device
 assert pub.empty(3, device=Device()).device == pub.empty(3, device="cuda").device == "cuda:0"
 fails(TypeError, "devise", lambda: pub.empty_like(b"x", devise="cpu"))
 fails(dlx.Error, "-1", lambda: pub.empty((2, -1), device="cuda:0"))
-fails(dlx.NoMemory, "device type 2, number 0", lambda: pub.empty(1 << 34, "uint8", device="cuda:0"))
-fails(dlx.NoMemory, "16.0 GiB on",
+fails(dlx.NoMemory, "no memory for 16.0 GiB on CUDA device 0", lambda: pub.empty(1 << 34, "uint8", device="cuda:0"))
+fails(dlx.NoMemory, "no memory for 16.0 GiB on CUDA device 0",
       lambda: pub.empty_like({"a": b"1", "b": BIG}, device="cuda:0"))
 cuda.standin_fail(b"cuMemCreate", 1, 1, 2)
 fails(dlx.NoMemory, "cuMemCreate", lambda: pub.empty(64 << 20, "uint8", device="cuda:0"))

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What exceptions say: in Python's names, and with what to do."""
+import re
+
+import dlx
+import numpy as np
+import pytest
+
+DATA = np.arange(6, dtype=np.float32)
+
+
+def struct():
+    return np.zeros(3, dtype=[("a", "i4")])
+
+
+PUBLISH = [
+    (lambda p: p.publish(DATA, {"k": 1}), TypeError, "metadata is named, publish(x, meta={...})"),
+    (lambda p: p.publish(DATA, meta={"k": DATA}), TypeError,
+     "metadata holds an array, of type ndarray: publish it as a tensor of the message, or as a list (tolist())"),
+    (lambda p: p.publish(DATA, meta={"k": object()}), TypeError, "metadata holds a value of type object"),
+    (lambda p: p.publish(DATA, meta="k"), TypeError, 'metadata is a dict or bytes, not str: meta={"key": value}'),
+    (lambda p: p.publish(np.array(["2020-01-01"], "datetime64[s]")), BufferError,
+     'publish its number, x.astype("int64"), and say its unit in meta'),
+    (lambda p: p.publish(np.timedelta64(3, "s")), BufferError, 'publish its number, x.astype("int64")'),
+    (lambda p: p.publish(np.array(["abc"])), BufferError, "put text into meta, or publish its bytes as uint8"),
+    (lambda p: p.publish(np.array([object()])), BufferError, 'Python objects to numbers, x.astype("float32")'),
+    (lambda p: p.publish(struct()), BufferError, "publish its fields as named tensors"),
+    (lambda p: p.publish(np.zeros(3, ">f4")), BufferError, 'x.astype(x.dtype.newbyteorder("="))'),
+    (lambda p: p.publish(3.0), TypeError, "convert it, by numpy.asarray() for example"),
+    (lambda p: p.publish(DATA, strict=True), dlx.WouldCopy,
+     "is not from empty() of this publisher, so it would be copied, which strict=True forbids"),
+    (lambda p: p.publish(DATA, timeout="1"), TypeError, "a timeout is a number of seconds, such as 0.5"),
+    (lambda p: p.publish(DATA, tmeout=1), TypeError, "'tmeout': it has tensors, meta, timeout, "),
+]
+
+
+@pytest.mark.parametrize("call, error, words", PUBLISH)
+def test_publish_says_what_it_wants(pair, call, error, words):
+    with pytest.raises(error, match=re.escape(words)):
+        call(pair[0])
+
+
+CONNECTION = [
+    (lambda c: c.publisher(["cam"]), TypeError, "a topic is a str such as \"cam/front\", not ['cam']"),
+    (lambda c: c.subscribe(3), TypeError, 'a topic is a str such as "cam/front", not 3'),
+    (lambda c: c.get(("a",), timeout=0), TypeError, "a topic is a str"),
+    (lambda c: c.publisher("a", depth="3"), TypeError, "depth is a whole number, not '3'"),
+    (lambda c: c.get("nobody", timeout=0), dlx.Timeout, "topic nobody has no message: nobody publishes it"),
+    (lambda c: c.get("nobody", timeout=0.01), dlx.Timeout, "nobody publishes it"),
+    (lambda c: c.get("nobody", timeout="1"), TypeError, "a number of seconds, such as 0.5, or None for no limit: not '1'"),
+    (lambda c: c.subscribe("nobody").take(timeout=0.01), dlx.Timeout,
+     "topic nobody: no message within 0.01 s, since nobody publishes it"),
+    (lambda c: c.subscribe("nobody").take(timeout=0), dlx.Timeout,
+     "topic nobody has no message, since nobody publishes it"),
+    (lambda c: c.subscribe("cam/front", reliable=True), dlx.InvalidError,
+     'make it a publisher that blocks (on_full="block"), or subscribe without reliable=True'),
+]
+
+
+@pytest.mark.parametrize("call, error, words", CONNECTION)
+def test_a_connection_says_what_it_wants(pair, c, call, error, words):
+    with pytest.raises(error, match=re.escape(words)) as e:
+        call(c)
+    assert "dlx_" not in str(e.value)
+
+
+def test_who_waits_for_a_publisher_that_is_there_hears_of_none_missing(pair):
+    with pytest.raises(dlx.Timeout) as e:
+        pair[1].take(timeout=0.01)
+    assert str(e.value) == "topic cam/front: no message within 0.01 s"
+
+
+def test_a_name_that_is_not_there_is_answered_with_those_that_are(pair):
+    pub, sub = pair
+    pub.publish({"rgb": DATA, "depth": DATA})
+    with pytest.raises(KeyError, match='has no tensor "detph": it has "rgb", "depth"'):
+        sub.take()["detph"]
+
+
+@pytest.mark.parametrize("topic", ["cam", "cam/front"])
+def test_a_topic_where_a_socket_is_wanted_is_pointed_out(daemon, topic):
+    with pytest.raises(dlx.DaemonError) as e:
+        dlx.connect(topic, autospawn=False)
+    assert "topics are named in publisher()" in e.value.__notes__[0]
+    with pytest.raises(dlx.DaemonError) as e:
+        dlx.connect("./no/such.sock", autospawn=False)
+    assert not hasattr(e.value, "__notes__")
