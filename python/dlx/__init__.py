@@ -20,15 +20,15 @@ seconds, None is without a limit. A forked child connects anew: it has no part i
 import os as _os
 
 from . import _message  # adds methods to what the extension has
-from ._dlx import (Connection, Event, Message, NamedMessage, Publisher, Report, Subscription, Tensor, __version__, connect,
-                   debug, dlpack_info, tensor)
+from ._dlx import (Connection, Event, Message, NamedMessage, Publisher, Report, Subscription, Tensor, TreeMessage,
+                   __version__, connect, debug, dlpack_info, tensor)
 from ._errors import (AccessError, Closed, DaemonError, DeviceError, Error, Forked, Full, InUse, InvalidError, LimitError,
                       NoMemory, NotFound, PeerError, PublisherGone, Timeout, TooManyHeld, WouldCopy)
 from ._dtype import DType
 from ._torch import torch_mem_pool
 
 __all__ = ["connect", "debug", "dlpack_info", "tensor", "Connection", "Publisher", "Subscription", "Message", "NamedMessage",
-           "Tensor", "DType", "Report", "Event", "Error", "Timeout", "AccessError", "DaemonError", "NoMemory", "LimitError", "InvalidError", "NotFound",
+           "TreeMessage", "Tensor", "DType", "Report", "Event", "Error", "Timeout", "AccessError", "DaemonError", "NoMemory", "LimitError", "InvalidError", "NotFound",
            "PublisherGone", "Full", "TooManyHeld", "WouldCopy", "DeviceError", "Forked", "InUse", "Closed", "PeerError",
            "torch_mem_pool", "__version__"]
 

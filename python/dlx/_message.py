@@ -2,8 +2,8 @@
 """A message behaves as what it holds: as its tensor, as a sequence, or, with names, as a mapping."""
 from collections.abc import Mapping
 
-from . import _html
-from ._dlx import Message, NamedMessage, Tensor
+from . import _html, _tree
+from ._dlx import Message, NamedMessage, Tensor, TreeMessage
 from ._errors import NotFound
 from ._tensor import add
 
@@ -99,4 +99,5 @@ for _name in ("shape", "strides", "ndim", "size", "dtype", "itemsize", "nbytes",
 for _name in ("get", "keys", "values", "items"):
     setattr(Message, _name, _OfNames(_name, getattr(Mapping, _name).__doc__))
 add(NamedMethods, NamedMessage)
+add(_tree.Methods, TreeMessage)
 Mapping.register(NamedMessage)

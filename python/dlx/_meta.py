@@ -1,39 +1,117 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata of messages: bytes, or a dict that travels as JSON."""
+"""Metadata of messages: bytes, or a dict that travels as JSON.
+
+What JSON does not have is an object of one key there, which begins with "dlx.": {"dlx.tuple": [1, 2]}, {"dlx.int": {"0": "a"}} (keys that
+are int), {"dlx.bytes": "AP8="} (base64), {"dlx.complex": [1.0, 2.0]}, {"dlx.float": "nan"}; {"dlx.dict": {...}} is a dict with such a key
+of its own. Bytes that could be read as a dict get a tab at the end, which JSON ignores: without it, what other programs publish as JSON is a
+dict. "dlx.tree" is of _tree.py.
+"""
+import base64
 import json
 
+_MARK = b"\t"
 
-def _plain(value):
-    """What JSON does not have: numbers of NumPy and others."""
-    item = getattr(value, "item", None)
-    if callable(item):
-        try:
-            return item()
-        except (ValueError, RuntimeError):
-            raise TypeError(f"metadata holds an array, of type {type(value).__name__}: publish it as a tensor of the "
-                            "message, or as a list (tolist())") from None
-    raise TypeError(f"metadata holds a value of type {type(value).__name__}, which JSON cannot: convert it to str, "
-                    "numbers, lists or dicts, or let meta be bytes")
+
+def dict_kind(keys, what):
+    """"dlx.dict" or "dlx.int"; TypeError for other keys."""
+    if all(isinstance(key, str) for key in keys):
+        return "dlx.dict"
+    if all(type(key) is int for key in keys):
+        return "dlx.int"
+    odd = [repr(key) for key in keys if not isinstance(key, str) and type(key) is not int]
+    raise TypeError(f"{what}: the keys of a dict are all str, or all int, not {odd[0] if odd else 'mixed'}")
+
+
+def wrap(kind, value):
+    """The JSON of a container of that kind, given that of what is in it."""
+    plain = kind == "dlx.dict" and not any(key.startswith("dlx.") for key in value)
+    return value if plain or isinstance(value, list) and kind == "dlx.list" else {kind: value}
+
+
+def _tag(value, path):
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, dict):
+        kind = dict_kind(value, path)
+        return wrap(kind, {str(key): _tag(each, f"{path}[{key!r}]") for key, each in value.items()})
+    if isinstance(value, (list, tuple)):
+        return wrap("dlx.list" if isinstance(value, list) else "dlx.tuple", [_tag(each, f"{path}[{i}]") for i, each in enumerate(value)])
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"dlx.bytes": base64.b64encode(value).decode()}
+    if isinstance(value, complex):
+        return {"dlx.complex": [value.real, value.imag]}
+    if getattr(value, "size", 1) == 1 and callable(getattr(value, "item", None)):  # numbers of NumPy and others
+        return _tag(value.item(), path)
+    if hasattr(value, "shape"):
+        raise TypeError(f"{path} is an array, of type {type(value).__name__}: publish it as a tensor of the message, or as a list (tolist())")
+    raise TypeError(f"{path} is of type {type(value).__name__}: convert it to str, numbers, lists or dicts, or let meta be bytes")
+
+
+def split(value):
+    """The kind of what _tag() and _tree made of a container, and what is in it."""
+    if isinstance(value, list):
+        return "dlx.list", value
+    if isinstance(value, dict) and len(value) == 1:
+        (key, inner), = value.items()
+        if key.startswith("dlx."):
+            return key, inner
+    return ("dlx.dict" if isinstance(value, dict) else None), value
+
+
+_MAKE = {"dlx.bytes": base64.b64decode, "dlx.complex": lambda x: complex(*x), "dlx.float": float}
+
+
+def untag(value):
+    kind, inner = split(value)
+    if kind is None or kind in _MAKE:
+        return _MAKE[kind](inner) if kind else value
+    if isinstance(inner, list):
+        made = [untag(each) for each in inner]
+        return tuple(made) if kind == "dlx.tuple" else made
+    if kind not in ("dlx.dict", "dlx.int"):
+        raise ValueError(f"unknown {kind}")
+    return {int(key) if kind == "dlx.int" else key: untag(each) for key, each in inner.items()}
+
+
+def loads(data):
+    """The dict that these bytes are as JSON; None if they are none."""
+    try:
+        value = json.loads(data) if data[:1] == b"{" else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def dumps(value):
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def encode(meta):
     if isinstance(meta, dict):
         try:
-            return json.dumps(meta, default=_plain, separators=(",", ":"), allow_nan=False).encode()
+            return dumps(_tag(meta, "meta"))
         except (ValueError, RecursionError) as e:
             raise ValueError(f"metadata that JSON cannot hold (NaN, infinity, or too deep): {e}; pass bytes") from None
     if isinstance(meta, (bytes, bytearray, memoryview)):
-        return bytes(meta)
+        data = bytes(meta)
+        return data if loads(data) is None else data + _MARK
     raise TypeError(f"metadata is a dict or bytes, not {type(meta).__name__}: meta={{\"key\": value}}")
 
 
+def as_json(data):
+    """What encode() gave, to be put into other JSON."""
+    value = loads(data)
+    return {"dlx.bytes": base64.b64encode(decode(data)).decode()} if value is None or data.endswith(_MARK) else value
+
+
 def decode(data):
-    """The dict that it was, if it was one; else the bytes; None when there are none. What is nested too deep is bytes, too."""
-    if not data:
-        return None
-    if data[:1] == b"{":
-        try:
-            return json.loads(data)
-        except (ValueError, RecursionError):
-            pass
-    return data
+    """What encode() was given; None when there are none."""
+    value = loads(data)
+    if value is None:
+        return data or None
+    if data.endswith(_MARK):
+        return data[:-len(_MARK)]
+    try:
+        return untag(value.get("meta")) if "dlx.tree" in value else untag(value)
+    except (ValueError, TypeError, AttributeError, RecursionError):  # another program's, which looks like ours
+        return value

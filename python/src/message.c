@@ -9,6 +9,7 @@
 
 PyTypeObject *dlxpy_message_type;
 static PyTypeObject *named_type;
+PyTypeObject *dlxpy_tree_message_type;
 
 static struct dlxpy_message *cast(PyObject *self)
 {
@@ -27,7 +28,15 @@ static PyTypeObject *type_of(const struct dlx_message *m)
     uint32_t i = 0, n = dlx_message_n_tensors(m);
     while (i < n && !dlx_message_name(m, i)[0])
         i++;
-    return i < n ? named_type : dlxpy_message_type;
+    if (i == n)
+        return dlxpy_message_type;
+    /* As _tree.py begins the metadata of what was nested; the same as bytes of a user ends otherwise. */
+    static const char begin[] = "{\"dlx.tree\":";
+    size_t size;
+    const char *meta = dlx_message_meta(m, &size);
+    bool is_tree = meta && size > sizeof begin && memcmp(meta, begin, sizeof begin - 1) == 0 &&
+                   meta[size - 1] == '}';
+    return is_tree ? dlxpy_tree_message_type : named_type;
 }
 
 PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *stream,
@@ -450,7 +459,10 @@ static PyGetSetDef getset[] = {
      (void *)dlx_message_monotonic_ns},
     {"publisher", get_number, NULL, "Id of its publisher; greater is newer.",
      (void *)dlx_message_publisher},
-    {"meta", get_meta, NULL, "Metadata: a dict if it was one, bytes, or None.", NULL},
+    {"meta", get_meta, NULL,
+     "Metadata as publish() got them: a dict, bytes, or None. A JSON object of another program is "
+     "a dict.",
+     NULL},
     {"meta_bytes", get_meta_bytes, NULL, "Metadata as it was sent.", NULL},
     {"released", get_is_released, NULL, "Was it given back?", NULL},
     {0},
@@ -483,6 +495,16 @@ static PyType_Slot slots[] = {
     {Py_bf_getbuffer, (void *)get_buffer},
     {0, NULL},
 };
+PyDoc_STRVAR(tree_doc,
+             "A dlx.NamedMessage of what was published as nested dicts, lists and tuples of "
+             "tensors and scalars: it\n"
+             "behaves as the outermost dict. msg.names are the paths, \"opt/m/0\", and "
+             "msg.tensors all tensors.");
+static PyType_Slot tree_slots[] = {
+    {Py_tp_doc, (void *)tree_doc},
+    {Py_tp_dealloc, (void *)dealloc},
+    {0, NULL},
+};
 static PyType_Slot named_slots[] = {
     {Py_tp_doc, (void *)named_doc},
     {Py_tp_dealloc, (void *)dealloc},
@@ -491,13 +513,16 @@ static PyType_Slot named_slots[] = {
 #define FLAGS (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION)
 static PyType_Spec spec = {"dlx.Message", sizeof(struct dlxpy_message), 0,
                            FLAGS | Py_TPFLAGS_BASETYPE, slots};
-static PyType_Spec named_spec = {"dlx.NamedMessage", sizeof(struct dlxpy_message), 0, FLAGS,
-                                 named_slots};
+static PyType_Spec named_spec = {"dlx.NamedMessage", sizeof(struct dlxpy_message), 0,
+                                 FLAGS | Py_TPFLAGS_BASETYPE, named_slots};
+static PyType_Spec tree_spec = {"dlx.TreeMessage", sizeof(struct dlxpy_message), 0, FLAGS,
+                                tree_slots};
 
 int dlxpy_add_message(PyObject *module)
 {
     dlxpy_message_type = dlxpy_add_type(module, &spec, NULL);
     named_type =
         dlxpy_message_type ? dlxpy_add_type(module, &named_spec, dlxpy_message_type) : NULL;
-    return named_type ? 0 : -1;
+    dlxpy_tree_message_type = named_type ? dlxpy_add_type(module, &tree_spec, named_type) : NULL;
+    return dlxpy_tree_message_type ? 0 : -1;
 }

@@ -109,10 +109,86 @@ int dlxpy_pair(PyObject *item, PyObject **ret_key, PyObject **ret_value)
     return -1;
 }
 
+/* Returns 1, 0, or -1 with an exception. */
+static int has(PyObject *object, const char *name)
+{
+    bool failed = false;
+    PyObject *value = dlxpy_attribute(object, name, &failed);
+    Py_XDECREF(value);
+    return value ? 1 : failed ? dlxpy_pass_over() : 0;
+}
+
+/* A dict, or another mapping that is no tensor. Returns as has(). */
+static int is_mapping(PyObject *object)
+{
+    if (PyDict_Check(object))
+        return 1;
+    if (!PyMapping_Check(object) || PyObject_CheckBuffer(object))
+        return 0;
+    int r = has(object, "__dlpack__");
+    if (r != 0)
+        return r < 0 ? -1 : 0;
+    r = has(object, "items");
+    return r > 0 ? has(object, "keys") : r;
+}
+
+/* Of a dict: does it need names for what is deeper in it, or hold what is no tensor? `flat`: a type
+ * that is neither. Returns as has(). */
+static int is_nested(PyObject *key, PyObject *value, PyTypeObject **flat)
+{
+    if (PyLong_CheckExact(key) || PyDict_Check(value) || PyList_Check(value) ||
+        PyTuple_Check(value) || PyUnicode_Check(value) || value == Py_None || PyBool_Check(value) ||
+        PyLong_CheckExact(value) || PyFloat_CheckExact(value) || PyComplex_CheckExact(value))
+        return 1;
+    if (Py_IS_TYPE(value, *flat))
+        return 0;
+    *flat = Py_TYPE(value);
+    return is_mapping(value);
+}
+
+/* Call a function of _tree.py that gives metadata, which take the place of those of `parcel`, as the last or only thing.
+ * What it gives, a new reference; NULL with an exception. */
+static PyObject *call_tree(struct dlxpy_parcel *parcel, const char *name, PyObject *object)
+{
+    PyObject *function = dlxpy_import("_tree", name);
+    PyObject *ret = function ? PyObject_CallFunctionObjArgs(
+                                   function, object, parcel->meta ? parcel->meta : Py_None, NULL)
+                             : NULL;
+    PyObject *meta = ret && PyTuple_Check(ret) ? PyTuple_GetItem(ret, 1) : ret;
+    if (meta) {
+        Py_XDECREF(parcel->meta);
+        parcel->meta = Py_NewRef(meta);
+    }
+    Py_XDECREF(function);
+    return ret;
+}
+
+/* The pairs of a mapping, which is flattened first if it is nested; a list. NULL with an exception. */
+static PyObject *flat_items(struct dlxpy_parcel *parcel, PyObject *mapping)
+{
+    PyObject *items = PyMapping_Items(mapping), *key, *value;
+    PyTypeObject *flat = NULL;
+    int r = items ? 0 : -1;
+    for (Py_ssize_t i = 0; r == 0 && i < PyList_Size(items); i++) {
+        r = dlxpy_pair(PyList_GetItem(items, i), &key, &value);
+        if (r == 0)
+            r = is_nested(key, value, &flat);
+    }
+    if (r == 0)
+        return items;
+    Py_XDECREF(items);
+    if (r < 0)
+        return NULL;
+    PyObject *ret = call_tree(parcel, "flatten", mapping);
+    items = ret ? PyDict_Items(PyTuple_GetItem(ret, 0)) : NULL;
+    Py_XDECREF(ret);
+    return items;
+}
+
 static int pack_mapping(struct dlxpy_parcel *parcel, PyObject *mapping,
                         const struct dlxpy_sender *sender)
 {
-    PyObject *items = PyMapping_Items(mapping);
+    PyObject *items = flat_items(parcel, mapping);
     Py_ssize_t n = items ? PyList_Size(items) : 0;
     PyObject *names = items ? PyTuple_New(n) : NULL, *values = names ? PyTuple_New(n) : NULL;
     int r = values ? 0 : -1;
@@ -181,6 +257,8 @@ static int pack_message(struct dlxpy_parcel *parcel, PyObject *message,
         const char *meta = dlx_message_meta(m, &size);
         if (size > 0)
             parcel->meta = PyBytes_FromStringAndSize(meta, (Py_ssize_t)size);
+    } else if (names && Py_IS_TYPE(message, dlxpy_tree_message_type)) {
+        Py_XDECREF(call_tree(parcel, "with_meta", message));
     }
     if (names && !PyErr_Occurred())
         r = pack_sequence(parcel, values, names, sender);
@@ -190,29 +268,6 @@ static int pack_message(struct dlxpy_parcel *parcel, PyObject *message,
     Py_XDECREF(list);
     Py_XDECREF(values);
     return r;
-}
-
-/* Returns 1, 0, or -1 with an exception. */
-static int has(PyObject *object, const char *name)
-{
-    bool failed = false;
-    PyObject *value = dlxpy_attribute(object, name, &failed);
-    Py_XDECREF(value);
-    return value ? 1 : failed ? dlxpy_pass_over() : 0;
-}
-
-/* A dict, or another mapping that is no tensor. Returns as has(). */
-static int is_mapping(PyObject *object)
-{
-    if (PyDict_Check(object))
-        return 1;
-    if (!PyMapping_Check(object) || PyObject_CheckBuffer(object))
-        return 0;
-    int r = has(object, "__dlpack__");
-    if (r != 0)
-        return r < 0 ? -1 : 0;
-    r = has(object, "items");
-    return r > 0 ? has(object, "keys") : r;
 }
 
 int dlxpy_parcel_pack(struct dlxpy_parcel *parcel, PyObject *object,

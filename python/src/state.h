@@ -20,6 +20,7 @@ extern PyTypeObject *dlxpy_connection_type;
 extern PyTypeObject *dlxpy_publisher_type;
 extern PyTypeObject *dlxpy_subscription_type;
 extern PyTypeObject *dlxpy_message_type;
+extern PyTypeObject *dlxpy_tree_message_type; /* a dlxpy_message_type */
 extern PyTypeObject *dlxpy_tensor_type;
 
 /* Add what a file has to the module. Return 0, or -1 with an exception. */

@@ -94,7 +94,7 @@ def test_what_is_no_message_is_found_before_anything_is_published(pair):
     pub, sub = pair
     x, y = numbers(pub, 2)
     assert fails(pub, TypeError, [x, object()], 0).__notes__ == ["message 1"]
-    assert fails(pub, TypeError, [x, b"y", {"a": y, "b": 3}], 0).__notes__ == ["tensor 1, 'b'", "message 2"]
+    assert fails(pub, TypeError, [x, b"y", {"a": y, "b": object()}], 0).__notes__ == ["tensor 1, 'b'", "message 2"]
     assert fails(pub, dlx.InvalidError, [x, {}], 0).__notes__ == ["message 1"]
     for twice in ([x, y, x], [x, {"a": x}], [{"a": x, "b": x}]):
         assert "twice" in str(fails(pub, dlx.InvalidError, twice, 0))

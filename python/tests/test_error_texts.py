@@ -16,8 +16,8 @@ def struct():
 PUBLISH = [
     (lambda p: p.publish(DATA, {"k": 1}), TypeError, "metadata is named, publish(x, meta={...})"),
     (lambda p: p.publish(DATA, meta={"k": DATA}), TypeError,
-     "metadata holds an array, of type ndarray: publish it as a tensor of the message, or as a list (tolist())"),
-    (lambda p: p.publish(DATA, meta={"k": object()}), TypeError, "metadata holds a value of type object"),
+     "is an array, of type ndarray: publish it as a tensor of the message, or as a list (tolist())"),
+    (lambda p: p.publish(DATA, meta={"k": object()}), TypeError, "is of type object"),
     (lambda p: p.publish(DATA, meta="k"), TypeError, 'metadata is a dict or bytes, not str: meta={"key": value}'),
     (lambda p: p.publish(np.array(["2020-01-01"], "datetime64[s]")), BufferError,
      'publish its number, x.astype("int64"), and say its unit in meta'),

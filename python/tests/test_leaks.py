@@ -28,13 +28,19 @@ def round_trip(c, pub, sub):
         list(msg), list(msg.items()), msg.tensors, msg.names, msg.meta, msg.meta_bytes, msg.private("a"), "a" in msg, dict(msg), repr(msg), msg.topic
         pub.publish(msg)
         for bad in (lambda: msg["x"], lambda: msg[9], lambda: np.from_dlpack(msg), lambda: msg.__dlpack__(stream=3),
-                    lambda: pub.publish({"a": 3}), lambda: pub.publish(object()), lambda: pub.publish(b"x", strict=True),
+                    lambda: pub.publish({"a": {"b": 3}}), lambda: pub.publish(object()), lambda: pub.publish(b"x", strict=True),
                     lambda: pub.publish(b"x", nope=1), lambda: pub.empty("x"), lambda: pub.empty(1, "x"),
                     lambda: pub.publish(np.zeros(2, ">f4")), lambda: c.publisher("//"), lambda: c.subscribe("//"),
                     lambda: c.get("nothing", 0), lambda: c.links(1)):
             with pytest.raises(Exception):
                 bad()
     sub.take(), sub.take()
+    pub.publish({"x": {"y": [np.ones(3), 1]}, "n": None}, meta={"k": (b"1",)})
+    msg = sub.take()
+    dict(msg), msg["x"], msg["n"], msg.get("z"), len(msg), msg.meta, pub.publish(msg, meta=b"{}"), sub.take().meta
+    for bad in ({"x": {1: b"1", "a": b"2"}}, {"x": {"y": object()}}, {"x": [b"1", {"": 1}]}):
+        with pytest.raises(Exception):
+            pub.publish(bad)
     pub.publish_many([pub.empty(3), np.ones(2), {"a": b"x"}, t, pub.empty(1)])
     assert len(sub.take_many(4)) == 4 and len(sub.take_many(4)) == 1
     with pytest.raises(dlx.WouldCopy):

@@ -154,7 +154,7 @@ def test_a_set_is_refused_as_a_whole_and_says_which_tensor(pair):
     for bad in ({}, [], {"x" * 1024: x}):
         with pytest.raises(dlx.InvalidError):
             pub.publish(bad)
-    for bad in ({1: x}, {"a": x, "b": None}, 7, "text", None):
+    for bad in ({1: x, "b": x}, {"a": x, "b": object()}, 7, "text", None):
         with pytest.raises(TypeError):
             pub.publish(bad)
     with pytest.raises(dlx.InvalidError):

@@ -24,7 +24,7 @@ def stub_names():
     return names
 
 
-@pytest.mark.parametrize("cls", ["Connection", "Publisher", "Subscription", "Message", "NamedMessage", "Tensor"])
+@pytest.mark.parametrize("cls", ["Connection", "Publisher", "Subscription", "Message", "NamedMessage", "TreeMessage", "Tensor"])
 def test_stubs_and_docstrings_are_complete(cls):
     real = {k for k in vars(getattr(_dlx, cls)) if not k.startswith("__") or k in ("__dlpack__", "__dlpack_device__", "__iter__")}
     stub = stub_names()[cls]
