@@ -49,10 +49,12 @@ static inline bool dlx__turn_begin(struct dlx_turn *turn)
 
 static inline void dlx__turn_end(struct dlx_turn *turn)
 {
-    atomic_store_explicit(&turn->inside, 0, memory_order_release);
+    /* Looked at first: with the store, the next one may be in a call, and say that it is foreign. */
     if (dlx_unlikely(turn->is_foreign)) {
         turn->is_foreign = false;
         atomic_store_explicit(&turn->busy, 0, memory_order_release);
+    } else {
+        atomic_store_explicit(&turn->inside, 0, memory_order_release);
     }
 }
 
