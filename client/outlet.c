@@ -350,7 +350,7 @@ bool dlx__outlet_list_sources(const struct dlx_publisher *p, struct pollfd *fds)
             (struct pollfd){.fd = outlet->core.dead ? -1 : outlet->peer->pidfd, .events = POLLIN};
     }
     /* Whoever is missing may leave before the daemon has told of it: no packet comes then, but `joins` is lowered. */
-    bool looks_again = p->link_sock < 0 || deaf || p->core.joins_picked < p->core.joins_seen;
+    bool looks_again = deaf || p->core.joins_picked < p->core.joins_seen;
     /* Nothing else tells that the daemon has ended the link of who hung up. */
     for (uint32_t i = 0; i < n_links; i++)
         looks_again |=
@@ -364,7 +364,7 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
     dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(2 * (size_t)n_links + 1, sizeof *fds);
     if (!fds)
         return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
-    bool looks_again = dlx__outlet_list_sources(p, fds);
+    bool looks_again = dlx__outlet_list_sources(p, fds) || p->link_sock < 0;
     uint64_t now = dlx__now_ns();
     uint64_t until = looks_again ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
     int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));

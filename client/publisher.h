@@ -88,6 +88,7 @@ struct dlx_publisher {
      * eventfd that is readable); -1: nobody asked for it. */
     int ready, sources;
     int timer;               /* in `sources`: where nothing rings */
+    uint64_t fd_pause_ns;    /* how long it was set last to look for a new daemon; 0: it was not */
     const void *armed_block; /* that says that it is blocked */
     struct dlx_events events;
     struct dlx_publisher_stats stats;
@@ -156,7 +157,7 @@ uint32_t dlx__outlet_n_reached(const struct dlx_publisher *p);
 
 /* Write into `fds`, which has room for 2 * n_links + 1, the descriptors that become readable when
  * there may be room, or a subscriber; -1 where there is none. Returns true if either may also come
- * without any of them: then look again after DLX_REVIVE_NS. */
+ * without any of them: then look again after DLX_REVIVE_NS. That a new daemon is there is not told either. */
 struct pollfd;
 bool dlx__outlet_list_sources(const struct dlx_publisher *p, struct pollfd *fds);
 

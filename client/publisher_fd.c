@@ -40,8 +40,25 @@ static int add_source(int epoll, int fd)
     return dlx__fail_errno("epoll_ctl");
 }
 
-/* Put what may make room where the eventfd, or what might have made it before, was. */
-static int replace_sources(struct dlx_publisher *p)
+/*
+ * When to call again although nothing that can be polled says so; 0: never. Without a daemon there is room when a subscriber
+ * rings, as with one. But subscribers come by the next daemon, of which nothing tells: it is looked for less and less
+ * often, up to once in DLX_LOOK_NS.
+ */
+static uint64_t look_after(struct dlx_publisher *p, int r, bool looks_again)
+{
+    bool needs_daemon = p->link_sock < 0 && (r == DLX_E_TIMEOUT || looks_again);
+    if (!needs_daemon) {
+        p->fd_pause_ns = 0;
+        return looks_again ? DLX_REVIVE_NS : 0;
+    }
+    p->fd_pause_ns =
+        p->fd_pause_ns == 0 ? DLX_REVIVE_NS : DLX_MIN(2 * p->fd_pause_ns, DLX_LOOK_NS - 1);
+    return p->fd_pause_ns;
+}
+
+/* Put what may make room where the eventfd, or what might have made it before, was. The call failed with `code`. */
+static int replace_sources(struct dlx_publisher *p, int code)
 {
     uint32_t n = 2 * p->core.n_links + 1;
     dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(n, sizeof *fds);
@@ -53,9 +70,9 @@ static int replace_sources(struct dlx_publisher *p)
     int r = sources < 0 ? dlx__fail_errno("epoll_create1") : 0;
     for (uint32_t i = 0; r == 0 && i < n; i++)
         r = add_source(sources, fds[i].fd);
-    const struct itimerspec often = {
-        .it_value = {.tv_nsec = looks_again ? (long)DLX_REVIVE_NS : 0}};
-    if (r == 0 && timerfd_settime(p->timer, 0, &often, NULL) < 0)
+    const struct itimerspec again = {
+        .it_value = {.tv_nsec = (long)look_after(p, code, looks_again)}};
+    if (r == 0 && timerfd_settime(p->timer, 0, &again, NULL) < 0)
         r = dlx__fail_errno("timerfd_settime");
     if (r == 0)
         r = add_source(sources, p->timer);
@@ -76,11 +93,12 @@ int dlx__outlet_arm_end(struct dlx_publisher *p, int r)
         return r;
     if (r != DLX_E_FULL && r != DLX_E_TIMEOUT) {
         dlx__publisher_detour(p, DLX_DETOUR_ARMED, false);
+        p->fd_pause_ns = 0;
         dlx__writer_set_blocked(&p->core, false);
         return r;
     }
     dlx__writer_set_blocked(&p->core, true);
-    int armed = replace_sources(p);
+    int armed = replace_sources(p, r);
     return armed < 0 ? armed : r;
 }
 

@@ -2,6 +2,7 @@
 
 /* dlx_publisher_fd(): a caller that polls publishes as soon as one that waits would. */
 
+#include "common/util.h"
 #include "tests/harness_fork.h"
 #include "tests/harness_stream.h"
 #include <poll.h>
@@ -152,6 +153,72 @@ START_TEST(it_is_refused_without_a_publisher)
 }
 END_TEST
 
+/* ---- without a daemon ------------------------------------------------------------------------ */
+
+/* The daemon's end is told; then nothing is, until there is room. */
+START_TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    int fd = dlx_publisher_fd(x.p), n_told = 0;
+    int64_t n = 0, taken = 0;
+    publish_until_full(x.p, &n);
+    ck_assert(!is_readable(fd, 0));
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    ck_assert(is_readable(fd, PATIENCE_MS));
+    do
+        publish_until_full(x.p, &n);
+    while (++n_told < 4 && is_readable(fd, 200));
+    ck_assert_int_lt(n_told, 4);
+    for (int round = 0; round < 3; round++) {
+        dlx_test_stream_take(x.s, ++taken);
+        ck_assert(is_readable(fd, PATIENCE_MS));
+        publish_until_full(x.p, &n);
+        ck_assert_int_eq(n, taken + 4);
+    }
+    /* The next one is found by the call that there is room for. */
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    dlx_test_stream_take(x.s, ++taken);
+    ck_assert(is_readable(fd, PATIENCE_MS));
+    while (taken < n)
+        dlx_test_stream_take(x.s, ++taken);
+    dlx_test_stream_publish_once_joined(x.p, dlx_test_stream_alloc(x.p, 10, n + 1), x.s);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Nothing tells of a new daemon, so the descriptor does now and then: after 20 ms, 40, and so on. */
+START_TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
+{
+    struct dlx_client *c = dlx_test_stream_connect(), *later;
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    int fd = dlx_publisher_fd(p);
+    ck_assert_int_eq(dlx_publisher_wait(p, 1, 0), DLX_E_TIMEOUT);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    uint64_t began = dlx__now_ns();
+    for (int i = 0; i < 6; i++) { /* the first one tells that the daemon is lost */
+        ck_assert(is_readable(fd, PATIENCE_MS));
+        ck_assert_int_eq(dlx_publisher_wait(p, 1, 0), DLX_E_TIMEOUT);
+    }
+    ck_assert_uint_ge(dlx__now_ns() - began, UINT64_C(1000000) * (20 + 40 + 80 + 160));
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    later = dlx_test_stream_connect();
+    ok(dlx_subscribe(later, "test/a", NULL, &s));
+    for (int r = DLX_E_TIMEOUT; r != 0;) {
+        struct dlx_message *m;
+        ck_assert(is_readable(fd, PATIENCE_MS));
+        r = dlx_publisher_wait(p, 1, 0);
+        ck_assert(r == 0 || r == DLX_E_TIMEOUT);
+        ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY); /* it does its part */
+    }
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(later);
+    dlx_client_unref(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("publisher_fd");
@@ -161,6 +228,8 @@ int main(void)
     tcase_add_test(tcase, it_is_readable_when_a_subscriber_comes);
     tcase_add_test(tcase, it_is_readable_when_a_subscriber_dies);
     tcase_add_test(tcase, it_is_refused_without_a_publisher);
+    tcase_add_test(tcase, without_a_daemon_it_is_readable_only_when_there_is_room);
+    tcase_add_test(tcase, without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -421,6 +421,10 @@ DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, 
  * succeed: so call with a time-out of 0 until it fails so, then poll. It is readable at first, and may be
  * readable for nothing. Such a failure costs some system calls for each link.
  *
+ * It also becomes readable when the daemon is lost. While there is none, room is told as before. But
+ * subscribers come by the next daemon, which nothing announces: after a call that waits for those, it
+ * becomes readable in between to look for that daemon, first after 20 ms, later once a second.
+ *
  * Returns the fd; DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
 DLX_API int dlx_publisher_fd(struct dlx_publisher *p);
