@@ -759,7 +759,7 @@ install: all man $(COMPLETION)/.made ## install under PREFIX (default /usr/local
 	$(INSTALL) -m 644 systemd/tmpfiles.d/dlpackd.conf '$(D)$(TMPFILESDIR)/'
 	if [ -e '$(D)$(CONFIG)' ]; then echo '$(CONFIG) is there: it stays as it is'; \
 	    else $(fill_in) systemd/dlpackd.conf >'$(D)$(CONFIG)'; chmod 644 '$(D)$(CONFIG)'; fi
-	if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
+	$(if $(DESTDIR),,@tools/install-hints '$(BINDIR)' '$(LIBDIR)' '$(PKGCONFIGDIR)')
 
 install-check: all ## install somewhere, use it from there with pkg-config and CMake, uninstall
 	+@tools/install-check
