@@ -177,6 +177,11 @@ def test_extended_types_by_the_name_of_their_dtype(pair):
         assert t.dtype == name and (t.numpy() == a).all() and np.asarray(t).dtype == a.dtype
     t = send(pair, np.array([1, -2, 3], ml_dtypes.int4))  # a byte each, which the receiver is told
     assert t.dtype == "int4" and t.nbytes == 3 and t.tobytes()[0] == 1
+    for name in ("int1", "uint1", "complex32"):
+        if hasattr(ml_dtypes, name):
+            a = np.zeros(3, getattr(ml_dtypes, name))
+            t = send(pair, a)
+            assert t.dtype == name and t.tobytes() == a.tobytes()
 
 
 def test_a_tensor_of_anything(pair):
