@@ -114,7 +114,8 @@ static inline void dlx__message_hand_out(struct dlx_inlet *inlet, struct dlx_mes
     inlet->n_given++;
 }
 
-/* What to stamp on a tensor: the first DLPack that has its flags, since some consumers refuse what they do not know. */
+/* What to stamp on a tensor: the first DLPack that has its flags, since some consumers refuse
+ * what they do not know. */
 static inline DLPackVersion dlx__message_version(uint64_t flags)
 {
     bool padded = flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;

@@ -2,7 +2,8 @@
 #ifndef DLX_DTYPE_H
 #define DLX_DTYPE_H
 
-/* Part of dlx/dlx.h, which includes it: names of data types, the same in C, in dlxctl and in Python. */
+/* Part of dlx/dlx.h, which includes it: names of data types, the same in C, in dlxctl and in
+ * Python. */
 
 #include <dlx/dlx.h>
 
@@ -22,10 +23,10 @@ extern "C" {
 DLX_API bool dlx_dtype_name(DLDataType dtype, char *name);
 
 /**
- * The data type of a name: as dlx_dtype_name() writes it; as NumPy has it, with "float" and "int" of
- * 64 bits and "complex" of 128, short ("f4", "<f4", "f", "?") or long ("single", "double"); or as
- * PyTorch has types of several lanes ("float4_e2m1fn_x2"). A name in a byte order other than this
- * machine's is none. Any thread, without a client.
+ * The data type of a name: as dlx_dtype_name() writes it; as NumPy has it, with "float" and "int"
+ * of 64 bits and "complex" of 128, short ("f4", "<f4", "f", "?") or long ("single", "double"); or
+ * as PyTorch has types of several lanes ("float4_e2m1fn_x2"). A name in a byte order other than
+ * this machine's is none. Any thread, without a client.
  *
  * Returns 0; DLX_E_SHAPE (there is no such type, or it would have no bits or no lanes),
  * DLX_E_INVALID (an argument is NULL).

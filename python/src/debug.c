@@ -123,7 +123,8 @@ static bool is_ours(const struct sigaction *action)
     return action->sa_flags & SA_SIGINFO && action->sa_sigaction == on_fault;
 }
 
-/* A handler that came after ours is expected to call ours, which is never there twice: each would restore the other. */
+/* A handler that came after ours is expected to call ours, which is never there twice: each
+ * would restore the other. */
 static int install(void)
 {
     struct sigaction now, action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
@@ -163,8 +164,8 @@ static int set_traceback(bool on)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* What came later stays as it is, and keeps ours below it, which says nothing then: neither ours nor faulthandler's could be
- * taken out without it. Returns 0, or -1 with an exception. */
+/* What came later stays as it is, and keeps ours below it, which says nothing then: neither ours
+ * nor faulthandler's could be taken out without it. Returns 0, or -1 with an exception. */
 static int uninstall(void)
 {
     struct sigaction now;

@@ -12,7 +12,8 @@ PyObject *dlxpy_dtype_name(DLDataType dtype)
     return PyUnicode_FromString(name);
 }
 
-/* torch.float32 prints itself by its only name; "torch.float" would be another type than "float". */
+/* torch.float32 prints itself by its only name; "torch.float" would be another type than
+ * "float". */
 static bool is_of_torch(const char *name, DLDataType dtype)
 {
     char first[DLX_DTYPE_NAME_SIZE];
@@ -32,7 +33,8 @@ static bool from_text(PyObject *text, DLDataType *ret)
     return dlx_dtype_parse(name, ret) == 0;
 }
 
-/* `value`: taken over; NULL with an exception, which is passed over. Returns 1; 0: it is no name of a type; -1 with an exception. */
+/* `value`: taken over; NULL with an exception, which is passed over. Returns 1; 0: it is no name
+ * of a type; -1 with an exception. */
 static int from_value(PyObject *value, DLDataType *ret)
 {
     int r = value && PyUnicode_Check(value) ? from_text(value, ret) : 0;
@@ -71,7 +73,8 @@ static int from_dtype(PyObject *object, DLDataType *ret)
     return r;
 }
 
-/* np.dtype and jnp.dtype have a name; np.uint8 is a type, jnp.uint8 has a dtype; torch.uint8 is what it prints. */
+/* np.dtype and jnp.dtype have a name; np.uint8 is a type, jnp.uint8 has a dtype; torch.uint8 is
+ * what it prints. */
 static int from_object(PyObject *object, DLDataType *ret)
 {
     int r = from_named(object, ret);

@@ -8,9 +8,8 @@
 #include <stdbool.h>
 
 /*
- * From a name that dlx_dtype_parse() knows, a dtype of NumPy, PyTorch, JAX or ml_dtypes, a NumPy scalar type, or
- * Python's bool, int, float and complex.
- * Returns 0, or -1 with TypeError.
+ * From a name that dlx_dtype_parse() knows, a dtype of NumPy, PyTorch, JAX or ml_dtypes, a NumPy
+ * scalar type, or Python's bool, int, float and complex. Returns 0, or -1 with TypeError.
  */
 int dlxpy_dtype(PyObject *object, DLDataType *ret);
 

@@ -22,7 +22,8 @@ void dlxpy_add_note(const char *format, ...);
  * remembers it: touching that memory in a child faults. */
 unsigned dlxpy_fork_generation(void);
 
-/* DLX_E_FORKED if `generation` is not this process's; 0 is that of every process. Returns 0 or -1. */
+/* DLX_E_FORKED if `generation` is not this process's; 0 is that of every process. Returns 0 or
+ * -1. */
 int dlxpy_check_forked(unsigned generation);
 
 #endif

@@ -19,7 +19,8 @@ static bool is_padded(const DLManagedTensorVersioned *managed)
     return managed->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 }
 
-/* Another tensor object, whose buffer is the memory of this one as bytes, row-major: of a copy if it has other strides. */
+/* Another tensor object, whose buffer is the memory of this one as bytes, row-major: of a copy
+ * if it has other strides. */
 static PyObject *as_bytes(PyObject *self)
 {
     const DLTensor *t = dlxpy_tensor_cpu_data(cast(self));

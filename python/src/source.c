@@ -171,7 +171,8 @@ static int check_is_plain(PyObject *object, const char *question, const char *an
     return r == 0 ? 0 : -1;
 }
 
-/* The exception that is there, as dlxpy_make_buffer_error() has it, out of the way; NULL with an exception. */
+/* The exception that is there, as dlxpy_make_buffer_error() has it, out of the way; NULL with an
+ * exception. */
 static PyObject *take_exception(PyObject *object)
 {
     PyObject *type, *value, *trace;
@@ -183,8 +184,9 @@ static PyObject *take_exception(PyObject *object)
     return value;
 }
 
-/* It does not wait for the work that writes a tensor on a GPU: __dlpack__ does, which also has better words for what it refuses.
- * Returns 1; 0: ask by another protocol, *ret_threw if its library refused it; -1 with an exception. */
+/* It does not wait for the work that writes a tensor on a GPU: __dlpack__ does, which also has
+ * better words for what it refuses. Returns 1; 0: ask by another protocol, *ret_threw if its
+ * library refused it; -1 with an exception. */
 static int try_exchange(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender,
                         PyObject **ret_threw)
 {

@@ -169,8 +169,9 @@ static PyObject *entry(PyObject *interface, const char *name)
     return value == Py_None ? NULL : value;
 }
 
-/* Of "<V2" and the like, which NumPy says of types that it does not know, the object's dtype has the name. Returns the
- * bytes an element; 0 if there is no such type, or with an exception. Elements that are smaller than a byte have one each. */
+/* Of "<V2" and the like, which NumPy says of types that it does not know, the object's dtype has
+ * the name. Returns the bytes an element; 0 if there is no such type, or with an exception.
+ * Elements that are smaller than a byte have one each. */
 static size_t named_type(struct dlxpy_source *s, PyObject *object, unsigned long itemsize,
                          DLDataType *ret)
 {

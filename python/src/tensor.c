@@ -93,8 +93,8 @@ void dlxpy_tensor_spend(struct dlxpy_tensor *t)
     t->owner = NULL;
 }
 
-/* Who waits for a GPU may wait for what needs the GIL. The deleter of another library's memory may run Python, for which no
- * exception may be there. */
+/* Who waits for a GPU may wait for what needs the GIL. The deleter of another library's memory
+ * may run Python, for which no exception may be there. */
 static void dealloc(PyObject *self)
 {
     struct dlxpy_owner *owner = cast(self)->owner;

@@ -29,7 +29,8 @@ struct dlxpy_tensor *dlxpy_tensor_of(struct dlxpy_owner *owner);
 /* One more object for the same memory. */
 struct dlxpy_tensor *dlxpy_tensor_again(const struct dlxpy_tensor *t);
 
-/* May its owner be looked at? Not once it was published, nor while another thread publishes it without the GIL. */
+/* May its owner be looked at? Not once it was published, nor while another thread publishes it
+ * without the GIL. */
 static inline bool dlxpy_tensor_is_there(const struct dlxpy_tensor *t)
 {
     return t->owner && !t->user;

@@ -147,8 +147,8 @@ static const DLTensor *data_of(const struct dlxpy_tensor *t, bool is_there, cons
     return data;
 }
 
-/* Whoever made an array of this keeps the object, but does not say so: not for what publish() passes on if nobody can write to
- * it. hasattr() must not change what it does. */
+/* Whoever made an array of this keeps the object, but does not say so: not for what publish()
+ * passes on if nobody can write to it. hasattr() must not change what it does. */
 PyObject *dlxpy_tensor_array_interface(PyObject *self, void *closure)
 {
     static const char protocol[] = "__array_interface__";
