@@ -23,8 +23,9 @@ FILES = ("_dlx.abi3.so", "dlpackd", "dlpackd-keeper", "dlxctl")
 # What is linked: a header, the names that its archive may have, the variable of make that links it, and with what.
 # python/licenses/LICENSE-NAME.txt is in the wheel. libzip is not linked: Debian has no archive of it.
 LIBRARIES = {
-    "libuv": ("uv.h", ("libuv_a.a", "libuv.a"), "UV_LIBS", "-ldl -lrt"),
-    "protobuf-c": ("protobuf-c/protobuf-c.h", ("libprotobuf-c.a",), "PBC_LIBS", ""),
+    "libuv": ("uv.h", ("libuv_a.a", "libuv.a"), "UV_LIBS", ""),
+    # Linked into all: with it go the libraries that were not yet parts of libc before glibc 2.34.
+    "protobuf-c": ("protobuf-c/protobuf-c.h", ("libprotobuf-c.a",), "PBC_LIBS", "-ldl -lrt"),
     "inih": ("ini.h", ("libinih.a",), "INI_LIBS", ""),
     "jansson": ("jansson.h", ("libjansson.a",), "JSON_LIBS", ""),
     "xxhash": ("xxhash.h", (), None, ""),

@@ -184,6 +184,7 @@ if [ -n "$audit" ]; then
     # What pyproject.toml asks for; its cuda.h is that of the package, not that of build/cache.
     venv_package setuptools 'setuptools>=77' 'to build the wheel (make wheel)'
     venv_package nvidia-cuda-runtime 'nvidia-cuda-runtime>=13,<14' 'for cuda.h (make wheel)'
+    venv_package cibuildwheel 'cibuildwheel>=3' 'to look at its configuration (make wheel-check)'
     venv_package auditwheel 'auditwheel>=6,<7' 'to look at the wheel (make wheel-check)'
     venv_package abi3audit 'abi3audit<1' 'to look at the wheel (make wheel-check)'
 fi
