@@ -150,6 +150,60 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
+/* How many letters have to be added, left out or changed, or swapped with the next one, to make one
+ * word the other. Both have at most NAME_MAX_SIZE letters. */
+enum { NAME_MAX_SIZE = 12 };
+
+static size_t distance(const char *a, const char *b)
+{
+    size_t d[NAME_MAX_SIZE + 1][NAME_MAX_SIZE + 1], n_a = strlen(a), n_b = strlen(b);
+    for (size_t i = 0; i <= n_a; i++)
+        for (size_t j = 0; j <= n_b; j++) {
+            d[i][j] = i == 0 ? j : d[i - 1][j] + 1;
+            if (i == 0 || j == 0)
+                continue;
+            size_t changed = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            d[i][j] = d[i][j] < d[i][j - 1] + 1 ? d[i][j] : d[i][j - 1] + 1;
+            d[i][j] = d[i][j] < changed ? d[i][j] : changed;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                d[i - 2][j - 2] + 1 < d[i][j])
+                d[i][j] = d[i - 2][j - 2] + 1;
+        }
+    return d[n_a][n_b];
+}
+
+/* The command that was meant: one that begins the word or is begun by it ("publish", "inf"), or one
+ * that fewer than half of its letters tell from it. NULL: none. */
+static const struct command *find_nearest(const char *word)
+{
+    const struct command *nearest = NULL;
+    size_t least = NAME_MAX_SIZE + 1, n = strlen(word);
+    for (size_t i = 0; n > 0 && i < sizeof commands / sizeof commands[0]; i++) {
+        const char *name = commands[i].name;
+        size_t n_name = strlen(name), n_less = n < n_name ? n : n_name;
+        size_t far = strncmp(word, name, n_less) == 0 ? 0 : NAME_MAX_SIZE + 1;
+        if (far > 0 && n <= NAME_MAX_SIZE && 2 * distance(word, name) < n_name + 1)
+            far = distance(word, name);
+        if (far < least) {
+            least = far;
+            nearest = &commands[i];
+        }
+    }
+    return nearest;
+}
+
+static void fail_unknown_command(const struct argp_state *state, const char *word)
+{
+    char names[256] = "";
+    const struct command *nearest = find_nearest(word);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        (void)snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
+                       commands[i].name);
+    argp_error(state, "unknown command '%s'%s%s%s\nCommands: %s", word,
+               nearest ? "; did you mean '" : "", nearest ? nearest->name : "", nearest ? "'?" : "",
+               names);
+}
+
 static error_t parse_global(int key, char *arg, struct argp_state *state)
 {
     struct global *g = state->input;
@@ -166,7 +220,7 @@ static error_t parse_global(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_ARG:
         g->command = find_command(arg);
         if (!g->command)
-            argp_error(state, "unknown command '%s'", arg);
+            fail_unknown_command(state, arg);
         g->first = state->next - 1;
         state->next = state->argc; /* the rest is the command's */
         return 0;

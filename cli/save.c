@@ -193,6 +193,12 @@ static bool has_suffix(const char *pattern, const char *suffix)
     return size >= suffix_size && strcmp(pattern + size - suffix_size, suffix) == 0;
 }
 
+bool save_knows_suffix(const char *pattern)
+{
+    return *suffix_of(pattern) == '\0' || has_suffix(pattern, ".npy") || save_is_set(pattern) ||
+           save_is_npz(pattern);
+}
+
 bool save_is_set(const char *pattern)
 {
     return has_suffix(pattern, ".safetensors");

@@ -54,6 +54,10 @@ struct npy_storage;
 void save_report_storage(struct save_report *r, DLDataType dtype,
                          const struct npy_storage *storage);
 
+/** Whether a file of that name, or pattern, is of a kind that can be written: .npy, .npz, .safetensors,
+ *  or without a suffix, which is .npy. */
+bool save_knows_suffix(const char *pattern);
+
 /** Whether a file of that name, or pattern, is to be .npz. */
 bool save_is_npz(const char *pattern);
 

@@ -16,6 +16,11 @@ void saving_check(struct saving *s, struct argp_state *state)
     if (strcmp(s->file, "-") == 0 && isatty(STDOUT_FILENO))
         argp_error(state, "the standard output is a terminal, and the data is binary: "
                           "write to a file or a pipe");
+    if (!save_knows_suffix(s->file))
+        argp_error(state,
+                   "file name '%s': it must end in .npy, .npz or .safetensors, or have no "
+                   "suffix, which is .npy",
+                   s->file);
     s->set = save_is_set(s->file);
     s->npz = save_is_npz(s->file);
     if ((s->set || s->npz) && s->chosen)

@@ -84,11 +84,53 @@ START_TEST(the_man_page_has_every_option)
 }
 END_TEST
 
+#define COMMANDS "Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, quota\n"
+
+/* A word that is far from all of them, or long, has none that was meant. */
+START_TEST(an_unknown_command_is_told_the_nearest_one_and_all)
+{
+    static const char *const meant[][2] = {
+        {"lss", "ls"},    {"sl", "ls"},    {"inf", "info"},   {"publish", "pub"},
+        {"ecoh", "echo"}, {"sav", "save"}, {"hold", "holds"}, {"qouta", "quota"},
+        {"hz1", "hz"},    {"gte", "get"},  {"eco", "echo"},   {"ifno", "info"},
+    };
+    static const char *const unknown[] = {"frobnicate", "x", "", "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzz"};
+    char words[256];
+    for (size_t i = 0; i < sizeof meant / sizeof meant[0]; i++) {
+        (void)snprintf(words, sizeof words,
+                       "dlxctl: unknown command '%s'; did you mean '%s'?\n" COMMANDS, meant[i][0],
+                       meant[i][1]);
+        expect(2, words, -1, DLX_TEST_WORDS(meant[i][0]));
+    }
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+        (void)snprintf(words, sizeof words, "dlxctl: unknown command '%s'\n" COMMANDS, unknown[i]);
+        expect(2, words, -1, DLX_TEST_WORDS(unknown[i]));
+    }
+}
+END_TEST
+
+/* It would be .npy under another name. */
+START_TEST(a_file_of_a_kind_that_is_not_written_is_refused)
+{
+    static const char *const refused[] = {"f.png", "f.pt", "{topic}-%06d.bin", "a.npy.tmp", "x/f."};
+    static const char *const commands[] = {"get", "save"};
+    char words[256];
+    for (size_t i = 0; i < 2; i++) {
+        for (size_t j = 0; j < sizeof refused / sizeof refused[0]; j++) {
+            (void)snprintf(words, sizeof words,
+                           "file name '%s': it must end in .npy, .npz or .safetensors", refused[j]);
+            expect(2, words, -1, DLX_TEST_WORDS(commands[i], "a", refused[j]));
+        }
+        expect(1, "no message", -1,
+               DLX_TEST_WORDS(commands[i], "a", "x.d/without", "--timeout", "0.02"));
+    }
+}
+END_TEST
+
 START_TEST(wrong_usage_is_status_2)
 {
     const char *npy = dlx_test_npy("f4.npy");
     expect(2, "a command is missing", -1, DLX_TEST_WORDS("--json"));
-    expect(2, "unknown command 'lss'", -1, DLX_TEST_WORDS("lss"));
     expect(2, "dlxctl echo: a topic is missing", -1, DLX_TEST_WORDS("echo"));
     expect(2, "extra argument 'b'", -1, DLX_TEST_WORDS("echo", "a", "b"));
     expect(2, "--count: '-3' is not a number from 1", -1,
@@ -331,6 +373,8 @@ int main(void)
     tcase_add_test(tcase, no_daemon_is_said_with_the_path);
     tcase_add_test(tcase, topics_that_break_the_rules_are_named);
     tcase_add_test(tcase, files_that_lie_leave_nothing_behind);
+    tcase_add_test(tcase, an_unknown_command_is_told_the_nearest_one_and_all);
+    tcase_add_test(tcase, a_file_of_a_kind_that_is_not_written_is_refused);
     tcase_add_test(tcase, pub_says_that_nobody_was_subscribed);
     tcase_add_test(tcase, pub_that_publishes_nothing_has_no_summary);
     tcase_add_test(tcase, more_memory_than_there_is);

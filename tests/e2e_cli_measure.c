@@ -4,6 +4,7 @@
 #include "tests/harness_run.h"
 #include <check.h>
 #include <dlx/dlx.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +91,30 @@ START_TEST(bw_and_hz_fail_without_messages)
         ck_assert_ptr_nonnull(strstr(cli.err, ": a: no message came: no publisher\n"));
         dlx_test_cli_deinit(&cli);
     }
+}
+END_TEST
+
+/* What has no end of its own ends well by Ctrl-C; but not if nothing came, and never without a word. */
+START_TEST(ctrl_c_before_the_first_message_is_a_failure)
+{
+    static const char *const commands[] = {"bw", "hz"};
+    struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_cli_daemon.path};
+    struct dlx_client *c = NULL;
+    struct dlx_publisher *p = NULL;
+    ck_assert_int_eq(dlx_connect(&c, &args), 0);
+    for (size_t i = 0; i < 2; i++) {
+        struct dlx_test_cli cli;
+        ck_assert_int_eq(dlx_publisher_new(c, "a", NULL, &p), 0);
+        dlx_test_cli_start(&cli, dlx_test_cli_daemon.path, -1, DLX_TEST_WORDS(commands[i], "a"));
+        ck_assert_int_eq(dlx_publisher_wait(p, 1, INT64_C(30000000000)), 0);
+        ck_assert_int_eq(kill(cli.pid, SIGINT), 0);
+        dlx_test_cli_finish(&cli, 1);
+        ck_assert_ptr_eq(strstr(cli.out, "a: 0 messages"), cli.out);
+        ck_assert_ptr_nonnull(strstr(cli.err, ": a: no message came: 1 publisher attached\n"));
+        dlx_test_cli_deinit(&cli);
+        p = dlx_publisher_unref(p);
+    }
+    dlx_client_unref(c);
 }
 END_TEST
 
@@ -249,6 +274,7 @@ int main(void)
     tcase_add_test(tcase, bw_says_what_it_measured);
     tcase_add_test(tcase, on_a_terminal_silence_ends_hz_too);
     tcase_add_test(tcase, bw_and_hz_fail_without_messages);
+    tcase_add_test(tcase, ctrl_c_before_the_first_message_is_a_failure);
     tcase_add_test(tcase, holds_lists_those_who_hold_most_first);
     tcase_add_test(tcase, holds_is_a_table_for_people);
     tcase_add_test(tcase, holds_says_when_there_is_nothing);
