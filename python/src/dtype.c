@@ -57,7 +57,8 @@ static int from_named(PyObject *object, DLDataType *ret)
     PyObject *native = r > 0 ? dlxpy_attribute(object, "isnative", &failed) : NULL;
     if (native == Py_False) {
         PyErr_Format(PyExc_TypeError,
-                     "%R is not in native byte order: x.astype(%R.newbyteorder(\"=\"))", object,
+                     "%R is not in native byte order, and nothing else is carried: pass "
+                     "dtype.newbyteorder(\"=\")",
                      object);
         r = -1;
     }
