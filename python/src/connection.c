@@ -290,19 +290,44 @@ static int make_get(struct dlxpy_call *call)
 }
 
 PyDoc_STRVAR(get_doc,
-             "get(topic, timeout=None, *, stream=None)\n--\n\n"
+             "get(topic, timeout=0, *, stream=None)\n--\n\n"
              "The newest message of a topic, of all its publishers and of what is retained, whole "
-             "or not at all;\n"
-             "waits for the first one. timeout: seconds, 0 does not wait, None without a limit. "
-             "stream: as take().\n"
+             "or not at all. timeout:\n"
+             "seconds to wait for the first one, None without a limit; 0, or left out: what is "
+             "there now. stream: as take().\n"
              "Raises dlx.Timeout, and what subscribe() and take() raise.");
+
+/* Who did not say whether to wait may have wanted to. */
+static void say_how_to_wait(void)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    PyObject *code = value ? PyObject_GetAttrString(value, "code") : NULL;
+    bool is_empty = code && PyLong_Check(code) && PyLong_AsLong(code) == DLX_E_EMPTY;
+    PyObject *text = is_empty ? PyObject_Str(value) : NULL;
+    const char *words = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    PyErr_Clear();
+    Py_XDECREF(code);
+    if (!words) {
+        PyErr_Restore(type, value, trace);
+    } else {
+        (void)dlxpy_raise_text(
+            DLX_E_EMPTY, "%s; get(topic, timeout=None), or with seconds, waits for one", words);
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+    }
+    Py_XDECREF(text);
+}
+
 static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
     static const char *const names[] = {"topic", "timeout", "stream"};
     static const struct dlxpy_params params = {"get", names, 3, 2, 1};
     struct dlxpy_stream stream;
     PyObject *value[3], *keep;
-    int64_t timeout_ns = DLX_FOREVER;
+    int64_t timeout_ns = 0;
     const char *topic;
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         (value[1] && dlxpy_timeout(value[1], &timeout_ns) < 0) ||
@@ -316,6 +341,8 @@ static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args, P
             struct dlx_message *m = call->message;
             call->message = NULL;
             ret = dlxpy_message_new(m, &stream, false);
+        } else if (!value[1]) {
+            say_how_to_wait();
         }
         dlxpy_call_end(call, cast(self));
     }

@@ -47,6 +47,10 @@ CONNECTION = [
     (lambda c: c.publisher("a", depth="3"), TypeError, "depth is a whole number, not '3'"),
     (lambda c: c.get("nobody", timeout=0), dlx.Timeout, "topic nobody has no message: nobody publishes it"),
     (lambda c: c.get("nobody", timeout=0.01), dlx.Timeout, "nobody publishes it"),
+    (lambda c: c.get("nobody"), dlx.Timeout,
+     "topic nobody has no message: nobody publishes it; get(topic, timeout=None), or with seconds, waits for one"),
+    (lambda c: c.get("cam/front"), dlx.Timeout,
+     "topic cam/front has no message; get(topic, timeout=None), or with seconds, waits for one"),
     (lambda c: c.get("nobody", timeout="1"), TypeError, "a number of seconds, such as 0.5, or None for no limit: not '1'"),
     (lambda c: c.subscribe("nobody").take(timeout=0.01), dlx.Timeout,
      "topic nobody: no message within 0.01 s, since nobody publishes it"),
@@ -68,6 +72,22 @@ def test_who_waits_for_a_publisher_that_is_there_hears_of_none_missing(pair):
     with pytest.raises(dlx.Timeout) as e:
         pair[1].take(timeout=0.01)
     assert str(e.value) == "topic cam/front: no message within 0.01 s"
+
+
+def test_get_without_a_timeout_gives_what_is_there_and_with_none_waits(pair, c, peer):
+    pub, _ = pair
+    pub.publish(DATA)
+    assert np.array_equal(np.asarray(c.get("cam/front")), DATA)
+    waiter = peer("say('waits'); say(c.get('cam/late', timeout=None).topic)")
+    assert waiter.hear() == "waits"
+    with pytest.raises(dlx.Timeout) as e:
+        c.get("cam/late", timeout=0)
+    assert str(e.value) == "topic cam/late has no message: nobody publishes it"
+    with c.publisher("cam/late") as late:
+        late.wait(1)
+        late.publish(DATA)
+        assert waiter.hear() == "cam/late"
+    waiter.end()
 
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are(pair):

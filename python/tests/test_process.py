@@ -24,7 +24,7 @@ import dlx
 
 # The last line is the wait. (Interrupted in an import, Python may end by the signal all the same: namedtuple() calls eval().)
 WAITS = {
-    "take": 'c.subscribe("a").take()', "loop": 'next(iter(c.subscribe("a", timeout=3600)))', "get": 'c.get("nothing")',
+    "take": 'c.subscribe("a").take()', "loop": 'next(iter(c.subscribe("a", timeout=3600)))', "get": 'c.get("nothing", timeout=None)',
     "connect": 'import socket; deaf = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); path = os.environ["TMPDIR"] + "/deaf"\n'
                'deaf.bind(path); deaf.listen()\ndlx.connect(path, timeout=3600)',
     "connect where nobody is": 'dlx.connect(os.environ["TMPDIR"] + "/nobody", timeout=3600)',
