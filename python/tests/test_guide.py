@@ -217,3 +217,36 @@ def test_every_link_of_the_documentation_leads_to_a_file(tmp_path):
     assert site["rewrite"]("[a](PYTHON.md#x), [b](../Makefile), `[c](d)`", top / "docs/SHM.md") == "[a](PYTHON.md#x), b, `[c](d)`"
     site["rewrite"]("[a](nowhere.md)", top / "docs/SHM.md")
     assert site["errors"] == ["docs/SHM.md: no such file: nowhere.md"]
+
+
+def build_c(page, folder, name, *libraries):
+    """A C program of a page, which is to compile without a warning; returns its path."""
+    assert f"{name}.c" in write_programs(page, folder)
+    build = os.environ.get("DLX_BUILD", os.path.join(TOP, "build"))
+    subprocess.run(["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{TOP}/include", "-o", folder / name, folder / f"{name}.c",
+                    f"-L{build}", "-ldlx", *libraries, f"-Wl,-rpath,{os.path.realpath(build)}"], check=True)
+    return folder / name
+
+
+def run_c(program):
+    done = subprocess.run([program], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_c_page_publishes_and_receives(daemon, tmp_path):
+    assert run_c(build_c("c.md", tmp_path, "frames")) == "published 1 to 1\n(2, 3) strides (3, 1), first 1.5\n"
+
+
+def test_the_c_page_forks(daemon, tmp_path):
+    assert run_c(build_c("c.md", tmp_path, "forks")) == "the child connected again\n"
+
+
+def test_the_c_page_waits_in_a_loop_of_libuv(daemon, c, tmp_path):
+    program = build_c("c.md", tmp_path, "uv_loop", "-luv")
+    with c.publisher("frames") as pub:
+        loop = subprocess.Popen([program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        pub.wait(1, PATIENCE)
+        for _ in range(3):
+            pub.publish(b"x")
+    assert end(loop) == ["message 1", "message 2", "message 3"]
