@@ -250,3 +250,11 @@ def test_the_c_page_waits_in_a_loop_of_libuv(daemon, c, tmp_path):
         for _ in range(3):
             pub.publish(b"x")
     assert end(loop) == ["message 1", "message 2", "message 3"]
+
+
+def test_a_manual_page_begins_with_what_readers_look_for(tmp_path):
+    subprocess.run([sys.executable, os.path.join(TOP, "tools", "man"), tmp_path, "0"], check=True)
+    names = re.findall(r"^\.Nm (\w+)", (tmp_path / "man3" / "dlx_message.3").read_text(), re.M)
+    on_gpus = [i for i, name in enumerate(names) if name in ("dlx_message_tensor_on", "dlx_message_describe", "dlx_message_status")]
+    assert names[:2] == ["dlx_message_n_tensors", "dlx_message_tensor"]
+    assert len(on_gpus) == 3 and min(on_gpus) > names.index("dlx_message_tensor_legacy")
