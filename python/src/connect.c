@@ -85,7 +85,7 @@ static PyObject *finish(struct attempt *attempt)
 }
 
 const char dlxpy_connect_doc[] =
-    "connect(socket=None, *, name=None, timeout=None, autospawn=True)\n--\n\n"
+    "connect($module, /, socket=None, *, name=None, timeout=None, autospawn=True)\n--\n\n"
     "Connect to dlpackd; where nobody named one and none answers, start a private one for "
     "this user, which ends\n"
     "when nobody has been connected for 10 seconds.\n\n"

@@ -75,7 +75,8 @@ static int make_publisher(struct dlxpy_call *call)
 
 PyDoc_STRVAR(
     publisher_doc,
-    "publisher(topic, *, history=0, on_full=\"drop\", depth=16, retain=0, retain_for=None, "
+    "publisher($self, /, topic, *, history=0, on_full=\"drop\", depth=16, retain=0, "
+    "retain_for=None, "
     "timeout=None, max_held=0, max_held_bytes=0, require=0)\n--\n\n"
     "Announce a dlx.Publisher on a topic: segments of [A-Za-z0-9_.-], separated by '/'.\n\n"
     "history     newest messages that stay readable for subscriptions that ask for a history, to "
@@ -202,7 +203,8 @@ static int make_subscription(struct dlxpy_call *call)
 
 PyDoc_STRVAR(
     subscribe_doc,
-    "subscribe(topic, *, latest=False, history=0, reliable=False, max_held=16, timeout=None, "
+    "subscribe($self, /, topic, *, latest=False, history=0, reliable=False, max_held=16, "
+    "timeout=None, "
     "stay=None,\n"
     "          publishers=None, spin=None, pin=None, private=False)\n--\n\n"
     "A dlx.Subscription of a topic, or of all that match a pattern, now and later: '*' stands for "
@@ -290,7 +292,7 @@ static int make_get(struct dlxpy_call *call)
 }
 
 PyDoc_STRVAR(get_doc,
-             "get(topic, timeout=0, *, stream=None)\n--\n\n"
+             "get($self, /, topic, timeout=0, *, stream=None)\n--\n\n"
              "The newest message of a topic, of all its publishers and of what is retained, whole "
              "or not at all. timeout:\n"
              "seconds to wait for the first one, None without a limit; 0, or left out: what is "
@@ -357,7 +359,7 @@ static int make_drop(struct dlxpy_call *call)
 
 PyDoc_STRVAR(
     drop_retained_doc,
-    "drop_retained(topic)\n--\n\n"
+    "drop_retained($self, topic, /)\n--\n\n"
     "Drop what publishers that have gone retain on a topic. Who holds a message of it keeps it.\n"
     "Raises dlx.NotFound, dlx.AccessError, dlx.InvalidError, dlx.DaemonError.");
 static PyObject *drop_retained(PyObject *self, PyObject *object)
@@ -378,7 +380,7 @@ static PyObject *drop_retained(PyObject *self, PyObject *object)
 /* ---- the rest ------------------------------------------------------------------------------ */
 
 PyDoc_STRVAR(close_doc,
-             "close()\n--\n\n"
+             "close($self, /)\n--\n\n"
              "Drop the connection. Publishers, subscriptions and messages made with it go on.");
 #define FAST (METH_FASTCALL | METH_KEYWORDS)
 static PyMethodDef methods[] = {

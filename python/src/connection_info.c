@@ -103,7 +103,7 @@ static PyObject *list_of(const struct dlxpy_entries *entries, PyObject *(*dict)(
     return ret;
 }
 
-const char dlxpy_publishers_doc[] = "publishers(topic=None, /)\n--\n\n"
+const char dlxpy_publishers_doc[] = "publishers($self, topic=None, /)\n--\n\n"
                                     "Publishers, and what is retained of those that have gone, of "
                                     "a topic, a pattern, or all: a list of dicts, as\n"
                                     "struct dlx_publisher_info.";
@@ -120,7 +120,7 @@ PyObject *dlxpy_connection_publishers(PyObject *self, PyObject *args)
     return ret;
 }
 
-const char dlxpy_links_doc[] = "links(publisher, /)\n--\n\n"
+const char dlxpy_links_doc[] = "links($self, publisher, /)\n--\n\n"
                                "Who is attached to the publisher of that id: a list of dicts, as "
                                "struct dlx_link_info. Raises dlx.NotFound.";
 PyObject *dlxpy_connection_links(PyObject *self, PyObject *publisher)
@@ -136,7 +136,7 @@ PyObject *dlxpy_connection_links(PyObject *self, PyObject *publisher)
 }
 
 const char dlxpy_daemon_doc[] =
-    "daemon()\n--\n\nThe daemon about itself: a dict, as struct dlx_daemon_info.";
+    "daemon($self, /)\n--\n\nThe daemon about itself: a dict, as struct dlx_daemon_info.";
 PyObject *dlxpy_connection_daemon(PyObject *self, PyObject *unused)
 {
     struct dlxpy_handle *c = (struct dlxpy_handle *)self;

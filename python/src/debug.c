@@ -176,7 +176,7 @@ static int uninstall(void)
     return set_traceback(false);
 }
 
-const char dlxpy_debug_doc[] = "debug(on=True, /)\n--\n\n"
+const char dlxpy_debug_doc[] = "debug($module, on=True, /)\n--\n\n"
                                "Find who writes to memory that is a message's. Publishers that are "
                                "made from now on write-protect what\n"
                                "they publish, and a write there, or to a received tensor, which "

@@ -184,7 +184,7 @@ static PyObject *get_item(PyObject *self, PyObject *key)
 
 PyDoc_STRVAR(
     private_doc,
-    "private(key)\n--\n\n"
+    "private($self, key, /)\n--\n\n"
     "The tensor of that name or number, which may be written to: for libraries that write to what\n"
     "they are given. Others do not see what is written. From 256 KiB on its memory is copied page\n"
     "by page, when and where it is written to, and holds the message; a smaller one is copied\n"
@@ -303,9 +303,10 @@ DLManagedTensorVersioned *dlxpy_message_export(PyObject *self)
     return managed;
 }
 
-PyDoc_STRVAR(dlpack_doc,
-             "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
-             "Of a message of one tensor: that tensor. BufferError if there are more.");
+PyDoc_STRVAR(
+    dlpack_doc,
+    "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+    "Of a message of one tensor: that tensor. BufferError if there are more.");
 static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
     static const DLDevice cpu = {kDLCPU, 0};
@@ -328,7 +329,7 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     return ret;
 }
 
-PyDoc_STRVAR(device_doc, "__dlpack_device__()\n--\n\n"
+PyDoc_STRVAR(device_doc, "__dlpack_device__($self, /)\n--\n\n"
                          "Of a message of one tensor: that tensor's; (1, 0) if there are more.");
 static PyObject *dlpack_device(PyObject *self, PyObject *unused)
 {
@@ -397,7 +398,7 @@ static PyObject *get_is_released(PyObject *self, void *closure)
 }
 
 PyDoc_STRVAR(release_doc,
-             "release()\n--\n\n"
+             "release($self, /)\n--\n\n"
              "Give it back now. Tensors made from it stay valid; its memory is free when\n"
              "they are gone, too.");
 static PyObject *release(PyObject *self, PyObject *unused)

@@ -52,7 +52,7 @@ PyObject *dlxpy_import(const char *module, const char *name)
 
 PyDoc_STRVAR(
     info_doc,
-    "dlpack_info()\n--\n\n"
+    "dlpack_info($module, /)\n--\n\n"
     "Versions: of this package and of libdlx, of DLPack's ABI and of its C exchange API; a dict.");
 static PyObject *dlpack_info(PyObject *self, PyObject *unused)
 {

@@ -45,7 +45,7 @@ static PyObject *as_bytes(PyObject *self)
 }
 
 const char dlxpy_tobytes_doc[] =
-    "tobytes()\n--\n\nIts elements as bytes, row-major, in native byte order.";
+    "tobytes($self, /)\n--\n\nIts elements as bytes, row-major, in native byte order.";
 PyObject *dlxpy_tensor_tobytes(PyObject *self, PyObject *unused)
 {
     PyObject *bytes = as_bytes(self);
@@ -73,7 +73,7 @@ static PyObject *make_reduced(PyObject *self, PyObject *data)
     return NULL;
 }
 
-const char dlxpy_reduce_doc[] = "__reduce__()\n--\n\n"
+const char dlxpy_reduce_doc[] = "__reduce__($self, /)\n--\n\n"
                                 "Pickled by value: what is unpickled is a private, writable copy.";
 PyObject *dlxpy_tensor_reduce(PyObject *self, PyObject *unused)
 {
@@ -91,7 +91,7 @@ static PyObject *pickle_buffer(PyObject *self)
     return ret;
 }
 
-const char dlxpy_reduce_ex_doc[] = "__reduce_ex__(protocol)\n--\n\n"
+const char dlxpy_reduce_ex_doc[] = "__reduce_ex__($self, protocol, /)\n--\n\n"
                                    "As __reduce__(). From protocol 5 on its memory is a "
                                    "pickle.PickleBuffer: nothing is copied for "
                                    "it, and\n"
@@ -144,7 +144,7 @@ static void copy(void *to, const Py_buffer *from)
     }
 }
 
-PyDoc_STRVAR(from_bytes_doc, "tensor_from_bytes(data, shape, dtype, padded=False)\n--\n\n"
+PyDoc_STRVAR(from_bytes_doc, "tensor_from_bytes($module, data, shape, dtype, padded=False, /)\n--\n\n"
                              "A private tensor of these bytes; what a pickle holds.");
 static PyObject *tensor_from_bytes(PyObject *self, PyObject *args)
 {

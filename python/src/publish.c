@@ -245,7 +245,7 @@ static struct dlxpy_sender sender_of(const struct dlxpy_publisher *p, const stru
 /* ---- one message --------------------------------------------------------------------------- */
 
 const char dlxpy_publish_doc[] =
-    "publish(tensors, *, meta=None, timeout=..., strict=False, share=False, monotonic_ns=0, "
+    "publish($self, /, tensors, *, meta=None, timeout=..., strict=False, share=False, monotonic_ns=0, "
     "stream=None, stage=False)\n--\n\n"
     "Publish one message: a tensor of any library, a dict of named ones (a state_dict), which may "
     "be "
@@ -430,7 +430,7 @@ static void set_n_published(uint32_t n)
 }
 
 const char dlxpy_publish_many_doc[] =
-    "publish_many(messages, *, timeout=..., strict=False, share=False, monotonic_ns=0, "
+    "publish_many($self, /, messages, *, timeout=..., strict=False, share=False, monotonic_ns=0, "
     "stream=None)\n--\n\n"
     "Publish several messages, in this order: as publish() would one by one, for less. Each is "
     "what publish()\n"

@@ -34,7 +34,7 @@ PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const struct dlx_client *
 /* ---- methods ------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(close_doc,
-             "close()\n--\n\n"
+             "close($self, /)\n--\n\n"
              "Leave. Subscribers keep what they hold and drain what was published; its tensors\n"
              "stay valid.");
 /* Returns 0; -1 with an exception. */
@@ -62,7 +62,7 @@ static int wait_for(struct dlxpy_publisher *p, uint32_t n, int64_t timeout_ns)
 
 PyDoc_STRVAR(
     wait_doc,
-    "wait(n=1, timeout=None)\n--\n\n"
+    "wait($self, /, n=1, timeout=None)\n--\n\n"
     "Wait until at least n subscribers are attached. timeout: seconds, None without a limit.\n"
     "Raises dlx.Timeout, which tells how many are.");
 static PyObject *wait(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
@@ -86,7 +86,7 @@ static PyObject *wait(PyObject *self, PyObject *const *args, Py_ssize_t n_args, 
 
 PyDoc_STRVAR(
     fileno_doc,
-    "fileno()\n--\n\n"
+    "fileno($self, /)\n--\n\n"
     "A descriptor for select, selectors, asyncio: from the first call of this on, readable "
     "when what publish()\n"
     "or wait() failed for with timeout=0 may be there. Never read, write or close it.");
@@ -115,7 +115,7 @@ static PyObject *call_async(PyObject *self, const char *name, PyObject *args, Py
 
 PyDoc_STRVAR(
     publish_async_doc,
-    "publish_async(tensors, *, timeout=..., **arguments)\n--\n\n"
+    "publish_async($self, /, tensors, *, timeout=..., **arguments)\n--\n\n"
     "As publish(), for asyncio: a coroutine. Where publish() would wait for subscribers, it "
     "waits on the\n"
     "publisher's descriptor in the running loop, without a thread. Each attempt counts as "
@@ -126,7 +126,7 @@ static PyObject *publish_async(PyObject *self, PyObject *args, PyObject *kwargs)
     return call_async(self, "publish", args, kwargs);
 }
 
-PyDoc_STRVAR(wait_async_doc, "wait_async(n=1, timeout=None)\n--\n\n"
+PyDoc_STRVAR(wait_async_doc, "wait_async($self, /, n=1, timeout=None)\n--\n\n"
                              "As wait(), for asyncio: a coroutine.");
 static PyObject *wait_async(PyObject *self, PyObject *args, PyObject *kwargs)
 {
@@ -142,8 +142,9 @@ static PyObject *get_timeout(PyObject *self, void *closure)
     return PyFloat_FromDouble(p->waits ? (double)p->timeout_ns / 1e9 : 0);
 }
 
-PyDoc_STRVAR(stats_doc,
-             "stats()\n--\n\nCounters since the start: a dict, as struct dlx_publisher_stats.");
+PyDoc_STRVAR(
+    stats_doc,
+    "stats($self, /)\n--\n\nCounters since the start: a dict, as struct dlx_publisher_stats.");
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
     struct dlxpy_publisher *p = cast(self);
@@ -171,7 +172,7 @@ static int next_event(void *p, struct dlx_event *ret)
 
 PyDoc_STRVAR(
     events_doc,
-    "events()\n--\n\n"
+    "events($self, /)\n--\n\n"
     "Which subscribers came or left since the last call: a list of dlx.Event. Never waits.\n"
     "\"reconnected\" says that the daemon was replaced.");
 static PyObject *events(PyObject *self, PyObject *unused)

@@ -147,7 +147,7 @@ static PyObject *alloc_parsed(PyObject *self, const struct dlxpy_params *params,
 static const char *const names[] = {"shape", "dtype", "device"};
 
 const char dlxpy_empty_doc[] =
-    "empty(shape, dtype=\"float32\", *, device=\"cpu\")\n--\n\n"
+    "empty($self, /, shape, dtype=\"float32\", *, device=\"cpu\")\n--\n\n"
     "A dlx.Tensor that already lies in memory that can be shared, to be filled and published "
     "without a copy:\n"
     "row-major, aligned to 256 bytes, its content undefined. shape: a number, or a sequence of 0 "
@@ -170,7 +170,7 @@ PyObject *dlxpy_publisher_empty(PyObject *self, PyObject *const *args, Py_ssize_
 }
 
 const char dlxpy_zeros_doc[] =
-    "zeros(shape, dtype=\"float32\", *, device=\"cpu\")\n--\n\n"
+    "zeros($self, /, shape, dtype=\"float32\", *, device=\"cpu\")\n--\n\n"
     "As empty(), all bytes 0. On a GPU it is dlx.DeviceError: nothing here writes there.";
 PyObject *dlxpy_publisher_zeros(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                                 PyObject *kwnames)
@@ -258,7 +258,7 @@ static PyObject *like_mapping(struct dlxpy_publisher *p, PyObject *mapping, DLDe
 }
 
 const char dlxpy_like_doc[] =
-    "empty_like(tensor, *, device=\"cpu\")\n--\n\n"
+    "empty_like($self, /, tensor, *, device=\"cpu\")\n--\n\n"
     "As empty(), with shape and data type of any tensor (NumPy's, PyTorch's, ...), wherever that "
     "is. Of a dict\n"
     "of tensors: a dict of new ones with the same keys, all on `device`, in one piece of memory.";

@@ -521,7 +521,7 @@ int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, const struct dl
 
 PyDoc_STRVAR(
     tensor_doc,
-    "tensor(object, /)\n--\n\n"
+    "tensor($module, object, /)\n--\n\n"
     "A private, writable dlx.Tensor with the elements of any tensor that publish() takes.");
 static PyObject *tensor_of(PyObject *self, PyObject *object)
 {

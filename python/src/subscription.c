@@ -242,7 +242,7 @@ static PyObject *take_messages(struct dlxpy_subscription *self, int64_t timeout_
 
 PyDoc_STRVAR(
     take_doc,
-    "take(timeout=..., *, stream=None)\n--\n\n"
+    "take($self, /, timeout=..., *, stream=None)\n--\n\n"
     "The next dlx.Message. timeout: seconds, 0 does not wait, None without a limit; left "
     "out: that of\n"
     "the subscription. Ctrl-C and other signals with handlers interrupt it; other threads "
@@ -290,7 +290,7 @@ static int parse_n(PyObject *object, uint32_t *ret)
 
 PyDoc_STRVAR(
     take_many_doc,
-    "take_many(n, timeout=..., *, stream=None)\n--\n\n"
+    "take_many($self, /, n, timeout=..., *, stream=None)\n--\n\n"
     "A list of 1 to n messages: waits for the first as take() does, and takes what else is there "
     "without waiting,\n"
     "for less than n calls of take(). It ends early where the subscription may hold no more "
@@ -330,8 +330,9 @@ static PyObject *iterate(PyObject *self)
     return self;
 }
 
-PyDoc_STRVAR(poll_doc, "_poll(n=0, stream=None)\n--\n\nA message, None when there is none. With n "
-                       "a list of 1 to n messages instead of one.");
+PyDoc_STRVAR(poll_doc,
+             "_poll($self, n=0, stream=None, /)\n--\n\nA message, None when there is none. With n "
+             "a list of 1 to n messages instead of one.");
 static PyObject *poll_it(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
     struct dlxpy_taken taken;
@@ -376,7 +377,7 @@ static PyObject *next_async(PyObject *self)
     return ret;
 }
 
-PyDoc_STRVAR(take_async_doc, "take_async(timeout=..., *, stream=None)\n--\n\n"
+PyDoc_STRVAR(take_async_doc, "take_async($self, /, timeout=..., *, stream=None)\n--\n\n"
                              "As take(), for asyncio: a coroutine. It waits on the subscription's "
                              "descriptor in the running\n"
                              "loop, without a thread.");
@@ -397,8 +398,9 @@ static PyObject *take_async(PyObject *self, PyObject *const *args, Py_ssize_t n_
     return ret;
 }
 
-PyDoc_STRVAR(take_many_async_doc, "take_many_async(n, timeout=..., *, stream=None)\n--\n\n"
-                                  "As take_many(), for asyncio: a coroutine, as take_async().");
+PyDoc_STRVAR(take_many_async_doc,
+             "take_many_async($self, /, n, timeout=..., *, stream=None)\n--\n\n"
+             "As take_many(), for asyncio: a coroutine, as take_async().");
 static PyObject *take_many_async(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                                  PyObject *kwnames)
 {
@@ -418,7 +420,7 @@ static PyObject *take_many_async(PyObject *self, PyObject *const *args, Py_ssize
 
 PyDoc_STRVAR(
     fileno_doc,
-    "fileno()\n--\n\n"
+    "fileno($self, /)\n--\n\n"
     "A descriptor for select, selectors, asyncio: readable when take() may have something, which "
     "is\n"
     "guaranteed only after take(timeout=0) raised dlx.Timeout. Never read, write or close it.");
@@ -432,8 +434,9 @@ static PyObject *get_fileno(PyObject *self, PyObject *unused)
     return fd < 0 ? dlxpy_raise(fd) : PyLong_FromLong(fd);
 }
 
-PyDoc_STRVAR(stats_doc,
-             "stats()\n--\n\nCounters since the start: a dict, as struct dlx_subscription_stats.");
+PyDoc_STRVAR(
+    stats_doc,
+    "stats($self, /)\n--\n\nCounters since the start: a dict, as struct dlx_subscription_stats.");
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
     struct dlx_subscription_stats s = {.size = sizeof s};
@@ -458,7 +461,7 @@ static int next_event(void *s, struct dlx_event *ret)
 }
 
 PyDoc_STRVAR(events_doc,
-             "events()\n--\n\n"
+             "events($self, /)\n--\n\n"
              "Which publishers came or left since the last call, and whose memory "
              "could not be pinned: a list\n"
              "of dlx.Event. Never waits. \"reconnected\" says that the daemon was replaced.");
@@ -470,7 +473,7 @@ static PyObject *events(PyObject *self, PyObject *unused)
 
 PyDoc_STRVAR(
     close_doc,
-    "close()\n--\n\n"
+    "close($self, /)\n--\n\n"
     "Leave. What is held stays valid. A take() of another thread, or the task that waits,\n"
     "ends with dlx.Closed.");
 

@@ -159,7 +159,7 @@ DLManagedTensorVersioned *dlxpy_tensor_own_copy(struct dlxpy_tensor *t)
 
 PyDoc_STRVAR(
     dlpack_doc,
-    "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+    "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
     "A DLPack capsule of the same memory, for `from_dlpack` of NumPy, PyTorch, JAX and so on.\n"
     "The memory stays as long as what is made of it. Without max_version the consumer is from\n"
     "before DLPack 1.0 and cannot see that a tensor is read-only: BufferError then, unless this\n"
@@ -185,7 +185,7 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args
 
 PyDoc_STRVAR(
     device_doc,
-    "__dlpack_device__()\n--\n\n"
+    "__dlpack_device__($self, /)\n--\n\n"
     "(1, 0): memory of the CPU; (2, n) and (10, n): GPU n of CUDA, of ROCm, as this process counts "
     "them.\n"
     "The tensor is opened at the first call, which raises what __dlpack__() does.");
@@ -197,7 +197,7 @@ static PyObject *dlpack_device(PyObject *self, PyObject *unused)
 
 PyDoc_STRVAR(
     as_legacy_doc,
-    "as_legacy()\n--\n\n"
+    "as_legacy($self, /)\n--\n\n"
     "The same tensor, for a consumer that asks for the DLPack of before 1.0, which cannot say "
     "that\n"
     "memory is read-only. It is the caller who knows that the consumer does not write: a write to\n"
@@ -213,7 +213,7 @@ static PyObject *as_legacy(PyObject *self, PyObject *unused)
     return (PyObject *)again;
 }
 
-PyDoc_STRVAR(copy_doc, "copy()\n--\n\nA copy in private memory, row-major and writable.");
+PyDoc_STRVAR(copy_doc, "copy($self, /)\n--\n\nA copy in private memory, row-major and writable.");
 static PyObject *copy(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -271,7 +271,7 @@ static PyObject *make_view(PyObject *self, PyObject *args)
 
 PyDoc_STRVAR(
     used_on_doc,
-    "used_on(stream)\n--\n\n"
+    "used_on($self, stream, /)\n--\n\n"
     "Work on this stream of the GPU reads a received tensor on the CPU, of a subscription "
     "with `pin`: a copy\n"
     "that does not wait. When it and all that was made of it are gone, it is given back "
