@@ -64,10 +64,8 @@ static void link_info(const struct dlx_client *c, const Dlx__Wire__LinkEntry *e,
     copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
 }
 
-static int check_list(const struct dlx_client *c, bool given, size_t n, bool more)
+static int check_list(const struct dlx_client *c, size_t n, bool more)
 {
-    if (!given)
-        return dlx__fail(DLX_E_INVALID, "listing: client or function is NULL");
     if (n > PAGE_MAX || (n == 0 && more))
         return dlx__fail(DLX_E_PROTOCOL, "list of %zu entries from dlpackd at %s", n, c->path);
     return 0;
@@ -83,7 +81,7 @@ int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_i
     char after[DLX_TOPIC_MAX + 1] = "";
     bool more = true;
     dlx__error_clear();
-    int r = check_list(c, c && fn, 0, false);
+    int r = DLX_NAME_NULL(0, "dlx_list_publishers", {"client", c}, {"fn", (void *)(uintptr_t)fn});
     if (r == 0 && topic)
         r = dlx__pattern_check(topic);
     if (r < 0)
@@ -108,7 +106,7 @@ int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_i
             const Dlx__Wire__PublisherList *list = reply->publisher_list;
             n = list->n_entries;
             more = list->more;
-            r = check_list(c, true, n, more);
+            r = check_list(c, n, more);
             for (size_t i = 0; r == 0 && i < n; i++)
                 publisher_info(list->entries[i], &page[i]);
         }
@@ -132,7 +130,7 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
     const Dlx__Wire__Packet *reply;
     bool more = true;
     dlx__error_clear();
-    int r = check_list(c, c && fn, 0, false);
+    int r = DLX_NAME_NULL(0, "dlx_list_links", {"client", c}, {"fn", (void *)(uintptr_t)fn});
     if (r < 0)
         return r;
     if (dlx__forked(c->generation))
@@ -154,7 +152,7 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
             const Dlx__Wire__LinkList *list = reply->link_list;
             n = list->n_entries;
             more = list->more;
-            r = check_list(c, true, n, more);
+            r = check_list(c, n, more);
             for (size_t i = 0; r == 0 && i < n; i++)
                 link_info(c, list->entries[i], &page[i]);
         }
@@ -185,7 +183,7 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *inf
     struct dlx_daemon_info got = {.size = sizeof got};
     dlx__error_clear();
     if (!c || !info)
-        return dlx__fail(DLX_E_INVALID, "dlx_client_get_daemon_info: client or info is NULL");
+        return DLX_NAME_NULL(0, "dlx_client_get_daemon_info", {"client", c}, {"info", info});
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
     dlx__client_ensure(c);

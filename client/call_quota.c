@@ -65,7 +65,7 @@ int dlx_list_quotas(struct dlx_client *c, dlx_quota_info_fn fn, void *userdata)
     char after[sizeof page.entries[0].socket] = "";
     dlx__error_clear();
     if (!c || !fn)
-        return dlx__fail(DLX_E_INVALID, "listing: client or function is NULL");
+        return DLX_NAME_NULL(0, "dlx_list_quotas", {"client", c}, {"fn", (void *)(uintptr_t)fn});
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
     dlx__client_ensure(c);

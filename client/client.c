@@ -33,6 +33,14 @@ const char *dlx_version(void)
         DLX_VERSION_PATCH);
 }
 
+int dlx__name_null(int code, const char *call, const struct dlx_argument *arguments, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!arguments[i].value)
+            return dlx__fail(DLX_E_INVALID, "%s: %s is NULL", call, arguments[i].name);
+    return code;
+}
+
 /* ---- argument structs ---------------------------------------------------------------------- */
 
 int dlx__args_convert(void *dst, size_t dst_size, size_t min, const void *args)

@@ -47,6 +47,22 @@ struct dlx_client {
     char passed_over[512]; /* which daemons refused us, and why; "": none */
 };
 
+/*
+ * Which argument of a call is NULL: the first one is named, and DLX_E_INVALID returned; `code`, and the thread's message stays,
+ * where none is.
+ *
+ *     DLX_NAME_NULL(0, "dlx_subscribe", {"client", c}, {"ret", ret})
+ */
+struct dlx_argument {
+    const char *name;
+    const void *value;
+};
+int dlx__name_null(int code, const char *call, const struct dlx_argument *arguments, size_t n);
+#define DLX_NAME_NULL(code, call, ...)                                                             \
+    dlx__name_null(code, call, (const struct dlx_argument[]){__VA_ARGS__},                         \
+                   sizeof((const struct dlx_argument[]){__VA_ARGS__}) /                            \
+                       sizeof(struct dlx_argument))
+
 struct dlx_client *dlx__client_ref(struct dlx_client *c);
 
 /* Copy an argument struct that a caller compiled with another version of the library. `args` may be NULL.

@@ -57,7 +57,7 @@ void dlx__events_push(struct dlx_events *events, enum dlx_event_kind kind, uint6
 int dlx__events_pop(struct dlx_events *events, struct dlx_event *ret)
 {
     if (events->n == 0)
-        return DLX_E_EMPTY;
+        return dlx__fail_text(DLX_E_EMPTY, "no event is there");
     const struct dlx_event_node *node = events->first;
     struct dlx_event event = {.size = sizeof event,
                               .kind = node->kind,
@@ -79,7 +79,7 @@ int dlx_publisher_next_event(struct dlx_publisher *p, struct dlx_event *ret)
 {
     int r = dlx__publisher_begin(ret ? p : NULL, "dlx_publisher_next_event");
     if (r < 0)
-        return r;
+        return DLX_NAME_NULL(r, "dlx_publisher_next_event", {"ret", ret});
     dlx__writer_read_membership(&p->core);
     r = dlx__events_pop(&p->events, ret);
     dlx__publisher_leave(p);

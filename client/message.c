@@ -458,7 +458,7 @@ static int new_export(struct dlx_message *m, uint32_t i, struct dlx_export **ret
 {
     dlx__error_clear();
     if (dlx_unlikely(!m || !ret))
-        return dlx__fail(DLX_E_INVALID, "dlx_message_tensor: message or ret is NULL");
+        return DLX_NAME_NULL(0, "tensor of a message", {"message", m}, {"ret", ret});
     if (dlx_unlikely(dlx__forked(m->inlet->generation)))
         return dlx__fail_forked();
     if (dlx_unlikely(i >= m->n_tensors))

@@ -68,7 +68,8 @@ int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i)
 {
     dlx__error_clear();
     if (!m || !name || !ret_i)
-        return dlx__fail(DLX_E_INVALID, "dlx_message_find: message, name or ret_i is NULL");
+        return DLX_NAME_NULL(0, "dlx_message_find", {"message", m}, {"name", name},
+                             {"ret_i", ret_i});
     if (dlx__forked(m->inlet->generation))
         return dlx__fail_forked();
     uint32_t found = DLX_NAMETABLE_NONE;
@@ -130,7 +131,7 @@ int dlx_message_describe(struct dlx_message *m, uint32_t i, DLManagedTensorVersi
 {
     dlx__error_clear();
     if (!m || !ret)
-        return dlx__fail(DLX_E_INVALID, "dlx_message_describe: message or ret is NULL");
+        return DLX_NAME_NULL(0, "dlx_message_describe", {"message", m}, {"ret", ret});
     if (dlx__forked(m->inlet->generation))
         return dlx__fail_forked();
     if (i >= m->n_tensors)

@@ -81,7 +81,7 @@ int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
 {
     int r = dlx__publisher_begin(user_spec && ret ? p : NULL, "dlx_alloc");
     if (dlx_unlikely(r < 0))
-        return r;
+        return DLX_NAME_NULL(r, "dlx_alloc", {"spec", user_spec}, {"ret", ret});
     prefetch_next(p);
     struct dlx_block *block = NULL;
     if (dlx_likely(user_spec->size == sizeof *user_spec && is_on_cpu(user_spec) &&
@@ -495,7 +495,7 @@ int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
     uint32_t n;
     int r = dlx__publisher_begin(tensor ? p : NULL, "dlx_publish");
     if (dlx_unlikely(r < 0))
-        return r;
+        return DLX_NAME_NULL(r, "dlx_publish", {"tensor", tensor});
     struct dlx_block *own = dlx__block_of(p->heap, tensor);
     if (dlx_likely(are_plain(args) && is_ready(tensor, own) && dlx__publish_has_room(p))) {
         uint64_t now = dlx__clock_now(&p->clock);
@@ -518,6 +518,8 @@ int dlx_publish_n(struct dlx_publisher *p, DLManagedTensorVersioned *const *tens
     if (r == 0) {
         r = publish_batch(p, tensors, n, args, &done);
         dlx__publisher_leave(p);
+    } else {
+        r = DLX_NAME_NULL(r, "dlx_publish_n", {"tensors", tensors});
     }
     if (ret_n)
         *ret_n = done;
@@ -531,7 +533,7 @@ int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
     struct batch batch;
     int r = dlx__publisher_begin(tensor ? p : NULL, "dlx_publish_legacy");
     if (r < 0)
-        return r;
+        return DLX_NAME_NULL(r, "dlx_publish_legacy", {"tensor", tensor});
     r = user_args ? dlx__publish_args(&args, user_args) : 0;
     if (r == 0) {
         begin_batch(p, &batch, &args);

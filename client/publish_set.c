@@ -154,10 +154,10 @@ int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, 
                   DLManagedTensorVersioned **ret)
 {
     int r = dlx__publisher_begin(specs && ret ? p : NULL, "dlx_alloc_set");
-    if (r == 0) {
-        r = alloc_set(p, specs, n, ret);
-        dlx__publisher_leave(p);
-    }
+    if (r < 0)
+        return DLX_NAME_NULL(r, "dlx_alloc_set", {"specs", specs}, {"ret", ret});
+    r = alloc_set(p, specs, n, ret);
+    dlx__publisher_leave(p);
     return r;
 }
 
@@ -578,10 +578,10 @@ int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint3
                     const struct dlx_bytes *meta, const struct dlx_publish_args *user_args)
 {
     struct dlx_publish_args args = {0};
-    bool all_there = items && !(meta && meta->size > 0 && !meta->data);
-    int r = dlx__publisher_begin(all_there ? p : NULL, "dlx_publish_set");
+    const void *data = meta && meta->size > 0 ? meta->data : "";
+    int r = dlx__publisher_begin(items && data ? p : NULL, "dlx_publish_set");
     if (r < 0)
-        return r;
+        return DLX_NAME_NULL(r, "dlx_publish_set", {"items", items}, {"meta->data", data});
     if (n_items == 0 || n_items > DLX_SHM_TENSORS_MAX)
         r = dlx__fail(DLX_E_INVALID, "topic %s: a set of %u tensors, possible are 1 to %u",
                       p->topic, n_items, DLX_SHM_TENSORS_MAX);

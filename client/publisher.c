@@ -134,7 +134,7 @@ int dlx__publisher_fail_refused(const struct dlx_publisher *p)
 int dlx__publisher_refuse(const struct dlx_publisher *p, const char *what)
 {
     if (!p)
-        return dlx__fail(DLX_E_INVALID, "%s: an argument is NULL", what);
+        return dlx__fail(DLX_E_INVALID, "%s: publisher is NULL", what);
     if (dlx__forked(p->generation))
         return dlx__fail_forked();
     return dlx__fail(DLX_E_IN_USE, "%s: the publisher on %s is in use by another thread", what,
@@ -172,7 +172,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     struct dlx_new_publisher made;
     dlx__error_clear();
     if (!c || !ret)
-        return dlx__fail(DLX_E_INVALID, "dlx_publisher_new: client or ret is NULL");
+        return DLX_NAME_NULL(0, "dlx_publisher_new", {"client", c}, {"ret", ret});
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
     int r = dlx__args_copy(&args, sizeof args, sizeof args, user_args);
@@ -518,7 +518,7 @@ int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats 
 {
     int r = dlx__publisher_begin(stats ? p : NULL, "dlx_publisher_get_stats");
     if (r < 0)
-        return r;
+        return DLX_NAME_NULL(r, "dlx_publisher_get_stats", {"stats", stats});
     dlx__writer_read_membership(&p->core);
     if (p->n_ended < p->core.leaves_seen) /* whose end was not to be seen when the daemon told it */
         dlx__outlet_env.look_for_dead(p);

@@ -504,6 +504,8 @@ static int __attribute__((noinline))
 take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n, struct dlx_message **ret)
 {
     int r = take_once(s, timeout_ns, n, ret);
+    if (r == DLX_E_EMPTY)
+        return dlx__fail_text(r, "no message is there");
     return dlx_likely(r != DLX_E_TOO_MANY_HELD || timeout_ns == 0)
                ? r
                : take_when_released(s, dlx__deadline(timeout_ns), n, ret);
@@ -517,15 +519,10 @@ take_and_leave(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_messag
     return r;
 }
 
-static int fail_null(const char *what)
-{
-    return dlx__fail(DLX_E_INVALID, "%s is NULL", what);
-}
-
 int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
 {
     if (dlx_unlikely(!ret))
-        return fail_null("dlx_take: ret");
+        return DLX_NAME_NULL(0, "dlx_take", {"ret", ret});
     int r = dlx__subscription_begin(s, "dlx_take");
     if (dlx_unlikely(r < 0))
         return r;
@@ -588,7 +585,7 @@ int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_messag
                uint32_t *ret_n)
 {
     if (!ret || !ret_n)
-        return fail_null(ret ? "dlx_take_n: ret_n" : "dlx_take_n: ret");
+        return DLX_NAME_NULL(0, "dlx_take_n", {"ret", ret}, {"ret_n", ret_n});
     if (n == 0)
         return dlx__fail(DLX_E_INVALID, "dlx_take_n: n is 0");
     int r = dlx__subscription_begin(s, "dlx_take_n");

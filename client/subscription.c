@@ -518,7 +518,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     struct dlx_new_subscription made;
     dlx__error_clear();
     if (!c || !ret)
-        return dlx__fail(DLX_E_INVALID, "dlx_subscribe: client or ret is NULL");
+        return DLX_NAME_NULL(0, "dlx_subscribe", {"client", c}, {"ret", ret});
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
     int r = dlx__args_copy(&args, sizeof args, offsetof(struct dlx_subscribe_args, pin), user_args);

@@ -100,6 +100,15 @@ int dlx__fail(int code, const char *fmt, ...)
     return code;
 }
 
+int dlx__fail_text(int code, const char *text)
+{
+    size_t size = DLX_MIN(strlen(text), sizeof message - 1);
+    dlx__error_is_set = true;
+    memcpy(message, text, size);
+    message[size] = '\0';
+    return code;
+}
+
 int dlx__fail_errno(const char *fmt, ...)
 {
     int err = errno;

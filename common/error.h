@@ -22,6 +22,9 @@ int dlx__error_from_errno(int err);
 /* Set the thread's message and return `code`. The text is cut at DLX_ERROR_TEXT_SIZE - 1 bytes. */
 int dlx__fail(int code, const char *fmt, ...) dlx_printf(2, 3);
 
+/* The same for a failure that may be frequent: the text is not formatted. */
+int dlx__fail_text(int code, const char *text);
+
 /* The same with ": <strerror(errno)>" appended; returns dlx__error_from_errno(errno). */
 int dlx__fail_errno(const char *fmt, ...) dlx_printf(1, 2);
 

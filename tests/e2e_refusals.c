@@ -225,41 +225,45 @@ static int daemon_info(int without)
     return dlx_client_get_daemon_info(ARG(0, x.c), RET(struct dlx_daemon_info *));
 }
 
-#define CALL(name, n_needed)                                                                       \
+/* With the names of the arguments that it needs. */
+#define CALL(name, ...)                                                                            \
     {                                                                                              \
-#name, name, n_needed                                                                      \
+#name, name,                                                                               \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
     }
 static const struct {
     const char *name;
     int (*call)(int without);
-    int n_needed;
-} calls[] = {CALL(connects, 1),
-             CALL(publisher_new, 2),
-             CALL(allocs, 3),
-             CALL(alloc_set, 3),
-             CALL(publishes, 2),
-             CALL(publish_n, 2),
-             CALL(publish_legacy, 2),
-             CALL(publish_set, 3),
-             CALL(publisher_wait, 1),
-             CALL(publisher_next_event, 2),
-             CALL(publisher_get_stats, 2),
-             CALL(subscribes, 2),
-             CALL(subscription_fd, 1),
-             CALL(takes, 2),
-             CALL(takes_n, 3),
-             CALL(gets, 2),
-             CALL(retained_drop, 1),
-             CALL(subscription_get_stats, 2),
-             CALL(subscription_next_event, 2),
-             CALL(message_find, 3),
-             CALL(message_tensor, 2),
-             CALL(message_private, 2),
-             CALL(message_tensor_legacy, 2),
-             CALL(list_publishers, 2),
-             CALL(list_links, 2),
-             CALL(list_quotas, 2),
-             CALL(daemon_info, 2)};
+    const char *needed[4];
+} calls[] = {CALL(connects, "ret"),
+             CALL(publisher_new, "client", "ret"),
+             CALL(allocs, "publisher", "ret", "spec"),
+             CALL(alloc_set, "publisher", "ret", "specs"),
+             CALL(publishes, "publisher", "tensor"),
+             CALL(publish_n, "publisher", "tensors"),
+             CALL(publish_legacy, "publisher", "tensor"),
+             CALL(publish_set, "publisher", "items", "meta->data"),
+             CALL(publisher_wait, "publisher"),
+             CALL(publisher_next_event, "publisher", "ret"),
+             CALL(publisher_get_stats, "publisher", "stats"),
+             CALL(subscribes, "client", "ret"),
+             CALL(subscription_fd, "subscription"),
+             CALL(takes, "subscription", "ret"),
+             CALL(takes_n, "subscription", "ret", "ret_n"),
+             CALL(gets, "client", "ret"),
+             CALL(retained_drop, "client"),
+             CALL(subscription_get_stats, "subscription", "stats"),
+             CALL(subscription_next_event, "subscription", "ret"),
+             CALL(message_find, "message", "ret_i", "name"),
+             CALL(message_tensor, "message", "ret"),
+             CALL(message_private, "message", "ret"),
+             CALL(message_tensor_legacy, "message", "ret"),
+             CALL(list_publishers, "client", "fn"),
+             CALL(list_links, "client", "fn"),
+             CALL(list_quotas, "client", "fn"),
+             CALL(daemon_info, "client", "info")};
 
 static bool nothing_written(void)
 {
@@ -270,13 +274,36 @@ static bool nothing_written(void)
 START_TEST(every_call_needs_its_arguments)
 {
     make_all();
-    for (int without = 0; without < calls[_i].n_needed; without++) {
+    for (int without = 0; calls[_i].needed[without]; without++) {
+        char words[64];
+        (void)snprintf(words, sizeof words, ": %s is NULL", calls[_i].needed[without]);
         int r = calls[_i].call(without);
         ck_assert_msg(r == DLX_E_INVALID, "%s without argument %d: %d", calls[_i].name, without, r);
-        ck_assert_msg(strstr(dlx_client_errmsg(NULL), "NULL"), "%s: %s", calls[_i].name,
+        ck_assert_msg(strstr(dlx_client_errmsg(NULL), words), "%s: %s", calls[_i].name,
                       dlx_client_errmsg(NULL));
         ck_assert(nothing_written());
     }
+    end_all();
+}
+END_TEST
+
+START_TEST(who_finds_nothing_is_told_so)
+{
+    struct dlx_message *m;
+    struct dlx_event e = {.size = sizeof e};
+    uint32_t n;
+    make_all();
+    while (dlx_publisher_next_event(x.p, &e) == 0)
+        ;
+    while (dlx_subscription_next_event(x.s, &e) == 0)
+        ;
+    fails(dlx_take(x.s, 0, &m), DLX_E_EMPTY, "no message is there");
+    fails(dlx_take_n(x.s, 0, &m, 1, &n), DLX_E_EMPTY, "no message is there");
+    fails(dlx_get(x.c, "nobody", 0, &m), DLX_E_EMPTY, "topic nobody has no message");
+    fails(dlx_publisher_next_event(x.p, &e), DLX_E_EMPTY, "no event is there");
+    fails(dlx_subscription_next_event(x.s, &e), DLX_E_EMPTY, "no event is there");
+    ck_assert_int_eq(dlx_publisher_wait(x.p, 0, 0), 0);
+    ck_assert_str_eq(dlx_client_errmsg(NULL), ""); /* the next call has its own words */
     end_all();
 }
 END_TEST
@@ -469,6 +496,7 @@ int main(void)
     Suite *suite = suite_create("refusals");
     TCase *tcase = dlx_test_stream_case("refusals");
     tcase_add_loop_test(tcase, every_call_needs_its_arguments, 0, (int)DLX_ARRAY_SIZE(calls));
+    tcase_add_test(tcase, who_finds_nothing_is_told_so);
     tcase_add_test(tcase, no_call_takes_a_handle_of_the_parent);
     tcase_add_test(tcase, a_publisher_that_cannot_be);
     tcase_add_test(tcase, a_subscription_that_cannot_be);

@@ -87,7 +87,7 @@ DLX_API const char *dlx_error_name(int code);
 
 /**
  * The last failure of a libdlx call made by the calling thread, in words: what failed, on which
- * topic or peer, and which limit. Empty when none did. Valid until the thread's next call. `c` may
+ * topic or peer, and which limit. Empty when its last call did not fail. Valid until the thread's next call. `c` may
  * be NULL (for a dlx_connect() that failed).
  */
 DLX_API const char *dlx_client_errmsg(const struct dlx_client *c);
@@ -358,7 +358,8 @@ DLX_API int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
  * rights than its caller (AT_SECURE). Any thread, at any time.
  *
  * Such a publisher write-protects the memory of a message in its own process (in others it always is) from
- * dlx_publish() until the memory is used again, so that a write in between raises SIGSEGV. Every tensor has
+ * dlx_publish() until the memory is used again, so that a write in between raises SIGSEGV. The library
+ * prints nothing and installs no handler: a debugger names the line that wrote. Every tensor has
  * pages of its own, and a message costs two or more system calls, and mappings. A message whose memory the
  * kernel will not protect (vm.max_map_count) is published all the same, and counted as `unprotected` in
  * struct dlx_publisher_stats.
