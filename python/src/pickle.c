@@ -144,8 +144,9 @@ static void copy(void *to, const Py_buffer *from)
     }
 }
 
-PyDoc_STRVAR(from_bytes_doc, "tensor_from_bytes($module, data, shape, dtype, padded=False, /)\n--\n\n"
-                             "A private tensor of these bytes; what a pickle holds.");
+PyDoc_STRVAR(from_bytes_doc,
+             "tensor_from_bytes($module, data, shape, dtype, padded=False, /)\n--\n\n"
+             "A private tensor of these bytes; what a pickle holds.");
 static PyObject *tensor_from_bytes(PyObject *self, PyObject *args)
 {
     Py_buffer data;

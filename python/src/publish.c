@@ -245,12 +245,14 @@ static struct dlxpy_sender sender_of(const struct dlxpy_publisher *p, const stru
 /* ---- one message --------------------------------------------------------------------------- */
 
 const char dlxpy_publish_doc[] =
-    "publish($self, /, tensors, *, meta=None, timeout=..., strict=False, share=False, monotonic_ns=0, "
+    "publish($self, /, tensors, *, meta=None, timeout=..., strict=False, share=False, "
+    "monotonic_ns=0, "
     "stream=None, stage=False)\n--\n\n"
     "Publish one message: a tensor of any library, a dict of named ones (a state_dict), which may "
     "be "
     "nested and hold scalars,\n"
-    "a list or tuple, or a message that was received. All or nothing reaches a subscriber. A DLPack "
+    "a list or tuple, or a message that was received. All or nothing reaches a subscriber. A "
+    "DLPack "
     "capsule is a\n"
     "tensor, too: it is consumed, even by a publish that fails.\n\n"
     "A tensor of empty(), zeros() or empty_like() of this publisher is passed on without a copy, "
