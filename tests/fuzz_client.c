@@ -541,7 +541,7 @@ static void begin(struct state *s)
     atomic_init(&c->refs, 1);
     c->generation = generation;
     c->timeout_ns = 1;
-    (void)pthread_mutex_init(&c->lock, NULL);
+    (void)dlx__lock_init(&c->lock);
     dlx__peers_init(&c->peers);
     s->control = -1;
     c->sock = make_pair(&s->control);

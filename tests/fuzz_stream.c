@@ -451,7 +451,7 @@ static void begin(struct state *s)
     c->sock = -1;
     c->next_try_ns = UINT64_MAX;
     c->timeout_ns = 1;
-    (void)pthread_mutex_init(&c->lock, NULL);
+    (void)dlx__lock_init(&c->lock);
     dlx__peers_init(&c->peers);
 
     struct dlx_shm_control *control = dlx_fuzz_map(dlx_shm_control_size(ENTRIES));
