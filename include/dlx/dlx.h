@@ -497,7 +497,7 @@ DLX_API struct dlx_subscription *dlx_subscription_unref(struct dlx_subscription 
  * From the first call of this function on, a take that returns DLX_E_EMPTY asks the publishers to ring,
  * which costs them a system call. The fd is readable at first.
  *
- * Returns the fd; DLX_E_INVALID, DLX_E_FORKED, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
+ * Returns the fd; DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
 DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
 
@@ -513,7 +513,8 @@ DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
  * and everything it published was taken, see `n_publishers`; later calls wait for a new one), DLX_E_BAD_PEER
  * (the publisher wrote values that cannot be: its link is cut, others go on), DLX_E_INTERRUPTED (a signal
  * handler ran while waiting), DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_FORKED, DLX_E_SYSTEM,
- * DLX_E_QOS, DLX_E_DISCONNECTED (once, when no publisher is left and the daemon is gone; later calls wait for a new one).
+ * DLX_E_IN_USE (another thread is in a call on the subscription), DLX_E_QOS, DLX_E_DISCONNECTED (once, when no publisher
+ * is left and the daemon is gone; later calls wait for a new one).
  */
 DLX_API int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret);
 

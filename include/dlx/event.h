@@ -42,13 +42,13 @@ struct dlx_event {
 
 /**
  * Which subscriber came or left next, in the order in which this publisher noticed. Never waits.
- * Returns 0; DLX_E_EMPTY, DLX_E_INVALID, DLX_E_FORKED.
+ * Returns 0; DLX_E_EMPTY, DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE.
  */
 DLX_API int dlx_publisher_next_event(struct dlx_publisher *p, struct dlx_event *ret);
 
 /**
  * Which publisher came or left next. Never waits; the fd of the subscription gets readable for these, too.
- * Returns 0; DLX_E_EMPTY, DLX_E_INVALID, DLX_E_FORKED.
+ * Returns 0; DLX_E_EMPTY, DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE.
  */
 DLX_API int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *ret);
 

@@ -29,7 +29,7 @@ struct dlx_publisher_stats {
     uint64_t gpu_arena_bytes; /**< memory of GPUs for dlx_alloc(), now */
 };
 
-/** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED. */
+/** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE. */
 DLX_API int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats *stats);
 
 struct dlx_subscription_stats {
@@ -51,7 +51,7 @@ struct dlx_subscription_stats {
                                 was ready: its publisher was gone, had failed or took too long */
 };
 
-/** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED. */
+/** Counters since the start. Returns 0; DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE. */
 DLX_API int dlx_subscription_get_stats(struct dlx_subscription *s,
                                        struct dlx_subscription_stats *stats);
 
