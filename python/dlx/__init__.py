@@ -25,9 +25,10 @@ from ._dlx import (Connection, Event, Message, NamedMessage, Publisher, Report, 
 from ._errors import (AccessError, Closed, DaemonError, DeviceError, Error, Forked, Full, InUse, InvalidError, LimitError,
                       NoMemory, NotFound, PeerError, PublisherGone, Timeout, TooManyHeld, WouldCopy)
 from ._dtype import DType
+from ._subscription import select
 from ._torch import torch_mem_pool
 
-__all__ = ["connect", "debug", "dlpack_info", "tensor", "Connection", "Publisher", "Subscription", "Message", "NamedMessage",
+__all__ = ["connect", "debug", "dlpack_info", "select", "tensor", "Connection", "Publisher", "Subscription", "Message", "NamedMessage",
            "TreeMessage", "Tensor", "DType", "Report", "Event", "Error", "Timeout", "AccessError", "DaemonError", "NoMemory", "LimitError", "InvalidError", "NotFound",
            "PublisherGone", "Full", "TooManyHeld", "WouldCopy", "DeviceError", "Forked", "InUse", "Closed", "PeerError",
            "torch_mem_pool", "__version__"]

@@ -17,9 +17,13 @@ static struct dlxpy_handle *cast(PyObject *self)
     return (struct dlxpy_handle *)self;
 }
 
-static const struct dlxpy_handle_kind kind = {&dlxpy_connection_type, sizeof(struct dlxpy_handle),
-                                              "the connection",       true,
-                                              dlxpy_client_unref,     NULL};
+static const struct dlxpy_handle_kind kind = {&dlxpy_connection_type,
+                                              sizeof(struct dlxpy_handle),
+                                              "the connection",
+                                              true,
+                                              false,
+                                              dlxpy_client_unref,
+                                              NULL};
 
 PyObject *dlxpy_connection_new(struct dlx_client *c)
 {

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "handle.h"
+#include "args.h"
 #include "asking.h"
 #include "errors.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static PyTypeObject *event_type;
 
@@ -85,20 +87,39 @@ void dlxpy_handle_dealloc(PyObject *self)
 
 /* ---- using and closing --------------------------------------------------------------------- */
 
+/* Let the thread that is inside leave, unless it is this one, in a finalizer. */
+static void queue(const struct dlxpy_handle *h)
+{
+    if (h->user == PyThread_get_thread_ident())
+        return;
+    struct dlxpy_wait wait = dlxpy_wait_begin(DLXPY_QUEUE_NS);
+    for (long ns = 50000; dlxpy_wait_slice(&wait, ns) > 0; ns = ns < 1000000 ? 2 * ns : ns) {
+        Py_BEGIN_ALLOW_THREADS(void)
+        nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+        Py_END_ALLOW_THREADS
+        if (h->n_users == 0)
+            return;
+    }
+}
+
 int dlxpy_handle_enter(struct dlxpy_handle *h)
 {
+    bool shared = h->kind->shared;
+    if (!shared && h->n_users > 0 && !h->closed && dlxpy_asking_may_wait(h) < 0)
+        return -1;
+    if (h->kind->queues && h->n_users > 0 && !h->closed)
+        queue(h);
     if (h->closed) {
         (void)dlxpy_raise_closed(h->what);
         return -1;
     }
-    if (!h->kind->shared && h->n_users > 0) {
-        if (dlxpy_asking_may_wait(h) < 0)
-            return -1;
+    if (!shared && h->n_users > 0) {
         (void)dlxpy_raise_text(DLX_E_IN_USE, "%s is used by another thread: one at a time may",
                                h->what);
         return -1;
     }
     h->n_users++;
+    h->user = PyThread_get_thread_ident();
     return 0;
 }
 

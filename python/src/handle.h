@@ -10,6 +10,8 @@
 #include "state.h"
 #include <stdbool.h>
 
+#define DLXPY_QUEUE_NS 1000000000
+
 struct dlxpy_client; /* call.h */
 
 struct dlxpy_handle_kind {
@@ -17,6 +19,7 @@ struct dlxpy_handle_kind {
     size_t size;      /* of the object */
     const char *what; /* "the publisher", for messages */
     bool shared;      /* any number of threads may be inside */
+    bool queues;      /* a thread waits up to DLXPY_QUEUE_NS for the one that is inside */
     void (*unref)(void *of_libdlx);
     /* Wake who waits for it apart from libdlx. NULL: nobody does. */
     void (*closing)(PyObject *self);
@@ -41,6 +44,7 @@ struct dlxpy_handle {
     const struct dlx_client *client; /* to tell connections apart */
     struct dlxpy_leaving *leaving;   /* for when it is dropped, which does not fail */
     int n_users;
+    unsigned long user; /* the thread that entered last */
     bool closed;
     PyObject *topic;               /* str; NULL: it has none */
     char what[DLX_TOPIC_MAX + 32]; /* "the publisher of cam/front" */

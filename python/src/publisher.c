@@ -15,7 +15,7 @@ static void unref(void *p)
 }
 
 static const struct dlxpy_handle_kind kind = {
-    &dlxpy_publisher_type,  sizeof(struct dlxpy_publisher), "the publisher", false, unref,
+    &dlxpy_publisher_type,  sizeof(struct dlxpy_publisher), "the publisher", false, true, unref,
     dlxpy_handle_wake_tasks};
 
 PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const struct dlx_client *c,
@@ -212,7 +212,7 @@ static PyGetSetDef getset[] = {
 };
 
 PyDoc_STRVAR(doc, "Publishes on one topic; made by Connection.publisher(). One thread at a time "
-                  "may use it. It ends\n"
+                  "may use it, others queue for up to a second. It ends\n"
                   "when it is closed, or nothing refers to it.");
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},

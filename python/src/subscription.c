@@ -70,6 +70,7 @@ static const struct dlxpy_handle_kind kind = {&dlxpy_subscription_type,
                                               sizeof(struct dlxpy_subscription),
                                               "the subscription",
                                               false,
+                                              false,
                                               unref,
                                               closing};
 
@@ -358,6 +359,26 @@ static PyObject *poll_it(PyObject *self, PyObject *const *args, Py_ssize_t n_arg
     return ret;
 }
 
+/* Would take() not wait? A message that is found is kept for it, and so is what it is to raise. */
+static PyObject *is_ready(PyObject *self, PyObject *unused)
+{
+    struct dlxpy_subscription *s = cast(self);
+    struct dlxpy_taken taken;
+    (void)unused;
+    if (dlxpy_handle_enter(&s->handle) < 0)
+        return NULL;
+    bool ready = s->ended || s->kept.n > 0 || s->kept_code != 0;
+    (void)make_room(&taken, 0);
+    int r = ready ? 0 : look(s, &taken);
+    if (!ready && (r == 0 || r == DLX_E_BAD_PEER)) /* take() itself says again what else there is */
+        keep(s, r, &taken);
+    if (r < 0 && r != DLX_E_EMPTY)
+        PyErr_Clear();
+    drop_taken(&taken);
+    dlxpy_handle_leave(&s->handle);
+    return r == 1 ? NULL : PyBool_FromLong(r != DLX_E_EMPTY);
+}
+
 /* `timeout` and `stream` may be NULL. */
 static PyObject *call_async(PyObject *self, PyObject *n, PyObject *timeout, PyObject *stream)
 {
@@ -502,6 +523,7 @@ static PyMethodDef methods[] = {
     {"take_many", (PyCFunction)(void (*)(void))take_many, FAST, take_many_doc},
     {"take_many_async", (PyCFunction)(void (*)(void))take_many_async, FAST, take_many_async_doc},
     {"_poll", (PyCFunction)(void (*)(void))poll_it, METH_FASTCALL, poll_doc},
+    {"_ready", is_ready, METH_NOARGS, NULL},
     {"fileno", get_fileno, METH_NOARGS, fileno_doc},
     {"events", events, METH_NOARGS, events_doc},
     {"stats", stats, METH_NOARGS, stats_doc},

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods of dlx.Subscription that need no C, and waiting for several."""
+import math
+import select as _select
+import time
+
+from ._dlx import Subscription
+from ._tensor import add
+
+
+class Methods:
+    """Of a Subscription."""
+
+    def try_take(self, *, stream=None):
+        """The next dlx.Message, or None if there is none now; else as take()."""
+        return self._poll(0, stream)
+
+
+def select(subscriptions, timeout=None):
+    """Wait for several subscriptions: a list of those whose take() does not wait, since it has a message or raises, as dlx.PublisherGone.
+    Empty if `timeout` seconds pass first (0: only look; None: no limit). Ctrl-C interrupts it; other threads run meanwhile."""
+    subscriptions = list(subscriptions)
+    if not subscriptions and timeout is None:
+        raise ValueError("select() of no subscriptions and without a timeout would wait for ever")
+    until = math.inf if timeout is None else time.monotonic() + timeout
+    poll = None
+    while True:
+        ready = [each for each in subscriptions if each._ready()]
+        left = until - time.monotonic()
+        if ready or left <= 0:
+            return ready
+        if poll is None:
+            poll = _select.poll()
+            for each in subscriptions:
+                poll.register(each.fileno(), _select.POLLIN)
+        poll.poll(None if timeout is None else math.ceil(left * 1000))  # close() of another thread wakes it, too: the daemon answers
+
+
+select.__module__ = "dlx"
+add(Methods, Subscription)

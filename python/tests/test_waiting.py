@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""try_take(), select() of several subscriptions, and several threads on one publisher."""
+import select
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import PATIENCE, until
+
+import dlx
+
+
+def test_try_take_gives_a_message_or_none(pair):
+    pub, sub = pair
+    assert sub.try_take() is None
+    pub.publish(b"1")
+    assert sub.try_take(stream=None).tobytes() == b"1" and sub.try_take() is None
+    pub.publish(b"2")
+    pub.close()
+    assert sub.try_take().tobytes() == b"2"
+    with pytest.raises(dlx.PublisherGone):
+        until(sub.try_take)
+    sub.close()
+    with pytest.raises(dlx.Closed):
+        sub.try_take()
+
+
+@pytest.fixture
+def several(c):
+    with c.publisher("a") as a, c.publisher("b") as b, c.subscribe("a", timeout=PATIENCE) as x, c.subscribe("b", timeout=PATIENCE) as y:
+        yield a, b, x, y
+
+
+def test_select_tells_which_have_messages_and_takes_none(several):
+    a, b, x, y = several
+    assert dlx.select([x, y], 0) == []
+    b.publish(b"1")
+    for _ in range(3):
+        assert dlx.select([x, y], PATIENCE) == [y] and dlx.select(iter([y, x])) == [y]
+    b.publish(b"2")
+    a.publish(b"3")
+    assert dlx.select((x, y), 0) == [x, y]
+    assert [s.take().tobytes() for s in (y, y, x)] == [b"1", b"2", b"3"]
+    assert dlx.select([x, y], 0) == [] and y.stats()["lost"] == y.stats()["skipped"] == 0
+    for take in (y.take, y.try_take, lambda: next(y), lambda: y._poll(3)[0]):
+        b.publish(b"x")
+        assert dlx.select([y]) == [y] and take().tobytes() == b"x"
+
+
+def test_select_waits_for_the_first_message(several):
+    a, b, x, y = several
+    waits = threading.Event()
+
+    def publish():
+        waits.wait(PATIENCE)
+        b.publish(b"1")
+    thread = threading.Thread(target=publish)
+    thread.start()
+    assert dlx.select([x, y], 0.05) == []
+    began = time.monotonic()
+    waits.set()
+    assert dlx.select([x, y], PATIENCE) == [y] and time.monotonic() - began < PATIENCE / 2
+    thread.join()
+
+
+def test_select_keeps_its_time(several):
+    *_, x, y = several
+    began = time.monotonic()
+    assert dlx.select([x, y], 0.3) == [] and time.monotonic() - began >= 0.3
+    assert dlx.select([], 0) == []
+    with pytest.raises(ValueError, match="for ever"):
+        dlx.select([])
+
+
+def test_a_subscription_whose_take_raises_is_ready(several):
+    a, b, x, y = several
+    held = []
+    for _ in range(16):
+        a.publish(b"1")
+        held.append(x.take())
+    a.publish(b"2")
+    assert dlx.select([x, y], PATIENCE) == [x]
+    with pytest.raises(dlx.TooManyHeld):
+        x.take()
+    assert dlx.select([x, y], PATIENCE) == [x]
+    held.clear()
+    assert x.take().tobytes() == b"2"  # which is not kept from it by what was said before
+    b.close()
+    assert dlx.select([x, y], PATIENCE) == [y] == dlx.select([y])
+    with pytest.raises(dlx.PublisherGone):
+        y.take()
+
+
+def test_closing_ends_a_select_of_another_thread(several, monkeypatch):
+    *_, x, y = several
+    said, polls = [], threading.Event()
+
+    class Poll:
+        def __init__(self, make=select.poll):
+            self.poll_it = make()
+            self.register = self.poll_it.register
+
+        def poll(self, ms):
+            found = self.poll_it.poll(0)
+            if found:
+                return found
+            polls.set()  # and now it sleeps
+            return self.poll_it.poll(ms)
+    monkeypatch.setattr(select, "poll", Poll)
+
+    def wait():
+        try:
+            dlx.select([x, y], PATIENCE)
+        except dlx.Closed as e:
+            said.append(str(e))
+    thread = threading.Thread(target=wait)
+    thread.start()
+
+    def is_asleep():
+        with open(f"/proc/self/task/{thread.native_id}/stat", encoding="ascii") as f:
+            return f.read().rpartition(")")[2].split()[0] == "S"
+    assert polls.wait(PATIENCE)
+    until(is_asleep)
+    y.close()
+    thread.join(PATIENCE)
+    assert len(said) == 1 and "the subscription of b" in said[0]
+
+
+def test_threads_queue_for_a_publisher(c):
+    """Each copies so much that the others run meanwhile."""
+    data, n, errors = np.ones(1 << 20, "u1"), 25, []
+    with c.publisher("a", depth=256) as pub, c.subscribe("a", timeout=PATIENCE, max_held=256, history=256) as sub:
+        together = threading.Barrier(4)
+
+        def publish(k):
+            try:
+                together.wait(PATIENCE)
+                for i in range(n):
+                    pub.publish({f"{k}": data, "i": np.int64(i)})
+            except BaseException as e:
+                errors.append(e)
+        threads = [threading.Thread(target=publish, args=(k,)) for k in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(PATIENCE)
+        assert errors == [] and pub.stats()["published"] == 4 * n
+        got = {}
+        for _ in range(4 * n):
+            with sub.take() as msg:
+                got.setdefault(msg.names[0], []).append(msg["i"].item())
+    assert got == {str(k): list(range(n)) for k in range(4)}  # each in its order
+
+
+def test_the_queue_ends_when_the_other_thread_waits_on(c):
+    said = []
+
+    def call(function, *args):
+        try:
+            function(*args)
+        except dlx.Error as e:
+            said.append(type(e))
+    with c.publisher("a") as pub:
+        thread = threading.Thread(target=call, args=(pub.wait, 1, PATIENCE))
+        thread.start()
+
+        def is_used():
+            began = time.monotonic()
+            try:
+                pub.publish(b"1")
+            except dlx.InUse as e:
+                return "the publisher of a" in str(e) and 0.9 < time.monotonic() - began < PATIENCE / 2
+        until(is_used)
+        queued = threading.Thread(target=call, args=(pub.publish, b"2"))
+        queued.start()
+        pub.close()
+        thread.join(PATIENCE)
+        queued.join(PATIENCE)
+    assert said == [dlx.Closed] * 2
+
+
+def test_a_thread_does_not_wait_for_itself(c):
+    """A finalizer that publishes in the midst of publish()."""
+    with c.publisher("a") as pub:
+        said = []
+
+        class Odd:
+            def __dlpack__(self, **kwargs):
+                began = time.monotonic()
+                try:
+                    pub.publish(b"1")
+                except dlx.InUse:
+                    said.append(time.monotonic() - began)
+                raise BufferError("no")
+
+            def __dlpack_device__(self):
+                return (1, 0)
+        with pytest.raises(BufferError, match="no"):
+            pub.publish(Odd())
+        assert len(said) == 1 and said[0] < 0.9
