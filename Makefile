@@ -362,7 +362,7 @@ coverage: ## which branches the tests and `make faults QUICK=1` take, by file (T
 
 lint: ## check the rules of the tree, formatting and static analysers (not gcc -fanalyzer)
 	@tools/setup.sh --lint
-	+@$(SUBMAKE) all
+	+@$(SUBMAKE) all python
 	@$(RUN_ENV) tools/lint/run
 
 lint-analyzer: $(PROTO_GEN) ## gcc -fanalyzer over common/, ring/, gpu/, daemon/, client/ and cli/

@@ -39,11 +39,12 @@ may=("${hip[@]}" "${shells[@]}")
 venv=yes
 interop=
 audit=
+types=
 site=
 dry=
 for arg in "$@"; do
     case $arg in
-    --lint) want+=("${lint[@]}") ;;
+    --lint) want+=("${lint[@]}") types=yes ;;
     --model) want+=("${model[@]}") ;;
     --bench) want+=("${bench[@]}") may+=("${peers[@]}") ;;
     --faults) want+=("${faults[@]}") ;;
@@ -179,6 +180,9 @@ fi
 venv_package cuda12 'nvidia-cuda-runtime-cu12>=12.5,<13' 'for cuda.h' --no-deps --target build/cache/cuda12
 venv_package cuda13 'nvidia-cuda-runtime>=13,<14' 'for cuda.h' --no-deps --target build/cache/cuda13
 venv_package safetensors 'safetensors>=0.8,<1' 'to read the files that dlxctl writes'
+if [ -n "$types" ]; then
+    venv_package mypy 'mypy>=1.15,<3' 'to check the types of the Python package (make lint)'
+fi
 if [ -n "$audit" ]; then
     venv_package build 'build>=1.2,<2' 'to build the wheel (make wheel)'
     # What pyproject.toml asks for; its cuda.h is that of the package, not that of build/cache.

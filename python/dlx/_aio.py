@@ -6,7 +6,7 @@ import os
 from . import _errors
 
 _GIVEN = object()
-_readers = {}  # by the id of a handle, until closing() names it
+_readers: dict = {}  # by the id of a handle, until closing() names it
 
 
 class _Reader:

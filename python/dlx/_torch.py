@@ -3,7 +3,7 @@
 from . import _dlx
 
 # Pools of PyTorch have a bare pointer to it, and may use it until the process ends.
-_kept = {}
+_kept: dict = {}
 
 
 def _allocator(torch):
