@@ -18,10 +18,11 @@ enum dlx_event_kind {
                                  could not be pinned; its messages come all the same */
     DLX_EVENT_LATE = 5,     /**< to a subscription: streams went on before tensors of this publisher
                                  were ready (dlx_message_tensor_on()) */
-    /** The connection to the daemon was lost, and this publisher or subscription has joined the daemon
-     *  that took its place: dlpackd was restarted, or it had disconnected this client. Once for each
-     *  time, before the events of its links there. Counters go on. `publisher` is the publisher's
-     *  new id, 0 to a subscription; `pid` and `link` are 0; `topic` may be the subscription's pattern. */
+    /** The connection to the daemon was lost, and this publisher or subscription has joined the
+     *  daemon that took its place: dlpackd was restarted, or it had disconnected this client. Once
+     *  for each time, before the events of its links there. Counters go on. `publisher` is the
+     *  publisher's new id, 0 to a subscription; `pid` and `link` are 0; `topic` may be the
+     *  subscription's pattern. */
     DLX_EVENT_RECONNECTED = 6,
 };
 
@@ -47,7 +48,8 @@ struct dlx_event {
 DLX_API int dlx_publisher_next_event(struct dlx_publisher *p, struct dlx_event *ret);
 
 /**
- * Which publisher came or left next. Never waits; the fd of the subscription gets readable for these, too.
+ * Which publisher came or left next. Never waits; the fd of the subscription gets readable for
+ * these, too.
  * Returns 0; DLX_E_EMPTY, DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE.
  */
 DLX_API int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *ret);

@@ -20,12 +20,12 @@
  * owner allows to be shared by descriptors, as PyTorch's expandable segments and pools that were
  * made for that. Other memory is refused (DLX_E_DEVICE, with the reason), and so are tensors that
  * were received, unless `stage` of struct dlx_publish_args asks for a copy of them: below. Nothing
- * is ever copied through the host. The tensors are ready when the work that is on `stream` of struct
- * dlx_publish_args now (CUstream, hipStream_t; NULL: the default stream of each GPU) is done.
- * dlx_publish() does not wait for that: a thread of the publisher does, and subscribers wait until
- * it has said so. On HIP, in the debug mode, and where the driver makes no event for the stream,
- * dlx_publish() waits, and counts it (gpu_waits). A stream that is being captured is refused
- * (DLX_E_INVALID). A set may have tensors on the CPU and on GPUs.
+ * is ever copied through the host. The tensors are ready when the work that is on `stream` of
+ * struct dlx_publish_args now (CUstream, hipStream_t; NULL: the default stream of each GPU) is
+ * done. dlx_publish() does not wait for that: a thread of the publisher does, and subscribers wait
+ * until it has said so. On HIP, in the debug mode, and where the driver makes no event for the
+ * stream, dlx_publish() waits, and counts it (gpu_waits). A stream that is being captured is
+ * refused (DLX_E_INVALID). A set may have tensors on the CPU and on GPUs.
  *
  * With `stage`, a tensor that would be refused with DLX_E_DEVICE is copied into memory as of
  * dlx_alloc() on its own GPU, with its strides: after the work that is on `stream`, and
@@ -58,12 +58,13 @@
  * 0. dlx_message_private() returns DLX_E_DEVICE.
  *
  * Releasing: a received tensor is released when the work that uses it is done, on the streams that
- * dlx_tensor_used_on() named. The deleter does not wait for that: a thread of the subscription does,
- * and until then the message is held. dlx_take() that may wait waits for such a message if too many
- * are held. dlx_subscription_unref() waits until all of these streams are done. The deleter itself
- * waits if no stream was named (for all work of this process on the GPU), on HIP, where the driver
- * makes no event for the stream, and when the subscription has ended; gpu_waits counts that. Tensors
- * on the CPU from which a GPU copies are released likewise, once a stream was named.
+ * dlx_tensor_used_on() named. The deleter does not wait for that: a thread of the subscription
+ * does, and until then the message is held. dlx_take() that may wait waits for such a message if
+ * too many are held. dlx_subscription_unref() waits until all of these streams are done. The
+ * deleter itself waits if no stream was named (for all work of this process on the GPU), on HIP,
+ * where the driver makes no event for the stream, and when the subscription has ended; gpu_waits
+ * counts that. Tensors on the CPU from which a GPU copies are released likewise, once a stream was
+ * named.
  */
 
 #include <dlx/dlx.h>
@@ -73,29 +74,31 @@ extern "C" {
 #endif
 
 /**
- * Like dlx_message_tensor(), for use on `stream` of this process (CUstream, hipStream_t), and without
- * waiting until a tensor on a GPU is ready: what is enqueued on the stream from now on runs after
- * that. The stream is named as by dlx_tensor_used_on(). No CPU waits: a thread of the subscription
- * watches the publisher, and lets the stream go on when the tensor is ready, and also when its
- * publisher is gone, has failed, or was not ready in the time of dlx_connect_args. The tensor has no
- * meaning then, and dlx_tensor_status() says so; gpu_late and DLX_EVENT_LATE count and tell it.
+ * Like dlx_message_tensor(), for use on `stream` of this process (CUstream, hipStream_t), and
+ * without waiting until a tensor on a GPU is ready: what is enqueued on the stream from now on runs
+ * after that. The stream is named as by dlx_tensor_used_on(). No CPU waits: a thread of the
+ * subscription watches the publisher, and lets the stream go on when the tensor is ready, and also
+ * when its publisher is gone, has failed, or was not ready in the time of dlx_connect_args. The
+ * tensor has no meaning then, and dlx_tensor_status() says so; gpu_late and DLX_EVENT_LATE count
+ * and tell it.
  *
  * Where streams cannot wait for a word of the CPU (HIP; a trial with real calls, once for each
  * device; the legacy default stream, for which all others would wait; more than 1023 at once; after
  * the subscription has ended), this call waits, as dlx_message_tensor() does, and counts it
  * (gpu_waits). For tensors on the CPU the stream means nothing.
  *
- * Returns what dlx_message_tensor() returns; DLX_E_INVALID if the tensor is not ready and the stream
- * is being captured: nothing was done.
+ * Returns what dlx_message_tensor() returns; DLX_E_INVALID if the tensor is not ready and the
+ * stream is being captured: nothing was done.
  */
 DLX_API int dlx_message_tensor_on(struct dlx_message *m, uint32_t i, void *stream,
                                   DLManagedTensorVersioned **ret);
 
 /**
- * What dlx_message_tensor() would say of tensor `i`, without waiting until it is ready: flags, type,
- * shape, and the device that a tensor on a GPU has here. Its allocation is opened for that, and no
- * stream is needed. `data` of a tensor on a GPU is NULL. There is nothing to release: `manager_ctx`
- * and `deleter` are NULL, and `shape` and `strides` are valid as long as the message. Any thread.
+ * What dlx_message_tensor() would say of tensor `i`, without waiting until it is ready: flags,
+ * type, shape, and the device that a tensor on a GPU has here. Its allocation is opened for that,
+ * and no stream is needed. `data` of a tensor on a GPU is NULL. There is nothing to release:
+ * `manager_ctx` and `deleter` are NULL, and `shape` and `strides` are valid as long as the message.
+ * Any thread.
  *
  * Returns 0; what dlx_message_tensor() returns, but for DLX_E_TIMEOUT and what concerns the
  * publisher's work; DLX_E_INVALID, DLX_E_FORKED.
@@ -105,16 +108,16 @@ DLX_API int dlx_message_describe(struct dlx_message *m, uint32_t i, DLManagedTen
 /**
  * Was the tensor ready when its stream went on? To be asked when the stream has ended its work.
  *
- * Returns 0 (it was, or is of dlx_message_tensor()); 1 (the stream waits still); DLX_E_PUBLISHER_GONE,
- * DLX_E_DEVICE (an error of the publisher's GPU), DLX_E_TIMEOUT: what the stream read has no meaning;
- * DLX_E_INVALID (the tensor was not received), DLX_E_FORKED.
+ * Returns 0 (it was, or is of dlx_message_tensor()); 1 (the stream waits still);
+ * DLX_E_PUBLISHER_GONE, DLX_E_DEVICE (an error of the publisher's GPU), DLX_E_TIMEOUT: what the
+ * stream read has no meaning; DLX_E_INVALID (the tensor was not received), DLX_E_FORKED.
  */
 DLX_API int dlx_tensor_status(const DLManagedTensorVersioned *tensor);
 
 /**
- * The same for who holds the message and not the tensor, since all tensors of a message are ready at
- * once: of the streams of dlx_message_tensor_on() that had to wait for this message, the one that
- * began last. 0 if none had to. Any thread.
+ * The same for who holds the message and not the tensor, since all tensors of a message are ready
+ * at once: of the streams of dlx_message_tensor_on() that had to wait for this message, the one
+ * that began last. 0 if none had to. Any thread.
  */
 DLX_API int dlx_message_status(const struct dlx_message *m);
 
@@ -126,8 +129,8 @@ DLX_API int dlx_message_status(const struct dlx_message *m);
  * deleter is called. One thread at a time for a tensor.
  *
  * Likewise for a tensor on the CPU of a subscription with `pin` (struct dlx_subscribe_args), from
- * which a copy to that GPU was queued on the stream: it is not written again before the copy is done.
- * If no stream was named, its deleter waits for nothing. The call may set another deleter in
+ * which a copy to that GPU was queued on the stream: it is not written again before the copy is
+ * done. If no stream was named, its deleter waits for nothing. The call may set another deleter in
  * `tensor`: whoever has copied the struct copies it again.
  *
  * Returns 0; DLX_E_INVALID (the tensor is not of dlx_message_tensor()), DLX_E_DEVICE (it is not on
@@ -144,8 +147,8 @@ DLX_API int dlx_tensor_used_on(DLManagedTensorVersioned *tensor, void *stream);
  * read all of the allocation that it lies in.
  *
  * Returns at least `size` bytes, an allocation of its own (a multiple of 2 MiB on most GPUs: not
- * for single tensors), zeroed, ready on every stream, and accessible to this GPU alone; or NULL, and
- * dlx_client_errmsg(NULL) says why: no such GPU, driver or backend, no more memory, 0 bytes, a
+ * for single tensors), zeroed, ready on every stream, and accessible to this GPU alone; or NULL,
+ * and dlx_client_errmsg(NULL) says why: no such GPU, driver or backend, no more memory, 0 bytes, a
  * forked child. Retains the primary context of the GPU until the memory is freed, and that of no
  * other one.
  */

@@ -108,7 +108,8 @@ typedef int (*dlx_quota_info_fn)(const struct dlx_quota_info *info, void *userda
 DLX_API int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_info_fn fn,
                                 void *userdata);
 
-/** List the links of a publisher, in the order of link ids. Errors as above, and DLX_E_NOT_FOUND. */
+/** List the links of a publisher, in the order of link ids. Errors as above, and
+ *  DLX_E_NOT_FOUND. */
 DLX_API int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn,
                            void *userdata);
 
