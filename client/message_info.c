@@ -47,8 +47,8 @@ static int fail_name(const struct dlx_message *m, const char *name)
     uint32_t i = 0;
     for (; i < m->n_tensors; i++) {
         const char *one = dlx_message_name(m, i);
-        size_t size = strlen(one) + 4;
-        if (*one == '\0' || size >= sizeof names - used)
+        size_t size = one ? strlen(one) + 4 : 0; /* with quotes and a comma */
+        if (size <= 4 || size >= sizeof names - used)
             break;
         used +=
             (size_t)snprintf(names + used, sizeof names - used, "%s\"%s\"", i > 0 ? ", " : "", one);
