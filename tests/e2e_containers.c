@@ -419,7 +419,7 @@ static int connect_library(void)
 static void be_nobody(int sock)
 {
     (void)sock;
-    fails(connect_library(), DLX_E_ACCESS, "the daemon's user namespace");
+    fails(connect_library(), DLX_E_ACCESS, "dlpackd's user namespace");
 }
 
 START_TEST(a_daemon_in_a_container_refuses_users_without_a_name_and_says_so)
