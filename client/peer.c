@@ -81,6 +81,9 @@ static void read_name(struct dlx_peer *peer)
     if (fgets(peer->name, sizeof peer->name, f))
         peer->name[strcspn(peer->name, "\n")] = '\0';
     (void)fclose(f);
+    for (char *c = peer->name; *c; c++) /* the program chose it, and errors are read on terminals */
+        if (*c < ' ' || *c > '~')
+            *c = '?';
 }
 
 const char *dlx__peers_name(struct dlx_peers *peers, struct dlx_peer *peer)
