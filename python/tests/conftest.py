@@ -164,6 +164,17 @@ def pair(c):
         yield pub, sub
 
 
+@pytest.fixture
+def send(pair):
+    """Publishes what it is given, and returns the message that arrives."""
+    pub, sub = pair
+
+    def send(tensors, **kwargs):
+        pub.publish(tensors, **kwargs)
+        return sub.take()
+    return send
+
+
 def in_child(work):
     """What work() returns as text, in a forked child."""
     r, w = os.pipe()

@@ -14,16 +14,6 @@ import dlx
 VALUES = np.arange(24, dtype="f4").reshape(2, 3, 4)
 
 
-@pytest.fixture
-def send(pair):
-    pub, sub = pair
-
-    def send(tensors, **kwargs):
-        pub.publish(tensors, **kwargs)
-        return sub.take()
-    return send
-
-
 def test_a_dtype_equals_that_type_in_any_form(send):
     dtype = send(VALUES)[0].dtype
     assert type(dtype) is dlx.DType and isinstance(dtype, str) and dtype.name == str(dtype) == f"{dtype}" == "float32"

@@ -12,16 +12,6 @@ OF_A_TENSOR = ["shape", "strides", "ndim", "dtype", "itemsize", "nbytes", "devic
 OF_A_MAPPING = ["get", "keys", "values", "items"]
 
 
-@pytest.fixture
-def send(pair):
-    pub, sub = pair
-
-    def send(tensors, **kwargs):
-        pub.publish(tensors, **kwargs)
-        return sub.take()
-    return send
-
-
 def has(msg, names):
     return [name for name in names if hasattr(msg, name)]
 

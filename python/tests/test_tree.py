@@ -12,16 +12,6 @@ import dlx
 A, B = np.arange(6, dtype="f4").reshape(2, 3), np.array([1, 2], "i2")
 
 
-@pytest.fixture
-def send(pair):
-    pub, sub = pair
-
-    def send(tensors, **kwargs):
-        pub.publish(tensors, **kwargs)
-        return sub.take()
-    return send
-
-
 def plain(value):
     """With tensors as (dtype, lists), to be compared."""
     if isinstance(value, (dlx.Tensor, np.ndarray, bytes)):
