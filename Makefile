@@ -191,24 +191,24 @@ CUDA_SRC := $(if $(CUDA_INCLUDE),$(wildcard gpu/cuda_*.c))
 HIP_SRC := $(if $(HIP_INCLUDE),$(wildcard gpu/hip_*.c))
 GPU_SRC := $(filter-out gpu/cuda_%.c gpu/hip_%.c,$(wildcard gpu/*.c)) $(CUDA_SRC) $(HIP_SRC)
 CLI_SRC := $(filter-out cli/main.c,$(wildcard cli/*.c))
-HARNESS_SRC := $(wildcard tests/harness*.c)
+HARNESS_SRC := $(wildcard tests/harness/*.c tests/*/harness_*.c)
 PROTO_SRC := $(wildcard proto/dlx.proto)
-TEST_SRC := $(wildcard tests/test_*.c tests/e2e_*.c)
+TEST_SRC := $(wildcard tests/*/test_*.c tests/*/e2e_*.c)
 # All stories are told on POSIX shared memory, too, but those that choose the memory themselves.
 # e2e_memory chooses itself; e2e_debug finds maps by the names that memfds have; e2e_hostile_uid and e2e_hostile_memory try what
 # seals forbid.
-POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid e2e_hostile_memory,$(patsubst tests/%.c,%,$(wildcard tests/e2e_*.c)))
-SIM_SRC := $(filter-out tests/sim_daemon.c,$(wildcard tests/sim_*.c))
+POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid e2e_hostile_memory,$(basename $(notdir $(wildcard tests/*/e2e_*.c))))
+SIM_SRC := $(wildcard tests/ring/sim_*.c)
 # The simulation of the daemon stands between it and the kernel: what it wraps, and two files of the daemon that it replaces.
-SIM_DAEMON_SRC := $(wildcard tests/sim_daemon.c tests/sim_daemon/*.c)
+SIM_DAEMON_SRC := $(wildcard tests/daemon/sim_daemon.c tests/daemon/sim_daemon/*.c)
 SIM_DAEMON_WRAPS := malloc calloc realloc reallocarray strdup strndup free close socketpair memfd_create open fcntl pipe2 \
     fallocate getsockopt clock_gettime shutdown sendmsg recvmsg dlxd_client_send dlxd_client_send_fds dlxd_client_send_ok \
     dlxd_client_send_error dlxd_client_end_some dlx__packet_refuses_fds dlxd_outbox_send dlxd_link_drop_landed dlxd_waiting_send dlxd_report_has_left dlxd_membership_withdrawn dlxd_drain_free
-FUZZ_SRC := $(wildcard tests/fuzz_*.c)
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 SOAK_SRC := $(wildcard tests/soak/*.c)
-STANDIN_SRC := $(wildcard tests/standin/*.c)
-GPU_FACTS_SRC := $(wildcard tests/gpu_facts/*.c)
-GPU_BENCH_SRC := $(wildcard tests/gpu_bench/*.c)
+STANDIN_SRC := $(wildcard tests/gpu/standin/*.c)
+GPU_FACTS_SRC := $(wildcard tests/gpu/facts/*.c)
+GPU_BENCH_SRC := $(wildcard tests/gpu/bench/*.c)
 BENCH_SRC := $(wildcard bench/bench_*.c)
 BENCH_HELP_SRC := $(filter-out $(BENCH_SRC),$(wildcard bench/*.c))
 # What we are compared with, in so far as it is installed; bench/peers/iceoryx2 is built by `make bench` alone.
@@ -232,11 +232,13 @@ HARNESS_OBJ := $(call obj,$(HARNESS_SRC))
 PROTO_OBJ := $(if $(PROTO_SRC),$(OBJ)/proto/dlx.pb-c.o)
 PROTO_GEN := $(if $(PROTO_SRC),$(BUILD)/proto/dlx.pb-c.h)
 
+# A test is build/tests/NAME, whichever folder of tests/ its source is in.
+test = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(1)))
 # A fuzz target without libFuzzer is a test of what is in its corpus.
-TEST_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC) $(SIM_SRC) tests/sim_daemon.c $(FUZZ_SRC)) \
+TEST_BIN := $(call test,$(TEST_SRC) $(SIM_SRC)) $(BUILD)/tests/sim_daemon $(call test,$(FUZZ_SRC)) \
     $(BUILD)/tests/gpu_facts
 FAULT_BIN := $(addprefix $(BUILD)/tests/faults/,actor steps words old_kernel libfaultalloc.so)
-FUZZ_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(FUZZ_SRC))
+FUZZ_BIN := $(call test,$(FUZZ_SRC))
 # The stand-in for NVIDIA's driver; without cuda.h its tests say SKIP.
 STANDIN_LIB := $(if $(CUDA_INCLUDE),$(BUILD)/tests/standin/libcuda.so.1)
 BENCH_BIN := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCH_SRC))
@@ -244,7 +246,7 @@ PEER_BIN := $(PEERS:%=$(BUILD)/bench/peers/%)
 SOAK_BIN := $(BUILD)/tests/soak/actor
 HONEST_BIN := $(BUILD)/tests/hostile/honest
 EXAMPLE_BIN := $(patsubst examples/%.c,$(BUILD)/examples/%,$(EXAMPLE_SRC))
-TEST_SCRIPTS := $(wildcard tests/check_*.sh)
+TEST_SCRIPTS := $(wildcard tests/*/check_*.sh)
 
 SOREAL := $(BUILD)/libdlx.so.$(VERSION)
 SONAME := libdlx.so.$(SOVERSION)
@@ -341,7 +343,7 @@ soak: ## many programs of random kinds, killed and restarted, for MINUTES=n (1);
 
 soak-programs: $(SOAK_BIN)
 
-HOSTILE_TESTS := $(patsubst tests/%.c,%,$(wildcard tests/e2e_hostile*.c))
+HOSTILE_TESTS := $(basename $(notdir $(wildcard tests/hostile/e2e_*.c)))
 hostile: ## programs that lie, under sanitizers; then two greedy users beside honest ones (QUICK=1; HOSTILE_ARGS: tests/hostile/run)
 	+@$(SUBMAKE) check SAN=address,undefined T='$(HOSTILE_TESTS)'
 	+@$(SUBMAKE) hostile-cost
@@ -378,7 +380,7 @@ format: ## format all C and C++ files
 faults: ## kill, stop and starve every process at every system call, step and allocation (QUICK=1: a sample, under 90 s)
 	@tools/setup.sh --faults
 	+@$(SUBMAKE) all fault-programs
-	@$(RUN_ENV) QUICK='$(QUICK)' tests/faults/run
+	@$(RUN_ENV) QUICK='$(QUICK)' tests/fail/faults/run
 
 .PHONY: fault-programs
 fault-programs: $(FAULT_BIN)
@@ -540,15 +542,18 @@ $(PEER_BIN): $(BUILD)/bench/peers/%: $(OBJ)/bench/peers/pattern.o $(OBJ)/bench/p
 TEST_LIBS := $(foreach l,harness cli client daemon keeper common,$(call lib,$(l)))
 TEST_LINK_LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) $(ZIP_LIBS) $(INI_LIBS) -lm
 
-# In tests/*_fails.c each call of these that our code makes can be told to fail.
-FAIL_CALLS := $(if $(HARNESS_SRC),$(shell sed -nE 's/^WRAP.[^,]*, (\w+),.*/\1/p; s/^\w+ __wrap_(\w+).*;$$/\1/p' tests/harness_fail.c))
+# In tests/fail/*_fails.c each call of these that our code makes can be told to fail.
+FAIL_CALLS := $(if $(HARNESS_SRC),$(shell sed -nE 's/^WRAP.[^,]*, (\w+),.*/\1/p; s/^\w+ __wrap_(\w+).*;$$/\1/p' tests/fail/harness_fail.c))
 $(BUILD)/tests/%_fails: WRAP = $(FAIL_CALLS:%=-Wl,--wrap=%)
-$(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC)): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(TEST_LIBS)
+.SECONDEXPANSION:
+# The object of the test that is being linked.
+of = $(filter %/$(1).o,$(call $(2),$(TEST_SRC) $(SIM_SRC) $(FUZZ_SRC)))
+$(call test,$(TEST_SRC)): $(BUILD)/tests/%: $$(call of,$$*,obj) $(TEST_LIBS)
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) $(WRAP) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
 
-$(BUILD)/tests/gpu_probe: $(OBJ)/tests/gpu_probe.o
+$(BUILD)/tests/gpu_probe: $(OBJ)/tests/gpu/gpu_probe.o
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) -o $@ $^ -ldl
@@ -558,7 +563,7 @@ $(BUILD)/tests/gpu_bench: $(call obj,$(GPU_BENCH_SRC)) $(TEST_LIBS) $(call lib,b
 	$(call say,LINK)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
 
-$(BUILD)/tests/keeper_actor: $(OBJ)/tests/keeper_actor.o $(TEST_LIBS)
+$(BUILD)/tests/keeper_actor: $(OBJ)/tests/gpu/keeper_actor.o $(TEST_LIBS)
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
@@ -568,7 +573,7 @@ $(BUILD)/tests/gpu_facts: $(call obj,$(GPU_FACTS_SRC)) $(TEST_LIBS)
 	$(call say,LINK)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
 
-$(patsubst tests/%.c,$(BUILD)/tests/%,$(SIM_SRC)): $(BUILD)/tests/%: $(SIM)/tests/%.o $(call lib,sim)
+$(call test,$(SIM_SRC)): $(BUILD)/tests/%: $$(call of,$$*,sim) $(call lib,sim)
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(TEST_LINK_LIBS)
@@ -579,8 +584,8 @@ $(BUILD)/tests/sim_daemon: $(call obj,$(SIM_DAEMON_SRC)) $(call lib,daemon) $(ca
 	$(Q)$(LINK) $(patsubst %,-Wl$(,)--wrap=%,$(SIM_DAEMON_WRAPS)) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) \
 	    $(TEST_LINK_LIBS)
 
-# The processes of tests/faults use the library as users do, and an allocator that can be told to fail.
-fault_obj = $(patsubst %,$(OBJ)/tests/faults/%.o,$(1))
+# The processes of tests/fail/faults use the library as users do, and an allocator that can be told to fail.
+fault_obj = $(patsubst %,$(OBJ)/tests/fail/faults/%.o,$(1))
 $(BUILD)/tests/faults/actor: $(call fault_obj,actor publisher subscriber) $(BUILD)/libdlx.so
 	@mkdir -p $(@D)
 	$(call say,LINK)
@@ -589,7 +594,7 @@ $(BUILD)/tests/faults/steps: $(call fault_obj,steps) $(call lib,client) $(call l
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(PBC_LIBS)
-$(BUILD)/tests/faults/words: $(SIM)/tests/faults/steps.o $(call lib,sim)
+$(BUILD)/tests/faults/words: $(SIM)/tests/fail/faults/steps.o $(call lib,sim)
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(PBC_LIBS)
@@ -614,7 +619,8 @@ $(HONEST_BIN) $(SOAK_BIN): $(BUILD)/libdlx.so
 	$(call say,LINK)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/../..' -o $@ $(filter %.o,$^) -L$(BUILD) -ldlx
 
-$(FUZZ_BIN): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(if $(FUZZ),,$(OBJ)/tests/replay.o) $(TEST_LIBS)
+$(FUZZ_BIN): $(BUILD)/tests/%: $$(call of,$$*,obj) $(if $(FUZZ),,$(OBJ)/tests/fuzz/replay.o) \
+    $(TEST_LIBS)
 	@mkdir -p $(@D)
 	$(call say,LINK)
 	$(Q)$(LINK) $(if $(FUZZ),-fsanitize=fuzzer) -Wl,--wrap=mmap,--wrap=munmap,--wrap=mremap -o $@ $(filter %.o,$^) \

@@ -27,7 +27,7 @@ deb=(debhelper dh-python lintian mmdebstrap dpkg-dev)
 containers=(podman runc uidmap)
 # What makes the HTML site: the manual pages are made by mandoc, the rest by packages of PyPI.
 docs=(mandoc)
-# The shells that tests/check_completion.sh asks.
+# The shells that tests/cli/check_completion.sh asks.
 shells=(zsh fish)
 # What --bench compares us with, where it is to be had; clang's library is for iceoryx2, whose crate reads C headers.
 peers=(iceoryx libiceoryx-binding-c-dev libzmq3-dev clang)
@@ -154,7 +154,7 @@ venv_package() { # NAME SPECIFICATION WHAT-FOR [OPTION OF PIP...]
         echo "tools/setup.sh: no $2: what needs it will be skipped" >&2
     fi
 }
-venv_package tvm-ffi 'apache-tvm-ffi>=0.1.8,<1' 'for the real dlpack.h (tests/check_dlpack_abi.sh)'
+venv_package tvm-ffi 'apache-tvm-ffi>=0.1.8,<1' 'for the real dlpack.h (check_dlpack_abi.sh)'
 venv_package numpy 'numpy>=2.1' 'for its DLPack tests (python/tests/test_suites.py)'
 venv_package pytest pytest 'to run the DLPack tests of NumPy and tvm-ffi'
 # The wheel of tvm-ffi brings no tests, its source does.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For the processes of test_gpu.py: GPUs of the stand-in driver (tests/standin) by ctypes. Memory of cudaMalloc with __dlpack__,
+"""For the processes of test_gpu.py: GPUs of the stand-in driver (tests/gpu/standin) by ctypes. Memory of cudaMalloc with __dlpack__,
 streams, kernels in Python, what came by DLPack, and what the stand-in counts."""
 import ctypes as C
 import gc

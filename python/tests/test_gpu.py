@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors on GPUs between processes, on the stand-in driver of tests/standin: gpu_standin.py is the library that has them."""
+"""Tensors on GPUs between processes, on the stand-in driver of tests/gpu/standin: gpu_standin.py is the library that has them."""
 import os
 import pathlib
 import subprocess

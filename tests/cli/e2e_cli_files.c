@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl and files that cannot be written, and pipes that nobody reads from or writes to. */
+
+#include "tests/cli/harness_cli_case.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* More than a pipe has room for. */
+#define MESSAGE_SIZE "1000000"
+
+/* A message that stays: topic big, of zeros. */
+static void retain_message(void)
+{
+    struct dlx_test_cli pub;
+    char *zeros = calloc(1, 1000000);
+    ck_assert_ptr_nonnull(zeros);
+    int in = dlx_test_memfd(zeros, 1000000);
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, in, 0,
+                     DLX_TEST_WORDS("pub", "big", "-", "--dtype", "uint8", "--shape", MESSAGE_SIZE,
+                                    "--retain", "1"));
+    dlx_test_cli_deinit(&pub);
+    (void)close(in);
+    free(zeros);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* ulimit -f: nothing stays, and the reason is told. */
+START_TEST(a_file_over_the_limit_of_its_size_is_an_error)
+{
+    static const char *const commands[] = {"get", "save"}, *const names[] = {"x.npy",
+                                                                             "x.safetensors"};
+    const char *command = commands[_i % 2], *name = names[_i / 2];
+    const struct rlimit small = {.rlim_cur = 10240, .rlim_max = RLIM_INFINITY};
+    struct rlimit before;
+    struct dlx_test_cli cli;
+    retain_message();
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+    if (before.rlim_max != RLIM_INFINITY) {
+        puts("SKIP: RLIMIT_FSIZE is limited");
+        return;
+    }
+    (void)signal(SIGXFSZ,
+                 SIG_DFL); /* programs in Python have it ignored, and who they start, too */
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
+    dlx_test_cli_start(&cli, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS(command, "big", dlx_test_cli_file(name)));
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
+    dlx_test_cli_finish(&cli, 1);
+    ck_assert_msg(strstr(cli.err, "write: File too large"), "%s", cli.err);
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
+/* The longest name that a file system takes, and one more. */
+START_TEST(a_file_may_have_the_longest_name_that_there_is)
+{
+    static const char *const commands[] = {"get", "save"};
+    char name[NAME_MAX + 2];
+    struct dlx_test_cli cli;
+    struct stat st;
+    retain_message();
+    memset(name, 'n', sizeof name - 1);
+    memcpy(name + NAME_MAX - 4, ".npy", 5);
+    const char *path = dlx_test_cli_file(name);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS(commands[_i], "big", path));
+    dlx_test_cli_deinit(&cli);
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 1);
+    ck_assert_int_eq(unlink(path), 0);
+    memcpy(name + NAME_MAX - 3, ".npy", 5);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
+                     DLX_TEST_WORDS(commands[_i], "big", dlx_test_cli_file(name)));
+    ck_assert_msg(strstr(cli.err, "create: File name too long"), "%s", cli.err);
+    dlx_test_cli_deinit(&cli);
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
+}
+END_TEST
+
+/* ---- pipes ----------------------------------------------------------------------------------- */
+
+/* Wait until it sleeps in this system call, or opens something. Returns false if the kernel does not tell. */
+static bool wait_in_call(pid_t pid, long number)
+{
+    char text[256];
+    (void)snprintf(text, sizeof text, "/proc/%d/syscall", pid);
+    for (time_t end = time(NULL) + PATIENCE_S;;) {
+        int fd = open(text, O_RDONLY | O_CLOEXEC);
+        if (fd < 0 && errno == ENOENT)
+            return false;
+        char line[256] = "";
+        ssize_t n = fd < 0 ? -1 : read(fd, line, sizeof line - 1);
+        int error = errno;
+        if (fd >= 0)
+            (void)close(fd);
+        if (n < 0 && (error == EACCES || error == EPERM))
+            return false;
+        char *rest = line;
+        long call = strtol(line, &rest, 10); /* or the word "running" */
+        if (rest != line && (call == number || call == SYS_openat))
+            return true;
+        ck_assert_int_lt(time(NULL), end);
+        (void)poll(NULL, 0, 1);
+    }
+}
+
+static void wait_for_end(pid_t pid)
+{
+    siginfo_t info = {.si_pid = 0};
+    for (time_t end = time(NULL) + PATIENCE_S; info.si_pid != pid;) {
+        ck_assert_int_lt(time(NULL), end);
+        ck_assert_int_eq(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT | WNOHANG), 0);
+        (void)poll(NULL, 0, 1);
+    }
+}
+
+static const struct pipe_case {
+    const char *words[5]; /* "fifo" is the path of one */
+    long call;            /* that it waits in */
+} pipe_cases[] = {
+    {{"get", "big", "fifo"}, SYS_openat},  {{"get", "big", "-"}, SYS_write},
+    {{"save", "big", "fifo"}, SYS_openat}, {{"save", "big", "-"}, SYS_write},
+    {{"pub", "other", "fifo"}, SYS_ppoll},
+};
+enum { N_PIPE_CASES = sizeof pipe_cases / sizeof pipe_cases[0] };
+
+/* Nobody reads from it, or writes to it, and nobody ever will. */
+START_TEST(one_signal_ends_what_waits_for_the_other_end_of_a_pipe)
+{
+    const struct pipe_case *x = &pipe_cases[_i / 2];
+    const int number = _i % 2 ? SIGINT : SIGTERM;
+    const char *fifo = dlx_test_cli_file("fifo");
+    const char *words[5] = {0};
+    struct dlx_test_cli cli;
+    for (size_t i = 0; i < 4 && x->words[i]; i++)
+        words[i] = strcmp(x->words[i], "fifo") == 0 ? fifo : x->words[i];
+    (void)unlink(fifo); /* of a test that failed */
+    ck_assert_int_eq(mkfifo(fifo, 0600), 0);
+    retain_message();
+    dlx_test_cli_start(&cli, dlx_test_cli_daemon.path, -1, words);
+    if (wait_in_call(cli.pid, x->call)) {
+        ck_assert_int_eq(kill(cli.pid, number), 0);
+        if (x->call == SYS_write)
+            wait_for_end(cli.pid); /* before anything is read */
+        dlx_test_cli_finish(&cli, 128 + number);
+    } else {
+        puts("SKIP: /proc/PID/syscall does not tell what a process waits in");
+        ck_assert_int_eq(kill(cli.pid, SIGKILL), 0);
+    }
+    dlx_test_cli_deinit(&cli);
+    ck_assert_int_eq(unlink(fifo), 0);
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("e2e_cli_files");
+    TCase *tcase = dlx_test_cli_case("files");
+    tcase_add_loop_test(tcase, a_file_over_the_limit_of_its_size_is_an_error, 0, 4);
+    tcase_add_loop_test(tcase, a_file_may_have_the_longest_name_that_there_is, 0, 2);
+    tcase_add_loop_test(tcase, one_signal_ends_what_waits_for_the_other_end_of_a_pipe, 0,
+                        2 * N_PIPE_CASES);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

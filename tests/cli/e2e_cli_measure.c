@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dlxctl bw and dlxctl holds. */
+#include "tests/cli/harness_cli_case.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <dlx/dlx.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* -- bw --------------------------------------------------------------------------------------------------- */
+
+/* What bw says of 6 messages: f4.npy (96 bytes) and two.npy, which holds two arrays (4 and 24 bytes), twice. */
+static void run_bw(struct dlx_test_cli *bw, const char *option, const char *value)
+{
+    struct dlx_test_cli pub;
+    dlx_test_cli_start(bw, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS("bw", "a", "--count", "6", "--reliable", option, value));
+    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), dlx_test_npy("two.npy"),
+                                    "--loop", "2", "--wait", "1", "--block", "--rate", "200"));
+    dlx_test_cli_finish(bw, 0);
+    dlx_test_cli_deinit(&pub);
+}
+
+START_TEST(bw_measures)
+{
+    struct dlx_test_cli bw;
+    run_bw(&bw, "--json", NULL);
+    json_t *json = dlx_test_cli_json(&bw), *rate = json_object_get(json, "rate");
+    json_t *size = json_object_get(json, "size");
+    ck_assert_int_eq(dlx_test_cli_integer(json, "messages"), 6);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "bytes"), 248);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "lost"), 0);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "skipped"), 0);
+    ck_assert_int_eq(dlx_test_cli_integer(json, "window"), 6);
+    ck_assert_int_eq(dlx_test_cli_integer(size, "min_bytes"), 4);
+    ck_assert_int_eq(dlx_test_cli_integer(size, "max_bytes"), 96);
+    double mean = json_real_value(json_object_get(size, "mean_bytes"));
+    ck_assert_msg(mean > 41.3 && mean < 41.4, "%g", mean);
+    double hz = json_real_value(json_object_get(rate, "mean_hz"));
+    double bytes = json_real_value(json_object_get(rate, "bytes_per_s"));
+    ck_assert_msg(hz > 0 && hz < 2000, "%g", hz); /* a loaded machine is slow, never fast */
+    ck_assert_msg(bytes > hz * 30.3 && bytes < hz * 30.5, "%g at %g", bytes,
+                  hz); /* 152 bytes in 5 intervals */
+    json_decref(json);
+    dlx_test_cli_deinit(&bw);
+}
+END_TEST
+
+START_TEST(bw_says_what_it_measured)
+{
+    struct dlx_test_cli bw;
+    run_bw(&bw, "--window", "2");
+    ck_assert_ptr_nonnull(strstr(bw.out, "a: 6 messages, 248 B in "));
+    ck_assert_ptr_nonnull(strstr(bw.out, ", 0 lost, 0 skipped\n  data  "));
+    ck_assert_ptr_nonnull(strstr(bw.out, " messages/s\n  size  mean 14 B  min 4 B  max 24 B\n"));
+    ck_assert_ptr_nonnull(strstr(bw.out, "  (data and size: the last 2 messages)\n"));
+    dlx_test_cli_deinit(&bw);
+}
+END_TEST
+
+/* The line that is shown each second is no message. */
+START_TEST(on_a_terminal_silence_ends_hz_too)
+{
+    struct dlx_test_cli cli;
+    dlx_test_cli_run_on_screen(&cli, dlx_test_cli_daemon.path, 80, 1,
+                               DLX_TEST_WORDS("hz", "a", "--timeout", "1.1"));
+    ck_assert_ptr_nonnull(strstr(cli.err, ": a: no message within 1.1"));
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
+START_TEST(bw_and_hz_fail_without_messages)
+{
+    static const char *const commands[] = {"bw", "hz"};
+    for (size_t i = 0; i < 2; i++) {
+        struct dlx_test_cli cli;
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
+                         DLX_TEST_WORDS(commands[i], "a", "--timeout", "0.05"));
+        ck_assert_ptr_nonnull(strstr(cli.err, ": a: no message within 50.0 ms"));
+        ck_assert_str_eq(cli.out, "");
+        dlx_test_cli_deinit(&cli);
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 2, DLX_TEST_WORDS(commands[i]));
+        ck_assert_ptr_nonnull(strstr(cli.err, "a topic is missing"));
+        dlx_test_cli_deinit(&cli);
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
+                         DLX_TEST_WORDS(commands[i], "a", "--duration", "0.05"));
+        ck_assert_ptr_nonnull(strstr(cli.err, ": a: no message came: no publisher\n"));
+        dlx_test_cli_deinit(&cli);
+    }
+}
+END_TEST
+
+/* What has no end of its own ends well by Ctrl-C; but not if nothing came, and never without a word. */
+START_TEST(ctrl_c_before_the_first_message_is_a_failure)
+{
+    static const char *const commands[] = {"bw", "hz"};
+    struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_cli_daemon.path};
+    struct dlx_client *c = NULL;
+    struct dlx_publisher *p = NULL;
+    ck_assert_int_eq(dlx_connect(&c, &args), 0);
+    for (size_t i = 0; i < 2; i++) {
+        struct dlx_test_cli cli;
+        ck_assert_int_eq(dlx_publisher_new(c, "a", NULL, &p), 0);
+        dlx_test_cli_start(&cli, dlx_test_cli_daemon.path, -1, DLX_TEST_WORDS(commands[i], "a"));
+        ck_assert_int_eq(dlx_publisher_wait(p, 1, INT64_C(30000000000)), 0);
+        ck_assert_int_eq(kill(cli.pid, SIGINT), 0);
+        dlx_test_cli_finish(&cli, 1);
+        ck_assert_ptr_eq(strstr(cli.out, "a: 0 messages"), cli.out);
+        ck_assert_ptr_nonnull(strstr(cli.err, ": a: no message came: 1 publisher attached\n"));
+        dlx_test_cli_deinit(&cli);
+        p = dlx_publisher_unref(p);
+    }
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* -- holds ------------------------------------------------------------------------------------------------ */
+
+enum { N_SUBSCRIPTIONS = 4, N_MESSAGES = 3 };
+
+/* A publisher of topic "a" and one of "b", and subscribers that hold 1, 3 and 0 messages of "a" and 2 of "b". */
+struct story {
+    struct dlx_client *c;
+    struct dlx_publisher *p[2];
+    struct dlx_subscription *s[N_SUBSCRIPTIONS];
+    struct dlx_message *m[6];
+    int n_held;
+};
+
+static void take(struct story *story, struct dlx_subscription *s, int n)
+{
+    for (int i = 0; i < n; i++)
+        ck_assert_int_eq(dlx_take(s, INT64_C(30000000000), &story->m[story->n_held++]), 0);
+}
+
+static void begin(struct story *story)
+{
+    struct dlx_connect_args args = {
+        .size = sizeof args, .socket = dlx_test_cli_daemon.path, .name = "h\x1b[2J"};
+    struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_subscribe_args how[N_SUBSCRIPTIONS] = {
+        {.reliable = true}, {.max_held = 5}, {.mode = DLX_MODE_LATEST}, {.max_held = 0}};
+    struct dlx_tensor_spec spec = {.size = sizeof spec, .dtype = {kDLUInt, 8, 1}};
+    *story = (struct story){0};
+    ck_assert_int_eq(dlx_connect(&story->c, &args), 0);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(dlx_publisher_new(story->c, i ? "b" : "a", &block, &story->p[i]), 0);
+    for (int i = 0; i < N_SUBSCRIPTIONS; i++) {
+        how[i].size = sizeof how[i];
+        ck_assert_int_eq(dlx_subscribe(story->c, i == 3 ? "b" : "a", &how[i], &story->s[i]), 0);
+    }
+    for (int i = 0; i < 2 * N_MESSAGES; i++) {
+        DLManagedTensorVersioned *t = NULL;
+        ck_assert_int_eq(dlx_alloc(story->p[i % 2], &spec, &t), 0);
+        ck_assert_int_eq(dlx_publish(story->p[i % 2], t, NULL), 0);
+    }
+    take(story, story->s[0], 1);
+    take(story, story->s[1], 3);
+    take(story, story->s[3], 2);
+}
+
+static void end(struct story *story)
+{
+    for (int i = 0; i < story->n_held; i++)
+        dlx_message_unref(story->m[i]);
+    for (int i = 0; i < N_SUBSCRIPTIONS; i++)
+        dlx_subscription_unref(story->s[i]);
+    for (int i = 0; i < 2; i++)
+        dlx_publisher_unref(story->p[i]);
+    dlx_client_unref(story->c);
+}
+
+static void check_row(const json_t *row, const char *topic, int held, int max_held, bool latest,
+                      bool reliable)
+{
+    ck_assert_str_eq(json_string_value(json_object_get(row, "topic")), topic);
+    ck_assert_int_eq(dlx_test_cli_integer(row, "n_held"), held);
+    ck_assert_int_eq(dlx_test_cli_integer(row, "max_held"), max_held);
+    ck_assert_int_eq(dlx_test_cli_integer(row, "pid"), getpid());
+    ck_assert_int_eq(dlx_test_cli_integer(row, "uid"), getuid());
+    ck_assert_int_eq(dlx_test_cli_integer(row, "lost"), 0);
+    ck_assert_int_eq(dlx_test_cli_integer(row, "taken"), held);
+    ck_assert(json_is_true(json_object_get(row, "latest")) == latest);
+    ck_assert(json_is_boolean(json_object_get(row, "reliable")));
+    ck_assert(json_is_true(json_object_get(row, "reliable")) == reliable);
+}
+
+START_TEST(holds_lists_those_who_hold_most_first)
+{
+    struct story story;
+    struct dlx_test_cli cli;
+    begin(&story);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "--json"));
+    json_t *json = dlx_test_cli_json(&cli);
+    ck_assert_uint_eq(json_array_size(json), 3);
+    check_row(json_array_get(json, 0), "a", 3, 5, false, false);
+    check_row(json_array_get(json, 1), "b", 2, 16, false, false);
+    check_row(json_array_get(json, 2), "a", 1, 16, false, true);
+    json_decref(json);
+    dlx_test_cli_deinit(&cli);
+
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("holds", "a", "--all", "--json"));
+    json = dlx_test_cli_json(&cli);
+    ck_assert_uint_eq(json_array_size(json), 3);
+    check_row(json_array_get(json, 0), "a", 3, 5, false, false);
+    check_row(json_array_get(json, 1), "a", 1, 16, false, true);
+    check_row(json_array_get(json, 2), "a", 0, 16, true, false);
+    json_decref(json);
+    dlx_test_cli_deinit(&cli);
+    end(&story);
+}
+END_TEST
+
+START_TEST(holds_is_a_table_for_people)
+{
+    struct story story;
+    struct dlx_test_cli cli;
+    begin(&story);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "a"));
+    ck_assert_int_eq(strncmp(cli.out, "TOPIC  ", 7), 0);
+    ck_assert_ptr_nonnull(strstr(cli.out, "h?[2J"));
+    ck_assert_ptr_null(strchr(cli.out, '\x1b'));
+    const char *first = strstr(cli.out, "3 of 5"), *second = strstr(cli.out, "1 of 16");
+    ck_assert(first && second && first < second);
+    ck_assert_ptr_null(strstr(cli.out, "2 of 16")); /* of the other topic */
+    ck_assert_ptr_null(strstr(cli.out, "latest"));
+    dlx_test_cli_deinit(&cli);
+
+    for (; story.n_held > 0; story.n_held--)
+        dlx_message_unref(story.m[story.n_held - 1]);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "a"));
+    ck_assert_str_eq(cli.out, "nobody holds a message of a\n");
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "--all"));
+    ck_assert_ptr_nonnull(strstr(cli.out, "0 of 5"));
+    ck_assert_ptr_nonnull(strstr(cli.out, "latest"));
+    dlx_test_cli_deinit(&cli);
+    end(&story);
+}
+END_TEST
+
+START_TEST(holds_says_when_there_is_nothing)
+{
+    struct dlx_test_cli cli;
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds"));
+    ck_assert_str_eq(cli.out, "");
+    ck_assert_str_eq(cli.err, "dlxctl holds: no publishers\n");
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1, DLX_TEST_WORDS("holds", "x/y"));
+    ck_assert_str_eq(cli.out, "");
+    ck_assert_str_eq(cli.err, "dlxctl holds: x/y: no publisher\n");
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "--json"));
+    ck_assert_str_eq(cli.out, "[]\n");
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 2, DLX_TEST_WORDS("holds", "a", "b"));
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1, DLX_TEST_WORDS("holds", "no//topic"));
+    ck_assert_ptr_nonnull(strstr(cli.err, "dlxctl holds: no//topic: "));
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("e2e_cli_measure");
+    TCase *tcase = dlx_test_cli_case("dlxctl");
+    tcase_add_test(tcase, bw_measures);
+    tcase_add_test(tcase, bw_says_what_it_measured);
+    tcase_add_test(tcase, on_a_terminal_silence_ends_hz_too);
+    tcase_add_test(tcase, bw_and_hz_fail_without_messages);
+    tcase_add_test(tcase, ctrl_c_before_the_first_message_is_a_failure);
+    tcase_add_test(tcase, holds_lists_those_who_hold_most_first);
+    tcase_add_test(tcase, holds_is_a_table_for_people);
+    tcase_add_test(tcase, holds_says_when_there_is_nothing);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What people read: numbers, tables, text of others, rates; and the names and contents of saved files. */
+#include "cli/npy.h"
+#include "cli/output.h"
+#include "cli/rate.h"
+#include "cli/rates.h"
+#include "cli/save.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <dirent.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+START_TEST(sizes_have_three_digits)
+{
+    static const struct {
+        uint64_t bytes;
+        const char *text;
+    } cases[] = {
+        {0, "0 B"},
+        {1023, "1023 B"},
+        {1024, "1.00 KiB"},
+        {6220800, "5.93 MiB"},
+        {1048575, "1.00 MiB"},
+        {104857600, "100 MiB"},
+        {UINT64_MAX, "16.0 EiB"},
+        {1047552, "1023 KiB"},
+    };
+    char text[HUMAN_SIZE];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        human_bytes(cases[i].bytes, text);
+        ck_assert_str_eq(text, cases[i].text);
+    }
+}
+END_TEST
+
+START_TEST(times_have_a_unit_that_fits)
+{
+    static const struct {
+        int64_t ns;
+        const char *text;
+    } cases[] = {
+        {0, "0 ns"},
+        {999, "999 ns"},
+        {1000, "1.00 us"},
+        {999499, "999 us"},
+        {999500, "1.00 ms"},
+        {INT64_C(2140000), "2.14 ms"},
+        {INT64_C(59990000000), "60.0 s"},
+        {INT64_C(192000000000), "3 min 12 s"},
+        {INT64_C(7500000000000), "2 h 5 min"},
+        {INT64_C(370800000000000), "4 d 7 h"},
+        {-1500, "-1.50 us"},
+        {INT64_MIN, "-106751 d 23 h"},
+    };
+    char text[HUMAN_SIZE];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        human_ns(cases[i].ns, text);
+        ck_assert_str_eq(text, cases[i].text);
+    }
+}
+END_TEST
+
+START_TEST(numbers_have_three_digits)
+{
+    static const struct {
+        double n;
+        const char *text;
+    } cases[] = {{0, "0"},           {29.97, "30.0"}, {9.996, "10.0"}, {0.0123456, "0.0123"},
+                 {12345.6, "12346"}, {1.005, "1.00"}, {INFINITY, "-"}, {NAN, "-"}};
+    char text[HUMAN_SIZE];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        human_number(cases[i].n, text);
+        ck_assert_str_eq(text, cases[i].text);
+    }
+}
+END_TEST
+
+/* Programs get what others wrote, whole; and nothing of it does anything to a terminal. */
+START_TEST(text_in_json_is_exact)
+{
+    static const struct {
+        const char *from, *to;
+    } cases[] = {
+        {"\x1b[31mred\n", "\x1b[31mred\n"},
+        {"caf\xc3\xa9 \xf0\x9f\x98\x80 \xc2\x9b \xe2\x80\xae",
+         "caf\xc3\xa9 \xf0\x9f\x98\x80 \xc2\x9b \xe2\x80\xae"},
+        {"a\xff\xe2\x82", "a\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, /* bytes that are no UTF-8 */
+        {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+    };
+    char longest[DLX_NAME_MAX + 1], *printed = NULL;
+    size_t size = 0;
+    memset(longest, 'n', DLX_NAME_MAX);
+    longest[DLX_NAME_MAX] = '\0';
+    json_t *json = output_json_text(longest);
+    ck_assert_str_eq(json_string_value(json), longest);
+    json_decref(json);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        FILE *file = open_memstream(&printed, &size);
+        ck_assert_ptr_nonnull(file);
+        ck_assert_int_eq(
+            output_json(file, json_pack("[o]", output_json_text(cases[i].from)), false), 0);
+        ck_assert_int_eq(fclose(file), 0);
+        for (size_t k = 0; k + 1 < size; k++)
+            ck_assert_msg(printed[k] >= 0x20 && printed[k] < 0x7f, "%zu: %s", i, printed);
+        json = json_loads(printed, 0, NULL);
+        ck_assert_str_eq(json_string_value(json_array_get(json, 0)), cases[i].to);
+        json_decref(json);
+        free(printed);
+    }
+}
+END_TEST
+
+START_TEST(text_of_others_cannot_reach_the_terminal)
+{
+    static const struct {
+        const char *from, *to;
+    } cases[] = {
+        {"camera", "camera"},
+        {"\x1b[31mred\x07\n", "?[31mred??"},
+        {"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"\xff\xfe", "??"},
+        {"\xc3", "?"},
+        {"\xe2\x82", "??"},
+        {"\xc0\xaf", "??"},           /* overlong */
+        {"\xed\xa0\x80", "???"},      /* a surrogate */
+        {"\xf4\x90\x80\x80", "????"}, /* beyond Unicode */
+        {"\xc2\x9b"
+         "31m",
+         "??31m"},               /* a control sequence in one character */
+        {"\xe2\x80\xae", "???"}, /* right-to-left override */
+        {"\x7f", "?"},
+    };
+    char text[64], cut[4];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        output_printable(cases[i].from, text, sizeof text);
+        ck_assert_msg(strcmp(text, cases[i].to) == 0, "%zu: %s", i, text);
+    }
+    output_printable("ab\xc3\xa9", cut, sizeof cut); /* does not cut a character in two */
+    ck_assert_str_eq(cut, "ab");
+}
+END_TEST
+
+static char *table_text(struct table *t, unsigned indent, unsigned width)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    ck_assert_int_eq(table_print(t, f, indent, width), 0);
+    (void)fclose(f);
+    return text;
+}
+
+START_TEST(tables_are_aligned)
+{
+    static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, true, 0},
+                                                  {"PID", TABLE_RIGHT, false, 0},
+                                                  {"PROGRAM", TABLE_LEFT, true, 0}};
+    struct table *t = NULL;
+    ck_assert_int_eq(table_new(&t, columns, 3), 0);
+    table_cell(t, "%s", "cam/front");
+    table_cell(t, "%d", 7);
+    table_cell(t, "%s", "caf\xc3\xa9");
+    table_cell(t, "%s", "x");
+    table_cell(t, "%d", 123456);
+    table_cell(t, "%s", "viewer");
+    char *text = table_text(t, 2, 0);
+    ck_assert_str_eq(text, "  TOPIC         PID  PROGRAM\n"
+                           "  cam/front       7  caf\xc3\xa9\n"
+                           "  x          123456  viewer\n");
+    free(text);
+    table_free(t);
+}
+END_TEST
+
+START_TEST(tables_fit_the_terminal)
+{
+    static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, true, 0},
+                                                  {"BYTES", TABLE_RIGHT, false, 0}};
+    struct table *t = NULL;
+    ck_assert_int_eq(table_new(&t, columns, 2), 0);
+    table_cell(t, "%s", "a/very/long/name/of/a/topic");
+    table_cell(t, "%s", "1234567");
+    char *text = table_text(t, 0, 20);
+    ck_assert_str_eq(text, "TOPIC          BYTES\na/very/l...  1234567\n");
+    free(text);
+    text = table_text(t, 0, 5); /* no narrower than what can be read */
+    ck_assert_str_eq(text, "TOPIC       BYTES\na/ver...  1234567\n");
+    free(text);
+    table_free(t);
+    table_free(NULL);
+}
+END_TEST
+
+START_TEST(a_column_without_content_is_left_out_and_no_line_ends_in_spaces)
+{
+    static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, false, 0},
+                                                  {"TYPE", TABLE_LEFT, false, 1},
+                                                  {"NOTE", TABLE_LEFT, false, 2}};
+    static const char *const cells[] = {"a", "", "BEHIND", "b", "", ""};
+    struct table *t = NULL;
+    ck_assert_int_eq(table_new(&t, columns, 3), 0);
+    for (size_t i = 0; i < 6; i++)
+        table_cell(t, "%s", cells[i]);
+    char *text = table_text(t, 0, 0);
+    ck_assert_str_eq(text, "TOPIC  NOTE\na      BEHIND\nb\n");
+    free(text);
+    text = table_text(t, 0, 6); /* what is left out for its width is named */
+    ck_assert_str_eq(text, "TOPIC\na\nb\n(no room for NOTE; --json has all)\n");
+    free(text);
+    table_free(t);
+}
+END_TEST
+
+/* What may be left out goes first, then texts are cut, and topics never. */
+START_TEST(tables_leave_out_what_matters_less_and_say_so)
+{
+    static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, false, 0},
+                                                  {"ID", TABLE_RIGHT, false, 1},
+                                                  {"PROGRAM", TABLE_LEFT, true, 0},
+                                                  {"BYTES", TABLE_RIGHT, false, 2}};
+    static const struct {
+        unsigned width;
+        const char *text;
+    } cases[] = {
+        {0, "TOPIC                 ID  PROGRAM       BYTES\n"
+            "camera/left/rgb  1234567  camera_node  20 MiB\n"},
+        {42, "TOPIC                 ID  PROGRAM    BYTES\n"
+             "camera/left/rgb  1234567  camer...  20 MiB\n"},
+        {36, "TOPIC            PROGRAM       BYTES\n"
+             "camera/left/rgb  camera_node  20 MiB\n(no room for ID; --json has all)\n"},
+        {33, "TOPIC            PROGRAM    BYTES\n"
+             "camera/left/rgb  camer...  20 MiB\n(no room for ID; --json has all)\n"},
+        {28, "TOPIC            PROGRAM\n"
+             "camera/left/rgb  camera_node\n(no room for ID, BYTES; --json has all)\n"},
+        {5, "TOPIC            PROGRAM\n"
+            "camera/left/rgb  camer...\n(no room for ID, BYTES; --json has all)\n"},
+    };
+    struct table *t = NULL;
+    ck_assert_int_eq(table_new(&t, columns, 4), 0);
+    table_cell(t, "camera/left/rgb");
+    table_cell(t, "1234567");
+    table_cell(t, "camera_node");
+    table_cell(t, "20 MiB");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text = table_text(t, 0, cases[i].width);
+        ck_assert_str_eq(text, cases[i].text);
+        free(text);
+    }
+    table_free(t);
+}
+END_TEST
+
+START_TEST(bytes_of_others_are_escaped)
+{
+    static const struct {
+        const char *from;
+        size_t size;
+        const char *to;
+    } cases[] = {
+        {"{\"a\": 1}", 8, "{\"a\": 1}"},
+        {"a\0b", 3, "a\\x00b"},
+        {"\x1b[2J\n\t\r", 7, "\\x1b[2J\\n\\t\\r"},
+        {"caf\xc3\xa9", 5, "caf\xc3\xa9"},
+        {"caf\xc3\xa9", 4, "caf\\xc3"}, /* it ends within a character */
+        {"\xff\xe2\x80\xae", 4, "\\xff\\xe2\\x80\\xae"},
+        {"", 0, ""},
+    };
+    char text[64];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ck_assert_uint_eq(output_escaped(cases[i].from, cases[i].size, text, sizeof text),
+                          cases[i].size);
+        ck_assert_msg(strcmp(text, cases[i].to) == 0, "%zu: %s", i, text);
+    }
+    ck_assert_uint_eq(output_escaped("ab\0c", 4, text, 6), 2); /* no half of an escape */
+    ck_assert_str_eq(text, "ab");
+}
+END_TEST
+
+START_TEST(json_is_one_line_or_many)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    ck_assert_int_eq(output_json(f, json_pack("{s:i}", "a", 1), false), 0);
+    ck_assert_int_eq(output_json(f, json_pack("{s:i}", "a", 1), true), 0);
+    ck_assert_int_lt(output_json(f, NULL, true), 0);
+    (void)fclose(f);
+    ck_assert_str_eq(text, "{\"a\":1}\n{\n  \"a\": 1\n}\n");
+    free(text);
+    json_t *big = output_json_u64(UINT64_MAX);
+    ck_assert(json_is_real(big));
+    json_decref(big);
+}
+END_TEST
+
+START_TEST(rates_come_from_the_last_messages)
+{
+    struct rate *r = NULL;
+    ck_assert_int_eq(rate_new(&r, 5), 0);
+    struct rate_summary s = rate_summarize(r, RATE_WINDOW);
+    ck_assert(s.n_messages == 0 && s.mean_hz == 0);
+    rate_add(r, 5, 1, 1); /* falls out of the window */
+    s = rate_summarize(r, RATE_WINDOW);
+    ck_assert(s.n_window == 1 && s.mean_hz == 0 && s.age_p99_ns == 1);
+    ck_assert(s.n_bytes == 1 && s.bytes_min == 1 && s.bytes_max == 1 && s.bytes_mean == 1);
+    static const int64_t intervals[] = {0, 10000000, 30000000, 10000000, 30000000};
+    static const uint64_t sizes[] = {0, 900, 1000, 1100, 800};
+    int64_t now = 1000000000;
+    for (int i = 0; i < 5; i++) {
+        now += intervals[i];
+        rate_add(r, now, (i + 1) * 100, sizes[i]);
+    }
+    s = rate_summarize(r, RATE_WINDOW);
+    ck_assert(s.n_messages == 6 && s.n_window == 5);
+    ck_assert(fabs(s.mean_hz - 50) < 1e-9 && fabs(s.max_hz - 100) < 1e-9);
+    ck_assert(fabs(s.min_hz - 1e9 / 3e7) < 1e-9 && fabs(s.jitter_ns - 1e7) < 1e-3);
+    /* the first came before the time that is looked at */
+    ck_assert(fabs(s.bytes_per_s - 3800 / 0.08) < 1e-6);
+    ck_assert(s.n_bytes == 3801 && s.bytes_min == 0 && s.bytes_max == 1100);
+    ck_assert(fabs(s.bytes_mean - 760) < 1e-9);
+    ck_assert(s.age_p50_ns == 300 && s.age_p99_ns == 500 && s.age_max_ns == 500);
+    rate_free(r);
+    rate_free(NULL);
+}
+END_TEST
+
+START_TEST(rates_are_kept_for_each_topic)
+{
+    struct rates *r = NULL;
+    char topic[16];
+    ck_assert_int_eq(rates_new(&r, 1000), 0);
+    for (int i = 0; i < 500; i++) {
+        (void)snprintf(topic, sizeof topic, "t/%03d", i * 7 % 100);
+        struct rates_entry *e = rates_of(r, topic);
+        ck_assert_ptr_nonnull(e);
+        ck_assert_int_eq(rate_add(e->rate, i, i, 10), 0);
+        e->missed++;
+    }
+    ck_assert_uint_eq(rates_count(r), 100);
+    for (size_t i = 0; i < 100; i++) {
+        (void)snprintf(topic, sizeof topic, "t/%03zu", i);
+        ck_assert_str_eq(rates_at(r, i)->topic, topic);
+        ck_assert_uint_eq(rates_at(r, i)->missed, 5);
+        ck_assert_uint_eq(rate_summarize(rates_at(r, i)->rate, RATE_WINDOW).n_bytes, 50);
+    }
+    rates_free(r);
+    rates_free(NULL);
+}
+END_TEST
+
+START_TEST(a_large_window_grows)
+{
+    struct rate *r = NULL;
+    ck_assert_int_eq(rate_new(&r, 1000), 0);
+    for (int i = 0; i < 5000; i++)
+        ck_assert_int_eq(rate_add(r, i * INT64_C(1000), i, (uint64_t)i), 0);
+    struct rate_summary s = rate_summarize(r, RATE_WINDOW);
+    ck_assert(s.n_messages == 5000 && s.n_window == 1000);
+    ck_assert(s.bytes_min == 4000 && s.bytes_max == 4999 && s.age_max_ns == 4999);
+    ck_assert(fabs(s.mean_hz - 1e6) < 1e-3 && s.jitter_ns < 1e-3);
+    rate_free(r);
+}
+END_TEST
+
+/* The line of each second looks at few of a large window: the last ones, also where the ring begins. */
+START_TEST(a_summary_may_look_at_the_last_messages_alone)
+{
+    struct rate *r = NULL;
+    ck_assert_int_eq(rate_new(&r, 8), 0);
+    for (int i = 1; i <= 20; i++) {
+        ck_assert_int_eq(rate_add(r, i * INT64_C(1000000), i, (uint64_t)i), 0);
+        uint64_t n = i < 3 ? (uint64_t)i : 3, last = (uint64_t)i;
+        struct rate_summary s = rate_summarize(r, 3);
+        ck_assert_uint_eq(s.n_messages, last);
+        ck_assert_uint_eq(s.n_window, n);
+        ck_assert_uint_eq(s.bytes_max, last);
+        ck_assert_uint_eq(s.bytes_min, last - n + 1);
+        ck_assert_int_eq(s.age_max_ns, i);
+    }
+    ck_assert_uint_eq(rate_summarize(r, RATE_WINDOW).n_window, 8);
+    rate_free(r);
+}
+END_TEST
+
+static void check_path(const char *pattern, bool several, const char *expected)
+{
+    char path[SAVE_PATH_SIZE];
+    struct cli_error e = {{0}};
+    const struct save_name name = {pattern, 7, 1234, "cam/front", several};
+    ck_assert_msg(save_path(&name, path, sizeof path, &e) == 0, "%s", e.text);
+    ck_assert_str_eq(path, expected);
+}
+
+START_TEST(file_names_are_numbered)
+{
+    check_path("out.npy", false, "out.npy");
+    check_path("out.npy", true, "out-000007.npy");
+    check_path("out", true, "out-000007");
+    check_path("a.b/out", true, "a.b/out-000007");
+    check_path("a/.hidden", true, "a/.hidden-000007");
+    check_path("out-%06d.npy", true, "out-000007.npy");
+    check_path("out-%06d.npy", false, "out-000007.npy");
+    check_path("out-%d.npy", true, "out-7.npy");
+    check_path("out-{seq}.npy", true, "out-001234.npy");
+    check_path("{seq}-%03d.npy", true, "001234-007.npy");
+    check_path("100%%.npy", true, "100%-000007.npy");
+    check_path("{topic}.npy", true, "cam+front-000007.npy");
+    check_path("x/{topic}-{seq}.npy", true, "x/cam+front-001234.npy");
+    check_path("{topic", false, "{topic");
+    check_path("%%d-%d", true, "%d-7");
+    check_path("-", true, "-");
+}
+END_TEST
+
+START_TEST(file_names_of_several_topics_differ)
+{
+    ck_assert(save_pattern_mixes_topics("a-{seq}.npy"));
+    ck_assert(save_pattern_mixes_topics("{seq}%%d"));
+    ck_assert(!save_pattern_mixes_topics("a-{seq}-%d.npy"));
+    ck_assert(!save_pattern_mixes_topics("{topic}-{seq}.npy"));
+    ck_assert(!save_pattern_mixes_topics("a.npy")); /* gets a number */
+}
+END_TEST
+
+START_TEST(file_names_are_no_format_strings)
+{
+    static const char *const bad[] = {"%s",    "%n.npy", "%6d", "%",   "out%",
+                                      "%099d", "%d%d",   "%ld", "%0x", ""};
+    struct cli_error e;
+    char small[8];
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        ck_assert_msg(save_pattern_check(bad[i], &e) == DLX_E_INVALID, "'%s'", bad[i]);
+    ck_assert_int_eq(
+        save_path(&(struct save_name){"abcdefgh", 1, 1, "t", false}, small, sizeof small, &e),
+        DLX_E_LIMIT);
+    ck_assert_int_eq(
+        save_path(&(struct save_name){"a%020d", 1, 1, "t", false}, small, sizeof small, &e),
+        DLX_E_LIMIT);
+    ck_assert_int_eq(
+        save_path(&(struct save_name){"abcdefg", 1, 1, "t", false}, small, sizeof small, &e), 0);
+}
+END_TEST
+
+static const char *folder(void)
+{
+    const char *dir = getenv("TMPDIR");
+    return dir ? dir : "/tmp";
+}
+
+static size_t entries_of(const char *path)
+{
+    size_t n = 0;
+    DIR *d = opendir(path);
+    ck_assert_ptr_nonnull(d);
+    for (struct dirent *entry; (entry = readdir(d));)
+        n += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    (void)closedir(d);
+    return n;
+}
+
+START_TEST(tensors_are_saved_whole_or_not_at_all)
+{
+    char dir[256], path[512];
+    (void)snprintf(dir, sizeof dir, "%s/save.XXXXXX", folder());
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    int64_t shape[] = {2, 3}, column_major[] = {1, 2};
+    float data[] = {0, 3, 1, 4, 2, 5};
+    DLTensor t = {.data = data,
+                  .device = {kDLCPU, 0},
+                  .ndim = 2,
+                  .dtype = {kDLFloat, 32, 1},
+                  .shape = shape,
+                  .strides = column_major};
+    struct save_report report;
+    struct cli_error e;
+    (void)snprintf(path, sizeof path, "%s/t.npy", dir);
+    ck_assert_msg(save_tensor(&t, path, &report, &e) == 0, "%s", e.text);
+    ck_assert(report.exact && report.size == 128 + 24);
+    ck_assert_str_eq(report.dtype, "float32");
+
+    uint8_t file[256];
+    FILE *f = fopen(path, "rb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_uint_eq(fread(file, 1, sizeof file, f), 128 + 24);
+    (void)fclose(f);
+    struct npy_header h;
+    ck_assert_int_eq(npy_header_parse(file, 152, &h, &e), 0);
+    ck_assert(h.ndim == 2 && h.shape[0] == 2 && h.shape[1] == 3 && !h.fortran_order);
+    for (size_t i = 0; i < 6; i++) { /* compacted */
+        float v;
+        memcpy(&v, file + 128 + 4 * i, 4);
+        ck_assert(v == (float)i);
+    }
+    ck_assert_uint_eq(entries_of(dir), 1);
+    (void)unlink(path);
+
+    t.device.device_type = kDLCUDA;
+    ck_assert_int_eq(save_tensor(&t, path, &report, &e), DLX_E_DEVICE);
+    t.device.device_type = kDLCPU;
+    (void)snprintf(path, sizeof path, "%s/no/such/folder.npy", dir);
+    ck_assert_int_eq(save_tensor(&t, path, &report, &e), DLX_E_SYSTEM);
+    ck_assert_ptr_nonnull(strstr(e.text, "No such file"));
+    ck_assert_int_eq(save_tensor(&t, "/dev/full", &report, &e), DLX_E_SYSTEM);
+    ck_assert_str_eq(e.text, "/dev/full: write: No space left on device");
+    shape[0] = INT64_MAX;
+    ck_assert_int_eq(save_tensor(&t, path, &report, &e), DLX_E_SHAPE);
+    ck_assert_uint_eq(entries_of(dir), 0);
+    ck_assert_int_eq(rmdir(dir), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cli_output");
+    TCase *tcase = tcase_create("output");
+    tcase_add_test(tcase, sizes_have_three_digits);
+    tcase_add_test(tcase, times_have_a_unit_that_fits);
+    tcase_add_test(tcase, numbers_have_three_digits);
+    tcase_add_test(tcase, text_in_json_is_exact);
+    tcase_add_test(tcase, text_of_others_cannot_reach_the_terminal);
+    tcase_add_test(tcase, tables_are_aligned);
+    tcase_add_test(tcase, tables_fit_the_terminal);
+    tcase_add_test(tcase, tables_leave_out_what_matters_less_and_say_so);
+    tcase_add_test(tcase, bytes_of_others_are_escaped);
+    tcase_add_test(tcase, json_is_one_line_or_many);
+    tcase_add_test(tcase, a_column_without_content_is_left_out_and_no_line_ends_in_spaces);
+    tcase_add_test(tcase, rates_come_from_the_last_messages);
+    tcase_add_test(tcase, rates_are_kept_for_each_topic);
+    tcase_add_test(tcase, a_large_window_grows);
+    tcase_add_test(tcase, a_summary_may_look_at_the_last_messages_alone);
+    tcase_add_test(tcase, file_names_are_numbered);
+    tcase_add_test(tcase, file_names_of_several_topics_differ);
+    tcase_add_test(tcase, file_names_are_no_format_strings);
+    tcase_add_test(tcase, tensors_are_saved_whole_or_not_at_all);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

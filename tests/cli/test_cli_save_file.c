@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Files that are written: each is on the disk before it has its name, a link stays a link, and nothing
+ * stays of one that a signal interrupts. */
+
+#include "cli/save_file.h"
+#include "cli/wait.h"
+#include "common/util.h"
+#include "tests/harness/cli.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char folder[256];
+static char path[512];
+
+static void make(void)
+{
+    dlx_test_files_make(folder);
+    (void)snprintf(path, sizeof path, "%s/x.npy", folder);
+}
+
+static void clean(void)
+{
+    dlx_test_files_remove(folder);
+}
+
+/* What a test left that failed is no concern of the next one. */
+static void empty(void)
+{
+    clean();
+    ck_assert_int_eq(mkdir(folder, 0700), 0);
+}
+
+static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGTERM, SIGXCPU};
+
+/* The signal comes between two parts of the content. */
+static int write_and_raise(int fd, const void *content)
+{
+    int code = save_bytes(fd, "some", 4);
+    (void)raise(*(const int *)content);
+    return code < 0 ? code : save_bytes(fd, " bytes", 6);
+}
+
+enum disposition { DEFAULT, CAUGHT, IGNORED };
+
+/* Save in a child, where the signal comes; it exits with -1 times what save_file() returned. */
+static int save_in_child(const int *number, enum disposition disposition)
+{
+    int status = 0;
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct cli_error e = {{0}};
+        (void)prctl(PR_SET_DUMPABLE, 0); /* no core */
+        for (size_t i = 0; i < DLX_ARRAY_SIZE(signals); i++)
+            (void)signal(signals[i], disposition == IGNORED ? SIG_IGN : SIG_DFL);
+        if (disposition == CAUGHT)
+            wait_catch_signals();
+        _exit(-save_file(path, write_and_raise, number, &e));
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+START_TEST(a_signal_that_ends_the_program_leaves_no_file)
+{
+    int status = save_in_child(&signals[_i], DEFAULT);
+    ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == signals[_i], "status %d", status);
+    ck_assert_uint_eq(dlx_test_files_count(folder), 0);
+}
+END_TEST
+
+START_TEST(a_signal_that_ends_the_program_leaves_a_file_as_it_was)
+{
+    FILE *file = fopen(path, "we");
+    ck_assert_ptr_nonnull(file);
+    (void)fputs("before", file);
+    ck_assert_int_eq(fclose(file), 0);
+    ck_assert(WIFSIGNALED(save_in_child(&signals[_i], DEFAULT)));
+    size_t size = 0;
+    char *data = dlx_test_read_file(path, &size);
+    ck_assert_str_eq(data, "before");
+    ck_assert_uint_eq(dlx_test_files_count(folder), 1);
+    free(data);
+}
+END_TEST
+
+START_TEST(a_signal_that_is_caught_is_told_and_leaves_no_file)
+{
+    const int number = _i ? SIGINT : SIGTERM;
+    int status = save_in_child(&number, CAUGHT);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == -DLX_E_INTERRUPTED, "status %d",
+                  status);
+    ck_assert_uint_eq(dlx_test_files_count(folder), 0);
+}
+END_TEST
+
+START_TEST(a_signal_that_is_ignored_changes_nothing)
+{
+    int status = save_in_child(&signals[_i], IGNORED);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d", status);
+    size_t size = 0;
+    char *data = dlx_test_read_file(path, &size);
+    ck_assert_str_eq(data, "some bytes");
+    ck_assert_uint_eq(dlx_test_files_count(folder), 1);
+    free(data);
+}
+END_TEST
+
+/* -- the disk -------------------------------------------------------------------------------------- */
+
+/* What save_file() asks for, in this order: 'f' for a file whose name is not there yet, 'F' for one whose
+ * name is, 'd' for the folder. It stands in for that of libc. */
+static char synced[8];
+static int sync_error;
+
+int fsync(int fd)
+{
+    struct stat st;
+    ck_assert_int_eq(fstat(fd, &st), 0);
+    size_t n = strlen(synced);
+    ck_assert_uint_lt(n, sizeof synced - 1);
+    if (S_ISDIR(st.st_mode))
+        synced[n] = 'd';
+    else
+        synced[n] = access(path, F_OK) == 0 ? 'F' : 'f';
+    errno = sync_error;
+    return sync_error ? -1 : 0;
+}
+
+static int write_some(int fd, const void *content)
+{
+    return save_bytes(fd, content, strlen(content));
+}
+
+static void check_content(const char *name, const char *content)
+{
+    size_t size = 0;
+    char *data = dlx_test_read_file(name, &size);
+    ck_assert_str_eq(data, content);
+    free(data);
+}
+
+START_TEST(a_file_is_on_the_disk_before_it_has_its_name)
+{
+    struct cli_error e = {{0}};
+    ck_assert_int_eq(save_file(path, write_some, "new", &e), 0);
+    ck_assert_str_eq(synced, "fd");
+    check_content(path, "new");
+}
+END_TEST
+
+START_TEST(a_file_that_cannot_be_synced_is_an_error_and_is_not_there)
+{
+    struct cli_error e = {{0}};
+    sync_error = EIO;
+    ck_assert_int_eq(save_file(path, write_some, "new", &e), DLX_E_SYSTEM);
+    ck_assert_msg(strstr(e.text, "x.npy: sync: Input/output error"), "%s", e.text);
+    ck_assert_uint_eq(dlx_test_files_count(folder), 0);
+    synced[0] = '\0';
+    sync_error = EINVAL; /* a file system that has nothing to sync */
+    ck_assert_int_eq(save_file(path, write_some, "new", &e), 0);
+    check_content(path, "new");
+}
+END_TEST
+
+static void reset(void)
+{
+    memset(synced, 0, sizeof synced);
+    sync_error = 0;
+}
+
+START_TEST(a_symbolic_link_stays_and_its_file_is_replaced)
+{
+    struct cli_error e = {{0}};
+    struct stat st;
+    char target[640], link[640];
+    (void)snprintf(target, sizeof target, "%s/target", folder);
+    (void)snprintf(link, sizeof link, "%s/link", folder);
+    ck_assert_int_eq(symlink("target", link), 0);
+    ck_assert_int_eq(save_file(link, write_some, "new", &e), DLX_E_SYSTEM);
+    ck_assert_msg(strstr(e.text, "/link: follow the symbolic link: No such file"), "%s", e.text);
+    for (int i = 0; i < 2; i++) {
+        const char *content = i ? "second" : "first";
+        ck_assert_int_eq(save_file(i ? link : target, write_some, content, &e), 0);
+        check_content(target, content);
+        ck_assert_int_eq(lstat(link, &st), 0);
+        ck_assert(S_ISLNK(st.st_mode));
+    }
+    ck_assert_uint_eq(dlx_test_files_count(folder), 2);
+}
+END_TEST
+
+START_TEST(a_file_that_is_replaced_keeps_its_permissions)
+{
+    struct cli_error e = {{0}};
+    struct stat st;
+    const mode_t mask = umask(022);
+    ck_assert_int_eq(save_file(path, write_some, "first", &e), 0);
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_uint_eq(st.st_mode & 0777, 0644);
+    ck_assert_int_eq(chmod(path, 0600), 0);
+    ck_assert_int_eq(save_file(path, write_some, "second", &e), 0);
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_uint_eq(st.st_mode & 0777, 0600);
+    check_content(path, "second");
+    (void)umask(mask);
+}
+END_TEST
+
+START_TEST(a_terminal_gets_no_tensor)
+{
+    struct cli_error e = {{0}};
+    char name[64], byte;
+    int ours = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+    ck_assert_int_ge(ours, 0);
+    ck_assert_int_eq(grantpt(ours), 0);
+    ck_assert_int_eq(unlockpt(ours), 0);
+    ck_assert_int_eq(ptsname_r(ours, name, sizeof name), 0);
+    ck_assert_int_eq(save_file(name, write_some, "new", &e), DLX_E_INVALID);
+    ck_assert_msg(strstr(e.text, "is a terminal, and the data is binary"), "%s", e.text);
+    ck_assert_int_le(read(ours, &byte, 1), 0);
+    (void)close(ours);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cli_save_file");
+    TCase *tcase = tcase_create("signals");
+    tcase_add_unchecked_fixture(tcase, make, clean);
+    tcase_add_checked_fixture(tcase, empty, NULL);
+    TCase *disk = tcase_create("disk");
+    tcase_add_unchecked_fixture(disk, make, clean);
+    tcase_add_checked_fixture(disk, empty, reset);
+    tcase_add_test(disk, a_file_is_on_the_disk_before_it_has_its_name);
+    tcase_add_test(disk, a_file_that_cannot_be_synced_is_an_error_and_is_not_there);
+    tcase_add_test(disk, a_symbolic_link_stays_and_its_file_is_replaced);
+    tcase_add_test(disk, a_file_that_is_replaced_keeps_its_permissions);
+    tcase_add_test(disk, a_terminal_gets_no_tensor);
+    int n = (int)DLX_ARRAY_SIZE(signals);
+    tcase_add_loop_test(tcase, a_signal_that_ends_the_program_leaves_no_file, 0, n);
+    tcase_add_loop_test(tcase, a_signal_that_ends_the_program_leaves_a_file_as_it_was, 0, n);
+    tcase_add_loop_test(tcase, a_signal_that_is_caught_is_told_and_leaves_no_file, 0, 2);
+    tcase_add_loop_test(tcase, a_signal_that_is_ignored_changes_nothing, 0, n);
+    suite_add_tcase(suite, tcase);
+    suite_add_tcase(suite, disk);
+    return dlx_test_run(suite);
+}

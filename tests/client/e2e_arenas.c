@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Memory of publishers whose messages change their size: it goes back while other messages are held, whose data stays, and
+ * comes again. */
+
+#include "client/call.h"
+#include "client/publisher.h"
+#include "client/subscription.h"
+#include "tests/harness/stream.h"
+#include <signal.h>
+#include <string.h>
+
+#define MIB     (INT64_C(1) << 20)
+#define N(mib)  ((mib)*MIB / 8) /* elements of dlx_test_stream_publish() */
+#define HISTORY 1
+
+static const struct dlx_publisher_args one = {.size = sizeof one, .history = HISTORY};
+
+static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(p, &stats));
+    return stats;
+}
+
+/* What the subscription has mapped of its publisher's arenas. */
+static uint64_t mapped_bytes(const struct dlx_subscription *s)
+{
+    uint64_t bytes = 0;
+    const struct dlx_inlet *inlet = s->inlets[0];
+    for (uint32_t i = 0; i < inlet->n_arenas; i++)
+        bytes += inlet->arenas[i].size;
+    return bytes;
+}
+
+/* And it has heard of all that was dropped. */
+static void settle(struct dlx_test_pair *x, uint32_t n_arenas)
+{
+    uint64_t until = dlx__deadline(PATIENCE);
+    while (x->s->inlets[0]->n_arenas != n_arenas) {
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        dlx__subscription_read_news(x->s);
+    }
+}
+
+static struct dlx_message *pass(struct dlx_test_pair *x, int64_t mib, int64_t value)
+{
+    struct dlx_message *m = NULL;
+    dlx_test_stream_publish(x->p, N(mib), value);
+    ok(dlx_take(x->s, PATIENCE, &m));
+    return m;
+}
+
+/* The same with a message of which only the ends are written: the first and the last element are `mib`. */
+static void pass_large(struct dlx_test_pair *x, int64_t mib)
+{
+    const int64_t n = N(mib);
+    const struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+    DLManagedTensorVersioned *t = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_alloc(x->p, &spec, &t));
+    int64_t *data = t->dl_tensor.data;
+    data[0] = data[n - 1] = mib;
+    ok(dlx_publish(x->p, t, NULL));
+    ok(dlx_take(x->s, PATIENCE, &m));
+    const int64_t *got = dlx_message_peek(m, 0)->data;
+    ck_assert_ptr_ne(got, data);
+    ck_assert_int_eq(got[0], mib);
+    ck_assert_int_eq(got[n - 1], mib);
+    dlx_message_unref(m);
+}
+
+static int add_bytes(const struct dlx_publisher_info *info, void *userdata)
+{
+    *(uint64_t *)userdata += info->arena_bytes;
+    return 0;
+}
+
+/* All that the daemon has, and charges. */
+static uint64_t charged_bytes(struct dlx_client *c)
+{
+    uint64_t bytes = 0;
+    ok(dlx_list_publishers(c, NULL, add_bytes, &bytes));
+    return bytes;
+}
+
+START_TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    struct dlx_message *held[2];
+    held[0] = pass(&x, 2, 1);
+    held[1] = pass(&x, 3, 2);
+    for (int round = 0; round < 2; round++) {
+        uint64_t most = 0;
+        for (int64_t mib = 20; mib <= (round == 0 ? 38 : 28); mib += 2) {
+            pass_large(&x, mib);
+            most = DLX_MAX(most, stats_of(x.p).arena_bytes);
+        }
+        struct dlx_publisher_stats stats = stats_of(x.p);
+        /* Of 295 MiB: five times the largest is there before the publisher looks what was released. */
+        ck_assert_uint_le(most, 5 * 38 * MIB);
+        settle(&x, stats.n_arenas);
+        ck_assert_uint_eq(mapped_bytes(x.s), stats.arena_bytes);
+        ck_assert_uint_eq(charged_bytes(x.c), stats.arena_bytes);
+        dlx_test_stream_check(held[0], N(2), 1);
+        dlx_test_stream_check(held[1], N(3), 2);
+    }
+    dlx_message_unref(held[0]);
+    dlx_message_unref(held[1]);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Of several sizes in turn, each held for a while: after the first messages no arena comes or goes. */
+START_TEST(a_steady_stream_keeps_its_arenas)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    struct dlx_message *held[3] = {NULL};
+    uint32_t last = 0;
+    for (int64_t i = 0; i < 40; i++) {
+        struct dlx_message **at = &held[i % 3];
+        dlx_message_unref(*at);
+        *at = pass(&x, 1 + i % 3, i);
+        dlx_test_stream_check(*at, N(1 + i % 3), i);
+        const struct dlx_inlet *inlet = x.s->inlets[0];
+        if (i == 20)
+            last = inlet->arenas[inlet->n_arenas - 1].id;
+        if (i > 20) /* ids are never used again */
+            ck_assert_uint_eq(inlet->arenas[inlet->n_arenas - 1].id, last);
+    }
+    for (int i = 0; i < 3; i++)
+        dlx_message_unref(held[i]);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Its parts are small and its manifest is large: dlx_alloc_set() has made room for all of it. */
+START_TEST(a_set_lies_in_one_arena_with_its_manifest)
+{
+    enum { N_TENSORS = 20000 };
+    static struct dlx_tensor_spec specs[N_TENSORS];
+    static DLManagedTensorVersioned *tensors[N_TENSORS];
+    static struct dlx_item items[N_TENSORS];
+    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    int64_t shape = 1;
+    for (int i = 0; i < N_TENSORS; i++)
+        specs[i] = (struct dlx_tensor_spec){
+            .size = sizeof specs[i], .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = &shape};
+    for (int round = 1; round <= 3; round++) {
+        struct dlx_message *m = NULL;
+        ok(dlx_alloc_set(x.p, specs, N_TENSORS, tensors));
+        for (int i = 0; i < N_TENSORS; i++) {
+            *(uint8_t *)tensors[i]->dl_tensor.data = (uint8_t)(i + round);
+            items[i] = (struct dlx_item){.tensor = tensors[i]};
+        }
+        ok(dlx_publish_set(x.p, items, N_TENSORS, NULL, NULL));
+        ck_assert_uint_le(stats_of(x.p).n_arenas, (uint32_t)round);
+        ok(dlx_take(x.s, PATIENCE, &m));
+        for (uint32_t i = 0; i < N_TENSORS; i++)
+            ck_assert_uint_eq(*(const uint8_t *)dlx_message_peek(m, i)->data,
+                              (uint8_t)(i + (uint32_t)round));
+        dlx_message_unref(m);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- no arena can be had -------------------------------------------------------------------- */
+
+/* One of 2 MiB and one of `mib` MiB are there, and nothing is in them. */
+static struct dlx_publisher *make_empty_arenas(struct dlx_client *c, int64_t mib)
+{
+    struct dlx_publisher *p = NULL;
+    ok(dlx_publisher_new(c, "test/a", &one, &p));
+    DLManagedTensorVersioned *t[] = {dlx_test_stream_alloc(p, N(2), 1),
+                                     dlx_test_stream_alloc(p, N(mib), 2)};
+    for (int i = 0; i < 2; i++)
+        t[i]->deleter(t[i]);
+    ck_assert_uint_eq(stats_of(p).n_arenas, 2);
+    return p;
+}
+
+START_TEST(without_a_daemon_a_large_tensor_goes_where_it_fits)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = make_empty_arenas(c, 9);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    DLManagedTensorVersioned *t[] = {dlx_test_stream_alloc(p, N(3), 1),
+                                     dlx_test_stream_alloc(p, N(3), 2),
+                                     dlx_test_stream_alloc(p, N(3), 3)};
+    ck_assert_uint_eq(stats_of(p).n_arenas, 2);
+    for (int i = 0; i < 3; i++)
+        t[i]->deleter(t[i]);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+END_TEST
+
+/* It is waited for once, not for each message. */
+START_TEST(a_daemon_that_does_not_answer_is_not_asked_each_time)
+{
+    const struct dlx_connect_args args = {
+        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND};
+    struct dlx_client *c = NULL;
+    ok(dlx_connect(&c, &args));
+    struct dlx_publisher *p = make_empty_arenas(c, 9);
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    DLManagedTensorVersioned *t[3];
+    uint64_t begin = dlx__now_ns();
+    t[0] = dlx_test_stream_alloc(p, N(3), 1);
+    uint64_t asked = dlx__now_ns();
+    t[1] = dlx_test_stream_alloc(p, N(3), 2);
+    t[2] = dlx_test_stream_alloc(p, N(3), 3);
+    uint64_t not_asked = dlx__now_ns();
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    ck_assert_uint_ge(asked - begin, (uint64_t)SECOND);
+    ck_assert_uint_lt(not_asked - asked, (uint64_t)SECOND);
+    for (int i = 0; i < 3; i++)
+        t[i]->deleter(t[i]);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* ---- readers -------------------------------------------------------------------------------- */
+
+static uint32_t arena_of(struct dlx_publisher *p)
+{
+    const struct dlx_block *block = p->core.block->payloads[p->core.head & p->core.block->mask];
+    return dlx__block_arena_id(block);
+}
+
+static bool has_arena(struct dlx_subscription *s, uint32_t id)
+{
+    return dlx__inlet_arena(s->inlets[0], id) != NULL;
+}
+
+/* It is unmapped although others are held, and not while it is held itself, whatever the publisher says. */
+START_TEST(a_dropped_arena_stays_mapped_for_what_lies_in_it_alone)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    struct dlx_message *m[3];
+    uint32_t arenas[3];
+    for (int i = 0; i < 3; i++) {
+        m[i] = pass(&x, 2, i);
+        arenas[i] = arena_of(x.p);
+        for (int k = 0; k < i; k++)
+            ck_assert_uint_ne(arenas[k], arenas[i]);
+    }
+    for (int i = 0; i < 2; i++) { /* lies */
+        ck_assert_int_eq(dlx__call_arena_drop(x.c, x.p->id, arenas[i]), 0);
+        dlx_test_wait_readable(x.s->sock);
+        dlx__subscription_read_news(x.s);
+    }
+    dlx_test_stream_check(m[0], N(2), 0);
+    dlx_test_stream_check(m[1], N(2), 1);
+    dlx_message_unref(m[0]);
+    dlx__inlet_sweep_arenas(x.s->inlets[0]);
+    ck_assert(!has_arena(x.s, arenas[0]));
+    ck_assert(has_arena(x.s, arenas[1]) && has_arena(x.s, arenas[2]));
+    dlx_test_stream_check(m[1], N(2), 1);
+    dlx_message_unref(m[1]);
+    dlx__inlet_sweep_arenas(x.s->inlets[0]);
+    ck_assert(!has_arena(x.s, arenas[1]));
+    ck_assert(has_arena(x.s, arenas[2]));
+    dlx_test_stream_check(m[2], N(2), 2);
+    dlx_message_unref(m[2]);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(what_is_impossible_costs_no_arena)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    struct dlx_publisher_stats before = {.size = sizeof before}, after = {.size = sizeof after};
+    const int64_t shape = INT64_C(1) << 50;
+    const struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = &shape};
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 1), *none = NULL;
+    t->deleter(t); /* its arena is empty */
+    ok(dlx_publisher_get_stats(x.p, &before));
+    fails(dlx_alloc(x.p, &spec, &none), DLX_E_NO_MEMORY,
+          "a tensor or a set may have at most 64.0 TiB");
+    ok(dlx_publisher_get_stats(x.p, &after));
+    ck_assert_uint_gt(before.n_arenas, 0);
+    ck_assert_uint_eq(after.n_arenas, before.n_arenas);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* A set may lie in several. */
+START_TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    struct dlx_message *single = pass(&x, 2, 1), *set = NULL;
+    uint32_t other = arena_of(x.p);
+    struct dlx_item items[3] = {{.name = "a"}, {.name = "b"}, {.name = "none"}};
+    items[0].tensor = dlx_test_stream_alloc(x.p, N(2), 10);
+    items[1].tensor = dlx_test_stream_alloc(x.p, N(3), 20);
+    items[2].tensor = dlx_test_stream_alloc(x.p, 0, 0);
+    uint32_t arenas[2];
+    for (int i = 0; i < 2; i++) {
+        arenas[i] = dlx__block_arena_id(dlx__block_of(x.p->heap, items[i].tensor));
+        ck_assert_uint_ne(arenas[i], other);
+    }
+    ok(dlx_publish_set(x.p, items, 3, NULL, NULL));
+    ok(dlx_take(x.s, PATIENCE, &set));
+    const uint32_t dropped[] = {other, arenas[0], arenas[1]};
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(dlx__call_arena_drop(x.c, x.p->id, dropped[i]), 0);
+        dlx_test_wait_readable(x.s->sock);
+        dlx__subscription_read_news(x.s);
+    }
+    dlx_message_unref(single);
+    dlx__inlet_sweep_arenas(x.s->inlets[0]);
+    ck_assert(!has_arena(x.s, other));
+    for (uint32_t i = 0; i < 2; i++) {
+        const DLTensor *t = dlx_message_peek(set, i);
+        ck_assert(has_arena(x.s, arenas[i]));
+        for (int64_t k = 0; k < t->shape[0]; k++)
+            ck_assert_int_eq(((const int64_t *)t->data)[k], 10 + 10 * i + k);
+    }
+    dlx_message_unref(set);
+    dlx__inlet_sweep_arenas(x.s->inlets[0]);
+    ck_assert(!has_arena(x.s, arenas[0]) && !has_arena(x.s, arenas[1]));
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("arenas");
+    TCase *tcase = dlx_test_stream_case("arenas");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_test(tcase, memory_goes_back_and_comes_again_while_others_hold_theirs);
+    tcase_add_test(tcase, a_steady_stream_keeps_its_arenas);
+    tcase_add_test(tcase, a_set_lies_in_one_arena_with_its_manifest);
+    tcase_add_test(tcase, without_a_daemon_a_large_tensor_goes_where_it_fits);
+    tcase_add_test(tcase, a_daemon_that_does_not_answer_is_not_asked_each_time);
+    tcase_add_test(tcase, a_dropped_arena_stays_mapped_for_what_lies_in_it_alone);
+    tcase_add_test(tcase, an_arena_stays_mapped_for_a_set_with_a_tensor_in_it);
+    tcase_add_test(tcase, what_is_impossible_costs_no_arena);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlx_publish_n() and dlx_take_n(): many messages in one call, each as if it were alone. */
+
+#include "client/publisher.h"
+#include "tests/harness/stream.h"
+#include <pthread.h>
+#include <string.h>
+
+enum { LEN = 4 }; /* elements of a message */
+
+static struct dlx_message *msgs[1024];
+static DLManagedTensorVersioned *tensors[1024];
+
+/* Tensors of messages `first` to `first + n - 1`. */
+static void alloc_all(struct dlx_publisher *p, int64_t first, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        tensors[i] = dlx_test_stream_alloc(p, LEN, first + i);
+}
+
+/* Publish messages of which each has its number as its value. */
+static void publish_n(struct dlx_publisher *p, int64_t first, uint32_t n)
+{
+    uint32_t done = 0;
+    alloc_all(p, first, n);
+    ok(dlx_publish_n(p, tensors, n, NULL, &done));
+    ck_assert_uint_eq(done, n);
+}
+
+static void check_and_release(struct dlx_message *m, int64_t value, uint64_t gap)
+{
+    ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)value);
+    ck_assert_uint_eq(dlx_message_gap(m), gap);
+    dlx_test_stream_check(m, LEN, value);
+    dlx_message_unref(m);
+}
+
+/* Take `n` at once, and no fewer. */
+static void take_n(struct dlx_subscription *s, uint32_t at_most, uint32_t n)
+{
+    uint32_t got = 0;
+    ok(dlx_take_n(s, PATIENCE, msgs, at_most, &got));
+    ck_assert_uint_eq(got, n);
+}
+
+static const struct dlx_publisher_args deep = {.size = sizeof deep, .depth = 512},
+                                       blocks_3 = {.size = sizeof blocks_3,
+                                                   .depth = 3,
+                                                   .on_full = DLX_ON_FULL_BLOCK};
+static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true},
+                                       greedy = {.size = sizeof greedy, .max_held = 1024};
+
+/* ---- publish ------------------------------------------------------------------------------- */
+
+START_TEST(a_batch_arrives_in_order)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_report report = {.size = sizeof report};
+    const struct dlx_publish_args args = {
+        .size = sizeof args, .monotonic_ns = 12345, .report = &report};
+    uint32_t done = 7;
+    ok(dlx_publish_n(x.p, tensors, 0, NULL, &done));
+    ck_assert_uint_eq(done, 0);
+    alloc_all(x.p, 1, 5);
+    ok(dlx_publish_n(x.p, tensors, 5, &args, &done));
+    ck_assert_uint_eq(done, 5);
+    ck_assert_uint_eq(report.seq, 5);
+    ck_assert_uint_eq(report.n_copied, 0);
+    ck_assert_uint_eq(report.copied_bytes, 0);
+    ck_assert_uint_eq(report.n_subscribers, 1);
+    alloc_all(x.p, 6, 2);
+    ok(dlx_publish_n(x.p, tensors, 2, NULL, NULL));
+    for (int64_t i = 1; i <= 7; i++) {
+        struct dlx_message *m = NULL;
+        ok(dlx_take(x.s, PATIENCE, &m));
+        ck_assert(i > 5 || dlx_message_monotonic_ns(m) == 12345);
+        check_and_release(m, i, 0);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(the_first_that_fails_ends_a_batch)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_report report = {.size = sizeof report};
+    struct dlx_publish_args args = {.size = sizeof args, .report = &report, .strict = true};
+    uint32_t done = 0;
+    alloc_all(x.p, 1, 4);
+    DLManagedTensorVersioned *third = tensors[2];
+    int64_t shape = LEN, private[LEN] = {0};
+    DLManagedTensorVersioned foreign = {.version = {DLPACK_MAJOR_VERSION, 0},
+                                        .dl_tensor = {.data = private,
+                                                      .device = {kDLCPU, 0},
+                                                      .ndim = 1,
+                                                      .dtype = {kDLInt, 64, 1},
+                                                      .shape = &shape}};
+    tensors[2] = _i == 0 ? NULL : &foreign;
+    if (_i == 0)
+        fails(dlx_publish_n(x.p, tensors, 4, &args, &done), DLX_E_INVALID, "NULL");
+    else
+        fails(dlx_publish_n(x.p, tensors, 4, &args, &done), DLX_E_WOULD_COPY, "strict");
+    ck_assert_uint_eq(done, 2);
+    ck_assert_uint_eq(report.seq, 2);
+    /* What comes after it is still the caller's. */
+    tensors[2] = third;
+    ok(dlx_publish_n(x.p, tensors + 2, 2, &args, &done));
+    ck_assert_uint_eq(done, 2);
+    take_n(x.s, 16, 4);
+    for (int i = 0; i < 4; i++)
+        check_and_release(msgs[i], i + 1, 0);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_batch_that_finds_no_room_is_published_in_part)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&blocks_3, &reliable);
+    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = SECOND / 100};
+    struct dlx_message *m = NULL;
+    uint32_t done = 0;
+    alloc_all(x.p, 1, 6);
+    fails(dlx_publish_n(x.p, tensors, 6, NULL, &done), DLX_E_FULL, "3 behind");
+    ck_assert_uint_eq(done, 3);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    check_and_release(m, 1, 0);
+    fails(dlx_publish_n(x.p, tensors + 3, 3, &wait, &done), DLX_E_TIMEOUT, "3 behind");
+    ck_assert_uint_eq(done, 1);
+    for (int64_t i = 2; i <= 4; i++) {
+        ok(dlx_take(x.s, PATIENCE, &m));
+        check_and_release(m, i, 0);
+    }
+    ok(dlx_publish_n(x.p, tensors + 4, 2, NULL, &done));
+    ck_assert_uint_eq(done, 2);
+    for (int64_t i = 5; i <= 6; i++) {
+        ok(dlx_take(x.s, PATIENCE, &m));
+        check_and_release(m, i, 0);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+enum { MANY = 600 }; /* more than the ring has entries */
+
+START_TEST(an_idle_subscriber_gets_the_last_of_a_batch)
+{
+    enum { DEPTH = 16 };
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    publish_n(x.p, 1, MANY);
+    take_n(x.s, DEPTH, DEPTH);
+    for (int i = 0; i < DEPTH; i++)
+        check_and_release(msgs[i], MANY - DEPTH + 1 + i, i == 0 ? MANY - DEPTH : 0);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* No assertions: another thread has those. */
+static void *take_many(void *userdata)
+{
+    struct dlx_subscription *s = userdata;
+    struct dlx_message *m[10];
+    for (uint32_t n = 0, got = 0; n < MANY; n += got) {
+        if (dlx_take_n(s, PATIENCE, m, 10, &got) < 0)
+            return NULL;
+        for (uint32_t i = 0; i < got; i++) {
+            bool good = dlx_message_seq(m[i]) == n + i + 1 &&
+                        *(const int64_t *)dlx_message_peek(m[i], 0)->data == n + i + 1;
+            dlx_message_unref(m[i]);
+            if (!good)
+                return NULL;
+        }
+    }
+    return s;
+}
+
+START_TEST(a_batch_larger_than_the_ring_waits_for_a_reliable_subscriber)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&blocks_3, &reliable);
+    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    pthread_t thread;
+    void *result = NULL;
+    uint32_t done = 0;
+    alloc_all(x.p, 1, MANY);
+    ck_assert_int_eq(pthread_create(&thread, NULL, take_many, x.s), 0);
+    int r = dlx_publish_n(x.p, tensors, MANY, &wait, &done);
+    ck_assert_int_eq(pthread_join(thread, &result), 0);
+    ck_assert_int_eq(r, 0);
+    ck_assert_uint_eq(done, MANY);
+    ck_assert_ptr_eq(result, x.s);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+static int n_deleted;
+
+static void count_delete(DLManagedTensorVersioned *t)
+{
+    (void)t;
+    n_deleted++;
+}
+
+START_TEST(a_batch_copies_what_is_private)
+{
+    enum { N = 6 };
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_report report = {.size = sizeof report};
+    const struct dlx_publish_args args = {.size = sizeof args, .report = &report};
+    int64_t shape = LEN, data[N][LEN];
+    DLManagedTensorVersioned foreign[N];
+    alloc_all(x.p, 1, N);
+    for (int i = 1; i < N; i += 2) {
+        for (int k = 0; k < LEN; k++)
+            data[i][k] = i + 1 + k;
+        foreign[i] = (DLManagedTensorVersioned){.version = {DLPACK_MAJOR_VERSION, 0},
+                                                .deleter = count_delete,
+                                                .dl_tensor = {.data = data[i],
+                                                              .device = {kDLCPU, 0},
+                                                              .ndim = 1,
+                                                              .dtype = {kDLInt, 64, 1},
+                                                              .shape = &shape}};
+        tensors[i]->deleter(tensors[i]);
+        tensors[i] = &foreign[i];
+    }
+    n_deleted = 0;
+    ok(dlx_publish_n(x.p, tensors, N, &args, NULL));
+    ck_assert_int_eq(n_deleted, N / 2);
+    ck_assert_uint_eq(report.seq, N);
+    ck_assert_uint_eq(report.n_copied, N / 2);
+    ck_assert_uint_eq(report.copied_bytes, N / 2 * LEN * sizeof(int64_t));
+    memset(data, 0, sizeof data);
+    take_n(x.s, N, N);
+    for (int i = 0; i < N; i++)
+        check_and_release(msgs[i], i + 1, 0);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_shared_tensor_may_be_in_a_batch_often)
+{
+    enum { N = 5 };
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    const struct dlx_publish_args share = {.size = sizeof share, .share = true, .strict = true};
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, LEN, 7);
+    for (int i = 0; i < N; i++)
+        tensors[i] = t;
+    ok(dlx_publish_n(x.p, tensors, N, &share, NULL));
+    take_n(x.s, N, N);
+    t->deleter(t);
+    for (int i = 0; i < N; i++) {
+        dlx_test_stream_check(msgs[i], LEN, 7);
+        dlx_message_unref(msgs[i]);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- take ---------------------------------------------------------------------------------- */
+
+START_TEST(taken_messages_are_in_order)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&deep, &greedy);
+    static const uint32_t ways[][2] = {{4, 4}, {1, 1}, {300, 295}}; /* asked for, there */
+    uint32_t got = 7;
+    int64_t n = 0;
+    fails(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY, "");
+    fails(dlx_take_n(x.s, 1000, msgs, 8, &got), DLX_E_TIMEOUT, "test/a");
+    fails(dlx_take_n(x.s, 0, msgs, 0, &got), DLX_E_INVALID, "n is 0");
+    publish_n(x.p, 1, 300);
+    for (size_t k = 0; k < DLX_ARRAY_SIZE(ways); k++) {
+        take_n(x.s, ways[k][0], ways[k][1]);
+        for (uint32_t i = 0; i < ways[k][1]; i++)
+            check_and_release(msgs[i], ++n, 0);
+    }
+    ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(the_first_after_lost_messages_tells_the_gap)
+{
+    const struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 4};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    for (int64_t first = 1; first <= 21; first += 10) {
+        publish_n(x.p, first, 10);
+        take_n(x.s, 8, 4);
+        for (int64_t i = 0; i < 4; i++)
+            check_and_release(msgs[i], first + 6 + i, i == 0 ? 6 : 0);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_batch_ends_where_no_more_may_be_held)
+{
+    const struct dlx_subscribe_args sa = {.size = sizeof sa, .max_held = 3};
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, &sa);
+    uint32_t got = 0;
+    publish_n(x.p, 1, 5);
+    take_n(x.s, 5, 3);
+    fails(dlx_take_n(x.s, PATIENCE, msgs + 3, 2, &got), DLX_E_TOO_MANY_HELD, "3 messages");
+    for (int i = 0; i < 3; i++)
+        check_and_release(msgs[i], i + 1, 0);
+    take_n(x.s, 5, 2);
+    for (int i = 0; i < 2; i++)
+        check_and_release(msgs[i], i + 4, 0);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(the_end_of_a_publisher_comes_after_its_messages)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    uint32_t got = 0;
+    publish_n(x.p, 1, 3);
+    x.p = dlx_publisher_unref(x.p);
+    take_n(x.s, 8, 3);
+    for (int i = 0; i < 3; i++)
+        check_and_release(msgs[i], i + 1, 0);
+    fails(dlx_take_n(x.s, PATIENCE, msgs, 8, &got), DLX_E_PUBLISHER_GONE, "test/a");
+    ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(of_the_latest_there_is_one)
+{
+    const struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = DLX_MODE_LATEST};
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, &sa);
+    uint32_t got = 0;
+    publish_n(x.p, 1, 100);
+    take_n(x.s, 8, 1);
+    check_and_release(msgs[0], 100, 99);
+    ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* A message that cannot be ends a batch, and is told by the next call. */
+START_TEST(a_batch_ends_before_a_bad_message)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_block *block;
+    uint64_t words[DLX_SHM_ENTRY_WORDS] = {0};
+    uint32_t got = 0;
+    publish_n(x.p, 1, 2);
+    ck_assert_int_eq(dlx__publisher_block(x.p, 80, &block), 0);
+    ck_assert(dlx__writer_has_room(&x.p->core));
+    block->next = NULL;
+    ck_assert(dlx__entry_pack_tensor(words, dlx__block_arena_id(block), 8,
+                                     (DLDataType){kDLInt, 64, 1}, false, 1, (int64_t[]){10}));
+    dlx__writer_put(&x.p->core, words, 1, block);
+    dlx__writer_announce(&x.p->core);
+    take_n(x.s, 8, 2);
+    for (int i = 0; i < 2; i++)
+        check_and_release(msgs[i], i + 1, 0);
+    fails(dlx_take_n(x.s, PATIENCE, msgs, 8, &got), DLX_E_BAD_PEER, "offset 8");
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.rejected, 1);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Each in its own order; what a batch has no room for comes with the next call. */
+START_TEST(batches_of_several_publishers_lose_nothing)
+{
+    enum { N = 20 };
+    struct dlx_test_pair x = dlx_test_pair_make(&deep, &greedy);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_publisher *other = NULL;
+    uint64_t last[2] = {0, 0}, first = 0;
+    uint32_t n = 0, got = 0;
+    ok(dlx_publisher_new(x.c, "test/a", &deep, &other));
+    publish_n(x.p, 1, N);
+    publish_n(other, 1, N);
+    while (n < 2 * N) {
+        if (n % 3 == 0) {
+            ok(dlx_take(x.s, PATIENCE, msgs));
+            got = 1;
+        } else {
+            ok(dlx_take_n(x.s, PATIENCE, msgs, 5, &got));
+        }
+        ok(dlx_subscription_get_stats(x.s, &stats));
+        ck_assert_uint_eq(stats.n_held, got);
+        for (uint32_t i = 0; i < got; i++) {
+            if (first == 0)
+                first = dlx_message_publisher(msgs[i]);
+            int from = dlx_message_publisher(msgs[i]) != first;
+            check_and_release(msgs[i], (int64_t)++last[from], 0);
+        }
+        n += got;
+    }
+    ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
+    dlx_publisher_unref(other);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("batch");
+    TCase *tcase = dlx_test_stream_case("batch");
+    tcase_add_test(tcase, a_batch_arrives_in_order);
+    tcase_add_loop_test(tcase, the_first_that_fails_ends_a_batch, 0, 2);
+    tcase_add_test(tcase, a_batch_that_finds_no_room_is_published_in_part);
+    tcase_add_test(tcase, an_idle_subscriber_gets_the_last_of_a_batch);
+    tcase_add_test(tcase, a_batch_larger_than_the_ring_waits_for_a_reliable_subscriber);
+    tcase_add_test(tcase, a_batch_copies_what_is_private);
+    tcase_add_test(tcase, a_shared_tensor_may_be_in_a_batch_often);
+    tcase_add_test(tcase, taken_messages_are_in_order);
+    tcase_add_test(tcase, the_first_after_lost_messages_tells_the_gap);
+    tcase_add_test(tcase, a_batch_ends_where_no_more_may_be_held);
+    tcase_add_test(tcase, the_end_of_a_publisher_comes_after_its_messages);
+    tcase_add_test(tcase, of_the_latest_there_is_one);
+    tcase_add_test(tcase, a_batch_ends_before_a_bad_message);
+    tcase_add_test(tcase, batches_of_several_publishers_lose_nothing);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

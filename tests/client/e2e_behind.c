@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What dlx_list_links() tells: how far a subscriber is behind, and whether its publisher waits for it. */
+
+#include "client/inlet.h"
+#include "client/publisher.h"
+#include "client/subscription.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/stream.h"
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { DEPTH = 4, LINKS_MAX = 8 };
+
+/* ---- looking ---------------------------------------------------------------------------------- */
+
+struct links {
+    struct dlx_link_info of[LINKS_MAX];
+    size_t n;
+};
+
+static int add_link(const struct dlx_link_info *link, void *userdata)
+{
+    struct links *links = userdata;
+    ck_assert_uint_lt(links->n, LINKS_MAX);
+    links->of[links->n++] = *link;
+    return 0;
+}
+
+static int keep_publisher(const struct dlx_publisher_info *info, void *userdata)
+{
+    *(struct dlx_publisher_info *)userdata = *info;
+    return 0;
+}
+
+/* The links of the one publisher of test/a, in the order in which they were made. */
+static struct links look(struct dlx_client *c)
+{
+    struct dlx_publisher_info info = {.publisher = 0};
+    struct links links = {.n = 0};
+    ok(dlx_list_publishers(c, "test/a", keep_publisher, &info));
+    ok(dlx_list_links(c, info.publisher, add_link, &links));
+    return links;
+}
+
+static struct dlx_link_info look_at_one(struct dlx_client *c)
+{
+    struct links links = look(c);
+    ck_assert_uint_eq(links.n, 1);
+    return links.of[0];
+}
+
+/* Until the first link blocks its publisher, or no longer does. */
+static struct links wait_until_it_blocks(struct dlx_client *c, bool blocks)
+{
+    for (uint64_t until = dlx__deadline(PATIENCE);;) {
+        struct links links = look(c);
+        ck_assert_uint_ge(links.n, 1);
+        if (links.of[0].blocks == blocks)
+            return links;
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        (void)sched_yield();
+    }
+}
+
+/* ---- a publisher and subscribers --------------------------------------------------------------- */
+
+START_TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
+{
+    const struct dlx_publisher_args drops = {.size = sizeof drops, .depth = DEPTH};
+    struct dlx_test_pair x = dlx_test_pair_make(&drops, NULL);
+    struct dlx_message *m = NULL;
+    ck_assert_uint_eq(look_at_one(x.c).behind, 0);
+    for (int i = 1; i <= 3; i++) {
+        dlx_test_stream_publish(x.p, 10, i);
+        ck_assert_uint_eq(look_at_one(x.c).behind, (uint64_t)i);
+    }
+    ok(dlx_take(x.s, PATIENCE, &m));
+    ck_assert_uint_eq(look_at_one(x.c).behind, 2); /* it holds the first one, and has passed it */
+    m = dlx_message_unref(m);
+    for (int i = 4; i <= 10;
+         i++) /* further than the depth: some are lost, which it has yet to see */
+        dlx_test_stream_publish(x.p, 10, i);
+    ck_assert_uint_eq(look_at_one(x.c).behind, 9);
+    ck_assert_uint_eq(look_at_one(x.c).lost, 0);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_link_info link = look_at_one(x.c);
+    ck_assert_uint_gt(link.lost, 0);
+    ck_assert_uint_eq(link.behind, 10 - dlx_message_seq(m));
+    ck_assert(!link.blocks);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+static void *publish_one(void *p)
+{
+    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
+    ok(dlx_publish(p, t, &args));
+    return NULL;
+}
+
+/* By its depth, or by its history if that is more. */
+static const struct dlx_publisher_args blocking[] = {
+    {.size = sizeof blocking[0], .on_full = DLX_ON_FULL_BLOCK, .depth = DEPTH, .history = 1},
+    {.size = sizeof blocking[0], .on_full = DLX_ON_FULL_BLOCK, .depth = DEPTH, .history = 6},
+};
+static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
+
+/* It holds one message of the 16 that it may hold: holding is not what the publisher waits for. */
+START_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&blocking[_i], &reliable);
+    uint64_t window = _i == 0 ? DEPTH : 6;
+    struct dlx_subscription *keeps_up = NULL;
+    struct dlx_message *held = NULL, *m = NULL;
+    pthread_t thread;
+    ok(dlx_subscribe(x.c, "test/a", &reliable, &keeps_up));
+    for (uint64_t i = 0; i <= window; i++) {
+        dlx_test_stream_publish(x.p, 10, (int64_t)i);
+        ok(dlx_take(keeps_up, PATIENCE, &m));
+        m = dlx_message_unref(m);
+        if (i == 0)
+            ok(dlx_take(x.s, PATIENCE, &held));
+        if (i == window - 1) { /* as if it waited for anything else: there is room */
+            dlx_store32_relaxed(&x.p->core.block->control->blocked, 1);
+            ck_assert(!look(x.c).of[0].blocks);
+            dlx_store32_relaxed(&x.p->core.block->control->blocked, 0);
+        }
+    }
+    struct links links = look(x.c);
+    ck_assert_uint_eq(links.of[0].behind, window);
+    ck_assert(!links.of[0].blocks); /* there is no room, but nobody waits for any */
+    ck_assert_int_eq(pthread_create(&thread, NULL, publish_one, x.p), 0);
+    links = wait_until_it_blocks(x.c, true);
+    ck_assert_uint_eq(links.n, 2);
+    ck_assert_uint_eq(links.of[0].behind, window);
+    ck_assert_uint_eq(links.of[0].n_held, 1);
+    ck_assert(!links.of[1].blocks);
+    ck_assert_uint_eq(links.of[1].behind, 0);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    m = dlx_message_unref(m);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    links = look(x.c);
+    ck_assert(!links.of[0].blocks);
+    ck_assert_uint_eq(links.of[0].behind, window);
+    dlx_message_unref(held);
+    dlx_subscription_unref(keeps_up);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Such a one waits between its calls. */
+START_TEST(a_publisher_that_waits_by_its_descriptor_is_blocked)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
+    struct dlx_message *m = NULL;
+    for (int i = 1; i <= DEPTH; i++)
+        dlx_test_stream_publish(x.p, 10, i);
+    ck_assert_int_ge(dlx_publisher_fd(x.p), 0);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, DEPTH + 1);
+    ck_assert_int_eq(dlx_publish(x.p, t, NULL), DLX_E_FULL);
+    ck_assert(look_at_one(x.c).blocks);
+    ok(dlx_take(x.s, PATIENCE, &m)); /* there is room, and its loop has yet to see that */
+    ck_assert(!look_at_one(x.c).blocks);
+    dlx_message_unref(m);
+    ok(dlx_publish(x.p, t, NULL));
+    ck_assert(!look_at_one(x.c).blocks);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- what the pages say ------------------------------------------------------------------------ */
+
+/* A publisher that speaks the protocol itself, so that a test writes its control block. */
+struct raw {
+    struct dlx_client *c;
+    struct dlx_subscription *s;
+    struct dlx_test_publisher p;
+    struct dlx_shm_control *control;
+};
+
+static struct raw make_raw(uint64_t after_seq, uint32_t retain)
+{
+    struct raw x = {.c = dlx_test_stream_connect()};
+    Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
+    request.topic = (char *)(uintptr_t) "test/a";
+    request.history = 1;
+    request.depth = DEPTH;
+    request.n_entries = DLX_SHM_ENTRIES_MIN;
+    request.on_full = 1;
+    request.retain = retain;
+    request.resumes = after_seq > 0 ? UINT64_MAX / 2 : 0;
+    request.after_seq = after_seq;
+    ok(dlx_subscribe(x.c, "test/a", &reliable, &x.s));
+    dlx_test_publisher_new_from(&x.p, dlx_test_hello(&dlx_test_stream_daemon, 10), &request);
+    dlx_test_publisher_ready(&x.p);
+    x.control = x.p.block;
+    return x;
+}
+
+static void end_raw(struct raw *x)
+{
+    close(x->p.control);
+    dlx_test_publisher_deinit(&x->p);
+    dlx_subscription_unref(x->s);
+    dlx_client_unref(x->c);
+}
+
+/* The subscriber makes no call, so it has stored no cursor. */
+START_TEST(a_subscriber_that_was_there_first_is_behind_from_the_first_message)
+{
+    static const uint64_t after[] = {0, 10};
+    struct raw x = make_raw(after[_i], 0);
+    dlx_store64_sc(&x.control->head, after[_i] + DEPTH - 1);
+    dlx_store32_relaxed(&x.control->blocked, 1);
+    ck_assert_uint_eq(look_at_one(x.c).behind, DEPTH - 1);
+    ck_assert(!look_at_one(x.c).blocks); /* the publisher waits, but not for this one */
+    dlx_store64_sc(&x.control->head, after[_i] + DEPTH);
+    ck_assert_uint_eq(look_at_one(x.c).behind, DEPTH);
+    ck_assert(look_at_one(x.c).blocks);
+    dlx_store32_relaxed(&x.control->blocked, 0);
+    ck_assert(!look_at_one(x.c).blocks);
+    end_raw(&x);
+}
+END_TEST
+
+/* One that joins later has yet to say where it begins; until then a publisher waits for it all the same. */
+START_TEST(a_subscriber_that_has_not_started_is_not_behind)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
+    struct dlx_shm_link *page = x.s->inlets[0]->page;
+    struct dlx_shm_control *control = x.p->core.block->control;
+    dlx_store32_relaxed(&page->started, 0);
+    for (int i = 1; i <= DEPTH; i++)
+        dlx_test_stream_publish(x.p, 10, i);
+    ck_assert_uint_eq(look_at_one(x.c).behind, 0);
+    ck_assert(!look_at_one(x.c).blocks);
+    dlx_store32_relaxed(&control->blocked, 1);
+    ck_assert_uint_eq(look_at_one(x.c).behind, 0);
+    ck_assert(look_at_one(x.c).blocks);
+    dlx_store32_relaxed(&page->started, 1);
+    ck_assert_uint_eq(look_at_one(x.c).behind, DEPTH);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+#define HEAD_MAX ((UINT64_C(1) << 61) - 1)
+
+static const struct {
+    uint64_t head, cursor, behind;
+} lies[] = {
+    {7, 5, 2},
+    {7, 8, 0},
+    {7, UINT64_MAX, 0}, /* it has left */
+    {7, UINT64_MAX - 1, 0},
+    {HEAD_MAX, 0, HEAD_MAX},
+    {HEAD_MAX + 1, 1, HEAD_MAX - 1},
+    {UINT64_MAX, 0, HEAD_MAX},
+    {UINT64_MAX, HEAD_MAX + 1, 0},
+};
+
+START_TEST(a_head_and_a_cursor_that_lie_give_numbers_that_can_be)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
+    struct dlx_shm_control *control = x.p->core.block->control;
+    struct dlx_shm_link *page = x.s->inlets[0]->page;
+    dlx_store32_relaxed(&control->blocked, UINT32_MAX);
+    dlx_store64_sc(&control->head, lies[_i].head);
+    dlx_store64_sc(&page->cursor, lies[_i].cursor);
+    struct dlx_link_info link = look_at_one(x.c);
+    ck_assert_uint_eq(link.behind, lies[_i].behind);
+    ck_assert_int_eq(link.blocks, lies[_i].behind >= DEPTH);
+    dlx_store64_sc(&page->cursor, 0);
+    dlx_store64_sc(&control->head, 0);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Its control block says that it waits, for ever. */
+START_TEST(a_publisher_that_was_killed_waits_for_nobody)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s = NULL;
+    struct dlx_publisher_info info = {.retained = false};
+    struct dlx_link_info link;
+    ok(dlx_subscribe(c, "test/a", &reliable, &s));
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct raw x = make_raw(0, 1);
+        dlx_store64_sc(&x.control->published, DEPTH);
+        dlx_store64_sc(&x.control->head, DEPTH);
+        dlx_store32_relaxed(&x.control->blocked, 1);
+        for (;;)
+            pause();
+    }
+    for (uint64_t until = dlx__deadline(PATIENCE); !info.publisher;) {
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        ok(dlx_list_publishers(c, "test/a", keep_publisher, &info));
+    }
+    link = wait_until_it_blocks(c, true).of[0];
+    ck_assert_uint_eq(link.behind, DEPTH);
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    link = wait_until_it_blocks(c, false).of[0];
+    ck_assert_uint_eq(link.behind, DEPTH);
+    ok(dlx_list_publishers(c, "test/a", keep_publisher, &info));
+    ck_assert(info.retained);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("behind");
+    TCase *tcase = dlx_test_stream_case("behind");
+    tcase_add_test(tcase, it_is_told_how_many_messages_a_subscriber_has_yet_to_take);
+    tcase_add_loop_test(tcase, a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
+                        DLX_ARRAY_SIZE(blocking));
+    tcase_add_test(tcase, a_publisher_that_waits_by_its_descriptor_is_blocked);
+    tcase_add_loop_test(tcase, a_subscriber_that_was_there_first_is_behind_from_the_first_message,
+                        0, 2);
+    tcase_add_test(tcase, a_subscriber_that_has_not_started_is_not_behind);
+    tcase_add_loop_test(tcase, a_head_and_a_cursor_that_lie_give_numbers_that_can_be, 0,
+                        DLX_ARRAY_SIZE(lies));
+    tcase_add_test(tcase, a_publisher_that_was_killed_waits_for_nobody);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* A publisher that waits sleeps, whatever its subscribers do: each poll() that may sleep is counted. */
+
+#include "client/inlet.h"
+#include "client/publisher.h"
+#include "client/revive.h"
+#include "client/subscription.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/stream.h"
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* One that does not sleep asks some thousand times in the time of these tests, one that does once in 20 ms. */
+enum { WAIT_MS = 200, POLLS_MAX = 40 };
+
+static int n_polls;
+
+int poll(struct pollfd *fds, nfds_t n, int timeout_ms)
+{
+    struct timespec t = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
+    n_polls += timeout_ms != 0;
+    return (int)syscall(SYS_ppoll, fds, n, timeout_ms < 0 ? NULL : &t, NULL, 0);
+}
+
+static const struct dlx_publisher_args blocks = {
+    .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = 4};
+static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
+static const int64_t wait_ns = WAIT_MS * INT64_C(1000000);
+
+/* Until there is no room any more; then it has waited, and slept. */
+static void publish_until_blocked(struct dlx_publisher *p)
+{
+    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = wait_ns};
+    int r = 0;
+    for (int64_t i = 1; r == 0; i++) {
+        DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, i);
+        n_polls = 0;
+        r = dlx_publish(p, t, &args);
+        if (r < 0)
+            t->deleter(t);
+    }
+    ck_assert_int_eq(r, DLX_E_TIMEOUT);
+    ck_assert_int_ge(n_polls, 1);
+    ck_assert_int_le(n_polls, POLLS_MAX);
+}
+
+START_TEST(a_bell_that_says_nothing_more_does_not_keep_it_awake)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    struct dlx_message *m = NULL;
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+    ck_assert_int_eq(shutdown(x.s->inlets[0]->bell, SHUT_WR), 0);
+    publish_until_blocked(x.p);
+    for (int i = 0; i < 4; i++) { /* it is a subscriber as before, but for its bell */
+        ok(dlx_take(x.s, PATIENCE, &m));
+        ck_assert_uint_eq(dlx_message_gap(m), 0);
+        dlx_message_unref(m);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+static pid_t spawn_subscriber(int *ret_fd)
+{
+    int fds[2];
+    char byte;
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_subscription *s = NULL;
+        ok(dlx_subscribe(dlx_test_stream_connect(), "test/a", &reliable, &s));
+        ck_assert_int_eq(write(fds[1], "", 1), 1);
+        for (;;)
+            pause();
+    }
+    close(fds[1]);
+    *ret_fd = fds[0];
+    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
+    return pid;
+}
+
+static void end_subscriber(pid_t pid, int fd)
+{
+    close(fd);
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+}
+
+START_TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    int fd;
+    pid_t pid = spawn_subscriber(&fd);
+    ok(dlx_publisher_wait(x.p, 2, PATIENCE));
+    dlx_test_stream_restart();
+    for (uint64_t until = dlx__deadline(PATIENCE); x.p->epoch == 0;) {
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        dlx__publisher_check(x.p, dlx__now_ns());
+    }
+    end_subscriber(pid, fd);
+    publish_until_blocked(x.p); /* for the other one, who makes no call and so does not come */
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "have yet to join the new dlpackd"));
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    int fd;
+    pid_t pid = spawn_subscriber(&fd);
+    ok(dlx_publisher_wait(x.p, 2, PATIENCE));
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    end_subscriber(pid, fd);
+    n_polls = 0;
+    fails(dlx_publisher_wait(x.p, 3, wait_ns), DLX_E_TIMEOUT, "of 3 subscribers");
+    ck_assert_int_ge(n_polls, 1);
+    ck_assert_int_le(n_polls, POLLS_MAX);
+    dlx_test_pair_end(&x);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL); /* as the fixture left it */
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("blocked");
+    TCase *tcase = dlx_test_stream_case("blocked");
+    tcase_add_test(tcase, a_bell_that_says_nothing_more_does_not_keep_it_awake);
+    tcase_add_test(tcase, a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake);
+    tcase_add_test(tcase, who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

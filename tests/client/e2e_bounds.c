@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What a publisher lets one subscriber hold: takes beyond that fail, and a link that holds more is cut. */
+
+#include "client/publisher.h"
+#include "client/subscription.h"
+#include "tests/harness/stream.h"
+#include <pthread.h>
+#include <string.h>
+
+#define N       10 /* elements of a message, */
+#define BYTES   80 /* and its bytes */
+#define LARGE_N INT64_C(8192)
+#define LARGE   (LARGE_N * 8)
+
+static const struct dlx_subscribe_args reliable = {
+    .size = sizeof reliable, .reliable = true, .max_held = 8};
+
+static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(p, &stats));
+    return stats;
+}
+
+/* ---- takes ----------------------------------------------------------------------------------- */
+
+/* By one call for each message, or by one for all that may be taken. */
+static void take_held(struct dlx_subscription *s, bool at_once, struct dlx_message **held,
+                      uint32_t n, uint32_t most)
+{
+    uint32_t got = 0;
+    if (at_once)
+        ok(dlx_take_n(s, PATIENCE, held, most, &got));
+    for (; got < n; got++)
+        ok(dlx_take(s, PATIENCE, &held[got]));
+    ck_assert_uint_eq(got, n);
+}
+
+/* `n` of five messages may be held, which `word` says of the others. */
+static void check_limit(struct dlx_test_pair *x, uint32_t n, const char *word, bool at_once)
+{
+    enum { ALL = 5 };
+    struct dlx_message *held[ALL] = {0}, *m = NULL;
+    uint32_t got;
+    for (int64_t i = 1; i <= ALL; i++)
+        dlx_test_stream_publish(x->p, N, i);
+    take_held(x->s, at_once, held, n, ALL);
+    for (int i = 0; i < 3; i++) {
+        fails(dlx_take(x->s, PATIENCE, &m), DLX_E_TOO_MANY_HELD, word);
+        fails(dlx_take_n(x->s, 0, &m, 1, &got), DLX_E_TOO_MANY_HELD, "test/a");
+    }
+    for (uint32_t i = 0; i < ALL; i++) {
+        dlx_test_stream_check(held[i], N, i + 1);
+        ck_assert_uint_eq(dlx_message_gap(held[i]), 0);
+        ck_assert_uint_eq(dlx_message_seq(held[i]), i + 1);
+        dlx_message_unref(held[i]);
+        if (i + n < ALL)
+            ok(dlx_take(x->s, PATIENCE, &held[i + n]));
+    }
+    ck_assert_int_eq(dlx_take(x->s, 0, &m), DLX_E_EMPTY);
+}
+
+START_TEST(a_take_beyond_the_publishers_count_fails_until_one_is_released)
+{
+    const struct dlx_publisher_args pa = {
+        .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held = 2};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, &reliable);
+    check_limit(&x, 2, "2 messages are held, the limit of the publisher", _i);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(the_lower_count_is_the_limit)
+{
+    const struct dlx_publisher_args pa = {
+        .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held = 9};
+    struct dlx_subscribe_args sa = reliable;
+    sa.max_held = 3;
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    check_limit(&x, 3, "3 messages are held, the limit of this subscription", _i);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* The last one may be larger than what is left. */
+START_TEST(a_take_beyond_the_publishers_bytes_fails_until_some_are_released)
+{
+    const struct dlx_publisher_args pa = {
+        .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held_bytes = 2 * BYTES + (_i & 2)};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, &reliable);
+    if (_i & 2)
+        check_limit(&x, 3, "240 B are held, and the publisher allows 162 B", _i & 1);
+    else
+        check_limit(&x, 2, "160 B are held, and the publisher allows 160 B", _i & 1);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_subscriber_of_the_newest_message_is_bounded_too)
+{
+    const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = 1};
+    const struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = DLX_MODE_LATEST};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_message *m = NULL, *other = NULL;
+    dlx_test_stream_publish(x.p, N, 1);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    for (int64_t i = 2; i <= 5; i++) {
+        dlx_test_stream_publish(x.p, N, i);
+        fails(dlx_take(x.s, 0, &other), DLX_E_TOO_MANY_HELD, "max_held_bytes");
+    }
+    dlx_message_unref(m);
+    ok(dlx_take(x.s, 0, &m));
+    dlx_test_stream_check(m, N, 5);
+    dlx_message_unref(m);
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.taken, 2);
+    ck_assert_uint_eq(stats.skipped, 3);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* What fails is a take of a message that is there. */
+START_TEST(who_holds_all_that_it_may_is_told_what_else_there_is)
+{
+    const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = BYTES};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    struct dlx_message *held = NULL, *m = NULL;
+    dlx_test_stream_publish(x.p, N, 1);
+    ok(dlx_take(x.s, PATIENCE, &held));
+    ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
+    fails(dlx_take(x.s, 1000000, &m), DLX_E_TIMEOUT, "no message in time");
+    x.p = dlx_publisher_unref(x.p);
+    fails(dlx_take(x.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "test/a");
+    dlx_test_stream_check(held, N, 1);
+    dlx_message_unref(held);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+static void *delete_tensor(void *userdata)
+{
+    DLManagedTensorVersioned *t = userdata;
+    t->deleter(t);
+    return NULL;
+}
+
+/* Of a set, all tensors count, as long as one of them is held. */
+/* One that was taken, and waited for its arena, while a batch comes from another link. */
+START_TEST(a_message_that_waited_counts_when_a_batch_takes_it)
+{
+    const struct dlx_publisher_args bounded = {.size = sizeof bounded, .max_held_bytes = LARGE};
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p[2] = {NULL};
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m[2] = {NULL};
+    uint32_t got = 0, n = 0;
+    ok(dlx_publisher_new(c, "test/0", &bounded, &p[0]));
+    ok(dlx_publisher_new(c, "test/1", NULL, &p[1]));
+    ok(dlx_subscribe(c, "test/*", NULL, &s));
+    for (int round = 0; round < 2; round++) { /* the first one makes what is like it a rule */
+        for (int i = 0; i < 2; i++)
+            dlx_test_stream_publish(p[i], N, round);
+        if (round == 1) {
+            ck_assert_uint_eq(s->n_active, 2);
+            while (s->n_alone > 0 || s->active[s->next]->core.is_bounded) {
+                s->n_alone = 0;
+                s->next = (s->next + 1) % 2;
+            }
+            struct dlx_inlet *waits = s->active[(s->next + 1) % 2];
+            ck_assert_int_eq(dlx__reader_take(&waits->core, waits->pending, 1), 1);
+            waits->first_pending = 0;
+            waits->n_pending = 1;
+        }
+        for (n = 0; n < 2; n += got)
+            ok(dlx_take_n(s, PATIENCE, &m[n], 2 - n, &got));
+        for (int i = 0; i < 2; i++) {
+            const struct dlx_inlet *inlet = s->inlets[i];
+            ck_assert_uint_eq(atomic_load(&inlet->held_bytes), inlet->core.is_bounded ? BYTES : 0);
+        }
+        for (int i = 0; i < 2; i++)
+            dlx_message_unref(m[i]);
+        for (int i = 0; i < 2; i++)
+            ck_assert_uint_eq(atomic_load(&s->inlets[i]->held_bytes), 0);
+    }
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p[0]);
+    dlx_publisher_unref(p[1]);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
+{
+    const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = BYTES + 1};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    struct dlx_message *m = NULL, *other = NULL;
+    for (int round = 0; round < 20; round++) {
+        DLManagedTensorVersioned *t[2];
+        pthread_t thread;
+        const struct dlx_item items[] = {{"a", dlx_test_stream_alloc(x.p, N, 1)},
+                                         {"b", dlx_test_stream_alloc(x.p, N, 2)}};
+        ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+        dlx_test_stream_publish(x.p, N, 3);
+        ok(dlx_take(x.s, PATIENCE, &m));
+        for (uint32_t i = 0; i < 2; i++)
+            ok(dlx_message_tensor(m, i, &t[i]));
+        dlx_message_unref(m);
+        for (int i = 0; i < 2; i++) {
+            fails(dlx_take(x.s, 0, &other), DLX_E_TOO_MANY_HELD, "160 B are held");
+            ck_assert_int_eq(pthread_create(&thread, NULL, delete_tensor, t[i]), 0);
+            ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        }
+        ok(dlx_take(x.s, 0, &other));
+        dlx_test_stream_check(other, N, 3);
+        dlx_message_unref(other);
+        ck_assert_uint_eq(x.s->inlets[0]->held_bytes, 0);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+static void expect_one_at_a_time(struct dlx_subscription *s)
+{
+    struct dlx_message *m = NULL, *other = NULL;
+    ok(dlx_take(s, PATIENCE, &m));
+    fails(dlx_take(s, PATIENCE, &other), DLX_E_TOO_MANY_HELD, "the publisher");
+    dlx_message_unref(m);
+    ok(dlx_take(s, PATIENCE, &m));
+    dlx_message_unref(m);
+}
+
+/* After a restart each link has its own bounds: until nothing comes on the old one, and then two more. */
+static void publish_on_a_new_link(struct dlx_test_pair *x)
+{
+    struct dlx_message *m = NULL;
+    uint64_t before = x->p->id, publisher = before, deadline = dlx__deadline(PATIENCE);
+    while (publisher == before) {
+        ck_assert(dlx__now_ns() < deadline);
+        dlx_test_stream_publish(x->p, N, 3);
+        ok(dlx_take(x->s, PATIENCE, &m));
+        publisher = dlx_message_publisher(m);
+        dlx_message_unref(m);
+    }
+    dlx_test_stream_publish(x->p, N, 4);
+    dlx_test_stream_publish(x->p, N, 5);
+}
+
+START_TEST(bounds_outlive_the_daemon_and_the_publisher)
+{
+    const struct dlx_publisher_args pa = {
+        .size = sizeof pa, .retain = 2, .max_held = _i ? 0 : 1, .max_held_bytes = _i ? BYTES : 0};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    dlx_test_stream_publish(x.p, N, 1);
+    dlx_test_stream_publish(x.p, N, 2);
+    expect_one_at_a_time(x.s);
+    dlx_test_stream_restart();
+    publish_on_a_new_link(&x);
+    expect_one_at_a_time(x.s);
+    x.p = dlx_publisher_unref(x.p);
+    dlx_subscription_unref(x.s);
+    ok(dlx_subscribe(x.c, "test/a", NULL, &x.s)); /* what is retained */
+    expect_one_at_a_time(x.s);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- links that are cut ------------------------------------------------------------------------ */
+
+/* The bounds are unknown to its library. */
+static void make_liar(struct dlx_subscription *s)
+{
+    struct dlx_inlet *inlet = s->inlets[0];
+    while (inlet->state != DLX_INLET_OPEN)
+        dlx__subscription_read_news(s);
+    inlet->core.max_held = inlet->max_held;
+    inlet->most_held_bytes = UINT64_MAX;
+}
+
+struct cast {
+    struct dlx_client *c;
+    struct dlx_publisher *p;
+    struct dlx_subscription *honest, *liar;
+    struct dlx_message *held[8], *taken[8]; /* by the honest one, and by the liar */
+    int64_t published;
+    struct dlx_shm_link *page; /* of the liar, which outlives its link */
+};
+
+static struct cast make_cast(const struct dlx_publisher_args *pa, bool is_reliable)
+{
+    struct cast x = {.c = dlx_test_stream_connect()};
+    const struct dlx_subscribe_args sa = {
+        .size = sizeof sa, .max_held = 8, .reliable = is_reliable};
+    ok(dlx_publisher_new(x.c, "test/a", pa, &x.p));
+    ok(dlx_subscribe(x.c, "test/a", &sa, &x.honest));
+    ok(dlx_subscribe(x.c, "test/a", &sa, &x.liar));
+    make_liar(x.liar);
+    x.page = x.liar->inlets[0]->page;
+    return x;
+}
+
+/* One more message, which both take and hold; no more than `n` at a time by the honest one. */
+static void publish_and_hold(struct cast *x, uint32_t n_honest, uint32_t n_liar)
+{
+    uint32_t i = (uint32_t)x->published++, at = i % n_honest;
+    dlx_test_stream_publish(x->p, LARGE_N, x->published);
+    if (x->held[at])
+        dlx_test_stream_check(x->held[at], LARGE_N, x->published - (int64_t)n_honest);
+    dlx_message_unref(x->held[at]);
+    ok(dlx_take(x->honest, PATIENCE, &x->held[at]));
+    dlx_test_stream_check(x->held[at], LARGE_N, x->published);
+    ck_assert_uint_eq(dlx_message_gap(x->held[at]), 0);
+    if (i < n_liar)
+        ok(dlx_take(x->liar, PATIENCE, &x->taken[i]));
+    else /* the publisher need not wait for it */
+        dlx_store64_sc(&x->page->cursor, (uint64_t)x->published);
+}
+
+static void end_cast(struct cast *x)
+{
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(x->held); i++) {
+        dlx_message_unref(x->held[i]);
+        dlx_message_unref(x->taken[i]);
+    }
+    dlx_subscription_unref(x->honest);
+    dlx_subscription_unref(x->liar);
+    dlx_publisher_unref(x->p);
+    dlx_client_unref(x->c);
+}
+
+/* Which of the bounds, and whether the publisher waits for readers. */
+static struct dlx_publisher_args bounded(int i)
+{
+    return (struct dlx_publisher_args){.size = sizeof(struct dlx_publisher_args),
+                                       .depth = 2,
+                                       .on_full = i & 2 ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP,
+                                       .max_held = i & 1 ? 0 : 3,
+                                       .max_held_bytes = i & 1 ? 3 * LARGE : 0};
+}
+
+START_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on)
+{
+    const struct dlx_publisher_args pa = bounded(_i);
+    struct cast x = make_cast(&pa, _i & 2);
+    struct dlx_event event = {.size = sizeof event};
+    struct dlx_message *m = NULL;
+    uint64_t link = x.liar->inlets[0]->id;
+    /* One message more than it may hold, and, of bytes, the one that may exceed them. */
+    while (stats_of(x.p).cut == 0) {
+        publish_and_hold(&x, 3, _i & 1 ? 5 : 4);
+        ck_assert_int_le(x.published, 50);
+    }
+    ck_assert_int_ge(x.published, _i & 1 ? 5 : 4);
+    for (int i = 0; i < 2; i++) {
+        ok(dlx_publisher_next_event(x.p, &event));
+        ck_assert_uint_eq(event.kind, DLX_EVENT_JOINED);
+        ck_assert_str_eq(event.reason, "");
+    }
+    ok(dlx_publisher_next_event(x.p, &event));
+    ck_assert_uint_eq(event.kind, DLX_EVENT_LOST);
+    ck_assert_uint_eq(event.link, link);
+    ck_assert_msg(strstr(event.reason, _i & 1 ? "256.0 KiB and a message (max_held_bytes 192.0 KiB)"
+                                              : "4 hold words (max_held 3)"),
+                  "%s", event.reason);
+    ck_assert_int_eq(dlx_publisher_next_event(x.p, &event), DLX_E_EMPTY);
+    uint32_t n_arenas = stats_of(x.p).n_arenas;
+    for (int i = 0; i < 100; i++)
+        publish_and_hold(&x, 3, 0);
+    ck_assert_uint_eq(stats_of(x.p).cut, 1);
+    ck_assert_uint_eq(stats_of(x.p).n_subscribers, 1);
+    ck_assert_uint_le(stats_of(x.p).n_arenas, n_arenas);
+    int r = 0;
+    for (int i = 0; r == 0 && i < 4; i++) { /* of what was published before, at most `depth` */
+        r = dlx_take(x.liar, PATIENCE, &m);
+        if (r == 0)
+            dlx_message_unref(m);
+    }
+    ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
+    end_cast(&x);
+}
+END_TEST
+
+/* Both hold exactly what they may, and one more if bytes are counted. */
+START_TEST(an_honest_link_is_not_cut_while_memory_is_short)
+{
+    const struct dlx_publisher_args pa = bounded(_i);
+    struct cast x = make_cast(&pa, _i & 2);
+    const uint32_t n = _i & 1 ? 4 : 3;
+    x.liar->inlets[0]->core.max_held = n; /* no liar here */
+    for (int i = 0; i < 100; i++) {
+        publish_and_hold(&x, 3, n);
+        ck_assert(!dlx__outlet_cut(x.p));
+    }
+    for (uint32_t i = 0; i < n; i++)
+        dlx_test_stream_check(x.taken[i], LARGE_N, i + 1);
+    ck_assert_uint_eq(stats_of(x.p).cut, 0);
+    ck_assert_uint_eq(stats_of(x.p).n_subscribers, 2);
+    end_cast(&x);
+}
+END_TEST
+
+/* A message counts what its subscriber reads, not the memory that it lies in. */
+START_TEST(parts_of_a_tensor_count_their_own_bytes)
+{
+    const struct dlx_publisher_args pa = {
+        .size = sizeof pa, .depth = 2, .max_held = 8, .max_held_bytes = 7 * 8};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    struct dlx_message *held[8];
+    for (int i = 0; i < 8; i++) {
+        DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, LARGE_N, i);
+        t->dl_tensor.shape[0] = 1;
+        ok(dlx_publish(x.p, t, NULL));
+        if (i < 7)
+            ok(dlx_take(x.s, PATIENCE, &held[i]));
+        else
+            fails(dlx_take(x.s, PATIENCE, &held[i]), DLX_E_TOO_MANY_HELD, "56 B are held");
+        ck_assert(!dlx__outlet_cut(x.p));
+    }
+    ck_assert_uint_eq(dlx__writer_link_bytes(&x.p->core, x.p->core.links[0]), 6 * 8);
+    for (int i = 0; i < 7; i++)
+        dlx_message_unref(held[i]);
+    ok(dlx_take(x.s, PATIENCE, &held[0]));
+    dlx_message_unref(held[0]);
+    /* The same memory again, all of it. */
+    for (int i = 0; i < 20; i++) {
+        dlx_test_stream_publish(x.p, LARGE_N, i);
+        ok(dlx_take(x.s, PATIENCE, &held[0]));
+        const struct dlx_block *block = x.p->core.block->payloads[x.p->core.head & 255];
+        ck_assert_uint_eq(dlx__block_message_bytes(block), LARGE);
+        dlx_message_unref(held[0]);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- on two threads ---------------------------------------------------------------------------- */
+
+struct releaser {
+    struct dlx_message *_Atomic next[16];
+    atomic_bool stop;
+};
+
+static void *release_all(void *userdata)
+{
+    struct releaser *r = userdata;
+    for (uint32_t i = 0; !atomic_load(&r->stop); i = (i + 7) % 16)
+        dlx_message_unref(atomic_exchange(&r->next[i], NULL));
+    for (uint32_t i = 0; i < 16; i++)
+        dlx_message_unref(atomic_exchange(&r->next[i], NULL));
+    return NULL;
+}
+
+struct taker {
+    struct dlx_subscription *s;
+    struct releaser releaser;
+    atomic_bool stop;
+    uint64_t n_taken, n_refused;
+};
+
+static void *take_all(void *userdata)
+{
+    struct taker *x = userdata;
+    struct dlx_message *m = NULL;
+    for (uint32_t i = 0; !atomic_load(&x->stop); i = (i + 1) % 16) {
+        int r = dlx_take(x->s, 1000000, &m);
+        x->n_refused += r == DLX_E_TOO_MANY_HELD;
+        if (r == 0) {
+            x->n_taken++;
+            dlx_message_unref(atomic_exchange(&x->releaser.next[i], m));
+        }
+    }
+    return NULL;
+}
+
+/* It is looked at with each message, which a publisher does only when memory is wanted. */
+START_TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
+{
+    enum { MESSAGES = 20000 };
+    const struct dlx_publisher_args pa = {
+        .size = sizeof pa, .depth = 64, .max_held = 4, .max_held_bytes = 1000};
+    const struct dlx_subscribe_args sa = {.size = sizeof sa, .max_held = 16};
+    struct dlx_test_pair pair = dlx_test_pair_make(&pa, &sa);
+    struct taker x = {.s = pair.s};
+    pthread_t taker, releaser;
+    ck_assert_int_eq(pthread_create(&taker, NULL, take_all, &x), 0);
+    ck_assert_int_eq(pthread_create(&releaser, NULL, release_all, &x.releaser), 0);
+    for (int i = 0; i < MESSAGES; i++) {
+        dlx_test_stream_publish(pair.p, 1 + i % 125, i);
+        for (int k = 0; k < 4; k++)
+            ck_assert(!dlx__outlet_cut(pair.p));
+    }
+    atomic_store(&x.stop, true);
+    ck_assert_int_eq(pthread_join(taker, NULL), 0);
+    atomic_store(&x.releaser.stop, true);
+    ck_assert_int_eq(pthread_join(releaser, NULL), 0);
+    ck_assert_uint_gt(x.n_taken, 0);
+    ck_assert_uint_eq(pair.s->inlets[0]->held_bytes, 0);
+    ck_assert_uint_eq(stats_of(pair.p).cut, 0);
+    dlx_test_pair_end(&pair);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("bounds");
+    TCase *tcase = dlx_test_stream_case("bounds");
+    tcase_add_loop_test(tcase, a_take_beyond_the_publishers_count_fails_until_one_is_released, 0,
+                        2);
+    tcase_add_loop_test(tcase, the_lower_count_is_the_limit, 0, 2);
+    tcase_add_loop_test(tcase, a_take_beyond_the_publishers_bytes_fails_until_some_are_released, 0,
+                        4);
+    tcase_add_test(tcase, a_subscriber_of_the_newest_message_is_bounded_too);
+    tcase_add_test(tcase, who_holds_all_that_it_may_is_told_what_else_there_is);
+    tcase_add_test(tcase, a_message_that_waited_counts_when_a_batch_takes_it);
+    tcase_add_test(tcase, bytes_count_until_the_last_tensor_is_deleted_on_another_thread);
+    tcase_add_loop_test(tcase, bounds_outlive_the_daemon_and_the_publisher, 0, 2);
+    tcase_add_loop_test(tcase, a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on, 0,
+                        4);
+    tcase_add_loop_test(tcase, an_honest_link_is_not_cut_while_memory_is_short, 0, 4);
+    tcase_add_test(tcase, parts_of_a_tensor_count_their_own_bytes);
+    tcase_add_test(tcase, an_honest_link_that_takes_and_releases_meanwhile_is_not_cut);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

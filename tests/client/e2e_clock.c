@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Time-outs do not follow the clock of the day, which somebody may set. It is not set here: a filter lets every wait that
+ * follows it end at once, as after a jump.
+ */
+
+#include "client/publisher.h"
+#include "tests/harness/seccomp.h"
+#include "tests/harness/stream.h"
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+
+#ifndef DLX_SANITIZE
+
+/* Of this thread. */
+static bool let_the_clock_jump(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_futex, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, FUTEX_CLOCK_REALTIME, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ETIMEDOUT),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    return dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter));
+}
+
+/* Which system call the thread is in; -1: none, or it is not told. */
+static long call_of(long tid)
+{
+    char path[64], text[64] = "";
+    (void)snprintf(path, sizeof path, "/proc/self/task/%ld/syscall", tid);
+    FILE *file = fopen(path, "re");
+    bool read = file && fgets(text, sizeof text, file);
+    if (file)
+        (void)fclose(file);
+    return read && text[0] >= '0' && text[0] <= '9' ? strtol(text, NULL, 10) : -1;
+}
+
+static void await_call(const _Atomic long *tid, long call)
+{
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; call_of(*tid) != call;) {
+        ck_assert_msg(dlx__now_ns() < end, "thread %ld does not come to call %ld", *tid, call);
+        (void)poll(NULL, 0, 1);
+    }
+}
+
+/* What a thread does, and what became of it. No assertions there. */
+struct act {
+    pthread_t thread;
+    struct dlx_client *c;
+    _Atomic long tid;
+    bool filtered;
+    int result;
+    struct dlx_publisher *p;
+};
+
+/* It has the client's lock while it waits for the daemon. */
+static void *ask(void *userdata)
+{
+    struct act *act = userdata;
+    struct dlx_daemon_info info = {.size = sizeof info};
+    act->tid = syscall(SYS_gettid);
+    act->result = dlx_client_get_daemon_info(act->c, &info);
+    return NULL;
+}
+
+static void *wait_for_the_lock(void *userdata)
+{
+    struct act *act = userdata;
+    act->filtered = let_the_clock_jump();
+    act->tid = syscall(SYS_gettid);
+    act->result = dlx_publisher_new(act->c, "test/a", NULL, &act->p);
+    return NULL;
+}
+
+START_TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
+{
+    const struct dlx_connect_args args = {.size = sizeof args,
+                                          .socket = dlx_test_stream_daemon.path,
+                                          .timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER};
+    struct act asker = {.result = -1}, waiter = asker;
+    ok(dlx_connect(&asker.c, &args));
+    waiter.c = asker.c;
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    ck_assert_int_eq(pthread_create(&asker.thread, NULL, ask, &asker), 0);
+    await_call(&asker.tid, SYS_poll);
+    ck_assert_int_eq(pthread_create(&waiter.thread, NULL, wait_for_the_lock, &waiter), 0);
+    await_call(&waiter.tid, SYS_futex);
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    ck_assert_int_eq(pthread_join(asker.thread, NULL), 0);
+    ck_assert_int_eq(pthread_join(waiter.thread, NULL), 0);
+    ck_assert_int_eq(asker.result, 0);
+    ck_assert_int_eq(waiter.result, 0);
+    if (!waiter.filtered)
+        puts("SKIP: no seccomp here");
+    dlx_publisher_unref(waiter.p);
+    dlx_client_unref(asker.c);
+}
+END_TEST
+
+/* What is only told the daemon, or can be done later, does not wait for another thread's call: a stream goes on. */
+START_TEST(a_stream_does_not_wait_for_another_thread)
+{
+    const struct dlx_publisher_args pa = {.size = sizeof pa, .history = 2, .retain = 1};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    struct act asker = {.c = x.c, .result = -1};
+    int64_t n = 1;
+    for (; n <= 200; n++) { /* until it needs no more memory */
+        dlx_test_stream_publish(x.p, 10, n);
+        dlx_test_stream_take(x.s, n);
+    }
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    ck_assert_int_eq(pthread_create(&asker.thread, NULL, ask, &asker), 0);
+    await_call(&asker.tid, SYS_poll);
+    for (; n <= 600; n++) {
+        dlx_test_stream_publish(x.p, 10, n);
+        dlx_test_stream_take(x.s, n);
+    }
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    ck_assert_int_eq(pthread_join(asker.thread, NULL), 0);
+    ck_assert_int_eq(asker.result, 0);
+    dlx_test_stream_publish(x.p, 10, n);
+    dlx_test_stream_take(x.s, n);
+    x.p = dlx_publisher_unref(x.p);
+    struct dlx_message *m = NULL;
+    ok(dlx_get(x.c, "test/a", 0, &m));
+    dlx_test_stream_check(m, 10, n);
+    dlx_message_unref(m);
+    ok(dlx_retained_drop(x.c, "test/a"));
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+#else
+
+START_TEST(a_stream_does_not_wait_for_another_thread)
+{
+    puts("SKIP: with sanitizers the clock of the day is used: client/call.c");
+}
+END_TEST
+
+START_TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
+{
+    puts("SKIP: with sanitizers the clock of the day is used: client/call.c");
+}
+END_TEST
+
+#endif
+
+int main(void)
+{
+    Suite *suite = suite_create("clock");
+    TCase *tcase = dlx_test_stream_case("clock");
+    tcase_add_loop_test(tcase, who_waits_for_another_thread_waits_as_long_as_it_may, 0, 2);
+    tcase_add_test(tcase, a_stream_does_not_wait_for_another_thread);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

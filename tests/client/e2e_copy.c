@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* When is a tensor copied, and whose is it afterwards: `share`, and tensors that were received. */
+
+#include "tests/harness/stream.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static unsigned n_deleted;
+
+static void delete_private(DLManagedTensorVersioned *t)
+{
+    n_deleted++;
+    free(t->manager_ctx);
+    free(t);
+}
+
+/* Three int64 in private memory that count up from `value`. */
+static DLManagedTensorVersioned *private_tensor(int64_t value)
+{
+    DLManagedTensorVersioned *t = calloc(1, sizeof *t);
+    int64_t *memory = malloc(4 * sizeof *memory);
+    ck_assert(t && memory);
+    memory[0] = 3;
+    for (int i = 0; i < 3; i++)
+        memory[1 + i] = value + i;
+    *t = (DLManagedTensorVersioned){.version = {DLPACK_MAJOR_VERSION, 0},
+                                    .manager_ctx = memory,
+                                    .deleter = delete_private,
+                                    .dl_tensor = {.data = memory + 1,
+                                                  .device = {kDLCPU, 0},
+                                                  .ndim = 1,
+                                                  .dtype = {kDLInt, 64, 1},
+                                                  .shape = memory}};
+    return t;
+}
+
+static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(p, &stats));
+    return stats;
+}
+
+static struct dlx_message *take(struct dlx_subscription *s)
+{
+    struct dlx_message *m = NULL;
+    ok(dlx_take(s, SECOND, &m));
+    return m;
+}
+
+/* Tensor i of the message: int64 that count up from `value`. */
+static void check(struct dlx_message *m, uint32_t i, int64_t n, int64_t value)
+{
+    DLManagedTensorVersioned *t;
+    ok(dlx_message_tensor(m, i, &t));
+    ck_assert_uint_eq(t->flags, DLPACK_FLAG_BITMASK_READ_ONLY);
+    ck_assert_int_eq(t->dl_tensor.shape[0], n);
+    for (int64_t k = 0; k < n; k++)
+        ck_assert_int_eq(((int64_t *)t->dl_tensor.data)[k], value + k);
+    t->deleter(t);
+}
+
+static const struct dlx_publish_args share = {.size = sizeof share, .share = true, .strict = true};
+static const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
+
+/* ---- a struct of the caller's --------------------------------------------------------------- */
+
+/* What it says counts, not what the tensor says that it was copied from. */
+START_TEST(a_part_of_a_tensor_in_a_struct_of_the_callers_is_copied)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_report report = {.size = sizeof report};
+    const struct dlx_publish_args args = {.size = sizeof args, .report = &report};
+    DLManagedTensorVersioned mine = *dlx_test_stream_alloc(x.p, 10, 7);
+    int64_t shape[1] = {4};
+    mine.dl_tensor.shape = shape;
+    mine.dl_tensor.byte_offset = 2 * sizeof(int64_t);
+    if (_i == 0) {
+        ok(dlx_publish(x.p, &mine, &args));
+    } else {
+        const struct dlx_item item = {.name = "part", .tensor = &mine};
+        ok(dlx_publish_set(x.p, &item, 1, NULL, &args));
+    }
+    ck_assert_uint_eq(report.n_copied, 1);
+    struct dlx_message *m = take(x.s);
+    check(m, 0, 4, 9);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- share --------------------------------------------------------------------------------- */
+
+START_TEST(a_shared_tensor_is_published_again_without_a_copy)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_report report = {.size = sizeof report};
+    struct dlx_publish_args args = share;
+    args.report = &report;
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 100, 7);
+    const void *lies_at[3];
+    for (int i = 0; i < 3; i++) {
+        ok(dlx_publish(x.p, t, &args));
+        ck_assert_uint_eq(report.n_copied, 0);
+        ck_assert_uint_eq(report.copied_bytes, 0);
+        ck_assert(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY);
+        ck_assert_int_eq(((int64_t *)t->dl_tensor.data)[99], 106); /* still the caller's to read */
+    }
+    struct dlx_message *m[3];
+    for (int i = 0; i < 3; i++) {
+        m[i] = take(x.s);
+        ck_assert_uint_eq(dlx_message_seq(m[i]), (uint64_t)i + 1);
+        check(m[i], 0, 100, 7);
+        lies_at[i] = dlx_message_peek(m[i], 0)->data;
+    }
+    ck_assert_ptr_eq(lies_at[0], lies_at[1]);
+    ck_assert_ptr_eq(lies_at[0], lies_at[2]);
+    for (int i = 0; i < 3; i++)
+        dlx_message_unref(m[i]);
+    struct dlx_publisher_stats stats = stats_of(x.p);
+    ck_assert_uint_eq(stats.copied, 0);
+    ck_assert_uint_eq(stats.published, 3);
+    ck_assert_uint_eq(stats.published_bytes, 3 * 800);
+    t->deleter(t);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* However often the ring goes round: while the caller has it, or a subscriber holds its message, its memory is not
+ * used for anything else. Then it is. */
+START_TEST(shared_memory_comes_back_after_its_deleter_and_its_messages)
+{
+    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 16};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    for (int order = 0; order < 2; order++) {
+        DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 512, 1000), *again = NULL;
+        const void *memory = t->dl_tensor.data;
+        ok(dlx_publish(x.p, t, &share));
+        ok(dlx_publish(x.p, t, &share));
+        struct dlx_message *held = take(x.s);
+        dlx_message_unref(take(x.s));
+        for (int step = 0; step < 3; step++) {
+            bool gone = step == 2;
+            if (step == 1 + order)
+                t->deleter(t);
+            if (step == 2 - order)
+                held = dlx_message_unref(held);
+            bool seen = false;
+            for (int64_t i = 0; i < 100; i++) {
+                again = dlx_test_stream_alloc(x.p, 512, i);
+                seen |= again->dl_tensor.data == memory;
+                ok(dlx_publish(x.p, again, &strict));
+                dlx_message_unref(take(x.s));
+                if (held)
+                    dlx_test_stream_check(held, 512, 1000);
+            }
+            ck_assert_int_eq(seen, gone);
+            if (step < 1 + order) {
+                ck_assert_int_eq(((const int64_t *)memory)[511], 1511);
+                ck_assert(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY);
+            }
+        }
+    }
+    DLManagedTensorVersioned *fresh = dlx_test_stream_alloc(x.p, 512, 0);
+    ck_assert_uint_eq(fresh->flags, 0);
+    fresh->deleter(fresh);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(sharing_needs_no_more_memory_however_long)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    for (int i = 0; i < 20000; i++) {
+        bool passes = i % 2; /* at last */
+        DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 400, i);
+        ok(dlx_publish(x.p, t, &share));
+        ok(dlx_publish(x.p, t, passes ? &strict : &share));
+        if (!passes)
+            t->deleter(t);
+        for (int k = 0; k < 2; k++) {
+            struct dlx_message *m = take(x.s);
+            dlx_test_stream_check(m, 400, i);
+            dlx_message_unref(m);
+        }
+    }
+    ck_assert_uint_lt(stats_of(x.p).arena_bytes, 4 << 20); /* of 64 MB that were published */
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(shared_tensors_are_in_sets_and_messages)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_report report = {.size = sizeof report};
+    struct dlx_publish_args args = share;
+    DLManagedTensorVersioned *a = dlx_test_stream_alloc(x.p, 10, 100);
+    DLManagedTensorVersioned *b = dlx_test_stream_alloc(x.p, 20, 200);
+    args.report = &report;
+    /* In one set twice, as tied weights are; and with what is not shared before and after. */
+    struct dlx_item tied[] = {{"embed", a}, {"norm", b}, {"head", a}};
+    ok(dlx_publish_set(x.p, tied, 3, NULL, &args));
+    ck_assert_uint_eq(report.n_copied, 0);
+    ck_assert(a->flags & DLPACK_FLAG_BITMASK_READ_ONLY);
+    ok(dlx_publish(x.p, a, &args));
+    fails(dlx_publish_set(x.p, tied, 3, NULL, &strict), DLX_E_INVALID, "twice");
+    /* Without `share` all of it passes: what other messages have, and what is new. */
+    struct dlx_item last[] = {{"b", b}, {"new", dlx_test_stream_alloc(x.p, 30, 300)}};
+    ok(dlx_publish_set(x.p, last, 2, NULL, &strict));
+    struct dlx_message *m = take(x.s);
+    ck_assert_uint_eq(dlx_message_n_tensors(m), 3);
+    check(m, 0, 10, 100);
+    check(m, 1, 20, 200);
+    check(m, 2, 10, 100);
+    ck_assert_ptr_eq(dlx_message_peek(m, 0)->data, dlx_message_peek(m, 2)->data);
+    const void *at = dlx_message_peek(m, 0)->data, *b_at = dlx_message_peek(m, 1)->data;
+    dlx_message_unref(m);
+    m = take(x.s);
+    check(m, 0, 10, 100);
+    ck_assert_ptr_eq(dlx_message_peek(m, 0)->data, at);
+    dlx_message_unref(m);
+    m = take(x.s);
+    check(m, 0, 20, 200);
+    check(m, 1, 30, 300);
+    ck_assert_ptr_eq(dlx_message_peek(m, 0)->data, b_at);
+    for (int64_t i = 0; i < 300; i++) /* the one that is held keeps b */
+        dlx_test_stream_publish(x.p, 20, i);
+    check(m, 0, 20, 200);
+    dlx_message_unref(m);
+    ck_assert_int_eq(((int64_t *)a->dl_tensor.data)[9], 109);
+    a->deleter(a);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* A view of a shared tensor, and a scalar and a tensor of nothing. */
+START_TEST(the_form_of_a_shared_tensor_is_the_callers)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 64, 0), *empty, *many;
+    struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = (int64_t[]){0}};
+    ok(dlx_publish(x.p, t, &share));
+    t->dl_tensor.shape[0] = 32;
+    t->dl_tensor.byte_offset = 256;
+    ok(dlx_publish(x.p, t, &share));
+    ok(dlx_alloc(x.p, &spec, &empty));
+    ok(dlx_publish(x.p, empty, &share));
+    int64_t shape[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    spec.ndim = 9; /* by a manifest */
+    spec.shape = shape;
+    ok(dlx_alloc(x.p, &spec, &many));
+    *(int64_t *)many->dl_tensor.data = 5;
+    ok(dlx_publish(x.p, many, &share));
+    ok(dlx_publish(x.p, many, &share));
+    static const int64_t n[] = {64, 32, 0, 1, 1}, value[] = {0, 32, 0, 5, 5};
+    for (int i = 0; i < 5; i++) {
+        struct dlx_message *m = take(x.s);
+        check(m, 0, n[i], value[i]);
+        dlx_message_unref(m);
+    }
+    t->deleter(t);
+    empty->deleter(empty);
+    many->deleter(many);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(with_share_a_copied_tensor_stays_the_callers_too)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_report report = {.size = sizeof report};
+    struct dlx_publish_args args = {.size = sizeof args, .share = true, .report = &report};
+    DLManagedTensorVersioned *foreign = private_tensor(5);
+    DLManagedTensorVersioned *moved = dlx_test_stream_alloc(x.p, 8, 0);
+    void *data = moved->dl_tensor.data;
+    moved->dl_tensor.data = (int64_t *)data + 2; /* what is received is aligned */
+    moved->dl_tensor.shape[0] = 3;
+    n_deleted = 0;
+    fails(dlx_publish(x.p, foreign, &share), DLX_E_WOULD_COPY, "not from dlx_alloc()");
+    fails(dlx_publish(x.p, moved, &share), DLX_E_WOULD_COPY, "moved");
+    struct dlx_item items[] = {{"foreign", foreign}, {"moved", moved}};
+    fails(dlx_publish_set(x.p, items, 2, NULL, &share), DLX_E_WOULD_COPY, "tensor 0 (\"foreign\")");
+    ok(dlx_publish(x.p, foreign, &args));
+    ck_assert_uint_eq(report.n_copied, 1);
+    ok(dlx_publish(x.p, moved, &args));
+    ck_assert_uint_eq(report.n_copied, 1);
+    ck_assert_uint_eq(report.copied_bytes, 24);
+    /* Its memory was not shared: it may be written. */
+    ck_assert_uint_eq(foreign->flags | moved->flags, 0);
+    ((int64_t *)foreign->dl_tensor.data)[0] = 4;
+    ((int64_t *)data)[2] = 1;
+    ((int64_t *)foreign->dl_tensor.data)[0] = 5;
+    ((int64_t *)data)[2] = 2;
+    ok(dlx_publish_set(x.p, items, 2, NULL, &args));
+    ck_assert_uint_eq(report.n_copied, 2);
+    DLManagedTensor legacy = {.dl_tensor = foreign->dl_tensor};
+    ok(dlx_publish_legacy(x.p, &legacy, &args));
+    ck_assert_uint_eq(n_deleted, 0);
+    for (int i = 0; i < 4; i++) {
+        struct dlx_message *m = take(x.s);
+        check(m, 0, 3, i == 1 ? 2 : 5);
+        if (i == 2)
+            check(m, 1, 3, 2);
+        dlx_message_unref(m);
+    }
+    foreign->deleter(foreign);
+    moved->deleter(moved);
+    ck_assert_uint_eq(n_deleted, 1);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(what_fails_shares_nothing)
+{
+    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 3, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 1);
+    for (int64_t i = 0; i < 3; i++)
+        dlx_test_stream_publish(x.p, 10, i);
+    struct dlx_item item = {"t", t};
+    fails(dlx_publish(x.p, t, &share), DLX_E_FULL, "3 behind");
+    fails(dlx_publish_set(x.p, &item, 1, NULL, &share), DLX_E_FULL, "3 behind");
+    ck_assert_uint_eq(t->flags, 0);
+    ((int64_t *)t->dl_tensor.data)[0] = 1;
+    for (int i = 0; i < 3; i++)
+        dlx_message_unref(take(x.s));
+    ok(dlx_publish(x.p, t, &strict));
+    struct dlx_message *m = take(x.s);
+    check(m, 0, 10, 1);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+static void *delete_it(void *tensor)
+{
+    ((DLManagedTensorVersioned *)tensor)->deleter(tensor);
+    return NULL;
+}
+
+/* The deleter on another thread, before or after the publisher has gone; the subscriber holds the message. */
+START_TEST(a_shared_tensor_outlives_its_publisher)
+{
+    for (int after = 0; after < 2; after++) {
+        struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+        DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 100, 7);
+        pthread_t thread;
+        ok(dlx_publish(x.p, t, &share));
+        ok(dlx_publish(x.p, t, &share));
+        struct dlx_message *m = take(x.s);
+        if (!after)
+            ck_assert_int_eq(pthread_create(&thread, NULL, delete_it, t), 0);
+        dlx_publisher_unref(x.p);
+        x.p = NULL;
+        dlx_test_stream_check(m, 100, 7);
+        if (after) {
+            ck_assert_int_eq(((int64_t *)t->dl_tensor.data)[99], 106);
+            ck_assert_int_eq(pthread_create(&thread, NULL, delete_it, t), 0);
+        }
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        dlx_test_stream_check(m, 100, 7);
+        dlx_message_unref(m);
+        dlx_test_pair_end(&x);
+    }
+}
+END_TEST
+
+/* ---- received tensors ---------------------------------------------------------------------- */
+
+/* A message of three int64 from topic test/a, by another connection than that of `x`. */
+struct source {
+    struct dlx_test_pair pair;
+    struct dlx_message *m;
+};
+
+static struct source source_make(void)
+{
+    struct source source = {.pair = dlx_test_pair_make(NULL, NULL)};
+    dlx_test_stream_publish(source.pair.p, 3, 70);
+    source.m = take(source.pair.s);
+    return source;
+}
+
+static uint32_t n_held(struct dlx_subscription *s)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(s, &stats));
+    return stats.n_held;
+}
+
+static void source_end(struct source *source)
+{
+    dlx_message_unref(source->m);
+    ck_assert_uint_eq(n_held(source->pair.s), 0); /* nothing of it was kept */
+    dlx_test_pair_end(&source->pair);
+}
+
+/* Publish what was received from `source` on `p`, in every form that it can have; `s` receives it. */
+static void publish_received(struct source *source, struct dlx_publisher *p,
+                             struct dlx_subscription *s)
+{
+    struct dlx_publish_report report = {.size = sizeof report};
+    struct dlx_publish_args args = {.size = sizeof args, .report = &report};
+    struct dlx_publisher_stats before = stats_of(p), after;
+    DLManagedTensorVersioned *t, *u;
+    DLManagedTensor *legacy, peeked = {.dl_tensor = *dlx_message_peek(source->m, 0)};
+
+    ok(dlx_message_tensor(source->m, 0, &t));
+    ok(dlx_message_tensor(source->m, 0, &u));
+    ok(dlx_message_tensor_legacy(source->m, 0, true, &legacy));
+    struct dlx_item items[] = {
+        {"own", dlx_test_stream_alloc(p, 3, 1)}, {"received", t}, {"again", u}};
+    fails(dlx_publish(p, t, &strict), DLX_E_WOULD_COPY, "was received");
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "on topic test/a"));
+    fails(dlx_publish_legacy(p, legacy, &strict), DLX_E_WOULD_COPY, "was received");
+    fails(dlx_publish_legacy(p, &peeked, &strict), DLX_E_WOULD_COPY, "not from dlx_alloc()");
+    fails(dlx_publish_set(p, items, 3, NULL, &strict), DLX_E_WOULD_COPY,
+          "tensor 1 (\"received\") was received");
+
+    ok(dlx_publish_legacy(p, legacy, &args));
+    ck_assert_uint_eq(report.n_copied, 1);
+    ok(dlx_publish_legacy(p, &peeked, &args));
+    ck_assert_uint_eq(report.n_copied, 1);
+    args.share = true; /* it stays ours, and is copied all the same */
+    ok(dlx_publish(p, t, &args));
+    ck_assert_uint_eq(report.n_copied, 1);
+    ck_assert_uint_eq(report.copied_bytes, 24);
+    args.share = false;
+    ok(dlx_publish_set(p, items, 3, NULL, &args)); /* spends t and u */
+    ck_assert_uint_eq(report.n_copied, 2);
+    ck_assert_uint_eq(report.copied_bytes, 48);
+    ok(dlx_message_tensor(source->m, 0, &t));
+    ok(dlx_publish(p, t, NULL));
+    after = stats_of(p);
+    ck_assert_uint_eq(after.copied - before.copied, 5);
+    ck_assert_uint_eq(after.copied_bytes - before.copied_bytes, 6 * 24);
+
+    for (int i = 0; i < 5; i++) {
+        struct dlx_message *m = take(s);
+        check(m, 0, 3, i == 3 ? 1 : 70);
+        if (i == 3) {
+            check(m, 1, 3, 70);
+            check(m, 2, 3, 70);
+        }
+        ck_assert_ptr_ne(dlx_message_peek(m, 0)->data, peeked.dl_tensor.data);
+        dlx_message_unref(m);
+    }
+}
+
+START_TEST(a_received_tensor_is_copied_to_another_topic)
+{
+    struct source source = source_make();
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p;
+    struct dlx_subscription *s;
+    ok(dlx_publisher_new(c, "test/b", NULL, &p));
+    ok(dlx_subscribe(c, "test/b", NULL, &s));
+    publish_received(&source, p, s);
+    dlx_publisher_unref(p);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+    source_end(&source);
+}
+END_TEST
+
+START_TEST(a_received_tensor_is_copied_by_its_own_publisher_too)
+{
+    struct source source = source_make();
+    publish_received(&source, source.pair.p, source.pair.s);
+    source_end(&source);
+}
+END_TEST
+
+/* Of a message with a manifest the managed tensors are made elsewhere. */
+START_TEST(a_tensor_of_a_received_set_is_copied)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct source source = {.pair = x};
+    struct dlx_item items[] = {{"a", dlx_test_stream_alloc(x.p, 3, 70)},
+                               {"b", dlx_test_stream_alloc(x.p, 3, 80)}};
+    ok(dlx_publish_set(x.p, items, 2, NULL, &strict));
+    source.m = take(x.s);
+    publish_received(&source, x.p, x.s);
+    source_end(&source);
+}
+END_TEST
+
+/* The publisher that it came from may be gone. */
+START_TEST(a_received_tensor_of_a_publisher_that_left_is_copied)
+{
+    struct source source = source_make();
+    struct dlx_message *none;
+    dlx_publisher_unref(source.pair.p);
+    fails(dlx_take(source.pair.s, SECOND, &none), DLX_E_PUBLISHER_GONE, "left");
+    ok(dlx_publisher_new(source.pair.c, "test/a", NULL, &source.pair.p));
+    publish_received(&source, source.pair.p, source.pair.s);
+    source_end(&source);
+}
+END_TEST
+
+/* Another publisher's unpublished tensor is copied too, and goes back to where it came from. */
+START_TEST(a_tensor_of_another_publisher_is_copied)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publisher *other;
+    ok(dlx_publisher_new(x.c, "test/b", NULL, &other));
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(other, 3, 70);
+    fails(dlx_publish(x.p, t, &strict), DLX_E_WOULD_COPY, "not from dlx_alloc() of this publisher");
+    ok(dlx_publish(x.p, t, NULL));
+    struct dlx_message *m = take(x.s);
+    check(m, 0, 3, 70);
+    dlx_message_unref(m);
+    dlx_publisher_unref(other);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* The user takes away the shape of what dlx_alloc() gave. */
+START_TEST(a_tensor_without_a_shape_is_refused)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 3, 70);
+    int64_t *shape = t->dl_tensor.shape;
+    t->dl_tensor.shape = NULL;
+    fails(dlx_publish(x.p, t, NULL), DLX_E_SHAPE, "shape is NULL with");
+    t->dl_tensor.shape = shape;
+    ok(dlx_publish(x.p, t, &strict));
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("copy");
+    TCase *tcase = dlx_test_stream_case("copy");
+    tcase_add_loop_test(tcase, a_part_of_a_tensor_in_a_struct_of_the_callers_is_copied, 0, 2);
+    tcase_add_test(tcase, a_shared_tensor_is_published_again_without_a_copy);
+    tcase_add_test(tcase, shared_memory_comes_back_after_its_deleter_and_its_messages);
+    tcase_add_test(tcase, sharing_needs_no_more_memory_however_long);
+    tcase_add_test(tcase, shared_tensors_are_in_sets_and_messages);
+    tcase_add_test(tcase, the_form_of_a_shared_tensor_is_the_callers);
+    tcase_add_test(tcase, with_share_a_copied_tensor_stays_the_callers_too);
+    tcase_add_test(tcase, what_fails_shares_nothing);
+    tcase_add_test(tcase, a_shared_tensor_outlives_its_publisher);
+    tcase_add_test(tcase, a_received_tensor_is_copied_to_another_topic);
+    tcase_add_test(tcase, a_received_tensor_is_copied_by_its_own_publisher_too);
+    tcase_add_test(tcase, a_tensor_of_a_received_set_is_copied);
+    tcase_add_test(tcase, a_received_tensor_of_a_publisher_that_left_is_copied);
+    tcase_add_test(tcase, a_tensor_of_another_publisher_is_copied);
+    tcase_add_test(tcase, a_tensor_without_a_shape_is_refused);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

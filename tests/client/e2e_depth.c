@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* How far a subscriber may be behind, and how much memory that and what is held cost. */
+
+#include "tests/harness/fork.h"
+#include "tests/harness/stream.h"
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MIB     (UINT64_C(1) << 20)
+#define MIB_N   (INT64_C(1) << 17) /* elements of 1 MiB */
+#define LARGE_N (INT64_C(6) << 17)
+#define SMALL_N INT64_C(8)
+
+static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(p, &stats));
+    return stats;
+}
+
+static uint64_t arena_bytes(struct dlx_publisher *p)
+{
+    return stats_of(p).arena_bytes;
+}
+
+static struct dlx_message *take(struct dlx_subscription *s)
+{
+    struct dlx_message *m = NULL;
+    ok(dlx_take(s, PATIENCE, &m));
+    return m;
+}
+
+static void take_and_release(struct dlx_subscription *s, int64_t n, int64_t value)
+{
+    struct dlx_message *m = take(s);
+    ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)value);
+    dlx_test_stream_check(m, n, value);
+    dlx_message_unref(m);
+}
+
+/* A message of which only the ends are written. */
+static DLManagedTensorVersioned *alloc_cheaply(struct dlx_publisher *p, int64_t n, int64_t value)
+{
+    struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+    DLManagedTensorVersioned *t = NULL;
+    ok(dlx_alloc(p, &spec, &t));
+    ((int64_t *)t->dl_tensor.data)[0] = ((int64_t *)t->dl_tensor.data)[n - 1] = value;
+    return t;
+}
+
+static void check_cheaply(struct dlx_message *m, int64_t n, int64_t value)
+{
+    const int64_t *data = dlx_message_peek(m, 0)->data;
+    ck_assert_int_eq(data[0], value);
+    ck_assert_int_eq(data[n - 1], value);
+}
+
+/* ---- how far ------------------------------------------------------------------------------- */
+
+START_TEST(an_idle_subscriber_gets_the_last_messages)
+{
+    enum { N = 40, DEPTH = 16 }; /* the default */
+    const int64_t n = _i == 0 ? SMALL_N : LARGE_N;
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_message *m = NULL;
+    for (int64_t i = 1; i <= N; i++)
+        dlx_test_stream_publish(x.p, n, i);
+    for (int64_t i = N - DEPTH + 1; i <= N; i++) {
+        m = take(x.s);
+        ck_assert_uint_eq(dlx_message_gap(m), i == N - DEPTH + 1 ? N - DEPTH : 0);
+        ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
+        dlx_test_stream_check(m, n, i);
+        dlx_message_unref(m);
+    }
+    ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.lost, N - DEPTH);
+    ck_assert_uint_eq(stats.taken, DEPTH);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* What it takes makes room, whether it is held or not. */
+START_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth)
+{
+    enum { DEPTH = 5 };
+    const int64_t n = _i & 1 ? LARGE_N : SMALL_N;
+    const bool holds = _i & 2;
+    const struct dlx_publisher_args pa = {
+        .size = sizeof pa, .depth = DEPTH, .on_full = DLX_ON_FULL_BLOCK};
+    const struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true, .max_held = 32};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    struct dlx_message *held[32];
+    int64_t taken = 0, published = 0;
+    for (int64_t k = DEPTH; k >= 0; k--) { /* first without a message that was taken */
+        DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, n, published + 1);
+        while (published < taken + DEPTH) {
+            ok(dlx_publish(x.p, t, NULL));
+            t = dlx_test_stream_alloc(x.p, n, ++published + 1);
+        }
+        fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "5 behind");
+        t->deleter(t);
+        for (int64_t i = 0; i < k; i++) {
+            if (holds)
+                held[taken] = take(x.s);
+            else
+                take_and_release(x.s, n, taken + 1);
+            taken++;
+        }
+    }
+    for (int64_t i = 0; holds && i < taken; i++) {
+        dlx_test_stream_check(held[i], n, i + 1);
+        dlx_message_unref(held[i]);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+START_TEST(a_publisher_of_one_large_set_needs_memory_for_two)
+{
+    enum { N_TENSORS = 4 };
+    const struct dlx_publisher_args pa = {
+        .size = sizeof pa, .retain = 1, .retain_for_ns = DLX_RETAIN_LATCHED};
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    int64_t n = 4 * MIB_N;
+    struct dlx_tensor_spec specs[N_TENSORS];
+    DLManagedTensorVersioned *t[N_TENSORS];
+    struct dlx_item items[N_TENSORS];
+    dlx_set_debug(false); /* its blocks are larger */
+    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    for (int i = 0; i < N_TENSORS; i++)
+        specs[i] = (struct dlx_tensor_spec){
+            .size = sizeof specs[i], .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+    for (int round = 0; round < 10; round++) {
+        ok(dlx_alloc_set(p, specs, N_TENSORS, t));
+        for (int i = 0; i < N_TENSORS; i++)
+            items[i] = (struct dlx_item){.tensor = t[i]};
+        ok(dlx_publish_set(p, items, N_TENSORS, NULL, NULL));
+        ck_assert_uint_le(arena_bytes(p), 2 * (4 * N_TENSORS * MIB + 8192));
+    }
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* Memory is for max(depth, history) + held + 1 payloads at most. */
+START_TEST(messages_behind_and_held_take_no_more_memory_than_they_need)
+{
+    enum { N_HELD = 5 };
+    static const struct dlx_publisher_args cases[] = {
+        {.size = sizeof cases[0], .depth = 4, .history = 2},
+        {.size = sizeof cases[0], .depth = 2, .history = 4},
+        {.size = sizeof cases[0], .depth = 1},
+    };
+    const struct dlx_publisher_args *pa = &cases[_i];
+    const uint64_t window = pa->depth > pa->history ? pa->depth : pa->history;
+    struct dlx_test_pair x = dlx_test_pair_make(pa, NULL);
+    struct dlx_message *held[N_HELD];
+    for (int64_t i = 0; i < N_HELD; i++) {
+        dlx_test_stream_publish(x.p, MIB_N, i);
+        held[i] = take(x.s);
+    }
+    for (int64_t i = 0; i < 100; i++) {
+        ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, i), NULL));
+        ck_assert_uint_le(arena_bytes(x.p), (window + N_HELD + 1) * MIB);
+    }
+    for (int64_t i = 0; i < N_HELD; i++) {
+        dlx_test_stream_check(held[i], MIB_N, i);
+        dlx_message_unref(held[i]);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Takes `n` messages and sleeps with them. */
+static pid_t spawn_hoarder(uint32_t n, int *ret_fd)
+{
+    int fds[2];
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        const struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true, .max_held = n};
+        struct dlx_subscription *s = NULL;
+        struct dlx_message *m = NULL;
+        ok(dlx_subscribe(dlx_test_stream_connect(), "test/a", &sa, &s));
+        ck_assert_int_eq(write(fds[1], "", 1), 1);
+        for (uint32_t i = 0; i < n; i++)
+            ok(dlx_take(s, PATIENCE, &m));
+        ck_assert_int_eq(write(fds[1], "", 1), 1);
+        for (;;)
+            pause();
+    }
+    close(fds[1]);
+    *ret_fd = fds[0];
+    return pid;
+}
+
+START_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream)
+{
+    enum { DEPTH = 16 };
+    const int64_t n_held = _i == 0 ? 200 : 512; /* from 256 arenas on, messages share larger ones */
+    const uint64_t most = (DEPTH + 1) * MIB * 5 / 4 + 32 * MIB;
+    const struct dlx_publisher_args pa = {
+        .size = sizeof pa, .depth = DEPTH, .on_full = DLX_ON_FULL_BLOCK};
+    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    char byte;
+    int fd;
+    dlx_set_debug(false);
+    pid_t pid = spawn_hoarder((uint32_t)n_held, &fd);
+    ck_assert_int_eq(read(fd, &byte, 1), 1);
+    for (int64_t i = 1; i <= n_held; i++) {
+        ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, i), &wait));
+        struct dlx_message *m = take(x.s);
+        check_cheaply(m, MIB_N, i);
+        dlx_message_unref(m);
+    }
+    ck_assert_int_eq(read(fd, &byte, 1), 1);
+    close(fd);
+    ck_assert_uint_ge(arena_bytes(x.p), (uint64_t)n_held * MIB);
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    for (time_t end = time(NULL) + PATIENCE_S; stats_of(x.p).n_subscribers > 1;)
+        ck_assert_int_lt(time(NULL), end); /* until the daemon has told */
+    for (int64_t i = 1; i <= 4 * DEPTH; i++) {
+        ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, -i), &wait));
+        struct dlx_message *m = take(x.s);
+        check_cheaply(m, MIB_N, -i);
+        dlx_message_unref(m);
+    }
+    ck_assert_uint_le(arena_bytes(x.p), most);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- who holds all that it may -------------------------------------------------------------- */
+
+START_TEST(a_subscriber_that_holds_max_held_stops_nobody)
+{
+    enum { MAX_HELD = 4, DEPTH = 4, N = 300 };
+    const struct dlx_publisher_args pa = {
+        .size = sizeof pa, .depth = DEPTH, .on_full = (uint32_t)_i};
+    const struct dlx_subscribe_args holder = {.size = sizeof holder, .max_held = MAX_HELD},
+                                    other = {.size = sizeof other,
+                                             .reliable = _i == DLX_ON_FULL_BLOCK};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, &holder);
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *held[MAX_HELD], *m = NULL;
+    ok(dlx_subscribe(x.c, "test/a", &other, &s));
+    for (int64_t i = 1; i <= N; i++) {
+        dlx_test_stream_publish(x.p, SMALL_N, i);
+        take_and_release(s, SMALL_N, i);
+        if (i <= MAX_HELD)
+            held[i - 1] = take(x.s);
+        else
+            fails(dlx_take(x.s, 0, &m), DLX_E_TOO_MANY_HELD, "4 messages");
+    }
+    for (int64_t i = 0; i < MAX_HELD; i++) {
+        dlx_test_stream_check(held[i], SMALL_N, i + 1);
+        dlx_message_unref(held[i]);
+    }
+    m = take(x.s);
+    ck_assert_uint_eq(dlx_message_seq(m), N - DEPTH + 1);
+    ck_assert_uint_eq(dlx_message_gap(m), N - DEPTH - MAX_HELD);
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("depth");
+    TCase *tcase = dlx_test_stream_case("depth");
+    tcase_add_loop_test(tcase, an_idle_subscriber_gets_the_last_messages, 0, 2);
+    tcase_add_loop_test(tcase, a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4);
+    tcase_add_test(tcase, a_publisher_of_one_large_set_needs_memory_for_two);
+    tcase_add_loop_test(tcase, messages_behind_and_held_take_no_more_memory_than_they_need, 0, 3);
+    tcase_add_loop_test(tcase, memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream,
+                        0, 2);
+    tcase_add_loop_test(tcase, a_subscriber_that_holds_max_held_stops_nobody, 0, 2);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlx_connect_args.interrupt: what waits for a daemon that stands still is ended by it, and nothing of it is left. */
+
+#include "tests/harness/stream.h"
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { LARGE = 1 << 20 }; /* elements: more than a publisher has when it is new */
+
+struct asked {
+    int n;
+    int stop_at;     /* 0: never */
+    int continue_at; /* the daemon; 0: never */
+};
+
+static _Thread_local struct asked asked;
+static int data;
+
+static int interrupt(void *interrupt_data)
+{
+    if (interrupt_data != &data)
+        return 1;
+    asked.n++;
+    if (asked.n == asked.continue_at)
+        (void)kill(dlx_test_stream_daemon.pid, SIGCONT);
+    return asked.n == asked.stop_at;
+}
+
+static struct dlx_client *connect_with(int64_t timeout_ns)
+{
+    struct dlx_connect_args args = {.size = sizeof args,
+                                    .socket = dlx_test_stream_daemon.path,
+                                    .timeout_ns = timeout_ns,
+                                    .interrupt = interrupt,
+                                    .interrupt_data = &data};
+    struct dlx_client *c = NULL;
+    ok(dlx_connect(&c, &args));
+    return c;
+}
+
+static int count_publisher(const struct dlx_publisher_info *info, void *userdata)
+{
+    (void)info;
+    ++*(int *)userdata;
+    return 0;
+}
+
+static int alloc(struct dlx_publisher *p, DLManagedTensorVersioned **ret)
+{
+    int64_t n = LARGE;
+    struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+    return dlx_alloc(p, &spec, ret);
+}
+
+static int publish(struct dlx_publisher *p)
+{
+    static int64_t values[LARGE], n = LARGE;
+    DLManagedTensorVersioned mine = {.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION},
+                                     .dl_tensor = {.data = values,
+                                                   .device = {kDLCPU, 0},
+                                                   .ndim = 1,
+                                                   .dtype = {kDLInt, 64, 1},
+                                                   .shape = &n}};
+    return dlx_publish(p, &mine, NULL);
+}
+
+static void is_ended(int r, const char *what)
+{
+    ck_assert_msg(r == DLX_E_INTERRUPTED && asked.n == asked.stop_at, "%s: %d (%s), asked %d times",
+                  what, r, dlx_client_errmsg(NULL), asked.n);
+    ck_assert_msg(strstr(dlx_client_errmsg(NULL), dlx_test_stream_daemon.path), "%s: %s", what,
+                  dlx_client_errmsg(NULL));
+    asked.n = 0;
+}
+
+START_TEST(it_ends_every_wait_for_the_daemon)
+{
+    struct dlx_client *c = connect_with(DLX_FOREVER);
+    struct dlx_publisher *p = NULL, *other = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    DLManagedTensorVersioned *t = NULL;
+    struct dlx_daemon_info before = {.size = sizeof before}, after = before;
+    int n = 0;
+    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    ok(dlx_client_get_daemon_info(c, &before));
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    asked = (struct asked){.stop_at = 2};
+    is_ended(alloc(p, &t), "dlx_alloc");
+    is_ended(publish(p), "dlx_publish");
+    is_ended(dlx_publisher_new(c, "test/b", NULL, &other), "dlx_publisher_new");
+    is_ended(dlx_subscribe(c, "test/a", NULL, &s), "dlx_subscribe");
+    is_ended(dlx_get(c, "test/a", DLX_FOREVER, &m), "dlx_get");
+    is_ended(dlx_retained_drop(c, "test/a"), "dlx_retained_drop");
+    is_ended(dlx_list_publishers(c, NULL, count_publisher, &n), "dlx_list_publishers");
+    is_ended(dlx_client_get_daemon_info(c, &after), "dlx_client_get_daemon_info");
+    asked.stop_at = 0;
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    /* All of that was done, and is given back; a subscription is when the daemon sees that its socket is closed. */
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
+        ok(dlx_client_get_daemon_info(c, &after));
+        if (after.n_publishers == 1 && after.shared_bytes == before.shared_bytes)
+            break;
+        ck_assert_msg(dlx__now_ns() < end, "%u publishers, %llu bytes, %llu before",
+                      after.n_publishers, (unsigned long long)after.shared_bytes,
+                      (unsigned long long)before.shared_bytes);
+    }
+    ok(publish(p));
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(it_is_asked_as_long_as_the_daemon_stands_still)
+{
+    struct dlx_client *c = connect_with(DLX_FOREVER);
+    struct dlx_daemon_info info = {.size = sizeof info};
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    asked = (struct asked){.continue_at = 3};
+    ok(dlx_client_get_daemon_info(c, &info));
+    ck_assert_int_ge(asked.n, 3);
+    dlx_client_unref(c);
+}
+END_TEST
+
+struct act {
+    struct dlx_client *c;
+    atomic_bool has_begun;
+    int result;
+};
+
+/* No assertions here. It has the client's lock while it waits. */
+static void *ask(void *userdata)
+{
+    struct act *act = userdata;
+    struct dlx_daemon_info info = {.size = sizeof info};
+    atomic_store(&act->has_begun, true);
+    act->result = dlx_client_get_daemon_info(act->c, &info);
+    return NULL;
+}
+
+/* Who comes second waits for the first, or is the first: both end in the same way. */
+START_TEST(it_ends_the_wait_for_another_thread)
+{
+    struct act act = {.c = connect_with(PATIENCE), .result = -1};
+    struct dlx_publisher *p = NULL;
+    DLManagedTensorVersioned *t = NULL;
+    pthread_t thread;
+    ok(dlx_publisher_new(act.c, "test/a", NULL, &p));
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    ck_assert_int_eq(pthread_create(&thread, NULL, ask, &act), 0);
+    while (!atomic_load(&act.has_begun))
+        ;
+    for (int i = 0; i < 5; i++) {
+        asked = (struct asked){.stop_at = 1};
+        is_ended(alloc(p, &t), "dlx_alloc");
+    }
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(act.result, 0);
+    ok(alloc(p, &t));
+    t->deleter(t);
+    dlx_publisher_unref(p);
+    dlx_client_unref(act.c);
+}
+END_TEST
+
+/* A program that was interrupted can end. */
+START_TEST(who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
+{
+    struct dlx_client *c = connect_with(DLX_FOREVER);
+    struct dlx_publisher *p[8] = {NULL};
+    struct dlx_daemon_info info = {.size = sizeof info};
+    char topic[] = "test/0";
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(p); i++, topic[5]++)
+        ok(dlx_publisher_new(c, topic, NULL, &p[i]));
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    asked = (struct asked){.stop_at = 1};
+    is_ended(dlx_client_get_daemon_info(c, &info), "dlx_client_get_daemon_info");
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(p); i++)
+        dlx_publisher_unref(p[i]);
+    ck_assert_int_eq(asked.n, 0);
+    asked.stop_at = 0;
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    ok(dlx_client_get_daemon_info(c, &info));
+    ck_assert_uint_eq(info.n_publishers, 0);
+    dlx_client_unref(c);
+}
+END_TEST
+
+static struct {
+    struct dlx_client *c;
+    struct dlx_publisher *p;
+    int result;
+} inner;
+
+/* As a handler of SIGTERM does. */
+static int close_one(void *unused)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    (void)unused;
+    inner.p = dlx_publisher_unref(inner.p);
+    inner.result = dlx_client_get_daemon_info(inner.c, &info);
+    (void)kill(dlx_test_stream_daemon.pid, SIGCONT);
+    return 0;
+}
+
+START_TEST(it_may_close_a_publisher_and_ask_nothing)
+{
+    struct dlx_connect_args args = {.size = sizeof args,
+                                    .socket = dlx_test_stream_daemon.path,
+                                    .timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER,
+                                    .interrupt = close_one};
+    struct dlx_daemon_info info = {.size = sizeof info};
+    ok(dlx_connect(&inner.c, &args));
+    ok(dlx_publisher_new(inner.c, "test/a", NULL, &inner.p));
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    ok(dlx_client_get_daemon_info(inner.c, &info));
+    ck_assert_int_eq(inner.result, DLX_E_IN_USE);
+    ok(dlx_client_get_daemon_info(inner.c, &info));
+    ck_assert_uint_eq(info.n_publishers, 0); /* the daemon heard of it */
+    dlx_client_unref(inner.c);
+}
+END_TEST
+
+/* As a daemon that stands still has when many come. */
+START_TEST(who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int first = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%s/full", getenv("TMPDIR"));
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(listener, 0), 0);
+    ck_assert_int_eq(connect(first, (struct sockaddr *)&address, sizeof address), 0);
+    struct dlx_connect_args args = {.size = sizeof args,
+                                    .socket = address.sun_path,
+                                    .timeout_ns = SECOND / 20,
+                                    .interrupt = interrupt,
+                                    .interrupt_data = &data};
+    struct dlx_client *c = NULL;
+    asked = (struct asked){.stop_at = 0};
+    fails(dlx_connect(&c, &args), DLX_E_TIMEOUT, address.sun_path);
+    args.interrupt = NULL;
+    args.timeout_ns = 1; /* not "for ever", as 0 is for the kernel */
+    fails(dlx_connect(&c, &args), DLX_E_TIMEOUT, address.sun_path);
+    args.interrupt = interrupt;
+    args.timeout_ns = DLX_FOREVER;
+    asked = (struct asked){.stop_at = 2};
+    fails(dlx_connect(&c, &args), DLX_E_INTERRUPTED, address.sun_path);
+    ck_assert_int_eq(asked.n, 2);
+    close(first);
+    close(listener);
+    unlink(address.sun_path);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("interrupt");
+    TCase *tcase = dlx_test_stream_case("interrupt");
+    tcase_add_test(tcase, it_ends_every_wait_for_the_daemon);
+    tcase_add_loop_test(tcase, it_may_close_a_publisher_and_ask_nothing, 0, 2);
+    tcase_add_test(tcase, who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked);
+    tcase_add_test(tcase, it_is_asked_as_long_as_the_daemon_stands_still);
+    tcase_add_test(tcase, it_ends_the_wait_for_another_thread);
+    tcase_add_test(tcase, who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Calls that a caller must not make: each is refused or does nothing, and no message is hurt. */
+
+#include "client/publisher.h"
+#include "tests/harness/stream.h"
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(p, &stats));
+    return stats;
+}
+
+/* ---- whose tensor it is --------------------------------------------------------------------- */
+
+enum { SINGLE, SET, BATCH, N_WAYS };
+
+static int publish(struct dlx_publisher *p, int way, DLManagedTensorVersioned *t)
+{
+    const struct dlx_item item = {.name = "t", .tensor = t};
+    uint32_t n;
+    return way == SINGLE ? dlx_publish(p, t, NULL)
+           : way == SET  ? dlx_publish_set(p, &item, 1, NULL, NULL)
+                         : dlx_publish_n(p, &t, 1, NULL, &n);
+}
+
+START_TEST(a_tensor_is_not_published_twice)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    const int first = _i / N_WAYS, second = _i % N_WAYS;
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
+    ok(publish(x.p, first, t));
+    fails(publish(x.p, second, t), DLX_E_INVALID, "published or deleted before");
+    ok(dlx_take(x.s, PATIENCE, &m));
+    fails(publish(x.p, second, t), DLX_E_INVALID, "published or deleted before");
+    dlx_test_stream_check(m, 10, 5);
+    dlx_message_unref(m);
+    ck_assert_uint_eq(stats_of(x.p).published, 1);
+    dlx_test_stream_publish(x.p, 10, 6);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    dlx_test_stream_check(m, 10, 6);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_tensor_is_not_in_a_message_or_batch_twice)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5), *two[] = {t, t};
+    const struct dlx_item items[] = {{"a", t}, {"b", t}};
+    uint32_t n = 7;
+    fails(dlx_publish_set(x.p, items, 2, NULL, NULL), DLX_E_INVALID, "twice");
+    fails(dlx_publish_n(x.p, two, 2, NULL, &n), DLX_E_INVALID, "published or deleted before");
+    ck_assert_uint_eq(n, 1);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    dlx_test_stream_check(m, 10, 5);
+    dlx_message_unref(m);
+    ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_deleted_tensor_is_not_published)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
+    t->deleter(t);
+    fails(publish(x.p, _i, t), DLX_E_INVALID, "published or deleted before");
+    ck_assert_uint_eq(stats_of(x.p).published, 0);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(deleting_a_published_tensor_does_nothing_but_count)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL, *other = NULL;
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
+    ok(publish(x.p, _i, t));
+    ck_assert_uint_eq(stats_of(x.p).deleted_again, 0);
+    t->deleter(t);
+    t->deleter(t);
+    ck_assert_uint_eq(stats_of(x.p).deleted_again, 2);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    for (int64_t i = 0; i < 300; i++) { /* whose memory is not that one */
+        dlx_test_stream_publish(x.p, 10, 1000 * i);
+        ok(dlx_take(x.s, PATIENCE, &other));
+        dlx_test_stream_check(other, 10, 1000 * i);
+        dlx_message_unref(other);
+    }
+    dlx_test_stream_check(m, 10, 5);
+    dlx_message_unref(m);
+    ck_assert_uint_eq(stats_of(x.p).deleted_again, 2);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* The memory comes back once, so it is handed out once. */
+START_TEST(a_tensor_that_is_deleted_twice_comes_back_once)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5), *again[2];
+    t->deleter(t);
+    t->deleter(t);
+    for (int i = 0; i < 2; i++)
+        again[i] = dlx_test_stream_alloc(x.p, 10, 100 * i);
+    ck_assert_ptr_ne(again[0]->dl_tensor.data, again[1]->dl_tensor.data);
+    ck_assert_uint_eq(stats_of(x.p).deleted_again, 1);
+    for (int i = 0; i < 2; i++)
+        again[i]->deleter(again[i]);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- two threads ----------------------------------------------------------------------------- */
+
+struct waiter {
+    struct dlx_publisher *p;
+    DLManagedTensorVersioned *t;
+    int result;
+};
+
+static void *publish_and_wait(void *userdata)
+{
+    struct waiter *w = userdata;
+    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    w->result = dlx_publish(w->p, w->t, &wait);
+    return NULL;
+}
+
+static bool is_blocked(const struct dlx_publisher *p)
+{
+    dlx_atomic_u32 *blocked = (dlx_atomic_u32 *)(uintptr_t)&p->core.block->control->blocked;
+    return dlx_load32_sc(blocked) != 0;
+}
+
+START_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
+{
+    const struct dlx_publisher_args pa = {
+        .size = sizeof pa, .depth = 1, .on_full = DLX_ON_FULL_BLOCK};
+    const struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    struct dlx_event event = {.size = sizeof event};
+    int64_t n = 10;
+    const struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+    pthread_t thread;
+    dlx_test_stream_publish(x.p, 10, 1);
+    struct waiter w = {.p = x.p, .t = dlx_test_stream_alloc(x.p, 10, 2), .result = 7};
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 3), *none = NULL;
+    DLManagedTensor legacy = {.dl_tensor = t->dl_tensor};
+    const struct dlx_item item = {.name = "t", .tensor = t};
+    uint32_t published = 7;
+    ck_assert_int_eq(pthread_create(&thread, NULL, publish_and_wait, &w), 0);
+    for (uint64_t until = dlx__deadline(PATIENCE); !is_blocked(x.p);) {
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        (void)poll(NULL, 0, 1);
+    }
+    fails(dlx_publish(x.p, t, NULL), DLX_E_IN_USE, "another thread");
+    fails(dlx_publish_n(x.p, &t, 1, NULL, &published), DLX_E_IN_USE, "dlx_publish_n");
+    ck_assert_uint_eq(published, 0);
+    fails(dlx_publish_set(x.p, &item, 1, NULL, NULL), DLX_E_IN_USE, "another thread");
+    fails(dlx_publish_legacy(x.p, &legacy, NULL), DLX_E_IN_USE, "another thread");
+    fails(dlx_alloc(x.p, &spec, &none), DLX_E_IN_USE, "test/a");
+    fails(dlx_alloc_set(x.p, &spec, 1, &none), DLX_E_IN_USE, "another thread");
+    fails(dlx_publisher_wait(x.p, 1, 0), DLX_E_IN_USE, "another thread");
+    fails(dlx_publisher_get_stats(x.p, &stats), DLX_E_IN_USE, "another thread");
+    fails(dlx_publisher_next_event(x.p, &event), DLX_E_IN_USE, "another thread");
+    ck_assert_ptr_null(none);
+    dlx_test_stream_take(x.s, 1); /* makes room */
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(w.result, 0);
+    dlx_test_stream_take(x.s, 2);
+    ok(dlx_publish(x.p, t, NULL)); /* it stayed the caller's */
+    dlx_test_stream_take(x.s, 3);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- two threads on one subscription ---------------------------------------------------------- */
+
+enum { N_TAKEN = 20000 };
+
+struct taker {
+    struct dlx_subscription *s;
+    bool many;
+    int64_t timeout_ns;
+    uint64_t until; /* so many messages, all takers together */
+    int result;     /* of the last call that did not meet another one */
+};
+
+static atomic_uint n_times[N_TAKEN + 1]; /* that a message was taken, by its number */
+static atomic_uint_least64_t n_taken;
+
+static void *take_messages(void *userdata)
+{
+    struct taker *t = userdata;
+    while (atomic_load(&n_taken) < t->until) {
+        struct dlx_message *m[4];
+        uint32_t n = 1;
+        int r = t->many ? dlx_take_n(t->s, t->timeout_ns, m, 4, &n)
+                        : dlx_take(t->s, t->timeout_ns, &m[0]);
+        if (r == DLX_E_IN_USE || r == DLX_E_EMPTY)
+            continue;
+        t->result = r;
+        if (r < 0)
+            return NULL;
+        for (uint32_t i = 0; i < n; i++) {
+            atomic_fetch_add(&n_times[dlx_message_seq(m[i])], 1);
+            dlx_message_unref(m[i]);
+        }
+        atomic_fetch_add(&n_taken, n);
+    }
+    return NULL;
+}
+
+/* The one thread has the turn for its own, from many calls before, or it has not. */
+START_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription)
+{
+    const int64_t n_before = _i == 0 ? 0 : 1000;
+    struct dlx_publisher_args args = {.size = sizeof args, .depth = 4096};
+    struct dlx_test_pair x = dlx_test_pair_make(&args, NULL);
+    struct taker taker = {.s = x.s, .timeout_ns = PATIENCE, .until = (uint64_t)n_before + 1};
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_event event = {.size = sizeof event};
+    struct dlx_message *m = NULL;
+    uint32_t n;
+    pthread_t thread;
+    for (int64_t i = 1; i <= n_before; i++)
+        dlx_test_stream_publish(x.p, 10, i);
+    ck_assert_int_eq(pthread_create(&thread, NULL, take_messages, &taker), 0);
+    uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
+    while (atomic_load(&n_taken) < (uint64_t)n_before ||
+           dlx_subscription_get_stats(x.s, &stats) != DLX_E_IN_USE) {
+        ck_assert_uint_lt(dlx__now_ns(), end);
+        (void)poll(NULL, 0, 1);
+    }
+    fails(dlx_take(x.s, 0, &m), DLX_E_IN_USE, "dlx_take: the subscription to test/a is in use");
+    fails(dlx_take(x.s, PATIENCE, &m), DLX_E_IN_USE, "another thread"); /* at once */
+    fails(dlx_take_n(x.s, 0, &m, 1, &n), DLX_E_IN_USE, "dlx_take_n");
+    fails(dlx_subscription_fd(x.s), DLX_E_IN_USE, "dlx_subscription_fd");
+    fails(dlx_subscription_next_event(x.s, &event), DLX_E_IN_USE, "dlx_subscription_next_event");
+    fails(dlx_subscription_get_stats(x.s, &stats), DLX_E_IN_USE, "dlx_subscription_get_stats");
+    ck_assert_ptr_null(m);
+    dlx_test_stream_publish(x.p, 10, n_before + 1);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(taker.result, 0);
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.taken, (uint64_t)n_before + 1);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* One takes one by one, the other batches; the main thread publishes. */
+START_TEST(threads_that_take_from_one_subscription_get_no_message_twice)
+{
+    struct dlx_publisher_args args = {
+        .size = sizeof args, .depth = 64, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_subscribe_args sub = {.size = sizeof sub, .reliable = true};
+    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    struct dlx_test_pair x = dlx_test_pair_make(&args, &sub);
+    struct taker takers[2] = {{.s = x.s, .until = N_TAKEN},
+                              {.s = x.s, .until = N_TAKEN, .many = true}};
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, take_messages, &takers[i]), 0);
+    for (int64_t i = 1; i <= N_TAKEN; i++) {
+        DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, i);
+        ok(dlx_publish(x.p, t, &wait));
+    }
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+        ck_assert_int_eq(takers[i].result, 0);
+    }
+    ck_assert_uint_eq(atomic_load(&n_taken), N_TAKEN);
+    for (int i = 1; i <= N_TAKEN; i++)
+        ck_assert_uint_eq(atomic_load(&n_times[i]), 1);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("misuse");
+    TCase *tcase = dlx_test_stream_case("misuse");
+    tcase_add_loop_test(tcase, a_tensor_is_not_published_twice, 0, N_WAYS * N_WAYS);
+    tcase_add_test(tcase, a_tensor_is_not_in_a_message_or_batch_twice);
+    tcase_add_loop_test(tcase, a_deleted_tensor_is_not_published, 0, N_WAYS);
+    tcase_add_loop_test(tcase, deleting_a_published_tensor_does_nothing_but_count, 0, N_WAYS);
+    tcase_add_test(tcase, a_tensor_that_is_deleted_twice_comes_back_once);
+    tcase_add_test(tcase, only_one_thread_at_a_time_is_in_a_call_on_a_publisher);
+    tcase_add_loop_test(tcase, only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2);
+    tcase_add_test(tcase, threads_that_take_from_one_subscription_get_no_message_twice);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlx_message_private(): what is written to is the caller's alone; what is not, is not copied, and not used again. */
+
+#include "tests/harness/fork.h"
+#include "tests/harness/maps.h"
+#include "tests/harness/seccomp.h"
+#include "tests/harness/stream.h"
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define LARGE     INT64_C(40000) /* elements, 320,000 bytes: a view */
+#define SMALL     INT64_C(1000)  /* a copy */
+#define COPIED(t) (((t)->flags & DLPACK_FLAG_BITMASK_IS_COPIED) != 0)
+
+static int64_t *data(const DLManagedTensorVersioned *t)
+{
+    return t->dl_tensor.data;
+}
+
+static struct dlx_message *take(struct dlx_subscription *s)
+{
+    struct dlx_message *m = NULL;
+    ok(dlx_take(s, PATIENCE, &m));
+    return m;
+}
+
+/* Can this kernel do it? Then the library is to do it. Not before Linux 5.13, not under valgrind. */
+static bool kernel_has_views(void)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    int fd = memfd_create("probe", MFD_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(ftruncate(fd, (off_t)page), 0);
+    void *map = mmap(NULL, page, PROT_NONE, MAP_PRIVATE, fd, 0);
+    close(fd);
+    ck_assert_ptr_ne(map, MAP_FAILED);
+    void *view = mremap(map, page, page, MREMAP_MAYMOVE | 4 /* MREMAP_DONTUNMAP */, NULL);
+    munmap(map, page);
+    if (view == MAP_FAILED)
+        return false;
+    munmap(view, page);
+    return true;
+}
+
+/* Private to the caller, of what was published as `value` and up. */
+static DLManagedTensorVersioned *private_of(struct dlx_message *m, uint32_t i, int64_t n,
+                                            int64_t value)
+{
+    DLManagedTensorVersioned *t = NULL;
+    ok(dlx_message_private(m, i, &t));
+    ck_assert_uint_eq(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY, 0);
+    ck_assert_uint_eq(t->version.major, DLPACK_MAJOR_VERSION);
+    ck_assert_int_eq(t->dl_tensor.ndim, 1);
+    ck_assert_int_eq(t->dl_tensor.shape[0], n);
+    ck_assert_int_eq(t->dl_tensor.strides[0], 1);
+    ck_assert_uint_eq((uintptr_t)data(t) % DLX_ALIGNMENT, 0);
+    int64_t k = 0;
+    while (k < n && data(t)[k] == value + k)
+        k++;
+    ck_assert_int_eq(k, n);
+    bool view = n * (int64_t)sizeof(int64_t) >= (INT64_C(256) << 10) && kernel_has_views();
+    ck_assert_int_eq(COPIED(t), !view);
+    return t;
+}
+
+static void fill(DLManagedTensorVersioned *t, int64_t value)
+{
+    for (int64_t i = 0; i < t->dl_tensor.shape[0]; i++)
+        data(t)[i] = value;
+}
+
+/* Bytes of the mapping at `at` that are this process's own. */
+static uint64_t own_bytes(const void *at)
+{
+    char line[512], text[40];
+    uint64_t kib = UINT64_MAX;
+    bool here = false;
+    FILE *f = fopen("/proc/self/smaps", "re");
+    ck_assert_ptr_nonnull(f);
+    uintptr_t page = (uintptr_t)at & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+    (void)snprintf(text, sizeof text, "%" PRIxPTR "-", page);
+    while (kib == UINT64_MAX && fgets(line, sizeof line, f)) {
+        here |= strncmp(line, text, strlen(text)) == 0;
+        if (here)
+            (void)sscanf(line, "Anonymous: %" SCNu64, &kib);
+    }
+    (void)fclose(f);
+    ck_assert_uint_ne(kib, UINT64_MAX);
+    return kib * 1024;
+}
+
+/* ---- who sees what ------------------------------------------------------------------------- */
+
+START_TEST(what_is_written_is_seen_by_nobody_else)
+{
+    static const int64_t sizes[] = {LARGE, SMALL};
+    struct dlx_publish_args share = {.size = sizeof share, .share = true, .strict = true};
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_subscription *other = NULL;
+    ok(dlx_subscribe(x.c, "test/a", NULL, &other));
+    for (int i = 0; i < 2; i++) {
+        int64_t n = sizes[i];
+        DLManagedTensorVersioned *published = dlx_test_stream_alloc(x.p, n, 5);
+        ok(dlx_publish(x.p, published, &share));
+        struct dlx_message *m = take(x.s), *theirs = take(other);
+        DLManagedTensorVersioned *a = private_of(m, 0, n, 5), *b = private_of(m, 0, n, 5);
+        fill(a, -1);
+        data(b)[n - 1] = -2;
+        dlx_test_stream_check(m, n, 5);
+        dlx_test_stream_check(theirs, n, 5);
+        ck_assert_int_eq(data(published)[0], 5);
+        ck_assert_int_eq(data(published)[n - 1], 5 + n - 1);
+        ck_assert_int_eq(data(a)[n - 1], -1);
+        ck_assert_int_eq(data(b)[0], 5);
+        DLManagedTensorVersioned *c = private_of(m, 0, n, 5);
+        c->deleter(c);
+        a->deleter(a);
+        ck_assert_int_eq(data(b)[n - 1], -2);
+        b->deleter(b);
+        dlx_message_unref(m);
+        dlx_message_unref(theirs);
+        published->deleter(published);
+    }
+    dlx_subscription_unref(other);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(only_pages_that_are_written_to_are_copied)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    dlx_test_stream_publish(x.p, LARGE, 1);
+    struct dlx_message *m = take(x.s);
+    DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
+    if (!COPIED(t)) {
+        ck_assert_uint_eq(own_bytes(data(t)), 0);
+        data(t)[LARGE / 2] = 0;
+        ck_assert_uint_eq(own_bytes(data(t)), (uint64_t)sysconf(_SC_PAGESIZE));
+    }
+    t->deleter(t);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Tensors of a set begin anywhere in a page. */
+START_TEST(tensors_of_a_set_are_apart)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_item items[5] = {{NULL, NULL}};
+    DLManagedTensorVersioned *t[5];
+    for (int64_t i = 0; i < 5; i++)
+        items[i].tensor = dlx_test_stream_alloc(x.p, LARGE + 33 * i, 100 * i);
+    ok(dlx_publish_set(x.p, items, 5, NULL, NULL));
+    struct dlx_message *m = take(x.s);
+    for (uint32_t i = 0; i < 5; i++) {
+        t[i] = private_of(m, i, LARGE + 33 * i, 100 * i);
+        fill(t[i], -1 - (int64_t)i);
+    }
+    for (uint32_t i = 0; i < 5; i++) {
+        ck_assert_int_eq(((int64_t *)dlx_message_peek(m, i)->data)[0], 100 * i);
+        ck_assert_int_eq(data(t[i])[0], -1 - (int64_t)i);
+        ck_assert_int_eq(data(t[i])[LARGE + 33 * i - 1], -1 - (int64_t)i);
+    }
+    dlx_message_unref(m);
+    for (uint32_t i = 0; i < 5; i++)
+        t[i]->deleter(t[i]);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(scalars_and_empty_tensors_are_copied)
+{
+    static const int64_t none[] = {3, 0};
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    for (int32_t ndim = 0; ndim <= 2; ndim += 2) {
+        struct dlx_tensor_spec spec = {
+            .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = ndim, .shape = none};
+        DLManagedTensorVersioned *t = NULL;
+        ok(dlx_alloc(x.p, &spec, &t));
+        if (ndim == 0)
+            *data(t) = 77;
+        ok(dlx_publish(x.p, t, NULL));
+        struct dlx_message *m = take(x.s);
+        ok(dlx_message_private(m, 0, &t));
+        ck_assert(COPIED(t));
+        ck_assert_int_eq(t->dl_tensor.ndim, ndim);
+        if (ndim == 0)
+            ck_assert_int_eq((*data(t))++, 77);
+        else
+            ck_assert_int_eq(t->dl_tensor.shape[1], 0);
+        dlx_message_unref(m);
+        t->deleter(t);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- how long ------------------------------------------------------------------------------ */
+
+/* Pages that were not written to are the publisher's: it must not use them while the view is there. */
+START_TEST(a_view_holds_its_message_and_a_copy_does_not)
+{
+    struct dlx_publisher_args few = {.size = sizeof few, .depth = 2};
+    struct dlx_subscribe_args one = {.size = sizeof one, .max_held = 1};
+    struct dlx_test_pair x = dlx_test_pair_make(&few, &one);
+    dlx_test_stream_publish(x.p, LARGE, 1);
+    struct dlx_message *m = take(x.s);
+    DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
+    if (!COPIED(t)) {
+        dlx_message_unref(m);
+        data(t)[0] = -1;
+        for (int64_t i = 0; i < 50; i++)
+            dlx_test_stream_publish(x.p, LARGE, 1000 * i);
+        fails(dlx_take(x.s, 0, &m), DLX_E_TOO_MANY_HELD, "1");
+        ck_assert_int_eq(data(t)[0], -1);
+        for (int64_t i = 1; i < LARGE; i += 100)
+            ck_assert_int_eq(data(t)[i], 1 + i);
+        t->deleter(t);
+        m = take(x.s);
+    } else {
+        t->deleter(t);
+    }
+    dlx_message_unref(m);
+    dlx_test_stream_publish(x.p, SMALL, 7);
+    do {
+        m = take(x.s);
+        if (dlx_message_peek(m, 0)->shape[0] == SMALL)
+            break;
+        dlx_message_unref(m);
+    } while (true);
+    t = private_of(m, 0, SMALL, 7);
+    dlx_message_unref(m);
+    dlx_test_stream_publish(x.p, SMALL, 8);
+    dlx_message_unref(take(x.s));
+    t->deleter(t);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+static void *delete_elsewhere(void *arg)
+{
+    DLManagedTensorVersioned *t = arg;
+    t->deleter(t);
+    return NULL;
+}
+
+START_TEST(it_outlives_everything_else)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    pthread_t thread;
+    dlx_test_stream_publish(x.p, LARGE, 1);
+    struct dlx_message *m = take(x.s);
+    DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+    ck_assert_int_eq(data(t)[LARGE - 1], LARGE);
+    fill(t, 3);
+    ck_assert_int_eq(data(t)[0] + data(t)[LARGE - 1], 6);
+    ck_assert_int_eq(pthread_create(&thread, NULL, delete_elsewhere, t), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+}
+END_TEST
+
+struct viewer {
+    struct dlx_message *m;
+    atomic_bool stop;
+    unsigned n;
+};
+
+static void *make_views(void *arg)
+{
+    struct viewer *v = arg;
+    while (!atomic_load(&v->stop) || v->n == 0) {
+        DLManagedTensorVersioned *t = NULL;
+        if (dlx_message_private(v->m, 0, &t) < 0)
+            return NULL;
+        data(t)[LARGE - 1]--;
+        bool good = data(t)[0] == 1 && data(t)[LARGE - 1] == LARGE - 1;
+        t->deleter(t);
+        if (!good)
+            return NULL;
+        v->n++;
+    }
+    return v;
+}
+
+START_TEST(another_thread_makes_views_while_arenas_come_and_go)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct viewer v = {.n = 0};
+    pthread_t thread;
+    void *good = NULL;
+    dlx_test_stream_publish(x.p, LARGE, 1);
+    v.m = take(x.s);
+    ck_assert_int_eq(pthread_create(&thread, NULL, make_views, &v), 0);
+    for (int64_t i = 1; i < 40; i++) {
+        dlx_test_stream_publish(x.p, i % 8 * LARGE + 1, i);
+        dlx_message_unref(take(x.s));
+    }
+    atomic_store(&v.stop, true);
+    ck_assert_int_eq(pthread_join(thread, &good), 0);
+    ck_assert_ptr_eq(good, &v);
+    dlx_message_unref(v.m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- where it cannot be -------------------------------------------------------------------- */
+
+START_TEST(a_child_has_the_copy_and_not_the_view)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    int status = 0;
+    dlx_test_stream_publish(x.p, LARGE, 1);
+    dlx_test_stream_publish(x.p, SMALL, 1);
+    struct dlx_message *m = take(x.s), *small = take(x.s);
+    DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1), *u = private_of(small, 0, SMALL, 1);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        DLManagedTensorVersioned *none = NULL;
+        fails(dlx_message_private(m, 0, &none), DLX_E_FORKED, "fork");
+        ck_assert_int_eq(dlx_test_faults(data(t)), !COPIED(t));
+        ck_assert_int_eq(data(u)[SMALL - 1], SMALL);
+        t->deleter(t);
+        u->deleter(u);
+        _exit(42);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(WEXITSTATUS(status), 42);
+    ck_assert_int_eq(data(t)[LARGE - 1], LARGE);
+    fill(t, 1);
+    t->deleter(t);
+    u->deleter(u);
+    dlx_message_unref(m);
+    dlx_message_unref(small);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* An old kernel, a sandbox, no mappings left. */
+START_TEST(where_the_kernel_has_no_views_it_is_copied)
+{
+    static const unsigned calls[] = {__NR_mremap, __NR_mprotect};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
+        int status = 0;
+        pid_t pid = dlx_test_fork();
+        ck_assert_int_ge(pid, 0);
+        if (pid == 0) {
+            struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+            DLManagedTensorVersioned *t = NULL;
+            dlx_test_stream_publish(x.p, LARGE, 1);
+            struct dlx_message *m = take(x.s);
+            if (!dlx_test_seccomp_fail(calls[i], EINVAL))
+                _exit(77);
+            ok(dlx_message_private(m, 0, &t));
+            dlx_message_unref(m);
+            bool good = COPIED(t) && data(t)[0] == 1 && data(t)[LARGE - 1] == LARGE;
+            fill(t, 1);
+            t->deleter(t);
+            dlx_test_pair_end(&x);
+            _exit(good ? 42 : 1);
+        }
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+            puts("SKIP: no seccomp here");
+        else
+            ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 42, "%x", (unsigned)status);
+    }
+}
+END_TEST
+
+START_TEST(publishing_one_on_copies_it)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_report report = {.size = sizeof report};
+    struct dlx_publish_args args = {.size = sizeof args, .report = &report};
+    dlx_test_stream_publish(x.p, LARGE, 1);
+    struct dlx_message *m = take(x.s);
+    DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
+    dlx_message_unref(m);
+    data(t)[0] = 1 - LARGE;
+    for (int64_t i = 0; i < LARGE; i++)
+        data(t)[i] = 9 + i;
+    ok(dlx_publish(x.p, t, &args)); /* spends it */
+    ck_assert_uint_eq(report.n_copied, 1);
+    m = take(x.s);
+    dlx_test_stream_check(m, LARGE, 9);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(wrong_arguments_are_refused)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    DLManagedTensorVersioned *t = NULL;
+    dlx_test_stream_publish(x.p, SMALL, 1);
+    struct dlx_message *m = take(x.s);
+    fails(dlx_message_private(NULL, 0, &t), DLX_E_INVALID, "NULL");
+    fails(dlx_message_private(m, 0, NULL), DLX_E_INVALID, "NULL");
+    fails(dlx_message_private(m, 1, &t), DLX_E_INVALID, "tensor 1");
+    ck_assert_ptr_null(t);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("private");
+    TCase *tcase = dlx_test_stream_case("private");
+    tcase_add_test(tcase, what_is_written_is_seen_by_nobody_else);
+    tcase_add_test(tcase, only_pages_that_are_written_to_are_copied);
+    tcase_add_test(tcase, tensors_of_a_set_are_apart);
+    tcase_add_test(tcase, scalars_and_empty_tensors_are_copied);
+    tcase_add_test(tcase, a_view_holds_its_message_and_a_copy_does_not);
+    tcase_add_test(tcase, it_outlives_everything_else);
+    tcase_add_test(tcase, another_thread_makes_views_while_arenas_come_and_go);
+    tcase_add_test(tcase, a_child_has_the_copy_and_not_the_view);
+    tcase_add_test(tcase, where_the_kernel_has_no_views_it_is_copied);
+    tcase_add_test(tcase, publishing_one_on_copies_it);
+    tcase_add_test(tcase, wrong_arguments_are_refused);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

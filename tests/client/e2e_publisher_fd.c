@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlx_publisher_fd(): a caller that polls publishes as soon as one that waits would. */
+
+#include "common/util.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/stream.h"
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const struct dlx_publisher_args blocks = {
+    .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = 4};
+static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
+
+static bool is_readable(int fd, int timeout_ms)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int n = poll(&p, 1, timeout_ms);
+    ck_assert_int_ge(n, 0);
+    return n == 1;
+}
+
+/* Publishes without waiting until that fails; the numbers go on from *n. */
+static void publish_until_full(struct dlx_publisher *p, int64_t *n)
+{
+    int r = 0;
+    while (r == 0) {
+        DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, *n + 1);
+        r = dlx_publish(p, t, NULL);
+        if (r < 0)
+            t->deleter(t);
+        else
+            ++*n;
+    }
+    ck_assert_int_eq(r, DLX_E_FULL);
+}
+
+START_TEST(it_is_readable_when_there_is_room_again)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    int fd = dlx_publisher_fd(x.p);
+    int64_t n = 0, taken = 0;
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(dlx_publisher_fd(x.p), fd);
+    ck_assert(is_readable(fd, 0));
+    for (int round = 0; round < 3; round++) {
+        publish_until_full(x.p, &n);
+        ck_assert(!is_readable(fd, 0));
+        dlx_test_stream_take(x.s, ++taken);
+        ck_assert(is_readable(fd, PATIENCE_MS));
+    }
+    ck_assert_int_eq(n, taken + 3);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+enum { MANY = 20000 };
+
+static void *take_all(void *userdata)
+{
+    struct dlx_test_pair *x = userdata;
+    for (int64_t i = 1; i <= MANY; i++) {
+        struct dlx_message *m = NULL;
+        ok(dlx_take(x->s, PATIENCE, &m));
+        ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
+        dlx_message_unref(m);
+    }
+    return NULL;
+}
+
+/* Also through restarts of the daemon: nothing rings while there is none. */
+START_TEST(no_room_is_missed)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    pthread_t thread;
+    int fd = dlx_publisher_fd(x.p);
+    ck_assert_int_eq(pthread_create(&thread, NULL, take_all, &x), 0);
+    for (int64_t n = 1; n <= MANY; n++) {
+        if (_i == 1 && n % (MANY / 4) == 0)
+            dlx_test_stream_restart();
+        DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, n);
+        for (int r; (r = dlx_publish(x.p, t, NULL)) != 0;) {
+            ck_assert_int_eq(r, DLX_E_FULL);
+            ck_assert(is_readable(fd, PATIENCE_MS));
+        }
+    }
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ok(dlx_publisher_get_stats(x.p, &stats));
+    ck_assert_uint_eq(stats.published, MANY);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(it_is_readable_when_a_subscriber_comes)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s[2] = {NULL};
+    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    int fd = dlx_publisher_fd(p);
+    for (uint32_t i = 0; i < 2; i++) {
+        fails(dlx_publisher_wait(p, i + 1, 0), DLX_E_TIMEOUT, "subscribers");
+        ck_assert(!is_readable(fd, 0));
+        ok(dlx_subscribe(c, "test/a", NULL, &s[i]));
+        while (dlx_publisher_wait(p, i + 1, 0) != 0)
+            ck_assert(is_readable(fd, PATIENCE_MS));
+    }
+    for (int i = 0; i < 2; i++)
+        dlx_subscription_unref(s[i]);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(it_is_readable_when_a_subscriber_dies)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    int64_t n = 0;
+    ok(dlx_publisher_new(c, "test/a", &blocks, &p));
+    int fd = dlx_publisher_fd(p);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_subscription *s = NULL;
+        ok(dlx_subscribe(dlx_test_stream_connect(), "test/a", &reliable, &s));
+        for (;;)
+            pause();
+    }
+    while (dlx_publisher_wait(p, 1, 0) != 0)
+        ck_assert(is_readable(fd, PATIENCE_MS));
+    do /* it may be readable for nothing, but not for ever */
+        publish_until_full(p, &n);
+    while (is_readable(fd, 0));
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, n + 1);
+    while (dlx_publish(p, t, NULL) != 0)
+        ck_assert(is_readable(fd, PATIENCE_MS));
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(it_is_refused_without_a_publisher)
+{
+    fails(dlx_publisher_fd(NULL), DLX_E_INVALID, "dlx_publisher_fd");
+}
+END_TEST
+
+/* ---- without a daemon ------------------------------------------------------------------------ */
+
+/* The daemon's end is told; then nothing is, until there is room. */
+START_TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    int fd = dlx_publisher_fd(x.p), n_told = 0;
+    int64_t n = 0, taken = 0;
+    publish_until_full(x.p, &n);
+    ck_assert(!is_readable(fd, 0));
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    ck_assert(is_readable(fd, PATIENCE_MS));
+    do
+        publish_until_full(x.p, &n);
+    while (++n_told < 4 && is_readable(fd, 200));
+    ck_assert_int_lt(n_told, 4);
+    for (int round = 0; round < 3; round++) {
+        dlx_test_stream_take(x.s, ++taken);
+        ck_assert(is_readable(fd, PATIENCE_MS));
+        publish_until_full(x.p, &n);
+        ck_assert_int_eq(n, taken + 4);
+    }
+    /* The next one is found by the call that there is room for. */
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    dlx_test_stream_take(x.s, ++taken);
+    ck_assert(is_readable(fd, PATIENCE_MS));
+    while (taken < n)
+        dlx_test_stream_take(x.s, ++taken);
+    dlx_test_stream_publish_once_joined(x.p, dlx_test_stream_alloc(x.p, 10, n + 1), x.s);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Nothing tells of a new daemon, so the descriptor does now and then: after 20 ms, 40, and so on. */
+START_TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
+{
+    struct dlx_client *c = dlx_test_stream_connect(), *later;
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    int fd = dlx_publisher_fd(p);
+    ck_assert_int_eq(dlx_publisher_wait(p, 1, 0), DLX_E_TIMEOUT);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    uint64_t began = dlx__now_ns();
+    for (int i = 0; i < 6; i++) { /* the first one tells that the daemon is lost */
+        ck_assert(is_readable(fd, PATIENCE_MS));
+        ck_assert_int_eq(dlx_publisher_wait(p, 1, 0), DLX_E_TIMEOUT);
+    }
+    ck_assert_uint_ge(dlx__now_ns() - began, UINT64_C(1000000) * (20 + 40 + 80 + 160));
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    later = dlx_test_stream_connect();
+    ok(dlx_subscribe(later, "test/a", NULL, &s));
+    for (int r = DLX_E_TIMEOUT; r != 0;) {
+        struct dlx_message *m;
+        ck_assert(is_readable(fd, PATIENCE_MS));
+        r = dlx_publisher_wait(p, 1, 0);
+        ck_assert(r == 0 || r == DLX_E_TIMEOUT);
+        ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY); /* it does its part */
+    }
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(later);
+    dlx_client_unref(c);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("publisher_fd");
+    TCase *tcase = dlx_test_stream_case("publisher_fd");
+    tcase_add_test(tcase, it_is_readable_when_there_is_room_again);
+    tcase_add_loop_test(tcase, no_room_is_missed, 0, 2);
+    tcase_add_test(tcase, it_is_readable_when_a_subscriber_comes);
+    tcase_add_test(tcase, it_is_readable_when_a_subscriber_dies);
+    tcase_add_test(tcase, it_is_refused_without_a_publisher);
+    tcase_add_test(tcase, without_a_daemon_it_is_readable_only_when_there_is_room);
+    tcase_add_test(tcase, without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

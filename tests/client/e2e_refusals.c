@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * What the public calls refuse, as the header says: arguments that are NULL, numbers that cannot be, handles of a parent
+ * process. Each with its code and with words, and nothing has changed by it.
+ */
+
+#include "tests/harness/fork.h"
+#include "tests/harness/stream.h"
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* Handles of each kind, or NULL where a call is told without. */
+static struct {
+    struct dlx_client *c;
+    struct dlx_publisher *p;
+    struct dlx_subscription *s;
+    struct dlx_message *m;
+    DLManagedTensorVersioned *t;
+    DLManagedTensor *legacy;
+} x;
+
+static int on_publisher(const struct dlx_publisher_info *info, void *userdata)
+{
+    (void)info;
+    (void)userdata;
+    return 0;
+}
+
+static int on_quota(const struct dlx_quota_info *info, void *userdata)
+{
+    (void)info;
+    (void)userdata;
+    return 0;
+}
+
+static int on_link(const struct dlx_link_info *info, void *userdata)
+{
+    (void)info;
+    (void)userdata;
+    return 0;
+}
+
+static void make_all(void)
+{
+    struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
+    x.c = pair.c;
+    x.p = pair.p;
+    x.s = pair.s;
+    dlx_test_stream_publish(x.p, 10, 1);
+    ok(dlx_take(x.s, PATIENCE, &x.m));
+    x.t = dlx_test_stream_alloc(x.p, 10, 2);
+    ok(dlx_message_tensor_legacy(x.m, 0, true, &x.legacy));
+}
+
+static void end_all(void)
+{
+    x.t->deleter(x.t);
+    x.legacy->deleter(x.legacy);
+    dlx_message_unref(x.m);
+    struct dlx_test_pair pair = {x.c, x.p, x.s};
+    dlx_test_pair_end(&pair);
+}
+
+/* Something to write to; that nothing is written is looked at. */
+static union {
+    void *pointer;
+    uint32_t number;
+    struct dlx_event event;
+    struct dlx_publisher_stats publisher_stats;
+    struct dlx_subscription_stats subscription_stats;
+    struct dlx_daemon_info info;
+    unsigned char bytes[1024]; /* more than any of them */
+} out;
+
+static int64_t shape[] = {4};
+static const struct dlx_tensor_spec spec = {
+    .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = shape};
+static struct dlx_item item;
+
+/* Each call with one argument less than it needs: `without` counts them, past the last one all are there. */
+#define ARG(i, value) (without == (i) ? NULL : (value))
+#define RET(type)     ((type)(void *)ARG(1, &out))
+
+static int connects(int without)
+{
+    const struct dlx_connect_args args = {.size = sizeof args};
+    return without == 0 ? dlx_connect(NULL, &args) : DLX_E_FORKED;
+}
+
+static int publisher_new(int without)
+{
+    return dlx_publisher_new(ARG(0, x.c), "a", NULL, RET(struct dlx_publisher **));
+}
+
+static int allocs(int without)
+{
+    return dlx_alloc(ARG(0, x.p), ARG(2, &spec), RET(DLManagedTensorVersioned **));
+}
+
+static int alloc_set(int without)
+{
+    return dlx_alloc_set(ARG(0, x.p), ARG(2, &spec), 1, RET(DLManagedTensorVersioned **));
+}
+
+static int publishes(int without)
+{
+    return dlx_publish(ARG(0, x.p), ARG(1, x.t), NULL);
+}
+
+static int publish_n(int without)
+{
+    uint32_t n = 0;
+    int r = dlx_publish_n(ARG(0, x.p), ARG(1, &x.t), 1, NULL, &n);
+    return n == 0 ? r : 0;
+}
+
+static int publish_legacy(int without)
+{
+    return dlx_publish_legacy(ARG(0, x.p), ARG(1, x.legacy), NULL);
+}
+
+static int publish_set(int without)
+{
+    const struct dlx_bytes meta = {.data = ARG(2, "m"), .size = 1};
+    item = (struct dlx_item){.tensor = x.t};
+    return dlx_publish_set(ARG(0, x.p), ARG(1, &item), 1, &meta, NULL);
+}
+
+static int publisher_wait(int without)
+{
+    return dlx_publisher_wait(ARG(0, x.p), 1, 0);
+}
+
+static int publisher_next_event(int without)
+{
+    return dlx_publisher_next_event(ARG(0, x.p), RET(struct dlx_event *));
+}
+
+static int publisher_get_stats(int without)
+{
+    return dlx_publisher_get_stats(ARG(0, x.p), RET(struct dlx_publisher_stats *));
+}
+
+static int subscribes(int without)
+{
+    return dlx_subscribe(ARG(0, x.c), "a", NULL, RET(struct dlx_subscription **));
+}
+
+static int subscription_fd(int without)
+{
+    return dlx_subscription_fd(ARG(0, x.s));
+}
+
+static int takes(int without)
+{
+    return dlx_take(ARG(0, x.s), 0, RET(struct dlx_message **));
+}
+
+static int takes_n(int without)
+{
+    uint32_t n = 0;
+    return dlx_take_n(ARG(0, x.s), 0, RET(struct dlx_message **), 1, ARG(2, &n));
+}
+
+static int gets(int without)
+{
+    return dlx_get(ARG(0, x.c), "a", 0, RET(struct dlx_message **));
+}
+
+static int retained_drop(int without)
+{
+    return dlx_retained_drop(ARG(0, x.c), "a");
+}
+
+static int subscription_get_stats(int without)
+{
+    return dlx_subscription_get_stats(ARG(0, x.s), RET(struct dlx_subscription_stats *));
+}
+
+static int subscription_next_event(int without)
+{
+    return dlx_subscription_next_event(ARG(0, x.s), RET(struct dlx_event *));
+}
+
+static int message_find(int without)
+{
+    return dlx_message_find(ARG(0, x.m), ARG(2, "a"), RET(uint32_t *));
+}
+
+static int message_tensor(int without)
+{
+    return dlx_message_tensor(ARG(0, x.m), 0, RET(DLManagedTensorVersioned **));
+}
+
+static int message_private(int without)
+{
+    return dlx_message_private(ARG(0, x.m), 0, RET(DLManagedTensorVersioned **));
+}
+
+static int message_tensor_legacy(int without)
+{
+    return dlx_message_tensor_legacy(ARG(0, x.m), 0, true, RET(DLManagedTensor **));
+}
+
+static int list_publishers(int without)
+{
+    return dlx_list_publishers(ARG(0, x.c), NULL, ARG(1, on_publisher), NULL);
+}
+
+static int list_quotas(int without)
+{
+    return dlx_list_quotas(ARG(0, x.c), ARG(1, on_quota), NULL);
+}
+
+static int list_links(int without)
+{
+    return dlx_list_links(ARG(0, x.c), 0, ARG(1, on_link), NULL);
+}
+
+static int daemon_info(int without)
+{
+    return dlx_client_get_daemon_info(ARG(0, x.c), RET(struct dlx_daemon_info *));
+}
+
+/* With the names of the arguments that it needs. */
+#define CALL(name, ...)                                                                            \
+    {                                                                                              \
+#name, name,                                                                               \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+static const struct {
+    const char *name;
+    int (*call)(int without);
+    const char *needed[4];
+} calls[] = {CALL(connects, "ret"),
+             CALL(publisher_new, "client", "ret"),
+             CALL(allocs, "publisher", "ret", "spec"),
+             CALL(alloc_set, "publisher", "ret", "specs"),
+             CALL(publishes, "publisher", "tensor"),
+             CALL(publish_n, "publisher", "tensors"),
+             CALL(publish_legacy, "publisher", "tensor"),
+             CALL(publish_set, "publisher", "items", "meta->data"),
+             CALL(publisher_wait, "publisher"),
+             CALL(publisher_next_event, "publisher", "ret"),
+             CALL(publisher_get_stats, "publisher", "stats"),
+             CALL(subscribes, "client", "ret"),
+             CALL(subscription_fd, "subscription"),
+             CALL(takes, "subscription", "ret"),
+             CALL(takes_n, "subscription", "ret", "ret_n"),
+             CALL(gets, "client", "ret"),
+             CALL(retained_drop, "client"),
+             CALL(subscription_get_stats, "subscription", "stats"),
+             CALL(subscription_next_event, "subscription", "ret"),
+             CALL(message_find, "message", "ret_i", "name"),
+             CALL(message_tensor, "message", "ret"),
+             CALL(message_private, "message", "ret"),
+             CALL(message_tensor_legacy, "message", "ret"),
+             CALL(list_publishers, "client", "fn"),
+             CALL(list_links, "client", "fn"),
+             CALL(list_quotas, "client", "fn"),
+             CALL(daemon_info, "client", "info")};
+
+static bool nothing_written(void)
+{
+    static const unsigned char zero[sizeof out.bytes];
+    return memcmp(out.bytes, zero, sizeof zero) == 0;
+}
+
+START_TEST(every_call_needs_its_arguments)
+{
+    make_all();
+    for (int without = 0; calls[_i].needed[without]; without++) {
+        char words[64];
+        (void)snprintf(words, sizeof words, ": %s is NULL", calls[_i].needed[without]);
+        int r = calls[_i].call(without);
+        ck_assert_msg(r == DLX_E_INVALID, "%s without argument %d: %d", calls[_i].name, without, r);
+        ck_assert_msg(strstr(dlx_client_errmsg(NULL), words), "%s: %s", calls[_i].name,
+                      dlx_client_errmsg(NULL));
+        ck_assert(nothing_written());
+    }
+    end_all();
+}
+END_TEST
+
+START_TEST(who_finds_nothing_is_told_so)
+{
+    struct dlx_message *m;
+    struct dlx_event e = {.size = sizeof e};
+    uint32_t n;
+    make_all();
+    while (dlx_publisher_next_event(x.p, &e) == 0)
+        ;
+    while (dlx_subscription_next_event(x.s, &e) == 0)
+        ;
+    fails(dlx_take(x.s, 0, &m), DLX_E_EMPTY, "no message is there");
+    fails(dlx_take_n(x.s, 0, &m, 1, &n), DLX_E_EMPTY, "no message is there");
+    fails(dlx_get(x.c, "nobody", 0, &m), DLX_E_EMPTY, "topic nobody has no message");
+    fails(dlx_publisher_next_event(x.p, &e), DLX_E_EMPTY, "no event is there");
+    fails(dlx_subscription_next_event(x.s, &e), DLX_E_EMPTY, "no event is there");
+    ck_assert_int_eq(dlx_publisher_wait(x.p, 0, 0), 0);
+    ck_assert_str_eq(dlx_client_errmsg(NULL), ""); /* the next call has its own words */
+    end_all();
+}
+END_TEST
+
+START_TEST(no_call_takes_a_handle_of_the_parent)
+{
+    int status;
+    make_all();
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
+            int r = calls[i].call(-1);
+            if (r != DLX_E_FORKED || !nothing_written()) {
+                printf("%s in a child: %d (%s)\n", calls[i].name, r, dlx_client_errmsg(NULL));
+                (void)fflush(stdout);
+                _exit(1);
+            }
+        }
+        /* Releasing is allowed, and changes nothing of the parent's. */
+        x.legacy->deleter(x.legacy);
+        (void)dlx_message_unref(x.m);
+        (void)dlx_subscription_unref(x.s);
+        (void)dlx_publisher_unref(x.p);
+        (void)dlx_client_unref(x.c);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    dlx_test_stream_check(x.m, 10, 1);
+    dlx_test_stream_publish(x.p, 10, 2);
+    dlx_test_stream_take(x.s, 2);
+    end_all();
+}
+END_TEST
+
+/* ---- numbers ----------------------------------------------------------------------------------- */
+
+START_TEST(a_publisher_that_cannot_be)
+{
+    static const struct {
+        struct dlx_publisher_args args;
+        const char *words;
+    } cases[] = {
+        {{.history = UINT32_MAX}, "history 4294967295, at most"},
+        {{.depth = 4097}, "depth 4097, at most 4096"},
+        {{.depth = UINT32_MAX}, "depth 4294967295"},
+        {{.history = 2, .retain = 3}, "retains 3 messages of a history of 2"},
+        {{.on_full = DLX_ON_FULL_BLOCK + 1}, "on_full 2"},
+        {{.max_held = 4097}, "test/a: max_held 4097, at most 4096"},
+        {{.max_held = UINT32_MAX, .max_held_bytes = 1}, "max_held 4294967295"},
+        {{.retain_for_ns = 1}, "retain_for_ns 1 with 0 messages"},
+    };
+    struct dlx_publisher *p = NULL;
+    struct dlx_client *c = dlx_test_stream_connect();
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
+        struct dlx_publisher_args args = cases[i].args;
+        args.size = sizeof args;
+        fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID, cases[i].words);
+        ck_assert_ptr_null(p);
+    }
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(a_subscription_that_cannot_be)
+{
+    static const struct {
+        struct dlx_subscribe_args args;
+        const char *words;
+    } cases[] = {
+        {{.max_held = UINT32_MAX}, "max_held 4294967295, at most"},
+        {{.mode = DLX_MODE_LATEST + 1}, "mode 2"},
+        {{.mode = DLX_MODE_LATEST, .reliable = true}, "it cannot be reliable"},
+        {{.spin_ns = DLX_SPIN_ALWAYS - 1}, "spin_ns"},
+    };
+    struct dlx_subscription *s = NULL;
+    struct dlx_client *c = dlx_test_stream_connect();
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
+        struct dlx_subscribe_args args = cases[i].args;
+        args.size = sizeof args;
+        fails(dlx_subscribe(c, "test/a", &args, &s), DLX_E_INVALID, cases[i].words);
+        ck_assert_ptr_null(s);
+    }
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(a_socket_path_that_is_no_socket_path)
+{
+    char path[200];
+    struct dlx_client *c = NULL;
+    const struct dlx_connect_args args = {.size = sizeof args, .socket = path};
+    memset(path, 'p', sizeof path);
+    path[0] = '/';
+    path[sizeof path - 1] = '\0';
+    fails(dlx_connect(&c, &args), DLX_E_INVALID, "is longer than 107 bytes");
+    ck_assert_ptr_null(c);
+}
+END_TEST
+
+/* Nothing is allocated for what can never be, or of what cannot be carried. */
+START_TEST(tensors_that_cannot_be)
+{
+    int64_t most[] = {INT64_MAX, 2}, large[] = {INT64_MAX / 16};
+    const struct dlx_tensor_spec two[] = {
+        {.size = sizeof *two, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = large},
+        {.size = sizeof *two, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = large}};
+    struct dlx_tensor_spec one = two[0];
+    DLManagedTensorVersioned *t[3] = {NULL, NULL, NULL};
+    struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
+    one.shape = most;
+    one.ndim = 2;
+    fails(dlx_alloc(pair.p, &one, t), DLX_E_SHAPE, "");
+    fails(dlx_alloc_set(pair.p, &one, 1, t), DLX_E_SHAPE, "");
+    ck_assert_int_lt(dlx_alloc_set(pair.p, two, 2, t), 0);
+    fails(dlx_alloc_set(pair.p, two, 0, t), DLX_E_INVALID, "0 tensors");
+    fails(dlx_alloc_set(pair.p, two, DLX_TENSORS_MAX + 1, t), DLX_E_INVALID, "65536 tensors");
+    ck_assert_ptr_null(t[0]);
+    DLManagedTensorVersioned *own = dlx_test_stream_alloc(pair.p, 10, 1);
+    static const DLDeviceType there[] = {kDLCUDA, kDLOpenCL, kDLMetal, kDLCUDAManaged};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(there); i++) {
+        own->dl_tensor.device.device_type = there[i];
+        fails(dlx_publish(pair.p, own, NULL), DLX_E_DEVICE, "device type");
+    }
+    /* Of the host, pinned: this process reads it, by a copy. */
+    static const DLDeviceType pinned[] = {kDLCUDAHost, kDLROCMHost};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(pinned); i++) {
+        struct dlx_publish_args args = {.size = sizeof args, .share = true};
+        struct dlx_message *m;
+        own->dl_tensor.device.device_type = pinned[i];
+        ok(dlx_publish(pair.p, own, &args));
+        ok(dlx_take(pair.s, PATIENCE, &m));
+        dlx_test_stream_check(m, 10, 1);
+        ck_assert_int_eq(dlx_message_peek(m, 0)->device.device_type, kDLCPU);
+        dlx_message_unref(m);
+        own->deleter(own);
+        if (i + 1 < DLX_ARRAY_SIZE(pinned))
+            own = dlx_test_stream_alloc(pair.p, 10, 1);
+    }
+    dlx_test_pair_end(&pair);
+}
+END_TEST
+
+/* What is asked of a message, and is not there. */
+START_TEST(messages_have_no_more_than_they_have)
+{
+    struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m;
+    DLManagedTensorVersioned *none = NULL;
+    DLManagedTensor *legacy = NULL;
+    char name[DLX_NAME_MAX + 2];
+    uint32_t at = 77;
+    size_t size = 77;
+    memset(name, 'n', sizeof name);
+    name[sizeof name - 1] = '\0';
+    struct dlx_item items[] = {{.name = "one", .tensor = dlx_test_stream_alloc(pair.p, 10, 1)},
+                               {.tensor = dlx_test_stream_alloc(pair.p, 10, 2)}};
+    ok(dlx_publish_set(pair.p, items, 2, NULL, NULL));
+    ok(dlx_take(pair.s, PATIENCE, &m));
+    ck_assert_ptr_nonnull(dlx_message_peek(m, 1));
+    ck_assert_ptr_null(dlx_message_peek(m, 2));
+    ck_assert_ptr_null(dlx_message_peek(NULL, 0));
+    ck_assert_str_eq(dlx_message_name(m, 1), "");
+    ck_assert_ptr_null(dlx_message_name(m, 2));
+    ck_assert_ptr_null(dlx_message_name(NULL, 0));
+    ck_assert_ptr_null(dlx_message_meta(m, &size));
+    ck_assert_uint_eq(size, 0);
+    ok(dlx_message_find(m, "one", &at));
+    ck_assert_uint_eq(at, 0);
+    fails(dlx_message_find(m, "two", &at), DLX_E_NOT_FOUND, "\"two\"");
+    fails(dlx_message_find(m, "", &at), DLX_E_NOT_FOUND, "no tensor");
+    fails(dlx_message_find(m, name, &at), DLX_E_NOT_FOUND, "nnn");
+    ck_assert_uint_eq(at, 0);
+    fails(dlx_message_tensor(m, 2, &none), DLX_E_INVALID, "tensor 2");
+    fails(dlx_message_private(m, 2, &none), DLX_E_INVALID, "tensor 2");
+    fails(dlx_message_tensor_legacy(m, 2, true, &legacy), DLX_E_INVALID, "tensor 2");
+    ck_assert(!none && !legacy);
+    dlx_message_unref(m);
+    dlx_test_stream_publish(pair.p, 10, 3); /* no set: no names */
+    ok(dlx_take(pair.s, PATIENCE, &m));
+    fails(dlx_message_find(m, "one", &at), DLX_E_NOT_FOUND, "\"one\"");
+    dlx_message_unref(m);
+    dlx_test_pair_end(&pair);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("refusals");
+    TCase *tcase = dlx_test_stream_case("refusals");
+    tcase_add_loop_test(tcase, every_call_needs_its_arguments, 0, (int)DLX_ARRAY_SIZE(calls));
+    tcase_add_test(tcase, who_finds_nothing_is_told_so);
+    tcase_add_test(tcase, no_call_takes_a_handle_of_the_parent);
+    tcase_add_test(tcase, a_publisher_that_cannot_be);
+    tcase_add_test(tcase, a_subscription_that_cannot_be);
+    tcase_add_test(tcase, a_socket_path_that_is_no_socket_path);
+    tcase_add_test(tcase, tensors_that_cannot_be);
+    tcase_add_test(tcase, messages_have_no_more_than_they_have);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Sets: several named tensors and metadata as one message, all of it or nothing. */
+
+#include "tests/harness/stream.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static unsigned n_deleted;
+
+static void delete_private(DLManagedTensorVersioned *t)
+{
+    n_deleted++;
+    free(t->manager_ctx);
+    free(t);
+}
+
+/* A tensor in private memory: `rows` x `columns` of int64 that count up, every second column if `gaps`. */
+static DLManagedTensorVersioned *private_tensor(int64_t rows, int64_t columns, bool gaps)
+{
+    DLManagedTensorVersioned *t = calloc(1, sizeof *t);
+    int64_t step = gaps ? 2 : 1, n = rows * columns * step;
+    int64_t *memory = malloc(((size_t)n + 4) * sizeof *memory);
+    ck_assert(t && memory);
+    memory[0] = rows;
+    memory[1] = columns;
+    memory[2] = columns * step;
+    memory[3] = step;
+    for (int64_t i = 0; i < n; i++)
+        memory[4 + i] = i / step;
+    *t = (DLManagedTensorVersioned){.version = {DLPACK_MAJOR_VERSION, 0},
+                                    .manager_ctx = memory,
+                                    .deleter = delete_private,
+                                    .dl_tensor = {.data = memory + 4,
+                                                  .device = {kDLCPU, 0},
+                                                  .ndim = 2,
+                                                  .dtype = {kDLInt, 64, 1},
+                                                  .shape = memory,
+                                                  .strides = memory + 2}};
+    return t;
+}
+
+static const struct dlx_bytes hello = {.data = "hello", .size = 6};
+
+START_TEST(own_and_foreign_tensors_arrive_as_one)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    struct dlx_publish_report report = {.size = sizeof report};
+    struct dlx_publish_args args = {.size = sizeof args, .report = &report};
+    n_deleted = 0;
+    struct dlx_item items[] = {
+        {"own", dlx_test_stream_alloc(x.p, 100, 7)}, {"private", private_tensor(3, 4, false)},
+        {NULL, dlx_test_stream_alloc(x.p, 5, 1000)}, {"gaps", private_tensor(2, 5, true)},
+        {"", private_tensor(0, 5, false)},
+    };
+    ok(dlx_publish_set(x.p, items, 5, &hello, &args));
+    ck_assert_uint_eq(n_deleted, 3);
+    ck_assert_uint_eq(report.n_copied, 3);
+    ck_assert_uint_eq(report.copied_bytes, (12 + 10) * 8);
+    ok(dlx_take(x.s, SECOND, &m));
+    ck_assert_uint_eq(dlx_message_n_tensors(m), 5);
+    static const char *const names[] = {"own", "private", "", "gaps", ""};
+    static const int64_t counts[] = {100, 12, 5, 10, 0}, firsts[] = {7, 0, 1000, 0, 0};
+    DLManagedTensorVersioned *t[5];
+    for (uint32_t i = 0; i < 5; i++) {
+        ck_assert_str_eq(dlx_message_name(m, i), names[i]);
+        ok(dlx_message_tensor(m, i, &t[i]));
+        ck_assert_uint_eq(t[i]->flags, DLPACK_FLAG_BITMASK_READ_ONLY);
+        for (int64_t k = 0; k < counts[i]; k++)
+            ck_assert_int_eq(((int64_t *)t[i]->dl_tensor.data)[k], firsts[i] + k);
+    }
+    ck_assert_ptr_null(dlx_message_name(m, 5));
+    uint32_t found = 99;
+    ok(dlx_message_find(m, "gaps", &found));
+    ck_assert_uint_eq(found, 3);
+    fails(dlx_message_find(m, "other", &found), DLX_E_NOT_FOUND, "\"other\"");
+    fails(dlx_message_find(m, "", &found), DLX_E_NOT_FOUND, "no tensor");
+    size_t size;
+    ck_assert_str_eq(dlx_message_meta(m, &size), "hello");
+    ck_assert_uint_eq(size, 6);
+    dlx_message_unref(m);
+    for (uint32_t i = 0; i < 5; i++) /* each keeps the message */
+        t[i]->deleter(t[i]);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.n_held, 0);
+    ck_assert_uint_eq(stats.taken_bytes, (100 + 12 + 5 + 10) * 8);
+    /* One tensor may have a name and metadata, too; or none of it. */
+    struct dlx_item one = {"only", dlx_test_stream_alloc(x.p, 4, 1)};
+    ok(dlx_publish_set(x.p, &one, 1, NULL, NULL));
+    dlx_test_stream_publish(x.p, 4, 2);
+    ok(dlx_take(x.s, SECOND, &m));
+    ck_assert_str_eq(dlx_message_name(m, 0), "only");
+    ck_assert_ptr_null(dlx_message_meta(m, &size));
+    ck_assert_uint_eq(size, 0);
+    dlx_message_unref(m);
+    ok(dlx_take(x.s, SECOND, &m));
+    ck_assert_str_eq(dlx_message_name(m, 0), "");
+    fails(dlx_message_find(m, "only", &found), DLX_E_NOT_FOUND, "only");
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(what_is_refused_changes_nothing)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    static char meta[DLX_META_MAX + 1], name[DLX_NAME_MAX + 2];
+    struct dlx_message *m = NULL;
+    struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
+    struct dlx_bytes large = {meta, sizeof meta}, none = {NULL, 1};
+    n_deleted = 0;
+    struct dlx_item items[3] = {
+        {"a", dlx_test_stream_alloc(x.p, 4, 1)},
+        {"b", private_tensor(2, 2, false)},
+        {"c", private_tensor(2, 2, false)},
+    };
+    memset(name, 'n', sizeof name - 1);
+    fails(dlx_publish_set(x.p, items, 0, NULL, NULL), DLX_E_INVALID, "0 tensors");
+    fails(dlx_publish_set(x.p, items, DLX_TENSORS_MAX + 1, NULL, NULL), DLX_E_INVALID, "65535");
+    fails(dlx_publish_set(x.p, items, 3, &large, NULL), DLX_E_INVALID, "65537 bytes of metadata");
+    fails(dlx_publish_set(x.p, items, 3, &none, NULL), DLX_E_INVALID, "NULL");
+    fails(dlx_publish_set(x.p, items, 3, NULL, &strict), DLX_E_WOULD_COPY, "tensor 1 (\"b\")");
+    items[2].name = "a";
+    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_INVALID, "tensors 0 and 2");
+    items[2].name = name;
+    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_INVALID, "longer than 1023");
+    items[2].name = "c";
+    DLManagedTensorVersioned *c = items[2].tensor;
+    items[2].tensor = items[1].tensor;
+    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_INVALID,
+          "2 (\"c\") is in the set twice");
+    items[2].tensor = items[0].tensor;
+    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_INVALID,
+          "2 (\"c\") is in the set twice");
+    items[2].tensor = NULL;
+    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_INVALID, "tensor 2 is NULL");
+    items[2].tensor = c;
+    c->dl_tensor.device.device_type = kDLCUDA;
+    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_DEVICE, "tensor 2 (\"c\")");
+    c->dl_tensor.device.device_type = kDLCPU;
+    c->dl_tensor.shape[0] = INT64_MAX;
+    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_SHAPE, "tensor 2 (\"c\")");
+    c->dl_tensor.shape[0] = INT64_C(1) << 40; /* more than there is, and nothing is read */
+    int r = dlx_publish_set(x.p, items, 3, NULL, NULL);
+    ck_assert_msg(r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT, "%s", dlx_client_errmsg(NULL));
+    c->dl_tensor.shape[0] = 2;
+    c->version.major = 2;
+    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_VERSION, "tensor 2");
+    c->version.major = DLPACK_MAJOR_VERSION;
+    ck_assert_uint_eq(n_deleted, 0);
+    ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
+    large.size--; /* the largest that is possible; all of the above is still the caller's */
+    name[DLX_NAME_MAX] = '\0';
+    items[2].name = name;
+    ok(dlx_publish_set(x.p, items, 3, &large, NULL));
+    ck_assert_uint_eq(n_deleted, 2);
+    ok(dlx_take(x.s, SECOND, &m));
+    ck_assert_str_eq(dlx_message_name(m, 2), name);
+    size_t size;
+    (void)dlx_message_meta(m, &size);
+    ck_assert_uint_eq(size, DLX_META_MAX);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+static struct dlx_item *make_large(struct dlx_publisher *p, uint32_t n)
+{
+    struct dlx_tensor_spec *specs = calloc(n, sizeof *specs);
+    DLManagedTensorVersioned **tensors = calloc(n, sizeof(DLManagedTensorVersioned *));
+    struct dlx_item *items = calloc(n, sizeof *items);
+    static const int64_t sizes[] = {1, 40, 3};
+    ck_assert(specs && tensors && items);
+    for (uint32_t i = 0; i < n; i++)
+        specs[i] = (struct dlx_tensor_spec){
+            .size = sizeof *specs, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &sizes[i % 3]};
+    ok(dlx_alloc_set(p, specs, n, tensors));
+    for (uint32_t i = 0; i < n; i++) {
+        char name[40];
+        (void)snprintf(name, sizeof name, "layers.%u.weight", i);
+        items[i] = (struct dlx_item){strdup(name), tensors[i]};
+        *(int64_t *)tensors[i]->dl_tensor.data = i;
+    }
+    free(specs);
+    free(tensors);
+    return items;
+}
+
+static void free_large(struct dlx_item *items, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        free((char *)(uintptr_t)items[i].name);
+    free(items);
+}
+
+START_TEST(as_many_tensors_as_there_may_be_in_one_arena)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    struct dlx_message *m = NULL;
+    uint32_t n = DLX_TENSORS_MAX, found;
+    struct dlx_item *items = make_large(x.p, n);
+    ok(dlx_publisher_get_stats(x.p, &stats));
+    ck_assert_uint_eq(stats.n_arenas, 1);
+    ok(dlx_publish_set(x.p, items, n, NULL, NULL));
+    ok(dlx_publisher_get_stats(x.p, &stats));
+    ck_assert_uint_eq(stats.copied_bytes, 0);
+    ok(dlx_take(x.s, SECOND, &m));
+    ck_assert_uint_eq(dlx_message_n_tensors(m), n);
+    for (uint32_t i = 0; i < n; i++) {
+        ok(dlx_message_find(m, items[i].name, &found));
+        ck_assert_uint_eq(found, i);
+        ck_assert_int_eq(*(const int64_t *)dlx_message_peek(m, i)->data, i);
+    }
+    dlx_message_unref(m);
+    free_large(items, n);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+static void *use_all(void *userdata)
+{
+    struct dlx_message *m = userdata;
+    char name[40];
+    uint32_t found;
+    for (uint32_t i = 0; i < 300; i++) {
+        DLManagedTensorVersioned *t;
+        (void)snprintf(name, sizeof name, "layers.%u.weight", i);
+        ok(dlx_message_find(m, name, &found));
+        ok(dlx_message_tensor(m, found, &t));
+        ck_assert_int_eq(*(const int64_t *)t->dl_tensor.data, i);
+        t->deleter(t);
+    }
+    return NULL;
+}
+
+START_TEST(threads_share_a_message)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    for (int round = 0; round < 20; round++) {
+        struct dlx_message *m = NULL;
+        pthread_t threads[4];
+        struct dlx_item *items = make_large(x.p, 300);
+        ok(dlx_publish_set(x.p, items, 300, &hello, NULL));
+        ok(dlx_take(x.s, SECOND, &m));
+        for (int i = 0; i < 4; i++)
+            ck_assert_int_eq(pthread_create(&threads[i], NULL, use_all, m), 0);
+        for (int i = 0; i < 4; i++)
+            ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+        dlx_message_unref(m);
+        free_large(items, 300);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(sets_of_one_size_need_no_more_memory_after_a_while)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publisher_stats before = {.size = sizeof before}, after = {.size = sizeof after};
+    struct dlx_message *m = NULL;
+    for (int i = 0; i < 200; i++) {
+        struct dlx_item *items = make_large(x.p, 1000);
+        ok(dlx_publish_set(x.p, items, 1000, NULL, NULL));
+        ok(dlx_take(x.s, SECOND, &m));
+        ck_assert_int_eq(*(const int64_t *)dlx_message_peek(m, 999)->data, 999);
+        dlx_message_unref(m);
+        free_large(items, 1000);
+        if (i == 50)
+            ok(dlx_publisher_get_stats(x.p, &before));
+    }
+    ok(dlx_publisher_get_stats(x.p, &after));
+    ck_assert_uint_le(after.arena_bytes, before.arena_bytes);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_set_that_cannot_be_allocated_leaves_nothing)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    int64_t small = 10, large = INT64_C(1) << 50, negative = -1;
+    DLManagedTensorVersioned *t[3];
+    struct dlx_tensor_spec specs[3];
+    for (int i = 0; i < 3; i++)
+        specs[i] = (struct dlx_tensor_spec){
+            .size = sizeof specs[i], .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &small};
+    fails(dlx_alloc_set(x.p, specs, 0, t), DLX_E_INVALID, "0 tensors");
+    specs[2].shape = &negative;
+    fails(dlx_alloc_set(x.p, specs, 3, t), DLX_E_SHAPE, "tensor 2");
+    specs[2].shape = &large;
+    int r = dlx_alloc_set(x.p, specs, 3, t);
+    ck_assert_msg(r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT, "%s", dlx_client_errmsg(NULL));
+    specs[2].shape = &small;
+    ok(dlx_alloc_set(x.p, specs, 3, t));
+    for (int i = 0; i < 3; i++)
+        t[i]->deleter(t[i]);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("sets");
+    TCase *tcase = dlx_test_stream_case("sets");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_test(tcase, own_and_foreign_tensors_arrive_as_one);
+    tcase_add_test(tcase, what_is_refused_changes_nothing);
+    tcase_add_test(tcase, as_many_tensors_as_there_may_be_in_one_arena);
+    tcase_add_test(tcase, threads_share_a_message);
+    tcase_add_test(tcase, sets_of_one_size_need_no_more_memory_after_a_while);
+    tcase_add_test(tcase, a_set_that_cannot_be_allocated_leaves_nothing);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* libdlx in one process, against a real daemon: streams, copying, limits, bad input. */
+
+#include "tests/harness/stream.h"
+#include <signal.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+/* The whole suite runs on both. */
+START_TEST(memory_is_of_the_kind_that_was_asked_for)
+{
+    const char *asked = getenv("DLX_MEMORY");
+    struct dlx_daemon_info info = {.size = sizeof info};
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_client_get_daemon_info(c, &info));
+    ck_assert_str_eq(info.memory, asked ? asked : "memfd");
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(a_tensor_arrives_without_a_copy)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    struct dlx_message *m = NULL;
+    for (int64_t i = 0; i < 1000; i++) {
+        dlx_test_stream_publish(x.p, 16, i * 100);
+        ok(dlx_take(x.s, SECOND, &m));
+        ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i + 1);
+        ck_assert_uint_eq(dlx_message_gap(m), 0);
+        ck_assert_str_eq(dlx_message_topic(m), "test/a");
+        dlx_test_stream_check(m, 16, i * 100);
+        dlx_message_unref(m);
+    }
+    ok(dlx_publisher_get_stats(x.p, &stats));
+    ck_assert_uint_eq(stats.published, 1000);
+    ck_assert_uint_eq(stats.copied_bytes, 0);
+    ck_assert_uint_eq(stats.n_subscribers, 1);
+    fails(dlx_take(x.s, 0, &m), DLX_E_EMPTY, "");
+    fails(dlx_take(x.s, 1000000, &m), DLX_E_TIMEOUT, "test/a");
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_tensor_outlives_message_subscription_publisher_and_client)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    DLManagedTensorVersioned *a = NULL, *b = NULL, *local = dlx_test_stream_alloc(x.p, 8, 1);
+    DLManagedTensor *legacy = NULL;
+    dlx_test_stream_publish(x.p, 1000, 7);
+    ok(dlx_take(x.s, SECOND, &m));
+    ok(dlx_message_tensor(m, 0, &a));
+    ok(dlx_message_tensor(m, 0, &b));
+    fails(dlx_message_tensor(m, 1, &b), DLX_E_INVALID, "tensor 1");
+    fails(dlx_message_tensor_legacy(m, 0, false, &legacy), DLX_E_READ_ONLY, "read-only");
+    ok(dlx_message_tensor_legacy(m, 0, true, &legacy));
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+    ck_assert_uint_eq(a->flags, DLPACK_FLAG_BITMASK_READ_ONLY);
+    ck_assert_uint_eq(a->version.major, 1);
+    ck_assert_ptr_eq(a->dl_tensor.data, b->dl_tensor.data);
+    ck_assert_int_eq(((int64_t *)b->dl_tensor.data)[999], 7 + 999);
+    ck_assert_int_eq(((int64_t *)legacy->dl_tensor.data)[0], 7);
+    a->deleter(a);
+    legacy->deleter(legacy);
+    ck_assert_int_eq(((int64_t *)b->dl_tensor.data)[0], 7);
+    b->deleter(b);
+    ck_assert_int_eq(((int64_t *)local->dl_tensor.data)[7], 8);
+    local->deleter(local);
+}
+END_TEST
+
+static atomic_int n_deleted;
+
+static void count_delete(DLManagedTensorVersioned *t)
+{
+    (void)t;
+    n_deleted++;
+}
+
+START_TEST(private_memory_is_copied_once_and_compacted_and_reported)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    float data[3][4];
+    int64_t shape[2] = {4, 3}, strides[2] = {1, -4};
+    struct dlx_publish_report report = {.size = sizeof report};
+    struct dlx_publish_args args = {.size = sizeof args, .report = &report};
+    struct dlx_message *m = NULL;
+    DLManagedTensorVersioned *r = NULL;
+    for (int i = 0; i < 12; i++)
+        data[i / 4][i % 4] = (float)i;
+    DLManagedTensorVersioned t = {
+        .version = {1, 0},
+        .deleter = count_delete,
+        .dl_tensor = {.data = &data[0][0],
+                      .byte_offset = 8 * sizeof(float), /* the last row: rows go backwards */
+                      .device = {kDLCPU, 0},
+                      .ndim = 2,
+                      .dtype = {kDLFloat, 32, 1},
+                      .shape = shape,
+                      .strides = strides}};
+    n_deleted = 0;
+    args.strict = true;
+    fails(dlx_publish(x.p, &t, &args), DLX_E_WOULD_COPY, "strict");
+    ck_assert_int_eq(n_deleted, 0);
+    args.strict = false;
+    ok(dlx_publish(x.p, &t, &args));
+    ck_assert_int_eq(n_deleted, 1);
+    ck_assert_uint_eq(report.copied_bytes, 48);
+    ck_assert_uint_eq(report.n_copied, 1);
+    ck_assert_uint_eq(report.seq, 1);
+    ok(dlx_take(x.s, SECOND, &m));
+    ok(dlx_message_tensor(m, 0, &r));
+    dlx_message_unref(m);
+    ck_assert_uint_eq(r->flags, DLPACK_FLAG_BITMASK_READ_ONLY);
+    ck_assert_int_eq(r->dl_tensor.strides[0], 3);
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 3; j++)
+            ck_assert_float_eq(((float *)r->dl_tensor.data)[i * 3 + j], data[2 - j][i]);
+    r->deleter(r);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(shapes_of_all_kinds_arrive)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    DLManagedTensorVersioned *t = NULL;
+    int64_t shape[DLX_NDIM_MAX];
+    for (int i = 0; i < DLX_NDIM_MAX; i++)
+        shape[i] = i < 3 ? 2 : 1;
+    static const int32_t ndims[] = {0, 1, 8, 9, 64};
+    for (size_t k = 0; k < sizeof ndims / sizeof *ndims; k++) {
+        struct dlx_tensor_spec spec = {.size = sizeof spec,
+                                       .dtype = {200, 16, 1}, /* a code that nobody knows */
+                                       .ndim = ndims[k],
+                                       .shape = shape};
+        ok(dlx_alloc(x.p, &spec, &t));
+        ((uint16_t *)t->dl_tensor.data)[0] = (uint16_t)k;
+        ok(dlx_publish(x.p, t, NULL));
+        ok(dlx_take(x.s, SECOND, &m));
+        const DLTensor *r = dlx_message_peek(m, 0);
+        ck_assert_int_eq(r->ndim, ndims[k]);
+        ck_assert_int_eq(r->dtype.code, 200);
+        ck_assert_uint_eq(((const uint16_t *)r->data)[0], k);
+        for (int32_t i = 0; i < r->ndim; i++)
+            ck_assert_int_eq(r->shape[i], shape[i]);
+        dlx_message_unref(m);
+    }
+    int64_t none[2] = {3, 0};
+    struct dlx_tensor_spec empty = {
+        .size = sizeof empty, .dtype = {kDLFloat, 32, 1}, .ndim = 2, .shape = none};
+    ok(dlx_alloc(x.p, &empty, &t));
+    ck_assert_ptr_null(t->dl_tensor.data);
+    ok(dlx_publish(x.p, t, NULL));
+    ok(dlx_take(x.s, SECOND, &m));
+    ck_assert_int_eq(dlx_message_peek(m, 0)->shape[1], 0);
+    ck_assert_ptr_null(dlx_message_peek(m, 0)->data);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_view_of_an_allocated_tensor_is_not_copied)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_args args = {.size = sizeof args, .strict = true};
+    struct dlx_message *m = NULL;
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 64, 0);
+    int64_t shape[2] = {2, 4}, strides[2] = {1, 8}; /* transposed */
+    t->dl_tensor.ndim = 2;
+    t->dl_tensor.shape = shape;
+    t->dl_tensor.strides = strides;
+    t->dl_tensor.byte_offset = 256; /* from element 32 */
+    ok(dlx_publish(x.p, t, &args));
+    ok(dlx_take(x.s, SECOND, &m));
+    const DLTensor *r = dlx_message_peek(m, 0);
+    ck_assert_int_eq(r->strides[1], 8);
+    ck_assert_uint_eq(r->byte_offset, 0);
+    ck_assert_int_eq(((const int64_t *)r->data)[0], 32);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(latest_sees_the_newest_and_counts_the_rest)
+{
+    struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = DLX_MODE_LATEST};
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, &sa);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_message *m = NULL;
+    for (int64_t i = 1; i <= 500; i++)
+        dlx_test_stream_publish(x.p, 4, i);
+    ok(dlx_take(x.s, SECOND, &m));
+    dlx_test_stream_check(m, 4, 500);
+    ck_assert_uint_eq(dlx_message_gap(m), 499);
+    dlx_message_unref(m);
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.taken + stats.skipped, 500);
+    ck_assert_uint_eq(stats.lost, 0);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(every_lost_message_is_counted)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_message *m = NULL;
+    uint64_t gaps = 0, taken = 0;
+    for (int64_t i = 1; i <= 1000; i++)
+        dlx_test_stream_publish(x.p, 4, i);
+    while (taken + gaps < 1000) { /* whose arena may be on its way */
+        ok(dlx_take(x.s, PATIENCE, &m));
+        gaps += dlx_message_gap(m);
+        taken++;
+        dlx_test_stream_check(m, 4, (int64_t)dlx_message_seq(m));
+        dlx_message_unref(m);
+    }
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_gt(stats.lost, 0);
+    ck_assert_uint_eq(taken + gaps, 1000);
+    ck_assert_uint_eq(stats.taken, taken);
+    ck_assert_uint_eq(stats.lost, gaps);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_late_subscriber_gets_the_history_it_asks_for)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher_args pa = {.size = sizeof pa, .history = 6};
+    struct dlx_subscribe_args sa = {.size = sizeof sa, .history = 3};
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    for (int64_t i = 1; i <= 10; i++)
+        dlx_test_stream_publish(p, 4, i);
+    ok(dlx_subscribe(c, "test/a", &sa, &s));
+    for (int64_t i = 8; i <= 10; i++) {
+        ok(dlx_take(s, SECOND, &m));
+        dlx_test_stream_check(m, 4, i);
+        dlx_message_unref(m);
+    }
+    ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+    dlx_publisher_unref(p);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(a_publisher_that_comes_later_is_heard_from_its_first_message)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_subscribe(c, "test/late", NULL, &s));
+    ok(dlx_publisher_new(c, "test/late", NULL, &p));
+    dlx_test_stream_publish(p, 4, 1);
+    dlx_test_stream_publish(p, 4, 2);
+    ok(dlx_take(s, SECOND, &m));
+    dlx_test_stream_check(m, 4, 1);
+    dlx_message_unref(m);
+    dlx_publisher_unref(p);
+    ok(dlx_take(s, SECOND, &m));
+    dlx_test_stream_check(m, 4, 2);
+    dlx_message_unref(m);
+    fails(dlx_take(s, SECOND, &m), DLX_E_PUBLISHER_GONE, "test/late");
+    ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(holding_too_many_is_an_error_that_names_the_limit)
+{
+    struct dlx_subscribe_args sa = {.size = sizeof sa, .max_held = 3};
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, &sa);
+    struct dlx_message *m[4] = {0};
+    for (int64_t i = 0; i < 4; i++)
+        dlx_test_stream_publish(x.p, 4, i);
+    for (int i = 0; i < 3; i++)
+        ok(dlx_take(x.s, SECOND, &m[i]));
+    fails(dlx_take(x.s, SECOND, &m[3]), DLX_E_TOO_MANY_HELD, "3 messages");
+    dlx_message_unref(m[1]);
+    ok(dlx_take(x.s, SECOND, &m[3]));
+    dlx_test_stream_check(m[0], 4, 0);
+    dlx_test_stream_check(m[3], 4, 3);
+    dlx_message_unref(m[0]);
+    dlx_message_unref(m[2]);
+    dlx_message_unref(m[3]);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_full_publisher_names_who_is_behind)
+{
+    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 4, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    struct dlx_message *m = NULL;
+    char word[64];
+    for (int64_t i = 1; i <= 5; i++) {
+        dlx_test_stream_publish(x.p, 4, i);
+        if (i == 1)
+            ok(dlx_take(x.s, SECOND, &m));
+    }
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 4, 6);
+    /* A program may have any name, also one that would clear a terminal. */
+    ck_assert_int_eq(prctl(PR_SET_NAME, "cam\033[2J"), 0);
+    (void)snprintf(word, sizeof word, "cam?[2J (pid %d) holds 1 and is 4 behind", getpid());
+    fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, word);
+    fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "depth 4");
+    dlx_test_stream_check(m, 4, 1);
+    dlx_message_unref(m);
+    fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "holds 0 and is 4 behind");
+    ok(dlx_take(x.s, SECOND, &m));
+    ok(dlx_publish(x.p, t, NULL));
+    dlx_test_stream_check(m, 4, 2);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* What is held only takes memory. */
+START_TEST(held_messages_do_not_stop_a_publisher)
+{
+    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 2, .on_full = (uint32_t)_i};
+    struct dlx_subscribe_args sa = {
+        .size = sizeof sa, .max_held = 600, .reliable = _i == DLX_ON_FULL_BLOCK};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    struct dlx_message *m[600];
+    for (int64_t i = 0; i < 600; i++) { /* more than the ring has entries */
+        dlx_test_stream_publish(x.p, 4, i);
+        ok(dlx_take(x.s, SECOND, &m[i]));
+    }
+    for (int64_t i = 0; i < 600; i++) {
+        dlx_test_stream_check(m[i], 4, i);
+        dlx_message_unref(m[i]);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(bad_arguments_are_refused_in_words)
+{
+    struct dlx_client *c = dlx_test_stream_connect(), *none = NULL;
+    struct dlx_publisher *p = NULL, *p2 = NULL;
+    struct dlx_subscription *s = NULL;
+    DLManagedTensorVersioned *t = NULL;
+    char long_topic[300];
+    memset(long_topic, 'a', sizeof long_topic - 1);
+    long_topic[sizeof long_topic - 1] = '\0';
+    fails(dlx_publisher_new(c, "a b", NULL, &p), DLX_E_TOPIC, "' '");
+    fails(dlx_publisher_new(c, "/a", NULL, &p), DLX_E_TOPIC, "empty segment");
+    fails(dlx_publisher_new(c, long_topic, NULL, &p), DLX_E_TOPIC, "255");
+    fails(dlx_subscribe(c, "", NULL, &s), DLX_E_TOPIC, "empty");
+    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 4097};
+    fails(dlx_publisher_new(c, "a", &pa, &p), DLX_E_INVALID, "depth 4097");
+    pa.size = 3;
+    fails(dlx_publisher_new(c, "a", &pa, &p), DLX_E_INVALID, "3 bytes");
+    ok(dlx_publisher_new(c, "a", NULL, &p));
+    struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
+    fails(dlx_subscribe(c, "a", &sa, &s), DLX_E_QOS, "a");
+    sa.mode = DLX_MODE_LATEST;
+    fails(dlx_subscribe(c, "a", &sa, &s), DLX_E_INVALID, "LATEST");
+
+    int64_t huge[3] = {INT64_MAX, 2, 1}, negative[1] = {-1};
+    struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLFloat, 32, 1}, .ndim = 2, .shape = huge};
+    fails(dlx_alloc(p, &spec, &t), DLX_E_SHAPE, "2^63-1");
+    spec.ndim = 65;
+    fails(dlx_alloc(p, &spec, &t), DLX_E_SHAPE, "65");
+    spec = (struct dlx_tensor_spec){
+        .size = sizeof spec, .dtype = {kDLFloat, 32, 1}, .ndim = 1, .shape = negative};
+    fails(dlx_alloc(p, &spec, &t), DLX_E_SHAPE, "-1");
+    int64_t much[1] = {INT64_C(1) << 45};
+    spec.shape = much;
+    spec.dtype.bits = 8;
+    int r = dlx_alloc(p, &spec, &t);
+    ck_assert_msg(r == DLX_E_LIMIT || r == DLX_E_NO_MEMORY, "%d", r);
+    ck_assert_msg(strstr(dlx_client_errmsg(c), "bytes"), "%s", dlx_client_errmsg(c));
+
+    int64_t shape[1] = {4};
+    DLManagedTensorVersioned gpu = {
+        .version = {1, 0},
+        .dl_tensor = {
+            .device = {kDLCUDA, 0}, .ndim = 1, .dtype = {kDLFloat, 32, 1}, .shape = shape}};
+    fails(dlx_publish(p, &gpu, NULL), DLX_E_DEVICE, "CUDA");
+    gpu.version.major = 2;
+    fails(dlx_publish(p, &gpu, NULL), DLX_E_VERSION, "2.0");
+    struct dlx_connect_args ca = {.size = sizeof ca, .socket = "/nonexistent/dlx.sock"};
+    fails(dlx_connect(&none, &ca), DLX_E_NO_DAEMON, "/nonexistent/dlx.sock");
+    fails(dlx_take(NULL, 0, NULL), DLX_E_INVALID, "NULL");
+    /* Nothing of all that disturbed the publisher. */
+    ok(dlx_publisher_new(c, "a", NULL, &p2));
+    dlx_test_stream_publish(p, 4, 1);
+    dlx_publisher_unref(p);
+    dlx_publisher_unref(p2);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(the_fd_is_readable_when_there_is_something)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    struct pollfd pfd = {.fd = dlx_subscription_fd(x.s), .events = POLLIN};
+    ck_assert_int_ge(pfd.fd, 0);
+    for (int64_t i = 0; i < 100; i++) {
+        ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
+        ck_assert_int_eq(poll(&pfd, 1, 0), 0);
+        dlx_test_stream_publish(x.p, 4, i);
+        ck_assert_int_eq(poll(&pfd, 1, PATIENCE_MS), 1);
+        ok(dlx_take(x.s, 0, &m));
+        dlx_test_stream_check(m, 4, i);
+        dlx_message_unref(m);
+    }
+    ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
+    dlx_publisher_unref(x.p);
+    x.p = NULL;
+    ck_assert_int_eq(poll(&pfd, 1, PATIENCE_MS), 1);
+    int r;
+    while ((r = dlx_take(x.s, 0, &m)) == DLX_E_EMPTY)
+        ck_assert_int_eq(poll(&pfd, 1, PATIENCE_MS), 1);
+    ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* dlxctl echo slept for ever now and then: it asked for the fd after it had looked. */
+START_TEST(the_fd_is_readable_when_it_is_first_given)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    dlx_test_stream_publish(x.p, 4, 0); /* its arena is known from here on */
+    ok(dlx_take(x.s, 1000000000, &m));
+    dlx_message_unref(m);
+    ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
+    dlx_test_stream_publish(x.p, 4, 1);
+    struct pollfd pfd = {.fd = dlx_subscription_fd(x.s), .events = POLLIN};
+    ck_assert_int_eq(poll(&pfd, 1, PATIENCE_MS), 1);
+    ok(dlx_take(x.s, 0, &m));
+    dlx_test_stream_check(m, 4, 1);
+    dlx_message_unref(m);
+    ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
+    ck_assert_int_eq(dlx_subscription_fd(x.s), pfd.fd);
+    ck_assert_int_eq(poll(&pfd, 1, 0), 0);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(frames_of_one_size_need_no_more_memory_after_a_while)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publisher_stats before = {.size = sizeof before}, after = {.size = sizeof after};
+    struct dlx_message *m = NULL;
+    for (int64_t i = 0; i < 2000; i++) {
+        dlx_test_stream_publish(x.p, 100000, i);
+        ok(dlx_take(x.s, SECOND, &m));
+        dlx_message_unref(m);
+        if (i == 20)
+            ok(dlx_publisher_get_stats(x.p, &before));
+    }
+    ok(dlx_publisher_get_stats(x.p, &after));
+    ck_assert_uint_le(after.arena_bytes, before.arena_bytes);
+    /* History 4, one filled, at most 8 so that readers are disturbed less; arenas grow by a quarter. */
+    ck_assert_uint_le(after.arena_bytes, 8 * 100000 * 13 * 5 / 4);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Its last messages lie in arenas that the daemon sends when the ones before are acknowledged: it is slow. */
+START_TEST(what_a_publisher_left_that_has_gone_is_waited_for)
+{
+    enum { N = 24, ELEMENTS = 1 << 17 };
+    struct dlx_publisher_args args = {.size = sizeof args, .history = N};
+    struct dlx_test_pair x = dlx_test_pair_make(&args, NULL);
+    struct dlx_message *m = NULL;
+    int64_t n = 0;
+    int r;
+    for (int64_t i = 0; i < N; i++)
+        dlx_test_stream_publish(x.p, ELEMENTS, i);
+    x.p = dlx_publisher_unref(x.p);
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    while ((r = dlx_take(x.s, SECOND / 10, &m)) == 0) {
+        dlx_test_stream_check(m, ELEMENTS, n++);
+        dlx_message_unref(m);
+    }
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    ck_assert_int_eq(r, DLX_E_TIMEOUT);
+    ck_assert_int_lt(n, N);
+    while (n < N) {
+        ok(dlx_take(x.s, PATIENCE, &m));
+        dlx_test_stream_check(m, ELEMENTS, n++);
+        dlx_message_unref(m);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Its link stays for the message; a publisher that only asks for its counters hears of the end. */
+START_TEST(who_has_unsubscribed_is_not_counted_although_it_holds_a_message)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    dlx_test_stream_publish(x.p, 10, 1);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    x.s = dlx_subscription_unref(x.s);
+    for (uint64_t end = dlx__deadline(PATIENCE);;) {
+        ok(dlx_publisher_get_stats(x.p, &stats));
+        if (stats.n_subscribers == 0)
+            break;
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    }
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("e2e_stream");
+    TCase *tcase = dlx_test_stream_case("stream");
+    tcase_add_test(tcase, memory_is_of_the_kind_that_was_asked_for);
+    tcase_add_test(tcase, a_tensor_arrives_without_a_copy);
+    tcase_add_test(tcase, a_tensor_outlives_message_subscription_publisher_and_client);
+    tcase_add_test(tcase, private_memory_is_copied_once_and_compacted_and_reported);
+    tcase_add_test(tcase, shapes_of_all_kinds_arrive);
+    tcase_add_test(tcase, a_view_of_an_allocated_tensor_is_not_copied);
+    tcase_add_test(tcase, latest_sees_the_newest_and_counts_the_rest);
+    tcase_add_test(tcase, every_lost_message_is_counted);
+    tcase_add_test(tcase, a_late_subscriber_gets_the_history_it_asks_for);
+    tcase_add_test(tcase, a_publisher_that_comes_later_is_heard_from_its_first_message);
+    tcase_add_test(tcase, holding_too_many_is_an_error_that_names_the_limit);
+    tcase_add_test(tcase, a_full_publisher_names_who_is_behind);
+    tcase_add_loop_test(tcase, held_messages_do_not_stop_a_publisher, 0, 2);
+    tcase_add_test(tcase, bad_arguments_are_refused_in_words);
+    tcase_add_test(tcase, the_fd_is_readable_when_there_is_something);
+    tcase_add_test(tcase, the_fd_is_readable_when_it_is_first_given);
+    tcase_add_test(tcase, frames_of_one_size_need_no_more_memory_after_a_while);
+    tcase_add_test(tcase, what_a_publisher_left_that_has_gone_is_waited_for);
+    tcase_add_test(tcase, who_has_unsubscribed_is_not_counted_although_it_holds_a_message);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,594 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Patterns that follow publishers as they come and go, several publishers of a topic, and the events that tell
+ * of both sides. */
+
+#include "common/util.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/stream.h"
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+
+static struct dlx_publisher *new_publisher(struct dlx_client *c, const char *topic)
+{
+    struct dlx_publisher *p = NULL;
+    ok(dlx_publisher_new(c, topic, NULL, &p));
+    return p;
+}
+
+static struct dlx_subscription *new_subscription(struct dlx_client *c, const char *pattern)
+{
+    struct dlx_subscription *s = NULL;
+    ok(dlx_subscribe(c, pattern, NULL, &s));
+    return s;
+}
+
+/* The next message is from this topic, with this value. */
+static void expect(struct dlx_subscription *s, const char *topic, int64_t value)
+{
+    struct dlx_message *m = NULL;
+    ok(dlx_take(s, PATIENCE, &m));
+    ck_assert_str_eq(dlx_message_topic(m), topic);
+    dlx_test_stream_check(m, 10, value);
+    dlx_message_unref(m);
+}
+
+static void expect_nothing(struct dlx_subscription *s)
+{
+    struct dlx_message *m = NULL;
+    ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+}
+
+static uint32_t n_publishers(struct dlx_subscription *s)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(s, &stats));
+    return stats.n_publishers;
+}
+
+START_TEST(a_pattern_follows_publishers_as_they_come_and_go)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *front = new_publisher(c, "cam/front"),
+                         *other = new_publisher(c, "lidar/front"),
+                         *deep = new_publisher(c, "cam/a/b");
+    struct dlx_subscription *s = new_subscription(c, "cam/*"), *all = new_subscription(c, "**");
+    ck_assert_uint_eq(n_publishers(s), 1);
+    ck_assert_uint_eq(n_publishers(all), 3);
+    dlx_test_stream_publish(front, 10, 1);
+    expect(s, "cam/front", 1);
+    dlx_test_stream_publish(other, 10, 2);
+    dlx_test_stream_publish(deep, 10, 3);
+    expect_nothing(s);
+    /* One that comes later loses nothing. */
+    struct dlx_publisher *rear = new_publisher(c, "cam/rear");
+    dlx_test_stream_publish(rear, 10, 4);
+    dlx_test_stream_publish(rear, 10, 5);
+    expect(s, "cam/rear", 4);
+    expect(s, "cam/rear", 5);
+    /* A new one on the same topic, after the first has left. */
+    dlx_test_stream_publish(rear, 10, 6);
+    dlx_publisher_unref(rear);
+    rear = new_publisher(c, "cam/rear");
+    dlx_test_stream_publish(rear, 10, 7);
+    expect(s, "cam/rear", 6);
+    expect(s, "cam/rear", 7);
+    dlx_publisher_unref(front);
+    expect_nothing(s);
+    dlx_publisher_unref(rear);
+    struct dlx_message *m = NULL;
+    fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "cam/*");
+    expect_nothing(s);
+    dlx_subscription_unref(s);
+    dlx_subscription_unref(all);
+    dlx_publisher_unref(other);
+    dlx_publisher_unref(deep);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* News of what one link waits for may be read while a take looks at another link, or spins. */
+enum { N_FIRST = 256, AT_ONCE = 16 };
+
+static void wait_for_fd(struct dlx_subscription *s)
+{
+    struct pollfd readable = {.fd = dlx_subscription_fd(s), .events = POLLIN};
+    ck_assert_int_ge(readable.fd, 0);
+    ck_assert_int_eq(poll(&readable, 1, PATIENCE_MS), 1);
+}
+
+static void take_first_messages(int64_t spin_ns, bool polls)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .spin_ns = spin_ns};
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p[N_FIRST];
+    struct dlx_subscription *s = NULL;
+    char topic[32];
+    for (int i = 0; i < N_FIRST; i++) {
+        (void)snprintf(topic, sizeof topic, "cam/%d", i);
+        p[i] = new_publisher(c, topic);
+    }
+    ok(dlx_subscribe(c, "cam/*", &args, &s));
+    uint64_t began = dlx__now_ns();
+    for (int i = 0; i < N_FIRST; i++) {
+        dlx_test_stream_publish(p[i], 10, i);
+        for (int k = 0; k < AT_ONCE && i % AT_ONCE == AT_ONCE - 1; k++) {
+            struct dlx_message *m = NULL;
+            int r = DLX_E_EMPTY;
+            while (polls && (r = dlx_take(s, 0, &m)) == DLX_E_EMPTY)
+                wait_for_fd(s);
+            ok(polls ? r : dlx_take(s, PATIENCE, &m));
+            /* A take that slept through news finds the message in the end. */
+            ck_assert_uint_lt(dlx__now_ns() - began, PATIENCE);
+            dlx_message_unref(m);
+        }
+    }
+    expect_nothing(s);
+    dlx_subscription_unref(s);
+    for (int i = 0; i < N_FIRST; i++)
+        dlx_publisher_unref(p[i]);
+    dlx_client_unref(c);
+}
+
+START_TEST(first_messages_of_many_publishers_arrive_when_a_take_spins)
+{
+    take_first_messages(0, false);
+}
+END_TEST
+
+START_TEST(first_messages_of_many_publishers_arrive_when_a_take_sleeps)
+{
+    take_first_messages(DLX_SPIN_NEVER, false);
+}
+END_TEST
+
+START_TEST(first_messages_of_many_publishers_arrive_when_the_caller_polls)
+{
+    take_first_messages(0, true);
+}
+END_TEST
+
+/* Its publisher was not asked to ring: nobody else reads what the daemon tells of it. */
+START_TEST(news_that_an_event_was_made_of_wake_who_polls)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *other = new_publisher(c, "cam/other");
+    struct dlx_subscription *s = new_subscription(c, "cam/*");
+    struct dlx_event e = {.size = sizeof e};
+    ok(dlx_subscription_next_event(s, &e));
+    expect_nothing(s);
+    struct pollfd fd = {.fd = dlx_subscription_fd(s), .events = POLLIN};
+    for (int i = 0; i < 4; i++) {
+        char topic[16];
+        (void)snprintf(topic, sizeof topic, "cam/%d", i);
+        expect_nothing(s);
+        while (poll(&fd, 1, 0) == 1)
+            expect_nothing(s);
+        struct dlx_publisher *p = new_publisher(c, topic);
+        while (dlx_subscription_next_event(s, &e) == DLX_E_EMPTY)
+            continue;
+        ck_assert_uint_eq(e.kind, DLX_EVENT_JOINED);
+        ck_assert_int_eq(poll(&fd, 1, 0), 1);
+        while (poll(&fd, 1, 0) == 1)
+            expect_nothing(s);
+        dlx_test_stream_publish(p, 10, i);
+        ck_assert_int_eq(poll(&fd, 1, PATIENCE_MS), 1);
+        expect(s, topic, i);
+        dlx_publisher_unref(p);
+        while (dlx_subscription_next_event(s, &e) == DLX_E_EMPTY || e.kind != DLX_EVENT_LEFT)
+            expect_nothing(s);
+    }
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(other);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(a_pattern_gets_what_is_retained)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
+    static const char *const topics[] = {"weights/a", "weights/b", "weights/b/bias", "weights-c"};
+    for (int i = 0; i < 4; i++) {
+        struct dlx_publisher *p = NULL;
+        ok(dlx_publisher_new(c, topics[i], &args, &p));
+        dlx_test_stream_publish(p, 10, i);
+        dlx_publisher_unref(p);
+    }
+    struct dlx_subscription *s = new_subscription(c, "weights/*");
+    struct dlx_message *m = NULL;
+    unsigned seen = 0;
+    for (int i = 0; i < 2; i++) {
+        ok(dlx_take(s, SECOND, &m));
+        seen |= 1U << dlx_message_topic(m)[8] % 32;
+        dlx_message_unref(m);
+    }
+    ck_assert_uint_eq(seen, 1U << 'a' % 32 | 1U << 'b' % 32);
+    ck_assert_int_eq(dlx_take(s, SECOND, &m), DLX_E_PUBLISHER_GONE);
+    dlx_subscription_unref(s);
+    ok(dlx_get(c, "weights/**", 0, &m)); /* the newest of several */
+    ck_assert_str_eq(dlx_message_topic(m), "weights/b/bias");
+    dlx_message_unref(m);
+    fails(dlx_retained_drop(c, "weights/*"), DLX_E_TOPIC, "'*'");
+    dlx_client_unref(c);
+}
+END_TEST
+
+static int note(const struct dlx_publisher_info *info, void *userdata)
+{
+    char *names = userdata;
+    (void)snprintf(names + strlen(names), 200 - strlen(names), "%s ", info->topic);
+    return 0;
+}
+
+START_TEST(publishers_are_listed_by_pattern)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    static const char *const topics[] = {"b/x", "a", "a/x", "a/y", "a-b", "ab/x", "a/x/z"};
+    static const struct {
+        const char *pattern, *names;
+    } lists[] = {
+        {NULL, "a a-b a/x a/x/z a/y ab/x b/x "},
+        {"a/x", "a/x "},
+        {"a/*", "a/x a/y "},
+        {"a*", "a a-b "},
+        {"*/x", "a/x ab/x b/x "},
+        {"**", "a a-b a/x a/x/z a/y ab/x b/x "},
+        {"a/**", "a/x a/x/z a/y "},
+        {"c*", ""},
+        {"a/x/z/*", ""},
+        {"zzz", ""},
+    };
+    struct dlx_publisher *p[DLX_ARRAY_SIZE(topics)];
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(topics); i++)
+        p[i] = new_publisher(c, topics[i]);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(lists); i++) {
+        char names[200] = "";
+        ok(dlx_list_publishers(c, lists[i].pattern, note, names));
+        ck_assert_str_eq(names, lists[i].names);
+    }
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(topics); i++)
+        dlx_publisher_unref(p[i]);
+    dlx_client_unref(c);
+}
+END_TEST
+
+static int add(const struct dlx_publisher_info *info, void *userdata)
+{
+    unsigned *n = userdata;
+    ck_assert_uint_eq(*n / 2, (unsigned)strtoul(info->topic + 4, NULL, 10));
+    ++*n;
+    return 0;
+}
+
+/* More than fit into one packet, two on each topic. */
+START_TEST(long_lists_by_pattern_are_complete)
+{
+    enum { N = 60 };
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p[2 * N], *other = new_publisher(c, "cam/b");
+    for (int i = 0; i < 2 * N; i++) {
+        char topic[16];
+        (void)snprintf(topic, sizeof topic, "cam/%03d", i % N);
+        p[i] = new_publisher(c, topic);
+    }
+    unsigned n = 0;
+    ok(dlx_list_publishers(c, "cam/0*", add, &n));
+    ck_assert_uint_eq(n, 2 * N);
+    for (int i = 0; i < 2 * N; i++)
+        dlx_publisher_unref(p[i]);
+    dlx_publisher_unref(other);
+    dlx_client_unref(c);
+}
+END_TEST
+
+static int keep_info(const struct dlx_publisher_info *info, void *userdata)
+{
+    *(struct dlx_publisher_info *)userdata = *info;
+    return 0;
+}
+
+static int on_link(const struct dlx_link_info *info, void *userdata)
+{
+    uint64_t **last = userdata;
+    ck_assert_uint_gt(info->link, **last);
+    *++*last = info->link;
+    return 0;
+}
+
+/* They come 32 a packet. */
+START_TEST(links_of_a_publisher_are_listed_once_each)
+{
+    enum { N = 70 };
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, "test/a");
+    struct dlx_subscription *s[N];
+    struct dlx_publisher_info info = {.size = sizeof info};
+    uint64_t links[N + 2] = {0}, *last = links;
+    ok(dlx_list_publishers(c, "test/a", keep_info, &info));
+    for (int i = 0; i < N; i++) {
+        last = links;
+        ok(dlx_list_links(c, info.publisher, on_link, &last));
+        ck_assert_int_eq(last - links, i);
+        s[i] = new_subscription(c, "test/a");
+    }
+    for (int i = 0; i < N; i++)
+        dlx_subscription_unref(s[i]);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(bad_patterns_are_refused)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s = NULL;
+    struct dlx_publisher *p = NULL;
+    unsigned n = 0;
+    fails(dlx_subscribe(c, "a/**/b", NULL, &s), DLX_E_TOPIC, "last segment");
+    fails(dlx_subscribe(c, "a b*", NULL, &s), DLX_E_TOPIC, "' ' at 1");
+    fails(dlx_publisher_new(c, "cam/*", NULL, &p), DLX_E_TOPIC, "'*' at 4");
+    fails(dlx_list_publishers(c, "a**", add, &n), DLX_E_TOPIC, "last segment");
+    /* The daemon looks itself. */
+    int control = dlx_test_hello(&dlx_test_stream_daemon, 10);
+    Dlx__Wire__Subscribe request = DLX__WIRE__SUBSCRIBE__INIT;
+    request.topic = (char *)(uintptr_t) "a/**/b";
+    request.max_held = 1;
+    (void)dlx_test_call_error(control, DLX__WIRE__PACKET__BODY_SUBSCRIBE, &request, DLX_E_TOPIC);
+    close(control);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(a_reliable_pattern_names_the_publisher_that_drops)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
+    struct dlx_subscription *s = NULL;
+    struct dlx_publisher *p = new_publisher(c, "cam/front");
+    fails(dlx_subscribe(c, "cam/*", &args, &s), DLX_E_QOS, "link to cam/front");
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(patterns_of_a_user_have_a_limit)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s[1025] = {0};
+    int r = 0, n;
+    struct rlimit limit = {.rlim_cur = 4096, .rlim_max = 4096}; /* two fds each */
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (n = 0; n <= 1024 && r == 0; n++)
+        r = dlx_subscribe(c, "a/*", NULL, &s[n]);
+    ck_assert_msg(n == 1025 && r == DLX_E_LIMIT && strstr(dlx_client_errmsg(c), "1024"),
+                  "%d: %d: %s", n, r, dlx_client_errmsg(c));
+    for (int i = 0; i < n; i++)
+        dlx_subscription_unref(s[i]);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* ---- events -------------------------------------------------------------------------------- */
+
+static struct dlx_event wait_event(struct dlx_publisher *p, struct dlx_subscription *s)
+{
+    struct dlx_event e = {.size = sizeof e};
+    int r = DLX_E_EMPTY;
+    for (time_t end = time(NULL) + PATIENCE_S; r == DLX_E_EMPTY && time(NULL) < end;)
+        r = p ? dlx_publisher_next_event(p, &e) : dlx_subscription_next_event(s, &e);
+    ok(r);
+    return e;
+}
+
+START_TEST(events_tell_who_came_and_left)
+{
+    struct dlx_client *c = dlx_test_stream_connect(), *c2 = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, "cam/front");
+    struct dlx_event e = {.size = sizeof e};
+    ck_assert_int_eq(dlx_publisher_next_event(p, &e), DLX_E_EMPTY);
+    struct dlx_subscription *s = new_subscription(c2, "cam/*");
+    ok(dlx_publisher_next_event(p, &e));
+    ck_assert_uint_eq(e.kind, DLX_EVENT_JOINED);
+    ck_assert_uint_eq(e.pid, (uint32_t)getpid());
+    ck_assert_str_eq(e.topic, "cam/front");
+    uint64_t link = e.link, publisher = e.publisher;
+    ok(dlx_subscription_next_event(s, &e));
+    ck_assert_uint_eq(e.kind, DLX_EVENT_JOINED);
+    ck_assert_uint_eq(e.link, link);
+    ck_assert_uint_eq(e.publisher, publisher);
+    ck_assert_uint_eq(e.missed, 0);
+    ck_assert_int_eq(dlx_subscription_next_event(s, &e), DLX_E_EMPTY);
+    /* A subscription that leaves while it holds a message: told at once, and only once. */
+    struct dlx_message *m = NULL;
+    dlx_test_stream_publish(p, 10, 1);
+    ok(dlx_take(s, SECOND, &m));
+    dlx_subscription_unref(s);
+    e = wait_event(p, NULL);
+    ck_assert_uint_eq(e.kind, DLX_EVENT_LEFT);
+    ck_assert_uint_eq(e.link, link);
+    dlx_message_unref(m);
+    s = new_subscription(c2, "cam/front");
+    e = wait_event(p, NULL);
+    ck_assert_uint_eq(e.kind, DLX_EVENT_JOINED);
+    ck_assert_uint_gt(e.link, link);
+    ck_assert_int_eq(dlx_publisher_next_event(p, &e), DLX_E_EMPTY);
+    /* A publisher leaves once everything is taken. */
+    dlx_test_stream_publish(p, 10, 2);
+    dlx_publisher_unref(p);
+    ck_assert_uint_eq(wait_event(NULL, s).kind, DLX_EVENT_JOINED);
+    ck_assert_int_eq(dlx_subscription_next_event(s, &e), DLX_E_EMPTY);
+    expect(s, "cam/front", 2);
+    ck_assert_int_eq(dlx_take(s, SECOND, &m), DLX_E_PUBLISHER_GONE);
+    ck_assert_uint_eq(wait_event(NULL, s).kind, DLX_EVENT_LEFT);
+    fails(dlx_subscription_next_event(s, NULL), DLX_E_INVALID, "NULL");
+    fails(dlx_publisher_next_event(NULL, &e), DLX_E_INVALID, "NULL");
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+    dlx_client_unref(c2);
+}
+END_TEST
+
+static pid_t spawn(bool publish)
+{
+    int fds[2];
+    char byte;
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_client *c = dlx_test_stream_connect();
+        if (publish)
+            (void)new_publisher(c, "t/child");
+        else
+            (void)new_subscription(c, "t/parent");
+        ck_assert_int_eq(write(fds[1], "", 1), 1);
+        for (;;)
+            pause();
+    }
+    close(fds[1]);
+    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
+    close(fds[0]);
+    return pid;
+}
+
+START_TEST(events_tell_who_died)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, "t/parent");
+    struct dlx_subscription *s = new_subscription(c, "t/child");
+    struct dlx_message *m = NULL;
+    pid_t subscriber = spawn(false), publisher = spawn(true);
+    ck_assert_uint_eq(wait_event(p, NULL).pid, (uint32_t)subscriber);
+    ck_assert_uint_eq(wait_event(NULL, s).pid, (uint32_t)publisher);
+    kill(subscriber, SIGKILL);
+    kill(publisher, SIGKILL);
+    ck_assert_int_eq(waitpid(subscriber, NULL, 0), subscriber);
+    ck_assert_int_eq(waitpid(publisher, NULL, 0), publisher);
+    struct dlx_event e = wait_event(p, NULL);
+    ck_assert_uint_eq(e.kind, DLX_EVENT_LOST);
+    ck_assert_uint_eq(e.pid, (uint32_t)subscriber);
+    ck_assert_int_eq(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
+    e = wait_event(NULL, s);
+    ck_assert_uint_eq(e.kind, DLX_EVENT_LOST);
+    ck_assert_uint_eq(e.pid, (uint32_t)publisher);
+    dlx_publisher_unref(p);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(events_that_nobody_fetches_are_counted)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, "t");
+    for (int i = 0; i < 50; i++) {
+        dlx_subscription_unref(new_subscription(c, "t"));
+        ok(dlx_publisher_wait(p, 0, 0)); /* notices */
+    }
+    struct dlx_event e = wait_event(p, NULL);
+    ck_assert_uint_ge(e.missed, 30);
+    uint32_t n = 1;
+    while (dlx_publisher_next_event(p, &e) == 0) {
+        ck_assert_uint_eq(e.missed, 0);
+        n++;
+    }
+    ck_assert_uint_ge(n, 60);
+    ck_assert_uint_le(n, 66);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* ---- joining while others come and go ------------------------------------------------------ */
+
+struct crowd {
+    atomic_bool stop;
+    unsigned topic;
+};
+
+static void *come_and_go(void *userdata)
+{
+    struct crowd *x = userdata;
+    struct dlx_client *c = dlx_test_stream_connect();
+    while (!atomic_load(&x->stop)) {
+        struct dlx_publisher *p = NULL;
+        ok(dlx_publisher_new(c, x->topic ? "test/other" : "test/another", NULL, &p));
+        dlx_publisher_unref(p);
+    }
+    dlx_client_unref(c);
+    return NULL;
+}
+
+/* Links of publishers that come meanwhile are not those that dlx_subscribe() waits for. */
+START_TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes)
+{
+    enum { N = 6, ROUNDS = 150 };
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p[N];
+    struct crowd crowds[2] = {{.topic = 0}, {.topic = 1}};
+    pthread_t threads[2];
+    for (int i = 0; i < N; i++) {
+        ok(dlx_publisher_new(c, "test/a", NULL, &p[i]));
+        dlx_test_stream_publish(p[i], 10, 0);
+    }
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, come_and_go, &crowds[i]), 0);
+    for (int round = 1; round <= ROUNDS; round++) {
+        struct dlx_subscription *s = NULL;
+        struct dlx_message *m = NULL;
+        int n = 0;
+        ok(dlx_subscribe(c, "test/*", NULL, &s));
+        for (int i = 0; i < N; i++)
+            dlx_test_stream_publish(p[i], 10, round);
+        while (n < N) {
+            int r = dlx_take(s, 2 * SECOND, &m);
+            if (r == DLX_E_PUBLISHER_GONE)
+                continue;
+            ck_assert_msg(r == 0, "round %d: %d of %d came", round, n, N);
+            dlx_test_stream_check(m, 10, round);
+            dlx_message_unref(m);
+            n++;
+        }
+        dlx_subscription_unref(s);
+    }
+    for (int i = 0; i < 2; i++) {
+        atomic_store(&crowds[i].stop, true);
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    }
+    for (int i = 0; i < N; i++)
+        dlx_publisher_unref(p[i]);
+    dlx_client_unref(c);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("topics");
+    TCase *tcase = dlx_test_stream_case("topics");
+    tcase_add_test(tcase, a_pattern_follows_publishers_as_they_come_and_go);
+    tcase_add_test(tcase, a_pattern_gets_what_is_retained);
+    tcase_add_test(tcase, news_that_an_event_was_made_of_wake_who_polls);
+    tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_a_take_spins);
+    tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_a_take_sleeps);
+    tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_the_caller_polls);
+    tcase_add_test(tcase, publishers_are_listed_by_pattern);
+    tcase_add_test(tcase, long_lists_by_pattern_are_complete);
+    tcase_add_test(tcase, links_of_a_publisher_are_listed_once_each);
+    tcase_add_test(tcase, bad_patterns_are_refused);
+    tcase_add_test(tcase, a_reliable_pattern_names_the_publisher_that_drops);
+    tcase_add_test(tcase, patterns_of_a_user_have_a_limit);
+    tcase_add_test(tcase, events_tell_who_came_and_left);
+    tcase_add_test(tcase, events_tell_who_died);
+    tcase_add_test(tcase, events_that_nobody_fetches_are_counted);
+    tcase_add_test(tcase, what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* A daemon that a program started ends when nobody is connected and nothing is retained, and not
+ * before. */
+
+#include "tests/harness/spawn.h"
+#include <poll.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+START_TEST(what_is_retained_keeps_the_daemon)
+{
+    struct dlx_publisher_args args = {
+        .size = sizeof args, .history = 1, .retain = 1, .retain_for_ns = _i * 3600 * SECOND};
+    struct dlx_client *c = dlx_test_spawn_connect();
+    struct dlx_publisher *p = NULL;
+    pid_t pid = dlx_test_spawn_pid(c);
+    struct pollfd gone = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+    ck_assert_int_ge(gone.fd, 0);
+    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    dlx_test_stream_publish(p, 64, 7);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    ck_assert_int_eq(poll(&gone, 1, 300), 0);
+    c = dlx_test_spawn_connect();
+    ck_assert_int_eq(dlx_test_spawn_pid(c), pid);
+    ok(dlx_retained_drop(c, "test/a"));
+    dlx_client_unref(c);
+    ck_assert_int_eq(poll(&gone, 1, PATIENCE_MS), 1);
+    close(gone.fd);
+}
+END_TEST
+
+START_TEST(the_daemon_goes_when_what_was_retained_has_expired)
+{
+    struct dlx_publisher_args args = {
+        .size = sizeof args, .history = 1, .retain = 1, .retain_for_ns = SECOND / 10};
+    struct dlx_client *c = dlx_test_spawn_connect();
+    struct dlx_publisher *p = NULL;
+    pid_t pid = dlx_test_spawn_pid(c);
+    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    dlx_test_stream_publish(p, 64, 7);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    dlx_test_spawn_wait_end(pid);
+}
+END_TEST
+
+int main(void)
+{
+    if (dlx_test_valgrind()) {
+        printf("SKIP: valgrind has no pidfds, and its own way with clone()\n");
+        return 77;
+    }
+    Suite *suite = suite_create("e2e_idle_exit");
+    TCase *tcase = dlx_test_spawn_case("idle");
+    tcase_add_loop_test(tcase, what_is_retained_keeps_the_daemon, 0, 2);
+    tcase_add_test(tcase, the_daemon_goes_when_what_was_retained_has_expired);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

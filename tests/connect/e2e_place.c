@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which daemon is found where there are several, where one refuses, and where the machine's is being
+ * restarted. Each story has a /run and a /tmp of its own, so it needs root.
+ */
+#include "common/util.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/spawn.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SYSTEM_SOCKET "/run/dlpackd/dlpackd.sock"
+#define SOMEBODY      61234
+
+static pid_t machine; /* its daemon */
+
+static void start_machine_daemon(void)
+{
+    char said[512] = "";
+    size_t n = 0;
+    int fds[2];
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    machine = dlx_test_fork();
+    ck_assert_int_ge(machine, 0);
+    if (machine == 0) {
+        dup2(fds[1], STDERR_FILENO);
+        execl(DLX_TEST_SPAWN_DAEMON, "dlpackd", "--socket", SYSTEM_SOCKET, "--ready-fd", "2",
+              (char *)NULL);
+        _exit(127);
+    }
+    close(fds[1]);
+    while (!strstr(said, "READY=1\n")) { /* it may say before that it replaces a socket */
+        ssize_t got = read(fds[0], said + n, sizeof said - 1 - n);
+        ck_assert_msg(got > 0, "%s", said);
+        n += (size_t)got;
+    }
+    close(fds[0]);
+}
+
+static void end_machine_daemon(int signal)
+{
+    ck_assert_int_eq(kill(machine, signal), 0);
+    ck_assert_int_eq(waitpid(machine, NULL, 0), machine);
+}
+
+/* Runs the story in a process of its own. */
+static void alone(void (*story)(void))
+{
+    int status;
+    if (geteuid() != 0) {
+        printf("SKIP: needs root, for a /run of its own\n");
+        return;
+    }
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        unsetenv("XDG_RUNTIME_DIR");
+        if (!dlx_test_spawn_hide_places())
+            _exit(77);
+        ck_assert_int_eq(mkdir("/run/dlpackd", 0755), 0);
+        story();
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        printf("SKIP: no mount namespace here\n");
+    else
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
+}
+
+static void end_private_daemon(struct dlx_client *c)
+{
+    pid_t pid = dlx_test_spawn_pid(c);
+    dlx_client_unref(c);
+    dlx_test_spawn_wait_end(pid);
+}
+
+static void is_refused_by_the_machine(void)
+{
+    struct dlx_subscription *s;
+    struct dlx_message *m;
+    start_machine_daemon();
+    ck_assert_int_eq(chmod(SYSTEM_SOCKET, 0666), 0);
+    ck_assert_int_eq(setuid(SOMEBODY), 0);
+
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_NEVER, 0, DLX_E_ACCESS, SYSTEM_SOCKET ": ");
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "uid 61234"));
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "no private one is started"));
+
+    struct dlx_client *c = dlx_test_spawn_connect();
+    ck_assert_int_eq(dlx_client_place(c), DLX_DAEMON_TMP);
+    ck_assert_msg(strstr(dlx_client_passed_over(c), SYSTEM_SOCKET ": ") &&
+                      strstr(dlx_client_passed_over(c), "uid 61234"),
+                  "%s", dlx_client_passed_over(c));
+    ok(dlx_subscribe(c, "a", NULL, &s));
+    fails(dlx_take(s, 1, &m), DLX_E_TIMEOUT, "another daemon refused this program: " SYSTEM_SOCKET);
+    dlx_subscription_unref(s);
+    end_private_daemon(c);
+}
+
+/* The daemon of root stays: its end is that of this process, which is not root any more. */
+START_TEST(who_is_refused_by_the_machines_daemon_gets_a_private_one_and_is_told)
+{
+    alone(is_refused_by_the_machine);
+}
+END_TEST
+
+static unsigned n_looks;
+
+/* It is asked between two looks whether the daemon is back. */
+static int come_back(void *unused)
+{
+    (void)unused;
+    if (n_looks++ == 0)
+        start_machine_daemon();
+    return 0;
+}
+
+static void waits_for_the_machine_so_long(int64_t timeout_ns, int64_t wait_ns)
+{
+    struct dlx_connect_args args = {
+        .size = sizeof args, .timeout_ns = timeout_ns, .wait_ns = wait_ns, .interrupt = come_back};
+    struct dlx_client *c = NULL;
+    start_machine_daemon();
+    end_machine_daemon(SIGKILL);
+
+    ok(dlx_connect(&c, &args));
+    ck_assert_int_eq(dlx_test_spawn_pid(c), machine);
+    ck_assert_int_eq(dlx_client_place(c), DLX_DAEMON_SYSTEM);
+    ck_assert_str_eq(dlx_client_passed_over(c), "");
+    ck_assert_int_lt(access("/tmp/dlpackd-0", F_OK), 0);
+    dlx_client_unref(c);
+    end_machine_daemon(SIGTERM);
+}
+
+static void waits_for_the_machine(void)
+{
+    waits_for_the_machine_so_long(20 * SECOND, 0);
+}
+
+/* It takes longer to come back than to answer. */
+static void waits_longer_for_the_machine(void)
+{
+    struct dlx_connect_args args = {
+        .size = sizeof args, .timeout_ns = SECOND / 1000, .wait_ns = SECOND / 20};
+    struct dlx_client *c = NULL;
+    start_machine_daemon();
+    end_machine_daemon(SIGKILL);
+    uint64_t began = dlx__now_ns();
+    fails(dlx_connect(&c, &args), DLX_E_TIMEOUT, "did not come back within 0.05 s");
+    ck_assert_uint_ge(dlx__now_ns() - began, SECOND / 20);
+    waits_for_the_machine_so_long(20 * SECOND, DLX_FOREVER);
+}
+
+START_TEST(who_waits_for_a_daemon_waits_so_long_for_the_machines)
+{
+    alone(waits_longer_for_the_machine);
+}
+END_TEST
+
+START_TEST(while_the_machines_daemon_restarts_clients_wait_for_it)
+{
+    alone(waits_for_the_machine);
+}
+END_TEST
+
+static void waits_in_vain(void)
+{
+    start_machine_daemon();
+    end_machine_daemon(SIGKILL);
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, SECOND / 20, DLX_E_TIMEOUT,
+                         "does not listen on " SYSTEM_SOCKET);
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_NEVER, SECOND / 20, DLX_E_TIMEOUT, "remove the socket");
+    ck_assert_int_lt(access("/tmp/dlpackd-0", F_OK), 0);
+
+    ck_assert_int_eq(unlink(SYSTEM_SOCKET), 0);
+    struct dlx_client *c = dlx_test_spawn_connect();
+    ck_assert_int_eq(dlx_client_place(c), DLX_DAEMON_TMP);
+    end_private_daemon(c);
+}
+
+START_TEST(no_private_daemon_is_started_while_the_machines_socket_is_there)
+{
+    alone(waits_in_vain);
+}
+END_TEST
+
+static void finds_the_first(void)
+{
+    start_machine_daemon();
+    struct dlx_client *c = dlx_test_spawn_connect();
+    ck_assert_int_eq(dlx_client_place(c), DLX_DAEMON_SYSTEM);
+    setenv("DLX_SOCKET", SYSTEM_SOCKET, 1);
+    struct dlx_client *named = dlx_test_spawn_connect();
+    ck_assert_int_eq(dlx_client_place(named), DLX_DAEMON_NAMED);
+    ck_assert_int_eq(dlx_test_spawn_pid(named), machine);
+    dlx_client_unref(named);
+    dlx_client_unref(c);
+    unsetenv("DLX_SOCKET");
+    end_machine_daemon(SIGTERM);
+
+    ck_assert_int_eq(mkdir("/tmp/run", 0700), 0);
+    setenv("XDG_RUNTIME_DIR", "/tmp/run", 1);
+    c = dlx_test_spawn_connect();
+    ck_assert_int_eq(dlx_client_place(c), DLX_DAEMON_USER);
+    start_machine_daemon();
+    struct dlx_client *other = dlx_test_spawn_connect();
+    ck_assert_int_eq(dlx_test_spawn_pid(other), dlx_test_spawn_pid(c));
+    dlx_client_unref(other);
+    end_private_daemon(c);
+    end_machine_daemon(SIGTERM);
+}
+
+START_TEST(a_named_daemon_comes_before_the_users_and_that_before_the_machines)
+{
+    alone(finds_the_first);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("e2e_place");
+    TCase *tcase = dlx_test_spawn_case("place");
+    tcase_add_test(tcase, who_is_refused_by_the_machines_daemon_gets_a_private_one_and_is_told);
+    tcase_add_test(tcase, while_the_machines_daemon_restarts_clients_wait_for_it);
+    tcase_add_test(tcase, who_waits_for_a_daemon_waits_so_long_for_the_machines);
+    tcase_add_test(tcase, no_private_daemon_is_started_while_the_machines_socket_is_there);
+    tcase_add_test(tcase, a_named_daemon_comes_before_the_users_and_that_before_the_machines);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

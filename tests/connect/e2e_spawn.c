@@ -1,0 +1,596 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlx_connect(&c, NULL) where nobody set anything up: a private daemon, shared by all, that ends by itself. */
+
+#include "tests/harness/cli.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/spawn.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MANY         20
+#define STRESS_TURNS 60
+
+/* ---- what the daemon is like --------------------------------------------------------------- */
+
+static void read_proc(pid_t pid, const char *name, char *ret, size_t size)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ssize_t n = read(fd, ret, size - 1);
+    ck_assert_int_ge(n, 0);
+    ret[n] = '\0';
+    for (ssize_t i = 0; i < n; i++)
+        if (ret[i] == '\0')
+            ret[i] = '\n';
+    close(fd);
+}
+
+static void read_link(pid_t pid, const char *name, char *ret, size_t size)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+    ssize_t n = readlink(path, ret, size - 1);
+    ck_assert_int_ge(n, 0);
+    ret[n] = '\0';
+}
+
+static uint64_t mask_of(const char *status, const char *name)
+{
+    const char *line = strstr(status, name);
+    ck_assert_ptr_nonnull(line);
+    return strtoull(line + strlen(name), NULL, 16);
+}
+
+START_TEST(a_daemon_starts_serves_and_ends)
+{
+    struct stat st;
+    struct dlx_client *c = dlx_test_spawn_connect();
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    ck_assert_str_eq(dlx_client_errmsg(c), "");
+    pid_t pid = dlx_test_spawn_pid(c);
+    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    dlx_test_stream_publish(p, 64, 7);
+    ok(dlx_take(s, PATIENCE, &m));
+    dlx_test_stream_check(m, 64, 7);
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+
+    /* As long as somebody is connected it stays, though it may go after a twentieth of a second. */
+    struct pollfd gone = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+    ck_assert_int_ge(gone.fd, 0);
+    ck_assert_int_eq(poll(&gone, 1, 300), 0);
+    dlx_client_unref(c);
+    ck_assert_int_eq(poll(&gone, 1, PATIENCE_MS), 1);
+    close(gone.fd);
+    ck_assert(stat(dlx_test_spawn_socket, &st) < 0 && errno == ENOENT);
+}
+END_TEST
+
+START_TEST(nothing_of_the_caller_reaches_the_daemon)
+{
+    char text[32768], link[256];
+    sigset_t set;
+    int fds[2];
+    /* Not closed on exec, so that an ordinary fork(2) would hand it on. */
+    ck_assert_int_eq(pipe(fds), 0);
+    ck_assert_int_eq(dup2(fds[1], 90), 90);
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGTERM);
+    ck_assert_int_eq(sigprocmask(SIG_BLOCK, &set, NULL), 0);
+    ck_assert(signal(SIGHUP, SIG_IGN) != SIG_ERR);
+    ck_assert(signal(SIGINT, SIG_IGN) != SIG_ERR);
+    setenv("NOTIFY_SOCKET", "/nonexistent/notify", 1);
+    setenv("DLX_TEST_MARK", "kept", 1);
+    struct dlx_client *c = dlx_test_spawn_connect();
+    pid_t pid = dlx_test_spawn_pid(c);
+
+    close(fds[1]);
+    close(90);
+    struct pollfd p = {.fd = fds[0], .events = POLLIN};
+    ck_assert_msg(poll(&p, 1, 0) == 1 && (p.revents & POLLHUP), "the daemon has the pipe");
+    close(fds[0]);
+    for (int fd = 0; fd < 3; fd++) {
+        (void)snprintf(link, sizeof link, "fd/%d", fd);
+        read_link(pid, link, text, sizeof text);
+        ck_assert_str_eq(text, "/dev/null");
+    }
+    read_link(pid, "cwd", text, sizeof text);
+    ck_assert_str_eq(text, "/");
+    ck_assert_int_ne(getsid(pid), getsid(0));
+    ck_assert_int_ne(getsid(pid), pid); /* it can never get a terminal */
+    read_proc(pid, "status", text, sizeof text);
+    ck_assert_uint_eq(mask_of(text, "SigBlk:"), 0);
+    ck_assert_uint_eq(mask_of(text, "SigIgn:"),
+                      UINT64_C(1) << (SIGPIPE - 1) | UINT64_C(1) << (SIGXFSZ - 1));
+    read_proc(pid, "environ", text, sizeof text);
+    ck_assert_ptr_nonnull(strstr(text, "DLX_TEST_MARK=kept"));
+    ck_assert_ptr_null(strstr(text, "NOTIFY_SOCKET"));
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* Half of the memory otherwise; here less than one arena has. */
+START_TEST(the_memory_limit_of_the_environment_is_the_daemons)
+{
+    struct dlx_publisher *p = NULL;
+    DLManagedTensorVersioned *tensor = NULL;
+    int64_t shape[] = {3 << 20};
+    struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = shape};
+
+    setenv("DLX_MEMORY_LIMIT", "8MiB", 1);
+    struct dlx_client *c = dlx_test_spawn_connect();
+    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    ok(dlx_alloc(p, &spec, &tensor));
+    tensor->deleter(tensor);
+    shape[0] = 64 << 20;
+    ck_assert_int_eq(dlx_alloc(p, &spec, &tensor), DLX_E_LIMIT);
+    const char *words = dlx_client_errmsg(c);
+    ck_assert_msg(strncmp(words, "topic test/a: no memory for 64.0 MiB: ", 38) == 0, "%s", words);
+    ck_assert_msg(strstr(words, "may have 8.0 MiB (quota bytes); release some, or start dlpackd "
+                                "with a larger --memory-limit or DLX_MEMORY_LIMIT"),
+                  "%s", words);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* ---- the caller ---------------------------------------------------------------------------- */
+
+static atomic_int n_sigchld;
+
+static void on_sigchld(int signum)
+{
+    (void)signum;
+    atomic_fetch_add(&n_sigchld, 1);
+}
+
+static atomic_bool stop_waiting;
+static atomic_int n_waits;
+
+/* A program that waits for whatever child there is; it has one, which stays. */
+static void *wait_for_any(void *data)
+{
+    int status;
+    (void)data;
+    while (!atomic_load(&stop_waiting)) {
+        pid_t pid = waitpid(-1, &status, WNOHANG);
+        ck_assert_msg(pid == 0, "waitpid(-1) returned %d", (int)pid);
+        atomic_fetch_add(&n_waits, 1);
+    }
+    return NULL;
+}
+
+START_TEST(the_caller_sees_no_child)
+{
+    struct sigaction action = {.sa_handler = on_sigchld};
+    pthread_t thread;
+    int hold[2];
+    char byte;
+    ck_assert_int_eq(pipe2(hold, O_CLOEXEC), 0);
+    pid_t child = dlx_test_fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        close(hold[1]);
+        _exit(read(hold[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    close(hold[0]);
+    ck_assert_int_eq(sigaction(SIGCHLD, &action, NULL), 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, wait_for_any, NULL), 0);
+    while (atomic_load(&n_waits) == 0)
+        ;
+    struct dlx_client *c = dlx_test_spawn_connect();
+    dlx_client_unref(c);
+    dlx_test_spawn_wait_empty();
+    atomic_store(&stop_waiting, true);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(atomic_load(&n_sigchld), 0);
+    close(hold[1]);
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    ck_assert_int_eq(atomic_load(&n_sigchld), 1);
+}
+END_TEST
+
+/* With SIGCHLD ignored the kernel reaps children itself: the start must not depend on it. */
+START_TEST(a_caller_that_ignores_sigchld)
+{
+    ck_assert(signal(SIGCHLD, SIG_IGN) != SIG_ERR);
+    struct dlx_client *c = dlx_test_spawn_connect();
+    ck_assert_int_gt(dlx_test_spawn_pid(c), 1);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* A daemon's own caller often has none: the new descriptors are 0, 1, 2. */
+START_TEST(a_caller_without_standard_streams)
+{
+    int saved[3];
+    for (int i = 0; i < 3; i++) {
+        saved[i] = fcntl(i, F_DUPFD_CLOEXEC, 100);
+        ck_assert_int_ge(saved[i], 0);
+        close(i);
+    }
+    struct dlx_client *c = NULL;
+    int r = dlx_connect(&c, NULL);
+    dlx_client_unref(c);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(dup2(saved[i], i), i);
+        close(saved[i]);
+    }
+    ok(r);
+}
+END_TEST
+
+/* ---- several at once ----------------------------------------------------------------------- */
+
+static void *connect_thread(void *data)
+{
+    struct dlx_client *c = dlx_test_spawn_connect();
+    *(pid_t *)data = dlx_test_spawn_pid(c);
+    return c;
+}
+
+START_TEST(threads_share_one_daemon)
+{
+    pthread_t threads[8];
+    void *clients[8];
+    pid_t pids[8];
+    for (int i = 0; i < 8; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, connect_thread, &pids[i]), 0);
+    for (int i = 0; i < 8; i++) {
+        ck_assert_int_eq(pthread_join(threads[i], &clients[i]), 0);
+        ck_assert_int_eq(pids[i], pids[0]);
+    }
+    for (int i = 0; i < 8; i++)
+        dlx_client_unref(clients[i]);
+}
+END_TEST
+
+/* Waits for the end of `go`, tells the daemon's pid, waits for the end of `leave`. */
+static void connect_process(int go, int told, int leave)
+{
+    char byte;
+    ck_assert_int_eq(read(go, &byte, 1), 0);
+    struct dlx_client *c = dlx_test_spawn_connect();
+    pid_t pid = dlx_test_spawn_pid(c);
+    ck_assert_int_eq(write(told, &pid, sizeof pid), sizeof pid);
+    ck_assert_int_eq(read(leave, &byte, 1), 0);
+    dlx_client_unref(c);
+    ck_assert(waitpid(-1, NULL, __WALL) == -1 && errno == ECHILD);
+    _exit(0);
+}
+
+START_TEST(processes_share_one_daemon)
+{
+    const int n = _i;
+    int go[2], told[2], leave[2], status;
+    pid_t pids[MANY], daemon, other;
+    ck_assert_int_eq(pipe2(go, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(told, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(leave, O_CLOEXEC), 0);
+    for (int i = 0; i < n; i++) {
+        pids[i] = dlx_test_fork();
+        ck_assert_int_ge(pids[i], 0);
+        if (pids[i] == 0) {
+            close(go[1]);
+            close(leave[1]);
+            connect_process(go[0], told[1], leave[0]);
+        }
+    }
+    close(go[0]);
+    close(go[1]); /* all of them at once */
+    close(told[1]);
+    ck_assert_int_eq(read(told[0], &daemon, sizeof daemon), sizeof daemon);
+    for (int i = 1; i < n; i++) {
+        ck_assert_int_eq(read(told[0], &other, sizeof other), sizeof other);
+        ck_assert_int_eq(other, daemon);
+    }
+    close(told[0]);
+    close(leave[0]);
+    close(leave[1]);
+    for (int i = 0; i < n; i++) {
+        ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
+        ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+}
+END_TEST
+
+/* The daemon ends as soon as it is alone: clients keep coming while it does, until the test has seen enough. */
+static void come_and_go(int told, int enough)
+{
+    struct pollfd stop = {.fd = enough, .events = POLLIN};
+    for (int i = 0; poll(&stop, 1, 0) == 0; i++) {
+        struct dlx_client *c = dlx_test_spawn_connect();
+        pid_t pid = dlx_test_spawn_pid(c);
+        ck_assert_int_eq(write(told, &pid, sizeof pid), sizeof pid);
+        dlx_client_unref(c);
+        /* Around the moment when it goes: this is the load, nothing is waited for. */
+        uint64_t until = dlx__now_ns() + (uint64_t)(i % 12) * 500000;
+        while (dlx__now_ns() < until)
+            ;
+    }
+    _exit(0);
+}
+
+START_TEST(clients_that_come_while_the_daemon_goes)
+{
+    enum { N = 3, N_DAEMONS = 4 };
+    int told[2], enough[2], status;
+    pid_t pids[N], pid, last = 0;
+    unsigned n = 0, n_daemons = 0;
+    setenv("DLX_IDLE_EXIT", "0.003", 1);
+    ck_assert_int_eq(pipe2(told, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(enough, O_CLOEXEC), 0);
+    for (int i = 0; i < N; i++) {
+        pids[i] = dlx_test_fork();
+        ck_assert_int_ge(pids[i], 0);
+        if (pids[i] == 0) {
+            close(enough[1]);
+            come_and_go(told[1], enough[0]);
+        }
+    }
+    close(told[1]);
+    close(enough[0]);
+    /* How often the daemon is alone depends on the machine: the clients go on until it has gone a few times. */
+    while (read(told[0], &pid, sizeof pid) == sizeof pid) {
+        n++;
+        n_daemons += pid != last;
+        last = pid;
+        if (n >= N * STRESS_TURNS && n_daemons >= N_DAEMONS && enough[1] >= 0) {
+            close(enough[1]);
+            enough[1] = -1;
+        }
+    }
+    close(told[0]);
+    for (int i = 0; i < N; i++) {
+        ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
+    }
+    ck_assert_uint_ge(n, N * STRESS_TURNS); /* nobody was lost */
+    ck_assert_uint_ge(n_daemons, N_DAEMONS);
+}
+END_TEST
+
+/* ---- a daemon that is just ending ----------------------------------------------------------- */
+
+static int listen_in_folder(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    ck_assert_int_ge(fd, 0);
+    memcpy(address.sun_path, dlx_test_spawn_socket, strlen(dlx_test_spawn_socket));
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(fd, 8), 0);
+    return fd;
+}
+
+/* Its last client is in the listen queue, or has been accepted, and gets no answer. */
+START_TEST(a_hang_up_before_the_answer_is_no_failure)
+{
+    pthread_t thread;
+    pid_t pid;
+    void *c;
+    int listener = listen_in_folder();
+    struct pollfd p = {.fd = listener, .events = POLLIN};
+    ck_assert_int_eq(pthread_create(&thread, NULL, connect_thread, &pid), 0);
+    ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
+    int fd = _i == 0 ? -1 : accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    ck_assert_int_eq(unlink(dlx_test_spawn_socket), 0);
+    close(listener);
+    dlx__close(fd);
+    ck_assert_int_eq(pthread_join(thread, &c), 0);
+    ck_assert_int_ne(pid, getpid());
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* Who hangs up on everybody is not asked for ever. */
+static void *hang_up(void *data)
+{
+    int fd;
+    atomic_int *n = data;
+    int listener = atomic_load(n);
+    atomic_store(n, 0);
+    while ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+        close(fd);
+        atomic_fetch_add(n, 1);
+    }
+    return NULL;
+}
+
+/* 0: found in the folder, 1: by its name. */
+START_TEST(a_listener_that_always_hangs_up)
+{
+    pthread_t thread;
+    int listener = listen_in_folder();
+    atomic_int n = listener;
+    ck_assert_int_eq(pthread_create(&thread, NULL, hang_up, &n), 0);
+    if (_i == 1)
+        ck_assert_int_eq(setenv("DLX_SOCKET", dlx_test_spawn_socket, 1), 0);
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 20 * SECOND, DLX_E_DISCONNECTED,
+                         dlx_test_spawn_socket);
+    ck_assert_int_eq(shutdown(listener, SHUT_RDWR), 0); /* accept() returns */
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_gt(atomic_load(&n), 1);
+    ck_assert_int_le(atomic_load(&n), 20);
+    close(listener);
+    ck_assert_int_eq(unlink(dlx_test_spawn_socket), 0);
+}
+END_TEST
+
+/* It lets go of the lock after the socket: the next one waits for a moment. */
+START_TEST(a_lock_that_is_held_a_moment_longer)
+{
+    char lock[400];
+    pthread_t thread;
+    pid_t pid;
+    void *c;
+    (void)snprintf(lock, sizeof lock, "%s.lock", dlx_test_spawn_socket);
+    int fd = open(lock, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, connect_thread, &pid), 0);
+    (void)poll(NULL, 0, 200); /* the moment: too short, the test shows less */
+    ck_assert_int_eq(unlink(lock), 0);
+    close(fd);
+    ck_assert_int_eq(pthread_join(thread, &c), 0);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* ---- what a dead process left -------------------------------------------------------------- */
+
+START_TEST(a_socket_and_a_lock_of_a_killed_daemon)
+{
+    struct dlx_client *c = dlx_test_spawn_connect();
+    struct stat st;
+    pid_t pid = dlx_test_spawn_pid(c);
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    dlx_test_spawn_wait_end(pid);
+    dlx_client_unref(c);
+    ck_assert_int_eq(stat(dlx_test_spawn_socket, &st), 0);
+    c = dlx_test_spawn_connect();
+    ck_assert_int_ne(dlx_test_spawn_pid(c), pid);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(a_starter_that_is_killed_blocks_nobody)
+{
+    dlx_test_spawn_script("echo >$DIR/started; read x <$DIR/go; exec $REAL \"$@\"");
+    dlx_test_spawn_fifo("started");
+    dlx_test_spawn_fifo("go");
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_client *c = dlx_test_spawn_connect();
+        _exit(c != NULL);
+    }
+    dlx_test_spawn_hear("started");
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    /* What it was starting is still about to come. */
+    setenv("DLX_DAEMON", dlx_test_spawn_program("dlpackd"), 1);
+    struct dlx_client *c = dlx_test_spawn_connect();
+    dlx_test_spawn_say("go");
+    ck_assert_int_gt(dlx_test_spawn_pid(c), 1);
+    dlx_client_unref(c);
+    dlx_test_spawn_remove("script");
+    dlx_test_spawn_remove("started");
+    dlx_test_spawn_remove("go");
+}
+END_TEST
+
+START_TEST(a_folder_that_is_locked_for_too_long)
+{
+    int fd = open(dlx_test_spawn_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, SECOND / 5, DLX_E_TIMEOUT, dlx_test_spawn_socket);
+    close(fd);
+}
+END_TEST
+
+/* ---- off, and elsewhere -------------------------------------------------------------------- */
+
+START_TEST(none_is_started_where_that_is_off)
+{
+    static const char *const off[] = {"no", "NO", "off", "0"};
+    struct dlx_connect_args args = {.size = sizeof args, .autospawn = 2};
+    struct dlx_client *c = NULL;
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_NEVER, 0, DLX_E_NO_DAEMON, dlx_test_spawn_socket);
+    fails(dlx_connect(&c, &args), DLX_E_INVALID, "autospawn");
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(off); i++) {
+        setenv("DLX_AUTOSPAWN", off[i], 1);
+        dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 0, DLX_E_NO_DAEMON, "DLX_AUTOSPAWN");
+    }
+    unsetenv("DLX_AUTOSPAWN");
+    args.autospawn = DLX_AUTOSPAWN_DEFAULT;
+    args.socket = dlx_test_spawn_socket; /* named: whoever named it sees to it */
+    fails(dlx_connect(&c, &args), DLX_E_NO_DAEMON, dlx_test_spawn_socket);
+    setenv("DLX_SOCKET", dlx_test_spawn_socket, 1);
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 0, DLX_E_NO_DAEMON, dlx_test_spawn_socket);
+    setenv("DLX_SOCKET", "", 1); /* as good as not set */
+    c = dlx_test_spawn_connect();
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* dlxctl is linked to the shared library, which finds the daemon beside itself. */
+START_TEST(dlxctl_starts_one_to_receive_but_not_to_look)
+{
+    struct dlx_test_cli cli;
+    char exe[512], real[4096];
+    unsetenv("DLX_DAEMON");
+    setenv("DLX_IDLE_EXIT", "5", 1);
+    dlx_test_cli_run(&cli, "", -1, 1, DLX_TEST_WORDS("ls"));
+    ck_assert_ptr_nonnull(strstr(cli.err, dlx_test_spawn_socket));
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, "", -1, 1, DLX_TEST_WORDS("info"));
+    dlx_test_cli_deinit(&cli);
+    ck_assert_uint_eq(dlx_test_files_count(dlx_test_spawn_dir), 0);
+    dlx_test_cli_run(&cli, "", -1, 1, DLX_TEST_WORDS("echo", "t", "--timeout", "0.01"));
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, "", -1, 0, DLX_TEST_WORDS("ls"));
+    dlx_test_cli_deinit(&cli);
+    struct dlx_client *c = dlx_test_spawn_connect();
+    pid_t pid = dlx_test_spawn_pid(c);
+    read_link(pid, "exe", exe, sizeof exe);
+    ck_assert_ptr_nonnull(realpath(dlx_test_spawn_program("dlpackd"), real));
+    ck_assert_str_eq(exe, real);
+    ck_assert_int_eq(kill(pid, SIGTERM), 0);
+    dlx_test_spawn_wait_end(pid);
+    dlx_client_unref(c);
+}
+END_TEST
+
+int main(void)
+{
+    if (dlx_test_valgrind()) {
+        printf("SKIP: valgrind has no pidfds, and its own way with clone()\n");
+        return 77;
+    }
+    Suite *suite = suite_create("e2e_spawn");
+    TCase *tcase = dlx_test_spawn_case("spawn");
+    tcase_add_test(tcase, a_daemon_starts_serves_and_ends);
+    tcase_add_test(tcase, nothing_of_the_caller_reaches_the_daemon);
+    tcase_add_test(tcase, the_memory_limit_of_the_environment_is_the_daemons);
+    tcase_add_test(tcase, the_caller_sees_no_child);
+    tcase_add_test(tcase, a_caller_that_ignores_sigchld);
+    tcase_add_test(tcase, a_caller_without_standard_streams);
+    tcase_add_test(tcase, threads_share_one_daemon);
+    tcase_add_loop_test(tcase, processes_share_one_daemon, 2, 3);
+    tcase_add_loop_test(tcase, processes_share_one_daemon, MANY, MANY + 1);
+    tcase_add_test(tcase, clients_that_come_while_the_daemon_goes);
+    tcase_add_loop_test(tcase, a_hang_up_before_the_answer_is_no_failure, 0, 2);
+    tcase_add_loop_test(tcase, a_listener_that_always_hangs_up, 0, 2);
+    tcase_add_test(tcase, a_lock_that_is_held_a_moment_longer);
+    tcase_add_test(tcase, a_socket_and_a_lock_of_a_killed_daemon);
+    tcase_add_test(tcase, a_starter_that_is_killed_blocks_nobody);
+    tcase_add_test(tcase, a_folder_that_is_locked_for_too_long);
+    tcase_add_test(tcase, none_is_started_where_that_is_off);
+    tcase_add_test(tcase, dlxctl_starts_one_to_receive_but_not_to_look);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* A private daemon that cannot be started: the caller learns why, within its time, and nothing is left. */
+
+#include "tests/harness/fork.h"
+#include "tests/harness/spawn.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SOMEBODY 61234 /* a uid that is nobody's */
+
+static char self[4096];
+
+static void fails_with(int code, const char *word)
+{
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 20 * SECOND, code, word);
+}
+
+/* ---- the program --------------------------------------------------------------------------- */
+
+START_TEST(no_program)
+{
+    setenv("DLX_DAEMON", "/nonexistent/dlpackd", 1);
+    fails_with(DLX_E_NO_DAEMON, "DLX_DAEMON=/nonexistent/dlpackd");
+    setenv("DLX_DAEMON", dlx_test_spawn_dir, 1);
+    fails_with(DLX_E_NO_DAEMON, "is not a program");
+    unsetenv("DLX_DAEMON");
+    setenv("PATH", "/nonexistent:.::relative", 1);
+    ck_assert_int_eq(chdir(dlx_test_spawn_program("")), 0); /* `.` is no place for a program */
+    fails_with(DLX_E_NO_DAEMON, "or on PATH");
+}
+END_TEST
+
+START_TEST(program_on_the_path)
+{
+    char path[600];
+    unsetenv("DLX_DAEMON");
+    (void)snprintf(path, sizeof path, "/nonexistent:%s", dlx_test_spawn_program(""));
+    setenv("PATH", path, 1);
+    dlx_client_unref(dlx_test_spawn_connect());
+}
+END_TEST
+
+START_TEST(program_that_cannot_be_executed)
+{
+    dlx_test_spawn_script("#!/nonexistent/interpreter");
+    fails_with(DLX_E_NO_DAEMON, "No such file");
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), getenv("DLX_DAEMON")));
+    dlx_test_spawn_script("#garbage");
+    fails_with(DLX_E_NO_DAEMON, "Exec format error");
+    dlx_test_spawn_remove("script");
+}
+END_TEST
+
+START_TEST(program_that_ends_at_once)
+{
+    dlx_test_spawn_script("echo out of luck >&2; exit 3");
+    fails_with(DLX_E_NO_DAEMON, "exited with status 3 before it was ready; it said: out of luck");
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), getenv("DLX_DAEMON")));
+    dlx_test_spawn_script("exit 0");
+    fails_with(DLX_E_NO_DAEMON, "exited with status 0");
+    dlx_test_spawn_script("kill -KILL $$");
+    fails_with(DLX_E_NO_DAEMON, "signal 9");
+    /* Its words are another's: no escapes for a terminal, the end of many lines. */
+    dlx_test_spawn_script("printf 'first\\nsec\\033ond\\n' >&2; exit 1");
+    fails_with(DLX_E_NO_DAEMON, "it said: first; sec?ond");
+    dlx_test_spawn_script(
+        "i=0; while [ $i -lt 9000 ]; do echo line $i; i=$((i+1)); done >&2; exit 1");
+    fails_with(DLX_E_NO_DAEMON, "; line 8998; line 8999");
+    dlx_test_spawn_remove("script");
+}
+END_TEST
+
+/* Who leaves something running holds the pipe, but the program's end is noticed. */
+START_TEST(program_that_ends_and_leaves_another)
+{
+    char pid[32];
+    dlx_test_spawn_script("sleep 1000 & echo $! >$DIR/pid; exit 4");
+    fails_with(DLX_E_NO_DAEMON, "status 4");
+    dlx_test_spawn_read("pid", pid, sizeof pid);
+    ck_assert_int_eq(kill(atoi(pid), SIGKILL), 0);
+    dlx_test_spawn_wait_end(atoi(pid));
+    dlx_test_spawn_remove("script");
+    dlx_test_spawn_remove("pid");
+}
+END_TEST
+
+/* Late is late, whatever it does; it is ended, with what it started. */
+START_TEST(program_that_hangs)
+{
+    static const char *const scripts[] = {
+        "echo $$ >$DIR/pid; exec sleep 1000",
+        "echo $$ >$DIR/pid; trap '' TERM INT HUP; sleep 1000 & wait",
+        "echo $$ >$DIR/pid; exec 2>/dev/null; exec sleep 1000",
+        "echo $$ >$DIR/pid; echo READY=11 >&2; echo XREADY=1 >&2; while :; do echo READY >&2; done",
+    };
+    char pid[32];
+    uint64_t start = dlx__now_ns();
+    dlx_test_spawn_script(scripts[_i]);
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, SECOND / 2, DLX_E_TIMEOUT, "not ready in time");
+    ck_assert_uint_ge(dlx__now_ns() - start, SECOND / 2);
+    ck_assert_uint_lt(dlx__now_ns() - start, 10 * SECOND);
+    dlx_test_spawn_read("pid", pid, sizeof pid);
+    dlx_test_spawn_wait_end(atoi(pid));
+    dlx_test_spawn_remove("script");
+    dlx_test_spawn_remove("pid");
+}
+END_TEST
+
+/* It says that it is ready, and is not there: not for ever. */
+START_TEST(program_that_lies)
+{
+    dlx_test_spawn_script("echo READY=1 >&2");
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 2 * SECOND, DLX_E_DISCONNECTED, "ended at once");
+    dlx_test_spawn_remove("script");
+}
+END_TEST
+
+START_TEST(daemon_of_another_version_says_what_it_does_not_know)
+{
+    dlx_test_spawn_script("exec $REAL --no-such-option \"$@\"");
+    fails_with(DLX_E_NO_DAEMON, "no-such-option");
+    setenv("DLX_DAEMON", dlx_test_spawn_program("dlpackd"), 1);
+    setenv("DLX_IDLE_EXIT", "soon", 1);
+    fails_with(DLX_E_NO_DAEMON, "--idle-exit soon");
+    dlx_test_spawn_remove("script");
+}
+END_TEST
+
+/* At each number of descriptors that are left: it works, or says so; nothing is left open or running. */
+START_TEST(few_descriptors)
+{
+    struct rlimit limit, old;
+    bool worked = false, failed = false;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &old), 0);
+    int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    close(next);
+    for (unsigned left = 0; left < 4; left++) {
+        struct dlx_client *c = NULL;
+        limit = old;
+        limit.rlim_cur = (rlim_t)next + left;
+        ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        int r = dlx_connect(&c, NULL);
+        ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
+        ck_assert_msg(r == 0 || r == DLX_E_FD_LIMIT, "%d %s", r, dlx_client_errmsg(NULL));
+        worked |= r == 0;
+        failed |= r < 0;
+        dlx_client_unref(c);
+        dlx_test_spawn_wait_empty();
+    }
+    ck_assert(worked && failed);
+}
+END_TEST
+
+/* ---- rights -------------------------------------------------------------------------------- */
+
+/* What a copy of this program that has the set-user-ID bit does. */
+static int connect_and_tell(void)
+{
+    struct dlx_client *c = NULL;
+    int r = dlx_connect(&c, NULL);
+    printf("%d %s\n", r, dlx_client_errmsg(NULL));
+    dlx_client_unref(c);
+    return 0;
+}
+
+START_TEST(program_with_rights_of_its_file_starts_none)
+{
+#ifdef DLX_SANITIZE
+    printf("SKIP: sanitizers do not run with rights of a file\n");
+    return;
+#endif
+    char path[4500], text[4096] = "";
+    if (geteuid() != 0) {
+        printf("SKIP: needs root, to make a set-user-ID program\n");
+        return;
+    }
+    (void)snprintf(path, sizeof path, "cp %s %s/copy", self, dlx_test_spawn_dir);
+    ck_assert_int_eq(system(path), 0); // NOLINT(bugprone-command-processor)
+    (void)snprintf(path, sizeof path, "%s/copy", dlx_test_spawn_dir);
+    ck_assert_int_eq(chown(path, SOMEBODY, SOMEBODY), 0);
+    ck_assert_int_eq(chmod(path, 04755), 0);
+    (void)snprintf(path, sizeof path, "%s/copy connect", dlx_test_spawn_dir);
+    FILE *pipe = popen(path, "re"); // NOLINT(bugprone-command-processor)
+    ck_assert_ptr_nonnull(pipe);
+    ck_assert_uint_gt(fread(text, 1, sizeof text - 1, pipe), 0);
+    ck_assert_int_eq(pclose(pipe), 0);
+    ck_assert_int_eq(atoi(text), DLX_E_NO_DAEMON);
+    ck_assert_msg(strstr(text, "has rights that its caller does not have"), "%s", text);
+    dlx_test_spawn_remove("copy");
+}
+END_TEST
+
+/* ---- /tmp ---------------------------------------------------------------------------------- */
+
+static void check_tmp(void)
+{
+    struct dlx_connect_args only = {.size = sizeof only, .autospawn = DLX_AUTOSPAWN_NEVER};
+    struct dlx_daemon_info info = {.size = sizeof info};
+    struct stat st;
+    struct dlx_client *c, *other = NULL;
+    char folder[64], file[128];
+    (void)snprintf(folder, sizeof folder, "/tmp/dlpackd-%u", (unsigned)geteuid());
+    (void)snprintf(file, sizeof file, "%s/dlpackd.sock", folder);
+
+    /* Somebody was there before us. */
+    ck_assert_int_eq(symlink("/run", folder), 0);
+    fails_with(DLX_E_ACCESS, folder);
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_NEVER, 0, DLX_E_NO_DAEMON, file);
+    ck_assert_int_eq(unlink(folder), 0);
+    ck_assert_int_eq(mkdir(folder, 0700), 0);
+    ck_assert_int_eq(chmod(folder, 0755), 0);
+    fails_with(DLX_E_ACCESS, "mode 0755");
+    ck_assert_int_eq(chmod(folder, 0700), 0);
+    ck_assert_int_eq(chown(folder, SOMEBODY, SOMEBODY), 0);
+    fails_with(DLX_E_ACCESS, "belongs to uid 61234");
+    ck_assert_int_eq(rmdir(folder), 0);
+    int fd = open(folder, O_CREAT | O_WRONLY | O_CLOEXEC, 0700);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+    fails_with(DLX_E_ACCESS, "is not a folder");
+    ck_assert_int_eq(unlink(folder), 0);
+
+    /* Nobody was: it is made, and found by whoever comes, also if that has a runtime folder. */
+    mode_t mask = umask(0);
+    c = dlx_test_spawn_connect();
+    umask(mask);
+    ck_assert_int_eq(lstat(folder, &st), 0);
+    ck_assert_uint_eq(st.st_mode, S_IFDIR | 0700);
+    ok(dlx_client_get_daemon_info(c, &info));
+    ck_assert_str_eq(info.socket, file);
+    ck_assert_int_eq(mkdir("/tmp/run", 0700), 0);
+    setenv("XDG_RUNTIME_DIR", "/tmp/run", 1);
+    ok(dlx_connect(&other, &only));
+    ck_assert_int_eq(dlx_test_spawn_pid(other), (pid_t)info.pid);
+    dlx_client_unref(other);
+    dlx_client_unref(c);
+    dlx_test_spawn_wait_end((pid_t)info.pid);
+
+    /* A runtime folder that others can write to is not used. */
+    ck_assert_int_eq(chmod("/tmp/run", 0777), 0);
+    c = dlx_test_spawn_connect();
+    ok(dlx_client_get_daemon_info(c, &info));
+    ck_assert_str_eq(info.socket, file);
+    dlx_client_unref(c);
+    dlx_test_spawn_wait_end((pid_t)info.pid);
+}
+
+/* The fixtures look at the folder in the old /tmp: so this has a process of its own. */
+START_TEST(without_a_runtime_folder)
+{
+    int status;
+    if (geteuid() != 0) {
+        printf("SKIP: needs root, for a /tmp of its own\n");
+        return;
+    }
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        unsetenv("XDG_RUNTIME_DIR");
+        if (!dlx_test_spawn_hide_places())
+            _exit(77);
+        check_tmp();
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        printf("SKIP: no mount namespace here\n");
+    else
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
+}
+END_TEST
+
+/* ---- the daemon's options ------------------------------------------------------------------ */
+
+/* Runs dlpackd; returns its exit status and what it wrote to its stderr. */
+static int run_daemon(const char *const *words, char *ret, size_t size)
+{
+    int fds[2], status;
+    size_t n = 0;
+    ssize_t got;
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        dup2(fds[1], STDERR_FILENO);
+        execv(dlx_test_spawn_program("dlpackd"), (char *const *)(uintptr_t)words);
+        _exit(127);
+    }
+    close(fds[1]);
+    while (n < size - 1 && (got = read(fds[0], ret + n, size - 1 - n)) > 0)
+        n += (size_t)got;
+    ret[n] = '\0';
+    close(fds[0]);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+START_TEST(options_of_the_daemon)
+{
+    char text[4096];
+    const char *words[] = {"dlpackd",    "--socket", dlx_test_spawn_socket,
+                           "--ready-fd", "2",        "--idle-exit",
+                           "0.02",       NULL};
+    ck_assert_int_eq(run_daemon(words, text, sizeof text), 0);
+    ck_assert_str_eq(text, "READY=1\n"); /* then /dev/null: the pipe had its end */
+    words[4] = "77";
+    ck_assert_int_eq(run_daemon(words, text, sizeof text), 2);
+    ck_assert_ptr_nonnull(strstr(text, "--ready-fd 77"));
+    words[4] = "2";
+    static const char *const bad[] = {"", "x", "1s", "0", "-1", "nan", "inf", "1e9"};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(bad); i++) {
+        words[6] = bad[i];
+        ck_assert_int_eq(run_daemon(words, text, sizeof text), 2);
+        ck_assert_ptr_nonnull(strstr(text, "--idle-exit"));
+    }
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "connect") == 0)
+        return connect_and_tell();
+    if (!realpath("/proc/self/exe", self))
+        return 1;
+    if (dlx_test_valgrind()) {
+        printf("SKIP: valgrind has no pidfds, and its own way with clone()\n");
+        return 77;
+    }
+    Suite *suite = suite_create("e2e_spawn_fail");
+    TCase *tcase = dlx_test_spawn_case("fail");
+    tcase_add_test(tcase, no_program);
+    tcase_add_test(tcase, program_on_the_path);
+    tcase_add_test(tcase, program_that_cannot_be_executed);
+    tcase_add_test(tcase, program_that_ends_at_once);
+    tcase_add_test(tcase, program_that_ends_and_leaves_another);
+    tcase_add_loop_test(tcase, program_that_hangs, 0, 4);
+    tcase_add_test(tcase, program_that_lies);
+    tcase_add_test(tcase, daemon_of_another_version_says_what_it_does_not_know);
+    tcase_add_test(tcase, few_descriptors);
+    tcase_add_test(tcase, program_with_rights_of_its_file_starts_none);
+    tcase_add_test(tcase, without_a_runtime_folder);
+    tcase_add_test(tcase, options_of_the_daemon);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* A private daemon where the kernel refuses a call that starting it needs: the caller learns which, and nothing is left. And
+ * what the daemon has not of the process that happened to start it. */
+
+#include "tests/harness/seccomp.h"
+#include "tests/harness/spawn.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+/* From here on the call with this argument fails. */
+static bool refuse(unsigned nr, unsigned arg, unsigned value, int error)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)offsetof(struct seccomp_data, args) + 8 * arg),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    if (dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)))
+        return true;
+    puts("SKIP: no seccomp here");
+    return false;
+}
+
+static const struct {
+    unsigned nr, arg, value;
+    int error;
+    const char *words;
+} refusals[] = {
+    {SYS_openat, 2, O_RDWR, EMFILE, "opening /dev/null: Too many open files"},
+    {SYS_dup, 0, 0, EMFILE, "opening /dev/null: Too many open files"},
+    {SYS_pipe2, 1, O_CLOEXEC | O_NONBLOCK, ENFILE, "making a pipe: Too many open files in system"},
+    {SYS_fcntl, 1, F_SETFL, EPERM, "making a pipe: Operation not permitted"},
+    {SYS_dup3, 1, 2, EBUSY, "executing it: Device or resource busy"},
+};
+
+START_TEST(a_call_that_is_refused_is_named)
+{
+    if (!refuse(refusals[_i].nr, refusals[_i].arg, refusals[_i].value, refusals[_i].error))
+        return;
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, PATIENCE, DLX_E_NO_DAEMON, refusals[_i].words);
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, PATIENCE, DLX_E_NO_DAEMON, "dlpackd: ");
+}
+END_TEST
+
+/* Before Linux 5.9 it closes one by one. */
+START_TEST(without_close_range_it_has_none_of_our_descriptors)
+{
+    int pair[2];
+    char byte;
+    ck_assert_int_eq(pipe(pair), 0); /* without O_CLOEXEC: whoever inherits it keeps it */
+    if (!refuse(SYS_close_range, 0, 0, ENOSYS))
+        return;
+    struct dlx_client *c = dlx_test_spawn_connect();
+    close(pair[1]);
+    ck_assert_int_eq(read(pair[0], &byte, 1), 0); /* nobody has the other end */
+    close(pair[0]);
+    dlx_client_unref(c);
+}
+END_TEST
+
+static const int policies[] = {SCHED_FIFO, SCHED_RR};
+
+START_TEST(a_daemon_that_a_real_time_thread_starts_is_not_one)
+{
+    const struct sched_param one = {.sched_priority = 1}, none = {.sched_priority = 0};
+    if (sched_setscheduler(0, policies[_i], &one) < 0) {
+        printf("SKIP: no real-time threads here (%s)\n", strerror(errno));
+        return;
+    }
+    struct dlx_client *c = dlx_test_spawn_connect();
+    int policy = sched_getscheduler(dlx_test_spawn_pid(c));
+    int own = sched_getscheduler(0);
+    ck_assert_int_eq(sched_setscheduler(0, SCHED_OTHER, &none), 0);
+    ck_assert_int_eq(policy, SCHED_OTHER);
+    ck_assert_int_eq(own, policies[_i]);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(its_environment_may_be_empty)
+{
+    char daemon[4096], dir[300];
+    (void)snprintf(daemon, sizeof daemon, "%s", getenv("DLX_DAEMON"));
+    (void)snprintf(dir, sizeof dir, "%s", getenv("XDG_RUNTIME_DIR"));
+    ck_assert_int_eq(clearenv(), 0);
+    /* Nobody says where, nor how long it stays: the library's own defaults. */
+    ck_assert_int_eq(setenv("DLX_DAEMON", daemon, 1), 0);
+    ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", dir, 1), 0);
+    ck_assert_int_eq(setenv("DLX_IDLE_EXIT", "", 1), 0);
+    struct dlx_client *c = dlx_test_spawn_connect();
+    pid_t pid = dlx_test_spawn_pid(c);
+    dlx_client_unref(c);
+    ck_assert_int_eq(kill(pid, SIGTERM), 0); /* by default it would stay for seconds */
+    dlx_test_spawn_wait_end(pid);
+}
+END_TEST
+
+/* Neither the calls nor the one who starts it have an end then. */
+START_TEST(who_may_wait_for_ever_starts_one_too)
+{
+    const struct dlx_connect_args args = {.size = sizeof args, .timeout_ns = DLX_FOREVER};
+    struct dlx_daemon_info info = {.size = sizeof info};
+    struct dlx_client *c;
+    ok(dlx_connect(&c, &args));
+    ok(dlx_client_get_daemon_info(c, &info));
+    ck_assert_uint_eq(info.n_clients, 1);
+    dlx_client_unref(c);
+}
+END_TEST
+
+int main(void)
+{
+    if (dlx_test_valgrind()) {
+        puts("SKIP: valgrind has no pidfds, and its own way with clone()");
+        return 77;
+    }
+    Suite *suite = suite_create("spawn_kernel");
+    TCase *tcase = dlx_test_spawn_case("kernel");
+    tcase_add_loop_test(tcase, a_call_that_is_refused_is_named, 0, (int)DLX_ARRAY_SIZE(refusals));
+    tcase_add_test(tcase, without_close_range_it_has_none_of_our_descriptors);
+    tcase_add_loop_test(tcase, a_daemon_that_a_real_time_thread_starts_is_not_one, 0,
+                        (int)DLX_ARRAY_SIZE(policies));
+    tcase_add_test(tcase, its_environment_may_be_empty);
+    tcase_add_test(tcase, who_may_wait_for_ever_starts_one_too);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

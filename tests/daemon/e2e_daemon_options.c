@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The daemon's command line and environment: what cannot be is refused with words and status 2, and nothing is listened on. */
+
+#include "common/util.h"
+#include "tests/harness/daemon.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/run.h"
+#include "tests/harness/seccomp.h"
+#include <check.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+static struct dlx_test_daemon place;
+static char log_text[4096];
+/* Of the next one, if not 0. */
+static rlim_t fd_limit;
+static unsigned failing_call;
+static bool is_journal; /* what reads its stderr */
+
+/* As the service manager does where stderr goes to the journal. */
+static void name_journal(void)
+{
+    char name[64];
+    struct stat st;
+    if (fstat(STDERR_FILENO, &st) < 0)
+        _exit(126);
+    (void)snprintf(name, sizeof name, "%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+    (void)setenv("JOURNAL_STREAM", name, 1);
+}
+
+/* Run it with these arguments, and with NAME=value of `env` if that is not NULL; returns the exit status. */
+static int run(const char *const *args, const char *env)
+{
+    int fds[2], status;
+    char program[512];
+    const char *argv[8] = {"dlpackd"};
+    size_t n = 0;
+    ssize_t got;
+    (void)snprintf(program, sizeof program, "%s/dlpackd",
+                   getenv("BUILD") ? getenv("BUILD") : "build");
+    for (size_t i = 0; args[i]; i++)
+        argv[i + 1] = args[i];
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+        (void)setenv("DLX_SOCKET", place.path, 1);
+        if (env)
+            (void)putenv(strdup(env));
+        (void)dup2(fds[1], STDERR_FILENO);
+        if (is_journal)
+            name_journal();
+        if (fd_limit > 0)
+            (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){fd_limit, fd_limit});
+        if (failing_call > 0 && !dlx_test_seccomp_fail(failing_call, ENOMEM))
+            _exit(126);
+        execv(program, (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    close(fds[1]);
+    while (n < sizeof log_text - 1 &&
+           (got = read(fds[0], log_text + n, sizeof log_text - 1 - n)) > 0)
+        n += (size_t)got;
+    log_text[n] = '\0';
+    close(fds[0]);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+START_TEST(options_that_cannot_be_are_refused)
+{
+    static const struct {
+        const char *args[3];
+        const char *env;
+        const char *words;
+    } all[] = {
+        {{"--ready-fd", ""}, NULL, "no open file descriptor"},
+        {{"--ready-fd", "two"}, NULL, "no open file descriptor"},
+        {{"--ready-fd", "2x"}, NULL, "no open file descriptor"},
+        {{"--ready-fd", "-1"}, NULL, "no open file descriptor"},
+        {{"--ready-fd", "99999999999"}, NULL, "no open file descriptor"},
+        {{"--ready-fd", "77"}, NULL, "no open file descriptor"},
+        {{"--fd-store", ""}, NULL, "from 0 to 65536"},
+        {{"--fd-store", "ten"}, NULL, "from 0 to 65536"},
+        {{"--fd-store", "10x"}, NULL, "from 0 to 65536"},
+        {{"--fd-store", "-1"}, NULL, "from 0 to 65536"},
+        {{"--fd-store", "65537"}, NULL, "from 0 to 65536"},
+        {{NULL}, "FDSTORE=many", "FDSTORE: 'many' is not a number"},
+        {{"--idle-exit", ""}, NULL, "more than 0"},
+        {{"--idle-exit", "1s"}, NULL, "more than 0"},
+        {{"--idle-exit", "0"}, NULL, "more than 0"},
+        {{"--idle-exit", "nan"}, NULL, "more than 0"},
+        {{"--idle-exit", "1e7"}, NULL, "at most 1000000"},
+        {{"--memory", "disk"}, NULL, "'disk': memfd, posix"},
+        {{NULL}, "DLX_MEMORY=disk", "'disk': memfd, posix"},
+        {{"--memory-limit", "0"}, NULL, "--memory-limit: '0' is not an amount of memory"},
+        {{"--memory-limit", "8XB"}, NULL, "'8XB' is not an amount of memory, like 8GiB"},
+        {{"--memory-limit", "8GiBB"}, NULL, "like 8GiB"},
+        {{"--memory-limit", "-1"}, NULL, "like 8GiB"},
+        {{"--memory-limit", "101%"}, NULL, "or 70%"},
+        {{"--memory-limit", "infinity"}, NULL, "like 8GiB"},
+        {{"--memory-limit", "2000000TiB"}, NULL, "like 8GiB"},
+        {{NULL}, "DLX_MEMORY_LIMIT=much", "DLX_MEMORY_LIMIT: 'much' is not an amount of memory"},
+        {{"--allow-user", ""}, NULL, "there is no user"},
+        {{"--allow-user", "no/such/user"},
+         NULL,
+         "--allow-user no/such/user: there is no user 'no/such/user'"},
+        {{"--allow-user", "-1"}, NULL, "there is no user"},
+        {{"--allow-user", "7x"}, NULL, "there is no user"},
+        {{"--allow-user", "4294967295"}, NULL, "there is no user"},
+        {{"--allow-user", "65534"}, NULL, "has no rights"},
+        {{"--no-such-option"}, NULL, "unrecognized option"},
+        {{"argument"}, NULL, "Too many arguments"},
+    };
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        ck_assert_msg(run(all[i].args, all[i].env) == 2 && strstr(log_text, all[i].words),
+                      "%s %s: %s", all[i].args[0], all[i].args[1], log_text);
+        ck_assert_msg(!strstr(log_text, "(null)"), "%s", log_text);
+        ck_assert_int_lt(access(place.path, F_OK), 0);
+    }
+}
+END_TEST
+
+/* ---- users --------------------------------------------------------------------------------- */
+
+/* The exit status of one who becomes this user, and says Hello through the socket: 0, or 1 if it is
+ * refused, or 2 if it cannot connect. */
+static int hello_as(uid_t uid, const char *path)
+{
+    int status;
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
+        hello.major = DLX_PROTO_MAJOR;
+        (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+        /* From inside its folder: the other user need not be able to search $TMPDIR. */
+        if (chdir(place.dir) < 0 || setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 ||
+            setresuid(uid, uid, uid) < 0)
+            _exit(10);
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (connect(fd, (const struct sockaddr *)&address, sizeof address) < 0)
+            _exit(2);
+        dlx_test_send(fd, DLX__WIRE__PACKET__BODY_HELLO, &hello, 1);
+        _exit(dlx_test_recv(fd)->body_case == DLX__WIRE__PACKET__BODY_HELLO_REPLY ? 0 : 1);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+/* A daemon whose umask lets nobody in, with its socket in a folder that it makes, or (_i) in one
+ * that keeps others out. */
+START_TEST(allowed_users_reach_the_socket_and_others_are_refused)
+{
+    char folder[300], socket_path[320];
+    int ready[2], said[2], status;
+    char byte;
+    if (geteuid() != 0) {
+        puts("SKIP: needs root to become another user");
+        return;
+    }
+    (void)snprintf(folder, sizeof folder, "%s/made", place.dir);
+    (void)snprintf(socket_path, sizeof socket_path, "%s/s", folder);
+    if (_i)
+        ck_assert_int_eq(mkdir(folder, 0700), 0);
+    ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(said, O_CLOEXEC), 0);
+    pid_t pid = dlx_test_fork();
+    if (pid == 0) {
+        char program[512];
+        (void)snprintf(program, sizeof program, "%s/dlpackd",
+                       getenv("BUILD") ? getenv("BUILD") : "build");
+        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+        (void)umask(077);
+        (void)dup2(said[1], STDERR_FILENO);
+        (void)dup2(ready[1], STDOUT_FILENO);
+        execl(program, "dlpackd", "--socket", socket_path, "--allow-user", "64001", "--allow-user",
+              "daemon", "--ready-fd", "1", (char *)NULL);
+        _exit(127);
+    }
+    close(ready[1]);
+    close(said[1]);
+    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+    ck_assert_int_eq(hello_as(64001, "made/s"), _i ? 2 : 0);
+    ck_assert_int_eq(hello_as(1, "made/s"), _i ? 2 : 0); /* "daemon" */
+    ck_assert_int_eq(hello_as(64002, "made/s"), _i ? 2 : 1);
+    ck_assert_int_eq(kill(pid, SIGTERM), 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    ssize_t n = read(said[0], log_text, sizeof log_text - 1);
+    log_text[DLX_MAX(n, 0)] = '\0';
+    ck_assert_msg(!strstr(log_text, "other users cannot reach") == !_i, "%s", log_text);
+    close(ready[0]);
+    close(said[0]);
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+END_TEST
+
+/* It ends by itself, so all that it said is there. */
+START_TEST(lines_for_the_journal_have_a_level)
+{
+    static const char *const args[] = {"--idle-exit", "0.01", NULL};
+    static const char *const more[] = {"--idle-exit", "0.01", "--foreground", NULL};
+    is_journal = true;
+    ck_assert_int_eq(run(args, NULL), 0);
+    ck_assert_msg(strncmp(log_text, "<5>listening on ", 16) == 0, "%s", log_text);
+    ck_assert_int_eq(run(more, NULL), 0);
+    ck_assert_msg(strncmp(log_text, "dlpackd: listening on ", 22) == 0, "%s", log_text);
+    is_journal = false;
+    ck_assert_int_eq(run(args, NULL), 0);
+    ck_assert_msg(strncmp(log_text, "dlpackd: listening on ", 22) == 0, "%s", log_text);
+    ck_assert_int_eq(run(args, "JOURNAL_STREAM=1:2"), 0); /* of another one: stderr is ours */
+    ck_assert_msg(strncmp(log_text, "dlpackd: listening on ", 22) == 0, "%s", log_text);
+}
+END_TEST
+
+START_TEST(a_configuration_is_checked_without_a_daemon)
+{
+    static const struct {
+        const char *text, *words;
+        int status;
+    } all[] = {
+        {"[daemon]\nfd-store = 4\n", "", 0},
+        {"[daemon]\nfd-stor = 4\n", "dlpackd.conf:2: [daemon] has no 'fd-stor'", 1},
+    };
+    char path[300];
+    (void)snprintf(path, sizeof path, "%s/dlpackd.conf", place.dir);
+    const char *const args[] = {"--check-config", path, NULL};
+    const char *const serve[] = {"--config", path, NULL};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        FILE *f = fopen(path, "we");
+        ck_assert_ptr_nonnull(f);
+        ck_assert_int_ge(fputs(all[i].text, f), 0);
+        ck_assert_int_eq(fclose(f), 0);
+        ck_assert_int_eq(run(args, NULL), all[i].status);
+        ck_assert_msg(strstr(log_text, all[i].words), "%s", log_text);
+        ck_assert_int_lt(access(place.path, F_OK), 0);
+    }
+    ck_assert_int_eq(run(serve, NULL), 1);
+    ck_assert_msg(strstr(log_text, all[1].words), "%s", log_text);
+    ck_assert_int_lt(access(place.path, F_OK), 0);
+    ck_assert_int_eq(unlink(path), 0);
+}
+END_TEST
+
+START_TEST(the_kind_of_memory_may_be_given_both_ways)
+{
+    static const char *const args[] = {"--idle-exit", "0.01", "--memory", "memfd", NULL};
+    static const char *const none[] = {"--idle-exit", "0.01", NULL};
+    ck_assert_int_eq(run(args, "DLX_MEMORY=disk"), 0); /* the option wins */
+    ck_assert_int_eq(run(none, "DLX_MEMORY="), 0);
+}
+END_TEST
+
+START_TEST(an_option_wins_over_the_memory_limit_of_the_environment)
+{
+    static const char *const args[] = {"--idle-exit", "0.01", "--memory-limit", "1GiB", NULL};
+    static const char *const none[] = {"--idle-exit", "0.01", NULL};
+    ck_assert_int_eq(run(args, "DLX_MEMORY_LIMIT=much"), 0);
+    ck_assert_int_eq(run(none, "DLX_MEMORY_LIMIT="), 0);
+}
+END_TEST
+
+/* It runs as well; it only says that nothing will outlive it. */
+START_TEST(a_store_without_a_service_manager_is_said)
+{
+    static const char *const args[] = {"--idle-exit", "0.01", "--fd-store", "10", NULL};
+    ck_assert_int_eq(run(args, "NOTIFY_SOCKET="), 0);
+    ck_assert_msg(strstr(log_text, "retained messages end with this daemon: "), "%s", log_text);
+    ck_assert_ptr_nonnull(strstr(log_text, "NOTIFY_SOCKET"));
+}
+END_TEST
+
+START_TEST(too_few_file_descriptors_are_said)
+{
+    static const char *const args[] = {"--idle-exit", "0.01", NULL};
+    size_t n_failed = 0;
+    int status;
+#ifdef DLX_SANITIZE
+    puts("SKIP: sanitizers need file descriptors themselves");
+    return;
+#endif
+    if (dlx_test_valgrind()) {
+        puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself");
+        return;
+    }
+    for (fd_limit = 4; (status = run(args, NULL)) != 0; fd_limit++) {
+        if (status == 127) /* too few for the dynamic linker, too */
+            continue;
+        ck_assert_msg(status == EXIT_FAILURE && strncmp(log_text, "dlpackd: ", 9) == 0,
+                      "%d, %d: %s", (int)fd_limit, status, log_text);
+        ck_assert_int_lt(access(place.path, F_OK), 0);
+        n_failed++;
+    }
+    ck_assert_uint_gt(n_failed, 5);
+    /* It runs, and says how few there are. */
+    char words[64];
+    (void)snprintf(words, sizeof words, "at most %d file descriptors", (int)fd_limit);
+    ck_assert_msg(strstr(log_text, words), "%s", log_text);
+    fd_limit = 1024;
+    ck_assert_int_eq(run(args, NULL), 0);
+    ck_assert_msg(!strstr(log_text, "file descriptors"), "%s", log_text);
+}
+END_TEST
+
+/* On its first pipes, and on what it registers in its first turn, libuv aborts. */
+START_TEST(what_libuv_cannot_have_is_said)
+{
+    static const char *const args[] = {"--idle-exit", "0.01", NULL};
+    static const unsigned calls[] = {SYS_pipe2, SYS_epoll_ctl, SYS_epoll_create1, SYS_eventfd2};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
+        failing_call = calls[i];
+        ck_assert_msg(run(args, NULL) == EXIT_FAILURE && strncmp(log_text, "dlpackd: ", 9) == 0,
+                      "call %u: %s", failing_call, log_text);
+#ifndef DLX_SANITIZE /* ThreadSanitizer's abort() changes errno */
+        ck_assert_msg(strstr(log_text, "memory"), "call %u: %s", failing_call, log_text);
+#endif
+        ck_assert_int_lt(access(place.path, F_OK), 0);
+    }
+}
+END_TEST
+
+/* Where it points, and how it was opened. */
+static void check_is_null(pid_t pid, int fd)
+{
+    char path[64], text[256];
+    unsigned flags;
+    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
+    ssize_t n = readlink(path, text, sizeof text - 1);
+    ck_assert_msg(n > 0, "fd %d is closed", fd);
+    text[n] = '\0';
+    ck_assert_str_eq(text, "/dev/null");
+    (void)snprintf(path, sizeof path, "/proc/%d/fdinfo/%d", (int)pid, fd);
+    FILE *info = fopen(path, "re");
+    ck_assert_ptr_nonnull(info);
+    ck_assert_int_eq(fscanf(info, "pos: %*s flags: %o", &flags), 1);
+    (void)fclose(info);
+    ck_assert_uint_eq(flags & O_ACCMODE, fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+/* Started with some of 0, 1 and 2 closed: no socket of its own gets such a number, and with it what is printed. */
+START_TEST(closed_standard_descriptors_are_filled)
+{
+    int ready[2], status;
+    char program[512], line[9] = "", number[16];
+    if (dlx_test_valgrind()) {
+        puts("SKIP: what is closed is valgrind's own file there");
+        return;
+    }
+    (void)snprintf(program, sizeof program, "%s/dlpackd",
+                   getenv("BUILD") ? getenv("BUILD") : "build");
+    ck_assert_int_eq(pipe(ready), 0);
+    (void)snprintf(number, sizeof number, "%d", ready[1]);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+        for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+            if (_i & 1 << fd)
+                close(fd);
+        execl(program, "dlpackd", "--foreground", "--socket", place.path, "--ready-fd", number,
+              (char *)NULL);
+        _exit(127);
+    }
+    close(ready[1]);
+    ck_assert_int_eq(read(ready[0], line, sizeof line - 1), 8);
+    ck_assert_str_eq(line, "READY=1\n");
+    close(ready[0]);
+    close(dlx_test_hello(&place, 1)); /* which it logs */
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (_i & 1 << fd)
+            check_is_null(pid, fd);
+    ck_assert_int_eq(kill(pid, SIGTERM), 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_options");
+    TCase *tcase = tcase_create("options");
+    tcase_set_timeout(tcase, PATIENCE_S);
+    dlx_test_dir_fixture(tcase, &place);
+    tcase_add_test(tcase, options_that_cannot_be_are_refused);
+    tcase_add_loop_test(tcase, allowed_users_reach_the_socket_and_others_are_refused, 0, 2);
+    tcase_add_test(tcase, lines_for_the_journal_have_a_level);
+    tcase_add_test(tcase, a_configuration_is_checked_without_a_daemon);
+    tcase_add_test(tcase, the_kind_of_memory_may_be_given_both_ways);
+    tcase_add_test(tcase, an_option_wins_over_the_memory_limit_of_the_environment);
+    tcase_add_test(tcase, a_store_without_a_service_manager_is_said);
+    tcase_add_test(tcase, too_few_file_descriptors_are_said);
+    tcase_add_test(tcase, what_libuv_cannot_have_is_said);
+    tcase_add_loop_test(tcase, closed_standard_descriptors_are_filled, 1, 8);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The file of the daemon's socket and its lock, and what may come through it where the kernel refuses nothing. */
+
+#include "common/error.h"
+#include "common/util.h"
+#include "tests/harness/daemon.h"
+#include "tests/harness/run.h"
+#include "tests/harness/seccomp.h"
+#include <check.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#define BODY(name)    DLX__WIRE__PACKET__BODY_##name
+#define SO_PASSRIGHTS 83
+
+static struct dlx_test_daemon place;
+
+/* ---- the files ----------------------------------------------------------------------------- */
+
+static struct stat stat_of(const char *path)
+{
+    struct stat st;
+    ck_assert_int_eq(lstat(path, &st), 0);
+    return st;
+}
+
+static void lock_path_of(char ret[300])
+{
+    (void)snprintf(ret, 300, "%s.lock", place.path);
+}
+
+/* Somebody has the lock: a daemon that has just begun, or one that hangs. Odd: another kind of socket answers there. */
+START_TEST(who_holds_the_lock_is_named_though_nobody_answers)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char lock_path[300], log[1024];
+    lock_path_of(lock_path);
+    int lock = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600), other = -1;
+    ck_assert_int_eq(write(lock, "4711\n", 5), 5);
+    ck_assert_int_eq(flock(lock, LOCK_EX), 0);
+    if (_i % 2) {
+        (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", place.path);
+        other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ck_assert_int_eq(bind(other, (struct sockaddr *)&address, sizeof address), 0);
+        ck_assert_int_eq(listen(other, 1), 0);
+    }
+    uint64_t before = dlx__now_ns();
+    ck_assert_int_eq(dlx_test_daemon_fail(place.path, log, sizeof log), 1);
+    ck_assert_msg(strstr(log, "another dlpackd (pid 4711) is listening on"), "%s", log);
+    if (_i % 2 == 0) /* it may be about to listen */
+        ck_assert_uint_ge(dlx__now_ns() - before, UINT64_C(1900000000));
+    ck_assert_int_eq(access(lock_path, F_OK), 0);
+    ck_assert_int_eq(unlink(lock_path), 0);
+    if (other >= 0)
+        ck_assert_int_eq(unlink(place.path), 0);
+    dlx__close(other);
+    close(lock);
+}
+END_TEST
+
+static void clear_umask(void *userdata)
+{
+    (void)userdata;
+    (void)umask(0);
+}
+
+/* Whoever can open it can hold the lock, and no daemon would ever start again. */
+START_TEST(nobody_else_can_open_the_lock)
+{
+    char lock_path[300];
+    lock_path_of(lock_path);
+    dlx_test_daemon_start_prepared(&place, clear_umask, NULL);
+    ck_assert_uint_eq(stat_of(lock_path).st_mode, S_IFREG | 0600);
+    ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
+}
+END_TEST
+
+/* One that a former version, or a user, made for others to open. Even: somebody holds it; odd: he
+ * comes when a daemon was killed. */
+START_TEST(a_lock_that_others_can_open_is_replaced)
+{
+    char lock_path[300];
+    lock_path_of(lock_path);
+    int theirs = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    ck_assert_int_eq(fchmod(theirs, 0644), 0);
+    ino_t before = stat_of(lock_path).st_ino;
+    if (_i % 2 == 0)
+        ck_assert_int_eq(flock(theirs, LOCK_EX), 0);
+    dlx_test_daemon_start(&place, NULL);
+    ck_assert_uint_ne(stat_of(lock_path).st_ino, before);
+    ck_assert_uint_eq(stat_of(lock_path).st_mode, S_IFREG | 0600);
+    dlx_test_daemon_kill(&place);
+    ck_assert_int_eq(flock(theirs, LOCK_EX | LOCK_NB), 0);
+    dlx_test_daemon_start(&place, NULL);
+    close(theirs);
+    ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
+}
+END_TEST
+
+/* Anybody may put something in its place where he may write. */
+START_TEST(a_lock_file_of_another_kind_is_left_alone)
+{
+    enum { LINK, HARD_LINK, FIFO, FOREIGN, N };
+    char lock_path[300], victim[300], log[1024], text[16] = "";
+    lock_path_of(lock_path);
+    (void)snprintf(victim, sizeof victim, "%s/victim", place.dir);
+    int fd = open(victim, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    ck_assert_int_eq(write(fd, "untouched", 9), 9);
+    for (int kind = 0; kind < N; kind++) {
+        if (kind == LINK)
+            ck_assert_int_eq(symlink(victim, lock_path), 0);
+        else if (kind == HARD_LINK)
+            ck_assert_int_eq(link(victim, lock_path), 0);
+        else if (kind == FIFO)
+            ck_assert_int_eq(mkfifo(lock_path, 0600), 0);
+        else if (geteuid() != 0)
+            break; /* a file cannot be given away */
+        else
+            ck_assert(close(open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) == 0 &&
+                      chown(lock_path, 65534, 65534) == 0);
+        struct stat before = stat_of(lock_path);
+        ck_assert_int_eq(dlx_test_daemon_fail(place.path, log, sizeof log), 1);
+        ck_assert_msg(strstr(log, "lock file ") && strstr(log, lock_path), "%s", log);
+        ck_assert_uint_eq(stat_of(lock_path).st_ino, before.st_ino);
+        ck_assert_int_eq(pread(fd, text, sizeof text, 0), 9);
+        ck_assert_int_eq(unlink(lock_path), 0);
+    }
+    close(fd);
+    ck_assert_int_eq(unlink(victim), 0);
+}
+END_TEST
+
+/* Even: it is gone; odd: there is something else. */
+START_TEST(what_others_put_in_place_of_its_socket_stays)
+{
+    dlx_test_daemon_start(&place, NULL);
+    ck_assert_int_eq(unlink(place.path), 0);
+    if (_i % 2)
+        close(open(place.path, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
+    ck_assert_int_eq(unlink(place.path), _i % 2 ? 0 : -1);
+}
+END_TEST
+
+/* ---- a socket of the service manager -------------------------------------------------------- */
+
+static int bind_and_listen(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", place.path);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(fd, 8), 0);
+    return fd;
+}
+
+/* As systemd does. */
+static void pass_socket(void *userdata)
+{
+    char pid[20];
+    (void)snprintf(pid, sizeof pid, "%d", (int)getpid());
+    if (dup2(*(int *)userdata, 3) != 3 || setenv("LISTEN_PID", pid, 1) < 0 ||
+        setenv("LISTEN_FDS", "1", 1) < 0 || setenv("LISTEN_FDNAMES", "dlpackd.socket", 1) < 0)
+        _exit(126);
+    (void)fcntl(3, F_SETFD, 0);
+}
+
+/* It is neither locked, nor looked at who answers there, nor removed, whoever ends the daemon; a
+ * client that came before the daemon is served. */
+START_TEST(a_socket_of_the_service_manager_is_used)
+{
+    char lock_path[300];
+    lock_path_of(lock_path);
+    int listener = bind_and_listen();
+    for (int i = 0; i < 3; i++) {
+        int early = dlx_test_connect(&place);
+        dlx_test_daemon_start_prepared(&place, pass_socket, &listener);
+        int late = dlx_test_hello(&place, 1);
+        dlx_test_greet(early, 1);
+        ck_assert_int_lt(access(lock_path, F_OK), 0);
+        if (i == 0)
+            dlx_test_daemon_kill(&place);
+        else
+            ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
+        ck_assert_uint_eq(stat_of(place.path).st_mode & S_IFMT, S_IFSOCK);
+        close(early);
+        close(late);
+    }
+    close(listener);
+    ck_assert_int_eq(unlink(place.path), 0);
+}
+END_TEST
+
+/* ---- descriptors ----------------------------------------------------------------------------- */
+
+/* So that the next descriptor has no number. */
+static void fill_up(pid_t pid)
+{
+    char path[64];
+    bool used[1024] = {false};
+    (void)snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *dir = opendir(path);
+    ck_assert_ptr_nonnull(dir);
+    for (const struct dirent *entry; (entry = readdir(dir));) {
+        unsigned long fd = strtoul(entry->d_name, NULL, 10); /* of "." and "..": 0, which is used */
+        if (fd < DLX_ARRAY_SIZE(used)) /* those of valgrind itself are the last that can be */
+            used[fd] = true;
+    }
+    closedir(dir);
+    struct rlimit limit = {.rlim_cur = 0, .rlim_max = 20000};
+    while (used[limit.rlim_cur])
+        ck_assert_uint_lt(++limit.rlim_cur, DLX_ARRAY_SIZE(used));
+    ck_assert_int_eq(prlimit(pid, RLIMIT_NOFILE, &limit, NULL), 0);
+}
+
+START_TEST(lack_of_descriptors_is_logged_once)
+{
+    static const char words[] = "out of file descriptors";
+    char log[4096];
+    dlx_test_daemon_start(&place, NULL);
+    close(dlx_test_hello(&place, 1)); /* what is made for the first one is there */
+    int witness = dlx_test_hello(&place, 1);
+    fill_up(place.pid);
+    for (int i = 0; i < 20; i++) {
+        const char *text = dlx_test_disconnected(dlx_test_connect(&place), DLX_E_FD_LIMIT);
+        ck_assert_msg(strstr(text, "no file descriptor left"), "%s", text);
+    }
+    close(witness);
+    ck_assert_int_eq(fcntl(place.log_fd, F_SETFL, O_NONBLOCK), 0);
+    ssize_t n = read(place.log_fd, log, sizeof log - 1);
+    ck_assert_int_gt(n, 0);
+    log[n] = '\0';
+    const char *first = strstr(log, words);
+    ck_assert_msg(first && !strstr(first + 1, words), "%s", log);
+    ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
+}
+END_TEST
+
+static void forget_passrights(void *userdata)
+{
+    if (!dlx_test_seccomp_no_passrights())
+        (void)!write(STDERR_FILENO, "no seccomp here\n", 16);
+    (void)userdata;
+}
+
+/* A daemon that is sent some takes none, and closes the connection: on the control socket, and on that of a subscription. */
+START_TEST(descriptors_are_not_taken_where_the_kernel_does_not_refuse_them)
+{
+    uint8_t data[] = {0x08, 0x01, 0xda, 0x01, 0x00}; /* DaemonInfo */
+    int fds[253], path = open("/", O_PATH | O_CLOEXEC);
+    dlx_test_daemon_start_prepared(&place, forget_passrights, NULL);
+    int witness = dlx_test_hello(&place, 1);
+    size_t n_fds = dlx_test_daemon_n_fds(&place);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(fds); i++)
+        fds[i] = i % 2 == 0 ? STDIN_FILENO : path;
+    for (size_t n = 1; n <= DLX_ARRAY_SIZE(fds); n += 84) {
+        struct dlx_test_subscription sub;
+        int fd = dlx_test_hello(&place, 1);
+        ck_assert_int_eq(dlx__packet_send(fd, data, sizeof data, fds, n), 0);
+        const char *text = dlx_test_disconnected(fd, DLX_E_PROTOCOL);
+        ck_assert_msg(strstr(text, "file descriptors: clients send none"), "%s", text);
+        fd = dlx_test_hello(&place, 1);
+        dlx_test_subscribe(&sub, fd, "t", false);
+        ck_assert_int_eq(dlx__packet_send(sub.fd, data, sizeof data, fds, n), 0);
+        text = dlx_test_disconnected(fd, DLX_E_PROTOCOL);
+        ck_assert_msg(strstr(text, "subscription to t: packet with"), "%s", text);
+        dlx_test_subscription_deinit(&sub);
+    }
+    dlx_test_recv_done();
+    dlx_test_daemon_wait_n_fds(&place, n_fds);
+    close(path);
+    close(witness);
+    ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_socket");
+    TCase *tcase = tcase_create("socket");
+    tcase_set_timeout(tcase, PATIENCE_S);
+    dlx_test_dir_fixture(tcase, &place);
+    tcase_add_loop_test(tcase, who_holds_the_lock_is_named_though_nobody_answers, 0, 2);
+    tcase_add_test(tcase, nobody_else_can_open_the_lock);
+    tcase_add_loop_test(tcase, a_lock_that_others_can_open_is_replaced, 0, 2);
+    tcase_add_test(tcase, a_lock_file_of_another_kind_is_left_alone);
+    tcase_add_loop_test(tcase, what_others_put_in_place_of_its_socket_stays, 0, 2);
+    tcase_add_test(tcase, a_socket_of_the_service_manager_is_used);
+    tcase_add_test(tcase, lack_of_descriptors_is_logged_once);
+    tcase_add_test(tcase, descriptors_are_not_taken_where_the_kernel_does_not_refuse_them);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Rules by topic between users, under a real dlpackd with a configuration: what is refused, what a
+ * pattern shows, and what SIGHUP takes away from those who are there.
+ */
+
+#include "common/util.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/stream.h"
+#include <grp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define ALICE 64001
+#define BOB   64002
+
+static char config_path[300], log_text[8192];
+
+static bool may_be_another(void)
+{
+    if (geteuid() == 0)
+        return true;
+    puts("SKIP: needs root to become another user");
+    return false;
+}
+
+static void write_config(const char *text)
+{
+    (void)snprintf(config_path, sizeof config_path, "%s/dlpackd.conf", dlx_test_stream_daemon.dir);
+    FILE *f = fopen(config_path, "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+static void serve(void *userdata)
+{
+    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
+    char program[512];
+    (void)userdata;
+    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
+    (void)execl(program, "dlpackd", "--foreground", "--socket", dlx_test_stream_daemon.path,
+                "--config", config_path, (char *)NULL);
+    _exit(127);
+}
+
+static void begin(const char *config)
+{
+    write_config(config);
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, serve, NULL);
+    log_text[0] = '\0';
+}
+
+/* Read the daemon's log until it says this. */
+static void wait_for_log(const char *words)
+{
+    size_t n = strlen(log_text);
+    while (!strstr(log_text, words)) {
+        struct pollfd p = {.fd = dlx_test_stream_daemon.log_fd, .events = POLLIN};
+        ck_assert_msg(poll(&p, 1, PATIENCE_S * 1000) == 1, "never said '%s': %s", words, log_text);
+        ssize_t got = read(p.fd, log_text + n, sizeof log_text - 1 - n);
+        ck_assert_int_gt(got, 0);
+        n += (size_t)got;
+        log_text[n] = '\0';
+    }
+}
+
+static void reload(const char *config, const char *words)
+{
+    write_config(config);
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGHUP), 0);
+    wait_for_log(words);
+}
+
+/* Whoever may not look into the folders above the socket's gets there from within. */
+static void become(uid_t uid)
+{
+    if (chdir(dlx_test_stream_daemon.dir) < 0)
+        _exit(100);
+    (void)snprintf(dlx_test_stream_daemon.path, sizeof dlx_test_stream_daemon.path, "s");
+    if (uid != 0 && (setgroups(0, NULL) < 0 || setgid(uid) < 0 || setuid(uid) < 0))
+        _exit(100);
+}
+
+static int publish(const char *topic)
+{
+    struct dlx_publisher *p = NULL;
+    return dlx_publisher_new(dlx_test_stream_connect(), topic, NULL, &p);
+}
+
+static int subscribe(const char *topic)
+{
+    struct dlx_subscription *s = NULL;
+    return dlx_subscribe(dlx_test_stream_connect(), topic, NULL, &s);
+}
+
+static int connect_only(const char *topic)
+{
+    struct dlx_client *c = NULL;
+    const struct dlx_connect_args args = {
+        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
+    (void)topic;
+    return dlx_connect(&c, &args);
+}
+
+/* The code that the call has in a process of that user. */
+static int call_as(uid_t uid, int (*call)(const char *topic), const char *topic)
+{
+    int status;
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        become(uid);
+        _exit(-call(topic));
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFEXITED(status));
+    return -WEXITSTATUS(status);
+}
+
+static const char cameras[] = "[rule alice]\nusers = 64001\ntopics = cam/**\n"
+                              "allow = publish subscribe observe\n"
+                              "[rule bob]\nusers = 64002\ntopics = cam/front\nallow = subscribe\n";
+
+START_TEST(a_rule_decides_by_user_topic_and_verb)
+{
+    if (!may_be_another())
+        return;
+    begin(cameras);
+    ck_assert_int_eq(call_as(ALICE, publish, "cam/front"), 0);
+    ck_assert_int_eq(call_as(ALICE, publish, "mic"), DLX_E_ACCESS);
+    ck_assert_int_eq(call_as(BOB, publish, "cam/front"), DLX_E_ACCESS);
+    ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), 0);
+    ck_assert_int_eq(call_as(BOB, subscribe, "cam/rear"), DLX_E_ACCESS);
+    ck_assert_int_eq(call_as(0, publish, "mic"), 0);
+    wait_for_log("uid 64001 may not publish on mic: no rule allows it \"publish\"");
+    wait_for_log("uid 64002 may not subscribe to cam/rear: no rule allows it \"subscribe\"");
+    ck_assert_int_eq(call_as(64003, connect_only, ""), DLX_E_ACCESS);
+    wait_for_log("refused: uid 64003 may not use this daemon: no rule allows it anything");
+}
+END_TEST
+
+START_TEST(a_denial_names_its_rule_in_the_log)
+{
+    if (!may_be_another())
+        return;
+    begin("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
+          "[rule rest]\nusers = *\ntopics = **\nallow = all\n");
+    ck_assert_int_eq(call_as(ALICE, publish, "cam/secret"), DLX_E_ACCESS);
+    ck_assert_int_eq(call_as(ALICE, publish, "cam/front"), 0);
+    wait_for_log("dlpackd.conf:2) denies \"publish\"");
+    ck_assert_msg(strstr(log_text, "rule \"secret\" ("), "%s", log_text);
+}
+END_TEST
+
+/* In a process of that user: takes what comes, and says so; what ends it is its exit status. */
+static pid_t take_as(uid_t uid, const char *topic, int *ret_said)
+{
+    int fds[2];
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_subscription *s = NULL;
+        struct dlx_message *m = NULL;
+        const struct dlx_connect_args args = {
+            .size = sizeof args, .socket = "s", .timeout_ns = PATIENCE};
+        struct dlx_client *c = NULL;
+        int r;
+        become(uid);
+        if (dlx_connect(&c, &args) < 0 || dlx_subscribe(c, topic, NULL, &s) < 0 ||
+            write(fds[1], "s", 1) != 1)
+            _exit(101);
+        /* The connection is lost first, and made again. */
+        while ((r = dlx_take(s, PATIENCE, &m)) == 0 || r == DLX_E_DISCONNECTED) {
+            if (r == 0 && write(fds[1], "m", 1) != 1)
+                _exit(101);
+            m = dlx_message_unref(m);
+        }
+        (void)fprintf(stderr, "%s\n", dlx_client_errmsg(NULL));
+        _exit(-r);
+    }
+    close(fds[1]);
+    *ret_said = fds[0];
+    return pid;
+}
+
+static void expect(int said, char c)
+{
+    char byte = 0;
+    ck_assert_int_eq(read(said, &byte, 1), 1);
+    ck_assert_int_eq(byte, c);
+}
+
+static int end_of(pid_t pid)
+{
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFEXITED(status));
+    return -WEXITSTATUS(status);
+}
+
+/* Bob may still use the daemon, but not this topic. */
+START_TEST(a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
+{
+    int said;
+    if (!may_be_another())
+        return;
+    begin(cameras);
+    pid_t bob = take_as(BOB, "cam/front", &said);
+    expect(said, 's');
+    reload("[rule bob]\nusers = 64002\ntopics = cam/rear\nallow = subscribe\n",
+           "uid 64002 may not subscribe to cam/front: no rule allows it");
+    ck_assert_int_eq(end_of(bob), DLX_E_ACCESS);
+    ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), DLX_E_ACCESS);
+    reload(cameras, "read the configuration again: 2 rules");
+    ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), 0);
+    close(said);
+}
+END_TEST
+
+START_TEST(sighup_ends_links_that_are_not_allowed_any_more)
+{
+    int alice_said, bob_said;
+    struct dlx_publisher *p = NULL;
+    if (!may_be_another())
+        return;
+    begin(cameras);
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_publisher_new(c, "cam/front", NULL, &p));
+    pid_t alice = take_as(ALICE, "cam/front", &alice_said), bob = take_as(BOB, "cam/*", &bob_said);
+    expect(alice_said, 's');
+    expect(bob_said, 's');
+    ok(dlx_publisher_wait(p, 2, PATIENCE));
+    dlx_test_stream_publish(p, 10, 1);
+    expect(alice_said, 'm');
+    expect(bob_said, 'm');
+    /* A bad file changes nothing. */
+    reload("[rule alice]\nusers = 64001\nnonsense\n", "the configuration stays as it was: ");
+    ck_assert_msg(strstr(log_text, "dlpackd.conf:3: neither"), "%s", log_text);
+    dlx_test_stream_publish(p, 10, 1);
+    expect(bob_said, 'm');
+    expect(alice_said, 'm');
+    reload("[rule alice]\nusers = 64001\ntopics = cam/**\nallow = subscribe\n",
+           "read the configuration again: 1 rules");
+    ck_assert_int_eq(end_of(bob), DLX_E_ACCESS);
+    dlx_test_stream_publish(p, 10, 1);
+    expect(alice_said, 'm');
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_wait(p, 0, 0));
+    ok(dlx_publisher_get_stats(p, &stats));
+    ck_assert_uint_eq(stats.n_subscribers, 1);
+    ck_assert_int_eq(kill(alice, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(alice, NULL, 0), alice);
+    close(alice_said);
+    close(bob_said);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* What the call has that publishes, or waits for a subscriber. */
+static int publish_once(struct dlx_publisher *p)
+{
+    const struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = (const int64_t[]){10}};
+    DLManagedTensorVersioned *t = NULL;
+    int r = dlx_alloc(p, &spec, &t);
+    if (r < 0)
+        return r;
+    r = dlx_publish(p, t, NULL);
+    if (r < 0)
+        t->deleter(t);
+    return r;
+}
+
+/* Publishes as long as that has this code: returns the next one; after a while, this one. */
+static int publish_while(struct dlx_publisher *p, int code)
+{
+    uint64_t end = dlx__now_ns() + PATIENCE;
+    int r;
+    do
+        r = publish_once(p);
+    while (r == code && dlx__now_ns() < end);
+    return r;
+}
+
+/* In a process of Alice: publishes as fast as it can, and says when that is refused, and when it may again. */
+static pid_t publish_on(const char *topic, int *ret_said)
+{
+    int fds[2];
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_publisher *p = NULL;
+        int r;
+        become(ALICE);
+        ok(dlx_publisher_new(dlx_test_stream_connect(), topic, NULL, &p));
+        if (write(fds[1], "s", 1) != 1)
+            _exit(101);
+        r = publish_while(p, 0);
+        if (r != DLX_E_ACCESS || !strstr(dlx_client_errmsg(NULL), "uid 64001 may not publish on") ||
+            publish_once(p) != DLX_E_ACCESS || dlx_publisher_wait(p, 1, PATIENCE) != DLX_E_ACCESS ||
+            write(fds[1], "r", 1) != 1) {
+            (void)fprintf(stderr, "%d: %s\n", r, dlx_client_errmsg(NULL));
+            _exit(102);
+        }
+        if (publish_while(p, DLX_E_ACCESS) != 0 || write(fds[1], "a", 1) != 1)
+            _exit(103);
+        ok(dlx_publisher_wait(p, 1, PATIENCE));
+        ok(publish_once(p));
+        dlx_publisher_unref(p);
+        _exit(0);
+    }
+    close(fds[1]);
+    *ret_said = fds[0];
+    return pid;
+}
+
+/* Alice may still use the daemon, but not this topic. */
+START_TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
+{
+    int said;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    if (!may_be_another())
+        return;
+    begin(cameras);
+    pid_t alice = publish_on("cam/front", &said);
+    expect(said, 's');
+    reload("[rule alice]\nusers = 64001\ntopics = cam/rear\nallow = publish\n",
+           "uid 64001 may not publish on cam/front: no rule allows it");
+    expect(said, 'r');
+    reload(cameras, "read the configuration again: 2 rules");
+    expect(said, 'a');
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "cam/front", NULL, &s));
+    ok(dlx_take(s, PATIENCE, &m));
+    dlx_message_unref(m);
+    ck_assert_int_eq(end_of(alice), 0);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+    close(said);
+}
+END_TEST
+
+static void tear_down(void)
+{
+    (void)unlink(config_path);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("e2e_rules");
+    TCase *tcase = dlx_test_stream_case("rules");
+    tcase_add_checked_fixture(tcase, NULL, tear_down);
+    tcase_add_test(tcase, a_rule_decides_by_user_topic_and_verb);
+    tcase_add_test(tcase, a_denial_names_its_rule_in_the_log);
+    tcase_add_test(tcase, a_subscriber_whose_right_was_taken_is_told_and_gets_it_back);
+    tcase_add_test(tcase, sighup_ends_links_that_are_not_allowed_any_more);
+    tcase_add_test(tcase, a_publisher_whose_right_was_taken_is_told_and_gets_it_back);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,575 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * A daemon with several listening sockets: rules and users by socket, files of its own and sockets
+ * that the service manager passes, and a container that mounted the file of one.
+ */
+
+#include "common/util.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/stream.h"
+#include "tests/harness/upgrade.h"
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct dlx_test_daemon *const daemon_ = &dlx_test_stream_daemon;
+static char config_path[300], pods_path[300];
+
+static void write_config(const char *text)
+{
+    FILE *f = fopen(config_path, "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fprintf(f, "%s", text), 0);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+/* What the service manager passes: descriptors from 3 on, and their names. */
+static struct {
+    int fds[2];
+    int n;
+    const char *names;
+} passed;
+
+static void pass(void)
+{
+    char text[20];
+    int copies[2];
+    for (int i = 0; i < passed.n; i++)
+        copies[i] = fcntl(passed.fds[i], F_DUPFD, 10);
+    for (int i = 0; i < passed.n; i++)
+        if (dup2(copies[i], 3 + i) < 0 || close(copies[i]) < 0)
+            _exit(126);
+    (void)snprintf(text, sizeof text, "%d", (int)getpid());
+    (void)setenv("LISTEN_PID", text, 1);
+    (void)snprintf(text, sizeof text, "%d", passed.n);
+    (void)setenv("LISTEN_FDS", text, 1);
+    (void)setenv("LISTEN_FDNAMES", passed.names, 1);
+}
+
+static void serve(void *userdata)
+{
+    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
+    char program[512];
+    (void)userdata;
+    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
+    if (passed.n > 0)
+        pass();
+    (void)execl(program, "dlpackd", "--foreground", "--socket", daemon_->path, "--config",
+                config_path, (char *)NULL);
+    _exit(127);
+}
+
+static void begin(const char *config)
+{
+    write_config(config);
+    if (daemon_->pid > 0)
+        ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+    dlx_test_daemon_start_prepared(daemon_, serve, NULL);
+}
+
+/* It ends before it listens: returns what it said. */
+static const char *refuses(const char *config)
+{
+    static char said[4096];
+    int pipe_fds[2], status;
+    ssize_t n, size = 0;
+    write_config(config);
+    ck_assert_int_eq(pipe(pipe_fds), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        (void)snprintf(daemon_->path, sizeof daemon_->path, "%s/other", daemon_->dir);
+        (void)dup2(pipe_fds[1], STDERR_FILENO);
+        serve(NULL);
+    }
+    close(pipe_fds[1]);
+    while ((n = read(pipe_fds[0], said + size, sizeof said - 1 - (size_t)size)) > 0)
+        size += n;
+    said[size] = '\0';
+    close(pipe_fds[0]);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "status %x: %s", status, said);
+    return said;
+}
+
+static int listen_at(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", path);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(fd, 64), 0);
+    return fd;
+}
+
+static int connect_by(const char *path, struct dlx_client **ret)
+{
+    const struct dlx_connect_args args = {
+        .size = sizeof args, .socket = path, .timeout_ns = PATIENCE};
+    return dlx_connect(ret, &args);
+}
+
+static const char *config_of(const char *rest)
+{
+    static char text[2048];
+    (void)snprintf(text, sizeof text, "[socket pods]\npath = %s\nmode = 0640\n%s", pods_path, rest);
+    return text;
+}
+
+static const char subscribe_only[] =
+    "[rule pods]\nusers = *\nsockets = pods\ntopics = cam/**\nallow = subscribe\n"
+    "[rule main]\nusers = *\nsockets = dlpackd\ntopics = **\nallow = all\n";
+
+/* The user who runs this test, root if it is root, may do everything by the main socket. */
+START_TEST(each_socket_has_rules_of_its_own)
+{
+    struct dlx_client *c = NULL, *pods = NULL;
+    struct dlx_publisher *p = NULL, *q = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    struct dlx_daemon_info info = {.size = sizeof info};
+    struct stat st;
+    begin(config_of(subscribe_only));
+    ck_assert_int_eq(stat(pods_path, &st), 0);
+    ck_assert_uint_eq(st.st_mode & 07777U, 0640);
+    ok(connect_by(daemon_->path, &c));
+    ok(connect_by(pods_path, &pods));
+    ok(dlx_publisher_new(c, "cam/front", NULL, &p));
+    fails(dlx_publisher_new(pods, "cam/rear", NULL, &q), DLX_E_ACCESS,
+          "by socket pods may not publish on cam/rear");
+    fails(dlx_subscribe(pods, "mic", NULL, &s), DLX_E_ACCESS, "may not subscribe to mic");
+    ok(dlx_subscribe(pods, "cam/front", NULL, &s));
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_test_stream_publish(p, 10, 1);
+    ok(dlx_take(s, PATIENCE, &m));
+    dlx_test_stream_check(m, 10, 1);
+    dlx_message_unref(m);
+    ok(dlx_client_get_daemon_info(pods, &info));
+    ck_assert_str_eq(info.socket, pods_path);
+    ok(dlx_client_get_daemon_info(c, &info));
+    ck_assert_str_eq(info.socket, daemon_->path);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(pods);
+    dlx_client_unref(c);
+    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+    ck_assert_int_lt(access(pods_path, F_OK), 0); /* it was the daemon's */
+    dlx_test_daemon_start(daemon_, NULL);
+}
+END_TEST
+
+/* Root of a container is uid 0 as well. */
+START_TEST(nobody_is_a_superuser_by_another_socket)
+{
+    struct dlx_client *c = NULL;
+    begin(config_of("[rule main]\nusers = *\nsockets = dlpackd\ntopics = **\nallow = all\n"));
+    fails(connect_by(pods_path, &c), DLX_E_ACCESS, "may not use this daemon by its socket pods");
+    ok(connect_by(daemon_->path, &c));
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(a_class_of_quotas_holds_for_its_socket)
+{
+    struct dlx_client *c = NULL, *pods = NULL, *second = NULL;
+    begin(config_of("quota = small\n[quota small]\nconnections = 1\n"
+                    "[rule all]\nusers = *\ntopics = **\nallow = all\n"));
+    ok(connect_by(pods_path, &pods));
+    fails(connect_by(pods_path, &second), DLX_E_LIMIT,
+          "asks for 1 connections, uses 1 and may have 1 (quota connections of class small)");
+    ok(connect_by(daemon_->path, &c));
+    ok(connect_by(daemon_->path, &second));
+    dlx_client_unref(c);
+    dlx_client_unref(second);
+    dlx_client_unref(pods);
+}
+END_TEST
+
+static int read_pace(const struct dlx_quota_info *info, void *ret)
+{
+    if (strcmp(info->name, "requests-per-second") == 0 && strcmp(info->socket, "pods") == 0)
+        *(struct dlx_quota_info *)ret = *info;
+    return 0;
+}
+
+static void ask(struct dlx_client *c, int n)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    for (int i = 0; i < n; i++)
+        ok(dlx_client_get_daemon_info(c, &info));
+}
+
+static void *ask_much(void *c)
+{
+    ask(c, 1000);
+    return NULL;
+}
+
+/* They are answered, later. Those by another socket are not delayed; what waits goes on as soon as it may. */
+START_TEST(requests_above_the_rate_of_a_class_wait)
+{
+    enum { RATE = 40 };
+    static const char rest[] = "quota = slow\n[rule all]\nusers = *\ntopics = **\nallow = all\n"
+                               "[quota slow]\nrequests-per-second = %s\n";
+    char text[400];
+    struct dlx_client *c = NULL, *pods = NULL;
+    struct dlx_quota_info pace = {.max = 0};
+    pthread_t thread;
+    (void)snprintf(text, sizeof text, rest, "40");
+    begin(config_of(text));
+    ok(connect_by(daemon_->path, &c));
+    uint64_t start = dlx__now_ns();
+    ok(connect_by(pods_path, &pods));
+    ask(c, 4 * RATE);
+    ask(pods, RATE + 1); /* Hello was one, too */
+    ck_assert_uint_ge(dlx__now_ns() - start, 1000000000);
+    ok(dlx_list_quotas(pods, read_pace, &pace));
+    ck_assert_uint_eq(pace.max, RATE);
+    ck_assert_uint_ge(pace.used, 1);
+    ck_assert_uint_le(pace.used, RATE);
+    ck_assert_int_eq(pthread_create(&thread, NULL, ask_much, pods), 0);
+    start = dlx__now_ns();
+    do { /* it waits now */
+        ok(dlx_list_quotas(c, read_pace, &pace));
+        ck_assert_uint_lt(dlx__now_ns() - start, PATIENCE);
+    } while (pace.used < RATE);
+    (void)snprintf(text, sizeof text, rest, "infinity");
+    write_config(config_of(text));
+    ck_assert_int_eq(kill(daemon_->pid, SIGHUP), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_uint_lt(dlx__now_ns() - start, UINT64_C(1000) / RATE * 1000000000 / 2);
+    dlx_client_unref(pods);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* The publisher hears it when it is made: nobody could be told at its end. */
+START_TEST(memory_that_would_stay_beyond_its_quota_is_refused)
+{
+    const struct dlx_publisher_args retains = {.size = sizeof retains, .retain = 1};
+    struct dlx_client *c = NULL;
+    struct dlx_publisher *p = NULL;
+    begin("[quota default]\nretained-bytes = 4Ki\n");
+    c = dlx_test_stream_connect();
+    fails(dlx_publisher_new(c, "a", &retains, &p), DLX_E_LIMIT,
+          "uses 0 B and may have 4.0 KiB (quota retained-bytes)");
+    ok(dlx_publisher_new(c, "a", NULL, &p));
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* The new limit holds as soon as SIGHUP was handled; who is there stays. */
+START_TEST(sighup_lowers_a_limit_for_what_is_new)
+{
+    struct dlx_client *c = NULL, *more = NULL;
+    struct dlx_publisher *p = NULL, *q = NULL;
+    int r = 0;
+    begin("[quota default]\nobjects = 3\n");
+    c = dlx_test_stream_connect();
+    ok(dlx_publisher_new(c, "a", NULL, &p));
+    ok(dlx_publisher_new(c, "b", NULL, &q));
+    write_config("[quota default]\nobjects = 1\n");
+    ck_assert_int_eq(kill(daemon_->pid, SIGHUP), 0);
+    for (uint64_t end = dlx__now_ns() + PATIENCE; r == 0 && dlx__now_ns() < end;) {
+        struct dlx_publisher *third = NULL;
+        more = dlx_test_stream_connect();
+        r = dlx_publisher_new(more, "c", NULL, &third);
+        dlx_publisher_unref(third);
+        dlx_client_unref(more);
+    }
+    ck_assert_int_eq(r, DLX_E_LIMIT);
+    dlx_test_stream_publish(p, 10, 1); /* it has its memory, and gets more */
+    dlx_publisher_unref(q);
+    fails(dlx_publisher_new(c, "c", NULL, &q), DLX_E_LIMIT,
+          "uses 1 and may have 1 (quota objects)");
+    dlx_publisher_unref(p);
+    ok(dlx_publisher_new(c, "c", NULL, &q));
+    dlx_publisher_unref(q);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* By FileDescriptorName=, or by the name of its unit; a path in the configuration makes no other one. */
+START_TEST(sockets_of_the_service_manager_are_known_by_their_names)
+{
+    struct dlx_client *c = NULL, *pods = NULL;
+    struct dlx_publisher *p = NULL;
+    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+    passed.fds[0] = listen_at(pods_path);
+    passed.fds[1] = listen_at(daemon_->path);
+    passed.n = 2;
+    passed.names = _i == 0 ? "pods:dlpackd" : "pods.socket:dlpackd.socket";
+    begin(config_of(subscribe_only));
+    ok(connect_by(pods_path, &pods));
+    fails(dlx_publisher_new(pods, "cam/rear", NULL, &p), DLX_E_ACCESS, "by socket pods");
+    ok(connect_by(daemon_->path, &c));
+    ok(dlx_publisher_new(c, "cam/rear", NULL, &p));
+    dlx_publisher_unref(p);
+    dlx_client_unref(pods);
+    dlx_client_unref(c);
+    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+    ck_assert_int_eq(unlink(pods_path), 0); /* it is the manager's */
+    ck_assert_int_eq(unlink(daemon_->path), 0);
+    close(passed.fds[0]);
+    close(passed.fds[1]);
+    passed.n = 0;
+    dlx_test_daemon_start(daemon_, NULL);
+}
+END_TEST
+
+START_TEST(a_socket_that_nobody_describes_is_refused)
+{
+    const char *said;
+    char path[300];
+    (void)snprintf(path, sizeof path, "%s/podz", daemon_->dir);
+    passed.fds[0] = listen_at(path);
+    passed.n = 1;
+    passed.names = "podz";
+    said = refuses(config_of(""));
+    ck_assert_msg(strstr(said, "inherited descriptor 3 (podz)") && strstr(said, "[socket podz]"),
+                  "%s", said);
+    passed.n = 0;
+    said = refuses("[socket pods]\nmode = 0600\n");
+    ck_assert_msg(strstr(said, "dlpackd.conf:1: socket pods: no path, and the service manager "
+                               "passed no socket pods"),
+                  "%s", said);
+    said = refuses("[socket pods]\npath = /nonexistent/folder/pods\n");
+    ck_assert_msg(strstr(said, "dlpackd.conf:1: socket pods: "), "%s", said);
+    close(passed.fds[0]);
+    ck_assert_int_eq(unlink(path), 0);
+}
+END_TEST
+
+/* ---- a mounted file -------------------------------------------------------------------------- */
+
+static void say(int fd)
+{
+    ck_assert_int_eq(write(fd, "", 1), 1);
+}
+
+static void hear(int fd)
+{
+    char byte;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    ck_assert_int_eq(poll(&p, 1, PATIENCE_S * 1000), 1);
+    ck_assert_int_eq(read(fd, &byte, 1), 1);
+}
+
+/* In a mount namespace of its own, where the socket is a mounted file. Publishes, and goes on with the next daemon. */
+static void live_in_container(const char *file, int sock)
+{
+    struct dlx_client *c = NULL, *later = NULL;
+    struct dlx_publisher *p = NULL;
+    if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount(daemon_->path, file, NULL, MS_BIND, NULL) < 0)
+        _exit(77);
+    ok(connect_by(file, &c));
+    ok(dlx_publisher_new(c, "t", NULL, &p));
+    say(sock);
+    hear(sock);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_test_stream_publish(p, 10, 1);
+    say(sock);
+    hear(sock); /* there is another daemon now */
+    ok(connect_by(file, &later));
+    dlx_client_unref(later);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_test_stream_publish(p, 10, 2);
+    hear(sock);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    _exit(0);
+}
+
+static void take(struct dlx_subscription *s, int64_t value)
+{
+    struct dlx_message *m = NULL;
+    ok(dlx_take(s, PATIENCE, &m));
+    dlx_test_stream_check(m, 10, value);
+    dlx_message_unref(m);
+}
+
+/* The socket unit keeps the listening descriptor, so the inode that was mounted stays the daemon's. */
+START_TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
+{
+    char file[300];
+    int pair[2], status;
+    struct dlx_subscription *s = NULL;
+    if (geteuid() != 0) {
+        puts("SKIP: needs root to mount a file");
+        return;
+    }
+    (void)snprintf(file, sizeof file, "%s/mounted", daemon_->dir);
+    close(open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+    passed.fds[0] = listen_at(daemon_->path);
+    passed.n = 1;
+    passed.names = "dlpackd.socket";
+    begin("");
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        live_in_container(file, pair[1]);
+    close(pair[1]);
+    hear(pair[0]);
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "t", NULL, &s));
+    say(pair[0]);
+    hear(pair[0]);
+    take(s, 1);
+    dlx_test_daemon_kill(daemon_);
+    begin("");
+    say(pair[0]);
+    take(s, 2);
+    say(pair[0]);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+    close(pair[0]);
+    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+    close(passed.fds[0]);
+    passed.n = 0;
+    ck_assert_int_eq(unlink(daemon_->path), 0);
+    ck_assert_int_eq(unlink(file), 0);
+    dlx_test_daemon_start(daemon_, NULL);
+}
+END_TEST
+
+/* The daemons before it have said where they listen, too. */
+static void take_over(void)
+{
+    dlx_test_upgrade_signal(SIGUSR2);
+    dlx_test_upgrade_await("takes the place of this daemon");
+    dlx_test_upgrade_await("listening on ");
+}
+
+static bool is_there(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
+static const char *lock_of(const char *path)
+{
+    static char lock[320];
+    (void)snprintf(lock, sizeof lock, "%s.lock", path);
+    return lock;
+}
+
+/* It has each socket from the daemon whose place it takes, and lets go of one that the configuration
+ * does not describe any more: nothing of that is left. */
+START_TEST(a_program_that_takes_over_listens_on_each_socket)
+{
+    struct dlx_client *c = NULL, *pods = NULL;
+    struct dlx_publisher *p = NULL;
+    struct stat before, after;
+    begin(config_of(subscribe_only));
+    ck_assert_int_eq(stat(pods_path, &before), 0);
+    for (int i = 0; i < 3; i++) {
+        take_over();
+        ok(connect_by(daemon_->path, &c));
+        ok(connect_by(pods_path, &pods));
+        fails(dlx_publisher_new(pods, "cam/rear", NULL, &p), DLX_E_ACCESS,
+              "by socket pods may not publish on cam/rear");
+        dlx_client_unref(pods);
+        dlx_client_unref(c);
+        ck_assert_int_eq(stat(pods_path, &after), 0);
+        ck_assert_uint_eq(after.st_ino, before.st_ino);
+    }
+    write_config("");
+    take_over();
+    ok(connect_by(daemon_->path, &c));
+    dlx_client_unref(c);
+    fails(connect_by(pods_path, &pods), DLX_E_NO_DAEMON, pods_path);
+    ck_assert(!is_there(pods_path));
+    ck_assert(!is_there(lock_of(pods_path)));
+    take_over(); /* and the one after it knows of nothing */
+    write_config(config_of(subscribe_only));
+    take_over();
+    ok(connect_by(pods_path, &pods));
+    dlx_client_unref(pods);
+}
+END_TEST
+
+/* Nor is it a file that has taken the place of the daemon's. */
+START_TEST(a_file_that_the_daemon_did_not_make_is_left_where_it_is)
+{
+    struct dlx_client *c = NULL, *pods = NULL;
+    bool is_passed = _i == 0;
+    if (is_passed) {
+        ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+        passed.fds[0] = listen_at(pods_path);
+        passed.fds[1] = listen_at(daemon_->path);
+        passed.n = 2;
+        passed.names = "pods:dlpackd";
+    }
+    begin(config_of(subscribe_only));
+    ok(connect_by(pods_path, &pods));
+    dlx_client_unref(pods);
+    if (!is_passed) {
+        ck_assert_int_eq(unlink(pods_path), 0);
+        close(listen_at(pods_path));
+    }
+    write_config("");
+    take_over();
+    ok(connect_by(daemon_->path, &c));
+    dlx_client_unref(c);
+    ck_assert(is_there(pods_path));
+    ck_assert(!is_there(lock_of(pods_path)));
+    ck_assert_int_eq(unlink(pods_path), 0);
+    if (!is_passed)
+        return;
+    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+    ck_assert_int_eq(unlink(daemon_->path), 0);
+    close(passed.fds[0]);
+    close(passed.fds[1]);
+    passed.n = 0;
+    dlx_test_daemon_start(daemon_, NULL);
+}
+END_TEST
+
+static void set_up(void)
+{
+    (void)snprintf(config_path, sizeof config_path, "%s/dlpackd.conf", daemon_->dir);
+    (void)snprintf(pods_path, sizeof pods_path, "%s/pods", daemon_->dir);
+}
+
+static void tear_down(void)
+{
+    (void)unlink(config_path);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("e2e_sockets");
+    TCase *tcase = dlx_test_stream_case("sockets");
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_test(tcase, each_socket_has_rules_of_its_own);
+    tcase_add_test(tcase, nobody_is_a_superuser_by_another_socket);
+    tcase_add_test(tcase, a_class_of_quotas_holds_for_its_socket);
+    tcase_add_test(tcase, requests_above_the_rate_of_a_class_wait);
+    tcase_add_test(tcase, memory_that_would_stay_beyond_its_quota_is_refused);
+    tcase_add_test(tcase, sighup_lowers_a_limit_for_what_is_new);
+    tcase_add_loop_test(tcase, sockets_of_the_service_manager_are_known_by_their_names, 0, 2);
+    tcase_add_test(tcase, a_socket_that_nobody_describes_is_refused);
+    tcase_add_test(tcase, a_program_that_takes_over_listens_on_each_socket);
+    tcase_add_loop_test(tcase, a_file_that_the_daemon_did_not_make_is_left_where_it_is, 0, 2);
+    tcase_add_test(tcase, a_container_that_mounted_the_file_goes_on_with_the_next_daemon);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Ends of different minor versions: raw packets of clients to the daemon, and the library
+ * against a stand-in for a daemon. The rules are in docs/PROTOCOL.md, "Versions".
+ */
+
+#include "client/publisher.h"
+#include "common/error.h"
+#include "common/memory.h"
+#include "tests/harness/stream.h"
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define BODY(name) DLX__WIRE__PACKET__BODY_##name
+
+/* ---- which version has what ------------------------------------------------------------------ */
+
+/*
+ * The highest field of each message in minor version 6. Whoever adds a field or a body raises
+ * DLX_PROTO_MINOR, sends the addition only to those who said that they know it, and changes this
+ * table and `newer_fields`.
+ */
+static const struct {
+    const char *name;
+    unsigned last_field;
+} messages[] = {
+    {"Error", 2},
+    {"Ok", 0},
+    {"Hello", 4},
+    {"HelloReply", 5},
+    {"PublisherNew", 12},
+    {"PublisherNewReply", 4},
+    {"PublisherReady", 1},
+    {"PublisherClose", 1},
+    {"ArenaNew", 2},
+    {"ArenaNewReply", 3},
+    {"ArenaReady", 2},
+    {"ArenaDrop", 2},
+    {"Subscribe", 6},
+    {"SubscribeReply", 2},
+    {"SubscriptionClose", 1},
+    {"ListPublishers", 3},
+    {"PublisherList", 2},
+    {"PublisherEntry", 16},
+    {"ListLinks", 2},
+    {"LinkList", 2},
+    {"LinkEntry", 14},
+    {"DaemonInfo", 0},
+    {"DaemonInfoReply", 13},
+    {"Disconnect", 2},
+    {"PublisherRetains", 1},
+    {"RetainedDrop", 1},
+    {"RetainedDropReply", 1},
+    {"GpuKeep", 1},
+    {"GpuGet", 3},
+    {"GpuSocket", 0},
+    {"ListQuotas", 2},
+    {"QuotaList", 5},
+    {"QuotaEntry", 3},
+    {"LinkAdded", 10},
+    {"LinkOffer", 8},
+    {"LinkReady", 2},
+    {"LinkOpen", 16},
+    {"ArenaAdded", 3},
+    {"ArenaDropped", 2},
+    {"PublisherGone", 1},
+    {"LinkFailed", 6},
+    {"Ack", 1},
+    {"LinkClose", 1},
+    {"SpareSealed", 1},
+};
+
+/* What came after minor version 0, in answers. Numbers: 0 where they are not sent. Who does not
+ * know field 8 of LinkOffer, of version 2, is not made such offers: test_daemon_retained. */
+static const struct {
+    Dlx__Wire__Packet__BodyCase body;
+    unsigned field;
+    uint32_t minor;
+} newer_fields[] = {{BODY(DAEMON_INFO_REPLY), 12, 1}, {BODY(DAEMON_INFO_REPLY), 13, 4}};
+
+static unsigned find_last_field(const ProtobufCMessageDescriptor *message)
+{
+    unsigned last = 0;
+    for (unsigned i = 0; i < message->n_fields; i++)
+        last = DLX_MAX(last, message->fields[i].id);
+    return last;
+}
+
+/* Returns the row after that of the message, and of those that it has entries of. */
+static size_t check_message(const ProtobufCMessageDescriptor *message, size_t row)
+{
+    ck_assert_msg(row < DLX_ARRAY_SIZE(messages), "%s is new", message->short_name);
+    ck_assert_str_eq(message->short_name, messages[row].name);
+    ck_assert_msg(find_last_field(message) == messages[row].last_field,
+                  "%s has field %u: that is another version", message->short_name,
+                  find_last_field(message));
+    row++;
+    for (unsigned i = 0; i < message->n_fields; i++)
+        if (message->fields[i].type == PROTOBUF_C_TYPE_MESSAGE)
+            row = check_message(message->fields[i].descriptor, row);
+    return row;
+}
+
+START_TEST(each_field_belongs_to_a_minor_version)
+{
+    const ProtobufCMessageDescriptor *packet = &dlx__wire__packet__descriptor;
+    size_t row = 0;
+    ck_assert_uint_eq(DLX_PROTO_MAJOR, 2);
+    ck_assert_uint_eq(DLX_PROTO_MINOR, 6);
+    ck_assert_str_eq(packet->fields[0].name, "serial");
+    for (unsigned i = 1; i < packet->n_fields; i++)
+        row = check_message(packet->fields[i].descriptor, row);
+    ck_assert_uint_eq(row, DLX_ARRAY_SIZE(messages));
+}
+END_TEST
+
+/* ---- clients --------------------------------------------------------------------------------- */
+
+static const uint32_t minors[] = {0, DLX_PROTO_MINOR - 1, DLX_PROTO_MINOR, DLX_PROTO_MINOR + 1};
+
+/* What a later version might add to a body: field 2000, with the number 1. */
+static const uint8_t unknown_field[] = {0x80, 0x7d, 0x01};
+
+/* A packet with such a body, which has less than 100 bytes without it. */
+static void send_with_unknown_field(int fd, Dlx__Wire__Packet__BodyCase body, void *message)
+{
+    uint8_t data[128];
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    packet.serial = 7;
+    packet.body_case = body;
+    packet.ok = message; /* a union of pointers */
+    size_t n = dlx__wire__packet__get_packed_size(&packet);
+    size_t body_size = protobuf_c_message_get_packed_size(message);
+    ck_assert_uint_lt(n, 100);
+    ck_assert_uint_eq(dlx__wire__packet__pack(&packet, data), n);
+    data[n - body_size - 1] += sizeof unknown_field; /* the length of the body, which comes last */
+    memcpy(data + n, unknown_field, sizeof unknown_field);
+    ck_assert_int_eq(dlx__packet_send(fd, data, n + sizeof unknown_field, NULL, 0), 0);
+}
+
+static Dlx__Wire__Hello hello_of(uint32_t major, uint32_t minor)
+{
+    Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
+    hello.major = major;
+    hello.minor = minor;
+    hello.name = (char *)(uintptr_t) "test";
+    hello.max_links = 10;
+    return hello;
+}
+
+static const Dlx__Wire__HelloReply *check_greeted(int fd)
+{
+    const Dlx__Wire__Packet *reply = dlx_test_expect(fd, BODY(HELLO_REPLY));
+    ck_assert_uint_eq(reply->hello_reply->major, DLX_PROTO_MAJOR);
+    return reply->hello_reply;
+}
+
+/* A number of a body. */
+static uint64_t number_of(const Dlx__Wire__Packet *packet, unsigned id)
+{
+    const ProtobufCMessage *body = (const ProtobufCMessage *)packet->ok;
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field(body->descriptor, id);
+    uint64_t value;
+    ck_assert_ptr_nonnull(field);
+    ck_assert_int_eq(field->type, PROTOBUF_C_TYPE_UINT64);
+    memcpy(&value, (const char *)body + field->offset, sizeof value);
+    return value;
+}
+
+START_TEST(a_reply_has_no_field_that_is_newer_than_its_client)
+{
+    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
+    Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, minors[_i]);
+    int fd = dlx_test_connect(&dlx_test_stream_daemon);
+    dlx_test_send(fd, BODY(HELLO), &hello, 1);
+    ck_assert_uint_eq(check_greeted(fd)->minor, DLX_MIN(minors[_i], DLX_PROTO_MINOR));
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(newer_fields); i++) {
+        const Dlx__Wire__Packet *reply = dlx_test_call(fd, BODY(DAEMON_INFO), &info);
+        ck_assert_int_eq(reply->body_case, newer_fields[i].body);
+        ck_assert_uint_eq(reply->daemon_info_reply->minor, DLX_PROTO_MINOR); /* the daemon's own */
+        ck_assert_int_eq(number_of(reply, newer_fields[i].field) != 0,
+                         minors[_i] >= newer_fields[i].minor);
+    }
+    close(fd);
+}
+END_TEST
+
+/* Fields 13 and 14 of LinkEntry. */
+START_TEST(how_far_a_subscriber_is_behind_is_told_to_those_who_know_it)
+{
+    enum { DEPTH = 3, SINCE = 6 };
+    const struct dlx_publisher_args blocks = {
+        .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = DEPTH};
+    const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
+    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    Dlx__Wire__ListLinks list = DLX__WIRE__LIST_LINKS__INIT;
+    Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, minors[_i]);
+    for (int i = 1; i <= DEPTH; i++)
+        dlx_test_stream_publish(x.p, 10, i);
+    dlx_store32_relaxed(&x.p->core.block->control->blocked, 1); /* as if it waited */
+    int fd = dlx_test_connect(&dlx_test_stream_daemon);
+    dlx_test_send(fd, BODY(HELLO), &hello, 1);
+    (void)check_greeted(fd);
+    list.publisher = x.p->id;
+    const Dlx__Wire__LinkList *links = dlx_test_call(fd, BODY(LIST_LINKS), &list)->link_list;
+    ck_assert_uint_eq(links->n_entries, 1);
+    ck_assert_uint_eq(links->entries[0]->behind, minors[_i] >= SINCE ? DEPTH : 0);
+    ck_assert_int_eq(links->entries[0]->blocks, minors[_i] >= SINCE);
+    close(fd);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_newer_client_may_say_more_in_hello)
+{
+    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
+    Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, minors[_i]);
+    int fd = dlx_test_connect(&dlx_test_stream_daemon);
+    send_with_unknown_field(fd, BODY(HELLO), &hello);
+    if (minors[_i] <= DLX_PROTO_MINOR) {
+        const char *text = dlx_test_disconnected(fd, DLX_E_PROTOCOL);
+        ck_assert_msg(strstr(text, "Hello with unknown fields"), "%s", text);
+        return;
+    }
+    ck_assert_uint_eq(check_greeted(fd)->minor, DLX_PROTO_MINOR);
+    ck_assert_int_eq(dlx_test_call(fd, BODY(DAEMON_INFO), &info)->body_case,
+                     BODY(DAEMON_INFO_REPLY));
+    close(fd);
+}
+END_TEST
+
+/* It has been told which version the daemon speaks. */
+START_TEST(after_hello_a_field_that_the_daemon_does_not_know_is_a_violation)
+{
+    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
+    Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, minors[_i]);
+    int fd = dlx_test_connect(&dlx_test_stream_daemon);
+    dlx_test_send(fd, BODY(HELLO), &hello, 1);
+    (void)check_greeted(fd);
+    send_with_unknown_field(fd, BODY(DAEMON_INFO), &info);
+    const char *text = dlx_test_disconnected(fd, DLX_E_PROTOCOL);
+    ck_assert_msg(strstr(text, "DaemonInfo with unknown fields"), "%s", text);
+}
+END_TEST
+
+START_TEST(the_hello_of_another_major_version_is_answered_whatever_it_says)
+{
+    Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR + 1, 0);
+    int fd = dlx_test_connect(&dlx_test_stream_daemon);
+    send_with_unknown_field(fd, BODY(HELLO), &hello);
+    const Dlx__Wire__Error *error = dlx_test_expect(fd, BODY(ERROR))->error;
+    ck_assert_int_eq(error->code, DLX_E_VERSION);
+    ck_assert_msg(strstr(error->text, "3.0 is not known") && strstr(error->text, "2.0 to 2.6"),
+                  "%s", error->text);
+    close(fd);
+}
+END_TEST
+
+/* ---- daemons --------------------------------------------------------------------------------- */
+
+/* Answers one client's Hello, and its requests for DaemonInfo and links. */
+struct stand_in {
+    struct sockaddr_un address;
+    int listener;
+    uint32_t greets; /* the minor version of its HelloReply */
+    uint32_t minor;  /* its own */
+    bool says_more;
+    uint32_t heard_major, heard_minor;
+    pthread_t thread;
+};
+
+static void answer(const struct stand_in *x, int fd, const Dlx__Wire__Packet *request)
+{
+    Dlx__Wire__HelloReply hello = DLX__WIRE__HELLO_REPLY__INIT;
+    Dlx__Wire__DaemonInfoReply info = DLX__WIRE__DAEMON_INFO_REPLY__INIT;
+    Dlx__Wire__LinkEntry entry = DLX__WIRE__LINK_ENTRY__INIT, *entries[] = {&entry};
+    Dlx__Wire__LinkList list = DLX__WIRE__LINK_LIST__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    entry.link = 7;
+    entry.lost = 3;
+    list.entries = entries;
+    list.n_entries = 1;
+    reply.serial = request->serial;
+    hello.major = info.major = DLX_PROTO_MAJOR;
+    hello.minor = x->greets;
+    hello.memory = dlx__memory_memfd.tag;
+    hello.version = info.version = (char *)(uintptr_t) "stand-in";
+    info.minor = x->minor;
+    info.longest_turn_ns = x->minor >= 1 ? 7 : 0;
+    reply.body_case = BODY(HELLO_REPLY);
+    reply.hello_reply = &hello;
+    if (request->body_case == BODY(DAEMON_INFO)) {
+        reply.body_case = BODY(DAEMON_INFO_REPLY);
+        reply.daemon_info_reply = &info;
+    }
+    if (request->body_case == BODY(LIST_LINKS)) {
+        reply.body_case = BODY(LINK_LIST);
+        reply.link_list = &list;
+    }
+    if (request->body_case == BODY(DAEMON_INFO) && x->says_more)
+        send_with_unknown_field(fd, reply.body_case, &info);
+    else
+        (void)dlx__proto_send(fd, &reply, NULL, 0);
+}
+
+static void *run_stand_in(void *userdata)
+{
+    static struct dlx_packet packet;
+    static struct dlx_proto_arena arena;
+    struct stand_in *x = userdata;
+    const Dlx__Wire__Packet *request;
+    struct pollfd p = {.fd = x->listener, .events = POLLIN};
+    if (poll(&p, 1, PATIENCE_MS) != 1)
+        return NULL;
+    p.fd = accept4(x->listener, NULL, NULL, SOCK_CLOEXEC);
+    /* Until the client leaves. */
+    while (poll(&p, 1, PATIENCE_MS) == 1 && dlx__packet_recv(p.fd, &packet) == 0) {
+        if (dlx__proto_unpack(&arena, packet.data, packet.size, &request) < 0)
+            break;
+        if (request->body_case == BODY(HELLO)) {
+            x->heard_major = request->hello->major;
+            x->heard_minor = request->hello->minor;
+        }
+        answer(x, p.fd, request);
+    }
+    close(p.fd);
+    return NULL;
+}
+
+static void start_stand_in(struct stand_in *x, uint32_t greets, uint32_t minor, bool says_more)
+{
+    *x = (struct stand_in){.address = {.sun_family = AF_UNIX},
+                           .greets = greets,
+                           .minor = minor,
+                           .says_more = says_more};
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    const char *path = dlx_test_stream_daemon.path;
+    ck_assert_uint_lt(strlen(path), sizeof x->address.sun_path);
+    memcpy(x->address.sun_path, path, strlen(path) + 1);
+    unlink(path);
+    x->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    ck_assert_int_ge(x->listener, 0);
+    ck_assert_int_eq(bind(x->listener, (struct sockaddr *)&x->address, sizeof x->address), 0);
+    ck_assert_int_eq(listen(x->listener, 4), 0);
+    ck_assert_int_eq(pthread_create(&x->thread, NULL, run_stand_in, x), 0);
+}
+
+static int connect_library(struct dlx_client **ret)
+{
+    struct dlx_connect_args args = {
+        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
+    return dlx_connect(ret, &args);
+}
+
+/* The client has left. */
+static void end_stand_in(struct stand_in *x)
+{
+    ck_assert_int_eq(pthread_join(x->thread, NULL), 0);
+    ck_assert_uint_eq(x->heard_major, DLX_PROTO_MAJOR);
+    ck_assert_uint_eq(x->heard_minor, DLX_PROTO_MINOR);
+    close(x->listener);
+    unlink(x->address.sun_path);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+
+START_TEST(the_library_goes_with_a_daemon_of_another_minor_version)
+{
+    struct stand_in x;
+    struct dlx_client *c = NULL;
+    struct dlx_daemon_info info = {.size = sizeof info};
+    start_stand_in(&x, DLX_MIN(minors[_i], DLX_PROTO_MINOR), minors[_i], false);
+    int r = connect_library(&c);
+    if (r == 0)
+        r = dlx_client_get_daemon_info(c, &info);
+    dlx_client_unref(c);
+    end_stand_in(&x);
+    ck_assert_msg(r == 0, "%s", dlx_client_errmsg(NULL));
+    ck_assert_uint_eq(info.protocol_minor, minors[_i]);
+    ck_assert_uint_eq(info.longest_turn_ns, minors[_i] >= 1 ? 7 : 0);
+}
+END_TEST
+
+static int count_quota(const struct dlx_quota_info *info, void *userdata)
+{
+    (void)info;
+    ++*(int *)userdata;
+    return 0;
+}
+
+START_TEST(an_older_daemon_is_not_asked_for_quotas)
+{
+    struct stand_in x;
+    struct dlx_client *c = NULL;
+    int called = 0, n = 0;
+    start_stand_in(&x, 4, 4, false);
+    int r = connect_library(&c);
+    if (r == 0)
+        called = dlx_list_quotas(c, count_quota, &n);
+    dlx_client_unref(c);
+    end_stand_in(&x);
+    ck_assert_int_eq(r, 0);
+    ck_assert_int_eq(called, DLX_E_VERSION);
+    ck_assert_int_eq(n, 0);
+    ck_assert_msg(strstr(dlx_client_errmsg(NULL), "speaks protocol 2.4; quotas are told since 2.5"),
+                  "%s", dlx_client_errmsg(NULL));
+}
+END_TEST
+
+static int keep_link(const struct dlx_link_info *info, void *userdata)
+{
+    *(struct dlx_link_info *)userdata = *info;
+    return 0;
+}
+
+START_TEST(an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind)
+{
+    struct stand_in x;
+    struct dlx_client *c = NULL;
+    struct dlx_link_info link = {.behind = 1};
+    uint32_t minor = _i == 0 ? 5 : DLX_PROTO_MINOR;
+    start_stand_in(&x, minor, minor, false);
+    int r = connect_library(&c);
+    if (r == 0)
+        r = dlx_list_links(c, 1, keep_link, &link);
+    dlx_client_unref(c);
+    end_stand_in(&x);
+    ck_assert_msg(r == 0, "%s", dlx_client_errmsg(NULL));
+    ck_assert_uint_eq(link.link, 7);
+    ck_assert_uint_eq(link.lost, 3);
+    ck_assert_uint_eq(link.behind, _i == 0 ? DLX_BEHIND_UNKNOWN : 0);
+    ck_assert(!link.blocks);
+}
+END_TEST
+
+START_TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
+{
+    struct stand_in x;
+    struct dlx_client *c = NULL;
+    start_stand_in(&x, DLX_PROTO_MINOR + 1, DLX_PROTO_MINOR + 1, false);
+    int r = connect_library(&c);
+    dlx_client_unref(c);
+    end_stand_in(&x);
+    ck_assert_int_eq(r, DLX_E_PROTOCOL);
+    ck_assert_msg(strstr(dlx_client_errmsg(NULL), "answers a client of protocol 2.6 with 2.7"),
+                  "%s", dlx_client_errmsg(NULL));
+}
+END_TEST
+
+START_TEST(a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation)
+{
+    struct stand_in x;
+    struct dlx_client *c = NULL;
+    struct dlx_daemon_info info = {.size = sizeof info};
+    start_stand_in(&x, DLX_PROTO_MINOR, DLX_PROTO_MINOR + 1, true);
+    int r = connect_library(&c), called = 0;
+    if (r == 0)
+        called = dlx_client_get_daemon_info(c, &info);
+    dlx_client_unref(c);
+    end_stand_in(&x);
+    ck_assert_int_eq(r, 0);
+    ck_assert_int_eq(called, DLX_E_PROTOCOL);
+    ck_assert_msg(strstr(dlx_client_errmsg(NULL), "DaemonInfoReply with unknown fields"), "%s",
+                  dlx_client_errmsg(NULL));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("versions");
+    TCase *tcase = dlx_test_stream_case("versions");
+    int n = DLX_ARRAY_SIZE(minors);
+    tcase_add_test(tcase, each_field_belongs_to_a_minor_version);
+    tcase_add_loop_test(tcase, a_reply_has_no_field_that_is_newer_than_its_client, 0, n);
+    tcase_add_loop_test(tcase, how_far_a_subscriber_is_behind_is_told_to_those_who_know_it, 0, n);
+    tcase_add_loop_test(tcase, a_newer_client_may_say_more_in_hello, 0, n);
+    tcase_add_loop_test(tcase, after_hello_a_field_that_the_daemon_does_not_know_is_a_violation, 0,
+                        n);
+    tcase_add_test(tcase, the_hello_of_another_major_version_is_answered_whatever_it_says);
+    tcase_add_loop_test(tcase, the_library_goes_with_a_daemon_of_another_minor_version, 0, n);
+    tcase_add_test(tcase, an_older_daemon_is_not_asked_for_quotas);
+    tcase_add_loop_test(tcase, an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind, 0, 2);
+    tcase_add_test(tcase, a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused);
+    tcase_add_test(tcase, a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The daemon's core and its clients in one process, in an order that a seed decides, beside a model of what must hold:
+ * tests/daemon/sim_daemon/README.md.
+ *
+ * SIM_SEEDS=n runs so many seeds, SIM_SEED=s only that one.
+ */
+
+#include "tests/daemon/sim_daemon/sim.h"
+#include <check.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* In CI 10,000: .ci/run. */
+#ifdef DLX_SANITIZE
+#define N_SEEDS 300
+#else
+#define N_SEEDS 2000
+#endif
+
+struct world w;
+static bool verbose; /* SIM_VERBOSE=1: everything that happens */
+
+void sim_fail(const char *file, int line, const char *what, const char *fmt, ...)
+{
+    va_list ap;
+    fprintf(stderr, "seed %llu, step %llu: %s:%d: %s: ", (unsigned long long)w.seed,
+            (unsigned long long)w.steps, file, line, what);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "\nrun it again: SIM_SEED=%llu build/tests/sim_daemon\n",
+            (unsigned long long)w.seed);
+    (void)signal(SIGABRT, SIG_DFL);
+    abort();
+}
+
+/* One of the daemon's assertions, or worse: raised by this thread, which holds no lock of stdio. */
+static void on_crash(int signum)
+{
+    (void)signal(signum, SIG_DFL);
+    fprintf( // NOLINT(bugprone-signal-handler): as above
+        stderr, "seed %llu, step %llu: signal %d\n", (unsigned long long)w.seed,
+        (unsigned long long)w.steps, signum);
+    (void)raise(signum);
+}
+
+void sim_say(const char *fmt, ...)
+{
+    va_list ap;
+    if (!verbose)
+        return;
+    fprintf(stderr, "%llu %llu ms: ", (unsigned long long)w.steps,
+            (unsigned long long)(w.now / 1000000));
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+}
+
+uint32_t rnd(uint32_t below)
+{
+    /* splitmix64 */
+    uint64_t z = (w.random += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (uint32_t)((z ^ (z >> 31)) % below);
+}
+
+static uint64_t totals[DLX_ARRAY_SIZE(w.counts)];
+static uint64_t n_steps, n_fired;
+
+static void run_seed(uint64_t seed)
+{
+    memset(&w, 0, sizeof w);
+    w.seed = w.random = seed;
+    /* Most seeds have something special. */
+    w.fault_one_in = one_in(2) ? 0 : 20 + rnd(200);
+    w.refuse_one_in = one_in(2) ? 0 : 10 + rnd(100);
+    w.small_sockets = one_in(3);
+    w.store = one_in(2);
+    w.max_fds = one_in(3) ? 4 + rnd(20) : 100000;
+    w.max[DLXD_BYTES] = one_in(6) ? 100000 + rnd(200000) : 1U << 28;
+    w.max_all = one_in(8) ? 200000 + rnd(300000) : 1U << 29;
+    w.max[DLXD_CONNECTIONS] = one_in(8) ? 1 + rnd(3) : 100;
+    w.max[DLXD_OBJECTS] = one_in(8) ? 2 + rnd(8) : 1000;
+    w.max[DLXD_LINKS] = one_in(8) ? 1 + rnd(10) : 1000;
+    w.max[DLXD_PATTERNS] = one_in(8) ? rnd(3) : 100;
+    w.max[DLXD_WAITING] = one_in(8) ? rnd(3) : 1000;
+    w.max[DLXD_FAILED] = 1000;
+    w.max[DLXD_IN_FLIGHT] = UINT64_MAX;
+    w.max[DLXD_STORE_ENTRIES] = w.max[DLXD_REQUESTS] = UINT64_MAX;
+    w.max[DLXD_RETAINED_BYTES] = seed % 7 == 0 ? 50000 + seed % 1000 * 200 : UINT64_MAX;
+    life_begin();
+    for (uint32_t i = 200 + rnd(200); i > 0; i--)
+        step();
+    life_end();
+    n_steps += w.steps;
+    n_fired += w.fired;
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(totals); i++)
+        totals[i] += w.counts[i];
+}
+
+START_TEST(every_schedule_keeps_the_promises)
+{
+    const char *one = getenv("SIM_SEED");
+    const char *many = getenv("SIM_SEEDS");
+    uint64_t n = many ? strtoull(many, NULL, 0) : N_SEEDS;
+    int n_fds = sim_count_fds();
+    verbose = getenv("SIM_VERBOSE") && one;
+    (void)signal(SIGABRT, on_crash);
+#ifndef DLX_SANITIZE
+    (void)signal(SIGSEGV, on_crash);
+#endif
+    if (one)
+        run_seed(strtoull(one, NULL, 0));
+    for (uint64_t i = 1; !one && i <= n; i++)
+        run_seed(i);
+    ck_assert_int_eq(sim_count_fds(), n_fds);
+    if (getenv("SIM_VERBOSE"))
+        fprintf(stderr,
+                "%llu steps, %llu requests (%llu answers, %llu errors, %llu undone), %llu packets, "
+                "%llu links added, %llu "
+                "waited, %llu of them withdrawn, %llu failed, %llu spares given, %llu publishers "
+                "had to "
+                "wait, %llu daemons more, %llu refusals\n",
+                (unsigned long long)n_steps, (unsigned long long)totals[0],
+                (unsigned long long)totals[3], (unsigned long long)totals[2],
+                (unsigned long long)totals[1], (unsigned long long)totals[5],
+                (unsigned long long)totals[6], (unsigned long long)totals[7],
+                (unsigned long long)totals[14], (unsigned long long)totals[4],
+                (unsigned long long)totals[16], (unsigned long long)totals[17],
+                (unsigned long long)totals[8], (unsigned long long)n_fired);
+}
+END_TEST
+
+int main(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    puts("SKIP: the simulation is single-threaded: nothing for thread sanitizer to see");
+    return 0;
+#endif
+    Suite *suite = suite_create("sim_daemon");
+    TCase *tcase = tcase_create("schedules");
+    tcase_set_timeout(tcase, 600);
+    tcase_add_test(tcase, every_schedule_keeps_the_promises);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

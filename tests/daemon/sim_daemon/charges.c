@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What each user should be charged: sums over what there is. */
+
+#include "ring/layout.h"
+#include "daemon/users/share.h"
+#include "daemon/users/user.h"
+#include "tests/daemon/sim_daemon/sim.h"
+#include <string.h>
+
+static int user_of(const struct link *l)
+{
+    return w.procs[w.subs[l->sub].proc].user;
+}
+
+/* Would a look show that whatever was sent on it was read? */
+static bool is_read(const struct link *l)
+{
+    const struct sub *s = &w.subs[l->sub];
+    return s->sock < 0 || s->all_read == s->all_sent;
+}
+
+/* The user for whom it is asked whether there is room, after a look; -1: nobody looks. */
+static int looks = -1;
+
+/* Where is this region among the drops that a link has yet to acknowledge? -1: not there. */
+static int find_drop(const struct link *l, int region)
+{
+    for (int i = l->n_landed; i < l->n_drops; i++)
+        if (l->drops[i].region == region)
+            return i < l->first_drop && user_of(l) == looks && is_read(l) ? -1 : i;
+    return -1;
+}
+
+/* Who has yet to be told comes first. */
+static uint64_t told(const struct link *l, int drop)
+{
+    return drop < 0 || drop >= l->first_drop ? 0 : l->drops[drop].told;
+}
+
+/* The first of its links that has yet to acknowledge that this region was dropped: the first that
+ * was not told, or else that was told. If it is -1: the first of all. */
+static const struct link *first_link(const struct pub *p, int region)
+{
+    const struct link *first = NULL;
+    uint64_t since = 0;
+    for (const struct link *l = w.links; l < w.links + LINKS; l++) {
+        if (!l->used || l->pub != p - w.pubs)
+            continue;
+        int drop = region < 0 ? -1 : find_drop(l, region);
+        if (region >= 0 && drop < 0)
+            continue;
+        uint64_t at = told(l, drop);
+        if (!first || at < since || (at == since && l->id < first->id)) {
+            first = l;
+            since = at;
+        }
+    }
+    return first;
+}
+
+/* Who pays for it: its owner, until that lets go of it. -1: nobody. */
+static int payer_of(const struct pub *p, int region)
+{
+    bool dropped = region > 0 && p->r[region].gone;
+    if (!dropped && p->state != PUB_GONE)
+        return p->user;
+    const struct link *first = first_link(p, dropped ? region : -1);
+    return first ? user_of(first) : dropped ? -1 : p->user;
+}
+
+static uint64_t used_of_pub(const struct pub *p, int user, enum dlxd_resource resource)
+{
+    uint64_t n = 0;
+    if (resource == DLXD_OBJECTS)
+        return payer_of(p, 0) == user;
+    bool stays = p->retain > 0 && !p->latched && p->state != PUB_GONE && p->user == user;
+    for (int i = 0; resource == DLXD_RETAINED_BYTES && stays && i < p->n_r; i++)
+        n += p->r[i].gone ? 0 : p->r[i].size;
+    for (int i = 0; resource == DLXD_BYTES && i < p->n_r; i++)
+        n += payer_of(p, i) == user ? p->r[i].size : 0;
+    return n;
+}
+
+bool drain_has_left(const struct drain *drain)
+{
+    return drain->closed || w.procs[drain->proc].pid != drain->pid || is_dead(drain->proc);
+}
+
+void drain_remove(int at)
+{
+    struct drain *drain = &w.drains[at];
+    if (drain->reader >= 0)
+        w.procs[drain->reader].n_links--;
+    if (w.pubs[drain->pub].proc >= 0)
+        w.procs[w.pubs[drain->pub].proc].n_links--;
+    w.n_drains--;
+    memmove(drain, drain + 1, (size_t)(w.n_drains - at) * sizeof *drain);
+}
+
+/* Those that the daemon has let go since the request came. */
+void drains_remove_let_go(void)
+{
+    for (int i = w.n_drains; i-- > 0;)
+        if (w.drains[i].let_go)
+            drain_remove(i);
+}
+
+static uint64_t used_by_drain(const struct drain *drain, enum dlxd_resource resource)
+{
+    return resource == DLXD_LINKS ? 1 : resource == DLXD_BYTES ? drain->size : 0;
+}
+
+uint64_t used(int user, enum dlxd_resource resource)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < PUBS; i++)
+        if (w.pubs[i].used)
+            n += used_of_pub(&w.pubs[i], user, resource);
+    for (int i = 0; i < SUBS; i++) {
+        const struct sub *s = &w.subs[i];
+        if (s->used && w.procs[s->proc].user == user)
+            n += resource == DLXD_OBJECTS || (resource == DLXD_PATTERNS && strchr(s->topic, '*'));
+    }
+    for (int i = 0; i < LINKS; i++) {
+        const struct link *l = &w.links[i];
+        if (!l->used || w.procs[w.subs[l->sub].proc].user != user)
+            continue;
+        n += resource == DLXD_FAILED && l->state == LINK_FAILED;
+        if (l->pub < 0 && !l->spare)
+            continue;
+        n += resource == DLXD_LINKS;
+        n += resource == DLXD_BYTES ? dlx_shm_link_size(w.subs[l->sub].max_held) : 0;
+    }
+    for (int i = 0; i < PROCS; i++)
+        n += resource == DLXD_CONNECTIONS && w.procs[i].connected && !w.procs[i].refused &&
+             w.procs[i].user == user;
+    for (int i = 0; i < w.n_waiters; i++)
+        n += resource == DLXD_WAITING && w.waiters[i].user == user;
+    for (int i = 0; i < w.n_drains; i++)
+        if (w.drains[i].user == user)
+            n += used_by_drain(&w.drains[i], resource);
+    return n;
+}
+
+uint64_t used_all(void)
+{
+    uint64_t n = 0;
+    for (int user = 0; user < USERS; user++)
+        n += used(user, DLXD_BYTES);
+    return n;
+}
+
+static bool share_fits(int user, uint64_t size)
+{
+    uint64_t left = w.max_all - used_all();
+    return size <= left && (used(user, DLXD_BYTES) + size) / DLXD_BYTES_SHARE <= left - size;
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+/* What limit does one more link hit? */
+static uint32_t n_links_that_stay(const struct proc *proc)
+{
+    uint32_t n = proc->n_links;
+    for (int i = 0; i < w.n_drains; i++) {
+        const struct drain *l = &w.drains[i];
+        if (drain_has_left(l))
+            n -= (uint32_t)(l->reader == proc - w.procs) +
+                 (uint32_t)(w.pubs[l->pub].proc == proc - w.procs);
+    }
+    return n;
+}
+
+static bool has_room(const struct proc *proc)
+{
+    return n_links_that_stay(proc) < proc->max_links;
+}
+
+/* Of a publisher of another user: at most 3 times what is left. */
+static bool has_share(const struct proc *reader, const struct pub *p)
+{
+    const struct proc *writer = &w.procs[p->proc];
+    uint32_t n = 1;
+    if (reader->user == writer->user)
+        return true;
+    for (const struct link *l = w.links; l < w.links + LINKS; l++)
+        n += l->used && l->pub >= 0 && w.pubs[l->pub].proc == p->proc &&
+             w.procs[w.subs[l->sub].proc].user == reader->user;
+    for (const struct drain *l = w.drains; l < w.drains + w.n_drains; l++)
+        n += w.pubs[l->pub].proc == p->proc && l->user == reader->user && !drain_has_left(l);
+    return n <= DLXD_SHARE_OF_LEFT * (writer->max_links - n_links_that_stay(writer) - 1);
+}
+
+bool clients_have_room(const struct proc *reader, const struct pub *p)
+{
+    return has_room(reader) &&
+           (p->proc < 0 || (has_room(&w.procs[p->proc]) && has_share(reader, p)));
+}
+
+static bool bytes_fit(int user, uint64_t size)
+{
+    return used(user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] && share_fits(user, size);
+}
+
+static bool fits(int user, uint64_t size)
+{
+    return used(user, DLXD_LINKS) < w.max[DLXD_LINKS] && bytes_fit(user, size);
+}
+
+bool bytes_fit_after_look(int user, uint64_t size)
+{
+    looks = user;
+    bool r = bytes_fit(user, size);
+    looks = -1;
+    return r;
+}
+
+bool retained_bytes_fit(int user, bool stays, uint64_t size)
+{
+    return !stays || size <= w.max[DLXD_RETAINED_BYTES] - DLX_MIN(used(user, DLXD_RETAINED_BYTES),
+                                                                  w.max[DLXD_RETAINED_BYTES]);
+}
+
+/* Who has no room looks at what was read, and for links that have left meanwhile: they take up room
+ * for other users, too. */
+bool user_has_room(int user, uint64_t size)
+{
+    if (fits(user, size))
+        return true;
+    looks = user;
+    bool r = fits(user, size);
+    for (int i = w.n_drains; !r && i-- > 0;)
+        if (w.drains[i].user == user && drain_has_left(&w.drains[i]))
+            drain_remove(i);
+    r = fits(user, size);
+    looks = -1;
+    return r;
+}

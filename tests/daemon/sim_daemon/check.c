@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* After each step: does the daemon have what the model has? */
+
+#include "daemon/objects/publisher.h"
+#include "tests/daemon/sim_daemon/sim.h"
+#include <stdio.h>
+#include <string.h>
+
+static uint64_t charged(int user, enum dlxd_resource resource)
+{
+    static const uid_t uids[USERS] = {500, 0, 1001};
+    dlx_for_each (it, &w.broker.users.users) {
+        const struct dlxd_user *u = dlxd_container_of(it, struct dlxd_user, node);
+        if (u->uid == uids[user])
+            return u->used[resource];
+    }
+    return 0;
+}
+
+static void check_charges(void)
+{
+    uint64_t all = 0;
+    for (int user = 0; user < USERS; user++) {
+        for (int r = 0; r < DLXD_IN_FLIGHT; r++) {
+            uint64_t n = used(user, (enum dlxd_resource)r),
+                     has = charged(user, (enum dlxd_resource)r);
+            if (r == DLXD_STORE_ENTRIES)
+                continue; /* check_store() */
+            MUST(has == n, "user %d has %llu of resource %d, expected %llu", user,
+                 (unsigned long long)has, r, (unsigned long long)n);
+            all += r == DLXD_BYTES ? n : 0;
+        }
+    }
+    MUST(w.broker.users.all_bytes == all, "%llu bytes",
+         (unsigned long long)w.broker.users.all_bytes);
+}
+
+void check_info(const Dlx__Wire__DaemonInfoReply *body)
+{
+    uint32_t n_clients = 0, n_pubs = 0, n_links = 0;
+    for (int i = 0; i < PROCS; i++)
+        n_clients += w.procs[i].greeted;
+    for (int i = 0; i < PUBS; i++)
+        n_pubs += w.pubs[i].used && w.pubs[i].state != PUB_GONE;
+    for (int i = 0; i < LINKS; i++)
+        n_links += w.links[i].used && !w.links[i].spare;
+    for (int i = 0; i < w.n_drains; i++)
+        MUST(!drain_has_left(&w.drains[i]), "link %llu drains, and has left",
+             (unsigned long long)w.drains[i].link);
+    n_links += (uint32_t)w.n_drains;
+    MUST(body->n_clients == n_clients && body->n_publishers == n_pubs && body->n_links == n_links &&
+             body->shared_bytes == used_all(),
+         "%u clients, %u publishers, %u links", n_clients, n_pubs, n_links);
+}
+
+static void check_counts(void)
+{
+    size_t clients = 0, greeting = 0, refused = 0, pubs = 0, subs = 0, links = 0, topics = 0;
+    const char *names[PUBS + SUBS];
+    for (int i = 0; i < PROCS; i++) {
+        const struct proc *c = &w.procs[i];
+        clients += c->greeted;
+        greeting += c->connected && !c->greeted && !c->refused;
+        refused += c->connected && c->refused;
+    }
+    for (int i = 0; i < PUBS; i++) {
+        if (!w.pubs[i].used || w.pubs[i].state == PUB_GONE)
+            continue;
+        pubs++;
+        names[topics++] = w.pubs[i].topic;
+    }
+    for (int i = 0; i < SUBS; i++) {
+        subs += w.subs[i].used;
+        if (w.subs[i].used && !strchr(w.subs[i].topic, '*'))
+            names[topics++] = w.subs[i].topic;
+    }
+    for (size_t i = 0; i < topics; i++)
+        for (size_t k = i + 1; k < topics;)
+            if (strcmp(names[i], names[k]) == 0)
+                names[k] = names[--topics];
+            else
+                k++;
+    for (int i = 0; i < LINKS; i++)
+        links += w.links[i].used;
+    const struct dlxd_registry *r = &w.broker.registry;
+    MUST(w.broker.n_clients == clients && w.broker.n_greeting == greeting &&
+             w.broker.n_refused == refused,
+         "%zu clients, %zu greeting, %zu refused", w.broker.n_clients, w.broker.n_greeting,
+         w.broker.n_refused);
+    MUST(r->publishers.n == pubs, "%zu publishers, expected %zu", r->publishers.n, pubs);
+    MUST(r->subscriptions.n == subs, "%zu subscriptions, expected %zu", r->subscriptions.n, subs);
+    MUST(r->links.n == links, "%zu links, expected %zu", r->links.n, links);
+    MUST(r->n_topics == topics, "%zu topics, expected %zu", r->n_topics, topics);
+}
+
+/* Of a publisher that has gone the regions are closed when all its links have been told everything. */
+static bool regions_are_open(int pub)
+{
+    if (w.pubs[pub].state != PUB_GONE)
+        return true;
+    for (int i = 0; i < LINKS; i++)
+        if (w.links[i].used && w.links[i].pub == pub && !w.links[i].gone_sent)
+            return true;
+    return false;
+}
+
+/* Of a connection that has ended, and of which links drain, the pidfd is kept once. */
+static bool is_last_of_its_process(int drain)
+{
+    int i = w.n_drains - 1;
+    while (w.drains[i].connection != w.drains[drain].connection)
+        i--;
+    return i == drain && w.drains[i].reader < 0;
+}
+
+static int64_t fds_of_daemon(void)
+{
+    int64_t n = 0;
+    bool has_page[USERS] = {false};
+    for (int i = 0; i < PROCS; i++)
+        n += w.procs[i].connected ? 2 + (w.procs[i].waits != 0) : 0;
+    for (int i = 0; i < PUBS; i++) {
+        const struct pub *p = &w.pubs[i];
+        if (!p->used)
+            continue;
+        if (p->proc >= 0)
+            has_page[p->user] = true;
+        n += (p->proc >= 0) + (p->dying && p->has_pidfd);
+        for (int k = 0; k < p->n_r && regions_are_open(i); k++)
+            n += !p->r[k].gone;
+    }
+    for (int user = 0; user < USERS; user++)
+        n += has_page[user];
+    for (int i = 0; i < SUBS; i++)
+        n += w.subs[i].used;
+    n += 3 * w.n_waiters + w.n_drains + w.n_shut_down + edge_n_abandoned();
+    for (int i = 0; i < w.n_drains; i++)
+        n += is_last_of_its_process(i);
+    for (int i = 0; i < LINKS; i++) {
+        const struct link *l = &w.links[i];
+        if (l->used)
+            n += (l->state > LINK_NEW && l->state < LINK_FAILED) + (l->state == LINK_ADDED) +
+                 (l->state == LINK_ADDED && l->locked);
+    }
+    return n;
+}
+
+int64_t check_fds_of_peers(void)
+{
+    int64_t n = w.n_kept + w.n_barriers;
+    for (int i = 0; i < PROCS; i++)
+        n += (w.procs[i].death >= 0) + (w.procs[i].sock >= 0);
+    for (int i = 0; i < PUBS; i++) {
+        n += w.pubs[i].used && w.pubs[i].link_sock >= 0;
+        for (int k = 0; w.pubs[i].used && k < w.pubs[i].n_r; k++)
+            n += w.pubs[i].r[k].fd >= 0;
+    }
+    for (int i = 0; i < SUBS; i++)
+        n += w.subs[i].used && w.subs[i].sock >= 0;
+    for (int i = 0; i < LINKS; i++)
+        n += w.links[i].used && w.links[i].page_fd >= 0;
+    return n;
+}
+
+/* ---- what the service manager has ------------------------------------------------------------ */
+
+bool check_is_kept(const struct pub *p)
+{
+    return p->used && p->retain > 0 && !p->latched && !p->not_kept &&
+           (p->state == PUB_OPEN || p->state == PUB_RETAINED);
+}
+
+static void check_store(void)
+{
+    char name[112];
+    int n = 1, n_of[USERS] = {1}; /* the ledger is the daemon's own user's */
+    for (int i = 0; i < PUBS; i++) {
+        const struct pub *p = &w.pubs[i];
+        if (!check_is_kept(p))
+            continue;
+        for (int k = 0; k < p->n_r; k++) {
+            const struct region *r = &p->r[k];
+            if (!region_is_ready(p, k))
+                continue;
+            (void)snprintf(name, sizeof name, "dlx-region-%llu-%u-%llu", (unsigned long long)p->id,
+                           r->id, (unsigned long long)r->order);
+            MUST(edge_find(name) >= 0, "%s is not kept", name);
+            n++;
+            n_of[p->user]++;
+        }
+        (void)snprintf(name, sizeof name, "dlx-pid-%llu", (unsigned long long)p->id);
+        MUST((edge_find(name) >= 0) == (p->proc >= 0 || p->dying) || w.fired > 0,
+             "pidfd of a publisher in state %d, dying %d", (int)p->state, p->dying);
+        n += edge_find(name) >= 0;
+        n_of[p->user] += edge_find(name) >= 0;
+    }
+    for (int user = 0; user < USERS; user++)
+        MUST(charged(user, DLXD_STORE_ENTRIES) == (uint64_t)n_of[user] || w.fired > 0,
+             "user %d has %llu entries in the store, expected %d", user,
+             (unsigned long long)charged(user, DLXD_STORE_ENTRIES), n_of[user]);
+    MUST(w.n_kept == n || w.fired > 0, "%d descriptors are kept, expected %d", w.n_kept, n);
+}
+
+/* Of what was dropped, the daemon remembers what somebody has yet to acknowledge. */
+static size_t n_remembered_drops(int pub)
+{
+    uint64_t regions = 0;
+    for (int i = 0; i < LINKS; i++) {
+        const struct link *l = &w.links[i];
+        for (int k = l->n_landed; l->used && l->pub == pub && k < l->n_drops; k++)
+            regions |= UINT64_C(1) << l->drops[k].region;
+    }
+    return (size_t)__builtin_popcountll(regions);
+}
+
+/* What the daemon alone knows: what did not fit into the store, or could not be had. */
+static void learn(void)
+{
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[i];
+        struct dlxd_idmap_node *node =
+            p->used ? dlxd_idmap_find(&w.broker.registry.publishers, p->id) : NULL;
+        if (!node)
+            continue;
+        const struct dlxd_publisher *theirs = dlxd_container_of(node, struct dlxd_publisher, by_id);
+        if (theirs->not_kept && !p->not_kept) {
+            MUST(w.fired > 0 || w.max_fds < 1000, "publisher %llu is not kept",
+                 (unsigned long long)p->id);
+            p->not_kept = true;
+        }
+        MUST(theirs->dropped.n == n_remembered_drops(i), "%zu dropped regions are remembered",
+             theirs->dropped.n);
+        p->has_pidfd = theirs->dying_pidfd >= 0;
+        MUST(p->has_pidfd == p->dying || w.fired > 0, "dying %d", p->dying);
+        if (w.fired > 0 && p->state == PUB_RETAINED) {
+            p->expires = theirs->expires_ns;
+            p->unseen = p->dying && !theirs->death;
+        }
+        MUST(p->state != PUB_RETAINED || p->expires == theirs->expires_ns, "it expires at %llu",
+             (unsigned long long)theirs->expires_ns);
+    }
+}
+
+void check_all(void)
+{
+    if (!w.running)
+        return;
+    w.queued |= w.store && w.faults > 0; /* what could not be posted in whole is sent later */
+    learn();
+    check_charges();
+    check_counts();
+    for (int i = 0; i < PUBS; i++) {
+        const struct pub *p = &w.pubs[i];
+        if (p->used && p->proc >= 0 && p->line)
+            MUST(n_joins(p) == p->joins && p->line[1] == p->leaves,
+                 "publisher %llu: %llu joins and %llu leaves, expected %llu and %llu",
+                 (unsigned long long)p->id, (unsigned long long)n_joins(p),
+                 (unsigned long long)p->line[1], (unsigned long long)p->joins,
+                 (unsigned long long)p->leaves);
+    }
+    for (int i = 0; i < w.n_waiters; i++)
+        MUST(!w.waiters[i].left, "link %llu waits, whose subscriber has left",
+             (unsigned long long)w.waiters[i].link);
+    if (w.store && !w.queued)
+        check_store();
+    if (!w.queued) {
+        int64_t expected = fds_of_daemon() + check_fds_of_peers() + w.store;
+        MUST(w.open_fds == expected, "%lld descriptors are open, expected %lld",
+             (long long)w.open_fds, (long long)expected);
+    }
+    check_nothing_is_owed(-1);
+}
+
+/* PublisherGone is in order with what needs credit: is there any? */
+static bool is_behind_another(const struct link *l)
+{
+    bool for_credit;
+    if (l->state != LINK_OPEN || l->first_drop < l->n_drops)
+        return false;
+    for (const struct link *other = w.links; other < w.links + LINKS; other++)
+        if (other->used && other->sub == l->sub && link_is_owed(other, &for_credit) && for_credit)
+            return true;
+    return false;
+}
+
+/* What can be sent is sent at once: of one publisher's links, or of all (-1). */
+void check_nothing_is_owed(int pub)
+{
+    for (int i = 0; i < LINKS; i++) {
+        const struct link *l = &w.links[i];
+        bool for_credit;
+        if (!l->used || (pub >= 0 && (l->pub != pub || l->state != LINK_OPEN)))
+            continue;
+        const struct sub *s = &w.subs[l->sub];
+        if (s->stalled || s->gone_sock || !link_is_owed(l, &for_credit))
+            continue;
+        MUST((for_credit || is_behind_another(l)) && s->sent - s->ack >= (s->reliable ? 16U : 4U),
+             "link %llu in state %d: something is due and was not sent", (unsigned long long)l->id,
+             (int)l->state);
+    }
+}

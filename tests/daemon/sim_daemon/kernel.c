@@ -1,0 +1,583 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What the daemon asks of the C library and the kernel, by the linker's --wrap: see the Makefile. */
+
+#include "common/error.h"
+#include "daemon/objects/client.h"
+#include "daemon/objects/link.h"
+#include "daemon/users/outbox.h"
+#include "daemon/memory/membership.h"
+#include "daemon/memory/report.h"
+#include "daemon/objects/waiting.h"
+#include "tests/daemon/sim_daemon/sim.h"
+#include <fcntl.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+/* Of the request that is being handled; of what is sent meanwhile. */
+static struct dlx_proto_arena incoming, outgoing;
+
+bool sim_refuse(void)
+{
+    if (!w.inside || w.crashed || w.calm || w.fault_one_in == 0 || !one_in(w.fault_one_in))
+        return false;
+    w.faults++;
+    w.fired++;
+    return true;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t size);
+void *__real_reallocarray(void *p, size_t n, size_t size);
+char *__real_strdup(const char *text);
+char *__real_strndup(const char *text, size_t size);
+void __real_free(void *p);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t size);
+void *__wrap_reallocarray(void *p, size_t n, size_t size);
+char *__wrap_strdup(const char *text);
+char *__wrap_strndup(const char *text, size_t size);
+void __wrap_free(void *p);
+
+static bool no_memory(void)
+{
+    if (!sim_refuse())
+        return false;
+    sim_say("no memory");
+    errno = ENOMEM;
+    return true;
+}
+
+void *__wrap_malloc(size_t size)
+{
+    void *p = no_memory() ? NULL : __real_malloc(size);
+    w.live += p != NULL;
+    return p;
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    void *p = no_memory() ? NULL : __real_calloc(n, size);
+    w.live += p != NULL;
+    return p;
+}
+
+void *__wrap_realloc(void *p, size_t size)
+{
+    void *q = no_memory() ? NULL : __real_realloc(p, size);
+    w.live += q && !p;
+    return q;
+}
+
+void *__wrap_reallocarray(void *p, size_t n, size_t size)
+{
+    void *q = no_memory() ? NULL : __real_reallocarray(p, n, size);
+    w.live += q && !p;
+    return q;
+}
+
+char *__wrap_strdup(const char *text)
+{
+    char *p = no_memory() ? NULL : __real_strdup(text);
+    w.live += p != NULL;
+    return p;
+}
+
+char *__wrap_strndup(const char *text, size_t size)
+{
+    char *p = no_memory() ? NULL : __real_strndup(text, size);
+    w.live += p != NULL;
+    return p;
+}
+
+void __wrap_free(void *p)
+{
+    w.live -= p != NULL;
+    __real_free(p);
+}
+
+/* ---- descriptors ----------------------------------------------------------------------------- */
+
+int __real_close(int fd);
+int __real_socketpair(int domain, int type, int protocol, int fds[2]);
+int __real_memfd_create(const char *name, unsigned flags);
+int __real_open(const char *path, int flags, ...);
+int __real_fcntl(int fd, int op, ...);
+int __real_pipe2(int fds[2], int flags);
+int __real_fallocate(int fd, int mode, off_t offset, off_t size);
+int __real_shutdown(int fd, int how);
+int __wrap_close(int fd);
+int __wrap_shutdown(int fd, int how);
+int __wrap_socketpair(int domain, int type, int protocol, int fds[2]);
+int __wrap_memfd_create(const char *name, unsigned flags);
+int __wrap_open(const char *path, int flags, ...);
+int __wrap_fcntl(int fd, int op, ...);
+int __wrap_pipe2(int fds[2], int flags);
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t size);
+
+static int opened(int fd)
+{
+    if (fd < 0)
+        return fd;
+    MUST(fd < FDS, "descriptor %d", fd);
+    w.open_fds++;
+    w.fds[fd] = (struct fd_info){.peer = -1};
+    return fd;
+}
+
+static bool too_many_files(void)
+{
+    if (!sim_refuse())
+        return false;
+    sim_say("no descriptor");
+    errno = one_in(2) ? EMFILE : ENFILE;
+    return true;
+}
+
+int __wrap_close(int fd)
+{
+    MUST(fd >= 0 && fd < FDS, "close(%d)", fd);
+    struct fd_info *info = &w.fds[fd];
+    enum fd_kind kind = info->kind;
+    int index = info->index;
+    int r = __real_close(fd);
+    MUST(r == 0, "close(%d): %s", fd, strerror(errno));
+    w.open_fds--;
+    *info = (struct fd_info){.peer = -1};
+    w.n_shut_down -= kind == FD_SHUT_DOWN;
+    if (kind == FD_SUB)
+        sub_end(&w.subs[index]);
+    return r;
+}
+
+/* It was not read: closed later. */
+int __wrap_shutdown(int fd, int how)
+{
+    struct fd_info info = w.fds[fd];
+    w.fds[fd].kind = FD_SHUT_DOWN;
+    w.n_shut_down++;
+    if (info.kind == FD_SUB)
+        sub_end(&w.subs[info.index]);
+    return __real_shutdown(fd, how);
+}
+
+int __wrap_socketpair(int domain, int type, int protocol, int fds[2])
+{
+    if (too_many_files())
+        return -1;
+    int r = __real_socketpair(domain, type, protocol, fds);
+    if (r < 0)
+        return r;
+    opened(fds[0]);
+    opened(fds[1]);
+    w.fds[fds[0]].peer = fds[1];
+    w.fds[fds[1]].peer = fds[0];
+    if (w.inside && w.small_sockets && (type & SOCK_SEQPACKET) == SOCK_SEQPACKET) {
+        int size = 1;
+        (void)setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+    }
+    return 0;
+}
+
+int __wrap_memfd_create(const char *name, unsigned flags)
+{
+    if (too_many_files())
+        return -1;
+    return opened(__real_memfd_create(name, flags));
+}
+
+int __wrap_open(const char *path, int flags, ...)
+{
+    if (too_many_files())
+        return -1;
+    return opened(__real_open(path, flags));
+}
+
+int __wrap_fcntl(int fd, int op, ...)
+{
+    va_list ap;
+    va_start(ap, op);
+    long arg = va_arg(ap, long);
+    va_end(ap);
+    if (op != F_DUPFD_CLOEXEC)
+        return __real_fcntl(fd, op, arg);
+    if (too_many_files())
+        return -1;
+    struct fd_info info = w.fds[fd];
+    int copy = opened(__real_fcntl(fd, op, arg));
+    if (copy >= 0 && info.kind == FD_PIDFD)
+        w.fds[copy] = info;
+    return copy;
+}
+
+int __wrap_pipe2(int fds[2], int flags)
+{
+    if (too_many_files())
+        return -1;
+    int r = __real_pipe2(fds, flags);
+    if (r == 0) {
+        opened(fds[0]);
+        opened(fds[1]);
+    }
+    return r;
+}
+
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t size)
+{
+    if (sim_refuse()) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return __real_fallocate(fd, mode, offset, size);
+}
+
+int sim_dup(int fd)
+{
+    struct fd_info info = w.fds[fd];
+    int copy = opened(__real_fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    MUST(copy >= 0, "no descriptors left");
+    if (info.kind == FD_PIDFD)
+        w.fds[copy] = info;
+    return copy;
+}
+
+int sim_eventfd(void)
+{
+    return opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+}
+
+int sim_count_fds(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < FDS; fd++)
+        n += __real_fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* ---- who somebody is, and time --------------------------------------------------------------- */
+
+int __real_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
+int __real_clock_gettime(clockid_t clock, struct timespec *ts);
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
+
+static const uid_t uids[USERS] = {500, 0, 1001};
+
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
+{
+    if (w.fds[fd].kind != FD_CLIENT || level != SOL_SOCKET)
+        return __real_getsockopt(fd, level, name, value, size);
+    const struct proc *c = &w.procs[w.fds[fd].index];
+    if (name == SO_PEERCRED) {
+        struct ucred cred = {.pid = c->pid, .uid = uids[c->user], .gid = uids[c->user]};
+        memcpy(value, &cred, sizeof cred);
+        return 0;
+    }
+    if (name == SO_PEERPIDFD) {
+        if (too_many_files())
+            return -1;
+        int pidfd = sim_dup(c->death);
+        memcpy(value, &pidfd, sizeof pidfd);
+        return 0;
+    }
+    return __real_getsockopt(fd, level, name, value, size);
+}
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
+{
+    (void)clock;
+    ts->tv_sec = (time_t)(w.now / 1000000000);
+    ts->tv_nsec = (long)(w.now % 1000000000);
+    return 0;
+}
+
+bool is_dead(int proc)
+{
+    struct pollfd p = {.fd = w.procs[proc].death, .events = POLLIN};
+    return poll(&p, 1, 0) == 1;
+}
+
+/* ---- packets --------------------------------------------------------------------------------- */
+
+ssize_t __real_sendmsg(int fd, const struct msghdr *msg, int flags);
+ssize_t __real_recvmsg(int fd, struct msghdr *msg, int flags);
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags);
+ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags);
+
+static const Dlx__Wire__Packet *unpack(struct dlx_proto_arena *arena, const void *data, size_t size)
+{
+    const Dlx__Wire__Packet *packet;
+    int r = dlx__proto_unpack(arena, data, size, &packet);
+    MUST(r == 0, "a packet that does not decode: %s", dlx__error_message());
+    return packet;
+}
+
+/* The kernel's least is room for six packets. */
+bool sim_is_full(int fd)
+{
+    const struct fd_info *info = &w.fds[fd];
+    return info->kind == FD_LINKS && w.small_sockets && w.pubs[info->index].n_unread >= 2;
+}
+
+static int refusal(int fd, const struct fd_info *info, bool with_fds)
+{
+    if (!w.inside || w.crashed)
+        return 0;
+    if (sim_is_full(fd) && w.pubs[info->index].link_sock >= 0)
+        return EAGAIN;
+    if (w.refuse_one_in && info->kind != FD_OTHER && one_in(w.refuse_one_in))
+        return with_fds ? ETOOMANYREFS : EAGAIN;
+    return sim_refuse() ? ENOMEM : 0;
+}
+
+void sim_note_stall(struct sub *s)
+{
+    struct pollfd p = {.fd = s->dsock, .events = POLLOUT};
+    s->stalled = poll(&p, 1, 0) == 1 ? 1 : 2;
+}
+
+static void sent(const struct fd_info *info, const struct msghdr *msg, int error)
+{
+    int fds[DLX_PACKET_FDS_MAX];
+    size_t n_fds = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c;
+         c = CMSG_NXTHDR((struct msghdr *)(uintptr_t)msg, c)) {
+        n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        memcpy(fds, CMSG_DATA(c), n_fds * sizeof(int));
+    }
+    const Dlx__Wire__Packet *packet =
+        unpack(&outgoing, msg->msg_iov->iov_base, msg->msg_iov->iov_len);
+    /* Of a link that there was no memory for the subscriber hears while others are made. */
+    if (packet->body_case != BODY(LINK_FAILED) ||
+        dlxd_idmap_find(&w.broker.registry.links, packet->link_failed->link))
+        request_shows();
+    if (error == 0 && info->kind == FD_SUB)
+        on_told(info->index, packet, fds, n_fds);
+    else if (error == 0)
+        on_added(info->index, packet, fds, n_fds);
+    else if (info->kind == FD_SUB && error != EPIPE && error != ECONNRESET &&
+             (packet->body_case != BODY(LINK_FAILED) || link_by_id(packet->link_failed->link)))
+        on_not_told(info->index, packet, fds);
+}
+
+ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags)
+{
+    struct fd_info info = w.fds[fd];
+    if (!w.inside)
+        return __real_sendmsg(fd, msg, flags);
+    if (w.crashed) /* nobody hears of it */
+        return (ssize_t)msg->msg_iov->iov_len;
+    int error = refusal(fd, &info, msg->msg_controllen > 0);
+    ssize_t n = -1;
+    w.n_sent++;
+    errno = error;
+    if (error)
+        sim_say("not sent: %s", strerror(error));
+    if (error == 0) {
+        n = __real_sendmsg(fd, msg, flags);
+        error = n < 0 ? errno : 0;
+    }
+    if (info.kind == FD_SUB || info.kind == FD_LINKS)
+        sent(&info, msg, error);
+    errno = error;
+    return n;
+}
+
+bool __wrap_dlx__packet_refuses_fds(int sock_borrow_fd);
+
+/* As the newest kernels do: nothing has to be discarded beside the loop. */
+bool __wrap_dlx__packet_refuses_fds(int sock)
+{
+    (void)sock;
+    return true;
+}
+
+int __real_dlxd_outbox_send(struct dlxd_outbox *outbox, struct dlxd_user *user,
+                            const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds,
+                            struct dlxd_flight **ret_flight);
+int __wrap_dlxd_outbox_send(struct dlxd_outbox *outbox, struct dlxd_user *user,
+                            const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds,
+                            struct dlxd_flight **ret_flight);
+
+/* Nothing is sent when there is no memory for what is in flight. */
+int __wrap_dlxd_outbox_send(struct dlxd_outbox *outbox, struct dlxd_user *user,
+                            const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds,
+                            struct dlxd_flight **ret_flight)
+{
+    const struct fd_info info = w.fds[outbox->fd];
+    uint64_t n_sent = w.n_sent;
+    int r = __real_dlxd_outbox_send(outbox, user, packet, fds, n_fds, ret_flight);
+    if (r < 0 && w.n_sent == n_sent && info.kind == FD_SUB)
+        on_not_told(info.index, packet, fds);
+    return r;
+}
+
+void __real_dlxd_link_drop_landed(struct dlxd_flight *flight);
+void __wrap_dlxd_link_drop_landed(struct dlxd_flight *flight);
+
+void __wrap_dlxd_link_drop_landed(struct dlxd_flight *flight)
+{
+    if (w.running)
+        on_drop_landed(dlxd_link_id(flight->link), flight->arena->id);
+    __real_dlxd_link_drop_landed(flight);
+}
+
+ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags)
+{
+    struct fd_info info = w.fds[fd];
+    if (w.inside && w.refuse_one_in && one_in(w.refuse_one_in)) {
+        errno = ENOBUFS;
+        return -1;
+    }
+    ssize_t n = __real_recvmsg(fd, msg, flags);
+    for (struct cmsghdr *c = n < 0 ? NULL : CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+        int got[DLX_PACKET_FDS_MAX];
+        size_t n_got = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        memcpy(got, CMSG_DATA(c), n_got * sizeof(int));
+        for (size_t i = 0; i < n_got; i++)
+            opened(got[i]);
+    }
+    if (w.inside && n > 0 && (info.kind == FD_CLIENT || info.kind == FD_SUB)) {
+        const Dlx__Wire__Packet *packet = unpack(&incoming, msg->msg_iov->iov_base, (size_t)n);
+        if (info.kind == FD_CLIENT)
+            on_request(info.index, packet);
+        else
+            on_news(info.index, packet);
+    }
+    return n;
+}
+
+/* ---- what waits for a publisher -------------------------------------------------------------- */
+
+int __real_dlxd_waiting_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
+                             const int *fds);
+int __wrap_dlxd_waiting_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
+                             const int *fds);
+bool __real_dlxd_report_has_left(int fd, uint32_t max_held);
+bool __wrap_dlxd_report_has_left(int fd, uint32_t max_held);
+void __real_dlxd_membership_withdrawn(const struct dlxd_membership_line *line);
+void __wrap_dlxd_membership_withdrawn(const struct dlxd_membership_line *line);
+
+int __wrap_dlxd_waiting_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
+                             const int *fds)
+{
+    int r = __real_dlxd_waiting_send(link, body, fds);
+    if (r < 0)
+        on_not_added(body->link, r);
+    else if (link->waiter)
+        on_waits(body->link, fds);
+    return r;
+}
+
+ino_t sim_inode(int fd)
+{
+    struct stat st;
+    MUST(fstat(fd, &st) == 0, "descriptor %d", fd);
+    return st.st_ino;
+}
+
+bool __wrap_dlxd_report_has_left(int fd, uint32_t max_held)
+{
+    w.looked_at = sim_inode(fd);
+    return __real_dlxd_report_has_left(fd, max_held);
+}
+
+void __wrap_dlxd_membership_withdrawn(const struct dlxd_membership_line *line)
+{
+    if (w.running)
+        on_withdrawn();
+    __real_dlxd_membership_withdrawn(line);
+}
+
+struct dlxd_drain *__real_dlxd_drain_free(struct dlxd_drain *drain);
+struct dlxd_drain *__wrap_dlxd_drain_free(struct dlxd_drain *drain);
+struct dlxd_drain *__wrap_dlxd_drain_free(struct dlxd_drain *drain)
+{
+    if (w.running && drain)
+        on_let_go(drain->link);
+    return __real_dlxd_drain_free(drain);
+}
+
+/* ---- answers: those that wait in the daemon for room are answers, too ------------------------ */
+
+void __real_dlxd_client_send(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+void __wrap_dlxd_client_send(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int __real_dlxd_client_send_fds(struct dlxd_client *client, const Dlx__Wire__Packet *packet,
+                                const int *fds, size_t n_fds);
+int __wrap_dlxd_client_send_fds(struct dlxd_client *client, const Dlx__Wire__Packet *packet,
+                                const int *fds, size_t n_fds);
+void __real_dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial);
+void __wrap_dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial);
+void __real_dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code,
+                                   const char *text);
+void __wrap_dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code,
+                                   const char *text);
+
+bool __real_dlxd_client_end_some(struct dlxd_client *client);
+bool __wrap_dlxd_client_end_some(struct dlxd_client *client);
+
+static int proc_of(const struct dlxd_client *client)
+{
+    int fd = client->fd;
+    return w.fds[fd].index;
+}
+
+void __wrap_dlxd_client_send(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    on_reply(proc_of(client), packet, NULL, 0);
+    __real_dlxd_client_send(client, packet);
+}
+
+int __wrap_dlxd_client_send_fds(struct dlxd_client *client, const Dlx__Wire__Packet *packet,
+                                const int *fds, size_t n_fds)
+{
+    int r = __real_dlxd_client_send_fds(client, packet, fds, n_fds);
+    if (r == 0)
+        on_reply(proc_of(client), packet, fds, n_fds);
+    else
+        w.fds_refused = true;
+    return r;
+}
+
+void __wrap_dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial)
+{
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    packet.serial = serial;
+    packet.body_case = BODY(OK);
+    on_reply(proc_of(client), &packet, NULL, 0);
+    __real_dlxd_client_send_ok(client, serial);
+}
+
+void __wrap_dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code,
+                                   const char *text)
+{
+    Dlx__Wire__Error body = DLX__WIRE__ERROR__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.code = code;
+    body.text = (char *)(uintptr_t)text;
+    packet.serial = serial;
+    packet.body_case = BODY(ERROR);
+    packet.error = &body;
+    on_reply(proc_of(client), &packet, NULL, 0);
+    __real_dlxd_client_send_error(client, serial, code, text);
+}
+
+/* The first part of it: here it has few enough parts to end in one step. */
+bool __wrap_dlxd_client_end_some(struct dlxd_client *client)
+{
+    if (w.procs[proc_of(client)].connected)
+        client_gone(proc_of(client), client->dismissed);
+    return __real_dlxd_client_end_some(client);
+}

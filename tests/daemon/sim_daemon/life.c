@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Daemons that end and begin, with what the service manager kept, and the end of a run. */
+
+#include "common/error.h"
+#include "common/memory.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/client.h"
+#include "daemon/protocol/dispatch.h"
+#include "daemon/persist/inherited.h"
+#include "daemon/objects/retained.h"
+#include "daemon/persist/store.h"
+#include "ring/layout.h"
+#include "tests/daemon/sim_daemon/sim.h"
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The daemon serves its own user and root; and a third, who has no right to what is others'. */
+static bool may(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                enum dlxd_verb verb, const char *topic)
+{
+    (void)topic;
+    return verb != DLXD_MAY_DROP || who->uid == 0 || who->uid == policy->uid;
+}
+
+static void start_broker(void)
+{
+    w.now += 1000000000;
+    w.inside = w.calm = true;
+    w.faults = 0;
+    MUST(dlxd_broker_init(&w.broker, NULL, &dlx__memory_memfd, &dlxd_dispatch, UINT64_C(1) << 30) ==
+             0,
+         "init");
+    w.broker.policy = (struct dlxd_policy){.may = may, .uid = 500};
+    memcpy(w.broker.users.max, w.max, sizeof w.max);
+    w.broker.users.max[DLXD_DESCRIPTORS] = DLXD_UNLIMITED;
+    w.broker.users.all_bytes_max = w.max_all;
+    w.broker.users.all_descriptors_max = UINT64_MAX;
+    MUST(w.broker.registry.last_link >= w.highest_id, "ids are used again");
+    w.last_link = w.broker.registry.last_link;
+    w.asker = -1;
+    w.running = true;
+}
+
+void life_begin(void)
+{
+    w.now = UINT64_C(1000000000000);
+    for (int i = 0; i < PROCS; i++)
+        w.procs[i].death = w.procs[i].sock = -1;
+    for (int i = 0; i < PROCS; i++)
+        peer_start(i);
+    start_broker();
+    if (w.store) {
+        struct dlxd_inherited none = {.n = 0};
+        MUST(dlxd_store_init(&w.broker, w.max_fds, &none) == 0, "%s", dlx__error_message());
+    }
+    w.inside = w.calm = false;
+}
+
+void life_settle(void)
+{
+    w.inside = true;
+    dlxd_broker_settle(&w.broker);
+    w.inside = false;
+    links_reconcile();
+    check_all();
+}
+
+/* ---- another daemon -------------------------------------------------------------------------- */
+
+static void end_clients(void)
+{
+    dlx_for_each (it, &w.broker.clients) {
+        struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, node);
+        if (w.crashed)
+            dlxd_client_doom(client);
+        else
+            dlxd_client_disconnect(client, DLX_E_DISCONNECTED, "dlpackd is stopping");
+    }
+    dlxd_broker_settle(&w.broker);
+}
+
+/* As dlxd_server_run() ends, and dlxd_server_free(). */
+static void stop_broker(void)
+{
+    w.running = false;
+    w.inside = w.calm = true;
+    w.broker.stopping = true;
+    dlxd_store_deinit(&w.broker);
+    end_clients();
+    dlxd_broker_deinit(&w.broker);
+    w.inside = w.calm = w.crashed = false;
+}
+
+static void forget_all_but_publishers(void)
+{
+    w.n_waiters = w.n_drains = 0;
+    for (int i = 0; i < LINKS; i++) {
+        w.links[i].page_fd = w.links[i].used ? dlx__close(w.links[i].page_fd) : -1;
+        w.links[i].used = false;
+    }
+    for (int i = 0; i < SUBS; i++)
+        MUST(!w.subs[i].used, "a subscription outlives its daemon");
+    for (int i = 0; i < PROCS; i++) {
+        MUST(!w.procs[i].connected, "a client outlives its daemon");
+        w.procs[i].sock = dlx__close(w.procs[i].sock);
+    }
+    edge_drop_barriers();
+}
+
+void life_end_daemon(bool crash)
+{
+    w.highest_id = w.broker.last_client;
+    w.highest_id = DLX_MAX(w.highest_id, w.broker.registry.last_link);
+    w.highest_id = DLX_MAX(w.highest_id, w.broker.registry.last_publisher);
+    w.highest_id = DLX_MAX(w.highest_id, w.broker.registry.last_subscription);
+    sim_say("the daemon %s", crash ? "is killed" : "ends");
+    w.crashed = crash;
+    w.busy |= crash; /* what it has not said is lost */
+    stop_broker();
+    w.unsaid = w.queued;
+    w.queued = false;
+    forget_all_but_publishers();
+}
+
+/* Of a kept region or pidfd. */
+static int find_kept(const struct pub *p, const struct region *r)
+{
+    char name[112];
+    if (r)
+        (void)snprintf(name, sizeof name, "dlx-region-%llu-%u-%llu", (unsigned long long)p->id,
+                       r->id, (unsigned long long)r->order);
+    else
+        (void)snprintf(name, sizeof name, "dlx-pid-%llu", (unsigned long long)p->id);
+    return edge_find(name);
+}
+
+bool pub_has_died(const struct pub *p)
+{
+    int at = find_kept(p, NULL);
+    struct pollfd poll_fd = {.fd = at < 0 ? -1 : w.kept[at].fd, .events = POLLIN};
+    return at < 0 || poll(&poll_fd, 1, 0) == 1;
+}
+
+/* What should come back of it? False: nothing. */
+static bool restore(struct pub *p)
+{
+    if (!w.store || !check_is_kept(p))
+        return false;
+    uint64_t expires = p->state == PUB_RETAINED && !p->dying ? p->expires : 0;
+    for (int i = 0; i < p->n_r; i++) {
+        struct region *r = &p->r[i];
+        bool found = (i == 0 || r->order > 0) && find_kept(p, r) >= 0;
+        MUST(!found || !r->gone || w.fired > 0 || w.unsaid, "%u was dropped, and is kept", r->id);
+        r->gone = !found;
+    }
+    if (p->r[0].gone)
+        return false;
+    int pidfd = find_kept(p, NULL);
+    bool dead = pub_has_died(p);
+    if (dead && n_published(p) == 0)
+        return false;
+    p->state = PUB_RETAINED;
+    p->proc = -1;
+    const struct dlx_shm_control *control = (const void *)p->r[0].map;
+    p->dying = !dead;
+    p->shown = !dead && n_published(p) > 0 &&
+               dlx_load32_relaxed((dlx_atomic_u32 *)(uintptr_t)&control->heeds_locks) != 0;
+    p->hidden = !dead && !p->shown;
+    p->is_back = p->is_late = false;
+    p->expires = 0;
+    if (dead && expires > 0)
+        p->expires = expires > w.now ? expires : w.now + 1;
+    else if (dead && pidfd >= 0 && p->retain_for > 0)
+        p->expires = p->retain_for < UINT64_MAX - w.now ? w.now + p->retain_for : UINT64_MAX;
+    memset(p->indices, 0, sizeof p->indices);
+    p->link_sock = dlx__close(p->link_sock);
+    p->line = NULL;
+    dlx__region_unmap(p->page, DLX_PAGE);
+    p->page = NULL;
+    p->last_order = 0;
+    for (int i = 0; i < p->n_r; i++) {
+        p->r[i].fd = dlx__close(p->r[i].fd);
+        if (!p->r[i].gone)
+            p->last_order = DLX_MAX(p->last_order, p->r[i].order);
+    }
+    return true;
+}
+
+/* As the service manager hands them over. */
+static void inherit(struct dlxd_inherited *inherited)
+{
+    *inherited = (struct dlxd_inherited){.n = (size_t)w.n_kept};
+    inherited->fds = calloc((size_t)w.n_kept + 1, sizeof *inherited->fds);
+    MUST(inherited->fds, "memory");
+    for (int i = 0; i < w.n_kept; i++) {
+        inherited->fds[i].fd = sim_dup(w.kept[i].fd);
+        inherited->fds[i].name = strdup(w.kept[i].name);
+    }
+}
+
+void life_new_daemon(void)
+{
+    struct dlxd_inherited inherited;
+    MUST(w.open_fds == check_fds_of_peers() - 0, "the daemon left %lld descriptors open",
+         (long long)(w.open_fds - check_fds_of_peers()));
+    MUST(w.live == 0, "the daemon left %lld pieces of memory", (long long)w.live);
+    w.now += rnd(2) ? rnd(3000000) * UINT64_C(1000) : 0;
+    w.busy = false;
+    w.now += 1000000000; /* as start_broker() does: what is restored is judged at that time */
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[i];
+        if (p->used && !restore(p)) {
+            peer_forget_pub(p);
+            p->used = false;
+        }
+    }
+    for (int i = 0; i < PUBS; i++)
+        if (w.pubs[i].used && w.pubs[i].dying)
+            pub_resume(&w.pubs[i]);
+    w.now -= 1000000000;
+    start_broker();
+    if (w.store) {
+        w.inside = false;
+        inherit(&inherited);
+        w.inside = true;
+        MUST(dlxd_store_init(&w.broker, w.max_fds, &inherited) == 0, "%s", dlx__error_message());
+        dlxd_inherited_deinit(&inherited);
+    }
+    w.inside = w.calm = false;
+    w.counts[8]++;
+    life_settle();
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static void read_all(void)
+{
+    for (int i = 0; i < PROCS; i++)
+        peer_read_replies(i);
+    for (int i = 0; i < PUBS; i++)
+        if (w.pubs[i].used)
+            peer_read_links(&w.pubs[i]);
+    for (int i = 0; i < SUBS; i++) {
+        struct sub *s = &w.subs[i];
+        while (s->used && peer_read_news(s))
+            continue;
+        if (s->used && s->ack != s->read)
+            peer_ack(s, s->read);
+    }
+    for (int i = 0; i < LINKS; i++)
+        if (w.links[i].used)
+            peer_answer(&w.links[i]);
+}
+
+/* Everybody reads, answers and acknowledges until nothing happens any more: then nothing may be owed to anybody. */
+void life_quiesce(void)
+{
+    int rounds = 0;
+    uint32_t refuse = w.refuse_one_in, faults = w.fault_one_in;
+    w.refuse_one_in = w.fault_one_in = 0;
+    edge_manager_reads();
+    for (int quiet = 0; quiet < 3; quiet++) {
+        MUST(++rounds < 1000, "it never ends");
+        read_all();
+        while (edge_pump()) {
+            check_all();
+            read_all();
+            edge_manager_reads();
+            quiet = 0;
+            MUST(++rounds < 3000, "it never ends");
+        }
+        step_time(w.now + (quiet == 2 ? 0 : 1100000000));
+    }
+    for (int i = 0; i < LINKS; i++) {
+        bool with_fds;
+        const struct link *l = &w.links[i];
+        MUST(!l->used || w.subs[l->sub].gone_sock || !link_is_owed(l, &with_fds),
+             "link %llu waits in state %d", (unsigned long long)l->id, (int)l->state);
+        MUST(!l->used || w.subs[l->sub].gone_sock || l->n_landed == l->n_drops,
+             "link %llu: %d drops were read, and the daemon has seen %d", (unsigned long long)l->id,
+             l->n_drops, l->n_landed);
+    }
+    for (int i = 0; i < w.n_waiters; i++)
+        MUST(w.pubs[w.waiters[i].pub].link_sock < 0, "link %llu waits",
+             (unsigned long long)w.waiters[i].link);
+    for (int i = 0; i < w.n_drains; i++)
+        MUST(!drain_has_left(&w.drains[i]), "link %llu drains, and has left",
+             (unsigned long long)w.drains[i].link);
+    MUST(w.broker.users.all_in_flight == 3 * (uint64_t)w.n_waiters,
+         "%llu descriptors are in flight, and all was read",
+         (unsigned long long)w.broker.users.all_in_flight);
+    for (int i = 0; i < PROCS; i++)
+        MUST(!w.procs[i].connected || !(w.procs[i].must_go || w.procs[i].hung_up || is_dead(i)),
+             "process %d has left, and is still there", i);
+    w.refuse_one_in = refuse;
+    w.fault_one_in = faults;
+}
+
+void life_end(void)
+{
+    life_quiesce();
+    for (int i = 0; i < PROCS; i++)
+        if (w.procs[i].alive)
+            peer_die(i);
+    life_quiesce();
+    for (int i = 0; i < PUBS; i++)
+        MUST(!w.pubs[i].used || w.pubs[i].state == PUB_RETAINED, "publisher %llu is left",
+             (unsigned long long)w.pubs[i].id);
+    life_end_daemon(false);
+    for (int i = 0; i < PUBS; i++)
+        if (w.pubs[i].used)
+            peer_forget_pub(&w.pubs[i]);
+    while (w.n_kept > 0)
+        close(w.kept[--w.n_kept].fd);
+    for (int i = 0; i < PROCS; i++)
+        close(w.procs[i].death);
+    MUST(w.open_fds == 0 && w.live == 0, "%lld descriptors and %lld pieces of memory are left",
+         (long long)w.open_fds, (long long)w.live);
+}

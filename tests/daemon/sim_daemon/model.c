@@ -1,0 +1,578 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What there should be, after docs/PROTOCOL.md, and how each event changes it. Arrays, and sums over them. */
+
+#include "common/error.h"
+#include "ring/layout.h"
+#include "common/topic.h"
+#include "daemon/objects/client.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/subscription.h"
+#include "tests/daemon/sim_daemon/sim.h"
+#include <string.h>
+
+#define DYING_NS UINT64_C(1000000000)
+
+/* ---- finding --------------------------------------------------------------------------------- */
+
+struct pub *pub_by_id(uint64_t id)
+{
+    for (int i = 0; i < PUBS; i++)
+        if (w.pubs[i].used && w.pubs[i].id == id)
+            return &w.pubs[i];
+    return NULL;
+}
+
+struct sub *sub_by_id(uint64_t id)
+{
+    for (int i = 0; i < SUBS; i++)
+        if (w.subs[i].used && w.subs[i].id == id)
+            return &w.subs[i];
+    return NULL;
+}
+
+struct link *link_by_id(uint64_t id)
+{
+    for (int i = 0; i < LINKS; i++)
+        if (w.links[i].used && w.links[i].id == id)
+            return &w.links[i];
+    return NULL;
+}
+
+bool pub_is_shown(const struct pub *p)
+{
+    return p->used && (p->state == PUB_OPEN || p->state == PUB_RETAINED) && !p->hidden &&
+           !p->is_back;
+}
+
+bool joins_shown(const struct sub *s)
+{
+    return !s->reliable && w.procs[s->proc].minor >= 2;
+}
+
+bool matches(const struct sub *s, const struct pub *p)
+{
+    return dlx__pattern_matches(s->topic, p->topic);
+}
+
+struct sub *sub_after(uint64_t id, bool pattern)
+{
+    struct sub *next = NULL;
+    for (int i = 0; i < SUBS; i++) {
+        struct sub *s = &w.subs[i];
+        if (s->used && s->id > id && (strchr(s->topic, '*') != NULL) == pattern &&
+            (!next || s->id < next->id))
+            next = s;
+    }
+    return next;
+}
+
+struct pub *pub_after(int proc, uint64_t id)
+{
+    struct pub *next = NULL;
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[i];
+        if (p->used && p->proc == proc && p->id > id && (!next || p->id < next->id))
+            next = p;
+    }
+    return next;
+}
+
+static int order(const struct pub *p, const char *topic, uint64_t id)
+{
+    int by_topic = strcmp(p->topic, topic);
+    return by_topic ? by_topic : p->id > id ? 1 : p->id < id ? -1 : 0;
+}
+
+struct pub *pub_listed_after(const char *topic, uint64_t id)
+{
+    struct pub *next = NULL;
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[i];
+        if (pub_is_shown(p) && order(p, topic, id) > 0 &&
+            (!next || order(p, next->topic, next->id) < 0))
+            next = p;
+    }
+    return next;
+}
+
+bool region_is_ready(const struct pub *p, int i)
+{
+    return !p->r[i].gone && (i == 0 ? p->state != PUB_NEW : p->r[i].order > 0);
+}
+
+uint64_t n_published(const struct pub *p)
+{
+    uint64_t head = p->r[0].map ? p->r[0].map[0] : 0;
+    return head > p->after_seq ? head - p->after_seq : 0;
+}
+
+uint32_t n_links_of(const struct pub *p)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < LINKS; i++)
+        n += w.links[i].used && w.links[i].pub == p - w.pubs;
+    return n;
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+struct pub *pub_add(void)
+{
+    int i = 0;
+    while (i < PUBS && w.pubs[i].used)
+        i++;
+    MUST(i < PUBS, "no room for a publisher in the model");
+    w.pubs[i] = (struct pub){.used = true, .proc = -1, .link_sock = -1};
+    return &w.pubs[i];
+}
+
+/* Was something refused that this link needs? */
+static bool link_is_lost(uint64_t id)
+{
+    if (w.faults == 0)
+        return false;
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, id);
+    const struct dlxd_link *l = node ? dlxd_container_of(node, struct dlxd_link, by_id) : NULL;
+    return !l || (l->state == DLXD_LINK_FAILED && l->fail_code == DLX_E_NO_MEMORY);
+}
+
+struct link *link_add(struct sub *s, struct pub *p, bool from_start)
+{
+    int i = 0;
+    struct proc *reader = &w.procs[s->proc];
+    while (i < LINKS && w.links[i].used)
+        i++;
+    MUST(i < LINKS, "no room for a link in the model");
+    struct link *l = &w.links[i];
+    bool fits =
+        clients_have_room(reader, p) && user_has_room(reader->user, dlx_shm_link_size(s->max_held));
+    *l = (struct link){.used = true,
+                       .id = ++w.last_link,
+                       .sub = (int)(s - w.subs),
+                       .pub = (int)(p - w.pubs),
+                       .from_start = from_start,
+                       .bell = -1,
+                       .page_fd = -1};
+    if (!fits || link_is_lost(l->id)) {
+        l->pub = -1;
+        l->state = LINK_FAILED;
+        l->code = fits ? DLX_E_NO_MEMORY : DLX_E_LIMIT;
+        return l;
+    }
+    reader->n_links++;
+    if (p->proc >= 0)
+        w.procs[p->proc].n_links++;
+    return l;
+}
+
+/* What the daemon has of this link, which may not be there. */
+static const struct dlxd_link *theirs(uint64_t id)
+{
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, id);
+    return node ? dlxd_container_of(node, struct dlxd_link, by_id) : NULL;
+}
+
+/* As many as it should have, or as its user may. */
+uint32_t spares_add(struct sub *s)
+{
+    uint32_t n = 0, added = 0;
+    int user = w.procs[s->proc].user;
+    for (int i = 0; i < LINKS; i++)
+        n += w.links[i].used && w.links[i].spare && w.links[i].sub == s - w.subs;
+    while (n < s->n_spares) {
+        int i = 0;
+        const struct dlxd_link *l = theirs(w.last_link + 1);
+        bool refused = l && l->state == DLXD_LINK_FAILED; /* since then */
+        if (w.faults > 0 &&
+            (!l || !(l->spare || refused) || dlxd_subscription_id(l->subscription) != s->id))
+            break;
+        if (!user_has_room(user, dlx_shm_link_size(s->max_held)))
+            break;
+        while (i < LINKS && w.links[i].used)
+            i++;
+        MUST(i < LINKS, "no room for a spare in the model");
+        w.links[i] = (struct link){.used = true,
+                                   .spare = true,
+                                   .id = ++w.last_link,
+                                   .sub = (int)(s - w.subs),
+                                   .pub = -1,
+                                   .bell = -1,
+                                   .page_fd = -1};
+        if (w.faults > 0 && refused)
+            link_fail(&w.links[i], l->fail_code);
+        n += w.links[i].spare;
+        added++;
+    }
+    return added;
+}
+
+/* A publisher that has just become ready takes the oldest spare that its subscriber has
+ * prepared. */
+static bool spare_assign(struct sub *s, struct pub *p)
+{
+    struct link *first = NULL;
+    struct proc *reader = &w.procs[s->proc];
+    for (int i = 0; i < LINKS; i++) {
+        struct link *l = &w.links[i];
+        if (l->used && l->sub == s - w.subs && l->spare && l->state >= LINK_PROVING &&
+            l->state <= LINK_SPARE && (!first || l->id < first->id))
+            first = l;
+    }
+    if (!first || (s->reliable && p->on_full == 0) || !clients_have_room(reader, p))
+        return false;
+    const struct dlxd_link *l = theirs(first->id);
+    MUST(l && (l->publisher || w.faults > 0),
+         "link %llu is a spare, and publisher %llu did not get it", (unsigned long long)first->id,
+         (unsigned long long)p->id);
+    if (!l->publisher && !l->early)
+        return false;
+    first->pub = (int)(p - w.pubs);
+    first->spare = false;
+    first->early = first->from_start = true;
+    reader->n_links++;
+    w.procs[p->proc].n_links++;
+    w.counts[16]++;
+    if (!l->publisher) { /* it got it, and then something was refused: links_reconcile() */
+        first->state = LINK_NEW;
+        return true;
+    }
+    uint64_t bit = UINT64_C(1) << l->index % 64;
+    MUST(dlxd_publisher_id(l->publisher) == p->id, "link %llu is another publisher's",
+         (unsigned long long)first->id);
+    MUST(l->index < 256 && !(p->indices[l->index / 64] & bit), "index %u is taken", l->index);
+    p->indices[l->index / 64] |= bit;
+    first->index = l->index;
+    if (first->state == LINK_SPARE)
+        first->state = LINK_READY;
+    return true;
+}
+
+/* Does it wait for a subscription that was there first, as neither of them may lose anything? */
+bool pub_is_awaited(const struct pub *p)
+{
+    for (int i = 0; i < LINKS; i++) {
+        const struct link *l = &w.links[i];
+        if (l->used && l->pub == p - w.pubs && l->from_start && l->state < LINK_OPEN &&
+            p->on_full == 1 && w.subs[l->sub].reliable)
+            return true;
+    }
+    return false;
+}
+
+/* Has the daemon nobody to wait for, who may still write? */
+bool pub_is_settled(const struct pub *p)
+{
+    return !p->dying || p->unseen || p->shown;
+}
+
+struct waiter *waiter_of(uint64_t link)
+{
+    for (int i = 0; i < w.n_waiters; i++)
+        if (w.waiters[i].link == link)
+            return &w.waiters[i];
+    return NULL;
+}
+
+void waiter_remove(struct waiter *waiter)
+{
+    int at = (int)(waiter - w.waiters);
+    w.n_waiters--;
+    memmove(waiter, waiter + 1, (size_t)(w.n_waiters - at) * sizeof *waiter);
+}
+
+static void pub_free_if_over(struct pub *p)
+{
+    if (p->state != PUB_GONE || n_links_of(p) > 0)
+        return;
+    peer_forget_pub(p);
+    p->used = false;
+}
+
+/* It ends: will its publisher keep what it has of it? */
+static bool link_drains(const struct link *l)
+{
+    const struct sub *s = &w.subs[l->sub];
+    const struct proc *c = &w.procs[s->proc];
+    const struct drain drain = {.link = l->id,
+                                .pub = l->pub,
+                                .user = c->user,
+                                .reader = c->connected ? s->proc : -1,
+                                .connection = c->connection,
+                                .proc = s->proc,
+                                .pid = c->pid,
+                                .closed = l->closed,
+                                .size = dlx_shm_link_size(s->max_held)};
+    if (drain_has_left(&drain))
+        return false;
+    MUST(w.n_drains < DRAINS, "no room for a draining link in the model");
+    w.drains[w.n_drains++] = drain;
+    return true;
+}
+
+/* It has no publisher any more. */
+static void link_detach(struct link *l)
+{
+    l->spare = false;
+    if (l->pub < 0)
+        return;
+    struct pub *p = &w.pubs[l->pub];
+    struct waiter *waiter = waiter_of(l->id);
+    if (waiter) {
+        waiter->ended = true;
+        waiter->left = waiter->closed || is_dead(waiter->proc);
+    }
+    bool joined = p->proc >= 0 && (l->state == LINK_ADDED || l->state == LINK_OPEN);
+    p->leaves += joined;
+    if (!joined || !link_drains(l)) {
+        w.procs[w.subs[l->sub].proc].n_links--;
+        if (p->proc >= 0)
+            w.procs[p->proc].n_links--;
+    }
+    if (l->state != LINK_NEW)
+        p->indices[l->index / 64] &= ~(UINT64_C(1) << l->index % 64);
+    l->pub = -1;
+    pub_free_if_over(p);
+}
+
+void link_fail(struct link *l, int code)
+{
+    sim_say("link %llu fails: %s", (unsigned long long)l->id, dlx__error_name(code));
+    MUST(l->state != LINK_ADDED && l->state != LINK_OPEN && l->state != LINK_FAILED,
+         "link %llu fails in state %d", (unsigned long long)l->id, (int)l->state);
+    link_detach(l);
+    l->state = LINK_FAILED;
+    l->code = code;
+}
+
+void link_end(struct link *l)
+{
+    sim_say("link %llu ends", (unsigned long long)l->id);
+    link_detach(l);
+    if (l->page_fd >= 0)
+        l->page_fd = dlx__close(l->page_fd);
+    l->used = false;
+}
+
+/* Something was refused: which links has the daemon given up for that? */
+void links_reconcile(void)
+{
+    for (int i = 0; w.running && i < LINKS; i++) {
+        struct link *l = &w.links[i];
+        bool bad_page = l->state == LINK_READY && !l->filled;
+        if (!l->used || (w.faults == 0 && !bad_page))
+            continue;
+        struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, l->id);
+        if (!node) {
+            MUST(l->state == LINK_NEW || l->state == LINK_FAILED, "link %llu is not there",
+                 (unsigned long long)l->id);
+            link_end(l);
+            continue;
+        }
+        if (l->state == LINK_FAILED)
+            continue;
+        const struct dlxd_link *theirs = dlxd_container_of(node, struct dlxd_link, by_id);
+        if (theirs->state != DLXD_LINK_FAILED)
+            continue;
+        MUST(theirs->fail_code == DLX_E_NO_MEMORY || theirs->fail_code == DLX_E_FD_LIMIT ||
+                 (bad_page && theirs->fail_code == DLX_E_BAD_PEER),
+             "link %llu: %s", (unsigned long long)l->id, dlx__error_name(theirs->fail_code));
+        link_fail(l, theirs->fail_code);
+    }
+}
+
+/* ---- the end of publishers ------------------------------------------------------------------- */
+
+static void pub_leave_client(struct pub *p)
+{
+    w.procs[p->proc].n_links -= n_links_of(p);
+    for (int i = w.n_drains; i-- > 0;)
+        if (w.drains[i].pub == p - w.pubs)
+            drain_remove(i);
+    p->proc = -1;
+    for (int i = w.n_waiters; i-- > 0;)
+        if (w.waiters[i].pub == p - w.pubs)
+            waiter_remove(&w.waiters[i]);
+    for (int i = 0; i < p->n_r; i++)
+        p->r[i].gone |= !region_is_ready(p, i);
+}
+
+void pub_vanish(struct pub *p)
+{
+    sim_say("publisher %llu vanishes", (unsigned long long)p->id);
+    if (p->proc >= 0)
+        pub_leave_client(p);
+    p->left = p->state == PUB_RETAINED ? p->left : w.steps;
+    p->state = PUB_GONE;
+    p->dying = p->hidden = p->shown = p->is_back = false;
+    for (int i = 0; i < LINKS; i++) {
+        struct link *l = &w.links[i];
+        if (!l->used || l->pub != p - w.pubs || l->state == LINK_ADDED || l->state == LINK_OPEN)
+            continue;
+        l->origin = p->resumes ? p->resumes : p->id;
+        l->last_seq = p->r[0].map ? p->r[0].map[0] : 0;
+        if (l->from_start && l->last_seq > p->after_seq)
+            l->missed = l->last_seq - p->after_seq;
+        l->state = LINK_NEW; /* its index was given back with it */
+        link_detach(l);
+        l->state = LINK_FAILED;
+        l->code = DLX_E_PUBLISHER_GONE;
+    }
+    if (p->used)
+        pub_free_if_over(p);
+}
+
+void pub_succeed(const struct pub *by)
+{
+    uint64_t n = by->state == PUB_NEW ? 0 : n_published(by);
+    if (by->retain == 0 || n == 0)
+        return;
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[i];
+        if (!p->used || p->state != PUB_RETAINED || p->id >= by->id ||
+            strcmp(p->topic, by->topic) != 0)
+            continue;
+        uint64_t origin = p->resumes ? p->resumes : p->id, needed = by->retain;
+        if ((p->hidden || p->shown) && by->resumes != origin && !pub_has_died(p))
+            continue;
+        if (by->resumes == origin && n_published(p) < needed)
+            needed = n_published(p);
+        bool may = by->user == p->user || by->user < 2; /* the daemon's, and root */
+        if (may && n >= needed)
+            pub_vanish(p);
+    }
+}
+
+void pub_resume(const struct pub *by)
+{
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[i];
+        if (p->used && p->shown && p->id < by->id && strcmp(p->topic, by->topic) == 0 &&
+            by->resumes == (p->resumes ? p->resumes : p->id) &&
+            (by->user == p->user || by->user < 2))
+            p->is_back = true;
+    }
+}
+
+/* Nobody writes its messages any more. */
+void pub_settle(struct pub *p)
+{
+    sim_say("publisher %llu is retained", (unsigned long long)p->id);
+    p->dying = p->hidden = p->shown = p->is_back = false;
+    p->expires = p->retain_for ? w.now + p->retain_for : 0;
+    if (p->expires < w.now && p->expires)
+        p->expires = UINT64_MAX;
+    pub_succeed(p);
+}
+
+/* It closed, or its client has gone, whose process is dead or may still write. */
+void pub_end(struct pub *p, bool dead)
+{
+    if (p->state != PUB_OPEN || p->retain == 0 || p->latched || n_published(p) == 0) {
+        pub_vanish(p);
+        return;
+    }
+    pub_leave_client(p);
+    p->left = w.steps;
+    p->state = PUB_RETAINED;
+    if (dead) {
+        pub_settle(p);
+    } else {
+        p->dying = true;
+        p->expires = w.now + DYING_NS;
+    }
+}
+
+/* To all who wait for it: those of its topic, then patterns, the oldest first. */
+void pub_offer(struct pub *p, bool from_start)
+{
+    for (int pattern = 0; pattern < 2; pattern++) {
+        struct sub *s;
+        for (uint64_t id = 0; (s = sub_after(id, pattern)); id = s->id) {
+            if (!matches(s, p) || (p->is_late && joins_shown(s)))
+                continue;
+            if (!from_start || !spare_assign(s, p)) {
+                struct link *l = link_add(s, p, from_start);
+                if (l->state == LINK_NEW && s->reliable && p->on_full == 0 && p->state == PUB_OPEN)
+                    link_fail(l, DLX_E_QOS);
+            }
+            (void)spares_add(s);
+        }
+    }
+}
+
+struct pub *on_death_seen(uint64_t id)
+{
+    struct pub *p = pub_by_id(id);
+    MUST(p && p->dying, "publisher %llu is not awaited", (unsigned long long)id);
+    bool was_former = p->hidden || p->shown;
+    p->is_late = p->shown && !p->is_back;
+    if (was_former && n_published(p) == 0) {
+        pub_vanish(p);
+        return NULL;
+    }
+    pub_settle(p);
+    return was_former ? p : NULL;
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+
+void region_drop(struct pub *p, int at)
+{
+    uint64_t bit = UINT64_C(1) << at;
+    p->r[at].gone = true;
+    for (int i = 0; i < LINKS; i++) {
+        struct link *l = &w.links[i];
+        if (l->used && l->pub == p - w.pubs && l->state == LINK_OPEN &&
+            ((l->told | l->counted) & bit))
+            l->drops[l->n_drops++].region = at;
+    }
+}
+
+bool sub_may_end(const struct sub *s)
+{
+    const struct proc *c = &w.procs[s->proc];
+    return s->gone_sock || s->closing || !c->connected || c->must_go || c->hung_up || w.faults > 0;
+}
+
+/* The daemon has closed its end. */
+void sub_end(struct sub *s)
+{
+    MUST(s->used, "a subscription ends twice");
+    MUST(sub_may_end(s) || !w.running, "subscription %llu ends for no reason",
+         (unsigned long long)s->id);
+    for (int i = 0; w.running && i < LINKS; i++)
+        if (w.links[i].used && w.links[i].sub == s - w.subs)
+            link_end(&w.links[i]);
+    s->used = false;
+    peer_close_sub(s);
+}
+
+/* The daemon is about to free what it has of this client. */
+void client_gone(int proc, bool dismissed)
+{
+    struct proc *c = &w.procs[proc];
+    bool dead = is_dead(proc), excused = w.faults > 0 || c->unread > DLXD_TX_PACKETS_MAX;
+    MUST(c->connected, "a connection ends twice");
+    sim_say("process %d has left: dead %d, dismissed %d", proc, dead, dismissed);
+    c->connected = c->greeted = false;
+    c->waits = c->proving.serial = 0;
+    edge_abandon(proc);
+    if (!w.running)
+        return;
+    MUST(c->must_go || c->hung_up || dead || excused, "process %d was disconnected for no reason",
+         proc);
+    MUST(dismissed == c->dismissed || excused, "dismissed %d, expected %d", dismissed,
+         c->dismissed);
+    for (int i = 0; i < w.n_drains; i++)
+        if (w.drains[i].reader == proc)
+            w.drains[i].reader = -1;
+    struct pub *p;
+    for (uint64_t id = 0; (p = pub_after(proc, id)); id = p->id) {
+        if (dismissed)
+            pub_vanish(p);
+        else
+            pub_end(p, dead);
+    }
+}

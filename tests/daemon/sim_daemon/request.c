@@ -1,0 +1,586 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What each request should be answered with, and what follows from the answer. */
+
+#include "common/error.h"
+#include "ring/layout.h"
+#include "common/topic.h"
+#include "daemon/objects/publisher.h"
+#include "tests/daemon/sim_daemon/sim.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static struct pub *own_pub(int proc, uint64_t id)
+{
+    struct pub *p = pub_by_id(id);
+    return p && p->proc == proc && p->state != PUB_GONE ? p : NULL;
+}
+
+static int find_region(const struct pub *p, uint32_t id)
+{
+    for (int i = 0; i < p->n_r; i++)
+        if (!p->r[i].gone && p->r[i].id == id)
+            return i;
+    return -1;
+}
+
+/* ---- what it should be answered with --------------------------------------------------------- */
+
+static int code_of_publisher_new(int proc, const Dlx__Wire__PublisherNew *body)
+{
+    int user = w.procs[proc].user;
+    if (body->history == 0 || body->depth == 0 || body->n_entries % 256 != 0 ||
+        body->n_entries < 2 * body->depth)
+        return DLX_E_INVALID;
+    uint64_t size = dlx_shm_control_size(body->n_entries);
+    if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] || !bytes_fit_after_look(user, size) ||
+        !retained_bytes_fit(user, body->retain > 0 && !body->latched, size))
+        return DLX_E_LIMIT;
+    return 0;
+}
+
+static int code_of_subscribe(int proc, const Dlx__Wire__Subscribe *body)
+{
+    int user = w.procs[proc].user;
+    if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] ||
+        (strchr(body->topic, '*') && used(user, DLXD_PATTERNS) >= w.max[DLXD_PATTERNS]))
+        return DLX_E_LIMIT;
+    for (int i = 0; body->reliable && i < PUBS; i++)
+        if (pub_is_shown(&w.pubs[i]) && w.pubs[i].state == PUB_OPEN && w.pubs[i].on_full == 0 &&
+            dlx__pattern_matches(body->topic, w.pubs[i].topic))
+            return DLX_E_QOS;
+    return 0;
+}
+
+static int code_of_arena_new(int proc, const Dlx__Wire__ArenaNew *body)
+{
+    const struct pub *p = own_pub(proc, body->publisher);
+    int user = w.procs[proc].user;
+    if (!p)
+        return DLX_E_NOT_FOUND;
+    return bytes_fit_after_look(user, body->arena_size) &&
+                   retained_bytes_fit(user, p->retain > 0 && !p->latched, body->arena_size)
+               ? 0
+               : DLX_E_LIMIT;
+}
+
+static int code_of_arena_ready(int proc, const Dlx__Wire__ArenaReady *body)
+{
+    const struct pub *p = own_pub(proc, body->publisher);
+    w.region = p && body->arena > 0 ? find_region(p, body->arena) : -1;
+    if (w.region < 0 || p->r[w.region].order)
+        return DLX_E_NOT_FOUND;
+    return p->r[w.region].filled ? 0 : DLX_E_BAD_PEER;
+}
+
+static int code_of_arena_drop(int proc, const Dlx__Wire__ArenaDrop *body)
+{
+    const struct pub *p = own_pub(proc, body->publisher);
+    w.region = p && body->arena > 0 ? find_region(p, body->arena) : -1;
+    return w.region < 0 ? DLX_E_NOT_FOUND : 0;
+}
+
+static int code_of_publisher_ready(int proc, uint64_t id)
+{
+    const struct pub *p = own_pub(proc, id);
+    if (!p)
+        return DLX_E_NOT_FOUND;
+    if (p->state != PUB_NEW)
+        return p->awaited ? 0 : DLX_E_IN_USE;
+    return p->r[0].filled ? 0 : DLX_E_BAD_PEER;
+}
+
+static int code_of_retained_drop(int proc, const char *topic)
+{
+    bool other = false;
+    w.n = 0;
+    for (int i = 0; i < PUBS; i++) {
+        const struct pub *p = &w.pubs[i];
+        if (!p->used || p->state != PUB_RETAINED || strcmp(p->topic, topic) != 0)
+            continue;
+        if (w.procs[proc].user < 2 || w.procs[proc].user == p->user)
+            w.n++;
+        else
+            other = true;
+    }
+    return w.n > 0 ? 0 : other ? DLX_E_ACCESS : DLX_E_NOT_FOUND;
+}
+
+static int code_of(int proc, const Dlx__Wire__Packet *packet)
+{
+    const struct sub *s;
+    switch (packet->body_case) {
+    case BODY(HELLO):
+        return packet->hello->major == DLX_PROTO_MAJOR ? 0 : DLX_E_VERSION;
+    case BODY(PUBLISHER_NEW):
+        return code_of_publisher_new(proc, packet->publisher_new);
+    case BODY(PUBLISHER_READY):
+        return code_of_publisher_ready(proc, packet->publisher_ready->publisher);
+    case BODY(PUBLISHER_CLOSE):
+        return own_pub(proc, packet->publisher_close->publisher) ? 0 : DLX_E_NOT_FOUND;
+    case BODY(PUBLISHER_RETAINS):
+        return own_pub(proc, packet->publisher_retains->publisher) ? 0 : DLX_E_NOT_FOUND;
+    case BODY(RETAINED_DROP):
+        return code_of_retained_drop(proc, packet->retained_drop->topic);
+    case BODY(ARENA_NEW):
+        return code_of_arena_new(proc, packet->arena_new);
+    case BODY(ARENA_READY):
+        return code_of_arena_ready(proc, packet->arena_ready);
+    case BODY(ARENA_DROP):
+        return code_of_arena_drop(proc, packet->arena_drop);
+    case BODY(SUBSCRIBE):
+        return code_of_subscribe(proc, packet->subscribe);
+    case BODY(SUBSCRIPTION_CLOSE):
+        s = sub_by_id(packet->subscription_close->subscription);
+        return s && s->proc == proc ? 0 : DLX_E_NOT_FOUND;
+    case BODY(LIST_LINKS):
+        for (int i = 0; i < PUBS; i++)
+            if (w.pubs[i].used && w.pubs[i].state != PUB_GONE &&
+                w.pubs[i].id == packet->list_links->publisher)
+                return 0;
+        return DLX_E_NOT_FOUND;
+    default:
+        return 0;
+    }
+}
+
+/* ---- the daemon takes a request in ----------------------------------------------------------- */
+
+static bool is_request(Dlx__Wire__Packet__BodyCase body)
+{
+    return body >= BODY(HELLO) && body != BODY(HELLO_REPLY) && body != BODY(OK) &&
+           body <= BODY(RETAINED_DROP);
+}
+
+static bool is_violation(const struct proc *c, const Dlx__Wire__Packet *packet)
+{
+    bool silent =
+        packet->body_case == BODY(ARENA_DROP) || packet->body_case == BODY(PUBLISHER_RETAINS);
+    if (!is_request(packet->body_case) || (packet->serial == 0 && !silent))
+        return true;
+    return !c->refused && (packet->body_case == BODY(HELLO)) == c->greeted;
+}
+
+static void end_all_retained(const char *topic, int user)
+{
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[i];
+        if (p->used && p->state == PUB_RETAINED && strcmp(p->topic, topic) == 0 &&
+            (user < 2 || user == p->user))
+            pub_vanish(p);
+    }
+}
+
+/* What the answer cannot change, and news may be sent of before it. */
+static void commit_early(int proc, const Dlx__Wire__Packet *packet)
+{
+    switch (packet->body_case) {
+    case BODY(PUBLISHER_CLOSE):
+        pub_end(own_pub(proc, packet->publisher_close->publisher), true);
+        break;
+    case BODY(PUBLISHER_RETAINS):
+        pub_succeed(own_pub(proc, packet->publisher_retains->publisher));
+        break;
+    case BODY(RETAINED_DROP):
+        end_all_retained(packet->retained_drop->topic, w.procs[proc].user);
+        break;
+    case BODY(ARENA_DROP):
+        w.calm = true;
+        region_drop(own_pub(proc, packet->arena_drop->publisher), w.region);
+        break;
+    case BODY(SUBSCRIPTION_CLOSE):
+        sub_by_id(packet->subscription_close->subscription)->closing = true;
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- it looks at regions --------------------------------------------------------------------- */
+
+void request_proves(void)
+{
+    struct proc *c = &w.procs[w.asker];
+    const Dlx__Wire__Packet *packet = w.request;
+    MUST(packet->body_case == BODY(ARENA_READY) || packet->body_case == BODY(PUBLISHER_READY),
+         "%s waits", dlx__proto_name(packet));
+    MUST(w.code == 0 || w.code == DLX_E_BAD_PEER, "it should be answered with %d", w.code);
+    c->proving.serial = packet->serial;
+    c->proving.body = packet->body_case;
+    if (packet->body_case == BODY(ARENA_READY)) {
+        c->proving.publisher = packet->arena_ready->publisher;
+        c->proving.arena = packet->arena_ready->arena;
+    } else {
+        c->proving.publisher = packet->publisher_ready->publisher;
+        MUST(!own_pub(w.asker, c->proving.publisher)->awaited, "it is ready already");
+    }
+    w.asker = -1;
+}
+
+void request_goes_on(int proc)
+{
+    static Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    static Dlx__Wire__ArenaReady arena = DLX__WIRE__ARENA_READY__INIT;
+    static Dlx__Wire__PublisherReady publisher = DLX__WIRE__PUBLISHER_READY__INIT;
+    struct proc *c = &w.procs[proc];
+    MUST(c->connected && c->proving.serial > 0, "process %d waits for nothing", proc);
+    packet.serial = c->proving.serial;
+    packet.body_case = c->proving.body;
+    arena.publisher = publisher.publisher = c->proving.publisher;
+    arena.arena = c->proving.arena;
+    packet.arena_ready = &arena;
+    if (packet.body_case == BODY(PUBLISHER_READY))
+        packet.publisher_ready = &publisher;
+    c->proving.serial = 0;
+    request_over();
+    w.request = &packet;
+    w.asker = proc;
+    w.code = code_of(proc, &packet);
+    MUST(w.code == 0 || w.code == DLX_E_BAD_PEER, "it has become %d", w.code);
+    struct pub *p = own_pub(proc, arena.publisher);
+    w.ready_due = w.code == 0 && packet.body_case == BODY(PUBLISHER_READY);
+    if (w.code == 0 && !w.ready_due)
+        p->r[w.region].order = ++p->last_order;
+}
+
+void request_shows(void)
+{
+    if (!w.ready_due)
+        return;
+    w.ready_due = false;
+    struct pub *p = pub_by_id(w.request->publisher_ready->publisher);
+    p->state = PUB_OPEN;
+    pub_resume(p);
+    pub_offer(p, true);
+    drains_remove_let_go();
+}
+
+/* The one before was answered, or waits for the service manager. */
+void request_over(void)
+{
+    if (w.asker >= 0) {
+        struct proc *c = &w.procs[w.asker];
+        MUST((w.store && w.request->body_case == BODY(PUBLISHER_CLOSE)) || !c->connected,
+             "%s was not answered", dlx__proto_name(w.request));
+        if (c->connected)
+            c->waits = w.request->serial;
+    }
+    w.asker = -1;
+    w.link_ready = 0;
+    w.ready_due = false;
+    drains_remove_let_go();
+    w.calm = w.fds_refused = false;
+}
+
+void on_request(int proc, const Dlx__Wire__Packet *packet)
+{
+    struct proc *c = &w.procs[proc];
+    request_over();
+    links_reconcile(); /* packets that were sent since the one before may have failed */
+    MUST(c->waits == 0 && c->proving.serial == 0, "a request is read while the one before waits");
+    w.counts[0]++;
+    sim_say("process %d: %s %u", proc, dlx__proto_name(packet), packet->serial);
+    if (is_violation(c, packet)) {
+        c->must_go = c->dismissed = true;
+        return;
+    }
+    w.request = packet;
+    w.code = c->refused ? DLX_E_LIMIT : code_of(proc, packet);
+    if (w.code == 0)
+        commit_early(proc, packet);
+    if (packet->body_case == BODY(HELLO) && w.code < 0)
+        c->must_go = true;
+    if (packet->serial != 0)
+        w.asker = proc;
+}
+
+/* ---- the daemon answers ---------------------------------------------------------------------- */
+
+static ino_t inode(int fd)
+{
+    struct stat st;
+    MUST(fstat(fd, &st) == 0, "descriptor %d", fd);
+    return st.st_ino;
+}
+
+static void new_id(uint64_t id)
+{
+    MUST(id > w.highest_id, "id %llu after %llu", (unsigned long long)id,
+         (unsigned long long)w.highest_id);
+}
+
+static void add_region(struct pub *p, uint32_t id, uint64_t size, int fd)
+{
+    MUST(p->n_r < REGIONS, "no room for a region in the model");
+    p->r[p->n_r++] = (struct region){.id = id, .size = size, .ino = inode(fd), .fd = -1};
+    MUST((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR, "its writer cannot write");
+}
+
+static void publisher_made(int proc, const Dlx__Wire__PublisherNew *asked,
+                           const Dlx__Wire__PublisherNewReply *body, const int *fds, size_t n_fds)
+{
+    struct pub *p = pub_add();
+    struct proc *c = &w.procs[proc];
+    MUST(n_fds == 3 && !pub_by_id(body->publisher), "PublisherNewReply");
+    new_id(body->publisher);
+    MUST(body->control_size == dlx_shm_control_size(asked->n_entries), "size");
+    p->id = body->publisher;
+    p->proc = proc;
+    p->user = c->user;
+    p->pid = c->pid;
+    memcpy(p->name, c->name, sizeof p->name);
+    (void)snprintf(p->topic, sizeof p->topic, "%s", asked->topic);
+    p->history = asked->history;
+    p->depth = asked->depth;
+    p->n_entries = asked->n_entries;
+    p->on_full = asked->on_full;
+    p->retain = asked->retain;
+    p->latched = asked->latched;
+    p->retain_for = asked->retain_for_ns;
+    p->resumes = asked->resumes;
+    p->after_seq = asked->after_seq;
+    p->max_held = asked->max_held;
+    p->max_held_bytes = asked->max_held_bytes;
+    add_region(p, 0, body->control_size, fds[0]);
+    int dsock = w.fds[fds[2]].peer;
+    w.fds[dsock] = (struct fd_info){.kind = FD_LINKS, .index = (int)(p - w.pubs), .peer = -1};
+    p->line_no = body->membership_line;
+}
+
+static void subscription_made(int proc, const Dlx__Wire__Subscribe *asked,
+                              const Dlx__Wire__SubscribeReply *body, const int *fds, size_t n_fds)
+{
+    int i = 0;
+    uint32_t n = 0;
+    MUST(n_fds == 1 && !sub_by_id(body->subscription), "SubscribeReply");
+    while (i < SUBS && w.subs[i].used)
+        i++;
+    MUST(i < SUBS, "no room for a subscription in the model");
+    struct sub *s = &w.subs[i];
+    *s = (struct sub){.used = true,
+                      .id = body->subscription,
+                      .proc = proc,
+                      .reliable = asked->reliable,
+                      .mode = asked->mode,
+                      .max_held = asked->max_held,
+                      .n_spares = asked->n_spares,
+                      .sock = -1,
+                      .dsock = w.fds[fds[0]].peer};
+    (void)snprintf(s->topic, sizeof s->topic, "%s", asked->topic);
+    w.fds[s->dsock] = (struct fd_info){.kind = FD_SUB, .index = i, .peer = -1};
+    uint64_t first = w.last_link + 1;
+    struct pub *p;
+    const char *topic = "";
+    for (uint64_t id = 0; (p = pub_listed_after(topic, id)); topic = p->topic, id = p->id)
+        if (matches(s, p) && (!p->shown || joins_shown(s))) {
+            link_add(s, p, false);
+            n++;
+        }
+    n += spares_add(s);
+    MUST(body->n_offers == n, "%u offers, expected %u", body->n_offers, n);
+    s->first = n > 0 ? first : 0;
+}
+
+/* Before the answer: it has every spare that it got, unless its link socket, or the kernel, refused that for now. */
+static void check_has_spares(const struct pub *p)
+{
+    for (int i = 0; i < LINKS; i++) {
+        const struct link *l = &w.links[i];
+        if (l->used && l->early && l->pub == p - w.pubs)
+            MUST(l->state != LINK_READY || w.subs[l->sub].stalled,
+                 "publisher %llu may publish before it has link %llu", (unsigned long long)p->id,
+                 (unsigned long long)l->id);
+    }
+}
+
+static void check_publishers(const Dlx__Wire__ListPublishers *asked,
+                             const Dlx__Wire__PublisherList *body)
+{
+    const char *topic = asked->after_topic;
+    uint64_t id = *topic ? asked->after_publisher : 0;
+    struct pub *p;
+    size_t n = 0;
+    for (; (p = pub_listed_after(topic, id)); topic = p->topic, id = p->id) {
+        if (*asked->topic && !dlx__pattern_matches(asked->topic, p->topic))
+            continue;
+        if (n++ == 16)
+            break;
+        MUST(n <= body->n_entries, "publisher %llu is not listed", (unsigned long long)p->id);
+        const Dlx__Wire__PublisherEntry *e = body->entries[n - 1];
+        uint64_t bytes = 0;
+        uint32_t n_arenas = 0;
+        for (int i = 1; i < p->n_r; i++) {
+            if (!region_is_ready(p, i))
+                continue;
+            bytes += p->r[i].size;
+            n_arenas++;
+        }
+        MUST(e->publisher == p->id && strcmp(e->topic, p->topic) == 0 &&
+                 strcmp(e->client_name, p->name) == 0 && e->pid == (uint32_t)p->pid &&
+                 e->n_subscribers == n_links_of(p) && e->n_arenas == n_arenas &&
+                 e->arena_bytes == bytes && e->control_bytes == p->r[0].size &&
+                 e->history == p->history && e->retain == p->retain && e->on_full == p->on_full &&
+                 e->depth == p->depth && e->retained == (p->state == PUB_RETAINED && !p->shown),
+             "entry of publisher %llu", (unsigned long long)p->id);
+    }
+    MUST(body->n_entries == (n > 16 ? 16 : n) && body->more == (n > 16), "%zu entries", n);
+}
+
+static void check_links(const Dlx__Wire__ListLinks *asked, const Dlx__Wire__LinkList *body)
+{
+    size_t n = 0;
+    uint64_t after = asked->after_link;
+    for (;;) {
+        const struct link *next = NULL;
+        for (int i = 0; i < LINKS; i++) {
+            const struct link *l = &w.links[i];
+            if (l->used && l->pub >= 0 && w.pubs[l->pub].id == asked->publisher &&
+                l->state == LINK_OPEN && l->id > after && (!next || l->id < next->id))
+                next = l;
+        }
+        if (!next || n++ == 32)
+            break;
+        MUST(n <= body->n_entries && body->entries[n - 1]->link == next->id &&
+                 body->entries[n - 1]->reliable == w.subs[next->sub].reliable &&
+                 body->entries[n - 1]->max_held == w.subs[next->sub].max_held,
+             "link %llu is not listed", (unsigned long long)next->id);
+        after = next->id;
+    }
+    MUST(body->n_entries == (n > 32 ? 32 : n) && body->more == (n > 32), "%zu entries", n);
+}
+
+/* It failed, although everything was right: for lack of something, and nothing has changed. */
+static void undone(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__Error *error)
+{
+    bool lack = error->code == DLX_E_NO_MEMORY || error->code == DLX_E_FD_LIMIT;
+    bool left = w.procs[proc].hung_up && error->code == DLX_E_DISCONNECTED;
+    MUST((w.faults > 0 && lack) || (w.fds_refused && (error->code == DLX_E_LIMIT || lack || left)),
+         "%s: %s: %s", dlx__proto_name(request), dlx__error_name(error->code), error->text);
+    w.counts[1]++;
+    struct pub *p = NULL;
+    if (request->body_case == BODY(ARENA_READY)) {
+        p = own_pub(proc, request->arena_ready->publisher);
+        struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.publishers, p->id);
+        const struct dlxd_publisher *theirs = dlxd_container_of(node, struct dlxd_publisher, by_id);
+        p->last_order = theirs->last_ready_seq;
+        p->r[w.region].order = 0;
+        p->r[w.region].gone = !dlxd_arenas_find(&theirs->unready, request->arena_ready->arena);
+    } else if (request->body_case == BODY(ARENA_NEW)) {
+        p = own_pub(proc, request->arena_new->publisher);
+        if (w.fds_refused) /* its number is not used again */
+            p->last_region++;
+    } else if (request->body_case == BODY(PUBLISHER_CLOSE)) {
+        MUST(false, "a publisher could not be closed");
+    }
+    w.last_link = w.broker.registry.last_link;
+}
+
+static void refused(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__Error *error)
+{
+    bool lack = w.faults > 0 && (error->code == DLX_E_NO_MEMORY || error->code == DLX_E_FD_LIMIT);
+    MUST(error->code == w.code || lack, "%s: %s, expected %s: %s", dlx__proto_name(request),
+         dlx__error_name(error->code), dlx__error_name(w.code), error->text);
+    MUST(strlen(error->text) > 10, "%s says only '%s'", dlx__proto_name(request), error->text);
+    MUST(error->code != DLX_E_LIMIT || w.fired > 0 || strpbrk(error->text, "0123456789"),
+         "no limit: %s", error->text);
+    w.counts[2]++;
+    if (request->body_case == BODY(PUBLISHER_READY) && w.code == DLX_E_BAD_PEER && !lack)
+        pub_vanish(own_pub(proc, request->publisher_ready->publisher));
+    if (request->body_case == BODY(ARENA_READY) && w.code == DLX_E_BAD_PEER && !lack)
+        own_pub(proc, request->arena_ready->publisher)->r[w.region].gone = true;
+    if (request->body_case == BODY(SUBSCRIBE))
+        w.last_link = w.broker.registry.last_link;
+}
+
+static void done(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__Packet *reply,
+                 const int *fds, size_t n_fds)
+{
+    struct pub *p;
+    switch (reply->body_case) {
+    case BODY(HELLO_REPLY):
+        w.procs[proc].greeted = true;
+        w.procs[proc].max_links = request->hello->max_links;
+        w.procs[proc].minor = request->hello->minor;
+        break;
+    case BODY(PUBLISHER_NEW_REPLY):
+        publisher_made(proc, request->publisher_new, reply->publisher_new_reply, fds, n_fds);
+        break;
+    case BODY(ARENA_NEW_REPLY):
+        p = own_pub(proc, request->arena_new->publisher);
+        MUST(reply->arena_new_reply->arena == ++p->last_region, "number of an arena");
+        add_region(p, p->last_region, request->arena_new->arena_size, fds[0]);
+        break;
+    case BODY(SUBSCRIBE_REPLY):
+        subscription_made(proc, request->subscribe, reply->subscribe_reply, fds, n_fds);
+        break;
+    case BODY(RETAINED_DROP_REPLY):
+        MUST(reply->retained_drop_reply->n_dropped == w.n, "%u were dropped", w.n);
+        break;
+    case BODY(DAEMON_INFO_REPLY):
+        check_info(reply->daemon_info_reply);
+        break;
+    case BODY(PUBLISHER_LIST):
+        check_publishers(request->list_publishers, reply->publisher_list);
+        break;
+    case BODY(LINK_LIST):
+        check_links(request->list_links, reply->link_list);
+        break;
+    default:
+        if (request->body_case == BODY(ARENA_READY)) /* its news came before the answer */
+            check_nothing_is_owed((int)(own_pub(proc, request->arena_ready->publisher) - w.pubs));
+        if (request->body_case != BODY(PUBLISHER_READY))
+            break;
+        links_reconcile(); /* what was refused a descriptor has failed, and nobody waits for it */
+        p = own_pub(proc, request->publisher_ready->publisher);
+        MUST(!pub_is_awaited(p), "publisher %llu waits for nobody", (unsigned long long)p->id);
+        p->awaited = false;
+        break;
+    }
+}
+
+void on_reply(int proc, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds)
+{
+    struct proc *c = &w.procs[proc];
+    if (!w.running)
+        return;
+    c->unread++;
+    if (c->waits && packet->serial == c->waits) {
+        MUST(packet->body_case == BODY(OK), "what waited is answered with an error");
+        c->waits = 0;
+        return;
+    }
+    MUST(w.asker == proc && packet->serial == w.request->serial, "nobody asked for serial %u",
+         packet->serial);
+    w.asker = -1;
+    w.counts[3]++;
+    sim_say("process %d: answer %u: %s", proc, packet->serial,
+            packet->body_case == BODY(ERROR) ? packet->error->text : "yes");
+    bool waits = packet->body_case == BODY(ERROR) && packet->error->code == DLX_E_FULL;
+    if (waits || packet->body_case != BODY(ERROR))
+        request_shows();
+    w.ready_due = false;
+    drains_remove_let_go();
+    if (w.faults == 0 && w.request->body_case == BODY(PUBLISHER_READY) &&
+        (waits || packet->body_case == BODY(OK)) && c->alive && !c->hung_up && !c->must_go &&
+        !own_pub(proc, w.request->publisher_ready->publisher)->awaited)
+        check_has_spares(own_pub(proc, w.request->publisher_ready->publisher));
+    if (waits) {
+        struct pub *p = pub_by_id(w.request->publisher_ready->publisher);
+        MUST(w.code == 0 && w.request->body_case == BODY(PUBLISHER_READY) && pub_is_awaited(p),
+             "%s waits", dlx__proto_name(w.request));
+        MUST(strstr(packet->error->text, "pid "), "it says only '%s'", packet->error->text);
+        p->awaited = true;
+        w.counts[17]++;
+    } else if (packet->body_case != BODY(ERROR)) {
+        MUST(w.code == 0, "%s was granted, expected %s", dlx__proto_name(w.request),
+             dlx__error_name(w.code));
+        done(proc, w.request, packet, fds, n_fds);
+    } else if (w.code == 0) {
+        undone(proc, w.request, packet->error);
+    } else {
+        refused(proc, w.request, packet->error);
+    }
+    links_reconcile();
+}

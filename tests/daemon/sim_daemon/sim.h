@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_TESTS_SIM_DAEMON_SIM_H
+#define DLX_TESTS_SIM_DAEMON_SIM_H
+
+/*
+ * A simulation of the daemon: tests/daemon/sim_daemon/README.md tells what it does. Parts:
+ *
+ *     kernel.c   what the daemon asks the kernel for: counted, refused by the seed; the clock; processes' deaths
+ * edge.c     readiness of sockets and jobs in the seed's order, and the service manager: in the
+ * place of daemon/base/watch.c,
+ *                worker.c, notify.c
+ *     model.c    what there should be, and how each event changes it
+ *     charges.c  what each user should be charged for it
+ *     request.c  what each request should be answered with
+ *     news.c     what may be sent on subscription and link sockets
+ *     check.c    after each step: does the daemon have what the model has?
+ *     peer.c     the clients
+ *     life.c     daemons that end and begin, and the end of a run
+ *     step.c     the schedule
+ */
+
+#include "common/proto.h"
+#include "daemon/objects/broker.h"
+#include <sys/types.h>
+
+#define BODY(name) DLX__WIRE__PACKET__BODY_##name
+
+enum {
+    PROCS = 6,
+    PUBS = 20,
+    SUBS = 14,
+    LINKS = 240,
+    WAITERS = 400,
+    DRAINS = 2000,
+    REGIONS = 64,
+    USERS = 3,
+    FDS = 4096
+};
+
+/* What a descriptor of the daemon is for. */
+enum fd_kind { FD_OTHER, FD_CLIENT, FD_SUB, FD_LINKS, FD_PIDFD, FD_SHUT_DOWN };
+struct fd_info {
+    enum fd_kind kind;
+    int index; /* of the process, subscription or publisher */
+    int peer;  /* of a pair, when it was made */
+};
+
+/* A process that uses the daemon, and its connection. */
+struct proc {
+    bool alive;
+    int user, pid;
+    uint32_t connection; /* its number */
+    int death;           /* eventfd that stands for its pidfd */
+    bool connected, greeted, hung_up;
+    bool must_go; /* the daemon has to end the connection */
+    bool dismissed;
+    bool refused;      /* it will hear so when it says Hello */
+    int sock, dsock;   /* ours, the daemon's */
+    uint32_t serial;   /* last that was sent */
+    uint32_t answered; /* last answer that was read */
+    uint32_t unread;   /* answers */
+    uint32_t minor;
+    uint32_t max_links, n_links; /* with those that drain */
+    uint32_t waits;              /* for the service manager: serial of its request */
+    struct {
+        uint32_t serial; /* 0: none */
+        Dlx__Wire__Packet__BodyCase body;
+        uint64_t publisher;
+        uint32_t arena;
+    } proving;           /* its request, whose answer waits until a worker has looked at a region */
+    uint64_t asked[128]; /* by serial: the publisher that ArenaNew was for */
+    char name[8];
+};
+
+struct region {
+    uint32_t id;
+    uint64_t size, order; /* order: when it became ready; 0: it is not, or is the control block */
+    ino_t ino;
+    bool filled; /* its writer has allocated it */
+    bool gone;
+    uint64_t *map; /* of a control block: its first word is the newest message's number */
+    int fd;        /* of the writer, until it is filled */
+};
+
+enum pub_state { PUB_NEW, PUB_OPEN, PUB_RETAINED, PUB_GONE };
+struct pub {
+    bool used;
+    uint64_t id;
+    int proc; /* -1: it has left */
+    int user, pid;
+    char topic[24], name[8];
+    uint32_t history, depth, n_entries, on_full, retain, max_held;
+    bool latched, dying, hidden, not_kept, has_pidfd, awaited;
+    /* A former daemon knew it, and newcomers join it; not any more, as it has announced itself. */
+    bool shown, is_back;
+    bool is_late; /* it is offered to those only that could not join it while it was shown */
+    /* Dying, and the daemon could not watch its process: it takes what is there, and expires at
+     * once. */
+    bool unseen;
+    uint64_t retain_for, resumes, after_seq, expires, max_held_bytes;
+    uint64_t left; /* in this step */
+    enum pub_state state;
+    struct region r[REGIONS]; /* the first one is the control block */
+    int n_r;
+    uint32_t last_region;
+    uint64_t last_order;
+    uint64_t joins, leaves;
+    uint32_t line_no;
+    volatile uint64_t *line; /* of the membership page, as its client sees it: joins, leaves */
+    void *page;
+    int link_sock;       /* ours */
+    int n_unread;        /* packets in it */
+    uint64_t indices[4]; /* of its links */
+};
+
+struct sub {
+    bool used;
+    uint64_t id;
+    int proc;
+    char topic[24];
+    bool reliable;
+    uint32_t max_held, mode, n_spares;
+    int sock, dsock;
+    bool gone_sock; /* we have closed it, or told a lie on it */
+    bool closing;
+    int stalled;                 /* the socket took no more. 1: for another reason than room */
+    uint32_t sent;               /* with fds */
+    uint32_t read, ack;          /* of these; acknowledged, as the daemon has seen */
+    uint64_t all_sent, all_read; /* packets */
+    uint64_t first;              /* number of the first link; then 0 */
+};
+
+enum link_state {
+    LINK_NEW,
+    LINK_OFFERED,
+    LINK_PROVING, /* the worker is to look at its page */
+    LINK_READY,
+    LINK_SPARE,
+    LINK_ADDED,
+    LINK_OPEN,
+    LINK_FAILED
+};
+struct link {
+    bool used;
+    uint64_t id;
+    int sub, pub; /* pub -1: it has failed, or is a spare */
+    enum link_state state;
+    bool from_start, gone_sent;
+    bool spare, early;
+    bool locked; /* the control block was, for the packet that was not sent */
+    uint32_t index;
+    uint64_t reader, until;
+    uint64_t added; /* in this step its publisher heard of it */
+    int code;
+    uint64_t origin, last_seq, missed;
+    ino_t page;
+    int bell;               /* the subscriber's end */
+    uint64_t told, counted; /* regions, a bit each */
+    /* Dropped regions that it knew: the first `n_landed` were read, as the daemon has seen; the
+     * others before `first_drop` were told. */
+    struct {
+        int region;
+        uint64_t told, packet; /* number of the packet, of all and of its subscription */
+    } drops[REGIONS];
+    int n_drops, first_drop, n_landed;
+    /* The subscriber's side. */
+    bool seen_offer, answered, filled, closed;
+    int page_fd;
+};
+
+/* A LinkAdded that is to be sent when there is room. */
+struct waiter {
+    uint64_t link; /* 0: there is none */
+    int pub, proc, user;
+    bool closed; /* its page says that its subscriber has left */
+    bool left;   /* and the link has ended: nobody is to hear of it */
+    bool ended;
+    ino_t page;
+};
+
+/* A link that has ended, whose publisher has its page yet. */
+struct drain {
+    uint64_t link;
+    int pub, user;
+    int reader; /* the process; -1: its connection has ended */
+    uint32_t connection;
+    int proc, pid;
+    bool closed; /* its page says that its subscriber has left */
+    bool let_go; /* by the daemon, while it did what the model has yet to do */
+    uint64_t size;
+};
+
+struct kept {
+    char name[112];
+    int fd;
+};
+
+struct world {
+    uint64_t seed, random, now, steps;
+    struct dlxd_broker broker;
+    bool running; /* there is a daemon */
+    bool inside;  /* the daemon's code runs */
+    bool crashed; /* it is being cleared away: nobody hears of it */
+    uint32_t fault_one_in, refuse_one_in;
+    uint64_t faults, fired; /* of this call; in all */
+    bool small_sockets;
+    int64_t open_fds, live;
+    uint64_t n_sent; /* packets that the daemon has tried to send */
+    int n_shut_down; /* sockets that the daemon has ended, and that were not read */
+    struct fd_info fds[FDS];
+    struct proc procs[PROCS];
+    struct pub pubs[PUBS];
+    struct sub subs[SUBS];
+    struct link links[LINKS];
+    struct waiter waiters[WAITERS];
+    int n_waiters;
+    struct drain drains[DRAINS];
+    int n_drains;
+    ino_t looked_at; /* the page that the daemon has just seen */
+    uint64_t max[DLXD_N_RESOURCES], max_all;
+    uint64_t last_link, highest_id; /* of the daemon; ever */
+    /* The request that is being handled. */
+    int asker; /* -1: none */
+    const Dlx__Wire__Packet *request;
+    int code;               /* that it should be answered with */
+    uint64_t link_ready;    /* or LinkReady of this link; 0: it is none */
+    int region;             /* that it is about */
+    uint32_t n;             /* that it drops */
+    bool ready_due;         /* it is PublisherReady, and what follows is not in the model yet */
+    bool fds_refused, calm; /* calm: nothing else is refused */
+    /* The service manager. */
+    bool store, busy;
+    bool queued; /* something may wait in the daemon */
+    bool unsaid; /* and it has ended */
+    uint32_t max_fds;
+    struct kept kept[PUBS * REGIONS];
+    int n_kept;
+    int barriers[PROCS * 2];
+    int n_barriers;
+    uint64_t counts[24]; /* what happened, for the summary */
+};
+
+extern struct world w;
+
+_Noreturn void sim_fail(const char *file, int line, const char *what, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+#define MUST(cond, ...)                                                                            \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            sim_fail(__FILE__, __LINE__, #cond, __VA_ARGS__);                                      \
+    } while (0)
+
+/* SIM_VERBOSE: what happens, on stderr. */
+void sim_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* A number below `below`. */
+uint32_t rnd(uint32_t below);
+static inline bool one_in(uint32_t n)
+{
+    return rnd(n) == 0;
+}
+
+/* kernel.c */
+bool sim_refuse(void); /* does this call of the daemon fail for lack of something? */
+/* The daemon's socket took no more. Is there room in it? Then the daemon tries again when time has passed, else when there is. */
+void sim_note_stall(struct sub *s);
+int sim_dup(int fd);
+void sim_forget_fd(int fd); /* was closed by the kernel's own means, or handed over */
+int sim_count_fds(void);    /* as the kernel has them */
+bool is_dead(int proc);
+int sim_eventfd(void);
+ino_t sim_inode(int fd);
+bool sim_is_full(int fd); /* a link socket, where sockets are small */
+
+/* edge.c */
+bool edge_pump(void);        /* one readiness of the daemon's, or one job; false: there is none */
+int edge_n_abandoned(void);  /* looks that nobody waits for; each has a descriptor */
+void edge_abandon(int proc); /* of a request of its, nobody waits for the look */
+void edge_manager_reads(void);
+void edge_drop_barriers(void);
+int edge_find(const char *name);
+
+/* model.c */
+struct pub *pub_by_id(uint64_t id);
+struct sub *sub_by_id(uint64_t id);
+struct link *link_by_id(uint64_t id);
+bool pub_is_shown(const struct pub *p);
+bool matches(const struct sub *s, const struct pub *p);
+/* May it join a publisher that is shown? */
+bool joins_shown(const struct sub *s);
+/* Can subscribers be told of it? */
+bool region_is_ready(const struct pub *p, int i);
+uint64_t n_published(const struct pub *p);
+uint32_t n_links_of(const struct pub *p);
+struct pub *pub_add(void);
+struct link *link_add(struct sub *s, struct pub *p, bool from_start);
+uint32_t spares_add(struct sub *s);
+bool pub_is_awaited(const struct pub *p);
+bool pub_is_settled(const struct pub *p);
+void link_fail(struct link *l, int code);
+void link_end(struct link *l);
+void pub_vanish(struct pub *p);
+void pub_end(struct pub *p, bool dead);
+void pub_settle(struct pub *p);
+void pub_succeed(const struct pub *p);
+/* Is the process dead whose pidfd is kept for it? */
+bool pub_has_died(const struct pub *p);
+/* It is announced, maybe again. */
+void pub_resume(const struct pub *by);
+void region_drop(struct pub *p, int i);
+bool sub_may_end(const struct sub *s);
+void sub_end(struct sub *s);
+void client_gone(int proc, bool dismissed);
+void pub_offer(struct pub *p, bool from_start);
+/* The next in the order of ids; those of a process, or that a list shows, by topic first. NULL: there is none. */
+struct sub *sub_after(uint64_t id, bool pattern);
+struct pub *pub_after(int proc, uint64_t id);
+struct pub *pub_listed_after(const char *topic, uint64_t id);
+/* Returns it if it is to be offered now. */
+struct pub *on_death_seen(uint64_t pub_id);
+void links_reconcile(void);
+struct waiter *waiter_of(uint64_t link); /* NULL: it does not wait */
+void waiter_remove(struct waiter *waiter);
+
+/* charges.c */
+bool drain_has_left(const struct drain *drain);
+void drain_remove(int at);
+void drains_remove_let_go(void);
+uint64_t used(int user, enum dlxd_resource resource);
+uint64_t used_all(void);
+/* May it have so many more, after a look at what was read? */
+bool bytes_fit_after_look(int user, uint64_t size);
+/* Also as bytes that stay when the publisher has gone, if these do? */
+bool retained_bytes_fit(int user, bool stays, uint64_t size);
+bool clients_have_room(const struct proc *reader, const struct pub *p);
+bool user_has_room(int user, uint64_t size);
+
+/* request.c */
+void on_request(int proc, const Dlx__Wire__Packet *packet);
+void on_reply(int proc, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
+void request_over(void);
+/* It begins to look at the region of the request that is being handled. */
+void request_proves(void);
+/* It has looked: the request goes on. */
+void request_goes_on(int proc);
+/* The daemon tells the first of what PublisherReady has changed. */
+void request_shows(void);
+
+/* news.c */
+void on_news(int sub, const Dlx__Wire__Packet *packet);
+void on_told(int sub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
+void on_not_told(int sub, const Dlx__Wire__Packet *packet, const int *fds);
+void on_added(int pub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
+/* It is to be sent when there is room; or it could not be sent, and does not wait. */
+void on_waits(uint64_t link, const int *fds);
+void on_not_added(uint64_t link, int code);
+/* What waited need not be sent any more. */
+void on_withdrawn(void);
+/* The daemon takes ArenaDropped as read. */
+void on_drop_landed(uint64_t link, uint32_t arena);
+/* A draining link is let go. */
+void on_let_go(uint64_t link);
+/* Links given to it, as the daemon says. */
+uint64_t n_joins(const struct pub *p);
+bool link_is_owed(const struct link *l, bool *ret_for_credit);
+
+/* check.c */
+void check_info(const Dlx__Wire__DaemonInfoReply *body);
+void check_all(void);
+int64_t check_fds_of_peers(void);
+bool check_is_kept(const struct pub *p);
+void check_nothing_is_owed(int pub);
+
+/* peer.c */
+void peer_start(int proc);
+void peer_connect(int proc);
+void peer_hang_up(int proc);
+void peer_die(int proc);
+void peer_send(int proc, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial);
+void peer_tell(struct sub *s, Dlx__Wire__Packet__BodyCase body, void *message);
+void peer_read_replies(int proc);
+bool peer_read_news(struct sub *s);
+void peer_answer(struct link *l);
+void peer_ack(struct sub *s, uint32_t n);
+void peer_read_links(struct pub *p);
+void peer_forget_pub(struct pub *p);
+void peer_fill(struct region *r);
+void peer_close_sub(struct sub *s);
+
+/* life.c */
+void life_begin(void);
+void life_settle(void); /* run what is ready, and check */
+void life_end_daemon(bool crash);
+void life_new_daemon(void);
+void life_quiesce(void);
+void life_end(void);
+
+/* step.c */
+void step(void);
+/* Time passes: timers of the daemon run. */
+void step_time(uint64_t now);
+
+#endif

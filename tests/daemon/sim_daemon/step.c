@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The schedule: what happens next, as the seed has it. */
+
+#include "common/error.h"
+#include "ring/layout.h"
+#include "daemon/objects/draining.h"
+#include "daemon/users/outbox.h"
+#include "daemon/objects/retained.h"
+#include "daemon/persist/store.h"
+#include "tests/daemon/sim_daemon/sim.h"
+#include <string.h>
+
+static char *topics[] = {"a", "a/b", "a/c"};
+static char *patterns[] = {"a", "a/b", "a/*", "**", "a/**", "a/c", "*"};
+
+static struct pub *any_pub(int proc)
+{
+    int at = (int)rnd(PUBS);
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[(at + i) % PUBS];
+        if (p->used && p->proc == proc)
+            return p;
+    }
+    return NULL;
+}
+
+/* One that has a region to be made ready. */
+static struct pub *unready_pub(int proc, int *ret_region)
+{
+    int at = (int)rnd(PUBS);
+    for (int i = 0; i < PUBS; i++) {
+        struct pub *p = &w.pubs[(at + i) % PUBS];
+        for (int k = 0; p->used && p->proc == proc && k < p->n_r; k++) {
+            if (p->r[k].fd >= 0) {
+                *ret_region = k;
+                return p;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* One that waits for a subscription. */
+static struct pub *awaited_pub(int proc)
+{
+    for (int i = 0; i < PUBS; i++)
+        if (w.pubs[i].used && w.pubs[i].proc == proc && w.pubs[i].awaited)
+            return &w.pubs[i];
+    return NULL;
+}
+
+static int n_pubs(void)
+{
+    int n = 0;
+    for (int i = 0; i < PUBS; i++)
+        n += w.pubs[i].used;
+    return n;
+}
+
+static int n_subs(void)
+{
+    int n = 0;
+    for (int i = 0; i < SUBS; i++)
+        n += w.subs[i].used;
+    return n;
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static void ask_hello(int proc)
+{
+    Dlx__Wire__Hello body = DLX__WIRE__HELLO__INIT;
+    body.major = one_in(60) ? 99 : DLX_PROTO_MAJOR;
+    body.minor = rnd(3);
+    body.name = w.procs[proc].name;
+    body.max_links = one_in(6) ? rnd(4) : 100;
+    peer_send(proc, BODY(HELLO), &body, ++w.procs[proc].serial);
+}
+
+static void ask_publisher(int proc)
+{
+    static const uint64_t times[] = {0, 0, 1000000, 50000000, 2000000000, UINT64_MAX};
+    Dlx__Wire__PublisherNew body = DLX__WIRE__PUBLISHER_NEW__INIT;
+    if (n_pubs() >= PUBS - 4)
+        return;
+    body.topic = topics[rnd(DLX_ARRAY_SIZE(topics))];
+    body.history = one_in(30) ? 0 : 1 + rnd(4);
+    body.depth = one_in(30) ? 0 : one_in(4) ? 129 + rnd(100) : 1 + rnd(8);
+    body.n_entries =
+        one_in(30) ? 200 + rnd(60) : 256U << (one_in(4) + (body.depth > 128 && !one_in(8)));
+    body.on_full = rnd(2);
+    body.retain = rnd(2) ? 0 : rnd(body.history + 1);
+    body.latched = one_in(6);
+    body.retain_for_ns = times[rnd(DLX_ARRAY_SIZE(times))];
+    body.max_held = body.depth % 4;
+    body.max_held_bytes = body.history * (body.depth % 3);
+    /* Some announce themselves again: what is hidden, what has ended, or anything. */
+    const struct pub *former = &w.pubs[rnd(PUBS)];
+    if (former->used && former->state == PUB_RETAINED && one_in(2)) {
+        body.topic = (char *)(uintptr_t)former->topic;
+        body.resumes = former->resumes ? former->resumes : former->id;
+        body.after_seq = rnd(3);
+        body.retain = DLX_MIN(DLX_MAX(former->retain, 1U), body.history);
+    } else if (one_in(8)) {
+        body.resumes = 1 + rnd(1000);
+        body.after_seq = rnd(4);
+    }
+    peer_send(proc, BODY(PUBLISHER_NEW), &body, ++w.procs[proc].serial);
+}
+
+/* Of a publisher, or of a region; now and then it is ready already, or not allocated. */
+static void ask_ready(int proc)
+{
+    Dlx__Wire__PublisherReady publisher = DLX__WIRE__PUBLISHER_READY__INIT;
+    Dlx__Wire__ArenaReady arena = DLX__WIRE__ARENA_READY__INIT;
+    int k = 0;
+    struct pub *p = one_in(20) ? any_pub(proc) : one_in(4) ? awaited_pub(proc) : NULL;
+    p = p ? p : unready_pub(proc, &k);
+    if (!p)
+        return;
+    if (!one_in(20))
+        peer_fill(&p->r[k]);
+    publisher.publisher = arena.publisher = p->id;
+    arena.arena = p->r[k].id;
+    if (k == 0)
+        peer_send(proc, BODY(PUBLISHER_READY), &publisher, ++w.procs[proc].serial);
+    else
+        peer_send(proc, BODY(ARENA_READY), &arena, ++w.procs[proc].serial);
+}
+
+static void ask_arena(int proc)
+{
+    Dlx__Wire__ArenaNew body = DLX__WIRE__ARENA_NEW__INIT;
+    struct pub *p = any_pub(proc);
+    if (!p || p->n_r > REGIONS - 8)
+        return;
+    body.publisher = p->id;
+    body.arena_size = DLX_PAGE * (1 + rnd(4));
+    peer_send(proc, BODY(ARENA_NEW), &body, ++w.procs[proc].serial);
+}
+
+static struct region *any_region(struct pub *p)
+{
+    for (int k = 0; p && k < 8; k++) {
+        struct region *r = &p->r[rnd((uint32_t)p->n_r)];
+        if (!r->gone || k == 7)
+            return r;
+    }
+    return NULL;
+}
+
+static void ask_arena_drop(int proc)
+{
+    Dlx__Wire__ArenaDrop body = DLX__WIRE__ARENA_DROP__INIT;
+    struct pub *p = any_pub(proc);
+    struct region *r = any_region(p);
+    if (!r)
+        return;
+    body.publisher = p->id;
+    body.arena = r->id;
+    peer_send(proc, BODY(ARENA_DROP), &body, rnd(2) ? ++w.procs[proc].serial : 0);
+}
+
+static void ask_close(int proc)
+{
+    Dlx__Wire__PublisherClose body = DLX__WIRE__PUBLISHER_CLOSE__INIT;
+    struct pub *p = any_pub(proc);
+    body.publisher = p ? p->id : 7;
+    peer_send(proc, BODY(PUBLISHER_CLOSE), &body, ++w.procs[proc].serial);
+}
+
+static void ask_retains(int proc)
+{
+    Dlx__Wire__PublisherRetains body = DLX__WIRE__PUBLISHER_RETAINS__INIT;
+    struct pub *p = any_pub(proc);
+    if (!p)
+        return;
+    body.publisher = p->id;
+    peer_send(proc, BODY(PUBLISHER_RETAINS), &body, rnd(2) ? ++w.procs[proc].serial : 0);
+}
+
+static void ask_drop(int proc)
+{
+    Dlx__Wire__RetainedDrop body = DLX__WIRE__RETAINED_DROP__INIT;
+    body.topic = topics[rnd(DLX_ARRAY_SIZE(topics))];
+    peer_send(proc, BODY(RETAINED_DROP), &body, ++w.procs[proc].serial);
+}
+
+static void ask_subscribe(int proc)
+{
+    Dlx__Wire__Subscribe body = DLX__WIRE__SUBSCRIBE__INIT;
+    if (n_subs() >= SUBS - 2)
+        return;
+    body.topic = patterns[rnd(DLX_ARRAY_SIZE(patterns))];
+    body.reliable = one_in(3);
+    body.mode = body.reliable ? 0 : rnd(2);
+    body.history = rnd(3);
+    body.max_held = one_in(4) ? 300 + rnd(600) : 1 + rnd(16);
+    body.n_spares = one_in(3) ? 0 : 1 + rnd(3);
+    peer_send(proc, BODY(SUBSCRIBE), &body, ++w.procs[proc].serial);
+}
+
+static struct sub *any_sub(void)
+{
+    int at = (int)rnd(SUBS);
+    for (int i = 0; i < SUBS; i++)
+        if (w.subs[(at + i) % SUBS].used)
+            return &w.subs[(at + i) % SUBS];
+    return NULL;
+}
+
+static void ask_subscription_close(int proc)
+{
+    Dlx__Wire__SubscriptionClose body = DLX__WIRE__SUBSCRIPTION_CLOSE__INIT;
+    const struct sub *s = any_sub(); /* of somebody else, often */
+    body.subscription = s ? s->id : 3;
+    peer_send(proc, BODY(SUBSCRIPTION_CLOSE), &body, ++w.procs[proc].serial);
+}
+
+static void ask_lists(int proc)
+{
+    Dlx__Wire__ListPublishers publishers = DLX__WIRE__LIST_PUBLISHERS__INIT;
+    Dlx__Wire__ListLinks links = DLX__WIRE__LIST_LINKS__INIT;
+    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
+    const struct pub *p = &w.pubs[rnd(PUBS)];
+    uint32_t serial = ++w.procs[proc].serial;
+    if (one_in(3)) {
+        peer_send(proc, BODY(DAEMON_INFO), &info, serial);
+    } else if (one_in(2)) {
+        publishers.topic = one_in(2) ? patterns[rnd(DLX_ARRAY_SIZE(patterns))] : publishers.topic;
+        if (p->used && one_in(2)) {
+            publishers.after_topic = (char *)(uintptr_t)p->topic;
+            publishers.after_publisher = p->id;
+        }
+        peer_send(proc, BODY(LIST_PUBLISHERS), &publishers, serial);
+    } else {
+        links.publisher = p->used ? p->id : 5;
+        peer_send(proc, BODY(LIST_LINKS), &links, serial);
+    }
+}
+
+static void lie(int proc)
+{
+    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
+    Dlx__Wire__Ok no_request = DLX__WIRE__OK__INIT;
+    struct sub *s = any_sub();
+    switch (rnd(4)) {
+    case 0:
+        peer_send(proc, BODY(DAEMON_INFO), &info, 0);
+        break;
+    case 1:
+        peer_send(proc, BODY(OK), &no_request, ++w.procs[proc].serial);
+        break;
+    case 2:
+        ask_hello(proc);
+        break;
+    default:
+        if (s && s->sock >= 0)
+            peer_ack(s, s->read + 20);
+        break;
+    }
+}
+
+static void ask(int proc)
+{
+    static void (*const requests[])(int) = {ask_publisher, ask_publisher,
+                                            ask_publisher, ask_ready,
+                                            ask_ready,     ask_ready,
+                                            ask_ready,     ask_ready,
+                                            ask_ready,     ask_ready,
+                                            ask_ready,     ask_ready,
+                                            ask_arena,     ask_arena,
+                                            ask_arena,     ask_arena,
+                                            ask_arena,     ask_arena_drop,
+                                            ask_close,     ask_retains,
+                                            ask_drop,      ask_subscribe,
+                                            ask_subscribe, ask_subscribe,
+                                            ask_subscribe, ask_subscription_close,
+                                            ask_lists,     ask_lists};
+    if (w.procs[proc].serial == 0)
+        ask_hello(proc);
+    requests[rnd(DLX_ARRAY_SIZE(requests))](proc);
+}
+
+/* ---- what else happens ----------------------------------------------------------------------- */
+
+static void publish(void)
+{
+    struct pub *p = &w.pubs[rnd(PUBS)];
+    if (p->used && p->proc >= 0 && w.procs[p->proc].alive && p->state != PUB_NEW)
+        p->r[0].map[0] = DLX_MAX(p->r[0].map[0], p->after_seq) + 1 + rnd(3);
+}
+
+static void listen_to(struct sub *s)
+{
+    uint32_t n = rnd(6);
+    for (uint32_t i = 0; i < n && peer_read_news(s); i++)
+        continue;
+    for (int i = 0; i < LINKS; i++)
+        if (w.links[i].used && &w.subs[w.links[i].sub] == s && !one_in(4))
+            peer_answer(&w.links[i]);
+    /* Late, or for a part of them. */
+    if (s->read - s->ack > 0 && !one_in(3))
+        peer_ack(s, s->ack + (one_in(3) ? rnd(s->read - s->ack + 1) : s->read - s->ack));
+}
+
+static void leave_link(void)
+{
+    Dlx__Wire__LinkClose body = DLX__WIRE__LINK_CLOSE__INIT;
+    const struct link *l = &w.links[rnd(LINKS)];
+    if (!l->used || !l->answered)
+        return;
+    body.link = l->id;
+    peer_tell(&w.subs[l->sub], BODY(LINK_CLOSE), &body);
+}
+
+void step_time(uint64_t now)
+{
+    w.now = now;
+    w.inside = true;
+    w.faults = 0;
+    for (;;) {
+        struct pub *first = NULL;
+        for (int i = 0; i < PUBS; i++) {
+            struct pub *p = &w.pubs[i];
+            if (p->used && p->state == PUB_RETAINED && p->expires && p->expires <= now &&
+                (!first || p->expires < first->expires))
+                first = p;
+        }
+        if (!first)
+            break;
+        pub_vanish(first);
+    }
+    dlxd_retained_expire(&w.broker, now);
+    for (int i = 0; i < SUBS; i++)
+        w.subs[i].stalled = w.subs[i].stalled == 1 ? 0 : w.subs[i].stalled;
+    dlxd_broker_unstick(&w.broker);
+    dlxd_drains_look_all(&w.broker);
+    dlxd_flights_look_all(&w.broker.users);
+    w.queued &= w.busy;
+    dlxd_store_retry(&w.broker, now);
+    dlxd_broker_settle(&w.broker);
+    w.inside = false;
+    request_over();
+    links_reconcile();
+    w.faults = 0;
+}
+
+static void come(int proc)
+{
+    if (!w.procs[proc].alive)
+        peer_start(proc);
+    if (!w.procs[proc].connected)
+        peer_connect(proc);
+}
+
+void step(void)
+{
+    static const uint64_t spans[] = {1000000, 20000000, 500000000, 2100000000};
+    int proc = (int)rnd(PROCS);
+    struct proc *c = &w.procs[proc];
+    struct sub *s = any_sub();
+    uint32_t what = rnd(1000);
+    w.now += 1000000;
+    if (what < 480) {
+        if (!c->connected)
+            come(proc);
+        else if (!c->hung_up) {
+            peer_read_replies(proc);
+            ask(proc);
+        }
+    } else if (what < 720) {
+        if (s)
+            listen_to(s);
+    } else if (what < 780) {
+        publish();
+    } else if (what < 840) {
+        peer_read_links(&w.pubs[rnd(PUBS)]);
+    } else if (what < 870) {
+        leave_link();
+    } else if (what < 930) {
+        step_time(w.now + rnd((uint32_t)spans[rnd(4)]));
+    } else if (what < 945) {
+        w.busy = w.store && !w.busy;
+        edge_drop_barriers();
+    } else if (what < 955) {
+        if (s)
+            peer_close_sub(s);
+    } else if (what < 962) {
+        struct pub *p = &w.pubs[rnd(PUBS)];
+        p->link_sock = p->used ? dlx__close(p->link_sock) : -1;
+    } else if (what < 970) {
+        if (c->connected)
+            peer_hang_up(proc);
+    } else if (what < 980) {
+        if (c->alive)
+            peer_die(proc);
+    } else if (what < 985) {
+        if (c->connected && !c->hung_up)
+            lie(proc);
+    } else if (what < 987) {
+        life_end_daemon(one_in(2));
+        if (c->alive && one_in(2))
+            peer_die(proc);
+        life_new_daemon();
+    } else if (what < 991) {
+        life_quiesce();
+    }
+    check_all();
+    for (uint32_t i = one_in(4) ? 0 : 1 + rnd(8); i > 0 && edge_pump(); i--)
+        check_all();
+    if (!one_in(6))
+        peer_read_replies((int)rnd(PROCS));
+    w.steps++;
+}

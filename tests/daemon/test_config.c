@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dlpackd.conf: what is read, what is refused and with which words, and which rule decides. */
+#include "common/error.h"
+#include "common/memory.h"
+#include "daemon/server/config.h"
+#include "tests/harness/daemon.h"
+#include "tests/harness/run.h"
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct dlx_test_daemon place; /* its folder */
+static struct dlxd_config config;
+static char path[300];
+
+static void write_file(const char *name, const char *text)
+{
+    (void)snprintf(path, sizeof path, "%s/%s", place.dir, name);
+    FILE *f = fopen(path, "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+static int read_text(const char *text)
+{
+    write_file("dlpackd.conf", text);
+    return dlxd_config_read(&config, path);
+}
+
+static bool may(uid_t uid, gid_t gid, enum dlxd_verb verb, const char *topic)
+{
+    const struct dlxd_principal who = {.uid = uid, .gid = gid};
+    const struct dlxd_rule *rule = dlxd_rules_find(&config.rules, &who, verb, topic);
+    return rule && rule->allow & DLXD_VERB(verb);
+}
+
+START_TEST(settings_and_rules_are_read)
+{
+    ck_assert_int_eq(read_text("# a comment\n"
+                               "[daemon]\n"
+                               "socket = /run/dlpackd/dlpackd.sock\n"
+                               "memory = posix\n"
+                               "fd-store = 1000\n"
+                               "\n"
+                               "[rule cameras]\n"
+                               "users = root, 64001 64002\n"
+                               "groups = 7\n"
+                               "topics = cam/*\n"
+                               "    depth/**\n" /* goes on */
+                               "allow = publish subscribe\n"
+                               "deny = drop\n"),
+                     0);
+    ck_assert_str_eq(config.socket, "/run/dlpackd/dlpackd.sock");
+    ck_assert_ptr_eq(config.memory, &dlx__memory_posix);
+    ck_assert_int_eq(config.fd_store, 1000);
+    ck_assert_uint_eq(config.rules.n, 1);
+    ck_assert_uint_eq(config.rules.items[0].n_uids, 3);
+    ck_assert_uint_eq(config.rules.items[0].n_topics, 2);
+    ck_assert(strstr(config.rules.items[0].place, "dlpackd.conf:8"));
+    ck_assert(may(64001, 1, DLXD_MAY_PUBLISH, "cam/a"));
+    ck_assert(may(64001, 1, DLXD_MAY_PUBLISH, "depth/a/b"));
+    ck_assert(may(9, 7, DLXD_MAY_SUBSCRIBE, "cam/a"));
+    ck_assert(!may(9, 8, DLXD_MAY_SUBSCRIBE, "cam/a"));
+    ck_assert(!may(64001, 1, DLXD_MAY_PUBLISH, "cam/a/b"));
+    ck_assert(!may(64001, 1, DLXD_MAY_DROP, "cam/a"));
+    ck_assert(!may(64001, 1, DLXD_MAY_OBSERVE, "cam/a"));
+}
+END_TEST
+
+START_TEST(to_allow_all_does_not_allow_gpu_memory_and_to_deny_all_denies_it)
+{
+    ck_assert_int_eq(read_text("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
+                               "[rule all]\nusers = 1\ntopics = **\nallow = all\n"
+                               "[rule gpu]\nusers = 2\ntopics = cam/*\nallow = gpu\n"
+                               "[rule both]\nusers = 3\ntopics = **\nallow = all gpu\n"),
+                     0);
+    ck_assert(may(1, 1, DLXD_MAY_DROP, "cam/front") && !may(1, 1, DLXD_MAY_GPU, "cam/front"));
+    ck_assert(!may(2, 1, DLXD_MAY_DROP, "cam/front") && may(2, 1, DLXD_MAY_GPU, "cam/front"));
+    ck_assert(may(3, 1, DLXD_MAY_DROP, "cam/front") && may(3, 1, DLXD_MAY_GPU, "cam/front"));
+    ck_assert(!may(2, 1, DLXD_MAY_GPU, "cam/secret") && !may(3, 1, DLXD_MAY_GPU, "cam/secret"));
+}
+END_TEST
+
+START_TEST(the_first_rule_that_applies_decides)
+{
+    ck_assert_int_eq(
+        read_text("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
+                  "[rule cameras]\nusers = *\ntopics = cam/**\nallow = subscribe\n"
+                  "[rule late]\nusers = 1\ntopics = **\ndeny = subscribe\nallow = drop\n"),
+        0);
+    ck_assert(!may(1, 1, DLXD_MAY_SUBSCRIBE, "cam/secret"));
+    ck_assert(may(1, 1, DLXD_MAY_SUBSCRIBE, "cam/front"));
+    ck_assert(!may(1, 1, DLXD_MAY_SUBSCRIBE, "mic"));
+    ck_assert(may(1, 1, DLXD_MAY_DROP, "cam/front")); /* "cameras" does not say */
+    ck_assert(!may(2, 1, DLXD_MAY_DROP, "cam/front"));
+}
+END_TEST
+
+START_TEST(files_of_conf_d_follow_in_the_order_of_their_names)
+{
+    (void)snprintf(path, sizeof path, "%s/conf.d", place.dir);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    write_file("conf.d/20-b.conf", "[rule b]\nusers = 2\ntopics = x\nallow = all\n");
+    write_file("conf.d/10-a.conf",
+               "[daemon]\nfd-store = 5\n[rule a]\nusers = 1\ntopics = x\nallow = all\n");
+    write_file("conf.d/30-c.conf.disabled", "nonsense\n");
+    ck_assert_int_eq(read_text("[daemon]\nfd-store = 4\n"), 0);
+    ck_assert_int_eq(config.fd_store, 5);
+    ck_assert_uint_eq(config.rules.n, 2);
+    ck_assert_str_eq(config.rules.items[0].name, "a");
+    ck_assert_str_eq(config.rules.items[1].name, "b");
+    dlxd_config_deinit(&config);
+    ck_assert_int_eq(read_text("[rule b]\nusers = 3\ntopics = x\nallow = all\n"), DLX_E_INVALID);
+    ck_assert_msg(strstr(dlx__error_message(), "20-b.conf:2: rule \"b\" is at ") &&
+                      strstr(dlx__error_message(), "dlpackd.conf:2 already"),
+                  "%s", dlx__error_message());
+    write_file("conf.d/20-b.conf", "");
+    (void)unlink(path);
+    write_file("conf.d/10-a.conf", "");
+    (void)unlink(path);
+    write_file("conf.d/30-c.conf.disabled", "");
+    (void)unlink(path);
+    (void)snprintf(path, sizeof path, "%s/conf.d", place.dir);
+    ck_assert_int_eq(rmdir(path), 0);
+}
+END_TEST
+
+#define FIFTY "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+static const struct {
+    const char *text, *words;
+} bad[] = {
+    {" [quota small]\nbytes = 1\n", "dlpackd.conf:2: '[quota small]' has to begin its line"},
+    {" [socket pods]\npath = /x\n", "dlpackd.conf:2: '[socket pods]' has to begin its line"},
+    {"socket = /x\n", "dlpackd.conf:1: 'socket' is in []: there are [daemon], [rule NAME], "
+                      "[socket NAME] and [quota NAME]"},
+    {"[deamon]\nsocket = /x\n", ":2: 'socket' is in [deamon]"},
+    {"[rule ]\nusers = root\n", ":2: 'users' is in [rule"},
+    {"[daemon]\n# x\nsockt = /x\n", ":3: [daemon] has no 'sockt': socket, memory, memory-limit, "
+                                    "fd-store"},
+    {"[daemon]\nsocket = x\n", ":2: socket 'x' is no path that begins with /"},
+    {"[daemon]\nmemory = disk\n", ":2: there is no memory of the kind 'disk': memfd, posix"},
+    {"[daemon]\nfd-store = -1\n", ":2: '-1' is not a number from 0 to 65536"},
+    {"[daemon]\nfd-store = 65537\n", ":2: '65537' is not a number from 0 to 65536"},
+    {"[daemon]\nfd-store\n", ":2: neither '[section]' nor 'key = value', nor a comment (#)"},
+    {"[daemon\n", ":1: neither '[section]'"},
+    {"[rule a]\nuser = root\n",
+     ":2: a rule has no 'user': users, groups, sockets, topics, allow, deny"},
+    {"[rule a]\nusers = root no/such\n", ":2: there is no user 'no/such'"},
+    {"[rule a]\nusers = 65534\n", ":2: uid 65534 stands for users without a number"},
+    {"[rule a]\ngroups = no/such\n", ":2: there is no group 'no/such'"},
+    {"[rule a]\nusers = root\ntopics = cam//x\n", ":3: topic name \"cam//x\" has an empty segment"},
+    {"[rule a]\nusers = root\ntopics = **/x\n", ":3: pattern \"**/x\""},
+    {"[rule a]\nusers = root\ntopics = x\nallow = read\n", ":4: 'read' is none of: publish"},
+    {"[rule a]\nusers = root\ntopics = x\nallow = all\ndeny = drop\n",
+     ":5: 'drop' is both allowed and denied"},
+    {"[rule a]\ntopics = x\nallow = all\n", ":2: rule \"a\" is about nobody"},
+    {"[rule a]\nusers = root\ntopics = x\n", ":2: rule \"a\" says nothing"},
+    {"[rule a]\nusers = root\nallow = all\n", ":2: rule \"a\" is about no topics"},
+    {"[socket a b]\n", ":1: 'a b' is no name of a socket: 1 to 31 letters, digits"},
+    {"[socket a]\npath = x\n", ":2: socket 'x' is no path that begins with /"},
+    {"[socket a]\nmode = 0800\n", ":2: '0800' is no mode of a file: 1 to 0777, in octal"},
+    {"[socket a]\nmode = 01000\n", ":2: '01000' is no mode"},
+    {"[socket a]\ngroup = no/such\n", ":2: there is no group 'no/such'"},
+    {"[socket a]\nuser = root\n", ":2: a socket has no 'user': path, mode, group, quota"},
+    {"\n[socket a]\nquota = pods\n", ":2: socket a has quota 'pods': there is no [quota pods]"},
+    {"[rule a]\nusers = root\nsockets = b\ntopics = x\nallow = all\n",
+     ":2: rule \"a\" is about a socket 'b': there is no [socket b]"},
+    {"[quota " FIFTY "]\n", ":1: 'xxxxxx"},
+    {"[quota a]\nbyte = 1\n",
+     ":2: a quota has no 'byte': bytes, retained-bytes, store-entries, connections, "
+     "requests-per-second, objects, links, "},
+    {"[quota a]\nrequests-per-second = 0\n",
+     ":2: requests-per-second is 0, and a request would wait for ever: 1 is the least"},
+    {"[quota a]\nretained-bytes = 101%\n", ":2: '101%' is no part of the memory: 1% to 100%"},
+    {"[quota a]\nstore-entries = 10%\n", ":2: '10%' is not a number"},
+    {"[daemon]\nmemory-limit = 8GX\n",
+     ":2: '8GX' is not an amount of memory, like 8GiB, 512MiB or 70%"},
+    {"[quota a]\nbytes = 1GX\n", ":2: '1GX' is not a number, perhaps with K, M, G, T, Ki, Mi, "},
+    {"[quota a]\nlinks = 1GB\n", ":2: '1GB' is not a number, perhaps with K, M, G, T, Ki, Mi, "},
+    {"[quota a]\nbytes = -1\n", ":2: '-1' is not a number"},
+    {"[quota a]\nbytes = 101%\n", ":2: '101%' is no part of the memory: 1% to 100%"},
+    {"[quota a]\nlinks = 10%\n", ":2: '10%' is not a number"},
+    {"[quota a]\nbytes = 18446744073709551616\n", ":2: '18446744073709551616' is not a number"},
+    {"[quota a]\nbytes = 99999999Ti\n", ":2: '99999999Ti' is more than can be counted"},
+    {"[daemon]\nsocket = /" FIFTY FIFTY FIFTY FIFTY "\n", ":2: the line has more than 198 bytes"},
+};
+
+START_TEST(what_is_wrong_is_said_with_its_line)
+{
+    ck_assert_int_eq(read_text(bad[_i].text), DLX_E_INVALID);
+    ck_assert_msg(strstr(dlx__error_message(), bad[_i].words), "'%s': %s", bad[_i].text,
+                  dlx__error_message());
+    ck_assert_uint_eq(config.rules.n, 0);
+    ck_assert_ptr_null(config.socket);
+}
+END_TEST
+
+static bool may_by(const char *socket, uid_t uid, enum dlxd_verb verb)
+{
+    struct dlxd_principal who = {.uid = uid, .gid = 1};
+    (void)snprintf(who.socket, sizeof who.socket, "%s", socket);
+    const struct dlxd_rule *rule = dlxd_rules_find(&config.rules, &who, verb, "a");
+    return rule && rule->allow & DLXD_VERB(verb);
+}
+
+START_TEST(a_rule_may_be_about_some_sockets)
+{
+    ck_assert_int_eq(
+        read_text("[socket pods]\npath = /run/p\nmode = 0660\ngroup = 7\n"
+                  "[socket empty]\n"
+                  "[socket dlpackd]\npath = /run/main\nmode = 0600\n"
+                  "[rule a]\nusers = *\nsockets = pods\ntopics = a\nallow = subscribe\n"
+                  "[rule b]\nusers = *\nsockets = dlpackd, empty\ntopics = a\nallow = publish\n"
+                  "[rule c]\nusers = 5\ntopics = a\nallow = drop\n"),
+        0);
+    ck_assert_uint_eq(config.n_sockets, 3);
+    const struct dlxd_config_socket *pods = dlxd_config_find_socket(&config, "pods");
+    ck_assert_str_eq(pods->path, "/run/p");
+    ck_assert_uint_eq(pods->mode, 0660);
+    ck_assert(pods->has_group && pods->gid == 7);
+    ck_assert_ptr_null(dlxd_config_find_socket(&config, "empty")->path);
+    ck_assert_str_eq(config.socket, "/run/main"); /* of the main one */
+    ck_assert_uint_eq(dlxd_config_find_socket(&config, DLXD_SOCKET_MAIN)->mode, 0600);
+    static const char *const names[] = {"pods", "empty", DLXD_SOCKET_MAIN};
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(may_by(names[i], 5, DLXD_MAY_SUBSCRIBE), i == 0);
+        ck_assert_int_eq(may_by(names[i], 5, DLXD_MAY_PUBLISH), i != 0);
+        ck_assert(may_by(names[i], 5, DLXD_MAY_DROP));
+        ck_assert(!may_by(names[i], 6, DLXD_MAY_DROP));
+    }
+    const struct dlxd_principal who = {.uid = 6, .socket = "other"};
+    ck_assert(!dlxd_rules_allow_something(&config.rules, &who));
+}
+END_TEST
+
+START_TEST(quotas_have_units_and_the_rest_of_the_default_class)
+{
+    ck_assert_int_eq(read_text("[quota pods]\nbytes = 2Gi\nlinks = 3K\ndescriptors = infinity\n"
+                               "[socket p]\npath = /p\nquota = pods\n"
+                               "[socket q]\npath = /q\nquota = default\n"
+                               "[quota default]\nbytes = 25%\nconnections = 17\n"),
+                     0);
+    const struct dlxd_quota *pods = dlxd_quotas_of_socket(&config.quotas, "p");
+    const struct dlxd_quota *rest = dlxd_quotas_find(&config.quotas, "default");
+    ck_assert_str_eq(pods->name, "pods");
+    ck_assert_ptr_null(dlxd_quotas_of_socket(&config.quotas, "q"));
+    ck_assert_uint_eq(pods->max[DLXD_BYTES], UINT64_C(2) << 30);
+    ck_assert_uint_eq(pods->max[DLXD_LINKS], 3000);
+    ck_assert_uint_eq(pods->max[DLXD_DESCRIPTORS], DLXD_UNLIMITED);
+    ck_assert_uint_eq(pods->max[DLXD_CONNECTIONS], 17);
+    ck_assert_uint_eq(pods->max[DLXD_OBJECTS], 65536);
+    ck_assert_uint_eq(rest->max[DLXD_BYTES], config.memory_bytes / 100 * 25);
+    ck_assert_uint_eq(rest->max[DLXD_LINKS], 65536);
+    ck_assert_uint_gt(config.memory_bytes, 0);
+}
+END_TEST
+
+START_TEST(a_memory_limit_is_for_users_whose_class_says_nothing)
+{
+    uint64_t bytes = 0;
+    ck_assert_int_eq(read_text("[socket p]\npath = /p\nquota = pods\n"
+                               "[socket q]\npath = /q\nquota = rest\n"
+                               "[quota pods]\nbytes = 2GiB\n[quota rest]\nlinks = 3\n"
+                               "[daemon]\nmemory-limit = 6GiB\n"),
+                     0);
+    ck_assert_uint_eq(config.shared_bytes, UINT64_C(12) << 30);
+    ck_assert_uint_eq(dlxd_quotas_of_socket(&config.quotas, "p")->max[DLXD_BYTES], UINT64_C(2)
+                                                                                       << 30);
+    ck_assert_uint_eq(dlxd_quotas_of_socket(&config.quotas, "q")->max[DLXD_BYTES], UINT64_C(6)
+                                                                                       << 30);
+    /* As the option does, after the file. */
+    ck_assert_int_eq(dlxd_config_parse_memory_limit("8G", &bytes), 0);
+    ck_assert_uint_eq(bytes, UINT64_C(8000000000));
+    dlxd_config_limit_memory(&config, bytes);
+    ck_assert_uint_eq(dlxd_quotas_of_socket(&config.quotas, "p")->max[DLXD_BYTES], UINT64_C(2)
+                                                                                       << 30);
+    ck_assert_uint_eq(dlxd_quotas_of_socket(&config.quotas, "q")->max[DLXD_BYTES], bytes);
+    ck_assert_int_eq(dlxd_config_parse_memory_limit("25%", &bytes), 0);
+    ck_assert_uint_eq(bytes, config.memory_bytes / 100 * 25);
+}
+END_TEST
+
+START_TEST(a_file_that_cannot_be_read_is_an_error)
+{
+    (void)snprintf(path, sizeof path, "%s/no.conf", place.dir);
+    ck_assert_int_lt(dlxd_config_read(&config, path), 0);
+    ck_assert(strstr(dlx__error_message(), "no.conf"));
+    ck_assert_int_lt(dlxd_config_read(&config, place.dir), 0);
+}
+END_TEST
+
+static void tear_down(void)
+{
+    dlxd_config_deinit(&config);
+    (void)snprintf(path, sizeof path, "%s/dlpackd.conf", place.dir);
+    (void)unlink(path);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("test_config");
+    TCase *tcase = tcase_create("config");
+    dlx_test_dir_fixture(tcase, &place);
+    tcase_add_checked_fixture(tcase, NULL, tear_down);
+    tcase_add_test(tcase, settings_and_rules_are_read);
+    tcase_add_test(tcase, the_first_rule_that_applies_decides);
+    tcase_add_test(tcase, to_allow_all_does_not_allow_gpu_memory_and_to_deny_all_denies_it);
+    tcase_add_test(tcase, files_of_conf_d_follow_in_the_order_of_their_names);
+    tcase_add_loop_test(tcase, what_is_wrong_is_said_with_its_line, 0, DLX_ARRAY_SIZE(bad));
+    tcase_add_test(tcase, a_rule_may_be_about_some_sockets);
+    tcase_add_test(tcase, quotas_have_units_and_the_rest_of_the_default_class);
+    tcase_add_test(tcase, a_memory_limit_is_for_users_whose_class_says_nothing);
+    tcase_add_test(tcase, a_file_that_cannot_be_read_is_an_error);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

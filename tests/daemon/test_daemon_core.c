@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Registry, charges, access, membership: the parts of the daemon that do no I/O on sockets. */
+#include "common/error.h"
+#include "common/memory.h"
+#include "ring/layout.h"
+#include "daemon/users/policy.h"
+#include "daemon/base/idmap.h"
+#include "daemon/memory/membership.h"
+#include "daemon/objects/broker.h"
+#include "daemon/objects/registry.h"
+#include "daemon/objects/subscription.h"
+#include "daemon/users/outbox.h"
+#include "daemon/users/user.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ---- idmap --------------------------------------------------------------------------------- */
+
+START_TEST(objects_are_found_by_id_until_removed)
+{
+    enum { N = 5000 };
+    static struct dlxd_idmap_node nodes[N];
+    struct dlxd_idmap map;
+    dlxd_idmap_init(&map);
+    ck_assert_ptr_null(dlxd_idmap_find(&map, 1));
+    for (uint64_t i = 0; i < N; i++)
+        dlxd_idmap_add(&map, &nodes[i], i + 1);
+    for (uint64_t i = 0; i < N; i++)
+        ck_assert_ptr_eq(dlxd_idmap_find(&map, i + 1), &nodes[i]);
+    ck_assert_ptr_null(dlxd_idmap_find(&map, 0));
+    ck_assert_ptr_null(dlxd_idmap_find(&map, N + 1));
+    for (uint64_t i = 0; i < N; i += 2)
+        dlxd_idmap_remove(&map, &nodes[i]);
+    dlxd_idmap_remove(&map, &nodes[0]); /* again: ignored */
+    for (uint64_t i = 0; i < N; i++)
+        ck_assert_ptr_eq(dlxd_idmap_find(&map, i + 1), i % 2 ? &nodes[i] : NULL);
+    ck_assert_uint_ge(map.n_buckets, N);
+    for (uint64_t i = 1; i < N - 10; i += 2) {
+        dlxd_idmap_remove(&map, &nodes[i]);
+        ck_assert_ptr_eq(dlxd_idmap_find(&map, N), &nodes[N - 1]);
+    }
+    ck_assert_uint_le(map.n_buckets, 64); /* of a thousand times as many nothing is left */
+    for (uint64_t i = N - 9; i < N; i += 2)
+        dlxd_idmap_remove(&map, &nodes[i]);
+    dlxd_idmap_deinit(&map);
+}
+END_TEST
+
+/* ---- registry ------------------------------------------------------------------------------ */
+
+START_TEST(topics_are_sorted_found_and_go_with_their_last_user)
+{
+    static const char *const names[] = {"m", "a/b", "z", "a", "a/b/c", "M", "a-b"};
+    struct dlxd_registry registry;
+    struct dlxd_topic *topic;
+    struct dlxd_topic *again;
+    struct dlxd_list member;
+    dlxd_registry_init(&registry);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(names); i++) {
+        ck_assert_ptr_null(dlxd_registry_find(&registry, names[i]));
+        ck_assert_int_eq(dlxd_registry_get(&registry, names[i], &topic), 0);
+        ck_assert_int_eq(dlxd_registry_get(&registry, names[i], &again), 0);
+        ck_assert_ptr_eq(topic, again);
+        ck_assert_ptr_eq(dlxd_registry_find(&registry, names[i]), topic);
+    }
+    ck_assert_uint_eq(registry.n_topics, DLX_ARRAY_SIZE(names));
+    for (size_t i = 1; i < registry.n_topics; i++)
+        ck_assert_int_lt(strcmp(registry.topics[i - 1]->name, registry.topics[i]->name), 0);
+    ck_assert_uint_eq(dlxd_registry_lower_bound(&registry, ""), 0);
+    ck_assert_uint_eq(dlxd_registry_lower_bound(&registry, "zz"), registry.n_topics);
+
+    dlxd_list_init(&member);
+    dlxd_list_push_back(&topic->subscriptions, &member);
+    dlxd_registry_put(&registry, topic);
+    ck_assert_ptr_eq(dlxd_registry_find(&registry, "a-b"), topic);
+    dlxd_list_remove(&member);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(names); i++)
+        dlxd_registry_put(&registry, dlxd_registry_find(&registry, names[i]));
+    dlxd_registry_put(&registry, NULL);
+    ck_assert_uint_eq(registry.n_topics, 0);
+    dlxd_registry_deinit(&registry);
+}
+END_TEST
+
+START_TEST(many_topics)
+{
+    enum { N = 10000 };
+    struct dlxd_registry registry;
+    struct dlxd_topic *topic;
+    char name[32];
+    dlxd_registry_init(&registry);
+    for (int i = 0; i < N; i++) {
+        (void)snprintf(name, sizeof name, "t/%d", (i * 7919) % N);
+        ck_assert_int_eq(dlxd_registry_get(&registry, name, &topic), 0);
+    }
+    ck_assert_uint_eq(registry.n_topics, N);
+    while (registry.n_topics > 0)
+        dlxd_registry_put(&registry, registry.topics[registry.n_topics / 2]);
+    ck_assert_uint_le(registry.n_topics_max, 32); /* the table goes with what was in it */
+    dlxd_registry_deinit(&registry);
+}
+END_TEST
+
+/* ---- charges ------------------------------------------------------------------------------- */
+
+START_TEST(charges_are_limited_and_come_back)
+{
+    struct dlxd_users users;
+    struct dlxd_user *user;
+    struct dlxd_user *same;
+    struct dlxd_charge a = {.user = NULL};
+    struct dlxd_charge b = {.user = NULL};
+    dlxd_users_init(&users, 1000);
+    ck_assert_int_eq(dlxd_users_get(&users,
+                                    &(struct dlxd_principal){.uid = 7, .socket = DLXD_SOCKET_MAIN},
+                                    &user),
+                     0);
+    ck_assert_int_eq(dlxd_users_get(&users,
+                                    &(struct dlxd_principal){.uid = 7, .socket = DLXD_SOCKET_MAIN},
+                                    &same),
+                     0);
+    ck_assert_ptr_eq(user, same);
+    ck_assert_int_eq(dlxd_charge_init(&a, user, DLXD_BYTES, 400), 0);
+    ck_assert_int_eq(dlxd_charge_init(&b, user, DLXD_BYTES, 101), DLX_E_LIMIT);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "uid 7 asks for 101 B of shared memory"));
+    ck_assert_ptr_nonnull(
+        strstr(dlx__error_message(), "uses 400 B and may have 500 B (quota bytes)"));
+    ck_assert_int_eq(dlxd_charge_init(&b, user, DLXD_BYTES, UINT64_MAX), DLX_E_LIMIT);
+    ck_assert_int_eq(dlxd_charge_init(&b, user, DLXD_BYTES, 100), 0);
+    dlxd_charge_deinit(&b);
+    dlxd_charge_deinit(&b); /* nothing is charged: nothing happens */
+    ck_assert_uint_eq(user->used[DLXD_BYTES], 400);
+    dlxd_charge_deinit(&a);
+    ck_assert_uint_eq(users.all_bytes, 0);
+    dlxd_user_unref(same);
+    ck_assert_ptr_null(dlxd_user_unref(user));
+    ck_assert_ptr_null(dlxd_user_unref(NULL));
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+START_TEST(charge_keeps_its_user)
+{
+    struct dlxd_users users;
+    struct dlxd_user *user;
+    struct dlxd_charge charge = {.user = NULL};
+    dlxd_users_init(&users, 1 << 20);
+    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
+    ck_assert_int_eq(dlxd_charge_init(&charge, user, DLXD_LINKS, 1), 0);
+    dlxd_user_unref(user);
+    ck_assert(!dlxd_list_empty(&users.users));
+    dlxd_charge_deinit(&charge);
+    ck_assert(dlxd_list_empty(&users.users));
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+START_TEST(all_users_together_have_a_limit)
+{
+    struct dlxd_users users;
+    struct dlxd_user *user[2];
+    struct dlxd_charge charge[2] = {{.user = NULL}, {.user = NULL}};
+    dlxd_users_init(&users, 1000);
+    for (unsigned i = 0; i < 2; i++)
+        ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = i}, &user[i]), 0);
+    ck_assert_int_eq(dlxd_charge_init(&charge[0], user[0], DLXD_BYTES, 500), 0);
+    ck_assert_int_eq(dlxd_charge_init(&charge[1], user[1], DLXD_BYTES, 251), DLX_E_LIMIT);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "all users together"));
+    ck_assert_int_eq(dlxd_charge_init(&charge[1], user[1], DLXD_BYTES, 166), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        dlxd_charge_deinit(&charge[i]);
+        dlxd_user_unref(user[i]);
+    }
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+/* Each takes all that it may; the next one gets a third of what is left. */
+START_TEST(a_user_may_have_a_share_of_the_bytes_that_are_left)
+{
+    enum { N = 4 };
+    static const uint64_t may[N] = {54000, 18000, 6000, 2000};
+    struct dlxd_users users;
+    struct dlxd_user *user[N];
+    struct dlxd_charge charge[N] = {{.user = NULL}};
+    dlxd_users_init(&users, 108000); /* of which all may have 81,000 */
+    for (unsigned i = 0; i < N; i++) {
+        struct dlxd_charge more = {.user = NULL};
+        ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = i}, &user[i]), 0);
+        ck_assert_int_eq(dlxd_charge_init(&charge[i], user[i], DLXD_BYTES, may[i]), 0);
+        ck_assert_int_eq(dlxd_charge_init(&more, user[i], DLXD_BYTES, 2), DLX_E_LIMIT);
+    }
+    for (unsigned i = 0; i < N; i++) {
+        dlxd_charge_deinit(&charge[i]);
+        dlxd_user_unref(user[i]);
+    }
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+/* However many take what they may: the next one gets some, too. */
+START_TEST(a_user_may_have_a_share_of_the_descriptors_that_are_left)
+{
+    enum { USERS = 4, MAX = 4000 };
+    static struct dlxd_charge charges[USERS][MAX];
+    static const uint64_t least[USERS] = {3870, 120, 3, 0};
+    struct dlxd_users users;
+    struct dlxd_user *user[USERS];
+    uint64_t n[USERS] = {0};
+    memset(charges, 0, sizeof charges);
+    dlxd_users_init(&users, UINT64_C(1) << 40);
+    users.all_descriptors_max = MAX;
+    for (uint32_t i = 0; i < USERS; i++) {
+        ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = i}, &user[i]), 0);
+        while (dlxd_charge_init(&charges[i][n[i]], user[i], DLXD_BYTES, 4096) == 0)
+            n[i]++;
+        ck_assert_ptr_nonnull(strstr(dlx__error_message(), "file descriptors of the daemon"));
+        ck_assert_uint_ge(n[i], least[i]);
+        ck_assert_uint_eq(user[i]->used[DLXD_DESCRIPTORS], n[i]);
+        if (i == 0) { /* it may still connect */
+            ck_assert_int_eq(dlxd_charge_init(&charges[i][n[i]], user[i], DLXD_CONNECTIONS, 1), 0);
+            dlxd_charge_deinit(&charges[i][n[i]]);
+        }
+    }
+    for (uint32_t i = 0; i < USERS; i++) {
+        while (n[i] > 0)
+            dlxd_charge_deinit(&charges[i][--n[i]]);
+        ck_assert_uint_eq(user[i]->used[DLXD_DESCRIPTORS], 0);
+        dlxd_user_unref(user[i]);
+    }
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+/* ---- credit --------------------------------------------------------------------------------- */
+
+START_TEST(acknowledging_more_than_was_sent_is_refused)
+{
+    struct dlxd_broker broker = {.watches = NULL};
+    struct dlxd_outbox sock = {.fd = -1};
+    struct dlxd_subscription sub = {.broker = &broker, .sock = &sock};
+    dlxd_list_init(&sock.flights);
+    ck_assert_uint_eq(dlxd_subscription_credit(&sub), DLXD_CREDIT);
+    ck_assert_int_eq(dlxd_subscription_ack(&sub, 1), DLX_E_PROTOCOL);
+    sub.n_fds_sent = 3;
+    ck_assert_uint_eq(dlxd_subscription_credit(&sub), 1);
+    ck_assert_int_eq(dlxd_subscription_ack(&sub, 4), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlxd_subscription_ack(&sub, 2), 0);
+    ck_assert_int_eq(dlxd_subscription_ack(&sub, 1), DLX_E_PROTOCOL); /* backwards */
+    ck_assert_uint_eq(dlxd_subscription_credit(&sub), 3);
+    /* The count goes round. */
+    sub.n_fds_acked = UINT32_MAX - 1;
+    sub.n_fds_sent = 2;
+    ck_assert_uint_eq(dlxd_subscription_credit(&sub), 0);
+    ck_assert_int_eq(dlxd_subscription_ack(&sub, 3), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlxd_subscription_ack(&sub, 1), 0);
+    ck_assert_uint_eq(dlxd_subscription_credit(&sub), 3);
+}
+END_TEST
+
+/* ---- access -------------------------------------------------------------------------------- */
+
+static int admit(uid_t uid, uid_t daemon_uid)
+{
+    return dlxd_policy_admit(&(struct dlxd_policy){.uid = daemon_uid},
+                             &(struct dlxd_principal){.uid = uid, .socket = DLXD_SOCKET_MAIN});
+}
+
+START_TEST(own_user_and_root_may_come_in)
+{
+    ck_assert_int_eq(admit(1000, 1000), 0);
+    ck_assert_int_eq(admit(0, 1000), 0);
+    ck_assert_int_eq(admit(0, 0), 0);
+    ck_assert_int_eq(admit(1001, 1000), DLX_E_ACCESS);
+    ck_assert_str_eq(dlx__error_message(),
+                     "uid 1001 may not use this daemon, which serves uid 1000 and root: start it "
+                     "with --allow-user=1001, or use a daemon of your own");
+    ck_assert_int_eq(admit(1000, 0), DLX_E_ACCESS);
+    ck_assert_int_eq(admit(65534, 65534), DLX_E_ACCESS); /* nobody in particular */
+}
+END_TEST
+
+START_TEST(allowed_users_may_do_everything_and_others_nothing)
+{
+    static const uid_t allowed[] = {1001, 1003, 65534};
+    struct dlxd_rules rules = {.n = 0};
+    const struct dlxd_policy policy = {.uid = 1000, .rules_borrow = &rules};
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(dlxd_rules_add_user(&rules, "--allow-user", allowed[i]), 0);
+    for (uid_t uid = 1000; uid < 1005; uid++) {
+        const struct dlxd_principal who = {.uid = uid, .socket = DLXD_SOCKET_MAIN};
+        const bool may = uid != 1002 && uid != 1004;
+        ck_assert_int_eq(dlxd_policy_admit(&policy, &who), may ? 0 : DLX_E_ACCESS);
+        for (int verb = 0; verb < DLXD_N_VERBS; verb++)
+            ck_assert(dlxd_policy_may(&policy, &who, (enum dlxd_verb)verb, "a/b") ==
+                      (may && (verb != DLXD_MAY_GPU || uid == 1000)));
+    }
+    ck_assert_str_eq(dlx__error_message(), "uid 1004 may not use this daemon, which serves uid "
+                                           "1000, root and those whom its configuration names: "
+                                           "add a rule to dlpackd.conf, or join a group that "
+                                           "has one");
+    ck_assert_int_eq(dlxd_policy_admit(&policy, &(struct dlxd_principal){.uid = 65534}),
+                     DLX_E_ACCESS); /* it has no rights, even if somebody lists it */
+    dlxd_rules_deinit(&rules);
+}
+END_TEST
+
+/* ---- membership ---------------------------------------------------------------------------- */
+
+START_TEST(lines_are_given_out_zeroed_and_taken_back)
+{
+    enum { N = 130 };
+    static struct dlxd_membership_line lines[N];
+    struct dlxd_users users;
+    struct dlxd_user *user;
+    dlxd_users_init(&users, 1 << 20);
+    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < N; i++) {
+            const void *map;
+            int fd;
+            ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user, &dlx__memory_memfd), 0);
+            ck_assert_uint_eq(lines[i].index, (unsigned)i % 64);
+            ck_assert_int_eq(dlxd_membership_reopen(&lines[i], &fd), 0);
+            ck_assert_int_eq(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+            ck_assert_int_eq(
+                dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
+            struct dlx_shm_membership *line =
+                (struct dlx_shm_membership *)(uintptr_t)map + lines[i].index;
+            ck_assert_uint_eq(dlx_load64_sc(&line->joins), 0);
+            ck_assert_uint_eq(dlx_load64_sc(&line->leaves), 0);
+            dlxd_membership_joined(&lines[i]);
+            dlxd_membership_joined(&lines[i]);
+            dlxd_membership_left(&lines[i]);
+            ck_assert_uint_eq(dlx_load64_sc(&line->joins), 2);
+            dlxd_membership_withdrawn(&lines[i]);
+            ck_assert_uint_eq(dlx_load64_sc(&line->joins), 1);
+            ck_assert_uint_eq(dlx_load64_sc(&line->leaves), 1);
+            dlx__region_unmap(map, dlxd_membership_size());
+        }
+        for (int i = 0; i < N; i++)
+            dlxd_membership_line_deinit(&lines[i]);
+        dlxd_membership_line_deinit(&lines[0]);
+        dlxd_membership_joined(&lines[0]); /* no line: nothing happens */
+        ck_assert(dlxd_list_empty(&user->membership_pages));
+    }
+    dlxd_user_unref(user);
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+/* A publisher that was disconnected may look at its line yet: it is to see joins that it knows nothing of. */
+START_TEST(a_line_that_is_given_to_another_never_goes_back)
+{
+    struct dlxd_membership_line lines[2] = {{0}};
+    struct dlxd_users users;
+    struct dlxd_user *user;
+    const void *map;
+    int fd;
+    dlxd_users_init(&users, 1 << 20);
+    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user, &dlx__memory_memfd), 0);
+    ck_assert_int_eq(dlxd_membership_reopen(&lines[1], &fd), 0);
+    ck_assert_int_eq(dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
+    struct dlx_shm_membership *line = (struct dlx_shm_membership *)(uintptr_t)map + lines[1].index;
+    uint64_t seen = 0;
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned n = 0; n < 5 * round; n++) /* none at first: it would look at nothing else */
+            dlxd_membership_joined(&lines[1]);
+        ck_assert_uint_eq(dlx_load64_sc(&line->joins) & DLX_SHM_JOINS_MASK, 5 * round);
+        seen = dlx_load64_sc(&line->joins);
+        dlxd_membership_line_deinit(&lines[1]);
+        ck_assert_uint_eq(dlx_load64_sc(&line->joins), seen); /* streams go on as they are */
+        ck_assert_int_eq(dlxd_membership_line_init(&lines[1], user, &dlx__memory_memfd), 0);
+        ck_assert_uint_gt(dlx_load64_sc(&line->joins), seen);
+        ck_assert_uint_eq(dlx_load64_sc(&line->joins) & DLX_SHM_JOINS_MASK, 0);
+    }
+    dlx__region_unmap(map, dlxd_membership_size());
+    for (int i = 0; i < 2; i++)
+        dlxd_membership_line_deinit(&lines[i]);
+    dlxd_user_unref(user);
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+/* What publishers see of a line. */
+static const struct dlx_shm_membership *attach(const struct dlxd_membership_line *line)
+{
+    const void *map;
+    int fd;
+    ck_assert_int_eq(dlxd_membership_reopen(line, &fd), 0);
+    ck_assert_int_eq(dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
+    return (const struct dlx_shm_membership *)map + line->index;
+}
+
+static void detach(const struct dlx_shm_membership *line)
+{
+    dlx__region_unmap((const void *)((uintptr_t)line & ~(uintptr_t)(DLX_PAGE - 1)), DLX_PAGE);
+}
+
+static uint32_t vouched(const struct dlx_shm_membership *line)
+{
+    return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&line->vouched);
+}
+
+/* Not by what the publisher was given, nor by what a process of the same user makes of it. */
+static void nothing_writes_through(int fd)
+{
+    ck_assert_ptr_eq(mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+    ck_assert_int_lt(pwrite(fd, "x", 1, 0), 0);
+    ck_assert_int_lt(ftruncate(fd, 0), 0);
+    ck_assert_int_lt(ftruncate(fd, 2 * DLX_PAGE), 0);
+    ck_assert_int_lt(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, DLX_PAGE), 0);
+}
+
+START_TEST(a_membership_page_has_no_writer_but_the_daemon)
+{
+    struct dlxd_membership_line line = {0};
+    struct dlxd_users users;
+    struct dlxd_user *user;
+    char path[64];
+    int fd;
+    dlxd_users_init(&users, 1 << 20);
+    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
+    ck_assert_int_eq(dlxd_membership_line_init(&line, user, &dlx__memory_memfd), 0);
+    ck_assert_int_eq(dlxd_membership_reopen(&line, &fd), 0);
+    nothing_writes_through(fd);
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int again = open(path, O_RDWR | O_CLOEXEC); /* the kernel allows it: the file is ours */
+    ck_assert_int_ge(again, 0);
+    nothing_writes_through(again);
+    dlx__close(again);
+    dlx__close(fd);
+    const struct dlx_shm_membership *seen = attach(&line);
+    dlxd_membership_joined(&line);
+    ck_assert_uint_eq(dlx_load64_sc((dlx_atomic_u64 *)(uintptr_t)&seen->joins), 1);
+    detach(seen);
+    dlxd_membership_line_deinit(&line);
+    dlxd_user_unref(user);
+    dlxd_users_deinit(&users);
+}
+END_TEST
+
+/* A daemon's loop that takes lines, gives some back, and ends with the others. */
+struct loop {
+    struct dlxd_membership_line lines[2100];
+    const struct dlx_shm_membership *seen[2100];
+    struct dlxd_user *user;
+};
+
+static void *run_loop(void *userdata)
+{
+    struct loop *loop = userdata;
+    uint32_t tid = (uint32_t)syscall(SYS_gettid);
+    for (uint32_t i = 0; i < DLX_ARRAY_SIZE(loop->lines); i++) {
+        if (dlxd_membership_line_init(&loop->lines[i], loop->user, &dlx__memory_memfd) < 0)
+            return "no line";
+        loop->seen[i] = attach(&loop->lines[i]);
+        if (vouched(loop->seen[i]) != (i < 2048 ? tid : 0))
+            return "not vouched for as it should be";
+    }
+    for (uint32_t i = 0; i < DLX_ARRAY_SIZE(loop->lines); i += i % 3 + 1) {
+        dlxd_membership_line_deinit(&loop->lines[i]);
+        if (vouched(loop->seen[i]) != 0)
+            return "still vouched for";
+        if (i % 2)
+            continue;
+        detach(loop->seen[i]);
+        if (dlxd_membership_line_init(&loop->lines[i], loop->user, &dlx__memory_memfd) < 0)
+            return "no line";
+        loop->seen[i] = attach(&loop->lines[i]);
+        if (vouched(loop->seen[i]) != tid)
+            return "not vouched for again";
+    }
+    return NULL;
+}
+
+/* The kernel does it, as when a daemon is killed. */
+START_TEST(nobody_is_vouched_for_by_a_loop_that_has_ended)
+{
+    static struct loop loop;
+    struct dlxd_users users;
+    pthread_t thread;
+    void *fault = NULL;
+    uint32_t n = 0;
+    dlxd_users_init(&users, 1 << 20);
+    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &loop.user), 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, run_loop, &loop), 0);
+    ck_assert_int_eq(pthread_join(thread, &fault), 0);
+    ck_assert_msg(!fault, "%s", (const char *)fault);
+    for (uint32_t i = 0; i < DLX_ARRAY_SIZE(loop.lines); i++) {
+        uint32_t word = vouched(loop.seen[i]);
+        ck_assert_uint_eq(word & FUTEX_TID_MASK, 0);
+        n += word == FUTEX_OWNER_DIED;
+        detach(loop.seen[i]);
+    }
+    ck_assert_uint_gt(n, 1000);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_core");
+    TCase *tcase = tcase_create("core");
+    tcase_add_test(tcase, objects_are_found_by_id_until_removed);
+    tcase_add_test(tcase, topics_are_sorted_found_and_go_with_their_last_user);
+    tcase_add_test(tcase, many_topics);
+    tcase_add_test(tcase, charges_are_limited_and_come_back);
+    tcase_add_test(tcase, charge_keeps_its_user);
+    tcase_add_test(tcase, all_users_together_have_a_limit);
+    tcase_add_test(tcase, a_user_may_have_a_share_of_the_bytes_that_are_left);
+    tcase_add_test(tcase, a_user_may_have_a_share_of_the_descriptors_that_are_left);
+    tcase_add_test(tcase, acknowledging_more_than_was_sent_is_refused);
+    tcase_add_test(tcase, own_user_and_root_may_come_in);
+    tcase_add_test(tcase, allowed_users_may_do_everything_and_others_nothing);
+    tcase_add_test(tcase, lines_are_given_out_zeroed_and_taken_back);
+    tcase_add_test(tcase, a_line_that_is_given_to_another_never_goes_back);
+    tcase_add_test(tcase, a_membership_page_has_no_writer_but_the_daemon);
+    tcase_add_test(tcase, nobody_is_vouched_for_by_a_loop_that_has_ended);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

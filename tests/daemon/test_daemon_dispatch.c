@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every value of a request that is out of range gets an Error that says so, and changes nothing. */
+#include "common/error.h"
+#include "common/pid_namespace.h"
+#include "ring/layout.h"
+#include "common/topic.h"
+#include "daemon/protocol/dispatch.h"
+#include "tests/harness/broker.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define BODY(name) DLX__WIRE__PACKET__BODY_##name
+
+static struct dlx_test_broker test;
+static struct dlxd_client *client;
+static int fd;
+static struct dlx_packet rx;
+static struct dlx_proto_arena arena;
+
+static void set_up(void)
+{
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    client = dlx_test_broker_client(&test, 10, &fd);
+}
+
+static void tear_down(void)
+{
+    dlx_test_broker_deinit(&test);
+    dlx__packet_deinit(&rx);
+    close(fd);
+}
+
+static const Dlx__Wire__Packet *reply(void)
+{
+    const Dlx__Wire__Packet *packet;
+    dlx__packet_deinit(&rx);
+    ck_assert_int_eq(dlx__packet_recv_fds(fd, &rx), 0);
+    ck_assert_int_eq(dlx__proto_unpack(&arena, rx.data, rx.size, &packet), 0);
+    return packet;
+}
+
+static void expect_error(Dlx__Wire__Packet__BodyCase body, void *message, int code,
+                         const char *words)
+{
+    dlx_test_broker_request(client, body, message, 42);
+    const Dlx__Wire__Packet *packet = reply();
+    ck_assert_msg(packet->body_case == BODY(ERROR), "%s", dlx__proto_name(packet));
+    ck_assert_uint_eq(packet->serial, 42);
+    ck_assert_msg(packet->error->code == code, "%s: %s", dlx__error_name(packet->error->code),
+                  packet->error->text);
+    ck_assert_msg(strstr(packet->error->text, words), "'%s' is not in '%s'", words,
+                  packet->error->text);
+    ck_assert(!dlxd_client_is_doomed(client));
+    ck_assert_uint_eq(test.broker.registry.n_topics, 0);
+}
+
+static Dlx__Wire__PublisherNew publisher_request(const char *topic)
+{
+    Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
+    request.topic = (char *)(uintptr_t)topic;
+    request.history = 1;
+    request.depth = 16;
+    request.n_entries = 256;
+    return request;
+}
+
+static Dlx__Wire__Subscribe subscribe_request(const char *topic)
+{
+    Dlx__Wire__Subscribe request = DLX__WIRE__SUBSCRIBE__INIT;
+    request.topic = (char *)(uintptr_t)topic;
+    request.max_held = 1;
+    return request;
+}
+
+START_TEST(bad_topics)
+{
+    char too_long[DLX_TOPIC_SIZE_MAX + 2];
+    static const char *const bad[] = {"",      "/",   "/a",   "a/",   "a//b", "..",      "a/../b",
+                                      "a/./b", "a b", "**/a", "\xff", "a\nb", "\xc3\xa4"};
+    Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
+    memset(too_long, 'a', sizeof too_long - 1);
+    too_long[sizeof too_long - 1] = '\0';
+    for (size_t i = 0; i <= DLX_ARRAY_SIZE(bad); i++) {
+        const char *topic = i < DLX_ARRAY_SIZE(bad) ? bad[i] : too_long;
+        Dlx__Wire__PublisherNew publisher = publisher_request(topic);
+        Dlx__Wire__Subscribe subscribe = subscribe_request(topic);
+        expect_error(BODY(PUBLISHER_NEW), &publisher, DLX_E_TOPIC, "");
+        expect_error(BODY(SUBSCRIBE), &subscribe, DLX_E_TOPIC, "");
+        if (*topic) {
+            list.topic = (char *)(uintptr_t)topic;
+            expect_error(BODY(LIST_PUBLISHERS), &list, DLX_E_TOPIC, "");
+        }
+    }
+    /* A pattern is for those who look, not for those who publish or drop. */
+    Dlx__Wire__PublisherNew publisher = publisher_request("a/*");
+    Dlx__Wire__RetainedDrop drop = DLX__WIRE__RETAINED_DROP__INIT;
+    drop.topic = (char *)(uintptr_t) "a/*";
+    expect_error(BODY(PUBLISHER_NEW), &publisher, DLX_E_TOPIC, "'*'");
+    expect_error(BODY(RETAINED_DROP), &drop, DLX_E_TOPIC, "'*'");
+}
+END_TEST
+
+START_TEST(bad_publishers)
+{
+    static const uint32_t histories[] = {0, DLX_SHM_HISTORY_MAX + 1, UINT32_MAX};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(histories); i++) {
+        Dlx__Wire__PublisherNew request = publisher_request("t");
+        request.history = histories[i];
+        expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, "from 1 to 1024");
+    }
+    static const uint32_t depths[] = {0, DLX_SHM_DEPTH_MAX + 1, UINT32_MAX};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(depths); i++) {
+        Dlx__Wire__PublisherNew request = publisher_request("t");
+        request.depth = depths[i];
+        expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, "from 1 to 4096");
+    }
+    static const struct {
+        uint32_t history;
+        uint32_t depth;
+        uint32_t n_entries;
+    } rings[] = {
+        {1, 1, 0},
+        {1, 1, 1},
+        {1, 1, 128},
+        {1, 1, 300},
+        {1, 1, 16384},
+        {1, 1, UINT32_MAX},
+        {1, 129, 256},
+        {129, 1, 256},
+        {DLX_SHM_HISTORY_MAX, 1, 1024},
+        {1, 2049, 4096},
+        {1, DLX_SHM_DEPTH_MAX, 4096},
+    };
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(rings); i++) {
+        Dlx__Wire__PublisherNew request = publisher_request("t");
+        request.history = rings[i].history;
+        request.depth = rings[i].depth;
+        request.n_entries = rings[i].n_entries;
+        expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, "to 8192 is possible");
+    }
+    Dlx__Wire__PublisherNew request = publisher_request("t");
+    request.on_full = 2;
+    expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, "on_full is 2");
+    Dlx__Wire__PublisherNew holds = publisher_request("t");
+    holds.max_held = DLX_SHM_HELD_MAX + 1;
+    expect_error(BODY(PUBLISHER_NEW), &holds, DLX_E_INVALID, "max_held 4097, at most 4096");
+    Dlx__Wire__PublisherNew resumes = publisher_request("t");
+    resumes.after_seq = DLX_SHM_MOVED;
+    expect_error(BODY(PUBLISHER_NEW), &resumes, DLX_E_INVALID, "2305843009213693952");
+}
+END_TEST
+
+START_TEST(bad_subscriptions)
+{
+    Dlx__Wire__Subscribe request = subscribe_request("t");
+    request.mode = 2;
+    expect_error(BODY(SUBSCRIBE), &request, DLX_E_INVALID, "mode is 2");
+    request.mode = 1;
+    request.reliable = true;
+    expect_error(BODY(SUBSCRIBE), &request, DLX_E_INVALID, "cannot be reliable");
+    request = subscribe_request("t");
+    request.history = DLX_SHM_HISTORY_MAX + 1;
+    expect_error(BODY(SUBSCRIBE), &request, DLX_E_INVALID, "at most 1024");
+    static const uint32_t held[] = {0, DLX_SHM_HELD_MAX + 1, UINT32_MAX};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(held); i++) {
+        request = subscribe_request("t");
+        request.max_held = held[i];
+        expect_error(BODY(SUBSCRIBE), &request, DLX_E_INVALID, "from 1 to 4096");
+    }
+}
+END_TEST
+
+START_TEST(ids_that_are_not_there)
+{
+    static const uint64_t ids[] = {0, 1, UINT64_MAX};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(ids); i++) {
+        Dlx__Wire__PublisherReady ready = DLX__WIRE__PUBLISHER_READY__INIT;
+        Dlx__Wire__PublisherClose close_publisher = DLX__WIRE__PUBLISHER_CLOSE__INIT;
+        Dlx__Wire__ArenaNew arena_new = DLX__WIRE__ARENA_NEW__INIT;
+        Dlx__Wire__ArenaReady arena_ready = DLX__WIRE__ARENA_READY__INIT;
+        Dlx__Wire__ArenaDrop arena_drop = DLX__WIRE__ARENA_DROP__INIT;
+        Dlx__Wire__SubscriptionClose close_sub = DLX__WIRE__SUBSCRIPTION_CLOSE__INIT;
+        Dlx__Wire__ListLinks links = DLX__WIRE__LIST_LINKS__INIT;
+        char words[64];
+        ready.publisher = close_publisher.publisher = arena_new.publisher = ids[i];
+        arena_ready.publisher = arena_drop.publisher = links.publisher = ids[i];
+        close_sub.subscription = ids[i];
+        arena_new.arena_size = DLX_PAGE;
+        (void)snprintf(words, sizeof words, "publisher %llu", (unsigned long long)ids[i]);
+        expect_error(BODY(PUBLISHER_READY), &ready, DLX_E_NOT_FOUND, words);
+        expect_error(BODY(PUBLISHER_CLOSE), &close_publisher, DLX_E_NOT_FOUND, words);
+        expect_error(BODY(ARENA_NEW), &arena_new, DLX_E_NOT_FOUND, words);
+        expect_error(BODY(ARENA_READY), &arena_ready, DLX_E_NOT_FOUND, words);
+        expect_error(BODY(ARENA_DROP), &arena_drop, DLX_E_NOT_FOUND, words);
+        expect_error(BODY(LIST_LINKS), &links, DLX_E_NOT_FOUND, words);
+        expect_error(BODY(SUBSCRIPTION_CLOSE), &close_sub, DLX_E_NOT_FOUND, "subscription");
+    }
+}
+END_TEST
+
+START_TEST(quota_names_asked_used_and_limit)
+{
+    test.broker.users.max[DLXD_BYTES] = 1 << 16;
+    Dlx__Wire__PublisherNew request = publisher_request("t");
+    request.n_entries = DLX_SHM_ENTRIES_MAX;
+    expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_LIMIT, "may have 64.0 KiB (quota bytes)");
+    test.broker.users.max[DLXD_OBJECTS] = 0;
+    request.n_entries = 256;
+    expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_LIMIT, "publishers and subscriptions");
+    Dlx__Wire__Subscribe subscribe = subscribe_request("t");
+    expect_error(BODY(SUBSCRIBE), &subscribe, DLX_E_LIMIT, "publishers and subscriptions");
+}
+END_TEST
+
+START_TEST(arenas_of_a_publisher_are_limited_in_number)
+{
+    Dlx__Wire__PublisherNew request = publisher_request("t");
+    Dlx__Wire__ArenaNew arena_new = DLX__WIRE__ARENA_NEW__INIT;
+    dlx_test_broker_request(client, BODY(PUBLISHER_NEW), &request, 1);
+    const Dlx__Wire__Packet *packet = reply();
+    ck_assert_int_eq(packet->body_case, BODY(PUBLISHER_NEW_REPLY));
+    arena_new.publisher = packet->publisher_new_reply->publisher;
+    arena_new.arena_size = DLX_PAGE;
+    for (uint32_t i = 1; i <= DLX_SHM_ARENAS_MAX; i++) {
+        dlx_test_broker_request(client, BODY(ARENA_NEW), &arena_new, i);
+        packet = reply();
+        if (packet->body_case == BODY(ERROR) && packet->error->code == DLX_E_FD_LIMIT)
+            break; /* the process may not have so many files */
+        ck_assert_int_eq(packet->body_case, BODY(ARENA_NEW_REPLY));
+        ck_assert_uint_eq(packet->arena_new_reply->arena, i);
+        if (i == DLX_SHM_ARENAS_MAX) {
+            dlx_test_broker_request(client, BODY(ARENA_NEW), &arena_new, i);
+            packet = reply();
+            ck_assert_int_eq(packet->body_case, BODY(ERROR));
+            ck_assert_int_eq(packet->error->code, DLX_E_LIMIT);
+        }
+    }
+}
+END_TEST
+
+/* Fds cannot be queued: when the client does not read, the request fails and nothing stays behind. */
+START_TEST(reply_with_fds_that_does_not_fit_undoes_the_request)
+{
+    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
+    Dlx__Wire__PublisherNew publisher = publisher_request("t");
+    Dlx__Wire__Subscribe subscribe = subscribe_request("t");
+    int size = 1;
+    uint32_t serial = 0;
+    ck_assert_int_eq(setsockopt(client->fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size), 0);
+    while (client->n_tx == 0)
+        dlx_test_broker_request(client, BODY(DAEMON_INFO), &info, ++serial);
+    dlx_test_broker_request(client, BODY(PUBLISHER_NEW), &publisher, ++serial);
+    dlx_test_broker_request(client, BODY(SUBSCRIBE), &subscribe, ++serial);
+    dlx_test_broker_request(client, BODY(DAEMON_INFO), &info, ++serial);
+    dlxd_broker_settle(&test.broker);
+    ck_assert_uint_eq(test.broker.registry.n_topics, 0);
+    ck_assert_uint_eq(test.broker.users.all_bytes, 0);
+    /* And all replies come, in order. */
+    for (uint32_t i = 1; i <= serial; i++) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        dlx_test_broker_run(&test);
+        ck_assert_int_eq(poll(&p, 1, 10000), 1);
+        const Dlx__Wire__Packet *packet = reply();
+        ck_assert_uint_eq(packet->serial, i);
+        bool failed = i == serial - 1 || i == serial - 2;
+        ck_assert_int_eq(packet->body_case, failed ? BODY(ERROR) : BODY(DAEMON_INFO_REPLY));
+        if (failed)
+            ck_assert_int_eq(packet->error->code, DLX_E_LIMIT);
+    }
+    ck_assert_uint_eq(client->n_tx, 0);
+}
+END_TEST
+
+START_TEST(queue_of_replies_is_bounded)
+{
+    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
+    size_t most = 0;
+    for (uint32_t i = 1; i < 100000 && !dlxd_client_is_doomed(client); i++) {
+        dlx_test_broker_request(client, BODY(DAEMON_INFO), &info, i);
+        most = DLX_MAX(most, client->n_tx);
+    }
+    ck_assert(dlxd_client_is_doomed(client));
+    ck_assert_uint_eq(most, DLXD_TX_PACKETS_MAX);
+    dlxd_broker_settle(&test.broker);
+    ck_assert_uint_eq(test.broker.n_clients, 0);
+}
+END_TEST
+
+/* More publishers than fit on a page, of several topics. */
+START_TEST(lists_come_page_by_page_in_order)
+{
+    enum { N = 50 };
+    Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
+    char last_topic[DLX_TOPIC_SIZE_MAX + 1] = "";
+    uint64_t last_id = 0;
+    size_t n = 0;
+    for (int i = 0; i < N; i++) {
+        char topic[16];
+        (void)snprintf(topic, sizeof topic, "t/%d", i % 3);
+        Dlx__Wire__PublisherNew request = publisher_request(topic);
+        dlx_test_broker_request(client, BODY(PUBLISHER_NEW), &request, 1);
+        (void)reply();
+    }
+    /* Not announced: not listed. Announce behind the protocol's back. */
+    dlx_test_broker_request(client, BODY(LIST_PUBLISHERS), &list, 1);
+    ck_assert_uint_eq(reply()->publisher_list->n_entries, 0);
+    dlx_for_each (it, &client->publishers)
+        dlxd_offering_begin(dlxd_container_of(it, struct dlxd_publisher, by_client), true);
+    for (bool more = true; more;) {
+        list.after_topic = last_topic;
+        list.after_publisher = last_id;
+        dlx_test_broker_request(client, BODY(LIST_PUBLISHERS), &list, 1);
+        const Dlx__Wire__PublisherList *page = reply()->publisher_list;
+        more = page->more;
+        ck_assert_uint_eq(page->n_entries, more ? 16 : N - n);
+        for (size_t i = 0; i < page->n_entries; i++) {
+            const Dlx__Wire__PublisherEntry *entry = page->entries[i];
+            int order = strcmp(entry->topic, last_topic);
+            ck_assert(order > 0 || (order == 0 && entry->publisher > last_id));
+            ck_assert_uint_eq(entry->history, 1);
+            (void)snprintf(last_topic, sizeof last_topic, "%s", entry->topic);
+            last_id = entry->publisher;
+            n++;
+        }
+    }
+    ck_assert_uint_eq(n, N);
+    list = (Dlx__Wire__ListPublishers)DLX__WIRE__LIST_PUBLISHERS__INIT;
+    char topic[] = "t/1";
+    char after[] = "t/2";
+    list.topic = topic;
+    dlx_test_broker_request(client, BODY(LIST_PUBLISHERS), &list, 1);
+    const Dlx__Wire__PublisherList *page = reply()->publisher_list;
+    ck_assert_uint_eq(page->n_entries, 16);
+    ck_assert(page->more);
+    ck_assert_str_eq(page->entries[15]->topic, "t/1");
+    list.after_topic = after;
+    dlx_test_broker_request(client, BODY(LIST_PUBLISHERS), &list, 1);
+    ck_assert_uint_eq(reply()->publisher_list->n_entries, 0);
+}
+END_TEST
+
+/* A field that it does not know would be a violation to it. */
+START_TEST(an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_ours)
+{
+    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
+    test.broker.longest_turn_ns = 7;
+    for (uint32_t minor = 0; minor <= DLX_PROTO_MINOR + 1; minor++) {
+        Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
+        int other;
+        struct dlxd_client *newcomer = dlx_test_broker_client(&test, 0, &other), *before = client;
+        int fd_before = fd;
+        client = newcomer;
+        fd = other;
+        hello.major = DLX_PROTO_MAJOR;
+        hello.minor = minor;
+        hello.name = (char *)(uintptr_t) "other";
+        hello.max_links = 10;
+        dlx_test_broker_request(client, BODY(HELLO), &hello, 1);
+        ck_assert_uint_eq(reply()->hello_reply->minor, DLX_MIN(minor, DLX_PROTO_MINOR));
+        dlx_test_broker_request(client, BODY(DAEMON_INFO), &info, 2);
+        const Dlx__Wire__DaemonInfoReply *got = reply()->daemon_info_reply;
+        ck_assert_uint_eq(got->longest_turn_ns, minor < 1 ? 0 : 7);
+        ck_assert_uint_eq(got->pid_namespace, minor < 4 ? 0 : dlx__pid_namespace());
+        client = before;
+        fd = fd_before;
+        close(other);
+    }
+}
+END_TEST
+
+static const Dlx__Wire__QuotaList *list_quotas(uint32_t after_uid, const char *after_socket)
+{
+    Dlx__Wire__ListQuotas list = DLX__WIRE__LIST_QUOTAS__INIT;
+    list.after_uid = after_uid;
+    list.after_socket = (char *)(uintptr_t)after_socket;
+    dlx_test_broker_request(client, BODY(LIST_QUOTAS), &list, 3);
+    const Dlx__Wire__Packet *packet = reply();
+    ck_assert_int_eq(packet->body_case, BODY(QUOTA_LIST));
+    return packet->quota_list;
+}
+
+/* Root, by the main socket, as all clients of this test are. */
+START_TEST(a_superuser_sees_the_quotas_of_all_users_in_order)
+{
+    static const struct {
+        uid_t uid;
+        const char *socket;
+    } whose[] = {{7, "b"}, {4000000000U, "a"}, {7, "a"}, {3, "z"}};
+    struct dlxd_user *users[4];
+    struct dlxd_charge charge = {.user = NULL};
+    client->principal->minor = 5;
+    for (int i = 0; i < 4; i++) {
+        struct dlxd_principal who = {.uid = whose[i].uid};
+        (void)snprintf(who.socket, sizeof who.socket, "%s", whose[i].socket);
+        ck_assert_int_eq(dlxd_users_get(&test.broker.users, &who, &users[i]), 0);
+    }
+    ck_assert_int_eq(dlxd_charge_init(&charge, users[0], DLXD_LINKS, 5), 0);
+    char seen[400] = "", socket[DLXD_SOCKET_NAME_SIZE] = "";
+    uint32_t uid = 0;
+    for (const Dlx__Wire__QuotaList *list; (list = list_quotas(uid, socket))->more;) {
+        size_t n = strlen(seen);
+        uid = list->uid;
+        (void)snprintf(socket, sizeof socket, "%s", list->socket);
+        ck_assert_str_eq(list->quota_class, "default");
+        ck_assert_uint_eq(list->n_entries, DLXD_N_RESOURCES);
+        ck_assert_str_eq(list->entries[DLXD_LINKS]->name, "links");
+        ck_assert_uint_eq(list->entries[DLXD_LINKS]->max, 65536);
+        if (uid != geteuid())
+            (void)snprintf(seen + n, sizeof seen - n, "%u/%s:%u ", uid, socket,
+                           (unsigned)list->entries[DLXD_LINKS]->used);
+    }
+    ck_assert_str_eq(seen, "3/z:0 7/a:0 7/b:5 4000000000/a:0 ");
+    dlxd_charge_deinit(&charge);
+    for (int i = 0; i < 4; i++)
+        dlxd_user_unref(users[i]);
+}
+END_TEST
+
+START_TEST(others_see_their_own_quotas_alone)
+{
+    test.broker.policy.uid = geteuid() + 1;
+    client->principal->minor = 5;
+    client->principal->uid = 1234; /* its user has the uid with which it came */
+    const Dlx__Wire__QuotaList *list = list_quotas(0, "");
+    ck_assert_uint_eq(list->uid, geteuid());
+    ck_assert_str_eq(list->socket, DLXD_SOCKET_MAIN);
+    ck_assert(!list->more);
+    ck_assert_uint_eq(list->entries[DLXD_CONNECTIONS]->used, 1);
+    list = list_quotas(0, DLXD_SOCKET_MAIN);
+    ck_assert_str_eq(list->socket, "");
+    ck_assert_uint_eq(list->n_entries, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_dispatch");
+    TCase *tcase = tcase_create("dispatch");
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_set_timeout(tcase, 30);
+    tcase_add_test(tcase, bad_topics);
+    tcase_add_test(tcase, bad_publishers);
+    tcase_add_test(tcase, bad_subscriptions);
+    tcase_add_test(tcase, ids_that_are_not_there);
+    tcase_add_test(tcase, quota_names_asked_used_and_limit);
+    tcase_add_test(tcase, arenas_of_a_publisher_are_limited_in_number);
+    tcase_add_test(tcase, reply_with_fds_that_does_not_fit_undoes_the_request);
+    tcase_add_test(tcase, queue_of_replies_is_bounded);
+    tcase_add_test(tcase, lists_come_page_by_page_in_order);
+    tcase_add_test(tcase, an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_ours);
+    tcase_add_test(tcase, a_superuser_sees_the_quotas_of_all_users_in_order);
+    tcase_add_test(tcase, others_see_their_own_quotas_alone);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

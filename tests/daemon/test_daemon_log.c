@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon's log: refusals as entries of the journal, and how many lines there are in a second. */
+#include "common/util.h"
+#include "daemon/base/log.h"
+#include "tests/harness/daemon.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static struct dlx_test_daemon place; /* its folder */
+static char journal_path[300], text[8192];
+static int journal = -1, lines = -1, stderr_fd = -1;
+
+/* Lines and entries come here. */
+static void begin(void)
+{
+    int fds[2];
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    (void)snprintf(journal_path, sizeof journal_path, "%s/j", place.dir);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", journal_path);
+    (void)unlink(journal_path);
+    journal = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    ck_assert_int_eq(bind(journal, (const struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
+    stderr_fd = dup(STDERR_FILENO);
+    ck_assert_int_eq(dup2(fds[1], STDERR_FILENO), STDERR_FILENO);
+    close(fds[1]);
+    lines = fds[0];
+    dlxd_log_init(DLXD_LOG_NOTICE, journal_path);
+}
+
+static void end(void)
+{
+    (void)dup2(stderr_fd, STDERR_FILENO);
+    close(stderr_fd);
+    close(lines);
+    close(journal);
+    ck_assert_int_eq(unlink(journal_path), 0);
+}
+
+/* What is there now. */
+static const char *read_lines(void)
+{
+    ssize_t n = read(lines, text, sizeof text - 1);
+    text[DLX_MAX(n, 0)] = '\0';
+    return text;
+}
+
+static const char *read_entry(void)
+{
+    ssize_t n = recv(journal, text, sizeof text - 1, 0);
+    text[DLX_MAX(n, 0)] = '\0';
+    return text;
+}
+
+static void refuse(const char *topic)
+{
+    const struct dlxd_log_field fields[] = {
+        {"DLPACKD_UID", "1000"}, {"DLPACKD_TOPIC", topic}, {"DLPACKD_RULE", NULL}};
+    dlxd_log_refusal(fields, DLX_ARRAY_SIZE(fields), "refused: %s", topic);
+}
+
+START_TEST(a_refusal_is_an_entry_with_fields)
+{
+    refuse("cam/front");
+    ck_assert_str_eq(read_entry(), "MESSAGE=refused: cam/front\nPRIORITY=5\n"
+                                   "SYSLOG_IDENTIFIER=dlpackd\nDLPACKD_UID=1000\n"
+                                   "DLPACKD_TOPIC=cam/front\n");
+    ck_assert_str_eq(read_lines(), "");
+}
+END_TEST
+
+START_TEST(a_value_adds_no_field)
+{
+    refuse("a\nDLPACKD_UID=0\t");
+    ck_assert_str_eq(read_entry(), "MESSAGE=refused: a?DLPACKD_UID=0?\nPRIORITY=5\n"
+                                   "SYSLOG_IDENTIFIER=dlpackd\nDLPACKD_UID=1000\n"
+                                   "DLPACKD_TOPIC=a?DLPACKD_UID=0?\n");
+}
+END_TEST
+
+START_TEST(what_the_journal_does_not_take_is_a_line)
+{
+    char long_topic[5000];
+    memset(long_topic, 'x', sizeof long_topic - 1);
+    long_topic[sizeof long_topic - 1] = '\0';
+    refuse(long_topic); /* it does not fit */
+    ck_assert_str_eq(read_entry(), "");
+    ck_assert_int_eq(strncmp(read_lines(), "<5>refused: xxx", 15), 0);
+    /* The journal does not read: its queue is full. */
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", journal_path);
+    int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    while (sendto(sock, "", 0, 0, (const struct sockaddr *)&address, sizeof address) == 0)
+        ;
+    close(sock);
+    refuse("full");
+    ck_assert_str_eq(read_lines(), "<5>refused: full\n");
+    dlxd_log_init(DLXD_LOG_NOTICE, "/nonexistent/journal");
+    refuse("absent");
+    ck_assert_str_eq(read_lines(), "<5>refused: absent\n");
+    dlxd_log_init(DLXD_LOG_NOTICE, NULL);
+    refuse("unnamed");
+    ck_assert_str_eq(read_lines(), "dlpackd: refused: unnamed\n");
+    dlxd_log_init(DLXD_LOG_WARNING, journal_path);
+    refuse("not wanted");
+    ck_assert_str_eq(read_lines(), "");
+}
+END_TEST
+
+static unsigned n_refused, n_entries, n_said;
+
+static void refuse_and_count(void)
+{
+    refuse("a");
+    n_refused++;
+    while (*read_entry())
+        n_entries++;
+    for (const char *at = read_lines(); (at = strstr(at, "<4>")); at++) {
+        ck_assert_msg(strstr(at, " refusals were not written\n"), "%s", text);
+        n_said += (unsigned)strtoul(at + 3, NULL, 10);
+    }
+}
+
+/* They are what strangers cause: they hide no line of another kind, and those that are left out are
+ * counted. */
+START_TEST(many_refusals_hide_nothing_else)
+{
+    const uint64_t deadline = dlx__deadline(PATIENCE);
+    while (n_entries == n_refused)
+        refuse_and_count();
+    ck_assert_uint_ge(n_entries, 10);
+    for (int i = 0; i < 1000; i++)
+        refuse_and_count();
+    dlxd_log(DLXD_LOG_ERROR, "of another kind");
+    ck_assert_msg(strstr(read_lines(), "<3>of another kind\n"), "%s", text);
+    for (unsigned round = 0, before = 0; round < 2; round++, before = n_said) {
+        while (n_entries + n_said < n_refused || n_said == before) { /* said in the next second */
+            ck_assert_uint_lt(dlx__now_ns(), deadline);
+            (void)poll(NULL, 0, 1);
+            refuse_and_count();
+        }
+        ck_assert_uint_eq(n_entries + n_said, n_refused);
+    }
+}
+END_TEST
+
+START_TEST(stderr_is_the_journal_s_if_it_is_the_stream_that_is_named)
+{
+    char name[64];
+    struct stat st;
+    ck_assert_int_eq(fstat(STDERR_FILENO, &st), 0);
+    (void)unsetenv("JOURNAL_STREAM");
+    ck_assert(!dlxd_log_is_journal());
+    (void)snprintf(name, sizeof name, "%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+    (void)setenv("JOURNAL_STREAM", name, 1);
+    ck_assert(dlxd_log_is_journal());
+    (void)snprintf(name, sizeof name, "%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino + 1);
+    (void)setenv("JOURNAL_STREAM", name, 1);
+    ck_assert(!dlxd_log_is_journal());
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_log");
+    TCase *tcase = tcase_create("log");
+    tcase_set_timeout(tcase, PATIENCE_S);
+    dlx_test_dir_fixture(tcase, &place);
+    tcase_add_checked_fixture(tcase, begin, end);
+    tcase_add_test(tcase, a_refusal_is_an_entry_with_fields);
+    tcase_add_test(tcase, a_value_adds_no_field);
+    tcase_add_test(tcase, what_the_journal_does_not_take_is_a_line);
+    tcase_add_test(tcase, many_refusals_hide_nothing_else);
+    tcase_add_test(tcase, stderr_is_the_journal_s_if_it_is_the_stream_that_is_named);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

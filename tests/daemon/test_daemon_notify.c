@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the daemon tells its service manager: sd_notify(3). */
+#include "common/error.h"
+#include "common/util.h"
+#include "daemon/persist/notify.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+/* A manager's socket with an abstract name, which is put in the environment. */
+static int make_manager(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char name[64];
+    int n = snprintf(name, sizeof name, "@dlpackd-test-notify-%d", (int)getpid());
+    memcpy(address.sun_path + 1, name + 1, (size_t)n - 1);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address,
+                          (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)n)),
+                     0);
+    setenv("NOTIFY_SOCKET", name, 1);
+    return fd;
+}
+
+START_TEST(a_manager_with_an_abstract_name_is_told)
+{
+    char text[64] = "";
+    int fd = make_manager();
+    ck_assert(dlxd_notify_is_possible());
+    ck_assert_int_eq(dlxd_notify("READY=1", -1), 0);
+    ck_assert_int_eq(recv(fd, text, sizeof text - 1, 0), 7);
+    ck_assert_str_eq(text, "READY=1");
+    close(fd);
+}
+END_TEST
+
+START_TEST(a_manager_that_does_not_read_is_not_waited_for)
+{
+    int fd = make_manager(), r;
+    do {
+        r = dlxd_notify("READY=1", -1);
+    } while (r == 0);
+    ck_assert_int_eq(r, DLX_E_FULL);
+    close(fd);
+    ck_assert_int_lt(dlxd_notify("READY=1", -1), 0);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "service manager"));
+}
+END_TEST
+
+START_TEST(names_that_are_no_socket_are_no_manager)
+{
+    char long_name[200];
+    memset(long_name, 'x', sizeof long_name - 1);
+    long_name[0] = '/';
+    long_name[sizeof long_name - 1] = '\0';
+    const char *const names[] = {"", "/", "@", "relative", "vsock:2:1", long_name};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(names); i++) {
+        setenv("NOTIFY_SOCKET", names[i], 1);
+        ck_assert_msg(!dlxd_notify_is_possible(), "%s", names[i]);
+        ck_assert_int_eq(dlxd_notify("READY=1", -1), DLX_E_NOT_FOUND);
+    }
+    unsetenv("NOTIFY_SOCKET");
+    ck_assert(!dlxd_notify_is_possible());
+}
+END_TEST
+
+START_TEST(only_a_watchdog_of_this_process_counts)
+{
+    static const struct {
+        const char *usec, *pid; /* pid: NULL is none, "" this process's */
+        uint64_t us;
+    } all[] = {
+        {"30000000", "", 30000000},
+        {"30000000", NULL, 30000000},
+        {"18446744073709551615", "", UINT64_MAX},
+        {"30000000", "1", 0}, /* it was started by another one, which is watched */
+        {"30000000", "x", 0},
+        {NULL, "", 0},
+        {"", "", 0},
+        {"0", "", 0},
+        {"-1", "", 0},
+        {" 5", "", 0},
+        {"5s", "", 0},
+        {"18446744073709551616", "", 0},
+    };
+    char self[16];
+    (void)snprintf(self, sizeof self, "%d", (int)getpid());
+    int fd = make_manager();
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        const char *pid = all[i].pid && !*all[i].pid ? self : all[i].pid;
+        (void)(all[i].usec ? setenv("WATCHDOG_USEC", all[i].usec, 1) : unsetenv("WATCHDOG_USEC"));
+        (void)(pid ? setenv("WATCHDOG_PID", pid, 1) : unsetenv("WATCHDOG_PID"));
+        ck_assert_msg(dlxd_notify_watchdog_us() == all[i].us, "%zu", i);
+    }
+    setenv("WATCHDOG_USEC", "30000000", 1);
+    unsetenv("NOTIFY_SOCKET"); /* whom should it tell? */
+    unsetenv("WATCHDOG_PID");
+    ck_assert_uint_eq(dlxd_notify_watchdog_us(), 0);
+    close(fd);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_notify");
+    TCase *tcase = tcase_create("notify");
+    tcase_add_test(tcase, a_manager_with_an_abstract_name_is_told);
+    tcase_add_test(tcase, a_manager_that_does_not_read_is_not_waited_for);
+    tcase_add_test(tcase, names_that_are_no_socket_are_no_manager);
+    tcase_add_test(tcase, only_a_watchdog_of_this_process_counts);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

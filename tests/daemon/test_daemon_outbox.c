@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Descriptors in flight are on who causes them, until they have been received. Who asks hears that
+ * a packet was. */
+#include "daemon/users/outbox.h"
+#include "common/error.h"
+#include "common/packet.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/users/user.h"
+#include "tests/harness/broker.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { A, B, N_USERS };
+
+static struct dlx_test_broker test;
+static struct dlxd_client *clients[N_USERS];
+static int control[N_USERS];
+static struct dlxd_outbox *outbox; /* on which A is sent things */
+static int theirs;
+static size_t n_fds;
+static struct dlx_packet rx;
+
+static struct dlxd_user *user(int i)
+{
+    return clients[i]->user;
+}
+
+static uint64_t in_flight(int i)
+{
+    return user(i)->used[DLXD_IN_FLIGHT];
+}
+
+static void set_up(void)
+{
+    int pair[2];
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    for (uint32_t i = 0; i < N_USERS; i++)
+        clients[i] = dlx_test_broker_client_by(&test, i, 100, &control[i]);
+    n_fds = dlx_test_broker_n_fds(&test);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
+                     0);
+    outbox = dlxd_outbox_new(test.broker.workers, pair[0]);
+    ck_assert_ptr_nonnull(outbox);
+    theirs = pair[1];
+}
+
+static void look(void)
+{
+    for (int i = 0; i < N_USERS; i++)
+        user(i)->next_look_ns = 0;
+    dlxd_flights_look_all(&test.broker.users);
+}
+
+static void tear_down(void)
+{
+    outbox = dlxd_outbox_close(outbox, user(A));
+    if (theirs >= 0)
+        close(theirs);
+    look();
+    ck_assert_uint_eq(test.broker.users.all_in_flight, 0);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&test), n_fds);
+    dlx_test_broker_deinit(&test);
+    for (int i = 0; i < N_USERS; i++)
+        close(control[i]);
+    dlx__packet_deinit(&rx);
+}
+
+static int send_tracked(int payer, size_t n, struct dlxd_flight **ret)
+{
+    Dlx__Wire__Ok body = DLX__WIRE__OK__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    const int fds[] = {0, 1, 2};
+    packet.body_case = DLX__WIRE__PACKET__BODY_OK;
+    packet.ok = &body;
+    return dlxd_outbox_send(outbox, user(payer), &packet, fds, n, ret);
+}
+
+static int send_fds(int payer, size_t n)
+{
+    return send_tracked(payer, n, NULL);
+}
+
+static void must_send(int payer, size_t n)
+{
+    ck_assert_int_eq(send_fds(payer, n), 0);
+}
+
+static void receive(int n)
+{
+    for (int i = 0; i < n; i++) {
+        ck_assert_int_eq(dlx__packet_recv_fds(theirs, &rx), 0);
+        dlx__packet_deinit(&rx);
+    }
+}
+
+START_TEST(descriptors_are_charged_until_the_whole_queue_is_read)
+{
+    must_send(A, 3);
+    must_send(A, 2);
+    ck_assert_uint_eq(in_flight(A), 5);
+    ck_assert_uint_eq(test.broker.users.all_in_flight, 5);
+    receive(1);
+    look();
+    ck_assert_uint_eq(in_flight(A), 5);
+    receive(1);
+    look();
+    ck_assert_uint_eq(in_flight(A), 0);
+}
+END_TEST
+
+/* How many packets are unread is known but for a factor: none lands too early. */
+START_TEST(of_many_packets_the_oldest_have_landed_when_few_are_unread)
+{
+    enum { N = 30 };
+    for (int i = 0; i < N; i++)
+        must_send(A, 1);
+    for (uint64_t n_left = N; n_left-- > 0;) {
+        receive(1);
+        look();
+        ck_assert_uint_ge(in_flight(A), n_left);
+        ck_assert_uint_le(in_flight(A), 6 * n_left);
+    }
+    ck_assert_uint_eq(in_flight(A), 0);
+}
+END_TEST
+
+START_TEST(what_was_read_has_landed_when_more_is_sent)
+{
+    must_send(A, 3);
+    receive(1);
+    must_send(A, 1);
+    ck_assert_uint_eq(in_flight(A), 1);
+}
+END_TEST
+
+START_TEST(a_packet_that_is_not_sent_is_not_charged)
+{
+    int small = 1;
+    ck_assert_int_eq(setsockopt(outbox->fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+    uint64_t n = 0;
+    while (send_fds(A, 1) == 0)
+        n++;
+    ck_assert_int_eq(send_fds(A, 1), DLX_E_FULL);
+    ck_assert_uint_gt(n, 0);
+    ck_assert_uint_eq(in_flight(A), n);
+}
+END_TEST
+
+/* Whoever does not read takes nothing from who does. */
+START_TEST(a_user_that_does_not_read_leaves_some_to_others)
+{
+    test.broker.users.all_in_flight_max = 100;
+    for (int i = 0; i < 25; i++)
+        must_send(A, 3);
+    ck_assert_int_eq(send_fds(A, 1), DLX_E_LIMIT);
+    ck_assert_str_eq(
+        dlx__error_message(),
+        "uid 0 asks for 1 file descriptors on their way, uses 75 and may have at most "
+        "3 times what is left: all users together use 75 and may have 100 "
+        "(quota descriptors-in-flight); raise dlpackd's RLIMIT_NOFILE (LimitNOFILE= of "
+        "its unit, ulimit -n)");
+    for (int i = 0; i < 6; i++)
+        must_send(B, 3);
+    must_send(B, 1);
+    ck_assert_int_eq(send_fds(B, 1), DLX_E_LIMIT);
+    receive(32);
+    user(A)->next_look_ns = 0;
+    must_send(A, 3); /* it looks first */
+    ck_assert_uint_eq(in_flight(A), 3);
+    ck_assert_uint_eq(in_flight(B), 0);
+}
+END_TEST
+
+START_TEST(a_closed_socket_is_kept_until_it_is_read)
+{
+    uint64_t held = user(A)->used[DLXD_DESCRIPTORS];
+    char byte;
+    must_send(A, 3);
+    outbox = dlxd_outbox_close(outbox, user(A));
+    ck_assert_uint_eq(in_flight(A), 3);
+    ck_assert_uint_eq(user(A)->used[DLXD_DESCRIPTORS], held + 1);
+    look();
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&test), n_fds + 2); /* both ends */
+    receive(1);
+    ck_assert_int_eq(recv(theirs, &byte, 1, 0), 0); /* it has hung up */
+    look();
+    ck_assert_uint_eq(in_flight(A), 0);
+    ck_assert_uint_eq(user(A)->used[DLXD_DESCRIPTORS], held);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&test), n_fds + 1);
+}
+END_TEST
+
+START_TEST(a_closed_socket_goes_when_its_client_closes_it)
+{
+    must_send(A, 3);
+    must_send(B, 1);
+    outbox = dlxd_outbox_close(outbox, user(A));
+    close(theirs);
+    theirs = -1;
+    look();
+    ck_assert_uint_eq(test.broker.users.all_in_flight, 0);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&test), n_fds);
+}
+END_TEST
+
+START_TEST(a_socket_that_was_read_is_closed_at_once)
+{
+    must_send(A, 3);
+    receive(1);
+    outbox = dlxd_outbox_close(outbox, user(A));
+    ck_assert_uint_eq(in_flight(A), 0);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&test), n_fds + 1);
+}
+END_TEST
+
+/* Whoever closes a socket that its client has not read pays for it, and not who caused it. */
+START_TEST(what_is_unread_when_a_socket_ends_is_on_its_owner)
+{
+    must_send(B, 3);
+    must_send(B, 1);
+    uint64_t held = user(B)->used[DLXD_DESCRIPTORS];
+    outbox = dlxd_outbox_close(outbox, user(A));
+    ck_assert_uint_eq(in_flight(B), 0);
+    ck_assert_uint_eq(in_flight(A), 4);
+    ck_assert_uint_eq(user(B)->used[DLXD_DESCRIPTORS], held);
+}
+END_TEST
+
+/* Then it would be open for as long as it is in our queue, and what was sent to it with it. */
+START_TEST(a_client_that_sends_its_own_end_over_itself_keeps_nothing)
+{
+    char byte = 0;
+    union {
+        struct cmsghdr align;
+        char data[CMSG_SPACE(sizeof(int))];
+    } rights = {.data = {0}};
+    struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = rights.data,
+                         .msg_controllen = sizeof rights.data};
+    *CMSG_FIRSTHDR(&msg) = (struct cmsghdr){
+        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+    memcpy(CMSG_DATA(CMSG_FIRSTHDR(&msg)), &theirs, sizeof theirs);
+    ck_assert_int_eq(sendmsg(theirs, &msg, 0), 1);
+    must_send(A, 3);
+    outbox = dlxd_outbox_close(outbox, user(A));
+    close(theirs);
+    theirs = -1;
+    dlx_test_broker_run(&test); /* a worker empties our queue */
+    look();
+    ck_assert_uint_eq(in_flight(A), 0);
+}
+END_TEST
+
+/* What moves to a user beyond its limit leaves nothing to others, and not everything. */
+START_TEST(beyond_the_limit_nothing_is_left)
+{
+    struct dlxd_charge charge = {.user = NULL};
+    test.broker.users.all_descriptors_max = test.broker.users.all_descriptors;
+    must_send(A, 1);
+    outbox = dlxd_outbox_close(outbox, user(A));
+    ck_assert_uint_gt(test.broker.users.all_descriptors, test.broker.users.all_descriptors_max);
+    ck_assert_int_eq(dlxd_charge_init(&charge, user(B), DLXD_OBJECTS, 1), DLX_E_LIMIT);
+}
+END_TEST
+
+/* A user is looked at whose flights are all that is left of it. */
+START_TEST(a_user_that_has_left_goes_when_its_descriptors_have_landed)
+{
+    must_send(B, 1);
+    must_send(A, 1);
+    must_send(B, 1);
+    dlxd_client_free(clients[B]);
+    n_fds -= 2; /* its socket and its pidfd */
+    receive(3);
+    user(A)->next_look_ns = 0;
+    dlxd_flights_look_all(&test.broker.users);
+    ck_assert_uint_eq(test.broker.users.all_in_flight, 0);
+    clients[B] = clients[A];
+}
+END_TEST
+
+/* ---- packets without descriptors ----------------------------------------------------------- */
+
+static unsigned landed[4]; /* by number, 1 and up: in this order */
+static unsigned n_landed;
+static struct dlxd_flight *tracked[4];
+
+static void on_landed(struct dlxd_flight *flight)
+{
+    unsigned number = 1;
+    while (tracked[number] != flight)
+        number++;
+    landed[++n_landed] = number;
+    tracked[number] = NULL;
+}
+
+static void must_track(unsigned number)
+{
+    ck_assert_int_eq(send_tracked(A, 0, &tracked[number]), 0);
+    tracked[number]->landed = on_landed;
+}
+
+static struct dlxd_charge *given_back;
+
+static void give_back(struct dlxd_flight *flight)
+{
+    (void)flight;
+    dlxd_charge_deinit(given_back);
+}
+
+static void set_up_tracked(void)
+{
+    set_up();
+    n_landed = 0;
+}
+
+START_TEST(a_packet_without_descriptors_lands_when_the_queue_is_read)
+{
+    must_track(1);
+    must_track(2);
+    ck_assert_uint_eq(in_flight(A), 0);
+    ck_assert(dlxd_flights_are_left(&test.broker.users));
+    receive(1);
+    look();
+    ck_assert_uint_eq(n_landed, 0);
+    receive(1);
+    look();
+    ck_assert_uint_eq(n_landed, 2);
+    ck_assert(landed[1] == 1 && landed[2] == 2);
+    ck_assert(!dlxd_flights_are_left(&test.broker.users));
+}
+END_TEST
+
+START_TEST(a_flight_that_is_given_up_does_not_land)
+{
+    must_track(1);
+    must_track(2);
+    must_track(3);
+    tracked[1] = dlxd_flight_free(tracked[1]); /* the one that stood for all of them */
+    tracked[2] = dlxd_flight_free(tracked[2]);
+    receive(3);
+    look();
+    ck_assert_uint_eq(n_landed, 1);
+    ck_assert_uint_eq(landed[1], 3);
+}
+END_TEST
+
+START_TEST(a_packet_without_descriptors_keeps_no_closed_socket)
+{
+    ck_assert_int_eq(send_fds(A, 0), 0);
+    outbox = dlxd_outbox_close(outbox, user(A));
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&test), n_fds + 1);
+    ck_assert(!dlxd_flights_are_left(&test.broker.users));
+}
+END_TEST
+
+/* Whoever uses up what may be in flight still hears of drops. */
+START_TEST(a_packet_without_descriptors_meets_no_limit)
+{
+    test.broker.users.all_in_flight_max = 100;
+    for (int i = 0; i < 25; i++)
+        must_send(A, 3);
+    for (int i = 0; i < 8; i++)
+        must_send(B, 2);
+    ck_assert_int_eq(send_fds(A, 1), DLX_E_LIMIT);
+    ck_assert_int_eq(send_fds(A, 0), 0);
+    receive(34);
+}
+END_TEST
+
+/* Of many packets on one socket one stands for all: the others hide no other socket. */
+START_TEST(one_look_finds_a_socket_that_was_read_behind_many_packets)
+{
+    int pair[2];
+    struct dlxd_outbox *full = outbox;
+    for (int i = 0; i < 200; i++)
+        ck_assert_int_eq(send_fds(A, 0), 0);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
+                     0);
+    outbox = dlxd_outbox_new(test.broker.workers, pair[0]);
+    must_track(1);
+    close(pair[1]);
+    look();
+    ck_assert_uint_eq(n_landed, 1);
+    dlxd_outbox_close(outbox, user(A));
+    outbox = full;
+}
+END_TEST
+
+START_TEST(a_limit_of_bytes_looks_at_flights_first)
+{
+    struct dlxd_charge charge = {.user = NULL}, more = {.user = NULL};
+    uint64_t left = user(A)->users->max[DLXD_BYTES] - user(A)->used[DLXD_BYTES];
+    ck_assert_int_eq(dlxd_charge_init(&charge, user(A), DLXD_BYTES, left), 0);
+    given_back = &charge;
+    ck_assert_int_eq(send_tracked(A, 0, &tracked[1]), 0);
+    tracked[1]->landed = give_back;
+    user(A)->next_look_ns = 0;
+    ck_assert_int_eq(dlxd_flights_charge(&more, user(A), DLXD_BYTES, 1), DLX_E_LIMIT);
+    receive(1);
+    user(A)->next_look_ns = 0;
+    ck_assert_int_eq(dlxd_flights_charge(&more, user(A), DLXD_BYTES, 1), 0);
+    dlxd_charge_deinit(&more);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("outbox");
+    TCase *tcase = tcase_create("outbox");
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_test(tcase, descriptors_are_charged_until_the_whole_queue_is_read);
+    tcase_add_test(tcase, of_many_packets_the_oldest_have_landed_when_few_are_unread);
+    tcase_add_test(tcase, what_was_read_has_landed_when_more_is_sent);
+    tcase_add_test(tcase, a_packet_that_is_not_sent_is_not_charged);
+    tcase_add_test(tcase, a_user_that_does_not_read_leaves_some_to_others);
+    tcase_add_test(tcase, a_closed_socket_is_kept_until_it_is_read);
+    tcase_add_test(tcase, a_closed_socket_goes_when_its_client_closes_it);
+    tcase_add_test(tcase, a_socket_that_was_read_is_closed_at_once);
+    tcase_add_test(tcase, what_is_unread_when_a_socket_ends_is_on_its_owner);
+    tcase_add_test(tcase, a_client_that_sends_its_own_end_over_itself_keeps_nothing);
+    tcase_add_test(tcase, beyond_the_limit_nothing_is_left);
+    tcase_add_test(tcase, a_user_that_has_left_goes_when_its_descriptors_have_landed);
+    suite_add_tcase(suite, tcase);
+    tcase = tcase_create("without descriptors");
+    tcase_add_checked_fixture(tcase, set_up_tracked, tear_down);
+    tcase_add_test(tcase, a_packet_without_descriptors_lands_when_the_queue_is_read);
+    tcase_add_test(tcase, a_flight_that_is_given_up_does_not_land);
+    tcase_add_test(tcase, a_packet_without_descriptors_keeps_no_closed_socket);
+    tcase_add_test(tcase, a_packet_without_descriptors_meets_no_limit);
+    tcase_add_test(tcase, one_look_finds_a_socket_that_was_read_behind_many_packets);
+    tcase_add_test(tcase, a_limit_of_bytes_looks_at_flights_first);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who a client is, who pays for it, and that the policy is asked wherever something is made, offered, listed or dropped. */
+#include "common/error.h"
+#include "daemon/gpu/origin.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/retained.h"
+#include "daemon/objects/subscription.h"
+#include "daemon/persist/ledger.h"
+#include "daemon/persist/record.h"
+#include "tests/harness/broker.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BODY(name) DLX__WIRE__PACKET__BODY_##name
+
+static struct dlx_test_broker test;
+static struct dlxd_client *client;
+static int fd;
+static struct dlx_packet rx;
+static struct dlx_proto_arena arena;
+
+static void set_up(void)
+{
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    client = dlx_test_broker_client(&test, 100, &fd);
+}
+
+static void tear_down(void)
+{
+    dlx_test_broker_deinit(&test);
+    dlx__packet_deinit(&rx);
+    close(fd);
+}
+
+/* ---- who ----------------------------------------------------------------------------------- */
+
+START_TEST(a_principal_is_what_the_kernel_says)
+{
+    gid_t groups[NGROUPS_MAX];
+    int n = getgroups(NGROUPS_MAX, groups);
+    const struct dlxd_principal *who = client->principal;
+    ck_assert_int_ge(n, 0);
+    ck_assert_uint_eq(who->uid, geteuid());
+    ck_assert_uint_eq(who->gid, getegid());
+    ck_assert_uint_eq(who->n_groups, (unsigned)n);
+    ck_assert(dlxd_principal_has_group(who, getegid()));
+    for (int i = 0; i < n; i++)
+        ck_assert(dlxd_principal_has_group(who, groups[i]));
+    ck_assert(!dlxd_principal_has_group(who, 4242));
+}
+END_TEST
+
+/* More groups than the first attempt has room for. */
+START_TEST(a_principal_may_have_many_groups)
+{
+    enum { N = 1000 };
+    static gid_t groups[N];
+    if (geteuid() != 0) {
+        (void)fprintf(stderr, "test_daemon_policy: skipped: many groups need root\n");
+        return;
+    }
+    for (unsigned i = 0; i < N; i++)
+        groups[i] = 5000 + i;
+    pid_t pid = dlx_test_fork();
+    if (pid == 0) {
+        struct dlxd_principal *who = NULL;
+        pid_t from = 0;
+        int pair[2];
+        if (setgroups(N, groups) < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) < 0)
+            _exit(2);
+        int r = dlxd_principal_new(&who, &from, pair[0], "pods");
+        _exit(r == 0 && from == getpid() && who->n_groups == N &&
+                      dlxd_principal_has_group(who, 5000 + N - 1)
+                  ? 0
+                  : 1);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+START_TEST(neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does)
+{
+    gid_t group = 7;
+    const struct dlxd_principal a = {.uid = 5},
+                                b = {.uid = 5, .minor = 3, .n_groups = 1, .groups = &group},
+                                c = {.uid = 5, .socket = "pods"}, d = {.uid = 6};
+    const struct dlxd_principal *const who[] = {&a, &b, &c, &d};
+    struct dlxd_user *users[4];
+    for (unsigned i = 0; i < 4; i++)
+        ck_assert_int_eq(dlxd_users_get(&test.broker.users, who[i], &users[i]), 0);
+    ck_assert_ptr_eq(users[0], users[1]);
+    ck_assert_ptr_ne(users[0], users[2]);
+    ck_assert_ptr_ne(users[0], users[3]);
+    ck_assert_ptr_ne(users[2], users[3]);
+    for (unsigned i = 0; i < 4; i++)
+        dlxd_user_unref(users[i]);
+}
+END_TEST
+
+/* It is another user's to the next daemon, too. */
+START_TEST(the_socket_of_a_publisher_is_in_the_ledger)
+{
+    const struct dlxd_publisher_config config = {.history = 4, .depth = 16, .n_entries = 256};
+    struct dlxd_publisher_former former;
+    struct dlxd_ledger_entry entry;
+    int other_fd;
+    struct dlxd_client *other = dlx_test_broker_client_by(&test, 1, 100, &other_fd);
+    for (int i = 0; i < 2; i++) {
+        dlxd_record_write(dlx_test_broker_publisher(i ? other : client, "a", &config, 1), &entry);
+        ck_assert_str_eq(entry.socket, i ? "socket-1" : ""); /* as older daemons read and write */
+        dlxd_record_read(&entry, &former);
+        ck_assert_str_eq(former.socket, i ? "socket-1" : DLXD_SOCKET_MAIN);
+        ck_assert_uint_eq(former.uid, (i ? other : client)->principal->uid);
+    }
+    close(other_fd);
+}
+END_TEST
+
+/* One of the same uid by another socket says that the origin is its own: it neither gets what the other
+ * one shared, nor takes its place. */
+START_TEST(an_origin_belongs_to_a_user_by_one_socket)
+{
+    static const char *const sockets[] = {DLXD_SOCKET_MAIN, "pods", "lab"};
+    struct dlxd_gpu_origins origins;
+    struct dlxd_gpu_member members[3] = {{.origin = NULL}};
+    dlxd_gpu_origins_init(&origins);
+    for (int i = 0; i < 3; i++) {
+        struct dlxd_principal who = {.uid = 1000};
+        (void)snprintf(who.socket, sizeof who.socket, "%s", sockets[i]);
+        uint64_t number = dlxd_principal_number(&who);
+        ck_assert_uint_eq((uint32_t)number, 1000);
+        ck_assert_int_eq(number >> 32 == 0, i == 0);
+        ck_assert_int_eq(dlxd_gpu_origins_join(&origins, &members[i], 7, number), 0);
+        for (int j = 0; j < i; j++)
+            ck_assert_ptr_ne(members[i].origin, members[j].origin);
+    }
+    for (int i = 0; i < 3; i++)
+        dlxd_gpu_origins_leave(&origins, &members[i]);
+    dlxd_gpu_origins_deinit(&origins);
+}
+END_TEST
+
+/* ---- what ---------------------------------------------------------------------------------- */
+
+static enum dlxd_verb denied_verb;
+static const char *denied_topic;
+
+static bool deny(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                 enum dlxd_verb verb, const char *topic)
+{
+    (void)policy;
+    ck_assert_ptr_eq(who, client->principal);
+    return verb != denied_verb || strcmp(topic, denied_topic) != 0;
+}
+
+static void deny_only(enum dlxd_verb verb, const char *topic)
+{
+    denied_verb = verb;
+    denied_topic = topic;
+    test.broker.policy.may = deny;
+}
+
+static const Dlx__Wire__Packet *request(Dlx__Wire__Packet__BodyCase body, void *message)
+{
+    const Dlx__Wire__Packet *packet;
+    dlx_test_broker_request(client, body, message, 42);
+    dlxd_broker_settle(&test.broker);
+    dlx__packet_deinit(&rx);
+    ck_assert_int_eq(dlx__packet_recv_fds(fd, &rx), 0);
+    ck_assert_int_eq(dlx__proto_unpack(&arena, rx.data, rx.size, &packet), 0);
+    return packet;
+}
+
+static void expect_refusal(Dlx__Wire__Packet__BodyCase body, void *message, int code,
+                           const char *words)
+{
+    const Dlx__Wire__Packet *packet = request(body, message);
+    ck_assert_msg(packet->body_case == BODY(ERROR), "%s", dlx__proto_name(packet));
+    ck_assert_int_eq(packet->error->code, code);
+    ck_assert_msg(strstr(packet->error->text, words), "'%s' is not in '%s'", words,
+                  packet->error->text);
+}
+
+static struct dlxd_publisher *publish(const char *topic, uint32_t on_full, uint32_t retain)
+{
+    const struct dlxd_publisher_config config = {
+        .history = 4, .depth = 16, .n_entries = 256, .on_full = on_full, .retain = retain};
+    return dlx_test_broker_publisher(client, topic, &config, 5);
+}
+
+static void offer(struct dlxd_publisher *publisher)
+{
+    while (dlxd_offering_step(publisher))
+        ;
+}
+
+static Dlx__Wire__Subscribe to(const char *topic, bool reliable)
+{
+    Dlx__Wire__Subscribe body = DLX__WIRE__SUBSCRIBE__INIT;
+    body.topic = (char *)(uintptr_t)topic;
+    body.max_held = 1;
+    body.reliable = reliable;
+    return body;
+}
+
+START_TEST(who_may_not_publish_is_refused)
+{
+    Dlx__Wire__PublisherNew body = DLX__WIRE__PUBLISHER_NEW__INIT;
+    body.topic = (char *)(uintptr_t) "a/b";
+    body.history = 1;
+    body.depth = 16;
+    body.n_entries = 256;
+    deny_only(DLXD_MAY_PUBLISH, "a/b");
+    expect_refusal(BODY(PUBLISHER_NEW), &body, DLX_E_ACCESS, "may not publish on a/b");
+    ck_assert_uint_eq(test.broker.registry.publishers.n, 0);
+    body.topic = (char *)(uintptr_t) "a/c";
+    ck_assert_int_eq(request(BODY(PUBLISHER_NEW), &body)->body_case, BODY(PUBLISHER_NEW_REPLY));
+}
+END_TEST
+
+START_TEST(who_may_not_subscribe_is_refused)
+{
+    Dlx__Wire__Subscribe body = to("a/b", false);
+    deny_only(DLXD_MAY_SUBSCRIBE, "a/b");
+    expect_refusal(BODY(SUBSCRIBE), &body, DLX_E_ACCESS, "may not subscribe to a/b");
+    ck_assert_uint_eq(test.broker.registry.subscriptions.n, 0);
+    body = to("a/c", false);
+    ck_assert_int_eq(request(BODY(SUBSCRIBE), &body)->body_case, BODY(SUBSCRIBE_REPLY));
+}
+END_TEST
+
+/* Whichever side comes first. */
+START_TEST(a_pattern_is_offered_only_what_its_subscriber_may_subscribe_to)
+{
+    deny_only(DLXD_MAY_SUBSCRIBE, "a/b");
+    publish("a/b", 0, 0);
+    publish("a/c", 0, 0);
+    Dlx__Wire__Subscribe body = to("a/*", false);
+    const Dlx__Wire__Packet *packet = request(BODY(SUBSCRIBE), &body);
+    ck_assert_int_eq(packet->body_case, BODY(SUBSCRIBE_REPLY));
+    ck_assert_uint_eq(packet->subscribe_reply->n_offers, 1);
+    ck_assert_uint_eq(test.broker.registry.links.n, 1);
+    offer(publish("a/b", 0, 0));
+    ck_assert_uint_eq(test.broker.registry.links.n, 1);
+    offer(publish("a/c", 0, 0));
+    ck_assert_uint_eq(test.broker.registry.links.n, 2);
+}
+END_TEST
+
+START_TEST(who_may_not_make_publishers_wait_is_refused)
+{
+    deny_only(DLXD_MAY_BLOCK, "a/b");
+    Dlx__Wire__Subscribe body = to("a/b", true);
+    expect_refusal(BODY(SUBSCRIBE), &body, DLX_E_ACCESS, "may not make publishers wait on a/b");
+    publish("a/b", 1, 0);
+    body = to("a/*", true);
+    expect_refusal(BODY(SUBSCRIBE), &body, DLX_E_ACCESS, "may not make publishers wait on a/b");
+    body = to("a/*", false);
+    ck_assert_int_eq(request(BODY(SUBSCRIBE), &body)->body_case, BODY(SUBSCRIBE_REPLY));
+    ck_assert_uint_eq(test.broker.registry.links.n, 1);
+}
+END_TEST
+
+START_TEST(a_publisher_that_may_not_be_made_to_wait_fails_the_link_of_who_was_there_first)
+{
+    deny_only(DLXD_MAY_BLOCK, "a/b");
+    Dlx__Wire__Subscribe body = to("a/*", true);
+    ck_assert_int_eq(request(BODY(SUBSCRIBE), &body)->body_case, BODY(SUBSCRIBE_REPLY));
+    struct dlxd_publisher *publisher = publish("a/b", 1, 0);
+    offer(publisher);
+    ck_assert_uint_eq(publisher->n_links, 0);
+    ck_assert_int_eq(dlxd_publisher_check_awaited(publisher), 0);
+}
+END_TEST
+
+START_TEST(lists_show_only_what_may_be_observed)
+{
+    Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
+    Dlx__Wire__ListLinks links = DLX__WIRE__LIST_LINKS__INIT;
+    deny_only(DLXD_MAY_OBSERVE, "a/b");
+    links.publisher = dlxd_publisher_id(publish("a/b", 0, 0));
+    publish("a/c", 0, 0);
+    const Dlx__Wire__Packet *packet = request(BODY(LIST_PUBLISHERS), &list);
+    ck_assert_int_eq(packet->body_case, BODY(PUBLISHER_LIST));
+    ck_assert_uint_eq(packet->publisher_list->n_entries, 1);
+    ck_assert_str_eq(packet->publisher_list->entries[0]->topic, "a/c");
+    expect_refusal(BODY(LIST_LINKS), &links, DLX_E_NOT_FOUND, "there is no publisher");
+}
+END_TEST
+
+START_TEST(who_may_not_drop_is_refused_but_for_what_is_its_own)
+{
+    Dlx__Wire__RetainedDrop drop = DLX__WIRE__RETAINED_DROP__INIT;
+    drop.topic = (char *)(uintptr_t) "a/b";
+    for (int own = 0; own < 2; own++) {
+        struct dlxd_publisher *publisher = publish("a/b", 0, 1);
+        ck_assert(dlxd_publisher_end(publisher));
+        dlxd_principal_unref(publisher->principal);
+        ck_assert_int_eq(dlxd_principal_new_former(&publisher->principal, geteuid() + (own ? 0 : 1),
+                                                   DLXD_SOCKET_MAIN),
+                         0);
+        deny_only(DLXD_MAY_DROP, "a/b");
+        if (own)
+            ck_assert_int_eq(request(BODY(RETAINED_DROP), &drop)->body_case,
+                             BODY(RETAINED_DROP_REPLY));
+        else
+            expect_refusal(BODY(RETAINED_DROP), &drop, DLX_E_ACCESS, "is retained on a/b");
+        test.broker.policy.may = NULL;
+        dlxd_retained_clear(&test.broker);
+    }
+}
+END_TEST
+
+/* Each side has to trust the other, and a superuser has no more to say about that than others. */
+START_TEST(gpu_memory_is_exchanged_by_users_whom_rules_let_and_by_nobody_else)
+{
+    enum { ALICE = 5, BOB = 6, CAROL = 7, DAEMON = 500 };
+    static const struct {
+        uid_t reader, whose;
+        const char *by, *topic;
+        bool may;
+    } rows[] = {
+        {ALICE, ALICE, "dlpackd", "mic", true}, /* without a rule */
+        {ALICE, ALICE, "pods", "mic", false},   /* it published by the main socket */
+        {ALICE, BOB, "dlpackd", "gpu/a", true},
+        {BOB, ALICE, "dlpackd", "gpu/a", true},
+        {ALICE, BOB, "pods", "gpu/a", false}, /* the rule is about the main socket */
+        {ALICE, BOB, "dlpackd", "mic", false},
+        {ALICE, CAROL, "dlpackd", "gpu/a", false},
+        {CAROL, ALICE, "dlpackd", "gpu/a", false},
+        {0, ALICE, "dlpackd", "gpu/a", false},
+        {ALICE, 0, "dlpackd", "gpu/a", false},
+        {DAEMON, ALICE, "dlpackd", "gpu/a", false},
+        {DLXD_OVERFLOW_UID, ALICE, "dlpackd", "gpu/a", false},
+        {DLXD_OVERFLOW_UID, DLXD_OVERFLOW_UID, "dlpackd", "gpu/a", false},
+    };
+    static const uid_t trusted[] = {ALICE, BOB, DLXD_OVERFLOW_UID};
+    struct dlxd_rules rules = {.n = 0};
+    struct dlxd_rule *rule = dlxd_rules_add(&rules, "gpu");
+    rule->allow = DLXD_VERB(DLXD_MAY_GPU);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(dlxd_rule_add_uid(rule, trusted[i]), 0);
+    ck_assert_int_eq(dlxd_rule_add_topic(rule, "gpu/*"), 0);
+    ck_assert_int_eq(dlxd_rule_add_socket(rule, DLXD_SOCKET_MAIN), 0);
+    ck_assert_int_eq(dlxd_rules_add_user(&rules, "--allow-user", CAROL), 0);
+    const struct dlxd_policy policy = {.uid = DAEMON, .rules_borrow = &rules};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
+        struct dlxd_principal reader = {.uid = rows[i].reader};
+        const struct dlxd_principal whose = {.uid = rows[i].whose, .socket = DLXD_SOCKET_MAIN};
+        (void)snprintf(reader.socket, sizeof reader.socket, "%s", rows[i].by);
+        int r = dlxd_policy_check_gpu(&policy, &reader, &whose, rows[i].topic);
+        ck_assert_msg(r == (rows[i].may ? 0 : DLX_E_ACCESS), "row %zu: %d", i, r);
+    }
+    dlxd_rules_deinit(&rules);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("policy");
+    TCase *tcase = tcase_create("policy");
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_test(tcase, a_principal_is_what_the_kernel_says);
+    tcase_add_test(tcase, a_principal_may_have_many_groups);
+    tcase_add_test(tcase, neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does);
+    tcase_add_test(tcase, the_socket_of_a_publisher_is_in_the_ledger);
+    tcase_add_test(tcase, an_origin_belongs_to_a_user_by_one_socket);
+    tcase_add_test(tcase, who_may_not_publish_is_refused);
+    tcase_add_test(tcase, who_may_not_subscribe_is_refused);
+    tcase_add_test(tcase, a_pattern_is_offered_only_what_its_subscriber_may_subscribe_to);
+    tcase_add_test(tcase, who_may_not_make_publishers_wait_is_refused);
+    tcase_add_test(tcase,
+                   a_publisher_that_may_not_be_made_to_wait_fails_the_link_of_who_was_there_first);
+    tcase_add_test(tcase, lists_show_only_what_may_be_observed);
+    tcase_add_test(tcase, who_may_not_drop_is_refused_but_for_what_is_its_own);
+    tcase_add_test(tcase, gpu_memory_is_exchanged_by_users_whom_rules_let_and_by_nobody_else);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,560 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who may drop what is retained, when it ends, and what a former daemon left: users, times and
+ * regions that a test cannot have for real. */
+#include "common/error.h"
+#include "common/memory.h"
+#include "ring/layout.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/retained.h"
+#include "tests/harness/broker.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct dlx_test_broker test;
+static int fds[3];
+
+static struct dlxd_client *new_client(int i, uid_t uid)
+{
+    struct dlxd_client *client = dlx_test_broker_client(&test, 10, &fds[i]);
+    client->principal->uid = uid; /* the broker asks for nothing else */
+    return client;
+}
+
+static void set_up(void)
+{
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    test.broker.policy.uid = 500;
+}
+
+static void tear_down(void)
+{
+    dlx_test_broker_deinit(&test);
+    for (int i = 0; i < 3; i++)
+        if (fds[i] > 0)
+            close(fds[i]);
+}
+
+/* One that is ready and has published so many messages. */
+static struct dlxd_publisher *new_publisher(struct dlxd_client *client, uint64_t head,
+                                            uint64_t retain_for_ns)
+{
+    const struct dlxd_publisher_config config = {
+        .history = 4, .depth = 16, .n_entries = 256, .retain = 2, .retain_for_ns = retain_for_ns};
+    return dlx_test_broker_publisher(client, "t", &config, head);
+}
+
+static size_t n_publishers(void)
+{
+    return test.broker.registry.publishers.n;
+}
+
+START_TEST(another_user_neither_evicts_nor_drops)
+{
+    uint32_t n = 0;
+    struct dlxd_client *a = new_client(0, 1000), *b = new_client(1, 1001);
+    dlxd_publisher_end(new_publisher(a, 5, 0));
+    ck_assert_uint_eq(n_publishers(), 1);
+    struct dlxd_publisher *other = new_publisher(b, 9, 0);
+    dlxd_retained_succeed(other);
+    ck_assert_uint_eq(n_publishers(), 2);
+    dlxd_publisher_end(other);
+    ck_assert_uint_eq(n_publishers(), 2);
+    ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), 0);
+    ck_assert_uint_eq(n, 1);
+    n = 0;
+    ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), DLX_E_ACCESS);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "uid 1000"));
+    ck_assert_uint_eq(n_publishers(), 1);
+    /* The same user, root and the daemon's own user may. */
+    struct dlxd_publisher *same = new_publisher(a, 2, 0);
+    dlxd_retained_succeed(same);
+    ck_assert_uint_eq(n_publishers(), 1);
+    dlxd_publisher_end(same);
+    b->principal->uid = 0;
+    dlxd_retained_succeed(new_publisher(b, 2, 0));
+    ck_assert_uint_eq(n_publishers(), 1);
+    dlxd_publisher_end(new_publisher(a, 2, 0));
+    ck_assert_uint_eq(n_publishers(), 2);
+    b->principal->uid = 500;
+    ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), 0);
+}
+END_TEST
+
+START_TEST(a_counter_that_lies_low_replaces_nothing)
+{
+    struct dlxd_client *a = new_client(0, 1000);
+    dlxd_publisher_end(new_publisher(a, 5, 0));
+    struct dlxd_publisher *successor = new_publisher(a, 1, 0); /* retains 2 */
+    dlxd_retained_succeed(successor);
+    ck_assert_uint_eq(n_publishers(), 2);
+    /* A publisher that published nothing leaves nothing. */
+    dlxd_publisher_end(new_publisher(a, 0, 0));
+    ck_assert_uint_eq(n_publishers(), 2);
+}
+END_TEST
+
+START_TEST(the_first_to_expire_comes_first)
+{
+    struct dlxd_client *a = new_client(0, 1000);
+    static const uint64_t times[] = {3000000, 1000000, 0, 2000000, UINT64_MAX, 4000000};
+    uint64_t begin = dlx__now_ns();
+    ck_assert_uint_eq(dlxd_retained_next_ns(&test.broker), UINT64_MAX);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(times); i++) {
+        struct dlxd_publisher *publisher = new_publisher(a, 1, times[i]);
+        dlxd_publisher_end(publisher);
+    }
+    /* 2 of retain, but 1 published each: none replaces another. */
+    ck_assert_uint_eq(n_publishers(), 6);
+    ck_assert_uint_ge(dlxd_retained_next_ns(&test.broker), begin + 1000000);
+    for (size_t left = 6; left > 2; left--) {
+        uint64_t next = dlxd_retained_next_ns(&test.broker);
+        dlxd_retained_expire(&test.broker, next - 1);
+        ck_assert_uint_eq(n_publishers(), left);
+        dlxd_retained_expire(&test.broker, next);
+        ck_assert_uint_eq(n_publishers(), left - 1);
+    }
+    ck_assert_uint_eq(dlxd_retained_next_ns(&test.broker), UINT64_MAX);
+}
+END_TEST
+
+/* Whether for ever or for a time: a daemon that ends would take it along. */
+START_TEST(while_anything_is_retained_the_daemon_is_not_idle)
+{
+    uint32_t n;
+    ck_assert(dlxd_broker_is_idle(&test.broker));
+    struct dlxd_client *a = new_client(0, 1000);
+    dlxd_publisher_end(new_publisher(a, 1, _i == 0 ? 0 : UINT64_C(3600) * 1000000000));
+    dlxd_client_free(a);
+    dlxd_broker_settle(&test.broker);
+    ck_assert(!dlxd_broker_is_idle(&test.broker));
+    if (_i == 0) {
+        a = new_client(1, 1000);
+        ck_assert_int_eq(dlxd_retained_drop(a, "t", &n), 0);
+        dlxd_client_free(a);
+        dlxd_broker_settle(&test.broker);
+    } else {
+        uint64_t end = dlxd_retained_next_ns(&test.broker);
+        dlxd_retained_expire(&test.broker, end - 1);
+        ck_assert(!dlxd_broker_is_idle(&test.broker));
+        dlxd_retained_expire(&test.broker, end);
+    }
+    ck_assert(dlxd_broker_is_idle(&test.broker));
+}
+END_TEST
+
+/* The second in which its process is awaited is not its end: the ledger would say so to the next daemon. */
+START_TEST(what_stays_for_ever_has_no_end_after_a_late_death)
+{
+    int pidfd[2]; /* readable: dead */
+    struct dlxd_client *a = new_client(0, 1000);
+    struct dlxd_publisher *publisher = new_publisher(a, 5, 0);
+    ck_assert_int_eq(pipe2(pidfd, O_CLOEXEC), 0);
+    dlxd_publisher_die(publisher, pidfd[0]);
+    ck_assert_uint_ne(dlxd_retained_next_ns(&test.broker), UINT64_MAX);
+    close(pidfd[1]);
+    dlx_test_broker_run(&test);
+    dlx_test_broker_run(&test);
+    ck_assert_uint_eq(dlxd_retained_next_ns(&test.broker), UINT64_MAX);
+    ck_assert_uint_eq(publisher->expires_ns, 0);
+    ck_assert_uint_eq(n_publishers(), 1);
+    close(pidfd[0]);
+}
+END_TEST
+
+/* If it is large enough for a control block, with what that says. */
+static int region_of(uint64_t size, uint64_t head, bool heeds_locks)
+{
+    int fd, writer;
+    void *map;
+    ck_assert_int_eq(dlx__region_new(&dlx__memory_memfd, "test", size, &fd, &writer), 0);
+    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, writer, size, &map), 0);
+    struct dlx_shm_control *control = map;
+    control->head = head;
+    control->heeds_locks = heeds_locks;
+    dlx__region_unmap(map, size);
+    return fd;
+}
+
+static int region(uint64_t size)
+{
+    return region_of(size, 0, false);
+}
+
+/* What the service manager kept, and the ledger says. */
+START_TEST(what_cannot_be_a_publisher_is_not_restored)
+{
+    enum { N = 3 };
+    static const struct {
+        uint32_t n_entries, first, n;
+        struct dlxd_publisher_region regions[N];
+        int code;
+    } cases[] = {
+        {256, 0, 3, {{.id = 0}, {.id = 1, .ready_seq = 1}, {.id = 4, .ready_seq = 3}}, 0},
+        {256, 0, 1, {{.id = 0}}, 0},
+        {256, 0, 0, {{.id = 0}}, DLX_E_PROTOCOL},
+        {256,
+         1,
+         2,
+         {{.id = 0}, {.id = 1, .ready_seq = 1}, {.id = 4, .ready_seq = 3}},
+         DLX_E_PROTOCOL},
+        {256, 0, 3, {{.id = 0}, {.id = 0}, {.id = 1, .ready_seq = 1}}, DLX_E_PROTOCOL},
+        {256,
+         0,
+         3,
+         {{.id = 0}, {.id = 1, .ready_seq = 1}, {.id = 1, .ready_seq = 1}},
+         DLX_E_PROTOCOL},
+        {512, 0, 1, {{.id = 0}}, DLX_E_PROTOCOL},
+        {0, 0, 1, {{.id = 0}}, DLX_E_PROTOCOL},
+        {UINT32_MAX, 0, 1, {{.id = 0}}, DLX_E_PROTOCOL},
+    };
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
+        struct dlxd_publisher *publisher;
+        struct dlxd_publisher_region regions[N];
+        const struct dlxd_publisher_former former = {
+            .id = 100 + i,
+            .socket = DLXD_SOCKET_MAIN,
+            .client_name = "former",
+            .topic = "t",
+            .config = {.history = 4, .depth = 16, .n_entries = cases[i].n_entries, .retain = 1}};
+        memcpy(regions, cases[i].regions, sizeof regions);
+        for (uint32_t k = 0; k < N; k++)
+            regions[k].fd = region(regions[k].id == 0 ? dlx_shm_control_size(256) : DLX_PAGE);
+        int r = dlxd_publisher_restore(&publisher, &test.broker, &former, regions + cases[i].first,
+                                       cases[i].n);
+        ck_assert_msg(r == cases[i].code, "case %zu: %d, %s", i, r, dlx__error_message());
+        for (uint32_t k = 0; k < N; k++)
+            if (r < 0 || k < cases[i].first || k >= cases[i].first + cases[i].n)
+                close(regions[k].fd); /* nobody took it */
+        if (r < 0) {
+            ck_assert_uint_eq(test.broker.users.all_bytes, 0);
+            continue;
+        }
+        ck_assert_uint_eq(publisher->ready.n, cases[i].n - 1);
+        ck_assert_uint_eq(publisher->last_arena, regions[cases[i].n - 1].id);
+        dlxd_retained_restore(publisher, -1, 0); /* without a message it is nothing */
+        ck_assert_uint_eq(n_publishers(), 0);
+    }
+}
+END_TEST
+
+/* ---- how much of it there may be ------------------------------------------------------------- */
+
+static uint64_t retained_bytes(const struct dlxd_user *user)
+{
+    return user->used[DLXD_RETAINED_BYTES];
+}
+
+static int add_arena(struct dlxd_publisher *publisher, struct dlxd_arena **ret)
+{
+    void *map;
+    int writer, r = dlxd_publisher_arena_new(publisher, DLX_PAGE, ret, &writer);
+    if (r < 0)
+        return r;
+    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, writer, DLX_PAGE, &map), 0);
+    dlx__region_unmap(map, DLX_PAGE);
+    dlx_test_broker_arena_ready(&test, publisher, (*ret)->id);
+    return 0;
+}
+
+/* From the start on, so that there is room at the end; until nobody can get it any more. */
+START_TEST(memory_that_stays_is_counted_until_it_goes)
+{
+    struct dlxd_publisher_config latched = {
+        .history = 4, .depth = 16, .n_entries = 256, .retain = 2, .latched = true};
+    const struct dlxd_publisher_config plain = {.history = 4, .depth = 16, .n_entries = 256};
+    struct dlxd_client *client = new_client(0, 1000);
+    struct dlxd_user *user = dlxd_user_ref(client->user);
+    struct dlxd_arena *arena, *dropped;
+    uint64_t size = dlx_shm_control_size(256);
+    (void)dlx_test_broker_publisher(client, "l", &latched, 1);
+    (void)dlx_test_broker_publisher(client, "p", &plain, 1);
+    ck_assert_uint_eq(retained_bytes(user), 0);
+    struct dlxd_publisher *publisher = new_publisher(client, 5, 0);
+    ck_assert_uint_eq(retained_bytes(user), size);
+    ck_assert_int_eq(add_arena(publisher, &arena), 0);
+    ck_assert_int_eq(add_arena(publisher, &dropped), 0);
+    ck_assert_uint_eq(retained_bytes(user), size + 2 * DLX_PAGE);
+    ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, dropped->id), 0);
+    ck_assert_uint_eq(retained_bytes(user), size + DLX_PAGE);
+    ck_assert(dlxd_publisher_end(publisher));
+    ck_assert_uint_eq(retained_bytes(user), size + DLX_PAGE);
+    dlxd_publisher_vanish(publisher);
+    ck_assert_uint_eq(retained_bytes(user), 0);
+    dlxd_user_unref(user);
+}
+END_TEST
+
+/* A subscriber that still reads what was dropped, or has gone, keeps it mapped, and nobody else can
+ * get it. */
+START_TEST(what_a_subscriber_still_has_is_not_retained)
+{
+    uint32_t n;
+    struct dlxd_subscription *subscription;
+    const struct dlxd_subscription_config config = {.max_held = 4};
+    struct dlxd_client *client = new_client(0, 500), *reader = new_client(1, 500);
+    struct dlxd_user *user = client->user;
+    struct dlxd_publisher *publisher = new_publisher(client, 5, 0);
+    ck_assert_int_eq(dlxd_subscription_new(&subscription, reader, "t", &config, &fds[2]), 0);
+    ck_assert_int_eq(dlx_test_broker_offer_all(subscription, &n), 0);
+    ck_assert_uint_eq(publisher->n_links, 1);
+    const struct dlxd_arena *control = publisher->control;
+    struct dlxd_link *link =
+        dlxd_container_of(publisher->links.next, struct dlxd_link, by_publisher);
+    struct dlxd_arena *arena;
+    ck_assert_int_eq(add_arena(publisher, &arena), 0);
+    link->state = DLXD_LINK_OPEN; /* as after LinkReady */
+    link->open_seq = link->arena_seq = publisher->last_ready_seq;
+    dlxd_membership_joined(&publisher->line);
+    ck_assert_uint_eq(retained_bytes(user), control->size + DLX_PAGE);
+    ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
+    ck_assert_uint_eq(publisher->dropped.n, 1);
+    ck_assert_uint_eq(retained_bytes(user), control->size);
+    dlxd_publisher_vanish(publisher);
+    ck_assert_uint_eq(retained_bytes(user), 0);
+    ck_assert_uint_ge(user->used[DLXD_BYTES], control->size);
+}
+END_TEST
+
+START_TEST(what_would_stay_beyond_the_limit_is_refused_from_the_start)
+{
+    const struct dlxd_publisher_config plain = {.history = 4, .depth = 16, .n_entries = 256},
+                                       retains = {.history = 4,
+                                                  .depth = 16,
+                                                  .n_entries = 256,
+                                                  .retain = 2};
+    struct dlxd_publisher_fds made;
+    struct dlxd_publisher *another;
+    struct dlxd_arena *arena;
+    char words[200];
+    uint64_t size = dlx_shm_control_size(256);
+    struct dlxd_client *client = new_client(0, 1000);
+    test.broker.users.max[DLXD_RETAINED_BYTES] = size + DLX_PAGE;
+    struct dlxd_publisher *publisher = new_publisher(client, 5, 0);
+    ck_assert_int_eq(add_arena(publisher, &arena), 0);
+    uint64_t bytes = client->user->used[DLXD_BYTES];
+    ck_assert_int_eq(add_arena(publisher, &arena), DLX_E_LIMIT);
+    (void)snprintf(words, sizeof words,
+                   "asks for 4.0 KiB of memory that stays when its publisher has gone, uses %.1f "
+                   "KiB and may have %.1f KiB (quota retained-bytes)",
+                   (double)(size + DLX_PAGE) / 1024, (double)(size + DLX_PAGE) / 1024);
+    ck_assert_msg(strstr(dlx__error_message(), words), "%s", dlx__error_message());
+    ck_assert_uint_eq(client->user->used[DLXD_BYTES], bytes); /* and nothing else is charged */
+    ck_assert_int_eq(dlxd_publisher_new(&another, client, "t", &retains, &made), DLX_E_LIMIT);
+    (void)dlx_test_broker_publisher(client, "p", &plain, 1);
+}
+END_TEST
+
+/* An upgrade loses nothing, whatever the limits have become. */
+START_TEST(what_a_former_daemon_retained_is_back_beyond_the_limits)
+{
+    struct dlxd_publisher *publisher;
+    const struct dlxd_publisher_former former = {
+        .id = 100,
+        .uid = 1000,
+        .socket = DLXD_SOCKET_MAIN,
+        .client_name = "former",
+        .topic = "t",
+        .config = {.history = 4, .depth = 16, .n_entries = 256, .retain = 2}};
+    const struct dlxd_publisher_region control = {
+        .fd = region_of(dlx_shm_control_size(256), 3, false)};
+    for (int i = 0; i < DLXD_N_RESOURCES; i++)
+        test.broker.users.max[i] = 0;
+    ck_assert_int_eq(dlxd_publisher_restore(&publisher, &test.broker, &former, &control, 1), 0);
+    ck_assert_uint_eq(retained_bytes(publisher->user), dlx_shm_control_size(256));
+    ck_assert_uint_eq(publisher->user->used[DLXD_BYTES], dlx_shm_control_size(256));
+    ck_assert_uint_eq(publisher->user->used[DLXD_OBJECTS], 1);
+    (void)dlxd_retained_restore(publisher, -1, 0);
+    ck_assert_uint_eq(n_publishers(), 1);
+}
+END_TEST
+
+/* ---- one that lives, and has yet to announce itself to this daemon ------------------------- */
+
+static int life[2]; /* the process lives until its end is closed; -1: it is dead */
+
+static struct dlxd_publisher *restore_after(uint64_t id, uint64_t resumes, uint64_t after_seq,
+                                            uint64_t head, bool heeds)
+{
+    struct dlxd_publisher *publisher;
+    const struct dlxd_publisher_region control = {
+        .fd = region_of(dlx_shm_control_size(256), head, heeds)};
+    const struct dlxd_publisher_former former = {.id = id,
+                                                 .uid = 1000,
+                                                 .socket = DLXD_SOCKET_MAIN,
+                                                 .client_name = "former",
+                                                 .topic = "t",
+                                                 .config = {.history = 4,
+                                                            .depth = 16,
+                                                            .n_entries = 256,
+                                                            .retain = 2,
+                                                            .resumes = resumes,
+                                                            .after_seq = after_seq}};
+    ck_assert_int_eq(dlxd_publisher_restore(&publisher, &test.broker, &former, &control, 1), 0);
+    if (life[1] == 0)
+        ck_assert_int_eq(pipe2(life, O_CLOEXEC), 0);
+    int pidfd = life[0] < 0 ? -1 : fcntl(life[0], F_DUPFD_CLOEXEC, 0);
+    bool hidden = dlxd_retained_restore(publisher, pidfd, 0);
+    ck_assert_int_eq(hidden, publisher->state == DLXD_PUBLISHER_HIDDEN);
+    return publisher;
+}
+
+static struct dlxd_publisher *restore(uint64_t id, uint64_t resumes, uint64_t head, bool heeds)
+{
+    return restore_after(id, resumes, 0, head, heeds);
+}
+
+static void die(void)
+{
+    close(life[1]);
+    dlx_test_broker_run(&test);
+    dlx_test_broker_run(&test);
+    close(life[0]);
+    life[0] = -1; /* of one that is restored later there is none */
+}
+
+/* Returns how many links it is offered. */
+static uint32_t subscribe(struct dlxd_client *client, bool reliable, int *ret_fd)
+{
+    struct dlxd_subscription *subscription;
+    const struct dlxd_subscription_config config = {.max_held = 1, .reliable = reliable};
+    static struct dlxd_rules rules;
+    uint32_t n = 0;
+    if (rules.n == 0)
+        ck_assert_int_eq(dlxd_rules_add_user(&rules, "test", 1000), 0);
+    test.broker.policy.rules_borrow = &rules;
+    ck_assert_int_eq(dlxd_subscription_new(&subscription, client, "t", &config, ret_fd), 0);
+    ck_assert_int_eq(dlx_test_broker_offer_all(subscription, &n), 0);
+    return n;
+}
+
+START_TEST(who_lives_is_shown_if_its_library_looks_for_locks)
+{
+    ck_assert_int_eq(restore(100, 0, 5, false)->state, DLXD_PUBLISHER_HIDDEN);
+    ck_assert_int_eq(restore(101, 0, 0, true)->state, DLXD_PUBLISHER_HIDDEN); /* with nothing */
+    struct dlxd_publisher *publisher = restore(102, 0, 5, true);
+    ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_SHOWN);
+    die();
+    ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_RETAINED);
+    ck_assert_uint_eq(n_publishers(), 1); /* 101 left nothing, and this one replaces 100 */
+}
+END_TEST
+
+START_TEST(what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later)
+{
+    int socks[3];
+    struct dlxd_client *client = new_client(0, 1000), *old = new_client(1, 1000);
+    struct dlxd_publisher *publisher = restore(100, 0, 5, true);
+    client->principal->minor = 2;
+    old->principal->minor = 1;
+    ck_assert_uint_eq(subscribe(client, false, &socks[0]), 1);
+    ck_assert_uint_eq(subscribe(client, true, &socks[1]), 0); /* it would not be waited for */
+    ck_assert_uint_eq(subscribe(old, false, &socks[2]), 0);   /* it does not know what that is */
+    ck_assert_uint_eq(publisher->n_links, 1);
+    die();
+    ck_assert_uint_eq(publisher->n_links, 3);
+    for (int i = 0; i < 3; i++)
+        close(socks[i]);
+}
+END_TEST
+
+START_TEST(who_has_announced_itself_again_is_not_shown_twice)
+{
+    int socks[2];
+    struct dlxd_client *client = new_client(0, 1000), *other = new_client(1, 1001);
+    struct dlxd_publisher *publisher = restore(100, 0, 5, true);
+    struct dlxd_publisher_config config = {
+        .history = 4, .depth = 16, .n_entries = 256, .retain = 2, .resumes = 100, .after_seq = 5};
+    client->principal->minor = 2;
+    dlx_test_broker_publisher(other, "t", &config, 5); /* of another user: it only says so */
+    ck_assert_uint_eq(subscribe(client, false, &socks[0]), 2);
+    if (_i == 0)
+        dlx_test_broker_publisher(client, "t", &config, 5);
+    else /* it had, and that daemon ended, too */
+        ck_assert_int_eq(restore_after(101, 100, 5, 6, true)->state, DLXD_PUBLISHER_SHOWN);
+    ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_SHOWN);
+    ck_assert_uint_eq(subscribe(client, false, &socks[1]), 2);
+    ck_assert_uint_eq(publisher->n_links, 1);
+    die(); /* without as many messages in the new block as would replace these */
+    ck_assert_uint_eq(n_publishers(), 3);
+    for (int i = 0; i < 2; i++)
+        close(socks[i]);
+}
+END_TEST
+
+/* It had announced itself again, and the daemon was killed before it read that the new block has
+ * what the old one retains. An idle publisher says that to no later daemon. */
+START_TEST(who_had_announced_itself_again_replaces_itself_when_it_is_restored)
+{
+    bool heeds = _i % 2, is_dead = _i / 2;
+    restore(100, 0, 5, heeds);
+    restore_after(101, 100, 4, 5, heeds); /* it has 1 message, and retains 2 */
+    ck_assert_uint_eq(n_publishers(), 2);
+    if (is_dead)
+        die();
+    ck_assert_uint_eq(n_publishers(), 2);
+    struct dlxd_publisher *newest = restore_after(102, 100, 3, 5, heeds);
+    ck_assert_uint_eq(n_publishers(), 1);
+    ck_assert_ptr_nonnull(dlxd_idmap_find(&test.broker.registry.publishers, 102));
+    ck_assert_int_eq(newest->state, is_dead ? DLXD_PUBLISHER_RETAINED
+                                    : heeds ? DLXD_PUBLISHER_SHOWN
+                                            : DLXD_PUBLISHER_HIDDEN);
+    if (!is_dead)
+        die();
+}
+END_TEST
+
+/* It lives, and what it retains is its own to replace. Once it has died, anybody's may who
+ * could. */
+START_TEST(who_lives_is_replaced_by_itself_only)
+{
+    bool heeds = _i % 2, dies = _i / 2;
+    struct dlxd_client *client = new_client(0, 1000);
+    struct dlxd_publisher *publisher = restore(100, 0, 5, heeds);
+    struct dlxd_publisher_config config = {
+        .history = 4, .depth = 16, .n_entries = 256, .retain = 1, .resumes = 77};
+    struct dlxd_publisher *other = dlx_test_broker_publisher(client, "t", &config, 5);
+    dlxd_retained_succeed(other);
+    ck_assert_uint_eq(n_publishers(), 2);
+    ck_assert_int_eq(publisher->state, heeds ? DLXD_PUBLISHER_SHOWN : DLXD_PUBLISHER_HIDDEN);
+    if (dies) {
+        die();
+        ck_assert_uint_eq(n_publishers(), 2);
+        dlxd_retained_succeed(other);
+        ck_assert_uint_eq(n_publishers(), 1);
+    } else {
+        config.resumes = 100;
+        dlxd_retained_succeed(dlx_test_broker_publisher(client, "t", &config, 5));
+        ck_assert_uint_eq(n_publishers(), 2); /* itself, and the other one */
+        die();
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_retained");
+    TCase *tcase = tcase_create("retained");
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_test(tcase, another_user_neither_evicts_nor_drops);
+    tcase_add_test(tcase, a_counter_that_lies_low_replaces_nothing);
+    tcase_add_test(tcase, the_first_to_expire_comes_first);
+    tcase_add_loop_test(tcase, while_anything_is_retained_the_daemon_is_not_idle, 0, 2);
+    tcase_add_test(tcase, what_stays_for_ever_has_no_end_after_a_late_death);
+    tcase_add_test(tcase, what_cannot_be_a_publisher_is_not_restored);
+    tcase_add_test(tcase, memory_that_stays_is_counted_until_it_goes);
+    tcase_add_test(tcase, what_a_subscriber_still_has_is_not_retained);
+    tcase_add_test(tcase, what_would_stay_beyond_the_limit_is_refused_from_the_start);
+    tcase_add_test(tcase, what_a_former_daemon_retained_is_back_beyond_the_limits);
+    tcase_add_test(tcase, who_lives_is_shown_if_its_library_looks_for_locks);
+    tcase_add_test(tcase, what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later);
+    tcase_add_loop_test(tcase, who_has_announced_itself_again_is_not_shown_twice, 0, 2);
+    tcase_add_loop_test(tcase, who_had_announced_itself_again_replaces_itself_when_it_is_restored,
+                        0, 4);
+    tcase_add_loop_test(tcase, who_lives_is_replaced_by_itself_only, 0, 4);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

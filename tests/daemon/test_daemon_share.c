@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* However many links of a publisher one user takes, others get some. */
+#include "common/error.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/users/share.h"
+#include "tests/harness/broker.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { WRITER, GREEDY, HONEST, N_USERS };
+enum { MAX_LINKS = 64, FAIR = 48, MANY = 200 };
+
+static struct dlx_test_broker test;
+static struct dlxd_client *clients[N_USERS];
+static int control[N_USERS];
+static struct dlxd_publisher *publisher;
+static struct dlxd_subscription *subscriptions[MANY];
+static uint32_t n_subscriptions;
+
+/* Each of another user. Only the writer's process can bear few links. */
+static void set_up(void)
+{
+    static const struct dlxd_publisher_config config = {
+        .history = 1, .depth = 16, .n_entries = 256};
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    for (uint32_t i = 0; i < N_USERS; i++)
+        clients[i] =
+            dlx_test_broker_client_by(&test, i, i == WRITER ? MAX_LINKS : 100000, &control[i]);
+    publisher = dlx_test_broker_publisher(clients[WRITER], "t", &config, 0);
+    while (dlxd_offering_step(publisher))
+        ;
+    n_subscriptions = 0;
+}
+
+static void tear_down(void)
+{
+    dlx_test_broker_deinit(&test);
+    for (int i = 0; i < N_USERS; i++)
+        close(control[i]);
+}
+
+/* Returns 0, or why the link failed. */
+static int subscribe(int user)
+{
+    static const struct dlxd_subscription_config config = {.max_held = 1};
+    struct dlxd_subscription *subscription;
+    uint32_t n_offers;
+    int fd;
+    ck_assert_uint_lt(n_subscriptions, MANY);
+    ck_assert_int_eq(dlxd_subscription_new(&subscription, clients[user], "t", &config, &fd), 0);
+    close(fd);
+    ck_assert_int_eq(dlx_test_broker_offer_all(subscription, &n_offers), 0);
+    dlxd_task_stop(&subscription->task); /* it would see that nobody reads */
+    const struct dlxd_link *link =
+        dlxd_container_of(subscription->links.next, struct dlxd_link, by_subscription);
+    int r = link->state == DLXD_LINK_FAILED ? link->fail_code : 0;
+    if (r < 0)
+        ck_assert_msg(strstr(link->fail_text, "3 times what is left") ||
+                          strstr(link->fail_text, "can bear 64"),
+                      "%s", link->fail_text);
+    if (r < 0)
+        dlxd_subscription_free(subscription);
+    else
+        subscriptions[n_subscriptions++] = subscription;
+    return r;
+}
+
+static uint32_t subscribe_often(int user)
+{
+    uint32_t n = 0;
+    int r;
+    while ((r = subscribe(user)) == 0)
+        n++;
+    ck_assert_int_eq(r, DLX_E_LIMIT);
+    return n;
+}
+
+START_TEST(a_user_leaves_links_of_anothers_publisher_for_the_next)
+{
+    ck_assert_uint_eq(subscribe_often(GREEDY), FAIR); /* 48 is 3 times 16 */
+    ck_assert_uint_eq(subscribe_often(HONEST), 12);
+    ck_assert_uint_eq(subscribe_often(WRITER), 2); /* both ends of each */
+    ck_assert_uint_eq(clients[WRITER]->n_links, MAX_LINKS);
+}
+END_TEST
+
+START_TEST(a_user_may_have_all_links_of_its_own_publisher)
+{
+    ck_assert_uint_eq(subscribe_often(WRITER), MAX_LINKS / 2); /* both ends of each */
+}
+END_TEST
+
+START_TEST(links_that_end_are_given_back_to_the_share)
+{
+    for (int round = 0; round < 3; round++) {
+        uint32_t n = subscribe_often(GREEDY);
+        ck_assert_uint_eq(n, FAIR);
+        ck_assert_uint_eq(dlxd_share_of(&clients[WRITER]->shares, clients[GREEDY]->user), n);
+        while (n_subscriptions > 0)
+            dlxd_subscription_free(subscriptions[--n_subscriptions]);
+        ck_assert_uint_eq(dlxd_share_of(&clients[WRITER]->shares, clients[GREEDY]->user), 0);
+        ck_assert(dlxd_list_empty(&clients[WRITER]->shares));
+    }
+}
+END_TEST
+
+/* The messages that it retains have nobody whose links could be used up. */
+START_TEST(a_publisher_that_leaves_its_client_takes_its_links_out_of_the_shares)
+{
+    ck_assert_uint_eq(subscribe_often(GREEDY), FAIR);
+    (void)dlxd_publisher_end(publisher);
+    ck_assert(dlxd_list_empty(&clients[WRITER]->shares));
+    ck_assert_uint_eq(clients[WRITER]->n_links, 0);
+    while (n_subscriptions > 0)
+        dlxd_subscription_free(subscriptions[--n_subscriptions]);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("share");
+    TCase *tcase = tcase_create("share");
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_test(tcase, a_user_leaves_links_of_anothers_publisher_for_the_next);
+    tcase_add_test(tcase, a_user_may_have_all_links_of_its_own_publisher);
+    tcase_add_test(tcase, links_that_end_are_given_back_to_the_share);
+    tcase_add_test(tcase, a_publisher_that_leaves_its_client_takes_its_links_out_of_the_shares);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

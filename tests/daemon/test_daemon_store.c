@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What the service manager is sent, when, and for whom: users, amounts and times that a test cannot
+ * have for real. */
+
+#include "common/error.h"
+#include "common/util.h"
+#include "daemon/persist/inherited.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/persist/store.h"
+#include "daemon/persist/store_queue.h"
+#include "tests/harness/broker.h"
+#include "tests/harness/fds.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#define SECOND UINT64_C(1000000000)
+#define BEGIN  (1000 * SECOND)
+
+enum { GREEDY = 1000, OTHER = 1001, HONEST = 1002, OWN = 500 };
+
+/* ---- a manager that reads when it is told to ------------------------------------------------- */
+
+static struct dlxd_users users;
+static struct dlxd_user *known[3];
+static struct dlxd_store_queue queue;
+static int sock;
+static char last[512]; /* what it read last */
+
+static struct dlxd_user *user_of(uid_t uid)
+{
+    return known[uid - GREEDY];
+}
+
+/* In the abstract name space: no file is left. */
+static void set_up(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char path[64];
+    (void)snprintf(path, sizeof path, "@dlx-test-%d", (int)getpid());
+    memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
+    sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    ck_assert_int_eq(bind(sock, (const struct sockaddr *)&address,
+                          (socklen_t)(sizeof(sa_family_t) + strlen(path))),
+                     0);
+    ck_assert_int_eq(setenv("NOTIFY_SOCKET", path, 1), 0);
+    dlxd_users_init(&users, UINT64_C(1) << 30);
+    for (uid_t i = 0; i < DLX_ARRAY_SIZE(known); i++)
+        ck_assert_int_eq(
+            dlxd_users_get(&users, &(const struct dlxd_principal){.uid = GREEDY + i}, &known[i]),
+            0);
+    dlxd_store_queue_init(&queue);
+}
+
+static void tear_down(void)
+{
+    dlxd_store_queue_deinit(&queue);
+    ck_assert_uint_eq(queue.n, 0);
+    ck_assert_uint_eq(queue.n_fds, 0);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(known); i++)
+        dlxd_user_unref(known[i]);
+    dlxd_users_deinit(&users);
+    close(sock);
+}
+
+/* Descriptors go with what is not asked for. */
+static bool read_one(void)
+{
+    ssize_t n = recv(sock, last, sizeof last - 1, 0);
+    if (n >= 0)
+        last[n] = '\0';
+    return n >= 0;
+}
+
+/* All that may be sent at that time, whatever the socket takes at once. */
+static size_t n_sent(uint64_t now)
+{
+    size_t n = 0;
+    for (;;) {
+        size_t before = n;
+        ck_assert_int_eq(dlxd_store_queue_flush(&queue, now), 0);
+        while (read_one())
+            n++;
+        if (n == before)
+            return n;
+    }
+}
+
+static void keep(uid_t uid, int i)
+{
+    char name[32];
+    (void)snprintf(name, sizeof name, "%u-%d", (unsigned)uid, i);
+    ck_assert_int_eq(dlxd_store_queue_keep(&queue, user_of(uid), STDIN_FILENO, name), 0);
+}
+
+static void drop(uid_t uid, int i)
+{
+    char name[32];
+    (void)snprintf(name, sizeof name, "%u-%d", (unsigned)uid, i);
+    ck_assert_int_eq(dlxd_store_queue_drop(&queue, user_of(uid), name), 0);
+}
+
+/* ---- the queue ------------------------------------------------------------------------------ */
+
+START_TEST(what_is_too_much_is_sent_at_a_rate)
+{
+    enum { N = 2000 };
+    for (int i = 0; i < N; i++)
+        keep(GREEDY, i);
+    size_t burst = n_sent(BEGIN);
+    ck_assert_uint_gt(burst, 300);
+    ck_assert_uint_lt(burst, N / 2);
+    ck_assert_uint_eq(n_sent(BEGIN), 0);
+    /* Each takes some 2 ms of the manager, which gives a fifth of its time. */
+    size_t a_second = n_sent(BEGIN + SECOND);
+    ck_assert_uint_gt(a_second, 50);
+    ck_assert_uint_lt(a_second, 150);
+    ck_assert_uint_eq(queue.n, N - burst - a_second);
+    ck_assert_uint_eq(n_sent(UINT64_MAX), N - burst - a_second); /* the end */
+    /* With little that is kept, they are cheap. */
+    for (int i = 0; i < N; i++)
+        drop(GREEDY, i);
+    ck_assert_uint_eq(n_sent(UINT64_MAX), N);
+    for (burst = 0; queue.n == 0; burst++) {
+        keep(GREEDY, 0);
+        (void)n_sent(BEGIN + 100 * SECOND);
+        if (queue.n == 0)
+            drop(GREEDY, 0);
+        (void)n_sent(BEGIN + 100 * SECOND);
+    }
+    ck_assert_uint_gt(burst, 5000);
+}
+END_TEST
+
+START_TEST(users_take_turns)
+{
+    enum { N = 2000, FEW = 5 };
+    size_t n_greedy = 0, n_other = 0;
+    for (int i = 0; i < N; i++) {
+        keep(GREEDY, i);
+        keep(OTHER, i);
+    }
+    (void)n_sent(BEGIN);
+    for (int i = 0; i < FEW; i++)
+        keep(HONEST, i);
+    ck_assert_int_eq(dlxd_store_queue_barrier(&queue, user_of(HONEST), STDIN_FILENO), 0);
+    for (uint64_t now = BEGIN; strcmp(last, "BARRIER=1") != 0; now += SECOND / 1000) {
+        ck_assert_uint_lt(now, BEGIN + 10 * SECOND);
+        ck_assert_int_eq(dlxd_store_queue_flush(&queue, now), 0);
+        if (!read_one())
+            continue;
+        n_greedy += strstr(last, "FDNAME=1000-") != NULL;
+        n_other += strstr(last, "FDNAME=1001-") != NULL;
+    }
+    /* One of each for one of its own. */
+    ck_assert_uint_ge(n_greedy, FEW);
+    ck_assert_uint_le(n_greedy, FEW + 1);
+    ck_assert_uint_ge(n_other, FEW);
+    ck_assert_uint_le(n_other, FEW + 1);
+    ck_assert_uint_gt(queue.n, N);
+}
+END_TEST
+
+START_TEST(what_is_dropped_before_it_was_sent_is_never_sent)
+{
+    size_t n_fds = dlx_test_fds_count();
+    for (int i = 0; i < 3; i++)
+        keep(GREEDY, i);
+    ck_assert_uint_eq(dlx_test_fds_count(), n_fds + 3);
+    drop(GREEDY, 1);
+    ck_assert_uint_eq(queue.n_fds, 2);
+    drop(GREEDY, 0);
+    drop(GREEDY, 2);
+    ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
+    ck_assert_uint_eq(queue.n, 0);
+    ck_assert_uint_eq(queue.n_fds, 0);
+    ck_assert_uint_eq(n_sent(BEGIN), 0);
+    /* Another user's of the same name is another one. */
+    ck_assert_int_eq(dlxd_store_queue_keep(&queue, user_of(GREEDY), STDIN_FILENO, "x"), 0);
+    ck_assert_int_eq(dlxd_store_queue_count(&queue, user_of(OTHER), 1), 0);
+    ck_assert_int_eq(dlxd_store_queue_drop(&queue, user_of(OTHER), "x"), 0);
+    ck_assert_uint_eq(queue.n, 2);
+    ck_assert_uint_eq(n_sent(BEGIN), 2);
+}
+END_TEST
+
+/* Or the manager would have more than are counted, and drop one without a word. */
+START_TEST(what_is_removed_is_counted_until_that_was_sent)
+{
+    keep(GREEDY, 1);
+    ck_assert_uint_eq(n_sent(BEGIN), 1);
+    ck_assert_str_eq(last, "FDSTORE=1\nFDPOLL=0\nFDNAME=1000-1");
+    drop(GREEDY, 1);
+    ck_assert_uint_eq(queue.n_fds, 1);
+    ck_assert_uint_eq(user_of(GREEDY)->used[DLXD_STORE_ENTRIES], 1);
+    ck_assert_uint_eq(n_sent(BEGIN), 1);
+    ck_assert_str_eq(last, "FDSTOREREMOVE=1\nFDNAME=1000-1");
+    ck_assert_uint_eq(queue.n_fds, 0);
+    ck_assert_uint_eq(user_of(GREEDY)->used[DLXD_STORE_ENTRIES], 0);
+}
+END_TEST
+
+START_TEST(what_cannot_be_sent_stays)
+{
+    keep(GREEDY, 1);
+    ck_assert_int_eq(setenv("NOTIFY_SOCKET", "@dlx-test-nobody", 1), 0);
+    ck_assert_int_lt(dlxd_store_queue_flush(&queue, BEGIN), 0);
+    ck_assert_uint_eq(queue.n, 1);
+}
+END_TEST
+
+/* ---- shares --------------------------------------------------------------------------------- */
+
+static struct dlx_test_broker test;
+static int client_fds[4];
+
+/* Publishers that retain messages, until one does not fit. Returns how many do; each has a control
+ * block and a pidfd there. */
+static uint32_t fill(int i, uid_t uid)
+{
+    const struct dlxd_publisher_config config = {
+        .history = 1, .depth = 16, .n_entries = 256, .retain = 1};
+    struct dlxd_client *client = dlx_test_broker_client(&test, 10, &client_fds[i]);
+    client->principal->uid = uid;
+    dlxd_user_unref(client->user);
+    ck_assert_int_eq(dlxd_users_get(&test.broker.users, client->principal, &client->user), 0);
+    for (uint32_t n = 0;; n++) {
+        dlx__error_clear();
+        struct dlxd_publisher *publisher = dlx_test_broker_publisher(client, "t", &config, 1);
+        ck_assert_uint_eq(publisher->principal->uid, uid);
+        ck_assert_int_eq(publisher->not_kept, publisher->ledger_index == 0);
+        if (publisher->not_kept)
+            return n;
+    }
+}
+
+/* A uid by another socket is another user: it has a share of its own. */
+START_TEST(a_share_belongs_to_a_user_by_one_socket)
+{
+    const struct dlxd_publisher_config config = {
+        .history = 1, .depth = 16, .n_entries = 256, .retain = 1};
+    struct dlxd_inherited none = {.n = 0};
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    test.broker.policy.uid = geteuid() + 1;
+    ck_assert_int_eq(dlxd_store_init(&test.broker, 65, &none), 0);
+    struct dlxd_client *pods = dlx_test_broker_client_by(&test, 1, 10, &client_fds[1]);
+    uint32_t n = fill(0, geteuid());
+    ck_assert_uint_eq(n, 65 / 4);
+    ck_assert(!dlx_test_broker_publisher(pods, "t", &config, 1)->not_kept);
+    dlxd_store_deinit(&test.broker);
+    dlx_test_broker_deinit(&test);
+    close(client_fds[0]);
+    close(client_fds[1]);
+}
+END_TEST
+
+START_TEST(nobody_can_take_all_that_the_manager_keeps)
+{
+    enum { MAX = 65 };
+    struct dlxd_inherited none = {.n = 0};
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    test.broker.policy.uid = OWN;
+    ck_assert_int_eq(dlxd_store_init(&test.broker, MAX, &none), 0);
+    uint32_t greedy = fill(0, GREEDY);
+    ck_assert_str_eq(dlx__error_message(),
+                     "uid 1000 asks for 1 file descriptors that the service manager keeps, uses 32 "
+                     "and may have at most 1 times what is left: all users together use 33 and may "
+                     "have 65 (quota store-entries); raise dlpackd's --fd-store and "
+                     "FileDescriptorStoreMax= of its unit");
+    uint32_t other = fill(1, OTHER), honest = fill(2, HONEST);
+    ck_assert_uint_eq(greedy, MAX / 4);
+    ck_assert_uint_eq(other, MAX / 8);
+    ck_assert_uint_eq(honest, MAX / 16);
+    /* The daemon's own may have the rest. */
+    ck_assert_uint_ge(fill(3, OWN), MAX / 16 - 1);
+    ck_assert_msg(strstr(dlx__error_message(), "may have at most what is left: all users together "
+                                               "use 65 and may have 65"),
+                  "%s", dlx__error_message());
+    dlxd_store_deinit(&test.broker);
+    dlx_test_broker_deinit(&test);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(client_fds); i++)
+        close(client_fds[i]);
+}
+END_TEST
+
+/* Its class, too, says how much the manager keeps for a user; the daemon's own one is no exception. */
+START_TEST(a_class_limits_what_the_manager_keeps)
+{
+    struct dlxd_inherited none = {.n = 0};
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    test.broker.policy.uid = OWN;
+    test.broker.users.max[DLXD_STORE_ENTRIES] = 6;
+    ck_assert_int_eq(dlxd_store_init(&test.broker, 100, &none), 0);
+    ck_assert_uint_eq(fill(0, GREEDY), 3);
+    ck_assert_str_eq(dlx__error_message(),
+                     "uid 1000 asks for 1 file descriptors that the service manager keeps, uses 6 "
+                     "and may have 6 (quota store-entries); raise it in [quota default] of "
+                     "dlpackd.conf");
+    ck_assert_uint_eq(fill(1, OTHER), 3);
+    ck_assert_uint_eq(fill(2, OWN), 2); /* the ledger is one */
+    ck_assert_uint_eq(test.broker.users.all_stored, 6 + 6 + 5);
+    dlxd_store_deinit(&test.broker);
+    dlx_test_broker_deinit(&test);
+    for (size_t i = 0; i < 3; i++)
+        close(client_fds[i]);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_store");
+    TCase *tcase = tcase_create("store");
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_test(tcase, what_is_too_much_is_sent_at_a_rate);
+    tcase_add_test(tcase, users_take_turns);
+    tcase_add_test(tcase, what_is_dropped_before_it_was_sent_is_never_sent);
+    tcase_add_test(tcase, what_is_removed_is_counted_until_that_was_sent);
+    tcase_add_test(tcase, what_cannot_be_sent_stays);
+    tcase_add_test(tcase, a_share_belongs_to_a_user_by_one_socket);
+    tcase_add_test(tcase, nobody_can_take_all_that_the_manager_keeps);
+    tcase_add_test(tcase, a_class_limits_what_the_manager_keeps);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Watches of the daemon, and what happens when the kernel takes no more of them. */
+
+#include "common/error.h"
+#include "common/util.h"
+#include "daemon/base/watch.h"
+#include "tests/harness/broker.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <uv.h>
+
+/* Instead of the C library's, for the daemon and libuv alike: fs.epoll.max_user_watches is of the whole machine. */
+static int adds_left = INT32_MAX;
+
+int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
+{
+    if (op == EPOLL_CTL_ADD && adds_left-- <= 0) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return (int)syscall(SYS_epoll_ctl, epoll, op, fd, event);
+}
+
+struct seen {
+    struct dlxd_watch *watch;
+    struct dlxd_watch **victim; /* freed by the first event */
+    unsigned n;
+    int events;
+};
+
+static void on_event(void *data, int events)
+{
+    struct seen *seen = data;
+    seen->n++;
+    seen->events = events;
+    if (seen->victim)
+        *seen->victim = dlxd_watch_free(*seen->victim);
+}
+
+static uv_loop_t loop;
+static struct dlxd_watches *watches;
+static int a[2], b[2];
+
+static void setup(void)
+{
+    adds_left = INT32_MAX;
+    ck_assert_int_eq(uv_loop_init(&loop), 0);
+    ck_assert_int_eq(dlxd_watches_new(&watches, &loop), 0);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, a), 0);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, b), 0);
+}
+
+static void teardown(void)
+{
+    watches = dlxd_watches_free(watches);
+    (void)uv_run(&loop, UV_RUN_DEFAULT);
+    ck_assert_int_eq(uv_loop_close(&loop), 0);
+    for (int i = 0; i < 2; i++) {
+        dlx__close(a[i]);
+        dlx__close(b[i]);
+    }
+}
+
+static void run(void)
+{
+    for (int i = 0; i < 5; i++)
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+}
+
+START_TEST(what_holds_is_told_until_it_is_paused)
+{
+    struct seen seen = {0};
+    ck_assert_int_eq(dlxd_watch_new(&seen.watch, watches, a[0], DLXD_READABLE, on_event, &seen), 0);
+    run();
+    ck_assert_uint_eq(seen.n, 0);
+    dlxd_watch_set(seen.watch, DLXD_READABLE | DLXD_WRITABLE);
+    run();
+    ck_assert_uint_ge(seen.n, 5);
+    ck_assert_int_eq(seen.events, DLXD_WRITABLE);
+    dlxd_watch_set(seen.watch, 0);
+    a[1] = dlx__close(a[1]); /* a hang-up is no reason either */
+    seen.n = 0;
+    run();
+    ck_assert_uint_eq(seen.n, 0);
+    dlxd_watch_set(seen.watch, DLXD_READABLE);
+    run();
+    ck_assert_uint_ge(seen.n, 5);
+    ck_assert_int_eq(seen.events, DLXD_READABLE);
+    dlxd_watch_free(seen.watch);
+}
+END_TEST
+
+START_TEST(a_watch_that_an_event_before_it_freed_is_silent)
+{
+    struct seen one = {0}, two = {0};
+    ck_assert_int_eq(dlxd_watch_new(&one.watch, watches, a[0], DLXD_WRITABLE, on_event, &one), 0);
+    ck_assert_int_eq(dlxd_watch_new(&two.watch, watches, b[0], DLXD_WRITABLE, on_event, &two), 0);
+    one.victim = &two.watch;
+    two.victim = &one.watch;
+    run();
+    ck_assert_int_eq((one.n > 0) + (two.n > 0), 1);
+    dlxd_watch_free(one.watch);
+    dlxd_watch_free(two.watch);
+}
+END_TEST
+
+/* libuv calls abort() when epoll_ctl() fails. */
+START_TEST(a_kernel_that_watches_no_more_refuses_one_fd)
+{
+    struct seen seen = {0}, other = {0};
+    ck_assert_int_eq(dlxd_watch_new(&seen.watch, watches, a[0], DLXD_READABLE, on_event, &seen), 0);
+    run();
+    adds_left = 0;
+    ck_assert_int_eq(dlxd_watch_new(&other.watch, watches, b[0], DLXD_READABLE, on_event, &other),
+                     DLX_E_NO_MEMORY);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "max_user_watches"));
+    dlxd_watch_set(seen.watch, 0);
+    dlxd_watch_set(seen.watch, DLXD_READABLE);
+    ck_assert_int_eq(send(a[1], "x", 1, 0), 1);
+    run();
+    ck_assert_uint_ge(seen.n, 1);
+    dlxd_watch_free(seen.watch);
+}
+END_TEST
+
+static const Dlx__Wire__Packet *receive(int fd, struct dlx_packet *packet,
+                                        struct dlx_proto_arena *arena)
+{
+    const Dlx__Wire__Packet *ret;
+    dlx__packet_deinit(packet);
+    ck_assert_int_eq(dlx__packet_recv_fds(fd, packet), 0);
+    ck_assert_int_eq(dlx__proto_unpack(arena, packet->data, packet->size, &ret), 0);
+    return ret;
+}
+
+START_TEST(a_client_that_cannot_be_watched_is_refused_alone)
+{
+    struct dlx_test_broker test;
+    struct dlxd_client *client;
+    struct dlx_packet rx = {0};
+    static struct dlx_proto_arena arena;
+    int first, pair[2];
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    (void)dlx_test_broker_client(&test, 8, &first);
+    for (int left = 0; left < 2; left++) { /* the socket, the pidfd */
+        ck_assert_int_eq(
+            socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+        /* As every client does: what waits unread turns the end into a reset, which must not hide why. */
+        ck_assert_int_eq(send(pair[1], "hello", 5, 0), 5);
+        adds_left = left;
+        ck_assert_int_eq(dlxd_client_new(&client, &test.broker, pair[0], DLXD_SOCKET_MAIN),
+                         DLX_E_NO_MEMORY);
+        adds_left = INT32_MAX;
+        const Dlx__Wire__Packet *packet = receive(pair[1], &rx, &arena);
+        ck_assert_int_eq(packet->body_case, DLX__WIRE__PACKET__BODY_DISCONNECT);
+        ck_assert_int_eq(packet->disconnect->code, DLX_E_NO_MEMORY);
+        ck_assert_ptr_nonnull(strstr(packet->disconnect->text, "max_user_watches"));
+        dlx_test_broker_run(&test); /* a worker closes it */
+        ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &rx), DLX_E_DISCONNECTED);
+        dlx__close(pair[1]);
+    }
+    ck_assert_uint_eq(test.broker.n_clients, 1);
+    dlx__packet_deinit(&rx);
+    dlx_test_broker_deinit(&test);
+    dlx__close(first);
+}
+END_TEST
+
+START_TEST(a_subscription_that_cannot_be_watched_fails_alone)
+{
+    struct dlx_test_broker test;
+    struct dlx_packet rx = {0};
+    static struct dlx_proto_arena arena;
+    Dlx__Wire__Subscribe request = DLX__WIRE__SUBSCRIBE__INIT;
+    int fd;
+    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    struct dlxd_client *client = dlx_test_broker_client(&test, 8, &fd);
+    request.topic = (char *)(uintptr_t) "t";
+    request.max_held = 1;
+    adds_left = 0;
+    dlx_test_broker_request(client, DLX__WIRE__PACKET__BODY_SUBSCRIBE, &request, 7);
+    adds_left = INT32_MAX;
+    const Dlx__Wire__Packet *packet = receive(fd, &rx, &arena);
+    ck_assert_int_eq(packet->body_case, DLX__WIRE__PACKET__BODY_ERROR);
+    ck_assert_uint_eq(packet->serial, 7);
+    ck_assert_int_eq(packet->error->code, DLX_E_NO_MEMORY);
+    ck_assert_ptr_nonnull(strstr(packet->error->text, "max_user_watches"));
+    ck_assert_uint_eq(test.broker.registry.n_topics, 0);
+    dlx_test_broker_request(client, DLX__WIRE__PACKET__BODY_SUBSCRIBE, &request, 8);
+    ck_assert_int_eq(receive(fd, &rx, &arena)->body_case, DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY);
+    dlx__packet_deinit(&rx);
+    dlx_test_broker_deinit(&test);
+    dlx__close(fd);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_watch");
+    TCase *tcase = tcase_create("watch");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, what_holds_is_told_until_it_is_paused);
+    tcase_add_test(tcase, a_watch_that_an_event_before_it_freed_is_silent);
+    tcase_add_test(tcase, a_kernel_that_watches_no_more_refuses_one_fd);
+    tcase_add_test(tcase, a_client_that_cannot_be_watched_is_refused_alone);
+    tcase_add_test(tcase, a_subscription_that_cannot_be_watched_fails_alone);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/fail/harness_fail.h"
+#include "common/util.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+
+static _Thread_local struct dlx_test_fail *mine;
+
+void dlx_test_fail(struct dlx_test_fail *fail)
+{
+    mine = fail;
+}
+
+bool dlx_test_fail_next(struct dlx_test_fail *fail)
+{
+    size_t at = fail->at, way = fail->way + 1;
+    if (at > 0 && !fail->call && way == 1)
+        return false;
+    if (at == 0 || !fail->call || way == DLX_TEST_FAIL_WAYS) {
+        at++;
+        way = 0;
+    }
+    *fail = (struct dlx_test_fail){.at = at, .way = way};
+    return true;
+}
+
+static bool is_due(struct dlx_test_fail *fail)
+{
+    size_t n = ++fail->n_calls, at = atomic_load(&fail->at);
+    if (n == at && fail->for_ns > 0)
+        fail->until_ns = dlx__deadline((int64_t)fail->for_ns);
+    return n == at || (at > 0 && n > at && dlx__now_ns() < fail->until_ns);
+}
+
+static bool fails_now(const char *call, const int errors[DLX_TEST_FAIL_WAYS])
+{
+    struct dlx_test_fail *fail = mine;
+    if (!fail || (fail->only && strcmp(fail->only, call) != 0) || !is_due(fail) ||
+        errors[fail->way] == 0)
+        return false;
+    fail->error = errors[fail->way];
+    fail->call = call; /* after what is asked for then */
+    errno = errors[fail->way];
+    return true;
+}
+
+/* ret_type, name, what it returns, parameters, arguments; then the errors that it can have, after the manual pages. */
+#define WRAP(type, name, failed, params, args, ...)                                                \
+    type __real_##name params;                                                                     \
+    type __wrap_##name params;                                                                     \
+    type __wrap_##name params                                                                      \
+    {                                                                                              \
+        static const int errors[DLX_TEST_FAIL_WAYS] = {__VA_ARGS__};                               \
+        return fails_now(#name, errors) ? (failed) : __real_##name args;                           \
+    }
+
+/* clang-format off */
+WRAP(void *, malloc, NULL, (size_t size), (size), ENOMEM)
+WRAP(void *, calloc, NULL, (size_t n, size_t size), (n, size), ENOMEM)
+WRAP(void *, realloc, NULL, (void *p, size_t size), (p, size), ENOMEM)
+WRAP(void *, reallocarray, NULL, (void *p, size_t n, size_t size), (p, n, size), ENOMEM)
+WRAP(char *, strdup, NULL, (const char *s), (s), ENOMEM)
+WRAP(char *, strndup, NULL, (const char *s, size_t n), (s, n), ENOMEM)
+WRAP(int, accept4, -1, (int fd, struct sockaddr *a, socklen_t *size, int flags), (fd, a, size, flags), EMFILE, ECONNABORTED,
+     ENOMEM)
+WRAP(int, bind, -1, (int fd, const struct sockaddr *a, socklen_t size), (fd, a, size), EADDRINUSE, EACCES)
+WRAP(int, chmod, -1, (const char *path, mode_t mode), (path, mode), EPERM)
+WRAP(int, connect, -1, (int fd, const struct sockaddr *a, socklen_t size), (fd, a, size), ENOMEM, ECONNREFUSED, EAGAIN)
+WRAP(int, epoll_create1, -1, (int flags), (flags), EMFILE, ENOMEM)
+WRAP(int, eventfd, -1, (unsigned n, int flags), (n, flags), EMFILE, ENOMEM)
+WRAP(int, fallocate, -1, (int fd, int mode, off_t at, off_t size), (fd, mode, at, size), ENOSPC, ENOMEM, EINTR)
+WRAP(int, fchmod, -1, (int fd, mode_t mode), (fd, mode), EPERM)
+WRAP(int, flock, -1, (int fd, int how), (fd, how), EWOULDBLOCK, ENOLCK, EINTR)
+WRAP(int, fstat, -1, (int fd, struct stat *st), (fd, st), ENOMEM)
+WRAP(int, fstatvfs, -1, (int fd, struct statvfs *st), (fd, st), ENOSYS)
+WRAP(int, ftruncate, -1, (int fd, off_t size), (fd, size), ENOMEM, ENOSPC)
+WRAP(int, getsockname, -1, (int fd, struct sockaddr *a, socklen_t *size), (fd, a, size), ENOBUFS)
+WRAP(ssize_t, getrandom, -1, (void *p, size_t size, unsigned flags), (p, size, flags), EINTR, ENOSYS)
+WRAP(int, getsockopt, -1, (int fd, int level, int name, void *p, socklen_t *size), (fd, level, name, p, size), ENOMEM, EINVAL,
+     EMFILE)
+WRAP(int, listen, -1, (int fd, int n), (fd, n), EADDRINUSE)
+WRAP(int, lstat, -1, (const char *path, struct stat *st), (path, st), EACCES, ENOENT)
+WRAP(int, madvise, -1, (void *p, size_t size, int advice), (p, size, advice), ENOMEM)
+WRAP(int, memfd_create, -1, (const char *name, unsigned flags), (name, flags), EMFILE, ENOMEM, EINVAL)
+WRAP(int, mkdir, -1, (const char *path, mode_t mode), (path, mode), EACCES, ENOSPC)
+WRAP(void *, mmap, MAP_FAILED, (void *p, size_t n, int prot, int flags, int fd, off_t at), (p, n, prot, flags, fd, at), ENOMEM)
+WRAP(int, mprotect, -1, (void *p, size_t size, int prot), (p, size, prot), ENOMEM)
+WRAP(DIR *, opendir, NULL, (const char *path), (path), EMFILE, ENOENT)
+WRAP(int, pipe2, -1, (int fds[2], int flags), (fds, flags), EMFILE)
+WRAP(int, poll, -1, (struct pollfd *p, nfds_t n, int ms), (p, n, ms), EINTR, ENOMEM)
+WRAP(ssize_t, pread, -1, (int fd, void *p, size_t size, off_t at), (fd, p, size, at), EIO)
+WRAP(ssize_t, pwrite, -1, (int fd, const void *p, size_t size, off_t at), (fd, p, size, at), ENOSPC)
+WRAP(int, pthread_create, mine->error, (pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *p), (t, a, fn, p),
+     EAGAIN)
+WRAP(ssize_t, recv, -1, (int fd, void *p, size_t size, int flags), (fd, p, size, flags), ENOMEM, EINTR)
+WRAP(ssize_t, recvmsg, -1, (int fd, struct msghdr *m, int flags), (fd, m, flags), ENOBUFS, EINTR)
+WRAP(ssize_t, send, -1, (int fd, const void *p, size_t size, int flags), (fd, p, size, flags), ENOBUFS, EINTR, EAGAIN)
+WRAP(ssize_t, sendmsg, -1, (int fd, const struct msghdr *m, int flags), (fd, m, flags), ENOBUFS, EINTR, ETOOMANYREFS,
+     ENOMEM)
+WRAP(int, setsockopt, -1, (int fd, int level, int name, const void *p, socklen_t size), (fd, level, name, p, size), ENOMEM,
+     ENOPROTOOPT)
+WRAP(int, socket, -1, (int family, int type, int protocol), (family, type, protocol), EMFILE, ENOBUFS)
+WRAP(int, socketpair, -1, (int family, int type, int protocol, int fds[2]), (family, type, protocol, fds), EMFILE, ENOBUFS)
+WRAP(int, shm_open, -1, (const char *name, int flags, mode_t mode), (name, flags, mode), EMFILE, EEXIST, ENOENT)
+WRAP(int, stat, -1, (const char *path, struct stat *st), (path, st), EACCES)
+WRAP(int, sysinfo, -1, (struct sysinfo *info), (info), EFAULT)
+WRAP(int, timerfd_create, -1, (int clock, int flags), (clock, flags), EMFILE)
+WRAP(int, unlink, -1, (const char *path), (path), EACCES, ENOENT)
+/* clang-format on */
+
+/* ---- what has arguments that depend ---------------------------------------------------------- */
+
+int __real_epoll_ctl(int epoll, int what, int fd, struct epoll_event *event);
+int __wrap_epoll_ctl(int epoll, int what, int fd, struct epoll_event *event);
+int __wrap_epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
+{
+    static const int errors[DLX_TEST_FAIL_WAYS] = {ENOMEM, ENOSPC};
+    if (what == EPOLL_CTL_ADD && fails_now("epoll_ctl", errors))
+        return -1;
+    return __real_epoll_ctl(epoll, what, fd, event);
+}
+
+int __real_fcntl(int fd, int what, ...);
+int __wrap_fcntl(int fd, int what, ...);
+int __wrap_fcntl(int fd, int what, ...)
+{
+    static const int dup_errors[DLX_TEST_FAIL_WAYS] = {EMFILE, ENOMEM};
+    static const int seal_errors[DLX_TEST_FAIL_WAYS] = {EBUSY, EPERM};
+    va_list args;
+    va_start(args, what);
+    long argument = va_arg(args, long);
+    va_end(args);
+    if (what == F_DUPFD_CLOEXEC && fails_now("fcntl F_DUPFD_CLOEXEC", dup_errors))
+        return -1;
+    if (what == F_ADD_SEALS && fails_now("fcntl F_ADD_SEALS", seal_errors))
+        return -1;
+    return __real_fcntl(fd, what, argument);
+}
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...)
+{
+    static const int errors[DLX_TEST_FAIL_WAYS] = {EMFILE, EACCES, ENOENT};
+    va_list args;
+    va_start(args, flags);
+    unsigned mode = va_arg(args, unsigned);
+    va_end(args);
+    return fails_now("open", errors) ? -1 : __real_open(path, flags, mode);
+}
+
+long __real_syscall(long number, ...);
+long __wrap_syscall(long number, ...);
+long __wrap_syscall(long number, ...)
+{
+    static const int errors[DLX_TEST_FAIL_WAYS] = {EMFILE, ESRCH, ENOMEM};
+    long a[6];
+    va_list args;
+    va_start(args, number);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(a); i++)
+        a[i] = va_arg(args, long);
+    va_end(args);
+    if (number == SYS_pidfd_open && fails_now("pidfd_open", errors))
+        return -1;
+    return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+int __wrap_asprintf(char **ret, const char *format, ...);
+int __wrap_asprintf(char **ret, const char *format, ...)
+{
+    static const int errors[DLX_TEST_FAIL_WAYS] = {ENOMEM};
+    if (fails_now("asprintf", errors))
+        return -1;
+    va_list args;
+    va_start(args, format);
+    int n = vasprintf(ret, format, args);
+    va_end(args);
+    return n;
+}

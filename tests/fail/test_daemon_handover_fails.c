@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * What one program hands to the next one in the same process: the table that names it is believed
+ * only if it is what a daemon has written for this process; and each call of the C library fails
+ * once while it is written and read.
+ */
+
+#include "common/error.h"
+#include "common/util.h"
+#include "daemon/persist/handover.h"
+#include "tests/fail/harness_fail.h"
+#include "tests/harness/fds.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define SEALS (F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
+
+static void name_it(int fd)
+{
+    char text[64];
+    (void)snprintf(text, sizeof text, "%d:%d", (int)getpid(), fd);
+    ck_assert_int_eq(setenv(DLXD_HANDOVER_VARIABLE, text, 1), 0);
+}
+
+static bool is_cloexec(int fd)
+{
+    return fcntl(fd, F_GETFD) == FD_CLOEXEC;
+}
+
+/* ---- what is written is read ----------------------------------------------------------------- */
+
+START_TEST(what_is_handed_over_is_taken_over)
+{
+    struct dlxd_handover handover;
+    struct dlxd_inherited inherited;
+    size_t n_before = dlx_test_fds_count();
+    const struct dlxd_inherited_lock lock = {
+        .dev = 5, .ino = UINT64_MAX, .is_bound = _i != 1, .made_folder = _i != 2};
+    int one = dlx_test_fds_dup(STDIN_FILENO), two = dlx_test_fds_dup(STDIN_FILENO);
+    dlxd_handover_init(&handover);
+    ck_assert_int_eq(dlxd_handover_add(&handover, one, "one", false), 0);
+    ck_assert_int_eq(dlxd_handover_add(&handover, two, "two", true), 0);
+    ck_assert_int_eq(dlxd_handover_add(&handover, one, "one again", true), 0);
+    ck_assert_int_eq(dlxd_handover_add(&handover, -1, "forget me", false), 0);
+    ck_assert_int_eq(
+        dlxd_handover_add_lock(&handover, two, "main" DLXD_HANDOVER_LOCK_SUFFIX, &lock), 0);
+    ck_assert_int_eq(dlxd_handover_write(&handover), 0);
+    ck_assert(!is_cloexec(one) && !is_cloexec(two) && !is_cloexec(handover.fd));
+    name_it(dlx__steal_fd(&handover.fd)); /* as across execve(2) */
+    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+    ck_assert(!getenv(DLXD_HANDOVER_VARIABLE));
+    ck_assert(inherited.is_handed_over);
+    ck_assert_uint_eq(inherited.n, 5);
+    static const char *const names[] = {"one", "two", "one again", "forget me", "main:lock"};
+    static const bool not_stored[] = {false, true, true, false, true};
+    for (size_t i = 0; i < inherited.n; i++) {
+        ck_assert_str_eq(inherited.fds[i].name, names[i]);
+        ck_assert_int_eq(inherited.fds[i].not_stored, not_stored[i]);
+        ck_assert_int_eq(is_cloexec(inherited.fds[i].fd), i != 3);
+    }
+    ck_assert_int_eq(inherited.fds[0].fd, one);
+    ck_assert_int_eq(inherited.fds[1].fd, two);
+    ck_assert_int_ne(inherited.fds[2].fd, one); /* its own */
+    ck_assert_int_eq(inherited.fds[3].fd, -1);
+    struct dlxd_inherited_lock found;
+    int lock_fd = dlxd_inherited_take_lock(&inherited, "main", &found);
+    ck_assert_int_eq(lock_fd, inherited.fds[4].fd);
+    ck_assert_int_ne(lock_fd, two); /* its own */
+    ck_assert(found.dev == lock.dev && found.ino == lock.ino);
+    ck_assert(found.is_bound == (_i != 1) && found.made_folder == (_i != 2));
+    close(lock_fd);
+    dlxd_inherited_deinit(&inherited);
+    dlxd_handover_deinit(&handover);
+    ck_assert_uint_eq(dlx_test_fds_count(), n_before);
+}
+END_TEST
+
+START_TEST(without_execve_nothing_can_be_inherited)
+{
+    struct dlxd_handover handover;
+    int fd = dlx_test_fds_dup(STDIN_FILENO);
+    dlxd_handover_init(&handover);
+    ck_assert_int_eq(dlxd_handover_add(&handover, fd, "one", false), 0);
+    ck_assert_int_eq(dlxd_handover_add(&handover, -1, "forget me", false), 0);
+    ck_assert_int_eq(dlxd_handover_write(&handover), 0);
+    dlxd_handover_undo(&handover);
+    ck_assert(is_cloexec(fd) && is_cloexec(handover.fd));
+    ck_assert_int_eq(write(handover.fd, "", 1), -1); /* it is sealed */
+    dlxd_handover_deinit(&handover);
+    close(fd);
+}
+END_TEST
+
+/* ---- what cannot be is refused --------------------------------------------------------------- */
+
+struct header {
+    char magic[16];
+    uint32_t version, item_size, n_items, pid;
+    uint8_t reserved[32];
+};
+
+struct item {
+    int32_t fd;
+    uint32_t flags;
+    uint64_t dev, ino;
+    char name[104];
+};
+
+static struct {
+    struct header header;
+    struct item items[2];
+} table;
+
+/* The layout that is released. */
+static void begin_table(int fd)
+{
+    memset(&table, 0, sizeof table);
+    memcpy(table.header.magic, "dlpackd handover", 16);
+    table.header.version = 1;
+    table.header.item_size = sizeof table.items[0];
+    table.header.n_items = 2;
+    table.header.pid = (uint32_t)getpid();
+    for (size_t i = 0; i < 2; i++) {
+        table.items[i].fd = fd;
+        memcpy(table.items[i].name, "x", 2);
+    }
+}
+
+static int write_table(size_t size, unsigned seals)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    ck_assert_int_eq(write(fd, &table, size), (ssize_t)size);
+    ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, seals), 0);
+    return fd;
+}
+
+/* All that was listed is open still: the process ends by this. */
+static void refused(int fd, const char *words)
+{
+    struct dlxd_inherited inherited;
+    name_it(fd);
+    int r = dlxd_inherited_init(&inherited);
+    ck_assert_msg(r == DLX_E_INVALID || r == DLX_E_VERSION || r == DLX_E_SYSTEM, "%d", r);
+    ck_assert_msg(strstr(dlx__error_message(), words), "'%s' is not in '%s'", words,
+                  dlx__error_message());
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "what DLX_HANDOVER hands over"));
+    ck_assert(!inherited.is_handed_over || inherited.n == 0);
+    ck_assert(!getenv(DLXD_HANDOVER_VARIABLE));
+}
+
+static void refuse_table(const char *words)
+{
+    refused(write_table(sizeof table, SEALS), words);
+}
+
+START_TEST(a_table_that_no_daemon_wrote_for_this_process_is_refused)
+{
+    int fd = dlx_test_fds_dup(STDIN_FILENO);
+    begin_table(fd);
+    refused(write_table(sizeof table, 0), "is not a sealed memfd");
+    refused(write_table(sizeof table, SEALS & ~(unsigned)F_SEAL_WRITE), "is not a sealed memfd");
+    refused(dlx_test_fds_dup(STDIN_FILENO), "is not a sealed memfd");
+    refused(write_table(sizeof table - 1, SEALS), "319 bytes for 2 descriptors");
+    refused(write_table(10, SEALS), "is not what a dlpackd has written");
+    refused(STDERR_FILENO, "it names no descriptor");
+    refused(9999, "descriptor 9999");
+    table.header.magic[0] = 'D';
+    refuse_table("is not what a dlpackd has written");
+    begin_table(fd);
+    table.header.version = 2;
+    refuse_table("it has version 2 (items of 128 bytes)");
+    begin_table(fd);
+    table.header.item_size = 64;
+    refuse_table("it has version 1 (items of 64 bytes)");
+    begin_table(fd);
+    table.header.pid = 1;
+    refuse_table("it is for process 1");
+    begin_table(fd);
+    table.header.n_items = 3;
+    refuse_table("320 bytes for 3 descriptors");
+    table.header.n_items = UINT32_MAX;
+    refuse_table("320 bytes for 4294967295 descriptors");
+    close(fd);
+}
+END_TEST
+
+START_TEST(descriptors_that_cannot_be_are_refused)
+{
+    int closed = dlx_test_fds_dup(STDIN_FILENO);
+    close(closed);
+    begin_table(STDERR_FILENO);
+    refuse_table("descriptor 2 cannot be x");
+    begin_table(-2);
+    refuse_table("descriptor -2 cannot be x");
+    begin_table(closed + 100);
+    refuse_table("x: Bad file descriptor");
+    begin_table(-1);
+    memset(table.items[1].name, 'x', sizeof table.items[1].name);
+    refuse_table("descriptor -1 has no name");
+    begin_table(-1);
+    table.items[0].name[0] = '\0';
+    refuse_table("descriptor -1 has no name");
+    begin_table(-1);
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    table.items[1].fd = fd; /* the table itself */
+    ck_assert_int_eq(write(fd, &table, sizeof table), (ssize_t)sizeof table);
+    ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, SEALS), 0);
+    refused(fd, "cannot be x");
+}
+END_TEST
+
+START_TEST(what_is_for_another_process_is_left_alone)
+{
+    static const char *const texts[] = {
+        "", "1:3", ":3", "x", "99999", "-1:3", "99999999999999999999:3"};
+    struct dlxd_inherited inherited;
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(texts); i++) {
+        ck_assert_int_eq(setenv(DLXD_HANDOVER_VARIABLE, texts[i], 1), 0);
+        ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+        ck_assert(!inherited.is_handed_over && inherited.n == 0);
+        ck_assert(!getenv(DLXD_HANDOVER_VARIABLE));
+    }
+}
+END_TEST
+
+/* ---- each call fails ------------------------------------------------------------------------- */
+
+static int hand_over(struct dlxd_handover *handover, int one, int two)
+{
+    int r = dlxd_handover_add(handover, one, "one", false);
+    if (r == 0)
+        r = dlxd_handover_add(handover, two, "two", true);
+    if (r == 0)
+        r = dlxd_handover_add(handover, one, "one again", true);
+    return r < 0 ? r : dlxd_handover_write(handover);
+}
+
+START_TEST(a_call_that_fails_is_an_error_and_leaves_nothing)
+{
+    struct dlx_test_fail fail = {.at = 0};
+    size_t n_before = dlx_test_fds_count(), n_failed = 0;
+    while (dlx_test_fail_next(&fail)) {
+        struct dlxd_handover handover;
+        struct dlxd_inherited inherited = {.n = 0};
+        int one = dlx_test_fds_dup(STDIN_FILENO), two = dlx_test_fds_dup(STDIN_FILENO);
+        dlxd_handover_init(&handover);
+        dlx_test_fail(&fail);
+        int r = hand_over(&handover, one, two);
+        dlx_test_fail(NULL);
+        bool is_written = r == 0;
+        if (is_written) {
+            name_it(dlx__steal_fd(&handover.fd));
+            dlx_test_fail(&fail);
+            r = dlxd_inherited_init(&inherited);
+            dlx_test_fail(NULL);
+        } else {
+            dlxd_handover_undo(&handover);
+        }
+        dlxd_handover_deinit(&handover);
+        ck_assert_msg(r == 0 || (fail.call && *dlx__error_message()), "%d: %s", r,
+                      dlx__error_message());
+        n_failed += r < 0;
+        ck_assert_uint_eq(inherited.n, r == 0 ? 3 : 0);
+        dlxd_inherited_deinit(&inherited);
+        (void)close(one); /* unless it was taken */
+        (void)close(two);
+        ck_assert_msg(dlx_test_fds_count() == n_before, "%s: %zu descriptors, %zu before",
+                      fail.call ? fail.call : "none", dlx_test_fds_count(), n_before);
+    }
+    ck_assert_uint_ge(n_failed, 15);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_handover_fails");
+    TCase *tcase = tcase_create("handover");
+    tcase_add_loop_test(tcase, what_is_handed_over_is_taken_over, 0, 3);
+    tcase_add_test(tcase, without_execve_nothing_can_be_inherited);
+    tcase_add_test(tcase, a_table_that_no_daemon_wrote_for_this_process_is_refused);
+    tcase_add_test(tcase, descriptors_that_cannot_be_are_refused);
+    tcase_add_test(tcase, what_is_for_another_process_is_left_alone);
+    tcase_add_test(tcase, a_call_that_fails_is_an_error_and_leaves_nothing);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Descriptors of the service manager: each has its name; what is not told as it should be is told in words, or is for others. */
+#include "common/error.h"
+#include "common/util.h"
+#include "daemon/persist/inherited.h"
+#include "tests/fail/harness_fail.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* They have the numbers from 3 on, which are Check's here: so each case is a process of its own. */
+enum { FIRST = 3, N = 3 };
+
+static void tell(const char *n, const char *pid, const char *names)
+{
+    char own[20];
+    (void)snprintf(own, sizeof own, "%d", (int)getpid());
+    (void)setenv("LISTEN_FDS", n, 1);
+    (void)setenv("LISTEN_PID", pid ? pid : own, 1);
+    (void)unsetenv("LISTEN_FDNAMES");
+    if (names)
+        (void)setenv("LISTEN_FDNAMES", names, 1);
+    for (int i = 0; i < N; i++)
+        ck_assert_int_eq(dup2(STDIN_FILENO, FIRST + i), FIRST + i);
+}
+
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
+static void run(void (*story)(void))
+{
+    int status;
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        story();
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+}
+
+static void names_and_descriptors(void)
+{
+    struct dlxd_inherited inherited;
+    tell("3", NULL, "one::a name");
+    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+    ck_assert_uint_eq(inherited.n, 3);
+    static const char *const names[N] = {"one", "", "a name"};
+    for (int i = 0; i < N; i++) {
+        ck_assert_int_eq(inherited.fds[i].fd, FIRST + i);
+        ck_assert_str_eq(inherited.fds[i].name, names[i]);
+        ck_assert_int_eq(fcntl(FIRST + i, F_GETFD), FD_CLOEXEC);
+    }
+    /* A child does not take them for its own. */
+    ck_assert(!getenv("LISTEN_FDS") && !getenv("LISTEN_PID") && !getenv("LISTEN_FDNAMES"));
+    inherited.fds[1].taken = true;
+    dlxd_inherited_deinit(&inherited);
+    ck_assert(!is_open(FIRST) && is_open(FIRST + 1) && !is_open(FIRST + 2));
+    tell("2", NULL, NULL);
+    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+    ck_assert_uint_eq(inherited.n, 2);
+    ck_assert_str_eq(inherited.fds[1].name, "unknown");
+    dlxd_inherited_deinit(&inherited);
+}
+
+START_TEST(each_descriptor_has_its_name)
+{
+    run(names_and_descriptors);
+}
+END_TEST
+
+static void not_for_us(void)
+{
+    static const char *const numbers[] = {"",   "0",  "-1", "+1",
+                                          " 1", "1x", "x",  "99999999999999999999"};
+    struct dlxd_inherited inherited;
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(numbers); i++) {
+        tell(numbers[i], NULL, "a:b:c");
+        ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+        ck_assert_uint_eq(inherited.n, 0);
+        tell("3", numbers[i], "a:b:c");
+        ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+        ck_assert_uint_eq(inherited.n, 0);
+    }
+    (void)unsetenv("LISTEN_PID");
+    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+    ck_assert_uint_eq(inherited.n, 0);
+    ck_assert(is_open(FIRST) && is_open(FIRST + N - 1));
+}
+
+START_TEST(what_is_for_another_process_is_left_alone)
+{
+    run(not_for_us);
+}
+END_TEST
+
+static void refused(const char *n, const char *names, const char *words)
+{
+    struct dlxd_inherited inherited;
+    tell(n, NULL, names);
+    (void)close(FIRST + N - 1);
+    ck_assert_int_lt(dlxd_inherited_init(&inherited), 0);
+    ck_assert_msg(strstr(dlx__error_message(), words), "'%s' is not in '%s'", words,
+                  dlx__error_message());
+    ck_assert_uint_eq(inherited.n, 0);
+    ck_assert(!inherited.fds);
+}
+
+static void impossible(void)
+{
+    refused("2", "a", "does not have 2 names");
+    refused("2", "a:b:c", "does not have 2 names");
+    refused("3", "a:b:c", "inherited descriptor 5");
+    refused("2147483647", "a", "LISTEN_FDS=2147483647");
+}
+
+START_TEST(what_cannot_be_is_said)
+{
+    run(impossible);
+}
+END_TEST
+
+static void each_failure(void)
+{
+    struct dlx_test_fail fail = {.at = 0};
+    struct dlxd_inherited inherited;
+    size_t n_failed = 0;
+    while (dlx_test_fail_next(&fail)) {
+        tell("3", NULL, "a:b:c");
+        dlx_test_fail(&fail);
+        int r = dlxd_inherited_init(&inherited);
+        dlx_test_fail(NULL);
+        if (r == 0) {
+            ck_assert_ptr_null(fail.call);
+            dlxd_inherited_deinit(&inherited);
+            continue;
+        }
+        n_failed++;
+        ck_assert_int_eq(r, DLX_E_NO_MEMORY);
+        ck_assert_ptr_nonnull(strstr(dlx__error_message(), "3 inherited descriptors"));
+        ck_assert_uint_eq(inherited.n, 0);
+    }
+    ck_assert_uint_eq(n_failed, 4); /* the table and the names */
+}
+
+START_TEST(lack_of_memory_is_said)
+{
+    run(each_failure);
+}
+END_TEST
+
+/* ---- the socket among them ------------------------------------------------------------------- */
+
+enum kind { SEQPACKET, STREAM, DATAGRAM, CONNECTED, INET, FILE_, N_KINDS };
+
+static void put(int fd, enum kind kind)
+{
+    const struct sockaddr_un unnamed = {.sun_family = AF_UNIX};
+    int pair[2] = {-1, -1};
+    if (kind == CONNECTED)
+        ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+    else if (kind == FILE_)
+        pair[0] = open("/dev/null", O_RDONLY);
+    else
+        pair[0] = socket(kind == INET ? AF_INET : AF_UNIX,
+                         kind == SEQPACKET  ? SOCK_SEQPACKET
+                         : kind == DATAGRAM ? SOCK_DGRAM
+                                            : SOCK_STREAM,
+                         0);
+    if (kind == SEQPACKET || kind == STREAM)
+        ck_assert_int_eq(
+            bind(pair[0], (const struct sockaddr *)&unnamed, sizeof unnamed.sun_family), 0);
+    if (kind == SEQPACKET || kind == STREAM || kind == INET)
+        ck_assert_int_eq(listen(pair[0], 1), 0);
+    ck_assert_int_eq(dup2(pair[0], fd), fd);
+    for (int i = 0; i < 2; i++)
+        if (pair[i] >= FIRST + N)
+            close(pair[i]);
+}
+
+static int take(enum kind first, enum kind second, int *ret_fd)
+{
+    struct dlxd_inherited inherited;
+    tell("3", NULL, "a:b:c");
+    put(FIRST, first);
+    put(FIRST + 1, FILE_);
+    put(FIRST + 2, second);
+    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+    *ret_fd = -1;
+    int r = dlxd_inherited_take_listener(&inherited, NULL, ret_fd);
+    dlxd_inherited_deinit(&inherited);
+    for (int fd = FIRST; fd < FIRST + N; fd++)
+        ck_assert_int_eq(is_open(fd), fd == *ret_fd);
+    return r;
+}
+
+static void sockets(void)
+{
+    int fd;
+    ck_assert_int_eq(take(FILE_, FILE_, &fd), 0);
+    ck_assert_int_eq(fd, -1);
+    ck_assert_int_eq(take(FILE_, SEQPACKET, &fd), 0);
+    ck_assert_int_eq(fd, FIRST + 2);
+    ck_assert_int_eq(take(SEQPACKET, FILE_, &fd), 0);
+    ck_assert_int_eq(fd, FIRST);
+    ck_assert_int_eq(take(SEQPACKET, SEQPACKET, &fd), DLX_E_INVALID);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "3 (a) and 5 (c)"));
+    for (enum kind kind = STREAM; kind < FILE_; kind++) {
+        ck_assert_int_eq(take(SEQPACKET, kind, &fd), DLX_E_INVALID);
+        ck_assert_ptr_nonnull(strstr(dlx__error_message(), "ListenSequentialPacket="));
+    }
+}
+
+/* "a" is a's name, and that of its unit. */
+static void sockets_by_name(void)
+{
+    static const struct {
+        const char *names, *name;
+        int fd, r;
+    } rows[] = {
+        {"a:b:c", "a", FIRST, 0},
+        {"a:b:c", "c", FIRST + 2, 0},
+        {"a:b:c.socket", "c", FIRST + 2, 0},
+        {"a:b:.socket", ".socket", FIRST + 2, 0},
+        {"a:b:c.socket", "c.socket", -1, 0},
+        {"a:b:cc", "c", -1, 0},
+        {"a:b:a.socket", "a", -1, DLX_E_INVALID},
+    };
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
+        struct dlxd_inherited inherited;
+        int fd = -1;
+        tell("3", NULL, rows[i].names);
+        put(FIRST, SEQPACKET);
+        put(FIRST + 1, FILE_);
+        put(FIRST + 2, SEQPACKET);
+        ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+        ck_assert_int_eq(dlxd_inherited_take_listener(&inherited, rows[i].name, &fd), rows[i].r);
+        ck_assert_msg(fd == rows[i].fd, "row %zu: %d", i, fd);
+        ck_assert_int_eq(dlxd_inherited_check_listeners(&inherited), DLX_E_INVALID);
+        ck_assert_msg(strstr(dlx__error_message(), "inherited descriptor ") &&
+                          strstr(dlx__error_message(), "it has no [socket "),
+                      "%s", dlx__error_message());
+        dlxd_inherited_deinit(&inherited);
+        if (fd >= 0)
+            close(fd);
+    }
+}
+
+START_TEST(a_socket_among_them_is_found_by_its_name)
+{
+    run(sockets_by_name);
+}
+END_TEST
+
+START_TEST(the_socket_among_them_is_found)
+{
+    run(sockets);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_inherited_fails");
+    TCase *tcase = tcase_create("inherited");
+    tcase_add_test(tcase, each_descriptor_has_its_name);
+    tcase_add_test(tcase, what_is_for_another_process_is_left_alone);
+    tcase_add_test(tcase, what_cannot_be_is_said);
+    tcase_add_test(tcase, lack_of_memory_is_said);
+    tcase_add_test(tcase, the_socket_among_them_is_found);
+    tcase_add_test(tcase, a_socket_among_them_is_found_by_its_name);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Newcomers of a publisher that makes no call: what does not fit into its link socket waits in the daemon, also with one call of the C
+ * library that fails. The publisher finds all who are there, once, in their order, and as many as `joins` says.
+ */
+#include "common/bell.h"
+#include "common/error.h"
+#include "ring/layout.h"
+#include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/subscription.h"
+#include "tests/harness/broker.h"
+#include "tests/fail/harness_fail.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+/* Of what is asked for so often that the records which Check writes of assertions would take most of the time. */
+#define REQUIRE(condition, ...)                                                                    \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            ck_abort_msg(__VA_ARGS__);                                                             \
+    } while (0)
+
+enum { MAX_HELD = 70, IN_SOCKET = 128, N_LINKS = 4096, N = DLXD_WAITING_MAX };
+
+/* What has become of a subscriber. */
+enum kind { THERE, OVER, HOLDS, DEAD, N_KINDS };
+
+static struct {
+    struct dlx_test_broker test;
+    struct dlxd_client *client;
+    int control;
+    struct dlxd_publisher *publisher;
+    int link_sock; /* the publisher's end */
+    const struct dlx_shm_membership *line;
+    int pages[N_KINDS]; /* links of a kind have one page */
+    int alive, dead;    /* pidfds */
+    struct dlxd_subscription subscription;
+    struct dlxd_link links[N_LINKS]; /* by number, from 1 */
+    enum kind kinds[N_LINKS];
+    uint32_t n; /* links */
+    uint32_t last_found, n_found;
+    bool found[N_LINKS];
+} w;
+
+static uint64_t joins(void)
+{
+    return dlx_load64_sc((dlx_atomic_u64 *)(uintptr_t)&w.line->joins);
+}
+
+static uint64_t leaves(void)
+{
+    return dlx_load64_sc((dlx_atomic_u64 *)(uintptr_t)&w.line->leaves);
+}
+
+static void hold(enum kind kind, uint64_t n)
+{
+    off_t last = (off_t)(offsetof(struct dlx_shm_link, hold) + 8 * (MAX_HELD - 1));
+    REQUIRE(pwrite(w.pages[kind], &n, 8, last) == 8, "pwrite");
+}
+
+static int page_of(enum kind kind)
+{
+    bool closed = kind == OVER || kind == HOLDS;
+    uint64_t cursor = closed ? DLX_SHM_CURSOR_CLOSED : 1;
+    int fd = memfd_create("page", MFD_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(ftruncate(fd, (off_t)dlx_shm_link_size(MAX_HELD)), 0);
+    ck_assert_int_eq(pwrite(fd, &cursor, 8, offsetof(struct dlx_shm_link, cursor)), 8);
+    return fd;
+}
+
+static int pidfd_of(pid_t pid)
+{
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    ck_assert_int_ge(fd, 0);
+    return fd;
+}
+
+static int pidfd_of_the_dead(void)
+{
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        _exit(0);
+    int fd = pidfd_of(pid);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    return fd;
+}
+
+static void setup(void)
+{
+    static const struct dlxd_publisher_config config = {
+        .history = 1, .depth = 16, .n_entries = 256};
+    struct dlxd_publisher_fds fds;
+    const void *map;
+    memset(&w, 0, sizeof w);
+    dlx_test_broker_init(&w.test, UINT64_C(1) << 32);
+    w.client = dlx_test_broker_client(&w.test, 1000, &w.control);
+    ck_assert_int_eq(dlxd_publisher_new(&w.publisher, w.client, "t", &config, &fds), 0);
+    close(fds.control_fd);
+    w.link_sock = fds.link_sock;
+    map = mmap(NULL, DLX_PAGE, PROT_READ, MAP_SHARED, fds.membership_fd, 0);
+    ck_assert(map != MAP_FAILED);
+    close(fds.membership_fd);
+    w.line = (const struct dlx_shm_membership *)map + w.publisher->line.index;
+    for (enum kind k = 0; k < N_KINDS; k++)
+        w.pages[k] = page_of(k);
+    hold(HOLDS, 7);
+    w.alive = pidfd_of(getpid());
+    w.dead = pidfd_of_the_dead();
+    w.subscription.client = w.client;
+}
+
+static void teardown(void)
+{
+    const int fds[] = {w.control, w.link_sock, w.alive, w.dead};
+    dlx_test_broker_deinit(&w.test);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(fds); i++)
+        close(fds[i]);
+    for (enum kind k = 0; k < N_KINDS; k++)
+        close(w.pages[k]);
+    munmap((void *)(uintptr_t)((uintptr_t)w.line & ~(uintptr_t)(DLX_PAGE - 1)), DLX_PAGE);
+}
+
+static struct dlxd_link *link_at(uint32_t i)
+{
+    return &w.links[i];
+}
+
+/* The next link. No ck_ in here: it may be that a call fails. `ret_bell`: the subscriber's end, or NULL. */
+static int join(enum kind kind, int *ret_bell)
+{
+    Dlx__Wire__LinkAdded body = DLX__WIRE__LINK_ADDED__INIT;
+    uint32_t number = w.n + 1;
+    struct dlxd_link *link = link_at(number);
+    int bell[2];
+    *link = (struct dlxd_link){.publisher = w.publisher, .subscription = &w.subscription};
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, bell) < 0)
+        return DLX_E_FD_LIMIT;
+    const int fds[] = {w.pages[kind], bell[0], kind == DEAD ? w.dead : w.alive};
+    body.link = number;
+    body.max_held = MAX_HELD;
+    body.page_size = dlx_shm_link_size(MAX_HELD);
+    int r = dlxd_waiting_send(link, &body, fds);
+    close(bell[0]);
+    if (r == 0 && ret_bell)
+        *ret_bell = bell[1];
+    else
+        close(bell[1]);
+    if (r == 0) {
+        w.n = number;
+        w.kinds[number] = kind;
+        dlxd_membership_joined(&w.publisher->line);
+    }
+    return r;
+}
+
+static void join_many(enum kind kind, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        REQUIRE(join(kind, NULL) == 0, "link %u: %s", w.n + 1, dlx__error_message());
+}
+
+static void end(uint32_t number)
+{
+    dlxd_waiting_link_ended(link_at(number));
+}
+
+/* ---- what the publisher finds --------------------------------------------------------------- */
+
+static void read_socket(void)
+{
+    static struct dlx_packet rx;
+    static struct dlx_proto_arena arena;
+    const Dlx__Wire__Packet *packet;
+    while (dlx__packet_recv_fds(w.link_sock, &rx) == 0) {
+        REQUIRE(dlx__proto_unpack(&arena, rx.data, rx.size, &packet) == 0, "%s",
+                dlx__error_message());
+        REQUIRE(packet->body_case == DLX__WIRE__PACKET__BODY_LINK_ADDED && rx.n_fds == 3, "%s",
+                dlx__proto_name(packet));
+        uint64_t number = packet->link_added->link;
+        REQUIRE(number > w.last_found && number <= w.n, "link %u after %u", (unsigned)number,
+                w.last_found);
+        w.last_found = (uint32_t)number;
+        w.found[number] = true;
+        w.n_found++;
+        dlx__packet_deinit(&rx);
+    }
+}
+
+static bool needs(enum kind kind)
+{
+    return kind == THERE || kind == HOLDS;
+}
+
+/* Until nothing comes any more. */
+static void read_all(void)
+{
+    for (uint32_t n = UINT32_MAX; n != w.n_found;) {
+        n = w.n_found;
+        dlx_test_broker_run(&w.test);
+        dlxd_broker_unstick(&w.test.broker);
+        read_socket();
+    }
+    REQUIRE(joins() == w.n_found, "%u joins, %u found", (unsigned)joins(), w.n_found);
+    for (uint32_t i = 1; i <= w.n; i++)
+        REQUIRE(w.found[i] || !needs(w.kinds[i]), "link %u of %u is lost", i, w.n);
+    ck_assert_uint_eq(w.publisher->waiting.n, 0);
+    ck_assert_uint_eq(w.publisher->waiting.n_ended, 0);
+    ck_assert_uint_eq(w.client->user->used[DLXD_WAITING], 0);
+}
+
+/* ---- the tests ----------------------------------------------------------------------------- */
+
+START_TEST(who_waits_is_sent_in_the_order_of_joining)
+{
+    setup();
+    size_t n_fds = dlx_test_broker_n_fds(&w.test);
+    join_many(THERE, IN_SOCKET);
+    ck_assert_uint_eq(w.publisher->waiting.n, 0);
+    join_many(THERE, N);
+    ck_assert_uint_eq(w.publisher->waiting.n, N);
+    ck_assert_uint_eq(w.client->user->used[DLXD_WAITING], N);
+    ck_assert_uint_eq(joins(), IN_SOCKET + N);
+    ck_assert_int_eq(join(THERE, NULL), DLX_E_PUBLISHER_NOT_RESPONDING);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "512 more wait"));
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "publisher of t"));
+    read_all();
+    ck_assert_uint_eq(w.n_found, IN_SOCKET + N);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds);
+    join_many(THERE, IN_SOCKET + 1); /* and it may happen again */
+    ck_assert_uint_eq(w.publisher->waiting.n, 1);
+    read_all();
+    teardown();
+}
+END_TEST
+
+START_TEST(who_has_left_for_good_makes_room_and_nobody_else_does)
+{
+    setup();
+    size_t n_fds = dlx_test_broker_n_fds(&w.test);
+    join_many(THERE, IN_SOCKET);
+    for (uint32_t i = 0; i < 2000; i++) {
+        join_many(i % 2 ? OVER : DEAD, 1);
+        end(w.n);
+    }
+    ck_assert_uint_eq(w.publisher->waiting.n, 0);
+    ck_assert_uint_eq(joins(), IN_SOCKET);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds);
+    join_many(HOLDS, N / 2);
+    for (uint32_t i = w.n - N / 2 + 1; i <= w.n; i++)
+        end(i);
+    join_many(THERE, N / 2);
+    ck_assert_uint_eq(w.publisher->waiting.n, N);
+    ck_assert_int_eq(join(THERE, NULL), DLX_E_PUBLISHER_NOT_RESPONDING);
+    /* What they held they hold no more, and nobody says so. */
+    hold(HOLDS, 0);
+    while (join(THERE, NULL) == DLX_E_PUBLISHER_NOT_RESPONDING) /* the last look was just now */
+        continue;
+    ck_assert_uint_eq(w.publisher->waiting.n, N / 2 + 1);
+    ck_assert_uint_eq(joins(), IN_SOCKET + N / 2 + 1);
+    for (uint32_t i = 1; i <= w.n; i++)
+        w.kinds[i] = w.kinds[i] == HOLDS ? OVER : w.kinds[i];
+    read_all();
+    ck_assert_uint_eq(w.n_found, IN_SOCKET + N / 2 + 1);
+    teardown();
+}
+END_TEST
+
+START_TEST(the_ended_are_looked_at_when_they_have_doubled)
+{
+    setup();
+    join_many(THERE, IN_SOCKET);
+    join_many(HOLDS, 7);
+    for (uint32_t i = 0; i < 7; i++)
+        end(w.n - i);
+    ck_assert_uint_eq(w.publisher->waiting.n, 7);
+    hold(HOLDS, 0);
+    join_many(THERE, 1);
+    end(w.n); /* the eighth, which is there */
+    ck_assert_uint_eq(w.publisher->waiting.n, 1);
+    ck_assert_uint_eq(w.publisher->waiting.n_ended, 1);
+    ck_assert_uint_eq(joins(), IN_SOCKET + 1);
+    uint64_t left = leaves();
+    for (uint32_t i = 1; i < w.n; i++)
+        w.kinds[i] = w.kinds[i] == HOLDS ? OVER : w.kinds[i];
+    read_all();
+    ck_assert_uint_eq(leaves(), left + 1); /* told after its link, which had ended before */
+    teardown();
+}
+END_TEST
+
+static void expect_bytes(int bell, const char *expected, size_t n)
+{
+    char bytes[8];
+    ck_assert_int_eq(recv(bell, bytes, sizeof bytes, 0), (ssize_t)n);
+    ck_assert_mem_eq(bytes, expected, n);
+}
+
+/* It may have published what it could not ring them for. */
+START_TEST(those_who_wait_are_rung_when_the_publisher_makes_a_call)
+{
+    static const char waits[] = {DLX_BELL_WAITS}, rung[] = {0}, told[] = {DLX_BELL_TOLD};
+    int known, next, last;
+    char byte;
+    setup();
+    ck_assert_int_eq(join(THERE, &known), 0);
+    join_many(THERE, IN_SOCKET - 1);
+    ck_assert_int_eq(join(THERE, &next), 0);
+    join_many(THERE, IN_SOCKET - 1);
+    ck_assert_int_eq(join(THERE, &last), 0);
+    ck_assert_int_lt(recv(known, &byte, 1, 0), 0);
+    expect_bytes(next, waits, 1);
+    expect_bytes(last, waits, 1);
+    read_socket();
+    dlx_test_broker_run(&w.test);
+    expect_bytes(next, told, 1);
+    expect_bytes(last, rung, 1);
+    read_all();
+    expect_bytes(last, told, 1);
+    ck_assert_int_eq(recv(last, &byte, 1, 0), 0); /* the publisher has closed its end */
+    close(known);
+    close(next);
+    close(last);
+    teardown();
+}
+END_TEST
+
+START_TEST(a_user_may_have_so_many_that_wait)
+{
+    setup();
+    w.test.broker.users.max[DLXD_WAITING] = 3;
+    join_many(THERE, IN_SOCKET + 3);
+    size_t n_fds = dlx_test_broker_n_fds(&w.test);
+    ck_assert_int_eq(join(THERE, NULL), DLX_E_LIMIT);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "links that wait for their publishers"));
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds);
+    read_all();
+    teardown();
+}
+END_TEST
+
+START_TEST(a_user_leaves_places_of_anothers_publisher_for_the_next)
+{
+    enum { GREEDY = 384, HONEST = 96 }; /* 3 times 128, and 3 times 32 */
+    int fds[2];
+    setup();
+    struct dlxd_client *greedy = dlx_test_broker_client_by(&w.test, 1, 1000, &fds[0]);
+    struct dlxd_client *honest = dlx_test_broker_client_by(&w.test, 2, 1000, &fds[1]);
+    w.subscription.client = greedy;
+    join_many(THERE, IN_SOCKET + GREEDY);
+    ck_assert_int_eq(join(THERE, NULL), DLX_E_PUBLISHER_NOT_RESPONDING);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "3 times the places that are left"));
+    w.subscription.client = honest;
+    join_many(THERE, HONEST);
+    w.subscription.client = w.client;
+    join_many(THERE, N - GREEDY - HONEST);
+    ck_assert_uint_eq(w.publisher->waiting.n, N);
+    read_all();
+    ck_assert_uint_eq(greedy->user->used[DLXD_WAITING], 0);
+    teardown();
+    close(fds[0]);
+    close(fds[1]);
+}
+END_TEST
+
+START_TEST(a_publisher_that_has_closed_its_link_socket_is_not_waited_for)
+{
+    setup();
+    join_many(THERE, IN_SOCKET + 3);
+    close(w.link_sock);
+    dlx_test_broker_run(&w.test);
+    ck_assert_int_eq(join(THERE, NULL), DLX_E_DISCONNECTED);
+    ck_assert_uint_eq(w.publisher->waiting.n, 3);
+    ck_assert_uint_eq(joins(), IN_SOCKET + 3); /* nobody was taken back */
+    w.link_sock = memfd_create("none", MFD_CLOEXEC);
+    end(w.n); /* may come before or after the publisher's end */
+    ck_assert(dlxd_publisher_end(w.publisher) == false);
+    for (uint32_t i = 1; i < w.n; i++)
+        end(i);
+    ck_assert_uint_eq(w.client->user->used[DLXD_WAITING], 0);
+    teardown();
+}
+END_TEST
+
+START_TEST(a_call_that_fails_loses_nobody)
+{
+    struct dlx_test_fail fail = {0};
+    size_t n_points = 0;
+    while (dlx_test_fail_next(&fail)) {
+        setup();
+        join_many(THERE, IN_SOCKET);
+        size_t n_fds = dlx_test_broker_n_fds(&w.test);
+        dlx_test_fail(&fail);
+        int r = join(THERE, NULL); /* the first that waits */
+        dlx_test_fail(NULL);
+        uint32_t waits = r == 0;
+        ck_assert_uint_eq(w.publisher->waiting.n, waits);
+        ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds + 3 * (size_t)waits);
+        dlx_test_fail(&fail);
+        if (!fail.call)
+            (void)join(HOLDS, NULL); /* behind it */
+        if (w.kinds[w.n] == HOLDS)
+            end(w.n);
+        dlx_test_fail(NULL);
+        join_many(OVER, 1);
+        dlx_test_fail(&fail);
+        if (!fail.call)
+            end(w.n);
+        dlx_test_fail(NULL);
+        join_many(THERE, 3);
+        read_socket();
+        dlx_test_fail(&fail);
+        if (!fail.call)
+            (void)join(THERE, NULL); /* sends those before it, who have room now */
+        dlx_test_fail(NULL);
+        n_points += fail.call != NULL;
+        read_all();
+        teardown();
+    }
+    ck_assert_uint_gt(n_points, 40);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("daemon_waiting_fails");
+    TCase *tcase = tcase_create("waiting");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_test(tcase, who_waits_is_sent_in_the_order_of_joining);
+    tcase_add_test(tcase, who_has_left_for_good_makes_room_and_nobody_else_does);
+    tcase_add_test(tcase, the_ended_are_looked_at_when_they_have_doubled);
+    tcase_add_test(tcase, those_who_wait_are_rung_when_the_publisher_makes_a_call);
+    tcase_add_test(tcase, a_user_may_have_so_many_that_wait);
+    tcase_add_test(tcase, a_user_leaves_places_of_anothers_publisher_for_the_next);
+    tcase_add_test(tcase, a_publisher_that_has_closed_its_link_socket_is_not_waited_for);
+    tcase_add_test(tcase, a_call_that_fails_loses_nobody);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors on GPUs between processes, over a real daemon. */
+#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/harness/run.h"
+#include <stdio.h>
+
+#if DLX_TEST_HAS_GPU
+#include "tests/harness/cli.h"
+#include "tests/gpu/harness_gpu_stream.h"
+#include <string.h>
+#include <unistd.h>
+
+#define N       16
+#define WORK_NS UINT64_C(200000000) /* so long that what does not wait is seen */
+
+static const uint32_t values[] = {0x11111111, 0x22222222, 0x33333333, 0x44444444, 0x55555555};
+
+/* ---- what arrives -------------------------------------------------------------------------- */
+
+static void take_one(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    DLManagedTensorVersioned *t, *again;
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    const DLTensor *peeked = dlx_message_peek(m, 0);
+    ck_assert_ptr_null(peeked->data);
+    ck_assert_int_eq(peeked->device.device_type, kDLCUDA);
+    dlx_test_gpu_check_calls("cuIpcOpenMemHandle", 0);
+    ok(dlx_message_tensor(m, 0, &t));
+    ok(dlx_message_tensor(m, 0, &again));
+    dlx_test_gpu_check_calls("cuIpcOpenMemHandle", 1);
+    ck_assert_uint_eq(t->flags, DLPACK_FLAG_BITMASK_READ_ONLY);
+    ck_assert_int_eq(t->dl_tensor.device.device_type, kDLCUDA);
+    ck_assert_int_eq(t->dl_tensor.device.device_id, 0);
+    ck_assert_int_eq(t->dl_tensor.ndim, 2);
+    ck_assert_int_eq(t->dl_tensor.shape[1], N);
+    ck_assert_int_eq(t->dl_tensor.strides[0], N);
+    dlx_test_gpu_check(t, 2 * N, values[0]);
+    dlx_test_gpu_check(again, 2 * N, values[0]);
+    fails(dlx_message_private(m, 0, &again), DLX_E_DEVICE,
+          "only tensors on the CPU can be private");
+    again->deleter(again);
+    dlx_message_unref(m);
+    t->deleter(t);
+    dlx_test_gpu_check_count(STANDIN_IPC_MAPPINGS, 0);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.gpu_waits, 2);
+    ck_assert_uint_eq(stats.gpu_errors, 0);
+    ck_assert_uint_eq(stats.n_held, 0);
+    dlx_test_gpu_end(&x);
+}
+
+START_TEST(a_tensor_is_taken_by_another_process_and_deleted_when_it_is_done)
+{
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_one);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    struct dlx_publish_args args = {.size = sizeof args, .strict = true};
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(4096, 2, N, values[0]), &args));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
+    dlx_test_gpu_join(&peer);
+    ok(dlx_publisher_wait(x.p, 0, 0));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0); /* the newest message stays */
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[1]), NULL));
+    ok(dlx_publisher_wait(x.p, 0, 0));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
+    ok(dlx_publisher_get_stats(x.p, &stats));
+    ck_assert_uint_eq(stats.gpu_waits, 0);
+    ck_assert_uint_eq(stats.copied, 0);
+    ck_assert_uint_eq(stats.published_bytes, 3 * N * sizeof(uint32_t));
+    dlx_test_gpu_end(&x);
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 2);
+}
+END_TEST
+
+static void take_set(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    DLManagedTensorVersioned *t[5];
+    size_t size;
+    ck_assert_uint_eq(dlx_message_n_tensors(m), 5);
+    for (uint32_t i = 0; i < 5; i++)
+        ok(dlx_message_tensor(m, i, &t[i]));
+    ck_assert_str_eq(dlx_message_name(m, 2), "b");
+    ck_assert_str_eq(dlx_message_meta(m, &size), "hello");
+    dlx_test_gpu_check(t[0], N, values[0]);
+    ck_assert_int_eq(t[1]->dl_tensor.device.device_type, kDLCPU);
+    ck_assert_int_eq(((int64_t *)t[1]->dl_tensor.data)[3], 10);
+    dlx_test_gpu_check(t[2], N, values[1]);
+    ck_assert_int_eq(t[3]->dl_tensor.strides[0], 2 * N);
+    ck_assert_int_eq(t[3]->dl_tensor.strides[1], 2);
+    dlx_test_gpu_check(t[3], 2 * N, values[1]);
+    ck_assert_ptr_null(t[4]->dl_tensor.data);
+    ck_assert_int_eq(t[4]->dl_tensor.device.device_type, kDLCUDA);
+    dlx_test_gpu_check_calls("cuIpcOpenMemHandle", 2);
+    dlx_message_unref(m);
+    for (uint32_t i = 0; i < 5; i++)
+        t[i]->deleter(t[i]);
+    dlx_test_gpu_end(&x);
+}
+
+/* Tensors on the CPU and on the GPU, two of which are in one allocation, one with gaps, one
+ * empty. */
+START_TEST(a_set_mixes_tensors_on_the_cpu_and_on_a_gpu)
+{
+    const struct dlx_bytes hello = {.data = "hello", .size = 6};
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_set);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    DLManagedTensorVersioned *b = dlx_test_gpu_tensor(256, 4, N, values[1]);
+    struct dlx_item items[] = {
+        {"a", dlx_test_gpu_tensor(0, 1, N, values[0])}, {"cpu", dlx_test_stream_alloc(x.p, 4, 7)},
+        {"b", dlx_test_gpu_view(b, 1, N, 1)},           {"gaps", dlx_test_gpu_view(b, 2, N, 2)},
+        {"empty", dlx_test_gpu_view(b, 0, N, 1)},
+    };
+    ok(dlx_publish_set(x.p, items, 5, &hello, NULL));
+    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_end(&x);
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 4);
+    b->deleter(b);
+}
+END_TEST
+
+static void take_on_device_1(int sock)
+{
+    ck_assert_int_eq(setenv("CUDA_VISIBLE_DEVICES", "1,0", 1), 0);
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_on(sock, 1, NULL);
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    DLManagedTensorVersioned *t;
+    ok(dlx_message_tensor(m, 0, &t));
+    ck_assert_int_eq(t->dl_tensor.device.device_id, 1);
+    dlx_test_gpu_check(t, N, values[2]);
+    t->deleter(t);
+    dlx_message_unref(m);
+    dlx_test_gpu_check_no_context(0, 1);
+    dlx_test_gpu_end(&x);
+}
+
+START_TEST(a_device_has_the_number_that_its_own_process_gave_it)
+{
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_on_device_1);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(64, 1, N, values[2]), NULL));
+    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_check_no_context(1, 1);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+static void see_no_gpu(int sock)
+{
+    ck_assert_int_eq(setenv("CUDA_VISIBLE_DEVICES", "1", 1), 0);
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    DLManagedTensorVersioned *t;
+    char id[32];
+    (void)snprintf(id, sizeof id, "publisher %llu", (unsigned long long)dlx_message_publisher(m));
+    fails(dlx_message_tensor(m, 0, &t), DLX_E_DEVICE, "GPU-");
+    fails(dlx_message_tensor(m, 0, &t), DLX_E_DEVICE, id);
+    ok(dlx_message_tensor(m, 1, &t));
+    ck_assert_int_eq(((int64_t *)t->dl_tensor.data)[0], 5);
+    t->deleter(t);
+    dlx_message_unref(m);
+    dlx_test_gpu_end(&x);
+}
+
+START_TEST(a_gpu_that_is_not_visible_leaves_the_other_tensors_usable)
+{
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(see_no_gpu);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    struct dlx_item items[] = {{"gpu", dlx_test_gpu_tensor(0, 1, N, values[0])},
+                               {"cpu", dlx_test_stream_alloc(x.p, 4, 5)}};
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_end(&x);
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
+}
+END_TEST
+
+static void take_late(int sock)
+{
+    struct dlx_subscribe_args args = {.size = sizeof args, .history = 2};
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, &args);
+    for (uint32_t i = 1; i <= 2; i++) {
+        struct dlx_message *m = dlx_test_gpu_take(&x);
+        DLManagedTensorVersioned *t;
+        ok(dlx_message_tensor(m, 0, &t));
+        dlx_test_gpu_check(t, N, values[i]);
+        t->deleter(t);
+        dlx_message_unref(m);
+    }
+    dlx_test_gpu_end(&x);
+}
+
+/* 0: it asks for the history; 1: the publisher retains. */
+START_TEST(a_late_subscriber_gets_what_was_kept)
+{
+    struct dlx_publisher_args args = {.size = sizeof args, .history = 2};
+    args.retain = _i == 1 ? 2 : 0;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_late);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
+    for (uint32_t i = 0; i < 3; i++)
+        ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[i]), NULL));
+    ok(dlx_publisher_wait(x.p, 0, 0));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_end(&x);
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 3);
+}
+END_TEST
+
+START_TEST(the_publisher_s_own_process_gets_the_original_memory)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor(512, 1, N, values[3]), *r;
+    const void *data = (const uint8_t *)t->dl_tensor.data + t->dl_tensor.byte_offset;
+    ok(dlx_publish(x.p, t, NULL));
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    ok(dlx_message_tensor(m, 0, &r));
+    dlx_message_unref(m);
+    ck_assert_ptr_eq(r->dl_tensor.data, data);
+    dlx_test_gpu_check_calls("cuIpcOpenMemHandle", 0);
+    ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 4, 1), NULL));
+    ok(dlx_publisher_wait(x.p, 0, 0));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
+    fails(dlx_publish(x.p, r, NULL), DLX_E_DEVICE, "received");
+    r->deleter(r);
+    ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 4, 1), NULL));
+    m = dlx_test_gpu_take(&x);
+    dlx_message_unref(m);
+    m = dlx_test_gpu_take(&x);
+    dlx_message_unref(m);
+    ok(dlx_publisher_wait(x.p, 0, 0));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* ---- order --------------------------------------------------------------------------------- */
+
+static void take_written(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_message_unref(m);
+    dlx_test_gpu_check(t, N, values[4]);
+    t->deleter(t);
+    dlx_test_gpu_end(&x);
+}
+
+/* 0: the default stream; 1: one of its own. */
+START_TEST(a_message_is_shown_when_its_stream_has_written_it)
+{
+    CUstream stream = NULL;
+    struct dlx_publish_args args = {.size = sizeof args};
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_written);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 1, N, values[0]);
+    if (_i == 1)
+        ck_assert_int_eq(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    args.stream = stream;
+    dlx_test_gpu_spin(stream, 0, WORK_NS);
+    ck_assert_int_eq(
+        cu.cuMemsetD32Async((CUdeviceptr)(uintptr_t)t->dl_tensor.data, values[4], N, stream),
+        CUDA_SUCCESS);
+    ok(dlx_publish(x.p, t, &args));
+    dlx_test_gpu_join(&peer);
+    if (stream)
+        ck_assert_int_eq(cu.cuStreamDestroy(stream), CUDA_SUCCESS);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+static void take_and_use(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    DLManagedTensorVersioned *t;
+    CUstream stream;
+    CUdeviceptr copy;
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_message_unref(m);
+    ck_assert_int_eq(cu.cuMemAlloc(&copy, N * sizeof(uint32_t)), CUDA_SUCCESS);
+    ck_assert_int_eq(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    bool is_named = dlx_test_gpu_variant == 1;
+    if (is_named) {
+        ok(dlx_tensor_used_on(t, stream));
+        ok(dlx_tensor_used_on(t, stream));
+    }
+    uint64_t n = dlx_test_gpu_calls("cuCtxSynchronize");
+    dlx_test_gpu_spin(stream, 0, WORK_NS);
+    ck_assert_int_eq(cu.cuMemcpyDtoDAsync(copy, (CUdeviceptr)(uintptr_t)t->dl_tensor.data,
+                                          N * sizeof(uint32_t), stream),
+                     CUDA_SUCCESS);
+    t->deleter(t);
+    dlx_test_gpu_wait_held(x.s, 0); /* with a name, the deleter does not wait */
+    dlx_test_gpu_check_calls("cuCtxSynchronize", n + (is_named ? 0 : 1));
+    ck_assert_int_eq(cu.cuStreamQuery(stream), CUDA_SUCCESS);
+    ck_assert_uint_eq(dlx_test_gpu_word(copy), values[1]);
+    dlx_test_gpu_check_count(STANDIN_UNMAPPED_IN_USE, 0);
+    ck_assert_int_eq(cu.cuStreamDestroy(stream), CUDA_SUCCESS);
+    ck_assert_int_eq(cu.cuMemFree(copy), CUDA_SUCCESS);
+    dlx_test_gpu_end(&x);
+}
+
+/* 0: no stream was named; 1: one was. */
+START_TEST(memory_is_given_back_when_the_work_that_uses_it_is_done)
+{
+    dlx_test_gpu_variant = _i;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_and_use);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[1]), NULL));
+    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(a_stream_that_is_captured_is_refused_untouched)
+{
+    CUstream stream;
+    CUgraph graph;
+    CUstreamCaptureStatus status;
+    struct dlx_publish_args args = {.size = sizeof args};
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 1, N, values[1]);
+    ck_assert_int_eq(cu.cuStreamCreate(&stream, 0), CUDA_SUCCESS);
+    ck_assert_int_eq(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    args.stream = stream;
+    fails(dlx_publish(x.p, t, &args), DLX_E_INVALID, "captured");
+    ck_assert_int_eq(cu.cuStreamIsCapturing(stream, &status), CUDA_SUCCESS);
+    ck_assert_int_eq(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    ck_assert_int_eq(cu.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    ck_assert_int_eq(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+    ok(dlx_publish(x.p, t, &args));
+    ck_assert_int_eq(cu.cuStreamDestroy(stream), CUDA_SUCCESS);
+    dlx_test_gpu_end(&x);
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
+}
+END_TEST
+
+/* ---- what is refused ----------------------------------------------------------------------- */
+
+START_TEST(what_cannot_be_is_refused)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 4, N, values[0]), *cpu;
+    struct dlx_item twice[] = {{"a", t}, {"b", t}};
+    fails(dlx_publish_set(x.p, twice, 2, NULL, NULL), DLX_E_INVALID, "twice");
+    t->dl_tensor.shape[0] = 1 << 30;
+    fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "beyond");
+    t->dl_tensor.shape[0] = -1;
+    fails(dlx_publish(x.p, t, NULL), DLX_E_SHAPE, "-1");
+    t->dl_tensor.shape[0] = 4;
+    t->dl_tensor.device.device_id = 1;
+    fails(dlx_publish(x.p, t, NULL), DLX_E_INVALID, "device");
+    t->dl_tensor.device.device_id = 99;
+    fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "99");
+    t->dl_tensor.device = (DLDevice){kDLCPU, 0};
+    cpu = dlx_test_stream_alloc(x.p, 4, 1);
+    cpu->dl_tensor.device = (DLDevice){kDLCUDA, 0};
+    fails(dlx_publish(x.p, cpu, NULL), DLX_E_DEVICE, "dlx_alloc");
+    fails(dlx_tensor_used_on(cpu, NULL), DLX_E_INVALID, "dlx_message_tensor");
+    cpu->deleter(cpu);
+    t->deleter(t);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* dlxctl says what it is, and refuses its values. */
+START_TEST(dlxctl_describes_a_tensor_on_a_gpu_and_does_not_read_it)
+{
+    struct dlx_test_cli cli;
+    char file[300];
+    const char *path = dlx_test_stream_daemon.path;
+    struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
+    (void)snprintf(file, sizeof file, "%s/x.npy", dlx_test_stream_daemon.dir);
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 2, N, values[0]), NULL));
+    dlx_test_cli_run(&cli, path, -1, 0, DLX_TEST_WORDS("echo", "--count=1", "gpu/a"));
+    ck_assert_msg(strstr(cli.out, "uint32 (2, 16)  128 B  on cuda  (not readable here)"), "%s",
+                  cli.out);
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, path, -1, 0, DLX_TEST_WORDS("echo", "--json", "--count=1", "gpu/a"));
+    ck_assert_msg(strstr(cli.out, "\"device\":\"cuda\""), "%s", cli.out);
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, path, -1, 1, DLX_TEST_WORDS("get", "gpu/a", file));
+    ck_assert_msg(strstr(cli.err, "device type 2 cannot be read here"), "%s", cli.err);
+    dlx_test_cli_deinit(&cli);
+    ck_assert_int_ne(access(file, F_OK), 0);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("gpu");
+    TCase *tc = dlx_test_gpu_stream_case("gpu");
+    dlx_test_gpu_add(tc, a_tensor_is_taken_by_another_process_and_deleted_when_it_is_done, 0);
+    dlx_test_gpu_add(tc, a_set_mixes_tensors_on_the_cpu_and_on_a_gpu, 0);
+    dlx_test_gpu_add(tc, a_device_has_the_number_that_its_own_process_gave_it, DLX_TEST_GPU_TWO);
+    dlx_test_gpu_add(tc, a_gpu_that_is_not_visible_leaves_the_other_tensors_usable,
+                     DLX_TEST_GPU_TWO);
+    dlx_test_gpu_add_loop(tc, a_late_subscriber_gets_what_was_kept, 0, 2, 0);
+    dlx_test_gpu_add(tc, the_publisher_s_own_process_gets_the_original_memory, 0);
+    dlx_test_gpu_add_loop(tc, a_message_is_shown_when_its_stream_has_written_it, 0, 2, 0);
+    dlx_test_gpu_add_loop(tc, memory_is_given_back_when_the_work_that_uses_it_is_done, 0, 2, 0);
+    dlx_test_gpu_add(tc, a_stream_that_is_captured_is_refused_untouched, 0);
+    dlx_test_gpu_add(tc, what_cannot_be_is_refused, DLX_TEST_GPU_TWO);
+    dlx_test_gpu_add(tc, dlxctl_describes_a_tensor_on_a_gpu_and_does_not_read_it, 0);
+    suite_add_tcase(suite, tc);
+    return dlx_test_run(suite);
+}
+
+#else
+
+int main(void)
+{
+    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
+    return 77;
+}
+
+#endif

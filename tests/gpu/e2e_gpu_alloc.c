@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors that dlx_alloc() makes on GPUs, and other memory that is shared by descriptors. */
+#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/harness/run.h"
+#include <stdio.h>
+
+#if DLX_TEST_HAS_GPU
+#include "tests/gpu/harness_gpu_stream.h"
+#include <string.h>
+
+#define N      16
+#define DEVICE ((DLDevice){kDLCUDA, 0})
+
+static CUdeviceptr address(const DLManagedTensorVersioned *t)
+{
+    return (CUdeviceptr)(uintptr_t)t->dl_tensor.data;
+}
+
+static void publish(struct dlx_publisher *p, int64_t n, uint32_t value)
+{
+    const struct dlx_publish_args args = {.size = sizeof args, .strict = true};
+    ok(dlx_publish(p, dlx_test_gpu_alloc(p, n, value), &args));
+}
+
+static void take(struct dlx_test_gpu_end *x, int64_t n, uint32_t value)
+{
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m = dlx_test_gpu_take(x);
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_message_unref(m);
+    ck_assert_int_eq(t->dl_tensor.shape[0], n);
+    dlx_test_gpu_check(t, n, value);
+    t->deleter(t);
+}
+
+/* ---- alloc --------------------------------------------------------------------------------- */
+
+START_TEST(a_tensor_is_on_the_device_aligned_and_cleared_at_first)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    int64_t shape[] = {3, 5};
+    struct dlx_tensor_spec spec = dlx_test_gpu_spec(shape, 2, (DLDevice){kDLCUDA, _i});
+    DLManagedTensorVersioned *t[2];
+    (void)dlx_test_gpu_context(_i);
+    for (int i = 0; i < 2; i++) {
+        ok(dlx_alloc(x.p, &spec, &t[i]));
+        ck_assert_int_eq(t[i]->dl_tensor.device.device_type, kDLCUDA);
+        ck_assert_int_eq(t[i]->dl_tensor.device.device_id, _i);
+        ck_assert_int_eq(t[i]->dl_tensor.shape[1], 5);
+        ck_assert_int_eq(t[i]->dl_tensor.strides[0], 5);
+        ck_assert_uint_eq(address(t[i]) % 256, 0);
+        ck_assert_uint_eq(dlx_test_gpu_word(address(t[i]) + 56), 0);
+    }
+    dlx_test_gpu_check_calls("cuMemCreate", 1); /* they share an arena */
+    if (_i == 0)
+        dlx_test_gpu_check_no_context(1, 1);
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(x.p, &stats));
+    ck_assert_uint_eq(stats.gpu_arena_bytes, DLX_TEST_GPU_CHUNK);
+    ck_assert_uint_eq(stats.arena_bytes, 0);
+    for (int i = 0; i < 2; i++)
+        t[i]->deleter(t[i]);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(a_device_that_is_not_there_is_refused)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    int64_t n = N;
+    DLManagedTensorVersioned *t;
+    struct dlx_tensor_spec spec = dlx_test_gpu_spec(&n, 1, (DLDevice){kDLCUDA, 7});
+    fails(dlx_alloc(x.p, &spec, &t), DLX_E_DEVICE, "7");
+    spec.device = (DLDevice){kDLCPU, 3};
+    fails(dlx_alloc(x.p, &spec, &t), DLX_E_DEVICE, "CPU device 3");
+    spec.device = (DLDevice){kDLMetal, 0};
+    fails(dlx_alloc(x.p, &spec, &t), DLX_E_DEVICE, "8");
+    struct dlx_tensor_spec set[] = {dlx_test_gpu_spec(&n, 1, DEVICE), spec};
+    DLManagedTensorVersioned *ts[2];
+    fails(dlx_alloc_set(x.p, set, 2, ts), DLX_E_DEVICE, "tensor 1");
+    spec.device = (DLDevice){kDLCPU, 0};
+    ok(dlx_alloc(x.p, &spec, &t));
+    ck_assert_int_eq(t->dl_tensor.device.device_type, kDLCPU);
+    t->deleter(t);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(more_than_the_device_has_is_refused_and_leaves_nothing)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    int64_t n = INT64_C(1) << 28; /* 1 GiB, all of it */
+    const struct dlx_tensor_spec spec = dlx_test_gpu_spec(&n, 1, DEVICE);
+    DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(x.p, N), *big;
+    struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
+    fails(dlx_alloc(x.p, &spec, &big), DLX_E_NO_MEMORY, "gpu/a");
+    fails(dlx_alloc(x.p, &spec, &big), DLX_E_NO_MEMORY, "no memory for 1.0 GiB on ");
+    dlx_test_gpu_state_check(&before);
+    t->deleter(t);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* An arena that nothing is in makes room. */
+START_TEST(a_full_device_gives_up_what_is_not_used)
+{
+    static struct dlx_test_gpu_segment others; /* all but 64 MiB of 1 GiB */
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    const int64_t half = INT64_C(10) << 20; /* 40 MiB */
+    dlx_test_gpu_segment_make(&others, 1, 960 * DLX_TEST_GPU_MIB,
+                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(x.p, half);
+    t->deleter(t);
+    t = dlx_test_gpu_alloc_empty(x.p, half + 1024);
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 2);
+    t->deleter(t);
+    dlx_test_gpu_segment_free(&others);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+static struct dlx_test_gpu_end own;
+static DLManagedTensorVersioned *made;
+
+static int alloc_one(void)
+{
+    int64_t n = INT64_C(1) << 20;
+    const struct dlx_tensor_spec spec = dlx_test_gpu_spec(&n, 1, DEVICE);
+    return dlx_alloc(own.p, &spec, &made);
+}
+
+static void end_publisher(void)
+{
+    made->deleter(made);
+    own.p = dlx_publisher_unref(own.p);
+    ok(dlx_publisher_new(own.c, "gpu/a", NULL, &own.p));
+}
+
+START_TEST(an_allocation_that_fails_leaves_nothing)
+{
+    own = dlx_test_gpu_publisher(NULL);
+    ck_assert_uint_gt(dlx_test_gpu_fail_each(alloc_one, end_publisher), 0);
+    dlx_test_gpu_end(&own);
+}
+END_TEST
+
+START_TEST(a_tensor_outlives_its_publisher_in_its_own_process)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    DLManagedTensorVersioned *t = dlx_test_gpu_alloc(x.p, N, 5);
+    dlx_publisher_unref(dlx_steal(x.p));
+    dlx_test_gpu_check(t, N, 5);
+    t->deleter(t);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* Work that uses it is still queued when its tensor is deleted. */
+START_TEST(memory_of_a_deleted_tensor_is_used_again_when_the_work_on_it_is_done)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    CUstream stream;
+    DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(x.p, N);
+    CUdeviceptr at = address(t);
+    CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    dlx_test_gpu_spin(stream, at, 100000000);
+    t->deleter(t);
+    t = dlx_test_gpu_alloc_empty(x.p, N);
+    ck_assert_uint_eq(address(t), at);
+    CU_OK(cu.cuStreamQuery(stream)); /* it is done */
+    CU_OK(cu.cuStreamDestroy(stream));
+    t->deleter(t);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* ---- publish ------------------------------------------------------------------------------- */
+
+static void take_two(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    take(&x, N, 1);
+    dlx_test_gpu_send(sock, "", 1, -1);
+    take(&x, N, 2);
+    dlx_test_gpu_check_calls("cuMemImportFromShareableHandle", 1); /* one arena */
+    dlx_test_gpu_check_no_context(1, 1);
+    dlx_test_gpu_end(&x);
+}
+
+START_TEST(a_tensor_is_taken_by_another_process_without_a_copy)
+{
+    char byte;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_two);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    publish(x.p, N, 1);
+    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    publish(x.p, N, 2);
+    dlx_test_gpu_join(&peer);
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(x.p, &stats));
+    ck_assert_uint_eq(stats.copied, 0);
+    ck_assert_uint_eq(stats.published_bytes, 2 * N * sizeof(uint32_t));
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+static void take_all(int sock)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, &args);
+    for (uint32_t i = 0; i < 100; i++)
+        take(&x, N, i);
+    dlx_test_gpu_end(&x);
+}
+
+START_TEST(a_stream_goes_round_in_one_arena)
+{
+    struct dlx_publisher_args args = {.size = sizeof args, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_all);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, &args);
+    for (uint32_t i = 0; i < 100; i++)
+        ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, i), &wait));
+    dlx_test_gpu_check_calls("cuMemCreate", 1);
+    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+static void take_dict(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    uint32_t n = dlx_message_n_tensors(m);
+    for (uint32_t i = 0; i < n; i++) {
+        DLManagedTensorVersioned *t;
+        ok(dlx_message_tensor(m, i, &t));
+        if (i == n - 1)
+            ck_assert_int_eq(((uint32_t *)t->dl_tensor.data)[0], 99);
+        else
+            dlx_test_gpu_check(t, N, i);
+        t->deleter(t);
+    }
+    dlx_message_unref(m);
+    dlx_test_gpu_check_calls("cuMemImportFromShareableHandle", 1);
+    dlx_test_gpu_end(&x);
+}
+
+/* A state dict: one arena, one descriptor, one import, and a tensor on the CPU beside them. */
+START_TEST(a_set_lies_in_one_allocation)
+{
+    enum { MANY = 300 };
+    const int64_t shape[] = {N};
+    struct dlx_tensor_spec specs[MANY];
+    struct dlx_item items[MANY];
+    DLManagedTensorVersioned *t[MANY];
+    char names[MANY][16];
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_dict);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    for (int i = 0; i < MANY; i++)
+        specs[i] = dlx_test_gpu_spec(shape, 1, i == MANY - 1 ? (DLDevice){kDLCPU, 0} : DEVICE);
+    ok(dlx_alloc_set(x.p, specs, MANY, t));
+    for (uint32_t i = 0; i < MANY; i++) {
+        (void)snprintf(names[i], sizeof names[i], "layer%u", i);
+        items[i] = (struct dlx_item){names[i], t[i]};
+        if (i < MANY - 1)
+            CU_OK(cu.cuMemsetD32(address(t[i]), i, N));
+    }
+    *(uint32_t *)t[MANY - 1]->dl_tensor.data = 99;
+    const struct dlx_publish_args args = {.size = sizeof args, .strict = true};
+    ok(dlx_publish_set(x.p, items, MANY, NULL, &args));
+    dlx_test_gpu_check_calls("cuMemCreate", 1);
+    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(a_tensor_that_was_published_is_not_the_caller_s_any_more)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    DLManagedTensorVersioned *t = dlx_test_gpu_alloc(x.p, N, 1);
+    ok(dlx_publish(x.p, t, NULL));
+    fails(dlx_publish(x.p, t, NULL), DLX_E_INVALID, "published or deleted before");
+    t->deleter(t); /* does nothing, and is counted nowhere that hurts */
+    publish(x.p, N, 2);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(a_shared_tensor_stays_the_caller_s_and_is_in_several_messages)
+{
+    const struct dlx_publish_args share = {.size = sizeof share, .share = true};
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    DLManagedTensorVersioned *t = dlx_test_gpu_alloc(x.p, N, 4), *other;
+    CUdeviceptr at = address(t);
+    for (int i = 0; i < 3; i++)
+        ok(dlx_publish(x.p, t, &share));
+    ck_assert_uint_eq(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY, DLPACK_FLAG_BITMASK_READ_ONLY);
+    for (int i = 0; i < 3; i++)
+        take(&x, N, 4);
+    dlx_test_stream_publish(x.p, 4, 1);
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    dlx_message_unref(m);
+    ok(dlx_publisher_wait(x.p, 0, 0));
+    other = dlx_test_gpu_alloc_empty(x.p, N); /* no message has it, but its owner */
+    ck_assert_uint_ne(address(other), at);
+    other->deleter(other);
+    t->deleter(t);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(a_view_of_it_is_published_and_what_was_moved_out_is_refused)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    DLManagedTensorVersioned *t = dlx_test_gpu_alloc(x.p, 4 * N, 4);
+    CU_OK(cu.cuMemsetD32(address(t) + N * sizeof(uint32_t), 9, N));
+    t->dl_tensor.shape[0] = N;
+    t->dl_tensor.byte_offset = N * sizeof(uint32_t);
+    ok(dlx_publish(x.p, t, NULL));
+    take(&x, N, 9);
+    t = dlx_test_gpu_alloc(x.p, N, 4);
+    t->dl_tensor.byte_offset = 256;
+    fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "moved out");
+    t->dl_tensor.byte_offset = 0;
+    t->dl_tensor.data = (uint8_t *)t->dl_tensor.data - 4;
+    fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "moved out");
+    t->deleter(t);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* ---- memory of others that needs descriptors ------------------------------------------------ */
+
+static void take_seven(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    take(&x, N, 7);
+    dlx_test_gpu_end(&x);
+}
+
+/* More chunks than one message of a socket carries descriptors. */
+START_TEST(a_tensor_across_an_expandable_segment_is_taken)
+{
+    enum { CHUNKS = 260 };
+    static struct dlx_test_gpu_segment segment;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    dlx_test_gpu_segment_make(&segment, CHUNKS, 2 * DLX_TEST_GPU_MIB,
+                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    CU_OK(cu.cuMemsetD32(segment.base, 7, N));
+    DLManagedTensorVersioned *t =
+        dlx_test_gpu_tensor_at(segment.base, 1, CHUNKS * 2 * (int64_t)DLX_TEST_GPU_MIB / 4);
+    t->dl_tensor.ndim = 1;
+    t->dl_tensor.shape[0] = N;
+    t->dl_tensor.strides = NULL;
+    DLManagedTensorVersioned *all =
+        dlx_test_gpu_tensor_at(segment.base, 1, CHUNKS * 2 * (int64_t)DLX_TEST_GPU_MIB / 4);
+    struct dlx_item items[] = {{"a", t}, {"all", all}};
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    dlx_test_gpu_join(&peer);
+    dlx_publisher_unref(dlx_steal(x.p));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 2);
+    dlx_test_gpu_segment_free(&segment);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(a_tensor_of_a_pool_is_taken)
+{
+    CUmemoryPool pool;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    CUdeviceptr at = dlx_test_gpu_pool_make(4096, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, &pool);
+    CU_OK(cu.cuMemsetD32(at, 7, N));
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, N, 1);
+    ok(dlx_publish(x.p, t, NULL));
+    dlx_test_gpu_join(&peer);
+    dlx_publisher_unref(dlx_steal(x.p));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
+    dlx_test_gpu_pool_free(pool, at);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("gpu_alloc");
+    TCase *tc = dlx_test_gpu_stream_case("alloc");
+    dlx_test_gpu_add_loop(tc, a_tensor_is_on_the_device_aligned_and_cleared_at_first, 0, 2,
+                          DLX_TEST_GPU_TWO);
+    dlx_test_gpu_add(tc, a_device_that_is_not_there_is_refused, 0);
+    dlx_test_gpu_add(tc, more_than_the_device_has_is_refused_and_leaves_nothing,
+                     DLX_TEST_GPU_CHOICE);
+    dlx_test_gpu_add(tc, a_full_device_gives_up_what_is_not_used, DLX_TEST_GPU_CHOICE);
+    dlx_test_gpu_add(tc, an_allocation_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES);
+    dlx_test_gpu_add(tc, a_tensor_outlives_its_publisher_in_its_own_process, 0);
+    dlx_test_gpu_add(tc, memory_of_a_deleted_tensor_is_used_again_when_the_work_on_it_is_done, 0);
+    dlx_test_gpu_add(tc, a_tensor_is_taken_by_another_process_without_a_copy, 0);
+    dlx_test_gpu_add(tc, a_stream_goes_round_in_one_arena, 0);
+    dlx_test_gpu_add(tc, a_set_lies_in_one_allocation, 0);
+    dlx_test_gpu_add(tc, a_tensor_that_was_published_is_not_the_caller_s_any_more, 0);
+    dlx_test_gpu_add(tc, a_shared_tensor_stays_the_caller_s_and_is_in_several_messages, 0);
+    dlx_test_gpu_add(tc, a_view_of_it_is_published_and_what_was_moved_out_is_refused, 0);
+    dlx_test_gpu_add(tc, a_tensor_across_an_expandable_segment_is_taken, 0);
+    dlx_test_gpu_add(tc, a_tensor_of_a_pool_is_taken, 0);
+    suite_add_tcase(suite, tc);
+    return dlx_test_run(suite);
+}
+
+#else
+
+int main(void)
+{
+    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
+    return 77;
+}
+
+#endif

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors on GPUs when processes die, drivers fail and daemons are replaced. */
+#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/harness/run.h"
+#include <stdio.h>
+
+#if DLX_TEST_HAS_GPU
+#include "tests/gpu/harness_gpu_stream.h"
+#include <string.h>
+#include <sys/socket.h>
+
+#define N 16
+
+/* ---- subscribers --------------------------------------------------------------------------- */
+
+static void hold(int sock)
+{
+    char byte;
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_test_gpu_check(t, N, 7);
+    dlx_test_gpu_send(sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    t->deleter(t);
+    dlx_message_unref(m);
+    dlx_test_gpu_send(sock, "", 1, -1);
+    dlx_test_gpu_end(&x);
+}
+
+/* Message 1 is held by the peer, and 2 is the newest one. */
+static struct dlx_test_gpu_end publish_to_holder(struct dlx_test_gpu_peer *peer)
+{
+    char byte;
+    *peer = dlx_test_gpu_start(hold);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(peer, NULL);
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    (void)dlx_test_gpu_receive(peer->sock, &byte, 1);
+    return x;
+}
+
+static void wait_until_deleted(struct dlx_test_gpu_end *x, uint32_t n)
+{
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; dlx_test_gpu_n_deleted() < n;) {
+        ok(dlx_publisher_wait(x->p, 0, 0));
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    }
+}
+
+START_TEST(a_tensor_is_deleted_when_the_process_that_holds_it_is_killed)
+{
+    struct dlx_test_gpu_peer peer;
+    struct dlx_test_gpu_end x = publish_to_holder(&peer);
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 8), NULL));
+    ok(dlx_publisher_wait(x.p, 0, 0));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
+    dlx_test_gpu_kill(&peer);
+    dlx_test_gpu_n_freed_open = 1;
+    wait_until_deleted(&x, 1);
+    dlx_test_gpu_end(&x);
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 2);
+}
+END_TEST
+
+START_TEST(a_publisher_that_ends_does_not_free_what_is_held)
+{
+    struct dlx_test_gpu_peer peer;
+    char byte;
+    struct dlx_test_gpu_end x = publish_to_holder(&peer);
+    DLManagedTensorVersioned *mine = dlx_test_gpu_tensor(0, 1, N, 9);
+    struct dlx_publish_args share = {.size = sizeof share, .share = true};
+    ok(dlx_publish(x.p, mine, &share));
+    dlx_publisher_unref(dlx_steal(x.p));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
+    mine->deleter(mine);
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_end(&x);
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
+}
+END_TEST
+
+START_TEST(a_publisher_that_ends_waits_for_those_who_hold)
+{
+    struct dlx_test_gpu_peer peer;
+    struct dlx_test_gpu_end x = publish_to_holder(&peer);
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_publisher_unref(dlx_steal(x.p));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
+    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(a_publisher_that_ends_leaves_no_tensor_on_a_gpu_retained)
+{
+    struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
+    struct dlx_message *m = NULL;
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    dlx_publisher_unref(dlx_steal(x.p));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
+    ck_assert_int_eq(dlx_get(x.c, "gpu/a", 0, &m), DLX_E_EMPTY);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* The context of the subscriber is lost: it releases all the same, and that is counted. */
+static void lose_context(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_test_gpu_lose_context();
+    dlx_message_unref(m);
+    t->deleter(t);
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.gpu_errors, 1);
+    ck_assert_uint_eq(stats.n_held, 0);
+    dlx_test_gpu_send(sock, "", 1, -1);
+    m = dlx_test_gpu_take(&x); /* the CPU's messages go on */
+    dlx_test_stream_check(m, 4, 3);
+    dlx_message_unref(m);
+    dlx_subscription_unref(x.s);
+    dlx_client_unref(x.c);
+}
+
+START_TEST(a_lost_context_releases_and_is_counted)
+{
+    char byte;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(lose_context);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_n_freed_open = 1;
+    dlx_test_stream_publish(x.p, 4, 3);
+    wait_until_deleted(&x, 1);
+    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* ---- publishers ---------------------------------------------------------------------------- */
+
+static void publish_two(int sock)
+{
+    char byte;
+    struct dlx_publisher_args args = {.size = sizeof args, .history = 2, .retain = 2};
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
+    for (uint32_t i = 1; i <= 2; i++) {
+        struct dlx_item items[] = {{"gpu", dlx_test_gpu_tensor(0, 1, N, i)},
+                                   {"cpu", dlx_test_stream_alloc(x.p, 4, i)}};
+        ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    }
+    dlx_test_gpu_send(sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_end(&x);
+}
+
+/* 0: its subscriber has taken the messages; 1: they come from what the daemon retains. */
+START_TEST(memory_of_a_publisher_that_was_killed_cannot_be_opened)
+{
+    char byte;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two);
+    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    struct dlx_message *m[2];
+    DLManagedTensorVersioned *t, *open = NULL;
+    (void)dlx_test_gpu_context(0);
+    if (_i == 0)
+        ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    for (int i = 0; i < 2 && _i == 0; i++)
+        m[i] = dlx_test_gpu_take(&x);
+    if (_i == 0)
+        ok(dlx_message_tensor(m[0], 0, &open)); /* stays mapped */
+    dlx_test_gpu_kill(&peer);
+    if (_i == 1)
+        ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    for (int i = 0; i < 2 && _i == 1; i++)
+        m[i] = dlx_test_gpu_take(&x);
+    fails(dlx_message_tensor(m[1], 0, &t), DLX_E_PUBLISHER_GONE, "publisher");
+    ok(dlx_message_tensor(m[1], 1, &t));
+    ck_assert_int_eq(((int64_t *)t->dl_tensor.data)[0], 2);
+    t->deleter(t);
+    if (open)
+        open->deleter(open);
+    for (int i = 0; i < 2; i++)
+        dlx_message_unref(m[i]);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* ---- failures of the driver ---------------------------------------------------------------- */
+
+static struct dlx_test_gpu_end own;
+static DLManagedTensorVersioned *tensor;
+static struct dlx_publish_args shared = {.size = sizeof shared, .share = true};
+
+/* What cannot be left to a thread is waited for. */
+static int publish_shared(void)
+{
+    struct dlx_publisher_stats before = {.size = sizeof before}, after = {.size = sizeof after};
+    ok(dlx_publisher_get_stats(own.p, &before));
+    int r = dlx_publish(own.p, tensor, &shared);
+    if (r < 0)
+        return r;
+    ok(dlx_publisher_get_stats(own.p, &after));
+    return after.gpu_waits > before.gpu_waits;
+}
+
+/* The next message lets the shared one go. */
+static void publish_other(void)
+{
+    dlx_test_stream_publish(own.p, 4, 1);
+    ok(dlx_publisher_wait(own.p, 0, 0));
+}
+
+START_TEST(a_publish_that_fails_leaves_nothing)
+{
+    own = dlx_test_gpu_publisher(NULL);
+    tensor = dlx_test_gpu_tensor(0, 1, N, 1);
+    ok(publish_shared());
+    publish_other();
+    ck_assert_uint_gt(dlx_test_gpu_fail_each(publish_shared, publish_other), 0);
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
+    tensor->deleter(tensor);
+    dlx_test_gpu_end(&own);
+}
+END_TEST
+
+static struct dlx_message *taken;
+static DLManagedTensorVersioned *opened;
+
+static int open_taken(void)
+{
+    return dlx_message_tensor(taken, 0, &opened);
+}
+
+/* The message keeps its allocation open: so it is taken anew. */
+static void release_and_take(void)
+{
+    opened->deleter(opened);
+    dlx_message_unref(taken);
+    dlx_subscription_unref(own.s);
+    struct dlx_subscribe_args args = {.size = sizeof args, .history = 1};
+    ok(dlx_subscribe(own.c, "gpu/a", &args, &own.s));
+    taken = dlx_test_gpu_take(&own);
+}
+
+START_TEST(an_open_that_fails_leaves_nothing)
+{
+    char byte;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two);
+    own = (struct dlx_test_gpu_end){.c = dlx_test_stream_connect()};
+    (void)dlx_test_gpu_context(0);
+    ok(dlx_subscribe(own.c, "gpu/a", NULL, &own.s));
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    taken = dlx_test_gpu_take(&own);
+    ck_assert_uint_gt(dlx_test_gpu_fail_each(open_taken, release_and_take), 0);
+    dlx_message_unref(taken);
+    dlx_test_gpu_end(&own);
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_join(&peer);
+}
+END_TEST
+
+/* ---- another daemon ------------------------------------------------------------------------ */
+
+static void take_after_restart(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_test_gpu_check(t, N, 7);
+    t->deleter(t);
+    dlx_message_unref(m);
+    dlx_test_gpu_end(&x);
+}
+
+START_TEST(a_retained_tensor_goes_along_to_another_daemon_and_is_deleted_once)
+{
+    struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_after_restart);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    dlx_test_stream_restart();
+    struct dlx_client *probe = dlx_test_stream_connect();
+    ok(dlx_publisher_wait(x.p, 0, 0));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    for (char byte; recv(peer.sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 1;)
+        ok(dlx_publisher_wait(x.p, 0, 0));
+    dlx_test_gpu_join(&peer);
+    dlx_test_stream_publish(x.p, 4, 1);
+    wait_until_deleted(&x, 1);
+    dlx_client_unref(probe);
+    dlx_test_gpu_end(&x);
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("gpu_deaths");
+    TCase *tc = dlx_test_gpu_stream_case("deaths");
+    dlx_test_gpu_add(tc, a_tensor_is_deleted_when_the_process_that_holds_it_is_killed, 0);
+    dlx_test_gpu_add(tc, a_publisher_that_ends_does_not_free_what_is_held, 0);
+    dlx_test_gpu_add(tc, a_publisher_that_ends_waits_for_those_who_hold, 0);
+    dlx_test_gpu_add(tc, a_publisher_that_ends_leaves_no_tensor_on_a_gpu_retained, 0);
+    dlx_test_gpu_add(tc, a_lost_context_releases_and_is_counted, 0);
+    dlx_test_gpu_add_loop(tc, memory_of_a_publisher_that_was_killed_cannot_be_opened, 0, 2, 0);
+    dlx_test_gpu_add(tc, a_publish_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES);
+    dlx_test_gpu_add(tc, an_open_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES);
+    dlx_test_gpu_add(tc, a_retained_tensor_goes_along_to_another_daemon_and_is_deleted_once, 0);
+    suite_add_tcase(suite, tc);
+    return dlx_test_run(suite);
+}
+
+#else
+
+int main(void)
+{
+    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
+    return 77;
+}
+
+#endif

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams that cannot wait until received tensors are ready: the CPU does, and that is counted. */
+#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/harness/run.h"
+#include <stdio.h>
+
+#if DLX_TEST_HAS_GPU
+#include "client/subscription.h"
+#include "tests/gpu/harness_gpu_pair.h"
+#include <sched.h>
+
+#define N DLX_TEST_GPU_PAIR_N
+
+static struct dlx_test_gpu_gate gate;
+
+/* Who opens the gate: when the CPU waits, which is counted, or when opener_end() is called,
+ * since it has not waited. */
+struct opener {
+    pthread_t thread;
+    struct dlx_inlet *inlet;
+    uint64_t n_waits; /* before */
+    atomic_bool is_over;
+};
+
+static bool has_waited(const struct opener *opener)
+{
+    return atomic_load(&opener->inlet->n_gpu_waits) > opener->n_waits;
+}
+
+static void *open_gate(void *arg)
+{
+    struct opener *opener = arg;
+    uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
+    while (!has_waited(opener) && !atomic_load(&opener->is_over) && dlx__now_ns() < end)
+        (void)sched_yield();
+    dlx_test_gpu_gate_open(&gate);
+    return NULL;
+}
+
+static void opener_begin(struct opener *opener, const struct dlx_test_gpu_pair *pair)
+{
+    opener->inlet = pair->x.s->inlets[0];
+    opener->n_waits = atomic_load(&opener->inlet->n_gpu_waits);
+    atomic_init(&opener->is_over, false);
+    ck_assert_int_eq(pthread_create(&opener->thread, NULL, open_gate, opener), 0);
+}
+
+/* The gate is open. Has the CPU waited? */
+static bool opener_end(struct opener *opener)
+{
+    bool waited = has_waited(opener);
+    atomic_store(&opener->is_over, true);
+    ck_assert_int_eq(pthread_join(opener->thread, NULL), 0);
+    return waited;
+}
+
+START_TEST(a_stream_that_is_captured_is_refused_untouched)
+{
+    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    CUstreamCaptureStatus status;
+    CUgraph graph;
+    DLManagedTensorVersioned *t;
+    dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
+    struct dlx_message *m = dlx_test_gpu_take(&pair.x);
+    CU_OK(cu.cuStreamBeginCapture(pair.to, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    fails(dlx_message_tensor_on(m, 0, pair.to, &t), DLX_E_INVALID, "captured");
+    CUstream other = dlx_test_gpu_stream();
+    ok(dlx_message_tensor_on(m, 0, other, &t)); /* also the trial is no part of the capture */
+    ck_assert_int_eq(dlx_tensor_status(t), 1);
+    CU_OK(cu.cuStreamIsCapturing(pair.to, &status));
+    ck_assert_int_eq(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    CU_OK(cu.cuStreamEndCapture(pair.to, &graph));
+    CU_OK(cu.cuGraphDestroy(graph));
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_sync(other);
+    t->deleter(t);
+    dlx_message_unref(m);
+    CU_OK(cu.cuStreamDestroy(other));
+    ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 0);
+    dlx_test_gpu_pair_end(&pair);
+}
+END_TEST
+
+/* Takes what is not ready, while the next call of that name fails, if it is not NULL. Returns whether
+ * that waited. */
+static bool take_waits(struct dlx_test_gpu_pair *pair, CUstream stream, const char *fail)
+{
+    struct opener opener;
+    dlx_test_gpu_publish_behind(pair->x.p, pair->from, &gate, 0);
+    opener_begin(&opener, pair);
+    if (fail)
+        ck_assert(standin.standin_fail(fail, 1, 1, CUDA_ERROR_NOT_SUPPORTED));
+    uint64_t begin = dlx__now_ns();
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_on(&pair->x, stream);
+    ck_assert_uint_lt(dlx__now_ns() - begin, PATIENCE); /* not for all work on the GPU */
+    if (fail)
+        standin.standin_fail_clear();
+    bool waited = has_waited(&opener);
+    if (waited)
+        CU_OK(cu.cuStreamQuery(pair->from));
+    ck_assert(opener_end(&opener) == waited);
+    dlx_test_gpu_sync(stream);
+    ck_assert_int_eq(dlx_tensor_status(t), 0);
+    dlx_test_gpu_check(t, N, 7);
+    t->deleter(t);
+    dlx_test_gpu_wait_held(pair->x.s, 0);
+    return waited;
+}
+
+static const char *const trial_calls[] = {"cuMemHostRegister", "cuMemHostGetDevicePointer",
+                                          "cuStreamCreate", "cuStreamWaitValue32"};
+
+/* The calls of the trial fail. It is made once. */
+START_TEST(where_streams_cannot_wait_the_cpu_does_and_that_is_counted)
+{
+    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    ck_assert(take_waits(&pair, pair.to, trial_calls[_i]));
+    uint64_t n_calls = dlx_test_gpu_calls(trial_calls[_i]);
+    ck_assert(take_waits(&pair, pair.to, NULL));
+    dlx_test_gpu_check_calls(trial_calls[_i], n_calls);
+    ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_late, 0);
+    dlx_test_gpu_pair_end(&pair);
+}
+END_TEST
+
+/* All other streams would wait, too. */
+START_TEST(the_legacy_default_stream_does_not_wait)
+{
+    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    ck_assert(take_waits(&pair, _i == 0 ? NULL : CU_STREAM_LEGACY, NULL));
+    dlx_test_gpu_check_calls("cuStreamWaitValue32", 0);
+    dlx_test_gpu_pair_end(&pair);
+}
+END_TEST
+
+/* ---- limits -------------------------------------------------------------------------------- */
+
+/* Of the words that streams of a context wait for. */
+#define N_WORDS 1023
+
+/* In turns, two streams wait anew each time. When all words are used the CPU waits; later they are
+ * used again. */
+START_TEST(more_waits_than_there_are_words_are_left_to_the_cpu)
+{
+    static DLManagedTensorVersioned *t[N_WORDS + 1];
+    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    CUstream streams[] = {pair.to, dlx_test_gpu_stream()};
+    struct opener opener;
+    dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
+    struct dlx_message *m = dlx_test_gpu_take(&pair.x);
+    for (uint32_t i = 0; i < N_WORDS; i++)
+        ok(dlx_message_tensor_on(m, 0, streams[i % 2], &t[i]));
+    ck_assert_int_eq(dlx_tensor_status(t[N_WORDS - 1]), 1);
+    ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 0);
+    opener_begin(&opener, &pair);
+    ok(dlx_message_tensor_on(m, 0, streams[1], &t[N_WORDS]));
+    ck_assert(opener_end(&opener));
+    ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 1);
+    for (int i = 0; i < 2; i++)
+        dlx_test_gpu_sync(streams[i]);
+    for (uint32_t i = 0; i <= N_WORDS; i++) {
+        ck_assert_int_eq(dlx_tensor_status(t[i]), 0);
+        t[i]->deleter(t[i]);
+    }
+    dlx_message_unref(m);
+    dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
+    t[0] = dlx_test_gpu_take_on(&pair.x, pair.to);
+    ck_assert_int_eq(dlx_tensor_status(t[0]), 1);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_sync(pair.to);
+    t[0]->deleter(t[0]);
+    dlx_test_gpu_wait_held(pair.x.s, 0);
+    ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 1);
+    ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_late, 0);
+    CU_OK(cu.cuStreamDestroy(streams[1]));
+    dlx_test_gpu_pair_end(&pair);
+}
+END_TEST
+
+/* The stream of the trial never goes on, so whatever waits for all work on the device would never
+ * end: the tensors are there before. */
+START_TEST(a_trial_that_does_not_end_is_given_up_and_made_once)
+{
+    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    DLManagedTensorVersioned *t[2];
+    struct opener opener;
+    for (int i = 0; i < 2; i++)
+        t[i] = dlx_test_gpu_alloc(pair.x.p, N, 0);
+    standin.standin_stick_waits(true);
+    for (uint64_t i = 0; i < 2; i++) {
+        uint64_t begin = dlx__now_ns();
+        dlx_test_gpu_publish_this(pair.x.p, t[i], pair.from, &gate, 0);
+        opener_begin(&opener, &pair);
+        t[i] = dlx_test_gpu_take_on(&pair.x, pair.to);
+        ck_assert(opener_end(&opener));
+        uint64_t took = dlx__now_ns() - begin;
+        ck_assert_uint_lt(took, PATIENCE);
+        ck_assert(i > 0 || took >= SECOND);
+        CU_OK(cu.cuStreamQuery(pair.from));
+        CU_OK(cu.cuStreamQuery(pair.to)); /* it was not touched */
+        ck_assert_int_eq(dlx_tensor_status(t[i]), 0);
+        ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, i + 1);
+        dlx_test_gpu_check_calls("cuStreamWaitValue32", 1);
+        t[i]->deleter(t[i]);
+    }
+    dlx_test_gpu_wait_held(pair.x.s, 0);
+    standin.standin_stick_waits(false);
+    dlx_test_gpu_pair_end(&pair);
+}
+END_TEST
+
+/* ---- calls that fail ----------------------------------------------------------------------- */
+
+static struct dlx_test_gpu_pair own;
+static DLManagedTensorVersioned *tensor;
+static struct dlx_message *message;
+
+START_TEST(a_call_of_the_driver_that_fails_leaves_nothing)
+{
+    static const char *const calls[] = {
+        "cuDeviceGet",      "cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxRetain",
+        "cuCtxPushCurrent", "cuStreamIsCapturing",        "cuStreamGetCtx",
+        "cuCtxGetId",       "cuStreamWaitValue32",
+    };
+    struct opener opener;
+    own = dlx_test_gpu_pair_new();
+    ck_assert(!take_waits(&own, own.to, NULL)); /* the trial */
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
+        for (uint64_t k = 1;; k++) {
+            struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
+            tensor = dlx_test_gpu_tensor(0, 1, N, 0);
+            uint64_t n_waits = standin.standin_calls("cuEventSynchronize");
+            dlx_test_gpu_publish_this(own.x.p, tensor, own.from, &gate, 0);
+            /* From then on the publisher's thread makes no calls that may fail. */
+            uint64_t until = dlx__now_ns() + (uint64_t)PATIENCE;
+            while (standin.standin_calls("cuEventSynchronize") == n_waits) {
+                ck_assert_uint_lt(dlx__now_ns(), until);
+                (void)sched_yield();
+            }
+            message = dlx_test_gpu_take(&own.x);
+            opener_begin(&opener, &own);
+            ck_assert(standin.standin_fail_here(calls[i], k, CUDA_ERROR_OUT_OF_MEMORY));
+            ok(dlx_message_tensor_on(message, 0, own.to, &tensor));
+            bool failed = standin.standin_fail_clear() > 0;
+            ck_assert(opener_end(&opener) == failed);
+            dlx_test_gpu_sync(own.to);
+            ck_assert_int_eq(dlx_tensor_status(tensor), 0);
+            tensor->deleter(tensor);
+            dlx_message_unref(message);
+            dlx_test_gpu_wait_held(own.x.s, 0);
+            dlx_test_stream_publish(own.x.p, 4, 3); /* lets it go */
+            dlx_message_unref(dlx_test_gpu_take(&own.x));
+            ok(dlx_publisher_wait(own.x.p, 0, 0));
+            dlx_test_gpu_state_check(&before);
+            if (!failed) {
+                ck_assert_msg(k > 1, "%s was not called", calls[i]);
+                break;
+            }
+        }
+    }
+    dlx_test_gpu_pair_end(&own);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("gpu_gates");
+    TCase *tc = dlx_test_gpu_stream_case("gates");
+    dlx_test_gpu_add(tc, a_stream_that_is_captured_is_refused_untouched, 0);
+    dlx_test_gpu_add_loop(tc, where_streams_cannot_wait_the_cpu_does_and_that_is_counted, 0,
+                          (int)DLX_ARRAY_SIZE(trial_calls), DLX_TEST_GPU_FAILURES);
+    dlx_test_gpu_add_loop(tc, the_legacy_default_stream_does_not_wait, 0, 2, 0);
+    dlx_test_gpu_add(tc, a_call_of_the_driver_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES);
+    dlx_test_gpu_add(tc, more_waits_than_there_are_words_are_left_to_the_cpu, 0);
+    dlx_test_gpu_add(tc, a_trial_that_does_not_end_is_given_up_and_made_once,
+                     DLX_TEST_GPU_FAILURES);
+    suite_add_tcase(suite, tc);
+    return dlx_test_run(suite);
+}
+
+#else
+
+int main(void)
+{
+    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
+    return 77;
+}
+
+#endif

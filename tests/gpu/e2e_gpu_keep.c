@@ -1,0 +1,513 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Descriptors of GPU memory reach those who subscribe later, by the GPU keeper that a real dlpackd
+ * starts. memfds stand for GPU memory.
+ */
+
+#include "client/gpu_keep.h"
+#include "client/call.h"
+#include "client/subscription.h"
+#include "tests/harness/fds.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/keeper.h"
+#include "tests/harness/store.h"
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static struct dlx_gpu_handle sent, got;
+static const struct dlx_subscribe_args history = {.size = sizeof history, .history = 8};
+
+/* What the daemon of the fixture has started: 0 if it is not there. */
+static pid_t keeper_pid(void)
+{
+    return dlx_test_keeper_find(dlx_test_stream_daemon.path);
+}
+
+/* It ends by itself when nobody needs it, and leaves no file. */
+static void keeper_ends(void)
+{
+    char path[300];
+    struct stat st;
+    dlx_test_keeper_wait_gone(dlx_test_stream_daemon.path);
+    (void)snprintf(path, sizeof path, "%s" DLX_KEEPER_SUFFIX, dlx_test_stream_daemon.path);
+    ck_assert_int_eq(lstat(path, &st), -1);
+    (void)snprintf(path, sizeof path, "%s" DLX_KEEPER_SUFFIX ".lock", dlx_test_stream_daemon.path);
+    ck_assert_int_eq(lstat(path, &st), -1);
+}
+
+static void handle(uint64_t id, uint32_t n_chunks)
+{
+    dlx__gpu_handle_deinit(&sent);
+    dlx_test_keeper_handle(&sent, id, n_chunks);
+}
+
+/* The link to the only publisher that there is. */
+static struct dlx_inlet *inlet_of(struct dlx_subscription *s)
+{
+    struct dlx_inlet *found = NULL;
+    for (uint32_t i = 0; i < s->n_inlets; i++)
+        if (s->inlets[i]->publisher != 0)
+            found = s->inlets[i];
+    ck_assert_ptr_nonnull(found);
+    return found;
+}
+
+static int fetch(struct dlx_client *c, struct dlx_subscription *s, uint64_t id)
+{
+    dlx__gpu_handle_deinit(&got);
+    return dlx__gpu_keep_get(c, inlet_of(s), id, &got);
+}
+
+/* A newcomer of a connection of its own gets the memory. */
+static void reaches_a_newcomer_to(const char *topic, uint64_t id)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_subscribe(c, topic, &history, &s));
+    ok(dlx_take(s, PATIENCE, &m));
+    ok(fetch(c, s, id));
+    ck_assert(dlx_test_keeper_same(&sent, &got));
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+
+static void reaches_a_newcomer(uint64_t id)
+{
+    reaches_a_newcomer_to("test/a", id);
+}
+
+static void put(struct dlx_publisher *p, struct dlx_gpu_keep **keep, int expected)
+{
+    int r = dlx__gpu_keep_put(p, keep, &sent);
+    ck_assert_msg(r == expected, "%d: %s", r, dlx__error_message());
+}
+
+static void done(void)
+{
+    dlx__gpu_handle_deinit(&sent);
+    dlx__gpu_handle_deinit(&got);
+}
+
+static const uint32_t sizes[] = {1, 253, 254, 600};
+
+START_TEST(what_is_put_reaches_a_subscriber_in_any_number_of_parts)
+{
+    struct dlx_gpu_keep *keep = NULL;
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    handle(1, 1);
+    put(x.p, &keep, 1);
+    handle(2, sizes[_i]);
+    put(x.p, &keep, 0);
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+    ok(fetch(x.c, x.s, 2));
+    ck_assert(dlx_test_keeper_same(&sent, &got));
+    dlx__gpu_keep_drop(keep, 2);
+    fails(fetch(x.c, x.s, 2), DLX_E_NOT_FOUND, "allocation 2");
+    ok(fetch(x.c, x.s, 1));
+    keep = dlx__gpu_keep_free(keep);
+    dlx_test_pair_end(&x);
+    dlx_test_keeper_wait_children(keeper_pid(), 0);
+    done();
+}
+END_TEST
+
+START_TEST(a_late_joiner_needs_nothing_of_an_idle_publisher)
+{
+    const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
+    struct dlx_gpu_keep *keep = NULL;
+    struct dlx_test_pair x = dlx_test_pair_make(&args, NULL);
+    handle(7, 3);
+    put(x.p, &keep, 1);
+    dlx_test_stream_publish(x.p, 10, 1);
+    for (int i = 0; i < 3; i++)
+        reaches_a_newcomer(7);
+    keep = dlx__gpu_keep_free(keep);
+    dlx_test_pair_end(&x);
+    done();
+}
+END_TEST
+
+/* Puts and publishes one message to be retained, and waits to be killed. */
+static pid_t spawn_publisher(const char *topic)
+{
+    int fds[2];
+    char byte;
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_gpu_keep *keep = NULL;
+        struct dlx_publisher *p =
+            dlx_test_store_publisher(dlx_test_stream_connect(), topic, &dlx_test_retain_1);
+        ck_assert_int_eq(dlx__gpu_keep_put(p, &keep, &sent), 1);
+        dlx_test_stream_publish(p, 10, 1);
+        ck_assert_int_eq(write(fds[1], "", 1), 1);
+        for (;;)
+            pause();
+    }
+    close(fds[1]);
+    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
+    close(fds[0]);
+    return pid;
+}
+
+static void kill_publisher(pid_t pid)
+{
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+}
+
+START_TEST(memory_of_retained_messages_outlives_a_publisher_that_was_killed)
+{
+    handle(7, 300);
+    kill_publisher(spawn_publisher("test/a"));
+    for (int i = 0; i < 3; i++)
+        reaches_a_newcomer(7);
+    dlx_test_keeper_wait_children(keeper_pid(), 1);
+    dlx_test_store_drop("test/a");
+    dlx_test_keeper_wait_children(keeper_pid(), 0);
+    done();
+}
+END_TEST
+
+START_TEST(memory_of_retained_messages_outlives_daemons)
+{
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    keeper_ends(); /* of the test before: this one is to wait longer for the next daemon */
+    (void)setenv("DLX_KEEPER_GRACE", "600", 1);
+    dlx_test_store_restart();
+    handle(7, 3);
+    pid_t pid = spawn_publisher("test/a");
+    dlx_test_store_restart();
+    reaches_a_newcomer(7);
+    kill_publisher(pid);
+    reaches_a_newcomer(7);
+    for (int i = 0; i < 3; i++) {
+        dlx_test_store_restart();
+        reaches_a_newcomer(7);
+    }
+    /* One that is told to end forgets nothing, either. */
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    dlx_test_store_run_again();
+    reaches_a_newcomer(7);
+    dlx_test_store_drop("test/a");
+    dlx_test_keeper_wait_children(keeper_pid(), 0);
+    ck_assert_int_eq(kill(keeper_pid(), SIGTERM), 0);
+    keeper_ends();
+    (void)setenv("DLX_KEEPER_GRACE", "0.2", 1);
+    dlx_test_store_end();
+    done();
+}
+END_TEST
+
+START_TEST(memory_of_each_retained_topic_outlives_daemons)
+{
+    static const char *const topics[] = {"test/a", "test/b", "test/c"};
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    handle(7, 3);
+    for (unsigned i = 0; i < 3; i++)
+        kill_publisher(spawn_publisher(topics[i]));
+    for (int i = 0; i < 2; i++) {
+        dlx_test_store_restart();
+        for (unsigned k = 0; k < 3; k++)
+            reaches_a_newcomer_to(topics[k], 7);
+    }
+    for (unsigned i = 0; i < 3; i++)
+        dlx_test_store_drop(topics[i]);
+    dlx_test_keeper_wait_children(keeper_pid(), 0);
+    dlx_test_store_end();
+    done();
+}
+END_TEST
+
+/* The publisher's connection goes on, and so do links that the former daemon made. */
+START_TEST(a_publisher_goes_on_with_another_daemon)
+{
+    const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
+    struct dlx_gpu_keep *keep = NULL;
+    struct dlx_test_pair x = dlx_test_pair_make(&args, NULL);
+    handle(7, 3);
+    put(x.p, &keep, 1);
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+    const struct dlx_inlet *old = inlet_of(x.s);
+    pid_t before = keeper_pid();
+    dlx_test_stream_restart();
+    for (uint64_t id = x.p->id; x.p->id == id;) /* it announces itself */
+        dlx_test_stream_publish(x.p, 10, 2);
+    dlx_test_stream_publish(x.p, 10, 2);
+    ck_assert_int_eq(keeper_pid(), before);
+    ok(dlx__gpu_keep_get(x.c, old, 7, &got));
+    ck_assert(dlx_test_keeper_same(&sent, &got));
+    reaches_a_newcomer(7);
+    handle(8, 3);
+    put(x.p, &keep, 0);
+    reaches_a_newcomer(8);
+    keep = dlx__gpu_keep_free(keep);
+    dlx_test_pair_end(&x);
+    dlx_test_keeper_wait_children(before, 0);
+    done();
+}
+END_TEST
+
+START_TEST(messages_that_are_held_keep_the_memory_of_a_publisher_that_closed)
+{
+    struct dlx_gpu_keep *keep = NULL;
+    struct dlx_message *m = NULL;
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    handle(7, 3);
+    put(x.p, &keep, 1);
+    dlx_test_stream_publish(x.p, 10, 1);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    keep = dlx__gpu_keep_free(keep);
+    x.p = dlx_publisher_unref(x.p);
+    ok(fetch(x.c, x.s, 7));
+    ck_assert(dlx_test_keeper_same(&sent, &got));
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+    dlx_test_keeper_wait_children(keeper_pid(), 0);
+    done();
+}
+END_TEST
+
+/* ---- deaths ---------------------------------------------------------------------------------- */
+
+/* 0: the router is killed; 1: the holder. */
+START_TEST(what_the_keeper_lost_is_put_again)
+{
+    const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
+    struct dlx_gpu_keep *keep = NULL;
+    struct dlx_test_pair x = dlx_test_pair_make(&args, NULL);
+    handle(7, 3);
+    put(x.p, &keep, 1);
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+    pid_t router = keeper_pid(), victim = router;
+    if (_i == 1)
+        ck_assert_uint_eq(dlx_test_keeper_children(router, &victim, 1), 1);
+    ck_assert_int_eq(kill(victim, SIGKILL), 0);
+    if (_i == 1)
+        dlx_test_keeper_wait_children(router, 0);
+    fails(fetch(x.c, x.s, 7), DLX_E_NOT_FOUND, "GPU");
+    handle(8, 2);
+    put(x.p, &keep, 1);
+    ok(fetch(x.c, x.s, 8));
+    handle(7, 3);
+    put(x.p, &keep, 0);
+    reaches_a_newcomer(7);
+    ck_assert_int_eq(_i == 1, keeper_pid() == router);
+    keep = dlx__gpu_keep_free(keep);
+    dlx_test_pair_end(&x);
+    done();
+}
+END_TEST
+
+/* It stands still: a call for GPU memory fails after a while, and the daemon serves all others. */
+START_TEST(a_keeper_that_stands_still_holds_up_nobody_else)
+{
+    struct dlx_gpu_keep *keep = NULL;
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    handle(7, 1);
+    put(x.p, &keep, 1);
+    keep = dlx__gpu_keep_free(keep);
+    pid_t router = keeper_pid();
+    ck_assert_int_eq(kill(router, SIGSTOP), 0);
+    uint64_t began = dlx__now_ns();
+    pid_t pid = dlx_test_fork();
+    if (pid == 0) {
+        struct dlx_client *c = dlx_test_stream_connect();
+        struct dlx_publisher *p = NULL;
+        ok(dlx_publisher_new(c, "test/b", NULL, &p));
+        _exit(dlx__gpu_keep_put(p, &keep, &sent) == DLX_E_TIMEOUT ? 0 : 1);
+    }
+    int status, n = 0;
+    while (waitpid(pid, &status, WNOHANG) == 0) {
+        dlx_test_stream_publish(x.p, 10, ++n);
+        dlx_test_stream_take(x.s, n);
+        dlx_client_unref(dlx_test_stream_connect());
+    }
+    ck_assert_int_eq(status, 0);
+    ck_assert_uint_lt(dlx__now_ns() - began, PATIENCE);
+    ck_assert_int_eq(kill(router, SIGCONT), 0);
+    dlx_test_pair_end(&x);
+    done();
+}
+END_TEST
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static void without_keeper(void *userdata)
+{
+    (void)userdata;
+    (void)setenv("DLX_KEEPER", "/no/such/program", 1);
+}
+
+START_TEST(a_keeper_that_is_not_installed_is_a_clear_error)
+{
+    struct dlx_gpu_keep *keep = NULL;
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    keeper_ends(); /* of the test before */
+    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, without_keeper, NULL);
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    handle(7, 1);
+    for (int i = 0; i < 2; i++) {
+        fails(dlx__gpu_keep_put(x.p, &keep, &sent), DLX_E_NO_DAEMON, "/no/such/program");
+        ck_assert_ptr_null(keep);
+    }
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+    fails(fetch(x.c, x.s, 7), DLX_E_NO_DAEMON, "/no/such/program");
+    dlx_test_pair_end(&x);
+    done();
+}
+END_TEST
+
+START_TEST(an_older_daemon_is_not_asked)
+{
+    struct dlx_gpu_keep *keep = NULL;
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    handle(7, 1);
+    x.c->minor = 2;
+    fails(dlx__gpu_keep_put(x.p, &keep, &sent), DLX_E_VERSION, "2.3");
+    dlx_test_pair_end(&x);
+    done();
+}
+END_TEST
+
+START_TEST(a_forked_child_may_not_use_it)
+{
+    struct dlx_gpu_keep *keep = NULL;
+    int status;
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    handle(7, 1);
+    put(x.p, &keep, 1);
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+    pid_t pid = dlx_test_fork();
+    if (pid == 0)
+        _exit(dlx__gpu_keep_put(x.p, &keep, &sent) == DLX_E_FORKED &&
+                      fetch(x.c, x.s, 7) == DLX_E_FORKED
+                  ? 0
+                  : 1);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    ok(fetch(x.c, x.s, 7));
+    keep = dlx__gpu_keep_free(keep);
+    dlx_test_pair_end(&x);
+    done();
+}
+END_TEST
+
+START_TEST(another_publisher_or_link_is_refused)
+{
+    int sock;
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_client *other = dlx_test_stream_connect();
+    keeper_ends(); /* of the test before */
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+    fails(dlx__call_gpu_keep(other, x.p->id, &sock), DLX_E_NOT_FOUND, "publisher");
+    fails(dlx__call_gpu_get(other, inlet_of(x.s)->id, 0, 7, &sock), DLX_E_NOT_FOUND, "link");
+    fails(dlx__call_gpu_get(x.c, inlet_of(x.s)->id, 0, 0, &sock), DLX_E_INVALID, "allocation 0");
+    ck_assert_int_eq(keeper_pid(), 0); /* nobody needed it */
+    dlx_client_unref(other);
+    dlx_test_pair_end(&x);
+    done();
+}
+END_TEST
+
+/* ---- readers that do not read ---------------------------------------------------------------- */
+
+#define FILES 1024
+
+static void few_files(void *userdata)
+{
+    const struct rlimit files = {FILES, FILES};
+    (void)userdata;
+    (void)setrlimit(RLIMIT_NOFILE, &files);
+    /* Root's processes have no limit by these. */
+    (void)prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE);
+    (void)prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN);
+}
+
+/* What lies unread in their sockets counts for the daemon's user: it may not keep the daemon from
+ * sending, nor honest readers from being served. */
+START_TEST(readers_that_never_read_keep_nobody_out)
+{
+    enum { N = 300 };
+    static int socks[N];
+    struct dlx_gpu_keep *keep = NULL;
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, few_files, NULL);
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    handle(7, 60);
+    put(x.p, &keep, 1);
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+    for (int i = 0; i < N; i++)
+        ok(dlx__call_gpu_get(x.c, inlet_of(x.s)->id, 0, 7, &socks[i]));
+    /* Publishers, subscriptions and links need descriptors from the daemon. */
+    for (int i = 0; i < 50; i++) {
+        struct dlx_test_pair y = dlx_test_pair_make(NULL, NULL);
+        dlx_test_pair_end(&y);
+    }
+    for (int i = 0; i < N; i++)
+        close(socks[i]);
+    ok(fetch(x.c, x.s, 7));
+    keep = dlx__gpu_keep_free(keep);
+    dlx_test_pair_end(&x);
+    done();
+}
+END_TEST
+
+START_TEST(the_keeper_ends_after_the_last_daemon)
+{
+    struct dlx_gpu_keep *keep = NULL;
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    handle(7, 1);
+    put(x.p, &keep, 1);
+    ck_assert_int_ne(keeper_pid(), 0);
+    keep = dlx__gpu_keep_free(keep);
+    dlx_test_pair_end(&x);
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    keeper_ends();
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    done();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("e2e_gpu_keep");
+    TCase *tcase = dlx_test_stream_case("gpu_keep");
+    tcase_add_loop_test(tcase, what_is_put_reaches_a_subscriber_in_any_number_of_parts, 0,
+                        DLX_ARRAY_SIZE(sizes));
+    tcase_add_test(tcase, a_late_joiner_needs_nothing_of_an_idle_publisher);
+    tcase_add_test(tcase, memory_of_retained_messages_outlives_a_publisher_that_was_killed);
+    tcase_add_test(tcase, memory_of_retained_messages_outlives_daemons);
+    tcase_add_test(tcase, memory_of_each_retained_topic_outlives_daemons);
+    tcase_add_test(tcase, a_publisher_goes_on_with_another_daemon);
+    tcase_add_test(tcase, messages_that_are_held_keep_the_memory_of_a_publisher_that_closed);
+    tcase_add_loop_test(tcase, what_the_keeper_lost_is_put_again, 0, 2);
+    tcase_add_test(tcase, a_keeper_that_stands_still_holds_up_nobody_else);
+    tcase_add_test(tcase, a_keeper_that_is_not_installed_is_a_clear_error);
+    tcase_add_test(tcase, an_older_daemon_is_not_asked);
+    tcase_add_test(tcase, a_forked_child_may_not_use_it);
+    tcase_add_test(tcase, another_publisher_or_link_is_refused);
+    tcase_add_test(tcase, readers_that_never_read_keep_nobody_out);
+    tcase_add_test(tcase, the_keeper_ends_after_the_last_daemon);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * GPU memory and several users: descriptors are handed over between processes of one user, and of
+ * users whom a rule lets exchange them. What a hostile one makes holds up nobody but its own publisher.
+ */
+
+#include "client/gpu_keep.h"
+#include "client/subscription.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/fuse.h"
+#include "tests/harness/keeper.h"
+#include "tests/harness/stream.h"
+#include <grp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define ALICE 64001
+#define BOB   64002
+#define CAROL 64003
+
+static struct dlx_gpu_handle sent;
+
+static bool may_be_another(void)
+{
+    if (geteuid() == 0)
+        return true;
+    puts("SKIP: needs root to become another user");
+    return false;
+}
+
+static void serve_both(void *userdata)
+{
+    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
+    char program[512];
+    (void)userdata;
+    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
+    (void)execl(program, "dlpackd", "--foreground", "--socket", dlx_test_stream_daemon.path,
+                "--allow-user", "64001", "--allow-user", "64002", (char *)NULL);
+    _exit(127);
+}
+
+static void begin(void)
+{
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, serve_both, NULL);
+}
+
+static char config_path[300];
+
+static void serve_config(void *userdata)
+{
+    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
+    char program[512];
+    (void)userdata;
+    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
+    (void)execl(program, "dlpackd", "--foreground", "--socket", dlx_test_stream_daemon.path,
+                "--config", config_path, (char *)NULL);
+    _exit(127);
+}
+
+static void begin_with(const char *config)
+{
+    (void)snprintf(config_path, sizeof config_path, "%s/dlpackd.conf", dlx_test_stream_daemon.dir);
+    FILE *f = fopen(config_path, "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(config, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, serve_config, NULL);
+}
+
+/* Whoever may not look into the folders above the socket's gets there from within. */
+static void become(uid_t uid)
+{
+    if (chdir(dlx_test_stream_daemon.dir) < 0)
+        _exit(100);
+    (void)snprintf(dlx_test_stream_daemon.path, sizeof dlx_test_stream_daemon.path, "s");
+    if (uid != 0 && (setgroups(0, NULL) < 0 || setgid(uid) < 0 || setuid(uid) < 0))
+        _exit(100);
+}
+
+/* A process of that user that shares `sent`, publishes a message, and waits to be killed. */
+static pid_t publish_as(uid_t uid, const char *topic)
+{
+    const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
+    int fds[2];
+    char byte;
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_gpu_keep *keep = NULL;
+        struct dlx_publisher *p = NULL;
+        become(uid);
+        ok(dlx_publisher_new(dlx_test_stream_connect(), topic, &args, &p));
+        if (dlx__gpu_keep_put(p, &keep, &sent) != 1)
+            _exit(1);
+        dlx_test_stream_publish(p, 10, 1);
+        if (write(fds[1], "", 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    close(fds[1]);
+    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
+    close(fds[0]);
+    return pid;
+}
+
+static void end(pid_t pid)
+{
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+}
+
+/* A process of that user that joins, and fetches allocation 7: the code, in a child's exit status. */
+static int fetch_as(uid_t uid, const char *topic)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .history = 4};
+    int status;
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_gpu_handle got = {0};
+        struct dlx_client *c;
+        struct dlx_subscription *s = NULL;
+        struct dlx_message *m = NULL;
+        become(uid);
+        c = dlx_test_stream_connect();
+        ok(dlx_subscribe(c, topic, &args, &s));
+        ok(dlx_take(s, PATIENCE, &m));
+        int r = 1;
+        for (uint32_t i = 0; i < s->n_inlets; i++)
+            if (s->inlets[i]->publisher != 0)
+                r = dlx__gpu_keep_get(c, s->inlets[i], 7, &got);
+        _exit(-r);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFEXITED(status));
+    return -WEXITSTATUS(status);
+}
+
+START_TEST(memory_is_handed_over_within_one_user)
+{
+    if (!may_be_another())
+        return;
+    begin();
+    dlx_test_keeper_handle(&sent, 7, 2);
+    pid_t alice = publish_as(ALICE, "test/alice"), root = publish_as(0, "test/root");
+    ck_assert_int_eq(fetch_as(ALICE, "test/alice"), 0);
+    ck_assert_int_eq(fetch_as(BOB, "test/alice"), DLX_E_ACCESS);
+    ck_assert_int_eq(fetch_as(0, "test/alice"), DLX_E_ACCESS);
+    ck_assert_int_eq(fetch_as(BOB, "test/root"), DLX_E_ACCESS);
+    ck_assert_int_eq(fetch_as(0, "test/root"), 0);
+    end(alice);
+    end(root);
+    dlx__gpu_handle_deinit(&sent);
+}
+END_TEST
+
+/* Bob may exchange it on one topic, Carol on none, and Alice on both. */
+START_TEST(memory_is_handed_over_between_users_whom_a_rule_lets)
+{
+    if (!may_be_another())
+        return;
+    begin_with("[rule trust]\nusers = 64001 64002\ntopics = test/shared\nallow = gpu\n"
+               "[rule alice]\nusers = 64001\ntopics = **\nallow = gpu\n"
+               "[rule all]\nusers = 64001 64002 64003\ntopics = **\nallow = all\n");
+    dlx_test_keeper_handle(&sent, 7, 2);
+    pid_t shared = publish_as(ALICE, "test/shared"), own = publish_as(ALICE, "test/own");
+    ck_assert_int_eq(fetch_as(BOB, "test/shared"), 0);
+    ck_assert_int_eq(fetch_as(BOB, "test/own"), DLX_E_ACCESS);
+    ck_assert_int_eq(fetch_as(CAROL, "test/shared"), DLX_E_ACCESS);
+    ck_assert_int_eq(fetch_as(0, "test/shared"), DLX_E_ACCESS);
+    end(shared);
+    end(own);
+    dlx__gpu_handle_deinit(&sent);
+    ck_assert_int_eq(unlink(config_path), 0);
+}
+END_TEST
+
+/* Its file system answers nobody. The daemon never has its descriptor, and the keeper's other
+ * holders, and its router, have nothing to do with it. */
+START_TEST(a_file_that_blocks_holds_up_nobody_else)
+{
+    struct dlx_test_fuse fuse;
+    struct dlx_gpu_handle honest;
+    if (!may_be_another())
+        return;
+    begin();
+    dlx_test_keeper_handle(&honest, 7, 2);
+    sent = honest;
+    pid_t bob = publish_as(BOB, "test/bob");
+    pid_t keeper = dlx_test_keeper_find(dlx_test_stream_daemon.path);
+    if (dlx_test_fuse_start(&fuse)) {
+        dlx_test_keeper_handle(&sent, 7, 1);
+        dlx__close(sent.chunks[0].fd);
+        sent.chunks[0].fd = dlx__steal_fd(&fuse.fd);
+        pid_t alice = publish_as(ALICE, "test/alice");
+        dlx_test_keeper_wait_children(keeper, 2);
+        dlx__gpu_handle_deinit(&sent); /* or processes that are made here would have it, too */
+        sent = honest;
+        dlx_test_fuse_mute(&fuse);
+        /* The publisher and its holder end, and wait for the file system meanwhile. */
+        ck_assert_int_eq(kill(alice, SIGKILL), 0);
+        dlx_test_fuse_wait(&fuse.asked->flush);
+        for (int i = 0; i < 3; i++)
+            ck_assert_int_eq(fetch_as(BOB, "test/bob"), 0);
+        end(publish_as(BOB, "test/more"));
+        dlx_test_fuse_end(&fuse);
+        ck_assert_int_eq(waitpid(alice, NULL, 0), alice);
+    }
+    ck_assert_int_eq(fetch_as(BOB, "test/bob"), 0);
+    end(bob);
+    dlx__gpu_handle_deinit(&honest);
+    dlx_test_keeper_wait_children(keeper, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("e2e_gpu_keep_users");
+    TCase *tcase = dlx_test_stream_case("gpu_keep_users");
+    tcase_add_test(tcase, memory_is_handed_over_within_one_user);
+    tcase_add_test(tcase, memory_is_handed_over_between_users_whom_a_rule_lets);
+    tcase_add_test(tcase, a_file_that_blocks_holds_up_nobody_else);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When tensors on GPUs are ready: who waits, and who does not. */
+#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/harness/run.h"
+#include <stdio.h>
+
+#if DLX_TEST_HAS_GPU
+#include "client/call.h"
+#include "client/inlet.h"
+#include "client/publisher.h"
+#include "client/subscription.h"
+#include "tests/gpu/harness_gpu_stream.h"
+#include <poll.h>
+#include <string.h>
+
+#define N       16
+#define WORK_NS UINT64_C(300000000) /* so long that what does not wait is seen */
+
+static CUdeviceptr address(const DLManagedTensorVersioned *t)
+{
+    return (CUdeviceptr)(uintptr_t)t->dl_tensor.data;
+}
+
+/* Queue work that takes a while, then the value; publish at once. The stream is still busy. */
+static CUstream publish_early(struct dlx_publisher *p, uint64_t work_ns, uint32_t value)
+{
+    CUstream stream;
+    struct dlx_publish_args args = {.size = sizeof args};
+    DLManagedTensorVersioned *t = dlx_test_gpu_alloc(p, N, 0);
+    CUdeviceptr at = address(t);
+    CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    dlx_test_gpu_spin(stream, 0, work_ns);
+    CU_OK(cu.cuMemsetD32Async(at, value, N, stream));
+    args.stream = stream;
+    ok(dlx_publish(p, t, &args));
+    return stream;
+}
+
+static void take(struct dlx_test_gpu_end *x, uint32_t value)
+{
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m = dlx_test_gpu_take(x);
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_message_unref(m);
+    dlx_test_gpu_check(t, N, value);
+    t->deleter(t);
+}
+
+static void take_seven(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    take(&x, 7);
+    dlx_test_gpu_end(&x);
+}
+
+START_TEST(publish_does_not_wait_and_a_reader_does)
+{
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    CUstream stream = publish_early(x.p, WORK_NS, 7);
+    ck_assert_int_eq(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    ok(dlx_publisher_get_stats(x.p, &stats));
+    ck_assert_uint_eq(stats.published, 1);
+    ck_assert_uint_eq(stats.gpu_waits, 0);
+    dlx_test_gpu_join(&peer);
+    CU_OK(cu.cuStreamDestroy(stream));
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* It is there to be taken, and only its tensor is not ready: who asks again gets it. */
+START_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again)
+{
+    const struct dlx_connect_args quick = {
+        .size = sizeof quick, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND / 20};
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    struct dlx_client *c;
+    struct dlx_message *m = NULL;
+    DLManagedTensorVersioned *t;
+    ok(dlx_connect(&c, &quick));
+    ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
+    CUstream stream = publish_early(x.p, WORK_NS, 7);
+    m = dlx_test_gpu_take(&x);
+    fails(dlx_message_tensor(m, 0, &t), DLX_E_TIMEOUT, "has not written it");
+    CU_OK(cu.cuStreamSynchronize(stream));
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_test_gpu_check(t, N, 7);
+    t->deleter(t);
+    dlx_message_unref(m);
+    CU_OK(cu.cuStreamDestroy(stream));
+    x.s = dlx_subscription_unref(x.s);
+    dlx_client_unref(c);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* An honest publisher does not drop it. What says whether the tensor is ready lies in it. */
+START_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dropped_it)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m, *none;
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    CUstream stream = publish_early(x.p, WORK_NS, 7);
+    m = dlx_test_gpu_take(&x);
+    const struct dlx_inlet *inlet = x.s->inlets[0];
+    ok(dlx__call_arena_drop(x.c, x.p->id, 1));
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
+         inlet->n_arenas > 0 && inlet->arenas[0].dropped_after == 0;) {
+        ck_assert_int_eq(dlx_take(x.s, SECOND / 1000, &none), DLX_E_TIMEOUT);
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    }
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_test_gpu_check(t, N, 7);
+    t->deleter(t);
+    dlx_message_unref(m);
+    CU_OK(cu.cuStreamDestroy(stream));
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* A publisher that keeps nothing behind publishes on while its GPU is busy: what goes is waited
+ * for before its memory is used again. */
+START_TEST(memory_of_a_message_is_used_again_when_it_is_written)
+{
+    struct dlx_publisher_args args = {.size = sizeof args, .depth = 1};
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
+    CUstream first = publish_early(x.p, WORK_NS, 1);
+    CUstream second = publish_early(x.p, 0, 2);
+    ok(dlx_publisher_wait(x.p, 0, 0)); /* lets message 1 go */
+    CU_OK(cu.cuStreamQuery(first));
+    CU_OK(cu.cuStreamDestroy(first));
+    CU_OK(cu.cuStreamDestroy(second));
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(a_publisher_ends_when_its_work_is_done_and_what_it_left_is_ready)
+{
+    const struct dlx_publisher_args retain = {.size = sizeof retain, .retain = 1};
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain);
+    CUstream stream = publish_early(x.p, WORK_NS, 7);
+    dlx_publisher_unref(dlx_steal(x.p));
+    CU_OK(cu.cuStreamQuery(stream));
+    CU_OK(cu.cuStreamDestroy(stream));
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    take(&x, 7);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* What is carried to the control block for the next daemon is whole. */
+START_TEST(a_message_goes_along_to_another_daemon_when_it_is_ready)
+{
+    const struct dlx_publisher_args retain = {.size = sizeof retain, .retain = 1};
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain);
+    CUstream stream = publish_early(x.p, WORK_NS, 7);
+    dlx_test_stream_restart();
+    struct dlx_client *probe = dlx_test_stream_connect();
+    ok(dlx_publisher_wait(x.p, 0, 0));
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
+        struct pollfd pfd = {.fd = peer.sock, .events = POLLIN};
+        ok(dlx_publisher_wait(x.p, 0, 0));
+        if (poll(&pfd, 1, 1) == 1)
+            break;
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    }
+    dlx_test_gpu_join(&peer);
+    CU_OK(cu.cuStreamDestroy(stream));
+    dlx_client_unref(probe);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+static void publish_and_stay(int sock)
+{
+    char byte;
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    ok(dlx_publisher_wait(x.p, 1, PATIENCE));
+    (void)publish_early(x.p, 1000 * WORK_NS, 7);
+    dlx_test_gpu_send(sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+}
+
+START_TEST(a_reader_does_not_wait_for_a_publisher_that_was_killed)
+{
+    char byte;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_and_stay);
+    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    DLManagedTensorVersioned *t;
+    (void)dlx_test_gpu_context(0);
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    dlx_test_gpu_kill(&peer);
+    fails(dlx_message_tensor(m, 0, &t), DLX_E_PUBLISHER_GONE, "before its GPU had written it");
+    dlx_message_unref(m);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* The messages that waited for the work are of no use, and the stream of messages goes on. */
+static void fail_while_published(int sock)
+{
+    char byte;
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    ok(dlx_publisher_wait(x.p, 1, PATIENCE));
+    (void)publish_early(x.p, WORK_NS, 7);
+    dlx_test_gpu_lose_context();
+    dlx_test_stream_publish(x.p, 4, 3);
+    dlx_test_gpu_send(sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+}
+
+START_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it)
+{
+    char byte;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(fail_while_published);
+    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    DLManagedTensorVersioned *t;
+    (void)dlx_test_gpu_context(0);
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    fails(dlx_message_tensor(m, 0, &t), DLX_E_DEVICE, "error of the publisher's GPU");
+    dlx_message_unref(m);
+    m = dlx_test_gpu_take(&x);
+    dlx_test_stream_check(m, 4, 3);
+    dlx_message_unref(m);
+    dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("gpu_order");
+    TCase *tc = dlx_test_gpu_stream_case("order");
+    dlx_test_gpu_add(tc, publish_does_not_wait_and_a_reader_does, 0);
+    dlx_test_gpu_add(tc, a_tensor_that_is_not_ready_in_time_can_be_asked_for_again, 0);
+    dlx_test_gpu_add(
+        tc, the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dropped_it, 0);
+    dlx_test_gpu_add(tc, memory_of_a_message_is_used_again_when_it_is_written, 0);
+    dlx_test_gpu_add(tc, a_publisher_ends_when_its_work_is_done_and_what_it_left_is_ready, 0);
+    dlx_test_gpu_add(tc, a_message_goes_along_to_another_daemon_when_it_is_ready, 0);
+    dlx_test_gpu_add(tc, a_reader_does_not_wait_for_a_publisher_that_was_killed, 0);
+    dlx_test_gpu_add(tc, an_error_of_the_publisher_s_gpu_fails_what_waited_for_it, 0);
+    suite_add_tcase(suite, tc);
+    return dlx_test_run(suite);
+}
+
+#else
+
+int main(void)
+{
+    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
+    return 77;
+}
+
+#endif

@@ -1,0 +1,569 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Received tensors on GPUs are released when the work on the streams that were named is done, and
+ * nobody waits for that. */
+#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/harness/run.h"
+#include <stdio.h>
+
+#if DLX_TEST_HAS_GPU
+#include "tests/harness/fork.h"
+#include "tests/gpu/harness_gpu_stream.h"
+#include <sys/wait.h>
+
+#define N       16
+#define WORK_NS UINT64_C(300000000) /* so long that what does not wait is seen */
+
+static struct dlx_test_gpu_gate gate;
+
+/* The publisher of another process publishes `n` tensors of others' memory, and stays. */
+static void publish_some(int sock)
+{
+    char byte;
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    ok(dlx_publisher_wait(x.p, 1, PATIENCE));
+    for (int i = 0; i < dlx_test_gpu_variant; i++)
+        ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    dlx_test_gpu_send(sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
+    while (dlx_test_gpu_variant > 1 && (int)dlx_test_gpu_n_deleted() < dlx_test_gpu_variant - 1) {
+        ok(dlx_publisher_wait(x.p, 0, 0));
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    }
+    dlx_test_gpu_end(&x);
+}
+
+/* A subscriber in this process to such a publisher. */
+static struct dlx_test_gpu_end subscribe_to(struct dlx_test_gpu_peer *peer,
+                                            const struct dlx_subscribe_args *args)
+{
+    char byte;
+    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    (void)dlx_test_gpu_context(0);
+    ok(dlx_subscribe(x.c, "gpu/a", args, &x.s));
+    dlx_test_gpu_send(peer->sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(peer->sock, &byte, 1);
+    return x;
+}
+
+static void end(struct dlx_test_gpu_end *x, struct dlx_test_gpu_peer *peer)
+{
+    dlx_test_gpu_end(x);
+    dlx_test_gpu_send(peer->sock, "", 1, -1);
+    dlx_test_gpu_join(peer);
+}
+
+static DLManagedTensorVersioned *take_tensor(struct dlx_test_gpu_end *x)
+{
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m = dlx_test_gpu_take(x);
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_message_unref(m);
+    return t;
+}
+
+static uint64_t n_waits(const struct dlx_test_gpu_end *x)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(x->s, &stats));
+    ck_assert_uint_eq(stats.gpu_errors, 0);
+    return stats.gpu_waits;
+}
+
+START_TEST(a_deleter_returns_while_work_on_its_streams_goes_on)
+{
+    dlx_test_gpu_variant = 1;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
+    struct dlx_test_gpu_end x = subscribe_to(&peer, NULL);
+    CUstream busy = dlx_test_gpu_stream(), idle = dlx_test_gpu_stream();
+    DLManagedTensorVersioned *t = take_tensor(&x);
+    CUdeviceptr copy, at = (CUdeviceptr)(uintptr_t)t->dl_tensor.data;
+    CU_OK(cu.cuMemAlloc(&copy, N * sizeof(uint32_t)));
+    ok(dlx_tensor_used_on(t, idle));
+    ok(dlx_tensor_used_on(t, busy));
+    dlx_test_gpu_gate_shut(&gate, busy);
+    CU_OK(cu.cuMemcpyDtoDAsync(copy, at, N * sizeof(uint32_t), busy));
+    t->deleter(t);
+    CU_FAILS(cu.cuStreamQuery(busy), CUDA_ERROR_NOT_READY);
+    dlx_test_gpu_wait_held(x.s, 1);
+    dlx_test_gpu_check_count(STANDIN_IPC_MAPPINGS, 1);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_wait_held(x.s, 0);
+    CU_OK(cu.cuStreamQuery(busy));
+    ck_assert_uint_eq(dlx_test_gpu_word(copy), 7);
+    ck_assert_uint_eq(n_waits(&x), 0);
+    dlx_test_gpu_check_count(STANDIN_UNMAPPED_IN_USE, 0);
+    CU_OK(cu.cuMemFree(copy));
+    CU_OK(cu.cuStreamDestroy(busy));
+    CU_OK(cu.cuStreamDestroy(idle));
+    end(&x, &peer);
+}
+END_TEST
+
+START_TEST(a_tensor_whose_work_is_done_is_released_at_once)
+{
+    dlx_test_gpu_variant = 1;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
+    struct dlx_test_gpu_end x = subscribe_to(&peer, NULL);
+    CUstream stream = dlx_test_gpu_stream();
+    DLManagedTensorVersioned *t = take_tensor(&x);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_tensor_used_on(t, stream));
+    t->deleter(t);
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.n_held, 0);
+    ck_assert_uint_eq(stats.gpu_waits, 0);
+    CU_OK(cu.cuStreamDestroy(stream));
+    end(&x, &peer);
+}
+END_TEST
+
+/* The memory is its publisher's again when the stream is done with it, and not before. */
+START_TEST(memory_is_not_used_again_while_a_stream_uses_it)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    CUstream stream = dlx_test_gpu_stream();
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    DLManagedTensorVersioned *t = take_tensor(&x);
+    ok(dlx_tensor_used_on(t, stream));
+    dlx_test_gpu_gate_shut(&gate, stream);
+    t->deleter(t);
+    for (int i = 0; i < 8; i++) { /* the newest message would stay in any case */
+        dlx_test_stream_publish(x.p, 4, 1);
+        dlx_message_unref(dlx_test_gpu_take(&x));
+        ok(dlx_publisher_wait(x.p, 0, 0));
+    }
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
+    dlx_test_gpu_gate_open(&gate);
+    for (uint64_t until = dlx__now_ns() + (uint64_t)PATIENCE; dlx_test_gpu_n_deleted() == 0;) {
+        ok(dlx_publisher_wait(x.p, 0, 0));
+        ck_assert_uint_lt(dlx__now_ns(), until);
+    }
+    CU_OK(cu.cuStreamQuery(stream));
+    CU_OK(cu.cuStreamDestroy(stream));
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* A subscriber that runs ahead of its GPU waits in dlx_take(), if it may. */
+START_TEST(a_take_waits_for_room_that_a_stream_will_make)
+{
+    const struct dlx_subscribe_args one = {.size = sizeof one, .max_held = 1};
+    dlx_test_gpu_variant = 2;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
+    struct dlx_test_gpu_end x = subscribe_to(&peer, &one);
+    CUstream stream = dlx_test_gpu_stream();
+    struct dlx_message *m;
+    DLManagedTensorVersioned *t = take_tensor(&x);
+    fails(dlx_take(x.s, PATIENCE, &m), DLX_E_TOO_MANY_HELD, "max_held"); /* nobody will make room */
+    ok(dlx_tensor_used_on(t, stream));
+    dlx_test_gpu_gate_shut(&gate, stream);
+    dlx_test_gpu_spin(stream, 0, WORK_NS);
+    t->deleter(t);
+    fails(dlx_take(x.s, 0, &m), DLX_E_TOO_MANY_HELD, "max_held");
+    fails(dlx_take(x.s, SECOND / 50, &m), DLX_E_TOO_MANY_HELD, "max_held");
+    dlx_test_gpu_gate_open(&gate);
+    t = take_tensor(&x);
+    CU_OK(cu.cuStreamQuery(stream));
+    t->deleter(t);
+    CU_OK(cu.cuStreamDestroy(stream));
+    end(&x, &peer);
+}
+END_TEST
+
+/* 0: it has deleted the tensor before; 1: it does so afterwards. */
+START_TEST(a_subscription_ends_when_the_work_is_done)
+{
+    dlx_test_gpu_variant = 1;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
+    struct dlx_test_gpu_end x = subscribe_to(&peer, NULL);
+    CUstream stream = dlx_test_gpu_stream();
+    DLManagedTensorVersioned *t = take_tensor(&x);
+    ok(dlx_tensor_used_on(t, stream));
+    dlx_test_gpu_spin(stream, 0, WORK_NS);
+    if (_i == 0)
+        t->deleter(t);
+    x.s = dlx_subscription_unref(x.s);
+    if (_i == 1)
+        t->deleter(t);
+    CU_OK(cu.cuStreamQuery(stream));
+    dlx_test_gpu_check_count(STANDIN_IPC_MAPPINGS, 0);
+    dlx_test_gpu_check_count(STANDIN_UNMAPPED_IN_USE, 0);
+    CU_OK(cu.cuStreamDestroy(stream));
+    end(&x, &peer);
+}
+END_TEST
+
+/* The publisher has left: the release is the last that refers to the link. */
+START_TEST(a_release_ends_the_link_of_a_publisher_that_has_left)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    struct dlx_message *m;
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    CUstream stream = dlx_test_gpu_stream();
+    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
+    DLManagedTensorVersioned *t = take_tensor(&x);
+    x.p = dlx_publisher_unref(x.p);
+    fails(dlx_take(x.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "left");
+    ok(dlx_tensor_used_on(t, stream));
+    dlx_test_gpu_gate_shut(&gate, stream);
+    t->deleter(t);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_end(&x);
+    CU_OK(cu.cuStreamQuery(stream));
+    CU_OK(cu.cuStreamDestroy(stream));
+}
+END_TEST
+
+/* ---- several streams ----------------------------------------------------------------------- */
+
+/* A publisher and a subscriber of this process that may hold `n` messages, which are taken. */
+static struct dlx_test_gpu_end take_many(DLManagedTensorVersioned **ret, int n)
+{
+    const struct dlx_publisher_args args = {.size = sizeof args, .depth = (uint32_t)n};
+    const struct dlx_subscribe_args most = {.size = sizeof most, .max_held = (uint32_t)n};
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
+    ok(dlx_subscribe(x.c, "gpu/a", &most, &x.s));
+    for (int i = 0; i < n; i++) {
+        ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
+        ret[i] = take_tensor(&x);
+    }
+    return x;
+}
+
+START_TEST(a_release_does_not_wait_for_the_streams_of_others)
+{
+    DLManagedTensorVersioned *t[4];
+    struct dlx_test_gpu_end x = take_many(t, 4);
+    CUstream slow = dlx_test_gpu_stream(), quick = dlx_test_gpu_stream();
+    dlx_test_gpu_gate_shut(&gate, slow);
+    for (int i = 0; i < 4; i++) {
+        CUstream stream = i % 2 == 0 ? slow : quick;
+        ok(dlx_tensor_used_on(t[i], stream));
+        if (stream == quick)
+            dlx_test_gpu_spin(quick, 0, WORK_NS / 10);
+        t[i]->deleter(t[i]);
+    }
+    dlx_test_gpu_wait_held(x.s, 2);
+    CU_FAILS(cu.cuStreamQuery(slow), CUDA_ERROR_NOT_READY);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_wait_held(x.s, 0);
+    ck_assert_uint_eq(n_waits(&x), 0);
+    CU_OK(cu.cuStreamDestroy(slow));
+    CU_OK(cu.cuStreamDestroy(quick));
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* Some share a thread. They end last first. */
+START_TEST(releases_on_more_streams_than_there_are_threads_all_end)
+{
+    enum { N_STREAMS = 12 };
+    static struct dlx_test_gpu_gate gates[N_STREAMS];
+    DLManagedTensorVersioned *t[N_STREAMS];
+    CUstream streams[N_STREAMS];
+    struct dlx_test_gpu_end x = take_many(t, N_STREAMS);
+    for (int i = 0; i < N_STREAMS; i++) {
+        streams[i] = dlx_test_gpu_stream();
+        ok(dlx_tensor_used_on(t[i], streams[i]));
+        dlx_test_gpu_gate_shut(&gates[i], streams[i]);
+        t[i]->deleter(t[i]);
+    }
+    dlx_test_gpu_wait_held(x.s, N_STREAMS);
+    for (int i = N_STREAMS; i-- > 0;)
+        dlx_test_gpu_gate_open(&gates[i]);
+    dlx_test_gpu_wait_held(x.s, 0);
+    ck_assert_uint_eq(n_waits(&x), 0);
+    for (int i = 0; i < N_STREAMS; i++)
+        CU_OK(cu.cuStreamDestroy(streams[i]));
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* ---- pinned memory ------------------------------------------------------------------------- */
+
+#define N_PINNED INT64_C(4096)
+#define PINNED   ((size_t)N_PINNED * sizeof(int64_t))
+
+static const struct dlx_subscribe_args pinned = {.size = sizeof pinned, .pin = {kDLCUDA, 0}};
+
+/* A message of 4096 numbers from `value` on. The driver may refuse to pin: then no copy waits. */
+static struct dlx_test_pair pinned_pair(int64_t value, struct dlx_message **ret)
+{
+    if (dlx_test_gpu_is_standin())
+        standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 1);
+    (void)dlx_test_gpu_context(0);
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, &pinned);
+    dlx_test_stream_publish(x.p, N_PINNED, value);
+    ok(dlx_take(x.s, PATIENCE, ret));
+    return x;
+}
+
+static struct dlx_subscription_stats pinned_stats(const struct dlx_test_pair *x)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(x->s, &stats));
+    return stats;
+}
+
+/* Publish and take another message; where it lies. */
+static const void *pass_another(struct dlx_test_pair *x)
+{
+    struct dlx_message *m;
+    dlx_test_stream_publish(x->p, N_PINNED, 0);
+    ok(dlx_take(x->s, PATIENCE, &m));
+    const void *data = dlx_message_peek(m, 0)->data;
+    dlx_message_unref(m);
+    return data;
+}
+
+START_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done)
+{
+    struct dlx_message *m;
+    DLManagedTensorVersioned *t;
+    struct dlx_test_pair x = pinned_pair(5, &m);
+    bool is_pinned = pinned_stats(&x).pin_failures == 0;
+    CUstream stream = dlx_test_gpu_stream();
+    CUdeviceptr copy;
+    int64_t got[2];
+    CU_OK(cu.cuMemAlloc(&copy, PINNED));
+    if (!is_pinned)
+        dlx_test_gpu_unchecked("copies from memory that this driver does not pin");
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_message_unref(m);
+    const void *data = t->dl_tensor.data;
+    ok(dlx_tensor_used_on(t, stream));
+    ok(dlx_tensor_used_on(t, stream));
+    if (is_pinned)
+        dlx_test_gpu_gate_shut(&gate, stream);
+    CU_OK(cu.cuMemcpyHtoDAsync(copy, data, PINNED, stream));
+    t->deleter(t);
+    for (int i = 0; i < 20 && is_pinned; i++)
+        ck_assert_ptr_ne(pass_another(&x), data);
+    dlx_test_gpu_wait_held(x.s, is_pinned ? 1 : 0);
+    if (is_pinned)
+        dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_sync(stream);
+    dlx_test_gpu_wait_held(x.s, 0);
+    CU_OK(cu.cuMemcpyDtoH(got, copy + PINNED - sizeof got, sizeof got));
+    ck_assert_int_eq(got[1], 5 + N_PINNED - 1);
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; pass_another(&x) != data;)
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    ck_assert_uint_eq(pinned_stats(&x).gpu_waits, 0);
+    CU_OK(cu.cuMemFree(copy));
+    CU_OK(cu.cuStreamDestroy(stream));
+    dlx_test_pair_end(&x);
+    dlx_test_gpu_check_count(STANDIN_EVENTS, 0);
+}
+END_TEST
+
+/* A set on the CPU; two streams use its first tensor, none its second. */
+START_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done)
+{
+    struct dlx_message *m;
+    struct dlx_test_pair x = pinned_pair(5, &m);
+    DLManagedTensorVersioned *t[2];
+    CUstream streams[] = {dlx_test_gpu_stream(), dlx_test_gpu_stream()};
+    dlx_message_unref(m);
+    struct dlx_item items[] = {{"a", dlx_test_stream_alloc(x.p, 4, 1)},
+                               {"b", dlx_test_stream_alloc(x.p, 4, 2)}};
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    ok(dlx_take(x.s, PATIENCE, &m));
+    for (uint32_t i = 0; i < 2; i++) {
+        ok(dlx_message_tensor(m, i, &t[i]));
+        ok(dlx_tensor_used_on(t[0], streams[i]));
+    }
+    dlx_message_unref(m);
+    dlx_test_gpu_gate_shut(&gate, streams[1]);
+    t[1]->deleter(t[1]);
+    t[0]->deleter(t[0]);
+    dlx_test_gpu_wait_held(x.s, 1);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_wait_held(x.s, 0);
+    CU_OK(cu.cuStreamQuery(streams[1]));
+    ck_assert_uint_eq(pinned_stats(&x).gpu_waits, 0);
+    for (int i = 0; i < 2; i++)
+        CU_OK(cu.cuStreamDestroy(streams[i]));
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(memory_that_is_not_pinned_is_used_on_no_stream)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m;
+    DLManagedTensorVersioned *t;
+    dlx_test_stream_publish(x.p, 4, 1);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    ok(dlx_message_tensor(m, 0, &t));
+    fails(dlx_tensor_used_on(t, NULL), DLX_E_DEVICE, "has no `pin`");
+    t->deleter(t);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- fork ---------------------------------------------------------------------------------- */
+
+/* One release is under way, and another one would be: the child leaves both to its parent. */
+START_TEST(a_forked_child_releases_nothing_and_its_parent_still_does)
+{
+    int status = -1;
+    DLManagedTensorVersioned *t[2];
+    struct dlx_test_gpu_end x = take_many(t, 2);
+    CUstream stream = dlx_test_gpu_stream();
+    for (int i = 0; i < 2; i++)
+        ok(dlx_tensor_used_on(t[i], stream));
+    dlx_test_gpu_gate_shut(&gate, stream);
+    t[0]->deleter(t[0]);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        t[1]->deleter(t[1]);
+        dlx_subscription_unref(x.s);
+        dlx_publisher_unref(x.p);
+        dlx_client_unref(x.c);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    if (dlx_test_gpu_is_standin())
+        ck_assert_uint_eq(standin.standin_count_of(pid, STANDIN_CALLS_AFTER_FORK), 0);
+    dlx_test_gpu_wait_held(x.s, 2);
+    t[1]->deleter(t[1]);
+    dlx_test_gpu_wait_held(x.s, 2);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_wait_held(x.s, 0);
+    CU_OK(cu.cuStreamQuery(stream));
+    CU_OK(cu.cuStreamDestroy(stream));
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* ---- failures ------------------------------------------------------------------------------ */
+
+static struct dlx_test_gpu_end own;
+static CUstream own_stream;
+
+/* Returns 1 if the release waited, or found another way. */
+static int use_and_release(void)
+{
+    uint64_t before = n_waits(&own);
+    ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    DLManagedTensorVersioned *t = take_tensor(&own);
+    ok(dlx_tensor_used_on(t, own_stream));
+    dlx_test_gpu_gate_shut(&gate, own_stream);
+    dlx_test_gpu_gate_open(&gate);
+    t->deleter(t);
+    dlx_test_gpu_wait_held(own.s, 0);
+    CU_OK(cu.cuStreamQuery(own_stream));
+    return n_waits(&own) > before;
+}
+
+/* The release of memory of this process needs no call but those for its events. */
+START_TEST(a_release_that_gets_no_event_waits_and_is_counted)
+{
+    static const char *const calls[] = {"cuEventCreate", "cuEventRecord",
+                                        "cuDevicePrimaryCtxRetain", "cuStreamIsCapturing",
+                                        "cuCtxPushCurrent"};
+    own = dlx_test_gpu_publisher(NULL);
+    ok(dlx_subscribe(own.c, "gpu/a", NULL, &own.s));
+    own_stream = dlx_test_gpu_stream();
+    ck_assert_int_eq(use_and_release(), 0);
+    DLManagedTensorVersioned *t;
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
+        ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+        t = take_tensor(&own);
+        ok(dlx_tensor_used_on(t, own_stream));
+        dlx_test_gpu_spin(own_stream, 0, WORK_NS);
+        ck_assert(standin.standin_fail(calls[i], 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
+        t->deleter(t);
+        standin.standin_fail_clear();
+        CU_OK(cu.cuStreamQuery(own_stream));
+        ck_assert_uint_eq(n_waits(&own), i + 1);
+        dlx_test_gpu_check_count(STANDIN_EVENTS, 0);
+    }
+    /* The thread cannot wait for the event: it waits for the device. */
+    ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    t = take_tensor(&own);
+    ok(dlx_tensor_used_on(t, own_stream));
+    dlx_test_gpu_gate_shut(&gate, own_stream);
+    ck_assert(standin.standin_fail("cuEventSynchronize", 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
+    t->deleter(t);
+    dlx_test_gpu_wait_held(own.s, 1);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_wait_held(own.s, 0);
+    CU_OK(cu.cuStreamQuery(own_stream));
+    standin.standin_fail_clear();
+    ck_assert_uint_eq(n_waits(&own), DLX_ARRAY_SIZE(calls));
+    CU_OK(cu.cuStreamDestroy(own_stream));
+    dlx_test_gpu_end(&own);
+    dlx_test_gpu_check_count(STANDIN_EVENTS, 0);
+}
+END_TEST
+
+static void lose_context_while_releasing(int sock)
+{
+    char byte;
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    CUstream stream = dlx_test_gpu_stream();
+    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
+    DLManagedTensorVersioned *t = take_tensor(&x);
+    ok(dlx_tensor_used_on(t, stream));
+    dlx_test_gpu_gate_shut(&gate, stream);
+    t->deleter(t);
+    dlx_test_gpu_wait_held(x.s, 1);
+    CU_OK(standin.standin_poison(CUDA_ERROR_LAUNCH_FAILED));
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_wait_held(x.s, 0);
+    ok(dlx_subscription_get_stats(x.s, &stats));
+    ck_assert_uint_eq(stats.gpu_errors, 1);
+    ck_assert_uint_eq(stats.gpu_waits, 0);
+    dlx_test_gpu_send(sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+}
+
+START_TEST(an_error_of_the_gpu_releases_and_is_counted)
+{
+    char byte;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(lose_context_while_releasing);
+    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("gpu_release");
+    TCase *tc = dlx_test_gpu_stream_case("release");
+    dlx_test_gpu_add(tc, a_deleter_returns_while_work_on_its_streams_goes_on, 0);
+    dlx_test_gpu_add(tc, a_tensor_whose_work_is_done_is_released_at_once, 0);
+    dlx_test_gpu_add(tc, memory_is_not_used_again_while_a_stream_uses_it, 0);
+    dlx_test_gpu_add(tc, a_take_waits_for_room_that_a_stream_will_make, 0);
+    dlx_test_gpu_add_loop(tc, a_subscription_ends_when_the_work_is_done, 0, 2, 0);
+    dlx_test_gpu_add(tc, a_release_ends_the_link_of_a_publisher_that_has_left, 0);
+    dlx_test_gpu_add(tc, a_release_does_not_wait_for_the_streams_of_others, 0);
+    dlx_test_gpu_add(tc, releases_on_more_streams_than_there_are_threads_all_end, 0);
+    dlx_test_gpu_add(tc, pinned_memory_is_not_written_again_before_a_copy_from_it_is_done, 0);
+    dlx_test_gpu_add(tc, a_set_in_pinned_memory_is_released_when_all_its_streams_are_done, 0);
+    dlx_test_gpu_add(tc, memory_that_is_not_pinned_is_used_on_no_stream, 0);
+    dlx_test_gpu_add(tc, a_forked_child_releases_nothing_and_its_parent_still_does, 0);
+    dlx_test_gpu_add(tc, a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURES);
+    dlx_test_gpu_add(tc, an_error_of_the_gpu_releases_and_is_counted, DLX_TEST_GPU_FAILURES);
+    suite_add_tcase(suite, tc);
+    return dlx_test_run(suite);
+}
+
+#else
+
+int main(void)
+{
+    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
+    return 77;
+}
+
+#endif

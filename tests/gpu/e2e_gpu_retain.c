@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors of dlx_alloc() on GPUs when their publisher, their subscribers or the daemon have gone. */
+#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/harness/run.h"
+#include <stdio.h>
+
+#if DLX_TEST_HAS_GPU
+#include "tests/gpu/harness_gpu_stream.h"
+#include "tests/harness/store.h"
+#include <signal.h>
+#include <string.h>
+
+#define N 16
+
+static void publish(struct dlx_publisher *p, uint32_t value)
+{
+    const struct dlx_publish_args args = {.size = sizeof args, .strict = true};
+    ok(dlx_publish(p, dlx_test_gpu_alloc(p, N, value), &args));
+}
+
+static void take(struct dlx_test_gpu_end *x, uint32_t value)
+{
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m = dlx_test_gpu_take(x);
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_message_unref(m);
+    dlx_test_gpu_check(t, N, value);
+    t->deleter(t);
+}
+
+/* What is not taken is there for who comes later. */
+static struct dlx_test_gpu_end subscribe(void)
+{
+    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    (void)dlx_test_gpu_context(0);
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    return x;
+}
+
+/* A peer publishes 1 and 2, says so, and then does nothing until the test's word. */
+static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .retain = 2};
+
+static void publish_two(int sock)
+{
+    char byte;
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
+    for (uint32_t i = 1; i <= 2; i++)
+        publish(x.p, i);
+    dlx_test_gpu_wait_ready(&x, 2);
+    dlx_test_gpu_send(sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_end(&x);
+}
+
+static void have_published(const struct dlx_test_gpu_peer *peer)
+{
+    char byte;
+    dlx_test_gpu_send(peer->sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(peer->sock, &byte, 1);
+}
+
+/* ---- publishers ---------------------------------------------------------------------------- */
+
+enum end { ENDS, IS_KILLED, IS_STOPPED };
+
+START_TEST(retained_tensors_are_there_whatever_their_publisher_does)
+{
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two);
+    have_published(&peer);
+    if (_i == IS_KILLED) {
+        dlx_test_gpu_kill(&peer);
+    } else if (_i == IS_STOPPED) {
+        ck_assert_int_eq(kill(peer.pid, SIGSTOP), 0);
+    } else {
+        dlx_test_gpu_send(peer.sock, "", 1, -1);
+        dlx_test_gpu_join(&peer);
+    }
+    for (int i = 0; i < 2; i++) { /* one newcomer after the other */
+        struct dlx_test_gpu_end x = subscribe();
+        take(&x, 1);
+        take(&x, 2);
+        dlx_test_gpu_end(&x);
+    }
+    if (_i == IS_STOPPED) {
+        ck_assert_int_eq(kill(peer.pid, SIGCONT), 0);
+        dlx_test_gpu_send(peer.sock, "", 1, -1);
+        dlx_test_gpu_join(&peer);
+    }
+}
+END_TEST
+
+static void publish_one_and_end(int sock)
+{
+    char byte;
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    ok(dlx_publisher_wait(x.p, 1, PATIENCE));
+    publish(x.p, 3);
+    dlx_test_gpu_end(&x);
+}
+
+START_TEST(what_was_not_taken_when_the_publisher_ended_can_still_be)
+{
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_one_and_end);
+    struct dlx_message *m;
+    struct dlx_test_gpu_end x = subscribe();
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_join(&peer);
+    take(&x, 3);
+    ck_assert_int_eq(dlx_take(x.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* Memory of others ends with its process, and its messages with it. */
+START_TEST(a_message_that_also_has_memory_of_others_is_not_retained)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
+    struct dlx_message *m = NULL;
+    struct dlx_item items[] = {{"own", dlx_test_gpu_alloc(x.p, N, 1)},
+                               {"other", dlx_test_gpu_tensor(0, 1, N, 2)}};
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    dlx_publisher_unref(dlx_steal(x.p));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
+    ck_assert_int_eq(dlx_get(x.c, "gpu/a", 0, &m), DLX_E_EMPTY);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* ---- subscribers --------------------------------------------------------------------------- */
+
+static struct dlx_test_gpu_gate gate;
+
+static void take_and_hold(int sock)
+{
+    char byte;
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_message_unref(m);
+    dlx_test_gpu_check(t, N, 1);
+    if (dlx_test_gpu_variant == 1) { /* its release is under way */
+        CUstream stream = dlx_test_gpu_stream();
+        ok(dlx_tensor_used_on(t, stream));
+        dlx_test_gpu_gate_shut(&gate, stream);
+        t->deleter(t);
+        dlx_test_gpu_wait_held(x.s, 1);
+    }
+    dlx_test_gpu_send(sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(sock, &byte, 1); /* to be killed */
+}
+
+/* Its kernels may still run: what it could see is freed, and never used again. 0: it has the tensor;
+ * 1: it has deleted it, and a stream uses it. */
+START_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again)
+{
+    char byte;
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    dlx_test_gpu_variant = _i;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_and_hold);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    DLManagedTensorVersioned *held = dlx_test_gpu_alloc(x.p, N, 1), *kept, *t;
+    uintptr_t first = (uintptr_t)held->dl_tensor.data;
+    kept = dlx_test_gpu_alloc(x.p, N, 2);
+    ok(dlx_publish(x.p, held, NULL));
+    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_kill(&peer);
+    publish(x.p, 4);
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
+        ok(dlx_publisher_wait(x.p, 0, 0));
+        ok(dlx_publisher_get_stats(x.p, &stats));
+        if (stats.n_subscribers == 0)
+            break;
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    }
+    publish(x.p, 5); /* 4 was published by the same arena, and goes */
+    ok(dlx_publisher_wait(x.p, 0, 0));
+    for (int i = 0; i < 3; i++) {
+        t = dlx_test_gpu_alloc(x.p, N, 3);
+        uintptr_t at = (uintptr_t)t->dl_tensor.data;
+        ck_assert_msg(at < first || at >= first + DLX_TEST_GPU_CHUNK, "the arena is used again");
+        t->deleter(t);
+    }
+    ok(dlx_publish(x.p, kept, NULL)); /* what the caller has of it is good */
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* ---- daemons ------------------------------------------------------------------------------- */
+
+static void publish_after_restart(int sock)
+{
+    char byte;
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
+    for (uint32_t i = 1; i <= 2; i++) {
+        publish(x.p, i);
+        dlx_test_gpu_wait_ready(&x, (int)i);
+        dlx_test_gpu_send(sock, "", 1, -1);
+        (void)dlx_test_gpu_receive(sock, &byte, 1);
+    }
+    dlx_test_gpu_end(&x);
+}
+
+/* The publisher goes along to the next daemon, which did not hear of its memory. */
+START_TEST(a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_after)
+{
+    char byte;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_after_restart);
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_stream_restart();
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    struct dlx_test_gpu_end x = subscribe();
+    take(&x, 1);
+    take(&x, 2);
+    dlx_test_gpu_end(&x);
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_join(&peer);
+}
+END_TEST
+
+/* Neither publisher nor daemon is left, but what a manager keeps of messages, and the keeper of
+ * memory. */
+START_TEST(retained_tensors_outlive_their_publisher_and_the_daemon)
+{
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two); /* before there are threads */
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    have_published(&peer);
+    if (_i == IS_KILLED)
+        dlx_test_gpu_kill(&peer);
+    else
+        dlx_test_gpu_send(peer.sock, "", 1, -1);
+    if (_i != IS_KILLED)
+        dlx_test_gpu_join(&peer);
+    dlx_test_store_restart();
+    struct dlx_test_gpu_end x = subscribe();
+    take(&x, 1);
+    take(&x, 2);
+    dlx_test_gpu_end(&x);
+    dlx_test_store_drop("gpu/a");
+    dlx_test_store_end();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("gpu_retain");
+    TCase *tc = dlx_test_gpu_stream_case("retain");
+    dlx_test_gpu_add_loop(tc, retained_tensors_are_there_whatever_their_publisher_does, ENDS,
+                          IS_STOPPED + 1, 0);
+    dlx_test_gpu_add(tc, what_was_not_taken_when_the_publisher_ended_can_still_be, 0);
+    dlx_test_gpu_add(tc, a_message_that_also_has_memory_of_others_is_not_retained, 0);
+    dlx_test_gpu_add_loop(tc, memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2,
+                          0);
+    dlx_test_gpu_add(tc, a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_after,
+                     0);
+    dlx_test_gpu_add_loop(tc, retained_tensors_outlive_their_publisher_and_the_daemon, ENDS,
+                          IS_KILLED + 1, 0);
+    suite_add_tcase(suite, tc);
+    return dlx_test_run(suite);
+}
+
+#else
+
+int main(void)
+{
+    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
+    return 77;
+}
+
+#endif

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors on GPUs that cannot be passed on, and are copied because `stage` asks for it. */
+#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/harness/run.h"
+#include <stdio.h>
+
+#if DLX_TEST_HAS_GPU
+#include "tests/gpu/harness_gpu_stream.h"
+#include <string.h>
+#include <unistd.h>
+
+#define N 16
+
+static struct dlx_publish_report report;
+static const struct dlx_publish_args stage = {
+    .size = sizeof stage, .stage = true, .report = &report};
+static const struct dlx_publish_args strict = {
+    .size = sizeof strict, .stage = true, .strict = true};
+
+static void begin(void)
+{
+    report = (struct dlx_publish_report){.size = sizeof report};
+}
+
+static uint64_t n_waits(const struct dlx_test_gpu_end *x)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(x->p, &stats));
+    return stats.gpu_waits;
+}
+
+static void take(struct dlx_test_gpu_end *x, uint32_t i, uint32_t value)
+{
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m = dlx_test_gpu_take(x);
+    ok(dlx_message_tensor(m, i, &t));
+    dlx_message_unref(m);
+    dlx_test_gpu_check(t, N, value);
+    t->deleter(t);
+}
+
+/* A publisher, and a subscriber of the same topic in the same process. */
+static struct dlx_test_gpu_end both(void)
+{
+    begin();
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    return x;
+}
+
+/* ---- memory that cannot be shared ---------------------------------------------------------- */
+
+enum memory { MANAGED, VIRTUAL, POOL, N_MEMORY };
+static const char *const reasons[] = {"managed", "its virtual memory was created without",
+                                      "its memory pool was created without"};
+static struct dlx_test_gpu_segment segment;
+static CUmemoryPool pool;
+
+static CUdeviceptr make(enum memory memory)
+{
+    CUdeviceptr at = 0;
+    if (memory == MANAGED)
+        CU_OK(cu.cuMemAllocManaged(&at, 4096, CU_MEM_ATTACH_GLOBAL));
+    if (memory == POOL)
+        at = dlx_test_gpu_pool_make(4096, CU_MEM_HANDLE_TYPE_NONE, &pool);
+    if (memory == VIRTUAL) { /* across two mappings */
+        dlx_test_gpu_segment_make(&segment, 2, DLX_TEST_GPU_CHUNK, CU_MEM_HANDLE_TYPE_NONE);
+        at = segment.base + DLX_TEST_GPU_CHUNK - N * sizeof(uint32_t) / 2;
+    }
+    dlx_test_gpu_fill(at, N * sizeof(uint32_t), 7);
+    return at;
+}
+
+static void end_memory(enum memory memory, CUdeviceptr at)
+{
+    if (memory == MANAGED)
+        CU_OK(cu.cuMemFree(at));
+    if (memory == POOL)
+        dlx_test_gpu_pool_free(pool, at);
+    if (memory == VIRTUAL)
+        dlx_test_gpu_segment_free(&segment);
+}
+
+static void take_seven(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    take(&x, 0, 7);
+    dlx_test_gpu_end(&x);
+}
+
+START_TEST(memory_that_cannot_be_shared_is_copied_when_that_is_asked_for)
+{
+    begin();
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    CUdeviceptr at = make((enum memory)_i);
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, 2, N / 2);
+    fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, reasons[_i]);
+    fails(dlx_publish(x.p, t, &strict), DLX_E_WOULD_COPY, reasons[_i]);
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
+    uint64_t waits = n_waits(&x);
+    ok(dlx_publish(x.p, t, &stage));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1); /* it is done with it */
+    dlx_test_gpu_fill(at, N * sizeof(uint32_t), 8);
+    end_memory((enum memory)_i, at);
+    ck_assert_uint_eq(report.n_copied, 1);
+    ck_assert_uint_eq(report.copied_bytes, N * sizeof(uint32_t));
+    ck_assert_uint_eq(n_waits(&x), waits + 1);
+    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(a_view_is_copied_with_its_strides)
+{
+    struct dlx_test_gpu_end x = both();
+    CUdeviceptr at = make(MANAGED);
+    for (uint32_t i = 0; i < 2 * N; i++)
+        dlx_test_gpu_fill(at + i * sizeof(uint32_t), sizeof(uint32_t), i % 2 == 0 ? 7 : 1);
+    DLManagedTensorVersioned *all = dlx_test_gpu_tensor_at(at, 1, (int64_t)2 * N);
+    DLManagedTensorVersioned *t = dlx_test_gpu_view(all, 4, N / 4, 2);
+    ok(dlx_publish(x.p, t, &stage));
+    ck_assert_uint_eq(report.copied_bytes, (2 * N - 1) * sizeof(uint32_t));
+    all->deleter(all);
+    end_memory(MANAGED, at);
+    take(&x, 0, 7);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* Its own process gets the copy, too: the original is the caller's. */
+START_TEST(a_shared_tensor_stays_the_caller_s_to_write)
+{
+    struct dlx_test_gpu_end x = both();
+    struct dlx_publish_args args = stage;
+    CUdeviceptr at = make(MANAGED);
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, 1, N);
+    args.share = true;
+    ok(dlx_publish(x.p, t, &args));
+    dlx_test_gpu_fill(at, N * sizeof(uint32_t), 8);
+    ok(dlx_publish(x.p, t, &args));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
+    ck_assert_uint_eq(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY, 0);
+    t->deleter(t);
+    end_memory(MANAGED, at);
+    take(&x, 0, 7);
+    take(&x, 0, 8);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(what_can_be_shared_is_not_copied)
+{
+    struct dlx_test_gpu_end x = both();
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 1, N, 7);
+    ok(dlx_publish(x.p, t, &strict));
+    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 8), &stage));
+    ck_assert_uint_eq(report.n_copied, 0);
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
+    take(&x, 0, 7);
+    take(&x, 0, 8);
+    dlx_publisher_unref(dlx_steal(x.p));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(of_a_set_only_what_has_to_be_is_copied)
+{
+    struct dlx_test_gpu_end x = both();
+    CUdeviceptr at = make(POOL);
+    DLManagedTensorVersioned *staged = dlx_test_gpu_tensor_at(at, 1, N), *t;
+    DLManagedTensorVersioned *ours = dlx_test_gpu_alloc(x.p, N, 8);
+    DLManagedTensorVersioned *others = dlx_test_gpu_tensor(0, 1, N, 9);
+    DLManagedTensorVersioned *cpu = dlx_test_stream_alloc(x.p, 4, 1);
+    struct dlx_item items[] = {
+        {"cpu", cpu}, {"staged", staged}, {"ours", ours}, {"others", others}};
+    fails(dlx_publish_set(x.p, items, 4, NULL, NULL), DLX_E_DEVICE, "tensor 1 (\"staged\")");
+    ok(dlx_publish_set(x.p, items, 4, NULL, &stage));
+    ck_assert_uint_eq(report.n_copied, 1);
+    ck_assert_uint_eq(report.copied_bytes, N * sizeof(uint32_t));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
+    end_memory(POOL, at);
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    for (uint32_t i = 1; i < 4; i++) {
+        ok(dlx_message_tensor(m, i, &t));
+        dlx_test_gpu_check(t, N, 6 + i);
+        t->deleter(t);
+    }
+    dlx_message_unref(m);
+    dlx_publisher_unref(dlx_steal(x.p));
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 2);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* ---- received tensors ---------------------------------------------------------------------- */
+
+static void publish_seven(int sock)
+{
+    char byte;
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    dlx_test_gpu_send(sock, "", 1, -1);
+    ok(dlx_publisher_wait(x.p, 1, PATIENCE));
+    for (int i = 0; i < 2; i++)
+        ok(dlx_publish(
+            x.p, i == 0 ? dlx_test_gpu_alloc(x.p, N, 7) : dlx_test_gpu_tensor(0, 1, N, 8), NULL));
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_end(&x);
+}
+
+/* Memory of dlx_alloc(), and of cudaMalloc. The copy stays when the original is gone. */
+START_TEST(a_received_tensor_is_passed_on_as_a_copy)
+{
+    char byte;
+    DLManagedTensorVersioned *t;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_seven);
+    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    begin();
+    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    (void)dlx_test_gpu_context(0);
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    struct dlx_subscription *s;
+    ok(dlx_publisher_new(x.c, "gpu/b", NULL, &x.p));
+    ok(dlx_subscribe(x.c, "gpu/b", NULL, &s));
+    CUstream stream = dlx_test_gpu_stream();
+    struct dlx_publish_args args = stage;
+    args.stream = stream;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct dlx_message *m = dlx_test_gpu_take(&x);
+        ok(dlx_message_tensor_on(m, 0, stream, &t));
+        dlx_message_unref(m);
+        fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "received");
+        fails(dlx_publish(x.p, t, &strict), DLX_E_WOULD_COPY, "received");
+        ok(dlx_publish(x.p, t, &args));
+        ck_assert_uint_eq(report.n_copied, 1);
+    }
+    dlx_test_gpu_wait_held(x.s, 0);
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_join(&peer);
+    struct dlx_test_gpu_end to = {.c = x.c, .s = s};
+    take(&to, 0, 7);
+    take(&to, 0, 8);
+    dlx_subscription_unref(s);
+    CU_OK(cu.cuStreamDestroy(stream));
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* ---- order --------------------------------------------------------------------------------- */
+
+START_TEST(what_the_stream_still_writes_is_in_the_copy)
+{
+    struct dlx_test_gpu_end x = both();
+    CUdeviceptr at = make(POOL);
+    CUstream stream = dlx_test_gpu_stream();
+    struct dlx_publish_args args = stage;
+    args.stream = stream;
+    dlx_test_gpu_spin(stream, 0, 100000000);
+    CU_OK(cu.cuMemsetD32Async(at, 9, N, stream));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), &args));
+    CU_OK(cu.cuStreamQuery(stream)); /* it was waited for */
+    take(&x, 0, 9);
+    CU_OK(cu.cuStreamDestroy(stream));
+    end_memory(POOL, at);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(a_stream_that_is_captured_is_refused_untouched)
+{
+    struct dlx_test_gpu_end x = both();
+    CUdeviceptr at = make(POOL);
+    CUstream stream = dlx_test_gpu_stream();
+    CUgraph graph;
+    struct dlx_publish_args args = stage;
+    args.stream = stream;
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, 1, N);
+    CU_OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    fails(dlx_publish(x.p, t, &args), DLX_E_INVALID, "captured");
+    CU_OK(cu.cuStreamEndCapture(stream, &graph));
+    CU_OK(cu.cuGraphDestroy(graph));
+    ok(dlx_publish(x.p, t, &args));
+    take(&x, 0, 7);
+    CU_OK(cu.cuStreamDestroy(stream));
+    end_memory(POOL, at);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+/* ---- what cannot be copied ----------------------------------------------------------------- */
+
+/* To try would be an error of the GPU, which ends all its work. */
+START_TEST(what_the_gpu_cannot_read_is_refused_with_the_reason)
+{
+    static uint32_t ordinary[N];
+    struct dlx_test_gpu_end x = both();
+    CUdeviceptr at = make(VIRTUAL), managed = make(MANAGED);
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at((CUdeviceptr)(uintptr_t)ordinary, 1, N);
+    fails(dlx_publish(x.p, t, &stage), DLX_E_DEVICE, "not on a GPU");
+    t->deleter(t);
+    t = dlx_test_gpu_tensor_at(at, (int64_t)1 << 10, (int64_t)1 << 10); /* unmapped further on */
+    fails(dlx_publish(x.p, t, &stage), DLX_E_DEVICE, "beyond its allocation");
+    t->deleter(t);
+    t = dlx_test_gpu_tensor_at(managed, (int64_t)1 << 20, (int64_t)1 << 20);
+    fails(dlx_publish(x.p, t, &stage), DLX_E_DEVICE, "beyond its allocation");
+    t->dl_tensor.device.device_id = 99;
+    fails(dlx_publish(x.p, t, &stage), DLX_E_DEVICE, "99");
+    t->deleter(t);
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), &stage));
+    take(&x, 0, 7);
+    end_memory(MANAGED, managed);
+    end_memory(VIRTUAL, at);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(a_tensor_without_elements_needs_no_copy)
+{
+    struct dlx_test_gpu_end x = both();
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(0, 0, N);
+    ok(dlx_publish(x.p, t, &stage));
+    ck_assert_uint_eq(report.copied_bytes, 0);
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_message_unref(m);
+    ck_assert_int_eq(t->dl_tensor.shape[0], 0);
+    ok(dlx_publish(x.p, t, &stage)); /* a received one */
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+static struct dlx_test_gpu_end own;
+static CUdeviceptr memory_;
+
+/* A stream that gets no event is waited for: one wait more than that for the copy. */
+static int publish_staged(void)
+{
+    struct dlx_publish_args args = {.size = sizeof args, .stage = true, .share = true};
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(memory_, 1, N);
+    struct dlx_item item = {"a", t};
+    uint64_t waits = n_waits(&own);
+    int r = dlx_publish_set(own.p, &item, 1, NULL, &args);
+    t->deleter(t);
+    return r < 0 ? r : n_waits(&own) > waits + 1;
+}
+
+static void publish_other(void)
+{
+    dlx_test_stream_publish(own.p, 4, 1);
+    ok(dlx_publisher_wait(own.p, 0, 0));
+}
+
+START_TEST(a_copy_that_fails_leaves_nothing)
+{
+    own = dlx_test_gpu_publisher(NULL);
+    memory_ = make(MANAGED);
+    ok(publish_staged()); /* its arena stays */
+    publish_other();
+    ck_assert_uint_gt(dlx_test_gpu_fail_each(publish_staged, publish_other), 0);
+    end_memory(MANAGED, memory_);
+    dlx_test_gpu_end(&own);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("gpu_stage");
+    TCase *tc = dlx_test_gpu_stream_case("stage");
+    dlx_test_gpu_add_loop(tc, memory_that_cannot_be_shared_is_copied_when_that_is_asked_for, 0,
+                          N_MEMORY, 0);
+    dlx_test_gpu_add(tc, a_view_is_copied_with_its_strides, 0);
+    dlx_test_gpu_add(tc, a_shared_tensor_stays_the_caller_s_to_write, 0);
+    dlx_test_gpu_add(tc, what_can_be_shared_is_not_copied, 0);
+    dlx_test_gpu_add(tc, of_a_set_only_what_has_to_be_is_copied, 0);
+    dlx_test_gpu_add(tc, a_received_tensor_is_passed_on_as_a_copy, 0);
+    dlx_test_gpu_add(tc, what_the_stream_still_writes_is_in_the_copy, 0);
+    dlx_test_gpu_add(tc, a_stream_that_is_captured_is_refused_untouched, 0);
+    dlx_test_gpu_add(tc, what_the_gpu_cannot_read_is_refused_with_the_reason, 0);
+    dlx_test_gpu_add(tc, a_tensor_without_elements_needs_no_copy, 0);
+    dlx_test_gpu_add(tc, a_copy_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES);
+    suite_add_tcase(suite, tc);
+    return dlx_test_run(suite);
+}
+
+#else
+
+int main(void)
+{
+    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
+    return 77;
+}
+
+#endif

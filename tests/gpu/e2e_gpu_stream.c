@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams that wait until received tensors are ready, while no CPU does. */
+#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/harness/run.h"
+#include <stdio.h>
+
+#if DLX_TEST_HAS_GPU
+#include "tests/gpu/harness_gpu_pair.h"
+#include <string.h>
+
+#define N       DLX_TEST_GPU_PAIR_N
+#define WORK_NS UINT64_C(300000000) /* so long that what does not wait is seen */
+
+static struct dlx_test_gpu_gate gate;
+
+/* ---- order --------------------------------------------------------------------------------- */
+
+START_TEST(take_and_release_return_while_the_publisher_s_work_goes_on)
+{
+    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    DLManagedTensorVersioned said, *t;
+    dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
+    struct dlx_message *m = dlx_test_gpu_take(&pair.x);
+    ok(dlx_message_describe(m, 0, &said));
+    ck_assert_int_eq(said.dl_tensor.device.device_type, kDLCUDA);
+    ck_assert_ptr_null(said.dl_tensor.data);
+    ck_assert_ptr_null(said.deleter);
+    ck_assert_int_eq(dlx_message_status(m), 0); /* no stream waits */
+    ok(dlx_message_tensor_on(m, 0, pair.to, &t));
+    ck_assert_uint_eq(said.flags, t->flags);
+    ck_assert_int_eq(dlx_message_status(m), 1);
+    ck_assert_int_eq(dlx_tensor_status(t), 1);
+    dlx_message_unref(m);
+    CU_OK(cu.cuMemcpyDtoDAsync(pair.copy, dlx_test_gpu_address(t), N * sizeof(uint32_t), pair.to));
+    t->deleter(t);
+    CU_FAILS(cu.cuStreamQuery(pair.from), CUDA_ERROR_NOT_READY);
+    CU_FAILS(cu.cuStreamQuery(pair.to), CUDA_ERROR_NOT_READY);
+    dlx_test_gpu_wait_held(pair.x.s, 1);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_sync(pair.to);
+    ck_assert_uint_eq(dlx_test_gpu_word(pair.copy), 7);
+    dlx_test_gpu_wait_held(pair.x.s, 0);
+    struct dlx_subscription_stats stats = dlx_test_gpu_stats(&pair.x);
+    ck_assert_uint_eq(stats.gpu_waits, 0);
+    ck_assert_uint_eq(stats.gpu_late, 0);
+    dlx_test_gpu_pair_end(&pair);
+}
+END_TEST
+
+START_TEST(a_stream_does_not_wait_for_a_tensor_that_is_ready)
+{
+    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    dlx_test_gpu_publish_behind(pair.x.p, pair.from, NULL, 0);
+    struct dlx_message *m = dlx_test_gpu_take(&pair.x);
+    DLManagedTensorVersioned *t;
+    ok(dlx_message_tensor(m, 0, &t)); /* waits */
+    ck_assert_int_eq(dlx_tensor_status(t), 0);
+    t->deleter(t);
+    ok(dlx_message_tensor_on(m, 0, pair.to, &t));
+    ck_assert_int_eq(dlx_tensor_status(t), 0);
+    dlx_test_gpu_check_calls("cuStreamWaitValue32", 0);
+    t->deleter(t);
+    dlx_message_unref(m);
+    dlx_test_gpu_wait_held(pair.x.s, 0);
+    ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 1); /* of the first deleter */
+    fails(dlx_message_tensor_on(NULL, 0, NULL, &t), DLX_E_INVALID, "NULL");
+    fails(dlx_tensor_status(NULL), DLX_E_INVALID, "dlx_tensor_status");
+    dlx_test_gpu_pair_end(&pair);
+}
+END_TEST
+
+/* Of a set, a stream waits once. A tensor on the CPU is ready. */
+START_TEST(a_stream_waits_once_for_all_tensors_of_a_message)
+{
+    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    DLManagedTensorVersioned *t[4];
+    struct dlx_item items[] = {{"a", dlx_test_gpu_alloc(pair.x.p, N, 7)},
+                               {"b", dlx_test_gpu_alloc(pair.x.p, N, 7)},
+                               {"c", dlx_test_stream_alloc(pair.x.p, 4, 3)}};
+    struct dlx_publish_args args = {.size = sizeof args, .stream = pair.from};
+    dlx_test_gpu_gate_shut(&gate, pair.from);
+    ok(dlx_publish_set(pair.x.p, items, 3, NULL, &args));
+    struct dlx_message *m = dlx_test_gpu_take(&pair.x);
+    for (uint32_t i = 0; i < 3; i++)
+        ok(dlx_message_tensor_on(m, i, pair.to, &t[i]));
+    ok(dlx_message_tensor_on(m, 0, pair.to, &t[3]));
+    ck_assert_int_eq(dlx_tensor_status(t[1]), 1);
+    ck_assert_int_eq(dlx_tensor_status(t[2]), 0);
+    dlx_test_gpu_check_calls("cuStreamWaitValue32", 2); /* one was a trial */
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_sync(pair.to);
+    for (uint32_t i = 0; i < 4; i++) {
+        ck_assert_int_eq(dlx_tensor_status(t[i]), 0);
+        t[i]->deleter(t[i]);
+    }
+    dlx_message_unref(m);
+    dlx_test_gpu_pair_end(&pair);
+}
+END_TEST
+
+/* Streams wait each for its own message, and the later one can be ready first. */
+START_TEST(of_two_streams_the_one_that_waits_for_less_goes_on_first)
+{
+    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    struct dlx_test_gpu_end other = {.c = pair.x.c};
+    CUstream second = dlx_test_gpu_stream();
+    ok(dlx_publisher_new(pair.x.c, "gpu/b", NULL, &other.p));
+    ok(dlx_subscribe(pair.x.c, "gpu/*", NULL, &other.s));
+    DLManagedTensorVersioned *of_other = dlx_test_gpu_alloc(other.p, N, 0);
+    dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_on(&other, pair.to);
+    struct dlx_test_gpu_gate other_gate;
+    CUstream other_from = dlx_test_gpu_stream();
+    dlx_test_gpu_publish_this(other.p, of_other, other_from, &other_gate, 0);
+    DLManagedTensorVersioned *u = dlx_test_gpu_take_on(&other, second);
+    ck_assert_int_eq(dlx_tensor_status(u), 1);
+    dlx_test_gpu_gate_open(&other_gate);
+    dlx_test_gpu_sync(second);
+    ck_assert_int_eq(dlx_tensor_status(u), 0);
+    ck_assert_int_eq(dlx_tensor_status(t), 1);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_sync(pair.to);
+    ck_assert_int_eq(dlx_tensor_status(t), 0);
+    t->deleter(t);
+    u->deleter(u);
+    dlx_message_unref(dlx_test_gpu_take(&pair.x));
+    CU_OK(cu.cuStreamDestroy(second));
+    CU_OK(cu.cuStreamDestroy(other_from));
+    dlx_subscription_unref(other.s);
+    dlx_publisher_unref(other.p);
+    dlx_test_gpu_pair_end(&pair);
+}
+END_TEST
+
+START_TEST(a_late_subscriber_s_stream_waits_for_a_retained_message)
+{
+    const struct dlx_publisher_args retain = {.size = sizeof retain, .retain = 1};
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain);
+    CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
+    dlx_test_gpu_publish_behind(x.p, from, &gate, 0);
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_on(&x, to);
+    ck_assert_int_eq(dlx_tensor_status(t), 1);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_sync(to);
+    ck_assert_int_eq(dlx_tensor_status(t), 0);
+    dlx_test_gpu_check(t, N, 7);
+    t->deleter(t);
+    CU_OK(cu.cuStreamDestroy(from));
+    CU_OK(cu.cuStreamDestroy(to));
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(a_subscription_ends_when_no_stream_waits_any_more)
+{
+    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    dlx_test_gpu_publish_behind(pair.x.p, pair.from, NULL, WORK_NS);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_on(&pair.x, pair.to);
+    ck_assert_int_eq(dlx_tensor_status(t), 1);
+    pair.x.s = dlx_subscription_unref(pair.x.s);
+    ck_assert_int_eq(dlx_tensor_status(t), 0);
+    CU_OK(cu.cuStreamQuery(pair.from));
+    dlx_test_gpu_sync(pair.to); /* or all that follows would wait for it */
+    t->deleter(t);
+    dlx_test_gpu_pair_end(&pair);
+}
+END_TEST
+
+/* ---- two processes in a cycle -------------------------------------------------------------- */
+
+#define ROUNDS 6U
+
+struct end_of_cycle {
+    struct dlx_client *c;
+    struct dlx_publisher *p;
+    struct dlx_subscription *s;
+    CUstream stream;
+};
+
+static struct end_of_cycle cycle_begin(const char *to, const char *from)
+{
+    const struct dlx_publisher_args deep = {.size = sizeof deep, .depth = 4 * ROUNDS};
+    struct end_of_cycle end = {.c = dlx_test_stream_connect()};
+    (void)dlx_test_gpu_context(0);
+    ok(dlx_publisher_new(end.c, to, &deep, &end.p));
+    ok(dlx_subscribe(end.c, from, NULL, &end.s));
+    ok(dlx_publisher_wait(end.p, 1, PATIENCE));
+    end.stream = dlx_test_gpu_stream();
+    return end;
+}
+
+/* What came, one place further, behind `first`. */
+static void cycle_pass_on(struct end_of_cycle *end, uint32_t first, CUdeviceptr keep)
+{
+    struct dlx_publish_args args = {.size = sizeof args, .stream = end->stream};
+    struct dlx_message *m;
+    DLManagedTensorVersioned *got, *next = dlx_test_gpu_alloc_empty(end->p, N);
+    ok(dlx_take(end->s, PATIENCE, &m));
+    ok(dlx_message_tensor_on(m, 0, end->stream, &got));
+    dlx_message_unref(m);
+    CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(next), first, 1, end->stream));
+    CU_OK(cu.cuMemcpyDtoDAsync(dlx_test_gpu_address(next) + sizeof first, dlx_test_gpu_address(got),
+                               (N - 1) * sizeof first, end->stream));
+    CU_OK(cu.cuMemcpyDtoDAsync(keep, dlx_test_gpu_address(next), N * sizeof first, end->stream));
+    ok(dlx_publish(end->p, next, &args));
+    got->deleter(got);
+}
+
+static void cycle_end(struct end_of_cycle *end)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    dlx_test_gpu_wait_held(end->s, 0);
+    ok(dlx_subscription_get_stats(end->s, &stats));
+    ck_assert_uint_eq(stats.gpu_waits, 0);
+    ck_assert_uint_eq(stats.gpu_late, 0);
+    CU_OK(cu.cuStreamDestroy(end->stream));
+    dlx_subscription_unref(end->s);
+    dlx_publisher_unref(end->p);
+    dlx_client_unref(end->c);
+}
+
+static void be_the_other(int sock)
+{
+    char byte;
+    CUdeviceptr keep;
+    struct end_of_cycle end = cycle_begin("gpu/back", "gpu/forth");
+    CU_OK(cu.cuMemAlloc(&keep, N * sizeof(uint32_t)));
+    for (uint32_t i = 0; i < ROUNDS; i++)
+        cycle_pass_on(&end, 2 * i + 1, keep);
+    dlx_test_gpu_send(sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_sync(end.stream);
+    CU_OK(cu.cuMemFree(keep));
+    cycle_end(&end);
+}
+
+/* All of it is queued before any of it begins. */
+START_TEST(two_processes_pass_tensors_round_and_round_without_waiting)
+{
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(be_the_other);
+    struct end_of_cycle end = cycle_begin("gpu/forth", "gpu/back");
+    struct dlx_publish_args args = {.size = sizeof args, .stream = end.stream};
+    DLManagedTensorVersioned *first = dlx_test_gpu_alloc(end.p, N, 99);
+    CUdeviceptr keep;
+    char byte;
+    CU_OK(cu.cuMemAlloc(&keep, N * sizeof(uint32_t)));
+    dlx_test_gpu_gate_shut(&gate, end.stream);
+    CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(first), 0, 1, end.stream));
+    ok(dlx_publish(end.p, first, &args));
+    for (uint32_t i = 1; i <= ROUNDS; i++)
+        cycle_pass_on(&end, 2 * i, keep);
+    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    CU_FAILS(cu.cuStreamQuery(end.stream), CUDA_ERROR_NOT_READY);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_sync(end.stream);
+    for (uint32_t i = 0; i <= 2 * ROUNDS; i++)
+        ck_assert_uint_eq(dlx_test_gpu_word(keep + i * sizeof i), 2 * ROUNDS - i);
+    ck_assert_uint_eq(dlx_test_gpu_word(keep + (2 * ROUNDS + 1) * sizeof(uint32_t)), 99);
+    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    CU_OK(cu.cuMemFree(keep));
+    dlx_test_gpu_wait_held(end.s, 0);
+    dlx_test_gpu_join(&peer);
+    cycle_end(&end);
+}
+END_TEST
+
+/* ---- publishers that are not ready --------------------------------------------------------- */
+
+static void publish_and_stay(int sock)
+{
+    char byte;
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    CUstream stream = dlx_test_gpu_stream();
+    ok(dlx_publisher_wait(x.p, 1, PATIENCE));
+    dlx_test_gpu_publish_behind(x.p, stream, &gate, 0);
+    dlx_test_gpu_send(sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    if (dlx_test_gpu_variant == 1)
+        dlx_test_gpu_lose_context();
+    (void)dlx_test_gpu_receive(sock, &byte, 1); /* to be killed */
+}
+
+static struct dlx_test_gpu_end subscribe_to(struct dlx_test_gpu_peer *peer)
+{
+    char byte;
+    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    (void)dlx_test_gpu_context(0);
+    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    dlx_test_gpu_send(peer->sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(peer->sock, &byte, 1);
+    return x;
+}
+
+/* The stream goes on, and who asks learns why; the event comes in the end. */
+static void check_late(struct dlx_test_gpu_end *x, CUstream stream, DLManagedTensorVersioned *t,
+                       int code, const char *text)
+{
+    struct dlx_event event = {.size = sizeof event};
+    dlx_test_gpu_sync(stream);
+    fails(dlx_tensor_status(t), code, text);
+    ck_assert_uint_eq(dlx_test_gpu_stats(x).gpu_late, 1);
+    do
+        ok(dlx_subscription_next_event(x->s, &event));
+    while (event.kind != DLX_EVENT_LATE);
+    ck_assert_str_eq(event.topic, "gpu/a");
+    ck_assert_str_eq(event.reason, dlx_strerror(code));
+    while (dlx_subscription_next_event(x->s, &event) == 0)
+        ck_assert_int_ne(event.kind, DLX_EVENT_LATE);
+}
+
+/* 0: it is killed; 1: its GPU fails. */
+START_TEST(a_stream_goes_on_when_the_publisher_cannot_write_any_more)
+{
+    dlx_test_gpu_variant = _i;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_and_stay);
+    struct dlx_test_gpu_end x = subscribe_to(&peer);
+    CUstream stream = dlx_test_gpu_stream();
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_on(&x, stream);
+    ck_assert_int_eq(dlx_tensor_status(t), 1);
+    if (_i == 0)
+        dlx_test_gpu_kill(&peer);
+    else
+        dlx_test_gpu_send(peer.sock, "", 1, -1);
+    check_late(&x, stream, t, _i == 0 ? DLX_E_PUBLISHER_GONE : DLX_E_DEVICE,
+               _i == 0 ? "gone" : "error of the publisher's GPU");
+    t->deleter(t);
+    if (_i == 1)
+        dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */
+    CU_OK(cu.cuStreamDestroy(stream));
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+START_TEST(a_stream_goes_on_when_the_publisher_takes_too_long)
+{
+    const struct dlx_connect_args quick = {
+        .size = sizeof quick, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND / 20};
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
+    struct dlx_client *c;
+    DLManagedTensorVersioned *t, *again;
+    ok(dlx_connect(&c, &quick));
+    ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
+    dlx_test_gpu_publish_behind(x.p, from, &gate, 0);
+    struct dlx_message *m = dlx_test_gpu_take(&x);
+    ok(dlx_message_tensor_on(m, 0, to, &t));
+    check_late(&x, to, t, DLX_E_TIMEOUT, "has not written it");
+    ok(dlx_message_tensor_on(m, 0, to, &again)); /* once more, it waits anew */
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_sync(from);
+    dlx_test_gpu_sync(to);
+    again->deleter(again);
+    ok(dlx_message_tensor_on(m, 0, to, &again));
+    ck_assert_int_eq(dlx_tensor_status(again), 0);
+    dlx_test_gpu_check(again, N, 7);
+    again->deleter(again);
+    t->deleter(t);
+    dlx_message_unref(m);
+    CU_OK(cu.cuStreamDestroy(from));
+    CU_OK(cu.cuStreamDestroy(to));
+    x.s = dlx_subscription_unref(x.s);
+    dlx_client_unref(c);
+    dlx_test_gpu_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("gpu_stream");
+    TCase *tc = dlx_test_gpu_stream_case("stream");
+    dlx_test_gpu_add(tc, take_and_release_return_while_the_publisher_s_work_goes_on, 0);
+    dlx_test_gpu_add(tc, a_stream_does_not_wait_for_a_tensor_that_is_ready, 0);
+    dlx_test_gpu_add(tc, a_stream_waits_once_for_all_tensors_of_a_message, 0);
+    dlx_test_gpu_add(tc, of_two_streams_the_one_that_waits_for_less_goes_on_first, 0);
+    dlx_test_gpu_add(tc, a_late_subscriber_s_stream_waits_for_a_retained_message, 0);
+    dlx_test_gpu_add(tc, a_subscription_ends_when_no_stream_waits_any_more, 0);
+    dlx_test_gpu_add(tc, two_processes_pass_tensors_round_and_round_without_waiting, 0);
+    dlx_test_gpu_add_loop(tc, a_stream_goes_on_when_the_publisher_cannot_write_any_more, 0, 2, 0);
+    dlx_test_gpu_add(tc, a_stream_goes_on_when_the_publisher_takes_too_long, 0);
+    suite_add_tcase(suite, tc);
+    return dlx_test_run(suite);
+}
+
+#else
+
+int main(void)
+{
+    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
+    return 77;
+}
+
+#endif

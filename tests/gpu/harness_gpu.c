@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/gpu/harness_gpu.h"
+
+#if DLX_TEST_HAS_GPU
+#include "tests/harness/fork.h"
+#include "tests/gpu/harness_gpu_driver.h"
+#include "tests/harness/patience.h"
+#include <check.h>
+#include <dlfcn.h>
+#include <libgen.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct dlx_test_driver cu;
+struct dlx_test_standin standin;
+
+static char machine_path[300];
+static void *library;
+
+const char *dlx_test_gpu_folder(void)
+{
+    static char folder[600];
+    const char *build = getenv("BUILD");
+    char self[512];
+    if (build) {
+        (void)snprintf(folder, sizeof folder, "%s/tests/standin", build);
+        return folder;
+    }
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    ck_assert_int_gt(n, 0);
+    self[n] = '\0';
+    (void)snprintf(folder, sizeof folder, "%s/standin", dirname(self));
+    return folder;
+}
+
+void dlx_test_gpu_machine(int n_devices)
+{
+    char number[16];
+    const char *tmp = getenv("TMPDIR");
+    (void)snprintf(machine_path, sizeof machine_path, "%s/machine-XXXXXX", tmp ? tmp : "/tmp");
+    int fd = mkstemp(machine_path);
+    ck_assert_int_ge(fd, 0);
+    (void)close(fd);
+    (void)snprintf(number, sizeof number, "%d", n_devices);
+    ck_assert_int_eq(setenv("STANDIN_MACHINE", machine_path, 1), 0);
+    /* As a driver of somebody's choice it has as many as its environment says. */
+    if (dlx_test_gpu_is_standin())
+        ck_assert_int_eq(setenv("STANDIN_DEVICES", number, 1), 0);
+}
+
+void dlx_test_gpu_machine_end(void)
+{
+    ck_assert_int_eq(unlink(machine_path), 0);
+    (void)unsetenv("STANDIN_MACHINE");
+    if (dlx_test_gpu_is_standin())
+        (void)unsetenv("STANDIN_DEVICES");
+}
+
+void *dlx_test_gpu_symbol(const char *name)
+{
+    return dlsym(library, name);
+}
+
+/* Whatever its arguments are: an older driver lacks the function, and stories see that it fails. */
+static CUresult absent(void)
+{
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+/* The arguments that cuda.h declares, whatever cuGetProcAddress would find for a newer caller. */
+static void resolve_call(const char *name, void *ret)
+{
+    void *p = dlx_test_gpu_symbol(name);
+    CUresult (*other)(void) = absent;
+    ck_assert_msg(p || !dlx_test_gpu_is_standin(), "the stand-in has no %s", name);
+    if (!p)
+        memcpy(&p, &other, sizeof p);
+    memcpy(ret, &p, sizeof p);
+}
+
+/* NULL in NVIDIA's driver. */
+static void resolve_control(const char *name, void *ret)
+{
+    void *p = dlx_test_gpu_symbol(name);
+    ck_assert_msg(p || !dlx_test_gpu_is_standin(), "the stand-in has no %s", name);
+    memcpy(ret, &p, sizeof p);
+}
+
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
+
+void dlx_test_gpu_load(void)
+{
+    char path[700];
+    const char *driver = getenv("DLX_TEST_GPU_DRIVER");
+    if (driver)
+        (void)snprintf(path, sizeof path, "%s", driver);
+    else
+        (void)snprintf(path, sizeof path, "%s/libcuda.so.1", dlx_test_gpu_folder());
+    library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    ck_assert_msg(library != NULL, "%s", dlerror());
+#define X(name, since, flags) resolve_call(TEXT(name), &cu.name);
+    CALLS(X)
+#undef X
+#define X(type, name, parameters) resolve_control(#name, &standin.name);
+    STANDIN_CONTROLS(X)
+#undef X
+}
+
+/* -- other processes --------------------------------------------------------------------------- */
+
+struct dlx_test_gpu_peer dlx_test_gpu_start(void (*role)(int sock))
+{
+    int pair[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)close(pair[0]);
+        role(pair[1]);
+        exit(0);
+    }
+    (void)close(pair[1]);
+    return (struct dlx_test_gpu_peer){.pid = pid, .sock = pair[0]};
+}
+
+static int wait_end(struct dlx_test_gpu_peer *peer)
+{
+    int status = -1;
+    ck_assert_int_eq(waitpid(peer->pid, &status, 0), peer->pid);
+    (void)close(peer->sock);
+    return status;
+}
+
+void dlx_test_gpu_join(struct dlx_test_gpu_peer *peer)
+{
+    int status = wait_end(peer);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the peer ended with %#x", status);
+}
+
+void dlx_test_gpu_kill(struct dlx_test_gpu_peer *peer)
+{
+    ck_assert_int_eq(kill(peer->pid, SIGKILL), 0);
+    ck_assert(WIFSIGNALED(wait_end(peer)));
+}
+
+union control {
+    struct cmsghdr header;
+    char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+void dlx_test_gpu_send(int sock, const void *bytes, size_t size, int borrow_fd)
+{
+    union control control = {.bytes = {0}};
+    struct iovec io = {(void *)(uintptr_t)bytes, size};
+    struct msghdr message = {.msg_iov = &io, .msg_iovlen = 1};
+    if (borrow_fd >= 0) {
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control;
+        control.header = (struct cmsghdr){
+            .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+        memcpy(CMSG_DATA(&control.header), &borrow_fd, sizeof borrow_fd);
+    }
+    ck_assert_int_eq(sendmsg(sock, &message, MSG_NOSIGNAL), (ssize_t)size);
+}
+
+int dlx_test_gpu_receive(int sock, void *ret, size_t size)
+{
+    union control control = {.bytes = {0}};
+    struct iovec io = {ret, size};
+    struct msghdr message = {
+        .msg_iov = &io, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct pollfd readable = {.fd = sock, .events = POLLIN};
+    int fd = -1;
+    ck_assert_int_eq(poll(&readable, 1, PATIENCE_MS), 1);
+    ck_assert_int_eq(recvmsg(sock, &message, MSG_CMSG_CLOEXEC), (ssize_t)size);
+    if (message.msg_controllen >= CMSG_LEN(sizeof fd) && control.header.cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(&control.header), sizeof fd);
+    return fd;
+}
+
+/* -- one process ------------------------------------------------------------------------------- */
+
+CUcontext dlx_test_gpu_context(int device)
+{
+    CUcontext context;
+    ck_assert_int_eq(cu.cuInit(0), CUDA_SUCCESS);
+    ck_assert_int_eq(cu.cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
+    ck_assert_int_eq(cu.cuCtxSetCurrent(context), CUDA_SUCCESS);
+    return context;
+}
+
+CUmemAllocationProp dlx_test_gpu_prop(int device)
+{
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+}
+
+CUmemAccessDesc dlx_test_gpu_access(int device, CUmemAccess_flags flags)
+{
+    return (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                             .flags = flags};
+}
+
+CUdeviceptr dlx_test_gpu_map(CUmemGenericAllocationHandle handle, size_t size,
+                             CUmemAccess_flags flags)
+{
+    CUdeviceptr address;
+    CUmemAccessDesc access = dlx_test_gpu_access(0, flags);
+    CU_OK(cu.cuMemAddressReserve(&address, size, 0, 0, 0));
+    CU_OK(cu.cuMemMap(address, size, 0, handle, 0));
+    CU_OK(cu.cuMemSetAccess(address, size, &access, 1));
+    return address;
+}
+
+void dlx_test_gpu_unmap(CUdeviceptr address, size_t size)
+{
+    CU_OK(cu.cuMemUnmap(address, size));
+    CU_OK(cu.cuMemAddressFree(address, size));
+}
+
+void dlx_test_gpu_clean(void)
+{
+    for (int i = 0; i <= STANDIN_LAST_LIVE; i++) {
+        enum standin_counter counter = (enum standin_counter)i;
+        ck_assert_msg(standin.standin_count(counter) == 0, "%llu %s are left",
+                      (unsigned long long)standin.standin_count(counter),
+                      standin.standin_count_name(counter));
+    }
+    ck_assert_int_eq(standin.standin_open_fds(), 0);
+}
+
+#endif

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/gpu/harness_gpu_peer.h"
+
+#if DLX_TEST_HAS_GPU
+#include "common/error.h"
+#include "gpu/exports.h"
+#include "gpu/imports.h"
+#include "tests/harness/fds.h"
+#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/harness/patience.h"
+#include <check.h>
+#include <dlpack/dlpack.h>
+#include <poll.h>
+#include <string.h>
+
+/* ---- words and handles over a socket ------------------------------------------------------- */
+
+static struct dlx_packet packet;
+
+static void send_packet(int sock, const void *data, size_t size, const int *fds, size_t n_fds)
+{
+    struct pollfd p = {.fd = sock, .events = POLLOUT};
+    ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
+    ck_assert_int_eq(dlx__packet_send(sock, data, size, fds, n_fds), 0);
+}
+
+static void recv_packet(int sock)
+{
+    struct pollfd p = {.fd = sock, .events = POLLIN};
+    ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
+    int r = dlx__packet_recv_fds(sock, &packet);
+    ck_assert_msg(r == 0, "%s", dlx__error_message());
+}
+
+static void send_handle(int sock, const struct dlx_gpu_handle *handle)
+{
+    uint8_t data[DLX_GPU_BYTES_MAX];
+    int fds[DLX_PACKET_FDS_MAX];
+    uint32_t first = 0;
+    do {
+        size_t n_fds;
+        size_t size = dlx__gpu_handle_encode(handle, first, data, fds, &n_fds);
+        send_packet(sock, data, size, fds, n_fds);
+        first += (uint32_t)n_fds;
+    } while (first < handle->n_chunks);
+}
+
+static void recv_handle(int sock, struct dlx_gpu_handle *ret)
+{
+    *ret = (struct dlx_gpu_handle){0};
+    do {
+        recv_packet(sock);
+        int r = dlx__gpu_handle_decode(ret, packet.data, packet.size, packet.fds, packet.n_fds);
+        ck_assert_msg(r == 0, "%s", dlx__error_message());
+        dlx__packet_deinit(&packet);
+    } while (!dlx__gpu_handle_is_complete(ret));
+}
+
+static void recv_word(int sock, struct dlx_test_gpu_word *ret)
+{
+    recv_packet(sock);
+    ck_assert_uint_eq(packet.size, sizeof *ret);
+    memcpy(ret, packet.data, sizeof *ret);
+    dlx__packet_deinit(&packet);
+}
+
+/* ---- in the peer --------------------------------------------------------------------------- */
+
+static struct dlx_gpu_import *imports[64];
+static uint64_t n_imports;
+
+static CUcontext context_of(int device)
+{
+    CUdevice dev;
+    CUcontext context;
+    ck_assert_int_eq(cu.cuDeviceGet(&dev, device), CUDA_SUCCESS);
+    ck_assert_int_eq(cu.cuDevicePrimaryCtxRetain(&context, dev), CUDA_SUCCESS);
+    return context;
+}
+
+static CUdeviceptr address(const struct dlx_test_gpu_word *w)
+{
+    return (CUdeviceptr)(uintptr_t)dlx__gpu_import_base(imports[w->a]) + w->b;
+}
+
+/* In the context of a framework that uses the device; gone again afterwards. */
+static int copy(struct dlx_test_gpu_word *w, bool is_write)
+{
+    CUcontext before;
+    CUresult result;
+    ck_assert_int_eq(cu.cuCtxPushCurrent(context_of(0)), CUDA_SUCCESS);
+    if (is_write)
+        result = cu.cuMemcpyHtoD(address(w), &w->c, sizeof w->c);
+    else
+        result = cu.cuMemcpyDtoH(&w->c, address(w), sizeof w->c);
+    w->a = w->c;
+    ck_assert_int_eq(cu.cuCtxPopCurrent(&before), CUDA_SUCCESS);
+    ck_assert_int_eq(cu.cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+    return result == CUDA_SUCCESS ? 0 : DLX_E_SYSTEM;
+}
+
+static CUdeviceptr foreign(enum dlx_gpu_kind kind, uint64_t size)
+{
+    CUmemoryPool pool;
+    CUdeviceptr at;
+    if (kind == DLX_GPU_CUDA_POOL)
+        return dlx_test_gpu_pool_make(size, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, &pool);
+    ck_assert_int_eq(kind, DLX_GPU_CUDA_IPC);
+    ck_assert_int_eq(cu.cuMemAlloc(&at, size), CUDA_SUCCESS);
+    return at;
+}
+
+static void allocate(int sock, enum dlx_gpu_kind kind, uint64_t size)
+{
+    static struct dlx_gpu_exports *exports;
+    struct dlx_gpu_export *export;
+    uint64_t offset;
+    int r;
+    dlx_test_gpu_context(0);
+    if (!exports)
+        ck_assert_int_eq(dlx__gpu_exports_new(&exports, DLX_TEST_GPU_PEER), 0);
+    if (kind == DLX_GPU_CUDA_VMM)
+        r = dlx__gpu_exports_allocate(exports, kDLCUDA, 0, size, &export);
+    else
+        r = dlx__gpu_exports_share(exports, kDLCUDA, 0, (void *)(uintptr_t)foreign(kind, size),
+                                   size, &export, &offset);
+    ck_assert_msg(r == 0, "%s", dlx__error_message());
+    for (uint64_t i = 0; i < size / 8; i += 4096) {
+        uint64_t word = i + 1;
+        CUdeviceptr at = (CUdeviceptr)(uintptr_t)dlx__gpu_export_base(export) + 8 * i;
+        ck_assert_int_eq(cu.cuMemcpyHtoD(at, &word, sizeof word), CUDA_SUCCESS);
+    }
+    send_handle(sock, dlx__gpu_export_handle(export));
+}
+
+static int answer(struct dlx_test_gpu_word *w, int sock)
+{
+    struct dlx_gpu_handle handle;
+    int r = 0;
+    switch ((enum dlx_test_gpu_op)w->op) {
+    case DLX_TEST_GPU_OPEN:
+        recv_handle(sock, &handle);
+        r = dlx__gpu_import(DLX_TEST_GPU_OWN, &handle, (int32_t)w->a, (enum dlx_gpu_access)w->b,
+                            NULL, &imports[n_imports]);
+        w->a = r == 0 ? n_imports++ : 0;
+        dlx__gpu_handle_deinit(&handle);
+        break;
+    case DLX_TEST_GPU_READ:
+        r = copy(w, false);
+        break;
+    case DLX_TEST_GPU_WRITE:
+        r = copy(w, true);
+        break;
+    case DLX_TEST_GPU_DROP:
+        dlx__gpu_import_unref(imports[w->a]);
+        break;
+    case DLX_TEST_GPU_GONE:
+        dlx__gpu_imports_gone(DLX_TEST_GPU_OWN, w->a);
+        break;
+    case DLX_TEST_GPU_TRIM:
+        dlx__gpu_imports_trim(0);
+        break;
+    case DLX_TEST_GPU_COUNT:
+        w->a = dlx_test_gpu_is_standin() ? standin.standin_count((enum standin_counter)w->a) : 0;
+        break;
+    case DLX_TEST_GPU_FDS:
+        w->a = dlx_test_fds_count();
+        break;
+    case DLX_TEST_GPU_ALLOCATE:
+    case DLX_TEST_GPU_END:
+        break;
+    }
+    return r;
+}
+
+/* Sockets of all peers: one that inherited another's would keep it from seeing the test's end. */
+static int socks[16];
+static size_t n_socks;
+static const char *variable;
+
+static void serve(int sock)
+{
+    struct dlx_test_gpu_word w;
+    for (size_t i = 0; i < n_socks; i++)
+        dlx__close(socks[i]);
+    ck_assert(!variable || putenv((char *)(uintptr_t)variable) == 0);
+    for (;;) {
+        recv_word(sock, &w);
+        if (w.op == DLX_TEST_GPU_END)
+            return;
+        if (w.op == DLX_TEST_GPU_ALLOCATE) {
+            allocate(sock, (enum dlx_gpu_kind)w.b, w.a);
+            continue;
+        }
+        dlx__error_clear();
+        w.result = answer(&w, sock);
+        memcpy(w.text, dlx__error_message(), sizeof w.text - 1);
+        w.text[sizeof w.text - 1] = '\0';
+        send_packet(sock, &w, sizeof w, NULL, 0);
+    }
+}
+
+/* ---- in the test --------------------------------------------------------------------------- */
+
+void dlx_test_gpu_peer_start(struct dlx_test_gpu_peer *ret, const char *its_variable)
+{
+    variable = its_variable;
+    *ret = dlx_test_gpu_start(serve);
+    ck_assert_uint_lt(n_socks, DLX_ARRAY_SIZE(socks));
+    socks[n_socks++] = ret->sock;
+}
+
+void dlx_test_gpu_peer_end(struct dlx_test_gpu_peer *peer)
+{
+    struct dlx_test_gpu_word w = {.op = DLX_TEST_GPU_END};
+    send_packet(peer->sock, &w, sizeof w, NULL, 0);
+    dlx_test_gpu_join(peer);
+}
+
+struct dlx_test_gpu_word dlx_test_gpu_ask(struct dlx_test_gpu_peer *peer, enum dlx_test_gpu_op op,
+                                          uint64_t a, uint64_t b, uint64_t c,
+                                          const struct dlx_gpu_handle *handle)
+{
+    struct dlx_test_gpu_word w = {.op = op, .a = a, .b = b, .c = c};
+    send_packet(peer->sock, &w, sizeof w, NULL, 0);
+    if (handle)
+        send_handle(peer->sock, handle);
+    recv_word(peer->sock, &w);
+    return w;
+}
+
+void dlx_test_gpu_peer_check(struct dlx_test_gpu_peer *peer, enum standin_counter counter,
+                             uint64_t n)
+{
+    if (dlx_test_gpu_is_standin())
+        ck_assert_uint_eq(dlx_test_gpu_ask(peer, DLX_TEST_GPU_COUNT, counter, 0, 0, NULL).a, n);
+    else
+        dlx_test_gpu_unchecked("how many objects of the driver exist in another process");
+}
+
+void dlx_test_gpu_ask_handle(struct dlx_test_gpu_peer *peer, enum dlx_gpu_kind kind, uint64_t size,
+                             struct dlx_gpu_handle *ret)
+{
+    struct dlx_test_gpu_word w = {.op = DLX_TEST_GPU_ALLOCATE, .a = size, .b = kind};
+    send_packet(peer->sock, &w, sizeof w, NULL, 0);
+    recv_handle(peer->sock, ret);
+}
+
+#endif

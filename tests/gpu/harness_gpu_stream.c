@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/gpu/harness_gpu_stream.h"
+
+#if DLX_TEST_HAS_GPU
+#include "common/util.h"
+#include <dlpack/dlpack.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#define TOPIC    "gpu/a"
+#define OK(call) ck_assert_int_eq((call), CUDA_SUCCESS)
+
+int dlx_test_gpu_variant;
+
+static atomic_uint n_deleted;
+
+static void start(void)
+{
+    atomic_store(&n_deleted, 0);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+
+static void stop(void)
+{
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+}
+
+TCase *dlx_test_gpu_stream_case(const char *name)
+{
+    TCase *tc = dlx_test_gpu_case(name);
+    dlx_test_dir_fixture(tc, &dlx_test_stream_daemon);
+    tcase_add_checked_fixture(tc, start, stop);
+    tcase_set_timeout(tc, dlx_test_gpu_timeout(5 * PATIENCE_S));
+    return tc;
+}
+
+/* ---- ends ---------------------------------------------------------------------------------- */
+
+struct dlx_test_gpu_end dlx_test_gpu_publisher(const struct dlx_publisher_args *args)
+{
+    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    (void)dlx_test_gpu_context(0);
+    ok(dlx_publisher_new(x.c, TOPIC, args, &x.p));
+    return x;
+}
+
+struct dlx_test_gpu_end dlx_test_gpu_publish_to(struct dlx_test_gpu_peer *peer,
+                                                const struct dlx_publisher_args *args)
+{
+    char byte;
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(args);
+    dlx_test_gpu_send(peer->sock, "", 1, -1);
+    (void)dlx_test_gpu_receive(peer->sock, &byte, 1);
+    ok(dlx_publisher_wait(x.p, 1, PATIENCE));
+    return x;
+}
+
+struct dlx_test_gpu_end dlx_test_gpu_subscribe_on(int sock, int device,
+                                                  const struct dlx_subscribe_args *args)
+{
+    char byte;
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect(), .device = device};
+    (void)dlx_test_gpu_context(device);
+    ok(dlx_subscribe(x.c, TOPIC, args, &x.s));
+    dlx_test_gpu_send(sock, "", 1, -1);
+    return x;
+}
+
+struct dlx_test_gpu_end dlx_test_gpu_subscribe(int sock, const struct dlx_subscribe_args *args)
+{
+    return dlx_test_gpu_subscribe_on(sock, 0, args);
+}
+
+struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end)
+{
+    struct dlx_message *m = NULL;
+    ok(dlx_take(end->s, PATIENCE, &m));
+    return m;
+}
+
+void dlx_test_gpu_end(struct dlx_test_gpu_end *end)
+{
+    dlx_subscription_unref(end->s);
+    dlx_publisher_unref(end->p);
+    dlx_client_unref(end->c);
+    dlx_test_gpu_check_count(STANDIN_IPC_MAPPINGS, 0);
+    dlx_test_gpu_check_count(STANDIN_HANDLES, 0);
+}
+
+/* ---- tensors of dlx_alloc() ---------------------------------------------------------------- */
+
+struct dlx_tensor_spec dlx_test_gpu_spec(const int64_t *shape, int32_t ndim, DLDevice device)
+{
+    return (struct dlx_tensor_spec){.size = sizeof(struct dlx_tensor_spec),
+                                    .dtype = {kDLUInt, 32, 1},
+                                    .ndim = ndim,
+                                    .shape = shape,
+                                    .device = device};
+}
+
+DLManagedTensorVersioned *dlx_test_gpu_alloc_empty(struct dlx_publisher *p, int64_t n)
+{
+    const struct dlx_tensor_spec spec = dlx_test_gpu_spec(&n, 1, (DLDevice){kDLCUDA, 0});
+    DLManagedTensorVersioned *t;
+    ok(dlx_alloc(p, &spec, &t));
+    return t;
+}
+
+DLManagedTensorVersioned *dlx_test_gpu_alloc(struct dlx_publisher *p, int64_t n, uint32_t value)
+{
+    DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(p, n);
+    dlx_test_gpu_fill((CUdeviceptr)(uintptr_t)t->dl_tensor.data, (uint64_t)n * sizeof value, value);
+    return t;
+}
+
+/* ---- tensors of others ------------------------------------------------------------------------------- */
+
+struct owner {
+    DLManagedTensorVersioned tensor;
+    int64_t dims[4];
+    CUdeviceptr memory; /* 0: somebody else's */
+};
+
+static void delete_tensor(DLManagedTensorVersioned *tensor)
+{
+    struct owner *owner = tensor->manager_ctx;
+    if (owner->memory)
+        OK(cu.cuMemFree(owner->memory));
+    atomic_fetch_add(&n_deleted, 1);
+    free(owner);
+}
+
+uint32_t dlx_test_gpu_n_deleted(void)
+{
+    return atomic_load(&n_deleted);
+}
+
+DLManagedTensorVersioned *dlx_test_gpu_tensor_at(CUdeviceptr at, int64_t rows, int64_t columns)
+{
+    struct owner *owner = calloc(1, sizeof *owner);
+    ck_assert_ptr_nonnull(owner);
+    owner->dims[0] = rows;
+    owner->dims[1] = columns;
+    owner->dims[2] = columns;
+    owner->dims[3] = 1;
+    owner->tensor = (DLManagedTensorVersioned){.version = {DLPACK_MAJOR_VERSION, 0},
+                                               .manager_ctx = owner,
+                                               .deleter = delete_tensor,
+                                               .dl_tensor = {.data = (void *)(uintptr_t)at,
+                                                             .device = {kDLCUDA, 0},
+                                                             .ndim = 2,
+                                                             .dtype = {kDLUInt, 32, 1},
+                                                             .shape = owner->dims,
+                                                             .strides = owner->dims + 2}};
+    return &owner->tensor;
+}
+
+DLManagedTensorVersioned *dlx_test_gpu_tensor(uint64_t offset, int64_t rows, int64_t columns,
+                                              uint32_t value)
+{
+    CUdeviceptr at;
+    OK(cu.cuMemAlloc(&at, DLX_TEST_GPU_MIB));
+    dlx_test_gpu_fill(at, DLX_TEST_GPU_MIB, value);
+    DLManagedTensorVersioned *tensor = dlx_test_gpu_tensor_at(at, rows, columns);
+    ((struct owner *)tensor->manager_ctx)->memory = at;
+    tensor->dl_tensor.byte_offset = offset;
+    return tensor;
+}
+
+DLManagedTensorVersioned *dlx_test_gpu_view(const DLManagedTensorVersioned *of, int64_t rows,
+                                            int64_t columns, int64_t step)
+{
+    DLManagedTensorVersioned *tensor = dlx_test_gpu_tensor_at(
+        (CUdeviceptr)(uintptr_t)of->dl_tensor.data + of->dl_tensor.byte_offset, rows, columns);
+    tensor->dl_tensor.strides[0] = step * columns;
+    tensor->dl_tensor.strides[1] = step;
+    return tensor;
+}
+
+/* ---- gates --------------------------------------------------------------------------------- */
+
+static void CUDA_CB pass_gate(void *arg)
+{
+    struct dlx_test_gpu_gate *gate = arg;
+    while (sem_wait(&gate->open) < 0)
+        ;
+}
+
+void dlx_test_gpu_gate_shut(struct dlx_test_gpu_gate *gate, CUstream stream)
+{
+    ck_assert_int_eq(sem_init(&gate->open, 0, 0), 0);
+    OK(cu.cuLaunchHostFunc(stream, pass_gate, gate));
+}
+
+void dlx_test_gpu_gate_open(struct dlx_test_gpu_gate *gate)
+{
+    ck_assert_int_eq(sem_post(&gate->open), 0);
+}
+
+CUstream dlx_test_gpu_stream(void)
+{
+    CUstream stream;
+    OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+void dlx_test_gpu_sync(CUstream stream)
+{
+    CUresult result;
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
+        result = cu.cuStreamQuery(stream);
+        if (result != CUDA_ERROR_NOT_READY)
+            break;
+        ck_assert_msg(dlx__now_ns() < end, "the stream has not done its work in %d s", PATIENCE_S);
+        (void)sched_yield();
+    }
+    OK(result);
+}
+
+struct dlx_subscription_stats dlx_test_gpu_stats(const struct dlx_test_gpu_end *end)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(end->s, &stats));
+    return stats;
+}
+
+void dlx_test_gpu_wait_held(struct dlx_subscription *s, uint32_t n)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
+        ok(dlx_subscription_get_stats(s, &stats));
+        if (stats.n_held == n)
+            return;
+        ck_assert_msg(dlx__now_ns() < end, "%u messages are held after %d s, not %u", stats.n_held,
+                      PATIENCE_S, n);
+        (void)sched_yield();
+    }
+}
+
+/* ---- kernels ------------------------------------------------------------------------------- */
+
+void dlx_test_gpu_check(const DLManagedTensorVersioned *tensor, int64_t n, uint32_t value)
+{
+    const DLTensor *t = &tensor->dl_tensor;
+    bool has_rows = t->ndim == 2;
+    struct dlx_test_gpu_view_of view = {
+        .at = (CUdeviceptr)(uintptr_t)t->data,
+        .n = (uint64_t)n,
+        .columns = (uint64_t)(has_rows ? t->shape[1] : n),
+        .row_stride = has_rows ? t->strides[0] : 0,
+        .column_stride = has_rows ? t->strides[1] : 1,
+    };
+    ck_assert_uint_eq(dlx_test_gpu_look(&view, value), (uint64_t)n);
+}
+
+void dlx_test_gpu_wait_ready(const struct dlx_test_gpu_end *x, int n)
+{
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m;
+    DLManagedTensorVersioned *t;
+    ok(dlx_subscribe(x->c, "gpu/a", NULL, &s));
+    for (int i = 0; i < n; i++) {
+        ok(dlx_take(s, PATIENCE, &m));
+        ok(dlx_message_tensor(m, 0, &t));
+        t->deleter(t);
+        dlx_message_unref(m);
+    }
+    dlx_subscription_unref(s);
+}
+
+#endif

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts: the primary one of each device, and each thread's stack of them. */
+#include "tests/gpu/standin/machine.h"
+#include <stdlib.h>
+
+#define MAX_DEPTH 64
+
+static _Thread_local struct context *stack[MAX_DEPTH];
+static _Thread_local int depth;
+
+struct context *context_current(void)
+{
+    return depth > 0 ? stack[depth - 1] : NULL;
+}
+
+static bool context_is_known(const struct context *context)
+{
+    const struct context *c;
+    LIST_FOREACH(c, &state.contexts, link)
+    if (c == context)
+        return true;
+    return false;
+}
+
+bool context_is_live(const struct context *context)
+{
+    return context_is_known(context) && !context->is_destroyed;
+}
+
+void context_poison(struct context *context, CUresult code)
+{
+    if (context->sticky == CUDA_SUCCESS)
+        context->sticky = code;
+    signal_change();
+}
+
+static CUresult context_new(int device)
+{
+    struct context *context = calloc(1, sizeof *context);
+    if (!context)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    context->device = device;
+    context->id = ++state.last_id;
+    LIST_INSERT_HEAD(&state.contexts, context, link);
+    state.primary[device] = context;
+    count_add(STANDIN_CONTEXTS, 1);
+    count_add(STANDIN_CONTEXTS_MADE, 1);
+    atomic_fetch_add(&process->contexts_made[state.visible[device]], 1);
+    return CUDA_SUCCESS;
+}
+
+/* Destroying a context destroys its streams and events, and frees its memory. */
+static void context_sweep(struct context *context)
+{
+    struct event *event;
+    struct range *range, *next;
+    LIST_FOREACH(event, &state.events, link)
+    {
+        if (event->context == context && !event->is_destroyed) {
+            event->is_destroyed = true;
+            count_add(STANDIN_EVENTS, -1);
+        }
+    }
+    for (range = LIST_FIRST(&state.ranges); range; range = next) {
+        next = LIST_NEXT(range, link);
+        if (range->context == context)
+            range_remove(range);
+    }
+}
+
+void context_destroy(struct context *context)
+{
+    struct stream *s;
+    context->is_destroyed = true;
+    LIST_FOREACH(s, &state.streams, link)
+    {
+        if (s->context != context)
+            continue;
+        if (!s->is_destroyed && s != context->legacy && s != context->per_thread)
+            count_add(STANDIN_STREAMS, -1);
+        if (s->capture != CU_STREAM_CAPTURE_STATUS_NONE)
+            state.n_capturing--;
+        s->capture = CU_STREAM_CAPTURE_STATUS_NONE;
+        s->is_destroyed = true;
+        pthread_cond_signal(&s->wake);
+    }
+    signal_change();
+    while (context->n_workers > 0)
+        wait_change();
+    context_sweep(context);
+    state.primary[context->device] = NULL;
+    state.n_primary[context->device] = 0;
+    count_add(STANDIN_CONTEXTS, -1);
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
+{
+    ENTER(cuDevicePrimaryCtxRetain);
+    if (!device_is_valid(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!state.primary[device]) {
+        CUresult code = context_new(device);
+        if (code != CUDA_SUCCESS)
+            return code;
+    }
+    state.n_primary[device]++;
+    *ret = (CUcontext)state.primary[device];
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    ENTER(cuDevicePrimaryCtxRelease);
+    if (!device_is_valid(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (state.n_primary[device] == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (--state.n_primary[device] == 0)
+        context_destroy(state.primary[device]);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device)
+{
+    ENTER(cuDevicePrimaryCtxReset);
+    if (!device_is_valid(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (state.primary[device])
+        context_destroy(state.primary[device]);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+{
+    ENTER(cuDevicePrimaryCtxGetState);
+    if (!device_is_valid(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!flags || !active)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = state.primary_flags[device];
+    *active = state.primary[device] != NULL;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle)
+{
+    ENTER(cuCtxPushCurrent);
+    struct context *context = (struct context *)handle;
+    if (!context_is_known(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (context->is_destroyed)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (depth == MAX_DEPTH)
+        return CUDA_ERROR_INVALID_VALUE;
+    stack[depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPopCurrent(CUcontext *ret)
+{
+    ENTER(cuCtxPopCurrent);
+    if (depth == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    depth--;
+    if (ret)
+        *ret = (CUcontext)stack[depth];
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle)
+{
+    ENTER(cuCtxSetCurrent);
+    struct context *context = (struct context *)handle;
+    if (context && !context_is_known(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (context && context->is_destroyed)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (depth > 0)
+        depth--;
+    if (context)
+        stack[depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext *ret)
+{
+    ENTER(cuCtxGetCurrent);
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ret = (CUcontext)context_current();
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetDevice(CUdevice *ret)
+{
+    ENTER(cuCtxGetDevice);
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ret = call.context->device;
+    return CUDA_SUCCESS;
+}
+
+/* Of CUDA 13: the context is an argument; NULL is the current one. */
+#if CUDA_VERSION < 13000
+EXPORTED CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice *ret, CUcontext handle);
+#endif
+CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice *ret, CUcontext handle)
+{
+    ENTER(cuCtxGetDevice);
+    const struct context *context = handle ? (struct context *)handle : call.context;
+    if (!ret || !context_is_live(context))
+        return ret ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    *ret = context->device;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long *ret)
+{
+    ENTER(cuCtxGetId);
+    const struct context *context = handle ? (struct context *)handle : context_current();
+    if (!context_is_live(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ret = context->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    ENTER(cuCtxGetStreamPriorityRange);
+    if (least)
+        *least = 0;
+    if (greatest)
+        *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSynchronize(void)
+{
+    ENTER(cuCtxSynchronize);
+    return context_drain(call.context);
+}
+
+#if CUDA_VERSION < 13000
+EXPORTED CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle);
+#endif
+CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle)
+{
+    ENTER(cuCtxSynchronize);
+    struct context *context = handle ? (struct context *)handle : call.context;
+    return context_is_live(context) ? context_drain(context) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+    ENTER(cuCtxEnablePeerAccess);
+    const struct context *context = (struct context *)peer;
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!context_is_live(context) || context->device == call.context->device)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (call.context->peers[context->device])
+        return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    call.context->peers[context->device] = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer)
+{
+    ENTER(cuCtxDisablePeerAccess);
+    const struct context *context = (struct context *)peer;
+    if (!context_is_live(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!call.context->peers[context->device])
+        return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+    call.context->peers[context->device] = false;
+    return CUDA_SUCCESS;
+}
+
+CUresult standin_poison(CUresult code)
+{
+    pthread_mutex_lock(&state.lock);
+    struct context *context = context_current();
+    if (context)
+        context_poison(context, code);
+    pthread_mutex_unlock(&state.lock);
+    return context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_STANDIN_IPC_H
+#define DLX_STANDIN_IPC_H
+
+#include "tests/gpu/standin/machine.h"
+
+/* What the 64 bytes of a handle, or of a pool's exported pointer, contain. */
+struct share_name {
+    uint64_t magic, id;
+    int slot, zero; /* no padding: the bytes of handles are compared */
+};
+
+bool share_name_read(const void *bytes, struct share_name *ret);
+/* Makes the range known to the machine, if it is not yet; writes its name. */
+CUresult share_publish(struct range *range, uint64_t pool_id, void *ret);
+/* Opens it in another process: counted until share_close(), which the end of its range calls. */
+CUresult share_import(const void *bytes, uint64_t pool_id, struct share *ret,
+                      struct share_name *ret_name);
+void share_close(const struct range *range);
+
+#endif

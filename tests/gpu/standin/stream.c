@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams: a queue each, and a thread that runs it in order. */
+#include "tests/gpu/standin/machine.h"
+#include <signal.h>
+#include <stdlib.h>
+
+/* -- operations -------------------------------------------------------------------------------- */
+
+struct op *op_new(enum op_kind kind)
+{
+    struct op *op = calloc(1, sizeof *op);
+    if (op)
+        op->kind = kind;
+    return op;
+}
+
+void op_free(struct op *op)
+{
+    if (op)
+        free(op->staged);
+    free(op);
+}
+
+static void delay_op(void)
+{
+    uint64_t ns = atomic_load(&op_delay_ns);
+    if (ns == 0)
+        return;
+    pthread_mutex_unlock(&state.lock);
+    pause_ns(ns);
+    pthread_mutex_lock(&state.lock);
+}
+
+/*
+ * Runs the queue until the stream and its work have ended. A context with an error, or one that is
+ * destroyed, runs nothing any more: its operations are dropped.
+ */
+static void *stream_main(void *arg)
+{
+    struct stream *s = arg;
+    pthread_mutex_lock(&state.lock);
+    while (true) {
+        while (STAILQ_EMPTY(&s->queue) && !s->is_destroyed)
+            pthread_cond_wait(&s->wake, &state.lock);
+        struct op *op = STAILQ_FIRST(&s->queue);
+        if (!op)
+            break;
+        delay_op();
+        if (s->context->sticky == CUDA_SUCCESS && !s->context->is_destroyed)
+            op_run(s, op);
+        STAILQ_REMOVE_HEAD(&s->queue, link);
+        op_free(op);
+        s->completed++;
+        signal_change();
+    }
+    s->context->n_workers--;
+    signal_change();
+    pthread_mutex_unlock(&state.lock);
+    return NULL;
+}
+
+/* -- streams ----------------------------------------------------------------------------------- */
+
+static bool thread_start(struct stream *s)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all, before;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int r = pthread_create(&thread, &attributes, stream_main, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return r == 0;
+}
+
+struct stream *stream_new(struct context *context, unsigned flags, int priority)
+{
+    struct stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    s->context = context;
+    s->flags = flags;
+    s->priority = priority;
+    s->id = ++state.last_id;
+    STAILQ_INIT(&s->queue);
+    pthread_cond_init(&s->wake, NULL);
+    context->n_workers++;
+    if (!thread_start(s)) {
+        context->n_workers--;
+        free(s);
+        return NULL;
+    }
+    LIST_INSERT_HEAD(&state.streams, s, link);
+    return s;
+}
+
+static CUresult default_stream(struct context *context, struct stream **place, unsigned flags,
+                               struct stream **ret)
+{
+    if (!*place)
+        *place = stream_new(context, flags, 0);
+    *ret = *place;
+    return *ret ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult stream_of(const struct call *call, CUstream handle, struct stream **ret)
+{
+    if (handle == NULL || handle == CU_STREAM_LEGACY)
+        return default_stream(call->context, &call->context->legacy, CU_STREAM_DEFAULT, ret);
+    if (handle == CU_STREAM_PER_THREAD)
+        return default_stream(call->context, &call->context->per_thread, CU_STREAM_DEFAULT, ret);
+    struct stream *s;
+    LIST_FOREACH(s, &state.streams, link)
+    {
+        if ((CUstream)s != handle || s->is_destroyed)
+            continue;
+        *ret = s;
+        return s->context->sticky;
+    }
+    return CUDA_ERROR_INVALID_HANDLE;
+}
+
+static bool is_blocking(const struct stream *s)
+{
+    return s != s->context->legacy && !(s->flags & CU_STREAM_NON_BLOCKING);
+}
+
+static void append(struct stream *s, struct op *op)
+{
+    STAILQ_INSERT_TAIL(&s->queue, op, link);
+    s->enqueued++;
+    pthread_cond_signal(&s->wake);
+}
+
+static bool append_wait(struct stream *s, struct stream *earlier)
+{
+    struct op *op = op_new(OP_WAIT_STREAM);
+    if (!op)
+        return false;
+    op->stream = earlier;
+    op->value = earlier->enqueued;
+    append(s, op);
+    return true;
+}
+
+/* The legacy default stream waits for all blocking streams of its context, and they wait for it. */
+static bool append_implicit_order(struct stream *s)
+{
+    struct stream *other = s->context->legacy;
+    if (is_blocking(s))
+        return !other || other->completed == other->enqueued || append_wait(s, other);
+    if (s != s->context->legacy)
+        return true;
+    LIST_FOREACH(other, &state.streams, link)
+    if (other->context == s->context && is_blocking(other) && other->completed != other->enqueued &&
+        !append_wait(s, other))
+        return false;
+    return true;
+}
+
+static struct stream *captured_blocking_stream(const struct context *context)
+{
+    struct stream *s;
+    LIST_FOREACH(s, &state.streams, link)
+    if (s->context == context && is_blocking(s) && s->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        return s;
+    return NULL;
+}
+
+CUresult stream_enqueue(struct stream *s, struct op *op)
+{
+    struct stream *captured = s == s->context->legacy ? captured_blocking_stream(s->context) : NULL;
+    CUresult code = CUDA_SUCCESS;
+    if (captured)
+        code = capture_refuse(captured, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    else if (s->capture == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+        code = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    else if (!op || (s->capture == CU_STREAM_CAPTURE_STATUS_NONE && !append_implicit_order(s)))
+        code = CUDA_ERROR_OUT_OF_MEMORY;
+    if (code != CUDA_SUCCESS || s->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        s->n_captured += code == CUDA_SUCCESS;
+        op_free(op);
+        return code;
+    }
+    append(s, op);
+    return CUDA_SUCCESS;
+}
+
+CUresult capture_refuse(struct stream *s, CUresult code)
+{
+    if (s->capture == CU_STREAM_CAPTURE_STATUS_NONE)
+        return CUDA_SUCCESS;
+    if (s->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        s->capture = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+        count_add(STANDIN_CAPTURES_BROKEN, 1);
+    }
+    return code;
+}
+
+/* -- waiting for work -------------------------------------------------------------------------- */
+
+static CUresult wait_for(struct stream *s, uint64_t upto)
+{
+    while (s->completed < upto)
+        wait_change();
+    return s->context->is_destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : s->context->sticky;
+}
+
+CUresult stream_drain(struct stream *s)
+{
+    return wait_for(s, s->enqueued);
+}
+
+/* The list may grow and its members end meanwhile, but none is ever freed. */
+CUresult context_drain(struct context *context)
+{
+    struct stream *s;
+    CUresult code = CUDA_SUCCESS;
+    LIST_FOREACH(s, &state.streams, link)
+    {
+        if (s->context == context && code == CUDA_SUCCESS)
+            code = stream_drain(s);
+    }
+    return code;
+}

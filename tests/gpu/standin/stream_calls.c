@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The driver's calls about streams, and the capture of streams. */
+#include "tests/gpu/standin/machine.h"
+#include <stdlib.h>
+
+/* What a capture makes. */
+struct graph {
+    uint64_t n_nodes;
+};
+
+static CUresult create(const struct call *call, CUstream *ret, unsigned flags, int priority)
+{
+    if (!ret || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct stream *s = stream_new(call->context, flags, priority);
+    if (!s)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    count_add(STANDIN_STREAMS, 1);
+    *ret = (CUstream)s;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamCreate(CUstream *ret, unsigned flags)
+{
+    ENTER(cuStreamCreate);
+    return create(&call, ret, flags, 0);
+}
+
+CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *ret, unsigned flags, int priority)
+{
+    ENTER(cuStreamCreateWithPriority);
+    return create(&call, ret, flags, priority);
+}
+
+/* The work that was given to it is still done. */
+CUresult CUDAAPI cuStreamDestroy(CUstream stream)
+{
+    ENTER(cuStreamDestroy);
+    struct stream *s;
+    LIST_FOREACH(s, &state.streams, link)
+    {
+        if ((CUstream)s != stream || s->is_destroyed || s == s->context->legacy ||
+            s == s->context->per_thread)
+            continue;
+        if (s->capture != CU_STREAM_CAPTURE_STATUS_NONE)
+            state.n_capturing--;
+        s->capture = CU_STREAM_CAPTURE_STATUS_NONE;
+        s->is_destroyed = true;
+        count_add(STANDIN_STREAMS, -1);
+        pthread_cond_signal(&s->wake);
+        return s->context->sticky;
+    }
+    return CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* Each of the calls below finds its stream, s, first. */
+#define FIND_STREAM(handle)                                                                        \
+    struct stream *s = NULL;                                                                       \
+    CUresult found = stream_of(&call, handle, &s);                                                 \
+    if (found != CUDA_SUCCESS)                                                                     \
+    return found
+
+CUresult CUDAAPI cuStreamQuery(CUstream stream)
+{
+    ENTER(cuStreamQuery);
+    FIND_STREAM(stream);
+    CUresult code = capture_refuse(s, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    if (code != CUDA_SUCCESS)
+        return code;
+    return s->completed == s->enqueued ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult CUDAAPI cuStreamSynchronize(CUstream stream)
+{
+    ENTER(cuStreamSynchronize);
+    FIND_STREAM(stream);
+    CUresult code = capture_refuse(s, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    return code == CUDA_SUCCESS ? stream_drain(s) : code;
+}
+
+CUresult CUDAAPI cuStreamGetCtx(CUstream stream, CUcontext *ret)
+{
+    ENTER(cuStreamGetCtx);
+    FIND_STREAM(stream);
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ret = (CUcontext)s->context;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetCtx_v2(CUstream stream, CUcontext *ret, CUgreenCtx *ret_green)
+{
+    ENTER(cuStreamGetCtx);
+    FIND_STREAM(stream);
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ret = (CUcontext)s->context;
+    if (ret_green)
+        *ret_green = NULL;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetFlags(CUstream stream, unsigned *ret)
+{
+    ENTER(cuStreamGetFlags);
+    FIND_STREAM(stream);
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ret = s->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetPriority(CUstream stream, int *ret)
+{
+    ENTER(cuStreamGetPriority);
+    FIND_STREAM(stream);
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ret = s->priority;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetId(CUstream stream, unsigned long long *ret)
+{
+    ENTER(cuStreamGetId);
+    FIND_STREAM(stream);
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ret = s->id;
+    return CUDA_SUCCESS;
+}
+
+/* -- capture ----------------------------------------------------------------------------------- */
+
+CUresult CUDAAPI cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode)
+{
+    ENTER(cuStreamBeginCapture);
+    FIND_STREAM(stream);
+    if (s == s->context->legacy)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (s->capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    s->capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    s->capture_mode = mode;
+    s->capture_id = ++state.last_id;
+    s->capturer = pthread_self();
+    s->n_captured = 0;
+    state.n_capturing++;
+    return CUDA_SUCCESS;
+}
+
+static void events_uncapture(const struct stream *s)
+{
+    struct event *e;
+    LIST_FOREACH(e, &state.events, link)
+    if (e->captured_by == s)
+        e->captured_by = NULL;
+}
+
+CUresult CUDAAPI cuStreamEndCapture(CUstream stream, CUgraph *ret)
+{
+    ENTER(cuStreamEndCapture);
+    FIND_STREAM(stream);
+    CUstreamCaptureStatus status = s->capture;
+    if (!ret || status == CU_STREAM_CAPTURE_STATUS_NONE)
+        return ret ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE;
+    if (s->capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+        !pthread_equal(s->capturer, pthread_self()))
+        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    s->capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    state.n_capturing--;
+    events_uncapture(s);
+    *ret = NULL;
+    if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    struct graph *graph = malloc(sizeof *graph);
+    if (!graph)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    graph->n_nodes = s->n_captured;
+    *ret = (CUgraph)graph;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGraphDestroy(CUgraph graph)
+{
+    ENTER(cuGraphDestroy);
+    free(graph);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *ret)
+{
+    ENTER(cuStreamIsCapturing);
+    FIND_STREAM(stream);
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ret = s->capture;
+    return CUDA_SUCCESS;
+}
+
+static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *ret, cuuint64_t *ret_id)
+{
+    ENTER(cuStreamGetCaptureInfo);
+    FIND_STREAM(stream);
+    if (!ret)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ret = s->capture;
+    if (ret_id && s->capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        *ret_id = s->capture_id;
+    return CUDA_SUCCESS;
+}
+
+/*
+ * The two versions differ in an argument; CUDA 13's header declares the later one, 12's the
+ * earlier.
+ */
+#undef cuStreamGetCaptureInfo_v2
+#undef cuStreamGetCaptureInfo_v3
+EXPORTED CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *ret,
+                                                    cuuint64_t *ret_id, CUgraph *ret_graph,
+                                                    const CUgraphNode **ret_nodes,
+                                                    size_t *ret_n_nodes);
+CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *ret,
+                                           cuuint64_t *ret_id, CUgraph *ret_graph,
+                                           const CUgraphNode **ret_nodes, size_t *ret_n_nodes)
+{
+    if (ret_graph || ret_nodes || ret_n_nodes)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return capture_info(stream, ret, ret_id);
+}
+
+EXPORTED CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *ret,
+                                                    cuuint64_t *ret_id, CUgraph *ret_graph,
+                                                    const CUgraphNode **ret_nodes,
+                                                    const CUgraphEdgeData **ret_edges,
+                                                    size_t *ret_n_nodes);
+CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *ret,
+                                           cuuint64_t *ret_id, CUgraph *ret_graph,
+                                           const CUgraphNode **ret_nodes,
+                                           const CUgraphEdgeData **ret_edges, size_t *ret_n_nodes)
+{
+    if (ret_graph || ret_nodes || ret_edges || ret_n_nodes)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return capture_info(stream, ret, ret_id);
+}
+
+CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    ENTER(cuThreadExchangeStreamCaptureMode);
+    if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUstreamCaptureMode before = thread_capture_mode;
+    thread_capture_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}

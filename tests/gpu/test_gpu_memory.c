@@ -1,0 +1,529 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GPU memory in one process: arenas, what tensors of frameworks are in,
+ * what cannot be shared, and what is left when a call of the driver fails. */
+#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/harness/run.h"
+#include <stdio.h>
+
+#if DLX_TEST_HAS_GPU
+#include "common/error.h"
+#include "gpu/exports.h"
+#include "gpu/imports.h"
+#include "tests/harness/fork.h"
+#include <dlpack/dlpack.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define FD_TYPE  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+#define MIB      DLX_TEST_GPU_MIB
+#define OK(call) ck_assert_int_eq((call), CUDA_SUCCESS)
+
+static struct dlx_gpu_exports *exports;
+static struct dlx_gpu_export *export;
+static uint64_t offset;
+
+static void publisher(void)
+{
+    ck_assert_int_eq(dlx__gpu_exports_new(&exports, DLX_TEST_GPU_OWN), 0);
+}
+
+static void end(void)
+{
+    dlx__gpu_export_unref(export);
+    dlx__gpu_exports_end(exports);
+}
+
+static CUdeviceptr base_of(const struct dlx_gpu_export *e)
+{
+    return (CUdeviceptr)(uintptr_t)dlx__gpu_export_base(e);
+}
+
+static int share(CUdeviceptr at, uint64_t size)
+{
+    return dlx__gpu_exports_share(exports, kDLCUDA, 0, (void *)(uintptr_t)at, size, &export,
+                                  &offset);
+}
+
+static void shared(CUdeviceptr at, uint64_t size)
+{
+    int r = share(at, size);
+    ck_assert_msg(r == 0, "%s", dlx__error_message());
+}
+
+static void refused(CUdeviceptr at, uint64_t size, int code, const char *word)
+{
+    struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
+    ck_assert_int_eq(share(at, size), code);
+    ck_assert_msg(strstr(dlx__error_message(), word), "%s", dlx__error_message());
+    dlx_test_gpu_state_check(&before);
+}
+
+/* ---- devices ------------------------------------------------------------------------------- */
+
+/* In a process that sees the devices in this way. */
+static void ordinals(const char *visible, const struct dlx_gpu_uuid uuids[2], const int32_t want[2])
+{
+    pid_t pid = dlx_test_fork();
+    if (pid == 0) {
+        ck_assert_int_eq(setenv("CUDA_VISIBLE_DEVICES", visible, 1), 0);
+        for (int i = 0; i < 2; i++) {
+            int32_t device = -1;
+            char text[DLX_GPU_UUID_TEXT];
+            int r = dlx__gpu_ordinal(kDLCUDA, &uuids[i], &device);
+            ck_assert_int_eq(device, want[i]);
+            ck_assert_int_eq(r, want[i] < 0 ? DLX_E_DEVICE : 0);
+            dlx__gpu_uuid_text(&uuids[i], text);
+            ck_assert(r == 0 || strstr(dlx__error_message(), text));
+        }
+        ck_assert_uint_eq(standin.standin_count(STANDIN_CONTEXTS_MADE), 0);
+        _exit(0);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+}
+
+/* The processes that look come before the one that asks a driver: it can have no children. */
+START_TEST(a_device_is_found_by_its_uuid_whatever_is_visible)
+{
+    static const char uuids[] = "GPU-01234567-89ab-cdef-0123-456789abcdef,"
+                                "GPU-fedcba98-7654-3210-fedc-ba9876543210";
+    static const struct dlx_gpu_uuid known[2] = {
+        {{0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd,
+          0xef}},
+        {{0xfe, 0xdc, 0xba, 0x98, 0x76, 0x54, 0x32, 0x10, 0xfe, 0xdc, 0xba, 0x98, 0x76, 0x54, 0x32,
+          0x10}}};
+    struct dlx_gpu_uuid uuid;
+    ck_assert_int_eq(setenv("STANDIN_UUIDS", uuids, 1), 0);
+    ordinals("0,1", known, (const int32_t[]){0, 1});
+    ordinals("1,0", known, (const int32_t[]){1, 0});
+    ordinals("1", known, (const int32_t[]){-1, 0});
+    ordinals("0", known, (const int32_t[]){0, -1});
+    ordinals("GPU-fedcba98-7654-3210-fedc-ba9876543210", known, (const int32_t[]){-1, 0});
+    for (int32_t i = 0; i < 2; i++) {
+        ck_assert_int_eq(dlx__gpu_uuid(kDLCUDA, i, &uuid), 0);
+        ck_assert_mem_eq(uuid.bytes, known[i].bytes, 16);
+    }
+    ck_assert_int_eq(dlx__gpu_uuid(kDLCUDA, 2, &uuid), DLX_E_DEVICE);
+    ck_assert(strstr(dlx__error_message(), "no CUDA device 2"));
+    ck_assert_int_eq(dlx__gpu_uuid(kDLOpenCL, 0, &uuid), DLX_E_DEVICE);
+    ck_assert(strstr(dlx__error_message(), "device type 4"));
+}
+END_TEST
+
+/* ---- arenas -------------------------------------------------------------------------------- */
+
+START_TEST(an_arena_is_whole_pieces_of_zeros_on_its_device)
+{
+    publisher();
+    for (uint64_t size = 1; size <= 5 * MIB; size += 2 * MIB - 1) {
+        ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 1, size, &export), 0);
+        const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);
+        ck_assert_uint_ge(handle->size, size);
+        ck_assert_uint_eq(handle->size % (2 * MIB), 0);
+        ck_assert_uint_eq(handle->n_chunks, 1);
+        ck_assert_int_eq((int)handle->kind, DLX_GPU_CUDA_VMM);
+        dlx_test_gpu_check_no_context(0, 0);
+        dlx_test_gpu_context(1);
+        ck_assert_uint_eq(dlx_test_gpu_word(base_of(export)), 0);
+        ck_assert_uint_eq(dlx_test_gpu_word(base_of(export) + handle->size - 4), 0);
+        dlx_test_gpu_fill(base_of(export), handle->size, 0xffffffff);
+        dlx__gpu_export_unref(dlx_steal(export));
+    }
+    dlx_test_gpu_check_no_context(0, 0);
+    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, 0, &export), DLX_E_INVALID);
+    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, UINT64_MAX, &export),
+                     DLX_E_INVALID);
+    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, UINT64_C(1) << 40, &export),
+                     DLX_E_NO_MEMORY);
+    ck_assert(strstr(dlx__error_message(), "CUDA_ERROR_OUT_OF_MEMORY"));
+    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 99, MIB, &export), DLX_E_DEVICE);
+    end();
+}
+END_TEST
+
+START_TEST(the_current_context_is_the_caller_s_before_and_after)
+{
+    CUcontext before, after;
+    dlx_test_gpu_context(0);
+    OK(cu.cuCtxGetCurrent(&before));
+    publisher();
+    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 1, MIB, &export), 0);
+    OK(cu.cuCtxGetCurrent(&after));
+    ck_assert_ptr_eq(before, after);
+    end();
+    OK(cu.cuCtxGetCurrent(&after));
+    ck_assert_ptr_eq(before, after);
+    dlx_test_gpu_check_count(STANDIN_CONTEXTS, 1);
+}
+END_TEST
+
+/* A program that captures a graph may take a payload meanwhile. */
+START_TEST(an_arena_can_be_had_while_a_stream_is_captured)
+{
+    CUstream stream;
+    CUgraph graph;
+    dlx_test_gpu_context(0);
+    OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    publisher();
+    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, MIB, &export), 0);
+    OK(cu.cuStreamEndCapture(stream, &graph));
+    OK(cu.cuGraphDestroy(graph));
+    OK(cu.cuStreamDestroy(stream));
+    end();
+}
+END_TEST
+
+/* ---- memory of frameworks ------------------------------------------------------------------ */
+
+START_TEST(memory_of_cudamalloc_is_shared_whole_and_once)
+{
+    CUdeviceptr at;
+    struct dlx_gpu_export *first;
+    dlx_test_gpu_context(0);
+    publisher();
+    OK(cu.cuMemAlloc(&at, 3 * MIB));
+    shared(at + MIB + 256, 512);
+    const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);
+    ck_assert_int_eq((int)handle->kind, DLX_GPU_CUDA_IPC);
+    ck_assert_uint_eq(handle->size, 3 * MIB);
+    ck_assert_uint_eq(handle->n_chunks, 0);
+    ck_assert_uint_eq(offset, MIB + 256);
+    first = export;
+    shared(at, 3 * MIB);
+    ck_assert_ptr_eq(export, first);
+    ck_assert_uint_eq(offset, 0);
+    dlx_test_gpu_check_calls("cuIpcGetMemHandle", 1);
+    dlx__gpu_export_unref(first);
+    end();
+    OK(cu.cuMemFree(at));
+}
+END_TEST
+
+/* As a thread of a framework that has not used the device yet. */
+START_TEST(a_thread_without_a_context_shares_memory_and_still_has_none)
+{
+    static struct dlx_test_gpu_segment segment;
+    CUcontext context = dlx_test_gpu_context(0), after;
+    CUmemoryPool pool;
+    CUdeviceptr at[3];
+    publisher();
+    OK(cu.cuMemAlloc(&at[0], MIB));
+    at[1] = dlx_test_gpu_pool_make(MIB, FD_TYPE, &pool);
+    dlx_test_gpu_segment_make(&segment, 1, 2 * MIB, FD_TYPE);
+    at[2] = segment.base;
+    OK(cu.cuCtxSetCurrent(NULL));
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(at); i++) {
+        shared(at[i], 64);
+        OK(cu.cuCtxGetCurrent(&after));
+        ck_assert_ptr_null(after);
+        dlx__gpu_export_unref(dlx_steal(export));
+    }
+    dlx_test_gpu_check_count(STANDIN_CONTEXTS_MADE, 1);
+    end();
+    OK(cu.cuCtxSetCurrent(context));
+    OK(cu.cuMemFree(at[0]));
+    dlx_test_gpu_pool_free(pool, at[1]);
+    dlx_test_gpu_segment_free(&segment);
+}
+END_TEST
+
+/* Frameworks free and allocate at the same address: what was exported is not what is there now. */
+START_TEST(an_address_that_is_used_again_is_another_allocation)
+{
+    CUdeviceptr at, again[128];
+    uint64_t id, gone;
+    size_t n = 0;
+    dlx_test_gpu_context(0);
+    publisher();
+    OK(cu.cuMemAlloc(&at, 2 * MIB));
+    shared(at, 64);
+    id = dlx__gpu_export_handle(export)->id;
+    dlx__gpu_export_unref(export);
+    shared(at, 64); /* it was idle, and is the same */
+    ck_assert_uint_eq(dlx__gpu_export_handle(export)->id, id);
+    dlx__gpu_export_unref(export);
+    ck_assert(!dlx__gpu_exports_next_gone(exports, &gone));
+    OK(cu.cuMemFree(at));
+    do {
+        ck_assert_uint_lt(n, DLX_ARRAY_SIZE(again));
+        OK(cu.cuMemAlloc(&again[n], 2 * MIB));
+    } while (again[n++] != at);
+    shared(at, 64);
+    ck_assert_uint_ne(dlx__gpu_export_handle(export)->id, id);
+    end();
+    while (n > 0)
+        OK(cu.cuMemFree(again[--n]));
+}
+END_TEST
+
+START_TEST(a_tensor_of_an_expandable_segment_takes_the_chunks_that_it_is_in)
+{
+    static struct dlx_test_gpu_segment segment;
+    struct dlx_gpu_export *two;
+    dlx_test_gpu_context(0);
+    publisher();
+    dlx_test_gpu_segment_make(&segment, 4, 2 * MIB, FD_TYPE);
+    struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
+    shared(segment.base + 3 * MIB, 2 * MIB);
+    const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);
+    ck_assert_int_eq((int)handle->kind, DLX_GPU_CUDA_VMM);
+    ck_assert_uint_eq(handle->n_chunks, 2);
+    ck_assert_uint_eq(handle->size, 4 * MIB);
+    ck_assert_uint_eq(offset, MIB);
+    two = export;
+    shared(segment.base + 2 * MIB + 256, 2 * MIB + 1);
+    ck_assert_ptr_eq(export, two);
+    dlx__gpu_export_unref(export);
+    shared(segment.base + 3 * MIB, 64);
+    ck_assert_ptr_ne(export, two);
+    ck_assert_uint_eq(dlx__gpu_export_handle(export)->n_chunks, 1);
+    dlx__gpu_export_unref(export);
+    export = NULL;
+    refused(segment.base + 7 * MIB, 2 * MIB, DLX_E_DEVICE, "not mapped");
+    dlx_test_gpu_segment_remap(&segment, 2);
+    shared(segment.base + 3 * MIB, 2 * MIB);
+    ck_assert_ptr_ne(export, two); /* half of it is other memory now */
+    dlx__gpu_export_unref(two);
+    end();
+    dlx_test_gpu_state_check(&before);
+    dlx_test_gpu_segment_free(&segment);
+}
+END_TEST
+
+/* To keep a descriptor keeps the memory: a framework that frees a chunk gets it back. */
+START_TEST(exports_that_keep_memory_end_with_their_last_use)
+{
+    static struct dlx_test_gpu_segment segment;
+    CUmemoryPool pool;
+    uint64_t id;
+    dlx_test_gpu_context(0);
+    CUdeviceptr at = dlx_test_gpu_pool_make(MIB, FD_TYPE, &pool);
+    dlx_test_gpu_segment_make(&segment, 2, 2 * MIB, FD_TYPE);
+    struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
+    publisher();
+    shared(segment.base, 4 * MIB);
+    dlx_test_gpu_check_n_fds(before.n_fds + 2);
+    dlx__gpu_export_unref(export);
+    dlx_test_gpu_state_check(&before);
+    ck_assert(dlx__gpu_exports_next_gone(exports, &id));
+    ck_assert_uint_eq(id, 1);
+    shared(at + 4096, MIB - 4096);
+    ck_assert_int_eq((int)dlx__gpu_export_handle(export)->kind, DLX_GPU_CUDA_POOL);
+    ck_assert_uint_eq(offset, 4096);
+    dlx__gpu_export_unref(dlx_steal(export));
+    dlx_test_gpu_state_check(&before);
+    ck_assert(dlx__gpu_exports_next_gone(exports, &id));
+    ck_assert_uint_eq(id, 2);
+    ck_assert(!dlx__gpu_exports_next_gone(exports, &id));
+    end();
+    dlx_test_gpu_segment_free(&segment);
+    dlx_test_gpu_pool_free(pool, at);
+}
+END_TEST
+
+START_TEST(idle_exports_are_limited_and_the_publisher_hears_which_went)
+{
+    static CUdeviceptr at[DLX_GPU_EXPORTS_IDLE_MAX + 2];
+    uint64_t id, other;
+    dlx_test_gpu_context(0);
+    publisher();
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(at); i++) {
+        OK(cu.cuMemAlloc(&at[i], 2 * MIB));
+        shared(at[i], 64);
+        dlx__gpu_export_unref(dlx_steal(export));
+    }
+    ck_assert(dlx__gpu_exports_next_gone(exports, &id));
+    ck_assert(dlx__gpu_exports_next_gone(exports, &other));
+    ck_assert((id == 1 && other == 2) || (id == 2 && other == 1)); /* the oldest ones */
+    ck_assert(!dlx__gpu_exports_next_gone(exports, &id));
+    end();
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(at); i++)
+        OK(cu.cuMemFree(at[i]));
+}
+END_TEST
+
+START_TEST(what_cannot_be_shared_is_refused_with_the_reason)
+{
+    static struct dlx_test_gpu_segment none;
+    CUdeviceptr at;
+    CUmemoryPool pool;
+    void *host;
+    static int ordinary;
+    dlx_test_gpu_context(0);
+    publisher();
+    OK(cu.cuMemAllocManaged(&at, MIB, CU_MEM_ATTACH_GLOBAL));
+    refused(at, 64, DLX_E_DEVICE, "managed");
+    OK(cu.cuMemFree(at));
+    OK(cu.cuMemHostAlloc(&host, MIB, 0));
+    refused((CUdeviceptr)(uintptr_t)host, 64, DLX_E_DEVICE, "host memory");
+    OK(cu.cuMemFreeHost(host));
+    refused((CUdeviceptr)(uintptr_t)&ordinary, 4, DLX_E_DEVICE, "CUDA does not know it");
+    dlx_test_gpu_segment_make(&none, 1, 2 * MIB, CU_MEM_HANDLE_TYPE_NONE);
+    refused(none.base, 64, DLX_E_DEVICE, "POSIX_FILE_DESCRIPTOR");
+    dlx_test_gpu_segment_free(&none);
+    at = dlx_test_gpu_pool_make(MIB, CU_MEM_HANDLE_TYPE_NONE, &pool);
+    refused(at, 64, DLX_E_DEVICE, "its memory pool was created without");
+    dlx_test_gpu_pool_free(pool, at);
+    OK(cu.cuMemAlloc(&at, MIB));
+    refused(at + MIB - 64, 128, DLX_E_DEVICE, "beyond its allocation");
+    ck_assert_int_eq(
+        dlx__gpu_exports_share(exports, kDLCUDA, 1, (void *)(uintptr_t)at, 64, &export, &offset),
+        DLX_E_INVALID);
+    ck_assert(strstr(dlx__error_message(), "says CUDA device 1, its memory is on device 0"));
+    OK(cu.cuMemFree(at));
+    end();
+}
+END_TEST
+
+START_TEST(memory_of_a_fabric_is_refused)
+{
+    static struct dlx_test_gpu_segment fabric;
+    dlx_test_gpu_context(0);
+    publisher();
+    standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 1);
+    dlx_test_gpu_segment_make(&fabric, 1, 2 * MIB, CU_MEM_HANDLE_TYPE_FABRIC);
+    refused(fabric.base, 64, DLX_E_DEVICE, "IMEX");
+    dlx_test_gpu_segment_free(&fabric);
+    end();
+}
+END_TEST
+
+/* ---- failures ------------------------------------------------------------------------------ */
+
+static CUdeviceptr target;
+
+static int fail_allocate(void)
+{
+    return dlx__gpu_exports_allocate(exports, kDLCUDA, 0, 3 * MIB, &export);
+}
+
+static int fail_share(void)
+{
+    return share(target, 3 * MIB);
+}
+
+static void fail_undo(void)
+{
+    dlx__gpu_export_unref(dlx_steal(export));
+}
+
+START_TEST(an_arena_that_cannot_be_made_leaves_nothing)
+{
+    publisher();
+    ck_assert_int_eq(fail_allocate(), 0); /* loads the driver */
+    fail_undo();
+    ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_allocate, fail_undo), 14);
+    end();
+}
+END_TEST
+
+START_TEST(memory_that_cannot_be_exported_leaves_nothing)
+{
+    static struct dlx_test_gpu_segment segment;
+    CUmemoryPool pool;
+    dlx_test_gpu_context(0);
+    publisher();
+    dlx_test_gpu_segment_make(&segment, 3, 2 * MIB, FD_TYPE);
+    target = segment.base + MIB;
+    shared(target, 3 * MIB);
+    fail_undo();
+    ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_share, fail_undo), 8);
+    dlx_test_gpu_segment_free(&segment);
+    target = dlx_test_gpu_pool_make(3 * MIB, FD_TYPE, &pool);
+    ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_share, fail_undo), 5);
+    dlx_test_gpu_pool_free(pool, target);
+    end();
+}
+END_TEST
+
+/* ---- fork ---------------------------------------------------------------------------------- */
+
+static void in_child(void (*fn)(void))
+{
+    int status;
+    pid_t pid = dlx_test_fork();
+    if (pid == 0) {
+        fn();
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+}
+
+static void child_of_dlx(void)
+{
+    struct dlx_gpu_export *other;
+    struct dlx_gpu_uuid uuid;
+    uint64_t at;
+    ck_assert_int_eq(dlx__gpu_uuid(kDLCUDA, 0, &uuid), DLX_E_FORKED);
+    ck_assert(strstr(dlx__error_message(), "forked child"));
+    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, MIB, &other), DLX_E_FORKED);
+    ck_assert_int_eq(dlx__gpu_exports_share(exports, kDLCUDA, 0, &at, 8, &other, &at),
+                     DLX_E_FORKED);
+    end(); /* its parent's */
+}
+
+START_TEST(a_forked_child_is_refused_and_leaves_its_parent_s_memory_alone)
+{
+    publisher();
+    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, MIB, &export), 0);
+    struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
+    in_child(child_of_dlx);
+    dlx_test_gpu_state_check(&before);
+    end();
+}
+END_TEST
+
+static void child_of_another(void)
+{
+    struct dlx_gpu_uuid uuid;
+    ck_assert_int_eq(dlx__gpu_uuid(kDLCUDA, 0, &uuid), DLX_E_FORKED);
+    ck_assert(strstr(dlx__error_message(), "forked child"));
+}
+
+START_TEST(so_is_a_child_whose_parent_used_the_driver_without_us)
+{
+    dlx_test_gpu_context(0);
+    in_child(child_of_another);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("gpu_memory");
+    TCase *tc = dlx_test_gpu_case("memory");
+    dlx_test_gpu_add(tc, a_device_is_found_by_its_uuid_whatever_is_visible, DLX_TEST_GPU_CHOICE);
+    dlx_test_gpu_add(tc, an_arena_is_whole_pieces_of_zeros_on_its_device, DLX_TEST_GPU_TWO);
+    dlx_test_gpu_add(tc, the_current_context_is_the_caller_s_before_and_after, DLX_TEST_GPU_TWO);
+    dlx_test_gpu_add(tc, an_arena_can_be_had_while_a_stream_is_captured, 0);
+    dlx_test_gpu_add(tc, memory_of_cudamalloc_is_shared_whole_and_once, 0);
+    dlx_test_gpu_add(tc, a_thread_without_a_context_shares_memory_and_still_has_none, 0);
+#ifndef __SANITIZE_THREAD__ /* whose own maps take the addresses that are freed */
+    dlx_test_gpu_add(tc, an_address_that_is_used_again_is_another_allocation, 0);
+#else
+    (void)an_address_that_is_used_again_is_another_allocation;
+#endif
+    dlx_test_gpu_add(tc, a_tensor_of_an_expandable_segment_takes_the_chunks_that_it_is_in, 0);
+    dlx_test_gpu_add(tc, exports_that_keep_memory_end_with_their_last_use, 0);
+    dlx_test_gpu_add(tc, idle_exports_are_limited_and_the_publisher_hears_which_went, 0);
+    dlx_test_gpu_add(tc, what_cannot_be_shared_is_refused_with_the_reason, 0);
+    dlx_test_gpu_add(tc, memory_of_a_fabric_is_refused, DLX_TEST_GPU_CHOICE);
+    dlx_test_gpu_add(tc, an_arena_that_cannot_be_made_leaves_nothing, DLX_TEST_GPU_FAILURES);
+    dlx_test_gpu_add(tc, memory_that_cannot_be_exported_leaves_nothing, DLX_TEST_GPU_FAILURES);
+    dlx_test_gpu_add(tc, a_forked_child_is_refused_and_leaves_its_parent_s_memory_alone, 0);
+    dlx_test_gpu_add(tc, so_is_a_child_whose_parent_used_the_driver_without_us, 0);
+    suite_add_tcase(suite, tc);
+    return dlx_test_run(suite);
+}
+
+#else
+
+int main(void)
+{
+    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
+    return 77;
+}
+
+#endif

@@ -1,0 +1,546 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GPU memory between two processes: every kind of it, processes that die,
+ * and what one keeps open of another. */
+#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/harness/run.h"
+#include <stdio.h>
+
+#if DLX_TEST_HAS_GPU
+#include "common/error.h"
+#include "gpu/exports.h"
+#include "gpu/imports.h"
+#include <dlpack/dlpack.h>
+#include <pthread.h>
+#include <string.h>
+
+#define FD_TYPE  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+#define MIB      DLX_TEST_GPU_MIB
+#define HOME     ((uint64_t)(int64_t)DLX_GPU_HOME)
+#define OK(call) ck_assert_int_eq((call), CUDA_SUCCESS)
+
+static struct dlx_test_gpu_peer peers[5];
+static struct dlx_gpu_exports *exports;
+static struct dlx_gpu_export *export;
+static uint64_t offset;
+
+static void publisher(void)
+{
+    dlx_test_gpu_context(0);
+    ck_assert_int_eq(dlx__gpu_exports_new(&exports, DLX_TEST_GPU_OWN), 0);
+}
+
+static void end(void)
+{
+    dlx__gpu_export_unref(dlx_steal(export));
+    dlx__gpu_exports_end(exports);
+}
+
+static void arena(uint64_t size)
+{
+    int r = dlx__gpu_exports_allocate(exports, kDLCUDA, 0, size, &export);
+    ck_assert_msg(r == 0, "%s", dlx__error_message());
+}
+
+static void share(CUdeviceptr at, uint64_t size)
+{
+    int r =
+        dlx__gpu_exports_share(exports, kDLCUDA, 0, (void *)(uintptr_t)at, size, &export, &offset);
+    ck_assert_msg(r == 0, "%s", dlx__error_message());
+}
+
+static CUdeviceptr base_of(const struct dlx_gpu_export *e)
+{
+    return (CUdeviceptr)(uintptr_t)dlx__gpu_export_base(e);
+}
+
+static struct dlx_test_gpu_word ask_open(struct dlx_test_gpu_peer *peer, uint64_t device,
+                                         enum dlx_gpu_access access)
+{
+    return dlx_test_gpu_ask(peer, DLX_TEST_GPU_OPEN, device, access, 0,
+                            dlx__gpu_export_handle(export));
+}
+
+/* The number of the import in the peer. */
+static uint64_t open_in(struct dlx_test_gpu_peer *peer, enum dlx_gpu_access access)
+{
+    struct dlx_test_gpu_word w = ask_open(peer, HOME, access);
+    ck_assert_msg(w.result == 0, "%s", w.text);
+    return w.a;
+}
+
+static uint64_t read_in(struct dlx_test_gpu_peer *peer, uint64_t import, uint64_t at)
+{
+    struct dlx_test_gpu_word w = dlx_test_gpu_ask(peer, DLX_TEST_GPU_READ, import, at, 0, NULL);
+    ck_assert_int_eq(w.result, 0);
+    return w.a;
+}
+
+static uint64_t ask(struct dlx_test_gpu_peer *peer, enum dlx_test_gpu_op op, uint64_t a)
+{
+    return dlx_test_gpu_ask(peer, op, a, 0, 0, NULL).a;
+}
+
+/* Nothing of the driver, but contexts, is left in the peer. */
+static void check_empty(struct dlx_test_gpu_peer *peer)
+{
+    static const enum standin_counter what[] = {
+        STANDIN_CONTEXTS,     STANDIN_HANDLES, STANDIN_RESERVATIONS, STANDIN_MAPPINGS,
+        STANDIN_IPC_MAPPINGS, STANDIN_POOLS,   STANDIN_POOL_IMPORTS};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(what); i++)
+        dlx_test_gpu_peer_check(peer, what[i], 0);
+}
+
+/* ---- kinds --------------------------------------------------------------------------------- */
+
+/* What the test wrote at `at`, the peer reads; and the other way, if it may write. */
+static void check_shared(CUdeviceptr at, bool may_write)
+{
+    uint64_t word;
+    dlx_test_gpu_fill(at, 64, 0x01020304);
+    uint64_t import = open_in(&peers[0], may_write ? DLX_GPU_READ_WRITE : DLX_GPU_READ);
+    ck_assert_uint_eq(read_in(&peers[0], import, offset), 0x0102030401020304);
+    struct dlx_test_gpu_word w =
+        dlx_test_gpu_ask(&peers[0], DLX_TEST_GPU_WRITE, import, offset, 0xfeedfeedfeed, NULL);
+    ck_assert_int_eq(w.result, may_write ? 0 : DLX_E_SYSTEM);
+    OK(cu.cuMemcpyDtoH(&word, at, sizeof word));
+    ck_assert_uint_eq(word, may_write ? 0xfeedfeedfeed : 0x0102030401020304);
+    ask(&peers[0], DLX_TEST_GPU_DROP, import);
+}
+
+START_TEST(an_arena_is_read_and_with_leave_written_by_another_process)
+{
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    publisher();
+    arena(MIB);
+    offset = 4096;
+    check_shared(base_of(export) + 4096, _i == 1);
+    ask(&peers[0], DLX_TEST_GPU_TRIM, 0);
+    if (_i == 1)
+        check_empty(&peers[0]);
+    dlx_test_gpu_peer_end(&peers[0]);
+    end();
+}
+END_TEST
+
+START_TEST(memory_of_cudamalloc_is_used_by_another_process)
+{
+    CUdeviceptr at;
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    publisher();
+    OK(cu.cuMemAlloc(&at, MIB));
+    share(at + 4096, 64);
+    check_shared(at + 4096, true);
+    ask(&peers[0], DLX_TEST_GPU_GONE, dlx__gpu_export_handle(export)->id);
+    check_empty(&peers[0]);
+    end();
+    OK(cu.cuMemFree(at));
+    dlx_test_gpu_peer_end(&peers[0]);
+}
+END_TEST
+
+/* A pool's importers have to free before the exporter: none is kept open. */
+START_TEST(memory_of_a_pool_is_used_by_another_process_and_closed_at_once)
+{
+    CUmemoryPool pool;
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    publisher();
+    CUdeviceptr at = dlx_test_gpu_pool_make(MIB, FD_TYPE, &pool);
+    share(at + 4096, 64);
+    check_shared(at + 4096, true);
+    check_empty(&peers[0]);
+    end();
+    dlx_test_gpu_pool_free(pool, at);
+    dlx_test_gpu_peer_end(&peers[0]);
+}
+END_TEST
+
+START_TEST(chunks_of_an_expandable_segment_are_side_by_side_in_another_process)
+{
+    static const uint32_t n_chunks[] = {3, 253, 300};
+    static struct dlx_test_gpu_segment segment;
+    uint32_t n = n_chunks[_i];
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    publisher();
+    dlx_test_gpu_segment_make(&segment, n, 2 * MIB, FD_TYPE);
+    for (uint32_t i = 0; i < n; i++)
+        dlx_test_gpu_fill(segment.base + 2 * MIB * i, 64, i + 1);
+    share(segment.base + MIB, (2 * n - 1) * MIB);
+    ck_assert_uint_eq(dlx__gpu_export_handle(export)->n_chunks, n);
+    uint64_t n_fds = ask(&peers[0], DLX_TEST_GPU_FDS, 0);
+    uint64_t import = open_in(&peers[0], DLX_GPU_READ);
+    for (uint32_t i = 0; i < n; i++)
+        ck_assert_uint_eq(read_in(&peers[0], import, 2 * MIB * i) & 0xffffffff, i + 1);
+    dlx_test_gpu_peer_check(&peers[0], STANDIN_HANDLES, 0);
+    ask(&peers[0], DLX_TEST_GPU_DROP, import);
+    ask(&peers[0], DLX_TEST_GPU_TRIM, 0);
+    check_empty(&peers[0]);
+    ck_assert_uint_le(ask(&peers[0], DLX_TEST_GPU_FDS, 0), n_fds + 1); /* the driver's own */
+    dlx_test_gpu_peer_end(&peers[0]);
+    end();
+    dlx_test_gpu_segment_free(&segment);
+}
+END_TEST
+
+/* ---- devices ------------------------------------------------------------------------------- */
+
+START_TEST(a_process_that_does_not_see_the_gpu_says_which_one)
+{
+    char name[DLX_GPU_UUID_TEXT];
+    dlx_test_gpu_peer_start(&peers[0], "CUDA_VISIBLE_DEVICES=1");
+    publisher();
+    arena(MIB);
+    struct dlx_test_gpu_word w = ask_open(&peers[0], HOME, DLX_GPU_READ);
+    ck_assert_int_eq(w.result, DLX_E_DEVICE);
+    dlx__gpu_uuid_text(&dlx__gpu_export_handle(export)->device, name);
+    ck_assert_msg(strstr(w.text, name) && strstr(w.text, "does not see"), "%s", w.text);
+    check_empty(&peers[0]);
+    dlx_test_gpu_peer_end(&peers[0]);
+    end();
+}
+END_TEST
+
+START_TEST(ordinals_of_the_two_processes_may_differ)
+{
+    dlx_test_gpu_peer_start(&peers[0], "CUDA_VISIBLE_DEVICES=1,0");
+    publisher();
+    arena(MIB);
+    dlx_test_gpu_fill(base_of(export), 64, 5);
+    struct dlx_test_gpu_word w = ask_open(&peers[0], HOME, DLX_GPU_READ);
+    ck_assert_msg(w.result == 0, "%s", w.text);
+    dlx_test_gpu_peer_check(&peers[0], STANDIN_CONTEXTS_MADE, 0);
+    /* Device 0 of the peer is the other GPU: it reads what it was opened for. */
+    w = ask_open(&peers[0], 0, DLX_GPU_READ);
+    ck_assert_msg(w.result == 0, "%s", w.text);
+    ck_assert_uint_eq(read_in(&peers[0], w.a, 0), 0x500000005);
+    dlx_test_gpu_peer_end(&peers[0]);
+    end();
+}
+END_TEST
+
+/* ---- life and death ------------------------------------------------------------------------ */
+
+START_TEST(an_arena_outlives_its_process_while_a_descriptor_is_open)
+{
+    struct dlx_gpu_handle handle;
+    struct dlx_gpu_import *import;
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, 2 * MIB, &handle);
+    dlx_test_gpu_kill(&peers[0]);
+    dlx_test_gpu_context(0);
+    struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
+    int r = dlx__gpu_import(DLX_TEST_GPU_PEER, &handle, DLX_GPU_HOME, DLX_GPU_READ, NULL, &import);
+    ck_assert_msg(r == 0, "%s", dlx__error_message());
+    dlx__gpu_handle_deinit(&handle); /* the mapping keeps it now */
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)dlx__gpu_import_base(import);
+    ck_assert_uint_eq(dlx_test_gpu_word(at), 1);
+    ck_assert_uint_eq(dlx_test_gpu_word(at + 8 * 4096), 4097);
+    dlx__gpu_imports_gone(DLX_TEST_GPU_PEER, 0);
+    ck_assert_uint_eq(dlx_test_gpu_word(at), 1); /* until it is dropped */
+    dlx__gpu_import_unref(import);
+    before.n_fds--;
+    dlx_test_gpu_state_check(&before);
+}
+END_TEST
+
+START_TEST(memory_comes_back_whatever_number_of_processes_had_it)
+{
+    static const size_t numbers[] = {0, 1, 5};
+    size_t n = numbers[_i];
+    for (size_t i = 0; i < n; i++)
+        dlx_test_gpu_peer_start(&peers[i], NULL);
+    publisher();
+    struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
+    size_t free_before = dlx_test_gpu_free_memory();
+    arena(64 * MIB);
+    for (size_t i = 0; i < n; i++)
+        (void)open_in(&peers[i], DLX_GPU_READ);
+    dlx__gpu_export_unref(dlx_steal(export));
+    dlx_test_gpu_state_check(&before);
+    for (size_t i = 0; i < n; i++) {
+        ck_assert_uint_eq(read_in(&peers[i], 0, 0), 0);
+        if (i % 2 == 1) {
+            dlx_test_gpu_kill(&peers[i]);
+            continue;
+        }
+        ask(&peers[i], DLX_TEST_GPU_GONE, 1);
+        ask(&peers[i], DLX_TEST_GPU_DROP, 0);
+        check_empty(&peers[i]);
+        dlx_test_gpu_peer_end(&peers[i]);
+    }
+    dlx_test_gpu_check_free_memory(free_before);
+    end();
+}
+END_TEST
+
+/* ---- what is kept open --------------------------------------------------------------------- */
+
+START_TEST(an_allocation_is_opened_once_and_stays_until_its_publisher_s_word)
+{
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    publisher();
+    arena(MIB);
+    uint64_t first = open_in(&peers[0], DLX_GPU_READ);
+    uint64_t second = open_in(&peers[0], DLX_GPU_READ);
+    dlx_test_gpu_peer_check(&peers[0], STANDIN_MAPPINGS, 1);
+    ask(&peers[0], DLX_TEST_GPU_DROP, first);
+    ask(&peers[0], DLX_TEST_GPU_DROP, second);
+    ask(&peers[0], DLX_TEST_GPU_GONE, 99); /* another allocation */
+    dlx_test_gpu_peer_check(&peers[0], STANDIN_MAPPINGS, 1);
+    first = open_in(&peers[0], DLX_GPU_READ); /* idle, and used again */
+    dlx_test_gpu_peer_check(&peers[0], STANDIN_MAPPINGS, 1);
+    ask(&peers[0], DLX_TEST_GPU_GONE, dlx__gpu_export_handle(export)->id);
+    dlx_test_gpu_peer_check(&peers[0], STANDIN_MAPPINGS, 1);
+    second = open_in(&peers[0], DLX_GPU_READ); /* what leaves is not used again */
+    dlx_test_gpu_peer_check(&peers[0], STANDIN_MAPPINGS, 2);
+    ask(&peers[0], DLX_TEST_GPU_DROP, first);
+    dlx_test_gpu_peer_check(&peers[0], STANDIN_MAPPINGS, 1);
+    ask(&peers[0], DLX_TEST_GPU_DROP, second);
+    ask(&peers[0], DLX_TEST_GPU_GONE, 0); /* all of them, idle or not */
+    check_empty(&peers[0]);
+    dlx_test_gpu_peer_end(&peers[0]);
+    end();
+}
+END_TEST
+
+START_TEST(a_publisher_of_this_process_is_not_opened)
+{
+    struct dlx_gpu_import *import;
+    CUdeviceptr at;
+    publisher();
+    OK(cu.cuMemAlloc(&at, MIB));
+    share(at + 64, 64);
+    const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);
+    ck_assert_int_eq(
+        dlx__gpu_import(DLX_TEST_GPU_OWN, handle, DLX_GPU_HOME, DLX_GPU_READ, NULL, &import), 0);
+    ck_assert_uint_eq((CUdeviceptr)(uintptr_t)dlx__gpu_import_base(import) + offset, at + 64);
+    dlx_test_gpu_check_calls("cuIpcOpenMemHandle", 0);
+    struct dlx_gpu_handle other = *handle;
+    struct dlx_gpu_import *none;
+    other.size++;
+    ck_assert_int_eq(
+        dlx__gpu_import(DLX_TEST_GPU_OWN, &other, DLX_GPU_HOME, DLX_GPU_READ, NULL, &none),
+        DLX_E_PROTOCOL);
+    other.id = 77;
+    ck_assert_int_eq(
+        dlx__gpu_import(DLX_TEST_GPU_OWN, &other, DLX_GPU_HOME, DLX_GPU_READ, NULL, &none),
+        DLX_E_NOT_FOUND);
+    end(); /* what was taken stays until it is dropped */
+    ck_assert_uint_eq((CUdeviceptr)(uintptr_t)dlx__gpu_import_base(import), at);
+    dlx__gpu_import_unref(import);
+    OK(cu.cuMemFree(at));
+}
+END_TEST
+
+static bool is_found(uint64_t number, uint64_t id)
+{
+    struct dlx_gpu_export *found = NULL;
+    ck_assert_int_eq(dlx__gpu_exports_find((struct dlx_gpu_publisher){number, id},
+                                           dlx__gpu_export_handle(export)->id, &found),
+                     0);
+    dlx__gpu_export_unref(found);
+    return found != NULL;
+}
+
+/* Whatever pids it has: nobody asks for them. */
+START_TEST(a_publisher_is_known_by_the_id_of_each_daemon)
+{
+    struct dlx_gpu_publisher own = DLX_TEST_GPU_OWN;
+    publisher();
+    arena(MIB);
+    ck_assert(is_found(own.number, own.id));
+    ck_assert(!is_found(own.number, own.id + 1)); /* one that repeats its number */
+    ck_assert(!is_found(own.number + 1, own.id));
+    ck_assert_int_eq(dlx__gpu_exports_also(exports, own.id + 1), 0);
+    ck_assert(is_found(own.number, own.id + 1));
+    ck_assert(is_found(own.number, own.id)); /* by links of the former daemon */
+    ck_assert(!is_found(own.number, own.id + 2));
+    end();
+}
+END_TEST
+
+static struct dlx_gpu_handle received;
+static struct dlx_gpu_import *import;
+
+static int open_received(void)
+{
+    return dlx__gpu_import(DLX_TEST_GPU_PEER, &received, DLX_GPU_HOME, DLX_GPU_READ, NULL, &import);
+}
+
+static void close_received(void)
+{
+    dlx__gpu_import_unref(import);
+    dlx__gpu_imports_trim(0);
+}
+
+START_TEST(memory_that_cannot_be_opened_leaves_nothing)
+{
+    static const struct {
+        enum dlx_gpu_kind kind;
+        uint32_t n_calls; /* that may fail */
+    } cases[] = {{DLX_GPU_CUDA_VMM, 7}, {DLX_GPU_CUDA_IPC, 8}, {DLX_GPU_CUDA_POOL, 9}};
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    dlx_test_gpu_ask_handle(&peers[0], cases[_i].kind, 2 * MIB, &received);
+    dlx_test_gpu_context(0); /* so that no context's end closes what is left open */
+    ck_assert_int_eq(open_received(), 0);
+    ck_assert_uint_eq(dlx_test_gpu_word((CUdeviceptr)(uintptr_t)dlx__gpu_import_base(import)), 1);
+    dlx_test_gpu_context(1); /* so that one that is left on the stack is seen */
+    close_received();
+    ck_assert_uint_eq(dlx_test_gpu_fail_each(open_received, close_received), cases[_i].n_calls);
+    dlx__gpu_handle_deinit(&received);
+    dlx_test_gpu_peer_end(&peers[0]);
+}
+END_TEST
+
+START_TEST(a_description_that_lies_about_its_chunks_leaves_nothing)
+{
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, 2 * MIB, &received);
+    ck_assert_int_eq(open_received(), 0);
+    close_received();
+    struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
+    received.size = received.chunks[0].size = 4 * MIB;
+    ck_assert_int_lt(open_received(), 0);
+    ck_assert(strstr(dlx__error_message(), "cuda_vmm"));
+    dlx_test_gpu_state_check(&before);
+    int fd = received.chunks[0].fd;
+    received.size = received.chunks[0].size = 2 * MIB;
+    received.chunks[0].fd = peers[0].sock; /* no memory at all */
+    ck_assert_int_lt(open_received(), 0);
+    dlx_test_gpu_state_check(&before);
+    received.chunks[0].fd = fd;
+    ck_assert_int_eq(open_received(), 0);
+    close_received();
+    dlx__gpu_handle_deinit(&received);
+    dlx_test_gpu_peer_end(&peers[0]);
+}
+END_TEST
+
+START_TEST(a_description_that_lies_about_the_size_of_memory_leaves_nothing)
+{
+    static const enum dlx_gpu_kind kinds[] = {DLX_GPU_CUDA_IPC, DLX_GPU_CUDA_POOL};
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    dlx_test_gpu_ask_handle(&peers[0], kinds[_i], 2 * MIB, &received);
+    dlx_test_gpu_context(0);
+    dlx_test_gpu_context(1);
+    struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
+    received.size++;
+    ck_assert_int_eq(open_received(), DLX_E_PROTOCOL);
+    ck_assert_msg(strstr(dlx__error_message(), "says 2097153 bytes, and there are 2097152"), "%s",
+                  dlx__error_message());
+    dlx_test_gpu_state_check(&before);
+    received.size--;
+    ck_assert_int_eq(open_received(), 0);
+    struct dlx_gpu_import *first = import;
+    received.size++; /* said once it is open */
+    ck_assert_int_eq(open_received(), DLX_E_PROTOCOL);
+    ck_assert(strstr(dlx__error_message(), "has 2097153 bytes, and has said 2097152"));
+    import = first;
+    close_received();
+    dlx__gpu_handle_deinit(&received);
+    dlx_test_gpu_peer_end(&peers[0]);
+}
+END_TEST
+
+/* The one that was used longest ago goes first: the last one is still open at the end. */
+START_TEST(no_more_than_a_limit_stays_open)
+{
+    enum { N = DLX_GPU_IMPORTS_IDLE_MAX + 2 };
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    for (uint64_t i = 1; i <= N; i++) {
+        dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, 2 * MIB, &received);
+        ck_assert_uint_eq(received.id, i);
+        ck_assert_int_eq(open_received(), 0);
+        dlx__gpu_import_unref(import);
+        if (i < N)
+            dlx__gpu_handle_deinit(&received);
+    }
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, DLX_GPU_IMPORTS_IDLE_MAX);
+    ck_assert_int_eq(open_received(), 0);
+    dlx_test_gpu_check_calls("cuMemMap", N);
+    close_received();
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 0);
+    dlx__gpu_handle_deinit(&received);
+    dlx_test_gpu_peer_end(&peers[0]);
+}
+END_TEST
+
+enum { N_THREADS = 8, N_ROUNDS = 50 };
+static pthread_barrier_t barrier;
+
+static void *open_at_once(void *arg)
+{
+    struct dlx_gpu_import *mine;
+    (void)arg;
+    for (int i = 0; i < N_ROUNDS; i++) {
+        pthread_barrier_wait(&barrier);
+        if (dlx__gpu_import(DLX_TEST_GPU_PEER, &received, DLX_GPU_HOME, DLX_GPU_READ, NULL, &mine) <
+                0 ||
+            !dlx__gpu_import_base(mine))
+            return NULL;
+        pthread_barrier_wait(&barrier);
+        dlx__gpu_import_unref(mine);
+        dlx__gpu_imports_gone(DLX_TEST_GPU_PEER, received.id);
+    }
+    return &barrier;
+}
+
+START_TEST(threads_that_open_at_once_open_once)
+{
+    pthread_t threads[N_THREADS];
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, 2 * MIB, &received);
+    ck_assert_int_eq(pthread_barrier_init(&barrier, NULL, N_THREADS), 0);
+    ck_assert_int_eq(cu.cuInit(0), CUDA_SUCCESS);
+    ck_assert(standin.standin_delay("cuMemMap", 1000000)); /* the others come meanwhile */
+    for (int i = 0; i < N_THREADS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, open_at_once, NULL), 0);
+    for (int i = 0; i < N_THREADS; i++) {
+        void *result;
+        ck_assert_int_eq(pthread_join(threads[i], &result), 0);
+        ck_assert_ptr_nonnull(result);
+    }
+    dlx_test_gpu_check_calls("cuMemImportFromShareableHandle", N_ROUNDS);
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 0);
+    dlx__gpu_handle_deinit(&received);
+    dlx_test_gpu_peer_end(&peers[0]);
+    ck_assert_int_eq(pthread_barrier_destroy(&barrier), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("gpu_share");
+    TCase *tc = dlx_test_gpu_case("share");
+    dlx_test_gpu_add_loop(tc, an_arena_is_read_and_with_leave_written_by_another_process, 0, 2, 0);
+    dlx_test_gpu_add(tc, memory_of_cudamalloc_is_used_by_another_process, 0);
+    dlx_test_gpu_add(tc, memory_of_a_pool_is_used_by_another_process_and_closed_at_once, 0);
+    dlx_test_gpu_add_loop(tc, chunks_of_an_expandable_segment_are_side_by_side_in_another_process,
+                          0, 3, 0);
+    dlx_test_gpu_add(tc, a_process_that_does_not_see_the_gpu_says_which_one, DLX_TEST_GPU_TWO);
+    dlx_test_gpu_add(tc, ordinals_of_the_two_processes_may_differ, DLX_TEST_GPU_TWO);
+    dlx_test_gpu_add(tc, an_arena_outlives_its_process_while_a_descriptor_is_open, 0);
+    dlx_test_gpu_add_loop(tc, memory_comes_back_whatever_number_of_processes_had_it, 0, 3, 0);
+    dlx_test_gpu_add(tc, an_allocation_is_opened_once_and_stays_until_its_publisher_s_word,
+                     DLX_TEST_GPU_COUNTS);
+    dlx_test_gpu_add(tc, a_publisher_of_this_process_is_not_opened, 0);
+    dlx_test_gpu_add(tc, a_publisher_is_known_by_the_id_of_each_daemon, 0);
+    dlx_test_gpu_add_loop(tc, memory_that_cannot_be_opened_leaves_nothing, 0, 3,
+                          DLX_TEST_GPU_FAILURES);
+    dlx_test_gpu_add(tc, a_description_that_lies_about_its_chunks_leaves_nothing, 0);
+    dlx_test_gpu_add_loop(tc, a_description_that_lies_about_the_size_of_memory_leaves_nothing, 0, 2,
+                          DLX_TEST_GPU_TWO);
+    dlx_test_gpu_add(tc, no_more_than_a_limit_stays_open, DLX_TEST_GPU_COUNTS);
+    dlx_test_gpu_add(tc, threads_that_open_at_once_open_once, DLX_TEST_GPU_COUNTS);
+    suite_add_tcase(suite, tc);
+    return dlx_test_run(suite);
+}
+
+#else
+
+int main(void)
+{
+    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
+    return 77;
+}
+
+#endif

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The process that holds one publisher's descriptors, over its two sockets. */
+#include "common/error.h"
+#include "tests/harness/daemon.h"
+#include "tests/harness/fds.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/fuse.h"
+#include "tests/harness/keeper.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+static struct dlxk_holder_options options;
+static int owner = -1, control = -1;
+static pid_t pid;
+static char text[DLX_ERROR_TEXT_SIZE];
+static struct dlx_gpu_handle sent, got;
+
+static void start(void)
+{
+    int owners[2], controls[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, owners), 0);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, controls), 0);
+    pid_t parent = getpid();
+    pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        _exit(dlxk_holder_main(owners[1], controls[1], parent, &options));
+    close(owners[1]);
+    close(controls[1]);
+    owner = owners[0];
+    control = controls[0];
+}
+
+static void setup(void)
+{
+    options = (struct dlxk_holder_options){0};
+}
+
+static void teardown(void)
+{
+    dlx__gpu_handle_deinit(&sent);
+    dlx__gpu_handle_deinit(&got);
+    owner = dlx__close(owner);
+    control = dlx__close(control);
+    if (pid > 0) {
+        (void)kill(pid, SIGKILL);
+        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    }
+    pid = 0;
+}
+
+static int ask(uint64_t allocation)
+{
+    int theirs;
+    int ours = dlx_test_keeper_reply_socket(&theirs);
+    const struct dlx_keeper_packet get = {
+        .kind = DLX_KEEPER_GET, .origin = 1, .allocation = allocation};
+    ck_assert_int_eq(dlx__keeper_send(control, &get, &theirs, 1), 0);
+    close(theirs);
+    return ours;
+}
+
+static int fetch(uint64_t allocation)
+{
+    int sock = ask(allocation);
+    dlx__gpu_handle_deinit(&got);
+    int r = dlx_test_keeper_receive(sock, &got, text);
+    close(sock);
+    return r;
+}
+
+static const uint32_t sizes[] = {1, DLXK_AHEAD, DLXK_AHEAD + 1, 253, 254, 300};
+
+START_TEST(what_is_put_comes_back_in_parts_that_are_read_one_by_one)
+{
+    start();
+    dlx_test_keeper_handle(&sent, 7, sizes[_i]);
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_msg(fetch(7) == 0, "%s", text);
+        ck_assert(dlx_test_keeper_same(&sent, &got));
+    }
+}
+END_TEST
+
+START_TEST(what_is_dropped_or_was_never_put_is_not_found)
+{
+    start();
+    dlx_test_keeper_handle(&sent, 7, 3);
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    ck_assert_int_eq(fetch(6), DLX_E_NOT_FOUND);
+    dlx_test_keeper_drop(owner, 8);
+    dlx_test_keeper_drop(owner, 7);
+    ck_assert_int_eq(fetch(7), DLX_E_NOT_FOUND);
+    ck_assert_msg(strstr(text, "allocation 7"), "%s", text);
+}
+END_TEST
+
+START_TEST(it_serves_when_its_publisher_has_gone)
+{
+    struct dlx_packet packet;
+    struct dlx_keeper_packet gone;
+    start();
+    dlx_test_keeper_handle(&sent, 7, 3);
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    owner = dlx__close(owner);
+    dlx_test_wait_readable(control);
+    ck_assert_int_eq(dlx__packet_recv_fds(control, &packet), 0);
+    ck_assert_int_eq(dlx__keeper_decode(&packet, &gone), 0);
+    ck_assert_int_eq(gone.kind, DLX_KEEPER_OWNER_GONE);
+    ck_assert_int_eq(fetch(7), 0);
+    ck_assert(dlx_test_keeper_same(&sent, &got));
+}
+END_TEST
+
+/* The publisher does not wait for the answer, and its subscriber asks at once. */
+START_TEST(what_was_sent_before_a_reader_asks_is_found)
+{
+    static uint8_t data[DLX_GPU_BYTES_MAX];
+    int fds[DLX_PACKET_FDS_MAX];
+    size_t n_fds;
+    start();
+    ck_assert_int_eq(kill(pid, SIGSTOP), 0);
+    int sock = ask(9);
+    for (uint64_t id = 1; id <= 9; id++) {
+        dlx__gpu_handle_deinit(&sent);
+        dlx_test_keeper_handle(&sent, id, 1);
+        size_t size = dlx__gpu_handle_encode(&sent, 0, data, fds, &n_fds);
+        const struct dlx_keeper_packet put = {
+            .kind = DLX_KEEPER_PUT, .serial = (uint32_t)id, .body = data, .body_size = size};
+        ck_assert_int_eq(dlx__keeper_send(owner, &put, fds, n_fds), 0);
+    }
+    ck_assert_int_eq(kill(pid, SIGCONT), 0);
+    ck_assert_msg(dlx_test_keeper_receive(sock, &got, text) == 0, "%s", text);
+    ck_assert(dlx_test_keeper_same(&sent, &got));
+    close(sock);
+}
+END_TEST
+
+START_TEST(a_second_description_with_an_id_replaces_the_first)
+{
+    start();
+    for (uint32_t i = 1; i <= 2; i++) {
+        dlx__gpu_handle_deinit(&sent);
+        dlx_test_keeper_handle(&sent, 7, i);
+        ck_assert_int_eq(dlx_test_keeper_put(owner, i, &sent, text), 0);
+    }
+    ck_assert_int_eq(fetch(7), 0);
+    ck_assert(dlx_test_keeper_same(&sent, &got));
+}
+END_TEST
+
+START_TEST(too_many_descriptors_are_a_clear_error_and_cost_nothing_else)
+{
+    struct dlx_gpu_handle large;
+    options.n_fds_most = 300;
+    start();
+    dlx_test_keeper_handle(&sent, 7, 20);
+    dlx_test_keeper_handle(&large, 8, 281);
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    for (uint32_t i = 2; i < 5; i++) {
+        ck_assert_int_eq(dlx_test_keeper_put(owner, i, &large, text), DLX_E_LIMIT);
+        ck_assert_msg(strstr(text, "needs 281") && strstr(text, "has 20") &&
+                          strstr(text, "limit 300"),
+                      "%s", text);
+    }
+    ck_assert_int_eq(fetch(7), 0);
+    ck_assert_int_eq(fetch(8), DLX_E_NOT_FOUND);
+    dlx_test_keeper_drop(owner, 7);
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 5, &large, text), 0);
+    ck_assert_int_eq(fetch(8), 0);
+    dlx__gpu_handle_deinit(&large);
+}
+END_TEST
+
+START_TEST(a_description_that_lies_is_refused_and_the_next_one_is_kept)
+{
+    struct dlx_gpu_handle lie;
+    start();
+    dlx_test_keeper_handle(&sent, 7, 2);
+    dlx_test_keeper_handle(&lie, 8, 2);
+    lie.size++;
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &lie, text), DLX_E_PROTOCOL);
+    lie.size--;
+    lie.id = 0;
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 2, &lie, text), DLX_E_PROTOCOL);
+    lie.id = 8;
+    lie.kind = (enum dlx_gpu_kind)77;
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 3, &lie, text), DLX_E_VERSION);
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 4, &sent, text), 0);
+    ck_assert_int_eq(fetch(7), 0);
+    ck_assert_int_eq(fetch(8), DLX_E_NOT_FOUND);
+    lie.kind = DLX_GPU_CUDA_VMM;
+    dlx__gpu_handle_deinit(&lie);
+}
+END_TEST
+
+START_TEST(an_owner_that_breaks_the_protocol_is_cut_off_and_what_it_put_stays)
+{
+    start();
+    dlx_test_keeper_handle(&sent, 7, 2);
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    ck_assert_int_eq(dlx__packet_send(owner, "what?", 5, NULL, 0), 0);
+    ck_assert_int_eq(dlx_test_keeper_answer(owner, DLX_KEEPER_ANSWER, 2, text), DLX_E_DISCONNECTED);
+    ck_assert_int_eq(fetch(7), 0);
+}
+END_TEST
+
+/* At most DLXK_AHEAD are on their way to one that does not read, and it is given up; others go on. */
+START_TEST(a_reader_that_does_not_read_is_given_up)
+{
+    options.reader_ns = 50000000;
+    start();
+    dlx_test_keeper_handle(&sent, 7, 3 * DLXK_AHEAD);
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    int idle = ask(7);
+    dlx_test_wait_readable(idle);
+    ck_assert_int_eq(fetch(7), 0);
+    struct pollfd end = {.fd = idle, .events = POLLRDHUP};
+    ck_assert_int_eq(poll(&end, 1, PATIENCE_MS), 1);
+    /* It finds the one part that it was sent, and the end. */
+    ck_assert_int_eq(dlx_test_keeper_receive(idle, &got, text), DLX_E_DISCONNECTED);
+    close(idle);
+    ck_assert_int_eq(fetch(7), 0);
+}
+END_TEST
+
+START_TEST(it_ends_with_the_router)
+{
+    int status;
+    start();
+    dlx_test_keeper_handle(&sent, 7, 3);
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    control = dlx__close(control);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    pid = 0;
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+/* close() of a file whose server has ended fails, which valgrind takes for a file that stays open. */
+static void let_go(struct dlx_gpu_handle *handle)
+{
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    for (uint32_t i = 0; i < handle->n_chunks; i++)
+        ck_assert_int_ge(dup2(null, handle->chunks[i].fd), 0);
+    close(null);
+    dlx__gpu_handle_deinit(handle);
+}
+
+/* Nobody looks into a file: one whose server answers nobody is held and sent like any other. To
+ * close it, when it is dropped, holds up this holder alone. */
+START_TEST(a_file_whose_server_does_not_answer_is_held_and_sent)
+{
+    struct dlx_test_fuse fuse;
+    start(); /* before there is a file that it would inherit */
+    if (!dlx_test_fuse_start(&fuse))
+        return;
+    dlx_test_keeper_handle(&sent, 7, 1);
+    dlx__close(sent.chunks[0].fd);
+    sent.chunks[0].fd = dlx__steal_fd(&fuse.fd);
+    dlx_test_fuse_mute(&fuse);
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    ck_assert_int_eq(fetch(7), 0);
+    ck_assert_int_eq(atomic_load(&fuse.asked->getattr), 0);
+    dlx_test_keeper_drop(owner, 7);
+    dlx_test_fuse_wait(&fuse.asked->flush);
+    dlx_test_fuse_end(&fuse);
+    let_go(&sent);
+    let_go(&got);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("keeper_holder");
+    TCase *tcase = tcase_create("holder");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_set_timeout(tcase, 2 * PATIENCE_S);
+    tcase_add_loop_test(tcase, what_is_put_comes_back_in_parts_that_are_read_one_by_one, 0,
+                        DLX_ARRAY_SIZE(sizes));
+    tcase_add_test(tcase, what_is_dropped_or_was_never_put_is_not_found);
+    tcase_add_test(tcase, it_serves_when_its_publisher_has_gone);
+    tcase_add_test(tcase, what_was_sent_before_a_reader_asks_is_found);
+    tcase_add_test(tcase, a_second_description_with_an_id_replaces_the_first);
+    tcase_add_test(tcase, too_many_descriptors_are_a_clear_error_and_cost_nothing_else);
+    tcase_add_test(tcase, a_description_that_lies_is_refused_and_the_next_one_is_kept);
+    tcase_add_test(tcase, an_owner_that_breaks_the_protocol_is_cut_off_and_what_it_put_stays);
+    tcase_add_test(tcase, a_reader_that_does_not_read_is_given_up);
+    tcase_add_test(tcase, it_ends_with_the_router);
+    tcase_add_test(tcase, a_file_whose_server_does_not_answer_is_held_and_sent);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

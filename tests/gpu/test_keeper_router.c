@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The router of the GPU keeper, with its holders, spoken to as the daemon does. */
+#include "common/error.h"
+#include "tests/harness/daemon.h"
+#include "tests/harness/fds.h"
+#include "tests/harness/fuse.h"
+#include "tests/harness/keeper.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#define AN_HOUR UINT64_C(3600000000000)
+
+static struct dlx_test_keeper keeper;
+static struct dlxk_router_options options;
+static char text[DLX_ERROR_TEXT_SIZE];
+static struct dlx_gpu_handle sent, got;
+
+static void setup(void)
+{
+    options = (struct dlxk_router_options){.grace_ns = AN_HOUR};
+}
+
+static void teardown(void)
+{
+    dlx_test_keeper_kill(&keeper);
+    dlx__gpu_handle_deinit(&sent);
+    dlx__gpu_handle_deinit(&got);
+}
+
+/* A publisher's end, and allocation 7 put there. */
+static int publisher(uint64_t origin, uint64_t user, uint32_t n_chunks)
+{
+    int owner;
+    ck_assert_msg(dlx_test_keeper_own(&keeper, origin, user, &owner, text) == 0, "%s", text);
+    dlx__gpu_handle_deinit(&sent);
+    dlx_test_keeper_handle(&sent, 7, n_chunks);
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    return owner;
+}
+
+static int fetch(uint64_t origin, uint64_t user, uint32_t reader)
+{
+    int sock = dlx_test_keeper_ask(&keeper, origin, user, reader, 7);
+    dlx__gpu_handle_deinit(&got);
+    int r = dlx_test_keeper_receive(sock, &got, text);
+    close(sock);
+    return r;
+}
+
+START_TEST(each_publisher_has_a_holder_of_its_own)
+{
+    int owners[3];
+    dlx_test_keeper_start(&keeper, &options);
+    owners[0] = publisher(1, 1000, 1);
+    owners[1] = publisher(1, 1001, 2); /* says that it is the same, and is another user's */
+    owners[2] = publisher(2, 1000, 3);
+    dlx_test_keeper_wait_children(keeper.pid, 3);
+    ck_assert_int_eq(fetch(2, 1000, 5), 0);
+    ck_assert_uint_eq(got.n_chunks, 3);
+    ck_assert_int_eq(fetch(1, 1001, 5), 0);
+    ck_assert_uint_eq(got.n_chunks, 2);
+    ck_assert_int_eq(fetch(1, 1000, 5), 0);
+    ck_assert_uint_eq(got.n_chunks, 1);
+    ck_assert_int_eq(fetch(3, 1000, 5), DLX_E_NOT_FOUND);
+    ck_assert_msg(strstr(text, "publisher 3"), "%s", text);
+    close(owners[0]);
+    dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 1, 1000);
+    dlx_test_keeper_wait_children(keeper.pid, 2);
+    ck_assert_int_eq(fetch(1, 1000, 5), DLX_E_NOT_FOUND);
+    ck_assert_int_eq(fetch(1, 1001, 5), 0);
+    close(owners[1]);
+    close(owners[2]);
+}
+END_TEST
+
+/* It is between two daemons, or announces itself anew because an answer was late. */
+START_TEST(what_a_publisher_has_put_is_not_forgotten_while_it_is_connected)
+{
+    dlx_test_keeper_start(&keeper, &options);
+    int a = publisher(1, 1000, 1);
+    dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 1, 1000);
+    ck_assert_int_eq(fetch(1, 1000, 5), 0);
+    dlx_test_keeper_claim(&keeper, 1, 1000, 4096);
+    close(a);
+    for (int i = 0; i < 10; i++)
+        ck_assert_int_eq(fetch(1, 1000, 5), 0);
+    dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 1, 1000);
+    dlx_test_keeper_wait_children(keeper.pid, 0);
+}
+END_TEST
+
+START_TEST(a_publisher_that_comes_again_begins_anew)
+{
+    dlx_test_keeper_start(&keeper, &options);
+    int first = publisher(1, 1000, 1);
+    int second;
+    ck_assert_int_eq(dlx_test_keeper_own(&keeper, 1, 1000, &second, text), 0);
+    struct pollfd end = {.fd = first, .events = POLLIN};
+    ck_assert_int_eq(poll(&end, 1, PATIENCE_MS), 1);
+    ck_assert(end.revents & POLLHUP);
+    ck_assert_int_eq(fetch(1, 1000, 5), DLX_E_NOT_FOUND);
+    ck_assert_int_eq(dlx_test_keeper_put(second, 1, &sent, text), 0);
+    ck_assert_int_eq(fetch(1, 1000, 5), 0);
+    close(first);
+    close(second);
+}
+END_TEST
+
+START_TEST(a_user_may_have_three_times_the_holders_that_are_left)
+{
+    int owners[8], n = 0, r;
+    options.n_holders_max = 8;
+    dlx_test_keeper_start(&keeper, &options);
+    while ((r = dlx_test_keeper_own(&keeper, (uint64_t)n + 1, 1000, &owners[n], text)) == 0)
+        n++;
+    ck_assert_int_eq(r, DLX_E_LIMIT);
+    ck_assert_int_eq(n, 6);
+    ck_assert_msg(strstr(text, "6 of them of uid 1000") && strstr(text, "limit 8"), "%s", text);
+    ck_assert_int_eq(dlx_test_keeper_own(&keeper, 1, 1001, &owners[n++], text), 0);
+    ck_assert_int_eq(dlx_test_keeper_own(&keeper, 1, 1002, &owners[n], text), DLX_E_LIMIT);
+    dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 2, 1000);
+    close(owners[1]);
+    owners[1] = -1;
+    /* Its holder ends, and then the keeper notices. */
+    uint64_t until = dlx__deadline(PATIENCE);
+    do
+        r = dlx_test_keeper_own(&keeper, 1, 1002, &owners[n], text);
+    while (r == DLX_E_LIMIT && dlx__now_ns() < until);
+    ck_assert_int_eq(r, 0);
+    n++;
+    while (n > 0)
+        dlx__close(owners[--n]);
+}
+END_TEST
+
+/* ---- lifetimes ------------------------------------------------------------------------------- */
+
+START_TEST(what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not)
+{
+    dlx_test_keeper_start(&keeper, &options);
+    int a = publisher(1, 1000, 1), b = publisher(2, 1000, 1), c = publisher(3, 1000, 1);
+    close(a);
+    close(b);
+    ck_assert_int_eq(fetch(1, 1000, 5), 0);
+    ck_assert_int_eq(fetch(2, 1000, 5), 0);
+    dlx_test_keeper_connect(&keeper); /* another daemon, which has one of the two that are gone */
+    ck_assert_int_eq(fetch(2, 1000, 5), 0);
+    dlx_test_keeper_claim(&keeper, 1, 1000, 4096);
+    dlx_test_keeper_wait_children(keeper.pid, 2);
+    ck_assert_int_eq(fetch(1, 1000, 5), 0);
+    ck_assert_int_eq(fetch(2, 1000, 5), DLX_E_NOT_FOUND);
+    ck_assert_int_eq(fetch(3, 1000, 5), 0);
+    close(c); /* not claimed: it goes with its publisher now */
+    dlx_test_keeper_wait_children(keeper.pid, 1);
+    dlx_test_keeper_claim(&keeper, 1, 1001, 4096); /* of another user: nothing */
+    ck_assert_int_eq(fetch(1, 1000, 5), 0);
+}
+END_TEST
+
+/* The daemon's other sockets have other users, whatever their uids. */
+START_TEST(one_of_the_same_uid_by_another_socket_has_a_holder_of_its_own)
+{
+    const uint64_t main_user = 1000, pods_user = UINT64_C(5) << 32 | 1000;
+    dlx_test_keeper_start(&keeper, &options);
+    int a = publisher(1, main_user, 2);
+    ck_assert_int_eq(fetch(1, pods_user, 5), DLX_E_NOT_FOUND);
+    int b = publisher(1, pods_user, 1); /* replaces nobody */
+    ck_assert_int_eq(fetch(1, main_user, 5), 0);
+    ck_assert_uint_eq(got.n_chunks, 2);
+    ck_assert_int_eq(fetch(1, pods_user, 5), 0);
+    ck_assert_uint_eq(got.n_chunks, 1);
+    dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 1, pods_user);
+    close(b);
+    dlx_test_keeper_wait_children(keeper.pid, 1);
+    ck_assert_int_eq(fetch(1, main_user, 5), 0);
+    close(a);
+}
+END_TEST
+
+START_TEST(without_a_daemon_what_is_left_behind_goes_after_a_while)
+{
+    options.grace_ns = 100000000;
+    dlx_test_keeper_start(&keeper, &options);
+    int a = publisher(1, 1000, 1), b = publisher(2, 1000, 1);
+    close(a);
+    keeper.daemon = dlx__close(keeper.daemon);
+    dlx_test_keeper_wait_children(keeper.pid, 1); /* b is still there */
+    dlx_test_keeper_connect(&keeper);
+    dlx_test_keeper_claim(&keeper, 2, 1000, 4096);
+    ck_assert_int_eq(fetch(2, 1000, 5), 0);
+    ck_assert_int_eq(fetch(1, 1000, 5), DLX_E_NOT_FOUND);
+    keeper.daemon = dlx__close(keeper.daemon);
+    close(b);
+    ck_assert_int_eq(dlx_test_keeper_wait(&keeper), 0);
+}
+END_TEST
+
+START_TEST(it_does_not_end_while_a_daemon_is_there_or_a_publisher)
+{
+    options.grace_ns = 1000000;
+    dlx_test_keeper_start(&keeper, &options);
+    int a = publisher(1, 1000, 1);
+    close(a);
+    for (int i = 0; i < 20; i++) {
+        ck_assert_int_eq(poll(NULL, 0, 1), 0);
+        ck_assert_int_eq(fetch(1, 1000, 5), 0);
+    }
+    int b = publisher(2, 1000, 1);
+    keeper.daemon = dlx__close(keeper.daemon);
+    dlx_test_keeper_wait_children(keeper.pid, 1);
+    dlx_test_keeper_connect(&keeper);
+    ck_assert_int_eq(fetch(2, 1000, 5), 0);
+    close(b);
+}
+END_TEST
+
+START_TEST(a_holder_that_dies_costs_what_it_held_and_no_more)
+{
+    pid_t holder;
+    dlx_test_keeper_start(&keeper, &options);
+    int a = publisher(1, 1000, 1);
+    ck_assert_uint_eq(dlx_test_keeper_children(keeper.pid, &holder, 1), 1);
+    int b = publisher(2, 1000, 3);
+    ck_assert_int_eq(kill(holder, SIGKILL), 0);
+    dlx_test_keeper_wait_children(keeper.pid, 1);
+    ck_assert_int_eq(fetch(1, 1000, 5), DLX_E_NOT_FOUND);
+    ck_assert_int_eq(fetch(2, 1000, 5), 0);
+    struct pollfd end = {.fd = a, .events = POLLIN};
+    ck_assert_int_eq(poll(&end, 1, PATIENCE_MS), 1);
+    ck_assert(end.revents & POLLHUP);
+    close(a);
+    a = publisher(1, 1000, 1);
+    ck_assert_int_eq(fetch(1, 1000, 5), 0);
+    close(a);
+    close(b);
+}
+END_TEST
+
+START_TEST(holders_end_with_a_router_that_is_killed)
+{
+    dlx_test_keeper_start(&keeper, &options);
+    int a = publisher(1, 1000, 1);
+    dlx_test_keeper_kill(&keeper);
+    struct pollfd end = {.fd = a, .events = POLLIN};
+    ck_assert_int_eq(poll(&end, 1, PATIENCE_MS), 1);
+    ck_assert(end.revents & POLLHUP);
+    close(a);
+}
+END_TEST
+
+START_TEST(a_daemon_that_breaks_the_protocol_is_cut_off)
+{
+    dlx_test_keeper_start(&keeper, &options);
+    int a = publisher(1, 1000, 1);
+    ck_assert_int_eq(dlx__packet_send(keeper.daemon, "what?", 5, NULL, 0), 0);
+    struct pollfd end = {.fd = keeper.daemon, .events = POLLIN};
+    ck_assert_int_eq(poll(&end, 1, PATIENCE_MS), 1);
+    ck_assert(end.revents & POLLHUP);
+    dlx_test_keeper_connect(&keeper);
+    ck_assert_int_eq(fetch(1, 1000, 5), 0);
+    close(a);
+}
+END_TEST
+
+/* ---- those that hold others up --------------------------------------------------------------- */
+
+/* A holder that waits, for whatever file: its readers hear that it does not answer. */
+START_TEST(a_holder_that_stands_still_holds_nobody_else_up)
+{
+    pid_t holder;
+    dlx_test_keeper_start(&keeper, &options);
+    int a = publisher(1, 1000, 1);
+    ck_assert_uint_eq(dlx_test_keeper_children(keeper.pid, &holder, 1), 1);
+    int b = publisher(2, 1000, 1);
+    ck_assert_int_eq(kill(holder, SIGSTOP), 0);
+    int waiting = dlx_test_keeper_ask(&keeper, 1, 1000, 5, 7);
+    for (int i = 0; i < 10; i++)
+        ck_assert_int_eq(fetch(2, 1000, 5), 0);
+    ck_assert_int_eq(dlx_test_keeper_receive(waiting, &got, text), DLX_E_DISCONNECTED);
+    close(waiting);
+    close(a);
+    close(b);
+}
+END_TEST
+
+static size_t unread(int *socks, size_t n, uint32_t reader)
+{
+    size_t n_served = 0;
+    for (size_t i = 0; i < n; i++)
+        socks[i] = dlx_test_keeper_ask(&keeper, 1, 1000, reader, 7);
+    ck_assert_int_eq(fetch(1, 1000, reader + 1), 0); /* they were all dealt with before */
+    for (size_t i = 0; i < n; i++) {
+        struct pollfd p = {.fd = socks[i], .events = POLLIN};
+        n_served += poll(&p, 1, 0) == 1;
+    }
+    return n_served;
+}
+
+/* They may have so many descriptors on their way as the daemon allowed, also once they were given up
+ * and when their holder has ended, and others are served beside them. */
+START_TEST(readers_that_never_read_have_few_descriptors_on_their_way)
+{
+    enum { N = 40, MOST = 32 };
+    int socks[2 * N];
+    dlx_test_keeper_start(&keeper, &options);
+    dlx_test_keeper_claim(&keeper, 0, 0, MOST * DLXK_AHEAD);
+    int a = publisher(1, 1000, 2 * DLXK_AHEAD);
+    size_t n = unread(socks, N, 50);
+    ck_assert_uint_eq(n, 24); /* three times the eight that are left */
+    /* Its holder ends, and what is unread stays on its way. */
+    dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 1, 1000);
+    close(a);
+    a = publisher(1, 1000, 2 * DLXK_AHEAD);
+    size_t n_more = unread(socks + N, N, 50);
+    ck_assert_uint_eq(n_more, 0);
+    ck_assert_int_eq(fetch(1, 1000, 51), 0);
+    for (int i = 0; i < N; i++)
+        close(socks[i]);
+    /* Now it is their turn. */
+    for (int i = N; i < 2 * N; i++) {
+        ck_assert_msg(dlx_test_keeper_receive(socks[i], &got, text) == 0, "%d: %s", i, text);
+        dlx__gpu_handle_deinit(&got);
+        close(socks[i]);
+    }
+    close(a);
+}
+END_TEST
+
+START_TEST(a_user_may_not_fill_the_queue_of_readers)
+{
+    enum { N = DLXK_WAITING_MAX };
+    static int socks[N];
+    struct rlimit files = {2 * N + 256, 2 * N + 256};
+    struct rlimit before;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    files.rlim_max = before.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &files) < 0) {
+        puts("SKIP: the limit of open files cannot be raised");
+        return;
+    }
+    dlx_test_keeper_start(&keeper, &options);
+    int a = publisher(1, 1000, 1);
+    dlx_test_keeper_claim(&keeper, 0, 0, 0);
+    for (int i = 0; i < N; i++)
+        socks[i] = dlx_test_keeper_ask(&keeper, 1, 1000, 50, 7);
+    ck_assert_int_eq(fetch(1, 1000, 51), 0);
+    ck_assert_int_eq(dlx_test_keeper_receive(socks[N - 1], &got, text), DLX_E_LIMIT);
+    ck_assert_msg(strstr(text, "768 of them of uid 50"), "%s", text);
+    for (int i = 0; i < N; i++)
+        close(socks[i]);
+    close(a);
+}
+END_TEST
+
+/* Its last descriptor is closed by a holder that is killed. */
+START_TEST(a_file_whose_server_does_not_answer_holds_up_its_own_holder_alone)
+{
+    struct dlx_test_fuse fuse;
+    dlx_test_keeper_start(&keeper, &options);
+    if (!dlx_test_fuse_start(&fuse))
+        return;
+    int b = publisher(2, 1000, 1);
+    int a = publisher(1, 1001, 1);
+    dlx__close(sent.chunks[0].fd);
+    sent.chunks[0].fd = dlx__steal_fd(&fuse.fd);
+    ck_assert_int_eq(dlx_test_keeper_put(a, 2, &sent, text), 0);
+    dlx__gpu_handle_deinit(&sent);
+    dlx_test_fuse_mute(&fuse);
+    dlx_test_keeper_drop(a, 7);
+    dlx_test_fuse_wait(&fuse.asked->flush);
+    dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 1, 1001);
+    ck_assert_int_eq(fetch(2, 1000, 5), 0);
+    close(a);
+    ck_assert_int_eq(fetch(2, 1000, 5), 0);
+    dlx_test_fuse_end(&fuse);
+    dlx_test_keeper_wait_children(keeper.pid, 1);
+    ck_assert_int_eq(fetch(2, 1000, 5), 0);
+    close(b);
+}
+END_TEST
+
+START_TEST(the_router_has_as_many_files_afterwards)
+{
+    struct dlx_test_daemon process = {.path = ""};
+    dlx_test_keeper_start(&keeper, &options);
+    int a = publisher(1, 1000, 100);
+    process.pid = keeper.pid;
+    size_t before = dlx_test_daemon_n_fds(&process);
+    for (int i = 0; i < 100; i++) {
+        ck_assert_int_eq(fetch(1, 1000, 5), 0);
+        close(dlx_test_keeper_ask(&keeper, 1, 1000, 5, 7));
+        close(dlx_test_keeper_ask(&keeper, 9, 1000, 5, 7));
+        close(publisher(2, 1000, 1));
+    }
+    dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 2, 1000);
+    dlx_test_keeper_wait_children(keeper.pid, 1);
+    dlx_test_daemon_wait_n_fds(&process, before);
+    close(a);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("keeper_router");
+    TCase *tcase = tcase_create("router");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_set_timeout(tcase, 2 * PATIENCE_S);
+    tcase_add_test(tcase, each_publisher_has_a_holder_of_its_own);
+    tcase_add_test(tcase, what_a_publisher_has_put_is_not_forgotten_while_it_is_connected);
+    tcase_add_test(tcase, a_publisher_that_comes_again_begins_anew);
+    tcase_add_test(tcase, a_user_may_have_three_times_the_holders_that_are_left);
+    tcase_add_test(tcase, what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not);
+    tcase_add_test(tcase, one_of_the_same_uid_by_another_socket_has_a_holder_of_its_own);
+    tcase_add_test(tcase, without_a_daemon_what_is_left_behind_goes_after_a_while);
+    tcase_add_test(tcase, it_does_not_end_while_a_daemon_is_there_or_a_publisher);
+    tcase_add_test(tcase, a_holder_that_dies_costs_what_it_held_and_no_more);
+    tcase_add_test(tcase, holders_end_with_a_router_that_is_killed);
+    tcase_add_test(tcase, a_daemon_that_breaks_the_protocol_is_cut_off);
+    tcase_add_test(tcase, a_holder_that_stands_still_holds_nobody_else_up);
+    tcase_add_test(tcase, readers_that_never_read_have_few_descriptors_on_their_way);
+    tcase_add_test(tcase, a_user_may_not_fill_the_queue_of_readers);
+    tcase_add_test(tcase, a_file_whose_server_does_not_answer_holds_up_its_own_holder_alone);
+    tcase_add_test(tcase, the_router_has_as_many_files_afterwards);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

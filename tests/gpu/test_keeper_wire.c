@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packets of the GPU keeper: what is sent arrives, and nothing that a peer may send is trusted. */
+#include "common/error.h"
+#include "tests/harness/keeper.h"
+#include "tests/harness/random.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+
+static int pair[2];
+static struct dlx_packet packet;
+static struct dlx_keeper_packet got;
+
+static void setup(void)
+{
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+}
+
+static void teardown(void)
+{
+    dlx__packet_deinit(&packet);
+    pair[0] = dlx__close(pair[0]);
+    pair[1] = dlx__close(pair[1]);
+}
+
+static int pass(const struct dlx_keeper_packet *sent, size_t n_fds)
+{
+    const int fds[] = {pair[0], pair[0], pair[0]};
+    dlx__packet_deinit(&packet);
+    ck_assert_int_eq(dlx__keeper_send(pair[0], sent, fds, n_fds), 0);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
+    return dlx__keeper_decode(&packet, &got);
+}
+
+START_TEST(every_kind_arrives_with_its_fields)
+{
+    static const uint8_t part[] = "part";
+    uint8_t claims[2 * DLX_KEEPER_CLAIM_SIZE];
+    dlx__keeper_put_claim(claims, 11, 1000);
+    dlx__keeper_put_claim(claims + DLX_KEEPER_CLAIM_SIZE, UINT64_MAX, UINT64_MAX - 5);
+    const struct {
+        struct dlx_keeper_packet packet;
+        size_t n_fds;
+    } cases[] = {
+        {{.kind = DLX_KEEPER_OWN, .serial = 7, .origin = UINT64_MAX, .uid = 3, .socket = 9}, 1},
+        {{.kind = DLX_KEEPER_GET, .origin = 1, .allocation = 2, .uid = 3, .reader = 4}, 1},
+        {{.kind = DLX_KEEPER_FORGET, .origin = 1, .uid = 3}, 0},
+        {{.kind = DLX_KEEPER_CLAIM, .body = claims, .body_size = sizeof claims}, 0},
+        {{.kind = DLX_KEEPER_CLAIMED, .code = INT32_MAX}, 0},
+        {{.kind = DLX_KEEPER_OWNED, .serial = 1, .code = -3, .body = part, .body_size = 4}, 0},
+        {{.kind = DLX_KEEPER_PUT, .serial = 1, .body = part, .body_size = 4}, 3},
+        {{.kind = DLX_KEEPER_DROP, .allocation = 1}, 0},
+        {{.kind = DLX_KEEPER_ANSWER, .serial = UINT32_MAX}, 0},
+        {{.kind = DLX_KEEPER_PART, .body = part, .body_size = 4}, 2},
+        {{.kind = DLX_KEEPER_OWNER_GONE}, 0},
+    };
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
+        const struct dlx_keeper_packet *sent = &cases[i].packet;
+        ck_assert_msg(pass(sent, cases[i].n_fds) == 0, "%zu: %s", i, dlx__error_message());
+        ck_assert_int_eq(got.kind, sent->kind);
+        ck_assert_uint_eq(got.serial, sent->serial);
+        ck_assert_uint_eq(got.origin, sent->origin);
+        ck_assert_uint_eq(got.allocation, sent->allocation);
+        ck_assert_uint_eq(got.uid, sent->uid);
+        ck_assert_uint_eq(got.socket, sent->socket);
+        ck_assert_uint_eq(got.reader, sent->reader);
+        ck_assert_int_eq(got.code, sent->code);
+        ck_assert_uint_eq(got.body_size, sent->body_size);
+        if (sent->body_size > 0)
+            ck_assert_mem_eq(got.body, sent->body, sent->body_size);
+        if (sent->kind == DLX_KEEPER_CLAIM) {
+            uint64_t origin;
+            uint64_t user;
+            ck_assert_uint_eq(dlx__keeper_n_claims(&got), 2);
+            dlx__keeper_claim(&got, 1, &origin, &user);
+            ck_assert_uint_eq(origin, UINT64_MAX);
+            ck_assert_uint_eq(user, UINT64_MAX - 5);
+        }
+    }
+}
+END_TEST
+
+/* One wrong byte of a packet that is right. */
+static void refuses(const struct dlx_keeper_packet *right, size_t n_fds, size_t at, uint8_t value,
+                    int code, const char *word)
+{
+    ck_assert_int_eq(pass(right, n_fds), 0);
+    packet.data[at] = value;
+    ck_assert_int_eq(dlx__keeper_decode(&packet, &got), code);
+    ck_assert_msg(strstr(dlx__error_message(), word), "%s", dlx__error_message());
+}
+
+START_TEST(each_wrong_field_is_refused_by_its_name)
+{
+    uint8_t claim[DLX_KEEPER_CLAIM_SIZE];
+    const struct dlx_keeper_packet own = {.kind = DLX_KEEPER_OWN, .serial = 1, .origin = 1};
+    const struct dlx_keeper_packet drop = {.kind = DLX_KEEPER_DROP, .allocation = 1};
+    const struct dlx_keeper_packet answer = {
+        .kind = DLX_KEEPER_ANSWER, .body = (const uint8_t *)"words", .body_size = 5};
+    const struct dlx_keeper_packet claims = {
+        .kind = DLX_KEEPER_CLAIM, .body = claim, .body_size = sizeof claim};
+    dlx__keeper_put_claim(claim, 1, 0);
+    refuses(&own, 1, 0, 2, DLX_E_VERSION, "version 2");
+    refuses(&own, 1, 1, 0, DLX_E_PROTOCOL, "kind");
+    refuses(&own, 1, 1, 12, DLX_E_PROTOCOL, "kind");
+    refuses(&own, 1, 2, 1, DLX_E_PROTOCOL, "reserved");
+    refuses(&own, 1, 8, 0, DLX_E_PROTOCOL, "origin");
+    refuses(&own, 1, 16, 1, DLX_E_PROTOCOL, "allocation");
+    refuses(&own, 1, 28, 1, DLX_E_PROTOCOL, "uid");
+    refuses(&own, 1, 32, 1, DLX_E_PROTOCOL, "code");
+    refuses(&drop, 0, 36, 1, DLX_E_PROTOCOL, "socket");
+    refuses(&drop, 0, 4, 1, DLX_E_PROTOCOL, "serial");
+    refuses(&drop, 0, 8, 1, DLX_E_PROTOCOL, "origin");
+    refuses(&drop, 0, 16, 0, DLX_E_PROTOCOL, "allocation");
+    refuses(&drop, 0, 24, 1, DLX_E_PROTOCOL, "uid");
+    refuses(&answer, 0, 42, 0, DLX_E_PROTOCOL, "text");
+    refuses(&claims, 0, 40, 0, DLX_E_PROTOCOL, "origin");
+}
+END_TEST
+
+START_TEST(wrong_sizes_and_numbers_of_descriptors_are_refused)
+{
+    static uint8_t body[DLX_KEEPER_BODY_MAX + 1];
+    memset(body, 'x', sizeof body);
+    struct dlx_keeper_packet sent = {.kind = DLX_KEEPER_OWN, .origin = 1};
+    ck_assert_int_eq(pass(&sent, 0), DLX_E_PROTOCOL);
+    ck_assert_int_eq(pass(&sent, 2), DLX_E_PROTOCOL);
+    sent = (struct dlx_keeper_packet){.kind = DLX_KEEPER_OWNER_GONE};
+    ck_assert_int_eq(pass(&sent, 1), DLX_E_PROTOCOL);
+    sent.body = body;
+    sent.body_size = 1;
+    ck_assert_int_eq(pass(&sent, 0), DLX_E_PROTOCOL);
+    sent.kind = DLX_KEEPER_PUT;
+    sent.body_size = 0;
+    ck_assert_int_eq(pass(&sent, 1), DLX_E_PROTOCOL);
+    sent.kind = DLX_KEEPER_ANSWER;
+    sent.body_size = DLX_ERROR_TEXT_SIZE;
+    ck_assert_int_eq(pass(&sent, 0), DLX_E_PROTOCOL);
+    sent.kind = DLX_KEEPER_CLAIM;
+    sent.body_size = DLX_KEEPER_CLAIM_SIZE - 1;
+    ck_assert_int_eq(pass(&sent, 0), DLX_E_PROTOCOL);
+    sent.body_size = DLX_KEEPER_CLAIM_SIZE * (DLX_KEEPER_CLAIMS_MAX + 1);
+    memset(body, 0, sizeof body);
+    for (size_t i = 0; i < sent.body_size; i += DLX_KEEPER_CLAIM_SIZE)
+        dlx__keeper_put_claim(body + i, 1, 1);
+    ck_assert_int_eq(pass(&sent, 0), DLX_E_PROTOCOL);
+    sent.body_size -= DLX_KEEPER_CLAIM_SIZE;
+    ck_assert_int_eq(pass(&sent, 0), 0);
+    sent.body_size = sizeof body;
+    ck_assert_int_eq(dlx__keeper_send(pair[0], &sent, NULL, 0), DLX_E_PROTOCOL);
+    for (size_t size = 1; size < DLX_KEEPER_HEADER_SIZE; size++) {
+        packet.size = size;
+        ck_assert_int_eq(dlx__keeper_decode(&packet, &got), DLX_E_PROTOCOL);
+    }
+}
+END_TEST
+
+/* Bytes by chance: whatever is accepted is within the packet. */
+START_TEST(random_packets_are_refused_or_whole)
+{
+    uint64_t random = 1;
+    for (uint32_t i = 0; i < 200000; i++) {
+        packet.n_fds = 0;
+        packet.size = 1 + dlx_test_random(&random) % 300;
+        for (size_t k = 0; k < packet.size; k++)
+            packet.data[k] = dlx_test_random(&random) % 4 ? 0 : (uint8_t)dlx_test_random(&random);
+        packet.data[0] = 1;
+        packet.data[1] = (uint8_t)(dlx_test_random(&random) % 13);
+        if (dlx__keeper_decode(&packet, &got) == 0) {
+            ck_assert_ptr_eq(got.body, packet.data + DLX_KEEPER_HEADER_SIZE);
+            ck_assert_uint_eq(got.body_size, packet.size - DLX_KEEPER_HEADER_SIZE);
+        }
+    }
+}
+END_TEST
+
+START_TEST(a_code_comes_with_its_words)
+{
+    ck_assert_int_eq(dlx__keeper_send_code(pair[0], DLX_KEEPER_OWNED, 5, DLX_E_LIMIT, "too many"),
+                     0);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
+    ck_assert_int_eq(dlx__keeper_decode(&packet, &got), 0);
+    ck_assert_int_eq(dlx__keeper_fail(&got), DLX_E_LIMIT);
+    ck_assert_str_eq(dlx__error_message(), "too many");
+    got.code = 5; /* no code of ours */
+    ck_assert_int_eq(dlx__keeper_fail(&got), DLX_E_PROTOCOL);
+    got.code = 0;
+    ck_assert_int_eq(dlx__keeper_fail(&got), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("keeper_wire");
+    TCase *tcase = tcase_create("keeper_wire");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, every_kind_arrives_with_its_fields);
+    tcase_add_test(tcase, each_wrong_field_is_refused_by_its_name);
+    tcase_add_test(tcase, wrong_sizes_and_numbers_of_descriptors_are_refused);
+    tcase_add_test(tcase, random_packets_are_refused_or_whole);
+    tcase_add_test(tcase, a_code_comes_with_its_words);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

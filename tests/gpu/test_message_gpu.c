@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a message believes of the allocations that a peer describes. No GPU is needed. */
+#include "client/gpu_order.h"
+#include "client/message_gpu.h"
+#include "common/error.h"
+#include "gpu/handle.h"
+#include "tests/harness/run.h"
+#include <string.h>
+
+static uint8_t bytes[DLX_SHM_ALLOCATION_SIZE];
+static const struct dlx_shm_manifest_gpu gpu_part = {.publisher = 77, .ready = DLX_GPU_READY};
+static struct dlx_client client = {.refs = 1};
+static struct dlx_inlet inlet = {
+    .topic = "cam/front", .publisher = 7, .pid = 42, .bell = -1, .client = &client};
+
+/* An honest one of 4096 bytes. */
+static void setup(void)
+{
+    uint8_t room[DLX_GPU_BYTES_MAX];
+    int fds[DLX_PACKET_FDS_MAX];
+    size_t n_fds;
+    const struct dlx_gpu_handle handle = {.kind = DLX_GPU_CUDA_IPC, .id = 1, .size = 4096};
+    ck_assert_uint_eq(dlx__gpu_handle_encode(&handle, 0, room, fds, &n_fds), sizeof bytes);
+    memcpy(bytes, room, sizeof bytes);
+}
+
+static int make(struct dlx_message_gpu **ret)
+{
+    const struct dlx_manifest manifest = {
+        .header = {.n_tensors = 1}, .gpu = &gpu_part, .n_allocations = 1, .allocations = bytes};
+    return dlx__message_gpu_new(&inlet, &manifest, ret);
+}
+
+static const int64_t shape[] = {256};
+
+static int place(struct dlx_message_gpu *gpu, int32_t device_type, uint64_t offset)
+{
+    const struct dlx_manifest_item item = {.record = {.dtype_code = kDLFloat,
+                                                      .dtype_bits = 32,
+                                                      .dtype_lanes = 1,
+                                                      .device_type = device_type,
+                                                      .ndim = 1,
+                                                      .flags = DLX_SHM_RECORD_ROW_MAJOR,
+                                                      .offset = offset,
+                                                      .size = 1024},
+                                           .allocation = 1};
+    return dlx__message_gpu_place(gpu, 0, &item, shape, NULL);
+}
+
+START_TEST(a_tensor_lies_in_its_allocation)
+{
+    struct dlx_message_gpu *gpu;
+    ck_assert_int_eq(make(&gpu), 0);
+    ck_assert_int_eq(place(gpu, kDLCUDA, 3072), 0);
+    ck_assert_int_eq(place(gpu, kDLCUDA, 3073), DLX_E_BAD_PEER);
+    ck_assert_int_eq(place(gpu, kDLROCM, 0), DLX_E_BAD_PEER);
+    (void)dlx__message_gpu_free(gpu);
+}
+END_TEST
+
+START_TEST(a_description_that_cannot_be_is_the_peer_s_fault)
+{
+    struct dlx_message_gpu *gpu;
+    memset(bytes + 24, 0, 8); /* its id */
+    ck_assert_int_eq(make(&gpu), DLX_E_BAD_PEER);
+    ck_assert(strstr(dlx__error_message(), "allocation 1"));
+}
+END_TEST
+
+/* Byte 0 is the version, byte 1 the kind. */
+START_TEST(a_kind_of_a_later_version_is_told_when_it_is_opened)
+{
+    struct dlx_message_gpu *gpu;
+    DLTensor tensor = {.data = NULL};
+    bytes[_i] = 99;
+    ck_assert_int_eq(make(&gpu), 0);
+    ck_assert_int_eq(place(gpu, kDLCUDA, 1 << 20), 0);
+    struct dlx_message m = {.inlet = &inlet, .n_tensors = 1, .gpu = gpu};
+    ck_assert_int_eq(dlx__message_gpu_open(&m, 0, &tensor), DLX_E_VERSION);
+    ck_assert_ptr_null(tensor.data);
+    ck_assert(strstr(dlx__error_message(), "99"));
+    ck_assert(strstr(dlx__error_message(), "cam/front, publisher 7 (pid 42)"));
+    (void)dlx__message_gpu_free(gpu);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("message_gpu");
+    TCase *tc = tcase_create("message_gpu");
+    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, a_tensor_lies_in_its_allocation);
+    tcase_add_test(tc, a_description_that_cannot_be_is_the_peer_s_fault);
+    tcase_add_loop_test(tc, a_kind_of_a_later_version_is_told_when_it_is_opened, 0, 2);
+    suite_add_tcase(suite, tc);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The stand-in driver keeps the rules of the real one: devices, contexts, memory, in one process.
+ */
+#include "tests/gpu/harness_gpu.h"
+#include "tests/harness/run.h"
+#include <stdio.h>
+
+#if DLX_TEST_HAS_GPU
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static void start(void)
+{
+    dlx_test_gpu_machine(2);
+    dlx_test_gpu_load();
+}
+
+static void stop(void)
+{
+    dlx_test_gpu_machine_end();
+}
+
+static void end_context(int device)
+{
+    CU_OK(cu.cuDevicePrimaryCtxRelease(device));
+    dlx_test_gpu_clean();
+}
+
+/* -- loading ----------------------------------------------------------------------------------- */
+
+START_TEST(found_by_its_name)
+{
+    int version = 0;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    ck_assert_ptr_nonnull(library);
+    ck_assert_ptr_eq(dlsym(library, "cuMemAlloc_v2"), (void *)(uintptr_t)cu.cuMemAlloc);
+    ck_assert_ptr_nonnull(dlsym(library, "cuDeviceGetUuid"));
+    ck_assert_ptr_nonnull(dlsym(library, "cuDeviceGetUuid_v2"));
+    CU_OK(cu.cuDriverGetVersion(&version));
+    ck_assert_int_eq(version, 13000);
+    (void)dlclose(library);
+}
+END_TEST
+
+START_TEST(symbols_by_version)
+{
+    CUdriverProcAddressQueryResult status;
+    void *p, *later;
+    CU_OK(cu.cuGetProcAddress("cuMemAlloc", &p, 12000, 0, &status));
+    ck_assert_int_eq(status, CU_GET_PROC_ADDRESS_SUCCESS);
+    ck_assert_ptr_eq(p, (void *)(uintptr_t)cu.cuMemAlloc);
+    CU_FAILS(cu.cuGetProcAddress("cuMemAlloc_v2", &p, 12000, 0, &status), CUDA_ERROR_NOT_FOUND);
+    ck_assert_int_eq(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    ck_assert_ptr_null(p);
+    CU_FAILS(cu.cuGetProcAddress("cuMemCreate", &p, 9000, 0, &status), CUDA_ERROR_NOT_FOUND);
+    ck_assert_int_eq(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+    /* CUDA 13's has another argument: a caller that asks for 13 gets it. */
+    CU_OK(cu.cuGetProcAddress("cuCtxGetDevice", &p, 12000, 0, NULL));
+    CU_OK(cu.cuGetProcAddress("cuCtxGetDevice", &later, 13000, 0, NULL));
+    ck_assert_ptr_ne(p, later);
+    CU_FAILS(cu.cuGetProcAddress(NULL, &p, 12000, 0, NULL), CUDA_ERROR_INVALID_VALUE);
+}
+END_TEST
+
+START_TEST(nothing_before_init)
+{
+    int n;
+    CUcontext context;
+    const char *text;
+    CU_FAILS(cu.cuDeviceGetCount(&n), CUDA_ERROR_NOT_INITIALIZED);
+    CU_FAILS(cu.cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_NOT_INITIALIZED);
+    CU_FAILS(cu.cuInit(1), CUDA_ERROR_INVALID_VALUE);
+    CU_OK(cu.cuGetErrorName(CUDA_ERROR_NOT_INITIALIZED, &text));
+    ck_assert_str_eq(text, "CUDA_ERROR_NOT_INITIALIZED");
+    CU_OK(cu.cuInit(0));
+    CU_OK(cu.cuDeviceGetCount(&n));
+    ck_assert_int_eq(n, 2);
+}
+END_TEST
+
+/* -- devices ----------------------------------------------------------------------------------- */
+
+START_TEST(visible_devices_by_ordinal)
+{
+    CUuuid uuid;
+    CUdevice device;
+    int n;
+    ck_assert_int_eq(setenv("CUDA_VISIBLE_DEVICES", "1,0,7,0", 1), 0);
+    CU_OK(cu.cuInit(0));
+    CU_OK(cu.cuDeviceGetCount(&n));
+    ck_assert_int_eq(n, 2); /* what follows an ordinal that does not exist is not there */
+    CU_OK(cu.cuDeviceGet(&device, 0));
+    CU_OK(cu.cuDeviceGetUuid(&uuid, device));
+    ck_assert_int_eq(uuid.bytes[15], 2);
+    CU_FAILS(cu.cuDeviceGet(&device, 2), CUDA_ERROR_INVALID_DEVICE);
+}
+END_TEST
+
+START_TEST(visible_devices_by_uuid)
+{
+    CUuuid uuid;
+    int n;
+    ck_assert_int_eq(setenv("CUDA_VISIBLE_DEVICES", "GPU-73746e64-696e-4e00-8000-000000000002", 1),
+                     0);
+    CU_OK(cu.cuInit(0));
+    CU_OK(cu.cuDeviceGetCount(&n));
+    ck_assert_int_eq(n, 1);
+    CU_OK(cu.cuDeviceGetUuid(&uuid, 0));
+    ck_assert_int_eq(uuid.bytes[15], 2);
+}
+END_TEST
+
+START_TEST(no_visible_device)
+{
+    ck_assert_int_eq(setenv("CUDA_VISIBLE_DEVICES", "", 1), 0);
+    CU_FAILS(cu.cuInit(0), CUDA_ERROR_NO_DEVICE);
+}
+END_TEST
+
+/* -- contexts ---------------------------------------------------------------------------------- */
+
+START_TEST(a_context_where_one_is_needed)
+{
+    CUdeviceptr p;
+    CUcontext context, popped;
+    unsigned flags;
+    int active;
+    CU_OK(cu.cuInit(0));
+    CU_FAILS(cu.cuMemAlloc(&p, 100), CUDA_ERROR_INVALID_CONTEXT);
+    CU_FAILS(cu.cuCtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT);
+    CU_OK(cu.cuDevicePrimaryCtxGetState(1, &flags, &active));
+    ck_assert_int_eq(active, 0);
+    ck_assert_uint_eq(standin.standin_count(STANDIN_CONTEXTS_MADE), 0);
+
+    CU_OK(cu.cuDevicePrimaryCtxRetain(&context, 1));
+    CU_FAILS(cu.cuMemAlloc(&p, 100), CUDA_ERROR_INVALID_CONTEXT);
+    CU_OK(cu.cuCtxPushCurrent(context));
+    CU_OK(cu.cuMemAlloc(&p, 100));
+    CU_OK(cu.cuMemFree(p));
+    CU_OK(cu.cuCtxPopCurrent(&popped));
+    ck_assert_ptr_eq(popped, context);
+    CU_FAILS(cu.cuCtxPopCurrent(&popped), CUDA_ERROR_INVALID_CONTEXT);
+    ck_assert_uint_eq(standin.standin_contexts_made(0), 0);
+    ck_assert_uint_eq(standin.standin_contexts_made(1), 1);
+    end_context(1);
+    CU_FAILS(cu.cuDevicePrimaryCtxRelease(1), CUDA_ERROR_INVALID_CONTEXT);
+}
+END_TEST
+
+START_TEST(the_end_of_a_context_frees_what_is_its)
+{
+    CUdeviceptr p;
+    CUstream stream;
+    CUevent event;
+    (void)dlx_test_gpu_context(0);
+    CU_OK(cu.cuMemAlloc(&p, 100));
+    CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU_OK(cu.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    ck_assert_uint_eq(standin.standin_count(STANDIN_ALLOCATIONS), 1);
+    ck_assert_uint_eq(standin.standin_count(STANDIN_STREAMS), 1);
+    ck_assert_uint_eq(standin.standin_count(STANDIN_EVENTS), 1);
+    end_context(0);
+    CU_FAILS(cu.cuMemAlloc(&p, 100), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    CU_FAILS(cu.cuStreamDestroy(stream), CUDA_ERROR_INVALID_HANDLE);
+}
+END_TEST
+
+START_TEST(an_illegal_address_stays)
+{
+    CUdeviceptr p;
+    CUstream stream;
+    (void)dlx_test_gpu_context(0);
+    CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU_OK(standin.standin_poison(CUDA_ERROR_ILLEGAL_ADDRESS));
+    CU_FAILS(cu.cuMemAlloc(&p, 100), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CU_FAILS(cu.cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CU_FAILS(cu.cuStreamDestroy(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CU_FAILS(cu.cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CU_OK(cu.cuDevicePrimaryCtxRelease(0));
+    (void)dlx_test_gpu_context(0); /* a new context is sound */
+    CU_OK(cu.cuMemAlloc(&p, 100));
+    CU_OK(cu.cuMemFree(p));
+    end_context(0);
+}
+END_TEST
+
+/* -- memory ------------------------------------------------------------------------------------ */
+
+static sigjmp_buf fault;
+
+static void on_fault(int signal)
+{
+    (void)signal;
+    siglongjmp(fault, 1);
+}
+
+START_TEST(the_cpu_cannot_use_device_memory)
+{
+    CUdeviceptr p;
+    (void)dlx_test_gpu_context(0);
+    CU_OK(cu.cuMemAlloc(&p, 100));
+    struct sigaction action = {.sa_handler = on_fault}, before;
+    ck_assert_int_eq(sigaction(SIGSEGV, &action, &before), 0);
+    bool faulted = sigsetjmp(fault, 1) != 0;
+    if (!faulted)
+        *(volatile char *)(uintptr_t)p = 1;
+    ck_assert_int_eq(sigaction(SIGSEGV, &before, NULL), 0);
+    ck_assert(faulted);
+    CU_OK(cu.cuMemFree(p));
+    end_context(0);
+}
+END_TEST
+
+START_TEST(copies_and_fills)
+{
+    CUdeviceptr a, b;
+    char in[64], out[64];
+    (void)dlx_test_gpu_context(0);
+    CU_OK(cu.cuMemAlloc(&a, sizeof in));
+    CU_OK(cu.cuMemAlloc(&b, sizeof in));
+    memset(in, 'x', sizeof in);
+    CU_OK(cu.cuMemcpyHtoD(a, in, sizeof in));
+    CU_OK(cu.cuMemcpyDtoD(b, a, sizeof in));
+    CU_OK(cu.cuMemsetD8(b + 1, 'y', 2));
+    CU_OK(cu.cuMemsetD32(b + 8, 0x64636261, 2));
+    CU_OK(cu.cuMemcpyDtoH(out, b, sizeof out));
+    ck_assert_int_eq(memcmp(out, "xyyxxxxxabcdabcdx", 17), 0);
+    CU_FAILS(cu.cuMemcpyDtoH(out, b + 100000, 1), CUDA_ERROR_INVALID_VALUE);
+    CU_OK(cu.cuMemFree(a));
+    CU_FAILS(cu.cuMemFree(a), CUDA_ERROR_INVALID_VALUE);
+    CU_FAILS(cu.cuMemcpyDtoH(out, a, 1), CUDA_ERROR_INVALID_VALUE);
+    CU_FAILS(cu.cuMemFree(b + 8), CUDA_ERROR_INVALID_VALUE);
+    CU_OK(cu.cuMemFree(b));
+    end_context(0);
+}
+END_TEST
+
+START_TEST(memory_is_limited)
+{
+    CUdeviceptr p;
+    size_t available, total;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = dlx_test_gpu_prop(0);
+    (void)dlx_test_gpu_context(0);
+    CU_OK(cu.cuMemGetInfo(&available, &total));
+    ck_assert_uint_eq(available, total);
+    CU_OK(cu.cuMemAlloc(&p, total - DLX_TEST_GPU_CHUNK));
+    CU_FAILS(cu.cuMemCreate(&handle, 2 * DLX_TEST_GPU_CHUNK, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    CU_OK(cu.cuMemCreate(&handle, DLX_TEST_GPU_CHUNK, &prop, 0));
+    CU_OK(cu.cuMemGetInfo(&available, &total));
+    ck_assert_uint_eq(available, 0);
+    CU_OK(cu.cuMemRelease(handle));
+    CU_OK(cu.cuMemFree(p));
+    end_context(0);
+}
+END_TEST
+
+START_TEST(registered_memory_has_an_address_of_its_own)
+{
+    CUdeviceptr p;
+    uint64_t *words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    (void)dlx_test_gpu_context(0);
+    CU_FAILS(cu.cuMemHostGetDevicePointer(&p, words, 0), CUDA_ERROR_INVALID_VALUE);
+    CU_OK(cu.cuMemHostRegister(words, 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
+    CU_FAILS(cu.cuMemHostRegister(words, 4096, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    CU_OK(cu.cuMemHostGetDevicePointer(&p, words + 2, 0));
+    ck_assert_uint_ne(p, (uintptr_t)(words + 2));
+    CU_OK(cu.cuStreamWriteValue64(NULL, p, 7, 0));
+    CU_OK(cu.cuCtxSynchronize());
+    ck_assert_uint_eq(words[2], 7);
+    CU_OK(cu.cuMemHostUnregister(words));
+    CU_FAILS(cu.cuMemHostUnregister(words), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+
+    ck_assert_int_eq(mprotect(words, 4096, PROT_READ), 0);
+    CU_FAILS(cu.cuMemHostRegister(words, 4096, 0), CUDA_ERROR_INVALID_VALUE);
+    CU_FAILS(cu.cuMemHostRegister(words, 4096, CU_MEMHOSTREGISTER_READ_ONLY),
+             CUDA_ERROR_NOT_SUPPORTED);
+    standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 1);
+    CU_OK(cu.cuMemHostRegister(words, 4096, CU_MEMHOSTREGISTER_READ_ONLY));
+    CU_OK(cu.cuMemHostGetDevicePointer(&p, words, 0));
+    CU_OK(cu.cuStreamWriteValue64(NULL, p, 8, 0));
+    CU_FAILS(cu.cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+    end_context(0);
+    (void)munmap(words, 4096);
+}
+END_TEST
+
+START_TEST(registered_memory_is_registered_once_and_unregistered_before_it_is_unmapped)
+{
+    char *p = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    (void)dlx_test_gpu_context(0);
+    CU_OK(cu.cuMemHostRegister(p + 4096, 4096, 0));
+    CU_FAILS(cu.cuMemHostRegister(p, 16384, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    CU_FAILS(cu.cuMemHostRegister(p, 4097, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    CU_FAILS(cu.cuMemHostUnregister(p + 4097), CUDA_ERROR_INVALID_VALUE);
+    CU_FAILS(cu.cuMemHostUnregister(p), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    CU_OK(cu.cuMemHostUnregister(p + 4096));
+    ck_assert_uint_eq(standin.standin_count(STANDIN_UNMAPPED_REGISTERED), 0);
+    CU_OK(cu.cuMemHostRegister(p, 16384, 0));
+    ck_assert_int_eq(munmap(p, 16384), 0);
+    CU_OK(cu.cuMemHostUnregister(p));
+    ck_assert_uint_eq(standin.standin_count(STANDIN_UNMAPPED_REGISTERED), 1);
+    end_context(0);
+}
+END_TEST
+
+START_TEST(memory_that_the_cpu_may_only_read_is_registered_as_such)
+{
+    char *p = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    (void)dlx_test_gpu_context(0);
+    CU_FAILS(cu.cuMemHostRegister(p, 4096, 0), CUDA_ERROR_INVALID_VALUE);
+    standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+                                  1);
+    CU_OK(cu.cuMemHostRegister(p, 4096, 0));
+    CU_OK(cu.cuMemHostUnregister(p));
+    end_context(0);
+    (void)munmap(p, 4096);
+}
+END_TEST
+
+/* -- pointers ---------------------------------------------------------------------------------- */
+
+struct facts {
+    unsigned legacy, managed;
+    uint64_t types, id, base, size;
+    void *pool;
+    int device;
+};
+
+static struct facts facts_of(CUdeviceptr p)
+{
+    struct facts f;
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                        CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                                        CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                        CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+                                        CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
+                                        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    void *values[] = {&f.legacy, &f.managed, &f.types, &f.id, &f.base, &f.size, &f.pool, &f.device};
+    CU_OK(cu.cuPointerGetAttributes(8, attributes, values, p));
+    return f;
+}
+
+START_TEST(what_pointers_say)
+{
+    CUdeviceptr plain, managed, pooled, base;
+    size_t size;
+    int on_stack;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = dlx_test_gpu_prop(0);
+    (void)dlx_test_gpu_context(0);
+    CU_OK(cu.cuMemAlloc(&plain, 1000));
+    CU_OK(cu.cuMemAllocManaged(&managed, 1000, CU_MEM_ATTACH_GLOBAL));
+    CU_OK(cu.cuMemAllocAsync(&pooled, 1000, NULL));
+    CU_OK(cu.cuMemCreate(&handle, DLX_TEST_GPU_CHUNK, &prop, 0));
+    CUdeviceptr mapped =
+        dlx_test_gpu_map(handle, DLX_TEST_GPU_CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    *(volatile int *)(uintptr_t)managed = 1; /* which the CPU may do */
+
+    struct facts f = facts_of(plain + 10), again = facts_of(plain);
+    ck_assert(f.legacy && !f.managed && !f.types && !f.pool && f.device == 0);
+    ck_assert(f.base == plain && f.size == 1000 && f.id == again.id);
+    f = facts_of(managed);
+    ck_assert(!f.legacy && f.managed);
+    f = facts_of(pooled);
+    ck_assert(!f.legacy && f.pool && !f.types);
+    f = facts_of(mapped + 5);
+    ck_assert(!f.legacy && f.types == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    ck_assert(f.base == mapped && f.size == DLX_TEST_GPU_CHUNK);
+    CU_OK(cu.cuMemGetAddressRange(&base, &size, plain + 10));
+    ck_assert(base == plain && size == 1000);
+    f = facts_of((uintptr_t)&on_stack);
+    ck_assert(!f.id && f.device == -2);
+    CU_FAILS(cu.cuPointerGetAttribute(&f.id, CU_POINTER_ATTRIBUTE_BUFFER_ID, (uintptr_t)&on_stack),
+             CUDA_ERROR_INVALID_VALUE);
+
+    CU_OK(cu.cuMemFree(plain));
+    CU_OK(cu.cuMemAlloc(&plain, 1000));
+    ck_assert_uint_ne(facts_of(plain).id, again.id); /* even at the same address */
+    CU_OK(cu.cuMemFree(plain));
+    CU_OK(cu.cuMemFree(managed));
+    CU_OK(cu.cuMemFreeAsync(pooled, NULL));
+    CU_OK(cu.cuMemRelease(handle));
+    dlx_test_gpu_unmap(mapped, DLX_TEST_GPU_CHUNK);
+    CU_OK(cu.cuCtxSynchronize());
+    end_context(0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("standin");
+    TCase *tests = tcase_create("one process");
+    tcase_add_checked_fixture(tests, start, stop);
+    tcase_add_test(tests, found_by_its_name);
+    tcase_add_test(tests, symbols_by_version);
+    tcase_add_test(tests, nothing_before_init);
+    tcase_add_test(tests, visible_devices_by_ordinal);
+    tcase_add_test(tests, visible_devices_by_uuid);
+    tcase_add_test(tests, no_visible_device);
+    tcase_add_test(tests, a_context_where_one_is_needed);
+    tcase_add_test(tests, the_end_of_a_context_frees_what_is_its);
+    tcase_add_test(tests, an_illegal_address_stays);
+    tcase_add_test(tests, the_cpu_cannot_use_device_memory);
+    tcase_add_test(tests, copies_and_fills);
+    tcase_add_test(tests, memory_is_limited);
+    tcase_add_test(tests, registered_memory_has_an_address_of_its_own);
+    tcase_add_test(tests,
+                   registered_memory_is_registered_once_and_unregistered_before_it_is_unmapped);
+    tcase_add_test(tests, memory_that_the_cpu_may_only_read_is_registered_as_such);
+    tcase_add_test(tests, what_pointers_say);
+    suite_add_tcase(suite, tests);
+    return dlx_test_run(suite);
+}
+
+#else
+
+int main(void)
+{
+    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
+    return 77;
+}
+
+#endif

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_TESTS_HARNESS_CLI_H
+#define DLX_TESTS_HARNESS_CLI_H
+
+/*
+ * dlxctl as a program: start it, read what it prints, wait for it. A failure ends the test by
+ * ck_assert. Nothing here sleeps: everything waits for output or for an end, 30 seconds at most.
+ */
+
+#include "tests/harness/patience.h"
+#include <jansson.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#define DLX_TEST_CLI_OUTPUT_SIZE (1 << 20)
+
+struct dlx_test_cli {
+    pid_t pid;
+    int out_fd, err_fd; /* its stdout, a pipe; its stderr, a memfd */
+    size_t out_size;
+    char *out; /* all of stdout so far, NUL-terminated; likewise stderr after waiting */
+    char *err;
+    int status; /* exit status, 128 + signal when it was killed; after waiting */
+};
+
+/* Start dlxctl with these words, NULL-terminated; $DLX_SOCKET is `socket`. `stdin_fd` -1: nothing
+ * to read; DLX_TEST_CLOSED: its standard input and output are closed. */
+#define DLX_TEST_CLOSED (-2)
+void dlx_test_cli_start(struct dlx_test_cli *cli, const char *socket, int stdin_fd,
+                        const char *const *words);
+/* Wait until it has printed so many lines. */
+void dlx_test_cli_wait_lines(struct dlx_test_cli *cli, size_t n);
+/* Wait for its end; sets status, out and err, which dlx_test_cli_deinit() frees. */
+void dlx_test_cli_wait(struct dlx_test_cli *cli);
+/* Waits if that was not done. */
+void dlx_test_cli_deinit(struct dlx_test_cli *cli);
+/* Start, wait, and check the status. */
+void dlx_test_cli_run(struct dlx_test_cli *cli, const char *socket, int stdin_fd, int status,
+                      const char *const *words);
+/* The same with a terminal as its stderr; lines end in "\r\n" there. */
+void dlx_test_cli_run_on_terminal(struct dlx_test_cli *cli, const char *socket, int status,
+                                  const char *const *words);
+/* With a terminal of so many columns as its stdout. */
+void dlx_test_cli_run_on_screen(struct dlx_test_cli *cli, const char *socket,
+                                unsigned short columns, int status, const char *const *words);
+
+#define DLX_TEST_WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* What it printed, as JSON; the caller drops the reference. Line `n` from 0 of several. */
+json_t *dlx_test_cli_json(const struct dlx_test_cli *cli);
+json_t *dlx_test_cli_json_line(const struct dlx_test_cli *cli, size_t n);
+
+/* A memfd with this content, at its beginning; and a pipe out of which it comes, from a process that
+ * is a child of the caller (to be waited for). */
+int dlx_test_memfd(const void *data, size_t size);
+int dlx_test_pipe(const void *data, size_t size, pid_t *ret_pid);
+
+/* The whole of a file; the caller frees. */
+char *dlx_test_read_file(const char *path, size_t *ret_size);
+/* A path below tests/data, or tests/data/npy; static, four at once. */
+const char *dlx_test_data(const char *name);
+const char *dlx_test_npy(const char *name);
+
+/* A folder for files under $TMPDIR, and away with it and the files in it. */
+void dlx_test_files_make(char path[256]);
+size_t dlx_test_files_count(const char *path);
+void dlx_test_files_remove(const char *path);
+
+#endif

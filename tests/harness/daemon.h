@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_TESTS_HARNESS_DAEMON_H
+#define DLX_TESTS_HARNESS_DAEMON_H
+
+/*
+ * A daemon of one's own, and packets to and from it, for tests that speak the protocol themselves. A
+ * failure ends the test by ck_assert. Nothing here sleeps: everything waits for an event, ten seconds
+ * at most.
+ */
+
+#include "tests/harness/patience.h"
+#include "common/proto.h"
+#include <check.h>
+#include <sys/types.h>
+
+struct dlx_test_daemon {
+    pid_t pid;
+    int log_fd; /* its stderr */
+    char dir[200];
+    char path[256];
+    char said[4096];       /* on its stderr before it listened */
+    const char *program;   /* NULL: of this build */
+    const char *option[2]; /* more of them, one each; NULL: none */
+};
+
+/* Does this run under valgrind (VALGRIND=1)? It simulates some things that a test may look at. */
+bool dlx_test_valgrind(void);
+
+/* A folder for the socket, under $TMPDIR; and away with it. In unchecked fixtures: a daemon that a
+ * failed test left is ended by the kernel (PDEATHSIG), but its folder is not. */
+void dlx_test_dir_make(struct dlx_test_daemon *daemon);
+void dlx_test_dir_remove(struct dlx_test_daemon *daemon);
+/* Both, around all tests of a case. One folder a program. */
+void dlx_test_dir_fixture(TCase *tcase, struct dlx_test_daemon *daemon);
+
+/* In a forked child, which then calls exec: put "NAME=value", which stays the caller's, into its
+ * environment. Unlike putenv() it takes no memory: with AddressSanitizer, a thread of the parent
+ * may have had the allocator's lock, which nobody gives back. */
+void dlx_test_child_putenv(const char *assignment);
+
+/* Run the daemon of this build until it listens. `env` is NULL or "NAME=value". */
+void dlx_test_daemon_start(struct dlx_test_daemon *daemon, const char *env);
+/* The same; `prepare` is called in the child before the program is. */
+void dlx_test_daemon_start_prepared(struct dlx_test_daemon *daemon, void (*prepare)(void *userdata),
+                                    void *userdata);
+/* The same without --socket: it is to find daemon->path by `env`. */
+void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *env);
+/* Run it where it is to fail: returns its exit status; `ret_log` is what it said. */
+int dlx_test_daemon_fail(const char *socket, char *ret_log, size_t log_size);
+/* SIGTERM; returns the exit status. */
+int dlx_test_daemon_stop(struct dlx_test_daemon *daemon);
+/* SIGKILL. */
+void dlx_test_daemon_kill(struct dlx_test_daemon *daemon);
+/* SIGSTOP, and it stands still: until somebody sends it SIGCONT. */
+void dlx_test_daemon_pause(const struct dlx_test_daemon *daemon);
+/* Open descriptors of the daemon. */
+size_t dlx_test_daemon_n_fds(const struct dlx_test_daemon *daemon);
+/* Wait until it has so many again. */
+void dlx_test_daemon_wait_n_fds(const struct dlx_test_daemon *daemon, size_t n);
+/* Wait until there is something to be received, or the end. */
+void dlx_test_wait_readable(int fd);
+
+/* The daemon's memory, as it told the last one that said Hello. */
+extern const struct dlx_memory *dlx_test_memory;
+
+/* A connection that has said nothing; one that has said Hello and may have so many links. */
+int dlx_test_connect(const struct dlx_test_daemon *daemon);
+int dlx_test_hello(const struct dlx_test_daemon *daemon, uint32_t max_links);
+/* Say Hello on a connection that has said nothing. */
+void dlx_test_greet(int fd, uint32_t max_links);
+
+void dlx_test_send(int fd, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial);
+/* The next packet; valid until the next call. Its fds are closed by then, unless taken. */
+const Dlx__Wire__Packet *dlx_test_recv(int fd);
+/* The next packet is to have this body. */
+const Dlx__Wire__Packet *dlx_test_expect(int fd, Dlx__Wire__Packet__BodyCase body);
+size_t dlx_test_n_fds(void);
+/* Close the fds of the last packet: at the end of a test. */
+void dlx_test_recv_done(void);
+int dlx_test_take_fd(size_t i);
+/* Is nothing there to be received? */
+bool dlx_test_is_silent(int fd);
+/* Send a request, and return its reply. */
+const Dlx__Wire__Packet *dlx_test_call(int fd, Dlx__Wire__Packet__BodyCase body, void *message);
+/* The same, and the reply is to be an Error with this code; returns its text. */
+const char *dlx_test_call_error(int fd, Dlx__Wire__Packet__BodyCase body, void *message, int code);
+void dlx_test_call_ok(int fd, Dlx__Wire__Packet__BodyCase body, void *message);
+/* The next things are to be a Disconnect with this code, and the end; closes the fd. Returns the text. */
+const char *dlx_test_disconnected(int fd, int code);
+
+/* ---- stories ------------------------------------------------------------------------------- */
+
+struct dlx_test_publisher {
+    uint64_t id;
+    int control; /* the client's control socket */
+    int link_sock;
+    void *block;
+    uint64_t block_size;
+    const void *membership;
+    uint32_t line;
+};
+
+struct dlx_test_subscription {
+    uint64_t id;
+    int fd;
+    uint32_t n_offers;
+    uint32_t n_fds; /* packets with fds received */
+};
+
+void dlx_test_publisher_new(struct dlx_test_publisher *publisher, int control, const char *topic,
+                            uint32_t on_full);
+/* The same, with a request of one's own. */
+void dlx_test_publisher_new_from(struct dlx_test_publisher *publisher, int control,
+                                 Dlx__Wire__PublisherNew *request);
+void dlx_test_publisher_ready(struct dlx_test_publisher *publisher);
+void dlx_test_publisher_deinit(struct dlx_test_publisher *publisher);
+/* New and ready; returns the id. */
+uint32_t dlx_test_arena(const struct dlx_test_publisher *publisher, uint64_t size);
+uint64_t dlx_test_joins(const struct dlx_test_publisher *publisher);
+uint64_t dlx_test_leaves(const struct dlx_test_publisher *publisher);
+
+void dlx_test_subscribe(struct dlx_test_subscription *subscription, int control, const char *topic,
+                        bool reliable);
+void dlx_test_subscription_deinit(struct dlx_test_subscription *subscription);
+void dlx_test_ack(struct dlx_test_subscription *subscription);
+/* Receive an offer, allocate the page, which says that nothing is taken, ever, answer; returns the link. Acknowledges. */
+uint64_t dlx_test_accept_offer(struct dlx_test_subscription *subscription);
+/* Until LinkOpen, which stays the current packet. Acknowledges. */
+uint64_t dlx_test_join(struct dlx_test_subscription *subscription);
+
+#endif

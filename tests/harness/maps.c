@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/harness/maps.h"
+#include "common/util.h"
+#include "tests/harness/daemon.h"
+#include <check.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static sigjmp_buf back;
+
+static void on_fault(int signal)
+{
+    (void)signal;
+    siglongjmp(back, 1);
+}
+
+bool dlx_test_faults(void *at)
+{
+    volatile uint8_t *byte = at;
+    struct sigaction action = {.sa_handler = on_fault}, before;
+    volatile bool faulted = true;
+    ck_assert_int_eq(sigaction(SIGSEGV, &action, &before), 0);
+    if (sigsetjmp(back, 1) == 0) {
+        *byte = *byte;
+        faulted = false;
+    }
+    ck_assert_int_eq(sigaction(SIGSEGV, &before, NULL), 0);
+    return faulted;
+}
+
+uint64_t dlx_test_protected_bytes(const char *file)
+{
+    uint64_t bytes = 0, first, end;
+    char line[512], how[8];
+    FILE *f = fopen("/proc/self/maps", "re");
+    ck_assert_ptr_nonnull(f);
+    while (fgets(line, sizeof line, f))
+        if (strstr(line, file) &&
+            sscanf(line, "%" SCNx64 "-%" SCNx64 " %7s", &first, &end, how) == 3 &&
+            strcmp(how, "r--s") == 0)
+            bytes += end - first;
+    (void)fclose(f);
+    return bytes;
+}
+
+/* Also outside of a test: asserts nothing. */
+static size_t max_map_count(void)
+{
+    size_t limit = SIZE_MAX;
+    FILE *f = fopen("/proc/sys/vm/max_map_count", "re");
+    if (f && fscanf(f, "%zu", &limit) != 1)
+        limit = SIZE_MAX;
+    if (f)
+        (void)fclose(f);
+    return limit;
+}
+
+bool dlx_test_maps_can_exhaust(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    return false;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+    return false;
+#endif
+#endif
+    return !dlx_test_valgrind() && max_map_count() <= 2000000;
+}
+
+struct dlx_test_maps dlx_test_maps_exhaust(void)
+{
+    size_t limit = max_map_count(), page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t size = 2 * limit * page;
+    uint8_t *map = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ck_assert_ptr_ne(map, MAP_FAILED);
+    size_t at = page;
+    while (at < size && mprotect(map + at, page, PROT_READ) == 0)
+        at += 2 * page;
+    ck_assert_uint_lt(at, size);
+    return (struct dlx_test_maps){.map = map, .size = size};
+}
+
+void dlx_test_maps_give_back(struct dlx_test_maps *maps)
+{
+    ck_assert_int_eq(munmap(maps->map, maps->size), 0);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_TESTS_HARNESS_STORE_H
+#define DLX_TESTS_HARNESS_STORE_H
+
+/* Stories of what outlives a daemon: the daemon of the fixture (stream.h), under a
+ * stand-in for the service manager. */
+
+#include "tests/harness/manager.h"
+#include "tests/harness/stream.h"
+
+/* Descriptors that the manager keeps. */
+#define DLX_TEST_STORE_MANY 100U
+
+extern struct dlx_test_manager dlx_test_store_manager;
+
+extern const struct dlx_publisher_args dlx_test_retain_1;
+extern const struct dlx_publisher_args dlx_test_retain_2;
+
+/* The daemon of the fixture has no manager: begin with one that does. */
+void dlx_test_store_begin(unsigned max_fds);
+/* There is no daemon: run one. */
+void dlx_test_store_run_again(void);
+/* Kill it before. */
+void dlx_test_store_restart(void);
+/* Nothing but the ledger is kept. */
+void dlx_test_store_end(void);
+
+struct dlx_publisher *dlx_test_store_publisher(struct dlx_client *c, const char *topic,
+                                               const struct dlx_publisher_args *args);
+/* Publish 1 to n and go. */
+void dlx_test_store_leave_messages(const char *topic, const struct dlx_publisher_args *args,
+                                   int64_t n);
+/* Take `first` to `last`, and nothing else; ends that are told before do not matter. */
+void dlx_test_store_take(struct dlx_subscription *s, int64_t first, int64_t last);
+/* These, and nothing else, are what a newcomer gets. */
+void dlx_test_store_check_there(const char *topic, int64_t first, int64_t last);
+int dlx_test_store_n_publishers(void);
+void dlx_test_store_drop(const char *topic);
+
+#endif

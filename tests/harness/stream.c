@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/harness/stream.h"
+#include "tests/harness/fds.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+struct dlx_test_daemon dlx_test_stream_daemon;
+static size_t fds_before;
+
+static void start(void)
+{
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    fds_before = dlx_test_fds_count();
+}
+
+/* Everything that a test opened is closed again, here and in the daemon. */
+static void stop(void)
+{
+    ck_assert_uint_eq(dlx_test_fds_count(), fds_before);
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+}
+
+struct dlx_client *dlx_test_stream_connect(void)
+{
+    struct dlx_client *c = NULL;
+    struct dlx_connect_args args = {
+        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
+    ok(dlx_connect(&c, &args));
+    return c;
+}
+
+DLManagedTensorVersioned *dlx_test_stream_alloc(struct dlx_publisher *p, int64_t n, int64_t value)
+{
+    struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+    DLManagedTensorVersioned *t = NULL;
+    ok(dlx_alloc(p, &spec, &t));
+    for (int64_t i = 0; i < n; i++)
+        ((int64_t *)t->dl_tensor.data)[i] = value + i;
+    return t;
+}
+
+void dlx_test_stream_publish(struct dlx_publisher *p, int64_t n, int64_t value)
+{
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, n, value), NULL));
+}
+
+void dlx_test_stream_check(struct dlx_message *m, int64_t n, int64_t value)
+{
+    const DLTensor *t = dlx_message_peek(m, 0);
+    ck_assert_ptr_nonnull(t);
+    ck_assert_int_eq(t->ndim, 1);
+    ck_assert_int_eq(t->shape[0], n);
+    ck_assert_int_eq(t->strides[0], 1);
+    ck_assert_uint_eq((uintptr_t)t->data % DLX_ALIGNMENT, 0);
+    int64_t i = 0;
+    while (i < n && ((const int64_t *)t->data)[i] == value + i)
+        i++;
+    ck_assert_msg(i == n, "element %" PRId64 " is %" PRId64 ", not %" PRId64, i,
+                  ((const int64_t *)t->data)[i < n ? i : 0],
+                  value + i); /* each assert is a system call */
+}
+
+void dlx_test_stream_restart(void)
+{
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+
+void dlx_test_stream_take(struct dlx_subscription *s, int64_t value)
+{
+    struct dlx_message *m = NULL;
+    ok(dlx_take(s, PATIENCE, &m));
+    ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)value);
+    ck_assert_uint_eq(dlx_message_gap(m), 0);
+    dlx_test_stream_check(m, 10, value);
+    dlx_message_unref(m);
+}
+
+void dlx_test_stream_publish_once_joined(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
+                                         struct dlx_subscription *s)
+{
+    struct dlx_message *m = NULL;
+    for (time_t end = time(NULL) + PATIENCE_S; dlx_publish(p, tensor, NULL) == DLX_E_FULL;) {
+        ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+        ck_assert_int_lt(time(NULL), end);
+    }
+}
+
+struct dlx_test_pair dlx_test_pair_make(const struct dlx_publisher_args *pa,
+                                        const struct dlx_subscribe_args *sa)
+{
+    struct dlx_test_pair pair = {.c = dlx_test_stream_connect()};
+    ok(dlx_publisher_new(pair.c, "test/a", pa, &pair.p));
+    ok(dlx_subscribe(pair.c, "test/a", sa, &pair.s));
+    return pair;
+}
+
+void dlx_test_pair_end(struct dlx_test_pair *pair)
+{
+    dlx_publisher_unref(pair->p);
+    dlx_subscription_unref(pair->s);
+    dlx_client_unref(pair->c);
+}
+
+TCase *dlx_test_stream_case(const char *name)
+{
+    TCase *tcase = tcase_create(name);
+    tcase_set_timeout(tcase, 5 * PATIENCE_S);
+    dlx_test_dir_fixture(tcase, &dlx_test_stream_daemon);
+    dlx_test_stream_add_daemon(tcase);
+    return tcase;
+}
+
+void dlx_test_stream_add_daemon(TCase *tcase)
+{
+    tcase_add_checked_fixture(tcase, start, stop);
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_TESTS_HARNESS_STREAM_H
+#define DLX_TESTS_HARNESS_STREAM_H
+
+/* libdlx against a real daemon: fixtures, and tensors of int64 that count up from a value. */
+
+#include "tests/harness/daemon.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <dlx/dlx.h>
+
+#define SECOND INT64_C(1000000000)
+
+#define ok(call)                                                                                   \
+    do {                                                                                           \
+        int r_ = (call);                                                                           \
+        ck_assert_msg(r_ == 0, "%s: %s: %s", #call, dlx_strerror(r_), dlx_client_errmsg(NULL));    \
+    } while (0)
+
+/* The call is to fail with this code, and with this word in its message. */
+#define fails(call, code, word)                                                                    \
+    do {                                                                                           \
+        int r_ = (call);                                                                           \
+        ck_assert_msg(r_ == (code), "%s: got %d (%s)", #call, r_, dlx_client_errmsg(NULL));        \
+        ck_assert_msg(strstr(dlx_client_errmsg(NULL), (word)), "\"%s\" lacks \"%s\"",              \
+                      dlx_client_errmsg(NULL), (word));                                            \
+    } while (0)
+
+/* The daemon of the fixtures. */
+extern struct dlx_test_daemon dlx_test_stream_daemon;
+
+/* A test case whose tests have a daemon each; at the end of each test no fd may be left open. */
+TCase *dlx_test_stream_case(const char *name);
+
+/* The same fixtures, for a case that has others before them: they need the folder of the daemon. */
+void dlx_test_stream_add_daemon(TCase *tcase);
+
+struct dlx_client *dlx_test_stream_connect(void);
+DLManagedTensorVersioned *dlx_test_stream_alloc(struct dlx_publisher *p, int64_t n, int64_t value);
+void dlx_test_stream_publish(struct dlx_publisher *p, int64_t n, int64_t value);
+void dlx_test_stream_check(struct dlx_message *m, int64_t n, int64_t value);
+
+/* The daemon is killed, and another one started in its place. */
+void dlx_test_stream_restart(void);
+/* Take the message of 10 elements whose sequence number is its value, and that follows the one before. */
+void dlx_test_stream_take(struct dlx_subscription *s, int64_t value);
+/* Publish without waiting, over and over until the subscription has joined: it does its part, and takes nothing. */
+void dlx_test_stream_publish_once_joined(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
+                                         struct dlx_subscription *s);
+
+/* A publisher and a subscription on topic test/a. */
+struct dlx_test_pair {
+    struct dlx_client *c;
+    struct dlx_publisher *p;
+    struct dlx_subscription *s;
+};
+struct dlx_test_pair dlx_test_pair_make(const struct dlx_publisher_args *pa,
+                                        const struct dlx_subscribe_args *sa);
+void dlx_test_pair_end(struct dlx_test_pair *pair);
+
+#endif

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * A FUSE file system whose server does not answer: whoever closes a descriptor of its files, or touches their pages, waits.
+ * A peer sends such descriptors to the daemon, and stands still for ever inside its own calls on sockets that it shares with
+ * others: nobody else waits.
+ */
+
+#include "client/subscription.h"
+#include "common/error.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/fuse.h"
+#include "tests/harness/seccomp.h"
+#include "tests/harness/stream.h"
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#define BODY(name) DLX__WIRE__PACKET__BODY_##name
+
+static struct dlx_test_fuse fuse;
+
+/* Another client is served. One that waits for the file system is not, within PATIENCE. */
+static void daemon_answers(void)
+{
+    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
+    int fd = dlx_test_hello(&dlx_test_stream_daemon, 1);
+    ck_assert_int_eq(dlx_test_call(fd, BODY(DAEMON_INFO), &info)->body_case,
+                     BODY(DAEMON_INFO_REPLY));
+    close(fd);
+}
+
+/* ---- descriptors ------------------------------------------------------------------------------- */
+
+/* The file does hold up who closes it. */
+static void check_that_it_waits(void)
+{
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        close(fuse.fd);
+        _exit(0);
+    }
+    dlx_test_fuse_wait(&fuse.asked->flush);
+    ck_assert_int_eq(waitpid(pid, NULL, WNOHANG), 0);
+    dlx_test_fuse_end(&fuse);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+}
+
+START_TEST(what_is_a_trap_for_close_is_one_here)
+{
+    if (!dlx_test_fuse_start(&fuse))
+        return;
+    dlx_test_fuse_mute(&fuse);
+    check_that_it_waits();
+}
+END_TEST
+
+enum way { READ_BY_THE_DAEMON, LEFT_IN_THE_SOCKET, BEFORE_IT_ACCEPTS, ON_A_SUBSCRIPTION, N_WAYS };
+
+/* Sent so that nobody but the daemon has the file when the daemon looks. Returns false where the kernel refuses it. */
+static bool send_file(enum way way)
+{
+    const struct dlx_test_daemon *daemon = &dlx_test_stream_daemon;
+    static const uint8_t info[] = {0x08, 0x01, 0xda, 0x01, 0x00};
+    struct dlx_test_subscription s = {.fd = -1};
+    int fd = way == BEFORE_IT_ACCEPTS ? -1 : dlx_test_hello(daemon, 1);
+    if (way == ON_A_SUBSCRIPTION)
+        dlx_test_subscribe(&s, fd, "test/a", false);
+    dlx_test_recv_done();
+    dlx_test_daemon_pause(daemon);
+    if (way == BEFORE_IT_ACCEPTS)
+        fd = dlx_test_connect(daemon);
+    int r = dlx__packet_send(s.fd >= 0 ? s.fd : fd, info, sizeof info, &fuse.fd, 1);
+    int send_errno = errno;
+    fuse.fd = dlx__close(fuse.fd);
+    dlx_test_fuse_mute(&fuse);
+    if (way == LEFT_IN_THE_SOCKET)
+        fd = dlx__close(fd);
+    ck_assert_int_eq(kill(daemon->pid, SIGCONT), 0);
+    if (r < 0)
+        ck_assert_int_eq(send_errno, EPERM);
+    else /* it has let go of it, without asking */
+        dlx_test_fuse_wait(&fuse.asked->release);
+    daemon_answers();
+    dlx__close(s.fd);
+    dlx__close(fd);
+    daemon_answers();
+    return r == 0;
+}
+
+static void try_way(enum way way, bool refuses)
+{
+    if (!dlx_test_fuse_start(&fuse))
+        return;
+    bool sent = send_file(way);
+    ck_assert_int_eq(atomic_load(&fuse.asked->flush), 0);
+    if (!sent && !refuses)
+        puts("SKIP: no seccomp here, by which the kernel could be made an older one");
+    if (sent && refuses)
+        puts("SKIP: the kernel does not know SO_PASSRIGHTS");
+    dlx_test_fuse_end(&fuse);
+}
+
+START_TEST(a_file_is_refused_by_the_kernel)
+{
+    try_way((enum way)_i, true);
+}
+END_TEST
+
+START_TEST(a_file_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass)
+{
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, dlx_test_seccomp_on_an_older_kernel,
+                                   NULL);
+    try_way((enum way)_i, false);
+}
+END_TEST
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+
+/* Shared with the one who will stand still. */
+static struct {
+    atomic_int ready, go;
+} * stage;
+
+static void *map_file(void)
+{
+    void *map = mmap(NULL, DLX_TEST_FUSE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fuse.fd, 0);
+    if (map == MAP_FAILED)
+        _exit(1);
+    fuse.fd = dlx__close(fuse.fd); /* or its own end would wait for the file system */
+    return map;
+}
+
+/* Everything that can be closed is: now the file system falls silent. */
+static void wait_for_go(void)
+{
+    atomic_store(&stage->ready, 1);
+    while (atomic_load(&stage->go) == 0)
+        (void)poll(NULL, 0, 1);
+}
+
+static void sends_from_it(void)
+{
+    int fd = dlx_test_hello(&dlx_test_stream_daemon, 1);
+    void *map = map_file();
+    wait_for_go();
+    (void)send(fd, map, 100, 0);
+}
+
+static void receives_into_it(void)
+{
+    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
+    int fd = dlx_test_hello(&dlx_test_stream_daemon, 1);
+    void *map = map_file();
+    wait_for_go();
+    for (uint32_t i = 1; i <= 8; i++)
+        dlx_test_send(fd, BODY(DAEMON_INFO), &info, i);
+    dlx_test_wait_readable(fd);
+    (void)recv(fd, map, 1000, 0);
+}
+
+static struct dlx_inlet *join(void)
+{
+    struct dlx_subscription *s;
+    struct dlx_message *m = NULL;
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    ok(dlx_take(s, PATIENCE, &m));
+    dlx_message_unref(m);
+    return s->inlets[0];
+}
+
+/* A new ticket for each message. */
+static void *ask_for_bells(void *userdata)
+{
+    struct dlx_inlet *inlet = userdata;
+    for (;;)
+        (void)dlx__reader_arm(&inlet->core);
+    return NULL;
+}
+
+static void hears_its_bell_there(void)
+{
+    pthread_t thread;
+    struct dlx_inlet *inlet = join();
+    void *map = map_file();
+    wait_for_go();
+    if (pthread_create(&thread, NULL, ask_for_bells, inlet) != 0)
+        return;
+    dlx_test_wait_readable(inlet->bell);
+    (void)recv(inlet->bell, map, 1, 0);
+}
+
+static void rings_from_there(void)
+{
+    struct dlx_inlet *inlet = join();
+    void *map = map_file();
+    wait_for_go();
+    (void)send(inlet->bell, map, 1, 0);
+}
+
+static void (*const stands_still[])(void) = {sends_from_it, receives_into_it, hears_its_bell_there,
+                                             rings_from_there};
+
+static pid_t start_who_stands_still(int i)
+{
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        stands_still[i]();
+        _exit(1); /* it did not stand still */
+    }
+    return pid;
+}
+
+static void await_alone(struct dlx_client *c, struct dlx_publisher *p)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
+    do {
+        ck_assert_msg(dlx__now_ns() < end, "%u clients, %u links", info.n_clients, info.n_links);
+        dlx_test_stream_publish(p, 10, 1); /* it lets links go that have ended */
+        ok(dlx_client_get_daemon_info(c, &info));
+    } while (info.n_clients != 1 || info.n_links != 0);
+}
+
+START_TEST(who_stands_still_in_a_call_holds_nobody_up)
+{
+    struct dlx_publisher *p;
+    int64_t value = 1;
+    if (!dlx_test_fuse_start(&fuse))
+        return;
+    stage = mmap(NULL, sizeof *stage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(stage, MAP_FAILED);
+    struct dlx_client *c = dlx_test_stream_connect();
+    const struct dlx_publisher_args args = {.size = sizeof args, .history = 1};
+    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    pid_t pid = start_who_stands_still(_i);
+    fuse.fd = dlx__close(fuse.fd);
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; atomic_load(&stage->ready) == 0;) {
+        ck_assert_uint_lt(dlx__now_ns(), end);
+        dlx_test_stream_publish(p, 10, value++);
+    }
+    dlx_test_fuse_mute(&fuse);
+    atomic_store(&stage->go, 1);
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; atomic_load(&fuse.asked->read) == 0;) {
+        ck_assert_uint_lt(dlx__now_ns(), end);
+        ck_assert_int_eq(waitpid(pid, NULL, WNOHANG), 0);
+        dlx_test_stream_publish(p, 10, value++);
+    }
+    /* There it stands. More than a socket holds: bells, and answers that nobody reads. */
+    for (int i = 0; i < 5000; i++)
+        dlx_test_stream_publish(p, 10, value++);
+    daemon_answers();
+    struct dlx_subscription *s;
+    struct dlx_message *m;
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    dlx_test_stream_publish(p, 10, value);
+    ok(dlx_take(s, PATIENCE, &m));
+    dlx_test_stream_check(m, 10, value);
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+    /* Not even SIGKILL ends it before the file system does: a peer that cannot die. */
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    dlx_test_stream_publish(p, 10, value);
+    daemon_answers();
+    ck_assert_int_eq(waitpid(pid, NULL, WNOHANG), 0);
+    dlx_test_fuse_end(&fuse);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    await_alone(c, p);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    munmap(stage, sizeof *stage);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("hostile_fuse");
+    TCase *tcase = dlx_test_stream_case("hostile_fuse");
+    tcase_add_test(tcase, what_is_a_trap_for_close_is_one_here);
+    tcase_add_loop_test(tcase, a_file_is_refused_by_the_kernel, 0, N_WAYS);
+    tcase_add_loop_test(tcase, a_file_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass, 0,
+                        N_WAYS);
+    tcase_add_loop_test(tcase, who_stands_still_in_a_call_holds_nobody_up, 0,
+                        (int)DLX_ARRAY_SIZE(stands_still));
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Subscriptions that are closed, and hold messages: their publisher keeps what it has of each. Whoever does so a thousand times meets
+ * a limit; whoever gives the messages back later is charged for nothing any more.
+ */
+
+#include "client/inlet.h"
+#include "client/subscription.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/stream.h"
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+enum { ROUNDS = 2000, PUBLISHER_BEARS = 96, HOARDER_BEARS = 40 };
+
+/* A process connects as one that can bear so many links. */
+static void bear(unsigned n)
+{
+    struct rlimit limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = 64 + 2 * (rlim_t)n;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+static const struct dlx_publisher_args shallow = {.size = sizeof shallow, .depth = 4};
+static const struct dlx_subscribe_args newest = {.size = sizeof newest, .history = 1};
+
+/* 0: attached, and something was read. */
+static int join(struct dlx_client *c, struct dlx_subscription **ret)
+{
+    struct dlx_message *m = NULL;
+    int r = dlx_subscribe(c, "test/a", &newest, ret);
+    if (r == 0)
+        r = dlx_take(*ret, PATIENCE, &m);
+    dlx_message_unref(m);
+    return r;
+}
+
+/* ---- a hostile subscriber ------------------------------------------------------------------ */
+
+struct outcome {
+    int attached, refused;
+    char why[256];
+};
+
+/* Subscribes, says that it holds a message, and closes; over and over. Then it stays. */
+static void hoard(unsigned bears, int tell)
+{
+    struct outcome outcome = {.attached = 0};
+    bear(bears);
+    struct dlx_client *c = dlx_test_stream_connect();
+    for (int i = 0; i < ROUNDS; i++) {
+        struct dlx_subscription *s = NULL;
+        int r = join(c, &s);
+        if (r == 0) {
+            dlx_store64_sc(&s->inlets[0]->page->hold[0], 1);
+            outcome.attached++;
+        } else {
+            ck_assert_msg(r == DLX_E_LIMIT, "%d: %s", r, dlx_client_errmsg(NULL));
+            (void)snprintf(outcome.why, sizeof outcome.why, "%s", dlx_client_errmsg(NULL));
+            outcome.refused++;
+        }
+        dlx_subscription_unref(s);
+    }
+    ck_assert_int_eq(write(tell, &outcome, sizeof outcome), sizeof outcome);
+    for (;;)
+        pause();
+}
+
+/* Everything that is published arrives. */
+static void stream(struct dlx_publisher *p, struct dlx_subscription *s, int64_t *value, int n)
+{
+    while (n-- > 0) {
+        struct dlx_message *m = NULL;
+        dlx_test_stream_publish(p, 10, ++*value);
+        ok(dlx_take(s, PATIENCE, &m));
+        dlx_test_stream_check(m, 10, *value);
+        ck_assert_uint_eq(dlx_message_gap(m), 0);
+        dlx_message_unref(m);
+    }
+}
+
+enum { LOW_LIMIT, NO_LIMIT, N_HOARDERS };
+
+START_TEST(closed_subscriptions_that_hold_messages_meet_a_limit)
+{
+    struct outcome outcome = {.attached = 0};
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL, *newcomer = NULL;
+    int64_t value = 0;
+    int fds[2];
+    ck_assert_int_eq(pipe(fds), 0);
+    struct rlimit limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    bear(PUBLISHER_BEARS);
+    struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
+    ok(dlx_subscribe(other, "test/a", NULL, &s));
+    stream(p, s, &value, 20);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        hoard(_i == LOW_LIMIT ? HOARDER_BEARS : PUBLISHER_BEARS * 2, fds[1]);
+    }
+    close(fds[1]);
+    struct pollfd done = {.fd = fds[0], .events = POLLIN};
+    while (poll(&done, 1, 1) == 0)
+        stream(p, s, &value, 10);
+    ck_assert_int_eq(read(fds[0], &outcome, sizeof outcome), sizeof outcome);
+    ck_assert_int_eq(outcome.attached, _i == LOW_LIMIT ? HOARDER_BEARS : PUBLISHER_BEARS - 1);
+    ck_assert_int_eq(outcome.attached + outcome.refused, ROUNDS);
+    char expected[64];
+    (void)snprintf(expected, sizeof expected, "%d closed subscriptions still hold messages",
+                   outcome.attached);
+    ck_assert_msg(strstr(outcome.why, expected), "%s", outcome.why);
+    stream(p, s, &value, 300);
+    if (_i == NO_LIMIT) {
+        ck_assert_int_eq(join(other, &newcomer), DLX_E_LIMIT);
+        dlx_subscription_unref(newcomer);
+        ck_assert_int_eq(kill(pid, SIGKILL), 0);
+        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    }
+    uint64_t deadline = dlx__deadline(PATIENCE);
+    int r;
+    while ((r = join(other, &newcomer)) == DLX_E_LIMIT) /* who looked just now does not again */
+        ck_assert(dlx__now_ns() < deadline);
+    ok(r);
+    stream(p, s, &value, 1);
+    struct dlx_message *m = NULL;
+    ok(dlx_take(newcomer, PATIENCE, &m));
+    dlx_test_stream_check(m, 10, value);
+    dlx_message_unref(m);
+    if (_i == LOW_LIMIT) {
+        ck_assert_int_eq(kill(pid, SIGKILL), 0);
+        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    }
+    dlx_subscription_unref(newcomer);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    dlx_client_unref(other);
+    close(fds[0]);
+}
+END_TEST
+
+/* ---- honest ones --------------------------------------------------------------------------- */
+
+static struct dlx_daemon_info info_of(struct dlx_client *c)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    ok(dlx_client_get_daemon_info(c, &info));
+    return info;
+}
+
+START_TEST(messages_given_back_after_their_subscriptions_are_charged_no_more)
+{
+    enum { N = 20 };
+    struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    struct dlx_message *held[N];
+    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
+    dlx_test_stream_publish(p, 10, 1);
+    struct dlx_daemon_info before = info_of(c);
+    ck_assert_uint_eq(before.n_links, 0);
+    for (int i = 0; i < N; i++) {
+        struct dlx_subscription *s = NULL;
+        ok(dlx_subscribe(other, "test/a", &newest, &s));
+        ok(dlx_take(s, PATIENCE, &held[i]));
+        dlx_subscription_unref(s);
+    }
+    ck_assert_uint_eq(info_of(c).n_links, N);
+    ck_assert_uint_gt(info_of(c).shared_bytes, before.shared_bytes);
+    for (int i = 0; i < N; i++) {
+        dlx_test_stream_check(held[i], 10, 1);
+        dlx_message_unref(held[i]);
+    }
+    uint64_t deadline = dlx__deadline(PATIENCE);
+    while (info_of(c).n_links > 0) /* nobody has told, and who looked just now does not again */
+        ck_assert(dlx__now_ns() < deadline);
+    ck_assert_uint_eq(info_of(c).shared_bytes, before.shared_bytes);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    dlx_client_unref(other);
+}
+END_TEST
+
+/* Also when nobody asks. */
+START_TEST(messages_given_back_leave_no_descriptor_with_the_daemon)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
+    dlx_test_stream_publish(p, 10, 1);
+    size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
+    ok(dlx_subscribe(c, "test/a", &newest, &s));
+    ok(dlx_take(s, PATIENCE, &m));
+    dlx_subscription_unref(s);
+    dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, n_fds + 1); /* its page */
+    dlx_message_unref(m);
+    dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, n_fds);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("hostile_links");
+    TCase *tcase = dlx_test_stream_case("hostile_links");
+    tcase_set_timeout(tcase, 60);
+    if (dlx_test_valgrind())
+        puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself");
+    else
+        tcase_add_loop_test(tcase, closed_subscriptions_that_hold_messages_meet_a_limit, 0,
+                            N_HOARDERS);
+    tcase_add_test(tcase, messages_given_back_after_their_subscriptions_are_charged_no_more);
+    tcase_add_test(tcase, messages_given_back_leave_no_descriptor_with_the_daemon);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* A subscriber that lies in its link page: cursor, hold words, ticket. */
+
+#include "tests/hostile/harness_lies.h"
+#include <stdio.h>
+#include <string.h>
+
+struct cast {
+    struct dlx_client *c;
+    struct dlx_publisher *p;
+    struct dlx_subscription *honest, *liar;
+    struct dlx_shm_link *page; /* of the liar */
+    int64_t published, taken;
+    struct dlx_message *held; /* an older one that the honest subscription holds, of this value */
+    int64_t held_value;
+};
+
+static struct cast make_cast(void)
+{
+    struct cast x = {.c = dlx_test_stream_connect()};
+    struct dlx_publisher_args pa = {
+        .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .history = 2, .depth = 32};
+    struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
+    ok(dlx_publisher_new(x.c, "test/a", &pa, &x.p));
+    ok(dlx_subscribe(x.c, "test/a", &sa, &x.honest));
+    ok(dlx_subscribe(x.c, "test/a", &sa, &x.liar));
+    x.page = x.liar->inlets[0]->page;
+    return x;
+}
+
+static void end_cast(struct cast *x)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(x->p, &stats));
+    ck_assert_uint_le(stats.n_arenas, 4); /* what it pins is not more than it may hold */
+    dlx_message_unref(x->held);
+    dlx_subscription_unref(x->honest);
+    dlx_subscription_unref(x->liar);
+    dlx_publisher_unref(x->p);
+    dlx_client_unref(x->c);
+}
+
+/* Publish, waiting shortly if that is what it takes. */
+static int publish_once(struct cast *x)
+{
+    struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = 2000000};
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x->p, 4, x->published + 1);
+    int r = dlx_publish(x->p, t, &args);
+    if (r == 0)
+        x->published++;
+    else
+        t->deleter(t);
+    return r;
+}
+
+/* The honest one gets every message that was published, in order. */
+static void take_all(struct cast *x)
+{
+    struct dlx_message *m = NULL;
+    while (x->taken < x->published) {
+        ok(dlx_take(x->honest, PATIENCE, &m));
+        dlx_test_stream_check(m, 4, ++x->taken);
+        ck_assert_uint_eq(dlx_message_gap(m), 0);
+        if (x->held)
+            dlx_test_stream_check(x->held, 4, x->held_value);
+        if (x->taken % 40 != 1) {
+            dlx_message_unref(m);
+            continue;
+        }
+        dlx_message_unref(x->held);
+        x->held = m;
+        x->held_value = x->taken;
+    }
+}
+
+START_TEST(a_cursor_that_lies_harms_only_itself)
+{
+    struct cast x = make_cast();
+    static const uint64_t cursors[] = {UINT64_C(1) << 62, 0, 3, UINT64_MAX - 1, 1};
+    for (int round = 0; round < 500; round++) {
+        dlx_store64_sc(&x.page->cursor, cursors[round % 5]);
+        int r = publish_once(&x);
+        if (r < 0) { /* it may hold the publisher up, as any reliable subscriber: that is named */
+            char pid[32];
+            (void)snprintf(pid, sizeof pid, "pid %d", getpid());
+            ck_assert_int_eq(r, DLX_E_TIMEOUT);
+            ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), pid));
+        }
+        take_all(&x);
+    }
+    ck_assert_int_gt(x.published, 60);
+    end_cast(&x);
+}
+END_TEST
+
+START_TEST(hold_words_that_lie_pin_no_more_than_their_number)
+{
+    struct cast x = make_cast();
+    for (int round = 0; round < 2000; round++) {
+        dlx_store64_sc(&x.page->cursor, UINT64_C(1) << 62); /* not in the way by that */
+        for (uint32_t k = 0; k < 16; k++) {
+            uint64_t lies[] = {(uint64_t)x.published, (uint64_t)x.published - k, UINT64_MAX,
+                               (uint64_t)round * 1000003};
+            dlx_store64_sc(&x.page->hold[k], lies[(round / 16) % 4]);
+        }
+        ok(publish_once(&x)); /* holding starves no publisher */
+        take_all(&x);
+    }
+    end_cast(&x);
+}
+END_TEST
+
+START_TEST(a_number_of_hold_words_that_lies_harms_only_itself)
+{
+    static const uint64_t numbers[] = {0,         1, 15, 17, 4096, UINT32_MAX, UINT64_C(1) << 32,
+                                       UINT64_MAX};
+    struct cast x = make_cast();
+    for (uint64_t round = 0; round < 2000; round++) {
+        dlx_store64_sc(&x.page->cursor, UINT64_C(1) << 62);
+        dlx_store64_sc(&x.page->n_used, numbers[round % DLX_ARRAY_SIZE(numbers)]);
+        dlx_store64_sc(&x.page->hold[round % 16], (uint64_t)x.published + round % 3 * 1000);
+        ok(publish_once(&x));
+        take_all(&x);
+    }
+    end_cast(&x);
+}
+END_TEST
+
+/* One that says that it has started, and has passed nothing: it is in the way as any other that takes nothing. */
+START_TEST(one_that_starts_without_a_cursor_is_waited_for_and_named)
+{
+    struct cast x = make_cast();
+    dlx_store64_sc(&x.page->cursor, 0);
+    dlx_store32_sc(&x.page->started, _i == 0 ? 1 : UINT32_MAX);
+    int r = 0;
+    for (int round = 0; r == 0 && round < 100; round++) {
+        r = publish_once(&x);
+        take_all(&x);
+    }
+    ck_assert_int_eq(r, DLX_E_TIMEOUT);
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "behind"));
+    ck_assert_int_eq(x.published, 32);
+    x.liar = dlx_subscription_unref(x.liar);
+    for (int round = 0; round < 100; round++) {
+        ok(publish_once(&x));
+        take_all(&x);
+    }
+    end_cast(&x);
+}
+END_TEST
+
+START_TEST(a_ticket_that_changes_all_the_time_costs_a_byte_each)
+{
+    struct cast x = make_cast();
+    dlx_atomic_u64 *ticket = dlx_shm_ticket(x.page, x.liar->inlets[0]->link_index);
+    for (uint64_t round = 0; round < 3000; round++) { /* more than its socket has room for */
+        dlx_store64_sc(&x.page->cursor, UINT64_C(1) << 62);
+        dlx_store64_sc(ticket, round * 7);
+        ok(publish_once(&x));
+        take_all(&x);
+    }
+    end_cast(&x);
+}
+END_TEST
+
+START_TEST(a_link_page_that_changes_all_the_time_is_survived)
+{
+    for (int round = 0; round < 5; round++) {
+        struct cast x = make_cast();
+        pthread_t thread;
+        struct dlx_test_scribbler scribbler = {
+            .seed = (uint64_t)(round + 1), .words = (uint64_t *)&x.page->cursor, .n_words = 256};
+        ck_assert_int_eq(pthread_create(&thread, NULL, dlx_test_scribble, &scribbler), 0);
+        for (int i = 0; i < 1000; i++) {
+            int r = publish_once(&x);
+            ck_assert(r == 0 || r == DLX_E_TIMEOUT || r == DLX_E_FULL);
+            take_all(&x);
+        }
+        atomic_store(&scribbler.stop, true);
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        end_cast(&x);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("hostile_subscriber");
+    TCase *tcase = dlx_test_stream_case("hostile_subscriber");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_test(tcase, a_cursor_that_lies_harms_only_itself);
+    tcase_add_test(tcase, hold_words_that_lie_pin_no_more_than_their_number);
+    tcase_add_test(tcase, a_number_of_hold_words_that_lies_harms_only_itself);
+    tcase_add_loop_test(tcase, one_that_starts_without_a_cursor_is_waited_for_and_named, 0, 2);
+    tcase_add_test(tcase, a_ticket_that_changes_all_the_time_costs_a_byte_each);
+    tcase_add_test(tcase, a_link_page_that_changes_all_the_time_is_survived);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What a publisher retains is there with the daemon that replaces its first one, for newcomers too, and comes once. */
+
+#include "client/publisher.h"
+#include "tests/harness/manager.h"
+#include "tests/harness/stream.h"
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static const struct dlx_publisher_args retain_3 = {.size = sizeof retain_3, .retain = 3};
+
+static struct dlx_publisher *new_publisher(struct dlx_client *c,
+                                           const struct dlx_publisher_args *args)
+{
+    struct dlx_publisher *p = NULL;
+    ok(dlx_publisher_new(c, "test/a", args, &p));
+    return p;
+}
+
+/* A new daemon, and the publisher looks for it. */
+static void restart(struct dlx_publisher *p)
+{
+    dlx_test_stream_restart();
+    for (uint64_t epoch = p->epoch; p->epoch == epoch;)
+        ck_assert_int_eq(dlx_publisher_wait(p, 1000, SECOND / 50), DLX_E_TIMEOUT);
+}
+
+static struct dlx_subscription *subscribe(struct dlx_client *c, uint32_t history, bool reliable)
+{
+    struct dlx_subscribe_args args = {
+        .size = sizeof args, .history = history, .reliable = reliable};
+    struct dlx_subscription *s = NULL;
+    ok(dlx_subscribe(c, "test/a", &args, &s));
+    return s;
+}
+
+/* Through news that the daemon is gone. */
+static int take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
+{
+    int r = dlx_take(s, timeout_ns, ret);
+    for (int k = 0; k < 10 && r == DLX_E_DISCONNECTED; k++)
+        r = dlx_take(s, timeout_ns, ret);
+    return r;
+}
+
+static void take_and_check(struct dlx_subscription *s, int64_t first, int64_t last)
+{
+    struct dlx_message *m = NULL;
+    for (int64_t i = first; i <= last; i++) {
+        ok(take(s, PATIENCE, &m));
+        dlx_test_stream_check(m, 100, i);
+        ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
+        dlx_message_unref(m);
+    }
+}
+
+static void check_nothing(struct dlx_subscription *s)
+{
+    struct dlx_message *m = NULL;
+    int r = take(s, SECOND / 50, &m);
+    ck_assert_msg(r == DLX_E_TIMEOUT || r == DLX_E_EMPTY, "%d", r);
+}
+
+static uint64_t n_lost(struct dlx_subscription *s)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(s, &stats));
+    return stats.lost;
+}
+
+START_TEST(newcomers_find_what_is_retained_after_each_restart)
+{
+    struct dlx_client *c = dlx_test_stream_connect(), *c2 = NULL;
+    struct dlx_publisher *p = new_publisher(c, &retain_3);
+    int64_t n = 0;
+    for (int round = 0; round < 6; round++) {
+        for (int k = 0; k < round;
+             k++) /* none in the first round, and then fewer than are retained */
+            dlx_test_stream_publish(p, 100, ++n);
+        restart(p);
+        c2 = dlx_test_stream_connect();
+        struct dlx_subscription *s = subscribe(c2, 0, false);
+        take_and_check(s, n > 3 ? n - 2 : 1, n);
+        dlx_test_stream_publish(p, 100, ++n);
+        take_and_check(s, n, n);
+        dlx_subscription_unref(s);
+        dlx_client_unref(c2);
+    }
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(who_was_there_gets_nothing_twice)
+{
+    for (int reliable = 0; reliable < 2; reliable++) {
+        struct dlx_publisher_args args = retain_3;
+        args.on_full = reliable ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP;
+        struct dlx_client *c = dlx_test_stream_connect();
+        struct dlx_publisher *p = new_publisher(c, &args);
+        struct dlx_subscription *s = subscribe(c, 0, reliable), *slow = subscribe(c, 0, reliable);
+        for (int64_t i = 1; i <= 10; i++)
+            dlx_test_stream_publish(p, 100, i);
+        take_and_check(s, 1, 10);
+        take_and_check(slow, 1, 8);
+        restart(p);
+        check_nothing(s);
+        take_and_check(slow, 9, 9);
+        restart(p);
+        check_nothing(s);
+        take_and_check(slow, 10, 10);
+        check_nothing(slow);
+        restart(p);
+        check_nothing(s);
+        check_nothing(slow);
+        while (dlx_publisher_wait(p, 2, 0) != 0) { /* the new daemon has linked them */
+            check_nothing(s);
+            check_nothing(slow);
+        }
+        dlx_test_stream_publish(p, 100, 11);
+        take_and_check(s, 11, 11);
+        take_and_check(slow, 11, 11);
+        ck_assert_uint_eq(n_lost(s), 0);
+        ck_assert_uint_eq(n_lost(slow), 0);
+        dlx_subscription_unref(s);
+        dlx_subscription_unref(slow);
+        dlx_publisher_unref(p);
+        dlx_client_unref(c);
+        struct dlx_client *c2 = dlx_test_stream_connect();
+        ok(dlx_retained_drop(c2, "test/a"));
+        dlx_client_unref(c2);
+    }
+}
+END_TEST
+
+/* It gets the newest of each control block at most, while it holds one of an older block. */
+START_TEST(latest_skips_to_what_came_after_the_new_daemon)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .mode = DLX_MODE_LATEST};
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, &retain_3);
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *held = NULL, *m = NULL;
+    int64_t n = 0, last = 0;
+    ok(dlx_subscribe(c, "test/a", &args, &s));
+    for (int round = 0; round < 4; round++) {
+        for (int k = 0; k < 3; k++)
+            dlx_test_stream_publish(p, 100, ++n);
+        if (round == 0) {
+            ok(take(s, PATIENCE, &held));
+            last = (int64_t)dlx_message_seq(held);
+            ck_assert_int_eq(last, n);
+        }
+        restart(p);
+        for (int k = 0; k < 2; k++)
+            dlx_test_stream_publish(p, 100, ++n);
+        while (last < n) {
+            ok(take(s, PATIENCE, &m));
+            int64_t seq = (int64_t)dlx_message_seq(m);
+            ck_assert(seq == n || seq == n - 2);
+            ck_assert_int_eq((int64_t)dlx_message_gap(m), seq - last - 1);
+            dlx_test_stream_check(m, 100, seq);
+            dlx_message_unref(m);
+            last = seq;
+        }
+        check_nothing(s);
+    }
+    ok(dlx_subscription_get_stats(s, &stats));
+    ck_assert_uint_eq(stats.taken + stats.skipped, (uint64_t)n);
+    ck_assert_uint_eq(stats.lost, 0);
+    dlx_test_stream_check(held, 100, 3);
+    dlx_message_unref(held);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* Messages stay held through it, in the old memory and in the new one, and the ring goes round many times. */
+START_TEST(copies_are_given_back)
+{
+    struct dlx_publisher_args args = {.size = sizeof args, .retain = 3, .depth = 8};
+    dlx_set_debug(false); /* its arenas are larger */
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, &args);
+    struct dlx_subscription *s = subscribe(c, 0, false);
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    struct dlx_message *held[2] = {NULL}, *m = NULL;
+    int64_t n = 0;
+    for (int i = 0; i < 2; i++) {
+        dlx_test_stream_publish(p, 100, ++n);
+        ok(dlx_take(s, SECOND, &held[i]));
+    }
+    restart(p);
+    check_nothing(s);
+    struct dlx_subscription *late = subscribe(c, 0, false);
+    ok(dlx_take(late, SECOND, &m)); /* the copy of the first one */
+    for (int i = 0; i < 500; i++) {
+        dlx_test_stream_publish(p, 100, ++n);
+        take_and_check(s, n, n);
+    }
+    dlx_test_stream_check(held[0], 100, 1);
+    dlx_test_stream_check(held[1], 100, 2);
+    dlx_test_stream_check(m, 100, 1);
+    dlx_message_unref(held[0]);
+    dlx_message_unref(held[1]);
+    dlx_message_unref(m);
+    for (int i = 0; i < 100; i++)
+        dlx_test_stream_publish(p, 100, ++n);
+    ok(dlx_publisher_get_stats(p, &stats));
+    ck_assert_uint_le(stats.arena_bytes, 64 << 10);
+    dlx_subscription_unref(late);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+#define SET 200
+
+static void publish_set(struct dlx_publisher *p, int64_t value, bool share)
+{
+    struct dlx_publish_args args = {.size = sizeof args, .share = share};
+    struct dlx_item items[SET];
+    char names[SET][16];
+    int64_t copied[4] = {value, value + 1, value + 2, value + 3};
+    int64_t shape = 4, stride = 1, many[10] = {1, 1, 2, 1, 1, 1, 2, 1, 1, 1};
+    DLManagedTensorVersioned foreign = {.version = {DLPACK_MAJOR_VERSION, 0},
+                                        .dl_tensor = {.data = copied,
+                                                      .device = {kDLCPU, 0},
+                                                      .ndim = 1,
+                                                      .dtype = {kDLInt, 64, 1},
+                                                      .shape = &shape,
+                                                      .strides = &stride}},
+                             deep = foreign, empty = foreign;
+    deep.dl_tensor.ndim = 10;
+    deep.dl_tensor.shape = many;
+    deep.dl_tensor.strides = NULL;
+    int64_t zero = 0;
+    empty.dl_tensor.shape = &zero;
+    for (int i = 0; i < SET; i++) {
+        (void)snprintf(names[i], sizeof names[i], "w%d", i);
+        items[i].name = names[i];
+        items[i].tensor = i == 3   ? &foreign
+                          : i == 5 ? &deep
+                          : i == 7 ? &empty
+                                   : dlx_test_stream_alloc(p, i % 17 + 1, value + i);
+    }
+    struct dlx_bytes meta = {"meta data", 9};
+    ok(dlx_publish_set(p, items, SET, &meta, &args));
+    for (int i = 0; share && i < SET; i++)
+        if (i != 3 && i != 5 && i != 7)
+            items[i].tensor->deleter(items[i].tensor);
+}
+
+static void check_set(struct dlx_message *m, int64_t value)
+{
+    size_t meta_size = 0;
+    ck_assert_uint_eq(dlx_message_n_tensors(m), SET);
+    for (uint32_t i = 0; i < SET; i++) {
+        const DLTensor *t = dlx_message_peek(m, i);
+        char name[16];
+        (void)snprintf(name, sizeof name, "w%u", i);
+        ck_assert_str_eq(dlx_message_name(m, i), name);
+        int64_t n = i == 7 ? 0 : i == 3 || i == 5 ? 4 : i % 17 + 1, k = 0;
+        int64_t first = i == 3 || i == 5 ? value : value + i;
+        ck_assert_int_eq(t->ndim, i == 5 ? 10 : 1);
+        while (k < n && ((const int64_t *)t->data)[k] == first + k)
+            k++;
+        ck_assert_int_eq(k, n); /* one assert: each is a system call */
+    }
+    const void *meta = dlx_message_meta(m, &meta_size);
+    ck_assert_uint_eq(meta_size, 9);
+    ck_assert_int_eq(memcmp(meta, "meta data", 9), 0);
+}
+
+START_TEST(sets_are_carried_whole)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher_args args = {.size = sizeof args, .retain = 2};
+    struct dlx_publisher *p = new_publisher(c, &args);
+    struct dlx_message *m = NULL;
+    publish_set(p, 1000, false);
+    publish_set(p, 2000, true);
+    for (int i = 0; i < 3; i++) {
+        restart(p);
+        struct dlx_client *c2 = dlx_test_stream_connect();
+        struct dlx_subscription *s = subscribe(c2, 0, false);
+        for (int64_t value = 1000; value <= 2000; value += 1000) {
+            ok(dlx_take(s, SECOND, &m));
+            check_set(m, value);
+            dlx_message_unref(m);
+        }
+        dlx_subscription_unref(s);
+        dlx_client_unref(c2);
+    }
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(what_was_shared_is_carried_and_stays_the_callers)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, &retain_3);
+    struct dlx_publish_args share = {.size = sizeof share, .share = true};
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 100, 7);
+    for (int i = 0; i < 3; i++)
+        ok(dlx_publish(p, t, &share));
+    restart(p);
+    ck_assert_int_eq(((const int64_t *)t->dl_tensor.data)[99], 106);
+    t->deleter(t);
+    restart(p);
+    struct dlx_subscription *s = subscribe(c, 0, false);
+    struct dlx_message *m = NULL;
+    for (int i = 0; i < 3; i++) {
+        ok(take(s, SECOND, &m));
+        dlx_test_stream_check(m, 100, 7);
+        dlx_message_unref(m);
+    }
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* Its former self, which the service manager kept, goes; what it leaves at its end is kept. */
+START_TEST(a_publisher_replaces_what_was_kept_of_it)
+{
+    static struct dlx_test_manager manager;
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_manager_start(&manager, &dlx_test_stream_daemon);
+    dlx_test_manager_run(&manager, &dlx_test_stream_daemon, 100);
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, &retain_3);
+    for (int64_t i = 1; i <= 2; i++)
+        dlx_test_stream_publish(p, 100, i);
+    for (int i = 0; i < 5; i++) {
+        dlx_test_daemon_kill(&dlx_test_stream_daemon);
+        dlx_test_manager_run(&manager, &dlx_test_stream_daemon, 100);
+        for (uint64_t epoch = p->epoch; p->epoch == epoch;)
+            ck_assert_int_eq(dlx_publisher_wait(p, 1000, SECOND / 50), DLX_E_TIMEOUT);
+        /* The ledger, a pidfd, a control block, an arena. */
+        dlx_test_manager_wait_n_kept(&manager, "", 4);
+    }
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_manager_run(&manager, &dlx_test_stream_daemon, 100);
+    c = dlx_test_stream_connect();
+    struct dlx_subscription *s = subscribe(c, 0, false);
+    take_and_check(s, 1, 2);
+    dlx_subscription_unref(s);
+    ok(dlx_retained_drop(c, "test/a"));
+    dlx_client_unref(c);
+    dlx_test_manager_wait_n_kept(&manager, "", 1);
+    dlx_test_manager_stop(&manager);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("carry");
+    TCase *tcase = dlx_test_stream_case("carry");
+    tcase_add_test(tcase, newcomers_find_what_is_retained_after_each_restart);
+    tcase_add_test(tcase, who_was_there_gets_nothing_twice);
+    tcase_add_test(tcase, latest_skips_to_what_came_after_the_new_daemon);
+    tcase_add_test(tcase, copies_are_given_back);
+    tcase_add_test(tcase, sets_are_carried_whole);
+    tcase_add_test(tcase, what_was_shared_is_carried_and_stays_the_callers);
+    tcase_add_test(tcase, a_publisher_replaces_what_was_kept_of_it);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,572 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The daemon ends and another one takes its place: streams go on, and everybody is there again. */
+
+#include "client/publisher.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/seccomp.h"
+#include "tests/harness/stream.h"
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Publish until this is true. */
+static void publish_until(struct dlx_publisher *p, int64_t *n, bool (*done)(void *userdata),
+                          void *userdata)
+{
+    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    time_t end = time(NULL) + PATIENCE_S;
+    while (!done(userdata)) {
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, ++*n), &wait));
+        ck_assert_int_lt(time(NULL), end);
+        sched_yield();
+    }
+}
+
+static bool has_n_publishers(void *userdata)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(userdata, &stats));
+    struct dlx_message *m = NULL;
+    (void)dlx_take(userdata, 0, &m);
+    dlx_message_unref(m);
+    return stats.n_publishers > 0;
+}
+
+struct reader {
+    struct dlx_client *c;
+    struct dlx_subscription *s;
+    atomic_uint_fast64_t to, last; /* values */
+    bool polls;
+};
+
+static void wait_readable(struct dlx_subscription *s)
+{
+    struct pollfd p = {.fd = dlx_subscription_fd(s), .events = POLLIN};
+    ck_assert_int_ge(p.fd, 0);
+    ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
+}
+
+/* A daemon that ends is no signal for the threads that stream: a kernel that valgrind simulates interrupts them by it. */
+static void block_sigchld(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    ck_assert_int_eq(pthread_sigmask(SIG_BLOCK, &set, NULL), 0);
+}
+
+/* Every value up to `to`, one after the other. */
+static void *read_all(void *userdata)
+{
+    struct reader *r = userdata;
+    block_sigchld();
+    uint64_t last = atomic_load(&r->last);
+    while (last < atomic_load(&r->to)) {
+        struct dlx_message *m = NULL;
+        int code = dlx_take(r->s, r->polls ? 0 : PATIENCE, &m);
+        if (code == DLX_E_EMPTY) {
+            wait_readable(r->s);
+            continue;
+        }
+        ok(code);
+        ck_assert_uint_eq(dlx_message_seq(m), last + 1);
+        ck_assert_uint_eq(dlx_message_gap(m), 0);
+        dlx_test_stream_check(m, 10, (int64_t)++last);
+        dlx_message_unref(m);
+        atomic_store(&r->last, last);
+    }
+    return NULL;
+}
+
+static void start_reader(struct reader *r, pthread_t *thread)
+{
+    struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
+    r->c = dlx_test_stream_connect();
+    atomic_store(&r->to, UINT64_MAX);
+    ok(dlx_subscribe(r->c, "test/a", &args, &r->s));
+    ck_assert_int_eq(pthread_create(thread, NULL, read_all, r), 0);
+}
+
+/* Publish one more, which is the last. Nobody ends before it: who stops reading stops the publisher, and so all that sleep. */
+static void end_readers(struct reader readers[2], pthread_t threads[2], struct dlx_publisher *p,
+                        int64_t n)
+{
+    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    for (int i = 0; i < 2; i++)
+        atomic_store(&readers[i].to, (uint64_t)n);
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, n), &wait));
+    for (int i = 0; i < 2; i++) {
+        struct dlx_subscription_stats stats = {.size = sizeof stats};
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+        ok(dlx_subscription_get_stats(readers[i].s, &stats));
+        ck_assert_uint_eq(stats.lost, 0);
+        ck_assert_uint_eq(stats.n_publishers, 1);
+        dlx_subscription_unref(readers[i].s);
+        dlx_client_unref(readers[i].c);
+    }
+}
+
+struct progress {
+    struct reader *readers;
+    uint64_t to;
+};
+
+static bool have_read(void *userdata)
+{
+    struct progress *p = userdata;
+    for (int i = 0; i < 2; i++)
+        if (atomic_load(&p->readers[i].last) < p->to)
+            return false;
+    return true;
+}
+
+START_TEST(a_reliable_stream_loses_nothing_through_restarts)
+{
+    enum { RESTARTS = 12 };
+    struct dlx_publisher_args args = {.size = sizeof args, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    static struct reader readers[2];
+    pthread_t threads[2];
+    int64_t n = 0;
+    memset(readers, 0, sizeof readers);
+    readers[1].polls = true;
+    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    for (int i = 0; i < 2; i++)
+        start_reader(&readers[i], &threads[i]);
+    for (int round = 0; round < RESTARTS; round++) {
+        struct progress progress = {readers, (uint64_t)n + 20};
+        publish_until(p, &n, have_read, &progress);
+        dlx_test_stream_restart();
+        /* A newcomer is let in, once the publisher has announced itself. */
+        struct dlx_client *c2 = dlx_test_stream_connect();
+        struct dlx_subscription *s = NULL;
+        ok(dlx_subscribe(c2, "test/a", NULL, &s));
+        publish_until(p, &n, has_n_publishers, s);
+        dlx_subscription_unref(s);
+        dlx_client_unref(c2);
+    }
+    struct progress progress = {readers, (uint64_t)n};
+    publish_until(p, &n, have_read, &progress);
+    end_readers(readers, threads, p, n + 1);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+struct writer {
+    struct dlx_publisher *p;
+    atomic_bool stop;
+    atomic_uint_fast64_t n;
+};
+
+static void *publish_all(void *userdata)
+{
+    struct writer *w = userdata;
+    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    block_sigchld();
+    while (!atomic_load(&w->stop)) {
+        int64_t n = (int64_t)atomic_fetch_add(&w->n, 1) + 1;
+        ok(dlx_publish(w->p, dlx_test_stream_alloc(w->p, 10, n), &wait));
+    }
+    return NULL;
+}
+
+/* Daemons that end while publishers and subscribers are on their way to them. */
+START_TEST(restarts_at_any_moment_lose_nothing)
+{
+    /* So few messages need one arena: of many that come at once, the daemon may not have sent all when it ends. */
+    struct dlx_publisher_args args = {
+        .size = sizeof args, .on_full = DLX_ON_FULL_BLOCK, .depth = 16};
+    struct dlx_client *c = dlx_test_stream_connect();
+    static struct reader readers[2];
+    static struct writer writer;
+    pthread_t threads[3];
+    memset(readers, 0, sizeof readers);
+    memset(&writer, 0, sizeof writer);
+    readers[1].polls = true;
+    ok(dlx_publisher_new(c, "test/a", &args, &writer.p));
+    for (int i = 0; i < 2; i++)
+        start_reader(&readers[i], &threads[i]);
+    ck_assert_int_eq(pthread_create(&threads[2], NULL, publish_all, &writer), 0);
+    for (unsigned round = 0; round < 40; round++) {
+        for (unsigned k = 0; k < round * 997 % 8000; k++) /* some time, never the same */
+            sched_yield();
+        dlx_test_stream_restart();
+    }
+    uint64_t n = atomic_load(&writer.n);
+    struct progress progress = {readers, n + 100};
+    for (time_t end = time(NULL) + PATIENCE_S; !have_read(&progress) && time(NULL) < end;)
+        sched_yield();
+    ck_assert(have_read(&progress));
+    atomic_store(&writer.stop, true);
+    ck_assert_int_eq(pthread_join(threads[2], NULL), 0);
+    end_readers(readers, threads, writer.p, (int64_t)atomic_load(&writer.n) + 1);
+    dlx_publisher_unref(writer.p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+static bool is_announced(void *userdata)
+{
+    return ((struct dlx_publisher *)userdata)->epoch > 0;
+}
+
+START_TEST(what_was_allocated_before_is_copied_and_said_so)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_report report = {.size = sizeof report};
+    struct dlx_publish_args strict = {.size = sizeof strict, .strict = true},
+                            reported = {.size = sizeof reported, .report = &report};
+    DLManagedTensorVersioned *before = dlx_test_stream_alloc(x.p, 10, 7777),
+                             *never = dlx_test_stream_alloc(x.p, 10, 1);
+    int64_t n = 0;
+    dlx_test_stream_restart();
+    publish_until(x.p, &n, is_announced, x.p);
+    fails(dlx_publish(x.p, before, &strict), DLX_E_WOULD_COPY, "predates the dlpackd restart");
+    ok(dlx_publish(x.p, before, &reported));
+    ck_assert_uint_eq(report.n_copied, 1);
+    ck_assert_uint_eq(report.copied_bytes, 80);
+    ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 10, 1), &strict));
+    struct dlx_message *m = NULL;
+    ok(dlx_take(x.s, PATIENCE, &m));
+    while (((const int64_t *)dlx_message_peek(m, 0)->data)[0] != 7777) {
+        dlx_message_unref(m);
+        ok(dlx_take(x.s, PATIENCE, &m));
+    }
+    dlx_test_stream_check(m, 10, 7777);
+    dlx_message_unref(m);
+    never->deleter(never); /* also after its arena was given up */
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(what_is_held_stays_valid)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *held[3] = {NULL}, *m = NULL;
+    int64_t n = 0;
+    for (int i = 0; i < 3; i++) {
+        dlx_test_stream_publish(x.p, 10, ++n);
+        ok(dlx_take(x.s, SECOND, &held[i]));
+    }
+    dlx_test_stream_restart();
+    publish_until(x.p, &n, is_announced, x.p);
+    for (int i = 0; i < 2000; i++) {
+        dlx_test_stream_publish(x.p, 10, ++n);
+        while (dlx_take(x.s, 0, &m) == 0)
+            dlx_message_unref(m);
+    }
+    for (int i = 0; i < 3; i++) {
+        dlx_test_stream_check(held[i], 10, i + 1);
+        dlx_message_unref(held[i]);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(who_needs_memory_finds_the_new_daemon_at_once)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    int64_t values[10] = {0};
+    int64_t shape = 10, stride = 1;
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_restart();
+    dlx_test_stream_publish(x.p, 1 << 20, 2); /* does not fit into what is there */
+    ck_assert_uint_eq(x.p->epoch, 1);
+    for (int64_t i = 1; i <= 2; i++) {
+        ok(dlx_take(x.s, PATIENCE, &m));
+        ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[0], i);
+        dlx_message_unref(m);
+    }
+    dlx_test_stream_restart();
+    DLManagedTensorVersioned foreign = {.version = {DLPACK_MAJOR_VERSION, 0},
+                                        .dl_tensor = {.data = values,
+                                                      .device = {kDLCPU, 0},
+                                                      .ndim = 1,
+                                                      .dtype = {kDLInt, 64, 1},
+                                                      .shape = &shape,
+                                                      .strides = &stride}};
+    struct dlx_item items[] = {{"own", dlx_test_stream_alloc(x.p, 1 << 19, 3)},
+                               {"foreign", &foreign}};
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    ck_assert_uint_eq(x.p->epoch, 2);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[0], 3);
+    ck_assert_uint_eq(dlx_message_n_tensors(m), 2);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Whatever it is that needs memory first. */
+START_TEST(each_kind_of_publishing_finds_the_new_daemon)
+{
+    enum { N = 1 << 18 };
+    static int64_t values[N], shape = N;
+    static const struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &shape};
+    DLManagedTensorVersioned foreign = {.version = {DLPACK_MAJOR_VERSION, 0},
+                                        .dl_tensor = {.data = values,
+                                                      .device = {kDLCPU, 0},
+                                                      .ndim = 1,
+                                                      .dtype = {kDLInt, 64, 1},
+                                                      .shape = &shape}},
+                             *own = NULL;
+    DLManagedTensor legacy = {.dl_tensor = foreign.dl_tensor};
+    struct dlx_item item = {.tensor = &foreign};
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    values[N - 1] = 9;
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+    dlx_test_stream_restart();
+    switch (_i) {
+    case 0:
+        ok(dlx_publish(x.p, &foreign, NULL));
+        break;
+    case 1:
+        ok(dlx_publish_legacy(x.p, &legacy, NULL));
+        break;
+    case 2:
+        ok(dlx_publish_set(x.p, &item, 1, NULL, NULL));
+        break;
+    default:
+        ok(dlx_alloc_set(x.p, &spec, 1, &own));
+        memcpy(own->dl_tensor.data, values, sizeof values);
+        ok(dlx_publish(x.p, own, NULL));
+        break;
+    }
+    ck_assert_uint_eq(x.p->epoch, 1);
+    ok(dlx_take(x.s, PATIENCE, &m));
+    ck_assert_uint_eq(dlx_message_seq(m), 2);
+    ck_assert_uint_eq(dlx_message_gap(m), 0);
+    ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[N - 1], 9);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_publisher_that_never_waits_finds_the_second_daemon)
+{
+    const struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
+    const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
+    struct dlx_test_pair x = dlx_test_pair_make(&block, &reliable);
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_restart();
+    x.p->next_look_ns = 0;
+    dlx_test_stream_publish(x.p, 10, 2); /* then it announces itself */
+    ck_assert_uint_eq(x.p->epoch, 1);
+    DLManagedTensorVersioned *third = dlx_test_stream_alloc(x.p, 10, 3);
+    fails(dlx_publish(x.p, third, NULL), DLX_E_FULL, "have yet to join");
+    dlx_test_stream_restart();
+    dlx_test_stream_take(x.s, 1);
+    dlx_test_stream_take(x.s, 2);
+    dlx_test_stream_publish_once_joined(x.p, third, x.s);
+    dlx_test_stream_take(x.s, 3);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* In a process that may not poll(). */
+static int look_without_a_system_call(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_poll, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    ok(dlx_publisher_new(c, "test/b", NULL, &p));
+    dlx_test_stream_publish(p, 10, 1);
+    ck_assert(dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)));
+    p->next_look_ns = 0;
+    dlx_test_stream_publish(p, 10, 2);
+    return p->next_look_ns != 0;
+}
+
+/* Whose word says that it is there. */
+START_TEST(a_publisher_hears_of_its_daemon_without_a_system_call)
+{
+    int status;
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        _exit(look_without_a_system_call() ? 7 : 1);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 7 << 8);
+}
+END_TEST
+
+/* A publisher that the daemon does not know any more asks its socket, although the daemon is there. */
+START_TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    dlx_test_stream_publish(x.p, 10, 1);
+    ck_assert(dlx__writer_is_vouched(&x.p->core));
+    uint64_t id = x.p->id;
+    shutdown(x.c->sock, SHUT_RDWR);
+    for (uint64_t until = dlx__deadline(PATIENCE); dlx__writer_is_vouched(&x.p->core);) {
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        sched_yield();
+    }
+    for (uint64_t until = dlx__deadline(PATIENCE); x.p->id == id;) {
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        x.p->next_look_ns = 0;
+        dlx_test_stream_publish(x.p, 10, 2);
+    }
+    ck_assert(dlx__writer_is_vouched(&x.p->core));
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Who publishes once and then sleeps is known to the daemon that was there then. */
+START_TEST(one_message_is_enough_to_find_the_new_daemon)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    dlx_test_stream_publish(x.p, 10, 1); /* looks; next time in a second */
+    dlx_test_stream_restart();
+    dlx_test_stream_publish(x.p, 10, 2);
+    ck_assert_uint_eq(x.p->epoch, 1);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+static int count(const struct dlx_publisher_info *info, void *userdata)
+{
+    (void)info;
+    ++*(int *)userdata;
+    return 0;
+}
+
+/* The set needs memory of the new daemon, so it is tried twice; a tensor may be in it twice both times. */
+START_TEST(a_shared_set_is_shared_with_the_new_daemon_too)
+{
+    enum { N = 1 << 18 };
+    static int64_t values[N];
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_publish_args share = {.size = sizeof share, .share = true};
+    int64_t shape = N, stride = 1;
+    DLManagedTensorVersioned t = {.version = {DLPACK_MAJOR_VERSION, 0},
+                                  .dl_tensor = {.data = values,
+                                                .device = {kDLCPU, 0},
+                                                .ndim = 1,
+                                                .dtype = {kDLInt, 64, 1},
+                                                .shape = &shape,
+                                                .strides = &stride}};
+    struct dlx_item items[] = {{"a", &t}, {"b", &t}};
+    dlx_test_stream_restart();
+    ok(dlx_publish_set(x.p, items, 2, NULL, &share));
+    ck_assert_uint_eq(x.p->epoch, 1);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(an_old_connection_serves_new_calls)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    int n = 0;
+    dlx_test_stream_restart();
+    ok(dlx_list_publishers(c, NULL, count, &n));
+    ck_assert_int_eq(n, 0);
+    dlx_test_stream_restart();
+    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    dlx_test_stream_publish(p, 10, 1);
+    ok(dlx_take(s, SECOND, &m));
+    dlx_test_stream_check(m, 10, 1);
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s = NULL;
+    struct dlx_publisher *p = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    fails(dlx_take(s, PATIENCE, &m), DLX_E_DISCONNECTED, "dlpackd is gone");
+    fails(dlx_take(s, 30000000, &m), DLX_E_TIMEOUT, "test/a");
+    ck_assert_int_eq(dlx_publisher_new(c, "test/a", NULL, &p), DLX_E_DISCONNECTED);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    struct dlx_client *c2 = dlx_test_stream_connect();
+    ok(dlx_publisher_new(c2, "test/a", NULL, &p));
+    dlx_test_stream_publish(p, 10, 1);
+    ok(dlx_take(s, PATIENCE, &m)); /* it is there again, and misses nothing of who came later */
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    dlx_client_unref(c2);
+}
+END_TEST
+
+/* A publisher that waits announces itself, too. */
+START_TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    static struct reader r;
+    pthread_t thread;
+    memset(&r, 0, sizeof r);
+    ok(dlx_publisher_new(c, "test/a",
+                         &(struct dlx_publisher_args){.size = sizeof(struct dlx_publisher_args),
+                                                      .on_full = DLX_ON_FULL_BLOCK},
+                         &p));
+    dlx_test_stream_restart();
+    start_reader(&r, &thread);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_test_stream_publish(p, 10, 1);
+    while (atomic_load(&r.last) < 1)
+        sched_yield();
+    atomic_store(&r.to, 2);
+    dlx_test_stream_publish(p, 10, 2);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    dlx_subscription_unref(r.s);
+    dlx_client_unref(r.c);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("restart");
+    TCase *tcase = dlx_test_stream_case("restart");
+    tcase_add_test(tcase, a_reliable_stream_loses_nothing_through_restarts);
+    tcase_add_test(tcase, restarts_at_any_moment_lose_nothing);
+    tcase_add_test(tcase, what_was_allocated_before_is_copied_and_said_so);
+    tcase_add_test(tcase, what_is_held_stays_valid);
+    tcase_add_test(tcase, who_needs_memory_finds_the_new_daemon_at_once);
+    tcase_add_loop_test(tcase, each_kind_of_publishing_finds_the_new_daemon, 0, 4);
+    tcase_add_test(tcase, a_shared_set_is_shared_with_the_new_daemon_too);
+    tcase_add_test(tcase, a_publisher_hears_of_its_daemon_without_a_system_call);
+    tcase_add_test(tcase, nobody_vouches_for_a_publisher_that_was_disconnected);
+    tcase_add_test(tcase, one_message_is_enough_to_find_the_new_daemon);
+    tcase_add_test(tcase, a_publisher_that_never_waits_finds_the_second_daemon);
+    tcase_add_test(tcase, an_old_connection_serves_new_calls);
+    tcase_add_test(tcase, who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone);
+    tcase_add_test(tcase, a_publisher_that_waits_for_subscribers_is_announced_again);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

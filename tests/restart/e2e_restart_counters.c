@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* After a restart of the daemon counters go on, as the library and as `dlxctl` show them, and an event tells of it. */
+
+#include "client/subscription.h"
+#include "common/util.h"
+#include "tests/harness/stream.h"
+#include <string.h>
+
+struct counters {
+    struct dlx_publisher_info publisher;
+    struct dlx_link_info link;
+    int n_publishers, n_links;
+};
+
+static int note_publisher(const struct dlx_publisher_info *info, void *userdata)
+{
+    struct counters *counters = userdata;
+    counters->publisher = *info;
+    counters->n_publishers++;
+    return 0;
+}
+
+static int note_link(const struct dlx_link_info *info, void *userdata)
+{
+    struct counters *counters = userdata;
+    counters->link = *info;
+    counters->n_links++;
+    return 0;
+}
+
+/* As dlxctl asks. */
+static struct counters shown(void)
+{
+    struct counters counters = {.n_publishers = 0};
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_list_publishers(c, NULL, note_publisher, &counters));
+    ck_assert_int_eq(counters.n_publishers, 1);
+    ok(dlx_list_links(c, counters.publisher.publisher, note_link, &counters));
+    ck_assert_int_eq(counters.n_links, 1);
+    dlx_client_unref(c);
+    return counters;
+}
+
+static uint64_t take_all(struct dlx_subscription *s)
+{
+    struct dlx_message *m;
+    uint64_t n = 0;
+    int r;
+    while ((r = dlx_take(s, 0, &m)) == 0) {
+        dlx_message_unref(m);
+        n++;
+    }
+    ck_assert_int_eq(r, DLX_E_EMPTY);
+    return n;
+}
+
+static void expect(struct dlx_subscription *s, uint64_t taken, uint64_t not_taken)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    struct counters counters = shown();
+    ok(dlx_subscription_get_stats(s, &stats));
+    ck_assert_uint_eq(stats.taken, taken);
+    ck_assert_uint_eq(stats.lost + stats.skipped, not_taken);
+    ck_assert_uint_eq(counters.link.taken, taken);
+    ck_assert_uint_eq(counters.link.lost, stats.lost);
+    ck_assert_uint_eq(counters.link.skipped, stats.skipped);
+    ck_assert_uint_eq(counters.publisher.published, taken + not_taken);
+    ck_assert_uint_eq(counters.publisher.published_bytes, 80 * (taken + not_taken));
+}
+
+/* Events that say so. */
+static uint32_t n_reconnected(struct dlx_publisher *p, struct dlx_subscription *s,
+                              const char *topic)
+{
+    struct dlx_event e = {.size = sizeof e};
+    uint32_t n = 0;
+    while ((p ? dlx_publisher_next_event(p, &e) : dlx_subscription_next_event(s, &e)) == 0) {
+        if (e.kind != DLX_EVENT_RECONNECTED)
+            continue;
+        n++;
+        ck_assert_str_eq(e.topic, topic);
+        ck_assert(e.pid == 0 && e.link == 0 && e.missed == 0);
+        ck_assert((e.publisher != 0) == (p != NULL));
+    }
+    return n;
+}
+
+/* Has it a link by the new daemon, and no other any more? */
+static bool has_moved(const struct dlx_subscription *s)
+{
+    uint32_t n_open = 0;
+    for (uint32_t i = 0; i < s->n_inlets; i++) {
+        if (s->inlets[i]->state != DLX_INLET_OPEN)
+            continue;
+        if (s->inlets[i]->foreign)
+            return false;
+        n_open++;
+    }
+    return n_open == 1;
+}
+
+static void look(struct dlx_publisher *p, struct dlx_subscription *s)
+{
+    struct dlx_message *m;
+    int r = dlx_publisher_wait(p, 1, SECOND / 1000);
+    ck_assert(r == 0 || r == DLX_E_TIMEOUT);
+    ck_assert_int_eq(dlx_take(s, SECOND / 1000, &m), DLX_E_TIMEOUT);
+}
+
+/* Both join the new daemon, and nothing is published. */
+static void move(struct dlx_test_pair *pair)
+{
+    uint32_t n_moved = 0;
+    dlx_test_stream_restart();
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; n_moved == 0 || !has_moved(pair->s);) {
+        look(pair->p, pair->s);
+        n_moved += n_reconnected(NULL, pair->s, "test/a");
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    }
+}
+
+static const struct dlx_subscribe_args modes[] = {
+    {.size = sizeof modes[0]},
+    {.size = sizeof modes[0], .mode = DLX_MODE_LATEST},
+};
+
+START_TEST(counters_go_on_with_the_next_daemon)
+{
+    struct dlx_test_pair pair = dlx_test_pair_make(NULL, &modes[_i]);
+    uint64_t n = 0, taken = 0;
+    for (int i = 0; i < 3; i++) {
+        while (++n % 50 != 0) /* more than the depth: most of them are lost, or skipped */
+            dlx_test_stream_publish(pair.p, 10, (int64_t)n);
+        dlx_test_stream_publish(pair.p, 10, (int64_t)n);
+        taken += take_all(pair.s);
+        ck_assert_uint_gt(n, taken);
+        expect(pair.s, taken, n - taken);
+        move(&pair);
+        expect(pair.s, taken, n - taken);
+    }
+    dlx_test_pair_end(&pair);
+}
+END_TEST
+
+/* The new link is there, and counts, before the last messages of the old one are taken. */
+START_TEST(what_is_taken_by_the_old_link_counts_for_the_new_one)
+{
+    struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
+    struct dlx_event e = {.size = sizeof e};
+    for (int64_t n = 1; n <= 10; n++) {
+        dlx_test_stream_publish(pair.p, 10, n);
+        if (n <= 4)
+            dlx_test_stream_take(pair.s, n);
+    }
+    dlx_test_stream_restart();
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; pair.s->n_open < 2;) {
+        int r = dlx_publisher_wait(pair.p, 1, SECOND / 1000);
+        ck_assert(r == 0 || r == DLX_E_TIMEOUT);
+        r = dlx_subscription_next_event(pair.s, &e); /* reads news, takes nothing */
+        ck_assert(r == 0 || r == DLX_E_EMPTY);
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    }
+    ck_assert_uint_eq(shown().link.taken, 4);
+    for (int64_t n = 5; n <= 10; n++)
+        dlx_test_stream_take(pair.s, n);
+    ck_assert_uint_eq(take_all(pair.s), 0);
+    ck_assert(has_moved(pair.s));
+    expect(pair.s, 10, 0);
+    dlx_test_pair_end(&pair);
+}
+END_TEST
+
+START_TEST(an_event_tells_each_side_once_that_the_daemon_was_replaced)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s[3] = {NULL};
+    uint32_t n_told[4] = {0};
+    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    for (int i = 0; i < 3; i++)
+        ok(dlx_subscribe(c, "test/*", NULL, &s[i]));
+    for (uint32_t n = 1; n <= 3; n++) {
+        dlx_test_stream_restart();
+        for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
+             n_told[0] < n || n_told[1] < n || n_told[2] < n || n_told[3] < n;) {
+            for (int i = 0; i < 3; i++) {
+                look(p, s[i]);
+                n_told[i] += n_reconnected(NULL, s[i], "test/*");
+            }
+            n_told[3] += n_reconnected(p, NULL, "test/a");
+            ck_assert_uint_lt(dlx__now_ns(), end);
+        }
+        dlx_test_stream_publish(p, 10, n);
+        for (int i = 0; i < 3; i++) {
+            dlx_test_stream_take(s[i], n);
+            n_told[i] += n_reconnected(NULL, s[i], "test/*");
+            ck_assert_uint_eq(n_told[i], n);
+        }
+        n_told[3] += n_reconnected(p, NULL, "test/a");
+        ck_assert_uint_eq(n_told[3], n);
+    }
+    for (int i = 0; i < 3; i++)
+        dlx_subscription_unref(s[i]);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("e2e_restart_counters");
+    TCase *tcase = dlx_test_stream_case("counters");
+    tcase_add_loop_test(tcase, counters_go_on_with_the_next_daemon, 0, 2);
+    tcase_add_test(tcase, what_is_taken_by_the_old_link_counts_for_the_new_one);
+    tcase_add_test(tcase, an_event_tells_each_side_once_that_the_daemon_was_replaced);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The daemon ends, and the next one answers so late that the publisher does not wait for it. */
+
+#include "client/publisher.h"
+#include "client/revive.h"
+#include "client/subscription.h"
+#include "common/memory.h"
+#include "common/proto.h"
+#include "tests/harness/stream.h"
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Stands between one client and the daemon, and can keep back the answer to a PublisherReady. */
+struct proxy {
+    struct sockaddr_un address;
+    int listener;
+    int client;
+    int daemon;
+    atomic_bool keeps_back; /* the answer to the next PublisherReady */
+    uint32_t serial;        /* of that */
+    atomic_bool stop;
+    pthread_t thread;
+};
+
+static int socket_at(const struct sockaddr_un *address, bool listens)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const struct sockaddr *any = (const struct sockaddr *)address;
+    ck_assert_int_ge(fd, 0);
+    if (listens ? bind(fd, any, sizeof *address) == 0 && listen(fd, 4) == 0
+                : connect(fd, any, sizeof *address) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static void hang_up(struct proxy *x)
+{
+    x->client = dlx__close(x->client);
+    x->daemon = dlx__close(x->daemon);
+}
+
+/* Is this the answer that is kept back? */
+static bool is_late(struct proxy *x, const struct dlx_packet *packet, bool is_reply)
+{
+    static struct dlx_proto_arena arena;
+    const Dlx__Wire__Packet *body;
+    if (dlx__proto_unpack(&arena, packet->data, packet->size, &body) < 0)
+        return false;
+    if (!is_reply && body->body_case == DLX__WIRE__PACKET__BODY_PUBLISHER_READY &&
+        atomic_exchange(&x->keeps_back, false))
+        x->serial = body->serial;
+    return is_reply && x->serial != 0 && body->serial == x->serial;
+}
+
+static void forward(struct proxy *x, int from, int to)
+{
+    static struct dlx_packet packet;
+    int r = dlx__packet_recv_fds(from, &packet);
+    if (r == 0 && !is_late(x, &packet, from == x->daemon))
+        r = dlx__packet_send(to, packet.data, packet.size, packet.fds, packet.n_fds);
+    dlx__packet_deinit(&packet);
+    if (r < 0 && r != DLX_E_EMPTY)
+        hang_up(x);
+}
+
+static void *run_proxy(void *userdata)
+{
+    struct proxy *x = userdata;
+    struct sockaddr_un daemon = {.sun_family = AF_UNIX};
+    memcpy(daemon.sun_path, dlx_test_stream_daemon.path, strlen(dlx_test_stream_daemon.path) + 1);
+    while (!atomic_load(&x->stop)) {
+        struct pollfd fds[] = {{.fd = x->client < 0 ? x->listener : -1, .events = POLLIN},
+                               {.fd = x->client, .events = POLLIN},
+                               {.fd = x->daemon, .events = POLLIN}};
+        (void)poll(fds, 3, 10);
+        if (fds[1].revents)
+            forward(x, x->client, x->daemon);
+        if (fds[2].revents && x->daemon >= 0)
+            forward(x, x->daemon, x->client);
+        if (fds[0].revents) {
+            x->client = accept4(x->listener, NULL, NULL, SOCK_CLOEXEC);
+            x->daemon = socket_at(&daemon, false);
+            if (x->daemon < 0)
+                hang_up(x);
+        }
+    }
+    hang_up(x);
+    return NULL;
+}
+
+static void start_proxy(struct proxy *x)
+{
+    *x = (struct proxy){.address = {.sun_family = AF_UNIX}, .client = -1, .daemon = -1};
+    size_t n = strlen(dlx_test_stream_daemon.path);
+    ck_assert_uint_lt(n + sizeof ".late", sizeof x->address.sun_path);
+    memcpy(x->address.sun_path, dlx_test_stream_daemon.path, n);
+    memcpy(x->address.sun_path + n, ".late", sizeof ".late");
+    x->listener = socket_at(&x->address, true);
+    ck_assert_int_ge(x->listener, 0);
+    ck_assert_int_eq(pthread_create(&x->thread, NULL, run_proxy, x), 0);
+}
+
+static void end_proxy(struct proxy *x)
+{
+    atomic_store(&x->stop, true);
+    ck_assert_int_eq(pthread_join(x->thread, NULL), 0);
+    close(x->listener);
+    unlink(x->address.sun_path);
+}
+
+/* Its one link that is no spare is open, and by the daemon that is there. */
+static bool has_one_link(const struct dlx_subscription *s)
+{
+    for (uint32_t i = 0; i < s->n_inlets; i++)
+        if (s->inlets[i]->foreign)
+            return false;
+    return s->n_open == 1 && s->n_inlets == s->n_spares + 1;
+}
+
+/* Takes message 2, the last on the old link, and goes on to the new one. */
+static void *follow(void *userdata)
+{
+    struct dlx_subscription *s = userdata;
+    struct dlx_message *m = NULL;
+    dlx_test_stream_take(s, 2);
+    while (s->epoch == 0 || !has_one_link(s)) {
+        ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+        sched_yield();
+    }
+    return NULL;
+}
+
+/* Subscribers were told of the publisher, and some have left their old link, before it knows that. */
+START_TEST(an_announcement_whose_answer_is_late_counts)
+{
+    const struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
+    const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
+    static struct proxy proxy;
+    struct dlx_client *c = NULL, *c2 = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    struct dlx_subscription *s = NULL;
+    pthread_t thread;
+    start_proxy(&proxy);
+    ok(dlx_connect(&c, &(struct dlx_connect_args){.size = sizeof(struct dlx_connect_args),
+                                                  .socket = proxy.address.sun_path}));
+    ok(dlx_publisher_new(c, "test/a", &block, &p));
+    ok(dlx_subscribe(c2, "test/a", &reliable, &s));
+    dlx_test_stream_publish(p, 10, 1);
+    dlx_test_stream_take(s, 1);
+    dlx_test_stream_restart();
+    dlx_test_stream_publish(p, 10, 2);
+    for (time_t end = time(NULL) + PATIENCE_S; p->epoch == 0;) {
+        dlx__publisher_check(p, dlx__now_ns()); /* it announces itself, and leaves its block */
+        ck_assert_int_lt(time(NULL), end);
+    }
+    dlx_test_stream_restart();
+    atomic_store(&proxy.keeps_back, true);
+    ck_assert_int_eq(pthread_create(&thread, NULL, follow, s), 0);
+    DLManagedTensorVersioned *large =
+        dlx_test_stream_alloc(p, 100000, 0); /* which needs the daemon */
+    ck_assert(!atomic_load(&proxy.keeps_back));
+    large->deleter(large);
+    DLManagedTensorVersioned *third = dlx_test_stream_alloc(p, 10, 3);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    dlx_test_stream_publish_once_joined(p, third, s);
+    dlx_test_stream_restart();
+    dlx_test_stream_take(s, 3);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    dlx_client_unref(c2);
+    end_proxy(&proxy);
+}
+END_TEST
+
+static int ignore(const struct dlx_publisher_info *info, void *userdata)
+{
+    (void)info;
+    (void)userdata;
+    return 0;
+}
+
+/* Another object of the client has met the next daemon, which has another kind of memory, before it is read. */
+START_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory)
+{
+    static const char *const kinds[] = {"DLX_MEMORY=posix", "DLX_MEMORY=memfd"};
+    struct dlx_subscription *s = NULL, *s2 = NULL;
+    struct dlx_publisher *p = NULL, *p2 = NULL;
+    struct dlx_message *m = NULL;
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, kinds[_i]);
+    struct dlx_client *c = dlx_test_stream_connect(), *c2 = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    ok(dlx_publisher_new(c, "test/b", NULL, &p));
+    ok(dlx_publisher_new(c2, "test/a", NULL, &p2));
+    ok(dlx_subscribe(c2, "test/b", NULL, &s2));
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
+    /* The offer of p2 is in s's socket, and the link of s2 in p's. */
+    struct pollfd waiting[] = {{.fd = s->sock, .events = POLLIN},
+                               {.fd = p->link_sock, .events = POLLIN}};
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(poll(&waiting[i], 1, PATIENCE_MS), 1);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, kinds[!_i]);
+    ok(dlx_list_publishers(c, NULL, ignore, NULL));
+    ok(dlx_publish(p, t, NULL));
+    ok(dlx_take(s2, PATIENCE, &m));
+    dlx_test_stream_check(m, 10, 1);
+    dlx_message_unref(m);
+    int r = DLX_E_EMPTY;
+    for (time_t end = time(NULL) + PATIENCE_S; r == DLX_E_EMPTY && time(NULL) < end;) {
+        dlx_test_stream_publish(p2, 10, 2);
+        r = dlx_take(s, 0, &m);
+        if (r == DLX_E_DISCONNECTED) /* said once */
+            r = DLX_E_EMPTY;
+    }
+    ok(r);
+    dlx_test_stream_check(m, 10, 2);
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+    dlx_subscription_unref(s2);
+    dlx_publisher_unref(p);
+    dlx_publisher_unref(p2);
+    dlx_client_unref(c);
+    dlx_client_unref(c2);
+}
+END_TEST
+
+static void *let_it_go_on_later(void *userdata)
+{
+    (void)poll(NULL, 0, 400);
+    return kill(*(const pid_t *)userdata, SIGCONT) == 0 ? NULL : userdata;
+}
+
+/* It is there, and stands still for longer than a stream would wait: a call waits as long as its caller allows. */
+START_TEST(a_call_waits_for_a_new_daemon_that_is_slow)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    pthread_t thread;
+    void *fault = NULL;
+    dlx_test_stream_restart();
+    pid_t daemon = dlx_test_stream_daemon.pid;
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    ck_assert_int_eq(pthread_create(&thread, NULL, let_it_go_on_later, &daemon), 0);
+    ok(dlx_list_publishers(c, NULL, ignore, NULL));
+    ck_assert_int_eq(pthread_join(thread, &fault), 0);
+    ck_assert_ptr_null(fault);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* ---- a daemon that does not answer ---------------------------------------------------------- */
+
+enum { NEVER_ANSWERS, ONLY_GREETS, N_MUTES };
+
+/* Listens where the daemon was, and counts those who wait for it. */
+struct mute {
+    struct sockaddr_un address;
+    int listener;
+    int how;
+    atomic_uint n_asked;
+    atomic_bool stop;
+    pthread_t thread;
+};
+
+static void greet(int fd, const Dlx__Wire__Packet *hello)
+{
+    Dlx__Wire__HelloReply body = DLX__WIRE__HELLO_REPLY__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    body.major = DLX_PROTO_MAJOR;
+    body.minor = DLX_PROTO_MINOR;
+    body.memory = dlx__memory_memfd.tag;
+    body.client = 1;
+    body.version = (char *)(uintptr_t) "mute";
+    reply.serial = hello->serial;
+    reply.body_case = DLX__WIRE__PACKET__BODY_HELLO_REPLY;
+    reply.hello_reply = &body;
+    (void)dlx__proto_send(fd, &reply, NULL, 0);
+}
+
+/* Count what it waits for, and take no more than needed from it. Returns false when it has left. */
+static bool hear(struct mute *x, int fd)
+{
+    static struct dlx_packet packet;
+    static struct dlx_proto_arena arena;
+    const Dlx__Wire__Packet *body;
+    int r = dlx__packet_recv(fd, &packet);
+    if (r == 0)
+        r = dlx__proto_unpack(&arena, packet.data, packet.size, &body);
+    if (r < 0)
+        return r == DLX_E_EMPTY;
+    if (body->body_case == DLX__WIRE__PACKET__BODY_HELLO && x->how == ONLY_GREETS)
+        greet(fd, body);
+    else if (body->serial != 0)
+        atomic_fetch_add(&x->n_asked, 1);
+    return true;
+}
+
+static void *run_mute(void *userdata)
+{
+    struct mute *x = userdata;
+    int client = -1;
+    while (!atomic_load(&x->stop)) {
+        struct pollfd fds[] = {{.fd = client < 0 ? x->listener : -1, .events = POLLIN},
+                               {.fd = client, .events = POLLIN}};
+        (void)poll(fds, 2, 10);
+        if (fds[0].revents)
+            client = accept4(x->listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fds[1].revents && !hear(x, client))
+            client = dlx__close(client);
+    }
+    dlx__close(client);
+    return NULL;
+}
+
+static void start_mute(struct mute *x, int how)
+{
+    *x = (struct mute){.address = {.sun_family = AF_UNIX}, .how = how};
+    memcpy(x->address.sun_path, dlx_test_stream_daemon.path,
+           strlen(dlx_test_stream_daemon.path) + 1);
+    unlink(x->address.sun_path);
+    x->listener = socket_at(&x->address, true);
+    ck_assert_int_ge(x->listener, 0);
+    ck_assert_int_eq(pthread_create(&x->thread, NULL, run_mute, x), 0);
+}
+
+static void end_mute(struct mute *x)
+{
+    atomic_store(&x->stop, true);
+    ck_assert_int_eq(pthread_join(x->thread, NULL), 0);
+    close(x->listener);
+    unlink(x->address.sun_path);
+}
+
+/* So long each. The longest pause follows the fifth wait. */
+#define MUTE_NS  SECOND
+#define PAUSE_NS (SECOND * 8 / 5)
+
+static void publish_one(struct dlx_test_pair *x)
+{
+    dlx_test_stream_publish(x->p, 10, 1);
+}
+
+static void look_for_one(struct dlx_test_pair *x)
+{
+    struct dlx_message *m = NULL;
+    int r = dlx_take(x->s, 0, &m);
+    ck_assert(r == DLX_E_EMPTY || r == DLX_E_DISCONNECTED || r == DLX_E_PUBLISHER_GONE);
+}
+
+/* Nearly all calls of a stream find that it is too early to ask a daemon that does not answer. */
+START_TEST(a_daemon_that_does_not_answer_is_asked_now_and_then)
+{
+    static void (*const calls[])(struct dlx_test_pair *) = {publish_one, look_for_one};
+    static struct mute mute;
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    uint64_t start, n_calls = 0, elapsed;
+    publish_one(&x); /* memory is there */
+    dlx_test_stream_take(x.s, 1);
+    if (calls[_i / N_MUTES] == look_for_one)
+        x.p = dlx_publisher_unref(x.p);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    start_mute(&mute, _i % N_MUTES);
+    start = dlx__now_ns();
+    do {
+        calls[_i / N_MUTES](&x);
+        n_calls++;
+        elapsed = dlx__now_ns() - start;
+    } while (elapsed < (uint64_t)MUTE_NS || atomic_load(&mute.n_asked) < 2);
+    unsigned n = atomic_load(&mute.n_asked);
+    ck_assert_msg(n <= 6 + elapsed / (uint64_t)PAUSE_NS, "asked %u times in %.3f s", n,
+                  (double)elapsed / 1e9);
+    ck_assert_msg(n_calls > 10 * (uint64_t)n, "%" PRIu64 " calls, %u of them waited", n_calls, n);
+    end_mute(&mute);
+    dlx_test_pair_end(&x);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+END_TEST
+
+struct holder {
+    struct dlx_client *c;
+    atomic_bool has_it, stop;
+};
+
+/* As a call does that waits for a daemon. */
+static void *hold_lock(void *userdata)
+{
+    struct holder *h = userdata;
+    (void)dlx__lock_until(&h->c->lock, UINT64_MAX);
+    atomic_store(&h->has_it, true);
+    while (!atomic_load(&h->stop))
+        (void)poll(NULL, 0, 1);
+    dlx__lock_release(&h->c->lock);
+    return NULL;
+}
+
+START_TEST(a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct holder holder = {.c = x.c};
+    uint64_t start, n_calls = 0;
+    pthread_t thread;
+    for (int i = 0; i < 100; i++) /* more memory than it has by then is not needed */
+        publish_one(&x);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    ck_assert_int_eq(pthread_create(&thread, NULL, hold_lock, &holder), 0);
+    while (!atomic_load(&holder.has_it))
+        sched_yield();
+    for (start = dlx__now_ns(); dlx__now_ns() - start < (uint64_t)SECOND; n_calls++)
+        publish_one(&x);
+    atomic_store(&holder.stop, true);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_msg(n_calls > 500, "%" PRIu64 " messages in a second", n_calls); /* 50 that wait */
+    dlx_test_pair_end(&x);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+END_TEST
+
+/* Its caller would wait in any case: for a daemon that is there by now. */
+START_TEST(a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    dlx_test_stream_restart();
+    x.c->next_try_ns = UINT64_MAX;
+    for (int i = 0; i < 1000; i++)
+        dlx__publisher_check(x.p, dlx__now_ns());
+    ck_assert_uint_eq(x.p->epoch, 0);
+    ck_assert_uint_eq(atomic_load(&x.c->epoch), 0);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 1);
+    ck_assert_uint_eq(x.p->epoch, 1);
+    ck_assert_uint_eq(x.c->next_try_ns, 0);
+    t->deleter(t);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("late");
+    TCase *tcase = dlx_test_stream_case("late");
+    tcase_add_test(tcase, an_announcement_whose_answer_is_late_counts);
+    tcase_add_loop_test(tcase, what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2);
+    tcase_add_test(tcase, a_call_waits_for_a_new_daemon_that_is_slow);
+    tcase_add_loop_test(tcase, a_daemon_that_does_not_answer_is_asked_now_and_then, 0, 2 * N_MUTES);
+    tcase_add_test(tcase, a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon);
+    tcase_add_test(tcase, a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Messages that stay: for those who come late, and after their publisher has gone. */
+
+#include "ring/layout.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/stream.h"
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+
+static const struct dlx_publisher_args retain_1 = {.size = sizeof retain_1, .retain = 1};
+static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .retain = 2};
+
+static struct dlx_publisher *new_publisher(struct dlx_client *c,
+                                           const struct dlx_publisher_args *args)
+{
+    struct dlx_publisher *p = NULL;
+    ok(dlx_publisher_new(c, "test/a", args, &p));
+    return p;
+}
+
+/* Messages of n_values values that begin with `value`, one after the other, and then this end,
+ * of which the daemon tells. */
+static void check_stream(struct dlx_client *c, uint32_t history, int64_t first, int64_t last,
+                         int end)
+{
+    struct dlx_subscribe_args args = {.size = sizeof args, .history = history};
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_subscribe(c, "test/a", &args, &s));
+    for (int64_t i = first; i <= last; i++) {
+        ok(dlx_take(s, SECOND, &m));
+        dlx_test_stream_check(m, 100, i);
+        dlx_message_unref(m);
+    }
+    ck_assert_int_eq(dlx_take(s, end == DLX_E_PUBLISHER_GONE ? SECOND : 0, &m), end);
+    dlx_subscription_unref(s);
+}
+
+struct listing {
+    uint32_t n, n_retained;
+};
+
+static int count(const struct dlx_publisher_info *info, void *userdata)
+{
+    struct listing *l = userdata;
+    l->n++;
+    l->n_retained += info->retained;
+    return 0;
+}
+
+static struct listing list(struct dlx_client *c)
+{
+    struct listing l = {0};
+    ok(dlx_list_publishers(c, NULL, count, &l));
+    return l;
+}
+
+static uint64_t shared_bytes(struct dlx_client *c)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    ok(dlx_client_get_daemon_info(c, &info));
+    return info.shared_bytes;
+}
+
+START_TEST(who_comes_late_gets_what_is_retained_unasked)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher_args latched = retain_2;
+    latched.retain_for_ns = DLX_RETAIN_LATCHED;
+    latched.history = 4;
+    struct dlx_publisher *p = new_publisher(c, &latched);
+    for (int64_t i = 1; i <= 4; i++)
+        dlx_test_stream_publish(p, 100, i);
+    check_stream(c, 0, 3, 4, DLX_E_EMPTY);
+    check_stream(c, 1, 3, 4, DLX_E_EMPTY);
+    check_stream(c, 3, 2, 4, DLX_E_EMPTY);
+    check_stream(c, DLX_HISTORY_NONE, 1, 0, DLX_E_EMPTY);
+    /* Latched messages go with their publisher. */
+    dlx_publisher_unref(p);
+    struct dlx_message *m = NULL;
+    fails(dlx_get(c, "test/a", 0, &m), DLX_E_EMPTY, "test/a");
+    ck_assert_uint_eq(list(c).n, 0);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(retained_messages_outlive_their_publisher)
+{
+    struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    struct dlx_message *m = NULL, *n = NULL;
+    struct dlx_publisher *p = new_publisher(c, &retain_2);
+    for (int64_t i = 1; i <= 10; i++)
+        dlx_test_stream_publish(p, 100, i);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    ck_assert_uint_eq(list(other).n_retained, 1);
+    check_stream(other, 0, 9, 10, DLX_E_PUBLISHER_GONE);
+    check_stream(other, 8, 9, 10, DLX_E_PUBLISHER_GONE); /* no more than that */
+    check_stream(other, DLX_HISTORY_NONE, 1, 0, DLX_E_PUBLISHER_GONE);
+    ok(dlx_get(other, "test/a", 0, &m));
+    ok(dlx_get(other, "test/a", SECOND, &n));
+    dlx_test_stream_check(m, 100, 10);
+    ck_assert_uint_eq(dlx_message_seq(m), 10);
+    dlx_message_unref(n);
+    /* Dropped: nobody gets it any more, who has it keeps it. */
+    ok(dlx_retained_drop(other, "test/a"));
+    fails(dlx_get(other, "test/a", 0, &n), DLX_E_EMPTY, "test/a");
+    fails(dlx_get(other, "test/a", 1000000, &n), DLX_E_TIMEOUT, "none came");
+    fails(dlx_retained_drop(other, "test/a"), DLX_E_NOT_FOUND, "test/a");
+    ck_assert_uint_eq(shared_bytes(other), 0);
+    dlx_test_stream_check(m, 100, 10);
+    dlx_message_unref(m);
+    dlx_client_unref(other);
+}
+END_TEST
+
+START_TEST(a_reliable_subscription_gets_what_is_retained)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    struct dlx_publisher *p = new_publisher(c, &retain_1); /* drops its oldest */
+    dlx_test_stream_publish(p, 100, 1);
+    fails(dlx_subscribe(c, "test/a", &args, &s), DLX_E_QOS, "reliable");
+    dlx_publisher_unref(p); /* what is retained is not dropped any more */
+    ok(dlx_subscribe(c, "test/a", &args, &s));
+    ok(dlx_take(s, SECOND, &m));
+    dlx_test_stream_check(m, 100, 1);
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(a_clean_end_gives_back_memory_that_retains_nothing)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher_args args = {.size = sizeof args, .history = 8, .retain = 1};
+    struct dlx_publisher *p = new_publisher(c, &args);
+    for (int64_t i = 0; i < 8; i++)
+        dlx_test_stream_publish(p, 1 << 20, i); /* 8 MiB each */
+    uint64_t before = shared_bytes(c);
+    ck_assert_uint_ge(before, UINT64_C(64) << 20);
+    dlx_publisher_unref(p);
+    ck_assert_uint_lt(shared_bytes(c), UINT64_C(20) << 20);
+    struct dlx_message *m = NULL;
+    ok(dlx_get(c, "test/a", 0, &m));
+    dlx_test_stream_check(m, 1 << 20, 7);
+    dlx_message_unref(m);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(a_successor_replaces_once_it_has_as_many)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *first = new_publisher(c, &retain_2), *second;
+    dlx_test_stream_publish(first, 100, 1);
+    dlx_test_stream_publish(first, 100, 2);
+    fails(dlx_retained_drop(c, "test/a"), DLX_E_NOT_FOUND, "still there");
+    dlx_publisher_unref(first);
+    /* One that retains nothing replaces nothing. */
+    struct dlx_publisher *plain = new_publisher(c, NULL);
+    dlx_test_stream_publish(plain, 100, 50);
+    dlx_publisher_unref(plain);
+    ck_assert_uint_eq(list(c).n_retained, 1);
+    second = new_publisher(c, &retain_2);
+    dlx_test_stream_publish(second, 100, 11);
+    ck_assert_uint_eq(list(c).n_retained, 1);
+    dlx_test_stream_publish(second, 100, 12);
+    ck_assert_uint_eq(list(c).n_retained, 0);
+    ck_assert_uint_eq(list(c).n, 1);
+    check_stream(c, 0, 11, 12, DLX_E_EMPTY);
+    dlx_publisher_unref(second);
+    /* Not enough: both stay, and the newest is the one that was published last. */
+    second = new_publisher(c, &retain_2);
+    dlx_test_stream_publish(second, 100, 21);
+    dlx_publisher_unref(second);
+    ck_assert_uint_eq(list(c).n_retained, 2);
+    struct dlx_message *m = NULL;
+    ok(dlx_get(c, "test/a", 0, &m));
+    dlx_test_stream_check(m, 100, 21);
+    dlx_message_unref(m);
+    ok(dlx_retained_drop(c, "test/a"));
+    ck_assert_uint_eq(list(c).n, 0);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(retained_messages_expire)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
+    static const int64_t times[] = {40000000, 20000000, 60 * SECOND, DLX_FOREVER};
+    for (int i = 0; i < 4; i++) {
+        args.retain_for_ns = times[i];
+        struct dlx_publisher *p = NULL;
+        char topic[16];
+        (void)snprintf(topic, sizeof topic, "t/%d", i);
+        ok(dlx_publisher_new(c, topic, &args, &p));
+        dlx_test_stream_publish(p, 100, 1);
+        dlx_publisher_unref(p);
+    }
+    ck_assert_uint_ge(list(c).n, 2);
+    for (time_t end = time(NULL) + PATIENCE_S; list(c).n > 2;)
+        ck_assert_int_lt(time(NULL), end);
+    struct dlx_message *m = NULL;
+    fails(dlx_get(c, "t/0", 0, &m), DLX_E_EMPTY, "t/0");
+    ok(dlx_get(c, "t/2", 0, &m));
+    dlx_message_unref(m);
+    ok(dlx_get(c, "t/3", 0, &m));
+    dlx_message_unref(m);
+    dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(arguments_that_cannot_be_are_refused)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    struct dlx_publisher_args args = {.size = sizeof args, .history = 4, .retain = 5};
+    fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID, "retains 5 messages");
+    args.retain = 4;
+    args.retain_for_ns = -3;
+    fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID, "-3");
+    args.retain = 0;
+    args.retain_for_ns = SECOND;
+    fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID, "0 messages");
+    struct dlx_message *m = NULL;
+    fails(dlx_get(c, "a b", 0, &m), DLX_E_TOPIC, "a b");
+    fails(dlx_get(NULL, "a", 0, &m), DLX_E_INVALID, "NULL");
+    fails(dlx_get(c, "a", 0, NULL), DLX_E_INVALID, "NULL");
+    fails(dlx_retained_drop(c, "a b"), DLX_E_TOPIC, "a b");
+    fails(dlx_retained_drop(NULL, "a"), DLX_E_INVALID, "NULL");
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* ---- killed publishers --------------------------------------------------------------------- */
+
+#define SET 20
+
+/* Publish a set whose tensors all begin with `value`, and wait to be killed. */
+static pid_t spawn_trainer(int64_t value)
+{
+    int fds[2];
+    char byte;
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_publisher *p = new_publisher(dlx_test_stream_connect(), &retain_1);
+        struct dlx_item items[SET];
+        char names[SET][16];
+        for (int i = 0; i < SET; i++) {
+            (void)snprintf(names[i], sizeof names[i], "w%d", i);
+            items[i] = (struct dlx_item){names[i], dlx_test_stream_alloc(p, 1000, value)};
+        }
+        ok(dlx_publish_set(p, items, SET, NULL, NULL));
+        ck_assert_int_eq(write(fds[1], "", 1), 1);
+        for (;;)
+            pause();
+    }
+    close(fds[1]);
+    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
+    close(fds[0]);
+    return pid;
+}
+
+static void check_set(struct dlx_message *m, int64_t value)
+{
+    ck_assert_uint_eq(dlx_message_n_tensors(m), SET);
+    for (uint32_t i = 0; i < SET; i++) {
+        const DLTensor *t = dlx_message_peek(m, i);
+        int64_t k = 0;
+        while (k < 1000 && ((const int64_t *)t->data)[k] == value + k)
+            k++;
+        ck_assert_int_eq(k, 1000); /* one assert: each is a system call */
+    }
+}
+
+/* From the first set on, there is always one: while its publisher lives, dies, and is succeeded. */
+START_TEST(a_killed_publisher_leaves_its_set_without_a_gap)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_message *m = NULL;
+    for (int64_t round = 1; round <= 40; round++) {
+        pid_t pid = spawn_trainer(round * 10000);
+        kill(pid, SIGKILL);
+        for (int i = 0; i < 20; i++) {
+            ok(dlx_get(c, "test/a", PATIENCE, &m));
+            check_set(m, round * 10000);
+            dlx_message_unref(m);
+        }
+        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+        ck_assert_uint_eq(list(c).n_retained, 1);
+    }
+    ok(dlx_retained_drop(c, "test/a"));
+    ck_assert_uint_eq(shared_bytes(c), 0);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* ---- a publisher that only seems to have gone ------------------------------------------------ */
+
+/* Its control socket is closed, but its process lives, and could write. */
+START_TEST(nobody_joins_what_may_still_be_written)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_test_publisher p;
+    int control = dlx_test_hello(&dlx_test_stream_daemon, 10);
+    Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
+    request.topic = (char *)(uintptr_t) "test/a";
+    request.history = 4;
+    request.depth = 16;
+    request.n_entries = DLX_SHM_ENTRIES_MIN;
+    request.retain = 1;
+    dlx_test_publisher_new_from(&p, control, &request);
+    *(uint64_t *)p.block = 1; /* head */
+    dlx_test_publisher_ready(&p);
+    ck_assert_uint_eq(list(c).n, 1);
+    close(control);
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_subscribe(c, "test/a", NULL, &s)); /* waits for its death, then does without it */
+    ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+    ck_assert_uint_eq(list(c).n, 0);
+    dlx_subscription_unref(s);
+    dlx_test_publisher_deinit(&p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* One that the daemon put out leaves nothing. */
+START_TEST(who_is_disconnected_retains_nothing)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_test_publisher p;
+    int control = dlx_test_hello(&dlx_test_stream_daemon, 10);
+    Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
+    request.topic = (char *)(uintptr_t) "test/a";
+    request.history = 4;
+    request.depth = 16;
+    request.n_entries = DLX_SHM_ENTRIES_MIN;
+    request.retain = 5;
+    ck_assert_ptr_nonnull(strstr(dlx_test_call_error(control, DLX__WIRE__PACKET__BODY_PUBLISHER_NEW,
+                                                     &request, DLX_E_INVALID),
+                                 "retains 5 messages"));
+    request.retain = 1;
+    dlx_test_publisher_new_from(&p, control, &request);
+    *(uint64_t *)p.block = 1; /* head */
+    dlx_test_publisher_ready(&p);
+    Dlx__Wire__Ok nonsense = DLX__WIRE__OK__INIT;
+    dlx_test_send(control, DLX__WIRE__PACKET__BODY_OK, &nonsense, 77);
+    (void)dlx_test_disconnected(control, DLX_E_PROTOCOL);
+    ck_assert_uint_eq(list(c).n, 0);
+    dlx_test_publisher_deinit(&p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("retain");
+    TCase *tcase = dlx_test_stream_case("retain");
+    tcase_add_test(tcase, who_comes_late_gets_what_is_retained_unasked);
+    tcase_add_test(tcase, retained_messages_outlive_their_publisher);
+    tcase_add_test(tcase, a_reliable_subscription_gets_what_is_retained);
+    tcase_add_test(tcase, a_clean_end_gives_back_memory_that_retains_nothing);
+    tcase_add_test(tcase, a_successor_replaces_once_it_has_as_many);
+    tcase_add_test(tcase, retained_messages_expire);
+    tcase_add_test(tcase, arguments_that_cannot_be_are_refused);
+    tcase_add_test(tcase, a_killed_publisher_leaves_its_set_without_a_gap);
+    tcase_add_test(tcase, nobody_joins_what_may_still_be_written);
+    tcase_add_test(tcase, who_is_disconnected_retains_nothing);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What is retained outlives the daemon, where the service manager keeps descriptors (a stand-in: tests/harness/manager.h). */
+
+#include "tests/harness/fork.h"
+#include "tests/harness/store.h"
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+
+START_TEST(what_is_retained_outlives_daemons)
+{
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 3);
+    for (int i = 0; i < 3; i++) {
+        dlx_test_store_restart();
+        ck_assert_int_eq(dlx_test_store_n_publishers(), 2);
+        dlx_test_store_check_there("test/a", 9, 10);
+        dlx_test_store_check_there("test/b", 3, 3);
+    }
+    /* One that is told to end leaves it, too. */
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    dlx_test_store_run_again();
+    dlx_test_store_check_there("test/a", 9, 10);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 1); /* replaces what was there */
+    dlx_test_store_drop("test/a");
+    dlx_test_store_restart();
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    dlx_test_store_check_there("test/b", 1, 1);
+    dlx_test_store_drop("test/b");
+    dlx_test_store_end();
+}
+END_TEST
+
+/* "Closed" is answered when the manager has everything. */
+START_TEST(a_daemon_that_is_killed_at_once_loses_nothing)
+{
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    for (int64_t i = 1; i <= 60; i++) {
+        dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, i % 7 + 1);
+        dlx_test_store_restart();
+        dlx_test_store_check_there("test/a", i % 7 + 1, i % 7 + 1);
+        ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    }
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
+}
+END_TEST
+
+/* Publish 1 to n and wait to be killed. */
+static pid_t spawn_publisher(int64_t n)
+{
+    int fds[2];
+    char byte;
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct dlx_publisher *p =
+            dlx_test_store_publisher(dlx_test_stream_connect(), "test/a", &dlx_test_retain_2);
+        for (int64_t i = 1; i <= n; i++)
+            dlx_test_stream_publish(p, 100, i);
+        ck_assert_int_eq(write(fds[1], "", 1), 1);
+        for (;;)
+            pause();
+    }
+    close(fds[1]);
+    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
+    close(fds[0]);
+    return pid;
+}
+
+static void kill_publisher(pid_t pid)
+{
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+}
+
+START_TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages)
+{
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    pid_t pid = spawn_publisher(5);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    kill_publisher(pid);
+    dlx_test_store_run_again();
+    dlx_test_store_check_there("test/a", 4, 5);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-",
+                                 0); /* nobody writes any more */
+    dlx_test_store_restart();
+    dlx_test_store_check_there("test/a", 4, 5);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
+}
+END_TEST
+
+START_TEST(a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_nothing)
+{
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    pid_t pid = spawn_publisher(0);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    kill_publisher(pid);
+    dlx_test_store_run_again();
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-region-", 0);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 0);
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 0);
+    dlx_test_store_end();
+}
+END_TEST
+
+/* What it retains is shown meanwhile, if there is anything: e2e_shown. */
+START_TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
+{
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    pid_t pid = spawn_publisher(5), idle = spawn_publisher(0);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 2);
+    dlx_test_store_restart();
+    dlx_test_store_restart();
+    ck_assert_msg(strstr(dlx_test_stream_daemon.said,
+                         "what 2 publishers retain; nobody sees what 1 of them retain until"),
+                  "%s", dlx_test_stream_daemon.said);
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    kill_publisher(idle); /* it had published nothing, and leaves nothing */
+    kill_publisher(pid);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 0);
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    dlx_test_store_check_there("test/a", 4, 5);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
+}
+END_TEST
+
+/* Its only publisher leaves, once more: nothing is taken, and the subscription does not end. */
+static void wait_until_left(struct dlx_subscription *s)
+{
+    struct dlx_event event = {.size = sizeof event};
+    struct dlx_message *m = NULL;
+    while (dlx_subscription_next_event(s, &event) != 0 || event.kind == DLX_EVENT_JOINED ||
+           event.kind == DLX_EVENT_RECONNECTED) {
+        int r = dlx_take(s, SECOND / 1000, &m);
+        ck_assert_msg(r == DLX_E_TIMEOUT || r == DLX_E_DISCONNECTED, "%d", r);
+    }
+}
+
+/* A subscription for two publishers counts one that another daemon knows again once. */
+START_TEST(a_retained_publisher_leaves_once)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .n_publishers = 2};
+    struct dlx_client *c = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
+    c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "test/a", &args, &s));
+    dlx_test_store_take(s, 9, 10);
+    wait_until_left(s);
+    for (int i = 0; i < 2; i++) {
+        dlx_test_store_restart();
+        wait_until_left(s);
+    }
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 3);
+    for (int64_t value = 1; value <= 3; value++) {
+        ok(dlx_take(s, PATIENCE, &m));
+        dlx_test_stream_check(m, 100, value);
+        dlx_message_unref(m);
+    }
+    fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "test/a");
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
+}
+END_TEST
+
+START_TEST(no_message_comes_twice)
+{
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    struct dlx_client *c = NULL;
+    struct dlx_subscription *s = NULL, *slow = NULL;
+    struct dlx_message *m = NULL;
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
+    c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    ok(dlx_subscribe(c, "test/a", NULL, &slow));
+    dlx_test_store_take(s, 9, 10);
+    dlx_test_store_take(slow, 9, 9);
+    for (int i = 0; i < 2; i++) {
+        /* Asked as often as it takes to find the new daemon. */
+        dlx_test_store_restart();
+        for (time_t until = time(NULL) + PATIENCE_S;;) {
+            struct dlx_subscription_stats stats = {.size = sizeof stats};
+            int r = dlx_take(s, 1000000, &m);
+            ck_assert_msg(r == DLX_E_EMPTY || r == DLX_E_TIMEOUT || r == DLX_E_PUBLISHER_GONE ||
+                              r == DLX_E_DISCONNECTED,
+                          "%d", r);
+            ok(dlx_subscription_get_stats(s, &stats));
+            ck_assert_uint_eq(stats.lost, 0);
+            if (r == DLX_E_PUBLISHER_GONE)
+                break;
+            ck_assert_int_lt(time(NULL), until);
+        }
+    }
+    dlx_test_store_take(slow, 10, 10);
+    ck_assert_int_eq(dlx_take(slow, PATIENCE, &m),
+                     DLX_E_PUBLISHER_GONE); /* the daemon knows it again */
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_2,
+                                  3); /* of another one, who comes after them: all it publishes */
+    dlx_test_store_take(s, 1, 3);
+    dlx_test_store_take(slow, 1, 3);
+    dlx_subscription_unref(s);
+    dlx_subscription_unref(slow);
+    dlx_client_unref(c);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
+}
+END_TEST
+
+START_TEST(time_goes_on_while_there_is_no_daemon)
+{
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    struct dlx_publisher_args args = {
+        .size = sizeof args, .retain = 1, .retain_for_ns = 60 * SECOND};
+    dlx_test_store_leave_messages("test/a", &args, 1);
+    args.retain_for_ns = SECOND / 5;
+    dlx_test_store_leave_messages("test/b", &args, 1);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    uint64_t until = dlx__deadline(SECOND / 5);
+    while (dlx__now_ns() < until)
+        (void)poll(NULL, 0, 1);
+    dlx_test_store_run_again();
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-region-", 2);
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    dlx_test_store_check_there("test/a", 1, 1);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
+}
+END_TEST
+
+/* What one link may hold of them is in the ledger, too. */
+START_TEST(bounds_of_what_is_retained_outlive_daemons)
+{
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    struct dlx_publisher_args args = {.size = sizeof args, .retain = 2};
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL, *other = NULL;
+    if (_i == 0)
+        args.max_held = 1;
+    else
+        args.max_held_bytes = 800;
+    dlx_test_store_leave_messages("test/a", &args, 2);
+    dlx_test_store_restart();
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    ok(dlx_take(s, PATIENCE, &m));
+    fails(dlx_take(s, PATIENCE, &other), DLX_E_TOO_MANY_HELD,
+          _i == 0 ? "1 messages are held, the limit of the publisher"
+                  : "800 B are held, and the publisher allows 800 B");
+    dlx_message_unref(m);
+    dlx_test_store_take(s, 2, 2);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
+}
+END_TEST
+
+/* The ledger, and a control block and an arena for each; a pidfd for each that is open. */
+START_TEST(what_does_not_fit_is_not_kept_by_half)
+{
+    dlx_test_store_begin(4);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 1);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1,
+                                  1); /* its log says that it is not kept */
+    char log[1024] = "";
+    ssize_t n = read(dlx_test_stream_daemon.log_fd, log, sizeof log - 1);
+    ck_assert_int_gt(n, 0);
+    while (!strstr(log, "use 4 and may have 4 (quota store-entries)")) {
+        ssize_t more = read(dlx_test_stream_daemon.log_fd, log + n, sizeof log - 1 - (size_t)n);
+        ck_assert_int_gt(more, 0);
+        n += more;
+        log[n] = '\0';
+    }
+    ck_assert_ptr_nonnull(strstr(log, "test/b: what "));
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 3);
+    dlx_test_store_check_there("test/b", 1, 1);
+    dlx_test_store_restart();
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    dlx_test_store_check_there("test/a", 1, 1);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
+}
+END_TEST
+
+/* What comes and goes before the manager reads is never sent: no descriptor waits for it. */
+START_TEST(a_flood_that_the_manager_does_not_read_takes_no_descriptors)
+{
+    enum { FEW = 10 };
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    atomic_store(&dlx_test_store_manager.stalled, true);
+    struct dlx_client *c = dlx_test_stream_connect();
+    size_t n = 0;
+    /* Until the manager's socket is full, however much that takes, and beyond. */
+    for (int i = 0; i < 1000; i++) {
+        dlx_publisher_unref(dlx_test_store_publisher(c, "test/a", &dlx_test_retain_1));
+        if (i == 0)
+            n = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
+    }
+    ck_assert_uint_le(dlx_test_daemon_n_fds(&dlx_test_stream_daemon), n + FEW);
+    dlx_client_unref(c);
+    atomic_store(&dlx_test_store_manager.stalled, false);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1,
+                                  1); /* which waits until the manager has all of it */
+    dlx_test_store_restart();
+    dlx_test_store_check_there("test/b", 1, 1);
+    dlx_test_store_drop("test/b");
+    dlx_test_store_end();
+}
+END_TEST
+
+START_TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
+{
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_1);
+    struct dlx_daemon_info info = {.size = sizeof info};
+    dlx_test_stream_publish(p, 100, 1);
+    dlx_client_unref(c);
+    c = dlx_test_stream_connect();
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "",
+                                 4); /* ledger, pidfd, control block, arena */
+    atomic_store(&dlx_test_store_manager.stalled, true);
+    pid_t other = dlx_test_fork();
+    ck_assert_int_ge(other, 0);
+    if (other == 0) { /* meanwhile, others are served */
+        uint64_t before = dlx__now_ns();
+        for (int i = 0; i < 100; i++) {
+            struct dlx_client *mine = dlx_test_stream_connect();
+            ok(dlx_client_get_daemon_info(mine, &info));
+            dlx_client_unref(mine);
+        }
+        _exit(dlx__now_ns() - before < 2 * (uint64_t)SECOND ? 0 : 1);
+    }
+    dlx_publisher_unref(p); /* seconds */
+    int status;
+    ck_assert_int_eq(waitpid(other, &status, 0), other);
+    ck_assert_int_eq(status, 0);
+    ok(dlx_client_get_daemon_info(c, &info));
+    dlx_client_unref(c);
+    atomic_store(&dlx_test_store_manager.stalled, false); /* it reads what waited */
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 0);
+    dlx_test_store_restart();
+    dlx_test_store_check_there("test/a", 1, 1);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
+}
+END_TEST
+
+static int memfd(const char *content)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, content, strlen(content)), (ssize_t)strlen(content));
+    return fd;
+}
+
+START_TEST(descriptors_that_cannot_be_are_forgotten)
+{
+    /* Of nobody, twice; then none of them is a name that a daemon gives. */
+    static const char *const names[] = {"dlx-region-1-0-0",
+                                        "dlx-region-1-0-0",
+                                        "dlx-region-1-1-1-1",
+                                        "dlx-region-1-1-0",
+                                        "dlx-region-1-0-1",
+                                        "dlx-region-1-1-x",
+                                        "dlx-region-1-1",
+                                        "dlx-region-1-1-",
+                                        "dlx-region-1-1-18446744073709551616",
+                                        "dlx-region-1-4294967296-1",
+                                        "dlx-region-",
+                                        "dlx-region-/-1-1",
+                                        "dlx-pid-99999999999999999999999",
+                                        "dlx-pid-1-1",
+                                        "dlx-"};
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 1);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(names); i++)
+        dlx_test_manager_keep(&dlx_test_store_manager, names[i], memfd("of nobody"));
+    dlx_test_manager_keep(&dlx_test_store_manager, "dlx-ledger-1",
+                          memfd("of another version, it seems"));
+    dlx_test_manager_keep(&dlx_test_store_manager, "somebody-elses", memfd("not ours"));
+    dlx_test_store_run_again();
+    dlx_test_store_check_there("test/a", 1, 1);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 4);
+    ck_assert_uint_eq(dlx_test_manager_n_kept(&dlx_test_store_manager, "somebody-elses"), 1);
+    dlx_test_store_drop("test/a");
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 2);
+    dlx_test_manager_stop(&dlx_test_store_manager);
+}
+END_TEST
+
+static void set_ledger_version(uint32_t version)
+{
+    pthread_mutex_lock(&dlx_test_store_manager.lock);
+    for (size_t i = 0; i < dlx_test_store_manager.n; i++)
+        if (strncmp(dlx_test_store_manager.kept[i].name, "dlx-ledger-", 11) == 0)
+            ck_assert_int_eq(
+                pwrite(dlx_test_store_manager.kept[i].fd, &version, sizeof version, 16),
+                (ssize_t)sizeof version);
+    pthread_mutex_unlock(&dlx_test_store_manager.lock);
+}
+
+/* After an upgrade over several releases, or back to an older one: what it cannot read is given up,
+ * and it says so. */
+START_TEST(a_ledger_of_another_version_is_given_up_in_words)
+{
+    const char *said = dlx_test_stream_daemon.said;
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    for (uint32_t i = 0; i < 2; i++) {
+        dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
+        dlx_test_daemon_kill(&dlx_test_stream_daemon);
+        set_ledger_version(i == 0 ? DLX_PROTO_MAJOR - 1 : DLX_PROTO_MAJOR + 1);
+        dlx_test_store_run_again();
+        ck_assert_msg(strstr(said, i == 0 ? "ledger of version 1 (" : "ledger of version 3 ("),
+                      "%s", said);
+        ck_assert_msg(strstr(said, "reads version 2 ("), "%s", said);
+        ck_assert_msg(strstr(said, "2 regions that former daemons retained are given up"), "%s",
+                      said);
+        dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 1); /* a ledger of its own */
+        ck_assert_int_eq(dlx_test_store_n_publishers(), 0);
+    }
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 5);
+    dlx_test_store_restart();
+    dlx_test_store_check_there("test/a", 5, 5);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
+}
+END_TEST
+
+/* The regions of a publisher are not what the ledger says. */
+START_TEST(what_is_damaged_is_dropped_and_the_rest_is_there)
+{
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 1);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 1);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    pthread_mutex_lock(&dlx_test_store_manager.lock);
+    for (size_t i = 0; i < dlx_test_store_manager.n; i++) {
+        if (strstr(dlx_test_store_manager.kept[i].name, "-0-0")) { /* the control block of test/a */
+            dlx__close(dlx_test_store_manager.kept[i].fd);
+            dlx_test_store_manager.kept[i].fd = memfd("short");
+            break;
+        }
+    }
+    pthread_mutex_unlock(&dlx_test_store_manager.lock);
+    dlx_test_store_run_again();
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    dlx_test_store_check_there("test/b", 1, 1);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-region-", 2);
+    dlx_test_store_drop("test/b");
+    dlx_test_store_end();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("store");
+    TCase *tcase = dlx_test_stream_case("store");
+    tcase_add_test(tcase, what_is_retained_outlives_daemons);
+    tcase_add_loop_test(tcase, bounds_of_what_is_retained_outlive_daemons, 0, 2);
+    tcase_add_test(tcase, a_daemon_that_is_killed_at_once_loses_nothing);
+    tcase_add_test(tcase, a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages);
+    tcase_add_test(tcase,
+                   a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_nothing);
+    tcase_add_test(tcase, a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies);
+    tcase_add_test(tcase, a_retained_publisher_leaves_once);
+    tcase_add_test(tcase, no_message_comes_twice);
+    tcase_add_test(tcase, time_goes_on_while_there_is_no_daemon);
+    tcase_add_test(tcase, what_does_not_fit_is_not_kept_by_half);
+    tcase_add_test(tcase, a_flood_that_the_manager_does_not_read_takes_no_descriptors);
+    tcase_add_test(tcase, a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever);
+    tcase_add_test(tcase, descriptors_that_cannot_be_are_forgotten);
+    tcase_add_test(tcase, a_ledger_of_another_version_is_given_up_in_words);
+    tcase_add_test(tcase, what_is_damaged_is_dropped_and_the_rest_is_there);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* A program that cannot take the daemon's place changes nothing: the daemon serves as before, and
+ * says why. docs/decisions/0030. */
+
+#include "client/publisher.h"
+#include "common/util.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/store.h"
+#include "tests/harness/upgrade.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+/* The daemon serves as before: a client that was there notices nothing. */
+static void check_unchanged(struct dlx_publisher *p, struct dlx_subscription *s, int64_t *n,
+                            size_t n_fds)
+{
+    dlx_test_stream_publish(p, 10, ++*n);
+    dlx_test_stream_take(s, *n);
+    ck_assert_uint_eq(p->epoch, 0);
+    dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, n_fds);
+}
+
+START_TEST(a_program_that_cannot_take_over_changes_nothing)
+{
+    static const struct {
+        size_t size;      /* of the copy; 0: the text */
+        const char *text; /* NULL: no file */
+        unsigned mode;
+        int signum;
+        const char *words;
+    } all[] = {
+        {10, NULL, 0755, SIGHUP, "Exec format error"},
+        {20000, NULL, 0755, SIGHUP, "asked whether it can, it "},
+        {4096, NULL, 0644, SIGHUP, "Permission denied"},
+        {0, "#!/bin/sh\nexit 3\n", 0, SIGHUP, "ended with status 3"},
+        {0, "#!/bin/sh\nkill -9 $$\n", 0, SIGHUP, "ended by signal 9 (Killed)"},
+        {0, "#!/no/such/interpreter\n", 0, SIGHUP, "No such file or directory"},
+        {0, NULL, 0, SIGUSR2, "No such file or directory"},
+    };
+    if (dlx_test_valgrind()) {
+        printf("SKIP: valgrind starts every program that can be read\n");
+        return;
+    }
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    int64_t n = 0;
+    dlx_test_stream_publish(x.p, 10, ++n);
+    dlx_test_stream_take(x.s, n);
+    size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        if (all[i].size > 0)
+            dlx_test_upgrade_put(all[i].size, all[i].mode);
+        else if (all[i].text)
+            dlx_test_upgrade_write(dlx_test_upgrade_program, all[i].text);
+        else
+            ck_assert_int_eq(unlink(dlx_test_upgrade_program), 0);
+        dlx_test_upgrade_signal(all[i].signum);
+        dlx_test_upgrade_await("this daemon goes on: ");
+        dlx_test_upgrade_await(all[i].words);
+        if (all[i].signum == SIGHUP) /* the administrator's wish is done as far as it can be */
+            dlx_test_upgrade_await("read the configuration again");
+        check_unchanged(x.p, x.s, &n, n_fds);
+    }
+    dlx_test_upgrade_to_new();
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* The trial passes, and then execve(2) fails: what was prepared is undone. */
+START_TEST(a_program_that_fails_at_the_last_moment_changes_nothing)
+{
+    char text[700];
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 3);
+    dlx_test_upgrade();
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    int64_t n = 0;
+    dlx_test_stream_publish(x.p, 10, ++n);
+    dlx_test_stream_take(x.s, n);
+    size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
+    (void)snprintf(text, sizeof text, "#!/bin/sh\nrm %s\n", dlx_test_upgrade_program);
+    dlx_test_upgrade_write(dlx_test_upgrade_program, text);
+    dlx_test_upgrade_signal(SIGHUP);
+    dlx_test_upgrade_await("cannot take its place: execve: No such file or directory");
+    dlx_test_upgrade_await("read the configuration again");
+    check_unchanged(x.p, x.s, &n, n_fds);
+    for (int i = 0; i < 3; i++) {
+        dlx_test_upgrade_to_new();
+        dlx_test_store_check_there("test/b", 3, 3);
+    }
+    dlx_test_pair_end(&x);
+    dlx_test_store_drop("test/b");
+}
+END_TEST
+
+/* There is no number for another descriptor. */
+static rlim_t fill_descriptors(void)
+{
+    char path[64];
+    rlim_t n = 0;
+    do
+        (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)dlx_test_stream_daemon.pid,
+                       (int)n++);
+    while (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0);
+    return n - 1;
+}
+
+/* The trial passes, and then nothing can be handed over. */
+START_TEST(a_lack_of_descriptors_changes_nothing)
+{
+    struct rlimit before, few;
+    if (dlx_test_valgrind()) {
+        printf("SKIP: valgrind needs descriptors to start a program\n");
+        return;
+    }
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    int64_t n = 0;
+    dlx_test_stream_publish(x.p, 10, ++n);
+    dlx_test_stream_take(x.s, n);
+    size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
+    ck_assert_int_eq(prlimit(dlx_test_stream_daemon.pid, RLIMIT_NOFILE, NULL, &before), 0);
+    few = (struct rlimit){fill_descriptors(), before.rlim_max};
+    ck_assert_int_eq(prlimit(dlx_test_stream_daemon.pid, RLIMIT_NOFILE, &few, NULL), 0);
+    dlx_test_upgrade_signal(SIGUSR2);
+    dlx_test_upgrade_await("cannot take its place: memfd_create");
+    ck_assert_int_eq(prlimit(dlx_test_stream_daemon.pid, RLIMIT_NOFILE, &before, NULL), 0);
+    check_unchanged(x.p, x.s, &n, n_fds);
+    dlx_test_upgrade();
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+START_TEST(a_wrong_configuration_stops_an_upgrade)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    int64_t n = 0;
+    dlx_test_stream_publish(x.p, 10, ++n);
+    dlx_test_stream_take(x.s, n);
+    size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
+    dlx_test_upgrade_write(dlx_test_upgrade_config, "[daemon]\nno-such-key = 1\n");
+    dlx_test_upgrade_put(0, 0755);
+    dlx_test_upgrade_signal(SIGHUP);
+    dlx_test_upgrade_await("c:2: [daemon] has no 'no-such-key'"); /* the new program says so */
+    dlx_test_upgrade_await("ended with status 1");
+    dlx_test_upgrade_await("the configuration stays as it was: ");
+    check_unchanged(x.p, x.s, &n, n_fds);
+    dlx_test_upgrade_write(dlx_test_upgrade_config, "");
+    dlx_test_upgrade_signal(SIGHUP);
+    dlx_test_upgrade_await("listening on ");
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Of a daemon that hands over in another version than this program reads. */
+START_TEST(a_program_says_whether_it_can_take_over)
+{
+    static const struct {
+        const char *version;
+        int status;
+    } all[] = {{"1.2", 0}, {"1.1", 1}, {"2.2", 1}, {"", 1}, {"1.2.3", 1}};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        char option[64], said[256] = "";
+        int fds[2], status;
+        (void)snprintf(option, sizeof option, "--check-handover=%s", all[i].version);
+        ck_assert_int_eq(pipe(fds), 0);
+        pid_t pid = dlx_test_fork();
+        ck_assert_int_ge(pid, 0);
+        if (pid == 0) {
+            (void)dup2(fds[1], STDERR_FILENO);
+            /* A descriptor that the daemon closed when it was ready. */
+            execl(dlx_test_upgrade_program, "dlpackd", "--ready-fd=77", option, (char *)NULL);
+            _exit(127);
+        }
+        close(fds[1]);
+        ck_assert_int_ge(read(fds[0], said, sizeof said - 1), 0);
+        close(fds[0]);
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == all[i].status, "%s: %#x %s",
+                      all[i].version, (unsigned)status, said);
+        if (all[i].status > 0) {
+            (void)snprintf(option, sizeof option, "hands over in version %s,", all[i].version);
+            ck_assert_msg(strstr(said, option) && strstr(said, "takes over in version 1.2"), "%s",
+                          said);
+        }
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("upgrade_refused");
+    TCase *tcase = dlx_test_upgrade_case("upgrade_refused");
+    tcase_add_test(tcase, a_program_that_cannot_take_over_changes_nothing);
+    tcase_add_test(tcase, a_program_that_fails_at_the_last_moment_changes_nothing);
+    tcase_add_test(tcase, a_lack_of_descriptors_changes_nothing);
+    tcase_add_test(tcase, a_wrong_configuration_stops_an_upgrade);
+    tcase_add_test(tcase, a_program_says_whether_it_can_take_over);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

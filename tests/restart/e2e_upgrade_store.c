@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* A daemon whose place another program takes, and for which the service manager (a stand-in:
+ * tests/harness/manager.h) keeps descriptors: what it keeps, and what the new daemon believes that
+ * it keeps, stay the same. */
+
+#include "common/util.h"
+#include "tests/harness/store.h"
+#include "tests/harness/upgrade.h"
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+static size_t n_kept(void)
+{
+    return dlx_test_manager_n_kept(&dlx_test_store_manager, "");
+}
+
+/* Nothing has two of a name. */
+static void check_names(void)
+{
+    struct dlx_test_manager *manager = &dlx_test_store_manager;
+    char twice[128] = "";
+    pthread_mutex_lock(&manager->lock);
+    for (size_t i = 0; i < manager->n; i++)
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(manager->kept[i].name, manager->kept[k].name) == 0)
+                (void)snprintf(twice, sizeof twice, "%s", manager->kept[i].name);
+    pthread_mutex_unlock(&manager->lock);
+    ck_assert_msg(!twice[0], "%s is kept twice", twice);
+}
+
+START_TEST(what_the_manager_keeps_stays_as_it_is)
+{
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_2);
+    for (int64_t i = 1; i <= 5; i++)
+        dlx_test_stream_publish(p, 100, i);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 3);
+    /* A ledger; a pidfd, a control block and an arena; a control block and an arena. */
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 6);
+    for (int i = 0; i < 5; i++) {
+        dlx_test_upgrade();
+        dlx_test_store_check_there("test/a", 4, 5);
+        dlx_test_store_check_there("test/b", 3, 3);
+        ck_assert_uint_eq(n_kept(), 6);
+        check_names();
+    }
+    /* The new daemon knows what is kept: it has it forgotten, and what comes is kept. */
+    dlx_test_store_drop("test/b");
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 4);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 4);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 6);
+    dlx_test_store_restart(); /* by a crash */
+    dlx_test_store_check_there("test/a", 4, 5);
+    dlx_test_store_check_there("test/b", 4, 4);
+    dlx_test_upgrade();
+    dlx_publisher_unref(p); /* announces itself first */
+    dlx_client_unref(c);
+    dlx_test_store_check_there("test/a", 4, 5);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_drop("test/b");
+    dlx_test_store_end();
+}
+END_TEST
+
+/* It is handed over beside what is kept, and there is no room for it later, either. */
+START_TEST(what_did_not_fit_survives_an_upgrade_and_no_crash)
+{
+    dlx_test_store_begin(4);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 4);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 3);
+    for (int i = 0; i < 3; i++) {
+        dlx_test_upgrade_signal(SIGUSR2);
+        dlx_test_upgrade_await("what 1 of them retain will not outlive this daemon: ");
+        dlx_test_upgrade_await("listening on ");
+        dlx_test_store_check_there("test/a", 3, 3);
+        dlx_test_store_check_there("test/b", 4, 4);
+        dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 3);
+        check_names();
+    }
+    /* There is room now, and it is used. */
+    dlx_test_store_drop("test/a");
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 1);
+    dlx_test_upgrade();
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 3);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
+    dlx_test_store_restart();
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    dlx_test_store_check_there("test/b", 4, 4);
+    dlx_test_store_drop("test/b");
+    dlx_test_store_end();
+}
+END_TEST
+
+/* It reads nothing, and its socket takes nothing more. */
+static void stall_manager(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    atomic_store(&dlx_test_store_manager.stalled, true);
+    memcpy(address.sun_path, dlx_test_store_manager.path, strlen(dlx_test_store_manager.path));
+    for (bool took_some = true; took_some;) {
+        int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        ck_assert_int_ge(fd, 0);
+        took_some = false;
+        while (sendto(fd, "X=1", 3, 0, (const struct sockaddr *)&address, sizeof address) == 3)
+            took_some = true;
+        close(fd); /* a socket has a limit of its own */
+    }
+}
+
+/* How the names of regions begin, all of which are of one publisher. */
+static void find_regions(char ret[128])
+{
+    struct dlx_test_manager *manager = &dlx_test_store_manager;
+    pthread_mutex_lock(&manager->lock);
+    for (size_t i = 0; i < manager->n; i++)
+        if (sscanf(manager->kept[i].name, "dlx-region-%90[0-9]", ret) == 1)
+            (void)snprintf(ret, 128, "%.*s", (int)(strlen("dlx-region-") + strlen(ret)),
+                           manager->kept[i].name);
+    pthread_mutex_unlock(&manager->lock);
+}
+
+/* What the old daemon could not say to the manager any more the new one says. */
+START_TEST(a_manager_that_does_not_read_is_told_later)
+{
+    enum { MANY = 30 };
+    char topic[32], regions[128] = "";
+    struct dlx_publisher *publishers[MANY];
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 3);
+    find_regions(regions);
+    ck_assert_uint_eq(dlx_test_manager_n_kept(&dlx_test_store_manager, regions), 2);
+    stall_manager();
+    struct dlx_client *c = dlx_test_stream_connect();
+    for (int i = 0; i < MANY; i++) {
+        (void)snprintf(topic, sizeof topic, "test/%d", i);
+        publishers[i] = dlx_test_store_publisher(c, topic, &dlx_test_retain_1);
+        dlx_test_stream_publish(publishers[i], 10, i);
+    }
+    dlx_test_store_drop("test/a");
+    dlx_test_upgrade();
+    for (int i = 0; i < MANY; i++) {
+        (void)snprintf(topic, sizeof topic, "test/%d", i);
+        struct dlx_message *m = NULL;
+        ok(dlx_get(c, topic, PATIENCE, &m));
+        dlx_test_stream_check(m, 10, i);
+        dlx_message_unref(m);
+    }
+    atomic_store(&dlx_test_store_manager.stalled, false);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, regions, 0); /* it comes last */
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 1 + 3 * MANY);
+    check_names();
+    dlx_test_store_restart();
+    ck_assert_int_eq(dlx_test_store_n_publishers(), MANY);
+    for (int i = 0; i < MANY; i++)
+        dlx_publisher_unref(publishers[i]);
+    dlx_client_unref(c);
+    for (int i = 0; i < MANY; i++) {
+        (void)snprintf(topic, sizeof topic, "test/%d", i);
+        dlx_test_store_drop(topic);
+    }
+    dlx_test_store_end();
+}
+END_TEST
+
+/* The entries that were made for it alone leave the ledger again. */
+START_TEST(an_upgrade_that_fails_leaves_the_ledger_as_it_was)
+{
+    char text[700];
+    dlx_test_store_begin(4);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
+    dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 4); /* does not fit */
+    (void)snprintf(text, sizeof text, "#!/bin/sh\nrm %s\n", dlx_test_upgrade_program);
+    dlx_test_upgrade_write(dlx_test_upgrade_program, text);
+    dlx_test_upgrade_signal(SIGUSR2);
+    dlx_test_upgrade_await("cannot take its place: execve: No such file or directory");
+    dlx_test_store_check_there("test/b", 4, 4);
+    dlx_test_upgrade_put(0, 0755);
+    dlx_test_store_restart();
+    ck_assert_msg(!strstr(dlx_test_stream_daemon.said, "is lost"), "%s",
+                  dlx_test_stream_daemon.said);
+    ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
+    dlx_test_store_check_there("test/a", 3, 3);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("upgrade_store");
+    TCase *tcase = dlx_test_upgrade_case("upgrade_store");
+    tcase_add_test(tcase, what_the_manager_keeps_stays_as_it_is);
+    tcase_add_test(tcase, what_did_not_fit_survives_an_upgrade_and_no_crash);
+    tcase_add_test(tcase, a_manager_that_does_not_read_is_told_later);
+    tcase_add_test(tcase, an_upgrade_that_fails_leaves_the_ledger_as_it_was);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_TESTS_HARNESS_CORES_H
+#define DLX_TESTS_HARNESS_CORES_H
+
+/* A writer and two links, for tests that go step by step. */
+
+#include "common/error.h"
+#include "tests/harness/ring.h"
+#include <check.h>
+
+#define ENTRIES 8U
+#define WINDOW  3U
+#define KEPT    2U
+#define HELD    4U
+
+static struct fixture {
+    struct dlx_writer w;
+    struct dlx_shm_membership membership;
+    struct dlx_shm_control *control; /* of the first block */
+    struct dlx_shm_link *page, *other_page;
+    struct dlx_writer_link link, other;
+    struct dlx_writer_link *waiting[2]; /* for pick_up() */
+    unsigned n_waiting, n_pick_ups;
+    struct dlx_shm_control *controls[8]; /* of all blocks: readers may still be in them */
+    unsigned n_controls, n_freed, n_blocks_gone, n_links_gone, n_rung, n_rung_writer;
+    void (*on_bytes)(void); /* when a writer counts bytes */
+} f;
+static int payload; /* they are counted, not looked at */
+
+static inline void pick_up(void *userdata)
+{
+    (void)userdata;
+    f.n_pick_ups++;
+    while (f.n_waiting > 0)
+        ck_assert_int_eq(dlx__writer_link_add(&f.w, f.waiting[--f.n_waiting]), 0);
+}
+
+static inline void ignore(void *userdata)
+{
+    (void)userdata;
+}
+
+static inline void ring(void *userdata, struct dlx_writer_link *link)
+{
+    (void)userdata;
+    (void)link;
+    f.n_rung++;
+}
+
+static inline void ring_writer(void *userdata)
+{
+    (void)userdata;
+    f.n_rung_writer++;
+}
+
+static inline void link_gone(void *userdata, struct dlx_writer_link *link)
+{
+    (void)userdata;
+    (void)link;
+    f.n_links_gone++;
+}
+
+static inline void payload_freed(void *userdata, void *p)
+{
+    (void)userdata;
+    ck_assert_ptr_eq(p, &payload);
+    f.n_freed++;
+}
+
+/* As many as the harness says; and the test may do something meanwhile. */
+static inline uint64_t payload_bytes(void *userdata, const void *p)
+{
+    (void)userdata;
+    ck_assert_ptr_eq(p, &payload);
+    if (f.on_bytes)
+        f.on_bytes();
+    return 10;
+}
+
+static inline void block_gone(void *userdata, const struct dlx_writer_block *block)
+{
+    (void)userdata;
+    (void)block;
+    f.n_blocks_gone++;
+}
+
+static const struct dlx_writer_env env = {.pick_up = pick_up,
+                                          .ring = ring,
+                                          .look_for_dead = ignore,
+                                          .link_gone = link_gone,
+                                          .payload_freed = payload_freed,
+                                          .payload_bytes = payload_bytes,
+                                          .block_gone = block_gone};
+static const struct dlx_reader_env reader_env = {.ring = ring_writer};
+
+static inline struct dlx_shm_control *new_control(void)
+{
+    ck_assert_uint_lt(f.n_controls, DLX_ARRAY_SIZE(f.controls));
+    return f.controls[f.n_controls++] = dlx_test_control(ENTRIES);
+}
+
+static inline void begin_writer(bool gating)
+{
+    f = (struct fixture){.n_freed = 0};
+    f.control = new_control();
+    ck_assert_int_eq(
+        dlx__writer_init(&f.w, f.control, ENTRIES, WINDOW, KEPT, gating, &f.membership, &env, NULL),
+        0);
+    f.page = dlx_test_link(&f.link, 0, HELD, gating, false);
+    f.other_page = dlx_test_link(&f.other, 1, HELD, gating, false);
+}
+
+static inline void end_writer(void)
+{
+    dlx__writer_deinit(&f.w);
+    for (unsigned i = 0; i < f.n_controls; i++)
+        free(f.controls[i]);
+    free(f.page);
+    free(f.other_page);
+}
+
+/* A dropping writer, which knows both links. */
+static inline void setup(void)
+{
+    begin_writer(false);
+    ck_assert_int_eq(dlx__writer_link_add(&f.w, &f.link), 0);
+    ck_assert_int_eq(dlx__writer_link_add(&f.w, &f.other), 0);
+}
+
+/* A gating writer, which knows nobody yet. */
+static inline void setup_gating(void)
+{
+    begin_writer(true);
+}
+
+static inline void put(unsigned n)
+{
+    while (n-- > 0)
+        dlx_test_put(&f.w, &payload);
+}
+
+static inline void publish(unsigned n)
+{
+    while (n-- > 0) {
+        if (!dlx__writer_has_room(&f.w))
+            ck_assert_int_eq(dlx__writer_make_room(&f.w), 0);
+        put(1);
+        dlx__writer_announce(&f.w);
+    }
+}
+
+static inline void reclaim_all(void)
+{
+    while (dlx__writer_reclaim(&f.w, false) > 0)
+        ;
+}
+
+/* Go on in another block with the newest messages. */
+static inline struct dlx_shm_control *move(uint32_t n_carried)
+{
+    struct dlx_writer_block *block;
+    uint64_t words[DLX_SHM_ENTRY_WORDS];
+    struct dlx_shm_control *control = new_control();
+    ck_assert_int_eq(dlx__writer_block_new(&f.w, control, ENTRIES, n_carried, &block), 0);
+    for (uint64_t n = f.w.head - n_carried + 1; n <= f.w.head; n++) {
+        ck_assert_ptr_eq(dlx__writer_payload(&f.w, n, words), &payload);
+        ck_assert(dlx_test_is_of(words, n));
+        dlx__writer_carry(block, n, words, &payload);
+    }
+    dlx__writer_move(&f.w, block);
+    ck_assert(dlx_test_blocks_are_right(&f.w));
+    return control;
+}
+
+static inline void begin(struct dlx_reader *r, struct dlx_shm_link *page,
+                         const struct dlx_shm_control *control, uint64_t base)
+{
+    dlx__reader_init(r, control, ENTRIES, page, page == f.other_page, HELD, false, f.w.gating, true,
+                     &reader_env, NULL);
+    dlx__reader_start(r, 0, true, base);
+}
+
+static inline void begin_latest(struct dlx_reader *r)
+{
+    dlx__reader_init(r, f.control, ENTRIES, f.page, 0, HELD, true, false, false, &reader_env, NULL);
+    dlx__reader_start(r, 0, false, 0);
+}
+
+static inline uint64_t take_one(struct dlx_reader *r, uint32_t *ret_hold)
+{
+    struct dlx_taken taken;
+    ck_assert_int_eq(dlx__reader_take(r, &taken, 1), 1);
+    ck_assert(dlx_test_is_of(taken.words, taken.n));
+    *ret_hold = taken.hold;
+    ck_assert_uint_eq(taken.gap, 0);
+    return taken.n;
+}
+
+#endif

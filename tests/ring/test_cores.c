@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writer and reader of a ring, step by step: publish, take, the end, hostile peers. */
+
+#include "tests/ring/harness_cores.h"
+#include "tests/harness/run.h"
+
+/* ---- publish and take ---------------------------------------------------------------------- */
+
+START_TEST(a_batch_may_fill_the_ring)
+{
+    struct dlx_reader r;
+    struct dlx_taken taken[HELD];
+    begin(&r, f.page, f.control, 0);
+    for (int round = 0; round < 5; round++) {
+        unsigned n = 0;
+        reclaim_all();
+        ck_assert_int_eq(dlx__writer_make_room(&f.w), 0);
+        for (; dlx__writer_has_room(&f.w); n++)
+            put(1);
+        ck_assert_uint_eq(n, ENTRIES - 1 - (round ? WINDOW : 0)); /* one is for the mark */
+        ck_assert(dlx__reader_pending(&r));
+        ck_assert_int_eq(dlx__reader_take(&r, taken, HELD), HELD);
+        for (uint32_t i = 0; i < HELD; i++) {
+            ck_assert(dlx_test_is_of(taken[i].words, taken[i].n));
+            dlx__reader_release(&r, taken[i].hold);
+        }
+        dlx__writer_announce(&f.w);
+        ck_assert_uint_eq(f.w.head + 1 - f.w.oldest, WINDOW);
+    }
+}
+END_TEST
+
+START_TEST(one_announcement_wakes_for_a_whole_batch)
+{
+    struct dlx_reader r;
+    begin(&r, f.page, f.control, 0);
+    ck_assert(dlx__reader_arm(&r));
+    put(3);
+    ck_assert_uint_eq(f.n_rung, 0);
+    dlx__writer_announce(&f.w);
+    ck_assert_uint_eq(f.n_rung, 1);
+    publish(1);
+    ck_assert_uint_eq(f.n_rung, 1);
+    ck_assert(!dlx__reader_arm(&r)); /* there is something: it need not sleep */
+}
+END_TEST
+
+START_TEST(a_take_gives_no_more_than_can_be_held)
+{
+    struct dlx_reader r;
+    struct dlx_taken taken[2 * HELD];
+    begin(&r, f.page, f.control, 0);
+    put(ENTRIES - 1);
+    dlx__writer_announce(&f.w);
+    ck_assert_int_eq(dlx__reader_take(&r, taken, 2 * HELD), WINDOW); /* others are retired */
+    ck_assert_uint_eq(taken[0].gap, ENTRIES - 1 - WINDOW);
+    publish(2);
+    ck_assert_int_eq(dlx__reader_take(&r, taken + WINDOW, 2), HELD - WINDOW);
+    ck_assert_int_eq(dlx__reader_take(&r, taken, 1), DLX_E_TOO_MANY_HELD);
+    ck_assert_uint_eq(dlx__reader_n_held(&r), HELD);
+    ck_assert_uint_eq(dlx__writer_link_n_held(&f.link), HELD);
+}
+END_TEST
+
+START_TEST(a_take_of_none_fails_only_if_there_is_a_message)
+{
+    struct dlx_reader r;
+    struct dlx_taken taken;
+    begin(&r, f.page, f.control, 0);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 0), DLX_E_EMPTY);
+    publish(1);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(dlx__reader_take(&r, &taken, 0), DLX_E_TOO_MANY_HELD);
+    ck_assert_uint_eq(dlx__reader_n_held(&r), 0);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), 1);
+    ck_assert_uint_eq(taken.n, 1);
+    dlx__writer_close(&f.w);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 0), DLX_E_PUBLISHER_GONE);
+}
+END_TEST
+
+START_TEST(a_lapped_reader_goes_on_at_the_oldest_message)
+{
+    struct dlx_reader r;
+    struct dlx_taken taken;
+    begin(&r, f.page, f.control, 0);
+    publish(100);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), 1);
+    ck_assert_uint_eq(taken.n, 100 + 1 - WINDOW);
+    ck_assert_uint_eq(taken.gap, taken.n - 1);
+    ck_assert_uint_eq(r.lost, taken.n - 1);
+}
+END_TEST
+
+START_TEST(a_latest_reader_skips_to_the_newest_message)
+{
+    struct dlx_reader r;
+    struct dlx_taken taken[2];
+    begin_latest(&r);
+    publish(2);
+    ck_assert_int_eq(dlx__reader_take(&r, taken, 2), 1);
+    ck_assert_uint_eq(taken[0].n, 2);
+    publish(4);
+    ck_assert_int_eq(dlx__reader_take(&r, taken, 2), 1);
+    ck_assert_uint_eq(taken[0].n, 6);
+    ck_assert_uint_eq(r.skipped, 1 + 3);
+    ck_assert_uint_eq(r.lost, 0);
+}
+END_TEST
+
+START_TEST(a_reader_starts_with_the_history_it_asks_for)
+{
+    struct dlx_reader r;
+    publish(WINDOW);
+    for (uint32_t history = 0; history < 5; history++) {
+        dlx__reader_init(&r, f.control, ENTRIES, f.page, 0, HELD, false, false, false, &reader_env,
+                         NULL);
+        dlx__reader_start(&r, history, false, 0);
+        ck_assert_uint_eq(r.cursor, WINDOW - DLX_MIN(history, WINDOW));
+        dlx__reader_start(&r, history, false, 2); /* 1 and 2 are not in this block */
+        ck_assert_uint_eq(r.cursor, DLX_MAX(WINDOW - DLX_MIN(history, WINDOW), 2U));
+    }
+}
+END_TEST
+
+START_TEST(a_reader_that_joins_within_a_batch_finds_the_newest_message)
+{
+    struct dlx_reader r;
+    put(4); /* head is not stored yet */
+    dlx__reader_init(&r, f.control, ENTRIES, f.page, 0, HELD, false, false, false, &reader_env,
+                     NULL);
+    dlx__reader_start(&r, 1, false, 0);
+    ck_assert_uint_eq(r.cursor, 3);
+}
+END_TEST
+
+/* dlx_publisher_wait() waits for readers of any kind. */
+START_TEST(a_reader_that_starts_rings_although_nobody_waits_for_what_it_takes)
+{
+    struct dlx_reader r;
+    dlx__writer_set_blocked(&f.w, true);
+    begin_latest(&r);
+    ck_assert_uint_eq(f.n_rung_writer, 1);
+}
+END_TEST
+
+/* ---- the end ------------------------------------------------------------------------------- */
+
+START_TEST(the_end_comes_after_the_last_message)
+{
+    struct dlx_reader r;
+    struct dlx_taken taken;
+    uint32_t hold;
+    begin(&r, f.page, f.control, 0);
+    publish(1);
+    ck_assert(!dlx__reader_is_closed(&r));
+    ck_assert_uint_eq(take_one(&r, &hold), 1);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_EMPTY);
+    ck_assert(dlx__reader_arm(&r));
+    dlx__writer_close(&f.w);
+    ck_assert_uint_eq(f.n_rung, 1);
+    ck_assert(dlx__reader_pending(&r) && dlx__reader_is_closed(&r));
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_PUBLISHER_GONE);
+    ck_assert_uint_eq(r.cursor, 1);
+}
+END_TEST
+
+START_TEST(the_end_of_a_full_ring_leaves_all_messages)
+{
+    struct dlx_reader r;
+    struct dlx_taken taken[ENTRIES];
+    dlx__reader_init(&r, f.control, ENTRIES, f.page, 0, HELD, false, false, false, &reader_env,
+                     NULL);
+    dlx__reader_start(&r, 0, false, 0);
+    put(ENTRIES - 1);
+    f.w.announced = f.w.head; /* as if `window` were as large */
+    dlx__writer_close(&f.w);
+    ck_assert_int_eq(dlx__reader_take(&r, taken, ENTRIES), HELD);
+    ck_assert_uint_eq(taken[0].n, 1);
+}
+END_TEST
+
+START_TEST(a_move_is_not_the_end)
+{
+    struct dlx_reader r;
+    struct dlx_taken taken;
+    uint32_t hold;
+    begin(&r, f.page, f.control, 0);
+    publish(1);
+    (void)move(1);
+    ck_assert(!dlx__reader_is_closed(&r));
+    ck_assert_uint_eq(take_one(&r, &hold), 1);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_NOT_FOUND);
+}
+END_TEST
+
+START_TEST(a_retired_message_is_lost_and_the_end_follows)
+{
+    struct dlx_reader r;
+    struct dlx_taken taken;
+    begin(&r, f.page, f.control, 0);
+    dlx__reader_close(&r);
+    publish(WINDOW);
+    reclaim_all(); /* 1 is GONE */
+    dlx__writer_close(&f.w);
+    begin(&r, f.other_page, f.control, 0);
+    ck_assert(dlx__reader_pending(&r));
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), 1);
+    ck_assert_uint_eq(taken.n, 1); /* the other link had yet to start */
+    ck_assert_int_eq(dlx__writer_reclaim(&f.w, true), 1);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), 1);
+    ck_assert_uint_eq(taken.n, 2);
+    publish(0);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), 1);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_PUBLISHER_GONE);
+    ck_assert_uint_eq(r.cursor, WINDOW);
+}
+END_TEST
+
+/* ---- hostile peers ------------------------------------------------------------------------- */
+
+static const uint64_t bad[] = {0,
+                               1,
+                               ENTRIES,
+                               DLX_SHM_MOVED - 1,
+                               DLX_SHM_MOVED,
+                               DLX_SHM_END,
+                               DLX_SHM_GONE,
+                               DLX_SHM_GONE - 1,
+                               UINT64_MAX - 1,
+                               UINT64_MAX};
+
+/* Whatever they say, a reader comes back, with numbers that go up. */
+START_TEST(a_hostile_control_block_does_not_keep_a_reader)
+{
+    for (size_t g = 0; g < DLX_ARRAY_SIZE(bad); g++)
+        for (size_t h = 0; h < DLX_ARRAY_SIZE(bad); h++)
+            for (size_t o = 0; o < DLX_ARRAY_SIZE(bad); o++) {
+                struct dlx_reader r;
+                struct dlx_taken taken[HELD];
+                memset(f.page, 0, dlx_shm_link_size(HELD));
+                for (uint32_t i = 0; i < ENTRIES; i++)
+                    dlx_store64_relaxed(&f.control->entries[i].gen, bad[g] + i);
+                dlx_store64_relaxed(&f.control->head, bad[h]);
+                dlx_store64_relaxed(&f.control->oldest, bad[o]);
+                dlx__reader_init(&r, f.control, ENTRIES, f.page, 0, HELD, _i == 0, _i == 1, true,
+                                 &reader_env, NULL);
+                dlx__reader_start(&r, _i == 2 ? 2 : 0, false, 0);
+                (void)dlx__reader_is_closed(&r);
+                for (int i = 0; i < 4; i++) {
+                    uint64_t before = r.cursor;
+                    int n = dlx__reader_take(&r, taken, HELD);
+                    ck_assert(r.cursor >= before && r.cursor < UINT64_MAX / 2);
+                    ck_assert(dlx_load64_relaxed(&f.page->cursor) != DLX_SHM_CURSOR_CLOSED);
+                    ck_assert(n <= (int)HELD && n != 0);
+                    for (int k = 0; k < n; k++) {
+                        ck_assert(taken[k].n > before);
+                        dlx__reader_release(&r, taken[k].hold);
+                    }
+                    ck_assert_uint_eq(dlx__reader_n_held(&r), 0);
+                }
+            }
+}
+END_TEST
+
+START_TEST(an_entry_far_ahead_of_head_is_a_lie)
+{
+    struct dlx_reader r;
+    struct dlx_taken taken;
+    begin(&r, f.page, f.control, 0);
+    publish(1);
+    dlx_store64_relaxed(&f.control->entries[1].gen, 1 + 2 * ENTRIES);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_BAD_PEER);
+    ck_assert_str_ne(dlx__error_message(), "");
+    dlx_store64_relaxed(&f.control->entries[1].gen, 1 + ENTRIES);
+    dlx_store64_relaxed(&f.control->head, UINT64_MAX);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_BAD_PEER);
+    ck_assert_uint_eq(r.cursor, 0);
+}
+END_TEST
+
+START_TEST(a_hostile_link_page_hurts_only_its_own_link)
+{
+    struct dlx_reader r;
+    uint32_t hold;
+    begin(&r, f.other_page, f.control, 0);
+    publish(1);
+    ck_assert_uint_eq(take_one(&r, &hold), 1);
+    for (size_t k = 0; k < DLX_ARRAY_SIZE(bad); k++) {
+        dlx_store64_relaxed(&f.page->n_used, bad[k]);
+        for (size_t c = 0; c < DLX_ARRAY_SIZE(bad); c++) {
+            dlx_store64_relaxed(&f.page->cursor, bad[c] == UINT64_MAX ? 5 : bad[c]);
+            dlx_store64_relaxed(&f.page->hold[c % HELD], bad[k]);
+            dlx_store64_relaxed(f.link.ticket, bad[c]);
+            publish(2);
+            (void)dlx__writer_reclaim(&f.w, c % 2);
+            ck_assert_uint_le(dlx__writer_link_n_held(&f.link), HELD);
+            ck_assert_uint_le(f.w.n_retired, HELD + 1);
+            ck_assert(f.w.oldest == 1 || f.w.retired[0].n == 1); /* an honest one holds it */
+        }
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cores");
+    TCase *tcase;
+    tcase = tcase_create("dropping");
+    tcase_add_checked_fixture(tcase, setup, end_writer);
+    tcase_add_test(tcase, a_batch_may_fill_the_ring);
+    tcase_add_test(tcase, one_announcement_wakes_for_a_whole_batch);
+    tcase_add_test(tcase, a_take_gives_no_more_than_can_be_held);
+    tcase_add_test(tcase, a_take_of_none_fails_only_if_there_is_a_message);
+    tcase_add_test(tcase, a_lapped_reader_goes_on_at_the_oldest_message);
+    tcase_add_test(tcase, a_latest_reader_skips_to_the_newest_message);
+    tcase_add_test(tcase, a_reader_starts_with_the_history_it_asks_for);
+    tcase_add_test(tcase, a_reader_that_joins_within_a_batch_finds_the_newest_message);
+    tcase_add_test(tcase, a_reader_that_starts_rings_although_nobody_waits_for_what_it_takes);
+    tcase_add_test(tcase, the_end_comes_after_the_last_message);
+    tcase_add_test(tcase, the_end_of_a_full_ring_leaves_all_messages);
+    tcase_add_test(tcase, a_move_is_not_the_end);
+    tcase_add_test(tcase, a_retired_message_is_lost_and_the_end_follows);
+    tcase_add_loop_test(tcase, a_hostile_control_block_does_not_keep_a_reader, 0, 4);
+    tcase_add_test(tcase, an_entry_far_ahead_of_head_is_a_lie);
+    tcase_add_test(tcase, a_hostile_link_page_hurts_only_its_own_link);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * A memory cgroup that is full. Who publishes pays, and lack of memory shows when memory is asked for: never as a SIGBUS,
+ * neither there nor in whoever reads. Who reads pays nothing: one with next to no memory reads as much as it likes.
+ */
+
+#include "tests/harness/fork.h"
+#include "tests/harness/stream.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#define MIB     (INT64_C(1) << 20)
+#define MESSAGE (2 * MIB)
+#define WORDS   (MESSAGE / 8)
+
+static char group[600]; /* its folder */
+
+static bool put(const char *file, const char *text)
+{
+    char path[700];
+    (void)snprintf(path, sizeof path, "%s/%s", group, file);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    bool good = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+    dlx__close(fd);
+    return good;
+}
+
+/* Below our own: where the memory controller is, version 1 or 2. */
+static bool find_own(char *ret, size_t size)
+{
+    char line[500];
+    bool found = false;
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    while (file && !found && fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = '\0';
+        const char *v1 = strstr(line, ":memory:");
+        if (v1)
+            found = snprintf(ret, size, "/sys/fs/cgroup/memory%s", v1 + strlen(":memory:")) > 0;
+        else if (strncmp(line, "0::", 3) == 0 && access("/sys/fs/cgroup/cgroup.procs", F_OK) == 0)
+            found = snprintf(ret, size, "/sys/fs/cgroup%s", line + 3) > 0;
+    }
+    if (file)
+        (void)fclose(file);
+    return found;
+}
+
+/* Returns false, and says so, where nobody may make one. */
+static bool make_group(const char *bytes)
+{
+    char own[500];
+#ifdef DLX_SANITIZE
+    puts("SKIP: sanitizers need much memory of their own");
+    return false;
+#endif
+    if (dlx_test_valgrind()) {
+        puts("SKIP: valgrind needs much memory of its own");
+        return false;
+    }
+    bool made = false;
+    if (find_own(own, sizeof own)) {
+        (void)snprintf(group, sizeof group, "%s/dlx-test.%d", own, (int)getpid());
+        made = mkdir(group, 0755) == 0;
+    }
+    if (made && (put("memory.limit_in_bytes", bytes) || put("memory.max", bytes)))
+        return true;
+    if (made)
+        (void)rmdir(group);
+    printf("SKIP: no memory cgroup can be made here (%s)\n", strerror(errno));
+    return false;
+}
+
+/* Swap would only make it slow. */
+static bool enter_group(void)
+{
+    (void)(put("memory.memsw.limit_in_bytes", "64M") || put("memory.swap.max", "0"));
+    return put("cgroup.procs", "0");
+}
+
+static void remove_group(void)
+{
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; rmdir(group) < 0;) {
+        ck_assert_int_eq(errno, EBUSY); /* what ended there leaves in a while */
+        ck_assert_uint_lt(dlx__now_ns(), end);
+        sched_yield();
+    }
+}
+
+/* ---- who publishes ------------------------------------------------------------------------------- */
+
+enum { RAN_OUT = 0, CANNOT_ENTER = 3, NEVER_FULL = 4, OTHER_CODE = 5, SMALL_FAILS = 6 };
+
+/* All of it stays: nothing may be used again. Returns an exit status. */
+static int publish_until_full(void)
+{
+    const struct dlx_publisher_args args = {.size = sizeof args, .history = 100};
+    const struct dlx_publish_args now = {.size = sizeof now};
+    struct dlx_publisher *p;
+    if (!enter_group())
+        return CANNOT_ENTER;
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    for (int64_t i = 0; i < 100; i++) {
+        int64_t n = WORDS;
+        const struct dlx_tensor_spec spec = {
+            .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+        DLManagedTensorVersioned *t;
+        int r = dlx_alloc(p, &spec, &t);
+        if (r < 0) {
+            if (r != DLX_E_NO_MEMORY)
+                return OTHER_CODE;
+            dlx_test_stream_publish(p, 10, i * WORDS); /* into what it has */
+            dlx_publisher_unref(p);
+            dlx_client_unref(c);
+            return RAN_OUT;
+        }
+        for (int64_t k = 0; k < n; k++)
+            ((int64_t *)t->dl_tensor.data)[k] = i * WORDS + k;
+        ok(dlx_publish(p, t, &now));
+    }
+    return NEVER_FULL;
+}
+
+START_TEST(a_publisher_whose_group_is_full_is_told)
+{
+    struct dlx_message *held[100];
+    const struct dlx_subscribe_args args = {.size = sizeof args, .max_held = 100, .history = 100};
+    struct dlx_subscription *s;
+    int status, n = 0, r;
+    if (!make_group("32M"))
+        return;
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "test/a", &args, &s));
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        _exit(publish_until_full());
+    /* Whatever came is whole, and stays so when its publisher has gone. */
+    while ((r = dlx_take(s, PATIENCE, &held[n])) == 0)
+        n++;
+    ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_ge(n, 4);
+    ck_assert_int_lt(n, 20);
+    for (int i = 0; i < n; i++) {
+        dlx_test_stream_check(held[i], dlx_message_peek(held[i], 0)->shape[0], i * WORDS);
+        dlx_message_unref(held[i]);
+    }
+    /* The kernel may rather end a process than refuse it memory: its own choice. */
+    if (WIFSIGNALED(status))
+        ck_assert_int_eq(WTERMSIG(status), SIGKILL);
+    else
+        ck_assert_int_eq(WEXITSTATUS(status), RAN_OUT);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+    remove_group();
+}
+END_TEST
+
+/* ---- who reads ------------------------------------------------------------------------------------- */
+
+enum { N_MESSAGES = 16 };
+
+static int read_all(int ready)
+{
+    const struct dlx_subscribe_args args = {
+        .size = sizeof args, .reliable = true, .max_held = N_MESSAGES};
+    struct dlx_subscription *s;
+    struct dlx_message *held[N_MESSAGES];
+    if (!enter_group())
+        return CANNOT_ENTER;
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "test/a", &args, &s));
+    if (write(ready, "", 1) != 1)
+        return 1;
+    for (int i = 0; i < N_MESSAGES; i++)
+        ok(dlx_take(s, PATIENCE, &held[i]));
+    for (int i = 0; i < N_MESSAGES; i++) {
+        dlx_test_stream_check(held[i], WORDS, i);
+        dlx_message_unref(held[i]);
+    }
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+    return 0;
+}
+
+START_TEST(who_reads_in_a_small_group_pays_nothing)
+{
+    struct dlx_publisher *p;
+    int status, ready[2];
+    char byte;
+    if (!make_group("8M"))
+        return;
+    struct dlx_client *c = dlx_test_stream_connect();
+    const struct dlx_publisher_args args = {
+        .size = sizeof args, .history = N_MESSAGES, .on_full = DLX_ON_FULL_BLOCK};
+    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        _exit(read_all(ready[1]));
+    close(ready[1]);
+    if (read(ready[0], &byte, 1) != 1) {
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_abort_msg("the reader ended: %#x", (unsigned)status);
+    }
+    close(ready[0]);
+    for (int i = 0; i < N_MESSAGES; i++) /* four times what its group may have */
+        dlx_test_stream_publish(p, WORDS, i);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    remove_group();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cgroup");
+    TCase *tcase = dlx_test_stream_case("cgroup");
+    tcase_add_test(tcase, a_publisher_whose_group_is_full_is_told);
+    tcase_add_test(tcase, who_reads_in_a_small_group_pays_nothing);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

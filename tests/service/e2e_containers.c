@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Processes in containers that share nothing but the daemon's folder: messages, sets, what is
+ * retained, deaths and restarts, with the daemon outside, and with one in namespaces of its own.
+ */
+
+#include "common/error.h"
+#include "tests/harness/cli.h"
+#include "tests/harness/container.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/stream.h"
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define N_MESSAGES 200
+
+/* Whose the containers are. */
+static const struct pair {
+    uid_t publisher, subscriber;
+} pairs[] = {
+    {0, 0},                           /* root's, which root started */
+    {DLX_TEST_ALICE, DLX_TEST_ALICE}, /* a user's, rootless */
+    {DLX_TEST_ALICE, DLX_TEST_BOB},
+    {0, DLX_TEST_BOB},
+};
+#define N_PAIRS ((int)DLX_ARRAY_SIZE(pairs))
+
+static void serve_users(void *userdata)
+{
+    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
+    char program[512];
+    (void)userdata;
+    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
+    (void)execl(program, "dlpackd", "--foreground", "--socket", dlx_test_stream_daemon.path,
+                "--allow-user", "64001", "--allow-user", "64002", (char *)NULL);
+    _exit(127);
+}
+
+/* The fixture's daemon serves nobody else. */
+static bool begin(void (*prepare)(void *userdata))
+{
+    if (!dlx_test_container_may())
+        return false;
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, prepare, NULL);
+    return true;
+}
+
+static struct dlx_test_container run(uid_t uid, dlx_test_container_role *role)
+{
+    return dlx_test_container_start(&dlx_test_stream_daemon, uid, role);
+}
+
+static void say(const struct dlx_test_container *container)
+{
+    dlx_test_container_say(container->sock, 0);
+}
+
+static void hear(const struct dlx_test_container *container)
+{
+    (void)dlx_test_container_hear(container->sock);
+}
+
+/* ---- roles --------------------------------------------------------------------------------- */
+
+static const struct dlx_publisher_args blocking = {
+    .size = sizeof blocking, .history = 1, .on_full = DLX_ON_FULL_BLOCK};
+static const struct dlx_publish_args patient = {.size = sizeof patient, .timeout_ns = PATIENCE};
+
+static struct dlx_publisher *publisher(const struct dlx_publisher_args *args)
+{
+    struct dlx_publisher *p = NULL;
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_publisher_new(c, "test/a", args, &p));
+    dlx_client_unref(c);
+    return p;
+}
+
+static struct dlx_subscription *subscription(bool reliable)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = reliable};
+    struct dlx_subscription *s = NULL;
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_subscribe(c, "test/a", &args, &s));
+    dlx_client_unref(c);
+    return s;
+}
+
+static void publish_many(int sock)
+{
+    struct dlx_publisher *p = publisher(&blocking);
+    ck_assert_int_eq(getpid(), 1); /* as the subscriber */
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    for (int64_t i = 1; i <= N_MESSAGES; i++)
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, i), &patient));
+    (void)dlx_test_container_hear(sock);
+    dlx_publisher_unref(p);
+}
+
+static void take_many(int sock)
+{
+    struct dlx_subscription *s = subscription(true);
+    ck_assert_int_eq(getpid(), 1);
+    for (int64_t i = 1; i <= N_MESSAGES; i++)
+        dlx_test_stream_take(s, i);
+    dlx_test_container_say(sock, 0);
+    dlx_subscription_unref(s);
+}
+
+static void check_stream(const struct pair *pair)
+{
+    struct dlx_test_container p = run(pair->publisher, publish_many);
+    struct dlx_test_container s = run(pair->subscriber, take_many);
+    hear(&s);
+    say(&p);
+    dlx_test_container_join(&s);
+    dlx_test_container_join(&p);
+}
+
+START_TEST(messages_pass_between_containers)
+{
+    if (begin(serve_users))
+        check_stream(&pairs[_i]);
+}
+END_TEST
+
+/* ---- sets ---------------------------------------------------------------------------------- */
+
+static void publish_set(int sock)
+{
+    struct dlx_publisher *p = publisher(&blocking);
+    struct dlx_item items[] = {{"one", dlx_test_stream_alloc(p, 5, 100)},
+                               {"two", dlx_test_stream_alloc(p, 7, 200)}};
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    ok(dlx_publish_set(p, items, 2, NULL, NULL));
+    (void)dlx_test_container_hear(sock);
+    dlx_publisher_unref(p);
+}
+
+static void take_set(int sock)
+{
+    struct dlx_subscription *s = subscription(true);
+    struct dlx_message *m = NULL;
+    ok(dlx_take(s, PATIENCE, &m));
+    ck_assert_uint_eq(dlx_message_n_tensors(m), 2);
+    ck_assert_str_eq(dlx_message_name(m, 1), "two");
+    ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 1)->data)[6], 206);
+    dlx_message_unref(m);
+    dlx_test_container_say(sock, 0);
+    dlx_subscription_unref(s);
+}
+
+START_TEST(sets_pass_between_containers)
+{
+    if (!begin(serve_users))
+        return;
+    struct dlx_test_container p = run(pairs[_i].publisher, publish_set);
+    struct dlx_test_container s = run(pairs[_i].subscriber, take_set);
+    hear(&s);
+    say(&p);
+    dlx_test_container_join(&s);
+    dlx_test_container_join(&p);
+}
+END_TEST
+
+/* ---- what is retained ---------------------------------------------------------------------- */
+
+static void retain_two(int sock)
+{
+    const struct dlx_publisher_args args = {.size = sizeof args, .retain = 2};
+    struct dlx_publisher *p = publisher(&args);
+    for (int64_t i = 1; i <= 2; i++)
+        dlx_test_stream_publish(p, 10, i);
+    dlx_test_container_say(sock, 0);
+    (void)dlx_test_container_hear(sock);
+    dlx_publisher_unref(p);
+}
+
+static void take_two(int sock)
+{
+    struct dlx_subscription *s = subscription(false);
+    (void)sock;
+    dlx_test_stream_take(s, 1);
+    dlx_test_stream_take(s, 2);
+    dlx_subscription_unref(s);
+}
+
+enum end { LIVES, ENDS, IS_KILLED };
+
+START_TEST(a_container_that_comes_late_gets_what_is_retained)
+{
+    if (!begin(serve_users))
+        return;
+    struct dlx_test_container p = run(0, retain_two), s;
+    hear(&p);
+    if (_i == IS_KILLED)
+        dlx_test_container_kill(&p);
+    if (_i == ENDS) {
+        say(&p);
+        dlx_test_container_join(&p);
+    }
+    for (int i = 0; i < 2; i++) {
+        s = run(0, take_two);
+        dlx_test_container_join(&s);
+    }
+    if (_i == LIVES) {
+        say(&p);
+        dlx_test_container_join(&p);
+    }
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_retained_drop(c, "test/a"));
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* ---- deaths -------------------------------------------------------------------------------- */
+
+static uint64_t shared_bytes(struct dlx_client *c)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    ok(dlx_client_get_daemon_info(c, &info));
+    return info.shared_bytes;
+}
+
+static void publish_one_and_wait(int sock)
+{
+    struct dlx_publisher *p = publisher(&blocking);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_test_stream_publish(p, 1 << 20, 1);
+    (void)dlx_test_container_hear(sock);
+}
+
+static void hold_until_it_is_gone(int sock)
+{
+    struct dlx_subscription *s = subscription(true);
+    struct dlx_message *m = NULL, *none = NULL;
+    ok(dlx_take(s, PATIENCE, &m));
+    dlx_test_container_say(sock, 0);
+    ck_assert_int_eq(dlx_take(s, PATIENCE, &none), DLX_E_PUBLISHER_GONE);
+    dlx_test_stream_check(m, 1 << 20, 1); /* what it holds is good */
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+}
+
+/* And its memory comes back. */
+static void check_death_of_publisher(const struct pair *pair)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    uint64_t before = shared_bytes(c);
+    struct dlx_test_container p = run(pair->publisher, publish_one_and_wait);
+    struct dlx_test_container s = run(pair->subscriber, hold_until_it_is_gone);
+    hear(&s);
+    ck_assert_uint_gt(shared_bytes(c), before + (8 << 20) - 1);
+    dlx_test_container_kill(&p);
+    dlx_test_container_join(&s);
+    for (int ms = 0; shared_bytes(c) != before; ms++) {
+        ck_assert_int_lt(ms, PATIENCE_MS);
+        (void)poll(NULL, 0, 1);
+    }
+    dlx_client_unref(c);
+}
+
+START_TEST(a_subscriber_notices_the_death_of_a_publisher_in_another_container)
+{
+    if (begin(serve_users))
+        check_death_of_publisher(&pairs[_i]);
+}
+END_TEST
+
+static void fill_and_go_on(int sock)
+{
+    struct dlx_publisher *p = publisher(&blocking);
+    int r;
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_test_stream_publish(p, 10, 1);
+    (void)dlx_test_container_hear(sock); /* it holds that */
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 2);
+    while ((r = dlx_publish(p, t, NULL)) == 0)
+        t = dlx_test_stream_alloc(p, 10, 2);
+    ck_assert_int_eq(r, DLX_E_FULL);
+    dlx_test_container_say(sock, 0);
+    (void)dlx_test_container_hear(sock); /* it is dead */
+    ok(dlx_publish(p, t, &patient));
+    dlx_test_container_say(sock, 0);
+    dlx_publisher_unref(p);
+}
+
+static void hold_one(int sock)
+{
+    struct dlx_subscription *s = subscription(true);
+    struct dlx_message *m = NULL;
+    ok(dlx_take(s, PATIENCE, &m));
+    dlx_test_container_say(sock, 0);
+    (void)dlx_test_container_hear(sock);
+}
+
+/* The daemon stands still meanwhile: the publisher has a pidfd of a process that it cannot see. */
+static void check_death_of_subscriber(const struct pair *pair, bool is_paused)
+{
+    struct dlx_test_container p = run(pair->publisher, fill_and_go_on);
+    struct dlx_test_container s = run(pair->subscriber, hold_one);
+    hear(&s);
+    say(&p);
+    hear(&p);
+    if (is_paused)
+        dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    dlx_test_container_kill(&s);
+    say(&p);
+    hear(&p);
+    if (is_paused)
+        ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    dlx_test_container_join(&p);
+}
+
+START_TEST(a_publisher_goes_on_without_a_dead_subscriber_in_another_container)
+{
+    if (begin(serve_users))
+        check_death_of_subscriber(&pairs[_i], true);
+}
+END_TEST
+
+/* ---- restarts ------------------------------------------------------------------------------ */
+
+static void publish_around_a_restart(int sock)
+{
+    struct dlx_publisher *p = publisher(&blocking);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    for (int64_t i = 1; i <= 4; i++) {
+        if (i == 4) /* it announces itself to the next daemon, for who came late */
+            ok(dlx_publisher_wait(p, 2, PATIENCE));
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, i), &patient));
+        (void)dlx_test_container_hear(sock);
+    }
+    dlx_publisher_unref(p);
+}
+
+static void take_around_a_restart(int sock)
+{
+    struct dlx_subscription *s = subscription(true);
+    for (int64_t i = 1; i <= 4; i++) {
+        dlx_test_stream_take(s, i);
+        dlx_test_container_say(sock, 0);
+    }
+    dlx_subscription_unref(s);
+}
+
+static void come_late(int sock)
+{
+    struct dlx_subscription *s = subscription(true);
+    struct dlx_message *m = NULL;
+    dlx_test_container_say(sock, 0);
+    ok(dlx_take(s, PATIENCE, &m));
+    dlx_test_stream_check(m, 10, 4);
+    dlx_message_unref(m);
+    dlx_subscription_unref(s);
+}
+
+/* They have the folder: the next daemon's socket is in it. */
+static void check_restart(const struct pair *pair, bool is_contained)
+{
+    struct dlx_test_container p = run(pair->publisher, publish_around_a_restart);
+    struct dlx_test_container s = run(pair->subscriber, take_around_a_restart);
+    hear(&s);
+    if (is_contained)
+        dlx_test_container_kill_daemon(&dlx_test_stream_daemon);
+    else
+        dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    say(&p); /* one message is published without a daemon */
+    hear(&s);
+    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon,
+                                   is_contained ? dlx_test_container_enter : serve_users, NULL);
+    say(&p);
+    hear(&s);
+    struct dlx_test_container late = run(pair->subscriber, come_late);
+    hear(&late);
+    say(&p);
+    hear(&s);
+    dlx_test_container_join(&late);
+    say(&p);
+    dlx_test_container_join(&s);
+    dlx_test_container_join(&p);
+}
+
+START_TEST(containers_go_on_with_the_next_daemon)
+{
+    if (begin(serve_users))
+        check_restart(&pairs[_i], false);
+}
+END_TEST
+
+/* ---- a daemon in namespaces of its own ----------------------------------------------------- */
+
+/* It sees none of its clients: all of them have pid 0 for it. */
+START_TEST(a_daemon_in_a_container_serves_others)
+{
+    if (!begin(dlx_test_container_enter))
+        return;
+    check_stream(&pairs[0]);
+    check_death_of_publisher(&pairs[0]);
+    check_death_of_subscriber(&pairs[0], false);
+    check_restart(&pairs[0], true);
+}
+END_TEST
+
+static int connect_library(void)
+{
+    struct dlx_client *c = NULL;
+    const struct dlx_connect_args args = {
+        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
+    int r = dlx_connect(&c, &args);
+    dlx_client_unref(c);
+    return r;
+}
+
+static void be_nobody(int sock)
+{
+    (void)sock;
+    fails(connect_library(), DLX_E_ACCESS, "dlpackd's user namespace");
+}
+
+START_TEST(a_daemon_in_a_container_refuses_users_without_a_name_and_says_so)
+{
+    if (!begin(dlx_test_container_enter))
+        return;
+    struct dlx_test_container c = run(DLX_TEST_ALICE, be_nobody);
+    dlx_test_container_join(&c);
+}
+END_TEST
+
+static void enter_with_an_older_kernel(void *userdata)
+{
+    (void)setenv("DLX_TEST_NO_PEERPIDFD", "1", 1);
+    dlx_test_container_enter(userdata);
+}
+
+/* Nothing names a process that it does not see, so nobody could say that the process is dead. */
+START_TEST(a_daemon_in_a_container_needs_pidfds_of_its_peers_and_says_so)
+{
+    if (begin(enter_with_an_older_kernel))
+        fails(connect_library(), DLX_E_DISCONNECTED, "SO_PEERPIDFD");
+}
+END_TEST
+
+/* ---- which daemon answers ------------------------------------------------------------------ */
+
+static void check_says(const char *command, const char *text)
+{
+    struct dlx_test_cli cli;
+    dlx_test_cli_run(&cli, dlx_test_stream_daemon.path, -1, 0, DLX_TEST_WORDS(command));
+    ck_assert_msg(strstr(cli.out, text) != NULL, "\"%s\" is not in: %s", text, cli.out);
+    dlx_test_cli_deinit(&cli);
+}
+
+static uint32_t pid_scope(void)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    struct dlx_client *c = dlx_test_stream_connect();
+    ok(dlx_client_get_daemon_info(c, &info));
+    ck_assert_uint_ne(info.pid, 0);
+    dlx_client_unref(c);
+    return info.pid_scope;
+}
+
+static void ask_which(int sock)
+{
+    (void)sock;
+    ck_assert_uint_eq(pid_scope(), DLX_PID_ELSEWHERE);
+}
+
+START_TEST(dlxctl_in_a_container_says_that_the_daemon_is_elsewhere)
+{
+    if (!begin(serve_users))
+        return;
+    ck_assert_uint_eq(pid_scope(), DLX_PID_HERE);
+    struct dlx_test_container c = run(0, ask_which);
+    dlx_test_container_join(&c);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) { /* dlxctl needs the files of this machine */
+        dlx_test_container_enter(NULL);
+        check_says("info", "of another pid namespace");
+        check_says("info", "(the path that the daemon has)");
+        _exit(0);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+START_TEST(dlxctl_says_that_the_daemon_is_in_a_container)
+{
+    if (!begin(dlx_test_container_enter))
+        return;
+    struct dlx_publisher *p = publisher(&blocking);
+    check_says("info", "pid 1 of another pid namespace");
+    check_says("ls", " ? "); /* it does not know who publishes */
+    dlx_publisher_unref(p);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("containers");
+    TCase *tcase = dlx_test_stream_case("containers");
+    tcase_add_loop_test(tcase, messages_pass_between_containers, 0, N_PAIRS);
+    tcase_add_loop_test(tcase, sets_pass_between_containers, 0, N_PAIRS);
+    tcase_add_loop_test(tcase, a_container_that_comes_late_gets_what_is_retained, LIVES,
+                        IS_KILLED + 1);
+    tcase_add_loop_test(tcase, a_subscriber_notices_the_death_of_a_publisher_in_another_container,
+                        0, N_PAIRS);
+    tcase_add_loop_test(tcase, a_publisher_goes_on_without_a_dead_subscriber_in_another_container,
+                        0, N_PAIRS);
+    tcase_add_loop_test(tcase, containers_go_on_with_the_next_daemon, 0, N_PAIRS);
+    tcase_add_test(tcase, a_daemon_in_a_container_serves_others);
+    tcase_add_test(tcase, a_daemon_in_a_container_refuses_users_without_a_name_and_says_so);
+    tcase_add_test(tcase, a_daemon_in_a_container_needs_pidfds_of_its_peers_and_says_so);
+    tcase_add_test(tcase, dlxctl_in_a_container_says_that_the_daemon_is_elsewhere);
+    tcase_add_test(tcase, dlxctl_says_that_the_daemon_is_in_a_container);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

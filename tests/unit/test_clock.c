@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The clock of publishers, with a counter and a system's clock of our own, and with the real ones. */
+
+#include "client/clock.h"
+#include "tests/harness/run.h"
+#include <check.h>
+
+#define MS UINT64_C(1000000)
+
+/* A counter of `per_us` ticks a microsecond, which began `offset` ticks before the system's clock. */
+struct counter {
+    uint64_t per_us, offset;
+};
+
+static uint64_t ticks_at(const struct counter *counter, uint64_t ns)
+{
+    return counter->offset + ns * counter->per_us / 1000;
+}
+
+/* A look at this time that takes 20 ns. */
+static uint64_t look(struct dlx_clock *clock, const struct counter *counter, uint64_t ns)
+{
+    return dlx__clock_learn(clock, ticks_at(counter, ns - 10), ns, ticks_at(counter, ns + 10));
+}
+
+static bool is_good_for(const struct dlx_clock *clock, const struct counter *counter, uint64_t ns)
+{
+    return ticks_at(counter, ns) - clock->ticks < clock->span;
+}
+
+static void learn_rate(struct dlx_clock *clock, const struct counter *counter, uint64_t ns)
+{
+    ck_assert_uint_eq(look(clock, counter, ns), ns);
+    ck_assert_uint_eq(clock->span, 0);
+    ck_assert_uint_eq(look(clock, counter, ns + 9 * MS), ns + 9 * MS);
+    ck_assert_uint_eq(clock->span, 0);
+    ck_assert_uint_eq(look(clock, counter, ns + 10 * MS), ns + 10 * MS);
+    ck_assert_uint_gt(clock->span, 0);
+}
+
+START_TEST(the_counter_tells_the_time_once_its_rate_is_known)
+{
+    static const struct counter counters[] = {
+        {24, 5}, {1000, 0}, {2995, UINT64_MAX - 1000}, {5100, 1}};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(counters); i++) {
+        const struct counter *counter = &counters[i];
+        struct dlx_clock clock = {0};
+        uint64_t start = 1000 * MS, now = start + 10 * MS;
+        learn_rate(&clock, counter, start);
+        for (uint64_t ns = now + 1000; ns < now + MS - 1000; ns += 1000) {
+            ck_assert(is_good_for(&clock, counter, ns));
+            uint64_t told = dlx__clock_at(&clock, ticks_at(counter, ns));
+            ck_assert_uint_le(told, ns + 100);
+            ck_assert_uint_ge(told + 100, ns);
+        }
+        ck_assert(!is_good_for(&clock, counter, now + MS + 1000));
+    }
+}
+END_TEST
+
+START_TEST(times_never_go_back)
+{
+    const struct counter counter = {3000, 0};
+    struct dlx_clock clock = {0};
+    uint64_t now = 1010 * MS;
+    learn_rate(&clock, &counter, 1000 * MS);
+    uint64_t told = dlx__clock_at(&clock, ticks_at(&counter, now + MS / 2));
+    /* The system's clock was slowed down: 300 ns less than the counter says. */
+    uint64_t ticks = ticks_at(&counter, now + MS / 2 + 10);
+    ck_assert_uint_eq(dlx__clock_learn(&clock, ticks - 30, now + MS / 2 - 300, ticks + 30), told);
+    ck_assert_uint_ge(dlx__clock_at(&clock, ticks + 1), told);
+}
+END_TEST
+
+START_TEST(a_counter_that_jumps_is_not_believed)
+{
+    struct counter counter = {3000, UINT64_C(1) << 40};
+    struct dlx_clock clock = {0};
+    learn_rate(&clock, &counter, 1000 * MS);
+    counter.offset = 0; /* back */
+    ck_assert(!is_good_for(&clock, &counter, 1011 * MS));
+    ck_assert_uint_eq(look(&clock, &counter, 1025 * MS), 1025 * MS);
+    ck_assert_uint_eq(clock.span, 0);
+    ck_assert_uint_eq(look(&clock, &counter, 1036 * MS), 1036 * MS);
+    ck_assert_uint_gt(clock.span, 0);
+    counter.per_us = 2000; /* on another machine */
+    ck_assert_uint_eq(look(&clock, &counter, 1060 * MS), 1060 * MS);
+    ck_assert_uint_eq(clock.span, 0);
+    ck_assert_uint_eq(look(&clock, &counter, 1071 * MS), 1071 * MS);
+    ck_assert_uint_gt(clock.span, 0);
+}
+END_TEST
+
+START_TEST(a_look_that_was_interrupted_does_not_count)
+{
+    const struct counter counter = {3000, 0};
+    struct dlx_clock clock = {0};
+    learn_rate(&clock, &counter, 1000 * MS);
+    uint64_t rate = clock.rate;
+    ck_assert_uint_eq(dlx__clock_learn(&clock, ticks_at(&counter, 1020 * MS), 1020 * MS,
+                                       ticks_at(&counter, 1025 * MS)),
+                      1020 * MS);
+    ck_assert_uint_eq(clock.span, 0);
+    ck_assert_uint_eq(clock.rate, rate);
+    ck_assert_uint_eq(look(&clock, &counter, 1026 * MS), 1026 * MS);
+    ck_assert_uint_gt(clock.span, 0);
+    /* After a long pause the rate is measured anew. */
+    ck_assert_uint_eq(look(&clock, &counter, 9000 * MS), 9000 * MS);
+    ck_assert_uint_gt(clock.span, 0);
+    ck_assert_uint_eq(clock.rate, rate);
+}
+END_TEST
+
+/* 1 ms between the counter and the clock would make the rate 10 % wrong. */
+START_TEST(measuring_that_began_with_an_interrupted_look_begins_again)
+{
+    const struct counter counter = {3000, 0};
+    struct dlx_clock clock = {0};
+    uint64_t now = 1000 * MS;
+    ck_assert_uint_eq(
+        dlx__clock_learn(&clock, ticks_at(&counter, now - 2 * MS), now, ticks_at(&counter, now)),
+        now);
+    ck_assert_uint_eq(look(&clock, &counter, now + 10 * MS), now + 10 * MS);
+    ck_assert_uint_eq(clock.span, 0);
+    now += 20 * MS;
+    ck_assert_uint_eq(look(&clock, &counter, now), now);
+    ck_assert_uint_gt(clock.span, 0);
+    uint64_t told = dlx__clock_at(&clock, ticks_at(&counter, now + MS / 2));
+    ck_assert_uint_le(told, now + MS / 2 + 100);
+    ck_assert_uint_ge(told + 100, now + MS / 2);
+}
+END_TEST
+
+/* Whether or not this machine's clock goes by the counter. */
+START_TEST(it_agrees_with_the_system_clock)
+{
+    struct dlx_clock clock = {0};
+    uint64_t last = 0, start = dlx__now_ns();
+    while (dlx__now_ns() - start < 50 * MS) {
+        uint64_t before = dlx__now_ns(), told = dlx__clock_now(&clock), after = dlx__now_ns();
+        ck_assert_uint_ge(told + 10000, before);
+        ck_assert_uint_le(told, after + 10000);
+        ck_assert_uint_ge(told, last);
+        last = told;
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("test_clock");
+    TCase *tcase = tcase_create("clock");
+    tcase_add_test(tcase, the_counter_tells_the_time_once_its_rate_is_known);
+    tcase_add_test(tcase, times_never_go_back);
+    tcase_add_test(tcase, a_counter_that_jumps_is_not_believed);
+    tcase_add_test(tcase, a_look_that_was_interrupted_does_not_count);
+    tcase_add_test(tcase, measuring_that_began_with_an_interrupted_look_begins_again);
+    tcase_add_test(tcase, it_agrees_with_the_system_clock);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

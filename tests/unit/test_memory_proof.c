@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What passes for a region whose pages are all there, stays one, whatever its writer does. */
+
+#include "common/error.h"
+#include "common/memory.h"
+#include "tests/harness/fds.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/memory.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <inttypes.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+/* More pages than are looked at at once. */
+#define PAGES UINT64_C(5000)
+#define SIZE  (PAGES * DLX_PAGE)
+
+/* Tests run for both. */
+static const struct dlx_memory *const memories[] = {&dlx__memory_memfd, &dlx__memory_posix};
+
+struct region {
+    const struct dlx_memory *memory;
+    uint64_t size;
+    int ro, rw;
+};
+
+static void region_new(struct region *region, int which, uint64_t size)
+{
+    region->memory = memories[which];
+    region->size = size;
+    ck_assert_int_eq(dlx__region_new(region->memory, "test", size, &region->ro, &region->rw), 0);
+}
+
+/* As its writer does last. */
+static void seal(const struct region *region)
+{
+    if (region->memory == &dlx__memory_memfd)
+        dlx_test_memory_seal(region->rw);
+}
+
+static void region_free(const struct region *region)
+{
+    dlx__close(region->ro);
+    dlx__close(region->rw);
+}
+
+static int prove(const struct region *region)
+{
+    return dlx__region_prove(region->memory, region->ro, region->size);
+}
+
+static uint64_t blocks(int fd)
+{
+    struct stat st;
+    ck_assert_int_eq(fstat(fd, &st), 0);
+    return (uint64_t)st.st_blocks;
+}
+
+static bool blocks_are_complete(int fd, uint64_t size)
+{
+    return blocks(fd) * 512 >= size;
+}
+
+/* ---- pages that are missing ------------------------------------------------------------------ */
+
+START_TEST(a_single_hole_is_found_wherever_it_is)
+{
+    static const uint64_t holes[] = {0, 1, 4095, 4096, PAGES - 1};
+    struct region region;
+    size_t before = dlx_test_fds_count();
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(holes); i++) {
+        region_new(&region, _i, SIZE);
+        dlx_test_memory_fill(region.rw, SIZE);
+        ck_assert_int_eq(fallocate(region.rw, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                   (off_t)(holes[i] * DLX_PAGE), DLX_PAGE),
+                         0);
+        seal(&region);
+        ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
+        char at[64];
+        (void)snprintf(at, sizeof at, "page at %" PRIu64 " of", holes[i] * (uint64_t)DLX_PAGE);
+        ck_assert_msg(strstr(dlx__error_message(), at), "%s", dlx__error_message());
+        region_free(&region);
+    }
+    ck_assert_uint_eq(dlx_test_fds_count(), before);
+}
+END_TEST
+
+/* Or whoever looks would pay. */
+START_TEST(to_look_at_pages_does_not_allocate_them)
+{
+    struct region region;
+    region_new(&region, _i, SIZE);
+    seal(&region);
+    ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
+    ck_assert_uint_eq(blocks(region.ro), 0);
+    region_free(&region);
+}
+END_TEST
+
+START_TEST(a_writer_that_has_done_its_part_passes)
+{
+    struct region region;
+    void *map;
+    region_new(&region, _i, SIZE);
+    ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
+    ck_assert_int_eq(dlx__region_populate(region.memory, dlx_test_fds_dup(region.rw), SIZE, &map),
+                     0);
+    ck_assert_int_eq(prove(&region), 0);
+    dlx__region_unmap(map, SIZE);
+    region_free(&region);
+}
+END_TEST
+
+/* They are what is taken back when a fallocate() that has not ended is killed. */
+START_TEST(pages_that_were_allocated_and_never_touched_do_not_pass)
+{
+    struct region region;
+    uint8_t byte;
+    region_new(&region, _i, SIZE);
+    ck_assert_int_eq(fallocate(region.rw, 0, 0, (off_t)SIZE), 0);
+    seal(&region);
+    ck_assert(blocks_are_complete(region.ro, SIZE));
+    ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
+    ck_assert_int_eq(pread(region.ro, &byte, 1, 0), 1);
+    ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
+    /* A second one makes them the file's, as a touch would: it is what populating does where no
+     * other call can. */
+    ck_assert_int_eq(fallocate(region.rw, 0, 0, (off_t)SIZE), 0);
+    ck_assert_int_eq(prove(&region), 0);
+    region_free(&region);
+}
+END_TEST
+
+/* ---- pages that are taken back --------------------------------------------------------------- */
+
+static pid_t start_allocating(const struct region *region)
+{
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        for (;;)
+            (void)!fallocate(region->rw, 0, 0, (off_t)region->size);
+    return pid;
+}
+
+static void end_allocating(pid_t pid)
+{
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+}
+
+/* All pages but the first are there; then a call that allocates that one is under way: every block
+ * counts. */
+START_TEST(an_allocation_that_has_not_ended_does_not_pass)
+{
+    struct region region;
+    region_new(&region, _i, UINT64_C(256) << 20);
+    dlx_test_memory_fill(region.rw, region.size);
+    ck_assert_int_eq(fallocate(region.rw, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, DLX_PAGE),
+                     0);
+    seal(&region);
+    pid_t pid = dlx_test_fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        _exit(fallocate(region.rw, 0, 0, (off_t)region.size) != 0);
+    while (!blocks_are_complete(region.ro, region.size))
+        continue;
+    int r = prove(&region);
+    end_allocating(pid);
+    ck_assert_int_eq(r, DLX_E_BAD_PEER);
+    region_free(&region);
+}
+END_TEST
+
+START_TEST(what_has_passed_stays_when_allocations_are_killed)
+{
+    struct region region;
+    region_new(&region, _i, UINT64_C(16) << 20);
+    dlx_test_memory_fill(region.rw, region.size);
+    seal(&region);
+    ck_assert_int_eq(prove(&region), 0);
+    for (int i = 0; i < 100; i++) {
+        end_allocating(start_allocating(&region));
+        ck_assert(blocks_are_complete(region.ro, region.size));
+    }
+    ck_assert_int_eq(prove(&region), 0);
+    region_free(&region);
+}
+END_TEST
+
+/* ---- pages that are elsewhere ---------------------------------------------------------------- */
+
+static bool is_in_memory(const struct region *region)
+{
+    static uint8_t there[PAGES];
+    void *map = mmap(NULL, region->size, PROT_READ, MAP_SHARED, region->ro, 0);
+    ck_assert_ptr_ne(map, MAP_FAILED);
+    ck_assert_int_eq(mincore(map, region->size, there), 0);
+    munmap(map, region->size);
+    for (size_t i = 0; i < region->size / DLX_PAGE; i++)
+        if (!(there[i] & 1))
+            return false;
+    return true;
+}
+
+#ifndef MADV_PAGEOUT
+#define MADV_PAGEOUT 21
+#endif
+
+START_TEST(pages_that_were_swapped_out_pass)
+{
+    struct region region;
+    region_new(&region, _i, SIZE);
+    dlx_test_memory_fill(region.rw, SIZE);
+    seal(&region);
+    void *map = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, region.ro, 0);
+    ck_assert_ptr_ne(map, MAP_FAILED);
+    for (int i = 0; i < 100 && is_in_memory(&region); i++) {
+        ck_assert_int_eq(madvise(map, SIZE, MADV_POPULATE_READ), 0);
+        (void)madvise(map, SIZE, MADV_PAGEOUT);
+    }
+    munmap(map, SIZE);
+    if (is_in_memory(&region))
+        puts("SKIP: there is no swap here");
+    ck_assert_int_eq(prove(&region), 0);
+    region_free(&region);
+}
+END_TEST
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+/* Sealing would wait for the lock: a writer that has not done it, is told so. */
+START_TEST(whoever_has_the_lock_of_the_file_holds_nobody_up)
+{
+    struct dlx_test_lock lock;
+    struct region region;
+    region_new(&region, _i, SIZE);
+    dlx_test_memory_fill(region.rw, SIZE);
+    if (!dlx_test_memory_lock(&lock, region.rw)) {
+        region_free(&region);
+        return;
+    }
+    int r = prove(&region); /* or the time limit of the test */
+    ck_assert_int_eq(r, region.memory == &dlx__memory_memfd ? DLX_E_BAD_PEER : 0);
+    ck_assert_int_eq(waitpid(lock.pid, NULL, WNOHANG), 0);
+    dlx_test_memory_unlock(&lock);
+    region_free(&region);
+}
+END_TEST
+
+/* A lease would hold up who opens the file; the daemon has opened it already. */
+START_TEST(a_writer_gets_no_lease)
+{
+    struct region region;
+    region_new(&region, _i, DLX_PAGE);
+    ck_assert_int_lt(fcntl(region.rw, F_SETLEASE, F_WRLCK), 0);
+    ck_assert_int_eq(errno, EAGAIN);
+    region_free(&region);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("memory_proof");
+    TCase *tcase = tcase_create("memory_proof");
+    const int n = (int)DLX_ARRAY_SIZE(memories);
+    tcase_set_timeout(tcase, 30);
+    tcase_add_loop_test(tcase, a_single_hole_is_found_wherever_it_is, 0, n);
+    tcase_add_loop_test(tcase, to_look_at_pages_does_not_allocate_them, 0, n);
+    tcase_add_loop_test(tcase, a_writer_that_has_done_its_part_passes, 0, n);
+    tcase_add_loop_test(tcase, pages_that_were_allocated_and_never_touched_do_not_pass, 0, n);
+    tcase_add_loop_test(tcase, an_allocation_that_has_not_ended_does_not_pass, 0, n);
+    tcase_add_loop_test(tcase, what_has_passed_stays_when_allocations_are_killed, 0, n);
+    tcase_add_loop_test(tcase, pages_that_were_swapped_out_pass, 0, n);
+    tcase_add_loop_test(tcase, whoever_has_the_lock_of_the_file_holds_nobody_up, 0, n);
+    tcase_add_loop_test(tcase, a_writer_gets_no_lease, 0, n);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

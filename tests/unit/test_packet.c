@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packets with file descriptors: nothing leaks, whatever goes wrong. */
+#include "common/error.h"
+#include "common/packet.h"
+#include "tests/harness/daemon.h"
+#include "tests/harness/fds.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+static int pair[2];
+static struct dlx_packet packet;
+static int (*const receive[])(int sock, struct dlx_packet *ret) = {dlx__packet_recv,
+                                                                   dlx__packet_recv_fds};
+static uint8_t data[DLX_PACKET_SIZE_MAX + 1];
+static int many[DLX_PACKET_FDS_MAX];
+
+static void setup(void)
+{
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i * 7);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(many); i++)
+        many[i] = pair[i % 2]; /* the same few files: only the receiver needs room */
+}
+
+static void teardown(void)
+{
+    pair[0] = dlx__close(pair[0]);
+    pair[1] = dlx__close(pair[1]);
+}
+
+START_TEST(round_trips)
+{
+    static const struct {
+        size_t size;
+        size_t n_fds;
+    } cases[] = {{1, 0},
+                 {1, 3},
+                 {100, DLX_PACKET_FDS_MAX},
+                 {DLX_PACKET_SIZE_MAX, 0},
+                 {DLX_PACKET_SIZE_MAX, DLX_PACKET_FDS_MAX}};
+    size_t before = dlx_test_fds_count();
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
+        ck_assert_int_eq(dlx__packet_send(pair[0], data, cases[i].size, many, cases[i].n_fds), 0);
+        ck_assert_uint_eq(dlx_test_fds_count(), before);
+        ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
+        ck_assert_uint_eq(packet.size, cases[i].size);
+        ck_assert_mem_eq(packet.data, data, cases[i].size);
+        ck_assert_uint_eq(packet.n_fds, cases[i].n_fds);
+        ck_assert_uint_eq(dlx_test_fds_count(), before + cases[i].n_fds);
+        for (size_t f = 0; f < packet.n_fds; f++) {
+            struct stat sent, got;
+            ck_assert_int_eq(fstat(many[f], &sent), 0);
+            ck_assert_int_eq(fstat(packet.fds[f], &got), 0);
+            ck_assert_uint_eq(sent.st_ino, got.st_ino);
+            ck_assert_int_eq(fcntl(packet.fds[f], F_GETFD), FD_CLOEXEC);
+        }
+        dlx__packet_deinit(&packet);
+        ck_assert_uint_eq(dlx_test_fds_count(), before);
+    }
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_EMPTY);
+}
+END_TEST
+
+START_TEST(stolen_fds_are_the_caller_s)
+{
+    size_t before = dlx_test_fds_count();
+    ck_assert_int_eq(dlx__packet_send(pair[0], "x", 1, many, 3), 0);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
+    int fd = dlx__packet_steal_fd(&packet, 1);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(dlx__packet_steal_fd(&packet, 1), -1);
+    ck_assert_int_eq(dlx__packet_steal_fd(&packet, 3), -1);
+    ck_assert_int_eq(dlx__packet_steal_fd(&packet, SIZE_MAX), -1);
+    dlx__packet_deinit(&packet);
+    dlx__packet_deinit(&packet);
+    dlx__packet_deinit(NULL);
+    ck_assert_int_eq(dlx__packet_steal_fd(&packet, 0), -1);
+    ck_assert_uint_eq(dlx_test_fds_count(), before + 1);
+    ck_assert_int_ge(fcntl(fd, F_GETFD), 0);
+    dlx__close(fd);
+}
+END_TEST
+
+/* As a hostile peer would: any size, any fds. */
+static void send_raw(const void *bytes, size_t size, size_t n_fds)
+{
+    union {
+        struct cmsghdr align;
+        char buffer[CMSG_SPACE(sizeof many)];
+    } control = {.buffer = {0}};
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (n_fds > 0) {
+        msg.msg_control = &control;
+        msg.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
+        memcpy(CMSG_DATA(c), many, sizeof(int) * n_fds);
+    }
+    ck_assert_int_ge(sendmsg(pair[0], &msg, MSG_NOSIGNAL), 0);
+}
+
+START_TEST(bad_packets_are_refused_with_their_fds)
+{
+    static uint8_t large[3 * DLX_PACKET_SIZE_MAX];
+    static const size_t sizes[] = {DLX_PACKET_SIZE_MAX + 1, DLX_PACKET_SIZE_MAX + 2, sizeof large,
+                                   0};
+    size_t before = dlx_test_fds_count();
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++) {
+        for (size_t n_fds = sizes[i] == 0; n_fds <= DLX_PACKET_FDS_MAX; n_fds += 84) {
+            send_raw(large, sizes[i], n_fds);
+            ck_assert_int_eq(receive[_i](pair[1], &packet), DLX_E_PROTOCOL);
+            ck_assert_uint_eq(packet.size, 0);
+            ck_assert_uint_eq(packet.n_fds, 0);
+            ck_assert_uint_eq(dlx_test_fds_count(), before);
+            if (receive[_i] == dlx__packet_recv) /* which leaves it where it is */
+                ck_assert(dlx__packet_drop(pair[1]));
+        }
+    }
+    /* The next packet is whole. */
+    send_raw("next", 4, 1);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
+    ck_assert_uint_eq(packet.size, 4);
+    dlx__packet_deinit(&packet);
+}
+END_TEST
+
+/* Of who may send none they are not even taken: also where there would be no room for them. They
+ * stay in the socket: to let go of them might wait. */
+START_TEST(fds_that_nobody_may_send_never_become_ours)
+{
+    struct rlimit limit, low;
+    size_t before = dlx_test_fds_count();
+    int highest = dlx_test_fds_dup(pair[0]); /* the lowest number that is free */
+    dlx__close(highest);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (size_t n_fds = 1; n_fds <= DLX_PACKET_FDS_MAX; n_fds += 84) {
+        low = limit;
+        low.rlim_cur = _i == 0 ? limit.rlim_cur : (rlim_t)highest;
+        send_raw("x", n_fds % 2, n_fds); /* some of them empty */
+        send_raw("y", 1, 0);
+        ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+        int with = dlx__packet_recv(pair[1], &packet);
+        size_t size = packet.size, n_got = packet.n_fds;
+        bool same = dlx__packet_recv(pair[1], &packet) == with && dlx__packet_drop(pair[1]);
+        int next = dlx__packet_recv(pair[1], &packet);
+        ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        ck_assert_int_eq(with, DLX_E_PROTOCOL);
+        ck_assert(same);
+        ck_assert_uint_eq(size, 0);
+        ck_assert_uint_eq(n_got, 0);
+        ck_assert_int_eq(next, 0);
+        ck_assert_uint_eq(packet.size, 1);
+        ck_assert_int_eq(packet.data[0], 'y');
+        ck_assert_uint_eq(dlx_test_fds_count(), before);
+    }
+}
+END_TEST
+
+/* Nothing is lost, however often somebody looks. */
+START_TEST(fds_without_room_stay_in_the_socket)
+{
+    struct rlimit limit, low;
+    size_t before = dlx_test_fds_count();
+    if (dlx_test_valgrind()) {
+        puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself: the kernel hands over all descriptors");
+        return;
+    }
+    int highest = dlx_test_fds_dup(pair[0]); /* the lowest number that is free */
+    dlx__close(highest);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    low = limit;
+    low.rlim_cur = (rlim_t)highest + 2;
+    for (const char *text = "xz"; *text; text++)
+        ck_assert_int_eq(dlx__packet_send(pair[0], text, 1, many, 5), 0);
+    ck_assert_int_eq(dlx__packet_send(pair[0], "", 1, NULL, 0), 0);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+    int lost[3];
+    for (int i = 0; i < 3; i++) {
+        lost[i] = dlx__packet_recv_fds(pair[1], &packet);
+        if (packet.n_fds > 0 || packet.size != 1 || packet.data[0] != 'x')
+            lost[i] = 0;
+    }
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(lost[i], DLX_E_FD_LIMIT);
+    ck_assert_uint_eq(dlx_test_fds_count(), before);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
+    ck_assert_int_eq(packet.data[0], 'x');
+    ck_assert_uint_eq(packet.n_fds, 5);
+    for (size_t i = 0; i < 5; i++)
+        ck_assert_int_eq(fcntl(packet.fds[i], F_GETFD), FD_CLOEXEC);
+    dlx__packet_deinit(&packet);
+    ck_assert(dlx__packet_drop(pair[1])); /* z */
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
+    ck_assert_int_eq(packet.data[0], 0);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_EMPTY);
+    send_raw("", 0, 1); /* a violation is gone */
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_EMPTY);
+    pair[0] = dlx__close(pair[0]);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_DISCONNECTED);
+    ck_assert_uint_eq(dlx_test_fds_count(), before - 1);
+}
+END_TEST
+
+START_TEST(what_a_peer_sent_before_it_went_is_read)
+{
+    size_t before = dlx_test_fds_count();
+    ck_assert_int_eq(dlx__packet_send(pair[0], "a", 1, many, 2), 0);
+    ck_assert_int_eq(dlx__packet_send(pair[0], "b", 1, NULL, 0), 0);
+    /* Something of ours stays unread: the kernel says ECONNRESET first. */
+    if (_i == 1)
+        ck_assert_int_eq(dlx__packet_send(pair[1], "z", 1, NULL, 0), 0);
+    pair[0] = dlx__close(pair[0]);
+    for (int c = 'a'; c <= 'b'; c++) {
+        ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
+        ck_assert_int_eq(packet.data[0], c);
+        dlx__packet_deinit(&packet);
+    }
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_DISCONNECTED);
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_DISCONNECTED);
+    ck_assert_int_eq(dlx__packet_send(pair[1], "x", 1, NULL, 0), DLX_E_DISCONNECTED);
+    ck_assert_uint_eq(dlx_test_fds_count(), before - 1);
+}
+END_TEST
+
+START_TEST(a_reader_that_does_not_read_fills_up)
+{
+    unsigned n = 0;
+    int r;
+    while ((r = dlx__packet_send(pair[0], data, 1000, NULL, 0)) == 0)
+        n++;
+    ck_assert_int_eq(r, DLX_E_FULL);
+    ck_assert_uint_gt(n, 0);
+    for (unsigned i = 0; i < n; i++)
+        ck_assert_int_eq(receive[_i](pair[1], &packet), 0);
+    ck_assert_int_eq(receive[_i](pair[1], &packet), DLX_E_EMPTY);
+    ck_assert_int_eq(dlx__packet_send(pair[0], data, 1000, NULL, 0), 0);
+}
+END_TEST
+
+/* It closed with something of ours unread, after the packet was looked at: the kernel tells of
+ * that first. */
+START_TEST(a_packet_of_who_reset_the_connection_is_dropped)
+{
+    struct dlx_packet next = {0};
+    int ends[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends),
+                     0);
+    ck_assert_int_eq(dlx__packet_send(ends[0], "bye", 3, NULL, 0), 0);
+    ck_assert_int_eq(dlx__packet_send(ends[1], "unread", 6, NULL, 0), 0);
+    close(ends[0]);
+    ck_assert(dlx__packet_drop(ends[1]));
+    ck_assert_int_eq(dlx__packet_recv_fds(ends[1], &next), DLX_E_DISCONNECTED);
+    close(ends[1]);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("packet");
+    TCase *tcase = tcase_create("packet");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, round_trips);
+    tcase_add_test(tcase, stolen_fds_are_the_caller_s);
+    tcase_add_loop_test(tcase, bad_packets_are_refused_with_their_fds, 0, 2);
+    tcase_add_loop_test(tcase, fds_that_nobody_may_send_never_become_ours, 0, 2);
+    tcase_add_test(tcase, fds_without_room_stay_in_the_socket);
+    tcase_add_test(tcase, a_packet_of_who_reset_the_connection_is_dropped);
+    tcase_add_loop_test(tcase, what_a_peer_sent_before_it_went_is_read, 0, 2);
+    tcase_add_loop_test(tcase, a_reader_that_does_not_read_fills_up, 0, 2);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}

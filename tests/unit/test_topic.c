@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Names of topics: each rule, and whether the message tells which was broken where. */
+
+#include "common/error.h"
+#include "common/topic.h"
+#include "tests/harness/run.h"
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const good[] = {
+    "a", "cam/front", "A/b/C/0/9", "_", "-", "...", "a.b", "..a", "a..", "x/.hidden", "a/b-c_d.e",
+};
+
+static const struct {
+    const char *name, *word;
+} bad[] = {
+    {"", "empty"},           {"/", "empty segment"},     {"/a", "empty segment"},
+    {"a/", "empty segment"}, {"a//b", "empty segment"},  {".", "\".\" or \"..\""},
+    {"a/..", "\"..\""},      {"a/./b", "segment \".\""}, {"a b", "' ' at 1"},
+    {"cam/*", "'*' at 4"},   {"a\nb", "byte 0x0a at 1"}, {"caf\xc3\xa9", "byte 0xc3 at 3"},
+    {"a\\b", "'\\' at 1"},   {"a:b", "':' at 1"},        {"\x7f", "byte 0x7f at 0"},
+};
+
+START_TEST(names_that_keep_the_rules)
+{
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
+        ck_assert_msg(dlx__topic_check(good[i]) == 0, "%s: %s", good[i], dlx__error_message());
+}
+END_TEST
+
+START_TEST(names_that_break_a_rule)
+{
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        ck_assert_int_eq(dlx__topic_check(bad[i].name), DLX_E_TOPIC);
+        ck_assert_msg(strstr(dlx__error_message(), bad[i].word) != NULL, "\"%s\" lacks \"%s\"",
+                      dlx__error_message(), bad[i].word);
+    }
+    ck_assert_int_eq(dlx__topic_check(NULL), DLX_E_TOPIC);
+}
+END_TEST
+
+START_TEST(every_byte_is_allowed_or_not)
+{
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+    for (int c = 1; c < 256; c++) {
+        char name[] = {'x', (char)c, 'y', '\0'};
+        bool expected = c == '/' || strchr(allowed, c);
+        ck_assert_msg((dlx__topic_check(name) == 0) == expected, "byte %d", c);
+    }
+}
+END_TEST
+
+START_TEST(length_has_a_limit)
+{
+    char name[4096];
+    memset(name, 'a', sizeof name);
+    name[DLX_TOPIC_SIZE_MAX] = '\0';
+    ck_assert_int_eq(dlx__topic_check(name), 0);
+    name[DLX_TOPIC_SIZE_MAX] = 'a';
+    name[DLX_TOPIC_SIZE_MAX + 1] = '\0';
+    ck_assert_int_eq(dlx__topic_check(name), DLX_E_TOPIC);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "longer than 255"));
+    name[DLX_TOPIC_SIZE_MAX + 1] = 'a'; /* not terminated soon: not read beyond the limit */
+    name[sizeof name - 1] = '\0';
+    ck_assert_int_eq(dlx__topic_check(name), DLX_E_TOPIC);
+}
+END_TEST
+
+/* ---- patterns ------------------------------------------------------------------------------ */
+
+static const struct {
+    const char *pattern, *topic;
+    bool match;
+} matches[] = {
+    {"a/b", "a/b", true},
+    {"a/b", "a/b/c", false},
+    {"a/b", "a/bc", false},
+    {"*", "a", true},
+    {"*", "a/b", false},
+    {"cam/*", "cam/front", true},
+    {"cam/*", "cam", false},
+    {"cam/*", "cam/a/b", false},
+    {"cam/*/raw", "cam/a/raw", true},
+    {"cam/*/raw", "cam/raw", false},
+    {"cam/*/raw", "cam/a/b/raw", false},
+    {"a*c", "abc", true},
+    {"a*c", "ac", true},
+    {"a*c", "abcb", false},
+    {"a*c", "abcbc", true},
+    {"a*b*c", "aXbYbZc", true},
+    {"a*b*c", "aXcYb", false},
+    {"*a*", "bab", true},
+    {"*a*", "bbb", false},
+    {"a*/b", "ax/b", true},
+    {"a*/b", "ax/c", false},
+    {"*x/*y", "ax/ay", true},
+    {"*x/*y", "ax/ax", false},
+    {"**", "a", true},
+    {"**", "a/b/c", true},
+    {"a/**", "a", false},
+    {"a/**", "a/b", true},
+    {"a/**", "a/b/c", true},
+    {"a/**", "ab/c", false},
+    {"*/b/**", "x/b/c/d", true},
+    {"*/b/**", "x/c/c/d", false},
+    {"*/b/**", "x/b", false},
+    {"x*/**", "x/y", true},
+    {"x*/**", "yx/y", false},
+};
+
+START_TEST(patterns_match_segment_by_segment)
+{
+    for (size_t i = 0; i < sizeof matches / sizeof matches[0]; i++) {
+        ck_assert_msg(dlx__pattern_check(matches[i].pattern) == 0, "%s", dlx__error_message());
+        ck_assert_int_eq(dlx__topic_check(matches[i].topic), 0);
+        ck_assert_msg(dlx__pattern_matches(matches[i].pattern, matches[i].topic) ==
+                          matches[i].match,
+                      "%s and %s", matches[i].pattern, matches[i].topic);
+    }
+}
+END_TEST
+
+/* By the definition, slowly: try every length for each star. */
+static bool slow_match(const char *p, const char *t)
+{
+    if (strcmp(p, "**") == 0)
+        return *t != '\0';
+    if (*p == '*')
+        return slow_match(p + 1, t) || (*t && *t != '/' && slow_match(p, t + 1));
+    return *p == *t && (*p == '\0' || slow_match(p + 1, t + 1));
+}
+
+START_TEST(matching_is_as_defined_for_all_short_ones)
+{
+    static const char p_chars[] = "ab/*", t_chars[] = "ab/";
+    unsigned n = 0;
+    for (unsigned pi = 0; pi < 4096 * 4; pi++) {
+        char p[8] = "";
+        for (unsigned k = 0, v = pi; k < 7 && v; k++, v /= 5)
+            if (v % 5)
+                p[strlen(p)] = p_chars[v % 5 - 1];
+        if (dlx__pattern_check(p) < 0)
+            continue;
+        for (unsigned ti = 0; ti < 243; ti++) {
+            char t[6] = "";
+            for (unsigned k = 0, v = ti; k < 5; k++, v /= 3)
+                t[k] = t_chars[v % 3];
+            if (dlx__topic_check(t) < 0)
+                continue;
+            n++;
+            if (dlx__pattern_matches(p, t) != slow_match(p, t))
+                ck_abort_msg("%s and %s", p, t);
+        }
+    }
+    ck_assert_uint_gt(n, 10000);
+}
+END_TEST
+
+START_TEST(patterns_have_rules_too)
+{
+    static const char *const bad_patterns[] = {"",    "/",   "a//b", "a/**/b", "a**",
+                                               "***", "a b", "../*", "**/a"};
+    for (size_t i = 0; i < sizeof bad_patterns / sizeof bad_patterns[0]; i++)
+        ck_assert_msg(dlx__pattern_check(bad_patterns[i]) == DLX_E_TOPIC, "%s", bad_patterns[i]);
+    ck_assert_int_eq(dlx__pattern_check("a/**/b"), DLX_E_TOPIC);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "\"**\" at 2"));
+    ck_assert_int_eq(dlx__pattern_check(NULL), DLX_E_TOPIC);
+    ck_assert(dlx__is_pattern("a/*") && !dlx__is_pattern("a/b"));
+    ck_assert_uint_eq(dlx__pattern_prefix("a/b*c*"), 3);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("topic");
+    TCase *tcase = tcase_create("topic");
+    tcase_add_test(tcase, names_that_keep_the_rules);
+    tcase_add_test(tcase, names_that_break_a_rule);
+    tcase_add_test(tcase, every_byte_is_allowed_or_not);
+    tcase_add_test(tcase, length_has_a_limit);
+    tcase_add_test(tcase, patterns_match_segment_by_segment);
+    tcase_add_test(tcase, matching_is_as_defined_for_all_short_ones);
+    tcase_add_test(tcase, patterns_have_rules_too);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}
