@@ -73,8 +73,8 @@ def cuda_header():
 
 def make(folder, *args):
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
-    subprocess.run(["make", "-C", ROOT, f"BUILD_ROOT={folder}", "VARIANT=", "SAN=", "COV=", "NEEDED_PKGS=", *args],
-                   env=env, check=True)
+    subprocess.run(["make", f"-j{os.cpu_count()}", "-C", ROOT, f"BUILD_ROOT={folder}",
+                    "VARIANT=", "SAN=", "COV=", "NEEDED_PKGS=", *args], env=env, check=True)
 
 
 class Source(sdist):

@@ -33,7 +33,7 @@ fail() {
 says() { grep -Eq -- "$1" "$tmp/out" || fail "does not say: $1"; }
 
 # Each program whose stories run on any driver is among those of `make check-gpu`.
-sed -nE '/^CHECK_GPU_PROGRAMS :=/,/[^\\]$/p' Makefile >"$tmp/out"
+sed -nE '/^CHECK_GPU_PROGRAMS :=/,/[^\\]$/p' mk/tests.mk >"$tmp/out"
 while read -r program; do
     says "\\b$(basename "$program" .c)\\b"
 done < <(grep -lE 'dlx_test_gpu_add(_loop)?\(' tests/gpu/{test,e2e}_*.c)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The programs of tests/ (tests/README.md) and `make check`. A program is build/tests/NAME,
+# whichever folder its source is in.
+
+TEST_SRC := $(wildcard tests/*/test_*.c tests/*/e2e_*.c)
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+SIM_SRC := $(wildcard tests/ring/sim_*.c)
+TEST_SCRIPTS := $(wildcard tests/*/check_*.sh)
+test = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(1)))
+# A fuzz target without libFuzzer is a test of what is in its corpus.
+FUZZ_BIN := $(call test,$(FUZZ_SRC))
+TEST_BIN := $(call test,$(TEST_SRC) $(SIM_SRC)) $(BUILD)/tests/sim_daemon $(FUZZ_BIN) \
+    $(BUILD)/tests/gpu_facts
+# The stand-in for NVIDIA's driver; without cuda.h its tests say SKIP.
+STANDIN_LIB := $(if $(CUDA_INCLUDE),$(BUILD)/tests/standin/libcuda.so.1)
+GPU_BIN := $(addprefix $(BUILD)/tests/,gpu_facts gpu_bench gpu_probe keeper_actor)
+FAULT_BIN := $(addprefix $(BUILD)/tests/faults/,actor steps words old_kernel libfaultalloc.so)
+SOAK_BIN := $(BUILD)/tests/soak/actor
+HONEST_BIN := $(BUILD)/tests/hostile/honest
+
+# Stories are told on POSIX shared memory, too, but those that choose the memory themselves.
+# e2e_memory chooses itself; e2e_debug finds maps by the names that memfds have; e2e_hostile_uid and
+# e2e_hostile_memory try what seals forbid.
+POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid e2e_hostile_memory, \
+    $(basename $(notdir $(wildcard tests/*/e2e_*.c))))
+
+.PHONY: check check-programs check-gpu check-gpu-programs check-gpu-archive fault-programs \
+    soak-programs hostile-programs fuzz-programs
+check: ## set up if needed, build, and run every test
+	@tools/setup.sh
+	+@$(SUBMAKE) all check-programs python
+	@$(RUN_ENV) tools/run-tests $(if $(T),--only '$(T)') --posix '$(POSIX_TESTS)' \
+	    $(TEST_BIN) $(TEST_SCRIPTS)
+
+check-programs: $(TEST_BIN) $(STANDIN_LIB) $(GPU_BIN)
+fault-programs: $(FAULT_BIN)
+soak-programs: $(SOAK_BIN)
+hostile-programs: $(HONEST_BIN)
+fuzz-programs: $(FUZZ_BIN)
+
+# Nothing is installed or fetched for it: a machine with a GPU may have no network. The questions
+# come first.
+CHECK_GPU_PROGRAMS := gpu_facts test_gpu_memory test_gpu_share e2e_gpu e2e_gpu_alloc e2e_gpu_order \
+    e2e_gpu_retain e2e_gpu_stage e2e_gpu_containers e2e_gpu_release e2e_gpu_stream e2e_gpu_gates \
+    e2e_gpu_deaths e2e_gpu_pin
+check-gpu: ## tests on the GPU of this machine; without one it says so
+	+@$(RUN_ENV) CHECK_GPU_DRIVER='$(CHECK_GPU_DRIVER)' \
+	    MAKE_PROGRAMS='$(SUBMAKE) -s check-gpu-programs' MAKE_PYTHON='$(SUBMAKE) -s python' \
+	    tools/check-gpu $(CHECK_GPU_PROGRAMS)
+
+check-gpu-programs: $(DAEMON_BIN) $(BUILD)/dlxctl $(CHECK_GPU_PROGRAMS:%=$(BUILD)/tests/%)
+
+check-gpu-archive: $(BUILD)/proto/dlx.pb-c.c ## pack what check-gpu needs, without a network
+	@tools/check-gpu-archive '$(BUILD_ABS)' '$(CUDA_INCLUDE)'
+
+# -- compiling ------------------------------------------------------------------------------------
+# What sanitizers add takes the compiler long to optimise, and tests need not be fast.
+$(OBJ)/tests/%.o: CFLAGS += $(if $(SAN),$(if $(FUZZ),,-O0))
+$(OBJ)/tests/%.o: BASE_CPPFLAGS += $(CUDA_CPPFLAGS) $(if $(CUDA_INCLUDE),-DDLX_TEST_HAS_GPU=1)
+
+# Seeded simulations hook the atomics: they have their own copies of the core.
+sim = $(patsubst $(OBJ)/%,$(SIM)/%,$(1))
+$(SIM)/%.o: %.c $(FLAGS_FILE) | $(BUILD)/proto/dlx.pb-c.h needed-packages
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(COMPILE) $(WARNINGS) -DDLX_SIM -c -o $@ $<
+
+$(call lib,harness): $(call obj,$(wildcard tests/harness/*.c tests/*/harness_*.c))
+$(call lib,sim): $(call sim,$(filter-out $(GPU_OBJ),$(COMMON_OBJ) $(CLIENT_OBJ)) \
+    $(call obj,tests/harness/run.c tests/ring/harness_sim.c)) $(GPU_OBJ) $(PROTO_OBJ)
+
+# -- programs: what each is made of ---------------------------------------------------------------
+TEST_LIBS := $(foreach l,harness cli client daemon keeper common,$(call lib,$(l)))
+$(foreach t,$(TEST_SRC) $(FUZZ_SRC),$(eval $(call test,$(t)): $(call obj,$(t)) $(TEST_LIBS)))
+$(foreach t,$(SIM_SRC),$(eval $(call test,$(t)): $(call sim,$(call obj,$(t))) $(call lib,sim)))
+$(FUZZ_BIN): $(if $(FUZZ),,$(OBJ)/tests/fuzz/replay.o)
+
+parts = $(call obj,$(wildcard $(1:%=tests/%/*.c)))
+$(BUILD)/tests/gpu_facts: $(call parts,gpu/facts) $(TEST_LIBS)
+$(BUILD)/tests/gpu_bench: $(call parts,gpu/bench) $(TEST_LIBS) $(call lib,bench)
+$(BUILD)/tests/gpu_probe: $(OBJ)/tests/gpu/gpu_probe.o
+$(BUILD)/tests/keeper_actor: $(OBJ)/tests/gpu/keeper_actor.o $(TEST_LIBS)
+$(BUILD)/tests/standin/libcuda.so.1: $(call parts,gpu/standin)
+$(BUILD)/tests/sim_daemon: $(OBJ)/tests/daemon/sim_daemon.o $(call parts,daemon/sim_daemon) \
+    $(call lib,daemon) $(call lib,common)
+
+# The processes of tests/fail/faults use the library as users do, and an allocator that can fail.
+faults = $(1:%=$(OBJ)/tests/fail/faults/%.o)
+$(BUILD)/tests/faults/actor: $(call faults,actor publisher subscriber) $(LIBDLX)
+$(BUILD)/tests/faults/steps: $(call faults,steps) $(call lib,client) $(call lib,common)
+$(BUILD)/tests/faults/words: $(call sim,$(call faults,steps)) $(call lib,sim)
+$(BUILD)/tests/faults/old_kernel: $(call faults,old_kernel)
+$(BUILD)/tests/faults/libfaultalloc.so: $(call faults,alloc)
+$(SOAK_BIN): $(call parts,soak) $(LIBDLX)
+$(HONEST_BIN): $(OBJ)/tests/hostile/honest.o $(LIBDLX)
+
+# -- programs: how each is linked -----------------------------------------------------------------
+TEST_LINKED := $(sort $(TEST_BIN) $(GPU_BIN))
+OTHER_LINKED := $(STANDIN_LIB) $(FAULT_BIN) $(SOAK_BIN) $(HONEST_BIN)
+$(TEST_LINKED): private LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) $(ZIP_LIBS) \
+    $(INI_LIBS) -lm
+$(BUILD)/tests/gpu_probe: private LIBS = -ldl
+$(BUILD)/tests/faults/steps $(BUILD)/tests/faults/words: private LIBS = $(PBC_LIBS)
+$(BUILD)/tests/faults/libfaultalloc.so: private LINK_FLAGS = -shared
+$(STANDIN_LIB): private LINK_FLAGS = -shared -Wl,-soname,$(@F)
+
+# The linker's --wrap puts a function of the tests between our code and the one that it calls.
+wrap = $(1:%=-Wl,--wrap=%)
+# In tests/fail/*_fails.c each call of these that our code makes can be told to fail.
+FAIL_CALLS = $(shell sed -nE 's/^WRAP.[^,]*, (\w+),.*/\1/p; s/^\w+ __wrap_(\w+).*;$$/\1/p' \
+    tests/fail/harness_fail.c)
+FAIL_BIN := $(filter %_fails,$(TEST_LINKED))
+$(if $(FAIL_BIN),$(eval $(FAIL_BIN): private LINK_FLAGS := $(call wrap,$(FAIL_CALLS))))
+$(FUZZ_BIN): private LINK_FLAGS = $(if $(FUZZ),-fsanitize=fuzzer) $(call wrap,mmap munmap mremap)
+# The simulation of the daemon stands between it and the kernel, and replaces two of its files.
+$(BUILD)/tests/sim_daemon: private LINK_FLAGS = $(call wrap,malloc calloc realloc reallocarray \
+    strdup strndup free close socketpair memfd_create open fcntl pipe2 fallocate getsockopt \
+    clock_gettime shutdown sendmsg recvmsg dlxd_client_send dlxd_client_send_fds \
+    dlxd_client_send_ok dlxd_client_send_error dlxd_client_end_some dlx__packet_refuses_fds \
+    dlxd_outbox_send dlxd_link_drop_landed dlxd_waiting_send dlxd_report_has_left \
+    dlxd_membership_withdrawn dlxd_drain_free)
+
+$(TEST_LINKED) $(OTHER_LINKED):
+	$(link)

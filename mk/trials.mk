@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# What looks at the code besides `make check`: linters, models, fuzzing, faults, soak, coverage.
+
+.PHONY: lint lint-analyzer format model fuzz fuzz-quick faults soak hostile hostile-cost coverage \
+    skew-check containers-check
+lint: ## check the tree's rules, formatting and static analysers
+	@tools/setup.sh --lint
+	+@$(SUBMAKE) all python
+	@$(RUN_ENV) tools/lint/run
+
+lint-analyzer: $(BUILD)/proto/dlx.pb-c.h ## gcc -fanalyzer, which lint leaves out
+	@CC='$(CC)' GPU_CPPFLAGS='$(GPU_CPPFLAGS)' $(PYTHON) tools/lint/analyzer '$(BUILD)'
+
+format: ## format all C and C++ files
+	@tools/lint/format --fix
+
+model: ## verify models of the protocol, and that broken ones fail (QUICK=1: 120 s)
+	@tools/setup.sh --model
+	@QUICK='$(QUICK)' tests/model/run.sh
+
+FUZZ_RUNS ?= 100000000
+FUZZ_MAKE = $(SUBMAKE) CC=clang SAN=address,undefined FUZZ=1 fuzz-programs
+fuzz: ## run the fuzz targets, FUZZ_RUNS executions each, and report what they cover
+	@tools/setup.sh --lint
+	+@$(FUZZ_MAKE)
+	+@$(COV_MAKE) fuzz-programs
+	@tools/fuzz --build '$(BUILD_ROOT)' --runs $(FUZZ_RUNS) --coverage $(T)
+
+fuzz-quick: ## run all fuzz targets for 60 s together
+	@tools/setup.sh --lint
+	+@$(FUZZ_MAKE)
+	@tools/fuzz --build '$(BUILD_ROOT)' --seconds 60 $(T)
+
+faults: ## kill, stop and starve processes at each step (QUICK=1: under 90 s)
+	@tools/setup.sh --faults
+	+@$(SUBMAKE) all fault-programs
+	@$(RUN_ENV) tests/fail/faults/run
+
+MINUTES ?= 1
+SEED ?=
+soak: ## kill and restart many programs for MINUTES=1; SEED=n; build/soak
+	@tools/setup.sh
+	+@$(SUBMAKE) all soak-programs
+	@$(RUN_ENV) tests/soak/run --minutes '$(MINUTES)' $(if $(SEED),--seed '$(SEED)')
+
+HOSTILE_TESTS := $(basename $(notdir $(wildcard tests/hostile/e2e_*.c)))
+hostile: ## programs that lie, under sanitizers; then hostile-cost
+	+@$(SUBMAKE) check SAN=address,undefined T='$(HOSTILE_TESTS)'
+	+@$(SUBMAKE) hostile-cost
+
+hostile-cost: ## two greedy users beside honest ones (QUICK=1; HOSTILE_ARGS)
+	+@$(SUBMAKE) all hostile-programs
+	@$(RUN_ENV) tests/hostile/run $(HOSTILE_ARGS)
+
+COV_MAKE = $(SUBMAKE) CC=clang COV=1
+coverage: ## which branches the tests take, by file (T); build/clang-cov/coverage
+	@tools/setup.sh --lint --faults
+	@rm -rf '$(BUILD_ROOT)/clang-cov/profile'
+	+@$(COV_MAKE) check
+	$(if $(T),,+@$(COV_MAKE) faults QUICK=1)
+	@tools/coverage '$(BUILD_ROOT)/clang-cov'
+
+skew-check: all ## exchange tensors with the former and the next version of the protocol
+	@tools/skew-check $(BUILD_ROOT)/skew $(BUILD)
+
+containers-check: all ## exchange tensors between containers of Podman (as root)
+	@tools/setup.sh --containers
+	@tools/containers-check $(BUILD)
