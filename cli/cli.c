@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/cli.h"
+#include "cli/args.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/wait.h"
@@ -31,10 +32,9 @@ static const struct command {
     {"quota", cmd_quota, "show what users use of the daemon, and may have", DLX_AUTOSPAWN_NEVER},
 };
 
-enum { OPTION_SOCKET = 'S', OPTION_JSON = 'j' };
+enum { OPTION_SOCKET = 'S', OPTION_JSON = 'j', OPTION_WAIT_DAEMON = 0x100 };
 
-/* -- messages ------------------------------------------------------------------------------------
- */
+/* ---- messages ------------------------------------------------------------------------------ */
 
 int cli_report(const struct cli *cli, const char *what, const char *format, ...)
 {
@@ -96,22 +96,49 @@ bool cli_is_pattern(const char *topic)
     return strchr(topic, '*') != NULL; /* no topic has one */
 }
 
+/* ---- the daemon ---------------------------------------------------------------------------- */
+
+/* libdlx calls this while dlx_connect() waits for a daemon, and again while later calls wait. */
+static int on_wait(void *userdata)
+{
+    struct cli *cli = userdata;
+    char limit[HUMAN_SIZE] = "";
+    const char *path = cli->socket ? cli->socket : getenv("DLX_SOCKET");
+    if (cli->wait_daemon_ns != 0 && !cli->client && !cli->has_said_wait) {
+        cli->has_said_wait = true;
+        if (cli->wait_daemon_ns > 0)
+            human_ns(cli->wait_daemon_ns, limit);
+        (void)cli_report(cli, NULL, "waiting for dlpackd%s%s%s%s", path && *path ? " at " : "",
+                         path && *path ? path : "", *limit ? ", at most " : "", limit);
+    }
+    return wait_signal() != 0;
+}
+
 int cli_connect(struct cli *cli)
 {
     struct dlx_connect_args args = {
-        .size = sizeof args, .socket = cli->socket, .autospawn = cli->autospawn};
+        .size = sizeof args,
+        .socket = cli->socket,
+        .autospawn = cli->wait_daemon_ns == 0 ? cli->autospawn : DLX_AUTOSPAWN_NEVER,
+        .wait_ns = cli->wait_daemon_ns,
+        .interrupt = on_wait,
+        .interrupt_data = cli,
+    };
+    (void)wait_begin_blocking(); /* a signal that came before is seen by on_wait() */
     int code = dlx_connect(&cli->client, &args);
+    wait_end_blocking();
     if (code < 0)
         (void)cli_report_dlx(cli, NULL, code);
     return code;
 }
 
-/* -- the command line
- * ------------------------------------------------------------------------------ */
+/* ---- the command line ---------------------------------------------------------------------- */
 
 static const struct argp_option common_options[] = {
     {"json", OPTION_JSON, NULL, 0, "Print JSON", 0},
     {"socket", OPTION_SOCKET, "PATH", 0, "Socket of the daemon", 0},
+    {"wait-daemon", OPTION_WAIT_DAEMON, "TIME", OPTION_ARG_OPTIONAL,
+     "Wait until a daemon is up, at most for TIME; start none", 0},
     {NULL, 'h', NULL, OPTION_HIDDEN, NULL, -1},
     {0},
 };
@@ -125,6 +152,11 @@ static error_t parse_common(int key, char *arg, struct argp_state *state)
         return 0;
     case OPTION_JSON:
         cli->json = true;
+        return 0;
+    case OPTION_WAIT_DAEMON:
+        cli->wait_daemon_ns = arg ? args_time(state, "--wait-daemon", arg) : DLX_FOREVER;
+        if (cli->wait_daemon_ns == 0)
+            argp_error(state, "--wait-daemon: must be more than 0");
         return 0;
     case 'h':
         argp_state_help(state, state->out_stream, ARGP_HELP_STD_HELP);
@@ -208,14 +240,8 @@ static error_t parse_global(int key, char *arg, struct argp_state *state)
 {
     struct global *g = state->input;
     switch (key) {
-    case OPTION_SOCKET:
-        g->cli->socket = arg;
-        return 0;
-    case OPTION_JSON:
-        g->cli->json = true;
-        return 0;
-    case 'h':
-        argp_state_help(state, state->out_stream, ARGP_HELP_STD_HELP);
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = g->cli;
         return 0;
     case ARGP_KEY_ARG:
         g->command = find_command(arg);
@@ -251,27 +277,21 @@ static char *global_help(int key, const char *text, void *input)
     return help;
 }
 
-static const struct argp_option global_options[] = {
-    {"json", OPTION_JSON, NULL, 0, "Print JSON", 0},
-    {"socket", OPTION_SOCKET, "PATH", 0,
-     "Socket of the daemon (default: $DLX_SOCKET, else the first of "
-     "$XDG_RUNTIME_DIR/dlpackd.sock, /run/dlpackd/dlpackd.sock and /tmp/dlpackd-UID/dlpackd.sock "
-     "on which a daemon answers; pub, echo, save, hz and bw start one when none does)",
-     0},
-    {NULL, 'h', NULL, OPTION_HIDDEN, NULL, -1},
-    {0},
-};
-
 int cli_run(int argc, char **argv)
 {
     struct cli cli = {.command = ""};
     struct global g = {.cli = &cli};
+    static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
-        .options = global_options,
         .parser = parse_global,
         .args_doc = "COMMAND [ARG...]",
         .doc = "Look at, feed and record the tensors that dlpackd brokers between processes.\v"
+               "Without --socket and $DLX_SOCKET, the daemon is the first one that answers on "
+               "$XDG_RUNTIME_DIR/dlpackd.sock, /run/dlpackd/dlpackd.sock or "
+               "/tmp/dlpackd-UID/dlpackd.sock. If none does, pub, echo, save, hz and bw start a "
+               "private one.\n\n"
                "Exit status: 0 done, 1 failed, 2 wrong usage, 128 + N ended early by signal N.",
+        .children = children,
         .help_filter = global_help,
     };
     argp_err_exit_status = CLI_USAGE;

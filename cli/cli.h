@@ -21,7 +21,9 @@ struct cli {
     const char *socket; /**< NULL: the library's default */
     bool json;
     const char *command;
-    uint32_t autospawn; /**< enum dlx_autospawn: may it start a daemon? */
+    uint32_t autospawn;     /**< enum dlx_autospawn: may it start a daemon? */
+    int64_t wait_daemon_ns; /**< how long to wait for a daemon, and start none; 0: do not wait */
+    bool has_said_wait;
     struct dlx_client *client;
 };
 
@@ -49,13 +51,14 @@ int cmd_quota(struct cli *cli, int argc, char **argv);
 /** Is it a pattern, for several topics? */
 bool cli_is_pattern(const char *topic);
 
-/** Options of every command: --json, --socket, -h. Its input is the struct cli. */
+/** Options of every command: --json, --socket, --wait-daemon, -h. Its input is the struct cli. */
 extern const struct argp cli_argp_common;
 
 /** Parse the arguments of a command. Wrong usage ends the program; what else fails (memory) is reported. Returns CLI_OK, CLI_FAILURE. */
 int cli_parse(const struct cli *cli, const struct argp *argp, int argc, char **argv, void *input);
 
-/** Connect; reports what fails. Returns 0 or a negative code. */
+/** Connect, waiting for a daemon if that was asked for; a signal ends the program meanwhile.
+ *  Reports what fails. Returns 0 or a negative code. */
 int cli_connect(struct cli *cli);
 
 /** Print "dlxctl <command>: [what: ]words" on stderr. Returns CLI_FAILURE. */

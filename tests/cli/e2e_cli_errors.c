@@ -180,6 +180,83 @@ START_TEST(no_daemon_is_said_with_the_path)
 }
 END_TEST
 
+static const char *waits_for(void)
+{
+    static char words[400];
+    (void)snprintf(words, sizeof words, "waiting for dlpackd at %s", dlx_test_cli_daemon.path);
+    return words;
+}
+
+/* Commands that look, publish and receive; the option stands before or after the command. */
+START_TEST(a_daemon_that_is_not_up_yet_is_waited_for)
+{
+    const char *const *const commands[] = {
+        DLX_TEST_WORDS("--wait-daemon", "ls"), DLX_TEST_WORDS("info", "--wait-daemon=10min"),
+        DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--wait-daemon", "--wait", "1"),
+        DLX_TEST_WORDS("echo", "a", "--count", "1", "--wait-daemon")};
+    struct dlx_test_cli cli[4];
+    char said[512];
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_cli_daemon), 0);
+    for (size_t i = 0; i < 4; i++) {
+        dlx_test_cli_start(&cli[i], dlx_test_cli_daemon.path, -1, commands[i]);
+        dlx_test_cli_wait_said(&cli[i], waits_for());
+    }
+    dlx_test_daemon_start(&dlx_test_cli_daemon, NULL);
+    for (size_t i = 0; i < 4; i++) {
+        dlx_test_cli_wait(&cli[i]);
+        ck_assert_msg(cli[i].status == 0, "%s", cli[i].err);
+        (void)snprintf(said, sizeof said, "dlxctl %s: %s%s\n", i == 0 ? "ls" : commands[i][0],
+                       waits_for(), i == 1 ? ", at most 10 min 0 s" : "");
+        ck_assert_ptr_eq(strstr(cli[i].err, said), cli[i].err);
+        ck_assert_ptr_null(strstr(cli[i].err + strlen(said), "waiting for dlpackd")); /* once */
+    }
+    ck_assert_ptr_nonnull(strstr(cli[1].out, "daemon "));
+    ck_assert_ptr_nonnull(strstr(cli[3].out, "float32"));
+    for (size_t i = 0; i < 4; i++)
+        dlx_test_cli_deinit(&cli[i]);
+}
+END_TEST
+
+START_TEST(a_wait_for_a_daemon_ends_in_time_and_by_a_signal)
+{
+    struct dlx_test_cli cli;
+    char said[700];
+    (void)snprintf(said, sizeof said,
+                   "dlxctl echo: waiting for dlpackd at %s, at most 20.0 ms\n"
+                   "dlxctl echo: waited 0.02 s: no dlpackd at %s: No such file",
+                   "/no/such/socket", "/no/such/socket");
+    dlx_test_cli_run(&cli, "/no/such/socket", -1, 1,
+                     DLX_TEST_WORDS("echo", "a", "--wait-daemon=20ms"));
+    ck_assert_msg(strstr(cli.err, said) == cli.err, "%s", cli.err);
+    dlx_test_cli_deinit(&cli);
+    expect(2, "--wait-daemon: must be more than 0", -1, DLX_TEST_WORDS("ls", "--wait-daemon=0"));
+    /* echo notes signals for later; nothing is to be done later here */
+    dlx_test_cli_start(&cli, "/no/such/socket", -1, DLX_TEST_WORDS("echo", "a", "--wait-daemon"));
+    dlx_test_cli_wait_said(&cli, "waiting for dlpackd at /no/such/socket\n");
+    ck_assert_int_eq(kill(cli.pid, SIGINT), 0);
+    dlx_test_cli_finish(&cli, 130);
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
+/* Where no socket is named, echo would start a private daemon, here by a program that does not
+ * exist. */
+START_TEST(a_command_that_waits_for_a_daemon_starts_none)
+{
+    struct dlx_test_cli cli;
+    ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", dlx_test_cli_files, 1), 0);
+    ck_assert_int_eq(setenv("DLX_AUTOSPAWN", "yes", 1), 0);
+    ck_assert_int_eq(setenv("DLX_DAEMON", "/no/such/dlpackd", 1), 0);
+    dlx_test_cli_run(&cli, "", -1, 1, DLX_TEST_WORDS("echo", "a"));
+    ck_assert_ptr_nonnull(strstr(cli.err, "/no/such/dlpackd"));
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, "", -1, 1, DLX_TEST_WORDS("echo", "a", "--wait-daemon=1ms"));
+    ck_assert_ptr_nonnull(strstr(cli.err, "waiting for dlpackd, at most 1.00 ms\n"));
+    ck_assert_ptr_null(strstr(cli.err, "/no/such/dlpackd"));
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
 START_TEST(topics_that_break_the_rules_are_named)
 {
     expect(1, "a//b", -1, DLX_TEST_WORDS("echo", "a//b"));
@@ -371,6 +448,9 @@ int main(void)
     tcase_add_test(tcase, the_man_page_has_every_option);
     tcase_add_test(tcase, wrong_usage_is_status_2);
     tcase_add_test(tcase, no_daemon_is_said_with_the_path);
+    tcase_add_test(tcase, a_daemon_that_is_not_up_yet_is_waited_for);
+    tcase_add_test(tcase, a_wait_for_a_daemon_ends_in_time_and_by_a_signal);
+    tcase_add_test(tcase, a_command_that_waits_for_a_daemon_starts_none);
     tcase_add_test(tcase, topics_that_break_the_rules_are_named);
     tcase_add_test(tcase, files_that_lie_leave_nothing_behind);
     tcase_add_test(tcase, an_unknown_command_is_told_the_nearest_one_and_all);

@@ -179,6 +179,21 @@ void dlx_test_cli_wait_lines(struct dlx_test_cli *cli, size_t n)
             give_up(cli, "ended before it printed what it should");
 }
 
+/* Nothing tells of a write to a memfd, so this looks again every millisecond. */
+void dlx_test_cli_wait_said(struct dlx_test_cli *cli, const char *words)
+{
+    char said[4096] = "";
+    for (int i = 0; !strstr(said, words); i++) {
+        siginfo_t end = {.si_pid = 0};
+        (void)waitid(P_PID, (id_t)cli->pid, &end, WEXITED | WNOHANG | WNOWAIT);
+        ssize_t n = pread(cli->err_fd, said, sizeof said - 1, 0);
+        said[n > 0 ? n : 0] = '\0';
+        if (!strstr(said, words) && (end.si_pid != 0 || i == PATIENCE_MS))
+            give_up(cli, "it did not say what it should");
+        (void)poll(NULL, 0, 1);
+    }
+}
+
 void dlx_test_cli_wait(struct dlx_test_cli *cli)
 {
     int status = 0;

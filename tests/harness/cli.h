@@ -30,6 +30,8 @@ void dlx_test_cli_start(struct dlx_test_cli *cli, const char *socket, int stdin_
                         const char *const *words);
 /* Wait until it has printed so many lines. */
 void dlx_test_cli_wait_lines(struct dlx_test_cli *cli, size_t n);
+/* Wait until its stderr, which is no terminal, has these words. */
+void dlx_test_cli_wait_said(struct dlx_test_cli *cli, const char *words);
 /* Wait for its end; sets status, out and err, which dlx_test_cli_deinit() frees. */
 void dlx_test_cli_wait(struct dlx_test_cli *cli);
 /* Waits if that was not done. */
