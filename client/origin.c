@@ -49,7 +49,12 @@ void dlx__origin_gone_before(struct dlx_subscription *s, const struct dlx_news *
     if (since >= last_seq)
         return;
     uint64_t n_missed = last_seq - since;
-    *(s->args.mode == DLX_MODE_LATEST ? &s->stats.skipped : &s->stats.lost) += n_missed;
-    if (is_own)
-        dlx__passed_add(&s->passed, origin, last_seq, passed.untold + n_missed);
+    bool is_latest = s->args.mode == DLX_MODE_LATEST;
+    *(is_latest ? &s->stats.skipped : &s->stats.lost) += n_missed;
+    if (!is_own)
+        return;
+    const struct dlx_passed_counts counts = {.skipped = is_latest ? n_missed : 0,
+                                             .lost = is_latest ? 0 : n_missed};
+    dlx__passed_add(&s->passed, origin, last_seq, passed.untold + n_missed);
+    dlx__passed_count(&s->passed, origin, &counts);
 }

@@ -12,10 +12,16 @@
 
 #define DLX_PASSED_MAX 256U
 
+/* What a subscription has counted on links that have ended: struct dlx_subscription_stats. */
+struct dlx_passed_counts {
+    uint64_t taken, taken_bytes, skipped, lost;
+};
+
 struct dlx_passed_entry {
     uint64_t origin; /* of the publisher */
     uint64_t seq;    /* the last message that was passed */
     uint64_t untold; /* as dlx__reader_untold() */
+    struct dlx_passed_counts counts;
 };
 
 /* All zero: none. */
@@ -27,6 +33,12 @@ struct dlx_passed {
 void dlx__passed_deinit(struct dlx_passed *passed);
 /* For lack of memory it is forgotten. */
 void dlx__passed_add(struct dlx_passed *passed, uint64_t origin, uint64_t seq, uint64_t untold);
+/* Counted on a link that has ended, to the publisher with this origin. One that is not remembered has
+ * no counts. */
+void dlx__passed_count(struct dlx_passed *passed, uint64_t origin,
+                       const struct dlx_passed_counts *counts);
+/* The counts of this publisher, whose next link goes on with them. They are zero from then on. */
+struct dlx_passed_counts dlx__passed_take_counts(struct dlx_passed *passed, uint64_t origin);
 /* All zero: nothing, as far as is remembered. */
 struct dlx_passed_entry dlx__passed_find(const struct dlx_passed *passed, uint64_t origin);
 

@@ -146,14 +146,20 @@ static void show_counters(const struct dlx_reader *r)
     dlx_store64_relaxed(&r->page->lost, r->lost);
 }
 
+void dlx__reader_add_counters(struct dlx_reader *r, uint64_t taken, uint64_t taken_bytes,
+                              uint64_t skipped, uint64_t lost)
+{
+    r->taken += taken;
+    r->taken_bytes += taken_bytes;
+    r->skipped += skipped;
+    r->lost += lost;
+    show_counters(r);
+}
+
 void dlx__reader_carry_counters(struct dlx_reader *to, struct dlx_reader *from)
 {
-    to->taken += from->taken;
-    to->taken_bytes += from->taken_bytes;
-    to->skipped += from->skipped;
-    to->lost += from->lost;
+    dlx__reader_add_counters(to, from->taken, from->taken_bytes, from->skipped, from->lost);
     from->taken = from->taken_bytes = from->skipped = from->lost = 0;
-    show_counters(to);
     show_counters(from);
 }
 

@@ -178,7 +178,12 @@ void dlx__reader_lose(struct dlx_reader *r, const struct dlx_taken *taken, uint3
  */
 void dlx__reader_follow(struct dlx_reader *r, uint64_t cursor, uint64_t untold);
 
-/* `to` goes on where `from` ends, so it goes on counting, too: what `from` has counted so far is moved to it. */
+/* Counted before, on a link that has ended: whoever lists links sees it. */
+void dlx__reader_add_counters(struct dlx_reader *r, uint64_t taken, uint64_t taken_bytes,
+                              uint64_t skipped, uint64_t lost);
+
+/* `to` goes on where `from` ends, so it goes on counting, too: what `from` has counted so far is
+ * moved to it. */
 void dlx__reader_carry_counters(struct dlx_reader *to, struct dlx_reader *from);
 
 /* The publisher had `n` more messages, on a link that we will not get. */

@@ -40,7 +40,7 @@ struct dlx_link_info {
     char client_name[64];
     uint64_t link;
     uint64_t publisher;
-    uint64_t taken;   /**< as the subscriber counts them, also before dlpackd was restarted */
+    uint64_t taken;   /**< as the subscriber counts them, also by former links to this publisher */
     uint64_t skipped; /**< likewise */
     uint64_t lost;    /**< likewise */
     uint32_t pid;     /**< as in dlx_publisher_info */

@@ -2,10 +2,13 @@
 
 /* After a restart of the daemon counters go on, as the library and as `dlxctl` show them, and an event tells of it. */
 
+#include "client/publisher.h"
 #include "client/subscription.h"
 #include "common/util.h"
 #include "tests/harness/stream.h"
+#include <sched.h>
 #include <string.h>
+#include <sys/socket.h>
 
 struct counters {
     struct dlx_publisher_info publisher;
@@ -171,6 +174,79 @@ START_TEST(what_is_taken_by_the_old_link_counts_for_the_new_one)
 }
 END_TEST
 
+/* Publishes, so that the publisher looks who is there. Returns how many were taken. */
+static uint64_t publish_and_take(const struct dlx_test_pair *pair, uint64_t n)
+{
+    struct dlx_message *m = NULL;
+    uint64_t taken = 0;
+    int r;
+    dlx_test_stream_publish(pair->p, 10, (int64_t)n);
+    while ((r = dlx_take(pair->s, 0, &m)) == 0 || r == DLX_E_PUBLISHER_GONE) {
+        taken += r == 0;
+        m = dlx_message_unref(m);
+    }
+    ck_assert_int_eq(r, DLX_E_EMPTY);
+    sched_yield();
+    return taken;
+}
+
+/* The publisher stays, and goes on in the same control block. */
+START_TEST(counters_go_on_after_the_daemon_disconnected_the_subscriber)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_test_pair pair = {.c = dlx_test_stream_connect()};
+    uint64_t n = 0, taken = 0;
+    ok(dlx_publisher_new(pair.c, "test/a", NULL, &pair.p));
+    ok(dlx_subscribe(c, "test/a", &modes[_i], &pair.s));
+    for (uint64_t reconnected = 1; reconnected <= 3; reconnected++) {
+        const uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
+        for (int k = 0; k < 50; k++)
+            dlx_test_stream_publish(pair.p, 10, (int64_t)++n);
+        taken += take_all(pair.s);
+        expect(pair.s, taken, n - taken);
+        ck_assert_int_eq(shutdown(c->sock, SHUT_RDWR), 0);
+        while (pair.s->epoch != reconnected || !has_moved(pair.s)) {
+            taken += publish_and_take(&pair, ++n);
+            ck_assert_uint_lt(dlx__now_ns(), end);
+        }
+        expect(pair.s, taken, n - taken);
+    }
+    dlx_client_unref(c);
+    dlx_test_pair_end(&pair);
+}
+END_TEST
+
+/* Its link has ended before it comes back. */
+START_TEST(counters_go_on_after_the_daemon_disconnected_the_publisher)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_test_pair pair = {.c = dlx_test_stream_connect()};
+    struct dlx_message *m = NULL;
+    uint64_t n = 0, taken = 0;
+    ok(dlx_publisher_new(pair.c, "test/a", NULL, &pair.p));
+    ok(dlx_subscribe(c, "test/a", &modes[_i], &pair.s));
+    for (int i = 0; i < 3; i++) {
+        const uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE, id = pair.p->id;
+        for (int k = 0; k < 50; k++)
+            dlx_test_stream_publish(pair.p, 10, (int64_t)++n);
+        taken += take_all(pair.s);
+        expect(pair.s, taken, n - taken);
+        ck_assert_int_eq(shutdown(pair.c->sock, SHUT_RDWR), 0);
+        ck_assert_int_eq(dlx_take(pair.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
+        ck_assert_uint_eq(pair.s->n_open, 0);
+        while (pair.p->id == id || pair.s->n_open == 0) {
+            pair.p->next_look_ns = 0;
+            taken += publish_and_take(&pair, ++n);
+            ck_assert_uint_lt(dlx__now_ns(), end);
+        }
+        taken += publish_and_take(&pair, ++n);
+        expect(pair.s, taken, n - taken);
+    }
+    dlx_client_unref(c);
+    dlx_test_pair_end(&pair);
+}
+END_TEST
+
 START_TEST(an_event_tells_each_side_once_that_the_daemon_was_replaced)
 {
     struct dlx_client *c = dlx_test_stream_connect();
@@ -214,6 +290,10 @@ int main(void)
     tcase_add_loop_test(tcase, counters_go_on_with_the_next_daemon, 0, 2);
     tcase_add_test(tcase, what_is_taken_by_the_old_link_counts_for_the_new_one);
     tcase_add_test(tcase, an_event_tells_each_side_once_that_the_daemon_was_replaced);
+    suite_add_tcase(suite, tcase);
+    tcase = dlx_test_stream_case("disconnected");
+    tcase_add_loop_test(tcase, counters_go_on_after_the_daemon_disconnected_the_subscriber, 0, 2);
+    tcase_add_loop_test(tcase, counters_go_on_after_the_daemon_disconnected_the_publisher, 0, 2);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
