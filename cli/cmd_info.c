@@ -227,7 +227,9 @@ int cmd_info(struct cli *cli, int argc, char **argv)
             "it is BEHIND, which it has yet to take; and held now, of as many as it may hold. "
             "BLOCKS: the publisher waits for room, since this reliable subscriber is as far behind "
             "as its depth or history allows; FULL: it holds all that it may and takes no more "
-            "until it releases one; LOST: it has lost messages. A topic without a publisher is a "
+            "until it releases one; LOST: it has lost messages; JOINING: it has yet to be told of "
+            "the "
+            "link, or to answer in its next call. A topic without a publisher is a "
             "failure. " CLI_PATTERN_HELP,
         .children = children,
     };

@@ -311,7 +311,9 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
             "the slowest subscriber has yet to take. NOTE says BLOCKED if the publisher waits for "
             "a reliable subscriber that is as far behind as its depth or history allows, and "
             "counts subscribers that are FULL (they hold all messages that they may, and take no "
-            "more until they release one) and that have LOST messages. Columns that a terminal has "
+            "more until they release one), that have LOST messages, and that are JOINING (they "
+            "have "
+            "yet to be told of the link, or to answer). Columns that a terminal has "
             "no room for are left out and named; "
             "topics are whole. --json prints an array of objects, with --watch one a "
             "line. " CLI_PATTERN_HELP,

@@ -30,14 +30,14 @@ json_t *describe_behind(uint64_t behind)
 
 json_t *describe_link(const struct dlx_link_info *i)
 {
-    return json_pack("{s:o, s:I, s:I, s:o, s:b, s:b, s:o, s:o, s:o, s:I, s:I, s:o, s:b}", "link",
-                     output_json_u64(i->link), "pid", (json_int_t)i->pid, "uid", (json_int_t)i->uid,
-                     "client_name", output_json_text(i->client_name), "latest",
+    return json_pack("{s:o, s:I, s:I, s:o, s:b, s:b, s:o, s:o, s:o, s:I, s:I, s:o, s:b, s:b}",
+                     "link", output_json_u64(i->link), "pid", (json_int_t)i->pid, "uid",
+                     (json_int_t)i->uid, "client_name", output_json_text(i->client_name), "latest",
                      (int)(i->mode == DLX_MODE_LATEST), "reliable", (int)i->reliable, "taken",
                      output_json_u64(i->taken), "skipped", output_json_u64(i->skipped), "lost",
                      output_json_u64(i->lost), "n_held", (json_int_t)i->n_held, "max_held",
                      (json_int_t)i->max_held, "behind", describe_behind(i->behind), "blocks",
-                     (int)i->blocks);
+                     (int)i->blocks, "joining", (int)i->joining);
 }
 
 const char *describe_pid(uint32_t pid, char text[DESCRIBE_PID_SIZE])

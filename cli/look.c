@@ -100,6 +100,11 @@ bool look_blocks(const struct dlx_link_info *link)
     return link->blocks;
 }
 
+bool look_is_joining(const struct dlx_link_info *link)
+{
+    return link->joining;
+}
+
 size_t look_count(const struct look_entry *entry, bool (*is)(const struct dlx_link_info *link))
 {
     size_t n = 0;
@@ -138,6 +143,7 @@ const char *look_note(const struct look_entry *entry, char text[LOOK_NOTE_SIZE])
         add_note(text, "BLOCKED");
     add_count(text, look_count(entry, look_is_full), "is FULL", "are FULL");
     add_count(text, look_count(entry, look_has_lost), "has LOST", "have LOST");
+    add_count(text, look_count(entry, look_is_joining), "is JOINING", "are JOINING");
     return text;
 }
 
@@ -150,6 +156,8 @@ const char *look_link_note(const struct dlx_link_info *link, char text[LOOK_NOTE
         add_note(text, "FULL");
     if (look_has_lost(link))
         add_note(text, "LOST");
+    if (look_is_joining(link))
+        add_note(text, "JOINING");
     return text;
 }
 
@@ -165,10 +173,11 @@ const char *look_behind_text(uint64_t behind, char text[LOOK_BEHIND_SIZE])
 json_t *look_json(const struct look *look, const struct look_entry *entry)
 {
     json_t *json = describe_publisher(&entry->info);
-    json_t *note = json_pack("{s:b, s:o, s:I, s:I}", "blocked", look_count(entry, look_blocks) > 0,
-                             "behind", describe_behind(look_behind(entry)), "full",
-                             (json_int_t)look_count(entry, look_is_full), "have_lost",
-                             (json_int_t)look_count(entry, look_has_lost));
+    json_t *note = json_pack(
+        "{s:b, s:o, s:I, s:I, s:I}", "blocked", look_count(entry, look_blocks) > 0, "behind",
+        describe_behind(look_behind(entry)), "full", (json_int_t)look_count(entry, look_is_full),
+        "have_lost", (json_int_t)look_count(entry, look_has_lost), "joining",
+        (json_int_t)look_count(entry, look_is_joining));
     json_t *newest = entry->newest ? describe_message(entry->newest, 0) : json_null();
     if (!json || !note || json_object_update(json, note) < 0 ||
         (look->newest && json_object_set(json, "newest", newest) < 0)) {

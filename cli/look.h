@@ -44,17 +44,20 @@ bool look_has_lost(const struct dlx_link_info *link);
 /** The publisher waits for room, and this reliable subscriber is as far behind as the depth allows. */
 bool look_blocks(const struct dlx_link_info *link);
 
+/** It has yet to be told of the link, or to prepare memory for it. */
+bool look_is_joining(const struct dlx_link_info *link);
+
 /** How many subscribers are, or do, that. */
 size_t look_count(const struct look_entry *entry, bool (*is)(const struct dlx_link_info *link));
 
 /** How far the slowest subscriber is behind, in messages; DLX_BEHIND_UNKNOWN. */
 uint64_t look_behind(const struct look_entry *entry);
 
-/** "BLOCKED, 1 is FULL, 2 have LOST"; "" when there is nothing to note. Returns `text`. */
+/** "BLOCKED, 1 is FULL, 2 have LOST, 1 is JOINING"; "" when there is nothing to note. Returns `text`. */
 #define LOOK_NOTE_SIZE 80
 const char *look_note(const struct look_entry *entry, char text[LOOK_NOTE_SIZE]);
 
-/** Of one subscriber: "BLOCKS, FULL, LOST", or less. Likewise. */
+/** Of one subscriber: "BLOCKS, FULL, LOST, JOINING", or less. Likewise. */
 const char *look_link_note(const struct dlx_link_info *link, char text[LOOK_NOTE_SIZE]);
 
 /** "12", or "?" if the daemon does not tell. Returns `text`. */

@@ -59,6 +59,7 @@ static void link_info(const struct dlx_client *c, const Dlx__Wire__LinkEntry *e,
         .mode = e->mode,
         .reliable = e->reliable,
         .blocks = e->blocks,
+        .joining = e->joining,
         .behind = c->minor < BEHIND_SINCE ? DLX_BEHIND_UNKNOWN : e->behind,
     };
     copy_text(ret->client_name, sizeof ret->client_name, e->client_name);

@@ -14,7 +14,7 @@
 
 /* What each of them means: "Versions" in docs/PROTOCOL.md. */
 #define DLX_PROTO_MAJOR 2U
-#define DLX_PROTO_MINOR 6U
+#define DLX_PROTO_MINOR 7U
 
 /* 16 KiB of canonical flat input unpack to less than this: 16 entries of a list and their strings. */
 #define DLX_PROTO_ARENA_SIZE 65536U

@@ -143,8 +143,11 @@ static void fill_behind(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *lin
                     behind >= DLX_MAX(publisher->depth, publisher->history);
 }
 
+/* What clients of this minor version, and later ones, are told of links. */
+enum { BEHIND_SINCE = 6, JOINING_SINCE = 7 };
+
 static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
-                      const struct dlxd_control_report *control, bool tells_behind)
+                      const struct dlxd_control_report *control, uint32_t minor)
 {
     const struct dlxd_subscription *subscription = link->subscription;
     struct dlxd_link_report report;
@@ -162,25 +165,27 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
     entry->taken = report.taken;
     entry->skipped = report.skipped;
     entry->lost = report.lost;
-    if (tells_behind)
+    entry->joining = link->state != DLXD_LINK_OPEN;
+    if (minor >= BEHIND_SINCE)
         fill_behind(entry, link, control, &report);
 }
 
 static void add_links(struct link_page *page, const struct dlxd_publisher *publisher,
-                      uint64_t after, bool tells_behind)
+                      uint64_t after, uint32_t minor)
 {
     struct dlxd_control_report control = {.head = 0};
-    if (tells_behind)
+    if (minor >= BEHIND_SINCE)
         dlxd_report_control(publisher->control->fd, &control);
     dlx_for_each (it, &publisher->links) {
         const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
-        if (link->state != DLXD_LINK_OPEN || dlxd_link_id(link) <= after)
+        bool is_told = link->state == DLXD_LINK_OPEN || minor >= JOINING_SINCE;
+        if (!is_told || dlxd_link_id(link) <= after)
             continue;
         if (page->n == LINKS_MAX) {
             page->more = true;
             return;
         }
-        fill_link(&page->entries[page->n], link, &control, tells_behind);
+        fill_link(&page->entries[page->n], link, &control, minor);
         page->pointers[page->n] = &page->entries[page->n];
         page->n++;
     }
@@ -197,7 +202,7 @@ int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *
     if (!publisher || !dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE,
                                        publisher->topic_name))
         return dlx__fail(DLX_E_NOT_FOUND, "there is no publisher %" PRIu64, request->publisher);
-    add_links(&page, publisher, request->after_link, client->principal->minor >= 6);
+    add_links(&page, publisher, request->after_link, client->principal->minor);
 
     Dlx__Wire__LinkList body = DLX__WIRE__LINK_LIST__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;

@@ -40,7 +40,7 @@ struct dlx_link_info {
     char client_name[64];
     uint64_t link;
     uint64_t publisher;
-    uint64_t taken;   /**< as the subscriber counts them, also by former links to this publisher */
+    uint64_t taken;   /**< as the subscriber counts them, by former links, too */
     uint64_t skipped; /**< likewise */
     uint64_t lost;    /**< likewise */
     uint32_t pid;     /**< as in dlx_publisher_info */
@@ -53,6 +53,9 @@ struct dlx_link_info {
     /** Messages that it has yet to take, skip or lose; DLX_BEHIND_UNKNOWN. A publisher that blocks
      *  waits at max(depth, history), a publisher that drops overwrites what is further behind. */
     uint64_t behind;
+    /** The subscriber has yet to be told of the link, or to prepare memory for it, which it does in its
+     *  next call. A daemon older than protocol 2.7 does not list such links. */
+    bool joining;
 };
 
 /** Is a process id that the daemon told a number of the caller's pid namespace? */

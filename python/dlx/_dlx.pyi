@@ -136,6 +136,7 @@ class LinkInfo(TypedDict):
     latest: bool
     reliable: bool
     blocks: bool
+    joining: bool
     behind: int | None  # None: the daemon is older and does not tell
 
 class DaemonInfo(TypedDict):

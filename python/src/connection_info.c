@@ -81,13 +81,13 @@ static PyObject *link_dict(const void *entry)
     const struct dlx_link_info *i = entry;
     PyObject *behind = i->behind == DLX_BEHIND_UNKNOWN ? Py_NewRef(Py_None)
                                                        : PyLong_FromUnsignedLongLong(i->behind);
-    return Py_BuildValue("{s:s,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:O,s:O,s:O,s:N}", "client_name",
-                         i->client_name, "link", i->link, "publisher", i->publisher, "taken",
-                         i->taken, "skipped", i->skipped, "lost", i->lost, "pid", i->pid, "uid",
-                         i->uid, "n_held", i->n_held, "max_held", i->max_held, "latest",
+    return Py_BuildValue("{s:s,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:O,s:O,s:O,s:O,s:N}",
+                         "client_name", i->client_name, "link", i->link, "publisher", i->publisher,
+                         "taken", i->taken, "skipped", i->skipped, "lost", i->lost, "pid", i->pid,
+                         "uid", i->uid, "n_held", i->n_held, "max_held", i->max_held, "latest",
                          i->mode == DLX_MODE_LATEST ? Py_True : Py_False, "reliable",
                          i->reliable ? Py_True : Py_False, "blocks", i->blocks ? Py_True : Py_False,
-                         "behind", behind);
+                         "joining", i->joining ? Py_True : Py_False, "behind", behind);
 }
 
 static PyObject *list_of(const struct dlxpy_entries *entries, PyObject *(*dict)(const void *))

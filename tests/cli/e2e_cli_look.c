@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct dlx_client *c;
 
@@ -174,6 +175,42 @@ END_TEST
 /* -- looking only ------------------------------------------------------------------------------------- */
 
 /* Else it would end the wait of a publisher for its first subscriber. */
+/* It makes no call, so it does not answer the daemon's offer. */
+START_TEST(a_subscriber_that_is_about_to_join_is_shown)
+{
+    struct dlx_publisher *p = new_publisher("cam/front", DLX_ON_FULL_DROP);
+    struct dlx_test_subscription s;
+    struct dlx_test_cli cli;
+    int fd = dlx_test_hello(&dlx_test_cli_daemon, 10);
+    dlx_test_subscribe(&s, fd, "cam/front", false);
+    for (int joining = 1; joining >= 0; joining--) {
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls"));
+        ck_assert_int_eq(strstr(cli.out, "1 is JOINING\n") != NULL, joining);
+        dlx_test_cli_deinit(&cli);
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                         DLX_TEST_WORDS("info", "cam/front"));
+        ck_assert_int_eq(strstr(cli.out, "subscribers  1: 1 is JOINING\n") != NULL, joining);
+        ck_assert_int_eq(strstr(cli.out, "  JOINING\n") != NULL, joining);
+        dlx_test_cli_deinit(&cli);
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                         DLX_TEST_WORDS("info", "cam/front", "--json"));
+        json_t *json = dlx_test_cli_json(&cli);
+        const json_t *publisher = json_array_get(json_object_get(json, "publishers"), 0);
+        const json_t *link = json_array_get(json_object_get(publisher, "links"), 0);
+        ck_assert_int_eq(dlx_test_cli_integer(publisher, "joining"), joining);
+        ck_assert_int_eq(json_is_true(json_object_get(link, "joining")), joining);
+        json_decref(json);
+        dlx_test_cli_deinit(&cli);
+        if (joining)
+            (void)dlx_test_join(&s);
+    }
+    dlx_test_subscription_deinit(&s);
+    dlx_test_recv_done();
+    (void)close(fd);
+    dlx_publisher_unref(p);
+}
+END_TEST
+
 START_TEST(looking_subscribes_only_where_it_says_so)
 {
     static const char *const looks[][8] = {{"info", "t"},
@@ -287,6 +324,7 @@ int main(void)
     TCase *tcase = dlx_test_cli_case("look");
     tcase_add_checked_fixture(tcase, start, stop);
     tcase_add_test(tcase, ls_and_info_note_who_is_in_the_way);
+    tcase_add_test(tcase, a_subscriber_that_is_about_to_join_is_shown);
     tcase_add_test(tcase, looking_subscribes_only_where_it_says_so);
     tcase_add_test(tcase, a_watch_tells_rates);
     tcase_add_test(tcase, a_watch_begins_without_publishers);

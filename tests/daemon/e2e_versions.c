@@ -21,7 +21,7 @@
 /* ---- which version has what ------------------------------------------------------------------ */
 
 /*
- * The highest field of each message in minor version 6. Whoever adds a field or a body raises
+ * The highest field of each message in minor version 7. Whoever adds a field or a body raises
  * DLX_PROTO_MINOR, sends the addition only to those who said that they know it, and changes this
  * table and `newer_fields`.
  */
@@ -49,7 +49,7 @@ static const struct {
     {"PublisherEntry", 16},
     {"ListLinks", 2},
     {"LinkList", 2},
-    {"LinkEntry", 14},
+    {"LinkEntry", 15},
     {"DaemonInfo", 0},
     {"DaemonInfoReply", 13},
     {"Disconnect", 2},
@@ -111,7 +111,7 @@ START_TEST(each_field_belongs_to_a_minor_version)
     const ProtobufCMessageDescriptor *packet = &dlx__wire__packet__descriptor;
     size_t row = 0;
     ck_assert_uint_eq(DLX_PROTO_MAJOR, 2);
-    ck_assert_uint_eq(DLX_PROTO_MINOR, 6);
+    ck_assert_uint_eq(DLX_PROTO_MINOR, 7);
     ck_assert_str_eq(packet->fields[0].name, "serial");
     for (unsigned i = 1; i < packet->n_fields; i++)
         row = check_message(packet->fields[i].descriptor, row);
@@ -217,6 +217,37 @@ START_TEST(how_far_a_subscriber_is_behind_is_told_to_those_who_know_it)
 }
 END_TEST
 
+/* A subscriber that has yet to answer LinkOffer, as one that makes no call. */
+START_TEST(a_link_that_is_being_made_is_told_to_those_who_know_it)
+{
+    enum { SINCE = 7 };
+    struct dlx_test_subscription s;
+    struct dlx_test_pair x = {.c = dlx_test_stream_connect()};
+    Dlx__Wire__ListLinks list = DLX__WIRE__LIST_LINKS__INIT;
+    Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, minors[_i]);
+    ok(dlx_publisher_new(x.c, "test/a", NULL, &x.p));
+    int subscriber = dlx_test_hello(&dlx_test_stream_daemon, 10);
+    dlx_test_subscribe(&s, subscriber, "test/a", false);
+    int fd = dlx_test_connect(&dlx_test_stream_daemon);
+    dlx_test_send(fd, BODY(HELLO), &hello, 1);
+    (void)check_greeted(fd);
+    list.publisher = x.p->id;
+    const Dlx__Wire__LinkList *links = dlx_test_call(fd, BODY(LIST_LINKS), &list)->link_list;
+    ck_assert_uint_eq(links->n_entries, minors[_i] >= SINCE);
+    if (minors[_i] >= SINCE)
+        ck_assert(links->entries[0]->joining && links->entries[0]->taken == 0);
+    (void)dlx_test_join(&s);
+    links = dlx_test_call(fd, BODY(LIST_LINKS), &list)->link_list;
+    ck_assert_uint_eq(links->n_entries, 1);
+    ck_assert(!links->entries[0]->joining);
+    dlx_test_subscription_deinit(&s);
+    dlx_test_recv_done();
+    close(subscriber);
+    close(fd);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 START_TEST(a_newer_client_may_say_more_in_hello)
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
@@ -256,7 +287,7 @@ START_TEST(the_hello_of_another_major_version_is_answered_whatever_it_says)
     send_with_unknown_field(fd, BODY(HELLO), &hello);
     const Dlx__Wire__Error *error = dlx_test_expect(fd, BODY(ERROR))->error;
     ck_assert_int_eq(error->code, DLX_E_VERSION);
-    ck_assert_msg(strstr(error->text, "3.0 is not known") && strstr(error->text, "2.0 to 2.6"),
+    ck_assert_msg(strstr(error->text, "3.0 is not known") && strstr(error->text, "2.0 to 2.7"),
                   "%s", error->text);
     close(fd);
 }
@@ -447,7 +478,7 @@ START_TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
     dlx_client_unref(c);
     end_stand_in(&x);
     ck_assert_int_eq(r, DLX_E_PROTOCOL);
-    ck_assert_msg(strstr(dlx_client_errmsg(NULL), "answers a client of protocol 2.6 with 2.7"),
+    ck_assert_msg(strstr(dlx_client_errmsg(NULL), "answers a client of protocol 2.7 with 2.8"),
                   "%s", dlx_client_errmsg(NULL));
 }
 END_TEST
@@ -478,6 +509,7 @@ int main(void)
     tcase_add_test(tcase, each_field_belongs_to_a_minor_version);
     tcase_add_loop_test(tcase, a_reply_has_no_field_that_is_newer_than_its_client, 0, n);
     tcase_add_loop_test(tcase, how_far_a_subscriber_is_behind_is_told_to_those_who_know_it, 0, n);
+    tcase_add_loop_test(tcase, a_link_that_is_being_made_is_told_to_those_who_know_it, 0, n);
     tcase_add_loop_test(tcase, a_newer_client_may_say_more_in_hello, 0, n);
     tcase_add_loop_test(tcase, after_hello_a_field_that_the_daemon_does_not_know_is_a_violation, 0,
                         n);
