@@ -3,9 +3,10 @@
 #define DLX_DLX_HPP
 
 /**
- * libdlx for C++17: handles that release themselves, errors as exceptions, typed access that is
- * checked. Header only, over dlx/dlx.h, whose documentation holds for every function of the same
- * name. No thread, no hidden copy of a payload, no run-time type information needed.
+ * libdlx for C++17: handles that release themselves, exceptions, and checked access to typed
+ * values. This header wraps dlx/dlx.h, whose documentation holds for every function of the same
+ * name. It starts no thread, copies no payload by itself, and works without run-time type
+ * information.
  *
  *     dlx::client c;                                  dlx::client c;
  *     dlx::publisher p(c, "cam/front");               dlx::subscription s(c, "cam/front");
@@ -13,14 +14,14 @@
  *     fill(t.data<float>());                              use(m->values<float>(0));
  *     p.publish(std::move(t));
  *
- * Ownership: every class but the views owns one handle; it can be moved, not copied. A moved-from
- *   object may be assigned to, destroyed and asked by operator bool, nothing else. Handles may be
- *   destroyed in any order: messages and tensors outlive subscription, publisher and client.
- *   get() lends the C handle, for what this header does not wrap.
- * Threads: as in dlx/dlx.h: any number at once on a client, a message and a tensor's release; one at
- *   a time on a publisher and on a subscription.
- * Errors: dlx::error, with the code and the library's words. Functions that throw leave their
- *   arguments as they were: a tensor that could not be published is still the caller's.
+ *   - Ownership: every class except the views owns one handle. It can be moved, not copied. A
+ *     moved-from object may only be assigned to, destroyed and tested with operator bool. Handles
+ *     may be destroyed in any order: messages and tensors outlive their subscription, publisher and
+ *     client. get() lends the C handle, for functions that this header does not wrap.
+ *   - Threads: as in dlx/dlx.h. Any number of threads may use a client, use a message and release a
+ *     tensor at once; one at a time may use a publisher or a subscription.
+ *   - Errors: a failed call throws dlx::error, with the code and the text of the library. It leaves
+ *     its arguments as they were: a tensor that could not be published is still the caller's.
  */
 
 #include <dlx/dlx.h>
@@ -38,7 +39,7 @@
 namespace dlx
 {
 
-/** Waits without a limit. Every negative duration does. */
+/** Waits without a limit, as every negative duration does. */
 inline constexpr std::chrono::nanoseconds forever{DLX_FOREVER};
 
 namespace detail
@@ -50,7 +51,7 @@ inline void check(int code)
         throw error(code);
 }
 
-/* Is something there in time? */
+/* False if nothing came in time; throws after any other failure. */
 inline bool there(int code)
 {
     if (code != DLX_E_EMPTY && code != DLX_E_TIMEOUT)
@@ -58,7 +59,7 @@ inline bool there(int code)
     return code >= 0;
 }
 
-/* A name for C, which would end it at a NUL byte inside. */
+/* A name for C, which would end at a NUL byte inside it. */
 inline const char *c_str(const std::string &s)
 {
     if (s.find('\0') != s.npos)
@@ -97,7 +98,7 @@ template <class H> std::optional<dlx_event> event(H *h, int (*next)(H *, dlx_eve
 class client : public detail::handle<dlx_client>
 {
   public:
-    /** The argument structs of dlx.h; `size` is set here. */
+    /** Connects. The constructors take the argument structs of dlx.h and set `size` themselves. */
     explicit client(dlx_connect_args args = {})
     {
         dlx_client *c = nullptr;
@@ -107,11 +108,11 @@ class client : public detail::handle<dlx_client>
     }
 };
 
-/** Memory of a GPU, of cuda_malloc(): freed at its end, by dlx_cuda_free(). */
+/** GPU memory of cuda_malloc(). Its destructor frees it by dlx_cuda_free(). */
 using cuda_memory = std::unique_ptr<void, detail::cuda_free>;
 
-/** Memory of a GPU for an allocator: dlx_cuda_malloc(). Throws DLX_E_NO_MEMORY, whatever the reason,
- *  with the library's words. */
+/** Allocates GPU memory for an allocator, by dlx_cuda_malloc(). Throws DLX_E_NO_MEMORY for every
+ *  failure; what() has the reason. */
 inline cuda_memory cuda_malloc(std::size_t size, int device, void *stream = nullptr)
 {
     cuda_memory memory(dlx_cuda_malloc(size, device, stream));
@@ -120,12 +121,13 @@ inline cuda_memory cuda_malloc(std::size_t size, int device, void *stream = null
     return memory;
 }
 
-/** A tensor of a set to be published: published, it is taken out of `value`. */
+/** A tensor of a set to be published. Publishing empties `value`. */
 struct item {
     const char *name; /* nullptr: none */
     tensor &value;
 };
 
+/** A source of messages on a topic: dlx_publisher_new(). */
 class publisher : public detail::handle<dlx_publisher>
 {
   public:
@@ -136,7 +138,7 @@ class publisher : public detail::handle<dlx_publisher>
         detail::check(dlx_publisher_new(c.get(), detail::c_str(topic), &args, &p));
         x_.reset(p);
     }
-    /** A tensor in shared memory or on a GPU, its content undefined; publishing it copies nothing. */
+    /** Allocates a tensor in shared memory or on a GPU, with undefined content, by dlx_alloc(). */
     tensor alloc(DLDataType dtype, span<const std::int64_t> shape, DLDevice device = {kDLCPU, 0})
     {
         const auto ndim =
@@ -156,8 +158,8 @@ class publisher : public detail::handle<dlx_publisher>
     {
         return alloc(dtype_of<T>, shape, device);
     }
-    /** Publishes one tensor. It is spent on success, and only then, unless args.share: `t` is empty afterwards.
-     *  The report is returned, not written to args.report. */
+    /** Publishes one tensor. On success `t` is empty afterwards, unless args.share is set. The
+     *  report is returned, not written to args.report. */
     dlx_publish_report publish(tensor &&t, dlx_publish_args args = {})
     {
         const dlx_publish_report report = report_of(
@@ -166,17 +168,17 @@ class publisher : public detail::handle<dlx_publisher>
             (void)t.release();
         return report;
     }
-    /** Publishes one tensor that the caller keeps and nobody writes to any more, without a copy where that is
-     *  possible: dlx_publish() with `share`. It is read-only then. */
+    /** Publishes one tensor that the caller keeps: dlx_publish() with `share`. If it could be
+     *  published without a copy, it is read-only from then on. */
     dlx_publish_report share(tensor &t, dlx_publish_args args = {})
     {
         args.share = true;
         return publish(std::move(t), args); /* does not move it */
     }
-    /** Publishes several tensors as as many messages, in their order: dlx_publish_n(). Those that were published are
-     *  empty afterwards, unless args.share. When it throws, the first ones may have been published: `ret_n` says
-     *  in any case how many; the others are still the caller's. The report is the last message's, with what was
-     *  copied of all. */
+    /** Publishes each tensor as a message of its own, in order: dlx_publish_n(). Tensors that were
+     *  published are empty afterwards, unless args.share is set. If it throws, the first ones may
+     *  have been published, and the others are still the caller's; `ret_n` receives how many, in
+     *  any case. The report is that of the last message, but counts the copies of all. */
     dlx_publish_report publish_n(span<tensor> tensors, dlx_publish_args args = {},
                                  std::uint32_t *ret_n = nullptr)
     {
@@ -198,9 +200,9 @@ class publisher : public detail::handle<dlx_publisher>
         };
         return report_of(args, publish);
     }
-    /** Publishes several tensors and metadata as one message: `p.publish_set({{"rgb", a}, {"boxes", b}})`.
-     *  They are spent on success, all of them: a and b are empty then; on failure, and with args.share, none
-     *  is. */
+    /** Publishes several tensors and metadata as one message, as in `p.publish_set({{"rgb", a},
+     *  {"boxes", b}})`. On success all of them are empty afterwards; on failure, and with
+     *  args.share, none is. */
     dlx_publish_report publish_set(span<const item> items, span<const unsigned char> meta = {},
                                    dlx_publish_args args = {})
     {
@@ -222,13 +224,13 @@ class publisher : public detail::handle<dlx_publisher>
     {
         return publish_set(span<const item>(items.begin(), items.size()), meta, args);
     }
-    /** Waits until `n` subscribers are attached; false when they are not in time. */
+    /** Waits until `n` subscribers are attached. False if they are not in time. */
     template <class R, class P> bool wait(std::uint32_t n, std::chrono::duration<R, P> timeout)
     {
         return detail::there(dlx_publisher_wait(get(), n, detail::nanoseconds(timeout)));
     }
     bool wait(std::uint32_t n) { return wait(n, forever); }
-    /** Which subscriber came or left next; nothing when none did. */
+    /** Gets the next event, if there is one: dlx_publisher_next_event(). */
     std::optional<dlx_event> next_event() { return detail::event(get(), dlx_publisher_next_event); }
     dlx_publisher_stats get_stats() const
     {
@@ -252,19 +254,19 @@ class publisher : public detail::handle<dlx_publisher>
     }
 };
 
-/** A received message: holds its memory until it and every tensor made from it is gone. */
+/** A received message. It holds its memory until it and every tensor made from it is gone. */
 class message : public detail::handle<dlx_message>
 {
   public:
     explicit message(dlx_message *m) noexcept : handle(m) {}
-    /** Another owner of the same message. */
+    /** Makes another owner of the same message. */
     message ref() const noexcept { return message(dlx_message_ref(get())); }
     std::uint32_t n_tensors() const noexcept { return dlx_message_n_tensors(get()); }
     std::uint64_t seq() const noexcept { return dlx_message_seq(get()); }
     std::uint64_t gap() const noexcept { return dlx_message_gap(get()); }
     std::uint64_t monotonic_ns() const noexcept { return dlx_message_monotonic_ns(get()); }
     std::uint64_t publisher() const noexcept { return dlx_message_publisher(get()); }
-    /** Valid as long as the message; so are name() and meta(). */
+    /** The results of topic(), name() and meta() are valid as long as the message. */
     const char *topic() const noexcept { return dlx_message_topic(get()); }
     const char *name(std::uint32_t i) const noexcept { return dlx_message_name(get(), i); }
     span<const unsigned char> meta() const noexcept
@@ -273,14 +275,14 @@ class message : public detail::handle<dlx_message>
         const void *data = dlx_message_meta(get(), &size);
         return {static_cast<const unsigned char *>(data), size};
     }
-    /** Index of the tensor of that name. Throws DLX_E_NOT_FOUND. */
+    /** Finds the index of the tensor with a name. Throws DLX_E_NOT_FOUND. */
     std::uint32_t find(const std::string &name) const
     {
         std::uint32_t i = 0;
         detail::check(dlx_message_find(get(), detail::c_str(name), &i));
         return i;
     }
-    /** Borrows tensor `i`, by number or by name: valid as long as the message. Throws DLX_E_INVALID,
+    /** Lends a tensor, by index or by name, for as long as the message. Throws DLX_E_INVALID or
      *  DLX_E_NOT_FOUND. */
     tensor_view peek(std::uint32_t i) const
     {
@@ -291,7 +293,7 @@ class message : public detail::handle<dlx_message>
         return tensor_view(*t);
     }
     tensor_view peek(const std::string &name) const { return peek(find(name)); }
-    /** As peek(), owned: it outlives the message. Read-only. */
+    /** Makes a read-only tensor that may outlive the message: dlx_message_tensor(). */
     dlx::tensor tensor(std::uint32_t i) const
     {
         DLManagedTensorVersioned *t = nullptr;
@@ -299,24 +301,24 @@ class message : public detail::handle<dlx_message>
         return dlx::tensor(t);
     }
     dlx::tensor tensor(const std::string &name) const { return tensor(find(name)); }
-    /** As tensor(), for a stream that waits until it is ready: dlx_message_tensor_on(). */
+    /** Makes a tensor for a stream, which waits until it is ready: dlx_message_tensor_on(). */
     dlx::tensor tensor_on(std::uint32_t i, void *stream) const
     {
         DLManagedTensorVersioned *t = nullptr;
         detail::check(dlx_message_tensor_on(get(), i, stream, &t));
         return dlx::tensor(t);
     }
-    /** Where tensor(i) will be, whether it is ready or not: dlx_message_describe(). */
+    /** Tells the device of tensor `i` without waiting until it is ready: dlx_message_describe(). */
     DLDevice device(std::uint32_t i) const
     {
         DLManagedTensorVersioned t{};
         detail::check(dlx_message_describe(get(), i, &t));
         return t.dl_tensor.device;
     }
-    /** Of the stream of tensor_on() that began to wait last: 0, 1 or an error code.
-     *  dlx_message_status(). */
+    /** Tells whether the tensors were ready for the stream of tensor_on() that began to wait last:
+     *  0, 1 or an error code of dlx_message_status(). */
     int status() const noexcept { return dlx_message_status(get()); }
-    /** As tensor(), private and writable: dlx_message_private(). */
+    /** Makes a private, writable tensor: dlx_message_private(). */
     dlx::tensor private_tensor(std::uint32_t i) const
     {
         DLManagedTensorVersioned *t = nullptr;
@@ -324,7 +326,7 @@ class message : public detail::handle<dlx_message>
         return dlx::tensor(t);
     }
     dlx::tensor private_tensor(const std::string &name) const { return private_tensor(find(name)); }
-    /** Shape and typed values of tensor `i`: see tensor_view. For names: peek("rgb").values<T>(). */
+    /** Shape and values of tensor `i`: see tensor_view. With a name: peek("rgb").values<T>(). */
     span<const std::int64_t> shape(std::uint32_t i) const { return peek(i).shape(); }
     template <class T> const T *data(std::uint32_t i) const { return peek(i).template data<T>(); }
     template <class T> span<const T> values(std::uint32_t i) const
@@ -333,6 +335,7 @@ class message : public detail::handle<dlx_message>
     }
 };
 
+/** A receiver of the messages of a topic or pattern: dlx_subscribe(). */
 class subscription : public detail::handle<dlx_subscription>
 {
   public:
@@ -343,9 +346,9 @@ class subscription : public detail::handle<dlx_subscription>
         detail::check(dlx_subscribe(c.get(), detail::c_str(topic), &args, &s));
         x_.reset(s);
     }
-    /** The next message; nothing when there is none in time. Zero does not wait. Throws
-     *  DLX_E_PUBLISHER_GONE when the last publisher left, DLX_E_INTERRUPTED for a signal, and what
-     *  else dlx_take() fails with. */
+    /** Takes the next message; nothing if there is none in time. A timeout of 0 does not wait.
+     *  Throws the other errors of dlx_take(), such as DLX_E_PUBLISHER_GONE when the last publisher
+     *  has left and DLX_E_INTERRUPTED after a signal. */
     template <class R, class P> std::optional<message> take(std::chrono::duration<R, P> timeout)
     {
         dlx_message *m = nullptr;
@@ -354,8 +357,8 @@ class subscription : public detail::handle<dlx_subscription>
                    : std::nullopt;
     }
     std::optional<message> take() { return take(forever); }
-    /** The next messages, at most `n`: waits for the first as take() does, and takes what else is there without
-     *  waiting. Empty when there is none in time. */
+    /** Takes up to `n` messages: waits for the first as take() does, and takes the others that are
+     *  there without waiting. Empty if there is none in time. */
     template <class R, class P>
     std::vector<message> take_n(std::uint32_t n, std::chrono::duration<R, P> timeout)
     {
@@ -372,14 +375,14 @@ class subscription : public detail::handle<dlx_subscription>
         return messages;
     }
     std::vector<message> take_n(std::uint32_t n) { return take_n(n, forever); }
-    /** For poll(2); owned by the subscription. See dlx_subscription_fd(). */
+    /** Gets a descriptor for poll(2), which the subscription owns: dlx_subscription_fd(). */
     int fd() const
     {
         const int r = dlx_subscription_fd(get());
         detail::check(r);
         return r;
     }
-    /** Which publisher came or left next; nothing when none did. */
+    /** Gets the next event, if there is one: dlx_subscription_next_event(). */
     std::optional<dlx_event> next_event()
     {
         return detail::event(get(), dlx_subscription_next_event);
@@ -392,7 +395,7 @@ class subscription : public detail::handle<dlx_subscription>
     }
 };
 
-/** The newest message of a topic, also one that is retained; nothing when there is none in time. */
+/** Gets the newest message of a topic, also a retained one; nothing if there is none in time. */
 template <class R, class P>
 std::optional<message> get(const client &c, const std::string &topic,
                            std::chrono::duration<R, P> timeout)

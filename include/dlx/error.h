@@ -3,12 +3,12 @@
 #define DLX_ERROR_H
 
 /**
- * One error space, shared by the wire, the library and the command line.
+ * The error codes, which the protocol, the library and the command line share.
  *
- * Every function of libdlx that can fail returns 0 or one of these codes, which are negative. The
- * numbers are part of the ABI and of the protocol: new codes are added at the end, none is reused.
- * The words for a code are dlx_strerror(); the words for one particular failure, with the names,
- * numbers and limits in it, are dlx_client_errmsg().
+ * Every function of libdlx that can fail returns 0 or one of these negative codes. The numbers are
+ * part of the ABI and of the protocol: new codes are added at the end, and none is reused.
+ * dlx_strerror() gives the text of a code. dlx_client_errmsg() describes one particular failure,
+ * with its names, numbers and limits.
  *
  * X(name, number, text)
  */

@@ -3,9 +3,9 @@
 #define DLX_TENSOR_HPP
 
 /**
- * Tensors for C++17, a part of dlx/dlx.hpp: their owner, and looks at them that are checked against
- * data type, device and strides; and the exception that all of dlx/dlx.hpp throws. Any tensor of
- * DLPack 1 will do, also one that is not from libdlx.
+ * Tensors for C++17, and the exception that all of dlx/dlx.hpp throws. Part of dlx/dlx.hpp. A
+ * dlx::tensor owns a tensor of DLPack 1, from libdlx or not. A dlx::tensor_view reads one, and
+ * checks data type, device and strides before it gives typed access.
  */
 
 #include <dlx/dlx.h>
@@ -18,15 +18,16 @@
 namespace dlx
 {
 
-/** A failed call: code() is an enum dlx_error, what() says what failed, on whom, and the limit. */
+/** A failed call. code() is an enum dlx_error; what() says what failed, on which object, and
+ *  why. */
 class error : public std::runtime_error
 {
   public:
     error(int code, const std::string &what) : std::runtime_error(what), code_(code) {}
-    /** From the calling thread's last failure. */
+    /** Describes the calling thread's last failure. */
     explicit error(int code) : error(code, words(code)) {}
     int code() const noexcept { return code_; }
-    /** "TOPIC" for DLX_E_TOPIC. */
+    /** The name of the code: "TOPIC" for DLX_E_TOPIC. */
     const char *name() const noexcept { return dlx_error_name(code_); }
 
   private:
@@ -38,13 +39,13 @@ class error : public std::runtime_error
     int code_;
 };
 
-/** A view of values that somebody else owns. */
+/** A view of values that another object owns. */
 template <class T> class span
 {
   public:
     constexpr span() noexcept = default;
     constexpr span(T *data, std::size_t size) noexcept : data_(data), size_(size) {}
-    /** Of anything that has data() and size(): std::vector, std::array, std::span. */
+    /** Views anything that has data() and size(): std::vector, std::array, std::span. */
     template <class C, class = decltype(static_cast<T *>(std::declval<C &>().data()))>
     constexpr span(C &&of) noexcept : data_(of.data()), size_(of.size())
     {
@@ -76,7 +77,7 @@ struct release {
     }
 };
 
-/* What all owners have in common. */
+/* The base of all owners of a handle. */
 template <class T> class handle
 {
   public:
@@ -100,7 +101,7 @@ template <class T> constexpr DLDataType dtype()
     return {static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(sizeof(T) * 8), 1};
 }
 
-/* As dlxctl writes a type that it has no name for: code:bits:lanes. */
+/* A data type in numbers, as dlxctl writes one without a name: code:bits:lanes. */
 inline std::string text(DLDataType d)
 {
     return std::to_string(d.code) + ":" + std::to_string(d.bits) + ":" + std::to_string(d.lanes);
@@ -108,11 +109,11 @@ inline std::string text(DLDataType d)
 
 } // namespace detail
 
-/** The data type of T. For other types specialise it:
- *  `template <> inline constexpr DLDataType dlx::dtype_of<half>{kDLFloat, 16, 1};` */
+/** The data type of T. Specialise it for other types: `template <> inline constexpr DLDataType
+ *  dlx::dtype_of<half>{kDLFloat, 16, 1};` */
 template <class T> inline constexpr DLDataType dtype_of = detail::dtype<T>();
 
-/** A look at a tensor that somebody else owns: valid as long as that is. Costs nothing. */
+/** A view of a tensor that another object owns, valid as long as that object. */
 class tensor_view
 {
   public:
@@ -120,7 +121,7 @@ class tensor_view
     const DLTensor *get() const noexcept { return t_; }
     DLDataType dtype() const noexcept { return t_->dtype; }
     std::int32_t ndim() const noexcept { return t_->ndim; }
-    /** Sizes and steps of the dimensions, in elements. Steps may be absent: row-major. */
+    /** Shape and strides in elements. Strides may be empty, which means row-major. */
     span<const std::int64_t> shape() const noexcept { return {t_->shape, n_dims()}; }
     span<const std::int64_t> strides() const noexcept
     {
@@ -142,8 +143,8 @@ class tensor_view
                 return size() == 0;
         return true;
     }
-    /** The first element. Throws DLX_E_SHAPE when the tensor is not of T, DLX_E_DEVICE when the host
-     *  cannot read it. */
+    /** Points to the first element. Throws DLX_E_SHAPE if the elements are not of type T, and
+     *  DLX_E_DEVICE if the CPU cannot read the memory. */
     template <class T> const T *data() const
     {
         constexpr DLDataType want = dtype_of<T>;
@@ -157,7 +158,7 @@ class tensor_view
         const void *p = static_cast<const unsigned char *>(t_->data) + t_->byte_offset;
         return static_cast<const T *>(p);
     }
-    /** All elements in row-major order. Throws as data(), and DLX_E_SHAPE for other strides. */
+    /** Views all elements of a row-major tensor. Throws as data(), and DLX_E_SHAPE for others. */
     template <class T> span<const T> values() const
     {
         if (!is_row_major())
@@ -170,32 +171,33 @@ class tensor_view
     const DLTensor *t_;
 };
 
-/** Owns a DLManagedTensorVersioned, from libdlx or anybody else: its deleter runs once, here. */
+/** Owns a DLManagedTensorVersioned, from libdlx or not, and calls its deleter once. */
 class tensor : public detail::handle<DLManagedTensorVersioned>
 {
   public:
     tensor() noexcept = default;
     explicit tensor(DLManagedTensorVersioned *t) noexcept : handle(t) {}
-    /** Gives ownership away. */
+    /** Gives ownership to the caller. */
     DLManagedTensorVersioned *release() noexcept { return x_.release(); }
     tensor_view view() const noexcept { return tensor_view(x_->dl_tensor); }
     bool is_read_only() const noexcept { return x_->flags & DLPACK_FLAG_BITMASK_READ_ONLY; }
-    /** Is it a copy, for sure? A private tensor is, or a view that is copied as it is written to. */
+    /** Whether the tensor is a copy. Of private tensors, small ones are; others are views. */
     bool is_copied() const noexcept { return x_->flags & DLPACK_FLAG_BITMASK_IS_COPIED; }
-    /** Of a received tensor on a GPU, or one in pinned memory: dlx_tensor_used_on(). */
+    /** Declares that work on a stream uses the received tensor: dlx_tensor_used_on(). */
     void used_on(void *stream) const
     {
         const int r = dlx_tensor_used_on(x_.get(), stream);
         if (r < 0)
             throw error(r);
     }
-    /** Of one of tensor_on(), when its stream has ended its work: 0, 1 or an error code.
-     *  dlx_tensor_status(). */
+    /** Tells whether a tensor of tensor_on() was ready when its stream continued: 0, 1 or an error
+     *  code of dlx_tensor_status(). */
     int status() const noexcept { return dlx_tensor_status(x_.get()); }
     DLDataType dtype() const noexcept { return view().dtype(); }
     span<const std::int64_t> shape() const noexcept { return view().shape(); }
     std::size_t size() const noexcept { return view().size(); }
-    /** As tensor_view::data(). Without const in T also DLX_E_READ_ONLY for a received tensor. */
+    /** Like tensor_view::data(). If T is not const, throws DLX_E_READ_ONLY for a read-only
+     *  tensor. */
     template <class T> T *data() const
     {
         if (!std::is_const_v<T> && is_read_only())
