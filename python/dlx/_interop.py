@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of dlx.selftest as tables: docs/INTEROP.md."""
+"""The results of dlx.selftest as Markdown: docs/INTEROP.md."""
+import textwrap
+
 from ._frameworks import DTYPES, LAYOUTS
 
 HEAD = """# Interoperability
 
-Made by `make check-interop` (`python -m dlx.selftest` with what is installed): each framework publishes tensors in one
-process, and each takes them in another; the values are compared. Python {python}, DLPack {dlpack}.
+`make check-interop` makes this page. It runs `python -m dlx.selftest`, in which each framework
+publishes tensors in one process, and each takes them in another process, which compares the values.
+Python {python}, DLPack {dlpack}.
 
-- **view**: an array of the same memory, nothing copied; **copy**: the framework made a copy; **good**: it does not tell which
-- **no**: refused with an exception, whose words are below; **-**: the framework has no such type or layout itself
+| result | meaning |
+|---|---|
+| view | the values are right, and the array has the same memory |
+| copy | the values are right, and the framework made a copy |
+| good | the values are right; the framework does not tell whether it made a copy |
+| no | refused with an exception, whose text is at the end of this page |
+| - | the framework itself has no such type or layout |
 """
 
 
@@ -55,7 +63,20 @@ def refusals(results):
             if x["outcome"] == "refused":
                 seen.setdefault((c, "takes", x["words"]), []).append(what)
     for (name, role, said), whats in seen.items():
-        yield [name, role, ", ".join(dict.fromkeys(whats)), "`" + said.replace("|", "\\|").replace("`", "'") + "`"]
+        yield name, role, list(dict.fromkeys(whats)), said
+
+
+def refused(rows):
+    """A list for each framework: what it refused, and the text of the exception."""
+    out = []
+    for framework in dict.fromkeys(row[0] for row in rows):
+        out.append(f"### {framework}\n")
+        for name, role, whats, said in rows:
+            if name == framework:
+                item = f"- {role} {', '.join(whats)}: `{said.replace('`', chr(39))}`"
+                out.append(textwrap.fill(item, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
+        out.append("")
+    return "\n".join(out)
 
 
 def tables(results):
@@ -63,7 +84,7 @@ def tables(results):
     parts = [HEAD.format(python=results["python"], dlpack=".".join(str(x) for x in results["dlx"]["dlpack"])),
              table(["framework", "version, or why it is not here"],
                    [[n, x.get("version") or f"*not run*: {x['absent']}"] for n, x in results["frameworks"].items()]),
-             "## Who takes from whom\n\nTensors that arrived with the right values, of those that were sent; the rest was refused.\n",
+             "## Who takes from whom\n\nHow many tensors arrived with the right values, of how many were sent. The others were refused.\n",
              table(["gives \\ takes", *names], [[p, *(cell(results, p, c) for c in names)] for p in names])]
     for what, keys in (("Types", [(x, "plain") for x in DTYPES]), ("Layouts", [("float32", x) for x in LAYOUTS[1:]])):
         name = [k[0] if what == "Types" else k[1] for k in keys]
@@ -71,5 +92,5 @@ def tables(results):
             [name[i], *(taken(results, c, *k) for c in names)] for i, k in enumerate(keys)])]
         parts += [f"## {what} that each gives\n", table([what.lower(), *names], [
             [name[i], *(given(results, p, *k) for p in names)] for i, k in enumerate(keys)])]
-    parts += ["## What was refused, in which words\n", table(["framework", "", "what", "words"], list(refusals(results)))]
+    parts += ["## What was refused, and why\n", refused(list(refusals(results)))]
     return "\n".join(parts)

@@ -34,6 +34,14 @@ def test_what_is_a_failure(sent, taken, says):
     assert list(selftest.failures({"cases": [row]})) == says
 
 
+def test_refusals_are_a_list_for_each_framework_in_100_columns():
+    text = "BufferError: " + "`no` such | type " * 10
+    said = _interop.refused([("A", "takes", ["int4", "bool"], text), ("B", "gives", ["empty"], "E"), ("A", "gives", ["0-d"], "E")])
+    assert said.startswith("### A\n\n- takes int4, bool: `BufferError: 'no' such | type ")
+    assert said.endswith("\n- gives 0-d: `E`\n\n### B\n\n- gives empty: `E`\n")
+    assert max(map(len, said.split("\n"))) in range(80, 101)
+
+
 def test_a_worker_that_crashes_is_told_and_replaced(c):
     worker = selftest.Worker("dlx", "take", None)
     try:

@@ -307,7 +307,7 @@ static void add(TCase *tc)
                           IS_KILLED + 1, 0);
     dlx_test_gpu_add(tc, a_container_that_comes_late_gets_tensors_of_before_the_restart, 0);
     dlx_test_gpu_add_loop(tc, a_process_in_a_container_knows_its_own_tensors, 0, 2, 0);
-    /* What NVIDIA's driver does with these handles is a question: E7 of tests/gpu_facts. */
+    /* What NVIDIA's driver does with these handles is a question: E7 of tests/gpu/facts. */
     dlx_test_gpu_add_loop(tc, memory_of_cudaMalloc_is_refused_between_containers_with_advice, 0, 2,
                           DLX_TEST_GPU_CHOICE);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The publisher of tests/faults. On faults/main it waits for two subscribers, publishes LAST messages of many sizes,
+ * The publisher of tests/fail/faults. On faults/main it waits for two subscribers, publishes LAST messages of many sizes,
  * sets and copies among them. In between it has a second publisher, on faults/side, with a small depth, so that
  * arenas that nobody needs any more are dropped; its last messages stay with the daemon, are got and dropped. It ends
  * when its standard input does.
