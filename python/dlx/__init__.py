@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors between processes, without copying them, for any library that knows DLPack.
+"""Exchange tensors between processes without copying them, with any library that knows DLPack.
 
     with dlx.connect() as c:                           # and in another process
         pub = c.publisher("cam/front")                 # for msg in c.subscribe("cam/front"):
@@ -7,15 +7,16 @@
         np.asarray(x)[:] = frame                       #     # the memory stays as long as y does
         pub.publish(x)
 
-What is received is read-only, and the kernel enforces it: a library that writes all the same ends the process.
-`msg.private(name)` and subscribe(..., private=True) give memory that may be written to; `dlx.debug()`, or DLX_DEBUG=1 in the
-environment, says who wrote where.
+A received tensor is read-only, and the kernel enforces it: a library that writes to it ends the
+process. `msg.private(name)` and subscribe(..., private=True) give writable tensors. `dlx.debug()`, or
+DLX_DEBUG=1 in the environment, prints what was written to, and where.
 
-A tensor on a GPU (cudaMalloc, hipMalloc) is published where it is, and torch.from_dlpack(msg) uses it there:
-publish(t, stream=...), take(stream=...).
+A tensor on a GPU (cudaMalloc, hipMalloc) is published without a copy, and torch.from_dlpack(msg) uses
+it there: publish(t, stream=...), take(stream=...).
 
-Errors are dlx.Error and its subclasses, which are also TimeoutError, PermissionError, ValueError and so on. Times are
-seconds, None is without a limit. A forked child connects anew: it has no part in its parent's handles and tensors.
+Errors are dlx.Error and its subclasses, which also derive from TimeoutError, PermissionError,
+ValueError and so on. Times are in seconds; None waits without a limit. A forked child cannot use the
+handles and tensors of its parent: connect again in the child.
 """
 import os as _os
 

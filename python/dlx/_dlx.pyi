@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the extension has; the docstrings are in python/src.
+# The types of the extension module. Its docstrings are in python/src.
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from types import TracebackType

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data types as objects of their own, since DLPack has more of them than any library, and NumPy need not be there."""
+"""Data types. They are objects of dlx, because DLPack has more types than any library, and NumPy is optional."""
 from ._dlx import _dtype_name
 
 
 class DType(str):
-    """A data type: its name ("float32", "bfloat16", "complex64x2"), which equals that type in any form that dlx reads:
-    t.dtype == np.float32, == torch.float32, == "f4", == float. NumPy takes it where it takes a name: np.zeros(3, t.dtype)."""
+    """A data type: a str with its name, such as "float32", "bfloat16" or "complex64x2".
+
+    It equals that type in every form that dlx reads: t.dtype == np.float32, == torch.float32, == "f4",
+    == float. NumPy accepts it like a name: np.zeros(3, t.dtype).
+    """
 
     __slots__ = ()
 
@@ -31,7 +34,7 @@ class DType(str):
 
     @property
     def name(self):
-        """The same, as a str."""
+        """The name as a plain str."""
         return str(self)
 
 

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions: one for each group of codes of libdlx, with the library's words."""
+"""Exceptions, one for each group of error codes of libdlx, with the text of the library."""
 
 __all__ = ["Error", "Timeout", "AccessError", "DaemonError", "NoMemory", "LimitError", "InvalidError", "NotFound",
            "PublisherGone", "Full", "TooManyHeld", "WouldCopy", "DeviceError", "Forked", "InUse", "Closed", "PeerError"]
 
 
 class Error(Exception):
-    """What libdlx says went wrong. `code` is its number (enum dlx_error, negative), `name` the name of that. `n_published`: how many
-    messages publish_many() had published."""
+    """A failure of dlx, and the base of its exceptions.
+
+    `code` is the number of enum dlx_error, negative, and `name` its name. `n_published` is the number of
+    messages that publish_many() had published.
+    """
 
     code = 0
     name = ""
@@ -18,27 +21,27 @@ class Error(Exception):
 
 
 class Timeout(Error, TimeoutError):
-    """Nothing came, or nobody made room, in time."""
+    """No message came, nobody made room, or too few subscribers were attached, in time."""
 
 
 class AccessError(Error, PermissionError):
-    """The daemon does not let this user do that."""
+    """The daemon or its rules do not permit this."""
 
 
 class DaemonError(Error, ConnectionError):
-    """No dlpackd is there, or the connection to it was lost."""
+    """There is no dlpackd, or the connection to it was lost."""
 
 
 class NoMemory(Error, MemoryError):
-    """Out of (shared) memory."""
+    """There is not enough memory; the text has the bytes."""
 
 
 class LimitError(Error):
-    """A limit: a quota, open files, mappings. The words name it."""
+    """A limit was met, such as a quota, open files or mappings; the text names it."""
 
 
 class InvalidError(Error, ValueError):
-    """An argument that cannot be: a topic, a shape, a quality of service that the other side does not offer."""
+    """An argument is not valid: a topic, a shape, or a quality of service that the publisher does not offer."""
 
 
 class NotFound(Error, KeyError):
@@ -46,31 +49,31 @@ class NotFound(Error, KeyError):
 
 
 class PublisherGone(Error):
-    """The last publisher left, and all that it published was taken; or memory of a GPU ended with its process."""
+    """The last publisher has left and everything it published was taken; or GPU memory ended with its process."""
 
 
 class Full(Error):
-    """A reliable subscriber is as far behind as it may be, and publish() was not to wait; the words name it."""
+    """A reliable subscriber is `depth` messages behind and publish() does not wait; the text names it."""
 
 
 class TooManyHeld(Error):
-    """As many messages are held as the subscription may: release some, or ask for a greater max_held."""
+    """The subscription holds max_held messages: release some, or subscribe with a greater max_held."""
 
 
 class WouldCopy(Error, BufferError):
-    """publish(strict=True) would have had to copy."""
+    """publish(strict=True) would have to copy the tensor."""
 
 
 class DeviceError(Error, BufferError):
-    """A tensor in memory that cannot be had here: of another device, or of a GPU that this process does not see."""
+    """The memory of a tensor cannot be used here: another device, or a GPU that this process does not see."""
 
 
 class Forked(Error):
-    """A handle or tensor of the parent process, used in a forked child: connect again there."""
+    """A forked child used a handle or tensor of its parent: connect again in the child."""
 
 
 class InUse(Error):
-    """Another thread is using the handle."""
+    """Another thread is in a call on the handle."""
 
 
 class Closed(Error, ValueError):
@@ -78,7 +81,7 @@ class Closed(Error, ValueError):
 
 
 class PeerError(Error):
-    """A publisher wrote what cannot be into shared memory: it was cut off, others go on."""
+    """A publisher wrote invalid values into shared memory: its link is cut, the others go on."""
 
 
 _OF_NAME = {
@@ -92,11 +95,11 @@ _OF_NAME = {
 
 
 def make(code, name, text):
-    """The exception for a code; 0: a handle that was closed."""
+    """Returns the exception for a code; code 0 is a handle that was closed."""
     error = (_OF_NAME.get(name, Error) if code else Closed)(text)
     error.code, error.name = code, name if code else "CLOSED"
     return error
 
 
-for _name in __all__:  # where users know them from
+for _name in __all__:  # the module that users import
     globals()[_name].__module__ = "dlx"

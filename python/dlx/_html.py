@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages and tensors in notebooks: what they are, and none of their data."""
+"""How notebooks show messages and tensors: names, types and shapes, but no data."""
 from html import escape
 
 _MOST = 50  # rows of a table
 
 
 def _size(n):
-    """Bytes, for people."""
+    """Returns a number of bytes with a unit."""
     if n < 1024:
         return f"{n} B"
     for unit in ("KiB", "MiB", "GiB", "TiB"):
@@ -17,7 +17,7 @@ def _size(n):
 
 
 def table(title, rows):
-    """`rows`: key, data type, shape, bytes."""
+    """Returns a table in HTML. Each row is key, data type, shape and bytes."""
     text = f"<div>{escape(title)}</div>"
     if not rows:
         return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A message behaves as what it holds: as its tensor, as a sequence, or, with names, as a mapping."""
+"""A message behaves like what was published: a tensor, a sequence, or, with names, a mapping."""
 from collections.abc import Mapping
 
 from . import _html, _tree
@@ -11,7 +11,7 @@ _MOST = 5  # tensors that repr() describes
 
 
 class _Borrowed:
-    """An attribute that only some messages have: hasattr() says which."""
+    """An attribute that only some messages have; hasattr() tells which."""
 
     def __init__(self, name, doc):
         self.name, self.__doc__ = name, doc
@@ -30,7 +30,7 @@ class _OfTheTensor(_Borrowed):
 
 
 class _OfNames(_Borrowed):
-    """A method of messages with names alone."""
+    """A method that only messages with names have."""
 
     def __get__(self, message, cls=None):
         if message is None:
@@ -39,7 +39,7 @@ class _OfNames(_Borrowed):
 
 
 def _rows(message):
-    """Key, data type, shape and bytes of each tensor."""
+    """Returns key, data type, shape and bytes of each tensor."""
     return [(i if name is None else name, *spec) for i, (name, spec) in enumerate(zip(message.names, message._specs(), strict=True))]
 
 
@@ -50,7 +50,7 @@ def _title(message):
 
 
 class Methods:
-    """Of every Message."""
+    """Methods of every Message."""
 
     def __iter__(self):
         return iter(self.tensors)
@@ -71,12 +71,12 @@ class Methods:
         return f"<{_title(self)}: {', '.join(texts)}>"
 
     def _repr_html_(self):
-        """A table for notebooks."""
+        """Returns a table for notebooks."""
         return _html.table(_title(self), [] if self.released else _rows(self))
 
 
 class NamedMethods:
-    """Of a NamedMessage."""
+    """Methods of a NamedMessage."""
 
     get, keys, values, items = Mapping.get, Mapping.keys, Mapping.values, Mapping.items
 

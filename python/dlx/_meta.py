@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metadata of messages: bytes, or a dict that travels as JSON.
 
-What JSON does not have is an object of one key there, which begins with "dlx.": {"dlx.tuple": [1, 2]}, {"dlx.int": {"0": "a"}} (keys that
-are int), {"dlx.bytes": "AP8="} (base64), {"dlx.complex": [1.0, 2.0]}, {"dlx.float": "nan"}; {"dlx.dict": {...}} is a dict with such a key
-of its own. Bytes that could be read as a dict get a tab at the end, which JSON ignores: without it, what other programs publish as JSON is a
-dict. "dlx.tree" is of _tree.py.
+A value that JSON lacks is an object with one key, which begins with "dlx.": {"dlx.tuple": [1, 2]},
+{"dlx.int": {"0": "a"}} (a dict with int keys), {"dlx.bytes": "AP8="} (base64),
+{"dlx.complex": [1.0, 2.0]}, {"dlx.float": "nan"}. A dict that has such a key itself is
+{"dlx.dict": {...}}. Bytes that could be read as a dict get a tab at the end, which JSON ignores. JSON of
+other programs has no such tab, and is a dict. "dlx.tree" belongs to _tree.py.
 """
 import base64
 import json
@@ -13,7 +14,7 @@ _MARK = b"\t"
 
 
 def dict_kind(keys, what):
-    """"dlx.dict" or "dlx.int"; TypeError for other keys."""
+    """Returns "dlx.dict" or "dlx.int"; TypeError for other keys."""
     if all(isinstance(key, str) for key in keys):
         return "dlx.dict"
     if all(type(key) is int for key in keys):
@@ -23,7 +24,7 @@ def dict_kind(keys, what):
 
 
 def wrap(kind, value):
-    """The JSON of a container of that kind, given that of what is in it."""
+    """Returns the JSON of a container, given its kind and the JSON of its content."""
     plain = kind == "dlx.dict" and not any(key.startswith("dlx.") for key in value)
     return value if plain or isinstance(value, list) and kind == "dlx.list" else {kind: value}
 
@@ -48,7 +49,7 @@ def _tag(value, path):
 
 
 def split(value):
-    """The kind of what _tag() and _tree made of a container, and what is in it."""
+    """Returns the kind and the content of a container that _tag() or _tree wrote."""
     if isinstance(value, list):
         return "dlx.list", value
     if isinstance(value, dict) and len(value) == 1:
@@ -74,7 +75,7 @@ def untag(value):
 
 
 def loads(data):
-    """The dict that these bytes are as JSON; None if they are none."""
+    """Returns the dict that these bytes are in JSON; None if they are not a dict."""
     try:
         value = json.loads(data) if data[:1] == b"{" else None
     except (ValueError, RecursionError):
@@ -99,13 +100,13 @@ def encode(meta):
 
 
 def as_json(data):
-    """What encode() gave, to be put into other JSON."""
+    """Returns the result of encode() in a form that can be a value in other JSON."""
     value = loads(data)
     return {"dlx.bytes": base64.b64encode(decode(data)).decode()} if value is None or data.endswith(_MARK) else value
 
 
 def decode(data):
-    """What encode() was given; None when there are none."""
+    """Returns what encode() was given; None if there was nothing."""
     value = loads(data)
     if value is None:
         return data or None

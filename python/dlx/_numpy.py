@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as arrays of NumPy, which is imported only when it is asked for."""
+"""Tensors as arrays of NumPy, which is imported only when it is needed."""
 from ._errors import DeviceError
 
 
 def view(tensor):
-    """An ndarray of the same memory. Types that NumPy does not have come from ml_dtypes."""
+    """Returns an ndarray of the same memory. Types that NumPy lacks come from ml_dtypes."""
     import numpy as np
     try:
         memory = memoryview(tensor)
@@ -16,7 +16,7 @@ def view(tensor):
 
 
 def dtype(name):
-    """numpy.dtype of a name of dlx; TypeError if neither NumPy nor ml_dtypes has it."""
+    """Returns the numpy.dtype of a name of dlx; TypeError if neither NumPy nor ml_dtypes has it."""
     import numpy as np
     try:
         return np.dtype(str(name))
@@ -36,7 +36,7 @@ def _extended(np, tensor):
 
 
 def array(tensor, dtype=None, copy=None):
-    """Tensor.__array__."""
+    """Implements Tensor.__array__."""
     import numpy as np
     values = view(tensor)
     if dtype is not None and np.dtype(dtype) != values.dtype:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods of dlx.Subscription that need no C, and waiting for several."""
+"""Methods of dlx.Subscription that need no C, and select()."""
 import math
 import select as _select
 import time
@@ -12,13 +12,17 @@ class Methods:
     """Of a Subscription."""
 
     def try_take(self, *, stream=None):
-        """The next dlx.Message, or None if there is none now; else as take()."""
+        """Takes the next dlx.Message; None if there is none now. Otherwise like take()."""
         return self._poll(0, stream)
 
 
 def select(subscriptions, timeout=None):
-    """Wait for several subscriptions: a list of those whose take() does not wait, since it has a message or raises, as dlx.PublisherGone.
-    Empty if `timeout` seconds pass first (0: only look; None: no limit). Ctrl-C interrupts it; other threads run meanwhile."""
+    """Waits for several subscriptions, and returns a list of those whose take() does not wait.
+
+    Such a take() returns a message, or raises, as with dlx.PublisherGone. The list is empty if `timeout`
+    seconds pass first. 0 does not wait; None waits without a limit. Ctrl-C interrupts the wait, and other
+    threads run during it.
+    """
     subscriptions = list(subscriptions)
     if not subscriptions and timeout is None:
         raise ValueError("select() of no subscriptions and without a timeout would wait for ever")

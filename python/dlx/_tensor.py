@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods of dlx.Tensor that need no C: it is array-like, and computes nothing."""
+"""Methods of dlx.Tensor that need no C. A tensor is array-like, but computes nothing."""
 import math
 import operator
 
@@ -13,7 +13,7 @@ _plain_repr = Tensor.__repr__
 
 
 def _pick(key, extent, axis):
-    """The first element, and the number of elements and the step of a slice, or None."""
+    """Returns the first element, and of a slice the number of elements and the step, else None."""
     if isinstance(key, slice):
         picked = range(*key.indices(extent))
         return picked.start if picked else 0, len(picked), picked.step
@@ -29,16 +29,16 @@ def _pick(key, extent, axis):
 
 
 class Methods:
-    """Of Tensor, to which add() gives them."""
+    """Methods that add() gives to Tensor."""
 
     @property
     def dtype(self):
-        """Its dlx.DType: a str, the name of the data type, that equals np.float32 and torch.float32, too."""
+        """The data type, a dlx.DType: a str that also equals np.float32 or torch.float32."""
         return DType(_name.__get__(self))
 
     @property
     def size(self):
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -47,14 +47,20 @@ class Methods:
         return _numpy.dtype(self.dtype)
 
     def numpy(self):
-        """A numpy.ndarray of the same memory: read-only if the tensor is. Types that NumPy does not have (bfloat16, float8) are
-        those of the package ml_dtypes; TypeError without it. dlx.DeviceError on a GPU."""
+        """Returns a numpy.ndarray of the same memory, read-only if the tensor is.
+
+        Types that NumPy lacks (bfloat16, float8) come from the package ml_dtypes; without it they raise
+        TypeError. A tensor on a GPU raises dlx.DeviceError.
+        """
         from . import _numpy
         return _numpy.view(self)
 
     def torch(self):
-        """torch.from_dlpack(self): the same memory. PyTorch does not look whether it is read-only, and a write to what was
-        received ends the process: msg.private(key) may be written to."""
+        """Returns torch.from_dlpack(self), which has the same memory.
+
+        PyTorch ignores that a received tensor is read-only, and a write to it ends the process. To write,
+        use msg.private(key).
+        """
         from torch import from_dlpack
         return from_dlpack(self)
 
@@ -67,15 +73,17 @@ class Methods:
         return array(self.numpy(), type=type)
 
     def tolist(self):
-        """Its elements as numbers of Python, in lists as deep as it has dimensions. Types that the buffer protocol does not have
-        (float16, complex, bfloat16) are read by NumPy."""
+        """Returns the elements as Python numbers, in nested lists.
+
+        Types that the buffer protocol lacks (float16, complex, bfloat16) need NumPy.
+        """
         try:
             return memoryview(self).tolist()
         except (BufferError, NotImplementedError):
             return self.numpy().tolist()
 
     def item(self):
-        """Its only element, as a number of Python; ValueError if it has more, or none."""
+        """Returns the only element as a Python number. ValueError if there is not exactly one."""
         if self.size != 1:
             raise ValueError(f"item() is for a tensor of one element, and this one has the shape {self.shape}")
         value = self.tolist()
@@ -134,12 +142,12 @@ class Methods:
         return f"{text[:-1]}: {shown}>"
 
     def _repr_html_(self):
-        """A table for notebooks."""
+        """Returns a table for notebooks."""
         return _html.table(_plain_repr(self).strip("<>"), [] if self.published else [("", self.dtype, self.shape, self.nbytes)])
 
 
 def add(methods, cls):
-    """What the body of the class `methods` defines, to a type of the extension."""
+    """Adds what the class `methods` defines to a type of the extension."""
     for name, member in vars(methods).items():
         if name not in ("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__"):
             setattr(cls, name, member)

@@ -15,16 +15,17 @@ def _allocator(torch):
 
 
 def torch_mem_pool():
-    """A torch.cuda.MemPool whose memory other processes can open by descriptors.
+    """Makes a torch.cuda.MemPool whose memory other processes can open by descriptors.
 
         pool = dlx.torch_mem_pool()
         with torch.cuda.use_mem_pool(pool):
             model = load().cuda()
-        pub.publish(model.state_dict())    # nothing is copied
+        pub.publish(model.state_dict())    # copies nothing
 
-    Every tensor that is made in it can be published where it is. It remains PyTorch's: its message
-    is not retained beyond the publisher. Raises RuntimeError if PyTorch is too old, up to 2.7, or
-    was built for ROCm."""
+    Every tensor that is made in the pool can be published without a copy. It still belongs to
+    PyTorch, so its message is not retained beyond the publisher. Raises RuntimeError for PyTorch 2.7
+    and older, and for PyTorch built for ROCm.
+    """
     import torch
     # Those that have MemPoolContext free segments of a pool that is not in use by cudaFree:
     # github.com/pytorch/pytorch/issues/146431.

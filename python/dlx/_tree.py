@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nested dicts, lists and tuples of tensors and scalars as one flat set of named tensors, and back.
+"""Nested dicts, lists and tuples of tensors and scalars, as one flat set of named tensors and back.
 
-A tensor has the keys that lead to it as its name, "opt/m/0"; in a key, "~" is written "~0" and "/" is "~1", as in JSON pointers. What
-names do not tell is in the metadata: {"dlx.tree": REST, "meta": ...}, where "meta" is what the publisher gave as such. REST is the nested
-thing in the JSON of _meta.py without its tensors, and without dicts that hold nothing but tensors; a list or tuple with tensors in it is an
-object {"dlx.list": {"1": ...}} with numbers as keys.
+The name of a tensor is the path to it, such as "opt/m/0". As in JSON pointers, "~" in a key is written
+"~0", and "/" is "~1". The metadata have what names do not tell: {"dlx.tree": REST, "meta": ...}, where
+"meta" is the publisher's own metadata. REST is the nested object in the JSON of _meta.py, without
+tensors, and without dicts that contain only tensors. A list or tuple with tensors in it is an object
+{"dlx.list": {"1": ...}} with numbers as keys.
 """
 import contextlib
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ def _unescape(part):
 
 
 def _children(value, path):
-    """Kind and pairs of a container; None for anything else."""
+    """Returns the kind and the pairs of a container; None for anything else."""
     if isinstance(value, Mapping) and not hasattr(value, "__dlpack__"):
         kind = _meta.dict_kind(value.keys(), f"names of tensors are str: {path or 'the message'}")
         if "" in value:
@@ -38,7 +39,7 @@ def _children(value, path):
 
 
 def _flatten(value, path, tensors):
-    """Adds to `tensors`, by name; returns the rest."""
+    """Adds the tensors of `value` to `tensors`, by name, and returns the rest."""
     kind, children = _children(value, path)
     if kind is None:
         if value is None or isinstance(value, str) or type(value) in (bool, int):
@@ -64,7 +65,7 @@ def _flatten(value, path, tensors):
 
 
 def flatten(tree, meta):
-    """The flat dict of tensors, and metadata that have the structure; `meta`: the metadata as bytes, or None."""
+    """Returns a flat dict of tensors, and metadata with the structure. `meta`: metadata as bytes, or None."""
     tensors = {}
     try:
         rest = _flatten(tree, "", tensors)
@@ -81,12 +82,12 @@ def _join(rest, meta):
 
 
 def with_meta(message, meta):
-    """The metadata of a TreeMessage that is published with others than its own."""
+    """Returns the metadata of a TreeMessage that is republished with other metadata."""
     return _join((_meta.loads(message.meta_bytes) or {}).get("dlx.tree", {}), meta)
 
 
 def _merge(found, rest):
-    """`found`: what the names tell, a tensor or a dict."""
+    """Merges `found`, a tensor or a dict that the names tell, with the rest."""
     if not isinstance(found, dict):
         return found
     kind, inner = _meta.split({} if rest is _TENSOR else rest)
@@ -100,7 +101,7 @@ def _merge(found, rest):
 
 
 def restore(message):
-    """What was published, with dlx.Tensor for tensors; the flat dict if the metadata are not what _join() makes."""
+    """Returns what was published, with a dlx.Tensor for each tensor; the flat dict if _join() did not make the metadata."""
     flat = dict(zip(message.names, message.tensors, strict=True))
     found = {}
     try:
@@ -117,7 +118,7 @@ def restore(message):
 
 
 class Methods:
-    """Of a TreeMessage."""
+    """Methods of a TreeMessage."""
 
     def __getitem__(self, key):
         if isinstance(key, str):  # a tensor of the outermost dict needs none of the others
@@ -138,13 +139,13 @@ class Methods:
         return key in restore(self)
 
     def keys(self):
-        """Keys of the outermost dict."""
+        """Returns the keys of the outermost dict."""
         return restore(self).keys()
 
     def values(self):
-        """Tensors, scalars, and dicts, lists and tuples of these."""
+        """Returns tensors, scalars, and dicts, lists and tuples of these."""
         return restore(self).values()
 
     def items(self):
-        """Pairs of keys() and values()."""
+        """Returns pairs of keys() and values()."""
         return restore(self).items()
