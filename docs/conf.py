@@ -60,15 +60,17 @@ def line_to_rst(line):
 def text_to_rst(lines):
     """Paragraphs, lists with `-`, code that is indented by four or more after an empty line, and tables
     of arguments: a name, two blanks or more, and what it means."""
-    out, code = [], False
+    out, code, field = [], False, False
     for line in lines:
         before = out[-1] if out else ""
+        field = field and line.startswith("  ")  # a line of an argument's text
         argument = re.fullmatch(r"(\w+) {2,}(\S.*)", line)
         if argument:
             if before and not before.startswith((":", "   ")):
                 out.append("")
             out.append(f":{argument[1]}: {line_to_rst(argument[2])}")
-        elif before.startswith(":") and re.match(" {4,}", line) or before.startswith("   ") and not code and line.startswith("  "):
+            field = True
+        elif field:
             out.append(f"   {line_to_rst(line.strip())}")  # goes on
         elif line.startswith("    ") and (code or not before.strip()):
             out += [] if code else ["::", ""]

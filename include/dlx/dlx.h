@@ -135,7 +135,8 @@ struct dlx_connect_args {
 };
 
 /**
- * Connects to the daemon. If no socket is given and no daemon answers, starts a private one.
+ * Connects to the daemon. If none answers, and neither `socket` nor $DLX_SOCKET is given, starts a
+ * private one.
  *
  * The program of a private daemon is $DLX_DAEMON; else `dlpackd` in the folder of the library or in
  * ../bin from there; else the one on PATH. It listens in $XDG_RUNTIME_DIR if only this user can
@@ -435,9 +436,10 @@ DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *item
  * Waits until at least `n_subscribers` are attached. A subscription that is older than the
  * publisher is attached from the start.
  *
- * The call also reconnects the publisher after a restart of the daemon. A publisher that has
- * nothing to publish need not call it for most subscriptions, which get what it retains without its
- * help. But reliable ones wait until it makes a call; dlx_publisher_wait(p, 0, 0) is the cheapest.
+ * Like dlx_publish(), dlx_publisher_get_stats() and dlx_publisher_next_event(), the call reconnects
+ * to a restarted daemon. Nothing else does, and until then new subscriptions do not see the
+ * publisher, unless the service manager keeps what it retains (dlpackd --fd-store). So an idle
+ * publisher makes one of these calls now and then; dlx_publisher_wait(p, 0, 0) is cheap.
  *
  * Returns 0; DLX_E_TIMEOUT (the text has the number that is attached), DLX_E_ACCESS (as of
  * dlx_publish()), DLX_E_INTERRUPTED (a signal handler ran during the wait), DLX_E_INVALID,
@@ -474,12 +476,12 @@ enum dlx_mode {
 struct dlx_subscribe_args {
     size_t size;
     uint32_t mode; /**< enum dlx_mode */
-    /** Begin with up to this many messages that were published before: at most those that the
-     *  publisher keeps, at least those that it retains. 0: only those that it retains.
-     *  DLX_HISTORY_NONE: none. */
+    /** Begin with up to this many messages that were published before: at most the publisher's own
+     *  `history`, at least those that it retains. 0: only those that it retains. DLX_HISTORY_NONE:
+     *  none. */
     uint32_t history;
-    /** The publisher waits for this subscription instead of dropping messages. This needs a BLOCK
-     *  publisher and DLX_MODE_ALL. */
+    /** The publisher waits for this subscription instead of dropping messages, while it is
+     *  attached. This needs a BLOCK publisher and DLX_MODE_ALL. */
     bool reliable;
     /** How many messages may be held at once, 1 to 4096. 0: 16. */
     uint32_t max_held;
