@@ -2,6 +2,7 @@
 #include "client/call.h"
 #include "client/call_wire.h"
 #include "client/limits.h"
+#include "client/wait.h"
 #include "common/memory.h"
 #include "common/topic.h"
 #include "ring/layout.h"
@@ -21,8 +22,6 @@
 #define CLOSE_TRIES 20
 /* Who closes waits no longer for an answer: the daemon does it when it can. */
 #define CLOSE_NS INT64_C(2500000000)
-/* How long a call waits before it asks whether it may go on. */
-#define SLICE_NS UINT64_C(50000000)
 /* How long streams leave a daemon alone that did not answer: twice as long each time. */
 #define PAUSE_FIRST_NS UINT64_C(100000000)
 #define PAUSE_MOST_NS  UINT64_C(1600000000)
@@ -44,15 +43,15 @@ static int lose(struct dlx_client *c, int code)
     return code;
 }
 
-uint64_t dlx__call_slice_end(const struct dlx_client *c, uint64_t now, uint64_t deadline)
-{
-    return c->interrupt ? DLX_MIN(deadline, now + SLICE_NS) : deadline;
-}
-
 int dlx__call_check_interrupt(const struct dlx_client *c)
 {
     if (!c->interrupt || c->interrupt(c->interrupt_data) == 0)
         return 0;
+    return dlx__call_interrupted(c);
+}
+
+int dlx__call_interrupted(const struct dlx_client *c)
+{
     return dlx__fail(DLX_E_INTERRUPTED, "interrupted while dlpackd at %s did not answer", c->path);
 }
 
@@ -65,29 +64,24 @@ static void back_off(struct dlx_client *c, uint64_t now, int64_t timeout_ns)
     c->next_try_ns = now + c->pause_ns;
 }
 
-static int wait_for(struct dlx_client *c, short events, uint64_t deadline, int64_t timeout_ns)
+static int wait_for(struct dlx_client *c, short events, struct dlx_wait *wait, int64_t timeout_ns)
 {
     struct pollfd pfd = {.fd = c->sock, .events = events};
-    uint64_t now = dlx__now_ns();
-    uint64_t until = dlx__call_slice_end(c, now, deadline);
     for (;;) {
-        int n = poll(&pfd, 1, dlx__deadline_ms(until, now));
+        uint64_t now = dlx__now_ns();
+        int n = poll(&pfd, 1, dlx__deadline_ms(dlx__wait_part(wait, c, now), now));
         if (n > 0)
             return 0;
         if (n < 0 && errno != EINTR)
             return dlx__fail_errno("poll");
         now = dlx__now_ns();
-        if (now >= deadline) {
+        if (now >= wait->deadline) {
             back_off(c, now, timeout_ns);
             return dlx__fail(DLX_E_TIMEOUT, "dlpackd at %s did not answer within %.3g s", c->path,
                              (double)timeout_ns / 1e9);
         }
-        if (now < until)
-            continue;
-        int r = dlx__call_check_interrupt(c);
-        if (r < 0)
-            return r;
-        until = dlx__call_slice_end(c, now, deadline);
+        if (dlx__wait_ask(wait, c, NULL, n < 0) < 0)
+            return dlx__call_interrupted(c);
     }
 }
 
@@ -113,7 +107,7 @@ static void give_back(struct dlx_client *c, const Dlx__Wire__Packet *reply)
 }
 
 /* `ret_bare`: a reply without its descriptors, for which there was no room; the thread's message says so. */
-static int receive(struct dlx_client *c, uint64_t deadline, int64_t timeout_ns,
+static int receive(struct dlx_client *c, struct dlx_wait *wait, int64_t timeout_ns,
                    const Dlx__Wire__Packet **ret, bool *ret_bare)
 {
     for (;;) {
@@ -132,7 +126,7 @@ static int receive(struct dlx_client *c, uint64_t deadline, int64_t timeout_ns,
             return lose(c, dlx__fail(r, "dlpackd at %s closed the connection", c->path));
         if (r != DLX_E_EMPTY)
             return lose(c, dlx__fail_prefix(r, "packet from dlpackd at %s", c->path));
-        r = wait_for(c, POLLIN, deadline, timeout_ns);
+        r = wait_for(c, POLLIN, wait, timeout_ns);
         if (r < 0) {
             c->silent = r == DLX_E_TIMEOUT || r == DLX_E_INTERRUPTED;
             return r;
@@ -140,8 +134,8 @@ static int receive(struct dlx_client *c, uint64_t deadline, int64_t timeout_ns,
     }
 }
 
-static int send_request(struct dlx_client *c, const Dlx__Wire__Packet *request, uint64_t deadline,
-                        int64_t timeout_ns)
+static int send_request(struct dlx_client *c, const Dlx__Wire__Packet *request,
+                        struct dlx_wait *wait, int64_t timeout_ns)
 {
     for (;;) {
         int r = dlx__proto_send(c->sock, request, NULL, 0);
@@ -149,7 +143,7 @@ static int send_request(struct dlx_client *c, const Dlx__Wire__Packet *request, 
             return 0; /* it may have told why: receive() looks */
         if (r != DLX_E_FULL)
             return r;
-        r = wait_for(c, POLLOUT, deadline, timeout_ns);
+        r = wait_for(c, POLLOUT, wait, timeout_ns);
         if (r < 0)
             return r;
     }
@@ -160,18 +154,18 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
                                 size_t n_fds, const Dlx__Wire__Packet **ret)
 {
     const Dlx__Wire__Packet *reply;
-    uint64_t deadline = dlx__deadline(timeout_ns);
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
     c->unanswered = false;
     if (c->sock < 0)
         return dlx__fail(DLX_E_DISCONNECTED, "the connection to dlpackd at %s is lost", c->path);
     request->serial = c->serial = c->serial == UINT32_MAX ? 1 : c->serial + 1;
-    int r = send_request(c, request, deadline, timeout_ns);
+    int r = send_request(c, request, &wait, timeout_ns);
     if (r < 0)
         return r;
     c->unanswered = true;
     bool bare;
     for (;;) {
-        r = receive(c, deadline, timeout_ns, &reply, &bare);
+        r = receive(c, &wait, timeout_ns, &reply, &bare);
         if (r < 0)
             return r;
         if (reply->body_case == DLX__WIRE__PACKET__BODY_DISCONNECT)
@@ -208,18 +202,18 @@ int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
 
 int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns)
 {
-    uint64_t now = dlx__now_ns(), deadline = dlx__deadline(timeout_ns);
-    for (int r = 0; r == 0; r = dlx__call_check_interrupt(c)) {
-        int e = dlx__lock_until(&c->lock, dlx__call_slice_end(c, now, deadline));
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
+    for (;;) {
+        int e = dlx__lock_until(&c->lock, dlx__wait_part(&wait, c, dlx__now_ns()));
         if (e == 0)
             return 0;
         if (e == EDEADLK)
             return dlx__fail(DLX_E_IN_USE, "this thread waits for dlpackd at %s already", c->path);
-        now = dlx__now_ns();
-        if (now >= deadline)
+        if (dlx__now_ns() >= wait.deadline)
             return dlx__fail(DLX_E_TIMEOUT, "another thread waits for dlpackd at %s", c->path);
+        if (dlx__wait_ask(&wait, c, NULL, false) < 0)
+            return dlx__call_interrupted(c);
     }
-    return DLX_E_INTERRUPTED;
 }
 
 int dlx__call_lock(struct dlx_client *c)
@@ -242,10 +236,11 @@ static int limit_connect(int fd, uint64_t ns)
 static int connect_for(struct dlx_client *c, int fd, const struct sockaddr_un *address,
                        int64_t timeout_ns)
 {
-    uint64_t now = dlx__now_ns(), deadline = dlx__deadline(timeout_ns);
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
     for (;;) {
-        uint64_t until = dlx__call_slice_end(c, now, deadline);
-        int r = limit_connect(fd, until == UINT64_MAX ? 0 : DLX_MAX(until - now, 1000U));
+        uint64_t now = dlx__now_ns(), until = dlx__wait_part(&wait, c, now);
+        uint64_t left = until > now ? until - now : 0;
+        int r = limit_connect(fd, until == UINT64_MAX ? 0 : DLX_MAX(left, 1000U));
         if (r < 0)
             return r;
         if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0)
@@ -254,15 +249,15 @@ static int connect_for(struct dlx_client *c, int fd, const struct sockaddr_un *a
             r = dlx__fail_errno("no dlpackd at %s", c->path);
             return r == DLX_E_ACCESS || r == DLX_E_FD_LIMIT ? r : DLX_E_NO_DAEMON;
         }
+        bool signalled = errno == EINTR;
         now = dlx__now_ns();
-        if (now >= deadline) {
+        if (now >= wait.deadline) {
             back_off(c, now, timeout_ns);
             return dlx__fail(DLX_E_TIMEOUT, "dlpackd at %s accepted no connection within %.3g s",
                              c->path, (double)timeout_ns / 1e9);
         }
-        r = dlx__call_check_interrupt(c);
-        if (r < 0)
-            return r;
+        if (dlx__wait_ask(&wait, c, NULL, signalled) < 0)
+            return dlx__call_interrupted(c);
     }
 }
 

@@ -17,9 +17,10 @@
 
 struct dlx_call *dlx__call_free(struct dlx_call *call);
 
-/* Waits have parts: at the end of each, what the program gave as `interrupt` is asked. Returns 0; DLX_E_INTERRUPTED. */
-uint64_t dlx__call_slice_end(const struct dlx_client *c, uint64_t now, uint64_t deadline);
+/* For waits of less than 50 ms that are made again and again: may it go on? Returns 0; DLX_E_INTERRUPTED. */
 int dlx__call_check_interrupt(const struct dlx_client *c);
+/* The program's `interrupt` has ended a wait for the daemon: DLX_E_INTERRUPTED. */
+int dlx__call_interrupted(const struct dlx_client *c);
 
 /* Connect to c->path. Sets c->sock. Returns 0; DLX_E_NO_DAEMON, DLX_E_ACCESS, DLX_E_TIMEOUT (it is there, and accepts nobody),
  * DLX_E_INTERRUPTED, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */

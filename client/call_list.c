@@ -89,7 +89,9 @@ int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_i
         return r;
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
-    dlx__client_ensure(c);
+    r = dlx__client_ensure(c);
+    if (r < 0)
+        return r;
     dlx_cleanup(dlx__freep) struct dlx_publisher_info *page = malloc(PAGE_MAX * sizeof *page);
     if (!page)
         return dlx__fail(DLX_E_NO_MEMORY, "listing");
@@ -136,7 +138,9 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
         return r;
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
-    dlx__client_ensure(c);
+    r = dlx__client_ensure(c);
+    if (r < 0)
+        return r;
     dlx_cleanup(dlx__freep) struct dlx_link_info *page = malloc(PAGE_MAX * sizeof *page);
     if (!page)
         return dlx__fail(DLX_E_NO_MEMORY, "listing");
@@ -187,10 +191,11 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *inf
         return DLX_NAME_NULL(0, "dlx_client_get_daemon_info", {"client", c}, {"info", info});
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
-    dlx__client_ensure(c);
+    int r = dlx__client_ensure(c);
     request.body_case = DLX__WIRE__PACKET__BODY_DAEMON_INFO;
     request.daemon_info = &body;
-    int r = dlx__call_lock(c);
+    if (r == 0)
+        r = dlx__call_lock(c);
     if (r < 0)
         return r;
     r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_DAEMON_INFO_REPLY, 0, &reply);

@@ -68,12 +68,14 @@ int dlx_list_quotas(struct dlx_client *c, dlx_quota_info_fn fn, void *userdata)
         return DLX_NAME_NULL(0, "dlx_list_quotas", {"client", c}, {"fn", (void *)(uintptr_t)fn});
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
-    dlx__client_ensure(c);
+    int r = dlx__client_ensure(c);
+    if (r < 0)
+        return r;
     body.after_socket = after;
     request.body_case = DLX__WIRE__PACKET__BODY_LIST_QUOTAS;
     request.list_quotas = &body;
     while (page.more) {
-        int r = ask(c, &request, &page);
+        r = ask(c, &request, &page);
         for (size_t i = 0; r == 0 && i < page.n; i++)
             r = fn(&page.entries[i], userdata);
         if (r != 0)

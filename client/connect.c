@@ -3,6 +3,7 @@
 #include "client/call.h"
 #include "client/place.h"
 #include "client/spawn.h"
+#include "client/wait.h"
 #include <assert.h>
 #include <poll.h>
 #include <stdio.h>
@@ -137,7 +138,9 @@ static int start_locked(struct dlx_client *c, const struct dlx_place_env *env, e
     int r = open_place(c, env, place, deadline);
     if (r != DLX_E_NO_DAEMON)
         return r;
-    int failure = dlx__spawn(program, c->path, deadline);
+    int failure = dlx__spawn(c, program, deadline);
+    if (failure == DLX_E_INTERRUPTED)
+        return failure;
     (void)snprintf(words, sizeof words, "%s", dlx__error_message());
     /* Also when it failed: it may have met another that got ready. */
     r = open_place(c, env, place, deadline);
@@ -146,6 +149,19 @@ static int start_locked(struct dlx_client *c, const struct dlx_place_env *env, e
     if (failure < 0)
         return dlx__fail(failure, "%s", words);
     return dlx__fail(DLX_E_DISCONNECTED, "%s, started for %s, ended at once", program, c->path);
+}
+
+/* While another process starts a daemon for the same place. */
+static int lock_place(const struct dlx_client *c, int dir_fd, uint64_t deadline)
+{
+    struct dlx_wait wait = {.deadline = deadline};
+    for (;;) {
+        int r = dlx__place_lock(dir_fd, c->path, dlx__wait_part(&wait, c, dlx__now_ns()));
+        if (r != DLX_E_TIMEOUT || dlx__now_ns() >= deadline)
+            return r;
+        if (dlx__wait_ask(&wait, c, NULL, false) < 0)
+            return dlx__call_interrupted(c);
+    }
 }
 
 /* `ret_tried`: there is a program, which may be started. */
@@ -169,7 +185,7 @@ static int start(struct dlx_client *c, const struct dlx_place_env *env, uint32_t
     r = dlx__place_private(env, &place, c->path, &dir_fd);
     if (r < 0)
         return r;
-    r = dlx__place_lock(dir_fd, c->path, deadline);
+    r = lock_place(c, dir_fd, deadline);
     if (r < 0)
         return r;
     r = start_locked(c, env, place, program, deadline);

@@ -26,8 +26,11 @@ static int take_newest(struct dlx_subscription *s, uint64_t deadline, struct dlx
                        : deadline == UINT64_MAX  ? DLX_FOREVER
                                                  : (int64_t)(deadline - now);
         int r = dlx_take(s, wait, &m);
-        if (r == DLX_E_PUBLISHER_GONE && !newest)
-            continue; /* it left nothing: wait for the next one */
+        if (r == DLX_E_PUBLISHER_GONE && !newest) {
+            r = dlx__call_check_interrupt(s->client);
+            if (r == 0)
+                continue; /* it left nothing: wait for the next one */
+        }
         if (r < 0 && newest)
             break;
         if (r < 0)
@@ -74,7 +77,8 @@ int dlx_retained_drop(struct dlx_client *c, const char *topic)
         return dlx__fail(DLX_E_INVALID, "dlx_retained_drop: client is NULL");
     if (dlx__forked(c->generation))
         return dlx__fail_forked();
-    dlx__client_ensure(c);
-    int r = dlx__topic_check(topic);
+    int r = dlx__client_ensure(c);
+    if (r == 0)
+        r = dlx__topic_check(topic);
     return r < 0 ? r : dlx__call_retained_drop(c, topic);
 }

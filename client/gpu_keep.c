@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/gpu_keep.h"
 #include "client/call.h"
+#include "client/wait.h"
 #include "keeper/wire.h"
 #include <assert.h>
 #include <inttypes.h>
@@ -21,38 +22,36 @@ struct dlx_gpu_keep {
 struct patience {
     const struct dlx_client *client; /* NULL: not to be interrupted */
     int64_t timeout_ns;
-    uint64_t deadline;
+    struct dlx_wait wait;
 };
 
 static struct patience patience_of(const struct dlx_client *c)
 {
-    return (struct patience){c, c->timeout_ns, dlx__deadline(c->timeout_ns)};
+    return (struct patience){c, c->timeout_ns, {.deadline = dlx__deadline(c->timeout_ns)}};
 }
 
-static int await(const struct patience *patience, int sock, short events)
+static int await(struct patience *patience, int sock, short events)
 {
     struct pollfd pfd = {.fd = sock, .events = events};
     for (;;) {
         uint64_t now = dlx__now_ns();
-        uint64_t until = patience->client
-                             ? dlx__call_slice_end(patience->client, now, patience->deadline)
-                             : patience->deadline;
+        const struct dlx_client *c = patience->client;
+        uint64_t until = c ? dlx__wait_part(&patience->wait, c, now) : patience->wait.deadline;
         int n = poll(&pfd, 1, dlx__deadline_ms(until, now));
         if (n > 0)
             return 0;
         if (n < 0 && errno != EINTR)
             return dlx__fail_errno("poll");
-        if (dlx__now_ns() >= patience->deadline)
+        if (dlx__now_ns() >= patience->wait.deadline)
             return dlx__fail(DLX_E_TIMEOUT, "the GPU keeper did not answer within %.3g s",
                              (double)patience->timeout_ns / 1e9);
-        int r = patience->client ? dlx__call_check_interrupt(patience->client) : 0;
-        if (r < 0)
-            return r;
+        if (c && dlx__wait_ask(&patience->wait, c, NULL, n < 0) < 0)
+            return dlx__call_interrupted(c);
     }
 }
 
-static int send_packet(const struct patience *patience, int sock,
-                       const struct dlx_keeper_packet *packet, const int *fds, size_t n_fds)
+static int send_packet(struct patience *patience, int sock, const struct dlx_keeper_packet *packet,
+                       const int *fds, size_t n_fds)
 {
     for (;;) {
         int r = dlx__keeper_send(sock, packet, fds, n_fds);
@@ -67,7 +66,7 @@ static int send_packet(const struct patience *patience, int sock,
 }
 
 /* 0; DLX_E_DISCONNECTED when the other end is closed. */
-static int receive(const struct patience *patience, int sock, struct dlx_packet *packet,
+static int receive(struct patience *patience, int sock, struct dlx_packet *packet,
                    struct dlx_keeper_packet *ret)
 {
     int r;
@@ -104,7 +103,7 @@ static int open_keep(struct dlx_publisher *p, struct dlx_gpu_keep **ret)
     return 0;
 }
 
-static int send_parts(const struct patience *patience, const struct dlx_gpu_keep *keep,
+static int send_parts(struct patience *patience, const struct dlx_gpu_keep *keep,
                       const struct dlx_gpu_handle *handle)
 {
     uint8_t data[DLX_GPU_BYTES_MAX];
@@ -122,7 +121,7 @@ static int send_parts(const struct patience *patience, const struct dlx_gpu_keep
 }
 
 /* `ret_broken`: the connection is of no use any more. */
-static int put(const struct patience *patience, struct dlx_gpu_keep *keep,
+static int put(struct patience *patience, struct dlx_gpu_keep *keep,
                const struct dlx_gpu_handle *handle, bool *ret_broken)
 {
     struct dlx_packet packet;
@@ -151,7 +150,7 @@ int dlx__gpu_keep_put(struct dlx_publisher *p, struct dlx_gpu_keep **keep,
     if (dlx__forked(p->generation))
         return dlx__fail_forked();
     assert(dlx__gpu_handle_is_complete(handle) && handle->n_chunks > 0);
-    const struct patience patience = patience_of(p->client);
+    struct patience patience = patience_of(p->client);
     int r = DLX_E_DISCONNECTED;
     for (int i = 0; i < TRIES_MAX && r == DLX_E_DISCONNECTED; i++) {
         bool is_broken = false;
@@ -176,7 +175,7 @@ int dlx__gpu_keep_put(struct dlx_publisher *p, struct dlx_gpu_keep **keep,
 
 void dlx__gpu_keep_drop(struct dlx_gpu_keep *keep, uint64_t allocation)
 {
-    const struct patience patience = {NULL, DROP_NS, dlx__deadline(DROP_NS)};
+    struct patience patience = {NULL, DROP_NS, {.deadline = dlx__deadline(DROP_NS)}};
     const struct dlx_keeper_packet drop = {.kind = DLX_KEEPER_DROP, .allocation = allocation};
     if (!keep || keep->sock < 0)
         return;
@@ -196,7 +195,7 @@ struct dlx_gpu_keep *dlx__gpu_keep_free(struct dlx_gpu_keep *keep)
 /* ---- subscriber ------------------------------------------------------------------------------ */
 
 /* `ret_n`: packets that came. */
-static int receive_parts(const struct patience *patience, int sock, struct dlx_gpu_handle *ret,
+static int receive_parts(struct patience *patience, int sock, struct dlx_gpu_handle *ret,
                          uint32_t *ret_n)
 {
     struct dlx_packet packet;
@@ -222,7 +221,7 @@ static int receive_parts(const struct patience *patience, int sock, struct dlx_g
 static int get(struct dlx_client *c, const struct dlx_inlet *inlet, uint64_t allocation,
                struct dlx_gpu_handle *ret, uint32_t *ret_n)
 {
-    const struct patience patience = patience_of(c);
+    struct patience patience = patience_of(c);
     int fd = -1;
     *ret_n = 1;
     int r = dlx__call_gpu_get(c, inlet->id, inlet->origin, allocation, &fd);

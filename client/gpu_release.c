@@ -50,7 +50,7 @@ int dlx__gpu_releases_wait(struct dlx_gpu_threads *threads, uint32_t n_done, uin
         if (syscall(SYS_futex, &threads->n_done, FUTEX_WAIT_PRIVATE, n_done, &timeout, NULL, 0) <
                 0 &&
             errno == EINTR)
-            return dlx__fail(DLX_E_INTERRUPTED, "interrupted by a signal");
+            return DLX_E_INTERRUPTED;
     }
 }
 

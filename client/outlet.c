@@ -6,6 +6,7 @@
 #include "client/gpu_heap.h"
 #include "client/publisher.h"
 #include "client/revive.h"
+#include "client/wait.h"
 #include "common/amount.h"
 #include "common/bell.h"
 #include "common/memory.h"
@@ -358,19 +359,24 @@ bool dlx__outlet_list_sources(const struct dlx_publisher *p, struct pollfd *fds)
     return looks_again;
 }
 
-int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
+int dlx__outlet_wait(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     uint32_t n_links = p->core.n_links;
     dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(2 * (size_t)n_links + 1, sizeof *fds);
     if (!fds)
         return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
     bool looks_again = dlx__outlet_list_sources(p, fds) || p->link_sock < 0;
-    uint64_t now = dlx__now_ns();
-    uint64_t until = looks_again ? DLX_MIN(deadline, now + DLX_REVIVE_NS) : deadline;
+    uint64_t now = dlx__now_ns(), until = dlx__wait_part(wait, p->client, now);
+    if (looks_again)
+        until = DLX_MIN(until, now + DLX_REVIVE_NS);
     int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));
-    if (n < 0)
-        return errno == EINTR ? dlx__fail(DLX_E_INTERRUPTED, "interrupted by a signal")
-                              : dlx__fail_errno("poll of %u links", n_links);
+    if (n < 0 && errno != EINTR)
+        return dlx__fail_errno("poll of %u links", n_links);
+    int r = now < wait->deadline
+                ? dlx__wait_for_peers(wait, p->client, &p->turn, n < 0, p->topic, "subscribers")
+                : 0;
+    if (r < 0)
+        return r;
     for (uint32_t i = 0; n > 0 && i < n_links; i++) {
         struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
         short bell = fds[1 + 2 * i].revents;
@@ -386,10 +392,10 @@ int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline)
         dlx__publisher_check(p, dlx__now_ns());
     else if (fds[0].revents)
         env_pick_up(p);
-    if (n == 0)
-        return dlx__now_ns() >= deadline ? DLX_E_TIMEOUT : 0;
+    if (n <= 0)
+        return dlx__now_ns() >= wait->deadline ? DLX_E_TIMEOUT : 0;
     /* The caller has looked since: a link that always rings is no reason to look for ever. */
-    return now >= deadline ? DLX_E_TIMEOUT : 0;
+    return now >= wait->deadline ? DLX_E_TIMEOUT : 0;
 }
 
 /* ---- after a new daemon --------------------------------------------------------------------- */
@@ -425,7 +431,7 @@ void dlx__outlet_set_foreign(struct dlx_publisher *p)
     dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !have_rejoined(p, false));
 }
 
-int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
+int dlx__outlet_rejoin(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     int r = 0;
     /* That daemon may have ended, too, and a caller who never waits looks nowhere else. */
@@ -437,7 +443,7 @@ int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
         dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !have_rejoined(p, false));
         if (!(p->detours & DLX_DETOUR_REJOIN))
             break;
-        r = deadline == 0 ? DLX_E_FULL : dlx__outlet_wait(p, deadline);
+        r = wait->deadline == 0 ? DLX_E_FULL : dlx__outlet_wait(p, wait);
         if (r < 0)
             break;
     }
@@ -451,18 +457,18 @@ int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline)
 
 void dlx__outlet_linger(struct dlx_publisher *p, int64_t timeout_ns)
 {
-    uint64_t deadline = dlx__deadline(timeout_ns);
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)}, once = {.deadline = 0};
     if (p->core.head > dlx__writer_passed(&p->core))
-        dlx__publisher_await_daemon(p, deadline);
+        dlx__publisher_await_daemon(p, &wait);
     else if (p->core.heeds_locks) /* a daemon that shows it has yet to hear that it ends */
-        dlx__publisher_await_daemon(p, 0);
+        dlx__publisher_await_daemon(p, &once);
     if (p->core.head <= p->base || have_rejoined(p, true))
         return;
     do {
         dlx__writer_set_blocked(&p->core, true);
         dlx__writer_read_membership(&p->core);
         env_look_for_dead(p);
-    } while (p->link_sock >= 0 && !have_rejoined(p, true) && dlx__outlet_wait(p, deadline) == 0);
+    } while (p->link_sock >= 0 && !have_rejoined(p, true) && dlx__outlet_wait(p, &wait) == 0);
     dlx__writer_set_blocked(&p->core, false);
 }
 

@@ -372,7 +372,7 @@ static inline void put_ready(struct dlx_publisher *p, struct dlx_block *own, uin
 /* Tensors on their way, with what is the same for all of them. */
 struct batch {
     const struct dlx_publish_args *args;
-    uint64_t deadline;
+    struct dlx_wait wait;
     uint64_t now;
     uint64_t copied_bytes;
     uint32_t n_copied;
@@ -383,7 +383,7 @@ static void begin_batch(struct dlx_publisher *p, struct batch *batch,
 {
     uint64_t now = dlx__clock_now(&p->clock);
     *batch = (struct batch){.args = args, .now = args->monotonic_ns ? args->monotonic_ns : now};
-    batch->deadline = args->timeout_ns == 0 ? 0 : dlx__deadline(args->timeout_ns);
+    batch->wait.deadline = args->timeout_ns == 0 ? 0 : dlx__deadline(args->timeout_ns);
 }
 
 static void announce_rest(struct dlx_publisher *p)
@@ -401,7 +401,7 @@ static int put_any(struct dlx_publisher *p, struct batch *batch, const DLTensor 
     for (;;) {
         if (!dlx__publish_has_room(p)) {
             announce_rest(p);
-            r = dlx__publish_room_slowly(p, batch->deadline);
+            r = dlx__publish_room_slowly(p, &batch->wait);
         } else {
             r = 0;
         }

@@ -5,6 +5,7 @@
 /* The steps of publishing, for one tensor and batches (publish.c) and for sets (publish_set.c). */
 
 #include "client/publisher.h"
+#include "client/wait.h"
 #include "ring/manifest.h"
 
 /* What the caller passed, perhaps without the members that this version added. */
@@ -80,18 +81,18 @@ static inline bool dlx__publish_is_again(const struct dlx_block *own)
 
 /* dlx__publish_room() when there is none, or when there is more to do first (enum dlx_detour).
  * Everything was announced. */
-int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline);
+int dlx__publish_room_slowly(struct dlx_publisher *p, struct dlx_wait *wait);
 
 static inline bool dlx__publish_has_room(const struct dlx_publisher *p)
 {
     return dlx_likely(dlx__writer_has_room(&p->core) && p->detours == 0);
 }
 
-/* Room for a message, waiting for it until `deadline` if the publisher blocks; 0: do not wait. Returns 0; DLX_E_FULL,
+/* Room for a message, waiting for it if the publisher blocks, unless the deadline is 0. Returns 0; DLX_E_FULL,
  * DLX_E_TIMEOUT, DLX_E_INTERRUPTED, DLX_E_NO_MEMORY, DLX_E_ACCESS. */
-static inline int dlx__publish_room(struct dlx_publisher *p, uint64_t deadline)
+static inline int dlx__publish_room(struct dlx_publisher *p, struct dlx_wait *wait)
 {
-    return dlx__publish_has_room(p) ? 0 : dlx__publish_room_slowly(p, deadline);
+    return dlx__publish_has_room(p) ? 0 : dlx__publish_room_slowly(p, wait);
 }
 
 /* A block with a manifest, where `tensors`, the message's first block, lies if there is room. `tensors` and `meta`

@@ -4,6 +4,7 @@
 
 #include "client/publish.h"
 #include "client/revive.h"
+#include "client/wait.h"
 
 /* It may have been taken again. */
 static int check_refused(struct dlx_publisher *p)
@@ -15,7 +16,7 @@ static int check_refused(struct dlx_publisher *p)
 }
 
 /* One attempt, and if it fails, something has happened since that may help. */
-static int wait_for_room(struct dlx_publisher *p, uint64_t deadline)
+static int wait_for_room(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     dlx__writer_set_blocked(&p->core, true); /* again each time, as it may have moved */
     int r = check_refused(p);
@@ -23,35 +24,36 @@ static int wait_for_room(struct dlx_publisher *p, uint64_t deadline)
         r = dlx__writer_make_room(&p->core);
     if (r != DLX_E_FULL)
         return r;
-    r = dlx__outlet_wait(p, deadline);
+    r = dlx__outlet_wait(p, wait);
     if (r == 0 && (p->detours & DLX_DETOUR_REJOIN))
-        r = dlx__outlet_rejoin(p, deadline);
+        r = dlx__outlet_rejoin(p, wait);
     return r < 0 ? r : 1;
 }
 
 /* With a new daemon, they come to that one. */
-static int require_subscribers(struct dlx_publisher *p, uint64_t deadline)
+static int require_subscribers(struct dlx_publisher *p, struct dlx_wait *wait)
 {
+    struct dlx_wait once = {.deadline = 0};
     uint32_t n = p->args.min_subscribers;
-    int r = dlx__publisher_await(p, n, 0);
+    int r = dlx__publisher_await(p, n, &once);
     if (r != DLX_E_TIMEOUT)
         return r;
     dlx__publisher_look(p, dlx__now_ns());
-    p->stats.blocked += deadline != 0;
-    r = dlx__publisher_await(p, n, deadline);
-    p->stats.full += r < 0;
+    p->stats.blocked += wait->deadline != 0;
+    r = dlx__publisher_await(p, n, wait);
+    p->stats.full += r == DLX_E_TIMEOUT;
     return r == DLX_E_TIMEOUT
                ? dlx__fail_prefix(r, "nothing was published, since min_subscribers is %u", n)
                : r;
 }
 
-static int find_room(struct dlx_publisher *p, uint64_t deadline)
+static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     int r = check_refused(p);
     if (r == 0 && (p->detours & DLX_DETOUR_REJOIN))
-        r = dlx__outlet_rejoin(p, deadline);
+        r = dlx__outlet_rejoin(p, wait);
     if (r == 0 && (p->detours & DLX_DETOUR_REQUIRE))
-        r = require_subscribers(p, deadline);
+        r = require_subscribers(p, wait);
     if (r < 0)
         return r;
     r = dlx__writer_make_room(&p->core);
@@ -61,12 +63,12 @@ static int find_room(struct dlx_publisher *p, uint64_t deadline)
         uint64_t epoch = p->epoch;
         dlx__publisher_look(p, dlx__now_ns());
         if (p->epoch != epoch)
-            return find_room(p, deadline);
+            return find_room(p, wait);
     }
-    if (deadline != 0) {
+    if (wait->deadline != 0) {
         p->stats.blocked++;
         do
-            r = wait_for_room(p, deadline);
+            r = wait_for_room(p, wait);
         while (r > 0);
         dlx__outlet_unblock(p);
         if (r == 0)
@@ -77,12 +79,14 @@ static int find_room(struct dlx_publisher *p, uint64_t deadline)
         if (r == 0)
             return 0;
     }
+    if (r != DLX_E_FULL && r != DLX_E_TIMEOUT)
+        return r;
     p->stats.full++;
-    return r == DLX_E_FULL || r == DLX_E_TIMEOUT ? dlx__outlet_blame(p, r) : r;
+    return dlx__outlet_blame(p, r);
 }
 
-int dlx__publish_room_slowly(struct dlx_publisher *p, uint64_t deadline)
+int dlx__publish_room_slowly(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     dlx__outlet_arm_begin(p);
-    return dlx__outlet_arm_end(p, find_room(p, deadline));
+    return dlx__outlet_arm_end(p, find_room(p, wait));
 }

@@ -501,14 +501,15 @@ static size_t bits_size(uint32_t n)
 static int publish_set(struct dlx_publisher *p, struct set *set, const struct dlx_bytes *meta,
                        const struct dlx_publish_args *args)
 {
-    uint64_t deadline = args->timeout_ns == 0 ? 0 : dlx__deadline(args->timeout_ns);
+    struct dlx_wait wait = {.deadline =
+                                args->timeout_ns == 0 ? 0 : dlx__deadline(args->timeout_ns)};
     uint64_t epoch = p->epoch;
     const struct set fresh = *set;
     int r = check_items(p, set, args);
     if (r == 0 && set->gpu)
         dlx__gpu_share_collect(p);
     if (r == 0)
-        r = dlx__publish_room(p, deadline);
+        r = dlx__publish_room(p, &wait);
     if (dlx_unlikely(r == 0 &&
                      p->epoch != epoch)) { /* it went on with another daemon while it waited */
         dlx__gpu_parcel_unref(set->gpu);

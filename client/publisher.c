@@ -5,6 +5,7 @@
 #include "client/gpu_heap.h"
 #include "client/gpu_share.h"
 #include "client/revive.h"
+#include "client/wait.h"
 #include "common/amount.h"
 #include "common/memory.h"
 #include "common/topic.h"
@@ -183,7 +184,11 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     struct dlx_publisher *p = calloc(1, sizeof *p);
     if (!p)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a publisher");
-    dlx__client_ensure(c);
+    r = dlx__client_ensure(c);
+    if (r < 0) {
+        free(p);
+        return r;
+    }
     p->client = dlx__client_ref(c);
     p->generation = c->generation;
     p->link_sock = p->control_fd = p->ready = p->sources = p->timer = -1;
@@ -306,6 +311,8 @@ static int grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64
                          DLX_AMOUNT(DLX_SHM_ARENA_MAX));
     if (dlx__heap_n_arenas(p->heap) >= DLX_SHM_ARENAS_MAX)
         return dlx__fail(DLX_E_LIMIT, "%u arenas, the most of a publisher", DLX_SHM_ARENAS_MAX);
+    if (p->client->interrupt) /* it runs while this call waits for the daemon */
+        dlx__turn_disown(&p->turn);
     int r = dlx__call_arena_new(p->client, id, bytes, &arena, &fd);
     if (r < 0)
         return r;
@@ -476,7 +483,7 @@ static uint32_t count_subscribers(struct dlx_publisher *p)
     return dlx__outlet_n_started(p);
 }
 
-int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, uint64_t deadline)
+int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, struct dlx_wait *wait)
 {
     int r = 0;
     if (count_subscribers(p) >= n_subscribers && !(p->detours & DLX_DETOUR_REFUSED))
@@ -490,7 +497,7 @@ int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, uint64
             r = dlx__publisher_fail_refused(p);
         if (r < 0 || n >= n_subscribers)
             break;
-        r = dlx__outlet_wait(p, deadline);
+        r = dlx__outlet_wait(p, wait);
         if (r == DLX_E_TIMEOUT)
             r = dlx__fail(r, "topic %s has %u of %u subscribers", p->topic, n, n_subscribers);
         if (r < 0)
@@ -507,7 +514,8 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
         return r;
     dlx__publisher_look(p, dlx__now_ns()); /* whoever has enough subscribers looks nowhere else */
     dlx__outlet_arm_begin(p);
-    r = dlx__publisher_await(p, n_subscribers, dlx__deadline(timeout_ns));
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
+    r = dlx__publisher_await(p, n_subscribers, &wait);
     r = dlx__outlet_arm_end(p, r);
     dlx__gpu_share_collect(p);
     dlx__publisher_leave(p);

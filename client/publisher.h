@@ -121,20 +121,23 @@ static inline void dlx__publisher_leave(struct dlx_publisher *p)
     dlx__turn_end(&p->turn);
 }
 
+struct dlx_wait; /* client/wait.h */
+
 /* The environment of the ring writer: client/outlet.c. */
 extern const struct dlx_writer_env dlx__outlet_env;
 
 /*
- * Wait until something may have changed: a bell, a join, a death. Bells are drained. Returns 0;
- * DLX_E_TIMEOUT, DLX_E_INTERRUPTED, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
+ * Wait until something may have changed: a bell, a join, a death; or until a part of the wait is over
+ * and the program lets it go on. Bells are drained. Returns 0; DLX_E_TIMEOUT, DLX_E_INTERRUPTED,
+ * DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
-int dlx__outlet_wait(struct dlx_publisher *p, uint64_t deadline);
+int dlx__outlet_wait(struct dlx_publisher *p, struct dlx_wait *wait);
 
 /*
  * After a new daemon: wait until every reliable subscriber has a link by it, so that what is published is not lost if that
  * daemon ends, too. Returns 0; DLX_E_FULL, DLX_E_TIMEOUT, and as dlx__outlet_wait().
  */
-int dlx__outlet_rejoin(struct dlx_publisher *p, uint64_t deadline);
+int dlx__outlet_rejoin(struct dlx_publisher *p, struct dlx_wait *wait);
 /* Before it leaves: wait so long for subscribers who have yet to come to the new daemon, where the newest messages are. */
 void dlx__outlet_linger(struct dlx_publisher *p, int64_t timeout_ns);
 /* It has published its last message: tell every link how far its stream came, less what the daemon keeps. Who sees all of its
@@ -203,7 +206,7 @@ int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory
 
 /* Wait until so many subscribers are attached. Returns 0; DLX_E_TIMEOUT, which tells how many are;
  * DLX_E_ACCESS, and as dlx__outlet_wait(). */
-int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, uint64_t deadline);
+int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, struct dlx_wait *wait);
 
 /* It has as many messages as it retains: what predecessors left may go. */
 void dlx__publisher_succeed(struct dlx_publisher *p);

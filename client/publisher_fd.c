@@ -9,6 +9,7 @@
 
 #include "client/publisher.h"
 #include "client/revive.h"
+#include "client/wait.h"
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -22,12 +23,13 @@ void dlx__outlet_unblock(struct dlx_publisher *p)
 
 void dlx__outlet_arm_begin(struct dlx_publisher *p)
 {
+    struct dlx_wait once = {.deadline = 0};
     if (p->ready < 0)
         return;
     dlx__publisher_detour(p, DLX_DETOUR_ARMED, true);
     p->armed_block = p->core.block;
     dlx__writer_set_blocked(&p->core, true);
-    (void)dlx__outlet_wait(p, 0);
+    (void)dlx__outlet_wait(p, &once);
     dlx__error_clear();
 }
 

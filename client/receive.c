@@ -4,16 +4,15 @@
 
 #include "client/gpu_release.h"
 #include "client/message.h"
+#include "client/sleep.h"
 #include "client/subscription.h"
 #include <inttypes.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #define SPIN_MIN_NS UINT64_C(500)
-/* How often a caller that never waits looks for news. */
+/* How often a caller that never waits looks for news, beside DLX_NEWS_EVERY_NS. */
 #define NEWS_EVERY_TAKES 1024U
-#define NEWS_EVERY_NS    UINT64_C(1000000)
 /* How often a caller that never waits looks again because something came meanwhile. */
 #define ROUNDS_MAX 16
 
@@ -43,22 +42,16 @@ static int check_ends(struct dlx_subscription *s)
     return DLX_E_EMPTY;
 }
 
-/* No news will come about this link: its daemon has ended. */
-static bool is_cut_off(const struct dlx_subscription *s, const struct dlx_inlet *inlet)
-{
-    return s->sock < 0 || inlet->foreign;
-}
-
 /* What it needs is not here. */
 static int wait_for_news(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
-    bool no_more = inlet->told || is_cut_off(s, inlet);
+    bool no_more = inlet->told || dlx__subscription_is_cut_off(s, inlet);
     if (inlet->n_pending ==
         0) /* the publisher went on with another daemon: so do we, when its link comes */
         return dlx__subscription_successor(s, inlet) || (inlet->gone && no_more)
                    ? DLX_E_PUBLISHER_GONE
                    : DLX_E_EMPTY;
-    if (is_cut_off(s, inlet) || !inlet->told)
+    if (dlx__subscription_is_cut_off(s, inlet) || !inlet->told)
         return DLX_E_EMPTY; /* on its way, also if its publisher hung up: the message is held until then */
     return dlx__fail(DLX_E_BAD_PEER,
                      "its memory was never announced"); /* and will not be any more */
@@ -79,7 +72,7 @@ static bool may_come(const struct dlx_subscription *s, const struct dlx_inlet *i
     const struct dlx_inlet *next = dlx__subscription_successor(s, inlet);
     if (next)
         return next->core.last <= inlet->core.cursor;
-    return !inlet->gone || !(inlet->told || is_cut_off(s, inlet));
+    return !inlet->gone || !(inlet->told || dlx__subscription_is_cut_off(s, inlet));
 }
 
 /* The link's message lies in an arena that is not here yet, or its publisher went on with another daemon: read news. EMPTY also
@@ -99,8 +92,8 @@ read_news_for(struct dlx_subscription *s, struct dlx_inlet *inlet, uint32_t n,
     }
     /* An arena that was never announced, and will not be any more. What is behind its message may be here, and a publisher
      * that has gone is not asked again. */
-    for (uint32_t k = 0; r == DLX_E_NOT_FOUND && inlet->n_pending > 0 && is_cut_off(s, inlet) &&
-                         k < DLX_SHM_ENTRIES_MAX;
+    for (uint32_t k = 0; r == DLX_E_NOT_FOUND && inlet->n_pending > 0 &&
+                         dlx__subscription_is_cut_off(s, inlet) && k < DLX_SHM_ENTRIES_MAX;
          k++) {
         dlx__inlet_lose_first(inlet);
         r = dlx__inlet_take(inlet, n, ret);
@@ -120,13 +113,6 @@ read_news_for(struct dlx_subscription *s, struct dlx_inlet *inlet, uint32_t n,
 #define BELLS_EVERY    256U
 #define BELLS_EVERY_NS UINT64_C(1000000)
 
-/* A link that is stuck waits for news, not for its publisher: whatever else that published is no reason to look
- * again. */
-static bool listens(const struct dlx_inlet *inlet)
-{
-    return !inlet->stuck;
-}
-
 /* ---- look ------------------------------------------------------------------------------------ */
 
 /* Everything was taken. When it is the last publisher, another one may count on a spare link
@@ -134,7 +120,7 @@ static bool listens(const struct dlx_inlet *inlet)
 static void end(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
     inlet->stuck = s->n_spares > 0 && s->n_inlets - s->n_spares == 1 && !inlet->told &&
-                   inlet->holder != DLX_BELL_NOBODY && !is_cut_off(s, inlet);
+                   inlet->holder != DLX_BELL_NOBODY && !dlx__subscription_is_cut_off(s, inlet);
     if (!inlet->stuck)
         dlx__subscription_detach(s, inlet);
 }
@@ -145,9 +131,11 @@ have_nothing(struct dlx_subscription *s, struct dlx_inlet *inlet, int r)
 {
     switch (r) {
     case DLX_E_EMPTY:
-        if (inlet->gone && !(inlet->stuck && !inlet->told && !is_cut_off(s, inlet)))
+        if (inlet->gone &&
+            !(inlet->stuck && !inlet->told && !dlx__subscription_is_cut_off(s, inlet)))
             end(s, inlet);
-        else if (++inlet->n_idle > IDLE_TAKES && s->n_active > ACTIVE_FEW && listens(inlet))
+        else if (++inlet->n_idle > IDLE_TAKES && s->n_active > ACTIVE_FEW &&
+                 dlx__inlet_listens(inlet))
             (void)dlx__subscription_park(s, inlet);
         return DLX_E_EMPTY;
     case DLX_E_PUBLISHER_GONE:
@@ -238,129 +226,26 @@ static inline __attribute__((always_inline)) bool take_next(struct dlx_subscript
     return true;
 }
 
-static bool pending(const struct dlx_subscription *s)
-{
-    for (uint32_t i = 0; i < s->n_active; i++)
-        if (listens(s->active[i]) && dlx__reader_pending(&s->active[i]->core))
-            return true;
-    return false;
-}
-
-static void on_timer(struct dlx_subscription *s)
-{
-    uint64_t n;
-    (void)!read(s->timer, &n, sizeof n);
-    dlx__subscription_read_news(s);
-}
-
-static void forget_nudge(struct dlx_subscription *s)
-{
-    uint64_t n;
-    (void)!read(s->nudge, &n, sizeof n);
-}
-
-static int handle_events(struct dlx_subscription *s, int timeout_ms)
-{
-    struct epoll_event events[16];
-    bool news = false, timer = false;
-    int n = epoll_wait(s->epoll, events, (int)DLX_ARRAY_SIZE(events), timeout_ms);
-    if (n < 0)
-        return errno == EINTR ? dlx__fail(DLX_E_INTERRUPTED, "interrupted by a signal")
-                              : dlx__fail_errno("epoll_wait");
-    for (int i = 0; i < n; i++) {
-        if (!events[i].data.ptr)
-            news = true;
-        else if (events[i].data.ptr == &s->timer)
-            timer = true;
-        else if (events[i].data.ptr == &s->nudge)
-            forget_nudge(s);
-        else
-            dlx__subscription_on_bell(s, events[i].data.ptr, events[i].events);
-    }
-    /* Last: it may free links that the events name. */
-    if (timer)
-        on_timer(s);
-    if (news)
-        dlx__subscription_read_news(s);
-    return 0;
-}
-
-/* For who never sleeps. Of a link whose daemon has ended nobody brings news: its bell tells that the publisher has gone. */
-static void look_without_sleeping(struct dlx_subscription *s)
-{
-    bool cut_off = false;
-    s->last_look_ns = dlx__now_ns(); /* news are read by takes, too: that is no look at the bells */
-    dlx__subscription_read_news(s);
-    for (uint32_t i = 0; i < s->n_inlets; i++)
-        cut_off |= !s->inlets[i]->gone && is_cut_off(s, s->inlets[i]);
-    if (cut_off || s->n_active < s->n_open)
-        (void)handle_events(s, 0);
-}
-
-/* Busy-wait until something is pending. Returns false when `until` has passed. */
-static bool spin(struct dlx_subscription *s, uint64_t until)
-{
-    for (;;) {
-        for (int i = 0; i < 64; i++) {
-            if (pending(s))
-                return true;
-            dlx__cpu_relax();
-        }
-        uint64_t now = dlx__now_ns();
-        if (now >= until)
-            return false;
-        if (s->n_active < s->n_open)
-            (void)handle_events(s, 0); /* the bells of parked links */
-        if (now - s->last_look_ns > NEWS_EVERY_NS) {
-            uint32_t n_inlets = s->n_inlets;
-            look_without_sleeping(s);
-            for (uint32_t i = 0; i < s->n_inlets; i++)
-                if (s->inlets[i]->gone || s->inlets[i]->stuck)
-                    return true;
-            if (s->n_inlets != n_inlets || s->failure < 0 || (s->sock < 0 && !s->told_lost))
-                return true;
-        }
-    }
-}
-
-/* Ask every publisher for a bell that was not asked. Returns false if something is there already. */
-static bool arm(struct dlx_subscription *s)
-{
-    bool nothing = true;
-    for (uint32_t i = s->n_active; i-- > 0;)
-        if (listens(s->active[i]))
-            nothing &= dlx__subscription_park(s, s->active[i]);
-    return nothing;
-}
-
-/* Of a link that has yet to begin, or that is stuck. */
-static bool waits_for_news(const struct dlx_subscription *s)
-{
-    bool waits = s->n_open < s->n_inlets - s->n_spares; /* for its arenas */
-    for (uint32_t i = 0; i < s->n_active; i++)
-        waits |= !listens(s->active[i]);
-    return waits;
-}
-
 /* Nothing is there and the caller does not wait. */
 static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
 {
     if (!s->fd_given) {
-        if (waits_for_news(s) || dlx__now_ns() - s->last_look_ns > NEWS_EVERY_NS)
-            look_without_sleeping(s);
+        if (dlx__subscription_waits_for_news(s) ||
+            dlx__now_ns() - s->last_look_ns > DLX_NEWS_EVERY_NS)
+            dlx__subscription_look(s);
         else if (s->n_active < s->n_open)
-            (void)handle_events(s, 0); /* the bells of parked links */
+            (void)dlx__subscription_handle_events(s, 0); /* the bells of parked links */
         int r = try_take(s, n, ret);
         return r == DLX_E_EMPTY ? check_ends(s) : r;
     }
     /* What made the fd readable is read here, before the caller polls it again. Again if something came
      * meanwhile, but a publisher that always says so does not keep us here: it was asked to ring. */
     for (int round = 1;; round++) {
-        int r = handle_events(s, 0);
+        int r = dlx__subscription_handle_events(s, 0);
         if (r < 0 && r != DLX_E_INTERRUPTED)
             return r;
         uint32_t n_changes = s->n_changes;
-        bool nothing = arm(s);
+        bool nothing = dlx__subscription_arm(s);
         r = try_take(s, n, ret);
         if (r == DLX_E_EMPTY)
             r = check_ends(s);
@@ -385,13 +270,12 @@ static int fail_late(const struct dlx_subscription *s)
                      passed_over);
 }
 
-static int sleep_until(struct dlx_subscription *s, uint64_t deadline, uint32_t n,
+static int sleep_until(struct dlx_subscription *s, struct dlx_wait *wait, uint32_t n,
                        struct dlx_message **ret)
 {
     for (;;) {
-        if (!dlx__subscription_has_unused_news(s) && arm(s)) {
-            s->stats.sleeps++;
-            int r = handle_events(s, dlx__deadline_ms(deadline, dlx__now_ns()));
+        if (!dlx__subscription_has_unused_news(s) && dlx__subscription_arm(s)) {
+            int r = dlx__subscription_sleep(s, wait);
             if (r < 0)
                 return r;
         }
@@ -400,7 +284,7 @@ static int sleep_until(struct dlx_subscription *s, uint64_t deadline, uint32_t n
             r = check_ends(s);
         if (r != DLX_E_EMPTY)
             return r;
-        if (dlx__now_ns() >= deadline)
+        if (dlx__now_ns() >= wait->deadline)
             return fail_late(s);
     }
 }
@@ -421,10 +305,12 @@ static int take_found(struct dlx_subscription *s, uint32_t n, struct dlx_message
 static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
                      struct dlx_message **ret)
 {
-    uint64_t deadline = dlx__deadline(timeout_ns);
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
     if (s->args.spin_ns == DLX_SPIN_ALWAYS) {
         for (;;) {
-            bool more = spin(s, deadline);
+            int more = dlx__subscription_spin(s, &wait, wait.deadline);
+            if (more < 0)
+                return more;
             int r = take_found(s, n, ret);
             if (r == DLX_E_EMPTY)
                 r = check_ends(s);
@@ -435,10 +321,12 @@ static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
         }
     }
     if (s->spin_ns > 0 && s->n_active > 0) {
-        uint64_t until = DLX_MIN(deadline, dlx__now_ns() + s->spin_ns);
+        uint64_t until = DLX_MIN(wait.deadline, dlx__now_ns() + s->spin_ns);
         uint64_t most = s->args.spin_ns > 0 ? (uint64_t)s->args.spin_ns : DLX_SPIN_DEFAULT_NS;
         /* Spinning that pays is done longer; spinning that does not, shorter. */
-        bool paid = spin(s, until);
+        int paid = dlx__subscription_spin(s, &wait, until);
+        if (paid < 0)
+            return paid;
         s->spin_ns = paid ? DLX_MIN(s->spin_ns * 2, most) : DLX_MAX(s->spin_ns / 2, SPIN_MIN_NS);
         int r = paid ? take_found(s, n, ret) : DLX_E_EMPTY;
         if (r == DLX_E_EMPTY && paid)
@@ -446,7 +334,7 @@ static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
         if (r != DLX_E_EMPTY)
             return r;
     }
-    return sleep_until(s, deadline, n, ret);
+    return sleep_until(s, &wait, n, ret);
 }
 
 /* A caller that always finds messages still hears of new publishers, of parked links, and, soon after a link was made, of
@@ -459,7 +347,7 @@ static void __attribute__((noinline)) look_around(struct dlx_subscription *s)
         dlx__subscription_read_news(s);
     }
     if (s->n_active < s->n_open && s->n_active > 0)
-        (void)handle_events(s, 0);
+        (void)dlx__subscription_handle_events(s, 0);
     s->look_at = DLX_MIN(s->news_at, s->takes + BELLS_EVERY);
 }
 
@@ -477,7 +365,26 @@ static int take_once(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
     r = check_ends(s);
     if (r != DLX_E_EMPTY)
         return r;
-    return timeout_ns == 0 ? dont_wait(s, n, ret) : wait_take(s, timeout_ns, n, ret);
+    r = timeout_ns == 0 ? dont_wait(s, n, ret) : wait_take(s, timeout_ns, n, ret);
+    if (r == 0)
+        dlx__error_clear(); /* of what was missing at first */
+    return r;
+}
+
+/* Until a release is over. Returns 0; DLX_E_EMPTY (there is none), DLX_E_TIMEOUT, DLX_E_INTERRUPTED. */
+static int wait_for_release(struct dlx_subscription *s, uint32_t n_done, struct dlx_wait *wait)
+{
+    for (;;) {
+        uint64_t part = dlx__wait_part(wait, s->client, dlx__now_ns());
+        int waited = dlx__gpu_releases_wait(s->gpu_threads, n_done, part);
+        if (waited == 0 || waited == DLX_E_EMPTY)
+            return waited;
+        if (dlx__now_ns() >= wait->deadline)
+            return DLX_E_TIMEOUT;
+        int r = dlx__subscription_ask(s, wait, waited == DLX_E_INTERRUPTED);
+        if (r < 0)
+            return r;
+    }
 }
 
 /* Messages whose tensors were deleted are held while work on a GPU uses them: wait for the first of
@@ -486,6 +393,7 @@ static int __attribute__((noinline))
 take_when_released(struct dlx_subscription *s, uint64_t deadline, uint32_t n,
                    struct dlx_message **ret)
 {
+    struct dlx_wait wait = {.deadline = deadline};
     for (;;) {
         uint32_t n_done = dlx__gpu_releases_n_done(s->gpu_threads);
         uint64_t now = dlx__now_ns();
@@ -493,7 +401,7 @@ take_when_released(struct dlx_subscription *s, uint64_t deadline, uint32_t n,
             s, deadline == UINT64_MAX ? -1 : (int64_t)(deadline - DLX_MIN(now, deadline)), n, ret);
         if (r != DLX_E_TOO_MANY_HELD)
             return r;
-        int waited = dlx__gpu_releases_wait(s->gpu_threads, n_done, deadline);
+        int waited = wait_for_release(s, n_done, &wait);
         if (waited < 0)
             return waited == DLX_E_INTERRUPTED ? waited : r;
     }

@@ -5,6 +5,7 @@
 #include "client/carry.h"
 #include "client/gpu_share.h"
 #include "client/publish.h"
+#include "client/wait.h"
 #include "common/memory.h"
 #include "common/packet.h"
 #include <poll.h>
@@ -61,10 +62,13 @@ static int revive(struct dlx_client *c, uint64_t epoch, enum hurry hurry)
     return r;
 }
 
-void dlx__client_ensure(struct dlx_client *c)
+int dlx__client_ensure(struct dlx_client *c)
 {
-    (void)revive(c, atomic_load_explicit(&c->epoch, memory_order_acquire), AT_ONCE);
+    int r = revive(c, atomic_load_explicit(&c->epoch, memory_order_acquire), AT_ONCE);
+    if (r == DLX_E_INTERRUPTED)
+        return r;
     dlx__error_clear(); /* the call itself will say what is wrong */
+    return 0;
 }
 
 /* ---- publisher ----------------------------------------------------------------------------- */
@@ -224,6 +228,8 @@ static void check(struct dlx_publisher *p, uint64_t now, enum hurry hurry)
     if (has_daemon(p))
         return;
     p->next_look_ns = now + DLX_REVIVE_NS;
+    if (p->client->interrupt) /* it runs while this call waits for the daemon */
+        dlx__turn_disown(&p->turn);
     int r = revive(p->client, p->epoch, hurry);
     /* In use: a daemon that is there refused it, when nobody waited for the answer. */
     if (r == 0 || r == DLX_E_IN_USE)
@@ -237,14 +243,21 @@ void dlx__publisher_check(struct dlx_publisher *p, uint64_t now)
     check(p, now, NOW_AND_THEN);
 }
 
-void dlx__publisher_await_daemon(struct dlx_publisher *p, uint64_t deadline)
+/* Until it is time to look again. Returns 0; DLX_E_INTERRUPTED. */
+static int pause_between_looks(struct dlx_publisher *p, struct dlx_wait *wait, uint64_t now)
+{
+    uint64_t until = DLX_MIN(dlx__wait_part(wait, p->client, now), now + DLX_REVIVE_NS);
+    int n = poll(NULL, 0, dlx__deadline_ms(until, now));
+    return dlx__wait_ask(wait, p->client, &p->turn, n < 0);
+}
+
+void dlx__publisher_await_daemon(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     for (;;) {
         uint64_t now = dlx__now_ns();
         check(p, now, WAITING);
-        if (has_daemon(p) || now >= deadline)
+        if (has_daemon(p) || now >= wait->deadline || pause_between_looks(p, wait, now) < 0)
             return;
-        (void)poll(NULL, 0, dlx__deadline_ms(DLX_MIN(deadline, now + DLX_REVIVE_NS), now));
     }
 }
 
@@ -258,7 +271,8 @@ static bool is_shown(const struct dlx_publisher *p)
 bool dlx__publisher_has_resumed(struct dlx_publisher *p, int *code, int64_t timeout_ns)
 {
     char why[DLX_ERROR_TEXT_SIZE];
-    uint64_t epoch = p->epoch, deadline = dlx__deadline(timeout_ns);
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
+    uint64_t epoch = p->epoch;
     if (*code != DLX_E_DISCONNECTED && *code != DLX_E_NOT_FOUND)
         return false;
     memcpy(why, dlx__error_message(), sizeof why);
@@ -268,9 +282,12 @@ bool dlx__publisher_has_resumed(struct dlx_publisher *p, int *code, int64_t time
         check(p, now, timeout_ns == 0 && !was_shown ? NOW_AND_THEN : WAITING);
         if (p->epoch != epoch || (was_shown && !is_shown(p)))
             return true;
-        if (now >= deadline || (p->detours & DLX_DETOUR_REFUSED))
+        if (now >= wait.deadline || (p->detours & DLX_DETOUR_REFUSED))
             break;
-        (void)poll(NULL, 0, dlx__deadline_ms(DLX_MIN(deadline, now + DLX_REVIVE_NS), now));
+        if (pause_between_looks(p, &wait, now) < 0) {
+            *code = dlx__call_interrupted(p->client);
+            return false;
+        }
     }
     *code = (p->detours & DLX_DETOUR_REFUSED) ? dlx__publisher_fail_refused(p)
                                               : dlx__fail(*code, "%s", why);
@@ -286,6 +303,8 @@ void dlx__subscription_revive(struct dlx_subscription *s)
     if (now < s->next_try_ns)
         return;
     s->next_try_ns = now + DLX_REVIVE_NS;
+    if (s->client->interrupt) /* it runs while this call waits for the daemon */
+        dlx__turn_disown(&s->turn);
     int r = revive(s->client, s->epoch, NOW_AND_THEN);
     if (r == 0) {
         uint64_t epoch = atomic_load_explicit(&s->client->epoch, memory_order_acquire);

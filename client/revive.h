@@ -24,8 +24,9 @@
 #define DLX_LOOK_NS   UINT64_C(1000000000)
 #define DLX_REVIVE_NS UINT64_C(20000000)
 
-/* For calls that need a daemon and no object of an earlier one: if the connection is lost, try to make a new one. */
-void dlx__client_ensure(struct dlx_client *c);
+/* For calls that need a daemon and no object of an earlier one: if the connection is lost, try to make a new one.
+ * Returns 0, also where there is none; DLX_E_INTERRUPTED. */
+int dlx__client_ensure(struct dlx_client *c);
 
 /* Is the daemon that the publisher knows still there? If not, try to go on with another one. Not while a message is being
  * made: it moves, and its arenas are of no use any more. */
@@ -40,12 +41,12 @@ static inline void dlx__publisher_look(struct dlx_publisher *p, uint64_t now_ns)
 
 /* If that daemon is not there, wait for another one to go on with: reliable subscribers may not
  * have been sent all that they have yet to take. */
-void dlx__publisher_await_daemon(struct dlx_publisher *p, uint64_t deadline);
+void dlx__publisher_await_daemon(struct dlx_publisher *p, struct dlx_wait *wait);
 
 /*
  * A call of the publisher failed with this code. True: because its daemon has ended, and it is known to
  * another one now: try again. If there is none yet, waits for it for so long. False, and the code may
- * be another one: DLX_E_ACCESS, if a daemon does not take it any more.
+ * be another one: DLX_E_ACCESS, if a daemon does not take it any more; DLX_E_INTERRUPTED.
  */
 bool dlx__publisher_has_resumed(struct dlx_publisher *p, int *code, int64_t timeout_ns);
 

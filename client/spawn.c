@@ -152,11 +152,11 @@ static int explain(const struct dlx_start *start, const char *program)
                      WEXITSTATUS(start->status), said, start->words);
 }
 
-int dlx__spawn(const char *program, const char *socket, uint64_t deadline)
+int dlx__spawn(const struct dlx_client *c, const char *program, uint64_t deadline)
 {
     const char *idle = getenv("DLX_IDLE_EXIT");
     const char *argv[] = {
-        "dlpackd",    "--socket", socket, "--idle-exit", idle && *idle ? idle : IDLE_EXIT,
+        "dlpackd",    "--socket", c->path, "--idle-exit", idle && *idle ? idle : IDLE_EXIT,
         "--ready-fd", "2",        NULL};
     dlx_cleanup(dlx__freep) char **envp = make_environment();
     if (!envp)
@@ -164,9 +164,13 @@ int dlx__spawn(const char *program, const char *socket, uint64_t deadline)
     struct dlx_start start = {.program = program,
                               .argv = (char *const *)(uintptr_t)argv,
                               .envp = envp,
-                              .deadline = deadline};
+                              .deadline = deadline,
+                              .client = c};
     int r = dlx__start(&start);
     if (r < 0)
         return r;
+    if (start.interrupted && !start.ready)
+        return dlx__fail(DLX_E_INTERRUPTED, "interrupted while %s for %s was starting", program,
+                         c->path);
     return start.ready ? 0 : explain(&start, program);
 }

@@ -25,11 +25,13 @@ bool dlx__spawn_is_secure(void);
  */
 int dlx__spawn_find(char ret[DLX_PROGRAM_PATH_SIZE]);
 
+struct dlx_client;
+
 /*
- * Start the program for `socket` and wait until it listens. Returns 0; DLX_E_NO_DAEMON (it could not be executed, or
- * ended: the message has its status and what it said), DLX_E_TIMEOUT (it is ended then), DLX_E_NO_MEMORY,
- * DLX_E_SYSTEM.
+ * Start the program for the socket c->path and wait until it listens. Returns 0; DLX_E_NO_DAEMON (it could not be executed,
+ * or ended: the message has its status and what it said), DLX_E_TIMEOUT and DLX_E_INTERRUPTED (it is ended then),
+ * DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
-int dlx__spawn(const char *program, const char *socket, uint64_t deadline);
+int dlx__spawn(const struct dlx_client *c, const char *program, uint64_t deadline);
 
 #endif

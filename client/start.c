@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/start.h"
+#include "client/wait.h"
 #include "common/error.h"
 #include "common/syscalls.h"
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -22,7 +25,8 @@
 /*
  * What the starter and the program-to-be run, between clone() and execve(), makes system calls only, by syscall(): the
  * functions of libc take locks that another thread may hold, and those of sanitizers keep books that belong to the
- * caller. `errno` is the suspended thread's.
+ * caller. `errno` is the calling thread's, which looks at it again when the starter is WATCHING: from then on the starter
+ * makes no call that fails.
  */
 #if defined(__clang__)
 #define BARE __attribute__((no_sanitize("address", "thread", "undefined")))
@@ -30,9 +34,17 @@
 #define BARE __attribute__((no_sanitize("address", "thread", "undefined"), no_stack_protector))
 #endif
 
+enum phase {
+    STARTING, /* the program is not executed yet */
+    WATCHING, /* the starter waits for it to say that it is ready */
+    OVER,     /* the starter ends; one that was killed does not say so */
+};
+
 /* In memory that both processes see, also where the starter gets a copy of the caller's. */
 struct shared {
     struct dlx_start start;
+    _Atomic uint32_t phase;     /* of enum phase; a futex */
+    _Atomic uint32_t is_wanted; /* 0: the caller's wait was interrupted */
     struct timespec deadline;
     bool forever;
     pid_t caller;
@@ -45,18 +57,18 @@ struct shared {
 #define OFFSET_OF_STACKS ((sizeof(struct shared) + DLX_PAGE - 1) / DLX_PAGE * DLX_PAGE)
 #define MAP_SIZE         (OFFSET_OF_STACKS + 2 * (size_t)STACK_SIZE)
 
-BARE static long clone_process(int (*fn)(void *), struct shared *s, unsigned stack, int exit_signal)
+BARE static long clone_process(int (*fn)(void *), struct shared *s, unsigned stack, int flags)
 {
 #ifdef DLX_SANITIZE
     /* Sanitizers bear no two processes in one memory. */
     (void)stack;
-    long pid = syscall(SYS_clone, (long)exit_signal, 0L, 0L, 0L, 0L);
+    long pid = syscall(SYS_clone, (long)(flags & ~CLONE_VFORK), 0L, 0L, 0L, 0L);
     if (pid == 0)
         syscall(SYS_exit_group, (long)fn(s));
     return pid;
 #else
     char *top = (char *)s + OFFSET_OF_STACKS + (stack + 1) * (size_t)STACK_SIZE;
-    return clone(fn, top, CLONE_VM | CLONE_VFORK | exit_signal, s);
+    return clone(fn, top, CLONE_VM | flags, s);
 #endif
 }
 
@@ -91,10 +103,18 @@ BARE static int run_program(void *data)
 
 /* ---- the starter --------------------------------------------------------------------------- */
 
-BARE static int give_up(struct shared *s, const char *what)
+BARE static void enter(struct shared *s, enum phase phase)
 {
-    s->start.error = errno;
+    /* Partner: await_starter(). */
+    atomic_store_explicit(&s->phase, phase, memory_order_release);
+    (void)syscall(SYS_futex, &s->phase, (long)FUTEX_WAKE, 1L, NULL, NULL, 0L);
+}
+
+BARE static int give_up(struct shared *s, const char *what, int error)
+{
+    s->start.error = error;
     s->start.what = what;
+    enter(s, OVER);
     return 1;
 }
 
@@ -134,19 +154,23 @@ BARE static int read_words(struct shared *s, long fd)
 {
     char text[256];
     for (;;) {
-        long n = syscall(SYS_read, fd, text, sizeof text);
-        if (n == 0)
-            return -1;
-        if (n < 0)
+        struct pollfd p = {.fd = (int)fd, .events = POLLIN};
+        struct timespec now = {0};
+        if (syscall(SYS_ppoll, &p, 1L, &now, NULL, 8L) <= 0)
             return 0;
+        long n = syscall(SYS_read, fd, text, sizeof text);
+        if (n <= 0)
+            return -1;
         if (take_words(s, text, (size_t)n))
             return 1;
     }
 }
 
-BARE static bool is_late(const struct shared *s)
+BARE static bool is_late(struct shared *s)
 {
     struct timespec now;
+    if (atomic_load_explicit(&s->is_wanted, memory_order_relaxed) == 0)
+        return true;
     if (s->forever || syscall(SYS_clock_gettime, (long)CLOCK_MONOTONIC, &now) < 0)
         return false;
     return now.tv_sec > s->deadline.tv_sec ||
@@ -162,7 +186,7 @@ BARE static void watch(struct shared *s, long pid, long fd)
         struct timespec wait = slice; /* the kernel writes to it */
         (void)syscall(SYS_ppoll, &p, 1L, &wait, NULL, 8L);
         bool ended = syscall(SYS_wait4, pid, &s->start.status, (long)WNOHANG, NULL) == pid;
-        int said = read_words(s, fd);
+        int said = p.fd < 0 ? -1 : read_words(s, fd);
         if (said < 0)
             p.fd = -1; /* it need not have ended */
         s->start.ready = said > 0;
@@ -184,28 +208,28 @@ BARE static int run_starter(void *data)
     int fds[2];
     (void)syscall(SYS_prctl, (long)PR_SET_PDEATHSIG, (long)SIGKILL, 0L, 0L, 0L);
     if (syscall(SYS_getppid) != s->caller) {
-        errno = ESRCH; /* killed already, or its children live in another PID namespace */
-        return give_up(s, "finding the process that starts it");
+        /* Killed already, or its children live in another PID namespace. */
+        return give_up(s, "finding the process that starts it", ESRCH);
     }
     (void)syscall(SYS_setsid);
     close_all(s);
     if (syscall(SYS_openat, (long)AT_FDCWD, "/dev/null", (long)O_RDWR, 0L) != 0 ||
         syscall(SYS_dup, 0L) != 1)
-        return give_up(s, "opening /dev/null");
+        return give_up(s, "opening /dev/null", errno);
     if (syscall(SYS_pipe2, fds, (long)(O_CLOEXEC | O_NONBLOCK)) < 0 || fds[0] != 2 || fds[1] != 3)
-        return give_up(s, "making a pipe");
+        return give_up(s, "making a pipe", errno);
     /* Its stderr is to block as anybody's does. */
     if (syscall(SYS_fcntl, 3L, (long)F_SETFL, 0L) < 0)
-        return give_up(s, "making a pipe");
-    long pid = clone_process(run_program, s, 1, SIGCHLD);
+        return give_up(s, "making a pipe", errno);
+    long pid = clone_process(run_program, s, 1, CLONE_VFORK | SIGCHLD);
     if (pid < 0)
-        return give_up(s, "starting a process");
+        return give_up(s, "starting a process", errno);
     (void)syscall(SYS_close, 3L);
+    enter(s, WATCHING);
     watch(s, pid, 2);
-    if (s->exec_error != 0) {
-        errno = s->exec_error;
-        return give_up(s, "executing it");
-    }
+    if (s->exec_error != 0)
+        return give_up(s, "executing it", s->exec_error);
+    enter(s, OVER);
     return 0;
 }
 
@@ -236,6 +260,33 @@ static unsigned fd_limit(void)
     return (unsigned)limit.rlim_cur;
 }
 
+/* The starter uses this thread's memory: it is gone when this returns. The program is asked once the
+ * starter watches, and only then do handlers of signals run. */
+static void await_starter(struct shared *s, pid_t pid, struct dlx_start *start, const sigset_t *old)
+{
+    const struct dlx_client *c = start->client;
+    struct dlx_wait wait = {.deadline = UINT64_MAX};
+    bool may_ask = false;
+    for (;;) {
+        /* Partner: enter(). */
+        uint32_t phase = atomic_load_explicit(&s->phase, memory_order_acquire);
+        if (waitpid(pid, NULL, phase == OVER ? __WALL : __WALL | WNOHANG) != 0)
+            return;
+        if (phase == WATCHING && c && c->interrupt && !may_ask) {
+            (void)pthread_sigmask(SIG_SETMASK, old, NULL);
+            (void)dlx__wait_part(&wait, c, dlx__now_ns());
+            may_ask = true;
+        }
+        const struct timespec slice = {.tv_nsec = SLICE_MS * 1000000L};
+        bool signalled =
+            syscall(SYS_futex, &s->phase, FUTEX_WAIT, phase, &slice, NULL, 0) < 0 && errno == EINTR;
+        if (may_ask && !start->interrupted && dlx__wait_ask(&wait, c, NULL, signalled) < 0) {
+            start->interrupted = true;
+            atomic_store_explicit(&s->is_wanted, 0, memory_order_relaxed); /* partner: is_late() */
+        }
+    }
+}
+
 int dlx__start(struct dlx_start *start)
 {
     sigset_t all, old;
@@ -245,25 +296,27 @@ int dlx__start(struct dlx_start *start)
     if (s == MAP_FAILED)
         return dlx__fail_errno("%zu bytes of memory to start %s", MAP_SIZE, start->program);
     s->start = *start;
+    s->is_wanted = 1;
     s->forever = start->deadline == UINT64_MAX;
     s->deadline.tv_sec = (time_t)(start->deadline / 1000000000U);
     s->deadline.tv_nsec = (long)(start->deadline % 1000000000U);
     s->caller = getpid();
     s->n_fds = fd_limit();
 
-    /* No handler of the caller may run in the other process, and no cancellation leave it running. */
+    /* No handler of the caller may run in the other process, whose signals stay blocked, and no cancellation leave it
+     * running. */
     (void)sigfillset(&all);
     (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     (void)pthread_sigmask(SIG_SETMASK, &all, &old);
     long pid = clone_process(run_starter, s, 0, 0);
     int err = errno;
-    /* __WALL: a child without an exit signal is not found otherwise. */
-    while (pid > 0 && waitpid((pid_t)pid, NULL, __WALL) < 0 && errno == EINTR)
-        ;
+    if (pid > 0)
+        await_starter(s, (pid_t)pid, start, &old);
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
     (void)pthread_setcancelstate(state, NULL);
 
     if (pid > 0) {
+        s->start.interrupted = start->interrupted;
         *start = s->start;
         copy_words(s, start->words);
     }

@@ -13,9 +13,11 @@
  * The starter is made by clone() without an exit signal, so the calling process sees no SIGCHLD and its wait(-1)
  * does not find it; it never executes a program, since execve() gives the signal back. It shares the caller's
  * memory, like a child of vfork(): nothing is copied, however large the caller is, and nothing can fail for lack of
- * memory. Only the calling thread is suspended, with its signals blocked, for as long as the start takes.
+ * memory. Only the calling thread waits. Its signals are blocked for as long as the start takes; where
+ * the client has an `interrupt`, only until the program is executed.
  */
 
+#include "client/client.h"
 #include "common/util.h"
 
 #define DLX_START_WORDS_SIZE 400
@@ -26,12 +28,14 @@ struct dlx_start {
     char *const *argv;
     char *const *envp;
     uint64_t deadline;
+    const struct dlx_client *client; /* whose `interrupt` is asked; NULL: nobody's */
     /* Out. */
     int error;        /* errno of what the starter could not do, else 0 */
     const char *what; /* that, in words */
     bool ready;
     bool ended; /* before it was ready, with `status`, as wait(2) gives it */
-    int status; /* neither ready, ended nor error: it was late and was killed */
+    int status; /* neither ready, ended nor error: it was late, or not wanted any more, and was killed */
+    bool interrupted;                 /* by the client's `interrupt` */
     char words[DLX_START_WORDS_SIZE]; /* the end of what it said, printable */
 };
 

@@ -7,6 +7,7 @@
 #include "client/gpu_threads.h"
 #include "client/origin.h"
 #include "client/revive.h"
+#include "client/wait.h"
 #include "common/topic.h"
 #include <inttypes.h>
 #include <poll.h>
@@ -432,10 +433,10 @@ void dlx__subscription_read_news(struct dlx_subscription *s)
         s->timer = epoll_close(s, s->timer);
 }
 
-static int wait_news(struct dlx_subscription *s, uint64_t deadline)
+static int wait_news(struct dlx_subscription *s, struct dlx_wait *wait)
 {
     struct pollfd pfd = {.fd = s->sock, .events = POLLIN};
-    uint64_t now = dlx__now_ns(), until = dlx__call_slice_end(s->client, now, deadline);
+    uint64_t now = dlx__now_ns(), until = dlx__wait_part(wait, s->client, now);
     if (s->acked != s->fd_news) /* it is sent again */
         until = DLX_MIN(until, now + DLX_REVIVE_NS);
     int n = poll(&pfd, 1, dlx__deadline_ms(until, now));
@@ -443,7 +444,9 @@ static int wait_news(struct dlx_subscription *s, uint64_t deadline)
         return dlx__fail_errno("poll");
     if (n > 0)
         return 0;
-    return dlx__now_ns() >= deadline ? DLX_E_TIMEOUT : dlx__call_check_interrupt(s->client);
+    if (dlx__now_ns() >= wait->deadline)
+        return DLX_E_TIMEOUT;
+    return dlx__wait_ask(wait, s->client, NULL, n < 0) < 0 ? dlx__call_interrupted(s->client) : 0;
 }
 
 /* ---- subscribe ----------------------------------------------------------------------------- */
@@ -477,7 +480,7 @@ static int check_args(const char *topic, struct dlx_subscribe_args *args)
 /* Until every publisher that was there is attached, and the next ones find spare links, or that cannot be. */
 static int attach_all(struct dlx_subscription *s)
 {
-    uint64_t deadline = dlx__deadline(s->client->timeout_ns);
+    struct dlx_wait wait = {.deadline = dlx__deadline(s->client->timeout_ns)};
     for (;;) {
         dlx__subscription_read_news(s);
         if (s->failure < 0)
@@ -486,7 +489,7 @@ static int attach_all(struct dlx_subscription *s)
             return 0;
         if (s->sock < 0)
             return dlx__fail(DLX_E_DISCONNECTED, "dlpackd closed the subscription");
-        int r = wait_news(s, deadline);
+        int r = wait_news(s, &wait);
         if (r == DLX_E_TIMEOUT)
             return dlx__fail(r, "%u of %u links were made in time", s->n_settled, s->n_offers);
         if (r < 0)
@@ -552,7 +555,11 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     struct dlx_subscription *s = calloc(1, sizeof *s);
     if (!s)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a subscription");
-    dlx__client_ensure(c);
+    r = dlx__client_ensure(c);
+    if (r < 0) {
+        free(s);
+        return r;
+    }
     s->client = dlx__client_ref(c);
     s->generation = c->generation;
     s->args = args;

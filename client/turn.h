@@ -47,6 +47,13 @@ static inline bool dlx__turn_begin(struct dlx_turn *turn)
     return dlx__turn_begin_slowly(turn);
 }
 
+/* Whoever is in a call gives up owning the turn: until the call ends, this thread's further calls are
+ * refused as those of others are. */
+static inline void dlx__turn_disown(struct dlx_turn *turn)
+{
+    atomic_store_explicit(&turn->owner, NULL, memory_order_relaxed);
+}
+
 static inline void dlx__turn_end(struct dlx_turn *turn)
 {
     /* Looked at first: with the store, the next one may be in a call, and say that it is foreign. */

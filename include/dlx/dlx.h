@@ -116,10 +116,28 @@ struct dlx_connect_args {
     int64_t timeout_ns;
     /** enum dlx_autospawn. It has an effect only if neither `socket` nor $DLX_SOCKET is given. */
     uint32_t autospawn;
-    /** Called at least every 50 ms while a call waits for the daemon, in the thread of that call.
-     *  NULL: never. A result other than 0 ends the wait with DLX_E_INTERRUPTED; a signal alone does
-     *  not. The function may close handles that are not in use, but not the client. If it makes a
-     *  request to the daemon itself, that fails with DLX_E_IN_USE. */
+    /**
+     * Called when a call of this client has waited for 50 ms, then at least every 200 ms, and at once
+     * when a signal handler has run in the waiting thread. It returns 0 to wait on; any other result
+     * ends the call with DLX_E_INTERRUPTED. With NULL, waits for the daemon end by their timeouts
+     * only; other waits also end with DLX_E_INTERRUPTED if a signal handler runs during them.
+     *
+     * Every call that waits for the daemon or for another program calls it: dlx_connect(), also while
+     * it starts a daemon, dlx_take(), dlx_get(), dlx_publish(), dlx_publisher_wait(), dlx_alloc() and
+     * the requests to the daemon. A call that need not wait does not call it, nor does a wait for a
+     * GPU.
+     *
+     * It runs in the thread that waits, so in several threads at once if several wait. While one
+     * thread waits for the daemon, requests of the client's other threads wait, too; other waits hold
+     * no lock. It may block, use other clients and release handles that are not in use, but not this
+     * client. A call on the publisher or subscription that waits fails with DLX_E_IN_USE, and so
+     * does a request to the daemon while the thread waits for the daemon.
+     *
+     * Nothing is lost when it ends a call: a message stays to be taken, a tensor still belongs to the
+     * caller, an answer that comes late is undone, and a daemon that was starting is ended. A call
+     * that has completed nevertheless returns 0. The function may be called once more after it
+     * returned another result than 0, and then returns the same.
+     */
     int (*interrupt)(void *interrupt_data);
     void *interrupt_data;
     /**
@@ -143,8 +161,9 @@ struct dlx_connect_args {
  * read and write there, else in /tmp/dlpackd-UID. Callers that start one at the same time share it.
  * It ends after 10 seconds ($DLX_IDLE_EXIT) in which nobody is connected and nothing is retained.
  * It is a child of the caller only if the caller is a child subreaper or process 1. Signals to the
- * calling thread are blocked until the daemon listens. A set-user-ID program never starts a daemon.
- * A service should set DLX_AUTOSPAWN=no, because a daemon that it started would end with it.
+ * calling thread are blocked until the daemon listens, or with `interrupt` until it was executed. A
+ * set-user-ID program never starts a daemon. A service should set DLX_AUTOSPAWN=no, because a
+ * daemon that it started would end with it.
  *
  * If the socket in /run/dlpackd exists but nobody listens on it, the machine's daemon is
  * restarting. Then this call waits for it. It does not go on to the next path and starts no private
@@ -347,12 +366,13 @@ struct dlx_publish_args {
  *
  * Returns 0; DLX_E_FULL (a BLOCK publisher with timeout_ns 0: a reliable subscriber is `depth`
  * behind, and the text names it), DLX_E_TIMEOUT (the same after the wait, or there are fewer than
- * `min_subscribers`), DLX_E_INTERRUPTED (a signal handler ran during the wait), DLX_E_SHAPE,
- * DLX_E_DEVICE, DLX_E_VERSION (the tensor's major version is not 1), DLX_E_WOULD_COPY,
- * DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_DISCONNECTED, DLX_E_ACCESS (dlpackd has reloaded its rules,
- * and they no longer let this program publish on the topic: each call fails, and the library asks
- * again once a second), DLX_E_INVALID (also: the tensor was published before), DLX_E_IN_USE
- * (another thread is in a call on this publisher), DLX_E_FORKED.
+ * `min_subscribers`), DLX_E_INTERRUPTED (`interrupt` of dlx_connect_args ended the wait; without
+ * one, a signal handler ran during it), DLX_E_SHAPE, DLX_E_DEVICE, DLX_E_VERSION (the tensor's
+ * major version is not 1), DLX_E_WOULD_COPY, DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_DISCONNECTED,
+ * DLX_E_ACCESS (dlpackd has reloaded its rules, and they no longer let this program publish on the
+ * topic: each call fails, and the library asks again once a second), DLX_E_INVALID (also: the
+ * tensor was published before), DLX_E_IN_USE (another thread is in a call on this publisher),
+ * DLX_E_FORKED.
  */
 DLX_API int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
                         const struct dlx_publish_args *args);
@@ -442,8 +462,8 @@ DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *item
  * publisher makes one of these calls now and then; dlx_publisher_wait(p, 0, 0) is cheap.
  *
  * Returns 0; DLX_E_TIMEOUT (the text has the number that is attached), DLX_E_ACCESS (as of
- * dlx_publish()), DLX_E_INTERRUPTED (a signal handler ran during the wait), DLX_E_INVALID,
- * DLX_E_NO_MEMORY, DLX_E_FORKED, DLX_E_SYSTEM.
+ * dlx_publish()), DLX_E_INTERRUPTED (`interrupt` of dlx_connect_args ended the wait; without one, a
+ * signal handler ran during it), DLX_E_INVALID, DLX_E_NO_MEMORY, DLX_E_FORKED, DLX_E_SYSTEM.
  */
 DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns);
 
@@ -548,10 +568,10 @@ DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
  * text has the limit, and whose it is), DLX_E_PUBLISHER_GONE (once, when the last publisher has
  * left and everything it published was taken, see `n_publishers`; later calls wait for a new
  * publisher), DLX_E_BAD_PEER (a publisher wrote invalid values: its link is cut, the others go on),
- * DLX_E_INTERRUPTED (a signal handler ran during the wait), DLX_E_NO_MEMORY, DLX_E_LIMIT,
- * DLX_E_FD_LIMIT, DLX_E_FORKED, DLX_E_SYSTEM, DLX_E_IN_USE (another thread is in a call on this
- * subscription), DLX_E_QOS, DLX_E_DISCONNECTED (once, when no publisher is left and the daemon is
- * lost; later calls wait for a new publisher).
+ * DLX_E_INTERRUPTED (`interrupt` of dlx_connect_args ended the wait; without one, a signal handler
+ * ran during it), DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_FORKED, DLX_E_SYSTEM,
+ * DLX_E_IN_USE (another thread is in a call on this subscription), DLX_E_QOS, DLX_E_DISCONNECTED
+ * (once, when no publisher is left and the daemon is lost; later calls wait for a new publisher).
  */
 DLX_API int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret);
 

@@ -39,7 +39,7 @@
     X(FD_LIMIT, -24, "too many open file descriptors")                                             \
     X(SYSTEM, -25, "system call failed")                                                           \
     X(WOULD_COPY, -26, "publishing would copy the tensor")                                         \
-    X(INTERRUPTED, -27, "interrupted by a signal")                                                 \
+    X(INTERRUPTED, -27, "the wait was interrupted")                                                \
     X(QOS, -28, "the publisher does not offer what the subscriber asks for")
 
 enum dlx_error {

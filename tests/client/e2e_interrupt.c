@@ -131,6 +131,41 @@ START_TEST(it_is_asked_as_long_as_the_daemon_stands_still)
 }
 END_TEST
 
+/* A daemon that has ended is waited for, too; and so is the answer of one in its place that is deaf. */
+START_TEST(it_ends_the_wait_for_another_daemon)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct dlx_client *c = connect_with(DLX_FOREVER);
+    struct dlx_publisher *p = NULL, *other = NULL;
+    struct dlx_subscription *s = NULL;
+    DLManagedTensorVersioned *t = NULL;
+    struct dlx_daemon_info info = {.size = sizeof info};
+    int n = 0;
+    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    asked = (struct asked){.stop_at = 3};
+    is_ended(alloc(p, &t), "dlx_alloc");
+    (void)unlink(dlx_test_stream_daemon.path);
+    int deaf = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    ck_assert_uint_lt(strlen(dlx_test_stream_daemon.path), sizeof address.sun_path);
+    memcpy(address.sun_path, dlx_test_stream_daemon.path, strlen(dlx_test_stream_daemon.path) + 1);
+    ck_assert_int_eq(bind(deaf, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(deaf, 4096), 0);
+    is_ended(dlx_publisher_new(c, "test/b", NULL, &other), "dlx_publisher_new");
+    is_ended(dlx_subscribe(c, "test/a", NULL, &s), "dlx_subscribe");
+    is_ended(dlx_retained_drop(c, "test/a"), "dlx_retained_drop");
+    is_ended(dlx_list_publishers(c, NULL, count_publisher, &n), "dlx_list_publishers");
+    is_ended(dlx_client_get_daemon_info(c, &info), "dlx_client_get_daemon_info");
+    close(deaf);
+    (void)unlink(address.sun_path);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    asked.stop_at = 0;
+    ok(publish(p));
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
 struct act {
     struct dlx_client *c;
     atomic_bool has_begun;
@@ -268,6 +303,7 @@ int main(void)
     Suite *suite = suite_create("interrupt");
     TCase *tcase = dlx_test_stream_case("interrupt");
     tcase_add_test(tcase, it_ends_every_wait_for_the_daemon);
+    tcase_add_test(tcase, it_ends_the_wait_for_another_daemon);
     tcase_add_loop_test(tcase, it_may_close_a_publisher_and_ask_nothing, 0, 2);
     tcase_add_test(tcase, who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked);
     tcase_add_test(tcase, it_is_asked_as_long_as_the_daemon_stands_still);

@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * dlx_connect_args.interrupt ends every wait for other programs: takes, publishes, waits for
+ * subscribers, and the start of a daemon. Nothing is lost by it, and nothing is counted.
+ */
+
+#include "tests/harness/fds.h"
+#include "tests/harness/spawn.h"
+#include "tests/harness/stream.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+static struct {
+    int n;
+    int stop_at; /* from this question on: 0: never */
+    int act_at;  /* 0: never */
+    void (*act)(void);
+} asked;
+
+static int interrupt(void *unused)
+{
+    (void)unused;
+    asked.n++;
+    if (asked.n == asked.act_at)
+        asked.act();
+    return asked.stop_at > 0 && asked.n >= asked.stop_at;
+}
+
+static struct dlx_client *connect_asking(void)
+{
+    struct dlx_connect_args args = {
+        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .interrupt = interrupt};
+    struct dlx_client *c = NULL;
+    ok(dlx_connect(&c, &args));
+    return c;
+}
+
+/* ---- the waits ----------------------------------------------------------------------------- */
+
+/* The client that is asked has a publisher and a subscription on test/a, and one on test/none; `other`
+ * has the same, and asks nobody. */
+static struct {
+    struct dlx_client *c, *other;
+    struct dlx_publisher *p, *other_p;
+    struct dlx_subscription *s, *other_s, *late;
+    DLManagedTensorVersioned *t[3];
+} now;
+
+/* A wait of the client that is asked, and how another program ends it. */
+struct wait {
+    const char *name;
+    const char *topic;
+    int (*call)(int64_t timeout_ns);
+    void (*end)(void);
+    bool blocks; /* there is no room */
+    uint32_t min_subscribers;
+    int64_t spin_ns;
+    bool without_publisher;
+};
+
+static int take(int64_t timeout_ns)
+{
+    struct dlx_message *m = NULL;
+    int r = dlx_take(now.s, timeout_ns, &m);
+    if (r == 0)
+        dlx_test_stream_check(m, 10, 7);
+    dlx_message_unref(m);
+    return r;
+}
+
+static int take_n(int64_t timeout_ns)
+{
+    struct dlx_message *m[2] = {NULL};
+    uint32_t n = 0;
+    int r = dlx_take_n(now.s, timeout_ns, m, 2, &n);
+    ck_assert_uint_eq(n, r == 0);
+    dlx_message_unref(m[0]);
+    return r;
+}
+
+static int get(int64_t timeout_ns)
+{
+    struct dlx_message *m = NULL;
+    int r = dlx_get(now.c, "test/other", timeout_ns, &m);
+    dlx_message_unref(m);
+    return r;
+}
+
+static int publish(int64_t timeout_ns)
+{
+    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = timeout_ns};
+    int r = dlx_publish(now.p, now.t[0], &args);
+    if (r == 0)
+        now.t[0] = NULL;
+    return r;
+}
+
+static int publish_n(int64_t timeout_ns)
+{
+    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = timeout_ns};
+    uint32_t n = 9;
+    int r = dlx_publish_n(now.p, now.t, 2, &args, &n);
+    ck_assert_uint_eq(n, r == 0 ? 2 : 0);
+    if (r == 0)
+        now.t[0] = now.t[1] = NULL;
+    return r;
+}
+
+static int publish_set(int64_t timeout_ns)
+{
+    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = timeout_ns};
+    const struct dlx_item items[] = {{"x", now.t[0]}, {"y", now.t[1]}};
+    int r = dlx_publish_set(now.p, items, 2, NULL, &args);
+    if (r == 0)
+        now.t[0] = now.t[1] = NULL;
+    return r;
+}
+
+static int publisher_wait(int64_t timeout_ns)
+{
+    return dlx_publisher_wait(now.p, 2, timeout_ns);
+}
+
+static void other_publishes(void)
+{
+    dlx_test_stream_publish(now.other_p, 10, 7);
+}
+
+static void other_takes_all(void)
+{
+    struct dlx_message *m = NULL;
+    while (dlx_take(now.other_s, 0, &m) == 0)
+        m = dlx_message_unref(m);
+}
+
+static void other_subscribes(void)
+{
+    ok(dlx_subscribe(now.other, "test/a", NULL, &now.late));
+}
+
+static const struct wait waits[] = {
+    {.name = "take", .topic = "test/other", .call = take, .end = other_publishes},
+    {.name = "take, spinning for ever",
+     .topic = "test/other",
+     .call = take,
+     .end = other_publishes,
+     .spin_ns = DLX_SPIN_ALWAYS},
+    {.name = "take, spinning for long",
+     .topic = "test/other",
+     .call = take,
+     .end = other_publishes,
+     .spin_ns = 100 * SECOND},
+    {.name = "take, never spinning",
+     .topic = "test/other",
+     .call = take,
+     .end = other_publishes,
+     .spin_ns = DLX_SPIN_NEVER},
+    {.name = "take where nobody publishes",
+     .topic = "test/other",
+     .call = take,
+     .end = other_publishes,
+     .without_publisher = true},
+    {.name = "take several", .topic = "test/other", .call = take_n, .end = other_publishes},
+    {.name = "get", .topic = "test/other", .call = get, .end = other_publishes},
+    {.name = "publish", .topic = "test/a", .call = publish, .end = other_takes_all, .blocks = true},
+    {.name = "publish several",
+     .topic = "test/a",
+     .call = publish_n,
+     .end = other_takes_all,
+     .blocks = true},
+    {.name = "publish a set",
+     .topic = "test/a",
+     .call = publish_set,
+     .end = other_takes_all,
+     .blocks = true},
+    {.name = "publish where subscribers are required",
+     .topic = "test/a",
+     .call = publish,
+     .end = other_subscribes,
+     .min_subscribers = 2},
+    {.name = "wait for subscribers",
+     .topic = "test/a",
+     .call = publisher_wait,
+     .end = other_subscribes},
+};
+
+static void set_up(const struct wait *w)
+{
+    const struct dlx_publisher_args pa = {.size = sizeof pa,
+                                          .depth = 3,
+                                          .on_full = DLX_ON_FULL_BLOCK,
+                                          .min_subscribers = w->min_subscribers};
+    const struct dlx_subscribe_args sa = {.size = sizeof sa, .spin_ns = w->spin_ns},
+                                    reliable = {.size = sizeof reliable, .reliable = true};
+    memset(&asked, 0, sizeof asked);
+    now.late = NULL;
+    now.c = connect_asking();
+    now.other = dlx_test_stream_connect();
+    ok(dlx_publisher_new(now.c, "test/a", &pa, &now.p));
+    ok(dlx_publisher_new(now.other, w->without_publisher ? "test/b" : "test/other", NULL,
+                         &now.other_p));
+    ok(dlx_subscribe(now.c, "test/other", &sa, &now.s));
+    ok(dlx_subscribe(now.other, "test/a", &reliable, &now.other_s));
+    ok(dlx_publisher_wait(now.p, 1, PATIENCE));
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(now.t); i++)
+        now.t[i] = dlx_test_stream_alloc(now.p, 10, 7);
+    for (int i = 0; w->blocks && i < 3; i++)
+        dlx_test_stream_publish(now.p, 10, i);
+    if (w->without_publisher) {
+        now.other_p = dlx_publisher_unref(now.other_p);
+        ck_assert_int_eq(asked.n, 0);
+    }
+}
+
+static void tear_down(void)
+{
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(now.t); i++)
+        if (now.t[i])
+            now.t[i]->deleter(now.t[i]);
+    dlx_subscription_unref(now.s);
+    dlx_subscription_unref(now.other_s);
+    dlx_subscription_unref(now.late);
+    dlx_publisher_unref(now.p);
+    dlx_publisher_unref(now.other_p);
+    dlx_client_unref(now.c);
+    dlx_client_unref(now.other);
+}
+
+static struct dlx_publisher_stats publisher_stats(void)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(now.p, &stats));
+    return stats;
+}
+
+static struct dlx_subscription_stats subscription_stats(void)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(now.s, &stats));
+    return stats;
+}
+
+static bool sleeps(const struct wait *w)
+{
+    return (w->call == take || w->call == take_n) && w->spin_ns <= 0 &&
+           w->spin_ns != DLX_SPIN_ALWAYS;
+}
+
+/* One wait was made, in many parts, and has not failed for want of room. */
+static void one_wait_is_counted(const struct wait *w)
+{
+    struct dlx_publisher_stats p = publisher_stats();
+    unsigned long long n_sleeps = subscription_stats().sleeps;
+    ck_assert_uint_eq(p.full, 0);
+    ck_assert_uint_eq(p.blocked, w->blocks || w->min_subscribers > 0);
+    /* It may have been woken for what is no message. */
+    ck_assert_msg(sleeps(w) ? n_sleeps >= 1 && n_sleeps <= 3 : n_sleeps == 0, "%s slept %llu times",
+                  w->name, n_sleeps);
+}
+
+static void appear(void)
+{
+    if (!now.other_p)
+        ok(dlx_publisher_new(now.other, "test/other", NULL, &now.other_p));
+}
+
+/* At the first question, and at a later one. */
+START_TEST(it_ends_every_wait_for_others)
+{
+    const struct wait *w = &waits[_i / 2];
+    set_up(w);
+    size_t n_fds = dlx_test_fds_count();
+    asked.stop_at = _i % 2 == 0 ? 1 : 3;
+    int r = w->call(DLX_FOREVER);
+    ck_assert_msg(r == DLX_E_INTERRUPTED && asked.n == asked.stop_at, "%s: %d (%s), asked %d times",
+                  w->name, r, dlx_client_errmsg(NULL), asked.n);
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), w->topic));
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "interrupted"));
+    ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
+    one_wait_is_counted(w);
+    asked.stop_at = 0;
+    if (w->call == get) { /* it was to get what is retained, or comes while it waits */
+        asked.act_at = asked.n + 1;
+        asked.act = w->end;
+    } else {
+        appear();
+        w->end();
+    }
+    ok(w->call(PATIENCE));
+    one_wait_is_counted(w);
+    tear_down();
+}
+END_TEST
+
+static void (*end_it)(void);
+
+static void appear_and_end(void)
+{
+    appear();
+    end_it();
+}
+
+START_TEST(a_wait_goes_on_when_it_was_asked_about)
+{
+    const struct wait *w = &waits[_i];
+    set_up(w);
+    asked.act_at = 3;
+    asked.act = appear_and_end;
+    end_it = w->end;
+    int r = w->call(PATIENCE);
+    ck_assert_msg(r == 0 && asked.n >= 3, "%s: %d (%s), asked %d times", w->name, r,
+                  dlx_client_errmsg(NULL), asked.n);
+    ck_assert_str_eq(dlx_client_errmsg(NULL), "");
+    one_wait_is_counted(w);
+    tear_down();
+}
+END_TEST
+
+START_TEST(a_short_wait_is_not_asked_about_and_a_longer_one_ends_in_time)
+{
+    const struct wait *w = &waits[_i];
+    set_up(w);
+    int r = w->call(SECOND / 1000);
+    ck_assert_msg(r == DLX_E_TIMEOUT && asked.n == 0, "%s: %d (%s), asked %d times", w->name, r,
+                  dlx_client_errmsg(NULL), asked.n);
+    uint64_t end = dlx__now_ns() + SECOND / 10;
+    fails(w->call(SECOND / 10), DLX_E_TIMEOUT, w->topic);
+    ck_assert_uint_ge(dlx__now_ns(), end);
+    tear_down();
+}
+END_TEST
+
+/* ---- signals ------------------------------------------------------------------------------- */
+
+static void note(int signal)
+{
+    (void)signal;
+}
+
+/* 0: no more. */
+static void interrupt_every(long us)
+{
+    const struct sigaction action = {.sa_handler = note}; /* without SA_RESTART */
+    const struct itimerval every = {.it_interval = {.tv_usec = us}, .it_value = {.tv_usec = us}};
+    ck_assert_int_eq(sigaction(SIGALRM, &action, NULL), 0);
+    ck_assert_int_eq(setitimer(ITIMER_REAL, &every, NULL), 0);
+}
+
+/* Waits that are too short to be asked about otherwise. */
+START_TEST(a_signal_is_asked_about_at_once_and_does_not_end_a_wait)
+{
+    const struct wait *w = &waits[_i];
+    bool spins = w->spin_ns > 0 || w->spin_ns == DLX_SPIN_ALWAYS; /* and makes no system call */
+    set_up(w);
+    interrupt_every(3000);
+    uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
+    while (asked.n == 0 && !spins) {
+        fails(w->call(SECOND / 25), DLX_E_TIMEOUT, w->topic);
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    }
+    interrupt_every(0);
+    tear_down();
+}
+END_TEST
+
+/* ---- what it may do ------------------------------------------------------------------------ */
+
+static int inner[4];
+
+static void use_what_waits(void)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    struct dlx_message *m = NULL;
+    inner[0] = dlx_take(now.s, 0, &m);
+    inner[1] = dlx_publish(now.p, now.t[2], NULL);
+    inner[2] = dlx_client_get_daemon_info(now.c, &info);
+    now.late = dlx_subscription_unref(now.late);
+}
+
+/* Also by a thread that the publisher and the subscription have known for long. */
+START_TEST(it_may_use_all_but_what_waits)
+{
+    const struct wait *w = &waits[_i];
+    bool takes = w->call == take || w->call == take_n, gets = w->call == get;
+    set_up(w);
+    for (int n = 0; n < 200; n++)
+        ck_assert_uint_eq(publisher_stats().full + subscription_stats().taken, 0);
+    ok(dlx_subscribe(now.other, "test/b", NULL, &now.late));
+    asked.act_at = 1;
+    asked.act = use_what_waits;
+    fails(w->call(SECOND / 10), DLX_E_TIMEOUT, w->topic);
+    ck_assert_int_eq(inner[0], takes ? DLX_E_IN_USE : DLX_E_EMPTY);
+    ck_assert_int_eq(inner[1], !takes && !gets ? DLX_E_IN_USE : 0);
+    ck_assert_int_eq(inner[2], 0);
+    if (inner[1] == 0)
+        now.t[2] = NULL;
+    tear_down();
+}
+END_TEST
+
+/* ---- the start of a daemon ----------------------------------------------------------------- */
+
+static int connect_private(int64_t timeout_ns)
+{
+    struct dlx_connect_args args = {
+        .size = sizeof args, .timeout_ns = timeout_ns, .interrupt = interrupt};
+    struct dlx_client *c = NULL;
+    int r = dlx_connect(&c, &args);
+    dlx_client_unref(c);
+    return r;
+}
+
+static void let_it_start(void)
+{
+    dlx_test_spawn_say("go");
+}
+
+START_TEST(it_ends_the_start_of_a_daemon_and_the_daemon)
+{
+    char text[32];
+    dlx_test_spawn_script("echo $$ >$DIR/pid; exec sleep 1000");
+    for (int stop_at = 1; stop_at <= 4; stop_at += 3) {
+        memset(&asked, 0, sizeof asked);
+        asked.stop_at = stop_at;
+        size_t n_fds = dlx_test_fds_count();
+        fails(connect_private(DLX_FOREVER), DLX_E_INTERRUPTED, "interrupted while");
+        ck_assert_int_eq(asked.n, stop_at);
+        ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
+        dlx_test_spawn_read("pid", text, sizeof text); /* it was executed before we were asked */
+        dlx_test_spawn_wait_end((pid_t)atol(text));
+    }
+    dlx_test_spawn_remove("pid");
+    dlx_test_spawn_remove("script");
+}
+END_TEST
+
+START_TEST(a_start_goes_on_when_it_was_asked_about)
+{
+    memset(&asked, 0, sizeof asked);
+    asked.act_at = 3;
+    asked.act = let_it_start;
+    dlx_test_spawn_fifo("go");
+    dlx_test_spawn_script("read line <$DIR/go; exec $REAL \"$@\"");
+    ok(connect_private(PATIENCE));
+    ck_assert_int_ge(asked.n, 3);
+    dlx_test_spawn_remove("go");
+    dlx_test_spawn_remove("script");
+    dlx_test_spawn_wait_empty();
+}
+END_TEST
+
+START_TEST(it_ends_the_wait_for_another_process_that_starts_one)
+{
+    int dir = open(dlx_test_spawn_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    memset(&asked, 0, sizeof asked);
+    asked.stop_at = 3;
+    ck_assert_int_eq(flock(dir, LOCK_EX), 0);
+    fails(connect_private(DLX_FOREVER), DLX_E_INTERRUPTED, dlx_test_spawn_socket);
+    ck_assert_int_eq(asked.n, 3);
+    close(dir);
+}
+END_TEST
+
+int main(void)
+{
+    const int n = (int)DLX_ARRAY_SIZE(waits);
+    Suite *suite = suite_create("interrupt_peers");
+    TCase *tcase = dlx_test_stream_case("interrupt_peers");
+    tcase_add_loop_test(tcase, it_ends_every_wait_for_others, 0, 2 * n);
+    tcase_add_loop_test(tcase, a_wait_goes_on_when_it_was_asked_about, 0, n);
+    tcase_add_loop_test(tcase, a_short_wait_is_not_asked_about_and_a_longer_one_ends_in_time, 0, n);
+    tcase_add_loop_test(tcase, a_signal_is_asked_about_at_once_and_does_not_end_a_wait, 0, n);
+    tcase_add_loop_test(tcase, it_may_use_all_but_what_waits, 0, n);
+    suite_add_tcase(suite, tcase);
+    tcase = dlx_test_spawn_case("start");
+    tcase_add_test(tcase, it_ends_the_start_of_a_daemon_and_the_daemon);
+    tcase_add_test(tcase, a_start_goes_on_when_it_was_asked_about);
+    tcase_add_test(tcase, it_ends_the_wait_for_another_process_that_starts_one);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}
