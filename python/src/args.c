@@ -213,7 +213,7 @@ int dlxpy_device(PyObject *object, const char *what, DLDevice *ret)
     return device_of(object, what, true, "\"cpu\", or a GPU", ret);
 }
 
-/* ---- waits --------------------------------------------------------------------------------- */
+/* ---- times --------------------------------------------------------------------------------- */
 
 static uint64_t now_ns(void)
 {
@@ -222,25 +222,17 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
 }
 
-struct dlxpy_wait dlxpy_wait_begin(int64_t timeout_ns)
+uint64_t dlxpy_deadline(int64_t timeout_ns)
 {
-    return (struct dlxpy_wait){
-        .deadline_ns = timeout_ns < 0    ? UINT64_MAX
-                       : timeout_ns == 0 ? 0
-                                         : now_ns() + (uint64_t)timeout_ns,
-        .timeout_ns = timeout_ns,
-    };
+    return timeout_ns < 0 ? UINT64_MAX : now_ns() + (uint64_t)timeout_ns;
 }
 
-int64_t dlxpy_wait_slice(const struct dlxpy_wait *wait, int64_t most_ns)
+int64_t dlxpy_time_left(uint64_t deadline)
 {
-    if (wait->deadline_ns == UINT64_MAX)
-        return most_ns;
+    if (deadline == UINT64_MAX)
+        return DLX_FOREVER;
     uint64_t now = now_ns();
-    if (wait->deadline_ns <= now)
-        return 0;
-    uint64_t left = wait->deadline_ns - now;
-    return left < (uint64_t)most_ns ? (int64_t)left : most_ns;
+    return deadline > now ? (int64_t)(deadline - now) : 0;
 }
 
 struct dlxpy_text dlxpy_seconds(int64_t ns)

@@ -2,7 +2,7 @@
 #ifndef DLXPY_ARGS_H
 #define DLXPY_ARGS_H
 
-/* Arguments of methods (METH_FASTCALL | METH_KEYWORDS), time-outs, and waits that signals interrupt. */
+/* Arguments of methods (METH_FASTCALL | METH_KEYWORDS), and time-outs. */
 
 #include "state.h"
 #include <stdbool.h>
@@ -42,20 +42,10 @@ int dlxpy_gpu_device(PyObject *object, const char *what, DLDevice *ret);
 /* Likewise, and "cpu". */
 int dlxpy_device(PyObject *object, const char *what, DLDevice *ret);
 
-/*
- * A wait that is made of short ones: between them signal handlers of Python run, and what another thread closed is
- * noticed. (One wait alone could miss a signal that comes just before it begins.)
- */
-struct dlxpy_wait {
-    uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX: none */
-    int64_t timeout_ns;   /* as given */
-};
-
-struct dlxpy_wait dlxpy_wait_begin(int64_t timeout_ns);
-
-/* How long to wait next: 0 when it is over. */
-int64_t dlxpy_wait_slice(const struct dlxpy_wait *wait, int64_t most_ns);
-#define DLXPY_SLICE_NS (200 * INT64_C(1000000))
+/* When a time-out that begins now is over; UINT64_MAX: never. And how much of it is left: 0 when it is over,
+ * DLX_FOREVER. */
+uint64_t dlxpy_deadline(int64_t timeout_ns);
+int64_t dlxpy_time_left(uint64_t deadline);
 
 /* "1.5 s", for messages. */
 struct dlxpy_text {

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "connection.h"
-#include "call.h"
 #include "errors.h"
 #include "message.h"
 #include "publisher.h"
 #include "subscription.h"
+#include "wait.h"
 #include <string.h>
 
 PyTypeObject *dlxpy_connection_type;
 
-/* A wait of dlx_get() alone, which subscribes anew each time: after it, is there still somebody who waits for it? */
-#define GET_SLICE_NS (250 * INT64_C(1000000))
-
 static struct dlxpy_handle *cast(PyObject *self)
 {
     return (struct dlxpy_handle *)self;
+}
+
+static void unref(void *c)
+{
+    dlx_client_unref(c);
 }
 
 static const struct dlxpy_handle_kind kind = {&dlxpy_connection_type,
@@ -22,13 +24,108 @@ static const struct dlxpy_handle_kind kind = {&dlxpy_connection_type,
                                               "the connection",
                                               true,
                                               false,
-                                              dlxpy_client_unref,
+                                              unref,
                                               NULL};
 
-PyObject *dlxpy_connection_new(struct dlx_client *c)
+struct dlx_client *dlxpy_connection_enter(PyObject *self, struct dlxpy_wait *wait)
 {
-    struct dlxpy_client *client = dlxpy_client_new(c);
-    return client ? (PyObject *)dlxpy_handle_new(&kind, client, c, NULL) : NULL;
+    if (dlxpy_handle_enter(cast(self)) < 0)
+        return NULL;
+    dlxpy_wait_begin(wait, cast(self), true);
+    return cast(self)->of.client;
+}
+
+int dlxpy_connection_leave(PyObject *self, struct dlxpy_wait *wait, int r)
+{
+    int ret = dlxpy_wait_end(wait, r);
+    dlxpy_handle_leave(cast(self));
+    return ret;
+}
+
+/* ---- connect ------------------------------------------------------------------------------- */
+
+/* 0 is the default of libdlx, and no answer comes at once. Who gives a time also waits for a daemon that is not there. */
+static int parse_timeout(PyObject *object, struct dlx_connect_args *args)
+{
+    if (!object || object == Py_None)
+        return 0;
+    if (dlxpy_timeout(object, &args->timeout_ns) < 0)
+        return -1;
+    args->wait_ns = args->timeout_ns;
+    if (args->timeout_ns != 0)
+        return 0;
+    PyErr_SetString(PyExc_ValueError,
+                    "the timeout of a connection is more than 0 seconds, or None for 5: "
+                    "every answer of the daemon takes time");
+    return -1;
+}
+
+/* Takes `c` over. */
+static PyObject *connection_new(struct dlx_client *c)
+{
+    const char *passed_over = dlx_client_passed_over(c);
+    if (*passed_over && PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                                         "this program does not see the topics of a dlpackd that "
+                                         "refused it: %s",
+                                         passed_over) < 0) {
+        dlx_client_unref(c);
+        return NULL;
+    }
+    return (PyObject *)dlxpy_handle_new(&kind, c, NULL);
+}
+
+static PyObject *connect_with(const struct dlx_connect_args *args)
+{
+    struct dlx_client *c = NULL;
+    struct dlxpy_wait wait;
+    dlxpy_wait_begin(&wait, NULL, true);
+    int r = dlx_connect(&c, args);
+    if (dlxpy_wait_end(&wait, r) == 0)
+        return connection_new(c);
+    dlx_client_unref(c);
+    if (args->socket && *args->socket != '/' && *args->socket != '.' &&
+        PyErr_ExceptionMatches(PyExc_ConnectionError))
+        dlxpy_add_note("connect() takes the path of a daemon's socket, or nothing: topics are "
+                       "named in publisher(), subscribe() and get()");
+    return NULL;
+}
+
+PyDoc_STRVAR(
+    connect_doc,
+    "connect($module, /, socket=None, *, name=None, timeout=None, autospawn=True)\n--\n\n"
+    "Connect to dlpackd; where nobody named one and none answers, start a private one for "
+    "this user, which ends\n"
+    "when nobody has been connected for 10 seconds.\n\n"
+    "socket     path of the daemon's socket; None: $DLX_SOCKET, else the usual places\n"
+    "name       of this program, for `dlxctl ls`, at most 63 bytes\n"
+    "timeout    seconds that this and later calls wait for the daemon's answer, more than 0; None: "
+    "5. If it is\n"
+    "           given, this call also waits so long for a daemon that is not there yet, unless it "
+    "starts one\n"
+    "autospawn  False: never start a daemon (as DLX_AUTOSPAWN=no)\n\n"
+    "Ctrl-C interrupts it. Raises dlx.DaemonError (none there, none came in time, none could be "
+    "started),\n"
+    "dlx.Timeout (no answer), dlx.AccessError, dlx.LimitError.");
+static PyObject *connect_it(PyObject *module, PyObject *const *args, Py_ssize_t n_args,
+                            PyObject *kwnames)
+{
+    static const char *const names[] = {"socket", "name", "timeout", "autospawn"};
+    static const struct dlxpy_params params = {"connect", names, 4, 1, 0};
+    struct dlx_connect_args connect_args = {.size = sizeof connect_args,
+                                            .interrupt = dlxpy_wait_interrupt};
+    PyObject *value[4], *socket, *name = NULL, *ret = NULL;
+    bool autospawn = true;
+    (void)module;
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
+        dlxpy_flag(value[3], &autospawn) < 0 || parse_timeout(value[2], &connect_args) < 0)
+        return NULL;
+    connect_args.autospawn = autospawn ? DLX_AUTOSPAWN_DEFAULT : DLX_AUTOSPAWN_NEVER;
+    if (dlxpy_text_of(value[0], &socket, &connect_args.socket) == 0 &&
+        dlxpy_text_of(value[1], &name, &connect_args.name) == 0)
+        ret = connect_with(&connect_args);
+    Py_XDECREF(socket);
+    Py_XDECREF(name);
+    return ret;
 }
 
 /* ---- publisher ----------------------------------------------------------------------------- */
@@ -72,11 +169,6 @@ static int parse_retain_for(PyObject *object, int64_t *ret)
     return -1;
 }
 
-static int make_publisher(struct dlxpy_call *call)
-{
-    return dlx_publisher_new(call->client->c, call->topic, &call->pub, &call->publisher);
-}
-
 PyDoc_STRVAR(
     publisher_doc,
     "publisher($self, /, topic, *, history=0, on_full=\"drop\", depth=16, retain=0, "
@@ -104,6 +196,11 @@ PyDoc_STRVAR(
     "dlx.Timeout if they do not\n"
     "            come in time; 0: a message may reach nobody, which Report.subscribers says\n\n"
     "Raises dlx.InvalidError, dlx.AccessError, dlx.LimitError, dlx.NoMemory, dlx.DaemonError.");
+static void unref_publisher(void *p)
+{
+    dlx_publisher_unref(p);
+}
+
 static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                            PyObject *kwnames)
 {
@@ -127,18 +224,15 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         dlxpy_uint32(value[9], "require", UINT32_MAX, &pub.min_subscribers) < 0 ||
         dlxpy_topic_of(value[0], &keep, &topic) < 0)
         return NULL;
-    struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_publisher);
+    bool waits = pub.on_full == DLX_ON_FULL_BLOCK || pub.min_subscribers > 0;
+    struct dlx_publisher *p = NULL;
+    struct dlxpy_wait wait;
+    struct dlx_client *c = dlxpy_connection_enter(self, &wait);
     PyObject *ret = NULL;
-    if (call) {
-        call->pub = pub;
-        if (dlxpy_call_do(call, cast(self)) == 0) {
-            struct dlx_publisher *p = call->publisher;
-            call->publisher = NULL;
-            bool waits = pub.on_full == DLX_ON_FULL_BLOCK || pub.min_subscribers > 0;
-            ret = dlxpy_publisher_new(p, call->client->c, topic, waits, timeout_ns);
-        }
-        dlxpy_call_end(call, cast(self));
-    }
+    if (c && dlxpy_connection_leave(self, &wait, dlx_publisher_new(c, topic, &pub, &p)) == 0)
+        ret = dlxpy_publisher_new(p, topic, waits, timeout_ns);
+    else if (p)
+        dlxpy_wait_unref(unref_publisher, p);
     Py_XDECREF(keep);
     return ret;
 }
@@ -198,11 +292,6 @@ static int parse_spin(PyObject *object, int64_t *ret)
     PyErr_Format(PyExc_ValueError, "spin is a number of seconds, \"never\" or \"always\", not %R",
                  object);
     return -1;
-}
-
-static int make_subscription(struct dlxpy_call *call)
-{
-    return dlx_subscribe(call->client->c, call->topic, &call->sub, &call->subscription);
 }
 
 PyDoc_STRVAR(
@@ -266,34 +355,19 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         return NULL;
     }
     sub.mode = latest ? DLX_MODE_LATEST : DLX_MODE_ALL;
-    struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_subscription);
+    struct dlx_subscription *s = NULL;
+    struct dlxpy_wait wait;
+    struct dlx_client *c = dlxpy_connection_enter(self, &wait);
     PyObject *ret = NULL;
-    if (call) {
-        call->sub = sub;
-        if (dlxpy_call_do(call, cast(self)) == 0) {
-            struct dlx_subscription *s = call->subscription;
-            call->subscription = NULL;
-            ret = dlxpy_subscription_new(s, call->client->c, topic, timeout_ns, is_private);
-        }
-        dlxpy_call_end(call, cast(self));
-    }
+    if (c && dlxpy_connection_leave(self, &wait, dlx_subscribe(c, topic, &sub, &s)) == 0)
+        ret = dlxpy_subscription_new(s, topic, timeout_ns, is_private);
+    else
+        dlx_subscription_unref(s);
     Py_XDECREF(keep);
     return ret;
 }
 
 /* ---- retained ------------------------------------------------------------------------------ */
-
-static int make_get(struct dlxpy_call *call)
-{
-    struct dlxpy_wait wait = dlxpy_wait_begin(call->timeout_ns);
-    for (;;) {
-        int r = dlx_get(call->client->c, call->topic, dlxpy_wait_slice(&wait, GET_SLICE_NS),
-                        &call->message);
-        if ((r != DLX_E_TIMEOUT && r != DLX_E_EMPTY) || dlxpy_wait_slice(&wait, 1) == 0 ||
-            atomic_load(&call->job.alone))
-            return r;
-    }
-}
 
 PyDoc_STRVAR(get_doc,
              "get($self, /, topic, timeout=0, *, stream=None)\n--\n\n"
@@ -339,26 +413,19 @@ static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args, P
         (value[1] && dlxpy_timeout(value[1], &timeout_ns) < 0) ||
         dlxpy_stream_parse(value[2], &stream) < 0 || dlxpy_topic_of(value[0], &keep, &topic) < 0)
         return NULL;
-    struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_get);
+    struct dlx_message *m = NULL;
+    struct dlxpy_wait wait;
+    struct dlx_client *c = dlxpy_connection_enter(self, &wait);
     PyObject *ret = NULL;
-    if (call) {
-        call->timeout_ns = timeout_ns;
-        if (dlxpy_call_do(call, cast(self)) == 0) {
-            struct dlx_message *m = call->message;
-            call->message = NULL;
-            ret = dlxpy_message_new(m, &stream, false);
-        } else if (!value[1]) {
+    if (c && dlxpy_connection_leave(self, &wait, dlx_get(c, topic, timeout_ns, &m)) == 0) {
+        ret = dlxpy_message_new(m, &stream, false);
+    } else {
+        dlx_message_unref(m);
+        if (c && !value[1])
             say_how_to_wait();
-        }
-        dlxpy_call_end(call, cast(self));
     }
     Py_XDECREF(keep);
     return ret;
-}
-
-static int make_drop(struct dlxpy_call *call)
-{
-    return dlx_retained_drop(call->client->c, call->topic);
 }
 
 PyDoc_STRVAR(
@@ -372,9 +439,9 @@ static PyObject *drop_retained(PyObject *self, PyObject *object)
     const char *topic;
     if (dlxpy_topic_of(object, &keep, &topic) < 0)
         return NULL;
-    struct dlxpy_call *call = dlxpy_call_new(cast(self), topic, make_drop);
-    int r = call ? dlxpy_call_do(call, cast(self)) : -1;
-    dlxpy_call_end(call, cast(self));
+    struct dlxpy_wait wait;
+    struct dlx_client *c = dlxpy_connection_enter(self, &wait);
+    int r = c ? dlxpy_connection_leave(self, &wait, dlx_retained_drop(c, topic)) : -1;
     Py_XDECREF(keep);
     if (r < 0)
         return NULL;
@@ -419,7 +486,7 @@ static PyType_Spec spec = {"dlx.Connection", sizeof(struct dlxpy_handle), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
 static PyMethodDef functions[] = {
-    {"connect", (PyCFunction)(void (*)(void))dlxpy_connect, FAST, dlxpy_connect_doc},
+    {"connect", (PyCFunction)(void (*)(void))connect_it, FAST, connect_doc},
     {0},
 };
 

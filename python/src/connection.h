@@ -5,15 +5,12 @@
 /* dlx.Connection. */
 
 #include "args.h"
-#include "handle.h"
+#include "wait.h"
 
-/* Takes `c` over, also when it fails. NULL with an exception. */
-PyObject *dlxpy_connection_new(struct dlx_client *c);
-
-/* connect.c */
-PyObject *dlxpy_connect(PyObject *module, PyObject *const *args, Py_ssize_t n_args,
-                        PyObject *kwnames);
-extern const char dlxpy_connect_doc[];
+/* Around a question to the daemon. NULL with an exception: it is closed. */
+struct dlx_client *dlxpy_connection_enter(PyObject *self, struct dlxpy_wait *wait);
+/* It was answered with `r`. Returns 0; -1 with an exception: as dlxpy_wait_end(). */
+int dlxpy_connection_leave(PyObject *self, struct dlxpy_wait *wait, int r);
 
 /* connection_info.c: what the daemon knows. */
 PyObject *dlxpy_connection_publishers(PyObject *self, PyObject *args);

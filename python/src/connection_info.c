@@ -2,35 +2,7 @@
 
 /* What the daemon knows: publishers, links, itself. */
 
-#include "call.h"
 #include "connection.h"
-#include <stdlib.h>
-#include <string.h>
-
-/* Entries are collected apart from Python, and made into objects after that. */
-static int add(struct dlxpy_entries *entries, const void *entry)
-{
-    if (entries->n == entries->room) {
-        size_t room = entries->room ? 2 * entries->room : 16;
-        char *data = reallocarray(entries->data, room, entries->item);
-        if (!data)
-            return DLX_E_NO_MEMORY;
-        entries->data = data;
-        entries->room = room;
-    }
-    memcpy(entries->data + entries->n++ * entries->item, entry, entries->item);
-    return 0;
-}
-
-static int add_publisher(const struct dlx_publisher_info *info, void *entries)
-{
-    return add(entries, info);
-}
-
-static int add_link(const struct dlx_link_info *info, void *entries)
-{
-    return add(entries, info);
-}
 
 static PyObject *daemon_dict(const struct dlx_client *c, const struct dlx_daemon_info *i)
 {
@@ -46,26 +18,8 @@ static PyObject *daemon_dict(const struct dlx_client *c, const struct dlx_daemon
                          i->longest_turn_ns, "pid_scope", scopes[i->pid_scope]);
 }
 
-static int make_publishers(struct dlxpy_call *call)
+static PyObject *publisher_dict(const struct dlx_publisher_info *i)
 {
-    call->entries.item = sizeof(struct dlx_publisher_info);
-    return dlx_list_publishers(call->client->c, call->topic, add_publisher, &call->entries);
-}
-
-static int make_links(struct dlxpy_call *call)
-{
-    call->entries.item = sizeof(struct dlx_link_info);
-    return dlx_list_links(call->client->c, call->id, add_link, &call->entries);
-}
-
-static int make_daemon(struct dlxpy_call *call)
-{
-    return dlx_client_get_daemon_info(call->client->c, &call->daemon);
-}
-
-static PyObject *publisher_dict(const void *entry)
-{
-    const struct dlx_publisher_info *i = entry;
     return Py_BuildValue("{s:s,s:s,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:O}",
                          "topic", i->topic, "client_name", i->client_name, "publisher",
                          i->publisher, "published", i->published, "published_bytes",
@@ -76,9 +30,8 @@ static PyObject *publisher_dict(const void *entry)
                          "retain", i->retain, "retained", i->retained ? Py_True : Py_False);
 }
 
-static PyObject *link_dict(const void *entry)
+static PyObject *link_dict(const struct dlx_link_info *i)
 {
-    const struct dlx_link_info *i = entry;
     PyObject *behind = i->behind == DLX_BEHIND_UNKNOWN ? Py_NewRef(Py_None)
                                                        : PyLong_FromUnsignedLongLong(i->behind);
     return Py_BuildValue("{s:s,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:O,s:O,s:O,s:O,s:N}",
@@ -90,17 +43,29 @@ static PyObject *link_dict(const void *entry)
                          "joining", i->joining ? Py_True : Py_False, "behind", behind);
 }
 
-static PyObject *list_of(const struct dlxpy_entries *entries, PyObject *(*dict)(const void *))
+/* Adds an item, which it takes over, to a list. Returns 0, or -1 with an exception. */
+static int append(PyObject *list, PyObject *item)
 {
-    PyObject *ret = PyList_New((Py_ssize_t)entries->n);
-    for (size_t i = 0; ret && i < entries->n; i++) {
-        PyObject *item = dict(entries->data + i * entries->item);
-        if (item)
-            (void)PyList_SetItem(ret, (Py_ssize_t)i, item);
-        else
-            Py_CLEAR(ret);
-    }
-    return ret;
+    int r = item ? PyList_Append(list, item) : -1;
+    Py_XDECREF(item);
+    return r;
+}
+
+/* libdlx calls these without the GIL. */
+static int add_publisher(const struct dlx_publisher_info *info, void *list)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    int r = append(list, publisher_dict(info));
+    PyGILState_Release(state);
+    return r;
+}
+
+static int add_link(const struct dlx_link_info *info, void *list)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    int r = append(list, link_dict(info));
+    PyGILState_Release(state);
+    return r;
 }
 
 const char dlxpy_publishers_doc[] = "publishers($self, topic=None, /)\n--\n\n"
@@ -109,14 +74,15 @@ const char dlxpy_publishers_doc[] = "publishers($self, topic=None, /)\n--\n\n"
                                     "struct dlx_publisher_info.";
 PyObject *dlxpy_connection_publishers(PyObject *self, PyObject *args)
 {
-    struct dlxpy_handle *c = (struct dlxpy_handle *)self;
     const char *topic = NULL;
+    struct dlxpy_wait wait;
     if (!PyArg_ParseTuple(args, "|z:publishers", &topic))
         return NULL;
-    struct dlxpy_call *call = dlxpy_call_new(c, topic, make_publishers);
-    PyObject *ret =
-        call && dlxpy_call_do(call, c) == 0 ? list_of(&call->entries, publisher_dict) : NULL;
-    dlxpy_call_end(call, c);
+    PyObject *ret = PyList_New(0);
+    struct dlx_client *c = ret ? dlxpy_connection_enter(self, &wait) : NULL;
+    if (!c ||
+        dlxpy_connection_leave(self, &wait, dlx_list_publishers(c, topic, add_publisher, ret)) < 0)
+        Py_CLEAR(ret);
     return ret;
 }
 
@@ -125,13 +91,12 @@ const char dlxpy_links_doc[] = "links($self, publisher, /)\n--\n\n"
                                "struct dlx_link_info. Raises dlx.NotFound.";
 PyObject *dlxpy_connection_links(PyObject *self, PyObject *publisher)
 {
-    struct dlxpy_handle *c = (struct dlxpy_handle *)self;
     uint64_t id = PyLong_AsUnsignedLongLong(publisher);
-    struct dlxpy_call *call = PyErr_Occurred() ? NULL : dlxpy_call_new(c, NULL, make_links);
-    if (call)
-        call->id = id;
-    PyObject *ret = call && dlxpy_call_do(call, c) == 0 ? list_of(&call->entries, link_dict) : NULL;
-    dlxpy_call_end(call, c);
+    struct dlxpy_wait wait;
+    PyObject *ret = PyErr_Occurred() ? NULL : PyList_New(0);
+    struct dlx_client *c = ret ? dlxpy_connection_enter(self, &wait) : NULL;
+    if (!c || dlxpy_connection_leave(self, &wait, dlx_list_links(c, id, add_link, ret)) < 0)
+        Py_CLEAR(ret);
     return ret;
 }
 
@@ -139,11 +104,14 @@ const char dlxpy_daemon_doc[] =
     "daemon($self, /)\n--\n\nThe daemon about itself: a dict, as struct dlx_daemon_info.";
 PyObject *dlxpy_connection_daemon(PyObject *self, PyObject *unused)
 {
-    struct dlxpy_handle *c = (struct dlxpy_handle *)self;
+    struct dlx_daemon_info info = {.size = sizeof info};
+    struct dlxpy_wait wait;
     (void)unused;
-    struct dlxpy_call *call = dlxpy_call_new(c, NULL, make_daemon);
-    PyObject *ret =
-        call && dlxpy_call_do(call, c) == 0 ? daemon_dict(call->client->c, &call->daemon) : NULL;
-    dlxpy_call_end(call, c);
+    struct dlx_client *c = dlxpy_connection_enter(self, &wait);
+    if (!c)
+        return NULL;
+    int r = dlxpy_wait_end(&wait, dlx_client_get_daemon_info(c, &info));
+    PyObject *ret = r == 0 ? daemon_dict(c, &info) : NULL;
+    dlxpy_handle_leave((struct dlxpy_handle *)self);
     return ret;
 }

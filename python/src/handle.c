@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "handle.h"
 #include "args.h"
-#include "asking.h"
 #include "errors.h"
+#include "wait.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -16,23 +15,16 @@ static struct dlxpy_handle *cast(PyObject *self)
 }
 
 struct dlxpy_handle *dlxpy_handle_new(const struct dlxpy_handle_kind *kind, void *of_libdlx,
-                                      const struct dlx_client *client, const char *topic)
+                                      const char *topic)
 {
-    struct dlxpy_leaving *leaving = malloc(sizeof *leaving);
-    struct dlxpy_handle *h = leaving ? PyObject_New(struct dlxpy_handle, *kind->type) : NULL;
-    if (!leaving)
-        PyErr_NoMemory();
+    struct dlxpy_handle *h = PyObject_New(struct dlxpy_handle, *kind->type);
     if (!h) {
-        free(leaving);
         kind->unref(of_libdlx);
         return NULL;
     }
-    *leaving = (struct dlxpy_leaving){.kind = kind, .of_libdlx = of_libdlx};
     memset((char *)h + sizeof(PyObject), 0, kind->size - sizeof(PyObject));
     h->of.any = of_libdlx;
     h->kind = kind;
-    h->client = client;
-    h->leaving = leaving;
     (void)snprintf(h->what, sizeof h->what, topic ? "%s of %s" : "%s", kind->what, topic);
     h->topic = topic ? PyUnicode_FromString(topic) : NULL;
     if (topic && !h->topic)
@@ -40,36 +32,23 @@ struct dlxpy_handle *dlxpy_handle_new(const struct dlxpy_handle_kind *kind, void
     return h;
 }
 
-/* Take out what is to leave. NULL: it does so later. */
-static struct dlxpy_leaving *take_out(struct dlxpy_handle *h)
-{
-    struct dlxpy_leaving *leaving = h->leaving;
-    h->leaving = NULL;
-    h->of.any = NULL;
-    return dlxpy_asking_leave_later(leaving) ? NULL : leaving;
-}
-
 /* Leaving may wait, for the daemon, and for subscribers that are on their way to a new one. */
 static void drop(struct dlxpy_handle *h)
 {
-    struct dlxpy_leaving *leaving = take_out(h);
-    if (!leaving)
-        return;
-    Py_BEGIN_ALLOW_THREADS
-    dlxpy_asking_leave(leaving);
-    Py_END_ALLOW_THREADS
+    void *of_libdlx = h->of.any;
+    h->of.any = NULL;
+    dlxpy_wait_unref(h->kind->unref, of_libdlx);
 }
 
-/* The same for somebody who can be told of a signal. Returns 0; -1 with an exception, and it is gone all the same. */
-static int drop_asking(struct dlxpy_handle *h)
+/* The same for a caller that can be told of a signal. Returns 0; -1 with an exception, and it is gone all the same. */
+static int drop_or_raise(struct dlxpy_handle *h)
 {
-    struct dlxpy_asking asking;
-    struct dlxpy_leaving *leaving = take_out(h);
-    if (!leaving)
-        return 0;
-    dlxpy_asking_begin(&asking, h, true);
-    dlxpy_asking_leave(leaving);
-    return dlxpy_asking_end(&asking);
+    struct dlxpy_wait wait;
+    void *of_libdlx = h->of.any;
+    h->of.any = NULL;
+    dlxpy_wait_begin(&wait, h, true);
+    h->kind->unref(of_libdlx);
+    return dlxpy_wait_end(&wait, 0);
 }
 
 void dlxpy_handle_dealloc(PyObject *self)
@@ -92,8 +71,8 @@ static void queue(const struct dlxpy_handle *h)
 {
     if (h->user == PyThread_get_thread_ident())
         return;
-    struct dlxpy_wait wait = dlxpy_wait_begin(DLXPY_QUEUE_NS);
-    for (long ns = 50000; dlxpy_wait_slice(&wait, ns) > 0; ns = ns < 1000000 ? 2 * ns : ns) {
+    uint64_t deadline = dlxpy_deadline(DLXPY_QUEUE_NS);
+    for (long ns = 50000; dlxpy_time_left(deadline) > 0; ns = ns < 1000000 ? 2 * ns : ns) {
         Py_BEGIN_ALLOW_THREADS(void)
         nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
         Py_END_ALLOW_THREADS
@@ -105,8 +84,6 @@ static void queue(const struct dlxpy_handle *h)
 int dlxpy_handle_enter(struct dlxpy_handle *h)
 {
     bool shared = h->kind->shared;
-    if (!shared && h->n_users > 0 && !h->closed && dlxpy_asking_may_wait(h) < 0)
-        return -1;
     if (h->kind->queues && h->n_users > 0 && !h->closed)
         queue(h);
     if (h->closed) {
@@ -114,8 +91,12 @@ int dlxpy_handle_enter(struct dlxpy_handle *h)
         return -1;
     }
     if (!shared && h->n_users > 0) {
-        (void)dlxpy_raise_text(DLX_E_IN_USE, "%s is used by another thread: one at a time may",
-                               h->what);
+        bool is_mine = h->user == PyThread_get_thread_ident();
+        (void)dlxpy_raise_text(
+            DLX_E_IN_USE, "%s is used by %s", h->what,
+            is_mine ? "a call of this thread, which was interrupted while it waits for "
+                      "dlpackd, messages or subscribers"
+                    : "another thread: one at a time may");
         return -1;
     }
     h->n_users++;
@@ -161,7 +142,7 @@ PyObject *dlxpy_handle_close(PyObject *self, PyObject *unused)
     h->closed = true;
     if (!was && h->kind->closing)
         h->kind->closing(self);
-    if (!was && !used && drop_asking(h) < 0)
+    if (!was && !used && drop_or_raise(h) < 0)
         return NULL;
     Py_RETURN_NONE;
 }

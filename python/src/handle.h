@@ -12,8 +12,6 @@
 
 #define DLXPY_QUEUE_NS 1000000000
 
-struct dlxpy_client; /* call.h */
-
 struct dlxpy_handle_kind {
     PyTypeObject *const *type;
     size_t size;      /* of the object */
@@ -25,24 +23,15 @@ struct dlxpy_handle_kind {
     void (*closing)(PyObject *self);
 };
 
-/* What is of libdlx, on its way out. */
-struct dlxpy_leaving {
-    const struct dlxpy_handle_kind *kind;
-    void *of_libdlx;
-    struct dlxpy_leaving *next;
-};
-
 /* The first member of each. */
 struct dlxpy_handle {
     PyObject_HEAD union {
         void *any; /* NULL: dropped */
-        struct dlxpy_client *client;
+        struct dlx_client *client;
         struct dlx_publisher *publisher;
         struct dlx_subscription *subscription;
     } of;
     const struct dlxpy_handle_kind *kind;
-    const struct dlx_client *client; /* to tell connections apart */
-    struct dlxpy_leaving *leaving;   /* for when it is dropped, which does not fail */
     int n_users;
     unsigned long user; /* the thread that entered last */
     bool closed;
@@ -52,7 +41,7 @@ struct dlxpy_handle {
 
 /* Takes `of_libdlx` over, also when it fails; what follows the handle is zero. `topic` may be NULL. NULL with an exception. */
 struct dlxpy_handle *dlxpy_handle_new(const struct dlxpy_handle_kind *kind, void *of_libdlx,
-                                      const struct dlx_client *client, const char *topic);
+                                      const char *topic);
 
 /* `closing` of those that asyncio waits for: its tasks look again. */
 void dlxpy_handle_wake_tasks(PyObject *self);
@@ -61,7 +50,7 @@ void dlxpy_handle_wake_tasks(PyObject *self);
 int dlxpy_handle_enter(struct dlxpy_handle *h);
 void dlxpy_handle_leave(struct dlxpy_handle *h);
 
-/* Between two parts of a wait: have a signal's handler, or another thread that closed it, ended it? 0, or -1 with an exception.
+/* While a call waits: has a signal's handler, or another thread that closed it, ended that? 0, or -1 with an exception.
  * `h` may be NULL. */
 int dlxpy_handle_go_on(const struct dlxpy_handle *h);
 

@@ -2,11 +2,11 @@
 
 /* Publisher.publish(): one tensor, a set, or a message that was received; Publisher.publish_many(): several of these. */
 
-#include "asking.h"
 #include "debug.h"
 #include "errors.h"
 #include "parcel.h"
 #include "publisher.h"
+#include "wait.h"
 #include <stdlib.h>
 
 /* Bytes to copy, and tensors to publish, from which on it pays to let other threads run meanwhile. */
@@ -107,50 +107,21 @@ static struct dlx_publisher_stats stats_of(const struct dlxpy_publisher *p)
     return stats;
 }
 
-/* A wait is one, in how many parts ever: what libdlx counted too much. */
-struct wait_counts {
-    struct dlx_publisher_stats before; /* the part */
-    bool goes_on;                      /* the part goes on with the wait for one message */
-    bool is_counted;                   /* that wait is, as `blocked` */
-};
-
-static void count_part(struct wait_counts *c, struct dlxpy_publisher *p, bool failed)
+/* Returns 0; -1 with an exception, which may be that of a signal's handler though everything was published. */
+static int publish_batch(struct batch *b, struct wishes *w)
 {
-    struct dlx_publisher_stats after = stats_of(p);
-    uint64_t full = after.full - c->before.full, blocked = after.blocked - c->before.blocked;
-    p->more_full += full - (full > 0 && failed);
-    if (c->goes_on)
-        p->more_blocked += blocked - (blocked > 0 && !c->is_counted);
-    c->is_counted = blocked > 0 || (c->goes_on && c->is_counted);
-}
-
-/* Python's handlers of signals run between them. Returns 0; -1 with an exception, which may be that of a handler though everything was
- * published. */
-static int publish_in_parts(struct batch *b, struct wishes *w)
-{
-    struct dlxpy_wait wait = dlxpy_wait_begin(w->timeout_ns);
-    struct wait_counts counts = {.goes_on = false};
     bool waits = w->timeout_ns != 0, alone = !waits && !takes_long(b);
+    uint64_t deadline = waits ? dlxpy_deadline(w->timeout_ns) : 0;
     while (b->n_done < b->n) {
-        struct dlxpy_asking asking;
-        int64_t slice = dlxpy_wait_slice(&wait, DLXPY_SLICE_NS);
-        w->args.timeout_ns = waits && slice == 0 ? 1 : slice;
-        if (waits)
-            counts.before = stats_of(b->p);
-        dlxpy_asking_begin(&asking, &b->p->handle, !alone);
-        int r = publish_next(b, counts.goes_on || dlxpy_debug_is_on(), &w->args);
-        bool stopped = dlxpy_asking_end(&asking) < 0;
-        bool again =
-            r == DLX_E_INTERRUPTED || (r == DLX_E_TIMEOUT && dlxpy_wait_slice(&wait, 1) > 0);
-        bool failed = r < 0 && !again && !stopped;
-        if (failed)
-            (void)dlxpy_asking_raise(&asking, r);
-        if (waits)
-            count_part(&counts, b->p, failed);
-        counts.goes_on = again;
+        struct dlxpy_wait wait;
+        int64_t left = waits ? dlxpy_time_left(deadline) : 0;
+        w->args.timeout_ns = waits && left == 0 ? 1 : left;
+        dlxpy_wait_begin(&wait, &b->p->handle, !alone);
+        int r = publish_next(b, dlxpy_debug_is_on(), &w->args);
+        bool failed = dlxpy_wait_end(&wait, r) < 0;
         if (r == 0 && dlxpy_debug_is_on())
             remember(b->p, &b->parcels[b->n_done - 1], w->report.seq);
-        if (stopped || failed || (b->n_done < b->n && dlxpy_handle_go_on(&b->p->handle) < 0))
+        if (failed || (b->n_done < b->n && dlxpy_handle_go_on(&b->p->handle) < 0))
             return -1;
     }
     return 0;
@@ -327,7 +298,7 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     if (r == 0)
         r = check_copies(&parcel, p, w.args.strict);
     if (r == 0)
-        r = publish_in_parts(&b, &w);
+        r = publish_batch(&b, &w);
     dlxpy_parcel_unpack(&parcel, b.n_done == 1 && !w.args.share);
     dlxpy_handle_leave(&p->handle);
     return r == 0 ? make_report(&w.report) : NULL;
@@ -380,7 +351,7 @@ static int publish_all(struct batch *b, struct dlxpy_parcel *parcels, PyObject *
     }
     if (r == 0) {
         uint64_t copied_bytes = stats_of(b->p).copied_bytes;
-        r = publish_in_parts(b, w);
+        r = publish_batch(b, w);
         w->report.copied_bytes = stats_of(b->p).copied_bytes - copied_bytes;
     }
     for (uint32_t i = 0; i < n_packed; i++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "publisher.h"
 #include "errors.h"
+#include "wait.h"
 
 PyTypeObject *dlxpy_publisher_type;
 
@@ -18,11 +19,11 @@ static const struct dlxpy_handle_kind kind = {
     &dlxpy_publisher_type,  sizeof(struct dlxpy_publisher), "the publisher", false, true, unref,
     dlxpy_handle_wake_tasks};
 
-PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const struct dlx_client *c,
-                              const char *topic, bool waits, int64_t timeout_ns)
+PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const char *topic, bool waits,
+                              int64_t timeout_ns)
 {
     static uint64_t last_number;
-    struct dlxpy_publisher *self = (struct dlxpy_publisher *)dlxpy_handle_new(&kind, p, c, topic);
+    struct dlxpy_publisher *self = (struct dlxpy_publisher *)dlxpy_handle_new(&kind, p, topic);
     if (self) {
         self->number = ++last_number;
         self->waits = waits;
@@ -37,35 +38,14 @@ PyDoc_STRVAR(close_doc,
              "close($self, /)\n--\n\n"
              "Leave. Subscribers keep what they hold and drain what was published; its tensors\n"
              "stay valid.");
-/* Returns 0; -1 with an exception. */
-static int wait_for(struct dlxpy_publisher *p, uint32_t n, int64_t timeout_ns)
-{
-    struct dlxpy_wait wait = dlxpy_wait_begin(timeout_ns);
-    for (;;) {
-        int r;
-        int64_t slice = dlxpy_wait_slice(&wait, DLXPY_SLICE_NS);
-        Py_BEGIN_ALLOW_THREADS
-        r = dlx_publisher_wait(p->handle.of.publisher, n, slice);
-        Py_END_ALLOW_THREADS
-        if (r == 0)
-            return 0;
-        bool again =
-            r == DLX_E_INTERRUPTED || (r == DLX_E_TIMEOUT && dlxpy_wait_slice(&wait, 1) > 0);
-        if (!again) {
-            (void)dlxpy_raise(r);
-            return -1;
-        }
-        if (dlxpy_handle_go_on(&p->handle) < 0)
-            return -1;
-    }
-}
 
 PyDoc_STRVAR(
     wait_doc,
     "wait($self, /, n=1, timeout=None)\n--\n\n"
     "Wait until at least n subscribers are attached. timeout: seconds, None without a limit.\n"
     "Raises dlx.Timeout, which tells how many are.");
-static PyObject *wait(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
+static PyObject *wait_for(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
+                          PyObject *kwnames)
 {
     static const char *const names[] = {"n", "timeout"};
     static const struct dlxpy_params params = {"wait", names, 2, 2, 0};
@@ -77,7 +57,10 @@ static PyObject *wait(PyObject *self, PyObject *const *args, Py_ssize_t n_args, 
         (value[1] && dlxpy_timeout(value[1], &timeout_ns) < 0) ||
         dlxpy_handle_enter(&cast(self)->handle) < 0)
         return NULL;
-    int r = wait_for(cast(self), n, timeout_ns);
+    struct dlxpy_wait wait;
+    dlxpy_wait_begin(&wait, &cast(self)->handle, true);
+    int r = dlx_publisher_wait(cast(self)->handle.of.publisher, n, timeout_ns);
+    r = dlxpy_wait_end(&wait, r);
     dlxpy_handle_leave(&cast(self)->handle);
     if (r < 0)
         return NULL;
@@ -158,11 +141,11 @@ static PyObject *stats(PyObject *self, PyObject *unused)
         return dlxpy_raise(r);
     return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K,s:K,s:K}",
                          "published", s.published, "published_bytes", s.published_bytes, "copied",
-                         s.copied, "copied_bytes", s.copied_bytes, "full", s.full - p->more_full,
-                         "blocked", s.blocked - p->more_blocked, "bells", s.bells, "arena_bytes",
-                         s.arena_bytes, "n_arenas", s.n_arenas, "n_subscribers", s.n_subscribers,
-                         "unprotected", s.unprotected, "deleted_again", s.deleted_again, "cut",
-                         s.cut, "gpu_waits", s.gpu_waits, "gpu_arena_bytes", s.gpu_arena_bytes);
+                         s.copied, "copied_bytes", s.copied_bytes, "full", s.full, "blocked",
+                         s.blocked, "bells", s.bells, "arena_bytes", s.arena_bytes, "n_arenas",
+                         s.n_arenas, "n_subscribers", s.n_subscribers, "unprotected", s.unprotected,
+                         "deleted_again", s.deleted_again, "cut", s.cut, "gpu_waits", s.gpu_waits,
+                         "gpu_arena_bytes", s.gpu_arena_bytes);
 }
 
 static int next_event(void *p, struct dlx_event *ret)
@@ -192,7 +175,7 @@ static PyMethodDef methods[] = {
     {"empty_like", (PyCFunction)(void (*)(void))dlxpy_publisher_like, FAST, dlxpy_like_doc},
     {"publish", (PyCFunction)(void (*)(void))dlxpy_publish, FAST, dlxpy_publish_doc},
     {"publish_many", (PyCFunction)(void (*)(void))dlxpy_publish_many, FAST, dlxpy_publish_many_doc},
-    {"wait", (PyCFunction)(void (*)(void))wait, FAST, wait_doc},
+    {"wait", (PyCFunction)(void (*)(void))wait_for, FAST, wait_doc},
     {"publish_async", (PyCFunction)(void (*)(void))publish_async, METH_VARARGS | METH_KEYWORDS,
      publish_async_doc},
     {"wait_async", (PyCFunction)(void (*)(void))wait_async, METH_VARARGS | METH_KEYWORDS,

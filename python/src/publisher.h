@@ -13,14 +13,11 @@ struct dlxpy_publisher {
     int64_t timeout_ns; /* of publish(), unless that says otherwise */
     bool waits;         /* on_full="block" */
     bool has_warned;    /* that tensors were copied since something made of them is there */
-    /* What libdlx counted too much: each part of a wait. */
-    uint64_t more_full;
-    uint64_t more_blocked;
 };
 
 /* Takes `p` over, also when it fails. NULL with an exception. */
-PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const struct dlx_client *c,
-                              const char *topic, bool waits, int64_t timeout_ns);
+PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const char *topic, bool waits,
+                              int64_t timeout_ns);
 
 /* publish.c */
 PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args,

@@ -2,12 +2,12 @@
 
 /* Tensors in a publisher's shared memory: empty, zeros, like. */
 
-#include "asking.h"
 #include "dtype.h"
 #include "errors.h"
 #include "parcel.h"
 #include "publisher.h"
 #include "source.h"
+#include "wait.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,19 +99,17 @@ static DLManagedTensorVersioned *alloc(struct dlxpy_publisher *p, const struct s
 {
     DLManagedTensorVersioned *managed;
     struct dlx_tensor_spec s = public_spec(spec, device);
-    struct dlxpy_asking asking;
+    struct dlxpy_wait wait;
     if (dlxpy_handle_enter(&p->handle) < 0)
         return NULL;
-    dlxpy_asking_begin(&asking, &p->handle, true);
+    dlxpy_wait_begin(&wait, &p->handle, true);
     int r = dlx_alloc(p->handle.of.publisher, &s, &managed);
-    bool stopped = dlxpy_asking_end(&asking) < 0;
+    bool failed = dlxpy_wait_end(&wait, r) < 0;
     dlxpy_handle_leave(&p->handle);
-    if (r == 0 && !stopped)
+    if (!failed)
         return managed;
     if (r == 0)
         managed->deleter(managed);
-    else if (!stopped)
-        (void)dlxpy_asking_raise(&asking, r);
     return NULL;
 }
 
@@ -186,7 +184,7 @@ static DLManagedTensorVersioned **alloc_set(struct dlxpy_publisher *p, const str
 {
     struct dlx_tensor_spec *s = calloc(n, sizeof *s);
     DLManagedTensorVersioned **ret = calloc(n, sizeof *ret);
-    struct dlxpy_asking asking;
+    struct dlxpy_wait wait;
     int r = s && ret ? 0 : -1;
     if (r < 0)
         PyErr_NoMemory();
@@ -195,16 +193,13 @@ static DLManagedTensorVersioned **alloc_set(struct dlxpy_publisher *p, const str
     if (r == 0) {
         for (uint32_t i = 0; i < n; i++)
             s[i] = public_spec(&specs[i], device);
-        dlxpy_asking_begin(&asking, &p->handle, true);
+        dlxpy_wait_begin(&wait, &p->handle, true);
         r = dlx_alloc_set(p->handle.of.publisher, s, n, ret);
-        bool stopped = dlxpy_asking_end(&asking) < 0;
+        bool failed = dlxpy_wait_end(&wait, r) < 0;
         dlxpy_handle_leave(&p->handle);
-        for (uint32_t i = 0; r == 0 && stopped && i < n; i++)
+        for (uint32_t i = 0; r == 0 && failed && i < n; i++)
             ret[i]->deleter(ret[i]);
-        if (stopped)
-            r = -1;
-        else if (r < 0)
-            (void)dlxpy_asking_raise(&asking, r);
+        r = failed ? -1 : 0;
     }
     free(s);
     if (r == 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "subscription.h"
-#include "asking.h"
 #include "errors.h"
 #include "message.h"
+#include "wait.h"
 #include <stdlib.h>
 
 PyTypeObject *dlxpy_subscription_type;
@@ -74,11 +74,11 @@ static const struct dlxpy_handle_kind kind = {&dlxpy_subscription_type,
                                               unref,
                                               closing};
 
-PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const struct dlx_client *c,
-                                 const char *topic, int64_t timeout_ns, bool is_private)
+PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, int64_t timeout_ns,
+                                 bool is_private)
 {
     struct dlxpy_subscription *self =
-        (struct dlxpy_subscription *)dlxpy_handle_new(&kind, s, c, topic);
+        (struct dlxpy_subscription *)dlxpy_handle_new(&kind, s, topic);
     if (self) {
         self->timeout_ns = timeout_ns;
         self->is_private = is_private;
@@ -87,18 +87,6 @@ PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const struct dlx_cl
 }
 
 /* ---- taking -------------------------------------------------------------------------------- */
-
-/* Into `taken`, which has room and is empty. Returns what libdlx does. */
-static int take_now(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxpy_taken *taken)
-{
-    struct dlx_subscription *s = self->handle.of.subscription;
-    int r = taken->many ? dlx_take_n(s, timeout_ns, taken->many, taken->room, &taken->n)
-                        : dlx_take(s, timeout_ns, &taken->one);
-    if (r == 0 && !taken->many)
-        taken->n = 1;
-    self->ended |= r == DLX_E_PUBLISHER_GONE;
-    return r;
-}
 
 /* A take that a signal's handler ended. What it returned is told once. */
 static void keep(struct dlxpy_subscription *self, int r, struct dlxpy_taken *taken)
@@ -131,11 +119,34 @@ static int raise_ended(const struct dlxpy_subscription *self)
     return DLX_E_PUBLISHER_GONE;
 }
 
-/* What is there, without waiting; but it may find a new daemon, which takes time to answer. Returns 0; DLX_E_EMPTY, without an exception,
- * which is seldom wanted; another code of libdlx, or 1, with an exception. */
+/* Into `taken`, which has room and is empty. Returns 0; DLX_E_EMPTY or DLX_E_TIMEOUT, without an exception; another
+ * code of libdlx, or 1, with one. */
+static int take_from_libdlx(struct dlxpy_subscription *self, int64_t timeout_ns,
+                            struct dlxpy_taken *taken)
+{
+    struct dlx_subscription *s = self->handle.of.subscription;
+    struct dlxpy_wait wait;
+    dlxpy_wait_begin(&wait, &self->handle, timeout_ns != 0);
+    int r = taken->many ? dlx_take_n(s, timeout_ns, taken->many, taken->room, &taken->n)
+                        : dlx_take(s, timeout_ns, &taken->one);
+    if (r == 0 && !taken->many)
+        taken->n = 1;
+    self->ended |= r == DLX_E_PUBLISHER_GONE;
+    if (!dlxpy_wait_leave(&wait)) {
+        keep(self, r, taken);
+        return 1;
+    }
+    if (r == DLX_E_PUBLISHER_GONE)
+        return raise_ended(self);
+    if (r < 0 && r != DLX_E_EMPTY && r != DLX_E_TIMEOUT)
+        (void)dlxpy_raise(r);
+    return r;
+}
+
+/* What is there, without waiting; but it may find a new daemon, which takes time to answer. Returns as
+ * take_from_libdlx(). */
 static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
 {
-    struct dlxpy_asking asking;
     int r = self->kept_code;
     if (self->ended)
         return raise_ended(self);
@@ -149,17 +160,7 @@ static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
         give_kept(&self->kept, taken);
         return 0;
     }
-    dlxpy_asking_begin(&asking, &self->handle, false);
-    r = take_now(self, 0, taken);
-    if (dlxpy_asking_end(&asking) < 0) {
-        keep(self, r, taken);
-        return 1;
-    }
-    if (r == DLX_E_PUBLISHER_GONE)
-        return raise_ended(self);
-    if (r < 0 && r != DLX_E_EMPTY)
-        (void)dlxpy_asking_raise(&asking, r);
-    return r;
+    return take_from_libdlx(self, 0, taken);
 }
 
 /* For words about a wait in vain. */
@@ -171,35 +172,18 @@ static const char *why_none(const struct dlxpy_subscription *self)
     return r == 0 && stats.n_publishers == 0 ? ", since nobody publishes it" : "";
 }
 
-/* As look(). */
+/* As look(), with an exception in any case but DLX_E_EMPTY. */
 static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxpy_taken *taken)
 {
     int r = look(self, taken);
     if (r != DLX_E_EMPTY || timeout_ns == 0)
         return r;
-    struct dlxpy_wait wait = dlxpy_wait_begin(timeout_ns);
-    for (;;) {
-        int64_t slice = dlxpy_wait_slice(&wait, DLXPY_SLICE_NS);
-        Py_BEGIN_ALLOW_THREADS
-        r = take_now(self, slice, taken);
-        Py_END_ALLOW_THREADS
-        if (r == 0)
-            return 0;
-        if (r == DLX_E_PUBLISHER_GONE)
-            return raise_ended(self);
-        if (r != DLX_E_INTERRUPTED && r != DLX_E_TIMEOUT && r != DLX_E_EMPTY) {
-            (void)dlxpy_raise(r);
-            return r;
-        }
-        if (dlxpy_handle_go_on(&self->handle) < 0)
-            return 1;
-        if (dlxpy_wait_slice(&wait, 1) == 0) {
-            (void)dlxpy_raise_text(DLX_E_TIMEOUT, "topic %.200s: no message within %s%s",
-                                   PyUnicode_AsUTF8AndSize(self->handle.topic, NULL),
-                                   dlxpy_seconds(timeout_ns).text, why_none(self));
-            return 1;
-        }
-    }
+    r = take_from_libdlx(self, timeout_ns, taken);
+    if (r == DLX_E_TIMEOUT)
+        (void)dlxpy_raise_text(r, "topic %.200s: no message within %s%s",
+                               PyUnicode_AsUTF8AndSize(self->handle.topic, NULL),
+                               dlxpy_seconds(timeout_ns).text, why_none(self));
+    return r;
 }
 
 /* What was taken, for Python: a message, or a list of them. What it cannot be made of is dropped. NULL with an exception. */

@@ -27,7 +27,7 @@ struct dlxpy_subscription {
 };
 
 /* Takes `s` over, also when it fails. NULL with an exception. */
-PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const struct dlx_client *c,
-                                 const char *topic, int64_t timeout_ns, bool is_private);
+PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, int64_t timeout_ns,
+                                 bool is_private);
 
 #endif

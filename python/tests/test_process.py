@@ -32,6 +32,8 @@ WAITS = {
     "publish": 'p = c.publisher("f", on_full="block", depth=2); s = c.subscribe("f", reliable=True)\n'
                'for _ in range(99): p.publish(b"x")',
     "take many": 'c.subscribe("a").take_many(4)',
+    "take, spinning": 'c.subscribe("a", spin="always").take()',
+    "publish to those required": 'c.publisher("a", require=1).publish(b"x")',
     "publish many": 'p = c.publisher("f", on_full="block", depth=2); s = c.subscribe("f", reliable=True)\np.publish_many([b"x"] * 99)',
 }
 

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What interrupts a wait: handlers of signals, and other threads that close what waits. It counts as one wait, and needs no thread."""
+import contextlib
+import os
+import signal
+import threading
+
+import pytest
+from conftest import PATIENCE, until
+
+import dlx
+
+
+@contextlib.contextmanager
+def alarm(handler, every=0.02):
+    """The handler runs again and again, also while a call waits."""
+    old = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, every, every)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
+@pytest.fixture
+def full(c):
+    """A publisher that has no room, and its subscription."""
+    with c.publisher("a", on_full="block", depth=2) as pub, c.subscribe("a", reliable=True, timeout=PATIENCE) as sub:
+        pub.publish_many([b"1", b"2"])
+        yield pub, sub
+
+
+class Nth:
+    """A handler that raises, or does something, when it is called the nth time."""
+
+    def __init__(self, n, do=lambda: 1 / 0):
+        self.n, self.do = n, do
+
+    def __call__(self, *_):
+        self.n -= 1
+        if self.n == 0:
+            self.do()
+
+
+@pytest.mark.parametrize("nth", [1, 3, 20])
+def test_an_interrupted_take_slept_once_and_loses_nothing(pair, nth):
+    pub, sub = pair
+    with alarm(Nth(nth)), pytest.raises(ZeroDivisionError):
+        sub.take()
+    assert sub.stats()["sleeps"] <= 2  # it may have been woken for the publisher's memory
+    pub.publish(b"a")
+    assert bytes(sub.take()[0]) == b"a" and sub.stats()["lost"] == 0
+
+
+@pytest.mark.parametrize("nth", [1, 3, 20])
+def test_an_interrupted_publish_waited_once_and_publishes_nothing(full, nth):
+    pub, sub = full
+    with alarm(Nth(nth)), pytest.raises(ZeroDivisionError):
+        pub.publish(b"3")
+    assert [pub.stats()[x] for x in ("published", "full", "blocked")] == [2, 0, 1]
+    assert [bytes(m[0]) for m in sub.take_many(9)] == [b"1", b"2"]
+    assert pub.publish(b"3").seq == 3 and bytes(sub.take()[0]) == b"3"
+
+
+def test_a_handler_that_returns_lets_every_wait_go_on_as_one(full, c):
+    pub, sub = full
+    with alarm(Nth(20, lambda: sub.take_many(2))):
+        assert pub.publish(b"3").seq == 3
+    assert [pub.stats()[x] for x in ("published", "full", "blocked")] == [3, 0, 1]
+    assert bytes(sub.take()[0]) == b"3"
+    with c.publisher("b") as other, c.subscribe("b", timeout=PATIENCE) as taker:
+        with alarm(Nth(20, lambda: other.publish(b"x"))):
+            assert bytes(taker.take()[0]) == b"x"
+        assert taker.stats()["sleeps"] <= 3
+        late = []
+        with alarm(Nth(20, lambda: late.append(c.subscribe("b")))):
+            other.wait(2, timeout=PATIENCE)
+
+
+def test_a_time_out_is_over_in_time_whatever_handlers_ran(pair):
+    with alarm(lambda *_: None, 0.005), pytest.raises(dlx.Timeout, match="no message within 0.3 s"):
+        pair[1].take(timeout=0.3)
+
+
+def test_a_question_makes_no_thread(daemon):
+    seen = []
+
+    def look():
+        seen.append(len(os.listdir("/proc/self/task")))
+        daemon.send_signal(signal.SIGCONT)
+    with dlx.connect(timeout=PATIENCE) as c:
+        before = len(os.listdir("/proc/self/task"))
+        daemon.send_signal(signal.SIGSTOP)
+        try:
+            with alarm(Nth(5, look)):
+                assert c.daemon()["pid"] == daemon.pid
+        finally:
+            daemon.send_signal(signal.SIGCONT)
+    assert seen == [before]
+
+
+def test_ctrl_c_ends_the_start_of_a_daemon_and_the_daemon(tmp_path, monkeypatch, folders, nobody_else):
+    script = tmp_path / "script"
+    script.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 1000\n")
+    script.chmod(0o700)
+    monkeypatch.setenv("DLX_AUTOSPAWN", "yes")
+    monkeypatch.setenv("DLX_DAEMON", str(script))
+    raised = []
+
+    def handler(*_):
+        if not raised and (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"):
+            raised.append(True)
+            raise KeyboardInterrupt
+    with alarm(handler), pytest.raises(KeyboardInterrupt):
+        dlx.connect()
+    pid = (tmp_path / "pid").read_text().strip()
+    until(lambda: not os.path.exists(f"/proc/{pid}"), "the daemon's end")
+
+
+CLOSED = {
+    "wait": lambda c, pub, sub: (pub, lambda: pub.wait(5)),
+    "publish": lambda c, pub, sub: (pub, lambda: pub.publish(b"x")),
+    "publish_many": lambda c, pub, sub: (pub, lambda: pub.publish_many([b"x", {"a": b"x"}])),
+    "take": lambda c, pub, sub: (sub, lambda: (sub.take_many(9), sub.take())),
+    "get": lambda c, pub, sub: (c, lambda: c.get("nothing", timeout=None)),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_what_another_thread_closes_waits_no_longer(daemon, name):
+    with dlx.connect() as c, c.publisher("a", on_full="block", depth=2) as pub, c.subscribe("a", reliable=True) as sub:
+        pub.publish_many([b"1", b"2"])
+        handle, call = CLOSED[name](c, pub, sub)
+        said = []
+
+        def wait():
+            try:
+                call()
+            except dlx.Closed as e:
+                said.append(str(e))
+        threads = [threading.Thread(target=wait) for _ in range(3 if handle is c else 1)]  # several may wait by a connection
+        for thread in threads:
+            thread.start()
+        if handle is c:
+            until(lambda: c.daemon()["n_links"] >= 1 and len(said) == 0, "waiting")
+        else:
+            def is_waiting():
+                try:
+                    handle.stats()
+                except dlx.InUse:
+                    return True
+            until(is_waiting, "waiting")
+        handle.close()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert len(said) == len(threads) and all("is closed" in x for x in said)
