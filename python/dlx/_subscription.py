@@ -16,6 +16,16 @@ class Methods:
         return self._poll(0, stream)
 
 
+def _listed(subscriptions):
+    if isinstance(subscriptions, Subscription):  # iterating over one takes its messages
+        raise TypeError("select() takes a list of subscriptions, as in select([subscription], timeout)")
+    subscriptions = list(subscriptions)
+    for each in subscriptions:
+        if not isinstance(each, Subscription):
+            raise TypeError(f"select() takes a list of subscriptions, and this one has an item of type {type(each).__name__}: {each!r}")
+    return subscriptions
+
+
 def select(subscriptions, timeout=None):
     """Waits for several subscriptions, and returns a list of those whose take() does not wait.
 
@@ -23,7 +33,7 @@ def select(subscriptions, timeout=None):
     seconds pass first. 0 does not wait; None waits without a limit. Ctrl-C interrupts the wait, and other
     threads run during it.
     """
-    subscriptions = list(subscriptions)
+    subscriptions = _listed(subscriptions)
     if not subscriptions and timeout is None:
         raise ValueError("select() of no subscriptions and without a timeout would wait for ever")
     until = math.inf if timeout is None else time.monotonic() + timeout

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """try_take(), select() of several subscriptions, and several threads on one publisher."""
+import re
 import select
 import threading
 import time
@@ -71,6 +72,16 @@ def test_select_keeps_its_time(several):
     assert dlx.select([], 0) == []
     with pytest.raises(ValueError, match="for ever"):
         dlx.select([])
+
+
+def test_select_of_what_is_no_list_of_subscriptions_takes_nothing(several):
+    a, _, x, _ = several
+    a.publish(b"1")
+    with pytest.raises(TypeError, match=re.escape("a list of subscriptions, as in select([subscription], timeout)")):
+        dlx.select(x, 1)
+    with pytest.raises(TypeError, match=re.escape("an item of type Publisher: <dlx.Publisher of a>")):
+        dlx.select([x, a], 1)
+    assert x.stats()["taken"] == 0 and x.take().tobytes() == b"1"
 
 
 def test_a_subscription_whose_take_raises_is_ready(several):
