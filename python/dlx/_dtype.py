@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data types. They are objects of dlx, because DLPack has more types than any library, and NumPy is optional."""
+from typing import TYPE_CHECKING
+
 from ._dlx import _dtype_name
+
+if TYPE_CHECKING:
+    from ._dlx import DTypeLike
 
 
 class DType(str):
@@ -12,7 +17,7 @@ class DType(str):
 
     __slots__ = ()
 
-    def __new__(cls, dtype):
+    def __new__(cls, dtype: "DTypeLike") -> "DType":
         return str.__new__(cls, _dtype_name(dtype))
 
     def __eq__(self, other):
@@ -33,7 +38,7 @@ class DType(str):
         return f"dlx.DType({str(self)!r})"
 
     @property
-    def name(self):
+    def name(self) -> str:
         """The name as a plain str."""
         return str(self)
 

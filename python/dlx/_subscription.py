@@ -3,6 +3,7 @@
 import math
 import select as _select
 import time
+from collections.abc import Iterable
 
 from ._dlx import Subscription
 from ._tensor import add
@@ -16,17 +17,18 @@ class Methods:
         return self._poll(0, stream)
 
 
-def _listed(subscriptions):
+def _listed(subscriptions: Iterable[Subscription]) -> list[Subscription]:
     if isinstance(subscriptions, Subscription):  # iterating over one takes its messages
         raise TypeError("select() takes a list of subscriptions, as in select([subscription], timeout)")
     subscriptions = list(subscriptions)
     for each in subscriptions:
         if not isinstance(each, Subscription):
-            raise TypeError(f"select() takes a list of subscriptions, and this one has an item of type {type(each).__name__}: {each!r}")
+            raise TypeError("select() takes a list of subscriptions, and this one has an item of type "
+                            f"{type(each).__name__}: {each!r}")
     return subscriptions
 
 
-def select(subscriptions, timeout=None):
+def select(subscriptions: Iterable[Subscription], timeout: float | None = None) -> list[Subscription]:
     """Waits for several subscriptions, and returns a list of those whose take() does not wait.
 
     Such a take() returns a message, or raises, as with dlx.PublisherGone. The list is empty if `timeout`

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's caching allocator on memory that can be shared."""
+from typing import TYPE_CHECKING
+
 from . import _dlx
+
+if TYPE_CHECKING:
+    import torch as _torch
 
 # Pools of PyTorch have a bare pointer to it, and may use it until the process ends.
 _kept: dict = {}
@@ -14,7 +19,7 @@ def _allocator(torch):
     return _kept["allocator"].allocator()
 
 
-def torch_mem_pool():
+def torch_mem_pool() -> "_torch.cuda.MemPool":
     """Makes a torch.cuda.MemPool whose memory other processes can open by descriptors.
 
         pool = dlx.torch_mem_pool()

@@ -29,7 +29,7 @@ def test_stubs_and_docstrings_are_complete(cls):
     real = {k for k in vars(getattr(_dlx, cls)) if not k.startswith("__") or k in ("__dlpack__", "__dlpack_device__", "__iter__")}
     stub = stub_names()[cls]
     assert {k for k in real if not k.startswith("_as")} <= stub
-    assert {k for k in stub if not k.startswith("__")} <= real
+    assert {k for k in stub if not k.startswith("__")} <= set(dir(getattr(_dlx, cls)))  # or of a base class
     for name in real:
         assert name.startswith("_") or getattr(_dlx, cls).__dict__[name].__doc__, f"{cls}.{name} has no docstring"
     assert getattr(dlx, cls).__doc__ and getattr(dlx, cls).__module__ == "dlx"

@@ -5,13 +5,12 @@ assert_type() holds what the stub says; each `type: ignore` is a mistake that my
 """
 import array
 import mmap
-from collections.abc import Sequence
+from collections.abc import ItemsView, Sequence
 from typing import assert_type
 
 import numpy as np
 
 import dlx
-from dlx._dlx import Json
 
 
 def publishes(c: dlx.Connection, frame: np.ndarray, capsule: object) -> None:
@@ -36,8 +35,9 @@ def publishes(c: dlx.Connection, frame: np.ndarray, capsule: object) -> None:
             dlx.tensor(mapped)
         pub.publish(3)  # type: ignore[arg-type]
         pub.publish(capsule)  # type: ignore[arg-type]
-        pub.publish({"a": object()})  # type: ignore[arg-type]
-        pub.publish(frame, meta={"a": object()})  # type: ignore[dict-item]
+        pub.publish([object()])  # type: ignore[list-item]
+        pub.publish({1.5: frame})  # type: ignore[arg-type]
+        pub.publish(frame, meta=[("a", 1)])  # type: ignore[arg-type]
         pub.empty(3, dtype=5)  # type: ignore[arg-type]
         pub.empty(3, device=0)  # type: ignore[arg-type]
         pub.publish(frame, timout=1)  # type: ignore[call-arg]
@@ -50,7 +50,9 @@ def takes(c: dlx.Connection) -> float:
             assert_type(msg, dlx.Message)
             assert_type(msg["rgb"], dlx.Tensor)
             assert_type(msg[0].shape, tuple[int, ...])
-            assert_type(msg.meta, dict[str, Json] | bytes | None)
+            assert_type(msg.meta_bytes, bytes)
+            if isinstance(msg.meta, bytes):
+                assert_type(msg.meta, bytes)
             array_of: np.ndarray = msg[0].numpy()
             np.asarray(msg[0]), np.from_dlpack(msg[0]), memoryview(msg[0])
             msg[0].nothing  # type: ignore[attr-defined]
@@ -67,6 +69,54 @@ async def waits(sub: dlx.Subscription, pub: dlx.Publisher, tensors: Sequence[dlx
     assert_type(await pub.publish_async(tensors, timeout=2), dlx.Report)
     async for msg in sub:
         assert_type(msg, dlx.Message)
+
+
+def publishes_what_variables_hold(pub: dlx.Publisher, w: np.ndarray, m: np.ndarray) -> None:
+    """mypy takes these for dict[str, object]."""
+    state = {"params": {"w": w}, "opt": [m, w], "step": 3}
+    meta = {"t": 1.5, "task": "a", "names": ["a", "b"], "none": None}
+    pub.publish(state, meta=meta)
+    frames = [w, m]
+    pub.publish(frames)
+    weights = {"w": w}
+    pub.publish_many([weights, state])
+
+
+def reads_what_the_publisher_decides(msg: dlx.Message) -> dict[int, float]:
+    """As the programs of docs/ do, which know what comes."""
+    results: dict[int, float] = {msg.meta["task"]: float(msg.meta["t"])}
+    assert_type(msg["model"]["fc"].shape, tuple[int, ...])
+    assert_type(msg.items(), ItemsView[str, dlx.Tensor])
+    for tensor in msg:
+        assert_type(tensor, dlx.Tensor)
+    return results
+
+
+def reads_names(msg: dlx.Message) -> None:
+    if isinstance(msg, dlx.TreeMessage):
+        model = msg["model"]
+        model["fc"]  # type: ignore[index, call-overload]
+        if isinstance(model, dict) and isinstance(fc := model["fc"], dlx.Tensor):
+            assert_type(fc.numpy(), np.ndarray)
+        for _, value in msg.items():
+            if isinstance(value, dlx.Tensor):
+                assert_type(value.shape, tuple[int, ...])
+        assert_type(msg.get("step", 0) == 3, bool)
+    elif isinstance(msg, dlx.NamedMessage):
+        weights = {name: np.asarray(tensor) for name, tensor in msg.items()}
+        assert_type(sum(tensor.nbytes for tensor in msg.values()), int)
+        assert_type([weights[name] for name in msg], list[np.ndarray])
+        if (boxes := msg.get("boxes")) is not None:
+            assert_type(boxes.shape, tuple[int, ...])
+        assert_type(msg.get("boxes", 0), dlx.Tensor | int)
+
+
+def selects(sub: dlx.Subscription, other: dlx.Subscription) -> None:
+    assert_type(dlx.select([sub, other], 1.5), list[dlx.Subscription])
+    dlx.select((sub, other), None)
+    dlx.select(sub)  # type: ignore[arg-type]
+    assert_type(dlx.DType(float).name, str)
+    dlx.torch_mem_pool()
 
 
 def catches() -> None:
