@@ -5,6 +5,7 @@
 #include "client/event.h"
 #include "client/gpu_threads.h"
 #include "client/publisher.h"
+#include "client/revive.h"
 #include "client/subscription.h"
 #include <string.h>
 #include <sys/eventfd.h>
@@ -80,6 +81,7 @@ int dlx_publisher_next_event(struct dlx_publisher *p, struct dlx_event *ret)
     int r = dlx__publisher_begin(ret ? p : NULL, "dlx_publisher_next_event");
     if (r < 0)
         return DLX_NAME_NULL(r, "dlx_publisher_next_event", {"ret", ret});
+    dlx__publisher_look(p, dlx__now_ns());
     dlx__writer_read_membership(&p->core);
     r = dlx__events_pop(&p->events, ret);
     dlx__publisher_leave(p);

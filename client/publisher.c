@@ -527,6 +527,7 @@ int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats 
     int r = dlx__publisher_begin(stats ? p : NULL, "dlx_publisher_get_stats");
     if (r < 0)
         return DLX_NAME_NULL(r, "dlx_publisher_get_stats", {"stats", stats});
+    dlx__publisher_look(p, dlx__now_ns()); /* a program that only polls this is to be found, too */
     dlx__writer_read_membership(&p->core);
     if (p->n_ended < p->core.leaves_seen) /* whose end was not to be seen when the daemon told it */
         dlx__outlet_env.look_for_dead(p);

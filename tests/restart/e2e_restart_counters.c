@@ -283,6 +283,47 @@ START_TEST(an_event_tells_each_side_once_that_the_daemon_was_replaced)
 }
 END_TEST
 
+static void poll_stats(struct dlx_publisher *p)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(p, &stats));
+}
+
+static void poll_events(struct dlx_publisher *p)
+{
+    (void)n_reconnected(p, NULL, "test/a");
+}
+
+static void (*const polls[])(struct dlx_publisher *p) = {poll_stats, poll_events};
+
+/* It has nothing more to publish: what it retains is to be found again. */
+START_TEST(a_publisher_that_only_polls_is_found_at_the_next_daemon)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_publisher_new(
+        c, "test/a",
+        &(struct dlx_publisher_args){.size = sizeof(struct dlx_publisher_args), .retain = 1}, &p));
+    dlx_test_stream_publish(p, 10, 1);
+    dlx_test_stream_restart();
+    struct dlx_client *newcomer = dlx_test_stream_connect();
+    int r = dlx_get(newcomer, "test/a", 0, &m);
+    ck_assert_int_eq(r, DLX_E_EMPTY);
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; r == DLX_E_EMPTY;) {
+        ck_assert_uint_lt(dlx__now_ns(), end);
+        polls[_i](p);
+        r = dlx_get(newcomer, "test/a", 0, &m);
+    }
+    ok(r);
+    ck_assert_uint_eq(dlx_message_seq(m), 1);
+    dlx_message_unref(m);
+    dlx_client_unref(newcomer);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("e2e_restart_counters");
@@ -290,6 +331,8 @@ int main(void)
     tcase_add_loop_test(tcase, counters_go_on_with_the_next_daemon, 0, 2);
     tcase_add_test(tcase, what_is_taken_by_the_old_link_counts_for_the_new_one);
     tcase_add_test(tcase, an_event_tells_each_side_once_that_the_daemon_was_replaced);
+    tcase_add_loop_test(tcase, a_publisher_that_only_polls_is_found_at_the_next_daemon, 0,
+                        DLX_ARRAY_SIZE(polls));
     suite_add_tcase(suite, tcase);
     tcase = dlx_test_stream_case("disconnected");
     tcase_add_loop_test(tcase, counters_go_on_after_the_daemon_disconnected_the_subscriber, 0, 2);
