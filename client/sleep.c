@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/sleep.h"
+#include <poll.h>
 #include <sys/epoll.h>
 
 static bool pending(const struct dlx_subscription *s)
@@ -27,7 +28,10 @@ int dlx__subscription_handle_events(struct dlx_subscription *s, int timeout_ms)
 {
     struct epoll_event events[16];
     bool news = false, timer = false;
-    int n = epoll_wait(s->epoll, events, (int)DLX_ARRAY_SIZE(events), timeout_ms);
+    /* poll() sleeps, because SIGSTOP and SIGCONT end epoll_wait() although no handler ran: signal(7). */
+    struct pollfd pfd = {.fd = s->epoll, .events = POLLIN};
+    int n = timeout_ms == 0 ? 1 : poll(&pfd, 1, timeout_ms);
+    n = n > 0 ? epoll_wait(s->epoll, events, (int)DLX_ARRAY_SIZE(events), 0) : n;
     if (n < 0)
         return errno == EINTR ? DLX_E_INTERRUPTED : dlx__fail_errno("epoll_wait");
     for (int i = 0; i < n; i++) {

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A signal handler runs while a call waits: the call says so, nothing is lost, and the next one goes on. */
+/* A signal handler runs while a call waits: the call says so, nothing is lost, and the next one goes
+ * on. A program that is stopped and continued runs no handler: its call goes on waiting. */
 
+#include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
+#include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 
 static void ignore(int signal)
 {
@@ -72,6 +77,146 @@ START_TEST(a_publisher_that_waits_for_a_reliable_subscriber)
 }
 END_TEST
 
+/* ---- stopped and continued ------------------------------------------------------------------ */
+
+/* A child that says on a pipe that it is about to wait. */
+struct child {
+    pid_t pid;
+    int ready;
+};
+
+static struct child spawn(void (*run)(int ready))
+{
+    int fds[2];
+    ck_assert_int_eq(pipe(fds), 0);
+    struct child child = {.pid = dlx_test_fork(), .ready = fds[0]};
+    ck_assert_int_ge(child.pid, 0);
+    if (child.pid == 0) {
+        close(fds[0]);
+        run(fds[1]);
+        _exit(0);
+    }
+    close(fds[1]);
+    return child;
+}
+
+static void say_ready(int fd)
+{
+    ck_assert_int_eq(write(fd, "", 1), 1);
+}
+
+/* As proc_pid_stat(5) has it; 'Z' also for one that is not there. */
+static char state_of(pid_t pid)
+{
+    char path[64], stat[512] = "";
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    size_t n = file ? fread(stat, 1, sizeof stat - 1, file) : 0;
+    if (file)
+        (void)fclose(file);
+    stat[n] = '\0';
+    const char *end = strrchr(stat, ')');
+    return end && end[1] == ' ' ? end[2] : 'Z';
+}
+
+/* The child sleeps in the call that it is about to make; there it is stopped and continued. */
+static void stop_and_continue(const struct child *child)
+{
+    char byte, state;
+    ck_assert_int_eq(read(child->ready, &byte, 1), 1);
+    for (int i = 0; i < 5; i++) {
+        uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
+        while ((state = state_of(child->pid)) != 'S' && state != 'Z') {
+            ck_assert_msg(dlx__now_ns() < end, "the child is in state %c", state);
+            (void)sched_yield();
+        }
+        ck_assert_msg(state == 'S', "the wait has ended");
+        ck_assert_int_eq(kill(child->pid, SIGSTOP), 0);
+        ck_assert_int_eq(waitpid(child->pid, NULL, WUNTRACED), child->pid);
+        ck_assert_int_eq(kill(child->pid, SIGCONT), 0);
+    }
+}
+
+static void ends_well(const struct child *child)
+{
+    int status = -1;
+    ck_assert_int_eq(waitpid(child->pid, &status, 0), child->pid);
+    ck_assert_int_eq(status, 0);
+    close(child->ready);
+}
+
+static void take_one(int ready, bool by_fd)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s = NULL;
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    if (by_fd)
+        ck_assert_int_ge(dlx_subscription_fd(s), 0);
+    say_ready(ready);
+    dlx_test_stream_take(s, 1);
+}
+
+static void take_one_here(int ready)
+{
+    take_one(ready, false);
+}
+
+static void take_one_by_fd(int ready)
+{
+    take_one(ready, true);
+}
+
+START_TEST(a_take_that_waits_is_stopped_and_continued)
+{
+    struct child child = spawn(_i == 0 ? take_one_here : take_one_by_fd);
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    stop_and_continue(&child);
+    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_test_stream_publish(p, 10, 1);
+    ends_well(&child);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
+/* First for a subscriber, then for room. */
+static void publish_four(int ready)
+{
+    const struct dlx_publisher_args args = {
+        .size = sizeof args, .depth = 3, .on_full = DLX_ON_FULL_BLOCK};
+    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    say_ready(ready);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    for (int64_t n = 1; n <= 3; n++)
+        dlx_test_stream_publish(p, 10, n);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 4);
+    say_ready(ready);
+    ok(dlx_publish(p, t, &wait));
+    dlx_publisher_unref(p);
+}
+
+START_TEST(a_publisher_that_waits_is_stopped_and_continued)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
+    struct child child = spawn(publish_four);
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s = NULL;
+    stop_and_continue(&child);
+    ok(dlx_subscribe(c, "test/a", &args, &s));
+    stop_and_continue(&child);
+    for (int64_t n = 1; n <= 4; n++)
+        dlx_test_stream_take(s, n);
+    ends_well(&child);
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("interrupted");
@@ -79,6 +224,8 @@ int main(void)
     tcase_add_loop_test(tcase, a_take_that_waits, 0, 2);
     tcase_add_test(tcase, a_publisher_that_waits_for_subscribers);
     tcase_add_test(tcase, a_publisher_that_waits_for_a_reliable_subscriber);
+    tcase_add_loop_test(tcase, a_take_that_waits_is_stopped_and_continued, 0, 2);
+    tcase_add_test(tcase, a_publisher_that_waits_is_stopped_and_continued);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
