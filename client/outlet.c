@@ -500,27 +500,38 @@ static const char *why_not_attached(const struct dlx_publisher *p)
                             : "dlpackd has yet to tell of them";
 }
 
-int dlx__outlet_blame(const struct dlx_publisher *p, int code)
+/* How far a reliable subscriber is behind that keeps messages from being dropped; 0: it does not. */
+static uint64_t lag_that_blocks(const struct dlx_publisher *p, const struct dlx_writer_link *link)
 {
-    char who[DLX_ERROR_TEXT_SIZE];
+    uint64_t cursor = dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)&link->page->cursor);
+    cursor = DLX_MAX(cursor, link->base);
+    bool blocks = link->reliable && !link->left && cursor + p->core.window <= p->core.head;
+    return blocks ? p->core.head - cursor : 0;
+}
+
+/* Others hold memory, and stop nobody. Nothing, if they have gone on meanwhile. */
+static void list_blocking(const struct dlx_publisher *p, char *ret, size_t size)
+{
     size_t used = 0;
-    who[0] = '\0';
-    for (uint32_t i = 0; i < p->core.n_links && used < sizeof who - 80; i++) {
+    ret[0] = '\0';
+    for (uint32_t i = 0; i < p->core.n_links && used < size - 80; i++) {
         const struct dlx_writer_link *link = p->core.links[i];
-        uint32_t held = dlx__writer_link_n_held(link);
-        uint64_t cursor = dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)&link->page->cursor);
-        cursor = DLX_MAX(cursor, link->base);
-        bool waits = link->reliable && !link->left && cursor < p->core.head;
-        uint64_t behind = waits ? p->core.head - cursor : 0;
-        if (held == 0 && behind == 0)
+        uint64_t behind = lag_that_blocks(p, link);
+        if (behind == 0)
             continue;
         struct dlx_peer *peer = outlet_of(link)->peer;
         const char *name = dlx__peers_name(&p->client->peers, peer);
-        int n = snprintf(who + used, sizeof who - used,
-                         "%s%s%spid %u%s holds %u and is %" PRIu64 " behind", used ? ", " : "",
-                         name, *name ? " (" : "", peer->pid, *name ? ")" : "", held, behind);
+        int n =
+            snprintf(ret + used, size - used, "%s%s%spid %u%s holds %u and is %" PRIu64 " behind",
+                     used ? ", " : ": ", name, *name ? " (" : "", peer->pid, *name ? ")" : "",
+                     dlx__writer_link_n_held(link), behind);
         used += n > 0 ? (size_t)n : 0;
     }
+}
+
+int dlx__outlet_blame(const struct dlx_publisher *p, int code)
+{
+    char who[DLX_ERROR_TEXT_SIZE];
     if (p->core.joins_picked < p->core.joins_seen)
         return dlx__fail(code,
                          "topic %s: %" PRIu64
@@ -528,9 +539,10 @@ int dlx__outlet_blame(const struct dlx_publisher *p, int code)
                          "be dropped (depth %u)",
                          p->topic, p->core.joins_seen - p->core.joins_picked, why_not_attached(p),
                          p->args.depth);
+    list_blocking(p, who, sizeof who);
     return dlx__fail(
         code,
-        "topic %s: a reliable subscriber is as far behind as it may be (depth %u): %.250s; "
-        "wait longer (timeout), raise depth, or end it",
+        "topic %s: a reliable subscriber is as far behind as it may be (depth %u)%.250s; "
+        "wait longer (timeout), raise depth, or stop that subscriber",
         p->topic, p->args.depth, who);
 }

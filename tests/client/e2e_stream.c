@@ -330,6 +330,38 @@ START_TEST(a_full_publisher_names_who_is_behind)
 }
 END_TEST
 
+START_TEST(a_full_publisher_names_no_subscriber_that_does_not_block)
+{
+    const struct dlx_publisher_args pa = {
+        .size = sizeof pa, .depth = 4, .on_full = DLX_ON_FULL_BLOCK};
+    const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
+    const struct dlx_subscribe_args latest = {.size = sizeof latest, .mode = DLX_MODE_LATEST};
+    struct dlx_test_pair x = dlx_test_pair_make(&pa, &reliable);
+    struct dlx_subscription *loses = NULL, *follows = NULL;
+    struct dlx_message *held[2] = {NULL};
+    ok(dlx_subscribe(x.c, "test/a", &latest, &loses));
+    ok(dlx_subscribe(x.c, "test/a", &reliable, &follows));
+    dlx_test_stream_publish(x.p, 10, 1);
+    ok(dlx_take(loses, PATIENCE, &held[0]));
+    dlx_test_stream_take(x.s, 1);
+    dlx_test_stream_take(follows, 1);
+    for (int64_t i = 2; i <= 5; i++)
+        dlx_test_stream_publish(x.p, 10, i);
+    dlx_test_stream_take(follows, 2);
+    ok(dlx_take(follows, PATIENCE, &held[1]));
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 6);
+    fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "holds 0 and is 4 behind; wait longer");
+    ck_assert_ptr_null(strstr(dlx_client_errmsg(NULL), "behind, "));
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "or stop that subscriber"));
+    t->deleter(t);
+    dlx_message_unref(held[0]);
+    dlx_message_unref(held[1]);
+    dlx_subscription_unref(loses);
+    dlx_subscription_unref(follows);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
 /* What is held only takes memory. */
 START_TEST(held_messages_do_not_stop_a_publisher)
 {
@@ -543,6 +575,7 @@ int main(void)
     tcase_add_test(tcase, a_publisher_that_comes_later_is_heard_from_its_first_message);
     tcase_add_test(tcase, holding_too_many_is_an_error_that_names_the_limit);
     tcase_add_test(tcase, a_full_publisher_names_who_is_behind);
+    tcase_add_test(tcase, a_full_publisher_names_no_subscriber_that_does_not_block);
     tcase_add_loop_test(tcase, held_messages_do_not_stop_a_publisher, 0, 2);
     tcase_add_test(tcase, bad_arguments_are_refused_in_words);
     tcase_add_test(tcase, the_fd_is_readable_when_there_is_something);
