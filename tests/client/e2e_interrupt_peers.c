@@ -284,6 +284,7 @@ START_TEST(it_ends_every_wait_for_others)
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "interrupted"));
     ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
     one_wait_is_counted(w);
+    ck_assert_uint_eq(subscription_stats().sleeps, sleeps(w));
     asked.stop_at = 0;
     if (w->call == get) { /* it was to get what is retained, or comes while it waits */
         asked.act_at = asked.n + 1;
