@@ -128,232 +128,118 @@ static PyObject *connect_it(PyObject *module, PyObject *const *args, Py_ssize_t 
     return ret;
 }
 
-/* ---- publisher ----------------------------------------------------------------------------- */
+/* ---- what dlx/_connection.py calls: everything is given, by position ------------------------ */
 
-static int parse_on_full(PyObject *object, uint32_t *ret)
+/* Are there so many? Returns 0, or -1 with TypeError. */
+static int check_number(const char *function, Py_ssize_t n_args, Py_ssize_t least, Py_ssize_t most)
 {
-    if (!object)
+    if (n_args >= least && n_args <= most)
         return 0;
-    bool drops = PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, "drop") == 0;
-    if (drops ||
-        (PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, "block") == 0)) {
-        *ret = drops ? DLX_ON_FULL_DROP : DLX_ON_FULL_BLOCK;
-        return 0;
-    }
-    PyErr_Format(PyExc_ValueError, "on_full is \"drop\" or \"block\", not %R", object);
+    PyErr_Format(PyExc_TypeError, "%s() of %zd arguments", function, n_args);
     return -1;
 }
 
+/* How long messages stay when their publisher has gone. */
 static int parse_retain_for(PyObject *object, int64_t *ret)
 {
-    if (!object || object == Py_None)
+    if (object == Py_None) /* of libdlx, 0: without a limit */
         return 0;
-    if (!PyUnicode_Check(object)) {
-        if (dlxpy_timeout(object, ret) < 0)
-            return -1;
-        if (*ret == DLX_FOREVER)
-            *ret = 0; /* of libdlx: without a limit */
-        else if (*ret == 0)
-            PyErr_SetString(
-                PyExc_ValueError,
-                "retain_for is more than 0 seconds: give \"latched\" for messages that do "
-                "not stay when the publisher has gone, None for no limit");
-        return PyErr_Occurred() ? -1 : 0;
-    }
-    if (PyUnicode_CompareWithASCIIString(object, "latched") == 0) {
-        *ret = DLX_RETAIN_LATCHED;
-        return 0;
-    }
-    PyErr_Format(PyExc_ValueError, "retain_for is a number of seconds, None or \"latched\", not %R",
-                 object);
-    return -1;
+    if (dlxpy_timeout(object, ret) < 0)
+        return -1;
+    if (*ret == DLX_FOREVER)
+        *ret = 0;
+    else if (*ret == 0)
+        PyErr_SetString(PyExc_ValueError,
+                        "retain_for is more than 0 seconds: give \"latched\" for messages that do "
+                        "not stay when the publisher has gone, None for no limit");
+    return PyErr_Occurred() ? -1 : 0;
 }
 
-PyDoc_STRVAR(
-    publisher_doc,
-    "publisher($self, /, topic, *, history=0, on_full=\"drop\", depth=16, retain=0, "
-    "retain_for=None, "
-    "timeout=None, max_held=0, max_held_bytes=0, require=0)\n--\n\n"
-    "Announce a dlx.Publisher on a topic: segments of [A-Za-z0-9_.-], separated by '/'.\n\n"
-    "history     newest messages that stay readable for subscriptions that ask for a history, to "
-    "1024; 0: the\n"
-    "            larger of 1 and `retain`\n"
-    "on_full     \"drop\" a message that is `depth` behind the newest, or \"block\" until reliable "
-    "subscribers\n"
-    "            have taken it\n"
-    "depth       how far a subscriber may be behind, in messages of any size, 1 to 4096\n"
-    "retain      newest messages (at most `history`) that late subscribers and get() find, also "
-    "when the\n"
-    "            publisher has gone\n"
-    "retain_for  seconds that they stay then, more than 0; None: without a limit; \"latched\": not "
-    "at all\n"
-    "timeout     seconds that publish() waits for subscribers, with on_full=\"block\" or "
-    "`require`; None: no limit\n"
-    "max_held    messages that one subscriber may hold at once, to 4096; 0: as many as it asks "
-    "for\n"
-    "max_held_bytes  bytes that it may hold at once; 0: any number\n"
-    "require     subscribers that must be attached: publish() waits for them, and raises "
-    "dlx.Timeout if they do not\n"
-    "            come in time; 0: a message may reach nobody, which Report.subscribers says\n\n"
-    "Raises dlx.InvalidError, dlx.AccessError, dlx.LimitError, dlx.NoMemory, dlx.DaemonError.");
 static void unref_publisher(void *p)
 {
     dlx_publisher_unref(p);
 }
 
-static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
-                           PyObject *kwnames)
+PyDoc_STRVAR(publisher_doc, "_publisher($self, topic, history, blocks, depth, retain, latched, "
+                            "retain_for, timeout, max_held, max_held_bytes, require, /)\n--\n\n");
+static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
-    static const char *const names[] = {"topic",          "history",    "on_full", "depth",
-                                        "retain",         "retain_for", "timeout", "max_held",
-                                        "max_held_bytes", "require"};
-    static const struct dlxpy_params params = {"publisher", names, 10, 1, 1};
     struct dlx_publisher_args pub = {.size = sizeof pub};
-    PyObject *value[10], *keep;
+    PyObject *keep;
     const char *topic;
-    int64_t timeout_ns = DLX_FOREVER;
-    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
-        dlxpy_uint32(value[1], "history", UINT32_MAX, &pub.history) < 0 ||
-        parse_on_full(value[2], &pub.on_full) < 0 ||
-        dlxpy_uint32(value[3], "depth", UINT32_MAX, &pub.depth) < 0 ||
-        dlxpy_uint32(value[4], "retain", UINT32_MAX, &pub.retain) < 0 ||
-        parse_retain_for(value[5], &pub.retain_for_ns) < 0 ||
-        (value[6] && dlxpy_timeout(value[6], &timeout_ns) < 0) ||
-        dlxpy_uint32(value[7], "max_held", UINT32_MAX, &pub.max_held) < 0 ||
-        dlxpy_uint64(value[8], "max_held_bytes", &pub.max_held_bytes) < 0 ||
-        dlxpy_uint32(value[9], "require", UINT32_MAX, &pub.min_subscribers) < 0 ||
-        dlxpy_topic_of(value[0], &keep, &topic) < 0)
+    int64_t timeout_ns;
+    bool blocks = false, latched = false;
+    if (check_number("_publisher", n_args, 11, 11) < 0 ||
+        dlxpy_uint32(args[1], "history", UINT32_MAX, &pub.history) < 0 ||
+        dlxpy_flag(args[2], &blocks) < 0 ||
+        dlxpy_uint32(args[3], "depth", UINT32_MAX, &pub.depth) < 0 ||
+        dlxpy_uint32(args[4], "retain", UINT32_MAX, &pub.retain) < 0 ||
+        dlxpy_flag(args[5], &latched) < 0 || parse_retain_for(args[6], &pub.retain_for_ns) < 0 ||
+        dlxpy_timeout(args[7], &timeout_ns) < 0 ||
+        dlxpy_uint32(args[8], "max_held", UINT32_MAX, &pub.max_held) < 0 ||
+        dlxpy_uint64(args[9], "max_held_bytes", &pub.max_held_bytes) < 0 ||
+        dlxpy_uint32(args[10], "require", UINT32_MAX, &pub.min_subscribers) < 0 ||
+        dlxpy_topic_of(args[0], &keep, &topic) < 0)
         return NULL;
-    bool waits = pub.on_full == DLX_ON_FULL_BLOCK || pub.min_subscribers > 0;
+    pub.on_full = blocks ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP;
+    if (latched)
+        pub.retain_for_ns = DLX_RETAIN_LATCHED;
     struct dlx_publisher *p = NULL;
     struct dlxpy_wait wait;
     struct dlx_client *c = dlxpy_connection_enter(self, &wait);
     PyObject *ret = NULL;
     if (c && dlxpy_connection_leave(self, &wait, dlx_publisher_new(c, topic, &pub, &p)) == 0)
-        ret = dlxpy_publisher_new(p, topic, waits, timeout_ns);
+        ret = dlxpy_publisher_new(p, topic, blocks || pub.min_subscribers > 0, timeout_ns);
     else if (p)
         dlxpy_wait_unref(unref_publisher, p);
     Py_XDECREF(keep);
     return ret;
 }
 
-/* ---- subscription -------------------------------------------------------------------------- */
-
-/* None: from now on, whatever is retained. */
-static int parse_history(PyObject *object, uint32_t *ret)
+/* None: the loop goes on whoever leaves. */
+static int parse_publishers(PyObject *object, uint32_t *ret)
 {
-    if (object == Py_None) {
-        *ret = DLX_HISTORY_NONE;
+    *ret = DLX_PUBLISHERS_ANY;
+    if (object == Py_None)
         return 0;
-    }
-    return dlxpy_uint32(object, "history", UINT32_MAX - 1, ret);
-}
-
-/* How many publishers a loop is for. `stay` and `publishers` may be NULL or None. */
-static int parse_publishers(PyObject *stay, PyObject *publishers, const char *topic, uint32_t *ret)
-{
-    bool stays = strchr(topic, '*') != NULL;
-    if (publishers && publishers != Py_None) {
-        if (stay && stay != Py_None) {
-            PyErr_SetString(PyExc_ValueError,
-                            "stay and publishers exclude each other: a loop for a number of "
-                            "publishers ends when they have left");
-            return -1;
-        }
-        if (dlxpy_uint32(publishers, "publishers", DLX_PUBLISHERS_ANY - 1, ret) < 0)
-            return -1;
-        if (*ret == 0)
-            PyErr_SetString(PyExc_ValueError, "publishers is 1 or more");
-        return *ret == 0 ? -1 : 0;
-    }
-    if (stay && stay != Py_None && dlxpy_flag(stay, &stays) < 0)
+    if (dlxpy_uint32(object, "publishers", DLX_PUBLISHERS_ANY - 1, ret) < 0)
         return -1;
-    *ret = stays ? DLX_PUBLISHERS_ANY : 1;
-    return 0;
-}
-
-/* Seconds, of which 0 is "never" and what has no end "always"; None for the default, which is 0 to libdlx. */
-static int parse_spin(PyObject *object, int64_t *ret)
-{
-    if (!object || object == Py_None)
+    if (*ret > 0)
         return 0;
-    if (!PyUnicode_Check(object)) {
-        if (dlxpy_timeout(object, ret) < 0)
-            return -1;
-        if (*ret <= 0)
-            *ret = *ret == 0 ? DLX_SPIN_NEVER : DLX_SPIN_ALWAYS;
-        return 0;
-    }
-    bool never = PyUnicode_CompareWithASCIIString(object, "never") == 0;
-    if (never || PyUnicode_CompareWithASCIIString(object, "always") == 0) {
-        *ret = never ? DLX_SPIN_NEVER : DLX_SPIN_ALWAYS;
-        return 0;
-    }
-    PyErr_Format(PyExc_ValueError, "spin is a number of seconds, \"never\" or \"always\", not %R",
-                 object);
+    PyErr_SetString(PyExc_ValueError, "publishers is 1 or more");
     return -1;
 }
 
-PyDoc_STRVAR(
-    subscribe_doc,
-    "subscribe($self, /, topic, *, latest=False, history=0, reliable=False, max_held=16, "
-    "timeout=None, "
-    "stay=None,\n"
-    "          publishers=None, spin=None, pin=None, private=False)\n--\n\n"
-    "A dlx.Subscription of a topic, or of all that match a pattern, now and later: '*' stands for "
-    "any characters\n"
-    "of its segment (\"cam/*\"), a last segment of \"**\" for one segment or more. It is attached "
-    "to every\n"
-    "publisher that is there when this returns.\n\n"
-    "latest    only ever the newest message; what is passed over is counted\n"
-    "history   begin with up to this many that were published before; None: not even with what is "
-    "retained\n"
-    "reliable  the publisher (on_full=\"block\") waits for this subscription\n"
-    "max_held  messages held at once at most, 1 to 4096\n"
-    "timeout   seconds that take() and loops wait for a message (dlx.Timeout); None: no limit\n"
-    "stay      True: loops and take() wait for the next publisher when the last one has left; "
-    "False: loops end\n"
-    "          there, and take() raises dlx.PublisherGone; None: True for a pattern, else False\n"
-    "publishers  end when at least this many have left, instead of one: a loop over the results of "
-    "N workers\n"
-    "          that come and go when they like; not with `stay`\n"
-    "spin      seconds of busy waiting at most before sleeping; \"never\" (or 0), \"always\"; "
-    "None: adaptive\n"
-    "pin       a GPU (\"cuda:0\") that copies by itself from what publishers have in memory of the "
-    "CPU: keep a\n"
-    "          tensor until a copy that was queued is done (docs/GPU.md); None: no GPU\n"
-    "private   tensors may be written to, as those of msg.private(): what is written is seen by "
-    "nobody else, not\n"
-    "          even by another msg[key]. From 256 KiB on pages are copied when they are written "
-    "to, a smaller\n"
-    "          tensor at once; dlx.DeviceError for a tensor on a GPU\n\n"
-    "Raises dlx.InvalidError (the topic; reliable, of a publisher that drops), dlx.AccessError, "
-    "dlx.LimitError,\n"
-    "dlx.DaemonError, dlx.DeviceError (pin: no such GPU), dlx.Timeout.");
-static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
-                           PyObject *kwnames)
+/* Seconds, of which 0 is "never" and None "always". */
+static int parse_spin(PyObject *object, int64_t *ret)
 {
-    static const char *const names[] = {"topic",    "latest",  "history", "reliable",
-                                        "max_held", "timeout", "stay",    "publishers",
-                                        "spin",     "pin",     "private"};
-    static const struct dlxpy_params params = {"subscribe", names, 11, 1, 1};
-    struct dlx_subscribe_args sub = {.size = sizeof sub};
-    PyObject *value[11], *keep;
+    if (dlxpy_timeout(object, ret) < 0)
+        return -1;
+    if (*ret <= 0)
+        *ret = *ret == 0 ? DLX_SPIN_NEVER : DLX_SPIN_ALWAYS;
+    return 0;
+}
+
+PyDoc_STRVAR(subscribe_doc, "_subscribe($self, topic, latest, history, reliable, max_held, "
+                            "timeout, publishers, pin, private, spin=..., /)\n--\n\n");
+static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    struct dlx_subscribe_args sub = {.size = sizeof sub, .history = DLX_HISTORY_NONE};
+    PyObject *keep;
     const char *topic;
-    int64_t timeout_ns = DLX_FOREVER;
+    int64_t timeout_ns;
     bool latest = false, is_private = false;
-    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
-        dlxpy_flag(value[1], &latest) < 0 || parse_history(value[2], &sub.history) < 0 ||
-        dlxpy_flag(value[3], &sub.reliable) < 0 ||
-        dlxpy_uint32(value[4], "max_held", UINT32_MAX, &sub.max_held) < 0 ||
-        (value[5] && dlxpy_timeout(value[5], &timeout_ns) < 0) ||
-        parse_spin(value[8], &sub.spin_ns) < 0 || dlxpy_gpu_device(value[9], "pin", &sub.pin) < 0 ||
-        dlxpy_flag(value[10], &is_private) < 0 || dlxpy_topic_of(value[0], &keep, &topic) < 0)
+    if (check_number("_subscribe", n_args, 9, 10) < 0 || dlxpy_flag(args[1], &latest) < 0 ||
+        (args[2] != Py_None &&
+         dlxpy_uint32(args[2], "history", UINT32_MAX - 1, &sub.history) < 0) ||
+        dlxpy_flag(args[3], &sub.reliable) < 0 ||
+        dlxpy_uint32(args[4], "max_held", UINT32_MAX, &sub.max_held) < 0 ||
+        dlxpy_timeout(args[5], &timeout_ns) < 0 ||
+        parse_publishers(args[6], &sub.n_publishers) < 0 ||
+        dlxpy_gpu_device(args[7], "pin", &sub.pin) < 0 || dlxpy_flag(args[8], &is_private) < 0 ||
+        (n_args > 9 && parse_spin(args[9], &sub.spin_ns) < 0) ||
+        dlxpy_topic_of(args[0], &keep, &topic) < 0)
         return NULL;
-    if (parse_publishers(value[6], value[7], topic, &sub.n_publishers) < 0) {
-        Py_XDECREF(keep);
-        return NULL;
-    }
     sub.mode = latest ? DLX_MODE_LATEST : DLX_MODE_ALL;
     struct dlx_subscription *s = NULL;
     struct dlxpy_wait wait;
@@ -367,63 +253,24 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     return ret;
 }
 
-/* ---- retained ------------------------------------------------------------------------------ */
-
-PyDoc_STRVAR(get_doc,
-             "get($self, /, topic, timeout=0, *, stream=None)\n--\n\n"
-             "The newest message of a topic, of all its publishers and of what is retained, whole "
-             "or not at all. timeout:\n"
-             "seconds to wait for the first one, None without a limit; 0, or left out: what is "
-             "there now. stream: as take().\n"
-             "Raises dlx.Timeout, and what subscribe() and take() raise.");
-
-/* Who did not say whether to wait may have wanted to. */
-static void say_how_to_wait(void)
+PyDoc_STRVAR(get_doc, "_get($self, topic, timeout, stream, /)\n--\n\n");
+static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    PyObject *code = value ? PyObject_GetAttrString(value, "code") : NULL;
-    bool is_empty = code && PyLong_Check(code) && PyLong_AsLong(code) == DLX_E_EMPTY;
-    PyObject *text = is_empty ? PyObject_Str(value) : NULL;
-    const char *words = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
-    PyErr_Clear();
-    Py_XDECREF(code);
-    if (!words) {
-        PyErr_Restore(type, value, trace);
-    } else {
-        (void)dlxpy_raise_text(
-            DLX_E_EMPTY, "%s; get(topic, timeout=None), or with seconds, waits for one", words);
-        Py_XDECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(trace);
-    }
-    Py_XDECREF(text);
-}
-
-static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
-{
-    static const char *const names[] = {"topic", "timeout", "stream"};
-    static const struct dlxpy_params params = {"get", names, 3, 2, 1};
     struct dlxpy_stream stream;
-    PyObject *value[3], *keep;
-    int64_t timeout_ns = 0;
+    PyObject *keep;
+    int64_t timeout_ns;
     const char *topic;
-    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
-        (value[1] && dlxpy_timeout(value[1], &timeout_ns) < 0) ||
-        dlxpy_stream_parse(value[2], &stream) < 0 || dlxpy_topic_of(value[0], &keep, &topic) < 0)
+    if (check_number("_get", n_args, 3, 3) < 0 || dlxpy_timeout(args[1], &timeout_ns) < 0 ||
+        dlxpy_stream_parse(args[2], &stream) < 0 || dlxpy_topic_of(args[0], &keep, &topic) < 0)
         return NULL;
     struct dlx_message *m = NULL;
     struct dlxpy_wait wait;
     struct dlx_client *c = dlxpy_connection_enter(self, &wait);
     PyObject *ret = NULL;
-    if (c && dlxpy_connection_leave(self, &wait, dlx_get(c, topic, timeout_ns, &m)) == 0) {
+    if (c && dlxpy_connection_leave(self, &wait, dlx_get(c, topic, timeout_ns, &m)) == 0)
         ret = dlxpy_message_new(m, &stream, false);
-    } else {
+    else
         dlx_message_unref(m);
-        if (c && !value[1])
-            say_how_to_wait();
-    }
     Py_XDECREF(keep);
     return ret;
 }
@@ -457,9 +304,9 @@ PyDoc_STRVAR(close_doc,
 static PyMethodDef methods[] = {
     {"__enter__", dlxpy_handle_enter_context, METH_NOARGS, NULL},
     {"__exit__", dlxpy_handle_close, METH_VARARGS, NULL},
-    {"publisher", (PyCFunction)(void (*)(void))publisher, FAST, publisher_doc},
-    {"subscribe", (PyCFunction)(void (*)(void))subscribe, FAST, subscribe_doc},
-    {"get", (PyCFunction)(void (*)(void))get, FAST, get_doc},
+    {"_publisher", (PyCFunction)(void (*)(void))publisher, METH_FASTCALL, publisher_doc},
+    {"_subscribe", (PyCFunction)(void (*)(void))subscribe, METH_FASTCALL, subscribe_doc},
+    {"_get", (PyCFunction)(void (*)(void))get, METH_FASTCALL, get_doc},
     {"drop_retained", drop_retained, METH_O, drop_retained_doc},
     {"publishers", dlxpy_connection_publishers, METH_VARARGS, dlxpy_publishers_doc},
     {"links", dlxpy_connection_links, METH_O, dlxpy_links_doc},
