@@ -101,5 +101,14 @@ def make(code, name, text):
     return error
 
 
+def name_place(error, place):
+    """Prefixes the text of an exception with the place it is about. An exception of another class gets a note."""
+    is_plain = type(error) in (TypeError, ValueError, BufferError) or isinstance(error, Error)
+    if is_plain and len(error.args) == 1 and isinstance(error.args[0], str):
+        error.args = (f"{place}: {error.args[0]}",)
+    else:
+        error.add_note(f"at {place}")
+
+
 for _name in __all__:  # the module that users import
     globals()[_name].__module__ = "dlx"

@@ -64,6 +64,15 @@ def _flatten(value, path, tensors):
     return _meta.wrap(kind, rest)
 
 
+def place(tree, name):
+    """Where the tensor of this name was in `tree`: "tensors['opt'][0]"."""
+    path = "tensors"
+    for part in name.split("/"):
+        key, tree = next((key, each) for key, each in _children(tree, path)[1] if _escape(key) == part)
+        path += f"[{key!r}]"
+    return path
+
+
 def flatten(tree, meta):
     """Returns a flat dict of tensors, and metadata with the structure. `meta`: metadata as bytes, or None."""
     tensors = {}

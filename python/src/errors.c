@@ -102,6 +102,24 @@ void dlxpy_add_note(const char *format, ...)
     PyErr_Restore(type, value, trace);
 }
 
+void dlxpy_name_place(const char *format, ...)
+{
+    PyObject *type, *value, *trace;
+    va_list args;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    va_start(args, format);
+    PyObject *place = PyUnicode_FromFormatV(format, args);
+    va_end(args);
+    PyObject *function = place && value ? dlxpy_import("_errors", "name_place") : NULL;
+    PyObject *done = function ? PyObject_CallFunctionObjArgs(function, value, place, NULL) : NULL;
+    Py_XDECREF(done);
+    Py_XDECREF(function);
+    Py_XDECREF(place);
+    PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+}
+
 /* ---- fork ---------------------------------------------------------------------------------- */
 
 static void in_child(void)

@@ -18,6 +18,9 @@ PyObject *dlxpy_raise_closed(const char *what);
 /* Add to the exception that is there: formats of PyUnicode_FromFormat(). */
 void dlxpy_add_note(const char *format, ...);
 
+/* Let it begin with what it is about, as in "tensors['a']: ...": formats of PyUnicode_FromFormat(). */
+void dlxpy_name_place(const char *format, ...);
+
 /* How often this process was forked off, seen from the one that loaded the module. What refers to shared memory
  * remembers it: touching that memory in a child faults. */
 unsigned dlxpy_fork_generation(void);

@@ -54,7 +54,36 @@ static int read_name(PyObject *key, const char **ret)
     return -1;
 }
 
-static int add(struct dlxpy_parcel *parcel, PyObject *key, PyObject *object,
+/* On the exception that is there: which tensor it is about. `tree`: what was flattened, or NULL. */
+static void say_which(PyObject *key, uint32_t i, PyObject *tree)
+{
+    PyObject *type, *value, *trace, *place;
+    PyErr_Fetch(&type, &value, &trace);
+    if (tree) {
+        PyObject *function = dlxpy_import("_tree", "place");
+        place = function ? PyObject_CallFunctionObjArgs(function, tree, key, NULL) : NULL;
+        Py_XDECREF(function);
+    } else {
+        place = key && key != Py_None ? PyUnicode_FromFormat("tensors[%R]", key)
+                                      : PyUnicode_FromFormat("tensors[%u]", i);
+    }
+    PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+    if (place)
+        dlxpy_name_place("%U", place);
+    Py_XDECREF(place);
+}
+
+/* What a list holds that is meant as one tensor, or as a nested set. */
+static bool is_plain(PyObject *object)
+{
+    return PyList_Check(object) || PyTuple_Check(object) || PyDict_Check(object) ||
+           PyUnicode_Check(object) || PyLong_Check(object) || PyFloat_Check(object) ||
+           PyComplex_Check(object) || object == Py_None;
+}
+
+/* `tree` as for say_which(). */
+static int add(struct dlxpy_parcel *parcel, PyObject *key, PyObject *object, PyObject *tree,
                const struct dlxpy_sender *sender)
 {
     uint32_t i = parcel->n;
@@ -62,10 +91,12 @@ static int add(struct dlxpy_parcel *parcel, PyObject *key, PyObject *object,
     if (read_name(key, &name) < 0)
         return -1;
     if (dlxpy_source_begin(&parcel->sources[i], object, sender) < 0) {
-        if (key)
-            dlxpy_add_note("tensor %u, %R", i, key);
-        else
-            dlxpy_add_note("tensor %u", i);
+        if (!key && is_plain(object) && PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError,
+                         "no tensor: %R in a list or tuple, which is a set of tensors: publish "
+                         "np.asarray(list) if all of it is one tensor, and a dict if it is nested",
+                         (PyObject *)Py_TYPE(object));
+        say_which(key, i, tree);
         return -1;
     }
     parcel->items[i] = (struct dlx_item){name, parcel->sources[i].tensor};
@@ -73,16 +104,16 @@ static int add(struct dlxpy_parcel *parcel, PyObject *key, PyObject *object,
     return 0;
 }
 
-/* `sequence`: a tuple of tensors; `names`: a tuple of as many, or NULL. Takes `names` over. */
+/* `sequence`: a tuple of tensors; `names`: a tuple of as many, or NULL; `tree` as for say_which(). Takes `names` over. */
 static int pack_sequence(struct dlxpy_parcel *parcel, PyObject *sequence, PyObject *names,
-                         const struct dlxpy_sender *sender)
+                         PyObject *tree, const struct dlxpy_sender *sender)
 {
     Py_ssize_t n = PyTuple_Size(sequence);
     parcel->names = names;
     int r = make_room(parcel, n);
     for (Py_ssize_t i = 0; r == 0 && i < n; i++)
         r = add(parcel, names ? PyTuple_GetItem(names, i) : NULL, PyTuple_GetItem(sequence, i),
-                sender);
+                tree, sender);
     return r;
 }
 
@@ -164,7 +195,7 @@ static PyObject *call_tree(struct dlxpy_parcel *parcel, const char *name, PyObje
 }
 
 /* The pairs of a mapping, which is flattened first if it is nested; a list. NULL with an exception. */
-static PyObject *flat_items(struct dlxpy_parcel *parcel, PyObject *mapping)
+static PyObject *flat_items(struct dlxpy_parcel *parcel, PyObject *mapping, bool *ret_is_nested)
 {
     PyObject *items = PyMapping_Items(mapping), *key, *value;
     PyTypeObject *flat = NULL;
@@ -174,6 +205,7 @@ static PyObject *flat_items(struct dlxpy_parcel *parcel, PyObject *mapping)
         if (r == 0)
             r = is_nested(key, value, &flat);
     }
+    *ret_is_nested = r != 0;
     if (r == 0)
         return items;
     Py_XDECREF(items);
@@ -188,7 +220,8 @@ static PyObject *flat_items(struct dlxpy_parcel *parcel, PyObject *mapping)
 static int pack_mapping(struct dlxpy_parcel *parcel, PyObject *mapping,
                         const struct dlxpy_sender *sender)
 {
-    PyObject *items = flat_items(parcel, mapping);
+    bool is_nested;
+    PyObject *items = flat_items(parcel, mapping, &is_nested);
     Py_ssize_t n = items ? PyList_Size(items) : 0;
     PyObject *names = items ? PyTuple_New(n) : NULL, *values = names ? PyTuple_New(n) : NULL;
     int r = values ? 0 : -1;
@@ -214,7 +247,7 @@ static int pack_mapping(struct dlxpy_parcel *parcel, PyObject *mapping,
     }
     Py_XDECREF(items);
     if (r == 0)
-        r = pack_sequence(parcel, values, names, sender);
+        r = pack_sequence(parcel, values, names, is_nested ? mapping : NULL, sender);
     else
         Py_XDECREF(names);
     Py_XDECREF(values);
@@ -261,7 +294,7 @@ static int pack_message(struct dlxpy_parcel *parcel, PyObject *message,
         Py_XDECREF(call_tree(parcel, "with_meta", message));
     }
     if (names && !PyErr_Occurred())
-        r = pack_sequence(parcel, values, names, sender);
+        r = pack_sequence(parcel, values, names, NULL, sender);
     else
         Py_XDECREF(names);
     dlx_message_unref(m);
@@ -277,7 +310,7 @@ int dlxpy_parcel_pack(struct dlxpy_parcel *parcel, PyObject *object,
         return pack_message(parcel, object, sender);
     if (PyList_Check(object) || PyTuple_Check(object)) {
         PyObject *tuple = PySequence_Tuple(object);
-        int r = tuple ? pack_sequence(parcel, tuple, NULL, sender) : -1;
+        int r = tuple ? pack_sequence(parcel, tuple, NULL, NULL, sender) : -1;
         Py_XDECREF(tuple);
         return r;
     }

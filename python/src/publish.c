@@ -332,7 +332,7 @@ static int pack_one(struct dlxpy_parcel *parcel, PyObject *messages, Py_ssize_t 
     if (r == 0)
         r = check_copies(parcel, p, w->args.strict);
     if (r < 0)
-        dlxpy_add_note("message %zd", i);
+        dlxpy_name_place("messages[%zd]", i);
     return r;
 }
 
@@ -402,6 +402,17 @@ static void set_n_published(uint32_t n)
     PyErr_Restore(type, value, trace);
 }
 
+/* A tuple of the messages. NULL with an exception. */
+static PyObject *listed(PyObject *messages)
+{
+    if (!PyDict_Check(messages))
+        return PySequence_Tuple(messages);
+    PyErr_SetString(PyExc_TypeError,
+                    "publish_many() takes a list of messages, and a dict is one: publish(dict), or "
+                    "publish_many([dict, ...])");
+    return NULL;
+}
+
 const char dlxpy_publish_many_doc[] =
     "publish_many($self, /, messages, *, timeout=..., strict=False, share=False, monotonic_ns=0, "
     "stream=None)\n--\n\n"
@@ -432,7 +443,7 @@ PyObject *dlxpy_publish_many(PyObject *self, PyObject *const *args, Py_ssize_t n
     if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         parse_wishes(p, value + 1, &w) < 0)
         return NULL;
-    PyObject *messages = PySequence_Tuple(value[0]);
+    PyObject *messages = listed(value[0]);
     int r = messages ? publish_tuple(p, messages, &w, &n_done) : -1;
     Py_XDECREF(messages);
     if (r < 0)

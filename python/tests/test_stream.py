@@ -148,9 +148,8 @@ def test_names_that_are_no_utf8_are_found_by_their_keys(pair):
 def test_a_set_is_refused_as_a_whole_and_says_which_tensor(pair):
     pub, sub = pair
     x = pub.empty(2)
-    with pytest.raises(TypeError, match="no tensor") as e:
+    with pytest.raises(TypeError, match=r"^tensors\['bad'\]: no tensor"):
         pub.publish({"x": x, "bad": object()})
-    assert e.value.__notes__ == ["tensor 1, 'bad'"]
     for bad in ({}, [], {"x" * 1024: x}):
         with pytest.raises(dlx.InvalidError):
             pub.publish(bad)

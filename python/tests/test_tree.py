@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nested dicts, lists and scalars: flattened when they are published, restored when they are received."""
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -91,9 +92,17 @@ def test_metadata_are_beside_the_structure(pair, send, meta):
 
 def test_errors_name_the_path(pair):
     pub, _ = pair
-    with pytest.raises(TypeError, match="no tensor") as e:
-        pub.publish({"x": A, "opt": {"m": [B, object()]}})
-    assert e.value.__notes__ == ["tensor 2, 'opt/m/1'"]
+    nothing, strange = object(), np.zeros(2, ">f4")
+    for bad, at in (({"x": A, "opt": {"m": [B, nothing]}}, "tensors['opt']['m'][1]"), ({"a/~b": (nothing,)}, "tensors['a/~b'][0]"),
+                    ({"a": {7: nothing}}, "tensors['a'][7]"), ({"a/b": nothing}, "tensors['a/b']"), ((A, nothing), "tensors[1]")):
+        with pytest.raises(TypeError, match=re.escape(f"{at}: no tensor: <class 'object'>")):
+            pub.publish(bad)
+    for bad, at in (({"a": A, "b": strange}, "tensors['b']"), ({"a": {"b": strange}}, "tensors['a']['b']"), ([strange], "tensors[0]")):
+        with pytest.raises(BufferError, match=re.escape(f"{at}: ")):
+            pub.publish(bad)
+    for bad, at in (([1, 2, 3], 0), ((A, [A, A]), 1), ([A, {"a": A}], 1), (["text"], 0)):
+        with pytest.raises(TypeError, match=re.escape(f"tensors[{at}]: no tensor: {type(bad[at])} in a list or tuple, which is a set")):
+            pub.publish(bad)
     for bad, words in (({"x": A, "opt": {"m": {b"k": A}}}, "opt/m: the keys .* not b'k'"), ({"a": {1: A, "b": B}}, "a: the keys .* mixed"),
                        ({1: A, "b": B}, "the message: .* mixed"), ({"a": {True: A}}, "a: .*True")):
         with pytest.raises(TypeError, match=words):
