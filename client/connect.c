@@ -260,6 +260,17 @@ static int await(struct dlx_client *c, const struct dlx_place_env *env, uint32_t
     }
 }
 
+/* Whoever expects that a daemon is started may not know of the variable. */
+static int fail_where_variable_says(const char *path)
+{
+    char why[DLX_ERROR_TEXT_SIZE];
+    (void)snprintf(why, sizeof why, "%s", dlx__error_message());
+    return dlx__fail(DLX_E_NO_DAEMON,
+                     "%s; DLX_SOCKET is set, so none is started: run dlpackd --socket=%s, or unset "
+                     "DLX_SOCKET",
+                     why, path);
+}
+
 int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn)
 {
     const char *path = socket ? socket : getenv("DLX_SOCKET");
@@ -272,6 +283,6 @@ int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn)
     if (!is_named)
         env = dlx__place_env();
     const struct dlx_place_env *places = is_named ? NULL : &env;
-    return c->wait_ns == 0 ? try_all(c, places, autospawn, &has_tried)
-                           : await(c, places, autospawn);
+    r = c->wait_ns == 0 ? try_all(c, places, autospawn, &has_tried) : await(c, places, autospawn);
+    return r == DLX_E_NO_DAEMON && is_named && !socket ? fail_where_variable_says(path) : r;
 }

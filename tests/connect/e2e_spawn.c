@@ -529,8 +529,10 @@ START_TEST(none_is_started_where_that_is_off)
     args.autospawn = DLX_AUTOSPAWN_DEFAULT;
     args.socket = dlx_test_spawn_socket; /* named: whoever named it sees to it */
     fails(dlx_connect(&c, &args), DLX_E_NO_DAEMON, dlx_test_spawn_socket);
+    ck_assert_ptr_null(strstr(dlx_client_errmsg(NULL), "DLX_SOCKET"));
     setenv("DLX_SOCKET", dlx_test_spawn_socket, 1);
-    dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 0, DLX_E_NO_DAEMON, dlx_test_spawn_socket);
+    dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 0, DLX_E_NO_DAEMON,
+                         "DLX_SOCKET is set, so none is started: run dlpackd --socket=");
     setenv("DLX_SOCKET", "", 1); /* as good as not set */
     c = dlx_test_spawn_connect();
     dlx_client_unref(c);
