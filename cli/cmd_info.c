@@ -128,6 +128,9 @@ static int print_entry(const struct look *i, const struct look_entry *entry)
         printf("pid %s, uid %u)\n", describe_pid(p->pid, pid), p->uid);
     printf("  published    %" PRIu64 " message%s, %s\n", p->published, p->published == 1 ? "" : "s",
            bytes);
+    if (look_refused(p) > 0)
+        printf("  refused      %" PRIu64 " message%s, for which there was no room in time\n",
+               look_refused(p), look_refused(p) == 1 ? "" : "s");
     printf("  settings     history %u, depth %u, %s", p->history, p->depth,
            p->on_full == DLX_ON_FULL_BLOCK ? "blocks when full" : "drops the oldest when full");
     if (p->retain > 0)

@@ -11,8 +11,8 @@
 json_t *describe_publisher(const struct dlx_publisher_info *i)
 {
     return json_pack(
-        "{s:o, s:o, s:I, s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:s, s:I, s:b}", "topic",
-        output_json_text(i->topic), "publisher", output_json_u64(i->publisher), "pid",
+        "{s:o, s:o, s:I, s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:s, s:I, s:b, s:o}",
+        "topic", output_json_text(i->topic), "publisher", output_json_u64(i->publisher), "pid",
         (json_int_t)i->pid, "uid", (json_int_t)i->uid, "client_name",
         output_json_text(i->client_name), "n_subscribers", (json_int_t)i->n_subscribers,
         "published", output_json_u64(i->published), "published_bytes",
@@ -20,7 +20,8 @@ json_t *describe_publisher(const struct dlx_publisher_info *i)
         "control_bytes", output_json_u64(i->control_bytes), "n_arenas", (json_int_t)i->n_arenas,
         "depth", (json_int_t)i->depth, "history", (json_int_t)i->history, "on_full",
         i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop", "retain", (json_int_t)i->retain,
-        "retained", (int)i->retained);
+        "retained", (int)i->retained, "refused",
+        i->refused == DLX_REFUSED_UNKNOWN ? json_null() : output_json_u64(i->refused));
 }
 
 json_t *describe_behind(uint64_t behind)

@@ -127,13 +127,18 @@ static void add_note(char text[LOOK_NOTE_SIZE], const char *note)
     (void)snprintf(text + at, LOOK_NOTE_SIZE - at, "%s%s", at > 0 ? ", " : "", note);
 }
 
-static void add_count(char text[LOOK_NOTE_SIZE], size_t n, const char *one, const char *many)
+static void add_count(char text[LOOK_NOTE_SIZE], uint64_t n, const char *one, const char *many)
 {
     char note[LOOK_NOTE_SIZE / 2];
     if (n == 0)
         return;
-    (void)snprintf(note, sizeof note, "%zu %s", n, n == 1 ? one : many);
+    (void)snprintf(note, sizeof note, "%" PRIu64 " %s", n, n == 1 ? one : many);
     add_note(text, note);
+}
+
+uint64_t look_refused(const struct dlx_publisher_info *info)
+{
+    return info->refused == DLX_REFUSED_UNKNOWN ? 0 : info->refused;
 }
 
 const char *look_note(const struct look_entry *entry, char text[LOOK_NOTE_SIZE])
@@ -141,6 +146,7 @@ const char *look_note(const struct look_entry *entry, char text[LOOK_NOTE_SIZE])
     *text = '\0';
     if (look_count(entry, look_blocks) > 0)
         add_note(text, "BLOCKED");
+    add_count(text, look_refused(&entry->info), "REFUSED", "REFUSED");
     add_count(text, look_count(entry, look_is_full), "is FULL", "are FULL");
     add_count(text, look_count(entry, look_has_lost), "has LOST", "have LOST");
     add_count(text, look_count(entry, look_is_joining), "is JOINING", "are JOINING");

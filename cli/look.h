@@ -53,7 +53,10 @@ size_t look_count(const struct look_entry *entry, bool (*is)(const struct dlx_li
 /** How far the slowest subscriber is behind, in messages; DLX_BEHIND_UNKNOWN. */
 uint64_t look_behind(const struct look_entry *entry);
 
-/** "BLOCKED, 1 is FULL, 2 have LOST, 1 is JOINING"; "" when there is nothing to note. Returns `text`. */
+/** Messages that the publisher could not publish; 0 if the daemon does not report them. */
+uint64_t look_refused(const struct dlx_publisher_info *info);
+
+/** "BLOCKED, 7 REFUSED, 1 is FULL, 2 have LOST, 1 is JOINING"; "" when there is nothing to note. Returns `text`. */
 #define LOOK_NOTE_SIZE 80
 const char *look_note(const struct look_entry *entry, char text[LOOK_NOTE_SIZE]);
 

@@ -11,15 +11,18 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PAGE_MAX     64U
-#define BEHIND_SINCE 6U /* minor version: how far a subscriber is behind is told */
+#define PAGE_MAX 64U
+/* Minor versions: since when something is told. */
+#define BEHIND_SINCE  6U
+#define REFUSED_SINCE 7U
 
 static void copy_text(char *dst, size_t size, const char *src)
 {
     (void)snprintf(dst, size, "%s", src ? src : "");
 }
 
-static void publisher_info(const Dlx__Wire__PublisherEntry *e, struct dlx_publisher_info *ret)
+static void publisher_info(const struct dlx_client *c, const Dlx__Wire__PublisherEntry *e,
+                           struct dlx_publisher_info *ret)
 {
     *ret = (struct dlx_publisher_info){
         .size = sizeof *ret,
@@ -37,6 +40,7 @@ static void publisher_info(const Dlx__Wire__PublisherEntry *e, struct dlx_publis
         .on_full = e->on_full,
         .retain = e->retain,
         .retained = e->retained,
+        .refused = c->minor < REFUSED_SINCE ? DLX_REFUSED_UNKNOWN : e->refused,
     };
     copy_text(ret->topic, sizeof ret->topic, e->topic);
     copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
@@ -111,7 +115,7 @@ int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_i
             more = list->more;
             r = check_list(c, n, more);
             for (size_t i = 0; r == 0 && i < n; i++)
-                publisher_info(list->entries[i], &page[i]);
+                publisher_info(c, list->entries[i], &page[i]);
         }
         dlx__lock_release(&c->lock);
         for (size_t i = 0; r == 0 && i < n; i++)

@@ -331,6 +331,7 @@ void dlx__publish_show_counters(const struct dlx_publisher *p, struct dlx_shm_co
     dlx_store64_relaxed(&control->published_bytes, p->stats.published_bytes);
     dlx_store64_relaxed(&control->copied, p->stats.copied);
     dlx_store64_relaxed(&control->copied_bytes, p->stats.copied_bytes);
+    dlx_store64_relaxed(&control->refused, p->stats.full);
 }
 
 void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish_args *args,

@@ -88,5 +88,7 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
 int dlx__publish_room_slowly(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     dlx__outlet_arm_begin(p);
-    return dlx__outlet_arm_end(p, find_room(p, wait));
+    int r = dlx__outlet_arm_end(p, find_room(p, wait));
+    dlx_store64_relaxed(&p->core.block->control->refused, p->stats.full);
+    return r;
 }

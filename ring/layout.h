@@ -103,6 +103,7 @@ struct dlx_shm_control {
     dlx_atomic_u64 published_bytes;
     dlx_atomic_u64 copied;
     dlx_atomic_u64 copied_bytes;
+    dlx_atomic_u64 refused; /* messages for which there was no room: they have no number */
 
     struct dlx_shm_entry entries[];
 };
@@ -270,6 +271,7 @@ DLX_SHM_AT(dlx_shm_control, blocked, 64);
 DLX_SHM_AT(dlx_shm_control, heeds_locks, 68);
 DLX_SHM_AT(dlx_shm_control, published, 128);
 DLX_SHM_AT(dlx_shm_control, copied_bytes, 152);
+DLX_SHM_AT(dlx_shm_control, refused, 160);
 DLX_SHM_AT(dlx_shm_control, entries, 192);
 DLX_SHM_AT(dlx_shm_entry, words, 8);
 _Static_assert(sizeof(struct dlx_shm_entry) == 64, "entry");

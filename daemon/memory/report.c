@@ -25,6 +25,7 @@ void dlxd_report_control(int fd, struct dlxd_control_report *ret)
     ret->heeds_locks = dlx_load32_relaxed(&control.heeds_locks) != 0;
     ret->published = look(&control.published);
     ret->published_bytes = look(&control.published_bytes);
+    ret->refused = look(&control.refused);
 }
 
 uint64_t dlxd_report_behind(const struct dlxd_control_report *control, uint64_t passed)

@@ -17,6 +17,7 @@ struct dlxd_control_report {
     bool waits; /* for room, or for subscribers */
     uint64_t published;
     uint64_t published_bytes;
+    uint64_t refused;
 };
 
 struct dlxd_link_report {

@@ -23,7 +23,8 @@ struct publisher_page {
     bool more;
 };
 
-static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_publisher *publisher)
+static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_publisher *publisher,
+                           bool tells_refused)
 {
     struct dlxd_control_report report;
     dlxd_report_control(publisher->control->fd, &report);
@@ -41,6 +42,8 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
     entry->published_bytes = report.published_bytes;
     entry->retain = publisher->config.retain;
     entry->retained = dlxd_publisher_has_ended(publisher);
+    if (tells_refused)
+        entry->refused = report.refused;
     entry->control_bytes = publisher->control->size;
     entry->n_arenas = (uint32_t)publisher->ready.n;
     for (size_t i = 0; i < publisher->ready.n; i++)
@@ -48,7 +51,8 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
 }
 
 /* The announced publishers of one topic that come after the id `after`. */
-static void add_topic(struct publisher_page *page, const struct dlxd_topic *topic, uint64_t after)
+static void add_topic(struct publisher_page *page, const struct dlxd_topic *topic, uint64_t after,
+                      bool tells_refused)
 {
     dlx_for_each (it, &topic->publishers) {
         const struct dlxd_publisher *publisher =
@@ -59,7 +63,7 @@ static void add_topic(struct publisher_page *page, const struct dlxd_topic *topi
             page->more = true;
             return;
         }
-        fill_publisher(&page->entries[page->n], publisher);
+        fill_publisher(&page->entries[page->n], publisher, tells_refused);
         page->pointers[page->n] = &page->entries[page->n];
         page->n++;
     }
@@ -75,7 +79,7 @@ static void add_if_matches(struct publisher_page *page, const struct dlxd_client
 {
     if (dlx__pattern_matches(client->request.topic, topic->name) &&
         dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE, topic->name))
-        add_topic(page, topic, after);
+        add_topic(page, topic, after, client->principal->minor >= 7);
 }
 
 /* A page that is not full after a step is sent as it is, so that none is kept from one step to the next. */

@@ -10,6 +10,9 @@
 extern "C" {
 #endif
 
+/** The daemon is older and does not tell. */
+#define DLX_REFUSED_UNKNOWN UINT64_MAX
+
 /** One publisher, as the daemon knows it. */
 struct dlx_publisher_info {
     size_t size;
@@ -29,6 +32,9 @@ struct dlx_publisher_info {
     uint32_t on_full; /**< enum dlx_on_full */
     uint32_t retain;  /**< messages */
     bool retained;    /**< the publisher is gone, and the daemon keeps its messages */
+    /** Calls that failed with DLX_E_FULL or DLX_E_TIMEOUT (`full` of dlx_publisher_stats), as the
+     *  publisher counts them; subscribers see no gap for them. DLX_REFUSED_UNKNOWN. */
+    uint64_t refused;
 };
 
 /** Value of `behind` if the daemon is too old to report it. */

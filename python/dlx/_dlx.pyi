@@ -126,6 +126,7 @@ class PublisherInfo(TypedDict):
     on_full: Literal["drop", "block"]
     retain: int
     retained: bool
+    refused: int | None  # None: the daemon is older and does not tell
 
 class LinkInfo(TypedDict):
     client_name: str

@@ -20,14 +20,16 @@ static PyObject *daemon_dict(const struct dlx_client *c, const struct dlx_daemon
 
 static PyObject *publisher_dict(const struct dlx_publisher_info *i)
 {
-    return Py_BuildValue("{s:s,s:s,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:O}",
-                         "topic", i->topic, "client_name", i->client_name, "publisher",
-                         i->publisher, "published", i->published, "published_bytes",
-                         i->published_bytes, "arena_bytes", i->arena_bytes, "control_bytes",
-                         i->control_bytes, "pid", i->pid, "uid", i->uid, "n_subscribers",
-                         i->n_subscribers, "n_arenas", i->n_arenas, "depth", i->depth, "history",
-                         i->history, "on_full", i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop",
-                         "retain", i->retain, "retained", i->retained ? Py_True : Py_False);
+    PyObject *refused = i->refused == DLX_REFUSED_UNKNOWN ? Py_NewRef(Py_None)
+                                                          : PyLong_FromUnsignedLongLong(i->refused);
+    return Py_BuildValue(
+        "{s:s,s:s,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:O,s:N}", "topic", i->topic,
+        "client_name", i->client_name, "publisher", i->publisher, "published", i->published,
+        "published_bytes", i->published_bytes, "arena_bytes", i->arena_bytes, "control_bytes",
+        i->control_bytes, "pid", i->pid, "uid", i->uid, "n_subscribers", i->n_subscribers,
+        "n_arenas", i->n_arenas, "depth", i->depth, "history", i->history, "on_full",
+        i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop", "retain", i->retain, "retained",
+        i->retained ? Py_True : Py_False, "refused", refused);
 }
 
 static PyObject *link_dict(const struct dlx_link_info *i)

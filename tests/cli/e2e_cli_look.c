@@ -172,6 +172,37 @@ START_TEST(ls_and_info_note_who_is_in_the_way)
 }
 END_TEST
 
+/* No subscriber has a gap there: the publisher alone knows. */
+START_TEST(ls_and_info_tell_how_many_messages_could_not_be_published)
+{
+    struct dlx_publisher *p = new_publisher("lidar", DLX_ON_FULL_BLOCK);
+    struct dlx_subscription *s = subscribe("lidar", true);
+    const struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = {kDLFloat, 32, 1}, .ndim = 1, .shape = (int64_t[]){1}};
+    DLManagedTensorVersioned *t = NULL;
+    struct dlx_test_cli cli;
+    publish(p, 4);
+    ck_assert_int_eq(dlx_alloc(p, &spec, &t), 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(dlx_publish(p, t, NULL), DLX_E_FULL);
+    t->deleter(t);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls"));
+    ck_assert_msg(strstr(cli.out, "3 REFUSED\n"), "%s", cli.out);
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info", "lidar"));
+    ck_assert_msg(strstr(cli.out, "  refused      3 messages, for which"), "%s", cli.out);
+    ck_assert_msg(strstr(cli.out, "  subscribers  1: 3 REFUSED\n"), "%s", cli.out);
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls", "--json"));
+    json_t *json = dlx_test_cli_json(&cli);
+    ck_assert_int_eq(dlx_test_cli_integer(json_array_get(json, 0), "refused"), 3);
+    json_decref(json);
+    dlx_test_cli_deinit(&cli);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+}
+END_TEST
+
 /* -- looking only ------------------------------------------------------------------------------------- */
 
 /* Else it would end the wait of a publisher for its first subscriber. */
@@ -325,6 +356,7 @@ int main(void)
     tcase_add_checked_fixture(tcase, start, stop);
     tcase_add_test(tcase, ls_and_info_note_who_is_in_the_way);
     tcase_add_test(tcase, a_subscriber_that_is_about_to_join_is_shown);
+    tcase_add_test(tcase, ls_and_info_tell_how_many_messages_could_not_be_published);
     tcase_add_test(tcase, looking_subscribes_only_where_it_says_so);
     tcase_add_test(tcase, a_watch_tells_rates);
     tcase_add_test(tcase, a_watch_begins_without_publishers);

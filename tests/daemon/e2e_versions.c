@@ -46,7 +46,7 @@ static const struct {
     {"SubscriptionClose", 1},
     {"ListPublishers", 3},
     {"PublisherList", 2},
-    {"PublisherEntry", 16},
+    {"PublisherEntry", 17},
     {"ListLinks", 2},
     {"LinkList", 2},
     {"LinkEntry", 15},
@@ -248,6 +248,47 @@ START_TEST(a_link_that_is_being_made_is_told_to_those_who_know_it)
 }
 END_TEST
 
+static int keep_publisher(const struct dlx_publisher_info *info, void *userdata)
+{
+    *(struct dlx_publisher_info *)userdata = *info;
+    return 0;
+}
+
+/* Field 17 of PublisherEntry; and the next daemon is told, too. */
+START_TEST(what_a_publisher_could_not_publish_is_told_to_those_who_know_it)
+{
+    enum { SINCE = 7 };
+    const struct dlx_publisher_args nobody = {.size = sizeof nobody, .min_subscribers = 1};
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = NULL;
+    struct dlx_publisher_info info = {.refused = 0};
+    Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
+    Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, minors[_i]);
+    ok(dlx_publisher_new(c, "test/a", &nobody, &p));
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(dlx_publish(p, t, NULL), DLX_E_TIMEOUT);
+    int fd = dlx_test_connect(&dlx_test_stream_daemon);
+    dlx_test_send(fd, BODY(HELLO), &hello, 1);
+    (void)check_greeted(fd);
+    const Dlx__Wire__PublisherList *publishers =
+        dlx_test_call(fd, BODY(LIST_PUBLISHERS), &list)->publisher_list;
+    ck_assert_uint_eq(publishers->n_entries, 1);
+    ck_assert_uint_eq(publishers->entries[0]->refused, minors[_i] >= SINCE ? 2 : 0);
+    close(fd);
+    dlx_test_stream_restart();
+    for (uint64_t until = dlx__deadline(PATIENCE); info.refused == 0;) {
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        ck_assert_int_eq(dlx_publisher_wait(p, 1, SECOND / 1000), DLX_E_TIMEOUT);
+        ok(dlx_list_publishers(c, NULL, keep_publisher, &info));
+    }
+    ck_assert_uint_eq(info.refused, 2);
+    t->deleter(t);
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
 START_TEST(a_newer_client_may_say_more_in_hello)
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
@@ -295,7 +336,7 @@ END_TEST
 
 /* ---- daemons --------------------------------------------------------------------------------- */
 
-/* Answers one client's Hello, and its requests for DaemonInfo and links. */
+/* Answers one client's Hello, and its requests for DaemonInfo, publishers and links. */
 struct stand_in {
     struct sockaddr_un address;
     int listener;
@@ -312,7 +353,14 @@ static void answer(const struct stand_in *x, int fd, const Dlx__Wire__Packet *re
     Dlx__Wire__DaemonInfoReply info = DLX__WIRE__DAEMON_INFO_REPLY__INIT;
     Dlx__Wire__LinkEntry entry = DLX__WIRE__LINK_ENTRY__INIT, *entries[] = {&entry};
     Dlx__Wire__LinkList list = DLX__WIRE__LINK_LIST__INIT;
+    Dlx__Wire__PublisherEntry publisher = DLX__WIRE__PUBLISHER_ENTRY__INIT;
+    Dlx__Wire__PublisherEntry *publishers[] = {&publisher};
+    Dlx__Wire__PublisherList publisher_list = DLX__WIRE__PUBLISHER_LIST__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    publisher.publisher = 7;
+    publisher.published = 3;
+    publisher_list.entries = publishers;
+    publisher_list.n_entries = 1;
     entry.link = 7;
     entry.lost = 3;
     list.entries = entries;
@@ -329,6 +377,10 @@ static void answer(const struct stand_in *x, int fd, const Dlx__Wire__Packet *re
     if (request->body_case == BODY(DAEMON_INFO)) {
         reply.body_case = BODY(DAEMON_INFO_REPLY);
         reply.daemon_info_reply = &info;
+    }
+    if (request->body_case == BODY(LIST_PUBLISHERS)) {
+        reply.body_case = BODY(PUBLISHER_LIST);
+        reply.publisher_list = &publisher_list;
     }
     if (request->body_case == BODY(LIST_LINKS)) {
         reply.body_case = BODY(LINK_LIST);
@@ -469,6 +521,25 @@ START_TEST(an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind)
 }
 END_TEST
 
+START_TEST(an_older_daemon_does_not_tell_what_could_not_be_published)
+{
+    struct stand_in x;
+    struct dlx_client *c = NULL;
+    struct dlx_publisher_info info = {.refused = 1};
+    uint32_t minor = _i == 0 ? 6 : DLX_PROTO_MINOR;
+    start_stand_in(&x, minor, minor, false);
+    int r = connect_library(&c);
+    if (r == 0)
+        r = dlx_list_publishers(c, NULL, keep_publisher, &info);
+    dlx_client_unref(c);
+    end_stand_in(&x);
+    ck_assert_msg(r == 0, "%s", dlx_client_errmsg(NULL));
+    ck_assert_uint_eq(info.publisher, 7);
+    ck_assert_uint_eq(info.published, 3);
+    ck_assert_uint_eq(info.refused, _i == 0 ? DLX_REFUSED_UNKNOWN : 0);
+}
+END_TEST
+
 START_TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
 {
     struct stand_in x;
@@ -510,6 +581,8 @@ int main(void)
     tcase_add_loop_test(tcase, a_reply_has_no_field_that_is_newer_than_its_client, 0, n);
     tcase_add_loop_test(tcase, how_far_a_subscriber_is_behind_is_told_to_those_who_know_it, 0, n);
     tcase_add_loop_test(tcase, a_link_that_is_being_made_is_told_to_those_who_know_it, 0, n);
+    tcase_add_loop_test(tcase, what_a_publisher_could_not_publish_is_told_to_those_who_know_it, 0,
+                        n);
     tcase_add_loop_test(tcase, a_newer_client_may_say_more_in_hello, 0, n);
     tcase_add_loop_test(tcase, after_hello_a_field_that_the_daemon_does_not_know_is_a_violation, 0,
                         n);
@@ -517,6 +590,7 @@ int main(void)
     tcase_add_loop_test(tcase, the_library_goes_with_a_daemon_of_another_minor_version, 0, n);
     tcase_add_test(tcase, an_older_daemon_is_not_asked_for_quotas);
     tcase_add_loop_test(tcase, an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind, 0, 2);
+    tcase_add_loop_test(tcase, an_older_daemon_does_not_tell_what_could_not_be_published, 0, 2);
     tcase_add_test(tcase, a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused);
     tcase_add_test(tcase, a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation);
     suite_add_tcase(suite, tcase);
