@@ -56,10 +56,25 @@ int cli_parse(const struct cli *cli, const struct argp *argp, int argc, char **a
     return error == 0 ? CLI_OK : cli_report(cli, NULL, "%s", strerror(error));
 }
 
-int cli_report_dlx(const struct cli *cli, const char *what, int code)
+/* Do the words have this topic, as a word of its own? */
+static bool names_topic(const char *words, const char *topic)
+{
+    static const char in_topics[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+                                    "_.-*/";
+    const size_t n = strlen(topic);
+    const char *at = n > 0 ? strstr(words, topic) : NULL;
+    for (; at; at = strstr(at + 1, topic))
+        if ((at == words || !strchr(in_topics, at[-1])) && (!at[n] || !strchr(in_topics, at[n])))
+            return true;
+    return false;
+}
+
+int cli_report_dlx(const struct cli *cli, const char *topic, int code)
 {
     const char *words = dlx_client_errmsg(cli->client);
-    return cli_report(cli, what, "%s", words && *words ? words : dlx_strerror(code));
+    if (!words || !*words)
+        words = dlx_strerror(code);
+    return cli_report(cli, topic && !names_topic(words, topic) ? topic : NULL, "%s", words);
 }
 
 int cli_no_publisher(const struct cli *cli, const char *topic)
@@ -127,7 +142,10 @@ int cli_connect(struct cli *cli)
     (void)wait_begin_blocking(); /* a signal that came before is seen by on_wait() */
     int code = dlx_connect(&cli->client, &args);
     wait_end_blocking();
-    if (code < 0)
+    if (code == DLX_E_NO_DAEMON && cli->wait_daemon_ns == 0)
+        (void)cli_report(cli, NULL, "%s; start it, or wait for it with --wait-daemon",
+                         dlx_client_errmsg(NULL));
+    else if (code < 0)
         (void)cli_report_dlx(cli, NULL, code);
     return code;
 }

@@ -69,8 +69,9 @@ int cli_report(const struct cli *cli, const char *what, const char *format, ...)
  *  Returns an exit status. */
 int cli_no_publisher(const struct cli *cli, const char *topic);
 
-/** The same with the words for what libdlx said last. */
-int cli_report_dlx(const struct cli *cli, const char *what, int code);
+/** The same with the words of libdlx for its last failure; the topic, or NULL, goes before them unless
+ *  they name it. */
+int cli_report_dlx(const struct cli *cli, const char *topic, int code);
 
 /** Print JSON and report what fails. Returns an exit status. */
 int cli_json(const struct cli *cli, json_t *json, bool lines);

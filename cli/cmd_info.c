@@ -156,10 +156,12 @@ static int print_entry(const struct look *i, const struct look_entry *entry)
 static int tell_topic(struct look *i)
 {
     size_t n_retained = 0;
+    if (i->cli->json) {
+        int status = cli_json(i->cli, topic_json(i), true);
+        return status == CLI_OK && i->n_entries == 0 ? cli_no_publisher(i->cli, i->topic) : status;
+    }
     if (i->n_entries == 0)
-        return cli_report(i->cli, i->topic, "no publisher of this topic");
-    if (i->cli->json)
-        return cli_json(i->cli, topic_json(i), true);
+        return cli_no_publisher(i->cli, i->topic);
     for (size_t e = 0; e < i->n_entries; e++)
         n_retained += i->entries[e].info.retained;
     size_t n = i->n_entries - n_retained;

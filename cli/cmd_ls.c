@@ -185,7 +185,7 @@ static int print_table(const struct ls *ls, FILE *file, int64_t now)
 {
     static const struct table_column columns[] = {
         {"TOPIC", TABLE_LEFT, false, 0},  {"ID", TABLE_RIGHT, false, 1},
-        {"PID", TABLE_RIGHT, false, 6},   {"PROGRAM", TABLE_LEFT, true, 0},
+        {"PID", TABLE_RIGHT, false, 6},   {"PROGRAM", TABLE_LEFT, true, 8},
         {"SUBS", TABLE_RIGHT, false, 0},  {"MESSAGES", TABLE_RIGHT, false, 4},
         {"BYTES", TABLE_RIGHT, false, 2}, {"MEMORY", TABLE_RIGHT, false, 3},
         {"RATE", TABLE_RIGHT, false, 0},  {"DATA", TABLE_RIGHT, false, 5},

@@ -87,8 +87,7 @@ static int save_one(struct save *s, const struct dlx_message *m)
     if (s->count > 1 && progress_due(&s->progress, wait_now())) {
         char bytes[HUMAN_SIZE];
         human_bytes(s->bytes, bytes);
-        progress_show(&s->progress, "%s: %" PRIu64 " messages, %s, last %s", s->to.topic, s->n,
-                      bytes, path);
+        progress_show(&s->progress, "%" PRIu64 " messages, %s, last %s", s->n, bytes, path);
     }
     return CLI_OK;
 }
@@ -172,7 +171,7 @@ int cmd_save(struct cli *cli, int argc, char **argv)
     if (cli_parse(cli, &argp, argc, argv, &save) != CLI_OK)
         return CLI_FAILURE;
     wait_catch_signals();
-    progress_init(&save.progress, stderr, !cli->json, INTERVAL_NS);
+    progress_init(&save.progress, save.to.topic, stderr, !cli->json, INTERVAL_NS);
     if (stream_open(&stream, &save.stream, save.to.topic) == 0)
         status = run(&save, &stream);
     summary(&save, &stream);

@@ -65,19 +65,18 @@ static void show_line(struct run *h, const struct stream *s, int64_t now)
     struct dlx_subscription_stats stats = stream_stats(s);
     char words[MEASURE_LINE_SIZE], silence[HUMAN_SIZE], skipped[48] = "";
     if (h->last_ns == 0) {
-        progress_show(&h->progress, "%s: no message yet", h->topic);
+        progress_show(&h->progress, "no message yet");
         return;
     }
     if (now - h->last_ns > 2 * SECOND_NS) {
         human_ns(now - h->last_ns, silence);
-        progress_show(&h->progress, "%s: no message for %s, %" PRIu64 " before", h->topic, silence,
-                      r.n_messages);
+        progress_show(&h->progress, "no message for %s, %" PRIu64 " before", silence, r.n_messages);
         return;
     }
     h->measure->line(&r, words);
     if (stats.skipped > 0)
-        (void)snprintf(skipped, sizeof skipped, "  skipped %" PRIu64, stats.skipped);
-    progress_show(&h->progress, "%s: %s  lost %" PRIu64 "%s", h->topic, words, stats.lost, skipped);
+        (void)snprintf(skipped, sizeof skipped, "skipped %" PRIu64 "  ", stats.skipped);
+    progress_show(&h->progress, "lost %" PRIu64 "  %s%s", stats.lost, skipped, words);
 }
 
 /* Add what the command says of these messages. Takes `json`; returns it, or NULL when out of memory. */
@@ -253,7 +252,7 @@ int measure_run(struct cli *cli, const struct measure *measure, int argc, char *
         (cli_is_pattern(h.topic) && rates_new(&h.rates, h.window) < 0)) {
         (void)cli_report(cli, NULL, "out of memory");
     } else if (stream_open(&s, &h.stream, h.topic) == 0) {
-        progress_init(&h.progress, stdout, !cli->json, SECOND_NS);
+        progress_init(&h.progress, h.topic, stdout, !cli->json, SECOND_NS);
         status = run(&h, &s);
     }
     stream_close(&s);

@@ -115,6 +115,31 @@ static bool is_plain(uint32_t c)
              (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f));
 }
 
+/* Does this byte of UTF-8 begin a character? */
+static bool begins_character(char c)
+{
+    return ((unsigned char)c & 0xc0) != 0x80;
+}
+
+size_t output_columns(const char *text)
+{
+    size_t n = 0;
+    for (; *text; text++)
+        n += begins_character(*text);
+    return n;
+}
+
+size_t output_bytes_of(const char *text, size_t columns)
+{
+    size_t n = 0, at = 0;
+    for (; text[at]; at++) {
+        n += begins_character(text[at]);
+        if (n > columns)
+            break;
+    }
+    return at;
+}
+
 void output_printable(const char *from, char *to, size_t size)
 {
     const unsigned char *p = (const unsigned char *)from;

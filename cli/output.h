@@ -22,6 +22,12 @@ void human_ns(int64_t ns, char text[HUMAN_SIZE]);
 /** Three digits, but all of those before the point: "0.0123", "29.9", "12345". */
 void human_number(double n, char text[HUMAN_SIZE]);
 
+/** Columns of text on a screen: its characters. Wide ones count as one. */
+size_t output_columns(const char *text);
+
+/** Bytes of its first characters, so many as fit into these columns. */
+size_t output_bytes_of(const char *text, size_t columns);
+
 /**
  * Copy text that another process chose so that it can be shown on a terminal:
  * control characters and what is not UTF-8 become '?'. Truncates to `size`.

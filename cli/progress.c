@@ -3,12 +3,18 @@
 #include "cli/output.h"
 #include "cli/wait.h"
 #include <stdarg.h>
+#include <string.h>
 
 static struct progress *current;
 
-void progress_init(struct progress *p, FILE *file, bool wanted, int64_t interval_ns)
+/* So much of a topic stays, if not all of it. */
+enum { TOPIC_MIN = 16 };
+
+void progress_init(struct progress *p, const char *topic, FILE *file, bool wanted,
+                   int64_t interval_ns)
 {
-    *p = (struct progress){.file = wanted && output_is_screen(file) ? file : NULL,
+    *p = (struct progress){.topic = topic,
+                           .file = wanted && output_is_screen(file) ? file : NULL,
                            .interval_ns = interval_ns,
                            .next_ns = wait_deadline(interval_ns)};
 }
@@ -23,17 +29,26 @@ bool progress_due(struct progress *p, int64_t now_ns)
 
 void progress_show(struct progress *p, const char *format, ...)
 {
-    char line[512];
+    char words[1024];
     va_list args;
     if (!p->file)
         return;
     va_start(args, format);
-    (void)vsnprintf(line, sizeof line, format, args);
+    (void)vsnprintf(words, sizeof words, format, args);
     va_end(args);
-    unsigned width = output_width(p->file);
-    if (width > 0 && width < sizeof line)
-        line[width - 1] = '\0';
-    (void)fprintf(p->file, "\r%s\033[K", line);
+    const char *topic = p->topic, *dots = "";
+    /* The last column stays free: some terminals go on to the next line after it. */
+    size_t room = output_width(p->file), n_topic = strlen(topic);
+    room = room > 0 ? room - 1 : sizeof words;
+    size_t used = 2 + output_columns(words);
+    if (used + n_topic > room && n_topic > TOPIC_MIN) {
+        size_t n = room > used + TOPIC_MIN ? room - used : TOPIC_MIN;
+        dots = "...";
+        topic += n_topic - (n - 3);
+    }
+    used = strlen(dots) + strlen(topic) + 2;
+    words[output_bytes_of(words, room > used ? room - used : 0)] = '\0';
+    (void)fprintf(p->file, "\r%s%s: %s\033[K", dots, topic, words);
     (void)fflush(p->file);
     p->shown = true;
     current = p;

@@ -10,19 +10,22 @@
 
 struct progress {
     FILE *file; /**< NULL: not shown */
+    const char *topic;
     int64_t interval_ns;
     int64_t next_ns;
     bool shown;
 };
 
 /** Show it when `file` is a terminal that can rewrite a line, and `wanted`. At most one at a time.
- */
-void progress_init(struct progress *p, FILE *file, bool wanted, int64_t interval_ns);
+ *  `topic` stays the caller's. */
+void progress_init(struct progress *p, const char *topic, FILE *file, bool wanted,
+                   int64_t interval_ns);
 
 /** Whether it is time to write the line. The first time is one interval after progress_init(). */
 bool progress_due(struct progress *p, int64_t now_ns);
 
-/** Write the line in place of the one before, cut at the terminal's width. */
+/** Write "TOPIC: words" in place of the line before. If the terminal is too narrow, the beginning of
+ *  the topic is left out, then the end of the words. */
 void progress_show(struct progress *p, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -33,8 +33,8 @@ static void show_progress(struct pub *p)
     human_bytes(s.published_bytes, bytes);
     human_number((double)s.published / seconds, rate);
     human_bytes((uint64_t)((double)s.published_bytes / seconds), throughput);
-    progress_show(&p->progress, "%s: %" PRIu64 " message%s, %s, %s/s, %s/s, %u subscriber%s",
-                  p->topic, s.published, s.published == 1 ? "" : "s", bytes, rate, throughput,
+    progress_show(&p->progress, "%" PRIu64 " message%s, %s, %s/s, %s/s, %u subscriber%s",
+                  s.published, s.published == 1 ? "" : "s", bytes, rate, throughput,
                   s.n_subscribers, s.n_subscribers == 1 ? "" : "s");
 }
 
@@ -47,6 +47,8 @@ static int wait_subscribers(struct pub *p)
         int code = dlx_publisher_wait(p->publisher, p->n_wait, WAIT_SLICE_NS);
         if (code == 0)
             break;
+        if (code == DLX_E_INTERRUPTED)
+            continue;
         if (code != DLX_E_TIMEOUT) {
             (void)cli_report_dlx(p->cli, p->topic, code);
             return code;
@@ -59,8 +61,8 @@ static int wait_subscribers(struct pub *p)
             return code;
         }
         if (progress_due(&p->progress, wait_now()))
-            progress_show(&p->progress, "%s: %u of %u subscribers", p->topic,
-                          get_stats(p).n_subscribers, p->n_wait);
+            progress_show(&p->progress, "%u of %u subscribers", get_stats(p).n_subscribers,
+                          p->n_wait);
     }
     return 0;
 }
@@ -239,8 +241,8 @@ static int linger(struct pub *p)
         struct dlx_publisher_stats s = get_stats(p);
         if (progress_due(&p->progress, wait_now()))
             progress_show(&p->progress,
-                          "%s: %" PRIu64 " message%s published, %u subscriber%s, staying%s",
-                          p->topic, s.published, s.published == 1 ? "" : "s", s.n_subscribers,
+                          "%" PRIu64 " message%s published, %u subscriber%s, staying%s",
+                          s.published, s.published == 1 ? "" : "s", s.n_subscribers,
                           s.n_subscribers == 1 ? "" : "s", p->hold ? " until Ctrl-C" : "");
         int code = dlx_publisher_wait(p->publisher, s.n_subscribers + 1,
                                       left < WAIT_SLICE_NS ? left : WAIT_SLICE_NS);
@@ -360,7 +362,7 @@ int pub_run(struct pub *p)
     int code = dlx_publisher_new(p->cli->client, p->topic, &args, &p->publisher);
     if (code < 0)
         return cli_report_dlx(p->cli, p->topic, code);
-    progress_init(&p->progress, stderr, !p->cli->json, PROGRESS_NS);
+    progress_init(&p->progress, p->topic, stderr, !p->cli->json, PROGRESS_NS);
     code = run_stages(p, &endless);
     struct dlx_publisher_stats stats = get_stats(p);
     p->publisher = dlx_publisher_unref(p->publisher);

@@ -62,43 +62,20 @@ void table_cell(struct table *t, const char *format, ...)
     t->cells[t->n_cells++] = text;
 }
 
-/* Columns on the screen: bytes that do not continue a UTF-8 character. Wide characters count as
- * one. */
-static size_t text_width(const char *text)
-{
-    size_t n = 0;
-    for (; *text; text++)
-        n += ((unsigned char)*text & 0xc0) != 0x80;
-    return n;
-}
-
 static void put_spaces(FILE *file, size_t n)
 {
     while (n-- > 0)
         putc(' ', file);
 }
 
-/* The first width - 3 characters and "...". */
-static void put_cut(FILE *file, const char *text, size_t width)
-{
-    size_t n = 0;
-    for (; *text; text++) {
-        n += ((unsigned char)*text & 0xc0) != 0x80;
-        if (n > width - 3)
-            break;
-        putc(*text, file);
-    }
-    fputs("...", file);
-}
-
 static void put_cell(FILE *file, const struct table_column *column, const char *text, size_t width,
                      bool last)
 {
-    size_t used = text_width(text), cut = used > width ? width : used;
+    size_t used = output_columns(text), cut = used > width ? width : used;
     if (column->align == TABLE_RIGHT)
         put_spaces(file, width - cut);
     if (used > width)
-        put_cut(file, text, width);
+        fprintf(file, "%.*s...", (int)output_bytes_of(text, width - 3), text);
     else
         fputs(text, file);
     if (column->align == TABLE_LEFT && !last)
@@ -114,8 +91,8 @@ static size_t *measure(const struct table *t)
     if (!widths)
         return NULL;
     for (size_t i = 0; i < t->n_cells; i++) {
-        size_t c = i % t->n_columns, n = text_width(t->cells[i]),
-               title = text_width(t->columns[c].title);
+        size_t c = i % t->n_columns, n = output_columns(t->cells[i]),
+               title = output_columns(t->columns[c].title);
         n = n > 0 && n < title ? title : n;
         if (n > widths[c])
             widths[c] = n;

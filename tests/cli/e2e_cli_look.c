@@ -242,6 +242,29 @@ START_TEST(a_subscriber_that_is_about_to_join_is_shown)
 }
 END_TEST
 
+/* Also in JSON, which says that there are none. */
+START_TEST(a_topic_without_a_publisher_is_a_failure_that_is_told)
+{
+    static const char *const commands[][2] = {
+        {"ls", "[]\n"}, {"info", "\"publishers\": []\n"}, {"holds", "[]\n"}};
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        struct dlx_test_cli cli;
+        char said[64];
+        (void)snprintf(said, sizeof said, "dlxctl %s: nope: no publisher\n", commands[i][0]);
+        for (int json = 0; json < 2; json++) {
+            dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
+                             DLX_TEST_WORDS(commands[i][0], "nope", json ? "--json" : NULL));
+            ck_assert_str_eq(cli.err, said);
+            if (json)
+                ck_assert_msg(strstr(cli.out, commands[i][1]), "%s", cli.out);
+            else
+                ck_assert_str_eq(cli.out, "");
+            dlx_test_cli_deinit(&cli);
+        }
+    }
+}
+END_TEST
+
 START_TEST(looking_subscribes_only_where_it_says_so)
 {
     static const char *const looks[][8] = {{"info", "t"},
@@ -357,6 +380,7 @@ int main(void)
     tcase_add_test(tcase, ls_and_info_note_who_is_in_the_way);
     tcase_add_test(tcase, a_subscriber_that_is_about_to_join_is_shown);
     tcase_add_test(tcase, ls_and_info_tell_how_many_messages_could_not_be_published);
+    tcase_add_test(tcase, a_topic_without_a_publisher_is_a_failure_that_is_told);
     tcase_add_test(tcase, looking_subscribes_only_where_it_says_so);
     tcase_add_test(tcase, a_watch_tells_rates);
     tcase_add_test(tcase, a_watch_begins_without_publishers);

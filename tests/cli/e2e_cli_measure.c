@@ -261,7 +261,7 @@ START_TEST(holds_says_when_there_is_nothing)
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 2, DLX_TEST_WORDS("holds", "a", "b"));
     dlx_test_cli_deinit(&cli);
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1, DLX_TEST_WORDS("holds", "no//topic"));
-    ck_assert_ptr_nonnull(strstr(cli.err, "dlxctl holds: no//topic: "));
+    ck_assert_ptr_nonnull(strstr(cli.err, "dlxctl holds: topic name \"no//topic\" "));
     dlx_test_cli_deinit(&cli);
 }
 END_TEST

@@ -2,16 +2,19 @@
 /* What people read: numbers, tables, text of others, rates; and the names and contents of saved files. */
 #include "cli/npy.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/rate.h"
 #include "cli/rates.h"
 #include "cli/save.h"
 #include "tests/harness/run.h"
 #include <check.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -35,6 +38,44 @@ START_TEST(sizes_have_three_digits)
         human_bytes(cases[i].bytes, text);
         ck_assert_str_eq(text, cases[i].text);
     }
+}
+END_TEST
+
+/* Of a long topic its end is shown, and words are cut between characters. */
+START_TEST(a_line_of_progress_fits_into_the_terminal)
+{
+    static const struct {
+        unsigned short columns;
+        const char *topic, *words, *line;
+    } cases[] = {
+        {80, "cam/front", "lost 0", "cam/front: lost 0"},
+        {18, "cam/front", "lost 0", "cam/front: lost 0"},
+        {17, "cam/front", "lost 0", "cam/front: lost "},
+        {30, "robot/arm/left/camera/depth", "lost 0", ".../left/camera/depth: lost 0"},
+        {40, "robot/arm/left/camera/depth", "lost 0", "robot/arm/left/camera/depth: lost 0"},
+        {27, "robot/arm/left/camera/depth", "lost 0", "...ft/camera/depth: lost 0"},
+        {22, "robot/arm/left/camera/depth", "lost 0", ".../camera/depth: los"},
+        {12, "cam", "na\xc3\xafve.npy", "cam: na\xc3\xafve."},
+        {8, "cam", "na\xc3\xafve.npy", "cam: na"},
+    };
+    ck_assert_int_eq(setenv("TERM", "xterm", 1), 0);
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    FILE *file = fopen(ptsname(terminal), "r+e");
+    ck_assert_ptr_nonnull(file);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct winsize size = {.ws_row = 24, .ws_col = cases[i].columns};
+        struct progress p;
+        char expected[128], line[128] = "";
+        ck_assert_int_eq(ioctl(terminal, TIOCSWINSZ, &size), 0);
+        progress_init(&p, cases[i].topic, file, true, 1);
+        progress_show(&p, "%s", cases[i].words);
+        (void)snprintf(expected, sizeof expected, "\r%s\033[K", cases[i].line);
+        ck_assert_int_gt(read(terminal, line, sizeof line - 1), 0);
+        ck_assert_str_eq(line, expected);
+    }
+    (void)fclose(file);
+    (void)close(terminal);
 }
 END_TEST
 
@@ -519,6 +560,7 @@ int main(void)
     Suite *suite = suite_create("cli_output");
     TCase *tcase = tcase_create("output");
     tcase_add_test(tcase, sizes_have_three_digits);
+    tcase_add_test(tcase, a_line_of_progress_fits_into_the_terminal);
     tcase_add_test(tcase, times_have_a_unit_that_fits);
     tcase_add_test(tcase, numbers_have_three_digits);
     tcase_add_test(tcase, text_in_json_is_exact);
