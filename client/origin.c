@@ -58,3 +58,24 @@ void dlx__origin_gone_before(struct dlx_subscription *s, const struct dlx_news *
     dlx__passed_add(&s->passed, origin, last_seq, passed.untold + n_missed);
     dlx__passed_count(&s->passed, origin, &counts);
 }
+
+void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_inlet *inlet,
+                          uint64_t n_missed)
+{
+    const struct dlx_passed_counts counts = {inlet->core.taken, inlet->core.taken_bytes,
+                                             inlet->core.skipped, inlet->core.lost};
+    dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor + n_missed,
+                    dlx__reader_untold(&inlet->core) + n_missed);
+    dlx__passed_count(&s->passed, inlet->origin, &counts);
+}
+
+void dlx__origin_resume_counters(struct dlx_subscription *s, struct dlx_inlet *inlet)
+{
+    struct dlx_passed_counts counts = dlx__passed_take_counts(&s->passed, inlet->origin);
+    s->stats.taken -= counts.taken;
+    s->stats.taken_bytes -= counts.taken_bytes;
+    s->stats.skipped -= counts.skipped;
+    s->stats.lost -= counts.lost;
+    dlx__reader_add_counters(&inlet->core, counts.taken, counts.taken_bytes, counts.skipped,
+                             counts.lost);
+}

@@ -27,4 +27,13 @@ bool dlx__origin_is_joined(const struct dlx_subscription *s, uint64_t origin);
  * first. */
 void dlx__origin_gone_before(struct dlx_subscription *s, const struct dlx_news *news);
 
+/* A link ends, and its publisher may be seen again: remember how far it got, and what it counted.
+ * `n_missed`: messages after the last one that it passed, which it counts as lost, too. */
+void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_inlet *inlet,
+                          uint64_t n_missed);
+
+/* The publisher is known from a link that has ended: the new one goes on with its counters, as whoever
+ * lists links sees. The subscription's total stays the same. */
+void dlx__origin_resume_counters(struct dlx_subscription *s, struct dlx_inlet *inlet);
+
 #endif

@@ -94,13 +94,8 @@ void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_inlet *inle
         if (next)
             dlx__reader_carry_counters(&next->core, &inlet->core);
         dlx__subscription_count(&s->stats, inlet);
-        if (inlet->retain > 0 || inlet->foreign || !dlx__reader_is_closed(&inlet->core)) {
-            const struct dlx_passed_counts counts = {inlet->core.taken, inlet->core.taken_bytes,
-                                                     inlet->core.skipped, inlet->core.lost};
-            dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor + n_missed,
-                            dlx__reader_untold(&inlet->core) + n_missed);
-            dlx__passed_count(&s->passed, inlet->origin, &counts);
-        }
+        if (inlet->retain > 0 || inlet->foreign || !dlx__reader_is_closed(&inlet->core))
+            dlx__origin_remember(s, inlet, n_missed);
         bool closed = dlx__reader_is_closed(&inlet->core) || inlet->end > 0;
         s->n_left += !next;
         if (!next)
@@ -183,19 +178,6 @@ static void on_offer(struct dlx_subscription *s, struct dlx_news *news)
     }
 }
 
-/* The publisher is known from a link that has ended: whoever lists links sees the counters go on. The
- * total stays the same. */
-static void resume_counters(struct dlx_subscription *s, struct dlx_inlet *inlet)
-{
-    struct dlx_passed_counts counts = dlx__passed_take_counts(&s->passed, inlet->origin);
-    s->stats.taken -= counts.taken;
-    s->stats.taken_bytes -= counts.taken_bytes;
-    s->stats.skipped -= counts.skipped;
-    s->stats.lost -= counts.lost;
-    dlx__reader_add_counters(&inlet->core, counts.taken, counts.taken_bytes, counts.skipped,
-                             counts.lost);
-}
-
 /* All that was there is here: from now on the publisher waits for us, if we are reliable. */
 static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
 {
@@ -231,7 +213,7 @@ static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
     struct dlx_passed_entry passed = dlx__passed_find(&s->passed, inlet->origin);
     if (!inlet->after && passed.origin != 0) {
         dlx__reader_follow(&inlet->core, passed.seq, passed.untold);
-        resume_counters(s, inlet);
+        dlx__origin_resume_counters(s, inlet);
         s->n_left -= s->n_left > 0; /* it left another daemon, and is here again */
     }
     settle_inlet(s, inlet);
