@@ -1,11 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sphinx makes the HTML site with this; tools/docs, which `make docs` runs, prepares what it reads."""
+import importlib.machinery
+import importlib.util
 import os
 import pathlib
 import re
 import subprocess
+import sys
 
 TOP = pathlib.Path(os.environ["DLX_TOP"])
+
+
+def load(path):
+    """A program of tools/ as a module."""
+    sys.dont_write_bytecode = True
+    loader = importlib.machinery.SourceFileLoader(path.name, str(path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(path.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+man = load(TOP / "tools/man")  # which knows how the comments of headers list their errors
+ERRORS = man.errors_of(TOP / "include/dlx/error.h")
 
 project = "dlpackd"
 author = "The dlpackd authors"
@@ -16,6 +32,11 @@ extensions = ["myst_parser", "hawkmoth", "sphinx.ext.autodoc"]
 html_theme = "furo"
 html_title = f"dlpackd {release}"
 html_show_copyright = False
+html_show_sourcelink = False
+html_copy_source = False
+html_static_path = ["style"]
+html_css_files = ["site.css"]
+toc_object_entries_show_parents = "hide"
 exclude_patterns = ["reference/about_*.md", "reference/errors.md"]
 myst_heading_anchors = 4
 nitpicky = True
@@ -40,6 +61,7 @@ hawkmoth_clang = ["-std=c11", f"-I{hawkmoth_root}", f"-I{compiler_includes()}"]
 # -- comments and docstrings are plain text; Sphinx reads reStructuredText -------------------------
 
 NAME = re.compile(r"\b(dlx_[a-z0-9_]+)\(\)")
+CONSTANT = re.compile(r"(\$?\bDLX_[A-Z0-9_]+\b(?:=\w+)?)")
 
 
 def escape(text):
@@ -53,8 +75,12 @@ def line_to_rst(line):
             parts[i] = f"``{part}``"
         else:
             words = NAME.split(part)
-            parts[i] = "".join(f":c:func:`{word}`" if k % 2 else escape(word) for k, word in enumerate(words))
+            parts[i] = "".join(f":c:func:`{word}`" if k % 2 else text_without_names(word) for k, word in enumerate(words))
     return "".join(parts)
+
+
+def text_without_names(text):
+    return "".join(f"``{word}``" if k % 2 else escape(word) for k, word in enumerate(CONSTANT.split(text)))
 
 
 def text_to_rst(lines):
@@ -88,7 +114,14 @@ def header_comment(app, lines, transform, options):
     if lines and any(re.match(" {5,}", line) for line in lines[1:]) and not lines[0].startswith(" "):
         # Of a member: the lines after the first are further to the right, perhaps after a star.
         lines[:] = [re.sub(r"^\s*(\*\s+)?", "", line).rstrip() for line in lines]
-    lines[:] = text_to_rst(lines)
+    text, lead, codes, tail = man.returns_of("\n".join(lines))
+    if not codes:
+        lines[:] = text_to_rst(lines)
+        return
+    lines[:] = [*text_to_rst(text.split("\n")), "", line_to_rst(lead.rstrip(".")) + (", and:" if lead.startswith("Returns as") else ", or:"), ""]
+    for code, why in codes:
+        lines += [f"- `{code} <#{code}>`__: {line_to_rst(why or ERRORS[code][1])}"]
+    lines += ["", line_to_rst("And " + tail)] if tail else []
 
 
 def docstring(app, what, name, obj, options, lines):

@@ -18,16 +18,16 @@
  *   - x_unref(NULL) is allowed, and every x_unref returns NULL.
  *   - Argument structs begin with `size_t size`. Set it to sizeof(the struct) and zero the rest:
  *     `struct dlx_subscribe_args a = {.size = sizeof a}`. A zero field selects its default; a NULL
- *     pointer selects all defaults. A size below that of the struct's first version, or a byte that
- *     is set and that this library does not know, gives DLX_E_INVALID.
+ *     pointer selects all defaults. A call fails with DLX_E_INVALID if `size` is too small, or if
+ *     trailing bytes that this library does not know are set.
  *   - Times are nanoseconds of CLOCK_MONOTONIC. A timeout_ns of 0 does not wait. DLX_FOREVER, or
  *     any other negative number, waits without a limit.
  *   - Tensors are DLPack 1.x (dlpack/dlpack.h): shapes and strides count elements, not bytes.
  *
  * Threads
  *   - Any number of threads may use one client at once. One thread at a time may use a publisher or
- *     a subscription, and the caller sees to that. A call that finds another thread in a call on
- *     the same object changes nothing and fails with DLX_E_IN_USE. The unref calls do not check
+ *     a subscription, and the caller sees to that. If another thread is in a call on the same
+ *     object, a call fails with DLX_E_IN_USE and changes nothing; the unref calls do not check
  *     this. Different publishers and subscriptions are independent of each other.
  *   - Any thread may use and release a message or a tensor, in any order, also after the publisher,
  *     the subscription and the client were unreffed. What is held stays valid.
@@ -139,7 +139,7 @@ struct dlx_connect_args {
      * returned another result than 0, and then returns the same.
      */
     int (*interrupt)(void *interrupt_data);
-    void *interrupt_data;
+    void *interrupt_data; /**< passed to `interrupt` */
     /**
      * How long dlx_connect() waits for a daemon that is not there yet, because the socket is
      * missing or nobody listens on it. 0: it does not wait. Once there, the daemon has `timeout_ns`
@@ -158,9 +158,9 @@ struct dlx_connect_args {
  *
  * The program of a private daemon is $DLX_DAEMON; else `dlpackd` in the folder of the library or in
  * ../bin from there; else the one on PATH. It listens in $XDG_RUNTIME_DIR if only this user can
- * read and write there, else in /tmp/dlpackd-UID. Callers that start one at the same time share it.
- * It ends after 10 seconds ($DLX_IDLE_EXIT) in which nobody is connected and nothing is retained.
- * It is a child of the caller only if the caller is a child subreaper or process 1. Signals to the
+ * read and write there, else in /tmp/dlpackd-UID. Programs that start one concurrently share it. It
+ * ends after 10 seconds ($DLX_IDLE_EXIT) in which nobody is connected and nothing is retained. It
+ * is a child of the caller only if the caller is a child subreaper or process 1. Signals to the
  * calling thread are blocked until the daemon listens, or with `interrupt` until it was executed. A
  * set-user-ID program never starts a daemon. A service should set DLX_AUTOSPAWN=no, because a
  * daemon that it started would end with it.
@@ -244,22 +244,20 @@ struct dlx_publisher_args {
      * How many messages one subscriber may hold at once, 1 to 4096. 0: as many as it asks for, at
      * most 4096. A take beyond that fails with DLX_E_TOO_MANY_HELD.
      *
-     * The subscriber's library enforces this and `max_held_bytes`. Shared memory that says that a
-     * link holds more was not written by that library. When its memory is needed, the publisher
-     * cuts such a link, and counts it as `cut` in struct dlx_publisher_stats.
+     * The subscriber's library enforces this and `max_held_bytes`. A link that exceeds them
+     * misbehaves: the publisher cuts it when it needs memory, and counts it as `cut` in its stats.
      */
     uint32_t max_held;
     /** How many bytes of payload one subscriber may hold at once. A take by a subscriber that holds
-     *  as much or more fails with DLX_E_TOO_MANY_HELD, so it holds less than this and one message
-     *  more. 0: only the user's quota limits it. A bound costs time: messages are taken one by
-     *  one. */
+     *  as much fails with DLX_E_TOO_MANY_HELD; so it can exceed this by less than one message. 0:
+     *  the user's quota. A bound costs time: messages are taken one by one. */
     uint64_t max_held_bytes;
     /** How many subscribers must be attached when a message is published. If fewer are,
      *  dlx_publish() waits for its timeout_ns, whatever `on_full` says, and then fails with
      *  DLX_E_TIMEOUT. 0: a message may reach nobody, as `n_subscribers` of its report then says. */
     uint32_t min_subscribers;
 };
-#define DLX_RETAIN_LATCHED INT64_C(-2)
+#define DLX_RETAIN_LATCHED INT64_C(-2) /**< for `retain_for_ns` of struct dlx_publisher_args */
 
 /**
  * Announces a publisher on `topic`. A topic may have several; each one's messages arrive in order.
@@ -306,7 +304,7 @@ struct dlx_tensor_spec {
  *
  * Returns 0; DLX_E_SHAPE (a negative size, too many dimensions, more than 2^63-1 bytes, zero bits
  * or lanes), DLX_E_NO_MEMORY (the text has the bytes and the reason), DLX_E_LIMIT (a quota, or the
- * number of mappings), DLX_E_DISCONNECTED or DLX_E_TIMEOUT (an arena is needed, and no daemon
+ * number of mappings), DLX_E_DISCONNECTED, DLX_E_TIMEOUT (an arena is needed, and no daemon
  * answered in the time of struct dlx_connect_args), DLX_E_ACCESS (as of dlx_publish()),
  * DLX_E_FORKED, DLX_E_INVALID.
  */
@@ -420,19 +418,19 @@ struct dlx_item {
     /** At most DLX_NAME_MAX bytes, unique in the set. NULL or "": no name. Borrowed for the
      *  call. */
     const char *name;
-    DLManagedTensorVersioned *tensor;
+    DLManagedTensorVersioned *tensor; /**< as for dlx_publish() */
 };
 
 /** Bytes of the caller. */
 struct dlx_bytes {
-    const void *data;
-    size_t size;
+    const void *data; /**< borrowed for the call */
+    size_t size;      /**< in bytes */
 };
 
 /**
  * Allocates `n` tensors (1 to DLX_TENSORS_MAX), all or none, as n calls of dlx_alloc() would. If
- * memory has to be added, one arena takes all of them. `ret` has room for n pointers. After a
- * failure, each is as it was, or NULL.
+ * memory has to be added, one arena takes all of them. `ret` has room for n pointers. On failure
+ * each is unchanged or NULL.
  *
  * Returns as dlx_alloc(); the text names the tensor.
  */
@@ -477,10 +475,9 @@ DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, 
  * on. The descriptor is readable at first, and sometimes without a reason. A failure then costs
  * some system calls for each link.
  *
- * It also becomes readable when the daemon is lost. Room in the ring is reported without a daemon,
- * too. But subscribers come through the next daemon, which nothing announces. A call that waits for
- * subscribers has to look for it, so the descriptor becomes readable for that: first after 20 ms,
- * later once a second.
+ * It also becomes readable when the daemon is lost. Without a daemon it still reports room in the
+ * ring. But no event announces a new daemon, which a call that waits for subscribers needs: for
+ * that the descriptor becomes readable periodically, first after 20 ms, later once a second.
  *
  * Returns the fd; DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
@@ -488,6 +485,7 @@ DLX_API int dlx_publisher_fd(struct dlx_publisher *p);
 
 /* ---- subscription -------------------------------------------------------------------------- */
 
+/** Which messages a subscription gets. */
 enum dlx_mode {
     DLX_MODE_ALL = 0,    /**< every message in order, from now on */
     DLX_MODE_LATEST = 1, /**< only the newest; messages that it passes over count as skipped */
@@ -518,10 +516,10 @@ struct dlx_subscribe_args {
      *  for the next publisher. A publisher that reconnects to a restarted dlpackd has not left. */
     uint32_t n_publishers;
 };
-#define DLX_PUBLISHERS_ANY UINT32_MAX
-#define DLX_HISTORY_NONE   UINT32_MAX
-#define DLX_SPIN_NEVER     INT64_C(-1)
-#define DLX_SPIN_ALWAYS    INT64_C(-2)
+#define DLX_PUBLISHERS_ANY UINT32_MAX  /**< for `n_publishers`: dlx_take() never ends */
+#define DLX_HISTORY_NONE   UINT32_MAX  /**< for `history`: no earlier message, even if retained */
+#define DLX_SPIN_NEVER     INT64_C(-1) /**< for `spin_ns`: sleep at once */
+#define DLX_SPIN_ALWAYS    INT64_C(-2) /**< for `spin_ns`: never sleep */
 
 /**
  * Subscribes to a topic. No publisher need exist yet. What is published after this call returns
@@ -567,11 +565,12 @@ DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
  * Returns 0; DLX_E_EMPTY (timeout_ns is 0), DLX_E_TIMEOUT, DLX_E_TOO_MANY_HELD (release some: the
  * text has the limit, and whose it is), DLX_E_PUBLISHER_GONE (once, when the last publisher has
  * left and everything it published was taken, see `n_publishers`; later calls wait for a new
- * publisher), DLX_E_BAD_PEER (a publisher wrote invalid values: its link is cut, the others go on),
- * DLX_E_INTERRUPTED (`interrupt` of dlx_connect_args ended the wait; without one, a signal handler
- * ran during it), DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_FORKED, DLX_E_SYSTEM,
- * DLX_E_IN_USE (another thread is in a call on this subscription), DLX_E_QOS, DLX_E_DISCONNECTED
- * (once, when no publisher is left and the daemon is lost; later calls wait for a new publisher).
+ * publisher), DLX_E_BAD_PEER (a publisher wrote invalid values: its link is cut, other links
+ * continue), DLX_E_INTERRUPTED (`interrupt` of dlx_connect_args ended the wait; without one, a
+ * signal handler ran during it), DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_FORKED,
+ * DLX_E_SYSTEM, DLX_E_IN_USE (another thread is in a call on this subscription), DLX_E_QOS (once
+ * for each publisher that drops and joins a reliable subscription), DLX_E_DISCONNECTED (once, when
+ * no publisher is left and the daemon is lost; later calls wait for a new publisher).
  */
 DLX_API int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret);
 

@@ -27,9 +27,9 @@
  * DLX_E_DEVICE and the reason, unless `stage` asks for a copy. Nothing is ever copied through the
  * host. The tensors are ready when the work that is on `stream` of struct dlx_publish_args at the
  * time of the call is done. dlx_publish() does not wait for that: a thread of the publisher does,
- * and subscribers wait until that thread has reported it. On HIP, in debug mode, and if the driver
- * cannot make an event for the stream, dlx_publish() waits and counts it (`gpu_waits`). A stream
- * that is being captured is refused with DLX_E_INVALID.
+ * and subscribers wait for its signal. On HIP, in debug mode, and if the driver cannot make an
+ * event for the stream, dlx_publish() waits and counts it (`gpu_waits`). A stream that is being
+ * captured is refused with DLX_E_INVALID.
  *
  * With `stage`, a tensor that would be refused with DLX_E_DEVICE is copied on its own GPU, with its
  * strides, into memory as of dlx_alloc(). The copy begins after the work on `stream`; for a
@@ -127,8 +127,9 @@ DLX_API int dlx_message_describe(struct dlx_message *m, uint32_t i, DLManagedTen
 DLX_API int dlx_tensor_status(const DLManagedTensorVersioned *tensor);
 
 /**
- * Tells the same for a message, whose tensors are all ready at once. If several streams waited for
- * it, the result is that of the stream that began to wait last; 0 if none had to wait. Any thread.
+ * Does as dlx_tensor_status(), for a message, whose tensors are all ready at once. If several
+ * streams waited for it, the result is that of the stream that began to wait last; 0 if none had to
+ * wait. Any thread.
  */
 DLX_API int dlx_message_status(const struct dlx_message *m);
 

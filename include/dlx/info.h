@@ -16,22 +16,22 @@ extern "C" {
 /** One publisher, as the daemon knows it. */
 struct dlx_publisher_info {
     size_t size;
-    char topic[DLX_TOPIC_MAX + 1];
-    char client_name[64];
-    uint64_t publisher;       /**< id of the publisher */
-    uint64_t published;       /**< messages, as the publisher counts them */
-    uint64_t published_bytes; /**< payload of these messages */
-    uint64_t arena_bytes;     /**< shared memory for payloads */
-    uint64_t control_bytes;   /**< shared memory for the control block */
+    char topic[DLX_TOPIC_MAX + 1]; /**< its topic */
+    char client_name[64];          /**< `name` of struct dlx_connect_args */
+    uint64_t publisher;            /**< id of the publisher */
+    uint64_t published;            /**< messages, as the publisher counts them */
+    uint64_t published_bytes;      /**< payload of these messages */
+    uint64_t arena_bytes;          /**< shared memory for payloads */
+    uint64_t control_bytes;        /**< shared memory for the control block */
     uint32_t pid; /**< in the daemon's pid namespace; 0: the process is not visible from there */
-    uint32_t uid;
-    uint32_t n_subscribers;
-    uint32_t n_arenas;
-    uint32_t depth;
-    uint32_t history;
-    uint32_t on_full; /**< enum dlx_on_full */
-    uint32_t retain;  /**< messages */
-    bool retained;    /**< the publisher is gone, and the daemon keeps its messages */
+    uint32_t uid; /**< of the process */
+    uint32_t n_subscribers; /**< subscriptions that are attached */
+    uint32_t n_arenas;      /**< arenas */
+    uint32_t depth;         /**< as in struct dlx_publisher_args */
+    uint32_t history;       /**< likewise */
+    uint32_t on_full;       /**< enum dlx_on_full */
+    uint32_t retain;        /**< messages */
+    bool retained;          /**< the publisher is gone, and the daemon keeps its messages */
     /** Calls that failed with DLX_E_FULL or DLX_E_TIMEOUT (`full` of dlx_publisher_stats), as the
      *  publisher counts them; subscribers see no gap for them. DLX_REFUSED_UNKNOWN. */
     uint64_t refused;
@@ -43,18 +43,18 @@ struct dlx_publisher_info {
 /** One link: a publisher and a subscription that are attached to each other. */
 struct dlx_link_info {
     size_t size;
-    char client_name[64];
-    uint64_t link;
-    uint64_t publisher;
-    uint64_t taken;   /**< messages, as the subscriber counts them, over all its links */
-    uint64_t skipped; /**< likewise */
-    uint64_t lost;    /**< likewise */
-    uint32_t pid;     /**< of the subscriber, as in struct dlx_publisher_info */
-    uint32_t uid;
-    uint32_t n_held;
-    uint32_t max_held;
-    uint32_t mode; /**< enum dlx_mode */
-    bool reliable;
+    char client_name[64]; /**< of the subscriber, as in struct dlx_publisher_info */
+    uint64_t link;        /**< id of the link */
+    uint64_t publisher;   /**< id of the publisher */
+    uint64_t taken;       /**< messages, as the subscriber counts them, also across restarts */
+    uint64_t skipped;     /**< likewise */
+    uint64_t lost;        /**< likewise */
+    uint32_t pid;         /**< of the subscriber, as in struct dlx_publisher_info */
+    uint32_t uid;         /**< of the subscriber */
+    uint32_t n_held;      /**< messages that it holds */
+    uint32_t max_held;    /**< messages that it may hold */
+    uint32_t mode;        /**< enum dlx_mode */
+    bool reliable;        /**< as in struct dlx_subscribe_args */
     bool blocks; /**< the publisher waits because of this link; false if the daemon is too old */
     /** Messages that the subscriber has yet to take, skip or lose; or DLX_BEHIND_UNKNOWN. At
      *  max(depth, history) a BLOCK publisher waits, and a DROP publisher drops. */
@@ -71,19 +71,20 @@ enum dlx_pid_scope {
     DLX_PID_ELSEWHERE = 2, /**< they are not: the daemon or the caller is in a container */
 };
 
+/** What the daemon says of itself. */
 struct dlx_daemon_info {
     size_t size;
-    char version[32];
-    char socket[108]; /**< path in the daemon's mount namespace */
-    uint32_t pid;     /**< in the daemon's pid namespace: see pid_scope */
-    uint32_t protocol_major;
-    uint32_t protocol_minor;
-    uint32_t n_clients;
-    uint32_t n_publishers;
-    uint32_t n_links; /**< including draining links: closed ones that still hold messages */
-    uint32_t n_topics;
-    uint64_t shared_bytes; /**< all shared memory that the daemon handed out */
-    uint64_t uptime_ns;
+    char version[32];         /**< of the daemon, such as "0.1.0" */
+    char socket[108];         /**< path in the daemon's mount namespace */
+    uint32_t pid;             /**< in the daemon's pid namespace: see pid_scope */
+    uint32_t protocol_major;  /**< version of its protocol */
+    uint32_t protocol_minor;  /**< likewise */
+    uint32_t n_clients;       /**< connections */
+    uint32_t n_publishers;    /**< publishers */
+    uint32_t n_links;         /**< including draining links: closed ones that still hold messages */
+    uint32_t n_topics;        /**< topics with a publisher or a subscription */
+    uint64_t shared_bytes;    /**< all shared memory that the daemon handed out */
+    uint64_t uptime_ns;       /**< time since its start */
     char memory[16];          /**< kind of shared memory: "memfd" (sealed), or "posix" */
     uint64_t longest_turn_ns; /**< CPU time of the longest turn of its loop; 0: too old to say */
     uint32_t pid_scope;       /**< enum dlx_pid_scope, for `pid` here and in the lists */
@@ -95,8 +96,8 @@ struct dlx_daemon_info {
 /** How much of one resource a user of the daemon has, and may have: dlpackd.conf(5). */
 struct dlx_quota_info {
     size_t size;
-    uint64_t used;
-    uint64_t max;         /**< limit now, which other users may lower; or DLX_QUOTA_UNLIMITED */
+    uint64_t used;        /**< in bytes, or a number */
+    uint64_t max;         /**< limit now, given what other users use; or DLX_QUOTA_UNLIMITED */
     uint32_t uid;         /**< in the daemon's user namespace */
     char socket[32];      /**< name of the listening socket: a uid is another user on each */
     char quota_class[32]; /**< class of the user, which has the limits */

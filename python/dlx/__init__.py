@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchange tensors between processes without copying them, with any library that knows DLPack.
 
-    with dlx.connect() as c:                           # and in another process
-        pub = c.publisher("cam/front")                 # for msg in c.subscribe("cam/front"):
-        x = pub.empty((1080, 1920, 3), "uint8")        #     y = torch.from_dlpack(msg)
-        np.asarray(x)[:] = frame                       #     # the memory stays as long as y does
-        pub.publish(x)
+    with dlx.connect() as c:
+        pub = c.publisher("cam/front")
+        x = pub.empty((1080, 1920, 3), "uint8")    # in shared memory from the start
+        np.asarray(x)[:] = frame
+        pub.publish(x)                             # copies nothing
+
+    with dlx.connect() as c:                       # in another process
+        for msg in c.subscribe("cam/front"):
+            y = torch.from_dlpack(msg)             # the memory stays as long as y does
 
 A received tensor is read-only, and the kernel enforces it: a library that writes to it ends the
 process. `msg.private(name)` and subscribe(..., private=True) give writable tensors. `dlx.debug()`, or
