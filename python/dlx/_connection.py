@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods of dlx.Connection that translate their arguments for the extension."""
+"""The methods of dlx.Connection that translate their arguments for the extension."""
 import os
 
 from . import _errors
@@ -22,27 +22,31 @@ def _is_pattern(topic):
 
 
 class Methods:
-    """Of a Connection."""
+    """Methods of a Connection."""
 
     def publisher(self, topic, *, history=0, on_full="drop", depth=16, retain=0, retain_for=None, timeout=None, max_held=0,
                   max_held_bytes=0, require=0):
-        """Announce a dlx.Publisher on a topic: segments of [A-Za-z0-9_.-], separated by '/'.
+        """Announces a dlx.Publisher on a topic: segments of [A-Za-z0-9_.-], separated by '/'.
 
-        history     newest messages that stay readable for subscriptions that ask for a history, to 1024; 0: the
-                    larger of 1 and `retain`
+        history     how many of the newest messages stay readable for subscriptions that ask for a history,
+                    at most 1024; 0: the larger of 1 and `retain`
         on_full     "drop" a message that is `depth` behind the newest, or "block" until reliable subscribers
                     have taken it
-        depth       how far a subscriber may be behind, in messages of any size, 1 to 4096
-        retain      newest messages (at most `history`) that late subscribers and get() find, also when the
-                    publisher has gone
-        retain_for  seconds that they stay then, more than 0; None: without a limit; "latched": not at all
-        timeout     seconds that publish() waits for subscribers, with on_full="block" or `require`; None: no limit
-        max_held    messages that one subscriber may hold at once, to 4096; 0: as many as it asks for
-        max_held_bytes  bytes that it may hold at once; 0: any number
-        require     subscribers that must be attached: publish() waits for them, and raises dlx.Timeout if they do not
-                    come in time; 0: a message may reach nobody, which Report.subscribers says
+        depth       how many messages a subscriber may be behind, 1 to 4096, whatever their size
+        retain      how many of the newest messages (at most `history`) later subscriptions and get()
+                    receive, also when the publisher is gone
+        retain_for  seconds that the daemon keeps them then, more than 0; None: without a limit; "latched":
+                    not at all
+        timeout     seconds that publish() waits for subscribers, with on_full="block" or `require`; None:
+                    without a limit
+        max_held    how many messages one subscriber may hold at once, at most 4096; 0: as many as it asks for
+        max_held_bytes  how many bytes it may hold at once; 0: without a limit
+        require     how many subscribers, of any kind, must be attached: publish() waits for them, and raises
+                    dlx.Timeout if they are not in time; 0: a message may reach nobody, and
+                    Report.subscribers is 0
 
-        Raises dlx.InvalidError, dlx.AccessError, dlx.LimitError, dlx.NoMemory, dlx.DaemonError."""
+        Raises dlx.InvalidError, dlx.AccessError, dlx.LimitError, dlx.NoMemory, dlx.DaemonError.
+        """
         if on_full not in ("drop", "block"):
             raise ValueError(f'on_full is "drop" or "block", not {on_full!r}')
         latched = isinstance(retain_for, str)
@@ -53,28 +57,30 @@ class Methods:
 
     def subscribe(self, topic, *, latest=False, history=0, reliable=False, max_held=16, timeout=None, stay=None, publishers=None,
                   spin=None, pin=None, private=False):
-        """A dlx.Subscription of a topic, or of all that match a pattern, now and later: '*' stands for any characters
-        of its segment ("cam/*"), a last segment of "**" for one segment or more. It is attached to every
-        publisher that is there when this returns.
+        """Makes a dlx.Subscription of a topic, or of all topics that match a pattern, now and later: '*' stands
+        for any characters in its segment ("cam/*"), and "**" as the last segment for one or more segments.
+        When this returns, it is attached to every publisher that is there.
 
-        latest    only ever the newest message; what is passed over is counted
-        history   begin with up to this many that were published before; None: not even with what is retained
-        reliable  the publisher (on_full="block") waits for this subscription
-        max_held  messages held at once at most, 1 to 4096
-        timeout   seconds that take() and loops wait for a message (dlx.Timeout); None: no limit
-        stay      True: loops and take() wait for the next publisher when the last one has left; False: loops end
-                  there, and take() raises dlx.PublisherGone; None: True for a pattern, else False
-        publishers  end when at least this many have left, instead of one: a loop over the results of N workers
-                  that come and go when they like; not with `stay`
-        spin      seconds of busy waiting at most before sleeping; "never" (or 0), "always"; None: adaptive
-        pin       a GPU ("cuda:0") that copies by itself from what publishers have in memory of the CPU: keep a
-                  tensor until a copy that was queued is done (docs/GPU.md); None: no GPU
-        private   tensors may be written to, as those of msg.private(): what is written is seen by nobody else, not
-                  even by another msg[key]. From 256 KiB on pages are copied when they are written to, a smaller
-                  tensor at once; dlx.DeviceError for a tensor on a GPU
+        latest    take only the newest message; messages that it passes over count as skipped
+        history   begin with up to this many earlier messages, at most the publisher's own `history`; 0: only
+                  with those that it retains; None: with none, not even retained ones
+        reliable  the publisher (on_full="block") waits for this subscription while it is attached
+        max_held  how many messages may be held at once, 1 to 4096
+        timeout   seconds that take() and loops wait for a message (dlx.Timeout); None: without a limit
+        stay      True: loops and take() wait for the next publisher when the last one has left; False: loops
+                  end there, and take() raises dlx.PublisherGone; None: True for a pattern, else False
+        publishers  end when at least this many have left, instead of one: for the results of N workers; not
+                  with `stay`
+        spin      longest busy wait in seconds before sleeping; "never" (or 0), "always"; None: adaptive
+        pin       a GPU ("cuda:0") that copies by itself from CPU memory of publishers: keep a tensor until a
+                  copy in a queue is done (docs/GPU.md); None: no GPU
+        private   tensors are writable, like those of msg.private(): nobody else sees what is written, not
+                  even another msg[key]. From 256 KiB on, a page is copied when it is written to; a smaller
+                  tensor is copied at once. A tensor on a GPU raises dlx.DeviceError
 
-        Raises dlx.InvalidError (the topic; reliable, of a publisher that drops), dlx.AccessError, dlx.LimitError,
-        dlx.DaemonError, dlx.DeviceError (pin: no such GPU), dlx.Timeout."""
+        Raises dlx.InvalidError (the topic; reliable, and a publisher drops), dlx.AccessError, dlx.LimitError,
+        dlx.DaemonError, dlx.DeviceError (pin: no such GPU), dlx.Timeout.
+        """
         if stay is not None and publishers is not None:
             raise ValueError("stay and publishers exclude each other: a loop for a number of publishers ends when they have left")
         if publishers is None:
@@ -89,9 +95,13 @@ class Methods:
         return self._subscribe(topic, latest, history, reliable, max_held, timeout, publishers, pin, private, *busy)
 
     def get(self, topic, timeout=_NOW, *, stream=None):
-        """The newest message of a topic, of all its publishers and of what is retained, whole or not at all. timeout:
-        seconds to wait for the first one, None without a limit; 0, or left out: what is there now. stream: as take().
-        Raises dlx.Timeout, and what subscribe() and take() raise."""
+        """Returns the newest complete message of a topic, from any live publisher or from retained messages.
+
+        timeout  seconds to wait for the first message; None: without a limit; 0, or left out: do not wait
+        stream   as for take()
+
+        Raises dlx.Timeout, and what subscribe() and take() raise.
+        """
         try:
             return self._get(topic, timeout, stream)
         except _errors.Timeout as e:

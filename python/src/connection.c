@@ -90,22 +90,27 @@ static PyObject *connect_with(const struct dlx_connect_args *args)
     return NULL;
 }
 
-PyDoc_STRVAR(
-    connect_doc,
-    "connect($module, /, socket=None, *, name=None, timeout=None, autospawn=True)\n--\n\n"
-    "Connect to dlpackd; where nobody named one and none answers, start a private one for "
-    "this user, which ends\n"
-    "when nobody has been connected for 10 seconds.\n\n"
-    "socket     path of the daemon's socket; None: $DLX_SOCKET, else the usual places\n"
-    "name       of this program, for `dlxctl ls`, at most 63 bytes\n"
-    "timeout    seconds that this and later calls wait for the daemon's answer, more than 0; None: "
-    "5. If it is\n"
-    "           given, this call also waits so long for a daemon that is not there yet, unless it "
-    "starts one\n"
-    "autospawn  False: never start a daemon (as DLX_AUTOSPAWN=no)\n\n"
-    "Ctrl-C interrupts it. Raises dlx.DaemonError (none there, none came in time, none could be "
-    "started),\n"
-    "dlx.Timeout (no answer), dlx.AccessError, dlx.LimitError.");
+PyDoc_STRVAR(connect_doc,
+             "connect($module, /, socket=None, *, name=None, timeout=None, autospawn=True)\n"
+             "--\n"
+             "\n"
+             "Connects to dlpackd. If no socket is given and no daemon answers, starts a private "
+             "daemon for this\n"
+             "user, which ends when nobody has been connected for 10 seconds.\n"
+             "\n"
+             "socket     path of the daemon's socket; None: $DLX_SOCKET, else the default paths. "
+             "With a path, or\n"
+             "           with $DLX_SOCKET, no daemon is started\n"
+             "name       name of this program in `dlxctl ls`, at most 63 bytes\n"
+             "timeout    limit in seconds of this and every later request, more than 0; None: 5. "
+             "If it is given,\n"
+             "           this call also waits that long for a daemon that is not there yet, unless "
+             "it starts one\n"
+             "autospawn  False: never start a daemon (as DLX_AUTOSPAWN=no)\n"
+             "\n"
+             "Ctrl-C interrupts it. Raises dlx.DaemonError (no daemon, none in time, or none could "
+             "be started),\n"
+             "dlx.Timeout (no answer), dlx.AccessError, dlx.LimitError.");
 static PyObject *connect_it(PyObject *module, PyObject *const *args, Py_ssize_t n_args,
                             PyObject *kwnames)
 {
@@ -275,11 +280,13 @@ static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
     return ret;
 }
 
-PyDoc_STRVAR(
-    drop_retained_doc,
-    "drop_retained($self, topic, /)\n--\n\n"
-    "Drop what publishers that have gone retain on a topic. Who holds a message of it keeps it.\n"
-    "Raises dlx.NotFound, dlx.AccessError, dlx.InvalidError, dlx.DaemonError.");
+PyDoc_STRVAR(drop_retained_doc,
+             "drop_retained($self, topic, /)\n"
+             "--\n"
+             "\n"
+             "Removes messages that are retained for departed publishers of a topic. Messages "
+             "already held stay\n"
+             "valid. Raises dlx.NotFound, dlx.AccessError, dlx.InvalidError, dlx.DaemonError.");
 static PyObject *drop_retained(PyObject *self, PyObject *object)
 {
     PyObject *keep;
@@ -297,9 +304,12 @@ static PyObject *drop_retained(PyObject *self, PyObject *object)
 
 /* ---- the rest ------------------------------------------------------------------------------ */
 
-PyDoc_STRVAR(close_doc,
-             "close($self, /)\n--\n\n"
-             "Drop the connection. Publishers, subscriptions and messages made with it go on.");
+PyDoc_STRVAR(
+    close_doc,
+    "close($self, /)\n"
+    "--\n"
+    "\n"
+    "Closes the connection. Publishers, subscriptions and messages made with it stay valid.");
 #define FAST (METH_FASTCALL | METH_KEYWORDS)
 static PyMethodDef methods[] = {
     {"__enter__", dlxpy_handle_enter_context, METH_NOARGS, NULL},
@@ -316,7 +326,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"closed", dlxpy_handle_is_closed, NULL, "Was it closed?", NULL},
+    {"closed", dlxpy_handle_is_closed, NULL, "True if closed.", NULL},
     {0},
 };
 

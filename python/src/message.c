@@ -184,11 +184,15 @@ static PyObject *get_item(PyObject *self, PyObject *key)
 
 PyDoc_STRVAR(
     private_doc,
-    "private($self, key, /)\n--\n\n"
-    "The tensor of that name or number, which may be written to: for libraries that write to what\n"
-    "they are given. Others do not see what is written. From 256 KiB on its memory is copied page\n"
-    "by page, when and where it is written to, and holds the message; a smaller one is copied\n"
-    "(t.copied says which). dlx.DeviceError on a GPU: torch.from_dlpack(msg[key]).clone().");
+    "private($self, key, /)\n"
+    "--\n"
+    "\n"
+    "Returns a writable tensor with that name or index. Nobody else sees what is written to it.\n"
+    "\n"
+    "From 256 KiB on it is a copy-on-write view: each page is copied when it is first written to, "
+    "and the view\n"
+    "holds the message. A smaller tensor is copied (t.copied is True). A tensor on a GPU raises\n"
+    "dlx.DeviceError: use torch.from_dlpack(msg[key]).clone().");
 static PyObject *private(PyObject *self, PyObject *key)
 {
     DLManagedTensorVersioned *managed;
@@ -303,10 +307,11 @@ DLManagedTensorVersioned *dlxpy_message_export(PyObject *self)
     return managed;
 }
 
-PyDoc_STRVAR(
-    dlpack_doc,
-    "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
-    "Of a message of one tensor: that tensor. BufferError if there are more.");
+PyDoc_STRVAR(dlpack_doc,
+             "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n"
+             "--\n"
+             "\n"
+             "Returns the capsule of the only tensor. BufferError if the message has more.");
 static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
     static const DLDevice cpu = {kDLCPU, 0};
@@ -329,8 +334,10 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     return ret;
 }
 
-PyDoc_STRVAR(device_doc, "__dlpack_device__($self, /)\n--\n\n"
-                         "Of a message of one tensor: that tensor's; (1, 0) if there are more.");
+PyDoc_STRVAR(device_doc, "__dlpack_device__($self, /)\n"
+                         "--\n"
+                         "\n"
+                         "Returns the device of the only tensor; (1, 0) if the message has more.");
 static PyObject *dlpack_device(PyObject *self, PyObject *unused)
 {
     const struct dlx_message *m = cast(self)->m;
@@ -397,10 +404,12 @@ static PyObject *get_is_released(PyObject *self, void *closure)
     return PyBool_FromLong(!cast(self)->m);
 }
 
-PyDoc_STRVAR(release_doc,
-             "release($self, /)\n--\n\n"
-             "Give it back now. Tensors made from it stay valid; its memory is free when\n"
-             "they are gone, too.");
+PyDoc_STRVAR(release_doc, "release($self, /)\n"
+                          "--\n"
+                          "\n"
+                          "Releases the message now. Tensors made from it stay valid, and its "
+                          "memory is free when they are gone,\n"
+                          "too.");
 static PyObject *release(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -447,44 +456,42 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"tensors", dlxpy_message_tensors, NULL, "All tensors, in their order; a list.", NULL},
-    {"names", get_names, NULL, "The name of each tensor, None where there is none; a list.", NULL},
-    {"topic", get_topic, NULL, "The topic that it was published on.", NULL},
-    {"seq", get_number, NULL,
-     "Its number in its publisher's stream, from 1; a gap means loss or a skip.",
+    {"tensors", dlxpy_message_tensors, NULL, "A list of all tensors, in order.", NULL},
+    {"names", get_names, NULL, "A list of the names of all tensors; None for one without a name.",
+     NULL},
+    {"topic", get_topic, NULL, "The topic that the message was published on.", NULL},
+    {"seq", get_number, NULL, "The number of the message, 1 for its publisher's first.",
      (void *)dlx_message_seq},
     {"gap", get_number, NULL,
-     "Messages before it, since the one taken before, that were lost or skipped.",
+     "How many messages were lost or skipped between the one taken before and this one.",
      (void *)dlx_message_gap},
-    {"monotonic_ns", get_number, NULL, "When it was published: time.monotonic_ns() of that moment.",
+    {"monotonic_ns", get_number, NULL, "The time of publication, as time.monotonic_ns().",
      (void *)dlx_message_monotonic_ns},
-    {"publisher", get_number, NULL, "Id of its publisher; greater is newer.",
+    {"publisher", get_number, NULL, "The id of the publisher; a newer one has a greater id.",
      (void *)dlx_message_publisher},
     {"meta", get_meta, NULL,
-     "Metadata as publish() got them: a dict, bytes, or None. A JSON object of another program is "
-     "a dict.",
+     "The metadata as publish() got them: a dict, bytes, or None. JSON of other programs is a "
+     "dict.",
      NULL},
-    {"meta_bytes", get_meta_bytes, NULL, "Metadata as it was sent.", NULL},
-    {"released", get_is_released, NULL, "Was it given back?", NULL},
+    {"meta_bytes", get_meta_bytes, NULL, "The metadata as bytes, as they were sent.", NULL},
+    {"released", get_is_released, NULL, "True if released.", NULL},
     {0},
 };
 
 static PyMemberDef members[] = {DLXPY_WEAKREFS(struct dlxpy_message), {0}};
 
-PyDoc_STRVAR(
-    doc,
-    "A message: one or more tensors, all or nothing. It behaves as what it holds. One tensor "
-    "without a name has\n"
-    "that tensor's attributes: msg.shape, msg.dtype, msg.numpy(), torch.from_dlpack(msg). A set "
-    "without names is a\n"
-    "sequence: msg[0], len(msg), for t in msg. Tensors with names are a dlx.NamedMessage, a "
-    "mapping. Its memory is\n"
-    "held until it and all that was made of it are gone; a subscription holds at most `max_held` "
-    "messages.");
-PyDoc_STRVAR(named_doc,
-             "A dlx.Message of tensors with names: a collections.abc.Mapping. A tensor without a "
-             "name has its number as\n"
-             "the key.");
+PyDoc_STRVAR(doc, "A message: one or more tensors, of which a subscriber receives all or nothing. "
+                  "It behaves like what was\n"
+                  "published. One tensor without a name has the attributes of that tensor: "
+                  "msg.shape, msg.dtype,\n"
+                  "msg.numpy(), torch.from_dlpack(msg). A set without names is a sequence: msg[0], "
+                  "len(msg), for t in msg.\n"
+                  "Tensors with names are a dlx.NamedMessage, a mapping. The message is held until "
+                  "it and everything made\n"
+                  "from it are gone. A subscription holds at most `max_held` messages.");
+PyDoc_STRVAR(named_doc, "A dlx.Message of tensors with names: a collections.abc.Mapping. The key "
+                        "of a tensor without a name is its\n"
+                        "index.");
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},
     {Py_tp_dealloc, (void *)dealloc},
@@ -497,10 +504,9 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 PyDoc_STRVAR(tree_doc,
-             "A dlx.NamedMessage of what was published as nested dicts, lists and tuples of "
-             "tensors and scalars: it\n"
-             "behaves as the outermost dict. msg.names are the paths, \"opt/m/0\", and "
-             "msg.tensors all tensors.");
+             "A dlx.NamedMessage of nested dicts, lists and tuples of tensors and scalars. It "
+             "behaves like the outermost\n"
+             "dict. msg.names has the paths, such as \"opt/m/0\", and msg.tensors all tensors.");
 static PyType_Slot tree_slots[] = {
     {Py_tp_doc, (void *)tree_doc},
     {Py_tp_dealloc, (void *)dealloc},

@@ -34,16 +34,19 @@ PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const char *topic, bool w
 
 /* ---- methods ------------------------------------------------------------------------------- */
 
-PyDoc_STRVAR(close_doc,
-             "close($self, /)\n--\n\n"
-             "Leave. Subscribers keep what they hold and drain what was published; its tensors\n"
-             "stay valid.");
+PyDoc_STRVAR(close_doc, "close($self, /)\n"
+                        "--\n"
+                        "\n"
+                        "Closes the publisher. Subscribers keep what they hold, and can still take "
+                        "what was published. Its\n"
+                        "tensors stay valid.");
 
-PyDoc_STRVAR(
-    wait_doc,
-    "wait($self, /, n=1, timeout=None)\n--\n\n"
-    "Wait until at least n subscribers are attached. timeout: seconds, None without a limit.\n"
-    "Raises dlx.Timeout, which tells how many are.");
+PyDoc_STRVAR(wait_doc, "wait($self, /, n=1, timeout=None)\n"
+                       "--\n"
+                       "\n"
+                       "Waits until at least n subscribers are attached, for `timeout` seconds; "
+                       "None: without a limit. Raises\n"
+                       "dlx.Timeout, whose text has the number that is attached.");
 static PyObject *wait_for(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                           PyObject *kwnames)
 {
@@ -67,12 +70,14 @@ static PyObject *wait_for(PyObject *self, PyObject *const *args, Py_ssize_t n_ar
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(
-    fileno_doc,
-    "fileno($self, /)\n--\n\n"
-    "A descriptor for select, selectors, asyncio: from the first call of this on, readable "
-    "when what publish()\n"
-    "or wait() failed for with timeout=0 may be there. Never read, write or close it.");
+PyDoc_STRVAR(fileno_doc, "fileno($self, /)\n"
+                         "--\n"
+                         "\n"
+                         "Returns a descriptor for select, selectors and asyncio. After the first "
+                         "call of this, it becomes\n"
+                         "readable when a publish() or wait() that failed with timeout=0 may "
+                         "succeed. Never read, write or close\n"
+                         "it.");
 static PyObject *get_fileno(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -96,21 +101,23 @@ static PyObject *call_async(PyObject *self, const char *name, PyObject *args, Py
     return ret;
 }
 
-PyDoc_STRVAR(
-    publish_async_doc,
-    "publish_async($self, /, tensors, *, timeout=..., **arguments)\n--\n\n"
-    "As publish(), for asyncio: a coroutine. Where publish() would wait for subscribers, it "
-    "waits on the\n"
-    "publisher's descriptor in the running loop, without a thread. Each attempt counts as "
-    "`full` in stats().\n"
-    "The tensors must not change before it is done.");
+PyDoc_STRVAR(publish_async_doc, "publish_async($self, /, tensors, *, timeout=..., **arguments)\n"
+                                "--\n"
+                                "\n"
+                                "Does as publish(), for asyncio: a coroutine. Where publish() "
+                                "would wait for subscribers, it waits on the\n"
+                                "publisher's descriptor in the running loop, without a thread. "
+                                "Each attempt counts as `full` in stats().\n"
+                                "The tensors must not change before it is done.");
 static PyObject *publish_async(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     return call_async(self, "publish", args, kwargs);
 }
 
-PyDoc_STRVAR(wait_async_doc, "wait_async($self, /, n=1, timeout=None)\n--\n\n"
-                             "As wait(), for asyncio: a coroutine.");
+PyDoc_STRVAR(wait_async_doc, "wait_async($self, /, n=1, timeout=None)\n"
+                             "--\n"
+                             "\n"
+                             "Does as wait(), for asyncio: a coroutine.");
 static PyObject *wait_async(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     return call_async(self, "wait", args, kwargs);
@@ -127,7 +134,11 @@ static PyObject *get_timeout(PyObject *self, void *closure)
 
 PyDoc_STRVAR(
     stats_doc,
-    "stats($self, /)\n--\n\nCounters since the start: a dict, as struct dlx_publisher_stats.");
+    "stats($self, /)\n"
+    "--\n"
+    "\n"
+    "Returns the counters since the publisher was made: a dict with the members of struct\n"
+    "dlx_publisher_stats, which docs/PYTHON.md explains.");
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
     struct dlxpy_publisher *p = cast(self);
@@ -153,11 +164,12 @@ static int next_event(void *p, struct dlx_event *ret)
     return dlx_publisher_next_event(p, ret);
 }
 
-PyDoc_STRVAR(
-    events_doc,
-    "events($self, /)\n--\n\n"
-    "Which subscribers came or left since the last call: a list of dlx.Event. Never waits.\n"
-    "\"reconnected\" says that the daemon was replaced.");
+PyDoc_STRVAR(events_doc, "events($self, /)\n"
+                         "--\n"
+                         "\n"
+                         "Returns the events since the last call, as a list of dlx.Event: "
+                         "subscribers that came or left, and\n"
+                         "\"reconnected\" after the daemon was replaced. Never waits.");
 static PyObject *events(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -188,15 +200,15 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"topic", dlxpy_handle_topic, NULL, "Its topic.", NULL},
-    {"timeout", get_timeout, NULL, "Seconds that publish() waits; None: no limit.", NULL},
-    {"closed", dlxpy_handle_is_closed, NULL, "Was it closed?", NULL},
+    {"topic", dlxpy_handle_topic, NULL, "The topic.", NULL},
+    {"timeout", get_timeout, NULL, "Seconds that publish() waits; None: without a limit.", NULL},
+    {"closed", dlxpy_handle_is_closed, NULL, "True if closed.", NULL},
     {0},
 };
 
-PyDoc_STRVAR(doc, "Publishes on one topic; made by Connection.publisher(). One thread at a time "
-                  "may use it, others queue for up to a second. It ends\n"
-                  "when it is closed, or nothing refers to it.");
+PyDoc_STRVAR(doc, "Publishes on one topic. Made by Connection.publisher(). One thread at a time "
+                  "may use it; others queue\n"
+                  "for up to a second. It ends when it is closed, or when nothing refers to it.");
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},
     {Py_tp_dealloc, (void *)dlxpy_handle_dealloc},

@@ -521,8 +521,10 @@ int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, const struct dl
 
 PyDoc_STRVAR(
     tensor_doc,
-    "tensor($module, object, /)\n--\n\n"
-    "A private, writable dlx.Tensor with the elements of any tensor that publish() takes.");
+    "tensor($module, object, /)\n"
+    "--\n"
+    "\n"
+    "Makes a private, writable dlx.Tensor with the elements of any tensor that publish() accepts.");
 static PyObject *tensor_of(PyObject *self, PyObject *object)
 {
     static const struct dlxpy_sender sender = {.use = DLXPY_COPY};

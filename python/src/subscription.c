@@ -225,27 +225,33 @@ static PyObject *take_messages(struct dlxpy_subscription *self, int64_t timeout_
     return ret;
 }
 
-PyDoc_STRVAR(
-    take_doc,
-    "take($self, /, timeout=..., *, stream=None)\n--\n\n"
-    "The next dlx.Message. timeout: seconds, 0 does not wait, None without a limit; left "
-    "out: that of\n"
-    "the subscription. Ctrl-C and other signals with handlers interrupt it; other threads "
-    "run meanwhile.\n\n"
-    "stream: for tensors on GPUs: the stream that they are used on, a number, a stream of "
-    "PyTorch, CuPy or\n"
-    "cuda.core, or -1 for any. When __dlpack__() is called, this stream waits until the "
-    "tensor is ready, and no\n"
-    "CPU does (t.status says whether it was), beside the stream that the library passes "
-    "to __dlpack__(). What\n"
-    "is made of the tensors is given back when the work on both is done: the stream is to "
-    "be there until then.\n"
-    "With -1, and for the default streams of CUDA, __dlpack__() waits.\n\n"
-    "Raises dlx.Timeout; dlx.PublisherGone (the publishers have left and everything of "
-    "them was taken: from\n"
-    "then on each call raises it; never with stay=True); dlx.TooManyHeld (release some); "
-    "dlx.Error of code\n"
-    "BAD_PEER (a publisher wrote what cannot be, and was cut off); dlx.DaemonError; dlx.Closed.");
+PyDoc_STRVAR(take_doc,
+             "take($self, /, timeout=..., *, stream=None)\n"
+             "--\n"
+             "\n"
+             "Takes the next dlx.Message.\n"
+             "\n"
+             "timeout  seconds; 0 does not wait, None waits without a limit; left out: that of the "
+             "subscription.\n"
+             "         Ctrl-C, and other signals with handlers, interrupt the wait; other threads "
+             "run during it\n"
+             "stream   the stream on which tensors on GPUs are used: a number, a stream of "
+             "PyTorch, CuPy or\n"
+             "         cuda.core, or -1 for any\n"
+             "\n"
+             "When __dlpack__() is called, `stream` waits until the tensor is ready, and so does "
+             "the stream that the\n"
+             "library passes to it; no CPU waits. t.status tells whether the tensor was ready. "
+             "What is made from it is\n"
+             "released when the work on both streams is done, so they must exist until then. With "
+             "-1, and for the\n"
+             "default streams of CUDA, __dlpack__() itself waits.\n"
+             "\n"
+             "Raises dlx.Timeout; dlx.PublisherGone (the publishers have left and everything they "
+             "published was taken:\n"
+             "from then on each call raises it; never with stay=True); dlx.TooManyHeld (release "
+             "some); dlx.PeerError (a\n"
+             "publisher wrote invalid values: its link is cut); dlx.DaemonError; dlx.Closed.");
 static PyObject *take_next(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                            PyObject *kwnames)
 {
@@ -273,14 +279,15 @@ static int parse_n(PyObject *object, uint32_t *ret)
     return -1;
 }
 
-PyDoc_STRVAR(
-    take_many_doc,
-    "take_many($self, /, n, timeout=..., *, stream=None)\n--\n\n"
-    "A list of 1 to n messages: waits for the first as take() does, and takes what else is there "
-    "without waiting,\n"
-    "for less than n calls of take(). It ends early where the subscription may hold no more "
-    "(max_held). Raises\n"
-    "what take() raises, and only when there is no message to give.");
+PyDoc_STRVAR(take_many_doc,
+             "take_many($self, /, n, timeout=..., *, stream=None)\n"
+             "--\n"
+             "\n"
+             "Takes a list of 1 to n messages: waits for the first as take() does, and takes the "
+             "others that are there\n"
+             "without waiting, for less than one take() each. The list is shorter if the "
+             "subscription may hold no more\n"
+             "(max_held). Raises what take() raises, but only if there is no message to return.");
 static PyObject *take_many(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                            PyObject *kwnames)
 {
@@ -316,8 +323,10 @@ static PyObject *iterate(PyObject *self)
 }
 
 PyDoc_STRVAR(poll_doc,
-             "_poll($self, n=0, stream=None, /)\n--\n\nA message, None when there is none. With n "
-             "a list of 1 to n messages instead of one.");
+             "_poll($self, n=0, stream=None, /)\n"
+             "--\n"
+             "\n"
+             "Returns a message, or None if there is none. With n: a list of 1 to n messages.");
 static PyObject *poll_it(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
     struct dlxpy_taken taken;
@@ -382,10 +391,12 @@ static PyObject *next_async(PyObject *self)
     return ret;
 }
 
-PyDoc_STRVAR(take_async_doc, "take_async($self, /, timeout=..., *, stream=None)\n--\n\n"
-                             "As take(), for asyncio: a coroutine. It waits on the subscription's "
-                             "descriptor in the running\n"
-                             "loop, without a thread.");
+PyDoc_STRVAR(take_async_doc, "take_async($self, /, timeout=..., *, stream=None)\n"
+                             "--\n"
+                             "\n"
+                             "Does as take(), for asyncio: a coroutine. It waits on the "
+                             "subscription's descriptor in the running loop,\n"
+                             "without a thread.");
 static PyObject *take_async(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                             PyObject *kwnames)
 {
@@ -404,8 +415,10 @@ static PyObject *take_async(PyObject *self, PyObject *const *args, Py_ssize_t n_
 }
 
 PyDoc_STRVAR(take_many_async_doc,
-             "take_many_async($self, /, n, timeout=..., *, stream=None)\n--\n\n"
-             "As take_many(), for asyncio: a coroutine, as take_async().");
+             "take_many_async($self, /, n, timeout=..., *, stream=None)\n"
+             "--\n"
+             "\n"
+             "Does as take_many(), for asyncio: a coroutine, like take_async().");
 static PyObject *take_many_async(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                                  PyObject *kwnames)
 {
@@ -423,12 +436,13 @@ static PyObject *take_many_async(PyObject *self, PyObject *const *args, Py_ssize
 
 /* ---- the rest ------------------------------------------------------------------------------ */
 
-PyDoc_STRVAR(
-    fileno_doc,
-    "fileno($self, /)\n--\n\n"
-    "A descriptor for select, selectors, asyncio: readable when take() may have something, which "
-    "is\n"
-    "guaranteed only after take(timeout=0) raised dlx.Timeout. Never read, write or close it.");
+PyDoc_STRVAR(fileno_doc, "fileno($self, /)\n"
+                         "--\n"
+                         "\n"
+                         "Returns a descriptor for select, selectors and asyncio, which is "
+                         "readable when take() may return a\n"
+                         "message. That is certain only after take(timeout=0) raised dlx.Timeout. "
+                         "Never read, write or close it.");
 static PyObject *get_fileno(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -441,7 +455,11 @@ static PyObject *get_fileno(PyObject *self, PyObject *unused)
 
 PyDoc_STRVAR(
     stats_doc,
-    "stats($self, /)\n--\n\nCounters since the start: a dict, as struct dlx_subscription_stats.");
+    "stats($self, /)\n"
+    "--\n"
+    "\n"
+    "Returns the counters since the subscription was made: a dict with the members of struct\n"
+    "dlx_subscription_stats, which docs/PYTHON.md explains.");
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
     struct dlx_subscription_stats s = {.size = sizeof s};
@@ -465,22 +483,26 @@ static int next_event(void *s, struct dlx_event *ret)
     return dlx_subscription_next_event(s, ret);
 }
 
-PyDoc_STRVAR(events_doc,
-             "events($self, /)\n--\n\n"
-             "Which publishers came or left since the last call, and whose memory "
-             "could not be pinned: a list\n"
-             "of dlx.Event. Never waits. \"reconnected\" says that the daemon was replaced.");
+PyDoc_STRVAR(
+    events_doc,
+    "events($self, /)\n"
+    "--\n"
+    "\n"
+    "Returns the events since the last call, as a list of dlx.Event: publishers that came or left, "
+    "memory that\n"
+    "could not be pinned, and \"reconnected\" after the daemon was replaced. Never waits.");
 static PyObject *events(PyObject *self, PyObject *unused)
 {
     (void)unused;
     return dlxpy_handle_events(&cast(self)->handle, next_event);
 }
 
-PyDoc_STRVAR(
-    close_doc,
-    "close($self, /)\n--\n\n"
-    "Leave. What is held stays valid. A take() of another thread, or the task that waits,\n"
-    "ends with dlx.Closed.");
+PyDoc_STRVAR(close_doc, "close($self, /)\n"
+                        "--\n"
+                        "\n"
+                        "Closes the subscription. What is held stays valid. A take() of another "
+                        "thread, or a task that waits, ends\n"
+                        "with dlx.Closed.");
 
 static PyObject *get_timeout(PyObject *self, void *closure)
 {
@@ -516,18 +538,17 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"topic", dlxpy_handle_topic, NULL, "Its topic, or pattern.", NULL},
+    {"topic", dlxpy_handle_topic, NULL, "The topic or pattern.", NULL},
     {"timeout", get_timeout, set_timeout, "Seconds that take() and loops wait; None: no limit.",
      NULL},
-    {"closed", dlxpy_handle_is_closed, NULL, "Was it closed?", NULL},
+    {"closed", dlxpy_handle_is_closed, NULL, "True if closed.", NULL},
     {0},
 };
 
-PyDoc_STRVAR(doc, "Messages of a topic, or of all that match a pattern; made by "
-                  "Connection.subscribe(). `for msg in s`\n"
-                  "and `async for msg in s` end for good where take() raises dlx.PublisherGone, or "
-                  "raise dlx.Timeout.\n"
-                  "One thread at a time may use it.");
+PyDoc_STRVAR(
+    doc, "Receives the messages of a topic, or of all topics that match a pattern. Made by\n"
+         "Connection.subscribe(). `for msg in s` and `async for msg in s` end where take() raises\n"
+         "dlx.PublisherGone, and raise dlx.Timeout. One thread at a time may use it.");
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},
     {Py_tp_dealloc, (void *)dealloc},

@@ -159,22 +159,28 @@ DLManagedTensorVersioned *dlxpy_tensor_own_copy(struct dlxpy_tensor *t)
 
 PyDoc_STRVAR(
     dlpack_doc,
-    "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
-    "A DLPack capsule of the same memory, for `from_dlpack` of NumPy, PyTorch, JAX and so on.\n"
-    "The memory stays as long as what is made of it. Without max_version the consumer is from\n"
-    "before DLPack 1.0 and cannot see that a tensor is read-only: BufferError then, unless this\n"
-    "is t.as_legacy(). copy=True gives private, writable memory.\n\n"
+    "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n"
+    "--\n"
+    "\n"
+    "Returns a DLPack capsule of the same memory, for `from_dlpack` of NumPy, PyTorch, JAX and so "
+    "on. The\n"
+    "memory stays as long as what is made from it. copy=True gives private, writable memory.\n"
+    "\n"
+    "Without max_version, the consumer is from before DLPack 1.0 and cannot see that a tensor is "
+    "read-only:\n"
+    "that raises BufferError, unless this is t.as_legacy().\n"
+    "\n"
     "On a GPU, `stream` is the consumer's, by the rules of the Python array API: a number, None "
-    "for the\n"
-    "default stream, -1 for none. It waits until the data is ready, and so does that of "
-    "take(stream=...); where\n"
-    "there is none, or it is a default stream of CUDA, this call waits. What is made of the "
-    "tensor is given\n"
-    "back when the work on these streams is done (without one: all work on the GPU). The tensor is "
-    "opened at\n"
-    "the first call; what the driver says then is raised: dlx.DeviceError (the GPU is not visible "
-    "here),\n"
-    "dlx.PublisherGone. copy=True and another dl_device are refused.");
+    "for the default\n"
+    "stream, -1 for none. It waits until the data is ready, and so does that of take(stream=...). "
+    "This call\n"
+    "itself waits if there is no stream, or a default stream of CUDA. What is made from the tensor "
+    "is released\n"
+    "when the work on these streams is done; without a stream, when all work on the GPU is done. "
+    "The first call\n"
+    "opens the tensor, and raises dlx.DeviceError (the GPU is not visible here) or "
+    "dlx.PublisherGone. copy=True\n"
+    "and another dl_device are refused.");
 static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
     struct dlxpy_request request;
@@ -183,25 +189,26 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     return dlxpy_tensor_dlpack(cast(self), &request);
 }
 
-PyDoc_STRVAR(
-    device_doc,
-    "__dlpack_device__($self, /)\n--\n\n"
-    "(1, 0): memory of the CPU; (2, n) and (10, n): GPU n of CUDA, of ROCm, as this process counts "
-    "them.\n"
-    "The tensor is opened at the first call, which raises what __dlpack__() does.");
+PyDoc_STRVAR(device_doc, "__dlpack_device__($self, /)\n"
+                         "--\n"
+                         "\n"
+                         "Returns (1, 0) for CPU memory; (2, n) or (10, n) for GPU n of CUDA or "
+                         "ROCm, as this process counts them.\n"
+                         "The first call opens the tensor, and raises what __dlpack__() raises.");
 static PyObject *dlpack_device(PyObject *self, PyObject *unused)
 {
     (void)unused;
     return dlxpy_tensor_device(cast(self));
 }
 
-PyDoc_STRVAR(
-    as_legacy_doc,
-    "as_legacy($self, /)\n--\n\n"
-    "The same tensor, for a consumer that asks for the DLPack of before 1.0, which cannot say "
-    "that\n"
-    "memory is read-only. It is the caller who knows that the consumer does not write: a write to\n"
-    "a received tensor ends the process.");
+PyDoc_STRVAR(as_legacy_doc, "as_legacy($self, /)\n"
+                            "--\n"
+                            "\n"
+                            "Returns the same tensor for a consumer that asks for DLPack before "
+                            "1.0, which cannot say that memory is\n"
+                            "read-only. The caller guarantees that the consumer does not write: a "
+                            "write to a received tensor ends the\n"
+                            "process.");
 static PyObject *as_legacy(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -213,7 +220,10 @@ static PyObject *as_legacy(PyObject *self, PyObject *unused)
     return (PyObject *)again;
 }
 
-PyDoc_STRVAR(copy_doc, "copy($self, /)\n--\n\nA copy in private memory, row-major and writable.");
+PyDoc_STRVAR(copy_doc, "copy($self, /)\n"
+                       "--\n"
+                       "\n"
+                       "Returns a copy in private memory, row-major and writable.");
 static PyObject *copy(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -269,16 +279,16 @@ static PyObject *make_view(PyObject *self, PyObject *args)
     return (PyObject *)view;
 }
 
-PyDoc_STRVAR(
-    used_on_doc,
-    "used_on($self, stream, /)\n--\n\n"
-    "Work on this stream of the GPU reads a received tensor on the CPU, of a subscription "
-    "with `pin`: a copy\n"
-    "that does not wait. When it and all that was made of it are gone, it is given back "
-    "once the work that is\n"
-    "on the stream then is done. dlx.DeviceError without `pin`, and for a tensor on a GPU, "
-    "whose streams\n"
-    "take() and __dlpack__() name.");
+PyDoc_STRVAR(used_on_doc, "used_on($self, stream, /)\n"
+                          "--\n"
+                          "\n"
+                          "Declares that work on this GPU stream reads a received tensor in CPU "
+                          "memory, of a subscription with `pin`,\n"
+                          "such as a copy that does not wait. When the tensor and everything made "
+                          "from it are gone, it is released\n"
+                          "once the work that is then on the stream is done. Raises "
+                          "dlx.DeviceError without `pin`, and for a tensor\n"
+                          "on a GPU, whose streams take() and __dlpack__() name.");
 static PyObject *used_on(PyObject *self, PyObject *object)
 {
     struct dlxpy_stream stream;
@@ -471,47 +481,48 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"shape", get_shape, NULL, "Extents, a tuple.", NULL},
-    {"strides", get_strides, NULL, "Steps in elements (not bytes), a tuple.", NULL},
-    {"ndim", get_ndim, NULL, "Number of dimensions, 0 to 64.", NULL},
-    {"dtype", get_dtype, NULL, "Name of the data type, \"uint8\".", NULL},
-    {"itemsize", get_itemsize, NULL, "Bytes an element, 0.5 for int4.", NULL},
+    {"shape", get_shape, NULL, "The shape, a tuple.", NULL},
+    {"strides", get_strides, NULL, "The strides in elements, not bytes; a tuple.", NULL},
+    {"ndim", get_ndim, NULL, "The number of dimensions, 0 to 64.", NULL},
+    {"dtype", get_dtype, NULL, "The name of the data type, such as \"uint8\".", NULL},
+    {"itemsize", get_itemsize, NULL, "Bytes per element; 0.5 for int4.", NULL},
     {"nbytes", get_nbytes, NULL, "Bytes of all elements.", NULL},
-    {"readonly", get_flag, NULL, "May it not be written to?",
+    {"readonly", get_flag, NULL, "True if read-only.",
      (void *)(uintptr_t)DLPACK_FLAG_BITMASK_READ_ONLY},
     {"copied", get_flag, NULL,
-     "Is it a copy, private to who has it? (What publish() copied, its report says.)",
+     "True if it is a private copy. (The report of publish() says what that copied.)",
      (void *)(uintptr_t)DLPACK_FLAG_BITMASK_IS_COPIED},
     {"device", get_device, NULL, "\"cpu\", \"cuda:0\", \"rocm:0\".", NULL},
-    {"published", get_is_published, NULL, "Was its memory passed on by publish()?", NULL},
+    {"published", get_is_published, NULL, "True if publish() has passed on its memory.", NULL},
     {"status", get_status, NULL,
-     "Was a received one on a GPU ready when its stream went on? To be asked when the stream has\n"
-     "ended its work: \"ready\"; \"waiting\": it has not gone on; \"PUBLISHER_GONE\", \"DEVICE\" "
-     "(an\n"
-     "error of the publisher's GPU), \"TIMEOUT\": what it read has no meaning. Of the streams "
-     "that\n"
-     "waited for the message, the one that began last.",
+     "Whether a received tensor on a GPU was ready when its stream continued: ask when the stream\n"
+     "has done its work. \"ready\"; \"waiting\": the stream still waits; \"PUBLISHER_GONE\",\n"
+     "\"DEVICE\" (an error of the publisher's GPU) or \"TIMEOUT\": what it read has no meaning. "
+     "If\n"
+     "several streams waited for the message, that of the one that began last.",
      NULL},
     {"__array_interface__", dlxpy_tensor_array_interface, NULL,
-     "NumPy's protocol, version 3. What is to be published has it only when it is read-only.",
+     "The protocol of NumPy, version 3. A tensor of empty() has it only once it is read-only.",
      NULL},
     {"__cuda_array_interface__", dlxpy_tensor_cuda_array_interface, NULL,
-     "The same for tensors on GPUs of CUDA.", NULL},
+     "The same for tensors on CUDA GPUs.", NULL},
     {0},
 };
 
 static PyMemberDef members[] = {DLXPY_WEAKREFS(struct dlxpy_tensor), {0}};
 
-PyDoc_STRVAR(
-    doc,
-    "A tensor, for any library: numpy.asarray(t), np.from_dlpack(t), torch.from_dlpack(t),\n"
-    "memoryview(t). Received ones are read-only, which the kernel enforces: a library that writes\n"
-    "all the same (PyTorch does not look) ends the process; msg.private(name) is for that.\n\n"
-    "One on a GPU (t.device), received or of empty(device=...), is for libraries of GPUs, by "
-    "__dlpack__() or\n"
-    "__cuda_array_interface__. Nothing enforces that a received one is not written to. Who uses "
-    "it on streams that\n"
-    "were not named, here or to take(), synchronises them before it lets go of it.");
+PyDoc_STRVAR(doc, "A tensor for any library: np.asarray(t), np.from_dlpack(t), "
+                  "torch.from_dlpack(t), memoryview(t). A received\n"
+                  "tensor is read-only, and the kernel enforces it: a library that writes "
+                  "nevertheless, as PyTorch does, ends\n"
+                  "the process. To write, use msg.private(name).\n"
+                  "\n"
+                  "A tensor on a GPU (t.device), received or from empty(device=...), is for GPU "
+                  "libraries, by __dlpack__() or\n"
+                  "__cuda_array_interface__. Nothing enforces that nobody writes to a received "
+                  "one. Code that uses it on\n"
+                  "streams that were not named, here or to take(), synchronises them before it "
+                  "drops the tensor.");
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},
     {Py_tp_dealloc, (void *)dealloc},
