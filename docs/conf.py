@@ -94,7 +94,7 @@ def text_to_rst(lines):
         if argument:
             if before and not before.startswith((":", "   ")):
                 out.append("")
-            out.append(f":{argument[1]}: {line_to_rst(argument[2])}")
+            out.append(f":param {argument[1]}: {line_to_rst(argument[2])}")
             field = True
         elif field:
             out.append(f"   {line_to_rst(line.strip())}")  # goes on
