@@ -5,7 +5,7 @@ Ours and theirs take turns. A peer that is not installed, or fails, keeps its ro
 """
 
 from harness import Failure, Row
-from rows import BATCH, DEPTH, SIZES, rounds, values
+from row_tools import BATCH, DEPTH, SIZES, rounds, values
 
 OURS = "dlx"
 

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 from harness import Failure, proc_kib
-from rows import own_daemon
+from daemon_rows import own_daemon
 
 PEERS = {
     "dlx": "libdlx", "iceoryx2": "iceoryx2", "iceoryx": "iceoryx", "zmq": "ZeroMQ ipc", "socket": "Unix socket",

@@ -1,39 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured. Each function measures a group and returns its rows.
+"""What is measured of messages and memory. Each function measures a group and returns its rows;
+counted_rows.py and daemon_rows.py have the others.
 
 Names are those of build/bench.json. A peer joins a comparison as one more contestant of alternate()
 and one more ratio.
 """
 
-import contextlib
-import json
-import os
-import re
-import shutil
-import signal
-import subprocess
-import tempfile
-import time
-
-from harness import SOURCE, Daemon, Failure, Row, median, proc_kib
-
-SIZES = {"64B": 64, "4KiB": 4 << 10, "1MiB": 1 << 20, "64MiB": 64 << 20}
-
-
-DEPTH, BATCH = 256, 32  # of the rows that say so; the peers of peer_rows have queues of 256, too
-
-
-def values(results, key, scale=1.0):
-    return [r[key] * scale for r in results]
-
-
-def ratios(results, others, key="p50_ns"):
-    return [a[key] / b[key] for a, b in zip(results, others)]
-
-
-def rounds(bench):
-    return 5 if bench.quick else 9
-
+import counted_rows
+import daemon_rows
+from harness import SOURCE, Row, median, proc_kib
+from row_tools import BATCH, DEPTH, FRAME_RATE, SIZES, ratios, rounds, run_frames, values
 
 FLOOR_JUDGED_NS = 50  # below it a message cannot be what two cache lines are: its instructions alone take as long
 
@@ -95,7 +71,7 @@ def former(bench):
         "latency": {"mode": "busy", "size": 64, "n": n},
         "rate": {"full": "spin", "n": 5 * n, "depth": DEPTH, "slots": DEPTH},  # what it was called then
     }
-    with own_daemon(bench, bench.former) as daemon:
+    with daemon_rows.own_daemon(bench, bench.former) as daemon:
         then = {"build": bench.former, "socket": daemon.socket}
         r = bench.alternate({
             (who, what): lambda what=what, where=where: bench.run(what, **options[what], **where)
@@ -192,28 +168,6 @@ def fanout(bench):
     return out
 
 
-FRAME_RATE = 200  # each frame is written and read in time, so that none is lost
-
-
-def run_frames(bench, n, warmup, rate=FRAME_RATE, socket=None, traces=None):
-    topic = f"bench/frames-{time.monotonic_ns()}"
-    prefix = {"publisher": (), "subscriber": ()}
-    for role, path in (traces or {}).items():
-        prefix[role] = ("strace", "-f", "-ttt", "-o", path)
-    options = {"topic": topic, "n": n, "warmup": warmup, "rate": rate, "socket": socket}
-    roles = ("subscriber", "publisher")
-    processes = {
-        role: bench.start("frames", prefix=prefix[role], role=role, **options) for role in roles
-    }
-    try:
-        return {role: bench.finish(processes[role]) for role in ("publisher", "subscriber")}
-    finally:
-        for process in processes.values():
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-
-
 def frames(bench):
     n = 100 if bench.quick else 300
     r = bench.alternate(
@@ -238,144 +192,6 @@ def frames(bench):
         Row("frames_4k_per_s", [x["publisher"]["frames_per_s"] for x in r["full"]], "/s",
             "4K frames a second at full speed, every byte written; it drops what is not read in time"),
     ]
-
-
-def parse_trace(path, who=None):
-    """[(seconds, system call)] of a `strace -f -ttt -o` file, of all of its processes or of one."""
-    calls = []
-    with open(path, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            pid, stamp, rest = line.split(None, 2)
-            if who not in (None, pid) or rest.startswith(("+++", "---", "<...")):
-                continue
-            calls.append((float(stamp), rest.split("(", 1)[0]))
-    return calls
-
-
-def window(calls, who):
-    marks = [i for i, (_, name) in enumerate(calls) if name == "getppid"]
-    if len(marks) != 3:
-        raise Failure(f"strace of the {who} shows {len(marks)} markers instead of 3")
-    return marks[1:]
-
-
-def syscalls(bench):
-    """Counted by strace from the start; getppid() marks the steady state."""
-    names = {
-        "syscalls_publish": "system calls a 4K frame, publisher, subscriber awake (strace)",
-        "syscalls_take": "system calls a 4K frame, subscriber that spins between frames (strace)",
-        "syscalls_daemon": "system calls a 4K frame, daemon (strace)",
-    }
-    if not shutil.which("strace"):
-        return [Row(n, None, "", m, ("<=", 0), reason="strace is not installed")
-                for n, m in names.items()]
-    n = 100 if bench.quick else 300
-    with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
-        traces = {role: f"{folder}/{role}" for role in ("publisher", "subscriber", "daemon")}
-        daemon = Daemon(bench.build, folder, strace_output=traces["daemon"])
-        try:
-            run_frames(bench, n, 200, socket=daemon.socket,
-                       traces={k: traces[k] for k in ("publisher", "subscriber")})
-        finally:
-            daemon.stop()
-        calls = {role: parse_trace(path) for role, path in traces.items()}
-    count = {}
-    for role in ("publisher", "subscriber"):
-        first, last = window(calls[role], role)
-        count[role] = last - first - 1
-        if role == "publisher":
-            begin, end = calls[role][first][0], calls[role][last][0]
-    count["daemon"] = sum(1 for stamp, _ in calls["daemon"] if begin < stamp < end)
-    roles = ("publisher", "subscriber", "daemon")
-    # A subscriber that spins looks for new publishers now and then: no bar for it.
-    out = [Row(name, [count[role] / n], "", meaning, None if role == "subscriber" else ("<=", 0))
-           for (name, meaning), role in zip(names.items(), roles)]
-    # That strace saw what there was to see: calls outside of the window.
-    out.append(Row("syscalls_seen_outside", [min(len(calls[r]) - count[r] for r in roles)], "",
-                   "system calls that the same traces show outside of the steady state, fewest"))
-    return out
-
-
-def syscalls_sleep(bench):
-    """Counted by strace between the getppid() of the subscriber; takes are told apart by what all of them do."""
-    name, meaning = "syscalls_take_sleep", "system calls of a take that sleeps, spinning off, median (strace)"
-    if not shutil.which("strace"):
-        return [Row(name, None, "", meaning, ("<=", 2), reason="strace is not installed", skipped=True)]
-    n = 100 if bench.quick else 500
-    trace = os.path.join(bench.folder, "sleep.strace")
-    r = bench.finish(bench.start("sleep", n=n, prefix=("strace", "-f", "-ttt", "-o", trace)))
-    with open(trace, encoding="utf-8", errors="replace") as lines:
-        who = next(line.split(None, 1)[0] for line in lines if "getppid(" in line)
-    calls = parse_trace(trace, who)
-    first, last = window(calls, "subscriber")
-    names = [call for _, call in calls[first + 1:last]]
-    commonest = max(set(names), key=names.count)  # once a take
-    at = [i for i, call in enumerate(names) if call == commonest]
-    return [
-        Row(name, [median(b - a for a, b in zip(at, at[1:]))], "", meaning, ("<=", 2)),
-        Row("syscalls_take_sleep_mean", [len(names) / n], "", "the mean: now and then it looks for news of the daemon"),
-        Row("syscalls_take_sleeps", [r["sleeps_per_take"]], "", "times that it slept for each of those takes"),
-    ]
-
-
-# What a message costs from its allocation to its release, in the order of the calls.
-INSTRUCTIONS = {
-    "dlx_alloc": "alloc",
-    "dlx_publish": "publish",
-    "dlx_take": "take",
-    "dlx_message_tensor": "tensor",
-    "dlx_message_unref": "unref",
-    "cycle_release": "release",
-}
-INSTRUCTIONS_BATCH = [name + "_n" if name in ("dlx_publish", "dlx_take") else name for name in INSTRUCTIONS]
-
-
-def instructions(bench):
-    """Counted by callgrind over bench_cycle, so that they are the same on a machine that does other things."""
-    where = "a message of 64 B, one subscriber, nobody asleep (callgrind)"
-    bars = {"instructions_message": ("<=", 690), f"instructions_message_batch{BATCH}": ("<=", 640)}
-    single, batch = bars
-    meanings = {
-        single: f"instructions from dlx_alloc to the deleter, {where}",
-        batch: f"likewise, {BATCH} messages at a time by dlx_publish_n and dlx_take_n, depth {2 * BATCH}",
-    }
-    if not shutil.which("valgrind"):
-        return [Row(name, None, "", meanings[name], bar, skipped=True, reason="valgrind is not installed")
-                for name, bar in bars.items()]
-    each = counted(bench, INSTRUCTIONS, 1)
-    batched = counted(bench, INSTRUCTIONS_BATCH, BATCH)
-    return [
-        Row(single, [sum(each.values())], "", meanings[single], bars[single]),
-        Row(batch, [sum(batched.values())], "", meanings[batch], bars[batch]),
-    ] + [
-        Row(f"instructions_{name}", [each[function]], "",
-            f"of that {'the deleter' if function == 'cycle_release' else function}")
-        for function, name in INSTRUCTIONS.items()
-    ]
-
-
-def counted(bench, functions, batch):
-    """{function: instructions a message, with those of what it calls}: a difference, without beginning and end."""
-    few, many = 2_048, 10_240  # multiples of the batch
-    a, b = (callgrind(bench, functions, n=n, batch=batch) for n in (few, many))
-    return {function: (b[function] - a[function]) / (many - few) for function in functions}
-
-
-def callgrind(bench, functions, **options):
-    """{function: instructions of a run of bench_cycle}"""
-    out = os.path.join(bench.folder, "callgrind.out")
-    bench.finish(bench.start("cycle", **options, prefix=(
-        "valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}")))
-    text = subprocess.run(["callgrind_annotate", "--inclusive=yes", "--threshold=100", "--auto=no", out],
-                          capture_output=True, text=True, check=True, cwd="/").stdout
-    found = {}
-    # "1,023,415 (15.89%)  client/publish.c:dlx_alloc"; what is inlined from another file has a smaller line besides.
-    for count, function in re.findall(r"^ *([\d,]+) \([^)]*\)  [^:\n]*:(\w+)", text, re.MULTILINE):
-        found[function] = max(found.get(function, 0), int(count.replace(",", "")))
-    missing = [function for function in functions if function not in found]
-    if missing:
-        raise Failure(f"callgrind does not show {', '.join(missing)}")
-    return found
 
 
 def copyin(bench):
@@ -423,126 +239,6 @@ def sets(bench):
     ]
 
 
-def attach(bench):
-    n = 300 if bench.quick else 1000
-    out = []
-    for links, suffix, bar in ((0, "_no_links", None), (1000, "", ("<=", 1000))):
-        meaning = f"connect and subscribe to a live topic, {links:,} other links present"
-        try:
-            r = [bench.run("attach", n=n, links=links) for _ in range(3 if bench.quick else 5)]
-        except Failure as e:
-            out.append(Row(f"attach_p99_us{suffix}", None, "us", meaning, bar, reason=str(e)))
-            continue
-        for key in ("p99", "p50"):
-            out.append(Row(f"attach_{key}_us{suffix}", values(r, f"{key}_ns", 1e-3), "us",
-                           f"{meaning}, {key}", bar if key == "p99" else None))
-    return out
-
-
-@contextlib.contextmanager
-def own_daemon(bench, build=None):
-    """One that nobody else talks to, and that takes what it keeps with it."""
-    with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
-        daemon = Daemon(build or bench.build, folder)
-        try:
-            yield daemon
-        finally:
-            daemon.stop()
-
-
-def daemon_memory(bench):
-    with own_daemon(bench) as daemon:
-        time.sleep(0.3)
-        idle = daemon.rss_mib()
-    return [Row("daemon_rss_idle_mib", [idle], "MiB", "resident memory of a daemon without clients",
-                ("<=", 5))]
-
-
-TOPICS, TOPICS_LESS, TOPIC_LINKS = 10_000, 5_000, 1_000
-
-
-def topics(bench):
-    """With 10,000 topics; where the daemon may not have the file descriptors for that, with 5,000."""
-    try:
-        return quiet_topics(bench, TOPICS)
-    except Failure as e:
-        if "file descriptors" not in str(e):
-            raise
-        rows = [
-            Row(name, None, unit, f"{TOPICS:,} topics", reason=str(e), skipped=True)
-            for name, unit in (("daemon_rss_10k_topics_mib", "MiB"), ("attach_10k_p99_us", "us"))
-        ]
-        return rows + quiet_topics(bench, TOPICS_LESS)
-
-
-def longest_turn_ms(bench, daemon):
-    """Of its loop, in CPU time of its thread."""
-    info = subprocess.run([str(bench.build / "dlxctl"), "info", "--json"], check=True,
-                          capture_output=True, env=dict(os.environ, DLX_SOCKET=daemon.socket))
-    return json.loads(info.stdout)["longest_turn_ns"] / 1e6
-
-
-def quiet_topics(bench, n):
-    there = f"{n:,} topics with a message each, {TOPIC_LINKS:,} links"
-    k = f"{n // 1000}k"
-    with own_daemon(bench) as daemon:
-        options = {"topics": n, "links": TOPIC_LINKS, "socket": daemon.socket}
-        with bench.holding("topics", **options) as (_, held):
-            rss = daemon.rss_mib()
-            r = [
-                bench.run("attach", n=300 if bench.quick else 1000, socket=daemon.socket)
-                for _ in range(3 if bench.quick else 5)
-            ]
-        turn = longest_turn_ms(bench, daemon)  # with the end of all publishers
-    full = n == TOPICS  # the bars are about that
-    return [
-        Row(f"daemon_rss_{k}_topics_mib", [rss], "MiB", f"resident memory of the daemon, {there}",
-            ("<=", 64) if full else None),
-        Row("topic_shared_kib", [held["shared_bytes_a_topic"] / 1024], "KiB",
-            "shared memory of such a topic: control block and arena"),
-        Row(f"attach_{k}_p99_us", values(r, "p99_ns", 1e-3), "us",
-            f"connect and subscribe to a live topic, {there}, p99", ("<=", 1000) if full else None),
-        Row(f"attach_{k}_p50_us", values(r, "p50_ns", 1e-3), "us", "likewise, p50"),
-        Row(f"daemon_turn_{k}_ms", [turn], "ms",
-            f"longest turn of the daemon's loop in CPU time, {there}, and their end", ("<=", 5)),
-        Row(f"announce_{k}_p99_us", [held["p99_ns"] / 1e3], "us",
-            f"dlx_publisher_new, {there}, p99"),
-        Row(f"announce_{k}_p50_us", [held["p50_ns"] / 1e3], "us", "likewise, p50"),
-        Row(f"announce_{k}_all_ms", [held["all_ns"] / 1e6], "ms",
-            "all of these topics, announced by several processes at once, with their messages"),
-    ]
-
-
-PATTERN_TOPICS = 4_000
-
-
-def pattern(bench):
-    """Takes of what is there, so that none waits."""
-    n = 300 if bench.quick else 2_000
-    what = f"dlx_take from a pattern, {PATTERN_TOPICS:,} topics match it"
-    contestants = {
-        "1": {"topics": 1},
-        "4k": {"topics": PATTERN_TOPICS},
-        "4k_all": {"topics": PATTERN_TOPICS, "active": PATTERN_TOPICS},
-    }
-    with own_daemon(bench) as daemon:
-        r = bench.alternate(
-            {name: lambda o=options: bench.run("pattern", n=n, socket=daemon.socket, **o)
-             for name, options in contestants.items()},
-            3 if bench.quick else 5,
-        )
-    return [
-        Row("pattern_4k_take", ratios(r["4k"], r["1"]), "", f"{what}, one of which publishes / one topic matches",
-            ("<=", 1.2)),
-        Row("pattern_4k_take_all", ratios(r["4k_all"], r["1"]), "",
-            f"{what}, all publish in turn / one topic matches: what each take touches is in no cache"),
-        Row("pattern_1_take_ns", values(r["1"], "p50_ns"), "ns", "a take and its release, one topic matches, p50"),
-        Row("pattern_4k_take_ns", values(r["4k"], "p50_ns"), "ns",
-            f"likewise, {PATTERN_TOPICS:,} match, one publishes"),
-        Row("pattern_4k_take_all_ns", values(r["4k_all"], "p50_ns"), "ns", "likewise, all publish in turn"),
-    ]
-
-
 def lines(_):
     """What everything above has cost."""
     n = sum(path.read_bytes().count(b"\n") for folder in ("common", "client", "ring")
@@ -550,57 +246,7 @@ def lines(_):
     return [Row("lines", [n], "", "lines of C of common/, client/ and ring/", ("<=", 12_854))]
 
 
-def retained(bench):
-    size, name = (64 << 20, "64mib") if bench.quick else (1 << 30, "1gib")
-    what = f"a retained set of {size >> 20:,} MiB in 300 tensors"
-    names = {f"retained_{name}_attach_ms": "ms", "retained_memory_ratio": ""}
-    total, free = (proc_kib("meminfo", x) << 10 for x in ("MemTotal", "MemAvailable"))
-    if free < size * 3 // 2 or total // 2 < size * 5 // 4:
-        why = f"{what} needs more memory than there is ({free >> 20:,} of {total >> 20:,} MiB free)"
-        return [Row(n, None, u, what, reason=why, skipped=True) for n, u in names.items()]
-    r, ratios_ = [], []
-    with own_daemon(bench) as daemon:
-        before = proc_kib("meminfo", "Shmem")
-        published = bench.run("retained", role="publish", size=size, socket=daemon.socket)
-        for _ in range(rounds(bench)):
-            with bench.holding("retained", role="attach", socket=daemon.socket) as (process, held):
-                used = proc_kib("meminfo", "Shmem") - before
-                used += proc_kib(f"{process.pid}/status", "RssAnon")
-                used += proc_kib(f"{daemon.process.pid}/status", "RssAnon")
-            r.append(held)
-            ratios_.append(used * 1024 / published["payload_bytes"])
-    return [
-        Row(f"retained_{name}_attach_ms", values(r, "ns", 1e-6), "ms",
-            f"connect, get {what}, find one, read a byte of it; its publisher has ended", ("<=", 10)),
-        Row(f"retained_{name}_get_ms", values(r, "get_ns", 1e-6), "ms", "of that dlx_get"),
-        Row("retained_memory_ratio", ratios_, "",
-            "shared memory, and own memory of subscriber and daemon / payload"),
-    ]
-
-
-def restart(bench):
-    """A reliable stream whose daemon is killed and started anew."""
-    n, r = (10 if bench.quick else 100), []
-    with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
-        daemon = Daemon(bench.build, folder)
-        try:
-            process = bench.start("restart", stdin=subprocess.PIPE, socket=daemon.socket)
-            for _ in range(n):
-                time.sleep(0.1)
-                os.killpg(daemon.process.pid, signal.SIGKILL)
-                daemon.stop()
-                daemon = Daemon(bench.build, folder)
-            time.sleep(0.3)
-            r.append(bench.finish(process))  # closes its input
-        finally:
-            daemon.stop()
-    what = f"a reliable stream, a message a millisecond, through {n} kills of its daemon"
-    return [
-        Row("restart_lost", values(r, "missing"), "messages", what, ("<=", 0)),
-        Row("restart_pause_ms", values(r, "pause_ns", 1e-6), "ms", "the longest time between two of its messages"),
-    ]
-
-
+# In the order in which they are measured; what everything has cost comes last.
 GROUPS = {
     "latency_busy": latency_busy,
     "former": former,
@@ -608,17 +254,10 @@ GROUPS = {
     "rate": rate,
     "fanout": fanout,
     "frames": frames,
-    "syscalls": syscalls,
-    "syscalls_sleep": syscalls_sleep,
-    "instructions": instructions,
+    **counted_rows.GROUPS,
     "copyin": copyin,
     "memory": memory,
     "sets": sets,
-    "attach": attach,
-    "topics": topics,
-    "pattern": pattern,
-    "retained": retained,
-    "restart": restart,
-    "daemon": daemon_memory,
+    **daemon_rows.GROUPS,
     "lines": lines,
 }
