@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Values of options, parsed by hand where strtod() and strtoull() accept more than is wanted. */
+
 #include "cli/args.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -27,8 +30,8 @@ struct unit {
     double factor;
 };
 
-/* A number and one of the units; "" is the one of a number alone. strtod() knows more than is wanted
- * here: spaces, signs, hexadecimal, "inf" and "nan". */
+/* A number and one of the units; "" is the one of a number alone. strtod() knows more than is
+ * wanted here: spaces, signs, hexadecimal, "inf" and "nan". */
 static bool parse_with_unit(const char *text, const struct unit *units, size_t n_units, double *ret)
 {
     char *end = NULL;

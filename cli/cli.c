@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The command line: options that all commands have, the table of commands, and how they connect
+ * and report errors. */
+
 #include "cli/cli.h"
 #include "cli/args.h"
 #include "cli/output.h"

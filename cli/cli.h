@@ -54,7 +54,8 @@ bool cli_is_pattern(const char *topic);
 /** Options of every command: --json, --socket, --wait-daemon, -h. Its input is the struct cli. */
 extern const struct argp cli_argp_common;
 
-/** Parse the arguments of a command. Wrong usage ends the program; what else fails (memory) is reported. Returns CLI_OK, CLI_FAILURE. */
+/** Parse the arguments of a command. Wrong usage ends the program; what else fails (memory) is
+ *  reported. Returns CLI_OK, CLI_FAILURE. */
 int cli_parse(const struct cli *cli, const struct argp *argp, int argc, char **argv, void *input);
 
 /** Connect, waiting for a daemon if that was asked for; a signal ends the program meanwhile.
@@ -65,12 +66,12 @@ int cli_connect(struct cli *cli);
 int cli_report(const struct cli *cli, const char *what, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/** Say that there is none: of this topic, which is a failure, or with NULL none at all, which is not.
- *  Returns an exit status. */
+/** Say that there is none: of this topic, which is a failure, or with NULL none at all, which is
+ *  not. Returns an exit status. */
 int cli_no_publisher(const struct cli *cli, const char *topic);
 
-/** The same with the words of libdlx for its last failure; the topic, or NULL, goes before them unless
- *  they name it. */
+/** The same with the words of libdlx for its last failure; the topic, or NULL, goes before them
+ *  unless they name it. */
 int cli_report_dlx(const struct cli *cli, const char *topic, int code);
 
 /** Print JSON and report what fails. Returns an exit status. */

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl bw: bytes a second and sizes of messages. measure.c receives and times them. */
+
 #include "cli/measure.h"
 #include "cli/output.h"
 #include <stdio.h>
 
-static void line(const struct rate_summary *r, char text[MEASURE_LINE_SIZE])
+static void bw_line(const struct rate_summary *r, char text[MEASURE_LINE_SIZE])
 {
     char bytes[HUMAN_SIZE], rate[HUMAN_SIZE], min[HUMAN_SIZE], mean[HUMAN_SIZE], max[HUMAN_SIZE];
     human_bytes((uint64_t)r->bytes_per_s, bytes);
@@ -15,7 +18,7 @@ static void line(const struct rate_summary *r, char text[MEASURE_LINE_SIZE])
                    bytes, rate, mean, min, max);
 }
 
-static void print(const struct rate_summary *r)
+static void bw_print(const struct rate_summary *r)
 {
     char a[HUMAN_SIZE], b[HUMAN_SIZE], c[HUMAN_SIZE];
     if (r->n_window > 1) {
@@ -31,7 +34,7 @@ static void print(const struct rate_summary *r)
     }
 }
 
-static json_t *json(const struct rate_summary *r)
+static json_t *bw_json(const struct rate_summary *r)
 {
     json_t *rate = r->n_window < 2 ? json_null()
                                    : json_pack("{s:f, s:f}", "mean_hz", r->mean_hz, "bytes_per_s",
@@ -53,9 +56,9 @@ int cmd_bw(struct cli *cli, int argc, char **argv)
             "are not read: this program only looks at what the messages say. With a PATTERN "
             "the summary tells of all topics together, then of each. " CLI_PATTERN_HELP,
         .of_window = "data and size",
-        .line = line,
-        .print = print,
-        .json = json,
+        .line = bw_line,
+        .print = bw_print,
+        .json = bw_json,
     };
     return measure_run(cli, &measure, argc, argv);
 }

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl echo: a line, or a JSON object, for each message. */
+
 #include "cli/args.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
@@ -20,7 +23,7 @@ struct echo {
     bool several;       /* publishers were seen: name them */
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t echo_parse(int key, char *arg, struct argp_state *state)
 {
     struct echo *e = state->input;
     switch (key) {
@@ -60,7 +63,7 @@ static void print_message(struct echo *e, const struct dlx_message *m)
         show_message(m, e->several ? publisher : NULL, e->n_values, true);
 }
 
-static int run(struct echo *e, struct stream *s)
+static int echo_run(struct echo *e, struct stream *s)
 {
     struct cli *cli = e->stream.cli;
     for (uint64_t n = 0; e->count == 0 || n < e->count; n++) {
@@ -94,7 +97,7 @@ int cmd_echo(struct cli *cli, int argc, char **argv)
     static const struct argp_child children[] = {{&stream_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = options,
-        .parser = parse,
+        .parser = echo_parse,
         .args_doc = "TOPIC|PATTERN",
         .doc =
             "Print a line for each message: its number in its publisher's stream, its age, data "
@@ -115,7 +118,7 @@ int cmd_echo(struct cli *cli, int argc, char **argv)
         return CLI_FAILURE;
     wait_catch_signals();
     if (stream_open(&s, &e.stream, e.topic) == 0)
-        status = run(&e, &s);
+        status = echo_run(&e, &s);
     struct dlx_subscription_stats stats = stream_stats(&s);
     if (s.subscription && isatty(STDERR_FILENO) && !cli->json && e.count == 0)
         fprintf(stderr, "%s%" PRIu64 " messages, %" PRIu64 " skipped, %" PRIu64 " lost\n",

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl get: the newest message of a topic, shown as echo shows it or saved as save saves it. */
+
 #include "cli/args.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
@@ -17,7 +20,7 @@ struct get {
     bool has_values;
 };
 
-static void check(struct get *g, struct argp_state *state)
+static void get_check(struct get *g, struct argp_state *state)
 {
     if (!g->to.topic)
         argp_error(state, "a topic is missing");
@@ -31,7 +34,7 @@ static void check(struct get *g, struct argp_state *state)
         saving_check(&g->to, state);
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t get_parse(int key, char *arg, struct argp_state *state)
 {
     struct get *g = state->input;
     switch (key) {
@@ -58,14 +61,14 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "extra argument '%s'", arg);
         return 0;
     case ARGP_KEY_END:
-        check(g, state);
+        get_check(g, state);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
-static int report(const struct get *g, int code)
+static int get_report(const struct get *g, int code)
 {
     char time[HUMAN_SIZE];
     if (code == DLX_E_EMPTY)
@@ -76,7 +79,7 @@ static int report(const struct get *g, int code)
     return cli_report(g->to.cli, g->to.topic, "no message within %s", time);
 }
 
-static int save(struct get *g, const struct dlx_message *m)
+static int get_save(struct get *g, const struct dlx_message *m)
 {
     char bytes[HUMAN_SIZE];
     uint64_t size = 0;
@@ -88,7 +91,7 @@ static int save(struct get *g, const struct dlx_message *m)
     return status;
 }
 
-static int show(const struct get *g, const struct dlx_message *m)
+static int get_show(const struct get *g, const struct dlx_message *m)
 {
     struct cli *cli = g->to.cli;
     if (cli->json)
@@ -110,7 +113,7 @@ int cmd_get(struct cli *cli, int argc, char **argv)
     static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = options,
-        .parser = parse,
+        .parser = get_parse,
         .args_doc = "TOPIC|PATTERN [FILE|-]",
         .doc = "Get the newest message of a topic, of those who publish there now and of what is "
                "retained: print it as echo does, or write it to a .npy file, or all of it to a "
@@ -128,8 +131,8 @@ int cmd_get(struct cli *cli, int argc, char **argv)
         return CLI_FAILURE;
     int code = dlx_get(cli->client, get.to.topic, get.timeout_ns, &m);
     if (code < 0)
-        return report(&get, code);
-    int status = get.to.file ? save(&get, m) : show(&get, m);
+        return get_report(&get, code);
+    int status = get.to.file ? get_save(&get, m) : get_show(&get, m);
     dlx_message_unref(m);
     return status;
 }

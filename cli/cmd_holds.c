@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl holds: the subscribers that hold messages, those that hold most first. */
+
 #include "cli/cli.h"
 #include "cli/describe.h"
 #include "cli/output.h"
@@ -29,7 +32,7 @@ struct holds {
     size_t asked; /* the publisher whose links are listed now */
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t holds_parse(int key, char *arg, struct argp_state *state)
 {
     struct holds *h = state->input;
     switch (key) {
@@ -49,9 +52,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-/* -- asking ------------------------------------------------------------------------------------------ */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
-static int add_publisher(const struct dlx_publisher_info *info, void *userdata)
+static int holds_add_publisher(const struct dlx_publisher_info *info, void *userdata)
 {
     struct holds *h = userdata;
     struct publisher *p = reallocarray(h->publishers, h->n_publishers + 1, sizeof *p);
@@ -64,7 +67,7 @@ static int add_publisher(const struct dlx_publisher_info *info, void *userdata)
     return 0;
 }
 
-static int add_link(const struct dlx_link_info *link, void *userdata)
+static int holds_add_link(const struct dlx_link_info *link, void *userdata)
 {
     struct holds *h = userdata;
     if (link->n_held == 0 && !h->all)
@@ -81,7 +84,7 @@ static int add_link(const struct dlx_link_info *link, void *userdata)
     return 0;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_rows(const void *a, const void *b)
 {
     const struct dlx_link_info *x = &((const struct row *)a)->link;
     const struct dlx_link_info *y = &((const struct row *)b)->link;
@@ -90,22 +93,22 @@ static int compare(const void *a, const void *b)
     return (x->link > y->link) - (x->link < y->link);
 }
 
-static int ask(struct holds *h)
+static int holds_ask(struct holds *h)
 {
-    int code = dlx_list_publishers(h->cli->client, h->topic, add_publisher, h);
+    int code = dlx_list_publishers(h->cli->client, h->topic, holds_add_publisher, h);
     if (code < 0)
         return code;
     for (h->asked = 0; h->asked < h->n_publishers; h->asked++) {
-        code = dlx_list_links(h->cli->client, h->publishers[h->asked].id, add_link, h);
+        code = dlx_list_links(h->cli->client, h->publishers[h->asked].id, holds_add_link, h);
         if (code < 0 && code != DLX_E_NOT_FOUND) /* it may have left by now */
             return code;
     }
     if (h->n_rows > 0)
-        qsort(h->rows, h->n_rows, sizeof *h->rows, compare);
+        qsort(h->rows, h->n_rows, sizeof *h->rows, compare_rows);
     return 0;
 }
 
-/* -- telling ----------------------------------------------------------------------------------------- */
+/* ---- telling --------------------------------------------------------------------------------- */
 
 static json_t *rows_json(const struct holds *h)
 {
@@ -156,7 +159,7 @@ static int print_rows(const struct holds *h)
     return code;
 }
 
-static int tell(const struct holds *h)
+static int holds_tell(const struct holds *h)
 {
     int status = CLI_OK;
     if (h->cli->json)
@@ -180,7 +183,7 @@ int cmd_holds(struct cli *cli, int argc, char **argv)
     static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = options,
-        .parser = parse,
+        .parser = holds_parse,
         .args_doc = "[TOPIC|PATTERN]",
         .doc =
             "Show who holds messages, and so keeps publishers from using their memory again: for "
@@ -197,8 +200,8 @@ int cmd_holds(struct cli *cli, int argc, char **argv)
     if (cli_parse(cli, &argp, argc, argv, &h) != CLI_OK)
         return CLI_FAILURE;
     if (cli_connect(cli) == 0) {
-        int code = ask(&h);
-        status = code < 0 ? cli_report_dlx(cli, h.topic, code) : tell(&h);
+        int code = holds_ask(&h);
+        status = code < 0 ? cli_report_dlx(cli, h.topic, code) : holds_tell(&h);
     }
     free(h.publishers);
     free(h.rows);

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl hz: rate, jitter and age of messages. measure.c receives and times them. */
+
 #include "cli/measure.h"
 #include "cli/output.h"
 #include <math.h>
 #include <stdio.h>
 
-static void line(const struct rate_summary *r, char text[MEASURE_LINE_SIZE])
+static void hz_line(const struct rate_summary *r, char text[MEASURE_LINE_SIZE])
 {
     char mean[HUMAN_SIZE], jitter[HUMAN_SIZE], p50[HUMAN_SIZE], p99[HUMAN_SIZE], bytes[HUMAN_SIZE];
     human_number(r->mean_hz, mean);
@@ -16,7 +19,7 @@ static void line(const struct rate_summary *r, char text[MEASURE_LINE_SIZE])
                    jitter, bytes, p50, p99);
 }
 
-static void print(const struct rate_summary *r)
+static void hz_print(const struct rate_summary *r)
 {
     char a[HUMAN_SIZE], b[HUMAN_SIZE], c[HUMAN_SIZE], d[HUMAN_SIZE];
     if (r->n_window > 1) {
@@ -36,7 +39,7 @@ static void print(const struct rate_summary *r)
     }
 }
 
-static json_t *json(const struct rate_summary *r)
+static json_t *hz_json(const struct rate_summary *r)
 {
     json_t *rate =
         r->n_window < 2
@@ -61,9 +64,9 @@ int cmd_hz(struct cli *cli, int argc, char **argv)
             "the message: it includes waking this program up. With a PATTERN "
             "the summary tells of all topics together, then of each. " CLI_PATTERN_HELP,
         .of_window = "rate, data and age",
-        .line = line,
-        .print = print,
-        .json = json,
+        .line = hz_line,
+        .print = hz_print,
+        .json = hz_json,
     };
     return measure_run(cli, &measure, argc, argv);
 }

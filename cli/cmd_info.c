@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl info: the daemon, or the publishers of a topic with their links. */
+
 #include "cli/cli.h"
 #include "cli/describe.h"
 #include "cli/look.h"
@@ -9,7 +12,7 @@
 
 enum { OPTION_NEWEST = 'n' };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t info_parse(int key, char *arg, struct argp_state *state)
 {
     struct look *i = state->input;
     switch (key) {
@@ -33,7 +36,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-/* -- telling ----------------------------------------------------------------------------------------- */
+/* ---- telling --------------------------------------------------------------------------------- */
 
 static json_t *entry_json(const struct look *i, const struct look_entry *entry)
 {
@@ -221,7 +224,7 @@ int cmd_info(struct cli *cli, int argc, char **argv)
     static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = options,
-        .parser = parse,
+        .parser = info_parse,
         .args_doc = "[TOPIC|PATTERN]",
         .doc =
             "Without a topic: show the daemon. With one: show its publishers, their settings "

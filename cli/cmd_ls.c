@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl ls: a row for each publisher, once or, with --watch, again and again with rates. */
+
 #include "cli/args.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
@@ -32,7 +35,7 @@ struct ls {
     int64_t before_ns; /* 0: this is the first look */
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t ls_parse(int key, char *arg, struct argp_state *state)
 {
     struct ls *ls = state->input;
     switch (key) {
@@ -69,7 +72,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-/* -- rates ------------------------------------------------------------------------------------------- */
+/* ---- rates ----------------------------------------------------------------------------------- */
 
 /* Messages and bytes a second since the look before; negative: it was not there then. */
 struct speed {
@@ -105,7 +108,7 @@ static int remember(struct ls *ls, int64_t now)
     return 0;
 }
 
-/* -- telling ----------------------------------------------------------------------------------------- */
+/* ---- telling --------------------------------------------------------------------------------- */
 
 static json_t *list_json(const struct ls *ls, int64_t now)
 {
@@ -223,7 +226,7 @@ static void show_screen(char *text)
         printf("... and %u more lines\n", more);
 }
 
-static int show(const struct ls *ls, int64_t now)
+static int ls_show(const struct ls *ls, int64_t now)
 {
     struct cli *cli = ls->look.cli;
     bool screen = ls->watch && output_is_screen(stdout);
@@ -251,27 +254,27 @@ static int show(const struct ls *ls, int64_t now)
     return cli_finish(cli, CLI_OK);
 }
 
-/* -- looking ----------------------------------------------------------------------------------------- */
+/* ---- looking --------------------------------------------------------------------------------- */
 
-static int look_once(struct ls *ls)
+static int ls_look_once(struct ls *ls)
 {
     struct cli *cli = ls->look.cli;
     int code = look_ask(&ls->look);
     if (code < 0)
         return cli_report_dlx(cli, ls->look.topic, code);
     int64_t now = wait_now();
-    int status = show(ls, now);
+    int status = ls_show(ls, now);
     if (status == CLI_OK && remember(ls, now) < 0)
         status = cli_report(cli, NULL, "out of memory");
     return status;
 }
 
-static int watch(struct ls *ls)
+static int ls_watch(struct ls *ls)
 {
     int status = CLI_OK;
     wait_catch_signals();
     for (uint64_t n = 1; status == CLI_OK; n++) {
-        status = look_once(ls);
+        status = ls_look_once(ls);
         if (ls->count && n == ls->count)
             return status;
         int64_t next = wait_deadline(ls->interval_ns); /* never sooner, also after a slow list */
@@ -298,7 +301,7 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
     static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = options,
-        .parser = parse,
+        .parser = ls_parse,
         .args_doc = "[TOPIC|PATTERN]",
         .doc =
             "List publishers: topic, id, process, program, attached subscribers, messages and "
@@ -326,7 +329,7 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
     if (cli_parse(cli, &argp, argc, argv, &ls) != CLI_OK)
         return CLI_FAILURE;
     if (cli_connect(cli) == 0) {
-        status = ls.watch ? watch(&ls) : look_once(&ls);
+        status = ls.watch ? ls_watch(&ls) : ls_look_once(&ls);
         if (status == CLI_OK && !ls.watch && ls.look.n_entries == 0)
             status = cli_no_publisher(cli, ls.look.topic);
     }

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl pub: its options. source.c reads the files, pub.c publishes. */
+
 #include "cli/args.h"
 #include "cli/cli.h"
 #include "cli/dtype.h"
@@ -116,7 +119,7 @@ static void check_retain(struct options *o, struct argp_state *state)
                    p->history);
 }
 
-static void check(struct options *o, struct argp_state *state)
+static void pub_check(struct options *o, struct argp_state *state)
 {
     static char standard_input[] = "-";
     struct source_args *s = &o->source;
@@ -151,7 +154,7 @@ static void check(struct options *o, struct argp_state *state)
     s->files = o->files;
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t pub_parse(int key, char *arg, struct argp_state *state)
 {
     struct options *o = state->input;
     switch (key) {
@@ -214,7 +217,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             add_file(o, arg, state);
         return 0;
     case ARGP_KEY_END:
-        check(o, state);
+        pub_check(o, state);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -266,7 +269,7 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
     static const struct argp_child children[] = {{&cli_argp_common, 0, "General:", 4}, {0}};
     static const struct argp argp = {
         .options = options,
-        .parser = parse,
+        .parser = pub_parse,
         .args_doc = "TOPIC [[NAME=]FILE...|-]",
         .doc = "Publish tensors from .npy files or raw bytes, and sets of tensors from .npz and "
                ".safetensors files, read straight into shared memory.\v"

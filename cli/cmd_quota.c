@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl quota: what users use of the daemon, and may use. */
+
 #include "cli/cli.h"
 #include "cli/output.h"
 #include <inttypes.h>
@@ -12,7 +15,7 @@ struct quotas {
     size_t n;
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t quota_parse(int key, char *arg, struct argp_state *state)
 {
     const struct quotas *q = state->input;
     switch (key) {
@@ -27,7 +30,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static int add(const struct dlx_quota_info *info, void *userdata)
+static int quota_add(const struct dlx_quota_info *info, void *userdata)
 {
     struct quotas *q = userdata;
     struct dlx_quota_info *items = reallocarray(q->items, q->n + 1, sizeof *items);
@@ -85,7 +88,7 @@ static const char *amount_text(const struct dlx_quota_info *item, uint64_t amoun
     return text;
 }
 
-static int print(const struct quotas *q)
+static int quota_print(const struct quotas *q)
 {
     static const struct table_column columns[] = {
         {"UID", TABLE_RIGHT, false, 0},  {"SOCKET", TABLE_LEFT, false, 2},
@@ -112,11 +115,11 @@ static int print(const struct quotas *q)
     return code;
 }
 
-static int tell(const struct quotas *q)
+static int quota_tell(const struct quotas *q)
 {
     if (q->cli->json)
         return cli_json(q->cli, users_json(q), true);
-    if (print(q) < 0)
+    if (quota_print(q) < 0)
         return cli_report(q->cli, NULL, "out of memory");
     return cli_finish(q->cli, CLI_OK);
 }
@@ -125,7 +128,7 @@ int cmd_quota(struct cli *cli, int argc, char **argv)
 {
     static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
-        .parser = parse,
+        .parser = quota_parse,
         .doc = "Show what the user of this program uses of the daemon, and what it may have: root "
                "and the daemon's own user see all users.\vA user is a uid by one of the daemon's "
                "listening sockets; its class, which dlpackd.conf(5) describes, says how much it "
@@ -140,8 +143,8 @@ int cmd_quota(struct cli *cli, int argc, char **argv)
     if (cli_parse(cli, &argp, argc, argv, &q) != CLI_OK)
         return CLI_FAILURE;
     if (cli_connect(cli) == 0) {
-        int code = dlx_list_quotas(cli->client, add, &q);
-        status = code < 0 ? cli_report_dlx(cli, NULL, code) : tell(&q);
+        int code = dlx_list_quotas(cli->client, quota_add, &q);
+        status = code < 0 ? cli_report_dlx(cli, NULL, code) : quota_tell(&q);
     }
     free(q.items);
     return status;

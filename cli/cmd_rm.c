@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl rm: drop the messages that the daemon retains on a topic. */
+
 #include "cli/cli.h"
 
 struct rm {
@@ -6,7 +9,7 @@ struct rm {
     const char *topic;
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t rm_parse(int key, char *arg, struct argp_state *state)
 {
     struct rm *rm = state->input;
     switch (key) {
@@ -30,7 +33,7 @@ int cmd_rm(struct cli *cli, int argc, char **argv)
 {
     static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
-        .parser = parse,
+        .parser = rm_parse,
         .args_doc = "TOPIC",
         .doc = "Drop what publishers that have gone retain on a topic.\vWho holds a message of it "
                "keeps it; what a publisher retains that is still there stays. That nothing is "

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl save: a file for each message. saving.c and save.c write it. */
+
 #include "cli/args.h"
 #include "cli/cli.h"
 #include "cli/output.h"
@@ -23,7 +26,7 @@ struct save {
     struct progress progress;
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t save_parse(int key, char *arg, struct argp_state *state)
 {
     struct save *s = state->input;
     struct cli_error e = {{0}};
@@ -97,7 +100,7 @@ static bool is_endless(const struct save *s)
     return !s->counted && s->count != 1;
 }
 
-static int run(struct save *s, struct stream *stream)
+static int save_messages(struct save *s, struct stream *stream)
 {
     int status = CLI_OK;
     while (status == CLI_OK && s->n < s->count) {
@@ -121,7 +124,7 @@ static int run(struct save *s, struct stream *stream)
     return status;
 }
 
-static void summary(const struct save *s, const struct stream *stream)
+static void print_summary(const struct save *s, const struct stream *stream)
 {
     struct dlx_subscription_stats stats = stream_stats(stream);
     char bytes[HUMAN_SIZE];
@@ -145,7 +148,7 @@ int cmd_save(struct cli *cli, int argc, char **argv)
     static const struct argp_child children[] = {{&stream_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = options,
-        .parser = parse,
+        .parser = save_parse,
         .args_doc = "TOPIC|PATTERN FILE",
         .doc =
             "Write messages to .npy files, or, when FILE ends in .safetensors, whole sets with "
@@ -173,8 +176,8 @@ int cmd_save(struct cli *cli, int argc, char **argv)
     wait_catch_signals();
     progress_init(&save.progress, save.to.topic, stderr, !cli->json, INTERVAL_NS);
     if (stream_open(&stream, &save.stream, save.to.topic) == 0)
-        status = run(&save, &stream);
-    summary(&save, &stream);
+        status = save_messages(&save, &stream);
+    print_summary(&save, &stream);
     stream_close(&stream);
     return status;
 }

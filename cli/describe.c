@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* What libdlx tells, as JSON objects and as words. Keys are the names of the C structs. */
+
 #include "cli/describe.h"
 #include "cli/dtype.h"
 #include "cli/output.h"
@@ -75,7 +78,7 @@ json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon
                      output_json_u64(i->longest_turn_ns));
 }
 
-static json_t *values(const DLTensor *t, uint64_t n_items, uint64_t n_values)
+static json_t *tensor_values(const DLTensor *t, uint64_t n_items, uint64_t n_values)
 {
     json_t *array = json_array();
     uint64_t lanes = t->dtype.lanes, n = n_values / lanes < n_items ? n_values : n_items * lanes;
@@ -121,7 +124,7 @@ json_t *describe_tensor(const DLTensor *t, uint64_t n_values)
         return NULL;
     }
     if (json && n_values > 0 && tensor_is_readable(t) &&
-        json_object_set_new(json, "values", values(t, n_items, n_values)) < 0) {
+        json_object_set_new(json, "values", tensor_values(t, n_items, n_values)) < 0) {
         json_decref(json);
         return NULL;
     }

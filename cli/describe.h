@@ -22,7 +22,8 @@ const char *describe_pid(uint32_t pid, char text[DESCRIBE_PID_SIZE]);
 /** dtype, shape, bytes, "device" of one on a GPU; with `n_values` > 0 the first values. */
 json_t *describe_tensor(const DLTensor *tensor, uint64_t n_values);
 
-/** seq, publisher, monotonic_ns, age_ns, gap, metadata ("meta" if it is text, else "meta_hex"), and the tensors as above. */
+/** seq, publisher, monotonic_ns, age_ns, gap, metadata ("meta" if it is text, else "meta_hex"), and
+ *  the tensors as above. */
 json_t *describe_message(const struct dlx_message *m, uint64_t n_values);
 
 /** "uint8 (1080, 1920, 3)  5.93 MiB", and "  on cuda" where it is on a GPU. `text` should have room
@@ -43,8 +44,8 @@ void describe_set_text(const struct dlx_message *m, char text[DESCRIBE_SIZE]);
 #define DESCRIBE_ITEM_SIZE (DESCRIBE_SIZE + 258)
 void describe_item_text(const struct dlx_message *m, uint32_t i, char text[DESCRIBE_ITEM_SIZE]);
 
-/** The metadata, escaped; when it is long, its beginning, and how much that is: "{"frame": 7, "exp... (the first 200 of 380 bytes)".
- *  Returns false when there is none. */
+/** The metadata, escaped. If it is long, its beginning, and how much that is, such as
+ *  {"frame": 7, "exp... (the first 200 of 380 bytes). Returns false when there is none. */
 #define DESCRIBE_META      200U
 #define DESCRIBE_META_MORE 80
 #define DESCRIBE_META_SIZE (4 * DESCRIBE_META + DESCRIBE_META_MORE)

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Sizes of shapes and data types, and shapes as text. */
+
 #include "cli/dtype.h"
 #include <inttypes.h>
 #include <stdio.h>

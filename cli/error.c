@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The text of an error, which whoever reports it prints. */
+
 #include "cli/error.h"
 #include <stdarg.h>
 #include <stdio.h>

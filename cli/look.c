@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* One look at the publishers of a topic or pattern, their links and, if wanted, newest messages. */
+
 #include "cli/look.h"
 #include "cli/describe.h"
 #include <inttypes.h>
@@ -30,8 +33,8 @@ static int add_link(const struct dlx_link_info *link, void *userdata)
     return 0;
 }
 
-/* The newest message of each publisher that has one. That there is none, or that this program may not
- * see it, is no failure. */
+/* The newest message of each publisher that has one. That there is none, or that this program may
+ * not see it, is no failure. */
 static void take_newest(struct look *look)
 {
     struct dlx_subscribe_args args = {

@@ -5,8 +5,8 @@
 /**
  * What the daemon knows about publishers and their subscribers, for the commands that look.
  *
- * Asking subscribes to nothing, so no publisher takes this program for a subscriber. Only the newest
- * messages need that: then this program is a subscriber for a moment.
+ * Asking subscribes to nothing, so no publisher takes this program for a subscriber. Only the
+ * newest messages need that: then this program is a subscriber for a moment.
  */
 
 #include "cli/cli.h"
@@ -41,7 +41,7 @@ bool look_is_full(const struct dlx_link_info *link);
 /** It has lost messages: it was further behind than the publisher's depth. */
 bool look_has_lost(const struct dlx_link_info *link);
 
-/** The publisher waits for room, and this reliable subscriber is as far behind as the depth allows. */
+/** The publisher waits for room: this reliable subscriber is as far behind as the depth allows. */
 bool look_blocks(const struct dlx_link_info *link);
 
 /** It has yet to be told of the link, or to prepare memory for it. */
@@ -56,7 +56,8 @@ uint64_t look_behind(const struct look_entry *entry);
 /** Messages that the publisher could not publish; 0 if the daemon does not report them. */
 uint64_t look_refused(const struct dlx_publisher_info *info);
 
-/** "BLOCKED, 7 REFUSED, 1 is FULL, 2 have LOST, 1 is JOINING"; "" when there is nothing to note. Returns `text`. */
+/** "BLOCKED, 7 REFUSED, 1 is FULL, 2 have LOST, 1 is JOINING"; "" when there is nothing to
+ *  note. Returns `text`. */
 #define LOOK_NOTE_SIZE 80
 const char *look_note(const struct look_entry *entry, char text[LOOK_NOTE_SIZE]);
 

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The program: safe standard descriptors, then cli_run(). */
+
 #include "cli/cli.h"
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <unistd.h>
 
-/* A standard descriptor that is closed would be the number of the next file or socket, which then gets what is printed. What takes
- * its place says EBADF to who uses it. */
+/* If a standard descriptor is closed, the next file or socket gets its number, and with it what is
+ * printed. So a descriptor takes its place that fails with EBADF when used. */
 static bool fill_standard_fds(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -19,7 +22,7 @@ static bool fill_standard_fds(void)
 int main(int argc, char **argv)
 {
     if (!fill_standard_fds())
-        return CLI_FAILURE; /* where could it be said? */
+        return CLI_FAILURE; /* there is nowhere to report it */
     /* a file that gets too long (ulimit -f) is an error like a full disk */
     (void)signal(SIGXFSZ, SIG_IGN);
     return cli_run(argc, argv);

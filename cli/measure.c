@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* What hz and bw have in common: receive, show a line each second, then a summary. */
+
 #include "cli/measure.h"
 #include "cli/args.h"
 #include "cli/output.h"
@@ -28,7 +31,7 @@ struct run {
     struct progress progress;
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t measure_parse(int key, char *arg, struct argp_state *state)
 {
     struct run *h = state->input;
     switch (key) {
@@ -79,7 +82,8 @@ static void show_line(struct run *h, const struct stream *s, int64_t now)
     progress_show(&h->progress, "lost %" PRIu64 "  %s%s", stats.lost, skipped, words);
 }
 
-/* Add what the command says of these messages. Takes `json`; returns it, or NULL when out of memory. */
+/* Add what the command says of these messages. Takes `json`; returns it, or NULL when out of
+ * memory. */
 static json_t *add_measured(const struct run *h, const struct rate_summary *r, json_t *json)
 {
     json_t *more = h->measure->json(r);
@@ -175,7 +179,7 @@ static uint64_t message_bytes(const struct dlx_message *m)
     return sum;
 }
 
-static int add(struct run *h, const struct dlx_message *m, int64_t now)
+static int add_message(struct run *h, const struct dlx_message *m, int64_t now)
 {
     int64_t age = (int64_t)((uint64_t)now - dlx_message_monotonic_ns(m));
     uint64_t bytes = message_bytes(m);
@@ -190,7 +194,7 @@ static int add(struct run *h, const struct dlx_message *m, int64_t now)
     return 1;
 }
 
-static int run(struct run *h, struct stream *s)
+static int receive(struct run *h, struct stream *s)
 {
     int64_t start = wait_now();
     int code = 1;
@@ -204,7 +208,7 @@ static int run(struct run *h, struct stream *s)
         if (code == 1) {
             n++;
             h->last_ns = now;
-            code = add(h, m, now);
+            code = add_message(h, m, now);
             dlx_message_unref(m);
         }
         if (code > 0 && progress_due(&h->progress, now))
@@ -236,7 +240,7 @@ int measure_run(struct cli *cli, const struct measure *measure, int argc, char *
     static const struct argp_child children[] = {{&stream_argp, 0, NULL, 0}, {0}};
     const struct argp argp = {
         .options = options,
-        .parser = parse,
+        .parser = measure_parse,
         .args_doc = "TOPIC|PATTERN",
         .doc = measure->doc,
         .children = children,
@@ -253,7 +257,7 @@ int measure_run(struct cli *cli, const struct measure *measure, int argc, char *
         (void)cli_report(cli, NULL, "out of memory");
     } else if (stream_open(&s, &h.stream, h.topic) == 0) {
         progress_init(&h.progress, h.topic, stdout, !cli->json, SECOND_NS);
-        status = run(&h, &s);
+        status = receive(&h, &s);
     }
     stream_close(&s);
     rate_free(h.rate);

@@ -2,7 +2,8 @@
 #ifndef CLI_MEASURE_H
 #define CLI_MEASURE_H
 
-/** The commands that receive for a while and then say what came: hz, bw. They differ in what they say. */
+/** The commands that receive for a while and then say what came: hz, bw. They differ in what they
+ *  say. */
 
 #include "cli/cli.h"
 #include "cli/rate.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The header of NumPy's .npy format, versions 1 to 3: a Python dictionary of three keys. */
+
 #include "cli/npy.h"
 #include "cli/dtype.h"
 #include <inttypes.h>
@@ -41,8 +44,7 @@ int npy_header_size(const uint8_t *data, size_t size, size_t *ret_size, struct c
     return 0;
 }
 
-/* -- the dictionary ------------------------------------------------------------------------------
- */
+/* ---- the dictionary -------------------------------------------------------------------------- */
 
 struct reader {
     const uint8_t *p, *end, *begin;
@@ -209,8 +211,7 @@ static int read_dict(struct reader *r, struct npy_header *h)
     return 0;
 }
 
-/* -- data types
- * ------------------------------------------------------------------------------------ */
+/* ---- data types ------------------------------------------------------------------------------ */
 
 static const char *cannot_carry(char kind)
 {
@@ -347,8 +348,7 @@ int npy_header_set_dtype(struct npy_header *header, DLDataType dtype, struct cli
     return 0;
 }
 
-/* -- data ----------------------------------------------------------------------------------------
- */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 void npy_swap(void *data, uint64_t size, uint32_t unit_size)
 {

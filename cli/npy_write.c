@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The header of NumPy's .npy format, as NumPy writes it. */
+
 #include "cli/dtype.h"
 #include "cli/npy.h"
 #include <inttypes.h>

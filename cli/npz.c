@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* .npz files by libzip: members are .npy files, and written without compression. */
+
 #include "cli/npz.h"
 #include "cli/npy.h"
 #include "cli/save_file.h"
@@ -31,7 +34,7 @@ int npz_save(const struct dlx_message *m, const char *path, struct save_report *
 /* The date that numpy.savez() writes, 1980-01-01: equal messages make equal files. */
 enum { DOS_DATE = 1 << 5 | 1 };
 
-/* -- what goes in: the content of one .npy file --------------------------------------------------------- */
+/* ---- what goes in: the content of one .npy file ---------------------------------------------- */
 
 struct member {
     const DLTensor *tensor;
@@ -102,7 +105,7 @@ static zip_int64_t read_member(void *state, void *data, zip_uint64_t size, zip_s
     }
 }
 
-/* -- where it goes: a file that is open, whose name libzip does not know ---------------------------------- */
+/* ---- where it goes: a file that is open, whose name libzip does not know --------------------- */
 
 struct output {
     int fd;
@@ -164,7 +167,7 @@ static zip_int64_t write_output(void *state, void *data, zip_uint64_t size,
     }
 }
 
-/* -- together ------------------------------------------------------------------------------------------ */
+/* ---- together -------------------------------------------------------------------------------- */
 
 struct content {
     const struct dlx_message *message;

@@ -3,8 +3,8 @@
 #define CLI_NPZ_H
 
 /**
- * NumPy's .npz files: zip archives with a .npy file for each array, which is named like its member without
- * ".npy". libzip reads and writes them. A build without it (DLX_NO_ZIP) refuses them.
+ * NumPy's .npz files: zip archives with a .npy file for each array, which is named like its member
+ * without ".npy". libzip reads and writes them. A build without it (DLX_NO_ZIP) refuses them.
  */
 
 #include "cli/save.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Numbers for people, text that other processes chose, JSON, and the size of the terminal. */
+
 #include "cli/output.h"
 #include <dlx/error.h>
 #include <inttypes.h>
@@ -108,7 +111,8 @@ static size_t utf8_length(const unsigned char *p, uint32_t *ret)
     return c < min || c > 0x10ffff || (c >= 0xd800 && c < 0xe000) ? 0 : n;
 }
 
-/* 0x80 to 0x9f are control characters too; U+200E to U+206F hold the ones that turn the direction of what follows. */
+/* 0x80 to 0x9f are control characters too; U+200E to U+206F hold the ones that turn the direction
+ * of what follows. */
 static bool is_plain(uint32_t c)
 {
     return !(c < 0x20 || (c >= 0x7f && c < 0xa0) || (c >= 0x200b && c <= 0x200f) ||
@@ -235,7 +239,7 @@ json_t *output_json_text(const char *text)
     return json;
 }
 
-static struct winsize size_of(FILE *file)
+static struct winsize terminal_size(FILE *file)
 {
     struct winsize size = {0};
     int fd = fileno(file);
@@ -246,12 +250,12 @@ static struct winsize size_of(FILE *file)
 
 unsigned output_width(FILE *file)
 {
-    return size_of(file).ws_col;
+    return terminal_size(file).ws_col;
 }
 
 unsigned output_height(FILE *file)
 {
-    return size_of(file).ws_row;
+    return terminal_size(file).ws_row;
 }
 
 bool output_is_screen(FILE *file)

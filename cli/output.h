@@ -34,12 +34,12 @@ size_t output_bytes_of(const char *text, size_t columns);
  */
 void output_printable(const char *from, char *to, size_t size);
 
-/** The same for `size` bytes of any kind, but what is not plain text is escaped, as in C: "\n", "\x1b". What does not fit
- * is not there; returns how many bytes are. */
+/** The same for `size` bytes of any kind, but what is not plain text is escaped, as in C: "\n",
+ *  "\x1b". What does not fit is not there; returns how many bytes are. */
 size_t output_escaped(const void *from, size_t from_size, char *to, size_t size);
 
-/** Print in ASCII, as one line, or indented when `lines` is set, and drop the reference. Returns 0 or a
- *  negative code when `json` is NULL (out of memory) or cannot be written. */
+/** Print in ASCII, as one line, or indented when `lines` is set, and drop the reference. Returns 0
+ *  or a negative code when `json` is NULL (out of memory) or cannot be written. */
 int output_json(FILE *file, json_t *json, bool lines);
 
 /** A count that may exceed what jansson's integers hold. */
@@ -48,11 +48,11 @@ json_t *output_json_u64(uint64_t n);
 /** Bytes as two hex digits each. NULL: out of memory. */
 json_t *output_json_hex(const void *bytes, size_t size);
 
-/** Text that another process chose, all of it; what is not UTF-8 becomes U+FFFD. NULL: out of memory. */
+/** Text that another process chose, all of it; what is not UTF-8 becomes U+FFFD. NULL: out of
+ *  memory. */
 json_t *output_json_text(const char *text);
 
-/* -- tables
- * ----------------------------------------------------------------------------------------- */
+/* ---- tables ---------------------------------------------------------------------------------- */
 
 struct table;
 
@@ -73,10 +73,10 @@ struct table *table_free(struct table *t);
 /** Add the next cell; rows are filled from left to right. Lack of memory shows in table_print(). */
 void table_cell(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/** Print with every column as wide as it must be; one whose cells are all empty is left out. `width`: cut cells of shrinking columns, and leave columns out, so that
- * rows fit; a last line names what was left out. 0 for any width. Each line begins with `indent` spaces. Returns 0 or
- * DLX_E_NO_MEMORY.
- */
+/** Print with every column as wide as it must be; one whose cells are all empty is left out.
+ *  `width`: cut cells of shrinking columns, and leave columns out, so that rows fit; a last line
+ *  names what was left out. 0 for any width. Each line begins with `indent` spaces. Returns 0 or
+ *  DLX_E_NO_MEMORY. */
 int table_print(const struct table *t, FILE *file, unsigned indent, unsigned width);
 
 /** Columns of the terminal that `file` writes to, 0 when it is none. */

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* A line on a terminal that is written again and again. */
+
 #include "cli/progress.h"
 #include "cli/output.h"
 #include "cli/wait.h"

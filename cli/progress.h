@@ -24,8 +24,8 @@ void progress_init(struct progress *p, const char *topic, FILE *file, bool wante
 /** Whether it is time to write the line. The first time is one interval after progress_init(). */
 bool progress_due(struct progress *p, int64_t now_ns);
 
-/** Write "TOPIC: words" in place of the line before. If the terminal is too narrow, the beginning of
- *  the topic is left out, then the end of the words. */
+/** Write "TOPIC: words" in place of the line before. If the terminal is too narrow, the beginning
+ *  of the topic is left out, then the end of the words. */
 void progress_show(struct progress *p, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

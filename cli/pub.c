@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlxctl pub, stage by stage: wait for subscribers, publish the files, stay, sum up. */
+
 #include "cli/pub.h"
 #include "cli/output.h"
 #include "cli/wait.h"
@@ -67,7 +70,8 @@ static int wait_subscribers(struct pub *p)
     return 0;
 }
 
-/* Until the next message is due. Being late is not made up for by a burst of more than one period. */
+/* Until the next message is due. Being late is not made up for by a burst of more than one period.
+ * */
 static int wait_turn(struct pub *p, double rate)
 {
     if (rate <= 0)
@@ -152,7 +156,7 @@ static int publish_once(struct pub *p, struct outgoing *o, const struct dlx_publ
 }
 
 /* Publish, however long subscribers make it wait. */
-static int publish(struct pub *p, struct outgoing *o)
+static int publish_outgoing(struct pub *p, struct outgoing *o)
 {
     struct dlx_publish_args args = {.size = sizeof args,
                                     .timeout_ns = p->block ? WAIT_SLICE_NS : 0};
@@ -199,7 +203,7 @@ static int publish_item(struct pub *p, const struct source_item *item)
     if (code == 0)
         code = wait_turn(p, p->rate);
     if (code == 0)
-        code = publish(p, &o);
+        code = publish_outgoing(p, &o);
     outgoing_deinit(&o);
     return code;
 }
@@ -229,7 +233,7 @@ static int publish_files(struct pub *p)
 
 /* Stay, for late subscribers. Waiting for one more subscriber than there is lets the library attend
  * to those who join. */
-static int linger(struct pub *p)
+static int stay(struct pub *p)
 {
     int64_t deadline = p->hold ? WAIT_FOREVER : wait_deadline(p->linger_ns);
     while (p->hold || p->linger_ns > 0) {
@@ -254,7 +258,8 @@ static int linger(struct pub *p)
     return 0;
 }
 
-/* What stays of it: the newest that is retained on the topic, and is like what was published here. */
+/* What stays of it: the newest that is retained on the topic, and is like what was published here.
+ * */
 struct legacy {
     const struct pub *pub;
     const struct dlx_publisher_stats *stats;
@@ -298,7 +303,7 @@ static void print_retained(const struct pub *p, uint64_t n)
     putchar('\n');
 }
 
-static int summary(struct pub *p, const struct dlx_publisher_stats *s, uint64_t n_retained)
+static int sum_up(struct pub *p, const struct dlx_publisher_stats *s, uint64_t n_retained)
 {
     int64_t elapsed = p->end_ns > p->start_ns ? p->end_ns - p->start_ns : 0;
     double seconds = (double)elapsed / 1e9;
@@ -344,7 +349,7 @@ static int run_stages(struct pub *p, bool *ret_endless)
     if (code < 0)
         return code;
     *ret_endless = p->hold;
-    return linger(p);
+    return stay(p);
 }
 
 int pub_run(struct pub *p)
@@ -369,7 +374,7 @@ int pub_run(struct pub *p)
     int status = CLI_OK;
     if (code == 0 || code == DLX_E_INTERRUPTED || stats.published > 0) {
         status = ask_retained(p, &stats, &n_retained);
-        if (summary(p, &stats, n_retained) != CLI_OK)
+        if (sum_up(p, &stats, n_retained) != CLI_OK)
             status = CLI_FAILURE;
     } /* else the failure is all there is to say */
     if (code == DLX_E_INTERRUPTED)

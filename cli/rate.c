@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Times, ages and sizes of the newest messages: rates, means and percentiles. */
+
 #include "cli/rate.h"
 #include <dlx/error.h>
 #include <math.h>
@@ -63,7 +66,7 @@ int rate_add(struct rate *r, int64_t now_ns, int64_t age_ns, uint64_t bytes)
     return 0;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_numbers(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);
@@ -102,7 +105,7 @@ struct rate_summary rate_summarize(struct rate *r, size_t last)
         longest = interval > longest ? interval : longest;
         bytes += (double)now->bytes;
     }
-    qsort(r->ages, n, sizeof *r->ages, compare);
+    qsort(r->ages, n, sizeof *r->ages, compare_numbers);
     s.age_p50_ns = percentile(r->ages, n, 50);
     s.age_p99_ns = percentile(r->ages, n, 99);
     s.age_max_ns = r->ages[n - 1];

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* A struct rate for each topic of a pattern. */
+
 #include "cli/rates.h"
 #include <dlx/error.h>
 #include <stdlib.h>

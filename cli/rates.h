@@ -18,7 +18,8 @@ struct rates_entry {
 int rates_new(struct rates **ret, size_t window);
 struct rates *rates_free(struct rates *r);
 
-/** The entry of a topic, made when it is not there. Valid until the next call. NULL: out of memory. */
+/** The entry of a topic, made when it is not there. Valid until the next call. NULL: out of memory.
+ *  */
 struct rates_entry *rates_of(struct rates *r, const char *topic);
 
 /** How many there are, and each of them in the order of names. */

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The header of a .safetensors file, parsed and checked as the reference implementation does. */
+
 #include "cli/safetensors.h"
 #include "cli/dtype.h"
 #include "cli/output.h"
@@ -9,8 +12,8 @@
 
 #define META_KEY "__metadata__"
 
-/* In the order of the reference implementation, which it sorts by. F4, F6_E2M3 and F6_E3M2 are not here: how their
- * items are packed is not what DLPack says. */
+/* In the order of the reference implementation, which it sorts by. F4, F6_E2M3 and F6_E3M2 are not
+ * here: how their items are packed is not what DLPack says. */
 const struct safetensors_dtype safetensors_dtypes[] = {
     {"BOOL", kDLBool, 8},
     {"U8", kDLUInt, 8},
@@ -42,7 +45,7 @@ void safetensors_label(const char *name, char label[SAFETENSORS_LABEL_SIZE])
                    strlen(name) > sizeof printable - 1 ? "..." : "");
 }
 
-/* -- the prefix -------------------------------------------------------------------------------------- */
+/* ---- the prefix ------------------------------------------------------------------------------ */
 
 static uint64_t read_u64(const uint8_t *data)
 {
@@ -80,10 +83,10 @@ int safetensors_header_size(const uint8_t *data, size_t size, uint64_t file_size
     return 0;
 }
 
-/* -- the header -------------------------------------------------------------------------------------- */
+/* ---- the header ------------------------------------------------------------------------------ */
 
-/* Each JSON value but the first stands behind a comma or in an open bracket: an upper bound, outside of
- * strings. What is no JSON is found later. */
+/* Each JSON value but the first stands behind a comma or in an open bracket: an upper bound,
+ * outside of strings. What is no JSON is found later. */
 static bool too_many_values(const char *header, size_t size)
 {
     size_t n = 1;

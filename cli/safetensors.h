@@ -28,8 +28,8 @@
 #define SAFETENSORS_HEADER_SIZE_MAX 100000000
 /** A file, or the rest of one, whose size is not known. */
 #define SAFETENSORS_SIZE_UNKNOWN UINT64_MAX
-/** Most JSON values in a header, which bounds the memory that parsing one takes. DLX_TENSORS_MAX tensors of
- *  DLX_NDIM_MAX dimensions have fewer. */
+/** Most JSON values in a header, which bounds the memory that parsing one takes. DLX_TENSORS_MAX
+ *  tensors of DLX_NDIM_MAX dimensions have fewer. */
 #define SAFETENSORS_VALUES_MAX 5000000
 /** Room for "tensor_<i>". */
 #define SAFETENSORS_MADE_NAME_SIZE 24
@@ -59,18 +59,18 @@ struct safetensors {
 bool safetensors_is(const uint8_t *data, size_t size);
 
 /**
- * The size of the header, out of the first SAFETENSORS_PREFIX_SIZE bytes; `size` is how many there are and
- * `file_size` what the whole file has, or SAFETENSORS_SIZE_UNKNOWN.
- * Returns 0; DLX_E_INVALID (too short; longer than the file), DLX_E_LIMIT.
+ * The size of the header, out of the first SAFETENSORS_PREFIX_SIZE bytes; `size` is how many there
+ * are and `file_size` what the whole file has, or SAFETENSORS_SIZE_UNKNOWN. Returns 0;
+ * DLX_E_INVALID (too short; longer than the file), DLX_E_LIMIT.
  */
 int safetensors_header_size(const uint8_t *data, size_t size, uint64_t file_size, size_t *ret_size,
                             struct cli_error *e);
 
 /**
- * Parse the header, the `size` bytes after the prefix. `data_size` is what the file has behind it, or
- * SAFETENSORS_SIZE_UNKNOWN. Returns 0; DLX_E_INVALID (malformed; offsets that do not fit), DLX_E_SHAPE
- * (a data type or shape that cannot be carried), DLX_E_LIMIT (more than a message can have),
- * DLX_E_NO_MEMORY. The words name the tensor.
+ * Parse the header, the `size` bytes after the prefix. `data_size` is what the file has behind it,
+ * or SAFETENSORS_SIZE_UNKNOWN. Returns 0; DLX_E_INVALID (malformed; offsets that do not fit),
+ * DLX_E_SHAPE (a data type or shape that cannot be carried), DLX_E_LIMIT (more than a message can
+ * have), DLX_E_NO_MEMORY. The words name the tensor.
  */
 int safetensors_parse(struct safetensors **ret, const char *header, size_t size, uint64_t data_size,
                       struct cli_error *e);
@@ -97,16 +97,17 @@ struct safetensors_header {
 };
 
 /**
- * Make the header of a file for `n` tensors, 1 to DLX_TENSORS_MAX. They are brought into the order of their
- * data, the reference implementation's: by data type, wider ones first, so that each is aligned, then by
- * name; `index` is the place where each was, and their offset and size are set. A tensor without a name
- * (NULL or "") is called "tensor_<index>"; that name lives as long as the header.
+ * Make the header of a file for `n` tensors, 1 to DLX_TENSORS_MAX. They are brought into the order
+ * of their data, the reference implementation's: by data type, wider ones first, so that each is
+ * aligned, then by name; `index` is the place where each was, and their offset and size are set. A
+ * tensor without a name (NULL or "") is called "tensor_<index>"; that name lives as long as the
+ * header.
  *
  * `meta` becomes "__metadata__" if it is the text of a JSON object of strings, else it is left out.
  *
- * Returns 0; DLX_E_INVALID (a name that is no UTF-8, is there twice, or is "__metadata__"), DLX_E_SHAPE
- * (a data type that the format has no name for, a size that overflows), DLX_E_LIMIT (the header's size),
- * DLX_E_NO_MEMORY. The words name the tensor.
+ * Returns 0; DLX_E_INVALID (a name that is no UTF-8, is there twice, or is "__metadata__"),
+ * DLX_E_SHAPE (a data type that the format has no name for, a size that overflows), DLX_E_LIMIT
+ * (the header's size), DLX_E_NO_MEMORY. The words name the tensor.
  */
 int safetensors_header_make(struct safetensors_tensor *tensors, uint32_t n, const void *meta,
                             size_t meta_size, struct safetensors_header *ret_header,

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The header of a .safetensors file, as the reference implementation writes it. */
+
 #include "cli/dtype.h"
 #include "cli/safetensors.h"
 #include <dlx/dlx.h>
@@ -21,7 +24,7 @@ static size_t find_dtype(DLDataType dtype)
     return i;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_tensors(const void *a, const void *b)
 {
     const struct safetensors_tensor *x = a, *y = b;
     size_t rank_x = find_dtype(x->dtype), rank_y = find_dtype(y->dtype);
@@ -53,7 +56,7 @@ static int arrange(struct safetensors_tensor *tensors, uint32_t n, struct safete
             return cli_fail(e, DLX_E_SHAPE, "%s: %s %.200s is over the limit of 2^63 - 1 bytes",
                             label, dtype, shape);
     }
-    qsort(tensors, n, sizeof *tensors, compare);
+    qsort(tensors, n, sizeof *tensors, compare_tensors);
     for (uint32_t i = 0; i < n; i++) {
         tensors[i].offset = at;
         at += tensors[i].size;

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Names of saved files, and what is saved of a message in each format. */
+
 #include "cli/save.h"
 #include "cli/npy.h"
 #include "cli/safetensors.h"
@@ -10,7 +13,7 @@
 
 enum { DIGITS_DEFAULT = 6, DIGITS_MAX = 20 };
 
-/* -- names -------------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 /* A %d or %0Nd at `p`: its length and width. Returns 0 when it is something else. */
 static size_t number_field(const char *p, int *ret_width)
@@ -127,7 +130,7 @@ int save_path(const struct save_name *name, char *path, size_t size, struct cli_
     return code;
 }
 
-/* -- .npy --------------------------------------------------------------------------------------------- */
+/* ---- .npy ------------------------------------------------------------------------------------ */
 
 struct npy_content {
     uint8_t header[NPY_WRITE_SIZE_MAX];
@@ -185,7 +188,7 @@ int save_tensor(const DLTensor *t, const char *path, struct save_report *ret_rep
     return code;
 }
 
-/* -- .safetensors ------------------------------------------------------------------------------------- */
+/* ---- .safetensors ---------------------------------------------------------------------------- */
 
 static bool has_suffix(const char *pattern, const char *suffix)
 {

@@ -46,7 +46,8 @@ struct save_report {
 int save_tensor(const DLTensor *t, const char *path, struct save_report *ret_report,
                 struct cli_error *e);
 
-/** Whether this program can read a tensor, and how much it is. Returns 0, DLX_E_SHAPE, DLX_E_DEVICE. */
+/** Whether this program can read a tensor, and how much it is. Returns 0, DLX_E_SHAPE,
+ *  DLX_E_DEVICE. */
 int save_look(const DLTensor *t, uint64_t *ret_n_items, uint64_t *ret_size, struct cli_error *e);
 
 /** Set dtype, descr, shape and exact. */
@@ -54,8 +55,8 @@ struct npy_storage;
 void save_report_storage(struct save_report *r, DLDataType dtype,
                          const struct npy_storage *storage);
 
-/** Whether a file of that name, or pattern, is of a kind that can be written: .npy, .npz, .safetensors,
- *  or without a suffix, which is .npy. */
+/** Whether a file of that name, or pattern, is of a kind that can be written: .npy, .npz,
+ *  .safetensors, or without a suffix, which is .npy. */
 bool save_knows_suffix(const char *pattern);
 
 /** Whether a file of that name, or pattern, is to be .npz. */
@@ -65,8 +66,9 @@ bool save_is_npz(const char *pattern);
 bool save_is_set(const char *pattern);
 
 /**
- * Write all tensors of a message to a .safetensors file, likewise. Metadata that is no JSON object of
- * strings is left out. Returns as save_tensor(), and DLX_E_INVALID, DLX_E_LIMIT (safetensors_header_make()).
+ * Write all tensors of a message to a .safetensors file, likewise. Metadata that is no JSON object
+ * of strings is left out. Returns as save_tensor(), and DLX_E_INVALID, DLX_E_LIMIT
+ * (safetensors_header_make()).
  */
 int save_set(const struct dlx_message *m, const char *path, struct save_report *ret_report,
              struct cli_error *e);

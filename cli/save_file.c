@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* A file that appears under its name only when it is complete and synced. */
+
 #include "cli/save_file.h"
 #include "cli/tensor.h"
 #include "cli/wait.h"

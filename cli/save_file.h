@@ -15,7 +15,8 @@
  *  back (cli/wait.h) is to end this. */
 int save_bytes(int fd, const void *data, uint64_t size);
 
-/** Write the `size` bytes of a readable tensor's `n_items` items, row-major and packed. Likewise. */
+/** Write the `size` bytes of a readable tensor's `n_items` items, row-major and packed. Likewise.
+ *  */
 int save_items(int fd, const DLTensor *t, uint64_t n_items, uint64_t size);
 
 /** Writes a file's content with the functions above, and returns what they do. */

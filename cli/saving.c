@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* What get and save have in common: check the options, write, and tell once what was left out. */
+
 #include "cli/saving.h"
 #include "cli/describe.h"
 #include "cli/npz.h"
@@ -35,7 +38,8 @@ static void tell_once(struct saving *s, bool *told, const char *text)
 }
 
 /* Say what the file does not have, when that happens for the first time. */
-static void tell(struct saving *s, const struct dlx_message *m, const struct save_report *report)
+static void tell_left_out(struct saving *s, const struct dlx_message *m,
+                          const struct save_report *report)
 {
     char text[512];
     uint32_t n = dlx_message_n_tensors(m);
@@ -99,6 +103,6 @@ int saving_write(struct saving *s, const struct dlx_message *m, const char *path
     *ret_size = report.size;
     if (!s->set)
         (void)dlx_message_meta(m, &report.lost_meta_size);
-    tell(s, m, &report);
+    tell_left_out(s, m, &report);
     return s->cli->json ? print_json(s, m, path, report.descr) : CLI_OK;
 }

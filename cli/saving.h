@@ -2,7 +2,8 @@
 #ifndef CLI_SAVING_H
 #define CLI_SAVING_H
 
-/** Messages into files, for the commands that save: what the command line asks for, and what is said about it. */
+/** Messages into files, for the commands that save: what the command line asks for, and what is
+ *  said about it. */
 
 #include "cli/cli.h"
 
@@ -21,9 +22,9 @@ struct saving {
 void saving_check(struct saving *s, struct argp_state *state);
 
 /**
- * Write a message to `path`, and a JSON object to stdout if that was asked for; say once what the file
- * cannot hold. Failures are reported. Returns an exit status, that of a signal (CLI_SIGNAL) if one
- * came and the file was not written, and the size of the file.
+ * Write a message to `path`, and a JSON object to stdout if that was asked for; say once what the
+ * file cannot hold. Failures are reported. Returns an exit status, that of a signal (CLI_SIGNAL) if
+ * one came and the file was not written, and the size of the file.
  */
 int saving_write(struct saving *s, const struct dlx_message *m, const char *path,
                  uint64_t *ret_size);

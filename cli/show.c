@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* A message in words, as echo and get print it. */
+
 #include "cli/show.h"
 #include "cli/describe.h"
 #include "cli/output.h"

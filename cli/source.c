@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The files that pub reads, one after the other; their first bytes tell the format. */
+
 #include "cli/dtype.h"
 #include "cli/npz.h"
 #include "cli/output.h"
@@ -159,9 +162,10 @@ int source_read_set(struct source *s, void *const *data, struct cli_error *e)
     return s->parts ? joined_read(s, data, e) : s->format->read_set(s, data, e);
 }
 
-/* -- raw bytes ------------------------------------------------------------------------------------- */
+/* ---- raw bytes ------------------------------------------------------------------------------- */
 
-/* Find the end of the file before memory is asked for: read one byte ahead when its size is not known. */
+/* Find the end of the file before memory is asked for: read one byte ahead when its size is not
+ * known. */
 static int at_end(struct source *s, bool *ret_end, struct cli_error *e)
 {
     if (s->in.regular) {

@@ -4,8 +4,9 @@
 
 /**
  * Tensors out of files: .npy, raw bytes. Each file may hold several, one after the other. A
- * .safetensors or .npz file is one set of named tensors. Files are read from front to back, so a pipe is as good as a file, and straight into the memory
- * that the caller gives, except where the data must be rearranged.
+ * .safetensors or .npz file is one set of named tensors. Files are read from front to back, so a
+ * pipe is as good as a file, and straight into the memory that the caller gives, except where the
+ * data must be rearranged.
  */
 
 #include "cli/error.h"
@@ -35,8 +36,8 @@ struct source_item {
 struct source;
 
 /**
- * "rgb=a.npy" is the tensor rgb of a set, "a.npy" and "=a.npy" the tensor a. `*ret_file` points into
- * `argument`. Returns 0 or DLX_E_INVALID with words.
+ * "rgb=a.npy" is the tensor rgb of a set, "a.npy" and "=a.npy" the tensor a. `*ret_file` points
+ * into `argument`. Returns 0 or DLX_E_INVALID with words.
  */
 #define JOINED_NAME_SIZE 1024
 int joined_split(const char *argument, char name[JOINED_NAME_SIZE], const char **ret_file,
@@ -58,7 +59,8 @@ int source_next(struct source *s, struct source_item *ret_item, struct cli_error
 /** Read the content of a single tensor, item.size bytes. Errors as above, and DLX_E_NO_MEMORY. */
 int source_read(struct source *s, void *data, struct cli_error *e);
 
-/** Read the content of a set: data[i] has room for item.set->tensors[i].size bytes. Errors likewise. */
+/** Read the content of a set: data[i] has room for item.set->tensors[i].size bytes. Errors
+ *  likewise. */
 int source_read_set(struct source *s, void *const *data, struct cli_error *e);
 
 #endif

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Input of a source: a file or a pipe, read from front to back. */
+
 #include "cli/source_input.h"
 #include "cli/wait.h"
 #include <errno.h>

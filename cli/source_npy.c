@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* A file of one or more arrays in the .npy format, as a source of messages. */
+
 #include "cli/dtype.h"
 #include "cli/source_input.h"
 #include <inttypes.h>
@@ -12,8 +15,8 @@ static void describe(const struct npy_header *h, char what[256])
     (void)snprintf(what, 256, "'%s' %.180s", h->descr, shape);
 }
 
-/* A file whose size is known is checked before memory is asked for. More arrays may follow the first,
- * as several np.save() to one file make them; anything else that follows is a lie. */
+/* A file whose size is known is checked before memory is asked for. More arrays may follow the
+ * first, as several np.save() to one file make them; anything else that follows is a lie. */
 static int check_size(struct source *s, struct cli_error *e)
 {
     char what[256];

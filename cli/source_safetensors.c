@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* A .safetensors file as a source of messages: one set. */
+
 #include "cli/source_input.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -67,8 +70,8 @@ static int check_end(struct source *s, struct cli_error *e)
                     s->in.name, s->set->data_size);
 }
 
-/* Straight into the tensors' memory, many at once. Nothing was read ahead: a header that was accepted is longer
- * than what that takes. */
+/* Straight into the tensors' memory, many at once. Nothing was read ahead: a header that was
+ * accepted is longer than what that takes. */
 static int safetensors_read_set(struct source *s, void *const *data, struct cli_error *e)
 {
     const struct safetensors *set = s->set;

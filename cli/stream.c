@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* One subscription, from connecting to the end that its options ask for. */
+
 #include "cli/stream.h"
 #include "cli/args.h"
 #include "cli/output.h"
@@ -24,7 +27,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t stream_parse(int key, char *arg, struct argp_state *state)
 {
     struct stream_args *a = state->input;
     switch (key) {
@@ -58,7 +61,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
-const struct argp stream_argp = {.options = options, .parser = parse, .children = children};
+const struct argp stream_argp = {.options = options, .parser = stream_parse, .children = children};
 
 int stream_open(struct stream *s, const struct stream_args *args, const char *topic)
 {
@@ -114,7 +117,7 @@ static int report_silence(const struct stream *s)
 
 /* What dlx_take() said other than a message. Returns 1 to go on, 0 for the end, or a negative code.
  */
-static int handle(struct stream *s, int code)
+static int on_take_failed(struct stream *s, int code)
 {
     switch (code) {
     case DLX_E_PUBLISHER_GONE:
@@ -149,7 +152,7 @@ int stream_next(struct stream *s, struct dlx_message **ret_message)
             return 1;
         }
         if (code != DLX_E_EMPTY && code != DLX_E_TIMEOUT) {
-            code = handle(s, code);
+            code = on_take_failed(s, code);
             if (code <= 0)
                 return code;
             continue;

@@ -34,9 +34,9 @@ void stream_close(struct stream *s);
 #define STREAM_WAKE 2
 
 /**
- * Wait for the next message, to be unreffed by the caller. Returns 1; STREAM_WAKE; 0 when the stream ends: a
- * signal (wait_signal()), the duration is over, the publisher is gone; or a negative code,
- * reported.
+ * Wait for the next message, to be unreffed by the caller. Returns 1; STREAM_WAKE; 0 when the
+ * stream ends: a signal (wait_signal()), the duration is over, the publisher is gone; or a negative
+ * code, reported.
  */
 int stream_next(struct stream *s, struct dlx_message **ret_message);
 

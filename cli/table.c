@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Tables: columns that shrink, and columns that a narrow terminal has no room for. */
+
 #include "cli/output.h"
 #include <assert.h>
 #include <dlx/error.h>
@@ -84,7 +87,7 @@ static void put_cell(FILE *file, const struct table_column *column, const char *
         put_spaces(file, GAP);
 }
 
-static size_t *measure(const struct table *t)
+static size_t *measure_columns(const struct table *t)
 {
     assert(t->n_columns > 0);
     size_t *widths = calloc(t->n_columns, sizeof *widths);
@@ -106,7 +109,7 @@ static bool is_shown(const size_t *widths, size_t c)
     return widths[c] > 0;
 }
 
-static size_t total(const struct table *t, const size_t *widths, bool shrunk)
+static size_t total_width(const struct table *t, const size_t *widths, bool shrunk)
 {
     size_t sum = 0, n = 0;
     for (size_t c = 0; c < t->n_columns; c++) {
@@ -120,7 +123,7 @@ static size_t total(const struct table *t, const size_t *widths, bool shrunk)
 /* Until the rest fits, though some of its cells are cut. */
 static void leave_out(const struct table *t, size_t *widths, size_t limit)
 {
-    for (unsigned turn = 1; turn <= t->n_columns && total(t, widths, true) > limit; turn++)
+    for (unsigned turn = 1; turn <= t->n_columns && total_width(t, widths, true) > limit; turn++)
         for (size_t c = 0; c < t->n_columns; c++)
             if (t->columns[c].leaves == turn)
                 widths[c] = 0;
@@ -130,7 +133,7 @@ static void leave_out(const struct table *t, size_t *widths, size_t limit)
  */
 static void shrink(const struct table *t, size_t *widths, size_t limit)
 {
-    while (total(t, widths, false) > limit) {
+    while (total_width(t, widths, false) > limit) {
         size_t widest = t->n_columns;
         for (size_t c = 0; c < t->n_columns; c++)
             if (t->columns[c].shrinks && widths[c] > SHRINK_MIN &&
@@ -176,7 +179,7 @@ static size_t last_in_row(const struct table *t, const size_t *widths, size_t fi
 int table_print(const struct table *t, FILE *file, unsigned indent, unsigned width)
 {
     assert(t->n_columns > 0);
-    size_t *widths = t->failed ? NULL : measure(t), last = 0;
+    size_t *widths = t->failed ? NULL : measure_columns(t), last = 0;
     if (!widths)
         return DLX_E_NO_MEMORY;
     if (width > indent) {

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Items and bytes of a tensor, in whatever order its strides have them. */
+
 #include "cli/tensor.h"
 #include "cli/dtype.h"
 

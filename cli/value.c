@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Items of a tensor as text and as JSON. */
+
 #include "cli/value.h"
 #include "cli/dtype.h"
 #include <inttypes.h>

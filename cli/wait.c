@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Time, and signals that end a wait at once or are kept until a file is complete. */
+
 #include "cli/wait.h"
 #include <dlx/error.h>
 #include <errno.h>
