@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/describe.h"
+#include "cli/look.h"
 #include "cli/output.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,25 +12,16 @@
 
 enum { OPTION_ALL = 'a' };
 
-struct publisher {
-    uint64_t id;
-    char topic[DLX_TOPIC_MAX + 1];
-};
-
 struct row {
-    size_t publisher; /* its place in the array */
-    struct dlx_link_info link;
+    const struct look_entry *entry;
+    const struct dlx_link_info *link;
 };
 
 struct holds {
-    struct cli *cli;
-    const char *topic;
+    struct look look;
     bool all;
-    struct publisher *publishers;
-    size_t n_publishers;
     struct row *rows;
-    size_t n_rows, n_allocated;
-    size_t asked; /* the publisher whose links are listed now */
+    size_t n_rows;
 };
 
 static error_t holds_parse(int key, char *arg, struct argp_state *state)
@@ -37,15 +29,15 @@ static error_t holds_parse(int key, char *arg, struct argp_state *state)
     struct holds *h = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
-        state->child_inputs[0] = h->cli;
+        state->child_inputs[0] = h->look.cli;
         return 0;
     case OPTION_ALL:
         h->all = true;
         return 0;
     case ARGP_KEY_ARG:
-        if (h->topic)
+        if (h->look.topic)
             argp_error(state, "extra argument '%s'", arg);
-        h->topic = arg;
+        h->look.topic = arg;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -54,40 +46,10 @@ static error_t holds_parse(int key, char *arg, struct argp_state *state)
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-static int holds_add_publisher(const struct dlx_publisher_info *info, void *userdata)
-{
-    struct holds *h = userdata;
-    struct publisher *p = reallocarray(h->publishers, h->n_publishers + 1, sizeof *p);
-    if (!p)
-        return DLX_E_NO_MEMORY;
-    h->publishers = p;
-    p += h->n_publishers++;
-    p->id = info->publisher;
-    (void)snprintf(p->topic, sizeof p->topic, "%s", info->topic);
-    return 0;
-}
-
-static int holds_add_link(const struct dlx_link_info *link, void *userdata)
-{
-    struct holds *h = userdata;
-    if (link->n_held == 0 && !h->all)
-        return 0;
-    if (h->n_rows == h->n_allocated) {
-        size_t n = h->n_allocated ? h->n_allocated * 2 : 64;
-        struct row *rows = reallocarray(h->rows, n, sizeof *rows);
-        if (!rows)
-            return DLX_E_NO_MEMORY;
-        h->rows = rows;
-        h->n_allocated = n;
-    }
-    h->rows[h->n_rows++] = (struct row){.publisher = h->asked, .link = *link};
-    return 0;
-}
-
 static int compare_rows(const void *a, const void *b)
 {
-    const struct dlx_link_info *x = &((const struct row *)a)->link;
-    const struct dlx_link_info *y = &((const struct row *)b)->link;
+    const struct dlx_link_info *x = ((const struct row *)a)->link;
+    const struct dlx_link_info *y = ((const struct row *)b)->link;
     if (x->n_held != y->n_held)
         return x->n_held > y->n_held ? -1 : 1;
     return (x->link > y->link) - (x->link < y->link);
@@ -95,16 +57,22 @@ static int compare_rows(const void *a, const void *b)
 
 static int holds_ask(struct holds *h)
 {
-    int code = dlx_list_publishers(h->cli->client, h->topic, holds_add_publisher, h);
-    if (code < 0)
+    size_t n_links = 0;
+    int code = look_ask(&h->look);
+    for (size_t i = 0; i < h->look.n_entries; i++)
+        n_links += h->look.entries[i].n_links;
+    if (code < 0 || n_links == 0)
         return code;
-    for (h->asked = 0; h->asked < h->n_publishers; h->asked++) {
-        code = dlx_list_links(h->cli->client, h->publishers[h->asked].id, holds_add_link, h);
-        if (code < 0 && code != DLX_E_NOT_FOUND) /* it may have left by now */
-            return code;
+    h->rows = calloc(n_links, sizeof *h->rows);
+    if (!h->rows)
+        return DLX_E_NO_MEMORY;
+    for (size_t i = 0; i < h->look.n_entries; i++) {
+        const struct look_entry *entry = &h->look.entries[i];
+        for (size_t l = 0; l < entry->n_links; l++)
+            if (entry->links[l].n_held > 0 || h->all)
+                h->rows[h->n_rows++] = (struct row){.entry = entry, .link = &entry->links[l]};
     }
-    if (h->n_rows > 0)
-        qsort(h->rows, h->n_rows, sizeof *h->rows, compare_rows);
+    qsort(h->rows, h->n_rows, sizeof *h->rows, compare_rows);
     return 0;
 }
 
@@ -114,10 +82,10 @@ static json_t *rows_json(const struct holds *h)
 {
     json_t *array = json_array();
     for (size_t i = 0; i < h->n_rows; i++) {
-        const struct publisher *p = &h->publishers[h->rows[i].publisher];
-        json_t *row = describe_link(&h->rows[i].link);
+        const struct dlx_publisher_info *p = &h->rows[i].entry->info;
+        json_t *row = describe_link(h->rows[i].link);
         if (json_object_set_new(row, "topic", output_json_text(p->topic)) < 0 ||
-            json_object_set_new(row, "publisher", output_json_u64(p->id)) < 0 ||
+            json_object_set_new(row, "publisher", output_json_u64(p->publisher)) < 0 ||
             json_array_append(array, row) < 0) {
             json_decref(row);
             json_decref(array);
@@ -142,9 +110,9 @@ static int print_rows(const struct holds *h)
     if (table_new(&table, columns, sizeof columns / sizeof columns[0]) < 0)
         return DLX_E_NO_MEMORY;
     for (size_t i = 0; i < h->n_rows; i++) {
-        const struct dlx_link_info *link = &h->rows[i].link;
+        const struct dlx_link_info *link = h->rows[i].link;
         output_printable(link->client_name, name, sizeof name);
-        table_cell(table, "%s", h->publishers[h->rows[i].publisher].topic);
+        table_cell(table, "%s", h->rows[i].entry->info.topic);
         table_cell(table, "%s", describe_pid(link->pid, pid));
         table_cell(table, "%u", link->uid);
         table_cell(table, "%s", name);
@@ -162,16 +130,16 @@ static int print_rows(const struct holds *h)
 static int holds_tell(const struct holds *h)
 {
     int status = CLI_OK;
-    if (h->cli->json)
-        status = cli_json(h->cli, rows_json(h), true);
+    if (h->look.cli->json)
+        status = cli_json(h->look.cli, rows_json(h), true);
     else if (h->n_rows > 0 && print_rows(h) < 0)
-        return cli_report(h->cli, NULL, "out of memory");
-    else if (h->n_rows == 0 && h->n_publishers > 0)
+        return cli_report(h->look.cli, NULL, "out of memory");
+    else if (h->n_rows == 0 && h->look.n_entries > 0)
         printf("%s%s%s\n", h->all ? "no subscribers" : "nobody holds a message",
-               h->topic ? " of " : "", h->topic ? h->topic : "");
-    if (h->n_publishers == 0)
-        status = cli_no_publisher(h->cli, h->topic);
-    return cli_finish(h->cli, status);
+               h->look.topic ? " of " : "", h->look.topic ? h->look.topic : "");
+    if (h->look.n_entries == 0)
+        status = cli_no_publisher(h->look.cli, h->look.topic);
+    return cli_finish(h->look.cli, status);
 }
 
 int cmd_holds(struct cli *cli, int argc, char **argv)
@@ -194,16 +162,16 @@ int cmd_holds(struct cli *cli, int argc, char **argv)
             "publishers has a line for each. --json prints an array of objects. " CLI_PATTERN_HELP,
         .children = children,
     };
-    struct holds h = {.cli = cli};
+    struct holds h = {.look = {.cli = cli}};
     int status = CLI_FAILURE;
 
     if (cli_parse(cli, &argp, argc, argv, &h) != CLI_OK)
         return CLI_FAILURE;
     if (cli_connect(cli) == 0) {
         int code = holds_ask(&h);
-        status = code < 0 ? cli_report_dlx(cli, h.topic, code) : holds_tell(&h);
+        status = code < 0 ? cli_report_dlx(cli, h.look.topic, code) : holds_tell(&h);
     }
-    free(h.publishers);
+    look_clear(&h.look);
     free(h.rows);
     return status;
 }
