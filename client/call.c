@@ -149,6 +149,18 @@ static int send_request(struct dlx_client *c, const Dlx__Wire__Packet *request,
     }
 }
 
+/* Each call looks for a daemon at the same place, and finds one that was started meanwhile. */
+static int fail_lost(const struct dlx_client *c)
+{
+    bool is_named = c->place == DLX_DAEMON_NAMED;
+    const char *remedy = is_named                        ? "run dlpackd --socket="
+                         : c->place == DLX_DAEMON_SYSTEM ? "start the machine's again"
+                                                         : "dlx_connect() may start one";
+    return dlx__fail(DLX_E_DISCONNECTED,
+                     "the connection to dlpackd at %s is lost, and no daemon took its place: %s%s",
+                     c->path, remedy, is_named ? c->path : "");
+}
+
 int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
                                 Dlx__Wire__Packet *request, Dlx__Wire__Packet__BodyCase expected,
                                 size_t n_fds, const Dlx__Wire__Packet **ret)
@@ -157,7 +169,7 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
     c->unanswered = false;
     if (c->sock < 0)
-        return dlx__fail(DLX_E_DISCONNECTED, "the connection to dlpackd at %s is lost", c->path);
+        return fail_lost(c);
     request->serial = c->serial = c->serial == UINT32_MAX ? 1 : c->serial + 1;
     int r = send_request(c, request, &wait, timeout_ns);
     if (r < 0)

@@ -264,6 +264,9 @@ static int fail_late(const struct dlx_subscription *s)
     const char *passed_over = s->client->passed_over;
     if (s->n_inlets > s->n_spares)
         return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time", s->topic);
+    if (s->sock < 0)
+        return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time, since no dlpackd is at %s",
+                         s->topic, s->client->path);
     return dlx__fail(DLX_E_TIMEOUT,
                      "topic %s: no message in time, since nobody publishes it at %s%s%s", s->topic,
                      s->client->path, *passed_over ? "; another daemon refused this program: " : "",

@@ -13,6 +13,7 @@ int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscripti
     struct dlx_subscription_stats sum = s->stats;
     sum.n_held = 0;
     sum.n_publishers = s->n_open;
+    sum.has_daemon = s->sock >= 0;
     for (uint32_t i = 0; i < s->n_inlets; i++) {
         struct dlx_inlet *inlet = s->inlets[i];
         if (inlet->state != DLX_INLET_OPEN)

@@ -52,6 +52,9 @@ struct dlx_subscription_stats {
     /** Streams of dlx_message_tensor_on() that continued before the tensor was ready: its publisher
      *  was gone, had failed or took too long. */
     uint64_t gpu_late;
+    /** 1, or 0 if the daemon has ended, as far as this subscription noticed, and it has not joined
+     *  another one. */
+    uint32_t has_daemon;
 };
 
 /** Gets the counters of a subscription since it was made, also across restarts of the daemon.

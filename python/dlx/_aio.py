@@ -92,6 +92,13 @@ async def _wait(subscription, n, stream):
         await _readable(subscription)
 
 
+def _why_none(stats):
+    """For words about a wait in vain."""
+    if stats["n_publishers"]:
+        return ""
+    return ", since nobody publishes it" if stats["has_daemon"] else ", since no dlpackd is there"
+
+
 async def _poll(subscription, timeout, n=0, stream=None):
     if timeout is None:
         return await _wait(subscription, n, stream)
@@ -105,7 +112,7 @@ async def _poll(subscription, timeout, n=0, stream=None):
         if isinstance(e, _errors.Error):
             raise
         raise _errors.make(-3, "TIMEOUT", f"topic {subscription.topic}: no message within {timeout:g} s"
-                           f"{'' if subscription.stats()['n_publishers'] else ', since nobody publishes it'}") from None
+                           f"{_why_none(subscription.stats())}") from None
 
 
 async def take(subscription, n, stream, timeout=_GIVEN):

@@ -108,6 +108,7 @@ class SubscriptionStats(TypedDict):
     gpu_late: int
     pinned_bytes: int
     pin_failures: int
+    has_daemon: bool
 
 class PublisherInfo(TypedDict):
     topic: str

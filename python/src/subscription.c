@@ -169,7 +169,9 @@ static const char *why_none(const struct dlxpy_subscription *self)
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     int r =
         self->handle.closed ? -1 : dlx_subscription_get_stats(self->handle.of.subscription, &stats);
-    return r == 0 && stats.n_publishers == 0 ? ", since nobody publishes it" : "";
+    if (r < 0 || stats.n_publishers > 0)
+        return "";
+    return stats.has_daemon ? ", since nobody publishes it" : ", since no dlpackd is there";
 }
 
 /* As look(), with an exception in any case but DLX_E_EMPTY. */
@@ -470,12 +472,13 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     dlxpy_handle_leave(&cast(self)->handle);
     if (r < 0)
         return dlxpy_raise(r);
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K,s:K,s:K}", "taken", s.taken,
-                         "taken_bytes", s.taken_bytes, "skipped", s.skipped, "lost", s.lost,
-                         "sleeps", s.sleeps, "rejected", s.rejected, "n_held", s.n_held,
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K,s:K,s:K,s:N}", "taken",
+                         s.taken, "taken_bytes", s.taken_bytes, "skipped", s.skipped, "lost",
+                         s.lost, "sleeps", s.sleeps, "rejected", s.rejected, "n_held", s.n_held,
                          "n_publishers", s.n_publishers, "gpu_waits", s.gpu_waits, "gpu_errors",
                          s.gpu_errors, "gpu_late", s.gpu_late, "pinned_bytes", s.pinned_bytes,
-                         "pin_failures", s.pin_failures);
+                         "pin_failures", s.pin_failures, "has_daemon",
+                         PyBool_FromLong((long)s.has_daemon));
 }
 
 static int next_event(void *s, struct dlx_event *ret)

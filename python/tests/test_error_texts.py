@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What exceptions say: in Python's names, and with what to do."""
+import asyncio
+import os
 import re
+import signal
 
 import dlx
 import numpy as np
 import pytest
+from conftest import PATIENCE, until
 
 DATA = np.arange(6, dtype=np.float32)
 
@@ -72,6 +76,39 @@ def test_who_waits_for_a_publisher_that_is_there_hears_of_none_missing(pair):
     with pytest.raises(dlx.Timeout) as e:
         pair[1].take(timeout=0.01)
     assert str(e.value) == "topic cam/front: no message within 0.01 s"
+
+
+def test_a_wait_in_vain_says_that_there_is_no_daemon(daemon, c):
+    with c.subscribe("nobody") as sub:
+        assert sub.stats()["has_daemon"] is True
+        daemon.kill()
+        daemon.wait()
+        with pytest.raises(dlx.DaemonError, match="no publisher is attached and dlpackd is gone"):
+            sub.take(timeout=PATIENCE)
+        assert sub.stats()["has_daemon"] is False
+        with pytest.raises(dlx.Timeout, match="^topic nobody: no message within 0.01 s, since no dlpackd is there$"):
+            sub.take(timeout=0.01)
+        with pytest.raises(dlx.Timeout, match="^topic nobody has no message, since no dlpackd is there$"):
+            sub.take(timeout=0)
+        with pytest.raises(dlx.Timeout, match="^topic nobody: no message within 0.01 s, since no dlpackd is there$"):
+            asyncio.run(sub.take_async(timeout=0.01))
+        with pytest.raises(dlx.DaemonError, match=re.escape(f"is lost, and no daemon took its place: run dlpackd --socket={os.environ['DLX_SOCKET']}")):
+            c.subscribe("nobody")
+
+
+def test_a_connection_to_a_private_daemon_says_what_starts_the_next_one(folders, nobody_else, monkeypatch):
+    monkeypatch.setenv("DLX_AUTOSPAWN", "yes")
+    monkeypatch.setenv("DLX_IDLE_EXIT", "0.25")
+    with dlx.connect() as c:
+        pid = c.daemon()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not os.path.exists(f"/proc/{pid}"))
+        with pytest.raises(dlx.DaemonError, match=re.escape("took its place: dlx.connect() may start one")):
+            c.subscribe("a")
+        with dlx.connect() as other:
+            new = other.daemon()["pid"]
+            assert c.daemon()["pid"] == new != pid
+    until(lambda: not os.path.exists(f"/proc/{new}"))
 
 
 def test_get_without_a_timeout_gives_what_is_there_and_with_none_waits(pair, c, peer):
