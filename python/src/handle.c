@@ -96,7 +96,7 @@ int dlxpy_handle_enter(struct dlxpy_handle *h)
             DLX_E_IN_USE, "%s is used by %s", h->what,
             is_mine ? "a call of this thread, which was interrupted while it waits for "
                       "dlpackd, messages or subscribers"
-                    : "another thread: one at a time may");
+                    : "another thread: one at a time may, so make one for each");
         return -1;
     }
     h->n_users++;

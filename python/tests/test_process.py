@@ -339,7 +339,7 @@ def test_other_threads_run_while_one_waits_and_one_at_a_time_may_use_a_handle(c)
             return True
         return False
     until(is_in_use, "waiting")
-    with pytest.raises(dlx.InUse, match="subscription of a is used by another thread"):
+    with pytest.raises(dlx.InUse, match="subscription of a is used by another thread: one at a time may, so make one for each$"):
         sub.take(0)
     sub.close()
     thread.join(PATIENCE)
