@@ -114,6 +114,12 @@ class Methods:
             axis += 1
         return self._view(offset, tuple(shape), tuple(strides))
 
+    def __setitem__(self, key, value):
+        if self.readonly:
+            raise ValueError("this tensor is read-only: one that was received may be written to as msg.private(key), "
+                             "one that was published not any more")
+        self.numpy()[key] = value  # the array is gone again, so publish() need not copy
+
     def __iter__(self):
         n = len(self)
         return (self[i] for i in range(n))

@@ -16,6 +16,9 @@ static const struct {
 } names[] = {
     {"the time of dlx_connect_args", "the timeout of dlx.connect()"},
     {"dlx_connect()", "dlx.connect()"},
+    {"is not from dlx_alloc() of this publisher",
+     "is not the dlx.Tensor that empty() of this publisher returned, but perhaps an array made of "
+     "it"},
     {"dlx_alloc()", "empty()"},
     {"dlx_message_tensor()", "a message"},
     {"dlx_tensor_used_on", "used_on"},

@@ -117,6 +117,25 @@ def test_parts_hold_the_message_and_are_made_of_the_tensor(pair):
         pub.zeros(4, "int4")[1]
 
 
+def test_what_is_assigned_is_published_without_a_copy(pair):
+    pub, sub = pair
+    x = pub.empty(VALUES.shape, VALUES.dtype)
+    x[:] = VALUES
+    x[1, ..., 2] = 7
+    x[VALUES < 2] = 9
+    expected = VALUES.copy()
+    expected[1, ..., 2], expected[expected < 2] = 7, 9
+    assert not pub.publish(x, strict=True).copied
+    received = sub.take()[0]
+    assert np.array_equal(received.numpy(), expected)
+    with pytest.raises(ValueError, match="read-only: one that was received .* msg.private"):
+        received[:] = 0
+    with pytest.raises(ValueError, match="was published"):
+        x[:] = 0
+    with pytest.raises(ValueError, match="broadcast"):
+        pub.empty(2)[:] = [1, 2, 3]
+
+
 def test_a_tensor_is_iterated_over_as_an_array(send):
     t = send(VALUES)[0]
     assert [x.tolist() for x in t] == VALUES.tolist()

@@ -32,7 +32,8 @@ PUBLISH = [
     (lambda p: p.publish(np.zeros(3, ">f4")), BufferError, 'x.astype(x.dtype.newbyteorder("="))'),
     (lambda p: p.publish(3.0), TypeError, "convert it, by numpy.asarray() for example"),
     (lambda p: p.publish(DATA, strict=True), dlx.WouldCopy,
-     "is not from empty() of this publisher, so it would be copied, which strict=True forbids"),
+     "is not the dlx.Tensor that empty() of this publisher returned, but perhaps an array made of it, so it would be copied, "
+     "which strict=True forbids"),
     (lambda p: p.publish(DATA, timeout="1"), TypeError, "a timeout is a number of seconds, such as 0.5"),
     (lambda p: p.publish(DATA, tmeout=1), TypeError, "'tmeout': it has tensors, meta, timeout, "),
 ]
