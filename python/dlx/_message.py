@@ -94,7 +94,7 @@ class NamedMethods:
 
 add(Methods, Message)
 for _name in ("shape", "strides", "ndim", "size", "dtype", "itemsize", "nbytes", "device", "readonly", "numpy", "torch", "tolist", "item",
-              "tobytes", "__numpy_dtype__", "__arrow_array__"):
+              "tobytes", "as_legacy", "__numpy_dtype__", "__arrow_array__"):
     setattr(Message, _name, _OfTheTensor(_name, getattr(Tensor, _name).__doc__))
 for _name in ("get", "keys", "values", "items"):
     setattr(Message, _name, _OfNames(_name, getattr(Mapping, _name).__doc__))

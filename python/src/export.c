@@ -87,9 +87,9 @@ PyObject *dlxpy_refuse_legacy(const char *what)
 {
     PyErr_Format(
         PyExc_BufferError,
-        "%s is read-only, which the DLPack of before 1.0 that was asked for (no max_version) "
-        "cannot say. A consumer that does not write may have t.as_legacy(), one that does "
-        "msg.private(name); NumPy has DLPack 1.0 since 2.1, and np.asarray(t) before",
+        "%s is read-only, and this consumer asked for DLPack before 1.0, which has no read-only "
+        "flag: pass msg.as_legacy() or t.as_legacy() if it does not write, msg.private(key) if it "
+        "does; NumPy before 2.1 takes np.asarray(t)",
         what);
     return NULL;
 }
