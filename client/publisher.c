@@ -37,6 +37,9 @@ static int check_args(const char *topic, struct dlx_publisher_args *args)
     int r = dlx__topic_check(topic);
     if (r < 0)
         return r;
+    if (args->retain > DLX_SHM_HISTORY_MAX)
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: retain %u, at most %u is possible", topic,
+                         args->retain, DLX_SHM_HISTORY_MAX);
     if (args->history == 0)
         args->history = DLX_MAX(1U, args->retain);
     if (args->history > DLX_SHM_HISTORY_MAX)
@@ -45,10 +48,13 @@ static int check_args(const char *topic, struct dlx_publisher_args *args)
     if (args->retain > args->history)
         return dlx__fail(DLX_E_INVALID, "publisher on %s: retains %u messages of a history of %u",
                          topic, args->retain, args->history);
-    if (args->retain_for_ns < DLX_RETAIN_LATCHED || (args->retain_for_ns != 0 && args->retain == 0))
+    if (args->retain_for_ns < DLX_RETAIN_LATCHED)
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: retain_for_ns %" PRId64, topic,
+                         args->retain_for_ns);
+    if (args->retain_for_ns != 0 && args->retain == 0)
         return dlx__fail(DLX_E_INVALID,
-                         "publisher on %s: retain_for_ns %" PRId64 " with %u messages to retain",
-                         topic, args->retain_for_ns, args->retain);
+                         "publisher on %s: retain_for_ns without messages to retain: set retain",
+                         topic);
     if (args->depth == 0)
         args->depth = DEFAULT_DEPTH;
     if (args->depth > DLX_SHM_DEPTH_MAX)

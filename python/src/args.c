@@ -82,7 +82,7 @@ static double seconds_of(PyObject *object)
     double seconds = PyFloat_AsDouble(object);
     if (seconds == -1.0 && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_TypeError))
         PyErr_Format(PyExc_TypeError,
-                     "a timeout is a number of seconds, such as 0.5, or None for no limit: not %R",
+                     "a time is a number of seconds, such as 0.5, or None for no limit: not %R",
                      object);
     return seconds;
 }
@@ -107,7 +107,7 @@ int dlxpy_timeout(PyObject *object, int64_t *ret_ns)
         return -1;
     if (isnan(seconds) || seconds < 0) {
         PyErr_Format(PyExc_ValueError,
-                     "a timeout is a number of seconds >= 0, or None for no limit: not %R", object);
+                     "a time is a number of seconds >= 0, or None for no limit: not %R", object);
         return -1;
     }
     *ret_ns = seconds >= 9e9 ? DLX_FOREVER : (int64_t)ceil(seconds * 1e9);

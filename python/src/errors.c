@@ -26,6 +26,10 @@ static const struct {
     {"`strict`", "strict=True"},
     {"`share`", "share=True"},
     {"`stage`", "stage=True"},
+    {"min_subscribers is", "require is"},
+    {"retain_for_ns", "retain_for"},
+    {"mode LATEST passes", "latest=True passes"},
+    {"this program only connects", "autospawn=False"},
     {"`reliable`", "reliable=True"},
     {"on_full)", "on_full=\"block\")"},
 };

@@ -128,7 +128,7 @@ def test_contradictions_are_refused(c):
 def test_a_publisher_that_requires_subscribers_does_not_publish_to_nobody(c, on_full):
     with c.publisher("a", on_full=on_full, require=2, timeout=0.01) as pub:
         x = pub.zeros(3)
-        with pytest.raises(dlx.Timeout, match="min_subscribers is 2: topic a has 0 of 2 subscribers"):
+        with pytest.raises(dlx.Timeout, match="require is 2: topic a has 0 of 2 subscribers"):
             pub.publish(x)
         with c.subscribe("a") as one:
             with pytest.raises(dlx.Timeout, match="1 of 2"):

@@ -34,7 +34,7 @@ PUBLISH = [
     (lambda p: p.publish(DATA, strict=True), dlx.WouldCopy,
      "is not the dlx.Tensor that empty() of this publisher returned, but perhaps an array made of it, so it would be copied, "
      "which strict=True forbids"),
-    (lambda p: p.publish(DATA, timeout="1"), TypeError, "a timeout is a number of seconds, such as 0.5"),
+    (lambda p: p.publish(DATA, timeout="1"), TypeError, "a time is a number of seconds, such as 0.5"),
     (lambda p: p.publish(DATA, tmeout=1), TypeError, "'tmeout': it has tensors, meta, timeout, "),
 ]
 
@@ -49,6 +49,12 @@ CONNECTION = [
     (lambda c: c.publisher(["cam"]), TypeError, "a topic is a str such as \"cam/front\", not ['cam']"),
     (lambda c: c.subscribe(3), TypeError, 'a topic is a str such as "cam/front", not 3'),
     (lambda c: c.get(("a",), timeout=0), TypeError, "a topic is a str"),
+    (lambda c: c.publisher("a", retain=2000), dlx.InvalidError, "publisher on a: retain 2000, at most 1024 is possible"),
+    (lambda c: c.publisher("a", retain_for=5), dlx.InvalidError, "publisher on a: retain_for without messages to retain: set retain"),
+    (lambda c: c.publisher("a", retain=1, retain_for=-1), ValueError, "a time is a number of seconds >= 0"),
+    (lambda c: c.subscribe("a", spin=-1), ValueError, "a time is a number of seconds >= 0"),
+    (lambda c: c.subscribe("a", latest=True, reliable=True), dlx.InvalidError, "latest=True passes messages over"),
+    (lambda c: c.publisher("a", require=1, timeout=0).publish(DATA), dlx.Timeout, "since require is 1"),
     (lambda c: c.publisher("a", depth="3"), TypeError, "depth is a whole number, not '3'"),
     (lambda c: c.get("nobody", timeout=0), dlx.Timeout, "topic nobody has no message: nobody publishes it"),
     (lambda c: c.get("nobody", timeout=0.01), dlx.Timeout, "nobody publishes it"),
@@ -110,6 +116,11 @@ def test_a_connection_to_a_private_daemon_says_what_starts_the_next_one(folders,
             new = other.daemon()["pid"]
             assert c.daemon()["pid"] == new != pid
     until(lambda: not os.path.exists(f"/proc/{new}"))
+
+
+def test_who_may_start_no_daemon_hears_why_in_words_of_python(folders, nobody_else):
+    with pytest.raises(dlx.DaemonError, match="none is started: autospawn=False"):
+        dlx.connect(autospawn=False)
 
 
 def test_get_without_a_timeout_gives_what_is_there_and_with_none_waits(pair, c, peer):

@@ -355,7 +355,7 @@ START_TEST(a_publisher_that_cannot_be)
         {{.on_full = DLX_ON_FULL_BLOCK + 1}, "on_full 2"},
         {{.max_held = 4097}, "test/a: max_held 4097, at most 4096"},
         {{.max_held = UINT32_MAX, .max_held_bytes = 1}, "max_held 4294967295"},
-        {{.retain_for_ns = 1}, "retain_for_ns 1 with 0 messages"},
+        {{.retain_for_ns = 1}, "retain_for_ns without messages to retain"},
     };
     struct dlx_publisher *p = NULL;
     struct dlx_client *c = dlx_test_stream_connect();

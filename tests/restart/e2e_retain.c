@@ -230,7 +230,7 @@ START_TEST(arguments_that_cannot_be_are_refused)
     fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID, "-3");
     args.retain = 0;
     args.retain_for_ns = SECOND;
-    fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID, "0 messages");
+    fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID, "without messages to retain");
     struct dlx_message *m = NULL;
     fails(dlx_get(c, "a b", 0, &m), DLX_E_TOPIC, "a b");
     fails(dlx_get(NULL, "a", 0, &m), DLX_E_INVALID, "NULL");
