@@ -147,6 +147,10 @@ int dlxpy_uint64(PyObject *object, const char *what, uint64_t *ret)
 
 int dlxpy_flag(PyObject *object, bool *ret)
 {
+    if (object && (PyUnicode_Check(object) || PyBytes_Check(object))) { /* "no" is true to Python */
+        PyErr_Format(PyExc_TypeError, "True or False is wanted, not %R", object);
+        return -1;
+    }
     int r = object ? PyObject_IsTrue(object) : *ret;
     if (r < 0)
         return -1;
