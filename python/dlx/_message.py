@@ -46,7 +46,7 @@ def _rows(message):
 def _title(message):
     if message.released:
         return f"dlx.{type(message).__name__}, released"
-    return f"dlx.{type(message).__name__} {message.seq} of {message.topic}"
+    return f"dlx.{type(message).__name__} topic={message.topic} seq={message.seq}"
 
 
 class Methods:

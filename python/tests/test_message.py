@@ -70,8 +70,8 @@ def test_a_released_message_says_so(send):
 
 
 def test_repr_tells_what_is_in_it(send):
-    assert repr(send(VALUES)) == "<dlx.Message 1 of cam/front: float32 (2, 3)>"
-    assert repr(send({"rgb": VALUES, "n": np.int8(1)})) == "<dlx.NamedMessage 2 of cam/front: 'rgb' float32 (2, 3), 'n' int8 ()>"
+    assert repr(send(VALUES)) == "<dlx.Message topic=cam/front seq=1: float32 (2, 3)>"
+    assert repr(send({"rgb": VALUES, "n": np.int8(1)})) == "<dlx.NamedMessage topic=cam/front seq=2: 'rgb' float32 (2, 3), 'n' int8 ()>"
     assert repr(send([b"x"] * 7)).endswith(": uint8 (1,), uint8 (1,), uint8 (1,), uint8 (1,), uint8 (1,), and 2 more>")
 
 

@@ -15,7 +15,7 @@ def test_the_table_of_a_message_shows_names_types_and_shapes_and_holds_nothing(p
     pub.publish({"rgb": np.zeros((480, 640, 3), "uint8"), "<b>": np.float64(1), "half": np.zeros((0, 2), "float16")})
     msg = sub.take()
     html = msg._repr_html_()
-    for words in ("dlx.NamedMessage 1 of cam/front", "<td>rgb</td><td>uint8</td><td>480 x 640 x 3</td><td>900.0 KiB</td>",
+    for words in ("dlx.NamedMessage topic=cam/front seq=1", "<td>rgb</td><td>uint8</td><td>480 x 640 x 3</td><td>900.0 KiB</td>",
                   "<td>&lt;b&gt;</td><td>float64</td><td>scalar</td><td>8 B</td>",
                   "<td>half</td><td>float16</td><td>0 x 2</td><td>0 B</td>"):
         assert words in html, html

@@ -54,7 +54,7 @@ def test_it_travels_as_a_flat_set_that_any_program_reads(send):
     assert msg.names == ["opt/m/0", "opt/m/1", "opt/a~1b/~0", "x"] and len(msg.tensors) == 4
     assert msg.meta_bytes == b'{"dlx.tree":{"opt":{"m":{"dlx.list":{}}},"step":3},"meta":{"t":1}}' and msg.meta == {"t": 1}
     assert send({"a": {"b": A}}).meta_bytes == b'{"dlx.tree":{}}'
-    assert msg.private("opt/m/1").tolist() == [1, 2] and repr(msg).startswith("<dlx.TreeMessage 1 of cam/front: 'opt/m/0' float32 (2, 3), ")
+    assert msg.private("opt/m/1").tolist() == [1, 2] and repr(msg).startswith("<dlx.TreeMessage topic=cam/front seq=1: 'opt/m/0' float32 (2, 3), ")
 
 
 def test_a_flat_dict_stays_what_it_was(send):
