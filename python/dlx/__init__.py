@@ -24,7 +24,7 @@ handles and tensors of its parent: connect again in the child.
 """
 import os as _os
 
-from . import _connection, _message  # add methods to what the extension has
+from . import _connection, _message, _publisher  # add methods to what the extension has
 from ._dlx import (Connection, Event, Message, NamedMessage, Publisher, Report, Subscription, Tensor, TreeMessage,
                    __version__, connect, debug, dlpack_info, tensor)
 from ._errors import (AccessError, Closed, DaemonError, DeviceError, Error, Forked, Full, InUse, InvalidError, LimitError,

@@ -5,7 +5,6 @@ import os
 
 from . import _errors
 
-_GIVEN = object()
 _readers: dict = {}  # by the id of a handle, until closing() names it
 
 
@@ -115,9 +114,9 @@ async def _poll(subscription, timeout, n=0, stream=None):
                            f"{_why_none(subscription.stats())}") from None
 
 
-async def take(subscription, n, stream, timeout=_GIVEN):
+async def take(subscription, n, stream, timeout=...):
     """Subscription.take_async(), and with n > 0 take_many_async()."""
-    return await _poll(subscription, subscription.timeout if timeout is _GIVEN else timeout, n, stream)
+    return await _poll(subscription, subscription.timeout if timeout is ... else timeout, n, stream)
 
 
 async def next_message(subscription):
@@ -147,9 +146,9 @@ async def _attempt(publisher, call, timeout):
             raise _errors.make(-3, "TIMEOUT", str(error)) from None
 
 
-async def publish(publisher, tensors, *, timeout=_GIVEN, **kwargs):
+async def publish(publisher, tensors, *, timeout=..., **kwargs):
     """Publisher.publish_async()."""
-    timeout = publisher.timeout if timeout is _GIVEN else timeout
+    timeout = publisher.timeout if timeout is ... else timeout
     if timeout == 0:
         return publisher.publish(tensors, timeout=0, **kwargs)
     return await _attempt(publisher, lambda: publisher.publish(tensors, timeout=0, **kwargs), timeout)

@@ -9,12 +9,33 @@ from ._dlx import Subscription
 from ._tensor import add
 
 
+def _given(timeout):
+    return () if timeout is ... else (timeout,)
+
+
 class Methods:
-    """Of a Subscription."""
+    """Methods of a Subscription."""
 
     def try_take(self, *, stream=None):
         """Takes the next dlx.Message; None if there is none now. Otherwise like take()."""
         return self._poll(0, stream)
+
+    def take_async(self, timeout=..., *, stream=None):
+        """Does as take(), for asyncio: a coroutine. It waits on the subscription's descriptor in the running loop,
+        without a thread."""
+        from . import _aio
+        self._check(None, stream, *_given(timeout))
+        return _aio.take(self, 0, stream, timeout)
+
+    def take_many_async(self, n, timeout=..., *, stream=None):
+        """Does as take_many(), for asyncio: a coroutine, like take_async()."""
+        from . import _aio
+        self._check(n, stream, *_given(timeout))
+        return _aio.take(self, n, stream, timeout)
+
+    def __anext__(self):
+        from . import _aio
+        return _aio.next_message(self)
 
 
 def _listed(subscriptions: Iterable[Subscription]) -> list[Subscription]:

@@ -88,41 +88,6 @@ static PyObject *get_fileno(PyObject *self, PyObject *unused)
     return fd < 0 ? dlxpy_raise(fd) : PyLong_FromLong(fd);
 }
 
-/* A coroutine of _aio: that function gets the publisher, and the arguments. */
-static PyObject *call_async(PyObject *self, const char *name, PyObject *args, PyObject *kwargs)
-{
-    PyObject *function = dlxpy_import("_aio", name);
-    PyObject *own = function ? PyTuple_Pack(1, self) : NULL;
-    PyObject *all = own ? PySequence_Concat(own, args) : NULL;
-    PyObject *ret = all ? PyObject_Call(function, all, kwargs) : NULL;
-    Py_XDECREF(all);
-    Py_XDECREF(own);
-    Py_XDECREF(function);
-    return ret;
-}
-
-PyDoc_STRVAR(publish_async_doc, "publish_async($self, /, tensors, *, timeout=..., **arguments)\n"
-                                "--\n"
-                                "\n"
-                                "Does as publish(), for asyncio: a coroutine. Where publish() "
-                                "would wait for subscribers, it waits on the\n"
-                                "publisher's descriptor in the running loop, without a thread. "
-                                "Each attempt counts as `full` in stats().\n"
-                                "The tensors must not change before it is done.");
-static PyObject *publish_async(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    return call_async(self, "publish", args, kwargs);
-}
-
-PyDoc_STRVAR(wait_async_doc, "wait_async($self, /, n=1, timeout=None)\n"
-                             "--\n"
-                             "\n"
-                             "Does as wait(), for asyncio: a coroutine.");
-static PyObject *wait_async(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    return call_async(self, "wait", args, kwargs);
-}
-
 static PyObject *get_timeout(PyObject *self, void *closure)
 {
     const struct dlxpy_publisher *p = cast(self);
@@ -188,10 +153,6 @@ static PyMethodDef methods[] = {
     {"publish", (PyCFunction)(void (*)(void))dlxpy_publish, FAST, dlxpy_publish_doc},
     {"publish_many", (PyCFunction)(void (*)(void))dlxpy_publish_many, FAST, dlxpy_publish_many_doc},
     {"wait", (PyCFunction)(void (*)(void))wait_for, FAST, wait_doc},
-    {"publish_async", (PyCFunction)(void (*)(void))publish_async, METH_VARARGS | METH_KEYWORDS,
-     publish_async_doc},
-    {"wait_async", (PyCFunction)(void (*)(void))wait_async, METH_VARARGS | METH_KEYWORDS,
-     wait_async_doc},
     {"fileno", get_fileno, METH_NOARGS, fileno_doc},
     {"events", events, METH_NOARGS, events_doc},
     {"stats", stats, METH_NOARGS, stats_doc},

@@ -374,66 +374,20 @@ static PyObject *is_ready(PyObject *self, PyObject *unused)
     return r == 1 ? NULL : PyBool_FromLong(r != DLX_E_EMPTY);
 }
 
-/* `timeout` and `stream` may be NULL. */
-static PyObject *call_async(PyObject *self, PyObject *n, PyObject *timeout, PyObject *stream)
+PyDoc_STRVAR(check_doc, "_check($self, n, stream, timeout=..., /)\n--\n\n"
+                        "Raise what take_many() would at once; n is None for take().");
+static PyObject *check(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
-    PyObject *function = dlxpy_import("_aio", "take");
-    PyObject *ret = function ? PyObject_CallFunctionObjArgs(
-                                   function, self, n, stream ? stream : Py_None, timeout, NULL)
-                             : NULL;
-    Py_XDECREF(function);
-    return ret;
-}
-
-static PyObject *next_async(PyObject *self)
-{
-    PyObject *function = dlxpy_import("_aio", "next_message");
-    PyObject *ret = function ? PyObject_CallFunctionObjArgs(function, self, NULL) : NULL;
-    Py_XDECREF(function);
-    return ret;
-}
-
-PyDoc_STRVAR(take_async_doc, "take_async($self, /, timeout=..., *, stream=None)\n"
-                             "--\n"
-                             "\n"
-                             "Does as take(), for asyncio: a coroutine. It waits on the "
-                             "subscription's descriptor in the running loop,\n"
-                             "without a thread.");
-static PyObject *take_async(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
-                            PyObject *kwnames)
-{
-    static const char *const names[] = {"timeout", "stream"};
-    static const struct dlxpy_params params = {"take_async", names, 2, 1, 0};
     struct dlxpy_stream stream;
-    PyObject *value[2];
     int64_t ns;
-    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
-        (value[0] && dlxpy_timeout(value[0], &ns) < 0) || dlxpy_stream_parse(value[1], &stream) < 0)
-        return NULL;
-    PyObject *zero = PyLong_FromLong(0);
-    PyObject *ret = zero ? call_async(self, zero, value[0], value[1]) : NULL;
-    Py_XDECREF(zero);
-    return ret;
-}
-
-PyDoc_STRVAR(take_many_async_doc,
-             "take_many_async($self, /, n, timeout=..., *, stream=None)\n"
-             "--\n"
-             "\n"
-             "Does as take_many(), for asyncio: a coroutine, like take_async().");
-static PyObject *take_many_async(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
-                                 PyObject *kwnames)
-{
-    static const char *const names[] = {"n", "timeout", "stream"};
-    static const struct dlxpy_params params = {"take_many_async", names, 3, 2, 1};
-    struct dlxpy_stream stream;
-    PyObject *value[3];
     uint32_t n;
-    int64_t ns;
-    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 || parse_n(value[0], &n) < 0 ||
-        (value[1] && dlxpy_timeout(value[1], &ns) < 0) || dlxpy_stream_parse(value[2], &stream) < 0)
+    (void)self;
+    if (n_args < 2)
+        PyErr_BadArgument();
+    if (n_args < 2 || (args[0] != Py_None && parse_n(args[0], &n) < 0) ||
+        (n_args > 2 && dlxpy_timeout(args[2], &ns) < 0) || dlxpy_stream_parse(args[1], &stream) < 0)
         return NULL;
-    return call_async(self, value[0], value[1], value[2]);
+    Py_RETURN_NONE;
 }
 
 /* ---- the rest ------------------------------------------------------------------------------ */
@@ -528,11 +482,10 @@ static PyMethodDef methods[] = {
     {"__enter__", dlxpy_handle_enter_context, METH_NOARGS, NULL},
     {"__exit__", dlxpy_handle_close, METH_VARARGS, NULL},
     {"take", (PyCFunction)(void (*)(void))take_next, FAST, take_doc},
-    {"take_async", (PyCFunction)(void (*)(void))take_async, FAST, take_async_doc},
     {"take_many", (PyCFunction)(void (*)(void))take_many, FAST, take_many_doc},
-    {"take_many_async", (PyCFunction)(void (*)(void))take_many_async, FAST, take_many_async_doc},
     {"_poll", (PyCFunction)(void (*)(void))poll_it, METH_FASTCALL, poll_doc},
     {"_ready", is_ready, METH_NOARGS, NULL},
+    {"_check", (PyCFunction)(void (*)(void))check, METH_FASTCALL, check_doc},
     {"fileno", get_fileno, METH_NOARGS, fileno_doc},
     {"events", events, METH_NOARGS, events_doc},
     {"stats", stats, METH_NOARGS, stats_doc},
@@ -559,7 +512,6 @@ static PyType_Slot slots[] = {
     {Py_tp_iter, (void *)iterate},
     {Py_tp_iternext, (void *)next},
     {Py_am_aiter, (void *)iterate},
-    {Py_am_anext, (void *)next_async},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
     {0, NULL},
