@@ -270,7 +270,10 @@ static void await_starter(struct shared *s, pid_t pid, struct dlx_start *start, 
     for (;;) {
         /* Partner: enter(). */
         uint32_t phase = atomic_load_explicit(&s->phase, memory_order_acquire);
-        if (waitpid(pid, NULL, phase == OVER ? __WALL : __WALL | WNOHANG) != 0)
+        pid_t ended = waitpid(pid, NULL, phase == OVER ? __WALL : __WALL | WNOHANG);
+        if (ended < 0 && errno == EINTR)
+            continue;
+        if (ended != 0)
             return;
         if (phase == WATCHING && c && c->interrupt && !may_ask) {
             (void)pthread_sigmask(SIG_SETMASK, old, NULL);
