@@ -69,7 +69,7 @@ static int holds_ask(struct holds *h)
     for (size_t i = 0; i < h->look.n_entries; i++) {
         const struct look_entry *entry = &h->look.entries[i];
         for (size_t l = 0; l < entry->n_links; l++)
-            if (entry->links[l].n_held > 0 || h->all)
+            if (entry->links[l].n_held > 0 || h->all || entry->gone)
                 h->rows[h->n_rows++] = (struct row){.entry = entry, .link = &entry->links[l]};
     }
     qsort(h->rows, h->n_rows, sizeof *h->rows, compare_rows);
@@ -77,6 +77,11 @@ static int holds_ask(struct holds *h)
 }
 
 /* ---- telling --------------------------------------------------------------------------------- */
+
+static uint64_t shared_bytes(const struct dlx_publisher_info *p)
+{
+    return p->arena_bytes + p->control_bytes;
+}
 
 static json_t *rows_json(const struct holds *h)
 {
@@ -86,6 +91,8 @@ static json_t *rows_json(const struct holds *h)
         json_t *row = describe_link(h->rows[i].link);
         if (json_object_set_new(row, "topic", output_json_text(p->topic)) < 0 ||
             json_object_set_new(row, "publisher", output_json_u64(p->publisher)) < 0 ||
+            json_object_set_new(row, "publisher_gone", json_boolean(h->rows[i].entry->gone)) < 0 ||
+            json_object_set_new(row, "publisher_bytes", output_json_u64(shared_bytes(p))) < 0 ||
             json_array_append(array, row) < 0) {
             json_decref(row);
             json_decref(array);
@@ -96,6 +103,20 @@ static json_t *rows_json(const struct holds *h)
     return array;
 }
 
+enum { NOTE_SIZE = 96 };
+
+/* The memory of a publisher that is gone stays until its subscribers have taken everything. */
+static const char *holds_note(const struct row *row, char text[NOTE_SIZE])
+{
+    char bytes[HUMAN_SIZE];
+    *text = '\0';
+    human_bytes(shared_bytes(&row->entry->info), bytes);
+    if (row->entry->gone)
+        (void)snprintf(text, NOTE_SIZE, "publisher GONE, %" PRIu64 " to take, keeps %s",
+                       row->link->behind, bytes);
+    return text;
+}
+
 static int print_rows(const struct holds *h)
 {
     static const struct table_column columns[] = {
@@ -103,10 +124,10 @@ static int print_rows(const struct holds *h)
         {"UID", TABLE_RIGHT, false, 1},     {"PROGRAM", TABLE_LEFT, true, 0},
         {"HELD", TABLE_RIGHT, false, 0},    {"TAKEN", TABLE_RIGHT, false, 4},
         {"LOST", TABLE_RIGHT, false, 0},    {"MODE", TABLE_LEFT, false, 3},
-        {"RELIABLE", TABLE_LEFT, false, 2},
+        {"RELIABLE", TABLE_LEFT, false, 2}, {"NOTE", TABLE_LEFT, false, 0},
     };
     struct table *table = NULL;
-    char name[256], pid[DESCRIBE_PID_SIZE];
+    char name[256], pid[DESCRIBE_PID_SIZE], note[NOTE_SIZE];
     if (table_new(&table, columns, sizeof columns / sizeof columns[0]) < 0)
         return DLX_E_NO_MEMORY;
     for (size_t i = 0; i < h->n_rows; i++) {
@@ -121,6 +142,7 @@ static int print_rows(const struct holds *h)
         table_cell(table, "%" PRIu64, link->lost);
         table_cell(table, "%s", link->mode == DLX_MODE_LATEST ? "latest" : "all");
         table_cell(table, "%s", link->reliable ? "yes" : "no");
+        table_cell(table, "%s", holds_note(&h->rows[i], note));
     }
     int code = table_print(table, stdout, 0, output_width(stdout));
     table_free(table);
@@ -158,11 +180,13 @@ int cmd_holds(struct cli *cli, int argc, char **argv)
             "each subscriber of each publisher its process, user and program, the messages that "
             "it holds of as many as it may, those it has taken and lost, its mode and whether "
             "it is reliable. Those who hold most come first.\vHELD, TAKEN and LOST are as the "
-            "subscriber counts them. A program that subscribes to a topic of several "
-            "publishers has a line for each. --json prints an array of objects. " CLI_PATTERN_HELP,
+            "subscriber counts them. Subscribers of a publisher that is GONE are listed even if "
+            "they hold nothing: its memory stays until they have taken everything that it "
+            "published. A program that subscribes to a topic of several publishers has a line for "
+            "each. --json prints an array of objects. " CLI_PATTERN_HELP,
         .children = children,
     };
-    struct holds h = {.look = {.cli = cli}};
+    struct holds h = {.look = {.cli = cli, .gone = true}};
     int status = CLI_FAILURE;
 
     if (cli_parse(cli, &argp, argc, argv, &h) != CLI_OK)

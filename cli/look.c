@@ -60,10 +60,22 @@ static void take_newest(struct look *look)
     dlx_subscription_unref(s);
 }
 
+/* A daemon older than protocol 2.7 does not know these publishers. */
+static int add_gone(struct look *look)
+{
+    size_t n = look->n_entries;
+    int code = dlx_list_gone_publishers(look->cli->client, look->topic, add_publisher, look);
+    for (; n < look->n_entries; n++)
+        look->entries[n].gone = true;
+    return code == DLX_E_VERSION ? 0 : code;
+}
+
 int look_ask(struct look *look)
 {
     look_clear(look);
     int code = dlx_list_publishers(look->cli->client, look->topic, add_publisher, look);
+    if (code == 0 && look->gone)
+        code = add_gone(look);
     for (size_t i = 0; code == 0 && i < look->n_entries; i++) {
         struct look_entry *entry = &look->entries[i];
         /* before take_newest(), so that this program is not one of them */

@@ -14,6 +14,7 @@
 /** One publisher and all that is known about it. */
 struct look_entry {
     struct dlx_publisher_info info;
+    bool gone; /**< the publisher is gone; its memory stays until its links end */
     struct dlx_link_info *links;
     size_t n_links;
     struct dlx_message *newest; /**< NULL: none to be had */
@@ -23,6 +24,7 @@ struct look {
     struct cli *cli;
     const char *topic; /**< or pattern; NULL: all topics */
     bool newest;       /**< ask for the newest messages, too */
+    bool gone;         /**< list publishers that are gone, too, if the daemon can: 2.7 */
 
     struct look_entry *entries; /**< by topic, then id */
     size_t n_entries;

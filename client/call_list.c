@@ -15,6 +15,7 @@
 /* Minor versions: since when something is told. */
 #define BEHIND_SINCE  6U
 #define REFUSED_SINCE 7U
+#define GONE_SINCE    7U
 
 static void copy_text(char *dst, size_t size, const char *src)
 {
@@ -76,9 +77,19 @@ static int check_list(const struct dlx_client *c, size_t n, bool more)
     return 0;
 }
 
+static int check_tells_gone(const struct dlx_client *c)
+{
+    if (c->minor >= GONE_SINCE)
+        return 0;
+    return dlx__fail(DLX_E_VERSION,
+                     "dlpackd at %s speaks protocol 2.%u; publishers that have gone are told since "
+                     "2.%u",
+                     c->path, c->minor, GONE_SINCE);
+}
+
 /* The callback runs without the lock: it may make calls of its own. So a page is copied first. */
-int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_info_fn fn,
-                        void *userdata)
+static int list_publishers(struct dlx_client *c, const char *topic, bool gone,
+                           dlx_publisher_info_fn fn, void *userdata)
 {
     Dlx__Wire__ListPublishers body = DLX__WIRE__LIST_PUBLISHERS__INIT;
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
@@ -86,7 +97,8 @@ int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_i
     char after[DLX_TOPIC_MAX + 1] = "";
     bool more = true;
     dlx__error_clear();
-    int r = DLX_NAME_NULL(0, "dlx_list_publishers", {"client", c}, {"fn", (void *)(uintptr_t)fn});
+    int r = DLX_NAME_NULL(0, gone ? "dlx_list_gone_publishers" : "dlx_list_publishers",
+                          {"client", c}, {"fn", (void *)(uintptr_t)fn});
     if (r == 0 && topic)
         r = dlx__pattern_check(topic);
     if (r < 0)
@@ -101,6 +113,7 @@ int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_i
         return dlx__fail(DLX_E_NO_MEMORY, "listing");
     body.topic = (char *)(uintptr_t)(topic ? topic : "");
     body.after_topic = after;
+    body.gone = gone;
     request.body_case = DLX__WIRE__PACKET__BODY_LIST_PUBLISHERS;
     request.list_publishers = &body;
     while (more) {
@@ -108,7 +121,10 @@ int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_i
         r = dlx__call_lock(c);
         if (r < 0)
             return r;
-        r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_PUBLISHER_LIST, 0, &reply);
+        r = gone ? check_tells_gone(c) : 0;
+        if (r == 0)
+            r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_PUBLISHER_LIST, 0,
+                                     &reply);
         if (r == 0) {
             const Dlx__Wire__PublisherList *list = reply->publisher_list;
             n = list->n_entries;
@@ -116,6 +132,8 @@ int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_i
             r = check_list(c, n, more);
             for (size_t i = 0; r == 0 && i < n; i++)
                 publisher_info(c, list->entries[i], &page[i]);
+            if (r == 0 && gone && n > 0)
+                body.after_gone = list->entries[n - 1]->gone;
         }
         dlx__lock_release(&c->lock);
         for (size_t i = 0; r == 0 && i < n; i++)
@@ -123,11 +141,24 @@ int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_i
         if (r != 0)
             return r;
         if (n > 0) {
-            memcpy(after, page[n - 1].topic, sizeof after);
+            if (!gone)
+                memcpy(after, page[n - 1].topic, sizeof after);
             body.after_publisher = page[n - 1].publisher;
         }
     }
     return 0;
+}
+
+int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_info_fn fn,
+                        void *userdata)
+{
+    return list_publishers(c, topic, false, fn, userdata);
+}
+
+int dlx_list_gone_publishers(struct dlx_client *c, const char *topic, dlx_publisher_info_fn fn,
+                             void *userdata)
+{
+    return list_publishers(c, topic, true, fn, userdata);
 }
 
 int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn, void *userdata)

@@ -34,6 +34,10 @@ static void close_link_sock(struct dlxd_publisher *publisher)
 
 static void publisher_free(struct dlxd_publisher *publisher)
 {
+    if (publisher->gone) {
+        dlxd_idmap_remove(&publisher->broker->registry.gone_publishers, &publisher->by_id);
+        dlxd_list_remove(&publisher->by_topic);
+    }
     dlxd_task_stop(&publisher->task);
     dlxd_gpu_keeper_leave(publisher->broker->gpu, &publisher->gpu);
     dlxd_arena_free(publisher->control);
@@ -305,6 +309,9 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
     dlxd_registry_put(registry, publisher->topic);
     publisher->topic = NULL;
     dlxd_idmap_remove(&registry->publishers, &publisher->by_id);
+    dlxd_idmap_add(&registry->gone_publishers, &publisher->by_id, dlxd_publisher_id(publisher));
+    dlxd_list_push_back(&registry->gone, &publisher->by_topic);
+    publisher->gone = ++registry->last_gone;
     dlxd_arena_forget(publisher->control);
     for (size_t i = 0; i < publisher->ready.n; i++)
         dlxd_arena_forget(publisher->ready.items[i]);

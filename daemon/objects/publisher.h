@@ -5,8 +5,8 @@
 /*
  * A publisher: its control block, membership line, arenas and links.
  *
- * When it closes or dies it is GONE: nobody finds it any more, but it stays until its last link has
- * ended, since its subscribers drain what it published and may yet need its arenas. If it retains
+ * When it closes or dies it is GONE: no newcomer finds it, but it is listed (ListPublishers.gone), and
+ * stays until its last link has ended, since its subscribers drain what it published and may yet need its arenas. If it retains
  * messages it is RETAINED before that (daemon/objects/retained.h): it has no client any more,
  * but newcomers find it.
  */
@@ -66,7 +66,7 @@ struct dlxd_publisher_config {
 };
 
 struct dlxd_publisher {
-    struct dlxd_idmap_node by_id; /* not once GONE */
+    struct dlxd_idmap_node by_id; /* GONE: among those */
     struct dlxd_list by_topic;    /* likewise */
     struct dlxd_list by_client;   /* once it has left: in one of the broker's lists */
     struct dlxd_list links;       /* in the order of their ids */
@@ -94,6 +94,7 @@ struct dlxd_publisher {
     struct dlxd_task task;    /* tells them that it has gone, or has become RETAINED */
     bool telling;
     uint64_t gone_head; /* GONE: number of its newest message */
+    uint64_t gone;      /* the how manieth to go; 0: it is not GONE */
 
     struct dlxd_arena *proving; /* the region whose proof its client waits for; or NULL */
 

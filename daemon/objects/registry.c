@@ -14,7 +14,9 @@ void dlxd_registry_init(struct dlxd_registry *registry)
     *registry = (struct dlxd_registry){
         .last_publisher = first, .last_subscription = first, .last_link = first};
     dlxd_list_init(&registry->patterns);
+    dlxd_list_init(&registry->gone);
     dlxd_idmap_init(&registry->publishers);
+    dlxd_idmap_init(&registry->gone_publishers);
     dlxd_idmap_init(&registry->subscriptions);
     dlxd_idmap_init(&registry->links);
 }
@@ -23,6 +25,7 @@ void dlxd_registry_deinit(struct dlxd_registry *registry)
 {
     assert(registry->n_topics == 0);
     dlxd_idmap_deinit(&registry->publishers);
+    dlxd_idmap_deinit(&registry->gone_publishers);
     dlxd_idmap_deinit(&registry->subscriptions);
     dlxd_idmap_deinit(&registry->links);
     free(registry->topics);

@@ -21,9 +21,12 @@ struct dlxd_topic {
 struct dlxd_registry {
     struct dlxd_topic **topics; /* sorted by strcmp(): found by bisection, listed page by page */
     size_t n_topics;
-    size_t n_topics_max;       /* room in `topics` */
-    struct dlxd_list patterns; /* subscriptions to patterns: in no topic */
-    struct dlxd_idmap publishers;
+    size_t n_topics_max;          /* room in `topics` */
+    struct dlxd_list patterns;    /* subscriptions to patterns: in no topic */
+    struct dlxd_idmap publishers; /* that are not GONE */
+    struct dlxd_idmap gone_publishers;
+    struct dlxd_list gone; /* the same, in the order in which they went */
+    uint64_t last_gone;
     struct dlxd_idmap subscriptions;
     struct dlxd_idmap links;
     size_t n_spares; /* of them */

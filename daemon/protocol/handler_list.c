@@ -44,6 +44,10 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
     entry->retained = dlxd_publisher_has_ended(publisher);
     if (tells_refused)
         entry->refused = report.refused;
+    if (publisher->gone) { /* its control block may be closed */
+        entry->published = publisher->gone_head;
+        entry->gone = publisher->gone;
+    }
     entry->control_bytes = publisher->control->size;
     entry->n_arenas = (uint32_t)publisher->ready.n;
     for (size_t i = 0; i < publisher->ready.n; i++)
@@ -82,6 +86,19 @@ static void add_if_matches(struct publisher_page *page, const struct dlxd_client
         add_topic(page, topic, after, client->principal->minor >= 7);
 }
 
+static void send_page(struct dlxd_client *client, struct publisher_page *page, bool more)
+{
+    Dlx__Wire__PublisherList body = DLX__WIRE__PUBLISHER_LIST__INIT;
+    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    body.n_entries = page->n;
+    body.entries = page->pointers;
+    body.more = more;
+    reply.serial = client->request.serial;
+    reply.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_LIST;
+    reply.publisher_list = &body;
+    dlxd_client_send(client, &reply);
+}
+
 /* A page that is not full after a step is sent as it is, so that none is kept from one step to the next. */
 static int list_some(struct dlxd_client *client)
 {
@@ -89,8 +106,6 @@ static int list_some(struct dlxd_client *client)
     const struct dlxd_registry *registry = &client->broker->registry;
     struct publisher_page page = {.n = 0};
     const struct dlxd_topic *topic = NULL;
-    Dlx__Wire__PublisherList body = DLX__WIRE__PUBLISHER_LIST__INIT;
-    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
     if (request->after != NO_TOPIC && (topic = dlxd_registry_find(registry, request->cursor.after)))
         add_if_matches(&page, client, topic, request->after);
     request->after = NO_TOPIC;
@@ -102,13 +117,51 @@ static int list_some(struct dlxd_client *client)
     }
     if (page.n == 0 && topic)
         return 1;
-    body.n_entries = page.n;
-    body.entries = page.pointers;
-    body.more = page.more || topic;
-    reply.serial = request->serial;
-    reply.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_LIST;
-    reply.publisher_list = &body;
-    dlxd_client_send(client, &reply);
+    send_page(client, &page, page.more || topic);
+    return 0;
+}
+
+static struct dlxd_publisher *gone_of(struct dlxd_list *node)
+{
+    return dlxd_container_of(node, struct dlxd_publisher, by_topic);
+}
+
+/* Its last link may have ended since it was listed. */
+static struct dlxd_list *next_gone(struct dlxd_registry *registry, uint64_t publisher,
+                                   uint64_t number)
+{
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&registry->gone_publishers, publisher);
+    if (node)
+        return dlxd_container_of(node, struct dlxd_publisher, by_id)->by_topic.next;
+    struct dlxd_list *next = registry->gone.next;
+    while (next != &registry->gone && gone_of(next)->gone <= number)
+        next = next->next;
+    return next;
+}
+
+/* So many are looked at in one step: they fit a page. */
+static int list_some_gone(struct dlxd_client *client)
+{
+    struct dlxd_request *request = &client->request;
+    struct dlxd_registry *registry = &client->broker->registry;
+    struct publisher_page page = {.n = 0};
+    struct dlxd_list *next = next_gone(registry, request->object, request->after);
+    for (uint32_t n = PUBLISHERS_MAX; n > 0 && next != &registry->gone; n--) {
+        const struct dlxd_publisher *publisher = gone_of(next);
+        request->object = dlxd_publisher_id(publisher);
+        request->after = publisher->gone;
+        next = next->next;
+        if (dlx__pattern_matches(request->topic, publisher->topic_name) &&
+            dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE,
+                            publisher->topic_name)) {
+            fill_publisher(&page.entries[page.n], publisher, true);
+            page.pointers[page.n] = &page.entries[page.n];
+            page.n++;
+        }
+    }
+    if (page.n == 0 && next != &registry->gone)
+        return 1;
+    send_page(client, &page, next != &registry->gone);
     return 0;
 }
 
@@ -117,6 +170,18 @@ int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Pac
     const Dlx__Wire__ListPublishers *list = packet->list_publishers;
     struct dlxd_request *request = &client->request;
     (void)snprintf(request->topic, sizeof request->topic, "%s", *list->topic ? list->topic : "**");
+    if (list->gone && client->principal->minor < 7) {
+        dlxd_client_disconnect(client, DLX_E_PROTOCOL,
+                               "ListPublishers with `gone` is of protocol %u.7, and this "
+                               "connection speaks %u.%u",
+                               DLX_PROTO_MAJOR, DLX_PROTO_MAJOR, client->principal->minor);
+        return 0;
+    }
+    if (list->gone) {
+        request->object = list->after_publisher;
+        request->after = list->after_gone;
+        return dlxd_request_begin(client, packet->serial, list_some_gone);
+    }
     (void)snprintf(request->cursor.after, sizeof request->cursor.after, "%s", list->after_topic);
     request->after = *list->after_topic ? list->after_publisher : NO_TOPIC;
     return dlxd_request_begin(client, packet->serial, list_some);
@@ -180,6 +245,8 @@ static void add_links(struct link_page *page, const struct dlxd_publisher *publi
     struct dlxd_control_report control = {.head = 0};
     if (minor >= BEHIND_SINCE)
         dlxd_report_control(publisher->control->fd, &control);
+    if (publisher->gone)
+        control.head = publisher->gone_head;
     dlx_for_each (it, &publisher->links) {
         const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
         bool is_told = link->state == DLXD_LINK_OPEN || minor >= JOINING_SINCE;
@@ -201,6 +268,8 @@ int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *
     struct link_page page = {.n = 0};
     struct dlxd_idmap_node *node =
         dlxd_idmap_find(&client->broker->registry.publishers, request->publisher);
+    if (!node)
+        node = dlxd_idmap_find(&client->broker->registry.gone_publishers, request->publisher);
     const struct dlxd_publisher *publisher =
         node ? dlxd_container_of(node, struct dlxd_publisher, by_id) : NULL;
     if (!publisher || !dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE,

@@ -119,6 +119,14 @@ typedef int (*dlx_quota_info_fn)(const struct dlx_quota_info *info, void *userda
 DLX_API int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_info_fn fn,
                                 void *userdata);
 
+/**
+ * Lists publishers that are gone and whose messages subscribers hold or have yet to take, in the
+ * order in which they went. Their memory stays until the last of their links ends; dlx_list_links()
+ * accepts their ids. Errors as of dlx_list_publishers(), and DLX_E_VERSION (the daemon is too old).
+ */
+DLX_API int dlx_list_gone_publishers(struct dlx_client *c, const char *topic,
+                                     dlx_publisher_info_fn fn, void *userdata);
+
 /** Lists the links of a publisher, ordered by id. Errors as of dlx_list_publishers(), and
  *  DLX_E_NOT_FOUND. */
 DLX_API int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn,

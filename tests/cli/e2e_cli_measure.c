@@ -244,6 +244,36 @@ START_TEST(holds_is_a_table_for_people)
 }
 END_TEST
 
+/* Its memory stays until its subscribers have taken all, also while they hold nothing. */
+START_TEST(holds_lists_who_keeps_the_memory_of_a_publisher_that_has_gone)
+{
+    struct story story;
+    struct dlx_test_cli cli;
+    begin(&story);
+    story.p[0] = dlx_publisher_unref(story.p[0]);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "--json"));
+    json_t *json = dlx_test_cli_json(&cli);
+    ck_assert_uint_eq(json_array_size(json), 4);
+    check_row(json_array_get(json, 0), "a", 3, 5, false, false);
+    check_row(json_array_get(json, 1), "b", 2, 16, false, false);
+    check_row(json_array_get(json, 2), "a", 1, 16, false, true);
+    check_row(json_array_get(json, 3), "a", 0, 16, true, false);
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *row = json_array_get(json, i);
+        ck_assert(json_is_boolean(json_object_get(row, "publisher_gone")));
+        ck_assert_int_eq(json_is_true(json_object_get(row, "publisher_gone")), i != 1);
+        ck_assert_int_gt(dlx_test_cli_integer(row, "publisher_bytes"), 4096);
+    }
+    ck_assert_int_eq(dlx_test_cli_integer(json_array_get(json, 2), "behind"), 2);
+    json_decref(json);
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "a"));
+    ck_assert_msg(strstr(cli.out, "publisher GONE, 2 to take, keeps 3"), "%s", cli.out);
+    dlx_test_cli_deinit(&cli);
+    end(&story);
+}
+END_TEST
+
 START_TEST(holds_says_when_there_is_nothing)
 {
     struct dlx_test_cli cli;
@@ -277,6 +307,7 @@ int main(void)
     tcase_add_test(tcase, ctrl_c_before_the_first_message_is_a_failure);
     tcase_add_test(tcase, holds_lists_those_who_hold_most_first);
     tcase_add_test(tcase, holds_is_a_table_for_people);
+    tcase_add_test(tcase, holds_lists_who_keeps_the_memory_of_a_publisher_that_has_gone);
     tcase_add_test(tcase, holds_says_when_there_is_nothing);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);

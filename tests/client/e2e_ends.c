@@ -3,6 +3,7 @@
 /* When a subscription says that its publishers have left: n_publishers of struct dlx_subscribe_args. */
 
 #include "tests/harness/stream.h"
+#include <stdio.h>
 #include <string.h>
 
 static struct dlx_subscription *subscribe(struct dlx_client *c, uint32_t n_publishers)
@@ -111,6 +112,85 @@ START_TEST(a_publisher_that_reconnects_has_not_left)
 }
 END_TEST
 
+/* ---- publishers that have gone ---------------------------------------------------------------- */
+
+enum { N_GONE = 40 }; /* several pages */
+
+struct seen_gone {
+    struct dlx_client *c;
+    uint64_t ids[N_GONE];
+    int n;
+};
+
+static int count_link(const struct dlx_link_info *info, void *userdata)
+{
+    ck_assert_uint_eq(info->behind, 1);
+    ++*(int *)userdata;
+    return 0;
+}
+
+static int see_gone(const struct dlx_publisher_info *info, void *userdata)
+{
+    struct seen_gone *seen = userdata;
+    int n_links = 0;
+    ck_assert_int_lt(seen->n, N_GONE);
+    seen->ids[seen->n++] = info->publisher;
+    ck_assert_uint_eq(info->published, 1);
+    ck_assert_uint_gt(info->arena_bytes, 0);
+    ok(dlx_list_links(seen->c, info->publisher, count_link, &n_links));
+    ck_assert_int_eq(n_links, 1);
+    return 0;
+}
+
+static int is_there(const struct dlx_publisher_info *info, void *userdata)
+{
+    (void)info;
+    (void)userdata;
+    return 1;
+}
+
+static int n_gone(struct dlx_client *c, const char *topic, struct seen_gone *ret)
+{
+    *ret = (struct seen_gone){.c = c};
+    ok(dlx_list_gone_publishers(c, topic, see_gone, ret));
+    return ret->n;
+}
+
+/* The last of them goes first. */
+START_TEST(publishers_that_have_gone_are_listed_until_their_links_end)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p[N_GONE];
+    struct dlx_subscription *s = NULL;
+    struct dlx_event event = {.size = sizeof event};
+    struct seen_gone seen;
+    char topic[16];
+    ok(dlx_subscribe(c, "gone/**", NULL, &s));
+    for (int i = 0; i < N_GONE; i++) {
+        (void)snprintf(topic, sizeof topic, "gone/%02d", i);
+        ok(dlx_publisher_new(c, topic, NULL, &p[i]));
+        for (uint64_t end = dlx__deadline(PATIENCE); dlx_publisher_wait(p[i], 1, 0) < 0;) {
+            (void)dlx_subscription_next_event(s, &event); /* joins, and takes nothing */
+            ck_assert_uint_lt(dlx__now_ns(), end);
+        }
+        dlx_test_stream_publish(p[i], 10, 1);
+    }
+    ck_assert_int_eq(n_gone(c, NULL, &seen), 0);
+    for (int i = N_GONE; i-- > 0;)
+        dlx_publisher_unref(p[i]);
+    ck_assert_int_eq(n_gone(c, NULL, &seen), N_GONE);
+    for (int i = 1; i < N_GONE; i++)
+        ck_assert_uint_lt(seen.ids[i], seen.ids[i - 1]);
+    ck_assert_int_eq(n_gone(c, "gone/0*", &seen), 10);
+    ck_assert_int_eq(n_gone(c, "other/**", &seen), 0);
+    dlx_subscription_unref(s);
+    for (uint64_t end = dlx__deadline(PATIENCE);
+         dlx_list_gone_publishers(c, NULL, is_there, NULL) != 0;)
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    dlx_client_unref(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ends");
@@ -119,6 +199,7 @@ int main(void)
     tcase_add_test(tcase, a_subscription_does_not_end_while_a_publisher_is_attached);
     tcase_add_test(tcase, a_subscription_to_any_publishers_never_ends);
     tcase_add_test(tcase, a_publisher_that_reconnects_has_not_left);
+    tcase_add_test(tcase, publishers_that_have_gone_are_listed_until_their_links_end);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -44,9 +44,9 @@ static const struct {
     {"Subscribe", 6},
     {"SubscribeReply", 2},
     {"SubscriptionClose", 1},
-    {"ListPublishers", 3},
+    {"ListPublishers", 5},
     {"PublisherList", 2},
-    {"PublisherEntry", 17},
+    {"PublisherEntry", 18},
     {"ListLinks", 2},
     {"LinkList", 2},
     {"LinkEntry", 15},
@@ -286,6 +286,20 @@ START_TEST(what_a_publisher_could_not_publish_is_told_to_those_who_know_it)
     t->deleter(t);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
+}
+END_TEST
+
+START_TEST(an_older_client_may_not_ask_for_publishers_that_have_gone)
+{
+    Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
+    Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, 6);
+    int fd = dlx_test_connect(&dlx_test_stream_daemon);
+    dlx_test_send(fd, BODY(HELLO), &hello, 1);
+    (void)check_greeted(fd);
+    list.gone = true;
+    dlx_test_send(fd, BODY(LIST_PUBLISHERS), &list, 2);
+    const char *text = dlx_test_disconnected(fd, DLX_E_PROTOCOL);
+    ck_assert_msg(strstr(text, "is of protocol 2.7, and this connection speaks 2.6"), "%s", text);
 }
 END_TEST
 
@@ -540,6 +554,24 @@ START_TEST(an_older_daemon_does_not_tell_what_could_not_be_published)
 }
 END_TEST
 
+START_TEST(an_older_daemon_is_not_asked_for_publishers_that_have_gone)
+{
+    struct stand_in x;
+    struct dlx_client *c = NULL;
+    struct dlx_publisher_info info;
+    start_stand_in(&x, 6, 6, false);
+    int r = connect_library(&c);
+    if (r == 0)
+        r = dlx_list_gone_publishers(c, NULL, keep_publisher, &info);
+    dlx_client_unref(c);
+    end_stand_in(&x);
+    ck_assert_int_eq(r, DLX_E_VERSION);
+    ck_assert_msg(strstr(dlx_client_errmsg(NULL),
+                         "speaks protocol 2.6; publishers that have gone are told since 2.7"),
+                  "%s", dlx_client_errmsg(NULL));
+}
+END_TEST
+
 START_TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
 {
     struct stand_in x;
@@ -583,6 +615,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_link_that_is_being_made_is_told_to_those_who_know_it, 0, n);
     tcase_add_loop_test(tcase, what_a_publisher_could_not_publish_is_told_to_those_who_know_it, 0,
                         n);
+    tcase_add_test(tcase, an_older_client_may_not_ask_for_publishers_that_have_gone);
     tcase_add_loop_test(tcase, a_newer_client_may_say_more_in_hello, 0, n);
     tcase_add_loop_test(tcase, after_hello_a_field_that_the_daemon_does_not_know_is_a_violation, 0,
                         n);
@@ -591,6 +624,7 @@ int main(void)
     tcase_add_test(tcase, an_older_daemon_is_not_asked_for_quotas);
     tcase_add_loop_test(tcase, an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind, 0, 2);
     tcase_add_loop_test(tcase, an_older_daemon_does_not_tell_what_could_not_be_published, 0, 2);
+    tcase_add_test(tcase, an_older_daemon_is_not_asked_for_publishers_that_have_gone);
     tcase_add_test(tcase, a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused);
     tcase_add_test(tcase, a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation);
     suite_add_tcase(suite, tcase);
