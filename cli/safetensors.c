@@ -216,6 +216,31 @@ static int parse_tensor(struct safetensors *s, const char *name, const json_t *j
     return code;
 }
 
+/* Values that safetensors_header_make() made JSON text of. NULL: this object has none, or is from
+ * somebody else. */
+static json_t *restore_values(const json_t *meta)
+{
+    json_t *copy = json_copy((json_t *)(uintptr_t)meta), *key;
+    const char *names = json_string_value(json_object_get(meta, SAFETENSORS_JSON_KEY));
+    json_t *keys = names ? json_loads(names, 0, NULL) : NULL;
+    bool ok = copy && json_is_array(keys) && json_object_del(copy, SAFETENSORS_JSON_KEY) == 0;
+    size_t i;
+    json_array_foreach(keys, i, key)
+    {
+        const char *name = json_string_value(key);
+        const char *text = name ? json_string_value(json_object_get(copy, name)) : NULL;
+        json_t *value =
+            text ? json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL) : NULL;
+        ok = ok && value && json_object_set(copy, name, value) == 0;
+        json_decref(value);
+    }
+    json_decref(keys);
+    if (ok)
+        return copy;
+    json_decref(copy);
+    return NULL;
+}
+
 static int parse_meta(struct safetensors *s, json_t *json, struct cli_error *e)
 {
     const char *key;
@@ -229,7 +254,9 @@ static int parse_meta(struct safetensors *s, json_t *json, struct cli_error *e)
         if (!json_is_string(value))
             return cli_fail(e, DLX_E_INVALID, META_KEY ": '%s' is no string", printable);
     }
-    s->meta = json_dumps(json, JSON_COMPACT);
+    json_t *restored = restore_values(json);
+    s->meta = json_dumps(restored ? restored : json, JSON_COMPACT);
+    json_decref(restored);
     if (!s->meta)
         return cli_fail(e, DLX_E_NO_MEMORY, "out of memory");
     s->meta_size = strlen(s->meta);

@@ -114,16 +114,37 @@ static int add_tensors(json_t *root, const struct safetensors_tensor *tensors, u
     return 0;
 }
 
-/* The metadata as JSON, NULL when it is not an object of strings. */
+/* Its JSON text in place of the value. Returns 0 or -1. */
+static int set_text(json_t *object, const char *key, const json_t *value)
+{
+    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+    int code = text ? json_object_set_new(object, key, json_string(text)) : -1;
+    free(text);
+    return code;
+}
+
+/* The metadata as an object of strings, NULL when it is no object. */
 static json_t *meta_json(const void *meta, size_t size)
 {
     const char *key;
     json_t *value, *json = size ? json_loadb(meta, size, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    bool fits = json_is_object(json);
-    json_object_foreach(json, key, value) fits = fits && json_is_string(value);
-    if (fits)
-        return json;
+    json_t *strings = json_object(), *keys = json_array();
+    bool fits = json_is_object(json) && !json_object_get(json, SAFETENSORS_JSON_KEY);
+    json_object_foreach(json, key, value)
+    {
+        if (json_is_string(value))
+            fits = fits && json_object_set(strings, key, value) == 0;
+        else
+            fits = fits && set_text(strings, key, value) == 0 &&
+                   json_array_append_new(keys, json_string(key)) == 0;
+    }
+    if (fits && json_array_size(keys) > 0)
+        fits = set_text(strings, SAFETENSORS_JSON_KEY, keys) == 0;
     json_decref(json);
+    json_decref(keys);
+    if (fits)
+        return strings;
+    json_decref(strings);
     return NULL;
 }
 

@@ -46,7 +46,7 @@ static void tell_left_out(struct saving *s, const struct dlx_message *m,
     if (report->lost_meta_size > 0) {
         (void)snprintf(text, sizeof text, "%zu bytes of metadata are left out: %s",
                        report->lost_meta_size,
-                       s->set   ? ".safetensors has room for a JSON object of strings only"
+                       s->set   ? ".safetensors has room for a JSON object only"
                        : s->npz ? ".npz has no room for them"
                                 : ".npy has no room for them");
         tell_once(s, &s->told_meta, text);

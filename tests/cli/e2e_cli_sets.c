@@ -154,7 +154,7 @@ START_TEST(a_tensor_without_a_name_gets_one)
     size_t size = 0;
     save_pair((DLDataType){kDLUInt, 8, 1}, "a", "no JSON", 0, &save);
     ck_assert_str_eq(save.err, "dlxctl save: w: 7 bytes of metadata are left out: .safetensors has "
-                               "room for a JSON object of strings only\n");
+                               "room for a JSON object only\n");
     json_t *json = dlx_test_cli_json(&save);
     ck_assert_str_eq(json_string_value(json_object_get(json, "file")),
                      dlx_test_cli_file("pair.safetensors"));

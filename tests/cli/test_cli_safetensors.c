@@ -425,12 +425,51 @@ START_TEST(headers_are_written_in_the_order_of_the_reference)
 }
 END_TEST
 
+/* The format holds strings only: what a string is and what a number was stays known. */
+START_TEST(metadata_of_any_json_values_comes_back)
+{
+    static const char meta[] = "{\"v\":1,\"name\":\"1\",\"lr\":0.001,\"on\":true,\"none\":null,"
+                               "\"layers\":[1,{\"k\":\"\\u0007\"}]}";
+    static const char stored[] = "{\"__metadata__\":{\"v\":\"1\",\"name\":\"1\",";
+    struct safetensors_tensor t = tensor("a", kDLUInt, 8);
+    struct safetensors_header h;
+    struct cli_error e = {{0}};
+    ck_assert_int_eq(safetensors_header_make(&t, 1, meta, strlen(meta), &h, &e), 0);
+    ck_assert(h.has_meta);
+    ck_assert_mem_eq(h.data + SAFETENSORS_PREFIX_SIZE, stored, strlen(stored));
+    char *text =
+        strndup((const char *)h.data + SAFETENSORS_PREFIX_SIZE, h.size - SAFETENSORS_PREFIX_SIZE);
+    struct safetensors *s = accept_header(text, 6);
+    ck_assert_str_eq(s->meta, meta);
+    safetensors_free(s);
+    free(text);
+    safetensors_header_free(&h);
+}
+END_TEST
+
+/* Of a file that dlxctl did not write: it is as it is. */
+START_TEST(metadata_that_only_looks_as_if_it_had_json_values_stays)
+{
+    static const char *const metas[] = {
+        "{\"k\":\"1\",\"dlx.json\":\"x\"}", "{\"k\":\"1\",\"dlx.json\":\"[\\\"other\\\"]\"}",
+        "{\"k\":\"v\",\"dlx.json\":\"[\\\"k\\\"]\"}", "{\"k\":\"1\",\"dlx.json\":\"[1]\"}"};
+    for (size_t i = 0; i < sizeof metas / sizeof metas[0]; i++) {
+        char header[300];
+        (void)snprintf(header, sizeof header,
+                       "{\"__metadata__\":%s,\"a\":" T("U8", "[]", "[0,1]") "}", metas[i]);
+        struct safetensors *s = accept_header(header, 1);
+        ck_assert_str_eq(s->meta, metas[i]);
+        safetensors_free(s);
+    }
+}
+END_TEST
+
 START_TEST(metadata_that_the_format_cannot_hold_is_left_out)
 {
     static const char *const metas[] = {"",
                                         "x",
                                         "[]",
-                                        "{\"k\":1}",
+                                        "{\"k\":\"v\",\"dlx.json\":\"[]\"}",
                                         "{\"k\":\"v\"",
                                         "{\"k\":\"\\u0000\"}",
                                         "\"k\"",
@@ -519,6 +558,8 @@ int main(void)
     tcase_add_test(tcase, dimensions_and_values_are_limited);
     tcase_add_test(tcase, headers_are_written_in_the_order_of_the_reference);
     tcase_add_test(tcase, metadata_that_the_format_cannot_hold_is_left_out);
+    tcase_add_test(tcase, metadata_of_any_json_values_comes_back);
+    tcase_add_test(tcase, metadata_that_only_looks_as_if_it_had_json_values_stays);
     tcase_add_test(tcase, what_the_format_cannot_say_is_refused);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
