@@ -39,7 +39,10 @@ static int check(const char *topic, const char *what, bool pattern)
         char c = topic[i];
         if (c == '/' || c == '\0') {
             if (i == start)
-                return dlx__fail(DLX_E_TOPIC, "%s \"%.255s\" has an empty segment", what, topic);
+                return dlx__fail(DLX_E_TOPIC, "%s \"%.255s\" %s", what, topic,
+                                 i == 0      ? "begins with '/'"
+                                 : c == '\0' ? "ends with '/'"
+                                             : "has an empty segment");
             if (is_dots(topic + start, i - start))
                 return dlx__fail(DLX_E_TOPIC, "%s \"%.255s\" has a segment \".\" or \"..\"", what,
                                  topic);

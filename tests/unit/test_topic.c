@@ -16,8 +16,8 @@ static const char *const good[] = {
 static const struct {
     const char *name, *word;
 } bad[] = {
-    {"", "empty"},           {"/", "empty segment"},     {"/a", "empty segment"},
-    {"a/", "empty segment"}, {"a//b", "empty segment"},  {".", "\".\" or \"..\""},
+    {"", "empty"},           {"/", "begins with '/'"},   {"/a", "begins with '/'"},
+    {"a/", "ends with '/'"}, {"a//b", "empty segment"},  {".", "\".\" or \"..\""},
     {"a/..", "\"..\""},      {"a/./b", "segment \".\""}, {"a b", "' ' at 1"},
     {"cam/*", "'*' at 4"},   {"a\nb", "byte 0x0a at 1"}, {"caf\xc3\xa9", "byte 0xc3 at 3"},
     {"a\\b", "'\\' at 1"},   {"a:b", "':' at 1"},        {"\x7f", "byte 0x7f at 0"},
