@@ -43,11 +43,12 @@ static int check_args(const char *topic, struct dlx_publisher_args *args)
     if (args->history == 0)
         args->history = DLX_MAX(1U, args->retain);
     if (args->history > DLX_SHM_HISTORY_MAX)
-        return dlx__fail(DLX_E_INVALID, "publisher on %s: history %u, at most %u is possible",
-                         topic, args->history, DLX_SHM_HISTORY_MAX);
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: history %u must be at most %u", topic,
+                         args->history, DLX_SHM_HISTORY_MAX);
     if (args->retain > args->history)
-        return dlx__fail(DLX_E_INVALID, "publisher on %s: retains %u messages of a history of %u",
-                         topic, args->retain, args->history);
+        return dlx__fail(DLX_E_INVALID,
+                         "publisher on %s: retain %u must be at most the history, %u", topic,
+                         args->retain, args->history);
     if (args->retain_for_ns < DLX_RETAIN_LATCHED)
         return dlx__fail(DLX_E_INVALID, "publisher on %s: retain_for_ns %" PRId64, topic,
                          args->retain_for_ns);
@@ -58,13 +59,16 @@ static int check_args(const char *topic, struct dlx_publisher_args *args)
     if (args->depth == 0)
         args->depth = DEFAULT_DEPTH;
     if (args->depth > DLX_SHM_DEPTH_MAX)
-        return dlx__fail(DLX_E_INVALID, "publisher on %s: depth %u, at most %u is possible", topic,
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: depth %u must be at most %u", topic,
                          args->depth, DLX_SHM_DEPTH_MAX);
     if (args->on_full > DLX_ON_FULL_BLOCK)
-        return dlx__fail(DLX_E_INVALID, "publisher on %s: on_full %u", topic, args->on_full);
+        return dlx__fail(
+            DLX_E_INVALID,
+            "publisher on %s: on_full %u must be 0 (DLX_ON_FULL_DROP) or 1 (DLX_ON_FULL_BLOCK)",
+            topic, args->on_full);
     if (args->max_held > DLX_SHM_HELD_MAX)
-        return dlx__fail(DLX_E_INVALID, "publisher on %s: max_held %u, at most %u is possible",
-                         topic, args->max_held, DLX_SHM_HELD_MAX);
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: max_held %u must be at most %u", topic,
+                         args->max_held, DLX_SHM_HELD_MAX);
     return 0;
 }
 

@@ -441,11 +441,11 @@ static int check_args(const char *topic, struct dlx_subscribe_args *args)
     if (args->max_held == 0)
         args->max_held = DEFAULT_HELD;
     if (args->max_held > DLX_SHM_HELD_MAX)
-        return dlx__fail(DLX_E_INVALID, "subscription to %s: max_held %u, at most %u is possible",
-                         topic, args->max_held, DLX_SHM_HELD_MAX);
+        return dlx__fail(DLX_E_INVALID, "subscription to %s: max_held %u must be at most %u", topic,
+                         args->max_held, DLX_SHM_HELD_MAX);
     if (args->history > DLX_SHM_HISTORY_MAX && args->history != DLX_HISTORY_NONE)
-        return dlx__fail(DLX_E_INVALID, "subscription to %s: history %u, at most %u is possible",
-                         topic, args->history, DLX_SHM_HISTORY_MAX);
+        return dlx__fail(DLX_E_INVALID, "subscription to %s: history %u must be at most %u", topic,
+                         args->history, DLX_SHM_HISTORY_MAX);
     if (args->mode > DLX_MODE_LATEST)
         return dlx__fail(DLX_E_INVALID, "subscription to %s: mode %u", topic, args->mode);
     if (args->mode == DLX_MODE_LATEST && args->reliable)

@@ -260,7 +260,7 @@ START_TEST(topics_that_break_the_rules_are_named)
     expect(1, "dlxctl pub: topic name \"a b\" has", -1,
            DLX_TEST_WORDS("pub", "a b", dlx_test_npy("f4.npy")));
     expect(1, "dlxctl hz: topic name \"../x\" has", -1, DLX_TEST_WORDS("hz", "../x"));
-    expect(1, "dlxctl echo: subscription to a: history 1025, at most 1024 is possible\n", -1,
+    expect(1, "dlxctl echo: subscription to a: history 1025 must be at most 1024\n", -1,
            DLX_TEST_WORDS("echo", "a", "--history", "1025"));
     expect(1, "dlxctl info: nobody/here: no publisher", -1, DLX_TEST_WORDS("info", "nobody/here"));
 }

@@ -348,12 +348,12 @@ START_TEST(a_publisher_that_cannot_be)
         struct dlx_publisher_args args;
         const char *words;
     } cases[] = {
-        {{.history = UINT32_MAX}, "history 4294967295, at most"},
-        {{.depth = 4097}, "depth 4097, at most 4096"},
+        {{.history = UINT32_MAX}, "history 4294967295 must be at most"},
+        {{.depth = 4097}, "depth 4097 must be at most 4096"},
         {{.depth = UINT32_MAX}, "depth 4294967295"},
-        {{.history = 2, .retain = 3}, "retains 3 messages of a history of 2"},
-        {{.on_full = DLX_ON_FULL_BLOCK + 1}, "on_full 2"},
-        {{.max_held = 4097}, "test/a: max_held 4097, at most 4096"},
+        {{.history = 2, .retain = 3}, "retain 3 must be at most the history, 2"},
+        {{.on_full = DLX_ON_FULL_BLOCK + 1}, "on_full 2 must be 0"},
+        {{.max_held = 4097}, "test/a: max_held 4097 must be at most 4096"},
         {{.max_held = UINT32_MAX, .max_held_bytes = 1}, "max_held 4294967295"},
         {{.retain_for_ns = 1}, "retain_for_ns without messages to retain"},
     };
@@ -375,7 +375,7 @@ START_TEST(a_subscription_that_cannot_be)
         struct dlx_subscribe_args args;
         const char *words;
     } cases[] = {
-        {{.max_held = UINT32_MAX}, "max_held 4294967295, at most"},
+        {{.max_held = UINT32_MAX}, "max_held 4294967295 must be at most"},
         {{.mode = DLX_MODE_LATEST + 1}, "mode 2"},
         {{.mode = DLX_MODE_LATEST, .reliable = true}, "it cannot be reliable"},
         {{.spin_ns = DLX_SPIN_ALWAYS - 1}, "spin_ns"},
