@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 
@@ -245,6 +246,16 @@ static int limit_connect(int fd, uint64_t ns)
                : 0;
 }
 
+/* connect() says ECONNREFUSED of a folder or a plain file, too. */
+static int fail_connect(const char *path, int error)
+{
+    struct stat st;
+    if (error == ECONNREFUSED && stat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
+        return dlx__fail(DLX_E_NO_DAEMON, "no dlpackd at %s: it is not a socket", path);
+    errno = error;
+    return dlx__fail_errno("no dlpackd at %s", path);
+}
+
 static int connect_for(struct dlx_client *c, int fd, const struct sockaddr_un *address,
                        int64_t timeout_ns)
 {
@@ -258,7 +269,7 @@ static int connect_for(struct dlx_client *c, int fd, const struct sockaddr_un *a
         if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0)
             return 0;
         if (errno != EINTR && errno != EAGAIN) {
-            r = dlx__fail_errno("no dlpackd at %s", c->path);
+            r = fail_connect(c->path, errno);
             return r == DLX_E_ACCESS || r == DLX_E_FD_LIMIT ? r : DLX_E_NO_DAEMON;
         }
         bool signalled = errno == EINTR;

@@ -340,6 +340,19 @@ START_TEST(no_call_takes_a_handle_of_the_parent)
 }
 END_TEST
 
+/* ---- what is no socket --------------------------------------------------------------------------- */
+
+START_TEST(a_path_that_is_no_socket)
+{
+    char words[300];
+    const char *paths[] = {dlx_test_stream_daemon.dir, "/proc/self/cmdline"};
+    const struct dlx_connect_args args = {.size = sizeof args, .socket = paths[_i]};
+    struct dlx_client *c = NULL;
+    (void)snprintf(words, sizeof words, "no dlpackd at %s: it is not a socket", paths[_i]);
+    fails(dlx_connect(&c, &args), DLX_E_NO_DAEMON, words);
+}
+END_TEST
+
 /* ---- numbers ----------------------------------------------------------------------------------- */
 
 START_TEST(a_publisher_that_cannot_be)
@@ -498,6 +511,7 @@ int main(void)
     tcase_add_loop_test(tcase, every_call_needs_its_arguments, 0, (int)DLX_ARRAY_SIZE(calls));
     tcase_add_test(tcase, who_finds_nothing_is_told_so);
     tcase_add_test(tcase, no_call_takes_a_handle_of_the_parent);
+    tcase_add_loop_test(tcase, a_path_that_is_no_socket, 0, 2);
     tcase_add_test(tcase, a_publisher_that_cannot_be);
     tcase_add_test(tcase, a_subscription_that_cannot_be);
     tcase_add_test(tcase, a_socket_path_that_is_no_socket_path);
