@@ -215,10 +215,11 @@ static int read_file(struct dlxd_config *config, const char *path)
     if (!reader.file)
         return dlx__fail_errno("%s", path);
     int bad_line = ini_parse_stream(read_line, &reader, on_value, &reader);
-    bool failed = ferror(reader.file) != 0;
+    int error = ferror(reader.file) ? errno : 0;
     (void)fclose(reader.file);
-    if (failed)
-        return dlx__fail(DLX_E_SYSTEM, "%s cannot be read", path);
+    errno = error;
+    if (error)
+        return dlx__fail_errno("%s cannot be read", path);
     if (reader.code < 0)
         return reader.code;
     if (bad_line != 0)

@@ -288,6 +288,8 @@ START_TEST(a_file_that_cannot_be_read_is_an_error)
     ck_assert_int_lt(dlxd_config_read(&config, path), 0);
     ck_assert(strstr(dlx__error_message(), "no.conf"));
     ck_assert_int_lt(dlxd_config_read(&config, place.dir), 0);
+    ck_assert_msg(strstr(dlx__error_message(), "cannot be read: Is a directory"), "%s",
+                  dlx__error_message());
 }
 END_TEST
 
