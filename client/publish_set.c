@@ -244,8 +244,10 @@ static int check_tensor(const struct dlx_publisher *p, const struct set *set, ui
         twice = other != DLX_NAMETABLE_NONE;
     }
     if (twice && !set->share)
-        return dlx__fail(DLX_E_INVALID, "topic %s: tensor %u (\"%.200s\") is in the set twice",
-                         p->topic, i, set->entries[i].name);
+        return dlx__fail(
+            DLX_E_INVALID,
+            "topic %s: tensor %u (\"%.200s\") is in the set twice: `share` allows that", p->topic,
+            i, set->entries[i].name);
     return 0;
 }
 

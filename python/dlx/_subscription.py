@@ -5,12 +5,20 @@ import select as _select
 import time
 from collections.abc import Iterable
 
-from ._dlx import Subscription
+from ._dlx import Connection, Publisher, Subscription
 from ._tensor import add
 
 
 def _given(timeout):
     return () if timeout is ... else (timeout,)
+
+
+class HandleMethods:
+    """Methods of connections, publishers and subscriptions."""
+
+    def __reduce__(self):
+        raise TypeError(f"a dlx.{type(self).__name__} belongs to its process and cannot be copied or pickled: "
+                        "call dlx.connect() in the other process and make one there")
 
 
 class Methods:
@@ -75,3 +83,5 @@ def select(subscriptions: Iterable[Subscription], timeout: float | None = None) 
 
 select.__module__ = "dlx"
 add(Methods, Subscription)
+for _type in (Connection, Publisher, Subscription):
+    add(HandleMethods, _type)

@@ -436,7 +436,7 @@ static PyObject *reduce(PyObject *self, PyObject *unused)
     (void)self;
     (void)unused;
     PyErr_SetString(PyExc_TypeError,
-                    "a message cannot be pickled: pickle its tensors, which copies "
+                    "a message is not copied or pickled: pickle its tensors, which copies "
                     "them, or publish it");
     return NULL;
 }

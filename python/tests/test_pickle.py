@@ -39,6 +39,23 @@ def address(buffer):
     return np.frombuffer(buffer, np.uint8).ctypes.data
 
 
+def test_what_is_of_its_process_is_neither_copied_nor_pickled(pair, c, received):
+    for handle in (c, *pair):
+        for use in (pickle.dumps, copy.copy):
+            with pytest.raises(TypeError, match=f"dlx.{type(handle).__name__} is of its process, .*: let the other process call dlx.connect"):
+                use(handle)
+    with pytest.raises(TypeError, match="not copied or pickled: pickle its tensors"):
+        copy.copy(received)
+
+
+def test_a_tensor_that_is_twice_in_a_set_is_for_share(pair):
+    x = pair[0].zeros(2)
+    with pytest.raises(dlx.InvalidError, match=r'"b"\) is in the set twice: share=True allows that'):
+        pair[0].publish({"a": x, "b": x})
+    pair[0].publish({"a": x, "b": x}, share=True)
+    assert pair[1].take()["b"].tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_every_protocol_holds_values(received, protocol):
     for t in (received[0], dlx.tensor(np.arange(6, dtype=np.float32).reshape(2, 3)), dlx.tensor(np.zeros((0, 3)))):
