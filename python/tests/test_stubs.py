@@ -2,6 +2,7 @@
 """The stubs and docstrings say what is there."""
 import ast
 import os
+import re
 
 import pytest
 
@@ -40,3 +41,9 @@ def test_functions_are_in_the_stubs():
     assert {k for k in functions if not k.startswith("__")} <= set(stub_names())
     for name in dlx.__all__:
         assert getattr(dlx, name) and (name == "__version__" or getattr(dlx, name).__doc__)
+
+
+def test_each_counter_is_explained(pair):
+    for handle in pair:
+        unexplained = [key for key in handle.stats() if not re.search(rf"\b{key}\b", type(handle).stats.__doc__)]
+        assert unexplained == []
