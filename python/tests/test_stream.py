@@ -47,7 +47,7 @@ def test_what_was_made_of_a_tensor_has_it_copied_and_strict_refuses(pair):
     del a
     assert not pub.publish(x, strict=True).copied and x.published
     assert (np.asarray(sub.take()) == 9).all()
-    with pytest.raises(dlx.WouldCopy, match=r"is not from empty\(\) of this publisher.* which strict=True forbids"):
+    with pytest.raises(dlx.WouldCopy, match=r"is not the dlx.Tensor that empty\(\) of this publisher returned.* which strict=True forbids"):
         pub.publish(b"abc", strict=True)
 
 
