@@ -117,44 +117,34 @@ struct dlx_connect_args {
     /** enum dlx_autospawn. It has an effect only if neither `socket` nor $DLX_SOCKET is given. */
     uint32_t autospawn;
     /**
-     * Called when a call of this client has waited for 50 ms, then at least every 200 ms, and at once
-     * when a signal handler has run in the waiting thread. It returns 0 to wait on; any other result
-     * ends the call with DLX_E_INTERRUPTED. With NULL, waits for the daemon end by their timeouts
-     * only; other waits also end with DLX_E_INTERRUPTED if a signal handler runs during them.
+     * Called while a call of this client waits, in the thread that waits: after 50 ms, then at
+     * least every 200 ms, and at once when a signal handler has run there. 0 waits on. Any other
+     * result ends the call with DLX_E_INTERRUPTED, and nothing is lost: messages stay to be taken,
+     * tensors still belong to the caller, a late answer is undone, and a daemon that was starting
+     * is ended. A call that has completed nevertheless returns 0. NULL: requests to the daemon end
+     * by their timeouts only, and other waits also if a signal handler runs during them.
      *
-     * Every call that waits for the daemon or for another program calls it: dlx_connect(), also while
-     * it starts a daemon, dlx_take(), dlx_get(), dlx_publish(), dlx_publisher_wait(), dlx_alloc() and
-     * the requests to the daemon. A call that need not wait does not call it, nor does a wait for a
-     * GPU.
-     *
-     * It runs in the thread that waits, so in several threads at once if several wait. While one
-     * thread waits for the daemon, requests of the client's other threads wait, too; other waits hold
-     * no lock. It may block, use other clients and release handles that are not in use, but not this
-     * client. A call on the publisher or subscription that waits fails with DLX_E_IN_USE, and so
-     * does a request to the daemon while the thread waits for the daemon.
-     *
-     * Nothing is lost when it ends a call: a message stays to be taken, a tensor still belongs to the
-     * caller, an answer that comes late is undone, and a daemon that was starting is ended. A call
-     * that has completed nevertheless returns 0. The function may be called once more after it
-     * returned another result than 0, and then returns the same.
+     * All waits for the daemon or another program call it, those of dlx_connect() included; waits
+     * for a GPU do not. It may run in several threads at once, and once more after a result other
+     * than 0, which it then repeats. It may block, use other clients and release handles that are
+     * not in use, but not this client. A call on the publisher or subscription that waits fails
+     * with DLX_E_IN_USE, and so does a request to the daemon while this thread waits for one.
+     * Requests of other threads wait meanwhile.
      */
     int (*interrupt)(void *interrupt_data);
     void *interrupt_data; /**< passed to `interrupt` */
     /**
      * How long dlx_connect() waits for a daemon that is not there yet, because the socket is
-     * missing or nobody listens on it. 0: it does not wait. Once there, the daemon has `timeout_ns`
-     * to answer.
+     * missing or nobody listens on it. 0: it does not wait. Then it has `timeout_ns` to answer.
      *
-     * dlx_connect() does not wait where it can start a private daemon: it starts one at once. So
-     * this matters if a socket is given, if `autospawn` is NEVER or DLX_AUTOSPAWN is no, and if
-     * there is no program to start. A private daemon that fails to start is not started again.
+     * dlx_connect() does not wait where it can start a private daemon: it starts one at once. A
+     * private daemon that fails to start is not started again.
      */
     int64_t wait_ns;
 };
 
 /**
- * Connects to the daemon. If none answers, and neither `socket` nor $DLX_SOCKET is given, starts a
- * private one.
+ * Connects to the daemon. If none answers, and neither `socket` nor $DLX_SOCKET is set, starts one.
  *
  * The program of a private daemon is $DLX_DAEMON; else `dlpackd` in the folder of the library or in
  * ../bin from there; else the one on PATH. It listens in $XDG_RUNTIME_DIR if only this user can
@@ -162,12 +152,12 @@ struct dlx_connect_args {
  * ends after 10 seconds ($DLX_IDLE_EXIT) in which nobody is connected and nothing is retained. It
  * is a child of the caller only if the caller is a child subreaper or process 1. Signals to the
  * calling thread are blocked until the daemon listens, or with `interrupt` until it was executed. A
- * set-user-ID program never starts a daemon. A service should set DLX_AUTOSPAWN=no, because a
- * daemon that it started would end with it.
+ * set-user-ID program never starts a daemon. A service should set DLX_AUTOSPAWN=no: its daemon
+ * would end with it.
  *
  * If the socket in /run/dlpackd exists but nobody listens on it, the machine's daemon is
- * restarting. Then this call waits for it. It does not go on to the next path and starts no private
- * daemon, because those would know none of the topics of the other programs.
+ * restarting. Then this call waits for it. It neither goes on to the next path nor starts a private
+ * daemon, which would not know the topics of the other programs.
  *
  * Returns 0; DLX_E_NO_DAEMON (nobody listens, or none could be started: the text has the path or
  * the program, its exit status and output, and with `wait_ns` the time waited), DLX_E_TIMEOUT (the
@@ -192,8 +182,8 @@ DLX_API enum dlx_daemon_place dlx_client_place(const struct dlx_client *c);
 
 /**
  * Returns the daemons that dlx_connect() found and that refused this user, each with its path and
- * its reason. Programs that use those daemons do not see what this client publishes. The text is
- * empty if there were none, or if a socket was given. Valid as long as the client. Any thread.
+ * its reason. Their programs do not see what this client publishes. Empty if there were none, or if
+ * a socket was given. Valid as long as the client. Any thread.
  */
 DLX_API const char *dlx_client_passed_over(const struct dlx_client *c);
 
@@ -222,8 +212,7 @@ struct dlx_publisher_args {
      * message that is `depth` behind the newest is dropped. If a reliable subscriber has yet to
      * take or skip it, dlx_publish() waits instead.
      *
-     * Depth costs memory only while a subscriber is behind: at most max(depth, history) + held + 1
-     * payloads, in arenas that are larger than their payloads.
+     * It costs memory only while one is behind: at most max(depth, history) + held + 1 payloads.
      */
     uint32_t depth;
     /**
@@ -237,8 +226,7 @@ struct dlx_publisher_args {
      */
     uint32_t retain;
     /** How long the daemon keeps them after the publisher is gone. 0 and DLX_FOREVER: without a
-     *  limit. DLX_RETAIN_LATCHED: not at all, so that subscriptions get them only while the
-     *  publisher is there. */
+     *  limit. DLX_RETAIN_LATCHED: not at all, so subscriptions get them only while it is there. */
     int64_t retain_for_ns;
     /**
      * How many messages one subscriber may hold at once, 1 to 4096. 0: as many as it asks for, at
@@ -275,10 +263,9 @@ DLX_API int dlx_publisher_new(struct dlx_client *c, const char *topic,
 /**
  * Closes the publisher. Subscribers keep what they hold, and can still take what was published.
  *
- * It waits at most 2.5 s for the daemon to answer, and not at all if the daemon ignored the
- * previous call. If it has published since dlpackd restarted, it also waits up to 200 ms for
- * subscribers that have yet to reconnect. If dlpackd hands retained messages to the service
- * manager, it waits up to 2 s until that has them.
+ * It waits at most 2.5 s for the daemon, and not at all if that ignored the previous call; up to
+ * 200 ms for subscribers that have yet to reconnect to a restarted dlpackd; and up to 2 s until the
+ * service manager has its retained messages, if dlpackd hands them to it.
  *
  * Returns NULL.
  */
@@ -300,7 +287,7 @@ struct dlx_tensor_spec {
  * belongs to the caller until dlx_publish() succeeds on it, or until the caller calls its deleter,
  * on any thread, also after the publisher was unreffed.
  *
- * Memory of messages that nobody needs any more is reused. If none fits, the daemon adds an arena.
+ * Memory that no message needs is reused. If none fits, the daemon adds an arena.
  *
  * Returns 0; DLX_E_SHAPE (a negative size, too many dimensions, more than 2^63-1 bytes, zero bits
  * or lanes), DLX_E_NO_MEMORY (the text has the bytes and the reason), DLX_E_LIMIT (a quota, or the
@@ -346,21 +333,19 @@ struct dlx_publish_args {
  *
  * On success the tensor belongs to the library, which calls its deleter if it was copied. On
  * failure it still belongs to the caller, who may publish it again. Nobody may write to memory that
- * was passed on: subscribers read it, and later messages reuse it. The library cannot know whether
- * this process still refers to that memory (by a view, a NumPy array or another DLPack export). The
- * caller ensures that nothing does, or copies the tensor first, or publishes it with `share` and
- * only reads it. dlx_set_debug() finds code that writes.
+ * was passed on: subscribers read it, and later messages reuse it. The caller ensures that nothing
+ * in this process (a view, a NumPy array, another DLPack export) writes to it, or copies the tensor
+ * first, or publishes it with `share`. dlx_set_debug() finds code that writes.
  *
  * With `share` the tensor stays the caller's, who calls its deleter as if it had not been
  * published. If it was not copied, it has DLPACK_FLAG_BITMASK_READ_ONLY from then on, and nobody
  * may write to it again, even when the message is gone. It may be published again without a copy,
- * also in sets, any number of times, the last time with or without `share`. Its memory is free when
- * its deleter was called and no message needs it. A tensor that must be copied is copied each time,
- * unless `strict` forbids it; the caller may go on writing to its memory.
+ * also in sets, the last time with or without `share`. Its memory is free when its deleter was
+ * called and no message needs it. A tensor that must be copied is copied each time, unless `strict`
+ * forbids it; the caller may go on writing to its memory.
  *
- * The call makes no system call unless a subscriber sleeps, memory is needed or a subscriber joins.
- * Two exceptions look for a daemon that has ended, once a second: a kernel without robust futexes,
- * and publishers beyond the 2,048th of a daemon.
+ * The call makes no system call unless a subscriber sleeps or joins, or memory is needed (without
+ * robust futexes, and beyond a daemon's 2,048th publisher, one a second looks for the daemon).
  *
  * Returns 0; DLX_E_FULL (a BLOCK publisher with timeout_ns 0: a reliable subscriber is `depth`
  * behind, and the text names it), DLX_E_TIMEOUT (the same after the wait, or there are fewer than
@@ -394,15 +379,14 @@ DLX_API int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
 
 /**
  * Turns the debug mode on or off for the publishers that this process makes from now on. Until the
- * first call, it is on if the environment has DLX_DEBUG=1 when the first publisher is made, but
- * never in a program with more rights than its caller (AT_SECURE). Any thread, at any time.
+ * first call, DLX_DEBUG=1 in the environment turns it on, but not in a program with more rights
+ * than its caller (AT_SECURE). Any thread.
  *
  * In debug mode, a publisher write-protects the memory of a message in its own process from
  * dlx_publish() until the memory is reused; in other processes it is always protected. A write
  * raises SIGSEGV, and a debugger shows the line that wrote. The library prints nothing and installs
- * no handler. Each tensor gets pages of its own, and each message costs two or more system calls
- * and mappings. If the kernel refuses to protect a message (vm.max_map_count), it is published
- * nevertheless, and counted as `unprotected` in struct dlx_publisher_stats.
+ * no handler. Each message costs two or more system calls and mappings, and each tensor pages of
+ * its own. A message that the kernel does not protect (vm.max_map_count) counts as `unprotected`.
  */
 DLX_API void dlx_set_debug(bool on);
 
@@ -415,8 +399,7 @@ DLX_API void dlx_set_debug(bool on);
 
 /** A tensor of a set. */
 struct dlx_item {
-    /** At most DLX_NAME_MAX bytes, unique in the set. NULL or "": no name. Borrowed for the
-     *  call. */
+    /** At most DLX_NAME_MAX bytes, unique in the set. NULL or "": none. Borrowed for the call. */
     const char *name;
     DLManagedTensorVersioned *tensor; /**< as for dlx_publish() */
 };
@@ -430,7 +413,7 @@ struct dlx_bytes {
 /**
  * Allocates `n` tensors (1 to DLX_TENSORS_MAX), all or none, as n calls of dlx_alloc() would. If
  * memory has to be added, one arena takes all of them. `ret` has room for n pointers. On failure
- * each is unchanged or NULL.
+ * each is as before or NULL.
  *
  * Returns as dlx_alloc(); the text names the tensor.
  */
@@ -466,14 +449,14 @@ DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *item
 DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns);
 
 /**
- * Gets a file descriptor for poll(2), epoll, libuv or asyncio. The publisher owns it: never read,
+ * Gets a file descriptor for poll(2), epoll, libuv or asyncio. Owned by the publisher: do not read,
  * write or close it.
  *
  * Publish with a timeout of 0 until the call fails with DLX_E_FULL or DLX_E_TIMEOUT, then poll. The
  * descriptor becomes readable when the same call may succeed. This holds for dlx_publish(),
  * dlx_publish_n(), dlx_publish_set() and dlx_publisher_wait(), from the first call of this function
- * on. The descriptor is readable at first, and sometimes without a reason. A failure then costs
- * some system calls for each link.
+ * on. It is readable at first, and sometimes without a reason. A failure costs some system calls
+ * per link.
  *
  * It also becomes readable when the daemon is lost. Without a daemon it still reports room in the
  * ring. But no event announces a new daemon, which a call that waits for subscribers needs: for
@@ -495,8 +478,7 @@ struct dlx_subscribe_args {
     size_t size;
     uint32_t mode; /**< enum dlx_mode */
     /** Begin with up to this many messages that were published before: at most the publisher's own
-     *  `history`, at least those that it retains. 0: only those that it retains. DLX_HISTORY_NONE:
-     *  none. */
+     *  `history`, at least those that it retains. 0: only those. DLX_HISTORY_NONE: none. */
     uint32_t history;
     /** The publisher waits for this subscription instead of dropping messages, while it is
      *  attached. This needs a BLOCK publisher and DLX_MODE_ALL. */
@@ -544,7 +526,7 @@ DLX_API int dlx_subscribe(struct dlx_client *c, const char *topic,
 DLX_API struct dlx_subscription *dlx_subscription_unref(struct dlx_subscription *s);
 
 /**
- * Gets a file descriptor for poll(2), epoll, libuv or asyncio. The subscription owns it: never
+ * Gets a file descriptor for poll(2), epoll, libuv or asyncio. Owned by the subscription: do not
  * read, write or close it.
  *
  * Take until dlx_take() or dlx_take_n() returns DLX_E_EMPTY or DLX_E_TIMEOUT, then poll: only then
@@ -576,8 +558,8 @@ DLX_API int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_
 
 /**
  * Takes up to `n` messages into `ret`: waits for the first as dlx_take() does, and takes the others
- * that are there without waiting. It costs less than n calls of dlx_take(). `ret_n` receives the
- * number of messages.
+ * that are there without waiting. It costs less than n calls of dlx_take(). `ret_n` receives their
+ * number.
  *
  * Returns 0 if there is at least one; DLX_E_INVALID (also: n is 0); else as dlx_take().
  */
