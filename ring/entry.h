@@ -2,10 +2,9 @@
 #ifndef DLX_RING_ENTRY_H
 #define DLX_RING_ENTRY_H
 
-/*
- * The words of a ring entry, packed and unpacked: layout.h draws them. Word 0, the time, is the writer's. Word 1 and the
- * lower half of word 2 say where a message lies, and differ between messages of a stream; the rest says what it is.
- */
+/* Packing and unpacking of the words of a ring entry. layout.h draws them. The ring writer stores
+ * word 0, the time. Word 1 and the lower half of word 2 locate the payload and differ between the
+ * messages of a stream; the other words describe the tensor or manifest. */
 
 #include "ring/layout.h"
 #include <dlpack/dlpack.h>
@@ -31,10 +30,11 @@ static inline void dlx__entry_set_place(uint64_t *words, uint32_t arena, uint64_
     words[2] = (words[2] & ~(uint64_t)UINT32_MAX) | arena;
 }
 
-/* What a message is, but for the time and where it lies: the words of an entry that had one like it. */
+/* The description of a message without its time and location, taken from the entry of an earlier
+ * message. */
 struct dlx_entry_form {
-    uint64_t words[DLX_SHM_ENTRY_WORDS - 2]; /* from word 2 on; the arena in it is not looked at */
-    uint64_t is_none; /* 1: no message is like this, whatever its words are; else 0 */
+    uint64_t words[DLX_SHM_ENTRY_WORDS - 2]; /* from word 2 on; its arena is ignored */
+    uint64_t is_none; /* 1: matches no message, whatever the words are; else 0 */
 };
 
 static inline bool dlx__entry_is_like(const uint64_t *words, const struct dlx_entry_form *form)
@@ -44,7 +44,8 @@ static inline bool dlx__entry_is_like(const uint64_t *words, const struct dlx_en
             (words[6] ^ form->words[4]) | form->is_none) == 0;
 }
 
-/* A row-major CPU tensor. False: it does not fit, and needs a manifest. ndim is at least 0. */
+/* Packs a row-major CPU tensor. Returns false if the entry has no room for it, so that it needs a
+ * manifest. ndim is at least 0. */
 static inline bool dlx__entry_pack_tensor(uint64_t *words, uint32_t arena, uint64_t offset,
                                           DLDataType dtype, bool padded, int32_t ndim,
                                           const int64_t *shape)
@@ -81,7 +82,7 @@ static inline void dlx__entry_pack_manifest(uint64_t *words, uint32_t arena, uin
     words[6] = 0;
 }
 
-/* Of a packed manifest: tensors in it are on GPUs. */
+/* Marks a packed manifest as one with tensors on GPUs. */
 static inline void dlx__entry_set_gpu(uint64_t *words)
 {
     words[3] = (uint64_t)DLX_SHM_KIND_MANIFEST_GPU << 48;
@@ -93,8 +94,9 @@ static inline bool dlx__entry_is_manifest(const uint64_t *words)
     return kind == DLX_SHM_KIND_MANIFEST || kind == DLX_SHM_KIND_MANIFEST_GPU;
 }
 
-/* What a tensor's words say, but for where it lies. A peer wrote them: ndim and flags are checked here, nothing
- * else. False: it cannot be. `ret_shape` has room for DLX_SHM_NDIM_ENTRY sizes. */
+/* Unpacks the description of a tensor, without its location. A peer wrote the words: this function
+ * checks ndim and flags and nothing else. Returns false if one of them is invalid. `ret_shape` has
+ * room for DLX_SHM_NDIM_ENTRY sizes. */
 static inline bool dlx__entry_unpack_tensor(const uint64_t *words, DLDataType *ret_dtype,
                                             bool *ret_padded, int32_t *ret_ndim, int64_t *ret_shape)
 {

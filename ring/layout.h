@@ -8,7 +8,7 @@
  * Rules
  *   - Every region has one writer, named below; the kernel enforces it (common/memory.h).
  *   - Words of different rates of change do not share a cache line.
- *   - A word that another process wrote is loaded once, into private memory, and checked there.
+ *   - A word that another process wrote is loaded once into private memory and checked there.
  *   - Sizes and counts come from the daemon's packets, never from a region.
  *   - Numbers are host-endian: both ends are on one machine. Layout version: DLX_PROTO_MAJOR.
  *
@@ -16,7 +16,7 @@
  *
  *        0  +--------------------------------------+
  *           | head, oldest                         |  each message
- *       64  | blocked, heeds_locks                 |  when a publisher waits; once
+ *       64  | blocked, heeds_locks                 |  while the publisher waits; once
  *      128  | counters                             |  each message; for reports
  *      192  +--------------------------------------+
  *           | entries [n_entries], 64 bytes each   |  n_entries: a power of 2
@@ -24,8 +24,8 @@
  *
  * Entry n % n_entries is the record of message n:
  *
- *     gen     n; n + GONE once the message was retired; n + END or n + MOVED when no message n
- *             will come. An entry is written again only when its message is GONE.
+ *     gen     n; n + GONE once the message is retired; n + END or n + MOVED if no message n
+ *             will come. An entry is reused only once its message is GONE.
  *     word 0  monotonic_ns
  *          1  offset in the arena
  *          2  arena u32, dtype code u8, bits u8, lanes u16
@@ -38,7 +38,7 @@
  *           | wake-up lines: the ticket is at      |  32 lines, so that the tickets of many links,
  *           | (link_index % 32) * 64               |  all read on every publish, do not share a set
  *     2048  | cursor, started, counters            |  each message
- *     2112  | n_used, hold words [max_held]        |  0: the hold word is free
+ *     2112  | n_used, holds [max_held]             |  0: the hold is free
  *           +--------------------------------------+  (rounded up to a page)
  *
  * Membership page        writer: daemon               readers: the publishers of one user
@@ -72,10 +72,11 @@
 
 /* ---- control block ------------------------------------------------------------------------- */
 
-/* Marks in `gen`; numbers of messages are below them. */
-#define DLX_SHM_GONE          (UINT64_C(1) << 63) /* message n was retired */
-#define DLX_SHM_END           (UINT64_C(1) << 62) /* the publisher closed after message n - 1 */
-#define DLX_SHM_MOVED         (UINT64_C(1) << 61) /* it went on with another daemon at message n */
+/* Marks in `gen`. Message numbers are below all of them. */
+#define DLX_SHM_GONE (UINT64_C(1) << 63) /* message n was retired */
+#define DLX_SHM_END  (UINT64_C(1) << 62) /* the publisher closed after message n - 1 */
+/* the publisher moved to another daemon before message n */
+#define DLX_SHM_MOVED         (UINT64_C(1) << 61)
 #define DLX_SHM_NUMBER(gen)   ((gen) & (DLX_SHM_MOVED - 1))
 #define DLX_SHM_IS_FINAL(gen) ((gen) & (DLX_SHM_END | DLX_SHM_MOVED))
 
@@ -85,17 +86,18 @@ struct dlx_shm_entry {
 };
 
 struct dlx_shm_control {
-    /* The newest message, 0: none yet. Stored after `gen` of its entry: up to a batch behind. For joiners, lapped
-     * readers, mode LATEST and reports. */
+    /* The newest message; 0 if there is none. The writer stores it after `gen` of the entry, so it
+     * may be one batch behind. Joining and lapped readers, mode LATEST and reports use it. */
     _Alignas(64) dlx_atomic_u64 head;
-    dlx_atomic_u64 oldest; /* the oldest message that is not GONE: where a lapped reader goes on */
+    /* the oldest message that is not GONE: where a lapped reader continues */
+    dlx_atomic_u64 oldest;
 
-    /* Not 0: the publisher waits for room, so whoever makes room rings it. Always once it has moved.
-     * The daemon reads it for reports. */
+    /* Not 0: the publisher waits for room, and a reader that makes room rings it. It stays set
+     * after the publisher has moved to another control block. The daemon reads it for reports. */
     _Alignas(64) dlx_atomic_u32 blocked;
-    /* 1: once its daemon has ended, the publisher frees nothing while this file is locked. So a
-     * later daemon may show the block to newcomers, by a locked descriptor (common/memory.h). 0:
-     * it does not know that, or cannot. */
+    /* 1: once its daemon has ended, the publisher frees nothing while a lock is held on this file.
+     * A later daemon may then show the control block to new subscribers through a locked descriptor
+     * (common/memory.h). 0: the publisher does not support this. */
     dlx_atomic_u32 heeds_locks;
 
     /* For reports only. */
@@ -108,11 +110,11 @@ struct dlx_shm_control {
     struct dlx_shm_entry entries[];
 };
 
-/* Of an entry: what its words say. */
+/* The kind of an entry: how to read its words. */
 enum dlx_shm_kind {
     DLX_SHM_KIND_TENSOR = 1,   /* a row-major CPU tensor of up to 7 dimensions below 2^32 */
     DLX_SHM_KIND_MANIFEST = 2, /* anything else: struct dlx_shm_manifest at (arena, offset) */
-    /* The same, with tensors on GPUs: a reader that knows nothing of them refuses the message. */
+    /* A manifest with tensors on GPUs. A reader without GPU support refuses the message. */
     DLX_SHM_KIND_MANIFEST_GPU = 3,
 };
 
@@ -122,7 +124,7 @@ enum dlx_shm_record_flags {
 };
 #define DLX_SHM_RECORD_FLAGS_ALL 3U
 
-/* Of a manifest: where a tensor is and what it is, without its dimensions. */
+/* Part of a manifest: the location and type of one tensor, without its dimensions. */
 struct dlx_shm_record {
     uint32_t arena; /* 0: no shared memory (a tensor of size 0, or on a GPU) */
     uint8_t dtype_code;
@@ -132,19 +134,19 @@ struct dlx_shm_record {
     int32_t device_id;
     uint32_t ndim;
     uint32_t flags;  /* enum dlx_shm_record_flags */
-    uint64_t offset; /* of element 0, from the start of the arena, or of the allocation; bytes */
+    uint64_t offset; /* of element 0, in bytes from the start of the arena or GPU allocation */
     uint64_t size;   /* bytes that the elements span from there */
 };
 
 /*
- * Manifest: messages with several tensors, names, metadata, strides, more than 7 dimensions or a dimension
- * of 2^32 or more.
+ * Manifest: describes a message with several tensors, names, metadata, strides, more than 7
+ * dimensions, or a dimension of 2^32 or more.
  *
  *     header | entries [n_tensors] | dims: i64, shape then strides of each entry | names | metadata
  *            | struct dlx_shm_manifest_gpu | allocations, DLX_SHM_ALLOCATION_SIZE bytes each
  *
- * The last part is there if tensors are on GPUs. It describes each allocation that one of them lies
- * in once (gpu/handle.h). All offsets count from the start of the manifest, in bytes.
+ * The second line exists if tensors are on GPUs. It describes each of their allocations once
+ * (gpu/handle.h). All offsets are in bytes from the start of the manifest.
  */
 struct dlx_shm_manifest {
     uint32_t n_tensors;
@@ -182,14 +184,15 @@ struct dlx_shm_manifest_entry {
 #define DLX_SHM_CURSOR_CLOSED UINT64_MAX /* the subscription left: it has passed everything */
 
 struct dlx_shm_link {
-    /* Wake-up lines: see dlx_shm_ticket(). The ticket is raised when the subscriber goes to sleep: the
-     * publisher rings once for each value. */
+    /* Wake-up lines: see dlx_shm_ticket(). The subscriber raises its ticket before it sleeps, and
+     * the publisher rings once for each value. */
     _Alignas(64) uint8_t tickets[DLX_SHM_TICKET_LINES * DLX_CACHELINE];
 
-    /* Every message up to here is passed: taken, skipped or lost. What was taken and is held has a hold word,
-     * stored before. 0 before the start. The daemon reads it for reports. */
+    /* Every message up to here is passed: taken, skipped or lost. A message that is held has a
+     * hold, which was stored before the cursor. 0 before the start. The daemon reads it for
+     * reports. */
     _Alignas(64) dlx_atomic_u64 cursor;
-    /* 1 once the first cursor is stored: what comes from now on is received. */
+    /* 1 once the first cursor is stored: the subscriber receives all later messages. */
     dlx_atomic_u32 started;
     /* For reports only. */
     dlx_atomic_u64 taken;
@@ -197,7 +200,7 @@ struct dlx_shm_link {
     dlx_atomic_u64 skipped;
     dlx_atomic_u64 lost;
 
-    /* How many hold words were ever used: the first ones. */
+    /* How many holds were ever used: the first ones. */
     _Alignas(64) dlx_atomic_u64 n_used;
     /* Numbers of the messages that are held. */
     dlx_atomic_u64 hold[];
@@ -205,24 +208,26 @@ struct dlx_shm_link {
 
 /* ---- membership page ----------------------------------------------------------------------- */
 
-/* Of `joins`: whoever gets a line counts from the other bits, which were never there before. */
+/* The bits of `joins` that count. A line starts with other upper bits than it ever had before. */
 #define DLX_SHM_JOINS_MASK UINT64_C(0xffffffff)
 
 struct dlx_shm_membership {
-    /* Links given to this publisher, whose LinkAdded packets are in the link socket, or will be: raised before the subscriber
-     * hears of it; lowered when one that has left, and holds nothing, will never be sent. */
+    /* The number of links given to this publisher, whose LinkAdded packets are in the link socket
+     * or will be. The daemon raises it before the subscriber hears of the link, and lowers it for a
+     * link that has left without holds and will never be sent. */
     _Alignas(64) dlx_atomic_u64 joins;
-    /* Links ever ended by a close or a death: a hint to look for the dead. */
+    /* The number of links that a close or a death has ended: a hint to look for dead links. */
     dlx_atomic_u64 leaves;
-    /* The thread id of the daemon's loop, while that lives and knows this publisher: the word is in its list of robust futexes
-     * (set_robust_list(2)), so the kernel clears the id when the thread ends, however it does. 0: ask the socket. */
+    /* The thread id of the daemon's loop while that runs and knows this publisher. The word is in
+     * the thread's list of robust futexes (set_robust_list(2)), so the kernel clears the id when
+     * the thread ends for whatever reason. 0: only the link socket can tell. */
     dlx_atomic_u32 vouched;
 };
 
 /* ---- sizes and places ---------------------------------------------------------------------- */
 
-/* Entries for a publisher that leaves `window` messages in the ring: as many again for batches, and one for END or
- * MOVED. `window` is at most DLX_SHM_DEPTH_MAX. */
+/* The number of entries for a publisher that leaves `window` messages in the ring: twice as many,
+ * to have room for batches and for END or MOVED. `window` is at most DLX_SHM_DEPTH_MAX. */
 static inline uint32_t dlx_shm_n_entries(uint32_t window)
 {
     uint32_t n = DLX_SHM_ENTRIES_MIN;
@@ -236,7 +241,7 @@ static inline bool dlx_shm_n_entries_is_valid(uint32_t n)
     return n >= DLX_SHM_ENTRIES_MIN && n <= DLX_SHM_ENTRIES_MAX && (n & (n - 1)) == 0;
 }
 
-/* Bytes of a control block with so many entries, at most DLX_SHM_ENTRIES_MAX. */
+/* Bytes of a control block with `n_entries` entries, at most DLX_SHM_ENTRIES_MAX. */
 static inline uint64_t dlx_shm_control_size(uint32_t n_entries)
 {
     uint64_t size =
@@ -244,7 +249,7 @@ static inline uint64_t dlx_shm_control_size(uint32_t n_entries)
     return (size + DLX_PAGE - 1) & ~(uint64_t)(DLX_PAGE - 1);
 }
 
-/* Bytes of a link page with so many hold words; max_held is at most DLX_SHM_HELD_MAX. */
+/* Bytes of a link page with `max_held` holds, at most DLX_SHM_HELD_MAX. */
 static inline uint64_t dlx_shm_link_size(uint32_t max_held)
 {
     uint64_t size = sizeof(struct dlx_shm_link) + (uint64_t)max_held * sizeof(uint64_t);

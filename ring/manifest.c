@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* How many items ahead the caches are asked for shapes and names, which lie anywhere. */
+/* The distance, in items, of prefetches of shapes and names, which may lie anywhere. */
 #define AHEAD 8U
 
 #define GPU_HEADER sizeof(struct dlx_shm_manifest_gpu)
@@ -103,7 +103,7 @@ static bool inside(uint64_t offset, uint64_t size, uint64_t whole)
     return !__builtin_add_overflow(offset, size, &end) && end <= whole;
 }
 
-/* The part about GPUs: allocations, at least one and at most one a tensor. */
+/* Checks the part about GPUs, which has between one allocation and one for each tensor. */
 static bool is_gpu_part(uint64_t offset, uint64_t size, uint32_t n_tensors, uint64_t whole)
 {
     return size == 0 || (offset % 8 == 0 && inside(offset, size, whole) && size > GPU_HEADER &&
@@ -117,7 +117,7 @@ int dlx__manifest_open(const void *data, uint64_t size, uint32_t n_tensors,
     if (size < sizeof ret->header)
         return dlx__fail(DLX_E_BAD_PEER, "manifest of %" PRIu64 " bytes", size);
     memcpy(&ret->header, data, sizeof ret->header);
-    __asm__ volatile("" ::: "memory"); /* once: from here on only the private copy is looked at */
+    __asm__ volatile("" ::: "memory"); /* from here on, only the private copy is read */
     const struct dlx_shm_manifest *h = &ret->header;
     if (n_tensors == 0 || n_tensors > DLX_SHM_TENSORS_MAX || h->n_tensors != n_tensors)
         return dlx__fail(DLX_E_BAD_PEER, "manifest of %u tensors in a message of %u", h->n_tensors,

@@ -5,11 +5,11 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* How many messages that were gone a take passes over, beyond the size of the ring, when a publisher is as fast as
- * we are. */
+/* How many retired messages one take skips, beyond the size of the ring, before it gives up. A
+ * publisher as fast as the reader could otherwise keep it here. */
 #define MISSES_MORE 1024U
 
-/* The publisher's words: const is the page's protection, they change all the same. */
+/* The publisher writes these words; they are const because the reader maps the page read-only. */
 static dlx_atomic_u64 *word(const dlx_atomic_u64 *w)
 {
     return (dlx_atomic_u64 *)(uintptr_t)w;
@@ -25,8 +25,8 @@ static uint64_t gen_of(const struct dlx_reader *r, uint64_t n)
     return dlx_load64_acquire(word(&entry_of(r, n)->gen));
 }
 
-/* DLX_SHM_MOVED stands for all that cannot be: no cursor comes near the end of the numbers. Behind it is 0, which
- * a hold word cannot say. */
+/* Caps the head at DLX_SHM_MOVED, which stands for every impossible value. No cursor comes near
+ * that number, and the number after UINT64_MAX would be 0, the value of a free hold. */
 static uint64_t head_of(const struct dlx_reader *r)
 {
     return DLX_MIN(dlx_load64_acquire(word(&r->control->head)), DLX_SHM_MOVED);
@@ -56,7 +56,8 @@ void dlx__reader_init(struct dlx_reader *r, const struct dlx_shm_control *contro
     };
 }
 
-/* After stores that may unblock the publisher, and a fence. Partner: dlx__writer_set_blocked(), then reclaim. */
+/* Called after stores that may unblock the publisher, and a fence. Partner:
+ * dlx__writer_set_blocked(), which is followed by a reclaim. */
 static void ring_if_blocked(struct dlx_reader *r)
 {
     dlx_atomic_u32 *blocked = (dlx_atomic_u32 *)(uintptr_t)&r->control->blocked;
@@ -64,7 +65,7 @@ static void ring_if_blocked(struct dlx_reader *r)
         r->env->ring(r->userdata);
 }
 
-/* Without a message: everything up to `n` is passed. */
+/* Passes everything up to `n` without taking a message. */
 static void set_cursor(struct dlx_reader *r, uint64_t n)
 {
     r->cursor = n;
@@ -77,8 +78,8 @@ static void set_cursor(struct dlx_reader *r, uint64_t n)
 
 /* ---- start and go on ------------------------------------------------------------------------ */
 
-/* The newest message. `head` may be a batch behind: the entries after it say what there is, and whoever stores the next
- * one sees that we joined. */
+/* Returns the newest message. `head` may be one batch behind, so the entries after it decide. A
+ * publisher that stores a later entry sees that this reader has joined. */
 static uint64_t find_newest(const struct dlx_reader *r)
 {
     uint64_t head = head_of(r);
@@ -96,16 +97,17 @@ static uint64_t find_newest(const struct dlx_reader *r)
 
 void dlx__reader_start(struct dlx_reader *r, uint32_t history, bool from_start, uint64_t base)
 {
-    dlx_fence(); /* partner: an announcing writer has stored gen, then looks at `joins` */
+    dlx_fence(); /* partner: an announcing writer stores gen, then reads `joins` */
     uint64_t newest = find_newest(r);
     uint64_t cursor = from_start ? 0 : newest - DLX_MIN(newest, (uint64_t)history);
-    if (r->reliable) /* of what comes next the publisher stores gen, then sees us: partner: dlx__writer_announce() */
+    /* the publisher stores gen of later messages, then sees this reader: dlx__writer_announce() */
+    if (r->reliable)
         r->sure = newest;
     r->last = DLX_MAX(cursor, base);
     set_cursor(r, r->last);
     dlx_store32_release(&r->page->started, 1);
     dlx_fence();
-    ring_if_blocked(r); /* also if it does not wait for us: dlx_publisher_wait() does */
+    ring_if_blocked(r); /* even if not `rings`: dlx_publisher_wait() waits for new links */
 }
 
 static void count_skipped(struct dlx_reader *r, uint64_t n)
@@ -116,7 +118,7 @@ static void count_skipped(struct dlx_reader *r, uint64_t n)
 
 void dlx__reader_miss(struct dlx_reader *r, uint64_t n)
 {
-    /* Who only wants the newest has lost nothing: a newer one is there. */
+    /* In mode LATEST nothing is lost: a newer message is there. */
     if (r->latest) {
         count_skipped(r, n);
         return;
@@ -127,10 +129,10 @@ void dlx__reader_miss(struct dlx_reader *r, uint64_t n)
 
 void dlx__reader_follow(struct dlx_reader *r, uint64_t cursor, uint64_t untold)
 {
-    cursor = DLX_MIN(cursor, DLX_SHM_MOVED); /* a peer may have said it */
+    cursor = DLX_MIN(cursor, DLX_SHM_MOVED); /* the peer may have supplied an impossible value */
     if (r->last > cursor) {
         dlx__reader_miss(r, r->last - cursor);
-        r->last = cursor; /* the first message tells the gap */
+        r->last = cursor; /* the first message reports the gap */
     } else if (cursor > r->cursor) {
         r->last = cursor;
         set_cursor(r, cursor);
@@ -167,11 +169,11 @@ void dlx__reader_carry_counters(struct dlx_reader *to, struct dlx_reader *from)
 
 static bool is_free(const struct dlx_reader *r, uint32_t hold)
 {
-    /* Acquire: whoever released it is done with the payload, and with the word. */
+    /* Acquire: the thread that released the hold is done with the payload and with the word. */
     return dlx_load64_acquire(word(&r->page->hold[hold])) == 0;
 }
 
-/* The first words are used as long as they do, so that the publisher looks at few. */
+/* Prefers the lowest hold, so that the publisher scans few of them. */
 static bool find_hold(struct dlx_reader *r, uint32_t *ret)
 {
     if (dlx_likely(is_free(r, 0))) {
@@ -225,7 +227,8 @@ bool dlx__reader_is_past(const struct dlx_reader *r, const struct dlx_reader *ot
     return newest > other->cursor && newest > find_newest(other);
 }
 
-/* The next entry has not the next message: why? Returns 0 if messages were lost and the search goes on after them. */
+/* Called if the next entry does not have the next message. Returns 0 if messages were lost and the
+ * search continues after them, else the reason. */
 static int look_further(struct dlx_reader *r, uint64_t n, uint64_t gen)
 {
     uint64_t found = DLX_SHM_NUMBER(gen);
@@ -234,21 +237,21 @@ static int look_further(struct dlx_reader *r, uint64_t n, uint64_t gen)
     if (found == n && DLX_SHM_IS_FINAL(gen))
         return gen & DLX_SHM_END ? DLX_E_PUBLISHER_GONE : DLX_E_NOT_FOUND;
     uint64_t oldest = dlx_load64_acquire(word(&r->control->oldest)), head = head_of(r);
-    /* An entry is ahead of head by a batch at most. */
+    /* An entry is at most one batch ahead of head. */
     if (head >= DLX_SHM_MOVED || found > head + r->mask + 1)
         return dlx__fail(DLX_E_BAD_PEER,
                          "entry of message %" PRIu64 " claims %" PRIu64 ", and head is %" PRIu64, n,
                          gen, head);
     uint64_t next = n + 1;
     if (oldest > next &&
-        oldest <= head + 1) /* it saves steps: the entry that it names is looked at, too */
+        oldest <= head + 1) /* only saves steps: the entry that it names is checked, too */
         next = oldest;
     dlx__reader_miss(r, next - n);
     set_cursor(r, next - 1);
     return 0;
 }
 
-/* Of mode latest, and message n is there: the newest one. */
+/* In mode LATEST, with message n in the ring: returns the number of the newest message. */
 static uint64_t skip_to_newest(struct dlx_reader *r, uint64_t n)
 {
     if (DLX_SHM_NUMBER(gen_of(r, n + 1)) <= n)
@@ -261,7 +264,7 @@ static uint64_t skip_to_newest(struct dlx_reader *r, uint64_t n)
     return head;
 }
 
-/* Copy message n, whose entry was seen to have it, and store a hold word for it. */
+/* Copies message n, which its entry was seen to have, and stores its hold. */
 static inline bool hold(struct dlx_reader *r, uint64_t n, struct dlx_taken *ret)
 {
     const struct dlx_shm_entry *entry = entry_of(r, n);
@@ -275,18 +278,20 @@ static inline bool hold(struct dlx_reader *r, uint64_t n, struct dlx_taken *ret)
     return true;
 }
 
-/* Of a reliable link, which passes nothing else: the publisher keeps it, for this link or the
- * one by the next daemon. */
+/* A reliable link does not pass a message that it cannot read yet: the publisher keeps the message
+ * for this link, or for the link's successor at the next daemon. */
 static inline bool is_readable(const struct dlx_reader *r, const struct dlx_taken *taken)
 {
     return !r->reliable || !r->env->is_readable || r->env->is_readable(r->userdata, taken);
 }
 
-/* Those of `got` messages that were not retired before their hold words could be seen; they are retired in order. */
+/* Drops those of `got` messages that were retired before their holds became visible. Messages are
+ * retired in order, so these are the first ones. */
 static uint32_t drop_gone(struct dlx_reader *r, struct dlx_taken *taken, uint32_t got)
 {
     uint32_t n_gone = 0;
-    /* Relaxed: the fence came before. Partner: dlx__writer_retire_in(), which stores GONE before it loads holds. */
+    /* Relaxed: a fence came before. Partner: dlx__writer_retire_in(), which stores GONE before it
+     * loads holds. */
     while (n_gone < got &&
            dlx_load64_relaxed(word(&entry_of(r, taken[n_gone].n)->gen)) != taken[n_gone].n)
         n_gone++;
@@ -301,7 +306,8 @@ static uint32_t drop_gone(struct dlx_reader *r, struct dlx_taken *taken, uint32_
 
 int dlx__reader_take(struct dlx_reader *r, struct dlx_taken *ret, uint32_t count)
 {
-    /* More than there can be behind an honest head; one that runs away from us does not keep us here. */
+    /* The bound exceeds the distance to an honest head, and a head that runs away cannot keep the
+     * reader here. */
     for (uint32_t misses = 0; misses <= r->mask + MISSES_MORE; misses++) {
         uint64_t n = r->cursor + 1, gen = gen_of(r, n);
         if (dlx_unlikely(gen != n)) {
@@ -333,18 +339,22 @@ int dlx__reader_take(struct dlx_reader *r, struct dlx_taken *ret, uint32_t count
         if (dlx_unlikely(got == 0))
             return dlx__fail(DLX_E_TOO_MANY_HELD, "all %u hold words are in use", r->max_held);
         uint64_t newest = n + got - 1;
-        /* What came after a reliable link joined is not retired before the link has passed it: copies are whole, and
-         * the hold words are there before the cursor. Otherwise it is seen after the fence whether they came in time; what
-         * we have passed may be GONE for that reason, so the cursor waits until then. */
+        /*
+         * Messages that follow the join of a reliable link are not retired before the link has
+         * passed them, so their copies are whole, and the holds are stored before the cursor. For
+         * other messages the check after the fence shows whether the holds came in time. A message
+         * that the cursor has passed may be GONE for that reason, so the cursor is stored after the
+         * check.
+         */
         bool sure = n > r->sure;
         if (sure)
             dlx_store64_release(&r->page->cursor, newest);
-        dlx_fence(); /* hold words and cursor, then gen and `blocked` */
+        dlx_fence(); /* stores of holds and cursor, then loads of gen and `blocked` */
         if (!sure) {
             got = drop_gone(r, ret, got);
             dlx_store64_release(&r->page->cursor, newest);
             if (dlx_unlikely(r->reliable))
-                dlx_fence(); /* the publisher may wait for it */
+                dlx_fence(); /* the publisher may wait for the cursor */
         }
         r->cursor = newest;
         if (r->rings)
@@ -366,7 +376,7 @@ void dlx__reader_lose(struct dlx_reader *r, const struct dlx_taken *taken, uint3
 {
     for (uint32_t i = 0; i < n; i++)
         dlx__reader_release(r, taken[i].hold);
-    r->last = taken->n - taken->gap - 1; /* the next one tells the gap */
+    r->last = taken->n - taken->gap - 1; /* the next message reports the gap */
     dlx__reader_miss(r, n);
 }
 
@@ -374,7 +384,7 @@ void dlx__reader_lose(struct dlx_reader *r, const struct dlx_taken *taken, uint3
 
 bool dlx__reader_arm(struct dlx_reader *r)
 {
-    /* Partner: dlx__writer_ring_sleepers(), after gen or a mark was stored. */
+    /* Partner: dlx__writer_ring_sleepers(), called after gen or a mark was stored. */
     dlx_store64_relaxed(r->ticket, ++r->sleep_ticket);
     dlx_fence();
     return !dlx__reader_pending(r);

@@ -37,7 +37,7 @@ static bool has_elements(int32_t ndim, const int64_t *shape)
     return true;
 }
 
-/* Bytes of `n` elements, or false if that is more than INT64_MAX. */
+/* Computes the bytes of `n` elements. Returns false if there are more than INT64_MAX. */
 static bool bytes_of(uint64_t n, uint64_t bits, uint64_t *ret)
 {
     uint64_t total, bytes;
@@ -69,7 +69,7 @@ int dlx__tensor_size_any(DLDataType dtype, bool padded, int32_t ndim, const int6
         return 0;
     if (has_elements(ndim, shape))
         return dlx__fail(DLX_E_SHAPE, "a tensor of this shape has more than 2^63-1 bytes");
-    *ret_size = 0; /* a 0 came after an overflow */
+    *ret_size = 0; /* a dimension of size 0 followed the overflow */
     return 0;
 }
 
@@ -78,7 +78,8 @@ bool dlx__tensor_is_row_major(int32_t ndim, const int64_t *shape, const int64_t 
     if (!strides || !has_elements(ndim, shape))
         return true;
     int64_t expected = 1;
-    bool overflow = false; /* no stride is that large: only dimensions of size 1 may follow */
+    /* then no stride is large enough: only dimensions of size 1 may precede */
+    bool overflow = false;
     for (int32_t i = ndim; i-- > 0;) {
         if (shape[i] == 1)
             continue;
@@ -115,7 +116,7 @@ int dlx__tensor_extent(DLDataType dtype, bool padded, int32_t ndim, const int64_
 
 /* ---- compaction ---------------------------------------------------------------------------- */
 
-/* One run of the innermost dimension, whole bytes an element. */
+/* Copies one run of the innermost dimension. Elements are whole bytes. */
 static void copy_run(uint8_t *dst, const uint8_t *src, int64_t n, int64_t stride, size_t size)
 {
 #define COPY_AS(bytes)                                                                             \
@@ -147,7 +148,7 @@ static void copy_bits(uint8_t *dst, uint64_t dst_bit, const uint8_t *src, int64_
     }
 }
 
-/* Merge neighbouring dimensions that one stride serves, and drop those of size 1. */
+/* Merges neighbouring dimensions that one stride covers, and drops those of size 1. */
 static int32_t merge_dims(int32_t ndim, const int64_t *shape, const int64_t *strides,
                           int64_t *ret_shape, int64_t *ret_strides)
 {
@@ -173,7 +174,8 @@ static int32_t merge_dims(int32_t ndim, const int64_t *shape, const int64_t *str
     return n;
 }
 
-/* Every element's place, in bits, must be a number: negative strides count as their size here. */
+/* Checks that the offset of every element, in bits, fits into 63 bits. Counts negative strides by
+ * their absolute value. */
 static int check_span(const DLTensor *src, uint64_t bits)
 {
     uint64_t last = 0, total;
@@ -195,7 +197,7 @@ static void compact(uint8_t *dst, const uint8_t *src, uint64_t bits, int32_t ndi
                     const int64_t *shape, const int64_t *strides)
 {
     int64_t index[DLX_SHM_NDIM_MAX] = {0};
-    int64_t at = 0; /* element that index[] names, relative to element 0 */
+    int64_t at = 0; /* the element at index[], relative to element 0 */
     int64_t run = shape[ndim - 1], step = strides[ndim - 1];
     uint64_t done = 0;
     for (;;) {
@@ -246,7 +248,7 @@ int dlx__tensor_compact(void *dst, const DLTensor *src, bool padded)
     if (r < 0)
         return r;
     if (bits % 8 != 0)
-        memset(dst, 0, (size_t)size); /* the last byte's unused bits */
+        memset(dst, 0, (size_t)size); /* clears the unused bits of the last byte */
     int32_t ndim = merge_dims(src->ndim, src->shape, src->strides, shape, strides);
     compact(dst, data, bits, ndim, shape, strides);
     return 0;
@@ -254,7 +256,7 @@ int dlx__tensor_compact(void *dst, const DLTensor *src, bool padded)
 
 /* ---- what a peer says ---------------------------------------------------------------------- */
 
-/* All but where it lies. */
+/* Checks everything but the location. */
 static int check_form(const struct dlx_shm_record *record, const int64_t *shape,
                       const int64_t *strides)
 {

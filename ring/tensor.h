@@ -3,23 +3,22 @@
 #define DLX_COMMON_TENSOR_H
 
 /*
- * Arithmetic over shapes, strides and data types, all of it checked for overflow: the numbers come
- * from users and from other processes. Shapes and strides count elements; an element is `bits * lanes`
- * bits. Types of less than a byte are packed, little-endian bits, unless `padded` (then each element
- * has whole bytes: DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED).
+ * Arithmetic over shapes, strides and data types, with every step checked for overflow because the
+ * numbers come from users and from other processes. Shapes and strides count elements; an element
+ * has `bits * lanes` bits. Types smaller than a byte are packed in little-endian bit order unless
+ * `padded` is set, in which case each element has whole bytes
+ * (DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED).
  */
 
 #include "ring/layout.h"
 #include <dlpack/dlpack.h>
 
-/* dlx__tensor_size(), whatever the tensor is like. */
+/* The general case of dlx__tensor_size(). */
 int dlx__tensor_size_any(DLDataType dtype, bool padded, int32_t ndim, const int64_t *shape,
                          uint64_t *ret_size);
 
-/*
- * Bytes of a row-major tensor. Returns 0, or DLX_E_SHAPE with the reason: ndim below 0 or above
- * DLX_SHM_NDIM_MAX, a negative size, more than 2^63-1 bytes, no bits or no lanes.
- */
+/* Computes the bytes of a row-major tensor. Returns 0, or DLX_E_SHAPE with the reason: ndim below 0
+ * or above DLX_SHM_NDIM_MAX, a negative size, more than 2^63-1 bytes, no bits or no lanes. */
 static inline int dlx__tensor_size(DLDataType dtype, bool padded, int32_t ndim,
                                    const int64_t *shape, uint64_t *ret_size)
 {
@@ -27,7 +26,7 @@ static inline int dlx__tensor_size(DLDataType dtype, bool padded, int32_t ndim,
     if (dlx_likely(ndim > 0 && ndim <= (int32_t)DLX_SHM_NDIM_MAX && bits > 0 && bits % 8 == 0 &&
                    shape)) {
         int64_t bytes = bits / 8;
-        bool ordinary = true; /* every product is positive, and is a number of bytes that can be */
+        bool ordinary = true; /* every product is positive and did not overflow */
         for (int32_t i = 0; i < ndim; i++)
             ordinary &= (shape[i] > 0) & !__builtin_mul_overflow(bytes, shape[i], &bytes);
         if (dlx_likely(ordinary)) {
@@ -38,38 +37,34 @@ static inline int dlx__tensor_size(DLDataType dtype, bool padded, int32_t ndim,
     return dlx__tensor_size_any(dtype, padded, ndim, shape, ret_size);
 }
 
-/* Fill `strides` for row-major order. Dimensions of size 1 get stride 1, as every framework accepts. The
- * shape was checked by dlx__tensor_size(). */
+/* Fills `strides` for row-major order. Dimensions of size 1 get stride 1, which every framework
+ * accepts. dlx__tensor_size() has checked the shape. */
 static inline void dlx__tensor_row_major(int32_t ndim, const int64_t *shape, int64_t *strides)
 {
     int64_t stride = 1;
     for (int32_t i = ndim; i-- > 0;) {
         int64_t size = shape[i];
         strides[i] = size == 1 ? 1 : stride;
-        /* Cannot overflow for tensors with elements; without, any value will do. */
+        /* Cannot overflow for tensors with elements; an empty tensor may have any strides. */
         if (dlx_unlikely(__builtin_mul_overflow(stride, DLX_MAX(size, 1), &stride)))
             stride = 1;
     }
 }
 
-/* Do these strides (NULL: yes) describe row-major order, dimensions of size 1 aside? */
+/* Do these strides describe row-major order? Ignores dimensions of size 1. NULL strides do. */
 bool dlx__tensor_is_row_major(int32_t ndim, const int64_t *shape, const int64_t *strides);
 
-/*
- * Bytes that a strided tensor without negative strides spans from its element 0. Returns 0 or
- * DLX_E_SHAPE (as above, and a negative stride).
- */
+/* Computes the bytes that a tensor without negative strides spans, from its element 0. Returns 0,
+ * or DLX_E_SHAPE as dlx__tensor_size() does, and for a negative stride. */
 int dlx__tensor_extent(DLDataType dtype, bool padded, int32_t ndim, const int64_t *shape,
                        const int64_t *strides, uint64_t *ret_size);
 
-/*
- * Copy `src` to row-major order at `dst`, which has room for dlx__tensor_size() bytes. Honours byte_offset,
- * NULL, zero and negative strides. Returns 0 or DLX_E_SHAPE (strides whose span overflows, or data NULL
- * with elements).
- */
+/* Copies `src` in row-major order to `dst`, which has room for dlx__tensor_size() bytes. Honours
+ * byte_offset and NULL, zero and negative strides. Returns 0, or DLX_E_SHAPE if the span of the
+ * strides overflows or data is NULL with elements. */
 int dlx__tensor_compact(void *dst, const DLTensor *src, bool padded);
 
-/* A GPU, whose memory is in none of our arenas. */
+/* True for GPUs, whose memory is in none of our arenas. */
 static inline bool dlx__device_is_gpu(int32_t device_type)
 {
     return device_type == kDLCUDA || device_type == kDLROCM;
@@ -80,21 +75,18 @@ static inline bool dlx__tensor_is_on_gpu(const DLTensor *t)
     return dlx__device_is_gpu((int32_t)t->device.device_type);
 }
 
-/*
- * dlx__record_check() of a tensor on a GPU, in an allocation of `size` bytes. 0: there is none, so
- * the tensor is to be empty; UINT64_MAX: its size is not known.
- */
+/* Like dlx__record_check(), for a tensor on a GPU in an allocation of `size` bytes. `size` 0: there
+ * is no allocation, so the tensor must be empty; UINT64_MAX: the size is unknown. */
 int dlx__record_check_gpu(const struct dlx_shm_record *record, const int64_t *shape,
                           const int64_t *strides, uint64_t size);
 
-/* dlx__record_check(), whatever the record is like. */
+/* The general case of dlx__record_check(). */
 int dlx__record_check_any(const struct dlx_shm_record *record, const int64_t *shape,
                           const int64_t *strides, uint64_t arena_size);
 
-/*
- * Is what a peer wrote a tensor inside an arena of `arena_size` bytes? `shape` has record->ndim sizes,
- * `strides` likewise unless ROW_MAJOR. Returns 0, or DLX_E_BAD_PEER with the reason.
- */
+/* Checks that a record, which a peer wrote, describes a tensor inside an arena of `arena_size`
+ * bytes. `shape` has record->ndim sizes, and so has `strides` unless ROW_MAJOR. Returns 0, or
+ * DLX_E_BAD_PEER with the reason. */
 static inline int dlx__record_check(const struct dlx_shm_record *record, const int64_t *shape,
                                     const int64_t *strides, uint64_t arena_size)
 {

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Retired at once, at most, by one pass over the links: each entry takes its cache line from the readers. */
+/* The most messages that one pass over the links retires: each retired entry costs the readers a
+ * cache line. */
 #define RETIRE_BATCH 32U
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -43,8 +44,8 @@ static int block_new(struct dlx_shm_control *control, uint32_t n_entries,
     return 0;
 }
 
-/* A message may be put if no reliable link would be more than `window` behind, and its entry and the one after it, which is
- * for END or MOVED, may be written. */
+/* Computes how far messages may be put. No reliable link may be more than `window` behind, and the
+ * entry of the message and the next entry, which is for END or MOVED, must be reusable. */
 static inline void set_limit(struct dlx_writer *w)
 {
     uint64_t free_to = w->reusable + w->block->mask - 1;
@@ -87,7 +88,7 @@ static void free_payload(struct dlx_writer *w, void *payload)
     w->env->payload_freed(w->userdata, payload);
 }
 
-/* Of a block whose messages are all retired. */
+/* Frees the oldest control block, whose messages are all retired. */
 static void forget_oldest_block(struct dlx_writer *w)
 {
     struct dlx_writer_block *block = w->oldest_block;
@@ -116,7 +117,7 @@ void dlx__writer_deinit(struct dlx_writer *w)
 
 /* ---- links --------------------------------------------------------------------------------- */
 
-/* A reliable link came, or one that is not known yet: it may have passed nothing. */
+/* Called when a reliable link, or one of unknown mode, has joined: it may have passed nothing. */
 static void forget_passed(struct dlx_writer *w)
 {
     w->passed = DLX_MIN(w->passed, w->oldest - 1);
@@ -146,7 +147,8 @@ static void remove_link(struct dlx_writer *w, uint32_t i)
     w->env->link_gone(w->userdata, link);
 }
 
-/* Hold words that a page has, as its subscriber says. A lie hurts only the liar. */
+/* The number of holds that the subscriber claims to use. A false number hurts only the subscriber.
+ */
 uint32_t dlx__writer_link_n_used(const struct dlx_writer_link *link)
 {
     return (uint32_t)DLX_MIN(dlx_load64_acquire(dlx__writer_word(&link->page->n_used)),
@@ -158,13 +160,14 @@ uint32_t dlx__writer_link_n_held(const struct dlx_writer_link *link)
     uint32_t held = 0, n = dlx__writer_link_n_used(link);
     for (uint32_t i = 0; i < n; i++)
         held +=
-            dlx_load64_acquire(dlx__writer_word(&link->page->hold[i])) != 0; /* as in holds_any() */
+            /* acquire: as in holds_any() */
+            dlx_load64_acquire(dlx__writer_word(&link->page->hold[i])) != 0;
     return held;
 }
 
 static uint64_t cursor_of(const struct dlx_writer_link *link)
 {
-    /* Partner: a reader stores the hold word of what it takes before its cursor. */
+    /* Partner: a reader stores the hold of a message before its cursor. */
     return DLX_MAX(dlx_load64_acquire(dlx__writer_word(&link->page->cursor)), link->base);
 }
 
@@ -173,7 +176,7 @@ bool dlx__writer_link_is_closed(const struct dlx_writer_link *link)
     return cursor_of(link) == DLX_SHM_CURSOR_CLOSED;
 }
 
-/* Index of the first retired message whose number is not below n. */
+/* Returns the index of the first retired message whose number is at least n. */
 static uint32_t find_retired(const struct dlx_writer *w, uint64_t n)
 {
     uint32_t low = 0, high = w->n_retired;
@@ -194,13 +197,14 @@ static void mark_held(struct dlx_writer *w, uint64_t n)
         w->retired[low].held = true;
 }
 
-/* Does the link hold anything? Retired messages that it holds are marked. */
+/* Does the link hold anything? Marks the retired messages that it holds. */
 static bool holds_any(struct dlx_writer *w, const struct dlx_writer_link *link)
 {
     bool holds = false;
     uint32_t n_words = dlx__writer_link_n_used(link);
     for (uint32_t i = 0; i < n_words; i++) {
-        /* Acquire: whoever let go has read what it wanted. Partner: a reader stores its hold word, then looks at gen. */
+        /* Acquire: the thread that released it has finished reading. Partner: a reader stores its
+         * hold, then loads gen. */
         uint64_t n = dlx_load64_acquire(dlx__writer_word(&link->page->hold[i]));
         if (n) {
             holds = true;
@@ -228,10 +232,11 @@ uint64_t dlx__writer_link_bytes(const struct dlx_writer *w, const struct dlx_wri
     uint64_t *seen = calloc(n_words + 1, sizeof *seen);
     if (!seen)
         return 0;
-    for (uint32_t i = 0; i < n_words; i++) /* acquire: before the second look, which follows */
+    for (uint32_t i = 0; i < n_words; i++) /* acquire: orders these loads before the second pass */
         seen[i] = dlx_load64_acquire(dlx__writer_word(&link->page->hold[i]));
     for (uint32_t i = 0; i < n_words; i++) {
-        /* A reader takes no message twice: a word that did not change held its message between the two looks. */
+        /* A reader takes no message twice, so a hold that is unchanged was held all the time
+         * between the two passes. */
         uint64_t n = dlx_load64_acquire(dlx__writer_word(&link->page->hold[i]));
         if (n == 0 || n != seen[i])
             continue;
@@ -256,7 +261,7 @@ void dlx__writer_joins_changed(struct dlx_writer *w, uint64_t joins)
         forget_passed(w);
     }
     w->env->pick_up(w->userdata);
-    if (missed) { /* wake who slept through what was published since */
+    if (missed) { /* wake readers that slept through what was published since */
         dlx_fence();
         dlx__writer_ring_sleepers(w);
     }
@@ -269,7 +274,7 @@ void dlx__writer_leaves_changed(struct dlx_writer *w, uint64_t leaves)
     for (uint32_t i = w->n_links; i-- > 0;)
         if (w->links[i]->dead ||
             (dlx__writer_link_is_closed(w->links[i]) &&
-             dlx__writer_link_n_held(w->links[i]) == 0)) /* marks are left to free_unheld() */
+             dlx__writer_link_n_held(w->links[i]) == 0)) /* free_unheld() sets the marks itself */
             remove_link(w, i);
 }
 
@@ -290,12 +295,13 @@ void dlx__writer_heed_locks(struct dlx_writer *w)
 
 /* ---- retire -------------------------------------------------------------------------------- */
 
-/* Messages that may be in several blocks, and those blocks that are of no use any more. */
+/* Handles messages that may be in several control blocks, and frees control blocks without LIVE
+ * messages. */
 void dlx__writer_retire_in_blocks(struct dlx_writer *w, uint64_t to)
 {
     for (; w->oldest <= to; w->oldest++)
         for (struct dlx_writer_block *block = w->oldest_block; block; block = block->next)
-            /* In more than one if it was carried. */
+            /* A message that was copied is in more than one control block. */
             if (w->oldest > block->base && w->oldest <= block->last)
                 dlx__writer_retire_in(w, block, w->oldest);
     for (struct dlx_writer_block *block = w->oldest_block; block; block = block->next)
@@ -304,7 +310,8 @@ void dlx__writer_retire_in_blocks(struct dlx_writer *w, uint64_t to)
         forget_oldest_block(w);
 }
 
-/* What every reliable link has passed; and what every link has that wants more than the newest message. */
+/* Updates what every reliable link has passed. Returns what every link has passed that wants more
+ * than the newest message. */
 static uint64_t look_at_cursors(struct dlx_writer *w)
 {
     uint64_t reliable = UINT64_MAX, all = UINT64_MAX;
@@ -316,14 +323,14 @@ static uint64_t look_at_cursors(struct dlx_writer *w)
         const struct dlx_writer_link *link = w->links[i];
         if (link->dead || link->left || link->latest)
             continue;
-        /* CLOSED is the greatest number: it has passed everything. A cursor ahead of head is a lie that hurts only
-         * the link itself. */
+        /* CLOSED is the greatest number, so a closed link has passed everything. A false cursor
+         * ahead of head hurts only its own link. */
         uint64_t cursor = cursor_of(link);
         all = DLX_MIN(all, cursor);
         if (link->reliable)
             reliable = DLX_MIN(reliable, cursor);
     }
-    /* Who joined before the rest was put may not be known yet. */
+    /* A link that joined before the later messages were put may not be known yet. */
     w->passed = DLX_MIN(reliable, w->announced);
     set_limit(w);
     return all;
@@ -335,23 +342,24 @@ uint64_t dlx__writer_passed(struct dlx_writer *w)
     return w->passed;
 }
 
-/* After a fence. Partner: the kernel takes the daemon's id away, then a later daemon locks the
- * block for each reader that it gives it to. If we see the id, or no lock, whoever reads from now
- * on sees what we have marked GONE before. */
+/* Called after a fence. Partner: the kernel clears the daemon's thread id, and then a later daemon
+ * locks the control block for each reader that it shows it to. If the writer sees the id or no
+ * lock, later readers see every GONE that it has stored. */
 static bool has_unknown_readers(const struct dlx_writer *w)
 {
     return dlx_unlikely(w->heeds_locks && !dlx__writer_is_vouched(w)) &&
            w->env->has_unknown_readers(w->userdata);
 }
 
-/* Mark what live links hold, let closed links that hold nothing go, and free the rest. */
+/* Marks what live links hold, removes closed links that hold nothing, and frees the other retired
+ * messages. */
 static uint32_t free_unheld(struct dlx_writer *w)
 {
-    for (uint32_t i = 0; i < w->n_kept; i++) /* others were never marked */
+    for (uint32_t i = 0; i < w->n_kept; i++) /* later ones were never marked */
         w->retired[i].held = false;
     for (uint32_t i = w->n_links; i-- > 0;) {
         struct dlx_writer_link *link = w->links[i];
-        /* Before its hold words: it takes no more then. */
+        /* Loaded before the holds: a closed link takes no more messages. */
         bool closed = link->dead || dlx__writer_link_is_closed(link);
         if (link->dead || (!holds_any(w, link) && closed))
             remove_link(w, i);
@@ -377,12 +385,14 @@ static void remove_dead(struct dlx_writer *w)
 
 uint32_t dlx__writer_reclaim(struct dlx_writer *w, bool drop)
 {
-    /* Within a batch: who joined, and does not see what was put since, may want what is retired for it. */
+    /* Within a batch, a link may have joined without seeing the newest messages, and may want those
+     * that this call retires. */
     if (dlx_unlikely(w->announced != w->head))
-        dlx_fence(); /* gen, then `joins`; otherwise dlx__writer_announce() had it */
+        dlx_fence(); /* gen, then `joins`; otherwise dlx__writer_announce() has had this fence */
     dlx__writer_read_membership(w);
-    /* Cursors before retiring: a link that has passed a message holds it by a hold word, if at all, and that is looked
-     * at after. The other order loses messages (tests/model, CURSORFIRST). */
+    /* Cursors are read before messages are retired. A link that has passed a message can hold it
+     * only by a hold, and holds are read later. The other order loses messages (tests/model,
+     * CURSORFIRST). */
     uint64_t first = w->oldest, all = look_at_cursors(w);
     uint64_t to = w->announced > w->kept ? w->announced - w->kept : 0;
     if (w->gating)
@@ -392,11 +402,11 @@ uint32_t dlx__writer_reclaim(struct dlx_writer *w, bool drop)
     for (uint64_t n = w->oldest; n <= to; n++)
         dlx__prefetch_write(dlx__writer_entry(w->oldest_block, n));
     dlx__writer_retire(w, to);
-    dlx_fence(); /* GONE, then `joins` and hold words */
+    dlx_fence(); /* GONE, then `joins` and holds */
     w->reusable = w->oldest;
     set_limit(w);
     dlx__writer_read_membership(w);
-    /* Somebody whose page we do not see may hold anything. */
+    /* A subscriber whose link page is unknown may hold anything. */
     if (dlx__writer_misses_link(w) || has_unknown_readers(w)) {
         remove_dead(w);
         return (uint32_t)(w->oldest - first);
@@ -407,7 +417,8 @@ uint32_t dlx__writer_reclaim(struct dlx_writer *w, bool drop)
 void dlx__writer_set_blocked(struct dlx_writer *w, bool blocked)
 {
     dlx_store32_relaxed(&w->block->control->blocked, blocked);
-    dlx_fence(); /* partner: who clears a hold word or moves a cursor has a fence, and then looks at `blocked` */
+    /* partner: a reader clears a hold or moves its cursor, has a fence, then loads `blocked` */
+    dlx_fence();
 }
 
 /* ---- publish ------------------------------------------------------------------------------- */
@@ -420,7 +431,7 @@ int dlx__writer_make_room(struct dlx_writer *w)
         if (r < 0)
             return r;
     }
-    set_limit(w); /* entries may be reused that were not when it was set last */
+    set_limit(w); /* entries may have become reusable since the last call */
     if (w->head < w->limit)
         return 0;
     dlx__writer_read_membership(w);
@@ -435,13 +446,15 @@ int dlx__writer_make_room(struct dlx_writer *w)
     return w->head < w->limit ? 0 : DLX_E_FULL;
 }
 
-/* Nothing follows in this block: wake who waits for more. Room for the mark is always kept. */
+/* Marks the end of this control block and wakes all sleeping readers. There is always room for the
+ * mark. */
 static void mark_final(struct dlx_writer *w, uint64_t mark)
 {
     assert(w->announced == w->head);
     dlx_store64_release(&dlx__writer_entry(w->block, w->head + 1)->gen, (w->head + 1) | mark);
     dlx_fence();
-    dlx__writer_read_membership(w); /* who joined since the last message may be asleep by now */
+    /* a reader that joined since the last message may be asleep by now */
+    dlx__writer_read_membership(w);
     dlx__writer_ring_sleepers(w);
 }
 
@@ -463,7 +476,8 @@ int dlx__writer_block_new(struct dlx_writer *w, struct dlx_shm_control *control,
         return r;
     (*ret)->base = w->head - n;
     (*ret)->n_carried = n;
-    /* Nobody sees it yet. Whoever starts in it has passed what was before. */
+    /* No reader sees the control block yet. A reader that starts in it has passed all earlier
+     * messages. */
     dlx_store64_relaxed(&control->head, w->head);
     dlx_store64_relaxed(&control->oldest, (*ret)->base + 1);
     return 0;
@@ -484,17 +498,18 @@ void dlx__writer_move(struct dlx_writer *w, struct dlx_writer_block *block)
 {
     struct dlx_writer_block *old = w->block;
     assert(block->base + block->n_carried == w->head && w->announced == w->head);
-    /* What is carried was not retired meanwhile: that would stay LIVE here. */
+    /* No copied message was retired meanwhile, or it would stay LIVE in the new control block. */
     assert(w->oldest <= block->base + 1);
-    /* set_blocked() comes here no more, but a subscriber may have yet to take from here, and a reliable one makes us
-     * wait: from now on everybody here rings. */
+    /* `blocked` is not updated here any more, but a subscriber may still take from this control
+     * block, and the publisher waits for a reliable one. So from now on every reader of it
+     * rings. */
     dlx_store32_relaxed(&old->control->blocked, 1);
     mark_final(w, DLX_SHM_MOVED);
     old->last = w->head;
     old->next = block;
     w->block = block;
     w->n_payloads += block->n_carried;
-    while (w->oldest > w->oldest_block->last) /* nothing of it is LIVE */
+    while (w->oldest > w->oldest_block->last) /* it has no LIVE message */
         forget_oldest_block(w);
     set_limit(w);
 }

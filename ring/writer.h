@@ -3,79 +3,85 @@
 #define DLX_RING_WRITER_H
 
 /*
- * The ring writer: the publisher's half of the data plane, as plain code. It reads and writes shared words and
- * private state, and calls its environment for everything else, so tests drive it step by step. docs/SHM.md tells the
- * protocol, tests/model/ proves it, ring/reader.h is the other half.
+ * The ring writer: the publisher's half of the data plane, without I/O. It reads and writes shared
+ * words and private state, and calls its environment for everything else, so that tests can drive
+ * it step by step. docs/SHM.md describes the protocol, tests/model/ proves it, and ring/reader.h is
+ * the other half.
  *
- * A message goes LIVE (its entry can be read) -> RETIRED (its entry is GONE) -> freed, when no living link holds its
- * number. Messages are retired in order: LIVE are always the newest ones, `oldest` to `head`.
+ * A message is LIVE (its entry can be read), then RETIRED (its entry is GONE), then freed once no
+ * living link holds its number. Messages are retired in order, so the LIVE messages are always the
+ * newest ones, `oldest` to `head`.
  *
- *     retired when                                       | by
+ *     a message is retired when                          | by
  *     it is `window` behind the newest                   | dlx__writer_announce()
- *     every link has passed it, and it is not `kept`     | dlx__writer_reclaim(), when memory is wanted
+ *     every link has passed it, and it is not `kept`     | dlx__writer_reclaim(), to free memory
  *     memory is short, and it is not `kept`              | dlx__writer_reclaim() with `drop`
  *
- * A gating writer never retires what a reliable link has not passed. So it must wait when such a link is `window`
- * behind: dlx__writer_make_room() says FULL.
+ * A gating writer retires no message that a reliable link has not passed. It must wait when such a
+ * link is `window` behind: dlx__writer_make_room() then returns DLX_E_FULL.
  *
- * A publisher whose daemon was replaced goes on in another control block: it makes one with dlx__writer_block_new(),
- * may copy the newest messages into it with dlx__writer_carry(), has it announced, and calls dlx__writer_move().
- * Carried messages are LIVE in both blocks, and are retired in both at once. Hold words and
- * cursors are about message numbers, so they span blocks. An old block goes when its last message
- * is retired. Payloads of old blocks are never written again, whoever reads them.
+ * After the daemon was replaced, the publisher moves to another control block: it makes one with
+ * dlx__writer_block_new(), may copy the newest messages into it with dlx__writer_copy_retained(),
+ * has the daemon announce it, and calls dlx__writer_move(). Copied messages are LIVE in both
+ * control blocks and are retired in both at once. Holds and cursors are message numbers, so they
+ * span control blocks. An old control block is freed when its last message is retired. Payloads of
+ * old control blocks are never written again, whoever reads them.
  *
- * One thread at a time.
+ * One thread at a time uses a writer.
  */
 
 #include "ring/layout.h"
 #include <linux/futex.h>
 
-/* A link, as its publisher sees it. Made by the environment, which keeps it until link_gone(). */
+/* The publisher's end of a link. The environment makes it and keeps it until link_gone(). */
 struct dlx_writer_link {
     const struct dlx_shm_link *page;
     dlx_atomic_u64 *ticket;
     uint64_t rung; /* the ticket value that was rung last */
-    uint64_t base; /* it needs no message up to this one, whatever its cursor says */
+    uint64_t base; /* the subscriber needs no message up to this one, whatever its cursor says */
     uint32_t max_held;
     bool reliable;
-    bool latest; /* it takes only the newest message */
-    /* Set by the environment: it takes no more, and is not waited for; its holds count. */
+    bool latest; /* takes only the newest message */
+    /* Set by the environment: the link takes no more messages and is not waited for. Its holds
+     * count. */
     bool left;
-    /* Likewise: its process is gone, its holds count no more. */
+    /* Set by the environment: the process of the subscriber is gone. Its holds do not count. */
     bool dead;
 };
 
 struct dlx_writer_block;
 
 struct dlx_writer_env {
-    /* The membership line changed: fetch the new links and hand each to dlx__writer_link_add(). */
+    /* The membership line changed: fetches the new links and passes each to dlx__writer_link_add().
+     */
     void (*pick_up)(void *userdata);
-    /* Wake this link's subscriber. */
+    /* Wakes the subscriber of this link. */
     void (*ring)(void *userdata, struct dlx_writer_link *link);
-    /* Set `dead` and `left` where it is so. */
+    /* Sets `dead` and `left` of the links that ended. */
     void (*look_for_dead)(void *userdata);
-    /* The link has left the writer: closed and holding nothing, or dead. Free it. */
+    /* The writer has dropped the link, which is dead or closed without holds. Frees it. */
     void (*link_gone)(void *userdata, struct dlx_writer_link *link);
-    /* Nobody can see this message any more: its payload, as given to dlx__writer_put(), may be used again. */
+    /* No reader can see the message any more. Its payload, as given to dlx__writer_put(), may be
+     * reused. */
     void (*payload_freed)(void *userdata, void *payload);
-    /* Bytes of the tensors in the message with this payload, for dlx__writer_link_bytes(). */
+    /* Bytes of the tensors of the message with this payload, for dlx__writer_link_bytes(). */
     uint64_t (*payload_bytes)(void *userdata, const void *payload);
     /* The daemon has ended. Has a subscriber of a later daemon mapped the newest control block?
-     * Only asked after dlx__writer_heed_locks(). */
+     * Called only after dlx__writer_heed_locks(). */
     bool (*has_unknown_readers)(void *userdata);
     /* The writer has no use for this control block any more. */
     void (*block_gone)(void *userdata, const struct dlx_writer_block *block);
 };
 
-/* A control block and what its publisher remembers of it. */
+/* A control block and the publisher's private state about it. */
 struct dlx_writer_block {
-    struct dlx_writer_block *next; /* a newer one */
+    struct dlx_writer_block *next; /* the next newer one */
     struct dlx_shm_control *control;
     uint32_t mask;      /* entries - 1 */
-    uint32_t n_carried; /* messages that an older block has, too: the first ones */
-    uint64_t base;      /* the last message before it */
-    uint64_t last;      /* the last message in it; UINT64_MAX of the newest block */
-    void *payloads[];   /* [mask + 1]: of LIVE message n at n & mask */
+    uint32_t n_carried; /* messages copied from an older control block: the first ones */
+    uint64_t base;      /* the last message before this control block */
+    uint64_t last;      /* the last message in it; UINT64_MAX for the newest control block */
+    void *payloads[];   /* [mask + 1]: the payload of LIVE message n is at n & mask */
 };
 
 struct dlx_writer_retired {
@@ -85,7 +91,7 @@ struct dlx_writer_retired {
 };
 
 struct dlx_writer {
-    struct dlx_writer_block *block; /* the newest: where messages go */
+    struct dlx_writer_block *block; /* the newest: receives new messages */
     struct dlx_writer_block *oldest_block;
     const struct dlx_shm_membership *membership;
     const struct dlx_writer_env *env;
@@ -93,18 +99,19 @@ struct dlx_writer {
 
     uint64_t head;   /* newest message */
     uint64_t limit;  /* the newest message that may be put without dlx__writer_make_room() */
-    uint64_t oldest; /* oldest LIVE message; head + 1 when none is */
-    /* `oldest` at the last fence: entries of what is older may be written again. */
+    uint64_t oldest; /* oldest LIVE message; head + 1 if there is none */
+    /* `oldest` at the last fence: entries of older messages may be written again. */
     uint64_t reusable;
-    uint64_t passed;    /* if gating: every reliable link has passed it, as far as was seen */
-    uint64_t announced; /* dlx__writer_announce() was called for messages up to here */
-    uint32_t window;    /* messages that stay LIVE at most */
-    uint32_t kept;      /* messages that stay LIVE at least */
-    bool gating;        /* waits for reliable links instead of dropping */
-    bool heeds_locks;   /* the newest block says so */
+    uint64_t passed;    /* if gating: every reliable link was seen to have passed this message */
+    uint64_t announced; /* dlx__writer_announce() was called for messages up to this one */
+    uint32_t window;    /* the most messages that stay LIVE */
+    uint32_t kept;      /* the fewest messages that stay LIVE */
+    bool gating;        /* waits for reliable links instead of dropping messages */
+    bool heeds_locks;   /* the value in the newest control block */
 
     uint64_t joins_seen;
-    /* Links ever added: behind joins_seen, a packet is missing. Both begin as the line says. */
+    /* The number of links ever added. Below joins_seen, a packet is missing. Both start from the
+     * value in the membership line. */
     uint64_t joins_picked;
     uint64_t leaves_seen;
 
@@ -112,42 +119,43 @@ struct dlx_writer {
     uint32_t n_links;
     uint32_t links_room;
 
-    struct dlx_writer_retired *retired; /* ascending n */
+    struct dlx_writer_retired *retired; /* by ascending n */
     uint32_t n_retired;
-    uint32_t n_kept; /* of them, those that were held when it was looked last: the first ones */
-    /* LIVE and RETIRED: at most payloads_room, which is the room of `retired`. */
+    uint32_t n_kept; /* of them, those held at the last check: the first ones */
+    /* LIVE and RETIRED messages: at most payloads_room, which is the capacity of `retired`. */
     uint32_t n_payloads;
     uint32_t payloads_room;
 };
 
-/*
- * Begin on a zeroed control block and membership line; both outlive the writer. 1 <= kept <= window; n_entries is a
- * power of 2, at least 4 and 2 * window: dlx_shm_n_entries(), or fewer in tests. Returns 0 or DLX_E_NO_MEMORY.
- */
+/* Starts on a zeroed control block and membership line, which outlive the writer. 1 <= kept <=
+ * window. n_entries is a power of 2, at least 4 and at least 2 * window: dlx_shm_n_entries(), or
+ * fewer in tests. Returns 0 or DLX_E_NO_MEMORY. */
 int dlx__writer_init(struct dlx_writer *w, struct dlx_shm_control *control, uint32_t n_entries,
                      uint32_t window, uint32_t kept, bool gating,
                      const struct dlx_shm_membership *membership, const struct dlx_writer_env *env,
                      void *userdata);
 
-/* Forget. Links, payloads and blocks that are still there are handed to the environment. Zeroed memory is fine. */
+/* Passes the remaining links, payloads and control blocks to the environment. Accepts zeroed
+ * memory. */
 void dlx__writer_deinit(struct dlx_writer *w);
 
 /* ---- publish ------------------------------------------------------------------------------- */
 
-/* May one message be put? Otherwise dlx__writer_make_room(). */
+/* May one message be put? If not, dlx__writer_make_room() comes first. */
 static inline bool dlx__writer_has_room(const struct dlx_writer *w)
 {
     return w->head < w->limit && w->n_payloads < w->payloads_room;
 }
 
-/* Everything that was put is announced. Returns 0; DLX_E_FULL (a reliable link is `window` behind, or was not picked
- * up); DLX_E_NO_MEMORY. */
+/* Requires that every message was announced. Returns 0; DLX_E_FULL if a reliable link is `window`
+ * behind or a link was not picked up; or DLX_E_NO_MEMORY. */
 int dlx__writer_make_room(struct dlx_writer *w);
 
 /*
- * Put the next message into the ring. There is room; `words` are those of its entry, but for the time; the payload (not
- * NULL) is the environment's. A reader may take it from now on; one that sleeps is woken by dlx__writer_announce(), which
- * must follow, once for any number of messages.
+ * Puts the next message into the ring, which must have room. `words` are those of its entry except
+ * the time. The environment owns the payload, which is not NULL. Readers may take the message from
+ * now on. dlx__writer_announce() must follow, once for any number of messages; it wakes sleeping
+ * readers.
  */
 static inline void dlx__writer_put(struct dlx_writer *w, const uint64_t *words,
                                    uint64_t monotonic_ns, void *payload)
@@ -156,33 +164,33 @@ static inline void dlx__writer_put(struct dlx_writer *w, const uint64_t *words,
     struct dlx_writer_block *block = w->block;
     uint64_t at = n & block->mask;
     struct dlx_shm_entry *entry = &block->control->entries[at];
-    /* Relaxed: its last message is GONE, and a fence came since. */
+    /* Relaxed: the previous message of this entry is GONE, and a fence followed. */
     dlx_store64_relaxed(&entry->words[0], monotonic_ns);
 #pragma GCC unroll 6
     for (uint32_t i = 1; i < DLX_SHM_ENTRY_WORDS; i++)
         dlx_store64_relaxed(&entry->words[i], words[i]);
     block->payloads[at] = payload;
     w->n_payloads++;
-    dlx_store64_release(&entry->gen, n); /* partner: whoever reads n here reads the words */
+    /* partner: a reader that loads n from gen also sees the words */
+    dlx_store64_release(&entry->gen, n);
 }
 
-/* No message will follow. Wakes who sleeps. */
+/* Marks the end of the messages and wakes sleeping readers. */
 void dlx__writer_close(struct dlx_writer *w);
 
 /* ---- reclaim ------------------------------------------------------------------------------- */
 
 /*
- * Free what nobody needs: retire the oldest messages that are not `kept` and that every link has passed, a bounded
- * number at a time, and free every retired message that nobody holds. With `drop` one message is retired although links
- * that are not reliable have not passed it. Returns how many messages were retired or freed: 0, nothing will come
- * of another call.
+ * Frees what no reader needs. Retires a bounded number of the oldest messages that are not `kept`
+ * and that every link has passed, and frees every retired message that no link holds. With `drop`
+ * it also retires one message that links without `reliable` have not passed. Returns the number of
+ * messages retired or freed; after 0, another call would do nothing.
  */
 uint32_t dlx__writer_reclaim(struct dlx_writer *w, bool drop);
 
-/*
- * Before waiting for room: tell subscribers to ring. Then call dlx__writer_make_room() once more, and wait only if it
- * still says FULL. Afterwards, with false.
- */
+/* Called with true before waiting for room: asks subscribers to ring. The caller then calls
+ * dlx__writer_make_room() once more and waits only if that still returns DLX_E_FULL. Called with
+ * false afterwards. */
 void dlx__writer_set_blocked(struct dlx_writer *w, bool blocked);
 
 /* The newest message that every reliable link has passed. */
@@ -190,66 +198,71 @@ uint64_t dlx__writer_passed(struct dlx_writer *w);
 
 /* ---- links --------------------------------------------------------------------------------- */
 
-/* Called from pick_up(). Returns 0 or DLX_E_NO_MEMORY: the link was not added, and counts as one that holds
- * everything. */
+/* Called by pick_up(). Returns 0, or DLX_E_NO_MEMORY if the link was not added; the writer then
+ * treats it as one that holds everything. */
 int dlx__writer_link_add(struct dlx_writer *w, struct dlx_writer_link *link);
 
-/* Another daemon has taken over: look at its membership line, whose counts begin, from now on. Links stay. */
+/* Switches to the membership line of another daemon, whose counts start anew. Links stay. */
 void dlx__writer_set_membership(struct dlx_writer *w, const struct dlx_shm_membership *membership);
 
-/* After dlx__writer_init(), or after dlx__writer_move() and dlx__writer_set_membership(): the
- * environment can tell of unknown readers, and is asked for them once the daemon has ended.
- * Without the daemon's word in the membership line nothing happens: the writer could not see its
- * end. */
+/*
+ * Called after dlx__writer_init(), or after dlx__writer_move() and dlx__writer_set_membership(), if
+ * the environment can detect unknown readers. The writer asks for them once the daemon has ended.
+ * Has no effect unless the membership line contains the daemon's thread id, without which the
+ * writer could not see the end of the daemon.
+ */
 void dlx__writer_heed_locks(struct dlx_writer *w);
 
-/* Is the daemon there, and has it not disconnected this publisher? False also where it cannot say so by shared
- * memory. */
+/* Does the daemon run, and has it not disconnected this publisher? Also false if the daemon cannot
+ * say so in shared memory. */
 static inline bool dlx__writer_is_vouched(const struct dlx_writer *w)
 {
     dlx_atomic_u32 *vouched = (dlx_atomic_u32 *)(uintptr_t)&w->membership->vouched;
     return dlx_load32_relaxed(vouched) & FUTEX_TID_MASK;
 }
 
-/* Has its subscription left? It may still hold messages. */
+/* Has the subscription left? It may still hold messages. */
 bool dlx__writer_link_is_closed(const struct dlx_writer_link *link);
 
-/* How many messages it holds, as far as its page tells. For reports. */
+/* The number of messages that the link holds according to its page. For reports. */
 uint32_t dlx__writer_link_n_held(const struct dlx_writer_link *link);
 
-/* How many hold words it has used, at most `max_held`. The number never falls in an honest page. */
+/* The number of holds that the link has used, at most `max_held`. It never falls in an honest page.
+ */
 uint32_t dlx__writer_link_n_used(const struct dlx_writer_link *link);
 
 /*
- * Bytes of the messages that the link holds, not counting the newest one. A number of no LIVE or retired message counts
- * 0, and so does everything if there is no memory for the look. Hold words that change during the look do not count:
- * what counts was held all at one moment, so it is never more than an honest reader held when it took the newest one.
+ * Bytes of the messages that the link holds, except the newest one. A hold counts 0 if its number
+ * is neither LIVE nor retired, and everything counts 0 if memory is short. Holds that change during
+ * the scan do not count. The result was therefore held all at one moment, and never exceeds what an
+ * honest reader held when it took its newest message.
  */
 uint64_t dlx__writer_link_bytes(const struct dlx_writer *w, const struct dlx_writer_link *link);
 
 /* ---- another control block ------------------------------------------------------------------ */
 
-/*
- * Prepare a zeroed control block to go on in: dlx__writer_move() follows, which cannot fail, or
- * dlx__writer_block_free(). `n` newest messages, all LIVE, will be carried. Returns 0 or DLX_E_NO_MEMORY.
- */
+/* Prepares a zeroed control block to continue in. dlx__writer_move(), which cannot fail, or
+ * dlx__writer_block_free() follows. The `n` newest messages, all LIVE, will be copied. Returns 0 or
+ * DLX_E_NO_MEMORY. */
 int dlx__writer_block_new(struct dlx_writer *w, struct dlx_shm_control *control, uint32_t n_entries,
                           uint32_t n, struct dlx_writer_block **ret);
-/* Message n, one of those to carry: its words, which are copied, and its payload in the new block. */
+/* Adds one of the `n` messages: copies its words, and records its payload for the new control
+ * block. */
 void dlx__writer_carry(struct dlx_writer_block *block, uint64_t n, const uint64_t *words,
                        void *payload);
-/* NULL is fine. Control block and payloads stay the caller's. */
+/* Accepts NULL. The caller keeps the control block and payloads. */
 void dlx__writer_block_free(struct dlx_writer_block *block);
-/* Go on in this block. */
+/* Continues in this control block. */
 void dlx__writer_move(struct dlx_writer *w, struct dlx_writer_block *block);
 
-/* The payload of a LIVE message, and its words, in the newest block that has it. */
+/* Returns the payload of a LIVE message, and copies its words, from the newest control block that
+ * has it. */
 void *dlx__writer_payload(const struct dlx_writer *w, uint64_t n,
                           uint64_t ret_words[DLX_SHM_ENTRY_WORDS]);
 
 /* ---- the path of every message --------------------------------------------------------------- */
 
-/* The words are others'; const is the page's protection, they change all the same. */
+/* Other processes write these words; they are const because their page is mapped read-only. */
 static inline dlx_atomic_u64 *dlx__writer_word(const dlx_atomic_u64 *w)
 {
     return (dlx_atomic_u64 *)(uintptr_t)w;
@@ -265,7 +278,8 @@ static inline void dlx__writer_ring_sleepers(struct dlx_writer *w)
 {
     for (uint32_t i = 0; i < w->n_links; i++) {
         struct dlx_writer_link *link = w->links[i];
-        /* Partner: dlx__reader_arm() raises its ticket, then looks at the next entry. A fence came before this. */
+        /* Partner: dlx__reader_arm() raises its ticket, then loads gen of the next entry. A fence
+         * came before. */
         uint64_t ticket = dlx_load64_relaxed(link->ticket);
         if (dlx_unlikely(ticket != link->rung)) {
             link->rung = ticket;
@@ -274,7 +288,7 @@ static inline void dlx__writer_ring_sleepers(struct dlx_writer *w)
     }
 }
 
-/* The membership line is not as it was. */
+/* The membership line has changed. */
 void dlx__writer_joins_changed(struct dlx_writer *w, uint64_t joins);
 void dlx__writer_leaves_changed(struct dlx_writer *w, uint64_t leaves);
 
@@ -283,12 +297,16 @@ static inline bool dlx__writer_misses_link(const struct dlx_writer *w)
     return w->joins_picked < w->joins_seen;
 }
 
-/* Look at the membership line: pick up joins, look for leaves. Also part of announce and reclaim. */
+/* Reads the membership line: picks up joins and looks for leaves. dlx__writer_announce() and
+ * dlx__writer_reclaim() call it, too. */
 static inline void dlx__writer_read_membership(struct dlx_writer *w)
 {
-    /* Partner: the daemon raises `joins` after it queued the link's packet, before the joiner may look at `head`. So
-     * whoever looks at our ring from now on is seen here. It lowers `joins` only for who was never picked up and holds
-     * nothing: an equal number hides nobody. */
+    /*
+     * Partner: the daemon raises `joins` after it has queued the packet of the link, and before the
+     * subscriber may read `head`. So a subscriber that reads the ring from now on is seen here. The
+     * daemon lowers `joins` only for a link that was never picked up and holds nothing, so an equal
+     * number hides no link.
+     */
     uint64_t joins = dlx_load64_acquire(dlx__writer_word(&w->membership->joins));
     if (dlx_unlikely(joins != w->joins_seen || dlx__writer_misses_link(w)))
         dlx__writer_joins_changed(w, joins);
@@ -297,19 +315,20 @@ static inline void dlx__writer_read_membership(struct dlx_writer *w)
         dlx__writer_leaves_changed(w, leaves);
 }
 
-/* Message n, which is LIVE in this block. */
+/* Retires message n, which is LIVE in this control block. */
 static inline void dlx__writer_retire_in(struct dlx_writer *w, const struct dlx_writer_block *block,
                                          uint64_t n)
 {
-    /* Partner: a reader stores its hold word, has a fence and looks at gen. Either it sees GONE and lets go, or we see its
-     * hold word after our next fence. Release: for a joiner that counts up over it. */
+    /* Partner: a reader stores its hold, has a fence and loads gen. Either it sees GONE and
+     * releases the message, or the writer sees the hold after its next fence. Release: for a
+     * joining reader that scans past this entry. */
     uint64_t at = n & block->mask;
     dlx_store64_release(&block->control->entries[at].gen, n | DLX_SHM_GONE);
     w->retired[w->n_retired++] =
         (struct dlx_writer_retired){.n = n, .payload = block->payloads[at], .held = false};
 }
 
-/* Messages that may be in several blocks. */
+/* Retires messages that may be in several control blocks. */
 void dlx__writer_retire_in_blocks(struct dlx_writer *w, uint64_t to);
 
 static inline void dlx__writer_retire(struct dlx_writer *w, uint64_t to)
@@ -329,23 +348,23 @@ static inline void dlx__writer_retire(struct dlx_writer *w, uint64_t to)
     dlx_store64_release(&block->control->oldest, n);
 }
 
-/* The newest message that is `window` behind. */
+/* The newest message that is `window` behind and may be retired. */
 static inline uint64_t dlx__writer_behind_window(const struct dlx_writer *w)
 {
     uint64_t to = w->head > w->window ? w->head - w->window : 0;
     return w->gating ? DLX_MIN(to, w->passed) : to;
 }
 
-/* Wake who sleeps, see who joined, retire what is `window` behind. */
+/* Wakes sleeping readers, picks up new links, and retires what is `window` behind. */
 static inline __attribute__((always_inline)) void dlx__writer_announce(struct dlx_writer *w)
 {
     uint64_t head = w->head;
-    dlx_fence(); /* gen of everything that was put, then joins and tickets */
+    dlx_fence(); /* gen of all messages that were put, then joins and tickets */
     w->reusable = w->oldest;
     w->announced = head;
     dlx_store64_release(&w->block->control->head, head);
-    /* Before a new link is seen: it need not be waited for where it did not ask for so much history. What was passed
-     * then was announced before it joined. */
+    /* Computed before a new link is seen, which need not be waited for unless it asked for that
+     * much history: what was passed by then had been announced before the link joined. */
     uint64_t to = dlx__writer_behind_window(w);
     dlx__writer_read_membership(w);
     dlx__writer_ring_sleepers(w);
