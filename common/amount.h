@@ -2,14 +2,14 @@
 #ifndef DLX_COMMON_AMOUNT_H
 #define DLX_COMMON_AMOUNT_H
 
-/* Amounts of memory, as people read them in errors and logs. */
+/* Text of amounts of memory, for errors and logs. */
 
 #include <stdint.h>
 
 #define DLX_AMOUNT_SIZE 24
 /* "400 B", "64.0 MiB", "1.5 GiB". Returns `text`. */
 const char *dlx__amount_text(uint64_t bytes, char text[DLX_AMOUNT_SIZE]);
-/* The same in memory of the enclosing block, for the arguments of dlx__fail(). */
+/* The same in a buffer of the enclosing scope, for the arguments of dlx__fail(). */
 #define DLX_AMOUNT(bytes) dlx__amount_text((bytes), (char[DLX_AMOUNT_SIZE]){0})
 
 #endif

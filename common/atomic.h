@@ -5,22 +5,23 @@
 /*
  * Atomic words of shared memory.
  *
- * The protocol between publisher and subscriber rests on store-then-load pairs: each side stores its
- * own words, executes one full fence, and loads the other side's words, and at least one of them sees the
- * other's stores. Release and acquire alone do not give that (x86 reorders a store with a later load), nor do
- * seq_cst accesses where an earlier release store counts, too. One fence serves any number of words. Each place
- * names its partner.
+ * The protocol between publisher and subscriber rests on pairs of a store and a load. Each side
+ * stores its own words, executes one full fence, and loads the words of the other side; at least
+ * one side then sees the stores of the other. Release and acquire alone do not guarantee this (x86
+ * reorders a store with a later load), and neither do seq_cst accesses if an earlier release store
+ * must count, too. One fence serves any number of words. The comment at each access names its
+ * partner.
  *
- *     gen = n + GONE  then hold words      |  hold word            then gen
+ *     gen = n + GONE  then holds           |  hold                 then gen
  *     gen = n         then tickets         |  ticket               then gen of the next entry
  *     gen = n         then joins           |  joins (the daemon)   then head, gen
- *     blocked         then reclaim again   |  hold word or cursor  then blocked
+ *     blocked         then reclaim again   |  hold or cursor       then blocked
  *
- * ThreadSanitizer does not model fences; the payloads are ordered by acquire and release of gen, cursors and hold
- * words as well.
+ * ThreadSanitizer does not model fences. Acquire and release of gen, cursors and holds order the
+ * payloads as well.
  *
- * Compiled with DLX_SIM, each access first calls dlx_sim_step(): a test's scheduler runs there, so a
- * seed decides every interleaving.
+ * With DLX_SIM, each access first calls dlx_sim_step(), where the scheduler of a test runs, so that
+ * a seed decides every interleaving.
  */
 
 #include <stdatomic.h>

@@ -3,13 +3,14 @@
 #define DLX_COMMON_BELL_H
 
 /*
- * What goes over the bell of a link. A byte of 0 wakes whoever sleeps. A publisher that closes says before it hangs up how
- * far its stream came: the subscriber may not be told of the control block that it ended in. That is a number below 2^63 in
- * 9 digits of 7 bits, the highest first, each with the top bit set, so that no byte of it is 0 and nobody has to find where
- * it begins. docs/decisions/0009.
+ * The bytes that go over the bell of a link. A byte of 0 wakes the subscriber or publisher. Before
+ * a closing publisher hangs up, it sends the end of its stream, because the subscriber may not know
+ * the control block in which the stream ended. The end is a number below 2^63 in 9 digits of 7
+ * bits, the highest digit first. Each digit has the top bit set, so that no byte is 0 and the
+ * reader needs no start mark (docs/decisions/0009).
  *
- * Where the publisher has yet to be told of the link the daemon holds its end of the bell, and says so. If the daemon ends then,
- * the bell hangs up, and the publisher lives.
+ * While the publisher has not been told of the link, the daemon holds the publisher's end of the
+ * bell, and says so. If the daemon ends then, the bell hangs up although the publisher lives.
  */
 
 #include "common/util.h"
@@ -17,18 +18,19 @@
 
 #define DLX_BELL_END_SIZE 9U
 
-/* The daemon's word, as the first byte: the publisher will be told of the link. Then: it was. */
+/* Sent by the daemon as the first byte: the publisher is yet to be told of the link. Later: it was
+ * told. */
 #define DLX_BELL_WAITS 1
 #define DLX_BELL_TOLD  2
-/* The publisher's last word: it goes on without this link, which broke its bounds. The daemon
- * tells of no end. */
+/* The last byte of a publisher that dropped this link because the link exceeded its limits. The
+ * daemon does not report the end. */
 #define DLX_BELL_CUT 3
 
-/* The kernel may have no memory for a byte just now. */
+/* Attempts to send a byte, for which the kernel may be out of memory. */
 #define DLX_BELL_TRIES 4
 
-/* Wake who sleeps. A closed socket has nobody to wake, and one that stays full has somebody who does not listen. False: the
- * kernel had no memory for it, several times. */
+/* Wakes the peer. A closed socket has no peer to wake, and the peer of a socket that stays full
+ * does not read. Returns false if the kernel was out of memory several times. */
 static inline bool dlx__ring_bell(int borrow_fd)
 {
     for (int i = 0; i < DLX_BELL_TRIES; i++)
@@ -38,14 +40,15 @@ static inline bool dlx__ring_bell(int borrow_fd)
     return errno == EAGAIN;
 }
 
-/* `end`: one more than the number of the last message, so it is not 0. */
+/* `end` is one more than the number of the last message, so it is not 0. */
 static inline void dlx__bell_pack(uint64_t end, uint8_t ret_bytes[DLX_BELL_END_SIZE])
 {
     for (uint32_t i = DLX_BELL_END_SIZE; i-- > 0; end >>= 7)
         ret_bytes[i] = (uint8_t)(0x80 | (end & 0x7f));
 }
 
-/* What was heard so far, 0 at first, and what came now: the last 9 digits count. Any bytes make some number below 2^63. */
+/* Adds received bytes to `end`, which is 0 at first. The last 9 digits count. Any bytes result in a
+ * number below 2^63. */
 static inline uint64_t dlx__bell_hear(uint64_t end, const uint8_t *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -54,7 +57,7 @@ static inline uint64_t dlx__bell_hear(uint64_t end, const uint8_t *bytes, size_t
     return end;
 }
 
-/* Who holds the other end? What was known so far, and what came now. */
+/* Who holds the other end? dlx__bell_holder() derives it from the previous state and new bytes. */
 enum dlx_bell_holder { DLX_BELL_UNHEARD, DLX_BELL_DAEMON, DLX_BELL_PUBLISHER, DLX_BELL_NOBODY };
 
 static inline enum dlx_bell_holder dlx__bell_holder(enum dlx_bell_holder holder,

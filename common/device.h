@@ -2,14 +2,14 @@
 #ifndef DLX_COMMON_DEVICE_H
 #define DLX_COMMON_DEVICE_H
 
-/* Devices of DLPack, as people read them in errors. */
+/* Text of DLPack devices, for errors. */
 
 #include <dlpack/dlpack.h>
 
 #define DLX_DEVICE_SIZE 48
 /* "CUDA device 0 (device type 2)", "device type 99". Returns `text`. */
 const char *dlx__device_text(DLDevice device, char text[DLX_DEVICE_SIZE]);
-/* The same in memory of the enclosing block, for the arguments of dlx__fail(). */
+/* The same in a buffer of the enclosing scope, for the arguments of dlx__fail(). */
 #define DLX_DEVICE(device) dlx__device_text((device), (char[DLX_DEVICE_SIZE]){0})
 
 #endif

@@ -66,7 +66,7 @@ int dlx__error_from_errno(int err)
     }
 }
 
-/* Add ": <text>", cut at the end of the buffer. */
+/* Appends ": <text>", truncated at the end of the buffer. */
 static void append(const char *text)
 {
     size_t used = strlen(message), left = sizeof message - used - 1;
@@ -78,7 +78,7 @@ static void append(const char *text)
     message[used + 2 + n] = '\0';
 }
 
-/* Whose limit: what the daemon says is read by its clients. */
+/* Names the program whose limit it is, because clients read the errors of the daemon. */
 static void append_file_limit(void)
 {
     char text[128];

@@ -2,11 +2,9 @@
 #ifndef DLX_COMMON_ERROR_H
 #define DLX_COMMON_ERROR_H
 
-/*
- * Errors inside: functions return 0 or a negative enum dlx_error and leave the words, once, where the
- * failure is understood best, in a buffer of the calling thread. errno is translated here and
- * nowhere else.
- */
+/* Internal errors. A function returns 0 or a negative enum dlx_error, and the innermost function
+ * that understands the failure stores its text in a buffer of the calling thread. Only this module
+ * translates errno. */
 
 #include "common/util.h"
 #include <dlx/error.h>
@@ -16,29 +14,30 @@
 const char *dlx__error_text(int code);
 const char *dlx__error_name(int code);
 
-/* The code that stands for an errno value: EMFILE and ENFILE are FD_LIMIT, and so on. */
+/* The error code of an errno value: DLX_E_FD_LIMIT for EMFILE and ENFILE, and so on. */
 int dlx__error_from_errno(int err);
 
-/* Set the thread's message and return `code`. The text is cut at DLX_ERROR_TEXT_SIZE - 1 bytes. */
+/* Sets the thread's message and returns `code`. The text is truncated to DLX_ERROR_TEXT_SIZE - 1
+ * bytes. */
 int dlx__fail(int code, const char *fmt, ...) dlx_printf(2, 3);
 
-/* The same for a failure that may be frequent: the text is not formatted. */
+/* The same without formatting, for frequent failures. */
 int dlx__fail_text(int code, const char *text);
 
 /* The same with ": <strerror(errno)>" appended; returns dlx__error_from_errno(errno). */
 int dlx__fail_errno(const char *fmt, ...) dlx_printf(1, 2);
 
-/* Put "<text>: " in front of the thread's message and return `code`: adds who or where. */
+/* Prefixes the thread's message with "<text>: ", to add who or where. Returns `code`. */
 int dlx__fail_prefix(int code, const char *fmt, ...) dlx_printf(2, 3);
 
-/* The thread's message, "" when there is none. */
+/* The thread's message; "" if there is none. */
 const char *dlx__error_message(void);
 
-/* Is there a message? A word of its own, at a fixed place of the thread (one byte of the static TLS that
- * libraries share), so that clearing costs one store and no call. */
+/* Is there a message? A flag of its own, at a fixed offset in the thread's memory (one byte of the
+ * static TLS that libraries share), so that clearing costs one store and no call. */
 extern _Thread_local bool dlx__error_is_set __attribute__((tls_model("initial-exec")));
 
-/* Forget the thread's message: at the entry of public functions that can fail. */
+/* Clears the thread's message. Public functions that can fail call it first. */
 static inline void dlx__error_clear(void)
 {
     dlx__error_is_set = false;

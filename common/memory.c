@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What is common to all backends: allocating, checking, mapping. */
+/* What all backends share: allocating, checking and mapping regions. */
 
 #include "common/amount.h"
 #include "common/memory.h"
@@ -15,7 +15,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* Memory is asked for in pieces, so that a signal does not undo (EINTR) an allocation of gigabytes. */
+/* Memory is allocated in pieces, so that a signal (EINTR) does not undo an allocation of
+ * gigabytes. */
 #define POPULATE_CHUNK (UINT64_C(64) << 20)
 
 /* ---- backends ------------------------------------------------------------------------------ */
@@ -54,7 +55,7 @@ static int check_size(int fd, uint64_t size, bool populated)
     return 0;
 }
 
-/* Shared memory is a file, so `ulimit -f` limits its size. */
+/* Shared memory is a file, so RLIMIT_FSIZE (`ulimit -f`) limits its size. */
 int dlx__region_resize(int borrow_fd, uint64_t size)
 {
     struct rlimit limit;
@@ -99,7 +100,8 @@ static int map_region(int fd, uint64_t size, int prot, void **ret_map)
     return 0;
 }
 
-/* errno says why. A memfd's file system has no size of its own, /dev/shm has. */
+/* errno has the reason. The file system of /dev/shm has a size of its own; that of memfds has
+ * none. */
 static int fail_allocate(int fd, uint64_t size)
 {
     struct statvfs fs;
@@ -147,9 +149,9 @@ int dlx__region_populate(const struct dlx_memory *memory, int take_fd, uint64_t 
         r = map_region(fd, size, PROT_READ | PROT_WRITE, &map);
     if (r < 0)
         return r;
-    /* The writer is about to touch all of it: one call now is cheaper than a fault a page then.
-     * Pages that nobody has touched are no proof for the daemon; before Linux 5.14 a second
-     * fallocate() initializes them. */
+    /* The writer is about to touch every page, and one call is cheaper than a fault for each page.
+     * The daemon's proof does not accept untouched pages. Before Linux 5.14, a second fallocate()
+     * initializes them. */
     if (madvise(map, size, MADV_POPULATE_WRITE) < 0)
         r = allocate(fd, size);
     if (r == 0)
@@ -174,7 +176,7 @@ static int check_pages(int fd, uint64_t size)
 
 int dlx__region_prove(const struct dlx_memory *memory, int borrow_fd, uint64_t size)
 {
-    /* In this order: only then does nobody take pages away that were looked at. */
+    /* The order matters: once the region is sealed, nobody can remove pages that were checked. */
     int r = memory->check(borrow_fd, DLX_REGION_SEALED);
     if (r == 0)
         r = check_pages(borrow_fd, size);
@@ -216,8 +218,8 @@ int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t
 
 /* ---- what this system can do --------------------------------------------------------------- */
 
-/* The four steps, with a page. Where mincore() may not tell us about pages it says that all are
- * there. */
+/* Runs the four steps with one page. A mincore() that may not tell says that all pages are
+ * present. */
 static int probe(const struct dlx_memory *memory)
 {
     int ro_fd, writer_fd;
@@ -264,7 +266,7 @@ const void *dlx__region_spare(int borrow_fd, uint64_t size)
     return NULL;
 }
 
-/* Bytes from the beginning of its page. */
+/* The offset of `at` in its page. */
 static size_t in_page(uint64_t at)
 {
     return (size_t)(at & ((uint64_t)sysconf(_SC_PAGESIZE) - 1));
@@ -274,7 +276,7 @@ void *dlx__region_view(const void *spare, uint64_t offset, uint64_t size)
 {
     size_t before = in_page(offset);
     char *from = (char *)(uintptr_t)spare + (offset - before);
-    /* Without a place as the last argument the kernel would look at whatever is in its register. */
+    /* NULL, because the kernel reads the last argument with these flags. */
     void *map = mremap(from, before + size, before + size, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
     if (map == MAP_FAILED)
         return NULL;

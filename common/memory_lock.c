@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Locks that tell a region's writer that others have it mapped, whom it does not know.
+ * Locks that show the writer of a region that readers unknown to it have mapped the region.
  *
- * An open file description lock (fcntl(2)) goes with the last reference to its description, and a
- * mapping is one. So nobody has to let go of it, and a process that dies does. Taking it never
- * blocks, unlike sealing (decision 21). It fails while the writer holds a conflicting lock.
+ * An open file description lock (fcntl(2)) is released with the last reference to its description,
+ * and a mapping is such a reference. So no reader has to release it, and a process that dies
+ * releases it. Taking it never blocks, unlike sealing (decision 21). It fails while the writer
+ * holds a conflicting lock.
  */
 
 #include "common/error.h"
@@ -18,7 +19,7 @@ int dlx__region_reopen_locked(int borrow_fd, int *ret_fd)
     char path[32];
     struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", borrow_fd);
-    /* Not to wait for a lease that the writer took. */
+    /* O_NONBLOCK: does not wait for a lease that the writer has taken. */
     dlx_cleanup(dlx__closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return dlx__fail_errno("reopening a region by %s", path);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Sealed memfds: the kernel keeps what memory.h promises, against everybody. */
+/* The memfd backend: the kernel enforces what memory.h promises, against everybody. */
 
 #include "common/error.h"
 #include "common/memory.h"
@@ -27,8 +27,8 @@ static int memfd_create_best(const char *name)
     return fd;
 }
 
-/* Opened again before anybody else has it: a lease that its writer took later could hold that
- * up. */
+/* Reopens the file before anybody else has it: a lease that its writer takes later could block
+ * this. */
 static int open_read_only(int borrow_fd, int *ret_ro_fd)
 {
     char path[32];
@@ -70,7 +70,7 @@ static int memfd_seal(int borrow_writer_fd)
     return 0;
 }
 
-/* Only memfds (and tmpfs) answer F_GET_SEALS, so a foreign fd does not get any further. */
+/* Only memfds and tmpfs files answer F_GET_SEALS, so a foreign fd is refused here. */
 static int memfd_check(int borrow_fd, enum dlx_region_state state)
 {
     int seals = state == DLX_REGION_SEALED ? ALL_SEALS : SIZE_SEALS;
@@ -81,7 +81,7 @@ static int memfd_check(int borrow_fd, enum dlx_region_state state)
     return 0;
 }
 
-/* All that a region needs: a file, its size, the seals, and /proc. */
+/* Tries everything that a region needs: a file, its size, the seals, and /proc. */
 static int memfd_supported(void)
 {
     int ro, writer;

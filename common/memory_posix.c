@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * POSIX shared memory, for systems without F_SEAL_FUTURE_WRITE. A file of /dev/shm has a name only while it
- * is opened for the second time, by that name and read-only: so this works without /proc, the daemon holds
- * one descriptor a region, and what a daemon leaves that is killed in between is an empty file. Readers get
- * that read-only descriptor; the writer's is gone from the daemon once it was sent.
+ * The posix backend, for systems without F_SEAL_FUTURE_WRITE. A file of /dev/shm has a name only
+ * until it is opened by that name a second time, read-only. So the backend works without /proc, the
+ * daemon holds one descriptor for each region, and a daemon that is killed in between leaves an
+ * empty file. Readers get the read-only descriptor; the daemon closes the writer's after sending
+ * it.
  */
-
 #include "common/error.h"
 #include "common/memory.h"
 #include "common/shm_name.h"
@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-/* A cleaner of /dev/shm, or a daemon in another pid namespace, may take a name away under us. */
+/* A cleaner of /dev/shm, or a daemon in another pid namespace, may remove a name in between. */
 #define ATTEMPTS 8
 
 static int compare_files(int a, int b, bool *ret_same)
@@ -26,7 +26,7 @@ static int compare_files(int a, int b, bool *ret_same)
     return 0;
 }
 
-/* Returns 0; 1 when the name was lost meanwhile; or an error. */
+/* Returns 0; 1 if the name was lost in between; or an error. */
 static int open_twice(const char *what, int *ret_rw, int *ret_ro)
 {
     char name[DLX_SHM_NAME_SIZE];
@@ -36,7 +36,7 @@ static int open_twice(const char *what, int *ret_rw, int *ret_ro)
     dlx_cleanup(dlx__closep) int rw = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
     if (rw < 0)
         return dlx__fail_errno("shm_open for %s", what);
-    /* The process's umask may have taken the owner's rights as well. */
+    /* The umask of the process may have removed the owner's permissions. */
     if (fchmod(rw, 0600) < 0)
         r = dlx__fail_errno("fchmod of a region");
     dlx_cleanup(dlx__closep) int ro = r < 0 ? -1 : shm_open(name, O_RDONLY, 0);
@@ -46,7 +46,7 @@ static int open_twice(const char *what, int *ret_rw, int *ret_ro)
     if (r == 0)
         r = compare_files(rw, ro, &same);
     if (r == 0 && !same)
-        return 1; /* whose name it is now is not for us to remove */
+        return 1; /* the name now belongs to somebody else, who may need it */
     (void)shm_unlink(name);
     if (r == 0) {
         *ret_rw = dlx__steal_fd(&rw);
@@ -77,7 +77,7 @@ static int posix_new(const char *what, uint64_t size, int *ret_ro_fd, int *ret_w
     return 0;
 }
 
-/* Only memory of the kernel's answers F_GET_SEALS, so a foreign fd does not get any further. */
+/* Only files in kernel memory answer F_GET_SEALS, so a foreign fd is refused here. */
 static int posix_check(int borrow_fd, enum dlx_region_state state)
 {
     (void)state;
@@ -86,7 +86,7 @@ static int posix_check(int borrow_fd, enum dlx_region_state state)
     return 0;
 }
 
-/* There is nothing to seal: the proof finds what an honest writer has forgotten, no more. */
+/* This backend seals nothing. The proof finds only the omissions of an honest writer. */
 static int posix_seal(int borrow_writer_fd)
 {
     (void)borrow_writer_fd;

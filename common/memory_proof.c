@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Are all pages of a region there, and will they stay? Its seals are set already: nobody makes
- * holes, or changes the size.
+ * Are all pages of a region present for good? The region is sealed already: nobody can punch holes
+ * into it or change its size.
  *
- * The number of blocks (st_blocks) is no answer. A fallocate(2) that has not ended counts, and when
- * its caller is killed, the kernel takes back what that call has added: pages that nobody has
- * initialized yet, which are all that it may take. mincore(2) tells pages by that: those that are
- * initialized. So what it shows once stays.
+ * The number of blocks (st_blocks) does not tell. It counts pages of an unfinished fallocate(2),
+ * and the kernel removes those, which nobody has initialized yet, if the caller is killed.
+ * mincore(2) shows exactly the initialized pages, so a page that it shows once stays.
  *
- * It does not show pages that were swapped out. Reading a byte brings such a page back; of a hole,
- * or of a page that a fallocate() has added, it makes nothing. So pages that do not show after a
- * few reads are missing. (SEEK_HOLE would tell all of this at once, but waits for the file's lock,
- * which its writer may hold for ever.)
+ * mincore() does not show swapped-out pages. Reading a byte brings such a page back, and changes
+ * nothing for a hole or a page that fallocate() has added. So a page that does not show after a few
+ * reads is missing. (SEEK_HOLE would tell all of this at once, but it waits for the lock of the
+ * file, which the writer may hold forever.)
  *
- * mincore() answers only whoever owns the file, or may write it; to others it shows every page. The
- * daemon owns what it has made; dlx__memory_supported() tries it.
+ * mincore() tells the truth only to a process that owns the file or may write to it, and shows
+ * every page to others. The daemon owns the files that it makes; dlx__memory_supported() tests
+ * this.
  */
 
 #include "common/error.h"
@@ -24,9 +24,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* So many at a time, as the kernel does. */
+/* Pages per call of mincore(), like the kernel's own batches. */
 #define PAGES 4096U
-/* Short of memory, a page may be swapped out again before it was looked at. */
+/* Attempts: when memory is short, a page may be swapped out again before the next check. */
 #define LOOKS 4
 
 struct look {
@@ -37,7 +37,7 @@ struct look {
     uint8_t there[PAGES];
 };
 
-/* The first page from `at` on, up to `end`, that does not show; `end` when all do. */
+/* Returns the first page in [at, end) that does not show, or `end`. */
 static uint64_t next_missing(const struct look *look, uint64_t begin, uint64_t at, uint64_t end)
 {
     while (at < end && (look->there[(at - begin) / look->page_size] & 1))

@@ -14,8 +14,8 @@
 
 union dlx_packet_control {
     struct cmsghdr align;
-    /* SCM_RIGHTS at its largest. Nothing else is ever asked for with setsockopt(), so nothing else
-     * can arrive beside it. */
+    /* Room for the largest SCM_RIGHTS. No other control data is enabled with setsockopt(), so
+     * nothing else can arrive beside it. */
     char buffer[CMSG_SPACE(sizeof(int) * DLX_PACKET_FDS_MAX)];
 };
 
@@ -47,7 +47,7 @@ bool dlx__packet_refuses_fds(int sock)
     return getsockopt(sock, SOL_SOCKET, SO_PASSRIGHTS, &passes, &size) == 0 && !passes;
 }
 
-/* Collect every fd of every control message, so that each one is closed on any error below. */
+/* Collects every fd of every control message, so that each one is closed on any error below. */
 static bool collect_fds(struct msghdr *msg, struct dlx_packet *packet)
 {
     bool foreign = false;
@@ -64,14 +64,14 @@ static bool collect_fds(struct msghdr *msg, struct dlx_packet *packet)
     return !foreign;
 }
 
-/* A look: the packet stays in the socket, with its descriptors. */
+/* Peeks: the packet and its descriptors stay in the socket. */
 static int look(int sock, bool takes_fds, struct dlx_packet *packet)
 {
     union dlx_packet_control control;
     struct iovec iov = {.iov_base = packet->data, .iov_len = sizeof packet->data};
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    /* It hands over descriptors, too, if it is asked to; what it cannot hand over is there the next
-     * time. */
+    /* With control data, MSG_PEEK returns copies of the descriptors. The kernel offers those that
+     * did not fit again at the next call. */
     const int flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_PEEK;
     ssize_t n;
     bool reset = false;
@@ -88,12 +88,12 @@ static int look(int sock, bool takes_fds, struct dlx_packet *packet)
         if (errno == EINTR)
             continue;
         if (errno == ECONNRESET && !reset) {
-            /* The peer closed with something of ours unread. The kernel reports that once, before
-             * the packets that it sent; those are still there. */
+            /* The peer closed with unread data of ours. The kernel reports that once, before the
+             * packets that the peer sent, which can still be read. */
             reset = true;
             continue;
         }
-        /* Short of memory the kernel leaves the packet where it is: whoever polls comes back for it. */
+        /* If memory is short, the kernel keeps the packet, and the caller polls again. */
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOMEM || errno == ENOBUFS)
             return reset ? DLX_E_DISCONNECTED : DLX_E_EMPTY;
         if (errno == ECONNRESET)
@@ -103,8 +103,8 @@ static int look(int sock, bool takes_fds, struct dlx_packet *packet)
 
     bool clean = collect_fds(&msg, packet);
     if (n == 0 && packet->n_fds == 0 && !(msg.msg_flags & (MSG_CTRUNC | MSG_TRUNC)))
-        /* End of file, or an empty packet, which on SEQPACKET look the same: nobody of ours sends
-         * empty packets. */
+        /* End of file and an empty packet look the same on SEQPACKET. Our programs never send empty
+         * packets. */
         return DLX_E_DISCONNECTED;
 
     int r = 0;
@@ -154,7 +154,7 @@ int dlx__packet_recv(int sock, struct dlx_packet *packet)
 {
     int r = look(sock, false, packet);
     if (r == 0 && !dlx__packet_drop(sock)) {
-        dlx__packet_deinit(packet); /* it is still there, and will be looked at again */
+        dlx__packet_deinit(packet); /* the packet is still there for the next call */
         return DLX_E_EMPTY;
     }
     return r;
@@ -164,7 +164,7 @@ int dlx__packet_recv_fds(int sock, struct dlx_packet *packet)
 {
     int r = look(sock, true, packet);
     if ((r == 0 || r == DLX_E_PROTOCOL) && !dlx__packet_drop(sock)) {
-        dlx__packet_deinit(packet); /* likewise */
+        dlx__packet_deinit(packet); /* the packet is still there for the next call */
         return DLX_E_EMPTY;
     }
     return r;

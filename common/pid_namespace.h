@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* What names the pid namespace of this process on this machine, as long as it lives. 0: not known,
- * as there is no /proc. */
+/* A number that identifies the pid namespace of this process on this machine while the namespace
+ * exists. 0: unknown, because there is no /proc. */
 uint64_t dlx__pid_namespace(void);
 
 #endif

@@ -19,8 +19,8 @@ static void arena_free(void *data, void *pointer)
     (void)pointer;
 }
 
-/* A client says Hello before it knows our version, so one of a later version may say more in it
- * than we know. Nobody else may: see "Versions" in docs/PROTOCOL.md. */
+/* A client sends Hello before it knows our version, so a Hello of a later version may have fields
+ * that we do not know. No other packet may: see "Versions" in docs/PROTOCOL.md. */
 static bool may_say_more(const Dlx__Wire__Packet *packet)
 {
     return packet->body_case == DLX__WIRE__PACKET__BODY_HELLO &&
@@ -41,11 +41,12 @@ int dlx__proto_unpack(struct dlx_proto_arena *arena, const uint8_t *data, size_t
         return dlx__fail(DLX_E_PROTOCOL, "packet of %zu bytes does not decode", size);
     if (packet->body_case == DLX__WIRE__PACKET__BODY__NOT_SET)
         return dlx__fail(DLX_E_PROTOCOL, "packet with no known body");
-    /* body is a union of pointers to messages: any member will do. */
+    /* body is a union of pointers to messages, so any member gives the pointer. */
     if (packet->base.n_unknown_fields > 0 ||
         (((ProtobufCMessage *)packet->ok)->n_unknown_fields > 0 && !may_say_more(packet)))
         return dlx__fail(DLX_E_PROTOCOL, "%s with unknown fields", dlx__proto_name(packet));
-    /* A string with an embedded NUL, or a number in more bytes than it needs, packs to another size. */
+    /* A string with an embedded NUL, or a number in more bytes than it needs, packs to another
+     * size. */
     if (dlx__wire__packet__get_packed_size(packet) != size)
         return dlx__fail(DLX_E_PROTOCOL, "%s is not in canonical encoding",
                          dlx__proto_name(packet));

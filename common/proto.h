@@ -3,20 +3,20 @@
 #define DLX_COMMON_PROTO_H
 
 /*
- * Packets of proto/dlx.proto: pack and send, receive and unpack. Unpacking allocates from a fixed
- * arena and refuses what a canonical encoder would not have written: embedded NULs, non-minimal
- * encodings; and unknown fields, except in the Hello of a later version. Values are not looked at
- * here: see the handlers.
+ * Packets of proto/dlx.proto: packs and sends, receives and unpacks. Unpacking allocates from a
+ * fixed arena. It refuses what a canonical encoder would not write (embedded NULs, non-minimal
+ * encodings) and unknown fields, except in the Hello of a later version. The handlers check
+ * values.
  */
 
 #include "common/packet.h"
 #include "proto/dlx.pb-c.h"
 
-/* What each of them means: "Versions" in docs/PROTOCOL.md. */
+/* "Versions" in docs/PROTOCOL.md says what each of them means. */
 #define DLX_PROTO_MAJOR 2U
 #define DLX_PROTO_MINOR 7U
 
-/* 16 KiB of canonical flat input unpack to less than this: 16 entries of a list and their strings. */
+/* 16 KiB of canonical flat input unpack to less than this: 16 list entries and their strings. */
 #define DLX_PROTO_ARENA_SIZE 65536U
 
 struct dlx_proto_arena {
@@ -24,21 +24,18 @@ struct dlx_proto_arena {
     _Alignas(16) uint8_t data[DLX_PROTO_ARENA_SIZE];
 };
 
-/*
- * Unpack into `arena`, which is reset first: `ret` is valid until its next use. Returns 0, or
- * DLX_E_PROTOCOL with the reason.
- */
+/* Unpacks into `arena`, which is reset first: `ret` is valid until the next use of the arena.
+ * Returns 0, or DLX_E_PROTOCOL with the reason. */
 int dlx__proto_unpack(struct dlx_proto_arena *arena, const uint8_t *data, size_t size,
                       const Dlx__Wire__Packet **ret);
 
-/*
- * Pack and send. The fds stay the caller's. Returns 0; DLX_E_LIMIT (larger than a packet may be), and
- * what dlx__packet_send() returns.
- */
+/* Packs and sends. The caller keeps the fds. Returns 0; DLX_E_LIMIT (larger than a packet may be),
+ * or what dlx__packet_send() returns. */
 int dlx__proto_send(int sock_borrow_fd, const Dlx__Wire__Packet *packet, const int *fds_borrow,
                     size_t n_fds);
 
-/* The name of a body ("Subscribe"), for messages; "nothing" for an empty packet. Static. */
+/* The name of a body ("Subscribe") for messages; "nothing" for an empty packet. The string is
+ * static. */
 const char *dlx__proto_name(const Dlx__Wire__Packet *packet);
 
 #endif

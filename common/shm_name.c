@@ -11,7 +11,7 @@
 
 #define RANDOM_SIZE 16U
 
-/* The state and the start time of a process; start 0 when they cannot be told. */
+/* Returns the start time of a process and sets its state. Returns 0 if they are unknown. */
 static uint64_t start_time(pid_t pid, char *ret_state)
 {
     char path[64], text[1024];
@@ -22,7 +22,7 @@ static uint64_t start_time(pid_t pid, char *ret_state)
     if (n <= 0)
         return 0;
     text[n] = '\0';
-    /* "pid (name) state ..."; the name may have anything in it. The start time is field 22. */
+    /* "pid (name) state ...": the name may contain anything. The start time is field 22. */
     const char *at = strrchr(text, ')');
     if (!at || sscanf(at + 1,
                       " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s"
@@ -38,7 +38,7 @@ int dlx__shm_name_make(char ret[DLX_SHM_NAME_SIZE])
     char hex[2 * RANDOM_SIZE + 1], state;
     ssize_t got;
     do
-        got = getrandom(random, sizeof random, 0); /* so few bytes come whole */
+        got = getrandom(random, sizeof random, 0); /* this few bytes always come whole */
     while (got < 0 && errno == EINTR);
     if (got != (ssize_t)sizeof random)
         return dlx__fail_errno("getrandom");
@@ -49,7 +49,7 @@ int dlx__shm_name_make(char ret[DLX_SHM_NAME_SIZE])
     return 0;
 }
 
-/* A decimal number as printf writes it, and the dot after it. */
+/* Parses a decimal number as printf writes it, followed by a dot. */
 static bool parse_number(const char **at, uint64_t max, uint64_t *ret)
 {
     const char *p = *at;
@@ -91,6 +91,6 @@ bool dlx__shm_name_is_alive(const struct dlx_shm_name *name)
     uint64_t start = start_time(name->pid, &state);
     if (start == 0)
         return true;
-    /* A zombie does nothing any more. */
+    /* A zombie is dead for our purposes. */
     return state != 'Z' && state != 'X' && (name->start == 0 || start == name->start);
 }

@@ -2,7 +2,8 @@
 #ifndef DLX_COMMON_SYSCALLS_H
 #define DLX_COMMON_SYSCALLS_H
 
-/* Numbers of system calls that the headers of glibc 2.28 lack, with which wheels are built. */
+/* Numbers of system calls that are missing in the headers of glibc 2.28, which wheels are built
+ * with. */
 
 #include <sys/syscall.h>
 

@@ -15,7 +15,7 @@ static bool is_dots(const char *segment, size_t size)
            (size == 2 && segment[0] == '.' && segment[1] == '.');
 }
 
-/* "**": only as the last segment. */
+/* "**" is allowed only as the last segment. */
 static int check_stars(const char *pattern)
 {
     const char *stars = strstr(pattern, "**");
@@ -83,8 +83,8 @@ size_t dlx__pattern_prefix(const char *pattern)
     return strcspn(pattern, "*");
 }
 
-/* The last star of the segment is the only one that may have to take more: each one before it is done with
- * when the next one is reached. A star never takes a '/'. */
+/* Only the last star of a segment may have to match more: each earlier star is settled when the
+ * next one is reached. A star never matches a '/'. */
 bool dlx__pattern_matches(const char *pattern, const char *topic)
 {
     const char *star = NULL; /* the pattern after it */

@@ -18,10 +18,10 @@
 #define dlx_printf(fmt, args) __attribute__((__format__(__printf__, fmt, args)))
 #define DLX_ARRAY_SIZE(a)     (sizeof(a) / sizeof((a)[0]))
 
-/* Each argument is evaluated once: it may be a word that another process writes. */
+/* Evaluates each argument once: it may be a word that another process writes. */
 #define DLX_MIN(a, b) DLX_CHOOSE_(a, <, b, __COUNTER__)
 #define DLX_MAX(a, b) DLX_CHOOSE_(a, >, b, __COUNTER__)
-/* One may stand within another: each has names of its own. */
+/* Nested uses need different variable names. */
 #define DLX_CHOOSE_(a, op, b, n) DLX_CHOOSE_NAMED_(a, op, b, n)
 #define DLX_CHOOSE_NAMED_(a, op, b, n)                                                             \
     __extension__({                                                                                \
@@ -30,13 +30,13 @@
         dlx_a_##n op dlx_b_##n ? dlx_a_##n : dlx_b_##n;                                            \
     })
 
-/* Two words at once, at any multiple of 8 bytes. */
+/* Two words at a time, at any multiple of 8 bytes. */
 typedef uint64_t dlx_pair __attribute__((vector_size(16), aligned(8), may_alias));
 
 #define DLX_PAGE      4096U
 #define DLX_CACHELINE 64U
 
-/* Take the value out of a variable whose cleanup attribute would free it. */
+/* Takes the value out of a variable whose cleanup attribute would free it. */
 #define dlx_steal(p)                                                                               \
     __extension__({                                                                                \
         __typeof__(p) dlx_stolen_ = (p);                                                           \
@@ -49,7 +49,7 @@ static inline void dlx__freep(void *p)
     free(*(void **)p);
 }
 
-/* Close and preserve errno; -1 is ignored. Returns -1, for `fd = dlx__close(fd)`. */
+/* Closes the fd and preserves errno; ignores -1. Returns -1, for `fd = dlx__close(fd)`. */
 static inline int dlx__close(int fd)
 {
     if (fd >= 0) {
@@ -72,7 +72,7 @@ static inline int dlx__steal_fd(int *fd)
     return stolen;
 }
 
-/* Round up to a multiple of `align`, a power of two. Returns false when that overflows. */
+/* Rounds up to a multiple of `align`, a power of two. Returns false on overflow. */
 static inline bool dlx__align_up(uint64_t value, uint64_t align, uint64_t *ret)
 {
     uint64_t sum;
@@ -89,7 +89,7 @@ static inline uint64_t dlx__now_ns(void)
     return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
 }
 
-/* A point in time `timeout_ns` from now; negative time-outs and overflow mean never (UINT64_MAX). */
+/* The time `timeout_ns` from now; UINT64_MAX (never) for negative timeouts and on overflow. */
 static inline uint64_t dlx__deadline(int64_t timeout_ns)
 {
     uint64_t sum;
@@ -98,7 +98,7 @@ static inline uint64_t dlx__deadline(int64_t timeout_ns)
     return sum;
 }
 
-/* Milliseconds to a deadline for poll(2) and epoll_wait(2): rounded up, -1 for never. */
+/* Milliseconds until a deadline for poll(2) and epoll_wait(2): rounded up, -1 for never. */
 static inline int dlx__deadline_ms(uint64_t deadline, uint64_t now)
 {
     if (deadline == UINT64_MAX)
@@ -119,12 +119,13 @@ static inline bool dlx__pair_is_zero(dlx_pair pair)
     return (pair[0] | pair[1]) == 0;
 }
 
-/* Ask for a cache line that is about to be written, so that the store finds it here. A hint: changes nothing,
- * on any address. */
+/* Prefetches a cache line that is about to be written. A hint without side effects, valid for any
+ * address. */
 static inline void dlx__prefetch_write(const void *line)
 {
 #if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line)); /* a no-op where it is unknown */
+    /* a no-op on processors that do not know it */
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));
 #else
     __builtin_prefetch(line, 1);
 #endif
