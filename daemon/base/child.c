@@ -32,7 +32,7 @@ char **dlxd_child_environment(void)
     return kept;
 }
 
-/* As a program finds its signals that nobody has prepared. */
+/* Resets the signals to the state that a program expects at its start. */
 static void reset_signals(posix_spawnattr_t *attributes)
 {
     sigset_t all, none;

@@ -23,7 +23,7 @@ static struct dlxd_idmap_node **bucket(const struct dlxd_idmap *map, uint64_t id
     return &map->buckets[id & (map->n_buckets - 1)];
 }
 
-/* Without memory the chains get longer, or the table stays as large as it is, that is all. */
+/* If memory is short, the table keeps its size and at worst the chains get longer. */
 static void resize(struct dlxd_idmap *map, size_t n)
 {
     struct dlxd_idmap old = *map;

@@ -2,11 +2,9 @@
 #ifndef DLXD_IDMAP_H
 #define DLXD_IDMAP_H
 
-/*
- * Objects by id. The ids are counted by the daemon, so no client can aim at one bucket. Nodes are
- * members of the objects: inserting allocates nothing and cannot fail. The table grows and shrinks
- * with what is in it.
- */
+/* Objects by id. The daemon counts the ids, so no client can aim at one bucket. Nodes are members
+ * of the objects: inserting allocates nothing and cannot fail. The table grows and shrinks with its
+ * content. */
 
 #include "common/util.h"
 
@@ -23,11 +21,11 @@ struct dlxd_idmap {
 };
 
 void dlxd_idmap_init(struct dlxd_idmap *map);
-/* The map is empty. */
+/* The map must be empty. */
 void dlxd_idmap_deinit(struct dlxd_idmap *map);
 
 void dlxd_idmap_add(struct dlxd_idmap *map, struct dlxd_idmap_node *node, uint64_t id);
-/* A node that is not in the map is ignored. */
+/* Ignores a node that is not in the map. */
 void dlxd_idmap_remove(struct dlxd_idmap *map, struct dlxd_idmap_node *node);
 struct dlxd_idmap_node *dlxd_idmap_find(const struct dlxd_idmap *map, uint64_t id);
 

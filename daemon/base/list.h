@@ -2,10 +2,8 @@
 #ifndef DLXD_LIST_H
 #define DLXD_LIST_H
 
-/*
- * Circular doubly linked list whose nodes are members of what they link. A node that is in no list
- * points to itself, so removing it again is harmless.
- */
+/* A circular doubly linked list whose nodes are members of the linked objects. A node that is in no
+ * list points to itself, so removing it again is harmless. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,7 +16,7 @@ struct dlxd_list {
 #define dlxd_container_of(node, type, member)                                                      \
     ((type *)(void *)((char *)(node)-offsetof(type, member)))
 
-/* The current node may be removed inside, others may not. */
+/* The loop body may remove the current node, but no other node. */
 #define dlx_for_each(it, list)                                                                     \
     for (struct dlxd_list *it = (list)->next, *it##_next = it->next; it != (list);                 \
          it = it##_next, it##_next = it->next)

@@ -12,11 +12,11 @@
 #define TEXT_SIZE  960
 #define ENTRY_SIZE 4096
 
-/* How many lines of a kind are written in a second. */
+/* The lines of one kind written in the current second. */
 struct budget {
     const char *what;
     unsigned max;
-    uint64_t second_ns; /* start of the second that n_lines counts */
+    uint64_t second_ns; /* start of the current second */
     unsigned n_lines;
     unsigned n_dropped;
 };
@@ -46,7 +46,7 @@ void dlxd_log_init(enum dlxd_log_level level, const char *journal_borrow)
 
 /* ---- stderr -------------------------------------------------------------------------------- */
 
-/* A pipe or socket that is writable takes a line of less than PIPE_BUF bytes without blocking. */
+/* A writable pipe or socket takes a line of less than PIPE_BUF bytes without blocking. */
 static bool write_line(const char *line, size_t size)
 {
     struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -69,10 +69,11 @@ static bool emit(enum dlxd_log_level level, const char *text)
 
 struct entry {
     char bytes[ENTRY_SIZE];
-    size_t size; /* more than ENTRY_SIZE: it does not fit */
+    size_t size; /* more than ENTRY_SIZE: it did not fit */
 };
 
-/* A line "NAME=value": a control character, such as the end of the line, becomes a question mark. */
+/* Adds a line "NAME=value". Control characters, such as the end of a line, become question
+ * marks. */
 static void add(struct entry *entry, const char *name, const char *value)
 {
     if (entry->size > ENTRY_SIZE)
@@ -121,7 +122,7 @@ static bool emit_entry(enum dlxd_log_level level, const struct dlxd_log_field *f
 
 /* ---- lines --------------------------------------------------------------------------------- */
 
-/* May a line of this level be written now? The number of those that were not comes first. */
+/* May a line of this level be written now? First reports the number of dropped lines. */
 static bool begin(struct budget *budget, enum dlxd_log_level level)
 {
     char text[64];

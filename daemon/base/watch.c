@@ -18,14 +18,14 @@ struct dlxd_watch {
 struct dlxd_watches {
     uv_poll_t poll; /* of `epoll` */
     int epoll;
-    bool dispatching;         /* events on the stack name watches */
-    struct dlxd_watch *freed; /* while dispatching */
+    bool dispatching;         /* events on the stack refer to watches */
+    struct dlxd_watch *freed; /* freed while dispatching */
 };
 
 static uint32_t mask_of(int events)
 {
     uint32_t mask = 0;
-    /* Paused: the kernel reports errors and hang-ups all the same, but only once each. */
+    /* Paused: the kernel still reports errors and hang-ups, but only once each. */
     if (events == 0)
         return EPOLLET;
     if (events & DLXD_READABLE)
@@ -129,7 +129,7 @@ void dlxd_watch_set(struct dlxd_watch *watch, int events)
         return;
     watch->events = events;
     struct epoll_event event = {.events = mask_of(events), .data = {.ptr = watch}};
-    /* Cannot fail: nothing is added, and nothing needs memory. */
+    /* Cannot fail: the fd is already registered, and the change needs no memory. */
     (void)epoll_ctl(watch->watches->epoll, EPOLL_CTL_MOD, watch->fd, &event);
 }
 

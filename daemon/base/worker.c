@@ -11,22 +11,22 @@
 #include <sys/mman.h>
 #include <uv.h>
 
-#define STACK_SIZE ((size_t)1 << 20)  /* as much as sanitizers ask for; little is touched */
-#define GUARD_SIZE ((size_t)64 << 10) /* a page, of whatever size */
-/* So many are done in one turn of the loop: then others have theirs. */
+#define STACK_SIZE ((size_t)1 << 20)  /* as much as sanitizers need; little of it is touched */
+#define GUARD_SIZE ((size_t)64 << 10) /* at least a page, of any page size */
+/* Jobs finished in one turn of the loop, so that other work gets its turn. */
 #define DONE_MOST 64
-/* How long the daemon's end waits for jobs that run. */
+/* How long the daemon waits at its end for running jobs. */
 #define PATIENCE_NS UINT64_C(1000000000)
 
-/* The jobs of one user. Exists while there are any. */
+/* The jobs of one user. Exists while the user has any. */
 struct queue {
     struct dlxd_list node; /* in workers->queues */
     const struct dlxd_user *whose;
-    size_t n_jobs; /* with the one that runs, and those that are to be reported */
+    size_t n_jobs; /* including the running one and those not yet reported */
 
-    /* With the lock: */
-    struct dlxd_list jobs;  /* that wait */
-    struct dlxd_list ready; /* in workers->ready: there are some, and none runs */
+    /* Protected by the lock: */
+    struct dlxd_list jobs;  /* waiting */
+    struct dlxd_list ready; /* in workers->ready if jobs wait and none runs */
     bool running;
 };
 
@@ -34,8 +34,8 @@ struct job {
     struct dlxd_list node; /* in queue->jobs, then in workers->running, then in workers->done */
     struct queue *queue;
     uint64_t began_ns;
-    dlxd_job_fn *run;  /* NULL: close `fd` */
-    dlxd_job_fn *done; /* NULL: nobody waits for it */
+    dlxd_job_fn *run;  /* NULL: closes `fd` */
+    dlxd_job_fn *done; /* NULL: nothing to report */
     void *data;
     int fd;
 };
@@ -46,25 +46,25 @@ struct thread {
 };
 
 struct dlxd_workers {
-    /* The loop's alone: */
+    /* Used by the loop's thread only: */
     uv_async_t async;
     struct dlxd_list queues;
     size_t n_jobs;
     struct thread threads[DLXD_WORKERS_MAX];
     size_t n_threads;
     bool complained;
-    bool abandoned; /* a thread may use this to the end of the process */
+    bool abandoned; /* a thread may use this struct until the process ends */
 
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* protects the following fields */
     pthread_cond_t change;
     pthread_cond_t drained;
     struct dlxd_list ready;
-    struct dlxd_list running; /* in the order in which they began */
+    struct dlxd_list running; /* in the order of their start */
     struct dlxd_list done;
     size_t n_ready;
-    size_t n_idle; /* threads that wait for something to do */
+    size_t n_idle; /* threads that wait for a job */
     size_t n_running;
-    size_t n_telling; /* threads that wake the loop */
+    size_t n_telling; /* threads that are waking the loop */
     bool stop;
 };
 
@@ -76,7 +76,7 @@ static void make_ready(struct dlxd_workers *workers, struct queue *queue)
     workers->n_ready++;
 }
 
-/* Of the user whose turn it is. */
+/* Takes a job of the user whose turn it is. */
 static struct job *take_job(struct dlxd_workers *workers)
 {
     struct queue *queue = dlxd_container_of(workers->ready.next, struct queue, ready);
@@ -91,7 +91,7 @@ static struct job *take_job(struct dlxd_workers *workers)
     return job;
 }
 
-/* Returns true if the loop is to be told. */
+/* Returns true if the thread must wake the loop. */
 static bool give_job_back(struct dlxd_workers *workers, struct job *job)
 {
     struct queue *queue = job->queue;
@@ -127,7 +127,7 @@ static void *work(void *userdata)
             dlx__close(job->fd);
         (void)pthread_mutex_lock(&workers->lock);
         if (give_job_back(workers, job)) {
-            /* Without the lock: the loop takes it first of all. */
+            /* Without the lock, which the loop takes first. */
             workers->n_telling++;
             (void)pthread_mutex_unlock(&workers->lock);
             (void)uv_async_send(&workers->async);
@@ -141,7 +141,8 @@ static void *work(void *userdata)
     return NULL;
 }
 
-/* The C library would keep the stack of a thread that has ended, and memory that belongs to it. */
+/* Makes a stack of our own. The C library would keep the stack and the memory of a thread that has
+ * ended. */
 static int make_stack(void **ret)
 {
     void *stack = mmap(NULL, STACK_SIZE, PROT_READ | PROT_WRITE,
@@ -157,7 +158,7 @@ static int make_stack(void **ret)
     return 0;
 }
 
-/* One more. Signals are for the daemon's own thread. */
+/* Starts one more thread. It blocks signals, which are for the loop's thread. */
 static int start_thread(struct dlxd_workers *workers)
 {
     struct thread *thread = &workers->threads[workers->n_threads];
@@ -187,8 +188,8 @@ static void join_thread(const struct thread *thread)
     munmap(thread->stack, STACK_SIZE);
 }
 
-/* Is there a thread for each user who has work, or as many as may be? What was made ready while no
- * thread could be started is done by those that there are. */
+/* Ensures a thread for each user with work, up to the maximum. If no thread can be started, the
+ * existing threads do the work. */
 static int provide_threads(struct dlxd_workers *workers)
 {
     size_t n_free = workers->n_idle + workers->n_telling;
@@ -294,7 +295,7 @@ int dlxd_workers_new(struct dlxd_workers **ret, struct uv_loop_s *loop)
     return 0;
 }
 
-/* Returns false: a job has not ended in time. */
+/* Returns false if a job has not ended in time. */
 static bool drain(struct dlxd_workers *workers)
 {
     uint64_t end = dlx__now_ns() + PATIENCE_NS;
@@ -307,7 +308,7 @@ static bool drain(struct dlxd_workers *workers)
     while (error == 0 && workers->n_running + workers->n_ready > 0)
         /* lint-allow: clock: it waits by CLOCK_MONOTONIC */
         error = pthread_cond_timedwait(&workers->drained, &workers->lock, &until);
-    while (workers->n_telling > 0) /* that does not take long */
+    while (workers->n_telling > 0) /* this does not take long */
         (void)pthread_cond_wait(&workers->drained, &workers->lock);
     (void)pthread_mutex_unlock(&workers->lock);
     return error == 0;
@@ -359,7 +360,7 @@ static int submit(struct dlxd_workers *workers, const struct dlxd_user *whose,
     if (is_due)
         make_ready(workers, queue);
     int r = is_due ? provide_threads(workers) : 0;
-    if (r < 0) { /* there is no thread, so nobody else has anything here */
+    if (r < 0) { /* there is no thread, so no other job is waiting */
         dlxd_list_remove(&take_job(workers)->node);
         queue->running = false;
         workers->n_running--;
@@ -386,7 +387,7 @@ int dlxd_workers_run(struct dlxd_workers *workers, const struct dlxd_user *whose
 
 int dlxd_workers_close(struct dlxd_workers *workers, const struct dlxd_user *whose, int fd)
 {
-    /* Once they are stopped, nobody is left to wait. */
+    /* After the stop, closing may block: nobody is served any more. */
     if (fd < 0 || workers->stop || submit(workers, whose, &(struct job){.fd = fd}) < 0)
         return dlx__close(fd);
     return -1;
