@@ -2,25 +2,25 @@
 #ifndef DLXD_DRAINS_H
 #define DLXD_DRAINS_H
 
-/* The draining links of one user, of one client's publishers, or of one subscriber's process:
- * draining.h. */
+/* A list of draining links: those of one user, of one client's publishers, or of one subscriber's
+ * process (draining.h). */
 
 #include "daemon/base/list.h"
 #include <stdint.h>
 
-/* Fewer are not worth a look of their own. */
+/* A shorter list is not scanned on its own. */
 #define DLXD_DRAINS_LOOK_LEAST 8U
 
 struct dlxd_drain;
 
 struct dlxd_drains {
-    struct dlxd_list list; /* the one looked at the longest ago is first */
+    struct dlxd_list list; /* the least recently checked link is first */
     size_t n;
-    size_t look_at;   /* so many of these, and it is time */
-    uint64_t look_ns; /* not before */
+    size_t look_at;   /* the length at which a scan is due */
+    uint64_t look_ns; /* no scan before this time */
 };
 
-/* A draining link in such a list. */
+/* The membership of a draining link in one list. */
 struct dlxd_drain_node {
     struct dlxd_list node;
     struct dlxd_drains *drains;

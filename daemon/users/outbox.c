@@ -7,16 +7,16 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-/* So many are looked at at once, for this part of the time. */
+/* The most outboxes checked in one pass, and the part of the time that passes may take (1/16). */
 #define LOOK_MOST 128U
 #define LOOK_PART 16U
-/* And so many flights land at once: those of one full socket and a few more. */
+/* The most flights that land in one pass: those of one full socket and a few more. */
 #define LAND_MOST 1024U
-/* All users together, once in a while. */
+/* The duration of a pass over all users. */
 #define LOOK_ALL_NS UINT64_C(1000000)
-/* A packet in a queue counts for more bytes than this, whatever its size: 768 on x86-64. */
+/* A lower bound of the bytes that the kernel counts for a packet of any size: 768 on x86-64. */
 #define PACKET_LEAST 256U
-/* More than fit into a queue. */
+/* More packets than fit into a queue. */
 #define DISCARD_MOST 4096U
 
 struct dlxd_outbox *dlxd_outbox_new(struct dlxd_workers *workers, int fd)
@@ -37,7 +37,7 @@ static struct dlxd_flight *first_flight(const struct dlxd_outbox *outbox)
     return dlxd_container_of(outbox->flights.next, struct dlxd_flight, of_outbox);
 }
 
-/* The next one takes its place in its user's list, if it is that one's, too. */
+/* The next flight takes over the place in the user's list if it belongs to the same user. */
 static void leave_outbox(struct dlxd_flight *flight)
 {
     struct dlxd_outbox *outbox = flight->outbox;
@@ -99,7 +99,7 @@ uint32_t dlxd_outbox_look(struct dlxd_outbox *outbox)
 
 /* ---- the end ------------------------------------------------------------------------------- */
 
-/* On a worker. What comes with a packet is closed, too, which may take as long as its maker
+/* Runs on a worker: descriptors in the packets are closed, which may take as long as their sender
  * likes. */
 static void discard(void *data)
 {
@@ -118,8 +118,8 @@ static void on_discarded(void *data)
         free_empty(outbox, NULL);
 }
 
-/* Before Linux 6.16 the client may have sent its own end of the socket over it. So that lives as
- * long as it is in our queue, and has what was sent to it. */
+/* Before Linux 6.16, the client may have sent its own end of the socket over the socket. That end
+ * then lives in our queue, together with everything sent to it, until the queue is emptied. */
 static void discard_received(struct dlxd_outbox *outbox, const struct dlxd_user *whose)
 {
     outbox->is_discarding =
@@ -127,7 +127,7 @@ static void discard_received(struct dlxd_outbox *outbox, const struct dlxd_user 
         dlxd_workers_run(outbox->workers, whose, discard, on_discarded, outbox) == 0;
 }
 
-/* Who does not read what is in a socket of its own pays for it, whoever caused it. */
+/* A client pays for what it leaves unread in its socket, whoever caused the packets. */
 static void charge_all_to(struct dlxd_outbox *outbox, struct dlxd_user *whose)
 {
     dlx_for_each (it, &outbox->flights) {
@@ -156,7 +156,7 @@ struct dlxd_outbox *dlxd_outbox_close(struct dlxd_outbox *outbox, struct dlxd_us
     return NULL;
 }
 
-/* It is shut down, and nothing is in flight. */
+/* Frees an outbox that was shut down and has nothing in flight. */
 static void free_if_over(struct dlxd_outbox *outbox, const struct dlxd_user *whose)
 {
     if (outbox->is_shut_down && outbox->n_flights == 0 && !outbox->is_discarding)
@@ -228,7 +228,7 @@ static struct dlxd_outbox *outbox_of(struct dlxd_list *of_user)
 static void look(struct dlxd_user *user)
 {
     uint64_t start = dlx__now_ns();
-    const struct dlxd_list *kept = NULL; /* the first that is still in flight */
+    const struct dlxd_list *kept = NULL; /* the first outbox that still has flights */
     uint32_t n_landed = 0;
     if (start < user->next_look_ns)
         return;
@@ -267,8 +267,8 @@ bool dlxd_flights_have_room(struct dlxd_user *user, size_t n_fds)
     return r == 0;
 }
 
-/* Those looked at the longest ago come first. `look` may land flights of other users, and free
- * these. */
+/* Starts with the users checked the longest ago. look() may land flights of other users, and free
+ * those users. */
 void dlxd_flights_look_all(struct dlxd_users *users)
 {
     uint64_t until = dlx__now_ns() + LOOK_ALL_NS;

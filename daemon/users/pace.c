@@ -3,7 +3,7 @@
 
 #define SECOND_NS UINT64_C(1000000000)
 
-/* The same pace at `now`: a second that has passed is the one before. */
+/* The same pace as seen at `now`: a second that is over becomes the one before. */
 static struct dlxd_pace advance(const struct dlxd_pace *pace, uint64_t now)
 {
     uint64_t passed = now - pace->began_ns;
@@ -14,10 +14,10 @@ static struct dlxd_pace advance(const struct dlxd_pace *pace, uint64_t now)
     return (struct dlxd_pace){.began_ns = now};
 }
 
-/* How many of `n` requests, evenly spread over a second, fall into `part_ns` of it. */
+/* The share of `n` requests, spread evenly over a second, that falls into `part_ns`. */
 static uint64_t part_of(uint64_t n, uint64_t part_ns)
 {
-    return n * part_ns / SECOND_NS; /* nobody makes 2^34 requests in a second */
+    return n * part_ns / SECOND_NS; /* below 2^34 requests a second, this cannot overflow */
 }
 
 void dlxd_pace_count(struct dlxd_pace *pace, uint64_t now)
@@ -39,7 +39,8 @@ uint64_t dlxd_pace_next_ns(const struct dlxd_pace *pace, uint64_t max, uint64_t 
         return UINT64_MAX;
     if (dlxd_pace_used(&at, now) < max)
         return now;
-    /* When so little of the second before still counts that there is room for one. */
+    /* The time at which the counted part of the previous second is small enough for one more
+     * request. */
     if (at.n < max)
         return at.began_ns + SECOND_NS - ((max - at.n) * SECOND_NS - 1) / at.n_before;
     return at.began_ns + 2 * SECOND_NS - (max * SECOND_NS - 1) / at.n;

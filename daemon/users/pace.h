@@ -4,28 +4,27 @@
 
 /*
  * How many requests a user has made in the last second, and when it may make the next one: a
- * sliding window. Requests are counted in whole seconds, the first of which begins with the first
- * request after a pause. Of the second before the present one, the part counts that is less than a
- * second ago, as if its requests had come evenly. So a user that has paused may make a second's
+ * sliding window. Requests are counted in whole seconds, the first of which starts with the first
+ * request after a pause. The requests of the previous second count in part, as if they had been
+ * spread evenly: those less than one second old. So a user that has paused may make a second's
  * requests at once, and one that never pauses makes as many in each second. No I/O and no clock
  * here; times are those of CLOCK_MONOTONIC.
  */
-
 #include <stdint.h>
 
-/* All zero: there was no request yet. */
+/* All zero: no request was made yet. */
 struct dlxd_pace {
-    uint64_t began_ns; /* the second that is counted */
-    uint64_t n;        /* in it */
-    uint64_t n_before; /* in the one before */
+    uint64_t began_ns; /* start of the current second */
+    uint64_t n;        /* requests in the current second */
+    uint64_t n_before; /* requests in the previous second */
 };
 
-/* One more, now. */
+/* Counts one request. */
 void dlxd_pace_count(struct dlxd_pace *pace, uint64_t now_ns);
-/* In the last second. */
+/* The number of requests in the last second. */
 uint64_t dlxd_pace_used(const struct dlxd_pace *pace, uint64_t now_ns);
-/* When the next one may come, with at most `max` in a second: `now_ns` if that is now. UINT64_MAX:
- * never, since `max` is 0. */
+/* When the next request may come, at a rate of `max` per second: `now_ns` if it may come now,
+ * UINT64_MAX (never) if `max` is 0. */
 uint64_t dlxd_pace_next_ns(const struct dlxd_pace *pace, uint64_t max, uint64_t now_ns);
 
 #endif

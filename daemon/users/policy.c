@@ -29,8 +29,7 @@ static bool is_allowed(const struct dlxd_policy *policy, const struct dlxd_princ
     return rule && rule->allow & DLXD_VERB(verb);
 }
 
-/* Whoever is refused what, for whoever searches the journal. `topic` and `rule`: NULL, if it is about
- * none. */
+/* A refusal as the journal records it. `topic` and `rule` may be NULL. */
 struct refusal {
     char uid[16];
     char whose[DLXD_PRINCIPAL_TEXT_SIZE];
@@ -132,7 +131,8 @@ int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_princi
         dlxd_principal_text(who->uid, who->socket, whose), verb_texts[verb], topic);
 }
 
-/* Whatever else it may do: it is asked whom it trusts. */
+/* Has this user a rule for GPU memory? Being a superuser does not count, because the rule says whom
+ * the user trusts. */
 static bool trusts_others(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                           const char *topic)
 {

@@ -7,7 +7,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* A socket option of unknown size, terminated by 0 bytes. NULL with `*size` 0: there is none. */
+/* Reads a socket option of unknown size and terminates it with 0. NULL with `*size` 0: there is
+ * none. */
 static int get_option(int sock, int option, const char *name, char **ret, socklen_t *size)
 {
     char *value = NULL;
@@ -31,7 +32,8 @@ static int get_option(int sock, int option, const char *name, char **ret, sockle
     free(value);
     *ret = NULL;
     *size = 0;
-    /* The kernel has no such option, or no security module, or it knows nothing of this peer. */
+    /* The kernel has no such option, or has no security module, or knows nothing about this
+     * peer. */
     if (errno == ENOPROTOOPT || errno == ENODATA || errno == EOPNOTSUPP)
         return 0;
     return dlx__fail_errno("%s", name);
@@ -71,7 +73,7 @@ int dlxd_principal_new_former(struct dlxd_principal **ret, uid_t uid, const char
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for uid %u", (unsigned)uid);
     principal->n_refs = 1;
     principal->uid = uid;
-    principal->gid = (gid_t)-1; /* nobody has this one */
+    principal->gid = (gid_t)-1; /* a gid that nobody has */
     (void)snprintf(principal->socket, sizeof principal->socket, "%s", socket);
     *ret = principal;
     return 0;
@@ -132,7 +134,7 @@ int dlxd_check_name(const char *what, const char *name)
                                 name, what, DLXD_SOCKET_NAME_SIZE - 1);
 }
 
-/* FNV-1a. */
+/* The FNV-1a hash. */
 uint32_t dlxd_socket_number(const char *socket)
 {
     uint32_t hash = UINT32_C(2166136261);

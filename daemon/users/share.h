@@ -3,10 +3,10 @@
 #define DLXD_SHARE_H
 
 /*
- * How much of something of one user the others have: of the links that a process can bear, of
- * the links that may wait for a publisher. Its owner may have all. Another user may have so many
- * times what nobody has, so that there is always some left for the next one, however many others
- * take what they may. No I/O here.
+ * How much of a resource of one user other users have: for example of the links that a process can
+ * have, or of the pending joins of a publisher. The owner may have all of it. Another user may have
+ * a multiple of what is left, so that something always remains for the next user, however many
+ * users take their share. No I/O here.
  */
 
 #include "daemon/base/list.h"
@@ -14,16 +14,16 @@
 
 struct dlxd_user;
 
-/* One other user alone may have three quarters, a second one as much of what is left then. */
+/* A single other user may have three quarters; a second one as large a part of the rest. */
 #define DLXD_SHARE_OF_LEFT 3U
 
-/* May a user that then has `n` take it, if `left` remain for all? */
+/* May a user take it who then has `n` if `left` then remain? */
 static inline bool dlxd_share_is_fair(uint64_t n, uint64_t left)
 {
     return n / DLXD_SHARE_OF_LEFT + (n % DLXD_SHARE_OF_LEFT != 0) <= left;
 }
 
-/* What one user has, in the list of the one whose it is. */
+/* What one user has, in the list of the owner. */
 struct dlxd_share {
     struct dlxd_list node;
     struct dlxd_user *user;
@@ -32,9 +32,9 @@ struct dlxd_share {
 
 /* Returns 0 if this user has nothing. */
 uint32_t dlxd_share_of(const struct dlxd_list *shares, const struct dlxd_user *user);
-/* One more. NULL: out of memory, and the thread's message says so. */
+/* Takes one more. Returns NULL if out of memory, with the thread's message set. */
 struct dlxd_share *dlxd_share_take(struct dlxd_list *shares, struct dlxd_user *user);
-/* One less. Returns NULL; NULL is fine. */
+/* Gives one back. Returns NULL; accepts NULL. */
 struct dlxd_share *dlxd_share_put(struct dlxd_share *share);
 
 #endif

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What an amount is of. */
+/* The units of amounts in errors. */
 static const char *const resource_names[DLXD_N_RESOURCES] = {
     [DLXD_BYTES] = "of shared memory",
     [DLXD_RETAINED_BYTES] = "of memory that stays when its publisher has gone",
@@ -24,7 +24,7 @@ static const char *const resource_names[DLXD_N_RESOURCES] = {
     [DLXD_DESCRIPTORS] = "file descriptors of the daemon",
 };
 
-/* That one of it costs; of shared memory, each region. */
+/* The descriptors that one unit costs; for shared memory, one region. */
 static const uint64_t descriptors[DLXD_N_RESOURCES] = {
     [DLXD_BYTES] = 1,       /* the region */
     [DLXD_CONNECTIONS] = 2, /* socket and pidfd */
@@ -127,7 +127,7 @@ struct dlxd_user *dlxd_user_unref(struct dlxd_user *user)
     return NULL;
 }
 
-/* Charges that move may go beyond a limit. */
+/* Moved charges may exceed a limit, so the difference is capped at 0. */
 static uint64_t left_of(uint64_t all, uint64_t max)
 {
     return max - DLX_MIN(all, max);
@@ -138,7 +138,7 @@ static uint64_t max_of(const struct dlxd_user *user, enum dlxd_resource resource
     return user->quota_borrow ? user->quota_borrow->max[resource] : user->users->max[resource];
 }
 
-/* What all users together use and may have, and how many times what is left one of them may have. */
+/* What all users together use and may have, and how many times the rest one of them may have. */
 struct pool {
     uint64_t used, max, share;
 };
@@ -168,7 +168,7 @@ uint64_t dlxd_user_limit(const struct dlxd_user *user, enum dlxd_resource resour
     struct pool pool = pool_of(user, resource);
     if (pool.max == UINT64_MAX)
         return max;
-    /* The most of which a part of 1 / share is left for others, as check_share() says. */
+    /* The largest amount n for which at least n / share remain for others, as in check_share(). */
     uint64_t all = left_of(pool.used, pool.max) + used;
     uint64_t fair =
         all / (pool.share + 1) * pool.share + DLX_MIN(all % (pool.share + 1), pool.share - 1);
@@ -190,7 +190,7 @@ uint64_t dlxd_user_used(const struct dlxd_user *user, enum dlxd_resource resourc
     return resource == DLXD_REQUESTS ? dlxd_pace_used(&user->pace, now) : user->used[resource];
 }
 
-/* Where to raise what all users together may have. */
+/* Where to raise the limit of all users together. */
 static const char *pool_remedy(enum dlxd_resource resource)
 {
     if (resource == DLXD_BYTES)
@@ -200,7 +200,7 @@ static const char *pool_remedy(enum dlxd_resource resource)
     return "raise dlpackd's RLIMIT_NOFILE (LimitNOFILE= of its unit, ulimit -n)";
 }
 
-/* " (quota bytes of class pods); raise it in [quota pods] of dlpackd.conf". */
+/* Formats " (quota bytes of class pods); raise it in [quota pods] of dlpackd.conf". */
 #define KEY_SIZE 600
 static const char *key_text(const struct dlxd_user *user, enum dlxd_resource resource, bool is_pool,
                             char text[KEY_SIZE])
@@ -218,8 +218,8 @@ static const char *key_text(const struct dlxd_user *user, enum dlxd_resource res
     return text;
 }
 
-/* "uid 7 asks for 1.0 GiB of shared memory, uses 1.5 GiB and may have", what `fmt` says, and what to
- * do. `is_pool`: all users together have too little left. */
+/* Formats "uid 7 asks for 1.0 GiB of shared memory, uses 1.5 GiB and may have", the text of `fmt`,
+ * and the remedy. `is_pool`: too little is left for all users together. */
 static dlx_printf(5, 6) int fail_limit(const struct dlxd_user *user, enum dlxd_resource resource,
                                        uint64_t amount, bool is_pool, const char *fmt, ...)
 {
@@ -240,12 +240,13 @@ static int check_max(const struct dlxd_user *user, enum dlxd_resource resource, 
 {
     uint64_t used = user->used[resource], max = max_of(user, resource);
     char text[DLXD_AMOUNT_SIZE];
-    if (amount == 0 || (amount <= max && used <= max - amount)) /* it may be above a lowered one */
+    /* usage may exceed a limit that was lowered */
+    if (amount == 0 || (amount <= max && used <= max - amount))
         return 0;
     return fail_limit(user, resource, amount, false, "%s", dlxd_quota_amount(resource, max, text));
 }
 
-/* What all users together may have of it, they also share. */
+/* Users share what all of them together may have. */
 static int check_share(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t amount,
                        uint64_t least_left)
 {
@@ -262,14 +263,14 @@ static int check_share(const struct dlxd_user *user, enum dlxd_resource resource
                       dlxd_quota_amount(resource, pool.max, max));
 }
 
-/* `for_what` needs so many. */
+/* Checks `n` descriptors, which are needed for `for_what`. */
 static int check_descriptors(const struct dlxd_user *user, enum dlxd_resource for_what, uint64_t n)
 {
     if (n == 0)
         return 0;
     uint64_t least = (user->used[DLXD_DESCRIPTORS] + n) / DLXD_DESCRIPTORS_SHARE;
-    /* Whoever has its share may still come to look at what uses it, while enough is left for
-     * others. */
+    /* A user that has used up its share may still connect, to look at what uses it, while enough is
+     * left for others. */
     if (for_what == DLXD_CONNECTIONS)
         least = DLX_MIN(least, user->users->all_descriptors_max / 64);
     int r = check_max(user, DLXD_DESCRIPTORS, n);
@@ -300,13 +301,13 @@ static int check_shares(const struct dlxd_user *user, enum dlxd_resource resourc
     return check_share(user, resource, amount, (user->used[resource] + amount) / share);
 }
 
-/* That so much of it costs. */
+/* The descriptors that `amount` of a resource costs. */
 static uint64_t n_descriptors(enum dlxd_resource resource, uint64_t amount)
 {
     return descriptors[resource] * (resource == DLXD_BYTES ? 1 : amount);
 }
 
-/* What all users together have of it, where that is counted. */
+/* Counts what all users together have, where that is limited. */
 static void add_to_all(struct dlxd_users *users, enum dlxd_resource resource, uint64_t amount)
 {
     users->all_bytes += resource == DLXD_BYTES ? amount : 0;

@@ -10,7 +10,7 @@ void dlxd_task_init(struct dlxd_task *task, bool (*step)(struct dlxd_task *task)
     task->step = step;
 }
 
-/* Behind the others, if it has tasks. */
+/* Appends the user to the working users if it has tasks. */
 static void enlist(struct dlxd_user *user)
 {
     if (!dlxd_list_empty(&user->tasks) && !dlxd_list_linked(&user->working))
@@ -71,7 +71,7 @@ void dlxd_work_wake(struct dlxd_users *users, uint64_t now)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* One step of each of its tasks after the other. */
+/* Runs one step of each task in turn. */
 static void run_user(struct dlxd_user *user, uint64_t until_ns)
 {
     do {
