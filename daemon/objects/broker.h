@@ -3,10 +3,10 @@
 #define DLXD_BROKER_H
 
 /*
- * What the daemon knows, without the listening socket: server.h has that.
+ * The state of the daemon without the listening sockets, which server.h has.
  *
- * What there is to do are tasks (work.h). No handler frees a client or a subscription: its own task does, when no pointer
- * to it is on the stack.
+ * All work is done by tasks (work.h). No handler frees a client or a subscription: its own task
+ * does so, when no pointer to it is on the stack.
  */
 
 #include "daemon/users/policy.h"
@@ -23,11 +23,13 @@ struct dlxd_subscription;
 struct dlxd_watches;
 struct dlxd_workers;
 
-/* How packets are read and handled: dispatch.h, which is above clients and subscriptions. */
+/* The functions that read and handle packets: dispatch.h, which is in a higher layer than clients
+ * and subscriptions. */
 struct dlxd_readers {
-    bool (*client)(
-        struct dlxd_client *client); /* a step of its task; false: nothing is left to do */
-    void (*subscription)(struct dlxd_subscription *subscription); /* a packet, if there is one */
+    /* Runs one step of the client's task. Returns false if nothing is left to do. */
+    bool (*client)(struct dlxd_client *client);
+    /* Reads and handles a packet, if there is one. */
+    void (*subscription)(struct dlxd_subscription *subscription);
 };
 
 struct dlxd_broker {
@@ -43,37 +45,37 @@ struct dlxd_broker {
     struct dlxd_gpu_keeper *gpu;      /* NULL: there is none */
     const char *socket_path;
     uint64_t start_ns;
-    uint64_t last_client;     /* id */
-    uint64_t longest_turn_ns; /* of the loop, of the thread's CPU time */
-    bool stopping;            /* nobody is told anything any more, but Disconnect */
+    uint64_t last_client;     /* id of the newest client */
+    uint64_t longest_turn_ns; /* the longest turn of the loop, in CPU time of its thread */
+    bool stopping;            /* clients get no packet any more, except Disconnect */
 
-    struct dlxd_list clients;  /* all of them */
-    struct dlxd_list greeting; /* those that have not said Hello, oldest first */
-    size_t n_clients;          /* that have said Hello */
-    size_t n_greeting;         /* allowed, but have not said Hello */
-    size_t n_refused;          /* will get an error for their Hello */
+    struct dlxd_list clients;  /* all clients */
+    struct dlxd_list greeting; /* clients that have not said Hello, oldest first */
+    size_t n_clients;          /* clients that have said Hello */
+    size_t n_greeting;         /* admitted clients that have not said Hello */
+    size_t n_refused;          /* clients that will get an error for their Hello */
 
-    struct dlxd_list retained; /* publishers: see retained.h */
+    struct dlxd_list retained; /* publishers without a client: retained.h */
     struct dlxd_list expiring; /* likewise, by expires_ns */
 
-    /* Regions that are not ready, the one looked at the longest ago first: see reclaim.h. */
+    /* Regions that are not ready, the least recently checked first: reclaim.h. */
     struct dlxd_list reservations;
-    struct dlxd_list stuck; /* subscriptions to be tried again in a while: see delivery.c */
-    struct dlxd_list slow;  /* publishers, likewise: see waiting.h */
+    struct dlxd_list stuck; /* subscriptions to be tried again later: delivery.c */
+    struct dlxd_list slow;  /* publishers to be tried again later: pending_join.h */
 };
 
-/* `ram_bytes` is what the quotas are a part of. Deinit it also when this fails. */
+/* The quotas are parts of `ram_bytes`. Deinitialize the broker even if this fails. */
 int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
                      const struct dlx_memory *memory, const struct dlxd_readers *readers,
                      uint64_t ram_bytes);
-/* All clients are gone, and the store; the loop must run once more. */
+/* All clients and the store must be gone; the loop must run once more. */
 void dlxd_broker_deinit(struct dlxd_broker *broker);
 
-/* Work until nothing is left to do. */
+/* Works until nothing is left to do. */
 void dlxd_broker_settle(struct dlxd_broker *broker);
-/* Would nobody miss the daemon, if it ended now: no client is there, and nothing is kept for later ones? */
+/* May the daemon end? True if it has no client and keeps nothing for later ones. */
 bool dlxd_broker_is_idle(const struct dlxd_broker *broker);
-/* The stuck ones may try again. */
+/* Lets stuck subscriptions and slow publishers try again. */
 void dlxd_broker_unstick(struct dlxd_broker *broker);
 
 #endif

@@ -22,7 +22,7 @@
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
 #endif
 
-/* A packet that waits for room in the socket. */
+/* A packet that did not fit into the socket. */
 struct tx_packet {
     struct dlxd_list node;
     size_t size;
@@ -43,11 +43,9 @@ static bool fallback_forced(void)
     return value && strcmp(value, "1") == 0;
 }
 
-/*
- * A pidfd of the process that connected. Before Linux 6.5 by its number, which may have been given to
- * another process meanwhile: but while the connection stands, somebody of the same origin holds it, and
- * the number was right when it connected.
- */
+/* Opens a pidfd of the connected process. Before Linux 6.5, it opens the pid, which another process
+ * may have by now. But the pid was right at the time of the connection, and while the connection
+ * stands, the process or a descendant of it has its other end. */
 static int open_pidfd(int sock, pid_t pid, int *ret)
 {
     int pidfd = -1;
@@ -58,7 +56,7 @@ static int open_pidfd(int sock, pid_t pid, int *ret)
     }
     if (!fallback_forced() && errno != ENOPROTOOPT) {
         if (errno == ESRCH || errno == EINVAL || errno == ENODATA)
-            return DLX_E_DISCONNECTED; /* dead and waited for */
+            return DLX_E_DISCONNECTED; /* dead and reaped */
         return dlx__fail_errno("SO_PEERPIDFD");
     }
     if (pid == 0)
@@ -153,7 +151,7 @@ static bool on_turn(struct dlxd_task *task)
     return client->broker->readers->client(client);
 }
 
-/* What can fail, for a client that nobody knows yet. */
+/* The steps that can fail, before any other object knows the client. */
 static int set_up(struct dlxd_client *client, const char *socket)
 {
     struct dlxd_broker *broker = client->broker;
@@ -265,7 +263,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     return 0;
 }
 
-/* Parts that are ended in one step: publishers, subscriptions, or links of them. */
+/* How many publishers, subscriptions or links end in one step. */
 #define END_AT_ONCE 64U
 
 bool dlxd_client_end_some(struct dlxd_client *client)

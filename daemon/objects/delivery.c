@@ -28,7 +28,7 @@ static int send_on_subscription(struct dlxd_link *link, const Dlx__Wire__Packet 
         return dlx__proto_send(subscription->sock->fd, packet, NULL, 0);
     int r =
         dlxd_outbox_send(subscription->sock, subscription->client->user, packet, fds, n_fds, NULL);
-    return r == DLX_E_LIMIT ? DLX_E_FULL : r; /* until it has read more */
+    return r == DLX_E_LIMIT ? DLX_E_FULL : r; /* until the client has read more */
 }
 
 static const struct dlx_memory *memory_of(const struct dlxd_link *link)
@@ -108,7 +108,7 @@ static int send_gone(struct dlxd_link *link)
     return send_on_subscription(link, &packet, NULL, 0);
 }
 
-/* The page is made only now: links that wait for credit cost no fd. */
+/* The page is made only now, so that links waiting for credit cost no fd. */
 static int send_offer(struct dlxd_link *link)
 {
     Dlx__Wire__LinkOffer body = DLX__WIRE__LINK_OFFER__INIT;
@@ -139,8 +139,8 @@ static int send_offer(struct dlxd_link *link)
     return r;
 }
 
-/* A stream socket: one byte wakes the other side. Where the kernel can, no fd travels on it: a byte
- * with a lingering socket attached would block its reader. */
+/* Makes a bell: a stream socket on which one byte wakes the peer. If the kernel supports it, the
+ * socket refuses fds, because a byte with an SO_LINGER socket attached would block its reader. */
 static int make_bell(int pair[2])
 {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
@@ -210,9 +210,9 @@ static int send_sealed(struct dlxd_link *link)
     return send_on_subscription(link, &packet, NULL, 0);
 }
 
-/* Messages that are retained have no publisher: nobody needs the page, and the bell hangs up. Or
- * theirs lives, but cannot be told: it sees a lock on its control block instead, and the bell says
- * that it will be heard of. */
+/* Retained messages have no publisher: nobody needs the page, and the bell hangs up. If the
+ * publisher of SHOWN messages lives, it cannot be told of the link: it sees a lock on its control
+ * block instead, and the bell says that the publisher will be told. */
 static int tell_publisher(struct dlxd_link *link, int bell)
 {
     const struct dlxd_publisher *publisher = link->publisher;
@@ -222,7 +222,8 @@ static int tell_publisher(struct dlxd_link *link, int bell)
         return 0;
     (void)!send(bell, &(uint8_t){DLX_BELL_WAITS}, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     int r = dlx__region_reopen_locked(publisher->control->fd, &link->locked_fd);
-    /* Its own lock is in the way: to this link it has gone until it announces itself again. */
+    /* The publisher's own lock conflicts: for this link, it is gone until it announces itself
+     * again. */
     if (r == DLX_E_SYSTEM)
         dlxd_link_fail_gone(link);
     return r;
@@ -267,7 +268,7 @@ static int send_open(struct dlxd_link *link)
     body.max_held = publisher->config.max_held;
     body.max_held_bytes = publisher->config.max_held_bytes;
     if (dlxd_publisher_leaves(publisher))
-        body.history = body.retain; /* the others may be gone, or not whole */
+        body.history = body.retain; /* older messages may be gone or overwritten */
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OPEN;
     packet.link_open = &body;
     return send_on_subscription(link, &packet, fds, DLX_ARRAY_SIZE(fds));
@@ -311,16 +312,14 @@ static int take_step(struct dlxd_link *link, enum dlxd_link_step step)
     return 0;
 }
 
-/*
- * The socket took no more. When it is full, the loop tells when there is room. When it is not, the
- * kernel refused the fds (ETOOMANYREFS: the user has too many on their way) or had no memory, and
- * nothing tells when that is over: the server tries again after a while.
- */
+/* The socket took no more packets. If it is full, the loop reports when there is room. If not, the
+ * kernel refused the fds (ETOOMANYREFS: the user has too many in flight) or was out of memory, and
+ * nothing reports the end of that, so the server tries again later. */
 static void wait_for_room(struct dlxd_subscription *subscription)
 {
     struct pollfd p = {.fd = subscription->sock->fd, .events = POLLOUT};
-    if (subscription->state !=
-        DLXD_SUBSCRIPTION_OPEN) /* it waits already: see dlxd_delivery_join() */
+    /* Otherwise it waits already: see dlxd_delivery_join(). */
+    if (subscription->state != DLXD_SUBSCRIPTION_OPEN)
         return;
     if (poll(&p, 1, 0) == 1) {
         subscription->state = DLXD_SUBSCRIPTION_STUCK;
@@ -331,8 +330,9 @@ static void wait_for_room(struct dlxd_subscription *subscription)
     dlxd_subscription_rewatch(subscription);
 }
 
-/* The publisher's link socket is closed. If it is about to end, its end decides about the link, since it may retain
- * messages: a process closes its sockets in no particular order and is dead a little later. */
+/* The publisher's link socket is closed. If the publisher is about to end, its end decides about
+ * the link, because it may retain messages: a process closes its sockets in any order and is dead a
+ * little later. */
 static bool await_end(struct dlxd_link *link)
 {
     struct dlxd_client *client = link->publisher->client;
@@ -357,19 +357,19 @@ static bool has_room_in_flight(struct dlxd_user *user)
 
 enum outcome {
     DONE,
-    LINK_WAITS, /* for the end of its publisher; other links need not */
+    LINK_WAITS, /* for the end of its publisher; other links continue */
     ALL_WAIT,   /* nothing more can be sent now */
 };
 
 static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd_link *link,
                              enum dlxd_link_step step)
 {
-    /* Before anything is made for the step. */
+    /* Checked before anything is made for the step. */
     if (dlxd_link_step_has_fds(step) && !has_room_in_flight(subscription->client->user)) {
         wait_for_room(subscription);
         return ALL_WAIT;
     }
-    /* Others would pay for what a publisher does not read. */
+    /* Otherwise other users would pay for packets that a publisher does not read. */
     if (step == DLXD_STEP_JOIN && link->publisher->client &&
         !has_room_in_flight(link->publisher->user))
         return LINK_WAITS;
@@ -377,7 +377,7 @@ static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd
     if (r == 0) {
         subscription->begun = true;
         dlxd_link_step_done(link, step);
-        /* The publisher may wait for this one by now: it does not queue up behind offers. */
+        /* The publisher may wait for this link by now, so LinkOpen is not queued behind offers. */
         return step == DLXD_STEP_JOIN && subscription->state == DLXD_SUBSCRIPTION_OPEN &&
                        has_credit(link, DLXD_STEP_OPEN)
                    ? run_step(subscription, link, DLXD_STEP_OPEN)
@@ -410,8 +410,9 @@ void dlxd_delivery_join(struct dlxd_link *link)
         (void)run_step(link->subscription, link, DLXD_STEP_JOIN);
 }
 
-/* The first packet is about the first link, whatever the others have to tell by now: the subscriber counts its offers from that
- * number. Until then the link is offered or has failed, so it is pending. */
+/* The first packet must be about the first link, whatever other links have to report, because the
+ * subscriber counts its offers from that number. Until then the first link is offered or has
+ * failed, so it is pending. */
 static struct dlxd_link *next_link(const struct dlxd_subscription *subscription)
 {
     if (!subscription->begun)
@@ -421,19 +422,19 @@ static struct dlxd_link *next_link(const struct dlxd_subscription *subscription)
 
 bool dlxd_delivery_step(struct dlxd_subscription *subscription)
 {
-    if (subscription->broker
-            ->stopping) /* publishers are freed, but they have not gone: streams go on */
+    /* While the daemon stops, publishers are freed without being gone: streams continue. */
+    if (subscription->broker->stopping)
         return false;
     if (subscription->state != DLXD_SUBSCRIPTION_OPEN || dlxd_list_empty(&subscription->pending))
         return false;
     struct dlxd_link *link = next_link(subscription);
-    if (dlxd_link_id(link) == subscription->waits) { /* so do all the others */
+    if (dlxd_link_id(link) == subscription->waits) { /* so do all other links */
         subscription->waits = 0;
         wait_for_room(subscription);
         return false;
     }
     if (link->publisher && link->publisher->state == DLXD_PUBLISHER_GONE &&
-        link->state < DLXD_LINK_ADDED) { /* its publisher has not come to tell it yet */
+        link->state < DLXD_LINK_ADDED) { /* the publisher's task has not reported it yet */
         dlxd_link_fail_gone(link);
         dlxd_link_condense(link);
         return true;
@@ -443,8 +444,8 @@ bool dlxd_delivery_step(struct dlxd_subscription *subscription)
         dlxd_list_remove(&link->pending);
         return true;
     }
-    /* Those that need no credit come first, but for ends of publishers: when this one waits, all
-     * do. */
+    /* Links without need of credit come first, except ends of publishers. So if this link waits for
+     * credit, all others do. */
     if (!has_credit(link, step)) {
         subscription->waits = 0;
         return false;

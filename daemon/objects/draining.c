@@ -8,10 +8,10 @@
 #include "daemon/users/share.h"
 #include <poll.h>
 
-/* So many are looked at at once, for this part of the time. */
+/* The most links checked in one scan, and the part of the time that scans may take (1/16). */
 #define LOOK_MOST 128U
 #define LOOK_PART 16U
-/* So many are ended in one step. */
+/* The most links ended in one step. */
 #define ENDS_AT_ONCE 16U
 
 /* ---- lists --------------------------------------------------------------------------------- */
@@ -73,7 +73,7 @@ bool dlxd_drain_has_left(int page_fd, uint32_t max_held, int pidfd)
     return dlxd_report_has_left(page_fd, max_held) || poll(&process, 1, 0) == 1;
 }
 
-/* Of its publisher's process. */
+/* Gives back what it has of the publisher's client. */
 static void leave_publisher(struct dlxd_drain *drain)
 {
     delist(&drain->of_publishers);
@@ -90,7 +90,7 @@ static void end(struct dlxd_drain *drain)
         leave_publisher(drain);
     delist(&drain->of_holder);
     delist(&drain->of_user);
-    if (user->drains.n == 0) /* it may be all that the user has */
+    if (user->drains.n == 0) /* the drain may be all that the user has */
         dlxd_task_stop(&user->end_drains);
     if (holder->client)
         holder->client->n_links--;
@@ -135,7 +135,7 @@ bool dlxd_drain_begin(struct dlxd_drain *drain, struct dlxd_publisher *publisher
     return true;
 }
 
-/* Those whose publishers have left come first. */
+/* Drains whose publishers have left are first in the list. */
 static bool end_some(struct dlxd_task *task)
 {
     struct dlxd_user *user = dlxd_container_of(task, struct dlxd_user, end_drains);
@@ -151,8 +151,8 @@ static bool end_some(struct dlxd_task *task)
     return false;
 }
 
-/* Their publisher keeps them no longer. Ending one takes some 14 us, so it is done in the time of
- * the user that is charged for it. */
+/* The publisher does not keep these links any more. Ending one takes about 14 us, so it is done in
+ * the time of the user who is charged for it. */
 void dlxd_drains_publisher_left(struct dlxd_publisher *publisher)
 {
     dlx_for_each (it, &publisher->client->drains.list) {
@@ -179,7 +179,8 @@ static struct dlxd_user *user_of(struct dlxd_list *node)
 void dlxd_drains_look_all(struct dlxd_broker *broker)
 {
     dlx_for_each (it, &broker->users.users) {
-        struct dlxd_user *user = dlxd_user_ref(user_of(it)); /* it may have nothing else */
+        /* The drains may be all that the user has. */
+        struct dlxd_user *user = dlxd_user_ref(user_of(it));
         dlxd_drains_look(&user->drains);
         dlxd_user_unref(user);
     }

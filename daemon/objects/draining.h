@@ -3,11 +3,12 @@
 #define DLXD_DRAINING_H
 
 /*
- * Draining links. When a link ends that its publisher was told of, or will be, its subscriber may
- * still hold messages. The publisher keeps the bell and the page until nothing is held, or the
- * process is dead. So what the link took stays: it counts as a link of both clients, and is
- * charged. Nobody tells when the last message is given back: it is looked at when a newcomer meets
- * a limit, when they have doubled, when somebody asks, and once in a while. docs/decisions/0015.
+ * Draining links. When a link ends that its publisher knows or will be told of, its subscriber may
+ * still hold messages. The publisher keeps the bell and the page until nothing is held or the
+ * process is dead. So the resources of the link stay: it counts as a link of both clients and stays
+ * charged. No event reports the release of the last message. The daemon checks when a new link
+ * meets a limit, when the number of draining links has doubled, when somebody asks for it, and
+ * periodically (docs/decisions/0015).
  */
 
 #include "daemon/objects/drain.h"
@@ -16,31 +17,31 @@ struct dlxd_broker;
 struct dlxd_client;
 struct dlxd_publisher;
 
-/* A process that subscribes. It outlives its connection as long as links of it drain. */
+/* A subscribing process. It outlives its connection while links of it drain. */
 struct dlxd_holder {
     struct dlxd_client *client; /* NULL: the connection has ended */
     int pidfd;
     struct dlxd_drains drains;
 };
 
-/* Those that have left for good are freed: of many, a part at a time, and not so often that the
- * daemon does little else. */
+/* Frees drains whose subscribers are gone. Checks a part of a long list, and is rate-limited to
+ * 1/17 of CPU time. */
 void dlxd_drains_look(struct dlxd_drains *drains);
-/* Of all users. */
+/* Does so for all users. */
 void dlxd_drains_look_all(struct dlxd_broker *broker);
 size_t dlxd_drains_n_all(const struct dlxd_broker *broker);
 
-/* NULL: out of memory, and the thread's message says so. Takes the fd on success. */
+/* Returns NULL if out of memory, with the thread's message set. Takes the fd on success. */
 struct dlxd_holder *dlxd_holder_new(struct dlxd_client *client, int take_pidfd);
-/* Its connection has ended, and all its subscriptions. */
+/* The connection has ended, and all its subscriptions. */
 void dlxd_holder_disconnected(struct dlxd_holder *holder);
 
-/* Has whoever has this page left for good: does it hold nothing, and never will, or is its process
- * dead? */
+/* Is the subscriber of this page gone: does it hold nothing and take nothing any more, or is its
+ * process dead? */
 bool dlxd_drain_has_left(int borrow_page_fd, uint32_t max_held, int borrow_pidfd);
 
-/* Its link has ended. True: it drains; false: its subscriber has left for good, and nothing has
- * changed. */
+/* The link has ended. Returns true if it drains; false, without a change, if its subscriber is
+ * gone. */
 bool dlxd_drain_begin(struct dlxd_drain *drain, struct dlxd_publisher *publisher,
                       struct dlxd_holder *holder);
 /* The publisher has left its client. */

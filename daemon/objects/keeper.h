@@ -2,11 +2,9 @@
 #ifndef DLXD_KEEPER_H
 #define DLXD_KEEPER_H
 
-/*
- * What publishers and clients tell whoever keeps regions for the next daemon. store.h is above
- * them, and puts its functions into broker->keeper. Without a store nothing is kept, and nothing
- * happens here.
- */
+/* The interface by which publishers and clients tell the store which regions to keep for the next
+ * daemon. store.h is in a higher layer and sets broker->keeper. Without a store these functions do
+ * nothing. */
 
 struct dlxd_arena;
 struct dlxd_client;
@@ -19,12 +17,12 @@ struct dlxd_keeper {
     void (*leave)(struct dlxd_client *client);
 };
 
-/* The publisher has a new region, or became something else. */
+/* The publisher has a new region or a new state. */
 void dlxd_keeper_update(struct dlxd_publisher *publisher);
-/* Nothing of it is kept any more. */
+/* Nothing of the publisher is kept any more. */
 void dlxd_keeper_forget(struct dlxd_publisher *publisher);
 void dlxd_keeper_forget_arena(const struct dlxd_publisher *publisher, struct dlxd_arena *arena);
-/* The client goes; nothing is answered. */
+/* The client goes; its calls get no reply. */
 void dlxd_keeper_leave(struct dlxd_client *client);
 
 #endif

@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A limit is met, also by draining links. */
+/* Adds the draining links to an error about a limit. */
 static int tell_draining(int r, size_t n)
 {
     return n == 0 ? r : dlx__fail_prefix(r, "%zu closed subscriptions still hold messages", n);
@@ -55,7 +55,7 @@ static bool is_fair(const struct dlxd_client *client, const struct dlxd_user *us
                                                       client->max_links - client->n_links - 1);
 }
 
-/* No user takes all links of another's publisher. The client has room for one. */
+/* No user may take all links of another user's publisher. The client has room for one link. */
 static int check_share(struct dlxd_client *client, const struct dlxd_user *user)
 {
     if (!is_fair(client, user))
@@ -80,7 +80,7 @@ static int check_clients(const struct dlxd_link *link, const struct dlxd_publish
     return r == 0 && writer ? check_share(writer, reader->user) : r;
 }
 
-/* What the subscriber's user pays; given back when the link becomes FAILED. */
+/* Charges the subscriber's user; given back when the link becomes FAILED. */
 static int charge(struct dlxd_link *link)
 {
     struct dlxd_user *user = link->subscription->client->user;
@@ -88,7 +88,7 @@ static int charge(struct dlxd_link *link)
     return r < 0 ? r : charge_user(&link->drain->bytes_charge, user, DLXD_BYTES, link->page_size);
 }
 
-/* A spare is older than links that were made since. */
+/* Inserts by id: a spare link has a lower id than links that were made since. */
 static void insert_by_id(struct dlxd_publisher *publisher, struct dlxd_link *link)
 {
     struct dlxd_list *after = publisher->links.prev;
@@ -122,7 +122,7 @@ static int attach(struct dlxd_link *link, struct dlxd_publisher *publisher)
     return 0;
 }
 
-/* It is a spare no more. */
+/* The link is no longer a spare. */
 static void count_out(struct dlxd_link *link)
 {
     link->spare = false;
@@ -144,7 +144,7 @@ static void release_resources(struct dlxd_link *link)
     link->drain = dlxd_drain_free(link->drain);
 }
 
-/* Nobody waits any more for what it was told, or was to be told. */
+/* The link ends: it counts as told of every dropped arena. */
 static void let_go_of_dropped(struct dlxd_link *link)
 {
     struct dlxd_arena *arena;
@@ -167,7 +167,7 @@ void dlxd_link_drop_landed(struct dlxd_flight *flight)
     dlxd_publisher_drop_acknowledged(flight->link, flight->arena);
 }
 
-/* Undo attach(). What drains stays charged, and a link of both clients. */
+/* Undoes attach(). A draining link stays charged and counted as a link of both clients. */
 static void detach(struct dlxd_link *link)
 {
     struct dlxd_publisher *publisher = link->publisher;
@@ -232,7 +232,7 @@ static void link_free(struct dlxd_link *link)
     free(link);
 }
 
-/* In the order of ids: those that were set aside for a subscription may come after others. */
+/* Inserts by id: links with ids reserved for a subscription may be made after others. */
 static void enlist(struct dlxd_link *link, uint64_t id)
 {
     struct dlxd_list *links = &link->subscription->links, *after = links->prev;
@@ -292,7 +292,7 @@ int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher)
     if (r < 0)
         return r;
     count_out(link);
-    dlxd_list_remove(&link->pending); /* SpareSealed is not in turn, and what follows is */
+    dlxd_list_remove(&link->pending); /* SpareSealed has no turn; the next step has one */
     if (link->state == DLXD_LINK_SPARE)
         link->state = DLXD_LINK_READY;
     link->from_start = link->early = true;
@@ -306,7 +306,7 @@ bool dlxd_link_is_awaited(const struct dlxd_link *link)
            link->subscription->config.reliable && link->publisher->config.on_full == 1;
 }
 
-/* What is behind it may need no credit. */
+/* The links after it may need no credit. */
 static void leave_turn(struct dlxd_link *link)
 {
     if (!dlxd_list_linked(&link->pending))
@@ -363,14 +363,14 @@ void dlxd_link_fail_gone(struct dlxd_link *link)
     dlxd_link_fail(link, DLX_E_PUBLISHER_GONE, text);
 }
 
-/* Of one subscription that are kept as they are. */
+/* How many failed links of one subscription are kept separate. */
 #define FAILED_MAX 64U
 
-/* `into` tells of this one, too: how many messages were missed is exact. */
+/* Makes `into` report this link, too. The number of missed messages stays exact. */
 static void merge(struct dlxd_link *into, struct dlxd_link *link)
 {
     if (link->fail_code == DLX_E_PUBLISHER_GONE) {
-        /* As of one publisher that nobody has heard of, and that published so many. */
+        /* Reported like a publisher that nobody knows, which published that many messages. */
         into->fail_code = DLX_E_PUBLISHER_GONE;
         into->fail_origin = ++link->subscription->broker->registry.last_publisher;
         into->fail_missed += link->fail_missed;
@@ -410,7 +410,7 @@ struct dlxd_arena *dlxd_link_next_dropped(struct dlxd_link *link)
     while ((arena = dlxd_arenas_dropped_after(&link->publisher->dropped, link->drop_seq))) {
         if (dlxd_link_knows(link, arena))
             return arena;
-        link->drop_seq = arena->drop_seq; /* somebody else's news */
+        link->drop_seq = arena->drop_seq; /* not for this link */
     }
     return NULL;
 }
@@ -420,8 +420,8 @@ struct dlxd_arena *dlxd_link_next_arena(const struct dlxd_link *link)
     return dlxd_arenas_ready_after(&link->publisher->ready, link->arena_seq);
 }
 
-/* Drops come before arenas: so whoever was not told of an arena when it was dropped, never will be,
- * and dlxd_link_knows() gives the same answer from the drop until it is told. */
+/* Drops come before arenas. So a link that did not know an arena when it was dropped never will,
+ * and dlxd_link_knows() returns the same from the drop until the link is told. */
 static enum dlxd_link_step next_when_open(struct dlxd_link *link)
 {
     if (dlxd_link_next_dropped(link))
@@ -462,9 +462,12 @@ bool dlxd_link_step_has_fds(enum dlxd_link_step step)
     return step >= DLXD_STEP_OFFER;
 }
 
-/* The publisher of a link that was a spare has it however much the subscriber has acknowledged,
- * and publishes to it. So the subscriber is told at once, too: a daemon that ends could not tell
- * it any more. These links are no more than it has prepared. */
+/*
+ * The publisher of a former spare link gets it whatever the subscriber has acknowledged, and
+ * publishes to it. So the subscriber is told at once, too, because it could not be told if the
+ * daemon ended. The number of these links is limited by the spare links that the subscriber has
+ * prepared.
+ */
 bool dlxd_link_step_needs_credit(const struct dlxd_link *link, enum dlxd_link_step step)
 {
     return dlxd_link_step_has_fds(step) && !(link->early && step == DLXD_STEP_OPEN);
@@ -480,7 +483,8 @@ void dlxd_link_schedule(struct dlxd_link *link)
         leave_turn(link);
     if (step == DLXD_STEP_NONE)
         return;
-    /* Who hears that the last publisher has gone, has heard of all that counted on it before. */
+    /* PublisherGone keeps its turn: by then the subscriber must know all publishers that came
+     * before. */
     bool in_turn = needs_credit || step == DLXD_STEP_GONE;
     if (!in_turn)
         dlxd_list_push_front(&subscription->pending, &link->pending);

@@ -11,8 +11,8 @@
 #include "daemon/objects/subscription.h"
 #include <stdio.h>
 
-/* In one step: topics or subscriptions that are looked at, and links that are made. A long pattern takes some 60 us a topic, a link
- * some 10 us. */
+/* How many topics or subscriptions are checked, and how many links are made, in one step. A long
+ * pattern takes about 60 us for each topic, a link about 10 us. */
 #define LOOKS_AT_ONCE 16U
 #define LINKS_AT_ONCE 16U
 
@@ -20,7 +20,7 @@ int dlxd_offer_fits(const struct dlxd_subscription *subscription,
                     const struct dlxd_publisher *publisher)
 {
     if (!subscription->config.reliable ||
-        dlxd_publisher_leaves(publisher)) /* it drops nothing any more */
+        dlxd_publisher_leaves(publisher)) /* it drops no more messages */
         return 0;
     if (publisher->config.on_full == 1)
         return dlxd_policy_check(&subscription->broker->policy, subscription->client->principal,
@@ -33,14 +33,15 @@ int dlxd_offer_fits(const struct dlxd_subscription *subscription,
                      publisher->topic_name, publisher->client_name, (int)publisher->pid);
 }
 
-/* May the subscriber hear of this topic? */
+/* May the subscriber know of this topic? */
 static bool may_offer(const struct dlxd_subscription *subscription, const char *topic)
 {
     return dlxd_policy_may(&subscription->broker->policy, subscription->client->principal,
                            DLXD_MAY_SUBSCRIBE, topic);
 }
 
-/* A publisher that is SHOWN waits for no cursor, and the library has to know what that is. */
+/* Can the subscription join a SHOWN publisher? Such a publisher waits for no cursor, and the
+ * subscriber's library must know the state. */
 static bool joins_shown(const struct dlxd_subscription *subscription)
 {
     return !subscription->config.reliable && subscription->client->principal->minor >= 2;
@@ -88,7 +89,7 @@ static int add_topic(struct dlxd_offers *offers, const struct dlxd_topic *topic)
     return r;
 }
 
-/* Returns 1, or an error. */
+/* Returns 1 or an error. */
 static int find_some(struct dlxd_offers *offers)
 {
     const struct dlxd_subscription *subscription = offers->subscription;
@@ -113,7 +114,8 @@ static int find_some(struct dlxd_offers *offers)
     return 1;
 }
 
-/* A link that fails if the two do not fit. Returns 0; DLX_E_NO_MEMORY: there is none. */
+/* Makes a link, which fails if the two do not match. Returns 0, or DLX_E_NO_MEMORY without a
+ * link. */
 static int make_link(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
                      uint64_t id, bool from_start)
 {
@@ -129,12 +131,12 @@ static int make_link(struct dlxd_subscription *subscription, struct dlxd_publish
     return 0;
 }
 
-/* With the next id that was set aside. */
+/* Makes the link with the next reserved id. */
 static int offer(struct dlxd_offers *offers, uint64_t id)
 {
     struct dlxd_subscription *subscription = offers->subscription;
     struct dlxd_idmap_node *node = dlxd_idmap_find(&subscription->broker->registry.publishers, id);
-    if (!node) /* it has gone meanwhile */
+    if (!node) /* it has gone in between */
         return 0;
     int r = make_link(subscription, dlxd_container_of(node, struct dlxd_publisher, by_id),
                       offers->made_link + 1, false);
@@ -145,7 +147,7 @@ static int offer(struct dlxd_offers *offers, uint64_t id)
     return 0;
 }
 
-/* As many as it should have, or as its user may. */
+/* Makes as many as configured, or as the user may have. */
 static uint32_t add_spares(struct dlxd_subscription *subscription, uint64_t *last_link)
 {
     uint32_t n = 0;
@@ -157,7 +159,7 @@ static uint32_t add_spares(struct dlxd_subscription *subscription, uint64_t *las
     return n;
 }
 
-/* Ids that were set aside and are not needed can be given to others, if none was given since. */
+/* Returns unused reserved ids, unless later ids were given out. */
 static void give_ids_back(const struct dlxd_offers *offers)
 {
     struct dlxd_registry *registry = &offers->subscription->broker->registry;
@@ -204,8 +206,8 @@ void dlxd_offers_deinit(struct dlxd_offers *offers)
 
 /* ---- a new publisher ------------------------------------------------------------------------ */
 
-/* There is nothing that could be remembered for later: the subscriber hears it now, or loses its connection, so that it
- * does not wait for a publisher that it will not get. */
+/* There is no memory to remember the failure. The subscriber is told now, or loses its connection,
+ * so that it does not wait for a publisher that it will not get. */
 static void fail_without_link(struct dlxd_subscription *subscription, int code)
 {
     char text[DLX_ERROR_TEXT_SIZE];
@@ -218,8 +220,7 @@ static void fail_without_link(struct dlxd_subscription *subscription, int code)
         dlxd_client_disconnect(subscription->client, code, "%s", text);
 }
 
-/* Give one of its spares to a publisher that has just become ready: one whose page the
- * subscriber has prepared. */
+/* Gives a spare link whose page is prepared to a publisher that has just become ready. */
 static bool assign_spare(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher)
 {
     if (subscription->n_spares == 0 || dlxd_offer_fits(subscription, publisher) < 0)
@@ -239,8 +240,7 @@ static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publish
     bool from_start = publisher->offering.from_start;
     int r = 0;
     if (offers && !offers->found_all) {
-        /* A link now would come before those that the answer to Subscribe counts from the first
-         * on. */
+        /* A link made now would precede the links that the reply to Subscribe counts. */
         r = add(offers, publisher);
     } else if (!from_start || !assign_spare(subscription, publisher)) {
         r = make_link(subscription, publisher, registry->last_link + 1, from_start);
@@ -248,7 +248,7 @@ static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publish
     }
     if (r < 0)
         fail_without_link(subscription, r);
-    else if (!offers) /* it gets its own */
+    else if (!offers) /* a Subscribe in progress makes them itself */
         (void)add_spares(subscription, &registry->last_link);
 }
 
@@ -264,7 +264,7 @@ void dlxd_offering_begin(struct dlxd_publisher *publisher, bool from_start)
                                                  .n_left = registry->n_left};
 }
 
-/* The first subscription after the one that was done last. */
+/* Returns the first subscription after the last one that was handled. */
 static struct dlxd_list *find_next(const struct dlxd_offering *offering, struct dlxd_list *list)
 {
     struct dlxd_list *it = list->next;

@@ -7,7 +7,7 @@
 #include "daemon/users/outbox.h"
 #include <assert.h>
 
-/* The first link that knows a dropped arena, and has yet to be told. */
+/* Returns the first link that knows a dropped arena and has not been told of the drop. */
 static struct dlxd_link *find_untold(struct dlxd_publisher *publisher, struct dlxd_list *from,
                                      const struct dlxd_arena *arena)
 {

@@ -3,26 +3,26 @@
 #define DLXD_PAYER_H
 
 /*
- * Who is charged for memory that its owner has let go of, and that subscribers still have: not
- * the owner, whom they could make pay for ever, but one of their own users after the other. A user
- * pays even beyond its limits.
+ * Who is charged for memory that its owner has released and that subscribers still have. The owner
+ * is not charged, because subscribers could make it pay forever; their own users are, one after the
+ * other, even beyond their limits.
  *
- * An arena that its owner dropped is charged until each link that knew it has acknowledged that:
- * until its ArenaDropped has landed (outbox.h), or the link has ended. So a subscriber that does
- * not read pays for what it keeps. First pay links that were not told yet, in their order, and then
- * those that were told, the one told the longest ago first. The search for the next one only
- * goes forward.
+ * A dropped arena stays charged until each link that knew it has acknowledged the drop: until its
+ * ArenaDropped has landed (outbox.h) or the link has ended. So a subscriber that does not read pays
+ * for what it keeps. Links that were not told yet pay first, in their order, then those that were
+ * told, the least recently told first. The search for the next payer only moves forward.
  */
 
 struct dlxd_arena;
 struct dlxd_link;
 struct dlxd_publisher;
 
-/* The owner dropped it, and a link knows it. */
+/* The owner dropped the arena, and a link knows it. */
 void dlxd_payer_of_dropped(struct dlxd_publisher *publisher, struct dlxd_arena *arena);
-/* This link was told, has acknowledged it, or ends; not all have acknowledged it. */
+/* This link was told, has acknowledged the drop, or ends; others have not acknowledged it. */
 void dlxd_payer_may_change(struct dlxd_link *link, struct dlxd_arena *arena);
-/* The owner has gone, or a link of one that has: the first link that is left pays for all of it. */
+/* The owner is gone, or a link of a GONE owner has ended: the first remaining link pays for
+ * everything. */
 void dlxd_payer_of_gone(struct dlxd_publisher *publisher);
 
 #endif

@@ -23,7 +23,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Linux charges 768 bytes for a packet of LinkAdded's size and doubles this number: 128 packets. More wait: see waiting.h. */
+/* Linux charges 768 bytes for a packet of LinkAdded's size and doubles this number, so this fits
+ * 128 packets. Further ones become pending joins (pending_join.h). */
 #define LINK_SOCK_SNDBUF (128 * 768 / 2)
 
 static void close_link_sock(struct dlxd_publisher *publisher)
@@ -54,7 +55,7 @@ static void publisher_free(struct dlxd_publisher *publisher)
     free(publisher);
 }
 
-/* A region of this number, not ready yet. The name is for /proc/PID/maps. */
+/* Makes a region with this id, not ready yet. The name appears in /proc/PID/maps. */
 static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, const char *name,
                       uint32_t id, uint64_t size, struct dlxd_arena **ret, int *ret_writer_fd)
 {
@@ -73,7 +74,7 @@ static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, 
     return 0;
 }
 
-/* What can fail, for a publisher that nobody knows yet. */
+/* The steps that can fail, before any other object knows the publisher. */
 static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
                     struct dlxd_publisher_fds *ret_fds)
 {
@@ -111,7 +112,8 @@ static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
     return 0;
 }
 
-/* Nobody knows it yet. NULL: out of memory, and the thread's message says so. */
+/* Makes a publisher that no other object knows. Returns NULL if out of memory, with the thread's
+ * message set. */
 static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const char *topic)
 {
     struct dlxd_publisher *publisher = calloc(1, sizeof *publisher);
@@ -130,7 +132,7 @@ static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const 
     return publisher;
 }
 
-/* A former daemon knew it: the GPU keeper may hold something of it. */
+/* A former daemon knew this publisher, so the GPU keeper may hold something of it. */
 static void join_gpu(struct dlxd_publisher *publisher)
 {
     dlxd_gpu_keeper_join(publisher->broker->gpu, &publisher->gpu, dlxd_publisher_origin(publisher),
@@ -177,7 +179,7 @@ int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, 
     return 0;
 }
 
-/* Without its fd, which stays the caller's for now. */
+/* Restores a region without its fd, which the caller keeps for now. */
 static int restore_region(const struct dlxd_publisher *publisher, struct dlxd_user *user,
                           const struct dlxd_publisher_region *region, struct dlxd_arena **ret)
 {
@@ -266,12 +268,12 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
     dlxd_idmap_add(&broker->registry.publishers, &publisher->by_id, former->id);
     publisher->announced = publisher->announced_late = ++broker->registry.last_announcement;
     dlxd_list_push_back(&publisher->topic->publishers, &publisher->by_topic);
-    join_gpu(publisher); /* dlxd_store_init() claims it with the others */
+    join_gpu(publisher); /* dlxd_store_init() claims it together with the others */
     *ret = publisher;
     return 0;
 }
 
-/* What it needs no more when its client has left. */
+/* Frees what it does not need after its client has left. */
 static void leave_client(struct dlxd_publisher *publisher)
 {
     dlxd_drains_publisher_left(publisher);
@@ -320,7 +322,7 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
         publisher->n_undelivered +=
             !dlxd_container_of(it, struct dlxd_link, by_publisher)->gone_sent;
     publisher->gone_head = head_of(publisher);
-    publisher->n_links++; /* it is needed here */
+    publisher->n_links++; /* keeps the publisher alive here */
     dlxd_publisher_tell_links(publisher);
     publisher->n_links--;
     dlxd_publisher_delivered(publisher);
@@ -355,7 +357,7 @@ void dlxd_publisher_delivered(struct dlxd_publisher *publisher)
     assert(publisher->n_undelivered > 0);
     if (--publisher->n_undelivered > 0)
         return;
-    /* The charges of memory stay: the subscribers have it mapped. */
+    /* The charges of memory stay: subscribers have it mapped. */
     dlxd_arena_close(publisher->control);
     for (size_t i = 0; i < publisher->ready.n; i++)
         dlxd_arena_close(publisher->ready.items[i]);
@@ -391,7 +393,7 @@ struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t 
     return NULL;
 }
 
-/* Its client waits for the answer, so there is one at a time. */
+/* The client waits for the reply, so there is only one proof at a time. */
 static int begin_proof(struct dlxd_publisher *publisher, struct dlxd_arena *arena,
                        dlxd_proof_fn *fn)
 {
@@ -541,7 +543,7 @@ static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *aren
         dlxd_arenas_push(&publisher->dropped, arena);
         dlxd_payer_of_dropped(publisher, arena);
     }
-    schedule_open_links(publisher); /* also those that waited for credit to tell of it */
+    schedule_open_links(publisher); /* also links that waited for credit to be told of the arena */
 }
 
 int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id)

@@ -5,10 +5,10 @@
 /*
  * A publisher: its control block, membership line, arenas and links.
  *
- * When it closes or dies it is GONE: no newcomer finds it, but it is listed (ListPublishers.gone), and
- * stays until its last link has ended, since its subscribers drain what it published and may yet need its arenas. If it retains
- * messages it is RETAINED before that (daemon/objects/retained.h): it has no client any more,
- * but newcomers find it.
+ * When it closes or dies it becomes GONE: no new subscription finds it, but it is listed
+ * (ListPublishers.gone) and exists until its last link has ended, because its subscribers drain its
+ * messages and may still need its arenas. If it retains messages, it is RETAINED before that
+ * (daemon/objects/retained.h): it has no client any more, but new subscriptions find it.
  */
 
 #include "common/topic.h"
@@ -45,9 +45,9 @@ enum dlxd_publisher_state {
     DLXD_PUBLISHER_NEW, /* its control block is not ready */
     DLXD_PUBLISHER_OPEN,
     DLXD_PUBLISHER_DYING,    /* its process may still write: links wait */
-    DLXD_PUBLISHER_HIDDEN,   /* likewise; a former daemon knew it: nobody is told of it */
-    DLXD_PUBLISHER_SHOWN,    /* likewise, but newcomers join it, whose locks it sees */
-    DLXD_PUBLISHER_RETAINED, /* what it left is there, and nobody writes it */
+    DLXD_PUBLISHER_HIDDEN,   /* likewise; a former daemon knew it: it is not announced */
+    DLXD_PUBLISHER_SHOWN,    /* likewise, but new subscriptions join it, and it sees their locks */
+    DLXD_PUBLISHER_RETAINED, /* its messages remain, and nobody writes them */
     DLXD_PUBLISHER_GONE,
 };
 
@@ -55,29 +55,29 @@ struct dlxd_publisher_config {
     uint32_t history;
     uint32_t depth;
     uint32_t n_entries;
-    uint32_t on_full;        /* 0 drop oldest, 1 block */
-    uint32_t retain;         /* messages; 0: none */
-    bool latched;            /* not beyond its end */
-    uint64_t retain_for_ns;  /* 0: for ever */
-    uint64_t resumes;        /* its id with the first daemon that it was announced to, or 0 */
-    uint64_t after_seq;      /* what it has published there */
-    uint32_t max_held;       /* messages that one link may hold; 0: no bound */
-    uint64_t max_held_bytes; /* likewise, of payload */
+    uint32_t on_full;       /* 0: drop the oldest, 1: block */
+    uint32_t retain;        /* messages; 0: none */
+    bool latched;           /* nothing is retained after its end */
+    uint64_t retain_for_ns; /* 0: forever */
+    uint64_t resumes;       /* its id with the first daemon that it was announced to; 0: this one */
+    uint64_t after_seq;     /* the messages that it published there */
+    uint32_t max_held;      /* messages that one link may hold; 0: no limit */
+    uint64_t max_held_bytes; /* likewise, in bytes of payload */
 };
 
 struct dlxd_publisher {
-    struct dlxd_idmap_node by_id; /* GONE: among those */
+    struct dlxd_idmap_node by_id; /* when GONE: in gone_publishers of the registry */
     struct dlxd_list by_topic;    /* likewise */
-    struct dlxd_list by_client;   /* once it has left: in one of the broker's lists */
-    struct dlxd_list links;       /* in the order of their ids */
+    struct dlxd_list by_client;   /* after it has left its client: in one of the broker's lists */
+    struct dlxd_list links;       /* by id */
     struct dlxd_broker *broker;
-    struct dlxd_client *client; /* NULL once it has left */
-    struct dlxd_topic *topic;   /* NULL once GONE */
+    struct dlxd_client *client; /* NULL after it has left */
+    struct dlxd_topic *topic;   /* NULL when GONE */
     enum dlxd_publisher_state state;
     struct dlxd_publisher_config config;
     pid_t pid;
     struct dlxd_principal *principal;
-    struct dlxd_user *user; /* whose it is: its work is done in that one's time */
+    struct dlxd_user *user; /* the owner, in whose time its work is done */
     char client_name[DLXD_NAME_SIZE];
     char topic_name[DLX_TOPIC_SIZE_MAX + 1];
 
@@ -86,160 +86,163 @@ struct dlxd_publisher {
     struct dlxd_membership_line line;
 
     bool is_awaited;    /* its PublisherReady could not be answered with Ok yet */
-    uint64_t announced; /* 0: nobody is told of it yet; else see registry.h */
-    /* To subscriptions that do not join it while it is SHOWN. */
+    uint64_t announced; /* 0: not announced yet; otherwise see registry.h */
+    /* Likewise, for subscriptions that do not join a SHOWN publisher. */
     uint64_t announced_late;
     struct dlxd_offering offering;
-    struct dlxd_list *cursor; /* the next of its links to be told something, or the list */
-    struct dlxd_task task;    /* tells them that it has gone, or has become RETAINED */
+    struct dlxd_list *cursor; /* the next link to be told; `links` at the end */
+    struct dlxd_task task;    /* offers it; tells links that it is gone or has become RETAINED */
     bool telling;
-    uint64_t gone_head; /* GONE: number of its newest message */
-    uint64_t gone;      /* the how manieth to go; 0: it is not GONE */
+    uint64_t gone_head; /* GONE: the number of its newest message */
+    uint64_t gone;      /* its place in the order in which publishers went, from 1; 0: not GONE */
 
     struct dlxd_arena *proving; /* the region whose proof its client waits for; or NULL */
 
     struct dlxd_arena *control;
     struct dlxd_arenas unready; /* by id */
     struct dlxd_arenas ready;   /* by ready_seq */
-    struct dlxd_arenas dropped; /* by drop_seq: a link has yet to acknowledge it */
+    struct dlxd_arenas dropped; /* by drop_seq: a link has yet to acknowledge the drop */
     uint32_t last_arena;
     uint64_t last_ready_seq;
     uint64_t last_drop_seq;
 
     size_t n_links;
     size_t n_undelivered; /* GONE: links that have not been told everything */
-    uint64_t *index_bits; /* which link indices are taken */
+    uint64_t *index_bits; /* the link indices in use */
     size_t n_index_words;
 
-    /* DYING to RETAINED: see retained.h. */
+    /* From DYING to RETAINED: retained.h. */
     uint64_t expires_ns;
-    struct dlxd_watch *death; /* DYING, HIDDEN, SHOWN: of this process */
+    struct dlxd_watch *death; /* DYING, HIDDEN, SHOWN: watches this process */
     int dying_pidfd;
 
-    /* What outlives the daemon: see store.h. */
+    /* What outlives the daemon: store.h. */
     uint32_t ledger_index; /* 0: nothing */
     bool pidfd_kept;
     bool not_kept; /* there was no room for all of it */
 
     struct dlxd_gpu_member gpu; /* what the GPU keeper holds of it */
 
-    struct dlxd_charge
-        object_charge; /* GONE: this and those of its regions are on the first of its links */
+    /* GONE: its first link pays this and the charges of its regions. */
+    struct dlxd_charge object_charge;
 };
 
-/* Its client has gone, and the daemon keeps what it left. */
+/* Has its client gone while the daemon keeps its messages? */
 static inline bool dlxd_publisher_leaves(const struct dlxd_publisher *publisher)
 {
     return publisher->state >= DLXD_PUBLISHER_DYING && publisher->state <= DLXD_PUBLISHER_RETAINED;
 }
 
-/* Nothing new will come by its links. */
+/* Will its links get no new message? */
 static inline bool dlxd_publisher_has_ended(const struct dlxd_publisher *publisher)
 {
     return publisher->state >= DLXD_PUBLISHER_DYING && publisher->state != DLXD_PUBLISHER_SHOWN;
 }
 
-/* What the publisher gets: fds that belong to whoever called. */
+/* What the publisher gets; the caller owns the fds. */
 struct dlxd_publisher_fds {
     int control_fd; /* read-write */
     int membership_fd;
     int link_sock;
 };
 
-/*
- * A publisher of `client`, in its topic but not announced. Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY,
- * DLX_E_FD_LIMIT, DLX_E_SYSTEM.
- */
+/* Makes a publisher of `client` in its topic, not announced yet. Returns 0, DLX_E_LIMIT,
+ * DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
 int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, const char *topic,
                        const struct dlxd_publisher_config *config,
                        struct dlxd_publisher_fds *ret_fds);
-/* A publisher that a former daemon knew: nothing here is taken. */
+/* A publisher that a former daemon knew. Nothing here is taken. */
 struct dlxd_publisher_former {
     uint64_t id;
     uid_t uid;
-    const char *socket; /* the listening socket that it came in by */
+    const char *socket; /* the listening socket on which its client connected */
     pid_t pid;
     const char *client_name;
     const char *topic;
     struct dlxd_publisher_config config;
 };
 
-/* A region of it. */
+/* One of its regions. */
 struct dlxd_publisher_region {
     uint32_t id; /* 0: the control block */
     uint64_t ready_seq;
     int fd;
-    bool not_stored; /* the service manager does not keep it */
+    bool not_stored; /* not in the service manager's store */
 };
 
 /*
- * Such a publisher is back, with its regions in the order of `ready_seq`, the
- * control block first: RETAINED, for dlxd_retained_restore(). It is charged even beyond its user's
- * limits. Takes their fds on success. Returns 0; DLX_E_PROTOCOL (they cannot be those of a
- * publisher), DLX_E_NO_MEMORY, DLX_E_SYSTEM.
+ * Restores such a publisher with its regions in the order of `ready_seq`, the control block first,
+ * as RETAINED for dlxd_retained_restore(). Charges it even beyond the limits of its user. Takes the
+ * fds on success. Returns 0; DLX_E_PROTOCOL (not the regions of a publisher), DLX_E_NO_MEMORY,
+ * DLX_E_SYSTEM.
  */
 int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *broker,
                            const struct dlxd_publisher_former *former,
                            const struct dlxd_publisher_region *regions, size_t n_regions);
 
-/* It closed: RETAINED if it leaves something: true. Else GONE, and freed with its last link. NULL is fine. */
+/* The publisher closed. Returns true if it leaves messages and is RETAINED; otherwise it is GONE
+ * and freed with its last link. Accepts NULL. */
 bool dlxd_publisher_end(struct dlxd_publisher *publisher);
-/* The same, and its process, which seems to be dead, may write until the pidfd says that it is. */
+/* The same, but its process, which seems to be dead, may write until the pidfd reports its
+ * death. */
 void dlxd_publisher_die(struct dlxd_publisher *publisher, int pidfd_borrow_fd);
-/* GONE, and freed as soon as its last link has ended. */
+/* Makes it GONE; it is freed with its last link. */
 void dlxd_publisher_vanish(struct dlxd_publisher *publisher);
 
-/* The publisher of this client with this id, or NULL with DLX_E_NOT_FOUND's text set. */
+/* Returns the client's publisher with this id; or NULL, with the text of DLX_E_NOT_FOUND set. */
 struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t id);
 
-/* Begin to look whether its control block was made ready: `fn` is called with the publisher as the
- * owner. Returns 0; DLX_E_IN_USE (was ready), DLX_E_NO_MEMORY, DLX_E_SYSTEM: nothing has
- * changed. */
+/* Starts to check whether its control block is ready; `fn` is called with the publisher as the
+ * owner. Returns 0; or, without a change, DLX_E_IN_USE (it was ready already), DLX_E_NO_MEMORY,
+ * DLX_E_SYSTEM. */
 int dlxd_publisher_prove(struct dlxd_publisher *publisher, dlxd_proof_fn *fn);
-/* The look has ended so. Returns 0; on failure, which is `code`, the publisher has ended. */
+/* The result of the check. Returns 0; on failure returns `code`, and the publisher has ended. */
 int dlxd_publisher_ready(struct dlxd_publisher *publisher, int code, const char *text, int take_fd);
 
-/* A region for an arena; the publisher gets the read-write fd, which belongs to whoever called.
- * Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+/* Makes a region for an arena. The publisher gets the read-write fd, which the caller owns. Returns
+ * 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
 int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
                              struct dlxd_arena **ret, int *ret_writer_fd);
-/* The same for an arena, which is then scheduled on every open link. Returns 0; DLX_E_NOT_FOUND,
- * DLX_E_NO_MEMORY, DLX_E_SYSTEM: nothing has changed. */
+/* Likewise starts to check an arena. Returns 0; or, without a change, DLX_E_NOT_FOUND,
+ * DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
 int dlxd_publisher_arena_prove(struct dlxd_publisher *publisher, uint32_t id, dlxd_proof_fn *fn);
-/* Returns 0; DLX_E_NO_MEMORY (it is as it was); on failure of the proof, which is `code`, the arena
- * is gone. */
+/* The result: the arena is scheduled on every open link. Returns 0; DLX_E_NO_MEMORY, without a
+ * change; or, if the check failed, `code`, and the arena is freed. */
 int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, int code, const char *text,
                                int take_fd);
-/* Returns 0, DLX_E_NOT_FOUND, DLX_E_NO_MEMORY (nothing changed). */
+/* Returns 0; or, without a change, DLX_E_NOT_FOUND or DLX_E_NO_MEMORY. */
 int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id);
 
-/* 0; or DLX_E_FULL, naming a subscription that was there first, and whose link it is to wait for. */
+/* Returns 0; or DLX_E_FULL, naming an earlier subscription for whose link the publisher must
+ * wait. */
 int dlxd_publisher_check_awaited(const struct dlxd_publisher *publisher);
 
-/* Send what its links are to be told, as far as there is room and credit, from the first link on and in steps: for a reply that
- * must come after that. dlxd_publisher_deliver_step() returns whether there is more to do. */
+/* Sends what its links are to be told, as far as there is room and credit, from the first link on
+ * in steps, for a reply that must follow these packets. dlxd_publisher_deliver_step() returns true
+ * if there is more to do. */
 void dlxd_publisher_deliver_begin(struct dlxd_publisher *publisher);
 bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher);
-/* A link leaves the list. */
+/* A link is about to leave the list. */
 void dlxd_publisher_link_leaves(struct dlxd_publisher *publisher, const struct dlxd_link *link);
-/* It was HIDDEN or SHOWN: from now on it is announced to all, and offered by its own task. */
+/* It was HIDDEN or SHOWN: from now on it is announced to all and offered by its own task. */
 void dlxd_publisher_reveal(struct dlxd_publisher *publisher);
 /* A step of its task. */
 bool dlxd_publisher_step(struct dlxd_task *task);
 /* Its links have something new to be told. */
 void dlxd_publisher_tell_links(struct dlxd_publisher *publisher);
 
-/* For links: an index that no other link of the publisher has. Returns 0, DLX_E_NO_MEMORY. */
+/* Returns an index that no other link of the publisher has. Returns 0, DLX_E_NO_MEMORY. */
 int dlxd_publisher_index_get(struct dlxd_publisher *publisher, uint32_t *ret);
 void dlxd_publisher_index_put(struct dlxd_publisher *publisher, uint32_t index);
-/* One more link that knew a dropped arena has acknowledged the drop, or ends. */
+/* One more link that knew a dropped arena has acknowledged the drop or ends. */
 void dlxd_publisher_drop_acknowledged(struct dlxd_link *link, struct dlxd_arena *arena);
-/* A link of a publisher that is GONE has been told everything: the fds go when all have. */
+/* A link of a GONE publisher has been told everything. After the last one, the fds are closed. */
 void dlxd_publisher_delivered(struct dlxd_publisher *publisher);
-/* A link has left the list: frees a publisher that is GONE with its last link. */
+/* A link has left the list. Frees a GONE publisher with its last link. */
 void dlxd_publisher_link_left(struct dlxd_publisher *publisher);
 
-/* May a newcomer join it? Not while its client ends, or its process may still write what is retained. */
+/* May a new subscription join it? Not while its client ends, nor while its process may still write
+ * retained messages. */
 bool dlxd_publisher_is_settled(const struct dlxd_publisher *publisher);
 
 static inline uint64_t dlxd_publisher_id(const struct dlxd_publisher *publisher)
@@ -247,7 +250,7 @@ static inline uint64_t dlxd_publisher_id(const struct dlxd_publisher *publisher)
     return publisher->by_id.id;
 }
 
-/* The one that is this member. */
+/* The publisher of this member. */
 static inline struct dlxd_publisher *dlxd_publisher_of_gpu(struct dlxd_gpu_member *member)
 {
     return dlxd_container_of(member, struct dlxd_publisher, gpu);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What a publisher's links are told, step by step. */
+/* Tells a publisher's links what is new, in steps. */
 
 #include "common/util.h"
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 
-/* Links that are told in one step that there is news. */
+/* How many links are told in one step. */
 #define TOLD_AT_ONCE 64U
-/* Links that are looked at in one step, and packets that are sent on them. */
+/* How many links are checked, and how many packets are sent, in one step. */
 #define SENT_AT_ONCE 16U
 
-/* Of a publisher that is GONE, those fail whose subscribers were not told of it yet. */
+/* A link of a GONE publisher fails if its subscriber does not know the publisher yet. */
 static void tell(struct dlxd_link *link)
 {
     if (link->publisher->state != DLXD_PUBLISHER_GONE || link->state >= DLXD_LINK_ADDED) {
@@ -50,7 +50,7 @@ bool dlxd_publisher_step(struct dlxd_task *task)
 void dlxd_publisher_tell_links(struct dlxd_publisher *publisher)
 {
     publisher->cursor = publisher->links.next;
-    if (!publisher->telling) /* it stays at least until they are told */
+    if (!publisher->telling) /* keeps the publisher until the links are told */
         publisher->n_links++;
     publisher->telling = true;
     bool more = tell_some(publisher);
@@ -80,10 +80,10 @@ bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher)
         struct dlxd_link *link = dlxd_container_of(here, struct dlxd_link, by_publisher);
         struct dlxd_subscription *subscription = link->subscription;
         bool more = true;
-        /* It was a spare: its publisher does not wait for the subscriber's credit. */
+        /* A former spare link: its publisher does not wait for the subscriber's credit. */
         if (link->early)
             dlxd_delivery_join(link);
-        /* The link may end meanwhile; then the cursor moves on. */
+        /* The link may end here; then the cursor moves on. */
         while (publisher->cursor == here && (more = dlxd_delivery_step(subscription)) && n > 0)
             n--;
         if (publisher->cursor == here && !more)

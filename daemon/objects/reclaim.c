@@ -6,10 +6,10 @@
 #include <inttypes.h>
 #include <sys/stat.h>
 
-/* In one look. Each takes some 0.5 us. */
+/* How many regions are checked in one scan. Each takes about 0.5 us. */
 #define LOOKS_AT_ONCE 2048U
 
-/* While it is proved, it is the worker that takes its time. */
+/* A region with a proof in progress counts as growing: the delay is the worker's. */
 static bool grows(struct dlxd_arena *arena, uint64_t now)
 {
     struct dlxd_reservation *reservation = &arena->reservation;

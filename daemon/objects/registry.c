@@ -9,7 +9,8 @@
 
 void dlxd_registry_init(struct dlxd_registry *registry)
 {
-    /* A daemon that takes the place of this one gives other ids: it starts later, and nobody makes one a microsecond. */
+    /* The next daemon gives out other ids: it starts later, and no daemon gives out one each
+     * microsecond. */
     uint64_t first = dlx__now_ns() / 1000;
     *registry = (struct dlxd_registry){
         .last_publisher = first, .last_subscription = first, .last_link = first};
@@ -69,7 +70,7 @@ struct dlxd_topic *dlxd_registry_next(const struct dlxd_registry *registry, cons
     if (at == registry->n_topics)
         return NULL;
     struct dlxd_topic *topic = registry->topics[at];
-    /* What begins with a whole name is not that topic. */
+    /* A name without a star matches only the topic of exactly that name. */
     if (strncmp(topic->name, pattern, size + (pattern[size] == '\0')) != 0)
         return NULL;
     (void)snprintf(cursor->after, sizeof cursor->after, "%s", topic->name);

@@ -15,7 +15,8 @@
 #include <poll.h>
 #include <unistd.h>
 
-/* What is there of its messages, by a counter that its owner writes: what it says wrongly harms nobody else. */
+/* The number of its messages, from a counter that its owner writes; a false value harms only the
+ * owner. */
 static uint64_t n_published(const struct dlxd_publisher *publisher)
 {
     struct dlxd_control_report report;
@@ -35,7 +36,7 @@ bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher)
            n_published(publisher) > 0;
 }
 
-/* Into the list of those that stay, or of those that expire, the first to do so first. */
+/* Puts it into the list of publishers that stay, or by time into the list of those that expire. */
 static void enlist(struct dlxd_publisher *publisher, uint64_t for_ns)
 {
     struct dlxd_broker *broker = publisher->broker;
@@ -55,7 +56,7 @@ static void enlist(struct dlxd_publisher *publisher, uint64_t for_ns)
     dlxd_list_push_front(after, &publisher->by_client);
 }
 
-/* Nobody can write any more. */
+/* No process can write its memory any more. */
 static void settle(struct dlxd_publisher *publisher)
 {
     publisher->death = dlxd_watch_free(publisher->death);
@@ -68,7 +69,7 @@ static void settle(struct dlxd_publisher *publisher)
     dlxd_retained_succeed(publisher);
 }
 
-/* When its process has ended. */
+/* Called when its process has ended. */
 static bool leaves_nothing(const struct dlxd_publisher *publisher)
 {
     return publisher->config.latched || n_published(publisher) == 0;
@@ -95,8 +96,8 @@ static bool is_dead(int pidfd)
     return pidfd < 0 || poll(&p, 1, 0) == 1;
 }
 
-/* A descriptor of the same process that shares nothing with others of it. A number that still is
- * that of the process is not another one's. */
+/* Opens a separate pidfd of the same process. The pid is still valid if the old pidfd shows the
+ * process alive afterwards. */
 static bool reopen_pidfd(struct dlxd_publisher *publisher)
 {
     dlx_cleanup(dlx__closep) int fd = (int)syscall(SYS_pidfd_open, publisher->pid, 0);
@@ -113,8 +114,8 @@ static int try_to_watch(struct dlxd_publisher *publisher)
                           DLXD_READABLE, on_death, publisher);
 }
 
-/* A client's publishers have one pidfd from the daemon before. Linux adds the same open file 500
- * times to an epoll within another one (path_limits of fs/eventpoll.c). */
+/* The publishers of a client share one pidfd from the previous daemon, and Linux adds the same open
+ * file at most 500 times to an epoll within another one (path_limits of fs/eventpoll.c). */
 static int watch_death(struct dlxd_publisher *publisher)
 {
     int r = try_to_watch(publisher);
@@ -132,11 +133,11 @@ void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd)
     if (publisher->dying_pidfd >= 0 && watch_death(publisher) == 0)
         publisher->state = DLXD_PUBLISHER_DYING;
     else
-        enlist(publisher, 1); /* its end could not be seen */
+        enlist(publisher, 1); /* its death could not be seen */
 }
 
-/* Can newcomers join it, although it may write? Its library has to look for their locks, which
- * have to be possible. */
+/* May new subscriptions join it although it may write? Its library must check for their locks, and
+ * locking must work. */
 static bool may_show(const struct dlxd_publisher *publisher)
 {
     struct dlxd_control_report report;
@@ -164,7 +165,7 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
         dlxd_retained_succeed(publisher);
         return false;
     }
-    dlx__region_unlock(publisher->control->fd); /* subscribers may have gone since */
+    dlx__region_unlock(publisher->control->fd); /* subscribers may have left since */
     bool is_shown = may_show(publisher);
     publisher->state = is_shown ? DLXD_PUBLISHER_SHOWN : DLXD_PUBLISHER_HIDDEN;
     publisher->announced = is_shown ? publisher->announced : 0;
@@ -173,7 +174,7 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
     publisher->dying_pidfd = dlx__steal_fd(&pidfd);
     enlist(publisher, 0);
     if (watch_death(publisher) < 0)
-        enlist(publisher, 1); /* its end could not be seen */
+        enlist(publisher, 1); /* its death could not be seen */
     dlxd_retained_succeed(publisher);
     return !is_shown;
 }
@@ -193,7 +194,7 @@ static bool may_drop(const struct dlxd_principal *who, const struct dlxd_publish
            dlxd_policy_may(&publisher->broker->policy, who, DLXD_MAY_DROP, publisher->topic_name);
 }
 
-/* The same publisher, announced again? */
+/* Is the successor the same publisher, announced again? */
 static bool resumes(const struct dlxd_publisher *successor, const struct dlxd_publisher *publisher)
 {
     return successor->config.resumes == dlxd_publisher_origin(publisher);
@@ -209,7 +210,7 @@ void dlxd_retained_resume(struct dlxd_publisher *successor)
     }
 }
 
-/* It lives, so it replaces its messages itself when it announces itself again. */
+/* Is it alive, so that it replaces its messages itself when it announces itself again? */
 static bool may_return(const struct dlxd_publisher *publisher)
 {
     bool is_former =
@@ -217,8 +218,8 @@ static bool may_return(const struct dlxd_publisher *publisher)
     return is_former && !is_dead(publisher->dying_pidfd);
 }
 
-/* Messages of a successor that replace those of a publisher: as many as it retains itself, or all that there were if it is the
- * same, announced again. */
+/* How many messages of a successor replace those of a publisher: as many as the successor retains,
+ * or all existing ones if it is the same publisher, announced again. */
 static uint64_t n_needed(const struct dlxd_publisher *publisher,
                          const struct dlxd_publisher *successor)
 {
@@ -241,7 +242,7 @@ void dlxd_retained_succeed(struct dlxd_publisher *successor)
     }
 }
 
-/* Publishers that are dropped in one step. */
+/* How many publishers are dropped in one step. */
 #define DROPS_AT_ONCE 16U
 
 int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint32_t *n)
@@ -249,7 +250,7 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
     struct dlxd_topic *topic = dlxd_registry_find(&client->broker->registry, name);
     const struct dlxd_publisher *other = NULL, *here = NULL;
     uint32_t n_now = 0;
-    /* The topic goes with the last of them, unless there is somebody else. */
+    /* The topic is freed with the last of them, unless there is another publisher. */
     struct dlxd_list *end = topic ? &topic->publishers : NULL;
     for (struct dlxd_list *it = topic ? end->next : NULL, *next; it != end; it = next) {
         struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);

@@ -2,11 +2,9 @@
 #ifndef DLXD_REVIEW_H
 #define DLXD_REVIEW_H
 
-/*
- * The rules have changed: a client that has what they do not allow any more, be it a publisher, a
- * subscription or a link, is disconnected, which takes all of it away. What it may still have its
- * library asks for again.
- */
+/* The review after a change of the rules: a client with a publisher, subscription or link that is
+ * not allowed any more is disconnected, which ends all of them. Its library then asks again for
+ * what it may still have. */
 
 struct dlxd_client;
 

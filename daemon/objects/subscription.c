@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-/* Links that are ended in one step. */
+/* How many links end in one step. */
 #define LINKS_AT_ONCE 64U
 
 void dlxd_subscription_rewatch(struct dlxd_subscription *subscription)
@@ -123,7 +123,7 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
     return 0;
 }
 
-/* Ending links schedules nothing here any more. */
+/* From now on, ending links schedule nothing here. */
 static void begin_end(struct dlxd_subscription *subscription)
 {
     dlxd_watch_set(subscription->watch, 0);
@@ -181,7 +181,7 @@ struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uin
 uint32_t dlxd_subscription_credit(const struct dlxd_subscription *subscription)
 {
     uint32_t most = subscription->config.reliable ? DLXD_CREDIT_RELIABLE : DLXD_CREDIT;
-    /* There may be more: see dlxd_link_step_needs_credit(). */
+    /* More may be outstanding: see dlxd_link_step_needs_credit(). */
     return most - DLX_MIN(most, subscription->n_fds_sent - subscription->n_fds_acked);
 }
 

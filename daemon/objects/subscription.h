@@ -9,10 +9,10 @@
 #include "daemon/base/list.h"
 #include "daemon/users/user.h"
 
-/* Packets with fds that may be on their way on one subscription socket, beside LinkOpen of links
- * that were spares. */
+/* The most packets with fds in flight on one subscription socket, not counting LinkOpen of former
+ * spare links. */
 #define DLXD_CREDIT 4U
-/* Of a reliable one: its publishers copy what it was not sent when the daemon ends. */
+/* Of a reliable one: its publishers copy the messages that it was not sent when the daemon ends. */
 #define DLXD_CREDIT_RELIABLE 16U
 
 struct dlxd_broker;
@@ -25,7 +25,7 @@ struct dlxd_topic;
 struct dlxd_watch;
 
 struct dlxd_subscription_config {
-    uint32_t mode; /* 0 all, 1 latest */
+    uint32_t mode; /* 0: all, 1: latest */
     uint32_t history;
     uint32_t max_held;
     uint32_t n_spares; /* links for publishers that come while the subscriber makes no call */
@@ -42,16 +42,16 @@ enum dlxd_subscription_state {
     DLXD_SUBSCRIPTION_OPEN,
     DLXD_SUBSCRIPTION_FULL,   /* nothing is sent until its socket is writable */
     DLXD_SUBSCRIPTION_STUCK,  /* nothing is sent for a while: in broker->stuck */
-    DLXD_SUBSCRIPTION_ENDING, /* its links end, part by part */
+    DLXD_SUBSCRIPTION_ENDING, /* its links end step by step */
 };
 
 struct dlxd_subscription {
     struct dlxd_idmap_node by_id;
     struct dlxd_list by_topic; /* or in registry->patterns */
     struct dlxd_list by_client;
-    struct dlxd_list links;   /* in the order of their ids */
-    uint32_t n_spares;        /* of them */
-    struct dlxd_list pending; /* links with a step to take: what needs no credit comes first */
+    struct dlxd_list links;   /* by id */
+    uint32_t n_spares;        /* spare links */
+    struct dlxd_list pending; /* links with a step to take: those that need no credit come first */
     struct dlxd_list stuck;
     struct dlxd_task task; /* sends, reads, and ends links */
     struct dlxd_broker *broker;
@@ -64,39 +64,40 @@ struct dlxd_subscription {
     struct dlxd_watch *watch;
     enum dlxd_subscription_state state;
     enum dlxd_input input;
-    struct dlxd_offers *offers; /* its Subscribe is being answered; NULL: it was */
-    bool begun;                 /* something was sent: see delivery.c */
-    uint64_t last_offer;        /* link that was promised in the answer to its Subscribe */
-    uint32_t n_failed;          /* links */
-    struct dlxd_link *failed;   /* that others are merged into; NULL: none yet */
-    uint64_t since;             /* announcements before it: see registry.h */
-    uint64_t waits;       /* link that was tried first since something happened: see delivery.c */
-    uint32_t n_fds_sent;  /* packets with fds, modulo 2^32 */
-    uint32_t n_fds_acked; /* likewise */
+    struct dlxd_offers *offers; /* not NULL while its Subscribe is being answered */
+    bool begun;                 /* something was sent: delivery.c */
+    uint64_t last_offer;        /* the last link that the reply to its Subscribe counted */
+    uint32_t n_failed;          /* failed links */
+    struct dlxd_link *failed;   /* the failed link into which others are merged; NULL: none yet */
+    uint64_t since;             /* announcements before it: registry.h */
+    uint64_t waits;             /* the link tried first since the last change: delivery.c */
+    uint32_t n_fds_sent;        /* packets with fds, modulo 2^32 */
+    uint32_t n_fds_acked;       /* likewise */
 
     struct dlxd_charge object_charge;
     struct dlxd_charge pattern_charge;
 };
 
-/* Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. `ret_fd` is the subscriber's
- * end and the caller's. */
+/* Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. The caller owns `ret_fd`,
+ * the subscriber's end. */
 int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *client,
                           const char *topic, const struct dlxd_subscription_config *config,
                           int *ret_fd);
-/* Ends all its links. NULL is fine. */
+/* Ends all its links and frees it. Accepts NULL. */
 void dlxd_subscription_free(struct dlxd_subscription *subscription);
-/* End at most `*n` of its links, and count them down; with the last of them it is freed, which counts as one more. Was it? */
+/* Ends at most `*n` of its links and counts `*n` down. Frees it after its last link, which counts
+ * as one more; returns true if so. */
 bool dlxd_subscription_end_some(struct dlxd_subscription *subscription, uint32_t *n);
 /* Its task ends it. */
 void dlxd_subscription_doom(struct dlxd_subscription *subscription);
 
-/* The subscription of this client with this id, or NULL with DLX_E_NOT_FOUND's text set. */
+/* Returns the client's subscription with this id; or NULL, with the text of DLX_E_NOT_FOUND set. */
 struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uint64_t id);
 
-/* Packets with fds that may be sent now. */
+/* How many packets with fds may be sent now. */
 uint32_t dlxd_subscription_credit(const struct dlxd_subscription *subscription);
-/* Its task, which has read it, goes on to send. Returns 0, or DLX_E_PROTOCOL when more is
- * acknowledged than was sent. */
+/* The subscriber has acknowledged `n` packets. Returns 0, or DLX_E_PROTOCOL if that is more than
+ * were sent. */
 int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n);
 /* Its Subscribe is answered. */
 void dlxd_subscription_open(struct dlxd_subscription *subscription);
@@ -107,7 +108,7 @@ static inline bool dlxd_subscription_is_doomed(const struct dlxd_subscription *s
 {
     return subscription->state == DLXD_SUBSCRIPTION_ENDING;
 }
-/* Its state or `input` has changed. */
+/* Call it after a change of its state or `input`. */
 void dlxd_subscription_rewatch(struct dlxd_subscription *subscription);
 
 static inline uint64_t dlxd_subscription_id(const struct dlxd_subscription *subscription)

@@ -14,7 +14,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
-/* Fewer whose links have ended are not worth a look; nor is a second one so soon after the last. */
+/* No scan for fewer pending joins whose links have ended, and none this soon after the last. */
 #define LOOK_LEAST 8U
 #define LOOK_NS    UINT64_C(20000000)
 
@@ -23,9 +23,9 @@ enum { PAGE, BELL, PIDFD, N_FDS };
 struct dlxd_waiter {
     struct dlxd_list node;
     struct dlxd_publisher *publisher;
-    struct dlxd_link *link; /* NULL: it has ended */
+    struct dlxd_link *link; /* NULL: the link has ended */
     struct dlxd_charge charge;
-    struct dlxd_flight *flight; /* of what it is to be sent */
+    struct dlxd_flight *flight; /* of the LinkAdded */
     Dlx__Wire__LinkAdded body;
     int fds[N_FDS];
 };
@@ -79,13 +79,14 @@ static void ring(const struct dlxd_waiter *waiter, char byte)
     (void)!send(waiter->fds[BELL], &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* Else the kernel was short of memory, or our user has too many descriptors on their way: not the publisher's fault. */
+/* Is the publisher to blame? Otherwise the kernel was out of memory, or our user has too many
+ * descriptors in flight. */
 static bool is_full(int r)
 {
     return r == DLX_E_FULL && errno == EAGAIN;
 }
 
-/* Send what waits, in its order, as far as there is room. */
+/* Sends pending joins in order, as far as there is room. */
 static int flush(struct dlxd_publisher *publisher)
 {
     struct dlxd_waiting *waiting = &publisher->waiting;
@@ -99,7 +100,7 @@ static int flush(struct dlxd_publisher *publisher)
             break;
         waiter->flight = NULL;
         ring(waiter, DLX_BELL_TOLD);
-        if (!waiter->link) /* the publisher heard of that before it knew of the link */
+        if (!waiter->link) /* the publisher saw the end before it knew of the link */
             dlxd_membership_left(&publisher->line);
         waiter_free(waiter);
     }
@@ -109,7 +110,8 @@ static int flush(struct dlxd_publisher *publisher)
         dlxd_watch_set(waiting->watch, full ? DLXD_WRITABLE : 0);
     if (r < 0 && !full && r != DLX_E_DISCONNECTED)
         dlxd_list_push_back(&publisher->broker->slow, &waiting->slow);
-    /* The publisher makes calls: it may have published, and rung those that it knows. Others sleep. */
+    /* The publisher makes calls: it may have published, and has rung only the links that it knows.
+     * The others may sleep. */
     if (waiting->n < n)
         dlx_for_each (it, &waiting->waiters)
             ring(dlxd_container_of(it, struct dlxd_waiter, node), 0);
@@ -136,7 +138,7 @@ void dlxd_waiting_retry(struct dlxd_broker *broker)
 
 /* ---- who has left -------------------------------------------------------------------------- */
 
-/* Before the publisher knows of it, so it need never know. */
+/* The publisher does not know of the link yet, so it need never know. */
 static void withdraw(struct dlxd_waiter *waiter)
 {
     dlxd_membership_withdrawn(&waiter->publisher->line);
@@ -148,7 +150,7 @@ static bool has_left(const struct dlxd_waiter *waiter)
     return dlxd_drain_has_left(waiter->fds[PAGE], waiter->body.max_held, waiter->fds[PIDFD]);
 }
 
-/* Nobody tells when the last message that somebody holds is given back. */
+/* No event reports the release of the last message that a subscriber holds. */
 static void look(struct dlxd_waiting *waiting)
 {
     dlx_for_each (it, &waiting->waiters) {
@@ -177,7 +179,7 @@ void dlxd_waiting_link_ended(struct dlxd_link *link)
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 
-/* No user takes all places of another's publisher. */
+/* No user may take all places of another user's publisher. */
 static bool is_fair(const struct dlxd_publisher *publisher, const struct dlxd_user *user)
 {
     uint32_t n = 1;
