@@ -7,7 +7,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* NULL: out of memory, and the thread's message says so. */
+/* Returns NULL if out of memory, with the thread's message set. */
 static struct dlxd_arena *arena_alloc(struct dlxd_workers *workers, uint32_t id, uint64_t size)
 {
     struct dlxd_arena *arena = calloc(1, sizeof *arena);

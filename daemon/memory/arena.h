@@ -3,13 +3,13 @@
 #define DLXD_ARENA_H
 
 /*
- * A publisher's arenas, and the order in which links hear of them. Its control block is a region of
- * the same kind, but is in no list: links get it with LinkOpen.
+ * A publisher's arenas, and the order in which links are told of them. Its control block is a
+ * region of the same kind, but in no list: links get it with LinkOpen.
  *
- * Nothing is queued for a link. Arenas that are ready are kept in the order in which they became
- * ready, dropped ones that a link has yet to acknowledge in the order of their drop, and a link
- * remembers how far in both it has come. So a subscriber that reads nothing costs a position, not a
- * queue; beside it, a flight for each ArenaDropped that is in its socket. No I/O here.
+ * Nothing is queued for a link. Ready arenas are kept in the order in which they became ready, and
+ * dropped arenas that a link has yet to acknowledge in the order of their drop; a link remembers
+ * its position in both. So a subscriber that reads nothing costs a position and no queue, plus a
+ * flight for each ArenaDropped in its socket. No I/O here.
  */
 
 #include "daemon/memory/reservation.h"
@@ -26,49 +26,49 @@ struct dlxd_arena {
     uint64_t drop_seq;            /* 0: not dropped */
     size_t n_notify;              /* dropped: links that have yet to acknowledge it */
     struct dlxd_link *untold;     /* the first of these that was not told either; or NULL */
-    struct dlxd_list told;        /* flights to the others, the oldest first: outbox.h */
-    bool kept;                    /* by the service manager: store.h */
+    struct dlxd_list told;        /* flights to the others, oldest first: outbox.h */
+    bool kept;                    /* stored by the service manager: store.h */
     int fd;                       /* read-only; -1 once dropped, and while the proof has it */
-    struct dlxd_proof *proof;     /* not NULL: it is looked at whether it is ready */
+    struct dlxd_proof *proof;     /* not NULL: a worker checks whether it is ready */
     struct dlxd_workers *workers; /* close the fd */
     struct dlxd_reservation reservation; /* until it is ready */
     struct dlxd_charge charge;
-    /* Of a publisher whose messages stay when it has gone, until it drops the arena. */
+    /* Of an arena whose messages stay after its publisher has gone, until the arena is dropped. */
     struct dlxd_charge retained_charge;
 };
 
-/* Sorted by id (not ready yet), by ready_seq (ready) or by drop_seq (dropped): new ones always go to
- * the end. */
+/* Sorted by id (not ready yet), ready_seq (ready) or drop_seq (dropped): new ones always go to the
+ * end. */
 struct dlxd_arenas {
     struct dlxd_arena **items;
     size_t n;
     size_t n_max;
 };
 
-/* Without an fd yet. Charges `size` bytes to the user; `is_retained`: also as bytes that stay when
- * the publisher has gone. Returns 0, DLX_E_NO_MEMORY, DLX_E_LIMIT. */
+/* Makes an arena without an fd. Charges `size` bytes to the user; `is_retained`: also as bytes that
+ * stay after the publisher has gone. Returns 0, DLX_E_NO_MEMORY, DLX_E_LIMIT. */
 int dlxd_arena_new(struct dlxd_arena **ret, struct dlxd_workers *workers, struct dlxd_user *user,
                    uint32_t id, uint64_t size, bool is_retained);
-/* The same for what a former daemon knew, even beyond the user's limits. Returns 0,
+/* The same for an arena that a former daemon knew, even beyond the user's limits. Returns 0,
  * DLX_E_NO_MEMORY. */
 int dlxd_arena_restore(struct dlxd_arena **ret, struct dlxd_workers *workers,
                        struct dlxd_user *user, uint32_t id, uint64_t size, bool is_retained);
-/* Its messages are no more to stay when the publisher has gone. */
+/* Its messages will not stay after the publisher has gone. */
 void dlxd_arena_forget(struct dlxd_arena *arena);
 void dlxd_arena_close(struct dlxd_arena *arena);
 struct dlxd_arena *dlxd_arena_free(struct dlxd_arena *arena);
 
 /* Frees the arenas as well. */
 void dlxd_arenas_deinit(struct dlxd_arenas *arenas);
-/* Room for one more, so that the next push cannot fail. Returns 0, DLX_E_NO_MEMORY. */
+/* Makes room for one more, so that the next push cannot fail. Returns 0, DLX_E_NO_MEMORY. */
 int dlxd_arenas_reserve(struct dlxd_arenas *arenas);
 void dlxd_arenas_push(struct dlxd_arenas *arenas, struct dlxd_arena *arena);
-/* Take the arena with this id out. NULL when it is not there. */
+/* Removes and returns the arena with this id; NULL if it is not there. */
 struct dlxd_arena *dlxd_arenas_take(struct dlxd_arenas *arenas, uint32_t id);
 void dlxd_arenas_remove(struct dlxd_arenas *arenas, struct dlxd_arena *arena);
 struct dlxd_arena *dlxd_arenas_find(const struct dlxd_arenas *arenas, uint32_t id);
 
-/* The first that became ready, or was dropped, after `seq`; NULL when there is none. */
+/* The first that became ready, or was dropped, after `seq`; NULL if there is none. */
 struct dlxd_arena *dlxd_arenas_ready_after(const struct dlxd_arenas *ready, uint64_t seq);
 struct dlxd_arena *dlxd_arenas_dropped_after(const struct dlxd_arenas *dropped, uint64_t seq);
 

@@ -14,26 +14,26 @@ _Static_assert(DLX_SHM_MEMBERSHIP_LINES == 64, "one bit a line");
 struct dlxd_membership_page {
     struct dlxd_list node; /* in user->membership_pages */
     int fd;                /* read-only */
-    struct entry *entries; /* [DLX_SHM_MEMBERSHIP_LINES]: a page of our own, and right after it */
-    struct dlx_shm_membership *lines; /* the shared one */
-    uint64_t used;                    /* a bit a line */
+    struct entry *entries; /* [DLX_SHM_MEMBERSHIP_LINES]: a private page, directly before `lines` */
+    struct dlx_shm_membership *lines; /* the shared page */
+    uint64_t used;                    /* one bit for each line */
     uint64_t ever_used;               /* likewise, now or before */
 };
 
 /* ---- vouching ------------------------------------------------------------------------------ */
 
-/*
- * The kernel walks a thread's list of robust futexes when the thread ends, and takes its id out of each. All words are at
- * one distance from their entries in the list, so these lie in the page before: publishers are not to see our addresses.
- */
+/* When a thread ends, the kernel walks its list of robust futexes and clears the thread's id in
+ * each word. Every word has the same distance from its list entry, so the entries lie in the page
+ * before the lines: publishers must not see our addresses. */
 struct entry {
-    _Alignas(DLX_CACHELINE) struct robust_list robust; /* `next` of the last: the head */
+    _Alignas(DLX_CACHELINE) struct robust_list robust; /* `next` of the last entry is the head */
     struct entry *previous;                            /* NULL: the head */
 };
 
 _Static_assert(sizeof(struct entry) == sizeof(struct dlx_shm_membership), "an entry a line");
 
-/* The kernel follows so many (ROBUST_LIST_LIMIT), and stops. Who is not vouched for asks its socket. */
+/* The kernel follows at most this many entries (ROBUST_LIST_LIMIT). A publisher without daemon_tid
+ * asks its socket. */
 #define VOUCHED_MAX 2048U
 
 static _Thread_local struct {
@@ -48,7 +48,8 @@ static void vouch_begin(void)
         return;
     vouched.head.list.next = &vouched.head.list;
     vouched.head.futex_offset = (long)(DLX_PAGE + offsetof(struct dlx_shm_membership, vouched));
-    /* In the place of libc's, which has an entry for each robust mutex that the thread has locked: none. */
+    /* Replaces the list of libc, which has an entry for each robust mutex that the thread holds:
+     * none. */
     if (syscall(SYS_set_robust_list, &vouched.head, sizeof vouched.head) == 0)
         vouched.tid = (uint32_t)syscall(SYS_gettid);
 }
@@ -64,7 +65,7 @@ static void vouch(struct dlxd_membership_page *page, uint32_t index)
     entry->robust.next = vouched.head.list.next;
     if (entry->robust.next != &vouched.head.list)
         ((struct entry *)entry->robust.next)->previous = entry;
-    /* The kernel may look after any of these stores. */
+    /* The kernel may read the list after any of these stores. */
     atomic_signal_fence(memory_order_seq_cst);
     vouched.head.list.next = &entry->robust;
     atomic_signal_fence(memory_order_seq_cst);
@@ -101,7 +102,7 @@ static struct dlxd_membership_page *page_free(struct dlxd_membership_page *page)
     return NULL;
 }
 
-/* A page for the entries; the lines move behind it. */
+/* Makes a page for the entries and moves the lines directly behind it. */
 static int place_entries(struct dlxd_membership_page *page)
 {
     uint8_t *both = mmap(NULL, 2 * (size_t)DLX_PAGE, PROT_READ | PROT_WRITE,
@@ -131,7 +132,7 @@ static int page_new(struct dlxd_membership_page **ret, struct dlxd_user *user,
     page->fd = -1;
     dlxd_list_init(&page->node);
     int r = dlx__region_new(memory, "dlx-membership", DLX_PAGE, &page->fd, &fd);
-    if (r == 0) /* nobody else has it yet, so nothing is waited for */
+    if (r == 0) /* nobody else has the page yet, so nothing waits */
         r = dlx__region_populate(memory, fd, DLX_PAGE, &map);
     if (r < 0)
         (void)dlx__fail_prefix(r, "membership page");
@@ -168,8 +169,9 @@ int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_use
     line->index = (uint32_t)__builtin_ctzll(~page->used);
     uint64_t bit = UINT64_C(1) << line->index;
     page->used |= bit;
-    /* Its publisher hears of the line after this. A former one that we have disconnected may not know that yet: it sees more
-     * joins than it can pick up, so it frees nothing before it has gone on, and asks its link socket why. */
+    /* The publisher is told of the line later. A former publisher that the daemon disconnected may
+     * not know that yet: it sees more joins than it can pick up, so it frees nothing before it has
+     * reconnected, and asks its link socket for the reason. */
     dlx_atomic_u64 *joins = &page->lines[line->index].joins;
     if (page->ever_used & bit)
         dlx_store64_sc(joins, (dlx_load64_relaxed(joins) | DLX_SHM_JOINS_MASK) + 1);
@@ -204,8 +206,8 @@ uint64_t dlxd_membership_size(void)
     return DLX_PAGE;
 }
 
-/* The daemon is the only writer. Partner: the publisher stores gen, or retires messages, has a fence, and loads the
- * word. */
+/* The daemon is the only writer. Partner: the publisher stores gen, or retires messages, has a
+ * fence, and loads the word. */
 static void add(dlx_atomic_u64 *word, uint64_t n)
 {
     dlx_store64_sc(word, dlx_load64_relaxed(word) + n);

@@ -3,12 +3,11 @@
 #define DLXD_MEMBERSHIP_H
 
 /*
- * Membership pages: a cache line for each publisher, written by the daemon, read by the publishers
- * of one user. A user gets pages as needed; an empty page is given back.
+ * Membership pages: a cache line for each publisher, written by the daemon and read by the
+ * publishers of one user. A user gets pages as needed; an empty page is freed.
  *
- * They are regions as all others: sealed, so that the daemon's mapping is the only one that can be
- * written. They end with the daemon: the next one makes pages of its own for publishers that
- * resume.
+ * The pages are sealed regions, so the daemon's mapping is the only writable one. They end with the
+ * daemon: the next daemon makes new ones for publishers that resume.
  */
 
 #include "daemon/users/user.h"
@@ -22,19 +21,21 @@ struct dlxd_membership_line {
     uint32_t index; /* in the page */
 };
 
-/* A line with no joins yet, vouched for until dlxd_membership_line_deinit(), which is called on the same thread, or until
- * that ends. Returns 0, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+/* Gets a line without joins. Its daemon_tid is set until dlxd_membership_line_deinit(), which the
+ * same thread must call, or until the thread ends. Returns 0, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT,
+ * DLX_E_SYSTEM. */
 int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_user *user,
                               const struct dlx_memory *memory);
 void dlxd_membership_line_deinit(struct dlxd_membership_line *line);
 
-/* A read-only fd of the page, for the publisher. */
+/* Duplicates the read-only fd of the page for the publisher. */
 int dlxd_membership_reopen(const struct dlxd_membership_line *line, int *ret_ro_fd);
 uint64_t dlxd_membership_size(void);
 
-/* A link was given to the publisher: its LinkAdded packet is in the link socket, or will be. No line is fine. */
+/* A link was given to the publisher: its LinkAdded packet is in the link socket or will be. Accepts
+ * no line. */
 void dlxd_membership_joined(const struct dlxd_membership_line *line);
-/* It will not be: who joined has left, and holds nothing. */
+/* The packet will not be sent: the subscriber has left and holds nothing. */
 void dlxd_membership_withdrawn(const struct dlxd_membership_line *line);
 /* A link ended. */
 void dlxd_membership_left(const struct dlxd_membership_line *line);

@@ -7,11 +7,11 @@
 
 struct dlxd_proof {
     struct dlxd_workers *workers;
-    const struct dlxd_user *whose; /* not looked into: it may be gone */
+    const struct dlxd_user *whose; /* only compared: it may be gone */
     dlxd_proof_fn *fn;             /* NULL: abandoned */
     void *owner;
 
-    /* The worker's, until it is done: */
+    /* Used by the worker until it is done: */
     const struct dlx_memory *memory;
     int fd;
     uint64_t size;

@@ -2,10 +2,9 @@
 #ifndef DLXD_PROOF_H
 #define DLXD_PROOF_H
 
-/*
- * A look whether a region's writer has made it ready (step 3 of common/memory.h), on a worker. The
- * proof has the region's descriptor meanwhile, so that its owner may go at any time.
- */
+/* Checks on a worker whether a region's writer has made it ready (step 3 of common/memory.h).
+ * The proof owns the region's descriptor in the meantime, so that the owner may be freed at any
+ * time. */
 
 #include "common/util.h"
 
@@ -14,16 +13,16 @@ struct dlxd_proof;
 struct dlxd_user;
 struct dlxd_workers;
 
-/* On the loop. `code` is 0, or that of dlx__region_prove(), with its text. The proof is gone; the
- * descriptor is the owner's again, also on failure. */
+/* Called on the loop. `code` is 0 or that of dlx__region_prove(), with its text. The proof is
+ * freed; the owner gets the descriptor back, also on failure. */
 typedef void dlxd_proof_fn(void *owner, int code, const char *text, int take_fd);
 
-/* Takes the fd on success. Returns 0; DLX_E_NO_MEMORY, DLX_E_SYSTEM: `fn` is not called then. */
+/* Takes the fd on success. Returns 0; DLX_E_NO_MEMORY, DLX_E_SYSTEM: `fn` is then not called. */
 int dlxd_proof_begin(struct dlxd_proof **ret, struct dlxd_workers *workers,
                      const struct dlx_memory *memory, const struct dlxd_user *whose, int take_fd,
                      uint64_t size, dlxd_proof_fn *fn, void *owner);
-/* The owner goes: `fn` is not called, the descriptor is closed when the worker is done. Returns
- * NULL; NULL is fine. */
+/* The owner is freed: `fn` is not called, and the descriptor is closed when the worker is done.
+ * Returns NULL; accepts NULL. */
 struct dlxd_proof *dlxd_proof_abandon(struct dlxd_proof *proof);
 
 #endif

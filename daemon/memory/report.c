@@ -2,13 +2,13 @@
 #include "daemon/memory/report.h"
 #include "ring/layout.h"
 
-/* A client's stores are of whole, aligned words, and so are the kernel's loads. */
+/* Clients store whole, aligned words, and the kernel loads whole words, too. */
 static bool copy(int fd, void *dst, size_t size)
 {
     return pread(fd, dst, size, 0) == (ssize_t)size;
 }
 
-/* Of a private copy. */
+/* Reads a word of a private copy. */
 static uint64_t look(const dlx_atomic_u64 *word)
 {
     return dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)word);
@@ -30,18 +30,19 @@ void dlxd_report_control(int fd, struct dlxd_control_report *ret)
 
 uint64_t dlxd_report_behind(const struct dlxd_control_report *control, uint64_t passed)
 {
-    uint64_t head = DLX_MIN(control->head, DLX_SHM_MOVED - 1); /* numbers of messages are below */
+    /* Message numbers are below DLX_SHM_MOVED. */
+    uint64_t head = DLX_MIN(control->head, DLX_SHM_MOVED - 1);
     return head > passed ? head - passed : 0;
 }
 
 bool dlxd_report_has_left(int fd, uint32_t max_held)
 {
-    static uint64_t hold[DLX_SHM_HELD_MAX]; /* as below */
+    static uint64_t hold[DLX_SHM_HELD_MAX]; /* as in dlxd_report_link() */
     struct dlx_shm_link page;
     size_t size = max_held * sizeof *hold;
     if (!copy(fd, &page, sizeof page) || look(&page.cursor) != DLX_SHM_CURSOR_CLOSED)
         return false;
-    /* After the cursor: nothing is added to these any more. */
+    /* Read after the cursor: no hold is added any more. */
     if (pread(fd, hold, size, offsetof(struct dlx_shm_link, hold)) != (ssize_t)size)
         return false;
     for (uint32_t i = 0; i < max_held; i++)
@@ -52,7 +53,7 @@ bool dlxd_report_has_left(int fd, uint32_t max_held)
 
 void dlxd_report_link(int fd, uint32_t max_held, struct dlxd_link_report *ret)
 {
-    /* Too large for the stack; the daemon has one thread. */
+    /* Too large for the stack; only the loop's thread calls this. */
     static union {
         struct dlx_shm_link link;
         uint8_t bytes[sizeof(struct dlx_shm_link) + DLX_SHM_HELD_MAX * sizeof(uint64_t)];

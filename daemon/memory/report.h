@@ -3,25 +3,25 @@
 #define DLXD_REPORT_H
 
 /*
- * Counters out of clients' pages, for lists. They are read as a file is: where sizes are not sealed
- * (memory = posix), a client can take pages away from under a map, and reading those would be SIGBUS.
- * A client may have written anything there, so the numbers are passed on, and what is decided by them
- * concerns that client alone.
+ * Reads counters from clients' pages for lists. It reads them like files: where sizes are not
+ * sealed (memory = posix), a client can remove pages from a mapping, and reading those would raise
+ * SIGBUS. A client may have written anything there, so the numbers are only passed on, and
+ * decisions based on them concern that client alone.
  */
 
 #include "common/util.h"
 
 struct dlxd_control_report {
-    uint64_t head; /* newest message */
+    uint64_t head; /* the newest message */
     bool heeds_locks;
-    bool waits; /* for room, or for subscribers */
+    bool waits; /* for room or for subscribers */
     uint64_t published;
     uint64_t published_bytes;
     uint64_t refused;
 };
 
 struct dlxd_link_report {
-    uint64_t cursor; /* newest message that it has passed; UINT64_MAX: it has left */
+    uint64_t cursor; /* the newest message that it has passed; UINT64_MAX: it has left */
     bool started;    /* it has stored its first cursor */
     uint64_t taken;
     uint64_t skipped;
@@ -29,12 +29,12 @@ struct dlxd_link_report {
     uint32_t n_held;
 };
 
-/* A page that is not there, or not whole, reports zeros. The fds stay the caller's. */
+/* A missing or incomplete page reports zeros. The caller keeps the fds. */
 void dlxd_report_control(int borrow_fd, struct dlxd_control_report *ret);
 void dlxd_report_link(int borrow_fd, uint32_t max_held, struct dlxd_link_report *ret);
-/* Messages after `passed`, as far as the publisher says. Whatever both wrote, it is less than 2^61. */
+/* The messages after `passed` according to the publisher: below 2^61, whatever both sides wrote. */
 uint64_t dlxd_report_behind(const struct dlxd_control_report *control, uint64_t passed);
-/* Does the subscriber say that it takes nothing more, and holds nothing? Once true, always. */
+/* Does the subscriber hold nothing, and will it take nothing more? Once true, always true. */
 bool dlxd_report_has_left(int borrow_fd, uint32_t max_held);
 
 #endif

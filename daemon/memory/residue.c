@@ -14,7 +14,7 @@ static bool is_residue(int dir_fd, const char *file)
     uid_t uid = geteuid();
     if (!dlx__shm_name_parse(file, &name) || name.uid != uid || dlx__shm_name_is_alive(&name))
         return false;
-    /* Anybody may give a file of his own such a name, or have it point elsewhere. */
+    /* Anybody may give such a name to a file of his own, or make it a symbolic link. */
     return fstatat(dir_fd, file, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
            st.st_uid == uid;
 }

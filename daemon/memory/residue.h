@@ -2,17 +2,16 @@
 #ifndef DLXD_RESIDUE_H
 #define DLXD_RESIDUE_H
 
-/*
- * Names of POSIX shared memory (common/shm_name.h) that a daemon left which was killed in the moment in which
- * they exist.
- */
+/* Stale names of POSIX shared memory (common/shm_name.h), left by a daemon that was killed in the
+ * moment in which such a name exists. */
 
 #include "common/util.h"
 
 #define DLXD_RESIDUE_DIR "/dev/shm"
 
-/* Remove from `dir` the files of this user with a name of a daemon of this user whose process is gone. Logs
- * how many, and those that cannot be removed. Returns how many were removed. */
+/* Removes the stale files of this user from `dir`: those whose names were made by a daemon of this
+ * user that has ended. Logs how many, and those that cannot be removed. Returns how many were
+ * removed. */
 size_t dlxd_residue_clean(const char *dir);
 
 #endif
