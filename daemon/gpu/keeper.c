@@ -12,20 +12,20 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* A call, with the start of the keeper if it has to be. */
+/* The limit for a call, including the start of the keeper. */
 #define CALL_NS UINT64_C(5000000000)
-/* After a failed start it is not tried again before. */
+/* The pause after a failed start. */
 #define PAUSE_NS UINT64_C(1000000000)
-/* Keepers that end while a call is made. */
+/* How many keepers may end during one call. */
 #define TRIES_MAX 3U
-/* Packets on their way to the keeper, about 1.5 KiB each: their sockets count for the daemon. */
+/* Packets queued for the keeper take about 1.5 KiB each; their sockets count as the daemon's. */
 #define SNDBUF (32 * 1024)
-/* More origins that it has yet to forget: it does not read. */
+/* With more origins that it has yet to forget, the keeper does not read. */
 #define LEAVING_MAX 65536U
 
 enum state { STATE_NONE, STATE_STARTING, STATE_CONNECTED, STATE_CLOSED };
 
-/* The job that starts it, which may outlive the connection. */
+/* The job that starts the keeper. It may outlive the connection. */
 struct start_job {
     struct dlxd_gpu_keeper *keeper; /* NULL: closed */
     struct dlxd_gpu_start start;
@@ -55,7 +55,7 @@ struct dlxd_gpu_call {
     struct dlx_keeper_packet request;
     struct dlxd_charge charge;
     int ours;   /* the client's end */
-    int theirs; /* the keeper's */
+    int theirs; /* the keeper's end */
     bool is_sent;
     uint32_t n_tries;
     uint64_t deadline_ns;
@@ -76,7 +76,7 @@ static void finish(struct dlxd_gpu_call *call, int code, const char *text)
     fn(owner, code, text, ours);
 }
 
-/* The callee may begin another one, which is at the end. */
+/* A callback may begin another call, which goes to the end of the list. */
 static void fail_all(struct dlxd_gpu_keeper *keeper, int code, const char *text)
 {
     struct dlxd_list failed;
@@ -113,7 +113,7 @@ static void disconnect(struct dlxd_gpu_keeper *keeper)
         keeper->state = STATE_NONE;
 }
 
-/* It has ended, or is not itself: calls that it has not answered are for the next one. */
+/* The keeper has ended or misbehaved: unanswered calls are for the next one. */
 static void lose(struct dlxd_gpu_keeper *keeper, const char *why)
 {
     dlxd_log(DLXD_LOG_NOTICE, "lost the GPU keeper at %s: %s", keeper->socket, why);
@@ -127,7 +127,7 @@ static void lose(struct dlxd_gpu_keeper *keeper, const char *why)
     go_on(keeper);
 }
 
-/* Returns false: there is no room; or it is lost. */
+/* Returns false if there is no room or the keeper is lost. */
 static bool send_packet(struct dlxd_gpu_keeper *keeper, const struct dlx_keeper_packet *packet,
                         const int *fd_borrow)
 {
@@ -135,7 +135,7 @@ static bool send_packet(struct dlxd_gpu_keeper *keeper, const struct dlx_keeper_
     if (r == 0)
         return true;
     if (r != DLX_E_FULL && r != DLX_E_NO_MEMORY)
-        (void)shutdown(keeper->fd, SHUT_RDWR); /* the watch tells */
+        (void)shutdown(keeper->fd, SHUT_RDWR); /* the watch reports it */
     return false;
 }
 
@@ -182,7 +182,7 @@ static bool send_forgets(struct dlxd_gpu_keeper *keeper)
     return true;
 }
 
-/* A GET is answered to its reader alone. Returns false: there is no room. */
+/* The reply to a GET goes to its reader alone. Returns false if there is no room. */
 static bool send_call(struct dlxd_gpu_call *call)
 {
     if (!send_packet(call->keeper, &call->request, &call->theirs))
@@ -225,7 +225,7 @@ static struct dlxd_gpu_call *find_own(const struct dlxd_gpu_keeper *keeper, uint
 
 static void on_events(void *data, int events)
 {
-    static struct dlx_packet packet; /* one thread */
+    static struct dlx_packet packet; /* only the loop's thread calls this */
     struct dlxd_gpu_keeper *keeper = data;
     struct dlx_keeper_packet answer;
     (void)events;
@@ -262,7 +262,7 @@ static int check_peer(int sock, const char *path)
     return 0;
 }
 
-/* DLX_E_NO_DAEMON: nobody listens. */
+/* Returns DLX_E_NO_DAEMON if nobody listens. */
 static int try_to_connect(struct dlxd_gpu_keeper *keeper)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -300,7 +300,7 @@ static void fail_start(struct dlxd_gpu_keeper *keeper, int code, const char *tex
     fail_all(keeper, code, keeper->fail_text);
 }
 
-/* On a thread. */
+/* Runs on a worker. */
 static void run_start(void *data)
 {
     struct start_job *job = data;
@@ -344,7 +344,7 @@ static int start(struct dlxd_gpu_keeper *keeper)
     return 0;
 }
 
-/* Somebody waits for a keeper, or has something to claim. */
+/* A call waits for a keeper, or there is something to claim. */
 static void go_on(struct dlxd_gpu_keeper *keeper)
 {
     bool is_needed = !dlxd_list_empty(&keeper->calls);
@@ -368,7 +368,7 @@ static int new_sockets(struct dlxd_gpu_call *call)
         return dlx__fail_errno("socket to the GPU keeper");
     call->ours = pair[0];
     call->theirs = pair[1];
-    /* A reader sends nothing, so nothing can be in its socket when the keeper closes it. */
+    /* A reader sends nothing, so its socket is empty when the keeper closes it. */
     if (call->request.kind == DLX_KEEPER_GET && shutdown(call->theirs, SHUT_RD) < 0)
         return dlx__fail_errno("socket to the GPU keeper");
     return 0;
@@ -405,7 +405,7 @@ static int begin(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper, str
         return r;
     }
     dlxd_list_push_back(&keeper->calls, &call->node);
-    *ret = call; /* before it may be over */
+    *ret = call; /* before the call may be over */
     go_on(keeper);
     return 0;
 }

@@ -37,7 +37,7 @@ static void set_state(struct dlxd_gpu_origins *origins, struct dlxd_gpu_origin *
     dlxd_list_push_back(&origins->lists[state], &origin->node);
 }
 
-/* Those of an id are in one bucket; there are as many as users say that it is theirs. */
+/* The entries of one id share a bucket; there is one for each user that claims the id. */
 struct dlxd_gpu_origin *dlxd_gpu_origins_find(const struct dlxd_gpu_origins *origins, uint64_t id,
                                               uint64_t user)
 {
@@ -66,7 +66,7 @@ int dlxd_gpu_origins_join(struct dlxd_gpu_origins *origins, struct dlxd_gpu_memb
         dlxd_idmap_add(&origins->by_origin, &origin->by_origin, id);
         set_state(origins, origin, DLXD_GPU_UNTOLD);
     } else if (origin->state == DLXD_GPU_LEAVING) {
-        set_state(origins, origin, DLXD_GPU_TOLD); /* it was not told otherwise */
+        set_state(origins, origin, DLXD_GPU_TOLD); /* the keeper was not told otherwise */
     }
     member->origin = origin;
     dlxd_list_push_back(&origin->publishers, &member->node);

@@ -66,7 +66,7 @@ static void fail(struct dlxd_gpu_start *start, int code, const char *what)
                    what);
 }
 
-/* It listens when the process that was started has ended. */
+/* The keeper listens once the started process has ended. */
 void dlxd_gpu_start_run(struct dlxd_gpu_start *start)
 {
     char what[64];
