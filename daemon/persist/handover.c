@@ -19,9 +19,9 @@
 enum { ITEM_NOT_STORED = 1, ITEM_BOUND = 2, ITEM_MADE_FOLDER = 4 };
 
 struct dlxd_handover_item {
-    int32_t fd; /* -1: nothing is handed over, and the manager is to forget the name */
+    int32_t fd; /* -1: nothing is passed, and the manager must forget the name */
     uint32_t flags;
-    uint64_t socket_dev; /* of the socket's file, if it is a lock file */
+    uint64_t socket_dev; /* of the socket's file, for a lock file */
     uint64_t socket_ino;
     char name[NAME_SIZE];
 };
@@ -161,7 +161,7 @@ void dlxd_handover_undo(struct dlxd_handover *handover)
 
 /* ---- the side that takes over ---------------------------------------------------------------- */
 
-/* "PID:FD". False: it is not for this process. */
+/* Parses "PID:FD". Returns false if it is not for this process. */
 static bool parse_variable(const char *text, int *ret_fd)
 {
     char *end;
@@ -214,7 +214,8 @@ static int check_item(const struct dlxd_handover_item *item, int table_fd)
     return 0;
 }
 
-/* Each name has a descriptor of its own. It is close-on-exec from the first use of its number. */
+/* Gives each name a descriptor of its own, which is close-on-exec. The first use of a number keeps
+ * it. */
 static int own(int fd, int *ret)
 {
     int flags = fcntl(fd, F_GETFD);

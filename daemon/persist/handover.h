@@ -3,14 +3,15 @@
 #define DLXD_HANDOVER_H
 
 /*
- * What a daemon hands to the program that takes its place in the same process by execve(2)
- * (docs/decisions/0030): descriptors that stay open, and a sealed memfd with a table of them. Each
- * has a name: those of record.h; the name of a listening socket; and for the lock file of one that
- * the service manager did not bind, its name and DLXD_HANDOVER_LOCK_SUFFIX. The environment variable
- * DLX_HANDOVER is "PID:FD": the process that it is meant for, and the number of the memfd.
+ * What a daemon hands over to the program that takes its place in the same process by execve(2)
+ * (docs/decisions/0030): open descriptors, and a sealed memfd with a table of them. Each descriptor
+ * has a name: one of record.h; the name of a listening socket; or, for the lock file of a socket
+ * that the service manager did not bind, the socket's name with DLXD_HANDOVER_LOCK_SUFFIX. The
+ * environment variable DLX_HANDOVER is "PID:FD": the process that it is for, and the number of the
+ * memfd.
  *
- * Its version is raised by any change that an older program would misread. New fields take reserved
- * bytes, where 0 stands for what programs did before.
+ * Any change that an older program would misread raises the version. New fields take reserved
+ * bytes, where 0 stands for the former behaviour.
  */
 
 #include "daemon/persist/inherited.h"
@@ -20,44 +21,40 @@
 
 struct dlxd_handover_item;
 
-/* All zero but ledger.fd, which is -1: nothing is handed over. */
+/* All zero except ledger.fd, which is -1: nothing is handed over. */
 struct dlxd_handover {
     struct dlxd_handover_item *items;
     size_t n;
     size_t n_max;
-    struct dlxd_ledger ledger; /* where there is no store, whose ledger it would be */
-    int fd;                    /* the memfd, once written; else -1 */
+    struct dlxd_ledger ledger; /* without a store, which has a ledger otherwise */
+    int fd;                    /* the memfd, once written; otherwise -1 */
 };
 
 void dlxd_handover_init(struct dlxd_handover *handover);
 void dlxd_handover_deinit(struct dlxd_handover *handover);
-/*
- * Hand over a descriptor, which stays the caller's and open; the same one may have several names.
- * `not_stored`: the service manager does not keep it under this name. With -1 for the descriptor,
- * the manager keeps something under this name that it is to forget. Returns 0; DLX_E_NO_MEMORY.
- */
+/* Adds a descriptor, which stays open and the caller's; it may be added under several names.
+ * `not_stored`: the service manager does not keep it under this name. -1 as the descriptor: the
+ * manager keeps something under this name that it must forget. Returns 0; DLX_E_NO_MEMORY. */
 int dlxd_handover_add(struct dlxd_handover *handover, int fd_borrow, const char *name,
                       bool not_stored);
-/* The same for the lock file of a listening socket, with what is known of the latter. */
+/* The same for the lock file of a listening socket, with what is known of the socket. */
 int dlxd_handover_add_lock(struct dlxd_handover *handover, int fd_borrow, const char *name,
                            const struct dlxd_inherited_lock *lock);
-/* Write the table, seal it, and take close-on-exec from all of it. Returns 0; DLX_E_FD_LIMIT,
- * DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
+/* Writes and seals the table, and clears close-on-exec for all descriptors. Returns 0;
+ * DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
 int dlxd_handover_write(struct dlxd_handover *handover);
-/* There was no execve(2): everything is close-on-exec again. */
+/* execve(2) failed: makes everything close-on-exec again. */
 void dlxd_handover_undo(struct dlxd_handover *handover);
 
-/*
- * Take what the variable names, and remove the variable. Returns 0, also where there is none, or
- * one for another process; DLX_E_INVALID, DLX_E_VERSION: what it names is not as it has to be;
- * DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. For dlxd_inherited_init().
- */
+/* Takes what the variable names, and removes the variable. For dlxd_manager_fds_init(). Returns 0,
+ * also if there is no variable or one for another process; DLX_E_INVALID or DLX_E_VERSION if the
+ * table is not valid; DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
 int dlxd_handover_take(struct dlxd_inherited *inherited);
 
-/* "1.2": the version of the table, and that of the ledger. Static. */
+/* "1.2": the versions of the table and of the ledger. The string is static. */
 const char *dlxd_handover_version(void);
-/* Can this program take over from a daemon of that version? Returns 0; DLX_E_VERSION, which names
- * both versions. */
+/* Can this program take over from a daemon of that version? Returns 0, or DLX_E_VERSION naming both
+ * versions. */
 int dlxd_handover_check_version(const char *version);
 
 #endif

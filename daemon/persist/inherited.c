@@ -12,7 +12,7 @@
 
 #define FIRST_FD 3
 
-/* A whole number that is not negative, else -1. */
+/* Parses a whole number that is not negative; returns -1 for anything else. */
 static long parse(const char *text)
 {
     char *end;
@@ -104,7 +104,7 @@ static int check_listener(const struct dlxd_inherited_fd *it)
 
 #define UNIT_SUFFIX ".socket"
 
-/* Without the suffix of a unit's name. */
+/* The size of the name without the suffix of a unit. */
 static size_t name_size(const struct dlxd_inherited_fd *it)
 {
     size_t size = strlen(it->name), suffix = strlen(UNIT_SUFFIX);

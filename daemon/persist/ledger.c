@@ -12,7 +12,7 @@
 
 _Static_assert(DLX_PAGE % sizeof(struct dlxd_ledger_entry) == 0, "no entry crosses a page");
 
-/* In the place of entry 0. */
+/* At the place of entry 0. */
 struct header {
     char magic[16];
     uint32_t version;
@@ -93,7 +93,7 @@ static int write_entry(const struct dlxd_ledger *ledger, uint32_t index,
     ssize_t n = pwrite(ledger->fd, entry, sizeof *entry, (off_t)index * ENTRY);
     if (n == ENTRY)
         return 0;
-    if (n >= 0) /* RLIMIT_FSIZE lies within it */
+    if (n >= 0) /* RLIMIT_FSIZE lies within the entry */
         errno = EFBIG;
     return dlx__fail_errno("writing entry %u of the ledger", index);
 }
@@ -123,7 +123,7 @@ int dlxd_ledger_put(struct dlxd_ledger *ledger, uint32_t index,
 void dlxd_ledger_remove(struct dlxd_ledger *ledger, uint32_t index)
 {
     static const struct dlxd_ledger_entry empty;
-    /* An entry that could not be cleared has no regions any more, and is dropped by the next daemon. */
+    /* If clearing fails, the entry has no regions any more, and the next daemon drops it. */
     (void)write_entry(ledger, index, &empty);
     ledger->used[index] = false;
 }

@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* Returns the size of the address; 0: there is none. */
+/* Returns the size of the address, or 0 if there is none. */
 static socklen_t find_socket(struct sockaddr_un *address)
 {
     const char *path = getenv("NOTIFY_SOCKET");
@@ -27,7 +27,7 @@ bool dlxd_notify_is_possible(void)
     return find_socket(&address) > 0;
 }
 
-/* A whole number in decimal, and nothing else; 0 is none of interest here. */
+/* Parses a whole decimal number; returns 0 for anything else, and 0 has no use here. */
 static uint64_t parse(const char *text)
 {
     char *end;
@@ -71,7 +71,7 @@ int dlxd_notify(const char *state, int fd_borrow)
         return dlx__fail_errno("socket for the service manager");
     if (sendmsg(sock, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
         return 0;
-    /* Descriptors on their way are limited, too. */
+    /* The number of descriptors in flight is limited, too. */
     if (errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS)
         return DLX_E_FULL;
     return dlx__fail_errno("telling the service manager");

@@ -79,7 +79,7 @@ void dlxd_record_name_ledger(char *name)
     (void)snprintf(name, DLXD_RECORD_NAME_SIZE, DLXD_RECORD_LEDGER "%" PRIu64, dlx__now_ns());
 }
 
-/* The next number of a name, and what stands between it and the one before. */
+/* Parses the next number of a name, and the text before it. */
 static bool parse_number(const char **at, const char *before, uint64_t max, uint64_t *ret)
 {
     char *end;

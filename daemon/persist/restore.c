@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A descriptor of a publisher, by its name. */
+/* A descriptor of a publisher, with its parsed name. */
 struct found {
     struct dlxd_record_name name;
     struct dlxd_inherited_fd *from;
@@ -42,7 +42,8 @@ static int compare_found(const void *a, const void *b)
     return 0;
 }
 
-/* What has a name of ours, by publisher, its pidfd first, then its control block. */
+/* Finds the descriptors with our names, sorted by publisher, its pidfd first, then its control
+ * block. */
 static int find_all(struct dlxd_inherited *inherited, struct found_list *ret)
 {
     *ret = (struct found_list){.items = calloc(inherited->n + 1, sizeof *ret->items)};
@@ -103,7 +104,8 @@ static int find_user(struct dlxd_broker *broker, const struct dlxd_publisher_for
     return dlxd_users_get(&broker->users, &who, ret);
 }
 
-/* False: it cannot be restored, and took none of the descriptors. Counts those that are hidden. */
+/* Returns false if the publisher cannot be restored; none of its descriptors is taken then. Counts
+ * HIDDEN publishers. */
 static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *queue,
                         const struct dlxd_ledger_entry *entry, uint32_t index,
                         const struct found *found, size_t n, uint32_t *n_hidden)
@@ -156,7 +158,7 @@ static int compare_places(const void *a, const void *b)
     return x->id == y->id ? 0 : x->id < y->id ? -1 : 1;
 }
 
-/* The entries in the order of their ids. */
+/* Returns the entries sorted by id. */
 static int find_entries(const struct dlxd_ledger *ledger, struct place **ret, uint32_t *ret_n)
 {
     struct dlxd_ledger_entry entry;

@@ -2,8 +2,8 @@
 #ifndef DLXD_RESTORE_H
 #define DLXD_RESTORE_H
 
-/* Publishers out of the descriptors that the former daemon left with the service manager, or handed
- * over. */
+/* Restores publishers from the descriptors that the former daemon stored with the service manager
+ * or handed over. */
 
 #include "common/util.h"
 
@@ -14,18 +14,19 @@ struct dlxd_ledger;
 struct dlxd_store_queue;
 struct dlxd_user;
 
-/* Find the ledger among them and open it: `ret` has a descriptor of its own. NULL: there is none that
+/* Finds and opens the ledger: `ret` has a descriptor of its own. Returns NULL if there is none that
  * can be read. */
 struct dlxd_inherited_fd *dlxd_restore_ledger(struct dlxd_inherited *inherited,
                                               struct dlxd_ledger *ret);
-/* What the ledger names and can be restored is back, and what the manager keeps of it is counted in
- * the queue; the rest leaves the ledger. What the manager does not keep is `not_kept`. Without a
- * store, `queue` is NULL. */
+/* Restores the publishers of the ledger, counts in the queue what the manager stores of them, and
+ * removes from the ledger those that cannot be restored. A publisher with regions that the manager
+ * does not store is `not_kept`. `queue` is NULL without a store. */
 void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *inherited,
                              struct dlxd_ledger *ledger, struct dlxd_store_queue *queue);
 /* The same without a store, for what was handed over. */
 void dlxd_restore_handed_over(struct dlxd_broker *broker, struct dlxd_inherited *inherited);
-/* Have the manager forget what is ours and was not taken: in the name of the daemon's own user. */
+/* Makes the manager forget our descriptors that were not taken, on behalf of the daemon's own
+ * user. */
 void dlxd_restore_remove_rest(const struct dlxd_inherited *inherited, struct dlxd_user *own,
                               struct dlxd_store_queue *queue);
 

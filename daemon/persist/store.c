@@ -18,20 +18,21 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How long an answer waits for the service manager, which has other things to do. */
+/* How long a reply waits for the service manager, which has other work. */
 #define PATIENCE_NS UINT64_C(2000000000)
 
 struct dlxd_store {
     struct dlxd_broker *broker;
-    struct dlxd_user *own; /* the daemon's: the ledger is its, and what nobody else's is */
+    /* The daemon's user, who pays for the ledger and for what belongs to nobody. */
+    struct dlxd_user *own;
     struct dlxd_ledger ledger;
-    char ledger_name[DLXD_RECORD_NAME_SIZE]; /* the manager's */
+    char ledger_name[DLXD_RECORD_NAME_SIZE]; /* its name in the manager */
     struct dlxd_store_queue queue;
     bool has_complained;
     struct dlxd_list barriers; /* oldest first */
 };
 
-/* An answer that waits until the manager has read, and closed, our pipe. */
+/* A reply that waits until the manager has read, and closed, our end of a pipe. */
 struct dlxd_barrier {
     struct dlxd_list node;
     struct dlxd_store *store;
@@ -108,7 +109,7 @@ void dlxd_store_deinit(struct dlxd_broker *broker)
     store_free(store);
 }
 
-/* What cannot be sent now stays in the queue. */
+/* Sends what can be sent now; the rest stays in the queue. */
 static void flush(struct dlxd_store *store)
 {
     if (dlxd_store_queue_flush(&store->queue, dlx__now_ns()) == 0 || store->has_complained)
@@ -173,7 +174,7 @@ int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_in
         return r;
     }
     if (from) {
-        from->fd = dlx__close(from->fd); /* the ledger has its own */
+        from->fd = dlx__close(from->fd); /* the ledger has a descriptor of its own */
         from->taken = true;
     }
     broker->store = store;
@@ -233,7 +234,8 @@ static int keep(struct dlxd_store *store, struct dlxd_user *whose, int fd, const
 
 static void drop(struct dlxd_store *store, struct dlxd_user *whose, const char *name)
 {
-    /* What is not dropped for lack of memory is dropped by the next daemon, if the ledger does not have its publisher any more. */
+    /* If memory is short, the next daemon drops the descriptor, unless its publisher is in the
+     * ledger. */
     (void)dlxd_store_queue_drop(&store->queue, whose, name);
 }
 
@@ -288,7 +290,7 @@ static int write_entry(struct dlxd_store *store, struct dlxd_publisher *publishe
 
 static int keep_all(struct dlxd_store *store, struct dlxd_publisher *publisher)
 {
-    /* The pidfd first: regions without one are believed to have no writer. */
+    /* The pidfd comes first: regions without one are taken to have no writer. */
     int r = write_entry(store, publisher);
     if (r == 0)
         r = keep_pidfd(store, publisher);
@@ -315,7 +317,7 @@ void dlxd_store_update(struct dlxd_publisher *publisher)
     flush(store);
 }
 
-/* Of a publisher that is back. Returns whether there was no room for it. */
+/* Handles a restored publisher. Returns true if there was no room for it. */
 static bool keep_one_that_came(struct dlxd_store *store, struct dlxd_publisher *publisher)
 {
     publisher->not_kept = false;
@@ -325,7 +327,7 @@ static bool keep_one_that_came(struct dlxd_store *store, struct dlxd_publisher *
     return is_wanted && !is_kept;
 }
 
-/* What was handed over need not be kept yet, or fit. */
+/* What was handed over may not be stored yet, and may not fit. */
 static void keep_what_came(struct dlxd_store *store)
 {
     uint32_t n_given_up = 0;
@@ -380,7 +382,7 @@ bool dlxd_store_answer_later(const struct dlxd_publisher *publisher, struct dlxd
     struct dlxd_barrier *barrier = calloc(1, sizeof *barrier);
     if (!barrier || pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) < 0) {
         free(barrier);
-        return false; /* not sure, but no reason to fail */
+        return false; /* not safe yet, but no reason to fail */
     }
     *barrier = (struct dlxd_barrier){.store = store,
                                      .client = client,
@@ -451,7 +453,7 @@ static int hand_over_publisher(struct dlxd_broker *broker, struct dlxd_ledger *l
     return r;
 }
 
-/* That there is something to forget, is all that there is to be said of it. */
+/* The drop still has to be sent; the name says everything. */
 static int hand_over_drop(void *handover, const char *name)
 {
     return dlxd_handover_add(handover, -1, name, false);
@@ -477,7 +479,7 @@ static int hand_over_ledger(struct dlxd_broker *broker, struct dlxd_handover *ha
 int dlxd_store_hand_over(struct dlxd_broker *broker, struct dlxd_handover *handover)
 {
     struct dlxd_ledger *ledger;
-    if (broker->store) /* what can be sent need not be handed over as unsent */
+    if (broker->store) /* what can be sent now need not be handed over as unsent */
         (void)dlxd_store_queue_flush(&broker->store->queue, UINT64_MAX);
     int r = hand_over_ledger(broker, handover, &ledger);
     for (size_t i = 0; r == 0 && i < broker->registry.n_topics; i++) {
@@ -493,7 +495,7 @@ int dlxd_store_hand_over(struct dlxd_broker *broker, struct dlxd_handover *hando
     return r;
 }
 
-/* An entry that was made for the hand-over is of a publisher that does not know it. */
+/* Removes the entries made for the handover, whose publishers do not refer to them. */
 void dlxd_store_take_back(struct dlxd_broker *broker)
 {
     struct dlxd_ledger_entry entry;

@@ -8,14 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A message takes systemd 252 some 50 us, and 1 us for each descriptor that it keeps. */
+/* systemd 252 takes about 50 us for a message, and 1 us for each descriptor that it stores. */
 #define SHARE_OF_MANAGER 5U
 #define NOTE_NS          UINT64_C(50000)
 #define NOTE_FD_NS       UINT64_C(1000)
-/* 1 s of its time: nearly a store of 1,000 at once. */
+/* 1 s of the manager's time: nearly a store of 1,000 descriptors at once. */
 #define BURST_NS UINT64_C(5000000000)
 
-#define NAME_MAX_SIZE 256 /* of systemd's names */
+#define NAME_MAX_SIZE 256 /* limit of systemd's names */
 
 enum note_kind { NOTE_KEEP, NOTE_DROP, NOTE_BARRIER };
 
@@ -70,7 +70,7 @@ static struct user *get_user(struct dlxd_store_queue *queue, struct dlxd_user *w
     return user;
 }
 
-/* It goes when nothing of it is left. */
+/* Frees the user's entry when nothing of it is left. */
 static void put_user(struct user *user)
 {
     if (user->charge.amount > 0 || !dlxd_list_empty(&user->notes))
@@ -153,7 +153,7 @@ int dlxd_store_queue_keep(struct dlxd_store_queue *queue, struct dlxd_user *whos
     return r;
 }
 
-/* The newest message comes first: a client that floods the queue drops what it posted last. */
+/* Scans from the newest message: a client that floods the queue drops what it posted last. */
 static struct note *find_unsent(const struct user *user, const char *name)
 {
     for (struct dlxd_list *it = user->notes.prev; it != &user->notes; it = it->prev) {
