@@ -11,14 +11,15 @@
 #include "daemon/protocol/validate.h"
 #include <string.h>
 
-/* On the control socket. Returns 0 when the reply, if any, was sent; 1: it goes on, see request.h; or a code for an Error. */
+/* Handles a request on the control socket. Returns 0 if the reply, if any, was sent; 1 if it
+ * continues (request.h); or a code for an Error. */
 typedef int request_fn(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
-/* On a subscription socket. Returns 0, or DLX_E_PROTOCOL. */
+/* Handles a notification on a subscription socket. Returns 0, or DLX_E_PROTOCOL. */
 typedef int news_fn(struct dlxd_subscription *subscription, const Dlx__Wire__Packet *packet);
 
 struct request {
     Dlx__Wire__Packet__BodyCase body;
-    dlxd_validate_fn *validate; /* NULL: every value will do */
+    dlxd_validate_fn *validate; /* NULL: every value is valid */
     request_fn *handle;
     uint32_t since; /* minor version */
 };
@@ -66,7 +67,7 @@ static const struct request *find_request(Dlx__Wire__Packet__BodyCase body)
     return NULL;
 }
 
-/* With serial 0: no answer, whatever comes of it. */
+/* With serial 0, these get no reply, whatever the result. */
 static bool may_be_silent(Dlx__Wire__Packet__BodyCase body)
 {
     return body == BODY(ARENA_DROP) || body == BODY(PUBLISHER_CLOSE) ||
@@ -157,8 +158,8 @@ void dlxd_dispatch_client_bytes(struct dlxd_client *client, const uint8_t *data,
         handle_request(client, packet);
 }
 
-/* What dlx__packet_recv() returned, as the reason of a disconnect; "" when the peer has left. An empty packet looks like
- * the end of the connection; whoever sent one is still there. */
+/* Turns the result of dlx__packet_recv() into the reason of a disconnect; "" if the peer has left.
+ * An empty packet looks like the end of the connection, but its sender is still there. */
 static const char *receive_failure(int fd, int *code)
 {
     if (*code != DLX_E_DISCONNECTED)
@@ -188,7 +189,7 @@ bool dlxd_dispatch_client(struct dlxd_client *client)
     if (dlxd_client_is_paused(client))
         return false;
     uint64_t now = dlx__now_ns();
-    /* Hello is counted, too, but cannot wait: who does not say it soon is disconnected. */
+    /* Hello is counted but does not wait: a client that does not say it soon is disconnected. */
     if (client->state == DLXD_CLIENT_OPEN && dlxd_user_next_request_ns(client->user, now) > now) {
         dlxd_task_wait(&client->task, client->user);
         return false;

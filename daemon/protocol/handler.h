@@ -2,11 +2,9 @@
 #ifndef DLXD_HANDLER_H
 #define DLXD_HANDLER_H
 
-/*
- * What each request does. The packet is validated and the client has said Hello. A handler that
- * returns 0 has replied, or will, and then nothing is read from the client meanwhile; one that
- * fails has changed nothing, and dispatch.c sends the Error.
- */
+/* What each request does. The packet is validated and the client has said Hello. A handler that
+ * returns 0 has replied or will reply, and nothing is read from the client before the reply. A
+ * handler that fails has changed nothing, and dispatch.c sends the Error. */
 
 #include "common/proto.h"
 
@@ -16,7 +14,7 @@ struct dlxd_subscription;
 /* handler_client.c */
 int dlxd_handle_hello(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
-/* Reply Ok. Always 0. */
+/* Replies with Ok. Always returns 0. */
 int dlxd_reply_ok(struct dlxd_client *client, const Dlx__Wire__Packet *request);
 
 /* handler_publisher.c */

@@ -37,10 +37,10 @@ int dlxd_handle_hello(struct dlxd_client *client, const Dlx__Wire__Packet *packe
     return 0;
 }
 
-/* The path of the socket by which the client came in. */
+/* The path of the socket on which the client connected. */
 static const char *socket_path(const struct dlxd_client *client, struct sockaddr_un *address)
 {
-    socklen_t size = sizeof *address - 1; /* a path may fill it, without a 0 */
+    socklen_t size = sizeof *address - 1; /* a path may fill it without a terminating 0 */
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
     bool has_path = getsockname(client->fd, (struct sockaddr *)address, &size) == 0 &&
                     address->sun_path[0] != '\0';

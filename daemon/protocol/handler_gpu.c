@@ -11,7 +11,7 @@
 #include "daemon/users/policy.h"
 #include <inttypes.h>
 
-/* The keeper has the other end, or is sent it. */
+/* The keeper has the other end, or will be sent it. */
 static void on_socket(void *owner, int code, const char *text, int take_sock)
 {
     struct dlxd_client *client = owner;
@@ -28,7 +28,7 @@ static void on_socket(void *owner, int code, const char *text, int take_sock)
     dlxd_dispatch_resume(client, serial, r);
 }
 
-/* It may have been answered already. */
+/* The call may have been answered already. */
 static int await(struct dlxd_client *client)
 {
     dlxd_client_rewatch(client);
@@ -56,8 +56,8 @@ static struct dlxd_publisher *of_link(const struct dlxd_client *client, uint64_t
     return link->subscription->client == client ? link->publisher : NULL;
 }
 
-/* Of this user: any user may say that an origin is its own, and only a link tells which one the reader
- * knows. */
+/* Finds a publisher of this user: any user may claim that an origin is its own, and only a link
+ * shows which one the reader knows. */
 static struct dlxd_publisher *of_origin(const struct dlxd_client *client, uint64_t origin)
 {
     struct dlxd_gpu_member *member =

@@ -54,7 +54,7 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
         entry->arena_bytes += publisher->ready.items[i]->size;
 }
 
-/* The announced publishers of one topic that come after the id `after`. */
+/* Adds the announced publishers of one topic with ids above `after`. */
 static void add_topic(struct publisher_page *page, const struct dlxd_topic *topic, uint64_t after,
                       bool tells_refused)
 {
@@ -73,7 +73,7 @@ static void add_topic(struct publisher_page *page, const struct dlxd_topic *topi
     }
 }
 
-/* Topics that are looked at in one step. */
+/* How many topics are checked in one step. */
 #define TOPICS_AT_ONCE 16U
 /* The topic of the cursor is done. */
 #define NO_TOPIC UINT64_MAX
@@ -99,7 +99,7 @@ static void send_page(struct dlxd_client *client, struct publisher_page *page, b
     dlxd_client_send(client, &reply);
 }
 
-/* A page that is not full after a step is sent as it is, so that none is kept from one step to the next. */
+/* Sends an incomplete page after a step, so that no page is kept between steps. */
 static int list_some(struct dlxd_client *client)
 {
     struct dlxd_request *request = &client->request;
@@ -196,8 +196,8 @@ struct link_page {
     bool more;
 };
 
-/* How far the subscriber is behind, and whether its publisher waits for it: as dlx__writer_make_room()
- * decides it, which looks at the same words. */
+/* Sets how far the subscriber is behind, and whether its publisher waits for it, by the same words
+ * as dlx__writer_make_room(). */
 static void fill_behind(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
                         const struct dlxd_control_report *control,
                         const struct dlxd_link_report *report)

@@ -61,7 +61,7 @@ static struct dlxd_publisher *find(struct dlxd_client *client)
     return dlxd_publisher_find(client, client->request.object);
 }
 
-/* What subscribers are told is in their sockets before the answer, where there is room and credit. */
+/* Packets for subscribers with room and credit are in their sockets before the reply. */
 static int deliver_some(struct dlxd_client *client)
 {
     struct dlxd_publisher *publisher = find(client);
@@ -73,7 +73,8 @@ static int deliver_some(struct dlxd_client *client)
     return 0;
 }
 
-/* Its links are in its link socket before the answer, and what subscribers are told of them likewise. */
+/* Its links are in its link socket before the reply, and so are the packets that tell
+ * subscribers. */
 static int ready_some(struct dlxd_client *client)
 {
     struct dlxd_publisher *publisher = find(client);
@@ -93,8 +94,8 @@ static int ready_some(struct dlxd_client *client)
     return r;
 }
 
-/* Nothing is read from the client before the answer: what it asks next, finds its region ready,
- * or gone. */
+/* Nothing is read from the client before the reply, so its next request finds the region ready or
+ * gone. */
 static int await_proof(struct dlxd_client *client, const Dlx__Wire__Packet *packet, int r)
 {
     if (r < 0)
@@ -105,7 +106,7 @@ static int await_proof(struct dlxd_client *client, const Dlx__Wire__Packet *pack
     return 0;
 }
 
-/* The region is proved, and the request goes on, or it failed. */
+/* The proof of the region has ended: the request continues or fails. */
 static void go_on(struct dlxd_client *client, int r, int (*step)(struct dlxd_client *client))
 {
     uint32_t serial = client->request.serial;
@@ -121,7 +122,8 @@ static void on_publisher_proved(void *owner, int code, const char *text, int tak
 {
     struct dlxd_publisher *publisher = owner;
     struct dlxd_client *client = publisher->client;
-    int r = dlxd_publisher_ready(publisher, code, text, take_fd); /* it may be gone */
+    /* Frees the publisher on failure. */
+    int r = dlxd_publisher_ready(publisher, code, text, take_fd);
     if (r == 0)
         dlxd_publisher_deliver_begin(publisher);
     go_on(client, r, ready_some);
@@ -139,8 +141,8 @@ int dlxd_handle_publisher_ready(struct dlxd_client *client, const Dlx__Wire__Pac
     return dlxd_request_begin(client, packet->serial, ready_some);
 }
 
-/* The news goes out before the reply: when the publisher uses the arena, it is in the socket of
- * every subscriber that has room and credit. */
+/* Subscribers are told before the reply: when the publisher uses the arena, ArenaAdded is in the
+ * socket of every subscriber with room and credit. */
 static void on_arena_proved(void *owner, int code, const char *text, int take_fd)
 {
     struct dlxd_publisher *publisher = owner;
@@ -169,7 +171,7 @@ int dlxd_handle_publisher_close(struct dlxd_client *client, const Dlx__Wire__Pac
         dlxd_publisher_find(client, packet->publisher_close->publisher);
     if (!publisher)
         return DLX_E_NOT_FOUND;
-    bool stays = dlxd_publisher_end(publisher); /* else it may be freed by now */
+    bool stays = dlxd_publisher_end(publisher); /* otherwise it may be freed by now */
     if (stays && packet->serial != 0 && dlxd_store_answer_later(publisher, client, packet->serial))
         return 0;
     return dlxd_reply_ok(client, packet);

@@ -12,7 +12,7 @@ static int compare(const struct dlxd_user *user, uid_t uid, const char *socket)
     return strcmp(user->socket, socket);
 }
 
-/* The first that comes after; NULL: there is none. There are as many users as have something. */
+/* Returns the next user in order; NULL: there is none. Only users with objects are listed. */
 static const struct dlxd_user *next_user(const struct dlxd_users *users, uid_t uid,
                                          const char *socket)
 {

@@ -7,7 +7,7 @@
 #include "daemon/objects/link.h"
 #include "daemon/objects/subscription.h"
 
-/* To a pattern: of each publisher, when it is offered. */
+/* A pattern is checked for each publisher when it is offered. */
 static int check_access(const struct dlxd_client *client, const Dlx__Wire__Subscribe *request)
 {
     const struct dlxd_policy *policy = &client->broker->policy;
@@ -64,7 +64,7 @@ int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *p
     return dlxd_request_begin(client, packet->serial, offer_some);
 }
 
-/* Links that end in one step. */
+/* How many links end in one step. */
 #define LINKS_AT_ONCE 64U
 
 static int close_some(struct dlxd_client *client)
@@ -89,8 +89,8 @@ int dlxd_handle_subscription_close(struct dlxd_client *client, const Dlx__Wire__
     return dlxd_request_begin(client, packet->serial, close_some);
 }
 
-/* NULL when the subscription has no such link. That is no violation: the packet may have crossed with
- * the news that the link ended. */
+/* Returns NULL if the subscription has no such link. That is no violation: the packet may have
+ * crossed with the one that reported the end of the link. */
 static struct dlxd_link *find_link(struct dlxd_subscription *subscription, uint64_t id)
 {
     struct dlxd_idmap_node *node = dlxd_idmap_find(&subscription->broker->registry.links, id);

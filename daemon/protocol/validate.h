@@ -2,11 +2,11 @@
 #ifndef DLXD_VALIDATE_H
 #define DLXD_VALIDATE_H
 
-/* Are the values of a request possible at all? Looks at the packet only. */
+/* Checks the values of requests, without looking at anything but the packet. */
 
 #include "common/proto.h"
 
-/* Returns 0, or a code with words that name the value and the limit. */
+/* Returns 0, or a code with a text that names the value and the limit. */
 typedef int dlxd_validate_fn(const Dlx__Wire__Packet *packet);
 
 dlxd_validate_fn dlxd_validate_hello;
