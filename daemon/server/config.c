@@ -27,7 +27,7 @@ bool dlxd_config_parse_number(const char *text, unsigned long end, unsigned long
     return *text >= '0' && *text <= '9' && !*rest && *ret < end;
 }
 
-/* A name goes first, as in chown(1). */
+/* A name takes precedence over a number, as in chown(1). */
 int dlxd_config_parse_user(const char *text, uid_t *ret)
 {
     const struct passwd *user = getpwnam(text);
@@ -86,15 +86,15 @@ struct reader {
     const char *path;
     FILE *file;
     unsigned line;
-    size_t first_rule; /* of this file */
-    int code;          /* of the first thing that is wrong; the message says what */
+    size_t first_rule; /* the first rule of this file */
+    int code;          /* of the first error; the thread's message has the text */
 };
 
 static int fail_here(struct reader *reader, int code)
 {
     reader->code = dlx__fail_prefix(code == DLX_E_NO_MEMORY ? code : DLX_E_INVALID, "%s:%u",
                                     reader->path, reader->line);
-    return 0; /* the parser's word for failure */
+    return 0; /* failure, for the parser */
 }
 
 static struct dlxd_rule *find_rule(struct reader *reader, const char *name)
@@ -143,14 +143,14 @@ static int set_in_daemon(struct dlxd_config *config, const char *key, const char
     return dlxd_config_parse_path(value, &config->socket);
 }
 
-/* What follows the prefix and is not empty; else NULL. */
+/* Returns the non-empty text after the prefix; otherwise NULL. */
 static const char *name_in(const char *section, const char *prefix)
 {
     size_t size = strlen(prefix);
     return strncmp(section, prefix, size) == 0 && section[size] ? section + size : NULL;
 }
 
-/* For ini_parse_stream(): not 0 is success. */
+/* For ini_parse_stream(), to which nonzero is success. */
 static int on_value(void *data, const char *section, const char *key, const char *value)
 {
     struct reader *reader = data;
@@ -172,13 +172,13 @@ static int on_value(void *data, const char *section, const char *key, const char
     return r < 0 ? fail_here(reader, r) : 1;
 }
 
-/* The parser tells of keys alone. A socket, or a class of quotas, is there without any. */
+/* The parser reports only keys, but a socket or a class of quotas may exist without any. */
 static int on_section(struct reader *reader, const char *line)
 {
     char section[INI_MAX_LINE], place[INI_MAX_LINE + 300];
     const char *end = strchr(line, ']'), *name;
     if (line[0] != '[' || !end)
-        return 0; /* what is wrong the parser says */
+        return 0; /* the parser reports the error */
     (void)snprintf(section, sizeof section, "%.*s", (int)(end - line - 1), line + 1);
     (void)snprintf(place, sizeof place, "%s:%u", reader->path, reader->line);
     if ((name = name_in(section, SOCKET)))
@@ -188,7 +188,7 @@ static int on_section(struct reader *reader, const char *line)
     return 0;
 }
 
-/* Likewise: a line. */
+/* For ini_parse_stream(): reads a line. */
 static char *read_line(char *text, int size, void *data)
 {
     struct reader *reader = data;
@@ -229,7 +229,7 @@ static int read_file(struct dlxd_config *config, const char *path)
     return 0;
 }
 
-/* No folder is no error, and one that cannot be read is. */
+/* A missing folder is no error; an unreadable one is. */
 static int on_glob_error(const char *path, int error)
 {
     (void)path;

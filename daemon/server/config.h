@@ -2,10 +2,9 @@
 #ifndef DLXD_CONFIG_H
 #define DLXD_CONFIG_H
 
-/*
- * What the administrator has written: dlpackd.conf(5). A file, and those that end with ".conf" in the
- * folder conf.d beside it, in the order of their names; later ones add rules and replace settings.
- */
+/* The administrator's configuration: dlpackd.conf(5). Reads a file, and the files that end with
+ * ".conf" in the folder conf.d beside it, in the order of their names; later files add rules and
+ * replace settings. */
 
 #include "daemon/users/quota.h"
 #include "daemon/users/rules.h"
@@ -13,61 +12,59 @@
 
 struct dlx_memory;
 
-/* The largest memory limit: quotas are sums of a few of it. */
+/* The largest memory limit: small multiples of it must not overflow. */
 #define DLXD_MEMORY_LIMIT_MAX (UINT64_C(1) << 60)
 
-/* The most descriptors that the service manager may keep. */
+/* The most descriptors that the service manager may store. */
 #define DLXD_FD_STORE_MAX 65536
 
 /* A section [socket NAME]. */
 struct dlxd_config_socket {
     char name[DLXD_SOCKET_NAME_SIZE];
-    char *place; /* where it begins: "FILE:LINE" */
-    char *path;  /* NULL: not said; of the main one, `socket` of the config has it */
-    mode_t mode; /* 0: not said */
+    char *place; /* where the section starts: "FILE:LINE" */
+    char *path;  /* NULL: not set; the main socket's path is in dlxd_config.socket */
+    mode_t mode; /* 0: not set */
     bool has_group;
     gid_t gid;
-    char *quota; /* a class; NULL: not said */
+    char *quota; /* a class; NULL: not set */
 };
 
 struct dlxd_config {
-    char *socket;                    /* path of the main one; NULL: not said */
-    const struct dlx_memory *memory; /* likewise */
-    int32_t fd_store;                /* -1: likewise */
+    char *socket;                    /* path of the main socket; NULL: not set */
+    const struct dlx_memory *memory; /* NULL: not set */
+    int32_t fd_store;                /* -1: not set */
     uint64_t memory_bytes;           /* of the machine: machine.h; 25% is a part of it */
-    /* Of these one user may have half by default, and all users three quarters: the machine's
+    /* By default, one user may have half of this, and all users three quarters: the machine's
      * memory, or twice the memory limit. */
     uint64_t shared_bytes;
     struct dlxd_rules rules;
-    struct dlxd_quotas quotas; /* complete: what is not said in one is as by default */
+    struct dlxd_quotas quotas; /* complete: unset limits have their defaults */
     struct dlxd_config_socket *sockets;
     size_t n_sockets;
 };
 
-/* Nothing is said. */
+/* Sets nothing. */
 void dlxd_config_init(struct dlxd_config *config);
-/*
- * Read `path` and the files of conf.d. Returns 0; DLX_E_INVALID, with "FILE:LINE: what and why" for
- * the first error; DLX_E_NO_MEMORY; DLX_E_SYSTEM and others for files that cannot be read. On failure
- * `config` is as after dlxd_config_init().
- */
+/* Reads `path` and the files of conf.d. Returns 0; DLX_E_INVALID, with "FILE:LINE: what and why"
+ * for the first error; DLX_E_NO_MEMORY; DLX_E_SYSTEM and others for unreadable files. On failure,
+ * `config` is as after dlxd_config_init(). */
 int dlxd_config_read(struct dlxd_config *config, const char *path);
 void dlxd_config_deinit(struct dlxd_config *config);
 
-/* NULL: there is no such section. */
+/* Returns NULL if there is no such section. */
 struct dlxd_config_socket *dlxd_config_find_socket(const struct dlxd_config *config,
                                                    const char *name);
 
-/* A user by name or number. Returns 0; DLX_E_INVALID: there is no such user, or it may have no
- * rights. */
+/* Parses a user's name or number. Returns 0, or DLX_E_INVALID if there is no such user or it may
+ * have no rights. */
 int dlxd_config_parse_user(const char *text, uid_t *ret);
-/* From 0 to DLXD_FD_STORE_MAX. Returns 0, DLX_E_INVALID. */
+/* Parses a number from 0 to DLXD_FD_STORE_MAX. Returns 0, DLX_E_INVALID. */
 int dlxd_config_parse_count(const char *text, int32_t *ret);
-/* How much shared memory one user may have: "8GiB", "50%". Returns 0, DLX_E_INVALID. */
+/* Parses the limit of shared memory for one user: "8GiB", "50%". Returns 0, DLX_E_INVALID. */
 int dlxd_config_parse_memory_limit(const char *text, uint64_t *ret);
-/* Have one user get at most `bytes` where no class says otherwise, and all users 3/2 of it. */
+/* Limits each user without another class to `bytes`, and all users to 3/2 of it. */
 void dlxd_config_limit_memory(struct dlxd_config *config, uint64_t bytes);
-/* Returns NULL with the message set. */
+/* Returns NULL with the thread's message set. */
 const struct dlx_memory *dlxd_config_parse_memory(const char *name);
 
 #endif

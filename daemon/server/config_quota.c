@@ -9,7 +9,7 @@
 
 #define WORDS "a number, perhaps with K, M, G, T, Ki, Mi, Gi or Ti after it, or infinity"
 
-/* "Gi"; of memory also "GiB". */
+/* Parses "Gi"; for memory also "GiB". */
 static bool find_unit(const char *text, bool is_memory, uint64_t *ret)
 {
     static const struct {
@@ -35,7 +35,7 @@ static bool find_unit(const char *text, bool is_memory, uint64_t *ret)
     return false;
 }
 
-/* `memory_bytes` 0: it is no amount of memory. */
+/* `memory_bytes` 0: not an amount of memory. */
 static int parse_amount(const char *text, uint64_t memory_bytes, uint64_t *ret)
 {
     char *rest;
@@ -83,7 +83,7 @@ void dlxd_config_limit_memory(struct dlxd_config *config, uint64_t bytes)
 int dlxd_config_add_quota(struct dlxd_config *config, const char *name, const char *place)
 {
     int r = dlxd_check_name("quota", name);
-    if (r < 0 || dlxd_quotas_find(&config->quotas, name)) /* a later file says more about it */
+    if (r < 0 || dlxd_quotas_find(&config->quotas, name)) /* a later file adds to it */
         return r;
     struct dlxd_quota *quota = dlxd_quotas_add(&config->quotas, name);
     if (quota)

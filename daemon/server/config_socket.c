@@ -18,7 +18,7 @@ int dlxd_config_add_socket(struct dlxd_config *config, const char *name, const c
     if (r < 0)
         return r;
     if (dlxd_config_find_socket(config, name))
-        return 0; /* a later file says more about it */
+        return 0; /* a later file adds to it */
     for (size_t i = 0; i < config->n_sockets; i++)
         if (dlxd_socket_number(config->sockets[i].name) == dlxd_socket_number(name))
             return dlx__fail(DLX_E_INVALID, "sockets %s and %s have the same number: rename one",

@@ -14,7 +14,7 @@
 #include <sys/un.h>
 
 #define BACKLOG 1024
-/* A daemon that is just ending has the lock a moment longer than its socket. */
+/* A daemon that is ending holds the lock a moment longer than its socket. */
 #define LOCK_WAIT_NS UINT64_C(2000000000)
 #define LOCK_POLL_MS 2
 
@@ -46,7 +46,7 @@ static int make_directory(struct dlxd_listener *listener)
     return 0;
 }
 
-/* Nothing, or a socket; anything else is left alone. */
+/* The path may be unused or a socket; anything else is left alone. */
 static int check_path(const char *path)
 {
     struct stat st;
@@ -69,7 +69,7 @@ static int report_holder(const struct dlxd_listener *listener)
                      strtol(text, NULL, 10), listener->path);
 }
 
-/* Does somebody answer? */
+/* Does anybody answer? */
 static bool is_served(const struct sockaddr_un *address)
 {
     dlx_cleanup(dlx__closep) int fd =
@@ -78,7 +78,7 @@ static bool is_served(const struct sockaddr_un *address)
            (errno != ENOENT && errno != ECONNREFUSED);
 }
 
-/* Was the file unlinked by a daemon that ended between our open() and flock()? */
+/* Did a daemon unlink the file at its end, between our open() and flock()? */
 static bool is_current(const struct dlxd_listener *listener)
 {
     struct stat mine;
@@ -87,8 +87,8 @@ static bool is_current(const struct dlxd_listener *listener)
            mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
 }
 
-/* Anybody who can open a file can hold its lock. So the lock file must be a regular file of this
- * user with no second name. `ret_exposed`: other users can open it, since something made it with
+/* Anybody who can open a file can hold its lock, so the lock file must be a regular file of this
+ * user with no second name. `ret_exposed`: other users can open it, because it was made with
  * another mode. */
 static int open_lock(struct dlxd_listener *listener, bool *ret_exposed)
 {
@@ -111,10 +111,10 @@ static int open_lock(struct dlxd_listener *listener, bool *ret_exposed)
 
 enum lock_state {
     LOCK_OURS,
-    LOCK_AGAIN,   /* the file was replaced meanwhile, or an ending daemon still holds it */
-    LOCK_USELESS, /* exposed: another user holds it, or can hold it later */
+    LOCK_AGAIN,   /* the file was replaced, or an ending daemon still holds it */
+    LOCK_USELESS, /* exposed: another user holds it or can hold it later */
     LOCK_HELD,
-    LOCK_FAILED, /* errno */
+    LOCK_FAILED, /* errno has the reason */
 };
 
 static enum lock_state try_lock(const struct dlxd_listener *listener, bool exposed,
@@ -166,7 +166,8 @@ static int take_lock(struct dlxd_listener *listener, const struct sockaddr_un *a
         else if (state == LOCK_FAILED)
             r = dlx__fail_errno("locking %s", listener->lock_path);
         if (r < 0) {
-            dlx__closep(&listener->lock_fd); /* deinit must not unlink another's lock */
+            /* Dlxd_listener_deinit() must not unlink another daemon's lock. */
+            dlx__closep(&listener->lock_fd);
             return r;
         }
     }
@@ -179,7 +180,7 @@ static int take_lock(struct dlxd_listener *listener, const struct sockaddr_un *a
     return 0;
 }
 
-/* A socket without a lock is stale, unless some other program answers there. */
+/* A socket without a lock is stale, unless another program answers there. */
 static int remove_stale(const char *path, const struct sockaddr_un *address)
 {
     int r = check_path(path);
@@ -203,12 +204,12 @@ static int remove_stale(const char *path, const struct sockaddr_un *address)
     return 0;
 }
 
-/* Before it is listened on: until then nobody can connect. */
+/* Before listen(), nobody can connect. */
 static int restrict_file(const struct dlxd_listener *listener, const struct dlxd_listen *how)
 {
     if (how->has_group && lchown(listener->path, (uid_t)-1, how->gid) < 0)
         return dlx__fail_errno("group %u for %s", (unsigned)how->gid, listener->path);
-    /* Whoever the mode lets in connects, and gets an answer: policy.h decides. */
+    /* The mode decides who can connect and get a reply; policy.h decides what they may do. */
     if (chmod(listener->path, how->mode ? how->mode : 0666) < 0)
         return dlx__fail_errno("mode of %s", listener->path);
     return 0;
@@ -224,7 +225,7 @@ static int bind_and_listen(struct dlxd_listener *listener, const struct dlxd_lis
     dlx__packet_refuse_fds(listener->fd);
     if (bind(listener->fd, (const struct sockaddr *)address, sizeof *address) < 0)
         return dlx__fail_errno("binding to %s", listener->path);
-    if (lstat(listener->path, &st) < 0) { /* or it could not be told from another's at the end */
+    if (lstat(listener->path, &st) < 0) { /* needed to recognize the file at the end */
         int r = dlx__fail_errno("%s", listener->path);
         (void)unlink(listener->path);
         return r;
@@ -289,7 +290,7 @@ static int own(struct dlxd_listener *listener, const struct dlxd_listen *how)
     dlx_cleanup(dlx__closep) int fd = how->take_lock_fd;
     const struct dlxd_inherited_lock *lock = how->lock_borrow;
     char *lock_path;
-    /* It is the same open file description, so this asks whether the lock is still there. */
+    /* The fd is the same open file description, so this checks whether the lock is still held. */
     if (flock(fd, LOCK_EX | LOCK_NB) < 0)
         return dlx__fail_errno("the lock of %s", listener->path);
     if (asprintf(&lock_path, "%s.lock", listener->path) < 0)
@@ -339,7 +340,7 @@ int dlxd_listener_share(const struct dlxd_listener *listener)
     if (!copy)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
     const char *dir = dirname(copy);
-    if (listener->made_folder && chmod(dir, 0755) < 0) /* the umask may have closed it */
+    if (listener->made_folder && chmod(dir, 0755) < 0) /* the umask may have restricted it */
         return dlx__fail_errno("mode of %s", dir);
     if (stat(dir, &st) < 0)
         return dlx__fail_errno("%s", dir);

@@ -2,11 +2,9 @@
 #ifndef DLXD_LISTENER_H
 #define DLXD_LISTENER_H
 
-/*
- * A listening socket and its lock file (PATH.lock), which is what keeps a second daemon off the
- * path: its lock lives as long as the process, so a socket file without it is stale. Nobody but the
- * daemon's user can open the file, and so hold the lock.
- */
+/* A listening socket and its lock file (PATH.lock), which keeps a second daemon off the path: the
+ * lock lives as long as the process, so a socket file without a locked file is stale. Only the
+ * daemon's user can open the file and hold the lock. */
 
 #include "common/util.h"
 #include "daemon/users/principal.h"
@@ -15,17 +13,16 @@
 struct dlxd_handover;
 struct dlxd_inherited_lock;
 
-/* What to listen on. */
+/* Describes a socket to listen on. */
 struct dlxd_listen {
-    const char *name; /* NULL: it is the main one */
+    const char *name; /* NULL: the main socket */
     const char *path; /* where to make it */
-    int take_fd;      /* -1: none; else what was made by the service manager, or by the daemon whose
-                       * place this one takes in the same process, wherever that is bound */
+    int take_fd;      /* -1: make it; else made by the service manager or the former daemon */
     mode_t mode;      /* of the file that is made; 0: 0666 */
-    bool has_group;   /* likewise: `gid` is its group, and not the daemon's own */
+    bool has_group;   /* `gid` is the group of that file, instead of the daemon's own */
     gid_t gid;
-    /* NULL, or what that daemon knew of a socket that it had bound itself; its lock file, which is
-     * locked all along, then comes with it. */
+    /* What the former daemon in this process knew of a socket that it had bound itself; NULL:
+     * nothing. The lock file, which is still locked, then comes with it. */
     const struct dlxd_inherited_lock *lock_borrow;
     int take_lock_fd;
 };
@@ -33,39 +30,37 @@ struct dlxd_listen {
 struct dlxd_listener {
     char name[DLXD_SOCKET_NAME_SIZE];
     char *path;
-    char *lock_path; /* NULL: the socket is the service manager's */
+    char *lock_path; /* NULL: the service manager's socket */
     int fd;
     int lock_fd;
     bool bound;       /* the socket file is ours */
-    bool made_folder; /* of the socket */
+    bool made_folder; /* the listener made the folder of the socket */
     dev_t dev;
     ino_t ino;
 };
 
 /*
- * Make the socket and listen; or listen on one that is bound: its path is in its address, and needs
- * no look at who answers there, nor a lock but the one that comes with it. Takes these fds, also on
- * failure.
- * Returns 0; DLX_E_IN_USE naming the path and the pid of the daemon that has it, or a path that is
- * something else than a socket, which is left alone; DLX_E_INVALID (path too long; one that was
- * passed has none); DLX_E_ACCESS (also: the lock file is not this user's alone), DLX_E_NO_MEMORY,
- * DLX_E_SYSTEM.
+ * Makes the socket and listens. A bound socket is used as it is: its address has its path, and it
+ * needs no check of who answers there and no lock, except the lock that comes with it. Takes the
+ * fds, also on failure. Returns 0; DLX_E_IN_USE naming the path and the pid of the daemon that has
+ * it, or a path that is no socket, which is left alone; DLX_E_INVALID (the path is too long, or a
+ * passed socket has none); DLX_E_ACCESS (also: the lock file is not this user's alone),
+ * DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
 int dlxd_listener_init(struct dlxd_listener *listener, const struct dlxd_listen *listen);
-/* For the program that takes the place of this one, under the socket's name. Returns 0;
+/* Adds the socket to what the next program gets, under the socket's name. Returns 0;
  * DLX_E_NO_MEMORY. */
 int dlxd_listener_hand_over(const struct dlxd_listener *listener, struct dlxd_handover *handover);
-/*
- * Other users are to connect. The socket lets everybody in whom its mode does: the policy decides.
- * So that they can reach it, a folder that the listener made is opened to all; one that was there is left alone, and
- * a warning tells if it keeps them out. Returns 0; DLX_E_NO_MEMORY, DLX_E_ACCESS, DLX_E_SYSTEM.
- */
+/* Lets other users connect. The socket's mode admits everybody, because the policy decides. Opens a
+ * folder that the listener made to all users; leaves an existing folder alone and logs a warning if
+ * it keeps them out. Returns 0; DLX_E_NO_MEMORY, DLX_E_ACCESS, DLX_E_SYSTEM. */
 int dlxd_listener_share(const struct dlxd_listener *listener);
-/* Unlinks what is ours. */
+/* Closes the socket and unlinks our files. */
 void dlxd_listener_deinit(struct dlxd_listener *listener);
 
-/* The default path: $DLX_SOCKET, else $XDG_RUNTIME_DIR/dlpackd.sock, else
- * /run/dlpackd/dlpackd.sock. To be freed; NULL when out of memory, and the thread's message says so. */
+/* The default socket path: $DLX_SOCKET, otherwise $XDG_RUNTIME_DIR/dlpackd.sock, otherwise
+ * /run/dlpackd/dlpackd.sock. The caller frees it. Returns NULL if out of memory, with the thread's
+ * message set. */
 char *dlxd_listener_default_path(void);
 
 #endif

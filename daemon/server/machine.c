@@ -16,7 +16,7 @@ static uint64_t ram_bytes(void)
     return (uint64_t)info.totalram * info.mem_unit;
 }
 
-/* UINT64_MAX: there is no limit ("max"), or no such file, as in the topmost group. */
+/* Returns UINT64_MAX if there is no limit ("max") or no such file, as in the topmost group. */
 static uint64_t read_limit(const char *folder, const char *file)
 {
     char path[PATH_MAX];
@@ -32,7 +32,7 @@ static uint64_t read_limit(const char *folder, const char *file)
     return limit;
 }
 
-/* The line "0::/a/b" of /proc/self/cgroup: "/a/b". Returns false: there is none. */
+/* Finds "/a/b" in the line "0::/a/b" of /proc/self/cgroup. Returns false if there is none. */
 static bool find_group(const char *root, char *ret, size_t size)
 {
     char path[PATH_MAX], line[PATH_MAX];
@@ -56,7 +56,7 @@ uint64_t dlxd_machine_memory(const char *root)
     char group[PATH_MAX / 2], folder[PATH_MAX];
     if (!find_group(root, group, sizeof group))
         return bytes;
-    /* A group outside of this namespace ("/..") has no files here, but for the last. */
+    /* A group outside this namespace ("/..") has no files here, except the topmost. */
     for (;;) {
         if (snprintf(folder, sizeof folder, "%s" CGROUPS "%s", root, group) < (int)sizeof folder) {
             bytes = DLX_MIN(bytes, read_limit(folder, "memory.max"));

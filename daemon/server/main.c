@@ -19,7 +19,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* Exported, so that argp in libc sees it in spite of -fvisibility=hidden. */
+/* Exported so that argp in libc sees it despite -fvisibility=hidden. */
 __attribute__((visibility("default"))) const char *argp_program_version =
     "dlpackd " DLX_VERSION_STRING;
 
@@ -92,15 +92,15 @@ static const struct argp_option options[] = {
 struct arguments {
     const char *socket;
     const struct dlx_memory *memory;
-    uint64_t memory_limit; /* 0: not said */
+    uint64_t memory_limit; /* 0: not set */
     bool foreground;
     uint64_t idle_ms;            /* 0: never */
-    const char *ready;           /* NULL: not said */
+    const char *ready;           /* NULL: not set */
     int ready_fd;                /* -1: none */
-    int32_t fd_store;            /* -1: not said */
+    int32_t fd_store;            /* -1: not set */
     const char *config;          /* NULL: none */
     bool checks_config;          /* and nothing else */
-    const char *checks_handover; /* likewise; NULL: it does not */
+    const char *checks_handover; /* likewise; NULL: no */
     uid_t *allowed;              /* by --allow-user */
     size_t n_allowed;
 };
@@ -141,7 +141,7 @@ static int32_t parse_count(const char *text, const char *what, const struct argp
     return n;
 }
 
-/* A long name of an option, or of a variable of the environment. */
+/* `what` is the long name of an option or the name of an environment variable. */
 static uint64_t parse_memory_limit(const char *text, const char *what,
                                    const struct argp_state *state)
 {
@@ -178,7 +178,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         name = getenv("DLX_MEMORY_LIMIT");
         if (arguments->memory_limit == 0 && name && *name)
             arguments->memory_limit = parse_memory_limit(name, "DLX_MEMORY_LIMIT", state);
-        /* The former daemon in this process has said that it is ready, and closed it. */
+        /* The former daemon in this process has reported readiness and closed the descriptor. */
         if (arguments->ready && !arguments->checks_handover && !getenv(DLXD_HANDOVER_VARIABLE))
             arguments->ready_fd = parse_fd(arguments->ready, state);
         return 0;
@@ -230,9 +230,10 @@ static void raise_limit(__rlimit_resource_t resource)
 }
 
 /*
- * Links cost fds; select() is not used here, so the soft limit has no purpose. RLIMIT_FSIZE bounds
- * the size of a region. A private daemon inherits it from the process that started it, and it would
- * apply to all clients: the daemon removes it if it may (CAP_SYS_RESOURCE), else raises it.
+ * Links cost fds, and the daemon does not use select(), so the soft limit has no purpose.
+ * RLIMIT_FSIZE limits the size of a region. A private daemon inherits it from the process that
+ * started it, and it would apply to all clients: the daemon removes it if it may
+ * (CAP_SYS_RESOURCE), and otherwise raises it.
  */
 static void raise_limits(void)
 {
@@ -255,7 +256,7 @@ static void warn_of_few_files(void)
                  (unsigned)limit.rlim_cur);
 }
 
-/* Nobody may be there any more to read it: no reason to end. */
+/* The reader may have gone, which is no reason to end. */
 static void tell_ready(int fd)
 {
     static const char line[] = "READY=1\n";
@@ -273,8 +274,8 @@ static void tell_ready(int fd)
     dlx__close(null);
 }
 
-/* A standard descriptor that is closed would be the number of the next file or socket, which then gets what is printed. What takes
- * its place says EBADF to who uses it. */
+/* A closed standard descriptor would be the number of the next file or socket, which would then get
+ * what is printed. Its replacement fails with EBADF when used. */
 static bool fill_standard_fds(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -304,7 +305,7 @@ static void configuration_deinit(struct configuration *c)
     free(c->arguments->allowed);
 }
 
-/* With a rule for each --allow-user, after those of the file. */
+/* Adds a rule for each --allow-user after those of the file. */
 static int configuration_read(const struct arguments *arguments, struct dlxd_config *ret)
 {
     dlxd_config_init(ret);
@@ -318,7 +319,7 @@ static int configuration_read(const struct arguments *arguments, struct dlxd_con
     return r;
 }
 
-/* Options win. */
+/* Options override settings. */
 static void use_settings(struct arguments *arguments, const struct dlxd_config *config)
 {
     if (!arguments->socket)
@@ -340,7 +341,7 @@ static bool is_same_socket(const struct dlxd_config_socket *a, const struct dlxd
            a->gid == b->gid;
 }
 
-/* What holds from the start on: the sockets, and most of [daemon]. */
+/* What applies from the start of the daemon: the sockets, and most of [daemon]. */
 static bool has_same_base(const struct dlxd_config *a, const struct dlxd_config *b)
 {
     bool is = a->memory == b->memory && a->fd_store == b->fd_store &&
@@ -350,7 +351,7 @@ static bool has_same_base(const struct dlxd_config *a, const struct dlxd_config 
     return is;
 }
 
-/* SIGHUP. */
+/* Handles SIGHUP. */
 static int reload(void *data)
 {
     struct configuration *c = data;
@@ -373,7 +374,7 @@ static int reload(void *data)
 
 /* ---- sockets ------------------------------------------------------------------------------- */
 
-/* It was passed to this process, or is to be made. */
+/* The socket was passed to this process or is to be made. */
 static int take_socket(struct dlxd_inherited *inherited, const char *name, struct dlxd_listen *how,
                        struct dlxd_inherited_lock *lock)
 {
@@ -385,15 +386,15 @@ static int take_socket(struct dlxd_inherited *inherited, const char *name, struc
     return 0;
 }
 
-/* The main one. Where no other one is described, it is what the service manager passed, whatever its
- * name. */
+/* Makes the main socket. If the configuration has no other socket, the main one is the socket that
+ * the service manager passed, whatever its name. */
 static int start_server(struct dlxd_server **ret, const struct arguments *arguments,
                         const struct dlxd_config *config, struct dlxd_inherited *inherited)
 {
     const struct dlxd_config_socket *section = dlxd_config_find_socket(config, DLXD_SOCKET_MAIN);
     struct dlxd_listen how = {.path = arguments->socket, .take_fd = -1};
     struct dlxd_inherited_lock lock;
-    /* Of what is handed over each has its name. */
+    /* Each socket that is handed over has its own name. */
     bool is_only = config->n_sockets == (section ? 1 : 0) && !inherited->is_handed_over;
     if (section) {
         how.mode = section->mode;
@@ -423,7 +424,8 @@ static int listen_on(struct dlxd_server *server, const struct dlxd_config_socket
     return r < 0 ? dlx__fail_prefix(r, "%s: socket %s", socket->place, socket->name) : 0;
 }
 
-/* The configuration does not describe it any more. Its file goes if the daemon before made it. */
+/* The configuration does not have this socket any more. Its file is removed if the former daemon
+ * made it. */
 static int let_go_of(struct dlxd_inherited *inherited, const char *name)
 {
     struct dlxd_listen how = {.name = name, .take_fd = -1};
@@ -440,7 +442,7 @@ static int let_go_of(struct dlxd_inherited *inherited, const char *name)
     return 0;
 }
 
-/* A file that stays is no reason to end. */
+/* A file that cannot be removed is no reason to end. */
 static void let_go_of_the_rest(struct dlxd_inherited *inherited)
 {
     const char *name;
@@ -451,7 +453,7 @@ static void let_go_of_the_rest(struct dlxd_inherited *inherited)
         }
 }
 
-/* The others. */
+/* Makes the other sockets. */
 static int listen_on_all(struct dlxd_server *server, const struct dlxd_config *config,
                          struct dlxd_inherited *inherited)
 {
@@ -464,7 +466,7 @@ static int listen_on_all(struct dlxd_server *server, const struct dlxd_config *c
     return r < 0 ? r : dlxd_inherited_check_listeners(inherited);
 }
 
-/* Rules, quotas, and further sockets. */
+/* Sets rules, quotas and further sockets. */
 static int configure(struct dlxd_server *server, const struct dlxd_config *config,
                      struct dlxd_inherited *inherited)
 {
@@ -476,7 +478,7 @@ static int configure(struct dlxd_server *server, const struct dlxd_config *confi
     return r;
 }
 
-/* argp may change their order. NULL: out of memory. */
+/* Copies the arguments, whose order argp may change. Returns NULL if out of memory. */
 static char **copy_arguments(int argc, char **argv)
 {
     char **copy = calloc((size_t)argc + 1, sizeof *copy);
@@ -485,7 +487,7 @@ static char **copy_arguments(int argc, char **argv)
     return copy;
 }
 
-/* SIGHUP ends a daemon that has nothing to read again, and is not a service. */
+/* Without a configuration to reload, SIGHUP ends the daemon, unless it is a service. */
 static void handle_signals(struct dlxd_server *server, struct configuration *configuration,
                            char *const *argv)
 {
@@ -507,7 +509,7 @@ int main(int argc, char **argv)
     dlx_cleanup(dlx__freep) char *default_path = NULL;
     dlx_cleanup(dlxd_inherited_deinit) struct dlxd_inherited inherited = {.n = 0};
 
-    /* A lost reader and a file at its size limit fail one call; the daemon goes on. */
+    /* A lost reader or a file at its size limit fails one call; the daemon continues. */
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGXFSZ, SIG_IGN);
     argp_err_exit_status = 2;
@@ -517,7 +519,7 @@ int main(int argc, char **argv)
         return EXIT_FAILURE;
     }
     if (!fill_standard_fds())
-        return EXIT_FAILURE; /* where could it be said? */
+        return EXIT_FAILURE; /* there is nowhere to report it */
     dlxd_log_init(arguments.foreground ? DLXD_LOG_INFO : DLXD_LOG_NOTICE,
                   !arguments.foreground && dlxd_log_is_journal() ? DLXD_LOG_JOURNAL : NULL);
     if (configuration_read(&arguments, &configuration.config) < 0)

@@ -6,7 +6,7 @@
 #include "daemon/persist/notify.h"
 #include <stdio.h>
 
-/* The manager has too much to read: it is told again so soon. */
+/* The delay after which a manager with a full socket is told again. */
 #define RETRY_MS 20U
 
 static int tell(const struct dlxd_manager *manager, const char *state)
@@ -14,7 +14,7 @@ static int tell(const struct dlxd_manager *manager, const char *state)
     const struct dlxd_broker *broker = manager->broker;
     char text[1024];
     int n = snprintf(text, sizeof text, "%s\nSTATUS=Listening on %s", state, broker->socket_path);
-    /* Without pings the numbers would be those of the start for ever. */
+    /* Without pings, the numbers would stay those of the start. */
     if (manager->ping_ms > 0)
         n += snprintf(text + n, sizeof text - (size_t)n,
                       ": %zu clients, %zu publishers, %zu subscriptions", broker->n_clients,

@@ -26,7 +26,7 @@
 #include <uv.h>
 
 #define RETRY_MS 20U
-/* Draining links, and packets in flight, are looked at so often while there are any. */
+/* The interval of checks of draining links and of packets in flight, while there are any. */
 #define LOOK_MS    250U
 #define TRIM_MS    200U
 #define TRIM_LEAST 256U
@@ -39,24 +39,24 @@ struct dlxd_server {
     uv_signal_t replace;
     int (*on_hangup)(void *data);
     void *hangup_data;
-    bool reloads; /* SIGHUP came, and an upgrade has begun: if that fails, `on_hangup` is called */
+    bool reloads; /* after SIGHUP began an upgrade: reload if the upgrade fails */
     struct dlxd_upgrade upgrade;
     uv_timer_t hello;
     uv_timer_t retry;
-    uv_timer_t expiry; /* of what is retained */
+    uv_timer_t expiry; /* of retained publishers */
     uv_timer_t looks;
     uv_timer_t reservations;
     uv_timer_t idle;
     uv_timer_t trim;
     uv_timer_t gpu;
     uv_timer_t pace;
-    size_t most_objects;    /* that there were since memory was given back */
+    size_t most_objects;    /* the most objects since memory was last trimmed */
     uint64_t idle_ms;       /* 0: never ends by itself */
-    uint64_t idle_client;   /* the last client there was when the idle time began */
+    uint64_t idle_client;   /* the newest client when the idle time began */
     uv_prepare_t prepare;   /* arms the timers before each sleep */
-    uv_check_t check;       /* works after each look at the sockets */
+    uv_check_t check;       /* runs tasks after each poll of the sockets */
     uv_idle_t busy;         /* active while work is left: the loop does not sleep */
-    uint64_t turn_began_ns; /* of the thread's CPU time */
+    uint64_t turn_began_ns; /* in CPU time of the thread */
     struct dlxd_sockets sockets;
     bool stopping;
     struct dlxd_manager manager;
@@ -128,10 +128,9 @@ static void on_trim(uv_timer_t *timer)
     server->most_objects = n_objects(&server->broker);
 }
 
-/*
- * The allocator keeps the pages between objects that stay until it is told to give them back. That takes 0.1 ms for each MiB
- * that there is, so it is done only soon after half of many objects have gone.
- */
+/* The allocator keeps free pages between remaining objects until malloc_trim() returns them to the
+ * system. That takes 0.1 ms for each MiB, so it is done only soon after half of many objects are
+ * gone. */
 static void arm_trim(struct dlxd_server *server)
 {
     size_t n = n_objects(&server->broker);
@@ -154,7 +153,7 @@ static void on_reservations(uv_timer_t *timer)
     dlxd_reclaim(&server->broker, dlx__now_ns());
 }
 
-/* Run `fn` at `due_ns`, or as soon as that has passed. */
+/* Runs `fn` at `due_ns`, or at once if that has passed. */
 static void start_at(struct dlxd_server *server, uv_timer_t *timer, uv_timer_cb fn, uint64_t due_ns)
 {
     uint64_t now = dlx__now_ns();
@@ -163,16 +162,17 @@ static void start_at(struct dlxd_server *server, uv_timer_t *timer, uv_timer_cb 
 }
 
 /*
- * Whoever is in a listen queue is a client already. One who comes between this look and the closing of the
- * socket gets a hang-up before any answer: the library tries again, and finds nobody. Closed here, since the loop
- * looks at its fds once more after uv_stop(), and would greet somebody only to lose him.
+ * A connection in a listen queue counts as a client. A client that connects between this check and
+ * the close of the socket gets a hang-up before any reply; its library tries again and finds no
+ * daemon. The socket is closed here because the loop polls its fds once more after uv_stop(), and
+ * would accept a client only to lose it.
  */
 static void on_idle(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
-    /* Timers run before prepare: somebody may have come since it armed this one. */
+    /* Timers run before on_prepare(), so a client may have connected since it armed this one. */
     if (!dlxd_broker_is_idle(&server->broker) || dlxd_sockets_somebody_waits(&server->sockets))
-        return; /* the time begins anew */
+        return; /* the idle time starts anew */
     dlxd_log(DLXD_LOG_NOTICE, "no client for %.3g s: stopping", (double)server->idle_ms / 1e3);
     server->stopping = true;
     server->broker.socket_path = "";
@@ -223,7 +223,7 @@ static void arm_at(struct dlxd_server *server, uv_timer_t *timer, uv_timer_cb fn
         start_at(server, timer, fn, due_ns);
 }
 
-/* Before the loop sleeps: which timers. */
+/* Arms the timers before the loop sleeps. */
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct dlxd_server *server = prepare->data;
@@ -278,7 +278,7 @@ static void end_reload(struct dlxd_server *server)
                                reads ? server->on_hangup(server->hangup_data) : 0);
 }
 
-/* The daemon goes on, with what it was to read again if that was the wish. */
+/* The upgrade failed: the daemon continues, and reloads its configuration if that was requested. */
 static void on_no_upgrade(void *data)
 {
     end_reload(data);
@@ -328,7 +328,7 @@ struct dlxd_server *dlxd_server_free(struct dlxd_server *server)
     dlxd_store_deinit(&server->broker);
     dlxd_gpu_keeper_close(server->broker.gpu);
     dlxd_broker_deinit(&server->broker);
-    /* Watches are closing already; what is left are the handles of this struct. */
+    /* Watches are closing already; the handles of this struct are left. */
     uv_walk(&server->loop, close_handle, NULL);
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
     int r = uv_loop_close(&server->loop);
@@ -338,7 +338,7 @@ struct dlxd_server *dlxd_server_free(struct dlxd_server *server)
     return NULL;
 }
 
-/* libuv called abort(): in the midst of no function of the C library. */
+/* libuv called abort(), and not from within a function of the C library. */
 static void on_abort(int signum)
 {
     (void)signum;
@@ -347,7 +347,7 @@ static void on_abort(int signum)
     _exit(EXIT_FAILURE);
 }
 
-/* What cannot fail, or only when the machine is out of memory. */
+/* These steps cannot fail, or only if the machine is out of memory. */
 static int init_handles(struct dlxd_server *server)
 {
     int r = uv_signal_init(&server->loop, &server->term);
@@ -384,7 +384,7 @@ static int init_handles(struct dlxd_server *server)
     return 0;
 }
 
-/* A part of what may be on the way to clients is for the GPU keeper: it counts for the same user. */
+/* The GPU keeper gets a part of the descriptors in flight, because it counts as the same user. */
 static int start_gpu(struct dlxd_server *server)
 {
     struct dlxd_broker *broker = &server->broker;
@@ -409,7 +409,8 @@ int dlxd_server_new(struct dlxd_server **ret, const struct dlxd_listen *main_soc
     struct dlxd_server *server = calloc(1, sizeof *server);
     if (!server)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory");
-    /* libuv aborts where it can make no pipe, or not register it, which it does in the loop's first turn. */
+    /* libuv aborts if it cannot make or register a pipe, which it does in the first turn of the
+     * loop. */
     void (*before)(int) = signal(SIGABRT, on_abort);
     int r = uv_loop_init(&server->loop);
     if (r < 0) {
@@ -503,7 +504,7 @@ void dlxd_server_run(struct dlxd_server *server)
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
     dlxd_manager_tell_stopping(&server->manager);
     server->broker.stopping = true;
-    /* First: what goes here is not to go for the next daemon. */
+    /* The store goes first: publishers that end here must not end for the next daemon. */
     dlxd_store_deinit(&server->broker);
     dlxd_gpu_keeper_close(server->broker.gpu);
     dlx_for_each (it, &server->broker.clients)

@@ -31,8 +31,8 @@ static int open_reserve(void)
 
 /* ---- connections --------------------------------------------------------------------------- */
 
-/* Out of fds: accept with the reserve, say so and close at once, so that the loop does not spin on a queue
- * that it cannot empty. */
+/* Out of fds: accepts with the reserve fd, reports the error and closes at once, so that the loop
+ * does not spin on a queue that it cannot empty. */
 static void refuse_one(struct dlxd_sockets *sockets, const struct socket *socket)
 {
     sockets->reserve_fd = dlx__close(sockets->reserve_fd);
@@ -46,7 +46,7 @@ static void refuse_one(struct dlxd_sockets *sockets, const struct socket *socket
     sockets->is_full = true;
 }
 
-/* Those that may not come in wait for their Hello, too, but not too many of them. */
+/* Refused clients are kept until their Hello, too, but not too many of them. */
 static void limit_refused(struct dlxd_broker *broker)
 {
     if (broker->n_refused <= DLXD_REFUSED_MAX)
@@ -72,7 +72,7 @@ static void on_connection(void *data, int events)
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE)
                 refuse_one(sockets, socket);
-            break; /* nobody there, or somebody who has left, or memory: the loop comes back */
+            break; /* no connection, or one that is gone, or out of memory: the loop comes back */
         }
         sockets->is_full = false;
         int r = dlxd_client_new(&client, broker, fd, socket->listener.name);
@@ -155,7 +155,7 @@ void dlxd_sockets_log(const struct dlxd_sockets *sockets)
 
 void dlxd_sockets_restore_reserve(struct dlxd_sockets *sockets)
 {
-    if (sockets->reserve_fd < 0) /* there was none left when it was needed again, or at the start */
+    if (sockets->reserve_fd < 0) /* there was no fd for it when it was needed */
         sockets->reserve_fd = open_reserve();
 }
 

@@ -2,10 +2,8 @@
 #ifndef DLXD_SOCKETS_H
 #define DLXD_SOCKETS_H
 
-/*
- * The sockets that the daemon listens on, and the connections that come in by them. The main one is
- * the first.
- */
+/* The sockets that the daemon listens on, and the connections that they accept. The main socket is
+ * the first. */
 
 #include "daemon/base/list.h"
 #include "daemon/server/listener.h"
@@ -15,27 +13,27 @@ struct dlxd_broker;
 struct dlxd_sockets {
     struct dlxd_broker *broker;
     struct dlxd_list list;
-    int reserve_fd; /* given up to accept, and close, one when the process is out of fds */
-    bool is_full;   /* it is out of them */
+    int reserve_fd; /* closed to accept and refuse one connection when the process is out of fds */
+    bool is_full;   /* the process is out of fds */
 };
 
 void dlxd_sockets_init(struct dlxd_sockets *sockets, struct dlxd_broker *broker);
-/* Before the broker's watches are freed. */
+/* Call it before the broker's watches are freed. */
 void dlxd_sockets_deinit(struct dlxd_sockets *sockets);
 
-/* Listen on one more, whose connections become clients. Takes its fds, also on failure. Returns what
- * dlxd_listener_init() does; DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
+/* Listens on one more socket, whose connections become clients. Takes its fds, also on failure.
+ * Returns what dlxd_listener_init() returns; DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
 int dlxd_sockets_add(struct dlxd_sockets *sockets, const struct dlxd_listen *how);
-/* The path of the main one. There is one. */
+/* The path of the main socket, which must exist. */
 const char *dlxd_sockets_main_path(const struct dlxd_sockets *sockets);
-/* Other users are to connect to each: as dlxd_listener_share(). */
+/* Lets other users connect to each socket: as dlxd_listener_share(). */
 int dlxd_sockets_share(const struct dlxd_sockets *sockets);
-/* Each, as dlxd_listener_hand_over(). */
+/* Hands over each socket: as dlxd_listener_hand_over(). */
 int dlxd_sockets_hand_over(const struct dlxd_sockets *sockets, struct dlxd_handover *handover);
-/* Tell the log where they are. */
+/* Logs the paths of the sockets. */
 void dlxd_sockets_log(const struct dlxd_sockets *sockets);
 
-/* Open the reserve again, if there was no fd for it. */
+/* Opens the reserve fd again if there was no fd for it. */
 void dlxd_sockets_restore_reserve(struct dlxd_sockets *sockets);
 /* Is there a connection that has yet to be accepted? */
 bool dlxd_sockets_somebody_waits(const struct dlxd_sockets *sockets);

@@ -15,18 +15,18 @@
 #include <unistd.h>
 
 #define OPTION "--check-handover="
-/* The new program reads its configuration and ends. */
+/* The limit for the new program to read its configuration and end. */
 #define TRIAL_NS UINT64_C(10000000000)
-/* execve(2) ends the threads, and waits for what their system calls do. There is a moment without
- * any, or soon only calls that have just begun; longer ones may be as long as a client likes. */
+/* execve(2) ends the threads and waits for their system calls. At some moment no job runs, or soon
+ * only jobs that have just begun; longer ones may last as long as a client likes. */
 #define LOOK_MS      5U
 #define QUIET_NS     UINT64_C(1000000000)
 #define SHORT_JOB_NS UINT64_C(100000000)
 #define COMPLAIN_NS  UINT64_C(5000000000)
 
-/* What runs on a worker, and may outlive the upgrade that began it. */
+/* Runs on a worker, and may outlive the upgrade that began it. */
 struct dlxd_upgrade_trial {
-    struct dlxd_upgrade *upgrade; /* NULL: nobody waits for it */
+    struct dlxd_upgrade *upgrade; /* NULL: the upgrade was abandoned */
     char *program;
     char **argv;
     char **environment;
@@ -111,7 +111,7 @@ static int hand_over(struct dlxd_upgrade *upgrade, struct dlxd_handover *handove
     return r < 0 ? r : dlxd_handover_write(handover);
 }
 
-/* Only returns if it fails. */
+/* Returns only on failure. */
 static int execute(const struct dlxd_upgrade *upgrade, const struct dlxd_handover *handover)
 {
     char variable[sizeof DLXD_HANDOVER_VARIABLE + 32];
@@ -151,7 +151,7 @@ static bool may_replace(struct dlxd_upgrade *upgrade, uint64_t waited_ns)
 {
     struct dlxd_broker *broker = upgrade->broker;
     uint64_t longest = dlxd_workers_longest_ns(broker->workers);
-    /* What that job starts must not inherit what is handed over. */
+    /* The process that this job starts must not inherit the descriptors that are handed over. */
     if (dlxd_gpu_keeper_is_starting(broker->gpu))
         return false;
     return longest == 0 || (waited_ns >= QUIET_NS && longest < SHORT_JOB_NS);
@@ -174,7 +174,7 @@ static void on_timer(uv_timer_t *timer)
 
 /* ---- the trial ------------------------------------------------------------------------------- */
 
-/* On a thread. */
+/* Runs on a worker. */
 static void run_trial(void *data)
 {
     struct dlxd_upgrade_trial *trial = data;

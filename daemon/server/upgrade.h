@@ -3,14 +3,14 @@
 #define DLXD_UPGRADE_H
 
 /*
- * Another program takes the place of this one in the same process, by execve(2), with everything
- * that publishers retain (docs/decisions/0030).
+ * An upgrade: another program takes the place of this one in the same process, by execve(2), with
+ * everything that publishers retain (docs/decisions/0030).
  *
- *   IDLE --(begin)--> TRYING --(the new program can take over)--> WAITING --(no job runs)--> execve(2)
+ *   IDLE --(begin)--> TRYING --(the new program can take over)--> WAITING --(no job runs)--> exec
  *    ^                  |                                            |
- *    +------------------+--(it cannot, or it fails: the log says why)+
+ *    +------------------+--(it cannot, or it fails: logged)----------+
  *
- * While it is TRYING and WAITING the daemon serves its clients.
+ * The daemon serves its clients while it is TRYING or WAITING.
  */
 
 #include <stdbool.h>
@@ -27,7 +27,7 @@ enum dlxd_upgrade_state { DLXD_UPGRADE_IDLE, DLXD_UPGRADE_TRYING, DLXD_UPGRADE_W
 struct dlxd_upgrade {
     struct dlxd_broker *broker;
     char *const *argv; /* NULL: this daemon cannot be replaced */
-    char *program;     /* the path of this program when it started; NULL: not known */
+    char *program;     /* the path of this program at its start; NULL: unknown */
     dev_t dev;         /* of the file that runs */
     ino_t ino;
     enum dlxd_upgrade_state state;
@@ -40,24 +40,24 @@ struct dlxd_upgrade {
     void *data;
 };
 
-/* Can do nothing before dlxd_upgrade_enable(). */
+/* Does nothing before dlxd_upgrade_enable(). */
 void dlxd_upgrade_init(struct dlxd_upgrade *upgrade, uv_loop_t *loop, struct dlxd_broker *broker);
-/* The arguments for the new program, which stay the caller's. `hand_over_sockets` adds the sockets
- * that are listened on, and `fn` is called when an upgrade has come to nothing. */
+/* Sets the arguments for the new program, which the caller keeps. `hand_over_sockets` adds the
+ * listening sockets; `fn` is called when an upgrade has failed. */
 void dlxd_upgrade_enable(struct dlxd_upgrade *upgrade, char *const *argv,
                          int (*hand_over_sockets)(void *data, struct dlxd_handover *handover),
                          void (*fn)(void *data), void *data);
-/* Nothing is called any more. The timer closes with the loop. */
+/* Calls nothing any more. The timer is closed with the loop. */
 void dlxd_upgrade_deinit(struct dlxd_upgrade *upgrade);
 
 /* Is the file at the path of this program another one than the one that runs? */
 bool dlxd_upgrade_is_due(const struct dlxd_upgrade *upgrade);
-/* Begin. Returns 0, also when it is under way already; DLX_E_NOT_FOUND (the path is not known),
- * DLX_E_NO_MEMORY, DLX_E_SYSTEM: `fn` is not called. */
+/* Starts an upgrade. Returns 0, also if one is in progress; or, without calling `fn`,
+ * DLX_E_NOT_FOUND (the path is unknown), DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
 int dlxd_upgrade_begin(struct dlxd_upgrade *upgrade);
 
-/* Signals that wait while a program takes the place of another one: they are blocked when it
- * begins, and it lets them through when it has handlers for them. */
+/* Signals stay pending while a program takes the place of another one: the old program blocks them,
+ * and the new one unblocks them when it has handlers. */
 void dlxd_upgrade_block_signals(bool block);
 
 #endif
