@@ -14,9 +14,11 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-/* Where the kernel does not tell that a reader has received something: it is looked at so often. */
+/* The interval of checks whether readers have received something, for kernels that do not report
+ * it. */
 #define LOOK_NS UINT64_C(20000000)
-/* Packets of the owner that are read before a reader is answered: more than its socket holds. */
+/* How many packets of the owner are read before a reader is answered: more than its socket
+ * holds. */
 #define DRAIN_MAX 1024
 
 /* A reader that is being served. */
@@ -24,7 +26,7 @@ struct reader {
     struct dlxd_list node;
     int sock;
     uint64_t allocation;
-    uint32_t next;        /* chunk */
+    uint32_t next;        /* the next chunk */
     uint64_t deadline_ns; /* when it is given up */
 };
 
@@ -41,7 +43,7 @@ struct holder {
 
 /* ---- the owner ------------------------------------------------------------------------------- */
 
-/* If it does not read its answers it has to do without. */
+/* An owner that does not read its answers does without them. */
 static void answer(const struct holder *h, uint32_t serial, int code)
 {
     (void)dlx__keeper_send_code(h->owner, DLX_KEEPER_ANSWER, serial, code,
@@ -74,7 +76,7 @@ static void refuse_owner(struct holder *h)
     (void)dlx__packet_drop(h->owner);
 }
 
-/* It has closed its end, or says what nobody says. */
+/* The owner has closed its end or violated the protocol. */
 static void lose_owner(struct holder *h)
 {
     const struct dlx_keeper_packet gone = {.kind = DLX_KEEPER_OWNER_GONE};
@@ -82,7 +84,7 @@ static void lose_owner(struct holder *h)
     h->owner = dlx__close(h->owner);
 }
 
-/* Returns false when nothing is left to be read. */
+/* Returns false if there is nothing more to read. */
 static bool read_owner(struct holder *h)
 {
     struct dlx_keeper_packet packet;
@@ -110,7 +112,8 @@ static bool read_owner(struct holder *h)
 static void end_reader(const struct holder *h, struct reader *reader)
 {
     dlxd_list_remove(&reader->node);
-    /* The router has it, too: events go on, and the reader sees the end by this. */
+    /* The router has the socket, too, so its events must be removed, and the shutdown ends it for
+     * the reader. */
     (void)epoll_ctl(h->epoll, EPOLL_CTL_DEL, reader->sock, NULL);
     (void)shutdown(reader->sock, SHUT_RDWR);
     dlx__close(reader->sock);
@@ -137,7 +140,7 @@ static int send_part(const struct reader *reader, const struct dlx_gpu_handle *h
     return r;
 }
 
-/* The next part, if it has received all that it was sent. May free it. */
+/* Sends the next part if the reader has received the previous ones. May free it. */
 static void serve(struct holder *h, struct reader *reader)
 {
     uint32_t n = 0;
@@ -154,7 +157,7 @@ static void serve(struct holder *h, struct reader *reader)
     }
     int r = send_part(reader, handle, &n);
     if (r == DLX_E_FULL || r == DLX_E_NO_MEMORY)
-        return; /* it is looked at again */
+        return; /* tried again later */
     reader->next += n;
     reader->deadline_ns = dlx__now_ns() + h->reader_ns;
     if (r < 0 || reader->next == handle->n_chunks)
@@ -163,7 +166,7 @@ static void serve(struct holder *h, struct reader *reader)
 
 static void new_reader(struct holder *h, uint64_t allocation, int take_sock)
 {
-    /* Edges: the kernel tells each time that something was received. */
+    /* Edge-triggered: the kernel reports each time that something was received. */
     struct epoll_event event = {.events = EPOLLOUT | EPOLLET};
     struct reader *reader = calloc(1, sizeof *reader);
     if (!reader) {
@@ -176,7 +179,7 @@ static void new_reader(struct holder *h, uint64_t allocation, int take_sock)
     event.data.ptr = reader;
     dlxd_list_push_back(&h->readers, &reader->node);
     (void)epoll_ctl(h->epoll, EPOLL_CTL_ADD, take_sock, &event);
-    /* What was put before it asked is there. */
+    /* What the owner put before the reader asked must be there. */
     for (int i = 0; i < DRAIN_MAX && read_owner(h); i++)
         ;
     serve(h, reader);
@@ -224,7 +227,7 @@ static bool watch(const struct holder *h, const int *fd)
     return epoll_ctl(h->epoll, EPOLL_CTL_ADD, *fd, &event) == 0;
 }
 
-/* One event at a time: what it frees is not in the next one. */
+/* Handles one event at a time, so that none refers to something that another one has freed. */
 static void turn(struct holder *h, uint64_t *next_look_ns)
 {
     struct epoll_event event;
@@ -279,7 +282,7 @@ int dlxk_holder_run(int take_owner, int take_control, const struct dlxk_holder_o
 
 static void close_others(int owner, int control)
 {
-    /* The copies of what the router has; none of them is the last. */
+    /* Copies of what the router has; none of them is the last. */
     int low = DLX_MIN(owner, control), high = DLX_MAX(owner, control);
     if (low > 3)
         (void)syscall(SYS_close_range, 3U, (unsigned)low - 1, 0U);
@@ -295,7 +298,7 @@ int dlxk_holder_main(int owner, int control, int parent_pid,
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent_pid)
         return EXIT_FAILURE;
     close_others(owner, control);
-    (void)signal(SIGTERM, SIG_DFL); /* the router's removes its socket */
+    (void)signal(SIGTERM, SIG_DFL); /* the router's handler removes its socket */
     (void)signal(SIGINT, SIG_DFL);
     (void)prctl(PR_SET_NAME, "dlpackd-holder");
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {

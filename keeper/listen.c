@@ -13,7 +13,7 @@
 
 #define BACKLOG 16
 #define FIRST   3 /* of the service manager: sd_listen_fds(3) */
-/* A keeper that is just ending has the lock a moment longer than its socket. */
+/* A keeper that is ending holds the lock a moment longer than its socket. */
 #define LOCK_WAIT_NS UINT64_C(2000000000)
 #define LOCK_POLL_MS 2
 
@@ -25,7 +25,7 @@ static bool is_served(const struct sockaddr_un *address)
            (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0 || errno == EAGAIN);
 }
 
-/* Was the file unlinked by a keeper that ended between our open() and flock()? */
+/* Did a keeper unlink the file at its end, between our open() and flock()? */
 static bool is_current(const struct dlxk_listen *listen)
 {
     struct stat mine, there;
@@ -33,7 +33,7 @@ static bool is_current(const struct dlxk_listen *listen)
            mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
 }
 
-/* Returns 0: it is ours; 1: another keeper serves. */
+/* Returns 0 if the lock is ours; 1 if another keeper serves. */
 static int take_lock(struct dlxk_listen *listen, const struct sockaddr_un *address)
 {
     uint64_t deadline = dlx__now_ns() + LOCK_WAIT_NS;

@@ -10,17 +10,16 @@ struct dlxk_listen {
     int fd;
     int lock_fd;      /* -1: the service manager made the socket */
     const char *path; /* borrowed */
-    char *lock_path;  /* PATH.lock; NULL likewise */
+    char *lock_path;  /* PATH.lock; NULL: the service manager made the socket */
 };
 
-/*
- * Listen on `path_borrow`, mode 0600, with a lock on PATH.lock. Returns 0; 1: another keeper is
- * there, and serves; DLX_E_INVALID, DLX_E_IN_USE, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
- */
+/* Listens on `path_borrow`, mode 0600, with a lock on PATH.lock. Returns 0; 1 if another keeper
+ * serves there; DLX_E_INVALID, DLX_E_IN_USE, DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
 int dlxk_listen_init(struct dlxk_listen *listen, const char *path_borrow);
-/* The service manager's socket ($LISTEN_FDS), if there is one: returns 1, or 0. DLX_E_INVALID. */
+/* Takes the service manager's socket ($LISTEN_FDS). Returns 1, or 0 if there is none;
+ * DLX_E_INVALID. */
 int dlxk_listen_inherit(struct dlxk_listen *listen);
-/* The socket and the lock go. */
+/* Closes and removes the socket and the lock. */
 void dlxk_listen_deinit(struct dlxk_listen *listen);
 
 #endif

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 
-/* Exported, so that argp in libc sees it in spite of -fvisibility=hidden. */
+/* Exported so that argp in libc sees it despite -fvisibility=hidden. */
 __attribute__((visibility("default"))) const char *argp_program_version =
     "dlpackd-keeper " DLX_VERSION_STRING;
 
@@ -82,7 +82,7 @@ static int fail(void)
     return EXIT_FAILURE;
 }
 
-/* Whoever started it has gone on: nothing of its is to be held open. */
+/* Whoever started this program does not wait, so nothing of theirs may stay open. */
 static bool detach(void)
 {
     pid_t pid = fork();
@@ -97,7 +97,7 @@ static bool detach(void)
     return setsid() >= 0 && chdir("/") == 0;
 }
 
-/* In no function of ours, and its own calls are safe there. */
+/* The handler runs in the loop or before it, and the calls that it makes are safe in a handler. */
 static const char *socket_path;
 static char lock_path[4096];
 
@@ -125,7 +125,7 @@ static int make_listener(struct dlxk_listen *listen, const struct arguments *arg
     int r = dlxk_listen_inherit(listen);
     if (r != 0)
         return r < 0 ? r : 0;
-    (void)syscall(SYS_close_range, 3U, ~0U, 0U); /* of whoever started it */
+    (void)syscall(SYS_close_range, 3U, ~0U, 0U); /* fds of the process that started it */
     if (!arguments->socket)
         return dlx__fail(DLX_E_INVALID,
                          "no --socket PATH, and no socket of a service manager: dlpackd starts "

@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-/* A holder gives a reader up before. If it does not, it is held up itself. */
+/* A holder gives a reader up earlier than this. A holder that does not is blocked itself. */
 #define STUCK_NS (DLXK_READER_NS + UINT64_C(1000000000))
 #define LOOK_NS  UINT64_C(250000000)
 
@@ -43,7 +43,7 @@ static void free_reader(struct dlxk_readers *readers, struct dlxk_reader *reader
     free(reader);
 }
 
-/* It gets nothing more, and sees the end when it has read what is there. */
+/* The reader gets nothing more, and sees the end after reading what is there. */
 static void cut(struct dlxk_reader *reader)
 {
     reader->holder = NULL;
@@ -61,7 +61,7 @@ static bool is_shut(int sock)
     return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR));
 }
 
-/* Nobody will send or read any more, or everything was read after the last. */
+/* Is the socket closed at one end with nothing left to read? */
 static bool is_over(const struct dlxk_reader *reader)
 {
     return is_shut(reader->sock) && dlx__keeper_unread(reader->sock) == 0;
@@ -75,7 +75,7 @@ static uint32_t count(const struct dlxd_list *list, uint32_t uid)
     return n;
 }
 
-/* Hand it to its holder. May free it. */
+/* Passes the reader to its holder. May free it. */
 static void begin(struct dlxk_readers *readers, struct dlxk_reader *reader)
 {
     const struct dlx_keeper_packet get = {
@@ -101,7 +101,7 @@ static void begin(struct dlxk_readers *readers, struct dlxk_reader *reader)
     reader->deadline_ns = dlx__now_ns() + STUCK_NS;
 }
 
-/* Those whose turn it is, in order; who has its share is passed over. */
+/* Admits waiting readers in order, skipping those whose users have their share. */
 static void admit(struct dlxk_readers *readers)
 {
     dlx_for_each (it, &readers->waiting) {
@@ -129,7 +129,7 @@ static int check_queue(const struct dlxk_readers *readers, uint32_t uid)
 void dlxk_readers_add(struct dlxk_readers *readers, struct dlxk_entry *holder,
                       const struct dlx_keeper_packet *get, int take_sock)
 {
-    /* Edges: the kernel tells each time that something was received, and of the end. */
+    /* Edge-triggered: the kernel reports each time that something was received, and the end. */
     struct epoll_event event = {.events = EPOLLOUT | EPOLLET};
     dlx_cleanup(dlx__closep) int sock = take_sock;
     int r = check_queue(readers, get->reader);
@@ -178,7 +178,7 @@ static void holder_ends(struct dlxk_readers *readers, struct dlxd_list *list,
                          "the process that held the GPU memory of publisher %" PRIu64 " ended",
                          holder->origin));
         cut(reader);
-        if (is_waiting(reader)) /* else it may have descriptors on their way */
+        if (is_waiting(reader)) /* others may have descriptors in flight */
             free_reader(readers, reader);
     }
 }

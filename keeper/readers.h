@@ -3,11 +3,11 @@
 #define DLXK_READERS_H
 
 /*
- * Readers, from GET until nothing is on its way to them any more. The router keeps each reader's
- * socket beside the holder that serves it, since what lies unread in it counts for the daemon's user
- * also when the holder has ended.
+ * Readers, from GET until nothing is in flight to them. The router keeps each reader's socket
+ * besides the holder that serves it, because what lies unread in it counts for the daemon's user
+ * even after the holder has ended.
  *
- *   waiting --(its turn)--> served --(its socket is closed at one end)--> unread --> (freed)
+ *   waiting --(its turn)--> served --(its socket is closed at one end)--> unread --> freed
  */
 
 #include "daemon/base/list.h"
@@ -16,17 +16,17 @@
 
 struct dlxk_reader {
     struct dlxd_list node;     /* in readers->waiting or readers->served */
-    struct dlxk_entry *holder; /* NULL: it has ended, or has sent everything */
+    struct dlxk_entry *holder; /* NULL: the holder has ended or has sent everything */
     uint32_t uid;
     uint64_t allocation;
     int sock;
-    uint64_t deadline_ns; /* served: when it and its holder are given up */
+    uint64_t deadline_ns; /* served: when the reader and its holder are given up */
     struct dlxk_source on_sock;
 };
 
 struct dlxk_readers {
     int epoll;
-    struct dlxd_list waiting; /* in the order in which they came */
+    struct dlxd_list waiting; /* in the order of their arrival */
     struct dlxd_list served;
     uint32_t n; /* of both lists */
     uint32_t n_served;
@@ -36,15 +36,15 @@ struct dlxk_readers {
 
 void dlxk_readers_init(struct dlxk_readers *readers, int borrow_epoll);
 void dlxk_readers_deinit(struct dlxk_readers *readers);
-/* So many descriptors may be on their way. */
+/* Sets how many descriptors may be in flight. */
 void dlxk_readers_allow(struct dlxk_readers *readers, int64_t n_fds);
 
-/* Answer this GET of the daemon, by this holder (NULL: there is none). */
+/* Answers this GET of the daemon by this holder (NULL: there is none). */
 void dlxk_readers_add(struct dlxk_readers *readers, struct dlxk_entry *holder,
                       const struct dlx_keeper_packet *get, int take_sock);
-/* Something happened to its socket. May free it. */
+/* Something happened to the reader's socket. May free it. */
 void dlxk_readers_moved(struct dlxk_readers *readers, struct dlxk_reader *reader);
-/* Harmless if it has no reader. */
+/* Does nothing if the holder has no reader. */
 void dlxk_readers_holder_ends(struct dlxk_readers *readers, const struct dlxk_entry *holder);
 
 /* When dlxk_readers_look() has something to do; UINT64_MAX: never. */

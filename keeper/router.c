@@ -45,7 +45,7 @@ static void end_orphans(struct router *router)
     }
 }
 
-/* Its publisher has closed its end: does nobody need it any more? */
+/* Called for a holder whose publisher has closed its end: does nobody need it any more? */
 static bool is_over(const struct router *router, const struct dlxk_entry *entry)
 {
     if (entry->is_wanted)
@@ -67,7 +67,7 @@ static void on_holder(struct router *router, struct dlxk_entry *entry)
         if (is_over(router, entry))
             end_holder(router, entry);
     } else {
-        end_holder(router, entry); /* it has died, or is not itself any more */
+        end_holder(router, entry); /* the holder has died or violated the protocol */
     }
 }
 
@@ -99,7 +99,7 @@ static void claim(struct router *router, const struct dlx_keeper_packet *packet)
     }
 }
 
-/* A publisher that is still connected may announce itself again: what it has put stays for that. */
+/* A publisher that is still connected may announce itself again, so what it has put stays. */
 static void forget(struct router *router, const struct dlx_keeper_packet *packet)
 {
     struct dlxk_entry *entry =
@@ -184,7 +184,7 @@ static bool watch(struct router *router, int fd, struct dlxk_source *source)
     return epoll_ctl(router->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-/* The last one that comes is the daemon: one that it follows has ended, or is about to. */
+/* The newest connection is the daemon: its predecessor has ended or is about to. */
 static void on_connection(struct router *router)
 {
     dlx_cleanup(dlx__closep) int sock =
@@ -248,7 +248,7 @@ static int wait_ms(const struct router *router, uint64_t now)
     return dlx__deadline_ms(until, now);
 }
 
-/* One event at a time: what it frees is not in the next one. */
+/* Handles one event at a time, so that none refers to something that another one has freed. */
 static void run(struct router *router)
 {
     struct epoll_event event;

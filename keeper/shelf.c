@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Of the layout in gpu/handle.h: the number of chunks in a part, a u16. */
+/* The offset of the number of chunks in a part, a u16: gpu/handle.h. */
 #define AT_N_HERE 2
 
 void dlxk_shelf_deinit(struct dlxk_shelf *shelf)
@@ -17,7 +17,7 @@ void dlxk_shelf_deinit(struct dlxk_shelf *shelf)
     *shelf = (struct dlxk_shelf){0};
 }
 
-/* The first that has this id, or a greater one. */
+/* Returns the index of the first description with this id or a greater one. */
 static uint32_t lower_bound(const struct dlxk_shelf *shelf, uint64_t id)
 {
     uint32_t from = 0, to = shelf->n;
@@ -46,7 +46,7 @@ void dlxk_shelf_drop(struct dlxk_shelf *shelf, uint64_t id)
     shelf->n--;
     memmove(&shelf->items[i], &shelf->items[i + 1], (shelf->n - i) * sizeof gone);
     shelf->n_fds -= gone.n_chunks;
-    dlx__gpu_handle_deinit(&gone); /* last: it may wait */
+    dlx__gpu_handle_deinit(&gone); /* last, because it may block */
 }
 
 static void clear_incoming(struct dlxk_shelf *shelf)
@@ -82,7 +82,7 @@ static int insert(struct dlxk_shelf *shelf)
     return 0;
 }
 
-/* The first part was decoded: may there be so many? */
+/* The first part was decoded: checks the number of descriptors. */
 static int count(struct dlxk_shelf *shelf)
 {
     uint32_t n = shelf->incoming.n_chunks;
@@ -137,7 +137,7 @@ size_t dlxk_shelf_part(const struct dlx_gpu_handle *handle, uint32_t first, uint
     size_t size = dlx__gpu_handle_encode(handle, first, ret, ret_borrow_fds, ret_n_fds);
     if (*ret_n_fds <= n_most)
         return size;
-    /* The sizes of chunks are the end of a part, so that a shorter one is the beginning of it. */
+    /* A part ends with the sizes of its chunks, so a shorter part is a prefix of it. */
     uint16_t n_here = htole16((uint16_t)n_most);
     memcpy(ret + AT_N_HERE, &n_here, sizeof n_here);
     *ret_n_fds = n_most;

@@ -87,7 +87,7 @@ static int start(struct dlxk_table *table, struct dlxk_entry *entry, int owner,
     if (!watch(table, entry->control, &entry->on_control)) {
         r = dlx__fail_errno("the GPU keeper cannot watch a holder");
         (void)kill(pid, SIGKILL);
-        (void)waitpid(pid, NULL, 0); /* it has nothing yet that could hold it up */
+        (void)waitpid(pid, NULL, 0); /* it has nothing yet that could block it */
     }
     return r;
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
-/* Offsets: see keeper/wire.h. */
+/* The offsets that keeper/wire.h draws. */
 enum {
     AT_VERSION = 0,
     AT_KIND = 1,

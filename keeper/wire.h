@@ -3,7 +3,7 @@
 #define DLX_KEEPER_WIRE_H
 
 /*
- * What the GPU keeper, the daemon, publishers and readers say to each other (docs/GPU.md, "The
+ * The packets between the GPU keeper, the daemon, publishers and readers (docs/GPU.md, "The
  * keeper"). All sockets are Unix SOCK_SEQPACKET; one packet is a header and a body:
  *
  *     0  u8  version (1)     8  u64 origin             24  u32 uid of the publisher
@@ -13,9 +13,9 @@
  *    40  body: a text, a part of a description (gpu/handle.h), or origins
  *
  * Fields that a kind does not have are 0. Numbers are little-endian. An origin is the id that a
- * publisher had with the first daemon it was announced to; a client says that of itself, so an
- * origin means something only together with the user, which is the uid of the publisher and the
- * number of the daemon's socket that it came in by: 0 of the main one.
+ * publisher had with the first daemon it was announced to. A client claims its origin itself, so an
+ * origin is meaningful only together with the user: the uid of the publisher and the number of the
+ * daemon's socket on which it connected, 0 for the main socket.
  *
  *     daemon -> router                OWN, GET, FORGET, CLAIM, CLAIMED
  *     router -> daemon                OWNED, one for each OWN
@@ -25,7 +25,7 @@
  *     router -> holder                GET
  *     holder -> router                OWNER_GONE
  *
- * Nothing that is received is trusted: dlx__keeper_decode().
+ * No received packet is trusted: dlx__keeper_decode() checks it.
  */
 
 #include "common/packet.h"
@@ -33,28 +33,28 @@
 #define DLX_KEEPER_VERSION     1U
 #define DLX_KEEPER_HEADER_SIZE 40U
 #define DLX_KEEPER_BODY_MAX    (DLX_PACKET_SIZE_MAX - DLX_KEEPER_HEADER_SIZE)
-/* In a body of CLAIM: u64 origin, u32 uid, u32 socket. */
+/* One claim: u64 origin, u32 uid, u32 socket. */
 #define DLX_KEEPER_CLAIM_SIZE 16U
 #define DLX_KEEPER_CLAIMS_MAX 256U
 
-/* What it listens on is the daemon's socket and this. */
+/* The keeper's socket path is the daemon's followed by this. */
 #define DLX_KEEPER_SUFFIX ".keeper"
 
-/* X(name, number, fields that it has, what its body is, descriptors) */
+/* X(name, number, fields, kind of the body, descriptors) */
 #define DLX_KEEPER_KINDS(X)                                                                        \
-    /* A new holder for this publisher; it replaces one that is there. [the holder's end] */       \
+    /* Start a holder for this publisher; it replaces an existing one. [the holder's end] */       \
     X(OWN, 1, SERIAL | ORIGIN | UID, NOTHING, 1)                                                   \
     /* Send this description to a reader. [the holder's end, which the reader cannot write to] */  \
     X(GET, 2, ORIGIN | ALLOCATION | UID | READER, NOTHING, 1)                                      \
-    /* The daemon has it no more: its holder ends when the publisher has closed its end, too. */   \
+    /* The daemon dropped it: its holder ends once the publisher has closed its end, too. */       \
     X(FORGET, 3, ORIGIN | UID, NOTHING, 0)                                                         \
     /* The daemon has these publishers. */                                                         \
     X(CLAIM, 4, 0, CLAIMS, 0)                                                                      \
-    /* These were all; the code is how many descriptors the keeper may have on their way. */       \
+    /* Ends the claims; the code is how many descriptors the keeper may have in flight. */         \
     X(CLAIMED, 5, CODE, NOTHING, 0)                                                                \
-    /* The OWN with this serial was done (code 0), or not, and the body says why. */               \
+    /* The result of the OWN with this serial: code 0, or an error with its text. */               \
     X(OWNED, 6, SERIAL | CODE, TEXT, 0)                                                            \
-    /* A part of a description; parts of one have the same serial. [its chunks] */                 \
+    /* A part of a description, whose parts have the same serial. [its chunks] */                  \
     X(PUT, 7, SERIAL, DESCRIPTION, DLX_PACKET_FDS_MAX)                                             \
     X(DROP, 8, ALLOCATION, NOTHING, 0)                                                             \
     X(ANSWER, 9, SERIAL | CODE, TEXT, 0)                                                           \
@@ -76,39 +76,39 @@ struct dlx_keeper_packet {
     uint32_t socket;
     uint32_t reader;
     int32_t code;
-    const uint8_t *body; /* of the packet that was decoded; a text has no NUL at its end */
+    const uint8_t *body; /* in the decoded packet; a text is not terminated */
     size_t body_size;
 };
 
-/*
- * What a received packet says. Its descriptors stay in `packet`, as many as the kind may have; those
- * of a description are checked by dlx__gpu_handle_decode(). DLX_E_VERSION, DLX_E_PROTOCOL: the
- * message names the wrong field.
- */
+/* Decodes and checks a received packet. Its descriptors stay in `packet`, as many as the kind may
+ * have; dlx__gpu_handle_decode() checks those of a description. Returns 0; DLX_E_VERSION or
+ * DLX_E_PROTOCOL naming the wrong field. */
 int dlx__keeper_decode(const struct dlx_packet *packet, struct dlx_keeper_packet *ret);
 
-/* Origin `i` of a CLAIM that was decoded. */
+/* The number of origins of a decoded CLAIM, and origin `i`. */
 size_t dlx__keeper_n_claims(const struct dlx_keeper_packet *packet);
 void dlx__keeper_claim(const struct dlx_keeper_packet *packet, size_t i, uint64_t *ret_origin,
                        uint64_t *ret_user);
 void dlx__keeper_put_claim(uint8_t ret[DLX_KEEPER_CLAIM_SIZE], uint64_t origin, uint64_t user);
 
-/* A user as one number: the uid in the lower half, the socket in the upper one. */
+/* A user as one number: the uid in the lower half, the socket in the upper half. */
 static inline uint64_t dlx__keeper_user(const struct dlx_keeper_packet *packet)
 {
     return (uint64_t)packet->socket << 32 | packet->uid;
 }
 
-/* Send without waiting, as dlx__packet_send(). */
+/* Sends without waiting, like dlx__packet_send(). */
 int dlx__keeper_send(int sock_borrow_fd, const struct dlx_keeper_packet *packet,
                      const int *fds_borrow, size_t n_fds);
-/* OWNED or ANSWER, with words. */
+/* Sends OWNED or ANSWER with a text. */
 int dlx__keeper_send_code(int sock_borrow_fd, enum dlx_keeper_kind kind, uint32_t serial, int code,
                           const char *text);
-/* The code and the words of one that was received, as this thread's failure. 0 is success. */
+/* Sets the thread's error to the code and text of a received packet, and returns the code; 0 is
+ * success. */
 int dlx__keeper_fail(const struct dlx_keeper_packet *packet);
 
-/* Bytes that were sent on this socket and not received yet. 0 also where nobody can any more. */
+/* The bytes that were sent on this socket and not received yet; 0 if nobody can receive them any
+ * more. */
 size_t dlx__keeper_unread(int sock_borrow_fd);
 
 #endif
