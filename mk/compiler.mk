@@ -50,7 +50,8 @@ RUN_ENV = BUILD='$(BUILD_ABS)' SRCDIR='$(CURDIR)' SAN='$(SAN)' VALGRIND='$(VALGR
     QUICK='$(QUICK)' CC='$(CC)' PYTHON='$(PYTHON)' GPU_CPPFLAGS='$(GPU_CPPFLAGS)'
 
 # -- flags ----------------------------------------------------------------------------------------
-CFLAGS ?= $(if $(SAN),$(if $(FUZZ),-O2,-O1),-O2) -g
+# Reports of sanitizers name lines, which -g1 has, and no variables.
+CFLAGS ?= $(if $(SAN),$(if $(FUZZ),-O2,-O1) -g1,-O2 -g)
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wmissing-prototypes -Wvla \
     $(if $(WERROR),-Werror)
 BASE_CFLAGS := -std=c11 -fPIC -fvisibility=hidden -pthread

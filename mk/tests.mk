@@ -27,9 +27,12 @@ POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid e2e_hostile_mem
 
 .PHONY: check check-programs check-gpu check-gpu-programs check-gpu-archive fault-programs \
     soak-programs hostile-programs fuzz-programs
+# With T only the programs that it names are built; a script may need anything.
+CHECKED = $(if $(T),$(filter $(addprefix %/,$(T)),$(TEST_BIN)) $(STANDIN_LIB),check-programs)
 check: ## set up if needed, build, and run every test
 	@tools/setup.sh
-	+@$(SUBMAKE) all check-programs python
+	+@$(SUBMAKE) all $(if $(filter check_%,$(T)),check-programs python, \
+	    $(CHECKED) $(if $(T),,python))
 	@$(RUN_ENV) tools/run-tests $(if $(T),--only '$(T)') --posix '$(POSIX_TESTS)' \
 	    $(TEST_BIN) $(TEST_SCRIPTS)
 
